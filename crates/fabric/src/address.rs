@@ -1,0 +1,170 @@
+//! Addresses as people write them, and peers as ports know them.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Where a port is, or should be: `scheme://rest?option=value&...`.
+///
+/// The scheme names the fabric; what the rest means is the fabric's own affair (`shm://name`, `udp://host:port`).
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Address {
+    scheme: String,
+    rest: String,
+    options: Vec<(String, String)>,
+}
+
+/// Why a text is no address.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AddressError {
+    /// There is no `://`.
+    #[error("`{0}` is not an address: write fabric://where, for example shm://name or udp://127.0.0.1:7000")]
+    NoScheme(String),
+    /// An option without a value.
+    #[error("`{address}`: the option `{option}` has no value; write ?{option}=VALUE")]
+    OptionWithoutValue {
+        /// The whole text.
+        address: String,
+        /// The option's name.
+        option: String,
+    },
+    /// The fabric does not know this option.
+    #[error("`{address}`: no such option `{option}` (known here: {known})")]
+    UnknownOption {
+        /// The whole text.
+        address: String,
+        /// The option's name.
+        option: String,
+        /// Those that exist.
+        known: String,
+    },
+    /// The fabric cannot read an option's value.
+    #[error("`{address}`: the option `{option}` cannot be `{value}`: {expected}")]
+    BadValue {
+        /// The whole text.
+        address: String,
+        /// The option's name.
+        option: String,
+        /// What it said.
+        value: String,
+        /// What it should be.
+        expected: String,
+    },
+}
+
+impl Address {
+    /// An address without options.
+    pub fn new(scheme: &str, rest: &str) -> Self {
+        Self { scheme: scheme.to_owned(), rest: rest.to_owned(), options: Vec::new() }
+    }
+
+    /// The fabric, such as `shm`.
+    pub fn scheme(&self) -> &str {
+        &self.scheme
+    }
+
+    /// What stands behind `://`, without the options.
+    pub fn rest(&self) -> &str {
+        &self.rest
+    }
+
+    /// The value of an option.
+    pub fn option(&self, name: &str) -> Option<&str> {
+        self.options.iter().rev().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+
+    /// The value of an option, read as a `T`.
+    ///
+    /// # Errors
+    ///
+    /// [`AddressError::BadValue`] when it is none.
+    pub fn parsed_option<T: FromStr>(&self, name: &str, expected: &str) -> Result<Option<T>, AddressError> {
+        let Some(value) = self.option(name) else { return Ok(None) };
+        value.parse().map(Some).map_err(|_| AddressError::BadValue {
+            address: self.to_string(),
+            option: name.to_owned(),
+            value: value.to_owned(),
+            expected: expected.to_owned(),
+        })
+    }
+
+    /// Checks that every option is one of `known`.
+    ///
+    /// # Errors
+    ///
+    /// [`AddressError::UnknownOption`] with the first that is not.
+    pub fn check_options(&self, known: &[&str]) -> Result<(), AddressError> {
+        match self.options.iter().find(|(key, _)| !known.contains(&key.as_str())) {
+            None => Ok(()),
+            Some((option, _)) => Err(AddressError::UnknownOption {
+                address: self.to_string(),
+                option: option.clone(),
+                known: if known.is_empty() { "none".to_owned() } else { known.join(", ") },
+            }),
+        }
+    }
+}
+
+impl FromStr for Address {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        let (scheme, rest) = text
+            .split_once("://")
+            .filter(|(scheme, _)| !scheme.is_empty())
+            .ok_or_else(|| AddressError::NoScheme(text.to_owned()))?;
+        let (rest, options) = rest.split_once('?').unwrap_or((rest, ""));
+        let options = options
+            .split('&')
+            .filter(|option| !option.is_empty())
+            .map(|option| match option.split_once('=') {
+                Some((key, value)) => Ok((key.to_owned(), value.to_owned())),
+                None => {
+                    Err(AddressError::OptionWithoutValue { address: text.to_owned(), option: option.to_owned() })
+                }
+            })
+            .collect::<Result<_, _>>()?;
+        Ok(Self { scheme: scheme.to_owned(), rest: rest.to_owned(), options })
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://{}", self.scheme, self.rest)?;
+        for (index, (key, value)) in self.options.iter().enumerate() {
+            write!(f, "{}{key}={value}", if index == 0 { '?' } else { '&' })?;
+        }
+        Ok(())
+    }
+}
+
+/// A peer as one port knows it: small, comparable, meaningless to any other port.
+///
+/// A port whose peers have addresses of their own packs the address in (an IPv6 socket address fits), so that packets from
+/// strangers cost it no memory; a port with links packs a link's index and generation, so that a name that outlived its
+/// link meets nobody else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Peer(pub [u64; 3]);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_has_scheme_rest_and_options() {
+        let address: Address = "udp://[::1]:7000?mtu=9000&coalesce=off".parse().unwrap();
+        assert_eq!((address.scheme(), address.rest()), ("udp", "[::1]:7000"));
+        assert_eq!(address.option("coalesce"), Some("off"));
+        assert_eq!(address.parsed_option::<u32>("mtu", "a number of bytes"), Ok(Some(9000)));
+        assert!(address.parsed_option::<u32>("coalesce", "a number").is_err());
+        assert!(address.check_options(&["mtu"]).is_err());
+        assert_eq!(address.to_string(), "udp://[::1]:7000?mtu=9000&coalesce=off");
+    }
+
+    #[test]
+    fn texts_that_are_no_address_say_what_to_write() {
+        for text in ["", "shout", "://x", ":/x"] {
+            assert!(text.parse::<Address>().unwrap_err().to_string().contains("shm://"), "{text}");
+        }
+        assert!("shm://x?ring".parse::<Address>().is_err());
+    }
+}

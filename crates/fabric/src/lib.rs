@@ -1,0 +1,27 @@
+//! The seam between services and the fabrics that carry them.
+//!
+//! A *packet port* ([`PacketPort`]) moves unreliable datagrams in bursts and is owned by one thread. Everything above this
+//! crate is written against the port, everything below implements it, and nothing here names an implementation: what a
+//! port can do is data ([`Caps`]).
+//!
+//! - [`port`]: the traits, the bursts, the pieces to transmit.
+//! - [`address`]: how a fabric's names are written and what a resolved peer is.
+//! - [`time`]: the clock and the generator that library code is handed instead of reading its own.
+//! - [`poller`]: when to spin and when to sleep.
+//! - [`worker`]: where long work runs.
+#![forbid(unsafe_code)]
+
+pub mod address;
+pub mod poller;
+pub mod port;
+pub mod time;
+pub mod worker;
+
+pub use address::{Address, AddressError, Peer};
+pub use poller::{Poller, PollerConfig, Step};
+pub use port::{
+    Caps, Dropped, MAX_BURST, PacketPort, PacketRx, PacketTx, PeerLoss, PortEvent, PortError, PortStats, RxBurst, RxPacket,
+    TxData, TxPacket, WakeTarget, Waker,
+};
+pub use time::{Clock, Generator, ManualClock, SeededGenerator};
+pub use worker::{Job, WorkerPool};

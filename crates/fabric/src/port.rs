@@ -1,0 +1,423 @@
+//! The packet port: unreliable datagrams in bursts, owned by one thread.
+
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+use sinew_mem::{Arena, Frozen, SharedBytes};
+
+use crate::address::{Address, AddressError, Peer};
+
+/// The most packets that one receive burst lends.
+pub const MAX_BURST: usize = 64;
+
+/// What a port can do, as data. It affects speed and limits, never soundness.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Caps {
+    /// The largest packet, header included, in bytes.
+    pub packet_len_max: usize,
+    /// Up to this many bytes a packet is best handed over as one borrowed slice, which the port copies; longer data is best
+    /// handed over as [`TxData::Frozen`].
+    pub copy_len_max: usize,
+    /// Packets that a receive burst lends at most; `<= MAX_BURST`.
+    pub burst_max: usize,
+    /// Packets that can be waiting at this port before further ones are lost, over all senders.
+    pub receive_packets: usize,
+    /// Packets of one sender that can be waiting, where each sender has a ring of its own; else equal to
+    /// [`Caps::receive_packets`].
+    pub receive_packets_per_peer: usize,
+    /// Bytes per second of the slowest part of the way, where the port knows; in bits per second.
+    pub line_rate_bps: Option<u64>,
+    /// Whether received bytes are lent from where they arrived rather than copied out first.
+    pub lends_in_place: bool,
+}
+
+/// The data of a packet to transmit.
+#[derive(Clone, Copy, Debug)]
+pub enum TxData<'a> {
+    /// The packet is its head alone.
+    None,
+    /// Bytes that the port copies before it returns.
+    Bytes(&'a [u8]),
+    /// A range of a shared message buffer, of which the port keeps a share until it is done with it.
+    Frozen {
+        /// The share; the port clones it when it needs it for longer than the call.
+        buffer: &'a Frozen,
+        /// First byte of the range.
+        start: usize,
+        /// Bytes in the range.
+        len: usize,
+    },
+}
+
+impl TxData<'_> {
+    /// Bytes of data.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.as_slice().len()
+    }
+
+    /// Whether there are none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The bytes.
+    #[inline]
+    pub fn as_slice(&self) -> &[u8] {
+        match *self {
+            TxData::None => &[],
+            TxData::Bytes(bytes) => bytes,
+            TxData::Frozen { buffer, start, len } => &buffer[start..start + len],
+        }
+    }
+}
+
+/// A packet to transmit: a head, which is always copied, and data behind it.
+///
+/// A small packet is all head: header and data in one piece, as [`sinew_mem::MessageBuffer::first_packet`] lays them out.
+#[derive(Clone, Copy, Debug)]
+pub struct TxPacket<'a> {
+    /// Whom to.
+    pub to: Peer,
+    /// First bytes of the packet.
+    pub head: &'a [u8],
+    /// The rest.
+    pub data: TxData<'a>,
+}
+
+impl TxPacket<'_> {
+    /// Bytes on the wire.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.head.len() + self.data.len()
+    }
+
+    /// Whether the packet has no bytes.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// A received packet, lent until the burst goes.
+#[derive(Clone, Copy, Debug)]
+pub struct RxPacket<'a> {
+    /// Who sent it, as far as the fabric knows.
+    pub from: Peer,
+    /// First bytes of the packet, in memory that nobody else writes: all of it, or, where `tail` is there, the head that the
+    /// sender passed (and at least its first 24 bytes).
+    pub head: &'a [u8],
+    /// The rest, in memory that the sender may still write.
+    pub tail: Option<SharedBytes<'a>>,
+}
+
+impl RxPacket<'_> {
+    /// Bytes received.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.head.len() + self.tail.map_or(0, |tail| tail.len())
+    }
+
+    /// Whether the packet has no bytes.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// A received burst and the time that counts as its arrival.
+#[derive(Debug)]
+pub struct RxBurst<'a> {
+    /// When the burst was taken from the fabric, on the clock of the caller.
+    pub time_ns: u64,
+    /// The packets, in the order of their arrival from each sender.
+    pub packets: ArrayVec<RxPacket<'a>, MAX_BURST>,
+}
+
+impl RxBurst<'_> {
+    /// An empty burst.
+    #[inline]
+    pub fn new(time_ns: u64) -> Self {
+        Self { time_ns, packets: ArrayVec::new_const() }
+    }
+}
+
+/// Why a port dropped packets, each a counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Dropped {
+    /// Sending: the peer's ring or the socket's buffer was full.
+    Full,
+    /// Sending: the peer is gone or was never there.
+    NoSuchPeer,
+    /// Sending: longer than [`Caps::packet_len_max`].
+    TooLong,
+    /// Receiving: a length, offset or index made no sense.
+    Malformed,
+    /// Receiving: the sender took the packet back before it was read.
+    Revoked,
+    /// Receiving: lost before this port could take it (a full receive buffer, as far as the system tells).
+    Overflow,
+    /// On purpose, by a fault injector.
+    Injected,
+}
+
+impl Dropped {
+    /// All reasons.
+    pub const ALL: [Self; 7] = [
+        Self::Full,
+        Self::NoSuchPeer,
+        Self::TooLong,
+        Self::Malformed,
+        Self::Revoked,
+        Self::Overflow,
+        Self::Injected,
+    ];
+
+    /// The reason's name, as metrics show it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::NoSuchPeer => "no_such_peer",
+            Self::TooLong => "too_long",
+            Self::Malformed => "malformed",
+            Self::Revoked => "revoked",
+            Self::Overflow => "overflow",
+            Self::Injected => "injected",
+        }
+    }
+}
+
+/// What went through a port since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortStats {
+    /// Packets handed to receivers.
+    pub rx_packets: u64,
+    /// Bytes in them.
+    pub rx_bytes: u64,
+    /// Packets taken for sending and not dropped.
+    pub tx_packets: u64,
+    /// Bytes in them.
+    pub tx_bytes: u64,
+    dropped: [u64; Dropped::ALL.len()],
+}
+
+impl PortStats {
+    /// Packets dropped for a reason.
+    pub fn dropped(&self, reason: Dropped) -> u64 {
+        self.dropped[reason as usize]
+    }
+
+    /// Packets dropped in all.
+    pub fn dropped_total(&self) -> u64 {
+        self.dropped.iter().sum()
+    }
+
+    /// Counts `packets` more.
+    #[inline]
+    pub fn count_dropped(&mut self, reason: Dropped, packets: u64) {
+        self.dropped[reason as usize] += packets;
+    }
+
+    /// The sum of both (a port keeps one for each half).
+    pub fn merged(mut self, other: &Self) -> Self {
+        self.rx_packets += other.rx_packets;
+        self.rx_bytes += other.rx_bytes;
+        self.tx_packets += other.tx_packets;
+        self.tx_bytes += other.tx_bytes;
+        for (mine, theirs) in self.dropped.iter_mut().zip(other.dropped) {
+            *mine += theirs;
+        }
+        self
+    }
+}
+
+/// How a port knows that a peer is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PeerLoss {
+    /// Its process ended.
+    ProcessDied,
+    /// It closed its port.
+    Closed,
+    /// The fabric refuses packets to it (nobody listens there).
+    Unreachable,
+}
+
+/// Something that happened beside packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PortEvent {
+    /// A peer is gone; packets to this `Peer` will not arrive again.
+    PeerLost {
+        /// Which.
+        peer: Peer,
+        /// How it is known.
+        loss: PeerLoss,
+    },
+}
+
+/// Why a port could not be opened, or a name not be resolved. Every message says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum PortError {
+    /// The text is no address of this fabric.
+    #[error(transparent)]
+    Address(#[from] AddressError),
+    /// Nobody is there.
+    #[error("no server at {address}: looked in {looked_in}; start one with `sinew rpc serve {address}`")]
+    NotFound {
+        /// The name that was asked for.
+        address: String,
+        /// Where it would have been.
+        looked_in: String,
+    },
+    /// Somebody has it already.
+    #[error("{address} is taken{holder}; choose another name or stop its owner")]
+    Taken {
+        /// The name that was asked for.
+        address: String,
+        /// Who holds it, as ` by ...`, when that is known.
+        holder: String,
+    },
+    /// A limit was reached.
+    #[error("{what}: the limit is {limit}; {remedy}")]
+    Limit {
+        /// What was asked for.
+        what: String,
+        /// The limit.
+        limit: u64,
+        /// What to do.
+        remedy: String,
+    },
+    /// This machine or user cannot use the fabric.
+    #[error("{fabric} cannot be used here: {reason}; {remedy}")]
+    Unavailable {
+        /// The fabric.
+        fabric: &'static str,
+        /// Why.
+        reason: String,
+        /// What to do.
+        remedy: String,
+    },
+    /// The system refused.
+    #[error("{doing}: {source}")]
+    System {
+        /// What was being done, to what.
+        doing: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+/// What a waker does. It may be called from any thread.
+pub trait WakeTarget: Send + Sync {
+    /// Makes the port's current or next `wait` return.
+    fn wake(&self);
+}
+
+/// Wakes a thread that sleeps in a port's [`PacketPort::wait`]. Cheap to clone; outlives its port harmlessly.
+#[derive(Clone)]
+pub struct Waker(Arc<dyn WakeTarget>);
+
+impl Waker {
+    /// A waker for `target`.
+    pub fn new(target: Arc<dyn WakeTarget>) -> Self {
+        Self(target)
+    }
+
+    /// Makes the port's current or next `wait` return.
+    pub fn wake(&self) {
+        self.0.wake();
+    }
+}
+
+impl std::fmt::Debug for Waker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Waker")
+    }
+}
+
+/// The receiving half of a port.
+pub trait PacketRx {
+    /// Lends the next packets, at most [`Caps::burst_max`], by pushing them to `burst`. Never blocks.
+    ///
+    /// What the previous call lent is given back to the fabric by this call, so the loop that polls is also what keeps the
+    /// ring empty. `burst.time_ns` is the caller's clock; a port with a better time of arrival sets it.
+    fn receive<'a>(&'a mut self, burst: &mut RxBurst<'a>);
+}
+
+/// The transmitting half of a port.
+pub trait PacketTx {
+    /// Takes one packet. It may wait for [`Self::submit`] before it goes.
+    ///
+    /// Datagrams are unreliable: a packet that cannot be sent is dropped and counted ([`PortStats`]).
+    fn push(&mut self, packet: TxPacket<'_>);
+
+    /// Makes everything that was pushed visible to its receivers: the doorbell at the end of a burst.
+    fn submit(&mut self);
+
+    /// Ends every share that this port still holds. Afterwards nothing sent earlier can deliver bytes of a buffer that is
+    /// being reused: it was delivered already, or never will be.
+    ///
+    /// Bounded, and never waits for a peer. For retransmissions, cancellations and failures, not for the usual case
+    /// (nsdi19 4.2.2).
+    fn flush(&mut self);
+}
+
+/// A packet port.
+pub trait PacketPort {
+    /// The receiving half.
+    type Rx: PacketRx;
+    /// The transmitting half.
+    type Tx: PacketTx;
+
+    /// What the port can do.
+    fn caps(&self) -> Caps;
+
+    /// Where others reach this port.
+    fn address(&self) -> Address;
+
+    /// The arena whose buffers this port sends without copying.
+    fn arena(&self) -> &Arena;
+
+    /// Turns an address into a peer to send to. May do a bounded amount of work in the system (a look-up, a connect).
+    ///
+    /// # Errors
+    ///
+    /// [`PortError`], which says where it looked.
+    fn resolve(&mut self, address: &Address) -> Result<Peer, PortError>;
+
+    /// A peer's address, to show to people.
+    fn describe(&self, peer: Peer) -> String;
+
+    /// The largest packet towards `peer`, which may be less than [`Caps::packet_len_max`].
+    fn packet_len_max(&self, peer: Peer) -> usize {
+        let _ = peer;
+        self.caps().packet_len_max
+    }
+
+    /// Both halves, so that packets can be sent while a burst is lent.
+    fn split(&mut self) -> (&mut Self::Rx, &mut Self::Tx);
+
+    /// The next event, if one was noticed. Ports notice while they receive and wait.
+    fn poll_event(&mut self) -> Option<PortEvent>;
+
+    /// Says that nothing will be sent to or expected from `peer` any more, so that the port can drop what it keeps for it.
+    /// The peer may still come back by sending.
+    fn forget(&mut self, peer: Peer) {
+        let _ = peer;
+    }
+
+    /// Wakes this port from other threads.
+    fn waker(&self) -> Waker;
+
+    /// Blocks until a packet or an event may be there, the waker was called, or `timeout_ns` passed (`None`: no time-out).
+    /// May return early.
+    ///
+    /// # Errors
+    ///
+    /// What the system says.
+    fn wait(&mut self, timeout_ns: Option<u64>) -> std::io::Result<()>;
+
+    /// What went through so far.
+    fn stats(&self) -> PortStats;
+}

@@ -1,0 +1,568 @@
+use std::io;
+use std::mem::size_of;
+use std::ops::{Deref, DerefMut, Range};
+use std::ptr::NonNull;
+use std::sync::Mutex;
+
+use crate::atomic::plain::{Arc, AtomicU32, AtomicU64, Ordering, fence};
+use crate::region::Region;
+#[cfg(not(miri))]
+use crate::region::Access;
+#[cfg(not(miri))]
+use rustix::fd::{BorrowedFd, OwnedFd, AsFd};
+
+/// Bytes reserved for one packet header in a message buffer.
+pub const HEADER_ROOM: usize = 24;
+/// The largest message buffer, in bytes of data.
+pub const MAX_DATA_LEN: usize = 1 << 31;
+
+/// Bytes before a block's data: what we know about the block, then the first packet's header, so that header and data are
+/// contiguous and the data starts a cache line.
+const HEADROOM: usize = 64;
+const FIRST_HEADER: usize = HEADROOM - HEADER_ROOM;
+/// Block sizes are multiples of a cache line.
+const LINE: usize = 64;
+
+/// What is known about a block, at its very start. Only the sole holder changes anything but `refs`.
+struct Block {
+    /// Handles on this block. Decrements release, the last one acquires: what a holder read or wrote happens before the
+    /// block is reused. (The partner of each is the others.)
+    refs: AtomicU32,
+    class: u32,
+    len: u32,
+    capacity: u32,
+    data_per_packet: u32,
+    /// From `Arc::into_raw`: every block that is out keeps its arena.
+    arena: *const ArenaInner,
+}
+const _: () = assert!(size_of::<Block>() <= FIRST_HEADER);
+
+/// Why no message buffer could be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AllocError {
+    /// More than [`MAX_DATA_LEN`].
+    #[error("a message buffer of {asked} bytes is over the limit of {} bytes", MAX_DATA_LEN)]
+    TooLarge {
+        /// Bytes asked for.
+        asked: usize,
+    },
+    /// The arena has no room left.
+    #[error("no room for a message buffer of {asked} bytes: the arena of {capacity} bytes is in use; open it larger or drop buffers")]
+    ArenaFull {
+        /// Bytes asked for.
+        asked: usize,
+        /// Bytes of the whole arena.
+        capacity: usize,
+    },
+}
+
+struct FreeLists {
+    /// Offset of the first byte that no block has used yet.
+    fresh: usize,
+    /// Offsets of free blocks, by size class.
+    by_class: Vec<Vec<usize>>,
+}
+
+struct ArenaInner {
+    region: Region,
+    id: u64,
+    free: Mutex<FreeLists>,
+    #[cfg(not(miri))]
+    fd: Option<OwnedFd>,
+}
+
+/// Registered memory that message buffers come from.
+///
+/// The address space is reserved when the arena is made; memory is backed when it is first touched and kept afterwards,
+/// since a first touch costs far more than reuse. Cloning gives another handle on the same arena. Blocks come in sizes of
+/// 2^n and 1.5 x 2^n.
+#[derive(Clone)]
+pub struct Arena(Arc<ArenaInner>);
+
+impl std::fmt::Debug for Arena {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Arena").field("id", &self.0.id).field("capacity", &self.0.region.len()).finish()
+    }
+}
+
+/// Size of the blocks of a class, in bytes: 128, 192, 256, 384, 512, ...
+fn class_size(class: u32) -> usize {
+    let base = 128usize << (class / 2);
+    if class.is_multiple_of(2) { base } else { base + base / 2 }
+}
+
+fn class_for(size: usize) -> u32 {
+    let mut class = 0;
+    // At most some fifty steps, and only when a buffer is made.
+    while class_size(class) < size {
+        class += 1;
+    }
+    class
+}
+
+impl Arena {
+    /// An arena in private memory of this process.
+    ///
+    /// # Errors
+    ///
+    /// What the system says when it has no address space to give.
+    pub fn private(capacity: usize) -> io::Result<Self> {
+        Ok(Self::over(
+            Region::private(capacity)?,
+            #[cfg(not(miri))]
+            None,
+        ))
+    }
+
+    /// An arena that other processes may map, for reading only, through [`Arena::fd`].
+    ///
+    /// # Errors
+    ///
+    /// What the system says.
+    #[cfg(not(miri))]
+    pub fn shared(name: &str, capacity: usize) -> io::Result<Self> {
+        let (region, fd) = Region::shared(name, capacity, Access::ReadOnly)?;
+        Ok(Self::over(region, Some(fd)))
+    }
+
+    fn over(region: Region, #[cfg(not(miri))] fd: Option<OwnedFd>) -> Self {
+        static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+        region.prefer_huge_pages();
+        Self(Arc::new(ArenaInner {
+            region,
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            free: Mutex::new(FreeLists { fresh: 0, by_class: Vec::new() }),
+            #[cfg(not(miri))]
+            fd,
+        }))
+    }
+
+    /// Reserved bytes.
+    pub fn capacity(&self) -> usize {
+        self.0.region.len()
+    }
+
+    /// The memory, for ports that register it with a device or lend it to another process.
+    pub fn region(&self) -> &Region {
+        &self.0.region
+    }
+
+    /// The descriptor to map this arena through, when it is a shared one.
+    #[cfg(not(miri))]
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.0.fd.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Makes a message buffer of length `capacity`, which is sent as packets of `data_per_packet` bytes.
+    ///
+    /// The bytes are unspecified (zeros, or what an earlier buffer held). Takes a lock: allocate up front and reuse.
+    ///
+    /// # Errors
+    ///
+    /// [`AllocError`].
+    ///
+    /// # Panics
+    ///
+    /// When `data_per_packet` is 0.
+    pub fn alloc(&self, capacity: usize, data_per_packet: usize) -> Result<MessageBuffer, AllocError> {
+        assert!(data_per_packet > 0, "a packet carries at least one byte");
+        if capacity > MAX_DATA_LEN {
+            return Err(AllocError::TooLarge { asked: capacity });
+        }
+        let further_headers = capacity.div_ceil(data_per_packet).saturating_sub(1);
+        let size = HEADROOM + capacity.next_multiple_of(8) + further_headers * HEADER_ROOM;
+        let class = class_for(size);
+        let offset = self.take(class).ok_or(AllocError::ArenaFull { asked: capacity, capacity: self.capacity() })?;
+        // SAFETY: `take` gave us this block alone: `class_size(class)` bytes inside the region, aligned to a line.
+        let block = unsafe {
+            let block = self.0.region.start().add(offset).cast::<Block>();
+            block.write(Block {
+                refs: AtomicU32::new(1),
+                class,
+                len: capacity as u32,
+                capacity: capacity as u32,
+                data_per_packet: u32::try_from(data_per_packet).unwrap_or(u32::MAX),
+                arena: Arc::into_raw(Arc::clone(&self.0)),
+            });
+            block
+        };
+        Ok(MessageBuffer { block })
+    }
+
+    fn take(&self, class: u32) -> Option<usize> {
+        let mut free = self.0.free.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(offset) = free.by_class.get_mut(class as usize).and_then(Vec::pop) {
+            return Some(offset);
+        }
+        let size = class_size(class).next_multiple_of(LINE);
+        let offset = free.fresh;
+        if size > self.capacity() - offset {
+            return None;
+        }
+        free.fresh += size;
+        Some(offset)
+    }
+}
+
+impl ArenaInner {
+    fn give_back(&self, offset: usize, class: u32) {
+        let mut free = self.free.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let class = class as usize;
+        if free.by_class.len() <= class {
+            free.by_class.resize_with(class + 1, Vec::new);
+        }
+        free.by_class[class].push(offset);
+    }
+}
+
+/// Drops one handle on a block, and frees it when that was the last.
+///
+/// # Safety
+///
+/// `block` must come from `Arena::alloc`, and the caller must own one of its counted handles, which ends here.
+unsafe fn release(block: NonNull<Block>) {
+    // SAFETY: the caller's handle keeps the block alive until the decrement.
+    if unsafe { block.as_ref() }.refs.fetch_sub(1, Ordering::Release) != 1 {
+        return;
+    }
+    fence(Ordering::Acquire);
+    // SAFETY: the last handle is ours, so nobody else looks at the block; its arena's count was taken in `alloc`.
+    unsafe {
+        let Block { arena, class, .. } = block.read();
+        let arena = Arc::from_raw(arena);
+        let offset = block.as_ptr().addr() - arena.region.start().as_ptr().addr();
+        arena.give_back(offset, class);
+    }
+}
+
+// What both kinds of handle can see.
+macro_rules! block_accessors {
+    () => {
+        fn block(&self) -> &Block {
+            // SAFETY: our handle keeps the block alive, and its fields change only through an exclusive handle.
+            unsafe { self.block.as_ref() }
+        }
+
+        fn bytes(&self) -> NonNull<u8> {
+            self.block.cast()
+        }
+
+        /// Bytes that the buffer can hold.
+        #[inline]
+        pub fn capacity(&self) -> usize {
+            self.block().capacity as usize
+        }
+
+        /// Bytes of data in each packet but the last.
+        #[inline]
+        pub fn data_per_packet(&self) -> usize {
+            self.block().data_per_packet as usize
+        }
+
+        /// Packets that the current contents take: at least one, since an empty message is a header.
+        #[inline]
+        pub fn packets(&self) -> usize {
+            let block = self.block();
+            if block.len <= block.data_per_packet {
+                return 1;
+            }
+            block.len.div_ceil(block.data_per_packet) as usize
+        }
+
+        /// The data of packet `index`, as a range of the contents.
+        #[inline]
+        pub fn packet_range(&self, index: usize) -> Range<usize> {
+            let block = self.block();
+            let start = (index * block.data_per_packet as usize).min(block.len as usize);
+            start..(start + block.data_per_packet as usize).min(block.len as usize)
+        }
+
+        /// Whether the buffer came from `arena`.
+        #[inline]
+        pub fn is_from(&self, arena: &Arena) -> bool {
+            std::ptr::eq(self.block().arena, Arc::as_ptr(&arena.0))
+        }
+
+        /// Where the contents start in the arena's region, in bytes.
+        #[inline]
+        pub fn arena_offset(&self) -> usize {
+            // SAFETY: the block holds a count on its arena.
+            let start = unsafe { &*self.block().arena }.region.start();
+            self.bytes().as_ptr().addr() + HEADROOM - start.as_ptr().addr()
+        }
+
+        fn header_offset(&self, index: usize) -> usize {
+            let block = self.block();
+            let packets = (block.capacity.div_ceil(block.data_per_packet) as usize).max(1);
+            assert!(index < packets, "packet {index} of a buffer of {packets} packets");
+            match index {
+                0 => FIRST_HEADER,
+                _ => HEADROOM + (block.capacity as usize).next_multiple_of(8) + (index - 1) * HEADER_ROOM,
+            }
+        }
+
+        /// The header of packet `index`.
+        ///
+        /// # Panics
+        ///
+        /// When the buffer's capacity has no such packet.
+        #[inline]
+        pub fn header(&self, index: usize) -> &[u8; HEADER_ROOM] {
+            let offset = self.header_offset(index);
+            // SAFETY: the offset lies in the block, and headers change only through an exclusive handle.
+            unsafe { self.bytes().add(offset).cast().as_ref() }
+        }
+
+        /// The first packet as it goes on the wire: its header and the data right behind it, in one piece (nsdi19 4.2.1).
+        #[inline]
+        pub fn first_packet(&self) -> &[u8] {
+            let block = self.block();
+            let len = HEADER_ROOM + block.len.min(block.data_per_packet) as usize;
+            // SAFETY: header and data are contiguous in the block.
+            unsafe { std::slice::from_raw_parts(self.bytes().as_ptr().add(FIRST_HEADER), len) }
+        }
+    };
+}
+
+/// One message, exclusively owned: its data as one slice, with room for the headers of its packets.
+///
+/// The layout is that of nsdi19 4.2.1: the first header directly before the data, the other headers after all data, so that
+/// the data is contiguous for its user and a small message is contiguous with its header for the port.
+pub struct MessageBuffer {
+    block: NonNull<Block>,
+}
+
+// SAFETY: a handle is exclusive (or, for `&`, read-only), and the count behind it is atomic.
+unsafe impl Send for MessageBuffer {}
+// SAFETY: as above.
+unsafe impl Sync for MessageBuffer {}
+
+impl MessageBuffer {
+    block_accessors!();
+
+    /// Sets the length of the contents. Bytes that become visible are unspecified, as after [`Arena::alloc`].
+    ///
+    /// # Errors
+    ///
+    /// [`AllocError::TooLarge`] beyond the capacity; nothing changes then.
+    #[inline]
+    pub fn resize(&mut self, len: usize) -> Result<(), AllocError> {
+        if len > self.capacity() {
+            return Err(AllocError::TooLarge { asked: len });
+        }
+        // SAFETY: the handle is exclusive.
+        unsafe { self.block.as_mut() }.len = len as u32;
+        Ok(())
+    }
+
+    /// Sets the contents to `data`.
+    ///
+    /// # Errors
+    ///
+    /// [`AllocError::TooLarge`] beyond the capacity; nothing changes then.
+    #[inline]
+    pub fn fill(&mut self, data: &[u8]) -> Result<(), AllocError> {
+        self.resize(data.len())?;
+        self.copy_from_slice(data);
+        Ok(())
+    }
+
+    /// Splits the message into packets of another size.
+    ///
+    /// # Errors
+    ///
+    /// [`AllocError::TooLarge`] when the headers of so many packets do not fit beside the data; nothing changes then.
+    pub fn set_data_per_packet(&mut self, data_per_packet: usize) -> Result<(), AllocError> {
+        assert!(data_per_packet > 0, "a packet carries at least one byte");
+        let (class, capacity) = (self.block().class, self.capacity());
+        let further_headers = capacity.div_ceil(data_per_packet).saturating_sub(1);
+        if HEADROOM + capacity.next_multiple_of(8) + further_headers * HEADER_ROOM > class_size(class) {
+            return Err(AllocError::TooLarge { asked: capacity });
+        }
+        // SAFETY: the handle is exclusive.
+        unsafe { self.block.as_mut() }.data_per_packet = u32::try_from(data_per_packet).unwrap_or(u32::MAX);
+        Ok(())
+    }
+
+    /// The header of packet `index`, to write.
+    ///
+    /// # Panics
+    ///
+    /// When the buffer's capacity has no such packet.
+    #[inline]
+    pub fn header_mut(&mut self, index: usize) -> &mut [u8; HEADER_ROOM] {
+        let offset = self.header_offset(index);
+        // SAFETY: the offset lies in the block, and the handle is exclusive.
+        unsafe { self.bytes().add(offset).cast().as_mut() }
+    }
+
+    /// Gives up writing, so that the contents can be shared with a port.
+    #[inline]
+    pub fn freeze(self) -> Frozen {
+        let block = self.block;
+        std::mem::forget(self);
+        Frozen { block }
+    }
+}
+
+impl Deref for MessageBuffer {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `len <= capacity` bytes behind the headroom are ours.
+        unsafe { std::slice::from_raw_parts(self.bytes().as_ptr().add(HEADROOM), self.block().len as usize) }
+    }
+}
+
+impl DerefMut for MessageBuffer {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`, and the handle is exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.bytes().as_ptr().add(HEADROOM), self.block().len as usize) }
+    }
+}
+
+impl Drop for MessageBuffer {
+    fn drop(&mut self) {
+        // SAFETY: this handle is counted and ends here.
+        unsafe { release(self.block) }
+    }
+}
+
+impl std::fmt::Debug for MessageBuffer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MessageBuffer").field("len", &self.len()).field("capacity", &self.capacity()).finish()
+    }
+}
+
+/// A counted, read-only share of a message buffer. A port keeps one for as long as it may still read the bytes.
+pub struct Frozen {
+    block: NonNull<Block>,
+}
+
+// SAFETY: the contents are read-only while shares exist, and the count is atomic.
+unsafe impl Send for Frozen {}
+// SAFETY: as above.
+unsafe impl Sync for Frozen {}
+
+impl Frozen {
+    block_accessors!();
+
+    /// Takes the buffer back for writing.
+    ///
+    /// # Errors
+    ///
+    /// The share itself, when it is not the only one.
+    #[inline]
+    pub fn thaw(self) -> Result<MessageBuffer, Self> {
+        // Acquire: what other holders read happens before we write. Partner: the decrement in `release`.
+        if self.block().refs.load(Ordering::Acquire) != 1 {
+            return Err(self);
+        }
+        let block = self.block;
+        std::mem::forget(self);
+        Ok(MessageBuffer { block })
+    }
+}
+
+impl Clone for Frozen {
+    #[inline]
+    fn clone(&self) -> Self {
+        // Relaxed: a new share is made from one that is already held.
+        let before = self.block().refs.fetch_add(1, Ordering::Relaxed);
+        // Forgotten clones must not wrap the count into a premature free.
+        if before > u32::MAX / 2 {
+            std::process::abort();
+        }
+        Self { block: self.block }
+    }
+}
+
+impl Deref for Frozen {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        // SAFETY: as for `MessageBuffer`; nobody writes while shares exist.
+        unsafe { std::slice::from_raw_parts(self.bytes().as_ptr().add(HEADROOM), self.block().len as usize) }
+    }
+}
+
+impl Drop for Frozen {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: this handle is counted and ends here.
+        unsafe { release(self.block) }
+    }
+}
+
+impl std::fmt::Debug for Frozen {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Frozen").field("len", &self.len()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arena() -> Arena {
+        Arena::private(1 << 20).unwrap()
+    }
+
+    #[test]
+    fn first_header_and_data_are_contiguous_and_other_headers_follow_the_data() {
+        let mut buffer = arena().alloc(250, 100).unwrap();
+        buffer.fill(&[7; 250]).unwrap();
+        for packet in 0..3 {
+            buffer.header_mut(packet).fill(packet as u8 + 1);
+        }
+        assert_eq!(buffer.packets(), 3);
+        let first = buffer.first_packet();
+        assert_eq!(first.len(), HEADER_ROOM + 100);
+        assert!(first[..HEADER_ROOM].iter().all(|&b| b == 1) && first[HEADER_ROOM..].iter().all(|&b| b == 7));
+        assert_eq!(buffer.packet_range(2), 200..250);
+        assert!(buffer.iter().all(|&b| b == 7));
+        assert_eq!((buffer.header(1)[0], buffer.header(2)[23]), (2, 3));
+    }
+
+    #[test]
+    fn only_the_sole_holder_thaws() {
+        let frozen = arena().alloc(64, 64).unwrap().freeze();
+        let share = frozen.clone();
+        let frozen = frozen.thaw().unwrap_err();
+        drop(share);
+        assert!(frozen.thaw().is_ok());
+    }
+
+    #[test]
+    fn freed_blocks_are_reused_and_forgotten_ones_are_not() {
+        let arena = Arena::private(4096).unwrap();
+        for _ in 0..100 {
+            arena.alloc(1000, 100).unwrap();
+        }
+        let kept: Vec<_> = (0..2).map(|_| arena.alloc(1000, 100).unwrap()).collect();
+        assert_eq!(arena.alloc(1000, 100).unwrap_err(), AllocError::ArenaFull { asked: 1000, capacity: 4096 });
+        std::mem::forget(kept);
+        assert!(arena.alloc(1000, 100).is_err());
+    }
+
+    #[test]
+    fn an_empty_message_is_one_packet_without_data() {
+        let mut buffer = arena().alloc(0, 100).unwrap();
+        assert_eq!((buffer.packets(), buffer.packet_range(0), buffer.len()), (1, 0..0, 0));
+        assert_eq!(buffer.first_packet().len(), HEADER_ROOM);
+        assert!(buffer.resize(1).is_err());
+    }
+
+    #[test]
+    fn buffers_outlive_their_arena_handle_and_cross_threads() {
+        let mut buffer = arena().alloc(10, 100).unwrap();
+        buffer.fill(b"0123456789").unwrap();
+        let frozen = buffer.freeze();
+        let share = frozen.clone();
+        std::thread::spawn(move || assert_eq!(&share[..], b"0123456789")).join().unwrap();
+        assert!(frozen.thaw().is_ok());
+    }
+}

@@ -1,0 +1,23 @@
+//! Memory that packets live in: message buffers and the arenas they come from, mappings shared with other
+//! processes, and the one facade through which Sinew uses atomics.
+//!
+//! This is one of the few rooms where unsafe code is allowed. What it offers is safe:
+//!
+//! - [`Arena`] hands out [`MessageBuffer`]s. A buffer is exclusive; [`MessageBuffer::freeze`] turns it into a counted,
+//!   read-only [`Frozen`] that a port may keep while it transmits, and only the sole holder can [`Frozen::thaw`] it.
+//!   Forgetting a handle leaks memory and never frees it.
+//! - [`SharedBytes`] is memory that another process may be writing *now*. It has no slice view: it can only be copied
+//!   out, and the copy can be told that the sender revoked it.
+//! - [`Region`] is a mapping: private, or a sealed memfd that other processes map.
+
+pub mod atomic;
+mod buffer;
+pub mod copy;
+mod prefetch;
+mod region;
+mod shared;
+
+pub use buffer::{AllocError, Arena, Frozen, HEADER_ROOM, MessageBuffer, MAX_DATA_LEN};
+pub use prefetch::{prefetch_read, prefetch_write};
+pub use region::{Access, MapError, Region};
+pub use shared::{Guard, Revoked, SharedBytes};

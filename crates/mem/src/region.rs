@@ -1,0 +1,216 @@
+use std::io;
+use std::ptr::NonNull;
+
+#[cfg(not(miri))]
+use rustix::fd::{AsFd, OwnedFd};
+#[cfg(not(miri))]
+use rustix::fs::{MemfdFlags, SealFlags};
+#[cfg(not(miri))]
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+/// What this process may do with a mapping of somebody else's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Read only.
+    ReadOnly,
+    /// Read and write.
+    ReadWrite,
+}
+
+/// Why memory offered by another process was not mapped.
+#[derive(Debug, thiserror::Error)]
+pub enum MapError {
+    /// The descriptor is smaller than the sender said.
+    #[error("the shared memory has {actual} bytes where its owner announced {announced}")]
+    TooSmall {
+        /// Bytes announced.
+        announced: u64,
+        /// Bytes there are.
+        actual: u64,
+    },
+    /// The descriptor could still shrink, which would turn a later access into a SIGBUS.
+    #[error("the shared memory is not sealed against resizing")]
+    NotSealed,
+    /// The system refused.
+    #[error("cannot map shared memory: {0}")]
+    System(#[from] io::Error),
+}
+
+/// A range of mapped memory, zeroed at first and unmapped on drop.
+///
+/// A region is bytes with no owner among the threads: whoever turns its pointer into references answers for aliasing.
+#[derive(Debug)]
+pub struct Region {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a region is only an address range; access goes through raw pointers whose users argue for themselves.
+unsafe impl Send for Region {}
+// SAFETY: as above: `&Region` gives out nothing but the range.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// The first byte; aligned to at least 64.
+    pub fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the region has no bytes (it never does: mapping nothing is an error).
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+#[cfg(not(miri))]
+impl Region {
+    /// Maps private memory of this process. Pages are backed when first touched.
+    ///
+    /// # Errors
+    ///
+    /// What `mmap` says.
+    pub fn private(len: usize) -> io::Result<Self> {
+        // SAFETY: a new anonymous mapping at an address of the kernel's choice touches no existing memory.
+        let start = unsafe {
+            rustix::mm::mmap_anonymous(
+                std::ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )?
+        };
+        Ok(Self::adopt(start, len))
+    }
+
+    /// Makes memory that other processes can map through the returned descriptor: sealed against resizing, and, where
+    /// `peers` is [`Access::ReadOnly`], against every write but those through this region.
+    ///
+    /// # Errors
+    ///
+    /// What `memfd_create`, `ftruncate`, `fcntl` or `mmap` say.
+    pub fn shared(name: &str, len: usize, peers: Access) -> io::Result<(Self, OwnedFd)> {
+        let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        rustix::fs::ftruncate(&fd, len as u64)?;
+        let region = Self::map(&fd, len, Access::ReadWrite)?;
+        // The write seal comes after our own mapping, which keeps its right to write.
+        let mut seals = SealFlags::SHRINK | SealFlags::GROW;
+        if peers == Access::ReadOnly {
+            seals |= SealFlags::FUTURE_WRITE;
+        }
+        rustix::fs::fcntl_add_seals(&fd, seals | SealFlags::SEAL)?;
+        Ok((region, fd))
+    }
+
+    /// Maps memory that another process made with [`Region::shared`], after checking that it is as large as announced and
+    /// can never shrink.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError`]: too small, not sealed, or refused by the system.
+    pub fn of_peer(fd: &OwnedFd, announced_len: usize, access: Access) -> Result<Self, MapError> {
+        let seals = rustix::fs::fcntl_get_seals(fd).map_err(io::Error::from)?;
+        if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
+            return Err(MapError::NotSealed);
+        }
+        let actual = rustix::fs::fstat(fd).map_err(io::Error::from)?.st_size as u64;
+        if actual < announced_len as u64 {
+            return Err(MapError::TooSmall { announced: announced_len as u64, actual });
+        }
+        Ok(Self::map(fd, announced_len, access)?)
+    }
+
+    /// Asks for huge pages under the region where the system has them to give. A refusal changes speed only.
+    pub fn prefer_huge_pages(&self) {
+        // SAFETY: the advice names exactly this mapping and changes none of its contents.
+        let _ = unsafe { rustix::mm::madvise(self.start.as_ptr().cast(), self.len, Advice::LinuxHugepage) };
+    }
+
+    fn map(fd: impl AsFd, len: usize, access: Access) -> io::Result<Self> {
+        let protection = match access {
+            Access::ReadOnly => ProtFlags::READ,
+            Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
+        };
+        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
+        let start = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, protection, MapFlags::SHARED, fd, 0)? };
+        Ok(Self::adopt(start, len))
+    }
+
+    fn adopt(start: *mut core::ffi::c_void, len: usize) -> Self {
+        Self { start: NonNull::new(start.cast()).expect("mmap never returns null on success"), len }
+    }
+}
+
+#[cfg(not(miri))]
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours alone, and every borrower of it holds the region alive.
+        let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}
+
+/// Miri knows no mappings: private regions come from the allocator there, and shared ones do not exist.
+#[cfg(miri)]
+impl Region {
+    fn layout(len: usize) -> std::alloc::Layout {
+        std::alloc::Layout::from_size_align(len, 4096).expect("a region's length fits a layout")
+    }
+
+    /// Takes private memory of this process.
+    ///
+    /// # Errors
+    ///
+    /// Out of memory.
+    pub fn private(len: usize) -> io::Result<Self> {
+        if len == 0 {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        // SAFETY: the layout has a non-zero size.
+        let start = unsafe { std::alloc::alloc_zeroed(Self::layout(len)) };
+        NonNull::new(start).map(|start| Self { start, len }).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+    }
+
+    /// No huge pages under miri.
+    pub fn prefer_huge_pages(&self) {}
+}
+
+#[cfg(miri)]
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `private` with the same layout.
+        unsafe { std::alloc::dealloc(self.start.as_ptr(), Self::layout(self.len)) };
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shared_memory_cannot_shrink_and_peers_cannot_map_it_for_writing() {
+        let (_region, fd) = Region::shared("test", 8192, Access::ReadOnly).unwrap();
+        assert!(rustix::fs::ftruncate(&fd, 4096).is_err());
+        assert!(Region::of_peer(&fd, 8192, Access::ReadOnly).is_ok());
+        assert!(matches!(Region::of_peer(&fd, 8192, Access::ReadWrite), Err(MapError::System(_))));
+    }
+
+    #[test]
+    fn memory_smaller_than_announced_is_refused() {
+        let (_region, fd) = Region::shared("test", 4096, Access::ReadWrite).unwrap();
+        assert!(matches!(
+            Region::of_peer(&fd, 8192, Access::ReadWrite),
+            Err(MapError::TooSmall { announced: 8192, actual: 4096 })
+        ));
+    }
+
+    #[test]
+    fn unsealed_memory_is_refused() {
+        let fd = rustix::fs::memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
+        rustix::fs::ftruncate(&fd, 4096).unwrap();
+        assert!(matches!(Region::of_peer(&fd, 4096, Access::ReadWrite), Err(MapError::NotSealed)));
+    }
+}

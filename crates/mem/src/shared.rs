@@ -1,0 +1,82 @@
+use std::marker::PhantomData;
+
+use crate::atomic::{AtomicU64, Ordering, fence};
+use crate::copy::copy_from_shared;
+
+/// What must still hold after a copy out of shared memory for the bytes to count: a word of the sender's that it changes
+/// when it takes the memory back.
+#[derive(Clone, Copy, Debug)]
+pub struct Guard<'a> {
+    /// The word. Its partner is the store by which the sender revokes what it sent (before it writes the memory anew).
+    pub word: &'a AtomicU64,
+    /// What the word holds while the memory is still lent.
+    pub expected: u64,
+}
+
+impl Guard<'_> {
+    /// Whether the memory was still lent when everything read before this call was read.
+    #[inline]
+    pub fn still_lent(&self) -> bool {
+        // The reader's half of a sequence lock: loads of the data may not sink below the load of the word.
+        fence(Ordering::Acquire);
+        self.word.load(Ordering::Relaxed) == self.expected
+    }
+}
+
+/// The sender took the bytes back while they were being copied; what was copied means nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the sender revoked the packet while it was being copied")]
+pub struct Revoked;
+
+/// Bytes in memory that another thread or process may write at any time. They can be copied out, never borrowed.
+#[derive(Clone, Copy, Debug)]
+pub struct SharedBytes<'a> {
+    start: *const u8,
+    len: usize,
+    guard: Option<Guard<'a>>,
+    lent: PhantomData<&'a [AtomicU64]>,
+}
+
+impl<'a> SharedBytes<'a> {
+    /// # Safety
+    ///
+    /// `start` must be valid for reads of `len` bytes during `'a`, and whoever writes there meanwhile must be another
+    /// process, or use atomic stores.
+    #[inline]
+    pub unsafe fn new(start: *const u8, len: usize, guard: Option<Guard<'a>>) -> Self {
+        Self { start, len, guard, lent: PhantomData }
+    }
+
+    /// How many bytes there are.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no bytes.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Copies all bytes out.
+    ///
+    /// # Errors
+    ///
+    /// [`Revoked`] when the sender took the memory back before the copy was done; `target` then holds garbage.
+    ///
+    /// # Panics
+    ///
+    /// When `target` is not exactly [`Self::len`] bytes long.
+    #[inline]
+    pub fn copy_to(&self, target: &mut [u8]) -> Result<(), Revoked> {
+        assert_eq!(target.len(), self.len, "copy_to needs a target of the same length");
+        // SAFETY: `new` promised a readable range; the target is an exclusive slice of the same length, and a slice of
+        // ours never overlaps memory that is shared with writers.
+        unsafe { copy_from_shared(self.start, target.as_mut_ptr(), self.len) };
+        match self.guard {
+            Some(guard) if !guard.still_lent() => Err(Revoked),
+            _ => Ok(()),
+        }
+    }
+}
