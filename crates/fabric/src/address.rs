@@ -118,9 +118,7 @@ impl FromStr for Address {
             .filter(|option| !option.is_empty())
             .map(|option| match option.split_once('=') {
                 Some((key, value)) => Ok((key.to_owned(), value.to_owned())),
-                None => {
-                    Err(AddressError::OptionWithoutValue { address: text.to_owned(), option: option.to_owned() })
-                }
+                None => Err(AddressError::OptionWithoutValue { address: text.to_owned(), option: option.to_owned() }),
             })
             .collect::<Result<_, _>>()?;
         Ok(Self { scheme: scheme.to_owned(), rest: rest.to_owned(), options })

@@ -20,8 +20,8 @@ pub mod worker;
 pub use address::{Address, AddressError, Peer};
 pub use poller::{Poller, PollerConfig, Step};
 pub use port::{
-    Caps, Dropped, MAX_BURST, PacketPort, PacketRx, PacketTx, PeerLoss, PortEvent, PortError, PortStats, RxBurst, RxPacket,
-    TxData, TxPacket, WakeTarget, Waker,
+    Caps, Dropped, MAX_BURST, PacketPort, PacketRx, PacketTx, PeerLoss, PortError, PortEvent, PortStats, RxBurst,
+    RxPacket, TxData, TxPacket, WakeTarget, Waker,
 };
 pub use time::{Clock, Generator, ManualClock, SeededGenerator};
 pub use worker::{Job, WorkerPool};

@@ -165,15 +165,8 @@ pub enum Dropped {
 
 impl Dropped {
     /// All reasons.
-    pub const ALL: [Self; 7] = [
-        Self::Full,
-        Self::NoSuchPeer,
-        Self::TooLong,
-        Self::Malformed,
-        Self::Revoked,
-        Self::Overflow,
-        Self::Injected,
-    ];
+    pub const ALL: [Self; 7] =
+        [Self::Full, Self::NoSuchPeer, Self::TooLong, Self::Malformed, Self::Revoked, Self::Overflow, Self::Injected];
 
     /// The reason's name, as metrics show it.
     pub fn name(self) -> &'static str {

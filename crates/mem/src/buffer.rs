@@ -5,11 +5,11 @@ use std::ptr::NonNull;
 use std::sync::Mutex;
 
 use crate::atomic::plain::{Arc, AtomicU32, AtomicU64, Ordering, fence};
-use crate::region::Region;
 #[cfg(not(miri))]
 use crate::region::Access;
+use crate::region::Region;
 #[cfg(not(miri))]
-use rustix::fd::{BorrowedFd, OwnedFd, AsFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Bytes reserved for one packet header in a message buffer.
 pub const HEADER_ROOM: usize = 24;
@@ -47,7 +47,9 @@ pub enum AllocError {
         asked: usize,
     },
     /// The arena has no room left.
-    #[error("no room for a message buffer of {asked} bytes: the arena of {capacity} bytes is in use; open it larger or drop buffers")]
+    #[error(
+        "no room for a message buffer of {asked} bytes: the arena of {capacity} bytes is in use; open it larger or drop buffers"
+    )]
     ArenaFull {
         /// Bytes asked for.
         asked: usize,

@@ -17,7 +17,7 @@ mod prefetch;
 mod region;
 mod shared;
 
-pub use buffer::{AllocError, Arena, Frozen, HEADER_ROOM, MessageBuffer, MAX_DATA_LEN};
+pub use buffer::{AllocError, Arena, Frozen, HEADER_ROOM, MAX_DATA_LEN, MessageBuffer};
 pub use prefetch::{prefetch_read, prefetch_write};
 pub use region::{Access, MapError, Region};
 pub use shared::{Guard, Revoked, SharedBytes};
