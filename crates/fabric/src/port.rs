@@ -354,6 +354,13 @@ pub trait PacketTx {
     /// Bounded, and never waits for a peer. For retransmissions, cancellations and failures, not for the usual case
     /// (nsdi19 4.2.2).
     fn flush(&mut self);
+
+    /// Ends the shares that this port holds of one buffer, as [`Self::flush`] does for all: packets of other buffers are
+    /// not disturbed where the port can tell them apart. Cheap when the peer has taken the packets already.
+    fn reclaim(&mut self, buffer: &Frozen) {
+        let _ = buffer;
+        self.flush();
+    }
 }
 
 /// A packet port.
