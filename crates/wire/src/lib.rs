@@ -1,1 +1,13 @@
+//! Header layouts of Sinew's wire protocol: byte views beside their meaning.
+//!
+//! - [`Header`]: the 24 bytes before every packet's data.
+//! - [`management`]: the bodies of the packets that open, close and watch sessions.
+//!
+//! All numbers are little-endian. Nothing here allocates or panics on what arrives: a reader gets a value or an error.
 #![forbid(unsafe_code)]
+
+pub mod header;
+pub mod management;
+pub mod residence;
+
+pub use header::{HEADER_LEN, Header, HeaderError, Kind, MAGIC, PACKETS_MAX, REQUEST_NUMBER_MAX, SessionKey, VERSION};

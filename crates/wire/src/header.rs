@@ -1,0 +1,245 @@
+//! The header before every packet's data.
+//!
+//! ```text
+//!  0      1       2          4            8                    16                   24
+//!  +------+-------+----------+------------+--------------------+--------------------+
+//!  | E2   | v kind| type or  | message    | session key:       | request number 48, |
+//!  |      | 3 : 5 | residence| length 32  | token 40, index 24 | packet number 16   |
+//!  +------+-------+----------+------------+--------------------+--------------------+
+//! ```
+//!
+//! 24 bytes, so that with 8 bytes of a ring's own a packet with 32 bytes of data is one cache line. To fit, requests and
+//! answers share a field: a request names its type, an answer (whose slot knows the type) tells how long the server kept
+//! the request ([`crate::residence`]).
+
+/// Bytes of a header.
+pub const HEADER_LEN: usize = 24;
+/// First byte of every packet.
+pub const MAGIC: u8 = 0xE2;
+/// Version of the protocol.
+pub const VERSION: u8 = 1;
+/// Packets of one message at most.
+pub const PACKETS_MAX: usize = 1 << 16;
+/// The largest request number.
+pub const REQUEST_NUMBER_MAX: u64 = (1 << 48) - 1;
+
+/// What a packet is for. Answers are those that go from server to client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Kind {
+    /// Data of a request.
+    Request = 0,
+    /// Data of a response.
+    Response = 1,
+    /// The server has taken request packets up to this number (nsdi19 5.1).
+    CreditReturn = 2,
+    /// The client asks for response packets from this number on; the length field says how many (nsdi19 5.1).
+    RequestForResponse = 3,
+    /// The request has arrived whole and its handler is still at work.
+    InProgress = 4,
+    /// The request will get no response; the length field says why.
+    CallError = 5,
+    /// Asks for a session.
+    Connect = 8,
+    /// Asks the asker to repeat itself with a cookie.
+    Challenge = 9,
+    /// Grants a session.
+    Accept = 10,
+    /// Refuses a session; the length field says why.
+    Refuse = 11,
+    /// The client confirms that it knows an accepted session.
+    Confirm = 12,
+    /// Ends a session.
+    Disconnect = 13,
+    /// Confirms the end of a session.
+    Disconnected = 14,
+    /// The server ends a session by itself.
+    Reset = 15,
+    /// Asks for a sign of life.
+    Ping = 16,
+    /// Gives it.
+    Pong = 17,
+}
+
+impl Kind {
+    fn from_bits(bits: u8) -> Option<Self> {
+        Some(match bits {
+            0 => Self::Request,
+            1 => Self::Response,
+            2 => Self::CreditReturn,
+            3 => Self::RequestForResponse,
+            4 => Self::InProgress,
+            5 => Self::CallError,
+            8 => Self::Connect,
+            9 => Self::Challenge,
+            10 => Self::Accept,
+            11 => Self::Refuse,
+            12 => Self::Confirm,
+            13 => Self::Disconnect,
+            14 => Self::Disconnected,
+            15 => Self::Reset,
+            16 => Self::Ping,
+            17 => Self::Pong,
+            _ => return None,
+        })
+    }
+}
+
+/// Names a session at its receiver: the low 24 bits are an index, the high 40 a random token, so that one comparison with
+/// the key on file checks both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct SessionKey(pub u64);
+
+impl SessionKey {
+    /// Indices are below this.
+    pub const INDEX_LIMIT: usize = 1 << 24;
+
+    /// The key of session `index` with the low 40 bits of `token`.
+    pub fn new(index: usize, token: u64) -> Self {
+        debug_assert!(index < Self::INDEX_LIMIT);
+        Self(token << 24 | (index & (Self::INDEX_LIMIT - 1)) as u64)
+    }
+
+    /// Where the session is on file.
+    #[inline]
+    pub fn index(self) -> usize {
+        self.0 as usize & (Self::INDEX_LIMIT - 1)
+    }
+}
+
+/// Why bytes are no header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeaderError {
+    /// Fewer than [`HEADER_LEN`] bytes.
+    Truncated,
+    /// The first byte is not [`MAGIC`].
+    WrongMagic,
+    /// Another version of the protocol.
+    WrongVersion(u8),
+    /// A kind that does not exist.
+    UnknownKind(u8),
+}
+
+/// What a header says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// What the packet is for.
+    pub kind: Kind,
+    /// Requests: the request type. Answers: how long the server kept the request ([`crate::residence`]).
+    pub type_or_residence: u16,
+    /// Bytes of the whole message; other kinds use the field as their description says.
+    pub message_len: u32,
+    /// The session at the receiver.
+    pub session: SessionKey,
+    /// Number of the request on its session, at most [`REQUEST_NUMBER_MAX`]; its low bits name the slot.
+    pub request_number: u64,
+    /// Number of the packet in its message.
+    pub packet_number: u16,
+}
+
+impl Header {
+    /// A header of management packets, which have no message.
+    pub fn management(kind: Kind, session: SessionKey, code: u32) -> Self {
+        Self { kind, type_or_residence: 0, message_len: code, session, request_number: 0, packet_number: 0 }
+    }
+
+    /// Reads the header at the start of `packet`.
+    ///
+    /// # Errors
+    ///
+    /// [`HeaderError`].
+    #[inline]
+    pub fn read(packet: &[u8]) -> Result<Self, HeaderError> {
+        let Some(bytes) = packet.first_chunk::<HEADER_LEN>() else { return Err(HeaderError::Truncated) };
+        // Whole words: four loads rather than a load a field.
+        let word = |at: usize| u64::from_le_bytes(*bytes[at..].first_chunk().expect("24 bytes"));
+        let (first, session, numbers) = (word(0), word(8), word(16));
+        if first as u8 != MAGIC {
+            return Err(HeaderError::WrongMagic);
+        }
+        let second = (first >> 8) as u8;
+        if second >> 5 != VERSION {
+            return Err(HeaderError::WrongVersion(second >> 5));
+        }
+        let kind = Kind::from_bits(second & 0x1F).ok_or(HeaderError::UnknownKind(second & 0x1F))?;
+        Ok(Self {
+            kind,
+            type_or_residence: (first >> 16) as u16,
+            message_len: (first >> 32) as u32,
+            session: SessionKey(session),
+            request_number: numbers >> 16,
+            packet_number: numbers as u16,
+        })
+    }
+
+    /// The header's bytes.
+    #[inline]
+    pub fn to_bytes(&self) -> [u8; HEADER_LEN] {
+        debug_assert!(self.request_number <= REQUEST_NUMBER_MAX);
+        let first = u64::from(MAGIC)
+            | u64::from(VERSION << 5 | self.kind as u8) << 8
+            | u64::from(self.type_or_residence) << 16
+            | u64::from(self.message_len) << 32;
+        let numbers = self.request_number << 16 | u64::from(self.packet_number);
+        let mut bytes = [0; HEADER_LEN];
+        bytes[..8].copy_from_slice(&first.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.session.0.to_le_bytes());
+        bytes[16..].copy_from_slice(&numbers.to_le_bytes());
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn example() -> Header {
+        Header {
+            kind: Kind::Request,
+            type_or_residence: 0xBEEF,
+            message_len: 0x0123_4567,
+            session: SessionKey::new(0x00AB_CDEF, 0x12_3456_789A),
+            request_number: 0xFFFF_0000_1111,
+            packet_number: 0x2222,
+        }
+    }
+
+    #[test]
+    fn every_kind_and_field_survives_the_wire() {
+        for bits in 0..32 {
+            let Some(kind) = Kind::from_bits(bits) else { continue };
+            assert_eq!(kind as u8, bits);
+            let header = Header { kind, ..example() };
+            assert_eq!(Header::read(&header.to_bytes()), Ok(header));
+        }
+        assert_eq!(example().session.index(), 0x00AB_CDEF);
+    }
+
+    #[test]
+    fn the_layout_is_fixed() {
+        assert_eq!(
+            example().to_bytes(),
+            [
+                0xE2, 0x20, 0xEF, 0xBE, 0x67, 0x45, 0x23, 0x01, 0xEF, 0xCD, 0xAB, 0x9A, 0x78, 0x56, 0x34, 0x12, 0x22,
+                0x22, 0x11, 0x11, 0x00, 0x00, 0xFF, 0xFF
+            ]
+        );
+    }
+
+    #[test]
+    fn what_is_no_header_is_refused_by_reason() {
+        let good = example().to_bytes();
+        for len in 0..HEADER_LEN {
+            assert_eq!(Header::read(&good[..len]), Err(HeaderError::Truncated));
+        }
+        let with = |at: usize, byte: u8| {
+            let mut bytes = good;
+            bytes[at] = byte;
+            Header::read(&bytes)
+        };
+        assert_eq!(with(0, 0xE3), Err(HeaderError::WrongMagic));
+        assert_eq!(with(1, 0x40), Err(HeaderError::WrongVersion(2)));
+        assert_eq!(with(1, 0x26), Err(HeaderError::UnknownKind(6)));
+        assert_eq!(with(1, 0x3F), Err(HeaderError::UnknownKind(31)));
+    }
+}

@@ -1,0 +1,306 @@
+//! Bodies of management packets, which follow the header.
+//!
+//! A body is a fixed number of 64-bit words. A [`Connect`] is padded to [`CONNECT_LEN`] bytes, the largest management packet,
+//! so that nobody who lies about their address can make a server send more than was sent to it.
+
+use crate::header::{HEADER_LEN, Header, Kind, SessionKey};
+
+/// Bytes of the largest management packet, and of every [`Connect`].
+pub const CONNECT_LEN: usize = HEADER_LEN + 8 * CONNECT_WORDS;
+const CONNECT_WORDS: usize = 9;
+
+/// The bytes of a management packet, without a heap.
+#[derive(Clone, Copy, Debug)]
+pub struct Management {
+    bytes: [u8; CONNECT_LEN],
+    len: usize,
+}
+
+impl Management {
+    /// A packet of `header` and `words`, of which there are at most nine.
+    pub fn new(header: Header, words: &[u64]) -> Self {
+        assert!(words.len() <= CONNECT_WORDS);
+        let mut bytes = [0; CONNECT_LEN];
+        bytes[..HEADER_LEN].copy_from_slice(&header.to_bytes());
+        for (place, word) in bytes[HEADER_LEN..].chunks_exact_mut(8).zip(words) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        Self { bytes, len: HEADER_LEN + 8 * words.len() }
+    }
+
+    /// As they go on the wire.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+/// The words of a body; `None` when there are not exactly `N`.
+fn words<const N: usize>(body: &[u8]) -> Option<[u64; N]> {
+    if body.len() != 8 * N {
+        return None;
+    }
+    let mut words = [0; N];
+    for (word, bytes) in words.iter_mut().zip(body.chunks_exact(8)) {
+        *word = u64::from_le_bytes(bytes.try_into().expect("chunks of 8"));
+    }
+    Some(words)
+}
+
+/// What one side offers of a session: the smaller of both sides' offers holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// Packets that may be on their way to one side.
+    pub credits: u16,
+    /// Requests that may be outstanding.
+    pub slots: u16,
+    /// Bytes of data in one packet.
+    pub data_per_packet: u32,
+    /// Bytes of the largest message.
+    pub message_len_max: u32,
+}
+
+impl Offer {
+    fn pack(self) -> [u64; 2] {
+        [
+            u64::from(self.credits) | u64::from(self.slots) << 16 | u64::from(self.data_per_packet) << 32,
+            u64::from(self.message_len_max),
+        ]
+    }
+
+    fn unpack(words: [u64; 2]) -> Option<Self> {
+        let offer = Self {
+            credits: words[0] as u16,
+            slots: (words[0] >> 16) as u16,
+            data_per_packet: (words[0] >> 32) as u32,
+            message_len_max: u32::try_from(words[1]).ok()?,
+        };
+        (offer.credits > 0 && offer.slots > 0 && offer.data_per_packet > 0).then_some(offer)
+    }
+}
+
+/// Proof that the sender receives at the address that it sends from: a code over it, and when it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cookie {
+    /// The code; 0 in a first request.
+    pub code: u64,
+    /// The server's clock when it made the code, in nanoseconds.
+    pub made_ns: u64,
+}
+
+/// Asks for a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Connect {
+    /// What the server shall call the session.
+    pub client_key: SessionKey,
+    /// The client's incarnation token for this server.
+    pub client_token: u64,
+    /// What the client offers.
+    pub offer: Offer,
+    /// Echo of the server's challenge.
+    pub cookie: Cookie,
+}
+
+impl Connect {
+    /// As a packet.
+    pub fn packet(&self) -> Management {
+        let [first, second] = self.offer.pack();
+        Management::new(
+            Header::management(Kind::Connect, SessionKey::default(), 0),
+            &[self.client_key.0, self.client_token, first, second, self.cookie.code, self.cookie.made_ns, 0, 0, 0],
+        )
+    }
+
+    /// Reads the body; `None` when it makes no sense.
+    pub fn read(body: &[u8]) -> Option<Self> {
+        let [key, client_token, first, second, code, made_ns, _, _, _] = words::<CONNECT_WORDS>(body)?;
+        Some(Self {
+            client_key: SessionKey(key),
+            client_token,
+            offer: Offer::unpack([first, second])?,
+            cookie: Cookie { code, made_ns },
+        })
+    }
+}
+
+/// Asks to repeat a [`Connect`] with this cookie; the header names the client's session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Challenge {
+    /// To be echoed.
+    pub cookie: Cookie,
+}
+
+impl Challenge {
+    /// As a packet.
+    pub fn packet(&self, client_key: SessionKey) -> Management {
+        Management::new(Header::management(Kind::Challenge, client_key, 0), &[self.cookie.code, self.cookie.made_ns])
+    }
+
+    /// Reads the body; `None` when it makes no sense.
+    pub fn read(body: &[u8]) -> Option<Self> {
+        words(body).map(|[code, made_ns]| Self { cookie: Cookie { code, made_ns } })
+    }
+}
+
+/// Grants a session; the header names the client's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Accept {
+    /// What the client shall call the session.
+    pub server_key: SessionKey,
+    /// The server's incarnation token for this client.
+    pub server_token: u64,
+    /// The client's token that this answers.
+    pub client_token: u64,
+    /// What holds: no more than was offered.
+    pub granted: Offer,
+}
+
+impl Accept {
+    /// As a packet.
+    pub fn packet(&self, client_key: SessionKey) -> Management {
+        let [first, second] = self.granted.pack();
+        Management::new(
+            Header::management(Kind::Accept, client_key, 0),
+            &[self.server_key.0, self.server_token, self.client_token, first, second],
+        )
+    }
+
+    /// Reads the body; `None` when it makes no sense.
+    pub fn read(body: &[u8]) -> Option<Self> {
+        let [key, server_token, client_token, first, second] = words(body)?;
+        Some(Self { server_key: SessionKey(key), server_token, client_token, granted: Offer::unpack([first, second])? })
+    }
+}
+
+/// Why a session was refused, with the numbers that an error message needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The server's receive capacity is committed.
+    ReceiveCapacity {
+        /// Packets that the server can hold.
+        packets: u64,
+        /// Packets committed to other sessions.
+        committed: u64,
+    },
+    /// The server has as many sessions as it may.
+    Sessions {
+        /// Its limit.
+        limit: u64,
+    },
+    /// The server is shutting down.
+    Closing,
+}
+
+impl Refusal {
+    /// As a packet.
+    pub fn packet(&self, client_key: SessionKey) -> Management {
+        let (code, words) = match *self {
+            Self::ReceiveCapacity { packets, committed } => (1, [packets, committed]),
+            Self::Sessions { limit } => (2, [limit, 0]),
+            Self::Closing => (3, [0, 0]),
+        };
+        Management::new(Header::management(Kind::Refuse, client_key, code), &words)
+    }
+
+    /// Reads code and body; `None` when they make no sense.
+    pub fn read(code: u32, body: &[u8]) -> Option<Self> {
+        let [first, second] = words(body)?;
+        Some(match code {
+            1 => Self::ReceiveCapacity { packets: first, committed: second },
+            2 => Self::Sessions { limit: first },
+            3 => Self::Closing,
+            _ => return None,
+        })
+    }
+}
+
+/// Ends a session, or says that it has ended: the header names the receiver's session, the body the sender's.
+pub fn ending(kind: Kind, receiver: SessionKey, sender: SessionKey) -> Management {
+    Management::new(Header::management(kind, receiver, 0), &[sender.0])
+}
+
+/// Reads the body of [`Kind::Disconnect`], [`Kind::Disconnected`], [`Kind::Reset`] and [`Kind::Confirm`]: the sender's key.
+pub fn read_ending(body: &[u8]) -> Option<SessionKey> {
+    words(body).map(|[key]| SessionKey(key))
+}
+
+/// Asks a peer for a sign of life, or gives one: both incarnation tokens as the sender knows them (0: none).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Life {
+    /// The sender's token for the receiver.
+    pub sender_token: u64,
+    /// The receiver's token for the sender.
+    pub receiver_token: u64,
+}
+
+impl Life {
+    /// As a [`Kind::Ping`] or [`Kind::Pong`].
+    pub fn packet(&self, kind: Kind) -> Management {
+        Management::new(Header::management(kind, SessionKey::default(), 0), &[self.sender_token, self.receiver_token])
+    }
+
+    /// Reads the body; `None` when it makes no sense.
+    pub fn read(body: &[u8]) -> Option<Self> {
+        words(body).map(|[sender_token, receiver_token]| Self { sender_token, receiver_token })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OFFER: Offer = Offer { credits: 32, slots: 8, data_per_packet: 1448, message_len_max: 8 << 20 };
+
+    fn body(packet: &Management) -> &[u8] {
+        &packet.as_bytes()[HEADER_LEN..]
+    }
+
+    #[test]
+    fn bodies_survive_the_wire() {
+        let key = SessionKey::new(5, 77);
+        let connect =
+            Connect { client_key: key, client_token: 9, offer: OFFER, cookie: Cookie { code: 3, made_ns: 4 } };
+        assert_eq!(Connect::read(body(&connect.packet())), Some(connect));
+        let challenge = Challenge { cookie: Cookie { code: 1, made_ns: 2 } };
+        assert_eq!(Challenge::read(body(&challenge.packet(key))), Some(challenge));
+        let accept = Accept { server_key: key, server_token: 1, client_token: 2, granted: OFFER };
+        assert_eq!(Accept::read(body(&accept.packet(key))), Some(accept));
+        for refusal in
+            [Refusal::ReceiveCapacity { packets: 10, committed: 9 }, Refusal::Sessions { limit: 4 }, Refusal::Closing]
+        {
+            let packet = refusal.packet(key);
+            let header = Header::read(packet.as_bytes()).unwrap();
+            assert_eq!((header.kind, header.session), (Kind::Refuse, key));
+            assert_eq!(Refusal::read(header.message_len, body(&packet)), Some(refusal));
+        }
+        let life = Life { sender_token: 6, receiver_token: 7 };
+        assert_eq!(Life::read(body(&life.packet(Kind::Ping))), Some(life));
+        assert_eq!(read_ending(body(&ending(Kind::Disconnect, key, SessionKey(8)))), Some(SessionKey(8)));
+    }
+
+    #[test]
+    fn no_answer_to_a_stranger_is_longer_than_its_connect() {
+        let key = SessionKey::default();
+        let answers = [
+            Challenge { cookie: Cookie::default() }.packet(key),
+            Refusal::Closing.packet(key),
+            Accept { server_key: key, server_token: 0, client_token: 0, granted: OFFER }.packet(key),
+        ];
+        assert!(answers.iter().all(|answer| answer.as_bytes().len() <= CONNECT_LEN));
+    }
+
+    #[test]
+    fn bodies_of_wrong_length_or_without_credits_are_refused() {
+        let connect = Connect {
+            client_key: SessionKey(1),
+            client_token: 9,
+            offer: Offer { credits: 0, ..OFFER },
+            cookie: Cookie::default(),
+        };
+        assert_eq!(Connect::read(body(&connect.packet())), None);
+        for len in 0..100 {
+            let bytes = vec![0xFF; len];
+            let _ = (Connect::read(&bytes), Accept::read(&bytes), Challenge::read(&bytes), Life::read(&bytes));
+            assert!(len == 8 * CONNECT_WORDS || Connect::read(&bytes).is_none());
+        }
+    }
+}
