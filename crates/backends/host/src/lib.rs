@@ -1,1 +1,34 @@
-//! x
+//! What Sinew asks of the machine that it runs on: the real clock, the system's randomness, worker threads, processor
+//! placement, signals.
+//!
+//! Library code is handed a clock, a generator and a worker pool and never reads its own, so that it also runs in virtual
+//! time. This crate is where a real program gets them:
+//!
+//! ```
+//! use sinew_fabric::{Clock, Generator, WorkerPool};
+//! use sinew_host::{HostClock, SystemEntropy, ThreadPool};
+//!
+//! let clock = HostClock::new();
+//! let mut entropy = SystemEntropy::new()?;
+//! let pool = ThreadPool::new("jobs", 2, 64)?;
+//! let began_ns = clock.now_ns();
+//! let token = entropy.next_u64();
+//! pool.submit(Box::new(move || println!("{token} at {began_ns}"))).ok();
+//! # Ok::<(), std::io::Error>(())
+//! ```
+
+mod clock;
+mod cpu;
+mod entropy;
+mod idle;
+mod interrupt;
+mod pool;
+mod process;
+
+pub use clock::HostClock;
+pub use cpu::{available_cpus, pin_current_thread};
+pub use entropy::SystemEntropy;
+pub use idle::{IdleStatesError, IdleStatesOff, hold_idle_states_off};
+pub use interrupt::{Interrupt, WakeOnInterrupt};
+pub use pool::ThreadPool;
+pub use process::die_with_parent;

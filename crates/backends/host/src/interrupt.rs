@@ -1,0 +1,198 @@
+use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::{IntoRawFd, OwnedFd};
+use sinew_fabric::Waker;
+use sinew_mem::atomic::plain::{AtomicU32, Ordering};
+
+// The signal handler may touch nothing but these two words: atomics without locks are all that is safe there.
+static INTERRUPTED: AtomicU32 = AtomicU32::new(0);
+static WAKE_FD: AtomicU32 = AtomicU32::new(NO_FD);
+const NO_FD: u32 = u32::MAX;
+
+/// What the installed interrupt keeps. `None` until the first successful install.
+static STATE: Mutex<Option<State>> = Mutex::new(None);
+
+#[derive(Default)]
+struct State {
+    next_id: u64,
+    wakers: Vec<(u64, Waker)>,
+}
+
+fn state() -> MutexGuard<'static, Option<State>> {
+    STATE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The process's reaction to Ctrl-C (SIGINT) and SIGTERM: a flag to look at, and wakers for threads that sleep.
+///
+/// The first signal sets the flag; a second one ends the process as it would have without this, so that a program that
+/// hangs on its way out can still be stopped by hand.
+///
+/// ```
+/// let interrupt = sinew_host::Interrupt::install()?;
+/// while !interrupt.is_set() {
+///     // one turn of the loop
+/// #   break;
+/// }
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Interrupt {
+    _installed: (),
+}
+
+impl Interrupt {
+    /// Starts to catch the two signals, once for the process; later calls give the same.
+    ///
+    /// Starts one thread, which sleeps until a signal comes and then calls the wakers (a signal handler itself may not).
+    ///
+    /// # Errors
+    ///
+    /// What the system says: no descriptor, no thread.
+    pub fn install() -> io::Result<Self> {
+        let mut state = state();
+        if state.is_none() {
+            install_once()?;
+            *state = Some(State::default());
+        }
+        Ok(Self { _installed: () })
+    }
+
+    /// Whether a signal came.
+    #[inline]
+    pub fn is_set(&self) -> bool {
+        // Acquire: partner of the store in the handler (or `set`), though nothing else is published with it.
+        INTERRUPTED.load(Ordering::Acquire) != 0
+    }
+
+    /// Does what a signal does, without one: for a program that ends itself.
+    pub fn set(&self) {
+        note_interrupt();
+    }
+
+    /// Calls `waker` when a signal comes, or at once when it came already, until the returned guard is dropped.
+    #[must_use = "dropping the guard takes the waker back"]
+    pub fn wake_on_interrupt(&self, waker: Waker) -> WakeOnInterrupt {
+        let mut state = state();
+        let state = state.get_or_insert_default();
+        let id = state.next_id;
+        state.next_id += 1;
+        // The thread that wakes takes the same lock after the flag was set: either it finds this waker, or we see the flag.
+        if self.is_set() {
+            waker.wake();
+        }
+        state.wakers.push((id, waker));
+        WakeOnInterrupt { id }
+    }
+}
+
+/// Keeps a waker registered with [`Interrupt::wake_on_interrupt`].
+#[derive(Debug)]
+pub struct WakeOnInterrupt {
+    id: u64,
+}
+
+impl Drop for WakeOnInterrupt {
+    fn drop(&mut self) {
+        if let Some(state) = state().as_mut() {
+            state.wakers.retain(|(id, _)| *id != self.id);
+        }
+    }
+}
+
+/// Sets the flag and pokes the thread that calls the wakers. Async-signal-safe.
+fn note_interrupt() {
+    INTERRUPTED.store(1, Ordering::Release);
+    let fd = WAKE_FD.load(Ordering::Acquire);
+    if fd != NO_FD {
+        let one = 1u64.to_ne_bytes();
+        // SAFETY: the eventfd is never closed once it is in `WAKE_FD`; eight bytes are readable. A full counter means that
+        // the thread is being woken already, so the result does not matter.
+        unsafe { libc::write(fd as libc::c_int, one.as_ptr().cast(), one.len()) };
+    }
+}
+
+extern "C" fn on_signal(_signal: libc::c_int) {
+    // SAFETY: errno belongs to the interrupted code; `write` may change it, so it is put back.
+    let errno = unsafe { *libc::__errno_location() };
+    note_interrupt();
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+fn install_once() -> io::Result<()> {
+    let wake: OwnedFd = eventfd(0, EventfdFlags::CLOEXEC)?;
+    let reader = wake.try_clone()?;
+    std::thread::Builder::new().name("sinew-interrupt".to_owned()).spawn(move || call_wakers(&reader))?;
+    WAKE_FD.store(wake.into_raw_fd() as u32, Ordering::Release);
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        // SAFETY: all-zero is a valid `sigaction` (no flags, empty mask), and the handler is async-signal-safe: it stores
+        // to an atomic and calls `write`.
+        let status = unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = on_signal as extern "C" fn(libc::c_int) as usize;
+            // The handler goes after the first signal: the second does what it always did.
+            action.sa_flags = libc::SA_RESTART | libc::SA_RESETHAND;
+            libc::sigaction(signal, &action, std::ptr::null_mut())
+        };
+        if status != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
+fn call_wakers(wake: &OwnedFd) {
+    let mut count = [0u8; 8];
+    loop {
+        match rustix::io::read(wake, &mut count) {
+            Ok(_) => {
+                let wakers: Vec<Waker> = state()
+                    .as_ref()
+                    .map(|state| state.wakers.iter().map(|(_, waker)| waker.clone()).collect())
+                    .unwrap_or_default();
+                // Outside the lock: a waker may do anything.
+                wakers.iter().for_each(Waker::wake);
+            }
+            Err(rustix::io::Errno::INTR) => {}
+            // An eventfd of our own cannot fail; without it the flag still works.
+            Err(_) => return,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sinew_fabric::WakeTarget;
+    use std::sync::{Arc, mpsc};
+    use std::time::Duration;
+
+    struct Tell(mpsc::Sender<()>);
+
+    impl WakeTarget for Tell {
+        fn wake(&self) {
+            let _ = self.0.send(());
+        }
+    }
+
+    // One test, since the flag is the process's and never goes back.
+    #[test]
+    fn a_signal_sets_the_flag_and_calls_the_wakers() {
+        let interrupt = Interrupt::install().unwrap();
+        assert!(!Interrupt::install().unwrap().is_set());
+        let (send, receive) = mpsc::channel();
+        let (send_dropped, receive_dropped) = mpsc::channel();
+        let _kept = interrupt.wake_on_interrupt(Waker::new(Arc::new(Tell(send))));
+        drop(interrupt.wake_on_interrupt(Waker::new(Arc::new(Tell(send_dropped)))));
+        // SAFETY: raises a signal that has a handler.
+        unsafe { libc::raise(libc::SIGTERM) };
+        receive.recv_timeout(Duration::from_secs(20)).expect("the waker is called");
+        assert!(interrupt.is_set());
+        assert!(receive_dropped.recv().is_err(), "a waker that was taken back is not called");
+        let (send, receive) = mpsc::channel();
+        let _late = interrupt.wake_on_interrupt(Waker::new(Arc::new(Tell(send))));
+        receive.recv().expect("a waker that comes after the signal is called at once");
+    }
+}
