@@ -9,9 +9,11 @@
 //! - [`time`]: the clock and the generator that library code is handed instead of reading its own.
 //! - [`poller`]: when to spin and when to sleep.
 //! - [`worker`]: where long work runs.
+//! - [`loopback`]: a deterministic network in memory, for tests.
 #![forbid(unsafe_code)]
 
 pub mod address;
+pub mod loopback;
 pub mod poller;
 pub mod port;
 pub mod time;
