@@ -140,7 +140,7 @@ impl fmt::Display for Address {
 /// A port whose peers have addresses of their own packs the address in (an IPv6 socket address fits), so that packets from
 /// strangers cost it no memory; a port with links packs a link's index and generation, so that a name that outlived its
 /// link meets nobody else.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Peer(pub [u64; 3]);
 
 #[cfg(test)]

@@ -47,11 +47,11 @@ impl<'a> SharedBytes<'a> {
         Self { start, len, guard, lent: PhantomData }
     }
 
-    /// Bytes of this process that nobody writes, in the clothes of shared ones: for ports that model such memory. The guard
-    /// decides all the same whether a copy counts.
+    /// Bytes that nobody else has, in the clothes of shared ones: for ports that model such memory. The guard decides all the
+    /// same whether a copy counts.
     #[inline]
-    pub fn from_slice(bytes: &'a [u8], guard: Option<Guard<'a>>) -> Self {
-        Self { start: bytes.as_ptr(), len: bytes.len(), guard, lent: PhantomData }
+    pub fn from_exclusive(bytes: &'a mut [u8], guard: Option<Guard<'a>>) -> Self {
+        Self { start: bytes.as_mut_ptr(), len: bytes.len(), guard, lent: PhantomData }
     }
 
     /// How many bytes there are.

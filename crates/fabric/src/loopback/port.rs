@@ -149,10 +149,11 @@ impl PacketRx for LoopbackRx {
             self.lent.push(lent);
         }
         drop(state);
-        for lent in &self.lent {
-            let (head, tail) = lent.bytes.split_at(lent.tail_start.unwrap_or(lent.bytes.len()));
+        for lent in &mut self.lent {
+            let head_len = lent.tail_start.unwrap_or(lent.bytes.len());
+            let (head, tail) = lent.bytes.split_at_mut(head_len);
             let tail = lent.shared.as_ref().map(|(shared, generation)| {
-                SharedBytes::from_slice(tail, Some(Guard { word: generation, expected: shared.generation }))
+                SharedBytes::from_exclusive(tail, Some(Guard { word: generation, expected: shared.generation }))
             });
             burst.packets.push(RxPacket { from: lent.from, head, tail });
         }
