@@ -1,1 +1,59 @@
-fn main() {}
+//! `cargo xtask`: the project's own checks, and the measurements beside other systems.
+//!
+//! Every check is a function from text or metadata to findings, so that it can be tested with made-up input; what it
+//! knows about the project stands in a table at the top of its file.
+#![forbid(unsafe_code)]
+
+mod bare;
+mod deps;
+mod gcc_only;
+mod loom;
+mod metadata;
+mod miri;
+mod peers;
+mod process;
+mod soak;
+mod tidy;
+
+use clap::{Parser, Subcommand};
+
+/// The project's own checks and measurements.
+#[derive(Parser)]
+#[command(name = "cargo xtask")]
+struct Args {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Check that dependencies between the crates point the way that ARCHITECTURE.md says.
+    Deps,
+    /// Check the style that rustfmt and clippy do not know.
+    Tidy,
+    /// Build cold with nothing but Rust and gcc in reach, and link a program.
+    GccOnly,
+    /// Run the tests of the unsafe and the hostile-input rooms under miri, and count them.
+    Miri(miri::Args),
+    /// Let loom try the interleavings of the lock-free code.
+    Loom,
+    /// Run the tests as an ordinary user on a poor machine: no IPv6, no /dev/shm, 64 KB of lockable memory, one CPU.
+    Bare(bare::Args),
+    /// Hunt for longer than a commit can wait: property tests with fresh seeds, and the fuzz targets.
+    Soak(soak::Args),
+    /// Measure other systems beside this one, alternating, and print the ratios.
+    Peers(peers::Args),
+}
+
+fn main() -> anyhow::Result<()> {
+    match Args::parse().task {
+        Task::Deps => deps::run(),
+        Task::Tidy => tidy::run(),
+        Task::GccOnly => gcc_only::run(),
+        Task::Miri(args) => miri::run(&args),
+        Task::Loom => loom::run(),
+        Task::Bare(args) => bare::run(&args),
+        Task::Soak(args) => soak::run(&args),
+        Task::Peers(args) => peers::run(&args),
+    }
+}

@@ -1,0 +1,192 @@
+//! The tests as an ordinary user on a poor machine.
+//!
+//! The test programs are built once, as usual; then each runs with fewer means: another user, a network without IPv6, no
+//! `/dev/shm`, 64 KB of lockable memory, one CPU. Taking means away needs root; where there is none, what can be taken
+//! is taken and the rest is named.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, bail};
+use serde_json::Value;
+
+use crate::process;
+
+/// What to run.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Only these crates (may be given more than once); all when none is given.
+    #[arg(long)]
+    package: Vec<String>,
+}
+
+/// User and group without rights.
+const NOBODY: u32 = 65534;
+
+/// Bytes that may be locked into memory: the default of older kernels.
+const LOCKABLE_KB: u32 = 64;
+
+/// Runs in namespaces of its own, before rights are given up. `$0` is a script name for messages, `$1` the user's
+/// number, the rest is the program.
+const POOR_MACHINE: &str = r#"
+set -eu
+user=$1; shift
+if [ -w /proc/sys/net/ipv6/conf/all/disable_ipv6 ]; then echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6; fi
+ip link set lo up
+if [ -d /dev/shm ]; then mount -t tmpfs -o ro,mode=000 none /dev/shm; fi
+exec setpriv --reuid="$user" --regid="$user" --clear-groups --no-new-privs "$@"
+"#;
+
+/// One program of tests.
+#[derive(Debug, PartialEq, Eq)]
+struct TestProgram {
+    executable: PathBuf,
+    folder: PathBuf,
+    name: String,
+}
+
+/// Builds the tests, then runs each program poorly.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let mut build = process::cargo();
+    build.args(["test", "--no-run", "--message-format", "json-render-diagnostics"]);
+    if args.package.is_empty() {
+        build.args(["--workspace", "--exclude", "xtask"]);
+    }
+    build.args(args.package.iter().flat_map(|name| ["--package", name]));
+    let programs = test_programs(&process::output(&mut build)?)?;
+    if programs.is_empty() {
+        bail!("the build made no test programs");
+    }
+    let home = Home::new()?;
+    let poor = can_impoverish();
+    if !poor {
+        println!(
+            "bare: not root, or without the right to make namespaces, or without ip or setpriv: the tests run as this \
+             user, with IPv6 and /dev/shm as they are, on one CPU with {LOCKABLE_KB} KB of lockable memory"
+        );
+    }
+    let mut failed = Vec::new();
+    let mut passed = 0;
+    for program in &programs {
+        println!("bare: {}", program.name);
+        let mut command = poorly(program, &home.0, poor);
+        match process::tee(&mut command) {
+            Ok(output) => passed += process::tests_passed(&output),
+            Err(error) => failed.push(format!("{}: {error}", program.name)),
+        }
+    }
+    if !failed.is_empty() {
+        bail!("tests need more than a poor machine has:\n  {}", failed.join("\n  "));
+    }
+    println!("bare: {passed} tests passed in {} programs", programs.len());
+    Ok(())
+}
+
+/// A home for the poor user, gone when dropped.
+struct Home(PathBuf);
+
+impl Home {
+    fn new() -> anyhow::Result<Self> {
+        let path = std::env::temp_dir().join(format!("sinew-bare-{}", std::process::id()));
+        std::fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        let home = Self(path);
+        if is_root() {
+            std::os::unix::fs::chown(&home.0, Some(NOBODY), Some(NOBODY))?;
+        }
+        Ok(home)
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn is_root() -> bool {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata("/proc/self").is_ok_and(|me| me.uid() == 0)
+}
+
+fn can_impoverish() -> bool {
+    let mut command = Command::new("unshare");
+    command.args(["--net", "--mount", "sh", "-c", POOR_MACHINE, "bare"]);
+    is_root() && process::works(command.arg(NOBODY.to_string()).arg("true"))
+}
+
+fn poorly(program: &TestProgram, home: &Path, poor: bool) -> Command {
+    let limits = format!("ulimit -l {LOCKABLE_KB}; exec taskset -c \"$0\" \"$@\"");
+    let mut command = Command::new("bash");
+    command.args(["-c", &limits, &first_cpu()]);
+    if poor {
+        command.args(["unshare", "--net", "--mount", "sh", "-c", POOR_MACHINE, "bare", &NOBODY.to_string()]);
+    }
+    command.arg(&program.executable);
+    // One CPU: as many test threads as the harness would start there, said aloud.
+    command.args(["--test-threads", "1"]);
+    command.current_dir(&program.folder).stdin(std::process::Stdio::null());
+    for gone in ["XDG_RUNTIME_DIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"] {
+        command.env_remove(gone);
+    }
+    command.envs([("HOME", home), ("TMPDIR", home), ("CARGO_MANIFEST_DIR", &program.folder)]);
+    command
+}
+
+/// The first CPU that this process may use.
+fn first_cpu() -> String {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    let digits = allowed.map(|list| list.trim().chars().take_while(char::is_ascii_digit).collect::<String>());
+    digits.filter(|cpu| !cpu.is_empty()).unwrap_or_else(|| "0".into())
+}
+
+/// The test programs that a build with JSON messages made.
+fn test_programs(messages: &str) -> anyhow::Result<Vec<TestProgram>> {
+    let mut programs = Vec::new();
+    for line in messages.lines().filter(|line| line.starts_with('{')) {
+        let message: Value = serde_json::from_str(line).context("cargo wrote a line that is no JSON")?;
+        if message["reason"] != "compiler-artifact" || message["profile"]["test"] != true {
+            continue;
+        }
+        let (Some(executable), Some(manifest)) = (message["executable"].as_str(), message["manifest_path"].as_str())
+        else {
+            continue;
+        };
+        let folder = Path::new(manifest).parent().context("a manifest lies in a folder")?.to_path_buf();
+        let crate_name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let target = message["target"]["name"].as_str().unwrap_or_default();
+        programs.push(TestProgram { executable: executable.into(), folder, name: format!("{crate_name}: {target}") });
+    }
+    programs.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(programs)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn programs_of_tests_are_told_from_other_artifacts() {
+        let message = |test: bool, executable: Value| {
+            json!({
+                "reason": "compiler-artifact", "manifest_path": "/w/crates/mem/Cargo.toml",
+                "target": { "name": "sinew_mem" }, "profile": { "test": test }, "executable": executable,
+            })
+            .to_string()
+        };
+        let messages = [
+            message(true, json!("/w/target/debug/deps/sinew_mem-1")),
+            message(false, json!("/w/target/debug/sinew")),
+            message(true, Value::Null),
+            json!({ "reason": "build-finished" }).to_string(),
+        ];
+        let expected = TestProgram {
+            executable: "/w/target/debug/deps/sinew_mem-1".into(),
+            folder: "/w/crates/mem".into(),
+            name: "mem: sinew_mem".into(),
+        };
+        assert_eq!(test_programs(&messages.join("\n")).unwrap(), [expected]);
+    }
+}

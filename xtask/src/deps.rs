@@ -1,0 +1,196 @@
+//! The direction of dependencies between the crates.
+
+use anyhow::bail;
+
+use crate::metadata::{Kind, Metadata};
+
+/// What one crate of the workspace may use.
+struct Room {
+    name: &'static str,
+    /// Crates of the workspace that it may depend on.
+    uses: Uses,
+    /// Whether it may call the operating system or read a clock itself.
+    system: bool,
+}
+
+enum Uses {
+    Only(&'static [&'static str]),
+    /// Programs and the facade, which put everything together.
+    Everything,
+}
+
+const fn room(name: &'static str, uses: &'static [&'static str]) -> Room {
+    Room { name, uses: Uses::Only(uses), system: false }
+}
+
+const fn system_room(name: &'static str, uses: &'static [&'static str]) -> Room {
+    Room { name, uses: Uses::Only(uses), system: true }
+}
+
+const fn top(name: &'static str) -> Room {
+    Room { name, uses: Uses::Everything, system: true }
+}
+
+/// The arrows of ARCHITECTURE.md. A new crate gets a line here.
+const ROOMS: &[Room] = &[
+    room("sinew-wire", &[]),
+    system_room("sinew-mem", &[]),
+    room("sinew-fabric", &["sinew-mem", "sinew-wire"]),
+    system_room("sinew-host", &["sinew-fabric", "sinew-mem", "sinew-wire"]),
+    system_room("sinew-shm", &["sinew-fabric", "sinew-mem", "sinew-wire"]),
+    system_room("sinew-udp", &["sinew-fabric", "sinew-mem", "sinew-wire"]),
+    room("sinew-rpc", &["sinew-fabric", "sinew-mem", "sinew-wire"]),
+    top("sinew"),
+    top("sinew-cli"),
+    top("sinew-tests"),
+    top("xtask"),
+];
+
+/// Crates that carry packets or give real time. Only the tops name them.
+const BACKENDS: &[&str] = &["sinew-host", "sinew-shm", "sinew-udp"];
+
+/// What any crate may use in its tests, beside what it may use anyway.
+const IN_TESTS: &[&str] = &["sinew-fabric"];
+
+/// Crates from outside that call the system, read a clock or draw randomness: not for rooms that run in virtual time.
+const SYSTEM_CRATES: &[&str] =
+    &["libc", "rustix", "nix", "io-uring", "quanta", "rand", "getrandom", "signal-hook", "ctrlc", "core_affinity"];
+
+/// Reads the workspace's manifests and fails on an arrow that points the wrong way.
+pub fn run() -> anyhow::Result<()> {
+    let metadata = Metadata::of_workspace()?;
+    let findings = check(&metadata, ROOMS);
+    if !findings.is_empty() {
+        bail!("dependencies point the wrong way:\n  {}", findings.join("\n  "));
+    }
+    println!("deps: {} crates, every arrow as listed", metadata.workspace_members.len());
+    Ok(())
+}
+
+fn check(metadata: &Metadata, rooms: &[Room]) -> Vec<String> {
+    let mut findings = Vec::new();
+    let members: Vec<&str> = metadata.members().map(|package| package.name.as_str()).collect();
+    for room in rooms.iter().filter(|room| !members.contains(&room.name)) {
+        findings.push(format!("{} is listed in ROOMS (xtask/src/deps.rs) but is no crate of the workspace", room.name));
+    }
+    for package in metadata.members() {
+        let Some(room) = rooms.iter().find(|room| room.name == package.name) else {
+            findings.push(format!(
+                "{} is a crate that nobody knows: add it to ROOMS in xtask/src/deps.rs (and to BACKENDS if it is one) \
+                 with what it may use, as ARCHITECTURE.md says",
+                package.name
+            ));
+            continue;
+        };
+        for dependency in &package.dependencies {
+            if let Some(why) = objection(room, &dependency.name, dependency.kind, &members) {
+                findings.push(format!("{} -> {}: {why}", package.name, dependency.name));
+            }
+        }
+    }
+    findings
+}
+
+fn objection(room: &Room, to: &str, kind: Kind, members: &[&str]) -> Option<String> {
+    let Uses::Only(allowed) = room.uses else { return None };
+    if kind == Kind::Dev && (IN_TESTS.contains(&to) || to == room.name) {
+        return None;
+    }
+    if members.contains(&to) && !allowed.contains(&to) {
+        return Some(if BACKENDS.contains(&to) {
+            "only the facade, the command and the end-to-end tests name a backend".into()
+        } else if allowed.is_empty() {
+            "this crate uses nothing of the workspace".into()
+        } else {
+            format!("it may use {} only", allowed.join(", "))
+        });
+    }
+    if kind == Kind::Normal && !room.system && SYSTEM_CRATES.contains(&to) {
+        return Some("a crate that runs in virtual time is handed its clock, randomness and system".into());
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const CLEAN: [&str; 0] = [];
+
+    /// A workspace of `mem`, `fabric`, `shm`, `rpc` and `cli`, with these further dependencies.
+    fn workspace(further: &[(&str, &str, Option<&str>)]) -> Metadata {
+        let names = ["sinew-mem", "sinew-fabric", "sinew-shm", "sinew-rpc", "sinew-cli"];
+        let usual = [("sinew-fabric", "sinew-mem", None), ("sinew-cli", "sinew-shm", None)];
+        let packages: Vec<_> = names
+            .iter()
+            .map(|name| {
+                let arrows = usual.iter().chain(further).filter(|(from, ..)| from == name);
+                let dependencies: Vec<_> = arrows.map(|(_, to, kind)| json!({ "name": to, "kind": kind })).collect();
+                json!({ "id": name, "name": name, "version": "0.1.0", "dependencies": dependencies })
+            })
+            .collect();
+        serde_json::from_value(json!({ "packages": packages, "workspace_members": names })).unwrap()
+    }
+
+    fn rooms() -> Vec<Room> {
+        vec![
+            system_room("sinew-mem", &[]),
+            room("sinew-fabric", &["sinew-mem"]),
+            system_room("sinew-shm", &["sinew-fabric"]),
+            room("sinew-rpc", &["sinew-fabric", "sinew-mem"]),
+            top("sinew-cli"),
+        ]
+    }
+
+    #[test]
+    fn arrows_that_point_down_are_accepted() {
+        let metadata = workspace(&[
+            ("sinew-rpc", "sinew-fabric", None),
+            ("sinew-rpc", "sinew-fabric", Some("dev")),
+            ("sinew-mem", "rustix", None),
+            ("sinew-rpc", "proptest", Some("dev")),
+        ]);
+        assert_eq!(check(&metadata, &rooms()), CLEAN);
+    }
+
+    #[test]
+    fn a_backend_is_named_by_the_tops_only() {
+        for kind in [None, Some("dev"), Some("build")] {
+            let findings = check(&workspace(&[("sinew-rpc", "sinew-shm", kind)]), &rooms());
+            assert_eq!(findings.len(), 1, "{findings:?}");
+            assert!(findings[0].starts_with("sinew-rpc -> sinew-shm: only the facade"), "{findings:?}");
+        }
+    }
+
+    #[test]
+    fn an_arrow_that_points_up_is_found() {
+        let findings = check(&workspace(&[("sinew-mem", "sinew-rpc", None)]), &rooms());
+        assert_eq!(findings, ["sinew-mem -> sinew-rpc: this crate uses nothing of the workspace"]);
+    }
+
+    #[test]
+    fn the_system_is_out_of_reach_in_virtual_time() {
+        let findings = check(&workspace(&[("sinew-rpc", "libc", None)]), &rooms());
+        assert!(findings[0].starts_with("sinew-rpc -> libc"), "{findings:?}");
+        assert!(check(&workspace(&[("sinew-rpc", "libc", Some("dev"))]), &rooms()).is_empty());
+    }
+
+    #[test]
+    fn a_crate_without_a_line_is_told_where_it_goes_and_a_line_without_a_crate_is_told_to_go() {
+        let mut fewer = rooms();
+        fewer.pop();
+        let findings = check(&workspace(&[]), &fewer);
+        assert!(findings.len() == 1 && findings[0].contains("add it to ROOMS in xtask/src/deps.rs"), "{findings:?}");
+        let mut more = rooms();
+        more.push(room("sinew-store", &[]));
+        let findings = check(&workspace(&[]), &more);
+        assert!(findings.len() == 1 && findings[0].starts_with("sinew-store is listed"), "{findings:?}");
+    }
+
+    #[test]
+    fn this_workspace_keeps_its_arrows() {
+        assert_eq!(check(&Metadata::of_workspace().unwrap(), ROOMS), CLEAN);
+    }
+}

@@ -1,0 +1,236 @@
+//! Tests under miri, counted, with every exclusion on file.
+
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use serde::Deserialize;
+
+use crate::process;
+use crate::tidy::rust_files;
+
+/// Where the list is, from the workspace's root.
+const LIST: &str = "xtask/miri-tests.toml";
+
+/// How to run miri.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Do nothing, and say so, where there is no nightly toolchain with miri.
+    #[arg(long)]
+    if_present: bool,
+    /// Raise the numbers in the list to what has run.
+    #[arg(long)]
+    update: bool,
+    /// Only this package.
+    #[arg(long)]
+    package: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct List {
+    package: Vec<Listed>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Listed {
+    name: String,
+    /// Tests that must pass.
+    tests_min: usize,
+    /// Tests left out by name.
+    #[serde(default)]
+    exclude: Vec<Excluded>,
+    /// Files that hide tests from miri.
+    #[serde(default)]
+    hidden: Vec<Hidden>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Excluded {
+    test: String,
+    reason: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Hidden {
+    file: String,
+    reason: String,
+}
+
+/// Checks the list, runs the tests, compares the numbers.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let path = process::workspace_root().join(LIST);
+    let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {LIST}"))?;
+    let list: List = toml::from_str(&text).with_context(|| format!("{LIST} is not as expected"))?;
+    let mut findings = check_hidden(&list)?;
+    findings.extend(list.package.iter().flat_map(check_reasons));
+    if !findings.is_empty() {
+        bail!("{LIST} does not tell the whole story:\n  {}", findings.join("\n  "));
+    }
+    if !process::works(process::nightly_cargo().args(["miri", "--version"])) {
+        const REMEDY: &str = "rustup component add --toolchain nightly miri rust-src";
+        if args.if_present {
+            println!("miri: skipped: no nightly with miri ({REMEDY})");
+            return Ok(());
+        }
+        bail!("there is no nightly toolchain with miri: {REMEDY}");
+    }
+    let mut updated = text;
+    for listed in list.package.iter().filter(|listed| args.package.as_ref().is_none_or(|name| *name == listed.name)) {
+        let passed = run_package(listed)?;
+        if let Some(fall) = shortfall(listed, passed) {
+            findings.push(fall);
+        }
+        if passed > listed.tests_min {
+            updated = with_minimum(&updated, &listed.name, passed);
+        }
+    }
+    if !findings.is_empty() {
+        bail!("{}", findings.join("\n"));
+    }
+    if args.update {
+        std::fs::write(&path, updated).with_context(|| format!("cannot write {LIST}"))?;
+    }
+    Ok(())
+}
+
+fn run_package(listed: &Listed) -> anyhow::Result<usize> {
+    println!("miri: {}", listed.name);
+    let mut command = process::nightly_cargo();
+    command.args(["miri", "test", "--package", &listed.name, "--lib", "--tests", "--"]);
+    for excluded in &listed.exclude {
+        command.args(["--skip", &excluded.test]);
+    }
+    command.env("CARGO_TARGET_DIR", process::target_dir().join("miri"));
+    // Isolation forbids reading the real clock and files; proptest does both at its start. A fixed seed is miri's own
+    // default, so a failure repeats.
+    let flags = std::env::var("MIRIFLAGS").unwrap_or_default();
+    command.env("MIRIFLAGS", format!("{flags} -Zmiri-disable-isolation"));
+    let passed = process::tests_passed(&process::tee(&mut command)?);
+    println!("miri: {}: {passed} tests passed, at least {} wanted", listed.name, listed.tests_min);
+    Ok(passed)
+}
+
+fn shortfall(listed: &Listed, passed: usize) -> Option<String> {
+    (passed < listed.tests_min).then(|| {
+        format!(
+            "{}: {passed} tests ran under miri where there were {}; if tests went away on purpose lower tests_min in \
+             {LIST} and say why in the commit",
+            listed.name, listed.tests_min
+        )
+    })
+}
+
+fn check_reasons(listed: &Listed) -> Vec<String> {
+    let excluded = listed.exclude.iter().map(|entry| (&entry.test, &entry.reason));
+    let hidden = listed.hidden.iter().map(|entry| (&entry.file, &entry.reason));
+    let silent = excluded.chain(hidden).filter(|(_, reason)| reason.trim().is_empty());
+    silent.map(|(what, _)| format!("{}: {what} is left out without a reason", listed.name)).collect()
+}
+
+/// Every file of a listed package that hides tests must be listed, and every listed file must hide some.
+fn check_hidden(list: &List) -> anyhow::Result<Vec<String>> {
+    let root = process::workspace_root();
+    let metadata = process::output(process::cargo().args(["metadata", "--format-version", "1", "--no-deps"]))?;
+    let metadata: serde_json::Value = serde_json::from_str(&metadata)?;
+    let mut findings = Vec::new();
+    for listed in &list.package {
+        let package = metadata["packages"].as_array().and_then(|all| all.iter().find(|one| one["name"] == listed.name));
+        let manifest = package.and_then(|package| package["manifest_path"].as_str());
+        let manifest = manifest.with_context(|| format!("{LIST}: there is no package {}", listed.name))?;
+        let folder = Path::new(manifest).parent().context("a manifest lies in a folder")?;
+        let mut hiding = Vec::new();
+        for file in rust_files(folder)? {
+            if hides_tests(&std::fs::read_to_string(&file)?) {
+                hiding.push(file.strip_prefix(&root)?.to_string_lossy().into_owned());
+            }
+        }
+        let listed_files: Vec<&String> = listed.hidden.iter().map(|hidden| &hidden.file).collect();
+        for file in hiding.iter().filter(|file| !listed_files.contains(file)) {
+            findings.push(format!("{}: {file} hides tests from miri and is not listed", listed.name));
+        }
+        for file in listed_files.into_iter().filter(|file| !hiding.contains(file)) {
+            findings.push(format!("{}: {file} is listed and hides no test from miri", listed.name));
+        }
+    }
+    Ok(findings)
+}
+
+/// Whether some attribute keeps a test, or a module of tests, from miri.
+fn hides_tests(source: &str) -> bool {
+    let mut attributes = String::new();
+    for line in source.lines().map(str::trim) {
+        if line.starts_with("#[") || line.starts_with("#![") {
+            attributes.push_str(line);
+            continue;
+        }
+        if line.starts_with("//") {
+            continue;
+        }
+        let tests = attributes.contains("#[test]") || attributes.contains("test,") || attributes.contains("(test");
+        let kept_out = attributes.contains("not(miri)") && tests;
+        if kept_out || attributes.contains("cfg_attr(miri, ignore") {
+            return true;
+        }
+        attributes.clear();
+    }
+    false
+}
+
+/// The list with another minimum for one package.
+fn with_minimum(text: &str, package: &str, minimum: usize) -> String {
+    let mut here = false;
+    let lines = text.lines().map(|line| {
+        if let Some(name) = line.strip_prefix("name = ") {
+            here = name.trim_matches('"') == package;
+        }
+        if here && line.starts_with("tests_min = ") { format!("tests_min = {minimum}\n") } else { format!("{line}\n") }
+    });
+    lines.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLEAN: [&str; 0] = [];
+
+    #[test]
+    fn a_fall_in_the_number_of_tests_is_an_error_and_a_rise_is_not() {
+        let listed = Listed { name: "p".into(), tests_min: 3, exclude: vec![], hidden: vec![] };
+        assert!(shortfall(&listed, 2).unwrap().contains("2 tests ran under miri where there were 3"));
+        assert_eq!(shortfall(&listed, 3), None);
+        assert_eq!(shortfall(&listed, 4), None);
+    }
+
+    #[test]
+    fn an_exclusion_without_a_reason_is_found() {
+        let text = "[[package]]\nname = 'p'\ntests_min = 1\nexclude = [{ test = 't', reason = ' ' }]\n";
+        let list: List = toml::from_str(text).unwrap();
+        assert_eq!(check_reasons(&list.package[0]), ["p: t is left out without a reason"]);
+    }
+
+    #[test]
+    fn hidden_tests_are_seen_however_they_are_hidden() {
+        assert!(hides_tests("#[cfg(all(test, not(miri)))]\nmod tests {}"));
+        assert!(hides_tests("#[cfg(not(miri))]\n#[test]\nfn a_b() {}"));
+        assert!(hides_tests("#[test]\n// Why.\n#[cfg_attr(miri, ignore)]\nfn a_b() {}"));
+        assert!(!hides_tests("#[cfg(not(miri))]\nfn map() {}\n#[cfg(test)]\nmod tests {}"));
+    }
+
+    #[test]
+    fn only_the_named_package_gets_another_minimum() {
+        let text = "[[package]]\nname = \"a\"\ntests_min = 1\n\n[[package]]\nname = \"b\"\ntests_min = 2\n";
+        assert_eq!(with_minimum(text, "b", 7), text.replace("tests_min = 2", "tests_min = 7"));
+    }
+
+    #[test]
+    fn the_checked_in_list_is_complete() {
+        let text = std::fs::read_to_string(process::workspace_root().join(LIST)).unwrap();
+        let list: List = toml::from_str(&text).unwrap();
+        assert_eq!(check_hidden(&list).unwrap(), CLEAN);
+        assert_eq!(list.package.iter().flat_map(check_reasons).collect::<Vec<_>>(), CLEAN);
+    }
+}

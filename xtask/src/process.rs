@@ -1,0 +1,116 @@
+//! Running other programs.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, bail};
+
+/// The workspace's folder.
+pub fn workspace_root() -> PathBuf {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+    manifest.parent().expect("xtask lies in the workspace").to_path_buf()
+}
+
+/// Where builds of this workspace go, from the environment or beside the workspace.
+pub fn target_dir() -> PathBuf {
+    match std::env::var_os("CARGO_TARGET_DIR") {
+        Some(dir) => workspace_root().join(dir),
+        None => workspace_root().join("target"),
+    }
+}
+
+/// A cargo of the workspace's own toolchain, to be run in its root.
+pub fn cargo() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(workspace_root()).stdin(Stdio::null());
+    command
+}
+
+/// Cargo of the nightly toolchain.
+pub fn nightly_cargo() -> Command {
+    let mut command = Command::new("cargo");
+    // The outer cargo names its toolchain in the environment, and the name there would win over `+nightly`.
+    for name in ["RUSTUP_TOOLCHAIN", "CARGO", "RUSTC", "RUSTDOC"] {
+        command.env_remove(name);
+    }
+    command.arg("+nightly").current_dir(workspace_root()).stdin(Stdio::null());
+    command
+}
+
+/// Runs to the end, with its output on ours.
+pub fn run(command: &mut Command) -> anyhow::Result<()> {
+    let shown = show(command);
+    let status = command.status().with_context(|| format!("cannot start {shown}"))?;
+    if !status.success() {
+        bail!("{shown}: {status}");
+    }
+    Ok(())
+}
+
+/// Runs to the end and returns what it wrote to standard output; its errors go to ours.
+pub fn output(command: &mut Command) -> anyhow::Result<String> {
+    let shown = show(command);
+    let output = command.stderr(Stdio::inherit()).output().with_context(|| format!("cannot start {shown}"))?;
+    if !output.status.success() {
+        bail!("{shown}: {}\n{}", output.status, String::from_utf8_lossy(&output.stdout));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Runs to the end, shows its standard output as it comes and returns it too.
+pub fn tee(command: &mut Command) -> anyhow::Result<String> {
+    let shown = show(command);
+    let mut child = command.stdout(Stdio::piped()).spawn().with_context(|| format!("cannot start {shown}"))?;
+    let mut seen = String::new();
+    for line in BufReader::new(child.stdout.take().expect("piped")).lines() {
+        let line = line.with_context(|| format!("cannot read what {shown} writes"))?;
+        println!("{line}");
+        seen.push_str(&line);
+        seen.push('\n');
+    }
+    std::io::stdout().flush()?;
+    let status = child.wait()?;
+    if !status.success() {
+        bail!("{shown}: {status}");
+    }
+    Ok(seen)
+}
+
+/// Whether a program runs and says that all is well; its output is thrown away.
+pub fn works(command: &mut Command) -> bool {
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}
+
+/// A command as one would type it.
+pub fn show(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+}
+
+/// Tests passed, summed over the `test result:` lines of a run.
+pub fn tests_passed(output: &str) -> usize {
+    let results = output.lines().filter_map(|line| line.trim().strip_prefix("test result: ok. "));
+    results.filter_map(|rest| rest.split_once(" passed")?.0.parse::<usize>().ok()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passed_tests_are_summed_over_all_binaries_and_filtered_ones_do_not_count() {
+        let output = "running 3 tests\n\
+            test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 4 filtered out; finished in 0.01s\n\
+            noise\n\
+            test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out\n\
+            test result: FAILED. 5 passed; 1 failed; 0 ignored\n";
+        assert_eq!(tests_passed(output), 15);
+        assert_eq!(tests_passed(""), 0);
+    }
+}

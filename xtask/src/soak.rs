@@ -1,0 +1,77 @@
+//! Hunts that take longer than a commit can wait.
+
+use std::time::{Duration, Instant};
+
+use crate::process;
+
+/// Crates whose property tests are worth more cases. Their tests read `PROPTEST_CASES` (as proptest itself does) and
+/// `SINEW_SOAK_SECONDS` where they loop by themselves.
+const PACKAGES: &[&str] =
+    &["sinew-wire", "sinew-mem", "sinew-fabric", "sinew-shm", "sinew-udp", "sinew-rpc", "sinew-tests"];
+
+/// Cases of a property in the first round; each round doubles them. Proptest's own default is 256.
+const FIRST_CASES: u32 = 1024;
+const CASES_MAX: u32 = 1 << 20;
+
+/// How long, and what.
+#[derive(clap::Args)]
+pub struct Args {
+    /// When to start no further round, in seconds.
+    #[arg(long, default_value_t = 600)]
+    seconds: u64,
+    /// Only these crates (may be given more than once).
+    #[arg(long)]
+    package: Vec<String>,
+    /// Leave the fuzz targets out.
+    #[arg(long)]
+    no_fuzz: bool,
+}
+
+/// Half of the time for property tests, in rounds of growing size and fresh seeds; the other half for fuzz targets,
+/// where cargo-fuzz is installed.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let targets = if args.no_fuzz { Vec::new() } else { fuzz_targets()? };
+    let share = if targets.is_empty() { args.seconds } else { args.seconds / 2 };
+    property_rounds(args, Duration::from_secs(share))?;
+    let seconds = (args.seconds - share).checked_div(targets.len() as u64).unwrap_or(0).max(1);
+    for target in &targets {
+        println!("soak: fuzz target {target} for {seconds} s");
+        let mut command = process::nightly_cargo();
+        command.args(["fuzz", "run", target, "--", &format!("-max_total_time={seconds}")]);
+        process::run(&mut command)?;
+    }
+    println!("soak: nothing found");
+    Ok(())
+}
+
+fn property_rounds(args: &Args, time: Duration) -> anyhow::Result<()> {
+    let started = Instant::now();
+    let mut cases = FIRST_CASES;
+    for round in 1.. {
+        let left = time.saturating_sub(started.elapsed());
+        if left.is_zero() {
+            break;
+        }
+        println!("soak: round {round}: {cases} cases a property, {} s left", left.as_secs());
+        let mut command = process::cargo();
+        command.args(["test", "--release"]);
+        let all = || PACKAGES.iter().map(|name| (*name).to_owned()).collect();
+        let packages: Vec<String> = if args.package.is_empty() { all() } else { args.package.clone() };
+        command.args(packages.iter().flat_map(|name| ["--package", name]));
+        command.args(["--lib", "--tests"]);
+        command.env("PROPTEST_CASES", cases.to_string());
+        command.env("SINEW_SOAK_SECONDS", left.as_secs().div_ceil(2).max(1).to_string());
+        process::run(&mut command)?;
+        cases = (cases * 2).min(CASES_MAX);
+    }
+    Ok(())
+}
+
+fn fuzz_targets() -> anyhow::Result<Vec<String>> {
+    if !process::works(process::nightly_cargo().args(["fuzz", "--version"])) {
+        println!("soak: no fuzz targets: they need a nightly toolchain and `cargo install cargo-fuzz`");
+        return Ok(Vec::new());
+    }
+    let listed = process::output(process::nightly_cargo().args(["fuzz", "list"]))?;
+    Ok(listed.lines().map(|line| line.trim().to_owned()).filter(|line| !line.is_empty()).collect())
+}

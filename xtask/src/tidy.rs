@@ -1,0 +1,195 @@
+//! Style as a test: what rustfmt and clippy do not know.
+//!
+//! A rule is a function from a file to findings ([`rules`]); the exceptions stand in tables here, each with its reason.
+
+mod rules;
+mod words;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+
+use crate::process;
+use words::Words;
+
+/// Lines in a source file, at most: past that it no longer holds one idea.
+const LINES_MAX: usize = 800;
+
+/// Files that may be longer.
+const LONG_FILES: Exceptions = &[];
+
+/// Rooms that may hold unsafe code. Every other crate forbids it.
+const UNSAFE_ROOMS: Exceptions = &[
+    ("crates/mem/", "buffers, mappings and rings"),
+    ("crates/backends/host/", "pinning and signals are system calls"),
+    ("crates/backends/shm/", "memory that other processes map"),
+    ("crates/backends/udp/", "system calls on bursts"),
+];
+
+/// Files outside those rooms that may hold unsafe code.
+const UNSAFE_FILES: Exceptions = &[
+    ("tests/tests/allocations.rs", "a counting allocator is an unsafe trait"),
+    ("crates/rpc/tests/allocations.rs", "a counting allocator is an unsafe trait"),
+    ("crates/mem/tests/", "tests of the room's own unsafe functions"),
+];
+
+/// Where atomics come from the standard library rather than from `sinew_mem::atomic`, beside tests.
+const RAW_ATOMICS: Exceptions = &[
+    ("crates/mem/", "the facade itself, and copies out of shared memory"),
+    ("crates/backends/host/", "flags of signal handlers and pools; loom knows neither"),
+    ("crates/cli/", "stop flags and counters of a program; nothing is built on their order"),
+    ("xtask/", "no library code"),
+];
+
+/// Rooms that run in virtual time: they are handed their clock, randomness and threads.
+const VIRTUAL_TIME_ROOMS: &[&str] = &["crates/wire/", "crates/mem/", "crates/fabric/", "crates/rpc/"];
+
+/// Folders that hold no source of this project.
+const SKIPPED: &[&str] = &[".git", "target", "corpus", "artifacts", "proptest-regressions"];
+
+/// Paths (a folder ends in `/`) and why the rule does not hold there.
+type Exceptions = &'static [(&'static str, &'static str)];
+
+fn excepted(path: &str, exceptions: Exceptions) -> bool {
+    exceptions.iter().any(|(place, _)| path == *place || (place.ends_with('/') && path.starts_with(place)))
+}
+
+/// One file of the project.
+struct File {
+    /// Path from the workspace's root, with `/`.
+    path: String,
+    text: String,
+}
+
+impl File {
+    /// Whether the whole file is test code.
+    fn is_test(&self) -> bool {
+        let parts: Vec<&str> = self.path.split('/').collect();
+        let (folders, name) = parts.split_at(parts.len() - 1);
+        folders.contains(&"tests") || folders.contains(&"benches") || name[0] == "tests.rs"
+    }
+
+    /// The lines with their numbers from 1.
+    fn lines(&self) -> impl Iterator<Item = (usize, &str)> {
+        self.text.lines().enumerate().map(|(index, line)| (index + 1, line))
+    }
+
+    /// The numbered lines of code that ships: without comments, and without the module of tests at the file's end.
+    fn shipped_code(&self) -> impl Iterator<Item = (usize, &str)> {
+        let lines: Vec<&str> = self.text.lines().collect();
+        let opens_tests = |pair: &[&str]| is_test_attribute(pair[0].trim()) && pair[1].trim().ends_with('{');
+        let shipped = if self.is_test() { 0 } else { lines.windows(2).position(opens_tests).unwrap_or(lines.len()) };
+        lines.into_iter().take(shipped).enumerate().map(|(index, line)| (index + 1, code_of(line)))
+    }
+}
+
+/// Whether a line is the attribute before a module of tests.
+fn is_test_attribute(line: &str) -> bool {
+    line.starts_with("#[cfg(test)]") || line.starts_with("#[cfg(all(test")
+}
+
+/// A line without its comment. A `//` inside a string counts as a comment unless it follows a colon, as in addresses.
+fn code_of(line: &str) -> &str {
+    let mut from = 0;
+    while let Some(at) = line[from..].find("//").map(|at| from + at) {
+        if at == 0 || line.as_bytes()[at - 1] != b':' {
+            return &line[..at];
+        }
+        from = at + 2;
+    }
+    line
+}
+
+/// Checks every file of the working tree.
+pub fn run() -> anyhow::Result<()> {
+    let files = read_all()?;
+    let words = Words::read()?;
+    let findings = check(&files, &words);
+    if !findings.is_empty() {
+        bail!("the tree is not tidy:\n  {}", findings.join("\n  "));
+    }
+    println!("tidy: {} files", files.len());
+    Ok(())
+}
+
+fn check(files: &[File], words: &Words) -> Vec<String> {
+    let mut findings = Vec::new();
+    for file in files {
+        findings.extend(words.check(file));
+        if file.path.ends_with(".rs") {
+            for rule in rules::RULES {
+                findings.extend(rule(file));
+            }
+        }
+    }
+    findings
+}
+
+/// The Rust and Markdown files of the working tree.
+fn read_all() -> anyhow::Result<Vec<File>> {
+    let root = process::workspace_root();
+    let mut paths = Vec::new();
+    collect(&root, &["rs", "md"], &mut paths)?;
+    paths.sort();
+    let files = paths.into_iter().map(|path| {
+        let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let path = path.strip_prefix(&root)?.to_string_lossy().replace('\\', "/");
+        Ok(File { path, text })
+    });
+    files.collect()
+}
+
+/// The Rust files below a folder.
+pub fn rust_files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let mut paths = Vec::new();
+    collect(folder, &["rs"], &mut paths)?;
+    paths.sort();
+    Ok(paths)
+}
+
+fn collect(folder: &Path, extensions: &[&str], paths: &mut Vec<PathBuf>) -> anyhow::Result<()> {
+    for entry in std::fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))? {
+        let entry = entry?;
+        let (path, name) = (entry.path(), entry.file_name());
+        let name = name.to_string_lossy();
+        if entry.file_type()?.is_dir() {
+            if !SKIPPED.contains(&&*name) && !name.starts_with("target-") {
+                collect(&path, extensions, paths)?;
+            }
+        } else if path.extension().is_some_and(|found| extensions.iter().any(|wanted| found == *wanted)) {
+            paths.push(path);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLEAN: [&str; 0] = [];
+
+    #[test]
+    fn comments_are_not_code_and_addresses_are_not_comments() {
+        assert_eq!(code_of("let a = 1; // one"), "let a = 1; ");
+        assert_eq!(code_of("open(\"udp://host\") // where"), "open(\"udp://host\") ");
+        assert_eq!(code_of("/// doc"), "");
+    }
+
+    #[test]
+    fn shipped_code_ends_where_tests_begin() {
+        let text = "fn a() {}\n#[cfg(test)]\nmod tests {\n}\n";
+        let file = |path: &str| File { path: path.into(), text: text.into() };
+        assert_eq!(file("crates/rpc/src/lib.rs").shipped_code().count(), 1);
+        let elsewhere =
+            File { path: "crates/rpc/src/lib.rs".into(), text: "#[cfg(test)]\nmod tests;\nfn a() {}\n".into() };
+        assert_eq!(elsewhere.shipped_code().count(), 3);
+        assert_eq!(file("crates/rpc/src/core/tests.rs").shipped_code().count(), 0);
+        assert_eq!(file("tests/tests/tour.rs").shipped_code().count(), 0);
+    }
+
+    #[test]
+    fn the_tree_is_tidy() {
+        assert_eq!(check(&read_all().unwrap(), &Words::read().unwrap()), CLEAN);
+    }
+}

@@ -1,0 +1,236 @@
+//! The rules for source files.
+
+use super::{
+    File, LINES_MAX, LONG_FILES, RAW_ATOMICS, UNSAFE_FILES, UNSAFE_ROOMS, VIRTUAL_TIME_ROOMS, excepted,
+    is_test_attribute,
+};
+
+/// A rule finds what is wrong with one file.
+pub type Rule = fn(&File) -> Vec<String>;
+
+/// Every rule.
+pub const RULES: &[Rule] = &[
+    files_hold_one_idea,
+    nothing_is_left_open,
+    unsafe_code_argues,
+    unsafe_code_stays_in_its_rooms,
+    atomics_come_from_the_facade,
+    virtual_time_is_not_broken,
+    tests_read_as_facts,
+];
+
+// Written in pieces, so that a search for what is left open does not end here.
+const LEFT_OPEN: &[&str] = &[
+    concat!("to", "do!("),
+    concat!("unimple", "mented!("),
+    concat!("db", "g!("),
+    concat!("FIX", "ME"),
+    concat!("X", "XX"),
+    concat!("#[ig", "nore"),
+];
+
+/// Lines between an unsafe block and its argument, at most.
+const SAFETY_WITHIN_LINES: usize = 8;
+
+/// What code in virtual time may not say, and what it says instead.
+const REAL_TIME: &[(&str, &str)] = &[
+    ("Instant::now", "it is handed a clock (`fabric::Clock`)"),
+    ("SystemTime", "it is handed a clock (`fabric::Clock`)"),
+    ("thread::spawn", "it is handed a worker pool (`fabric::WorkerPool`)"),
+    ("thread::sleep", "only a port's `wait` blocks"),
+    ("RandomState", "it is handed a generator (`fabric::Generator`)"),
+];
+
+fn finding(file: &File, line: usize, what: impl std::fmt::Display) -> String {
+    format!("{}:{line}: {what}", file.path)
+}
+
+fn files_hold_one_idea(file: &File) -> Vec<String> {
+    let lines = file.text.lines().count();
+    if lines <= LINES_MAX || excepted(&file.path, LONG_FILES) {
+        return Vec::new();
+    }
+    vec![finding(file, lines, format!("{lines} lines, more than {LINES_MAX}: split it, or list it in LONG_FILES"))]
+}
+
+fn nothing_is_left_open(file: &File) -> Vec<String> {
+    let open = |line: &str| LEFT_OPEN.iter().copied().find(|mark| contains_word(line, mark));
+    file.lines().filter_map(|(number, line)| Some(finding(file, number, format!("`{}`", open(line)?)))).collect()
+}
+
+fn unsafe_code_argues(file: &File) -> Vec<String> {
+    let mut findings = Vec::new();
+    let mut argued_at = None;
+    for (number, line) in file.lines() {
+        if line.contains("SAFETY") {
+            argued_at = Some(number);
+        }
+        let code = super::code_of(line);
+        let block = starts_with_word(code, "unsafe {") || starts_with_word(code, "unsafe impl");
+        if block && argued_at.is_none_or(|at| number - at > SAFETY_WITHIN_LINES) {
+            findings.push(finding(file, number, "unsafe code without a `// SAFETY:` close above that argues for it"));
+        }
+    }
+    findings
+}
+
+fn unsafe_code_stays_in_its_rooms(file: &File) -> Vec<String> {
+    if excepted(&file.path, UNSAFE_ROOMS) || excepted(&file.path, UNSAFE_FILES) {
+        return Vec::new();
+    }
+    let mut findings = Vec::new();
+    let root = file.path.ends_with("/src/lib.rs") || file.path.ends_with("/src/main.rs");
+    if root && !file.text.lines().any(|line| line == "#![forbid(unsafe_code)]") {
+        findings.push(finding(file, 1, "a crate's root says `#![forbid(unsafe_code)]`"));
+    }
+    for (number, line) in file.lines() {
+        let code = super::code_of(line);
+        if ["unsafe {", "unsafe impl", "unsafe fn", "unsafe extern"].iter().any(|form| starts_with_word(code, form)) {
+            findings.push(finding(file, number, "unsafe code outside the rooms for it (UNSAFE_ROOMS, UNSAFE_FILES)"));
+        }
+    }
+    findings
+}
+
+fn atomics_come_from_the_facade(file: &File) -> Vec<String> {
+    if excepted(&file.path, RAW_ATOMICS) {
+        return Vec::new();
+    }
+    let raw = |code: &str| ["std::sync::atomic", "core::sync::atomic"].iter().any(|path| code.contains(path));
+    let lines = file.shipped_code().filter(|(_, code)| raw(code));
+    lines
+        .map(|(number, _)| finding(file, number, "atomics come from `sinew_mem::atomic`, so that loom can stand in"))
+        .collect()
+}
+
+fn virtual_time_is_not_broken(file: &File) -> Vec<String> {
+    if !VIRTUAL_TIME_ROOMS.iter().any(|room| file.path.starts_with(room)) {
+        return Vec::new();
+    }
+    let mut findings = Vec::new();
+    for (number, code) in file.shipped_code() {
+        for (word, instead) in REAL_TIME.iter().filter(|(word, _)| contains_word(code, word)) {
+            findings.push(finding(file, number, format!("`{word}` in a room that runs in virtual time: {instead}")));
+        }
+    }
+    findings
+}
+
+fn tests_read_as_facts(file: &File) -> Vec<String> {
+    let mut findings = Vec::new();
+    let mut is_test = false;
+    for (number, line) in file.lines() {
+        let line = line.trim();
+        if line.starts_with("#[test]") {
+            is_test = true;
+        } else if let Some(name) = function_name(line) {
+            if is_test && let Some(why) = no_fact(name) {
+                findings.push(finding(file, number, format!("the test `{name}` does not read as a fact: {why}")));
+            }
+            is_test = false;
+        } else if is_test_attribute(line) {
+            is_test = false;
+        }
+    }
+    findings
+}
+
+fn function_name(line: &str) -> Option<&str> {
+    let rest = line.strip_prefix("pub ").unwrap_or(line).strip_prefix("fn ")?;
+    rest.split(|c: char| !c.is_alphanumeric() && c != '_').next()
+}
+
+fn no_fact(name: &str) -> Option<&'static str> {
+    if name.chars().any(char::is_uppercase) {
+        return Some("names are in snake case");
+    }
+    if name.starts_with("test_") || name.starts_with("it_") {
+        return Some("its first word says nothing");
+    }
+    (name.split('_').filter(|word| !word.is_empty()).count() < 3).then_some("say what holds, in three words or more")
+}
+
+/// Whether a line holds this text and no longer word around it.
+fn contains_word(line: &str, text: &str) -> bool {
+    let in_word = |c: char| c.is_alphanumeric() || c == '_';
+    line.match_indices(text).any(|(at, _)| {
+        let before = text.starts_with(in_word) && line[..at].ends_with(in_word);
+        let after = text.ends_with(in_word) && line[at + text.len()..].starts_with(in_word);
+        !before && !after
+    })
+}
+
+/// As [`contains_word`], not inside a string that a quote opens right before.
+fn starts_with_word(code: &str, text: &str) -> bool {
+    contains_word(code, text) && !code.contains(&format!("\"{text}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(path: &str, text: &str) -> File {
+        File { path: path.into(), text: text.into() }
+    }
+
+    #[test]
+    fn a_file_of_800_lines_is_accepted_and_one_more_is_not() {
+        assert!(files_hold_one_idea(&file("a.rs", &"\n".repeat(LINES_MAX))).is_empty());
+        assert_eq!(files_hold_one_idea(&file("a.rs", &"\n".repeat(LINES_MAX + 1))).len(), 1);
+    }
+
+    #[test]
+    fn every_mark_of_unfinished_work_is_found() {
+        for mark in LEFT_OPEN {
+            assert_eq!(nothing_is_left_open(&file("a.rs", &format!("    {mark} later"))).len(), 1, "{mark}");
+        }
+        assert!(nothing_is_left_open(&file("a.rs", concat!("let hex = 0x", "X", "XX_1;"))).is_empty());
+    }
+
+    #[test]
+    fn unsafe_code_needs_an_argument_close_above() {
+        let block = "let word = unsafe { read() };";
+        let near = format!("// SAFETY: ours.\n{}{block}", "\n".repeat(SAFETY_WITHIN_LINES - 1));
+        assert!(unsafe_code_argues(&file("a.rs", &near)).is_empty());
+        let far = format!("// SAFETY: ours.\n{}{block}", "\n".repeat(SAFETY_WITHIN_LINES));
+        assert_eq!(unsafe_code_argues(&file("a.rs", &far)).len(), 1);
+        assert_eq!(unsafe_code_argues(&file("a.rs", block)).len(), 1);
+        assert!(unsafe_code_argues(&file("a.rs", "// unsafe { in prose }")).is_empty());
+    }
+
+    #[test]
+    fn unsafe_code_is_found_outside_its_rooms_only() {
+        let text = "#![forbid(unsafe_code)]\n// SAFETY: none.\nunsafe { read() }\n";
+        assert_eq!(unsafe_code_stays_in_its_rooms(&file("crates/rpc/src/lib.rs", text)).len(), 1);
+        assert!(unsafe_code_stays_in_its_rooms(&file("crates/mem/src/lib.rs", text)).is_empty());
+        assert_eq!(unsafe_code_stays_in_its_rooms(&file("crates/rpc/src/lib.rs", "")).len(), 1);
+        assert!(unsafe_code_stays_in_its_rooms(&file("crates/rpc/src/core.rs", "")).is_empty());
+    }
+
+    #[test]
+    fn raw_atomics_are_found_outside_the_facade_and_tests() {
+        let text = "use std::sync::atomic::AtomicU64;\n";
+        assert_eq!(atomics_come_from_the_facade(&file("crates/rpc/src/core.rs", text)).len(), 1);
+        assert!(atomics_come_from_the_facade(&file("crates/mem/src/atomic.rs", text)).is_empty());
+        let in_tests = format!("#[cfg(test)]\nmod tests {{\n{text}}}\n");
+        assert!(atomics_come_from_the_facade(&file("crates/rpc/src/core.rs", &in_tests)).is_empty());
+    }
+
+    #[test]
+    fn a_clock_is_handed_in_where_time_is_virtual() {
+        let text = "let now = Instant::now();\n";
+        assert_eq!(virtual_time_is_not_broken(&file("crates/rpc/src/core.rs", text)).len(), 1);
+        assert!(virtual_time_is_not_broken(&file("crates/backends/host/src/clock.rs", text)).is_empty());
+        assert!(virtual_time_is_not_broken(&file("crates/rpc/tests/calls.rs", text)).is_empty());
+    }
+
+    #[test]
+    fn names_of_tests_say_what_holds() {
+        for name in ["test_reads_a_header", "works", "header_test", "readsTheHeader_as_it_is"] {
+            let text = format!("#[test]\nfn {name}() {{}}\n");
+            assert_eq!(tests_read_as_facts(&file("a.rs", &text)).len(), 1, "{name}");
+        }
+        let text = "#[test]\n#[should_panic]\nfn lost_credit_return_is_recovered_by_rto() {}\nfn helper() {}\n";
+        assert!(tests_read_as_facts(&file("a.rs", text)).is_empty());
+    }
+}
