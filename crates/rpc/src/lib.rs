@@ -1,1 +1,40 @@
+//! The RPC layer: sessions, credits, message buffers, loss recovery, workers (nsdi19, sections 3 to 5).
+//!
+//! The protocol is a state machine without port, clock or thread (`Core`); [`Rpc`] is the loop that gives it packets and
+//! time. Calls run at most once, are asynchronous, and complete in any order.
+//!
+//! - [`Nexus`]: the handlers of a process, shared by its endpoints.
+//! - [`Rpc`]: an endpoint, one a thread.
+//! - [`Call`], [`BurstCalls`], [`DeferredCall`]: a request in the hands of its handler.
+//! - [`Completion`]: a call that is over.
+//! - [`Config`], [`Tuning`]: limits, times, switches.
+//!
+//! # Who owns a buffer, and why
+//!
+//! A request's buffer moves into [`Rpc::enqueue_request`] and comes back with the [`Completion`], since packets are sent from
+//! it, and sent again when they are lost, until the response is there (nsdi19 4.2.2). The port may hold shares of it for
+//! longer than that; the endpoint then has the port end them ([`sinew_fabric::PacketTx::reclaim`]) before it hands the buffer
+//! back. A server keeps its response until the client's next use of the slot, for the same reason.
 #![forbid(unsafe_code)]
+
+mod call;
+mod client;
+mod config;
+mod core;
+mod error;
+mod management;
+mod nexus;
+mod peers;
+mod rpc;
+mod server;
+mod stats;
+mod table;
+
+pub use call::{BurstCalls, Call, DeferredCall};
+pub use client::{Completion, RequestType, SessionId};
+pub use config::{Config, ConfigError, Tuning};
+pub use error::{CallError, Cause, ConnectError, EnqueueError, Error, Execution, Rejected};
+pub use management::SessionEvent;
+pub use nexus::{Nexus, NexusBuilder, NexusError};
+pub use rpc::{Reply, Rpc};
+pub use stats::{PacketDrop, Stats};

@@ -1,0 +1,368 @@
+//! A request as its handler sees it, and the ways to answer it: at once, later, from another thread.
+
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use sinew_fabric::Waker;
+use sinew_mem::atomic::{AtomicBool, Ordering};
+use sinew_mem::{AllocError, Arena, MessageBuffer};
+
+use crate::client::{RequestType, SessionId};
+use crate::core::Core;
+use crate::error::Rejected;
+use crate::server::{ErrorCode, ServerCall};
+
+/// A request's bytes: where they were received, or in a buffer of their own.
+pub(crate) enum RequestData<'a> {
+    Lent(&'a [u8]),
+    Owned(MessageBuffer),
+}
+
+impl Deref for RequestData<'_> {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Lent(bytes) => bytes,
+            Self::Owned(buffer) => buffer,
+        }
+    }
+}
+
+/// A request in the hands of a dispatch handler, on the endpoint's own thread.
+///
+/// Answer it with [`Call::reply`] and its like, or [`Call::defer`] the answer. A call that is dropped answers its client
+/// with [`crate::Cause::HandlerDropped`]; one whose handler panics, with [`crate::Cause::HandlerPanicked`].
+pub struct Call<'a> {
+    core: &'a mut Core,
+    call: ServerCall,
+    request_type: RequestType,
+    request: &'a [u8],
+    answered: bool,
+}
+
+impl<'a> Call<'a> {
+    #[inline]
+    pub(crate) fn new(core: &'a mut Core, call: ServerCall, request_type: RequestType, request: &'a [u8]) -> Self {
+        Self { core, call, request_type, request, answered: false }
+    }
+
+    /// The request. It stays readable while the call is being answered.
+    #[inline]
+    pub fn request(&self) -> &'a [u8] {
+        self.request
+    }
+
+    /// What was asked for.
+    pub fn request_type(&self) -> RequestType {
+        self.request_type
+    }
+
+    /// Answers with these bytes.
+    ///
+    /// A response over the session's largest message fails the call with [`crate::Cause::ResponseTooLarge`].
+    #[inline]
+    pub fn reply(mut self, response: &[u8]) {
+        self.answered = true;
+        self.core.answer_with(self.call, response.len(), |target| target.copy_from_slice(response));
+    }
+
+    /// Answers with `len` bytes that `write` fills in where they will be sent from. They are unspecified before.
+    #[inline]
+    pub fn reply_with(mut self, len: usize, write: impl FnOnce(&mut [u8])) {
+        self.answered = true;
+        self.core.answer_with(self.call, len, write);
+    }
+
+    /// Answers with a buffer from [`Call::alloc`], without a copy.
+    #[inline]
+    pub fn reply_buffer(mut self, response: MessageBuffer) {
+        self.answered = true;
+        self.core.answer_buffer(self.call, response);
+    }
+
+    /// Makes a message buffer of the endpoint's.
+    ///
+    /// # Errors
+    ///
+    /// [`AllocError`].
+    pub fn alloc(&self, len: usize) -> Result<MessageBuffer, AllocError> {
+        self.core.alloc(len)
+    }
+
+    /// Calls another server from within this call (nsdi19 3.1, nested calls); the call completes through
+    /// [`crate::Rpc::poll_completion`].
+    ///
+    /// # Errors
+    ///
+    /// [`Rejected`], with the buffers.
+    pub fn enqueue_request(
+        &mut self,
+        session: SessionId,
+        request_type: RequestType,
+        request: MessageBuffer,
+        response: MessageBuffer,
+        tag: u64,
+    ) -> Result<(), Rejected> {
+        self.core.enqueue(session, request_type, request, response, tag).map(|_| ())
+    }
+
+    /// Keeps the call, with a copy of its request, to answer it later or from another thread.
+    ///
+    /// # Errors
+    ///
+    /// [`AllocError`] when there is no memory for the copy; the client is told that the server is busy.
+    pub fn defer(mut self) -> Result<DeferredCall, AllocError> {
+        self.answered = true;
+        match self.core.own(self.request) {
+            Ok(request) => Ok(self.core.deferred(self.call, self.request_type, request)),
+            Err(error) => {
+                self.core.answer_error(self.call, ErrorCode::Busy);
+                Err(error)
+            }
+        }
+    }
+}
+
+/// What a call dropped without an answer says to its client.
+fn code_of_drop() -> ErrorCode {
+    if std::thread::panicking() { ErrorCode::Panicked } else { ErrorCode::Dropped }
+}
+
+impl Drop for Call<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if !self.answered {
+            self.core.answer_error(self.call, code_of_drop());
+        }
+    }
+}
+
+impl Core {
+    pub(crate) fn own(&self, request: &[u8]) -> Result<MessageBuffer, AllocError> {
+        let mut copy = self.alloc(request.len())?;
+        copy.fill(request)?;
+        Ok(copy)
+    }
+
+    pub(crate) fn deferred(&self, call: ServerCall, request_type: RequestType, request: MessageBuffer) -> DeferredCall {
+        DeferredCall {
+            call,
+            request_type,
+            request: Some(request),
+            returns: Arc::clone(&self.returns),
+            arena: self.arena.clone(),
+            answered: false,
+        }
+    }
+}
+
+/// One request of a [`BurstCalls`].
+pub(crate) struct BurstEntry<'a> {
+    pub call: ServerCall,
+    pub request_type: RequestType,
+    pub request: RequestData<'a>,
+    pub answered: bool,
+}
+
+/// All requests of one type in a received burst, so that their memory accesses can overlap.
+///
+/// Requests that the handler leaves unanswered get [`crate::Cause::HandlerDropped`].
+pub struct BurstCalls<'a, 'b> {
+    core: &'a mut Core,
+    entries: &'a mut [BurstEntry<'b>],
+}
+
+impl<'a, 'b> BurstCalls<'a, 'b> {
+    pub(crate) fn new(core: &'a mut Core, entries: &'a mut [BurstEntry<'b>]) -> Self {
+        Self { core, entries }
+    }
+
+    /// How many requests there are; at least one.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Request `index`.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such request.
+    #[inline]
+    pub fn request(&self, index: usize) -> &[u8] {
+        &self.entries[index].request
+    }
+
+    /// Answers request `index` with these bytes. The first answer counts.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such request.
+    #[inline]
+    pub fn reply(&mut self, index: usize, response: &[u8]) {
+        self.reply_with(index, response.len(), |target| target.copy_from_slice(response));
+    }
+
+    /// Answers request `index` with `len` bytes that `write` fills in from the request.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such request.
+    #[inline]
+    pub fn reply_with(&mut self, index: usize, len: usize, write: impl FnOnce(&mut [u8])) {
+        let entry = &mut self.entries[index];
+        if !std::mem::replace(&mut entry.answered, true) {
+            self.core.answer_with(entry.call, len, write);
+        }
+    }
+
+    /// Keeps request `index` to answer it later.
+    ///
+    /// # Errors
+    ///
+    /// [`AllocError`] when there is no memory for its copy; the client is told that the server is busy.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such request, or it was answered already.
+    pub fn defer(&mut self, index: usize) -> Result<DeferredCall, AllocError> {
+        let entry = &mut self.entries[index];
+        assert!(!std::mem::replace(&mut entry.answered, true), "request {index} was answered already");
+        match self.core.own(&entry.request) {
+            Ok(request) => Ok(self.core.deferred(entry.call, entry.request_type, request)),
+            Err(error) => {
+                self.core.answer_error(entry.call, ErrorCode::Busy);
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Drop for BurstCalls<'_, '_> {
+    fn drop(&mut self) {
+        for entry in self.entries.iter_mut().filter(|entry| !entry.answered) {
+            entry.answered = true;
+            self.core.answer_error(entry.call, code_of_drop());
+        }
+    }
+}
+
+/// A request that outlives its handler: answered later, from any thread. Worker handlers get their requests as this.
+///
+/// Dropping it answers its client with an error, as for [`Call`].
+pub struct DeferredCall {
+    call: ServerCall,
+    request_type: RequestType,
+    request: Option<MessageBuffer>,
+    returns: Arc<Returns>,
+    arena: Arena,
+    answered: bool,
+}
+
+impl DeferredCall {
+    /// The request.
+    pub fn request(&self) -> &[u8] {
+        self.request.as_deref().unwrap_or_default()
+    }
+
+    /// What was asked for.
+    pub fn request_type(&self) -> RequestType {
+        self.request_type
+    }
+
+    /// Answers with these bytes; reuses the request's buffer where it is large enough.
+    pub fn reply(mut self, response: &[u8]) {
+        let reusable = self.request.take().filter(|buffer| buffer.capacity() >= response.len());
+        let buffer = match reusable {
+            Some(buffer) => Ok(buffer),
+            None => self.arena.alloc(response.len(), response.len().max(1)),
+        };
+        let answer = buffer.and_then(|mut buffer| buffer.fill(response).map(|()| buffer));
+        self.finish(answer.map_err(|_| ErrorCode::Busy));
+    }
+
+    /// Answers with the request's own buffer, as it was changed through [`Self::request_mut`].
+    pub fn reply_in_place(mut self) {
+        match self.request.take() {
+            Some(buffer) => self.finish(Ok(buffer)),
+            None => self.finish(Err(ErrorCode::Dropped)),
+        }
+    }
+
+    /// The request's buffer, to change it in place.
+    pub fn request_mut(&mut self) -> Option<&mut MessageBuffer> {
+        self.request.as_mut()
+    }
+
+    fn finish(&mut self, answer: Result<MessageBuffer, ErrorCode>) {
+        self.answered = true;
+        self.returns.push(self.call, answer);
+    }
+
+    /// Says that nobody could be found to do the work.
+    pub(crate) fn refuse(mut self) {
+        self.finish(Err(ErrorCode::Busy));
+    }
+}
+
+impl Drop for DeferredCall {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.returns.push(self.call, Err(code_of_drop()));
+        }
+    }
+}
+
+impl std::fmt::Debug for DeferredCall {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DeferredCall").field("request_type", &self.request_type).finish_non_exhaustive()
+    }
+}
+
+type Answer = (ServerCall, Result<MessageBuffer, ErrorCode>);
+
+/// The way back from other threads to an endpoint.
+pub(crate) struct Returns {
+    /// Whether `answers` may hold something: spares the endpoint the lock. Set after a push, partner of the swap in `take`.
+    filled: AtomicBool,
+    answers: Mutex<Vec<Answer>>,
+    waker: Waker,
+}
+
+impl Returns {
+    pub fn new(waker: Waker) -> Self {
+        Self { filled: AtomicBool::new(false), answers: Mutex::new(Vec::new()), waker }
+    }
+
+    fn push(&self, call: ServerCall, answer: Result<MessageBuffer, ErrorCode>) {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner).push((call, answer));
+        if !self.filled.swap(true, Ordering::AcqRel) {
+            self.waker.wake();
+        }
+    }
+
+    #[inline]
+    pub fn waiting(&self) -> bool {
+        self.filled.load(Ordering::Relaxed)
+    }
+
+    pub fn take(&self) -> Vec<Answer> {
+        // First the flag, then the answers: what comes between is taken now, or sets the flag again.
+        self.filled.swap(false, Ordering::AcqRel);
+        std::mem::take(&mut *self.answers.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Gives the emptied vector back, so that the next answers need no new one.
+    pub fn recycle(&self, emptied: Vec<Answer>) {
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        if answers.capacity() == 0 {
+            *answers = emptied;
+        }
+    }
+}

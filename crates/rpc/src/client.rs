@@ -1,0 +1,781 @@
+//! The client's half of the protocol: calls that we make.
+//!
+//! Only clients keep state that is rolled back when packets are lost (nsdi19 5). In a call of N request and M response packets
+//! the client sends N + M - 1 packets (the requests, then a request-for-response for each response but the first) and
+//! receives as many (credit returns for all requests but the last, then the responses), so two counters tell where it is.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use sinew_fabric::{PacketTx, Peer, RxPacket, TxData, TxPacket};
+use sinew_mem::{Frozen, MessageBuffer};
+use sinew_wire::{HEADER_LEN, Header, Kind, PACKETS_MAX, REQUEST_NUMBER_MAX, SessionKey};
+
+use crate::config::Config;
+use crate::core::{Core, HasPeer, TxItem, TxKind, copy_data, packet_range, packets_of};
+use crate::error::{CallError, Cause, EnqueueError, Execution, Rejected};
+use crate::management::Opening;
+use crate::server::ErrorCode;
+use crate::stats::PacketDrop;
+use crate::table::{Keyed, Table};
+
+/// A session as its client names it. Never reused: a session that is gone is known to be gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SessionId(pub(crate) u64);
+
+impl SessionId {
+    pub(crate) fn key(self) -> SessionKey {
+        SessionKey(self.0)
+    }
+}
+
+/// What a request asks for: the number under which the server registered a handler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RequestType(u16);
+
+impl RequestType {
+    /// The type with this number.
+    pub const fn new(number: u16) -> Self {
+        Self(number)
+    }
+
+    /// Its number.
+    pub const fn number(self) -> u16 {
+        self.0
+    }
+}
+
+/// A call that is over: its buffers come back.
+#[derive(Debug)]
+pub struct Completion {
+    /// The session it went over.
+    pub session: SessionId,
+    /// The tag it was given.
+    pub tag: u64,
+    /// Whether there is a response.
+    pub result: Result<(), CallError>,
+    /// The request's buffer.
+    pub request: MessageBuffer,
+    /// The response, when there is one. A larger buffer than was passed in, where the response needed it.
+    pub response: MessageBuffer,
+    /// Distinguishes calls for [`crate::Rpc::call`].
+    pub(crate) call: u64,
+}
+
+enum Outgoing {
+    /// Small: the port copies it.
+    Whole(MessageBuffer),
+    /// Large: the port takes shares.
+    Shared(Frozen),
+}
+
+/// Answers of `in progress` double the time-out at most so often.
+const BACKOFF_MAX: u8 = 6;
+
+#[derive(Default)]
+#[repr(align(64))]
+pub(crate) struct ClientSlot {
+    request: Option<Outgoing>,
+    response: Option<MessageBuffer>,
+    tag: u64,
+    call: u64,
+    number: u64,
+    /// When the call last got somewhere.
+    progress_ns: u64,
+    request_packets: u32,
+    /// 0 until the first response packet.
+    response_packets: u32,
+    sent: u32,
+    /// The most that `sent` ever was, before losses rolled it back.
+    sent_max: u32,
+    received: u32,
+    request_type: u16,
+    backoff: u8,
+    /// Whether the retransmission timer knows this slot.
+    listed: bool,
+}
+
+impl ClientSlot {
+    /// Whether the request has left whole.
+    #[inline(always)]
+    fn may_have_run(&self) -> bool {
+        self.sent_max >= self.request_packets
+    }
+}
+// A small call touches its session and its slot: 256 B at most.
+const _: () = assert!(size_of::<ClientSlot>() <= 128 && size_of::<ClientSession>() <= 128);
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum ClientState {
+    #[default]
+    Connecting,
+    Open,
+    Disconnecting,
+}
+
+#[derive(Default)]
+#[repr(align(64))]
+pub(crate) struct ClientSession {
+    key: SessionKey,
+    pub remote_key: SessionKey,
+    pub peer: Peer,
+    pub peer_index: u32,
+    pub data_per_packet: u32,
+    pub message_len_max: u32,
+    pub credits: u16,
+    pub credits_max: u16,
+    pub free_slots: u64,
+    /// Slots that have packets to send and no credit for them.
+    waiting: u64,
+    pub state: ClientState,
+    has_queue: bool,
+}
+
+impl Keyed for ClientSession {
+    #[inline(always)]
+    fn key(&self) -> SessionKey {
+        self.key
+    }
+
+    fn set_key(&mut self, key: SessionKey) {
+        self.key = key;
+    }
+}
+
+impl ClientSession {
+    #[inline(always)]
+    pub fn id(&self) -> SessionId {
+        SessionId(self.key.0)
+    }
+}
+
+impl HasPeer for ClientSession {
+    #[inline(always)]
+    fn peer(&self) -> Peer {
+        self.peer
+    }
+}
+
+/// A call that waits for a slot.
+struct Queued {
+    request_type: u16,
+    request: MessageBuffer,
+    response: MessageBuffer,
+    tag: u64,
+    call: u64,
+}
+
+/// What a session needs rarely.
+#[derive(Default)]
+pub(crate) struct ClientCold {
+    queue: VecDeque<Queued>,
+    pub opening: Option<Opening>,
+    pub ending_since_ns: u64,
+    pub last_try_ns: u64,
+}
+
+/// A call that is over but for a share of its request that the port still holds.
+pub(crate) struct Reclaiming {
+    pub request: Frozen,
+    completion: Unfinished,
+}
+
+struct Unfinished {
+    session: SessionId,
+    tag: u64,
+    call: u64,
+    result: Result<(), CallError>,
+    response: MessageBuffer,
+}
+
+pub(crate) struct Clients {
+    pub table: Table<ClientSession, ClientSlot>,
+    pub cold: Vec<ClientCold>,
+    pub reclaiming: Vec<Reclaiming>,
+    /// Slots that may be busy, for the retransmission timer; idle ones leave when the timer passes.
+    listed: Vec<u32>,
+    scan_at: usize,
+    next_scan_ns: u64,
+    next_call: u64,
+}
+
+impl Clients {
+    pub fn new(config: &Config, now_ns: u64) -> Self {
+        Self {
+            table: Table::new(config.slots),
+            cold: Vec::new(),
+            reclaiming: Vec::new(),
+            listed: Vec::with_capacity(1024),
+            scan_at: 0,
+            next_scan_ns: now_ns,
+            next_call: 0,
+        }
+    }
+
+    pub fn cold(&mut self, index: usize) -> &mut ClientCold {
+        if self.cold.len() <= index {
+            self.cold.resize_with(index + 1, ClientCold::default);
+        }
+        &mut self.cold[index]
+    }
+
+    /// When the retransmission timer next has something to do.
+    pub fn next_scan_ns(&self) -> Option<u64> {
+        (!self.listed.is_empty()).then_some(self.next_scan_ns)
+    }
+}
+
+impl Core {
+    /// Takes a call; see [`crate::Rpc::enqueue_request`].
+    #[inline]
+    pub(crate) fn enqueue(
+        &mut self,
+        session: SessionId,
+        request_type: RequestType,
+        request: MessageBuffer,
+        response: MessageBuffer,
+        tag: u64,
+    ) -> Result<u64, Rejected> {
+        let index = match self.check_enqueue(session, &request, &response) {
+            Ok(index) => index,
+            Err(error) => return Err(Rejected { error, request, response }),
+        };
+        let call = self.clients.next_call;
+        self.clients.next_call += 1;
+        let queued = Queued { request_type: request_type.0, request, response, tag, call };
+        let session = &mut self.clients.table.entries[index];
+        if session.free_slots == 0 || session.state != ClientState::Open {
+            session.has_queue = true;
+            self.clients.cold(index).queue.push_back(queued);
+            return Ok(call);
+        }
+        self.start(index, queued);
+        Ok(call)
+    }
+
+    #[inline]
+    fn check_enqueue(
+        &mut self,
+        session: SessionId,
+        request: &MessageBuffer,
+        response: &MessageBuffer,
+    ) -> Result<usize, EnqueueError> {
+        let index = self.clients.table.find(session.key()).ok_or(EnqueueError::NoSuchSession)?;
+        let entry = &self.clients.table.entries[index];
+        if entry.state == ClientState::Disconnecting {
+            return Err(EnqueueError::NoSuchSession);
+        }
+        let limit = match entry.state {
+            ClientState::Open => entry.message_len_max,
+            _ => self.config.message_len_max,
+        } as usize;
+        if request.len() > limit {
+            return Err(EnqueueError::TooLarge { len: request.len(), limit });
+        }
+        if !request.is_from(&self.arena) || !response.is_from(&self.arena) {
+            return Err(EnqueueError::ForeignBuffer);
+        }
+        if entry.has_queue && self.clients.cold(index).queue.len() >= self.config.queued_calls_max {
+            return Err(EnqueueError::QueueFull { limit: self.config.queued_calls_max });
+        }
+        Ok(index)
+    }
+
+    /// Gives a call a slot and sends what the credits allow.
+    #[inline]
+    fn start(&mut self, index: usize, queued: Queued) {
+        let Queued { request_type, request, response, tag, call } = queued;
+        let session = &mut self.clients.table.entries[index];
+        let slot = session.free_slots.trailing_zeros() as usize;
+        let (remote_key, data_per_packet) = (session.remote_key, session.data_per_packet as usize);
+        let message_len_max = session.message_len_max as usize;
+        let slots = self.clients.table.slots_per_entry() as u64;
+        let at = self.clients.table.slot_at(index, slot);
+        let state = &self.clients.table.slots[at];
+        // Numbers of a slot are congruent to it.
+        let number = if state.number == 0 { slots + slot as u64 } else { state.number + slots };
+        debug_assert!(number <= REQUEST_NUMBER_MAX);
+        let packets = packets_of(request.len(), data_per_packet);
+        let header = Header {
+            kind: Kind::Request,
+            type_or_residence: request_type,
+            message_len: request.len() as u32,
+            session: remote_key,
+            request_number: number,
+            packet_number: 0,
+        };
+        // A call that was queued while the session was opening meets its limits only here.
+        let prepared = if request.len() > message_len_max || packets > PACKETS_MAX {
+            Err((request, Cause::RequestTooLarge))
+        } else {
+            self.lay_out(request, header, packets, data_per_packet)
+        };
+        let request = match prepared {
+            Ok(request) => request,
+            Err((request, cause)) => {
+                let session = &self.clients.table.entries[index];
+                let peer = Arc::clone(&self.peers.get(session.peer_index).name);
+                let result = Err(CallError { peer, cause, execution: Execution::NeverSent });
+                let session = session.id();
+                return self.push_completion(request, Unfinished { session, tag, call, result, response });
+            }
+        };
+        let session = &mut self.clients.table.entries[index];
+        session.free_slots &= session.free_slots - 1;
+        let state = &mut self.clients.table.slots[at];
+        if !state.listed {
+            self.clients.listed.push(at as u32);
+        }
+        *state = ClientSlot {
+            request: Some(request),
+            response: Some(response),
+            tag,
+            call,
+            number,
+            progress_ns: self.now_ns,
+            request_packets: packets as u32,
+            response_packets: 0,
+            sent: 0,
+            sent_max: 0,
+            received: 0,
+            request_type,
+            backoff: 0,
+            listed: true,
+        };
+        self.pump(index, slot);
+    }
+
+    /// Writes a request's headers into its buffer.
+    #[inline]
+    fn lay_out(
+        &self,
+        mut request: MessageBuffer,
+        mut header: Header,
+        packets: usize,
+        data_per_packet: usize,
+    ) -> Result<Outgoing, (MessageBuffer, Cause)> {
+        if packets == 1 && request.len() + HEADER_LEN <= self.link.copy_len_max {
+            *request.header_mut(0) = header.to_bytes();
+            return Ok(Outgoing::Whole(request));
+        }
+        if request.data_per_packet() != data_per_packet && request.set_data_per_packet(data_per_packet).is_err() {
+            // Smaller packets than the buffer was laid out for: its headers need more room.
+            let copy = self.arena.alloc(request.capacity(), data_per_packet).and_then(|mut copy| {
+                copy.fill(&request)?;
+                Ok(copy)
+            });
+            match copy {
+                Ok(copy) => request = copy,
+                Err(_) => return Err((request, Cause::NoMemory)),
+            }
+        }
+        for number in 0..packets {
+            header.packet_number = number as u16;
+            *request.header_mut(number) = header.to_bytes();
+        }
+        Ok(Outgoing::Shared(request.freeze()))
+    }
+
+    /// Queues the packets of a call that its session's credits allow.
+    #[inline]
+    fn pump(&mut self, index: usize, slot: usize) {
+        let at = self.clients.table.slot_at(index, slot);
+        let session = &mut self.clients.table.entries[index];
+        let state = &mut self.clients.table.slots[at];
+        let number_low = state.number as u32;
+        loop {
+            let (kind, first, left) = if state.sent < state.request_packets {
+                (TxKind::Request, state.sent, state.request_packets - state.sent)
+            } else if state.response_packets > 0 {
+                let all = state.request_packets + state.response_packets - 1;
+                (TxKind::RequestForResponse, state.sent - state.request_packets + 1, all - state.sent)
+            } else {
+                break;
+            };
+            if left == 0 {
+                break;
+            }
+            let count = left.min(u32::from(session.credits));
+            if count == 0 {
+                session.waiting |= 1 << slot;
+                return;
+            }
+            session.credits -= count as u16;
+            state.sent += count;
+            state.sent_max = state.sent_max.max(state.sent);
+            let item = TxItem {
+                kind,
+                slot: slot as u8,
+                first: first as u16,
+                count: count as u16,
+                session: index as u32,
+                number_low,
+            };
+            if self.config.tuning.cumulative_credits || kind == TxKind::Request {
+                self.transmit.push(item);
+            } else {
+                let singles = (0..item.count).map(|offset| TxItem { first: item.first + offset, count: 1, ..item });
+                self.transmit.extend(singles);
+            }
+        }
+        session.waiting &= !(1 << slot);
+    }
+
+    /// Lets calls that wait for credits have those that came back.
+    #[inline]
+    fn pump_waiting(&mut self, index: usize) {
+        loop {
+            let session = &self.clients.table.entries[index];
+            if session.waiting == 0 || session.credits == 0 {
+                return;
+            }
+            let slot = session.waiting.trailing_zeros() as usize;
+            self.pump(index, slot);
+        }
+    }
+
+    /// Sends a run of request packets.
+    #[inline]
+    pub(crate) fn send_requests(&mut self, item: &TxItem, tx: &mut impl PacketTx) {
+        let at = self.clients.table.slot_at(item.session as usize, item.slot as usize);
+        let state = &self.clients.table.slots[at];
+        if state.number as u32 != item.number_low {
+            return;
+        }
+        let to = self.clients.table.entries[item.session as usize].peer;
+        match &state.request {
+            // The call is over already.
+            None => {}
+            Some(Outgoing::Whole(request)) => {
+                tx.push(TxPacket { to, head: request.first_packet(), data: TxData::None });
+            }
+            Some(Outgoing::Shared(buffer)) => {
+                for number in item.first..item.first + item.count {
+                    let range = buffer.packet_range(number.into());
+                    tx.push(TxPacket {
+                        to,
+                        head: buffer.header(number.into()),
+                        data: TxData::Frozen { buffer, start: range.start, len: range.len() },
+                    });
+                }
+            }
+        }
+    }
+
+    pub(crate) fn send_request_for_response(&mut self, item: &TxItem, tx: &mut impl PacketTx) {
+        let at = self.clients.table.slot_at(item.session as usize, item.slot as usize);
+        let state = &self.clients.table.slots[at];
+        if state.number as u32 != item.number_low || state.request.is_none() {
+            return;
+        }
+        let session = &self.clients.table.entries[item.session as usize];
+        let header = Header {
+            kind: Kind::RequestForResponse,
+            type_or_residence: state.request_type,
+            message_len: item.count.into(),
+            session: session.remote_key,
+            request_number: state.number,
+            packet_number: item.first,
+        };
+        tx.push(TxPacket { to: session.peer, head: &header.to_bytes(), data: TxData::None });
+    }
+
+    /// Finds the call that a server's packet belongs to: session and slot.
+    #[inline(always)]
+    fn find_call(&mut self, header: &Header, packet: &RxPacket<'_>) -> Result<(usize, usize), PacketDrop> {
+        let index = Self::checked(&self.clients.table, header.session, packet.from)?;
+        self.peers.heard(self.clients.table.entries[index].peer_index, self.now_ns);
+        let slot = self.clients.table.slot_of_number(header.request_number);
+        let state = &self.clients.table.slots[self.clients.table.slot_at(index, slot)];
+        if state.number != header.request_number || state.request.is_none() {
+            return Err(PacketDrop::Stale);
+        }
+        Ok((index, slot))
+    }
+
+    /// Notes that the server has answered the call's first `received` packets.
+    #[inline(always)]
+    fn acknowledge(session: &mut ClientSession, state: &mut ClientSlot, received: u32, now_ns: u64) {
+        let before = state.sent - state.received;
+        state.received = received;
+        // After a roll-back an answer to the earlier copy can be ahead of what was sent again.
+        state.sent = state.sent.max(received);
+        let after = state.sent - state.received;
+        session.credits += before.saturating_sub(after) as u16;
+        debug_assert!(session.credits <= session.credits_max);
+        state.progress_ns = now_ns;
+        state.backoff = 0;
+    }
+
+    #[inline]
+    pub(crate) fn on_response(&mut self, header: &Header, packet: &RxPacket<'_>) -> Result<(), PacketDrop> {
+        let (index, slot) = self.find_call(header, packet)?;
+        let at = self.clients.table.slot_at(index, slot);
+        let session = &mut self.clients.table.entries[index];
+        let state = &mut self.clients.table.slots[at];
+        let number = u32::from(header.packet_number);
+        let message_len = header.message_len as usize;
+        let data_per_packet = session.data_per_packet as usize;
+        let data_len = packet.len() - HEADER_LEN;
+        let may_have_run = state.may_have_run();
+        let response = state.response.as_mut().expect("a busy slot has a response buffer");
+        if number == 0 {
+            if state.response_packets > 0 {
+                return Err(PacketDrop::Stale);
+            }
+            if !may_have_run {
+                return Err(PacketDrop::WrongPhase);
+            }
+            let packets = packets_of(message_len, data_per_packet);
+            if header.message_len > session.message_len_max || packets > PACKETS_MAX {
+                return Err(PacketDrop::TooLong);
+            }
+            if data_len != message_len.min(data_per_packet) {
+                return Err(PacketDrop::WrongLength);
+            }
+            if response.resize(message_len).is_err() {
+                match self.arena.alloc(message_len, data_per_packet) {
+                    Ok(larger) => *response = larger,
+                    Err(_) => {
+                        self.finish(index, slot, Err((Cause::NoMemory, Execution::MayHaveRun)));
+                        return Err(PacketDrop::NoMemory);
+                    }
+                }
+            }
+            copy_data(packet, &mut response[..data_len])?;
+            Self::acknowledge(session, state, state.request_packets, self.now_ns);
+            if packets == 1 {
+                self.finish(index, slot, Ok(()));
+                return Ok(());
+            }
+            state.response_packets = packets as u32;
+        } else {
+            let expected = state.received.wrapping_sub(state.request_packets).wrapping_add(1);
+            if state.response_packets == 0 || number >= state.response_packets {
+                return Err(PacketDrop::WrongPhase);
+            }
+            if number != expected {
+                return Err(if number < expected { PacketDrop::Stale } else { PacketDrop::OutOfOrder });
+            }
+            if state.sent_max < state.request_packets + number {
+                return Err(PacketDrop::WrongPhase);
+            }
+            let range = packet_range(response.len(), data_per_packet, number as usize);
+            if message_len != response.len() || data_len != range.len() {
+                return Err(PacketDrop::WrongLength);
+            }
+            copy_data(packet, &mut response[range])?;
+            Self::acknowledge(session, state, state.received + 1, self.now_ns);
+            if state.received == state.request_packets + state.response_packets - 1 {
+                self.finish(index, slot, Ok(()));
+                return Ok(());
+            }
+        }
+        self.pump(index, slot);
+        self.pump_waiting(index);
+        Ok(())
+    }
+
+    /// Credit returns are cumulative: number k stands for request packets 0 to k.
+    pub(crate) fn on_credit_return(&mut self, header: &Header, packet: &RxPacket<'_>) -> Result<(), PacketDrop> {
+        let (index, slot) = self.find_call(header, packet)?;
+        let at = self.clients.table.slot_at(index, slot);
+        let (session, state) = (&mut self.clients.table.entries[index], &mut self.clients.table.slots[at]);
+        let received = u32::from(header.packet_number) + 1;
+        // The last request packet's credit comes back with the response.
+        if received >= state.request_packets {
+            return Err(PacketDrop::WrongPhase);
+        }
+        if received <= state.received {
+            return Err(PacketDrop::Stale);
+        }
+        if received > state.sent_max {
+            return Err(PacketDrop::WrongPhase);
+        }
+        Self::acknowledge(session, state, received, self.now_ns);
+        self.pump(index, slot);
+        self.pump_waiting(index);
+        Ok(())
+    }
+
+    pub(crate) fn on_in_progress(&mut self, header: &Header, packet: &RxPacket<'_>) -> Result<(), PacketDrop> {
+        let (index, slot) = self.find_call(header, packet)?;
+        let at = self.clients.table.slot_at(index, slot);
+        let state = &mut self.clients.table.slots[at];
+        if !state.may_have_run() || state.response_packets > 0 {
+            return Err(PacketDrop::WrongPhase);
+        }
+        state.progress_ns = self.now_ns;
+        state.backoff = (state.backoff + 1).min(BACKOFF_MAX);
+        Ok(())
+    }
+
+    pub(crate) fn on_call_error(&mut self, header: &Header, packet: &RxPacket<'_>) -> Result<(), PacketDrop> {
+        let (index, slot) = self.find_call(header, packet)?;
+        let at = self.clients.table.slot_at(index, slot);
+        let (session, state) = (&mut self.clients.table.entries[index], &mut self.clients.table.slots[at]);
+        if state.response_packets > 0 {
+            return Err(PacketDrop::WrongPhase);
+        }
+        let failure = ErrorCode::from_wire(header.message_len).ok_or(PacketDrop::Malformed)?.meaning();
+        Self::acknowledge(session, state, state.sent, self.now_ns);
+        self.finish(index, slot, Err(failure));
+        Ok(())
+    }
+
+    /// Ends a call and gives its slot to the next.
+    #[inline]
+    fn finish(&mut self, index: usize, slot: usize, result: Result<(), (Cause, Execution)>) {
+        let at = self.clients.table.slot_at(index, slot);
+        let session = &mut self.clients.table.entries[index];
+        let state = &mut self.clients.table.slots[at];
+        // What is still on its way will be answered to nobody.
+        session.credits += (state.sent - state.received) as u16;
+        debug_assert!(session.credits <= session.credits_max);
+        state.sent = state.received;
+        session.waiting &= !(1 << slot);
+        session.free_slots |= 1 << slot;
+        let (Some(request), Some(response)) = (state.request.take(), state.response.take()) else { return };
+        let (tag, call) = (state.tag, state.call);
+        let id = session.id();
+        let (has_queue, has_waiting) = (session.has_queue, session.waiting != 0);
+        let result = result.map_err(|(cause, execution)| CallError {
+            peer: Arc::clone(&self.peers.get(session.peer_index).name),
+            cause,
+            execution,
+        });
+        self.complete(request, Unfinished { session: id, tag, call, result, response });
+        if has_waiting {
+            self.pump_waiting(index);
+        }
+        if has_queue {
+            self.start_queued(index);
+        }
+    }
+
+    #[inline]
+    fn complete(&mut self, request: Outgoing, unfinished: Unfinished) {
+        let request = match request {
+            Outgoing::Whole(request) => request,
+            Outgoing::Shared(frozen) => match frozen.thaw() {
+                Ok(request) => request,
+                // The port may still read it (nsdi19 4.2.2): the buffer goes back once the port let go.
+                Err(request) => {
+                    self.clients.reclaiming.push(Reclaiming { request, completion: unfinished });
+                    return;
+                }
+            },
+        };
+        self.push_completion(request, unfinished);
+    }
+
+    #[inline]
+    fn push_completion(&mut self, request: MessageBuffer, unfinished: Unfinished) {
+        let Unfinished { session, tag, call, result, response } = unfinished;
+        match result {
+            Ok(()) => self.stats.calls_completed += 1,
+            Err(_) => self.stats.calls_failed += 1,
+        }
+        self.completions.push_back(Completion { session, tag, result, request, response, call });
+    }
+
+    /// Has the port end its shares of requests whose calls are over, and completes them.
+    pub(crate) fn reclaim(&mut self, tx: &mut impl PacketTx) {
+        for Reclaiming { request, completion } in std::mem::take(&mut self.clients.reclaiming) {
+            tx.reclaim(&request);
+            match request.thaw() {
+                Ok(request) => self.push_completion(request, completion),
+                // Somebody else holds a share: not a port of ours. Try again next turn.
+                Err(request) => self.clients.reclaiming.push(Reclaiming { request, completion }),
+            }
+        }
+    }
+
+    /// Starts calls that wait for a slot.
+    pub(crate) fn start_queued(&mut self, index: usize) {
+        loop {
+            let session = &mut self.clients.table.entries[index];
+            if session.free_slots == 0 || session.state != ClientState::Open {
+                return;
+            }
+            let Some(queued) = self.clients.cold(index).queue.pop_front() else {
+                self.clients.table.entries[index].has_queue = false;
+                return;
+            };
+            self.start(index, queued);
+        }
+    }
+
+    /// Cancels the calls of a session that `picks` says yes to, by tag and call; returns how many there were.
+    pub(crate) fn cancel(
+        &mut self,
+        session: SessionId,
+        cause: Cause,
+        mut picks: impl FnMut(u64, u64) -> bool,
+    ) -> usize {
+        let Some(index) = self.clients.table.find(session.key()) else { return 0 };
+        let peer = Arc::clone(&self.peers.get(self.clients.table.entries[index].peer_index).name);
+        let mut cancelled = 0;
+        // The queue first, so that a freed slot does not start a call that is to be cancelled too.
+        let queue = std::mem::take(&mut self.clients.cold(index).queue);
+        for queued in queue {
+            if picks(queued.tag, queued.call) {
+                cancelled += 1;
+                let Queued { request, response, tag, call, .. } = queued;
+                let result = Err(CallError { peer: Arc::clone(&peer), cause, execution: Execution::NeverSent });
+                self.push_completion(request, Unfinished { session, tag, call, result, response });
+            } else {
+                self.clients.cold(index).queue.push_back(queued);
+            }
+        }
+        for slot in 0..self.clients.table.slots_per_entry() {
+            let state = &self.clients.table.slots[self.clients.table.slot_at(index, slot)];
+            if state.request.is_some() && picks(state.tag, state.call) {
+                cancelled += 1;
+                let execution = if state.may_have_run() { Execution::MayHaveRun } else { Execution::NeverSent };
+                self.finish(index, slot, Err((cause, execution)));
+            }
+        }
+        cancelled
+    }
+
+    /// Sends again what was not answered in time. A pass over the busy slots is spread over turns, so that many of them do not
+    /// hold up one.
+    #[inline]
+    pub(crate) fn retransmit_late(&mut self) {
+        if self.now_ns < self.clients.next_scan_ns {
+            return;
+        }
+        self.scan_late();
+    }
+
+    fn scan_late(&mut self) {
+        const SLOTS_PER_TURN: usize = 64;
+        for _ in 0..SLOTS_PER_TURN {
+            let Some(&at) = self.clients.listed.get(self.clients.scan_at) else {
+                self.clients.scan_at = 0;
+                self.clients.next_scan_ns = self.now_ns + self.config.retransmit_timeout_ns / 5;
+                return;
+            };
+            let (at, slots) = (at as usize, self.clients.table.slots_per_entry());
+            let state = &mut self.clients.table.slots[at];
+            if state.request.is_none() {
+                state.listed = false;
+                self.clients.listed.swap_remove(self.clients.scan_at);
+                continue;
+            }
+            self.clients.scan_at += 1;
+            let timeout_ns = self.config.retransmit_timeout_ns << state.backoff;
+            if state.sent == state.received || self.now_ns.saturating_sub(state.progress_ns) < timeout_ns {
+                continue;
+            }
+            // Go-back-N (nsdi19 5.3): back to what is known to have arrived, with the credits of the rest.
+            let session = &mut self.clients.table.entries[at / slots];
+            session.credits += (state.sent - state.received) as u16;
+            state.sent = state.received;
+            state.progress_ns = self.now_ns;
+            self.stats.retransmissions += 1;
+            self.pump(at / slots, at % slots);
+        }
+    }
+}

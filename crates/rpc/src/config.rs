@@ -1,0 +1,167 @@
+//! What an endpoint may do: limits, times, and the switches of its optimisations.
+
+use sinew_fabric::PollerConfig;
+
+/// Optimisations for the common case, each of which can be switched off to measure what it is worth (nsdi19 Table 3).
+///
+/// The multi-packet receive queue of that table is a NIC's; the ports here have none. The switches of congestion control
+/// belong to congestion control.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tuning {
+    /// Short responses reuse a buffer of their slot instead of allocating one (nsdi19 4.3).
+    pub preallocated_responses: bool,
+    /// Single-packet requests are handled where they were received (nsdi19 4.2.3). Where the port lends private memory that
+    /// saves a copy to an allocated buffer.
+    pub zero_copy_requests: bool,
+    /// The clock is read once per loop turn and not once per packet (nsdi19 5.2.2).
+    pub batched_clock: bool,
+    /// One credit return and one request-for-response stand for a run of packets (nsdi19 5.1 names this as worth while
+    /// where a tiny packet costs as much as a large one).
+    pub cumulative_credits: bool,
+    /// With many sessions, a received burst's session state is prefetched before the burst is handled.
+    pub prefetch_sessions: bool,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Self {
+            preallocated_responses: true,
+            zero_copy_requests: true,
+            batched_clock: true,
+            cumulative_credits: true,
+            prefetch_sessions: true,
+        }
+    }
+}
+
+/// Limits and times of an endpoint. `Config::default()` suits most.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// Packets that a session may have on their way before it hears back (nsdi19 4.3.1). Both sides offer, the smaller holds.
+    pub credits: u16,
+    /// Calls of a session that can be outstanding; further ones wait in a queue. A power of two, at most 64 (nsdi19 4.3).
+    pub slots: u16,
+    /// The largest request or response, in bytes.
+    pub message_len_max: u32,
+    /// Calls that may wait in a session's queue.
+    pub queued_calls_max: usize,
+    /// Sessions of this endpoint in both roles.
+    pub sessions_max: usize,
+    /// Receive capacity kept for packets that open, close and watch sessions.
+    pub management_packets: usize,
+    /// Accept more sessions than the port's receive capacity covers. What overflows is lost and sent again.
+    pub overcommit: bool,
+    /// Responses up to this long use their slot's own buffer.
+    pub preallocated_response_len: usize,
+    /// Time without progress after which a call's packets are sent again (nsdi19 5.2.3: 5 ms).
+    pub retransmit_timeout_ns: u64,
+    /// Silence after which a peer is asked for a sign of life.
+    pub probe_interval_ns: u64,
+    /// Silence after which a peer counts as dead.
+    pub peer_timeout_ns: u64,
+    /// Time after which an unanswered connect fails.
+    pub connect_timeout_ns: u64,
+    /// Time between two tries of an unanswered connect or disconnect.
+    pub connect_retry_ns: u64,
+    /// Deadline of blocking calls.
+    pub call_timeout_ns: u64,
+    /// How blocking calls and `run_until` wait.
+    pub poller: PollerConfig,
+    /// Switches.
+    pub tuning: Tuning,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        const MS: u64 = 1_000_000;
+        Self {
+            credits: 32,
+            slots: 8,
+            message_len_max: 16 << 20,
+            queued_calls_max: 1 << 16,
+            sessions_max: 1 << 16,
+            management_packets: 32,
+            overcommit: false,
+            preallocated_response_len: 1472,
+            retransmit_timeout_ns: 5 * MS,
+            probe_interval_ns: 500 * MS,
+            peer_timeout_ns: 5_000 * MS,
+            connect_timeout_ns: 3_000 * MS,
+            connect_retry_ns: 20 * MS,
+            call_timeout_ns: 10_000 * MS,
+            poller: PollerConfig::ADAPTIVE,
+            tuning: Tuning::default(),
+        }
+    }
+}
+
+/// A configuration that cannot work, and why.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("Config::{field} is {value}: {expected}")]
+pub struct ConfigError {
+    /// The field.
+    pub field: &'static str,
+    /// What it holds.
+    pub value: u64,
+    /// What it may hold.
+    pub expected: &'static str,
+}
+
+impl Config {
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        let need = |holds: bool, field, value: u64, expected| {
+            if holds { Ok(()) } else { Err(ConfigError { field, value, expected }) }
+        };
+        need(self.credits > 0, "credits", self.credits.into(), "a session needs at least one credit")?;
+        need(
+            self.slots.is_power_of_two() && self.slots <= 64,
+            "slots",
+            self.slots.into(),
+            "slots must be a power of two up to 64",
+        )?;
+        need(
+            self.message_len_max as usize <= sinew_mem::MAX_DATA_LEN,
+            "message_len_max",
+            self.message_len_max.into(),
+            "a message is at most 2 GiB",
+        )?;
+        need(
+            self.sessions_max < sinew_wire::SessionKey::INDEX_LIMIT,
+            "sessions_max",
+            self.sessions_max as u64,
+            "at most 2^24 - 1 sessions",
+        )?;
+        for (field, value) in [
+            ("retransmit_timeout_ns", self.retransmit_timeout_ns),
+            ("probe_interval_ns", self.probe_interval_ns),
+            ("connect_retry_ns", self.connect_retry_ns),
+        ] {
+            need(value > 0, field, value, "a time-out must be longer than nothing")?;
+        }
+        need(
+            self.peer_timeout_ns > self.probe_interval_ns,
+            "peer_timeout_ns",
+            self.peer_timeout_ns,
+            "longer than probe_interval_ns, so that a peer is asked before it is given up",
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_checked_on_both_sides() {
+        assert_eq!(Config::default().check(), Ok(()));
+        for slots in [1, 2, 64] {
+            assert_eq!(Config { slots, ..Config::default() }.check(), Ok(()));
+        }
+        for slots in [0, 3, 128] {
+            assert_eq!(Config { slots, ..Config::default() }.check().unwrap_err().field, "slots");
+        }
+        assert_eq!(Config { credits: 0, ..Config::default() }.check().unwrap_err().field, "credits");
+        let config = Config { peer_timeout_ns: 1, probe_interval_ns: 1, ..Config::default() };
+        assert_eq!(config.check().unwrap_err().field, "peer_timeout_ns");
+    }
+}

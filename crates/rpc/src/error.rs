@@ -1,0 +1,250 @@
+//! What can go wrong, for whom, and what was or was not done.
+
+use std::fmt;
+use std::sync::Arc;
+
+use sinew_fabric::PortError;
+use sinew_mem::{AllocError, MessageBuffer};
+
+use crate::config::ConfigError;
+
+/// Whether a failed call's handler ran.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Execution {
+    /// It cannot have: the request never left whole. Sending it again elsewhere is safe.
+    NeverSent,
+    /// It may have: the request left, the response did not come.
+    MayHaveRun,
+    /// It did not: the server said so.
+    NotRun,
+}
+
+impl fmt::Display for Execution {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NeverSent => "the request was never sent",
+            Self::MayHaveRun => "the request may have run",
+            Self::NotRun => "the request did not run",
+        })
+    }
+}
+
+/// Why a call, or a whole session, failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Cause {
+    /// Nothing was heard from the peer for `Config::peer_timeout_ns`.
+    PeerSilent,
+    /// The peer's process ended.
+    PeerDied,
+    /// The peer closed its endpoint or this session.
+    PeerClosed,
+    /// The fabric says that nobody listens there.
+    PeerUnreachable,
+    /// The peer no longer knows this session: it restarted, or gave us up while we were silent.
+    PeerForgot,
+    /// This side disconnected the session.
+    Disconnected,
+    /// The caller cancelled.
+    Cancelled,
+    /// The call's deadline passed.
+    DeadlinePassed,
+    /// The server registered no handler for this request type.
+    NoHandler,
+    /// The handler let the call go without an answer.
+    HandlerDropped,
+    /// The handler panicked.
+    HandlerPanicked,
+    /// The server had no worker or no memory for the request.
+    ServerBusy,
+    /// The request is larger than the session, once open, allows.
+    RequestTooLarge,
+    /// The response is larger than the session allows.
+    ResponseTooLarge,
+    /// No memory at this side, for the response or to lay the request out.
+    NoMemory,
+}
+
+impl Cause {
+    fn text(self) -> &'static str {
+        match self {
+            Self::PeerSilent => "it has been silent for longer than the peer time-out",
+            Self::PeerDied => "its process died",
+            Self::PeerClosed => "it closed the session",
+            Self::PeerUnreachable => "nobody listens there",
+            Self::PeerForgot => "it no longer knows this session (it restarted, or gave us up)",
+            Self::Disconnected => "this side disconnected the session",
+            Self::Cancelled => "the caller cancelled",
+            Self::DeadlinePassed => "the deadline passed",
+            Self::NoHandler => "it has no handler for this request type",
+            Self::HandlerDropped => "its handler dropped the call without an answer",
+            Self::HandlerPanicked => "its handler panicked",
+            Self::ServerBusy => "it has no worker or memory left for the request",
+            Self::RequestTooLarge => "the request is larger than the session's largest message",
+            Self::ResponseTooLarge => "the response is larger than the session's largest message",
+            Self::NoMemory => "no memory is left at this side",
+        }
+    }
+}
+
+/// A call that got no response.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallError {
+    /// Whom it was for.
+    pub peer: Arc<str>,
+    /// Why it failed.
+    pub cause: Cause,
+    /// Whether its handler ran.
+    pub execution: Execution,
+}
+
+impl fmt::Display for CallError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "call to {} failed: {}; {}", self.peer, self.cause.text(), self.execution)
+    }
+}
+
+impl std::error::Error for CallError {}
+
+/// Why a session could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The address leads nowhere.
+    #[error(transparent)]
+    Port(#[from] PortError),
+    /// No answer in `Config::connect_timeout_ns`.
+    #[error("no answer from {peer} within {timeout_ms} ms: is the server running its event loop?")]
+    TimedOut {
+        /// Whom we asked.
+        peer: Arc<str>,
+        /// How long.
+        timeout_ms: u64,
+    },
+    /// The session failed before it was open.
+    #[error("connecting to {peer} failed: {}", cause.text())]
+    Failed {
+        /// Whom we asked.
+        peer: Arc<str>,
+        /// Why.
+        cause: Cause,
+    },
+    /// The server's receive capacity is committed.
+    #[error(
+        "{peer} refused the session: its receive capacity of {packets} packets is committed ({committed} already); \
+         lower Config::credits, raise the port's ring or socket buffer, or set Config::overcommit there"
+    )]
+    PeerReceiveCapacity {
+        /// Whom we asked.
+        peer: Arc<str>,
+        /// Packets that it can hold.
+        packets: u64,
+        /// Packets committed to other sessions.
+        committed: u64,
+    },
+    /// The server has as many sessions as it may.
+    #[error("{peer} refused the session: it has its limit of {limit} sessions; raise Config::sessions_max there")]
+    PeerSessions {
+        /// Whom we asked.
+        peer: Arc<str>,
+        /// Its limit.
+        limit: u64,
+    },
+    /// This port's receive capacity is committed.
+    #[error(
+        "a further session would exceed this port's receive capacity of {packets} packets ({committed} committed); \
+         lower Config::credits, raise the port's ring or socket buffer, or set Config::overcommit"
+    )]
+    ReceiveCapacity {
+        /// Packets that the port can hold.
+        packets: u64,
+        /// Packets committed to sessions.
+        committed: u64,
+    },
+    /// This endpoint has as many sessions as it may.
+    #[error("this endpoint has its limit of {limit} sessions; raise Config::sessions_max")]
+    Sessions {
+        /// The limit.
+        limit: usize,
+    },
+    /// The port failed while we waited.
+    #[error("the port failed: {0}")]
+    Io(#[from] std::io::Error),
+}
+
+/// Why a request was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum EnqueueError {
+    /// The session is closed, or was never this endpoint's.
+    #[error("no such session: it was closed or failed, or belongs to another endpoint")]
+    NoSuchSession,
+    /// The request is larger than the session allows.
+    #[error(
+        "a request of {len} bytes is over the session's limit of {limit} bytes; raise Config::message_len_max on both sides"
+    )]
+    TooLarge {
+        /// Its length.
+        len: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// A buffer comes from another endpoint's arena.
+    #[error("the message buffer comes from another endpoint; allocate it with this endpoint's `alloc`")]
+    ForeignBuffer,
+    /// Too many calls wait already.
+    #[error("{limit} calls wait for a slot of this session already (Config::queued_calls_max)")]
+    QueueFull {
+        /// The limit.
+        limit: usize,
+    },
+    /// No memory to lay the request out anew.
+    #[error(transparent)]
+    Alloc(#[from] AllocError),
+}
+
+/// A request that was not taken, with its buffers.
+#[derive(Debug)]
+pub struct Rejected {
+    /// Why.
+    pub error: EnqueueError,
+    /// The request.
+    pub request: MessageBuffer,
+    /// The buffer for its response.
+    pub response: MessageBuffer,
+}
+
+impl fmt::Display for Rejected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl std::error::Error for Rejected {}
+
+/// Anything that the blocking, beginner's side of the interface can meet.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// See [`ConnectError`].
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// See [`CallError`].
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// See [`EnqueueError`].
+    #[error(transparent)]
+    Enqueue(#[from] EnqueueError),
+    /// See [`AllocError`].
+    #[error(transparent)]
+    Alloc(#[from] AllocError),
+    /// See [`PortError`].
+    #[error(transparent)]
+    Port(#[from] PortError),
+    /// See [`ConfigError`].
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The system refused something.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+}

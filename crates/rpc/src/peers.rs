@@ -1,0 +1,96 @@
+//! The endpoints at the other ends of sessions: one entry a peer, however many sessions it has.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use sinew_fabric::Peer;
+
+pub(crate) struct PeerEntry {
+    pub peer: Peer,
+    pub name: Arc<str>,
+    /// Our incarnation token for this peer, fresh with each entry.
+    pub local_token: u64,
+    /// Its token for us; 0 until we know it.
+    pub remote_token: u64,
+    pub last_ping_ns: u64,
+    /// Whether we went to it, rather than it to us: then its way is ours to give up.
+    pub initiated: bool,
+    /// Sessions with it, in both roles.
+    pub sessions: u32,
+    /// Receive capacity committed to them, in packets.
+    pub committed: u64,
+}
+
+/// Peers by index; ordered, so that every run visits them in the same order.
+#[derive(Default)]
+pub(crate) struct Peers {
+    entries: Vec<Option<PeerEntry>>,
+    /// Apart from the entries, since every packet writes it.
+    last_heard_ns: Vec<u64>,
+    by_peer: BTreeMap<Peer, u32>,
+    free: Vec<u32>,
+}
+
+impl Peers {
+    pub fn index_of(&self, peer: Peer) -> Option<u32> {
+        self.by_peer.get(&peer).copied()
+    }
+
+    pub fn get(&self, index: u32) -> &PeerEntry {
+        self.entries[index as usize].as_ref().expect("sessions keep their peer's entry")
+    }
+
+    pub fn get_mut(&mut self, index: u32) -> &mut PeerEntry {
+        self.entries[index as usize].as_mut().expect("sessions keep their peer's entry")
+    }
+
+    pub fn insert(&mut self, entry: PeerEntry, now_ns: u64) -> u32 {
+        let index = self.free.pop().unwrap_or(self.entries.len() as u32);
+        self.by_peer.insert(entry.peer, index);
+        if index as usize == self.entries.len() {
+            self.entries.push(Some(entry));
+            self.last_heard_ns.push(now_ns);
+        } else {
+            self.entries[index as usize] = Some(entry);
+            self.last_heard_ns[index as usize] = now_ns;
+        }
+        index
+    }
+
+    /// Drops the entry when no session needs it any more; says which peer that was when the way to it was ours.
+    pub fn release(&mut self, index: u32, committed: u64) -> Option<Peer> {
+        let entry = self.get_mut(index);
+        entry.sessions -= 1;
+        entry.committed -= committed;
+        if entry.sessions > 0 {
+            return None;
+        }
+        let (peer, initiated) = (entry.peer, entry.initiated);
+        self.by_peer.remove(&peer);
+        self.entries[index as usize] = None;
+        self.free.push(index);
+        initiated.then_some(peer)
+    }
+
+    #[inline(always)]
+    pub fn heard(&mut self, index: u32, now_ns: u64) {
+        if let Some(last) = self.last_heard_ns.get_mut(index as usize) {
+            *last = now_ns;
+        }
+    }
+
+    pub fn silence_ns(&self, index: u32, now_ns: u64) -> u64 {
+        now_ns.saturating_sub(self.last_heard_ns[index as usize])
+    }
+
+    /// Time during which we did not listen says nothing about anybody.
+    pub fn excuse(&mut self, ns: u64) {
+        for last in &mut self.last_heard_ns {
+            *last += ns;
+        }
+    }
+
+    pub fn indices(&self) -> impl Iterator<Item = u32> + '_ {
+        (0..self.entries.len()).filter(|&index| self.entries[index].is_some()).map(|index| index as u32)
+    }
+}

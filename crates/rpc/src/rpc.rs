@@ -1,0 +1,365 @@
+//! The endpoint: the core, its port, its clock, and the loop that turns them.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use sinew_fabric::{
+    Address, Clock, Generator, PacketPort, PacketRx, Poller, PortError, PortEvent, PortStats, RxBurst, Step, Waker,
+};
+use sinew_mem::{AllocError, MessageBuffer};
+use sinew_wire::HEADER_LEN;
+
+use crate::call::Returns;
+use crate::client::{Completion, RequestType, SessionId};
+use crate::config::Config;
+use crate::core::{Core, Link};
+use crate::error::{CallError, Cause, ConnectError, Error, Rejected};
+use crate::management::SessionEvent;
+use crate::nexus::{Handlers, Nexus};
+use crate::stats::Stats;
+
+/// An endpoint: sessions, the port that carries them, and the loop. It belongs to the thread that made it.
+///
+/// The methods, by what they are for:
+///
+/// - **open sessions**: [`Self::connect`] waits, [`Self::begin_connect`] does not; [`Self::poll_event`] tells what became of
+///   them; [`Self::disconnect`] ends them.
+/// - **call, the quick way**: [`Self::alloc`] buffers once; [`Self::enqueue_request`] moves them in,
+///   [`Self::poll_completion`] hands them back.
+/// - **call, the simple way**: [`Self::call`].
+/// - **turn the loop**: [`Self::turn`] once, [`Self::run_until`] for long; [`Self::wait`] sleeps.
+///
+/// Calls go out and come in, and requests are handled, only while the loop turns. Using an endpoint from another thread does
+/// not compile:
+///
+/// ```compile_fail
+/// fn is_send<T: Send>() {}
+/// fn check<P: sinew_fabric::PacketPort, C: sinew_fabric::Clock>() {
+///     is_send::<sinew_rpc::Rpc<P, C>>();
+/// }
+/// ```
+pub struct Rpc<P: PacketPort, C: Clock> {
+    // The core first: it holds buffers of the port's arena.
+    core: Core,
+    handlers: Handlers,
+    port: P,
+    clock: C,
+    poller: Poller,
+}
+
+/// A response, as [`Rpc::call`] returns it: bytes by `Deref`, readable text by `Display`.
+#[derive(Debug)]
+pub struct Reply(MessageBuffer);
+
+impl Deref for Reply {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl AsRef<[u8]> for Reply {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Display for Reply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&String::from_utf8_lossy(&self.0))
+    }
+}
+
+impl<P: PacketPort, C: Clock> Rpc<P, C> {
+    /// An endpoint of `nexus` on `port`.
+    ///
+    /// The clock and the generator are the endpoint's only sources of time and chance. Session tokens come from the
+    /// generator: outside tests it must be one that nobody can foresee.
+    pub fn new(nexus: &Nexus, port: P, clock: C, generator: Box<dyn Generator>) -> Self {
+        let caps = port.caps();
+        let config = nexus.config().clone();
+        let link = Link {
+            copy_len_max: caps.copy_len_max.max(HEADER_LEN),
+            packet_len_max: caps.packet_len_max,
+            receive_packets: caps.receive_packets as u64,
+            receive_packets_per_peer: caps.receive_packets_per_peer as u64,
+        };
+        let returns = Arc::new(Returns::new(port.waker()));
+        let poller = Poller::new(config.poller);
+        let core = Core::new(config, link, port.arena().clone(), generator, returns, clock.now_ns());
+        Self { core, handlers: nexus.handlers(), port, clock, poller }
+    }
+
+    /// Where others reach this endpoint.
+    pub fn address(&self) -> Address {
+        self.port.address()
+    }
+
+    /// The limits it runs with.
+    pub fn config(&self) -> &Config {
+        &self.core.config
+    }
+
+    /// The port, for what only it knows.
+    pub fn port(&self) -> &P {
+        &self.port
+    }
+
+    /// What the endpoint counted.
+    pub fn stats(&self) -> Stats {
+        self.core.stats
+    }
+
+    /// What its port counted.
+    pub fn port_stats(&self) -> PortStats {
+        self.port.stats()
+    }
+
+    /// Wakes the endpoint's thread out of [`Self::wait`], from any thread.
+    pub fn waker(&self) -> Waker {
+        self.port.waker()
+    }
+
+    /// Sessions of this endpoint, in both roles.
+    pub fn sessions(&self) -> usize {
+        self.core.clients.table.len() + self.core.servers.table.len()
+    }
+
+    /// Receive capacity committed to sessions, in packets.
+    pub fn committed_packets(&self) -> u64 {
+        self.core.committed_packets
+    }
+
+    /// Makes a message buffer of `len` bytes, whose contents are unspecified. Takes a lock: allocate up front and reuse.
+    ///
+    /// # Errors
+    ///
+    /// [`AllocError`].
+    pub fn alloc(&self, len: usize) -> Result<MessageBuffer, AllocError> {
+        self.core.alloc(len)
+    }
+
+    /// Begins to open a session, without waiting. Calls can be enqueued at once; they leave when the session is open.
+    /// [`Self::poll_event`] tells what becomes of it.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError`] when the name leads nowhere or a limit of this endpoint is reached.
+    pub fn begin_connect(&mut self, address: &Address) -> Result<SessionId, ConnectError> {
+        let peer = self.port.resolve(address)?;
+        self.core.begin_turn(self.clock.now_ns());
+        let packet_len_max = self.port.packet_len_max(peer);
+        self.core.begin_connect(peer, &address.to_string(), packet_len_max)
+    }
+
+    /// Opens a session, turning the loop until it is open.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError`]: no such server, no answer, refused, or a limit of this endpoint.
+    pub fn connect(&mut self, address: &str) -> Result<SessionId, ConnectError> {
+        let address: Address = address.parse().map_err(PortError::from)?;
+        let session = self.begin_connect(&address)?;
+        let mut outcome = None;
+        // Events of other sessions stay for `poll_event`.
+        let mut others = Vec::new();
+        self.run_until(|rpc| {
+            while let Some(event) = rpc.core.events.pop_front() {
+                match event {
+                    SessionEvent::Connected(id) if id == session => outcome = Some(Ok(session)),
+                    SessionEvent::ConnectFailed { session: id, error } if id == session => {
+                        outcome = Some(Err(error));
+                    }
+                    other => others.push(other),
+                }
+            }
+            outcome.is_some()
+        })?;
+        self.core.events.extend(others);
+        outcome.expect("the loop ends with an outcome")
+    }
+
+    /// Ends a session. Its calls complete with [`Cause::Disconnected`]; [`SessionEvent::Disconnected`] follows. Returns whether
+    /// there was such a session.
+    pub fn disconnect(&mut self, session: SessionId) -> bool {
+        self.core.disconnect(session)
+    }
+
+    /// The next thing that happened to a session.
+    pub fn poll_event(&mut self) -> Option<SessionEvent> {
+        self.core.events.pop_front()
+    }
+
+    /// Hands a call to a session (nsdi19 3.1). Both buffers move in, and come back with the completion: until then nobody can
+    /// touch them. The response buffer is replaced by a larger one where the response needs it.
+    ///
+    /// Calls past the session's slots wait in a queue. `tag` comes back with the completion and means nothing here.
+    ///
+    /// ```compile_fail
+    /// # fn f<P: sinew_fabric::PacketPort, C: sinew_fabric::Clock>(rpc: &mut sinew_rpc::Rpc<P, C>, session: sinew_rpc::SessionId) {
+    /// let (request, response) = (rpc.alloc(32).unwrap(), rpc.alloc(32).unwrap());
+    /// rpc.enqueue_request(session, sinew_rpc::RequestType::new(1), request, response, 0).unwrap();
+    /// request[0] = 1; // the request is on its way
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Rejected`], with both buffers: no such session, too large, foreign buffers, a full queue.
+    #[inline]
+    pub fn enqueue_request(
+        &mut self,
+        session: SessionId,
+        request_type: RequestType,
+        request: MessageBuffer,
+        response: MessageBuffer,
+        tag: u64,
+    ) -> Result<(), Rejected> {
+        self.core.enqueue(session, request_type, request, response, tag).map(|_| ())
+    }
+
+    /// Cancels the calls of a session with this tag; each completes with [`Cause::Cancelled`]. Returns how many there were.
+    pub fn cancel(&mut self, session: SessionId, tag: u64) -> usize {
+        self.core.cancel(session, Cause::Cancelled, |of_call, _| of_call == tag)
+    }
+
+    /// The next call that is over.
+    #[inline]
+    pub fn poll_completion(&mut self) -> Option<Completion> {
+        self.core.completions.pop_front()
+    }
+
+    /// Turns the loop once: one receive burst, its requests and responses, what is due, one transmit burst. Never blocks.
+    /// Returns whether anything happened.
+    #[inline]
+    pub fn turn(&mut self) -> bool {
+        let core = &mut self.core;
+        core.begin_turn(self.clock.now_ns());
+        let handled = core.stats.requests_handled;
+        let (rx, tx) = self.port.split();
+        let mut burst = RxBurst::new(core.now_ns);
+        rx.receive(&mut burst);
+        let mut busy = !burst.packets.is_empty();
+        if busy {
+            core.now_ns = burst.time_ns;
+            core.handle_burst(&burst, &mut self.handlers, &self.clock);
+        }
+        drop(burst);
+        busy |= core.take_returns();
+        core.retransmit_late();
+        core.manage();
+        if core.has_output() {
+            busy = true;
+            if core.stats.requests_handled != handled {
+                // What the handlers took is residence, not round trip.
+                core.now_ns = self.clock.now_ns();
+            }
+            core.transmit(tx);
+        }
+        if !core.clients.reclaiming.is_empty() {
+            core.reclaim(tx);
+        }
+        while let Some(PortEvent::PeerLost { peer, loss }) = self.port.poll_event() {
+            busy = true;
+            self.core.peer_lost(peer, loss);
+        }
+        while let Some(peer) = self.core.forgotten.pop() {
+            self.port.forget(peer);
+        }
+        busy
+    }
+
+    /// Sleeps until something may have arrived, a timer of the endpoint is due, or `timeout_ns` passed.
+    ///
+    /// # Errors
+    ///
+    /// What the port says.
+    pub fn wait(&mut self, timeout_ns: Option<u64>) -> std::io::Result<()> {
+        if self.core.has_output() || !self.core.completions.is_empty() || self.core.returns.waiting() {
+            return Ok(());
+        }
+        let now_ns = self.clock.now_ns();
+        let own = self.core.next_deadline_ns().map(|deadline| deadline.saturating_sub(now_ns));
+        let timeout_ns = own.into_iter().chain(timeout_ns).min();
+        if timeout_ns == Some(0) { Ok(()) } else { self.port.wait(timeout_ns) }
+    }
+
+    /// Turns the loop until `done` says so, sleeping when there is nothing to do as [`Config::poller`] allows.
+    ///
+    /// # Errors
+    ///
+    /// What the port says when it cannot sleep.
+    pub fn run_until(&mut self, mut done: impl FnMut(&mut Self) -> bool) -> std::io::Result<()> {
+        while !done(self) {
+            let busy = self.turn();
+            if done(self) {
+                break;
+            }
+            if self.poller.step(self.core.now_ns, busy) == Step::Block {
+                self.wait(None)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Calls and waits for the response, at most [`Config::call_timeout_ns`]. Allocates; for the quick way see
+    /// [`Self::enqueue_request`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Call`] says which peer, why, and whether the request may have run.
+    pub fn call(
+        &mut self,
+        session: SessionId,
+        request_type: RequestType,
+        request: impl AsRef<[u8]>,
+    ) -> Result<Reply, Error> {
+        let mut buffer = self.alloc(request.as_ref().len())?;
+        buffer.fill(request.as_ref())?;
+        let response = self.alloc(1024)?;
+        self.core.begin_turn(self.clock.now_ns());
+        let deadline_ns = self.core.now_ns.saturating_add(self.core.config.call_timeout_ns);
+        let call = self
+            .core
+            .enqueue(session, request_type, buffer, response, 0)
+            .map_err(|rejected| Error::Enqueue(rejected.error))?;
+        let mut completion = None;
+        let mut cancelled = false;
+        while completion.is_none() {
+            let busy = self.turn();
+            let place = self.core.completions.iter().position(|over| over.call == call);
+            completion = place.and_then(|place| self.core.completions.remove(place));
+            if completion.is_some() {
+                break;
+            }
+            if !cancelled && self.core.now_ns >= deadline_ns {
+                cancelled = true;
+                self.core.cancel(session, Cause::DeadlinePassed, |_, of_call| of_call == call);
+                continue;
+            }
+            // Other calls' completions wait for their own poll; they must not keep us from sleeping here.
+            if self.poller.step(self.core.now_ns, busy) == Step::Block && !self.core.has_output() {
+                let left = deadline_ns.saturating_sub(self.core.now_ns);
+                let own = self.core.next_deadline_ns().map(|deadline| deadline.saturating_sub(self.core.now_ns));
+                self.port.wait(Some(own.map_or(left, |own| own.min(left)).max(1)))?;
+            }
+        }
+        let completion = completion.expect("the loop ends with a completion");
+        completion.result.map_err(|error: CallError| Error::Call(error))?;
+        Ok(Reply(completion.response))
+    }
+}
+
+impl<P: PacketPort, C: Clock> Drop for Rpc<P, C> {
+    fn drop(&mut self) {
+        // Peers need not wait for a time-out to learn that we are gone.
+        use sinew_fabric::PacketTx;
+        self.core.begin_turn(self.clock.now_ns());
+        self.core.close();
+        let (_, tx) = self.port.split();
+        self.core.transmit(tx);
+        tx.flush();
+    }
+}

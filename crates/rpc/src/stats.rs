@@ -1,0 +1,115 @@
+//! What an endpoint counts.
+
+/// Why a packet that arrived was dropped, each a counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum PacketDrop {
+    /// Shorter than a header, or than its own first packet.
+    Truncated,
+    /// The first byte is not ours.
+    WrongMagic,
+    /// Another version of the protocol.
+    WrongVersion,
+    /// A kind that does not exist.
+    UnknownKind,
+    /// No session with this key: closed, or never ours, or a wrong token.
+    UnknownSession,
+    /// The right key from the wrong address.
+    WrongSource,
+    /// An old request or response, or a duplicate of one that is done.
+    Stale,
+    /// Not the packet that comes next; reordered packets count as lost (nsdi19 5.3).
+    OutOfOrder,
+    /// The data is not as long as the message's length and the packet's number demand.
+    WrongLength,
+    /// The message is longer than the session allows.
+    TooLong,
+    /// The packet makes no sense where its call stands.
+    WrongPhase,
+    /// A management packet whose body makes no sense.
+    Malformed,
+    /// A connect whose cookie is wrong or too old.
+    BadCookie,
+    /// The sender took it back before it was read.
+    Revoked,
+    /// No memory to take it; its sender will send it again.
+    NoMemory,
+}
+
+impl PacketDrop {
+    /// All reasons.
+    pub const ALL: [Self; 15] = [
+        Self::Truncated,
+        Self::WrongMagic,
+        Self::WrongVersion,
+        Self::UnknownKind,
+        Self::UnknownSession,
+        Self::WrongSource,
+        Self::Stale,
+        Self::OutOfOrder,
+        Self::WrongLength,
+        Self::TooLong,
+        Self::WrongPhase,
+        Self::Malformed,
+        Self::BadCookie,
+        Self::Revoked,
+        Self::NoMemory,
+    ];
+
+    /// The reason's name, as metrics show it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Truncated => "truncated",
+            Self::WrongMagic => "wrong_magic",
+            Self::WrongVersion => "wrong_version",
+            Self::UnknownKind => "unknown_kind",
+            Self::UnknownSession => "unknown_session",
+            Self::WrongSource => "wrong_source",
+            Self::Stale => "stale",
+            Self::OutOfOrder => "out_of_order",
+            Self::WrongLength => "wrong_length",
+            Self::TooLong => "too_long",
+            Self::WrongPhase => "wrong_phase",
+            Self::Malformed => "malformed",
+            Self::BadCookie => "bad_cookie",
+            Self::Revoked => "revoked",
+            Self::NoMemory => "no_memory",
+        }
+    }
+}
+
+/// Counters of an endpoint since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Calls that completed with a response, at this side as client.
+    pub calls_completed: u64,
+    /// Calls that completed with an error, at this side as client.
+    pub calls_failed: u64,
+    /// Requests given to handlers, at this side as server.
+    pub requests_handled: u64,
+    /// Times a call's packets were sent again.
+    pub retransmissions: u64,
+    /// Duplicates of running requests that were answered `in progress`.
+    pub in_progress_answers: u64,
+    /// Answers of handlers whose client had gone or given up.
+    pub answers_discarded: u64,
+    /// Peers given up.
+    pub peers_lost: u64,
+    dropped: [u64; PacketDrop::ALL.len()],
+}
+
+impl Stats {
+    /// Packets dropped for a reason.
+    pub fn dropped(&self, reason: PacketDrop) -> u64 {
+        self.dropped[reason as usize]
+    }
+
+    /// Packets dropped in all.
+    pub fn dropped_total(&self) -> u64 {
+        self.dropped.iter().sum()
+    }
+
+    pub(crate) fn count_drop(&mut self, reason: PacketDrop) {
+        self.dropped[reason as usize] += 1;
+    }
+}
