@@ -1,1 +1,18 @@
-//! x
+//! Packet ports over kernel UDP sockets.
+
+pub mod frame;
+mod options;
+mod path;
+mod peer;
+mod port;
+mod rx;
+mod sys;
+mod tx;
+
+pub use options::{Coalesce, UdpOptions};
+pub use port::UdpPort;
+pub use rx::UdpRx;
+pub use tx::UdpTx;
+
+/// Bytes of the largest packet that a port takes by default.
+pub const PACKET_LEN_MAX: usize = 8_000;

@@ -1,0 +1,369 @@
+//! The port: opening, naming, waiting.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::fd::OwnedFd;
+use sinew_fabric::{
+    Address, AddressError, Caps, MAX_BURST, PacketPort, Peer, PortError, PortEvent, PortStats, WakeTarget, Waker,
+};
+use sinew_mem::Arena;
+use sinew_mem::atomic::plain::{Arc, AtomicU32, Ordering};
+
+use crate::options::{Coalesce, UdpOptions};
+use crate::path::Paths;
+use crate::sys::Socket;
+use crate::{peer, rx::UdpRx, tx, tx::UdpTx};
+
+/// Receive buffer that is asked for by default, in the kernel's accounting.
+const RECEIVE_BUFFER: usize = 8 << 20;
+/// Send buffer that is asked for by default: enough for a few full messages, so that a burst is not dropped half-way.
+const SEND_BUFFER: usize = 4 << 20;
+
+// What the two halves note for each other: bits of one word.
+const NOTE_ERROR: u32 = 1;
+const NOTE_NARROW_PATH: u32 = 2;
+
+/// What both halves use.
+pub(crate) struct Shared {
+    pub socket: Socket,
+    /// Only one thread works on a port; the word is atomic so that the halves need no cell. No ordering is needed.
+    notes: AtomicU32,
+}
+
+impl Shared {
+    /// Notes that the kernel holds news of an earlier packet.
+    pub fn note_error(&self) {
+        self.notes.fetch_or(NOTE_ERROR, Ordering::Relaxed);
+    }
+
+    /// Notes that some path carries less than it did.
+    pub fn note_narrow_path(&self) {
+        self.notes.fetch_or(NOTE_NARROW_PATH, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn take(&self, note: u32) -> bool {
+        self.notes.load(Ordering::Relaxed) & note != 0 && self.notes.fetch_and(!note, Ordering::Relaxed) & note != 0
+    }
+
+    #[inline]
+    pub fn take_error_note(&self) -> bool {
+        self.take(NOTE_ERROR)
+    }
+
+    #[inline]
+    pub fn take_narrow_path_note(&self) -> bool {
+        self.take(NOTE_NARROW_PATH)
+    }
+}
+
+const AWAKE: u32 = 0;
+const SLEEPING: u32 = 1;
+const WOKEN: u32 = 2;
+
+/// Wakes a port's `wait`. A wake-up that finds the port awake costs no system call.
+struct WakeCell {
+    event: OwnedFd,
+    /// AWAKE, SLEEPING or WOKEN. The swap in `wake` is the partner of the two in `wait`.
+    state: AtomicU32,
+}
+
+impl WakeTarget for WakeCell {
+    fn wake(&self) {
+        // Release: what the waker did before happens before the woken thread goes on.
+        if self.state.swap(WOKEN, Ordering::AcqRel) == SLEEPING {
+            // A full counter is as good as one more.
+            let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+/// A packet port on a kernel UDP socket.
+pub struct UdpPort {
+    rx: UdpRx,
+    tx: UdpTx,
+    shared: Arc<Shared>,
+    wake: Arc<WakeCell>,
+    arena: Arena,
+    local: SocketAddr,
+    caps: Caps,
+}
+
+impl UdpPort {
+    /// Opens a port at an address: `udp://host:port`, or with port 0 or none for one of the system's choice, or `udp://` for
+    /// any port on every address of the host.
+    ///
+    /// The port of `udp://` reaches IPv6 and IPv4 peers alike where the host has IPv6, else IPv4 ones.
+    ///
+    /// # Errors
+    ///
+    /// [`PortError`]: an address or option that cannot be, an address that is taken or not this host's, or what else the
+    /// system refuses.
+    pub fn open(address: &Address) -> Result<Self, PortError> {
+        let options = UdpOptions::of(address)?;
+        let system = |doing: &str, source| PortError::System { doing: format!("{doing} for {address}"), source };
+        let socket = bind(address)?;
+        let local = socket.local_addr().map_err(|error| system("reading the socket's address", error))?;
+        let receive_buffer = match options.receive_buffer {
+            Some(bytes) => socket.set_receive_buffer(bytes),
+            None => socket.grow_receive_buffer(RECEIVE_BUFFER),
+        }
+        .map_err(|error| system("setting the receive buffer", error))?;
+        match options.send_buffer {
+            Some(bytes) => socket.set_send_buffer(bytes),
+            None => socket.grow_send_buffer(SEND_BUFFER),
+        }
+        .map_err(|error| system("setting the send buffer", error))?;
+        socket.count_overflows();
+        socket.report_errors();
+        let can_segment = socket.can_segment();
+        if options.coalesce != Coalesce::Off {
+            socket.join_segments();
+        }
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|error| system("making an eventfd", error.into()))?;
+        let arena = Arena::private(options.arena).map_err(|source| PortError::System {
+            doing: format!("reserving {} bytes for message buffers (say ?arena=BYTES for fewer)", options.arena),
+            source,
+        })?;
+        let packet_len_max = options.packet_len_max;
+        let receive_packets = receive_capacity(receive_buffer, packet_len_max);
+        let caps = Caps {
+            packet_len_max,
+            copy_len_max: tx::COPY_LEN_MAX,
+            burst_max: MAX_BURST,
+            receive_packets,
+            receive_packets_per_peer: receive_packets,
+            line_rate_bps: None,
+            lends_in_place: true,
+        };
+        let shared = Arc::new(Shared { socket, notes: AtomicU32::new(0) });
+        Ok(Self {
+            rx: UdpRx::new(Arc::clone(&shared), packet_len_max),
+            tx: UdpTx::new(Arc::clone(&shared), Paths::new(options.mtu), options.coalesce, can_segment, packet_len_max),
+            shared,
+            wake: Arc::new(WakeCell { event, state: AtomicU32::new(AWAKE) }),
+            arena,
+            local,
+            caps,
+        })
+    }
+
+    /// Where the socket is bound.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// Whether the socket can send to addresses of IPv4 and of IPv6.
+    fn reach(&self) -> (bool, bool) {
+        match self.local.ip() {
+            IpAddr::V4(_) => (true, false),
+            IpAddr::V6(ip) => (ip.is_unspecified(), true),
+        }
+    }
+}
+
+/// Packets of `packet_len` bytes that a receive buffer of `granted` bytes holds for certain, at least 1.
+///
+/// The kernel charges each datagram its memory, not its length: a descriptor of 256 bytes and the block that holds its
+/// bytes, headers and 320 bytes of bookkeeping, whose size is a power of two. And it uncharges what was read only in steps
+/// of a quarter of the buffer. Datagrams that share a block (several packets in one, segments joined) are charged less; the
+/// capacity does not count on it.
+pub(crate) fn receive_capacity(granted: usize, packet_len: usize) -> usize {
+    (granted / 4 * 3 / charge(packet_len)).max(1)
+}
+
+/// What the kernel charges for one datagram.
+fn charge(packet_len: usize) -> usize {
+    const DESCRIPTOR: usize = 256;
+    const BOOKKEEPING: usize = 320 + 128;
+    DESCRIPTOR + (packet_len + BOOKKEEPING).next_power_of_two().max(512)
+}
+
+/// The host and port that an address names; `None` for a part that it leaves open.
+fn host_and_port(address: &Address) -> Result<(Option<&str>, Option<u16>), PortError> {
+    if address.scheme() != "udp" {
+        return Err(bad(address, "scheme", address.scheme(), "udp"));
+    }
+    let rest = address.rest();
+    // A colon inside brackets belongs to the host.
+    let (host, port) = match rest.rsplit_once(':') {
+        Some((host, port)) if !port.contains(']') && (!host.contains(':') || host.ends_with(']')) => (host, Some(port)),
+        _ => (rest, None),
+    };
+    let port = match port {
+        None => None,
+        Some(port) => Some(port.parse().map_err(|_| bad(address, "port", port, "a number from 0 to 65535"))?),
+    };
+    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    Ok(((!host.is_empty()).then_some(host), port))
+}
+
+fn bad(address: &Address, option: &str, value: &str, expected: &str) -> PortError {
+    PortError::Address(AddressError::BadValue {
+        address: address.to_string(),
+        option: option.to_owned(),
+        value: value.to_owned(),
+        expected: expected.to_owned(),
+    })
+}
+
+fn look_up(address: &Address, host: &str, port: u16) -> Result<Vec<SocketAddr>, PortError> {
+    if let Ok(ip) = host.parse::<IpAddr>() {
+        return Ok(vec![SocketAddr::new(ip, port)]);
+    }
+    match (host, port).to_socket_addrs() {
+        Ok(found) => Ok(found.collect()),
+        Err(error) => Err(PortError::NotFound {
+            address: address.to_string(),
+            looked_in: format!("the system's names for `{host}` ({error})"),
+        }),
+    }
+}
+
+fn bind(address: &Address) -> Result<Socket, PortError> {
+    let (host, port) = host_and_port(address)?;
+    let port = port.unwrap_or(0);
+    let candidates = match host {
+        Some(host) => look_up(address, host, port)?,
+        // IPv6 first: its wildcard takes IPv4 too.
+        None => vec![(Ipv6Addr::UNSPECIFIED, port).into(), (Ipv4Addr::UNSPECIFIED, port).into()],
+    };
+    let mut last = None;
+    for candidate in candidates {
+        match Socket::bind(candidate) {
+            Ok(socket) => return Ok(socket),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                return Err(PortError::Taken { address: address.to_string(), holder: String::new() });
+            }
+            Err(error) => last = Some(error),
+        }
+    }
+    Err(match last {
+        Some(error) if error.kind() == io::ErrorKind::AddrNotAvailable => PortError::Unavailable {
+            fabric: "udp",
+            reason: format!("{address} is no address of this host"),
+            remedy: "name one of its addresses, or udp://0.0.0.0:PORT for all".to_owned(),
+        },
+        Some(source) => PortError::System { doing: format!("binding a socket to {address}"), source },
+        None => PortError::NotFound { address: address.to_string(), looked_in: "the system's names".to_owned() },
+    })
+}
+
+impl PacketPort for UdpPort {
+    type Rx = UdpRx;
+    type Tx = UdpTx;
+
+    fn caps(&self) -> Caps {
+        self.caps
+    }
+
+    fn address(&self) -> Address {
+        Address::new("udp", &self.local.to_string())
+    }
+
+    fn arena(&self) -> &Arena {
+        &self.arena
+    }
+
+    /// `0.0.0.0` and `::` mean this host. A name is looked up in the system, and the first of its addresses that this socket
+    /// can reach is taken; nothing is sent, so a host where nobody listens is found out by sending.
+    fn resolve(&mut self, address: &Address) -> Result<Peer, PortError> {
+        UdpOptions::of(address)?;
+        let (host, port) = host_and_port(address)?;
+        let port = match port {
+            Some(port) if port != 0 => port,
+            _ => return Err(bad(address, "port", "0", "the port that the server listens on: udp://host:port")),
+        };
+        let (v4, v6) = self.reach();
+        let found = match host {
+            Some(host) => look_up(address, host, port)?,
+            None => vec![(Ipv4Addr::UNSPECIFIED, port).into()],
+        };
+        let reachable = found
+            .iter()
+            .map(|&found| peer::loopback_for_unspecified(found, v4, v6))
+            .find(|found| if found.ip().to_canonical().is_ipv4() { v4 } else { v6 });
+        match reachable {
+            Some(found) => {
+                let peer = peer::pack(found);
+                self.tx.paths.get(peer);
+                Ok(peer)
+            }
+            None => Err(PortError::Unavailable {
+                fabric: "udp",
+                reason: format!("{address} cannot be reached from a socket bound to {}", self.local),
+                remedy: "open this side as udp://, which reaches IPv4 and IPv6 where the host has both".to_owned(),
+            }),
+        }
+    }
+
+    fn describe(&self, peer: Peer) -> String {
+        match peer::unpack(peer) {
+            Some(address) => format!("udp://{address}"),
+            None => "udp://? (no peer of this port)".to_owned(),
+        }
+    }
+
+    fn packet_len_max(&self, peer: Peer) -> usize {
+        let path = self.tx.paths.peek(peer);
+        self.caps.packet_len_max.min(path.datagram_max)
+    }
+
+    #[inline]
+    fn split(&mut self) -> (&mut UdpRx, &mut UdpTx) {
+        (&mut self.rx, &mut self.tx)
+    }
+
+    fn poll_event(&mut self) -> Option<PortEvent> {
+        if self.shared.take_narrow_path_note() {
+            self.tx.paths.clear();
+        }
+        self.rx.poll_event()
+    }
+
+    fn waker(&self) -> Waker {
+        Waker::new(Arc::clone(&self.wake) as _)
+    }
+
+    fn wait(&mut self, timeout_ns: Option<u64>) -> io::Result<()> {
+        if self.rx.has_packets() {
+            return Ok(());
+        }
+        // Partner: the swap in `wake`. One that came before this is seen here, a later one finds SLEEPING and writes.
+        if self.wake.state.swap(SLEEPING, Ordering::AcqRel) == WOKEN {
+            self.wake.state.store(AWAKE, Ordering::Release);
+            return Ok(());
+        }
+        let timeout =
+            timeout_ns.map(|ns| Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as _ });
+        let socket = self.shared.socket.fd();
+        let mut fds = [PollFd::new(&socket, PollFlags::IN), PollFd::new(&self.wake.event, PollFlags::IN)];
+        let polled = poll(&mut fds, timeout.as_ref());
+        let (of_socket, of_event) = (fds[0].revents(), fds[1].revents());
+        self.wake.state.swap(AWAKE, Ordering::AcqRel);
+        if !of_event.is_empty() {
+            let _ = rustix::io::read(&self.wake.event, &mut [0u8; 8]);
+        }
+        if of_socket.contains(PollFlags::ERR) {
+            self.shared.socket.clear_error();
+            self.rx.take_errors();
+        }
+        match polled {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn stats(&self) -> PortStats {
+        self.rx.stats.merged(&self.tx.stats)
+    }
+}
+
+impl std::fmt::Debug for UdpPort {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("UdpPort").field("local", &self.local).field("caps", &self.caps).finish_non_exhaustive()
+    }
+}

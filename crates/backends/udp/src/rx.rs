@@ -1,0 +1,274 @@
+//! The receiving half: datagrams taken from the kernel and lent as packets.
+
+use arrayvec::ArrayVec;
+use sinew_fabric::{Dropped, MAX_BURST, PacketRx, Peer, PeerLoss, PortEvent, PortStats, RxBurst, RxPacket};
+use sinew_mem::atomic::plain::Arc;
+
+use crate::frame::{check_batch, frame_at, is_batch};
+use crate::port::Shared;
+use crate::sys::{ReceiveRing, Received};
+
+/// Datagrams that one call takes at most.
+const WIDTH_MAX: usize = MAX_BURST;
+/// Bytes that one call should take at most: what is received but not yet handed on should stay in the cache.
+const CALL_BYTES: usize = 256 << 10;
+/// Errors of earlier packets that one call may run into.
+const STALE_ERRORS_MAX: usize = 16;
+/// Network errors that one call takes from the kernel's queue.
+const ERRORS_TAKEN_MAX: usize = 64;
+/// One peer's loss is reported at most this often.
+const REPORT_INTERVAL_NS: u64 = 100_000_000;
+const LOSSES_MAX: usize = 16;
+
+/// Peers whose host refused a packet, with a limit on how often each is told.
+#[derive(Default)]
+struct Losses {
+    waiting: ArrayVec<Peer, LOSSES_MAX>,
+    told: [Option<(Peer, u64)>; LOSSES_MAX],
+    next: usize,
+}
+
+impl Losses {
+    fn note(&mut self, peer: Peer, now_ns: u64) {
+        let known = self.told.iter_mut().flatten().find(|(told, _)| *told == peer);
+        match known {
+            Some((_, at_ns)) if now_ns.saturating_sub(*at_ns) < REPORT_INTERVAL_NS => return,
+            _ if self.waiting.is_full() => return,
+            Some((_, at_ns)) => *at_ns = now_ns,
+            None => {
+                self.told[self.next] = Some((peer, now_ns));
+                self.next = (self.next + 1) % LOSSES_MAX;
+            }
+        }
+        if !self.waiting.contains(&peer) {
+            self.waiting.push(peer);
+        }
+    }
+}
+
+/// How far the datagrams of the last call were handed on.
+#[derive(Clone, Copy, Default)]
+struct Cursor {
+    /// Datagrams that the call filled.
+    filled: usize,
+    /// The one being handed on.
+    slot: usize,
+    /// Where the next packet begins, from the start of the slot.
+    at: usize,
+    /// Where the current batch ends; `at` or less when `at` is at the beginning of a datagram.
+    batch_end: usize,
+    /// Whether anything of the datagram was looked at: an empty one is a packet too.
+    begun: bool,
+}
+
+/// The receiving half of a [`crate::UdpPort`].
+pub struct UdpRx {
+    shared: Arc<Shared>,
+    ring: ReceiveRing,
+    current: Option<Received>,
+    cursor: Cursor,
+    /// Datagrams that the next call asks for.
+    width: usize,
+    packet_len_max: usize,
+    overflows: u32,
+    now_ns: u64,
+    losses: Losses,
+    pub(crate) stats: PortStats,
+}
+
+impl UdpRx {
+    pub(crate) fn new(shared: Arc<Shared>, packet_len_max: usize) -> Self {
+        Self {
+            shared,
+            ring: ReceiveRing::new(WIDTH_MAX),
+            current: None,
+            cursor: Cursor::default(),
+            width: 1,
+            packet_len_max,
+            overflows: 0,
+            now_ns: 0,
+            losses: Losses::default(),
+            stats: PortStats::default(),
+        }
+    }
+
+    /// Whether packets that the kernel has handed over wait to be lent.
+    pub(crate) fn has_packets(&self) -> bool {
+        self.cursor.slot < self.cursor.filled
+    }
+
+    pub(crate) fn poll_event(&mut self) -> Option<PortEvent> {
+        if self.shared.take_error_note() {
+            self.take_errors();
+        }
+        let peer = self.losses.waiting.pop_at(0)?;
+        Some(PortEvent::PeerLost { peer, loss: PeerLoss::Unreachable })
+    }
+
+    /// Takes what the network reported, so that it neither fills the socket's buffer nor keeps it ready.
+    pub(crate) fn take_errors(&mut self) {
+        for _ in 0..ERRORS_TAKEN_MAX {
+            let Some(error) = self.shared.socket.take_error() else { break };
+            if error.mtu.is_some() {
+                self.shared.note_narrow_path();
+            }
+            // Refusal by the host itself. An unreachable network may come back, which time-outs above find out.
+            if let (Some(peer), libc::ECONNREFUSED) = (error.peer, error.errno) {
+                self.losses.note(peer, self.now_ns);
+            }
+        }
+    }
+
+    /// Asks the kernel for datagrams.
+    fn fill(&mut self) {
+        self.cursor = Cursor::default();
+        let mut got = self.shared.socket.receive(&mut self.ring, self.width);
+        for _ in 0..STALE_ERRORS_MAX {
+            match got {
+                Ok(_) | Err(libc::EAGAIN) => break,
+                Err(libc::EINTR) => {}
+                // The socket tells of an earlier packet's fate this way.
+                Err(_) => self.take_errors(),
+            }
+            got = self.shared.socket.receive(&mut self.ring, self.width);
+        }
+        let Ok(filled) = got else {
+            self.width = 1;
+            return;
+        };
+        self.cursor.filled = filled;
+        // A call that brings all it asked for may have left more: ask for twice as much, but for no more than the cache
+        // holds. One datagram at a time costs the least when they come one at a time.
+        let longest = (0..filled).map(|slot| self.ring.received(slot).len).max().unwrap_or(0);
+        let wanted = if filled == self.width { filled * 2 } else { filled };
+        self.width = wanted.clamp(1, WIDTH_MAX).min((CALL_BYTES / longest.max(1)).max(1));
+    }
+}
+
+impl PacketRx for UdpRx {
+    #[inline]
+    fn receive<'a>(&'a mut self, burst: &mut RxBurst<'a>) {
+        self.now_ns = burst.time_ns;
+        if self.shared.take_error_note() {
+            self.take_errors();
+        }
+        if self.cursor.slot >= self.cursor.filled {
+            self.fill();
+            if self.cursor.filled == 0 {
+                return;
+            }
+        }
+        self.lend(burst);
+    }
+}
+
+impl UdpRx {
+    /// Lends packets of the datagrams at hand until there are no more or the burst is full.
+    #[inline]
+    fn lend<'a>(&'a mut self, burst: &mut RxBurst<'a>) {
+        let Self { ring, cursor, current, stats, overflows, packet_len_max, .. } = self;
+        let ring: &'a ReceiveRing = ring;
+        while cursor.slot < cursor.filled && !burst.packets.is_full() {
+            // The kernel's description is read once per datagram, and its count of lost ones with it.
+            let received = *current.get_or_insert_with(|| {
+                let received = ring.received(cursor.slot);
+                count_overflows(stats, overflows, received.overflows);
+                received
+            });
+            let start = ReceiveRing::slot_start(cursor.slot);
+            let datagram = &ring.slots()[start..start + received.len];
+            let ended = match received.from {
+                Some(from) if !received.cut => lend_datagram(
+                    from,
+                    datagram,
+                    received.segment_len,
+                    *packet_len_max,
+                    cursor,
+                    stats,
+                    &mut burst.packets,
+                ),
+                _ => {
+                    stats.count_dropped(Dropped::Malformed, 1);
+                    true
+                }
+            };
+            if ended {
+                *current = None;
+                *cursor = Cursor { filled: cursor.filled, slot: cursor.slot + 1, ..Cursor::default() };
+            }
+        }
+    }
+}
+
+/// Lends the packets of one datagram, or of several that the kernel joined, from the cursor on. Says whether that was all.
+#[inline]
+fn lend_datagram<'a>(
+    from: Peer,
+    datagram: &'a [u8],
+    segment_len: usize,
+    packet_len_max: usize,
+    cursor: &mut Cursor,
+    stats: &mut PortStats,
+    packets: &mut ArrayVec<RxPacket<'a>, MAX_BURST>,
+) -> bool {
+    loop {
+        let batch = &datagram[..cursor.batch_end.min(datagram.len())];
+        while let Some((start, end)) = frame_at(batch, cursor.at) {
+            if packets.is_full() {
+                return false;
+            }
+            stats.rx_packets += 1;
+            stats.rx_bytes += (end - start) as u64;
+            packets.push(RxPacket { from, head: &datagram[start..end], tail: None });
+            cursor.at = end;
+        }
+        if cursor.at >= datagram.len() && (cursor.begun || !datagram.is_empty()) {
+            return true;
+        }
+        if packets.is_full() {
+            return false;
+        }
+        cursor.begun = true;
+        let end = (cursor.at + segment_len).min(datagram.len());
+        let segment = &datagram[cursor.at..end];
+        if is_batch(segment) {
+            // All of it is checked before any of it is lent.
+            match check_batch(segment, packet_len_max) {
+                Ok(first) => {
+                    cursor.batch_end = end;
+                    cursor.at += first;
+                }
+                Err(_) => {
+                    stats.count_dropped(Dropped::Malformed, 1);
+                    cursor.at = end;
+                }
+            }
+            continue;
+        }
+        cursor.at = end;
+        if segment.len() > packet_len_max {
+            stats.count_dropped(Dropped::Malformed, 1);
+        } else {
+            stats.rx_packets += 1;
+            stats.rx_bytes += segment.len() as u64;
+            packets.push(RxPacket { from, head: segment, tail: None });
+        }
+    }
+}
+
+/// Counts what the kernel says was lost: a running total that comes with a datagram.
+fn count_overflows(stats: &mut PortStats, seen: &mut u32, total: Option<u32>) {
+    let Some(total) = total else { return };
+    let more = total.wrapping_sub(*seen);
+    // The total only grows; one that seems smaller belongs to an older datagram.
+    if more < u32::MAX / 2 {
+        *seen = total;
+        stats.count_dropped(Dropped::Overflow, u64::from(more));
+    }
+}
+
+impl std::fmt::Debug for UdpRx {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("UdpRx").field("width", &self.width).field("stats", &self.stats).finish_non_exhaustive()
+    }
+}
