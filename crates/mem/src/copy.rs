@@ -78,12 +78,12 @@ mod tests {
 
     #[test]
     fn copies_every_length_and_alignment() {
-        let source: Vec<u8> = (0..600u32).map(|i| (i * 7) as u8).collect();
+        let mut source: Vec<u8> = (0..600u32).map(|i| (i * 7) as u8).collect();
         for len in [0, 1, 7, 8, 9, 63, 64, 127, 128, 129, 500] {
             for offset in 0..9 {
                 let mut target = vec![0xAA; len + 2];
                 // SAFETY: both ranges lie in their vectors, which do not overlap.
-                unsafe { copy_from_shared(source[offset..].as_ptr(), target[1..].as_mut_ptr(), len) };
+                unsafe { copy_from_shared(source[offset..].as_mut_ptr(), target[1..].as_mut_ptr(), len) };
                 assert_eq!(target[1..=len], source[offset..offset + len]);
                 assert_eq!((target[0], target[len + 1]), (0xAA, 0xAA));
             }
