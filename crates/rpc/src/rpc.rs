@@ -33,7 +33,7 @@ use crate::stats::Stats;
 /// Calls go out and come in, and requests are handled, only while the loop turns. Using an endpoint from another thread does
 /// not compile:
 ///
-/// ```compile_fail
+/// ```compile_fail,E0277
 /// fn is_send<T: Send>() {}
 /// fn check<P: sinew_fabric::PacketPort, C: sinew_fabric::Clock>() {
 ///     is_send::<sinew_rpc::Rpc<P, C>>();
@@ -197,7 +197,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
     ///
     /// Calls past the session's slots wait in a queue. `tag` comes back with the completion and means nothing here.
     ///
-    /// ```compile_fail
+    /// ```compile_fail,E0382
     /// # fn f<P: sinew_fabric::PacketPort, C: sinew_fabric::Clock>(rpc: &mut sinew_rpc::Rpc<P, C>, session: sinew_rpc::SessionId) {
     /// let (request, response) = (rpc.alloc(32).unwrap(), rpc.alloc(32).unwrap());
     /// rpc.enqueue_request(session, sinew_rpc::RequestType::new(1), request, response, 0).unwrap();

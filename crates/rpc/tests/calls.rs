@@ -1,0 +1,98 @@
+//! Calls of every size and kind over a network in memory.
+
+mod common;
+
+use common::*;
+use sinew_fabric::loopback::LoopbackConfig;
+use sinew_rpc::{Cause, Config, Execution};
+
+#[test]
+fn a_small_call_is_answered_with_two_packets() {
+    let world = World::new();
+    let (mut client, mut server, session) = world.pair(Config::default(), LoopbackConfig::default());
+    world.network.start_tap();
+    send(&mut client, session, ECHO, b"hello", 7);
+    let over = run(&world, &mut client, &mut server, 1).remove(0);
+    assert_eq!((over.tag, over.session, &over.response[..]), (7, session, &b"hello"[..]));
+    assert_eq!(over.result, Ok(()));
+    assert_eq!(&over.request[..], b"hello");
+    assert_eq!(world.network.take_tapped().len(), 2);
+}
+
+#[test]
+fn messages_of_every_size_around_a_packet_come_back_whole() {
+    for holds_shares in [false, true] {
+        let world = World::new();
+        let port = LoopbackConfig { packet_len_max: 224, copy_len_max: 100, holds_shares, ..LoopbackConfig::default() };
+        let (mut client, mut server, session) = world.pair(Config::default(), port);
+        for len in [0, 1, 75, 76, 77, 199, 200, 201, 399, 400, 401, 5000, 100_000] {
+            let data = pattern(len, 3);
+            send(&mut client, session, ECHO, &data, 0);
+            let over = run(&world, &mut client, &mut server, 1).remove(0);
+            assert_eq!(over.result, Ok(()), "{len}");
+            assert_eq!(&over.response[..], &data[..], "{len}");
+        }
+        assert_eq!(client.stats().retransmissions, 0);
+        assert_eq!((client.stats().dropped_total(), server.stats().dropped_total()), (0, 0));
+    }
+}
+
+#[test]
+fn eight_megabytes_go_both_ways() {
+    let world = World::new();
+    let (mut client, mut server, session) = world.pair(Config::default(), LoopbackConfig::default());
+    let data = pattern(8 << 20, 9);
+    send(&mut client, session, ECHO, &data, 0);
+    let over = run(&world, &mut client, &mut server, 1).remove(0);
+    assert!(over.response[..] == data[..]);
+}
+
+#[test]
+fn calls_past_the_slots_wait_and_complete() {
+    let world = World::new();
+    let (mut client, mut server, session) = world.pair(Config::default(), LoopbackConfig::default());
+    for tag in 0..100u64 {
+        send(&mut client, session, if tag % 2 == 0 { ECHO } else { BURST }, &tag.to_le_bytes(), tag);
+    }
+    let over = run(&world, &mut client, &mut server, 100);
+    for completion in over {
+        let mut expected = completion.tag.to_le_bytes();
+        if completion.tag % 2 == 1 {
+            expected.reverse();
+        }
+        assert_eq!(&completion.response[..], &expected);
+    }
+    assert_eq!(server.stats().requests_handled, 100);
+}
+
+#[test]
+fn a_worker_answers_out_of_order() {
+    let world = World::new();
+    let (mut client, mut server, session) = world.pair(Config::default(), LoopbackConfig::default());
+    send(&mut client, session, WORKER, b"slow", 1);
+    send(&mut client, session, ECHO, b"fast", 2);
+    let over = run(&world, &mut client, &mut server, 2);
+    assert_eq!(over.iter().map(|c| c.tag).collect::<Vec<_>>(), [2, 1]);
+    assert_eq!(&over[1].response[..], b"SLOW");
+}
+
+#[test]
+fn calls_without_an_answer_fail_with_the_reason() {
+    let world = World::new();
+    let (mut client, mut server, session) = world.pair(Config::default(), LoopbackConfig::default());
+    world.pool.full.store(true, std::sync::atomic::Ordering::Relaxed);
+    let cases = [
+        (DROP, Cause::HandlerDropped, Execution::MayHaveRun),
+        (PANIC, Cause::HandlerPanicked, Execution::MayHaveRun),
+        (sinew_rpc::RequestType::new(99), Cause::NoHandler, Execution::NotRun),
+        (WORKER, Cause::ServerBusy, Execution::NotRun),
+    ];
+    for (request_type, cause, execution) in cases {
+        send(&mut client, session, request_type, b"x", 0);
+        let error = run(&world, &mut client, &mut server, 1).remove(0).result.unwrap_err();
+        assert_eq!((error.cause, error.execution), (cause, execution));
+        assert!(error.to_string().contains("loopback://server"), "{error}");
+    }
+    send(&mut client, session, ECHO, b"still alive", 0);
+    assert!(run(&world, &mut client, &mut server, 1)[0].result.is_ok());
+}

@@ -1,0 +1,189 @@
+//! Endpoints on a network in memory, in virtual time.
+#![allow(dead_code)] // each test file uses its part
+
+use std::sync::{Arc, Mutex};
+
+use sinew_fabric::fault::{FaultConfig, Faulty};
+use sinew_fabric::loopback::{LoopbackConfig, LoopbackPort, Network};
+use sinew_fabric::{Job, ManualClock, PacketPort, SeededGenerator, WorkerPool};
+use sinew_rpc::{Completion, Nexus, RequestType, Rpc, SessionEvent, SessionId};
+
+pub const ECHO: RequestType = RequestType::new(1);
+pub const BURST: RequestType = RequestType::new(2);
+pub const WORKER: RequestType = RequestType::new(3);
+pub const DROP: RequestType = RequestType::new(4);
+pub const PANIC: RequestType = RequestType::new(5);
+pub const LONG: RequestType = RequestType::new(6);
+
+pub type Endpoint<P = LoopbackPort> = Rpc<P, ManualClock>;
+
+/// A worker pool that a test runs by hand.
+#[derive(Default)]
+pub struct ManualPool {
+    jobs: Mutex<Vec<Job>>,
+    pub full: std::sync::atomic::AtomicBool,
+}
+
+impl ManualPool {
+    pub fn run_all(&self) -> usize {
+        let jobs = std::mem::take(&mut *self.jobs.lock().unwrap());
+        let count = jobs.len();
+        for job in jobs {
+            job();
+        }
+        count
+    }
+
+    pub fn len(&self) -> usize {
+        self.jobs.lock().unwrap().len()
+    }
+}
+
+impl WorkerPool for ManualPool {
+    fn submit(&self, job: Job) -> Result<(), Job> {
+        if self.full.load(std::sync::atomic::Ordering::Relaxed) {
+            return Err(job);
+        }
+        self.jobs.lock().unwrap().push(job);
+        Ok(())
+    }
+}
+
+pub fn server_nexus(pool: Arc<ManualPool>, config: sinew_rpc::Config) -> Nexus {
+    Nexus::builder()
+        .config(config)
+        .workers(pool)
+        .handle(ECHO, |call| {
+            let request = call.request();
+            call.reply(request);
+        })
+        .handle_burst(BURST, |calls| {
+            for index in 0..calls.len() {
+                let reply: Vec<u8> = calls.request(index).iter().rev().copied().collect();
+                calls.reply(index, &reply);
+            }
+        })
+        .handle_worker(WORKER, |call| {
+            let reply = call.request().to_ascii_uppercase();
+            call.reply(&reply);
+        })
+        .handle(DROP, |_call| {})
+        .handle(PANIC, |_call| panic!("a handler that panics on purpose"))
+        .handle(LONG, |call| {
+            let len = u32::from_le_bytes(call.request()[..4].try_into().unwrap()) as usize;
+            call.reply_with(len, |response| fill_pattern(response, len as u8));
+        })
+        .build()
+        .unwrap()
+}
+
+pub fn fill_pattern(bytes: &mut [u8], seed: u8) {
+    for (index, byte) in bytes.iter_mut().enumerate() {
+        *byte = (index as u8).wrapping_mul(31).wrapping_add(seed).wrapping_add((index >> 8) as u8);
+    }
+}
+
+pub fn pattern(len: usize, seed: u8) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    fill_pattern(&mut bytes, seed);
+    bytes
+}
+
+pub struct World {
+    pub network: Network,
+    pub clock: ManualClock,
+    pub pool: Arc<ManualPool>,
+}
+
+impl World {
+    pub fn new() -> Self {
+        let clock = ManualClock::new();
+        clock.advance(1_000_000);
+        Self { network: Network::new(clock.clone()), clock, pool: Arc::default() }
+    }
+
+    pub fn endpoint(&self, name: &str, nexus: &Nexus, seed: u64) -> Endpoint {
+        self.endpoint_with(name, nexus, seed, LoopbackConfig::default())
+    }
+
+    pub fn endpoint_with(&self, name: &str, nexus: &Nexus, seed: u64, config: LoopbackConfig) -> Endpoint {
+        let port = self.network.port_with(name, config).unwrap();
+        Rpc::new(nexus, port, self.clock.clone(), Box::new(SeededGenerator::new(seed)))
+    }
+
+    pub fn faulty(
+        &self,
+        name: &str,
+        nexus: &Nexus,
+        seed: u64,
+        config: LoopbackConfig,
+        faults: FaultConfig,
+    ) -> Endpoint<Faulty<LoopbackPort>> {
+        let port = self.network.port_with(name, config).unwrap();
+        let port = Faulty::new(port, faults, seed);
+        Rpc::new(nexus, port, self.clock.clone(), Box::new(SeededGenerator::new(seed)))
+    }
+
+    /// A server named `server` and a client named `client` with a session.
+    pub fn pair(&self, config: sinew_rpc::Config, port: LoopbackConfig) -> (Endpoint, Endpoint, SessionId) {
+        let mut server = self.endpoint_with("server", &server_nexus(Arc::clone(&self.pool), config.clone()), 1, port);
+        let nexus = Nexus::builder().config(config).build().unwrap();
+        let mut client = self.endpoint_with("client", &nexus, 2, port);
+        let session = connect(self, &mut client, &mut server);
+        (client, server, session)
+    }
+}
+
+pub fn connect<P: PacketPort, Q: PacketPort>(
+    world: &World,
+    client: &mut Endpoint<P>,
+    server: &mut Endpoint<Q>,
+) -> SessionId {
+    let session = client.begin_connect(&server.address()).unwrap();
+    for _ in 0..10_000 {
+        client.turn();
+        server.turn();
+        match client.poll_event() {
+            Some(SessionEvent::Connected(id)) if id == session => return session,
+            Some(other) => panic!("{other:?}"),
+            None => world.clock.advance(100_000),
+        }
+    }
+    panic!("no session");
+}
+
+pub fn send<P: PacketPort>(
+    client: &mut Endpoint<P>,
+    session: SessionId,
+    request_type: RequestType,
+    data: &[u8],
+    tag: u64,
+) {
+    let mut request = client.alloc(data.len()).unwrap();
+    request.fill(data).unwrap();
+    let response = client.alloc(64).unwrap();
+    client.enqueue_request(session, request_type, request, response, tag).unwrap();
+}
+
+/// Turns both endpoints, and workers, until `count` calls are over.
+pub fn run<P: PacketPort, Q: PacketPort>(
+    world: &World,
+    client: &mut Endpoint<P>,
+    server: &mut Endpoint<Q>,
+    count: usize,
+) -> Vec<Completion> {
+    let mut over = Vec::new();
+    for _ in 0..200_000 {
+        client.turn();
+        server.turn();
+        world.pool.run_all();
+        while let Some(completion) = client.poll_completion() {
+            over.push(completion);
+        }
+        if over.len() >= count {
+            return over;
+        }
+        world.clock.advance(20_000);
+    }
+    panic!("{} of {count} calls completed", over.len());
+}
