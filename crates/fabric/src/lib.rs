@@ -10,13 +10,18 @@
 //! - [`poller`]: when to spin and when to sleep.
 //! - [`worker`]: where long work runs.
 //! - [`loopback`]: a deterministic network in memory, for tests.
+//! - [`layer`]: ports around ports, of which there are [`fault`], [`trace`] and [`pcap`].
 #![forbid(unsafe_code)]
 
 pub mod address;
+pub mod fault;
+pub mod layer;
 pub mod loopback;
+pub mod pcap;
 pub mod poller;
 pub mod port;
 pub mod time;
+pub mod trace;
 pub mod worker;
 
 pub use address::{Address, AddressError, Peer};

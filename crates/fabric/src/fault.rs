@@ -1,0 +1,325 @@
+//! A port that mistreats packets, from a seed.
+//!
+//! [`Faulty`] wraps any port and drops, duplicates, reorders, delays and corrupts what passes, in each direction with
+//! probabilities of its own ([`FaultConfig`]). The same seed and the same calls give the same faults. A [`FaultHandle`]
+//! changes the probabilities while the port is in use: a test can let a service settle, disturb it, and heal the network.
+//!
+//! What the fabrics below really do, and why a protocol must survive it: switches drop when buffers are full, paths
+//! through a data centre differ in length, routing changes duplicate, and memory errors pass checksums of 16 bits.
+//!
+//! Delays are measured on the clock of the bursts ([`RxBurst::time_ns`](crate::RxBurst::time_ns)): a packet that is held
+//! back goes on when the port next receives at or after its time.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::layer::{Layer, Layered, OwnedPacket, Pool};
+use crate::port::{Dropped, PacketPort, PacketTx, PortStats, TxPacket};
+use crate::time::{Generator, SeededGenerator};
+
+/// What may happen to packets of one direction. Probabilities are in `0.0..=1.0` and independent of each other.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Faults {
+    /// Probability that a packet is lost.
+    pub drop: f64,
+    /// Probability that a packet is there twice. The copy meets its own delay, reordering and corruption.
+    pub duplicate: f64,
+    /// Probability that up to [`Self::reorder_packets_max`] later packets overtake a packet.
+    pub reorder: f64,
+    /// Packets that may overtake a reordered one; at least 1.
+    pub reorder_packets_max: u64,
+    /// A reordered packet that too few follow goes on after this time, in nanoseconds.
+    pub reorder_ns_max: u64,
+    /// Probability that a packet is delayed, which lets others overtake it too.
+    pub delay: f64,
+    /// The longest delay, in nanoseconds; delays are spread evenly from 1 up to it.
+    pub delay_ns_max: u64,
+    /// Probability that one byte of a packet changes.
+    pub corrupt: f64,
+}
+
+impl Faults {
+    /// Packets pass untouched.
+    pub const NONE: Self = Self {
+        drop: 0.0,
+        duplicate: 0.0,
+        reorder: 0.0,
+        reorder_packets_max: 3,
+        reorder_ns_max: 20_000,
+        delay: 0.0,
+        delay_ns_max: 20_000,
+        corrupt: 0.0,
+    };
+
+    /// Loss alone.
+    pub const fn loss(probability: f64) -> Self {
+        Self { drop: probability, ..Self::NONE }
+    }
+
+    fn is_none(&self) -> bool {
+        self.drop <= 0.0 && self.duplicate <= 0.0 && self.reorder <= 0.0 && self.delay <= 0.0 && self.corrupt <= 0.0
+    }
+}
+
+impl Default for Faults {
+    fn default() -> Self {
+        Self::NONE
+    }
+}
+
+/// What may happen to packets of each direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct FaultConfig {
+    /// Packets that the port sends.
+    pub tx: Faults,
+    /// Packets that the port receives.
+    pub rx: Faults,
+}
+
+impl FaultConfig {
+    /// Packets pass untouched.
+    pub const NONE: Self = Self { tx: Faults::NONE, rx: Faults::NONE };
+
+    /// The same faults in both directions.
+    pub const fn both(faults: Faults) -> Self {
+        Self { tx: faults, rx: faults }
+    }
+}
+
+/// How many packets of both directions met which fault.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FaultCounts {
+    /// Lost.
+    pub dropped: u64,
+    /// Copies added.
+    pub duplicated: u64,
+    /// Held back for others to overtake.
+    pub reordered: u64,
+    /// Held back for a time.
+    pub delayed: u64,
+    /// Changed.
+    pub corrupted: u64,
+}
+
+#[derive(Debug, Default)]
+struct Control {
+    config: FaultConfig,
+    counts: FaultCounts,
+}
+
+/// Changes and reads a [`Faulty`] port's faults, from any thread. Clones are the same handle.
+#[derive(Clone, Debug)]
+pub struct FaultHandle(Arc<Mutex<Control>>);
+
+impl FaultHandle {
+    /// Sets what happens from now on. What is held back still goes on in its time.
+    pub fn set(&self, config: FaultConfig) {
+        self.lock().config = config;
+    }
+
+    /// Lets packets pass untouched from now on.
+    pub fn heal(&self) {
+        self.set(FaultConfig::NONE);
+    }
+
+    /// What is set.
+    pub fn config(&self) -> FaultConfig {
+        self.lock().config
+    }
+
+    /// What has happened so far.
+    pub fn counts(&self) -> FaultCounts {
+        self.lock().counts
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Control> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A port that mistreats packets; see the [module](self).
+pub type Faulty<P> = Layered<P, FaultLayer>;
+
+impl<P: PacketPort> Layered<P, FaultLayer> {
+    /// Wraps `port`; `seed` decides which packets meet which fault.
+    pub fn new(port: P, config: FaultConfig, seed: u64) -> Self {
+        let mut seeds = SeededGenerator::new(seed);
+        let layer = FaultLayer {
+            handle: FaultHandle(Arc::new(Mutex::new(Control { config, counts: FaultCounts::default() }))),
+            tx: Lane::new(seeds.next_u64()),
+            rx: Lane::new(seeds.next_u64()),
+        };
+        Self::around(port, layer)
+    }
+
+    /// The handle that changes the faults.
+    pub fn handle(&self) -> FaultHandle {
+        self.with_layer(|layer| layer.handle.clone())
+    }
+}
+
+/// The layer of a [`Faulty`] port.
+#[derive(Debug)]
+pub struct FaultLayer {
+    handle: FaultHandle,
+    tx: Lane,
+    rx: Lane,
+}
+
+/// A packet that is held back until a time, or until so many packets have passed.
+#[derive(Debug)]
+struct Held {
+    due_ns: u64,
+    due_passed: u64,
+    packet: OwnedPacket,
+}
+
+/// One direction.
+#[derive(Debug)]
+struct Lane {
+    generator: SeededGenerator,
+    /// In the order in which they came.
+    held: Vec<Held>,
+    /// The smallest `due_ns` and `due_passed` of what is held, so that most packets pass without a search.
+    next_due_ns: u64,
+    next_due_passed: u64,
+    /// Packets that went on so far.
+    passed: u64,
+}
+
+impl Lane {
+    fn new(seed: u64) -> Self {
+        Self {
+            generator: SeededGenerator::new(seed),
+            held: Vec::new(),
+            next_due_ns: u64::MAX,
+            next_due_passed: u64::MAX,
+            passed: 0,
+        }
+    }
+
+    /// Sends one packet through the faults; `pass` gets what goes on at once.
+    fn admit(
+        &mut self,
+        faults: &Faults,
+        counts: &mut FaultCounts,
+        packet: OwnedPacket,
+        now_ns: u64,
+        pool: &mut Pool,
+        pass: &mut dyn FnMut(OwnedPacket, &mut Pool),
+    ) {
+        if self.generator.chance(faults.drop) {
+            counts.dropped += 1;
+            pool.recycle(packet);
+            return;
+        }
+        if self.generator.chance(faults.duplicate) {
+            counts.duplicated += 1;
+            let copy = pool.duplicate(&packet);
+            self.disturb(faults, counts, copy, now_ns, pool, pass);
+        }
+        self.disturb(faults, counts, packet, now_ns, pool, pass);
+        self.release(now_ns, pool, pass);
+    }
+
+    fn disturb(
+        &mut self,
+        faults: &Faults,
+        counts: &mut FaultCounts,
+        mut packet: OwnedPacket,
+        now_ns: u64,
+        pool: &mut Pool,
+        pass: &mut dyn FnMut(OwnedPacket, &mut Pool),
+    ) {
+        if self.generator.chance(faults.corrupt) && !packet.bytes.is_empty() {
+            counts.corrupted += 1;
+            let at = self.generator.below(packet.bytes.len() as u64) as usize;
+            packet.bytes[at] ^= 1 + self.generator.below(255) as u8;
+        }
+        if self.generator.chance(faults.delay) {
+            counts.delayed += 1;
+            let due_ns = now_ns.saturating_add(1 + self.generator.below(faults.delay_ns_max));
+            self.hold(Held { due_ns, due_passed: u64::MAX, packet });
+        } else if self.generator.chance(faults.reorder) {
+            counts.reordered += 1;
+            let overtaking = 1 + self.generator.below(faults.reorder_packets_max);
+            let due_ns = now_ns.saturating_add(faults.reorder_ns_max);
+            self.hold(Held { due_ns, due_passed: self.passed.saturating_add(overtaking), packet });
+        } else {
+            self.passed += 1;
+            pass(packet, pool);
+        }
+    }
+
+    fn hold(&mut self, held: Held) {
+        self.next_due_ns = self.next_due_ns.min(held.due_ns);
+        self.next_due_passed = self.next_due_passed.min(held.due_passed);
+        self.held.push(held);
+    }
+
+    /// Lets go of what is due, the earliest first.
+    fn release(&mut self, now_ns: u64, pool: &mut Pool, pass: &mut dyn FnMut(OwnedPacket, &mut Pool)) {
+        while self.next_due_ns <= now_ns || self.next_due_passed <= self.passed {
+            let due = |held: &Held| held.due_ns <= now_ns || held.due_passed <= self.passed;
+            let next = self.held.iter().enumerate().filter(|(_, held)| due(held)).min_by_key(|(_, held)| held.due_ns);
+            let Some(at) = next.map(|(at, _)| at) else { break };
+            let held = self.held.remove(at);
+            self.passed += 1;
+            pass(held.packet, pool);
+            self.next_due_ns = self.held.iter().map(|held| held.due_ns).min().unwrap_or(u64::MAX);
+            self.next_due_passed = self.held.iter().map(|held| held.due_passed).min().unwrap_or(u64::MAX);
+        }
+    }
+}
+
+impl Layer for FaultLayer {
+    fn push(&mut self, packet: TxPacket<'_>, now_ns: u64, tx: &mut dyn PacketTx, pool: &mut Pool) {
+        let mut control = self.handle.lock();
+        let faults = control.config.tx;
+        if faults.is_none() && self.tx.held.is_empty() {
+            tx.push(packet);
+            return;
+        }
+        let owned = pool.copy(packet.to, packet.head, packet.data.as_slice());
+        self.tx.admit(&faults, &mut control.counts, owned, now_ns, pool, &mut |packet, pool| {
+            tx.push(packet.to_transmit());
+            pool.recycle(packet);
+        });
+    }
+
+    fn receive(&mut self, packet: OwnedPacket, now_ns: u64, ready: &mut VecDeque<OwnedPacket>, pool: &mut Pool) {
+        let mut control = self.handle.lock();
+        let faults = control.config.rx;
+        if faults.is_none() && self.rx.held.is_empty() {
+            ready.push_back(packet);
+            return;
+        }
+        self.rx.admit(&faults, &mut control.counts, packet, now_ns, pool, &mut |packet, _| ready.push_back(packet));
+    }
+
+    fn advance(
+        &mut self,
+        now_ns: u64,
+        tx: &mut dyn PacketTx,
+        ready: &mut VecDeque<OwnedPacket>,
+        pool: &mut Pool,
+    ) -> bool {
+        let before = self.tx.passed;
+        self.tx.release(now_ns, pool, &mut |packet, pool| {
+            tx.push(packet.to_transmit());
+            pool.recycle(packet);
+        });
+        self.rx.release(now_ns, pool, &mut |packet, _| ready.push_back(packet));
+        self.tx.passed != before
+    }
+
+    fn next_due_ns(&self) -> Option<u64> {
+        Some(self.tx.next_due_ns.min(self.rx.next_due_ns)).filter(|&due_ns| due_ns != u64::MAX)
+    }
+
+    fn stats(&self) -> PortStats {
+        let mut stats = PortStats::default();
+        stats.count_dropped(Dropped::Injected, self.handle.counts().dropped);
+        stats
+    }
+}

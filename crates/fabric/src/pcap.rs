@@ -1,0 +1,324 @@
+//! A port that records what passes, for Wireshark and its kin.
+//!
+//! [`Captured`] wraps any port and writes a pcap file with times in nanoseconds. Fabrics have no Ethernet beneath them, so
+//! each packet stands in made-up IPv4 and UDP headers, whose lengths and checksums are right: this port is
+//! [`OWN_IPV4`]:[`UDP_PORT`], and each peer gets an address in 10.0.0.0/8 at the same port, in the order in which they
+//! appear ([`CaptureLayer::ipv4_of`] says which).
+//!
+//! Times are those of the bursts, so they start where the port's clock starts.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::net::Ipv4Addr;
+
+use crate::address::Peer;
+use crate::layer::{Layer, Layered, OwnedPacket, Pool};
+use crate::port::{PacketPort, PacketTx, TxPacket};
+
+/// The made-up address of the port that is captured.
+pub const OWN_IPV4: Ipv4Addr = Ipv4Addr::new(10, 255, 255, 254);
+/// The made-up UDP port of both sides.
+pub const UDP_PORT: u16 = 51_966;
+
+/// Marks a pcap file with times in nanoseconds, in the writer's byte order (we write little-endian).
+const MAGIC_NANOSECONDS: u32 = 0xA1B2_3C4D;
+/// Packets begin with their IP header.
+const LINKTYPE_RAW: u32 = 101;
+/// The longest packet that IPv4 can state; of longer ones the beginning is kept.
+const SNAP_LEN: usize = 65_535;
+const IPV4_LEN: usize = 20;
+const UDP_LEN: usize = 8;
+const HEADERS_LEN: usize = IPV4_LEN + UDP_LEN;
+const PROTOCOL_UDP: u8 = 17;
+/// Peers that are given addresses of their own, so that strangers cannot fill the memory; further ones share 10.255.255.253.
+const PEERS_MAX: usize = 1 << 16;
+
+/// A port that records what passes; see the [module](self).
+pub type Captured<P, W> = Layered<P, CaptureLayer<W>>;
+
+impl<P: PacketPort, W: io::Write> Layered<P, CaptureLayer<W>> {
+    /// Wraps `port` and begins the file. Give a [`std::io::BufWriter`]: each packet is written at once.
+    ///
+    /// # Errors
+    ///
+    /// What the writer says.
+    pub fn new(port: P, mut writer: W) -> io::Result<Self> {
+        write_file_header(&mut writer)?;
+        let layer = CaptureLayer { writer, error: None, peers: HashMap::new(), record: Vec::new(), packets: 0 };
+        Ok(Self::around(port, layer))
+    }
+
+    /// Completes what was captured so far.
+    ///
+    /// # Errors
+    ///
+    /// What the writer says now, or said when it first failed; nothing was captured after that.
+    pub fn finish(&self) -> io::Result<()> {
+        self.with_layer(|layer| match layer.error.take() {
+            Some(error) => Err(error),
+            None => layer.writer.flush(),
+        })
+    }
+}
+
+/// The layer of a [`Captured`] port.
+#[derive(Debug)]
+pub struct CaptureLayer<W> {
+    writer: W,
+    error: Option<io::Error>,
+    peers: HashMap<Peer, Ipv4Addr>,
+    /// The record being made, kept for its memory.
+    record: Vec<u8>,
+    packets: u64,
+}
+
+impl<W> CaptureLayer<W> {
+    /// The address that stands for a peer in the file, once it has appeared.
+    pub fn ipv4_of(&self, peer: Peer) -> Option<Ipv4Addr> {
+        self.peers.get(&peer).copied()
+    }
+
+    /// Packets captured.
+    pub fn packets(&self) -> u64 {
+        self.packets
+    }
+
+    /// The writer.
+    pub fn writer(&self) -> &W {
+        &self.writer
+    }
+}
+
+impl<W: io::Write> CaptureLayer<W> {
+    fn peer_ipv4(&mut self, peer: Peer) -> Ipv4Addr {
+        if let Some(&ipv4) = self.peers.get(&peer) {
+            return ipv4;
+        }
+        if self.peers.len() >= PEERS_MAX {
+            return Ipv4Addr::new(10, 255, 255, 253);
+        }
+        // 10.0.0.1 and on.
+        let [_, b, c, d] = (self.peers.len() as u32 + 1).to_be_bytes();
+        let ipv4 = Ipv4Addr::new(10, b, c, d);
+        self.peers.insert(peer, ipv4);
+        ipv4
+    }
+
+    fn capture(&mut self, time_ns: u64, from: Ipv4Addr, to: Ipv4Addr, parts: [&[u8]; 2]) {
+        if self.error.is_some() {
+            return;
+        }
+        let original_len = HEADERS_LEN + parts[0].len() + parts[1].len();
+        let kept_len = original_len.min(SNAP_LEN);
+        let record = &mut self.record;
+        record.clear();
+        let seconds = u32::try_from(time_ns / 1_000_000_000).unwrap_or(u32::MAX);
+        for word in [seconds, (time_ns % 1_000_000_000) as u32, kept_len as u32, original_len as u32] {
+            record.extend_from_slice(&word.to_le_bytes());
+        }
+        let start = record.len();
+        record.extend_from_slice(&ipv4_header(from, to, kept_len as u16));
+        let udp_len = (kept_len - IPV4_LEN) as u16;
+        for field in [UDP_PORT, UDP_PORT, udp_len, 0] {
+            record.extend_from_slice(&field.to_be_bytes());
+        }
+        for part in parts {
+            let room = start + kept_len - record.len();
+            record.extend_from_slice(&part[..part.len().min(room)]);
+        }
+        let checksum = udp_checksum(from, to, &record[start + IPV4_LEN..]);
+        record[start + IPV4_LEN + 6..][..2].copy_from_slice(&checksum.to_be_bytes());
+        self.error = self.writer.write_all(record).err();
+        self.packets += 1;
+    }
+}
+
+impl<W: io::Write> Layer for CaptureLayer<W> {
+    fn push(&mut self, packet: TxPacket<'_>, now_ns: u64, tx: &mut dyn PacketTx, _pool: &mut Pool) {
+        let to = self.peer_ipv4(packet.to);
+        self.capture(now_ns, OWN_IPV4, to, [packet.head, packet.data.as_slice()]);
+        tx.push(packet);
+    }
+
+    fn receive(&mut self, packet: OwnedPacket, now_ns: u64, ready: &mut VecDeque<OwnedPacket>, _pool: &mut Pool) {
+        let from = self.peer_ipv4(packet.peer);
+        self.capture(now_ns, from, OWN_IPV4, [&packet.bytes, &[]]);
+        ready.push_back(packet);
+    }
+}
+
+fn write_file_header(writer: &mut impl io::Write) -> io::Result<()> {
+    let mut header = Vec::with_capacity(24);
+    header.extend_from_slice(&MAGIC_NANOSECONDS.to_le_bytes());
+    // Version 2.4, then the time zone and its accuracy, which nobody uses.
+    header.extend_from_slice(&2u16.to_le_bytes());
+    header.extend_from_slice(&4u16.to_le_bytes());
+    for word in [0, 0, SNAP_LEN as u32, LINKTYPE_RAW] {
+        header.extend_from_slice(&word.to_le_bytes());
+    }
+    writer.write_all(&header)
+}
+
+fn ipv4_header(from: Ipv4Addr, to: Ipv4Addr, total_len: u16) -> [u8; IPV4_LEN] {
+    let mut header = [0; IPV4_LEN];
+    // Version 4, five words of header; do not fragment; 64 hops.
+    header[0] = 0x45;
+    header[2..4].copy_from_slice(&total_len.to_be_bytes());
+    header[6] = 0x40;
+    header[8] = 64;
+    header[9] = PROTOCOL_UDP;
+    header[12..16].copy_from_slice(&from.octets());
+    header[16..20].copy_from_slice(&to.octets());
+    let checksum = folded(sum_words(&header));
+    header[10..12].copy_from_slice(&checksum.to_be_bytes());
+    header
+}
+
+/// The UDP checksum of a datagram whose checksum field is zero, over the pseudo-header too.
+fn udp_checksum(from: Ipv4Addr, to: Ipv4Addr, datagram: &[u8]) -> u16 {
+    let pseudo = sum_words(&from.octets()) + sum_words(&to.octets()) + u64::from(PROTOCOL_UDP) + datagram.len() as u64;
+    match folded(pseudo + sum_words(datagram)) {
+        // Zero would say that there is no checksum.
+        0 => 0xFFFF,
+        checksum => checksum,
+    }
+}
+
+fn sum_words(bytes: &[u8]) -> u64 {
+    let (words, rest) = bytes.as_chunks::<2>();
+    let sum: u64 = words.iter().map(|&word| u64::from(u16::from_be_bytes(word))).sum();
+    sum + rest.first().map_or(0, |&last| u64::from(last) << 8)
+}
+
+fn folded(mut sum: u64) -> u16 {
+    while sum > 0xFFFF {
+        sum = (sum >> 16) + (sum & 0xFFFF);
+    }
+    !(sum as u16)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::loopback::{LoopbackConfig, Network};
+    use crate::port::{PacketRx, RxBurst, TxData};
+    use crate::time::ManualClock;
+
+    struct Parsed {
+        time_ns: u64,
+        from: Ipv4Addr,
+        to: Ipv4Addr,
+        payload: Vec<u8>,
+        original_len: usize,
+    }
+
+    /// Reads a file back by the format's own definition, checking every length and checksum.
+    fn parse(mut file: &[u8]) -> Vec<Parsed> {
+        fn take<'a>(file: &mut &'a [u8], len: usize) -> &'a [u8] {
+            let (taken, rest) = file.split_at(len);
+            *file = rest;
+            taken
+        }
+        fn le32(file: &mut &[u8]) -> u32 {
+            u32::from_le_bytes(take(file, 4).try_into().unwrap())
+        }
+        fn be16(bytes: &[u8], at: usize) -> u16 {
+            u16::from_be_bytes([bytes[at], bytes[at + 1]])
+        }
+        fn checksum_holds(words: impl Iterator<Item = u16>) -> bool {
+            let mut sum: u32 = words.map(u32::from).sum();
+            while sum > 0xFFFF {
+                sum = (sum >> 16) + (sum & 0xFFFF);
+            }
+            sum == 0xFFFF
+        }
+        fn words(bytes: &[u8]) -> impl Iterator<Item = u16> + '_ {
+            bytes.chunks(2).map(|pair| u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or(0)]))
+        }
+        assert_eq!(le32(&mut file), 0xA1B2_3C4D);
+        assert_eq!(take(&mut file, 4), [2, 0, 4, 0]);
+        take(&mut file, 8);
+        assert_eq!((le32(&mut file), le32(&mut file)), (65_535, 101));
+        let mut packets = Vec::new();
+        while !file.is_empty() {
+            let (seconds, ns) = (le32(&mut file), le32(&mut file));
+            assert!(ns < 1_000_000_000);
+            let (kept, original_len) = (le32(&mut file) as usize, le32(&mut file) as usize);
+            let packet = take(&mut file, kept);
+            assert_eq!((packet[0], packet[9]), (0x45, 17));
+            assert_eq!(usize::from(be16(packet, 2)), kept);
+            assert!(checksum_holds(words(&packet[..20])));
+            let udp = &packet[20..];
+            assert_eq!((be16(udp, 0), be16(udp, 2)), (UDP_PORT, UDP_PORT));
+            assert_eq!(usize::from(be16(udp, 4)), udp.len());
+            let pseudo = words(&packet[12..20]).chain([17, udp.len() as u16]);
+            assert!(be16(udp, 6) != 0 && checksum_holds(pseudo.chain(words(udp))));
+            let address = |at: usize| Ipv4Addr::from(<[u8; 4]>::try_from(&packet[at..at + 4]).unwrap());
+            packets.push(Parsed {
+                time_ns: u64::from(seconds) * 1_000_000_000 + u64::from(ns),
+                from: address(12),
+                to: address(16),
+                payload: udp[8..].to_vec(),
+                original_len,
+            });
+        }
+        packets
+    }
+
+    #[test]
+    fn the_file_holds_both_directions_with_times_and_right_checksums() {
+        let network = Network::new(ManualClock::new());
+        let mut captured = Captured::new(network.port("alice").unwrap(), Vec::new()).unwrap();
+        let mut bob = network.port("bob").unwrap();
+        let to = captured.resolve(&bob.address()).unwrap();
+        captured.split().0.receive(&mut RxBurst::new(3_000_000_001));
+        captured.split().1.push(TxPacket { to, head: b"head", data: TxData::Bytes(b"data!") });
+        captured.split().1.submit();
+        bob.split().1.push(TxPacket { to: network.peer("alice").unwrap(), head: b"", data: TxData::None });
+        bob.split().1.submit();
+        network.inject("alice", Network::stranger(1), b"odd");
+        captured.split().0.receive(&mut RxBurst::new(5_999_999_999));
+        captured.finish().unwrap();
+
+        let (file, bob_ipv4) = captured.with_layer(|layer| (layer.writer().clone(), layer.ipv4_of(to).unwrap()));
+        let packets = parse(&file);
+        assert_eq!(captured.with_layer(|layer| layer.packets()), 3);
+        let seen: Vec<_> = packets.iter().map(|p| (p.time_ns, p.from, p.to, p.payload.as_slice())).collect();
+        assert_eq!(
+            seen,
+            [
+                (3_000_000_001, OWN_IPV4, bob_ipv4, b"headdata!" as &[u8]),
+                (5_999_999_999, bob_ipv4, OWN_IPV4, b"" as &[u8]),
+                (5_999_999_999, Ipv4Addr::new(10, 0, 0, 2), OWN_IPV4, b"odd" as &[u8]),
+            ]
+        );
+    }
+
+    #[test]
+    fn packets_longer_than_ipv4_can_state_are_cut() {
+        let network = Network::new(ManualClock::new());
+        let config = LoopbackConfig { packet_len_max: 100_000, ..LoopbackConfig::default() };
+        let mut captured = Captured::new(network.port_with("a", config).unwrap(), Vec::new()).unwrap();
+        for len in [65_535 - 28, 65_535 - 27, 70_000] {
+            network.inject("a", Network::stranger(0), &vec![0xFF; len]);
+        }
+        captured.split().0.receive(&mut RxBurst::new(0));
+        let packets = parse(&captured.with_layer(|layer| layer.writer().clone()));
+        let lens: Vec<_> = packets.iter().map(|p| (p.payload.len() + 28, p.original_len)).collect();
+        assert_eq!(lens, [(65_535, 65_535), (65_535, 65_536), (65_535, 70_028)]);
+    }
+
+    #[test]
+    fn a_full_disk_ends_the_capture_and_not_the_traffic() {
+        let network = Network::new(ManualClock::new());
+        let mut room = [0u8; 30];
+        let mut captured = Captured::new(network.port("a").unwrap(), &mut room[..]).unwrap();
+        for _ in 0..2 {
+            network.inject("a", Network::stranger(0), b"x");
+            let mut burst = RxBurst::new(0);
+            captured.split().0.receive(&mut burst);
+            assert_eq!(burst.packets.len(), 1);
+        }
+        assert!(captured.finish().is_err());
+    }
+}
