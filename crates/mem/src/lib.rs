@@ -9,12 +9,14 @@
 //! - [`SharedBytes`] is memory that another process may be writing *now*. It has no slice view: it can only be copied
 //!   out, and the copy can be told that the sender revoked it.
 //! - [`Region`] is a mapping: private, or a sealed memfd that other processes map.
+//! - [`ring`] is the packet ring between one producer and one consumer, and the board that many rings share.
 
 pub mod atomic;
 mod buffer;
 pub mod copy;
 mod prefetch;
 mod region;
+pub mod ring;
 mod shared;
 
 pub use buffer::{AllocError, Arena, Frozen, HEADER_ROOM, MAX_DATA_LEN, MessageBuffer};

@@ -1,0 +1,212 @@
+//! How a port is reached by those that have no link with it yet, and what it sleeps on.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use rustix::event::epoll;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::SocketFlags;
+use sinew_fabric::PortError;
+
+use crate::hello::{self, Message};
+use crate::hub::{Hub, Mailbox};
+use crate::names::{self, Name};
+
+/// Connections that have not said hello. More, and the oldest goes.
+const STRANGERS_MAX: usize = 64;
+/// How long a connection may take to say hello.
+const HELLO_TIMEOUT_NS: u64 = 1_000_000_000;
+/// Connections accepted in one look.
+const ACCEPTS_PER_LOOK: usize = 16;
+
+/// What the ready descriptors of the epoll set are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Token {
+    Waker,
+    Listener,
+    Stranger(u64),
+    /// Link and generation.
+    Socket(usize, u64),
+    Process(usize, u64),
+}
+
+const INDEX_BITS: u32 = 28;
+const INDEX_MASK: u64 = (1 << INDEX_BITS) - 1;
+
+impl Token {
+    fn encode(self) -> u64 {
+        let link = |index: usize, generation: u64| (index as u64 & INDEX_MASK) << 32 | (generation & 0xFFFF_FFFF);
+        let (kind, rest) = match self {
+            Self::Waker => (0, 0),
+            Self::Listener => (1, 0),
+            Self::Stranger(id) => (2, id & ((1 << 60) - 1)),
+            Self::Socket(index, generation) => (3, link(index, generation)),
+            Self::Process(index, generation) => (4, link(index, generation)),
+        };
+        kind << 60 | rest
+    }
+
+    fn decode(bits: u64) -> Self {
+        let rest = bits & ((1 << 60) - 1);
+        let (index, generation) = ((rest >> 32) as usize, rest & 0xFFFF_FFFF);
+        match bits >> 60 {
+            0 => Self::Waker,
+            1 => Self::Listener,
+            2 => Self::Stranger(rest),
+            3 => Self::Socket(index, generation),
+            _ => Self::Process(index, generation),
+        }
+    }
+}
+
+/// The descriptors that a sleeping port waits for.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    epoll: OwnedFd,
+    pub event: Arc<OwnedFd>,
+}
+
+impl Watch {
+    pub fn new() -> Result<Self, PortError> {
+        let make = || {
+            let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+            let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
+            let watch = Self { epoll, event: Arc::new(rustix::event::eventfd(0, flags)?) };
+            watch.add(&watch.event, Token::Waker)?;
+            Ok(watch)
+        };
+        make().map_err(|error: Errno| PortError::System {
+            doing: "making an epoll set and an eventfd".to_owned(),
+            source: error.into(),
+        })
+    }
+
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    pub fn add(&self, fd: impl AsFd, token: Token) -> Result<(), Errno> {
+        epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token.encode()), epoll::EventFlags::IN)
+    }
+
+    pub fn remove(&self, fd: impl AsFd) {
+        let _ = epoll::delete(&self.epoll, fd);
+    }
+
+    /// What is ready now.
+    pub fn ready(&self) -> [Option<Token>; 32] {
+        let mut tokens = [None; 32];
+        let mut events = [const { std::mem::MaybeUninit::uninit() }; 32];
+        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        let Ok((events, _)) = epoll::wait(&self.epoll, &mut events, Some(&now)) else { return tokens };
+        for (token, event) in tokens.iter_mut().zip(events.iter()) {
+            *token = Some(Token::decode(event.data.u64()));
+        }
+        tokens
+    }
+}
+
+/// A connection that has not said hello.
+#[derive(Debug)]
+pub(crate) struct Stranger {
+    id: u64,
+    socket: OwnedFd,
+    since_ns: Option<u64>,
+}
+
+/// What a stranger said.
+#[derive(Debug)]
+pub(crate) struct Heard {
+    pub socket: OwnedFd,
+    /// The hello and what came with it, when it was one.
+    pub hello: Option<(hello::Hello, Vec<OwnedFd>)>,
+}
+
+/// Where new peers come from.
+#[derive(Debug)]
+pub(crate) enum Door {
+    Process {
+        name: Option<Name>,
+        /// Memory of our board, to be passed on.
+        board: OwnedFd,
+        strangers: VecDeque<Stranger>,
+        strangers_seen: u64,
+        /// Connections turned away.
+        turned_away: u64,
+    },
+    Hub {
+        hub: Hub,
+        mailbox: Arc<Mailbox>,
+    },
+}
+
+impl Door {
+    /// Accepts waiting connections.
+    pub fn accept(&mut self, watch: &Watch) {
+        let Self::Process { name: Some(name), strangers, strangers_seen, turned_away, .. } = self else { return };
+        for _ in 0..ACCEPTS_PER_LOOK {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let socket = match rustix::net::accept_with(&name.listener, flags) {
+                Ok(socket) => socket,
+                Err(Errno::INTR | Errno::CONNABORTED) => continue,
+                Err(_) => return,
+            };
+            if !names::is_own(&socket) {
+                *turned_away += 1;
+                continue;
+            }
+            if strangers.len() >= STRANGERS_MAX {
+                strangers.pop_front();
+                *turned_away += 1;
+            }
+            *strangers_seen += 1;
+            let id = *strangers_seen;
+            if watch.add(&socket, Token::Stranger(id)).is_ok() {
+                strangers.push_back(Stranger { id, socket, since_ns: None });
+            }
+        }
+    }
+
+    /// Reads the hello of a stranger that has said something.
+    pub fn hear(&mut self, id: u64, watch: &Watch) -> Option<Heard> {
+        let Self::Process { strangers, turned_away, .. } = self else { return None };
+        let at = strangers.iter().position(|stranger| stranger.id == id)?;
+        let heard = match hello::receive(&strangers[at].socket) {
+            Message::Nothing => return None,
+            Message::Hello(hello, fds) => Some((hello, fds)),
+            _ => None,
+        };
+        let stranger = strangers.remove(at)?;
+        watch.remove(&stranger.socket);
+        if heard.is_none() {
+            *turned_away += 1;
+        }
+        Some(Heard { socket: stranger.socket, hello: heard })
+    }
+
+    /// Drops the connections that have been silent for too long.
+    pub fn expire(&mut self, now_ns: u64) {
+        let Self::Process { strangers, turned_away, .. } = self else { return };
+        let before = strangers.len();
+        strangers.retain_mut(|stranger| {
+            let since = *stranger.since_ns.get_or_insert(now_ns);
+            now_ns.saturating_sub(since) < HELLO_TIMEOUT_NS
+        });
+        *turned_away += (before - strangers.len()) as u64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_survive_the_kernel() {
+        for token in
+            [Token::Waker, Token::Listener, Token::Stranger(7), Token::Socket(4095, 0xFFFF_FFFF), Token::Process(1, 2)]
+        {
+            assert_eq!(Token::decode(token.encode()), token);
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Ports of the threads of one process, which find each other without the file system.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::fd::OwnedFd;
+use sinew_fabric::{Address, PortError};
+use sinew_mem::{Arena, Region};
+
+use crate::link::{Lines, wake_event};
+use crate::names;
+use crate::port::ShmPort;
+
+/// A place where threads of one process find each other's ports. Clones are the same hub.
+///
+/// ```
+/// use sinew_fabric::PacketPort;
+/// use sinew_shm::Hub;
+///
+/// let hub = Hub::new();
+/// let server = hub.port("server")?;
+/// let mut client = hub.port("")?;
+/// let peer = client.resolve(&server.address())?;
+/// assert_eq!(client.describe(peer), "shm://server");
+/// # Ok::<(), sinew_fabric::PortError>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Hub {
+    names: Arc<Mutex<HashMap<String, Arc<Mailbox>>>>,
+}
+
+impl Hub {
+    /// A hub without ports.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Opens a port: `name`, or `name?option=value&...` with the options of `shm://` addresses. An empty name is a port that
+    /// others cannot find, but answer.
+    ///
+    /// # Errors
+    ///
+    /// [`PortError`]: a name that is taken or cannot be one, options that make no sense, or what the system says.
+    pub fn port(&self, name: &str) -> Result<ShmPort, PortError> {
+        let address: Address = format!("shm://{name}").parse()?;
+        ShmPort::in_hub(self, &address)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Arc<Mailbox>>> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn register(&self, address: &str, name: &str, mailbox: &Arc<Mailbox>) -> Result<(), PortError> {
+        if name.is_empty() {
+            return Ok(());
+        }
+        names::check(address, name)?;
+        let mut ports = self.lock();
+        if ports.contains_key(name) {
+            let holder = " by another port of this hub".to_owned();
+            return Err(PortError::Taken { address: address.to_owned(), holder });
+        }
+        ports.insert(name.to_owned(), Arc::clone(mailbox));
+        Ok(())
+    }
+
+    pub(crate) fn remove(&self, mailbox: &Arc<Mailbox>) {
+        self.lock().retain(|_, other| !Arc::ptr_eq(other, mailbox));
+    }
+
+    pub(crate) fn find(&self, address: &str, name: &str) -> Result<Arc<Mailbox>, PortError> {
+        names::check(address, name)?;
+        self.lock()
+            .get(name)
+            .cloned()
+            .ok_or_else(|| PortError::NotFound { address: address.to_owned(), looked_in: "this hub".to_owned() })
+    }
+}
+
+/// What ports of a hub write to each other when links come and go.
+#[derive(Debug)]
+pub(crate) enum Letter {
+    Hello {
+        from: Arc<Mailbox>,
+        link: Arc<Region>,
+        lines: Lines,
+        /// Of the sender's board.
+        bit: usize,
+    },
+    Welcome {
+        link: Arc<Region>,
+        bit: usize,
+    },
+    Bye {
+        link: Arc<Region>,
+    },
+}
+
+/// What a hub's ports know of a port.
+#[derive(Debug)]
+pub(crate) struct Mailbox {
+    pub name: String,
+    pub event: Arc<OwnedFd>,
+    pub arena: Arena,
+    pub board: Arc<Region>,
+    pub ring_lines: usize,
+    pending: AtomicBool,
+    /// `None` once the port is closed.
+    letters: Mutex<Option<Vec<Letter>>>,
+}
+
+impl Mailbox {
+    pub fn new(name: &str, event: Arc<OwnedFd>, arena: Arena, board: Arc<Region>, ring_lines: usize) -> Self {
+        Self {
+            name: name.to_owned(),
+            event,
+            arena,
+            board,
+            ring_lines,
+            pending: AtomicBool::new(false),
+            letters: Mutex::new(Some(Vec::new())),
+        }
+    }
+
+    /// Delivers a letter and wakes its reader; false when the port is closed.
+    pub fn post(&self, letter: Letter) -> bool {
+        let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(letters) = letters.as_mut() else { return false };
+        letters.push(letter);
+        self.pending.store(true, Ordering::Release);
+        wake_event(&self.event);
+        true
+    }
+
+    pub fn is_pending(&self) -> bool {
+        self.pending.load(Ordering::Relaxed)
+    }
+
+    pub fn take(&self) -> Vec<Letter> {
+        let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
+        self.pending.store(false, Ordering::Relaxed);
+        letters.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Takes the last letters; later ones are refused.
+    pub fn close(&self) -> Vec<Letter> {
+        self.letters.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default()
+    }
+}

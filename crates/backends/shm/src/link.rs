@@ -1,0 +1,238 @@
+//! The memory between two ports, and what each half of a port keeps of it.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::fd::OwnedFd;
+use sinew_mem::ring::{self, Consumer, Doorbell, Producer, Words};
+use sinew_mem::{Access, Arena, Frozen, Region};
+
+use crate::hello;
+
+const FLAGS_BYTES: usize = 256;
+/// A side closed the link on purpose, so that the end of its socket is no death.
+const CLOSED: u64 = 1;
+
+/// Which side of a link a port is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// It resolved the other's name and made the memory.
+    Initiator,
+    /// It was found.
+    Acceptor,
+}
+
+/// Sizes of the two rings, each as its receiver wants it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lines {
+    pub to_acceptor: usize,
+    pub to_initiator: usize,
+}
+
+impl Lines {
+    pub fn bytes(self) -> usize {
+        FLAGS_BYTES + ring::bytes_for(self.to_acceptor) + ring::bytes_for(self.to_initiator)
+    }
+}
+
+/// A word of each side for the other to read.
+#[derive(Clone, Debug)]
+pub(crate) struct Flags {
+    words: Words,
+    side: Side,
+}
+
+impl Flags {
+    fn word(&self, side: Side) -> &std::sync::atomic::AtomicU64 {
+        let index = if side == Side::Initiator { 0 } else { FLAGS_BYTES / 16 };
+        // SAFETY: both indices lie in the FLAGS_BYTES that `ends` checked; nobody takes slices of them.
+        unsafe { self.words.word(index) }
+    }
+
+    fn theirs(&self) -> u64 {
+        let side = if self.side == Side::Initiator { Side::Acceptor } else { Side::Initiator };
+        self.word(side).load(Ordering::Acquire)
+    }
+
+    /// Tells the other side that this one closes the link on purpose. Partner: `other_has_closed`.
+    pub fn close(&self) {
+        self.word(self.side).fetch_or(CLOSED, Ordering::Release);
+    }
+
+    pub fn other_has_closed(&self) -> bool {
+        self.theirs() & CLOSED != 0
+    }
+}
+
+/// What one side makes of a link's memory.
+pub(crate) struct Ends {
+    pub producer: Producer,
+    pub consumer: Consumer,
+    pub flags: Flags,
+}
+
+/// This side's ends of the rings in `region`; `None` when the region is smaller than the rings.
+///
+/// # Safety
+///
+/// This is called once for each side of a region, and `trusted` only for private memory.
+pub(crate) unsafe fn ends(region: &Arc<Region>, lines: Lines, side: Side, trusted: bool) -> Option<Ends> {
+    let flags = Words::of_region(region, 0, FLAGS_BYTES)?;
+    let to_acceptor = Words::of_region(region, FLAGS_BYTES, ring::bytes_for(lines.to_acceptor))?;
+    let at = FLAGS_BYTES + ring::bytes_for(lines.to_acceptor);
+    let to_initiator = Words::of_region(region, at, ring::bytes_for(lines.to_initiator))?;
+    let (sent, send_lines, received, receive_lines) = match side {
+        Side::Initiator => (to_acceptor, lines.to_acceptor, to_initiator, lines.to_initiator),
+        Side::Acceptor => (to_initiator, lines.to_initiator, to_acceptor, lines.to_acceptor),
+    };
+    // SAFETY: each side makes one producer and one consumer of different rings; nobody else in this process has any.
+    let (producer, consumer) =
+        unsafe { (Producer::new(sent, send_lines)?, Consumer::new(received, receive_lines, trusted)?) };
+    Some(Ends { producer, consumer, flags: Flags { words: flags, side } })
+}
+
+/// The arena that a peer sends from.
+#[derive(Debug)]
+pub(crate) enum PeerArena {
+    /// Another process's, mapped for reading.
+    Mapped(Region),
+    /// Of a port in this process.
+    Own(Arena),
+}
+
+impl PeerArena {
+    pub fn of_peer(fd: &OwnedFd, bytes: usize) -> io::Result<Self> {
+        map_peer(fd, bytes, Access::ReadOnly).map(Self::Mapped)
+    }
+
+    #[inline]
+    fn region(&self) -> &Region {
+        match self {
+            Self::Mapped(region) => region,
+            Self::Own(arena) => arena.region(),
+        }
+    }
+
+    /// The address of `len` bytes at `offset`, when they lie in the arena.
+    #[inline]
+    pub fn address(&self, offset: u64, len: usize) -> Option<*const u8> {
+        let region = self.region();
+        let offset = usize::try_from(offset).ok()?;
+        if len > region.len() || offset > region.len() - len {
+            return None;
+        }
+        // SAFETY: the offset lies in the region.
+        Some(unsafe { region.start().as_ptr().add(offset) })
+    }
+}
+
+/// Maps what a peer sent, after checks beyond those of [`Region::of_peer`].
+pub(crate) fn map_peer(fd: &OwnedFd, bytes: usize, access: Access) -> io::Result<Region> {
+    const TMPFS_MAGIC: u64 = 0x0102_1994;
+    // Huge-page files have seals too, but touching one for which no page is left is a SIGBUS.
+    if rustix::fs::fstatfs(fd)?.f_type as u64 != TMPFS_MAGIC {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "the descriptor is not plain shared memory"));
+    }
+    Region::of_peer(fd, bytes, access).map_err(io::Error::other)
+}
+
+/// How a sleeping peer is woken.
+#[derive(Clone, Debug)]
+pub(crate) enum Wake {
+    /// A byte over the link's socket. (Not an eventfd of the peer's: the peer could make a write to it block, while a send
+    /// can say that it must not. It also costs no descriptor more.)
+    Socket(Arc<OwnedFd>),
+    /// The eventfd of a port of this process.
+    Event(Arc<OwnedFd>),
+}
+
+impl Wake {
+    #[cold]
+    #[inline(never)]
+    pub fn wake(&self) {
+        match self {
+            Self::Socket(socket) => hello::send_bell(socket),
+            Self::Event(event) => wake_event(event),
+        }
+    }
+}
+
+pub(crate) fn wake_event(event: &OwnedFd) {
+    // The only failure is a counter that is full, and then the port is awake as soon as it can be.
+    let _ = rustix::io::write(event, &1u64.to_ne_bytes());
+}
+
+/// What both halves of a port want to know of a link from each other.
+#[derive(Debug, Default)]
+pub(crate) struct LinkState {
+    /// The sending half found that the other side broke the rules.
+    pub broken: AtomicBool,
+}
+
+/// A share that the port holds until the peer has taken the packet.
+#[derive(Debug)]
+pub(crate) struct Lent {
+    /// Of the packet, in the ring.
+    pub position: u64,
+    pub buffer: Frozen,
+    /// Whether the buffer is one of the port's own, which it uses again.
+    pub staging: bool,
+}
+
+/// A link, as the sending half has it.
+#[derive(Debug)]
+pub(crate) struct TxLink {
+    pub generation: u64,
+    pub producer: Producer,
+    /// `None` until the other side has told us its board.
+    pub doorbell: Option<Doorbell>,
+    pub wake: Wake,
+    pub touched: bool,
+    pub lent: VecDeque<Lent>,
+    pub state: Arc<LinkState>,
+}
+
+impl Drop for TxLink {
+    fn drop(&mut self) {
+        // The peer may be alive and copying. Its packets end before our shares do.
+        for lent in &self.lent {
+            self.producer.revoke(lent.position);
+        }
+        Producer::revoked();
+    }
+}
+
+/// What the receiving half, which looks after the links, tells the sending half.
+#[derive(Debug)]
+pub(crate) enum TxChange {
+    Add(usize, Box<TxLink>),
+    Attach(usize, u64, Doorbell),
+    Remove(usize, u64),
+}
+
+/// Where it tells it. The sending half looks at one flag, and takes the lock only when the links change.
+#[derive(Debug, Default)]
+pub(crate) struct TxInbox {
+    pending: AtomicBool,
+    changes: Mutex<Vec<TxChange>>,
+}
+
+impl TxInbox {
+    pub fn post(&self, change: TxChange) {
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner).push(change);
+        self.pending.store(true, Ordering::Release);
+    }
+
+    #[inline(always)]
+    pub fn is_pending(&self) -> bool {
+        self.pending.load(Ordering::Relaxed)
+    }
+
+    pub fn take(&self) -> Vec<TxChange> {
+        let mut changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        self.pending.store(false, Ordering::Relaxed);
+        std::mem::take(&mut changes)
+    }
+}

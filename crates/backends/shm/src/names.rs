@@ -1,0 +1,357 @@
+//! Names: a listening socket and a lock in a directory that is the user's own.
+//!
+//! The lock decides who has a name: whoever holds it may remove what a dead owner left behind and listen anew, so a
+//! stale socket is replaced without a race, and the kernel drops the lock of a process that dies. Both files go when the port
+//! goes. The lock file says, for people and for peers, who holds the name and how large a ring the holder wants.
+
+use std::ffi::OsString;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use sinew_fabric::PortError;
+use sinew_mem::ring;
+
+use crate::options::RING_LINES_MAX;
+
+/// The longest name, in bytes.
+pub const NAME_LEN_MAX: usize = 48;
+/// Longer directories would not leave room for a name in a socket address (108 bytes).
+const DIRECTORY_LEN_MAX: usize = 107 - 1 - NAME_LEN_MAX - ".sock".len();
+const BACKLOG: i32 = 1024;
+
+fn system(doing: String) -> impl FnOnce(Errno) -> PortError {
+    move |error| PortError::System { doing, source: error.into() }
+}
+
+/// Whether `name` can be a name: not too long, letters, digits, `-`, `_` and `.`, and no dot at the start.
+pub(crate) fn check(address: &str, name: &str) -> Result<(), PortError> {
+    let good = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    let reason = if name.is_empty() {
+        "the name is empty"
+    } else if name.len() > NAME_LEN_MAX {
+        "the name is too long"
+    } else if name.starts_with('.') || !name.bytes().all(good) {
+        "the name has other characters than letters, digits, `-`, `_` and `.`, or starts with a dot"
+    } else {
+        return Ok(());
+    };
+    Err(PortError::Unavailable {
+        fabric: "shm",
+        reason: format!("`{address}`: {reason}"),
+        remedy: format!("write shm://NAME, with a name of at most {NAME_LEN_MAX} characters, for example shm://shout"),
+    })
+}
+
+/// Where names can be: the user's runtime directory, then a place that is there always.
+fn directories() -> Vec<PathBuf> {
+    of_environment(std::env::var_os("XDG_RUNTIME_DIR"), rustix::process::geteuid().as_raw())
+}
+
+fn of_environment(runtime: Option<OsString>, user: u32) -> Vec<PathBuf> {
+    let fallback = PathBuf::from(format!("/tmp/sinew-{user}"));
+    let runtime = runtime.map(|runtime| Path::new(&runtime).join("sinew"));
+    let usable = |path: &PathBuf| path.is_absolute() && path.as_os_str().len() <= DIRECTORY_LEN_MAX;
+    runtime.filter(usable).into_iter().chain([fallback]).collect()
+}
+
+/// Checks that `directory` is a directory, not a link to one, that is ours and closed to others.
+fn check_directory(directory: &Path) -> Result<(), String> {
+    let stat = rustix::fs::lstat(directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+    let what = if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
+        "is not a directory"
+    } else if stat.st_uid != rustix::process::geteuid().as_raw() {
+        "belongs to another user"
+    } else if stat.st_mode & 0o077 != 0 {
+        "is open to other users (its mode should be 0700)"
+    } else {
+        return Ok(());
+    };
+    Err(format!("{} {what}", directory.display()))
+}
+
+/// The directory for new names, made if need be.
+fn own_directory(directories: &[PathBuf]) -> Result<PathBuf, PortError> {
+    let mut reasons = Vec::new();
+    for directory in directories {
+        match rustix::fs::mkdir(directory, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(error) => {
+                reasons.push(format!("{}: {error}", directory.display()));
+                continue;
+            }
+        }
+        match check_directory(directory) {
+            Ok(()) => return Ok(directory.clone()),
+            Err(reason) => reasons.push(reason),
+        }
+    }
+    Err(PortError::Unavailable {
+        fabric: "shm",
+        reason: format!("there is no directory for its names ({})", reasons.join("; ")),
+        remedy: "set XDG_RUNTIME_DIR to a directory of your own, or remove what is in the way".to_owned(),
+    })
+}
+
+/// A name that this process holds, and the socket that listens under it.
+#[derive(Debug)]
+pub(crate) struct Name {
+    pub listener: OwnedFd,
+    socket_path: PathBuf,
+    lock_path: PathBuf,
+    _lock: OwnedFd,
+}
+
+impl Drop for Name {
+    fn drop(&mut self) {
+        // Both go while the lock is held, so that nobody else's are removed.
+        let _ = rustix::fs::unlink(&self.socket_path);
+        let _ = rustix::fs::unlink(&self.lock_path);
+    }
+}
+
+impl Name {
+    /// Takes `name` for a port that wants rings of `ring_lines` lines.
+    pub fn claim(address: &str, name: &str, ring_lines: usize) -> Result<Self, PortError> {
+        Self::claim_in(&directories(), address, name, ring_lines)
+    }
+
+    fn claim_in(directories: &[PathBuf], address: &str, name: &str, ring_lines: usize) -> Result<Self, PortError> {
+        check(address, name)?;
+        let directory = own_directory(directories)?;
+        let socket_path = directory.join(format!("{name}.sock"));
+        let lock_path = directory.join(format!("{name}.lock"));
+        let lock = lock(address, &lock_path)?;
+        write_owner(&lock, ring_lines)
+            .map_err(|source| PortError::System { doing: format!("writing {}", lock_path.display()), source })?;
+        match rustix::fs::unlink(&socket_path) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(error) => return Err(system(format!("removing the stale {}", socket_path.display()))(error)),
+        }
+        let listen = || {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let listener = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+            rustix::net::bind(&listener, &SocketAddrUnix::new(&socket_path)?)?;
+            rustix::net::listen(&listener, BACKLOG)?;
+            Ok(listener)
+        };
+        let listener = listen().map_err(system(format!("listening on {}", socket_path.display())))?;
+        Ok(Self { listener, socket_path, lock_path, _lock: lock })
+    }
+}
+
+/// Locks the file at `path`, which may be removed by an owner that is just going.
+fn lock(address: &str, path: &Path) -> Result<OwnedFd, PortError> {
+    let doing = || format!("locking {}", path.display());
+    loop {
+        let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let lock = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR).map_err(system(doing()))?;
+        match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => {
+                let holder = read_owner(&lock).map_or(String::new(), |owner| format!(" by process {}", owner.pid));
+                return Err(PortError::Taken { address: address.to_owned(), holder });
+            }
+            Err(error) => return Err(system(doing())(error)),
+        }
+        let locked = rustix::fs::fstat(&lock).map_err(system(doing()))?;
+        match rustix::fs::statat(rustix::fs::CWD, path, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(there) if (there.st_dev, there.st_ino) == (locked.st_dev, locked.st_ino) => return Ok(lock),
+            // Its owner removed it between our open and our lock: the name is free, under a new file.
+            Ok(_) | Err(Errno::NOENT) => {}
+            Err(error) => return Err(system(doing())(error)),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Owner {
+    pid: u32,
+    ring_lines: usize,
+}
+
+fn write_owner(lock: &OwnedFd, ring_lines: usize) -> io::Result<()> {
+    let mut file = std::fs::File::from(lock.try_clone()?);
+    file.set_len(0)?;
+    file.write_all(format!("process {}\nring-lines {ring_lines}\n", std::process::id()).as_bytes())
+}
+
+fn read_owner(file: &OwnedFd) -> Option<Owner> {
+    let mut text = String::new();
+    let mut file = std::fs::File::from(file.try_clone().ok()?);
+    io::Seek::rewind(&mut file).ok()?;
+    file.take(256).read_to_string(&mut text).ok()?;
+    let field = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim().parse::<u32>().ok()
+    };
+    let owner = Owner { pid: field("process ")?, ring_lines: field("ring-lines ")? as usize };
+    (ring::valid_lines(owner.ring_lines) && owner.ring_lines <= RING_LINES_MAX).then_some(owner)
+}
+
+/// A connection to the holder of a name.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub socket: OwnedFd,
+    /// Lines of the ring that it wants to receive through.
+    pub ring_lines: usize,
+}
+
+/// Connects to the holder of `name`.
+pub(crate) fn connect(address: &str, name: &str) -> Result<Connection, PortError> {
+    connect_in(&directories(), address, name)
+}
+
+fn connect_in(directories: &[PathBuf], address: &str, name: &str) -> Result<Connection, PortError> {
+    check(address, name)?;
+    for directory in directories {
+        // Another user's directory could lead us to another user's server.
+        if check_directory(directory).is_err() {
+            continue;
+        }
+        let path = directory.join(format!("{name}.sock"));
+        let connect = || {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+            rustix::net::connect(&socket, &SocketAddrUnix::new(&path)?)?;
+            Ok(socket)
+        };
+        let socket = match connect() {
+            Ok(socket) => socket,
+            // Refused: a dead owner's socket.
+            Err(Errno::NOENT | Errno::CONNREFUSED) => continue,
+            Err(Errno::AGAIN) => {
+                return Err(PortError::Unavailable {
+                    fabric: "shm",
+                    reason: format!("{address} has {BACKLOG} connections that it has not accepted"),
+                    remedy: "see whether its process is stopped, and try again".to_owned(),
+                });
+            }
+            Err(error) => return Err(system(format!("connecting to {}", path.display()))(error)),
+        };
+        if !is_own(&socket) {
+            continue;
+        }
+        // Read after connecting: the file is complete before its owner listens.
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let owner = rustix::fs::open(directory.join(format!("{name}.lock")), flags, Mode::empty())
+            .ok()
+            .and_then(|lock| read_owner(&lock));
+        let Some(owner) = owner else { continue };
+        return Ok(Connection { socket, ring_lines: owner.ring_lines });
+    }
+    let looked_in = directories.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" and ");
+    Err(PortError::NotFound { address: address.to_owned(), looked_in })
+}
+
+/// Whether the process at the other end runs as our user.
+pub(crate) fn is_own(socket: impl AsFd) -> bool {
+    rustix::net::sockopt::socket_peercred(socket).is_ok_and(|peer| peer.uid == rustix::process::geteuid())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Directory(PathBuf);
+
+    impl Directory {
+        fn new(test: &str) -> Self {
+            let path = PathBuf::from(format!("/tmp/sinew-names-{test}-{}", std::process::id()));
+            let _ = std::fs::remove_dir_all(&path);
+            Self(path)
+        }
+
+        fn claim(&self, name: &str) -> Result<Name, PortError> {
+            Name::claim_in(std::slice::from_ref(&self.0), &format!("shm://{name}"), name, 64)
+        }
+
+        fn connect(&self, name: &str) -> Result<Connection, PortError> {
+            connect_in(std::slice::from_ref(&self.0), &format!("shm://{name}"), name)
+        }
+    }
+
+    impl Drop for Directory {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_taken_name_says_who_has_it_and_is_free_again_when_its_port_goes() {
+        let directory = Directory::new("taken");
+        let name = directory.claim("a").unwrap();
+        assert_eq!(directory.connect("a").unwrap().ring_lines, 64);
+        let error = directory.claim("a").unwrap_err().to_string();
+        assert!(error.contains(&format!("process {}", std::process::id())), "{error}");
+        drop(name);
+        assert_eq!(std::fs::read_dir(&directory.0).unwrap().count(), 0, "nothing stale is left");
+        directory.claim("a").unwrap();
+    }
+
+    #[test]
+    fn a_missing_name_says_where_it_was_looked_for() {
+        let directory = Directory::new("missing");
+        let error = directory.connect("a").unwrap_err();
+        assert!(matches!(&error, PortError::NotFound { .. }), "{error}");
+        assert!(error.to_string().contains(directory.0.to_str().unwrap()), "{error}");
+    }
+
+    #[test]
+    fn what_a_dead_owner_left_is_replaced() {
+        let directory = Directory::new("stale");
+        let name = directory.claim("a").unwrap();
+        // As a killed process leaves it: both files there, nobody holding the lock, nobody listening.
+        let Name { listener, socket_path, lock_path, _lock } = &name;
+        let kept = (std::fs::read(lock_path).unwrap(), socket_path.clone(), lock_path.clone());
+        let _ = (listener, _lock);
+        drop(name);
+        std::fs::write(&kept.2, kept.0).unwrap();
+        drop(std::os::unix::net::UnixListener::bind(&kept.1).unwrap());
+        assert!(matches!(directory.connect("a"), Err(PortError::NotFound { .. })));
+        let name = directory.claim("a").unwrap();
+        assert!(directory.connect("a").is_ok());
+        drop(name);
+    }
+
+    #[test]
+    fn directories_of_others_links_and_open_ones_are_refused() {
+        let directory = Directory::new("mode");
+        std::fs::create_dir(&directory.0).unwrap();
+        std::fs::set_permissions(&directory.0, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        let error = directory.claim("a").unwrap_err().to_string();
+        assert!(error.contains("0700"), "{error}");
+        std::fs::set_permissions(&directory.0, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+        assert!(directory.claim("a").is_ok());
+        let link = Directory::new("link");
+        std::os::unix::fs::symlink(&directory.0, &link.0).unwrap();
+        assert!(link.claim("a").unwrap_err().to_string().contains("not a directory"));
+        std::fs::remove_file(&link.0).unwrap();
+    }
+
+    #[test]
+    fn names_are_checked() {
+        let longest = "x".repeat(NAME_LEN_MAX);
+        for good in ["a", "A-b_c.9", &longest] {
+            assert!(check("shm://", good).is_ok(), "{good}");
+        }
+        for bad in ["", ".", "..", ".a", "a/b", "a b", "ä", "a\0b", &format!("{longest}x")] {
+            assert!(check("shm://", bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_runtime_directory_comes_first_when_a_socket_path_fits_in_it() {
+        let fallback = PathBuf::from("/tmp/sinew-7");
+        assert_eq!(of_environment(None, 7).len(), 1);
+        assert_eq!(
+            of_environment(Some("/run/user/7".into()), 7),
+            [PathBuf::from("/run/user/7/sinew"), fallback.clone()]
+        );
+        assert_eq!(of_environment(Some("relative".into()), 7), std::slice::from_ref(&fallback));
+        assert_eq!(of_environment(Some(format!("/{}", "x".repeat(60)).into()), 7), [fallback]);
+    }
+}

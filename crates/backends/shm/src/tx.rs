@@ -1,0 +1,280 @@
+//! The transmitting half.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use sinew_fabric::{Dropped, PacketTx, Peer, PortStats, TxData, TxPacket};
+use sinew_mem::ring::{Doorbell, FAR_HEAD_MAX, Far, INLINE_MAX, Producer, Refused};
+use sinew_mem::{Arena, Frozen, MessageBuffer};
+
+use crate::PACKET_LEN_MAX;
+use crate::link::{Lent, TxChange, TxInbox, TxLink};
+
+/// The transmitting half of a [`crate::ShmPort`].
+#[derive(Debug)]
+pub struct ShmTx {
+    links: Vec<Option<Box<TxLink>>>,
+    /// Links with packets since the last submit.
+    touched: Vec<usize>,
+    /// Links with shares.
+    lenders: Vec<usize>,
+    inbox: Arc<TxInbox>,
+    arena: Arena,
+    /// Buffers of our own for packets that are long and not in the arena.
+    staging: Vec<MessageBuffer>,
+    pub(crate) stats: PortStats,
+}
+
+impl ShmTx {
+    pub(crate) fn new(inbox: Arc<TxInbox>, arena: Arena) -> Self {
+        Self {
+            links: Vec::new(),
+            touched: Vec::new(),
+            lenders: Vec::new(),
+            inbox,
+            arena,
+            staging: Vec::new(),
+            stats: PortStats::default(),
+        }
+    }
+
+    pub(crate) fn has_changes(&self) -> bool {
+        self.inbox.is_pending()
+    }
+
+    /// Takes over what the receiving half has decided.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn apply_changes(&mut self) {
+        for change in self.inbox.take() {
+            match change {
+                TxChange::Add(index, link) => {
+                    if self.links.len() <= index {
+                        self.links.resize_with(index + 1, || None);
+                    }
+                    self.links[index] = Some(link);
+                }
+                TxChange::Attach(index, generation, doorbell) => {
+                    if let Some(link) = self.link(index, generation) {
+                        // What was sent so far is announced at once: the peer may have looked, and slept, before.
+                        link.doorbell = Some(doorbell);
+                        link.touched = true;
+                        self.touched.push(index);
+                    }
+                }
+                TxChange::Remove(index, generation) => {
+                    if self.link(index, generation).is_some() {
+                        self.links[index] = None;
+                        self.touched.retain(|&other| other != index);
+                        self.lenders.retain(|&other| other != index);
+                    }
+                }
+            }
+        }
+        self.announce();
+    }
+
+    fn link(&mut self, index: usize, generation: u64) -> Option<&mut TxLink> {
+        self.links.get_mut(index)?.as_deref_mut().filter(|link| link.generation == generation)
+    }
+
+    /// Whether packets to `peer` still hold shares.
+    pub(crate) fn lends_to(&mut self, peer: Peer) -> bool {
+        self.release();
+        self.link(peer.0[0] as usize, peer.0[1]).is_some_and(|link| !link.lent.is_empty())
+    }
+
+    /// Rings the doorbells of all links that were sent to.
+    #[inline]
+    fn announce(&mut self) {
+        if self.touched.is_empty() {
+            return;
+        }
+        Doorbell::fence();
+        for index in self.touched.drain(..) {
+            let Some(link) = self.links[index].as_deref_mut() else { continue };
+            link.touched = false;
+            match &link.doorbell {
+                Some(doorbell) => {
+                    if let Some(sleeper) = doorbell.ring() {
+                        link.wake.wake();
+                        doorbell.woken(sleeper);
+                    }
+                }
+                // Not yet told where its board is; it may be asleep.
+                None => link.wake.wake(),
+            }
+        }
+    }
+
+    /// Drops the shares of packets that were taken by their receivers.
+    fn release(&mut self) {
+        let mut at = 0;
+        while at < self.lenders.len() {
+            let Some(link) = self.links[self.lenders[at]].as_deref_mut() else {
+                self.lenders.swap_remove(at);
+                continue;
+            };
+            let given_back = link.producer.given_back();
+            while let Some(lent) = link.lent.pop_front_if(|lent| lent.position < given_back) {
+                keep_staging(&mut self.staging, lent);
+            }
+            if link.lent.is_empty() {
+                self.lenders.swap_remove(at);
+            } else {
+                at += 1;
+            }
+        }
+    }
+
+    /// Ends the shares for which `ends` is true, whether or not their packets were taken.
+    fn revoke(&mut self, ends: impl Fn(&Frozen) -> bool) {
+        self.release();
+        for &index in &self.lenders {
+            let Some(link) = self.links[index].as_deref_mut() else { continue };
+            for lent in link.lent.iter().filter(|lent| ends(&lent.buffer)) {
+                link.producer.revoke(lent.position);
+            }
+        }
+        Producer::revoked();
+        for &index in &self.lenders {
+            let Some(link) = self.links[index].as_deref_mut() else { continue };
+            for _ in 0..link.lent.len() {
+                let Some(lent) = link.lent.pop_front() else { break };
+                if ends(&lent.buffer) {
+                    keep_staging(&mut self.staging, lent);
+                } else {
+                    link.lent.push_back(lent);
+                }
+            }
+        }
+        let links = &self.links;
+        self.lenders.retain(|&index| links[index].as_ref().is_some_and(|link| !link.lent.is_empty()));
+    }
+
+    /// A packet whose bytes do not fit in the ring: its first bytes go there, the rest is read from the arena.
+    #[cold]
+    #[inline(never)]
+    fn push_far(&mut self, index: usize, packet: &TxPacket<'_>) -> Result<(), Dropped> {
+        if packet.len() > PACKET_LEN_MAX {
+            return Err(Dropped::TooLong);
+        }
+        let (head, offset, buffer, staging) = match packet.data {
+            TxData::Frozen { buffer, start, .. }
+                if packet.head.len() <= FAR_HEAD_MAX && buffer.is_from(&self.arena) =>
+            {
+                (packet.head, buffer.arena_offset() + start, buffer.clone(), false)
+            }
+            _ => {
+                let (head, rest) = packet.head.split_at(packet.head.len().min(FAR_HEAD_MAX));
+                let buffer = self.stage(rest, packet.data.as_slice()).ok_or(Dropped::Full)?.freeze();
+                (head, buffer.arena_offset(), buffer, true)
+            }
+        };
+        let far = Far { offset: offset as u64, len: (packet.len() - head.len()) as u32 };
+        let Some(link) = self.links[index].as_deref_mut() else { return Err(Dropped::NoSuchPeer) };
+        match link.producer.push_far(head, far) {
+            Ok(position) => {
+                if link.lent.is_empty() {
+                    self.lenders.push(index);
+                }
+                link.lent.push_back(Lent { position, buffer, staging });
+                Ok(())
+            }
+            Err(refused) => {
+                keep_staging(&mut self.staging, Lent { position: 0, buffer, staging });
+                Err(self.refused(index, refused))
+            }
+        }
+    }
+
+    /// A copy of both pieces in a buffer of the arena.
+    fn stage(&mut self, first: &[u8], second: &[u8]) -> Option<MessageBuffer> {
+        let mut buffer = match self.staging.pop() {
+            Some(buffer) => buffer,
+            None => self.arena.alloc(PACKET_LEN_MAX, PACKET_LEN_MAX).ok()?,
+        };
+        buffer.resize(first.len() + second.len()).ok()?;
+        buffer[..first.len()].copy_from_slice(first);
+        buffer[first.len()..].copy_from_slice(second);
+        Some(buffer)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn refused(&mut self, index: usize, refused: Refused) -> Dropped {
+        if refused == Refused::Broken
+            && let Some(link) = &self.links[index]
+        {
+            // Partner: the receiving half's look, which closes the link.
+            link.state.broken.store(true, Ordering::Relaxed);
+        }
+        Dropped::Full
+    }
+}
+
+fn keep_staging(pool: &mut Vec<MessageBuffer>, lent: Lent) {
+    if lent.staging
+        && let Ok(buffer) = lent.buffer.thaw()
+    {
+        pool.push(buffer);
+    }
+}
+
+impl PacketTx for ShmTx {
+    /// Packets up to [`INLINE_MAX`] bytes are visible to a receiver that polls at once; [`Self::submit`] is what tells others.
+    #[inline]
+    fn push(&mut self, packet: TxPacket<'_>) {
+        if self.inbox.is_pending() {
+            self.apply_changes();
+        }
+        let index = packet.to.0[0] as usize;
+        let link = match self.links.get_mut(index) {
+            Some(Some(link)) if link.generation == packet.to.0[1] => &mut **link,
+            _ => return self.stats.count_dropped(Dropped::NoSuchPeer, 1),
+        };
+        let data = packet.data.as_slice();
+        let len = packet.head.len() + data.len();
+        if !link.touched {
+            link.touched = true;
+            self.touched.push(index);
+        }
+        let sent = if len <= INLINE_MAX {
+            match link.producer.push(packet.head, data) {
+                Ok(()) => Ok(()),
+                Err(refused) => Err(self.refused(index, refused)),
+            }
+        } else {
+            self.push_far(index, &packet)
+        };
+        match sent {
+            Ok(()) => {
+                self.stats.tx_packets += 1;
+                self.stats.tx_bytes += len as u64;
+            }
+            Err(reason) => self.stats.count_dropped(reason, 1),
+        }
+    }
+
+    #[inline]
+    fn submit(&mut self) {
+        if self.inbox.is_pending() {
+            self.apply_changes();
+        }
+        self.announce();
+        if !self.lenders.is_empty() {
+            self.release();
+        }
+    }
+
+    fn flush(&mut self) {
+        self.announce();
+        self.revoke(|_| true);
+    }
+
+    fn reclaim(&mut self, buffer: &Frozen) {
+        self.announce();
+        let address = buffer.as_ptr();
+        self.revoke(|other| std::ptr::eq(other.as_ptr(), address));
+    }
+}

@@ -1,0 +1,288 @@
+//! Ports of different processes. The test binary starts itself again: a child runs the test `child` with its role in the
+//! environment, and everything it sends carries a checksum.
+
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use sinew_fabric::{
+    Address, Clock, Dropped, PacketPort, PacketRx, PacketTx, Peer, PeerLoss, PortError, PortEvent, RxBurst, TxData,
+    TxPacket,
+};
+use sinew_shm::ShmPort;
+
+/// The clock of these tests: they wait for other processes.
+struct Now(Instant);
+
+impl Clock for Now {
+    fn now_ns(&self) -> u64 {
+        self.0.elapsed().as_nanos() as u64
+    }
+}
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn address(test: &str) -> Address {
+    format!("shm://test-{test}-{}?arena=16777216", std::process::id()).parse().unwrap()
+}
+
+fn start(role: &str, address: &Address) -> Running {
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "child", "--nocapture"])
+        .env("SINEW_SHM_ROLE", role)
+        .env("SINEW_SHM_ADDRESS", address.to_string())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    Running(child)
+}
+
+/// A child that does not outlive its test.
+struct Running(Child);
+
+impl Running {
+    fn signal(&self, signal: Signal) {
+        let pid = rustix::process::Pid::from_raw(self.0.id() as i32).unwrap();
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A packet of `len` bytes that can be checked: number, length, and bytes that follow from both.
+fn fill(bytes: &mut [u8], number: u64) {
+    let len = bytes.len();
+    for (at, word) in bytes.chunks_mut(8).enumerate() {
+        let value = match at {
+            0 => number,
+            1 => len as u64,
+            _ => number.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ (at as u64) << 32,
+        };
+        word.copy_from_slice(&value.to_le_bytes()[..word.len()]);
+    }
+}
+
+/// The number of a packet that arrived whole.
+fn check(bytes: &[u8]) -> u64 {
+    let number = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+    let mut expected = vec![0; bytes.len()];
+    fill(&mut expected, number);
+    assert!(bytes == expected, "packet {number} of {} bytes is corrupt", bytes.len());
+    number
+}
+
+/// Everything that can be received now, in checked numbers by sender.
+fn receive(port: &mut ShmPort, now_ns: u64, mut got: impl FnMut(Peer, u64)) -> usize {
+    let mut burst = RxBurst::new(now_ns);
+    port.split().0.receive(&mut burst);
+    for packet in &burst.packets {
+        let mut bytes = packet.head.to_vec();
+        if let Some(tail) = packet.tail {
+            let head = bytes.len();
+            bytes.resize(head + tail.len(), 0);
+            if tail.copy_to(&mut bytes[head..]).is_err() {
+                continue;
+            }
+        }
+        got(packet.from, check(&bytes));
+    }
+    burst.packets.len()
+}
+
+/// Sends numbered packets of many lengths for ever; flushes now and then, and writes its buffer anew after each flush.
+fn stream(address: &Address) {
+    let clock = Now(Instant::now());
+    let mut port = ShmPort::open(&"shm://?arena=16777216".parse().unwrap()).unwrap();
+    let peer = port.resolve(address).unwrap();
+    let mut number = 0u64;
+    let mut buffer = port.arena().alloc(9000, 9000).unwrap();
+    loop {
+        let long_len = 300 + number as usize * 8 % 8000;
+        buffer.resize(long_len).unwrap();
+        fill(&mut buffer, number);
+        let frozen = buffer.freeze();
+        let tx = port.split().1;
+        tx.push(TxPacket { to: peer, head: &[], data: TxData::Frozen { buffer: &frozen, start: 0, len: long_len } });
+        for _ in 0..8 {
+            number += 1;
+            let mut packet = vec![0; 16 + number as usize * 8 % 232];
+            fill(&mut packet, number);
+            tx.push(TxPacket { to: peer, head: &packet, data: TxData::None });
+        }
+        tx.submit();
+        number += 1;
+        tx.reclaim(&frozen);
+        buffer = frozen.thaw().expect("nothing holds the buffer after a reclaim");
+        receive(&mut port, clock.now_ns(), |_, _| {});
+        if number.is_multiple_of(64) {
+            // One CPU may be all there is.
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// Answers every packet with its own head, sleeping in between, until nobody is left.
+fn echo(address: &Address) {
+    let clock = Now(Instant::now());
+    let mut port = ShmPort::open(address).unwrap();
+    let mut met = false;
+    loop {
+        let mut burst = RxBurst::new(clock.now_ns());
+        let (rx, tx) = port.split();
+        rx.receive(&mut burst);
+        for packet in &burst.packets {
+            met = true;
+            tx.push(TxPacket { to: packet.from, head: packet.head, data: TxData::None });
+        }
+        let idle = burst.packets.is_empty();
+        drop(burst);
+        tx.submit();
+        while let Some(PortEvent::PeerLost { .. }) = port.poll_event() {
+            if met && port.links().0 == 0 {
+                return;
+            }
+        }
+        if idle {
+            port.wait(Some(1_000_000_000)).unwrap();
+        }
+    }
+}
+
+/// Not a test of its own: what children run.
+#[test]
+fn child() {
+    let Ok(role) = std::env::var("SINEW_SHM_ROLE") else { return };
+    let address: Address = std::env::var("SINEW_SHM_ADDRESS").unwrap().parse().unwrap();
+    match role.as_str() {
+        "stream" => stream(&address),
+        "echo" => echo(&address),
+        role => panic!("no such role: {role}"),
+    }
+}
+
+fn resolve_patiently(port: &mut ShmPort, address: &Address) -> Peer {
+    let since = Instant::now();
+    loop {
+        match port.resolve(address) {
+            Ok(peer) => return peer,
+            Err(PortError::NotFound { .. }) if since.elapsed() < PATIENCE => {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+#[test]
+fn two_processes_exchange_packets_and_sleep_in_between() {
+    let address = address("echo");
+    let mut server = start("echo", &address);
+    let clock = Now(Instant::now());
+    let mut port = ShmPort::open(&"shm://?arena=16777216".parse().unwrap()).unwrap();
+    let peer = resolve_patiently(&mut port, &address);
+    for number in 0..2000u64 {
+        let mut packet = [0; 56];
+        fill(&mut packet, number);
+        let tx = port.split().1;
+        tx.push(TxPacket { to: peer, head: &packet, data: TxData::None });
+        tx.submit();
+        let mut answer = None;
+        while answer.is_none() {
+            receive(&mut port, clock.now_ns(), |from, number| answer = Some((from, number)));
+            if answer.is_none() {
+                // A lost wake-up would be a wait to the end.
+                let slept = Instant::now();
+                port.wait(Some(PATIENCE.as_nanos() as u64)).unwrap();
+                assert!(slept.elapsed() < PATIENCE, "a wake-up was lost");
+            }
+        }
+        assert_eq!(answer, Some((peer, number)));
+    }
+    drop(port);
+    assert!(server.0.wait().unwrap().success());
+    let error = ShmPort::open(&"shm://".parse().unwrap()).unwrap().resolve(&address).unwrap_err();
+    assert!(matches!(error, PortError::NotFound { .. }), "nothing stale is left: {error}");
+}
+
+/// Receives until `enough` says so.
+fn receive_until(
+    port: &mut ShmPort,
+    clock: &Now,
+    last: &mut std::collections::BTreeMap<Peer, u64>,
+    enough: impl Fn(&std::collections::BTreeMap<Peer, u64>, &mut ShmPort) -> bool,
+) {
+    let since = Instant::now();
+    loop {
+        let got = receive(port, clock.now_ns(), |from, number| {
+            if let Some(before) = last.insert(from, number) {
+                assert!(number > before, "packets of one sender keep their order");
+            }
+        });
+        if enough(last, port) {
+            return;
+        }
+        assert!(since.elapsed() < PATIENCE, "waited too long");
+        if got == 0 {
+            port.wait(Some(1_000_000)).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_sender_killed_in_mid_stream_is_seen_at_once_and_corrupts_nothing() {
+    let address = address("kill");
+    let mut port = ShmPort::open(&address).unwrap();
+    let clock = Now(Instant::now());
+    for round in 0..8u64 {
+        let sender = start("stream", &address);
+        let mut last = Default::default();
+        receive_until(&mut port, &clock, &mut last, |last, _| last.values().any(|&number| number > 200 + round * 17));
+        sender.signal(Signal::KILL);
+        let peer = *last.keys().next().unwrap();
+        let mut lost = Vec::new();
+        let since = Instant::now();
+        while lost.is_empty() {
+            receive(&mut port, clock.now_ns(), |_, _| {});
+            lost.extend(port.poll_event());
+            port.wait(Some(1_000_000)).unwrap();
+            assert!(since.elapsed() < PATIENCE);
+        }
+        assert_eq!(lost, [PortEvent::PeerLost { peer, loss: PeerLoss::ProcessDied }]);
+        assert_eq!(port.links().0, 0);
+    }
+    assert_eq!(port.stats().dropped(Dropped::Malformed), 0);
+}
+
+#[test]
+fn a_sender_stopped_in_mid_send_delays_only_its_own_packets() {
+    let address = address("stop");
+    let mut port = ShmPort::open(&address).unwrap();
+    let clock = Now(Instant::now());
+    let senders = [start("stream", &address), start("stream", &address)];
+    let mut last = Default::default();
+    receive_until(&mut port, &clock, &mut last, |last, _| last.len() == 2);
+    for round in 0..25u64 {
+        // Stopped at an instruction that nobody chooses.
+        senders[0].signal(Signal::STOP);
+        // Until the stopped one is silent, then some more of the other.
+        let mut before = last.clone();
+        let mut quiet = None;
+        while quiet.is_none() {
+            receive_until(&mut port, &clock, &mut last, |last, _| {
+                last.iter().any(|(peer, &number)| number > before[peer] + 2000)
+            });
+            quiet = last.iter().find(|&(peer, number)| before[peer] == *number).map(|(peer, _)| *peer);
+            before = last.clone();
+        }
+        senders[0].signal(Signal::CONT);
+        let quiet = quiet.unwrap();
+        receive_until(&mut port, &clock, &mut last, |last, _| last[&quiet] > before[&quiet] + 100 + round);
+    }
+    assert_eq!(port.stats().dropped(Dropped::Malformed), 0);
+    assert!(port.poll_event().is_none(), "nobody is taken for dead");
+}

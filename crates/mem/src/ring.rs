@@ -1,0 +1,612 @@
+//! A packet ring between one producer and one consumer, over 64-byte lines of memory that both can reach.
+//!
+//! A packet takes one to four consecutive lines, and its first line starts with a word that says where in the ring's
+//! history it stands, what it is and how long: so a packet of up to 56 bytes is exactly one cache line, which travels once.
+//! Publishing is one release store of that word, after the bytes.
+//!
+//! - The bytes of an old packet could look like a word one lap later. So the producer clears the word of the line *behind* a
+//!   packet before it publishes the packet; the consumer never looks further than that. One line is always spare for this.
+//! - A packet never wraps: a skip record fills the lines before the ring's end.
+//! - Packets longer than [`INLINE_MAX`] leave their bytes in the producer's arena; the ring carries their first bytes and a
+//!   [`Far`] description of the rest. [`Producer::revoke`] changes the packet's own word, which the consumer checks after it
+//!   copied: from then on the packet does not count. (The word is that of the packet alone, so other packets are not disturbed,
+//!   and it lies in the line that the consumer has just read.)
+//! - The consumer gives lines back through a position in a line of its own, once per burst ([`Consumer::give_back`]); the
+//!   producer keeps a copy of it and reads it again when it runs out of room.
+//!
+//! The other side may be another process and hostile. Each side keeps its own position in private memory; what it reads
+//! from the other (words, the position given back) is checked, and a ring that breaks the rules is *broken*: it yields and
+//! takes nothing more. [`Consumer`] reads such a ring only by copying out with atomic loads. Where both sides are safe code of
+//! one process ([`pair`]), the bytes can be read in place, because a published line is not written until it is given back.
+
+mod board;
+mod words;
+
+#[cfg(not(loom))]
+use std::io;
+
+#[cfg(not(loom))]
+use crate::atomic::plain::Arc;
+use crate::atomic::{AtomicU64, Ordering, fence};
+#[cfg(not(loom))]
+use crate::region::Region;
+use crate::shared::Guard;
+
+pub use board::{BOARD_BYTES, BOARD_LINKS_MAX, Board, Doorbell, Sleeper};
+pub use words::Words;
+
+/// Bytes of a line.
+pub const LINE: usize = 64;
+/// The largest packet whose bytes travel in the ring.
+pub const INLINE_MAX: usize = 4 * LINE - WORD;
+/// The largest head that a packet with a [`Far`] rest carries in the ring.
+pub const FAR_HEAD_MAX: usize = LINE - WORD - FAR_BYTES;
+/// The most lines that one packet takes.
+pub const PACKET_LINES_MAX: usize = 4;
+/// The fewest lines of a ring.
+pub const LINES_MIN: usize = 8;
+/// The most lines of a ring (positions are compared by 32 bits).
+pub const LINES_MAX: usize = 1 << 26;
+
+const WORD: usize = 8;
+const FAR_BYTES: usize = 16;
+/// What stands before the lines: the consumer's position. Two lines, because processors fetch lines in pairs.
+const CONTROL_BYTES: usize = 2 * LINE;
+const HEAD_WORD: usize = 0;
+const FIRST_LINE_WORD: usize = CONTROL_BYTES / 8;
+
+const KIND_INLINE: u64 = 1;
+const KIND_FAR: u64 = 2;
+const KIND_SKIP: u64 = 3;
+const KIND_REVOKED: u64 = 4;
+
+/// Bytes of memory that a ring of `lines` lines needs.
+pub const fn bytes_for(lines: usize) -> usize {
+    CONTROL_BYTES + lines * LINE
+}
+
+/// Whether a ring can have so many lines: a power of two between [`LINES_MIN`] and [`LINES_MAX`].
+pub const fn valid_lines(lines: usize) -> bool {
+    lines.is_power_of_two() && lines >= LINES_MIN && lines <= LINES_MAX
+}
+
+/// Lines that hold at least `packets` packets whatever their lengths: four each, the most that a skip record wastes, and the
+/// spare one.
+pub const fn lines_for(packets: usize) -> usize {
+    let lines = packets * PACKET_LINES_MAX + PACKET_LINES_MAX;
+    let lines = if lines < LINES_MIN { LINES_MIN } else { lines };
+    lines.next_power_of_two()
+}
+
+/// Packets that a ring of `lines` lines holds whatever their lengths.
+pub const fn packets_for(lines: usize) -> usize {
+    (lines - PACKET_LINES_MAX) / PACKET_LINES_MAX
+}
+
+#[inline(always)]
+const fn lines_of(len: usize) -> usize {
+    (len + WORD).div_ceil(LINE)
+}
+
+/// The word that publishes a packet: the low half of its position, its length, its kind. Never zero.
+#[inline(always)]
+const fn word_of(position: u64, len: usize, kind: u64) -> u64 {
+    (position & 0xFFFF_FFFF) | ((len as u64) << 32) | (kind << 48)
+}
+
+/// Why a ring did not take a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// The consumer has to give back lines first.
+    #[error("the ring is full")]
+    Full,
+    /// More than [`INLINE_MAX`] bytes, or a head of more than [`FAR_HEAD_MAX`].
+    #[error("the packet is too long for the ring")]
+    TooLong,
+    /// The consumer gave back what it never had; the ring is of no further use.
+    #[error("the other side broke the ring's rules")]
+    Broken,
+}
+
+/// Bytes of a packet that are not in the ring but in the producer's arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Far {
+    /// Where they start in the arena's region, in bytes.
+    pub offset: u64,
+    /// How many.
+    pub len: u32,
+}
+
+/// The side that sends.
+#[derive(Debug)]
+pub struct Producer {
+    words: Words,
+    mask: u64,
+    /// Position of the next line to write; its word is clear.
+    tail: u64,
+    /// What the consumer had given back when it was last looked at.
+    head: u64,
+    broken: bool,
+}
+
+impl Producer {
+    /// The producer of a ring of `lines` lines over fresh, zeroed memory of [`bytes_for`]`(lines)` bytes; `None` when the
+    /// sizes do not fit.
+    ///
+    /// # Safety
+    ///
+    /// There is at most one producer for the memory, and nobody in this process but its consumer accesses it.
+    pub unsafe fn new(words: Words, lines: usize) -> Option<Self> {
+        (valid_lines(lines) && words.count() == bytes_for(lines) / 8).then(|| Self {
+            words,
+            mask: lines as u64 - 1,
+            tail: 0,
+            head: 0,
+            broken: false,
+        })
+    }
+
+    #[inline(always)]
+    fn index(&self, position: u64) -> usize {
+        (position & self.mask) as usize
+    }
+
+    #[inline(always)]
+    fn word(&self, position: u64) -> &AtomicU64 {
+        // SAFETY: the mask keeps the line inside the ring. No slice covers it: the producer passes only positions of lines that
+        // were given back.
+        unsafe { self.words.word(FIRST_LINE_WORD + self.index(position) * (LINE / 8)) }
+    }
+
+    #[inline(always)]
+    fn byte(&self, position: u64) -> usize {
+        CONTROL_BYTES + self.index(position) * LINE
+    }
+
+    /// Sends a packet of at most [`INLINE_MAX`] bytes, `head` and then `data`. It is visible at once.
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`]; nothing was sent then.
+    #[inline]
+    pub fn push(&mut self, head: &[u8], data: &[u8]) -> Result<(), Refused> {
+        let len = head.len() + data.len();
+        if len > INLINE_MAX {
+            return Err(Refused::TooLong);
+        }
+        let lines = lines_of(len) as u64;
+        self.reserve(lines)?;
+        let at = self.byte(self.tail) + WORD;
+        // SAFETY: `reserve` made sure of `lines` free lines in a row, which the consumer does not read before `publish`.
+        unsafe {
+            self.words.put(at, head);
+            if !data.is_empty() {
+                self.words.put(at + head.len(), data);
+            }
+        }
+        self.publish(lines, len, KIND_INLINE);
+        Ok(())
+    }
+
+    /// Sends a packet whose first bytes are `head`, at most [`FAR_HEAD_MAX`], and whose rest is in the arena. Returns its
+    /// position: the arena's bytes may be written again when [`Self::given_back`] is beyond it, or after [`Self::revoke`].
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`]; nothing was sent then.
+    #[inline]
+    pub fn push_far(&mut self, head: &[u8], far: Far) -> Result<u64, Refused> {
+        if head.len() > FAR_HEAD_MAX {
+            return Err(Refused::TooLong);
+        }
+        self.reserve(1)?;
+        let at = self.byte(self.tail) + WORD;
+        let mut description = [0; FAR_BYTES];
+        description[..8].copy_from_slice(&far.offset.to_le_bytes());
+        description[8..].copy_from_slice(&u64::from(far.len).to_le_bytes());
+        // SAFETY: as in `push`: one free line.
+        unsafe {
+            self.words.put(at, &description);
+            self.words.put(at + FAR_BYTES, head);
+        }
+        let position = self.tail;
+        self.publish(1, head.len(), KIND_FAR);
+        Ok(position)
+    }
+
+    /// Makes sure that a packet of `lines` lines can be written at `tail`, in one piece.
+    #[inline(always)]
+    fn reserve(&mut self, lines: u64) -> Result<(), Refused> {
+        let to_end = self.mask + 1 - (self.tail & self.mask);
+        let skipped = if to_end < lines { to_end } else { 0 };
+        // One more for the clear word behind the packet.
+        let needed = skipped + lines + 1;
+        if self.room() < needed {
+            self.look_for_room(needed)?;
+        }
+        if skipped > 0 {
+            self.publish(skipped, skipped as usize, KIND_SKIP);
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn room(&self) -> u64 {
+        self.mask + 1 - (self.tail - self.head)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn look_for_room(&mut self, needed: u64) -> Result<(), Refused> {
+        self.given_back();
+        if self.broken {
+            return Err(Refused::Broken);
+        }
+        if self.room() < needed { Err(Refused::Full) } else { Ok(()) }
+    }
+
+    #[inline(always)]
+    fn publish(&mut self, lines: u64, len: usize, kind: u64) {
+        let next = self.tail + lines;
+        // Relaxed: the release store below makes it visible before the packet. Partner: `Consumer::take`.
+        self.word(next).store(0, Ordering::Relaxed);
+        // Release: the packet's bytes and the clear word come first. Partner: the acquire load in `Consumer::take`.
+        self.word(self.tail).store(word_of(self.tail, len, kind), Ordering::Release);
+        self.tail = next;
+        // The next packet starts with a store to the line behind its own, which the consumer's cache still holds.
+        self.words.prefetch_write(self.byte(next + 1));
+    }
+
+    /// The position up to which the consumer has given lines back, read anew.
+    #[inline]
+    pub fn given_back(&mut self) -> u64 {
+        // SAFETY: the control words lie in the ring and are never lent. Acquire: what the consumer read from the lines and from
+        // the arena happened before they are written again. Partner: the release store in `Consumer::give_back`.
+        let head = unsafe { self.words.word(HEAD_WORD) }.load(Ordering::Acquire);
+        if head.wrapping_sub(self.head) <= self.tail - self.head {
+            self.head = head;
+        } else {
+            self.broken = true;
+        }
+        self.head
+    }
+
+    /// The position behind everything sent so far.
+    #[inline]
+    pub fn position(&self) -> u64 {
+        self.tail
+    }
+
+    /// Takes back the arena's bytes of the packet that [`Self::push_far`] sent at `position`: a consumer that copies them from
+    /// now on, or is copying them now, finds that they do not count. Never waits. [`Self::revoked`] must follow before the
+    /// bytes are written. A position that was given back already is left alone.
+    pub fn revoke(&mut self, position: u64) {
+        // Only what the consumer still has: those lines are the packet's own.
+        if position.wrapping_sub(self.head) < self.tail - self.head {
+            self.word(position).store(word_of(position, 0, KIND_REVOKED), Ordering::Relaxed);
+        }
+    }
+
+    /// Ends one or more calls of [`Self::revoke`]: writes to the arena that come later are visible later.
+    pub fn revoked() {
+        // The writer's half of a sequence lock. Partner: the acquire fence in `Guard::still_lent`.
+        fence(Ordering::Release);
+    }
+
+    /// Whether the consumer broke the rules.
+    pub fn is_broken(&self) -> bool {
+        self.broken
+    }
+}
+
+/// A packet that a consumer has taken and not yet given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Taken {
+    /// Byte offset of its ring bytes in the words.
+    at: usize,
+    len: u16,
+    word: u64,
+    far: Option<Far>,
+}
+
+impl Taken {
+    /// Bytes in the ring: the whole packet, or the head of one with a [`Far`] rest.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// Whether there are no bytes in the ring.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The rest, if it is in the producer's arena. Its offset and length are the other side's claim: unchecked.
+    #[inline]
+    pub fn far(&self) -> Option<Far> {
+        self.far
+    }
+
+    /// Whether the producer took the packet back before it was read: it has no bytes then and only fills its line.
+    #[inline]
+    pub fn is_revoked(&self) -> bool {
+        self.word >> 48 == KIND_REVOKED
+    }
+
+    /// Bytes that [`Consumer::copy_out`] writes: [`Self::len`], rounded up to what it copies fastest.
+    #[inline]
+    pub fn copy_len(&self) -> usize {
+        if cfg!(loom) {
+            self.len as usize
+        } else {
+            // The rest of its lines: whole words.
+            lines_of(self.len as usize) * LINE - self.at % LINE
+        }
+    }
+}
+
+/// The side that receives.
+#[derive(Debug)]
+pub struct Consumer {
+    words: Words,
+    mask: u64,
+    /// Position of the next line to read.
+    at: u64,
+    /// What the producer knows of `at`.
+    given_back: u64,
+    broken: bool,
+    /// Whether the producer is safe code of this process.
+    trusted: bool,
+}
+
+impl Consumer {
+    /// The consumer of a ring of `lines` lines over fresh, zeroed memory of [`bytes_for`]`(lines)` bytes; `None` when the
+    /// sizes do not fit.
+    ///
+    /// # Safety
+    ///
+    /// There is at most one consumer for the memory. `trusted` only if its producer is a [`Producer`] of this process and
+    /// nobody else can write the memory.
+    pub unsafe fn new(words: Words, lines: usize, trusted: bool) -> Option<Self> {
+        (valid_lines(lines) && words.count() == bytes_for(lines) / 8).then(|| Self {
+            words,
+            mask: lines as u64 - 1,
+            at: 0,
+            given_back: 0,
+            broken: false,
+            trusted,
+        })
+    }
+
+    #[inline(always)]
+    fn byte(&self, position: u64) -> usize {
+        CONTROL_BYTES + (position & self.mask) as usize * LINE
+    }
+
+    #[inline(always)]
+    fn word_at(&self) -> u64 {
+        // SAFETY: the mask keeps the line inside the ring; nobody holds a slice over a line that was not taken yet. Acquire: the
+        // packet's bytes are visible once its word is. Partner: the release store in `Producer::publish`.
+        unsafe { self.words.word(self.byte(self.at) / 8) }.load(Ordering::Acquire)
+    }
+
+    /// Whether nothing can be taken now.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        let word = self.word_at();
+        self.broken || word == 0 || word as u32 != self.at as u32
+    }
+
+    /// Takes the next packet. Its bytes stay as they are until [`Self::give_back`].
+    #[inline]
+    pub fn take(&mut self) -> Option<Taken> {
+        let mut word = self.word_at();
+        if (word >> 48) == KIND_SKIP && word as u32 == self.at as u32 {
+            word = self.skip(word)?;
+        }
+        // A clear word has kind 0; a word of another position cannot be here unless the other side put it there.
+        if word as u32 != self.at as u32 || word == 0 {
+            return None;
+        }
+        let len = (word >> 32) as u16;
+        let at = self.byte(self.at) + WORD;
+        match word >> 48 {
+            KIND_INLINE if !self.broken => {
+                let lines = lines_of(len as usize) as u64;
+                if len as usize > INLINE_MAX || (self.at & self.mask) + lines > self.mask + 1 {
+                    return self.break_off();
+                }
+                self.at += lines;
+                // The lines behind were published with this one, or soon will be.
+                self.words.prefetch_read(self.byte(self.at + 1));
+                Some(Taken { at, len, word, far: None })
+            }
+            KIND_FAR if !self.broken => {
+                if len as usize > FAR_HEAD_MAX {
+                    return self.break_off();
+                }
+                // SAFETY: both words lie in the line at `at`, which is ours until given back. Relaxed: ordered by the word's acquire.
+                let (offset, far_len) = unsafe {
+                    (
+                        self.words.word(at / 8).load(Ordering::Relaxed),
+                        self.words.word(at / 8 + 1).load(Ordering::Relaxed),
+                    )
+                };
+                self.at += 1;
+                let far = Far { offset: u64::from_le(offset), len: u64::from_le(far_len) as u32 };
+                Some(Taken { at: at + FAR_BYTES, len, word, far: Some(far) })
+            }
+            KIND_REVOKED if !self.broken => {
+                self.at += 1;
+                Some(Taken { at, len: 0, word, far: None })
+            }
+            _ => self.break_off(),
+        }
+    }
+
+    /// Steps over a skip record and returns the word of the ring's first line.
+    #[cold]
+    #[inline(never)]
+    fn skip(&mut self, word: u64) -> Option<u64> {
+        let to_end = self.mask + 1 - (self.at & self.mask);
+        // A record leads exactly to the ring's end, and is shorter than a packet: so no walk meets two in a row.
+        if (word >> 32) as u16 as u64 != to_end || to_end >= PACKET_LINES_MAX as u64 || self.broken {
+            return self.break_off();
+        }
+        self.at += to_end;
+        Some(self.word_at())
+    }
+
+    #[cold]
+    fn break_off<T>(&mut self) -> Option<T> {
+        self.broken = true;
+        None
+    }
+
+    /// Whether the producer broke the rules: nothing more will be taken.
+    pub fn is_broken(&self) -> bool {
+        self.broken
+    }
+
+    /// Gives back the lines of everything taken so far. What was taken must not be read any more.
+    ///
+    /// # Safety
+    ///
+    /// No slice from [`Self::bytes_in_place`] is alive.
+    #[inline]
+    pub unsafe fn give_back(&mut self) {
+        if self.given_back != self.at {
+            self.given_back = self.at;
+            // SAFETY: the control words lie in the ring and are never lent. Release: our reads come before the producer's next
+            // writes. Partner: the acquire load in `Producer::given_back`.
+            unsafe { self.words.word(HEAD_WORD) }.store(self.at, Ordering::Release);
+        }
+    }
+
+    /// Copies the ring bytes of `taken` out to `target`, and possibly bytes of no meaning behind them.
+    ///
+    /// # Safety
+    ///
+    /// `target` is valid for writes of [`Taken::copy_len`] bytes and belongs to the caller; `taken` came from this ring and
+    /// was not given back.
+    #[inline(always)]
+    pub unsafe fn copy_out(&self, taken: &Taken, target: *mut u8) {
+        let len = taken.copy_len();
+        if len == LINE - WORD {
+            // By far the most common length, as a constant: seven loads and stores in a row.
+            // SAFETY: the caller's promises; the line lies in the ring.
+            unsafe { self.words.get(taken.at, target, LINE - WORD) }
+        } else {
+            // SAFETY: the caller's promises; `take` checked that the packet's lines lie in the ring.
+            unsafe { self.words.get(taken.at, target, len) }
+        }
+    }
+
+    /// The ring bytes of `taken`, where they are.
+    ///
+    /// # Safety
+    ///
+    /// The ring is a trusted one, `taken` came from it, and it is not given back while the slice lives (`'a` is the caller's
+    /// choice).
+    #[cfg(not(loom))]
+    #[inline]
+    pub unsafe fn bytes_in_place<'a>(&self, taken: &Taken) -> &'a [u8] {
+        debug_assert!(self.trusted);
+        // SAFETY: the range lies in the ring, and the producer, which keeps the rules, does not write it before it is given
+        // back.
+        unsafe { std::slice::from_raw_parts(self.words.address(taken.at), taken.len as usize) }
+    }
+
+    /// What must still hold after a copy of the arena bytes of `taken`; `None` when it has none.
+    ///
+    /// # Safety
+    ///
+    /// `taken` came from this ring, and it is not given back, nor the ring's memory freed, during `'a`, which is the caller's
+    /// choice.
+    #[inline]
+    pub unsafe fn guard<'a>(&self, taken: &Taken) -> Option<Guard<'a>> {
+        taken.far?;
+        let line = taken.at - taken.at % LINE;
+        // SAFETY: the line of a taken packet lies in the ring; slices of packets do not cover their words. The caller answers
+        // for the lifetime.
+        let word = unsafe { &*std::ptr::from_ref(self.words.word(line / 8)) };
+        Some(Guard { word, expected: taken.word })
+    }
+
+    /// The position behind everything taken so far, in lines since the ring was made.
+    #[inline]
+    pub fn position(&self) -> u64 {
+        self.at
+    }
+
+    /// A position that nothing published by now can have reached.
+    pub fn last_position(&self) -> u64 {
+        self.given_back + self.mask + 1
+    }
+
+    /// Takes one packet, shows its ring bytes to `read`, and gives its lines back: a receiver in one call. A burst costs less
+    /// when it is given back as a whole; see [`Self::receive`].
+    #[cfg(not(loom))]
+    pub fn pop<R>(&mut self, read: impl FnOnce(&[u8]) -> R) -> Option<R> {
+        let mut read = Some(read);
+        let mut result = None;
+        self.receive(1, |bytes| result = read.take().map(|read| read(bytes)));
+        result
+    }
+
+    /// Shows the ring bytes of up to `packets_max` packets to `read`, in order, then gives their lines back. Returns how many
+    /// there were.
+    #[cfg(not(loom))]
+    #[inline]
+    pub fn receive(&mut self, packets_max: usize, mut read: impl FnMut(&[u8])) -> usize {
+        let mut packets = 0;
+        while packets < packets_max
+            && let Some(taken) = self.take()
+        {
+            if self.trusted {
+                // SAFETY: a trusted ring, and the slice ends with the call of `read`.
+                read(unsafe { self.bytes_in_place(&taken) });
+            } else {
+                let mut copy = [0; INLINE_MAX];
+                // SAFETY: no packet's ring bytes are more than INLINE_MAX, rounded up included.
+                unsafe { self.copy_out(&taken, copy.as_mut_ptr()) };
+                read(&copy[..taken.len()]);
+            }
+            packets += 1;
+        }
+        // SAFETY: the slices above are gone.
+        unsafe { self.give_back() };
+        packets
+    }
+}
+
+/// A ring of `lines` lines (a power of two) in private memory, for two threads of this process.
+///
+/// ```
+/// let (mut producer, mut consumer) = sinew_mem::ring::pair(1024)?;
+/// producer.push(b"head", b" and data").unwrap();
+/// assert_eq!(consumer.pop(|bytes| bytes.to_vec()).as_deref(), Some(&b"head and data"[..]));
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// A number of lines that no ring can have, or no memory.
+#[cfg(not(loom))]
+pub fn pair(lines: usize) -> io::Result<(Producer, Consumer)> {
+    if !valid_lines(lines) {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("a ring has a power of two of {LINES_MIN} to {LINES_MAX} lines, not {lines}"),
+        ));
+    }
+    let region = Arc::new(Region::private(bytes_for(lines))?);
+    let words = Words::of_region(&region, 0, bytes_for(lines)).expect("the region was made for the ring");
+    // SAFETY: fresh memory that only these two reach, one producer and one consumer, both of this process.
+    let ends = unsafe { (Producer::new(words.clone(), lines), Consumer::new(words, lines, true)) };
+    match ends {
+        (Some(producer), Some(consumer)) => Ok((producer, consumer)),
+        _ => Err(io::ErrorKind::InvalidInput.into()),
+    }
+}

@@ -1,0 +1,217 @@
+//! Words that two threads or processes share: the memory under a ring or a board.
+
+#[cfg(not(loom))]
+mod mapped {
+    use std::ptr::NonNull;
+
+    use crate::atomic::AtomicU64;
+    use crate::atomic::plain::Arc;
+    use crate::copy::copy_from_shared;
+    use crate::region::Region;
+
+    /// A range of a region, seen as atomic words. Clones see the same words and keep the region mapped.
+    #[derive(Clone, Debug)]
+    pub struct Words {
+        start: NonNull<u8>,
+        /// In words.
+        len: usize,
+        _region: Arc<Region>,
+    }
+
+    // SAFETY: the words are atomics, and the region behind them is kept alive by the count.
+    unsafe impl Send for Words {}
+    // SAFETY: as above; plain writes go through `put`, whose callers answer for exclusion.
+    unsafe impl Sync for Words {}
+
+    impl Words {
+        /// `bytes` bytes of `region` from `offset` on; `None` when they do not lie in the region or are not aligned to a
+        /// cache line.
+        pub fn of_region(region: &Arc<Region>, offset: usize, bytes: usize) -> Option<Self> {
+            let end = offset.checked_add(bytes)?;
+            if end > region.len() || !offset.is_multiple_of(64) || !bytes.is_multiple_of(64) {
+                return None;
+            }
+            // SAFETY: `offset <= end <= len`, so the address lies in the region or at its end.
+            let start = unsafe { region.start().add(offset) };
+            Some(Self { start, len: bytes / 8, _region: Arc::clone(region) })
+        }
+
+        /// How many words there are.
+        #[inline]
+        pub fn count(&self) -> usize {
+            self.len
+        }
+
+        /// Word `index`.
+        ///
+        /// # Safety
+        ///
+        /// `index < count()`, and nobody in this process holds a slice over the word or writes it with [`Self::put`] now.
+        #[inline(always)]
+        pub unsafe fn word(&self, index: usize) -> &AtomicU64 {
+            debug_assert!(index < self.len);
+            // SAFETY: the caller promises the index; the region is mapped while `self` lives and its start is aligned.
+            unsafe { &*self.start.as_ptr().add(index * 8).cast::<AtomicU64>() }
+        }
+
+        /// Copies `bytes` to byte offset `at`.
+        ///
+        /// # Safety
+        ///
+        /// The range lies in the words, and nobody else in this process accesses it until a release store has told them to.
+        #[inline(always)]
+        pub unsafe fn put(&self, at: usize, bytes: &[u8]) {
+            debug_assert!(at + bytes.len() <= self.len * 8);
+            // SAFETY: the caller promises the range and its exclusive use; a slice of safe code lies elsewhere.
+            unsafe { copy_in(bytes.as_ptr(), self.start.as_ptr().add(at), bytes.len()) }
+        }
+
+        /// Copies `len` bytes from byte offset `at` out to `target`.
+        ///
+        /// # Safety
+        ///
+        /// The source range lies in the words; `target` is valid for writes of `len` bytes and belongs to the caller.
+        #[inline(always)]
+        pub unsafe fn get(&self, at: usize, target: *mut u8, len: usize) {
+            debug_assert!(at + len <= self.len * 8);
+            // SAFETY: the caller's promises.
+            unsafe { copy_from_shared(self.start.as_ptr().add(at), target, len) }
+        }
+
+        /// Where byte `at` is.
+        #[inline(always)]
+        pub fn address(&self, at: usize) -> *const u8 {
+            self.start.as_ptr().wrapping_add(at)
+        }
+
+        /// Asks the cache to own the line of byte `at`, to write it soon.
+        #[inline(always)]
+        pub fn prefetch_write(&self, at: usize) {
+            #[cfg(all(target_arch = "x86_64", not(miri)))]
+            // SAFETY: a prefetch changes no state of the program; where PREFETCHW is unknown it is a no-op by definition.
+            unsafe {
+                core::arch::asm!(
+                    "prefetchw [{}]",
+                    in(reg) self.address(at),
+                    options(nostack, preserves_flags, readonly)
+                );
+            }
+            #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+            let _ = at;
+        }
+
+        /// Asks the cache for the line of byte `at`, to read it soon.
+        #[inline(always)]
+        pub fn prefetch_read(&self, at: usize) {
+            #[cfg(all(target_arch = "x86_64", not(miri)))]
+            // SAFETY: a prefetch of any address is architecturally harmless.
+            unsafe {
+                use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+                _mm_prefetch::<_MM_HINT_T0>(self.address(at).cast::<i8>());
+            }
+            #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+            let _ = at;
+        }
+    }
+
+    /// A copy of few bytes without a call: two overlapping moves of the largest size that fits.
+    ///
+    /// # Safety
+    ///
+    /// As for `copy_nonoverlapping`.
+    #[inline(always)]
+    unsafe fn copy_in(source: *const u8, target: *mut u8, len: usize) {
+        macro_rules! ends {
+            ($type:ty) => {{
+                let last = len - size_of::<$type>();
+                // SAFETY: `len` is at least the size of the type, so both moves lie in the range; both are unaligned moves.
+                unsafe {
+                    let head = source.cast::<$type>().read_unaligned();
+                    let tail = source.add(last).cast::<$type>().read_unaligned();
+                    target.cast::<$type>().write_unaligned(head);
+                    target.add(last).cast::<$type>().write_unaligned(tail);
+                }
+            }};
+        }
+        match len {
+            0 => {}
+            1..4 => {
+                for at in 0..len {
+                    // SAFETY: `at < len`.
+                    unsafe { target.add(at).write(source.add(at).read()) };
+                }
+            }
+            4..8 => ends!(u32),
+            8..16 => ends!(u64),
+            16..32 => ends!([u64; 2]),
+            32..=64 => ends!([u64; 4]),
+            // SAFETY: the caller's promises.
+            _ => unsafe { std::ptr::copy_nonoverlapping(source, target, len) },
+        }
+    }
+
+    #[cfg(test)]
+    mod tests {
+        #[test]
+        fn small_copies_write_exactly_their_range() {
+            let source: Vec<u8> = (1..=200).collect();
+            for len in 0..=130 {
+                let mut target = vec![0; len + 2];
+                // SAFETY: both ranges lie in their vectors.
+                unsafe { super::copy_in(source.as_ptr(), target[1..].as_mut_ptr(), len) };
+                assert_eq!(target[1..=len], source[..len]);
+                assert_eq!((target[0], target[len + 1]), (0, 0));
+            }
+        }
+    }
+}
+
+#[cfg(not(loom))]
+pub use mapped::Words;
+
+#[cfg(loom)]
+pub use model::Words;
+
+/// Under loom each word is one of loom's own, and bytes are moved through relaxed words, so that loom sees every access.
+#[cfg(loom)]
+mod model {
+    use crate::atomic::{Arc, AtomicU64, Ordering};
+
+    #[derive(Clone, Debug)]
+    pub struct Words(Arc<Vec<AtomicU64>>);
+
+    impl Words {
+        pub fn new(len: usize) -> Self {
+            Self(Arc::new((0..len).map(|_| AtomicU64::new(0)).collect()))
+        }
+
+        pub fn count(&self) -> usize {
+            self.0.len()
+        }
+
+        pub unsafe fn word(&self, index: usize) -> &AtomicU64 {
+            &self.0[index]
+        }
+
+        pub unsafe fn put(&self, at: usize, bytes: &[u8]) {
+            assert!(at.is_multiple_of(8) && bytes.len().is_multiple_of(8), "the model moves whole words");
+            for (index, word) in bytes.chunks(8).enumerate() {
+                let word = u64::from_le_bytes(word.try_into().expect("eight bytes"));
+                self.0[at / 8 + index].store(word, Ordering::Relaxed);
+            }
+        }
+
+        pub unsafe fn get(&self, at: usize, target: *mut u8, len: usize) {
+            assert!(at.is_multiple_of(8) && len.is_multiple_of(8), "the model moves whole words");
+            for index in 0..len / 8 {
+                let word = self.0[at / 8 + index].load(Ordering::Relaxed);
+                // SAFETY: the caller's promise about the target.
+                unsafe { target.add(index * 8).cast::<u64>().write_unaligned(word) };
+            }
+        }
+
+        pub fn prefetch_write(&self, _at: usize) {}
+
+        pub fn prefetch_read(&self, _at: usize) {}
+    }
+}
