@@ -4,6 +4,7 @@ use sinew_fabric::{Dropped, PacketTx, Peer, PortStats, TxData, TxPacket};
 use sinew_mem::Frozen;
 use sinew_mem::atomic::plain::Arc;
 
+use crate::SEGMENTS_MAX;
 use crate::frame::{BATCH_HEADER, BATCH_MAGIC, BATCH_VERSION, FRAME_HEADER, is_batch};
 use crate::options::Coalesce;
 use crate::path::Paths;
@@ -14,8 +15,6 @@ use crate::sys::{Name, SendMemory};
 const MESSAGES_MAX: usize = 64;
 /// Bytes of one message, cut into datagrams or not: the kernel takes no more than 65,507 at once.
 const MESSAGE_LEN_MAX: usize = crate::path::LOCAL_DATAGRAM;
-/// Datagrams that the kernel cuts one message into at most (64 until Linux 6.9).
-const SEGMENTS_MAX: usize = 64;
 /// Pieces of one message. Beyond it the message is closed.
 const PIECES_MAX: usize = 256;
 /// A shared range up to this length is copied beside its head: cheaper than a share and a piece of its own.

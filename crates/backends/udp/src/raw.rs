@@ -1,0 +1,386 @@
+//! The machine's own limit: UDP on the loopback device with nothing above it.
+//!
+//! These functions make the same system calls as the port, from two threads that spin, and move bytes that nobody looks at.
+//! What they reach is what a fabric on this machine could reach at best, so a benchmark measures them beside its own
+//! figure:
+//!
+//! - [`ping_pong`] for latency: one packet each way, one send call and one receive call a turn.
+//! - [`echo`] for rates of requests: a window of packets goes round between a client and a server.
+//! - [`one_way`] for bandwidth and for what one call costs.
+//!
+//! Each takes the processors to pin its two threads to. They need two to mean anything; with one they yield instead of
+//! spinning, so that they still end.
+//!
+//! ```
+//! use std::time::Duration;
+//! use sinew_udp::raw::{Mode, Run, one_way};
+//!
+//! let run = Run { duration: Duration::from_millis(5), cpus: None };
+//! let rate = one_way(run, Mode::Segments, 1472, 40)?;
+//! println!("{:.1} GB/s", rate.bytes_per_s() / 1e9);
+//! # Ok::<(), std::io::Error>(())
+//! ```
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use rustix::thread::{CpuSet, sched_setaffinity, sched_yield};
+use sinew_fabric::Peer;
+use sinew_mem::atomic::plain::{AtomicU32, Ordering};
+
+use crate::path::LOCAL_DATAGRAM;
+use crate::sys::{Name, ReceiveRing, SendMemory, Socket};
+use crate::{SEGMENTS_MAX, peer};
+
+const BUFFER: usize = 8 << 20;
+/// Datagrams that a call with [`Mode::List`] sends or takes at most.
+const LIST_MAX: usize = 64;
+/// A window that a full buffer lost packets of starts again after this long without any.
+const STALLED: Duration = Duration::from_millis(5);
+
+/// How packets are handed to the kernel and taken from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// One `sendto` and one `recvmsg` for each packet.
+    Single,
+    /// `sendmmsg` and `recvmmsg`.
+    List,
+    /// `UDP_SEGMENT` and `UDP_GRO`: the kernel cuts one large send and joins what it can.
+    Segments,
+    /// All packets of a call as one datagram, as the port's batches are.
+    Joined,
+}
+
+/// How long a measurement runs, and where.
+#[derive(Clone, Copy, Debug)]
+pub struct Run {
+    /// How long.
+    pub duration: Duration,
+    /// The processors of the two threads: client or sender, then server or receiver. `None` leaves it to the system.
+    pub cpus: Option<[usize; 2]>,
+}
+
+/// What came through.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rate {
+    /// Packets that arrived: at the receiver, or back at the client of an echo.
+    pub packets: u64,
+    /// Bytes in them.
+    pub bytes: u64,
+    /// Nanoseconds that it took.
+    pub elapsed_ns: u64,
+}
+
+impl Rate {
+    /// Packets per second.
+    pub fn packets_per_s(&self) -> f64 {
+        self.packets as f64 * 1e9 / self.elapsed_ns.max(1) as f64
+    }
+
+    /// Bytes per second.
+    pub fn bytes_per_s(&self) -> f64 {
+        self.bytes as f64 * 1e9 / self.elapsed_ns.max(1) as f64
+    }
+}
+
+/// A socket with all that a thread needs to send and receive.
+struct End {
+    socket: Socket,
+    ring: ReceiveRing,
+    memory: SendMemory,
+    bytes: Vec<u8>,
+    yields: bool,
+}
+
+impl End {
+    fn new(mode: Mode) -> io::Result<Self> {
+        let socket = Socket::bind((Ipv4Addr::LOCALHOST, 0).into())?;
+        socket.grow_receive_buffer(BUFFER)?;
+        if mode == Mode::Segments && !(socket.can_segment() && socket.join_segments()) {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "this kernel has no UDP_SEGMENT or no UDP_GRO"));
+        }
+        Ok(Self {
+            socket,
+            ring: ReceiveRing::new(LIST_MAX),
+            memory: SendMemory::new(LIST_MAX, LIST_MAX),
+            bytes: vec![0xA5; 1 << 16],
+            yields: std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() == 1),
+        })
+    }
+
+    fn address(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
+    /// Sends `count` packets, in as few calls as the mode allows. What does not fit the kernel's buffers is lost.
+    fn send(&mut self, mode: Mode, to: &Name, packet_len: usize, count: usize) {
+        let per_call = per_call_max(mode, packet_len);
+        let mut left = count;
+        while left > 0 {
+            let now = left.min(per_call);
+            left -= now;
+            match mode {
+                Mode::Single | Mode::Joined => {
+                    let _ = self.socket.send_to(to, &self.bytes[..packet_len * now]);
+                }
+                Mode::Segments if now == 1 => {
+                    let _ = self.socket.send_to(to, &self.bytes[..packet_len]);
+                }
+                Mode::Segments => {
+                    let mut list = self.memory.list();
+                    list.piece(&self.bytes[..packet_len * now]);
+                    list.end_message(*to, packet_len);
+                    let _ = self.socket.send_list(&mut list, 0);
+                }
+                Mode::List => {
+                    let mut list = self.memory.list();
+                    for _ in 0..now {
+                        list.piece(&self.bytes[..packet_len]);
+                        list.end_message(*to, 0);
+                    }
+                    let mut sent = 0;
+                    while let Ok(more @ 1..) = self.socket.send_list(&mut list, sent) {
+                        sent += more;
+                        if sent >= now {
+                            break;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes what is there in one call: packets, and who sent the last.
+    fn receive(&mut self, mode: Mode, packet_len: usize) -> (usize, u64, Option<Peer>) {
+        let width = if mode == Mode::List { LIST_MAX } else { 1 };
+        let Ok(got) = self.socket.receive(&mut self.ring, width) else {
+            if self.yields {
+                sched_yield();
+            }
+            return (0, 0, None);
+        };
+        let (mut packets, mut bytes, mut from) = (0, 0, None);
+        for slot in 0..got {
+            let received = self.ring.received(slot);
+            packets += received.len.div_ceil(packet_len.max(1)).max(1);
+            bytes += received.len as u64;
+            from = received.from;
+        }
+        (packets, bytes, from)
+    }
+}
+
+/// Packets that fit one call.
+fn per_call_max(mode: Mode, packet_len: usize) -> usize {
+    let fitting = (LOCAL_DATAGRAM / packet_len.max(1)).max(1);
+    match mode {
+        Mode::Single => 1,
+        Mode::List => LIST_MAX,
+        Mode::Segments => fitting.min(SEGMENTS_MAX),
+        Mode::Joined => fitting,
+    }
+}
+
+fn pin(cpus: Option<[usize; 2]>, which: usize) -> io::Result<()> {
+    let Some(cpu) = cpus.map(|cpus| cpus[which]) else { return Ok(()) };
+    if cpu >= CpuSet::MAX_CPU {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("there is no processor {cpu}")));
+    }
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    Ok(sched_setaffinity(None, &set)?)
+}
+
+fn check_len(packet_len: usize) -> io::Result<()> {
+    if (1..=LOCAL_DATAGRAM).contains(&packet_len) {
+        return Ok(());
+    }
+    Err(io::Error::new(
+        io::ErrorKind::InvalidInput,
+        format!("a packet has 1 to {LOCAL_DATAGRAM} bytes here, not {packet_len}"),
+    ))
+}
+
+fn name(of: &End) -> io::Result<Name> {
+    Name::of(peer::pack(of.address()?), false).ok_or_else(|| io::ErrorKind::InvalidInput.into())
+}
+
+/// Runs `first` and `second` on two threads of their own, pinned if so asked; `second` goes on until the word is set.
+fn two_threads<T: Send>(
+    run: Run,
+    first: impl FnOnce() -> T + Send,
+    second: impl FnOnce(&AtomicU32) -> T + Send,
+) -> io::Result<(T, T)> {
+    let stop = AtomicU32::new(0);
+    std::thread::scope(|scope| {
+        let stop = &stop;
+        let server = scope.spawn(move || pin(run.cpus, 1).map(|()| second(stop)));
+        let client = scope.spawn(move || pin(run.cpus, 0).map(|()| first()));
+        let client = client.join();
+        // Relaxed: the join is what publishes the results.
+        stop.store(1, Ordering::Relaxed);
+        let lost = |_| io::Error::other("a measuring thread panicked");
+        Ok((client.map_err(lost)??, server.join().map_err(lost)??))
+    })
+}
+
+/// Sends one packet of `packet_len` bytes to and fro between two threads that spin, and returns every round trip in
+/// nanoseconds, in the order of their happening.
+///
+/// # Errors
+///
+/// What the system says, and `InvalidInput` for a length or processor that cannot be.
+pub fn ping_pong(run: Run, packet_len: usize) -> io::Result<Vec<u64>> {
+    check_len(packet_len)?;
+    let (mut client, mut server) = (End::new(Mode::Single)?, End::new(Mode::Single)?);
+    let (to_server, to_client) = (name(&server)?, name(&client)?);
+    // Room for a round trip each microsecond, so that recording allocates nothing.
+    let mut trips_ns = Vec::with_capacity(run.duration.as_micros().min(100_000_000) as usize + 1);
+    let first = move || {
+        let began = Instant::now();
+        let mut now = began;
+        while now.duration_since(began) < run.duration {
+            client.send(Mode::Single, &to_server, packet_len, 1);
+            let sent = now;
+            while client.receive(Mode::Single, packet_len).0 == 0 {
+                // Nothing is lost with one packet in flight, but a measurement must end.
+                if sent.elapsed() > run.duration + Duration::from_secs(1) {
+                    return trips_ns;
+                }
+            }
+            now = Instant::now();
+            trips_ns.push(now.duration_since(sent).as_nanos() as u64);
+        }
+        trips_ns
+    };
+    let second = move |stop: &AtomicU32| {
+        while stop.load(Ordering::Relaxed) == 0 {
+            if server.receive(Mode::Single, packet_len).0 > 0 {
+                server.send(Mode::Single, &to_client, packet_len, 1);
+            }
+        }
+        Vec::new()
+    };
+    two_threads(run, first, second).map(|(trips_ns, _)| trips_ns)
+}
+
+/// Sends packets of `packet_len` bytes from one thread to another as fast as both can, `packets_per_call` at a time or as
+/// many as a call takes, and counts what arrives.
+///
+/// # Errors
+///
+/// As [`ping_pong`]; `Unsupported` where the kernel has no segmentation offload.
+pub fn one_way(run: Run, mode: Mode, packet_len: usize, packets_per_call: usize) -> io::Result<Rate> {
+    check_len(packet_len)?;
+    let (mut sender, mut receiver) = (End::new(mode)?, End::new(mode)?);
+    let to = name(&receiver)?;
+    let per_call = packets_per_call.clamp(1, per_call_max(mode, packet_len));
+    let first = move || {
+        let began = Instant::now();
+        while began.elapsed() < run.duration {
+            sender.send(mode, &to, packet_len, per_call);
+        }
+        Rate { elapsed_ns: began.elapsed().as_nanos() as u64, ..Rate::default() }
+    };
+    let second = move |stop: &AtomicU32| {
+        let mut rate = Rate::default();
+        while stop.load(Ordering::Relaxed) == 0 {
+            let (packets, bytes, _) = receiver.receive(mode, packet_len);
+            rate.packets += packets as u64;
+            rate.bytes += bytes;
+        }
+        rate
+    };
+    two_threads(run, first, second).map(|(sent, received)| Rate { elapsed_ns: sent.elapsed_ns, ..received })
+}
+
+/// Keeps `window` packets of `packet_len` bytes going round between a client and a server that sends each back, and counts
+/// those that returned: what requests and answers of that size could reach at best.
+///
+/// Each side sends what it has just received in as few calls as the mode allows; the client sends `packets_per_call` or
+/// more at a time while its window has that much room.
+///
+/// # Errors
+///
+/// As [`one_way`].
+pub fn echo(run: Run, mode: Mode, packet_len: usize, window: usize, packets_per_call: usize) -> io::Result<Rate> {
+    check_len(packet_len)?;
+    let (mut client, mut server) = (End::new(mode)?, End::new(mode)?);
+    let (to_server, to_client) = (name(&server)?, name(&client)?);
+    let window = window.max(1);
+    let least = packets_per_call.clamp(1, window);
+    let first = move || {
+        let mut rate = Rate::default();
+        let (mut in_flight, began) = (0, Instant::now());
+        let mut last_arrival = began;
+        loop {
+            if window - in_flight >= least {
+                client.send(mode, &to_server, packet_len, window - in_flight);
+                in_flight = window;
+            }
+            let (packets, bytes, _) = client.receive(mode, packet_len);
+            rate.packets += packets as u64;
+            rate.bytes += bytes;
+            in_flight = in_flight.saturating_sub(packets);
+            let now = Instant::now();
+            if packets > 0 {
+                last_arrival = now;
+            } else if now.duration_since(last_arrival) > STALLED {
+                (in_flight, last_arrival) = (0, now);
+            }
+            let elapsed = now.duration_since(began);
+            if elapsed >= run.duration {
+                return Rate { elapsed_ns: elapsed.as_nanos() as u64, ..rate };
+            }
+        }
+    };
+    let second = move |stop: &AtomicU32| {
+        while stop.load(Ordering::Relaxed) == 0 {
+            let (packets, ..) = server.receive(mode, packet_len);
+            if packets > 0 {
+                server.send(mode, &to_client, packet_len, packets);
+            }
+        }
+        Rate::default()
+    };
+    two_threads(run, first, second).map(|(rate, _)| rate)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHORT: Run = Run { duration: Duration::from_millis(20), cpus: None };
+
+    #[test]
+    fn every_mode_moves_packets_of_the_size_that_was_asked_for() {
+        for mode in [Mode::Single, Mode::List, Mode::Segments, Mode::Joined] {
+            let results = [one_way(SHORT, mode, 100, 16), echo(SHORT, mode, 100, 32, 8)];
+            for rate in results {
+                match rate {
+                    Ok(rate) => {
+                        assert!(rate.packets > 0 && rate.elapsed_ns >= 20_000_000, "{mode:?} {rate:?}");
+                        assert_eq!(rate.bytes, rate.packets * 100, "{mode:?}");
+                    }
+                    Err(error) => {
+                        assert!(mode == Mode::Segments && error.kind() == io::ErrorKind::Unsupported, "{error}")
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_round_trip_is_recorded_for_each_packet() {
+        let trips_ns = ping_pong(SHORT, 32).unwrap();
+        assert!(!trips_ns.is_empty() && trips_ns.iter().all(|&trip_ns| trip_ns > 0));
+    }
+
+    #[test]
+    fn what_cannot_be_measured_is_refused() {
+        assert!(ping_pong(SHORT, 0).is_err() && one_way(SHORT, Mode::Joined, LOCAL_DATAGRAM + 1, 1).is_err());
+        let nowhere = Run { cpus: Some([CpuSet::MAX_CPU; 2]), ..SHORT };
+        assert_eq!(ping_pong(nowhere, 32).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    }
+}
