@@ -10,10 +10,13 @@
 //! - [`poller`]: when to spin and when to sleep.
 //! - [`worker`]: where long work runs.
 //! - [`loopback`]: a deterministic network in memory, for tests.
+//! - `conformance` (a feature): one suite of facts for every port.
 //! - [`layer`]: ports around ports, of which there are [`fault`], [`trace`] and [`pcap`].
 #![forbid(unsafe_code)]
 
 pub mod address;
+#[cfg(any(test, feature = "conformance"))]
+pub mod conformance;
 pub mod fault;
 pub mod layer;
 pub mod loopback;

@@ -1,0 +1,109 @@
+//! Waits end when they should.
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+use super::*;
+
+/// A wait without an arrival lasts as long as it was told, in as many pieces as it likes, and not for ever.
+pub fn a_wait_keeps_its_timeout<F: Fixture>(fixture: &mut F) {
+    let mut port = fixture.open();
+    for timeout_ns in [0, 1, 3_000_000] {
+        let start_ns = fixture.now_ns();
+        let mut turns = 0;
+        loop {
+            let passed_ns = fixture.now_ns() - start_ns;
+            if passed_ns >= timeout_ns {
+                break;
+            }
+            port.wait(Some(timeout_ns - passed_ns)).expect("waiting works");
+            turns += 1;
+            assert!(turns < 1_000_000, "wait returns at once, for ever");
+        }
+        port.wait(Some(timeout_ns)).expect("waiting works");
+        assert!(fixture.now_ns() - start_ns < timeout_ns + fixture.expectations().patience_ns, "wait sleeps too long");
+    }
+}
+
+/// A packet that came before the wait ends it; so does one that is on its way.
+pub fn a_wait_ends_when_a_packet_is_there<F: Fixture>(fixture: &mut F) {
+    let (mut a, mut b) = pair(fixture);
+    let (to, _) = exchange(fixture, &mut a, &mut b);
+    if fixture.expectations().lossy {
+        return;
+    }
+    let patience_ns = fixture.expectations().patience_ns;
+    for number in 0..20 {
+        // The port is idle, and has noticed.
+        assert!(receive(fixture, &mut b).is_empty());
+        let start_ns = fixture.now_ns();
+        let bytes = pattern(number, 64);
+        send(&mut a, to, &bytes, MODES[number % 3]);
+        let got = loop {
+            b.wait(Some(patience_ns)).expect("waiting works");
+            let got = receive(fixture, &mut b);
+            if !got.is_empty() || fixture.now_ns() - start_ns >= patience_ns {
+                break got;
+            }
+        };
+        assert!(fixture.now_ns() - start_ns < patience_ns, "a packet was there and the wait went on");
+        assert_eq!(got.len(), 1);
+        assert!(got[0].1 == bytes);
+    }
+}
+
+/// A wake-up that comes before the wait ends the wait.
+pub fn a_wake_before_the_wait_is_not_lost<F: Fixture>(fixture: &mut F) {
+    let mut port = fixture.open();
+    let waker = port.waker();
+    let patience_ns = fixture.expectations().patience_ns;
+    for _ in 0..10 {
+        let start_ns = fixture.now_ns();
+        waker.clone().wake();
+        // Receiving is no waiting: it leaves the wake-up alone.
+        receive(fixture, &mut port);
+        port.wait(Some(patience_ns)).expect("waiting works");
+        assert!(fixture.now_ns() - start_ns < patience_ns, "the wake-up was lost");
+    }
+}
+
+/// Each of many wake-ups by another thread, some before and some during a wait, ends one.
+pub fn wakes_from_another_thread_are_not_lost<F: Fixture>(fixture: &mut F) {
+    if !fixture.expectations().real_time {
+        return;
+    }
+    let mut port = fixture.open();
+    let waker = port.waker();
+    let patience_ns = fixture.expectations().patience_ns;
+    let (ask, asked) = mpsc::channel::<u64>();
+    let (answer, answered) = mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        for pause_us in asked {
+            if pause_us > 0 {
+                std::thread::sleep(Duration::from_micros(pause_us));
+            }
+            if answer.send(()).is_err() {
+                return;
+            }
+            waker.wake();
+        }
+    });
+    for round in 0..100u64 {
+        let start_ns = fixture.now_ns();
+        ask.send(round % 4 * 100).expect("the thread lives");
+        while answered.try_recv().is_err() {
+            assert!(fixture.now_ns() - start_ns < patience_ns, "wake-up {round} was lost");
+            port.wait(Some(patience_ns)).expect("waiting works");
+        }
+    }
+    drop(ask);
+    thread.join().expect("the waking thread ends well");
+}
+
+/// To wake a port that is gone is nothing.
+pub fn a_waker_outlives_its_port<F: Fixture>(fixture: &mut F) {
+    let port = fixture.open();
+    let waker = port.waker();
+    drop(port);
+    waker.wake();
+}
