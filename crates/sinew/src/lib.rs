@@ -1,1 +1,91 @@
+//! Services that answer in microseconds: remote procedure calls over shared memory, kernel UDP and more.
+//!
+//! A service is a set of handlers, a [`Nexus`]. It is served at an address, whose scheme names the fabric:
+//!
+//! ```no_run
+//! use sinew::prelude::*;
+//!
+//! const SHOUT: RequestType = RequestType::new(1);
+//!
+//! fn main() -> sinew::Result<()> {
+//!     let nexus = Nexus::builder()
+//!         .handle(SHOUT, |call: Call| {
+//!             let reply = call.request().to_ascii_uppercase();
+//!             call.reply(&reply)
+//!         })
+//!         .build()?;
+//!     nexus.serve("shm://shout")
+//! }
+//! ```
+//!
+//! A client opens an endpoint, connects, and calls:
+//!
+//! ```
+//! use sinew::prelude::*;
+//!
+//! # const SHOUT: RequestType = RequestType::new(1);
+//! # let nexus = Nexus::builder()
+//! #     .handle(SHOUT, |call: Call| {
+//! #         let reply = call.request().to_ascii_uppercase();
+//! #         call.reply(&reply)
+//! #     })
+//! #     .build()?;
+//! # let server = nexus.server().at("udp://127.0.0.1:0").start()?;
+//! # let address = &server.addresses()[0].to_string();
+//! let mut rpc = Rpc::open("udp://")?;
+//! let session = rpc.connect(address)?;
+//! assert_eq!(&*rpc.call(session, SHOUT, b"hello")?, b"HELLO");
+//! # server.stop()?;
+//! # Ok::<(), sinew::Error>(())
+//! ```
+//!
+//! # From the first service to the fast path
+//!
+//! [`Rpc::call`] waits for each answer. The fast path allocates buffers once ([`Rpc::alloc`]), moves them into many calls
+//! ([`Rpc::enqueue_request`]), turns the loop ([`Rpc::turn`]) and takes them back ([`Rpc::poll_completion`]). The service does not
+//! change. The example `fast_echo` shows it.
+//!
+//! [`Rpc`] decides between fabrics at run time, once per method. Where the fabric is known when the program is written, make an
+//! [`rpc::Rpc`] over its port with [`endpoint`]: it has the same methods, resolved at compile time.
+//!
+//! # Where things are
+//!
+//! - [`Nexus`], [`Server`], [`Rpc`], [`Error`]: this crate.
+//! - [`rpc`]: calls, sessions, limits, what can go wrong.
+//! - [`fabric`]: addresses, ports, and what it takes to write one.
+//! - [`mem`]: message buffers.
+//! - [`host`]: the real clock, randomness, threads.
+//! - `shm`, `udp`: the fabrics, one feature each.
 #![forbid(unsafe_code)]
+
+#[cfg(not(any(feature = "shm", feature = "udp")))]
+compile_error!("sinew needs a fabric: enable the feature `shm` or `udp`, or both");
+
+mod endpoint;
+mod error;
+mod nexus;
+mod server;
+
+pub use endpoint::{Endpoint, FABRICS, Rpc, endpoint};
+pub use error::{Error, Result};
+pub use nexus::{Nexus, NexusBuilder};
+pub use server::{EndpointReport, Server, ServerHandle};
+
+pub use sinew_fabric as fabric;
+pub use sinew_host as host;
+pub use sinew_mem as mem;
+pub use sinew_rpc as rpc;
+#[cfg(feature = "shm")]
+pub use sinew_shm as shm;
+#[cfg(feature = "udp")]
+pub use sinew_udp as udp;
+
+/// What most programs need, to import with a star.
+pub mod prelude {
+    pub use crate::{Nexus, Rpc};
+    pub use sinew_mem::MessageBuffer;
+    pub use sinew_rpc::{
+        BurstCalls, Call, Cause, Completion, Config, DeferredCall, Execution, Reply, RequestType, SessionEvent,
+        SessionId,
+    };
+}

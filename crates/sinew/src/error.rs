@@ -1,0 +1,115 @@
+use std::fmt;
+
+use sinew_fabric::{AddressError, PortError};
+use sinew_mem::AllocError;
+use sinew_rpc::{CallError, ConfigError, ConnectError, EnqueueError, NexusError};
+
+/// A result whose error is [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Anything that can go wrong, with a message that says what happened, to whom, and what to do.
+///
+/// `Debug` shows the message too, so that a `main` which returns an error tells it in words.
+#[derive(thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A session could not be opened.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// A call got no response. Says which peer, why, and whether the request may have run.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// A call was not taken.
+    #[error(transparent)]
+    Enqueue(#[from] EnqueueError),
+    /// No message buffer.
+    #[error(transparent)]
+    Alloc(#[from] AllocError),
+    /// A port could not be opened.
+    #[error(transparent)]
+    Port(#[from] PortError),
+    /// A set of handlers that cannot be.
+    #[error(transparent)]
+    Nexus(#[from] NexusError),
+    /// A configuration that cannot work.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// No fabric has this scheme.
+    #[error("`{address}`: there is no fabric `{scheme}` here; known are {known}")]
+    UnknownFabric {
+        /// The whole address.
+        address: String,
+        /// Its scheme.
+        scheme: String,
+        /// The schemes that this build knows.
+        known: String,
+    },
+    /// A server without an address.
+    #[error("nowhere to serve: give at least one address, for example shm://name or udp://0.0.0.0:7000")]
+    Nowhere,
+    /// A thread that served ended by a panic.
+    #[error("the thread that served {address} panicked: {message}")]
+    Panicked {
+        /// What it served.
+        address: String,
+        /// What the panic said.
+        message: String,
+    },
+    /// The system refused.
+    #[error("{doing}: {source}")]
+    System {
+        /// What was being done.
+        doing: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// Another error of the RPC layer.
+    #[error(transparent)]
+    Rpc(sinew_rpc::Error),
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl From<AddressError> for Error {
+    fn from(error: AddressError) -> Self {
+        Self::Port(error.into())
+    }
+}
+
+impl From<std::io::Error> for Error {
+    fn from(source: std::io::Error) -> Self {
+        Self::System { doing: "waiting for packets".to_owned(), source }
+    }
+}
+
+impl From<sinew_rpc::Error> for Error {
+    fn from(error: sinew_rpc::Error) -> Self {
+        match error {
+            sinew_rpc::Error::Connect(error) => Self::Connect(error),
+            sinew_rpc::Error::Call(error) => Self::Call(error),
+            sinew_rpc::Error::Enqueue(error) => Self::Enqueue(error),
+            sinew_rpc::Error::Alloc(error) => Self::Alloc(error),
+            sinew_rpc::Error::Port(error) => Self::Port(error),
+            sinew_rpc::Error::Config(error) => Self::Config(error),
+            sinew_rpc::Error::Io(source) => source.into(),
+            other => Self::Rpc(other),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn debug_shows_the_message() {
+        let error =
+            Error::UnknownFabric { address: "pigeon://home".into(), scheme: "pigeon".into(), known: "shm, udp".into() };
+        assert_eq!(format!("{error:?}"), error.to_string());
+        assert!(error.to_string().contains("known are shm, udp"));
+    }
+}

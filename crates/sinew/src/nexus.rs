@@ -1,0 +1,178 @@
+use std::ops::Deref;
+use std::sync::Arc;
+
+use sinew_fabric::{PollerConfig, WorkerPool};
+use sinew_host::{ThreadPool, available_cpus};
+use sinew_rpc::{BurstCalls, Call, Config, DeferredCall, RequestType};
+
+use crate::error::{Error, Result};
+use crate::server::Server;
+
+/// Jobs that may wait for a worker before further requests are answered `busy`.
+const WORKER_QUEUE: usize = 16 << 10;
+
+/// The handlers of a process and the limits of its endpoints: [`sinew_rpc::Nexus`] with this machine's threads. Cheap to
+/// clone, `Send`.
+#[derive(Clone)]
+pub struct Nexus(sinew_rpc::Nexus);
+
+impl Nexus {
+    /// Starts to collect handlers.
+    pub fn builder() -> NexusBuilder {
+        NexusBuilder { inner: sinew_rpc::Nexus::builder().config(default_config()), worker_threads: None }
+    }
+
+    /// A nexus without handlers, for endpoints that only call.
+    pub fn client() -> Self {
+        let built = sinew_rpc::Nexus::builder().config(default_config()).build();
+        // The default configuration always builds.
+        Self(built.unwrap_or_else(|_| sinew_rpc::Nexus::client()))
+    }
+
+    /// Serves at one address, on a thread of its own, until Ctrl-C or SIGTERM.
+    ///
+    /// # Errors
+    ///
+    /// As [`Server::run`].
+    pub fn serve(&self, address: &str) -> Result<()> {
+        self.server().at(address).run()
+    }
+
+    /// Serves at several addresses, each on a thread of its own, until Ctrl-C or SIGTERM.
+    ///
+    /// # Errors
+    ///
+    /// As [`Server::run`].
+    pub fn serve_on<A: AsRef<str>>(&self, addresses: impl IntoIterator<Item = A>) -> Result<()> {
+        addresses.into_iter().fold(self.server(), |server, address| server.at(address.as_ref())).run()
+    }
+
+    /// A server to configure: several addresses, pinned threads, a handle to stop it with.
+    pub fn server(&self) -> Server {
+        Server::new(self.clone())
+    }
+}
+
+impl Deref for Nexus {
+    type Target = sinew_rpc::Nexus;
+
+    fn deref(&self) -> &sinew_rpc::Nexus {
+        &self.0
+    }
+}
+
+impl From<sinew_rpc::Nexus> for Nexus {
+    fn from(nexus: sinew_rpc::Nexus) -> Self {
+        Self(nexus)
+    }
+}
+
+/// The limits that suit this machine: on a single processor nobody spins, since that only keeps the peer from answering.
+pub(crate) fn default_config() -> Config {
+    let mut config = Config::default();
+    if available_cpus().len() == 1 {
+        config.poller = PollerConfig::SLEEP;
+    }
+    config
+}
+
+/// Collects handlers and limits for a [`Nexus`].
+pub struct NexusBuilder {
+    inner: sinew_rpc::NexusBuilder,
+    worker_threads: Option<usize>,
+}
+
+impl NexusBuilder {
+    /// Handles requests of a type in the endpoint's own thread, one by one: for handlers of up to a few hundred nanoseconds.
+    #[must_use]
+    pub fn handle(mut self, request_type: RequestType, handler: impl Fn(Call<'_>) + Send + Sync + 'static) -> Self {
+        self.inner = self.inner.handle(request_type, handler);
+        self
+    }
+
+    /// As [`Self::handle`], with a handler that `make` makes for each endpoint, on its thread: each can own its part of the
+    /// data.
+    #[must_use]
+    pub fn handle_with<H>(mut self, request_type: RequestType, make: impl Fn() -> H + Send + Sync + 'static) -> Self
+    where
+        H: FnMut(Call<'_>) + 'static,
+    {
+        self.inner = self.inner.handle_with(request_type, make);
+        self
+    }
+
+    /// Handles all requests of a type in a received burst at once, in the endpoint's own thread.
+    #[must_use]
+    pub fn handle_burst(
+        mut self,
+        request_type: RequestType,
+        handler: impl Fn(&mut BurstCalls<'_, '_>) + Send + Sync + 'static,
+    ) -> Self {
+        self.inner = self.inner.handle_burst(request_type, handler);
+        self
+    }
+
+    /// As [`Self::handle_burst`], with a handler of its own for each endpoint.
+    #[must_use]
+    pub fn handle_burst_with<H>(
+        mut self,
+        request_type: RequestType,
+        make: impl Fn() -> H + Send + Sync + 'static,
+    ) -> Self
+    where
+        H: FnMut(&mut BurstCalls<'_, '_>) + 'static,
+    {
+        self.inner = self.inner.handle_burst_with(request_type, make);
+        self
+    }
+
+    /// Handles requests of a type in worker threads: for handlers that take longer or block.
+    ///
+    /// Without [`Self::workers`] or [`Self::worker_threads`] there are as many threads as processors.
+    #[must_use]
+    pub fn handle_worker(
+        mut self,
+        request_type: RequestType,
+        handler: impl Fn(DeferredCall) + Send + Sync + 'static,
+    ) -> Self {
+        self.inner = self.inner.handle_worker(request_type, handler);
+        self
+    }
+
+    /// The pool that runs worker handlers.
+    #[must_use]
+    pub fn workers(mut self, pool: Arc<dyn WorkerPool>) -> Self {
+        self.inner = self.inner.workers(pool);
+        self
+    }
+
+    /// How many threads run worker handlers, in a pool of the nexus's own.
+    #[must_use]
+    pub fn worker_threads(mut self, threads: usize) -> Self {
+        self.worker_threads = Some(threads);
+        self
+    }
+
+    /// Limits and times of the endpoints.
+    #[must_use]
+    pub fn config(mut self, config: Config) -> Self {
+        self.inner = self.inner.config(config);
+        self
+    }
+
+    /// Checks and finishes. Starts worker threads when worker handlers were registered and no pool was given.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Nexus`]: two handlers for one type, a configuration that cannot work; [`Error::System`]: no threads.
+    pub fn build(self) -> Result<Nexus> {
+        let Self { mut inner, worker_threads } = self;
+        if inner.wants_workers() {
+            let threads = worker_threads.unwrap_or_else(|| available_cpus().len());
+            let pool = ThreadPool::new("sinew-worker", threads, WORKER_QUEUE)
+                .map_err(|source| Error::System { doing: format!("starting {threads} worker threads"), source })?;
+            inner = inner.workers(Arc::new(pool));
+        }
+        Ok(Nexus(inner.build()?))
+    }
+}
