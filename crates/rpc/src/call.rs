@@ -71,8 +71,9 @@ impl<'a> Call<'a> {
     /// Answers with `len` bytes that `write` fills in where they will be sent from. They are unspecified before.
     #[inline]
     pub fn reply_with(mut self, len: usize, write: impl FnOnce(&mut [u8])) {
-        self.answered = true;
         self.core.answer_with(self.call, len, write);
+        // After it: when `write` panics the call is still unanswered.
+        self.answered = true;
     }
 
     /// Answers with a buffer from [`Call::alloc`], without a copy.
@@ -118,7 +119,7 @@ impl<'a> Call<'a> {
         match self.core.own(self.request) {
             Ok(request) => Ok(self.core.deferred(self.call, self.request_type, request)),
             Err(error) => {
-                self.core.answer_error(self.call, ErrorCode::Busy);
+                self.core.answer_error(self.call, ErrorCode::NoMemory);
                 Err(error)
             }
         }
@@ -217,8 +218,10 @@ impl<'a, 'b> BurstCalls<'a, 'b> {
     #[inline]
     pub fn reply_with(&mut self, index: usize, len: usize, write: impl FnOnce(&mut [u8])) {
         let entry = &mut self.entries[index];
-        if !std::mem::replace(&mut entry.answered, true) {
+        if !entry.answered {
             self.core.answer_with(entry.call, len, write);
+            // After it: when `write` panics the request is still unanswered.
+            entry.answered = true;
         }
     }
 
@@ -237,7 +240,7 @@ impl<'a, 'b> BurstCalls<'a, 'b> {
         match self.core.own(&entry.request) {
             Ok(request) => Ok(self.core.deferred(entry.call, entry.request_type, request)),
             Err(error) => {
-                self.core.answer_error(entry.call, ErrorCode::Busy);
+                self.core.answer_error(entry.call, ErrorCode::NoMemory);
                 Err(error)
             }
         }
@@ -284,7 +287,7 @@ impl DeferredCall {
             None => self.arena.alloc(response.len(), response.len().max(1)),
         };
         let answer = buffer.and_then(|mut buffer| buffer.fill(response).map(|()| buffer));
-        self.finish(answer.map_err(|_| ErrorCode::Busy));
+        self.finish(answer.map_err(|_| ErrorCode::NoMemory));
     }
 
     /// Answers with the request's own buffer, as it was changed through [`Self::request_mut`].

@@ -450,7 +450,7 @@ impl Core {
                 tx.push(TxPacket { to, head: request.first_packet(), data: TxData::None });
             }
             Some(Outgoing::Shared(buffer)) => {
-                for number in item.first..item.first + item.count {
+                for number in item.numbers() {
                     let range = buffer.packet_range(number.into());
                     tx.push(TxPacket {
                         to,

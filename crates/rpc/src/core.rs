@@ -52,6 +52,15 @@ pub(crate) struct TxItem {
     pub number_low: u32,
 }
 
+impl TxItem {
+    /// The numbers of its packets. The last can be the largest that there is, so their end is none.
+    #[inline(always)]
+    pub fn numbers(&self) -> impl Iterator<Item = u16> + use<> {
+        let first = self.first;
+        (0..self.count).map(move |offset| first + offset)
+    }
+}
+
 /// What the port below can do, as far as the protocol cares.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Link {

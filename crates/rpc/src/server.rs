@@ -26,11 +26,13 @@ pub(crate) enum ErrorCode {
     Panicked = 3,
     Busy = 4,
     ResponseTooLarge = 5,
+    /// As `Busy`, but for an answer: the handler ran.
+    NoMemory = 6,
 }
 
 impl ErrorCode {
     pub fn from_wire(code: u32) -> Option<Self> {
-        [Self::NoHandler, Self::Dropped, Self::Panicked, Self::Busy, Self::ResponseTooLarge]
+        [Self::NoHandler, Self::Dropped, Self::Panicked, Self::Busy, Self::ResponseTooLarge, Self::NoMemory]
             .into_iter()
             .find(|&known| known as u32 == code)
     }
@@ -42,6 +44,7 @@ impl ErrorCode {
             Self::Panicked => (Cause::HandlerPanicked, Execution::MayHaveRun),
             Self::Busy => (Cause::ServerBusy, Execution::NotRun),
             Self::ResponseTooLarge => (Cause::ResponseTooLarge, Execution::MayHaveRun),
+            Self::NoMemory => (Cause::ServerBusy, Execution::MayHaveRun),
         }
     }
 }
@@ -351,7 +354,7 @@ impl Core {
                 self.arena.alloc(capacity, data_per_packet)
             }
         };
-        let Ok(mut buffer) = buffer else { return self.answer_error(call, ErrorCode::Busy) };
+        let Ok(mut buffer) = buffer else { return self.answer_error(call, ErrorCode::NoMemory) };
         buffer.resize(len).expect("the capacity was checked");
         write(&mut buffer);
         self.store_response(call, index, buffer, short);
@@ -434,7 +437,7 @@ impl Core {
             }
             Response::Long(buffer) => {
                 header.message_len = buffer.len() as u32;
-                for number in item.first..item.first + item.count {
+                for number in item.numbers() {
                     let range = buffer.packet_range(number.into());
                     header.packet_number = number;
                     if number > 0 {

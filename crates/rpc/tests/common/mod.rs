@@ -1,12 +1,15 @@
 //! Endpoints on a network in memory, in virtual time.
-#![allow(dead_code)] // each test file uses its part
+#![allow(dead_code, missing_docs)] // each test file uses its part
 
+pub mod handmade;
+
+use std::cell::RefCell;
 use std::sync::{Arc, Mutex};
 
 use sinew_fabric::fault::{FaultConfig, Faulty};
 use sinew_fabric::loopback::{LoopbackConfig, LoopbackPort, Network};
 use sinew_fabric::{Job, ManualClock, PacketPort, SeededGenerator, WorkerPool};
-use sinew_rpc::{Completion, Nexus, RequestType, Rpc, SessionEvent, SessionId};
+use sinew_rpc::{Completion, DeferredCall, Nexus, RequestType, Rpc, SessionEvent, SessionId};
 
 pub const ECHO: RequestType = RequestType::new(1);
 pub const BURST: RequestType = RequestType::new(2);
@@ -14,6 +17,22 @@ pub const WORKER: RequestType = RequestType::new(3);
 pub const DROP: RequestType = RequestType::new(4);
 pub const PANIC: RequestType = RequestType::new(5);
 pub const LONG: RequestType = RequestType::new(6);
+/// Kept until [`answer_kept`].
+pub const DEFER: RequestType = RequestType::new(7);
+
+thread_local! {
+    static KEPT: RefCell<Vec<DeferredCall>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The calls of type [`DEFER`] that no answer was given yet.
+pub fn take_kept() -> Vec<DeferredCall> {
+    KEPT.take()
+}
+
+/// Answers the kept calls with their requests.
+pub fn answer_kept() -> usize {
+    take_kept().into_iter().map(DeferredCall::reply_in_place).count()
+}
 
 pub type Endpoint<P = LoopbackPort> = Rpc<P, ManualClock>;
 
@@ -66,6 +85,11 @@ pub fn server_nexus(pool: Arc<ManualPool>, config: sinew_rpc::Config) -> Nexus {
         .handle_worker(WORKER, |call| {
             let reply = call.request().to_ascii_uppercase();
             call.reply(&reply);
+        })
+        .handle(DEFER, |call| {
+            if let Ok(deferred) = call.defer() {
+                KEPT.with_borrow_mut(|kept| kept.push(deferred));
+            }
         })
         .handle(DROP, |_call| {})
         .handle(PANIC, |_call| panic!("a handler that panics on purpose"))
@@ -124,13 +148,70 @@ impl World {
         Rpc::new(nexus, port, self.clock.clone(), Box::new(SeededGenerator::new(seed)))
     }
 
+    /// A server named `server`, that nobody has a session with.
+    pub fn server(&self, config: sinew_rpc::Config, port: LoopbackConfig) -> Endpoint {
+        self.endpoint_with("server", &server_nexus(Arc::clone(&self.pool), config), 1, port)
+    }
+
+    /// A client named `client` without a session.
+    pub fn client(&self, config: sinew_rpc::Config, port: LoopbackConfig) -> Endpoint {
+        let nexus = Nexus::builder().config(config).build().unwrap();
+        self.endpoint_with("client", &nexus, 2, port)
+    }
+
     /// A server named `server` and a client named `client` with a session.
     pub fn pair(&self, config: sinew_rpc::Config, port: LoopbackConfig) -> (Endpoint, Endpoint, SessionId) {
-        let mut server = self.endpoint_with("server", &server_nexus(Arc::clone(&self.pool), config.clone()), 1, port);
-        let nexus = Nexus::builder().config(config).build().unwrap();
-        let mut client = self.endpoint_with("client", &nexus, 2, port);
+        self.pair_of((config.clone(), port), (config, port))
+    }
+
+    /// As [`Self::pair`], with limits and a port of each side's own: the client's first.
+    pub fn pair_of(
+        &self,
+        of_client: (sinew_rpc::Config, LoopbackConfig),
+        of_server: (sinew_rpc::Config, LoopbackConfig),
+    ) -> (Endpoint, Endpoint, SessionId) {
+        let mut server = self.server(of_server.0, of_server.1);
+        let mut client = self.client(of_client.0, of_client.1);
         let session = connect(self, &mut client, &mut server);
         (client, server, session)
+    }
+
+    /// Loses whatever client and server send each other during `act`.
+    pub fn losing<R>(&self, act: impl FnOnce() -> R) -> R {
+        self.network.set_link("client", "server", false);
+        let result = act();
+        self.network.set_link("client", "server", true);
+        result
+    }
+}
+
+/// Completions that are there already.
+pub fn completions<P: PacketPort>(client: &mut Endpoint<P>) -> Vec<Completion> {
+    std::iter::from_fn(|| client.poll_completion()).collect()
+}
+
+/// Events that are there already.
+pub fn events<P: PacketPort>(endpoint: &mut Endpoint<P>) -> Vec<SessionEvent> {
+    std::iter::from_fn(|| endpoint.poll_event()).collect()
+}
+
+/// Turns both endpoints until nothing more is on its way, without letting time pass.
+pub fn settle<P: PacketPort, Q: PacketPort>(a: &mut Endpoint<P>, b: &mut Endpoint<Q>) {
+    for _ in 0..10_000 {
+        let busy = a.turn();
+        if !(b.turn() | busy) {
+            return;
+        }
+    }
+    panic!("two endpoints talk for ever");
+}
+
+/// Turns both endpoints for `ns` of virtual time, in steps of a millisecond.
+pub fn pass_time<P: PacketPort, Q: PacketPort>(world: &World, a: &mut Endpoint<P>, b: &mut Endpoint<Q>, ns: u64) {
+    for _ in 0..ns / 1_000_000 {
+        world.clock.advance(1_000_000);
+        a.turn();
+        b.turn();
     }
 }
 

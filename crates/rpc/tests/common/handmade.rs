@@ -1,0 +1,234 @@
+//! Peers made by hand, packet by packet: what a well-behaved endpoint would never send, or not send just then.
+
+use sinew_fabric::loopback::{LoopbackConfig, LoopbackPort, Network};
+use sinew_fabric::{PacketPort, Peer};
+use sinew_rpc::{RequestType, SessionEvent, SessionId};
+use sinew_wire::management::{Accept, Challenge, Connect, Cookie, Management, Offer};
+use sinew_wire::{HEADER_LEN, Header, Kind, SessionKey};
+
+use super::{Endpoint, World};
+
+/// A packet as its receiver reads it.
+pub type Packet = (Header, Vec<u8>);
+
+/// What a peer made by hand offers unless it says otherwise.
+pub const OFFER: Offer = Offer { credits: 32, slots: 8, data_per_packet: 1448, message_len_max: 16 << 20 };
+
+/// Header and body of bytes on the wire.
+pub fn parse(bytes: &[u8]) -> Packet {
+    (Header::read(bytes).unwrap(), bytes[HEADER_LEN..].to_vec())
+}
+
+/// A header and data, as bytes on the wire.
+pub fn bytes_of(header: Header, data: &[u8]) -> Vec<u8> {
+    [&header.to_bytes()[..], data].concat()
+}
+
+/// Kinds and packet numbers, to compare at a glance.
+pub fn outline(packets: &[Packet]) -> Vec<(Kind, u16)> {
+    packets.iter().map(|(header, _)| (header.kind, header.packet_number)).collect()
+}
+
+/// Turns an endpoint once and returns what it sent to `to` then.
+pub fn turn_and_tap<P: PacketPort>(network: &Network, endpoint: &mut Endpoint<P>, to: Peer) -> Vec<Packet> {
+    network.start_tap();
+    network.take_tapped();
+    endpoint.turn();
+    sent_to(network, to)
+}
+
+fn sent_to(network: &Network, to: Peer) -> Vec<Packet> {
+    network.take_tapped().iter().filter(|packet| packet.to == to).map(|packet| parse(&packet.bytes)).collect()
+}
+
+/// A client made by hand.
+pub struct HandClient {
+    pub network: Network,
+    pub peer: Peer,
+    pub key: SessionKey,
+    pub token: u64,
+    pub server_key: SessionKey,
+    pub server_token: u64,
+    pub granted: Offer,
+    pub request_type: RequestType,
+}
+
+impl HandClient {
+    /// A client without a session; `number` makes it another peer.
+    pub fn new(world: &World, number: u32) -> Self {
+        Self {
+            network: world.network.clone(),
+            peer: Network::stranger(number),
+            key: SessionKey::new(3, 0x1234 + u64::from(number)),
+            token: 0x5555_0000 + u64::from(number),
+            server_key: SessionKey(0),
+            server_token: 0,
+            granted: OFFER,
+            request_type: super::ECHO,
+        }
+    }
+
+    /// A client with a session.
+    pub fn connected<P: PacketPort>(world: &World, server: &mut Endpoint<P>, number: u32, offer: Offer) -> Self {
+        let mut client = Self::new(world, number);
+        let cookie = client.challenged(server, offer);
+        client.send_management(&client.connect_packet(offer, cookie));
+        let answers = client.turn(server);
+        let [(header, body)] = &answers[..] else { panic!("{answers:?}") };
+        client.accepted(header, body);
+        client
+    }
+
+    /// Asks for a session, and returns the cookie of the challenge.
+    pub fn challenged<P: PacketPort>(&self, server: &mut Endpoint<P>, offer: Offer) -> Cookie {
+        self.send_management(&self.connect_packet(offer, Cookie::default()));
+        let answers = self.turn(server);
+        let [(header, body)] = &answers[..] else { panic!("{answers:?}") };
+        assert_eq!((header.kind, header.session), (Kind::Challenge, self.key));
+        Challenge::read(body).unwrap().cookie
+    }
+
+    pub fn connect_packet(&self, offer: Offer, cookie: Cookie) -> Management {
+        Connect { client_key: self.key, client_token: self.token, offer, cookie }.packet()
+    }
+
+    /// Takes in an accept.
+    pub fn accepted(&mut self, header: &Header, body: &[u8]) {
+        assert_eq!((header.kind, header.session), (Kind::Accept, self.key));
+        let accept = Accept::read(body).unwrap();
+        assert_eq!(accept.client_token, self.token);
+        (self.server_key, self.server_token, self.granted) = (accept.server_key, accept.server_token, accept.granted);
+    }
+
+    pub fn send_management(&self, packet: &Management) {
+        assert!(self.network.inject("server", self.peer, packet.as_bytes()));
+    }
+
+    pub fn send(&self, header: Header, data: &[u8]) {
+        assert!(self.network.inject("server", self.peer, &bytes_of(header, data)));
+    }
+
+    /// A header of a request's packet.
+    pub fn header(&self, request_number: u64, packet_number: u16, message_len: usize) -> Header {
+        Header {
+            kind: Kind::Request,
+            type_or_residence: self.request_type.number(),
+            message_len: message_len as u32,
+            session: self.server_key,
+            request_number,
+            packet_number,
+        }
+    }
+
+    /// Sends packet `packet_number` of a request.
+    pub fn request(&self, request_number: u64, packet_number: u16, message: &[u8]) {
+        let step = self.granted.data_per_packet as usize;
+        let start = usize::from(packet_number) * step;
+        let data = &message[start.min(message.len())..(start + step).min(message.len())];
+        self.send(self.header(request_number, packet_number, message.len()), data);
+    }
+
+    /// Asks for `count` response packets from `first` on.
+    pub fn request_for_response(&self, request_number: u64, first: u16, count: u32) {
+        let header = Header { kind: Kind::RequestForResponse, ..self.header(request_number, first, count as usize) };
+        self.send(header, &[]);
+    }
+
+    /// Turns the server once and returns its answers to this client.
+    pub fn turn<P: PacketPort>(&self, server: &mut Endpoint<P>) -> Vec<Packet> {
+        turn_and_tap(&self.network, server, self.peer)
+    }
+}
+
+/// A server made by hand. Its port is there to have an address.
+pub struct HandServer {
+    pub network: Network,
+    pub port: LoopbackPort,
+    pub peer: Peer,
+    pub key: SessionKey,
+    pub token: u64,
+    pub client_key: SessionKey,
+    pub client_token: u64,
+    pub data_per_packet: usize,
+    pub session: SessionId,
+}
+
+impl HandServer {
+    /// A server at `loopback://server`, and a session that the client named `client` has opened with it.
+    pub fn connected(world: &World, client: &mut Endpoint, granted: Offer) -> Self {
+        let mut server = Self::asked(world, client);
+        server.accept(granted);
+        server.turn(client);
+        assert!(matches!(client.poll_event(), Some(SessionEvent::Connected(id)) if id == server.session));
+        server
+    }
+
+    /// A server that the client has sent a connect.
+    pub fn asked(world: &World, client: &mut Endpoint) -> Self {
+        let port = world.network.port_with("server", LoopbackConfig::default()).unwrap();
+        let session = client.begin_connect(&port.address()).unwrap();
+        let mut server = Self {
+            network: world.network.clone(),
+            peer: port.peer(),
+            port,
+            key: SessionKey::new(0, 0xABCD),
+            token: 0x7777,
+            client_key: SessionKey(0),
+            client_token: 0,
+            data_per_packet: 0,
+            session,
+        };
+        let sent = server.turn(client);
+        let [(header, body)] = &sent[..] else { panic!("{sent:?}") };
+        assert_eq!(header.kind, Kind::Connect);
+        let connect = Connect::read(body).unwrap();
+        (server.client_key, server.client_token) = (connect.client_key, connect.client_token);
+        server.data_per_packet = connect.offer.data_per_packet as usize;
+        server
+    }
+
+    /// Grants the session.
+    pub fn accept(&mut self, granted: Offer) {
+        self.data_per_packet = granted.data_per_packet as usize;
+        let accept =
+            Accept { server_key: self.key, server_token: self.token, client_token: self.client_token, granted };
+        self.send_management(&accept.packet(self.client_key));
+    }
+
+    pub fn send_management(&self, packet: &Management) {
+        assert!(self.network.inject("client", self.peer, packet.as_bytes()));
+    }
+
+    pub fn send(&self, header: Header, data: &[u8]) {
+        assert!(self.network.inject("client", self.peer, &bytes_of(header, data)));
+    }
+
+    /// A header of an answer.
+    pub fn header(&self, kind: Kind, request_number: u64, packet_number: u16, message_len: usize) -> Header {
+        Header {
+            kind,
+            type_or_residence: 0,
+            message_len: message_len as u32,
+            session: self.client_key,
+            request_number,
+            packet_number,
+        }
+    }
+
+    /// Returns the credits of request packets up to `packet_number`.
+    pub fn credit_return(&self, request_number: u64, packet_number: u16) {
+        self.send(self.header(Kind::CreditReturn, request_number, packet_number, 0), &[]);
+    }
+
+    /// Sends packet `packet_number` of a response.
+    pub fn response(&self, request_number: u64, packet_number: u16, message: &[u8]) {
+        let start = usize::from(packet_number) * self.data_per_packet;
+        let data = &message[start.min(message.len())..(start + self.data_per_packet).min(message.len())];
+        self.send(self.header(Kind::Response, request_number, packet_number, message.len()), data);
+    }
+
+    /// Turns the client once and returns what it sent to this server.
+    pub fn turn(&self, client: &mut Endpoint) -> Vec<Packet> {
+        turn_and_tap(&self.network, client, self.peer)
+    }
+}
