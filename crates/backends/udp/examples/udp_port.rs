@@ -182,7 +182,7 @@ fn main() -> Result<(), Error> {
             );
         }
         let limit = raw::one_way(run, Mode::Segments, 1472, 44)?.bytes_per_s();
-        for options in ["coalesce=gso", "coalesce=on", "packet=1472", "packet=3700", "packet=16000", "packet=32000"] {
+        for options in ["coalesce=gso", "coalesce=on", "packet=1472", "packet=3648", "packet=16000", "packet=32000"] {
             let rate = bandwidth(options, run.duration)?;
             println!(
                 "{round}: bandwidth {options}: {:.2} GB/s, limit {:.2}, {:.2}",

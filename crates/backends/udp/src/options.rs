@@ -37,8 +37,9 @@ pub struct UdpOptions {
     /// `mtu`: bytes of the largest IP packet that is sent on networks, headers included, where the route allows it. 576 to
     /// 65,535; 1500 by default. Set it to 9000 where every switch on the way carries that.
     pub mtu: usize,
-    /// `packet`: bytes of the largest packet that the port takes or sends, 512 to 60,000.
-    pub packet_len_max: usize,
+    /// `packet`: bytes of the largest packet that the port takes or sends, 512 to 60,000. By default as large as pays, as long
+    /// as the receive buffer holds a good number of them ([`crate::PACKET_LENS`]).
+    pub packet_len_max: Option<usize>,
     /// `coalesce`: `off`, `gso`, `on` or `auto`.
     pub coalesce: Coalesce,
     /// `rcvbuf`: bytes of receive buffer, in the kernel's accounting. By default 8 MiB or what the system allows.
@@ -55,7 +56,7 @@ impl Default for UdpOptions {
     fn default() -> Self {
         Self {
             mtu: 1_500,
-            packet_len_max: crate::PACKET_LEN_MAX,
+            packet_len_max: None,
             coalesce: Coalesce::default(),
             receive_buffer: None,
             send_buffer: None,
@@ -87,7 +88,7 @@ impl UdpOptions {
         };
         Ok(Self {
             mtu: number("mtu", 576, 65_535)?.unwrap_or(default.mtu),
-            packet_len_max: number("packet", 512, 60_000)?.unwrap_or(default.packet_len_max),
+            packet_len_max: number("packet", 512, 60_000)?,
             coalesce: address.parsed_option("coalesce", "off, gso, on or auto")?.unwrap_or_default(),
             receive_buffer: number("rcvbuf", 4_096, 1 << 30)?,
             send_buffer: number("sndbuf", 4_096, 1 << 30)?,

@@ -50,6 +50,12 @@ pub(crate) fn unpack(peer: Peer) -> Option<SocketAddr> {
     }
 }
 
+/// The UDP port of a peer.
+#[inline]
+pub(crate) fn port_of(peer: Peer) -> u16 {
+    peer.0[2] as u16
+}
+
 /// Turns `0.0.0.0` and `::`, which as destinations mean this host, into the loopback address that `reach_v4` and
 /// `reach_v6` allow.
 pub(crate) fn loopback_for_unspecified(address: SocketAddr, reach_v4: bool, reach_v6: bool) -> SocketAddr {

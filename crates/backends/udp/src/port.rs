@@ -11,15 +11,19 @@ use sinew_fabric::{
 use sinew_mem::Arena;
 use sinew_mem::atomic::plain::{Arc, AtomicU32, Ordering};
 
+use crate::frame::{BATCH_HEADER, FRAME_HEADER};
 use crate::options::{Coalesce, UdpOptions};
-use crate::path::Paths;
+use crate::path::{LOCAL_DATAGRAM, Paths};
 use crate::sys::Socket;
-use crate::{peer, rx::UdpRx, tx, tx::UdpTx};
+use crate::{PACKET_LENS, peer, rx::UdpRx, tx, tx::UdpTx};
 
 /// Receive buffer that is asked for by default, in the kernel's accounting.
 const RECEIVE_BUFFER: usize = 8 << 20;
 /// Send buffer that is asked for by default: enough for a few full messages, so that a burst is not dropped half-way.
 const SEND_BUFFER: usize = 4 << 20;
+
+/// Packets that a receive buffer should hold for a packet length to be taken by default.
+const PACKETS_ENOUGH: usize = 48;
 
 // What the two halves note for each other: bits of one word.
 const NOTE_ERROR: u32 = 1;
@@ -128,7 +132,7 @@ impl UdpPort {
             doing: format!("reserving {} bytes for message buffers (say ?arena=BYTES for fewer)", options.arena),
             source,
         })?;
-        let packet_len_max = options.packet_len_max;
+        let packet_len_max = options.packet_len_max.unwrap_or_else(|| packet_len_for(receive_buffer));
         let receive_packets = receive_capacity(receive_buffer, packet_len_max);
         let caps = Caps {
             packet_len_max,
@@ -165,21 +169,36 @@ impl UdpPort {
     }
 }
 
-/// Packets of `packet_len` bytes that a receive buffer of `granted` bytes holds for certain, at least 1.
-///
-/// The kernel charges each datagram its memory, not its length: a descriptor of 256 bytes and the block that holds its
-/// bytes, headers and 320 bytes of bookkeeping, whose size is a power of two. And it uncharges what was read only in steps
-/// of a quarter of the buffer. Datagrams that share a block (several packets in one, segments joined) are charged less; the
-/// capacity does not count on it.
-pub(crate) fn receive_capacity(granted: usize, packet_len: usize) -> usize {
-    (granted / 4 * 3 / charge(packet_len)).max(1)
+/// The largest of the usual packet lengths of which a receive buffer of `granted` bytes holds enough.
+fn packet_len_for(granted: usize) -> usize {
+    let enough = |packet_len: &usize| receive_capacity(granted, *packet_len) >= PACKETS_ENOUGH;
+    PACKET_LENS.into_iter().find(enough).unwrap_or(PACKET_LENS[PACKET_LENS.len() - 1])
 }
 
-/// What the kernel charges for one datagram.
-fn charge(packet_len: usize) -> usize {
+/// Packets of `packet_len` bytes that a receive buffer of `granted` bytes holds for certain, at least 1.
+///
+/// The kernel charges each datagram its memory, not its length, and uncharges what was read only in steps of a quarter of
+/// the buffer. Datagrams that share memory are charged less as a rule, and the capacity does not count on it: it is that
+/// of the dearest way in which the packets can arrive. (Network drivers that spend a whole page and more on each small
+/// packet exist; with them a larger `rcvbuf` or `packet` makes up for it.)
+fn receive_capacity(granted: usize, packet_len: usize) -> usize {
+    let dearest = (1..=LOCAL_DATAGRAM / packet_len.max(1)).map(|packets| {
+        // One alone travels as it is.
+        let added = if packets == 1 { 0 } else { BATCH_HEADER + packets * FRAME_HEADER };
+        charge(packets * packet_len + added).div_ceil(packets)
+    });
+    (granted / 4 * 3 / dearest.max().unwrap_or(charge(packet_len))).max(1)
+}
+
+/// What the kernel charges for one datagram: a descriptor, and a block whose size is a power of two for its bytes, headers
+/// and bookkeeping, or, past 16 KiB, pages by the byte behind a small block.
+fn charge(datagram: usize) -> usize {
     const DESCRIPTOR: usize = 256;
     const BOOKKEEPING: usize = 320 + 128;
-    DESCRIPTOR + (packet_len + BOOKKEEPING).next_power_of_two().max(512)
+    match datagram + BOOKKEEPING {
+        block @ ..=16_384 => DESCRIPTOR + block.next_power_of_two().max(512),
+        paged => DESCRIPTOR + 1_024 + paged,
+    }
 }
 
 /// The host and port that an address names; `None` for a part that it leaves open.
@@ -365,5 +384,35 @@ impl PacketPort for UdpPort {
 impl std::fmt::Debug for UdpPort {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("UdpPort").field("local", &self.local).field("caps", &self.caps).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_usual_packets_just_fill_what_the_kernel_gives_them() {
+        // One byte more would double the block.
+        for packet_len in PACKET_LENS {
+            assert!(charge(packet_len + 1) >= charge(packet_len), "{packet_len}");
+        }
+        assert_eq!((charge(7_744), charge(7_745)), (8_448, 16_640));
+        assert_eq!((charge(56), charge(0)), (768, 768));
+    }
+
+    #[test]
+    fn capacity_counts_the_dearest_way_to_arrive() {
+        // Three packets of 1472 in one datagram take a block of 8 KiB; one takes 2 KiB.
+        assert!(receive_capacity(1 << 20, 1_472) < (1 << 20) / 4 * 3 / charge(1_472));
+        assert_eq!(receive_capacity(0, 1_472), 1);
+    }
+
+    #[test]
+    fn small_buffers_make_small_packets() {
+        assert_eq!(packet_len_for(8 << 20), PACKET_LENS[0]);
+        // What a system grants that was never tuned: twice 212,992.
+        assert_eq!(packet_len_for(425_984), 3_648);
+        assert_eq!(packet_len_for(4_096), 1_472);
     }
 }

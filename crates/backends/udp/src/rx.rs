@@ -139,7 +139,7 @@ impl UdpRx {
         self.cursor.filled = filled;
         // A call that brings all it asked for may have left more: ask for twice as much, but for no more than the cache
         // holds. One datagram at a time costs the least when they come one at a time.
-        let longest = (0..filled).map(|slot| self.ring.received(slot).len).max().unwrap_or(0);
+        let longest = (0..filled).map(|slot| self.ring.len_of(slot)).max().unwrap_or(0);
         let wanted = if filled == self.width { filled * 2 } else { filled };
         self.width = wanted.clamp(1, WIDTH_MAX).min((CALL_BYTES / longest.max(1)).max(1));
     }

@@ -178,11 +178,7 @@ impl Socket {
         let mut len = NAME_LEN;
         // SAFETY: the kernel writes at most `len` bytes to the name.
         check(unsafe { libc::getsockname(self.raw(), (&raw mut name).cast(), &raw mut len) })?;
-        // SAFETY: every byte of the union is initialised.
-        let unspecified_v6 = unsafe { libc::c_int::from(name.v6.sin6_family) } == libc::AF_INET6;
         let address = name.peer().and_then(peer::unpack).ok_or(io::ErrorKind::InvalidData)?;
-        // `::` must not come back as an IPv4 peer; `pack` maps only ::ffff:0:0/96, so it does not.
-        debug_assert!(!unspecified_v6 || address.is_ipv6() || !address.ip().is_unspecified());
         Ok(address)
     }
 
@@ -568,11 +564,17 @@ impl ReceiveRing {
         }
     }
 
+    /// Bytes that the last call received into slot `index`.
+    #[inline]
+    pub fn len_of(&self, index: usize) -> usize {
+        (self.headers[index].msg_len as usize).min(SLOT_LEN)
+    }
+
     /// What the last call received into slot `index`, which must be one of those that it filled.
     #[inline]
     pub fn received(&self, index: usize) -> Received {
         let header = &self.headers[index];
-        let len = (header.msg_len as usize).min(SLOT_LEN);
+        let len = self.len_of(index);
         let mut received = Received {
             from: self.names[index].peer(),
             len,

@@ -4,12 +4,12 @@ use sinew_fabric::{Dropped, PacketTx, Peer, PortStats, TxData, TxPacket};
 use sinew_mem::Frozen;
 use sinew_mem::atomic::plain::Arc;
 
-use crate::SEGMENTS_MAX;
 use crate::frame::{BATCH_HEADER, BATCH_MAGIC, BATCH_VERSION, FRAME_HEADER, is_batch};
 use crate::options::Coalesce;
 use crate::path::Paths;
 use crate::port::Shared;
 use crate::sys::{Name, SendMemory};
+use crate::{SEGMENTS_MAX, peer};
 
 /// Messages that one submit gathers before it sends by itself.
 const MESSAGES_MAX: usize = 64;
@@ -65,9 +65,10 @@ impl Message {
             to: Peer([0; 3]),
             name: Name::empty(),
             open: false,
-            staging: Vec::new(),
-            pieces: Vec::new(),
-            segments: Vec::new(),
+            // All that it can ever hold, so that no burst allocates; memory is backed where it is used.
+            staging: Vec::with_capacity(MESSAGE_LEN_MAX + BATCH_ROOM * SEGMENTS_MAX),
+            pieces: Vec::with_capacity(PIECES_MAX),
+            segments: Vec::with_capacity(SEGMENTS_MAX),
             segment_len: 0,
             len: 0,
         }
@@ -235,7 +236,7 @@ impl UdpTx {
             packet_len_max,
             messages: (0..MESSAGES_MAX).map(|_| Message::new()).collect(),
             used: 0,
-            memory: SendMemory::new(MESSAGES_MAX, PIECES_MAX * 2),
+            memory: SendMemory::new(MESSAGES_MAX, MESSAGES_MAX * PIECES_MAX),
             stats: PortStats::default(),
         }
     }
@@ -268,7 +269,7 @@ impl UdpTx {
                 message.pieces.iter().for_each(|piece| list.piece(message.bytes_of(piece)));
                 list.end_message(message.name, message.segment_len);
             }
-            let mut next = 0;
+            let (mut next, mut waited) = (0, false);
             while next < messages.len() {
                 match retrying(shared, || shared.socket.send_list(&mut list, next)) {
                     Ok(0) => break,
@@ -282,9 +283,22 @@ impl UdpTx {
                             shared.note_error();
                         }
                     }
-                    Err(libc::EIO | libc::EINVAL | libc::EMSGSIZE) if messages[next].segment_len != 0 => {
-                        // This route's device cannot cut, or a datagram is over what it carries: send them one by one.
-                        uncut.get_or_insert(next);
+                    Err(error @ (libc::EIO | libc::EINVAL | libc::EMSGSIZE)) if messages[next].segment_len != 0 => {
+                        // The device cannot cut, for good; or a datagram is over what this path carries now.
+                        rules.segments &= error != libc::EIO;
+                        paths.clear();
+                        uncut = Some(next);
+                        break;
+                    }
+                    // A full send buffer drains as the device sends; one chance is cheap, waiting is not ours to do.
+                    Err(libc::EAGAIN) if !waited => {
+                        waited = true;
+                        rustix::thread::sched_yield();
+                    }
+                    Err(libc::EAGAIN) => {
+                        for message in &messages[next..] {
+                            settle(stats, paths, message.packets(), Err(libc::EAGAIN));
+                        }
                         break;
                     }
                     Err(error) => {
@@ -294,12 +308,8 @@ impl UdpTx {
                 }
             }
         }
-        if let Some(next) = uncut {
-            rules.segments = false;
-            paths.clear();
-            for message in &messages[next..] {
-                send_one_by_one(shared, memory, stats, paths, message);
-            }
+        for message in uncut.map_or(&[][..], |next| &messages[next..]) {
+            send_one_by_one(shared, memory, stats, paths, message);
         }
     }
 }
@@ -389,7 +399,9 @@ impl PacketTx for UdpTx {
                 }
             }
         }
-        let Some(name) = Name::of(packet.to, self.shared.socket.is_v6()) else {
+        // Nothing can be sent to port 0, which a forged packet may have come from.
+        let name = Name::of(packet.to, self.shared.socket.is_v6()).filter(|_| peer::port_of(packet.to) != 0);
+        let Some(name) = name else {
             self.stats.count_dropped(Dropped::NoSuchPeer, 1);
             return;
         };
