@@ -64,6 +64,12 @@ impl Paths {
         }
     }
 
+    /// Makes the table say that the way to `peer` is a network's of this width.
+    #[cfg(test)]
+    pub fn narrow(&mut self, peer: Peer, datagram_max: usize) {
+        self.slots[slot_of(peer)] = Some((peer, Path { datagram_max, local: false }));
+    }
+
     /// Forgets all paths: one turned out to carry less than it did.
     pub fn clear(&mut self) {
         self.slots.fill(None);

@@ -391,6 +391,90 @@ impl std::fmt::Debug for UdpPort {
 mod tests {
     use super::*;
 
+    use sinew_fabric::{Dropped, PacketTx, TxData, TxPacket};
+    use std::net::UdpSocket;
+
+    /// Sends `packets` over a way that carries `datagram_max` bytes and returns the datagrams that arrive.
+    fn over_a_narrow_path(
+        coalesce: &str,
+        datagram_max: usize,
+        packets: &[Vec<u8>],
+        prepare: fn(&Socket),
+    ) -> (Vec<Vec<u8>>, PortStats) {
+        let mut port = UdpPort::open(&format!("udp://127.0.0.1:0?coalesce={coalesce}").parse().unwrap()).unwrap();
+        prepare(&port.shared.socket);
+        let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let to = port.resolve(&Address::new("udp", &receiver.local_addr().unwrap().to_string())).unwrap();
+        port.tx.paths.narrow(to, datagram_max);
+        for packet in packets {
+            port.tx.push(TxPacket { to, head: packet, data: TxData::None });
+        }
+        port.tx.submit();
+        receiver.set_nonblocking(true).unwrap();
+        let mut buffer = vec![0; 1 << 16];
+        // On the loopback device a datagram has arrived when its send returns.
+        let datagrams =
+            std::iter::from_fn(|| receiver.recv(&mut buffer).ok().map(|len| buffer[..len].to_vec())).collect();
+        (datagrams, port.stats())
+    }
+
+    fn packets(lens: &[usize]) -> Vec<Vec<u8>> {
+        lens.iter().enumerate().map(|(index, &len)| vec![index as u8; len]).collect()
+    }
+
+    #[test]
+    fn batches_are_no_longer_than_what_the_path_carries() {
+        let sent = packets(&[&[56; 100][..], &[700, 700, 56, 1472, 1472, 1472, 56, 1]].concat());
+        let (datagrams, stats) = over_a_narrow_path("on", 1_472, &sent, |_| {});
+        assert!(datagrams.iter().all(|datagram| datagram.len() <= 1_472));
+        let of_full: Vec<_> = datagrams.iter().filter(|datagram| datagram.len() == 1_472).collect();
+        assert_eq!(of_full.len(), 3, "what fills the path travels as it is");
+        assert!(datagrams.len() < 12, "{}", datagrams.len());
+        assert_eq!((stats.tx_packets, stats.dropped_total()), (108, 0));
+    }
+
+    #[test]
+    fn runs_of_equal_packets_arrive_as_they_were_pushed() {
+        let sent = packets(&[1472, 1472, 1472, 100, 1472, 1000, 1000, 1472]);
+        let (datagrams, _) = over_a_narrow_path("gso", 1_472, &sent, |_| {});
+        assert_eq!(datagrams, sent);
+    }
+
+    #[test]
+    fn a_device_that_cannot_cut_gets_datagrams_one_by_one() {
+        let sent = packets(&[1472, 1472, 1472, 100, 56, 56, 56]);
+        let (datagrams, stats) = over_a_narrow_path("gso", 1_472, &sent, Socket::refuse_to_segment);
+        assert_eq!(datagrams, sent);
+        assert_eq!((stats.tx_packets, stats.dropped_total()), (7, 0));
+    }
+
+    #[test]
+    fn a_forged_sender_with_port_0_gets_nothing_and_disturbs_nobody() {
+        let mut port = UdpPort::open(&"udp://127.0.0.1:0".parse().unwrap()).unwrap();
+        let forged = peer::pack("127.0.0.1:0".parse().unwrap());
+        (0..3).for_each(|_| port.tx.push(TxPacket { to: forged, head: b"answer", data: TxData::None }));
+        port.tx.submit();
+        assert_eq!(port.stats().dropped(Dropped::NoSuchPeer), 3);
+    }
+
+    #[test]
+    fn hosts_and_ports_are_told_apart() {
+        let parts = |text: &str| {
+            let address: Address = text.parse().unwrap();
+            let (host, port) = host_and_port(&address).unwrap();
+            (host.map(str::to_owned), port)
+        };
+        let some = |host: &str, port| (Some(host.to_owned()), port);
+        assert_eq!(parts("udp://"), (None, None));
+        assert_eq!(parts("udp://:7"), (None, Some(7)));
+        assert_eq!(parts("udp://host"), some("host", None));
+        assert_eq!(parts("udp://host:7"), some("host", Some(7)));
+        assert_eq!(parts("udp://[::1]:7"), some("::1", Some(7)));
+        assert_eq!(parts("udp://[::1]"), some("::1", None));
+        assert_eq!(parts("udp://::1"), some("::1", None));
+        assert!(host_and_port(&"udp://host:99999".parse().unwrap()).is_err());
+    }
+
     #[test]
     fn the_usual_packets_just_fill_what_the_kernel_gives_them() {
         // One byte more would double the block.

@@ -272,3 +272,121 @@ impl std::fmt::Debug for UdpRx {
         f.debug_struct("UdpRx").field("width", &self.width).field("stats", &self.stats).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::{BATCH_HEADER, BATCH_MAGIC, BATCH_VERSION, FRAME_HEADER};
+    use proptest::prelude::*;
+
+    const LIMIT: usize = 100;
+    const FROM: Peer = Peer([0; 3]);
+
+    /// What should be lent, in the plainest words: segments, each a batch or a packet.
+    fn oracle(datagram: &[u8], segment_len: usize) -> (Vec<Vec<u8>>, u64) {
+        let (mut packets, mut malformed) = (Vec::new(), 0);
+        if datagram.is_empty() {
+            packets.push(Vec::new());
+        }
+        for segment in datagram.chunks(segment_len) {
+            if segment[0] != BATCH_MAGIC {
+                if segment.len() <= LIMIT {
+                    packets.push(segment.to_vec())
+                } else {
+                    malformed += 1
+                }
+                continue;
+            }
+            let mut frames = Vec::new();
+            let mut rest = segment.get(BATCH_HEADER..).unwrap_or(&[]);
+            let mut good = segment.get(1) == Some(&BATCH_VERSION) && !rest.is_empty();
+            while good && !rest.is_empty() {
+                let len = rest.first_chunk::<FRAME_HEADER>().map_or(0, |len| usize::from(u16::from_le_bytes(*len)));
+                good = (1..=LIMIT).contains(&len) && FRAME_HEADER + len <= rest.len();
+                if good {
+                    frames.push(rest[FRAME_HEADER..][..len].to_vec());
+                    rest = &rest[FRAME_HEADER + len..];
+                }
+            }
+            if good { packets.extend(frames) } else { malformed += 1 }
+        }
+        (packets, malformed)
+    }
+
+    /// What is lent, over as many bursts as it takes.
+    fn lent(datagram: &[u8], segment_len: usize) -> (Vec<Vec<u8>>, u64, usize) {
+        let (mut cursor, mut stats, mut bursts) = (Cursor::default(), PortStats::default(), 0);
+        let mut all = Vec::new();
+        loop {
+            let mut packets = ArrayVec::new();
+            let ended = lend_datagram(FROM, datagram, segment_len, LIMIT, &mut cursor, &mut stats, &mut packets);
+            all.extend(packets.iter().map(|packet| packet.head.to_vec()));
+            bursts += 1;
+            if ended {
+                break;
+            }
+            assert!(packets.is_full(), "only a full burst leaves something");
+        }
+        assert_eq!(stats.rx_packets, all.len() as u64);
+        assert_eq!(stats.rx_bytes, all.iter().map(|packet| packet.len() as u64).sum::<u64>());
+        (all, stats.dropped(Dropped::Malformed), bursts)
+    }
+
+    #[test]
+    fn a_datagram_of_many_frames_is_lent_over_several_bursts() {
+        let mut datagram = vec![BATCH_MAGIC, BATCH_VERSION];
+        (0..200u8).for_each(|number| datagram.extend([1, 0, number]));
+        let (packets, malformed, bursts) = lent(&datagram, datagram.len());
+        assert_eq!((packets.len(), malformed, bursts), (200, 0, 4));
+        assert!(packets.iter().enumerate().all(|(index, packet)| packet[..] == [index as u8]));
+    }
+
+    proptest! {
+        #[test]
+        fn any_datagram_is_lent_as_the_format_says(
+            mut datagram in prop::collection::vec(any::<u8>(), 0..600),
+            pieces in 1usize..8,
+            batches in any::<u8>(),
+        ) {
+            let segment_len = datagram.len().div_ceil(pieces).max(1);
+            for (index, segment) in datagram.chunks_mut(segment_len).enumerate() {
+                if batches & 1 << index != 0 && segment.len() > 2 {
+                    // Frames that often fit: lengths of 1 or 2 and contents that read as such lengths.
+                    segment.iter_mut().enumerate().for_each(|(at, byte)| *byte = if at % 2 == 0 { *byte % 3 } else { 0 });
+                    segment[..2].copy_from_slice(&[BATCH_MAGIC, BATCH_VERSION]);
+                }
+            }
+            let (packets, malformed) = oracle(&datagram, segment_len);
+            let (lent_packets, lent_malformed, _) = lent(&datagram, segment_len);
+            prop_assert_eq!(lent_packets, packets);
+            prop_assert_eq!(lent_malformed, malformed);
+        }
+    }
+
+    #[test]
+    fn a_loss_is_told_at_most_once_in_an_interval_and_room_is_bounded() {
+        let mut losses = Losses::default();
+        let peer = |number: u64| Peer([0, 0, number]);
+        losses.note(peer(1), 0);
+        losses.note(peer(1), 1);
+        assert_eq!(losses.waiting.pop(), Some(peer(1)));
+        losses.note(peer(1), REPORT_INTERVAL_NS - 1);
+        assert_eq!(losses.waiting.pop(), None);
+        losses.note(peer(1), REPORT_INTERVAL_NS);
+        assert_eq!(losses.waiting.pop(), Some(peer(1)));
+        (0..1000).for_each(|number| losses.note(peer(number), 5 * REPORT_INTERVAL_NS));
+        assert_eq!(losses.waiting.len(), LOSSES_MAX);
+    }
+
+    #[test]
+    fn lost_packets_are_counted_by_the_growth_of_the_total() {
+        let (mut stats, mut seen) = (PortStats::default(), 0);
+        for total in [None, Some(3), Some(3), Some(10), Some(9)] {
+            count_overflows(&mut stats, &mut seen, total);
+        }
+        assert_eq!(stats.dropped(Dropped::Overflow), 10);
+        seen = u32::MAX - 1;
+        count_overflows(&mut stats, &mut seen, Some(1));
+        assert_eq!(stats.dropped(Dropped::Overflow), 13, "the total wraps");
+    }
+}

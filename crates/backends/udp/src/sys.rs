@@ -244,6 +244,12 @@ impl Socket {
         self.set(libc::IPPROTO_UDP, UDP_GRO, 1).is_ok()
     }
 
+    /// Makes the kernel refuse to cut sends, as it does for devices that cannot compute checksums.
+    #[cfg(test)]
+    pub fn refuse_to_segment(&self) {
+        self.set(libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).expect("a socket may leave out checksums");
+    }
+
     /// Takes and forgets the socket's pending error, so that readiness does not report it for ever.
     pub fn clear_error(&self) {
         let _ = self.get(libc::SOL_SOCKET, libc::SO_ERROR);

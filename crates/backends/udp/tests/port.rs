@@ -200,7 +200,12 @@ fn a_packet_over_the_limit_is_counted_and_not_sent() {
 
 #[test]
 fn a_peer_where_nobody_listens_is_reported_once() {
-    let mut port = open("udp://127.0.0.1:0");
+    // The wildcard's socket may be an IPv6 one that is told of IPv4 errors; the other is not.
+    reports_a_refusal_once(open("udp://127.0.0.1:0"));
+    reports_a_refusal_once(open("udp://"));
+}
+
+fn reports_a_refusal_once(mut port: UdpPort) {
     // Bound and closed: nobody has this port for the moment.
     let gone = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let peer = port.resolve(&Address::new("udp", &gone.to_string())).unwrap();
