@@ -2,7 +2,7 @@
 //!
 //! A backend writes a [`Fixture`], which opens ports that can reach each other, and instantiates the suite:
 //!
-//! ```ignore
+//! ```text
 //! sinew_fabric::conformance_tests!(MyFixture::new());
 //! ```
 //!

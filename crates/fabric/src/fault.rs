@@ -10,7 +10,8 @@
 //! Delays are measured on the clock of the bursts ([`RxBurst::time_ns`](crate::RxBurst::time_ns)): a packet that is held
 //! back goes on when the port next receives at or after its time.
 
-use std::collections::VecDeque;
+use std::cmp::Ordering;
+use std::collections::{BinaryHeap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::layer::{Layer, Layered, OwnedPacket, Pool};
@@ -166,11 +167,40 @@ pub struct FaultLayer {
     rx: Lane,
 }
 
-/// A packet that is held back until a time, or until so many packets have passed.
+/// A packet that is held back until a time. The earliest is the greatest, as a heap wants it.
 #[derive(Debug)]
-struct Held {
+struct Delayed {
     due_ns: u64,
+    /// Tells packets of one time apart: the first to come is the first to go.
+    number: u64,
+    packet: OwnedPacket,
+}
+
+impl Ord for Delayed {
+    fn cmp(&self, other: &Self) -> Ordering {
+        (other.due_ns, other.number).cmp(&(self.due_ns, self.number))
+    }
+}
+
+impl PartialOrd for Delayed {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Delayed {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Delayed {}
+
+/// A packet that is held back until so many have passed, or a time.
+#[derive(Debug)]
+struct Overtaken {
     due_passed: u64,
+    due_ns: u64,
     packet: OwnedPacket,
 }
 
@@ -178,11 +208,11 @@ struct Held {
 #[derive(Debug)]
 struct Lane {
     generator: SeededGenerator,
-    /// In the order in which they came.
-    held: Vec<Held>,
-    /// The smallest `due_ns` and `due_passed` of what is held, so that most packets pass without a search.
-    next_due_ns: u64,
-    next_due_passed: u64,
+    delayed: BinaryHeap<Delayed>,
+    /// In the order in which they came; few, since traffic itself lets go of them.
+    overtaken: Vec<Overtaken>,
+    /// Packets that were ever delayed.
+    delayed_total: u64,
     /// Packets that went on so far.
     passed: u64,
 }
@@ -191,11 +221,21 @@ impl Lane {
     fn new(seed: u64) -> Self {
         Self {
             generator: SeededGenerator::new(seed),
-            held: Vec::new(),
-            next_due_ns: u64::MAX,
-            next_due_passed: u64::MAX,
+            delayed: BinaryHeap::new(),
+            overtaken: Vec::new(),
+            delayed_total: 0,
             passed: 0,
         }
+    }
+
+    fn holds_nothing(&self) -> bool {
+        self.delayed.is_empty() && self.overtaken.is_empty()
+    }
+
+    /// When the next packet goes on though no other follows; `u64::MAX` when none is held back.
+    fn next_due_ns(&self) -> u64 {
+        let delayed_ns = self.delayed.peek().map(|delayed| delayed.due_ns);
+        self.overtaken.iter().map(|overtaken| overtaken.due_ns).chain(delayed_ns).min().unwrap_or(u64::MAX)
     }
 
     /// Sends one packet through the faults; `pass` gets what goes on at once.
@@ -239,35 +279,34 @@ impl Lane {
         if self.generator.chance(faults.delay) {
             counts.delayed += 1;
             let due_ns = now_ns.saturating_add(1 + self.generator.below(faults.delay_ns_max));
-            self.hold(Held { due_ns, due_passed: u64::MAX, packet });
+            self.delayed.push(Delayed { due_ns, number: self.delayed_total, packet });
+            self.delayed_total += 1;
         } else if self.generator.chance(faults.reorder) {
             counts.reordered += 1;
             let overtaking = 1 + self.generator.below(faults.reorder_packets_max);
             let due_ns = now_ns.saturating_add(faults.reorder_ns_max);
-            self.hold(Held { due_ns, due_passed: self.passed.saturating_add(overtaking), packet });
+            self.overtaken.push(Overtaken { due_passed: self.passed.saturating_add(overtaking), due_ns, packet });
         } else {
             self.passed += 1;
             pass(packet, pool);
         }
     }
 
-    fn hold(&mut self, held: Held) {
-        self.next_due_ns = self.next_due_ns.min(held.due_ns);
-        self.next_due_passed = self.next_due_passed.min(held.due_passed);
-        self.held.push(held);
-    }
-
-    /// Lets go of what is due, the earliest first.
+    /// Lets go of what is due, the earliest first. What goes on so counts for the packets that it overtakes.
     fn release(&mut self, now_ns: u64, pool: &mut Pool, pass: &mut dyn FnMut(OwnedPacket, &mut Pool)) {
-        while self.next_due_ns <= now_ns || self.next_due_passed <= self.passed {
-            let due = |held: &Held| held.due_ns <= now_ns || held.due_passed <= self.passed;
-            let next = self.held.iter().enumerate().filter(|(_, held)| due(held)).min_by_key(|(_, held)| held.due_ns);
-            let Some(at) = next.map(|(at, _)| at) else { break };
-            let held = self.held.remove(at);
+        loop {
+            let due = |overtaken: &Overtaken| overtaken.due_ns <= now_ns || overtaken.due_passed <= self.passed;
+            let packet = if let Some(at) = self.overtaken.iter().position(due) {
+                self.overtaken.remove(at).packet
+            } else if self.delayed.peek().is_some_and(|delayed| delayed.due_ns <= now_ns)
+                && let Some(delayed) = self.delayed.pop()
+            {
+                delayed.packet
+            } else {
+                return;
+            };
             self.passed += 1;
-            pass(held.packet, pool);
-            self.next_due_ns = self.held.iter().map(|held| held.due_ns).min().unwrap_or(u64::MAX);
-            self.next_due_passed = self.held.iter().map(|held| held.due_passed).min().unwrap_or(u64::MAX);
+            pass(packet, pool);
         }
     }
 }
@@ -276,7 +315,7 @@ impl Layer for FaultLayer {
     fn push(&mut self, packet: TxPacket<'_>, now_ns: u64, tx: &mut dyn PacketTx, pool: &mut Pool) {
         let mut control = self.handle.lock();
         let faults = control.config.tx;
-        if faults.is_none() && self.tx.held.is_empty() {
+        if faults.is_none() && self.tx.holds_nothing() {
             tx.push(packet);
             return;
         }
@@ -290,7 +329,7 @@ impl Layer for FaultLayer {
     fn receive(&mut self, packet: OwnedPacket, now_ns: u64, ready: &mut VecDeque<OwnedPacket>, pool: &mut Pool) {
         let mut control = self.handle.lock();
         let faults = control.config.rx;
-        if faults.is_none() && self.rx.held.is_empty() {
+        if faults.is_none() && self.rx.holds_nothing() {
             ready.push_back(packet);
             return;
         }
@@ -314,7 +353,7 @@ impl Layer for FaultLayer {
     }
 
     fn next_due_ns(&self) -> Option<u64> {
-        Some(self.tx.next_due_ns.min(self.rx.next_due_ns)).filter(|&due_ns| due_ns != u64::MAX)
+        Some(self.tx.next_due_ns().min(self.rx.next_due_ns())).filter(|&due_ns| due_ns != u64::MAX)
     }
 
     fn stats(&self) -> PortStats {
