@@ -354,11 +354,14 @@ impl Core {
         packets: usize,
         data_per_packet: usize,
     ) -> Result<Outgoing, (MessageBuffer, Cause)> {
-        if packets == 1 && request.len() + HEADER_LEN <= self.link.copy_len_max {
-            *request.header_mut(0) = header.to_bytes();
-            return Ok(Outgoing::Whole(request));
-        }
-        if request.data_per_packet() != data_per_packet && request.set_data_per_packet(data_per_packet).is_err() {
+        let whole = packets == 1 && request.len() + HEADER_LEN <= self.link.copy_len_max;
+        // The session's packets can be larger than those that the buffer was laid out for.
+        let laid_out = if whole {
+            request.len() <= request.data_per_packet()
+        } else {
+            request.data_per_packet() == data_per_packet
+        };
+        if !laid_out && request.set_data_per_packet(data_per_packet).is_err() {
             // Smaller packets than the buffer was laid out for: its headers need more room.
             let copy = self.arena.alloc(request.capacity(), data_per_packet).and_then(|mut copy| {
                 copy.fill(&request)?;
@@ -368,6 +371,10 @@ impl Core {
                 Ok(copy) => request = copy,
                 Err(_) => return Err((request, Cause::NoMemory)),
             }
+        }
+        if whole {
+            *request.header_mut(0) = header.to_bytes();
+            return Ok(Outgoing::Whole(request));
         }
         for number in 0..packets {
             header.packet_number = number as u16;
@@ -401,6 +408,10 @@ impl Core {
                 return;
             }
             session.credits -= count as u16;
+            if state.sent == state.received {
+                // The time-out runs from here, not from when the call began to wait for credits.
+                state.progress_ns = self.now_ns;
+            }
             state.sent += count;
             state.sent_max = state.sent_max.max(state.sent);
             let item = TxItem {
@@ -728,9 +739,17 @@ impl Core {
                 self.clients.cold(index).queue.push_back(queued);
             }
         }
-        for slot in 0..self.clients.table.slots_per_entry() {
+        let slots = self.clients.table.slots_per_entry();
+        let picked = (0..slots).filter(|&slot| {
             let state = &self.clients.table.slots[self.clients.table.slot_at(index, slot)];
-            if state.request.is_some() && picks(state.tag, state.call) {
+            state.request.is_some() && picks(state.tag, state.call)
+        });
+        let picked = picked.fold(0u64, |picked, slot| picked | 1 << slot);
+        // Credits that come back must not send a call that is to be cancelled too.
+        self.clients.table.entries[index].waiting &= !picked;
+        for slot in 0..slots {
+            let state = &self.clients.table.slots[self.clients.table.slot_at(index, slot)];
+            if picked & 1 << slot != 0 {
                 cancelled += 1;
                 let execution = if state.may_have_run() { Execution::MayHaveRun } else { Execution::NeverSent };
                 self.finish(index, slot, Err((cause, execution)));

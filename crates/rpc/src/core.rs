@@ -198,6 +198,14 @@ impl Core {
         !self.transmit.is_empty() || !self.management.is_empty()
     }
 
+    /// Whether the loop, or the endpoint's user, has something to do already.
+    pub(crate) fn has_work(&self) -> bool {
+        self.has_output()
+            || !self.completions.is_empty()
+            || !self.clients.reclaiming.is_empty()
+            || self.returns.waiting()
+    }
+
     /// Sends everything that waits, as one burst.
     pub(crate) fn transmit(&mut self, tx: &mut impl PacketTx) {
         let items = std::mem::take(&mut self.transmit);

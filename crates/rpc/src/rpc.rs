@@ -277,7 +277,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
     ///
     /// What the port says.
     pub fn wait(&mut self, timeout_ns: Option<u64>) -> std::io::Result<()> {
-        if self.core.has_output() || !self.core.completions.is_empty() || self.core.returns.waiting() {
+        if self.core.has_work() {
             return Ok(());
         }
         let now_ns = self.clock.now_ns();

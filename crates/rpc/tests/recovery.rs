@@ -1,0 +1,463 @@
+//! Losses, limits and endings of calls between two real endpoints.
+
+mod common;
+
+use common::*;
+use sinew_fabric::loopback::LoopbackConfig;
+use sinew_fabric::{ManualClock, PollerConfig, SeededGenerator};
+use sinew_rpc::{CallError, Cause, Config, EnqueueError, Error, Execution, Nexus, Rpc, SessionId, Tuning};
+
+const MS: u64 = 1_000_000;
+
+/// 200 bytes of data a packet.
+fn small_packets() -> LoopbackConfig {
+    LoopbackConfig { packet_len_max: 224, copy_len_max: 100, ..LoopbackConfig::default() }
+}
+
+fn singly() -> Tuning {
+    Tuning { cumulative_credits: false, ..Tuning::default() }
+}
+
+/// How a call ended that ended badly.
+fn failure(result: Result<(), CallError>) -> (Cause, Execution) {
+    let error = result.unwrap_err();
+    (error.cause, error.execution)
+}
+
+/// Credits are all back when a message of more packets than credits leaves with a full window.
+fn assert_all_credits_are_there(world: &World, client: &mut Endpoint, server: &mut Endpoint, session: SessionId) {
+    let credits = usize::from(client.config().credits.min(server.config().credits));
+    settle(client, server);
+    send(client, session, ECHO, &pattern(200 * (credits + 1), 1), 0);
+    world.network.start_tap();
+    world.network.take_tapped();
+    client.turn();
+    assert_eq!(world.network.take_tapped().len(), credits);
+    run(world, client, server, 1);
+}
+
+#[test]
+fn a_lost_packet_of_any_kind_is_recovered_by_the_time_out() {
+    for tuning in [Tuning::default(), singly()] {
+        let config = Config { tuning, credits: 4, ..Config::default() };
+        // Which turn's packets are lost, from the first request packets to the last response packets.
+        for lost in 0..24 {
+            let world = World::new();
+            let (mut client, mut server, session) = world.pair(config.clone(), small_packets());
+            let message = pattern(1500, lost as u8);
+            send(&mut client, session, ECHO, &message, 9);
+            let mut turns = 0;
+            let mut recovered_after = 0;
+            let over = loop {
+                for endpoint in [&mut client, &mut server] {
+                    if turns == lost {
+                        world.losing(|| endpoint.turn());
+                    } else {
+                        endpoint.turn();
+                    }
+                    turns += 1;
+                }
+                if let Some(over) = client.poll_completion() {
+                    break over;
+                }
+                if turns > lost {
+                    world.clock.advance(100_000);
+                    recovered_after += 1;
+                }
+                assert!(turns < 1000, "packets of turn {lost}");
+            };
+            assert!(over.result.is_ok() && over.response[..] == message[..], "packets of turn {lost}");
+            assert!(recovered_after < 100, "recovered within two time-outs");
+            assert_eq!(server.stats().requests_handled, 1, "at most once");
+            assert_all_credits_are_there(&world, &mut client, &mut server, session);
+        }
+    }
+}
+
+#[test]
+fn nothing_is_sent_again_while_nothing_is_lost() {
+    let world = World::new();
+    world.network.set_latency_ns(MS);
+    let (mut client, mut server, session) = world.pair(Config { credits: 4, ..Config::default() }, small_packets());
+    for tag in 0..20 {
+        send(&mut client, session, ECHO, &pattern(1000, tag as u8), tag);
+    }
+    run(&world, &mut client, &mut server, 20);
+    assert_eq!(client.stats().retransmissions, 0);
+    assert_eq!((client.stats().dropped_total(), server.stats().dropped_total()), (0, 0));
+}
+
+#[test]
+fn a_long_handler_causes_no_storm() {
+    let world = World::new();
+    let (mut client, mut server, session) = world.pair(Config::default(), LoopbackConfig::default());
+    send(&mut client, session, DEFER, b"x", 1);
+    world.network.start_tap();
+    pass_time(&world, &mut client, &mut server, 3_000 * MS);
+    let packets = world.network.take_tapped().len();
+    assert!(packets < 60, "{packets} packets in three seconds");
+    assert_eq!(server.stats().requests_handled, 1);
+    answer_kept();
+    assert!(run(&world, &mut client, &mut server, 1)[0].result.is_ok());
+}
+
+#[test]
+fn both_sides_limits_are_met_in_the_middle() {
+    let sides = [
+        (Config { slots: 8, credits: 32, ..Config::default() }, small_packets()),
+        (
+            Config { slots: 4, credits: 1, ..Config::default() },
+            LoopbackConfig { packet_len_max: 124, ..small_packets() },
+        ),
+        (
+            Config { slots: 64, credits: 3, ..Config::default() },
+            LoopbackConfig { packet_len_max: 1500, ..small_packets() },
+        ),
+        (
+            Config { slots: 1, credits: 64, ..Config::default() },
+            LoopbackConfig { packet_len_max: 8000, copy_len_max: 8000, ..small_packets() },
+        ),
+        (
+            Config { slots: 16, credits: 2, tuning: singly(), ..Config::default() },
+            LoopbackConfig { holds_shares: true, ..small_packets() },
+        ),
+    ];
+    for of_client in &sides {
+        for of_server in &sides {
+            let world = World::new();
+            let (mut client, mut server, session) = world.pair_of(of_client.clone(), of_server.clone());
+            for round in 0..3 {
+                let lens = [0, 1, 99, 100, 101, 200, 350, 1476, 1477, 9000, 20_000];
+                for (tag, len) in lens.into_iter().enumerate() {
+                    send(&mut client, session, [ECHO, DEFER][tag % 2], &pattern(len, round), tag as u64);
+                }
+                let mut over = Vec::new();
+                for _ in 0..100_000 {
+                    client.turn();
+                    server.turn();
+                    answer_kept();
+                    over.extend(completions(&mut client));
+                    if over.len() == lens.len() {
+                        break;
+                    }
+                    world.clock.advance(10_000);
+                }
+                assert_eq!(over.len(), lens.len());
+                for over in over {
+                    assert!(over.result.is_ok());
+                    assert!(over.response[..] == pattern(lens[over.tag as usize], round)[..]);
+                }
+            }
+            assert_eq!(client.stats().retransmissions, 0);
+            assert_eq!((client.stats().dropped_total(), server.stats().dropped_total()), (0, 0));
+            let agreed = u64::from(of_client.0.credits.min(of_server.0.credits));
+            assert_eq!((client.committed_packets(), server.committed_packets()), (agreed, agreed));
+        }
+    }
+}
+
+#[test]
+fn the_longest_messages_pass_and_longer_ones_fail_at_the_side_that_knows() {
+    let world = World::new();
+    let limited = |message_len_max| (Config { message_len_max, ..Config::default() }, small_packets());
+    let (mut client, mut server, session) = world.pair_of(limited(5000), limited(3000));
+    send(&mut client, session, ECHO, &pattern(3000, 1), 0);
+    assert!(run(&world, &mut client, &mut server, 1)[0].result.is_ok());
+    let (request, response) = (client.alloc(3001).unwrap(), client.alloc(0).unwrap());
+    let rejected = client.enqueue_request(session, ECHO, request, response, 0).unwrap_err();
+    assert_eq!(rejected.error, EnqueueError::TooLarge { len: 3001, limit: 3000 });
+    assert_eq!((rejected.request.len(), rejected.response.len()), (3001, 0));
+    assert!(rejected.to_string().contains("message_len_max"), "{rejected}");
+    send(&mut client, session, LONG, &3000u32.to_le_bytes(), 0);
+    assert!(run(&world, &mut client, &mut server, 1)[0].response[..] == pattern(3000, 3000u32 as u8)[..]);
+    send(&mut client, session, LONG, &3001u32.to_le_bytes(), 0);
+    let over = run(&world, &mut client, &mut server, 1).remove(0);
+    assert_eq!(failure(over.result), (Cause::ResponseTooLarge, Execution::MayHaveRun));
+    // What was queued before the session was open meets the limit then.
+    let other = client.begin_connect(&server.address()).unwrap();
+    send(&mut client, other, ECHO, &pattern(3001, 1), 5);
+    send(&mut client, other, ECHO, &pattern(3000, 1), 6);
+    let over = run(&world, &mut client, &mut server, 2);
+    assert_eq!((over[0].tag, failure(over[0].result.clone())), (5, (Cause::RequestTooLarge, Execution::NeverSent)));
+    assert!(over[1].result.is_ok());
+}
+
+#[test]
+fn a_response_that_is_larger_than_its_buffer_comes_in_a_larger_one() {
+    let world = World::new();
+    let (mut client, mut server, session) = world.pair(Config::default(), small_packets());
+    for len in [64u32, 65, 200, 201, 100_000] {
+        send(&mut client, session, LONG, &len.to_le_bytes(), 0);
+        let over = run(&world, &mut client, &mut server, 1).remove(0);
+        assert!(over.response[..] == pattern(len as usize, len as u8)[..], "{len}");
+    }
+}
+
+#[test]
+fn a_response_that_finds_no_memory_fails_its_call() {
+    let world = World::new();
+    let tight = LoopbackConfig { arena_bytes: 1 << 16, ..small_packets() };
+    let of_server = (Config::default(), small_packets());
+    let (mut client, mut server, session) = world.pair_of((Config::default(), tight), of_server);
+    send(&mut client, session, LONG, &100_000u32.to_le_bytes(), 0);
+    let over = run(&world, &mut client, &mut server, 1).remove(0);
+    assert_eq!(failure(over.result), (Cause::NoMemory, Execution::MayHaveRun));
+    send(&mut client, session, LONG, &1000u32.to_le_bytes(), 0);
+    assert!(run(&world, &mut client, &mut server, 1)[0].result.is_ok());
+    assert_all_credits_are_there(&world, &mut client, &mut server, session);
+}
+
+#[test]
+fn requests_that_find_no_memory_at_the_server_are_taken_when_there_is_some() {
+    let world = World::new();
+    let tight = LoopbackConfig { arena_bytes: 1 << 16, ..small_packets() };
+    let of_client = (Config::default(), small_packets());
+    let (mut client, mut server, session) = world.pair_of(of_client, (Config::default(), tight));
+    let held: Vec<_> = std::iter::from_fn(|| server.alloc(5000).ok()).collect();
+    send(&mut client, session, ECHO, &pattern(5000, 2), 0);
+    pass_time(&world, &mut client, &mut server, 50 * MS);
+    assert!(completions(&mut client).is_empty());
+    assert!(server.stats().dropped(sinew_rpc::PacketDrop::NoMemory) > 0);
+    drop(held);
+    let over = run(&world, &mut client, &mut server, 1).remove(0);
+    assert!(over.response[..] == pattern(5000, 2)[..]);
+}
+
+#[test]
+fn wrong_use_is_refused_with_the_buffers() {
+    let world = World::new();
+    let config = Config { queued_calls_max: 2, slots: 1, ..Config::default() };
+    let (mut client, mut server, session) = world.pair(config, LoopbackConfig::default());
+    let mut enqueue = |request, response, session| client_enqueue(&mut client, session, request, response);
+    fn client_enqueue(
+        client: &mut Endpoint,
+        session: SessionId,
+        request: Option<sinew_mem::MessageBuffer>,
+        response: Option<sinew_mem::MessageBuffer>,
+    ) -> Result<(), EnqueueError> {
+        let request = request.unwrap_or_else(|| client.alloc(7).unwrap());
+        let response = response.unwrap_or_else(|| client.alloc(9).unwrap());
+        client.enqueue_request(session, DEFER, request, response, 0).map_err(|rejected| {
+            assert_eq!((rejected.request.len(), rejected.response.len()), (7, 9));
+            rejected.error
+        })
+    }
+    assert_eq!(enqueue(Some(server.alloc(7).unwrap()), None, session), Err(EnqueueError::ForeignBuffer));
+    assert_eq!(enqueue(None, Some(server.alloc(9).unwrap()), session), Err(EnqueueError::ForeignBuffer));
+    for _ in 0..3 {
+        assert_eq!(enqueue(None, None, session), Ok(()));
+    }
+    assert_eq!(enqueue(None, None, session), Err(EnqueueError::QueueFull { limit: 2 }));
+    settle(&mut client, &mut server);
+    client.disconnect(session);
+    assert_eq!(client_enqueue(&mut client, session, None, None), Err(EnqueueError::NoSuchSession));
+    settle(&mut client, &mut server);
+    let next = connect_after_events(&world, &mut client, &mut server);
+    assert_ne!(next, session, "a session is never taken for an earlier one");
+    assert_eq!(client_enqueue(&mut client, session, None, None), Err(EnqueueError::NoSuchSession));
+    assert_eq!(client.cancel(session, 0), 0);
+    assert!(!client.disconnect(session));
+    assert_eq!(client_enqueue(&mut client, next, None, None), Ok(()));
+    drop(take_kept());
+}
+
+fn connect_after_events(world: &World, client: &mut Endpoint, server: &mut Endpoint) -> SessionId {
+    events(client);
+    connect(world, client, server)
+}
+
+#[test]
+fn cancelled_calls_complete_with_what_may_have_happened() {
+    let world = World::new();
+    let (mut client, mut server, session) = world.pair(Config { slots: 2, ..Config::default() }, small_packets());
+    for tag in [1, 2, 1, 3, 1] {
+        send(&mut client, session, DEFER, &pattern(300, 0), tag);
+    }
+    settle(&mut client, &mut server);
+    assert_eq!(client.cancel(session, 1), 3);
+    assert_eq!(client.cancel(session, 1), 0);
+    settle(&mut client, &mut server);
+    let mut over: Vec<_> = completions(&mut client).into_iter().map(|c| (c.tag, failure(c.result))).collect();
+    over.sort_by_key(|&(_, (_, execution))| execution == Execution::MayHaveRun);
+    let never = (1, (Cause::Cancelled, Execution::NeverSent));
+    assert_eq!(over, [never, never, (1, (Cause::Cancelled, Execution::MayHaveRun))]);
+    // The freed slot went to the call with tag 3; nothing of the cancelled one disturbs it.
+    answer_kept();
+    settle(&mut client, &mut server);
+    answer_kept();
+    let mut tags: Vec<_> = run(&world, &mut client, &mut server, 2).iter().map(|over| over.tag).collect();
+    tags.sort_unstable();
+    assert_eq!(tags, [2, 3]);
+    assert_eq!(server.stats().answers_discarded, 1);
+    assert_all_credits_are_there(&world, &mut client, &mut server, session);
+}
+
+#[test]
+fn calls_that_never_got_credits_were_never_sent_when_their_session_ends() {
+    let world = World::new();
+    let (mut client, mut server, session) = world.pair(Config { credits: 1, ..Config::default() }, small_packets());
+    for tag in 0..4 {
+        send(&mut client, session, DEFER, b"x", tag);
+    }
+    settle(&mut client, &mut server);
+    client.disconnect(session);
+    let mut over = completions(&mut client);
+    over.sort_by_key(|over| over.tag);
+    let executions: Vec<_> = over.into_iter().map(|over| failure(over.result).1).collect();
+    use Execution::{MayHaveRun, NeverSent};
+    assert_eq!(executions, [MayHaveRun, NeverSent, NeverSent, NeverSent]);
+    drop(take_kept());
+}
+
+#[test]
+fn a_partly_sent_request_was_never_sent() {
+    let world = World::new();
+    let (mut client, mut server, session) = world.pair(Config { credits: 2, ..Config::default() }, small_packets());
+    send(&mut client, session, ECHO, &pattern(1000, 1), 4);
+    client.turn();
+    client.cancel(session, 4);
+    settle(&mut client, &mut server);
+    let over = completions(&mut client).remove(0);
+    assert_eq!(failure(over.result), (Cause::Cancelled, Execution::NeverSent));
+    assert_eq!(server.stats().requests_handled, 0);
+    assert_all_credits_are_there(&world, &mut client, &mut server, session);
+}
+
+#[test]
+fn a_cancelled_call_can_be_waited_for() {
+    // Its request is shared with the port, so that only the next turn gets it back.
+    let world = World::new();
+    let holding = LoopbackConfig { holds_shares: true, ..small_packets() };
+    let (mut client, _server, session) = world.pair(Config::default(), holding);
+    send(&mut client, session, ECHO, &pattern(1000, 1), 4);
+    client.turn();
+    client.cancel(session, 4);
+    let before = now_ns(&world);
+    client.wait(None).unwrap();
+    assert_eq!(now_ns(&world), before, "there is work to do, so waiting does not sleep");
+    client.turn();
+    assert_eq!(completions(&mut client).len(), 1);
+}
+
+fn now_ns(world: &World) -> u64 {
+    sinew_fabric::Clock::now_ns(&world.clock)
+}
+
+#[test]
+fn requests_come_back_to_be_used_at_once_although_the_port_held_shares() {
+    for lends_tails in [false, true] {
+        let port = LoopbackConfig { holds_shares: true, lends_tails, ..small_packets() };
+        let world = World::new();
+        let (mut client, mut server, session) = world.pair(Config::default(), port);
+        let mut request = client.alloc(1000).unwrap();
+        let mut response = client.alloc(1000).unwrap();
+        for round in 0..20u8 {
+            request.fill(&pattern(1000, round)).unwrap();
+            client.enqueue_request(session, ECHO, request, response, 0).unwrap();
+            let over = run(&world, &mut client, &mut server, 1).remove(0);
+            assert!(over.result.is_ok() && over.response[..] == pattern(1000, round)[..]);
+            (request, response) = (over.request, over.response);
+            // Writing through the buffer proves that nobody shares it; what was lent before may not show it.
+            request.fill(&[0xFF; 1000]).unwrap();
+            if round % 3 == 0 {
+                // Cancelled while the port holds its packets.
+                request.fill(&pattern(1000, 200)).unwrap();
+                client.enqueue_request(session, ECHO, request, response, 1).unwrap();
+                client.turn();
+                client.cancel(session, 1);
+                client.turn();
+                let over = completions(&mut client).remove(0);
+                (request, response) = (over.request, over.response);
+            }
+        }
+        assert!(server.port_stats().dropped(sinew_fabric::Dropped::Revoked) > 0, "packets were taken back");
+        assert_eq!(client.stats().calls_completed, 20);
+    }
+}
+
+#[test]
+fn a_tail_that_is_revoked_while_it_is_lent_is_dropped_and_counted() {
+    const HOOK: sinew_rpc::RequestType = sinew_rpc::RequestType::new(60);
+    thread_local! {
+        static HOOKED: std::cell::RefCell<Option<Box<dyn FnOnce()>>> = const { std::cell::RefCell::new(None) };
+    }
+    let port = LoopbackConfig { holds_shares: true, lends_tails: true, ..small_packets() };
+    let world = World::new();
+    let nexus = Nexus::builder()
+        .handle(HOOK, |call| {
+            HOOKED.take().unwrap()();
+            call.reply(b"hooked");
+        })
+        .handle(ECHO, |call| {
+            let request = call.request();
+            call.reply(request);
+        })
+        .build()
+        .unwrap();
+    let mut server = world.endpoint_with("server", &nexus, 1, port);
+    let mut client = world.client(Config::default(), port);
+    let session = connect(&world, &mut client, &mut server);
+    for len in [150, 1000] {
+        send(&mut client, session, HOOK, b"", 1);
+        send(&mut client, session, ECHO, &pattern(len, 3), 2);
+        client.turn();
+        // While the server handles the first packet, the client takes back the others of the same burst.
+        let client_of_hook = std::rc::Rc::new(std::cell::RefCell::new(client));
+        let shared = std::rc::Rc::clone(&client_of_hook);
+        HOOKED.set(Some(Box::new(move || {
+            let mut client = shared.borrow_mut();
+            assert_eq!(client.cancel(session, 2), 1);
+            client.turn();
+        })));
+        let before = server.stats().dropped(sinew_rpc::PacketDrop::Revoked);
+        server.turn();
+        assert!(server.stats().dropped(sinew_rpc::PacketDrop::Revoked) > before);
+        client = std::rc::Rc::into_inner(client_of_hook).unwrap().into_inner();
+        send(&mut client, session, ECHO, &pattern(len, 4), 3);
+        let mut over = run(&world, &mut client, &mut server, 3);
+        over.sort_by_key(|over| over.tag);
+        assert_eq!(failure(over[1].result.clone()).0, Cause::Cancelled);
+        assert!(over[0].response[..] == *b"hooked" && over[2].response[..] == pattern(len, 4)[..]);
+    }
+}
+
+/// A client whose blocking calls sleep at once: in virtual time spinning would never end.
+fn sleeping(world: &World, config: Config) -> Rpc<sinew_fabric::loopback::LoopbackPort, ManualClock> {
+    let config = Config { poller: PollerConfig::SLEEP, ..config };
+    let nexus = Nexus::builder().config(config).build().unwrap();
+    let port = world.network.port_with("client", LoopbackConfig::default()).unwrap();
+    Rpc::new(&nexus, port, world.clock.clone(), Box::new(SeededGenerator::new(2)))
+}
+
+#[test]
+fn a_blocking_call_ends_at_its_deadline_and_says_whether_it_may_have_run() {
+    let world = World::new();
+    let mut server = world.server(Config::default(), LoopbackConfig::default());
+    let mut client = sleeping(&world, Config { call_timeout_ns: 700 * MS, ..Config::default() });
+    let session = connect(&world, &mut client, &mut server);
+    let before = now_ns(&world);
+    let Err(Error::Call(error)) = client.call(session, ECHO, b"nobody turns the server") else { panic!() };
+    assert_eq!((error.cause, error.execution), (Cause::DeadlinePassed, Execution::MayHaveRun));
+    let waited = now_ns(&world) - before;
+    assert!((700 * MS..710 * MS).contains(&waited), "{waited}");
+    assert!(client.poll_completion().is_none());
+    // A session that is not open yet: the call never leaves.
+    let mute = client.begin_connect(&server.address()).unwrap();
+    let Err(Error::Call(error)) = client.call(mute, ECHO, b"not even connected") else { panic!() };
+    assert_eq!((error.cause, error.execution), (Cause::DeadlinePassed, Execution::NeverSent));
+    assert!(client.call(session, ECHO, vec![0; 17 << 20]).is_err());
+}
+
+#[test]
+fn a_blocking_connect_ends_at_its_deadline() {
+    let world = World::new();
+    let _server = world.server(Config::default(), LoopbackConfig::default());
+    let mut client = sleeping(&world, Config::default());
+    let before = now_ns(&world);
+    let error = client.connect("loopback://server").unwrap_err();
+    assert!(matches!(error, sinew_rpc::ConnectError::TimedOut { timeout_ms: 3000, .. }), "{error}");
+    assert!((3000 * MS..3050 * MS).contains(&(now_ns(&world) - before)));
+    assert_eq!((client.sessions(), client.committed_packets()), (0, 0));
+    assert!(client.connect("loopback://nobody").unwrap_err().to_string().contains("nobody"));
+    assert!(client.connect("nonsense").is_err());
+}
