@@ -25,6 +25,15 @@ pub struct Package {
     pub links: Option<String>,
     #[serde(default)]
     pub dependencies: Vec<Dependency>,
+    #[serde(default)]
+    pub targets: Vec<Target>,
+}
+
+/// A library, program or test file of a package.
+#[derive(Debug, Deserialize)]
+pub struct Target {
+    pub name: String,
+    pub kind: Vec<String>,
 }
 
 /// A line of a manifest's dependencies.

@@ -21,6 +21,9 @@ use stats::Spread;
 /// Rounds below which a median says nothing.
 const REPEATS_MIN: usize = 3;
 
+/// Programs that may want to run before the measurements without spoiling them.
+const BUSY_CORES_MAX: f64 = 0.5;
+
 /// What to measure, and how long.
 #[derive(clap::Args)]
 pub struct Args {
@@ -66,6 +69,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let &[server, client] = &args.cores[..] else { anyhow::bail!("--cores takes two numbers, as in --cores 0,1") };
     let setting =
         Setting { seconds: args.seconds, cores: [server, client], ucx_tls: args.ucx_tls.clone(), progress: !args.json };
+    let load = busy_cores();
     setting.say("building this system");
     process::run(process::cargo().args(["build", "--release", "--quiet"]))?;
 
@@ -83,6 +87,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             Err(remedy) => missing.push((name, remedy)),
         }
     }
+    if load > BUSY_CORES_MAX {
+        eprintln!(
+            "peers: the machine is busy ({load:.1} programs want to run): threads that spin wait for each other then, and \
+             the figures say little"
+        );
+    }
     let mut results = Vec::new();
     for mut contest in contests() {
         contest.peers.retain(|peer| present.contains(&peer.system));
@@ -95,7 +105,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let missing: Vec<Value> =
             missing.iter().map(|(name, remedy)| json!({ "peer": name, "remedy": remedy })).collect();
         let contests: Vec<Value> = results.iter().map(Outcome::to_json).collect();
-        println!("{}", json!({ "contests": contests, "missing": missing }));
+        println!("{}", json!({ "contests": contests, "missing": missing, "load_at_start": load }));
         return Ok(());
     }
     print!("{}", table(&results));
@@ -103,6 +113,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         println!("{name} was not measured: {remedy}");
     }
     Ok(())
+}
+
+/// How many programs wanted to run during the last minute, where the system tells.
+fn busy_cores() -> f64 {
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    load.split_whitespace().next().and_then(|minute| minute.parse().ok()).unwrap_or(0.0)
 }
 
 /// What is measured against what. A ratio above 1 means that this system is the better one.
