@@ -182,7 +182,7 @@ pub fn shares_of_a_foreign_arena_arrive_too<F: Fixture>(fixture: &mut F) {
     let (mut a, mut b) = pair(fixture);
     let (to, from) = exchange(fixture, &mut a, &mut b);
     let data = pattern(1, shared_len(&a, to));
-    let foreign = sinew_mem::Arena::private(1 << 22).expect("there is address space");
+    let foreign = sinew_mem::Arena::private(4096 + 2 * data.len()).expect("there is address space");
     let mut buffer = foreign.alloc(SHARED_START + data.len(), 1024).expect("the arena has room");
     buffer[SHARED_START..].copy_from_slice(&data);
     let buffer = buffer.freeze();

@@ -45,7 +45,7 @@ impl<P: PacketPort, W: FnMut(LoopbackPort) -> P> Fixture for Loopback<W> {
 }
 
 fn copying() -> LoopbackConfig {
-    LoopbackConfig { receive_packets: 256, arena_bytes: 1 << 22, ..LoopbackConfig::default() }
+    LoopbackConfig { receive_packets: 256, arena_bytes: 1 << 20, ..LoopbackConfig::default() }
 }
 
 fn holding() -> LoopbackConfig {
