@@ -15,52 +15,10 @@ use crate::config::Config;
 use crate::core::{Core, HasPeer, TxItem, TxKind, copy_data, packet_range, packets_of};
 use crate::error::{CallError, Cause, EnqueueError, Execution, Rejected};
 use crate::management::Opening;
+pub use crate::names::{Completion, RequestType, SessionId};
 use crate::server::ErrorCode;
 use crate::stats::PacketDrop;
 use crate::table::{Keyed, Table};
-
-/// A session as its client names it. Never reused: a session that is gone is known to be gone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SessionId(pub(crate) u64);
-
-impl SessionId {
-    pub(crate) fn key(self) -> SessionKey {
-        SessionKey(self.0)
-    }
-}
-
-/// What a request asks for: the number under which the server registered a handler.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct RequestType(u16);
-
-impl RequestType {
-    /// The type with this number.
-    pub const fn new(number: u16) -> Self {
-        Self(number)
-    }
-
-    /// Its number.
-    pub const fn number(self) -> u16 {
-        self.0
-    }
-}
-
-/// A call that is over: its buffers come back.
-#[derive(Debug)]
-pub struct Completion {
-    /// The session it went over.
-    pub session: SessionId,
-    /// The tag it was given.
-    pub tag: u64,
-    /// Whether there is a response.
-    pub result: Result<(), CallError>,
-    /// The request's buffer.
-    pub request: MessageBuffer,
-    /// The response, when there is one. A larger buffer than was passed in, where the response needed it.
-    pub response: MessageBuffer,
-    /// Distinguishes calls for [`crate::Rpc::call`].
-    pub(crate) call: u64,
-}
 
 enum Outgoing {
     /// Small: the port copies it.
@@ -219,6 +177,12 @@ impl Clients {
         &mut self.cold[index]
     }
 
+    pub fn remove(&mut self, index: usize) {
+        // The timer's list still holds these slots, and must not get them twice from the next session here.
+        self.table.remove_with(index, |slot| *slot = ClientSlot { listed: slot.listed, ..ClientSlot::default() });
+        *self.cold(index) = ClientCold::default();
+    }
+
     /// When the retransmission timer next has something to do.
     pub fn next_scan_ns(&self) -> Option<u64> {
         (!self.listed.is_empty()).then_some(self.next_scan_ns)
@@ -242,7 +206,7 @@ impl Core {
         };
         let call = self.clients.next_call;
         self.clients.next_call += 1;
-        let queued = Queued { request_type: request_type.0, request, response, tag, call };
+        let queued = Queued { request_type: request_type.number(), request, response, tag, call };
         let session = &mut self.clients.table.entries[index];
         if session.free_slots == 0 || session.state != ClientState::Open {
             session.has_queue = true;
@@ -692,13 +656,17 @@ impl Core {
 
     /// Has the port end its shares of requests whose calls are over, and completes them.
     pub(crate) fn reclaim(&mut self, tx: &mut impl PacketTx) {
-        for Reclaiming { request, completion } in std::mem::take(&mut self.clients.reclaiming) {
+        let mut waiting = std::mem::take(&mut self.clients.reclaiming);
+        for Reclaiming { request, completion } in waiting.drain(..) {
             tx.reclaim(&request);
             match request.thaw() {
                 Ok(request) => self.push_completion(request, completion),
                 // Somebody else holds a share: not a port of ours. Try again next turn.
                 Err(request) => self.clients.reclaiming.push(Reclaiming { request, completion }),
             }
+        }
+        if self.clients.reclaiming.is_empty() {
+            self.clients.reclaiming = waiting;
         }
     }
 

@@ -23,6 +23,7 @@ mod config;
 mod core;
 mod error;
 mod management;
+mod names;
 mod nexus;
 mod peers;
 mod rpc;

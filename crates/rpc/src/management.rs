@@ -136,6 +136,7 @@ impl Core {
             name: Arc::from(name),
             local_token,
             remote_token: 0,
+            known_since_ns: 0,
             last_ping_ns: self.now_ns,
             initiated: false,
             sessions: 0,
@@ -178,7 +179,7 @@ impl Core {
         let offer = Offer {
             credits,
             slots: self.config.slots,
-            data_per_packet: (packet_len_max.min(self.link.packet_len_max) - HEADER_LEN) as u32,
+            data_per_packet: packet_len_max.min(self.link.packet_len_max).saturating_sub(HEADER_LEN) as u32,
             message_len_max: self.config.message_len_max,
         };
         let session = &mut self.clients.table.entries[index];
@@ -240,8 +241,7 @@ impl Core {
     fn remove_client(&mut self, index: usize) {
         let session = &self.clients.table.entries[index];
         let (peer_index, credits) = (session.peer_index, session.credits_max);
-        self.clients.table.remove(index);
-        *self.clients.cold(index) = Default::default();
+        self.clients.remove(index);
         self.release(peer_index, credits);
     }
 
@@ -336,7 +336,7 @@ impl Core {
             Kind::Accept => self.on_accept(header, body, packet.from),
             Kind::Refuse => self.on_refuse(header, body, packet.from),
             Kind::Ping => self.on_ping(body, packet.from),
-            Kind::Pong => self.on_pong(body, packet.from),
+            Kind::Pong => self.on_pong(header, body, packet.from),
             _ => self.on_ending(header, body, packet.from),
         }
     }
@@ -353,7 +353,11 @@ impl Core {
         let Cookie { code, made_ns } = connect.cookie;
         let fresh = made_ns <= self.now_ns && self.now_ns - made_ns <= COOKIE_LIFE_NS;
         let right = code == self.cookies.code(from, &connect, made_ns);
-        if !fresh || !right {
+        // Another incarnation than the one that we know is a later one only if it asked later: else it is a delayed packet.
+        let overtaken = self.peers.index_of(from).map(|index| self.peers.get(index)).is_some_and(|entry| {
+            entry.remote_token != 0 && entry.remote_token != connect.client_token && made_ns <= entry.known_since_ns
+        });
+        if !fresh || !right || overtaken {
             // Nothing is kept: the client repeats itself with the cookie.
             let cookie = Cookie { code: self.cookies.code(from, &connect, self.now_ns), made_ns: self.now_ns };
             self.send(from, Challenge { cookie }.packet(connect.client_key));
@@ -385,7 +389,7 @@ impl Core {
         }
         let peer_index = self.peer_entry(from, "");
         let entry = self.peers.get_mut(peer_index);
-        entry.remote_token = connect.client_token;
+        entry.know(connect.client_token, self.now_ns);
         entry.sessions += 1;
         self.peers.heard(peer_index, self.now_ns);
         self.commit(peer_index, credits);
@@ -482,7 +486,7 @@ impl Core {
             self.forget_others(peer_index, index);
         }
         let entry = self.peers.get_mut(peer_index);
-        entry.remote_token = accept.server_token;
+        entry.know(accept.server_token, self.now_ns);
         entry.committed -= u64::from(offer.credits - granted.credits);
         self.committed_packets -= u64::from(offer.credits - granted.credits);
         self.peers.heard(peer_index, self.now_ns);
@@ -514,6 +518,11 @@ impl Core {
             .collect();
         for index in others {
             self.fail_client(index, Cause::PeerForgot);
+        }
+        let theirs: Vec<_> =
+            self.servers.table.occupied().filter(|&i| self.servers.table.entries[i].peer_index == peer_index).collect();
+        for index in theirs {
+            self.remove_server(index);
         }
     }
 
@@ -593,11 +602,13 @@ impl Core {
             }
             None => 0,
         };
-        self.send(from, Life { sender_token: ours, receiver_token: life.sender_token }.packet(Kind::Pong));
+        // The token that the asker took for ours comes back in the key's place: it dates the answer.
+        let header = Header::management(Kind::Pong, SessionKey(life.receiver_token), 0);
+        self.send(from, Management::new(header, &[ours, life.sender_token]));
         Ok(())
     }
 
-    fn on_pong(&mut self, body: &[u8], from: Peer) -> Result<(), PacketDrop> {
+    fn on_pong(&mut self, header: &Header, body: &[u8], from: Peer) -> Result<(), PacketDrop> {
         let life = Life::read(body).ok_or(PacketDrop::Malformed)?;
         let index = self.peers.index_of(from).ok_or(PacketDrop::UnknownSession)?;
         let entry = self.peers.get(index);
@@ -605,11 +616,15 @@ impl Core {
         if life.receiver_token != entry.local_token {
             return Err(PacketDrop::Stale);
         }
-        if entry.remote_token != 0 && life.sender_token != entry.remote_token {
-            self.fail_peer(index, Cause::PeerForgot);
-            return Ok(());
-        }
+        let (known, asked_with) = (entry.remote_token, header.session.0);
         self.peers.heard(index, self.now_ns);
+        if known != asked_with {
+            // Asked before an accept or connect told us what we know now.
+            return Err(PacketDrop::Stale);
+        }
+        if known != 0 && life.sender_token != known {
+            self.fail_peer(index, Cause::PeerForgot);
+        }
         Ok(())
     }
 
@@ -626,8 +641,10 @@ impl Core {
         self.next_manage_ns = self.now_ns + (config.connect_retry_ns / 2).min(config.probe_interval_ns / 4).max(1);
         self.repeat_unanswered();
         self.remind_unconfirmed();
-        let peers: Vec<u32> = self.peers.indices().collect();
-        for index in peers {
+        for index in 0..self.peers.index_end() {
+            if !self.peers.is_known(index) {
+                continue;
+            }
             let silence = self.peers.silence_ns(index, self.now_ns);
             if silence >= self.config.peer_timeout_ns {
                 self.fail_peer(index, Cause::PeerSilent);
@@ -635,7 +652,7 @@ impl Core {
             }
             let (now_ns, interval) = (self.now_ns, self.config.probe_interval_ns);
             let entry = self.peers.get_mut(index);
-            if silence >= interval && now_ns - entry.last_ping_ns >= interval {
+            if silence >= interval && now_ns.saturating_sub(entry.last_ping_ns) >= interval {
                 entry.last_ping_ns = now_ns;
                 let life = Life { sender_token: entry.local_token, receiver_token: entry.remote_token };
                 let to = entry.peer;

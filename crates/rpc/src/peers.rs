@@ -12,6 +12,8 @@ pub(crate) struct PeerEntry {
     pub local_token: u64,
     /// Its token for us; 0 until we know it.
     pub remote_token: u64,
+    /// When we came to know it: what is older may be of an earlier incarnation.
+    pub known_since_ns: u64,
     pub last_ping_ns: u64,
     /// Whether we went to it, rather than it to us: then its way is ours to give up.
     pub initiated: bool,
@@ -19,6 +21,16 @@ pub(crate) struct PeerEntry {
     pub sessions: u32,
     /// Receive capacity committed to them, in packets.
     pub committed: u64,
+}
+
+impl PeerEntry {
+    /// Takes note of the peer's token for us.
+    pub fn know(&mut self, remote_token: u64, now_ns: u64) {
+        if self.remote_token != remote_token {
+            self.remote_token = remote_token;
+            self.known_since_ns = now_ns;
+        }
+    }
 }
 
 /// Peers by index; ordered, so that every run visits them in the same order.
@@ -90,7 +102,12 @@ impl Peers {
         }
     }
 
-    pub fn indices(&self) -> impl Iterator<Item = u32> + '_ {
-        (0..self.entries.len()).filter(|&index| self.entries[index].is_some()).map(|index| index as u32)
+    /// Every index is below this.
+    pub fn index_end(&self) -> u32 {
+        self.entries.len() as u32
+    }
+
+    pub fn is_known(&self, index: u32) -> bool {
+        self.entries[index as usize].is_some()
     }
 }

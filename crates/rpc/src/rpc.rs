@@ -165,7 +165,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         let mut outcome = None;
         // Events of other sessions stay for `poll_event`.
         let mut others = Vec::new();
-        self.run_until(|rpc| {
+        let turned = self.run_until(|rpc| {
             while let Some(event) = rpc.core.events.pop_front() {
                 match event {
                     SessionEvent::Connected(id) if id == session => outcome = Some(Ok(session)),
@@ -176,8 +176,9 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
                 }
             }
             outcome.is_some()
-        })?;
+        });
         self.core.events.extend(others);
+        turned?;
         outcome.expect("the loop ends with an outcome")
     }
 
@@ -266,7 +267,10 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
             self.core.peer_lost(peer, loss);
         }
         while let Some(peer) = self.core.forgotten.pop() {
-            self.port.forget(peer);
+            // Unless a session with it was begun since.
+            if self.core.peers.index_of(peer).is_none() {
+                self.port.forget(peer);
+            }
         }
         busy
     }

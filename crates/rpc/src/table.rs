@@ -45,12 +45,15 @@ impl<E: Keyed + Default, S: Default> Table<E, S> {
 
     /// Takes an entry off file, and drops what its slots hold.
     pub fn remove(&mut self, index: usize) {
+        self.remove_with(index, |slot| *slot = S::default());
+    }
+
+    /// As [`Self::remove`], where something of a slot outlives its session.
+    pub fn remove_with(&mut self, index: usize, reset: impl FnMut(&mut S)) {
         self.entries[index] = E::default();
         self.entries[index].set_key(unreachable_key(index));
         let first = index << self.slot_bits;
-        for slot in &mut self.slots[first..first + (1 << self.slot_bits)] {
-            *slot = S::default();
-        }
+        self.slots[first..first + (1 << self.slot_bits)].iter_mut().for_each(reset);
         self.free.push(index as u32);
     }
 

@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex};
 use sinew_fabric::fault::{FaultConfig, Faulty};
 use sinew_fabric::loopback::{LoopbackConfig, LoopbackPort, Network};
 use sinew_fabric::{Job, ManualClock, PacketPort, SeededGenerator, WorkerPool};
-use sinew_rpc::{Completion, DeferredCall, Nexus, RequestType, Rpc, SessionEvent, SessionId};
+use sinew_rpc::{Cause, Completion, DeferredCall, Nexus, RequestType, Rpc, SessionEvent, SessionId};
+use sinew_wire::Kind;
 
 pub const ECHO: RequestType = RequestType::new(1);
 pub const BURST: RequestType = RequestType::new(2);
@@ -267,4 +268,29 @@ pub fn run<P: PacketPort, Q: PacketPort>(
         world.clock.advance(20_000);
     }
     panic!("{} of {count} calls completed", over.len());
+}
+
+/// That an endpoint has no session and keeps room for none.
+pub fn assert_nothing_is_left<P: PacketPort>(endpoint: &Endpoint<P>) {
+    assert_eq!((endpoint.sessions(), endpoint.committed_packets()), (0, 0));
+}
+
+/// The one event that is there.
+pub fn event(endpoint: &mut Endpoint) -> SessionEvent {
+    let mut events = events(endpoint);
+    assert_eq!(events.len(), 1, "{events:?}");
+    events.remove(0)
+}
+
+/// The cause of the one session that was lost.
+pub fn lost(endpoint: &mut Endpoint, session: SessionId) -> Cause {
+    match event(endpoint) {
+        SessionEvent::Lost { session: id, cause, .. } if id == session => cause,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Kinds of the packets that were tapped, in order.
+pub fn kinds(network: &Network) -> Vec<Kind> {
+    network.take_tapped().iter().map(|packet| handmade::parse(&packet.bytes).0.kind).collect()
 }
