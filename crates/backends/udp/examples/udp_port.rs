@@ -1,6 +1,6 @@
 //! What the port makes of the machine's limit: packets that go round through two ports, beside the same without a port.
 //!
-//! `cargo run --release -p sinew-udp --example udp_port -- [MILLISECONDS per figure]`
+//! `cargo run --release -p sinew-udp --example udp_port -- [MILLISECONDS per figure [bandwidth]]`
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -152,45 +152,53 @@ fn bandwidth(options: &str, duration: Duration) -> Result<f64, Error> {
 fn main() -> Result<(), Error> {
     let millis = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(100);
     let run = Run { duration: Duration::from_millis(millis), cpus: Some([0, 1]) };
+    let all = std::env::args().nth(2).is_none();
     for round in 0..2 {
-        let mut trips_ns = raw::ping_pong(run, 56)?;
-        trips_ns.sort_unstable();
-        let limit_ns = trips_ns[trips_ns.len() / 2];
-        for mode in ["off", "on"] {
-            let (_, median_ns) = echo(&format!("coalesce={mode}"), 56, 1, run.duration)?;
-            println!(
-                "{round}: latency {mode}: {median_ns} ns, limit {limit_ns}, {:.2}",
-                median_ns as f64 / limit_ns as f64
-            );
+        if all {
+            small_packets(round, run)?;
         }
-        for (mode, window, raw_mode) in [
-            ("off", 60, Mode::Single),
-            ("off", 60, Mode::List),
-            ("gso", 60, Mode::Segments),
-            ("on", 60, Mode::Joined),
-            ("off", 512, Mode::List),
-            ("gso", 512, Mode::Segments),
-            ("on", 512, Mode::Joined),
-        ] {
-            let limit = raw::echo(run, raw_mode, 56, window, 1)?.packets_per_s();
-            let (rate, _) = echo(&format!("coalesce={mode}"), 56, window, run.duration)?;
-            println!(
-                "{round}: echo {mode} window {window}: {:.2} M/s, limit {raw_mode:?} {:.2}, {:.2}",
-                rate / 1e6,
-                limit / 1e6,
-                rate / limit
-            );
-        }
-        let limit = raw::one_way(run, Mode::Segments, 1472, 44)?.bytes_per_s();
-        for options in ["coalesce=gso", "coalesce=on", "packet=1472", "packet=3648", "packet=16000", "packet=32000"] {
-            let rate = bandwidth(options, run.duration)?;
-            println!(
-                "{round}: bandwidth {options}: {:.2} GB/s, limit {:.2}, {:.2}",
-                rate / 1e9,
-                limit / 1e9,
-                rate / limit
-            );
-        }
+        large_packets(round, run)?;
+    }
+    Ok(())
+}
+
+fn small_packets(round: u32, run: Run) -> Result<(), Error> {
+    let mut trips_ns = raw::ping_pong(run, 56)?;
+    trips_ns.sort_unstable();
+    let limit_ns = trips_ns[trips_ns.len() / 2];
+    for mode in ["off", "on"] {
+        let (_, median_ns) = echo(&format!("coalesce={mode}"), 56, 1, run.duration)?;
+        println!(
+            "{round}: latency {mode}: {median_ns} ns, limit {limit_ns}, {:.2}",
+            median_ns as f64 / limit_ns as f64
+        );
+    }
+    for (mode, window, raw_mode) in [
+        ("off", 60, Mode::Single),
+        ("off", 60, Mode::List),
+        ("gso", 60, Mode::Segments),
+        ("on", 60, Mode::Joined),
+        ("off", 512, Mode::List),
+        ("gso", 512, Mode::Segments),
+        ("on", 512, Mode::Joined),
+    ] {
+        let limit = raw::echo(run, raw_mode, 56, window, 1)?.packets_per_s();
+        let (rate, _) = echo(&format!("coalesce={mode}"), 56, window, run.duration)?;
+        println!(
+            "{round}: echo {mode} window {window}: {:.2} M/s, limit {raw_mode:?} {:.2}, {:.2}",
+            rate / 1e6,
+            limit / 1e6,
+            rate / limit
+        );
+    }
+    Ok(())
+}
+
+fn large_packets(round: u32, run: Run) -> Result<(), Error> {
+    let limit = raw::one_way(run, Mode::Segments, 1472, 44)?.bytes_per_s();
+    for options in ["coalesce=gso", "coalesce=on", "packet=1472", "packet=3648", "packet=16000", "packet=32000"] {
+        let rate = bandwidth(options, run.duration)?;
+        println!("{round}: bandwidth {options}: {:.2} GB/s, limit {:.2}, {:.2}", rate / 1e9, limit / 1e9, rate / limit);
     }
     Ok(())
 }

@@ -1,4 +1,62 @@
-//! Packet ports over kernel UDP sockets.
+//! Packet ports over kernel UDP sockets, IPv4 and IPv6.
+//!
+//! A [`UdpPort`] is one non-blocking socket. Addresses are `udp://host:port` with the options of [`UdpOptions`]:
+//!
+//! ```
+//! use sinew_fabric::{PacketPort, PacketRx, PacketTx, RxBurst, TxData, TxPacket};
+//! use sinew_udp::UdpPort;
+//!
+//! let mut server = UdpPort::open(&"udp://127.0.0.1:0".parse()?)?;
+//! let mut client = UdpPort::open(&"udp://".parse()?)?;
+//! let to = client.resolve(&server.address())?;
+//! let (_, tx) = client.split();
+//! tx.push(TxPacket { to, head: b"hello", data: TxData::None });
+//! tx.submit();
+//! server.wait(None)?;
+//! let mut burst = RxBurst::new(0);
+//! server.split().0.receive(&mut burst);
+//! assert_eq!(burst.packets[0].head, b"hello");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # How packets share calls and datagrams
+//!
+//! The kernel charges some 3 us for each send on the loopback device, whatever its size, so a port is as fast as the
+//! packets that share one. Four ways were measured with [`raw`], 56-byte packets echoed between two spinning threads on two
+//! virtual processors, and one way (millions of packets, GB per second; the machine was shared, so compare the columns):
+//!
+//! | | `sendto`, `recvmsg` | `sendmmsg`, `recvmmsg` | `UDP_SEGMENT`, `UDP_GRO` | one datagram |
+//! | --- | --- | --- | --- | --- |
+//! | echo, 60 in flight | 0.17 | 0.23 | 5.2 | 5.9 |
+//! | echo, 512 in flight | 0.14 | 0.24 | 9.5 | 16 to 27 |
+//! | one way, 60 x 56 B a call | 0.19 | 0.24 | 9.0 | 10.2 |
+//! | one way, 44 x 1472 B a call | 0.07 GB/s | 0.30 GB/s | 3.1 GB/s | 3.4 GB/s |
+//!
+//! `sendmmsg` saves almost nothing, since nearly all of the cost is behind the call. Segmentation offload needs packets of
+//! one length and stops at 64 of them. Frames in one datagram need neither, and on a network they also save headers and
+//! interrupts; what speaks against them is that one lost datagram loses all its packets. So, by default:
+//!
+//! - One packet to a peer goes alone, as it is, in one plain `sendto`; while packets come one at a time they are taken with
+//!   one `recvmsg` each. The median round trip is within 7 % of the raw one.
+//! - Several packets to one peer share datagrams, up to what the path carries in one piece: 65,000 bytes within the host,
+//!   the path's MTU (1500 at most, unless `mtu` says more) on networks. The format is [`frame`]'s; every port takes it and
+//!   plain packets alike.
+//! - Runs of datagrams of one length to one peer go in one call that the kernel or the device cuts. Where it cannot, they go
+//!   one by one.
+//! - A call takes up to 64 datagrams, or about half a megabyte, when the last one brought all that it asked for.
+//!
+//! With that, two ports echo 0.7 to 0.8 of what raw calls with the same window reach with 60 in flight, and move long
+//! messages (with a copy into a message of their own) at 0.75 to 0.9 of raw `UDP_SEGMENT` and `UDP_GRO`. Without it
+//! (`coalesce=off`) they reach 0.9 and more of raw `sendmmsg` and `recvmmsg`.
+//!
+//! # What is lost, and what is told
+//!
+//! Datagrams are lost when a buffer is full: the sender's ([`Dropped::Full`](sinew_fabric::Dropped::Full), counted at once)
+//! or the receiver's ([`Dropped::Overflow`](sinew_fabric::Dropped::Overflow), told by the kernel with the next packet).
+//! [`Caps::receive_packets`](sinew_fabric::Caps::receive_packets) is what the granted buffer holds of the largest packets at
+//! their dearest. A host that answers that nobody listens becomes
+//! [`PortEvent::PeerLost`](sinew_fabric::PortEvent::PeerLost), at most every 100 ms for a peer. Such answers can be forged
+//! by whoever sees the traffic, as can senders' addresses: the layer above decides what they mean.
 
 pub mod frame;
 mod options;
