@@ -20,6 +20,8 @@
 //! one process ([`pair`]), the bytes can be read in place, because a published line is not written until it is given back.
 
 mod board;
+#[cfg(all(test, not(loom)))]
+mod tests;
 mod words;
 
 #[cfg(not(loom))]
@@ -43,8 +45,8 @@ pub const INLINE_MAX: usize = 4 * LINE - WORD;
 pub const FAR_HEAD_MAX: usize = LINE - WORD - FAR_BYTES;
 /// The most lines that one packet takes.
 pub const PACKET_LINES_MAX: usize = 4;
-/// The fewest lines of a ring.
-pub const LINES_MIN: usize = 8;
+/// The fewest lines of a ring. (Loom's rings are smaller, so that it comes to an end.)
+pub const LINES_MIN: usize = if cfg!(loom) { 2 } else { 8 };
 /// The most lines of a ring (positions are compared by 32 bits).
 pub const LINES_MAX: usize = 1 << 26;
 
@@ -54,6 +56,9 @@ const FAR_BYTES: usize = 16;
 const CONTROL_BYTES: usize = 2 * LINE;
 const HEAD_WORD: usize = 0;
 const FIRST_LINE_WORD: usize = CONTROL_BYTES / 8;
+
+/// Lines between the one that a burst has come to and the one that is fetched early.
+const PREFETCH_AHEAD: u64 = 3;
 
 const KIND_INLINE: u64 = 1;
 const KIND_FAR: u64 = 2;
@@ -356,6 +361,9 @@ pub struct Consumer {
     /// What the producer knows of `at`.
     given_back: u64,
     broken: bool,
+    /// Whether the last look found a packet. Only then are later lines fetched early: a line that is not written yet would
+    /// be taken from the producer just before it writes, which costs a lone packet more than all the rest.
+    in_burst: bool,
     /// Whether the producer is safe code of this process.
     trusted: bool,
 }
@@ -375,6 +383,7 @@ impl Consumer {
             at: 0,
             given_back: 0,
             broken: false,
+            in_burst: false,
             trusted,
         })
     }
@@ -407,6 +416,7 @@ impl Consumer {
         }
         // A clear word has kind 0; a word of another position cannot be here unless the other side put it there.
         if word as u32 != self.at as u32 || word == 0 {
+            self.in_burst = false;
             return None;
         }
         let len = (word >> 32) as u16;
@@ -418,8 +428,10 @@ impl Consumer {
                     return self.break_off();
                 }
                 self.at += lines;
-                // The lines behind were published with this one, or soon will be.
-                self.words.prefetch_read(self.byte(self.at + 1));
+                if self.in_burst {
+                    self.words.prefetch_read(self.byte(self.at + PREFETCH_AHEAD));
+                }
+                self.in_burst = true;
                 Some(Taken { at, len, word, far: None })
             }
             KIND_FAR if !self.broken => {

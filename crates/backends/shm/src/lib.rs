@@ -43,6 +43,8 @@ mod names;
 mod options;
 mod port;
 mod rx;
+#[cfg(test)]
+mod tests;
 mod tx;
 mod upkeep;
 

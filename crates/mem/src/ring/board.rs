@@ -85,14 +85,15 @@ impl Board {
     /// bits are set: whatever was published before the sender could see this is visible then.
     pub fn sleep(&mut self) {
         self.sleeps = self.sleeps.wrapping_add(1);
-        self.word(SLEEP_WORD).store(self.sleeps << 2 | 1, Ordering::Relaxed);
+        // An exchange, not a store: it is rare, and has a place among the exchanges of `Doorbell::woken` that loom knows.
+        self.word(SLEEP_WORD).swap(self.sleeps << 2 | 1, Ordering::Relaxed);
         // The receiver's half of Dekker. Partner: the fence in `Doorbell::ring`.
         fence(Ordering::SeqCst);
     }
 
     /// Says that the receiver is awake.
     pub fn awake(&mut self) {
-        self.word(SLEEP_WORD).store(self.sleeps << 2, Ordering::Relaxed);
+        self.word(SLEEP_WORD).swap(self.sleeps << 2, Ordering::Relaxed);
     }
 }
 
@@ -127,7 +128,15 @@ impl Doorbell {
     #[inline(always)]
     pub fn fence() {
         // The sender's half of Dekker. Partners: the fences in `Board::clear` and `Board::sleep`.
+        #[cfg(not(all(target_arch = "x86_64", not(miri), not(loom))))]
         fence(Ordering::SeqCst);
+        // The same in fewer cycles than the MFENCE that a compiler makes of it: any locked instruction orders all earlier
+        // stores before all later loads, and assembly that may touch memory orders them for the compiler.
+        #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
+        // SAFETY: adds nothing to a word below the stack pointer that nobody uses.
+        unsafe {
+            core::arch::asm!("lock or dword ptr [rsp - 64], 0");
+        }
     }
 
     /// Tells the receiver to look at this sender's ring. To be called after [`Self::fence`], which comes after the publishing.

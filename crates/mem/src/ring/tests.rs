@@ -1,0 +1,254 @@
+use std::collections::VecDeque;
+
+use super::*;
+use crate::shared::SharedBytes;
+
+fn bytes(len: usize, seed: usize) -> Vec<u8> {
+    (0..len).map(|at| (at * 7 + seed) as u8).collect()
+}
+
+/// Both ends over one memory that is read as if another process wrote it.
+fn untrusted(lines: usize) -> (Producer, Consumer, Words) {
+    let region = Arc::new(Region::private(bytes_for(lines)).unwrap());
+    let words = Words::of_region(&region, 0, bytes_for(lines)).unwrap();
+    // SAFETY: fresh memory, one producer and one consumer.
+    unsafe {
+        let producer = Producer::new(words.clone(), lines).unwrap();
+        (producer, Consumer::new(words.clone(), lines, false).unwrap(), words)
+    }
+}
+
+#[test]
+fn a_small_packet_is_one_line_and_none_is_more_than_four() {
+    for (len, lines) in [(0, 1), (1, 1), (56, 1), (57, 2), (120, 2), (121, 3), (184, 3), (185, 4), (248, 4)] {
+        let (mut producer, mut consumer) = pair(16).unwrap();
+        producer.push(&bytes(len, 1), &[]).unwrap();
+        assert_eq!(producer.position(), lines, "{len}");
+        assert_eq!(consumer.pop(<[u8]>::to_vec), Some(bytes(len, 1)));
+        assert_eq!(consumer.position(), lines);
+    }
+    let (mut producer, _consumer) = pair(16).unwrap();
+    assert_eq!(producer.push(&[0; 249], &[]), Err(Refused::TooLong));
+    assert_eq!(producer.push_far(&[0; 41], Far { offset: 0, len: 1 }), Err(Refused::TooLong));
+}
+
+#[test]
+fn a_ring_holds_the_packets_it_promises() {
+    for lines in [8, 16, 64, 1024] {
+        for start in 0..lines.min(20) {
+            let (mut producer, mut consumer) = pair(lines).unwrap();
+            for _ in 0..start {
+                producer.push(&[], &[]).unwrap();
+                consumer.pop(|_| ()).unwrap();
+            }
+            for packet in 0..packets_for(lines) {
+                assert_eq!(
+                    producer.push(&[0; INLINE_MAX], &[]),
+                    Ok(()),
+                    "packet {packet} of {lines} lines from {start}"
+                );
+            }
+        }
+        assert!(packets_for(lines_for(lines)) >= lines);
+    }
+}
+
+#[test]
+fn a_full_ring_takes_again_what_was_given_back() {
+    let (mut producer, mut consumer) = pair(8).unwrap();
+    for round in 0..50 {
+        let mut sent = 0;
+        while producer.push(&[round], &[]).is_ok() {
+            sent += 1;
+        }
+        assert_eq!(sent, 7, "one line is spare");
+        assert_eq!(consumer.receive(64, |bytes| assert_eq!(bytes, [round])), 7);
+    }
+}
+
+#[test]
+fn old_bytes_never_look_like_a_packet() {
+    // Payload that is, word for word, what a later packet's word would be.
+    let (mut producer, mut consumer, _) = untrusted(8);
+    for _ in 0..100 {
+        let mut payload = Vec::new();
+        while payload.len() < INLINE_MAX {
+            let position = producer.position() + 8 + (payload.len() as u64 + 8) / 64;
+            payload.extend(word_of(position, 5, KIND_INLINE).to_le_bytes());
+        }
+        producer.push(&payload, &[]).unwrap();
+        assert_eq!(consumer.pop(<[u8]>::to_vec), Some(payload));
+        assert!(consumer.is_empty() && consumer.take().is_none());
+    }
+}
+
+#[test]
+fn a_description_arrives_and_is_revoked_alone() {
+    let (mut producer, mut consumer, _) = untrusted(8);
+    let mut memory = bytes(1000, 3);
+    let positions: Vec<_> =
+        (0..3).map(|at| producer.push_far(&[at; 40], Far { offset: 5, len: 900 }).unwrap()).collect();
+    producer.revoke(positions[1]);
+    Producer::revoked();
+    let taken: Vec<_> = std::iter::from_fn(|| consumer.take()).collect();
+    assert_eq!(taken.iter().map(Taken::is_revoked).collect::<Vec<_>>(), [false, true, false]);
+    assert_eq!(taken[2].far(), Some(Far { offset: 5, len: 900 }));
+    for (at, counts) in [(0, true), (2, false)] {
+        if !counts {
+            producer.revoke(positions[at]);
+            Producer::revoked();
+        }
+        // SAFETY: nothing is given back yet.
+        let guard = unsafe { consumer.guard(&taken[at]) };
+        let mut copy = vec![0; 900];
+        assert_eq!(SharedBytes::from_exclusive(&mut memory[5..905], guard).copy_to(&mut copy).is_ok(), counts);
+        let mut head = [0; 64];
+        // SAFETY: a head is at most one line.
+        unsafe { consumer.copy_out(&taken[at], head.as_mut_ptr()) };
+        assert_eq!(head[..40], [at as u8; 40]);
+    }
+    // SAFETY: no slices.
+    unsafe { consumer.give_back() };
+    assert!(producer.given_back() > positions[2]);
+    // Too late to matter, and the line may be another packet's: nothing is written.
+    producer.push(b"next", &[]).unwrap();
+    producer.revoke(positions[2]);
+    assert_eq!(consumer.pop(<[u8]>::to_vec).unwrap(), b"next");
+}
+
+/// A small generator, so that miri can run this too.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+}
+
+#[test]
+fn behaves_like_a_queue_at_every_size() {
+    let steps = if cfg!(miri) { 300 } else { 20_000 };
+    for (lines, seed) in [(8, 1), (8, 2), (16, 3), (32, 4), (64, 5)] {
+        for trusted in [true, false] {
+            let mut random = Random(seed);
+            let (mut producer, mut consumer) = match trusted {
+                true => pair(lines).unwrap(),
+                false => {
+                    let (producer, consumer, _) = untrusted(lines);
+                    (producer, consumer)
+                }
+            };
+            let mut model = VecDeque::new();
+            for step in 0..steps {
+                match random.below(3) {
+                    0 | 1 => {
+                        let len = match random.below(3) {
+                            0 => random.below(57),
+                            _ => random.below(INLINE_MAX as u64 + 1),
+                        } as usize;
+                        let packet = bytes(len, step);
+                        let split = random.below(len as u64 + 1) as usize;
+                        let sent = producer.push(&packet[..split], &packet[split..]);
+                        if sent.is_ok() {
+                            model.push_back(packet);
+                        }
+                        assert!(sent.is_ok() || model.len() >= packets_for(lines), "room was promised");
+                    }
+                    _ => {
+                        let burst = random.below(5) as usize;
+                        let got = consumer.receive(burst, |bytes| assert_eq!(bytes, model.pop_front().unwrap()));
+                        assert!(got == burst || model.is_empty());
+                    }
+                }
+            }
+            assert!(!consumer.is_broken() && !producer.is_broken());
+        }
+    }
+}
+
+#[test]
+fn two_threads_pass_every_packet_once() {
+    let packets = if cfg!(miri) { 200 } else { 200_000u64 };
+    let (mut producer, mut consumer) = pair(64).unwrap();
+    let sender = std::thread::spawn(move || {
+        for number in 0..packets {
+            let packet = bytes((number % 240) as usize, number as usize);
+            while producer.push(&number.to_le_bytes(), &packet).is_err() {
+                std::thread::yield_now();
+            }
+        }
+    });
+    let mut number = 0;
+    while number < packets {
+        let got = consumer.receive(32, |packet| {
+            assert_eq!(packet[..8], number.to_le_bytes());
+            assert_eq!(packet[8..], bytes((number % 240) as usize, number as usize));
+            number += 1;
+        });
+        if got == 0 {
+            std::thread::yield_now();
+        }
+    }
+    sender.join().unwrap();
+}
+
+#[test]
+fn hostile_words_neither_panic_nor_leave_the_ring_nor_loop() {
+    let rounds = if cfg!(miri) { 30 } else { 3000 };
+    let lines = 16;
+    let mut random = Random(11);
+    for _ in 0..rounds {
+        let (_, mut consumer, words) = untrusted(lines);
+        let mut taken_count = 0;
+        for _ in 0..200 {
+            // Words that are nearly right hurt most.
+            let position = consumer.position() + random.below(3);
+            let word = match random.below(4) {
+                0 => (random.below(1 << 31) << 33) ^ random.below(1 << 31),
+                _ => word_of(position, random.below(300) as usize, random.below(6)),
+            };
+            let line = random.below(lines as u64);
+            let index = (position as usize + line as usize / 8) % lines;
+            // SAFETY: the index lies in the ring.
+            unsafe { words.word(FIRST_LINE_WORD + index * 8) }.store(word, Ordering::Release);
+            while let Some(taken) = consumer.take() {
+                let mut copy = [0; INLINE_MAX + 8];
+                assert!(taken.len() <= INLINE_MAX && taken.copy_len() <= copy.len());
+                // SAFETY: the target is large enough.
+                unsafe {
+                    consumer.copy_out(&taken, copy.as_mut_ptr());
+                    consumer.give_back();
+                }
+                taken_count += 1;
+                assert!(taken_count < 10_000, "a walk without end");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_consumer_that_gives_back_what_it_never_had_breaks_the_ring() {
+    for lie in [1, 8, u64::MAX, 1 << 40] {
+        let (mut producer, _consumer, words) = untrusted(8);
+        while producer.push(&[], &[]).is_ok() {}
+        // SAFETY: the head's word.
+        unsafe { words.word(HEAD_WORD) }.store(lie, Ordering::Release);
+        let told = producer.push(&[], &[]);
+        match lie {
+            1 => assert_eq!(told, Ok(())),
+            _ => assert_eq!(told, Err(Refused::Broken), "{lie}"),
+        }
+    }
+}
+
+#[test]
+fn rings_of_wrong_sizes_are_refused() {
+    for lines in [0, 1, 7, 9, 100, LINES_MAX * 2] {
+        assert!(pair(lines).is_err(), "{lines}");
+    }
+    let region = Arc::new(Region::private(4096).unwrap());
+    for (offset, bytes) in [(0, 4160), (64, 4096), (8, 64), (0, 63), (usize::MAX - 63, 128)] {
+        assert!(Words::of_region(&region, offset, bytes).is_none());
+    }
+}
