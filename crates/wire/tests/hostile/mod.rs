@@ -1,0 +1,46 @@
+//! What must hold of any bytes that a reader is given. The fuzz targets and the property tests share these.
+
+use sinew_wire::management::{Accept, Challenge, Connect, Life, Management, Refusal, ending, read_ending};
+use sinew_wire::{HEADER_LEN, Header, HeaderError, Kind, MAGIC, SessionKey, VERSION};
+
+/// A header is refused with the right reason, or means exactly the bytes that it was read from.
+pub fn header(bytes: &[u8]) {
+    match Header::read(bytes) {
+        Ok(header) => assert_eq!(header.to_bytes(), bytes[..HEADER_LEN]),
+        Err(HeaderError::Truncated) => assert!(bytes.len() < HEADER_LEN),
+        Err(HeaderError::WrongMagic) => assert_ne!(bytes[0], MAGIC),
+        Err(HeaderError::WrongVersion(version)) => assert!(version == bytes[1] >> 5 && version != VERSION),
+        Err(HeaderError::UnknownKind(kind)) => assert_eq!(kind, bytes[1] & 0x1F),
+    }
+}
+
+/// A management body makes no sense, or survives being written and read again.
+pub fn management(bytes: &[u8]) {
+    let key = SessionKey::new(7, 0x12_3456_789A);
+    let body = |packet: Management| packet.as_bytes()[HEADER_LEN..].to_vec();
+    if let Some(connect) = Connect::read(bytes) {
+        assert_eq!(Connect::read(&body(connect.packet())), Some(connect));
+        assert!(connect.offer.credits > 0 && connect.offer.slots > 0 && connect.offer.data_per_packet > 0);
+    }
+    if let Some(challenge) = Challenge::read(bytes) {
+        assert_eq!(Challenge::read(&body(challenge.packet(key))), Some(challenge));
+    }
+    if let Some(accept) = Accept::read(bytes) {
+        assert_eq!(Accept::read(&body(accept.packet(key))), Some(accept));
+        assert!(accept.granted.credits > 0 && accept.granted.slots > 0 && accept.granted.data_per_packet > 0);
+    }
+    for code in 0..5 {
+        if let Some(refusal) = Refusal::read(code, bytes) {
+            let packet = refusal.packet(key);
+            assert_eq!(Header::read(packet.as_bytes()), Ok(Header::management(Kind::Refuse, key, code)));
+            // A reason may have no use for the words that came with it.
+            assert_eq!(Refusal::read(code, &body(packet)), Some(refusal));
+        }
+    }
+    if let Some(sender) = read_ending(bytes) {
+        assert_eq!(body(ending(Kind::Disconnect, key, sender)), bytes);
+    }
+    if let Some(life) = Life::read(bytes) {
+        assert_eq!(body(life.packet(Kind::Ping)), bytes);
+    }
+}

@@ -1,0 +1,8 @@
+//! Bodies of management packets.
+#![no_main]
+
+#[allow(dead_code)] // this target's part of it
+#[path = "../../crates/wire/tests/hostile/mod.rs"]
+mod hostile;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| hostile::management(bytes));
