@@ -8,6 +8,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use common::handmade::parse;
 use common::{Endpoint, ManualPool, World, completions, events, fill_pattern, pattern};
 use proptest::prelude::*;
 use sinew_fabric::SeededGenerator;
@@ -16,6 +17,7 @@ use sinew_fabric::loopback::{LoopbackConfig, LoopbackPort};
 use sinew_rpc::{
     Call, Cause, Config, DeferredCall, Execution, Nexus, RequestType, Rpc, SessionEvent, SessionId, Tuning,
 };
+use sinew_wire::Kind;
 
 type FaultyEndpoint = Endpoint<Faulty<LoopbackPort>>;
 
@@ -341,13 +343,16 @@ impl Run {
         let credits = case.sides[..2].iter().map(|side| side.config.credits).min().unwrap();
         let packet = case.sides[..2].iter().map(|side| side.port.packet_len_max).min().unwrap();
         for session in self.sessions {
+            // Sessions may still be opening.
+            self.call(session, DISPATCH, &[], 0);
+            self.turn_until("a call without faults completes", |run| run.asked.is_empty());
             let data = request_of(self.next_tag, packet * (usize::from(credits) + 1), 1);
             self.call(session, DISPATCH, &data, 1);
             self.world.network.start_tap();
             self.world.network.take_tapped();
             self.endpoints[0].turn();
             let sent = self.world.network.take_tapped();
-            let requests = sent.iter().filter(|sent| sent.bytes.len() > sinew_wire::HEADER_LEN + 8).count();
+            let requests = sent.iter().filter(|sent| parse(&sent.bytes).0.kind == Kind::Request).count();
             assert_eq!(requests, usize::from(credits), "credits were lost or made");
             self.turn_until("a call without faults completes", |run| run.asked.is_empty());
         }
@@ -358,6 +363,8 @@ impl Run {
         let damaged = case.faults.corrupt > 0.0;
         if !damaged {
             self.turn_until("all calls complete", |run| run.asked.is_empty());
+            // Those that cancelled calls led to too.
+            self.turn_until("all inner calls complete", |_| NESTING.with_borrow(HashMap::is_empty));
             // Delayed duplicates come and go.
             (0..20).for_each(|_| self.turn());
             self.assert_all_credits_are_there(case);
@@ -466,7 +473,7 @@ fn cases(few: u32) -> ProptestConfig {
 }
 
 proptest! {
-    #![proptest_config(cases(if cfg!(miri) { 0 } else { 48 }))]
+    #![proptest_config(cases(if cfg!(miri) { 0 } else { 200 }))]
 
     #[test]
     fn calls_run_at_most_once_complete_exactly_once_and_leave_nothing(case in case(0.0)) {
