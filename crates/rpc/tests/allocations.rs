@@ -1,0 +1,124 @@
+//! A call takes nothing from the heap once everything is warm, at either side.
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use common::*;
+use sinew_fabric::loopback::LoopbackConfig;
+use sinew_mem::MessageBuffer;
+use sinew_rpc::{Config, Nexus, RequestType, SessionId};
+
+/// The system's allocator, counted.
+struct Counting;
+
+thread_local! {
+    /// Of this thread alone: the test harness has threads of its own.
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+fn count() {
+    // A thread that ends may allocate after its locals are gone.
+    let _ = ALLOCATIONS.try_with(|allocations| allocations.set(allocations.get() + 1));
+}
+
+// SAFETY: every call goes on to the system's allocator as it came.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: as the caller promised us.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: as the caller promised us.
+        unsafe { System.dealloc(block, layout) }
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, len: usize) -> *mut u8 {
+        count();
+        // SAFETY: as the caller promised us.
+        unsafe { System.realloc(block, layout, len) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Answers a request in its own length, from either kind of handler.
+fn nexus() -> Nexus {
+    Nexus::builder()
+        .handle(ECHO, |call| {
+            let request = call.request();
+            call.reply(request);
+        })
+        .handle_burst(BURST, |calls| {
+            for index in 0..calls.len() {
+                let len = calls.request(index).len();
+                calls.reply_with(index, len, |response| response.fill(7));
+            }
+        })
+        .build()
+        .unwrap()
+}
+
+/// Makes `count` calls with the buffers that are there, which come back.
+#[allow(clippy::too_many_arguments)]
+fn make_calls(
+    world: &World,
+    client: &mut Endpoint,
+    server: &mut Endpoint,
+    session: SessionId,
+    request_type: RequestType,
+    buffers: &mut Vec<(MessageBuffer, MessageBuffer)>,
+    count: usize,
+) {
+    let (mut begun, mut over) = (0, 0);
+    while over < count {
+        while begun < count
+            && let Some((request, response)) = buffers.pop()
+        {
+            client.enqueue_request(session, request_type, request, response, 0).unwrap();
+            begun += 1;
+        }
+        client.turn();
+        server.turn();
+        while let Some(completion) = client.poll_completion() {
+            assert!(completion.result.is_ok() && completion.response.len() == completion.request.len());
+            buffers.push((completion.request, completion.response));
+            over += 1;
+        }
+        world.clock.advance(50_000);
+    }
+    // What was received last goes back to the network.
+    settle(client, server);
+}
+
+#[test]
+fn a_warm_call_allocates_nothing() {
+    for holds_shares in [false, true] {
+        let port = LoopbackConfig { holds_shares, ..LoopbackConfig::default() };
+        let world = World::new();
+        let mut server = world.endpoint_with("server", &nexus(), 1, port);
+        let mut client = world.client(Config::default(), port);
+        let session = connect(&world, &mut client, &mut server);
+        for request_type in [ECHO, BURST] {
+            for len in [0, 32, 1_000, 1_448, 20_000] {
+                let buffer = || client.alloc(len).unwrap();
+                // More calls than slots, so that some are queued.
+                let mut buffers: Vec<_> = (0..20).map(|_| (buffer(), buffer())).collect();
+                // Long enough for the periodic work of sessions and time-outs to have run, too.
+                let mut calls = |count| {
+                    make_calls(&world, &mut client, &mut server, session, request_type, &mut buffers, count);
+                };
+                calls(5_000);
+                let before = ALLOCATIONS.get();
+                calls(5_000);
+                let allocations = ALLOCATIONS.get() - before;
+                assert_eq!(allocations, 0, "5,000 calls of {len} bytes, shares held: {holds_shares}");
+            }
+        }
+        assert_eq!(client.stats().retransmissions, 0);
+    }
+}
