@@ -1,1 +1,6 @@
-fn main() {}
+//! The `sinew` command.
+#![forbid(unsafe_code)]
+
+fn main() -> std::process::ExitCode {
+    sinew_cli::main()
+}

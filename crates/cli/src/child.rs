@@ -1,0 +1,74 @@
+//! Server processes that a command starts for itself.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+
+use crate::serve::{LimitArgs, READY, SERVING};
+
+/// How long a server may take to end in order before it is killed.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// A server process. It ends when this is dropped, or with this process, however that ends.
+pub struct ServerProcess {
+    child: Child,
+    /// The server ends when this closes.
+    stdin: Option<ChildStdin>,
+    addresses: Vec<String>,
+}
+
+impl ServerProcess {
+    /// Starts one server with a thread for each processor of `cpus` (`None`: not pinned), and waits until it serves.
+    pub fn start(address: &str, cpus: &[Option<usize>], limits: &LimitArgs) -> anyhow::Result<Self> {
+        let program = std::env::current_exe().context("finding this program, to start it as a server")?;
+        let mut command = Command::new(&program);
+        command.args(["rpc", "serve", address, "--child", "--threads", &cpus.len().max(1).to_string()]);
+        for cpu in cpus.iter().flatten() {
+            command.args(["--pin", &cpu.to_string()]);
+        }
+        command.args(["--credits", &limits.credits.to_string(), "--slots", &limits.slots.to_string()]);
+        command.args(["--peer-timeout-ms", &limits.peer_timeout_ms.to_string()]);
+        if limits.block {
+            command.arg("--block");
+        }
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().with_context(|| format!("starting {} as a server", program.display()))?;
+        let stdin = child.stdin.take();
+        let stdout = child.stdout.take();
+        // From here on, dropping ends the process.
+        let mut server = Self { child, stdin, addresses: Vec::new() };
+        for line in BufReader::new(stdout.context("the server's output is not there")?).lines() {
+            let line = line.context("reading what the server says")?;
+            if line == READY {
+                return Ok(server);
+            }
+            if let Some(address) = line.strip_prefix(SERVING) {
+                server.addresses.push(address.to_owned());
+            }
+        }
+        let status = server.child.wait().context("waiting for the server")?;
+        bail!("the server process for {address} ended at once ({status}); its own message is above")
+    }
+
+    /// Where it serves, one address for each thread.
+    pub fn addresses(&self) -> &[String] {
+        &self.addresses
+    }
+}
+
+impl Drop for ServerProcess {
+    fn drop(&mut self) {
+        drop(self.stdin.take());
+        let deadline = Instant::now() + GRACE;
+        while Instant::now() < deadline {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,85 @@
+//! Copies and clock readings.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use sinew::fabric::Clock;
+use sinew::host::HostClock;
+
+use crate::machine::{Idle, Pair, two_threads};
+use crate::units;
+
+/// What is copied: the size of a large message.
+const BYTES: usize = 8 << 20;
+
+/// One reading of the clock that endpoints use, in nanoseconds.
+pub fn clock_read_ns() -> f64 {
+    const READINGS: u64 = 100_000;
+    let clock = HostClock::new();
+    let began_ns = clock.now_ns();
+    let mut last_ns = began_ns;
+    for _ in 0..READINGS {
+        last_ns = std::hint::black_box(clock.now_ns());
+    }
+    (last_ns - began_ns) as f64 / READINGS as f64
+}
+
+/// Bytes per second at which a core copies 8 MB of its own.
+pub fn copy_own_bytes_per_s(duration: Duration) -> f64 {
+    let (source, mut target) = (vec![1u8; BYTES], vec![2u8; BYTES]);
+    let mut rates = Vec::new();
+    let began = Instant::now();
+    while began.elapsed() < duration {
+        let copy = Instant::now();
+        target.copy_from_slice(std::hint::black_box(&source));
+        std::hint::black_box(&mut target);
+        rates.push(BYTES as f64 / copy.elapsed().as_secs_f64());
+    }
+    units::median(&rates)
+}
+
+/// Bytes per second at which a core copies 8 MB that another core has just written. Only the copy is timed.
+pub fn copy_fresh_bytes_per_s(cpus: Pair, duration: Duration) -> anyhow::Result<f64> {
+    const WRITTEN: usize = 1;
+    const COPIED: usize = 0;
+    let shared = Mutex::new(vec![0u8; BYTES]);
+    let state = AtomicUsize::new(COPIED);
+    // The copier is first: it decides when it has seen enough.
+    let copier = || {
+        let idle = Idle::new();
+        let mut target = vec![0u8; BYTES];
+        let mut rates = Vec::new();
+        let began = Instant::now();
+        while began.elapsed() < duration {
+            while state.load(Ordering::Acquire) != WRITTEN {
+                idle.pass();
+            }
+            if let Ok(source) = shared.lock() {
+                let copy = Instant::now();
+                target.copy_from_slice(&source);
+                std::hint::black_box(&mut target);
+                rates.push(BYTES as f64 / copy.elapsed().as_secs_f64());
+            }
+            state.store(COPIED, Ordering::Release);
+        }
+        units::median(&rates)
+    };
+    let writer = |stop: &AtomicBool| {
+        let idle = Idle::new();
+        let mut value = 0u8;
+        while !stop.load(Ordering::Relaxed) {
+            if state.load(Ordering::Acquire) == COPIED {
+                value = value.wrapping_add(1);
+                if let Ok(mut source) = shared.lock() {
+                    source.fill(value);
+                }
+                state.store(WRITTEN, Ordering::Release);
+            } else {
+                idle.pass();
+            }
+        }
+    };
+    // The copier stands where a server does.
+    Ok(two_threads(cpus.map(|[client, server]| [server, client]), copier, writer)?.0)
+}

@@ -1,0 +1,55 @@
+//! What the machine itself allows: `sinew limits`, and the figures that benchmarks are measured beside.
+
+mod memory;
+mod reference;
+mod ring;
+mod show;
+
+use std::time::Duration;
+
+use sinew::udp::raw::{self, Mode, Run};
+
+pub use memory::{clock_read_ns, copy_fresh_bytes_per_s, copy_own_bytes_per_s};
+pub use reference::reference;
+pub use ring::{ring_echo_mops, ring_round_trips, ring_stream_mops};
+pub use show::{Args, run};
+
+use crate::client::histogram;
+use crate::machine::Pair;
+
+/// The header that every packet of the RPC layer has, in bytes: raw packets of the same size have it too.
+pub const HEADER_LEN: usize = sinew::mem::HEADER_ROOM;
+
+/// Round trips of one UDP packet between two threads that spin: the median, in nanoseconds.
+pub fn udp_round_trip_ns(cpus: Pair, packet_len: usize, duration: Duration) -> anyhow::Result<f64> {
+    let mut trips = histogram();
+    for trip_ns in raw::ping_pong(Run { duration, cpus }, packet_len)? {
+        trips.saturating_record(trip_ns);
+    }
+    Ok(trips.value_at_quantile(0.5) as f64)
+}
+
+/// UDP packets that go to a server and come back, in millions per second.
+pub fn udp_echo_mops(
+    cpus: Pair,
+    mode: Mode,
+    packet_len: usize,
+    window: usize,
+    batch: usize,
+    duration: Duration,
+) -> anyhow::Result<f64> {
+    Ok(raw::echo(Run { duration, cpus }, mode, packet_len, window, batch)?.packets_per_s() / 1e6)
+}
+
+/// UDP payload one way, with the kernel cutting and joining, in gigabits per second.
+pub fn udp_bandwidth_gbps(cpus: Pair, packet_len: usize, duration: Duration) -> anyhow::Result<f64> {
+    let run = Run { duration, cpus };
+    let rate = match raw::one_way(run, Mode::Segments, packet_len, usize::MAX) {
+        // A kernel without segmentation: lists of packets are the best that it has.
+        Err(error) if error.kind() == std::io::ErrorKind::Unsupported => {
+            raw::one_way(run, Mode::List, packet_len, usize::MAX)?
+        }
+        other => other?,
+    };
+    Ok(rate.bytes_per_s() * 8.0 / 1e9)
+}

@@ -1,0 +1,120 @@
+//! What the machine is at the moment: its processors, and how far apart two of them are.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use sinew::host::{available_cpus, pin_current_thread};
+
+use crate::units;
+
+/// Cores whose cache line takes less than this to go to and fro share a cache.
+pub const NEAR_BELOW_NS: f64 = 150.0;
+
+/// The processors of two threads that talk: the one that asks, the one that answers. `None` leaves it to the system.
+pub type Pair = Option<[usize; 2]>;
+
+/// Whether two threads can spin at once.
+pub fn has_two_cpus() -> bool {
+    available_cpus().len() >= 2
+}
+
+/// The first two processors, where there are two.
+pub fn default_pair() -> Pair {
+    match available_cpus()[..] {
+        [first, second, ..] => Some([first, second]),
+        _ => None,
+    }
+}
+
+/// Pins the calling thread, if it should be.
+pub fn pin(cpu: Option<usize>) -> anyhow::Result<()> {
+    match cpu {
+        Some(cpu) => pin_current_thread(cpu).context("--pin"),
+        None => Ok(()),
+    }
+}
+
+/// What a thread does while it waits for another: nothing on processors of their own, else it lets the other run.
+#[derive(Clone, Copy)]
+pub struct Idle {
+    yields: bool,
+}
+
+impl Idle {
+    pub fn new() -> Self {
+        Self { yields: !has_two_cpus() }
+    }
+
+    #[inline(always)]
+    pub fn pass(self) {
+        if self.yields {
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// Runs `first` and `second` on two threads, pinned if so asked; `second` goes on until the flag is set.
+pub fn two_threads<A: Send, B: Send>(
+    cpus: Pair,
+    first: impl FnOnce() -> A + Send,
+    second: impl FnOnce(&AtomicBool) -> B + Send,
+) -> anyhow::Result<(A, B)> {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        let stop = &stop;
+        let second = threads.spawn(move || pin(cpus.map(|cpus| cpus[1])).map(|()| second(stop)));
+        let first = threads.spawn(move || pin(cpus.map(|cpus| cpus[0])).map(|()| first())).join();
+        stop.store(true, Ordering::Relaxed);
+        let lost = |_| anyhow::anyhow!("a measuring thread panicked");
+        Ok((first.map_err(lost)??, second.join().map_err(lost)??))
+    })
+}
+
+#[repr(align(128))]
+#[derive(Default)]
+struct Line(AtomicU64);
+
+/// The time that a cache line takes to go to another core and back, in nanoseconds; the median of many. `None` on one processor.
+pub fn core_round_trip_ns(cpus: Pair, duration: Duration) -> anyhow::Result<Option<f64>> {
+    const TRIPS: u64 = 256;
+    if !has_two_cpus() {
+        return Ok(None);
+    }
+    let (there, back) = (Line::default(), Line::default());
+    let first = || {
+        let mut means = Vec::with_capacity(1 << 16);
+        let (mut count, began) = (0u64, Instant::now());
+        while began.elapsed() < duration && means.len() < means.capacity() {
+            let group = Instant::now();
+            for _ in 0..TRIPS {
+                count += 1;
+                there.0.store(count, Ordering::Release);
+                while back.0.load(Ordering::Acquire) != count {}
+            }
+            means.push(group.elapsed().as_nanos() as f64 / TRIPS as f64);
+        }
+        means
+    };
+    let second = |stop: &AtomicBool| {
+        let mut seen = 0;
+        while !stop.load(Ordering::Relaxed) {
+            let now = there.0.load(Ordering::Acquire);
+            if now != seen {
+                seen = now;
+                back.0.store(now, Ordering::Release);
+            }
+        }
+    };
+    let (means, ()) = two_threads(cpus, first, second)?;
+    Ok(Some(units::median(&means)))
+}
+
+/// `near` or `far`, or `one` where there is but one processor.
+pub fn distance(round_trip_ns: Option<f64>) -> &'static str {
+    match round_trip_ns {
+        None => "one",
+        Some(ns) if ns < NEAR_BELOW_NS => "near",
+        Some(_) => "far",
+    }
+}

@@ -1,0 +1,135 @@
+//! `sinew rpc serve`.
+
+use std::io::{Read, Write};
+use std::time::Duration;
+
+use anyhow::Context;
+use sinew::fabric::PollerConfig;
+use sinew::host::Interrupt;
+use sinew::prelude::*;
+
+use crate::{Outcome, fabrics, machine, service};
+
+/// The line that tells the parent of a child server that all addresses are served.
+pub const READY: &str = "ready";
+/// What stands before each address that is served.
+pub const SERVING: &str = "serving ";
+
+/// A child whose parent is gone has this long to end in order.
+const GRACE: Duration = Duration::from_secs(2);
+
+const AFTER_HELP: &str = "\
+The server answers these request types:
+  1 echo     the request comes back
+  2 sink     checks a test message (sequence number, stamps, pattern) and answers 32 bytes with the verdict
+  3 report   the endpoint's counters as JSON
+  4 sleep    answers from a worker thread after so many milliseconds as the request says in digits
+
+Examples:
+  sinew rpc serve shm://test
+  sinew rpc serve udp://0.0.0.0:7000 --threads 2 --pin 2 --pin 3   (ports 7000 and 7001)";
+
+/// Run a test server until Ctrl-C.
+#[derive(clap::Args)]
+#[command(after_help = AFTER_HELP)]
+pub struct Args {
+    /// Where to serve: shm://NAME or udp://HOST:PORT
+    address: String,
+    /// Threads, each with an endpoint of its own; further ones get NAME.1, NAME.2, ... or PORT+1, PORT+2, ...
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    threads: u16,
+    /// Keep each thread on a processor: once for each thread, or several with commas
+    #[arg(long, value_name = "CPU", value_delimiter = ',')]
+    pin: Vec<usize>,
+    #[command(flatten)]
+    limits: LimitArgs,
+    /// Serve for a parent process: say `ready`, and end when standard input does
+    #[arg(long, hide = true)]
+    child: bool,
+}
+
+/// Limits of endpoints, for servers and clients alike.
+#[derive(clap::Args, Clone, Debug)]
+pub struct LimitArgs {
+    /// Packets that a session may have on their way
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..))]
+    pub credits: u16,
+    /// Calls of a session that can be outstanding (a power of two, at most 64)
+    #[arg(long, default_value_t = 8)]
+    pub slots: u16,
+    /// Sleep whenever there is nothing to do, rather than spin for up to 50 us first
+    #[arg(long)]
+    pub block: bool,
+    /// Silence after which a peer counts as dead, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 5000, value_parser = clap::value_parser!(u64).range(2..))]
+    pub peer_timeout_ms: u64,
+}
+
+impl LimitArgs {
+    /// The configuration of an endpoint.
+    ///
+    /// Receive capacity may be overcommitted: a test server takes whatever sessions a test opens, and what overflows is
+    /// counted and sent again.
+    pub fn config(&self) -> Config {
+        let spins = machine::has_two_cpus() && !self.block;
+        let peer_timeout_ns = self.peer_timeout_ms * 1_000_000;
+        Config {
+            credits: self.credits,
+            slots: self.slots,
+            overcommit: true,
+            peer_timeout_ns,
+            probe_interval_ns: (peer_timeout_ns / 4).min(Config::default().probe_interval_ns),
+            poller: if spins { PollerConfig::ADAPTIVE } else { PollerConfig::SLEEP },
+            ..Config::default()
+        }
+    }
+}
+
+/// Serves until a signal, or, as a child, until standard input ends.
+pub fn run(args: &Args) -> anyhow::Result<Outcome> {
+    let interrupt = Interrupt::install().context("catching Ctrl-C")?;
+    if args.child {
+        end_with_stdin(interrupt)?;
+    }
+    let nexus = service::nexus(args.limits.config())?;
+    let mut server = nexus.server().on_turn(service::on_turn);
+    for index in 0..usize::from(args.threads) {
+        let address = fabrics::nth_address(&args.address, index)?;
+        server = match args.pin.get(index) {
+            Some(&cpu) => server.at_on_cpu(address, cpu),
+            None => server.at(address),
+        };
+    }
+    let handle = server.start()?;
+    let mut out = std::io::stdout().lock();
+    for address in handle.addresses() {
+        writeln!(out, "{SERVING}{address}")?;
+    }
+    if args.child {
+        writeln!(out, "{READY}")?;
+    } else {
+        writeln!(out, "Stop with Ctrl-C. Measure with: sinew rpc bench latency --address {}", handle.addresses()[0])?;
+    }
+    out.flush()?;
+    drop(out);
+    for report in handle.run_until_interrupted(interrupt)? {
+        if !args.child {
+            println!("{}: {}", report.address, service::counters(&report.stats, &report.port_stats, report.sessions));
+        }
+    }
+    Ok(Outcome::Done)
+}
+
+/// Ends the process in order when its parent closes the pipe, which the kernel does for one that was killed.
+fn end_with_stdin(interrupt: Interrupt) -> anyhow::Result<()> {
+    let watch = move || {
+        let mut ignored = [0; 64];
+        let mut stdin = std::io::stdin().lock();
+        while !matches!(stdin.read(&mut ignored), Ok(0) | Err(_)) {}
+        interrupt.set();
+        std::thread::sleep(GRACE);
+        std::process::exit(1);
+    };
+    std::thread::Builder::new().name("sinew-parent".to_owned()).spawn(watch).context("starting a thread")?;
+    Ok(())
+}

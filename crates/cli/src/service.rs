@@ -1,0 +1,148 @@
+//! What the test server answers, and how its client reads the answers.
+
+use std::cell::RefCell;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use sinew::fabric::{Dropped, PortStats};
+use sinew::prelude::*;
+use sinew::rpc::{PacketDrop, Stats};
+
+use crate::pattern;
+
+/// Answers with the request.
+pub const ECHO: RequestType = RequestType::new(1);
+/// Checks the request, which is a message of [`pattern`], and answers with a [`Verdict`].
+pub const SINK: RequestType = RequestType::new(2);
+/// Answers with the endpoint's counters as JSON.
+pub const REPORT: RequestType = RequestType::new(3);
+/// Answers `slept` from a worker, after as many milliseconds as the request says in decimal digits.
+pub const SLEEP: RequestType = RequestType::new(4);
+
+/// The longest that [`SLEEP`] sleeps.
+const SLEEP_MAX_MS: u64 = 60_000;
+
+/// What [`SINK`] says of a request. The request's sequence number comes in front of the message, as 8 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// The request's sequence number.
+    pub sequence: u64,
+    /// Bytes of the message.
+    pub len: u64,
+    /// Whether the message was what it should be.
+    pub good: bool,
+}
+
+/// Bytes of the sequence number before the message of [`SINK`].
+pub const SEQUENCE_LEN: usize = 8;
+/// Bytes of a [`Verdict`].
+pub const VERDICT_LEN: usize = 32;
+
+impl Verdict {
+    fn of(request: &[u8]) -> Self {
+        match request.split_first_chunk::<SEQUENCE_LEN>() {
+            Some((sequence, message)) => {
+                let sequence = u64::from_le_bytes(*sequence);
+                Self { sequence, len: message.len() as u64, good: pattern::check(message, sequence) }
+            }
+            None => Self { sequence: 0, len: 0, good: false },
+        }
+    }
+
+    fn write(self, target: &mut [u8]) {
+        let words = [self.sequence, self.len, self.good.into(), 0];
+        for (target, word) in target.chunks_exact_mut(8).zip(words) {
+            target.copy_from_slice(&word.to_le_bytes());
+        }
+    }
+
+    /// Reads an answer; `None` when it is none.
+    pub fn read(answer: &[u8]) -> Option<Self> {
+        let answer = answer.as_array::<VERDICT_LEN>()?;
+        let word = |index: usize| u64::from_le_bytes(answer.as_chunks::<8>().0[index]);
+        Some(Self { sequence: word(0), len: word(1), good: word(2) == 1 })
+    }
+}
+
+thread_local! {
+    /// Requests for a report, which the endpoint's loop answers: its handlers do not see its counters.
+    static REPORTS: RefCell<Vec<DeferredCall>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The handlers.
+pub fn nexus(config: Config) -> sinew::Result<Nexus> {
+    Nexus::builder()
+        .config(config)
+        .handle(ECHO, |call: Call| {
+            let request = call.request();
+            call.reply(request);
+        })
+        .handle(SINK, |call: Call| {
+            let verdict = Verdict::of(call.request());
+            call.reply_with(VERDICT_LEN, |target| verdict.write(target));
+        })
+        .handle(REPORT, |call: Call| {
+            if let Ok(call) = call.defer() {
+                REPORTS.with_borrow_mut(|reports| reports.push(call));
+            }
+        })
+        .handle_worker(SLEEP, |call: DeferredCall| {
+            let ms = std::str::from_utf8(call.request()).ok().and_then(|text| text.parse().ok()).unwrap_or(0);
+            std::thread::sleep(Duration::from_millis(SLEEP_MAX_MS.min(ms)));
+            call.reply(b"slept");
+        })
+        .build()
+}
+
+/// Between the turns of the server's loop: answers requests for a report.
+pub fn on_turn(rpc: &mut Rpc) {
+    while rpc.poll_completion().is_some() || rpc.poll_event().is_some() {}
+    REPORTS.with_borrow_mut(|reports| {
+        for call in reports.drain(..) {
+            let report = counters(&rpc.stats(), &rpc.port_stats(), rpc.sessions());
+            call.reply(report.to_string().as_bytes());
+        }
+    });
+}
+
+/// Counters as JSON: what was done, and what was dropped, by reason.
+pub fn counters(stats: &Stats, port: &PortStats, sessions: usize) -> Value {
+    let nonzero = |pairs: Vec<(&str, u64)>| -> Value {
+        pairs.into_iter().filter(|(_, count)| *count > 0).map(|(name, count)| (name.to_owned(), json!(count))).collect()
+    };
+    let dropped = PacketDrop::ALL.iter().map(|&reason| (reason.name(), stats.dropped(reason))).collect();
+    let port_dropped = Dropped::ALL.iter().map(|&reason| (reason.name(), port.dropped(reason))).collect();
+    json!({
+        "sessions": sessions,
+        "requests_handled": stats.requests_handled,
+        "calls_completed": stats.calls_completed,
+        "calls_failed": stats.calls_failed,
+        "retransmissions": stats.retransmissions,
+        "in_progress_answers": stats.in_progress_answers,
+        "peers_lost": stats.peers_lost,
+        "packets_received": port.rx_packets,
+        "packets_sent": port.tx_packets,
+        "dropped": nonzero(dropped),
+        "port_dropped": nonzero(port_dropped),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_verdict_says_whether_the_message_is_good() {
+        let mut request = vec![0; SEQUENCE_LEN + 1000];
+        request[..SEQUENCE_LEN].copy_from_slice(&5u64.to_le_bytes());
+        pattern::write_body(&mut request[SEQUENCE_LEN..]);
+        pattern::write_stamps(&mut request[SEQUENCE_LEN..], 5);
+        let mut answer = [0; VERDICT_LEN];
+        Verdict::of(&request).write(&mut answer);
+        assert_eq!(Verdict::read(&answer), Some(Verdict { sequence: 5, len: 1000, good: true }));
+        request[SEQUENCE_LEN] ^= 1;
+        assert!(!Verdict::of(&request).good);
+        assert!(!Verdict::of(&[1, 2, 3]).good);
+        assert_eq!(Verdict::read(&answer[1..]), None);
+    }
+}
