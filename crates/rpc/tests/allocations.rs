@@ -5,10 +5,12 @@ mod common;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
+use common::handmade::{HandClient, OFFER};
 use common::*;
 use sinew_fabric::loopback::LoopbackConfig;
 use sinew_mem::MessageBuffer;
 use sinew_rpc::{Config, Nexus, RequestType, SessionId};
+use sinew_wire::management::Cookie;
 
 /// The system's allocator, counted.
 struct Counting;
@@ -121,4 +123,31 @@ fn a_warm_call_allocates_nothing() {
         }
         assert_eq!(client.stats().retransmissions, 0);
     }
+}
+
+#[test]
+fn strangers_take_nothing_from_the_heap() {
+    let world = World::new();
+    let mut server = world.server(Config::default(), LoopbackConfig::default());
+    let packets: Vec<_> = (0..1_000)
+        .map(|number| {
+            let stranger = HandClient::new(&world, number);
+            (stranger.peer, stranger.connect_packet(OFFER, Cookie::default()))
+        })
+        .collect();
+    let garbage = [0xE2; 200];
+    let mut flood = || {
+        for (peer, connect) in &packets {
+            world.network.inject("server", *peer, connect.as_bytes());
+            world.network.inject("server", *peer, &garbage[..(peer.0[0] % 200) as usize]);
+            server.turn();
+            world.clock.advance(1_000);
+        }
+        server.turn();
+    };
+    flood();
+    let before = ALLOCATIONS.get();
+    (0..5).for_each(|_| flood());
+    assert_eq!(ALLOCATIONS.get() - before, 0);
+    assert_nothing_is_left(&server);
 }
