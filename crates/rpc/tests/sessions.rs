@@ -342,7 +342,7 @@ fn a_delayed_duplicate_of_a_connect_leaves_no_ghost() {
     world.network.start_tap();
     let session = connect(&world, &mut client, &mut server);
     let tapped = world.network.take_tapped();
-    let delayed = tapped.iter().filter(|packet| parse(&packet.bytes).0.kind == Connect).next_back().unwrap();
+    let delayed = tapped.iter().rfind(|packet| parse(&packet.bytes).0.kind == Connect).unwrap();
     client.disconnect(session);
     settle(&mut client, &mut server);
     events(&mut client);
