@@ -57,8 +57,10 @@ const CONTROL_BYTES: usize = 2 * LINE;
 const HEAD_WORD: usize = 0;
 const FIRST_LINE_WORD: usize = CONTROL_BYTES / 8;
 
-/// Lines between the one that a burst has come to and the one that is fetched early.
-const PREFETCH_AHEAD: u64 = 3;
+/// How far ahead of its position a producer asks for lines, which the consumer's cache still holds from the lap before.
+const OWN_AHEAD: u64 = 4;
+/// How far ahead of its position a consumer asks for lines, at most.
+const READ_AHEAD_MAX: u64 = 8;
 
 const KIND_INLINE: u64 = 1;
 const KIND_FAR: u64 = 2;
@@ -258,8 +260,13 @@ impl Producer {
         // Release: the packet's bytes and the clear word come first. Partner: the acquire load in `Consumer::take`.
         self.word(self.tail).store(word_of(self.tail, len, kind), Ordering::Release);
         self.tail = next;
-        // The next packet starts with a store to the line behind its own, which the consumer's cache still holds.
-        self.words.prefetch_write(self.byte(next + 1));
+        // The next packet starts with a store to the line behind its own; to wait for that line then would delay the packet.
+        // (Lines that the consumer has yet to read are left to it.)
+        if self.room() > PACKET_LINES_MAX as u64 + OWN_AHEAD {
+            for ahead in 0..lines {
+                self.words.prefetch_write(self.byte(next + OWN_AHEAD - ahead));
+            }
+        }
     }
 
     /// The position up to which the consumer has given lines back, read anew.
@@ -361,9 +368,10 @@ pub struct Consumer {
     /// What the producer knows of `at`.
     given_back: u64,
     broken: bool,
-    /// Whether the last look found a packet. Only then are later lines fetched early: a line that is not written yet would
-    /// be taken from the producer just before it writes, which costs a lone packet more than all the rest.
-    in_burst: bool,
+    /// Packets found since the ring was last empty, up to READ_AHEAD_MAX: as far ahead lines are fetched early. A line that is
+    /// not written yet would be taken from the producer just before it writes, which costs a lone packet more than all
+    /// the rest.
+    streak: u64,
     /// Whether the producer is safe code of this process.
     trusted: bool,
 }
@@ -383,7 +391,7 @@ impl Consumer {
             at: 0,
             given_back: 0,
             broken: false,
-            in_burst: false,
+            streak: 0,
             trusted,
         })
     }
@@ -416,7 +424,7 @@ impl Consumer {
         }
         // A clear word has kind 0; a word of another position cannot be here unless the other side put it there.
         if word as u32 != self.at as u32 || word == 0 {
-            self.in_burst = false;
+            self.streak = 0;
             return None;
         }
         let len = (word >> 32) as u16;
@@ -428,10 +436,10 @@ impl Consumer {
                     return self.break_off();
                 }
                 self.at += lines;
-                if self.in_burst {
-                    self.words.prefetch_read(self.byte(self.at + PREFETCH_AHEAD));
+                if self.streak > 0 {
+                    self.words.prefetch_read(self.byte(self.at + self.streak));
                 }
-                self.in_burst = true;
+                self.streak += u64::from(self.streak < READ_AHEAD_MAX);
                 Some(Taken { at, len, word, far: None })
             }
             KIND_FAR if !self.broken => {

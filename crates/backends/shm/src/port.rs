@@ -244,6 +244,7 @@ impl PacketPort for ShmPort {
         }
         self.rx.board.awake();
         self.rx.look(None);
+        self.rx.woken = false;
         if self.tx.has_changes() {
             self.tx.apply_changes();
         }

@@ -108,6 +108,8 @@ pub struct ShmRx {
     pub(crate) inbox: Arc<TxInbox>,
     pub(crate) events: VecDeque<PortEvent>,
     pub(crate) generations: u64,
+    /// The waker was called since the last wait. (A look between the call and the wait reads it.)
+    pub(crate) woken: bool,
     /// Links that are ending.
     pub(crate) ending: usize,
     /// Where the next look goes on looking at links that are not polled.
@@ -132,6 +134,7 @@ impl ShmRx {
             inbox,
             events: VecDeque::new(),
             generations: 0,
+            woken: false,
             ending: 0,
             sweep: 0,
             stats: PortStats::default(),
@@ -142,6 +145,7 @@ impl ShmRx {
     pub(crate) fn has_work(&self) -> bool {
         let letters = matches!(&self.door, Door::Hub { mailbox, .. } if mailbox.is_pending());
         letters
+            || self.woken
             || !self.events.is_empty()
             || self.board.is_rung()
             || self.hot.iter().any(|&index| {

@@ -88,7 +88,8 @@ fn hellos_that_make_no_sense_are_refused_and_counted() {
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE).unwrap();
         fd
     };
-    let kinds: [(&str, &dyn Fn() -> OwnedFd, &[usize]); 5] = [
+    type Kind<'a> = (&'a str, &'a dyn Fn() -> OwnedFd, &'a [usize]);
+    let kinds: [Kind; 5] = [
         ("unsealed", &unsealed, &[0, 1, 2]),
         ("small", &small, &[0, 1]),
         ("read-only", &read_only, &[0, 2]),

@@ -70,6 +70,7 @@ impl ShmRx {
         match token {
             Token::Waker => {
                 let _ = rustix::io::read(&*self.own.watch.event, &mut [0; 8]);
+                self.woken = true;
             }
             Token::Listener => self.door.accept(&self.own.watch),
             Token::Stranger(id) => {
