@@ -6,7 +6,7 @@ use anyhow::{Context, bail, ensure};
 use hdrhistogram::Histogram;
 use serde_json::Value;
 use sinew::fabric::{Clock, PacketPort};
-use sinew::host::{HostClock, Interrupt};
+use sinew::host::{HostClock, Interrupt, WakeOnInterrupt};
 use sinew::prelude::*;
 use sinew::rpc::Rpc as FabricRpc;
 
@@ -75,6 +75,8 @@ pub struct Client<P: PacketPort> {
     sessions_used: usize,
     clock: HostClock,
     interrupt: Interrupt,
+    /// Ctrl-C ends a sleep of the loop.
+    _wake: WakeOnInterrupt,
     random: u64,
     sequence: u64,
     spins: bool,
@@ -101,6 +103,7 @@ impl<P: PacketPort> Client<P> {
         interrupt: Interrupt,
     ) -> anyhow::Result<Self> {
         let address = address.parse()?;
+        let wake = interrupt.wake_on_interrupt(rpc.waker());
         let (mut open, mut asked) = (Vec::with_capacity(sessions), 0);
         let mut failure = None;
         while open.len() < sessions && failure.is_none() {
@@ -130,6 +133,7 @@ impl<P: PacketPort> Client<P> {
             sessions: open,
             clock: HostClock::new(),
             interrupt,
+            _wake: wake,
             random: 0x2545_F491_4F6C_DD1D,
             sequence: 0,
             spins: has_two_cpus(),

@@ -1,11 +1,13 @@
 //! Runs a benchmark: server, clients, and slices of limit and measurement in turn.
 
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread::{Scope, ScopedJoinHandle};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use serde_json::Value;
+use sinew::fabric::{PacketPort, Waker};
 use sinew::host::{HostClock, Interrupt};
 use sinew::prelude::*;
 use sinew::shm::{Hub, ShmPort};
@@ -103,8 +105,22 @@ impl Plan {
 /// The server of a benchmark. Goes when it is dropped.
 enum Serving {
     Process(ServerProcess),
-    Threads { addresses: Vec<String>, _stop: mpsc::Sender<()> },
+    Threads { addresses: Vec<String>, _stop: StopThreads },
     Elsewhere(Vec<String>),
+}
+
+/// Ends server threads of this process when it is dropped.
+#[derive(Default)]
+struct StopThreads {
+    stop: Arc<AtomicBool>,
+    wakers: Vec<Waker>,
+}
+
+impl Drop for StopThreads {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.wakers.iter().for_each(Waker::wake);
+    }
 }
 
 impl Serving {
@@ -239,25 +255,21 @@ fn serve<'scope>(plan: &Plan, hub: &Hub, threads: &'scope Scope<'scope, '_>) -> 
     if plan.fabric != Fabric::Hub {
         return Ok(Serving::Process(ServerProcess::start(&address, &plan.server_cpus, &plan.limits)?));
     }
-    let (stop, stopped) = mpsc::channel::<()>();
-    let stopped = std::sync::Arc::new(std::sync::Mutex::new(stopped));
+    let mut stop = StopThreads::default();
     let mut addresses = Vec::new();
     for index in 0..plan.threads {
         let address = nth_address(&address, index)?;
         let port = hub.port(address.trim_start_matches("shm://"))?;
+        stop.wakers.push(port.waker());
         let (nexus, cpu) = (service::nexus(plan.limits.config())?, plan.server_cpus[index]);
-        let stopped = std::sync::Arc::clone(&stopped);
+        let stopping = Arc::clone(&stop.stop);
         threads.spawn(move || {
             let serve = || -> anyhow::Result<()> {
                 machine::pin(cpu)?;
                 let mut rpc = Rpc::from(sinew::endpoint(&nexus, port)?);
-                // Looking at the channel takes a lock: only now and then.
-                let mut turns = 0u32;
                 rpc.run_until(|rpc| {
                     service::on_turn(rpc);
-                    turns = turns.wrapping_add(1);
-                    turns.is_multiple_of(1024)
-                        && stopped.lock().is_ok_and(|stop| stop.try_recv() == Err(mpsc::TryRecvError::Disconnected))
+                    stopping.load(Ordering::Relaxed)
                 })?;
                 Ok(())
             };
