@@ -46,7 +46,12 @@ pub struct Rpc<P: PacketPort, C: Clock> {
     port: P,
     clock: C,
     poller: Poller,
+    burst_max: usize,
 }
+
+/// Full bursts that one turn takes in before it answers: where a send costs the same for one packet and for many, as in a
+/// kernel's sockets, answers to several bursts in one send are worth their wait.
+const BURSTS_PER_TURN: usize = 8;
 
 /// A response, as [`Rpc::call`] returns it: bytes by `Deref`, readable text by `Display`.
 #[derive(Debug)]
@@ -89,7 +94,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         let returns = Arc::new(Returns::new(port.waker()));
         let poller = Poller::new(config.poller);
         let core = Core::new(config, link, port.arena().clone(), generator, returns, clock.now_ns());
-        Self { core, handlers: nexus.handlers(), port, clock, poller }
+        Self { core, handlers: nexus.handlers(), port, clock, poller, burst_max: caps.burst_max }
     }
 
     /// Where others reach this endpoint.
@@ -232,22 +237,27 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         self.core.completions.pop_front()
     }
 
-    /// Turns the loop once: one receive burst, its requests and responses, what is due, one transmit burst. Never blocks.
-    /// Returns whether anything happened.
+    /// Turns the loop once: what has arrived (at most eight full bursts), its requests and responses, what is due, one
+    /// transmit burst. Never blocks. Returns whether anything happened.
     #[inline]
     pub fn turn(&mut self) -> bool {
         let core = &mut self.core;
         core.begin_turn(self.clock.now_ns());
         let handled = core.stats.requests_handled;
         let (rx, tx) = self.port.split();
-        let mut burst = RxBurst::new(core.now_ns);
-        rx.receive(&mut burst);
-        let mut busy = !burst.packets.is_empty();
-        if busy {
-            core.now_ns = burst.time_ns;
-            core.handle_burst(&burst, &mut self.handlers, &self.clock);
+        let mut busy = false;
+        for _ in 0..BURSTS_PER_TURN {
+            let mut burst = RxBurst::new(core.now_ns);
+            rx.receive(&mut burst);
+            if !burst.packets.is_empty() {
+                busy = true;
+                core.now_ns = burst.time_ns;
+                core.handle_burst(&burst, &mut self.handlers, &self.clock);
+            }
+            if burst.packets.len() < self.burst_max {
+                break;
+            }
         }
-        drop(burst);
         busy |= core.take_returns();
         core.retransmit_late();
         core.manage();
