@@ -62,8 +62,21 @@ mod mapped {
         #[inline(always)]
         pub unsafe fn put(&self, at: usize, bytes: &[u8]) {
             debug_assert!(at + bytes.len() <= self.len * 8);
+            #[cfg(not(miri))]
             // SAFETY: the caller promises the range and its exclusive use; a slice of safe code lies elsewhere.
-            unsafe { copy_in(bytes.as_ptr(), self.start.as_ptr().add(at), bytes.len()) }
+            unsafe {
+                copy_in(bytes.as_ptr(), self.start.as_ptr().add(at), bytes.len());
+            }
+            // Miri's model of weak memory wants every write of a word to be atomic or none.
+            #[cfg(miri)]
+            for (at, byte) in (at..).zip(bytes) {
+                use crate::atomic::Ordering;
+                // SAFETY: the byte lies in a word of ours, which nobody else accesses now.
+                let word = unsafe { self.word(at / 8) };
+                let mut value = word.load(Ordering::Relaxed).to_ne_bytes();
+                value[at % 8] = *byte;
+                word.store(u64::from_ne_bytes(value), Ordering::Relaxed);
+            }
         }
 
         /// Copies `len` bytes from byte offset `at` out to `target`.
@@ -114,6 +127,7 @@ mod mapped {
         }
     }
 
+    #[cfg_attr(miri, allow(dead_code))]
     /// A copy of few bytes without a call: two overlapping moves of the largest size that fits.
     ///
     /// # Safety
