@@ -65,6 +65,13 @@ pub struct LimitArgs {
     pub peer_timeout_ms: u64,
 }
 
+impl Default for LimitArgs {
+    /// As on a command line that says nothing.
+    fn default() -> Self {
+        Self { credits: 32, slots: 8, block: false, peer_timeout_ms: 5000 }
+    }
+}
+
 impl LimitArgs {
     /// The configuration of an endpoint.
     ///

@@ -6,8 +6,7 @@ mod result;
 mod run;
 
 pub use args::Command;
-pub use limit::LimitMeter;
-pub use result::{Cores, Figures, Kind};
+pub use result::{Figures, Kind};
 pub use run::{Plan, measure};
 
 use crate::Outcome;

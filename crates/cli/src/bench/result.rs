@@ -4,6 +4,7 @@ use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
 use super::run::Plan;
+use crate::limits::Reading;
 use crate::{machine, units};
 
 /// What is measured.
@@ -40,13 +41,6 @@ impl Kind {
     }
 }
 
-/// The distance of the two cores, in nanoseconds of a cache line's round trip, before and after.
-#[derive(Clone, Copy, Debug)]
-pub struct Cores {
-    pub before_ns: Option<f64>,
-    pub after_ns: Option<f64>,
-}
-
 /// The outcome of a benchmark.
 pub struct Figures {
     pub plan: Plan,
@@ -57,9 +51,8 @@ pub struct Figures {
     pub latency: Histogram<u64>,
     /// Calls whose answers were checked.
     pub calls: u64,
-    pub cores: Cores,
-    /// Whether the limit reached what it should on such a machine, and the reference that it was held against.
-    pub reference: Option<f64>,
+    /// Before and after: whether the limits can be trusted.
+    pub yardstick: [Reading; 2],
     pub server: Value,
     pub client: Value,
 }
@@ -89,13 +82,9 @@ impl Figures {
         self.latency.value_at_quantile(quantile) as f64
     }
 
-    /// Whether the limit is what such a machine reaches when nothing else runs; `None` where there is no reference.
-    pub fn limit_valid(&self) -> Option<bool> {
-        let (reference, limit) = (self.reference?, self.limit());
-        Some(match self.plan.kind {
-            Kind::Latency => limit > 0.0 && reference / limit >= 0.7,
-            _ => limit / reference >= 0.7,
-        })
+    /// Whether the machine was free enough, before and after, for the limit to be one.
+    pub fn limit_valid(&self) -> bool {
+        self.yardstick.iter().all(Reading::is_enough)
     }
 
     /// The name and value that thresholds are held against.
@@ -110,6 +99,7 @@ impl Figures {
     pub fn to_json(&self) -> Value {
         let plan = &self.plan;
         let (figure_key, limit_key) = plan.kind.keys();
+        let [before, after] = &self.yardstick;
         let list = |values: &[f64]| values.iter().copied().map(units::rounded).collect::<Vec<_>>();
         let mut object = json!({
             "bench": plan.kind.name(),
@@ -130,12 +120,18 @@ impl Figures {
             "slices": { "ours": list(&self.ours), "limit": list(&self.limits) },
             "calls_checked": self.calls,
             "cores": {
-                "before_ns": self.cores.before_ns.map(units::rounded),
-                "after_ns": self.cores.after_ns.map(units::rounded),
-                "before": machine::distance(self.cores.before_ns),
-                "after": machine::distance(self.cores.after_ns),
+                "before": machine::distance(before.cores_ns),
+                "before_ns": before.cores_ns.map(units::rounded),
+                "after": machine::distance(after.cores_ns),
+                "after_ns": after.cores_ns.map(units::rounded),
             },
-            "limit_reference": self.reference,
+            "yardstick": {
+                "what": before.name(),
+                "before": units::rounded(before.value),
+                "before_reference": before.reference(),
+                "after": units::rounded(after.value),
+                "after_reference": after.reference(),
+            },
             "limit_valid": self.limit_valid(),
             "server": self.server,
             "client": self.client,
@@ -172,7 +168,8 @@ impl Figures {
                 Plan::FEW_SESSIONS
             ),
         };
-        let cores = match (self.cores.before_ns, self.cores.after_ns) {
+        let [before, after] = &self.yardstick;
+        let cores = match (before.cores_ns, after.cores_ns) {
             (Some(before), Some(after)) => format!(
                 "cores {} before ({}), {} after ({})",
                 machine::distance(Some(before)),
@@ -182,11 +179,16 @@ impl Figures {
             ),
             _ => "one processor: client and server take turns, so the figures say little".to_owned(),
         };
-        let valid = match self.limit_valid() {
-            Some(false) => {
-                "\n  INVALID: the limit itself was below 70 % of what such a machine reaches; is something else running?"
-            }
-            _ => "",
+        let valid = if self.limit_valid() {
+            String::new()
+        } else {
+            format!(
+                "\n  INVALID: something held the machine down: {} was {} before and {} after, where {} is usual",
+                before.name(),
+                units::figure(before.value),
+                units::figure(after.value),
+                units::figure(before.reference())
+            )
         };
         let resent = self.client["retransmissions"].as_u64().unwrap_or(0);
         format!("{main}\n  {} answers checked, {resent} sent again; {cores}{valid}", self.calls)

@@ -14,11 +14,11 @@ use sinew::shm::{Hub, ShmPort};
 use sinew::udp::UdpPort;
 
 use super::limit::LimitMeter;
-use super::result::{Cores, Figures, Kind};
+use super::result::{Figures, Kind};
 use crate::child::ServerProcess;
 use crate::client::{Calls, Client, Load, Slice, histogram};
 use crate::fabrics::{Fabric, nth_address};
-use crate::limits::reference;
+use crate::limits::Reading;
 use crate::serve::LimitArgs;
 use crate::{machine, service};
 
@@ -28,8 +28,8 @@ const SLICES: u32 = 5;
 const WARM_UP: Duration = Duration::from_millis(100);
 /// The longest slice of a limit.
 const LIMIT_SLICE_MAX: Duration = Duration::from_millis(300);
-/// How long the distance of the cores is measured.
-const CORES: Duration = Duration::from_millis(30);
+/// How long a yardstick, and the distance of the cores, are measured.
+const YARDSTICK: Duration = Duration::from_millis(30);
 
 /// What to measure.
 #[derive(Clone, Debug)]
@@ -77,7 +77,7 @@ impl Plan {
             server_cpus: vec![pair.map(|cpus| cpus[1])],
             address: None,
             options: String::new(),
-            limits: LimitArgs { credits: 32, slots: 8, block: false, peer_timeout_ms: 5000 },
+            limits: LimitArgs::default(),
         }
     }
 
@@ -181,7 +181,8 @@ fn alternate(
 ) -> anyhow::Result<Figures> {
     let slice = plan.duration / SLICES;
     let limit_slice = (slice / 2).min(LIMIT_SLICE_MAX);
-    let before_ns = machine::core_round_trip_ns(meter.cpus(), CORES)?;
+    let yardstick = || Reading::take(plan.kind, plan.fabric, meter.cpus(), YARDSTICK.min(slice));
+    let before = yardstick()?;
     let (mut ours, mut limits, mut latency, mut calls) = (Vec::new(), Vec::new(), histogram(), 0);
     let warm_up = WARM_UP.min(slice);
     if plan.kind != Kind::Scale {
@@ -203,14 +204,13 @@ fn alternate(
         ours.push(rate_of(plan, answers, &mut latency, &mut calls)?);
         progress(f64::from(index + 1) / f64::from(SLICES));
     }
-    let after_ns = machine::core_round_trip_ns(meter.cpus(), CORES)?;
+    let after = yardstick()?;
     let (server, client) = match ask_all(&clients[..1], || Ask::Report)?.pop() {
         Some(Answer::Report(server, client)) => (server, client),
         _ => (Value::Null, Value::Null),
     };
-    let cores = Cores { before_ns, after_ns };
-    let reference = reference(plan.kind, plan.fabric, plan.size, cores);
-    Ok(Figures { plan: plan.clone(), ours, limits, latency, calls, cores, reference, server, client })
+    let yardstick = [before, after];
+    Ok(Figures { plan: plan.clone(), ours, limits, latency, calls, yardstick, server, client })
 }
 
 /// The mean figure of the client threads.

@@ -1,0 +1,221 @@
+//! Processes that tests start, kill and wait for.
+#![allow(dead_code)] // Each test program uses some of it.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use sinew::fabric::PollerConfig;
+use sinew::prelude::*;
+
+/// Longer than anything here takes on a busy machine with one processor: a test that waits so long has failed.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+/// The peer time-out of endpoints in tests.
+pub const PEER_TIMEOUT_MS: u64 = 1_000;
+
+/// Makes a server sleep for as many milliseconds as the request says, in a worker.
+pub const SLEEP: RequestType = RequestType::new(4);
+/// Echoes.
+pub const ECHO: RequestType = RequestType::new(1);
+/// Answers with the server's counters as JSON.
+pub const REPORT: RequestType = RequestType::new(3);
+
+/// A text that no other test, of this or another run, uses.
+pub fn unique(what: &str) -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    format!("{what}-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// The command under test.
+pub fn sinew(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sinew-under-test"));
+    command.args(args).stdin(Stdio::null());
+    command
+}
+
+/// Runs a command to its end, and kills it if that takes too long.
+pub fn run(command: &mut Command) -> Output {
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let pid = child.id();
+    let (done, is_done) = std::sync::mpsc::channel::<()>();
+    let watchdog = std::thread::spawn(move || {
+        if is_done.recv_timeout(PATIENCE) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+            send(pid, Signal::KILL);
+        }
+    });
+    let output = child.wait_with_output().unwrap();
+    drop(done);
+    watchdog.join().unwrap();
+    output
+}
+
+/// What a process wrote, as text.
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+pub fn send(pid: u32, signal: Signal) {
+    let _ = kill_process(Pid::from_raw(pid as i32).unwrap(), signal);
+}
+
+/// A process that ends with the test.
+pub struct Process(pub Child);
+
+impl Process {
+    pub fn start(command: &mut Command) -> Self {
+        Self(command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap())
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        send(self.0.id(), signal);
+    }
+
+    /// Waits until it ends.
+    pub fn wait(&mut self) -> ExitStatus {
+        let began = Instant::now();
+        loop {
+            if let Some(status) = self.0.try_wait().unwrap() {
+                return status;
+            }
+            assert!(began.elapsed() < PATIENCE, "a process did not end");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A test server in a process of its own.
+pub struct Server {
+    pub process: Process,
+    pub address: String,
+    /// It ends when this closes.
+    _stdin: Option<std::process::ChildStdin>,
+}
+
+impl Server {
+    /// Starts one on a fabric, which sleeps whenever it has nothing to do.
+    pub fn start(fabric: &str) -> Self {
+        let address = match fabric {
+            "udp" => "udp://127.0.0.1:0".to_owned(),
+            _ => format!("shm://{}", unique("test")),
+        };
+        let timeout = PEER_TIMEOUT_MS.to_string();
+        let mut command =
+            sinew(&["rpc", "serve", &address, "--child", "--block", "--peer-timeout-ms", timeout.as_str()]);
+        let mut process = Process::start(command.stdin(Stdio::piped()));
+        let stdin = process.0.stdin.take();
+        let mut lines = BufReader::new(process.0.stdout.take().unwrap()).lines();
+        let mut served = None;
+        for line in lines.by_ref().map_while(Result::ok) {
+            match line.strip_prefix("serving ") {
+                Some(address) => served = Some(address.to_owned()),
+                None if line == "ready" => break,
+                None => {}
+            }
+        }
+        Self { process, address: served.expect("the server said where it serves"), _stdin: stdin }
+    }
+
+    /// Its own count of sessions, that which asks included.
+    pub fn sessions(&self) -> u64 {
+        let mut rpc = client(&self.address);
+        let session = rpc.connect(&self.address).unwrap();
+        let report = rpc.call(session, REPORT, b"").unwrap();
+        let report: serde_json::Value = serde_json::from_slice(&report).unwrap();
+        report["sessions"].as_u64().unwrap()
+    }
+
+    /// Waits until nobody but the one who asks has a session.
+    pub fn wait_until_deserted(&self) {
+        eventually("the server forgets all sessions", || self.sessions() == 1);
+    }
+}
+
+/// Waits for something that other processes bring about.
+pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Limits that suit tests: nobody spins, and the dead are found out soon.
+pub fn config() -> Config {
+    Config {
+        poller: PollerConfig::SLEEP,
+        peer_timeout_ns: PEER_TIMEOUT_MS * 1_000_000,
+        probe_interval_ns: PEER_TIMEOUT_MS * 1_000_000 / 4,
+        connect_timeout_ns: 10_000_000_000,
+        call_timeout_ns: PATIENCE.as_nanos() as u64,
+        ..Config::default()
+    }
+}
+
+/// An endpoint that can reach `address`.
+pub fn client(address: &str) -> Rpc {
+    let nexus = Nexus::builder().config(config()).build().unwrap();
+    let (fabric, _) = address.split_once("://").unwrap();
+    Rpc::open_with(&nexus, &format!("{fabric}://")).unwrap()
+}
+
+/// A folder that goes with the test, short enough for socket names.
+pub struct Folder(pub PathBuf);
+
+impl Folder {
+    pub fn new() -> Self {
+        use std::os::unix::fs::DirBuilderExt;
+        let path = std::env::temp_dir().join(unique("sinew-t"));
+        std::fs::DirBuilder::new().mode(0o700).create(&path).unwrap();
+        Self(path)
+    }
+
+    /// Files in the folder that holds names of shared memory.
+    pub fn names(&self) -> Vec<String> {
+        match std::fs::read_dir(self.0.join("sinew")) {
+            Ok(entries) => entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect(),
+            Err(_) => Vec::new(),
+        }
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Processes that `pid` has started and not outlived.
+pub fn children(pid: u32) -> Vec<u32> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(Path::new("/proc")).unwrap().flatten() {
+        let Some(child) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+        if status_of(child).is_some_and(|(parent, alive)| parent == pid && alive) {
+            found.push(child);
+        }
+    }
+    found
+}
+
+/// Whether a process runs; one that has ended and was not waited for does not.
+pub fn is_alive(pid: u32) -> bool {
+    status_of(pid).is_some_and(|(_, alive)| alive)
+}
+
+fn status_of(pid: u32) -> Option<(u32, bool)> {
+    // pid (name) state parent ...; the name may hold anything.
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut fields = stat.rsplit_once(") ")?.1.split(' ');
+    let state = fields.next()?;
+    let parent = fields.next()?.parse().ok()?;
+    Some((parent, !matches!(state, "Z" | "X")))
+}

@@ -1,0 +1,156 @@
+//! Processes that are killed, frozen, and come and go.
+
+mod common;
+
+use std::time::Instant;
+
+use common::{ECHO, PATIENCE, Process, Server, client, eventually, sinew};
+use rustix::process::Signal;
+use sinew::prelude::*;
+
+/// Calls that are under way when something happens to their server: more than a session has slots.
+const CALLS: u64 = 12;
+/// Slots of a session: so many of the calls have left, the others wait.
+const SLOTS: usize = 8;
+
+/// Enqueues calls that the server would answer only after a minute, and turns the loop until the first have arrived there.
+fn begin_long_calls(rpc: &mut Rpc, session: SessionId) {
+    for tag in 0..CALLS {
+        let mut request = rpc.alloc(5).unwrap();
+        request.copy_from_slice(b"60000");
+        let response = rpc.alloc(64).unwrap();
+        rpc.enqueue_request(session, common::SLEEP, request, response, tag).unwrap();
+    }
+    // The calls go out with the first turn; an echo over another session comes back after they have arrived.
+    rpc.turn();
+}
+
+/// Turns the loop until all calls are over.
+fn completions(rpc: &mut Rpc) -> Vec<Completion> {
+    let began = Instant::now();
+    let mut over = Vec::new();
+    while over.len() < CALLS as usize {
+        assert!(began.elapsed() < PATIENCE, "{} of {CALLS} calls are over", over.len());
+        rpc.turn();
+        over.extend(std::iter::from_fn(|| rpc.poll_completion()));
+        rpc.wait(Some(50_000_000)).unwrap();
+    }
+    over
+}
+
+/// Checks that each call ended once, by one of `causes`, and says so of the right peer.
+fn check(over: &[Completion], server: &Server, causes: &[Cause]) {
+    let mut tags: Vec<u64> = over.iter().map(|completion| completion.tag).collect();
+    tags.sort_unstable();
+    assert_eq!(tags, (0..CALLS).collect::<Vec<_>>(), "each call completes exactly once");
+    let mut may_have_run = 0;
+    for completion in over {
+        let error = completion.result.as_ref().unwrap_err();
+        assert!(causes.contains(&error.cause), "{error}");
+        assert!(error.to_string().contains(&server.address), "{error}");
+        may_have_run += usize::from(error.execution == Execution::MayHaveRun);
+        assert_eq!(&completion.request[..], b"60000", "the request comes back as it was");
+    }
+    assert_eq!(may_have_run, SLOTS, "calls that had a slot may have run, those that waited were never sent");
+}
+
+#[test]
+fn sigkill_of_a_server_ends_every_pending_call_and_names_peer_and_cause() {
+    for (fabric, causes) in [
+        ("shm", &[Cause::PeerDied, Cause::PeerClosed][..]),
+        ("udp", &[Cause::PeerUnreachable, Cause::PeerSilent, Cause::PeerDied]),
+    ] {
+        let server = Server::start(fabric);
+        let mut rpc = client(&server.address);
+        let session = rpc.connect(&server.address).unwrap();
+        let other = rpc.connect(&server.address).unwrap();
+        begin_long_calls(&mut rpc, session);
+        rpc.call(other, ECHO, b"here").unwrap();
+        server.process.signal(Signal::KILL);
+        check(&completions(&mut rpc), &server, causes);
+        eventually("the client drops its sessions", || {
+            rpc.turn();
+            rpc.sessions() == 0
+        });
+        let error = rpc.call(session, ECHO, b"gone").unwrap_err();
+        assert!(matches!(error, sinew::Error::Enqueue(_)), "{error}");
+    }
+}
+
+#[test]
+fn a_frozen_server_is_given_up_and_forgets_us_when_it_thaws() {
+    for fabric in ["shm", "udp"] {
+        let server = Server::start(fabric);
+        let mut rpc = client(&server.address);
+        let session = rpc.connect(&server.address).unwrap();
+        let other = rpc.connect(&server.address).unwrap();
+        begin_long_calls(&mut rpc, session);
+        rpc.call(other, ECHO, b"here").unwrap();
+        server.process.signal(Signal::STOP);
+        check(&completions(&mut rpc), &server, &[Cause::PeerSilent]);
+        server.process.signal(Signal::CONT);
+        // The same endpoint meets the same server anew.
+        let mut again = None;
+        eventually("the server accepts again", || {
+            again = rpc.connect(&server.address).ok();
+            again.is_some()
+        });
+        assert_eq!(&*rpc.call(again.unwrap(), ECHO, b"again").unwrap(), b"again");
+        assert!(rpc.call(session, ECHO, b"old").is_err(), "the old session stays dead");
+        drop(rpc);
+        server.wait_until_deserted();
+    }
+}
+
+#[test]
+fn sigkill_of_a_client_frees_its_sessions_at_the_server() {
+    for fabric in ["shm", "udp"] {
+        let server = Server::start(fabric);
+        let args = ["rpc", "bench", "latency", "--seconds", "600", "--block", "--sessions", "5", "--address"];
+        let mut bench = Process::start(sinew(&args).arg(&server.address));
+        eventually("the client has its sessions", || server.sessions() == 6);
+        bench.signal(Signal::KILL);
+        bench.wait();
+        server.wait_until_deserted();
+    }
+}
+
+#[test]
+fn clients_that_come_and_go_leave_no_sessions() {
+    for fabric in ["shm", "udp"] {
+        let server = Server::start(fabric);
+        std::thread::scope(|threads| {
+            for _ in 0..3 {
+                threads.spawn(|| {
+                    for round in 0..8u8 {
+                        let mut rpc = client(&server.address);
+                        let session = rpc.connect(&server.address).unwrap();
+                        assert_eq!(&*rpc.call(session, ECHO, [round]).unwrap(), [round]);
+                        // Half say goodbye to the session, half only close their endpoint.
+                        if round % 2 == 0 {
+                            rpc.disconnect(session);
+                        }
+                    }
+                });
+            }
+        });
+        server.wait_until_deserted();
+    }
+}
+
+#[test]
+fn a_server_that_was_killed_can_start_again_under_its_name() {
+    let mut server = Server::start("shm");
+    server.process.signal(Signal::KILL);
+    server.process.wait();
+    let error = client(&server.address).connect(&server.address).unwrap_err().to_string();
+    assert!(error.contains(&server.address) && error.contains("sinew rpc serve"), "{error}");
+    let nexus =
+        Nexus::builder().config(common::config()).handle(ECHO, |call: Call| call.reply(b"new")).build().unwrap();
+    let again = nexus.server().at(&server.address).start().unwrap();
+    let mut rpc = client(&server.address);
+    let session = rpc.connect(&server.address).unwrap();
+    assert_eq!(&*rpc.call(session, ECHO, b"").unwrap(), b"new");
+    drop(rpc);
+    again.stop().unwrap();
+}

@@ -1,0 +1,52 @@
+//! The README's first service.
+
+mod common;
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use common::{Folder, PATIENCE, Process, run, text};
+use rustix::process::Signal;
+
+const README: &str = include_str!("../../README.md");
+
+/// A program without its first line, which says what it is for.
+fn shown(program: &str) -> &str {
+    program.split_once("\n\n").unwrap().1.trim()
+}
+
+#[test]
+fn the_readme_shows_the_programs_that_are_run_here() {
+    for program in [
+        include_str!("../../crates/sinew/examples/shout_server.rs"),
+        include_str!("../../crates/sinew/examples/shout_client.rs"),
+    ] {
+        assert!(README.contains(&format!("```rust\n{}\n```", shown(program))), "not in README.md:\n{program}");
+    }
+}
+
+#[test]
+fn the_readmes_first_service_answers_its_client_and_ends_with_ctrl_c() {
+    let folder = Folder::new();
+    let program = |path: &str| {
+        let mut command = Command::new(path);
+        command.env("XDG_RUNTIME_DIR", &folder.0);
+        command
+    };
+    let mut server = Process::start(&mut program(env!("CARGO_BIN_EXE_readme-server")));
+    let began = Instant::now();
+    let output = loop {
+        let output = run(&mut program(env!("CARGO_BIN_EXE_readme-client")));
+        if output.status.success() {
+            break output;
+        }
+        let message = text(&output.stderr);
+        assert!(message.contains("no server at shm://shout"), "{message}");
+        assert!(began.elapsed() < PATIENCE, "{message}");
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    assert_eq!(text(&output.stdout), "HELLO\n");
+    server.signal(Signal::INT);
+    assert!(server.wait().success());
+    assert_eq!(folder.names(), Vec::<String>::new(), "a server that ended leaves nothing behind");
+}
