@@ -1,5 +1,7 @@
 //! A call takes nothing from the heap once everything is warm, at either side.
 
+#![cfg(all(test, not(miri)))]
+
 mod common;
 
 use std::alloc::{GlobalAlloc, Layout, System};

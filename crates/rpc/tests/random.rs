@@ -2,6 +2,8 @@
 //!
 //! `PROPTEST_CASES` makes it a longer hunt; a failure prints the case that shows it.
 
+#![cfg(all(test, not(miri)))]
+
 mod common;
 
 use std::cell::{Cell, RefCell};
@@ -473,7 +475,7 @@ fn cases(few: u32) -> ProptestConfig {
 }
 
 proptest! {
-    #![proptest_config(cases(if cfg!(miri) { 0 } else { 200 }))]
+    #![proptest_config(cases(200))]
 
     #[test]
     fn calls_run_at_most_once_complete_exactly_once_and_leave_nothing(case in case(0.0)) {
@@ -501,9 +503,6 @@ fn plain(port: LoopbackConfig) -> [Side; 3] {
 
 #[test]
 fn eight_megabytes_survive_loss_duplication_and_reordering() {
-    if cfg!(miri) {
-        return;
-    }
     let faults = Faults { drop: 0.01, duplicate: 0.01, reorder: 0.01, ..Faults::NONE };
     for holds_shares in [false, true] {
         let port = LoopbackConfig { packet_len_max: 4096, holds_shares, ..LoopbackConfig::default() };
@@ -526,7 +525,7 @@ fn an_arena_that_hardly_suffices_never_runs_dry() {
             LoopbackConfig { packet_len_max: 600, holds_shares, arena_bytes: 1 << 20, ..LoopbackConfig::default() };
         let case = Case { seed: 11, sides: plain(port), faults, latency_ns: 0, steps: Vec::new() };
         let mut run = Run::new(&case);
-        for round in 0..if cfg!(miri) { 3 } else { 400u64 } {
+        for round in 0..400u64 {
             for kind in 1..=KINDS {
                 run.step(&Step::Call { session: 0, kind, request_len: 10_000, response_len: 10_012 });
             }

@@ -1,5 +1,7 @@
 //! Losses, limits and endings of calls between two real endpoints.
 
+#![cfg(all(test, not(miri)))]
+
 mod common;
 
 use common::*;
