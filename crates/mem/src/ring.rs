@@ -4,8 +4,11 @@
 //! history it stands, what it is and how long: so a packet of up to 56 bytes is exactly one cache line, which travels once.
 //! Publishing is one release store of that word, after the bytes.
 //!
-//! - The bytes of an old packet could look like a word one lap later. So the producer clears the word of the line *behind* a
-//!   packet before it publishes the packet; the consumer never looks further than that. One line is always spare for this.
+//! - A burst is published by its first packet's word, stored last ([`Producer::submit`]); that word also tells how many lines
+//!   the burst has. So a consumer that polls sees a burst at once and fetches its lines together, and the two do not
+//!   take lines from each other while the burst is being written.
+//! - The bytes of a packet of several lines could look like a word one lap later. The producer remembers such lines, and
+//!   clears the word of one before the consumer can come to it. One line is always spare for this.
 //! - A packet never wraps: a skip record fills the lines before the ring's end.
 //! - Packets longer than [`INLINE_MAX`] leave their bytes in the producer's arena; the ring carries their first bytes and a
 //!   [`Far`] description of the rest. [`Producer::revoke`] changes the packet's own word, which the consumer checks after it
@@ -57,10 +60,11 @@ const CONTROL_BYTES: usize = 2 * LINE;
 const HEAD_WORD: usize = 0;
 const FIRST_LINE_WORD: usize = CONTROL_BYTES / 8;
 
-/// How far ahead of its position a producer asks for lines, which the consumer's cache still holds from the lap before.
-const OWN_AHEAD: u64 = 4;
-/// How far ahead of its position a consumer asks for lines, at most.
-const READ_AHEAD_MAX: u64 = 8;
+/// Lines of a burst that its first word can tell, so that the consumer fetches all of them at once.
+const BURST_LINES_MAX: u64 = 32;
+const BURST_SHIFT: u32 = 56;
+const KIND_SHIFT: u32 = 48;
+const KIND_MASK: u64 = 0xFF;
 
 const KIND_INLINE: u64 = 1;
 const KIND_FAR: u64 = 2;
@@ -98,7 +102,12 @@ const fn lines_of(len: usize) -> usize {
 /// The word that publishes a packet: the low half of its position, its length, its kind. Never zero.
 #[inline(always)]
 const fn word_of(position: u64, len: usize, kind: u64) -> u64 {
-    (position & 0xFFFF_FFFF) | ((len as u64) << 32) | (kind << 48)
+    (position & 0xFFFF_FFFF) | ((len as u64) << 32) | (kind << KIND_SHIFT)
+}
+
+#[inline(always)]
+const fn kind_of(word: u64) -> u64 {
+    word >> KIND_SHIFT & KIND_MASK
 }
 
 /// Why a ring did not take a packet.
@@ -129,11 +138,15 @@ pub struct Far {
 pub struct Producer {
     words: Words,
     mask: u64,
-    /// Position of the next line to write; its word is clear.
+    /// Position of the next line to write, whose word is that of no packet to come.
     tail: u64,
     /// What the consumer had given back when it was last looked at.
     head: u64,
     broken: bool,
+    /// The first packet since the last [`Self::submit`], and the word that will publish it.
+    held: Option<(u64, u64)>,
+    /// Lines, a bit each, whose word position holds bytes of a packet that started before them.
+    continued: Vec<u64>,
 }
 
 impl Producer {
@@ -150,6 +163,8 @@ impl Producer {
             tail: 0,
             head: 0,
             broken: false,
+            held: None,
+            continued: vec![0; lines.div_ceil(64)],
         })
     }
 
@@ -170,7 +185,7 @@ impl Producer {
         CONTROL_BYTES + self.index(position) * LINE
     }
 
-    /// Sends a packet of at most [`INLINE_MAX`] bytes, `head` and then `data`. It is visible at once.
+    /// Sends a packet of at most [`INLINE_MAX`] bytes, `head` and then `data`, with the next [`Self::submit`].
     ///
     /// # Errors
     ///
@@ -195,8 +210,8 @@ impl Producer {
         Ok(())
     }
 
-    /// Sends a packet whose first bytes are `head`, at most [`FAR_HEAD_MAX`], and whose rest is in the arena. Returns its
-    /// position: the arena's bytes may be written again when [`Self::given_back`] is beyond it, or after [`Self::revoke`].
+    /// Sends a packet whose first bytes are `head`, at most [`FAR_HEAD_MAX`], and whose rest is in the arena, with the next
+    /// [`Self::submit`]. Returns its position: the arena's bytes may be written again when [`Self::given_back`] is beyond it, or after [`Self::revoke`].
     ///
     /// # Errors
     ///
@@ -245,6 +260,8 @@ impl Producer {
     #[cold]
     #[inline(never)]
     fn look_for_room(&mut self, needed: u64) -> Result<(), Refused> {
+        // The consumer can only make room if it sees what there is.
+        self.submit();
         self.given_back();
         if self.broken {
             return Err(Refused::Broken);
@@ -255,16 +272,39 @@ impl Producer {
     #[inline(always)]
     fn publish(&mut self, lines: u64, len: usize, kind: u64) {
         let next = self.tail + lines;
-        // Relaxed: the release store below makes it visible before the packet. Partner: `Consumer::take`.
-        self.word(next).store(0, Ordering::Relaxed);
-        // Release: the packet's bytes and the clear word come first. Partner: the acquire load in `Consumer::take`.
-        self.word(self.tail).store(word_of(self.tail, len, kind), Ordering::Release);
+        if lines > 1 {
+            for line in self.tail + 1..next {
+                let index = self.index(line);
+                self.continued[index / 64] |= 1 << (index % 64);
+            }
+        }
+        let index = self.index(next);
+        if self.continued[index / 64] & 1 << (index % 64) != 0 {
+            self.continued[index / 64] &= !(1 << (index % 64));
+            // Relaxed: a release store makes it visible before the packet, this packet's or its burst's.
+            self.word(next).store(0, Ordering::Relaxed);
+        }
+        let word = word_of(self.tail, len, kind);
+        match self.held {
+            None => self.held = Some((self.tail, word)),
+            // Relaxed: the consumer comes here only through the burst's first packet.
+            Some(_) => self.word(self.tail).store(word, Ordering::Relaxed),
+        }
         self.tail = next;
-        // The next packet starts with a store to the line behind its own; to wait for that line then would delay the packet.
-        // (Lines that the consumer has yet to read are left to it.)
-        if self.room() > PACKET_LINES_MAX as u64 + OWN_AHEAD {
-            for ahead in 0..lines {
-                self.words.prefetch_write(self.byte(next + OWN_AHEAD - ahead));
+    }
+
+    /// Publishes what was pushed since the last call, at once.
+    #[inline]
+    pub fn submit(&mut self) {
+        let Some((position, word)) = self.held.take() else { return };
+        let lines = self.tail - position;
+        // Release: the burst's bytes and words come first. Partner: the acquire load in `Consumer::take`.
+        self.word(position).store(word | lines.min(BURST_LINES_MAX) << BURST_SHIFT, Ordering::Release);
+        // The next burst will need as many lines, which the consumer's cache still holds from the lap before. Not its first: the
+        // consumer is polling that.
+        if self.room() > 2 * BURST_LINES_MAX {
+            for ahead in 1..=lines.min(BURST_LINES_MAX) {
+                self.words.prefetch_write(self.byte(self.tail + ahead));
             }
         }
     }
@@ -293,6 +333,7 @@ impl Producer {
     /// now on, or is copying them now, finds that they do not count. Never waits. [`Self::revoked`] must follow before the
     /// bytes are written. A position that was given back already is left alone.
     pub fn revoke(&mut self, position: u64) {
+        self.submit();
         // Only what the consumer still has: those lines are the packet's own.
         if position.wrapping_sub(self.head) < self.tail - self.head {
             self.word(position).store(word_of(position, 0, KIND_REVOKED), Ordering::Relaxed);
@@ -343,7 +384,7 @@ impl Taken {
     /// Whether the producer took the packet back before it was read: it has no bytes then and only fills its line.
     #[inline]
     pub fn is_revoked(&self) -> bool {
-        self.word >> 48 == KIND_REVOKED
+        kind_of(self.word) == KIND_REVOKED
     }
 
     /// Bytes that [`Consumer::copy_out`] writes: [`Self::len`], rounded up to what it copies fastest.
@@ -368,10 +409,6 @@ pub struct Consumer {
     /// What the producer knows of `at`.
     given_back: u64,
     broken: bool,
-    /// Packets found since the ring was last empty, up to READ_AHEAD_MAX: as far ahead lines are fetched early. A line that is
-    /// not written yet would be taken from the producer just before it writes, which costs a lone packet more than all
-    /// the rest.
-    streak: u64,
     /// Whether the producer is safe code of this process.
     trusted: bool,
 }
@@ -391,7 +428,6 @@ impl Consumer {
             at: 0,
             given_back: 0,
             broken: false,
-            streak: 0,
             trusted,
         })
     }
@@ -419,27 +455,27 @@ impl Consumer {
     #[inline]
     pub fn take(&mut self) -> Option<Taken> {
         let mut word = self.word_at();
-        if (word >> 48) == KIND_SKIP && word as u32 == self.at as u32 {
+        if kind_of(word) == KIND_SKIP && word as u32 == self.at as u32 {
             word = self.skip(word)?;
         }
         // A clear word has kind 0; a word of another position cannot be here unless the other side put it there.
         if word as u32 != self.at as u32 || word == 0 {
-            self.streak = 0;
             return None;
         }
         let len = (word >> 32) as u16;
         let at = self.byte(self.at) + WORD;
-        match word >> 48 {
+        // The first word of a burst tells how many lines are written: they are fetched all at once. Lines that are not written
+        // yet are left alone, since to take them from the producer just before it writes costs more than it saves.
+        for ahead in 1..word >> BURST_SHIFT {
+            self.words.prefetch_read(self.byte(self.at + ahead));
+        }
+        match kind_of(word) {
             KIND_INLINE if !self.broken => {
                 let lines = lines_of(len as usize) as u64;
                 if len as usize > INLINE_MAX || (self.at & self.mask) + lines > self.mask + 1 {
                     return self.break_off();
                 }
                 self.at += lines;
-                if self.streak > 0 {
-                    self.words.prefetch_read(self.byte(self.at + self.streak));
-                }
-                self.streak += u64::from(self.streak < READ_AHEAD_MAX);
                 Some(Taken { at, len, word, far: None })
             }
             KIND_FAR if !self.broken => {
@@ -606,6 +642,7 @@ impl Consumer {
 /// ```
 /// let (mut producer, mut consumer) = sinew_mem::ring::pair(1024)?;
 /// producer.push(b"head", b" and data").unwrap();
+/// producer.submit();
 /// assert_eq!(consumer.pop(|bytes| bytes.to_vec()).as_deref(), Some(&b"head and data"[..]));
 /// # Ok::<(), std::io::Error>(())
 /// ```

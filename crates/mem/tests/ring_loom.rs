@@ -41,6 +41,7 @@ fn packets_arrive_once_in_order_and_whole_over_reused_lines() {
                 while producer.push(&number.to_le_bytes(), &[]) == Err(ring::Refused::Full) {
                     thread::yield_now();
                 }
+                producer.submit();
             }
         });
         let mut expected = 1;
@@ -67,6 +68,7 @@ fn a_copy_that_counts_holds_what_was_sent_and_not_what_was_written_after_a_revoc
         let at_sender = Arc::clone(&arena);
         let sender = thread::spawn(move || {
             let position = producer.push_far(&[], Far { offset: 0, len: 8 }).unwrap();
+            producer.submit();
             producer.given_back();
             producer.revoke(position);
             Producer::revoked();
@@ -95,6 +97,7 @@ fn memory_of_packets_given_back_is_written_only_after_it_was_read() {
         let at_sender = Arc::clone(&arena);
         let sender = thread::spawn(move || {
             let position = producer.push_far(&[], Far { offset: 0, len: 8 }).unwrap();
+            producer.submit();
             if producer.given_back() > position {
                 at_sender.store(2, Ordering::Relaxed);
             }
@@ -117,6 +120,7 @@ fn board() -> (Board, Doorbell) {
 /// Publishes a packet and rings; `woken` stands for the eventfd.
 fn send(producer: &mut Producer, doorbell: &Doorbell, woken: &AtomicBool) {
     producer.push(&[0; 8], &[]).unwrap();
+    producer.submit();
     Doorbell::fence();
     if let Some(sleeper) = doorbell.ring() {
         woken.store(true, Ordering::Relaxed);

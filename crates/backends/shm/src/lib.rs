@@ -35,6 +35,7 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("sinew-shm needs Linux: sealed memfds, pidfds and epoll");
 
+mod barrier;
 mod door;
 mod hello;
 mod hub;

@@ -188,6 +188,8 @@ pub(crate) struct TxLink {
     pub producer: Producer,
     /// `None` until the other side has told us its board.
     pub doorbell: Option<Doorbell>,
+    /// Whether the other side makes the fence between our publishing and our look at its board.
+    pub fenced: bool,
     pub wake: Wake,
     pub touched: bool,
     pub lent: VecDeque<Lent>,

@@ -9,6 +9,7 @@ use sinew_fabric::{Address, AddressError, Caps, PacketPort, Peer, PortError, Por
 use sinew_mem::ring::{self, BOARD_BYTES, Board, INLINE_MAX, Words};
 use sinew_mem::{Access, Arena, Region};
 
+use crate::barrier;
 use crate::door::{Door, Token, Watch};
 use crate::hub::{Hub, Mailbox};
 use crate::link::{TxInbox, wake_event};
@@ -40,9 +41,15 @@ fn system(doing: &str) -> impl FnOnce(std::io::Error) -> PortError {
 
 fn board_of(region: &Arc<Region>) -> Result<Board, PortError> {
     // SAFETY: the memory was just made, and is accessed through boards and doorbells only.
-    Words::of_region(region, 0, BOARD_BYTES).and_then(|words| unsafe { Board::new(words) }).ok_or_else(|| {
-        PortError::System { doing: "laying out the board".to_owned(), source: std::io::ErrorKind::InvalidInput.into() }
-    })
+    let board = Words::of_region(region, 0, BOARD_BYTES).and_then(|words| unsafe { Board::new(words) });
+    let board = board.ok_or_else(|| PortError::System {
+        doing: "laying out the board".to_owned(),
+        source: std::io::ErrorKind::InvalidInput.into(),
+    })?;
+    if barrier::is_shared() {
+        board.promise_fences();
+    }
+    Ok(board)
 }
 
 impl ShmPort {
@@ -228,6 +235,7 @@ impl PacketPort for ShmPort {
 
     fn wait(&mut self, timeout_ns: Option<u64>) -> std::io::Result<()> {
         self.rx.board.sleep();
+        barrier::fence_everywhere();
         let mut slept = Ok(());
         if !self.rx.has_work() {
             let timeout = timeout_ns.map(|ns| Timespec {

@@ -198,6 +198,7 @@ impl ShmRx {
             }
             link.empty_polls = 0;
             self.board.clear(index);
+            crate::barrier::fence_everywhere();
             // The sender may have published before it could see the cleared bit.
             if !link.consumer.is_empty() {
                 self.board.set(index);

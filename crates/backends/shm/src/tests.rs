@@ -196,10 +196,12 @@ fn descriptions_of_memory_that_is_not_there_are_dropped_and_counted() {
     let bad = [(end, 1), (end - 10, 11), (u64::MAX, 100), (0, 0), (0, u32::MAX), (0, PACKET_LEN_MAX as u32 + 1)];
     for (count, (offset, len)) in bad.into_iter().enumerate() {
         producer.push_far(b"", ring::Far { offset, len }).unwrap();
+        producer.submit();
         assert!(turns(&mut server, &mut now_ns, 1).is_empty());
         assert_eq!(server.stats().dropped(Dropped::Malformed), count as u64 + 1);
     }
     producer.push_far(b"", ring::Far { offset: end - 10, len: 10 }).unwrap();
+    producer.submit();
     assert_eq!(turns(&mut server, &mut now_ns, 1).len(), 1);
 }
 
@@ -212,6 +214,7 @@ fn a_receiver_that_lies_about_what_it_took_loses_the_link() {
     // SAFETY: the villain is the producer of this ring.
     let mut producer = unsafe { ring::Producer::new(villain.ring(), 64) }.unwrap();
     producer.push(b"hello", b"").unwrap();
+    producer.submit();
     let peer = turns(&mut server, &mut now_ns, 2)[0].0;
     let at = 256 + ring::bytes_for(LINES.to_acceptor);
     let back = Words::of_region(&villain.link, at, ring::bytes_for(LINES.to_initiator)).unwrap();
@@ -241,6 +244,7 @@ fn a_closed_peer_that_goes_on_sending_is_not_listened_to_for_ever() {
         if producer.push(b"more", b"").is_ok() {
             sent += 1;
         }
+        producer.submit();
         turns(&mut server, &mut now_ns, 1);
         assert!(sent < 500);
     }

@@ -8,6 +8,7 @@ use sinew_mem::ring::{Doorbell, FAR_HEAD_MAX, Far, INLINE_MAX, Producer, Refused
 use sinew_mem::{Arena, Frozen, MessageBuffer};
 
 use crate::PACKET_LEN_MAX;
+use crate::barrier;
 use crate::link::{Lent, TxChange, TxInbox, TxLink};
 
 /// The transmitting half of a [`crate::ShmPort`].
@@ -57,6 +58,7 @@ impl ShmTx {
                 TxChange::Attach(index, generation, doorbell) => {
                     if let Some(link) = self.link(index, generation) {
                         // What was sent so far is announced at once: the peer may have looked, and slept, before.
+                        link.fenced = barrier::is_shared() && doorbell.receiver_fences();
                         link.doorbell = Some(doorbell);
                         link.touched = true;
                         self.touched.push(index);
@@ -90,7 +92,17 @@ impl ShmTx {
         if self.touched.is_empty() {
             return;
         }
-        Doorbell::fence();
+        let mut fence = false;
+        for &index in &self.touched {
+            let Some(link) = self.links[index].as_deref_mut() else { continue };
+            link.producer.submit();
+            fence |= !link.fenced;
+        }
+        if fence {
+            Doorbell::fence();
+        } else {
+            Doorbell::fenced_by_receiver();
+        }
         for index in self.touched.drain(..) {
             let Some(link) = self.links[index].as_deref_mut() else { continue };
             link.touched = false;
@@ -222,7 +234,6 @@ fn keep_staging(pool: &mut Vec<MessageBuffer>, lent: Lent) {
 }
 
 impl PacketTx for ShmTx {
-    /// Packets up to [`INLINE_MAX`] bytes are visible to a receiver that polls at once; [`Self::submit`] is what tells others.
     #[inline]
     fn push(&mut self, packet: TxPacket<'_>) {
         if self.inbox.is_pending() {

@@ -156,6 +156,7 @@ impl ShmRx {
         let tx = TxLink {
             generation,
             producer,
+            fenced: crate::barrier::is_shared() && doorbell.as_ref().is_some_and(Doorbell::receiver_fences),
             doorbell,
             wake,
             touched: false,

@@ -19,6 +19,8 @@ pub const BOARD_LINKS_MAX: usize = 64 * 64;
 pub const BOARD_BYTES: usize = 256 + BOARD_LINKS_MAX / 8;
 
 const SLEEP_WORD: usize = 0;
+/// Not zero where the receiver makes the senders' fences; written before the board is handed out.
+const FENCES_WORD: usize = 1;
 const SUMMARY_WORD: usize = 128 / 8;
 const ACTIVE_WORD: usize = 256 / 8;
 
@@ -72,6 +74,13 @@ impl Board {
         self.word(ACTIVE_WORD + sender / 64 % 64).fetch_or(1 << (sender % 64), Ordering::Relaxed);
     }
 
+    /// Promises that whoever calls [`Self::clear`] or [`Self::sleep`] makes the senders' threads execute a full fence
+    /// afterwards, before looking into a ring (`membarrier`). Senders then need none of their own; see
+    /// [`Doorbell::receiver_fences`]. To be called before the board is handed out.
+    pub fn promise_fences(&self) {
+        self.word(FENCES_WORD).store(1, Ordering::Relaxed);
+    }
+
     /// Clears the bit of `sender`. Whoever calls this looks into the ring once more afterwards: a packet published before
     /// the sender could see the cleared bit is visible then.
     pub fn clear(&self, sender: usize) {
@@ -122,6 +131,21 @@ impl Doorbell {
             word: ACTIVE_WORD + sender / 64,
             bit: 1 << (sender % 64),
         })
+    }
+
+    /// Whether the receiver has promised to make this sender's fences ([`Board::promise_fences`]): [`Self::ring`] then needs
+    /// no [`Self::fence`] before it, if the sender's process has registered for that.
+    pub fn receiver_fences(&self) -> bool {
+        // SAFETY: as in `ring`.
+        unsafe { self.words.word(FENCES_WORD) }.load(Ordering::Relaxed) != 0
+    }
+
+    /// Orders everything published so far before the looks of [`Self::ring`], for the compiler alone: where the receiver makes
+    /// the fence.
+    #[inline(always)]
+    #[allow(clippy::disallowed_methods)] // a fence for the compiler, which loom does not model
+    pub fn fenced_by_receiver() {
+        std::sync::atomic::compiler_fence(Ordering::SeqCst);
     }
 
     /// Orders everything published so far before the looks of [`Self::ring`]. One call serves the doorbells of many rings.

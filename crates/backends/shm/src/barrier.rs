@@ -1,0 +1,32 @@
+//! One side's fences made by the other.
+//!
+//! A sender that has published and a receiver that is about to sleep must not miss each other, so each has a full fence
+//! between its write and its read. The sender's is paid with every burst (some 25 ns each way here, as much as a cache line's
+//! journey between near processors), the receiver's once a sleep. `membarrier` moves the price: it makes every running
+//! thread of the processes that registered execute a full fence, at the call of the receiver. A sender then needs none of
+//! its own, provided that its process has registered and that the receiver has promised to call.
+
+use std::sync::OnceLock;
+
+const GLOBAL_EXPEDITED: libc::c_int = 1 << 1;
+const REGISTER_GLOBAL_EXPEDITED: libc::c_int = 1 << 2;
+
+fn membarrier(command: libc::c_int) -> bool {
+    // SAFETY: the call takes no memory of ours.
+    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
+}
+
+/// Whether this process executes fences that others call for, and can call for theirs. Found out once; where the system
+/// refuses (an old kernel, a filter), every side fences for itself.
+pub(crate) fn is_shared() -> bool {
+    static SHARED: OnceLock<bool> = OnceLock::new();
+    *SHARED.get_or_init(|| membarrier(REGISTER_GLOBAL_EXPEDITED) && membarrier(GLOBAL_EXPEDITED))
+}
+
+/// Makes all threads of registered processes execute a full fence before this returns. Only after [`is_shared`] said yes.
+pub(crate) fn fence_everywhere() {
+    // A system that could do it once still can: the call has no reason to fail but an unknown command.
+    if is_shared() {
+        membarrier(GLOBAL_EXPEDITED);
+    }
+}
