@@ -28,6 +28,7 @@ fn echo(mut from: Consumer, mut to: Producer, packet_len: usize, stop: &AtomicBo
             // A full ring cannot be: the window is smaller.
             let _ = to.push(&answer, &[]);
         });
+        to.submit();
         if taken == 0 {
             idle.pass();
         }
@@ -44,6 +45,7 @@ pub fn ring_round_trips(cpus: Pair, packet_len: usize, duration: Duration) -> an
         let mut now = began;
         while now - began < duration {
             let _ = there.push(&request, &[]);
+            there.submit();
             while here.receive(BURST, |_| ()) == 0 {
                 idle.pass();
             }
@@ -74,6 +76,7 @@ pub fn ring_echo_mops(
                 for _ in 0..batch {
                     let _ = there.push(&request, &[]);
                 }
+                there.submit();
                 in_flight += batch;
             }
             let taken = here.receive(BURST, |_| ());
@@ -98,11 +101,12 @@ pub fn ring_stream_mops(cpus: Pair, packet_len: usize, duration: Duration) -> an
         let (idle, request) = (Idle::new(), packet(packet_len));
         let began = Instant::now();
         while began.elapsed() < duration {
-            for _ in 0..256 {
+            for _ in 0..BURST {
                 while there.push(&request, &[]).is_err() {
                     idle.pass();
                 }
             }
+            there.submit();
         }
         began.elapsed()
     };
