@@ -1,9 +1,9 @@
 //! The `sinew` command, as a library, so that tests can build a program of their own from it.
 //!
-//! - [`tour`]: `sinew` alone.
-//! - [`serve`]: `sinew rpc serve`, and [`service`], what it serves.
-//! - [`bench`]: `sinew rpc bench`; its [`client`] uses the public interface only.
-//! - [`limits`]: `sinew limits`, and what the benchmarks are measured beside.
+//! - `tour`: `sinew` alone.
+//! - `serve`: `sinew rpc serve`, and `service`, what it serves.
+//! - `bench`: `sinew rpc bench`; its `client` uses the public interface only.
+//! - `limits`: `sinew limits`, and what the benchmarks are measured beside.
 #![forbid(unsafe_code)]
 
 mod bench;

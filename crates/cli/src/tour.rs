@@ -213,7 +213,7 @@ fn warn(stop: &Stop, seen: &Seen) {
         .collect();
     if !invalid.is_empty() {
         let what = invalid.join(", ");
-        println!("{}: the machine was busy or is slow: take {what} as a lower bound.", one_line(stop.name));
+        println!("{}: the machine was busy (or is slow), so {what} say little.", one_line(stop.name));
     }
 }
 
