@@ -15,6 +15,7 @@ use sinew_shm::{Hub, PACKET_LEN_MAX, ShmPort};
 const PACKET: [u8; 56] = [7; 56];
 const ROUNDS: usize = 500;
 const SLICE_PACKETS: u64 = 20_000;
+const BARE_BURST: u64 = 16;
 const MEASURE: Duration = Duration::from_millis(700);
 
 fn pin(cpu: usize) {
@@ -60,7 +61,10 @@ fn bare_ring() -> (f64, f64) {
                 if count > 0 {
                     got += count as u64;
                     match ECHO.load(Ordering::Relaxed) {
-                        true => back.push(&PACKET, &[]).unwrap(),
+                        true => {
+                            back.push(&PACKET, &[]).unwrap();
+                            back.submit();
+                        }
                         false => GOT.store(got, Ordering::Relaxed),
                     }
                 }
@@ -70,17 +74,23 @@ fn bare_ring() -> (f64, f64) {
         let round_trip = best(ROUNDS, || {
             for _ in 0..ROUNDS {
                 there.push(&PACKET, &[]).unwrap();
+                there.submit();
                 while back_rx.receive(1, |_| {}) == 0 {}
             }
         });
         ECHO.store(false, Ordering::Relaxed);
         there.push(&PACKET, &[]).unwrap();
+        there.submit();
         while GOT.load(Ordering::Relaxed) == 0 {}
         let per_packet = best(SLICE_PACKETS as usize, || {
             let goal = GOT.load(Ordering::Relaxed) + SLICE_PACKETS;
-            for _ in 0..SLICE_PACKETS {
+            for number in 1..=SLICE_PACKETS {
                 while there.push(&PACKET, &[]).is_err() {}
+                if number.is_multiple_of(BARE_BURST) {
+                    there.submit();
+                }
             }
+            there.submit();
             while GOT.load(Ordering::Relaxed) < goal {}
         });
         STOP.store(true, Ordering::Relaxed);

@@ -185,29 +185,30 @@ impl ShmRx {
     #[inline(never)]
     fn cool(&mut self) {
         self.quiet = false;
-        let mut at = 0;
-        while at < self.hot.len() && self.hot.len() > HOT_MIN {
-            let index = self.hot[at];
-            let Some(Some(link)) = self.links.get_mut(index) else {
-                self.hot.swap_remove(at);
-                continue;
-            };
-            if link.empty_polls <= EMPTY_POLLS_MAX {
-                at += 1;
-                continue;
+        let Self { board, links, hot, .. } = self;
+        let mut excess = hot.len().saturating_sub(HOT_MIN);
+        for &index in hot.iter() {
+            if let Some(Some(link)) = links.get_mut(index)
+                && link.empty_polls > EMPTY_POLLS_MAX
+                && excess > 0
+            {
+                excess -= 1;
+                link.empty_polls = 0;
+                link.hot = false;
+                board.clear(index);
             }
-            link.empty_polls = 0;
-            self.board.clear(index);
-            crate::barrier::fence_everywhere();
-            // The sender may have published before it could see the cleared bit.
-            if !link.consumer.is_empty() {
-                self.board.set(index);
-                at += 1;
-                continue;
-            }
-            link.hot = false;
-            self.hot.swap_remove(at);
         }
+        // One fence for all of them.
+        crate::barrier::fence_everywhere();
+        hot.retain(|&index| {
+            let Some(Some(link)) = links.get_mut(index) else { return false };
+            // The sender may have published before it could see the cleared bit.
+            if !link.hot && !link.consumer.is_empty() {
+                link.hot = true;
+                board.set(index);
+            }
+            link.hot
+        });
     }
 }
 
