@@ -74,6 +74,8 @@ enum Outcome {
 /// Runs the command with the process's arguments.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
+    // Before any thread is pinned.
+    machine::cpus();
     let result = match cli.command {
         None => tour::run(&cli.tour),
         Some(Command::Rpc(RpcCommand::Serve(args))) => serve::run(&args),

@@ -1,5 +1,6 @@
 //! What the machine is at the moment: its processors, and how far apart two of them are.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -14,14 +15,20 @@ pub const NEAR_BELOW_NS: f64 = 150.0;
 /// The processors of two threads that talk: the one that asks, the one that answers. `None` leaves it to the system.
 pub type Pair = Option<[usize; 2]>;
 
+/// The processors that this process may use, as it was when it started: a thread that was pinned since sees only its own.
+pub fn cpus() -> &'static [usize] {
+    static CPUS: OnceLock<Vec<usize>> = OnceLock::new();
+    CPUS.get_or_init(available_cpus)
+}
+
 /// Whether two threads can spin at once.
 pub fn has_two_cpus() -> bool {
-    available_cpus().len() >= 2
+    cpus().len() >= 2
 }
 
 /// The first two processors, where there are two.
 pub fn default_pair() -> Pair {
-    match available_cpus()[..] {
+    match *cpus() {
         [first, second, ..] => Some([first, second]),
         _ => None,
     }

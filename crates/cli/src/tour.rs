@@ -7,7 +7,7 @@ use anyhow::{Context, bail, ensure};
 use comfy_table::{Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
 use sinew::fabric::PortError;
-use sinew::host::{Interrupt, available_cpus};
+use sinew::host::Interrupt;
 use sinew::prelude::*;
 
 use crate::bench::{self, Figures, Kind, Plan};
@@ -84,8 +84,9 @@ fn stops() -> anyhow::Result<Vec<Stop>> {
 /// Starts servers, calls them, measures, and shows.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let interrupt = Interrupt::install().context("catching Ctrl-C")?;
-    let cpus = available_cpus().len();
-    println!("Sinew calls services that answer in microseconds. This is what it does on this machine ({cpus} CPUs).\n");
+    let cpus = machine::cpus().len();
+    let cpus = if cpus == 1 { "1 CPU".to_owned() } else { format!("{cpus} CPUs") };
+    println!("Sinew calls services that answer in microseconds. This is what it does on this machine ({cpus}).\n");
     let stops = stops()?;
     let progress = Progress::new(stops.len() as u64);
     let mut seen = Vec::new();
@@ -190,7 +191,8 @@ fn show(stops: &[Stop], seen: &[anyhow::Result<Seen>]) {
     for (stop, seen) in stops.iter().zip(seen) {
         match seen {
             Err(error) => println!("{} did not run: {error:#}; {}.", one_line(stop.name), stop.remedy),
-            Ok(seen) => warn(stop, seen),
+            Ok(seen) if machine::has_two_cpus() => warn(stop, seen),
+            Ok(_) => {}
         }
     }
     if !machine::has_two_cpus() {

@@ -1,5 +1,5 @@
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use sinew_fabric::{PollerConfig, WorkerPool};
 use sinew_host::{ThreadPool, available_cpus};
@@ -69,8 +69,14 @@ impl From<sinew_rpc::Nexus> for Nexus {
 
 /// The limits that suit this machine: on a single processor nobody spins, since that only keeps the peer from answering.
 pub(crate) fn default_config() -> Config {
+    static ONE_CPU: OnceLock<bool> = OnceLock::new();
     let mut config = Config::default();
-    if available_cpus().len() == 1 {
+    // The machine's processors, not this thread's: one that is pinned calls peers on others.
+    let one = ONE_CPU.get_or_init(|| {
+        let online = std::fs::read_to_string("/sys/devices/system/cpu/online");
+        online.is_ok_and(|list| !list.contains(['-', ',']))
+    });
+    if *one {
         config.poller = PollerConfig::SLEEP;
     }
     config

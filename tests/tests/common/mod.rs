@@ -98,7 +98,18 @@ pub struct Server {
     pub process: Process,
     pub address: String,
     /// It ends when this closes.
-    _stdin: Option<std::process::ChildStdin>,
+    stdin: Option<std::process::ChildStdin>,
+}
+
+impl Drop for Server {
+    /// In order, so that its name goes too. One that cannot is killed when `process` is dropped.
+    fn drop(&mut self) {
+        drop(self.stdin.take());
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_secs(2) && matches!(self.process.0.try_wait(), Ok(None)) {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
 }
 
 impl Server {
@@ -122,7 +133,7 @@ impl Server {
                 None => {}
             }
         }
-        Self { process, address: served.expect("the server said where it serves"), _stdin: stdin }
+        Self { process, address: served.expect("the server said where it serves"), stdin }
     }
 
     /// Its own count of sessions, that which asks included.

@@ -200,7 +200,7 @@ impl Args {
             );
             return Ok(self.pin.iter().copied().map(Some).chain(std::iter::repeat(None)).take(wanted).collect());
         }
-        let available = sinew::host::available_cpus();
+        let available = machine::cpus().to_vec();
         if self.no_pin || available.len() < wanted || !machine::has_two_cpus() {
             return Ok(vec![None; wanted]);
         }

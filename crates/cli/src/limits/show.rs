@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use comfy_table::{Table, presets};
 use serde_json::{Value, json};
-use sinew::host::available_cpus;
 use sinew::udp::raw::Mode;
 
 use super::*;
@@ -38,7 +37,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     if args.json {
         let mut object: serde_json::Map<String, Value> =
             rows.iter().map(|(key, _, figure, _)| ((*key).to_owned(), json!(figure.map(units::rounded)))).collect();
-        object.insert("cpus".into(), json!(available_cpus().len()));
+        object.insert("cpus".into(), json!(machine::cpus().len()));
         object.insert("pinned".into(), json!(cpus));
         object.insert("cores".into(), json!(machine::distance(rows[0].2)));
         println!("{}", Value::Object(object));
@@ -56,7 +55,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     println!("{table}");
     println!(
         "{} processors; cores {} at the time (a cache line's round trip below {} ns is near).",
-        available_cpus().len(),
+        machine::cpus().len(),
         machine::distance(rows[0].2),
         machine::NEAR_BELOW_NS
     );
