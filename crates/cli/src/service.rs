@@ -97,12 +97,13 @@ pub fn nexus(config: Config) -> sinew::Result<Nexus> {
 /// Between the turns of the server's loop: answers requests for a report.
 pub fn on_turn(rpc: &mut Rpc) {
     while rpc.poll_completion().is_some() || rpc.poll_event().is_some() {}
-    REPORTS.with_borrow_mut(|reports| {
-        for call in reports.drain(..) {
-            let report = counters(&rpc.stats(), &rpc.port_stats(), rpc.sessions());
-            call.reply(report.to_string().as_bytes());
-        }
-    });
+    if REPORTS.with_borrow(Vec::is_empty) {
+        return;
+    }
+    for call in REPORTS.take() {
+        let report = counters(&rpc.stats(), &rpc.port_stats(), rpc.sessions());
+        call.reply(report.to_string().as_bytes());
+    }
 }
 
 /// Counters as JSON: what was done, and what was dropped, by reason.

@@ -284,12 +284,15 @@ impl Rpc {
     ///
     /// [`Error::System`] when the port cannot sleep.
     pub fn run_until(&mut self, mut done: impl FnMut(&mut Self) -> bool) -> Result<()> {
+        let mut was_busy = false;
         while !done(self) {
-            let busy = self.turn();
-            if done(self) {
-                break;
+            if self.turn() {
+                was_busy = true;
+                continue;
             }
-            if self.poller.step(self.clock.now_ns(), busy) == Step::Block {
+            // The poller hears of work once it pauses: while there is some, its clock need not be read.
+            let found_work = std::mem::take(&mut was_busy);
+            if self.poller.step(self.clock.now_ns(), found_work) == Step::Block {
                 self.wait(None)?;
             }
         }

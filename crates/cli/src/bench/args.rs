@@ -1,5 +1,6 @@
 //! What `sinew rpc bench` can be told.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
@@ -9,6 +10,7 @@ use sinew::fabric::Address;
 use super::result::{Figures, Kind};
 use super::run::Plan;
 use crate::fabrics::Fabric;
+use crate::limits::References;
 use crate::machine;
 use crate::serve::LimitArgs;
 use crate::units::parse_size;
@@ -101,6 +103,9 @@ pub struct Args {
     /// Leave threads where the system puts them
     #[arg(long, conflicts_with = "pin")]
     no_pin: bool,
+    /// What `sinew limits --json` printed on this machine when it was quiet, to judge by whether it is quiet now
+    #[arg(long, value_name = "FILE")]
+    reference: Option<PathBuf>,
     #[command(flatten)]
     limits: LimitArgs,
     #[command(flatten)]
@@ -171,6 +176,9 @@ impl Args {
         plan.options =
             self.options.as_ref().map_or(String::new(), |options| format!("?{}", options.trim_start_matches('?')));
         plan.limits = self.limits.clone();
+        if let Some(path) = &self.reference {
+            plan.references = References::read(path)?;
+        }
         if kind == Kind::Scale {
             plan.limits.credits = 1;
         }

@@ -128,9 +128,9 @@ impl Figures {
             "yardstick": {
                 "what": before.name(),
                 "before": units::rounded(before.value),
-                "before_reference": before.reference(),
+                "before_reference": units::rounded(before.reference),
                 "after": units::rounded(after.value),
-                "after_reference": after.reference(),
+                "after_reference": units::rounded(after.reference),
             },
             "limit_valid": self.limit_valid(),
             "server": self.server,
@@ -183,11 +183,12 @@ impl Figures {
             String::new()
         } else {
             format!(
-                "\n  INVALID: something held the machine down: {} was {} before and {} after, where {} is usual",
+                "\n  INVALID: the machine was busy, or is slower than the one that the references come from (see --reference): \
+                 {} was {} before and {} after, where {} is expected",
                 before.name(),
                 units::figure(before.value),
                 units::figure(after.value),
-                units::figure(before.reference())
+                units::figure(before.reference)
             )
         };
         let resent = self.client["retransmissions"].as_u64().unwrap_or(0);

@@ -18,7 +18,7 @@ use super::result::{Figures, Kind};
 use crate::child::ServerProcess;
 use crate::client::{Calls, Client, Load, Slice, histogram};
 use crate::fabrics::{Fabric, nth_address};
-use crate::limits::Reading;
+use crate::limits::{Reading, References};
 use crate::serve::LimitArgs;
 use crate::{machine, service};
 
@@ -49,6 +49,7 @@ pub struct Plan {
     /// `?name=value...` for addresses made here.
     pub options: String,
     pub limits: LimitArgs,
+    pub references: References,
 }
 
 impl Plan {
@@ -78,6 +79,7 @@ impl Plan {
             address: None,
             options: String::new(),
             limits: LimitArgs::default(),
+            references: References::default(),
         }
     }
 
@@ -181,7 +183,7 @@ fn alternate(
 ) -> anyhow::Result<Figures> {
     let slice = plan.duration / SLICES;
     let limit_slice = (slice / 2).min(LIMIT_SLICE_MAX);
-    let yardstick = || Reading::take(plan.kind, plan.fabric, meter.cpus(), YARDSTICK.min(slice));
+    let yardstick = || Reading::take(plan.kind, plan.fabric, meter.cpus(), &plan.references, YARDSTICK.min(slice));
     let before = yardstick()?;
     let (mut ours, mut limits, mut latency, mut calls) = (Vec::new(), Vec::new(), histogram(), 0);
     let warm_up = WARM_UP.min(slice);

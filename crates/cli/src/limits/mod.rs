@@ -10,7 +10,7 @@ use std::time::Duration;
 use sinew::udp::raw::{self, Mode, Run};
 
 pub use memory::{clock_read_ns, copy_fresh_bytes_per_s, copy_own_bytes_per_s};
-pub use reference::Reading;
+pub use reference::{Reading, References};
 pub use ring::{ring_echo_mops, ring_round_trips, ring_stream_mops};
 pub use show::{Args, run};
 

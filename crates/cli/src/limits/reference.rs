@@ -2,10 +2,14 @@
 //!
 //! A limit that something else on the machine holds down makes the figure beside it look good. So each benchmark also
 //! measures a *yardstick*, before and after: something whose value on a quiet machine is known. Where it falls short of 70 % of
-//! that, the result is marked invalid. The references were measured on a virtual machine with two processors of a current
-//! server; slower machines will find their results marked, and can tell by the yardstick's own figures why.
+//! that, the result is marked invalid. The references built in were measured on a virtual machine with two processors of a
+//! current server. Other machines give their own, once measured when they were quiet: `sinew limits --json`.
 
+use std::path::Path;
 use std::time::Duration;
+
+use anyhow::Context;
+use serde_json::Value;
 
 use super::{HEADER_LEN, copy_own_bytes_per_s, ring_round_trips, udp_bandwidth_gbps, udp_round_trip_ns};
 use crate::bench::Kind;
@@ -28,22 +32,57 @@ enum Quantity {
 }
 
 impl Quantity {
-    /// The reference and whether less is better. Where `far` cores differ from near ones, theirs.
-    fn reference(self, far: bool) -> (f64, bool) {
-        match self {
-            Self::RingRoundTripNs => (if far { 431.0 } else { 90.0 }, true),
-            Self::UdpRoundTripNs => (5_700.0, true),
-            Self::CopyGbps => (384.0, false),
-            Self::UdpGbps => (91.0, false),
-        }
-    }
-
+    /// As in the JSON of `sinew limits`.
     fn name(self) -> &'static str {
         match self {
             Self::RingRoundTripNs => "ring_round_trip_ns",
             Self::UdpRoundTripNs => "udp_round_trip_ns",
             Self::CopyGbps => "copy_own_gbps",
             Self::UdpGbps => "udp_bandwidth_gbps",
+        }
+    }
+
+    fn less_is_better(self) -> bool {
+        matches!(self, Self::RingRoundTripNs | Self::UdpRoundTripNs)
+    }
+}
+
+/// What a quiet machine reaches.
+#[derive(Clone, Debug, Default)]
+pub struct References {
+    /// Of this machine, from `sinew limits --json`.
+    measured: Option<Value>,
+}
+
+impl References {
+    /// Those in a file that `sinew limits --json` wrote.
+    pub fn read(path: &Path) -> anyhow::Result<Self> {
+        let text = std::fs::read_to_string(path).with_context(|| format!("--reference {}", path.display()))?;
+        let measured: Value = serde_json::from_str(&text)
+            .with_context(|| format!("--reference {}: not what `sinew limits --json` prints", path.display()))?;
+        Ok(Self { measured: Some(measured) })
+    }
+
+    /// The reference for a quantity while a cache line's round trip takes `cores_ns`.
+    ///
+    /// A ring's round trip follows that of a cache line, which on virtual machines changes while programs run.
+    fn of(&self, quantity: Quantity, cores_ns: Option<f64>) -> f64 {
+        // A cache line's round trip at the time, and what was measured at that time.
+        let (cores_then_ns, built_in) = match quantity {
+            Quantity::RingRoundTripNs if cores_ns.is_some_and(|ns| ns > 249.0) => (450.0, 431.0),
+            Quantity::RingRoundTripNs => (52.0, 90.0),
+            Quantity::UdpRoundTripNs => (52.0, 5_700.0),
+            Quantity::CopyGbps => (52.0, 384.0),
+            Quantity::UdpGbps => (52.0, 91.0),
+        };
+        let measured = |key: &str| self.measured.as_ref().and_then(|measured| measured[key].as_f64());
+        let (cores_then_ns, then) = match measured(quantity.name()) {
+            Some(figure) => (measured("core_round_trip_ns").unwrap_or(cores_then_ns), figure),
+            None => (cores_then_ns, built_in),
+        };
+        match (quantity, cores_ns) {
+            (Quantity::RingRoundTripNs, Some(cores_ns)) if cores_then_ns > 0.0 => then * (cores_ns / cores_then_ns),
+            _ => then,
         }
     }
 }
@@ -56,11 +95,19 @@ pub struct Reading {
     pub cores_ns: Option<f64>,
     /// What was measured.
     pub value: f64,
+    /// What it is on a quiet machine with such cores.
+    pub reference: f64,
 }
 
 impl Reading {
     /// Measures what says whether limits of this kind can be trusted now.
-    pub fn take(kind: Kind, fabric: Fabric, cpus: Pair, duration: Duration) -> anyhow::Result<Self> {
+    pub fn take(
+        kind: Kind,
+        fabric: Fabric,
+        cpus: Pair,
+        references: &References,
+        duration: Duration,
+    ) -> anyhow::Result<Self> {
         let quantity = match (kind, fabric) {
             (Kind::Bandwidth, Fabric::Udp) => Quantity::UdpGbps,
             (_, Fabric::Udp) => Quantity::UdpRoundTripNs,
@@ -76,7 +123,7 @@ impl Reading {
             Quantity::CopyGbps => copy_own_bytes_per_s(duration) * 8e-9,
             Quantity::UdpGbps => udp_bandwidth_gbps(cpus, 4096, duration)?,
         };
-        Ok(Self { quantity, cores_ns, value })
+        Ok(Self { quantity, cores_ns, value, reference: references.of(quantity, cores_ns) })
     }
 
     /// The quantity's name, with its unit.
@@ -84,20 +131,13 @@ impl Reading {
         self.quantity.name()
     }
 
-    /// What it is on a quiet machine.
-    pub fn reference(&self) -> f64 {
-        self.quantity.reference(self.is_far()).0
-    }
-
-    fn is_far(&self) -> bool {
-        machine::distance(self.cores_ns) == "far"
-    }
-
     /// Whether it is near enough to that.
     pub fn is_enough(&self) -> bool {
-        let (reference, less_is_better) = self.quantity.reference(self.is_far());
-        let reached =
-            if less_is_better { reference / self.value.max(f64::MIN_POSITIVE) } else { self.value / reference };
+        let reached = if self.quantity.less_is_better() {
+            self.reference / self.value.max(f64::MIN_POSITIVE)
+        } else {
+            self.value / self.reference.max(f64::MIN_POSITIVE)
+        };
         reached >= ENOUGH
     }
 }
@@ -106,13 +146,35 @@ impl Reading {
 mod tests {
     use super::*;
 
+    fn reading(quantity: Quantity, cores_ns: f64, value: f64, references: &References) -> Reading {
+        let cores_ns = Some(cores_ns);
+        Reading { quantity, cores_ns, value, reference: references.of(quantity, cores_ns) }
+    }
+
     #[test]
     fn seventy_percent_is_enough_and_less_is_not() {
-        let reading = |quantity, cores_ns, value| Reading { quantity, cores_ns: Some(cores_ns), value }.is_enough();
-        assert!(reading(Quantity::RingRoundTripNs, 52.0, 128.0));
-        assert!(!reading(Quantity::RingRoundTripNs, 52.0, 129.0));
-        assert!(reading(Quantity::RingRoundTripNs, 450.0, 600.0), "far cores have a reference of their own");
-        assert!(reading(Quantity::UdpGbps, 52.0, 64.0));
-        assert!(!reading(Quantity::UdpGbps, 52.0, 63.0));
+        let enough = |quantity, cores_ns, value| reading(quantity, cores_ns, value, &References::default()).is_enough();
+        assert!(enough(Quantity::RingRoundTripNs, 52.0, 128.0));
+        assert!(!enough(Quantity::RingRoundTripNs, 52.0, 129.0));
+        assert!(enough(Quantity::RingRoundTripNs, 104.0, 256.0), "a ring is as far as its cores");
+        assert!(enough(Quantity::RingRoundTripNs, 450.0, 615.0));
+        assert!(enough(Quantity::UdpGbps, 52.0, 64.0));
+        assert!(!enough(Quantity::UdpGbps, 450.0, 63.0));
+    }
+
+    #[test]
+    fn a_machines_own_references_come_first() {
+        let measured =
+            serde_json::json!({ "core_round_trip_ns": 100.0, "ring_round_trip_ns": 150.0, "copy_own_gbps": 100.0 });
+        let references = References { measured: Some(measured) };
+        assert_eq!(reading(Quantity::RingRoundTripNs, 200.0, 1.0, &references).reference, 300.0);
+        assert!(reading(Quantity::CopyGbps, 100.0, 70.0, &references).is_enough());
+        assert_eq!(reading(Quantity::UdpRoundTripNs, 100.0, 1.0, &references).reference, 5_700.0);
+    }
+
+    #[test]
+    fn a_file_that_holds_no_references_is_named() {
+        let error = References::read(Path::new("/nowhere/limits.json")).unwrap_err().to_string();
+        assert!(error.contains("/nowhere/limits.json"), "{error}");
     }
 }
