@@ -378,19 +378,18 @@ impl Core {
             }
             state.sent += count;
             state.sent_max = state.sent_max.max(state.sent);
-            let item = TxItem {
-                kind,
-                slot: slot as u8,
-                first: first as u16,
-                count: count as u16,
-                session: index as u32,
-                number_low,
-            };
-            if self.config.tuning.cumulative_credits || kind == TxKind::Request {
-                self.transmit.push(item);
-            } else {
-                let singles = (0..item.count).map(|offset| TxItem { first: item.first + offset, count: 1, ..item });
-                self.transmit.extend(singles);
+            let (first, count) = (first as u16, count as u16);
+            let singly = kind == TxKind::RequestForResponse && !self.config.tuning.cumulative_credits;
+            // Written straight into the queue: a copy of an item just put together from its fields would stall on them.
+            for packet in 0..if singly { count } else { 1 } {
+                self.transmit.push(TxItem {
+                    kind,
+                    slot: slot as u8,
+                    first: first + packet,
+                    count: if singly { 1 } else { count },
+                    session: index as u32,
+                    number_low,
+                });
             }
         }
         session.waiting &= !(1 << slot);
@@ -614,12 +613,21 @@ impl Core {
         let (tag, call) = (state.tag, state.call);
         let id = session.id();
         let (has_queue, has_waiting) = (session.has_queue, session.waiting != 0);
-        let result = result.map_err(|(cause, execution)| CallError {
-            peer: Arc::clone(&self.peers.get(session.peer_index).name),
-            cause,
-            execution,
-        });
-        self.complete(request, Unfinished { session: id, tag, call, result, response });
+        match (result, request) {
+            // By far the most common end, without a detour through memory.
+            (Ok(()), Outgoing::Whole(request)) => {
+                self.stats.calls_completed += 1;
+                self.completions.push_back(Completion { session: id, tag, result: Ok(()), request, response, call });
+            }
+            (result, request) => {
+                let result = result.map_err(|(cause, execution)| CallError {
+                    peer: Arc::clone(&self.peers.get(session.peer_index).name),
+                    cause,
+                    execution,
+                });
+                self.complete(request, Unfinished { session: id, tag, call, result, response });
+            }
+        }
         if has_waiting {
             self.pump_waiting(index);
         }
@@ -628,7 +636,7 @@ impl Core {
         }
     }
 
-    #[inline]
+    #[inline(never)]
     fn complete(&mut self, request: Outgoing, unfinished: Unfinished) {
         let request = match request {
             Outgoing::Whole(request) => request,
