@@ -18,6 +18,8 @@ use crate::machine::{self, Pair};
 
 /// How much of the reference is enough.
 const ENOUGH: f64 = 0.7;
+/// The farthest that cores of one machine are when nothing else runs on them: a cache line's round trip.
+const FARTHEST_NS: f64 = 450.0;
 /// Bytes of a small message.
 const SMALL: usize = 32;
 
@@ -81,7 +83,9 @@ impl References {
             None => (cores_then_ns, built_in),
         };
         match (quantity, cores_ns) {
-            (Quantity::RingRoundTripNs, Some(cores_ns)) if cores_then_ns > 0.0 => then * (cores_ns / cores_then_ns),
+            (Quantity::RingRoundTripNs, Some(cores_ns)) if cores_then_ns > 0.0 => {
+                then * (cores_ns.min(FARTHEST_NS) / cores_then_ns)
+            }
             _ => then,
         }
     }
@@ -138,7 +142,8 @@ impl Reading {
         } else {
             self.value / self.reference.max(f64::MIN_POSITIVE)
         };
-        reached >= ENOUGH
+        // Cores that seem farther than any are cores that others use.
+        reached >= ENOUGH && self.cores_ns.is_none_or(|ns| FARTHEST_NS / ns >= ENOUGH)
     }
 }
 
@@ -158,6 +163,7 @@ mod tests {
         assert!(!enough(Quantity::RingRoundTripNs, 52.0, 129.0));
         assert!(enough(Quantity::RingRoundTripNs, 104.0, 256.0), "a ring is as far as its cores");
         assert!(enough(Quantity::RingRoundTripNs, 450.0, 615.0));
+        assert!(!enough(Quantity::RingRoundTripNs, 300_000.0, 615.0), "such cores are not free");
         assert!(enough(Quantity::UdpGbps, 52.0, 64.0));
         assert!(!enough(Quantity::UdpGbps, 450.0, 63.0));
     }
