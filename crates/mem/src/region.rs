@@ -28,8 +28,9 @@ pub enum MapError {
         /// Bytes there are.
         actual: u64,
     },
-    /// The descriptor could still shrink, which would turn a later access into a SIGBUS.
-    #[error("the shared memory is not sealed against resizing")]
+    /// The descriptor could still shrink, which would turn a later access into a SIGBUS, or memory to be read only could be
+    /// mapped for writing by others.
+    #[error("the shared memory is not sealed against resizing, or, to be read only, against later writes")]
     NotSealed,
     /// The system refused.
     #[error("cannot map shared memory: {0}")]
@@ -114,7 +115,12 @@ impl Region {
     /// [`MapError`]: too small, not sealed, or refused by the system.
     pub fn of_peer(fd: &OwnedFd, announced_len: usize, access: Access) -> Result<Self, MapError> {
         let seals = rustix::fs::fcntl_get_seals(fd).map_err(io::Error::from)?;
-        if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
+        let mut needed = SealFlags::SHRINK | SealFlags::GROW;
+        if access == Access::ReadOnly {
+            // Nobody but the owner writes what we only read.
+            needed |= SealFlags::FUTURE_WRITE;
+        }
+        if !seals.contains(needed) {
             return Err(MapError::NotSealed);
         }
         let actual = rustix::fs::fstat(fd).map_err(io::Error::from)?.st_size as u64;

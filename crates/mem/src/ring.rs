@@ -332,11 +332,17 @@ impl Producer {
     /// Takes back the arena's bytes of the packet that [`Self::push_far`] sent at `position`: a consumer that copies them from
     /// now on, or is copying them now, finds that they do not count. Never waits. [`Self::revoked`] must follow before the
     /// bytes are written. A position that was given back already is left alone.
-    pub fn revoke(&mut self, position: u64) {
+    ///
+    /// # Safety
+    ///
+    /// [`Self::push_far`] of this producer returned `position`: any other may lie in the middle of a packet that the consumer is
+    /// reading in place.
+    pub unsafe fn revoke(&mut self, position: u64) {
         self.submit();
         // Only what the consumer still has: those lines are the packet's own.
         if position.wrapping_sub(self.head) < self.tail - self.head {
-            self.word(position).store(word_of(position, 0, KIND_REVOKED), Ordering::Relaxed);
+            // Release: this may be the word by which the consumer comes to the rest of a burst.
+            self.word(position).store(word_of(position, 0, KIND_REVOKED), Ordering::Release);
         }
     }
 

@@ -70,7 +70,8 @@ fn a_copy_that_counts_holds_what_was_sent_and_not_what_was_written_after_a_revoc
             let position = producer.push_far(&[], Far { offset: 0, len: 8 }).unwrap();
             producer.submit();
             producer.given_back();
-            producer.revoke(position);
+            // SAFETY: the position of a far packet.
+            unsafe { producer.revoke(position) };
             Producer::revoked();
             at_sender.store(2, Ordering::Relaxed);
         });

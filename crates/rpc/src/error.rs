@@ -87,6 +87,14 @@ impl Cause {
     }
 }
 
+/// What can be done about a session that did not open.
+fn remedy(cause: Cause, peer: &str) -> String {
+    match cause {
+        Cause::PeerUnreachable | Cause::PeerDied => format!("; start a server with `sinew rpc serve {peer}`"),
+        _ => String::new(),
+    }
+}
+
 /// A call that got no response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallError {
@@ -122,7 +130,7 @@ pub enum ConnectError {
         timeout_ms: u64,
     },
     /// The session failed before it was open.
-    #[error("connecting to {peer} failed: {}", cause.text())]
+    #[error("connecting to {peer} failed: {}{}", cause.text(), remedy(*cause, peer))]
     Failed {
         /// Whom we asked.
         peer: Arc<str>,

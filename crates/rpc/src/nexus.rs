@@ -223,7 +223,7 @@ impl Handlers {
             Some(Handler::Dispatch(handler)) => {
                 // A handler that panics has lost its own call at most: `Call` answers for it while it unwinds.
                 let run = AssertUnwindSafe(|| handler(Call::new(core, call, request_type, &request)));
-                let _ = catch_unwind(run);
+                contain(catch_unwind(run));
             }
             Some(Handler::Burst(_)) => {
                 batched.push(BurstEntry { call, request_type, request, answered: false });
@@ -242,7 +242,7 @@ impl Handlers {
                 let job = Box::new(move || {
                     let deferred = in_job.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
                     if let Some(deferred) = deferred {
-                        let _ = catch_unwind(AssertUnwindSafe(|| handler(deferred)));
+                        contain(catch_unwind(AssertUnwindSafe(|| handler(deferred))));
                     }
                 });
                 if workers.submit(job).is_err()
@@ -265,9 +265,16 @@ impl Handlers {
             }
             if let Some(Handler::Burst(handler)) = self.table.get_mut(request_type.number() as usize) {
                 let run = AssertUnwindSafe(|| handler(&mut BurstCalls::new(core, &mut now)));
-                let _ = catch_unwind(run);
+                contain(catch_unwind(run));
             }
             waiting = later;
         }
+    }
+}
+
+/// Lets go of what a handler panicked with, without running it: its own drop might panic again, here.
+fn contain(outcome: std::thread::Result<()>) {
+    if let Err(payload) = outcome {
+        std::mem::forget(payload);
     }
 }

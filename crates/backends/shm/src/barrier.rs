@@ -23,10 +23,11 @@ pub(crate) fn is_shared() -> bool {
     *SHARED.get_or_init(|| membarrier(REGISTER_GLOBAL_EXPEDITED) && membarrier(GLOBAL_EXPEDITED))
 }
 
-/// Makes all threads of registered processes execute a full fence before this returns. Only after [`is_shared`] said yes.
-pub(crate) fn fence_everywhere() {
-    // A system that could do it once still can: the call has no reason to fail but an unknown command.
-    if is_shared() {
-        membarrier(GLOBAL_EXPEDITED);
-    }
+/// Makes all threads of registered processes execute a full fence before this returns. `false` where it cannot any more (no
+/// memory in the kernel, a filter that was installed since): senders that rely on it may then be missed, so the caller must
+/// look again soon.
+#[must_use]
+pub(crate) fn fence_everywhere() -> bool {
+    // Where it never could, no sender was told to rely on it.
+    !is_shared() || membarrier(GLOBAL_EXPEDITED)
 }

@@ -200,7 +200,8 @@ impl Drop for TxLink {
     fn drop(&mut self) {
         // The peer may be alive and copying. Its packets end before our shares do.
         for lent in &self.lent {
-            self.producer.revoke(lent.position);
+            // SAFETY: `push_far` returned the position.
+            unsafe { self.producer.revoke(lent.position) };
         }
         Producer::revoked();
     }

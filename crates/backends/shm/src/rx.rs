@@ -199,11 +199,11 @@ impl ShmRx {
             }
         }
         // One fence for all of them.
-        crate::barrier::fence_everywhere();
+        let fenced = crate::barrier::fence_everywhere();
         hot.retain(|&index| {
             let Some(Some(link)) = links.get_mut(index) else { return false };
-            // The sender may have published before it could see the cleared bit.
-            if !link.hot && !link.consumer.is_empty() {
+            // The sender may have published before it could see the cleared bit; without the fence, nobody knows.
+            if !link.hot && (!fenced || !link.consumer.is_empty()) {
                 link.hot = true;
                 board.set(index);
             }

@@ -145,7 +145,8 @@ impl ShmTx {
         for &index in &self.lenders {
             let Some(link) = self.links[index].as_deref_mut() else { continue };
             for lent in link.lent.iter().filter(|lent| ends(&lent.buffer)) {
-                link.producer.revoke(lent.position);
+                // SAFETY: `push_far` returned the position.
+                unsafe { link.producer.revoke(lent.position) };
             }
         }
         Producer::revoked();

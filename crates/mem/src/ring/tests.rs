@@ -94,14 +94,16 @@ fn a_description_arrives_and_is_revoked_alone() {
     let positions: Vec<_> =
         (0..3).map(|at| producer.push_far(&[at; 40], Far { offset: 5, len: 900 }).unwrap()).collect();
     producer.submit();
-    producer.revoke(positions[1]);
+    // SAFETY: the positions of far packets, here and below.
+    unsafe { producer.revoke(positions[1]) };
     Producer::revoked();
     let taken: Vec<_> = std::iter::from_fn(|| consumer.take()).collect();
     assert_eq!(taken.iter().map(Taken::is_revoked).collect::<Vec<_>>(), [false, true, false]);
     assert_eq!(taken[2].far(), Some(Far { offset: 5, len: 900 }));
     for (at, counts) in [(0, true), (2, false)] {
         if !counts {
-            producer.revoke(positions[at]);
+            // SAFETY: as above.
+            unsafe { producer.revoke(positions[at]) };
             Producer::revoked();
         }
         // SAFETY: nothing is given back yet.
@@ -119,7 +121,8 @@ fn a_description_arrives_and_is_revoked_alone() {
     // Too late to matter, and the line may be another packet's: nothing is written.
     producer.push(b"next", &[]).unwrap();
     producer.submit();
-    producer.revoke(positions[2]);
+    // SAFETY: as above.
+    unsafe { producer.revoke(positions[2]) };
     assert_eq!(consumer.pop(<[u8]>::to_vec).unwrap(), b"next");
 }
 
