@@ -27,6 +27,8 @@ enum Outgoing {
     Shared(Frozen),
 }
 
+/// In place of a time: the call's first packets without an answer are still in the transmit queue.
+const NOT_LEFT: u64 = u64::MAX;
 /// Answers of `in progress` double the time-out at most so often.
 const BACKOFF_MAX: u8 = 6;
 
@@ -54,6 +56,14 @@ pub(crate) struct ClientSlot {
 }
 
 impl ClientSlot {
+    /// Notes that packets leave now.
+    #[inline(always)]
+    fn left(&mut self, now_ns: u64) {
+        if self.progress_ns == NOT_LEFT {
+            self.progress_ns = now_ns;
+        }
+    }
+
     /// Whether the request has left whole.
     #[inline(always)]
     fn may_have_run(&self) -> bool {
@@ -373,8 +383,8 @@ impl Core {
             }
             session.credits -= count as u16;
             if state.sent == state.received {
-                // The time-out runs from here, not from when the call began to wait for credits.
-                state.progress_ns = self.now_ns;
+                // The time-out runs from when they leave: the call may have waited for credits, or for the loop to turn.
+                state.progress_ns = NOT_LEFT;
             }
             state.sent += count;
             state.sent_max = state.sent_max.max(state.sent);
@@ -412,10 +422,11 @@ impl Core {
     #[inline]
     pub(crate) fn send_requests(&mut self, item: &TxItem, tx: &mut impl PacketTx) {
         let at = self.clients.table.slot_at(item.session as usize, item.slot as usize);
-        let state = &self.clients.table.slots[at];
+        let state = &mut self.clients.table.slots[at];
         if state.number as u32 != item.number_low {
             return;
         }
+        state.left(self.now_ns);
         let to = self.clients.table.entries[item.session as usize].peer;
         match &state.request {
             // The call is over already.
@@ -438,10 +449,11 @@ impl Core {
 
     pub(crate) fn send_request_for_response(&mut self, item: &TxItem, tx: &mut impl PacketTx) {
         let at = self.clients.table.slot_at(item.session as usize, item.slot as usize);
-        let state = &self.clients.table.slots[at];
+        let state = &mut self.clients.table.slots[at];
         if state.number as u32 != item.number_low || state.request.is_none() {
             return;
         }
+        state.left(self.now_ns);
         let session = &self.clients.table.entries[item.session as usize];
         let header = Header {
             kind: Kind::RequestForResponse,

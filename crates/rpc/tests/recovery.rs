@@ -463,3 +463,14 @@ fn a_blocking_connect_ends_at_its_deadline() {
     assert!(client.connect("loopback://nobody").unwrap_err().to_string().contains("nobody"));
     assert!(client.connect("nonsense").is_err());
 }
+
+#[test]
+fn a_call_enqueued_long_after_the_last_turn_is_sent_once() {
+    let world = World::new();
+    let (mut client, mut server, session) = world.pair(Config::default(), LoopbackConfig::default());
+    // Longer than the retransmission time-out, in which this endpoint does not turn.
+    world.clock.advance(50 * MS);
+    send(&mut client, session, ECHO, b"once", 0);
+    assert_eq!(run(&world, &mut client, &mut server, 1)[0].result, Ok(()));
+    assert_eq!((client.stats().retransmissions, server.stats().dropped_total()), (0, 0));
+}
