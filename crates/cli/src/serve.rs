@@ -94,6 +94,9 @@ impl LimitArgs {
 
 /// Serves until a signal, or, as a child, until standard input ends.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
+    if args.address == "shm://" {
+        anyhow::bail!("a server needs a name that clients can find: sinew rpc serve shm://NAME");
+    }
     let interrupt = Interrupt::install().context("catching Ctrl-C")?;
     if args.child {
         end_with_stdin(interrupt)?;

@@ -16,7 +16,7 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     /// Processors of the two threads; the first two by default
-    #[arg(long, value_name = "CPU,CPU", value_delimiter = ',', num_args = 2)]
+    #[arg(long, value_name = "CPU,CPU", value_delimiter = ',')]
     pin: Vec<usize>,
     /// Seconds that each measurement takes
     #[arg(long, default_value_t = 0.3)]
@@ -30,7 +30,8 @@ type Row = (&'static str, String, Option<f64>, &'static str);
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let cpus = match args.pin[..] {
         [first, second] => Some([first, second]),
-        _ => machine::default_pair(),
+        [] => machine::default_pair(),
+        _ => anyhow::bail!("--pin takes two processors, as in --pin 0,1"),
     };
     let duration = Duration::try_from_secs_f64(args.seconds)?;
     let rows = measure(cpus, duration)?;
