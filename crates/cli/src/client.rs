@@ -78,6 +78,8 @@ pub struct Client<P: PacketPort> {
     /// Ctrl-C ends a sleep of the loop.
     _wake: WakeOnInterrupt,
     random: u64,
+    /// Sessions chosen for the next calls, whose state is on its way into the caches.
+    upcoming: Vec<SessionId>,
     sequence: u64,
     spins: bool,
     size: usize,
@@ -135,6 +137,7 @@ impl<P: PacketPort> Client<P> {
             interrupt,
             _wake: wake,
             random: 0x2545_F491_4F6C_DD1D,
+            upcoming: Vec::new(),
             sequence: 0,
             spins: has_two_cpus(),
             size: 0,
@@ -188,7 +191,7 @@ impl<P: PacketPort> Client<P> {
             service::ECHO
         };
         self.in_flight[tag] = InFlight { sequence, began_ns };
-        let session = self.random_session();
+        let session = self.upcoming.pop().unwrap_or_else(|| self.random_session());
         self.rpc
             .enqueue_request(session, request_type, request, response, tag as u64)
             .map_err(|rejected| rejected.error)?;
@@ -270,6 +273,12 @@ impl<P: PacketPort> Calls for Client<P> {
                 for _ in 0..load.batch {
                     self.start(load.sink, stamp_ns)?;
                 }
+                // The next batch's sessions, while this one is sent and answers are taken.
+                for _ in 0..load.batch {
+                    let session = self.random_session();
+                    self.rpc.prefetch_session(session);
+                    self.upcoming.push(session);
+                }
                 self.turn()?;
                 calls += self.take_completions(load, &mut latency)?;
                 turns += 1;
@@ -306,6 +315,7 @@ impl<P: PacketPort> Calls for Client<P> {
 
     fn use_sessions(&mut self, sessions: usize) {
         self.sessions_used = sessions.clamp(1, self.sessions.len());
+        self.upcoming.clear();
     }
 }
 

@@ -231,6 +231,14 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         self.core.cancel(session, Cause::Cancelled, |of_call, _| of_call == tag)
     }
 
+    /// Starts to bring a session's state near, for a call that is about to be enqueued: with thousands of sessions it lies in
+    /// memory, and the reads of several calls' sessions then overlap (nsdi19 6.3). A hint; a session that is gone does no harm.
+    #[inline]
+    pub fn prefetch_session(&self, session: SessionId) {
+        // Slots are used from the first on.
+        self.core.clients.table.prefetch(session.key(), 0);
+    }
+
     /// The next call that is over.
     #[inline]
     pub fn poll_completion(&mut self) -> Option<Completion> {

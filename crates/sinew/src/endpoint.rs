@@ -257,6 +257,13 @@ impl Rpc {
         each!(&mut self.endpoint, rpc => rpc.cancel(session, tag))
     }
 
+    /// Starts to bring a session's state near, for a call that is about to be enqueued; see
+    /// [`sinew_rpc::Rpc::prefetch_session`].
+    #[inline]
+    pub fn prefetch_session(&self, session: SessionId) {
+        each!(&self.endpoint, rpc => rpc.prefetch_session(session));
+    }
+
     /// The next call that is over.
     #[inline]
     pub fn poll_completion(&mut self) -> Option<Completion> {
