@@ -130,7 +130,7 @@ fn contests() -> Vec<Contest> {
             unit: Unit::MillionPerSecond,
             ours: ours("rate", "shm", &["--size", "32", "--batch", batch, "--window", "60"]),
             // A call is two messages, one each way.
-            peers: vec![ucx::side("UCX active messages, one way", "ucp_am_bw", 32, Unit::MillionPerSecond, 2.0)],
+            peers: vec![ucx::side("UCX active messages, two to a call", "ucp_am_bw", 32, Unit::MillionPerSecond, 2.0)],
         });
     }
     contests.push(Contest {
