@@ -272,9 +272,12 @@ impl Handlers {
     }
 }
 
-/// Lets go of what a handler panicked with, without running it: its own drop might panic again, here.
+/// Lets go of what a handler panicked with, whose own drop may panic too.
 fn contain(outcome: std::thread::Result<()>) {
-    if let Err(payload) = outcome {
-        std::mem::forget(payload);
+    if let Err(payload) = outcome
+        && let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload)))
+    {
+        // Twice is enough: leaking this one ends it.
+        std::mem::forget(second);
     }
 }
