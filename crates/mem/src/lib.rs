@@ -20,6 +20,6 @@ pub mod ring;
 mod shared;
 
 pub use buffer::{AllocError, Arena, Frozen, HEADER_ROOM, MAX_DATA_LEN, MessageBuffer};
-pub use prefetch::{prefetch_read, prefetch_write};
+pub use prefetch::prefetch_read;
 pub use region::{Access, MapError, Region};
 pub use shared::{Guard, Revoked, SharedBytes};

@@ -12,10 +12,3 @@ pub fn prefetch_read<T: ?Sized>(value: &T) {
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     let _ = value;
 }
-
-/// Asks the cache for the line that holds `value`, to write it soon.
-#[inline(always)]
-pub fn prefetch_write<T: ?Sized>(value: &T) {
-    // PREFETCHW is not in the baseline of x86-64; for lines that are ours already a read hint does as well.
-    prefetch_read(value);
-}

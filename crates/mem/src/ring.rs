@@ -211,7 +211,8 @@ impl Producer {
     }
 
     /// Sends a packet whose first bytes are `head`, at most [`FAR_HEAD_MAX`], and whose rest is in the arena, with the next
-    /// [`Self::submit`]. Returns its position: the arena's bytes may be written again when [`Self::given_back`] is beyond it, or after [`Self::revoke`].
+    /// [`Self::submit`]. Returns its position: the arena's bytes may be written again when [`Self::given_back`] is beyond it, or
+    /// after [`Self::revoke`].
     ///
     /// # Errors
     ///
