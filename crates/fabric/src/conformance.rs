@@ -68,6 +68,12 @@ pub trait Fixture {
     }
 }
 
+/// A name for a test's port or file that no other test has, of this or another run, in this or another container.
+pub fn unique(what: &str) -> String {
+    use std::hash::BuildHasher;
+    format!("{what}-{:016x}", std::hash::RandomState::new().hash_one(()))
+}
+
 /// The list of facts, once: hands it to a macro, behind that macro's own arguments.
 #[doc(hidden)]
 #[macro_export]

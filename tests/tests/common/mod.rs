@@ -1,10 +1,10 @@
 //! Processes that tests start, kill and wait for.
 #![allow(dead_code)] // Each test program uses some of it.
 
+use std::hash::{BuildHasher, RandomState};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -25,8 +25,7 @@ pub const REPORT: RequestType = RequestType::new(3);
 
 /// A text that no other test, of this or another run, uses.
 pub fn unique(what: &str) -> String {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    format!("{what}-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+    format!("{what}-{:016x}", RandomState::new().hash_one(()))
 }
 
 /// The command under test.
@@ -185,7 +184,7 @@ pub struct Folder(pub PathBuf);
 impl Folder {
     pub fn new() -> Self {
         use std::os::unix::fs::DirBuilderExt;
-        let path = std::env::temp_dir().join(unique("sinew-t"));
+        let path = std::env::temp_dir().join(unique("t"));
         std::fs::DirBuilder::new().mode(0o700).create(&path).unwrap();
         Self(path)
     }

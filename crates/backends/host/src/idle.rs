@@ -53,6 +53,8 @@ fn hold_at(path: &Path) -> Result<IdleStatesOff, IdleStatesError> {
 
 #[cfg(test)]
 mod tests {
+    use std::hash::{BuildHasher, RandomState};
+
     use super::*;
 
     #[test]
@@ -65,7 +67,7 @@ mod tests {
 
     #[test]
     fn zero_microseconds_are_asked_for_and_the_device_stays_open() {
-        let path = std::env::temp_dir().join(format!("sinew-idle-{}", std::process::id()));
+        let path = std::env::temp_dir().join(format!("sinew-idle-{:016x}", RandomState::new().hash_one(())));
         File::create(&path).unwrap();
         let held = hold_at(&path).unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), 0i32.to_ne_bytes());

@@ -9,7 +9,8 @@
 //!
 //! `shm://name` is a port that others find by its name, `shm://` one without a name, which can talk to named ones and is
 //! answered over the same link. Names belong to a user: they live in a directory that only the user can enter
-//! (`$XDG_RUNTIME_DIR/sinew`, or `/tmp/sinew-UID`). Options:
+//! (`$XDG_RUNTIME_DIR/sinew`, or `/tmp/sinew-UID`). What a killed process leaves there is removed when its name is looked up,
+//! or any is taken. Options:
 //!
 //! - `?ring=PACKETS`: packets of one sender that can be waiting at this port, whatever their length. Each of a link's two
 //!   rings is as large as its *receiver* wants it, so both ports' wishes hold.

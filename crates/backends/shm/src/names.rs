@@ -2,14 +2,18 @@
 //!
 //! The lock decides who has a name: whoever holds it may remove what a dead owner left behind and listen anew, so a
 //! stale socket is replaced without a race, and the kernel drops the lock of a process that dies. Both files go when the port
-//! goes. The lock file says, for people and for peers, who holds the name and how large a ring the holder wants.
+//! goes; those of a process that was killed go when another name is claimed, or theirs is looked up ([`sweep`]). The lock file
+//! says, for people and for peers, who holds the name and how large a ring the holder wants.
+
+mod sweep;
 
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags};
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use sinew_fabric::PortError;
@@ -22,6 +26,10 @@ pub const NAME_LEN_MAX: usize = 48;
 /// Longer directories would not leave room for a name in a socket address (108 bytes).
 const DIRECTORY_LEN_MAX: usize = 107 - 1 - NAME_LEN_MAX - ".sock".len();
 const BACKLOG: i32 = 1024;
+/// How often a lock that is held for the moment is tried again, and the pause before each time. A second in all, where
+/// microseconds will do, unless the holder was stopped meanwhile.
+const LOCK_TRIES: usize = 1000;
+const LOCK_PAUSE: Duration = Duration::from_millis(1);
 
 fn system(doing: String) -> impl FnOnce(Errno) -> PortError {
     move |error| PortError::System { doing, source: error.into() }
@@ -96,18 +104,32 @@ fn own_directory(directories: &[PathBuf]) -> Result<PathBuf, PortError> {
     })
 }
 
+fn socket_path(directory: &Path, name: &str) -> PathBuf {
+    directory.join(format!("{name}.sock"))
+}
+
+fn lock_path(directory: &Path, name: &str) -> PathBuf {
+    directory.join(format!("{name}.lock"))
+}
+
 /// A name that this process holds, and the socket that listens under it.
 #[derive(Debug)]
 pub(crate) struct Name {
+    /// Before the lock, so that they go while it is held, and nobody else's are removed.
+    _files: Files,
     pub listener: OwnedFd,
-    socket_path: PathBuf,
-    lock_path: PathBuf,
     _lock: OwnedFd,
 }
 
-impl Drop for Name {
+/// The files of a name, which go with it.
+#[derive(Debug)]
+struct Files {
+    socket_path: PathBuf,
+    lock_path: PathBuf,
+}
+
+impl Drop for Files {
     fn drop(&mut self) {
-        // Both go while the lock is held, so that nobody else's are removed.
         let _ = rustix::fs::unlink(&self.socket_path);
         let _ = rustix::fs::unlink(&self.lock_path);
     }
@@ -122,49 +144,53 @@ impl Name {
     fn claim_in(directories: &[PathBuf], address: &str, name: &str, ring_lines: usize) -> Result<Self, PortError> {
         check(address, name)?;
         let directory = own_directory(directories)?;
-        let socket_path = directory.join(format!("{name}.sock"));
-        let lock_path = directory.join(format!("{name}.lock"));
+        sweep::all(&directory);
+        let lock_path = lock_path(&directory, name);
         let lock = lock(address, &lock_path)?;
+        let files = Files { socket_path: socket_path(&directory, name), lock_path };
+        let Files { socket_path, lock_path } = &files;
         write_owner(&lock, ring_lines)
             .map_err(|source| PortError::System { doing: format!("writing {}", lock_path.display()), source })?;
-        match rustix::fs::unlink(&socket_path) {
+        match rustix::fs::unlink(socket_path) {
             Ok(()) | Err(Errno::NOENT) => {}
             Err(error) => return Err(system(format!("removing the stale {}", socket_path.display()))(error)),
         }
         let listen = || {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let listener = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-            rustix::net::bind(&listener, &SocketAddrUnix::new(&socket_path)?)?;
+            rustix::net::bind(&listener, &SocketAddrUnix::new(socket_path)?)?;
             rustix::net::listen(&listener, BACKLOG)?;
             Ok(listener)
         };
         let listener = listen().map_err(system(format!("listening on {}", socket_path.display())))?;
-        Ok(Self { listener, socket_path, lock_path, _lock: lock })
+        Ok(Self { _files: files, listener, _lock: lock })
     }
 }
 
-/// Locks the file at `path`, which may be removed by an owner that is just going.
+/// Locks the file at `path`, which may be removed by an owner that is just going, or as what a dead one left.
 fn lock(address: &str, path: &Path) -> Result<OwnedFd, PortError> {
     let doing = || format!("locking {}", path.display());
-    loop {
+    let taken = |holder| PortError::Taken { address: address.to_owned(), holder };
+    for _ in 0..LOCK_TRIES {
         let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let lock = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR).map_err(system(doing()))?;
         match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) if sweep::is_at(&lock, path).map_err(system(doing()))? => return Ok(lock),
+            // It was removed between our open and our lock: the name is free, under a new file.
             Ok(()) => {}
+            Err(Errno::WOULDBLOCK) if sweep::has_no_owner(&lock) => {
+                drop(lock);
+                std::thread::sleep(LOCK_PAUSE);
+            }
             Err(Errno::WOULDBLOCK) => {
-                let holder = read_owner(&lock).map_or(String::new(), |owner| format!(" by process {}", owner.pid));
-                return Err(PortError::Taken { address: address.to_owned(), holder });
+                return Err(taken(
+                    read_owner(&lock).map_or(String::new(), |owner| format!(" by process {}", owner.pid)),
+                ));
             }
             Err(error) => return Err(system(doing())(error)),
         }
-        let locked = rustix::fs::fstat(&lock).map_err(system(doing()))?;
-        match rustix::fs::statat(rustix::fs::CWD, path, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(there) if (there.st_dev, there.st_ino) == (locked.st_dev, locked.st_ino) => return Ok(lock),
-            // Its owner removed it between our open and our lock: the name is free, under a new file.
-            Ok(_) | Err(Errno::NOENT) => {}
-            Err(error) => return Err(system(doing())(error)),
-        }
     }
+    Err(taken(" by a process that was stopped while it removed what a dead one left".to_owned()))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -212,7 +238,7 @@ fn connect_in(directories: &[PathBuf], address: &str, name: &str) -> Result<Conn
         if check_directory(directory).is_err() {
             continue;
         }
-        let path = directory.join(format!("{name}.sock"));
+        let path = socket_path(directory, name);
         let connect = || {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
@@ -221,8 +247,11 @@ fn connect_in(directories: &[PathBuf], address: &str, name: &str) -> Result<Conn
         };
         let socket = match connect() {
             Ok(socket) => socket,
-            // Refused: a dead owner's socket.
-            Err(Errno::NOENT | Errno::CONNREFUSED) => continue,
+            // Refused: a dead owner's socket, or one that does not listen yet.
+            Err(Errno::NOENT | Errno::CONNREFUSED) => {
+                sweep::one(directory, name);
+                continue;
+            }
             Err(Errno::AGAIN) => {
                 return Err(PortError::Unavailable {
                     fabric: "shm",
@@ -237,9 +266,8 @@ fn connect_in(directories: &[PathBuf], address: &str, name: &str) -> Result<Conn
         }
         // Read after connecting: the file is complete before its owner listens.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let owner = rustix::fs::open(directory.join(format!("{name}.lock")), flags, Mode::empty())
-            .ok()
-            .and_then(|lock| read_owner(&lock));
+        let owner =
+            rustix::fs::open(lock_path(directory, name), flags, Mode::empty()).ok().and_then(|lock| read_owner(&lock));
         let Some(owner) = owner else { continue };
         return Ok(Connection { socket, ring_lines: owner.ring_lines });
     }
@@ -254,19 +282,30 @@ pub(crate) fn is_own(socket: impl AsFd) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+    use sinew_fabric::conformance::unique;
+
     use super::*;
+
+    const CLEAN: [&str; 0] = [];
 
     struct Directory(PathBuf);
 
     impl Directory {
         fn new(test: &str) -> Self {
-            let path = PathBuf::from(format!("/tmp/sinew-names-{test}-{}", std::process::id()));
-            let _ = std::fs::remove_dir_all(&path);
-            Self(path)
+            Self(Path::new("/tmp").join(unique(&format!("sinew-names-{test}"))))
         }
 
         fn claim(&self, name: &str) -> Result<Name, PortError> {
             Name::claim_in(std::slice::from_ref(&self.0), &format!("shm://{name}"), name, 64)
+        }
+
+        fn files(&self) -> Vec<String> {
+            let entries = std::fs::read_dir(&self.0).unwrap();
+            let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+            names.sort_unstable();
+            names
         }
 
         fn connect(&self, name: &str) -> Result<Connection, PortError> {
@@ -288,7 +327,7 @@ mod tests {
         let error = directory.claim("a").unwrap_err().to_string();
         assert!(error.contains(&format!("process {}", std::process::id())), "{error}");
         drop(name);
-        assert_eq!(std::fs::read_dir(&directory.0).unwrap().count(), 0, "nothing stale is left");
+        assert_eq!(directory.files(), CLEAN, "nothing stale is left");
         directory.claim("a").unwrap();
     }
 
@@ -300,21 +339,117 @@ mod tests {
         assert!(error.to_string().contains(directory.0.to_str().unwrap()), "{error}");
     }
 
+    /// Does to a name what the kernel does when its process is killed: the files stay, nobody listens or holds the lock.
+    fn die_with(name: Name) {
+        let Name { _files, listener, _lock } = name;
+        std::mem::forget(_files);
+        drop((listener, _lock));
+    }
+
     #[test]
     fn what_a_dead_owner_left_is_replaced() {
         let directory = Directory::new("stale");
-        let name = directory.claim("a").unwrap();
-        // As a killed process leaves it: both files there, nobody holding the lock, nobody listening.
-        let Name { listener, socket_path, lock_path, _lock } = &name;
-        let kept = (std::fs::read(lock_path).unwrap(), socket_path.clone(), lock_path.clone());
-        let _ = (listener, _lock);
-        drop(name);
-        std::fs::write(&kept.2, kept.0).unwrap();
-        drop(std::os::unix::net::UnixListener::bind(&kept.1).unwrap());
-        assert!(matches!(directory.connect("a"), Err(PortError::NotFound { .. })));
+        die_with(directory.claim("a").unwrap());
         let name = directory.claim("a").unwrap();
         assert!(directory.connect("a").is_ok());
         drop(name);
+    }
+
+    #[test]
+    fn what_a_dead_owner_left_goes_when_its_name_is_looked_up() {
+        let directory = Directory::new("look-up");
+        die_with(directory.claim("a").unwrap());
+        assert_eq!(directory.files(), ["a.lock", "a.sock"]);
+        assert!(matches!(directory.connect("a"), Err(PortError::NotFound { .. })));
+        assert_eq!(directory.files(), CLEAN);
+    }
+
+    #[test]
+    fn what_dead_owners_left_goes_when_another_name_is_claimed_and_nothing_else_does() {
+        let directory = Directory::new("sweep");
+        let living = directory.claim("living").unwrap();
+        die_with(directory.claim("dead").unwrap());
+        die_with(directory.claim("dead.lock").unwrap());
+        // Killed before it listened.
+        std::fs::write(directory.0.join("half.lock"), "").unwrap();
+        let others = ["notes.txt", ".lock", "x y.lock", "alone.sock"];
+        for other in others {
+            std::fs::write(directory.0.join(other), "").unwrap();
+        }
+        std::os::unix::fs::symlink("notes.txt", directory.0.join("link.lock")).unwrap();
+        let name = directory.claim("new").unwrap();
+        let left = ["living.lock", "living.sock", "new.lock", "new.sock", "link.lock"].into_iter().chain(others);
+        let mut left: Vec<_> = left.collect();
+        left.sort_unstable();
+        assert_eq!(directory.files(), left);
+        assert!(directory.connect("living").is_ok() && directory.connect("new").is_ok());
+        drop((living, name));
+    }
+
+    #[test]
+    fn a_name_whose_sweeper_was_stopped_is_taken_until_it_goes_on() {
+        let directory = Directory::new("stopped");
+        die_with(directory.claim("a").unwrap());
+        let sweeping = std::fs::File::open(&directory.0).unwrap();
+        sweeping.lock().unwrap();
+        let lock = std::fs::File::open(directory.0.join("a.lock")).unwrap();
+        lock.lock_shared().unwrap();
+        directory.claim("b").unwrap();
+        let error = directory.claim("a").unwrap_err();
+        assert!(matches!(&error, PortError::Taken { holder, .. } if holder.contains("stopped")), "{error}");
+        drop((sweeping, lock));
+        directory.claim("a").unwrap();
+    }
+
+    #[test]
+    fn sweeping_takes_no_name_from_one_who_has_it_or_is_just_claiming_it() {
+        let directory = Directory::new("race");
+        drop(directory.claim("a").unwrap());
+        let stop = AtomicBool::new(false);
+        let owners = [const { AtomicU32::new(0) }; 2];
+        std::thread::scope(|threads| {
+            let (directory, stop, owners) = (&directory, &stop, &owners);
+            for sweeper in 0..2 {
+                threads.spawn(move || {
+                    while !stop.load(Ordering::Relaxed) {
+                        sweep::all(&directory.0);
+                        sweep::one(&directory.0, ["alone", "shared"][sweeper]);
+                        std::thread::yield_now();
+                    }
+                });
+            }
+            // One name that a single thread wants, which must always get it, and one that two fight for.
+            let claimers = [0, 1, 1].map(|which| {
+                threads.spawn(move || {
+                    let name = ["alone", "shared"][which];
+                    let mut claimed = 0;
+                    for round in 0..400 {
+                        let held = match directory.claim(name) {
+                            Ok(held) => held,
+                            Err(PortError::Taken { holder, .. }) if which == 1 && !holder.contains("stopped") => {
+                                continue;
+                            }
+                            Err(error) => panic!("{name}: {error}"),
+                        };
+                        assert_eq!(owners[which].fetch_add(1, Ordering::Relaxed), 0, "{name} has two owners");
+                        let found = directory.connect(name).map(drop);
+                        assert!(found.is_ok(), "{name} was removed from under its owner: {found:?}");
+                        claimed += 1;
+                        owners[which].fetch_sub(1, Ordering::Relaxed);
+                        // Half die, so that there is something to sweep.
+                        if round % 2 == 0 { drop(held) } else { die_with(held) }
+                    }
+                    claimed
+                })
+            });
+            let claimed = claimers.map(|claimer| claimer.join());
+            stop.store(true, Ordering::Relaxed);
+            let claimed = claimed.map(Result::unwrap);
+            assert_eq!(claimed[0], 400);
+            assert!(claimed[1] + claimed[2] > 0);
+        });
+        sweep::all(&directory.0);
+        assert_eq!(directory.files(), CLEAN);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rustix::fs::{MemfdFlags, SealFlags};
+use sinew_fabric::conformance::unique;
 use sinew_fabric::{
     Dropped, Generator, PacketPort, PacketRx, PacketTx, Peer, PeerLoss, PortEvent, RxBurst, SeededGenerator, TxData,
     TxPacket,
@@ -18,7 +19,7 @@ use crate::names;
 use crate::{LOOK_EVERY_NS, PACKET_LEN_MAX, ShmPort};
 
 fn server(test: &str) -> ShmPort {
-    let address = format!("shm://hostile-{test}-{}?ring=10&arena=1048576", std::process::id());
+    let address = format!("shm://{}?ring=10&arena=1048576", unique(&format!("hostile-{test}")));
     ShmPort::open(&address.parse().unwrap()).unwrap()
 }
 

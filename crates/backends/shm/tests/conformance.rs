@@ -1,17 +1,13 @@
 //! The facts that hold for every packet port, for links between processes and for links between threads.
 
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
 use sinew_fabric::Address;
-use sinew_fabric::conformance::{Expectations, Fixture};
+use sinew_fabric::conformance::{Expectations, Fixture, unique};
 use sinew_shm::{Hub, ShmPort};
 
-static NEXT: AtomicU32 = AtomicU32::new(0);
-
 fn name() -> String {
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    format!("conformance-{}-{number}?ring=100&arena=67108864", std::process::id())
+    format!("{}?ring=100&arena=67108864", unique("conformance"))
 }
 
 /// Ports as different processes have them.

@@ -1,12 +1,13 @@
 //! Ports of one process: both kinds, links between them, and what happens when one goes.
 
+use sinew_fabric::conformance::unique;
 use sinew_fabric::{
     Address, Dropped, PacketPort, PacketRx, PacketTx, Peer, PeerLoss, PortError, PortEvent, RxBurst, TxData, TxPacket,
 };
 use sinew_shm::{Hub, PACKET_LEN_MAX, ShmPort};
 
 fn name(test: &str) -> Address {
-    format!("shm://test-{test}-{}?arena=16777216", std::process::id()).parse().unwrap()
+    format!("shm://{}?arena=16777216", unique(test)).parse().unwrap()
 }
 
 fn anonymous() -> ShmPort {
@@ -218,7 +219,7 @@ fn resolving_a_name_again_gives_the_same_peer_and_a_new_one_after_a_restart() {
         turn(&mut server);
         assert_eq!(client.resolve(&server.address()).unwrap(), peer, "{kind}");
         if kind == "process" {
-            let address = name("again");
+            let address = server.address();
             assert!(matches!(ShmPort::open(&address), Err(PortError::Taken { .. })));
             drop(server);
             let mut server = ShmPort::open(&address).unwrap();

@@ -1,10 +1,12 @@
 //! Ports of different processes. The test binary starts itself again: a child runs the test `child` with its role in the
 //! environment, and everything it sends carries a checksum.
 
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
+use sinew_fabric::conformance::unique;
 use sinew_fabric::{
     Address, Clock, Dropped, PacketPort, PacketRx, PacketTx, Peer, PeerLoss, PortError, PortEvent, RxBurst, TxData,
     TxPacket,
@@ -23,18 +25,29 @@ impl Clock for Now {
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn address(test: &str) -> Address {
-    format!("shm://test-{test}-{}?arena=16777216", std::process::id()).parse().unwrap()
+    format!("shm://{}?arena=16777216", unique(test)).parse().unwrap()
 }
 
-fn start(role: &str, address: &Address) -> Running {
-    let child = Command::new(std::env::current_exe().unwrap())
+fn command(role: &str, address: &Address) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
         .args(["--exact", "child", "--nocapture"])
         .env("SINEW_SHM_ROLE", role)
         .env("SINEW_SHM_ADDRESS", address.to_string())
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
-    Running(child)
+        .stdout(Stdio::null());
+    command
+}
+
+fn start(role: &str, address: &Address) -> Running {
+    Running(command(role, address).spawn().unwrap())
+}
+
+fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let since = Instant::now();
+    while !is_so() {
+        assert!(since.elapsed() < PATIENCE, "{what}: never");
+        std::thread::sleep(Duration::from_millis(2));
+    }
 }
 
 /// A child that does not outlive its test.
@@ -161,6 +174,10 @@ fn child() {
     match role.as_str() {
         "stream" => stream(&address),
         "echo" => echo(&address),
+        "look-up" => {
+            let found = ShmPort::open(&"shm://".parse().unwrap()).unwrap().resolve(&address);
+            assert!(matches!(found, Err(PortError::NotFound { .. })), "{found:?}");
+        }
         role => panic!("no such role: {role}"),
     }
 }
@@ -285,4 +302,53 @@ fn a_sender_stopped_in_mid_send_delays_only_its_own_packets() {
     }
     assert_eq!(port.stats().dropped(Dropped::Malformed), 0);
     assert!(port.poll_event().is_none(), "nobody is taken for dead");
+}
+
+/// A runtime directory of a test's own. Short, since it leads to sockets.
+struct RuntimeDirectory(PathBuf);
+
+impl RuntimeDirectory {
+    fn new() -> Self {
+        let path = Path::new("/tmp").join(unique("sinew-run"));
+        std::fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    fn start(&self, role: &str, address: &Address) -> Running {
+        Running(command(role, address).env("XDG_RUNTIME_DIR", &self.0).spawn().unwrap())
+    }
+
+    /// Names whose sockets are there, and the number of files in all.
+    fn names(&self) -> (Vec<String>, usize) {
+        let files: Vec<String> = std::fs::read_dir(self.0.join("sinew"))
+            .map(|entries| entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect())
+            .unwrap_or_default();
+        let names = files.iter().filter_map(|file| Some(file.strip_suffix(".sock")?.to_owned())).collect();
+        (names, files.len())
+    }
+}
+
+impl Drop for RuntimeDirectory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn files_of_killed_servers_go_when_another_starts_or_somebody_looks_for_one() {
+    let runtime = RuntimeDirectory::new();
+    let [first, second] = ["first", "second"].map(address);
+    let name = |address: &Address| address.rest().to_owned();
+    let mut server = runtime.start("echo", &first);
+    eventually("the first server listens", || runtime.names() == (vec![name(&first)], 2));
+    server.signal(Signal::KILL);
+    server.0.wait().unwrap();
+    assert_eq!(runtime.names().1, 2, "the killed server left its files");
+    let mut server = runtime.start("echo", &second);
+    eventually("only the second server's files are there", || runtime.names() == (vec![name(&second)], 2));
+    server.signal(Signal::KILL);
+    server.0.wait().unwrap();
+    assert_eq!(runtime.names().1, 2, "the killed server left its files");
+    assert!(runtime.start("look-up", &second).0.wait().unwrap().success());
+    assert_eq!(runtime.names().1, 0);
 }

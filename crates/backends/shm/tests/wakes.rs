@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use sinew_fabric::conformance::unique;
 use sinew_fabric::{PacketPort, PacketRx, PacketTx, RxBurst, SeededGenerator, TxData, TxPacket};
 use sinew_shm::{Hub, ShmPort};
 
@@ -10,7 +11,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 fn pairs(test: &str) -> [(ShmPort, ShmPort); 2] {
     let hub = Hub::new();
-    let name = format!("shm://wake-{test}-{}?arena=1048576", std::process::id());
+    let name = format!("shm://{}?arena=1048576", unique(test));
     let apart = (
         ShmPort::open(&name.parse().unwrap()).unwrap(),
         ShmPort::open(&"shm://?arena=1048576".parse().unwrap()).unwrap(),

@@ -1,0 +1,73 @@
+//! Removing what dead owners left behind.
+//!
+//! A process that is killed leaves its socket and its lock file. An owner holds its lock file exclusively for as long as it
+//! lives, so whoever gets a shared lock on one knows that it has no owner, and that nobody becomes one before the lock is
+//! gone. Who was about to claim the name finds its file removed, and makes another.
+//!
+//! Two that sweep would not exclude each other: one could remove what was made anew after the other's removal. So each holds
+//! the lock of the directory; who does not get it leaves the work to the one at it. Nobody waits for a lock here.
+
+use std::path::Path;
+
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::{check, lock_path, socket_path};
+
+/// Removes what dead owners left in `directory`. What cannot be removed stays.
+pub(super) fn all(directory: &Path) {
+    let Some(_sweeping) = exclude_others(directory) else { return };
+    let Ok(entries) = std::fs::read_dir(directory) else { return };
+    for entry in entries.flatten() {
+        let file_name = entry.file_name();
+        if let Some(name) = file_name.to_str().and_then(|file_name| file_name.strip_suffix(".lock"))
+            && check("", name).is_ok()
+        {
+            remove_if_dead(directory, name);
+        }
+    }
+}
+
+/// Removes what a dead owner of `name` left in `directory`.
+pub(super) fn one(directory: &Path, name: &str) {
+    if let Some(_sweeping) = exclude_others(directory) {
+        remove_if_dead(directory, name);
+    }
+}
+
+fn exclude_others(directory: &Path) -> Option<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let directory = rustix::fs::open(directory, flags, Mode::empty()).ok()?;
+    rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive).ok()?;
+    Some(directory)
+}
+
+/// The directory's lock is held.
+fn remove_if_dead(directory: &Path, name: &str) {
+    let path = lock_path(directory, name);
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let Ok(lock) = rustix::fs::open(&path, flags, Mode::empty()) else { return };
+    // Another file than the one that was locked belongs to whoever has made it since.
+    if has_no_owner(&lock) && is_at(&lock, &path) == Ok(true) {
+        // The lock file last: as long as it is there, nobody makes a socket.
+        if matches!(rustix::fs::unlink(socket_path(directory, name)), Ok(()) | Err(Errno::NOENT)) {
+            let _ = rustix::fs::unlink(&path);
+        }
+    }
+}
+
+/// Whether nobody holds `lock` as an owner does. If so, nobody does before it is closed.
+pub(super) fn has_no_owner(lock: impl AsFd) -> bool {
+    rustix::fs::flock(lock, FlockOperation::NonBlockingLockShared).is_ok()
+}
+
+/// Whether `path` leads to the open file `file`.
+pub(super) fn is_at(file: impl AsFd, path: &Path) -> Result<bool, Errno> {
+    let opened = rustix::fs::fstat(file)?;
+    match rustix::fs::statat(rustix::fs::CWD, path, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(there) => Ok((there.st_dev, there.st_ino) == (opened.st_dev, opened.st_ino)),
+        Err(Errno::NOENT) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
