@@ -19,6 +19,9 @@ const STRANGERS_MAX: usize = 64;
 const HELLO_TIMEOUT_NS: u64 = 1_000_000_000;
 /// Connections accepted in one look.
 const ACCEPTS_PER_LOOK: usize = 16;
+/// How long nobody is let in after there was no descriptor or memory for it. (Connections wait, and a listener that is watched
+/// would keep the port awake.)
+pub(crate) const PAUSE_NS: u64 = 10_000_000;
 
 /// What the ready descriptors of the epoll set are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,8 +122,19 @@ pub(crate) struct Stranger {
 #[derive(Debug)]
 pub(crate) struct Heard {
     pub socket: OwnedFd,
-    /// The hello and what came with it, when it was one.
-    pub hello: Option<(hello::Hello, Vec<OwnedFd>)>,
+    pub message: Message,
+}
+
+/// Whether the listener is left alone for a while.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Pause {
+    /// It is watched.
+    #[default]
+    No,
+    /// Not watched any more. (An accept is not told the time.)
+    Begins,
+    /// Not watched since.
+    Since(u64),
 }
 
 /// Where new peers come from.
@@ -134,6 +148,9 @@ pub(crate) enum Door {
         strangers_seen: u64,
         /// Connections turned away.
         turned_away: u64,
+        /// Times that there was no descriptor or memory for a connection.
+        out_of_descriptors: u64,
+        pause: Pause,
     },
     Hub {
         hub: Hub,
@@ -142,15 +159,53 @@ pub(crate) enum Door {
 }
 
 impl Door {
+    /// The door of a port that processes talk to, under its name if it has one.
+    pub fn process(name: Option<Name>, board: OwnedFd) -> Self {
+        Self::Process {
+            name,
+            board,
+            strangers: VecDeque::new(),
+            strangers_seen: 0,
+            turned_away: 0,
+            out_of_descriptors: 0,
+            pause: Pause::No,
+        }
+    }
+
+    /// Counts a connection that is turned away.
+    pub fn count_turned_away(&mut self) {
+        if let Self::Process { turned_away, .. } = self {
+            *turned_away += 1;
+        }
+    }
+
+    /// Counts a connection that there was no room for.
+    pub fn count_out_of_descriptors(&mut self) {
+        if let Self::Process { out_of_descriptors, .. } = self {
+            *out_of_descriptors += 1;
+        }
+    }
+
     /// Accepts waiting connections.
     pub fn accept(&mut self, watch: &Watch) {
-        let Self::Process { name: Some(name), strangers, strangers_seen, turned_away, .. } = self else { return };
+        let Self::Process {
+            name: Some(name), strangers, strangers_seen, turned_away, out_of_descriptors, pause, ..
+        } = self
+        else {
+            return;
+        };
         for _ in 0..ACCEPTS_PER_LOOK {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let socket = match rustix::net::accept_with(&name.listener, flags) {
                 Ok(socket) => socket,
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
-                Err(_) => return,
+                Err(Errno::AGAIN) => return,
+                Err(_) => {
+                    *out_of_descriptors += 1;
+                    *pause = Pause::Begins;
+                    watch.remove(&name.listener);
+                    return;
+                }
             };
             if !names::is_own(&socket) {
                 *turned_away += 1;
@@ -162,32 +217,41 @@ impl Door {
             }
             *strangers_seen += 1;
             let id = *strangers_seen;
-            if watch.add(&socket, Token::Stranger(id)).is_ok() {
-                strangers.push_back(Stranger { id, socket, since_ns: None });
+            match watch.add(&socket, Token::Stranger(id)) {
+                Ok(()) => strangers.push_back(Stranger { id, socket, since_ns: None }),
+                Err(_) => *turned_away += 1,
             }
         }
     }
 
     /// Reads the hello of a stranger that has said something.
     pub fn hear(&mut self, id: u64, watch: &Watch) -> Option<Heard> {
-        let Self::Process { strangers, turned_away, .. } = self else { return None };
+        let Self::Process { strangers, .. } = self else { return None };
         let at = strangers.iter().position(|stranger| stranger.id == id)?;
-        let heard = match hello::receive(&strangers[at].socket) {
-            Message::Nothing => return None,
-            Message::Hello(hello, fds) => Some((hello, fds)),
-            _ => None,
-        };
+        let message = hello::receive(&strangers[at].socket);
+        if matches!(message, Message::Nothing) {
+            return None;
+        }
         let stranger = strangers.remove(at)?;
         watch.remove(&stranger.socket);
-        if heard.is_none() {
-            *turned_away += 1;
-        }
-        Some(Heard { socket: stranger.socket, hello: heard })
+        Some(Heard { socket: stranger.socket, message })
     }
 
-    /// Drops the connections that have been silent for too long.
-    pub fn expire(&mut self, now_ns: u64) {
-        let Self::Process { strangers, turned_away, .. } = self else { return };
+    /// Whether the listener is left alone for a while.
+    pub fn is_paused(&self) -> bool {
+        matches!(self, Self::Process { pause: Pause::Begins | Pause::Since(_), .. })
+    }
+
+    /// Watches the listener again once a pause is over, and drops the connections that have been silent for too long.
+    pub fn keep_time(&mut self, now_ns: u64, watch: &Watch) {
+        let Self::Process { name, strangers, turned_away, pause, .. } = self else { return };
+        *pause = match (*pause, name) {
+            (Pause::Begins, _) => Pause::Since(now_ns),
+            (Pause::Since(since_ns), Some(name)) if now_ns.saturating_sub(since_ns) >= PAUSE_NS => {
+                watch.add(&name.listener, Token::Listener).map_or(Pause::Since(now_ns), |()| Pause::No)
+            }
+            (pause, _) => pause,
+        };
         let before = strangers.len();
         strangers.retain_mut(|stranger| {
             let since = *stranger.since_ns.get_or_insert(now_ns);

@@ -59,6 +59,8 @@ pub(crate) enum Message {
     Closed,
     /// Nothing now.
     Nothing,
+    /// Descriptors came for which this process has no room.
+    NoRoom,
     /// None of these.
     Malformed,
 }
@@ -146,6 +148,9 @@ pub(crate) fn receive(socket: impl AsFd) -> Message {
         if let RecvAncillaryMessage::ScmRights(rights) = message {
             fds.extend(rights);
         }
+    }
+    if received.flags.contains(ReturnFlags::CTRUNC) && fds.len() < HELLO_FDS {
+        return Message::NoRoom;
     }
     if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
         return Message::Malformed;

@@ -10,7 +10,7 @@ use sinew_mem::ring::{self, BOARD_BYTES, Board, INLINE_MAX, Words};
 use sinew_mem::{Access, Arena, Region};
 
 use crate::barrier;
-use crate::door::{Door, Token, Watch};
+use crate::door::{Door, PAUSE_NS, Token, Watch};
 use crate::hub::{Hub, Mailbox};
 use crate::link::{TxInbox, wake_event};
 use crate::names::{self, Name};
@@ -78,8 +78,7 @@ impl ShmPort {
         let (board, board_fd) =
             Region::shared("sinew-board", BOARD_BYTES, Access::ReadWrite).map_err(system("making the board"))?;
         let board = Arc::new(board);
-        let door =
-            Door::Process { name, board: board_fd, strangers: Default::default(), strangers_seen: 0, turned_away: 0 };
+        let door = Door::process(name, board_fd);
         Ok(Self::with(board_of(&board)?, door, watch, arena, options, address))
     }
 
@@ -115,10 +114,19 @@ impl ShmPort {
         }
     }
 
-    /// Connections that were turned away: strangers, hellos that made no sense or never came.
+    /// Connections that were turned away: those of other users, hellos that made no sense or never came, links beyond the limit.
     pub fn turned_away(&self) -> u64 {
         match &self.rx.door {
             Door::Process { turned_away, .. } => *turned_away,
+            Door::Hub { .. } => 0,
+        }
+    }
+
+    /// Times that there was no descriptor (or kernel memory) for a connection. Those that wait are let in once there is; see
+    /// `ulimit -n`.
+    pub fn out_of_descriptors(&self) -> u64 {
+        match &self.rx.door {
+            Door::Process { out_of_descriptors, .. } => *out_of_descriptors,
             Door::Hub { .. } => 0,
         }
     }
@@ -238,9 +246,13 @@ impl PacketPort for ShmPort {
 
     fn wait(&mut self, timeout_ns: Option<u64>) -> std::io::Result<()> {
         self.rx.board.sleep();
-        // A sender whose fence could not be made may be missed: then this sleep is a nap.
-        let timeout_ns =
-            if barrier::fence_everywhere() { timeout_ns } else { Some(timeout_ns.unwrap_or(NAP_NS).min(NAP_NS)) };
+        let bounded = |by_ns: u64| Some(timeout_ns.map_or(by_ns, |ns| ns.min(by_ns)));
+        let timeout_ns = match () {
+            // A sender whose fence could not be made may be missed: then this sleep is a nap.
+            () if !barrier::fence_everywhere() => bounded(NAP_NS),
+            () if self.rx.door.is_paused() => bounded(PAUSE_NS),
+            () => timeout_ns,
+        };
         let mut slept = Ok(());
         if !self.rx.has_work() {
             let timeout = timeout_ns.map(|ns| Timespec {

@@ -109,17 +109,23 @@ fn hellos_that_make_no_sense_are_refused_and_counted() {
             assert_eq!(server.stats().dropped(Dropped::Malformed), expected, "{kind} at {place}");
         }
     }
-    for bytes in [&b""[..], b"b", b"hello", &[0; 40], &[255; 41], &[7; 1000]] {
+    for bytes in [&b"b"[..], b"hello", &[0; 40], &[255; 41], &[7; 1000]] {
         let villain = Villain::new(&server);
         rustix::net::send(&villain.socket, bytes, rustix::net::SendFlags::empty()).unwrap();
         turns(&mut server, &mut now_ns, 2);
         expected += 1;
         assert_eq!(server.stats().dropped(Dropped::Malformed), expected, "{bytes:?}");
     }
+    assert_eq!(server.turned_away(), expected);
+    // No hello at all, and one that was right for whoever had the name before.
+    drop(Villain::new(&server));
+    turns(&mut server, &mut now_ns, 2);
     let villain = Villain::new(&server);
     villain.greet(&Hello { lines_to_acceptor: 32, ..HELLO });
     turns(&mut server, &mut now_ns, 2);
     assert!(villain.refused(), "a ring smaller than the port wants");
+    assert_eq!(server.turned_away(), expected + 2);
+    assert_eq!(server.stats().dropped(Dropped::Malformed), expected);
     assert_eq!(server.links().0, 0);
     let good = Villain::new(&server);
     good.greet(&HELLO);

@@ -1,6 +1,7 @@
 //! What a port does now and then: links come, are attached, and go.
 
 use std::collections::VecDeque;
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -59,7 +60,7 @@ impl ShmRx {
         }
         self.read_letters();
         if let Some(now_ns) = now_ns {
-            self.door.expire(now_ns);
+            self.door.keep_time(now_ns, &self.own.watch);
         }
         self.sweep_idle();
         self.drop_breakers();
@@ -74,13 +75,16 @@ impl ShmRx {
             }
             Token::Listener => self.door.accept(&self.own.watch),
             Token::Stranger(id) => {
-                if let Some(Heard { socket, hello }) = self.door.hear(id, &self.own.watch) {
-                    match hello {
-                        Some((hello, fds)) => self.welcome(socket, hello, &fds),
-                        None => {
-                            self.stats.count_dropped(Dropped::Malformed, 1);
-                            let _ = hello::send_refusal(&socket, Refusal::Hello);
+                if let Some(Heard { socket, message }) = self.door.hear(id, &self.own.watch) {
+                    match message {
+                        Message::Hello(hello, fds) => self.welcome(socket, hello, &fds),
+                        // It thought better of it, or was killed.
+                        Message::Closed => self.door.count_turned_away(),
+                        Message::NoRoom => {
+                            self.door.count_out_of_descriptors();
+                            self.refuse(&socket, Refusal::Links);
                         }
+                        _ => self.refuse(&socket, Refusal::Hello),
                     }
                 }
             }
@@ -115,6 +119,10 @@ impl ShmRx {
                     }
                 }
                 Message::Refused => self.end(index, Some(PeerLoss::Unreachable)),
+                Message::NoRoom => {
+                    self.door.count_out_of_descriptors();
+                    self.end(index, Some(PeerLoss::Unreachable));
+                }
                 Message::Closed => {
                     let loss = match () {
                         // It never answered: its port was closing when we connected.
@@ -232,12 +240,11 @@ impl ShmRx {
         let region = Arc::new(region);
         // SAFETY: our side of memory that was made here; shared, so not trusted.
         let ends = unsafe { ends(&region, lines, Side::Initiator, false) }
-            .ok_or_else(|| system("laying out the link")(std::io::ErrorKind::InvalidInput.into()))?;
+            .ok_or_else(|| system("laying out the link")(ErrorKind::InvalidInput.into()))?;
         let Door::Process { board, .. } = &self.door else {
-            return Err(system("finding the board")(std::io::ErrorKind::NotFound.into()));
+            return Err(system("finding the board")(ErrorKind::NotFound.into()));
         };
-        let arena_fd =
-            self.own.arena.fd().ok_or_else(|| system("sharing the arena")(std::io::ErrorKind::NotFound.into()))?;
+        let arena_fd = self.own.arena.fd().ok_or_else(|| system("sharing the arena")(ErrorKind::NotFound.into()))?;
         let hello = Hello {
             lines_to_acceptor: lines.to_acceptor,
             lines_to_initiator: lines.to_initiator,
@@ -281,10 +288,7 @@ impl ShmRx {
 
     /// Answers a stranger's hello with a link.
     fn welcome(&mut self, socket: OwnedFd, hello: Hello, fds: &[OwnedFd]) {
-        let Some(index) = self.index() else {
-            let _ = hello::send_refusal(&socket, Refusal::Links);
-            return;
-        };
+        let Some(index) = self.index() else { return self.refuse(&socket, Refusal::Links) };
         let socket = Arc::new(socket);
         match self.answer(index, &socket, hello, fds) {
             Ok(link) => {
@@ -292,10 +296,17 @@ impl ShmRx {
             }
             Err(refusal) => {
                 self.own.watch.remove(&socket);
-                let _ = hello::send_refusal(&socket, refusal);
-                self.stats.count_dropped(Dropped::Malformed, 1);
+                self.refuse(&socket, refusal);
                 self.free.push(index);
             }
+        }
+    }
+
+    fn refuse(&mut self, socket: impl AsFd, refusal: Refusal) {
+        let _ = hello::send_refusal(socket, refusal);
+        self.door.count_turned_away();
+        if refusal == Refusal::Hello {
+            self.stats.count_dropped(Dropped::Malformed, 1);
         }
     }
 
@@ -324,7 +335,12 @@ impl ShmRx {
             return Err(Refusal::Hello);
         };
         let answer = Hello { arena_bytes: self.own.arena.capacity(), bit: index, ..hello };
-        hello::send_welcome(socket, &answer, [own_arena, board.as_fd()]).map_err(malformed)?;
+        match hello::send_welcome(socket, &answer, [own_arena, board.as_fd()]) {
+            Ok(()) => {}
+            // It has gone already, as it may a moment later: what it had sent is delivered, and then its end is seen.
+            Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {}
+            Err(_) => return Err(Refusal::Links),
+        }
         let pid = rustix::net::sockopt::socket_peercred(socket).map_or(0, |peer| peer.pid.as_raw_nonzero().get());
         Ok(NewLink {
             generation,
@@ -365,8 +381,8 @@ impl ShmRx {
         let region = Arc::new(Region::private(lines.bytes()).map_err(system)?);
         // SAFETY: our side of private memory that was made here; the other side is a port of this process too.
         let ends = unsafe { ends(&region, lines, Side::Initiator, true) }
-            .ok_or_else(|| system(std::io::ErrorKind::InvalidInput.into()))?;
-        let Door::Hub { mailbox, .. } = &self.door else { return Err(system(std::io::ErrorKind::NotFound.into())) };
+            .ok_or_else(|| system(ErrorKind::InvalidInput.into()))?;
+        let Door::Hub { mailbox, .. } = &self.door else { return Err(system(ErrorKind::NotFound.into())) };
         let hello = Letter::Hello { from: Arc::clone(mailbox), link: Arc::clone(&region), lines, bit: index };
         if !other.post(hello) {
             return Err(PortError::NotFound { address: address.to_owned(), looked_in: "this hub".to_owned() });

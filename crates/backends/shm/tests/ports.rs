@@ -196,6 +196,22 @@ fn a_port_that_goes_is_seen_after_its_packets_and_old_peers_meet_nobody() {
 }
 
 #[test]
+fn a_peer_that_went_before_it_was_let_in_is_told_apart_from_one_that_breaks_the_rules() {
+    for (kind, mut server, mut client, peer) in pairs("early") {
+        let buffer = client.arena().alloc(1000, 1000).unwrap().freeze();
+        send(&mut client, peer, b"lent", TxData::Frozen { buffer: &buffer, start: 0, len: 1000 });
+        send(&mut client, peer, b"last words", TxData::None);
+        drop(client);
+        let got: Vec<_> = (0..3).flat_map(|_| turn(&mut server)).collect();
+        assert_eq!(got.iter().map(|(_, bytes)| &bytes[..]).collect::<Vec<_>>(), [b"last words"], "{kind}");
+        assert_eq!(events(&mut server), [PortEvent::PeerLost { peer: got[0].0, loss: PeerLoss::Closed }], "{kind}");
+        assert_eq!(server.stats().dropped(Dropped::Revoked), 1, "{kind}: its buffer ended with it");
+        assert_eq!(server.stats().dropped_total(), 1, "{kind}");
+        assert_eq!((server.links().0, server.turned_away()), (0, 0), "{kind}");
+    }
+}
+
+#[test]
 fn a_server_that_goes_is_seen_by_its_client() {
     for (kind, mut server, mut client, peer) in pairs("server-close") {
         let address = server.address();

@@ -1,11 +1,12 @@
 //! Ports of different processes. The test binary starts itself again: a child runs the test `child` with its role in the
 //! environment, and everything it sends carries a checksum.
 
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::Signal;
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use sinew_fabric::conformance::unique;
 use sinew_fabric::{
     Address, Clock, Dropped, PacketPort, PacketRx, PacketTx, Peer, PeerLoss, PortError, PortEvent, RxBurst, TxData,
@@ -140,9 +141,7 @@ fn stream(address: &Address) {
 }
 
 /// Answers every packet with its own head, sleeping in between, until nobody is left.
-fn echo(address: &Address) {
-    let clock = Now(Instant::now());
-    let mut port = ShmPort::open(address).unwrap();
+fn echo(mut port: ShmPort, clock: &Now) {
     let mut met = false;
     loop {
         let mut burst = RxBurst::new(clock.now_ns());
@@ -166,6 +165,34 @@ fn echo(address: &Address) {
     }
 }
 
+/// Waits for a peer with only so many descriptors left to let it in by, sleeping rather than spinning; then, with more of
+/// them, echoes.
+fn starved(address: &Address, spare: u64) {
+    let mut port = ShmPort::open(address).unwrap();
+    let clock = Now(Instant::now());
+    let limit = getrlimit(Resource::Nofile);
+    let next = std::fs::File::open("/dev/null").unwrap();
+    let used = next.as_raw_fd() as u64;
+    drop(next);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(used + spare), ..limit }).unwrap();
+    while port.out_of_descriptors() == 0 {
+        assert_eq!(receive(&mut port, clock.now_ns(), |_, _| {}), 0);
+        port.wait(None).unwrap();
+    }
+    let (since, mut waits) = (Instant::now(), 0);
+    while since.elapsed() < Duration::from_millis(300) {
+        assert_eq!(receive(&mut port, clock.now_ns(), |_, _| {}), 0);
+        port.wait(Some(20_000_000)).unwrap();
+        waits += 1;
+    }
+    // A few each time that it is tried again. One that spun would have made tens of thousands.
+    assert!(waits < 300, "{waits} waits in 300 ms");
+    assert!(port.out_of_descriptors() > 1, "it is tried again");
+    assert_eq!(port.stats().dropped_total(), 0);
+    setrlimit(Resource::Nofile, limit).unwrap();
+    echo(port, &clock);
+}
+
 /// Not a test of its own: what children run.
 #[test]
 fn child() {
@@ -173,7 +200,9 @@ fn child() {
     let address: Address = std::env::var("SINEW_SHM_ADDRESS").unwrap().parse().unwrap();
     match role.as_str() {
         "stream" => stream(&address),
-        "echo" => echo(&address),
+        "echo" => echo(ShmPort::open(&address).unwrap(), &Now(Instant::now())),
+        "starved-of-all" => starved(&address, 0),
+        "starved-of-some" => starved(&address, 2),
         "look-up" => {
             let found = ShmPort::open(&"shm://".parse().unwrap()).unwrap().resolve(&address);
             assert!(matches!(found, Err(PortError::NotFound { .. })), "{found:?}");
@@ -224,6 +253,35 @@ fn two_processes_exchange_packets_and_sleep_in_between() {
     assert!(server.0.wait().unwrap().success());
     let error = ShmPort::open(&"shm://".parse().unwrap()).unwrap().resolve(&address).unwrap_err();
     assert!(matches!(error, PortError::NotFound { .. }), "nothing stale is left: {error}");
+}
+
+#[test]
+fn a_port_without_descriptors_sleeps_and_lets_peers_in_once_it_has_some() {
+    for role in ["starved-of-all", "starved-of-some"] {
+        let address = address(role);
+        let mut server = start(role, &address);
+        let clock = Now(Instant::now());
+        let mut port = ShmPort::open(&"shm://?arena=16777216".parse().unwrap()).unwrap();
+        let mut answered = false;
+        while !answered {
+            let peer = resolve_patiently(&mut port, &address);
+            let mut packet = [0; 56];
+            fill(&mut packet, 7);
+            let tx = port.split().1;
+            tx.push(TxPacket { to: peer, head: &packet, data: TxData::None });
+            tx.submit();
+            // With no descriptor it is made to wait; with too few for its own it is refused, and can come again.
+            let mut refused = false;
+            eventually("an answer", || {
+                receive(&mut port, clock.now_ns(), |from, number| answered = (from, number) == (peer, 7));
+                refused = port.poll_event() == Some(PortEvent::PeerLost { peer, loss: PeerLoss::Unreachable });
+                answered || refused
+            });
+            assert!(answered || role == "starved-of-some");
+        }
+        drop(port);
+        assert!(server.0.wait().unwrap().success());
+    }
 }
 
 /// Receives until `enough` says so.
