@@ -8,7 +8,7 @@ use rustix::fd::OwnedFd;
 use sinew_fabric::{Address, PortError};
 use sinew_mem::{Arena, Region};
 
-use crate::link::{Lines, wake_event};
+use crate::link::{Lines, Side, wake_event};
 use crate::names;
 use crate::port::ShmPort;
 
@@ -78,7 +78,8 @@ impl Hub {
     }
 }
 
-/// What ports of a hub write to each other when links come and go.
+/// What ports of a hub write to each other when links come and go. The link's memory names it; a port that talks to itself has
+/// both sides, so a letter says, or its kind does, which one it is to.
 #[derive(Debug)]
 pub(crate) enum Letter {
     Hello {
@@ -88,12 +89,14 @@ pub(crate) enum Letter {
         /// Of the sender's board.
         bit: usize,
     },
+    /// To the initiator.
     Welcome {
         link: Arc<Region>,
         bit: usize,
     },
     Bye {
         link: Arc<Region>,
+        to: Side,
     },
 }
 

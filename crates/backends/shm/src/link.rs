@@ -37,11 +37,21 @@ impl Lines {
     }
 }
 
+impl Side {
+    pub fn other(self) -> Self {
+        match self {
+            Self::Initiator => Self::Acceptor,
+            Self::Acceptor => Self::Initiator,
+        }
+    }
+}
+
 /// A word of each side for the other to read.
 #[derive(Clone, Debug)]
 pub(crate) struct Flags {
     words: Words,
-    side: Side,
+    /// Whose these are.
+    pub side: Side,
 }
 
 impl Flags {
@@ -52,8 +62,7 @@ impl Flags {
     }
 
     fn theirs(&self) -> u64 {
-        let side = if self.side == Side::Initiator { Side::Acceptor } else { Side::Initiator };
-        self.word(side).load(Ordering::Acquire)
+        self.word(self.side.other()).load(Ordering::Acquire)
     }
 
     /// Tells the other side that this one closes the link on purpose. Partner: `other_has_closed`.

@@ -409,7 +409,7 @@ impl ShmRx {
             match letter {
                 Letter::Hello { from, link, lines, bit } => self.welcome_thread(from, link, lines, bit),
                 Letter::Welcome { link, bit } => {
-                    if let Some(index) = self.link_of(&link)
+                    if let Some(index) = self.link_of(&link, Side::Initiator)
                         && let Some(Some(there)) = self.links.get(index)
                         && let Remote::Thread { mailbox, .. } = &there.peer
                         && let Some(doorbell) = doorbell(&mailbox.board, bit)
@@ -417,8 +417,8 @@ impl ShmRx {
                         self.attach(index, doorbell);
                     }
                 }
-                Letter::Bye { link } => {
-                    if let Some(index) = self.link_of(&link) {
+                Letter::Bye { link, to } => {
+                    if let Some(index) = self.link_of(&link, to) {
                         self.end(index, Some(PeerLoss::Closed));
                     }
                 }
@@ -426,9 +426,13 @@ impl ShmRx {
         }
     }
 
-    fn link_of(&self, region: &Arc<Region>) -> Option<usize> {
-        self.links.iter().position(|link| {
-            matches!(link.as_deref(), Some(RxLink { peer: Remote::Thread { link, .. }, .. }) if Arc::ptr_eq(link, region))
+    /// Our side, or that of our sides, of the link with this memory.
+    fn link_of(&self, region: &Arc<Region>, side: Side) -> Option<usize> {
+        self.links.iter().position(|link| match link.as_deref() {
+            Some(RxLink { peer: Remote::Thread { link, .. }, flags, .. }) => {
+                flags.side == side && Arc::ptr_eq(link, region)
+            }
+            _ => false,
         })
     }
 
@@ -445,7 +449,7 @@ impl ShmRx {
             }
         });
         let Some((index, ends, doorbell)) = made else {
-            from.post(Letter::Bye { link });
+            from.post(Letter::Bye { link, to: Side::Initiator });
             return;
         };
         let generation = self.next_generation();
@@ -501,6 +505,7 @@ impl ShmRx {
             return;
         }
         link.flags.close();
+        let other_side = link.flags.side.other();
         match &link.peer {
             Remote::Process { socket, pidfd } => {
                 self.own.watch.remove(socket);
@@ -510,7 +515,7 @@ impl ShmRx {
                 let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
             }
             Remote::Thread { mailbox, link } => {
-                mailbox.post(Letter::Bye { link: Arc::clone(link) });
+                mailbox.post(Letter::Bye { link: Arc::clone(link), to: other_side });
             }
         }
         link.ending = Some(Ending { loss, last_position: link.consumer.last_position() });
@@ -552,7 +557,7 @@ impl ShmRx {
             hub.remove(mailbox);
             for letter in mailbox.close() {
                 if let Letter::Hello { from, link, .. } = letter {
-                    from.post(Letter::Bye { link });
+                    from.post(Letter::Bye { link, to: Side::Initiator });
                 }
             }
         }

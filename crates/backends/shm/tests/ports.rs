@@ -259,6 +259,44 @@ fn a_port_can_talk_to_itself() {
 }
 
 #[test]
+fn a_hub_port_hears_itself_without_a_look_and_can_leave_itself() {
+    let hub = Hub::new();
+    let mut port = hub.port("self?arena=1048576").unwrap();
+    let client = |port: &ShmPort| {
+        let mut client = hub.port("?arena=1048576").unwrap();
+        client.resolve(&port.address()).unwrap();
+        client
+    };
+    // Two links that have gone: their places are used again from the last, so the accepting side comes before the other.
+    drop([client(&port), client(&port)]);
+    turn(&mut port);
+    assert_eq!(events(&mut port).len(), 2);
+    let there = port.resolve(&port.address()).unwrap();
+    send(&mut port, there, b"who am I", TxData::None);
+    let here = [turn(&mut port), turn(&mut port)].concat()[0].0;
+    assert!(here.0[0] < there.0[0], "{here:?} {there:?}");
+    // So many others that both sides are not polled any more.
+    let others: Vec<_> = (0..20).map(|_| client(&port)).collect();
+    let quietly = |port: &mut ShmPort| {
+        let mut burst = RxBurst::new(u64::MAX);
+        port.split().0.receive(&mut burst);
+        burst.packets.iter().map(|packet| (packet.from, packet.head.to_vec())).collect::<Vec<_>>()
+    };
+    for _ in 0..4000 {
+        assert!(quietly(&mut port).is_empty());
+    }
+    assert!(port.links().1 <= 8);
+    for (to, from) in [(there, here), (here, there)] {
+        send(&mut port, to, b"hello", TxData::None);
+        assert_eq!(quietly(&mut port), [(from, b"hello".to_vec())], "to {to:?}");
+    }
+    port.forget(there);
+    turn(&mut port);
+    assert_eq!(events(&mut port), [PortEvent::PeerLost { peer: here, loss: PeerLoss::Closed }]);
+    assert_eq!(port.links().0, others.len());
+}
+
+#[test]
 fn forgetting_a_peer_closes_the_link_for_both() {
     for (kind, mut server, mut client, peer) in pairs("forget") {
         turn(&mut server);
