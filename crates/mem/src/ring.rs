@@ -304,7 +304,7 @@ impl Producer {
         // The next burst will need as many lines, which the consumer's cache still holds from the lap before. Not its first: the
         // consumer is polling that.
         if self.room() > 2 * BURST_LINES_MAX {
-            for ahead in 1..=lines.min(BURST_LINES_MAX) {
+            for ahead in 1..lines.min(BURST_LINES_MAX) {
                 self.words.prefetch_write(self.byte(self.tail + ahead));
             }
         }

@@ -254,6 +254,10 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         let handled = core.stats.requests_handled;
         let (rx, tx) = self.port.split();
         let mut busy = false;
+        if core.has_output() {
+            busy = true;
+            core.transmit(tx);
+        }
         for _ in 0..BURSTS_PER_TURN {
             let mut burst = RxBurst::new(core.now_ns);
             rx.receive(&mut burst);
