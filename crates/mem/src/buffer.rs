@@ -1,5 +1,5 @@
 use std::io;
-use std::mem::size_of;
+use std::mem::{MaybeUninit, size_of};
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::sync::Mutex;
@@ -293,14 +293,15 @@ macro_rules! block_accessors {
             self.bytes().as_ptr().addr() + HEADROOM - start.as_ptr().addr()
         }
 
+        #[inline]
         fn header_offset(&self, index: usize) -> usize {
+            if index == 0 {
+                return FIRST_HEADER;
+            }
             let block = self.block();
             let packets = (block.capacity.div_ceil(block.data_per_packet) as usize).max(1);
             assert!(index < packets, "packet {index} of a buffer of {packets} packets");
-            match index {
-                0 => FIRST_HEADER,
-                _ => HEADROOM + (block.capacity as usize).next_multiple_of(8) + (index - 1) * HEADER_ROOM,
-            }
+            HEADROOM + (block.capacity as usize).next_multiple_of(8) + (index - 1) * HEADER_ROOM
         }
 
         /// The header of packet `index`.
@@ -396,6 +397,13 @@ impl MessageBuffer {
         let offset = self.header_offset(index);
         // SAFETY: the offset lies in the block, and the handle is exclusive.
         unsafe { self.bytes().add(offset).cast().as_mut() }
+    }
+
+    /// Starts to bring near what is known about the buffer and the first bytes of its contents.
+    #[inline]
+    pub fn prefetch(&self) {
+        // SAFETY: every block has its headroom and one line of data at least; nothing is read here.
+        crate::prefetch_read(unsafe { self.block.cast::<MaybeUninit<[u8; HEADROOM + LINE]>>().as_ref() });
     }
 
     /// Gives up writing, so that the contents can be shared with a port.

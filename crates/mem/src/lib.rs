@@ -14,12 +14,12 @@
 pub mod atomic;
 mod buffer;
 pub mod copy;
-mod prefetch;
+mod hints;
 mod region;
 pub mod ring;
 mod shared;
 
 pub use buffer::{AllocError, Arena, Frozen, HEADER_ROOM, MAX_DATA_LEN, MessageBuffer};
-pub use prefetch::prefetch_read;
+pub use hints::{grow_for_random_access, prefetch_read};
 pub use region::{Access, MapError, Region};
 pub use shared::{Guard, Revoked, SharedBytes};

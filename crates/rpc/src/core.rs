@@ -190,6 +190,13 @@ impl Core {
                 _ => self.clients.table.prefetch(header.session, header.request_number),
             }
         }
+        // The slots lead on to the buffers that responses will be written to: their reads overlap in turn.
+        for packet in &burst.packets {
+            match Header::read(packet.head) {
+                Ok(header) if header.kind == Kind::Request => self.prefetch_response(&header),
+                _ => {}
+            }
+        }
     }
 
     /// Whether [`Self::transmit`] has anything to send.

@@ -245,6 +245,16 @@ impl Core {
         }
     }
 
+    /// Starts to bring near the buffer that a request's response will be written to.
+    #[inline]
+    pub(crate) fn prefetch_response(&self, header: &Header) {
+        let slot = self.servers.table.slot_of_number(header.request_number);
+        let at = self.servers.table.slot_at(header.session.index(), slot);
+        if let Some(ServerSlot { response: Response::Short(buffer), .. }) = self.servers.table.slots.get(at) {
+            buffer.prefetch();
+        }
+    }
+
     fn queue_credit_return(&mut self, index: usize, slot: usize, number: u16) {
         if self.config.tuning.cumulative_credits {
             let at = self.servers.table.slot_at(index, slot);

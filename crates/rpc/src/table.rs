@@ -32,9 +32,15 @@ impl<E: Keyed + Default, S: Default> Table<E, S> {
         let index = match self.free.pop() {
             Some(index) => index as usize,
             None => {
+                if self.entries.len() == self.entries.capacity() {
+                    sinew_mem::grow_for_random_access(&mut self.entries);
+                }
+                let slots = 1 << self.slot_bits;
+                if self.slots.capacity() - self.slots.len() < slots {
+                    sinew_mem::grow_for_random_access(&mut self.slots);
+                }
                 self.entries.push(E::default());
-                let slots = self.entries.len() << self.slot_bits;
-                self.slots.resize_with(slots, S::default);
+                self.slots.resize_with(self.slots.len() + slots, S::default);
                 self.entries.len() - 1
             }
         };

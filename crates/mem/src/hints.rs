@@ -1,0 +1,62 @@
+//! Hints to the processor and the system. They change speed, and nothing that the program computes.
+
+use std::mem::MaybeUninit;
+
+/// Asks the cache for the lines that hold `value`, to use it soon.
+#[inline(always)]
+pub fn prefetch_read<T>(value: &T) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    for line in (0..size_of::<T>()).step_by(64) {
+        // SAFETY: a prefetch of any address is architecturally harmless, and this one comes from a reference.
+        unsafe {
+            use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(value).cast::<i8>().wrapping_add(line));
+        }
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = value;
+}
+
+/// Moves `vec` to memory with room for twice as many elements, on huge pages where it is large and the system has them to
+/// give: a table that is accessed at random then misses the caches only, and not the table of pages too.
+pub fn grow_for_random_access<T>(vec: &mut Vec<T>) {
+    let mut larger = Vec::with_capacity((vec.len() * 2).max(16));
+    // Before anything is written there: pages that exist already stay as they are.
+    prefer_huge_pages(larger.spare_capacity_mut());
+    larger.append(vec);
+    *vec = larger;
+}
+
+#[cfg(not(miri))]
+fn prefer_huge_pages<T>(memory: &mut [MaybeUninit<T>]) {
+    const HUGE_PAGE: usize = 2 << 20;
+    let range = memory.as_mut_ptr_range();
+    let start = range.start.addr().next_multiple_of(HUGE_PAGE);
+    let len = (range.end.addr() & !(HUGE_PAGE - 1)).saturating_sub(start);
+    if len > 0 {
+        let first = range.start.cast::<u8>().wrapping_add(start - range.start.addr());
+        // SAFETY: the advice names memory of the slice only and changes none of its contents.
+        let _ = unsafe { rustix::mm::madvise(first.cast(), len, rustix::mm::Advice::LinuxHugepage) };
+    }
+}
+
+#[cfg(miri)]
+fn prefer_huge_pages<T>(_memory: &mut [MaybeUninit<T>]) {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_grown_vector_keeps_its_elements_and_has_room_for_as_many_more() {
+        let mut vec: Vec<u64> = Vec::new();
+        for number in 0..if cfg!(miri) { 100 } else { 1 << 20 } {
+            if vec.len() == vec.capacity() {
+                grow_for_random_access(&mut vec);
+            }
+            vec.push(number);
+        }
+        assert!(vec.iter().enumerate().all(|(index, &number)| number == index as u64));
+        assert!(vec.capacity() <= 2 * vec.len());
+    }
+}
