@@ -173,8 +173,8 @@ impl Arena {
         }
         let further_headers = capacity.div_ceil(data_per_packet).saturating_sub(1);
         let size = HEADROOM + capacity.next_multiple_of(8) + further_headers * HEADER_ROOM;
-        let class = class_for(size);
-        let offset = self.take(class).ok_or(AllocError::ArenaFull { asked: capacity, capacity: self.capacity() })?;
+        let (offset, class) =
+            self.take(class_for(size)).ok_or(AllocError::ArenaFull { asked: capacity, capacity: self.capacity() })?;
         // SAFETY: `take` gave us this block alone: `class_size(class)` bytes inside the region, aligned to a line.
         let block = unsafe {
             let block = self.0.region.start().add(offset).cast::<Block>();
@@ -191,18 +191,22 @@ impl Arena {
         Ok(MessageBuffer { block })
     }
 
-    fn take(&self, class: u32) -> Option<usize> {
+    /// A free block of at least this class, and the class that it has.
+    fn take(&self, class: u32) -> Option<(usize, u32)> {
         let mut free = self.0.free.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(offset) = free.by_class.get_mut(class as usize).and_then(Vec::pop) {
-            return Some(offset);
+            return Some((offset, class));
         }
         let size = class_size(class).next_multiple_of(LINE);
         let offset = free.fresh;
-        if size > self.capacity() - offset {
-            return None;
+        if size <= self.capacity() - offset {
+            free.fresh += size;
+            return Some((offset, class));
         }
-        free.fresh += size;
-        Some(offset)
+        // No room is left that no block has used: a larger block that is free will do, and stays one of its class.
+        let larger =
+            (class + 1..free.by_class.len() as u32).find(|&class| !free.by_class[class as usize].is_empty())?;
+        free.by_class[larger as usize].pop().map(|offset| (offset, larger))
     }
 }
 
@@ -535,6 +539,18 @@ mod tests {
         assert_eq!(buffer.packet_range(2), 200..250);
         assert!(buffer.iter().all(|&b| b == 7));
         assert_eq!((buffer.header(1)[0], buffer.header(2)[23]), (2, 3));
+    }
+
+    #[test]
+    fn a_full_arena_serves_small_buffers_from_large_ones_that_are_free() {
+        let arena = arena();
+        let mut large: Vec<_> = std::iter::from_fn(|| arena.alloc(10_000, 10_000).ok()).collect();
+        let small: Vec<_> = std::iter::from_fn(|| arena.alloc(10, 10).ok()).collect();
+        assert!(large.pop().is_some() && !small.is_empty());
+        let buffer = arena.alloc(10, 10).unwrap();
+        assert!(arena.alloc(10, 10).is_err() && arena.alloc(10_000, 10_000).is_err());
+        drop(buffer);
+        assert!(arena.alloc(10_000, 10_000).is_ok());
     }
 
     #[test]

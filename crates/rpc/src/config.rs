@@ -55,6 +55,9 @@ pub struct Config {
     pub preallocated_response_len: usize,
     /// Time without progress after which a call's packets are sent again (nsdi19 5.2.3: 5 ms).
     pub retransmit_timeout_ns: u64,
+    /// A request of several packets none of which came for so long is given up when another finds no memory; its call fails
+    /// with [`crate::Cause::ServerBusy`].
+    pub stalled_request_ns: u64,
     /// Silence after which a peer is asked for a sign of life.
     pub probe_interval_ns: u64,
     /// Silence after which a peer counts as dead.
@@ -84,6 +87,7 @@ impl Default for Config {
             overcommit: false,
             preallocated_response_len: 1472,
             retransmit_timeout_ns: 5 * MS,
+            stalled_request_ns: 1_000 * MS,
             probe_interval_ns: 500 * MS,
             peer_timeout_ns: 5_000 * MS,
             connect_timeout_ns: 3_000 * MS,

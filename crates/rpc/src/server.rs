@@ -85,7 +85,7 @@ enum Phase {
 #[repr(align(64))]
 pub(crate) struct ServerSlot {
     number: u64,
-    /// When the request was whole.
+    /// When the request was whole; before, when its last packet came.
     arrived_ns: u64,
     /// The request, while its packets arrive.
     request: Option<MessageBuffer>,
@@ -136,11 +136,13 @@ pub(crate) struct Servers {
     pub table: Table<ServerSession, ServerSlot>,
     /// When each accepted session was last confirmed or reminded, for those that the client has not used yet.
     pub unconfirmed: Vec<(SessionKey, u64)>,
+    /// Until then stalled requests are not looked for again.
+    next_give_up_ns: u64,
 }
 
 impl Servers {
     pub fn new(config: &Config) -> Self {
-        Self { table: Table::new(config.slots), unconfirmed: Vec::new() }
+        Self { table: Table::new(config.slots), unconfirmed: Vec::new(), next_give_up_ns: 0 }
     }
 }
 
@@ -193,9 +195,13 @@ impl Core {
                 self.deliver(call, RequestType::new(header.type_or_residence), request, handlers, batched);
                 return Ok(());
             }
-            let mut request = self.arena.alloc(message_len, data_per_packet).map_err(|_| PacketDrop::NoMemory)?;
+            let Ok(mut request) = self.arena.alloc(message_len, data_per_packet) else {
+                self.give_up_stalled();
+                return Err(PacketDrop::NoMemory);
+            };
             copy_data(packet, &mut request[..data_len])?;
             state.begin(header, packets as u32);
+            state.arrived_ns = self.now_ns;
             state.request = Some(request);
             self.queue_credit_return(index, slot, 0);
             return Ok(());
@@ -209,6 +215,7 @@ impl Core {
                 }
                 copy_data(packet, &mut request[range])?;
                 state.received += 1;
+                state.arrived_ns = self.now_ns;
                 if state.received < state.request_packets {
                     self.queue_credit_return(index, slot, number as u16);
                     return Ok(());
@@ -228,6 +235,11 @@ impl Core {
                 Err(PacketDrop::Stale)
             }
             Phase::Idle => Err(PacketDrop::Stale),
+            // The end of the call, whatever the client still sends of it.
+            Phase::Answered if matches!(state.response, Response::Error(_)) => {
+                self.queue_first_answer(index, slot);
+                Err(PacketDrop::Stale)
+            }
             Phase::Running | Phase::Answered if number + 1 < state.request_packets => {
                 let upto = state.request_packets - 2;
                 self.queue_credit_return(index, slot, upto as u16);
@@ -252,6 +264,25 @@ impl Core {
         let at = self.servers.table.slot_at(header.session.index(), slot);
         if let Some(ServerSlot { response: Response::Short(buffer), .. }) = self.servers.table.slots.get(at) {
             buffer.prefetch();
+        }
+    }
+
+    /// Gives up requests that began to arrive and stopped, when another finds no memory: a client that begins many long ones
+    /// must not keep the memory for as long as it lives. Their clients hear so when they send the next packet.
+    #[cold]
+    fn give_up_stalled(&mut self) {
+        if self.now_ns < self.servers.next_give_up_ns {
+            return;
+        }
+        self.servers.next_give_up_ns = self.now_ns + self.config.stalled_request_ns / 10;
+        for state in &mut self.servers.table.slots {
+            let silent_ns = self.now_ns.saturating_sub(state.arrived_ns);
+            if state.phase == Phase::Receiving && silent_ns >= self.config.stalled_request_ns {
+                state.request = None;
+                state.response = Response::Error(ErrorCode::Busy);
+                state.phase = Phase::Answered;
+                self.stats.requests_given_up += 1;
+            }
         }
     }
 

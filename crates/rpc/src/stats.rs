@@ -93,6 +93,8 @@ pub struct Stats {
     pub in_progress_answers: u64,
     /// Answers of handlers whose client had gone or given up.
     pub answers_discarded: u64,
+    /// Requests that stopped arriving, and lost their memory to others.
+    pub requests_given_up: u64,
     /// Peers given up.
     pub peers_lost: u64,
     dropped: [u64; PacketDrop::ALL.len()],

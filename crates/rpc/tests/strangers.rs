@@ -369,3 +369,32 @@ fn a_client_that_fills_the_servers_memory_takes_it_from_nobody_for_good() {
     let over = run(&world, &mut client, &mut server, 1).remove(0);
     assert!(over.result.is_ok(), "{:?}", over.result);
 }
+
+#[test]
+fn requests_that_stopped_arriving_are_given_up_when_others_need_the_memory() {
+    let world = World::new();
+    let tight = LoopbackConfig { arena_bytes: 1 << 20, ..LoopbackConfig::default() };
+    let of_server = (Config { message_len_max: 1 << 18, ..Config::default() }, tight);
+    let of_client = (Config::default(), LoopbackConfig::default());
+    let (mut client, mut server, session) = world.pair_of(of_client, of_server);
+    let mut greedy = HandClient::connected(&world, &mut server, 1, SMALL);
+    greedy.request_type = ECHO;
+    let message = pattern(1 << 18, 1);
+    for slot in 0..8 {
+        greedy.request(8 + slot, 0, &message);
+    }
+    greedy.turn(&mut server);
+    // The time that a slow but honest client gets.
+    pass_time(&world, &mut client, &mut server, 500 * MS);
+    send(&mut client, session, ECHO, &pattern(1 << 18, 4), 1);
+    pass_time(&world, &mut client, &mut server, 100 * MS);
+    assert_eq!((completions(&mut client).len(), server.stats().requests_given_up), (0, 0));
+    pass_time(&world, &mut client, &mut server, 1_000 * MS);
+    let over = completions(&mut client);
+    assert!(over.len() == 1 && over[0].result.is_ok(), "{over:?}");
+    assert!(server.stats().requests_given_up > 0);
+    // Whoever goes on with one learns that it did not run.
+    greedy.request(8, 1, &message);
+    let answers = greedy.turn(&mut server);
+    assert_eq!(answers.iter().map(|answer| answer.0.kind).collect::<Vec<_>>(), [sinew_wire::Kind::CallError]);
+}
