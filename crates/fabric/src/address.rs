@@ -19,6 +19,16 @@ pub enum AddressError {
     /// There is no `://`.
     #[error("`{0}` is not an address: write fabric://where, for example shm://name or udp://127.0.0.1:7000")]
     NoScheme(String),
+    /// What stands between the scheme and the options is not what the fabric needs there.
+    #[error("`{address}`: {problem}; write {expected}")]
+    Malformed {
+        /// The whole text.
+        address: String,
+        /// What is wrong with it.
+        problem: String,
+        /// What it should look like.
+        expected: String,
+    },
     /// An option without a value.
     #[error("`{address}`: the option `{option}` has no value; write ?{option}=VALUE")]
     OptionWithoutValue {

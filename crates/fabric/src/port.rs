@@ -263,6 +263,16 @@ pub enum PortError {
         /// Where it would have been.
         looked_in: String,
     },
+    /// The address names a host that cannot be looked up.
+    #[error("{address}: there is no host `{host}` ({source}); check the name, or write its IP address")]
+    UnknownHost {
+        /// The whole address.
+        address: String,
+        /// The host in it.
+        host: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
     /// Somebody has it already.
     #[error("{address} is taken{holder}; choose another name or stop its owner")]
     Taken {

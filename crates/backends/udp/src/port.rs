@@ -201,10 +201,14 @@ fn charge(datagram: usize) -> usize {
     }
 }
 
-/// The host and port that an address names; `None` for a part that it leaves open.
-fn host_and_port(address: &Address) -> Result<(Option<&str>, Option<u16>), PortError> {
+/// The host and the port that an address names, `None` for what it leaves open. An IPv6 address loses its brackets.
+///
+/// # Errors
+///
+/// [`AddressError::Malformed`]: not `udp://`, or a port that is no number up to 65,535.
+pub fn host_and_port(address: &Address) -> Result<(Option<&str>, Option<u16>), AddressError> {
     if address.scheme() != "udp" {
-        return Err(bad(address, "scheme", address.scheme(), "udp"));
+        return Err(malformed(address, format!("`{}` is another fabric", address.scheme()), "udp://HOST:PORT"));
     }
     let rest = address.rest();
     // A colon inside brackets belongs to the host.
@@ -214,19 +218,32 @@ fn host_and_port(address: &Address) -> Result<(Option<&str>, Option<u16>), PortE
     };
     let port = match port {
         None => None,
-        Some(port) => Some(port.parse().map_err(|_| bad(address, "port", port, "a number from 0 to 65535"))?),
+        Some(port) => Some(port.parse().map_err(|_| {
+            malformed(address, format!("`{port}` is no port"), "udp://HOST:PORT, with a port from 0 to 65535")
+        })?),
     };
     let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     Ok(((!host.is_empty()).then_some(host), port))
 }
 
-fn bad(address: &Address, option: &str, value: &str, expected: &str) -> PortError {
-    PortError::Address(AddressError::BadValue {
-        address: address.to_string(),
-        option: option.to_owned(),
-        value: value.to_owned(),
-        expected: expected.to_owned(),
-    })
+/// The host that an address names, and the port at which it can be called.
+///
+/// # Errors
+///
+/// As [`host_and_port`]; no port, or port 0, with which only a server can do something.
+pub fn host_to_call(address: &Address) -> Result<(Option<&str>, u16), AddressError> {
+    match host_and_port(address)? {
+        (host, Some(port)) if port != 0 => Ok((host, port)),
+        (_, port) => {
+            let problem = if port.is_none() { "it has no port" } else { "nobody can be called at port 0" };
+            let expected = "udp://HOST:PORT with the port that the server listens on, and an IPv6 address in brackets";
+            Err(malformed(address, problem.to_owned(), expected))
+        }
+    }
+}
+
+fn malformed(address: &Address, problem: String, expected: &str) -> AddressError {
+    AddressError::Malformed { address: address.to_string(), problem, expected: expected.to_owned() }
 }
 
 fn look_up(address: &Address, host: &str, port: u16) -> Result<Vec<SocketAddr>, PortError> {
@@ -235,10 +252,7 @@ fn look_up(address: &Address, host: &str, port: u16) -> Result<Vec<SocketAddr>, 
     }
     match (host, port).to_socket_addrs() {
         Ok(found) => Ok(found.collect()),
-        Err(error) => Err(PortError::NotFound {
-            address: address.to_string(),
-            looked_in: format!("the system's names for `{host}` ({error})"),
-        }),
+        Err(source) => Err(PortError::UnknownHost { address: address.to_string(), host: host.to_owned(), source }),
     }
 }
 
@@ -291,11 +305,7 @@ impl PacketPort for UdpPort {
     /// can reach is taken; nothing is sent, so a host where nobody listens is found out by sending.
     fn resolve(&mut self, address: &Address) -> Result<Peer, PortError> {
         UdpOptions::of(address)?;
-        let (host, port) = host_and_port(address)?;
-        let port = match port {
-            Some(port) if port != 0 => port,
-            _ => return Err(bad(address, "port", "0", "the port that the server listens on: udp://host:port")),
-        };
+        let (host, port) = host_to_call(address)?;
         let (v4, v6) = self.reach();
         let found = match host {
             Some(host) => look_up(address, host, port)?,

@@ -356,7 +356,29 @@ fn names_are_looked_up() {
     let address = Address::new("udp", &format!("localhost:{}", server.local_addr().port()));
     assert_eq!(client.resolve(&address).unwrap(), client.resolve(&server.address()).unwrap());
     let error = client.resolve(&"udp://no-such-host.invalid:9".parse().unwrap()).unwrap_err();
-    assert!(matches!(error, PortError::NotFound { .. }) && error.to_string().contains("no-such-host"), "{error}");
+    assert!(matches!(error, PortError::UnknownHost { .. }) && error.to_string().contains("`no-such-host"), "{error}");
+}
+
+#[test]
+fn a_host_that_is_unknown_cannot_be_served_on_and_is_named() {
+    let error = UdpPort::open(&"udp://no-such-host.invalid:9".parse().unwrap()).err().unwrap().to_string();
+    assert!(error.contains("no host `no-such-host.invalid`") && !error.contains("start one"), "{error}");
+}
+
+#[test]
+fn an_address_to_call_has_a_port_and_the_error_says_how_to_write_it() {
+    let mut port = open("udp://127.0.0.1:0");
+    for (address, says) in [
+        ("udp://localhost", "it has no port; write udp://HOST:PORT"),
+        ("udp://::1:7000", "brackets"),
+        ("udp://localhost:0", "port 0"),
+        ("udp://localhost:70000", "`70000` is no port"),
+        ("shm://localhost", "another fabric"),
+    ] {
+        let error = port.resolve(&address.parse().unwrap()).unwrap_err();
+        assert!(matches!(error, PortError::Address(_)), "{address}: {error}");
+        assert!(error.to_string().contains(says) && error.to_string().contains(address), "{error}");
+    }
 }
 
 #[test]
