@@ -24,7 +24,8 @@ fn state() -> MutexGuard<'static, Option<State>> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The process's reaction to Ctrl-C (SIGINT) and SIGTERM: a flag to look at, and wakers for threads that sleep.
+/// The process's reaction to Ctrl-C (SIGINT), SIGTERM, and the end of its terminal (SIGHUP, unless it is ignored, as under
+/// `nohup`): a flag to look at, and wakers for threads that sleep.
 ///
 /// The first signal sets the flag; a second one ends the process as it would have without this, so that a program that
 /// hangs on its way out can still be stopped by hand.
@@ -43,7 +44,7 @@ pub struct Interrupt {
 }
 
 impl Interrupt {
-    /// Starts to catch the two signals, once for the process; later calls give the same.
+    /// Starts to catch the signals, once for the process; later calls give the same.
     ///
     /// Starts one thread, which sleeps until a signal comes and then calls the wakers (a signal handler itself may not).
     ///
@@ -126,7 +127,10 @@ fn install_once() -> io::Result<()> {
     let reader = wake.try_clone()?;
     std::thread::Builder::new().name("sinew-interrupt".to_owned()).spawn(move || call_wakers(&reader))?;
     WAKE_FD.store(wake.into_raw_fd() as u32, Ordering::Release);
-    for signal in [libc::SIGINT, libc::SIGTERM] {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        if signal == libc::SIGHUP && is_ignored(signal)? {
+            continue;
+        }
         // SAFETY: all-zero is a valid `sigaction` (no flags, empty mask), and the handler is async-signal-safe: it stores
         // to an atomic and calls `write`.
         let status = unsafe {
@@ -141,6 +145,15 @@ fn install_once() -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+fn is_ignored(signal: libc::c_int) -> io::Result<bool> {
+    // SAFETY: all-zero is a valid `sigaction` to be written over, and none is set.
+    let (status, action) = unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        (libc::sigaction(signal, std::ptr::null(), &mut action), action)
+    };
+    if status == 0 { Ok(action.sa_sigaction == libc::SIG_IGN) } else { Err(io::Error::last_os_error()) }
 }
 
 fn call_wakers(wake: &OwnedFd) {
