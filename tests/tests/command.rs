@@ -4,7 +4,8 @@ mod common;
 
 use common::{Folder, Process, Server, children, eventually, is_alive, run, sinew, text, unique};
 use rustix::process::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
+use std::process::{Command, Stdio};
 
 const SHORT: [&str; 3] = ["--seconds", "0.05", "--json"];
 
@@ -17,7 +18,8 @@ fn bench(what: &str, fabric: &str, more: &[&str], keys: &[&str]) -> Value {
         assert!(output.status.success(), "{what} {fabric}: {}", text(&output.stderr));
         let result: Value =
             serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", text(&output.stdout)));
-        assert!(keys.iter().all(|key| result[key].is_number()), "{keys:?} in {result}");
+        // A limit of which nothing came through is null.
+        assert!(keys.iter().all(|key| result[key].is_number() || result[key].is_null()), "{keys:?} in {result}");
         if seconds == "10" || keys.iter().all(|key| result[key].as_f64() > Some(0.0)) {
             return result;
         }
@@ -114,36 +116,182 @@ fn limits_are_one_object_of_numbers() {
 
 #[test]
 fn limits_takes_the_processors_as_the_benchmarks_do() {
-    let output = run(&mut sinew(&["limits", "--seconds", "0.01", "--json", "--pin", "0,0"]));
+    let cpu = sinew::host::available_cpus()[0];
+    let output = run(&mut sinew(&["limits", "--seconds", "0.01", "--json", "--pin", &format!("{cpu},{cpu}")]));
     assert!(output.status.success(), "{}", text(&output.stderr));
-    let output = run(&mut sinew(&["limits", "--seconds", "0.01", "--pin", "0"]));
+    let output = run(&mut sinew(&["limits", "--seconds", "0.01", "--pin", &cpu.to_string()]));
     assert!(!output.status.success() && text(&output.stderr).contains("--pin 0,1"), "{}", text(&output.stderr));
 }
 
-#[test]
-fn a_server_without_a_name_is_refused() {
-    let output = run(&mut sinew(&["rpc", "serve", "shm://"]));
-    assert!(!output.status.success() && text(&output.stderr).contains("shm://NAME"), "{}", text(&output.stderr));
+/// References for a machine: one that is as quiet as can be, or one that is never quiet enough.
+fn reference(folder: &Folder, is_met: bool) -> String {
+    let figure = |met, missed| if is_met { met } else { missed };
+    let references = json!({
+        "core_round_trip_ns": 1e12,
+        "ring_round_trip_ns": figure(1e18, 1e-9),
+        "udp_round_trip_ns": figure(1e18, 1e-9),
+        "copy_own_gbps": figure(1e-9, 1e18),
+        "udp_bandwidth_gbps": figure(1e-9, 1e18),
+    });
+    let path = folder.0.join(if is_met { "met.json" } else { "missed.json" });
+    std::fs::write(&path, references.to_string()).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+/// The exit status of a benchmark with thresholds, and what it said of them.
+fn judged(what: &str, reference: &str, thresholds: &[&str]) -> (i32, String) {
+    let args = ["rpc", "bench", what, "--fabric", "hub", "--reference", reference];
+    let output = run(sinew(&args).args(SHORT).args(thresholds));
+    assert!(serde_json::from_slice::<Value>(&output.stdout).is_ok(), "{}", text(&output.stderr));
+    (output.status.code().unwrap(), text(&output.stderr))
 }
 
 #[test]
 fn thresholds_decide_the_exit_status() {
-    let status = |threshold: &[&str]| {
-        let output = run(sinew(&["rpc", "bench", "rate", "--fabric", "hub"]).args(SHORT).args(threshold));
-        (output.status.code(), text(&output.stderr))
-    };
-    assert_eq!(status(&["--fail-if-below", "0", "--fail-if-above", "1e9"]).0, Some(0));
+    let folder = Folder::new();
+    let quiet = reference(&folder, true);
+    let status = |thresholds: &[&str]| judged("rate", &quiet, thresholds);
+    assert_eq!(status(&["--fail-if-below", "0", "--fail-if-above", "1e9"]), (0, String::new()));
     let (code, message) = status(&["--fail-if-below", "1e9"]);
-    assert_eq!(code, Some(3));
+    assert_eq!(code, 3, "{message}");
     assert!(message.contains("rate_mops") && message.contains("below"), "{message}");
-    assert_eq!(status(&["--fail-if-above", "0"]).0, Some(3));
+    assert_eq!(status(&["--fail-if-above", "0"]).0, 3);
 }
 
 #[test]
-fn wrong_usage_and_failures_have_statuses_of_their_own() {
-    for args in [&["rpc", "bench", "rate", "--size", "many"][..], &["rpc", "bench"], &["no-such-command"]] {
-        assert_eq!(run(&mut sinew(args)).status.code(), Some(2), "{args:?}");
+fn every_benchmark_has_thresholds_on_its_ratio() {
+    let folder = Folder::new();
+    let quiet = reference(&folder, true);
+    for what in ["latency", "rate", "bandwidth"] {
+        let kept = judged(what, &quiet, &["--fail-if-ratio-below", "0", "--fail-if-ratio-above", "1e9"]);
+        assert_eq!(kept, (0, String::new()), "{what}");
+        let (code, message) = judged(what, &quiet, &["--fail-if-ratio-below", "1e9"]);
+        assert!(code == 3 && message.contains("ratio is") && message.contains("below"), "{what}: {message}");
+        assert_eq!(judged(what, &quiet, &["--fail-if-ratio-above", "0"]).0, 3, "{what}");
     }
+}
+
+#[test]
+fn an_invalid_result_neither_meets_nor_misses_a_threshold() {
+    let folder = Folder::new();
+    let busy = reference(&folder, false);
+    for what in ["latency", "rate", "bandwidth"] {
+        assert_eq!(judged(what, &busy, &[]), (0, String::new()), "{what}: nothing was asked");
+        for thresholds in [["--fail-if-below", "0"], ["--fail-if-below", "1e9"], ["--fail-if-ratio-above", "1e9"]] {
+            let (code, message) = judged(what, &busy, &thresholds);
+            assert!(code == 4 && message.contains("INVALID"), "{what} {thresholds:?}: {code} {message}");
+        }
+    }
+}
+
+#[test]
+fn a_limit_is_measured_with_the_size_that_was_asked_for() {
+    for (fabric, size) in [("shm", "4K"), ("hub", "1M"), ("udp", "60000")] {
+        let result = bench("latency", fabric, &["--size", size], &["limit_p50_ns", "ratio"]);
+        positive(&result, "limit_p50_ns");
+        positive(&result, "ratio");
+        assert_eq!(result["limit_size"], result["size"], "{fabric} {size}");
+    }
+    let result = bench("rate", "shm", &["--size", "4K", "--window", "8"], &["limit_mops"]);
+    assert_eq!(result["limit_size"], 4096);
+}
+
+#[test]
+fn a_size_for_which_there_is_no_limit_has_no_ratio() {
+    let result = bench("latency", "udp", &["--size", "70000"], &["limit_p50_ns"]);
+    assert_eq!((&result["limit_size"], &result["ratio"]), (&64_976.into(), &Value::Null));
+    let args = ["rpc", "bench", "latency", "--fabric", "udp", "--size", "70000", "--seconds", "0.05"];
+    let output = run(&mut sinew(&args));
+    assert!(text(&output.stdout).contains("for 64976 B"), "{}", text(&output.stdout));
+    let output = run(sinew(&args).args(["--fail-if-ratio-above", "9"]));
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
+}
+
+#[test]
+fn wrong_usage_is_told_once_before_anything_is_started() {
+    let folder = Folder::new();
+    let empty = folder.0.join("empty.json");
+    std::fs::write(&empty, "{}").unwrap();
+    let empty = format!("rpc bench rate --reference {}", empty.display());
+    for args in [
+        "no-such-command",
+        "--quick limits",
+        "rpc bench",
+        "rpc bench rate --size many",
+        "rpc bench rate --size -1",
+        "rpc bench rate --size 16777217",
+        "rpc bench bandwidth --size 0",
+        "rpc bench rate --seconds 0",
+        "rpc bench rate --seconds nan",
+        "rpc bench rate --seconds -1",
+        "rpc bench rate --seconds 1e300",
+        "rpc bench rate --slots 7",
+        "rpc bench rate --slots 128",
+        "rpc bench rate --credits 0",
+        "rpc bench rate --credits -1",
+        "rpc bench rate --peer-timeout-ms 1",
+        "rpc bench rate --peer-timeout-ms 99999999999999999",
+        "rpc bench rate --window 0",
+        "rpc bench rate --window 4000000000",
+        "rpc bench rate --batch 61",
+        "rpc bench rate --window 8 --batch 9",
+        "rpc bench latency --window 8",
+        "rpc bench latency --batch 1",
+        "rpc bench rate --sessions 100000",
+        "rpc bench scale --sessions 20",
+        "rpc bench scale --credits 100",
+        "rpc bench rate --threads 0",
+        "rpc bench rate --pin 0",
+        "rpc bench rate --pin 0,100000",
+        "rpc bench rate --fabric pigeon",
+        "rpc bench rate --fabric udp --address shm://test",
+        "rpc bench rate --address test",
+        "rpc bench rate --address pigeon://test",
+        "rpc bench rate --address shm://",
+        "rpc bench rate --address shm://a/b",
+        "rpc bench rate --address shm://test?ring=0",
+        "rpc bench rate --address udp://localhost",
+        "rpc bench rate --address udp://localhost:0",
+        "rpc bench rate --address udp://localhost:65535 --threads 2",
+        "rpc bench rate --options rings=9",
+        "rpc bench rate --options ring=0",
+        "rpc bench rate --options coalesce=off",
+        "rpc bench rate --fabric udp --options mtu=1",
+        "rpc bench rate --fail-if-below nan",
+        "rpc bench rate --fail-if-above -1",
+        "rpc bench rate --fail-if-ratio-below x",
+        "rpc bench rate --reference /nowhere/limits.json",
+        empty.as_str(),
+        "rpc serve",
+        "rpc serve test",
+        "rpc serve pigeon://test",
+        "rpc serve shm://",
+        "rpc serve shm://?ring=9",
+        "rpc serve shm://a/b",
+        "rpc serve udp://localhost:port",
+        "rpc serve udp://127.0.0.1:65535 --threads 2",
+        "rpc serve shm://test --threads 2 --pin 0",
+        "rpc serve shm://test --pin 100000",
+        "rpc serve shm://test --slots 3",
+        "limits --seconds 0",
+        "limits --seconds -1",
+        "limits --pin 0",
+        "limits --pin 0,100000",
+    ] {
+        let args: Vec<&str> = args.split_whitespace().collect();
+        let output = run(sinew(&args).env("XDG_RUNTIME_DIR", &folder.0));
+        let message = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {message}");
+        assert!(output.stdout.is_empty(), "{args:?}: {}", text(&output.stdout));
+        let complaints =
+            message.lines().filter(|line| line.starts_with("sinew:") || line.starts_with("error:")).count();
+        assert!(complaints == 1 || args == ["rpc", "bench"], "{args:?}: {message}");
+        assert!(!folder.0.join("sinew").exists(), "{args:?} made a name");
+    }
+}
+
+#[test]
+fn a_server_that_is_not_there_is_named_with_where_it_was_looked_for() {
     let address = format!("shm://{}", unique("nobody"));
     let output = run(sinew(&["rpc", "bench", "latency", "--address", &address]).args(SHORT));
     let message = text(&output.stderr);
@@ -151,6 +299,100 @@ fn wrong_usage_and_failures_have_statuses_of_their_own() {
     for part in [address.as_str(), "looked in", "sinew rpc serve"] {
         assert!(message.contains(part), "no `{part}` in {message}");
     }
+}
+
+#[test]
+fn a_host_that_nobody_knows_is_named_to_servers_and_clients() {
+    for args in [&["rpc", "serve"][..], &["rpc", "bench", "latency", "--address"]] {
+        let output = run(sinew(args).arg("udp://no-such-host.invalid:7000"));
+        let message = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{message}");
+        assert!(message.contains("no host `no-such-host.invalid`") && !message.contains("start one"), "{message}");
+    }
+}
+
+#[test]
+fn more_client_threads_than_the_server_has_are_told_of_its_threads() {
+    for fabric in ["shm", "udp"] {
+        let server = Server::start(fabric);
+        let output = run(sinew(&["rpc", "bench", "rate", "--address", &server.address, "--threads", "2"]).args(SHORT));
+        let message = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{message}");
+        let remedy = format!("`sinew rpc serve {} --threads 2`", server.address);
+        assert!(message.contains("--threads 2 needs") && message.contains(&remedy), "{message}");
+        assert_eq!(message.matches("sinew rpc serve").count(), 1, "{message}");
+    }
+}
+
+#[test]
+fn a_child_that_cannot_serve_leaves_the_telling_to_its_parent() {
+    let server = Server::start("shm");
+    let output = run(&mut sinew(&["rpc", "serve", &server.address, "--child"]));
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(1), String::new()));
+    let said = text(&output.stdout);
+    assert!(said.starts_with("failed ") && said.contains("taken") && said.lines().count() == 1, "{said}");
+}
+
+/// Runs a command of whose output, and then of whose complaints, nobody reads anything.
+fn unread(args: &[&str]) -> [(Option<i32>, String); 2] {
+    let mut out_closed = sinew(args);
+    let mut child = out_closed.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    let mut child = sinew(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stderr.take());
+    let silent = child.wait_with_output().unwrap();
+    [(output.status.code(), text(&output.stderr)), (silent.status.code(), text(&silent.stdout))]
+}
+
+#[test]
+fn a_reader_that_leaves_changes_no_exit_status_and_causes_no_panic() {
+    for (args, code) in [
+        ("--help", 0),
+        ("--quick", 0),
+        ("limits --seconds 0.01", 0),
+        ("limits --seconds 0.01 --json", 0),
+        ("rpc bench rate --fabric hub --seconds 0.05", 0),
+        ("rpc bench rate --fabric hub --seconds 0.05 --json", 0),
+        ("rpc bench rate --seconds 0", 2),
+        ("rpc serve shm://", 2),
+    ] {
+        let args: Vec<&str> = args.split_whitespace().collect();
+        for (status, rest) in unread(&args) {
+            assert_eq!(status, Some(code), "{args:?}: {rest}");
+            assert!(!rest.contains("panicked"), "{args:?}: {rest}");
+        }
+    }
+    let folder = Folder::new();
+    let (quiet, args) = (reference(&folder, true), "rpc bench rate --fabric hub --seconds 0.05 --fail-if-above 0");
+    let mut args: Vec<&str> = args.split_whitespace().collect();
+    args.extend(["--reference", quiet.as_str()]);
+    assert_eq!(unread(&args).map(|(status, _)| status), [Some(3); 2]);
+}
+
+#[test]
+fn a_server_goes_on_when_nobody_reads_what_it_says() {
+    let address = format!("shm://{}", unique("unread"));
+    let folder = Folder::new();
+    let mut server = Process::start(sinew(&["rpc", "serve", &address, "--block"]).env("XDG_RUNTIME_DIR", &folder.0));
+    drop(server.0.stdout.take());
+    let mut bench = sinew(&["rpc", "bench", "latency", "--address", &address]);
+    eventually("the server answers", || {
+        run(bench.args(SHORT).env("XDG_RUNTIME_DIR", &folder.0)).status.code() == Some(0)
+    });
+    server.signal(Signal::INT);
+    assert_eq!(server.wait().code(), Some(0));
+    assert_eq!(folder.names(), Vec::<String>::new());
+}
+
+#[test]
+fn output_that_cannot_be_written_is_an_error() {
+    let Ok(full) = std::fs::OpenOptions::new().write(true).open("/dev/full") else { return };
+    let child = sinew(&["limits", "--seconds", "0.01"]).stdout(full).stderr(Stdio::piped()).spawn().unwrap();
+    let output = child.wait_with_output().unwrap();
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    assert!(message.starts_with("sinew: writing to standard output"), "{message}");
 }
 
 #[test]
@@ -172,6 +414,38 @@ fn help_has_examples_and_exit_statuses() {
         let help = text(&run(&mut sinew(&["rpc", "bench", what, "--help"])).stdout);
         assert!(help.contains("Example: sinew rpc bench"), "{help}");
     }
+}
+
+/// A server that was started by a shell, after `setup`, and serves under a name in `folder`.
+fn server_of_a_shell(folder: &Folder, setup: &str) -> Process {
+    let command = sinew(&[]);
+    let script = format!("{setup} exec \"$0\" rpc serve shm://shell --block");
+    let mut shell = Command::new("sh");
+    let server = shell.arg("-c").arg(script).arg(command.get_program()).env("XDG_RUNTIME_DIR", &folder.0);
+    let server = Process::start(server);
+    eventually("the server serves", || folder.names().iter().any(|name| name.ends_with(".sock")));
+    server
+}
+
+#[test]
+fn a_server_ends_in_order_with_its_terminal_unless_that_is_ignored() {
+    let folder = Folder::new();
+    let mut ignoring = server_of_a_shell(&folder, "trap '' HUP;");
+    ignoring.signal(Signal::HUP);
+    let args = ["rpc", "bench", "latency", "--address", "shm://shell"];
+    let output = run(sinew(&args).args(SHORT).env("XDG_RUNTIME_DIR", &folder.0));
+    assert!(output.status.success(), "it serves on: {}", text(&output.stderr));
+    ignoring.signal(Signal::TERM);
+    assert_eq!(ignoring.wait().code(), Some(0));
+    // What is ignored here cannot be made to count there.
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap().trim();
+    if u64::from_str_radix(ignored, 16).unwrap() & 1 == 0 {
+        let mut server = server_of_a_shell(&folder, "");
+        server.signal(Signal::HUP);
+        assert_eq!(server.wait().code(), Some(0));
+    }
+    assert_eq!(folder.names(), Vec::<String>::new());
 }
 
 /// A benchmark that would go on for long, and its server process, once that serves.
@@ -196,6 +470,21 @@ fn a_benchmark_that_is_interrupted_leaves_nothing_behind() {
         assert!(!is_alive(server));
         assert_eq!(folder.names(), Vec::<String>::new());
     }
+}
+
+#[test]
+fn a_tour_that_is_interrupted_leaves_nothing_behind() {
+    let folder = Folder::new();
+    let mut tour = Process::start(sinew(&[]).env("XDG_RUNTIME_DIR", &folder.0));
+    let mut servers = Vec::new();
+    eventually("the tour's first server serves", || {
+        servers = children(tour.0.id());
+        !servers.is_empty() && folder.names().iter().any(|name| name.ends_with(".sock"))
+    });
+    tour.signal(Signal::INT);
+    assert_eq!(tour.wait().code(), Some(1), "interrupted is not done");
+    assert!(servers.into_iter().all(|server| !is_alive(server)));
+    assert_eq!(folder.names(), Vec::<String>::new());
 }
 
 #[test]

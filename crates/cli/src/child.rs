@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
-use crate::serve::{LimitArgs, READY, SERVING};
+use crate::serve::{FAILED, LimitArgs, READY, SERVING};
 
 /// How long a server may take to end in order before it is killed.
 const GRACE: Duration = Duration::from_secs(2);
@@ -28,7 +28,7 @@ impl ServerProcess {
         for cpu in cpus.iter().flatten() {
             command.args(["--pin", &cpu.to_string()]);
         }
-        command.args(["--credits", &limits.credits.to_string(), "--slots", &limits.slots.to_string()]);
+        command.args(["--credits", &limits.credits().to_string(), "--slots", &limits.slots.to_string()]);
         command.args(["--peer-timeout-ms", &limits.peer_timeout_ms.to_string()]);
         if limits.block {
             command.arg("--block");
@@ -46,10 +46,12 @@ impl ServerProcess {
             }
             if let Some(address) = line.strip_prefix(SERVING) {
                 server.addresses.push(address.to_owned());
+            } else if let Some(reason) = line.strip_prefix(FAILED) {
+                bail!("the server process did not start: {reason}");
             }
         }
         let status = server.child.wait().context("waiting for the server")?;
-        bail!("the server process for {address} ended at once ({status}); its own message is above")
+        bail!("the server process for {address} ended at once ({status}); what it said, if anything, is above")
     }
 
     /// Where it serves, one address for each thread.

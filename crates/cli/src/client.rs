@@ -11,11 +11,14 @@ use sinew::prelude::*;
 use sinew::rpc::Rpc as FabricRpc;
 
 use crate::machine::has_two_cpus;
-use crate::pattern;
 use crate::service::{self, Verdict};
+use crate::{pattern, units};
 
-/// Of every so many batches the latency of one is recorded, since reading the clock for all would be most of what is measured.
+/// Of every so many batches the latency of one is recorded, the first to begin with, since reading the clock for all would be
+/// most of what is measured.
 const SAMPLE_EVERY: u64 = 32;
+/// Of messages from this size on all are recorded: moving one takes longer than reading the clock by far.
+const SAMPLE_ALL_FROM: usize = 4096;
 /// The clock is looked at every so many turns of the loop.
 const TURNS_PER_LOOK: u64 = 16;
 /// Sessions that are being opened at a time, so that a server's headroom for management packets suffices.
@@ -162,10 +165,16 @@ impl<P: PacketPort> Client<P> {
         let response_len = if load.sink { service::VERDICT_LEN } else { load.size };
         if self.size != request_len || self.idle.len() != load.window {
             self.idle.clear();
+            let alloc = |len| {
+                self.rpc.alloc(len).with_context(|| {
+                    let (calls, size) = (load.window, units::size(load.size));
+                    format!("{calls} calls of {size}: lower --window or --size, or raise --options arena=BYTES")
+                })
+            };
             for tag in 0..load.window {
-                let mut request = self.rpc.alloc(request_len)?;
+                let mut request = alloc(request_len)?;
                 pattern::write_body(&mut request[request_len - load.size..]);
-                let mut response = self.rpc.alloc(response_len)?;
+                let mut response = alloc(response_len)?;
                 response[..].fill(0);
                 self.idle.push((tag, request, response));
             }
@@ -265,10 +274,11 @@ impl<P: PacketPort> Calls for Client<P> {
         let end_ns = began_ns + duration.as_nanos() as u64;
         let mut now_ns = began_ns;
         let (mut turns, mut look_at, mut batches, mut calls) = (0u64, TURNS_PER_LOOK, 0u64, 0u64);
-        while now_ns < end_ns {
+        // At least one call comes back, however little of the time others leave us.
+        while now_ns < end_ns || calls == 0 {
             while self.idle.len() >= load.batch {
+                let sampled = batches.is_multiple_of(SAMPLE_EVERY) || load.sink || load.size >= SAMPLE_ALL_FROM;
                 batches += 1;
-                let sampled = batches.is_multiple_of(SAMPLE_EVERY) || load.sink;
                 let stamp_ns = if sampled { self.clock.now_ns() } else { 0 };
                 for _ in 0..load.batch {
                     self.start(load.sink, stamp_ns)?;

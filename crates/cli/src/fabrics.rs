@@ -1,8 +1,11 @@
 //! The fabrics that can be measured, and addresses on them.
 
+use anyhow::{Context, ensure};
 use clap::ValueEnum;
-use sinew::fabric::{Address, Generator};
+use sinew::fabric::{Address, Generator, PortError};
 use sinew::host::SystemEntropy;
+use sinew::shm::Hub;
+use sinew::udp::{UdpOptions, host_and_port, host_to_call};
 
 /// What carries the calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -53,23 +56,61 @@ impl Fabric {
     }
 }
 
+/// What is done at an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// A server listens there.
+    Serve,
+    /// A server that listens there is called.
+    Call,
+    /// Calls go out from there.
+    CallFrom,
+}
+
+/// Checks all of an address that can be checked without asking anybody, and returns its fabric.
+pub fn check(address: &str, purpose: Purpose) -> anyhow::Result<Fabric> {
+    let parsed: Address = address.parse()?;
+    let fabric = Fabric::of(&parsed).with_context(|| format!("`{address}`: use shm:// or udp://"))?;
+    if fabric == Fabric::Udp {
+        UdpOptions::of(&parsed)?;
+        host_and_port(&parsed)?;
+        if purpose == Purpose::Call {
+            host_to_call(&parsed)?;
+        }
+        return Ok(fabric);
+    }
+    let named = purpose != Purpose::CallFrom;
+    ensure!(
+        !named || !parsed.rest().is_empty(),
+        "`{address}`: a server needs a name that clients can find: shm://NAME"
+    );
+    // A hub takes the names and options of `shm://`, and nothing outside this process.
+    match Hub::new().port(address.trim_start_matches("shm://")) {
+        // What the system refuses now is no fault of the address.
+        Ok(_) | Err(PortError::System { .. }) => Ok(fabric),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// The address of the `index`th server thread: `shm://name`, `shm://name.1`, ...; `udp://host:7000`, `udp://host:7001`, ...
 pub fn nth_address(address: &str, index: usize) -> anyhow::Result<String> {
     let parsed: Address = address.parse()?;
+    let (place, options) = address.split_at(address.find('?').unwrap_or(address.len()));
     if index == 0 {
         return Ok(address.to_owned());
     }
-    let options = address.split_once('?').map_or(String::new(), |(_, options)| format!("?{options}"));
     if parsed.scheme() != "udp" {
-        return Ok(format!("{}://{}.{index}{options}", parsed.scheme(), parsed.rest()));
+        return Ok(format!("{place}.{index}{options}"));
     }
-    match parsed.rest().rsplit_once(':').and_then(|(host, port)| Some((host, port.parse::<u16>().ok()?))) {
-        Some((_, 0)) => Ok(address.to_owned()),
-        Some((host, port)) => match port.checked_add(u16::try_from(index)?) {
-            Some(port) => Ok(format!("udp://{host}:{port}{options}")),
-            None => anyhow::bail!("{address}: there is no port for thread {index}; choose a lower one"),
-        },
-        None => anyhow::bail!("{address}: say the port, for example udp://0.0.0.0:7000"),
+    match host_and_port(&parsed)?.1 {
+        // The system chooses one for each.
+        None | Some(0) => Ok(address.to_owned()),
+        Some(port) => {
+            let nth = u16::try_from(index).ok().and_then(|index| port.checked_add(index));
+            let nth =
+                nth.with_context(|| format!("{address}: there is no port for thread {index}; choose a lower one"))?;
+            Ok(format!("{}:{nth}{options}", place.rsplit_once(':').map_or(place, |(host, _)| host)))
+        }
     }
 }
 
@@ -88,7 +129,29 @@ mod tests {
             assert_eq!(nth_address(address, 0).unwrap(), address);
             assert_eq!(nth_address(address, 2).unwrap(), third);
         }
+        assert_eq!(nth_address("udp://", 1).unwrap(), "udp://");
         assert!(nth_address("udp://h:65535", 1).is_err());
-        assert!(nth_address("udp://h", 1).is_err());
+    }
+
+    #[test]
+    fn addresses_are_checked_for_what_they_are_for() {
+        for (address, serve, call, call_from) in [
+            ("shm://a?ring=9", true, true, true),
+            ("shm://", false, false, true),
+            ("shm://?ring=9", false, false, true),
+            ("shm://?ring=0", false, false, false),
+            ("shm://a/b", false, false, false),
+            ("udp://localhost:7000", true, true, true),
+            ("udp://", true, false, true),
+            ("udp://localhost", true, false, true),
+            ("udp://localhost:port", false, false, false),
+            ("udp://localhost:7000?ring=9", false, false, false),
+            ("pigeon://a", false, false, false),
+            ("a", false, false, false),
+        ] {
+            for (purpose, good) in [(Purpose::Serve, serve), (Purpose::Call, call), (Purpose::CallFrom, call_from)] {
+                assert_eq!(check(address, purpose).is_ok(), good, "{address} {purpose:?}");
+            }
+        }
     }
 }

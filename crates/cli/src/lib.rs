@@ -4,7 +4,9 @@
 //! - `serve`: `sinew rpc serve`, and `service`, what it serves.
 //! - `bench`: `sinew rpc bench`; its `client` uses the public interface only.
 //! - `limits`: `sinew limits`, and what the benchmarks are measured beside.
+//! - `output`: the only place that writes to standard output and standard error.
 #![forbid(unsafe_code)]
+#![warn(clippy::print_stdout, clippy::print_stderr)]
 
 mod bench;
 mod child;
@@ -12,18 +14,17 @@ mod client;
 mod fabrics;
 mod limits;
 mod machine;
+mod output;
 mod pattern;
 mod serve;
 mod service;
 mod tour;
 mod units;
 
+use std::fmt;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-
-/// What the process returns when a threshold was missed.
-const EXIT_THRESHOLD: u8 = 3;
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -33,11 +34,16 @@ Examples:
   sinew rpc bench rate --fabric udp --json       starts a server process of its own
   sinew limits                                   what the machine itself allows
 
-Exit status: 0 done, 1 failed, 2 wrong usage, 3 a threshold (--fail-if-below, --fail-if-above) was missed.";
+Exit status:
+  0  done
+  1  failed, or interrupted
+  2  wrong usage: nothing was started
+  3  a threshold (--fail-if-...) was missed
+  4  thresholds were given, and the machine was too busy for a result to hold against them";
 
 /// Services that answer in microseconds: RPC over shared memory and UDP. Alone, it takes you on a tour of this machine.
 #[derive(Parser)]
-#[command(name = "sinew", version, after_help = AFTER_HELP, max_term_width = 110)]
+#[command(name = "sinew", version, after_help = AFTER_HELP, max_term_width = 110, args_conflicts_with_subcommands = true)]
 struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
@@ -49,7 +55,7 @@ struct Cli {
 enum Command {
     /// Serve and measure remote procedure calls
     #[command(subcommand)]
-    Rpc(RpcCommand),
+    Rpc(Box<RpcCommand>),
     /// Measure what the machine alone allows
     Limits(limits::Args),
 }
@@ -67,9 +73,46 @@ enum RpcCommand {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     Done,
+    /// It failed, and has said so itself.
+    Failed,
     /// A threshold that the user gave was missed.
     ThresholdMissed,
+    /// Thresholds were given, and the result is not one that could be held against them.
+    NotJudged,
 }
+
+impl From<Outcome> for ExitCode {
+    fn from(outcome: Outcome) -> Self {
+        Self::from(match outcome {
+            Outcome::Done => 0,
+            Outcome::Failed => 1,
+            Outcome::ThresholdMissed => 3,
+            Outcome::NotJudged => 4,
+        })
+    }
+}
+
+/// What was asked for cannot be, whatever the machine is doing: told before anything is started, with an exit status of its
+/// own, the one that clap has too.
+#[derive(Debug)]
+struct Usage(String);
+
+const EXIT_USAGE: u8 = 2;
+
+impl Usage {
+    /// Makes wrong usage of an error that was found while looking at what was asked for.
+    fn of(error: impl Into<anyhow::Error>) -> anyhow::Error {
+        Self(output::describe(&error.into())).into()
+    }
+}
+
+impl fmt::Display for Usage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Usage {}
 
 /// Runs the command with the process's arguments.
 pub fn main() -> ExitCode {
@@ -78,15 +121,20 @@ pub fn main() -> ExitCode {
     machine::cpus();
     let result = match cli.command {
         None => tour::run(&cli.tour),
-        Some(Command::Rpc(RpcCommand::Serve(args))) => serve::run(&args),
-        Some(Command::Rpc(RpcCommand::Bench(command))) => bench::run(&command),
+        Some(Command::Rpc(rpc)) => match *rpc {
+            RpcCommand::Serve(args) => serve::run(&args),
+            RpcCommand::Bench(command) => bench::run(&command),
+        },
         Some(Command::Limits(args)) => limits::run(&args),
     };
     match result {
-        Ok(Outcome::Done) => ExitCode::SUCCESS,
-        Ok(Outcome::ThresholdMissed) => ExitCode::from(EXIT_THRESHOLD),
+        Ok(outcome) => outcome.into(),
         Err(error) => {
-            eprintln!("sinew: {error:#}");
+            output::complain(output::describe(&error));
+            if error.is::<Usage>() {
+                output::note("For more information, try '--help'.");
+                return ExitCode::from(EXIT_USAGE);
+            }
             ExitCode::FAILURE
         }
     }

@@ -1,10 +1,10 @@
 //! What the machine is at the moment: its processors, and how far apart two of them are.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Barrier, OnceLock};
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, bail, ensure};
 use sinew::host::{available_cpus, pin_current_thread};
 
 use crate::units;
@@ -34,6 +34,14 @@ pub fn default_pair() -> Pair {
     }
 }
 
+/// Checks that threads can be pinned to these processors.
+pub fn check_pins(pins: &[usize]) -> anyhow::Result<()> {
+    for cpu in pins {
+        ensure!(cpus().contains(cpu), "--pin: there is no processor {cpu} for this process; it may use {:?}", cpus());
+    }
+    Ok(())
+}
+
 /// Pins the calling thread, if it should be.
 pub fn pin(cpu: Option<usize>) -> anyhow::Result<()> {
     match cpu {
@@ -61,20 +69,33 @@ impl Idle {
     }
 }
 
-/// Runs `first` and `second` on two threads, pinned if so asked; `second` goes on until the flag is set.
+/// Runs `first` and `second` on two threads, pinned if so asked; `second` goes on until the flag is set. Neither runs when one
+/// cannot be pinned.
 pub fn two_threads<A: Send, B: Send>(
     cpus: Pair,
     first: impl FnOnce() -> A + Send,
     second: impl FnOnce(&AtomicBool) -> B + Send,
 ) -> anyhow::Result<(A, B)> {
-    let stop = AtomicBool::new(false);
+    let (stop, unpinned, pinning) = (AtomicBool::new(false), AtomicBool::new(false), Barrier::new(2));
+    // Each waits for what only the other does, so both must be able to run.
+    let both_pinned = |which: usize| {
+        let result = pin(cpus.map(|cpus| cpus[which]));
+        unpinned.fetch_or(result.is_err(), Ordering::Relaxed);
+        pinning.wait();
+        result.map(|()| !unpinned.load(Ordering::Relaxed))
+    };
     std::thread::scope(|threads| {
-        let stop = &stop;
-        let second = threads.spawn(move || pin(cpus.map(|cpus| cpus[1])).map(|()| second(stop)));
-        let first = threads.spawn(move || pin(cpus.map(|cpus| cpus[0])).map(|()| first())).join();
+        let (stop, both_pinned) = (&stop, &both_pinned);
+        let second = threads.spawn(move || both_pinned(1).map(|run| run.then(|| second(stop))));
+        let first = threads.spawn(move || both_pinned(0).map(|run| run.then(first))).join();
         stop.store(true, Ordering::Relaxed);
         let lost = |_| anyhow::anyhow!("a measuring thread panicked");
-        Ok((first.map_err(lost)??, second.join().map_err(lost)??))
+        let second = second.join();
+        // One that could not be pinned says why.
+        match (first.map_err(lost)??, second.map_err(lost)??) {
+            (Some(first), Some(second)) => Ok((first, second)),
+            _ => bail!("a measuring thread did not run"),
+        }
     })
 }
 
@@ -123,5 +144,24 @@ pub fn distance(round_trip_ns: Option<f64>) -> &'static str {
         None => "one",
         Some(ns) if ns < NEAR_BELOW_NS => "near",
         Some(_) => "far",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_cannot_be_pinned_ends_both() {
+        for cpus in [[cpus()[0], usize::MAX], [usize::MAX, cpus()[0]]] {
+            let second = |stop: &AtomicBool| {
+                while !stop.load(Ordering::Relaxed) {
+                    std::thread::yield_now();
+                }
+            };
+            let error = two_threads(Some(cpus), || (), second).unwrap_err();
+            assert!(format!("{error:#}").contains("--pin"), "{error:#}");
+        }
+        assert!(check_pins(&[usize::MAX]).is_err() && check_pins(&cpus()[..1]).is_ok());
     }
 }

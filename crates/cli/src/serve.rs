@@ -1,19 +1,22 @@
 //! `sinew rpc serve`.
 
-use std::io::{Read, Write};
+use std::io::Read;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use sinew::fabric::PollerConfig;
 use sinew::host::Interrupt;
 use sinew::prelude::*;
 
-use crate::{Outcome, fabrics, machine, service};
+use crate::fabrics::{self, Purpose};
+use crate::{Outcome, Usage, machine, output, service};
 
 /// The line that tells the parent of a child server that all addresses are served.
 pub const READY: &str = "ready";
 /// What stands before each address that is served.
 pub const SERVING: &str = "serving ";
+/// What stands before the reason why a child cannot serve: its parent tells it, in its own words.
+pub const FAILED: &str = "failed ";
 
 /// A child whose parent is gone has this long to end in order.
 const GRACE: Duration = Duration::from_secs(2);
@@ -36,7 +39,7 @@ pub struct Args {
     /// Where to serve: shm://NAME or udp://HOST:PORT
     address: String,
     /// Threads, each with an endpoint of its own; further ones get NAME.1, NAME.2, ... or PORT+1, PORT+2, ...
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, default_value_t = 1, allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..))]
     threads: u16,
     /// Keep each thread on a processor: once for each thread, or several with commas
     #[arg(long, value_name = "CPU", value_delimiter = ',')]
@@ -51,28 +54,45 @@ pub struct Args {
 /// Limits of endpoints, for servers and clients alike.
 #[derive(clap::Args, Clone, Debug)]
 pub struct LimitArgs {
-    /// Packets that a session may have on their way
-    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..))]
-    pub credits: u16,
+    /// Packets that a session may have on their way [default: 32]
+    #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..))]
+    pub credits: Option<u16>,
     /// Calls of a session that can be outstanding (a power of two, at most 64)
-    #[arg(long, default_value_t = 8)]
+    #[arg(long, default_value_t = 8, allow_negative_numbers = true, value_parser = parse_slots)]
     pub slots: u16,
     /// Sleep whenever there is nothing to do, rather than spin for up to 50 us first
     #[arg(long)]
     pub block: bool,
     /// Silence after which a peer counts as dead, in milliseconds
-    #[arg(long, value_name = "MS", default_value_t = 5000, value_parser = clap::value_parser!(u64).range(2..))]
+    #[arg(long, value_name = "MS", default_value_t = 5000, allow_negative_numbers = true,
+        value_parser = clap::value_parser!(u64).range(2..=PEER_TIMEOUT_MAX_MS))]
     pub peer_timeout_ms: u64,
+}
+
+/// A day.
+const PEER_TIMEOUT_MAX_MS: u64 = 86_400_000;
+
+/// The largest test message.
+pub const SIZE_MAX: usize = 16 << 20;
+
+fn parse_slots(text: &str) -> Result<u16, String> {
+    let slots = text.parse().ok().filter(|slots: &u16| slots.is_power_of_two() && *slots <= 64);
+    slots.ok_or_else(|| "a power of two from 1 to 64 is needed".to_owned())
 }
 
 impl Default for LimitArgs {
     /// As on a command line that says nothing.
     fn default() -> Self {
-        Self { credits: 32, slots: 8, block: false, peer_timeout_ms: 5000 }
+        Self { credits: None, slots: 8, block: false, peer_timeout_ms: 5000 }
     }
 }
 
 impl LimitArgs {
+    /// Packets that a session may have on their way.
+    pub fn credits(&self) -> u16 {
+        self.credits.unwrap_or(Config::default().credits)
+    }
+
     /// The configuration of an endpoint.
     ///
     /// Receive capacity may be overcommitted: a test server takes whatever sessions a test opens, and what overflows is
@@ -81,8 +101,9 @@ impl LimitArgs {
         let spins = machine::has_two_cpus() && !self.block;
         let peer_timeout_ns = self.peer_timeout_ms * 1_000_000;
         Config {
-            credits: self.credits,
+            credits: self.credits(),
             slots: self.slots,
+            message_len_max: (SIZE_MAX + service::SEQUENCE_LEN) as u32,
             overcommit: true,
             peer_timeout_ns,
             probe_interval_ns: (peer_timeout_ns / 4).min(Config::default().probe_interval_ns),
@@ -92,39 +113,66 @@ impl LimitArgs {
     }
 }
 
+impl Args {
+    /// One address for each thread.
+    fn addresses(&self) -> anyhow::Result<Vec<String>> {
+        let threads = usize::from(self.threads);
+        ensure!(
+            self.pin.is_empty() || self.pin.len() == threads,
+            "--pin: {} processors for {threads} threads; name one for each",
+            self.pin.len()
+        );
+        machine::check_pins(&self.pin)?;
+        let addresses = (0..threads).map(|index| fabrics::nth_address(&self.address, index));
+        let addresses = addresses.collect::<anyhow::Result<Vec<_>>>()?;
+        addresses.iter().try_for_each(|address| fabrics::check(address, Purpose::Serve).map(|_| ()))?;
+        Ok(addresses)
+    }
+
+    fn start(&self, addresses: Vec<String>) -> anyhow::Result<sinew::ServerHandle> {
+        let nexus = service::nexus(self.limits.config())?;
+        let mut server = nexus.server().on_turn(service::on_turn);
+        for (index, address) in addresses.into_iter().enumerate() {
+            server = match self.pin.get(index) {
+                Some(&cpu) => server.at_on_cpu(address, cpu),
+                None => server.at(address),
+            };
+        }
+        Ok(server.start()?)
+    }
+}
+
 /// Serves until a signal, or, as a child, until standard input ends.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
-    if args.address == "shm://" {
-        anyhow::bail!("a server needs a name that clients can find: sinew rpc serve shm://NAME");
-    }
+    let addresses = args.addresses().map_err(Usage::of)?;
     let interrupt = Interrupt::install().context("catching Ctrl-C")?;
     if args.child {
         end_with_stdin(interrupt)?;
     }
-    let nexus = service::nexus(args.limits.config())?;
-    let mut server = nexus.server().on_turn(service::on_turn);
-    for index in 0..usize::from(args.threads) {
-        let address = fabrics::nth_address(&args.address, index)?;
-        server = match args.pin.get(index) {
-            Some(&cpu) => server.at_on_cpu(address, cpu),
-            None => server.at(address),
-        };
-    }
-    let handle = server.start()?;
-    let mut out = std::io::stdout().lock();
+    let handle = match args.start(addresses) {
+        Ok(handle) => handle,
+        Err(error) if args.child => {
+            output::print(format_args!("{FAILED}{}", output::describe(&error)))?;
+            return Ok(Outcome::Failed);
+        }
+        Err(error) => return Err(error),
+    };
     for address in handle.addresses() {
-        writeln!(out, "{SERVING}{address}")?;
+        output::print(format_args!("{SERVING}{address}"))?;
     }
     if args.child {
-        writeln!(out, "{READY}")?;
+        output::print(READY)?;
     } else {
-        writeln!(out, "Stop with Ctrl-C. Measure with: sinew rpc bench latency --address {}", handle.addresses()[0])?;
+        let threads = if args.threads > 1 { format!(" --threads {}", args.threads) } else { String::new() };
+        let address = &handle.addresses()[0];
+        output::print(format_args!(
+            "Stop with Ctrl-C. Measure with: sinew rpc bench latency --address {address}{threads}"
+        ))?;
     }
-    out.flush()?;
-    drop(out);
     for report in handle.run_until_interrupted(interrupt)? {
         if !args.child {
-            println!("{}: {}", report.address, service::counters(&report.stats, &report.port_stats, report.sessions));
+            let counters = service::counters(&report.stats, &report.port_stats, report.sessions);
+            output::print(format_args!("{}: {counters}", report.address))?;
         }
     }
     Ok(Outcome::Done)

@@ -15,7 +15,7 @@ use crate::child::ServerProcess;
 use crate::fabrics::Fabric;
 use crate::serve::LimitArgs;
 use crate::service::{self, SEQUENCE_LEN, Verdict};
-use crate::{Outcome, machine, pattern, units};
+use crate::{Outcome, machine, output, pattern, units};
 
 /// Messages of these sizes are sent and checked byte for byte before anything is measured.
 const CHECKED_SIZES: [usize; 9] = [0, 1, 31, 32, 1_000, 4_097, 100_000, 1 << 20, 8 << 20];
@@ -86,20 +86,28 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let interrupt = Interrupt::install().context("catching Ctrl-C")?;
     let cpus = machine::cpus().len();
     let cpus = if cpus == 1 { "1 CPU".to_owned() } else { format!("{cpus} CPUs") };
-    println!("Sinew calls services that answer in microseconds. This is what it does on this machine ({cpus}).\n");
+    let heard = output::print(format_args!(
+        "Sinew calls services that answer in microseconds. This is what it does on this machine ({cpus}).\n"
+    ))?;
+    if !heard {
+        return Ok(Outcome::Done);
+    }
     let stops = stops()?;
     let progress = Progress::new(stops.len() as u64);
     let mut seen = Vec::new();
     for stop in &stops {
         seen.push(visit(stop, args.quick, &progress));
         progress.end_of_stop();
-        ensure!(!interrupt.is_set(), "interrupted");
+        if interrupt.is_set() {
+            progress.finish();
+            bail!("interrupted");
+        }
     }
     progress.finish();
-    show(&stops, &seen);
+    output::print(show(&stops, &seen))?;
     let failed = stops.iter().zip(&seen).find(|(stop, seen)| stop.required && seen.is_err());
     if let Some((stop, Err(error))) = failed {
-        bail!("{} failed: {error:#}", one_line(stop.name));
+        bail!("{} failed: {}", one_line(stop.name), output::describe(error));
     }
     Ok(Outcome::Done)
 }
@@ -165,7 +173,7 @@ fn check_answers(fabric: Fabric, address: &str, limits: &LimitArgs) -> anyhow::R
     Ok(())
 }
 
-fn show(stops: &[Stop], seen: &[anyhow::Result<Seen>]) {
+fn show(stops: &[Stop], seen: &[anyhow::Result<Seen>]) -> String {
     let mut table = Table::new();
     table.load_style(presets::UTF8_FULL_CONDENSED).set_header([
         "fabric",
@@ -184,39 +192,50 @@ fn show(stops: &[Stop], seen: &[anyhow::Result<Seen>]) {
             Err(_) => table.add_row([stop.name, "not measured", "", ""]),
         };
     }
-    println!("{table}");
-    println!(
+    let mut lines = vec![
+        table.to_string(),
         "Every answer was checked. `limit` is the same with nothing above the raw ring or socket, in the same run."
-    );
+            .to_owned(),
+    ];
     for (stop, seen) in stops.iter().zip(seen) {
         match seen {
-            Err(error) => println!("{} did not run: {error:#}; {}.", one_line(stop.name), stop.remedy),
-            Ok(seen) if machine::has_two_cpus() => warn(stop, seen),
+            Err(error) => {
+                lines.push(format!(
+                    "{} did not run: {}; {}.",
+                    one_line(stop.name),
+                    output::describe(error),
+                    stop.remedy
+                ));
+            }
+            Ok(seen) if machine::has_two_cpus() => lines.extend(warning(stop, seen)),
             Ok(_) => {}
         }
     }
     if !machine::has_two_cpus() {
-        println!("There is one processor: client and server take turns on it, so these figures say little.");
+        lines.push(
+            "There is one processor: client and server take turns on it, so these figures say little.".to_owned(),
+        );
     }
-    println!(
-        "\nNext:\n  sinew rpc serve shm://test          a server of your own, then in another terminal\n  \
-         sinew rpc bench latency --address shm://test\n  \
-         sinew rpc bench rate --fabric udp --window 512 --batch 8\n  \
-         sinew limits                        what this machine allows\n  \
-         README.md                           a service of your own in thirty lines"
-    );
+    lines.push(NEXT.to_owned());
+    lines.join("\n")
 }
 
-fn warn(stop: &Stop, seen: &Seen) {
+const NEXT: &str = "
+Next:
+  sinew rpc serve shm://test          a server of your own, then in another terminal
+  sinew rpc bench latency --address shm://test
+  sinew rpc bench rate --fabric udp --window 512 --batch 8
+  sinew limits                        what this machine allows
+  README.md                           a service of your own in thirty lines";
+
+fn warning(stop: &Stop, seen: &Seen) -> Option<String> {
     let invalid: Vec<&str> = [&seen.latency, &seen.rate, &seen.bandwidth]
         .into_iter()
         .filter(|figures| !figures.limit_valid())
         .map(|figures| figures.plan.kind.name())
         .collect();
-    if !invalid.is_empty() {
-        let what = invalid.join(", ");
-        println!("{}: the machine was busy (or is slow), so {what} say little.", one_line(stop.name));
-    }
+    let what = (!invalid.is_empty()).then(|| invalid.join(", "))?;
+    Some(format!("{}: the machine was busy (or is slow), so {what} say little.", one_line(stop.name)))
 }
 
 fn one_line(name: &str) -> String {
@@ -225,15 +244,15 @@ fn one_line(name: &str) -> String {
 
 fn latency_cell(figures: &Figures) -> String {
     let [p50, p99, p999] = [0.5, 0.99, 0.999].map(|quantile| units::time(figures.percentile_ns(quantile)));
-    format!("{p50} / {p99} / {p999}\nlimit {}", units::time(figures.limit()))
+    format!("{p50} / {p99} / {p999}\nlimit {}", figures.limit_text())
 }
 
 fn rate_cell(figures: &Figures) -> String {
-    format!("{} M\nlimit {} M", units::figure(figures.figure()), units::figure(figures.limit()))
+    format!("{} M/s\nlimit {}", units::figure(figures.figure()), figures.limit_text())
 }
 
 fn bandwidth_cell(figures: &Figures) -> String {
-    format!("{} Gbps\nlimit {} Gbps", units::figure(figures.figure()), units::figure(figures.limit()))
+    format!("{} Gbps\nlimit {}", units::figure(figures.figure()), figures.limit_text())
 }
 
 /// A bar on a terminal, lines elsewhere.
@@ -258,7 +277,7 @@ impl Progress {
         let message = format!("{}: {what}", one_line(stop.name));
         match &self.bar {
             Some(bar) => bar.set_message(message),
-            None => eprintln!("{message}"),
+            None => output::note(message),
         }
     }
 

@@ -1,4 +1,23 @@
-//! Sizes and figures as people write and read them.
+//! Sizes, times and figures as people write and read them.
+
+use std::time::Duration;
+
+/// The shortest and the longest that a measurement may take.
+const SECONDS: std::ops::RangeInclusive<f64> = 0.01..=86_400.0;
+
+/// Reads how long to measure, in seconds: `3`, `0.5`.
+pub fn parse_seconds(text: &str) -> Result<Duration, String> {
+    let expected = || format!("a number of seconds from {} to {} is needed", SECONDS.start(), SECONDS.end());
+    // No comparison holds of what is no number.
+    let seconds = text.parse().ok().filter(|seconds| SECONDS.contains(seconds));
+    seconds.map(Duration::from_secs_f64).ok_or_else(expected)
+}
+
+/// Reads what a figure is held against: a number that is not below zero.
+pub fn parse_threshold(text: &str) -> Result<f64, String> {
+    let threshold = text.parse().ok().filter(|threshold: &f64| threshold.is_finite() && *threshold >= 0.0);
+    threshold.ok_or_else(|| "a number from 0 is needed".to_owned())
+}
 
 /// Reads a size in bytes: `32`, `64K`, `8M`, `1G` (powers of 1024).
 pub fn parse_size(text: &str) -> Result<usize, String> {
@@ -32,13 +51,15 @@ pub fn time(ns: f64) -> String {
     }
 }
 
-/// A figure with about three digits.
+/// A figure with about three digits, two below one.
 pub fn figure(value: f64) -> String {
-    match value.abs() {
-        v if v >= 100.0 => format!("{value:.0}"),
-        v if v >= 10.0 => format!("{value:.1}"),
-        _ => format!("{value:.2}"),
-    }
+    let decimals = match value.abs() {
+        v if v >= 100.0 => 0,
+        v if v >= 10.0 => 1,
+        v if v >= 0.1 || v == 0.0 => 2,
+        v => (1.0 - v.log10().floor()).min(9.0) as usize,
+    };
+    format!("{value:.decimals$}")
 }
 
 /// The middle value; 0 of none.
@@ -52,19 +73,31 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// A number for JSON with no more digits than mean something.
+/// A number for JSON with no more digits than mean something: five, or those before the point.
 pub fn rounded(value: f64) -> f64 {
-    let scale = match value.abs() {
-        v if v >= 1000.0 => 1.0,
-        v if v >= 10.0 => 100.0,
-        _ => 10_000.0,
-    };
+    if value == 0.0 || !value.is_finite() {
+        return value;
+    }
+    let decimals = (4.0 - value.abs().log10().floor()).clamp(0.0, 15.0);
+    let scale = 10f64.powi(decimals as i32);
     (value * scale).round() / scale
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_and_thresholds_that_mean_nothing_are_refused() {
+        assert_eq!(parse_seconds("0.5"), Ok(Duration::from_millis(500)));
+        for text in ["", "0", "0.009", "-1", "nan", "inf", "86401", "1e300", "3s"] {
+            assert!(parse_seconds(text).is_err(), "{text}");
+        }
+        assert_eq!((parse_threshold("0"), parse_threshold("1e9")), (Ok(0.0), Ok(1e9)));
+        for text in ["", "-1", "nan", "inf", "x"] {
+            assert!(parse_threshold(text).is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn sizes_are_read_with_and_without_a_unit() {
@@ -81,6 +114,9 @@ mod tests {
     #[test]
     fn figures_read_well() {
         assert_eq!((size(8 << 20), size(32), size(1500)), ("8 MB".into(), "32 B".into(), "1500 B".into()));
+        let figures = [1234.0, 35.21, 6.194, 0.18, 0.0423, 0.000_19, 0.0].map(figure);
+        assert_eq!(figures, ["1234", "35.2", "6.19", "0.18", "0.042", "0.00019", "0.00"]);
+        assert_eq!([0.000_123_456_7, 6.123_456, 123_456.7, 0.0].map(rounded), [0.000_123_46, 6.1235, 123_457.0, 0.0]);
         assert_eq!((time(91.0), time(1234.0), time(52_300.0)), ("91 ns".into(), "1.23 us".into(), "52.3 us".into()));
     }
 

@@ -39,6 +39,9 @@ const LIST_MAX: usize = 64;
 /// A window that a full buffer lost packets of starts again after this long without any.
 const STALLED: Duration = Duration::from_millis(5);
 
+/// The largest packet, in bytes.
+pub const PACKET_LEN_MAX: usize = LOCAL_DATAGRAM;
+
 /// How packets are handed to the kernel and taken from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
@@ -193,12 +196,12 @@ fn pin(cpus: Option<[usize; 2]>, which: usize) -> io::Result<()> {
 }
 
 fn check_len(packet_len: usize) -> io::Result<()> {
-    if (1..=LOCAL_DATAGRAM).contains(&packet_len) {
+    if (1..=PACKET_LEN_MAX).contains(&packet_len) {
         return Ok(());
     }
     Err(io::Error::new(
         io::ErrorKind::InvalidInput,
-        format!("a packet has 1 to {LOCAL_DATAGRAM} bytes here, not {packet_len}"),
+        format!("a packet has 1 to {PACKET_LEN_MAX} bytes here, not {packet_len}"),
     ))
 }
 
@@ -381,7 +384,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_measured_is_refused() {
-        assert!(ping_pong(SHORT, 0).is_err() && one_way(SHORT, Mode::Joined, LOCAL_DATAGRAM + 1, 1).is_err());
+        assert!(ping_pong(SHORT, 0).is_err() && one_way(SHORT, Mode::Joined, PACKET_LEN_MAX + 1, 1).is_err());
         let nowhere = Run { cpus: Some([CpuSet::MAX_CPU; 2]), ..SHORT };
         assert_eq!(ping_pong(nowhere, 32).unwrap_err().kind(), io::ErrorKind::InvalidInput);
     }

@@ -3,17 +3,18 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 use clap::Subcommand;
-use sinew::fabric::Address;
+use sinew::shm::RING_PACKETS_MAX;
 
+use super::limit::LimitMeter;
 use super::result::{Figures, Kind};
 use super::run::Plan;
-use crate::fabrics::Fabric;
+use crate::fabrics::{self, Fabric, Purpose};
 use crate::limits::References;
-use crate::machine;
-use crate::serve::LimitArgs;
-use crate::units::parse_size;
+use crate::serve::{LimitArgs, SIZE_MAX};
+use crate::units::{self, parse_seconds, parse_size, parse_threshold};
+use crate::{Outcome, machine, output};
 
 /// The benchmarks.
 #[derive(Subcommand)]
@@ -23,45 +24,50 @@ pub enum Command {
     Latency(Args),
     /// Many small calls in flight: how many a client core completes
     #[command(after_help = RATE_HELP)]
-    Rate(Args),
+    Rate(LoadArgs),
     /// Large requests: bits per second
     #[command(after_help = BANDWIDTH_HELP)]
-    Bandwidth(Args),
+    Bandwidth(LoadArgs),
     /// The rate over many sessions against the rate over 20, in the same run
     #[command(after_help = SCALE_HELP)]
-    Scale(Args),
+    Scale(LoadArgs),
 }
 
 const LATENCY_HELP: &str = "\
-Every answer is checked in full. The limit is the same packet to and fro with nothing above: over two rings between two
-threads (shm, hub), or over two UDP sockets that spin (udp).
+Every answer is checked in full. The limit is the same message to and fro with nothing above. Over shm and hub: through two
+rings between two threads, and past 224 bytes between two bare ports, which copy it on arrival. Over udp: as one datagram
+between two sockets that spin; for messages of more than 64,976 bytes there is no ratio.
 
-JSON: p50_ns, p99_ns, p999_ns, limit_p50_ns, ratio (of ours to the limit; 1 is the limit itself, more is slower).
+JSON: p50_ns, p99_ns, p999_ns, limit_p50_ns, limit_size (bytes that the limit was measured with), ratio (of ours to the
+limit; 1 is the limit itself, more is slower). What could not be measured is null.
 
 Example: sinew rpc bench latency --fabric shm --size 32 --seconds 3 --json";
 
 const RATE_HELP: &str = "\
 Calls go out --batch at a time while --window are in flight, each over a session chosen at random. Every answer is checked in
-full up to 40 bytes; longer ones at their first 32 and last 8 bytes, and one in 64 byte for byte. The limit is the same
-window and batch of packets to and fro with nothing above: through two rings (shm, hub), or through UDP with as many packets
-to a datagram as fit, or with one where the address says coalesce=off (udp). Latencies are those of one batch in 32.
+full up to 40 bytes; longer ones at their first 32 and last 8 bytes, and one in 64 byte for byte. Latencies are those of one
+batch in 32, and of all from 4 KB on. The limit is the same window and batch of messages to and fro with nothing above. Over
+shm and hub: through two rings, and past 224 bytes between two bare ports. Over udp: with as many to a datagram as fit, or one
+where --address or --options say coalesce=off; for messages of more than 64,976 bytes there is no ratio.
 
-JSON: rate_mops (of one client thread), limit_mops, ratio.
+JSON: rate_mops (of one client thread), limit_mops, limit_size (bytes that the limit was measured with), ratio. What could not
+be measured is null.
 
 Example: sinew rpc bench rate --fabric udp --window 512 --batch 8 --seconds 3 --fail-if-below 5";
 
 const BANDWIDTH_HELP: &str = "\
 The server checks each request: its length, a stamp of its call in every 16 KB, a word of every 4 KB (another one each time),
-and one request in 64 byte for byte. The limit is the rate at which one core copies memory that the other has just written
-(shm, hub), or that of UDP packets one way with segmentation offload (udp).
+and one request in 64 byte for byte. The limit is the rate at which one core copies as much memory, but 64 KB at least, that
+the other has just written (shm, hub), or that of UDP packets of 4 KB one way with segmentation offload (udp).
 
-JSON: gbps, limit_gbps, ratio.
+JSON: gbps, limit_gbps, limit_size (bytes that were copied or sent at a time for the limit), ratio. What could not be measured
+is null.
 
 Example: sinew rpc bench bandwidth --fabric shm --size 8M --seconds 3";
 
 const SCALE_HELP: &str = "\
-Opens --sessions sessions of one credit each, 20,000 by default, and alternates between calls over 20 of them and calls over
-all, chosen at random.
+Opens --sessions sessions, 20,000 by default, of one credit each unless --credits says more, and alternates between calls
+over 20 of them and calls over all, chosen at random.
 
 JSON: rate_mops (over all), limit_mops (over 20), ratio.
 
@@ -79,24 +85,18 @@ pub struct Args {
     /// Options of the fabric for addresses made here, as in `ring=4095` or `coalesce=off`
     #[arg(long, value_name = "OPTIONS")]
     options: Option<String>,
-    /// Bytes of each request (and of each echo): 32, 64K, 8M
-    #[arg(long, value_parser = parse_size)]
+    /// Bytes of each request (and of each echo), at most 16M: 32, 64K, 8M
+    #[arg(long, allow_negative_numbers = true, value_parser = parse_size)]
     size: Option<usize>,
-    /// Calls that go out together [default: 3; 1 for bandwidth]
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
-    batch: Option<u32>,
-    /// Calls in flight for each client thread [default: 60; 2 for bandwidth]
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
-    window: Option<u32>,
-    /// Sessions of each client thread [default: enough for the window; 20000 for scale]
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    /// Sessions of each client thread [default: enough for what is in flight; 20000 for scale]
+    #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=SESSIONS_MAX))]
     sessions: Option<u32>,
     /// Client threads, and as many server threads
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, default_value_t = 1, allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..))]
     threads: u16,
     /// Seconds of measuring; the limit takes about half as long again
-    #[arg(long, default_value_t = 3.0)]
-    seconds: f64,
+    #[arg(long, default_value = "3", allow_negative_numbers = true, value_parser = parse_seconds)]
+    seconds: Duration,
     /// Processors of the client threads, then of the server threads [default: 0,1,... where there are enough]
     #[arg(long, value_name = "CPU,CPU", value_delimiter = ',')]
     pin: Vec<usize>,
@@ -112,85 +112,165 @@ pub struct Args {
     output: Output,
 }
 
+/// Options of the benchmarks that keep several calls in flight.
+#[derive(clap::Args)]
+pub struct LoadArgs {
+    #[command(flatten)]
+    args: Args,
+    /// Calls that go out together [default: 3; 1 for bandwidth]
+    #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=WINDOW_MAX))]
+    batch: Option<u32>,
+    /// Calls in flight for each client thread [default: 60; 2 for bandwidth]
+    #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=WINDOW_MAX))]
+    window: Option<u32>,
+}
+
+/// What an endpoint takes, by its configuration.
+const SESSIONS_MAX: i64 = 65_536;
+/// Calls whose buffers are made up front.
+const WINDOW_MAX: i64 = 65_536;
+
 /// How the result is shown and judged.
 #[derive(clap::Args, Clone)]
 pub struct Output {
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
-    /// Exit with status 3 when the figure (p50_ns, rate_mops, gbps; for scale the ratio) is below this
-    #[arg(long, value_name = "FIGURE")]
+    /// Exit with status 3 when the figure (p50_ns, rate_mops, gbps; for scale the ratio) is below this, and with 4 when the
+    /// result is invalid
+    #[arg(long, value_name = "FIGURE", allow_negative_numbers = true, value_parser = parse_threshold)]
     fail_if_below: Option<f64>,
     /// Exit with status 3 when the figure is above this
-    #[arg(long, value_name = "FIGURE")]
+    #[arg(long, value_name = "FIGURE", allow_negative_numbers = true, value_parser = parse_threshold)]
     fail_if_above: Option<f64>,
+    /// Exit with status 3 when the ratio of the figure to its limit is below this
+    #[arg(long, value_name = "RATIO", allow_negative_numbers = true, value_parser = parse_threshold)]
+    fail_if_ratio_below: Option<f64>,
+    /// Exit with status 3 when the ratio of the figure to its limit is above this
+    #[arg(long, value_name = "RATIO", allow_negative_numbers = true, value_parser = parse_threshold)]
+    fail_if_ratio_above: Option<f64>,
 }
 
 impl Output {
-    /// What to say about thresholds that were missed.
-    pub fn thresholds_missed(&self, figures: &Figures) -> Vec<String> {
+    fn judges_ratio(&self) -> bool {
+        self.fail_if_ratio_below.is_some() || self.fail_if_ratio_above.is_some()
+    }
+
+    /// Holds a result against the thresholds, and says which it missed.
+    ///
+    /// None is missed or met by a result whose surroundings were too busy: it says little about what was measured.
+    pub fn judge(&self, figures: &Figures) -> Outcome {
         let (name, figure) = figures.judged();
-        let below = self.fail_if_below.filter(|&limit| figure < limit);
-        let above = self.fail_if_above.filter(|&limit| figure > limit);
-        let below = below.map(|limit| format!("{name} is {figure:.3}, below {limit}"));
-        below.into_iter().chain(above.map(|limit| format!("{name} is {figure:.3}, above {limit}"))).collect()
+        let ratio = figures.ratio();
+        let thresholds = [
+            (self.fail_if_below.map(|least| (least, "below")), name, figure),
+            (self.fail_if_above.map(|most| (most, "above")), name, figure),
+            (self.fail_if_ratio_below.map(|least| (least, "below")), "ratio", ratio),
+            (self.fail_if_ratio_above.map(|most| (most, "above")), "ratio", ratio),
+        ];
+        let mut outcome = Outcome::Done;
+        for (threshold, name, value) in thresholds {
+            let Some((threshold, side)) = threshold else { continue };
+            let Some(value) = value.filter(|_| figures.limit_valid()) else {
+                output::complain(format_args!(
+                    "{name} was not held against {threshold}: the result is INVALID, since the machine was too busy for it"
+                ));
+                return Outcome::NotJudged;
+            };
+            if if side == "below" { value < threshold } else { value > threshold } {
+                output::complain(format_args!("{name} is {value:.3}, {side} {threshold}"));
+                outcome = Outcome::ThresholdMissed;
+            }
+        }
+        outcome
     }
 }
 
 impl Command {
     /// What to measure and how to show it.
     pub fn plan(&self) -> anyhow::Result<(Plan, Output)> {
-        let (kind, args) = match self {
-            Self::Latency(args) => (Kind::Latency, args),
-            Self::Rate(args) => (Kind::Rate, args),
-            Self::Bandwidth(args) => (Kind::Bandwidth, args),
-            Self::Scale(args) => (Kind::Scale, args),
+        let (kind, args, batch, window) = match self {
+            Self::Latency(args) => (Kind::Latency, args, None, None),
+            Self::Rate(load) => (Kind::Rate, &load.args, load.batch, load.window),
+            Self::Bandwidth(load) => (Kind::Bandwidth, &load.args, load.batch, load.window),
+            Self::Scale(load) => (Kind::Scale, &load.args, load.batch, load.window),
         };
-        Ok((args.plan(kind)?, args.output.clone()))
+        let plan = args.plan(kind, batch, window)?;
+        let limit_size = LimitMeter::new(&plan).size();
+        ensure!(
+            !args.output.judges_ratio() || plan.has_ratio(limit_size),
+            "--fail-if-ratio-...: there is no limit for messages of {} over {}: {} is the most for one",
+            units::size(plan.size),
+            plan.fabric.name(),
+            units::size(limit_size)
+        );
+        Ok((plan, args.output.clone()))
     }
 }
 
 impl Args {
-    fn plan(&self, kind: Kind) -> anyhow::Result<Plan> {
+    fn plan(&self, kind: Kind, batch: Option<u32>, window: Option<u32>) -> anyhow::Result<Plan> {
         let fabric = self.fabric()?;
-        let duration = Duration::try_from_secs_f64(self.seconds).context("--seconds")?;
-        ensure!(duration >= Duration::from_millis(10), "--seconds: at least 0.01");
         let threads = usize::from(self.threads);
         let cpus = self.cpus(threads)?;
-        let mut plan = Plan::new(kind, fabric, duration);
+        let mut plan = Plan::new(kind, fabric, self.seconds);
         if let Some(size) = self.size {
             plan.size = size;
         }
-        if let Some(window) = self.window {
+        ensure!(plan.size <= SIZE_MAX, "--size: {} is more than {}", units::size(plan.size), units::size(SIZE_MAX));
+        ensure!(kind != Kind::Bandwidth || plan.size > 0, "--size 0: nothing has no bandwidth");
+        if let Some(window) = window {
             plan.window = window as usize;
-            plan.sessions = plan.sessions.max(Plan::sessions_for(plan.window, self.limits.slots));
+            let enough = Plan::sessions_for(plan.window, self.limits.slots).min(SESSIONS_MAX as usize);
+            plan.sessions = plan.sessions.max(enough);
         }
-        plan.batch = self.batch.map_or(plan.batch, |batch| batch as usize).min(plan.window);
+        plan.batch = batch.map_or(plan.batch.min(plan.window), |batch| batch as usize);
+        ensure!(
+            plan.batch <= plan.window,
+            "--batch {}: more than the {} calls that are in flight at all (--window)",
+            plan.batch,
+            plan.window
+        );
         if let Some(sessions) = self.sessions {
             plan.sessions = sessions as usize;
         }
+        ensure!(
+            kind != Kind::Scale || plan.sessions > Plan::FEW_SESSIONS,
+            "--sessions {}: they are compared with {}, so take more",
+            plan.sessions,
+            Plan::FEW_SESSIONS
+        );
         plan.threads = threads;
         plan.client_cpus = cpus[..threads].to_vec();
         plan.server_cpus = cpus[threads..].to_vec();
         plan.address.clone_from(&self.address);
-        plan.options =
-            self.options.as_ref().map_or(String::new(), |options| format!("?{}", options.trim_start_matches('?')));
+        plan.options = match self.options.as_deref().map(|options| options.trim_start_matches('?')) {
+            None | Some("") => String::new(),
+            Some(options) => format!("?{options}"),
+        };
         plan.limits = self.limits.clone();
+        if kind == Kind::Scale {
+            plan.limits.credits.get_or_insert(1);
+        }
+        ensure!(
+            plan.ring_packets().is_none_or(|packets| packets <= RING_PACKETS_MAX),
+            "--sessions {} and --credits {}: rings for so many packets do not exist; say how large with --options ring=PACKETS",
+            plan.sessions,
+            plan.limits.credits()
+        );
+        fabrics::check(&fabric.client_address(&plan.options()), Purpose::CallFrom)?;
         if let Some(path) = &self.reference {
             plan.references = References::read(path)?;
         }
-        if kind == Kind::Scale {
-            plan.limits.credits = 1;
-        }
-        let most = sinew::prelude::Config::default().message_len_max as usize - 64;
-        ensure!(plan.size <= most, "--size: at most {most} bytes");
         Ok(plan)
     }
 
     fn fabric(&self) -> anyhow::Result<Fabric> {
         let Some(address) = &self.address else { return Ok(self.fabric.unwrap_or(Fabric::Shm)) };
-        let parsed: Address = address.parse()?;
-        let of_address = Fabric::of(&parsed).with_context(|| format!("--address {address}: use shm:// or udp://"))?;
+        let mut of_address = fabrics::check(address, Purpose::Call)?;
+        for index in 1..usize::from(self.threads) {
+            of_address = fabrics::check(&fabrics::nth_address(address, index)?, Purpose::Call)?;
+        }
         ensure!(
             self.fabric.is_none_or(|fabric| fabric == of_address),
             "--fabric and --address {address} disagree; leave --fabric out"
@@ -206,12 +286,24 @@ impl Args {
                 self.pin.len() == wanted || (self.address.is_some() && self.pin.len() == threads),
                 "--pin: {wanted} processors are needed, one for each client thread and then one for each server thread"
             );
+            machine::check_pins(&self.pin)?;
             return Ok(self.pin.iter().copied().map(Some).chain(std::iter::repeat(None)).take(wanted).collect());
         }
-        let available = machine::cpus().to_vec();
+        let available = machine::cpus();
         if self.no_pin || available.len() < wanted || !machine::has_two_cpus() {
             return Ok(vec![None; wanted]);
         }
-        Ok(available.into_iter().map(Some).take(wanted).collect())
+        Ok(available.iter().copied().map(Some).take(wanted).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sinew::prelude::Config;
+
+    #[test]
+    fn the_bounds_are_those_of_endpoints() {
+        assert_eq!(Config::default().sessions_max, SESSIONS_MAX as usize);
     }
 }

@@ -9,20 +9,16 @@ pub use args::Command;
 pub use result::{Figures, Kind};
 pub use run::{Plan, measure};
 
-use crate::Outcome;
+use crate::{Outcome, Usage, output};
 
 /// Runs the benchmark that was asked for and prints what came of it.
 pub fn run(command: &Command) -> anyhow::Result<Outcome> {
-    let (plan, output) = command.plan()?;
+    let (plan, shown) = command.plan().map_err(Usage::of)?;
     let figures = measure(&plan, &mut |_| ())?;
-    if output.json {
-        println!("{}", figures.to_json());
+    if shown.json {
+        output::print(figures.to_json())?;
     } else {
-        println!("{}", figures.to_text());
+        output::print(figures.to_text())?;
     }
-    let missed = output.thresholds_missed(&figures);
-    for message in &missed {
-        eprintln!("sinew: {message}");
-    }
-    Ok(if missed.is_empty() { Outcome::Done } else { Outcome::ThresholdMissed })
+    Ok(shown.judge(&figures))
 }

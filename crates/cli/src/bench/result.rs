@@ -48,6 +48,8 @@ pub struct Figures {
     pub ours: Vec<f64>,
     /// One figure of the limit for each slice.
     pub limits: Vec<f64>,
+    /// Bytes of the messages that the limit was measured with.
+    pub limit_size: usize,
     pub latency: Histogram<u64>,
     /// Calls whose answers were checked.
     pub calls: u64,
@@ -66,15 +68,14 @@ impl Figures {
         }
     }
 
-    /// The limit beside it.
-    pub fn limit(&self) -> f64 {
-        units::median(&self.limits)
+    /// The limit beside it; `None` when nothing came through while it was measured.
+    pub fn limit(&self) -> Option<f64> {
+        Some(units::median(&self.limits)).filter(|limit| *limit > 0.0)
     }
 
-    /// The figure divided by its limit.
-    pub fn ratio(&self) -> f64 {
-        let limit = self.limit();
-        if limit > 0.0 { self.figure() / limit } else { 0.0 }
+    /// The figure divided by its limit, where there is one for messages of that size.
+    pub fn ratio(&self) -> Option<f64> {
+        self.limit().filter(|_| self.plan.has_ratio(self.limit_size)).map(|limit| self.figure() / limit)
     }
 
     /// A percentile of the latency, in nanoseconds.
@@ -84,14 +85,14 @@ impl Figures {
 
     /// Whether the machine was free enough, before and after, for the limit to be one.
     pub fn limit_valid(&self) -> bool {
-        self.yardstick.iter().all(Reading::is_enough)
+        self.limit().is_some() && self.yardstick.iter().all(Reading::is_enough)
     }
 
     /// The name and value that thresholds are held against.
-    pub fn judged(&self) -> (&'static str, f64) {
+    pub fn judged(&self) -> (&'static str, Option<f64>) {
         match self.plan.kind {
             Kind::Scale => ("ratio", self.ratio()),
-            kind => (kind.keys().0, self.figure()),
+            kind => (kind.keys().0, Some(self.figure())),
         }
     }
 
@@ -108,7 +109,7 @@ impl Figures {
             "batch": plan.batch,
             "window": plan.window,
             "sessions": plan.sessions,
-            "credits": plan.limits.credits,
+            "credits": plan.limits.credits(),
             "threads": plan.threads,
             "seconds": plan.duration.as_secs_f64(),
             "client_cpus": plan.client_cpus,
@@ -116,7 +117,8 @@ impl Figures {
             "p50_ns": self.percentile_ns(0.5),
             "p99_ns": self.percentile_ns(0.99),
             "p999_ns": self.percentile_ns(0.999),
-            "ratio": units::rounded(self.ratio()),
+            "ratio": self.ratio().map(units::rounded),
+            "limit_size": self.limit_size,
             "slices": { "ours": list(&self.ours), "limit": list(&self.limits) },
             "calls_checked": self.calls,
             "cores": {
@@ -137,11 +139,36 @@ impl Figures {
             "client": self.client,
         });
         object[figure_key] = json!(units::rounded(self.figure()));
-        object[limit_key] = json!(units::rounded(self.limit()));
+        object[limit_key] = json!(self.limit().map(units::rounded));
         if plan.threads > 1 {
             object["total"] = json!(units::rounded(self.figure() * plan.threads as f64));
         }
         object
+    }
+
+    /// The limit with its unit.
+    pub fn limit_text(&self) -> String {
+        match (self.limit(), self.plan.kind) {
+            (None, _) => "not measured".to_owned(),
+            (Some(limit), Kind::Latency) => units::time(limit),
+            (Some(limit), Kind::Rate | Kind::Scale) => format!("{} M/s", units::figure(limit)),
+            (Some(limit), Kind::Bandwidth) => format!("{} Gbps", units::figure(limit)),
+        }
+    }
+
+    /// The limit, what it was measured with where that is something else, and the ratio.
+    fn limit_and_ratio(&self) -> String {
+        let (limit, size) = (self.limit_text(), units::size(self.limit_size));
+        let limit = match self.plan.kind {
+            _ if self.limit_size == self.plan.size || self.limit().is_none() => limit,
+            Kind::Bandwidth => format!("{limit} in pieces of {size}"),
+            _ => format!("{limit} for {size}, the most that it can be measured with, so there is no ratio"),
+        };
+        match self.ratio().map(units::figure) {
+            Some(ratio) if self.plan.kind == Kind::Latency => format!("{limit} ({ratio} times)"),
+            Some(ratio) => format!("{limit} (ratio {ratio})"),
+            None => limit,
+        }
     }
 
     /// A few lines to read.
@@ -149,21 +176,19 @@ impl Figures {
         let plan = &self.plan;
         let percentiles = [0.5, 0.99, 0.999].map(|quantile| units::time(self.percentile_ns(quantile)));
         let percentiles = format!("p50 {}, p99 {}, p99.9 {}", percentiles[0], percentiles[1], percentiles[2]);
-        let (figure, limit) = (units::figure(self.figure()), units::figure(self.limit()));
-        let ratio = units::figure(self.ratio());
+        let figure = units::figure(self.figure());
+        let limit = self.limit_and_ratio();
         let what = format!("{} over {}, {}", plan.kind.name(), plan.fabric.name(), units::size(plan.size));
         let main = match plan.kind {
-            Kind::Latency => {
-                format!("{what}: {percentiles}\n  limit: {} ({ratio} times)", units::time(self.limit()))
-            }
+            Kind::Latency => format!("{what}: {percentiles}\n  limit: {limit}"),
             Kind::Rate => format!(
-                "{what}, {} in flight in batches of {}: {figure} M RPC/s per client core\n  limit: {limit} M/s \
-                 (ratio {ratio}); latency {percentiles}",
+                "{what}, {} in flight in batches of {}: {figure} M RPC/s per client core\n  limit: {limit}; latency \
+                 {percentiles}",
                 plan.window, plan.batch
             ),
-            Kind::Bandwidth => format!("{what}: {figure} Gbps\n  limit: {limit} Gbps (ratio {ratio}); {percentiles}"),
+            Kind::Bandwidth => format!("{what}: {figure} Gbps\n  limit: {limit}; {percentiles}"),
             Kind::Scale => format!(
-                "{what}: {figure} M RPC/s over {} sessions\n  {limit} M RPC/s over {} (ratio {ratio}); latency {percentiles}",
+                "{what}: {figure} M RPC/s over {} sessions\n  {limit} over {} sessions; latency {percentiles}",
                 plan.sessions,
                 Plan::FEW_SESSIONS
             ),
@@ -181,6 +206,8 @@ impl Figures {
         };
         let valid = if self.limit_valid() {
             String::new()
+        } else if self.limit().is_none() {
+            "\n  INVALID: the machine was too busy for the limit to be measured".to_owned()
         } else {
             format!(
                 "\n  INVALID: the machine was busy, or is slower than the one that the references come from (see --reference): \

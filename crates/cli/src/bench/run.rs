@@ -5,11 +5,12 @@ use std::sync::{Arc, mpsc};
 use std::thread::{Scope, ScopedJoinHandle};
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use serde_json::Value;
-use sinew::fabric::{PacketPort, Waker};
+use sinew::fabric::{PacketPort, PortError, Waker};
 use sinew::host::{HostClock, Interrupt};
 use sinew::prelude::*;
+use sinew::rpc::ConnectError;
 use sinew::shm::{Hub, ShmPort};
 use sinew::udp::UdpPort;
 
@@ -20,7 +21,7 @@ use crate::client::{Calls, Client, Load, Slice, histogram};
 use crate::fabrics::{Fabric, nth_address};
 use crate::limits::{Reading, References};
 use crate::serve::LimitArgs;
-use crate::{machine, service};
+use crate::{machine, output, service};
 
 /// Slices of a measurement: as many of the limit, in turn.
 const SLICES: u32 = 5;
@@ -89,14 +90,24 @@ impl Plan {
         (2 * window).div_ceil(usize::from(slots.max(1))).max(1)
     }
 
+    /// Packets that a ring has to hold for so many sessions, where no option says how many.
+    pub fn ring_packets(&self) -> Option<usize> {
+        let packets = self.sessions * usize::from(self.limits.credits()) + 64;
+        (self.kind == Kind::Scale && self.fabric != Fabric::Udp && self.options.is_empty()).then_some(packets)
+    }
+
     /// The options that addresses need for so many sessions.
-    fn options(&self) -> String {
-        let packets = self.sessions * usize::from(self.limits.credits) + 64;
-        if self.kind == Kind::Scale && self.fabric != Fabric::Udp && self.options.is_empty() {
-            format!("?ring={packets}")
-        } else {
-            self.options.clone()
+    pub fn options(&self) -> String {
+        match self.ring_packets() {
+            Some(packets) => format!("?ring={packets}"),
+            None => self.options.clone(),
         }
+    }
+
+    /// Whether a figure can be divided by a limit that was measured with messages of `limit_size` bytes.
+    pub fn has_ratio(&self, limit_size: usize) -> bool {
+        // Bits per second are bits per second, whatever they come in.
+        self.kind == Kind::Bandwidth || self.size == limit_size
     }
 
     fn load(&self) -> Load {
@@ -157,7 +168,7 @@ struct ClientThread<'scope> {
 pub fn measure(plan: &Plan, progress: &mut dyn FnMut(f64)) -> anyhow::Result<Figures> {
     let interrupt = Interrupt::install().context("catching Ctrl-C")?;
     let hub = Hub::new();
-    std::thread::scope(|threads| {
+    let result = std::thread::scope(|threads| {
         let serving = serve(plan, &hub, threads)?;
         let meter = LimitMeter::new(plan);
         let mut clients = Vec::new();
@@ -172,7 +183,10 @@ pub fn measure(plan: &Plan, progress: &mut dyn FnMut(f64)) -> anyhow::Result<Fig
         }
         drop(serving);
         result
-    })
+    });
+    // Ctrl-C reaches the server too: what a call says of its going is not the cause.
+    ensure!(!interrupt.is_set(), "interrupted");
+    result
 }
 
 fn alternate(
@@ -184,6 +198,7 @@ fn alternate(
     let slice = plan.duration / SLICES;
     let limit_slice = (slice / 2).min(LIMIT_SLICE_MAX);
     let yardstick = || Reading::take(plan.kind, plan.fabric, meter.cpus(), &plan.references, YARDSTICK.min(slice));
+    let limit_size = meter.size();
     let before = yardstick()?;
     let (mut ours, mut limits, mut latency, mut calls) = (Vec::new(), Vec::new(), histogram(), 0);
     let warm_up = WARM_UP.min(slice);
@@ -212,7 +227,7 @@ fn alternate(
         _ => (Value::Null, Value::Null),
     };
     let yardstick = [before, after];
-    Ok(Figures { plan: plan.clone(), ours, limits, latency, calls, yardstick, server, client })
+    Ok(Figures { plan: plan.clone(), ours, limits, limit_size, latency, calls, yardstick, server, client })
 }
 
 /// The mean figure of the client threads.
@@ -276,7 +291,7 @@ fn serve<'scope>(plan: &Plan, hub: &Hub, threads: &'scope Scope<'scope, '_>) -> 
                 Ok(())
             };
             if let Err(error) = serve() {
-                eprintln!("sinew: the server thread ended: {error:#}");
+                output::complain(format_args!("the server thread ended: {}", output::describe(&error)));
             }
         });
         addresses.push(address);
@@ -294,10 +309,10 @@ fn start_client<'scope>(
 ) -> anyhow::Result<ClientThread<'scope>> {
     let (orders, incoming) = mpsc::channel::<Order>();
     let (ready, is_ready) = mpsc::channel();
-    let (plan, hub, cpu) = (plan.clone(), hub.clone(), plan.client_cpus[index]);
-    let address = addresses[index % addresses.len()].clone();
+    let (hub, cpu, address) = (hub.clone(), plan.client_cpus[index], addresses[index].clone());
+    let own_plan = plan.clone();
     let thread = threads.spawn(move || {
-        let opened = machine::pin(cpu).and_then(|()| open(&plan, &hub, &address, interrupt));
+        let opened = machine::pin(cpu).and_then(|()| open(&own_plan, &hub, &address, interrupt));
         let mut client = match opened {
             Ok(client) => client,
             Err(error) => {
@@ -307,11 +322,32 @@ fn start_client<'scope>(
         };
         let _ = ready.send(Ok(Answer::Ready));
         for (ask, answer) in incoming {
-            let _ = answer.send(obey(&plan, &mut *client, &ask));
+            let _ = answer.send(obey(&own_plan, &mut *client, &ask));
         }
     });
-    is_ready.recv().context("a client thread ended at once")??;
-    Ok(ClientThread { orders, thread })
+    match is_ready.recv().context("a client thread ended at once")? {
+        Ok(_) => Ok(ClientThread { orders, thread }),
+        // The first thread's address was good: this is a server with fewer threads than we.
+        Err(error) if index > 0 && is_nobody_there(&error) => bail!(
+            "--threads {} needs a server with as many, and nobody is at {}: start it as `sinew rpc serve {} --threads {}`",
+            plan.threads,
+            addresses[index],
+            addresses[0],
+            plan.threads
+        ),
+        Err(error) => Err(error),
+    }
+}
+
+fn is_nobody_there(error: &anyhow::Error) -> bool {
+    matches!(
+        error.downcast_ref(),
+        Some(
+            ConnectError::Port(PortError::NotFound { .. })
+                | ConnectError::Failed { cause: Cause::PeerUnreachable, .. }
+                | ConnectError::TimedOut { .. }
+        )
+    )
 }
 
 fn obey(plan: &Plan, client: &mut dyn Calls, ask: &Ask) -> anyhow::Result<Answer> {
@@ -331,7 +367,6 @@ fn obey(plan: &Plan, client: &mut dyn Calls, ask: &Ask) -> anyhow::Result<Answer
 fn open(plan: &Plan, hub: &Hub, address: &str, interrupt: Interrupt) -> anyhow::Result<Box<dyn Calls>> {
     let nexus = Nexus::builder().config(plan.limits.config()).build()?;
     let own = plan.fabric.client_address(&plan.options());
-    ensure!(plan.sessions > 0, "--sessions: at least one");
     Ok(match plan.fabric {
         Fabric::Shm => {
             let rpc: sinew::rpc::Rpc<ShmPort, HostClock> = sinew::endpoint(&nexus, ShmPort::open(&own.parse()?)?)?;

@@ -10,8 +10,8 @@ use sinew::host::HostClock;
 use crate::machine::{Idle, Pair, two_threads};
 use crate::units;
 
-/// What is copied: the size of a large message.
-const BYTES: usize = 8 << 20;
+/// The size of a large message.
+pub const LARGE: usize = 8 << 20;
 
 /// One reading of the clock that endpoints use, in nanoseconds.
 pub fn clock_read_ns() -> f64 {
@@ -27,28 +27,28 @@ pub fn clock_read_ns() -> f64 {
 
 /// Bytes per second at which a core copies 8 MB of its own.
 pub fn copy_own_bytes_per_s(duration: Duration) -> f64 {
-    let (source, mut target) = (vec![1u8; BYTES], vec![2u8; BYTES]);
+    let (source, mut target) = (vec![1u8; LARGE], vec![2u8; LARGE]);
     let mut rates = Vec::new();
     let began = Instant::now();
     while began.elapsed() < duration {
         let copy = Instant::now();
         target.copy_from_slice(std::hint::black_box(&source));
         std::hint::black_box(&mut target);
-        rates.push(BYTES as f64 / copy.elapsed().as_secs_f64());
+        rates.push(LARGE as f64 / copy.elapsed().as_secs_f64());
     }
     units::median(&rates)
 }
 
-/// Bytes per second at which a core copies 8 MB that another core has just written. Only the copy is timed.
-pub fn copy_fresh_bytes_per_s(cpus: Pair, duration: Duration) -> anyhow::Result<f64> {
+/// Bytes per second at which a core copies `len` bytes that another core has just written. Only the copy is timed.
+pub fn copy_fresh_bytes_per_s(cpus: Pair, len: usize, duration: Duration) -> anyhow::Result<f64> {
     const WRITTEN: usize = 1;
     const COPIED: usize = 0;
-    let shared = Mutex::new(vec![0u8; BYTES]);
+    let shared = Mutex::new(vec![0u8; len]);
     let state = AtomicUsize::new(COPIED);
     // The copier is first: it decides when it has seen enough.
     let copier = || {
         let idle = Idle::new();
-        let mut target = vec![0u8; BYTES];
+        let mut target = vec![0u8; len];
         let mut rates = Vec::new();
         let began = Instant::now();
         while began.elapsed() < duration {
@@ -59,7 +59,7 @@ pub fn copy_fresh_bytes_per_s(cpus: Pair, duration: Duration) -> anyhow::Result<
                 let copy = Instant::now();
                 target.copy_from_slice(&source);
                 std::hint::black_box(&mut target);
-                rates.push(BYTES as f64 / copy.elapsed().as_secs_f64());
+                rates.push(len as f64 / copy.elapsed().as_secs_f64());
             }
             state.store(COPIED, Ordering::Release);
         }

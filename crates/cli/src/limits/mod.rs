@@ -1,6 +1,7 @@
 //! What the machine itself allows: `sinew limits`, and the figures that benchmarks are measured beside.
 
 mod memory;
+mod ports;
 mod reference;
 mod ring;
 mod show;
@@ -9,16 +10,37 @@ use std::time::Duration;
 
 use sinew::udp::raw::{self, Mode, Run};
 
-pub use memory::{clock_read_ns, copy_fresh_bytes_per_s, copy_own_bytes_per_s};
+pub use memory::{LARGE, clock_read_ns, copy_fresh_bytes_per_s, copy_own_bytes_per_s};
 pub use reference::{Reading, References};
 pub use ring::{ring_echo_mops, ring_round_trips, ring_stream_mops};
 pub use show::{Args, run};
+
+use sinew::mem::ring::INLINE_MAX;
 
 use crate::client::histogram;
 use crate::machine::Pair;
 
 /// The header that every packet of the RPC layer has, in bytes: raw packets of the same size have it too.
 pub const HEADER_LEN: usize = sinew::mem::HEADER_ROOM;
+
+/// Round trips of one message of `size` bytes over shared memory between two threads that spin: the median, in nanoseconds.
+pub fn shm_round_trip_ns(cpus: Pair, size: usize, duration: Duration) -> anyhow::Result<f64> {
+    let trips = if size + HEADER_LEN <= INLINE_MAX {
+        ring_round_trips(cpus, size + HEADER_LEN, duration)?
+    } else {
+        ports::round_trips(cpus, size, duration)?
+    };
+    Ok(trips.value_at_quantile(0.5) as f64)
+}
+
+/// Messages of `size` bytes that go to a server over shared memory and come back, in millions per second.
+pub fn shm_echo_mops(cpus: Pair, size: usize, window: usize, batch: usize, duration: Duration) -> anyhow::Result<f64> {
+    if size + HEADER_LEN <= INLINE_MAX {
+        ring_echo_mops(cpus, size + HEADER_LEN, window, batch, duration)
+    } else {
+        ports::echo_mops(cpus, size, window, batch, duration)
+    }
+}
 
 /// Round trips of one UDP packet between two threads that spin: the median, in nanoseconds.
 pub fn udp_round_trip_ns(cpus: Pair, packet_len: usize, duration: Duration) -> anyhow::Result<f64> {

@@ -9,15 +9,16 @@ use sinew::mem::ring::{self, Consumer, Producer};
 use crate::client::histogram;
 use crate::machine::{Idle, Pair, two_threads};
 
-/// Lines of each ring, as a port's by default.
+/// Lines of each ring, as a port's by default; more for windows that would not fit.
 const LINES: usize = 8192;
 /// Packets that are taken at a time, as a port's burst.
 const BURST: usize = 32;
 /// Clock readings are spread over so many bursts.
 const BURSTS_PER_LOOK: u64 = 64;
 
+/// A packet of at most [`ring::INLINE_MAX`] bytes.
 fn packet(packet_len: usize) -> Vec<u8> {
-    vec![0xA5; packet_len.min(ring::INLINE_MAX)]
+    vec![0xA5; packet_len]
 }
 
 /// Sends back what comes until the flag is set.
@@ -25,7 +26,7 @@ fn echo(mut from: Consumer, mut to: Producer, packet_len: usize, stop: &AtomicBo
     let (idle, answer) = (Idle::new(), packet(packet_len));
     while !stop.load(Ordering::Relaxed) {
         let taken = from.receive(BURST, |_| {
-            // A full ring cannot be: the window is smaller.
+            // A full ring cannot be: what is in flight fits.
             let _ = to.push(&answer, &[]);
         });
         to.submit();
@@ -66,7 +67,8 @@ pub fn ring_echo_mops(
     batch: usize,
     duration: Duration,
 ) -> anyhow::Result<f64> {
-    let ((mut there, from_there), (to_here, mut here)) = (ring::pair(LINES)?, ring::pair(LINES)?);
+    let lines = ring::lines_for(window).max(LINES);
+    let ((mut there, from_there), (to_here, mut here)) = (ring::pair(lines)?, ring::pair(lines)?);
     let first = move || {
         let (idle, request) = (Idle::new(), packet(packet_len));
         let (mut in_flight, mut returned, mut bursts) = (0usize, 0u64, 0u64);

@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 use sinew::udp::raw::Mode;
 
 use super::*;
-use crate::{Outcome, machine, units};
+use crate::units::{self, parse_seconds};
+use crate::{Outcome, Usage, machine, output};
 
 /// Measure what the machine alone allows, with nothing of the RPC layer in the way.
 #[derive(clap::Args)]
@@ -19,47 +20,54 @@ pub struct Args {
     #[arg(long, value_name = "CPU,CPU", value_delimiter = ',')]
     pin: Vec<usize>,
     /// Seconds that each measurement takes
-    #[arg(long, default_value_t = 0.3)]
-    seconds: f64,
+    #[arg(long, default_value = "0.3", allow_negative_numbers = true, value_parser = parse_seconds)]
+    seconds: Duration,
 }
 
 /// One row: the key in JSON, what it is, its figure, and the unit.
 type Row = (&'static str, String, Option<f64>, &'static str);
 
+impl Args {
+    fn pair(&self) -> anyhow::Result<Pair> {
+        machine::check_pins(&self.pin)?;
+        match self.pin[..] {
+            [first, second] => Ok(Some([first, second])),
+            [] => Ok(machine::default_pair()),
+            _ => anyhow::bail!("--pin takes two processors, as in --pin 0,1"),
+        }
+    }
+}
+
 /// Measures, and prints a table or JSON.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
-    let cpus = match args.pin[..] {
-        [first, second] => Some([first, second]),
-        [] => machine::default_pair(),
-        _ => anyhow::bail!("--pin takes two processors, as in --pin 0,1"),
-    };
-    let duration = Duration::try_from_secs_f64(args.seconds)?;
-    let rows = measure(cpus, duration)?;
+    let cpus = args.pair().map_err(Usage::of)?;
+    let rows = measure(cpus, args.seconds)?;
     if args.json {
         let mut object: serde_json::Map<String, Value> =
             rows.iter().map(|(key, _, figure, _)| ((*key).to_owned(), json!(figure.map(units::rounded)))).collect();
         object.insert("cpus".into(), json!(machine::cpus().len()));
         object.insert("pinned".into(), json!(cpus));
         object.insert("cores".into(), json!(machine::distance(rows[0].2)));
-        println!("{}", Value::Object(object));
+        output::print(Value::Object(object))?;
         return Ok(Outcome::Done);
     }
     let mut table = Table::new();
     table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_header(["what", "figure"]);
     for (_, what, figure, unit) in &rows {
-        let figure = figure.map_or("needs two processors".to_owned(), |figure| match *unit {
-            "ns" => units::time(figure),
-            unit => format!("{} {unit}", units::figure(figure)),
-        });
+        let figure = match (*figure, *unit) {
+            (None, _) => "needs two processors".to_owned(),
+            (Some(0.0), _) => "nothing came through in the time".to_owned(),
+            (Some(figure), "ns") => units::time(figure),
+            (Some(figure), unit) => format!("{} {unit}", units::figure(figure)),
+        };
         table.add_row([what.clone(), figure]);
     }
-    println!("{table}");
-    println!(
-        "{} processors; cores {} at the time (a cache line's round trip below {} ns is near).",
+    output::print(format_args!(
+        "{table}\n{} processors; cores {} at the time (a cache line's round trip below {} ns is near).",
         machine::cpus().len(),
         machine::distance(rows[0].2),
         machine::NEAR_BELOW_NS
-    );
+    ))?;
     Ok(Outcome::Done)
 }
 
@@ -95,7 +103,7 @@ fn measure(cpus: Pair, duration: Duration) -> anyhow::Result<Vec<Row>> {
         (
             "copy_fresh_gbps",
             "copying 8 MB that the other core has just written".into(),
-            Some(copy_fresh_bytes_per_s(cpus, duration)? * 8e-9),
+            Some(copy_fresh_bytes_per_s(cpus, LARGE, duration)? * 8e-9),
             "Gbps",
         ),
         ("clock_read_ns", "reading the clock".into(), Some(clock_read_ns()), "ns"),

@@ -1,0 +1,58 @@
+//! What the command says: results on standard output, everything else on standard error.
+//!
+//! Whoever reads may leave before the end, as in `sinew limits | head -1`. That is no error of ours, and no reason to panic: what
+//! nobody reads is not written, and the exit status stays what it would have been.
+
+use std::fmt::Display;
+use std::io::{self, ErrorKind, Write};
+
+use anyhow::Context;
+
+/// Writes a line, or several, to standard output. Returns whether anybody reads them.
+///
+/// # Errors
+///
+/// What the system says, such as a full disk.
+pub fn print(text: impl Display) -> anyhow::Result<bool> {
+    let mut out = io::stdout().lock();
+    match writeln!(out, "{text}").and_then(|()| out.flush()) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(error).context("writing to standard output"),
+    }
+}
+
+/// Writes a line to standard error, if it can be written.
+pub fn note(text: impl Display) {
+    // There is nowhere left to complain.
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
+/// Writes a complaint to standard error, if it can be written.
+pub fn complain(text: impl Display) {
+    note(format_args!("sinew: {text}"));
+}
+
+/// An error and its causes in one line. Messages that quote their cause already are not followed by it.
+pub fn describe(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_cause_is_told_once() {
+        let cause = io::Error::other("no such processor");
+        let quoting = sinew::Error::System { doing: "pinning".to_owned(), source: cause };
+        let error = anyhow::Error::from(quoting).context("thread 1");
+        assert_eq!(describe(&error), "thread 1: pinning: no such processor");
+    }
+}
