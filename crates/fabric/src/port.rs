@@ -25,8 +25,6 @@ pub struct Caps {
     /// Packets of one sender that can be waiting, where each sender has a ring of its own; else equal to
     /// [`Caps::receive_packets`].
     pub receive_packets_per_peer: usize,
-    /// The rate of the slowest part of the way in bits per second, where the port knows it.
-    pub line_rate_bps: Option<u64>,
     /// Whether received bytes are lent from where they arrived rather than copied out first.
     pub lends_in_place: bool,
 }

@@ -185,7 +185,6 @@ impl PacketPort for ShmPort {
             burst_max: BURST_MAX,
             receive_packets: per_peer * LINKS_MAX,
             receive_packets_per_peer: per_peer,
-            line_rate_bps: None,
             lends_in_place: matches!(self.rx.door, Door::Hub { .. }),
         }
     }

@@ -140,7 +140,6 @@ impl UdpPort {
             burst_max: MAX_BURST,
             receive_packets,
             receive_packets_per_peer: receive_packets,
-            line_rate_bps: None,
             lends_in_place: true,
         };
         let shared = Arc::new(Shared { socket, notes: AtomicU32::new(0) });

@@ -212,7 +212,6 @@ impl PacketPort for LoopbackPort {
             burst_max: self.config.burst_max,
             receive_packets: self.config.receive_packets,
             receive_packets_per_peer: self.config.receive_packets,
-            line_rate_bps: None,
             lends_in_place: self.config.lends_in_place,
         }
     }
