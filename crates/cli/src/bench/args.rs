@@ -66,8 +66,9 @@ is null.
 Example: sinew rpc bench bandwidth --fabric shm --size 8M --seconds 3";
 
 const SCALE_HELP: &str = "\
-Opens --sessions sessions, 20,000 by default, of one credit each unless --credits says more, and alternates between calls
-over 20 of them and calls over all, chosen at random.
+Opens --sessions sessions, 20,000 by default, and alternates between calls over 20 of them and calls over all, chosen at
+random. Unless --credits says otherwise each has as many credits as 20 sessions need for the window, so that the few are
+not held back.
 
 JSON: rate_mops (over all), limit_mops (over 20), ratio.
 
@@ -250,7 +251,9 @@ impl Args {
         };
         plan.limits = self.limits.clone();
         if kind == Kind::Scale {
-            plan.limits.credits.get_or_insert(1);
+            // Chosen at random, some of the few get more than their share of the window.
+            let needed = u16::try_from((plan.window / Plan::FEW_SESSIONS + 1) * 2).unwrap_or(u16::MAX);
+            plan.limits.credits.get_or_insert(needed);
         }
         ensure!(
             plan.ring_packets().is_none_or(|packets| packets <= RING_PACKETS_MAX),
