@@ -238,6 +238,10 @@ impl<P: PacketPort, L: Layer> PacketTx for LayeredTx<P, L> {
         inner.layer.push(packet, inner.now_ns, inner.port.split().1, &mut inner.pool);
     }
 
+    fn submit_soon(&mut self, now_ns: u64) {
+        self.inner.borrow_mut().port.split().1.submit_soon(now_ns);
+    }
+
     fn submit(&mut self) {
         self.inner.borrow_mut().port.split().1.submit();
     }

@@ -356,6 +356,15 @@ pub trait PacketTx {
     /// Makes everything that was pushed visible to its receivers: the doorbell at the end of a burst.
     fn submit(&mut self);
 
+    /// As [`Self::submit`], but the port may hold small packets back for some microseconds where more of them would share the
+    /// price of a system call. Whoever uses it calls it again soon, every turn of its loop, with the time, until it blocks:
+    /// then `submit`.
+    #[inline]
+    fn submit_soon(&mut self, now_ns: u64) {
+        let _ = now_ns;
+        self.submit();
+    }
+
     /// Ends every share that this port still holds. Afterwards nothing sent earlier can deliver bytes of a buffer that is
     /// being reused: it was delivered already, or never will be.
     ///

@@ -213,7 +213,7 @@ impl Core {
             || self.returns.waiting()
     }
 
-    /// Sends everything that waits, as one burst.
+    /// Pushes everything that waits, as one burst. Its submission is the caller's.
     pub(crate) fn transmit(&mut self, tx: &mut impl PacketTx) {
         let items = std::mem::take(&mut self.transmit);
         for item in &items {
@@ -229,7 +229,6 @@ impl Core {
         for (to, packet) in self.management.drain(..) {
             tx.push(TxPacket { to, head: packet.as_bytes(), data: sinew_fabric::TxData::None });
         }
-        tx.submit();
     }
 
     /// Finds the session of a packet in one of the tables and checks that it comes from the session's peer.

@@ -5,7 +5,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use sinew_fabric::{
-    Address, Clock, Generator, PacketPort, PacketRx, Poller, PortError, PortEvent, PortStats, RxBurst, Step, Waker,
+    Address, Clock, Generator, PacketPort, PacketRx, PacketTx, Poller, PortError, PortEvent, PortStats, RxBurst, Step,
+    Waker,
 };
 use sinew_mem::{AllocError, MessageBuffer};
 use sinew_wire::HEADER_LEN;
@@ -254,9 +255,12 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         let handled = core.stats.requests_handled;
         let (rx, tx) = self.port.split();
         let mut busy = false;
-        if core.has_output() {
+        // Calls that were enqueued since the last turn: they need not wait for the look at what has arrived.
+        let early = core.has_output();
+        if early {
             busy = true;
             core.transmit(tx);
+            tx.submit_soon(core.now_ns);
         }
         for _ in 0..BURSTS_PER_TURN {
             let mut burst = RxBurst::new(core.now_ns);
@@ -273,13 +277,18 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         busy |= core.take_returns();
         core.retransmit_late();
         core.manage();
-        if core.has_output() {
+        let late = core.has_output();
+        if late {
             busy = true;
             if core.stats.requests_handled != handled {
                 // What the handlers took is residence, not round trip.
                 core.now_ns = self.clock.now_ns();
             }
             core.transmit(tx);
+        }
+        if late || !early {
+            // Also with nothing new: the port may hold back what it was given in earlier turns.
+            tx.submit_soon(core.now_ns);
         }
         if !core.clients.reclaiming.is_empty() {
             core.reclaim(tx);
@@ -381,11 +390,11 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
 impl<P: PacketPort, C: Clock> Drop for Rpc<P, C> {
     fn drop(&mut self) {
         // Peers need not wait for a time-out to learn that we are gone.
-        use sinew_fabric::PacketTx;
         self.core.begin_turn(self.clock.now_ns());
         self.core.close();
         let (_, tx) = self.port.split();
         self.core.transmit(tx);
+        tx.submit();
         tx.flush();
     }
 }

@@ -59,6 +59,7 @@
 //! by whoever sees the traffic, as can senders' addresses: the layer above decides what they mean.
 
 pub mod frame;
+mod hold;
 mod options;
 mod path;
 mod peer;

@@ -13,7 +13,8 @@ pub enum Coalesce {
     /// piece, which it cuts (`UDP_SEGMENT`), and received in one piece where it joins them (`UDP_GRO`).
     Segments,
     /// `on` or `auto`, the default: packets to one peer share datagrams up to what the path carries
-    /// ([`crate::frame`]), and runs of equal datagrams go as in `gso`.
+    /// ([`crate::frame`]), and runs of equal datagrams go as in `gso`. While every turn of the caller's loop brings more, they
+    /// wait up to 6 us for each other: three times the rate in small batches, for twice their latency.
     #[default]
     Frames,
 }

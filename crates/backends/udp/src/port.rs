@@ -6,7 +6,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::OwnedFd;
 use sinew_fabric::{
-    Address, AddressError, Caps, MAX_BURST, PacketPort, Peer, PortError, PortEvent, PortStats, WakeTarget, Waker,
+    Address, AddressError, Caps, MAX_BURST, PacketPort, PacketTx, Peer, PortError, PortEvent, PortStats, WakeTarget,
+    Waker,
 };
 use sinew_mem::Arena;
 use sinew_mem::atomic::plain::{Arc, AtomicU32, Ordering};
@@ -357,6 +358,8 @@ impl PacketPort for UdpPort {
     }
 
     fn wait(&mut self, timeout_ns: Option<u64>) -> io::Result<()> {
+        // Nothing is held back from a peer while we sleep.
+        self.tx.submit();
         if self.rx.has_packets() {
             return Ok(());
         }

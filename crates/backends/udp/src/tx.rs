@@ -5,6 +5,7 @@ use sinew_mem::Frozen;
 use sinew_mem::atomic::plain::Arc;
 
 use crate::frame::{BATCH_HEADER, BATCH_MAGIC, BATCH_VERSION, FRAME_HEADER, is_batch};
+use crate::hold::{HOLD_LEN_MAX, Hold};
 use crate::options::Coalesce;
 use crate::path::Paths;
 use crate::port::Shared;
@@ -218,6 +219,7 @@ pub struct UdpTx {
     messages: Vec<Message>,
     used: usize,
     memory: SendMemory,
+    hold: Hold,
     pub(crate) stats: PortStats,
 }
 
@@ -237,6 +239,7 @@ impl UdpTx {
             messages: (0..MESSAGES_MAX).map(|_| Message::new()).collect(),
             used: 0,
             memory: SendMemory::new(MESSAGES_MAX, MESSAGES_MAX * PIECES_MAX),
+            hold: Hold::default(),
             stats: PortStats::default(),
         }
     }
@@ -257,6 +260,7 @@ impl UdpTx {
             message.reset();
         }
         self.used = 0;
+        self.hold.sent();
     }
 
     fn transmit_list(&mut self) {
@@ -414,6 +418,18 @@ impl PacketTx for UdpTx {
         message.name = name;
         message.open = true;
         message.begin_segment(&packet, len);
+    }
+
+    #[inline]
+    fn submit_soon(&mut self, now_ns: u64) {
+        let packets = self.messages[..self.used].iter().flat_map(|message| &message.segments).map(|each| each.packets);
+        let waits = self.hold.holds(packets.sum(), now_ns);
+        let small = |message: &Message| {
+            message.open && message.len <= HOLD_LEN_MAX && matches!(message.pieces[..], [Piece::Staged { .. }])
+        };
+        if self.used > 0 && !(waits && self.rules.frames && self.messages[..self.used].iter().all(small)) {
+            self.transmit();
+        }
     }
 
     #[inline]
