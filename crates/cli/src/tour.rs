@@ -235,7 +235,7 @@ fn warning(stop: &Stop, seen: &Seen) -> Option<String> {
         .map(|figures| figures.plan.kind.name())
         .collect();
     let what = (!invalid.is_empty()).then(|| invalid.join(", "))?;
-    Some(format!("{}: the machine was busy (or is slow), so {what} say little.", one_line(stop.name)))
+    Some(format!("{}: the machine was busy (or is slow), so what it says of {what} means little.", one_line(stop.name)))
 }
 
 fn one_line(name: &str) -> String {
