@@ -93,7 +93,7 @@ impl Home {
         let path = std::env::temp_dir().join(format!("sinew-bare-{}", std::process::id()));
         std::fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
         let home = Self(path);
-        if is_root() {
+        if process::is_root() {
             std::os::unix::fs::chown(&home.0, Some(NOBODY), Some(NOBODY))?;
         }
         Ok(home)
@@ -106,16 +106,11 @@ impl Drop for Home {
     }
 }
 
-fn is_root() -> bool {
-    use std::os::unix::fs::MetadataExt;
-    std::fs::metadata("/proc/self").is_ok_and(|me| me.uid() == 0)
-}
-
 /// Whether a poor user can be made here, and can run this program.
 fn can_impoverish(program: &Path) -> bool {
     let mut command = Command::new("unshare");
     command.args(["--net", "--mount", "sh", "-c", POOR_MACHINE, "bare"]);
-    is_root() && process::works(command.arg(NOBODY.to_string()).args(["test", "-x"]).arg(program))
+    process::is_root() && process::works(command.arg(NOBODY.to_string()).args(["test", "-x"]).arg(program))
 }
 
 fn poorly(program: &TestProgram, home: &Path, poor: bool) -> Command {

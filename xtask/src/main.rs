@@ -7,6 +7,7 @@
 mod bare;
 mod deps;
 mod gcc_only;
+mod guest;
 mod loom;
 mod metadata;
 mod miri;
@@ -41,6 +42,8 @@ enum Task {
     Loom,
     /// Run the tests as an ordinary user on a poor machine: no IPv6, no /dev/shm, 64 KB of lockable memory, one CPU.
     Bare(bare::Args),
+    /// Run a command in a virtual machine that has an RDMA device (soft-RoCE, rxe0), and pass its exit status on.
+    Guest(guest::Args),
     /// Hunt for longer than a commit can wait: property tests with fresh seeds, and the fuzz targets.
     Soak(soak::Args),
     /// Measure other systems beside this one, alternating, and print the ratios.
@@ -48,22 +51,27 @@ enum Task {
 }
 
 fn main() -> ExitCode {
-    let done = match Args::parse().task {
-        Task::Deps => deps::run(),
-        Task::Tidy => tidy::run(),
-        Task::GccOnly => gcc_only::run(),
-        Task::Miri(args) => miri::run(&args),
-        Task::Loom => loom::run(),
-        Task::Bare(args) => bare::run(&args),
-        Task::Soak(args) => soak::run(&args),
-        Task::Peers(args) => peers::run(&args),
-    };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
+    match run(&Args::parse().task) {
+        Ok(code) => code,
         // Without the backtrace that `RUST_BACKTRACE` asks of tests: findings speak for themselves.
         Err(error) => {
             eprintln!("error: {error:#}");
             ExitCode::FAILURE
         }
     }
+}
+
+fn run(task: &Task) -> anyhow::Result<ExitCode> {
+    match task {
+        Task::Deps => deps::run(),
+        Task::Tidy => tidy::run(),
+        Task::GccOnly => gcc_only::run(),
+        Task::Miri(args) => miri::run(args),
+        Task::Loom => loom::run(),
+        Task::Bare(args) => bare::run(args),
+        Task::Guest(args) => return guest::run(args),
+        Task::Soak(args) => soak::run(args),
+        Task::Peers(args) => peers::run(args),
+    }?;
+    Ok(ExitCode::SUCCESS)
 }

@@ -87,6 +87,12 @@ pub fn works(command: &mut Command) -> bool {
         .is_ok_and(|status| status.success())
 }
 
+/// Whether this process may do everything.
+pub fn is_root() -> bool {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata("/proc/self").is_ok_and(|me| me.uid() == 0)
+}
+
 /// A command as one would type it.
 pub fn show(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());

@@ -1,0 +1,137 @@
+//! A command in a virtual machine that has an RDMA device.
+//!
+//! Neither development machines nor CI have one, and few kernels there have the driver that makes one of a network device
+//! (soft-RoCE, rxe). So QEMU boots Debian's kernel, by emulation where there is nothing better, on the files of this
+//! machine: the guest reads all of them and writes those of the workspace and of the target folder; what it writes
+//! elsewhere is gone when it ends.
+
+mod image;
+mod machine;
+mod packages;
+mod script;
+mod stream;
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+
+use crate::process;
+use machine::{Ended, Machine};
+use script::Script;
+
+/// Exit status when the command took too long, as of `timeout`.
+const TIMED_OUT: u8 = 124;
+
+/// Exit status when there was no guest, or no longer.
+const NO_GUEST: u8 = 125;
+
+/// What to run, and where.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Say whether the guest can run here and what is missing, and do nothing else.
+    #[arg(long)]
+    check: bool,
+    /// Seconds that the command may take, the boot not included. Past them the exit status is 124.
+    #[arg(long, default_value_t = 600)]
+    timeout_s: u64,
+    /// Processors of the guest.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
+    cpus: u32,
+    /// Memory of the guest.
+    #[arg(long, default_value_t = 3072, value_parser = clap::value_parser!(u32).range(256..))]
+    memory_mb: u32,
+    /// Bytes in a packet of the network device under rxe0. RDMA takes the largest power of two that fits with its headers.
+    #[arg(long, default_value_t = 4200, value_parser = clap::value_parser!(u32).range(512..=65535))]
+    mtu: u32,
+    /// Use the processor's own virtualisation (/dev/kvm) instead of emulation.
+    #[arg(long)]
+    kvm: bool,
+    /// The command and its arguments, run as root in the workspace's root.
+    #[arg(last = true, required_unless_present = "check")]
+    command: Vec<OsString>,
+}
+
+/// Runs the command. The exit status is the command's, or says why there is none.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let cache = process::target_dir().join("guest");
+    if args.check {
+        println!("guest: can run: {}", packages::check(&cache)?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let ended = boot(args, &cache).unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        Ended::Exited(NO_GUEST)
+    });
+    Ok(ExitCode::from(match ended {
+        Ended::Exited(status) => status,
+        Ended::TimedOut(console) => {
+            eprintln!("error: `{}` did not end within {} s; {console}", show(&args.command), args.timeout_s);
+            TIMED_OUT
+        }
+    }))
+}
+
+fn boot(args: &Args, cache: &Path) -> anyhow::Result<Ended> {
+    std::fs::create_dir_all(cache).with_context(|| format!("cannot make {}", cache.display()))?;
+    // The mounts in the guest need to know where folders really are.
+    let cache = &cache.canonicalize()?;
+    let image = cache.join("initrd");
+    let system = {
+        // Another run may be unpacking: then this one waits. The lock goes with the file.
+        let lock = std::fs::File::create(cache.join("lock")).context("cannot make a lock")?;
+        lock.lock()?;
+        let system = packages::prepare(cache)?;
+        image::write(&system, &image)?;
+        system
+    };
+    let folder = process::workspace_root();
+    let script = Script {
+        mark: mark()?,
+        modules: system.modules(),
+        mtu: args.mtu,
+        shares: shares(&folder.canonicalize()?, cache.parent().context("the cache lies in the target folder")?),
+        folder,
+        variables: script::variables(),
+        command: args.command.clone(),
+    };
+    let machine = Machine { kernel: system.kernel(), image, cpus: args.cpus, memory_mb: args.memory_mb, kvm: args.kvm };
+    machine.run(&script, Duration::from_secs(args.timeout_s), |took| {
+        eprintln!("guest: Linux {} with rxe0 is up after {:.0} s", system.release, took.as_secs_f64());
+    })
+}
+
+/// The folders that both sides write: the workspace, and the target folder where that lies elsewhere.
+fn shares(workspace: &Path, target: &Path) -> Vec<PathBuf> {
+    let mut shares = vec![workspace.to_path_buf()];
+    if !target.starts_with(workspace) {
+        shares.push(target.to_path_buf());
+    }
+    shares
+}
+
+/// A word that no command writes by chance.
+fn mark() -> anyhow::Result<String> {
+    use std::io::Read;
+    let mut random = [0; 16];
+    std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut random)).context("no /dev/urandom")?;
+    Ok(format!("\u{1e}guest:{:032x}:", u128::from_ne_bytes(random)))
+}
+
+fn show(command: &[OsString]) -> String {
+    command.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_folder_is_shared_once() {
+        let paths = |target: &str| shares(Path::new("/work/sinew"), Path::new(target));
+        assert_eq!(paths("/work/sinew/target"), [Path::new("/work/sinew")]);
+        assert_eq!(paths("/work/sinew-target"), [Path::new("/work/sinew"), Path::new("/work/sinew-target")]);
+    }
+}
