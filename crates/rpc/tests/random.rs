@@ -361,12 +361,14 @@ impl Run {
     }
 
     fn finish(mut self, case: &Case) {
-        self.heal();
         let damaged = case.faults.corrupt > 0.0;
         if !damaged {
             self.turn_until("all calls complete", |run| run.asked.is_empty());
             // Those that cancelled calls led to too.
             self.turn_until("all inner calls complete", |_| NESTING.with_borrow(HashMap::is_empty));
+        }
+        self.heal();
+        if !damaged {
             // What is still held back comes and goes.
             (0..150).for_each(|_| self.turn());
             self.assert_all_credits_are_there(case);
@@ -392,13 +394,26 @@ impl Run {
     }
 }
 
-fn side() -> impl Strategy<Value = Side> {
+/// Lengths of messages, and what goes with them.
+#[derive(Clone, Copy)]
+enum Messages {
+    /// To 200 KB, in packets of a network.
+    Usual,
+    /// To 8 MB, so few and in such packets that a case stays short.
+    Long,
+}
+
+fn side(messages: Messages) -> impl Strategy<Value = Side> {
     let slots = prop::sample::select(vec![1u16, 2, 4, 8, 16, 64]);
-    let packets = prop::sample::select(vec![124usize, 250, 600, 1472, 4096]);
+    let (packets, arena_bytes) = match messages {
+        Messages::Usual => (vec![124usize, 250, 600, 1472, 4096], 256 << 20),
+        Messages::Long => (vec![16 << 10, 32 << 10, 60_000], 1 << 30),
+    };
+    let packets = prop::sample::select(packets);
     let copied = prop::sample::select(vec![24usize, 100, 512, 8192]);
     let credits = prop_oneof![1u16..4, 4u16..65];
     (slots, credits, packets, copied, any::<[bool; 8]>(), 1u64..10, 1usize..65).prop_map(
-        |(slots, credits, packet_len_max, copy_len_max, switches, timeout, burst_max)| {
+        move |(slots, credits, packet_len_max, copy_len_max, switches, timeout, burst_max)| {
             let tuning = Tuning {
                 preallocated_responses: switches[0],
                 zero_copy_requests: switches[1],
@@ -420,7 +435,7 @@ fn side() -> impl Strategy<Value = Side> {
                 burst_max,
                 holds_shares: switches[6],
                 lends_tails: switches[7],
-                arena_bytes: 256 << 20,
+                arena_bytes,
                 ..LoopbackConfig::default()
             };
             Side { config, port }
@@ -428,13 +443,28 @@ fn side() -> impl Strategy<Value = Side> {
     )
 }
 
-fn len() -> impl Strategy<Value = usize> {
-    prop_oneof![6 => 0usize..100, 4 => 100usize..3_000, 2 => 3_000usize..30_000, 1 => 30_000usize..200_000]
+const LONGEST: usize = 8 << 20;
+
+fn len(messages: Messages) -> BoxedStrategy<usize> {
+    match messages {
+        Messages::Usual => {
+            prop_oneof![6 => 0usize..100, 4 => 100usize..3_000, 2 => 3_000usize..30_000, 1 => 30_000usize..200_000]
+                .boxed()
+        }
+        Messages::Long => {
+            prop_oneof![4 => 0usize..100, 2 => 100usize..200_000, 2 => 200_000usize..LONGEST, 1 => Just(LONGEST)]
+                .boxed()
+        }
+    }
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step(messages: Messages) -> impl Strategy<Value = Step> {
+    let calls = match messages {
+        Messages::Usual => 20,
+        Messages::Long => 8,
+    };
     prop_oneof![
-        20 => (0..2usize, 1..=KINDS, len(), len()).prop_map(|(session, kind, request_len, response_len)| {
+        calls => (0..2usize, 1..=KINDS, len(messages), len(messages)).prop_map(|(session, kind, request_len, response_len)| {
             Step::Call { session, kind, request_len, response_len: response_len as u32 }
         }),
         1 => (0..2usize).prop_map(|session| Step::Empty { session }),
@@ -462,38 +492,52 @@ fn faults(corrupt: f64) -> impl Strategy<Value = Faults> {
     )
 }
 
-fn case(corrupt: f64) -> impl Strategy<Value = Case> {
+fn case(messages: Messages, corrupt: f64) -> impl Strategy<Value = Case> {
     let latency = prop::sample::select(vec![0u64, 1_000, 300_000]);
-    let steps = prop::collection::vec(step(), 1..80);
-    (any::<u64>(), [side(), side(), side()], faults(corrupt), latency, steps)
+    let steps = match messages {
+        Messages::Usual => 1..80,
+        Messages::Long => 1..20,
+    };
+    let steps = prop::collection::vec(step(messages), steps);
+    (any::<u64>(), [(); 3].map(|()| side(messages)), faults(corrupt), latency, steps)
         .prop_map(|(seed, sides, faults, latency_ns, steps)| Case { seed, sides, faults, latency_ns, steps })
 }
 
-/// As many cases as asked for, and few otherwise: one takes some hundred milliseconds.
-fn cases(few: u32) -> ProptestConfig {
+fn run(case: &Case) {
+    let mut run = Run::new(case);
+    for step in &case.steps {
+        run.step(step);
+    }
+    run.finish(case);
+}
+
+/// As many cases as asked for, of those that take longer a part; 200 otherwise.
+fn cases(part: u32) -> ProptestConfig {
     let asked = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
-    ProptestConfig { cases: asked.unwrap_or(few), failure_persistence: None, ..ProptestConfig::default() }
+    let cases = asked.unwrap_or(200u32).div_ceil(part);
+    ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
 }
 
 proptest! {
-    #![proptest_config(cases(200))]
+    #![proptest_config(cases(1))]
 
     #[test]
-    fn calls_run_at_most_once_complete_exactly_once_and_leave_nothing(case in case(0.0)) {
-        let mut run = Run::new(&case);
-        for step in &case.steps {
-            run.step(step);
-        }
-        run.finish(&case);
+    fn calls_run_at_most_once_complete_exactly_once_and_leave_nothing(case in case(Messages::Usual, 0.0)) {
+        run(&case);
     }
 
     #[test]
-    fn damaged_packets_cause_no_panic_and_no_second_completion(case in case(0.05)) {
-        let mut run = Run::new(&case);
-        for step in &case.steps {
-            run.step(step);
-        }
-        run.finish(&case);
+    fn damaged_packets_cause_no_panic_and_no_second_completion(case in case(Messages::Usual, 0.05)) {
+        run(&case);
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(10))]
+
+    #[test]
+    fn calls_of_up_to_eight_megabytes_run_at_most_once_and_complete_exactly_once(case in case(Messages::Long, 0.0)) {
+        run(&case);
     }
 }
 
