@@ -90,6 +90,28 @@ pub struct NexusBuilder {
 
 impl NexusBuilder {
     /// Handles requests of a type in the endpoint's own thread, one by one: for handlers of up to a few hundred nanoseconds.
+    ///
+    /// A request is lent for as long as its handler runs, where it lies in the receive burst. What is to be kept is copied:
+    ///
+    /// ```
+    /// # use sinew::prelude::*;
+    /// let (keep, kept) = std::sync::mpsc::channel::<Vec<u8>>();
+    /// let nexus = Nexus::builder().handle(RequestType::new(1), move |call: Call| {
+    ///     keep.send(call.request().to_vec()).unwrap();
+    ///     call.reply(b"kept");
+    /// });
+    /// ```
+    ///
+    /// A request that outlives its burst does not compile:
+    ///
+    /// ```compile_fail,E0521
+    /// # use sinew::prelude::*;
+    /// let (keep, kept) = std::sync::mpsc::channel::<&[u8]>();
+    /// let nexus = Nexus::builder().handle(RequestType::new(1), move |call: Call| {
+    ///     keep.send(call.request()).unwrap();
+    ///     call.reply(b"kept");
+    /// });
+    /// ```
     #[must_use]
     pub fn handle(mut self, request_type: RequestType, handler: impl Fn(Call<'_>) + Send + Sync + 'static) -> Self {
         self.inner = self.inner.handle(request_type, handler);
