@@ -1,4 +1,4 @@
-//! A call takes nothing from the heap once everything is warm, at either side.
+//! What calls and sessions take from the heap, at either side: a warm call nothing, a session little.
 
 #![cfg(all(test, not(miri)))]
 
@@ -20,28 +20,32 @@ struct Counting;
 thread_local! {
     /// Of this thread alone: the test harness has threads of its own.
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+    /// Bytes that are allocated now.
+    static BYTES: Cell<i64> = const { Cell::new(0) };
 }
 
-fn count() {
+fn count(allocations: u64, bytes: i64) {
     // A thread that ends may allocate after its locals are gone.
-    let _ = ALLOCATIONS.try_with(|allocations| allocations.set(allocations.get() + 1));
+    let _ = ALLOCATIONS.try_with(|all| all.set(all.get() + allocations));
+    let _ = BYTES.try_with(|all| all.set(all.get() + bytes));
 }
 
 // SAFETY: every call goes on to the system's allocator as it came.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
+        count(1, layout.size() as i64);
         // SAFETY: as the caller promised us.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        count(0, -(layout.size() as i64));
         // SAFETY: as the caller promised us.
         unsafe { System.dealloc(block, layout) }
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, len: usize) -> *mut u8 {
-        count();
+        count(1, len as i64 - layout.size() as i64);
         // SAFETY: as the caller promised us.
         unsafe { System.realloc(block, layout, len) }
     }
@@ -124,6 +128,51 @@ fn a_warm_call_allocates_nothing() {
             }
         }
         assert_eq!(client.stats().retransmissions, 0);
+    }
+}
+
+/// Bytes that `act` has allocated and not freed.
+fn bytes_of(act: impl FnOnce()) -> i64 {
+    let before = BYTES.get();
+    act();
+    BYTES.get() - before
+}
+
+#[test]
+fn a_session_takes_at_most_two_kilobytes_beyond_its_buffers_at_each_side() {
+    const SESSIONS: i64 = 1_000;
+    let config = Config { overcommit: true, ..Config::default() };
+    let world = World::new();
+    let mut server = world.server(config.clone(), LoopbackConfig::default());
+    let mut client = world.client(config, LoopbackConfig::default());
+    // What an endpoint and its network have once.
+    let first = connect(&world, &mut client, &mut server);
+    send(&mut client, first, ECHO, &[1; 100], 0);
+    run(&world, &mut client, &mut server, 1);
+    let (mut at_client, mut at_server) = (0, 0);
+    for tag in 1..=SESSIONS as u64 {
+        at_client += bytes_of(|| {
+            let session = client.begin_connect(&server.address()).unwrap();
+            // Used once, too: the call waits for its session.
+            send(&mut client, session, ECHO, &[1; 100], tag);
+        });
+        let mut over = false;
+        while !over {
+            at_server += bytes_of(|| _ = server.turn());
+            at_client += bytes_of(|| {
+                client.turn();
+                events(&mut client);
+                let completion = client.poll_completion();
+                over = completion.is_some();
+                assert!(completion.is_none_or(|over| over.tag == tag && over.result.is_ok()));
+            });
+            world.clock.advance(100_000);
+        }
+    }
+    assert_eq!((client.sessions(), server.sessions()), (SESSIONS as usize + 1, SESSIONS as usize + 1));
+    for (side, bytes) in [("client", at_client), ("server", at_server)] {
+        assert!(bytes > 0, "the {side}'s sessions were counted");
+        assert!(bytes <= SESSIONS * 2048, "{} bytes of heap for each session at the {side}", bytes / SESSIONS);
     }
 }
 
