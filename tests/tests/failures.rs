@@ -2,11 +2,17 @@
 
 mod common;
 
-use std::time::Instant;
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 use common::{ECHO, PATIENCE, Process, Server, client, eventually, sinew};
 use rustix::process::Signal;
+use sinew::fabric::layer::{Layer, Layered, OwnedPacket, Pool};
+use sinew::fabric::{Clock, PacketPort, PacketTx};
 use sinew::prelude::*;
+use sinew::shm::ShmPort;
 
 /// Calls that are under way when something happens to their server: more than a session has slots.
 const CALLS: u64 = 12;
@@ -100,6 +106,65 @@ fn a_frozen_server_is_given_up_and_forgets_us_when_it_thaws() {
         drop(rpc);
         server.wait_until_deserted();
     }
+}
+
+/// While it is told to, takes back everything that was sent and that its receiver has not read.
+struct TakesBack(Rc<Cell<bool>>);
+
+impl Layer for TakesBack {
+    fn advance(&mut self, _: u64, tx: &mut dyn PacketTx, _: &mut VecDeque<OwnedPacket>, _: &mut Pool) -> bool {
+        if self.0.get() {
+            tx.flush();
+        }
+        false
+    }
+}
+
+#[test]
+fn a_call_whose_packets_a_frozen_server_finds_taken_back_is_sent_again_and_runs_once() {
+    let server = Server::start("shm");
+    let nexus =
+        Nexus::builder().config(Config { peer_timeout_ns: 60_000_000_000, ..common::config() }).build().unwrap();
+    let takes_back = Rc::new(Cell::new(false));
+    let port = ShmPort::open(&"shm://".parse().unwrap()).unwrap();
+    let mut rpc = sinew::endpoint(&nexus, Layered::around(port, TakesBack(Rc::clone(&takes_back)))).unwrap();
+    let session = rpc.connect(&server.address).unwrap();
+    let before = report(&mut rpc, session);
+
+    server.process.signal(Signal::STOP);
+    eventually("the server is stopped", || common::is_stopped(server.process.0.id()));
+    let message: Vec<u8> = (0..300_000u32).map(|at| ((at * 31) >> 3) as u8).collect();
+    let (mut request, response) = (rpc.alloc(message.len()).unwrap(), rpc.alloc(message.len()).unwrap());
+    request.fill(&message).unwrap();
+    rpc.enqueue_request(session, ECHO, request, response, 1).unwrap();
+    takes_back.set(true);
+    let frozen = Instant::now();
+    while frozen.elapsed() < Duration::from_millis(100) {
+        rpc.turn();
+        rpc.wait(Some(1_000_000)).unwrap();
+    }
+    takes_back.set(false);
+    assert!(rpc.stats().retransmissions > 0 && rpc.poll_completion().is_none());
+    server.process.signal(Signal::CONT);
+
+    let mut over = None;
+    eventually("the call completes", || {
+        rpc.turn();
+        over = rpc.poll_completion();
+        over.is_some()
+    });
+    let over = over.unwrap();
+    assert!(over.result.is_ok() && over.response[..] == message[..]);
+    let after = report(&mut rpc, session);
+    let handled = |report: &serde_json::Value| report["requests_handled"].as_u64().unwrap();
+    assert_eq!(handled(&after) - handled(&before), 2, "the call and the report");
+    let dropped = after["port_dropped"].as_object().unwrap();
+    assert!(dropped["revoked"].as_u64().unwrap() > 0, "{after}");
+    assert!(!dropped.contains_key("malformed"), "{after}");
+}
+
+fn report<P: PacketPort, C: Clock>(rpc: &mut sinew::rpc::Rpc<P, C>, session: SessionId) -> serde_json::Value {
+    serde_json::from_slice(&rpc.call(session, common::REPORT, b"").unwrap()).unwrap()
 }
 
 #[test]

@@ -4,9 +4,15 @@
 
 mod common;
 
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+
 use common::*;
-use sinew_fabric::loopback::LoopbackConfig;
-use sinew_fabric::{ManualClock, PollerConfig, SeededGenerator};
+use sinew_fabric::layer::{Layer, Layered, OwnedPacket, Pool};
+use sinew_fabric::loopback::{LoopbackConfig, LoopbackPort};
+use sinew_fabric::{Dropped, ManualClock, PacketPort, PacketTx, PollerConfig, SeededGenerator};
 use sinew_rpc::{CallError, Cause, Config, EnqueueError, Error, Execution, Nexus, Rpc, SessionId, Tuning};
 
 const MS: u64 = 1_000_000;
@@ -420,6 +426,72 @@ fn a_tail_that_is_revoked_while_it_is_lent_is_dropped_and_counted() {
         over.sort_by_key(|over| over.tag);
         assert_eq!(failure(over[1].result.clone()).0, Cause::Cancelled);
         assert!(over[0].response[..] == *b"hooked" && over[2].response[..] == pattern(len, 4)[..]);
+    }
+}
+
+/// While it is told to, takes back everything that was sent and not yet read.
+struct TakesBack(Rc<Cell<bool>>);
+
+impl Layer for TakesBack {
+    fn advance(&mut self, _: u64, tx: &mut dyn PacketTx, _: &mut VecDeque<OwnedPacket>, _: &mut Pool) -> bool {
+        if self.0.get() {
+            tx.flush();
+        }
+        false
+    }
+}
+
+/// A port around one of the network's, and what makes it take back.
+fn taking_back(world: &World, name: &str, port: LoopbackConfig) -> (Layered<LoopbackPort, TakesBack>, Rc<Cell<bool>>) {
+    let takes_back = Rc::new(Cell::new(false));
+    (Layered::around(world.network.port_with(name, port).unwrap(), TakesBack(Rc::clone(&takes_back))), takes_back)
+}
+
+fn on_port<P: PacketPort>(world: &World, nexus: &Nexus, port: P) -> Endpoint<P> {
+    Rpc::new(nexus, port, world.clock.clone(), Box::new(SeededGenerator::new(3)))
+}
+
+/// That a call ended well whose packets were taken back once before they were read.
+fn assert_recovered<P: PacketPort, Q: PacketPort>(world: &World, client: &mut Endpoint<P>, server: &mut Endpoint<Q>) {
+    let over = run(world, client, server, 1).remove(0);
+    assert!(over.result.is_ok() && over.response[..] == pattern(1000, 1000u32 as u8)[..]);
+    assert_eq!((client.stats().retransmissions, server.stats().requests_handled), (1, 1));
+}
+
+#[test]
+fn calls_whose_packets_were_taken_back_before_they_were_read_are_recovered_by_the_time_out() {
+    for lends_tails in [false, true] {
+        let port = LoopbackConfig { holds_shares: true, lends_tails, ..small_packets() };
+        let revoked = |stats: sinew_fabric::PortStats| stats.dropped(Dropped::Revoked);
+
+        let world = World::new();
+        let mut server = world.server(Config::default(), port);
+        let (outer, takes_back) = taking_back(&world, "client", port);
+        let mut client = on_port(&world, &Nexus::client(), outer);
+        let session = connect(&world, &mut client, &mut server);
+        send(&mut client, session, ECHO, &pattern(1000, 1000u32 as u8), 0);
+        client.turn();
+        takes_back.set(true);
+        client.turn();
+        takes_back.set(false);
+        server.turn();
+        assert!(revoked(server.port_stats()) > 1, "requests were taken back");
+        assert_recovered(&world, &mut client, &mut server);
+
+        let world = World::new();
+        let (outer, takes_back) = taking_back(&world, "server", port);
+        let mut server = on_port(&world, &server_nexus(Arc::clone(&world.pool), Config::default()), outer);
+        let mut client = world.client(Config::default(), port);
+        let session = connect(&world, &mut client, &mut server);
+        send(&mut client, session, LONG, &1000u32.to_le_bytes(), 0);
+        client.turn();
+        server.turn();
+        takes_back.set(true);
+        server.turn();
+        takes_back.set(false);
+        client.turn();
+        assert_eq!(revoked(client.port_stats()), 1, "the response was taken back");
+        assert_recovered(&world, &mut client, &mut server);
     }
 }
 

@@ -209,7 +209,7 @@ pub fn children(pid: u32) -> Vec<u32> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(Path::new("/proc")).unwrap().flatten() {
         let Some(child) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
-        if status_of(child).is_some_and(|(parent, alive)| parent == pid && alive) {
+        if status_of(child).is_some_and(|(parent, state)| parent == pid && is_living(&state)) {
             found.push(child);
         }
     }
@@ -218,14 +218,24 @@ pub fn children(pid: u32) -> Vec<u32> {
 
 /// Whether a process runs; one that has ended and was not waited for does not.
 pub fn is_alive(pid: u32) -> bool {
-    status_of(pid).is_some_and(|(_, alive)| alive)
+    status_of(pid).is_some_and(|(_, state)| is_living(&state))
 }
 
-fn status_of(pid: u32) -> Option<(u32, bool)> {
+/// Whether a process is stopped.
+pub fn is_stopped(pid: u32) -> bool {
+    status_of(pid).is_some_and(|(_, state)| state == "T")
+}
+
+fn is_living(state: &str) -> bool {
+    !matches!(state, "Z" | "X")
+}
+
+/// Parent and state.
+fn status_of(pid: u32) -> Option<(u32, String)> {
     // pid (name) state parent ...; the name may hold anything.
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let mut fields = stat.rsplit_once(") ")?.1.split(' ');
-    let state = fields.next()?;
+    let state = fields.next()?.to_owned();
     let parent = fields.next()?.parse().ok()?;
-    Some((parent, !matches!(state, "Z" | "X")))
+    Some((parent, state))
 }
