@@ -377,9 +377,8 @@ fn a_server_goes_on_when_nobody_reads_what_it_says() {
     let mut server = Process::start(sinew(&["rpc", "serve", &address, "--block"]).env("XDG_RUNTIME_DIR", &folder.0));
     drop(server.0.stdout.take());
     let mut bench = sinew(&["rpc", "bench", "latency", "--address", &address]);
-    eventually("the server answers", || {
-        run(bench.args(SHORT).env("XDG_RUNTIME_DIR", &folder.0)).status.code() == Some(0)
-    });
+    bench.args(SHORT).env("XDG_RUNTIME_DIR", &folder.0);
+    eventually("the server answers", || run(&mut bench).status.code() == Some(0));
     server.signal(Signal::INT);
     assert_eq!(server.wait().code(), Some(0));
     assert_eq!(folder.names(), Vec::<String>::new());

@@ -511,10 +511,10 @@ fn run(case: &Case) {
     run.finish(case);
 }
 
-/// As many cases as asked for, of those that take longer a part; 200 otherwise.
+/// As many cases as asked for, of those that take longer a part; 100 otherwise.
 fn cases(part: u32) -> ProptestConfig {
     let asked = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
-    let cases = asked.unwrap_or(200u32).div_ceil(part);
+    let cases = asked.unwrap_or(100u32).div_ceil(part);
     ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
 }
 
@@ -533,7 +533,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(cases(10))]
+    #![proptest_config(cases(5))]
 
     #[test]
     fn calls_of_up_to_eight_megabytes_run_at_most_once_and_complete_exactly_once(case in case(Messages::Long, 0.0)) {
