@@ -81,7 +81,7 @@ fn bandwidth_is_reported_beside_its_limit() {
 fn scale_compares_many_sessions_with_few() {
     let result = bench("scale", "shm", &["--sessions", "200"], &["ratio"]);
     positive(&result, "ratio");
-    assert_eq!((&result["sessions"], &result["credits"]), (&200.into(), &1.into()));
+    assert_eq!((&result["sessions"], &result["credits"]), (&200.into(), &8.into()));
     assert_eq!(result["server"]["sessions"], 200);
 }
 
