@@ -50,3 +50,20 @@ fn the_readmes_first_service_answers_its_client_and_ends_with_ctrl_c() {
     assert!(server.wait().success());
     assert_eq!(folder.names(), Vec::<String>::new(), "a server that ended leaves nothing behind");
 }
+
+#[test]
+fn every_example_runs_to_its_end() {
+    let folder = Folder::new();
+    for (path, argument, shows) in [
+        (env!("CARGO_BIN_EXE_example-fast-echo"), Some("30"), "calls in 30 ms"),
+        (env!("CARGO_BIN_EXE_example-worker"), None, "pong"),
+        (env!("CARGO_BIN_EXE_example-nested-call"), None, "bytes"),
+    ] {
+        // The first sleeps at its end when the time is up just before its server would have, so it runs more than once.
+        for _ in 0..if argument.is_some() { 10 } else { 1 } {
+            let output = run(Command::new(path).args(argument).env("XDG_RUNTIME_DIR", &folder.0));
+            assert!(output.status.success(), "{path}: {}", text(&output.stderr));
+            assert!(text(&output.stdout).contains(shows), "{path}: {}", text(&output.stdout));
+        }
+    }
+}

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, anyhow, bail, ensure};
 use hdrhistogram::Histogram;
 use serde_json::Value;
 use sinew::fabric::{Clock, PacketPort};
 use sinew::host::{HostClock, Interrupt, WakeOnInterrupt};
 use sinew::prelude::*;
-use sinew::rpc::Rpc as FabricRpc;
+use sinew::rpc::{EnqueueError, Rpc as FabricRpc};
 
 use crate::machine::has_two_cpus;
 use crate::service::{self, Verdict};
@@ -203,8 +203,18 @@ impl<P: PacketPort> Client<P> {
         let session = self.upcoming.pop().unwrap_or_else(|| self.random_session());
         self.rpc
             .enqueue_request(session, request_type, request, response, tag as u64)
-            .map_err(|rejected| rejected.error)?;
-        Ok(())
+            .map_err(|rejected| self.why_refused(rejected.error))
+    }
+
+    /// Why a call was not taken: when its session was lost while nothing was in flight, what became of that.
+    #[cold]
+    fn why_refused(&mut self, error: EnqueueError) -> anyhow::Error {
+        while let Some(event) = self.rpc.poll_event() {
+            if let SessionEvent::Lost { peer, cause, .. } = event {
+                return anyhow!("the session with {peer} was lost: {cause}");
+            }
+        }
+        error.into()
     }
 
     /// Takes a call that is over: checks its answer and keeps its buffers.

@@ -121,6 +121,7 @@ pub fn counters(stats: &Stats, port: &PortStats, sessions: usize) -> Value {
         "retransmissions": stats.retransmissions,
         "in_progress_answers": stats.in_progress_answers,
         "requests_given_up": stats.requests_given_up,
+        "responses_given_up": stats.responses_given_up,
         "peers_lost": stats.peers_lost,
         "packets_received": port.rx_packets,
         "packets_sent": port.tx_packets,

@@ -233,6 +233,8 @@ pub enum PeerLoss {
     Closed,
     /// The fabric refuses packets to it (nobody listens there).
     Unreachable,
+    /// It is there, and has no room for us: links, memory or descriptors.
+    Refused,
 }
 
 /// Something that happened beside packets.

@@ -141,8 +141,10 @@ impl Drop for Call<'_> {
 }
 
 impl Core {
-    pub(crate) fn own(&self, request: &[u8]) -> Result<MessageBuffer, AllocError> {
-        let mut copy = self.alloc(request.len())?;
+    pub(crate) fn own(&mut self, request: &[u8]) -> Result<MessageBuffer, AllocError> {
+        let data_per_packet = self.data_per_packet_laid_out();
+        let full = AllocError::ArenaFull { asked: request.len(), capacity: self.arena.capacity() };
+        let mut copy = self.alloc_for_call(request.len(), data_per_packet).ok_or(full)?;
         copy.fill(request)?;
         Ok(copy)
     }

@@ -97,6 +97,8 @@ pub(crate) struct ClientSession {
     waiting: u64,
     pub state: ClientState,
     has_queue: bool,
+    /// The slot after the one that last got credits it waited for.
+    turn: u8,
 }
 
 impl Keyed for ClientSession {
@@ -316,7 +318,7 @@ impl Core {
             backoff: 0,
             listed: true,
         };
-        self.pump(index, slot);
+        self.pump_in_turn(index, slot);
     }
 
     /// Writes a request's headers into its buffer.
@@ -405,17 +407,31 @@ impl Core {
         session.waiting &= !(1 << slot);
     }
 
-    /// Lets calls that wait for credits have those that came back.
+    /// Lets calls that wait for credits have what there is, each in its turn: a long call must not keep the others waiting for
+    /// as long as it lasts.
     #[inline]
     fn pump_waiting(&mut self, index: usize) {
         loop {
-            let session = &self.clients.table.entries[index];
+            let session = &mut self.clients.table.entries[index];
             if session.waiting == 0 || session.credits == 0 {
                 return;
             }
-            let slot = session.waiting.trailing_zeros() as usize;
-            self.pump(index, slot);
+            let turn = u32::from(session.turn);
+            let slot = (session.waiting.rotate_right(turn).trailing_zeros() + turn) % 64;
+            session.turn = (slot as u8 + 1) % 64;
+            self.pump(index, slot as usize);
         }
+    }
+
+    /// Lets a call go on that may have packets to send, behind those that wait already.
+    #[inline]
+    fn pump_in_turn(&mut self, index: usize, slot: usize) {
+        let session = &mut self.clients.table.entries[index];
+        if session.waiting == 0 {
+            return self.pump(index, slot);
+        }
+        session.waiting |= 1 << slot;
+        self.pump_waiting(index);
     }
 
     /// Sends a run of request packets.
@@ -557,8 +573,7 @@ impl Core {
                 return Ok(());
             }
         }
-        self.pump(index, slot);
-        self.pump_waiting(index);
+        self.pump_in_turn(index, slot);
         Ok(())
     }
 
@@ -579,8 +594,7 @@ impl Core {
             return Err(PacketDrop::WrongPhase);
         }
         Self::acknowledge(session, state, received, self.now_ns);
-        self.pump(index, slot);
-        self.pump_waiting(index);
+        self.pump_in_turn(index, slot);
         Ok(())
     }
 
@@ -600,9 +614,7 @@ impl Core {
         let (index, slot) = self.find_call(header, packet)?;
         let at = self.clients.table.slot_at(index, slot);
         let (session, state) = (&mut self.clients.table.entries[index], &mut self.clients.table.slots[at]);
-        if state.response_packets > 0 {
-            return Err(PacketDrop::WrongPhase);
-        }
+        // Also in the midst of a response: a server that is short of memory gives up those that nobody fetches.
         let failure = ErrorCode::from_wire(header.message_len).ok_or(PacketDrop::Malformed)?.meaning();
         Self::acknowledge(session, state, state.sent, self.now_ns);
         self.finish(index, slot, Err(failure));
@@ -782,7 +794,7 @@ impl Core {
             state.sent = state.received;
             state.progress_ns = self.now_ns;
             self.stats.retransmissions += 1;
-            self.pump(at / slots, at % slots);
+            self.pump_in_turn(at / slots, at % slots);
         }
     }
 }

@@ -55,8 +55,9 @@ pub struct Config {
     pub preallocated_response_len: usize,
     /// Time without progress after which a call's packets are sent again (nsdi19 5.2.3: 5 ms).
     pub retransmit_timeout_ns: u64,
-    /// A request of several packets none of which came for so long is given up when another finds no memory; its call fails
-    /// with [`crate::Cause::ServerBusy`].
+    /// A request of several packets none of which came for so long, or a long response of which nothing was asked for for so
+    /// long, is given up when another call finds no memory. Should its client go on, its call fails with
+    /// [`crate::Cause::ServerBusy`].
     pub stalled_request_ns: u64,
     /// Silence after which a peer is asked for a sign of life.
     pub probe_interval_ns: u64,
@@ -137,6 +138,7 @@ impl Config {
         )?;
         for (field, value) in [
             ("retransmit_timeout_ns", self.retransmit_timeout_ns),
+            ("stalled_request_ns", self.stalled_request_ns),
             ("probe_interval_ns", self.probe_interval_ns),
             ("connect_retry_ns", self.connect_retry_ns),
         ] {

@@ -130,8 +130,11 @@ impl Core {
 
     /// Makes a message buffer for this endpoint.
     pub(crate) fn alloc(&self, len: usize) -> Result<MessageBuffer, AllocError> {
-        let own = self.link.packet_len_max - HEADER_LEN;
-        self.arena.alloc(len, own.min(DATA_PER_PACKET_LAID_OUT))
+        self.arena.alloc(len, self.data_per_packet_laid_out())
+    }
+
+    pub(crate) fn data_per_packet_laid_out(&self) -> usize {
+        (self.link.packet_len_max - HEADER_LEN).min(DATA_PER_PACKET_LAID_OUT)
     }
 
     /// Takes in a received burst: answers go to the transmit queue, requests to their handlers.

@@ -41,6 +41,8 @@ pub enum Cause {
     PeerClosed,
     /// The fabric says that nobody listens there.
     PeerUnreachable,
+    /// Its port is there and has no room for us.
+    PeerRefused,
     /// The peer no longer knows this session: it restarted, or gave us up while we were silent.
     PeerForgot,
     /// This side disconnected the session.
@@ -65,6 +67,12 @@ pub enum Cause {
     NoMemory,
 }
 
+impl std::fmt::Display for Cause {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.text())
+    }
+}
+
 impl Cause {
     fn text(self) -> &'static str {
         match self {
@@ -72,6 +80,7 @@ impl Cause {
             Self::PeerDied => "its process died",
             Self::PeerClosed => "it closed the session",
             Self::PeerUnreachable => "nobody listens there",
+            Self::PeerRefused => "its port refused us: it has no room for more links, memory or descriptors",
             Self::PeerForgot => "it no longer knows this session (it restarted, or gave us up)",
             Self::Disconnected => "this side disconnected the session",
             Self::Cancelled => "the caller cancelled",

@@ -319,6 +319,7 @@ impl Core {
                 PeerLoss::ProcessDied => Cause::PeerDied,
                 PeerLoss::Closed => Cause::PeerClosed,
                 PeerLoss::Unreachable => Cause::PeerUnreachable,
+                PeerLoss::Refused => Cause::PeerRefused,
             };
             self.fail_peer(index, cause);
         }

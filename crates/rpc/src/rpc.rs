@@ -246,8 +246,8 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         self.core.completions.pop_front()
     }
 
-    /// Turns the loop once: what has arrived (at most eight full bursts), its requests and responses, what is due, one
-    /// transmit burst. Never blocks. Returns whether anything happened.
+    /// Turns the loop once: what was enqueued leaves; what has arrived is taken in (at most eight full bursts), its requests run,
+    /// and what they and the timers have to say leaves too. Never blocks. Returns whether anything happened.
     #[inline]
     pub fn turn(&mut self) -> bool {
         let core = &mut self.core;

@@ -85,8 +85,10 @@ enum Phase {
 #[repr(align(64))]
 pub(crate) struct ServerSlot {
     number: u64,
-    /// When the request was whole; before, when its last packet came.
+    /// When the request was whole.
     arrived_ns: u64,
+    /// When the call last got somewhere: a packet of it came, or its response was there.
+    progress_ns: u64,
     /// The request, while its packets arrive.
     request: Option<MessageBuffer>,
     response: Response,
@@ -186,22 +188,25 @@ impl Core {
                 let request = if packet.tail.is_none() && self.config.tuning.zero_copy_requests {
                     RequestData::Lent(&packet.head[HEADER_LEN..])
                 } else {
-                    let mut copy = self.arena.alloc(message_len, data_per_packet).map_err(|_| PacketDrop::NoMemory)?;
+                    let mut copy = self.alloc_for_call(message_len, data_per_packet).ok_or(PacketDrop::NoMemory)?;
                     copy_data(packet, &mut copy)?;
                     RequestData::Owned(copy)
                 };
+                let state = &mut self.servers.table.slots[at];
                 state.begin(header, 1);
                 state.run(self.now_ns);
                 self.deliver(call, RequestType::new(header.type_or_residence), request, handlers, batched);
                 return Ok(());
             }
-            let Ok(mut request) = self.arena.alloc(message_len, data_per_packet) else {
-                self.give_up_stalled();
-                return Err(PacketDrop::NoMemory);
-            };
+            // That the slot is used again says that its last response has arrived.
+            if matches!(state.response, Response::Long(_)) {
+                state.response = Response::None;
+            }
+            let mut request = self.alloc_for_call(message_len, data_per_packet).ok_or(PacketDrop::NoMemory)?;
             copy_data(packet, &mut request[..data_len])?;
+            let state = &mut self.servers.table.slots[at];
             state.begin(header, packets as u32);
-            state.arrived_ns = self.now_ns;
+            state.progress_ns = self.now_ns;
             state.request = Some(request);
             self.queue_credit_return(index, slot, 0);
             return Ok(());
@@ -215,7 +220,7 @@ impl Core {
                 }
                 copy_data(packet, &mut request[range])?;
                 state.received += 1;
-                state.arrived_ns = self.now_ns;
+                state.progress_ns = self.now_ns;
                 if state.received < state.request_packets {
                     self.queue_credit_return(index, slot, number as u16);
                     return Ok(());
@@ -267,23 +272,44 @@ impl Core {
         }
     }
 
-    /// Gives up requests that began to arrive and stopped, when another finds no memory: a client that begins many long ones
-    /// must not keep the memory for as long as it lives. Their clients hear so when they send the next packet.
+    /// A buffer for a request or a response; `None` when there is no memory, not even after others gave theirs.
+    #[inline]
+    pub(crate) fn alloc_for_call(&mut self, len: usize, data_per_packet: usize) -> Option<MessageBuffer> {
+        match self.arena.alloc(len, data_per_packet) {
+            Ok(buffer) => Some(buffer),
+            Err(_) if self.give_up_stalled() => self.arena.alloc(len, data_per_packet).ok(),
+            Err(_) => None,
+        }
+    }
+
+    /// Gives up requests that began to arrive and stopped, and long responses that nobody fetches: a client must not keep the
+    /// memory of others for as long as it lives. It hears so if it goes on. Returns whether there were any.
     #[cold]
-    fn give_up_stalled(&mut self) {
+    fn give_up_stalled(&mut self) -> bool {
         if self.now_ns < self.servers.next_give_up_ns {
-            return;
+            return false;
         }
         self.servers.next_give_up_ns = self.now_ns + self.config.stalled_request_ns / 10;
+        let before = (self.stats.requests_given_up, self.stats.responses_given_up);
         for state in &mut self.servers.table.slots {
-            let silent_ns = self.now_ns.saturating_sub(state.arrived_ns);
-            if state.phase == Phase::Receiving && silent_ns >= self.config.stalled_request_ns {
-                state.request = None;
-                state.response = Response::Error(ErrorCode::Busy);
-                state.phase = Phase::Answered;
-                self.stats.requests_given_up += 1;
+            if self.now_ns.saturating_sub(state.progress_ns) < self.config.stalled_request_ns {
+                continue;
+            }
+            match (state.phase, &state.response) {
+                (Phase::Receiving, _) => {
+                    state.request = None;
+                    state.response = Response::Error(ErrorCode::Busy);
+                    state.phase = Phase::Answered;
+                    self.stats.requests_given_up += 1;
+                }
+                (Phase::Answered, Response::Long(_)) => {
+                    state.response = Response::Error(ErrorCode::NoMemory);
+                    self.stats.responses_given_up += 1;
+                }
+                _ => {}
             }
         }
+        before != (self.stats.requests_given_up, self.stats.responses_given_up)
     }
 
     fn queue_credit_return(&mut self, index: usize, slot: usize, number: u16) {
@@ -338,16 +364,25 @@ impl Core {
         let session = &self.servers.table.entries[index];
         self.peers.heard(session.peer_index, self.now_ns);
         let slot = self.servers.table.slot_of_number(header.request_number);
-        let state = &self.servers.table.slots[self.servers.table.slot_at(index, slot)];
+        let at = self.servers.table.slot_at(index, slot);
+        let state = &mut self.servers.table.slots[at];
         if header.request_number != state.number {
             return Err(PacketDrop::Stale);
         }
-        let Response::Long(response) = &state.response else { return Err(PacketDrop::WrongPhase) };
+        let response = match &state.response {
+            Response::Long(response) => response,
+            Response::Error(_) => {
+                self.queue_first_answer(index, slot);
+                return Err(PacketDrop::Stale);
+            }
+            _ => return Err(PacketDrop::WrongPhase),
+        };
         let (first, count) = (u32::from(header.packet_number), header.message_len);
         let end = first.checked_add(count).ok_or(PacketDrop::WrongPhase)?;
         if first == 0 || count == 0 || count > session.credits.into() || end as usize > response.packets() {
             return Err(PacketDrop::WrongPhase);
         }
+        state.progress_ns = self.now_ns;
         self.queue(TxKind::Response, index, slot, first as u16, count as u16);
         Ok(())
     }
@@ -388,14 +423,14 @@ impl Core {
         }
         let short = len <= data_per_packet && len + HEADER_LEN <= copy_len_max;
         let buffer = match own {
-            Some(buffer) => Ok(buffer),
+            Some(buffer) => Some(buffer),
             None => {
                 let short_capacity = room.min(data_per_packet).min(copy_len_max - HEADER_LEN);
                 let capacity = if short && preallocate { len.max(short_capacity) } else { len };
-                self.arena.alloc(capacity, data_per_packet)
+                self.alloc_for_call(capacity, data_per_packet)
             }
         };
-        let Ok(mut buffer) = buffer else { return self.answer_error(call, ErrorCode::NoMemory) };
+        let Some(mut buffer) = buffer else { return self.answer_error(call, ErrorCode::NoMemory) };
         buffer.resize(len).expect("the capacity was checked");
         write(&mut buffer);
         self.store_response(call, index, buffer, short);
@@ -426,6 +461,7 @@ impl Core {
         let state = &mut self.servers.table.slots[at];
         state.response = if short { Response::Short(buffer) } else { Response::Long(buffer.freeze()) };
         state.phase = Phase::Answered;
+        state.progress_ns = self.now_ns;
         self.queue(TxKind::Response, index, call.slot.into(), 0, 1);
     }
 

@@ -95,6 +95,8 @@ pub struct Stats {
     pub answers_discarded: u64,
     /// Requests that stopped arriving, and lost their memory to others.
     pub requests_given_up: u64,
+    /// Long responses that nobody fetched any more, and that lost their memory to others.
+    pub responses_given_up: u64,
     /// Peers given up.
     pub peers_lost: u64,
     dropped: [u64; PacketDrop::ALL.len()],

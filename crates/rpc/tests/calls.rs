@@ -96,3 +96,26 @@ fn calls_without_an_answer_fail_with_the_reason() {
     send(&mut client, session, ECHO, b"still alive", 0);
     assert!(run(&world, &mut client, &mut server, 1)[0].result.is_ok());
 }
+
+#[test]
+fn long_calls_of_one_session_share_its_credits() {
+    let world = World::new();
+    let config = Config { credits: 4, ..Config::default() };
+    let (mut client, mut server, session) = world.pair(config, LoopbackConfig::default());
+    for tag in 0..5 {
+        send(&mut client, session, ECHO, &pattern(200_000, tag as u8), tag);
+    }
+    let mut completed = [0; 5];
+    for _ in 0..40 {
+        let over = run(&world, &mut client, &mut server, 1);
+        for completion in over {
+            completed[completion.tag as usize] += 1;
+            send(&mut client, session, ECHO, &pattern(200_000, 1), completion.tag);
+        }
+    }
+    // Each has its turn; before, two of them took turns and the others had none.
+    assert!(completed.iter().all(|&calls| calls >= 6), "{completed:?}");
+    send(&mut client, session, ECHO, b"short", 9);
+    let short = (0..8).any(|_| run(&world, &mut client, &mut server, 1).iter().any(|over| over.tag == 9));
+    assert!(short, "a short call waits for its turn only");
+}

@@ -404,7 +404,7 @@ fn answers_that_make_no_sense_are_dropped_by_reason_and_the_call_goes_on() {
     expect_drop(&server, &mut client, header(Response, 5, 450), &[], PacketDrop::WrongPhase);
     expect_drop(&server, &mut client, header(Response, 1, 451), &message[100..200], PacketDrop::WrongLength);
     expect_drop(&server, &mut client, header(Response, 1, 450), &message[100..199], PacketDrop::WrongLength);
-    expect_drop(&server, &mut client, header(CallError, 0, 2), &[], PacketDrop::WrongPhase);
+    expect_drop(&server, &mut client, header(CallError, 0, 77), &[], PacketDrop::Malformed);
     expect_drop(&server, &mut client, header(InProgress, 0, 0), &[], PacketDrop::WrongPhase);
     for packet in 1..5 {
         server.response(number, packet, &message);

@@ -398,3 +398,84 @@ fn requests_that_stopped_arriving_are_given_up_when_others_need_the_memory() {
     let answers = greedy.turn(&mut server);
     assert_eq!(answers.iter().map(|answer| answer.0.kind).collect::<Vec<_>>(), [sinew_wire::Kind::CallError]);
 }
+
+/// A server of 8 MB, and a client that has had `calls` long worker calls answered at once.
+fn after_long_answers(world: &World, calls: usize) -> (Endpoint, Endpoint, SessionId) {
+    let tight = LoopbackConfig { arena_bytes: 8 << 20, ..LoopbackConfig::default() };
+    let of_server = (Config { message_len_max: 1 << 20, ..Config::default() }, tight);
+    let of_client = (Config::default(), LoopbackConfig::default());
+    let (mut client, mut server, session) = world.pair_of(of_client, of_server);
+    for _ in 0..calls {
+        send(&mut client, session, WORKER, &pattern(1 << 20, 4), 1);
+    }
+    assert!(run(world, &mut client, &mut server, calls).iter().all(|over| over.result.is_ok()));
+    (client, server, session)
+}
+
+#[test]
+fn answers_that_arrived_make_room_for_the_next_call() {
+    let world = World::new();
+    let (mut client, mut server, session) = after_long_answers(&world, 3);
+    for round in 0..10 {
+        send(&mut client, session, WORKER, &pattern(1 << 20, 4), 1);
+        assert!(run(&world, &mut client, &mut server, 1)[0].result.is_ok(), "{round}");
+    }
+    assert_eq!(server.stats().responses_given_up, 0);
+}
+
+#[test]
+fn answers_that_nobody_fetches_any_more_give_their_memory_to_other_calls() {
+    let world = World::new();
+    let (mut client, mut server, session) = after_long_answers(&world, 5);
+    pass_time(&world, &mut client, &mut server, 1_500 * MS);
+    let others: Vec<_> = (0..3).map(|_| connect(&world, &mut client, &mut server)).collect();
+    for session in others.into_iter().chain([session]) {
+        send(&mut client, session, WORKER, &pattern(1 << 20, 4), 1);
+        let over = run(&world, &mut client, &mut server, 1).remove(0);
+        assert!(over.result.is_ok(), "{:?}", over.result);
+    }
+    assert!(server.stats().responses_given_up > 0);
+}
+
+#[test]
+fn a_long_answer_that_was_given_up_ends_its_call_when_the_client_goes_on() {
+    let world = World::new();
+    let tight = LoopbackConfig { arena_bytes: 2 << 20, ..LoopbackConfig::default() };
+    let (mut client, mut server, session) =
+        world.pair_of((Config::default(), LoopbackConfig::default()), (Config::default(), tight));
+    let mut slow = HandClient::connected(&world, &mut server, 1, SMALL);
+    slow.request_type = LONG;
+    slow.request(8, 0, &1_000_000u32.to_le_bytes());
+    assert_eq!(slow.turn(&mut server).len(), 1);
+    pass_time(&world, &mut client, &mut server, 1_500 * MS);
+    send(&mut client, session, LONG, &1_200_000u32.to_le_bytes(), 1);
+    assert!(run(&world, &mut client, &mut server, 1)[0].result.is_ok());
+    assert_eq!(server.stats().responses_given_up, 1);
+    slow.request_for_response(8, 1, 1);
+    let answers = slow.turn(&mut server);
+    assert_eq!(answers.iter().map(|answer| answer.0.kind).collect::<Vec<_>>(), [sinew_wire::Kind::CallError]);
+}
+
+#[test]
+fn a_long_request_that_keeps_arriving_is_not_given_up() {
+    let world = World::new();
+    let tight = LoopbackConfig { arena_bytes: 1 << 20, ..LoopbackConfig::default() };
+    let of_server = (Config { message_len_max: 1 << 18, ..Config::default() }, tight);
+    let (mut client, mut server, session) = world.pair_of((Config::default(), LoopbackConfig::default()), of_server);
+    let mut slow = HandClient::connected(&world, &mut server, 1, SMALL);
+    slow.request_type = ECHO;
+    let message = pattern(1 << 18, 1);
+    for slot in 0..8 {
+        slow.request(8 + slot, 0, &message);
+    }
+    slow.turn(&mut server);
+    send(&mut client, session, ECHO, &pattern(1 << 18, 4), 1);
+    for number in 1..6 {
+        for slot in 0..8 {
+            slow.request(8 + slot, number, &message);
+        }
+        slow.turn(&mut server);
+        pass_time(&world, &mut client, &mut server, 400 * MS);
+        assert_eq!((completions(&mut client).len(), server.stats().requests_given_up), (0, 0), "{number}");
+    }
+}

@@ -28,6 +28,8 @@ fn main() -> sinew::Result<()> {
     let address = server.address().to_string();
     let done = std::sync::atomic::AtomicBool::new(false);
     let done = &done;
+    // The server may be asleep when it is told to end.
+    let wake_server = server.waker();
     std::thread::scope(|threads| {
         // A port may move to the thread that serves it; the endpoint that is made of it stays there.
         let serving = threads.spawn(move || -> sinew::Result<()> {
@@ -37,6 +39,7 @@ fn main() -> sinew::Result<()> {
         });
         let calls = drive(&hub, &address, Duration::from_millis(run_for));
         done.store(true, std::sync::atomic::Ordering::Relaxed);
+        wake_server.wake();
         serving.join().expect("the server's thread does not panic")?;
         let calls = calls?;
         println!("{calls} calls in {run_for} ms: {:.2} M/s", calls as f64 / run_for as f64 / 1e3);

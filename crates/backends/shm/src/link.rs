@@ -144,7 +144,10 @@ pub(crate) fn map_peer(fd: &OwnedFd, bytes: usize, access: Access) -> io::Result
     if rustix::fs::fstatfs(fd)?.f_type as u64 != TMPFS_MAGIC {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "the descriptor is not plain shared memory"));
     }
-    Region::of_peer(fd, bytes, access).map_err(io::Error::other)
+    Region::of_peer(fd, bytes, access).map_err(|error| match error {
+        sinew_mem::MapError::System(source) => source,
+        other => io::Error::other(other),
+    })
 }
 
 /// How a sleeping peer is woken.

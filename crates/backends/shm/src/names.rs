@@ -266,8 +266,13 @@ fn connect_in(directories: &[PathBuf], address: &str, name: &str) -> Result<Conn
         }
         // Read after connecting: the file is complete before its owner listens.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let owner =
-            rustix::fs::open(lock_path(directory, name), flags, Mode::empty()).ok().and_then(|lock| read_owner(&lock));
+        let owner = match rustix::fs::open(lock_path(directory, name), flags, Mode::empty()) {
+            Ok(lock) => read_owner(&lock),
+            Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM)) => {
+                return Err(system(format!("reading who owns {address}"))(error));
+            }
+            Err(_) => None,
+        };
         let Some(owner) = owner else { continue };
         return Ok(Connection { socket, ring_lines: owner.ring_lines });
     }

@@ -118,7 +118,7 @@ impl ShmRx {
                         self.end(index, Some(PeerLoss::Unreachable));
                     }
                 }
-                Message::Refused => self.end(index, Some(PeerLoss::Unreachable)),
+                Message::Refused => self.end(index, Some(PeerLoss::Refused)),
                 Message::NoRoom => {
                     self.door.count_out_of_descriptors();
                     self.end(index, Some(PeerLoss::Unreachable));
@@ -322,7 +322,11 @@ impl ShmRx {
         if lines.to_acceptor < self.own.ring_lines {
             return Err(Refusal::Ring);
         }
-        let malformed = |_| Refusal::Hello;
+        // What it sent cannot be used; or this system has no memory for it, which is not the peer's doing.
+        let malformed = |error: std::io::Error| match error.raw_os_error() {
+            Some(libc::ENOMEM | libc::EMFILE | libc::ENFILE | libc::EAGAIN) => Refusal::Links,
+            _ => Refusal::Hello,
+        };
         let region = Arc::new(map_peer(link_fd, lines.bytes(), Access::ReadWrite).map_err(malformed)?);
         let board = Arc::new(map_peer(board_fd, ring::BOARD_BYTES, Access::ReadWrite).map_err(malformed)?);
         let arena = PeerArena::of_peer(arena_fd, hello.arena_bytes).map_err(malformed)?;
