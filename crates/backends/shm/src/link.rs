@@ -1,11 +1,11 @@
 //! The memory between two ports, and what each half of a port keeps of it.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, OwnedFd};
 use sinew_mem::ring::{self, Consumer, Doorbell, Producer, Words};
 use sinew_mem::{Access, Arena, Frozen, Region};
 
@@ -177,10 +177,58 @@ pub(crate) fn wake_event(event: &OwnedFd) {
 }
 
 /// What both halves of a port want to know of a link from each other.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct LinkState {
     /// The sending half found that the other side broke the rules.
     pub broken: AtomicBool,
+    /// Goes when neither half uses the link's memory any more.
+    _claim: Option<Claim>,
+}
+
+impl LinkState {
+    pub fn new(claim: Option<Claim>) -> Self {
+        Self { broken: AtomicBool::new(false), _claim: claim }
+    }
+}
+
+/// A link's memory in use by one side, of all ports of this process. A peer could pass the same memory to two of our ports:
+/// each would then write what it takes for its own.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    memory: Inode,
+    side: Side,
+}
+
+/// Device and inode of a link's memory.
+type Inode = (u64, u64);
+
+static CLAIMS: Mutex<BTreeMap<Inode, Vec<(Side, Lines)>>> = Mutex::new(BTreeMap::new());
+
+impl Claim {
+    /// Claims `side` of the memory behind `fd`; `None` when that is in use, or the other side is with another layout.
+    pub fn new(fd: impl AsFd, side: Side, lines: Lines) -> io::Result<Option<Self>> {
+        let stat = rustix::fs::fstat(fd)?;
+        let memory = (stat.st_dev, stat.st_ino);
+        let mut claims = CLAIMS.lock().unwrap_or_else(PoisonError::into_inner);
+        let sides = claims.entry(memory).or_default();
+        if sides.iter().any(|(used, of)| *used == side || *of != lines) {
+            return Ok(None);
+        }
+        sides.push((side, lines));
+        Ok(Some(Self { memory, side }))
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        let mut claims = CLAIMS.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(sides) = claims.get_mut(&self.memory) {
+            sides.retain(|(side, _)| *side != self.side);
+            if sides.is_empty() {
+                claims.remove(&self.memory);
+            }
+        }
+    }
 }
 
 /// A share that the port holds until the peer has taken the packet.
@@ -249,5 +297,29 @@ impl TxInbox {
         let mut changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         self.pending.store(false, Ordering::Relaxed);
         std::mem::take(&mut changes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_side_of_a_links_memory_is_in_use_once_and_both_sides_agree_on_its_layout() {
+        let lines = Lines { to_acceptor: 64, to_initiator: 128 };
+        let (_region, fd) = Region::shared("test", lines.bytes(), Access::ReadWrite).unwrap();
+        let again = fd.try_clone().unwrap();
+        let claim = |fd: &OwnedFd, side, lines| Claim::new(fd, side, lines).unwrap();
+        let acceptor = claim(&fd, Side::Acceptor, lines);
+        assert!(acceptor.is_some() && claim(&again, Side::Acceptor, lines).is_none());
+        let other_layout = Lines { to_acceptor: 128, to_initiator: 64 };
+        assert!(claim(&again, Side::Initiator, other_layout).is_none());
+        // A port that resolved another of its own process.
+        let initiator = claim(&again, Side::Initiator, lines);
+        assert!(initiator.is_some());
+        drop(acceptor);
+        assert!(claim(&fd, Side::Initiator, lines).is_none());
+        drop(initiator);
+        assert!(claim(&fd, Side::Acceptor, other_layout).is_some(), "nobody uses it any more");
     }
 }

@@ -13,7 +13,7 @@ use sinew_mem::{Access, Arena, Region};
 use crate::door::{Door, Heard, Token, Watch};
 use crate::hello::{self, Hello, Message, Refusal};
 use crate::hub::{Letter, Mailbox};
-use crate::link::{Ends, Lines, LinkState, PeerArena, Side, TxChange, TxLink, Wake, ends, map_peer};
+use crate::link::{Claim, Ends, Lines, LinkState, PeerArena, Side, TxChange, TxLink, Wake, ends, map_peer};
 use crate::rx::{Ending, Remote, RxLink, ShmRx};
 use crate::{LINKS_MAX, names};
 
@@ -158,9 +158,9 @@ impl ShmRx {
 
     /// Adds both halves of a link at `index`.
     fn add(&mut self, index: usize, link: NewLink) -> Peer {
-        let NewLink { generation, ends, arena, doorbell, wake, peer, name, resolved } = link;
+        let NewLink { generation, ends, claim, arena, doorbell, wake, peer, name, resolved } = link;
         let Ends { producer, consumer, flags } = ends;
-        let state = Arc::new(LinkState::default());
+        let state = Arc::new(LinkState::new(claim));
         let tx = TxLink {
             generation,
             producer,
@@ -238,6 +238,7 @@ impl ShmRx {
         let (region, link_fd) = Region::shared("sinew-link", lines.bytes(), Access::ReadWrite)
             .map_err(system("making the link's memory"))?;
         let region = Arc::new(region);
+        let claim = Claim::new(&link_fd, Side::Initiator, lines).map_err(system("claiming the link's memory"))?;
         // SAFETY: our side of memory that was made here; shared, so not trusted.
         let ends = unsafe { ends(&region, lines, Side::Initiator, false) }
             .ok_or_else(|| system("laying out the link")(ErrorKind::InvalidInput.into()))?;
@@ -261,6 +262,7 @@ impl ShmRx {
         Ok(NewLink {
             generation,
             ends,
+            claim,
             arena: None,
             doorbell: None,
             wake: Wake::Socket(socket),
@@ -330,7 +332,8 @@ impl ShmRx {
         let region = Arc::new(map_peer(link_fd, lines.bytes(), Access::ReadWrite).map_err(malformed)?);
         let board = Arc::new(map_peer(board_fd, ring::BOARD_BYTES, Access::ReadWrite).map_err(malformed)?);
         let arena = PeerArena::of_peer(arena_fd, hello.arena_bytes).map_err(malformed)?;
-        // SAFETY: our side of memory that this process has no other mapping of in use by the same side; not trusted.
+        let claim = Claim::new(link_fd, Side::Acceptor, lines).map_err(malformed)?.ok_or(Refusal::Hello)?;
+        // SAFETY: the claim makes this the only use of our side of the memory in this process; not trusted.
         let ends = unsafe { ends(&region, lines, Side::Acceptor, false) }.ok_or(Refusal::Hello)?;
         let doorbell = doorbell(&board, hello.bit).ok_or(Refusal::Hello)?;
         let generation = self.next_generation();
@@ -349,6 +352,7 @@ impl ShmRx {
         Ok(NewLink {
             generation,
             ends,
+            claim: Some(claim),
             arena: Some(arena),
             doorbell: Some(doorbell),
             wake: Wake::Socket(Arc::clone(socket)),
@@ -395,6 +399,7 @@ impl ShmRx {
         Ok(NewLink {
             generation,
             ends,
+            claim: None,
             arena: Some(PeerArena::Own(other.arena.clone())),
             doorbell: None,
             wake: Wake::Event(Arc::clone(&other.event)),
@@ -462,6 +467,7 @@ impl ShmRx {
         let new = NewLink {
             generation,
             ends,
+            claim: None,
             arena: Some(PeerArena::Own(from.arena.clone())),
             doorbell: Some(doorbell),
             wake: Wake::Event(Arc::clone(&from.event)),
@@ -572,6 +578,8 @@ impl ShmRx {
 struct NewLink {
     generation: u64,
     ends: Ends,
+    /// Of memory that others can pass to us a second time.
+    claim: Option<Claim>,
     arena: Option<PeerArena>,
     doorbell: Option<Doorbell>,
     wake: Wake,
