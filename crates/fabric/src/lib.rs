@@ -11,6 +11,7 @@
 //! - [`worker`]: where long work runs.
 //! - [`loopback`]: a deterministic network in memory, for tests.
 //! - `conformance` (a feature): one suite of facts for every port.
+//! - [`verbs`]: the operations of an RDMA NIC.
 //! - [`layer`]: ports around ports, of which there are [`fault`], [`trace`] and [`pcap`].
 #![forbid(unsafe_code)]
 
@@ -25,6 +26,7 @@ pub mod poller;
 pub mod port;
 pub mod time;
 pub mod trace;
+pub mod verbs;
 pub mod worker;
 
 pub use address::{Address, AddressError, Peer};

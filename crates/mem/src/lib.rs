@@ -15,11 +15,13 @@ pub mod atomic;
 mod buffer;
 pub mod copy;
 mod hints;
+mod memory;
 mod region;
 pub mod ring;
 mod shared;
 
 pub use buffer::{AllocError, Arena, Frozen, HEADER_ROOM, MAX_DATA_LEN, MessageBuffer};
 pub use hints::{grow_for_random_access, prefetch_read};
+pub use memory::{OutOfBounds, SharedMemory};
 pub use region::{Access, MapError, Region};
 pub use shared::{Guard, Revoked, SharedBytes};

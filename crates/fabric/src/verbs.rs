@@ -1,0 +1,54 @@
+//! Verbs: the operations of an RDMA NIC, as one interface over whatever carries them.
+//!
+//! The words are the field's. A [`Device`] gives [`ProtectionDomain`]s; a domain gives memory, and, for each thread that works
+//! with it, a [`ThreadDomain`] with that thread's completion queues and queue pairs (which no other thread can touch: sharing them
+//! costs more than it gives, atc16 3.2).
+//!
+//! - **Memory for messages** is an ordinary [`Arena`] that the domain registered. A receive or the result of a READ takes
+//!   [`MessageBuffer`]s, which are exclusive, and the completion gives them back; what is sent comes from [`Frozen`] shares,
+//!   which can be read and posted again meanwhile, or is a slice, copied at once (inline).
+//! - **Memory exposed to others** is [`Exposed`]: bytes that anybody may be writing, which are copied out or loaded word by word
+//!   and never seen as a slice.
+//! - **Requests** are pushed one by one and start with [`QueuePair::doorbell`], so a list of them costs one.
+//! - **Completions** come from a [`CompletionQueue`], with the standard statuses.
+//!
+//! Nothing here relies on destructors for its soundness: what an operation needs lies in a table of the queue pair's until the
+//! operation is over, and a queue pair that is forgotten keeps it for good.
+//!
+//! # What each transport allows
+//!
+//! | | SEND, RECV | WRITE | READ, atomics |
+//! | --- | --- | --- | --- |
+//! | RC (reliable connection) | yes | yes | yes |
+//! | UC (unreliable connection) | yes | yes | no |
+//! | UD (unreliable datagram) | yes, up to one MTU | no | no |
+//!
+//! (Table 1 of atc16 and of sigcomm14; [`Transport::allows`].) What is not allowed is refused when it is pushed.
+//!
+//! # What is in order
+//!
+//! Requests of one queue pair start, take effect and complete in the order in which they were pushed, with one exception: the
+//! result of a READ or an atomic may arrive after a later SEND or WRITE has taken effect, unless that one carries
+//! [`Request::fence`] (InfiniBand specification, volume 1, 10.8.3.3). Between queue pairs nothing is ordered. A WRITE appears
+//! from left to right, and no more than an aligned word of it at once: NICs that write whole cache lines do more, and designs that
+//! rely on it must find out whether what they read is torn.
+
+mod completion;
+mod error;
+mod memory;
+mod request;
+mod table;
+mod traits;
+mod types;
+
+pub use completion::{Completion, Opcode, Status};
+pub use error::{PostError, RefusedReceive, RefusedRequest, VerbsError};
+pub use memory::{Exposed, RemoteMemory};
+pub use request::{Destination, GATHER_MAX, Operation, Request, Scatter, Slice, Source, check_receive};
+pub use table::{Entry, WorkTable};
+pub use traits::{CompletionQueue, Device, ProtectionDomain, QueuePair, ThreadDomain};
+pub use types::{Access, Attributes, QpAddress, QpConfig, QpNumber, QpState, Transport, Verb};
+
+// Named for the documentation above.
+#[allow(unused_imports)]
+use sinew_mem::{Arena, Frozen, MessageBuffer};

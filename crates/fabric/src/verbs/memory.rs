@@ -1,0 +1,73 @@
+//! Memory that others read and write.
+
+use std::ops::Deref;
+
+use sinew_mem::SharedMemory;
+
+use super::types::Access;
+
+/// What a peer needs to know to reach exposed memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RemoteMemory {
+    /// Where it starts, in the words of its owner's device.
+    pub address: u64,
+    /// The key that the device checks.
+    pub rkey: u32,
+    /// Bytes of it.
+    pub len: u64,
+}
+
+impl RemoteMemory {
+    /// Bytes that [`Self::to_bytes`] gives.
+    pub const BYTES: usize = 20;
+
+    /// The part of it from `offset` on; `None` past its end.
+    pub fn at(&self, offset: u64) -> Option<Self> {
+        let address = self.address.checked_add(offset)?;
+        Some(Self { address, rkey: self.rkey, len: self.len.checked_sub(offset)? })
+    }
+
+    /// To be told to a peer.
+    pub fn to_bytes(&self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[..8].copy_from_slice(&self.address.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.len.to_le_bytes());
+        bytes[16..].copy_from_slice(&self.rkey.to_le_bytes());
+        bytes
+    }
+
+    /// What a peer told.
+    pub fn from_bytes(bytes: &[u8; Self::BYTES]) -> Self {
+        let word = |at: usize| u64::from_le_bytes(*bytes[at..].first_chunk().expect("20 bytes"));
+        Self { address: word(0), len: word(8), rkey: u32::from_le_bytes(*bytes[16..].first_chunk().expect("20 bytes")) }
+    }
+}
+
+/// Memory of ours that others may reach until it is deregistered. It derefs to [`SharedMemory`], by which we read and write it.
+pub trait Exposed: Deref<Target = SharedMemory> {
+    /// What to tell a peer.
+    fn remote(&self) -> RemoteMemory;
+
+    /// What others may do.
+    fn access(&self) -> Access;
+
+    /// Ends the exposure: requests that name it from now on fail. Returns the memory when nobody is inside it; `None` when an
+    /// initiator has been stopped in the middle of an operation on it: the memory is then kept aside until that one goes.
+    ///
+    /// Dropping does the same without handing the memory out.
+    fn deregister(self) -> Option<SharedMemory>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_stay_inside_and_survive_the_way() {
+        let memory = RemoteMemory { address: 4096, rkey: 9, len: 100 };
+        assert_eq!(memory.at(100), Some(RemoteMemory { address: 4196, rkey: 9, len: 0 }));
+        assert_eq!(memory.at(101), None);
+        assert_eq!(RemoteMemory { address: u64::MAX, ..memory }.at(1), None);
+        assert_eq!(RemoteMemory::from_bytes(&memory.to_bytes()), memory);
+    }
+}

@@ -1,0 +1,173 @@
+//! What a queue pair holds for operations that are not over.
+
+use std::collections::VecDeque;
+
+use super::completion::{Completion, Opcode, Status};
+use super::error::targets;
+use super::request::{Operation, Request, Scatter, Slice, Source};
+use super::types::{QpNumber, Verb};
+use arrayvec::ArrayVec;
+
+use super::request::GATHER_MAX;
+
+/// A request that is not over.
+#[derive(Debug)]
+pub struct Entry {
+    /// The request's.
+    pub id: u64,
+    /// What it does.
+    pub opcode: Opcode,
+    /// Whether its success is told.
+    pub signaled: bool,
+    /// Its bytes.
+    pub len: usize,
+    /// What it reads.
+    pub sources: ArrayVec<Slice, GATHER_MAX>,
+    /// What it writes.
+    pub targets: Scatter,
+}
+
+impl Entry {
+    /// The entry of a request, which moves in; inline bytes are the caller's to copy.
+    pub fn new(request: Request<'_>) -> Self {
+        let Request { id, operation, signaled, .. } = request;
+        let opcode = match operation.verb() {
+            Verb::Send => Opcode::Send,
+            Verb::Write | Verb::WriteWithImmediate => Opcode::Write,
+            Verb::Read => Opcode::Read,
+            Verb::CompareSwap => Opcode::CompareSwap,
+            Verb::FetchAdd => Opcode::FetchAdd,
+        };
+        let len = match &operation {
+            Operation::Send { source, .. } | Operation::Write { source, .. } => source.len(),
+            Operation::Read { target, .. } => target.iter().map(|buffer| buffer.len()).sum(),
+            Operation::CompareSwap { .. } | Operation::FetchAdd { .. } => 8,
+        };
+        let (sources, targets) = match operation {
+            Operation::Send { source: Source::Gather(pieces), .. }
+            | Operation::Write { source: Source::Gather(pieces), .. } => (pieces, Scatter::new()),
+            operation => (ArrayVec::new(), targets(operation)),
+        };
+        Self { id, opcode, signaled, len, sources, targets }
+    }
+
+    /// Its completion; `None` when nobody needs to hear of it.
+    pub fn complete(self, qp: QpNumber, status: Status) -> Option<Completion> {
+        let told = self.signaled || !status.is_success() || !self.targets.is_empty();
+        told.then(|| Completion {
+            id: self.id,
+            qp,
+            status,
+            opcode: self.opcode,
+            len: self.len,
+            immediate: None,
+            from: None,
+            buffers: self.targets,
+        })
+    }
+}
+
+/// The requests of a queue pair that are not over, oldest first; as many as it was made for, in memory of its own.
+#[derive(Debug)]
+pub struct WorkTable<T = Entry> {
+    entries: VecDeque<T>,
+    depth: usize,
+    /// How many were ever taken out: the number of the oldest.
+    retired: u64,
+}
+
+impl<T> WorkTable<T> {
+    /// Room for `depth` operations.
+    pub fn new(depth: usize) -> Self {
+        Self { entries: VecDeque::with_capacity(depth), depth, retired: 0 }
+    }
+
+    /// Whether nothing more fits.
+    #[inline]
+    pub fn is_full(&self) -> bool {
+        self.entries.len() >= self.depth
+    }
+
+    /// How many there are.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there are none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// How many fit.
+    pub fn depth(&self) -> usize {
+        self.depth
+    }
+
+    /// Takes one in and returns its number: numbers count up from 0.
+    ///
+    /// # Panics
+    ///
+    /// When the table is full.
+    #[inline]
+    pub fn push(&mut self, entry: T) -> u64 {
+        assert!(!self.is_full(), "a table of {} entries is full", self.depth);
+        self.entries.push_back(entry);
+        self.retired + self.entries.len() as u64 - 1
+    }
+
+    /// Takes the oldest out.
+    #[inline]
+    pub fn pop(&mut self) -> Option<T> {
+        let entry = self.entries.pop_front()?;
+        self.retired += 1;
+        Some(entry)
+    }
+
+    /// The number of the oldest, or of the next if there is none.
+    #[inline]
+    pub fn oldest(&self) -> u64 {
+        self.retired
+    }
+
+    /// Entry `number`, if it is there.
+    #[inline]
+    pub fn get_mut(&mut self, number: u64) -> Option<&mut T> {
+        self.entries.get_mut(usize::try_from(number.checked_sub(self.retired)?).ok()?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_keep_their_numbers_until_they_are_retired_in_order() {
+        let mut table = WorkTable::new(2);
+        assert_eq!((table.push('a'), table.push('b')), (0, 1));
+        assert!(table.is_full());
+        assert_eq!((table.pop(), table.push('c')), (Some('a'), 2));
+        assert_eq!([0, 1, 3].map(|number| table.get_mut(number).copied()), [None, Some('b'), None]);
+        assert_eq!((table.pop(), table.pop(), table.pop()), (Some('b'), Some('c'), None));
+        assert_eq!(table.oldest(), 3);
+    }
+
+    #[test]
+    fn success_is_told_only_when_it_was_asked_for_or_gives_something_back() {
+        let arena = sinew_mem::Arena::private(1 << 16).unwrap();
+        let send = || Operation::Send { source: Source::Inline(b"abc"), immediate: None, to: None };
+        let entry = |request| Entry::new(request);
+        let number = QpNumber(1);
+        assert!(entry(Request::new(1, send())).complete(number, Status::Success).is_some());
+        assert!(entry(Request::new(1, send()).unsignaled()).complete(number, Status::Success).is_none());
+        assert!(entry(Request::new(1, send()).unsignaled()).complete(number, Status::Flushed).is_some());
+        let read = Operation::FetchAdd {
+            target: arena.alloc(8, 8).unwrap(),
+            remote: crate::verbs::RemoteMemory { address: 0, rkey: 0, len: 8 },
+            add: 1,
+        };
+        let completion = entry(Request::new(7, read).unsignaled()).complete(number, Status::Success).unwrap();
+        assert_eq!((completion.id, completion.len, completion.buffers.len()), (7, 8, 1));
+    }
+}

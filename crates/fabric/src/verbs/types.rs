@@ -1,0 +1,279 @@
+//! What things are called, and what they may do.
+
+use arrayvec::ArrayVec;
+
+/// How a queue pair talks to others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Transport {
+    /// Reliable connection: to one queue pair, in order, each operation acknowledged.
+    Rc,
+    /// Unreliable connection: to one queue pair, in order, nothing acknowledged or sent again.
+    Uc,
+    /// Unreliable datagram: to any queue pair, one packet a message.
+    Ud,
+}
+
+/// What a request asks for, without its arguments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Verb {
+    /// A message into a buffer that the receiver posted.
+    Send,
+    /// Into the peer's exposed memory.
+    Write,
+    /// Into the peer's exposed memory, and the completion of one of its receives with it.
+    WriteWithImmediate,
+    /// Out of the peer's exposed memory.
+    Read,
+    /// A word of the peer's is swapped if it is what we expect.
+    CompareSwap,
+    /// A word of the peer's is added to.
+    FetchAdd,
+}
+
+impl Transport {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Rc, Self::Uc, Self::Ud];
+
+    /// Whether the transport can carry the verb (Table 1 of atc16).
+    pub fn allows(self, verb: Verb) -> bool {
+        match self {
+            Self::Rc => true,
+            Self::Uc => matches!(verb, Verb::Send | Verb::Write | Verb::WriteWithImmediate),
+            Self::Ud => verb == Verb::Send,
+        }
+    }
+
+    /// Whether a queue pair has one peer.
+    pub fn is_connected(self) -> bool {
+        self != Self::Ud
+    }
+}
+
+impl Verb {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Send, Self::Write, Self::WriteWithImmediate, Self::Read, Self::CompareSwap, Self::FetchAdd];
+}
+
+/// The states of a queue pair, of which a request may only be pushed in [`QpState::ReadyToSend`] and a receive posted from
+/// [`QpState::Init`] on. In [`QpState::Error`] both are taken, and complete as flushed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum QpState {
+    /// Fresh.
+    Reset,
+    /// Has a port; takes receives.
+    Init,
+    /// Knows its peer, if it has one; receives.
+    ReadyToReceive,
+    /// Works.
+    ReadyToSend,
+    /// Something failed; everything that is posted, or will be, is flushed. [`QpState::Reset`] begins anew.
+    Error,
+}
+
+impl QpState {
+    /// Whether a queue pair can go from one state to the next. From any state it can go to error and to reset.
+    pub fn can_become(self, next: Self) -> bool {
+        use QpState::{Error, Init, ReadyToReceive, ReadyToSend, Reset};
+        matches!(
+            (self, next),
+            (_, Error | Reset) | (Reset, Init) | (Init, ReadyToReceive) | (ReadyToReceive, ReadyToSend)
+        )
+    }
+}
+
+/// A queue pair's number: 24 bits, unique at its device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct QpNumber(pub u32);
+
+impl std::fmt::Display for QpNumber {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:#08x}", self.0)
+    }
+}
+
+/// What others may do with exposed memory. Its owner can always read and write it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Access {
+    /// WRITE.
+    pub write: bool,
+    /// READ.
+    pub read: bool,
+    /// Compare-and-swap and fetch-and-add.
+    pub atomic: bool,
+}
+
+impl Access {
+    /// Everything.
+    pub const ALL: Self = Self { write: true, read: true, atomic: true };
+    /// READ alone.
+    pub const READ: Self = Self { write: false, read: true, atomic: false };
+    /// WRITE alone.
+    pub const WRITE: Self = Self { write: true, read: false, atomic: false };
+
+    /// Whether `verb` may touch the memory.
+    pub fn allows(self, verb: Verb) -> bool {
+        match verb {
+            Verb::Send => false,
+            Verb::Write | Verb::WriteWithImmediate => self.write,
+            Verb::Read => self.read,
+            Verb::CompareSwap | Verb::FetchAdd => self.atomic,
+        }
+    }
+}
+
+/// What a device can do, as data.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attributes {
+    /// The device's name, and what carries it.
+    pub name: String,
+    /// Bytes of a UD message at most; also the unit in which connected transports cut messages.
+    pub mtu: usize,
+    /// Bytes of any other message at most.
+    pub message_len_max: usize,
+    /// Bytes of an inline source at most.
+    pub inline_max: usize,
+    /// Pieces of a source or target at most; no more than [`super::GATHER_MAX`].
+    pub gather_max: usize,
+    /// Requests, and receives, that a queue pair can hold at most.
+    pub queue_depth_max: usize,
+    /// READs and atomics that a queue pair can have on their way.
+    pub reads_max: usize,
+    /// Whether there are compare-and-swap and fetch-and-add.
+    pub atomics: bool,
+    /// Link rate in bits per second, where the device knows it.
+    pub line_rate_bps: Option<u64>,
+}
+
+/// What a queue pair is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpConfig {
+    /// How it talks.
+    pub transport: Transport,
+    /// Requests that it holds until they are known to be over.
+    pub send_depth: usize,
+    /// Receives that it holds.
+    pub receive_depth: usize,
+    /// Bytes of its longest inline source.
+    pub inline_max: usize,
+    /// Pieces of its longest source or target.
+    pub gather_max: usize,
+    /// UD: the key that datagrams must carry to be received.
+    pub qkey: u32,
+    /// RC: times that a request is tried again when the receiver has posted no buffer; 7 is for ever.
+    pub rnr_retries: u8,
+}
+
+impl QpConfig {
+    /// A queue pair of 128 requests and 512 receives, as the field's tools have it.
+    pub fn new(transport: Transport) -> Self {
+        Self {
+            transport,
+            send_depth: 128,
+            receive_depth: 512,
+            inline_max: 64,
+            gather_max: 1,
+            qkey: 0x1111_1111,
+            rnr_retries: 7,
+        }
+    }
+}
+
+/// What another queue pair needs to know to reach this one. The device's part is opaque: it means something to devices of the
+/// same fabric only.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct QpAddress {
+    /// The queue pair at its device.
+    pub number: QpNumber,
+    /// Its transport.
+    pub transport: Transport,
+    /// The first packet number that it will send.
+    pub first_packet: u32,
+    /// UD: its key.
+    pub qkey: u32,
+    /// The largest packet of its port, in bytes.
+    pub mtu: u32,
+    /// Where its device is, in the words of its fabric.
+    pub port: ArrayVec<u8, { QpAddress::PORT_MAX }>,
+}
+
+impl QpAddress {
+    /// Bytes of the device's part at most.
+    pub const PORT_MAX: usize = 96;
+    const FIXED: usize = 18;
+    /// Bytes of a written address at most.
+    pub const BYTES_MAX: usize = Self::FIXED + Self::PORT_MAX;
+
+    /// The address, to be told to a peer.
+    pub fn to_bytes(&self) -> ArrayVec<u8, { Self::BYTES_MAX }> {
+        let mut bytes = ArrayVec::new();
+        bytes.push(1);
+        bytes.push(self.transport as u8);
+        for word in [self.number.0, self.first_packet, self.qkey, self.mtu] {
+            bytes.extend(word.to_le_bytes());
+        }
+        bytes.extend(self.port.iter().copied());
+        bytes
+    }
+
+    /// An address that a peer told; `None` when the bytes are none.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (fixed, port) = bytes.split_first_chunk::<{ Self::FIXED }>()?;
+        let (&[version, transport], words) = fixed.split_first_chunk::<2>()?;
+        let transport = *Transport::ALL.get(usize::from(transport))?;
+        let word = |index: usize| Some(u32::from_le_bytes(*words.get(index * 4..)?.first_chunk()?));
+        let number = QpNumber(word(0)?);
+        let good = version == 1 && number.0 < 1 << 24;
+        let port = ArrayVec::try_from(port).ok()?;
+        good.then_some(Self { number, transport, first_packet: word(1)?, qkey: word(2)?, mtu: word(3)?, port })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_matrix_is_that_of_the_papers() {
+        let allowed = |transport: Transport| Verb::ALL.into_iter().filter(move |&verb| transport.allows(verb)).count();
+        assert_eq!(Transport::ALL.map(allowed), [6, 3, 1]);
+        assert!(!Transport::Uc.allows(Verb::Read) && !Transport::Ud.allows(Verb::Write));
+    }
+
+    #[test]
+    fn states_follow_one_another() {
+        use QpState::{Error, Init, ReadyToReceive, ReadyToSend, Reset};
+        let way = [Reset, Init, ReadyToReceive, ReadyToSend];
+        for (at, from) in way.into_iter().enumerate() {
+            for (to, state) in way.into_iter().enumerate() {
+                assert_eq!(from.can_become(state), to == at + 1 || state == Reset, "{from:?} {state:?}");
+            }
+            assert!(from.can_become(Error));
+        }
+        assert!(Error.can_become(Reset) && !Error.can_become(Init));
+    }
+
+    #[test]
+    fn addresses_survive_the_way_and_bad_ones_do_not() {
+        let address = QpAddress {
+            number: QpNumber(0x12_3456),
+            transport: Transport::Ud,
+            first_packet: 7,
+            qkey: 8,
+            mtu: 4096,
+            port: ArrayVec::try_from(&b"somewhere"[..]).unwrap(),
+        };
+        let bytes = address.to_bytes();
+        assert_eq!(QpAddress::from_bytes(&bytes), Some(address));
+        for len in 0..QpAddress::FIXED {
+            assert_eq!(QpAddress::from_bytes(&bytes[..len]), None);
+        }
+        let with = |at: usize, byte: u8| {
+            let mut bytes = bytes.clone();
+            bytes[at] = byte;
+            QpAddress::from_bytes(&bytes)
+        };
+        assert!(with(0, 2).is_none() && with(1, 3).is_none() && with(5, 1).is_none());
+        assert!(QpAddress::from_bytes(&[1; QpAddress::BYTES_MAX + 1]).is_none());
+    }
+}
