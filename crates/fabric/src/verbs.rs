@@ -12,6 +12,8 @@
 //! - **Requests** are pushed one by one and start with [`QueuePair::doorbell`], so a list of them costs one.
 //! - **Completions** come from a [`CompletionQueue`], with the standard statuses.
 //!
+//! [`port::UdPort`] is a UD queue pair as a packet port.
+//!
 //! Nothing here relies on destructors for its soundness: what an operation needs lies in a table of the queue pair's until the
 //! operation is over, and a queue pair that is forgotten keeps it for good.
 //!
@@ -36,6 +38,7 @@
 mod completion;
 mod error;
 mod memory;
+pub mod port;
 mod request;
 mod table;
 mod traits;

@@ -1,0 +1,418 @@
+//! A UD queue pair as a packet port, so that everything which runs on packets runs on verbs.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use sinew_mem::{Arena, Frozen, MessageBuffer};
+
+use super::completion::{Completion, Status};
+use super::error::VerbsError;
+use super::request::{Destination, Operation, Request, Slice, Source};
+use super::traits::{CompletionQueue, Device, ProtectionDomain, QueuePair, ThreadDomain};
+use super::types::{QpAddress, QpConfig, QpNumber, Transport};
+use crate::address::{Address, Peer};
+use crate::port::{Caps, Dropped, PacketPort, PacketRx, PacketTx, PortError, PortEvent, PortStats, RxBurst, RxPacket};
+use crate::port::{TxData, TxPacket, Waker};
+
+/// Packets of a receive burst.
+const BURST_MAX: usize = 32;
+/// Of packets whose success nobody waits for, the last of every so many tells that they have left.
+const SIGNAL_EVERY: u32 = 32;
+/// Data up to this long is copied behind its head; longer data is gathered from its buffer.
+const COPY_MAX: usize = 512;
+/// Looks for completions that one `flush` takes at most; the shares that are left go with later ones.
+const FLUSH_POLLS: usize = 100_000;
+
+/// What a [`UdPort`] is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UdPortConfig {
+    /// Packets that can wait to be received.
+    pub receive_packets: usize,
+    /// Packets that can wait to be sent.
+    pub send_packets: usize,
+    /// Bytes of address space for message buffers, those of received packets included.
+    pub arena_bytes: usize,
+    /// The key that datagrams must carry.
+    pub qkey: u32,
+}
+
+impl Default for UdPortConfig {
+    fn default() -> Self {
+        Self { receive_packets: 4096, send_packets: 1024, arena_bytes: 1 << 30, qkey: 0x5133 }
+    }
+}
+
+/// A packet port over a UD queue pair of any verbs device.
+///
+/// Its address is `ud://` and the queue pair's own address in hexadecimal digits, since the fabric has no names; programs
+/// tell each other theirs over whatever connects them already.
+pub struct UdPort<D: ProtectionDomain> {
+    rx: UdRx<D::Thread>,
+    tx: UdTx<D::Thread>,
+    thread: D::Thread,
+    arena: Arena,
+    caps: Caps,
+    address: Address,
+}
+
+type Qp<T> = Rc<RefCell<<T as ThreadDomain>::Qp>>;
+
+/// The receiving half of a [`UdPort`].
+pub struct UdRx<T: ThreadDomain> {
+    qp: Qp<T>,
+    cq: T::Cq,
+    completions: Vec<Completion>,
+    /// What the last burst lent.
+    lent: Vec<(Peer, MessageBuffer)>,
+    mtu: usize,
+    stats: PortStats,
+}
+
+/// The transmitting half of a [`UdPort`].
+pub struct UdTx<T: ThreadDomain> {
+    qp: Qp<T>,
+    cq: T::Cq,
+    completions: Vec<Completion>,
+    arena: Arena,
+    mtu: usize,
+    inline_max: usize,
+    depth: usize,
+    /// Requests pushed and not known to be over, and of those the ones since the last signaled.
+    in_flight: usize,
+    unsignaled: u32,
+    /// Counts of in-flight requests that each signaled one stands for, oldest first; its id is the position.
+    signals: VecDeque<u32>,
+    pushed: bool,
+    /// Buffers that packets were put together in, oldest first; the queue pair may still hold a share.
+    staged: VecDeque<Frozen>,
+    stats: PortStats,
+}
+
+fn port_error(doing: &str) -> impl Fn(VerbsError) -> PortError {
+    move |error| PortError::Unavailable {
+        fabric: "verbs",
+        reason: format!("{doing}: {error}"),
+        remedy: "see `sinew verbs devices`".into(),
+    }
+}
+
+fn peer_of(to: Destination) -> Peer {
+    Peer([to.handle, u64::from(to.number.0) | u64::from(to.qkey) << 32, 0])
+}
+
+fn destination_of(peer: Peer) -> Destination {
+    let Peer([handle, numbers, _]) = peer;
+    Destination { handle, number: QpNumber(numbers as u32), qkey: (numbers >> 32) as u32 }
+}
+
+/// The text of a queue pair's address.
+pub fn address_of(qp: &QpAddress) -> Address {
+    let digits: String = qp.to_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+    Address::new("ud", &digits)
+}
+
+fn read_address(address: &Address) -> Option<QpAddress> {
+    let digits = address.rest().as_bytes();
+    let (pairs, []) = digits.as_chunks::<2>() else { return None };
+    let digit = |digit: u8| char::from(digit).to_digit(16).map(|value| value as u8);
+    let byte = |&[high, low]: &[u8; 2]| Some(digit(high)? << 4 | digit(low)?);
+    QpAddress::from_bytes(&pairs.iter().map(byte).collect::<Option<Vec<u8>>>()?)
+}
+
+impl<D: ProtectionDomain> UdPort<D> {
+    /// A port on `device`, for the calling thread.
+    ///
+    /// # Errors
+    ///
+    /// [`PortError::Unavailable`] with what the device said.
+    pub fn open(device: &impl Device<Domain = D>, config: &UdPortConfig) -> Result<Self, PortError> {
+        let attributes = device.attributes();
+        let domain = device.protection_domain().map_err(port_error("making a protection domain"))?;
+        let arena = domain.arena(config.arena_bytes).map_err(port_error("registering message buffers"))?;
+        let thread = domain.thread().map_err(port_error("making the thread's queues"))?;
+        let send_depth = config.send_packets.min(attributes.queue_depth_max);
+        let receive_depth = config.receive_packets.min(attributes.queue_depth_max);
+        let open = port_error("making the queue pair");
+        let receives = thread.completion_queue(receive_depth).map_err(&open)?;
+        let sends = thread.completion_queue(send_depth).map_err(&open)?;
+        let qp_config = QpConfig {
+            send_depth,
+            receive_depth,
+            inline_max: attributes.inline_max.min(256),
+            gather_max: 2,
+            qkey: config.qkey,
+            ..QpConfig::new(Transport::Ud)
+        };
+        let mut qp = thread.queue_pair(&qp_config, &sends, &receives).map_err(&open)?;
+        qp.connect(None).map_err(&open)?;
+        for id in 0..receive_depth as u64 {
+            let buffer = arena.alloc(attributes.mtu, attributes.mtu).map_err(VerbsError::from).map_err(&open)?;
+            qp.post_buffer(id, buffer).map_err(|refused| open(VerbsError::Device(refused.to_string())))?;
+        }
+        let address = address_of(&qp.address());
+        let caps = Caps {
+            packet_len_max: attributes.mtu,
+            copy_len_max: COPY_MAX.min(attributes.mtu),
+            burst_max: BURST_MAX,
+            receive_packets: receive_depth,
+            receive_packets_per_peer: receive_depth,
+            lends_in_place: true,
+        };
+        let qp = Rc::new(RefCell::new(qp));
+        let rx = UdRx {
+            qp: Rc::clone(&qp),
+            cq: receives,
+            completions: Vec::with_capacity(BURST_MAX),
+            lent: Vec::with_capacity(BURST_MAX),
+            mtu: attributes.mtu,
+            stats: PortStats::default(),
+        };
+        let tx = UdTx {
+            qp,
+            cq: sends,
+            completions: Vec::with_capacity(BURST_MAX),
+            arena: arena.clone(),
+            mtu: attributes.mtu,
+            inline_max: qp_config.inline_max,
+            depth: send_depth,
+            in_flight: 0,
+            unsignaled: 0,
+            signals: VecDeque::with_capacity(send_depth),
+            pushed: false,
+            staged: VecDeque::with_capacity(send_depth),
+            stats: PortStats::default(),
+        };
+        Ok(Self { rx, tx, thread, arena, caps, address })
+    }
+}
+
+impl<T: ThreadDomain> PacketRx for UdRx<T> {
+    fn receive<'a>(&'a mut self, burst: &mut RxBurst<'a>) {
+        let mut qp = self.qp.borrow_mut();
+        for (_, mut buffer) in self.lent.drain(..) {
+            let whole = buffer.resize(self.mtu);
+            debug_assert!(whole.is_ok(), "it was allocated with this capacity");
+            if qp.post_buffer(0, buffer).is_err() {
+                // The queue pair broke: nothing will arrive any more, and peers notice the silence.
+                self.stats.count_dropped(Dropped::Overflow, 1);
+            }
+        }
+        drop(qp);
+        let room = BURST_MAX.min(burst.packets.remaining_capacity());
+        self.cq.poll(&mut self.completions, room);
+        for Completion { status, len, from, mut buffers, .. } in self.completions.drain(..) {
+            let (Some(buffer), Some(from)) = (buffers.pop(), from) else {
+                self.stats.count_dropped(Dropped::Malformed, 1);
+                continue;
+            };
+            // A failed receive comes back as an empty packet, so that its buffer is posted again.
+            let len = if status.is_success() { len } else { 0 };
+            self.stats.rx_packets += 1;
+            self.stats.rx_bytes += len as u64;
+            self.lent.push((peer_of(from), buffer));
+        }
+        for (from, buffer) in &self.lent {
+            burst.packets.push(RxPacket { from: *from, head: buffer, tail: None });
+        }
+    }
+}
+
+impl<T: ThreadDomain> UdTx<T> {
+    /// Takes in which requests are over.
+    fn collect(&mut self) {
+        self.cq.poll(&mut self.completions, BURST_MAX);
+        for completion in self.completions.drain(..) {
+            if completion.status == Status::Success
+                && let Some(count) = self.signals.pop_front()
+            {
+                self.in_flight -= count as usize;
+            }
+        }
+    }
+
+    /// A buffer to put a packet together in.
+    fn stage(&mut self) -> Option<MessageBuffer> {
+        if let Some(oldest) = self.staged.pop_front() {
+            match oldest.thaw() {
+                Ok(buffer) => return Some(buffer),
+                Err(held) => self.staged.push_front(held),
+            }
+        }
+        self.arena.alloc(self.mtu, self.mtu).ok()
+    }
+
+    fn send(&mut self, packet: &TxPacket<'_>) -> Result<(), Dropped> {
+        let len = packet.len();
+        if len > self.mtu {
+            return Err(Dropped::TooLong);
+        }
+        if self.in_flight >= self.depth {
+            self.qp.borrow_mut().doorbell();
+            self.collect();
+            if self.in_flight >= self.depth {
+                return Err(Dropped::Full);
+            }
+        }
+        let to = Some(destination_of(packet.to));
+        let mut keep = false;
+        let staged;
+        let source = match packet.data {
+            TxData::None if len <= self.inline_max => Source::Inline(packet.head),
+            TxData::Frozen { buffer, start, len: data_len } if data_len > COPY_MAX && buffer.is_from(&self.arena) => {
+                keep = true;
+                staged = self.put_together(packet.head, &[])?;
+                let data = Slice { buffer: buffer.clone(), start, len: data_len };
+                Source::Gather([Slice::from(staged), data].into_iter().collect())
+            }
+            data => {
+                staged = self.put_together(packet.head, data.as_slice())?;
+                Source::from(staged)
+            }
+        };
+        // Whoever wants a long piece back wants to know when.
+        self.unsignaled += 1;
+        let signaled = keep || self.unsignaled >= SIGNAL_EVERY || self.in_flight + 1 >= self.depth;
+        let mut request = Request::new(0, Operation::Send { source, immediate: None, to });
+        request.signaled = signaled;
+        let pushed = self.qp.borrow_mut().push(request);
+        if pushed.is_err() {
+            self.unsignaled -= 1;
+            return Err(Dropped::NoSuchPeer);
+        }
+        self.in_flight += 1;
+        self.pushed = true;
+        if signaled {
+            self.signals.push_back(self.unsignaled);
+            self.unsignaled = 0;
+        }
+        self.stats.tx_packets += 1;
+        self.stats.tx_bytes += len as u64;
+        Ok(())
+    }
+
+    /// Both pieces in a buffer of ours.
+    fn put_together(&mut self, head: &[u8], data: &[u8]) -> Result<Frozen, Dropped> {
+        let mut buffer = self.stage().ok_or(Dropped::Full)?;
+        buffer.resize(head.len() + data.len()).map_err(|_| Dropped::TooLong)?;
+        buffer[..head.len()].copy_from_slice(head);
+        buffer[head.len()..].copy_from_slice(data);
+        let buffer = buffer.freeze();
+        self.staged.push_back(buffer.clone());
+        Ok(buffer)
+    }
+
+    fn ring(&mut self) {
+        if std::mem::take(&mut self.pushed) {
+            self.qp.borrow_mut().doorbell();
+        }
+    }
+}
+
+impl<T: ThreadDomain> PacketTx for UdTx<T> {
+    fn push(&mut self, packet: TxPacket<'_>) {
+        if let Err(reason) = self.send(&packet) {
+            self.stats.count_dropped(reason, 1);
+        }
+    }
+
+    fn submit(&mut self) {
+        self.ring();
+        if !self.signals.is_empty() {
+            self.collect();
+        }
+    }
+
+    /// Waits for the device to have read what is signaled, which long pieces are. That takes microseconds and depends on no
+    /// peer; a device that takes longer keeps its shares, which then cannot be thawed.
+    fn flush(&mut self) {
+        self.ring();
+        for _ in 0..FLUSH_POLLS {
+            if self.signals.is_empty() {
+                break;
+            }
+            self.collect();
+        }
+    }
+}
+
+impl<D: ProtectionDomain> PacketPort for UdPort<D> {
+    type Rx = UdRx<D::Thread>;
+    type Tx = UdTx<D::Thread>;
+
+    fn caps(&self) -> Caps {
+        self.caps
+    }
+
+    fn address(&self) -> Address {
+        self.address.clone()
+    }
+
+    fn arena(&self) -> &Arena {
+        &self.arena
+    }
+
+    fn resolve(&mut self, address: &Address) -> Result<Peer, PortError> {
+        let not_found = |looked_in: String| PortError::NotFound { address: address.to_string(), looked_in };
+        let to = read_address(address)
+            .ok_or_else(|| not_found("nothing: that is not the address of a UD queue pair".into()))?;
+        match self.thread.destination(&to) {
+            Ok(destination) => Ok(peer_of(destination)),
+            Err(error) => Err(not_found(format!("the verbs device: {error}"))),
+        }
+    }
+
+    fn describe(&self, peer: Peer) -> String {
+        let to = destination_of(peer);
+        format!("ud:{}@{:x}", to.number, to.handle)
+    }
+
+    fn split(&mut self) -> (&mut Self::Rx, &mut Self::Tx) {
+        (&mut self.rx, &mut self.tx)
+    }
+
+    fn poll_event(&mut self) -> Option<PortEvent> {
+        None
+    }
+
+    fn waker(&self) -> Waker {
+        self.rx.cq.waker()
+    }
+
+    fn wait(&mut self, timeout_ns: Option<u64>) -> std::io::Result<()> {
+        self.rx.cq.wait(timeout_ns)
+    }
+
+    fn stats(&self) -> PortStats {
+        self.rx.stats.merged(&self.tx.stats)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use arrayvec::ArrayVec;
+
+    #[test]
+    fn an_address_is_read_as_it_was_written() {
+        let qp = QpAddress {
+            number: QpNumber(77),
+            transport: Transport::Ud,
+            first_packet: 1,
+            qkey: 2,
+            mtu: 4096,
+            port: ArrayVec::try_from(&b"x"[..]).unwrap(),
+        };
+        let address = address_of(&qp);
+        assert_eq!(read_address(&address), Some(qp));
+        for bad in ["ud://", "ud://0", "ud://zz", "ud://00", "ud://+1+1"] {
+            assert_eq!(read_address(&bad.parse().unwrap()), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_peer_is_its_destination() {
+        let to = Destination { handle: u64::MAX, number: QpNumber(0xFF_FFFF), qkey: u32::MAX };
+        assert_eq!(destination_of(peer_of(to)), to);
+    }
+}
