@@ -37,6 +37,7 @@ const ROOMS: &[Room] = &[
     system_room("sinew-mem", &[]),
     room("sinew-fabric", &["sinew-mem", "sinew-wire"]),
     system_room("sinew-host", &["sinew-fabric", "sinew-mem", "sinew-wire"]),
+    system_room("sinew-ibverbs", &["sinew-fabric", "sinew-mem", "sinew-wire"]),
     system_room("sinew-shm", &["sinew-fabric", "sinew-mem", "sinew-wire"]),
     system_room("sinew-udp", &["sinew-fabric", "sinew-mem", "sinew-wire"]),
     room("sinew-rpc", &["sinew-fabric", "sinew-mem", "sinew-wire"]),
@@ -47,14 +48,25 @@ const ROOMS: &[Room] = &[
 ];
 
 /// Crates that carry packets or give real time. Only the tops name them.
-const BACKENDS: &[&str] = &["sinew-host", "sinew-shm", "sinew-udp"];
+const BACKENDS: &[&str] = &["sinew-host", "sinew-ibverbs", "sinew-shm", "sinew-udp"];
 
 /// What any crate may use in its tests, beside what it may use anyway.
 const IN_TESTS: &[&str] = &["sinew-fabric"];
 
 /// Crates from outside that call the system, read a clock or draw randomness: not for rooms that run in virtual time.
-const SYSTEM_CRATES: &[&str] =
-    &["libc", "rustix", "nix", "io-uring", "quanta", "rand", "getrandom", "signal-hook", "ctrlc", "core_affinity"];
+const SYSTEM_CRATES: &[&str] = &[
+    "libc",
+    "libloading",
+    "rustix",
+    "nix",
+    "io-uring",
+    "quanta",
+    "rand",
+    "getrandom",
+    "signal-hook",
+    "ctrlc",
+    "core_affinity",
+];
 
 /// Reads the workspace's manifests and fails on an arrow that points the wrong way.
 pub fn run() -> anyhow::Result<()> {

@@ -22,6 +22,7 @@ const LONG_FILES: Exceptions = &[];
 const UNSAFE_ROOMS: Exceptions = &[
     ("crates/mem/", "buffers, mappings and rings"),
     ("crates/backends/host/", "pinning and signals are system calls"),
+    ("crates/backends/ibverbs/", "a C library, and devices that write memory"),
     ("crates/backends/shm/", "memory that other processes map"),
     ("crates/backends/udp/", "system calls on bursts"),
 ];

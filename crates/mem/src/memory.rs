@@ -71,10 +71,10 @@ impl SharedMemory {
         self.len == 0
     }
 
-    /// Where the memory starts in this process: a number to tell others.
+    /// Where the memory starts in this process: a number to tell others, who may then write there.
     #[inline]
     pub fn address(&self) -> usize {
-        self.region.start().as_ptr().addr() + self.offset
+        self.region.start().as_ptr().expose_provenance() + self.offset
     }
 
     #[inline(always)]

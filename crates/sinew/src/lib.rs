@@ -56,6 +56,7 @@
 //! - [`mem`]: message buffers.
 //! - [`host`]: the real clock, randomness, threads.
 //! - `shm`, `udp`: the fabrics, one feature each.
+//! - `ibverbs`: verbs on RDMA NICs (a feature); calls do not run on them yet.
 #![forbid(unsafe_code)]
 
 #[cfg(not(any(feature = "shm", feature = "udp")))]
@@ -73,6 +74,8 @@ pub use server::{EndpointReport, Server, ServerHandle};
 
 pub use sinew_fabric as fabric;
 pub use sinew_host as host;
+#[cfg(feature = "ibverbs")]
+pub use sinew_ibverbs as ibverbs;
 pub use sinew_mem as mem;
 pub use sinew_rpc as rpc;
 #[cfg(feature = "shm")]

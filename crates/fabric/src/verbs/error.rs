@@ -97,6 +97,9 @@ pub enum PostError {
     /// A datagram without a destination, or a connected message with one.
     #[error("datagrams need a destination, and connected transports take none")]
     Destination,
+    /// A destination's handle is of another thread, or was forgotten for others since.
+    #[error("the destination is not known to this queue pair's thread, or not any more: ask for it again")]
+    UnknownDestination,
     /// An atomic's target is too short, or its remote address is not a multiple of 8.
     #[error("an atomic needs a target of 8 bytes and a remote address that is a multiple of 8")]
     Atomic,

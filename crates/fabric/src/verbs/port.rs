@@ -11,10 +11,12 @@ use super::error::VerbsError;
 use super::request::{Destination, Operation, Request, Slice, Source};
 use super::traits::{CompletionQueue, Device, ProtectionDomain, QueuePair, ThreadDomain};
 use super::types::{QpAddress, QpConfig, QpNumber, Transport};
-use crate::address::{Address, Peer};
+use crate::address::{Address, AddressError, Peer};
 use crate::port::{Caps, Dropped, PacketPort, PacketRx, PacketTx, PortError, PortEvent, PortStats, RxBurst, RxPacket};
 use crate::port::{TxData, TxPacket, Waker};
 
+/// What addresses begin with.
+const SCHEME: &str = "ud";
 /// Packets of a receive burst.
 const BURST_MAX: usize = 32;
 /// Of packets whose success nobody waits for, the last of every so many tells that they have left.
@@ -109,15 +111,27 @@ fn destination_of(peer: Peer) -> Destination {
 /// The text of a queue pair's address.
 pub fn address_of(qp: &QpAddress) -> Address {
     let digits: String = qp.to_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
-    Address::new("ud", &digits)
+    Address::new(SCHEME, &digits)
 }
 
-fn read_address(address: &Address) -> Option<QpAddress> {
-    let digits = address.rest().as_bytes();
-    let (pairs, []) = digits.as_chunks::<2>() else { return None };
+fn read_address(address: &Address) -> Result<QpAddress, AddressError> {
+    let malformed = |problem: &str| AddressError::Malformed {
+        address: address.to_string(),
+        problem: problem.into(),
+        expected: "what the other port's address says, which begins with ud://".into(),
+    };
+    if address.scheme() != SCHEME {
+        return Err(malformed("that is another fabric"));
+    }
+    address.check_options(&[])?;
     let digit = |digit: u8| char::from(digit).to_digit(16).map(|value| value as u8);
     let byte = |&[high, low]: &[u8; 2]| Some(digit(high)? << 4 | digit(low)?);
-    QpAddress::from_bytes(&pairs.iter().map(byte).collect::<Option<Vec<u8>>>()?)
+    let (pairs, rest) = address.rest().as_bytes().as_chunks::<2>();
+    let bytes: Option<Vec<u8>> = pairs.iter().map(byte).collect();
+    let bytes = bytes.filter(|_| rest.is_empty());
+    bytes
+        .and_then(|bytes| QpAddress::from_bytes(&bytes))
+        .ok_or_else(|| malformed("that is not the address of a queue pair"))
 }
 
 impl<D: ProtectionDomain> UdPort<D> {
@@ -353,13 +367,11 @@ impl<D: ProtectionDomain> PacketPort for UdPort<D> {
     }
 
     fn resolve(&mut self, address: &Address) -> Result<Peer, PortError> {
-        let not_found = |looked_in: String| PortError::NotFound { address: address.to_string(), looked_in };
-        let to = read_address(address)
-            .ok_or_else(|| not_found("nothing: that is not the address of a UD queue pair".into()))?;
-        match self.thread.destination(&to) {
-            Ok(destination) => Ok(peer_of(destination)),
-            Err(error) => Err(not_found(format!("the verbs device: {error}"))),
-        }
+        let to = read_address(address)?;
+        self.thread.destination(&to).map(peer_of).map_err(|error| PortError::NotFound {
+            address: address.to_string(),
+            looked_in: format!("the verbs device: {error}"),
+        })
     }
 
     fn describe(&self, peer: Peer) -> String {
@@ -404,9 +416,11 @@ mod tests {
             port: ArrayVec::try_from(&b"x"[..]).unwrap(),
         };
         let address = address_of(&qp);
-        assert_eq!(read_address(&address), Some(qp));
-        for bad in ["ud://", "ud://0", "ud://zz", "ud://00", "ud://+1+1"] {
-            assert_eq!(read_address(&bad.parse().unwrap()), None, "{bad}");
+        assert_eq!(read_address(&address), Ok(qp));
+        let of_another_fabric = Address::new("udp", address.rest()).to_string();
+        let with_option = format!("{address}?speed=9");
+        for bad in ["ud://", "ud://0", "ud://zz", "ud://00", "ud://+1+1", &of_another_fabric, &with_option] {
+            assert!(read_address(&bad.parse().unwrap()).is_err(), "{bad}");
         }
     }
 

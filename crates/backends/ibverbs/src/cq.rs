@@ -1,0 +1,309 @@
+//! Completion queues, and sleeping on them.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::io;
+use std::mem::MaybeUninit;
+use std::ptr::{NonNull, null_mut};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::Errno;
+use sinew_fabric::verbs::{Completion, CompletionQueue, QpNumber, VerbsError};
+use sinew_fabric::{WakeTarget, Waker};
+use sinew_mem::atomic::plain::{AtomicU32, Ordering};
+
+use crate::abi::*;
+use crate::library::{last_error, system};
+use crate::thread::{ThreadInner, WorkId};
+
+/// Completions taken from the device at once.
+const BURST: usize = 16;
+
+const AWAKE: u32 = 0;
+const SLEEPING: u32 = 1;
+const WOKEN: u32 = 2;
+
+/// Wakes a `wait`. A wake-up that finds the thread awake costs no system call.
+struct WakeCell {
+    event: OwnedFd,
+    /// AWAKE, SLEEPING or WOKEN. The swap in `wake` is the partner of the two in `wait`.
+    state: AtomicU32,
+}
+
+impl WakeTarget for WakeCell {
+    fn wake(&self) {
+        // Release: what the waker did before happens before the woken thread goes on.
+        if self.state.swap(WOKEN, Ordering::AcqRel) == SLEEPING {
+            // A full counter is as good as one more.
+            let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+/// Where the operations of an [`IbQueuePair`](crate::IbQueuePair) complete.
+pub struct IbCompletionQueue(pub(crate) Rc<CqInner>);
+
+pub(crate) struct CqInner {
+    pub thread: Rc<ThreadInner>,
+    pub cq: NonNull<ibv_cq>,
+    channel: NonNull<ibv_comp_channel>,
+    poll: PollCq,
+    request_notification: ReqNotifyCq,
+    depth: usize,
+    /// Completions that queue pairs may make before anybody polls.
+    reserved: Cell<usize>,
+    /// Completions that were taken from the device, or made without it, and not yet handed out: oldest first, and older than what
+    /// the device still has.
+    backlog: RefCell<VecDeque<Completion>>,
+    /// Whether the device was asked to tell of the next completion, and has not.
+    armed: Cell<bool>,
+    /// Whether the device said that the queue does not work.
+    broken: Cell<bool>,
+    wake: Arc<WakeCell>,
+}
+
+impl std::fmt::Debug for CqInner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CqInner").field("depth", &self.depth).field("reserved", &self.reserved).finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for IbCompletionQueue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl IbCompletionQueue {
+    pub(crate) fn new(thread: &Rc<ThreadInner>, depth: usize) -> Result<Self, VerbsError> {
+        let device = &thread.domain.device;
+        let limit = device.completions_max;
+        if depth > limit {
+            return Err(VerbsError::Limit { what: "completions of a queue", asked: depth, limit });
+        }
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|error| system("making an eventfd", error.into(), None))?;
+        let (context, name, library) = (device.context.as_ptr(), &device.context.name, device.context.library);
+        // SAFETY: an open device.
+        let channel = unsafe { (library.ibv_create_comp_channel)(context) };
+        let channel =
+            NonNull::new(channel).ok_or_else(|| last_error(format!("making a completion channel on {name}")))?;
+        // SAFETY: a descriptor of the channel's, which lives.
+        let nonblocking = set_nonblocking(unsafe { channel_fd(channel) });
+        let cq = match nonblocking {
+            // SAFETY: an open device, and a channel of it.
+            Ok(()) => unsafe { (library.ibv_create_cq)(context, depth.max(1) as i32, null_mut(), channel.as_ptr(), 0) },
+            Err(_) => null_mut(),
+        };
+        let Some(cq) = NonNull::new(cq) else {
+            let doing = format!("making a completion queue of {depth} on {name}");
+            let error = match nonblocking {
+                Ok(()) => last_error(doing),
+                Err(error) => system(doing, error.into(), None),
+            };
+            // SAFETY: made above; no queue was made on it.
+            unsafe { (library.ibv_destroy_comp_channel)(channel.as_ptr()) };
+            return Err(error);
+        };
+        let ops = device.context.ops();
+        Ok(Self(Rc::new(CqInner {
+            cq,
+            channel,
+            poll: ops.poll_cq,
+            request_notification: ops.req_notify_cq,
+            depth,
+            reserved: Cell::new(0),
+            backlog: RefCell::new(VecDeque::with_capacity(BURST)),
+            armed: Cell::new(false),
+            broken: Cell::new(false),
+            wake: Arc::new(WakeCell { event, state: AtomicU32::new(AWAKE) }),
+            thread: Rc::clone(thread),
+        })))
+    }
+}
+
+/// # Safety
+///
+/// The channel lives as long as the result is used.
+unsafe fn channel_fd<'a>(channel: NonNull<ibv_comp_channel>) -> BorrowedFd<'a> {
+    // SAFETY: our caller's promise; the channel keeps its descriptor open.
+    unsafe { BorrowedFd::borrow_raw(channel.as_ref().fd) }
+}
+
+fn set_nonblocking(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    fcntl_setfl(fd, fcntl_getfl(fd)? | OFlags::NONBLOCK)
+}
+
+impl CqInner {
+    /// Makes room for the completions of a queue pair, as [`Self::release`] gives it back.
+    pub fn reserve(&self, count: usize) -> Result<(), VerbsError> {
+        let asked = self.reserved.get() + count;
+        if asked > self.depth {
+            let what = "completions of a queue's queue pairs together";
+            return Err(VerbsError::Limit { what, asked, limit: self.depth });
+        }
+        self.reserved.set(asked);
+        Ok(())
+    }
+
+    pub fn release(&self, count: usize) {
+        self.reserved.set(self.reserved.get() - count);
+    }
+
+    /// A completion that the device does not make.
+    pub fn add(&self, completion: Completion) {
+        self.backlog.borrow_mut().push_back(completion);
+    }
+
+    /// Forgets the completions of a queue pair that is gone, whose places it gives back.
+    pub fn leave(&self, qp: QpNumber, places: usize) {
+        self.drain();
+        self.backlog.borrow_mut().retain(|completion| completion.qp != qp);
+        self.release(places);
+    }
+
+    /// Takes what the device has into the backlog.
+    pub fn drain(&self) {
+        let mut backlog = self.backlog.borrow_mut();
+        while self.take(BURST, &mut |completion| backlog.push_back(completion)) == BURST {}
+    }
+
+    /// Takes up to `max` completions, and no more than a burst, from the device; returns how many it had. Each may be none
+    /// of ours, or several.
+    #[inline]
+    fn take(&self, max: usize, sink: &mut impl FnMut(Completion)) -> usize {
+        let mut completed = [const { MaybeUninit::<ibv_wc>::uninit() }; BURST];
+        let max = max.min(BURST);
+        // SAFETY: our queue, and room for so many.
+        let count = unsafe { (self.poll)(self.cq.as_ptr(), max as i32, completed.as_mut_ptr().cast()) };
+        let Ok(count) = usize::try_from(count) else {
+            self.broken.set(true);
+            return 0;
+        };
+        for completed in &completed[..count.min(max)] {
+            // SAFETY: the device wrote so many.
+            let completed = unsafe { completed.assume_init_ref() };
+            let id = WorkId::unpack(completed.wr_id);
+            let qp = self.thread.qps.borrow().find(id);
+            if let Some(qp) = qp {
+                qp.settle(id, completed, sink);
+            }
+        }
+        count
+    }
+
+    /// Takes notifications that the device sent.
+    fn take_events(&self) {
+        let library = self.thread.domain.library();
+        let (mut cq, mut context) = (null_mut(), null_mut());
+        // SAFETY: our channel, which does not block, and room for the answers.
+        while unsafe { (library.ibv_get_cq_event)(self.channel.as_ptr(), &raw mut cq, &raw mut context) } == 0 {
+            self.armed.set(false);
+            // SAFETY: the channel has one queue, ours; an event of it was taken just now.
+            unsafe { (library.ibv_ack_cq_events)(self.cq.as_ptr(), 1) };
+        }
+    }
+
+    /// Whether there are completions to hand out, of which it takes some from the device if need be.
+    fn has_some(&self) -> bool {
+        let mut backlog = self.backlog.borrow_mut();
+        // A burst can hold nothing for us: completions of queue pairs that are gone.
+        while backlog.is_empty() && self.take(BURST, &mut |completion| backlog.push_back(completion)) == BURST {}
+        !backlog.is_empty()
+    }
+}
+
+impl Drop for CqInner {
+    fn drop(&mut self) {
+        let library = self.thread.domain.library();
+        // SAFETY: queue pairs that complete here hold us, so none is left; nobody polls any more.
+        unsafe {
+            if (library.ibv_destroy_cq)(self.cq.as_ptr()) == 0 {
+                (library.ibv_destroy_comp_channel)(self.channel.as_ptr());
+            }
+        }
+    }
+}
+
+impl CompletionQueue for IbCompletionQueue {
+    #[inline]
+    fn poll(&mut self, completions: &mut Vec<Completion>, max: usize) -> usize {
+        let inner = &*self.0;
+        let mut backlog = inner.backlog.borrow_mut();
+        let mut taken = backlog.len().min(max);
+        completions.extend(backlog.drain(..taken));
+        while taken < max {
+            let asked = (max - taken).min(BURST);
+            // One that tells of unsignaled READs before it counts for several.
+            let had = inner.take(asked, &mut |completion| {
+                if taken < max {
+                    completions.push(completion);
+                    taken += 1;
+                } else {
+                    backlog.push_back(completion);
+                }
+            });
+            if had < asked {
+                break;
+            }
+        }
+        taken
+    }
+
+    fn wait(&mut self, timeout_ns: Option<u64>) -> io::Result<()> {
+        let inner = &*self.0;
+        if inner.has_some() {
+            return Ok(());
+        }
+        // What the device told of was taken by polling meanwhile.
+        if inner.armed.get() {
+            inner.take_events();
+        }
+        if !inner.armed.get() {
+            // SAFETY: our queue.
+            let status = unsafe { (inner.request_notification)(inner.cq.as_ptr(), 0) };
+            if status != 0 {
+                return Err(io::Error::from_raw_os_error(status.abs()));
+            }
+            inner.armed.set(true);
+        }
+        // What came before it was armed sends no notification; what comes from now on does.
+        if inner.has_some() {
+            return Ok(());
+        }
+        if inner.broken.get() {
+            return Err(io::Error::other("the completion queue failed: its device does not work any more"));
+        }
+        // Partner: the swap in `wake`. One that came before this is seen here, a later one finds SLEEPING and writes.
+        if inner.wake.state.swap(SLEEPING, Ordering::AcqRel) == WOKEN {
+            inner.wake.state.store(AWAKE, Ordering::Release);
+            return Ok(());
+        }
+        let timeout =
+            timeout_ns.map(|ns| Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as _ });
+        // SAFETY: the channel lives as long as we do.
+        let channel = unsafe { channel_fd(inner.channel) };
+        let mut fds = [PollFd::new(&channel, PollFlags::IN), PollFd::new(&inner.wake.event, PollFlags::IN)];
+        let polled = poll(&mut fds, timeout.as_ref());
+        let (of_channel, of_event) = (fds[0].revents(), fds[1].revents());
+        inner.wake.state.swap(AWAKE, Ordering::AcqRel);
+        if !of_event.is_empty() {
+            let _ = rustix::io::read(&inner.wake.event, &mut [0u8; 8]);
+        }
+        if !of_channel.is_empty() {
+            inner.take_events();
+        }
+        match polled {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn waker(&self) -> Waker {
+        Waker::new(Arc::clone(&self.0.wake) as _)
+    }
+}

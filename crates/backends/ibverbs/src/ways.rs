@@ -1,0 +1,210 @@
+//! The ways to other ports: address handles, made when something first goes there, and kept for the next time.
+
+use std::cell::{Cell, OnceCell};
+use std::collections::HashMap;
+use std::io;
+use std::ptr::NonNull;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use sinew_mem::atomic::plain::{AtomicU64, Ordering};
+
+use crate::abi::*;
+use crate::domain::DomainInner;
+
+/// Ways that are remembered at once; one of those that were not used for longest goes for a new one.
+pub(crate) const WAYS_MAX: usize = 1 << SLOT_BITS;
+const SLOT_BITS: u32 = 16;
+
+/// Hops of a packet at most: the usual value.
+const HOPS_MAX: u8 = 64;
+
+/// Where a way leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Target {
+    /// By local identifier, within an InfiniBand subnet.
+    Lid(u16),
+    /// By global identifier: on Ethernet (where the local one is 0), and, by the router's local one, to other subnets.
+    Gid { gid: [u8; 16], lid: u16 },
+}
+
+/// How a queue pair or an address handle describes the way to a target.
+pub(crate) fn ah_attr(target: Target, port: u8, sgid_index: u8) -> ibv_ah_attr {
+    let (gid, lid, is_global) = match target {
+        Target::Lid(lid) => ([0; 16], lid, false),
+        Target::Gid { gid, lid } => (gid, lid, true),
+    };
+    ibv_ah_attr {
+        grh: ibv_global_route {
+            dgid: ibv_gid { raw: gid },
+            flow_label: 0,
+            sgid_index,
+            hop_limit: HOPS_MAX,
+            traffic_class: 0,
+        },
+        dlid: lid,
+        sl: 0,
+        src_path_bits: 0,
+        static_rate: 0,
+        is_global: is_global.into(),
+        port_num: port,
+    }
+}
+
+/// One way. Requests that take it hold it, so that its address handle stays until they are over.
+#[derive(Debug)]
+pub(crate) struct Way {
+    target: Target,
+    /// Bytes of a datagram that fit on it, as far as we were told.
+    pub mtu: Cell<usize>,
+    ah: OnceCell<AddressHandle>,
+}
+
+#[derive(Debug)]
+struct AddressHandle {
+    ah: NonNull<ibv_ah>,
+    domain: Arc<DomainInner>,
+}
+
+impl Way {
+    /// The address handle. Making it, the first time, is a system call.
+    pub fn ah(&self, domain: &Arc<DomainInner>) -> io::Result<*mut ibv_ah> {
+        if let Some(made) = self.ah.get() {
+            return Ok(made.ah.as_ptr());
+        }
+        let device = &domain.device;
+        let sgid_index = device.gid.as_ref().map_or(0, |gid| gid.index);
+        let mut attributes = ah_attr(self.target, device.port.number, sgid_index);
+        // SAFETY: our domain, and a description.
+        let ah = unsafe { (domain.library().ibv_create_ah)(domain.pd(), &raw mut attributes) };
+        let ah = NonNull::new(ah).ok_or_else(io::Error::last_os_error)?;
+        Ok(self.ah.get_or_init(|| AddressHandle { ah, domain: Arc::clone(domain) }).ah.as_ptr())
+    }
+}
+
+impl Drop for AddressHandle {
+    fn drop(&mut self) {
+        // SAFETY: requests that name it hold the way that holds us, so none is left.
+        unsafe { (self.domain.library().ibv_destroy_ah)(self.ah.as_ptr()) };
+    }
+}
+
+/// The ways of one thread.
+#[derive(Debug)]
+pub(crate) struct Ways {
+    slots: Vec<Slot>,
+    by_target: HashMap<Target, usize>,
+    /// Where to look next for one that can go.
+    hand: usize,
+    slots_max: usize,
+    /// What a way's messages may have unless somebody says less, in bytes.
+    mtu: usize,
+}
+
+#[derive(Debug)]
+struct Slot {
+    /// The slot's index, and above it a number that no other way of this process has: a handle of another thread, or of a way that
+    /// went, leads nowhere.
+    handle: u64,
+    /// Whether it was used since the hand last passed.
+    used: bool,
+    way: Rc<Way>,
+}
+
+fn new_handle(slot: usize) -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    // Relaxed: only that they differ matters.
+    NEXT.fetch_add(1, Ordering::Relaxed) << SLOT_BITS | slot as u64
+}
+
+impl Ways {
+    pub fn new(mtu: usize) -> Self {
+        Self::with_slots(mtu, WAYS_MAX)
+    }
+
+    fn with_slots(mtu: usize, slots_max: usize) -> Self {
+        Self { slots: Vec::new(), by_target: HashMap::new(), hand: 0, slots_max, mtu }
+    }
+
+    /// The handle of the way to a target: the same for as long as it is remembered.
+    pub fn to(&mut self, target: Target) -> u64 {
+        if let Some(&index) = self.by_target.get(&target) {
+            let slot = &mut self.slots[index];
+            slot.used = true;
+            return slot.handle;
+        }
+        let index = if self.slots.len() < self.slots_max { self.slots.len() } else { self.vacate() };
+        let way = Rc::new(Way { target, mtu: Cell::new(self.mtu), ah: OnceCell::new() });
+        let slot = Slot { handle: new_handle(index), used: false, way };
+        let handle = slot.handle;
+        if index == self.slots.len() {
+            self.slots.push(slot);
+        } else {
+            self.slots[index] = slot;
+        }
+        self.by_target.insert(target, index);
+        handle
+    }
+
+    /// Forgets a way that was not used since the last time round.
+    fn vacate(&mut self) -> usize {
+        loop {
+            let index = self.hand;
+            self.hand = (index + 1) % self.slots.len();
+            let slot = &mut self.slots[index];
+            if !std::mem::take(&mut slot.used) {
+                self.by_target.remove(&slot.way.target);
+                return index;
+            }
+        }
+    }
+
+    /// The way of a handle; `None` for one that was forgotten, or is another thread's.
+    pub fn get(&mut self, handle: u64) -> Option<&Rc<Way>> {
+        let index = (handle & (WAYS_MAX as u64 - 1)) as usize;
+        let slot = self.slots.get_mut(index).filter(|slot| slot.handle == handle)?;
+        slot.used = true;
+        Some(&slot.way)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_has_one_handle_and_no_other_thread_knows_it() {
+        let mut ways = Ways::new(4096);
+        let handles = [1, 2].map(|lid| ways.to(Target::Lid(lid)));
+        assert_ne!(handles[0], handles[1]);
+        assert_eq!(ways.to(Target::Lid(1)), handles[0]);
+        assert_eq!(ways.get(handles[1]).unwrap().target, Target::Lid(2));
+        assert_eq!(ways.get(handles[1]).unwrap().mtu.get(), 4096);
+        let mut other = Ways::new(4096);
+        other.to(Target::Lid(1));
+        assert!(other.get(handles[0]).is_none());
+        assert!([0, 1, u64::MAX].into_iter().all(|forged| ways.get(forged).is_none()));
+    }
+
+    #[test]
+    fn strangers_push_out_each_other_and_not_those_in_use() {
+        let mut ways = Ways::with_slots(4096, 4);
+        let friend = ways.to(Target::Lid(1));
+        let idle = ways.to(Target::Lid(2));
+        for stranger in 0..100 {
+            assert!(ways.get(friend).is_some());
+            ways.to(Target::Gid { gid: [stranger; 16], lid: 0 });
+            assert!(ways.slots.len() <= 4 && ways.by_target.len() == ways.slots.len());
+        }
+        assert!(ways.get(idle).is_none());
+        assert_ne!(ways.to(Target::Lid(2)), idle);
+    }
+
+    #[test]
+    fn a_description_says_whether_it_is_global() {
+        let local = ah_attr(Target::Lid(7), 2, 3);
+        assert_eq!((local.is_global, local.dlid, local.port_num), (0, 7, 2));
+        let global = ah_attr(Target::Gid { gid: [5; 16], lid: 0 }, 1, 3);
+        assert_eq!((global.is_global, global.grh.dgid.raw, global.grh.sgid_index), (1, [5; 16], 3));
+    }
+}

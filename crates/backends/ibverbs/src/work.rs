@@ -1,0 +1,288 @@
+//! A queue pair's work: what is posted and not over, and the work requests that the device is handed.
+
+use std::mem::size_of;
+use std::ptr::null_mut;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use sinew_fabric::verbs::{Entry, GATHER_MAX, PostError, QpConfig, Scatter, Slice, Source, VerbsError, WorkTable};
+use sinew_mem::{Arena, MessageBuffer, SharedMemory};
+
+use crate::abi::*;
+use crate::domain::{DomainInner, Registration};
+use crate::gid::GRH_LEN;
+use crate::library::system;
+use crate::ways::Way;
+
+/// Bytes between the addresses of two received datagrams: a multiple of 8, as the memory's words want it.
+const GRH_STRIDE: usize = GRH_LEN.next_multiple_of(8);
+
+/// A request that is not over.
+#[derive(Debug)]
+pub(crate) struct Sent {
+    pub entry: Entry,
+    /// Its address handle must live as long.
+    pub _way: Option<Rc<Way>>,
+}
+
+/// A receive that is not over.
+#[derive(Debug)]
+pub(crate) struct Posted {
+    pub id: u64,
+    pub buffers: Scatter,
+    /// Whether the device has it. Once the queue pair is known to be in error, it is ours to flush.
+    pub at_device: bool,
+}
+
+/// A work request with its pieces.
+#[repr(C)]
+struct Chained {
+    wr: ibv_send_wr,
+    sges: [ibv_sge; GATHER_MAX],
+}
+
+/// Local keys of the arenas that buffers may come from.
+#[derive(Debug, Default)]
+pub(crate) struct Keys(Vec<(Arena, u32)>);
+
+impl Keys {
+    /// The local key of the arena that `is_from` recognises.
+    #[inline]
+    fn find(&mut self, domain: &DomainInner, is_from: impl Fn(&Arena) -> bool) -> Result<u32, PostError> {
+        let find = |keys: &[(Arena, u32)]| keys.iter().find(|(arena, _)| is_from(arena)).map(|&(_, key)| key);
+        match find(&self.0) {
+            Some(key) => Ok(key),
+            None => {
+                // The domain only ever gains arenas.
+                let known = self.0.len();
+                self.0.extend(domain.arenas_since(known));
+                find(&self.0[known..]).ok_or(PostError::ForeignBuffer)
+            }
+        }
+    }
+
+    /// Describes buffers to the device, which takes a piece without bytes for 2 GiB.
+    pub fn scatter(
+        &mut self,
+        domain: &DomainInner,
+        buffers: &Scatter,
+        sges: &mut [ibv_sge],
+    ) -> Result<usize, PostError> {
+        let mut count = 0;
+        for buffer in buffers {
+            let lkey = self.find(domain, |arena| buffer.is_from(arena))?;
+            if !buffer.is_empty() {
+                sges[count] = ibv_sge { addr: buffer.as_ptr().addr() as u64, length: buffer.len() as u32, lkey };
+                count += 1;
+            }
+        }
+        Ok(count)
+    }
+
+    /// Describes the word in which an atomic's result arrives.
+    #[inline]
+    pub fn word(&mut self, domain: &DomainInner, target: &MessageBuffer) -> Result<ibv_sge, PostError> {
+        let lkey = self.find(domain, |arena| target.is_from(arena))?;
+        Ok(ibv_sge { addr: target.as_ptr().addr() as u64, length: 8, lkey })
+    }
+
+    fn gather(&mut self, domain: &DomainInner, pieces: &[Slice], sges: &mut [ibv_sge]) -> Result<usize, PostError> {
+        let mut count = 0;
+        for piece in pieces {
+            let lkey = self.find(domain, |arena| piece.buffer.is_from(arena))?;
+            if piece.len > 0 {
+                sges[count] = ibv_sge { addr: piece.bytes().as_ptr().addr() as u64, length: piece.len as u32, lkey };
+                count += 1;
+            }
+        }
+        Ok(count)
+    }
+}
+
+/// Requests that were pushed and not yet handed to the device, in memory of their own.
+pub(crate) struct Chain {
+    requests: Box<[Chained]>,
+    /// Inline bytes, so many for each.
+    inline: Box<[u8]>,
+    inline_max: usize,
+    len: usize,
+}
+
+impl std::fmt::Debug for Chain {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Chain").field("len", &self.len).finish_non_exhaustive()
+    }
+}
+
+/// How much of a chain the device took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rung {
+    /// All.
+    All,
+    /// So many; it refused the next one.
+    Some(usize),
+    /// It failed without saying how many.
+    Unknown,
+}
+
+impl Chain {
+    fn new(config: &QpConfig) -> Self {
+        let empty = || Chained {
+            // SAFETY: zeros are a value of this structure: null pointers and numbers.
+            wr: unsafe { std::mem::zeroed() },
+            sges: [ibv_sge::default(); GATHER_MAX],
+        };
+        Self {
+            requests: std::iter::repeat_with(empty).take(config.send_depth).collect(),
+            inline: vec![0; config.send_depth * config.inline_max].into_boxed_slice(),
+            inline_max: config.inline_max,
+            len: 0,
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Forgets what was pushed.
+    pub fn clear(&mut self) {
+        self.len = 0;
+    }
+
+    /// The next work request, with its pieces. It counts once [`Self::push`] is called.
+    #[inline]
+    pub fn next(&mut self) -> (&mut ibv_send_wr, &mut [ibv_sge; GATHER_MAX]) {
+        let Chained { wr, sges } = &mut self.requests[self.len];
+        (wr, sges)
+    }
+
+    /// Describes a source to the device; inline bytes are copied here.
+    #[inline]
+    pub fn source(&mut self, keys: &mut Keys, domain: &DomainInner, source: &Source<'_>) -> Result<(), PostError> {
+        let Chained { wr, sges } = &mut self.requests[self.len];
+        let count = match source {
+            Source::Empty | Source::Inline([]) => 0,
+            Source::Inline(bytes) => {
+                let copy = &mut self.inline[self.len * self.inline_max..][..bytes.len()];
+                copy.copy_from_slice(bytes);
+                // The pointer passes as a number: posting reads the bytes through it.
+                let addr = copy.as_mut_ptr().expose_provenance() as u64;
+                sges[0] = ibv_sge { addr, length: bytes.len() as u32, lkey: 0 };
+                wr.send_flags |= IBV_SEND_INLINE;
+                1
+            }
+            Source::Gather(pieces) => keys.gather(domain, pieces, sges)?,
+        };
+        wr.num_sge = count as i32;
+        Ok(())
+    }
+
+    /// The next work request is complete.
+    #[inline]
+    pub fn push(&mut self) {
+        self.len += 1;
+    }
+
+    /// Makes the last request one that no device takes.
+    #[cfg(test)]
+    pub fn spoil_last(&mut self) {
+        let last = &mut self.requests[self.len - 1];
+        assert!(last.wr.send_flags & IBV_SEND_INLINE != 0, "its length is looked at before its bytes");
+        last.sges[0].length = 1 << 20;
+    }
+
+    /// Hands all to the device, as one list, and is empty then.
+    ///
+    /// # Safety
+    ///
+    /// The queue pair lives, `post` is its device's, and what the requests name stays until they are over.
+    #[inline]
+    pub unsafe fn ring(&mut self, qp: *mut ibv_qp, post: PostSend) -> Rung {
+        let len = std::mem::take(&mut self.len);
+        if len == 0 {
+            return Rung::All;
+        }
+        let first = self.requests.as_mut_ptr();
+        for index in 0..len {
+            // SAFETY: `len` requests are there, and all their pointers come from the one to the first.
+            unsafe {
+                let request = first.add(index);
+                (*request).wr.sg_list = (&raw mut (*request).sges).cast();
+                (*request).wr.next = if index + 1 < len { &raw mut (*first.add(index + 1)).wr } else { null_mut() };
+            }
+        }
+        let mut refused = null_mut();
+        // SAFETY: our caller's promise, and a list that ends. The device copies it before the call returns.
+        let status = unsafe { post(qp, (&raw mut (*first).wr), &raw mut refused) };
+        if status == 0 {
+            return Rung::All;
+        }
+        let offset = refused.addr().wrapping_sub(first.addr());
+        let taken = offset / size_of::<Chained>();
+        if refused.is_null() || taken >= len { Rung::Unknown } else { Rung::Some(taken) }
+    }
+}
+
+/// A queue pair's work.
+#[derive(Debug)]
+pub(crate) struct Work {
+    pub sends: WorkTable<Sent>,
+    /// Empty places are receives that completed before older ones.
+    pub receives: WorkTable<Option<Posted>>,
+    pub chain: Chain,
+    pub keys: Keys,
+}
+
+impl Work {
+    pub fn new(config: &QpConfig) -> Self {
+        Self {
+            sends: WorkTable::new(config.send_depth),
+            receives: WorkTable::new(config.receive_depth),
+            chain: Chain::new(config),
+            keys: Keys::default(),
+        }
+    }
+}
+
+/// Where the device puts the addresses of received datagrams: a place for each receive.
+#[derive(Debug)]
+pub(crate) struct Headers {
+    registration: Registration,
+    places: u64,
+}
+
+impl Headers {
+    pub fn new(domain: &Arc<DomainInner>, receives: usize) -> Result<Self, VerbsError> {
+        let len = receives.max(1) * GRH_STRIDE;
+        let memory = SharedMemory::private(len)
+            .map_err(|error| system(format!("mapping {len} bytes for headers"), error, None))?;
+        let registration = Registration::new(domain, memory, IBV_ACCESS_LOCAL_WRITE)?;
+        Ok(Self { registration, places: receives.max(1) as u64 })
+    }
+
+    fn offset(&self, number: u64) -> usize {
+        (number % self.places) as usize * GRH_STRIDE
+    }
+
+    /// The place for receive `number`, as the first of its pieces.
+    pub fn piece(&self, number: u64) -> ibv_sge {
+        let offset = self.offset(number);
+        let memory = self.registration.memory();
+        // Devices leave the first half alone when the addresses are IPv4; a header that lay there would be taken for one.
+        let cleared = memory.store(offset, 0);
+        debug_assert!(cleared.is_ok(), "a place of ours");
+        ibv_sge {
+            addr: (memory.address() + offset) as u64,
+            length: GRH_LEN as u32,
+            lkey: self.registration.region.lkey,
+        }
+    }
+
+    /// What the device put there.
+    pub fn read(&self, number: u64) -> [u8; GRH_LEN] {
+        let mut header = [0; GRH_LEN];
+        let read = self.registration.memory().read(self.offset(number), &mut header);
+        debug_assert!(read.is_ok(), "a place of ours");
+        header
+    }
+}
