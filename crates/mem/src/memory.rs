@@ -1,7 +1,8 @@
 //! Memory that other threads, processes or devices write while we read it.
 
-use crate::atomic::plain::{Arc, AtomicU8, AtomicU64, Ordering};
-use crate::copy::copy_from_shared;
+use std::ptr::NonNull;
+
+use crate::atomic::plain::{Arc, AtomicU32, AtomicU64, Ordering};
 use crate::region::Region;
 
 /// A range of memory that anybody may be writing *now*: a region exposed to remote writes, or a peer's. It has no slice view;
@@ -10,12 +11,24 @@ use crate::region::Region;
 /// Writes go from left to right in aligned words of 8 bytes, each of which appears whole; bytes before the first and after the
 /// last aligned word appear one by one. Every store is a release: whoever sees a byte sees all bytes to its left that were
 /// written before it. No more than a word appears at once, so a reader that needs more must find out whether what it read
-/// is torn. Clones are the same memory and keep it mapped.
-#[derive(Clone, Debug)]
+/// is torn. Reading goes from left to right too, an aligned word at a time, and sees each word as it was at some moment. Clones
+/// are the same memory and keep it mapped.
+#[derive(Clone)]
 pub struct SharedMemory {
-    region: Arc<Region>,
-    offset: usize,
+    start: NonNull<u8>,
     len: usize,
+    owner: Arc<dyn Send + Sync>,
+}
+
+// SAFETY: a range of addresses, which the owner keeps mapped; every access is atomic.
+unsafe impl Send for SharedMemory {}
+// SAFETY: as above.
+unsafe impl Sync for SharedMemory {}
+
+impl std::fmt::Debug for SharedMemory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SharedMemory").field("start", &self.start).field("len", &self.len).finish_non_exhaustive()
+    }
 }
 
 /// An access that does not lie in the memory, or not on a word.
@@ -43,8 +56,28 @@ impl SharedMemory {
     pub unsafe fn new(region: Arc<Region>, offset: usize, len: usize) -> Result<Self, OutOfBounds> {
         let capacity = region.len();
         match offset.checked_add(len) {
-            Some(end) if end <= capacity && offset.is_multiple_of(8) => Ok(Self { region, offset, len }),
+            Some(end) if end <= capacity && offset.is_multiple_of(8) => {
+                // SAFETY: the offset lies in the region.
+                Ok(Self { start: unsafe { region.start().add(offset) }, len, owner: region })
+            }
             _ => Err(OutOfBounds { offset, len, capacity }),
+        }
+    }
+
+    /// `len` bytes of it from `offset`, a multiple of 8. `last` is dropped with the last clone of the part: whoever lends it
+    /// for a time learns so that it is over.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfBounds`]; `last` is dropped then.
+    pub fn part(&self, offset: usize, len: usize, last: impl Send + Sync + 'static) -> Result<Self, OutOfBounds> {
+        /// Dropped in this order.
+        struct Part<T>(#[allow(dead_code)] T, #[allow(dead_code)] Arc<dyn Send + Sync>);
+        match NonNull::new(self.at(offset, len)?) {
+            Some(start) if start.addr().get().is_multiple_of(8) => {
+                Ok(Self { start, len, owner: Arc::new(Part(last, Arc::clone(&self.owner))) })
+            }
+            _ => Err(OutOfBounds { offset, len, capacity: self.len }),
         }
     }
 
@@ -54,7 +87,7 @@ impl SharedMemory {
     ///
     /// What the system says when it has no memory to give.
     pub fn private(len: usize) -> std::io::Result<Self> {
-        let region = Arc::new(Region::private(len.max(8))?);
+        let region = Arc::new(Region::private(len.max(1).next_multiple_of(8))?);
         // SAFETY: nobody else has the region.
         unsafe { Self::new(region, 0, len) }.map_err(|error| std::io::Error::other(error.to_string()))
     }
@@ -74,14 +107,14 @@ impl SharedMemory {
     /// Where the memory starts in this process: a number to tell others, who may then write there.
     #[inline]
     pub fn address(&self) -> usize {
-        self.region.start().as_ptr().expose_provenance() + self.offset
+        self.start.as_ptr().expose_provenance()
     }
 
     #[inline(always)]
     fn at(&self, offset: usize, len: usize) -> Result<*mut u8, OutOfBounds> {
         match offset.checked_add(len) {
-            // SAFETY: `offset <= len`, and `new` checked that the range lies in the region.
-            Some(end) if end <= self.len => Ok(unsafe { self.region.start().as_ptr().add(self.offset + offset) }),
+            // SAFETY: `offset <= len`, and the range was promised to be mapped.
+            Some(end) if end <= self.len => Ok(unsafe { self.start.as_ptr().add(offset) }),
             _ => Err(OutOfBounds { offset, len, capacity: self.len }),
         }
     }
@@ -99,6 +132,22 @@ impl SharedMemory {
         }
         // SAFETY: in bounds, aligned, mapped while `self` lives; accesses of others are atomic or outside this process.
         Ok(unsafe { &*at.cast::<AtomicU64>() })
+    }
+
+    /// The aligned 4 bytes at `offset`, as the system's calls for futexes want them. They are accessed in no other way: atomic
+    /// accesses of different sizes may not overlap.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfBounds`].
+    #[inline]
+    pub fn futex(&self, offset: usize) -> Result<&AtomicU32, OutOfBounds> {
+        let at = self.at(offset, 4)?;
+        if !at.addr().is_multiple_of(4) {
+            return Err(OutOfBounds { offset, len: 4, capacity: self.len });
+        }
+        // SAFETY: as in `word`.
+        Ok(unsafe { &*at.cast::<AtomicU32>() })
     }
 
     /// Loads the aligned word at `offset` (acquire: what its writer stored before it is visible after).
@@ -145,7 +194,7 @@ impl SharedMemory {
         Ok(self.word(offset)?.fetch_add(add, Ordering::SeqCst))
     }
 
-    /// Copies bytes from `offset` on out to `target`. They may be torn: see the type.
+    /// Copies bytes from `offset` on out to `target`, from left to right. They may be torn: see the type.
     ///
     /// # Errors
     ///
@@ -153,9 +202,19 @@ impl SharedMemory {
     #[inline]
     pub fn read(&self, offset: usize, target: &mut [u8]) -> Result<(), OutOfBounds> {
         let source = self.at(offset, target.len())?;
-        // SAFETY: a mapped range in bounds; whoever writes it meanwhile uses atomic stores or is outside this process. A slice of
-        // safe code lies elsewhere.
-        unsafe { copy_from_shared(source, target.as_mut_ptr(), target.len()) };
+        let to_word = source.align_offset(8).min(target.len());
+        let (first, rest) = target.split_at_mut(to_word);
+        let (words, last) = rest.as_chunks_mut::<8>();
+        // SAFETY: all of it lies in the range that `at` checked; `to_word` bytes on, a word starts if there is one. Acquire, each
+        // of the words, for the order. Partners: the stores of `write`.
+        unsafe {
+            load_part(source, first);
+            let aligned = source.add(to_word);
+            for (at, word) in words.iter_mut().enumerate() {
+                *word = (*aligned.add(at * 8).cast::<AtomicU64>()).load(Ordering::Acquire).to_ne_bytes();
+            }
+            load_part(aligned.add(words.len() * 8), last);
+        }
         Ok(())
     }
 
@@ -170,26 +229,86 @@ impl SharedMemory {
         let to_word = target.align_offset(8).min(source.len());
         let (first, rest) = source.split_at(to_word);
         let (words, last) = rest.as_chunks::<8>();
-        let bytes = |target: *mut u8, bytes: &[u8]| {
-            for (at, byte) in bytes.iter().enumerate() {
-                // SAFETY: in the range that `at` checked; a byte is always aligned.
-                unsafe { (*target.add(at).cast::<AtomicU8>()).store(*byte, Ordering::Release) };
+        // SAFETY: as in `read`. Release, each of the words: their order is part of the contract.
+        unsafe {
+            store_part(target, first);
+            let aligned = target.add(to_word);
+            for (at, word) in words.iter().enumerate() {
+                (*aligned.add(at * 8).cast::<AtomicU64>()).store(u64::from_ne_bytes(*word), Ordering::Release);
             }
-        };
-        if !first.is_empty() {
-            bytes(target, first);
-        }
-        // SAFETY: as above; `to_word` bytes on it is aligned to a word if there is a word.
-        let aligned = unsafe { target.add(to_word) };
-        for (at, word) in words.iter().enumerate() {
-            // SAFETY: in the range, aligned. Release, each of them: the order of the words is part of the contract.
-            unsafe { (*aligned.add(at * 8).cast::<AtomicU64>()).store(u64::from_ne_bytes(*word), Ordering::Release) };
-        }
-        if !last.is_empty() {
-            // SAFETY: as above.
-            bytes(unsafe { aligned.add(words.len() * 8) }, last);
+            store_part(aligned.add(words.len() * 8), last);
         }
         Ok(())
+    }
+}
+
+/// The word that holds the byte at `at`, and which of its bytes that is.
+///
+/// # Safety
+///
+/// The byte lies in a [`SharedMemory`], of which the word does too, or in what is mapped behind it.
+#[inline(always)]
+unsafe fn word_around<'a>(at: *mut u8) -> (&'a AtomicU64, usize) {
+    let byte = at.addr() % 8;
+    // SAFETY: the caller's promise; mappings are whole pages, so a word that has begun ends in one.
+    (unsafe { &*at.sub(byte).cast::<AtomicU64>() }, byte)
+}
+
+/// Loads fewer than 8 bytes, which lie in one word: as a part of it, since atomic accesses of different sizes may not overlap.
+///
+/// # Safety
+///
+/// The bytes lie in one word of a [`SharedMemory`].
+#[inline(always)]
+unsafe fn load_part(source: *mut u8, target: &mut [u8]) {
+    if !target.is_empty() {
+        // SAFETY: the caller's promise.
+        let (word, byte) = unsafe { word_around(source) };
+        let bytes = word.load(Ordering::Acquire).to_ne_bytes();
+        target.copy_from_slice(&bytes[byte..byte + target.len()]);
+    }
+}
+
+/// Stores fewer than 8 bytes, one by one: others may be storing other bytes of the same word.
+///
+/// # Safety
+///
+/// As for [`load_part`].
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[inline(always)]
+unsafe fn store_part(target: *mut u8, source: &[u8]) {
+    for (at, &byte) in source.iter().enumerate() {
+        // SAFETY: the caller's promise. Assembly, which the compiler sees as one more thread that it knows nothing about: an atomic
+        // store of a byte may not overlap others' of words. The processor keeps stores in order, so each is a release.
+        unsafe {
+            core::arch::asm!(
+                "mov byte ptr [{}], {}",
+                in(reg) target.add(at),
+                in(reg_byte) byte,
+                options(nostack, preserves_flags)
+            );
+        }
+    }
+}
+
+/// As above, where there is no such instruction: each byte replaces its own in the word.
+///
+/// # Safety
+///
+/// As above.
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+#[inline(always)]
+unsafe fn store_part(target: *mut u8, source: &[u8]) {
+    for (at, &new) in source.iter().enumerate() {
+        // SAFETY: the caller's promise.
+        let (word, byte) = unsafe { word_around(target.add(at)) };
+        let with = |old: u64| {
+            let mut bytes = old.to_ne_bytes();
+            bytes[byte] = new;
+            Some(u64::from_ne_bytes(bytes))
+        };
+        // Always some.
+        let _ = word.fetch_update(Ordering::Release, Ordering::Relaxed, with);
     }
 }
 
@@ -215,8 +334,29 @@ mod tests {
     }
 
     #[test]
+    fn the_end_of_the_last_clone_of_a_part_is_told() {
+        struct Last(Arc<AtomicU64>);
+        impl Drop for Last {
+            fn drop(&mut self) {
+                self.0.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        let told = Arc::new(AtomicU64::new(0));
+        let memory = SharedMemory::private(64).unwrap();
+        let part = memory.part(16, 32, Last(Arc::clone(&told))).unwrap();
+        let clone = part.clone();
+        memory.store(16, 7).unwrap();
+        drop((memory, part));
+        assert_eq!((clone.len(), clone.load(0), told.load(Ordering::Relaxed)), (32, Ok(7), 0));
+        assert!(clone.load(32).is_err() && clone.part(4, 8, ()).is_err() && clone.part(24, 9, ()).is_err());
+        drop(clone);
+        assert_eq!(told.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
     fn accesses_past_the_end_or_off_a_word_are_refused() {
         let memory = SharedMemory::private(64).unwrap();
+        assert!(memory.futex(60).is_ok() && memory.futex(58).is_err() && memory.futex(64).is_err());
         assert!(memory.load(56).is_ok() && memory.load(57).is_err() && memory.load(64).is_err());
         assert!(memory.store(4, 1).is_err() && memory.fetch_add(60, 1).is_err());
         assert!(memory.write(60, &[0; 4]).is_ok() && memory.write(60, &[0; 5]).is_err());

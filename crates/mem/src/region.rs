@@ -136,6 +136,12 @@ impl Region {
         let _ = unsafe { rustix::mm::madvise(self.start.as_ptr().cast(), self.len, Advice::LinuxHugepage) };
     }
 
+    /// Keeps the region out of core dumps, which would otherwise touch every page of it. A refusal changes their size only.
+    pub fn leave_out_of_dumps(&self) {
+        // SAFETY: the advice names exactly this mapping and changes none of its contents.
+        let _ = unsafe { rustix::mm::madvise(self.start.as_ptr().cast(), self.len, Advice::LinuxDontDump) };
+    }
+
     fn map(fd: impl AsFd, len: usize, access: Access) -> io::Result<Self> {
         let protection = match access {
             Access::ReadOnly => ProtFlags::READ,

@@ -1,6 +1,6 @@
 //! What can be refused, and why.
 
-use sinew_mem::{AllocError, MessageBuffer};
+use sinew_mem::AllocError;
 
 use super::request::Scatter;
 use super::types::{QpState, Transport, Verb};
@@ -133,21 +133,6 @@ pub struct RefusedRequest {
 impl RefusedRequest {
     /// A refusal that gives back what `operation` holds.
     pub fn new(error: PostError, operation: super::Operation<'_>) -> Self {
-        Self { error, buffers: targets(operation) }
-    }
-}
-
-/// The exclusive handles of an operation.
-pub(super) fn targets(operation: super::Operation<'_>) -> Scatter {
-    use super::Operation;
-    let one = |buffer: MessageBuffer| {
-        let mut buffers = Scatter::new();
-        buffers.push(buffer);
-        buffers
-    };
-    match operation {
-        Operation::Send { .. } | Operation::Write { .. } => Scatter::new(),
-        Operation::Read { target, .. } => target,
-        Operation::CompareSwap { target, .. } | Operation::FetchAdd { target, .. } => one(target),
+        Self { error, buffers: operation.into_targets() }
     }
 }

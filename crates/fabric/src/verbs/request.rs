@@ -3,6 +3,7 @@
 use arrayvec::ArrayVec;
 use sinew_mem::{Frozen, MessageBuffer};
 
+use super::completion::Opcode;
 use super::error::PostError;
 use super::memory::RemoteMemory;
 use super::types::{Attributes, QpConfig, QpNumber, QpState, Transport, Verb};
@@ -188,6 +189,45 @@ impl Operation<'_> {
             Operation::Read { .. } => Verb::Read,
             Operation::CompareSwap { .. } => Verb::CompareSwap,
             Operation::FetchAdd { .. } => Verb::FetchAdd,
+        }
+    }
+
+    /// What its completion will say that it was.
+    pub fn opcode(&self) -> Opcode {
+        match self {
+            Operation::Send { .. } => Opcode::Send,
+            Operation::Write { .. } => Opcode::Write,
+            Operation::Read { .. } => Opcode::Read,
+            Operation::CompareSwap { .. } => Opcode::CompareSwap,
+            Operation::FetchAdd { .. } => Opcode::FetchAdd,
+        }
+    }
+
+    /// How many bytes it moves.
+    #[inline]
+    pub fn len(&self) -> usize {
+        match self {
+            Operation::Send { source, .. } | Operation::Write { source, .. } => source.len(),
+            Operation::Read { target, .. } => target.iter().map(|buffer| buffer.len()).sum(),
+            Operation::CompareSwap { .. } | Operation::FetchAdd { .. } => 8,
+        }
+    }
+
+    /// Whether it moves none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The exclusive handles that moved in with it: where its result goes.
+    pub fn into_targets(self) -> Scatter {
+        match self {
+            Operation::Send { .. } | Operation::Write { .. } => Scatter::new(),
+            Operation::Read { target, .. } => target,
+            Operation::CompareSwap { target, .. } | Operation::FetchAdd { target, .. } => {
+                let mut buffers = Scatter::new();
+                buffers.push(target);
+                buffers
+            }
         }
     }
 }

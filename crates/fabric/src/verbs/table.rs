@@ -3,9 +3,8 @@
 use std::collections::VecDeque;
 
 use super::completion::{Completion, Opcode, Status};
-use super::error::targets;
 use super::request::{Operation, Request, Scatter, Slice, Source};
-use super::types::{QpNumber, Verb};
+use super::types::QpNumber;
 use arrayvec::ArrayVec;
 
 use super::request::GATHER_MAX;
@@ -31,22 +30,11 @@ impl Entry {
     /// The entry of a request, which moves in; inline bytes are the caller's to copy.
     pub fn new(request: Request<'_>) -> Self {
         let Request { id, operation, signaled, .. } = request;
-        let opcode = match operation.verb() {
-            Verb::Send => Opcode::Send,
-            Verb::Write | Verb::WriteWithImmediate => Opcode::Write,
-            Verb::Read => Opcode::Read,
-            Verb::CompareSwap => Opcode::CompareSwap,
-            Verb::FetchAdd => Opcode::FetchAdd,
-        };
-        let len = match &operation {
-            Operation::Send { source, .. } | Operation::Write { source, .. } => source.len(),
-            Operation::Read { target, .. } => target.iter().map(|buffer| buffer.len()).sum(),
-            Operation::CompareSwap { .. } | Operation::FetchAdd { .. } => 8,
-        };
+        let (opcode, len) = (operation.opcode(), operation.len());
         let (sources, targets) = match operation {
             Operation::Send { source: Source::Gather(pieces), .. }
             | Operation::Write { source: Source::Gather(pieces), .. } => (pieces, Scatter::new()),
-            operation => (ArrayVec::new(), targets(operation)),
+            operation => (ArrayVec::new(), operation.into_targets()),
         };
         Self { id, opcode, signaled, len, sources, targets }
     }
