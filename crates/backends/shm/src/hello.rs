@@ -121,7 +121,8 @@ pub(crate) fn send_bell(socket: impl AsFd) {
     let _ = rustix::net::send(socket, &[BELL], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
 }
 
-fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+/// Sends one datagram, with at most [`HELLO_FDS`] descriptors. Never blocks.
+pub(crate) fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(HELLO_FDS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
@@ -132,16 +133,13 @@ fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<(
     Ok(())
 }
 
-pub(crate) fn receive(socket: impl AsFd) -> Message {
-    let mut bytes = [0; HELLO_BYTES + 1];
+/// The next datagram, and the descriptors that came with it. One that is longer than `bytes` is cut; one whose descriptors found
+/// no room here is `EMFILE`.
+pub(crate) fn receive_bytes(socket: impl AsFd, bytes: &mut [u8]) -> Result<(usize, Vec<OwnedFd>), Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(HELLO_FDS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-    let received = match rustix::net::recvmsg(socket, &mut [io::IoSliceMut::new(&mut bytes)], &mut control, flags) {
-        Ok(received) => received,
-        Err(Errno::AGAIN | Errno::INTR) => return Message::Nothing,
-        Err(_) => return Message::Closed,
-    };
+    let received = rustix::net::recvmsg(socket, &mut [io::IoSliceMut::new(bytes)], &mut control, flags)?;
     // Whatever came is owned here, so that a refused message leaves no descriptor open.
     let mut fds = Vec::new();
     for message in control.drain() {
@@ -149,13 +147,24 @@ pub(crate) fn receive(socket: impl AsFd) -> Message {
             fds.extend(rights);
         }
     }
-    if received.flags.contains(ReturnFlags::CTRUNC) && fds.len() < HELLO_FDS {
-        return Message::NoRoom;
+    match received.flags.contains(ReturnFlags::CTRUNC) {
+        true if fds.len() < HELLO_FDS => Err(Errno::MFILE),
+        true => Err(Errno::MSGSIZE),
+        false => Ok((received.bytes, fds)),
     }
-    if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
-        return Message::Malformed;
-    }
-    match (&bytes[..received.bytes], fds.len()) {
+}
+
+pub(crate) fn receive(socket: impl AsFd) -> Message {
+    // A byte more than the longest message, so that what was cut is too long.
+    let mut bytes = [0; HELLO_BYTES + 1];
+    let (len, fds) = match receive_bytes(socket, &mut bytes) {
+        Ok(received) => received,
+        Err(Errno::AGAIN | Errno::INTR) => return Message::Nothing,
+        Err(Errno::MFILE) => return Message::NoRoom,
+        Err(Errno::MSGSIZE) => return Message::Malformed,
+        Err(_) => return Message::Closed,
+    };
+    match (&bytes[..len], fds.len()) {
         ([], 0) => Message::Closed,
         ([BELL], 0) => Message::Bell,
         ([REFUSED, _], 0) => Message::Refused,

@@ -1,4 +1,4 @@
-//! Packet ports between threads and between processes of one host, over shared memory.
+//! Packet ports, and [verbs], between threads and between processes of one host, over shared memory.
 //!
 //! Each pair of ports that talk has a *link*: two single-producer rings ([`sinew_mem::ring`]), one each way, and a view of each
 //! other's arena and board. A packet up to [`INLINE_MAX`](sinew_mem::ring::INLINE_MAX) bytes travels in the ring, a small one
@@ -49,6 +49,7 @@ mod rx;
 mod tests;
 mod tx;
 mod upkeep;
+pub mod verbs;
 
 pub use hub::Hub;
 pub use names::NAME_LEN_MAX;

@@ -33,7 +33,13 @@ impl Options {
     }
 }
 
-fn number(address: &Address, name: &str, default: usize, min: usize, max: usize) -> Result<usize, AddressError> {
+pub(crate) fn number(
+    address: &Address,
+    name: &str,
+    default: usize,
+    min: usize,
+    max: usize,
+) -> Result<usize, AddressError> {
     let expected = format!("it is a whole number from {min} to {max}");
     match address.parsed_option::<usize>(name, &expected)? {
         None => Ok(default),

@@ -234,16 +234,17 @@ fn keep_staging(pool: &mut Vec<MessageBuffer>, lent: Lent) {
     }
 }
 
-impl PacketTx for ShmTx {
-    #[inline]
-    fn push(&mut self, packet: TxPacket<'_>) {
+impl ShmTx {
+    /// As [`PacketTx::push`], but says when the packet was not taken, and does not count it then.
+    #[inline(always)]
+    pub(crate) fn offer(&mut self, packet: TxPacket<'_>) -> Result<(), Dropped> {
         if self.inbox.is_pending() {
             self.apply_changes();
         }
         let index = packet.to.0[0] as usize;
         let link = match self.links.get_mut(index) {
             Some(Some(link)) if link.generation == packet.to.0[1] => &mut **link,
-            _ => return self.stats.count_dropped(Dropped::NoSuchPeer, 1),
+            _ => return Err(Dropped::NoSuchPeer),
         };
         let data = packet.data.as_slice();
         let len = packet.head.len() + data.len();
@@ -259,12 +260,18 @@ impl PacketTx for ShmTx {
         } else {
             self.push_far(index, &packet)
         };
-        match sent {
-            Ok(()) => {
-                self.stats.tx_packets += 1;
-                self.stats.tx_bytes += len as u64;
-            }
-            Err(reason) => self.stats.count_dropped(reason, 1),
+        sent?;
+        self.stats.tx_packets += 1;
+        self.stats.tx_bytes += len as u64;
+        Ok(())
+    }
+}
+
+impl PacketTx for ShmTx {
+    #[inline]
+    fn push(&mut self, packet: TxPacket<'_>) {
+        if let Err(reason) = self.offer(packet) {
+            self.stats.count_dropped(reason, 1);
         }
     }
 

@@ -4,6 +4,8 @@ use std::time::Instant;
 
 use sinew_fabric::Address;
 use sinew_fabric::conformance::{Expectations, Fixture, unique};
+use sinew_fabric::verbs::port::{UdPort, UdPortConfig};
+use sinew_shm::verbs::{ShmDevice, ShmDomain};
 use sinew_shm::{Hub, ShmPort};
 
 fn name() -> String {
@@ -57,10 +59,47 @@ impl Fixture for Threads {
     }
 }
 
+/// Ports that are queue pairs, on as many devices as there are ports, or on one.
+struct Datagrams(Option<ShmDevice>, Instant);
+
+impl Datagrams {
+    fn new(device: Option<ShmDevice>) -> Self {
+        Self(device, Instant::now())
+    }
+}
+
+impl Fixture for Datagrams {
+    type Port = UdPort<ShmDomain>;
+
+    fn open(&mut self) -> Self::Port {
+        let own = || ShmDevice::open(&"shm://?ring=300".parse().expect("an address")).expect("a device");
+        let device = self.0.clone().unwrap_or_else(own);
+        let config =
+            UdPortConfig { receive_packets: 128, send_packets: 128, arena_bytes: 32 << 20, ..UdPortConfig::default() };
+        UdPort::open(&device, &config).expect("a port")
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.1.elapsed().as_nanos() as u64
+    }
+
+    fn expectations(&self) -> Expectations {
+        Expectations { reports_closed_peers: false, ..Expectations::default() }
+    }
+}
+
 mod processes {
     sinew_fabric::conformance_tests!(super::Processes(std::time::Instant::now()));
 }
 
 mod threads {
     sinew_fabric::conformance_tests!(super::Threads(super::Hub::new(), std::time::Instant::now()));
+}
+
+mod datagrams_of_processes {
+    sinew_fabric::conformance_tests!(super::Datagrams::new(None));
+}
+
+mod datagrams_of_threads {
+    sinew_fabric::conformance_tests!(super::Datagrams::new(Some(super::ShmDevice::threads().expect("a device"))));
 }

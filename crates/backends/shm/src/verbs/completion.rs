@@ -1,0 +1,162 @@
+//! Completion queues.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use sinew_fabric::verbs::{Completion, CompletionQueue, VerbsError};
+use sinew_fabric::{PacketPort, WakeTarget, Waker};
+
+use super::engine::{Engine, clock_ns};
+
+/// Polls that find completions without looking for packets, at most, before one looks all the same.
+const POLLS_WITHOUT_TURN: u32 = 16;
+
+/// A completion, and what is free once it is known.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    pub completion: Completion,
+    pub frees: Frees,
+    /// The queue pair's at the time: one that was reset since has forgotten.
+    pub epoch: u32,
+}
+
+/// What a completion frees in its queue pair.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Frees {
+    /// All requests before this one.
+    Requests(u64),
+    /// A receive.
+    Receive,
+}
+
+/// A completion queue, as its thread's engine has it.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    pub ready: VecDeque<Ready>,
+    depth: usize,
+    /// Completions that its queue pairs can have at a time.
+    reserved: usize,
+    /// Queue pairs' halves, and the handle.
+    users: usize,
+    woken: Arc<AtomicBool>,
+    polls: u32,
+}
+
+impl Queue {
+    pub fn new(depth: usize, waker: Waker) -> (Self, Arc<QueueWaker>) {
+        let woken = Arc::new(AtomicBool::new(false));
+        let ready = VecDeque::with_capacity(depth);
+        let queue = Self { ready, depth, reserved: 0, users: 1, woken: Arc::clone(&woken), polls: 0 };
+        (queue, Arc::new(QueueWaker { woken, port: waker }))
+    }
+
+    /// Sets places aside for half a queue pair.
+    pub fn reserve(&mut self, depth: usize) -> Result<(), VerbsError> {
+        let asked = self.reserved.saturating_add(depth);
+        if asked > self.depth {
+            let what = "completions of the queue pairs of one completion queue";
+            return Err(VerbsError::Limit { what, asked, limit: self.depth });
+        }
+        self.reserved = asked;
+        self.users += 1;
+        Ok(())
+    }
+
+    pub fn release(&mut self, depth: usize) {
+        self.reserved -= depth;
+        self.users -= 1;
+    }
+
+    /// Whether anybody has it.
+    pub fn is_used(&self) -> bool {
+        self.users > 0
+    }
+}
+
+/// Wakes one completion queue's waiter.
+pub(crate) struct QueueWaker {
+    woken: Arc<AtomicBool>,
+    port: Waker,
+}
+
+impl WakeTarget for QueueWaker {
+    fn wake(&self) {
+        // Partner: the swap in `wait`, which comes after the port's wait has returned.
+        self.woken.store(true, Ordering::Release);
+        self.port.wake();
+    }
+}
+
+/// A completion queue of a [`super::ShmThread`].
+pub struct ShmCompletionQueue {
+    engine: Rc<RefCell<Engine>>,
+    index: usize,
+    waker: Arc<QueueWaker>,
+}
+
+impl ShmCompletionQueue {
+    pub(super) fn new(engine: Rc<RefCell<Engine>>, index: usize, waker: Arc<QueueWaker>) -> Self {
+        Self { engine, index, waker }
+    }
+
+    pub(super) fn index(&self) -> usize {
+        self.index
+    }
+
+    pub(super) fn is_of(&self, engine: &Rc<RefCell<Engine>>) -> bool {
+        Rc::ptr_eq(&self.engine, engine)
+    }
+}
+
+impl std::fmt::Debug for ShmCompletionQueue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ShmCompletionQueue").field("index", &self.index).finish_non_exhaustive()
+    }
+}
+
+impl Drop for ShmCompletionQueue {
+    fn drop(&mut self) {
+        self.engine.borrow_mut().drop_queue(self.index);
+    }
+}
+
+impl CompletionQueue for ShmCompletionQueue {
+    #[inline]
+    fn poll(&mut self, completions: &mut Vec<Completion>, max: usize) -> usize {
+        let engine = &mut *self.engine.borrow_mut();
+        let queue = engine.queue(self.index);
+        queue.polls += 1;
+        if queue.ready.len() < max || queue.polls >= POLLS_WITHOUT_TURN {
+            queue.polls = 0;
+            engine.turn();
+        }
+        engine.take(self.index, completions, max)
+    }
+
+    fn wait(&mut self, timeout_ns: Option<u64>) -> std::io::Result<()> {
+        let engine = &mut *self.engine.borrow_mut();
+        let end_ns = timeout_ns.map(|timeout_ns| clock_ns().saturating_add(timeout_ns));
+        loop {
+            // What is on its way is taken first: a port whose ring has packets does not sleep.
+            while engine.turn() > 0 && engine.queue(self.index).ready.is_empty() {}
+            let queue = engine.queue(self.index);
+            if queue.woken.swap(false, Ordering::Acquire) || !queue.ready.is_empty() {
+                return Ok(());
+            }
+            let left_ns = end_ns.map(|end_ns| end_ns.saturating_sub(clock_ns()));
+            if left_ns == Some(0) {
+                return Ok(());
+            }
+            let nap_ns = engine.nap_ns();
+            engine.port.wait(left_ns.into_iter().chain(nap_ns).min())?;
+        }
+    }
+
+    fn waker(&self) -> Waker {
+        let target: Arc<dyn WakeTarget> = Arc::clone(&self.waker) as _;
+        Waker::new(target)
+    }
+}

@@ -1,0 +1,335 @@
+//! How a device's memory comes to other processes: a thread of the device's that answers on a socket under the device's name.
+//!
+//! A client connects, is given descriptors of the directory and of the exposed memory, and from then on asks for seats, one
+//! for each of its threads. The connection stays: its end says that the client is gone, and that its seats are free. Nothing
+//! here is on the way of an operation.
+
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::SocketFlags;
+use sinew_fabric::verbs::VerbsError;
+use sinew_mem::Access;
+
+use super::address::{Home, memory_name};
+use super::directory::{DIRECTORY_BYTES, Directory};
+use super::initiator::Target;
+use super::life;
+use super::memory::{DeviceMemory, system, whole};
+use crate::hello;
+use crate::link::{map_peer, wake_event};
+use crate::names::{self, Name};
+
+const MAGIC: u32 = u32::from_le_bytes(*b"SNWV");
+const VERSION: u16 = 1;
+const MESSAGE_BYTES: usize = 32;
+/// Processes that can hold one device's memory.
+const CLIENTS_MAX: usize = 1024;
+/// How long a client waits for an answer.
+const ANSWER_TIMEOUT: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
+/// How long nobody is let in when there was no descriptor for it.
+const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+
+/// What the two sides say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Message {
+    /// A client's first.
+    Hello,
+    /// The answer, with two descriptors.
+    Welcome { incarnation: u64, exposed_bytes: u64 },
+    /// A client wants a seat.
+    WantSeat,
+    /// The answer.
+    Seat(u32),
+    /// There is none.
+    NoSeat,
+}
+
+impl Message {
+    fn to_bytes(self) -> [u8; MESSAGE_BYTES] {
+        let (kind, words) = match self {
+            Self::Hello => (1u16, [0, 0]),
+            Self::Welcome { incarnation, exposed_bytes } => (2, [incarnation, exposed_bytes]),
+            Self::WantSeat => (3, [0, 0]),
+            Self::Seat(seat) => (4, [u64::from(seat), 0]),
+            Self::NoSeat => (5, [0, 0]),
+        };
+        let mut bytes = [0; MESSAGE_BYTES];
+        bytes[..4].copy_from_slice(&MAGIC.to_le_bytes());
+        bytes[4..6].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[6..8].copy_from_slice(&kind.to_le_bytes());
+        bytes[8..16].copy_from_slice(&words[0].to_le_bytes());
+        bytes[16..24].copy_from_slice(&words[1].to_le_bytes());
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; MESSAGE_BYTES] = bytes.try_into().ok()?;
+        let word = |at: usize| Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
+        if bytes[..4] != MAGIC.to_le_bytes() || bytes[4..6] != VERSION.to_le_bytes() {
+            return None;
+        }
+        Some(match u16::from_le_bytes([bytes[6], bytes[7]]) {
+            1 => Self::Hello,
+            2 => Self::Welcome { incarnation: word(8)?, exposed_bytes: word(16)? },
+            3 => Self::WantSeat,
+            4 => Self::Seat(u32::try_from(word(8)?).ok()?),
+            5 => Self::NoSeat,
+            _ => return None,
+        })
+    }
+}
+
+/// The thread of a device. It ends when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Server {
+    stop: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Begins to answer for `memory` under the name of `device`.
+    pub fn start(memory: &Arc<DeviceMemory>, incarnation: u64, device: &str) -> Result<Self, VerbsError> {
+        let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
+        let stop =
+            Arc::new(rustix::event::eventfd(0, flags).map_err(|error| system("making an eventfd", error.into()))?);
+        let name = memory_name(device);
+        // Nobody resolves this name as a port's, so the lines mean nothing.
+        let lines = sinew_mem::ring::lines_for(1);
+        let name = Name::claim(&format!("shm://{device}"), &name, lines)
+            .map_err(|error| VerbsError::Device(error.to_string()))?;
+        let (lives, living) = mpsc::channel();
+        let (memory, stopped) = (Arc::clone(memory), Arc::clone(&stop));
+        let thread = std::thread::Builder::new().name("sinew-verbs".to_owned()).spawn(move || {
+            // SAFETY: the watch is dropped below, before `memory` is.
+            let watch = memory.directory.life_futex().and_then(|word| unsafe { life::Watch::new(word) });
+            if watch.is_none() {
+                memory.directory.set_life(life::SAME_PROCESS);
+            }
+            let _ = lives.send(());
+            Answering { memory: &memory, incarnation, name, clients: Vec::new(), paused: false }.run(&stopped);
+            memory.directory.set_life(0);
+            drop(watch);
+        });
+        let thread = thread.map_err(|error| system("starting the thread of a device", error))?;
+        let server = Self { stop, thread: Some(thread) };
+        // The word is set before anybody can look at it.
+        living.recv().map_err(|error| system("starting the thread of a device", std::io::Error::other(error)))?;
+        Ok(server)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        wake_event(&self.stop);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A process that holds the memory.
+struct Holder {
+    socket: OwnedFd,
+    /// Another sign of its end: a child that it forked can hold its end of the socket.
+    process: Option<OwnedFd>,
+    seats: Vec<u32>,
+}
+
+struct Answering<'a> {
+    memory: &'a DeviceMemory,
+    incarnation: u64,
+    name: Name,
+    clients: Vec<Holder>,
+    /// There was no descriptor for a client.
+    paused: bool,
+}
+
+impl Answering<'_> {
+    fn run(mut self, stop: &OwnedFd) {
+        loop {
+            let mut fds = vec![PollFd::new(stop, PollFlags::IN)];
+            fds.push(PollFd::new(&self.name.listener, if self.paused { PollFlags::empty() } else { PollFlags::IN }));
+            for client in &self.clients {
+                fds.push(PollFd::new(&client.socket, PollFlags::IN));
+                fds.push(match &client.process {
+                    Some(process) => PollFd::new(process, PollFlags::IN),
+                    None => PollFd::new(&client.socket, PollFlags::empty()),
+                });
+            }
+            let timeout = self.paused.then_some(&PAUSE);
+            match rustix::event::poll(&mut fds, timeout) {
+                Ok(_) | Err(Errno::INTR) => {}
+                // No memory for the moment.
+                Err(_) => std::thread::sleep(std::time::Duration::from_millis(10)),
+            }
+            let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+            drop(fds);
+            if ready[0] {
+                break;
+            }
+            self.paused = false;
+            for at in (0..self.clients.len()).rev() {
+                let (spoke, died) = (ready[2 + 2 * at], ready[3 + 2 * at] && self.clients[at].process.is_some());
+                if died || (spoke && !self.answer(at)) {
+                    let client = self.clients.swap_remove(at);
+                    self.memory.give_back_seats(client.seats);
+                }
+            }
+            if ready[1] {
+                self.accept();
+            }
+        }
+        // Whoever is left works in memory that goes with its mapping.
+        for client in self.clients {
+            self.memory.give_back_seats(client.seats);
+        }
+    }
+
+    fn accept(&mut self) {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        match rustix::net::accept_with(&self.name.listener, flags) {
+            Ok(socket) => {
+                if names::is_own(&socket) && self.clients.len() < CLIENTS_MAX {
+                    let process = rustix::net::sockopt::socket_peercred(&socket).ok().and_then(|peer| {
+                        let flags = rustix::process::PidfdFlags::empty();
+                        // Our own end is the end of everything.
+                        (peer.pid != rustix::process::getpid())
+                            .then(|| rustix::process::pidfd_open(peer.pid, flags).ok())?
+                    });
+                    self.clients.push(Holder { socket, process, seats: Vec::new() });
+                }
+            }
+            Err(Errno::INTR | Errno::CONNABORTED | Errno::AGAIN) => {}
+            Err(_) => self.paused = true,
+        }
+    }
+
+    /// Answers what a client said; false when it is to go.
+    fn answer(&mut self, at: usize) -> bool {
+        let client = &mut self.clients[at];
+        // A byte more, so that what was cut is too long.
+        let mut bytes = [0; MESSAGE_BYTES + 1];
+        let message = match hello::receive_bytes(&client.socket, &mut bytes) {
+            Ok((len, fds)) if fds.is_empty() => Message::from_bytes(&bytes[..len]),
+            Err(Errno::AGAIN | Errno::INTR) => return true,
+            _ => None,
+        };
+        let memory = self.memory;
+        let sent = match message {
+            Some(Message::Hello) => {
+                let exposed_bytes = memory.exposed.len() as u64;
+                let welcome = Message::Welcome { incarnation: self.incarnation, exposed_bytes };
+                let fds = [memory.directory_fd.as_fd(), memory.exposed_fd.as_fd()];
+                hello::send(&client.socket, &welcome.to_bytes(), &fds)
+            }
+            Some(Message::WantSeat) => {
+                let seat = memory.take_seat();
+                client.seats.extend(seat);
+                hello::send(&client.socket, &seat.map_or(Message::NoSeat, Message::Seat).to_bytes(), &[])
+            }
+            _ => return false,
+        };
+        sent.is_ok()
+    }
+}
+
+/// Our connection to the thread of another process's device.
+#[derive(Debug)]
+pub(crate) struct Client {
+    socket: std::sync::Mutex<OwnedFd>,
+    device: String,
+}
+
+impl Client {
+    /// Asks the device of `home` for its memory.
+    pub fn connect(home: &Home) -> Result<Target, VerbsError> {
+        let address = format!("shm://{}", home.device);
+        let unreachable = |error| VerbsError::Address(format!("its device cannot be reached: {error}"));
+        let connection = names::connect(&address, &memory_name(&home.device)).map_err(unreachable)?;
+        let client = Self { socket: connection.socket.into(), device: home.device.clone() };
+        let (answer, fds) = client.ask(Message::Hello)?;
+        let (Message::Welcome { incarnation, exposed_bytes }, [directory, exposed]) = (answer, &fds[..]) else {
+            return Err(client.nonsense());
+        };
+        if incarnation != home.incarnation {
+            return Err(VerbsError::Address(format!("{address} has been opened anew since it was told")));
+        }
+        let map = |fd, bytes| {
+            map_peer(fd, bytes, Access::ReadWrite)
+                .map_err(|error| system(&format!("mapping the memory of {address}"), error))
+        };
+        let directory = Directory::new(whole(map(directory, DIRECTORY_BYTES)?)?).ok_or_else(|| client.nonsense())?;
+        let exposed_bytes = usize::try_from(exposed_bytes).map_err(|_| client.nonsense())?;
+        Ok(Target::theirs(directory, whole(map(exposed, exposed_bytes)?)?, client))
+    }
+
+    /// Asks for a seat.
+    pub fn seat(&self) -> Result<Option<u32>, VerbsError> {
+        match self.ask(Message::WantSeat)?.0 {
+            Message::Seat(seat) if (seat as usize) < super::directory::SEATS_MAX => Ok(Some(seat)),
+            Message::NoSeat => Ok(None),
+            _ => Err(self.nonsense()),
+        }
+    }
+
+    fn nonsense(&self) -> VerbsError {
+        VerbsError::Address(format!("shm://{} answers what is no answer", self.device))
+    }
+
+    fn ask(&self, question: Message) -> Result<(Message, Vec<OwnedFd>), VerbsError> {
+        let device = &self.device;
+        // One question at a time, each with its answer.
+        let socket = self.socket.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let gone = |error: std::io::Error| VerbsError::Address(format!("its device shm://{device} is gone: {error}"));
+        hello::send(&*socket, &question.to_bytes(), &[]).map_err(gone)?;
+        let mut bytes = [0; MESSAGE_BYTES + 1];
+        loop {
+            match rustix::event::poll(&mut [PollFd::new(&*socket, PollFlags::IN)], Some(&ANSWER_TIMEOUT)) {
+                Ok(0) => {
+                    return Err(VerbsError::Address(format!(
+                        "its device shm://{device} does not answer: see whether its process is stopped"
+                    )));
+                }
+                Ok(_) => {}
+                Err(Errno::INTR) => continue,
+                Err(error) => return Err(gone(error.into())),
+            }
+            return match hello::receive_bytes(&*socket, &mut bytes) {
+                Ok((0, _)) => Err(gone(std::io::ErrorKind::ConnectionReset.into())),
+                Ok((len, fds)) => Ok((Message::from_bytes(&bytes[..len]).ok_or_else(|| self.nonsense())?, fds)),
+                Err(Errno::AGAIN | Errno::INTR) => continue,
+                Err(error) => Err(gone(error.into())),
+            };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_read_as_they_were_written_and_others_are_none() {
+        for message in [
+            Message::Hello,
+            Message::Welcome { incarnation: 7, exposed_bytes: u64::MAX },
+            Message::WantSeat,
+            Message::Seat(9),
+            Message::NoSeat,
+        ] {
+            assert_eq!(Message::from_bytes(&message.to_bytes()), Some(message));
+        }
+        let good = Message::Seat(1).to_bytes();
+        assert!(Message::from_bytes(&good[..31]).is_none());
+        for (at, byte) in [(0, 0), (4, 9), (6, 9), (13, 1)] {
+            let mut bad = good;
+            bad[at] = byte;
+            assert!(Message::from_bytes(&bad).is_none(), "{at}");
+        }
+    }
+}

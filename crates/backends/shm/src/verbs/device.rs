@@ -1,0 +1,267 @@
+//! Devices and protection domains.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hasher};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use sinew_fabric::verbs::{Access, Attributes, Device, GATHER_MAX, ProtectionDomain, QpNumber, VerbsError};
+use sinew_fabric::{Address, AddressError};
+use sinew_mem::Arena;
+
+use super::address::{DEVICE_NAME_MAX, Home, port_name};
+use super::control::{Client, Server};
+use super::directory::QUEUE_PAIRS_MAX;
+use super::engine::ShmThread;
+use super::exposed::ShmExposed;
+use super::initiator::Target;
+use super::life;
+use super::memory::{DeviceMemory, system};
+use super::ranges::PAGE;
+use crate::hub::Hub;
+use crate::options::{self, ARENA_BYTES_MAX, RING_PACKETS_DEFAULT, RING_PACKETS_MAX};
+use crate::port::ShmPort;
+
+/// Bytes of a UD message at most; longer ones of connected transports are cut into packets of this size.
+pub const MTU: usize = 16 << 10;
+/// Bytes of a message on a connected transport at most.
+pub const MESSAGE_LEN_MAX: usize = 1 << 30;
+/// Address space for exposed memory, when the address does not say. It costs memory only where it is used.
+pub const EXPOSED_BYTES_DEFAULT: usize = 64 << 30;
+/// The most of it.
+pub const EXPOSED_BYTES_MAX: usize = 16 << 40;
+/// Address space from which a thread sends packets that are too long for a ring.
+const STAGING_BYTES: usize = 256 << 20;
+const INLINE_MAX: usize = 1024;
+const QUEUE_DEPTH_MAX: usize = 1 << 16;
+
+/// A device over shared memory. See the [module's documentation](super).
+#[derive(Clone, Debug)]
+pub struct ShmDevice(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    attributes: Attributes,
+    /// Under which other processes find it.
+    name: String,
+    incarnation: u64,
+    reach: Reach,
+    ring_packets: usize,
+    memory: Arc<DeviceMemory>,
+    own: Arc<Target>,
+    /// The devices of other processes whose memory we hold.
+    theirs: Mutex<HashMap<u64, Weak<Target>>>,
+    domains: AtomicU32,
+    ports: AtomicU32,
+    keys: AtomicU32,
+}
+
+/// Who can reach a device.
+#[derive(Debug)]
+enum Reach {
+    Threads(Hub),
+    Processes { _server: Server },
+}
+
+/// A number that nobody else draws: the standard library's hash keys come from the system.
+fn random() -> u64 {
+    std::hash::RandomState::new().build_hasher().finish()
+}
+
+impl ShmDevice {
+    /// A device for the threads of this process.
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::System`]: no memory, or no address space.
+    pub fn threads() -> Result<Self, VerbsError> {
+        let memory = Arc::new(DeviceMemory::new(EXPOSED_BYTES_DEFAULT)?);
+        // It dies with everybody who could look.
+        memory.directory.set_life(life::SAME_PROCESS);
+        let reach = Reach::Threads(Hub::new());
+        Ok(Self::with(memory, reach, random(), "threads".to_owned(), RING_PACKETS_DEFAULT))
+    }
+
+    /// A device that processes of this user reach: `shm://name` or `shm://`, with the options of the [module](super).
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::NoDevice`]: no `shm` address, options that make no sense, or a name that is too long;
+    /// [`VerbsError::Device`]: a name that is taken, or no directory for names; [`VerbsError::System`].
+    pub fn open(address: &Address) -> Result<Self, VerbsError> {
+        let no_device = |error: AddressError| VerbsError::NoDevice(error.to_string());
+        if address.scheme() != "shm" {
+            return Err(no_device(AddressError::NoScheme(address.to_string())));
+        }
+        address.check_options(&["ring", "exposed"]).map_err(no_device)?;
+        let number = |name, default, min, max| options::number(address, name, default, min, max).map_err(no_device);
+        let ring_packets = number("ring", RING_PACKETS_DEFAULT, 1, RING_PACKETS_MAX)?;
+        let exposed_bytes = number("exposed", EXPOSED_BYTES_DEFAULT, PAGE, EXPOSED_BYTES_MAX)?;
+        let incarnation = random();
+        let name = match address.rest() {
+            "" => format!("p{}-{:08x}", std::process::id(), incarnation as u32),
+            name if name.len() <= DEVICE_NAME_MAX => name.to_owned(),
+            name => {
+                let len = name.len();
+                return Err(VerbsError::Limit { what: "bytes of a device's name", asked: len, limit: DEVICE_NAME_MAX });
+            }
+        };
+        let memory = Arc::new(DeviceMemory::new(exposed_bytes.next_multiple_of(PAGE))?);
+        let server = Server::start(&memory, incarnation, &name)?;
+        Ok(Self::with(memory, Reach::Processes { _server: server }, incarnation, name, ring_packets))
+    }
+
+    fn with(memory: Arc<DeviceMemory>, reach: Reach, incarnation: u64, name: String, ring_packets: usize) -> Self {
+        let attributes = Attributes {
+            name: match &reach {
+                Reach::Threads(_) => "shared memory, between threads".to_owned(),
+                Reach::Processes { .. } => format!("shared memory, shm://{name}"),
+            },
+            mtu: MTU,
+            message_len_max: MESSAGE_LEN_MAX,
+            inline_max: INLINE_MAX,
+            gather_max: GATHER_MAX,
+            queue_depth_max: QUEUE_DEPTH_MAX,
+            reads_max: QUEUE_DEPTH_MAX,
+            atomics: true,
+            line_rate_bps: None,
+        };
+        let own = Arc::new(Target::own(&memory));
+        Self(Arc::new(Inner {
+            attributes,
+            name,
+            incarnation,
+            reach,
+            ring_packets,
+            memory,
+            own,
+            theirs: Mutex::default(),
+            domains: AtomicU32::new(1),
+            ports: AtomicU32::new(0),
+            keys: AtomicU32::new(random() as u32),
+        }))
+    }
+
+    /// Memory whose exposure ended, and which is not used again yet, because an initiator was stopped inside it: how many
+    /// regions.
+    pub fn quarantined(&self) -> usize {
+        self.0.memory.quarantined()
+    }
+
+    pub(super) fn memory(&self) -> &Arc<DeviceMemory> {
+        &self.0.memory
+    }
+
+    /// The memory of the device of `home`.
+    pub(super) fn target(&self, home: &Home) -> Result<Arc<Target>, VerbsError> {
+        let inner = &*self.0;
+        if home.incarnation == inner.incarnation {
+            return Ok(Arc::clone(&inner.own));
+        }
+        if let Reach::Threads(_) = inner.reach {
+            let reason = "it is of another device, and this one reaches its own process only: open both with a name";
+            return Err(VerbsError::Address(reason.to_owned()));
+        }
+        let mut theirs = inner.theirs.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(target) = theirs.get(&home.incarnation).and_then(Weak::upgrade) {
+            return Ok(target);
+        }
+        let target = Arc::new(Client::connect(home)?);
+        theirs.retain(|_, target| target.strong_count() > 0);
+        theirs.insert(home.incarnation, Arc::downgrade(&target));
+        Ok(target)
+    }
+
+    /// A port for one more thread, and its number.
+    pub(super) fn port(&self) -> Result<(ShmPort, u32), VerbsError> {
+        let number = self.0.ports.fetch_add(1, Ordering::Relaxed);
+        let name = format!("{}?ring={}&arena={STAGING_BYTES}", port_name(&self.0.name, number), self.0.ring_packets);
+        let port = match &self.0.reach {
+            Reach::Threads(hub) => hub.port(&name),
+            Reach::Processes { .. } => {
+                let address: Address = format!("shm://{name}")
+                    .parse()
+                    .map_err(|error: AddressError| VerbsError::Device(error.to_string()))?;
+                ShmPort::open(&address)
+            }
+        };
+        Ok((port.map_err(|error| VerbsError::Device(error.to_string()))?, number))
+    }
+
+    /// Where a queue pair of ours is.
+    pub(super) fn home(&self, domain: u32, key: u32, port: u32) -> Home {
+        Home { incarnation: self.0.incarnation, domain, key, port, device: self.0.name.clone() }
+    }
+
+    /// A key that no packet of an earlier connection carries.
+    pub(super) fn key(&self) -> u32 {
+        self.0.keys.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(super) fn number(&self) -> Result<QpNumber, VerbsError> {
+        let limit = QUEUE_PAIRS_MAX;
+        self.0.memory.take_number().ok_or(VerbsError::Limit { what: "queue pairs", asked: limit + 1, limit })
+    }
+}
+
+impl Device for ShmDevice {
+    type Domain = ShmDomain;
+
+    fn attributes(&self) -> &Attributes {
+        &self.0.attributes
+    }
+
+    fn protection_domain(&self) -> Result<ShmDomain, VerbsError> {
+        let number = self.0.domains.fetch_add(1, Ordering::Relaxed) & 0xFF_FFFF;
+        Ok(ShmDomain(Arc::new(Domain { device: self.clone(), number, arenas: Mutex::default() })))
+    }
+}
+
+/// A protection domain of a [`ShmDevice`].
+#[derive(Clone, Debug)]
+pub struct ShmDomain(Arc<Domain>);
+
+#[derive(Debug)]
+struct Domain {
+    device: ShmDevice,
+    number: u32,
+    arenas: Mutex<Vec<Arena>>,
+}
+
+impl ShmDomain {
+    pub(super) fn device(&self) -> &ShmDevice {
+        &self.0.device
+    }
+
+    pub(super) fn number(&self) -> u32 {
+        self.0.number
+    }
+
+    /// The arenas of which buffers may be used.
+    pub(super) fn arenas(&self) -> Vec<Arena> {
+        self.0.arenas.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl ProtectionDomain for ShmDomain {
+    type Exposed = ShmExposed;
+    type Thread = ShmThread;
+
+    fn arena(&self, bytes: usize) -> Result<Arena, VerbsError> {
+        if bytes > ARENA_BYTES_MAX {
+            return Err(VerbsError::Limit { what: "bytes of an arena", asked: bytes, limit: ARENA_BYTES_MAX });
+        }
+        let arena = Arena::private(bytes.max(PAGE)).map_err(|source| system("making an arena", source))?;
+        self.0.arenas.lock().unwrap_or_else(PoisonError::into_inner).push(arena.clone());
+        Ok(arena)
+    }
+
+    fn expose(&self, len: usize, access: Access) -> Result<ShmExposed, VerbsError> {
+        let (memory, remote) = self.device().memory().expose(self.number(), len, access)?;
+        Ok(ShmExposed::new(self.device().clone(), memory, remote, access))
+    }
+
+    fn thread(&self) -> Result<ShmThread, VerbsError> {
+        ShmThread::new(self.clone())
+    }
+}

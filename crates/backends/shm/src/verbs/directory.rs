@@ -1,0 +1,274 @@
+//! What a device shows to those that work on its memory: which regions are exposed, which queue pairs listen, and who is at
+//! work inside a region just now. One piece of memory, which every initiator maps.
+//!
+//! An initiator sits down before it works: it writes the region's key to a line of its own, its *seat*, and only then
+//! looks whether the region is exposed. Whoever ends an exposure clears the region's entry first and then looks at the seats.
+//! Each writes, fences and reads what the other wrote (Dekker), so that at least one of them sees the other. The initiator's
+//! fence is made by the other side, where the system has `membarrier`: see [`crate::barrier`].
+//!
+//! Initiators are processes of one user that mean well. The checks guard against their errors; they are no security boundary,
+//! since whoever maps the memory can write it.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use sinew_fabric::verbs::{Access, QpNumber};
+use sinew_mem::{OutOfBounds, SharedMemory};
+
+/// Threads that can be at work on one device's memory.
+pub(crate) const SEATS_MAX: usize = 4096;
+/// Regions that one device can expose.
+pub(crate) const REGIONS_MAX: usize = 1 << 16;
+/// Queue pairs that one device can have.
+pub(crate) const QUEUE_PAIRS_MAX: usize = 1 << 16;
+
+const HEADER_BYTES: usize = 4096;
+const SEAT_BYTES: usize = 128;
+const REGION_BYTES: usize = 32;
+/// Two pairs of lines: what initiators look at with every operation, and what receivers write all the time.
+const QUEUE_PAIR_BYTES: usize = 256;
+const SEATS: usize = HEADER_BYTES;
+const REGIONS: usize = SEATS + SEATS_MAX * SEAT_BYTES;
+const QUEUE_PAIRS: usize = REGIONS + REGIONS_MAX * REGION_BYTES;
+
+/// Bytes of a directory. Those that nobody touches take no memory.
+pub(crate) const DIRECTORY_BYTES: usize = QUEUE_PAIRS + QUEUE_PAIRS_MAX * QUEUE_PAIR_BYTES;
+
+/// Where [`super::life`] keeps its word.
+const LIFE: usize = 0;
+const FENCES: usize = 128;
+
+/// What others may do, in the low bits of a region's first word.
+const ACCESS: u64 = 0b111;
+const VALID: u64 = 1 << 63;
+
+fn bits(access: Access) -> u64 {
+    u64::from(access.write) | u64::from(access.read) << 1 | u64::from(access.atomic) << 2
+}
+
+/// The first word of a region's entry, without what others may do.
+#[inline(always)]
+const fn region_word(domain: u32, rkey: u32) -> u64 {
+    VALID | ((domain & 0xFF_FFFF) as u64) << 24 | ((rkey >> 16) as u64) << 8
+}
+
+/// A region as its owner describes it. Its bounds are a claim until they are checked against the memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub access: Access,
+    /// Where it starts in the device's exposed memory.
+    pub start: u64,
+    pub len: u64,
+}
+
+/// What a queue pair shows to others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Listens {
+    /// Not yet: it is on its way to its peer.
+    NotYet,
+    /// To `peer`.
+    To(QpNumber),
+    /// Not any more.
+    NoLonger,
+}
+
+impl Listens {
+    /// The word by which queue pair `number` shows it.
+    #[inline]
+    pub fn word(self, number: QpNumber) -> u64 {
+        let (state, peer) = match self {
+            Self::NotYet => (1, 0),
+            Self::To(QpNumber(peer)) => (2, peer),
+            Self::NoLonger => (3, 0),
+        };
+        state << 56 | u64::from(peer & 0xFF_FFFF) << 24 | u64::from(number.0 & 0xFF_FFFF)
+    }
+
+    /// What the word of queue pair `number` says: another's, or none, is that of one which is gone.
+    pub fn of_word(word: u64, number: QpNumber) -> Self {
+        match word >> 56 {
+            1 if word as u32 & 0xFF_FFFF == number.0 => Self::NotYet,
+            2 if word as u32 & 0xFF_FFFF == number.0 => Self::To(QpNumber((word >> 24) as u32 & 0xFF_FFFF)),
+            _ => Self::NoLonger,
+        }
+    }
+}
+
+/// A device's directory, ours or another's. Offsets are all inside it by the way they are made.
+#[derive(Clone, Debug)]
+pub(crate) struct Directory(SharedMemory);
+
+#[inline(always)]
+fn or_zero(word: Result<u64, OutOfBounds>) -> u64 {
+    word.unwrap_or(0)
+}
+
+impl Directory {
+    /// A directory over fresh memory, or memory in which another process has one; `None` when it is too small.
+    pub fn new(memory: SharedMemory) -> Option<Self> {
+        (memory.len() >= DIRECTORY_BYTES).then_some(Self(memory))
+    }
+
+    #[inline(always)]
+    fn load(&self, at: usize) -> u64 {
+        or_zero(self.0.load(at))
+    }
+
+    #[inline(always)]
+    fn store(&self, at: usize, value: u64) {
+        let stored = self.0.store(at, value);
+        debug_assert!(stored.is_ok());
+    }
+
+    /// The word that says whether the owner lives: see [`super::life`].
+    #[inline(always)]
+    pub fn life(&self) -> u32 {
+        // Partner: the stores of `life::Watch`, of the kernel, and of `set_life`.
+        self.life_futex().map_or(0, |word| word.load(Ordering::Acquire))
+    }
+
+    pub fn set_life(&self, life: u32) {
+        if let Some(word) = self.life_futex() {
+            word.store(life, Ordering::Release);
+        }
+    }
+
+    /// The word, for [`super::life::Watch`].
+    #[inline(always)]
+    pub fn life_futex(&self) -> Option<&AtomicU32> {
+        self.0.futex(LIFE).ok()
+    }
+
+    /// Promises that whoever ends an exposure makes the fences of those who may be inside. Before the directory is shown.
+    pub fn promise_fences(&self) {
+        self.store(FENCES, 1);
+    }
+
+    pub fn promises_fences(&self) -> bool {
+        self.load(FENCES) != 0
+    }
+
+    /// Sits down in seat `seat` to work on the region of `rkey`.
+    #[inline(always)]
+    pub fn sit_down(&self, seat: u32, rkey: u32) {
+        self.store(SEATS + seat as usize % SEATS_MAX * SEAT_BYTES, VALID | u64::from(rkey));
+    }
+
+    /// Leaves the seat. (A release, as every store: what was done from it is over before.)
+    #[inline(always)]
+    pub fn stand_up(&self, seat: u32) {
+        self.store(SEATS + seat as usize % SEATS_MAX * SEAT_BYTES, 0);
+    }
+
+    /// Whether whoever has the seat works on the region of `rkey`.
+    pub fn is_at_work(&self, seat: u32, rkey: u32) -> bool {
+        self.load(SEATS + seat as usize % SEATS_MAX * SEAT_BYTES) == VALID | u64::from(rkey)
+    }
+
+    #[inline(always)]
+    fn region(rkey: u32) -> usize {
+        REGIONS + (rkey & 0xFFFF) as usize * REGION_BYTES
+    }
+
+    /// The region of `rkey`, if it is one of protection domain `domain` and exposed.
+    #[inline(always)]
+    pub fn entry(&self, domain: u32, rkey: u32) -> Option<Entry> {
+        let at = Self::region(rkey);
+        let word = self.load(at);
+        if word & !ACCESS != region_word(domain, rkey) {
+            return None;
+        }
+        let access = Access { write: word & 1 != 0, read: word & 2 != 0, atomic: word & 4 != 0 };
+        Some(Entry { access, start: self.load(at + 8), len: self.load(at + 16) })
+    }
+
+    /// Exposes a region. Nobody is inside an earlier one of the same index.
+    pub fn expose(&self, domain: u32, rkey: u32, entry: Entry) {
+        let at = Self::region(rkey);
+        self.store(at + 8, entry.start);
+        self.store(at + 16, entry.len);
+        self.store(at, region_word(domain, rkey) | bits(entry.access));
+    }
+
+    /// Ends the exposure of the region of `rkey`.
+    pub fn withdraw(&self, rkey: u32) {
+        self.store(Self::region(rkey), 0);
+    }
+
+    #[inline(always)]
+    fn queue_pair(number: QpNumber) -> usize {
+        QUEUE_PAIRS + (number.0 & 0xFFFF) as usize * QUEUE_PAIR_BYTES
+    }
+
+    /// The word of a queue pair: see [`Listens::word`].
+    #[inline(always)]
+    pub fn listens(&self, number: QpNumber) -> u64 {
+        self.load(Self::queue_pair(number))
+    }
+
+    pub fn set_listens(&self, number: QpNumber, listens: Listens) {
+        self.store(Self::queue_pair(number), listens.word(number));
+    }
+
+    /// What only somebody else would write.
+    #[cfg(test)]
+    pub fn set_word(&self, number: QpNumber, word: u64) {
+        self.store(Self::queue_pair(number), word);
+    }
+
+    /// How many receives a queue pair has posted since it was last reset, wrapping.
+    #[inline]
+    pub fn receives(&self, number: QpNumber) -> u32 {
+        self.load(Self::queue_pair(number) + QUEUE_PAIR_BYTES / 2) as u32
+    }
+
+    #[inline]
+    pub fn set_receives(&self, number: QpNumber, receives: u32) {
+        self.store(Self::queue_pair(number) + QUEUE_PAIR_BYTES / 2, u64::from(receives));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn directory() -> Directory {
+        Directory::new(SharedMemory::private(DIRECTORY_BYTES).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_region_is_found_by_its_own_key_and_domain_alone() {
+        let directory = directory();
+        let entry = Entry { access: Access { write: true, read: false, atomic: true }, start: 4096, len: 77 };
+        directory.expose(5, 0x0002_FFFF, entry);
+        assert_eq!(directory.entry(5, 0x0002_FFFF), Some(entry));
+        for (domain, rkey) in [(5, 0x0001_FFFF), (5, 0x0002_FFFE), (4, 0x0002_FFFF), (5, 0), (0, 0)] {
+            assert_eq!(directory.entry(domain, rkey), None, "{domain} {rkey:x}");
+        }
+        directory.withdraw(0x0002_FFFF);
+        assert_eq!(directory.entry(5, 0x0002_FFFF), None);
+    }
+
+    #[test]
+    fn a_queue_pair_says_to_whom_it_listens_and_no_other_speaks_for_it() {
+        let directory = directory();
+        let (number, other) = (QpNumber(0x01_0007), QpNumber(0x02_0007));
+        assert_eq!(Listens::of_word(directory.listens(number), number), Listens::NoLonger);
+        for listens in [Listens::NotYet, Listens::To(QpNumber(0xFF_FFFF)), Listens::NoLonger] {
+            directory.set_listens(number, listens);
+            assert_eq!(Listens::of_word(directory.listens(number), number), listens);
+            assert_eq!(Listens::of_word(directory.listens(other), other), Listens::NoLonger);
+        }
+    }
+
+    #[test]
+    fn the_last_seat_region_and_queue_pair_lie_inside() {
+        let directory = directory();
+        directory.sit_down(SEATS_MAX as u32 - 1, 9);
+        assert!(directory.is_at_work(SEATS_MAX as u32 - 1, 9) && !directory.is_at_work(0, 9));
+        let last = QpNumber(0xFF_FFFF);
+        directory.set_receives(last, 3);
+        directory.set_listens(last, Listens::NotYet);
+        assert_eq!((directory.receives(last), directory.receives(QpNumber(0))), (3, 0));
+        assert!(Directory::new(SharedMemory::private(DIRECTORY_BYTES - 1).unwrap()).is_none());
+    }
+}

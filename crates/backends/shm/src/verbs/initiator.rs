@@ -1,0 +1,254 @@
+//! One-sided operations: the initiator's own thread works in the target's memory.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use sinew_fabric::verbs::{RemoteMemory, Scatter, Status, Verb, VerbsError};
+use sinew_mem::SharedMemory;
+use sinew_mem::ring::Doorbell;
+
+use super::control::Client;
+use super::directory::Directory;
+use super::memory::DeviceMemory;
+use crate::barrier;
+
+/// Bytes that are copied between two looks at whether the region is still exposed, which bounds the wait of whoever ends the
+/// exposure.
+const CHUNK: usize = 256 << 10;
+
+/// A device whose memory this process works in: its own, or another's, mapped.
+#[derive(Debug)]
+pub(crate) struct Target {
+    pub directory: Directory,
+    exposed: SharedMemory,
+    /// Whether its owner makes our fences.
+    fenced: bool,
+    seats: Seats,
+}
+
+#[derive(Debug)]
+enum Seats {
+    Own(Arc<DeviceMemory>),
+    Theirs { client: Client, free: Mutex<Vec<u32>> },
+}
+
+impl Target {
+    fn new(directory: Directory, exposed: SharedMemory, seats: Seats) -> Self {
+        let fenced = directory.promises_fences() && barrier::is_shared();
+        Self { directory, exposed, fenced, seats }
+    }
+
+    /// A device of this process.
+    pub fn own(memory: &Arc<DeviceMemory>) -> Self {
+        Self::new(memory.directory.clone(), memory.exposed.clone(), Seats::Own(Arc::clone(memory)))
+    }
+
+    /// A device of another process, of which we hold the memory.
+    pub fn theirs(directory: Directory, exposed: SharedMemory, client: Client) -> Self {
+        Self::new(directory, exposed, Seats::Theirs { client, free: Mutex::default() })
+    }
+
+    /// A seat for one thread.
+    pub fn seat(self: &Arc<Self>) -> Result<Seat, VerbsError> {
+        let number = match &self.seats {
+            Seats::Own(memory) => memory.take_seat(),
+            Seats::Theirs { client, free } => {
+                let left = free.lock().unwrap_or_else(PoisonError::into_inner).pop();
+                if left.is_some() { left } else { client.seat()? }
+            }
+        };
+        let seats = super::directory::SEATS_MAX;
+        let number =
+            number.ok_or(VerbsError::Limit { what: "threads at one device", asked: seats + 1, limit: seats })?;
+        Ok(Seat { target: Arc::clone(self), number })
+    }
+}
+
+/// A thread's place at a device in whose memory it works.
+#[derive(Debug)]
+pub(crate) struct Seat {
+    pub target: Arc<Target>,
+    number: u32,
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        match &self.target.seats {
+            Seats::Own(memory) => memory.give_back_seats([self.number]),
+            Seats::Theirs { free, .. } => free.lock().unwrap_or_else(PoisonError::into_inner).push(self.number),
+        }
+    }
+}
+
+/// What an operation works on: a region's key, and the protection domain that the other queue pair is of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub domain: u32,
+    pub remote: RemoteMemory,
+}
+
+impl Seat {
+    /// Does `work` with the exposed memory and the offset in it of byte `done` of `total` at the place, if `verb` may be done
+    /// there. Nothing in between can leave early: the seat is left in any case.
+    #[inline(always)]
+    fn inside<R>(
+        &self,
+        Place { domain, remote }: Place,
+        verb: Verb,
+        (done, total): (usize, usize),
+        work: impl FnOnce(&SharedMemory, usize) -> Result<R, sinew_mem::OutOfBounds>,
+    ) -> Result<R, Status> {
+        let Target { directory, exposed, fenced, .. } = &*self.target;
+        directory.sit_down(self.number, remote.rkey);
+        // Our half of Dekker. Partner: `DeviceMemory::wait_until_vacant` and `sweep`, which fence for us where they promised.
+        if *fenced {
+            Doorbell::fenced_by_receiver();
+        } else {
+            Doorbell::fence();
+        }
+        let result = match directory.entry(domain, remote.rkey) {
+            Some(entry) if entry.access.allows(verb) && is_inside(remote.address, total, entry.start, entry.len) => {
+                // The owner's claim: the memory checks it against its own bounds.
+                let offset = usize::try_from(remote.address).ok().and_then(|address| address.checked_add(done));
+                work(exposed, offset.unwrap_or(usize::MAX)).map_err(|_| Status::RemoteOperation)
+            }
+            _ => Err(Status::RemoteAccess),
+        };
+        directory.stand_up(self.number);
+        result
+    }
+
+    /// Writes the pieces, one after the other.
+    #[inline]
+    pub fn write<'a>(
+        &self,
+        place: Place,
+        verb: Verb,
+        pieces: impl Iterator<Item = &'a [u8]>,
+        total: usize,
+    ) -> Result<(), Status> {
+        let mut done = 0;
+        for piece in pieces {
+            for chunk in piece.chunks(CHUNK) {
+                self.inside(place, verb, (done, total), |memory, offset| memory.write(offset, chunk))?;
+                done += chunk.len();
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills the buffers, one after the other.
+    #[inline]
+    pub fn read(&self, place: Place, target: &mut Scatter, total: usize) -> Result<(), Status> {
+        let mut done = 0;
+        for buffer in target {
+            for chunk in buffer.chunks_mut(CHUNK) {
+                let len = chunk.len();
+                self.inside(place, Verb::Read, (done, total), |memory, offset| memory.read(offset, chunk))?;
+                done += len;
+            }
+        }
+        Ok(())
+    }
+
+    /// Swaps a word if it is as expected; returns what it was.
+    pub fn compare_swap(&self, place: Place, expected: u64, desired: u64) -> Result<u64, Status> {
+        self.inside(place, Verb::CompareSwap, (0, 8), |memory, offset| memory.compare_swap(offset, expected, desired))
+    }
+
+    /// Adds to a word; returns what it was.
+    pub fn fetch_add(&self, place: Place, add: u64) -> Result<u64, Status> {
+        self.inside(place, Verb::FetchAdd, (0, 8), |memory, offset| memory.fetch_add(offset, add))
+    }
+}
+
+/// Whether `len` bytes from `address` lie in the `region_len` bytes from `start`.
+#[inline(always)]
+fn is_inside(address: u64, len: usize, start: u64, region_len: u64) -> bool {
+    address.checked_sub(start).is_some_and(|at| at <= region_len && len as u64 <= region_len - at)
+}
+
+#[cfg(test)]
+mod tests {
+    use sinew_fabric::verbs::Access;
+    use sinew_mem::Arena;
+
+    use super::super::directory::Entry;
+    use super::*;
+
+    fn target() -> (Arc<DeviceMemory>, Seat) {
+        let memory = Arc::new(DeviceMemory::new(1 << 20).unwrap());
+        let seat = Arc::new(Target::own(&memory)).seat().unwrap();
+        (memory, seat)
+    }
+
+    fn write(seat: &Seat, domain: u32, remote: RemoteMemory, bytes: &[u8]) -> Result<(), Status> {
+        seat.write(Place { domain, remote }, Verb::Write, std::iter::once(bytes), bytes.len())
+    }
+
+    #[test]
+    fn both_sides_of_every_bound() {
+        for (address, len, good) in
+            [(100, 10, true), (100, 11, false), (99, 1, false), (110, 0, true), (111, 0, false), (109, 1, true)]
+        {
+            assert_eq!(is_inside(address, len, 100, 10), good, "{address} {len}");
+        }
+        assert!(!is_inside(u64::MAX, 2, 100, 10) && !is_inside(100, usize::MAX, 100, 10));
+    }
+
+    #[test]
+    fn only_what_is_exposed_in_this_way_to_this_domain_can_be_reached() {
+        let (memory, seat) = target();
+        let (bytes, remote) = memory.expose(3, 64, Access::WRITE).unwrap();
+        assert_eq!(write(&seat, 3, remote, &[7; 64]), Ok(()));
+        assert_eq!(bytes.load(56), Ok(0x0707_0707_0707_0707));
+        let refused = Err(Status::RemoteAccess);
+        assert_eq!(write(&seat, 3, remote, &[8; 65]), refused);
+        assert_eq!(write(&seat, 2, remote, &[8; 64]), refused);
+        assert_eq!(write(&seat, 3, RemoteMemory { rkey: remote.rkey + (1 << 16), ..remote }, &[8; 8]), refused);
+        assert_eq!(write(&seat, 3, RemoteMemory { address: remote.address - 1, ..remote }, &[8; 8]), refused);
+        let mut target = Scatter::new();
+        target.push(Arena::private(4096).unwrap().alloc(8, 8).unwrap());
+        assert_eq!(seat.read(Place { domain: 3, remote }, &mut target, 8), refused);
+        assert_eq!(seat.fetch_add(Place { domain: 3, remote }, 1), Err(Status::RemoteAccess));
+        memory.withdraw(remote.rkey);
+        assert_eq!(write(&seat, 3, remote, &[8; 8]), refused);
+        assert_eq!(bytes.load(0), Ok(0x0707_0707_0707_0707));
+    }
+
+    #[test]
+    fn a_directory_that_lies_leads_to_no_other_memory() {
+        let (memory, seat) = target();
+        let len = memory.exposed.len() as u64;
+        for (start, region_len) in [(len - 8, 64), (u64::MAX - 63, 64), (0, u64::MAX)] {
+            memory.directory.expose(1, 0x0009_0009, Entry { access: Access::ALL, start, len: region_len });
+            let remote = RemoteMemory { address: start.max(len - 8), rkey: 0x0009_0009, len: 64 };
+            assert_eq!(write(&seat, 1, remote, &[1; 16]), Err(Status::RemoteOperation), "{start} {region_len}");
+            assert!(!memory.directory.is_at_work(0, 0x0009_0009));
+        }
+    }
+
+    #[test]
+    fn long_writes_and_reads_go_through_in_pieces() {
+        let (memory, seat) = target();
+        let (_bytes, remote) = memory.expose(1, 900_000, Access::ALL).unwrap();
+        let (first, second): (Vec<u8>, Vec<u8>) =
+            ((0..300_001u32).map(|at| at as u8).collect(), (0..599_999u32).map(|at| (at * 7) as u8).collect());
+        let place = Place { domain: 1, remote };
+        seat.write(place, Verb::Write, [&first[..], &second[..]].into_iter(), 900_000).unwrap();
+        let arena = Arena::private(8 << 20).unwrap();
+        let mut target: Scatter = [450_000, 450_000].iter().map(|&len| arena.alloc(len, len).unwrap()).collect();
+        seat.read(place, &mut target, 900_000).unwrap();
+        let all = [first, second].concat();
+        assert!(target[0][..] == all[..450_000] && target[1][..] == all[450_000..]);
+    }
+
+    #[test]
+    fn seats_are_taken_again_once_their_threads_are_gone() {
+        let (memory, seat) = target();
+        let target = Arc::clone(&seat.target);
+        let first = seat.number;
+        drop(seat);
+        assert_eq!(target.seat().unwrap().number, first);
+        assert_eq!(memory.quarantined(), 0);
+    }
+}

@@ -1,0 +1,336 @@
+//! The memory of a device, as its owner has it: the directory, and the memory from which exposed regions are taken.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::fd::OwnedFd;
+use rustix::fs::FallocateFlags;
+use sinew_fabric::verbs::{Access, QpNumber, RemoteMemory, VerbsError};
+use sinew_mem::{Region, SharedMemory};
+
+use super::directory::{DIRECTORY_BYTES, Directory, Entry, QUEUE_PAIRS_MAX, REGIONS_MAX, SEATS_MAX};
+use super::ranges::{PAGE, Ranges, pages};
+use crate::barrier;
+
+/// How long the end of an exposure waits for initiators that are inside.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// The pause between two looks at them.
+const PAUSE: Duration = Duration::from_micros(50);
+
+/// The memory of a device. Initiators of other processes map both parts of it whole.
+#[derive(Debug)]
+pub(crate) struct DeviceMemory {
+    pub directory: Directory,
+    pub exposed: SharedMemory,
+    pub directory_fd: OwnedFd,
+    pub exposed_fd: OwnedFd,
+    books: Mutex<Books>,
+}
+
+#[derive(Debug)]
+struct Books {
+    ranges: Ranges,
+    regions: Keys,
+    queue_pairs: Keys,
+    seats: Keys,
+    /// Ranges that nobody of ours uses any more, while an initiator that has been stopped may still be inside.
+    quarantine: Vec<Range>,
+}
+
+/// A range of the exposed memory, under its key.
+#[derive(Clone, Copy, Debug)]
+struct Range {
+    rkey: u32,
+    start: usize,
+    len: usize,
+}
+
+/// Keys of 16 bits of index and, above them, a generation that changes with each use of the index.
+#[derive(Debug)]
+struct Keys {
+    free: VecDeque<u32>,
+    generations: Vec<u32>,
+    max: usize,
+    /// Generations there are; 1 for keys that are plain indices.
+    wrap: u32,
+}
+
+impl Keys {
+    fn new(max: usize, wrap: u32) -> Self {
+        Self { free: VecDeque::new(), generations: Vec::new(), max, wrap }
+    }
+
+    fn take(&mut self) -> Option<u32> {
+        if let Some(index) = self.free.pop_front() {
+            return Some(self.generations[index as usize] << 16 | index);
+        }
+        let index = self.generations.len();
+        (index < self.max).then(|| {
+            // No key is zero, where there are generations.
+            self.generations.push(u32::from(self.wrap > 1));
+            self.generations[index] << 16 | index as u32
+        })
+    }
+
+    fn give_back(&mut self, key: u32) {
+        let index = key & 0xFFFF;
+        let Some(generation) = self.generations.get_mut(index as usize) else { return };
+        *generation = if *generation + 1 < self.wrap { *generation + 1 } else { u32::from(self.wrap > 1) };
+        self.free.push_back(index);
+    }
+
+    /// Indices that were ever taken.
+    fn used(&self) -> u32 {
+        self.generations.len() as u32
+    }
+}
+
+pub(crate) fn system(doing: &str, source: std::io::Error) -> VerbsError {
+    VerbsError::System { doing: doing.to_owned(), source, remedy: None }
+}
+
+fn shared(name: &str, bytes: usize) -> Result<(SharedMemory, OwnedFd), VerbsError> {
+    let (region, fd) = Region::shared(name, bytes, sinew_mem::Access::ReadWrite).map_err(|source| {
+        let remedy = Some("ask for less with `?exposed=BYTES`, or raise `ulimit -v`");
+        VerbsError::System { doing: format!("making the {name} memory of a device, {bytes} bytes"), source, remedy }
+    })?;
+    Ok((whole(region)?, fd))
+}
+
+/// A region of fresh memory, or of one that another process made, as memory that anybody may be writing.
+pub(crate) fn whole(region: Region) -> Result<SharedMemory, VerbsError> {
+    region.leave_out_of_dumps();
+    let len = region.len();
+    // SAFETY: the mapping was just made, and is handed to nobody else: no slices over it can be.
+    unsafe { SharedMemory::new(Arc::new(region), 0, len) }
+        .map_err(|error| system("laying out the memory of a device", std::io::Error::other(error)))
+}
+
+impl DeviceMemory {
+    /// Memory of which `exposed_bytes` bytes can be exposed at a time.
+    pub fn new(exposed_bytes: usize) -> Result<Self, VerbsError> {
+        let (directory, directory_fd) = shared("sinew-verbs", DIRECTORY_BYTES)?;
+        // The first page stays free, so that no address is zero.
+        let (exposed, exposed_fd) = shared("sinew-exposed", exposed_bytes + PAGE)?;
+        let directory = Directory::new(directory)
+            .ok_or_else(|| system("laying out a directory", std::io::ErrorKind::InvalidInput.into()))?;
+        if barrier::is_shared() {
+            directory.promise_fences();
+        }
+        let books = Mutex::new(Books {
+            ranges: Ranges::new(PAGE, exposed_bytes),
+            regions: Keys::new(REGIONS_MAX, 1 << 16),
+            queue_pairs: Keys::new(QUEUE_PAIRS_MAX, 1 << 8),
+            seats: Keys::new(SEATS_MAX, 1),
+            quarantine: Vec::new(),
+        });
+        Ok(Self { directory, exposed, directory_fd, exposed_fd, books })
+    }
+
+    fn books(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Exposes `len` bytes, all zero, to initiators of protection domain `domain`.
+    pub fn expose(
+        self: &Arc<Self>,
+        domain: u32,
+        len: usize,
+        access: Access,
+    ) -> Result<(SharedMemory, RemoteMemory), VerbsError> {
+        let mut books = self.books();
+        self.sweep(&mut books);
+        let limit = |what, asked, limit| VerbsError::Limit { what, asked, limit };
+        let rkey = books.regions.take().ok_or_else(|| limit("exposed regions", REGIONS_MAX + 1, REGIONS_MAX))?;
+        let Some(start) = books.ranges.take(len) else {
+            books.regions.give_back(rkey);
+            return Err(limit("bytes of one exposed region", len, books.ranges.longest()));
+        };
+        drop(books);
+        let lease = Lease { memory: Arc::clone(self), range: Range { rkey, start, len } };
+        let part = self.exposed.part(start, len, lease);
+        let memory = part.map_err(|error| system("taking exposed memory", std::io::Error::other(error)))?;
+        self.directory.expose(domain, rkey, Entry { access, start: start as u64, len: len as u64 });
+        Ok((memory, RemoteMemory { address: start as u64, rkey, len: len as u64 }))
+    }
+
+    /// Ends the exposure of a region: whoever sits down from now on is turned away.
+    pub fn withdraw(&self, rkey: u32) {
+        self.directory.withdraw(rkey);
+    }
+
+    /// Waits until nobody is inside a region that was withdrawn; false when somebody does not come out.
+    pub fn wait_until_vacant(&self, rkey: u32) -> bool {
+        // Once: who sits down later sees that the region is withdrawn.
+        if !barrier::fence_everywhere() {
+            return false;
+        }
+        let seats = self.books().seats.used();
+        let since = Instant::now();
+        while self.is_anybody_inside(seats, rkey) {
+            if since.elapsed() >= PATIENCE {
+                return false;
+            }
+            std::thread::sleep(PAUSE);
+        }
+        true
+    }
+
+    /// Whether one of the first `seats` is at work on a region. Means something after [`barrier::fence_everywhere`].
+    fn is_anybody_inside(&self, seats: u32, rkey: u32) -> bool {
+        (0..seats).any(|seat| self.directory.is_at_work(seat, rkey))
+    }
+
+    /// Frees those ranges of the quarantine that their last initiator has left.
+    fn sweep(&self, books: &mut Books) {
+        if books.quarantine.is_empty() || !barrier::fence_everywhere() {
+            return;
+        }
+        let seats = books.seats.used();
+        for range in std::mem::take(&mut books.quarantine) {
+            if self.is_anybody_inside(seats, range.rkey) {
+                books.quarantine.push(range);
+            } else {
+                self.free(books, range);
+            }
+        }
+    }
+
+    fn free(&self, books: &mut Books, Range { rkey, start, len }: Range) {
+        let bytes = pages(len).unwrap_or(len);
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        // The next owner finds zeros, and until then the pages are the system's.
+        if rustix::fs::fallocate(&self.exposed_fd, flags, start as u64, bytes as u64).is_err() {
+            let zeros = [0; PAGE];
+            for page in (start..start + bytes).step_by(PAGE) {
+                let _ = self.exposed.write(page, &zeros);
+            }
+        }
+        books.ranges.give_back(start, len);
+        books.regions.give_back(rkey);
+    }
+
+    /// Ranges that wait for initiators that were stopped inside.
+    pub fn quarantined(&self) -> usize {
+        let mut books = self.books();
+        self.sweep(&mut books);
+        books.quarantine.len()
+    }
+
+    /// A seat for one more initiator.
+    pub fn take_seat(&self) -> Option<u32> {
+        self.books().seats.take()
+    }
+
+    /// Takes back the seats of initiators that are gone, wherever they were.
+    pub fn give_back_seats(&self, seats: impl IntoIterator<Item = u32>) {
+        let mut books = self.books();
+        for seat in seats {
+            self.directory.stand_up(seat);
+            books.seats.give_back(seat);
+        }
+        self.sweep(&mut books);
+    }
+
+    /// A number for a queue pair.
+    pub fn take_number(&self) -> Option<QpNumber> {
+        self.books().queue_pairs.take().map(QpNumber)
+    }
+
+    pub fn give_back_number(&self, number: QpNumber) {
+        self.books().queue_pairs.give_back(number.0);
+    }
+}
+
+/// The use of a range by its owner. It ends with the last handle on the memory, not with the exposure.
+struct Lease {
+    memory: Arc<DeviceMemory>,
+    range: Range,
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.memory.withdraw(self.range.rkey);
+        let mut books = self.memory.books();
+        books.quarantine.push(self.range);
+        self.memory.sweep(&mut books);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn memory() -> Arc<DeviceMemory> {
+        Arc::new(DeviceMemory::new(64 * PAGE).unwrap())
+    }
+
+    #[test]
+    fn memory_that_was_exposed_before_is_zero_again_and_has_another_key() {
+        let memory = memory();
+        let (bytes, first) = memory.expose(1, 100, Access::ALL).unwrap();
+        bytes.write(0, &[7; 100]).unwrap();
+        drop(bytes);
+        let (bytes, second) = memory.expose(1, 100, Access::ALL).unwrap();
+        assert_eq!((first.address, first.rkey & 0xFFFF), (second.address, second.rkey & 0xFFFF));
+        assert_ne!(first.rkey, second.rkey);
+        let mut read = [9; 100];
+        bytes.read(0, &mut read).unwrap();
+        assert_eq!(read, [0; 100]);
+    }
+
+    #[test]
+    fn a_handle_on_the_memory_keeps_it_from_the_next_owner() {
+        let memory = memory();
+        let (bytes, first) = memory.expose(1, 10, Access::ALL).unwrap();
+        memory.withdraw(first.rkey);
+        assert!(memory.wait_until_vacant(first.rkey));
+        let (_other, second) = memory.expose(1, 10, Access::ALL).unwrap();
+        assert_ne!(first.address, second.address);
+        drop(bytes);
+        let (_third, third) = memory.expose(1, 10, Access::ALL).unwrap();
+        assert_eq!(first.address, third.address);
+    }
+
+    #[test]
+    fn a_range_with_somebody_inside_is_kept_aside_until_he_is_gone() {
+        let memory = memory();
+        let (bytes, first) = memory.expose(1, 10, Access::ALL).unwrap();
+        let (seat, other) = (memory.take_seat().unwrap(), memory.take_seat().unwrap());
+        memory.directory.sit_down(seat, first.rkey);
+        memory.directory.sit_down(other, first.rkey + 1);
+        memory.withdraw(first.rkey);
+        assert!(!memory.wait_until_vacant(first.rkey));
+        drop(bytes);
+        assert_eq!(memory.quarantined(), 1);
+        let (_other, second) = memory.expose(1, 10, Access::ALL).unwrap();
+        assert_ne!(first.address, second.address);
+        memory.give_back_seats([seat]);
+        assert_eq!(memory.quarantined(), 0);
+    }
+
+    #[test]
+    fn more_than_there_is_is_refused_with_the_limit() {
+        let memory = memory();
+        let (_bytes, _) = memory.expose(1, 60 * PAGE, Access::READ).unwrap();
+        let error = memory.expose(1, 5 * PAGE, Access::READ).unwrap_err();
+        assert!(matches!(error, VerbsError::Limit { limit, .. } if limit == 4 * PAGE), "{error}");
+        assert!(memory.expose(1, 4 * PAGE, Access::READ).is_ok());
+        assert!(memory.expose(1, usize::MAX, Access::READ).is_err());
+    }
+
+    #[test]
+    fn keys_are_never_zero_and_change_with_each_use() {
+        let mut keys = Keys::new(2, 4);
+        let seen: Vec<u32> = (0..4)
+            .map(|_| {
+                let key = keys.take().unwrap();
+                keys.give_back(key);
+                key
+            })
+            .collect();
+        assert_eq!(seen, [1 << 16, 2 << 16, 3 << 16, 1 << 16]);
+        assert_eq!((keys.take(), keys.take(), keys.take()), (Some(2 << 16), Some(1 << 16 | 1), None));
+    }
+}

@@ -1,0 +1,460 @@
+//! Queue pairs: their states, and what belongs to both their queues.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use arrayvec::ArrayVec;
+use sinew_fabric::Peer;
+use sinew_fabric::verbs::{
+    Attributes, Completion, Opcode, PostError, QpAddress, QpConfig, QpNumber, QpState, RefusedReceive, RefusedRequest,
+    Request, Scatter, Status, Transport, VerbsError, check_receive,
+};
+use sinew_mem::{Arena, Frozen, MessageBuffer};
+
+use super::address::Home;
+use super::completion::{Frees, Queue, Ready};
+use super::device::{MTU, ShmDomain};
+use super::directory::{Directory, Listens};
+use super::engine::{At, Engine, Notes};
+use super::initiator::Seat;
+use super::packet::{Header, Kind};
+use super::receiving::{Assembly, Posted};
+use super::sending::{Flying, Stall, Work};
+
+/// The way to the other queue pair of a connection.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    /// Our thread's link to its thread's port.
+    pub link: Peer,
+    /// Our place at its device.
+    pub seat: Rc<Seat>,
+    pub number: QpNumber,
+    pub key: u32,
+    /// Its protection domain.
+    pub domain: u32,
+    /// What its device's directory says while it listens to us.
+    pub listening: u64,
+    /// Receives that it has posted, as last seen.
+    pub receives: u32,
+}
+
+/// A queue pair, as its thread's engine has it.
+#[derive(Debug)]
+pub(crate) struct QueuePair {
+    pub number: QpNumber,
+    pub config: QpConfig,
+    pub state: QpState,
+    /// Changes when it is reset, so that nothing of an earlier life counts.
+    pub epoch: u32,
+    /// What packets to it must carry. It changes too.
+    pub key: u32,
+    pub send_queue: usize,
+    pub receive_queue: usize,
+    pub connection: Option<Connection>,
+    domain: ShmDomain,
+    /// Whose buffers may be used, as last seen.
+    arenas: Vec<Arena>,
+
+    /// Requests that were pushed, are over, and are known to be.
+    pub requests_pushed: u64,
+    pub requests_over: u64,
+    pub requests_known: u64,
+    /// Requests whose turn has not come, and how many of them the doorbell has rung for.
+    pub waiting: VecDeque<Work>,
+    pub rung: usize,
+    /// Inline bytes of those: as many slots as requests.
+    pub inline: Box<[u8]>,
+    /// Requests that were performed, and are not over because one before them is not.
+    pub flying: VecDeque<Flying>,
+    /// One of those failed: nothing more is performed.
+    pub broken: bool,
+    /// Bytes of the oldest waiting request that were sent already.
+    pub progress: usize,
+    /// Messages sent to the peer.
+    pub sent: u32,
+    /// Why the oldest waiting request waits.
+    pub stall: Option<Stall>,
+    /// Whether it stands among the engine's stalled ones.
+    pub is_stalled: bool,
+
+    pub receives: VecDeque<Posted>,
+    /// Receives posted since it was reset.
+    pub receives_posted: u32,
+    /// Receives that were posted and are not known to be over.
+    pub receives_held: usize,
+    /// A message of which parts are missing.
+    pub assembly: Option<Assembly>,
+    /// The number of the peer's next message.
+    pub expected: u32,
+    /// Whether it stands among those that owe an acknowledgement.
+    pub owes: bool,
+}
+
+impl QueuePair {
+    pub fn new(number: QpNumber, config: &QpConfig, domain: ShmDomain, epoch: u32, queues: (usize, usize)) -> Self {
+        let qp = Self {
+            number,
+            config: *config,
+            state: QpState::Reset,
+            epoch,
+            key: domain.device().key(),
+            send_queue: queues.0,
+            receive_queue: queues.1,
+            connection: None,
+            arenas: domain.arenas(),
+            domain,
+            requests_pushed: 0,
+            requests_over: 0,
+            requests_known: 0,
+            waiting: VecDeque::new(),
+            rung: 0,
+            inline: vec![0; config.send_depth * config.inline_max].into(),
+            flying: VecDeque::new(),
+            broken: false,
+            progress: 0,
+            sent: 0,
+            stall: None,
+            is_stalled: false,
+            receives: VecDeque::new(),
+            receives_posted: 0,
+            receives_held: 0,
+            assembly: None,
+            expected: 0,
+            owes: false,
+        };
+        qp.directory().set_receives(number, 0);
+        qp.directory().set_listens(number, Listens::NotYet);
+        qp
+    }
+
+    pub fn directory(&self) -> &Directory {
+        &self.domain.device().memory().directory
+    }
+
+    /// Whether it takes packets.
+    #[inline]
+    pub fn receives_packets(&self) -> bool {
+        matches!(self.state, QpState::ReadyToReceive | QpState::ReadyToSend)
+    }
+
+    /// Whether a buffer is of an arena of the domain's.
+    #[inline]
+    pub fn knows(&mut self, is_from: impl Fn(&Arena) -> bool) -> bool {
+        if self.arenas.iter().any(&is_from) {
+            return true;
+        }
+        self.arenas = self.domain.arenas();
+        self.arenas.iter().any(is_from)
+    }
+
+    fn knows_buffers(&mut self, buffers: &[MessageBuffer]) -> bool {
+        buffers.iter().all(|buffer| self.knows(|arena| buffer.is_from(arena)))
+    }
+
+    /// Whether the buffers of a request are of arenas of the domain's.
+    pub fn knows_request(&mut self, request: &Request<'_>) -> bool {
+        use sinew_fabric::verbs::{Operation, Source};
+        let frozen = |qp: &mut Self, buffer: &Frozen| qp.knows(|arena| buffer.is_from(arena));
+        match &request.operation {
+            Operation::Send { source, .. } | Operation::Write { source, .. } => match source {
+                Source::Gather(pieces) => pieces.iter().all(|piece| frozen(self, &piece.buffer)),
+                Source::Empty | Source::Inline(_) => true,
+            },
+            Operation::Read { target, .. } => self.knows_buffers(target),
+            Operation::CompareSwap { target, .. } | Operation::FetchAdd { target, .. } => {
+                self.knows_buffers(std::slice::from_ref(target))
+            }
+        }
+    }
+
+    /// A completion of the send queue: of the oldest request that was not over, which is over now.
+    #[inline]
+    pub fn complete_request(&mut self, request: Flying, status: Status, queues: &mut [Option<Queue>]) {
+        self.requests_over += 1;
+        let Flying { id, opcode, signaled, len, targets, .. } = request;
+        if !signaled && status.is_success() && targets.is_empty() {
+            return;
+        }
+        let completion =
+            Completion { id, qp: self.number, status, opcode, len, immediate: None, from: None, buffers: targets };
+        let frees = Frees::Requests(self.requests_over);
+        if let Some(queue) = &mut queues[self.send_queue] {
+            queue.ready.push_back(Ready { completion, frees, epoch: self.epoch });
+        }
+    }
+
+    /// A completion of the receive queue.
+    #[inline]
+    pub fn complete_receive(&mut self, completion: Completion, queues: &mut [Option<Queue>]) {
+        if let Some(queue) = &mut queues[self.receive_queue] {
+            queue.ready.push_back(Ready { completion, frees: Frees::Receive, epoch: self.epoch });
+        }
+    }
+
+    /// Goes to error: everything is flushed, but the oldest request, which ends with `first`.
+    pub fn fail(&mut self, first: Status, queues: &mut [Option<Queue>]) {
+        self.state = QpState::Error;
+        self.directory().set_listens(self.number, Listens::NoLonger);
+        self.stall = None;
+        let mut status = first;
+        while let Some(request) = self.flying.pop_front() {
+            self.complete_request(request, status, queues);
+            status = Status::Flushed;
+        }
+        self.rung = self.waiting.len();
+        self.flush_waiting(status, queues);
+        self.assembly = None;
+        while let Some(posted) = self.receives.pop_front() {
+            self.flush_receive(posted, queues);
+        }
+    }
+
+    /// Flushes the requests that the doorbell has rung for; the first ends with `first`.
+    pub fn flush_waiting(&mut self, first: Status, queues: &mut [Option<Queue>]) {
+        let mut status = first;
+        while self.rung > 0
+            && let Some(work) = self.waiting.pop_front()
+        {
+            self.rung -= 1;
+            self.complete_request(work.into_flying(), status, queues);
+            status = Status::Flushed;
+        }
+        self.progress = 0;
+    }
+
+    fn flush_receive(&mut self, Posted { id, buffers }: Posted, queues: &mut [Option<Queue>]) {
+        let opcode = Opcode::Receive;
+        let (status, qp) = (Status::Flushed, self.number);
+        self.complete_receive(
+            Completion { id, qp, status, opcode, len: 0, immediate: None, from: None, buffers },
+            queues,
+        );
+    }
+
+    /// The peer is gone.
+    pub fn lose_peer(&mut self, queues: &mut [Option<Queue>], notes: &mut Notes) {
+        // There is nobody to be told.
+        self.connection = None;
+        self.fail_and_leave(Status::RetryExceeded, queues, notes);
+    }
+
+    /// Goes to error, and tells the peer.
+    pub fn fail_and_leave(&mut self, first: Status, queues: &mut [Option<Queue>], notes: &mut Notes) {
+        self.leave_peer(notes);
+        self.fail(first, queues);
+    }
+
+    /// Ends the connection, if there is one, and tells the peer.
+    pub fn leave_peer(&mut self, notes: &mut Notes) {
+        self.directory().set_listens(self.number, Listens::NoLonger);
+        if let Some(connection) = self.connection.take() {
+            notes.letters.push_back((connection.link, self.header(Kind::Gone, &connection, 0)));
+        }
+    }
+
+    /// A header to the peer, without a message.
+    pub fn header(&self, kind: Kind, connection: &Connection, number: u32) -> Header {
+        Header {
+            kind,
+            to: connection.number,
+            from: self.number,
+            key: connection.key,
+            number,
+            immediate: None,
+            offset: 0,
+            total: 0,
+        }
+    }
+
+    /// Begins anew; what was in work is dropped.
+    fn reset(&mut self, epoch: u32) {
+        let fresh =
+            Self::new(self.number, &self.config, self.domain.clone(), epoch, (self.send_queue, self.receive_queue));
+        // It still stands in the engine's lists.
+        let (is_stalled, owes) = (self.is_stalled, self.owes);
+        *self = Self { is_stalled, owes, ..fresh };
+    }
+}
+
+/// A queue pair of a [`super::ShmThread`].
+pub struct ShmQueuePair {
+    engine: Rc<RefCell<Engine>>,
+    number: QpNumber,
+    attributes: Attributes,
+    transport: Transport,
+}
+
+impl std::fmt::Debug for ShmQueuePair {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ShmQueuePair")
+            .field("number", &self.number)
+            .field("transport", &self.transport)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ShmQueuePair {
+    pub(super) fn new(
+        engine: Rc<RefCell<Engine>>,
+        number: QpNumber,
+        attributes: Attributes,
+        config: &QpConfig,
+    ) -> Self {
+        Self { engine, number, attributes, transport: config.transport }
+    }
+
+    /// Connects `engine`'s queue pair to `remote`.
+    fn meet(&self, engine: &mut Engine, remote: Option<&QpAddress>) -> Result<(), VerbsError> {
+        if !self.transport.is_connected() {
+            return Ok(());
+        }
+        let bad = |reason: String| Err(VerbsError::Address(reason));
+        let Some(remote) = remote else { return bad("a connected transport needs it".to_owned()) };
+        if remote.transport != self.transport {
+            return bad(format!("it is one of a {:?} queue pair, not of a {:?} one", remote.transport, self.transport));
+        }
+        let home = Home::from_bytes(&remote.port)?;
+        let seat = engine.seat(&home)?;
+        let link = engine.resolve(&home)?;
+        let connection = Connection {
+            link,
+            seat,
+            number: remote.number,
+            key: home.key,
+            domain: home.domain,
+            listening: Listens::To(self.number).word(remote.number),
+            receives: 0,
+        };
+        let At { qp, .. } = engine.at(self.number);
+        qp.connection = Some(connection);
+        qp.directory().set_listens(self.number, Listens::To(remote.number));
+        Ok(())
+    }
+}
+
+impl Drop for ShmQueuePair {
+    fn drop(&mut self) {
+        self.engine.borrow_mut().drop_queue_pair(self.number);
+    }
+}
+
+impl sinew_fabric::verbs::QueuePair for ShmQueuePair {
+    fn number(&self) -> QpNumber {
+        self.number
+    }
+
+    fn transport(&self) -> Transport {
+        self.transport
+    }
+
+    fn state(&self) -> QpState {
+        self.engine.borrow_mut().at(self.number).qp.state
+    }
+
+    fn address(&self) -> QpAddress {
+        let engine = &mut *self.engine.borrow_mut();
+        let port = engine.port_number;
+        let qp = engine.at(self.number).qp;
+        let home = qp.domain.device().home(qp.domain.number(), qp.key, port);
+        let bytes: ArrayVec<u8, { QpAddress::PORT_MAX }> = home.to_bytes();
+        QpAddress {
+            number: self.number,
+            transport: self.transport,
+            first_packet: 0,
+            qkey: qp.config.qkey,
+            mtu: MTU as u32,
+            port: bytes,
+        }
+    }
+
+    fn modify(&mut self, state: QpState, remote: Option<&QpAddress>) -> Result<(), VerbsError> {
+        let engine = &mut *self.engine.borrow_mut();
+        let from = engine.at(self.number).qp.state;
+        if !from.can_become(state) {
+            return Err(VerbsError::Transition { from, to: state });
+        }
+        match state {
+            QpState::Reset => {
+                let epoch = engine.epoch();
+                let At { qp, notes, .. } = engine.at(self.number);
+                qp.leave_peer(notes);
+                qp.reset(epoch);
+                engine.turn();
+            }
+            QpState::Init | QpState::ReadyToSend => engine.at(self.number).qp.state = state,
+            QpState::ReadyToReceive => {
+                self.meet(engine, remote)?;
+                engine.at(self.number).qp.state = state;
+            }
+            QpState::Error => {
+                let At { qp, queues, notes, .. } = engine.at(self.number);
+                qp.fail_and_leave(Status::Flushed, queues, notes);
+                engine.turn();
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn post_receive(&mut self, id: u64, buffers: Scatter) -> Result<(), RefusedReceive> {
+        let engine = &mut *self.engine.borrow_mut();
+        let At { qp, queues, .. } = engine.at(self.number);
+        let refused = match check_receive(&buffers, &qp.config, qp.state) {
+            Err(error) => Some(error),
+            Ok(()) if qp.receives_held >= qp.config.receive_depth => {
+                Some(PostError::QueueFull(qp.config.receive_depth))
+            }
+            Ok(()) if !qp.knows_buffers(&buffers) => Some(PostError::ForeignBuffer),
+            Ok(()) => None,
+        };
+        if let Some(error) = refused {
+            return Err(RefusedReceive { error, buffers });
+        }
+        qp.receives_held += 1;
+        let posted = Posted { id, buffers };
+        if qp.state == QpState::Error {
+            qp.flush_receive(posted, queues);
+            return Ok(());
+        }
+        qp.receives.push_back(posted);
+        qp.receives_posted = qp.receives_posted.wrapping_add(1);
+        if qp.config.transport == Transport::Rc {
+            qp.directory().set_receives(qp.number, qp.receives_posted);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn push(&mut self, request: Request<'_>) -> Result<(), RefusedRequest> {
+        let engine = &mut *self.engine.borrow_mut();
+        let qp = engine.at(self.number).qp;
+        match qp.check(&request, &self.attributes) {
+            Err(error) => Err(RefusedRequest::new(error, request.operation)),
+            Ok(()) => {
+                qp.push(request);
+                Ok(())
+            }
+        }
+    }
+
+    #[inline]
+    fn doorbell(&mut self) {
+        let engine = &mut *self.engine.borrow_mut();
+        let At { qp, queues, notes, mut wire } = engine.at(self.number);
+        qp.ring(&mut wire, queues, notes);
+    }
+
+    #[inline]
+    fn post(&mut self, request: Request<'_>) -> Result<(), RefusedRequest> {
+        let engine = &mut *self.engine.borrow_mut();
+        let At { qp, queues, notes, mut wire } = engine.at(self.number);
+        match qp.check(&request, &self.attributes) {
+            Err(error) => Err(RefusedRequest::new(error, request.operation)),
+            Ok(()) => {
+                qp.post(request, &mut wire, queues, notes);
+                Ok(())
+            }
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! The queue of receives: where packets that arrive are checked, and put into the posted buffers.
+
+use sinew_fabric::RxPacket;
+use sinew_fabric::verbs::{Completion, Destination, Opcode, Scatter, Status, Transport};
+use sinew_mem::{Revoked, SharedBytes};
+
+use super::completion::Queue;
+use super::device::MESSAGE_LEN_MAX;
+use super::engine::{Counts, Discarded, Notes, Wire, handle_of};
+use super::packet::{Header, Kind};
+use super::queue_pair::QueuePair;
+
+/// Buffers for one message.
+#[derive(Debug)]
+pub(crate) struct Posted {
+    pub id: u64,
+    pub buffers: Scatter,
+}
+
+/// A message of which parts are missing. Its buffers are the oldest.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Assembly {
+    number: u32,
+    received: usize,
+    total: usize,
+}
+
+/// The bytes of a message, or of a part of one.
+#[derive(Clone, Copy)]
+struct Bytes<'a> {
+    head: &'a [u8],
+    tail: Option<SharedBytes<'a>>,
+}
+
+impl Bytes<'_> {
+    #[inline(always)]
+    fn len(&self) -> usize {
+        self.head.len() + self.tail.map_or(0, |tail| tail.len())
+    }
+
+    /// Copies them to the buffers from byte `at` of these on, which have room.
+    #[inline(always)]
+    fn place(&self, buffers: &mut Scatter, at: usize, scratch: &mut Vec<u8>) -> Result<(), Revoked> {
+        scatter(buffers, at, self.head);
+        match self.tail {
+            None => Ok(()),
+            Some(tail) => place_tail(tail, buffers, at + self.head.len(), scratch),
+        }
+    }
+}
+
+#[inline(always)]
+fn scatter(buffers: &mut Scatter, at: usize, bytes: &[u8]) {
+    let (mut skip, mut rest) = (at, bytes);
+    for buffer in buffers {
+        if skip >= buffer.len() {
+            skip -= buffer.len();
+            continue;
+        }
+        let room = &mut buffer[skip..];
+        let (now, later) = rest.split_at(rest.len().min(room.len()));
+        room[..now.len()].copy_from_slice(now);
+        (skip, rest) = (0, later);
+        if rest.is_empty() {
+            return;
+        }
+    }
+}
+
+#[inline(never)]
+fn place_tail(tail: SharedBytes<'_>, buffers: &mut Scatter, at: usize, scratch: &mut Vec<u8>) -> Result<(), Revoked> {
+    let mut skip = at;
+    for buffer in buffers.iter_mut() {
+        if skip < buffer.len() {
+            if let Some(room) = buffer.get_mut(skip..skip + tail.len()) {
+                return tail.copy_to(room);
+            }
+            break;
+        }
+        skip -= buffer.len();
+    }
+    scratch.resize(tail.len(), 0);
+    tail.copy_to(scratch)?;
+    scatter(buffers, at, scratch);
+    Ok(())
+}
+
+/// Bytes that the buffers hold.
+#[inline(always)]
+fn room_of(buffers: &Scatter) -> usize {
+    buffers.iter().map(|buffer| buffer.len()).sum()
+}
+
+/// Shortens the buffers to the `len` bytes that arrived in them.
+#[inline(always)]
+fn shorten(buffers: &mut Scatter, len: usize) {
+    let mut left = len;
+    for buffer in buffers {
+        let now = left.min(buffer.len());
+        left -= now;
+        // Shorter than it is always fits.
+        let _ = buffer.resize(now);
+    }
+}
+
+/// What an arrival changes beside the queue pair.
+pub(crate) struct Around<'a> {
+    pub queues: &'a mut [Option<Queue>],
+    pub notes: &'a mut Notes,
+    pub counts: &'a mut Counts,
+    pub scratch: &'a mut Vec<u8>,
+}
+
+impl QueuePair {
+    /// Takes a packet that is addressed to this queue pair.
+    #[inline]
+    pub fn deliver(&mut self, header: Header, rest: &[u8], packet: &RxPacket<'_>, around: &mut Around<'_>) {
+        let bytes = Bytes { head: rest, tail: packet.tail };
+        let delivered = if self.config.transport == Transport::Ud {
+            self.deliver_datagram(header, bytes, handle_of(packet.from), around)
+        } else {
+            self.deliver_connected(header, bytes, around)
+        };
+        if let Err(reason) = delivered {
+            around.counts.count(reason);
+        }
+    }
+
+    #[inline(always)]
+    fn deliver_datagram(
+        &mut self,
+        header: Header,
+        bytes: Bytes<'_>,
+        handle: u64,
+        around: &mut Around<'_>,
+    ) -> Result<(), Discarded> {
+        if header.kind != Kind::Datagram || !self.receives_packets() {
+            return Err(Discarded::NoSuchQueuePair);
+        }
+        if header.key != self.config.qkey {
+            return Err(Discarded::WrongKey);
+        }
+        let Some(posted) = self.receives.front_mut() else { return Err(Discarded::NoReceive) };
+        let len = bytes.len();
+        let fits = len <= room_of(&posted.buffers);
+        if fits {
+            bytes.place(&mut posted.buffers, 0, around.scratch).map_err(|Revoked| Discarded::Incomplete)?;
+        }
+        let from = Destination { handle, number: header.from, qkey: header.number };
+        self.received(Opcode::Receive, len, fits, header.immediate, Some(from), around);
+        Ok(())
+    }
+
+    /// Completes the oldest receive.
+    #[inline(always)]
+    fn received(
+        &mut self,
+        opcode: Opcode,
+        len: usize,
+        fits: bool,
+        immediate: Option<u32>,
+        from: Option<Destination>,
+        around: &mut Around<'_>,
+    ) {
+        let Some(Posted { id, mut buffers }) = self.receives.pop_front() else { return };
+        if opcode == Opcode::Receive && fits {
+            shorten(&mut buffers, len);
+        }
+        let status = if fits { Status::Success } else { Status::LocalLength };
+        let completion = Completion { id, qp: self.number, status, opcode, len, immediate, from, buffers };
+        self.complete_receive(completion, around.queues);
+    }
+
+    #[inline(always)]
+    fn deliver_connected(
+        &mut self,
+        header: Header,
+        bytes: Bytes<'_>,
+        around: &mut Around<'_>,
+    ) -> Result<(), Discarded> {
+        let known = self.connection.as_ref().is_some_and(|connection| connection.number == header.from);
+        if !known || header.key != self.key {
+            return Err(Discarded::NoSuchQueuePair);
+        }
+        match header.kind {
+            Kind::Whole | Kind::Part | Kind::Written => {
+                let delivered = self.deliver_message(header, bytes, around);
+                if delivered.is_err() && self.config.transport == Transport::Rc {
+                    // On this transport nothing is lost: the peer does not keep to its rules.
+                    self.fail_and_leave(Status::BadResponse, around.queues, around.notes);
+                }
+                delivered
+            }
+            Kind::Ack | Kind::Misfit if self.config.transport == Transport::Rc => {
+                self.acknowledged(header.number, header.kind == Kind::Misfit, around.queues, around.notes)
+            }
+            Kind::Gone => {
+                self.lose_peer(around.queues, around.notes);
+                Ok(())
+            }
+            Kind::Ack | Kind::Misfit | Kind::Datagram => Err(Discarded::Malformed),
+        }
+    }
+
+    #[inline(always)]
+    fn deliver_message(&mut self, header: Header, bytes: Bytes<'_>, around: &mut Around<'_>) -> Result<(), Discarded> {
+        let reliable = self.config.transport == Transport::Rc;
+        if reliable && header.number != self.expected {
+            return Err(Discarded::Malformed);
+        }
+        let (offset, total) = match header.kind {
+            Kind::Part => (header.offset as usize, header.total as usize),
+            Kind::Written => (0, 0),
+            _ => (0, bytes.len()),
+        };
+        let begins = offset == 0;
+        if self.assembly.is_some_and(|assembly| {
+            assembly.number != header.number || assembly.received != offset || assembly.total != total
+        }) {
+            // The rest of it was lost, and its receive is the next message's.
+            self.assembly = None;
+            around.counts.count(Discarded::Incomplete);
+        }
+        if total > MESSAGE_LEN_MAX || offset + bytes.len() > total || (header.kind == Kind::Part && bytes.len() == 0) {
+            return Err(Discarded::Malformed);
+        }
+        if !begins && self.assembly.is_none() {
+            // Of a message whose beginning was discarded, and counted.
+            return if reliable { Err(Discarded::Malformed) } else { Ok(()) };
+        }
+        let Some(posted) = self.receives.front_mut() else { return Err(Discarded::NoReceive) };
+        if total > room_of(&posted.buffers) {
+            self.received(Opcode::Receive, total, false, None, None, around);
+            if let Some(connection) = self.connection.as_ref().filter(|_| reliable) {
+                let letter = (connection.link, self.header(Kind::Misfit, connection, self.expected));
+                around.notes.letters.push_back(letter);
+            }
+            self.fail_and_leave(Status::Flushed, around.queues, around.notes);
+            return Ok(());
+        }
+        bytes.place(&mut posted.buffers, offset, around.scratch).map_err(|Revoked| Discarded::Incomplete)?;
+        let received = offset + bytes.len();
+        if received < total {
+            self.assembly = Some(Assembly { number: header.number, received, total });
+            return Ok(());
+        }
+        self.assembly = None;
+        let (opcode, len) = match header.kind {
+            Kind::Written => (Opcode::ReceiveWrite, header.total as usize),
+            _ => (Opcode::Receive, total),
+        };
+        self.received(opcode, len, true, header.immediate, None, around);
+        self.expected = header.number.wrapping_add(1);
+        if reliable && !self.owes {
+            self.owes = true;
+            around.notes.owing.push_back(self.number);
+        }
+        Ok(())
+    }
+
+    /// Tells the peer what has arrived; false when there is no room for it now.
+    pub fn acknowledge(&mut self, wire: &mut Wire<'_>) -> bool {
+        let told = self.connection.as_ref().is_none_or(|connection| {
+            wire.send_header(connection.link, self.header(Kind::Ack, connection, self.expected))
+        });
+        self.owes = !told;
+        told
+    }
+}

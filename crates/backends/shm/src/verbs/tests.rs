@@ -1,0 +1,217 @@
+//! Packets and directories that no peer of ours would write.
+
+use sinew_fabric::verbs::{
+    Access, Completion, CompletionQueue, Device, Exposed, Operation, ProtectionDomain, QpAddress, QpConfig, QpState,
+    QueuePair, Request, Source, Status, ThreadDomain, Transport,
+};
+use sinew_fabric::{PacketPort, PacketTx, Peer, TxData, TxPacket};
+use sinew_mem::Arena;
+
+use super::address::{Home, port_name};
+use super::directory::Listens;
+use super::packet::{Header, Kind, LONG};
+use super::*;
+use crate::ShmPort;
+
+struct End {
+    device: ShmDevice,
+    domain: ShmDomain,
+    arena: Arena,
+    qp: ShmQueuePair,
+    queue: ShmCompletionQueue,
+    thread: ShmThread,
+}
+
+impl End {
+    fn new(transport: Transport) -> Self {
+        let device = ShmDevice::open(&"shm://".parse().unwrap()).unwrap();
+        let domain = device.protection_domain().unwrap();
+        let arena = domain.arena(8 << 20).unwrap();
+        let thread = domain.thread().unwrap();
+        let queue = thread.completion_queue(256).unwrap();
+        let config = QpConfig { send_depth: 64, receive_depth: 64, ..QpConfig::new(transport) };
+        let qp = thread.queue_pair(&config, &queue, &queue).unwrap();
+        Self { device, domain, arena, qp, queue, thread }
+    }
+
+    fn poll(&mut self) -> Vec<Completion> {
+        let mut completions = Vec::new();
+        for _ in 0..300 {
+            self.queue.poll(&mut completions, 256);
+        }
+        completions
+    }
+
+    fn post_receive(&mut self, id: u64, len: usize) {
+        let buffer = self.arena.alloc(len, len.max(1)).unwrap();
+        self.qp.post_buffer(id, buffer).unwrap();
+    }
+
+    /// Connected to somebody who is nobody.
+    fn connect_to(&mut self, other: &End) {
+        self.qp.connect(Some(&other.qp.address())).unwrap();
+    }
+}
+
+/// A process that writes what it likes to the port of a queue pair.
+struct Stranger {
+    port: ShmPort,
+    peer: Peer,
+}
+
+impl Stranger {
+    fn to(address: &QpAddress) -> Self {
+        let home = Home::from_bytes(&address.port).unwrap();
+        let mut port = ShmPort::open(&"shm://".parse().unwrap()).unwrap();
+        let peer = port.resolve(&format!("shm://{}", port_name(&home.device, home.port)).parse().unwrap()).unwrap();
+        Self { port, peer }
+    }
+
+    fn send(&mut self, bytes: &[u8]) {
+        let tx = self.port.split().1;
+        tx.push(TxPacket { to: self.peer, head: &[], data: TxData::Bytes(bytes) });
+        tx.submit();
+    }
+
+    fn send_header(&mut self, header: Header, rest: &[u8]) {
+        let (bytes, len) = header.to_bytes();
+        self.send(&[&bytes[..len], rest].concat());
+    }
+}
+
+/// A header that the peer of `to` would send.
+fn header(kind: Kind, to: &End, from: &End) -> Header {
+    let key = Home::from_bytes(&to.qp.address().port).unwrap().key;
+    let (to, from) = (to.qp.number(), from.qp.number());
+    Header { kind, to, from, key, number: 0, immediate: None, offset: 0, total: 0 }
+}
+
+fn discarded(end: &End) -> u64 {
+    Discarded::ALL.iter().map(|&reason| end.thread.discarded(reason)).sum()
+}
+
+#[test]
+fn packets_of_strangers_are_counted_and_change_nothing() {
+    for transport in Transport::ALL {
+        let (mut end, other) = (End::new(transport), End::new(transport));
+        end.connect_to(&other);
+        end.post_receive(1, 64);
+        let mut stranger = Stranger::to(&end.qp.address());
+        let good = header(Kind::Whole, &end, &other);
+        let mut seed = 1u64;
+        let mut sent = 0;
+        for len in [0, 1, 23, 24, 25, 31, 32, 56, 248, 5000] {
+            let bytes: Vec<u8> = std::iter::repeat_with(|| {
+                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                (seed >> 33) as u8
+            })
+            .take(len)
+            .collect();
+            stranger.send(&bytes);
+            sent += 1;
+        }
+        for header in [
+            Header { key: good.key ^ 1, ..good },
+            Header { from: sinew_fabric::verbs::QpNumber(good.from.0 ^ 1), ..good },
+            Header { to: sinew_fabric::verbs::QpNumber(good.to.0 ^ 1 << 16), ..good },
+            Header { to: sinew_fabric::verbs::QpNumber(u32::MAX), ..good },
+            Header { kind: Kind::Gone, key: good.key ^ 1, ..good },
+        ] {
+            stranger.send_header(header, b"bytes");
+            sent += 1;
+        }
+        assert!(end.poll().is_empty(), "{transport:?}");
+        assert_eq!(end.qp.state(), QpState::ReadyToSend);
+        assert_eq!(discarded(&end), sent, "{transport:?}");
+    }
+}
+
+#[test]
+fn a_reliable_peer_that_breaks_the_rules_loses_its_connection_and_nothing_else_happens() {
+    let good = |end: &End, other: &End| header(Kind::Whole, end, other);
+    type Bad = fn(Header) -> (Header, usize);
+    let bad: [(&str, Bad); 7] = [
+        ("a message before its turn", |header| (Header { number: 1, ..header }, 8)),
+        ("a message that was there", |header| (Header { number: u32::MAX, ..header }, 8)),
+        ("a part without a beginning", |header| (Header { kind: Kind::Part, offset: 8, total: 16, ..header }, 8)),
+        ("a part longer than its message", |header| (Header { kind: Kind::Part, total: 7, ..header }, 8)),
+        ("a part past the end", |header| (Header { kind: Kind::Part, offset: u32::MAX, total: u32::MAX, ..header }, 8)),
+        ("an empty part", |header| (Header { kind: Kind::Part, total: 16, ..header }, 0)),
+        ("a message beyond all limits", |header| (Header { kind: Kind::Part, total: u32::MAX, ..header }, 8)),
+    ];
+    for (what, bad) in bad {
+        let (mut end, other) = (End::new(Transport::Rc), End::new(Transport::Rc));
+        end.connect_to(&other);
+        end.post_receive(1, 64);
+        let mut stranger = Stranger::to(&end.qp.address());
+        let (header, len) = bad(good(&end, &other));
+        stranger.send_header(header, &[7; LONG][..len]);
+        let flushed = end.poll();
+        assert_eq!((flushed.len(), flushed[0].status), (1, Status::Flushed), "{what}");
+        assert_eq!(end.qp.state(), QpState::Error, "{what}");
+        assert_eq!(discarded(&end), 1, "{what}");
+    }
+}
+
+#[test]
+fn a_message_nobody_has_a_receive_for_breaks_a_reliable_connection() {
+    let (mut end, other) = (End::new(Transport::Rc), End::new(Transport::Rc));
+    end.connect_to(&other);
+    let mut stranger = Stranger::to(&end.qp.address());
+    stranger.send_header(header(Kind::Whole, &end, &other), b"x");
+    assert!(end.poll().is_empty());
+    assert_eq!((end.qp.state(), end.thread.discarded(Discarded::NoReceive)), (QpState::Error, 1));
+}
+
+#[test]
+fn acknowledgements_of_what_was_not_sent_are_ignored() {
+    let (mut end, mut other) = (End::new(Transport::Rc), End::new(Transport::Rc));
+    end.connect_to(&other);
+    other.connect_to(&end);
+    other.post_receive(1, 64);
+    let operation = Operation::Send { source: Source::Inline(b"x"), immediate: None, to: None };
+    end.qp.post(Request::new(1, operation)).unwrap();
+    let mut stranger = Stranger::to(&end.qp.address());
+    let ack = header(Kind::Ack, &end, &other);
+    for (number, kind) in [(2, Kind::Ack), (1 << 31, Kind::Ack), (1, Kind::Misfit), (5, Kind::Misfit)] {
+        stranger.send_header(Header { kind, number, ..ack }, b"");
+    }
+    assert!(end.poll().is_empty());
+    assert_eq!(end.thread.discarded(Discarded::Malformed), 4);
+    stranger.send_header(Header { number: 1, ..ack }, b"");
+    assert_eq!(end.poll()[0].status, Status::Success);
+}
+
+#[test]
+fn acknowledgements_mean_nothing_to_unreliable_queue_pairs() {
+    let (mut end, other) = (End::new(Transport::Uc), End::new(Transport::Uc));
+    end.connect_to(&other);
+    let mut stranger = Stranger::to(&end.qp.address());
+    for kind in [Kind::Ack, Kind::Misfit, Kind::Datagram] {
+        stranger.send_header(header(kind, &end, &other), b"");
+    }
+    assert!(end.poll().is_empty());
+    assert_eq!((end.qp.state(), discarded(&end)), (QpState::ReadyToSend, 3));
+}
+
+#[test]
+fn what_a_directory_says_is_not_believed() {
+    for word in [0, u64::MAX, 1 << 56, 2 << 56, 0xFF << 56] {
+        let (mut end, mut other) = (End::new(Transport::Rc), End::new(Transport::Rc));
+        end.connect_to(&other);
+        other.connect_to(&end);
+        let exposed = other.domain.expose(64, Access::ALL).unwrap();
+        // Whoever maps the directory can write it: here its own owner does.
+        let directory = &other.device.memory().directory;
+        match word {
+            0 => directory.set_listens(other.qp.number(), Listens::NoLonger),
+            _ => directory.set_word(other.qp.number(), word),
+        }
+        directory.set_receives(other.qp.number(), u32::MAX);
+        let write = Operation::Write { source: Source::Inline(b"x"), remote: exposed.remote(), immediate: None };
+        end.qp.post(Request::new(1, write)).unwrap();
+        let ends = end.poll();
+        assert!(ends.iter().all(|completion| completion.status == Status::RetryExceeded), "{word:x}");
+        assert_eq!(exposed.load(0), Ok(0), "{word:x}");
+    }
+}
