@@ -1,5 +1,5 @@
 //! What Sinew asks of the machine that it runs on: the real clock, the system's randomness, worker threads, processor
-//! placement, signals.
+//! placement, signals, and a rendezvous over TCP.
 //!
 //! Library code is handed a clock, a generator and a worker pool and never reads its own, so that it also runs in virtual
 //! time. This crate is where a real program gets them:
@@ -24,6 +24,7 @@ mod idle;
 mod interrupt;
 mod pool;
 mod process;
+mod rendezvous;
 
 pub use clock::HostClock;
 pub use cpu::{available_cpus, pin_current_thread};
@@ -32,3 +33,4 @@ pub use idle::{IdleStatesError, IdleStatesOff, hold_idle_states_off};
 pub use interrupt::{Interrupt, WakeOnInterrupt};
 pub use pool::ThreadPool;
 pub use process::die_with_parent;
+pub use rendezvous::{Rendezvous, RendezvousError, RendezvousLimits, RendezvousListener};
