@@ -215,6 +215,35 @@ impl CqInner {
         while backlog.is_empty() && self.take(BURST, &mut |completion| backlog.push_back(completion)) == BURST {}
         !backlog.is_empty()
     }
+
+    /// Whether there is nothing to hand out, and the device tells of what comes from now on. (`meanwhile` is for tests: it runs
+    /// where a completion could be slept through.)
+    fn may_sleep(&self, meanwhile: impl FnOnce()) -> io::Result<bool> {
+        if self.has_some() {
+            return Ok(false);
+        }
+        // Of what the device told of, all was taken meanwhile by polling.
+        if self.armed.get() {
+            self.take_events();
+        }
+        meanwhile();
+        if !self.armed.get() {
+            // SAFETY: our queue.
+            let status = unsafe { (self.request_notification)(self.cq.as_ptr(), 0) };
+            if status != 0 {
+                return Err(io::Error::from_raw_os_error(status.abs()));
+            }
+            self.armed.set(true);
+        }
+        // What came before it was armed sends no notification; what comes from now on does.
+        if self.has_some() {
+            return Ok(false);
+        }
+        if self.broken.get() {
+            return Err(io::Error::other("the completion queue failed: its device does not work any more"));
+        }
+        Ok(true)
+    }
 }
 
 impl Drop for CqInner {
@@ -256,27 +285,8 @@ impl CompletionQueue for IbCompletionQueue {
 
     fn wait(&mut self, timeout_ns: Option<u64>) -> io::Result<()> {
         let inner = &*self.0;
-        if inner.has_some() {
+        if !inner.may_sleep(|| ())? {
             return Ok(());
-        }
-        // What the device told of was taken by polling meanwhile.
-        if inner.armed.get() {
-            inner.take_events();
-        }
-        if !inner.armed.get() {
-            // SAFETY: our queue.
-            let status = unsafe { (inner.request_notification)(inner.cq.as_ptr(), 0) };
-            if status != 0 {
-                return Err(io::Error::from_raw_os_error(status.abs()));
-            }
-            inner.armed.set(true);
-        }
-        // What came before it was armed sends no notification; what comes from now on does.
-        if inner.has_some() {
-            return Ok(());
-        }
-        if inner.broken.get() {
-            return Err(io::Error::other("the completion queue failed: its device does not work any more"));
         }
         // Partner: the swap in `wake`. One that came before this is seen here, a later one finds SLEEPING and writes.
         if inner.wake.state.swap(SLEEPING, Ordering::AcqRel) == WOKEN {
@@ -305,5 +315,30 @@ impl CompletionQueue for IbCompletionQueue {
 
     fn waker(&self) -> Waker {
         Waker::new(Arc::clone(&self.0.wake) as _)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::common::{Pair, assert_ok};
+    use sinew_fabric::verbs::{QueuePair, Request, Source, Transport};
+
+    #[test]
+    fn what_comes_while_the_queue_is_armed_is_not_slept_through() {
+        let Some(mut pair) = Pair::new(Transport::Rc) else { return };
+        for round in 0..3 {
+            let buffer = pair.empty(8);
+            pair.b.qp.post_buffer(round, buffer).unwrap();
+            let send = pair.send(Source::Inline(b"x"));
+            let arrive = || {
+                pair.a.qp.post(Request::new(round, send)).unwrap();
+                assert_ok(&pair.a.sent());
+                std::thread::sleep(std::time::Duration::from_millis(50));
+            };
+            assert!(!pair.b.receives.0.may_sleep(arrive).unwrap(), "round {round}");
+            assert_eq!(pair.b.received().id, round);
+            assert!(pair.b.receives.0.may_sleep(|| ()).unwrap(), "there is nothing any more");
+            pair.b.receives.0.armed.set(false);
+        }
     }
 }

@@ -1,7 +1,9 @@
 //! The devices of this machine: what they are, which can be used, and why the others cannot.
 
 use std::ffi::c_int;
+use std::fs::File;
 use std::io;
+use std::path::Path;
 use std::ptr::NonNull;
 
 use sinew_fabric::verbs::VerbsError;
@@ -46,7 +48,7 @@ impl List {
         let Some(start) = NonNull::new(start) else {
             return Err(match io::Error::last_os_error() {
                 error if error.raw_os_error() == Some(libc::ENOSYS) => {
-                    VerbsError::NoDevice("the kernel's RDMA support is not loaded: `modprobe ib_uverbs`".into())
+                    VerbsError::NoDevice(no_device(&known_to_kernel()))
                 }
                 error => system("asking for the list of RDMA devices", error, None),
             });
@@ -94,18 +96,13 @@ impl List {
         let context = unsafe { (self.library.ibv_open_device)(device) };
         let Some(context) = NonNull::new(context) else {
             let error = io::Error::last_os_error();
-            let remedy = match error.raw_os_error() {
-                Some(libc::EACCES | libc::EPERM) => Some(
-                    "let this user read and write /dev/infiniband/uverbs*: the package rdma-core does, or run it as root \
-                     or in the group that has them",
-                ),
-                Some(libc::ENOENT | libc::ENXIO) => Some(
-                    "/dev/infiniband/uverbs* is not here: `modprobe ib_uverbs`, and hand the folder to a container \
-                     (`--device=/dev/infiniband`)",
-                ),
-                _ => None,
-            };
-            return Err(system(format!("opening the RDMA device {}", self.name(device)), error, remedy));
+            // SAFETY: a device of the list, whose name is a string.
+            let file = Path::new("/dev/infiniband").join(unsafe { text((*device).dev_name.as_ptr()) });
+            // The library says that it is not there when it may not be opened.
+            let why = File::options().read(true).write(true).open(&file).err().unwrap_or(error);
+            let remedy = remedy_for_file(&why);
+            let doing = format!("opening the RDMA device {} ({})", self.name(device), file.display());
+            return Err(system(doing, why, remedy));
         };
         Ok(Context { library: self.library, context, name: self.name(device) })
     }
@@ -118,6 +115,20 @@ impl Drop for List {
     }
 }
 
+/// What helps when a device's file cannot be opened.
+fn remedy_for_file(why: &io::Error) -> Option<&'static str> {
+    match why.kind() {
+        io::ErrorKind::PermissionDenied => Some(
+            "let this user read and write it: the rules of the package rdma-core do, or a group that has it; in a container, hand \
+             it over (`--device=/dev/infiniband`)",
+        ),
+        io::ErrorKind::NotFound => {
+            Some("`modprobe ib_uverbs`, and hand it to a container (`--device=/dev/infiniband`)")
+        }
+        _ => None,
+    }
+}
+
 /// What the kernel has, whether or not the library knows how to talk to it.
 fn known_to_kernel() -> Vec<String> {
     let entries = std::fs::read_dir("/sys/class/infiniband").into_iter().flatten().flatten();
@@ -126,8 +137,8 @@ fn known_to_kernel() -> Vec<String> {
 
 fn no_device(known: &[String]) -> String {
     if known.is_empty() {
-        return "there is no RDMA device; one in software takes `modprobe rdma_rxe` and `rdma link add rxe0 type rxe netdev \
-                eth0`, as root"
+        return "there is no RDMA device here; for one in software, as root: `modprobe -a ib_uverbs rdma_rxe` and `rdma link add \
+                rxe0 type rxe netdev eth0`"
             .into();
     }
     format!(
@@ -194,6 +205,14 @@ impl Drop for Context {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_that_cannot_be_opened_has_a_remedy() {
+        let of = |number| remedy_for_file(&io::Error::from_raw_os_error(number));
+        assert!(of(libc::EACCES).unwrap().contains("rdma-core"));
+        assert!(of(libc::ENOENT).unwrap().contains("modprobe"));
+        assert_eq!(of(libc::EBUSY), None);
+    }
 
     #[test]
     fn a_machine_without_devices_is_told_how_to_get_one() {

@@ -28,7 +28,7 @@ pub struct PortInfo {
     pub number: u8,
     /// What it is connected to.
     pub link: Link,
-    /// Its state in the words of the library, for example `PORT_ACTIVE`.
+    /// Its state in the words of the library, for example `active`.
     pub state: String,
     /// Bytes of its packets at most, as the link is now.
     pub mtu: usize,

@@ -359,7 +359,47 @@ mod tests {
 
     use super::*;
     use crate::common::{Pair, assert_silent};
-    use sinew_fabric::verbs::{CompletionQueue, Source, Status};
+    use sinew_fabric::verbs::{Access, CompletionQueue, Exposed, ProtectionDomain, Slice, Source, Status};
+
+    /// What the last pushed request says to the device: its flags, and its pieces' lengths.
+    fn told(pair: &Pair) -> (u32, Vec<u32>) {
+        pair.a.qp.0.held.borrow().chain.last()
+    }
+
+    #[test]
+    fn the_device_is_told_what_a_request_says() {
+        let Some(mut pair) = Pair::new(Transport::Rc) else { return };
+        let piece = |len| Slice { buffer: pair.buffer(b"abcd").freeze(), start: 0, len };
+        let source = Source::Gather([piece(0), piece(3), piece(0), piece(1)].into_iter().collect());
+        let mut request = Request::new(0, Operation::Send { source, immediate: None, to: None });
+        (request.fence, request.solicited) = (true, true);
+        pair.a.qp.push(request).unwrap();
+        // A piece without bytes would be one of 2 GiB.
+        assert_eq!(told(&pair), (IBV_SEND_SIGNALED | IBV_SEND_FENCE | IBV_SEND_SOLICITED, vec![3, 1]));
+        let memory = pair.domain.expose(8, Access::ALL).unwrap();
+        let target = [0, 5].into_iter().map(|len| pair.empty(len)).collect();
+        let read = Operation::Read { target, remote: memory.remote() };
+        pair.a.qp.push(Request::new(0, read).unsignaled()).unwrap();
+        assert_eq!(told(&pair), (0, vec![5]));
+        let send = Operation::Send { source: Source::Inline(&[]), immediate: None, to: None };
+        pair.a.qp.push(Request::new(0, send)).unwrap();
+        assert_eq!(told(&pair), (IBV_SEND_SIGNALED, vec![]));
+    }
+
+    #[test]
+    fn what_a_queue_pair_posted_before_it_was_reset_is_no_longer_its_own() {
+        let Some(mut pair) = Pair::new(Transport::Rc) else { return };
+        let inner = &pair.a.qp.0;
+        let id = || WorkId::unpack(WorkId::pack(inner.generation.get(), inner.slot, true, 0));
+        let find = |id| inner.thread.qps.borrow().find(id).is_some();
+        let before = id();
+        assert!(find(before));
+        inner.modify(QpState::Reset, None).unwrap();
+        assert!(!find(before) && find(id()));
+        let (after, thread) = (id(), Rc::clone(&inner.thread));
+        pair.a = crate::common::Side::new(&pair.domain, &crate::common::config(Transport::Rc));
+        assert!(thread.qps.borrow().find(after).is_none());
+    }
 
     /// Pushes five requests, of which the device will refuse the third.
     fn push_five(pair: &mut Pair) {

@@ -94,6 +94,8 @@ impl Drop for AddressHandle {
 pub(crate) struct Ways {
     slots: Vec<Slot>,
     by_target: HashMap<Target, usize>,
+    /// The target and handle that were asked for last, as they mostly are again.
+    last: Option<(Target, u64)>,
     /// Where to look next for one that can go.
     hand: usize,
     slots_max: usize,
@@ -123,11 +125,24 @@ impl Ways {
     }
 
     fn with_slots(mtu: usize, slots_max: usize) -> Self {
-        Self { slots: Vec::new(), by_target: HashMap::new(), hand: 0, slots_max, mtu }
+        Self { slots: Vec::new(), by_target: HashMap::new(), last: None, hand: 0, slots_max, mtu }
     }
 
     /// The handle of the way to a target: the same for as long as it is remembered.
+    #[inline]
     pub fn to(&mut self, target: Target) -> u64 {
+        if let Some((last, handle)) = self.last
+            && last == target
+            && self.get(handle).is_some()
+        {
+            return handle;
+        }
+        let handle = self.find_or_add(target);
+        self.last = Some((target, handle));
+        handle
+    }
+
+    fn find_or_add(&mut self, target: Target) -> u64 {
         if let Some(&index) = self.by_target.get(&target) {
             let slot = &mut self.slots[index];
             slot.used = true;

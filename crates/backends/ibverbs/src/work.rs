@@ -183,6 +183,13 @@ impl Chain {
         self.len += 1;
     }
 
+    /// The flags and the pieces' lengths of the last request.
+    #[cfg(test)]
+    pub fn last(&self) -> (u32, Vec<u32>) {
+        let Chained { wr, sges } = &self.requests[self.len - 1];
+        (wr.send_flags, sges[..wr.num_sge as usize].iter().map(|sge| sge.length).collect())
+    }
+
     /// Makes the last request one that no device takes.
     #[cfg(test)]
     pub fn spoil_last(&mut self) {

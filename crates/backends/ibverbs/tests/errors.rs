@@ -44,6 +44,10 @@ fn memory_that_is_not_to_be_reached_is_not() {
         // A failure is told although nobody asked.
         let after = pair.a.sent();
         assert_eq!((after.id, after.status), (2, Status::Flushed), "{what}");
+        // And from then on receives are flushed at once.
+        let buffer = pair.empty(8);
+        pair.a.qp.post_buffer(3, buffer).unwrap();
+        assert_eq!(pair.a.received().status, Status::Flushed, "{what}");
         assert_eq!((pair.a.qp.state(), pair.b.qp.state()), (QpState::Error, QpState::Error), "{what}");
         for side in [&mut pair.a, &mut pair.b] {
             side.qp.modify(QpState::Reset, None).unwrap();

@@ -35,7 +35,6 @@ mod device;
 mod directory;
 mod engine;
 mod exposed;
-mod fifo;
 mod initiator;
 mod life;
 mod memory;
@@ -46,7 +45,6 @@ mod receiving;
 mod sending;
 #[cfg(test)]
 mod tests;
-mod waiting;
 
 pub use completion::ShmCompletionQueue;
 pub use device::{EXPOSED_BYTES_DEFAULT, EXPOSED_BYTES_MAX, MESSAGE_LEN_MAX, MTU, ShmDevice, ShmDomain};

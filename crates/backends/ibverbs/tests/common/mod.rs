@@ -1,6 +1,7 @@
 //! Two queue pairs of this process, on the machine's RDMA device.
 #![allow(dead_code)]
 
+use std::fmt::Display;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
@@ -22,11 +23,15 @@ pub fn device() -> Option<IbDevice> {
             panic!("SINEW_RDMA is set, and there is no device: {error}")
         }
         Err(error) => {
-            // Not with `println`, which nobody sees of a test that passes.
-            let _ = writeln!(std::io::stderr(), "skipped: no device: {error}");
+            skipped(format_args!("no device: {error}"));
             None
         }
     }
+}
+
+/// Says that a test was skipped, and why. (Not with `println`, which nobody sees of a test that passes.)
+pub fn skipped(why: impl Display) {
+    let _ = std::io::stderr().write_all(format!("skipped: {why}\n").as_bytes());
 }
 
 /// A side of a connection, with completion queues of its own.
