@@ -22,17 +22,26 @@ pub struct ServerProcess {
 impl ServerProcess {
     /// Starts one server with a thread for each processor of `cpus` (`None`: not pinned), and waits until it serves.
     pub fn start(address: &str, cpus: &[Option<usize>], limits: &LimitArgs) -> anyhow::Result<Self> {
+        let mut args = vec!["rpc".to_owned(), "serve".to_owned(), address.to_owned()];
+        let mut option = |name: &str, value: String| args.extend([name.to_owned(), value]);
+        option("--threads", cpus.len().max(1).to_string());
+        for cpu in cpus.iter().flatten() {
+            option("--pin", cpu.to_string());
+        }
+        option("--credits", limits.credits().to_string());
+        option("--slots", limits.slots.to_string());
+        option("--peer-timeout-ms", limits.peer_timeout_ms.to_string());
+        if limits.block {
+            args.push("--block".to_owned());
+        }
+        Self::spawn(&args)
+    }
+
+    /// Starts this program with `args`, which make it a server, and waits until it serves.
+    pub fn spawn(args: &[String]) -> anyhow::Result<Self> {
         let program = std::env::current_exe().context("finding this program, to start it as a server")?;
         let mut command = Command::new(&program);
-        command.args(["rpc", "serve", address, "--child", "--threads", &cpus.len().max(1).to_string()]);
-        for cpu in cpus.iter().flatten() {
-            command.args(["--pin", &cpu.to_string()]);
-        }
-        command.args(["--credits", &limits.credits().to_string(), "--slots", &limits.slots.to_string()]);
-        command.args(["--peer-timeout-ms", &limits.peer_timeout_ms.to_string()]);
-        if limits.block {
-            command.arg("--block");
-        }
+        command.args(args).arg("--child");
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().with_context(|| format!("starting {} as a server", program.display()))?;
         let stdin = child.stdin.take();
@@ -51,7 +60,7 @@ impl ServerProcess {
             }
         }
         let status = server.child.wait().context("waiting for the server")?;
-        bail!("the server process for {address} ended at once ({status}); what it said, if anything, is above")
+        bail!("the server process `{}` ended at once ({status}); what it said, if anything, is above", args.join(" "))
     }
 
     /// Where it serves, one address for each thread.

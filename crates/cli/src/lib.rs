@@ -3,6 +3,7 @@
 //! - `tour`: `sinew` alone.
 //! - `serve`: `sinew rpc serve`, and `service`, what it serves.
 //! - `bench`: `sinew rpc bench`; its `client` uses the public interface only.
+//! - `verbs`: `sinew verbs`.
 //! - `limits`: `sinew limits`, and what the benchmarks are measured beside.
 //! - `output`: the only place that writes to standard output and standard error.
 #![forbid(unsafe_code)]
@@ -20,6 +21,7 @@ mod serve;
 mod service;
 mod tour;
 mod units;
+mod verbs;
 
 use std::fmt;
 use std::process::ExitCode;
@@ -32,6 +34,7 @@ Examples:
   sinew rpc serve shm://test                     a test server; another terminal can bench it:
   sinew rpc bench latency --fabric shm --address shm://test
   sinew rpc bench rate --fabric udp --json       starts a server process of its own
+  sinew verbs rate --op write --inline           WRITEs into another process's memory
   sinew limits                                   what the machine itself allows
 
 Exit status:
@@ -41,7 +44,7 @@ Exit status:
   3  a threshold (--fail-if-...) was missed
   4  thresholds were given, and the machine was too busy for a result to hold against them";
 
-/// Services that answer in microseconds: RPC over shared memory and UDP. Alone, it takes you on a tour of this machine.
+/// Services that answer in microseconds: RPC over shared memory and UDP, and verbs. Alone, it takes you on a tour of this machine.
 #[derive(Parser)]
 #[command(name = "sinew", version, after_help = AFTER_HELP, max_term_width = 110, args_conflicts_with_subcommands = true)]
 struct Cli {
@@ -56,6 +59,9 @@ enum Command {
     /// Serve and measure remote procedure calls
     #[command(subcommand)]
     Rpc(Box<RpcCommand>),
+    /// Measure SEND, WRITE, READ and atomics
+    #[command(subcommand)]
+    Verbs(Box<verbs::Command>),
     /// Measure what the machine alone allows
     Limits(limits::Args),
 }
@@ -125,6 +131,7 @@ pub fn main() -> ExitCode {
             RpcCommand::Serve(args) => serve::run(&args),
             RpcCommand::Bench(command) => bench::run(&command),
         },
+        Some(Command::Verbs(command)) => verbs::run(&command),
         Some(Command::Limits(args)) => limits::run(&args),
     };
     match result {

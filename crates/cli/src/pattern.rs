@@ -16,8 +16,9 @@ pub const FULL_CHECK_EVERY: u64 = 64;
 
 const ODD: u64 = 0x9E37_79B9_7F4A_7C15;
 
+/// The word at offset `at` of message `sequence`, where it is a stamp.
 #[inline(always)]
-fn stamp(sequence: u64, at: usize) -> u64 {
+pub fn stamp(sequence: u64, at: usize) -> u64 {
     (sequence ^ at as u64).wrapping_mul(ODD) ^ sequence
 }
 

@@ -179,7 +179,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
 }
 
 /// Ends the process in order when its parent closes the pipe, which the kernel does for one that was killed.
-fn end_with_stdin(interrupt: Interrupt) -> anyhow::Result<()> {
+pub fn end_with_stdin(interrupt: Interrupt) -> anyhow::Result<()> {
     let watch = move || {
         let mut ignored = [0; 64];
         let mut stdin = std::io::stdin().lock();

@@ -8,7 +8,7 @@ use clap::Subcommand;
 use sinew::shm::RING_PACKETS_MAX;
 
 use super::limit::LimitMeter;
-use super::result::{Figures, Kind};
+use super::result::Kind;
 use super::run::Plan;
 use crate::fabrics::{self, Fabric, Purpose};
 use crate::limits::References;
@@ -153,16 +153,16 @@ pub struct Output {
 }
 
 impl Output {
-    fn judges_ratio(&self) -> bool {
+    /// Whether a threshold is one of the ratio.
+    pub fn judges_ratio(&self) -> bool {
         self.fail_if_ratio_below.is_some() || self.fail_if_ratio_above.is_some()
     }
 
     /// Holds a result against the thresholds, and says which it missed.
     ///
     /// None is missed or met by a result whose surroundings were too busy: it says little about what was measured.
-    pub fn judge(&self, figures: &Figures) -> Outcome {
-        let (name, figure) = figures.judged();
-        let ratio = figures.ratio();
+    pub fn judge(&self, judged: &Judged) -> Outcome {
+        let Judged { name, figure, ratio, valid } = *judged;
         let thresholds = [
             (self.fail_if_below.map(|least| (least, "below")), name, figure),
             (self.fail_if_above.map(|most| (most, "above")), name, figure),
@@ -172,7 +172,7 @@ impl Output {
         let mut outcome = Outcome::Done;
         for (threshold, name, value) in thresholds {
             let Some((threshold, side)) = threshold else { continue };
-            let Some(value) = value.filter(|_| figures.limit_valid()) else {
+            let Some(value) = value.filter(|_| valid) else {
                 output::complain(format_args!(
                     "{name} was not held against {threshold}: the result is INVALID, since the machine was too busy for it"
                 ));
@@ -185,6 +185,17 @@ impl Output {
         }
         outcome
     }
+}
+
+/// What thresholds are held against.
+#[derive(Clone, Copy, Debug)]
+pub struct Judged {
+    /// The figure's name.
+    pub name: &'static str,
+    pub figure: Option<f64>,
+    pub ratio: Option<f64>,
+    /// Whether the machine was free enough.
+    pub valid: bool,
 }
 
 impl Command {

@@ -5,7 +5,7 @@ mod limit;
 mod result;
 mod run;
 
-pub use args::Command;
+pub use args::{Command, Judged, Output};
 pub use result::{Figures, Kind};
 pub use run::{Plan, measure};
 
@@ -20,5 +20,5 @@ pub fn run(command: &Command) -> anyhow::Result<Outcome> {
     } else {
         output::print(figures.to_text())?;
     }
-    Ok(shown.judge(&figures))
+    Ok(shown.judge(&figures.judged()))
 }

@@ -3,6 +3,7 @@
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
+use super::args::Judged;
 use super::run::Plan;
 use crate::limits::Reading;
 use crate::{machine, units};
@@ -88,12 +89,13 @@ impl Figures {
         self.limit().is_some() && self.yardstick.iter().all(Reading::is_enough)
     }
 
-    /// The name and value that thresholds are held against.
-    pub fn judged(&self) -> (&'static str, Option<f64>) {
-        match self.plan.kind {
+    /// What thresholds are held against.
+    pub fn judged(&self) -> Judged {
+        let (name, figure) = match self.plan.kind {
             Kind::Scale => ("ratio", self.ratio()),
             kind => (kind.keys().0, Some(self.figure())),
-        }
+        };
+        Judged { name, figure, ratio: self.ratio(), valid: self.limit_valid() }
     }
 
     /// One JSON object.

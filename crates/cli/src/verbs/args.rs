@@ -1,0 +1,327 @@
+//! What `sinew verbs` can be told.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::ensure;
+
+use super::device::DeviceArgs;
+use super::limit::Meter;
+use super::plan::{Carrier, Form, Op, Plan, Shape, THREADS_MAX, Wait, Work};
+use super::result::{Figures, Kind};
+use super::run::Measure;
+use crate::bench::Output;
+use crate::limits::References;
+use crate::units::{parse_seconds, parse_size};
+use crate::{Outcome, Usage, machine, output};
+
+pub const BW_HELP: &str = "\
+As ib_send_bw, ib_write_bw and ib_read_bw. MB are 2^20 bytes. The limit over shm is one thread that copies messages of the same size
+into memory of the same layout; for SEND a bare ring, and past what that holds copies of what another core has just written.
+Contents are checked: messages and results of READs as they come, what was written at the end of each slice.
+
+JSON: gbps, mb_per_s, rate_mops (of one client thread), total_mops, limit_gbps, ratio.
+
+Examples:
+  sinew verbs bw --op write --size 64K
+  sinew verbs bw --op read --sizes 2..1M --json";
+
+pub const RATE_HELP: &str = "\
+Small messages, --window in flight on each queue pair, started --doorbell at a time, one in --signal signaled. Over UC and UD the
+receiver tells the sender how far it is, with a SEND of a header now and then, and only what arrived counts. The limit is as for `bw`;
+for atomics, those of one thread alone.
+
+JSON: rate_mops (of one client thread), total_mops, limit_mops, ratio, lost.
+
+Examples:
+  sinew verbs rate --op write --inline
+  sinew verbs rate --op send --transport ud --header-only
+  sinew verbs rate --op write --threads 4 --inbound --fail-if-ratio-below 0.5";
+
+pub const LAT_HELP: &str = "\
+As ib_send_lat, ib_write_lat, ib_read_lat and ib_atomic_lat: a READ or an atomic from its post to its completion; a SEND or a WRITE as
+half of a message there and back. The limit over shm is reading the same bytes, one atomic, half a cache line's round trip
+between the cores (WRITE), and half of a packet's through bare rings (SEND).
+
+JSON: min_ns, typical_ns (the median), avg_ns, p50_ns, p99_ns, p999_ns, max_ns, limit_p50_ns, ratio (1 is the limit itself).
+
+Examples:
+  sinew verbs lat --op read --size 64
+  sinew verbs lat --op send --transport ud --wait events";
+
+pub const ECHO_HELP: &str = "\
+A client sends a message and the server sends it back (sigcomm14 3.2.2): as WRITE and WRITE (ww), WRITE and SEND over UD (ws), SEND and
+SEND (ss). Every byte is checked on either side. With one in flight the figure is the round trip, with more the rate.
+
+JSON: as for `lat`, and rate_mops, total_mops with more than one in flight.
+
+Examples:
+  sinew verbs echo --form ww
+  sinew verbs echo --form ws --transport uc --window 32 --threads 4 --inbound --json";
+
+/// Options of every measurement.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    device: DeviceArgs,
+    /// A server that runs already (see `sinew verbs serve`); else one is started in a process of its own
+    #[arg(long, value_name = "HOST:PORT")]
+    address: Option<String>,
+    /// How queue pairs talk [default: rc; for echo uc, and ud for --form ss]
+    #[arg(long, value_enum)]
+    transport: Option<Carrier>,
+    /// Bytes of a message: 32, 64K, 8M [default: 32; 64K for bw, 8 for atomics]
+    #[arg(long, allow_negative_numbers = true, value_parser = parse_size)]
+    size: Option<usize>,
+    /// Measure all sizes from the first to the second, doubling: 2..64K
+    #[arg(long, value_name = "SIZE..SIZE", conflicts_with = "size", value_parser = parse_sizes)]
+    sizes: Option<(usize, usize)>,
+    /// Copy messages into the requests [default for lat and echo, up to 220 bytes]
+    #[arg(long)]
+    inline: bool,
+    /// Do not, where it is the default
+    #[arg(long, conflicts_with = "inline")]
+    no_inline: bool,
+    /// Requests in flight on each queue pair [default: 128; 1 for echo]
+    #[arg(long, allow_negative_numbers = true)]
+    window: Option<usize>,
+    /// Of how many requests one is signaled [default: 64, or the window]
+    #[arg(long, allow_negative_numbers = true)]
+    signal: Option<usize>,
+    /// Queue pairs between two threads
+    #[arg(long, default_value_t = 1, allow_negative_numbers = true)]
+    qps: usize,
+    /// Threads of each side
+    #[arg(long, default_value_t = 1, allow_negative_numbers = true)]
+    threads: usize,
+    /// All client threads work with one server thread
+    #[arg(long, group = "shape")]
+    inbound: bool,
+    /// One client thread works with all server threads
+    #[arg(long, group = "shape")]
+    outbound: bool,
+    /// Every client thread works with every server thread
+    #[arg(long, group = "shape")]
+    all_to_all: bool,
+    /// How threads wait for completions
+    #[arg(long, value_enum, default_value = "poll")]
+    wait: Wait,
+    /// The same as --wait events
+    #[arg(long, conflicts_with = "wait")]
+    events: bool,
+    /// Seconds of measuring each size; the limit takes about half as long again
+    #[arg(long, default_value = "3", allow_negative_numbers = true, value_parser = parse_seconds)]
+    seconds: Duration,
+    /// Processors of the client threads, then of the server threads [default: 0,1,... where there are enough]
+    #[arg(long, value_name = "CPU,CPU", value_delimiter = ',')]
+    pin: Vec<usize>,
+    /// Leave threads where the system puts them
+    #[arg(long, conflicts_with = "pin")]
+    no_pin: bool,
+    /// What `sinew limits --json` printed on this machine when it was quiet, to judge by whether it is quiet now
+    #[arg(long, value_name = "FILE")]
+    reference: Option<PathBuf>,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Options of measurements of one kind of request.
+#[derive(clap::Args)]
+pub struct OpArgs {
+    /// What a request does
+    #[arg(long, value_enum, default_value = "write")]
+    op: Op,
+    #[command(flatten)]
+    args: Args,
+}
+
+/// Options of measurements with many requests in flight.
+#[derive(clap::Args)]
+pub struct LoadArgs {
+    #[command(flatten)]
+    op: OpArgs,
+    /// Requests that one doorbell starts [default: 1 for bw, 16 for rate]
+    #[arg(long, allow_negative_numbers = true)]
+    doorbell: Option<usize>,
+    /// SEND with immediate and no bytes
+    #[arg(long)]
+    header_only: bool,
+}
+
+/// Options of echoes.
+#[derive(clap::Args)]
+pub struct EchoArgs {
+    /// How messages go there and back
+    #[arg(long, value_enum, default_value = "ww")]
+    form: Form,
+    #[command(flatten)]
+    args: Args,
+}
+
+/// The longest source that is inline unless it is said otherwise, as perftest has it for SEND and WRITE.
+const INLINE_DEFAULT: usize = 220;
+
+/// Reads `2..64K`.
+fn parse_sizes(text: &str) -> Result<(usize, usize), String> {
+    let expected = || "two sizes are needed, the smaller first: 2..64K".to_owned();
+    let (first, last) = text.split_once("..").ok_or_else(expected)?;
+    let (first, last) = (parse_size(first)?, parse_size(last)?);
+    if first == 0 || first > last { Err(expected()) } else { Ok((first, last)) }
+}
+
+/// A measurement of several sizes, and how it is shown.
+struct Planned {
+    plans: Vec<Plan>,
+    client_cpus: Vec<Option<usize>>,
+    references: References,
+}
+
+pub fn load(args: &LoadArgs, kind: Kind) -> anyhow::Result<Outcome> {
+    let OpArgs { op, args: common } = &args.op;
+    let doorbell = args.doorbell.unwrap_or(if kind == Kind::Rate { 16 } else { 1 });
+    let doorbell =
+        if args.doorbell.is_none() { doorbell.min(common.window.unwrap_or(doorbell).max(1)) } else { doorbell };
+    common.run(kind, Work::Load(*op), doorbell, args.header_only)
+}
+
+pub fn latency(args: &OpArgs) -> anyhow::Result<Outcome> {
+    // A message's way there alone cannot be timed: it is half of the way there and back.
+    let work = match args.op {
+        Op::Send => Work::Echo(Form::Ss),
+        Op::Write => Work::Echo(Form::Ww),
+        op => Work::Load(op),
+    };
+    args.args.run(Kind::Latency, work, 1, false)
+}
+
+pub fn echo(args: &EchoArgs) -> anyhow::Result<Outcome> {
+    args.args.run(Kind::Echo, Work::Echo(args.form), 1, false)
+}
+
+impl Args {
+    fn run(&self, kind: Kind, work: Work, doorbell: usize, header_only: bool) -> anyhow::Result<Outcome> {
+        let planned = self.plan(kind, work, doorbell, header_only).map_err(Usage::of)?;
+        let measure = Measure {
+            plans: &planned.plans,
+            kind,
+            duration: self.seconds,
+            client_cpus: &planned.client_cpus,
+            references: &planned.references,
+            device: &self.device,
+            address: self.address.as_deref(),
+        };
+        self.show(&self.device.run(measure)?)
+    }
+
+    fn show(&self, figures: &[Figures]) -> anyhow::Result<Outcome> {
+        let mut outcome = Outcome::Done;
+        for figures in figures {
+            let judged = self.output.judge(&figures.judged());
+            if outcome == Outcome::Done {
+                outcome = judged;
+            }
+        }
+        match (figures, self.output.json) {
+            ([one], true) if self.sizes.is_none() => output::print(one.to_json())?,
+            (all, true) => {
+                let all: Vec<_> = all.iter().map(Figures::to_json).collect();
+                output::print(serde_json::json!({ "sizes": all }))?
+            }
+            (all, false) => output::print(all.iter().map(Figures::to_text).collect::<Vec<_>>().join("\n"))?,
+        };
+        Ok(outcome)
+    }
+
+    fn plan(&self, kind: Kind, work: Work, doorbell: usize, header_only: bool) -> anyhow::Result<Planned> {
+        self.device.check()?;
+        let carrier = self.transport.unwrap_or(match (kind, work) {
+            (Kind::Echo, Work::Echo(Form::Ss)) => Carrier::Ud,
+            (Kind::Echo, _) => Carrier::Uc,
+            _ => Carrier::Rc,
+        });
+        let is_many = matches!(kind, Kind::Bandwidth | Kind::Rate);
+        ensure!(
+            kind != Kind::Latency || self.window.is_none_or(|window| window == 1),
+            "--window: a latency is that of one request at a time"
+        );
+        ensure!(
+            kind != Kind::Latency || (self.threads == 1 && self.qps == 1),
+            "--threads, --qps: a latency is that of one queue pair; see `sinew verbs echo`"
+        );
+        ensure!((1..=THREADS_MAX).contains(&self.threads), "--threads: from 1 to {THREADS_MAX}");
+        let window = self.window.unwrap_or(if is_many { 128 } else { 1 });
+        let shape = match (self.inbound, self.outbound, self.all_to_all) {
+            (true, ..) => Shape::Inbound,
+            (_, true, _) => Shape::Outbound,
+            (.., true) => Shape::All,
+            _ => Shape::Pairs,
+        };
+        let default = match (kind, work) {
+            (_, Work::Load(Op::FetchAdd | Op::CompareSwap)) => 8,
+            (Kind::Bandwidth, _) => 64 << 10,
+            _ => 32,
+        };
+        let (first, last) = self.sizes.unwrap_or((self.size.unwrap_or(default), self.size.unwrap_or(default)));
+        let sizes = std::iter::successors(Some(first), |size| size.checked_mul(2)).take_while(|size| *size <= last);
+        let sizes: Vec<usize> = if first == 0 { vec![0] } else { sizes.collect() };
+        ensure!(!header_only || self.sizes.is_none(), "--header-only has no --sizes");
+        let mut plan = Plan {
+            work,
+            carrier,
+            size: 0,
+            window,
+            doorbell,
+            signal: self.signal.unwrap_or(if is_many { window.clamp(1, 64) } else { 64 }),
+            inline: false,
+            header_only,
+            qps: self.qps,
+            threads: self.threads,
+            shape,
+            wait: if self.events { Wait::Events } else { self.wait },
+            cpus: Vec::new(),
+        };
+        if matches!(work, Work::Load(_)) {
+            plan.signal = self.signal.unwrap_or(plan.signal.min(window.max(1)));
+        }
+        let (clients, servers) = plan.sides();
+        let cpus = self.cpus(clients, servers)?;
+        plan.cpus = cpus[clients..].to_vec();
+        let has_source = matches!(work, Work::Echo(_) | Work::Load(Op::Send | Op::Write));
+        let plans: Vec<Plan> = sizes
+            .into_iter()
+            .map(|size| {
+                let by_default = !is_many && !self.no_inline && size <= INLINE_DEFAULT && has_source;
+                Plan { size, inline: (self.inline || by_default) && !header_only, ..plan.clone() }
+            })
+            .collect();
+        for plan in &plans {
+            ensure!(kind != Kind::Bandwidth || plan.message_len() > 0, "nothing has no bandwidth");
+            plan.check()?;
+            let meter = Meter::new(plan, kind, self.device.fabric, None);
+            ensure!(
+                !self.output.judges_ratio() || meter.has_limit(),
+                "--fail-if-ratio-...: there is no limit beside this measurement"
+            );
+        }
+        let references = self.reference.as_deref().map(References::read).transpose()?.unwrap_or_default();
+        Ok(Planned { plans, client_cpus: cpus[..clients].to_vec(), references })
+    }
+
+    /// For each client thread, then for each server thread.
+    fn cpus(&self, clients: usize, servers: usize) -> anyhow::Result<Vec<Option<usize>>> {
+        let wanted = clients + servers;
+        if !self.pin.is_empty() {
+            ensure!(
+                self.pin.len() == wanted,
+                "--pin: {wanted} processors are needed, one for each client thread and then one for each server thread"
+            );
+            machine::check_pins(&self.pin)?;
+            return Ok(self.pin.iter().copied().map(Some).collect());
+        }
+        let available = machine::cpus();
+        if self.no_pin || available.len() < wanted || !machine::has_two_cpus() {
+            return Ok(vec![None; wanted]);
+        }
+        Ok(available.iter().copied().map(Some).take(wanted).collect())
+    }
+}

@@ -1,0 +1,425 @@
+//! A client's thread: requests, and what came of them.
+
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use hdrhistogram::Histogram;
+use sinew::fabric::Clock;
+use sinew::fabric::verbs::{Completion, Device, Opcode, Operation, QueuePair, Request, Scatter};
+use sinew::host::{HostClock, Interrupt};
+use sinew::mem::MessageBuffer;
+
+use super::link::{Domain, LinkAddress, Patience, Rig, Side, Way, id, link_of};
+use super::message;
+use super::plan::{Form, Op, Plan, Wait, Work};
+use crate::client::histogram;
+
+/// The clock is looked at every so many turns of the loop.
+const TURNS_PER_LOOK: u32 = 16;
+/// Of so many echoes in flight the time of one is taken.
+const SAMPLE_EVERY: u64 = 32;
+/// How long an answer, or the end of a request, is waited for.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Silence after which messages of an unreliable transport count as lost.
+const LOST_AFTER: Duration = Duration::from_millis(20);
+/// One READ in so many is looked at byte for byte.
+const FULL_CHECK_EVERY: u64 = 64;
+
+/// What came of a slice.
+pub struct Slice {
+    /// Requests, or echoes, that are over.
+    pub done: u64,
+    pub elapsed_ns: u64,
+    pub latency: Histogram<u64>,
+    /// Results of READs and atomics, and echoes, that were not what they had to be.
+    pub wrong: u64,
+}
+
+/// A client thread's state.
+pub struct Client<D: Device> {
+    rig: Rig<D>,
+    clock: HostClock,
+    interrupt: Interrupt,
+    /// Requests of each link so far.
+    made: Vec<u64>,
+    /// How far each link's messages were received, by credits.
+    credits: Vec<u64>,
+    /// Buffers for results of READs and atomics.
+    targets: Vec<MessageBuffer>,
+    receives: u64,
+    done: u64,
+    wrong: u64,
+    /// By link and slot: when the echo in flight began, if that is recorded,
+    began: Vec<u64>,
+    /// which it is, or will be,
+    next: Vec<u64>,
+    /// and whether there is one.
+    is_asked: Vec<bool>,
+    latency: Histogram<u64>,
+}
+
+impl<D: Device> Client<D> {
+    pub fn new(
+        device: &D,
+        domain: &Domain<D>,
+        plan: &Plan,
+        count: usize,
+        interrupt: Interrupt,
+    ) -> anyhow::Result<Self> {
+        let rig = Rig::new(device, domain, plan, Side::Client, count)?;
+        let mut targets = Vec::new();
+        if matches!(plan.work, Work::Load(Op::Read | Op::FetchAdd | Op::CompareSwap)) {
+            for _ in 0..count * plan.window {
+                targets.push(rig.arena.alloc(plan.size, plan.size)?);
+            }
+        }
+        let slots = if matches!(plan.work, Work::Echo(_)) { plan.window } else { 0 };
+        Ok(Self {
+            rig,
+            clock: HostClock::new(),
+            interrupt,
+            made: vec![0; count],
+            credits: vec![0; count],
+            targets,
+            receives: plan.receives() as u64,
+            done: 0,
+            wrong: 0,
+            began: vec![0; count * slots],
+            next: (0..count).flat_map(|_| 0..slots as u64).collect(),
+            is_asked: vec![false; count * slots],
+            latency: histogram(),
+        })
+    }
+
+    pub fn addresses(&mut self) -> anyhow::Result<Vec<LinkAddress>> {
+        self.rig.addresses()
+    }
+
+    pub fn connect(&mut self, addresses: &[LinkAddress]) -> anyhow::Result<()> {
+        self.rig.connect(Side::Client, addresses)
+    }
+
+    /// Requests of each link so far.
+    pub fn made(&self) -> &[u64] {
+        &self.made
+    }
+
+    /// Measures for a time; with `one_at_a_time` each request, or echo, from its post to its end.
+    pub fn slice(&mut self, duration: Duration, one_at_a_time: bool) -> anyhow::Result<Slice> {
+        (self.done, self.wrong) = (0, 0);
+        self.latency.reset();
+        let end = Duration::as_nanos(&duration) as u64;
+        let began_ns = self.clock.now_ns();
+        match self.rig.plan.work {
+            Work::Load(_) if one_at_a_time => self.singly(began_ns + end)?,
+            Work::Load(_) => self.load(began_ns + end)?,
+            Work::Echo(_) => self.echo(began_ns + end)?,
+        }
+        Ok(Slice {
+            done: self.done,
+            elapsed_ns: self.clock.now_ns() - began_ns,
+            latency: self.latency.clone(),
+            wrong: self.wrong,
+        })
+    }
+
+    /// Keeps every link's window full.
+    fn load(&mut self, end_ns: u64) -> anyhow::Result<()> {
+        let (links, doorbell) = (self.rig.links.len(), self.rig.plan.doorbell as u64);
+        let counts_credits = self.rig.plan.has_credits();
+        let mut turns = 0u32;
+        let mut silence = Patience::new(LOST_AFTER);
+        loop {
+            for index in 0..links {
+                if self.rig.links[index].flow.has_room() {
+                    if counts_credits && self.made[index] + doorbell > self.credits[index] + self.receives {
+                        if silence.is_over() {
+                            // What was lost with the last messages is never credited.
+                            self.credits[index] = self.made[index];
+                            silence = Patience::new(LOST_AFTER);
+                        }
+                        continue;
+                    }
+                    for _ in 0..doorbell {
+                        let signaled = self.rig.links[index].flow.is_signal_due();
+                        self.push(index, signaled)?;
+                    }
+                    self.rig.links[index].qp.doorbell();
+                }
+            }
+            if self.collect()? > 0 {
+                silence = Patience::new(LOST_AFTER);
+            } else if !self.rig.links.iter().any(|link| link.flow.has_room()) {
+                self.rig.pass(self.rig.plan.wait)?;
+            }
+            turns = turns.wrapping_add(1);
+            if turns.is_multiple_of(TURNS_PER_LOOK) && self.is_time_over(end_ns)? {
+                return self.drain();
+            }
+        }
+    }
+
+    fn is_time_over(&self, end_ns: u64) -> anyhow::Result<bool> {
+        ensure!(!self.interrupt.is_set(), "interrupted");
+        Ok(self.clock.now_ns() >= end_ns)
+    }
+
+    /// Waits until all requests are over.
+    fn drain(&mut self) -> anyhow::Result<()> {
+        for index in 0..self.rig.links.len() {
+            if self.rig.links[index].flow.has_silent_tail() {
+                self.push(index, true)?;
+                self.rig.links[index].qp.doorbell();
+            }
+        }
+        let mut patience = Patience::new(PATIENCE);
+        while self.rig.links.iter().any(|link| link.flow.in_flight > 0) {
+            if self.collect()? == 0 {
+                ensure!(!patience.is_over(), "{} requests do not end", self.rig.links[0].flow.in_flight);
+                self.rig.pass(self.rig.plan.wait)?;
+            } else {
+                patience = Patience::new(PATIENCE);
+            }
+        }
+        Ok(())
+    }
+
+    /// One request at a time on the first link.
+    fn singly(&mut self, end_ns: u64) -> anyhow::Result<()> {
+        let mut turns = 0u32;
+        let mut now_ns = self.clock.now_ns();
+        loop {
+            self.push(0, true)?;
+            self.rig.links[0].qp.doorbell();
+            let mut patience = Patience::new(PATIENCE);
+            while self.collect()? == 0 {
+                ensure!(!patience.is_over(), "a request does not end");
+                self.rig.pass(self.rig.plan.wait)?;
+            }
+            let done_ns = self.clock.now_ns();
+            self.latency.saturating_record((done_ns - now_ns).max(1));
+            now_ns = done_ns;
+            turns = turns.wrapping_add(1);
+            if turns.is_multiple_of(TURNS_PER_LOOK) && self.is_time_over(end_ns)? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Pushes the next request of a link.
+    #[inline]
+    fn push(&mut self, index: usize, signaled: bool) -> anyhow::Result<()> {
+        let Work::Load(op) = self.rig.plan.work else { bail!("an echo is no load") };
+        let nth = self.made[index];
+        let (slot, sequence) = self.rig.layout.place(nth);
+        match op {
+            Op::Send => {
+                let immediate = self.rig.plan.header_only.then_some(nth as u32);
+                self.rig.push_message(index, nth, nth + 1, Way::Send { immediate }, signaled)?;
+            }
+            Op::Write => self.rig.push_message(index, nth, sequence, Way::Write { slot }, signaled)?,
+            Op::Read | Op::FetchAdd | Op::CompareSwap => {
+                let mut target = self.targets.pop().context("no buffer for a result")?;
+                // What the last result left is no result.
+                let len = target.len();
+                target[..len.min(8)].fill(0xEE);
+                target[len - len.min(8)..].fill(0xEE);
+                let link = &mut self.rig.links[index];
+                let remote = link.remote.context("no memory to read")?;
+                let operation = match op {
+                    Op::Read => {
+                        let remote = remote.at(self.rig.layout.offset(slot) as u64).context("no memory there")?;
+                        Operation::Read { target: [target].into_iter().collect::<Scatter>(), remote }
+                    }
+                    Op::FetchAdd => Operation::FetchAdd { target, remote, add: 1 },
+                    _ => Operation::CompareSwap { target, remote, expected: nth, desired: nth + 1 },
+                };
+                let mut request = Request::new(id(index, nth), operation);
+                request.signaled = signaled;
+                if let Err(refused) = link.qp.push(request) {
+                    bail!("posting request {nth}: {refused}");
+                }
+            }
+        }
+        self.made[index] += 1;
+        self.rig.links[index].flow.pushed(signaled);
+        Ok(())
+    }
+
+    /// Takes what is over; how many completions there were.
+    #[inline]
+    fn collect(&mut self) -> anyhow::Result<usize> {
+        let count = self.rig.poll()?;
+        let mut completions = std::mem::take(&mut self.rig.completions);
+        for completion in completions.drain(..) {
+            let (index, nth) = link_of(completion.id);
+            match completion.opcode {
+                Opcode::Receive => self.take_credit(index, completion)?,
+                opcode => {
+                    self.done += self.rig.links[index].flow.completed(opcode) as u64;
+                    if let Some(buffer) = { completion.buffers }.pop() {
+                        self.wrong += u64::from(!self.is_right(&buffer, nth));
+                        self.targets.push(buffer);
+                    }
+                }
+            }
+        }
+        self.rig.completions = completions;
+        Ok(count)
+    }
+
+    fn take_credit(&mut self, index: usize, mut completion: Completion) -> anyhow::Result<()> {
+        let (known, told) = (self.credits[index], completion.immediate.unwrap_or(0));
+        let more = told.wrapping_sub(known as u32);
+        // Whatever a peer says, no more is received than was made.
+        if u64::from(more) <= self.made[index] - known {
+            self.credits[index] += u64::from(more);
+        }
+        match completion.buffers.pop() {
+            Some(buffer) => self.rig.post_receive(index, buffer),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether the result of the `nth` READ or atomic is right.
+    #[inline]
+    fn is_right(&self, buffer: &MessageBuffer, nth: u64) -> bool {
+        if self.rig.plan.work != Work::Load(Op::Read) {
+            return buffer.first_chunk().is_some_and(|word| u64::from_ne_bytes(*word) == nth);
+        }
+        let sequence = nth % self.rig.layout.slots as u64 + 1;
+        if nth.is_multiple_of(FULL_CHECK_EVERY) {
+            message::is_all_good(buffer, sequence)
+        } else {
+            message::is_good(buffer, sequence)
+        }
+    }
+
+    /// Keeps every slot of every link on its way to the server and back.
+    fn echo(&mut self, end_ns: u64) -> anyhow::Result<()> {
+        let (links, slots) = (self.rig.links.len(), self.rig.layout.slots);
+        let polls_memory = self.rig.plan.work == Work::Echo(Form::Ww);
+        for at in 0..links * slots {
+            self.is_asked[at] = true;
+            self.ask(at, true)?;
+        }
+        let (mut left, mut ends, mut turns) = (links * slots, false, 0u32);
+        let mut patience = Patience::new(PATIENCE);
+        while left > 0 {
+            let mut came = 0;
+            if polls_memory {
+                for index in 0..links {
+                    for slot in 0..slots {
+                        let at = index * slots + slot;
+                        if !self.is_asked[at] {
+                            continue;
+                        }
+                        let (layout, link) = (self.rig.layout, &self.rig.links[index]);
+                        let exposed = link.exposed.as_ref().context("nothing is exposed")?;
+                        if layout.arrived(exposed, slot, layout.place(self.next[at]).1, &mut self.rig.seen) {
+                            came += 1;
+                            left -= usize::from(self.answered(at, ends)?);
+                        }
+                    }
+                }
+            }
+            if !polls_memory || self.rig.links.iter().any(|link| link.flow.is_awaited()) {
+                self.rig.poll()?;
+                let mut completions = std::mem::take(&mut self.rig.completions);
+                for completion in completions.drain(..) {
+                    let (index, _) = link_of(completion.id);
+                    if completion.opcode == Opcode::Receive {
+                        came += 1;
+                        left -= usize::from(self.received(index, completion, ends)?);
+                    } else {
+                        self.rig.links[index].flow.completed(completion.opcode);
+                    }
+                }
+                completions.append(&mut self.rig.completions);
+                self.rig.completions = completions;
+            }
+            if came > 0 {
+                patience = Patience::new(PATIENCE);
+            } else {
+                ensure!(!patience.is_over(), "{left} echoes were not answered in {} s", PATIENCE.as_secs());
+                self.rig.pass(if polls_memory { Wait::Poll } else { self.rig.plan.wait })?;
+            }
+            turns = turns.wrapping_add(1);
+            ends = ends || (turns.is_multiple_of(TURNS_PER_LOOK) && self.is_time_over(end_ns)?);
+        }
+        Ok(())
+    }
+
+    /// Sends the next echo of a slot, counted over all links, on its way.
+    #[inline]
+    fn ask(&mut self, at: usize, is_sampled: bool) -> anyhow::Result<()> {
+        let (index, nth) = (at / self.rig.layout.slots, self.next[at]);
+        let (slot, sequence) = self.rig.layout.place(nth);
+        let way = match self.rig.plan.work {
+            Work::Echo(Form::Ss) => Way::Send { immediate: Some(nth as u32) },
+            _ => Way::Write { slot },
+        };
+        let mut patience = Patience::new(PATIENCE);
+        while !self.rig.links[index].flow.has_room() {
+            ensure!(!patience.is_over(), "requests do not end");
+            let had = self.rig.completions.len();
+            self.rig.poll()?;
+            // Answers are kept for the loop; ends of requests make room.
+            let Rig { completions, links, .. } = &mut self.rig;
+            let mut place = had;
+            while place < completions.len() {
+                if completions[place].opcode == Opcode::Receive {
+                    place += 1;
+                } else {
+                    let over = completions.remove(place);
+                    links[link_of(over.id).0].flow.completed(over.opcode);
+                }
+            }
+        }
+        self.began[at] = if is_sampled { self.clock.now_ns() } else { 0 };
+        let signaled = self.rig.links[index].flow.is_signal_due();
+        self.rig.push_message(index, nth, sequence, way, signaled)?;
+        self.made[index] += 1;
+        self.rig.links[index].flow.pushed(signaled);
+        self.rig.ring(index, way);
+        Ok(())
+    }
+
+    /// The echo of a slot is back: the next one goes, unless it ends. Returns whether it ends.
+    #[inline]
+    fn answered(&mut self, at: usize, ends: bool) -> anyhow::Result<bool> {
+        let slots = self.rig.layout.slots as u64;
+        self.done += 1;
+        if self.began[at] > 0 {
+            let took_ns = self.clock.now_ns() - self.began[at];
+            self.latency.saturating_record(took_ns.max(1));
+        }
+        self.next[at] += slots;
+        if ends {
+            self.is_asked[at] = false;
+            return Ok(true);
+        }
+        self.ask(at, slots == 1 || self.done.is_multiple_of(SAMPLE_EVERY))?;
+        Ok(false)
+    }
+
+    /// An echo came as a message.
+    #[inline]
+    fn received(&mut self, index: usize, mut completion: Completion, ends: bool) -> anyhow::Result<bool> {
+        let Some(buffer) = completion.buffers.pop() else { return Ok(false) };
+        let (len, slots, low) = (completion.len, self.rig.layout.slots, completion.immediate.unwrap_or(0));
+        let first = index * slots;
+        // Its slot, as long as the number has no high half.
+        let guess = first + low as usize % slots;
+        let is_it = |&at: &usize| self.is_asked[at] && self.next[at] as u32 == low;
+        let found = std::iter::once(guess).chain(first..first + slots).find(is_it);
+        let good = found.is_some_and(|at| {
+            let (_, sequence) = self.rig.layout.place(self.next[at]);
+            len == self.rig.plan.size && message::is_good(&buffer[..len], sequence)
+        });
+        self.wrong += u64::from(!good);
+        self.rig.post_receive(index, buffer)?;
+        // What came twice, or what nobody asked for, is wrong and nothing else.
+        found.map_or(Ok(false), |at| self.answered(at, ends))
+    }
+}

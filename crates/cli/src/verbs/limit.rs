@@ -1,0 +1,197 @@
+//! The limit beside each figure: what the processors do with the same bytes and nothing above.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use sinew::fabric::Clock;
+use sinew::host::HostClock;
+use sinew::mem::SharedMemory;
+use sinew::mem::ring::INLINE_MAX;
+
+use super::device::Carried;
+use super::message::Layout;
+use super::plan::{Form, Op, Plan, Work};
+use super::result::Kind;
+use crate::client::histogram;
+use crate::limits;
+use crate::machine::{self, Pair, two_threads};
+
+/// Times around a loop between two looks at the clock.
+const GROUP: usize = 256;
+/// Bytes of a packet's header on the way of a message over shared memory.
+const PACKET_HEADER: usize = 24;
+/// A limit of which nothing came through is tried again for longer, up to this.
+const LONGEST_TRY: Duration = Duration::from_secs(1);
+
+/// What a figure is measured beside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Against {
+    /// Copies of the same size into memory of the same layout, by one thread; millions a second.
+    Copies,
+    /// The same packets through a bare ring; millions a second.
+    Ring,
+    /// Copies of what the other core has just written; millions a second.
+    FreshCopies,
+    /// Atomics of one thread; millions a second.
+    Atomics,
+    /// Reading the same bytes; nanoseconds.
+    Load,
+    /// One atomic; nanoseconds.
+    Atomic,
+    /// A cache line to the other core and back; nanoseconds, and the part of it that counts.
+    Cores(u32),
+    /// A packet through a ring and back.
+    RingTrip(u32),
+}
+
+/// Measures what the machine allows for what a plan measures.
+pub struct Meter {
+    against: Option<Against>,
+    cpus: Pair,
+    size: usize,
+    layout: Layout,
+}
+
+impl Meter {
+    pub fn new(plan: &Plan, kind: Kind, carried: Carried, cpus: Pair) -> Self {
+        let packet_fits = plan.message_len() + PACKET_HEADER <= INLINE_MAX;
+        let part = if kind == Kind::Latency { 2 } else { 1 };
+        let against = match (carried, plan.work, kind) {
+            (Carried::Shm, Work::Load(op), Kind::Latency) => {
+                Some(if matches!(op, Op::Read) { Against::Load } else { Against::Atomic })
+            }
+            (Carried::Shm, Work::Load(Op::Write | Op::Read), _) => Some(Against::Copies),
+            (Carried::Shm, Work::Load(Op::Send), _) if packet_fits => Some(Against::Ring),
+            (Carried::Shm, Work::Load(Op::Send), _) => Some(Against::FreshCopies),
+            (Carried::Shm, Work::Load(_), _) => Some(Against::Atomics),
+            (Carried::Ibverbs, ..) => None,
+            // Many in flight: there is no bare thing that does the same.
+            (Carried::Shm, Work::Echo(_), _) if plan.window > 1 => None,
+            (Carried::Shm, Work::Echo(Form::Ww | Form::Ws), _) => Some(Against::Cores(part)),
+            (Carried::Shm, Work::Echo(Form::Ss), _) => packet_fits.then_some(Against::RingTrip(part)),
+        };
+        let layout = Layout::new(plan.size.max(1), plan.layout().slots);
+        Self { against, cpus, size: plan.message_len(), layout }
+    }
+
+    /// Whether there is a limit.
+    pub fn has_limit(&self) -> bool {
+        self.against.is_some()
+    }
+
+    /// What it is, in words.
+    pub fn what(&self) -> &'static str {
+        match self.against {
+            None => "none",
+            Some(Against::Copies) => "copies of the same size by one thread",
+            Some(Against::Ring) => "the same packets through a bare ring",
+            Some(Against::FreshCopies) => "copies of what the other core has just written",
+            Some(Against::Atomics) => "atomics of one thread",
+            Some(Against::Load) => "reading the same bytes",
+            Some(Against::Atomic) => "one atomic",
+            Some(Against::Cores(1)) => "a cache line to the other core and back",
+            Some(Against::Cores(_)) => "half a cache line's round trip between the cores",
+            Some(Against::RingTrip(1)) => "a packet through a bare ring and back",
+            Some(Against::RingTrip(_)) => "half a packet's round trip through bare rings",
+        }
+    }
+
+    /// Measures once: millions a second, or nanoseconds. `None` when there is no limit, or nothing came through.
+    pub fn measure(&self, duration: Duration) -> anyhow::Result<Option<f64>> {
+        let mut duration = duration;
+        loop {
+            let figure = self.try_for(duration)?;
+            if figure.is_none_or(|figure| figure > 0.0) || duration >= LONGEST_TRY {
+                return Ok(figure.filter(|figure| *figure > 0.0));
+            }
+            duration = (duration * 4).min(LONGEST_TRY);
+        }
+    }
+
+    fn try_for(&self, duration: Duration) -> anyhow::Result<Option<f64>> {
+        let Self { against: Some(against), cpus, size, layout } = *self else { return Ok(None) };
+        // Alone, on the client's processor.
+        let alone = |work: &(dyn Fn() -> f64 + Sync)| two_threads(cpus, work, |_| ()).map(|(figure, ())| figure);
+        let ns = |part: u32, ns: Option<f64>| ns.map(|ns| ns / f64::from(part));
+        Ok(match against {
+            Against::Copies => Some(alone(&|| copies(layout, duration))?),
+            Against::Ring => Some(limits::ring_stream_mops(cpus, size + PACKET_HEADER, duration)?),
+            Against::FreshCopies => Some(limits::copy_fresh_bytes_per_s(cpus, size, duration)? / size as f64 / 1e6),
+            Against::Atomics => Some(alone(&|| atomics(duration))?),
+            Against::Load => Some(alone(&|| each(duration, loads(layout)))?),
+            Against::Atomic => Some(alone(&|| each(duration, one_atomic()))?),
+            Against::Cores(part) => ns(part, machine::core_round_trip_ns(cpus, duration)?),
+            Against::RingTrip(part) => {
+                let trips = limits::ring_round_trips(cpus, size + PACKET_HEADER, duration)?;
+                ns(part, Some(trips.value_at_quantile(0.5) as f64))
+            }
+        })
+    }
+}
+
+/// Millions of turns of `work` a second.
+fn rate(duration: Duration, mut work: impl FnMut(usize)) -> f64 {
+    let (began, mut turns) = (Instant::now(), 0usize);
+    loop {
+        for _ in 0..GROUP {
+            work(turns);
+            turns += 1;
+        }
+        let elapsed = began.elapsed();
+        if elapsed >= duration {
+            return turns as f64 / elapsed.as_secs_f64() / 1e6;
+        }
+    }
+}
+
+fn copies(layout: Layout, duration: Duration) -> f64 {
+    let (mut target, source) = (vec![1u8; layout.bytes()], vec![2u8; layout.size]);
+    let mut slot = 0;
+    rate(duration, |_| {
+        let at = layout.offset(slot);
+        target[at..at + layout.size].copy_from_slice(black_box(&source));
+        black_box(&mut target);
+        slot = if slot + 1 == layout.slots { 0 } else { slot + 1 };
+    })
+}
+
+fn word() -> SharedMemory {
+    SharedMemory::private(64).expect("a page of memory")
+}
+
+fn atomics(duration: Duration) -> f64 {
+    let word = word();
+    rate(duration, |_| {
+        let _ = black_box(word.fetch_add(0, 1));
+    })
+}
+
+/// The median time of one turn of `work`, with one reading of the clock, in nanoseconds.
+fn each(duration: Duration, mut work: impl FnMut()) -> f64 {
+    let (clock, mut times) = (HostClock::new(), histogram());
+    let mut now_ns = clock.now_ns();
+    let end_ns = now_ns + duration.as_nanos() as u64;
+    while now_ns < end_ns {
+        work();
+        let done_ns = clock.now_ns();
+        times.saturating_record((done_ns - now_ns).max(1));
+        now_ns = done_ns;
+    }
+    times.value_at_quantile(0.5) as f64
+}
+
+fn loads(layout: Layout) -> impl FnMut() {
+    let memory = SharedMemory::private(layout.size).expect("a page of memory");
+    let mut target = vec![0; layout.size];
+    move || {
+        let _ = memory.read(0, &mut target);
+        black_box(&mut target);
+    }
+}
+
+fn one_atomic() -> impl FnMut() {
+    let word = word();
+    move || {
+        let _ = black_box(word.fetch_add(0, 1));
+    }
+}

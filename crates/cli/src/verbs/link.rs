@@ -1,0 +1,515 @@
+//! A thread's queue pairs, on either side.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use serde_json::{Value, json};
+use sinew::fabric::verbs::{
+    Access, Attributes, Completion, CompletionQueue, Destination, Device, Exposed, Opcode, Operation, ProtectionDomain,
+    QpAddress, QpConfig, QueuePair, RemoteMemory, Request, Source, ThreadDomain, Transport,
+};
+use sinew::mem::{Arena, Frozen, MessageBuffer};
+
+use super::message::{self, Layout};
+use super::plan::{Carrier, Plan, Wait, Work};
+use crate::machine::Idle;
+
+/// Completions taken at a time.
+pub const BURST: usize = 32;
+/// A thread that waits adaptively looks so often before it sleeps; some 50 us.
+const LOOKS_BEFORE_SLEEP: u32 = 1000;
+/// A thread sleeps so long at a time, and looks between whether it should end.
+pub const NAP: Duration = Duration::from_millis(20);
+/// Bytes that an inline source of a message may have, where the device has as much.
+const INLINE_MAX: usize = 1024;
+
+pub type Domain<D> = <D as Device>::Domain;
+pub type Thread<D> = <Domain<D> as ProtectionDomain>::Thread;
+pub type Cq<D> = <Thread<D> as ThreadDomain>::Cq;
+pub type Qp<D> = <Thread<D> as ThreadDomain>::Qp;
+
+/// What one side tells the other of a link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkAddress {
+    pub qp: QpAddress,
+    /// Where answers go, if not to `qp`.
+    pub reply: Option<QpAddress>,
+    pub memory: Option<RemoteMemory>,
+}
+
+fn digits(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn bytes_of(value: &Value) -> Option<Vec<u8>> {
+    let (pairs, []) = value.as_str()?.as_bytes().as_chunks::<2>() else { return None };
+    let digit = |digit: u8| char::from(digit).to_digit(16).map(|value| value as u8);
+    pairs.iter().map(|&[high, low]| Some(digit(high)? << 4 | digit(low)?)).collect()
+}
+
+impl LinkAddress {
+    pub fn to_json(&self) -> Value {
+        json!({
+            "qp": digits(&self.qp.to_bytes()),
+            "reply": self.reply.as_ref().map(|reply| digits(&reply.to_bytes())),
+            "memory": self.memory.map(|memory| digits(&memory.to_bytes())),
+        })
+    }
+
+    pub fn from_json(value: &Value) -> anyhow::Result<Self> {
+        let address = |value: &Value| {
+            let address = bytes_of(value).and_then(|bytes| QpAddress::from_bytes(&bytes));
+            address.with_context(|| format!("{value} is no address of a queue pair"))
+        };
+        let optional = |value: &Value| if value.is_null() { Ok(None) } else { address(value).map(Some) };
+        let memory = match &value["memory"] {
+            Value::Null => None,
+            memory => {
+                let bytes = bytes_of(memory).and_then(|bytes| bytes.try_into().ok());
+                Some(RemoteMemory::from_bytes(&bytes.with_context(|| format!("{memory} is no address of memory"))?))
+            }
+        };
+        Ok(Self { qp: address(&value["qp"])?, reply: optional(&value["reply"])?, memory })
+    }
+
+    /// A list of them from the other side, which must have as many as expected.
+    pub fn list(value: &Value, count: usize) -> anyhow::Result<Vec<Self>> {
+        let list = value["links"].as_array().context("the other side told no links")?;
+        ensure!(list.len() == count, "the other side told {} links rather than {count}", list.len());
+        list.iter().map(Self::from_json).collect()
+    }
+}
+
+/// Which requests of a queue pair are signaled, and how many of them are not over.
+#[derive(Debug)]
+pub struct Flow {
+    pub in_flight: usize,
+    depth: usize,
+    every: usize,
+    batch: usize,
+    unsignaled: u32,
+    /// Requests that each signaled one stands for, oldest first.
+    signals: VecDeque<u32>,
+}
+
+impl Flow {
+    /// `depth` in flight, pushed `batch` at a time, of which one in `every` is signaled.
+    pub fn new(depth: usize, every: usize, batch: usize) -> Self {
+        Self { in_flight: 0, depth, every, batch, unsignaled: 0, signals: VecDeque::with_capacity(depth) }
+    }
+
+    /// Whether a batch can be pushed.
+    #[inline(always)]
+    pub fn has_room(&self) -> bool {
+        self.in_flight + self.batch <= self.depth
+    }
+
+    /// Whether the next request must be signaled: its turn has come, or no further batch fits until something completes.
+    #[inline(always)]
+    pub fn is_signal_due(&self) -> bool {
+        self.unsignaled as usize + 1 >= self.every || self.in_flight + 1 + self.batch > self.depth
+    }
+
+    #[inline(always)]
+    pub fn pushed(&mut self, signaled: bool) {
+        self.in_flight += 1;
+        self.unsignaled += 1;
+        if signaled {
+            self.signals.push_back(std::mem::take(&mut self.unsignaled));
+        }
+    }
+
+    /// A request was completed; returns how many are over.
+    #[inline(always)]
+    pub fn completed(&mut self, opcode: Opcode) -> usize {
+        let over = match opcode {
+            // These come back each, with their buffers.
+            Opcode::Read | Opcode::CompareSwap | Opcode::FetchAdd => 1,
+            _ => self.signals.pop_front().unwrap_or(0) as usize,
+        };
+        self.in_flight -= over.min(self.in_flight);
+        over
+    }
+
+    /// Whether the last requests are such that nobody would hear of their end.
+    pub fn has_silent_tail(&self) -> bool {
+        self.unsignaled > 0
+    }
+
+    /// Whether a completion is to come.
+    #[inline(always)]
+    pub fn is_awaited(&self) -> bool {
+        !self.signals.is_empty()
+    }
+}
+
+/// A pair of queue pairs, one on each side, and what belongs to them.
+pub struct Link<D: Device> {
+    pub qp: Qp<D>,
+    /// UD, for answers of an echo that was asked by WRITE.
+    pub reply: Option<Qp<D>>,
+    pub exposed: Option<<Domain<D> as ProtectionDomain>::Exposed>,
+    pub remote: Option<RemoteMemory>,
+    /// Whom datagrams go to.
+    pub to: Option<Destination>,
+    pub flow: Flow,
+    /// Sources of requests that are not inline, by their place in the window.
+    staged: Vec<Option<Frozen>>,
+}
+
+/// What a thread measures with. Fields are dropped in this order: children first.
+pub struct Rig<D: Device> {
+    pub links: Vec<Link<D>>,
+    pub cq: Cq<D>,
+    pub thread: Thread<D>,
+    pub arena: Arena,
+    pub plan: Plan,
+    pub layout: Layout,
+    /// A message that is being put together, and one that is looked at.
+    pub message: Vec<u8>,
+    pub seen: Vec<u8>,
+    pub completions: Vec<Completion>,
+    inline_max: usize,
+    idle: Idle,
+    looks: u32,
+}
+
+/// Which side of the measurement a rig is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    Client,
+    Server,
+}
+
+/// Of what is refused for good, whatever the machine.
+pub fn check_device(plan: &Plan, attributes: &Attributes) -> anyhow::Result<()> {
+    let name = &attributes.name;
+    let limit =
+        if plan.carrier == Carrier::Ud || (plan.has_reply_qp()) { attributes.mtu } else { attributes.message_len_max };
+    ensure!(plan.size <= limit, "--size {}: {name} takes {limit} bytes in a message over this transport", plan.size);
+    ensure!(
+        !plan.inline || plan.size <= attributes.inline_max.min(INLINE_MAX),
+        "--inline: {name} takes {} bytes inline, and --size is {}",
+        attributes.inline_max.min(INLINE_MAX),
+        plan.size
+    );
+    ensure!(
+        plan.requests().max(plan.receives()) + 8 < attributes.queue_depth_max,
+        "--window {}: {name} takes {} requests a queue",
+        plan.window,
+        attributes.queue_depth_max
+    );
+    let atomic = matches!(plan.work, Work::Load(super::plan::Op::FetchAdd | super::plan::Op::CompareSwap));
+    ensure!(!atomic || attributes.atomics, "{name} has no atomics");
+    Ok(())
+}
+
+impl<D: Device> Rig<D> {
+    /// The rig of the calling thread, with `count` links that are not connected yet.
+    pub fn new(device: &D, domain: &Domain<D>, plan: &Plan, side: Side, count: usize) -> anyhow::Result<Self> {
+        let attributes = device.attributes();
+        check_device(plan, attributes)?;
+        let receives = plan.receives();
+        let thread = domain.thread()?;
+        // Credits and their like need a few more than the window.
+        let send_depth = (plan.requests() + 8).min(attributes.queue_depth_max);
+        let qps = count * if plan.has_reply_qp() { 2 } else { 1 };
+        let cq = thread.completion_queue((qps * (send_depth + receives)).max(1))?;
+        let message_bytes = plan.size.max(64).next_power_of_two() + 512;
+        let arena =
+            domain.arena((count.max(1) * (plan.requests() + receives + 8) * message_bytes * 2).max(16 << 20))?;
+        let layout = plan.layout();
+        let inline_max = if plan.inline { plan.size.max(8) } else { 0 };
+        let config =
+            QpConfig { send_depth, receive_depth: receives, inline_max, ..QpConfig::new(plan.carrier.transport()) };
+        let exposes = match side {
+            Side::Client => plan.client_exposes(),
+            Side::Server => plan.server_exposes(),
+        };
+        let mut links = Vec::with_capacity(count);
+        for _ in 0..count {
+            let qp = thread.queue_pair(&config, &cq, &cq)?;
+            let reply_config = QpConfig { transport: Transport::Ud, ..config };
+            let reply = plan.has_reply_qp().then(|| thread.queue_pair(&reply_config, &cq, &cq)).transpose()?;
+            let exposed = exposes.then(|| domain.expose(layout.bytes(), Access::ALL)).transpose()?;
+            let flow = Flow::new(plan.requests(), plan.signal, plan.doorbell);
+            let staged = (0..plan.requests()).map(|_| None).collect();
+            links.push(Link { qp, reply, exposed, remote: None, to: None, flow, staged });
+        }
+        let mut message = vec![0; plan.message_len()];
+        message::write_body(&mut message);
+        let seen = vec![0; plan.size];
+        let completions = Vec::with_capacity(BURST);
+        let (plan, idle) = (plan.clone(), Idle::new());
+        Ok(Self { links, cq, thread, arena, plan, layout, message, seen, completions, inline_max, idle, looks: 0 })
+    }
+
+    /// What to tell the other side. Datagrams need no connection, and are reached from now on.
+    pub fn addresses(&mut self) -> anyhow::Result<Vec<LinkAddress>> {
+        self.links
+            .iter_mut()
+            .map(|link| {
+                for qp in std::iter::once(&mut link.qp).chain(&mut link.reply) {
+                    if !qp.transport().is_connected() {
+                        qp.connect(None).context("starting a UD queue pair")?;
+                    }
+                }
+                Ok(LinkAddress {
+                    qp: link.qp.address(),
+                    reply: link.reply.as_ref().map(QueuePair::address),
+                    memory: link.exposed.as_ref().map(Exposed::remote),
+                })
+            })
+            .collect()
+    }
+
+    /// Connects the links, and posts the receives of those queue pairs that messages come to.
+    pub fn connect(&mut self, side: Side, addresses: &[LinkAddress]) -> anyhow::Result<()> {
+        ensure!(addresses.len() == self.links.len(), "{} addresses for {} links", addresses.len(), self.links.len());
+        for (index, address) in addresses.iter().enumerate() {
+            let link = &mut self.links[index];
+            if link.qp.transport().is_connected() {
+                link.qp.connect(Some(&address.qp)).context("connecting a queue pair")?;
+                if let (Side::Server, Some(reply)) = (side, &address.reply) {
+                    link.to = Some(self.thread.destination(reply)?);
+                }
+            } else {
+                link.to = Some(self.thread.destination(&address.qp)?);
+            }
+            link.remote = address.memory;
+            let needs_memory = match side {
+                Side::Client => self.plan.server_exposes(),
+                Side::Server => self.plan.client_exposes(),
+            };
+            if needs_memory {
+                let bytes = link.remote.context("the other side told of no memory")?.len;
+                ensure!(bytes >= self.layout.bytes() as u64, "the other side exposes {bytes} bytes, which are too few");
+            }
+            let receives = match side {
+                Side::Server => self.plan.sends(),
+                Side::Client => self.plan.sends() || self.plan.has_reply_qp(),
+            };
+            if receives {
+                for _ in 0..self.plan.receives() {
+                    let buffer = self.arena.alloc(self.plan.size.max(8), self.plan.size.max(8))?;
+                    self.post_receive(index, buffer)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Posts a buffer to where messages of a link come.
+    #[inline]
+    pub fn post_receive(&mut self, index: usize, mut buffer: MessageBuffer) -> anyhow::Result<()> {
+        buffer.resize(self.plan.size.max(8))?;
+        let link = &mut self.links[index];
+        let qp = link.reply.as_mut().unwrap_or(&mut link.qp);
+        if let Err(refused) = qp.post_buffer(id(index, 0), buffer) {
+            bail!("posting a receive: {refused}");
+        }
+        Ok(())
+    }
+
+    /// Takes up to [`BURST`] completions into `self.completions`, all of which went well; how many.
+    #[inline]
+    pub fn poll(&mut self) -> anyhow::Result<usize> {
+        let count = self.cq.poll(&mut self.completions, BURST);
+        if count > 0 {
+            self.looks = 0;
+        }
+        if let Some(bad) = self.completions.iter().find(|completion| !completion.status.is_success()) {
+            bail!("{:?} {} failed: {}", bad.opcode, bad.id & NTH_MASK, bad.status);
+        }
+        Ok(count)
+    }
+
+    /// What a thread does that found nothing. Returns whether it has slept.
+    #[inline]
+    pub fn pass(&mut self, wait: Wait) -> anyhow::Result<bool> {
+        self.looks = self.looks.saturating_add(1);
+        let sleeps = match wait {
+            Wait::Poll => false,
+            Wait::Events => true,
+            Wait::Adaptive => self.looks >= LOOKS_BEFORE_SLEEP,
+        };
+        if sleeps {
+            self.cq.wait(Some(NAP.as_nanos() as u64)).context("waiting for completions")?;
+        } else {
+            self.idle.pass();
+        }
+        Ok(sleeps)
+    }
+
+    /// Pushes a message, `self.message` made number `sequence`, which is the `nth` request of its queue pair: as a WRITE to `slot`,
+    /// or as a SEND.
+    #[inline]
+    pub fn push_message(
+        &mut self,
+        index: usize,
+        nth: u64,
+        sequence: u64,
+        way: Way,
+        signaled: bool,
+    ) -> anyhow::Result<()> {
+        let link = &mut self.links[index];
+        let len = self.message.len();
+        let source = if len == 0 {
+            Source::Empty
+        } else if self.inline_max > 0 {
+            message::stamp(&mut self.message, sequence);
+            Source::Inline(&self.message)
+        } else {
+            let turn = nth % link.staged.len() as u64;
+            let place = &mut link.staged[turn as usize];
+            let mut buffer = match place.take().map(Frozen::thaw) {
+                Some(Ok(buffer)) => buffer,
+                // The first time; or the queue pair holds its share still.
+                _ => {
+                    let mut fresh = self.arena.alloc(len, len)?;
+                    message::write_body(&mut fresh);
+                    fresh
+                }
+            };
+            message::stamp(&mut buffer, sequence);
+            let buffer = buffer.freeze();
+            *place = Some(buffer.clone());
+            Source::from(buffer)
+        };
+        let operation = match way {
+            Way::Write { slot } => {
+                let remote = link.remote.and_then(|remote| remote.at(self.layout.offset(slot) as u64));
+                Operation::Write { source, remote: remote.context("no memory to write to")?, immediate: None }
+            }
+            Way::Send { immediate } => Operation::Send { source, immediate, to: link.to },
+        };
+        let mut request = Request::new(id(index, nth), operation);
+        request.signaled = signaled;
+        let qp = match (&mut link.reply, way) {
+            (Some(reply), Way::Send { .. }) => reply,
+            _ => &mut link.qp,
+        };
+        if let Err(refused) = qp.push(request) {
+            bail!("posting request {nth}: {refused}");
+        }
+        Ok(())
+    }
+
+    /// Tells the sender of a link's messages how far they were received: a SEND of a header alone.
+    pub fn push_credit(&mut self, index: usize, credit: u32, signaled: bool) -> anyhow::Result<()> {
+        let link = &mut self.links[index];
+        let operation = Operation::Send { source: Source::Empty, immediate: Some(credit), to: link.to };
+        let mut request = Request::new(id(index, 0), operation);
+        request.signaled = signaled;
+        if let Err(refused) = link.qp.post(request) {
+            bail!("posting a credit: {refused}");
+        }
+        link.flow.pushed(signaled);
+        Ok(())
+    }
+
+    /// Starts what was pushed to a link the same way.
+    #[inline]
+    pub fn ring(&mut self, index: usize, way: Way) {
+        let link = &mut self.links[index];
+        match (&mut link.reply, way) {
+            (Some(reply), Way::Send { .. }) => reply.doorbell(),
+            _ => link.qp.doorbell(),
+        }
+    }
+}
+
+/// How a message goes.
+#[derive(Clone, Copy, Debug)]
+pub enum Way {
+    Write { slot: usize },
+    Send { immediate: Option<u32> },
+}
+
+const NTH_BITS: u32 = 48;
+const NTH_MASK: u64 = (1 << NTH_BITS) - 1;
+
+/// The id of the `nth` request of a link, or of a receive.
+#[inline(always)]
+pub fn id(link: usize, nth: u64) -> u64 {
+    (link as u64) << NTH_BITS | nth & NTH_MASK
+}
+
+/// The link of an id, and which request it is.
+#[inline(always)]
+pub fn link_of(id: u64) -> (usize, u64) {
+    ((id >> NTH_BITS) as usize, id & NTH_MASK)
+}
+
+/// Time that has an end.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    deadline: Instant,
+    looks: u32,
+}
+
+impl Patience {
+    pub fn new(patience: Duration) -> Self {
+        Self { deadline: Instant::now() + patience, looks: 0 }
+    }
+
+    /// Whether it is over; the clock is looked at now and then.
+    #[inline]
+    pub fn is_over(&mut self) -> bool {
+        self.looks = self.looks.wrapping_add(1);
+        self.looks.is_multiple_of(256) && Instant::now() >= self.deadline
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sinew::fabric::verbs::QpNumber;
+
+    #[test]
+    fn the_last_request_that_fits_is_always_signaled() {
+        for (depth, every, batch) in [(1, 1, 1), (10, 10, 4), (10, 3, 3), (16, 16, 16), (128, 64, 1), (7, 7, 2)] {
+            let mut flow = Flow::new(depth, every, batch);
+            let mut over = 0;
+            for _ in 0..1000 {
+                while flow.has_room() {
+                    for _ in 0..batch {
+                        flow.pushed(flow.is_signal_due());
+                    }
+                }
+                assert!(flow.is_awaited(), "{depth} {every} {batch}");
+                over += flow.completed(Opcode::Write);
+                assert!(flow.in_flight <= depth);
+            }
+            assert!(over >= 1000);
+        }
+    }
+
+    #[test]
+    fn what_is_told_of_a_link_is_read_back_and_nonsense_is_not() {
+        let qp = QpAddress {
+            number: QpNumber(5),
+            transport: Transport::Rc,
+            first_packet: 1,
+            qkey: 2,
+            mtu: 3,
+            port: [7, 8].into_iter().collect(),
+        };
+        let memory = Some(RemoteMemory { address: 1, rkey: 2, len: 3 });
+        for link in [
+            LinkAddress { qp: qp.clone(), reply: None, memory },
+            LinkAddress { qp: qp.clone(), reply: Some(qp), memory: None },
+        ] {
+            assert_eq!(LinkAddress::from_json(&link.to_json()).unwrap(), link);
+            for (key, bad) in [("qp", json!(null)), ("qp", json!("0")), ("reply", json!("zz")), ("memory", json!("00"))]
+            {
+                let mut value = link.to_json();
+                value[key] = bad;
+                assert!(LinkAddress::from_json(&value).is_err(), "{key}");
+            }
+            let one = json!({ "links": [link.to_json()] });
+            assert!(LinkAddress::list(&one, 1).is_ok() && LinkAddress::list(&one, 2).is_err());
+        }
+    }
+}

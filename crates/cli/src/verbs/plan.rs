@@ -1,0 +1,402 @@
+//! What is measured, as both sides must know it.
+
+use anyhow::{Context, ensure};
+use clap::ValueEnum;
+use serde_json::{Value, json};
+use sinew::fabric::verbs::Transport;
+
+use super::message::Layout;
+
+/// What a request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Op {
+    /// Messages into buffers that the server posts
+    Send,
+    /// Into the server's memory
+    Write,
+    /// Out of the server's memory
+    Read,
+    /// An 8-byte word of the server's is added to
+    FetchAdd,
+    /// An 8-byte word of the server's is swapped
+    CompareSwap,
+}
+
+/// How a message goes to the server and comes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Form {
+    /// WRITE there, WRITE back
+    Ww,
+    /// WRITE there, SEND back
+    Ws,
+    /// SEND there, SEND back
+    Ss,
+}
+
+/// How a queue pair talks to its peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Carrier {
+    /// Reliable connection
+    Rc,
+    /// Unreliable connection
+    Uc,
+    /// Unreliable datagram
+    Ud,
+}
+
+impl Carrier {
+    /// As the traits have it.
+    pub fn transport(self) -> Transport {
+        match self {
+            Self::Rc => Transport::Rc,
+            Self::Uc => Transport::Uc,
+            Self::Ud => Transport::Ud,
+        }
+    }
+}
+
+/// How a thread waits for completions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Wait {
+    /// Looks again and again
+    Poll,
+    /// Sleeps until the completion queue wakes it
+    Events,
+    /// Looks for some 50 us, then sleeps
+    Adaptive,
+}
+
+/// What the server's threads do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// Requests of one kind, from the client to the server.
+    Load(Op),
+    /// Messages that the server sends back.
+    Echo(Form),
+}
+
+/// Which client thread works with which server thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Shape {
+    /// One to one
+    Pairs,
+    /// All to one
+    Inbound,
+    /// One to all
+    Outbound,
+    /// All to all
+    All,
+}
+
+/// The name of a value as on the command line.
+pub fn name(value: impl ValueEnum) -> String {
+    value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
+/// What both sides must agree on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    pub work: Work,
+    pub carrier: Carrier,
+    pub size: usize,
+    /// Requests of each queue pair that are not over.
+    pub window: usize,
+    /// Requests that start together.
+    pub doorbell: usize,
+    /// One in so many is signaled.
+    pub signal: usize,
+    pub inline: bool,
+    pub header_only: bool,
+    pub qps: usize,
+    pub threads: usize,
+    pub shape: Shape,
+    pub wait: Wait,
+    /// Of the server's threads.
+    pub cpus: Vec<Option<usize>>,
+}
+
+/// Queue pairs of one run at most, and bytes that one side exposes.
+const LINKS_MAX: usize = 4096;
+const BYTES_MAX: usize = 4 << 30;
+/// A message's bytes at most.
+pub const SIZE_MAX: usize = 64 << 20;
+pub const WINDOW_MAX: usize = 16 << 10;
+pub const THREADS_MAX: usize = 256;
+/// Bytes of a queue pair's memory that a load spreads over, if more than one message needs.
+const SPREAD: usize = 8 << 20;
+/// Receives of a queue pair.
+const RECEIVES: std::ops::RangeInclusive<usize> = 64..=512;
+/// Bytes of a queue pair's receives, if there is more than the fewest.
+const RECEIVE_BYTES: usize = 32 << 20;
+
+impl Plan {
+    /// Whether the request is a message, or the echo's way there.
+    pub fn sends(&self) -> bool {
+        matches!(self.work, Work::Load(Op::Send) | Work::Echo(Form::Ss))
+    }
+
+    /// Whether the server exposes memory.
+    pub fn server_exposes(&self) -> bool {
+        !self.sends()
+    }
+
+    /// Whether the client does.
+    pub fn client_exposes(&self) -> bool {
+        self.work == Work::Echo(Form::Ww)
+    }
+
+    /// Whether answers go by a UD queue pair of their own, as in HERD (sigcomm14 4.3).
+    pub fn has_reply_qp(&self) -> bool {
+        self.work == Work::Echo(Form::Ws)
+    }
+
+    /// Whether the receiver tells the sender how far it is: on RC its device does.
+    pub fn has_credits(&self) -> bool {
+        self.work == Work::Load(Op::Send) && self.carrier != Carrier::Rc
+    }
+
+    /// Requests of a queue pair that can be not over.
+    pub fn requests(&self) -> usize {
+        match self.work {
+            Work::Load(_) => self.window,
+            Work::Echo(_) => self.window + self.signal,
+        }
+    }
+
+    /// Receives that are posted at a queue pair that messages come to.
+    pub fn receives(&self) -> usize {
+        let fit = RECEIVE_BYTES / self.size.max(1);
+        let (fewest, most) = (*RECEIVES.start(), *RECEIVES.end());
+        fit.clamp(fewest, most).max(if matches!(self.work, Work::Echo(_)) { self.window } else { 0 })
+    }
+
+    /// Where messages lie in exposed memory.
+    pub fn layout(&self) -> Layout {
+        match self.work {
+            Work::Load(Op::Write | Op::Read) => {
+                let stride = Layout::new(self.size, 1).stride();
+                Layout::new(self.size, (SPREAD / stride).clamp(1, self.window))
+            }
+            Work::Load(_) => Layout::new(8, 1),
+            Work::Echo(_) => Layout::new(self.size, self.window),
+        }
+    }
+
+    /// Bytes of a request.
+    pub fn message_len(&self) -> usize {
+        match self.work {
+            Work::Load(Op::FetchAdd | Op::CompareSwap) => 8,
+            _ if self.header_only => 0,
+            _ => self.size,
+        }
+    }
+
+    /// Threads of the client and of the server.
+    pub fn sides(&self) -> (usize, usize) {
+        match self.shape {
+            Shape::Pairs | Shape::All => (self.threads, self.threads),
+            Shape::Inbound => (self.threads, 1),
+            Shape::Outbound => (1, self.threads),
+        }
+    }
+
+    /// The two threads of each link, by the server's threads, in the order in which both sides name links.
+    pub fn links(&self) -> Vec<(usize, usize)> {
+        let (clients, servers) = self.sides();
+        let mut links = Vec::new();
+        for server in 0..servers {
+            for client in 0..clients {
+                if self.shape != Shape::Pairs || client == server {
+                    links.extend(std::iter::repeat_n((client, server), self.qps));
+                }
+            }
+        }
+        links
+    }
+
+    /// Whether it can be, whatever the machine.
+    pub fn check(&self) -> anyhow::Result<()> {
+        let Self { size, window, doorbell, signal, .. } = *self;
+        ensure!(size <= SIZE_MAX, "--size {size}: at most {SIZE_MAX}");
+        ensure!((1..=WINDOW_MAX).contains(&window), "--window {window}: from 1 to {WINDOW_MAX}");
+        ensure!((1..=window).contains(&doorbell), "--doorbell {doorbell}: from 1 to the {window} in flight (--window)");
+        // An echo's answer says that its request is over: those that nobody hears of are no part of the window.
+        let signal_max = if matches!(self.work, Work::Echo(_)) { WINDOW_MAX } else { window };
+        ensure!((1..=signal_max).contains(&signal), "--signal {signal}: from 1 to {signal_max}, no more than --window");
+        ensure!((1..=THREADS_MAX).contains(&self.threads), "--threads: from 1 to {THREADS_MAX}");
+        ensure!((1..=LINKS_MAX).contains(&self.qps), "--qps: from 1 to {LINKS_MAX}");
+        let per_qp = self.threads * if self.shape == Shape::All { self.threads } else { 1 };
+        ensure!(per_qp * self.qps <= LINKS_MAX, "--threads and --qps: {LINKS_MAX} queue pairs at most");
+        let slots = window.max(self.receives());
+        let bytes = per_qp.saturating_mul(self.qps).saturating_mul(slots).saturating_mul(size.max(64));
+        ensure!(
+            bytes <= BYTES_MAX,
+            "--size {size} with --window {window}: {bytes} bytes of buffers, at most {BYTES_MAX}"
+        );
+        match self.work {
+            Work::Load(op) => {
+                let allowed = match (op, self.carrier) {
+                    (Op::Send, _) | (_, Carrier::Rc) | (Op::Write, Carrier::Uc) => true,
+                    (_, Carrier::Uc | Carrier::Ud) => false,
+                };
+                ensure!(
+                    allowed,
+                    "--op {} is not on --transport {}: rc has all, uc send and write, ud send (Table 1 of atc16)",
+                    name(op),
+                    name(self.carrier)
+                );
+                ensure!(
+                    !self.header_only || op == Op::Send,
+                    "--header-only: a {} has nothing but its bytes; it is for --op send",
+                    name(op)
+                );
+                ensure!(
+                    !self.inline || matches!(op, Op::Send | Op::Write),
+                    "--inline: a {} has no source; it is for --op send and write",
+                    name(op)
+                );
+                let atomic = matches!(op, Op::FetchAdd | Op::CompareSwap);
+                ensure!(!atomic || size == 8, "--size {size}: a {} has 8 bytes", name(op));
+                ensure!(size > 0 || op == Op::Send, "--size 0: there is nothing to {}", name(op));
+                ensure!(size > 0 || self.header_only, "--size 0: say --header-only");
+            }
+            Work::Echo(form) => {
+                ensure!(!self.header_only, "--header-only: an echo has bytes");
+                ensure!(size > 0, "--size 0: an echo has bytes");
+                ensure!(
+                    form == Form::Ss || self.carrier != Carrier::Ud,
+                    "--form {}: ud has no WRITE; take rc or uc",
+                    name(form)
+                );
+                ensure!(
+                    form != Form::Ww || self.wait == Wait::Poll,
+                    "--wait {}: a WRITE wakes nobody; an echo by WRITE polls memory",
+                    name(self.wait)
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// For the other side.
+    pub fn to_json(&self) -> Value {
+        let (mode, what) = match self.work {
+            Work::Load(op) => ("load", name(op)),
+            Work::Echo(form) => ("echo", name(form)),
+        };
+        json!({
+            "mode": mode, "what": what, "transport": name(self.carrier), "size": self.size, "window": self.window,
+            "doorbell": self.doorbell, "signal": self.signal, "inline": self.inline, "header_only": self.header_only,
+            "qps": self.qps, "threads": self.threads, "shape": name(self.shape), "wait": name(self.wait),
+            "cpus": self.cpus,
+        })
+    }
+
+    /// What the other side said, checked.
+    pub fn from_json(value: &Value) -> anyhow::Result<Self> {
+        let number = |key: &str| {
+            let number = value[key].as_u64().and_then(|number| usize::try_from(number).ok());
+            number.with_context(|| format!("the plan's `{key}` is no number"))
+        };
+        let flag = |key: &str| value[key].as_bool().with_context(|| format!("the plan's `{key}` is no truth value"));
+        fn choice<T: ValueEnum>(value: &Value, key: &str) -> anyhow::Result<T> {
+            let text = value[key].as_str().with_context(|| format!("the plan's `{key}` is no text"))?;
+            T::from_str(text, false).ok().with_context(|| format!("the plan's `{key}` is `{text}`"))
+        }
+        let work = match value["mode"].as_str() {
+            Some("load") => Work::Load(choice(value, "what")?),
+            Some("echo") => Work::Echo(choice(value, "what")?),
+            _ => anyhow::bail!("the plan's `mode` is unknown: use the same release on both sides"),
+        };
+        let cpus = value["cpus"].as_array().context("the plan's `cpus` are no list")?;
+        ensure!(cpus.len() <= THREADS_MAX, "the plan names too many processors");
+        let cpu = |cpu: &Value| cpu.as_u64().and_then(|cpu| usize::try_from(cpu).ok());
+        let plan = Self {
+            work,
+            carrier: choice(value, "transport")?,
+            size: number("size")?,
+            window: number("window")?,
+            doorbell: number("doorbell")?,
+            signal: number("signal")?,
+            inline: flag("inline")?,
+            header_only: flag("header_only")?,
+            qps: number("qps")?,
+            threads: number("threads")?,
+            shape: choice(value, "shape")?,
+            wait: choice(value, "wait")?,
+            cpus: cpus.iter().map(cpu).collect(),
+        };
+        plan.check()?;
+        Ok(plan)
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    pub fn plan(work: Work, carrier: Carrier) -> Plan {
+        let size = if matches!(work, Work::Load(Op::FetchAdd | Op::CompareSwap)) { 8 } else { 32 };
+        Plan {
+            work,
+            carrier,
+            size,
+            window: 16,
+            doorbell: 4,
+            signal: 8,
+            inline: false,
+            header_only: false,
+            qps: 1,
+            threads: 1,
+            shape: Shape::Pairs,
+            wait: Wait::Poll,
+            cpus: vec![None],
+        }
+    }
+
+    #[test]
+    fn a_plan_survives_the_way_and_what_is_none_is_refused() {
+        for work in [Work::Load(Op::Write), Work::Load(Op::FetchAdd), Work::Echo(Form::Ws)] {
+            let plan = Plan { cpus: vec![Some(3), None], ..plan(work, Carrier::Rc) };
+            assert_eq!(Plan::from_json(&plan.to_json()).unwrap(), plan);
+        }
+        let good = plan(Work::Load(Op::Send), Carrier::Ud).to_json();
+        for (key, bad) in [
+            ("mode", json!("x")),
+            ("what", json!(7)),
+            ("transport", json!("xrc")),
+            ("size", json!(-1)),
+            ("size", json!(u64::MAX)),
+            ("window", json!(0)),
+            ("qps", json!(1u64 << 40)),
+            ("threads", json!(0)),
+            ("cpus", json!(null)),
+            ("inline", json!(1)),
+        ] {
+            let mut plan = good.clone();
+            plan[key] = bad;
+            assert!(Plan::from_json(&plan).is_err(), "{key}");
+        }
+        for bad in [json!(null), json!([]), json!("x")] {
+            assert!(Plan::from_json(&bad).is_err());
+        }
+    }
+
+    #[test]
+    fn only_what_the_transport_carries_can_be_planned() {
+        let count =
+            |carrier| Op::value_variants().iter().filter(|&&op| plan(Work::Load(op), carrier).check().is_ok()).count();
+        assert_eq!([Carrier::Rc, Carrier::Uc, Carrier::Ud].map(count), [5, 2, 1]);
+        assert!(plan(Work::Echo(Form::Ww), Carrier::Ud).check().is_err());
+        assert!(plan(Work::Echo(Form::Ss), Carrier::Ud).check().is_ok());
+    }
+
+    #[test]
+    fn links_are_as_the_shape_says() {
+        let links = |shape| Plan { shape, threads: 2, qps: 2, ..plan(Work::Load(Op::Send), Carrier::Ud) }.links();
+        assert_eq!(links(Shape::Pairs), [(0, 0), (0, 0), (1, 1), (1, 1)]);
+        assert_eq!(links(Shape::Inbound), [(0, 0), (0, 0), (1, 0), (1, 0)]);
+        assert_eq!(links(Shape::Outbound), [(0, 0), (0, 0), (0, 1), (0, 1)]);
+        assert_eq!(links(Shape::All).len(), 8);
+    }
+}

@@ -1,0 +1,371 @@
+//! A server's thread: what it does with requests.
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use sinew::fabric::Waker;
+use sinew::fabric::verbs::{Completion, CompletionQueue, Device, Opcode};
+
+use super::link::{Domain, LinkAddress, NAP, Patience, Rig, Side, Way, link_of};
+use super::message;
+use super::plan::{Form, Op, Plan, Wait, Work};
+use crate::machine;
+
+/// Messages that may be missing before the next that came, at most; one that fits none of them is wrong.
+const LOST_MAX: u64 = 1 << 16;
+/// How long messages that are on their way are waited for.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// Orders are looked for every so many turns.
+const TURNS_PER_LOOK: u32 = 64;
+
+/// What a worker is told.
+pub enum Order {
+    /// Queue pairs to connect with.
+    Connect(Vec<LinkAddress>),
+    /// Work until the next order.
+    Go,
+    /// Rest, and say what came of each link's requests, of which so many were made in all.
+    Check(Vec<u64>),
+}
+
+/// What it answers.
+pub enum Answer {
+    Addresses(Vec<LinkAddress>, Waker),
+    Done,
+    Checked(Findings),
+}
+
+/// What was found in memory, or received.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Findings {
+    /// Messages that came.
+    pub received: u64,
+    /// Messages, or places in memory, that were looked at and did not hold what they must.
+    pub wrong: u64,
+}
+
+impl Findings {
+    pub fn add(&mut self, other: Self) {
+        self.received += other.received;
+        self.wrong += other.wrong;
+    }
+}
+
+/// How far a link is.
+#[derive(Clone, Debug, Default)]
+struct Progress {
+    /// The next message to come.
+    next: u64,
+    /// The same for each slot of an echo.
+    slots: Vec<u64>,
+    /// What was told last as a credit.
+    credited: u64,
+    findings: Findings,
+    /// Answers sent.
+    answers: u64,
+}
+
+struct Worker<D: Device> {
+    rig: Rig<D>,
+    progress: Vec<Progress>,
+    credit_every: u64,
+}
+
+/// Runs a worker with `count` links, until nobody gives orders any more.
+pub fn run<D: Device>(
+    device: &D,
+    domain: &Domain<D>,
+    plan: &Plan,
+    (cpu, count): (Option<usize>, usize),
+    orders: &mpsc::Receiver<Order>,
+    answers: &mpsc::Sender<anyhow::Result<Answer>>,
+) {
+    let obey = || -> anyhow::Result<()> {
+        machine::pin(cpu)?;
+        let mut rig = Rig::new(device, domain, plan, Side::Server, count)?;
+        let addresses = rig.addresses()?;
+        let waker = rig.cq.waker();
+        // Nobody who asked is there any more: then there is nothing to do.
+        let _ = answers.send(Ok(Answer::Addresses(addresses, waker)));
+        let slots = if matches!(plan.work, Work::Echo(_)) { plan.window } else { 0 };
+        let progress = Progress { slots: (0..slots as u64).collect(), ..Progress::default() };
+        let credit_every = (plan.receives() as u64 / 4).max(1);
+        Worker { rig, progress: vec![progress; count], credit_every }.serve(orders, answers)
+    };
+    if let Err(error) = obey() {
+        let _ = answers.send(Err(error));
+    }
+}
+
+impl<D: Device> Worker<D> {
+    fn serve(
+        &mut self,
+        orders: &mpsc::Receiver<Order>,
+        answers: &mpsc::Sender<anyhow::Result<Answer>>,
+    ) -> anyhow::Result<()> {
+        let (mut works, mut slept) = (false, false);
+        let mut turns = 0u32;
+        loop {
+            turns = turns.wrapping_add(1);
+            // One that has just slept was perhaps woken for an order.
+            if !works || slept || turns.is_multiple_of(TURNS_PER_LOOK) {
+                let answer = match orders.try_recv() {
+                    Err(mpsc::TryRecvError::Disconnected) => return Ok(()),
+                    Err(mpsc::TryRecvError::Empty) => None,
+                    Ok(Order::Connect(addresses)) => {
+                        self.rig.connect(Side::Server, &addresses)?;
+                        if self.is_passive() {
+                            self.fill()?;
+                        }
+                        Some(Answer::Done)
+                    }
+                    Ok(Order::Go) => {
+                        works = true;
+                        Some(Answer::Done)
+                    }
+                    Ok(Order::Check(made)) => {
+                        works = false;
+                        Some(Answer::Checked(self.check(&made)?))
+                    }
+                };
+                if let Some(answer) = answer {
+                    let _ = answers.send(Ok(answer));
+                }
+            }
+            slept = false;
+            if self.turn()? == 0 {
+                // Whoever only lends memory leaves the processor to others.
+                let wait = match () {
+                    () if !works || self.is_passive() => Wait::Events,
+                    () if self.polls_memory() => Wait::Poll,
+                    () => self.rig.plan.wait,
+                };
+                slept = self.rig.pass(wait)?;
+            }
+        }
+    }
+
+    fn is_passive(&self) -> bool {
+        matches!(self.rig.plan.work, Work::Load(op) if op != Op::Send)
+    }
+
+    fn polls_memory(&self) -> bool {
+        matches!(self.rig.plan.work, Work::Echo(Form::Ww | Form::Ws))
+    }
+
+    /// What READs find, and from where atomics count.
+    fn fill(&mut self) -> anyhow::Result<()> {
+        let layout = self.rig.layout;
+        let mut message = vec![0; layout.size];
+        message::write_body(&mut message);
+        for link in &self.rig.links {
+            let exposed = link.exposed.as_ref().context("nothing is exposed")?;
+            if self.rig.plan.work == Work::Load(Op::Read) {
+                for slot in 0..layout.slots {
+                    message::stamp(&mut message, slot as u64 + 1);
+                    exposed.write(layout.offset(slot), &message)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks for requests once and answers them; how many there were.
+    #[inline]
+    fn turn(&mut self) -> anyhow::Result<usize> {
+        let mut found = 0;
+        if self.polls_memory() {
+            found = self.answer_writes()?;
+            if !self.rig.links.iter().any(|link| link.flow.is_awaited()) {
+                return Ok(found);
+            }
+        }
+        self.rig.poll()?;
+        let mut completions = std::mem::take(&mut self.rig.completions);
+        for completion in completions.drain(..) {
+            let (index, _) = link_of(completion.id);
+            match completion.opcode {
+                Opcode::Receive => {
+                    found += 1;
+                    self.take(index, completion)?;
+                }
+                opcode => {
+                    self.rig.links[index].flow.completed(opcode);
+                }
+            }
+        }
+        // What came while an answer waited for room.
+        completions.append(&mut self.rig.completions);
+        self.rig.completions = completions;
+        if found > 0 && self.rig.plan.has_credits() {
+            self.give_credits()?;
+        }
+        Ok(found)
+    }
+
+    /// Answers what was written.
+    #[inline]
+    fn answer_writes(&mut self) -> anyhow::Result<usize> {
+        let mut found = 0;
+        let layout = self.rig.layout;
+        for index in 0..self.rig.links.len() {
+            for slot in 0..layout.slots {
+                let nth = self.progress[index].slots[slot];
+                let (_, sequence) = layout.place(nth);
+                let Some(exposed) = &self.rig.links[index].exposed else { continue };
+                if !layout.arrived(exposed, slot, sequence, &mut self.rig.seen) {
+                    continue;
+                }
+                found += 1;
+                self.progress[index].slots[slot] = nth + layout.slots as u64;
+                self.progress[index].findings.received += 1;
+                let way = match self.rig.plan.work {
+                    Work::Echo(Form::Ww) => Way::Write { slot },
+                    _ => Way::Send { immediate: Some(nth as u32) },
+                };
+                self.answer(index, sequence, way)?;
+            }
+        }
+        Ok(found)
+    }
+
+    #[inline]
+    fn answer(&mut self, index: usize, sequence: u64, way: Way) -> anyhow::Result<()> {
+        let mut patience = Patience::new(PATIENCE);
+        while !self.rig.links[index].flow.has_room() {
+            ensure!(!patience.is_over(), "answers to the client do not get through");
+            self.rig.cq.poll(&mut self.rig.completions, 1);
+            // What else came is kept for the next turn.
+            let flow_completions = self
+                .rig
+                .completions
+                .iter()
+                .position(|completion| completion.status.is_success() && completion.opcode != Opcode::Receive);
+            if let Some(at) = flow_completions {
+                let completion = self.rig.completions.remove(at);
+                let (index, _) = link_of(completion.id);
+                self.rig.links[index].flow.completed(completion.opcode);
+            }
+        }
+        let signaled = self.rig.links[index].flow.is_signal_due();
+        let nth = self.progress[index].answers;
+        self.progress[index].answers += 1;
+        self.rig.push_message(index, nth, sequence, way, signaled)?;
+        self.rig.links[index].flow.pushed(signaled);
+        self.rig.ring(index, way);
+        Ok(())
+    }
+
+    /// Takes a message.
+    #[inline]
+    fn take(&mut self, index: usize, mut completion: Completion) -> anyhow::Result<()> {
+        let (Some(buffer), len) = (completion.buffers.pop(), completion.len) else { return Ok(()) };
+        let plan = &self.rig.plan;
+        let (is_echo, header_only) = (matches!(plan.work, Work::Echo(_)), plan.header_only);
+        let good_len = len == if header_only { 0 } else { plan.size };
+        let progress = &mut self.progress[index];
+        progress.findings.received += 1;
+        if is_echo {
+            // The low half of its number is all that is needed: no window is as long.
+            let nth = completion.immediate.unwrap_or(0);
+            let (_, sequence) = self.rig.layout.place(nearest(progress.next, nth));
+            progress.next = nearest(progress.next, nth);
+            progress.findings.wrong += u64::from(!(good_len && message::is_good(&buffer[..len], sequence)));
+            self.rig.post_receive(index, buffer)?;
+            return self.answer(index, sequence, Way::Send { immediate: Some(nth) });
+        }
+        let is_it = |nth: u64| match completion.immediate {
+            Some(immediate) if header_only => immediate == nth as u32,
+            _ => message::is_good(&buffer[..len], nth + 1),
+        };
+        match (progress.next..progress.next + LOST_MAX).find(|&nth| good_len && is_it(nth)) {
+            Some(nth) => progress.next = nth + 1,
+            None => progress.findings.wrong += 1,
+        }
+        self.rig.post_receive(index, buffer)
+    }
+
+    /// Tells senders how far their messages were received, long before they may send no more.
+    #[inline]
+    fn give_credits(&mut self) -> anyhow::Result<()> {
+        for index in 0..self.progress.len() {
+            let Progress { next, credited, .. } = self.progress[index];
+            if next >= credited + self.credit_every && self.rig.links[index].flow.has_room() {
+                let signaled = self.rig.links[index].flow.is_signal_due();
+                self.rig.push_credit(index, next as u32, signaled)?;
+                self.progress[index].credited = next;
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks at what the requests have left.
+    fn check(&mut self, made: &[u64]) -> anyhow::Result<Findings> {
+        ensure!(made.len() == self.rig.links.len(), "the other side counts {} links", made.len());
+        let mut patience = Patience::new(PATIENCE);
+        let is_awaited = |progress: &[Progress]| {
+            progress.iter().zip(made).any(|(progress, made)| progress.findings.received < *made)
+        };
+        // Messages may be on their way.
+        while self.rig.plan.work == Work::Load(Op::Send) && is_awaited(&self.progress) && !patience.is_over() {
+            self.turn()?;
+        }
+        let mut sum = Findings::default();
+        for (index, &made) in made.iter().enumerate() {
+            self.progress[index].findings.wrong += self.wrong_places(index, made)?;
+            sum.add(self.progress[index].findings);
+        }
+        Ok(sum)
+    }
+
+    /// Places in the memory of a link that do not hold what `made` requests must have left there.
+    fn wrong_places(&mut self, index: usize, made: u64) -> anyhow::Result<u64> {
+        let (layout, work) = (self.rig.layout, self.rig.plan.work);
+        let Some(exposed) = &self.rig.links[index].exposed else { return Ok(0) };
+        let slots = layout.slots as u64;
+        match work {
+            Work::Load(Op::Write) => {
+                let mut wrong = 0;
+                for nth in made.saturating_sub(slots)..made {
+                    let (slot, sequence) = layout.place(nth);
+                    // On UC a completion says that the bytes have left, not that they are there.
+                    let mut patience = Patience::new(NAP);
+                    loop {
+                        exposed.read(layout.offset(slot), &mut self.rig.seen)?;
+                        if message::is_all_good(&self.rig.seen, sequence) {
+                            break;
+                        }
+                        if patience.is_over() {
+                            wrong += 1;
+                            break;
+                        }
+                    }
+                }
+                Ok(wrong)
+            }
+            Work::Load(Op::FetchAdd | Op::CompareSwap) => Ok(u64::from(exposed.load(0)? != made)),
+            _ => Ok(0),
+        }
+    }
+}
+
+/// The number nearest to `around` that has these low bits.
+fn nearest(around: u64, low: u32) -> u64 {
+    let distance = low.wrapping_sub(around as u32) as i32;
+    around.saturating_add_signed(i64::from(distance))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_completed_from_their_low_half() {
+        for (around, low, expected) in
+            [(0, 5, 5), (5, 0, 0), ((1 << 32) - 1, 2, (1 << 32) + 2), ((1 << 32) + 2, u32::MAX, (1 << 32) - 1)]
+        {
+            assert_eq!(nearest(around, low), expected);
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! `sinew verbs`: its figures, its exit statuses, what it leaves behind.
+
+mod common;
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Output, Stdio};
+use std::sync::{Mutex, PoisonError};
+
+use common::{Folder, Process, children, eventually, is_alive, sinew, text};
+use rustix::process::Signal;
+use serde_json::Value;
+
+const SHORT: [&str; 3] = ["--seconds", "0.05", "--json"];
+
+/// Runs a command when no other of these tests does: measurements spin on two processors.
+fn run(command: &mut Command) -> Output {
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    common::run(command)
+}
+
+/// Runs a measurement whose figure under `key` is above zero; for longer where a starved machine saw nothing.
+fn measure(args: &str, key: &str) -> Value {
+    for seconds in ["0.05", "1", "10"] {
+        let args: Vec<&str> = ["verbs"].into_iter().chain(args.split_whitespace()).collect();
+        let output = run(sinew(&args).args(["--seconds", seconds, "--json"]));
+        assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
+        let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+        if result[key].as_f64() > Some(0.0) {
+            assert!(result["checked"].as_u64() > Some(0), "{result}");
+            return result;
+        }
+    }
+    panic!("{args}: no `{key}` in 10 s");
+}
+
+fn number(object: &Value, key: &str) -> f64 {
+    object[key].as_f64().unwrap_or_else(|| panic!("no number `{key}` in {object}"))
+}
+
+#[test]
+fn every_operation_is_measured_on_every_transport_that_carries_it() {
+    for (op, transports) in [
+        ("send", &["rc", "uc", "ud"][..]),
+        ("write", &["rc", "uc"]),
+        ("read", &["rc"]),
+        ("fetch-add", &["rc"]),
+        ("compare-swap", &["rc"]),
+    ] {
+        for transport in ["rc", "uc", "ud"] {
+            let args = format!("rate --op {op} --transport {transport} --window 16 --doorbell 4");
+            if transports.contains(&transport) {
+                let result = measure(&args, "rate_mops");
+                assert_eq!((&result["op"], &result["transport"]), (&op.into(), &transport.into()));
+                let ratio = number(&result, "rate_mops") / number(&result, "limit_mops");
+                assert!((ratio - number(&result, "ratio")).abs() < 0.01 * ratio + 0.001, "{result}");
+            } else {
+                let args: Vec<&str> = ["verbs"].into_iter().chain(args.split_whitespace()).collect();
+                let output = run(&mut sinew(&args));
+                assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
+                assert!(text(&output.stderr).contains("Table 1 of atc16"), "{}", text(&output.stderr));
+            }
+        }
+    }
+}
+
+#[test]
+fn bandwidth_is_given_as_perftest_does() {
+    for op in ["send", "write", "read"] {
+        let result = measure(&format!("bw --op {op} --size 16K --window 8"), "gbps");
+        let bytes_per_s = number(&result, "rate_mops") * 1e6 * 16384.0;
+        assert!((number(&result, "mb_per_s") * 1_048_576.0 / bytes_per_s - 1.0).abs() < 0.01, "{result}");
+        assert!((number(&result, "gbps") * 1e9 / 8.0 / bytes_per_s - 1.0).abs() < 0.01, "{result}");
+    }
+}
+
+#[test]
+fn latencies_have_percentiles_in_order() {
+    for op in ["send", "write", "read", "fetch-add", "compare-swap"] {
+        let result = measure(&format!("lat --op {op}"), "p50_ns");
+        let figures = ["min_ns", "typical_ns", "p99_ns", "p999_ns", "max_ns"].map(|key| number(&result, key));
+        assert!(figures.is_sorted(), "{result}");
+        assert_eq!(result["typical_ns"], result["p50_ns"]);
+        assert_eq!(result["op"], op);
+    }
+}
+
+#[test]
+fn echoes_go_in_every_form_one_by_one_and_many_at_a_time() {
+    for (form, transports) in [("ww", ["rc", "uc"]), ("ws", ["rc", "uc"]), ("ss", ["uc", "ud"])] {
+        for transport in transports {
+            let result = measure(&format!("echo --form {form} --transport {transport} --size 33"), "p50_ns");
+            assert_eq!((&result["form"], &result["window"]), (&form.into(), &1.into()));
+            let result =
+                measure(&format!("echo --form {form} --transport {transport} --window 7 --qps 2"), "rate_mops");
+            assert!(number(&result, "min_ns") <= number(&result, "max_ns"), "{result}");
+        }
+    }
+}
+
+#[test]
+fn requests_may_be_inline_long_signaled_each_or_of_a_header_alone() {
+    for args in [
+        "rate --op write --inline --signal 1 --doorbell 1",
+        "rate --op write --size 1 --signal 16 --window 16 --doorbell 16",
+        "rate --op send --header-only --transport ud",
+        "rate --op send --header-only",
+        "rate --op send --size 5 --transport uc --inline",
+        "rate --op read --qps 3 --wait events",
+        "lat --op send --wait events",
+        "rate --op send --transport ud --wait adaptive",
+        "echo --form ss --no-inline --window 4 --size 3000",
+        "echo --form ww --no-inline",
+    ] {
+        let key = if args.starts_with("lat") || args.ends_with("ww --no-inline") { "p50_ns" } else { "rate_mops" };
+        let result = measure(args, key);
+        assert_eq!(result["header_only"], args.contains("header-only"));
+        assert_eq!(result["lost"], 0, "{result}");
+    }
+}
+
+#[test]
+fn threads_work_in_pairs_many_to_one_one_to_many_and_all_with_all() {
+    for (shape, clients) in [("", 2.0), ("--inbound", 2.0), ("--outbound", 1.0), ("--all-to-all", 2.0)] {
+        for op in ["send --transport ud", "write"] {
+            let result = measure(&format!("rate --op {op} --threads 2 {shape}"), "rate_mops");
+            let total = number(&result, "rate_mops") * clients;
+            assert!((number(&result, "total_mops") / total - 1.0).abs() < 0.01, "{result}");
+        }
+        measure(&format!("echo --form ws --threads 2 --window 4 {shape}"), "rate_mops");
+    }
+}
+
+#[test]
+fn a_sweep_measures_each_size() {
+    let output = run(sinew(&["verbs", "bw", "--op", "write", "--sizes", "2..64"]).args(SHORT));
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let sizes: Vec<_> = result["sizes"].as_array().unwrap().iter().map(|one| one["size"].as_u64().unwrap()).collect();
+    assert_eq!(sizes, [2, 4, 8, 16, 32, 64]);
+}
+
+#[test]
+fn wrong_usage_is_told_before_anything_starts() {
+    for (args, what) in [
+        ("rate --op read --transport uc", "Table 1"),
+        ("rate --op read --inline", "--inline"),
+        ("rate --op write --header-only", "--header-only"),
+        ("rate --op fetch-add --size 32", "8 bytes"),
+        ("rate --op write --size 0", "--size 0"),
+        ("rate --window 0", "--window"),
+        ("rate --window 4 --doorbell 5", "--doorbell"),
+        ("rate --window 4 --signal 5", "--signal"),
+        ("rate --inbound --outbound", "--outbound"),
+        ("rate --threads 1000", "--threads"),
+        ("rate --qps 100000", "--qps"),
+        ("rate --size 1G", "--size"),
+        ("rate --size 32 --sizes 2..4", "--sizes"),
+        ("bw --sizes 4..2", "2..64K"),
+        ("lat --window 2", "--window"),
+        ("echo --transport ud", "no WRITE"),
+        ("echo --form ww --wait events", "wakes nobody"),
+        ("echo --window 8 --fail-if-ratio-above 2", "no limit"),
+        ("rate --op send --transport ud --size 1M", "--size 1048576"),
+        ("rate --device rxe0", "--fabric ibverbs"),
+        ("serve --pin 99999", "--pin"),
+        ("rate --pin 0", "--pin"),
+        ("rate --op pigeon", "pigeon"),
+    ] {
+        let args: Vec<&str> = ["verbs"].into_iter().chain(args.split_whitespace()).collect();
+        let output = run(&mut sinew(&args));
+        let message = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {message}");
+        assert!(message.contains(what), "{args:?}: no `{what}` in {message}");
+        assert!(output.stdout.is_empty());
+    }
+}
+
+#[test]
+fn devices_are_listed_and_those_that_cannot_be_used_say_why() {
+    let output = run(&mut sinew(&["verbs", "devices", "--json"]));
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let devices = result["devices"].as_array().unwrap();
+    assert!(devices[0]["fabric"] == "shm" && devices[0]["atomics"] == true, "{result}");
+    assert!(devices.iter().all(|device| device["name"].is_string() || device["error"].is_string()), "{result}");
+}
+
+/// A server that runs on its own, and its address.
+fn serve(folder: &Folder) -> (Process, String) {
+    let mut process = Process::start(sinew(&["verbs", "serve"]).env("XDG_RUNTIME_DIR", &folder.0));
+    let stdout = process.0.stdout.take().unwrap();
+    let line = BufReader::new(stdout).lines().next().unwrap().unwrap();
+    (process, line.strip_prefix("serving ").unwrap().to_owned())
+}
+
+#[test]
+fn a_server_serves_one_after_the_other_and_survives_nonsense() {
+    let folder = Folder::new();
+    let (mut server, address) = serve(&folder);
+    for round in 0..2 {
+        use std::io::Write;
+        let mut nonsense = std::net::TcpStream::connect(&address).unwrap();
+        nonsense.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+        let mut plan = std::net::TcpStream::connect(&address).unwrap();
+        let frame = b"{\"fabric\":\"shm\",\"plan\":{\"mode\":\"load\",\"qps\":1e99}}";
+        plan.write_all(b"SNWR\x01\0\0\0").unwrap();
+        plan.write_all(&(frame.len() as u32).to_le_bytes()).unwrap();
+        plan.write_all(frame).unwrap();
+        let args = ["verbs", "rate", "--op", "write", "--address", address.as_str()];
+        let output = run(sinew(&args).args(SHORT).env("XDG_RUNTIME_DIR", &folder.0));
+        assert!(output.status.success(), "{round}: {}", text(&output.stderr));
+    }
+    let mut other = sinew(&["verbs", "rate", "--fabric", "shm", "--address", "127.0.0.1:1"]);
+    let output = run(other.args(SHORT));
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("127.0.0.1:1"), "{}", text(&output.stderr));
+    server.signal(Signal::INT);
+    assert_eq!(server.wait().code(), Some(0));
+    assert_eq!(folder.names(), Vec::<String>::new());
+}
+
+#[test]
+fn a_measurement_that_is_interrupted_or_killed_leaves_nothing_behind() {
+    for (signal, args) in [
+        (Signal::INT, &["verbs", "rate", "--seconds", "600"][..]),
+        (Signal::TERM, &["verbs", "echo", "--seconds", "600"]),
+        (Signal::KILL, &["verbs", "rate", "--op", "send", "--seconds", "600"]),
+    ] {
+        let folder = Folder::new();
+        let mut command = sinew(args);
+        let mut bench = Process::start(command.env("XDG_RUNTIME_DIR", &folder.0).stderr(Stdio::null()));
+        let mut servers = Vec::new();
+        eventually("both sides have names", || {
+            servers = children(bench.0.id());
+            !servers.is_empty() && folder.names().iter().filter(|name| name.ends_with(".sock")).count() >= 2
+        });
+        bench.signal(signal);
+        let status = bench.wait();
+        if signal == Signal::KILL {
+            // Its own names go with the next that starts.
+            eventually("the server ends with its parent", || !is_alive(servers[0]));
+            continue;
+        }
+        assert_eq!(status.code(), Some(1), "interrupted is not done");
+        assert!(!is_alive(servers[0]));
+        assert_eq!(folder.names(), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn thresholds_decide_the_exit_status() {
+    let folder = Folder::new();
+    let path = folder.0.join("quiet.json");
+    // A machine that is quiet whatever it does.
+    let references = r#"{"core_round_trip_ns":1e12,"ring_round_trip_ns":1e18,"copy_own_gbps":1e-9}"#;
+    std::fs::write(&path, references).unwrap();
+    for (threshold, status) in
+        [("--fail-if-above", 3), ("--fail-if-below", 0), ("--fail-if-ratio-above", 3), ("--fail-if-ratio-below", 0)]
+    {
+        let args = ["verbs", "lat", "--op", "read", "--reference", path.to_str().unwrap(), threshold, "0"];
+        let output = run(sinew(&args).args(SHORT));
+        assert_eq!(output.status.code(), Some(status), "{threshold}: {}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn help_has_examples() {
+    for what in ["bw", "rate", "lat", "echo", "serve"] {
+        let help = text(&run(&mut sinew(&["verbs", what, "--help"])).stdout);
+        assert!(help.contains("Examples:\n  sinew verbs"), "{help}");
+    }
+}
