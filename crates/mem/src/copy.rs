@@ -72,9 +72,49 @@ unsafe fn copy_block(source: *const u8, target: *mut u8, len: usize) {
     unsafe { copy_words(source, target, len) }
 }
 
+/// Copies bytes, of which there are usually few, without a call for those.
+///
+/// # Panics
+///
+/// When the lengths differ.
+#[inline(always)]
+pub fn copy_short(target: &mut [u8], source: &[u8]) {
+    assert_eq!(target.len(), source.len(), "copies are of one length");
+    // The first and the last bytes, which overlap: the same moves for each length of a range.
+    macro_rules! ends {
+        ($len:literal) => {
+            if let (Some(first), Some(last)) = (source.first_chunk::<$len>(), source.last_chunk::<$len>()) {
+                let (first, last) = (*first, *last);
+                if let Some(target) = target.first_chunk_mut() {
+                    *target = first;
+                }
+                if let Some(target) = target.last_chunk_mut() {
+                    *target = last;
+                }
+            }
+        };
+    }
+    match source.len() {
+        8..16 => ends!(8),
+        16..32 => ends!(16),
+        32..=64 => ends!(32),
+        _ => target.copy_from_slice(source),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn short_copies_are_of_every_length() {
+        let source: Vec<u8> = (1..=130).collect();
+        for len in 0..=130 {
+            let mut target = vec![0; len];
+            copy_short(&mut target, &source[..len]);
+            assert_eq!(target, source[..len]);
+        }
+    }
 
     #[test]
     fn copies_every_length_and_alignment() {

@@ -35,6 +35,7 @@ mod device;
 mod directory;
 mod engine;
 mod exposed;
+mod fifo;
 mod initiator;
 mod life;
 mod memory;
@@ -45,6 +46,7 @@ mod receiving;
 mod sending;
 #[cfg(test)]
 mod tests;
+mod waiting;
 
 pub use completion::ShmCompletionQueue;
 pub use device::{EXPOSED_BYTES_DEFAULT, EXPOSED_BYTES_MAX, MESSAGE_LEN_MAX, MTU, ShmDevice, ShmDomain};

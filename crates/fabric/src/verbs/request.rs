@@ -70,7 +70,7 @@ fn check_pieces(pieces: usize, config: &QpConfig) -> Result<(), PostError> {
 ///
 /// [`PostError`].
 #[inline]
-pub fn check_receive(buffers: &Scatter, config: &QpConfig, state: QpState) -> Result<(), PostError> {
+pub fn check_receive(buffers: &[MessageBuffer], config: &QpConfig, state: QpState) -> Result<(), PostError> {
     if state == QpState::Reset { Err(PostError::State(state)) } else { check_pieces(buffers.len(), config) }
 }
 

@@ -1,15 +1,15 @@
 //! Completion queues.
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use sinew_fabric::verbs::{Completion, CompletionQueue, VerbsError};
+use sinew_fabric::verbs::{Completion, CompletionQueue, Destination, Opcode, QpNumber, Status, VerbsError};
 use sinew_fabric::{PacketPort, WakeTarget, Waker};
 
 use super::engine::{Engine, clock_ns};
+use super::fifo::{Buffers, Fifo, Pool};
 
 /// Polls that find completions without looking for packets, at most, before one looks all the same.
 const POLLS_WITHOUT_TURN: u32 = 16;
@@ -17,7 +17,14 @@ const POLLS_WITHOUT_TURN: u32 = 16;
 /// A completion, and what is free once it is known.
 #[derive(Debug)]
 pub(crate) struct Ready {
-    pub completion: Completion,
+    pub id: u64,
+    pub qp: QpNumber,
+    pub status: Status,
+    pub opcode: Opcode,
+    pub len: usize,
+    pub immediate: Option<u32>,
+    pub from: Option<Destination>,
+    pub buffers: Buffers,
     pub frees: Frees,
     /// The queue pair's at the time: one that was reset since has forgotten.
     pub epoch: u32,
@@ -32,10 +39,63 @@ pub(crate) enum Frees {
     Receive,
 }
 
+impl Default for Ready {
+    fn default() -> Self {
+        Self {
+            id: 0,
+            qp: QpNumber(0),
+            status: Status::Success,
+            opcode: Opcode::Send,
+            len: 0,
+            immediate: None,
+            from: None,
+            buffers: Buffers::default(),
+            frees: Frees::Receive,
+            epoch: 0,
+        }
+    }
+}
+
+/// The completion queues of a thread.
+#[derive(Debug, Default)]
+pub(crate) struct Queues {
+    pub list: Vec<Option<Queue>>,
+    /// Where completions, receives and requests of several buffers have them.
+    pub pool: Pool,
+}
+
+impl Queues {
+    /// A completion of the queue of this index, to be filled. (It is there: its queue pairs keep it.)
+    #[inline(always)]
+    pub fn ready(&mut self, index: usize) -> &mut Ready {
+        self.get(index).ready.push()
+    }
+
+    #[inline(always)]
+    pub fn get(&mut self, index: usize) -> &mut Queue {
+        self.list[index].as_mut().expect("a queue is there as long as its handle or a queue pair")
+    }
+
+    /// Ends one use of a queue, which goes with the last.
+    pub fn release(&mut self, index: usize, depth: usize) {
+        let queue = self.get(index);
+        queue.reserved -= depth;
+        queue.users -= 1;
+        if queue.users == 0
+            && let Some(mut queue) = self.list[index].take()
+        {
+            while let Some(ready) = queue.ready.front() {
+                ready.buffers.take_all(&mut self.pool);
+                queue.ready.drop_front();
+            }
+        }
+    }
+}
+
 /// A completion queue, as its thread's engine has it.
 #[derive(Debug)]
 pub(crate) struct Queue {
-    pub ready: VecDeque<Ready>,
+    pub ready: Fifo<Ready>,
     depth: usize,
     /// Completions that its queue pairs can have at a time.
     reserved: usize,
@@ -48,8 +108,7 @@ pub(crate) struct Queue {
 impl Queue {
     pub fn new(depth: usize, waker: Waker) -> (Self, Arc<QueueWaker>) {
         let woken = Arc::new(AtomicBool::new(false));
-        let ready = VecDeque::with_capacity(depth);
-        let queue = Self { ready, depth, reserved: 0, users: 1, woken: Arc::clone(&woken), polls: 0 };
+        let queue = Self { ready: Fifo::default(), depth, reserved: 0, users: 1, woken: Arc::clone(&woken), polls: 0 };
         (queue, Arc::new(QueueWaker { woken, port: waker }))
     }
 
@@ -63,16 +122,6 @@ impl Queue {
         self.reserved = asked;
         self.users += 1;
         Ok(())
-    }
-
-    pub fn release(&mut self, depth: usize) {
-        self.reserved -= depth;
-        self.users -= 1;
-    }
-
-    /// Whether anybody has it.
-    pub fn is_used(&self) -> bool {
-        self.users > 0
     }
 }
 
@@ -119,7 +168,7 @@ impl std::fmt::Debug for ShmCompletionQueue {
 
 impl Drop for ShmCompletionQueue {
     fn drop(&mut self) {
-        self.engine.borrow_mut().drop_queue(self.index);
+        self.engine.borrow_mut().queues.release(self.index, 0);
     }
 }
 
@@ -127,7 +176,7 @@ impl CompletionQueue for ShmCompletionQueue {
     #[inline]
     fn poll(&mut self, completions: &mut Vec<Completion>, max: usize) -> usize {
         let engine = &mut *self.engine.borrow_mut();
-        let queue = engine.queue(self.index);
+        let queue = engine.queues.get(self.index);
         queue.polls += 1;
         if queue.ready.len() < max || queue.polls >= POLLS_WITHOUT_TURN {
             queue.polls = 0;
@@ -141,8 +190,8 @@ impl CompletionQueue for ShmCompletionQueue {
         let end_ns = timeout_ns.map(|timeout_ns| clock_ns().saturating_add(timeout_ns));
         loop {
             // What is on its way is taken first: a port whose ring has packets does not sleep.
-            while engine.turn() > 0 && engine.queue(self.index).ready.is_empty() {}
-            let queue = engine.queue(self.index);
+            while engine.turn() > 0 && engine.queues.get(self.index).ready.is_empty() {}
+            let queue = engine.queues.get(self.index);
             if queue.woken.swap(false, Ordering::Acquire) || !queue.ready.is_empty() {
                 return Ok(());
             }

@@ -11,7 +11,7 @@ use sinew_fabric::verbs::{
 use sinew_fabric::{Address, PacketPort, PacketRx, PacketTx, Peer, PortError, PortEvent, RxBurst, TxData, TxPacket};
 
 use super::address::{Home, port_name};
-use super::completion::{Frees, Queue, QueueWaker, Ready, ShmCompletionQueue};
+use super::completion::{Frees, Queue, QueueWaker, Queues, Ready, ShmCompletionQueue};
 use super::device::ShmDomain;
 use super::initiator::Seat;
 use super::packet::{Header, SHORT};
@@ -82,6 +82,8 @@ pub(crate) struct Wire<'a> {
     pub counts: &'a mut Counts,
     /// For messages that do not lie in one piece.
     pub scratch: &'a mut Vec<u8>,
+    /// Whether something was put into a ring that the doorbells do not tell of yet.
+    pub offered: bool,
 }
 
 /// What becomes of a thread's queue pairs beside their own state.
@@ -102,7 +104,7 @@ pub(crate) struct Engine {
     pub port_number: u32,
     /// By the index in their numbers.
     queue_pairs: Vec<Option<Box<QueuePair>>>,
-    queues: Vec<Option<Queue>>,
+    pub queues: Queues,
     /// At the devices in whose memory this thread works.
     seats: Vec<(u64, Rc<Seat>)>,
     notes: Notes,
@@ -116,7 +118,7 @@ pub(crate) struct Engine {
 /// A queue pair and what it works with, apart.
 pub(crate) struct At<'a> {
     pub qp: &'a mut QueuePair,
-    pub queues: &'a mut [Option<Queue>],
+    pub queues: &'a mut Queues,
     pub notes: &'a mut Notes,
     pub wire: Wire<'a>,
 }
@@ -129,7 +131,7 @@ impl Engine {
             port,
             port_number,
             queue_pairs: Vec::new(),
-            queues: Vec::new(),
+            queues: Queues::default(),
             seats: Vec::new(),
             notes: Notes::default(),
             scratch: Vec::new(),
@@ -138,11 +140,6 @@ impl Engine {
             turns: 0,
             time_ns: clock_ns(),
         })
-    }
-
-    #[inline(always)]
-    pub fn queue(&mut self, index: usize) -> &mut Queue {
-        self.queues[index].as_mut().expect("a queue is there as long as its handle")
     }
 
     /// The queue pair of a handle, and what it works with.
@@ -154,7 +151,7 @@ impl Engine {
             qp: qp.expect("a queue pair is there as long as its handle"),
             queues,
             notes,
-            wire: Wire { tx: port.split().1, counts, scratch },
+            wire: Wire { tx: port.split().1, counts, scratch, offered: false },
         }
     }
 
@@ -168,10 +165,15 @@ impl Engine {
     #[inline]
     pub fn take(&mut self, index: usize, completions: &mut Vec<Completion>, max: usize) -> usize {
         let Self { queues, queue_pairs, .. } = self;
-        let queue = queues[index].as_mut().expect("a queue is there as long as its handle");
+        let Queues { list, pool } = queues;
+        let Some(Some(queue)) = list.get_mut(index) else { return 0 };
         let count = queue.ready.len().min(max);
-        for Ready { completion, frees, epoch } in queue.ready.drain(..count) {
-            if let Some(Some(qp)) = queue_pairs.get_mut((completion.qp.0 & 0xFFFF) as usize)
+        for _ in 0..count {
+            let Some(ready) = queue.ready.front() else { break };
+            let Ready { id, qp: number, status, opcode, len, immediate, from, frees, epoch, .. } = *ready;
+            let buffers = ready.buffers.take_all(pool);
+            queue.ready.drop_front();
+            if let Some(qp) = find(queue_pairs, number)
                 && qp.epoch == epoch
             {
                 match frees {
@@ -179,7 +181,7 @@ impl Engine {
                     Frees::Receive => qp.receives_held -= 1,
                 }
             }
-            completions.push(completion);
+            completions.push(Completion { id, qp: number, status, opcode, len, immediate, from, buffers });
         }
         count
     }
@@ -230,7 +232,7 @@ impl Engine {
     fn send_what_waits(&mut self) {
         self.time_ns = clock_ns();
         let Self { queue_pairs, queues, notes, port, counts, scratch, .. } = self;
-        let mut wire = Wire { tx: port.split().1, counts, scratch };
+        let mut wire = Wire { tx: port.split().1, counts, scratch, offered: false };
         for _ in 0..notes.owing.len() {
             let Some(number) = notes.owing.pop_front() else { break };
             if let Some(qp) = find(queue_pairs, number)
@@ -251,7 +253,7 @@ impl Engine {
         {
             notes.letters.pop_front();
         }
-        wire.tx.submit();
+        wire.submit();
     }
 
     /// How long the thread may sleep at most.
@@ -260,32 +262,19 @@ impl Engine {
         (!owing.is_empty() || !stalled.is_empty() || !letters.is_empty()).then_some(NAP_NS)
     }
 
-    pub fn drop_queue(&mut self, index: usize) {
-        let queue = self.queue(index);
-        queue.release(0);
-        if !queue.is_used() {
-            self.queues[index] = None;
-        }
-    }
-
     pub fn drop_queue_pair(&mut self, number: QpNumber) {
         let index = (number.0 & 0xFFFF) as usize;
         let Some(mut qp) = self.queue_pairs.get_mut(index).and_then(Option::take) else { return };
         let Self { queues, notes, port, counts, scratch, .. } = self;
-        let mut wire = Wire { tx: port.split().1, counts, scratch };
+        let mut wire = Wire { tx: port.split().1, counts, scratch, offered: false };
         // What it received is acknowledged before it says that it goes.
         if qp.owes {
             qp.acknowledge(&mut wire);
         }
         qp.leave_peer(notes);
-        for (index, depth) in [(qp.send_queue, qp.config.send_depth), (qp.receive_queue, qp.config.receive_depth)] {
-            if let Some(queue) = &mut queues[index] {
-                queue.release(depth);
-                if !queue.is_used() {
-                    queues[index] = None;
-                }
-            }
-        }
+        qp.clear(queues);
+        queues.release(qp.send_queue, qp.config.send_depth);
+        queues.release(qp.receive_queue, qp.config.receive_depth);
         self.domain.device().memory().give_back_number(number);
         self.send_what_waits();
     }
@@ -317,11 +306,20 @@ fn find(queue_pairs: &mut [Option<Box<QueuePair>>], number: QpNumber) -> Option<
 }
 
 impl Wire<'_> {
+    /// Tells the receivers of what was put into their rings.
+    #[inline(always)]
+    pub fn submit(&mut self) {
+        if std::mem::take(&mut self.offered) {
+            self.tx.submit();
+        }
+    }
+
     /// Sends a packet of a header alone; false when there is no room for it now.
     pub fn send_header(&mut self, to: Peer, header: Header) -> bool {
         let (bytes, len) = header.to_bytes();
         debug_assert_eq!(len, SHORT);
         let packet = TxPacket { to, head: &bytes[..len], data: TxData::None };
+        self.offered = true;
         !matches!(self.tx.offer(packet), Err(sinew_fabric::Dropped::Full))
     }
 }
@@ -358,11 +356,12 @@ impl ThreadDomain for ShmThread {
         }
         let engine = &mut *self.engine.borrow_mut();
         let (queue, waker): (Queue, Arc<QueueWaker>) = Queue::new(depth, engine.port.waker());
-        let index = engine.queues.iter().position(Option::is_none).unwrap_or(engine.queues.len());
-        if index == engine.queues.len() {
-            engine.queues.push(None);
+        let list = &mut engine.queues.list;
+        let index = list.iter().position(Option::is_none).unwrap_or(list.len());
+        if index == list.len() {
+            list.push(None);
         }
-        engine.queues[index] = Some(queue);
+        list[index] = Some(queue);
         Ok(ShmCompletionQueue::new(Rc::clone(&self.engine), index, waker))
     }
 
@@ -387,17 +386,15 @@ impl ThreadDomain for ShmThread {
             return Err(VerbsError::Device("a completion queue is of another thread's".to_owned()));
         }
         let engine = &mut *self.engine.borrow_mut();
-        engine.queue(send.index()).reserve(config.send_depth)?;
-        if let Err(error) = engine.queue(receive.index()).reserve(config.receive_depth) {
-            engine.queue(send.index()).release(config.send_depth);
-            return Err(error);
-        }
+        let queues = &mut engine.queues;
+        queues.get(send.index()).reserve(config.send_depth)?;
+        queues
+            .get(receive.index())
+            .reserve(config.receive_depth)
+            .inspect_err(|_| queues.release(send.index(), config.send_depth))?;
         let number = engine.domain.device().number().inspect_err(|_| {
-            for (index, depth) in [(send.index(), config.send_depth), (receive.index(), config.receive_depth)] {
-                if let Some(queue) = &mut engine.queues[index] {
-                    queue.release(depth);
-                }
-            }
+            queues.release(send.index(), config.send_depth);
+            queues.release(receive.index(), config.receive_depth);
         })?;
         let epoch = engine.epoch();
         let qp = QueuePair::new(number, config, engine.domain.clone(), epoch, (send.index(), receive.index()));

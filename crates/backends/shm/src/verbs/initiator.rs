@@ -2,9 +2,9 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use sinew_fabric::verbs::{RemoteMemory, Scatter, Status, Verb, VerbsError};
-use sinew_mem::SharedMemory;
+use sinew_fabric::verbs::{RemoteMemory, Status, Verb, VerbsError};
 use sinew_mem::ring::Doorbell;
+use sinew_mem::{MessageBuffer, SharedMemory};
 
 use super::control::Client;
 use super::directory::Directory;
@@ -118,14 +118,19 @@ impl Seat {
     }
 
     /// Writes the pieces, one after the other.
-    #[inline]
-    pub fn write<'a>(
-        &self,
-        place: Place,
-        verb: Verb,
-        pieces: impl Iterator<Item = &'a [u8]>,
-        total: usize,
-    ) -> Result<(), Status> {
+    #[inline(always)]
+    pub fn write(&self, place: Place, verb: Verb, pieces: &[&[u8]], total: usize) -> Result<(), Status> {
+        match pieces {
+            // Nothing is checked for nothing.
+            [piece] if (1..=CHUNK).contains(&piece.len()) => {
+                self.inside(place, verb, (0, total), |memory, offset| memory.write(offset, piece))
+            }
+            _ => self.write_long(place, verb, pieces, total),
+        }
+    }
+
+    #[inline(never)]
+    fn write_long(&self, place: Place, verb: Verb, pieces: &[&[u8]], total: usize) -> Result<(), Status> {
         let mut done = 0;
         for piece in pieces {
             for chunk in piece.chunks(CHUNK) {
@@ -138,7 +143,7 @@ impl Seat {
 
     /// Fills the buffers, one after the other.
     #[inline]
-    pub fn read(&self, place: Place, target: &mut Scatter, total: usize) -> Result<(), Status> {
+    pub fn read(&self, place: Place, target: &mut [MessageBuffer], total: usize) -> Result<(), Status> {
         let mut done = 0;
         for buffer in target {
             for chunk in buffer.chunks_mut(CHUNK) {
@@ -169,7 +174,7 @@ fn is_inside(address: u64, len: usize, start: u64, region_len: u64) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use sinew_fabric::verbs::Access;
+    use sinew_fabric::verbs::{Access, Scatter};
     use sinew_mem::Arena;
 
     use super::super::directory::Entry;
@@ -182,7 +187,7 @@ mod tests {
     }
 
     fn write(seat: &Seat, domain: u32, remote: RemoteMemory, bytes: &[u8]) -> Result<(), Status> {
-        seat.write(Place { domain, remote }, Verb::Write, std::iter::once(bytes), bytes.len())
+        seat.write(Place { domain, remote }, Verb::Write, &[bytes], bytes.len())
     }
 
     #[test]
@@ -234,7 +239,7 @@ mod tests {
         let (first, second): (Vec<u8>, Vec<u8>) =
             ((0..300_001u32).map(|at| at as u8).collect(), (0..599_999u32).map(|at| (at * 7) as u8).collect());
         let place = Place { domain: 1, remote };
-        seat.write(place, Verb::Write, [&first[..], &second[..]].into_iter(), 900_000).unwrap();
+        seat.write(place, Verb::Write, &[&first, &second], 900_000).unwrap();
         let arena = Arena::private(8 << 20).unwrap();
         let mut target: Scatter = [450_000, 450_000].iter().map(|&len| arena.alloc(len, len).unwrap()).collect();
         seat.read(place, &mut target, 900_000).unwrap();

@@ -1,26 +1,27 @@
 //! Queue pairs: their states, and what belongs to both their queues.
 
-use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use arrayvec::ArrayVec;
 use sinew_fabric::Peer;
 use sinew_fabric::verbs::{
-    Attributes, Completion, Opcode, PostError, QpAddress, QpConfig, QpNumber, QpState, RefusedReceive, RefusedRequest,
-    Request, Scatter, Status, Transport, VerbsError, check_receive,
+    Attributes, QpAddress, QpConfig, QpNumber, QpState, RefusedReceive, RefusedRequest, Request, Scatter, Status,
+    Transport, VerbsError,
 };
 use sinew_mem::{Arena, Frozen, MessageBuffer};
 
 use super::address::Home;
-use super::completion::{Frees, Queue, Ready};
+use super::completion::{Frees, Queues};
 use super::device::{MTU, ShmDomain};
 use super::directory::{Directory, Listens};
 use super::engine::{At, Engine, Notes};
+use super::fifo::{Buffers, Fifo};
 use super::initiator::Seat;
 use super::packet::{Header, Kind};
-use super::receiving::{Assembly, Posted};
-use super::sending::{Flying, Stall, Work};
+use super::receiving::{Arrived, Assembly, Posted};
+use super::sending::Stall;
+use super::waiting::{Flying, Waiting};
 
 /// The way to the other queue pair of a connection.
 #[derive(Debug)]
@@ -36,7 +37,7 @@ pub(crate) struct Connection {
     /// What its device's directory says while it listens to us.
     pub listening: u64,
     /// Receives that it has posted, as last seen.
-    pub receives: u32,
+    pub receives: Cell<u32>,
 }
 
 /// A queue pair, as its thread's engine has it.
@@ -60,13 +61,10 @@ pub(crate) struct QueuePair {
     pub requests_pushed: u64,
     pub requests_over: u64,
     pub requests_known: u64,
-    /// Requests whose turn has not come, and how many of them the doorbell has rung for.
-    pub waiting: VecDeque<Work>,
-    pub rung: usize,
-    /// Inline bytes of those: as many slots as requests.
-    pub inline: Box<[u8]>,
+    /// Requests whose turn has not come.
+    pub waiting: Waiting,
     /// Requests that were performed, and are not over because one before them is not.
-    pub flying: VecDeque<Flying>,
+    pub flying: Fifo<Flying>,
     /// One of those failed: nothing more is performed.
     pub broken: bool,
     /// Bytes of the oldest waiting request that were sent already.
@@ -78,7 +76,7 @@ pub(crate) struct QueuePair {
     /// Whether it stands among the engine's stalled ones.
     pub is_stalled: bool,
 
-    pub receives: VecDeque<Posted>,
+    pub receives: Fifo<Posted>,
     /// Receives posted since it was reset.
     pub receives_posted: u32,
     /// Receives that were posted and are not known to be over.
@@ -107,16 +105,14 @@ impl QueuePair {
             requests_pushed: 0,
             requests_over: 0,
             requests_known: 0,
-            waiting: VecDeque::new(),
-            rung: 0,
-            inline: vec![0; config.send_depth * config.inline_max].into(),
-            flying: VecDeque::new(),
+            waiting: Waiting::new(config),
+            flying: Fifo::default(),
             broken: false,
             progress: 0,
             sent: 0,
             stall: None,
             is_stalled: false,
-            receives: VecDeque::new(),
+            receives: Fifo::default(),
             receives_posted: 0,
             receives_held: 0,
             assembly: None,
@@ -148,7 +144,8 @@ impl QueuePair {
         self.arenas.iter().any(is_from)
     }
 
-    fn knows_buffers(&mut self, buffers: &[MessageBuffer]) -> bool {
+    #[inline(always)]
+    pub fn knows_buffers(&mut self, buffers: &[MessageBuffer]) -> bool {
         buffers.iter().all(|buffer| self.knows(|arena| buffer.is_from(arena)))
     }
 
@@ -170,77 +167,65 @@ impl QueuePair {
 
     /// A completion of the send queue: of the oldest request that was not over, which is over now.
     #[inline]
-    pub fn complete_request(&mut self, request: Flying, status: Status, queues: &mut [Option<Queue>]) {
+    pub fn complete_request(&mut self, request: Flying, status: Status, queues: &mut Queues) {
         self.requests_over += 1;
         let Flying { id, opcode, signaled, len, targets, .. } = request;
         if !signaled && status.is_success() && targets.is_empty() {
             return;
         }
-        let completion =
-            Completion { id, qp: self.number, status, opcode, len, immediate: None, from: None, buffers: targets };
-        let frees = Frees::Requests(self.requests_over);
-        if let Some(queue) = &mut queues[self.send_queue] {
-            queue.ready.push_back(Ready { completion, frees, epoch: self.epoch });
-        }
-    }
-
-    /// A completion of the receive queue.
-    #[inline]
-    pub fn complete_receive(&mut self, completion: Completion, queues: &mut [Option<Queue>]) {
-        if let Some(queue) = &mut queues[self.receive_queue] {
-            queue.ready.push_back(Ready { completion, frees: Frees::Receive, epoch: self.epoch });
-        }
+        let ready = queues.ready(self.send_queue);
+        ready.id = id;
+        ready.qp = self.number;
+        ready.status = status;
+        ready.opcode = opcode;
+        ready.len = len;
+        ready.immediate = None;
+        ready.from = None;
+        ready.buffers = targets;
+        ready.frees = Frees::Requests(self.requests_over);
+        ready.epoch = self.epoch;
     }
 
     /// Goes to error: everything is flushed, but the oldest request, which ends with `first`.
-    pub fn fail(&mut self, first: Status, queues: &mut [Option<Queue>]) {
+    pub fn fail(&mut self, first: Status, queues: &mut Queues) {
         self.state = QpState::Error;
         self.directory().set_listens(self.number, Listens::NoLonger);
         self.stall = None;
         let mut status = first;
-        while let Some(request) = self.flying.pop_front() {
+        while let Some(request) = self.flying.front() {
+            let request = std::mem::take(request);
+            self.flying.drop_front();
             self.complete_request(request, status, queues);
             status = Status::Flushed;
         }
-        self.rung = self.waiting.len();
-        self.flush_waiting(status, queues);
+        self.flush_all_waiting(status, queues);
         self.assembly = None;
-        while let Some(posted) = self.receives.pop_front() {
-            self.flush_receive(posted, queues);
+        while !self.receives.is_empty() {
+            self.complete_receive(Arrived { status: Status::Flushed, ..Arrived::default() }, queues);
         }
     }
 
-    /// Flushes the requests that the doorbell has rung for; the first ends with `first`.
-    pub fn flush_waiting(&mut self, first: Status, queues: &mut [Option<Queue>]) {
-        let mut status = first;
-        while self.rung > 0
-            && let Some(work) = self.waiting.pop_front()
-        {
-            self.rung -= 1;
-            self.complete_request(work.into_flying(), status, queues);
-            status = Status::Flushed;
+    /// Forgets everything, without a word.
+    pub fn clear(&mut self, queues: &mut Queues) {
+        while let Some(request) = self.flying.front() {
+            request.targets.take_all(&mut queues.pool);
+            self.flying.drop_front();
         }
-        self.progress = 0;
-    }
-
-    fn flush_receive(&mut self, Posted { id, buffers }: Posted, queues: &mut [Option<Queue>]) {
-        let opcode = Opcode::Receive;
-        let (status, qp) = (Status::Flushed, self.number);
-        self.complete_receive(
-            Completion { id, qp, status, opcode, len: 0, immediate: None, from: None, buffers },
-            queues,
-        );
+        while let Some(posted) = self.receives.front() {
+            posted.buffers.take_all(&mut queues.pool);
+            self.receives.drop_front();
+        }
     }
 
     /// The peer is gone.
-    pub fn lose_peer(&mut self, queues: &mut [Option<Queue>], notes: &mut Notes) {
+    pub fn lose_peer(&mut self, queues: &mut Queues, notes: &mut Notes) {
         // There is nobody to be told.
         self.connection = None;
         self.fail_and_leave(Status::RetryExceeded, queues, notes);
     }
 
     /// Goes to error, and tells the peer.
-    pub fn fail_and_leave(&mut self, first: Status, queues: &mut [Option<Queue>], notes: &mut Notes) {
+    pub fn fail_and_leave(&mut self, first: Status, queues: &mut Queues, notes: &mut Notes) {
         self.leave_peer(notes);
         self.fail(first, queues);
     }
@@ -268,7 +253,8 @@ impl QueuePair {
     }
 
     /// Begins anew; what was in work is dropped.
-    fn reset(&mut self, epoch: u32) {
+    fn reset(&mut self, epoch: u32, queues: &mut Queues) {
+        self.clear(queues);
         let fresh =
             Self::new(self.number, &self.config, self.domain.clone(), epoch, (self.send_queue, self.receive_queue));
         // It still stands in the engine's lists.
@@ -324,7 +310,7 @@ impl ShmQueuePair {
             key: home.key,
             domain: home.domain,
             listening: Listens::To(self.number).word(remote.number),
-            receives: 0,
+            receives: Cell::new(0),
         };
         let At { qp, .. } = engine.at(self.number);
         qp.connection = Some(connection);
@@ -377,9 +363,9 @@ impl sinew_fabric::verbs::QueuePair for ShmQueuePair {
         match state {
             QpState::Reset => {
                 let epoch = engine.epoch();
-                let At { qp, notes, .. } = engine.at(self.number);
+                let At { qp, queues, notes, .. } = engine.at(self.number);
                 qp.leave_peer(notes);
-                qp.reset(epoch);
+                qp.reset(epoch, queues);
                 engine.turn();
             }
             QpState::Init | QpState::ReadyToSend => engine.at(self.number).qp.state = state,
@@ -397,31 +383,25 @@ impl sinew_fabric::verbs::QueuePair for ShmQueuePair {
     }
 
     #[inline]
-    fn post_receive(&mut self, id: u64, buffers: Scatter) -> Result<(), RefusedReceive> {
+    fn post_receive(&mut self, id: u64, mut buffers: Scatter) -> Result<(), RefusedReceive> {
         let engine = &mut *self.engine.borrow_mut();
         let At { qp, queues, .. } = engine.at(self.number);
-        let refused = match check_receive(&buffers, &qp.config, qp.state) {
-            Err(error) => Some(error),
-            Ok(()) if qp.receives_held >= qp.config.receive_depth => {
-                Some(PostError::QueueFull(qp.config.receive_depth))
-            }
-            Ok(()) if !qp.knows_buffers(&buffers) => Some(PostError::ForeignBuffer),
-            Ok(()) => None,
-        };
-        if let Some(error) = refused {
+        if let Err(error) = qp.check_receive(&buffers) {
             return Err(RefusedReceive { error, buffers });
         }
-        qp.receives_held += 1;
-        let posted = Posted { id, buffers };
-        if qp.state == QpState::Error {
-            qp.flush_receive(posted, queues);
-            return Ok(());
+        let buffers = Buffers::take(&mut buffers, &mut queues.pool);
+        qp.post_receive(id, buffers, queues);
+        Ok(())
+    }
+
+    #[inline]
+    fn post_buffer(&mut self, id: u64, buffer: MessageBuffer) -> Result<(), RefusedReceive> {
+        let engine = &mut *self.engine.borrow_mut();
+        let At { qp, queues, .. } = engine.at(self.number);
+        if let Err(error) = qp.check_receive(std::slice::from_ref(&buffer)) {
+            return Err(RefusedReceive { error, buffers: [buffer].into_iter().collect() });
         }
-        qp.receives.push_back(posted);
-        qp.receives_posted = qp.receives_posted.wrapping_add(1);
-        if qp.config.transport == Transport::Rc {
-            qp.directory().set_receives(qp.number, qp.receives_posted);
-        }
+        qp.post_receive(id, Buffers::one(buffer), queues);
         Ok(())
     }
 
@@ -446,13 +426,16 @@ impl sinew_fabric::verbs::QueuePair for ShmQueuePair {
     }
 
     #[inline]
-    fn post(&mut self, request: Request<'_>) -> Result<(), RefusedRequest> {
+    fn post(&mut self, mut request: Request<'_>) -> Result<(), RefusedRequest> {
         let engine = &mut *self.engine.borrow_mut();
         let At { qp, queues, notes, mut wire } = engine.at(self.number);
         match qp.check(&request, &self.attributes) {
             Err(error) => Err(RefusedRequest::new(error, request.operation)),
             Ok(()) => {
-                qp.post(request, &mut wire, queues, notes);
+                if !qp.perform_now(&mut request, &mut wire, queues, notes) {
+                    qp.push(request);
+                    qp.ring(&mut wire, queues, notes);
+                }
                 Ok(())
             }
         }

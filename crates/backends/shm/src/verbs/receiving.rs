@@ -1,20 +1,38 @@
 //! The queue of receives: where packets that arrive are checked, and put into the posted buffers.
 
 use sinew_fabric::RxPacket;
-use sinew_fabric::verbs::{Completion, Destination, Opcode, Scatter, Status, Transport};
-use sinew_mem::{Revoked, SharedBytes};
+use sinew_fabric::verbs::{Destination, Opcode, PostError, QpState, Status, Transport, check_receive};
+use sinew_mem::copy::copy_short;
+use sinew_mem::{MessageBuffer, Revoked, SharedBytes};
 
-use super::completion::Queue;
+use super::completion::{Frees, Queues};
 use super::device::MESSAGE_LEN_MAX;
 use super::engine::{Counts, Discarded, Notes, Wire, handle_of};
+use super::fifo::Buffers;
 use super::packet::{Header, Kind};
 use super::queue_pair::QueuePair;
 
 /// Buffers for one message.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Posted {
     pub id: u64,
-    pub buffers: Scatter,
+    pub buffers: Buffers,
+}
+
+/// How the oldest receive ends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrived {
+    pub status: Status,
+    pub opcode: Opcode,
+    pub len: usize,
+    pub immediate: Option<u32>,
+    pub from: Option<Destination>,
+}
+
+impl Default for Arrived {
+    fn default() -> Self {
+        Self { status: Status::Success, opcode: Opcode::Receive, len: 0, immediate: None, from: None }
+    }
 }
 
 /// A message of which parts are missing. Its buffers are the oldest.
@@ -40,7 +58,7 @@ impl Bytes<'_> {
 
     /// Copies them to the buffers from byte `at` of these on, which have room.
     #[inline(always)]
-    fn place(&self, buffers: &mut Scatter, at: usize, scratch: &mut Vec<u8>) -> Result<(), Revoked> {
+    fn place(&self, buffers: &mut [MessageBuffer], at: usize, scratch: &mut Vec<u8>) -> Result<(), Revoked> {
         scatter(buffers, at, self.head);
         match self.tail {
             None => Ok(()),
@@ -50,7 +68,7 @@ impl Bytes<'_> {
 }
 
 #[inline(always)]
-fn scatter(buffers: &mut Scatter, at: usize, bytes: &[u8]) {
+fn scatter(buffers: &mut [MessageBuffer], at: usize, bytes: &[u8]) {
     let (mut skip, mut rest) = (at, bytes);
     for buffer in buffers {
         if skip >= buffer.len() {
@@ -59,7 +77,7 @@ fn scatter(buffers: &mut Scatter, at: usize, bytes: &[u8]) {
         }
         let room = &mut buffer[skip..];
         let (now, later) = rest.split_at(rest.len().min(room.len()));
-        room[..now.len()].copy_from_slice(now);
+        copy_short(&mut room[..now.len()], now);
         (skip, rest) = (0, later);
         if rest.is_empty() {
             return;
@@ -68,7 +86,12 @@ fn scatter(buffers: &mut Scatter, at: usize, bytes: &[u8]) {
 }
 
 #[inline(never)]
-fn place_tail(tail: SharedBytes<'_>, buffers: &mut Scatter, at: usize, scratch: &mut Vec<u8>) -> Result<(), Revoked> {
+fn place_tail(
+    tail: SharedBytes<'_>,
+    buffers: &mut [MessageBuffer],
+    at: usize,
+    scratch: &mut Vec<u8>,
+) -> Result<(), Revoked> {
     let mut skip = at;
     for buffer in buffers.iter_mut() {
         if skip < buffer.len() {
@@ -87,13 +110,13 @@ fn place_tail(tail: SharedBytes<'_>, buffers: &mut Scatter, at: usize, scratch: 
 
 /// Bytes that the buffers hold.
 #[inline(always)]
-fn room_of(buffers: &Scatter) -> usize {
+fn room_of(buffers: &[MessageBuffer]) -> usize {
     buffers.iter().map(|buffer| buffer.len()).sum()
 }
 
 /// Shortens the buffers to the `len` bytes that arrived in them.
 #[inline(always)]
-fn shorten(buffers: &mut Scatter, len: usize) {
+fn shorten(buffers: &mut [MessageBuffer], len: usize) {
     let mut left = len;
     for buffer in buffers {
         let now = left.min(buffer.len());
@@ -105,7 +128,7 @@ fn shorten(buffers: &mut Scatter, len: usize) {
 
 /// What an arrival changes beside the queue pair.
 pub(crate) struct Around<'a> {
-    pub queues: &'a mut [Option<Queue>],
+    pub queues: &'a mut Queues,
     pub notes: &'a mut Notes,
     pub counts: &'a mut Counts,
     pub scratch: &'a mut Vec<u8>,
@@ -140,35 +163,65 @@ impl QueuePair {
         if header.key != self.config.qkey {
             return Err(Discarded::WrongKey);
         }
-        let Some(posted) = self.receives.front_mut() else { return Err(Discarded::NoReceive) };
+        let Some(posted) = self.receives.front() else { return Err(Discarded::NoReceive) };
+        let buffers = posted.buffers.get(&mut around.queues.pool);
         let len = bytes.len();
-        let fits = len <= room_of(&posted.buffers);
+        let fits = len <= room_of(buffers);
         if fits {
-            bytes.place(&mut posted.buffers, 0, around.scratch).map_err(|Revoked| Discarded::Incomplete)?;
+            bytes.place(buffers, 0, around.scratch).map_err(|Revoked| Discarded::Incomplete)?;
+            shorten(buffers, len);
         }
-        let from = Destination { handle, number: header.from, qkey: header.number };
-        self.received(Opcode::Receive, len, fits, header.immediate, Some(from), around);
+        let status = if fits { Status::Success } else { Status::LocalLength };
+        let from = Some(Destination { handle, number: header.from, qkey: header.number });
+        let immediate = header.immediate;
+        self.complete_receive(Arrived { status, opcode: Opcode::Receive, len, immediate, from }, around.queues);
         Ok(())
+    }
+
+    /// Whether a receive of these buffers can be posted.
+    #[inline(always)]
+    pub fn check_receive(&mut self, buffers: &[MessageBuffer]) -> Result<(), PostError> {
+        check_receive(buffers, &self.config, self.state)?;
+        if self.receives_held >= self.config.receive_depth {
+            return Err(PostError::QueueFull(self.config.receive_depth));
+        }
+        if self.knows_buffers(buffers) { Ok(()) } else { Err(PostError::ForeignBuffer) }
+    }
+
+    /// Takes a receive that was checked.
+    #[inline(always)]
+    pub fn post_receive(&mut self, id: u64, buffers: Buffers, queues: &mut Queues) {
+        self.receives_held += 1;
+        let posted = self.receives.push();
+        posted.id = id;
+        posted.buffers = buffers;
+        if self.state == QpState::Error {
+            self.complete_receive(Arrived { status: Status::Flushed, ..Arrived::default() }, queues);
+            return;
+        }
+        self.receives_posted = self.receives_posted.wrapping_add(1);
+        if self.config.transport == Transport::Rc {
+            self.directory().set_receives(self.number, self.receives_posted);
+        }
     }
 
     /// Completes the oldest receive.
     #[inline(always)]
-    fn received(
-        &mut self,
-        opcode: Opcode,
-        len: usize,
-        fits: bool,
-        immediate: Option<u32>,
-        from: Option<Destination>,
-        around: &mut Around<'_>,
-    ) {
-        let Some(Posted { id, mut buffers }) = self.receives.pop_front() else { return };
-        if opcode == Opcode::Receive && fits {
-            shorten(&mut buffers, len);
-        }
-        let status = if fits { Status::Success } else { Status::LocalLength };
-        let completion = Completion { id, qp: self.number, status, opcode, len, immediate, from, buffers };
-        self.complete_receive(completion, around.queues);
+    pub fn complete_receive(&mut self, arrived: Arrived, queues: &mut Queues) {
+        let Some(posted) = self.receives.front() else { return };
+        let (id, buffers) = (posted.id, std::mem::take(&mut posted.buffers));
+        self.receives.drop_front();
+        let ready = queues.ready(self.receive_queue);
+        ready.id = id;
+        ready.qp = self.number;
+        ready.status = arrived.status;
+        ready.opcode = arrived.opcode;
+        ready.len = arrived.len;
+        ready.immediate = arrived.immediate;
+        ready.from = arrived.from;
+        ready.buffers = buffers;
+        ready.frees = Frees::Receive;
+        ready.epoch = self.epoch;
     }
 
     #[inline(always)]
@@ -228,9 +281,11 @@ impl QueuePair {
             // Of a message whose beginning was discarded, and counted.
             return if reliable { Err(Discarded::Malformed) } else { Ok(()) };
         }
-        let Some(posted) = self.receives.front_mut() else { return Err(Discarded::NoReceive) };
-        if total > room_of(&posted.buffers) {
-            self.received(Opcode::Receive, total, false, None, None, around);
+        let Some(posted) = self.receives.front() else { return Err(Discarded::NoReceive) };
+        let buffers = posted.buffers.get(&mut around.queues.pool);
+        if total > room_of(buffers) {
+            let arrived = Arrived { status: Status::LocalLength, len: total, ..Arrived::default() };
+            self.complete_receive(arrived, around.queues);
             if let Some(connection) = self.connection.as_ref().filter(|_| reliable) {
                 let letter = (connection.link, self.header(Kind::Misfit, connection, self.expected));
                 around.notes.letters.push_back(letter);
@@ -238,7 +293,7 @@ impl QueuePair {
             self.fail_and_leave(Status::Flushed, around.queues, around.notes);
             return Ok(());
         }
-        bytes.place(&mut posted.buffers, offset, around.scratch).map_err(|Revoked| Discarded::Incomplete)?;
+        bytes.place(buffers, offset, around.scratch).map_err(|Revoked| Discarded::Incomplete)?;
         let received = offset + bytes.len();
         if received < total {
             self.assembly = Some(Assembly { number: header.number, received, total });
@@ -247,9 +302,13 @@ impl QueuePair {
         self.assembly = None;
         let (opcode, len) = match header.kind {
             Kind::Written => (Opcode::ReceiveWrite, header.total as usize),
-            _ => (Opcode::Receive, total),
+            _ => {
+                shorten(buffers, total);
+                (Opcode::Receive, total)
+            }
         };
-        self.received(opcode, len, true, header.immediate, None, around);
+        let arrived = Arrived { opcode, len, immediate: header.immediate, ..Arrived::default() };
+        self.complete_receive(arrived, around.queues);
         self.expected = header.number.wrapping_add(1);
         if reliable && !self.owes {
             self.owes = true;

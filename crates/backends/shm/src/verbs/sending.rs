@@ -7,12 +7,13 @@
 
 use arrayvec::ArrayVec;
 use sinew_fabric::verbs::{
-    Attributes, Destination, GATHER_MAX, Opcode, Operation, PostError, QpConfig, QpNumber, QpState, Request, Scatter,
-    Source, Status, Transport, Verb,
+    Attributes, Destination, GATHER_MAX, Operation, PostError, QpConfig, QpNumber, QpState, Request, Slice, Source,
+    Status, Transport, Verb,
 };
-use sinew_fabric::{Dropped, PacketTx, Peer, TxData, TxPacket};
+use sinew_fabric::{Dropped, Peer, TxData, TxPacket};
+use sinew_mem::MessageBuffer;
 
-use super::completion::Queue;
+use super::completion::Queues;
 use super::device::MTU;
 use super::directory::Listens;
 use super::engine::{Discarded, Notes, Wire, clock_ns, link_of};
@@ -20,6 +21,7 @@ use super::initiator::Place;
 use super::life;
 use super::packet::{Header, Kind};
 use super::queue_pair::{Connection, QueuePair};
+use super::waiting::{Flying, Load, Waiting, What, Work, has_targets, inline, one_piece, take_targets, what};
 
 /// How long a request waits for a receive, for each of its tries.
 const RECEIVER_NOT_READY_NS: u64 = 500_000;
@@ -27,53 +29,6 @@ const RECEIVER_NOT_READY_NS: u64 = 500_000;
 const NOT_YET_NS: u64 = 1_000_000_000;
 /// Tries that never end.
 const FOR_EVER: u8 = 7;
-
-type Pieces<'a> = ArrayVec<&'a [u8], GATHER_MAX>;
-
-/// A request whose turn has not come.
-#[derive(Debug)]
-pub(crate) struct Work {
-    id: u64,
-    signaled: bool,
-    operation: Operation<'static>,
-    /// Where its inline bytes are, and how many.
-    slot: usize,
-    inline_len: usize,
-}
-
-impl Work {
-    fn len(&self) -> usize {
-        self.operation.len() + self.inline_len
-    }
-
-    /// What is left of it when it is over.
-    pub fn into_flying(self) -> Flying {
-        let (opcode, len) = (self.operation.opcode(), self.len());
-        Flying {
-            id: self.id,
-            opcode,
-            signaled: self.signaled,
-            len,
-            targets: self.operation.into_targets(),
-            end: None,
-            number: 0,
-        }
-    }
-}
-
-/// A request that was performed.
-#[derive(Debug)]
-pub(crate) struct Flying {
-    pub id: u64,
-    pub opcode: Opcode,
-    pub signaled: bool,
-    pub len: usize,
-    pub targets: Scatter,
-    /// How it ended; `None` for a message that is not acknowledged.
-    pub end: Option<Status>,
-    /// The message's.
-    pub number: u32,
-}
 
 /// Why the oldest request waits, and since when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,109 +56,127 @@ enum Step {
     Wait(Reason),
 }
 
-/// The pieces of a source, of which inline bytes may lie elsewhere.
-#[inline(always)]
-fn pieces<'a>(source: &'a Source<'_>, inline: &'a [u8]) -> Pieces<'a> {
-    let mut pieces = Pieces::new();
-    match source {
-        Source::Empty if inline.is_empty() => {}
-        Source::Empty => pieces.push(inline),
-        Source::Inline(bytes) => pieces.push(bytes),
-        Source::Gather(slices) => pieces.extend(slices.iter().map(|slice| slice.bytes())),
-    }
-    pieces
-}
-
-/// Whether the peer listens to us.
-#[inline(always)]
-fn find_peer(connection: &Connection) -> Result<(), Listens> {
-    let directory = &connection.seat.target.directory;
-    if !life::is_alive(directory.life()) {
-        return Err(Listens::NoLonger);
-    }
-    let word = directory.listens(connection.number);
-    if word == connection.listening { Ok(()) } else { Err(Listens::of_word(word, connection.number)) }
-}
-
 /// What performs requests: the parts of a queue pair that this takes.
 struct Sender<'a> {
     number: QpNumber,
     config: &'a QpConfig,
-    connection: Option<&'a mut Connection>,
+    connection: Option<&'a Connection>,
     sent: &'a mut u32,
     progress: &'a mut usize,
 }
 
-impl Sender<'_> {
+impl<'a> Sender<'a> {
+    /// Performs a request that moves these pieces to the peer.
     #[inline(always)]
-    fn perform(&mut self, operation: &mut Operation<'_>, inline: &[u8], wire: &mut Wire<'_>) -> Step {
-        let Some(connection) = self.connection.as_deref_mut() else {
-            return match operation {
-                Operation::Send { source, immediate, to: Some(to) } => {
-                    self.datagram(&pieces(source, inline), *immediate, *to, wire)
-                }
-                // The state says that there is one.
-                _ => Step::Over(Status::LocalQpOperation),
-            };
-        };
-        let reliable = self.config.transport == Transport::Rc;
-        match find_peer(connection) {
-            Ok(()) => {}
-            Err(Listens::NotYet) if reliable => return Step::Wait(Reason::NotYet),
-            Err(_) if reliable => return Step::Over(Status::RetryExceeded),
+    fn give(&mut self, what: What, immediate: Option<u32>, pieces: &[&[u8]], wire: &mut Wire<'_>) -> Step {
+        let total = pieces.iter().map(|piece| piece.len()).sum();
+        let connection = match self.peer() {
+            Ok(connection) => connection,
+            Err(Listens::NotYet) if self.is_reliable() => return Step::Wait(Reason::NotYet),
             Err(_) => {
-                wire.counts.count(Discarded::NobodyThere);
-                return Step::Over(Status::Success);
-            }
-        }
-        let domain = connection.domain;
-        let place = |remote| Place { domain, remote };
-        let over = |result: Result<(), Status>| Step::Over(result.err().unwrap_or(Status::Success));
-        match operation {
-            Operation::Write { source, remote, immediate: None } => {
-                let pieces = pieces(source, inline);
-                let total = pieces.iter().map(|piece| piece.len()).sum();
-                over(connection.seat.write(place(*remote), Verb::Write, pieces.iter().copied(), total))
-            }
-            Operation::Read { target, remote } => {
-                let total = target.iter().map(|buffer| buffer.len()).sum();
-                over(connection.seat.read(place(*remote), target, total))
-            }
-            Operation::CompareSwap { target, remote, expected, desired } => {
-                let was = connection.seat.compare_swap(place(*remote), *expected, *desired);
-                over(was.map(|was| target[..8].copy_from_slice(&was.to_ne_bytes())))
-            }
-            Operation::FetchAdd { target, remote, add } => {
-                let was = connection.seat.fetch_add(place(*remote), *add);
-                over(was.map(|was| target[..8].copy_from_slice(&was.to_ne_bytes())))
-            }
-            Operation::Write { source, remote, immediate: Some(immediate) } => {
-                if reliable && !has_receive(connection, *self.sent) {
-                    return Step::Wait(Reason::NoReceive);
+                if let What::Datagram(to) = what {
+                    return self.datagram(pieces, total, immediate, to, wire);
                 }
-                let pieces = pieces(source, inline);
-                let total = pieces.iter().map(|piece| piece.len()).sum();
+                return self.lost(wire);
+            }
+        };
+        let place = |remote| Place { domain: connection.domain, remote };
+        match (what, immediate) {
+            (What::Write(remote), None) => {
+                let written = connection.seat.write(place(remote), Verb::Write, pieces, total);
+                Step::Over(written.err().unwrap_or(Status::Success))
+            }
+            _ if self.is_reliable() && !self.has_receive(connection) => Step::Wait(Reason::NoReceive),
+            (What::Write(remote), Some(_)) => {
                 // Not again, when only the ring was full.
                 if *self.progress == 0 {
-                    let remote = place(*remote);
-                    let written =
-                        connection.seat.write(remote, Verb::WriteWithImmediate, pieces.iter().copied(), total);
-                    if let Err(status) = written {
+                    let place = place(remote);
+                    if let Err(status) = connection.seat.write(place, Verb::WriteWithImmediate, pieces, total) {
                         return Step::Over(status);
                     }
                     *self.progress = 1;
                 }
-                self.message(Kind::Written, &Pieces::new(), total, Some(*immediate), wire)
+                self.message(Kind::Written, pieces, total, immediate, wire)
             }
-            Operation::Send { source, immediate, .. } => {
-                if reliable && !has_receive(connection, *self.sent) {
-                    return Step::Wait(Reason::NoReceive);
-                }
-                let pieces = pieces(source, inline);
-                let total = pieces.iter().map(|piece| piece.len()).sum();
+            _ => {
                 let kind = if total <= MTU { Kind::Whole } else { Kind::Part };
-                self.message(kind, &pieces, total, *immediate, wire)
+                self.message(kind, pieces, total, immediate, wire)
             }
+        }
+    }
+
+    /// The same, for several pieces.
+    #[inline(never)]
+    fn give_pieces(&mut self, what: What, immediate: Option<u32>, slices: &[Slice], wire: &mut Wire<'_>) -> Step {
+        let pieces: ArrayVec<&[u8], GATHER_MAX> = slices.iter().map(Slice::bytes).collect();
+        self.give(what, immediate, &pieces, wire)
+    }
+
+    /// Performs a request that fills the targets.
+    #[inline]
+    fn fetch(&mut self, what: What, targets: &mut [MessageBuffer], wire: &mut Wire<'_>) -> Step {
+        let connection = match self.peer() {
+            Ok(connection) => connection,
+            Err(Listens::NotYet) => return Step::Wait(Reason::NotYet),
+            Err(_) => return self.lost(wire),
+        };
+        let place = |remote| Place { domain: connection.domain, remote };
+        let fetched = match what {
+            What::Read(remote) => {
+                let total = targets.iter().map(|buffer| buffer.len()).sum();
+                connection.seat.read(place(remote), targets, total).map(|()| None)
+            }
+            What::CompareSwap { remote, expected, desired } => {
+                connection.seat.compare_swap(place(remote), expected, desired).map(Some)
+            }
+            What::FetchAdd { remote, add } => connection.seat.fetch_add(place(remote), add).map(Some),
+            What::Send | What::Datagram(_) | What::Write(_) => Err(Status::LocalQpOperation),
+        };
+        // The check of the request saw to the target's length.
+        if let Ok(Some(was)) = fetched
+            && let Some(target) = targets.first_mut().and_then(|target| target.first_chunk_mut())
+        {
+            *target = was.to_ne_bytes();
+        }
+        Step::Over(fetched.err().unwrap_or(Status::Success))
+    }
+
+    #[inline(always)]
+    fn is_reliable(&self) -> bool {
+        self.config.transport == Transport::Rc
+    }
+
+    /// The way to the peer, if it listens to us.
+    #[inline(always)]
+    fn peer(&self) -> Result<&'a Connection, Listens> {
+        let Some(connection) = self.connection else { return Err(Listens::NoLonger) };
+        let directory = &connection.seat.target.directory;
+        let word = directory.listens(connection.number);
+        if word == connection.listening && life::is_alive(directory.life()) {
+            return Ok(connection);
+        }
+        // A word is believed only while its owner lives.
+        let listens = Listens::of_word(word, connection.number);
+        Err(if life::is_alive(directory.life()) { listens } else { Listens::NoLonger })
+    }
+
+    /// What becomes of a request whose peer does not listen.
+    #[cold]
+    fn lost(&self, wire: &mut Wire<'_>) -> Step {
+        if self.is_reliable() {
+            return Step::Over(Status::RetryExceeded);
+        }
+        wire.counts.count(Discarded::NobodyThere);
+        Step::Over(Status::Success)
+    }
+
+    /// Whether the peer has posted a receive for the next message.
+    #[inline(always)]
+    fn has_receive(&self, connection: &Connection) -> bool {
+        let left = |receives: u32| receives.wrapping_sub(*self.sent) as i32 > 0;
+        left(connection.receives.get()) || {
+            connection.receives.set(connection.seat.target.directory.receives(connection.number));
+            left(connection.receives.get())
         }
     }
 
@@ -212,12 +185,13 @@ impl Sender<'_> {
     fn message(
         &mut self,
         kind: Kind,
-        pieces: &Pieces<'_>,
+        pieces: &[&[u8]],
         total: usize,
         immediate: Option<u32>,
         wire: &mut Wire<'_>,
     ) -> Step {
-        let Some(connection) = self.connection.as_deref() else { return Step::Over(Status::LocalQpOperation) };
+        let Some(connection) = self.connection else { return self.lost(wire) };
+        let link = connection.link;
         let header = Header {
             kind,
             to: connection.number,
@@ -228,23 +202,22 @@ impl Sender<'_> {
             offset: 0,
             total: total as u32,
         };
-        let sent = if kind == Kind::Part {
-            self.parts(header, connection.link, pieces, total, wire)
-        } else {
-            offer(wire, connection.link, header, pieces, 0, if kind == Kind::Whole { total } else { 0 })
+        let sent = match kind {
+            Kind::Part => self.parts(header, link, pieces, total, wire),
+            Kind::Written => offer(wire, link, header, &[], 0, 0),
+            _ => offer(wire, link, header, pieces, 0, total),
         };
-        let reliable = self.config.transport == Transport::Rc;
-        match sent {
-            Err(Dropped::Full) if reliable => return Step::Wait(Reason::Full),
-            // The link is gone, as the next turn will tell.
-            Err(_) if reliable => return Step::Over(Status::RetryExceeded),
-            Err(Dropped::Full) => wire.counts.count(Discarded::Full),
-            Err(_) => wire.counts.count(Discarded::NobodyThere),
-            Ok(()) => {}
+        if let Err(dropped) = sent {
+            match dropped {
+                Dropped::Full if self.is_reliable() => return Step::Wait(Reason::Full),
+                Dropped::Full => wire.counts.count(Discarded::Full),
+                // The link is gone, as the next turn will tell.
+                _ => return self.lost(wire),
+            }
         }
         *self.progress = 0;
         *self.sent = self.sent.wrapping_add(1);
-        if reliable { Step::Sent } else { Step::Over(Status::Success) }
+        if self.is_reliable() { Step::Sent } else { Step::Over(Status::Success) }
     }
 
     /// Sends the parts of a message that were not sent yet.
@@ -254,26 +227,28 @@ impl Sender<'_> {
         &mut self,
         mut header: Header,
         link: Peer,
-        pieces: &Pieces<'_>,
+        pieces: &[&[u8]],
         total: usize,
         wire: &mut Wire<'_>,
     ) -> Result<(), Dropped> {
         while *self.progress < total {
             header.offset = *self.progress as u32;
             let len = MTU.min(total - *self.progress);
-            let sent = offer(wire, link, header, pieces, *self.progress, len);
-            if sent.is_err() && self.config.transport != Transport::Rc {
-                // The rest would be of no use.
-                *self.progress = total;
-            }
-            sent?;
+            offer(wire, link, header, pieces, *self.progress, len)?;
             *self.progress += len;
         }
         Ok(())
     }
 
     #[inline(always)]
-    fn datagram(&mut self, pieces: &Pieces<'_>, immediate: Option<u32>, to: Destination, wire: &mut Wire<'_>) -> Step {
+    fn datagram(
+        &mut self,
+        pieces: &[&[u8]],
+        total: usize,
+        immediate: Option<u32>,
+        to: Destination,
+        wire: &mut Wire<'_>,
+    ) -> Step {
         let header = Header {
             kind: Kind::Datagram,
             to: to.number,
@@ -284,7 +259,6 @@ impl Sender<'_> {
             offset: 0,
             total: 0,
         };
-        let total = pieces.iter().map(|piece| piece.len()).sum();
         match offer(wire, link_of(to.handle), header, pieces, 0, total) {
             Ok(()) => {}
             Err(Dropped::Full) => wire.counts.count(Discarded::Full),
@@ -294,39 +268,30 @@ impl Sender<'_> {
     }
 }
 
-/// Whether the peer has posted a receive for message `number`.
-#[inline(always)]
-fn has_receive(connection: &mut Connection, number: u32) -> bool {
-    if connection.receives.wrapping_sub(number) as i32 > 0 {
-        return true;
-    }
-    connection.receives = connection.seat.target.directory.receives(connection.number);
-    connection.receives.wrapping_sub(number) as i32 > 0
-}
-
 /// Puts a packet with `len` bytes of the pieces, from byte `start` of them, into the ring.
 #[inline(always)]
 fn offer(
     wire: &mut Wire<'_>,
     to: Peer,
     header: Header,
-    pieces: &Pieces<'_>,
+    pieces: &[&[u8]],
     start: usize,
     len: usize,
 ) -> Result<(), Dropped> {
     let (head, head_len) = header.to_bytes();
-    let data = match pieces[..] {
+    let data = match pieces {
         _ if len == 0 => TxData::None,
         [piece] => TxData::Bytes(&piece[start..start + len]),
         _ => TxData::Bytes(gather(wire.scratch, pieces, start, len)),
     };
+    wire.offered = true;
     wire.tx.offer(TxPacket { to, head: &head[..head_len], data })
 }
 
 /// Brings a range of the pieces together.
 #[cold]
 #[inline(never)]
-fn gather<'a>(scratch: &'a mut Vec<u8>, pieces: &Pieces<'_>, start: usize, len: usize) -> &'a [u8] {
+fn gather<'a>(scratch: &'a mut Vec<u8>, pieces: &[&[u8]], start: usize, len: usize) -> &'a [u8] {
     scratch.clear();
     let mut skip = start;
     for piece in pieces {
@@ -352,89 +317,92 @@ impl QueuePair {
     /// Takes a request that was checked.
     #[inline(always)]
     pub fn push(&mut self, request: Request<'_>) {
-        let Request { id, operation, signaled, .. } = request;
-        let slot = (self.requests_pushed % self.config.send_depth as u64) as usize * self.config.inline_max;
         self.requests_pushed += 1;
-        let mut keep = |bytes: &[u8]| {
-            self.inline[slot..slot + bytes.len()].copy_from_slice(bytes);
-            bytes.len()
-        };
-        let mut inline_len = 0;
-        let mut kept = |source: Source<'_>| match source {
-            Source::Empty => Source::Empty,
-            Source::Inline(bytes) => {
-                inline_len = keep(bytes);
-                Source::Empty
+        match &request.operation {
+            Operation::Send { source, .. } | Operation::Write { source, .. } if inline(source).is_some() => {
+                let bytes = inline(source).unwrap_or_default();
+                let (what, immediate) = what(&request.operation);
+                self.waiting.push_inline(request.id, request.signaled, what, immediate, bytes);
             }
-            Source::Gather(pieces) => Source::Gather(pieces),
-        };
-        let operation = match operation {
-            Operation::Send { source, immediate, to } => Operation::Send { source: kept(source), immediate, to },
-            Operation::Write { source, remote, immediate } => {
-                Operation::Write { source: kept(source), remote, immediate }
-            }
-            Operation::Read { target, remote } => Operation::Read { target, remote },
-            Operation::CompareSwap { target, remote, expected, desired } => {
-                Operation::CompareSwap { target, remote, expected, desired }
-            }
-            Operation::FetchAdd { target, remote, add } => Operation::FetchAdd { target, remote, add },
-        };
-        self.waiting.push_back(Work { id, signaled, operation, slot, inline_len });
+            _ => self.waiting.push_loaded(request),
+        }
     }
 
     /// Starts what was pushed.
     #[inline(always)]
-    pub fn ring(&mut self, wire: &mut Wire<'_>, queues: &mut [Option<Queue>], notes: &mut Notes) {
-        self.rung = self.waiting.len();
+    pub fn ring(&mut self, wire: &mut Wire<'_>, queues: &mut Queues, notes: &mut Notes) {
+        self.waiting.ring();
         if self.state == QpState::Error {
             self.flush_waiting(Status::Flushed, queues);
         } else {
             self.advance(wire, queues, notes);
-            wire.tx.submit();
         }
     }
 
-    /// Takes a request that was checked, and starts it.
+    /// What performs requests, and the requests.
     #[inline(always)]
-    pub fn post(
-        &mut self,
-        mut request: Request<'_>,
-        wire: &mut Wire<'_>,
-        queues: &mut [Option<Queue>],
-        notes: &mut Notes,
-    ) {
-        if self.state != QpState::ReadyToSend || !self.waiting.is_empty() {
-            self.push(request);
-            return self.ring(wire, queues, notes);
-        }
-        // Its turn is now, so it need not be kept.
-        let mut sender = Sender {
+    fn sender(&mut self) -> (Sender<'_>, &mut Waiting) {
+        let sender = Sender {
             number: self.number,
             config: &self.config,
-            connection: self.connection.as_mut(),
+            connection: self.connection.as_ref(),
             sent: &mut self.sent,
             progress: &mut self.progress,
         };
-        match if self.broken { Step::Wait(Reason::Full) } else { sender.perform(&mut request.operation, &[], wire) } {
-            Step::Wait(_) => {
-                self.push(request);
-                return self.ring(wire, queues, notes);
+        (sender, &mut self.waiting)
+    }
+
+    /// Performs a request that was checked, if its turn is now, so that it need not be kept; false when it has to wait.
+    #[inline(always)]
+    pub fn perform_now(
+        &mut self,
+        request: &mut Request<'_>,
+        wire: &mut Wire<'_>,
+        queues: &mut Queues,
+        notes: &mut Notes,
+    ) -> bool {
+        if self.state != QpState::ReadyToSend || !self.waiting.is_empty() || self.broken {
+            return false;
+        }
+        let mut sender = self.sender().0;
+        let (what, immediate) = what(&request.operation);
+        let step = match one_piece(&request.operation) {
+            Some(piece) => sender.give(what, immediate, &[piece], wire),
+            None => match &mut request.operation {
+                Operation::Send { source: Source::Gather(slices), .. }
+                | Operation::Write { source: Source::Gather(slices), .. } => {
+                    sender.give_pieces(what, immediate, slices, wire)
+                }
+                Operation::Read { target, .. } => sender.fetch(what, target, wire),
+                Operation::CompareSwap { target, .. } | Operation::FetchAdd { target, .. } => {
+                    sender.fetch(what, std::slice::from_mut(target), wire)
+                }
+                Operation::Send { .. } | Operation::Write { .. } => Step::Over(Status::LocalQpOperation),
+            },
+        };
+        match step {
+            Step::Wait(_) => return false,
+            // By far the most common: nobody is told.
+            Step::Over(Status::Success) if !request.signaled && !has_targets(what) && self.flying.is_empty() => {
+                self.requests_pushed += 1;
+                self.requests_over += 1;
             }
             step => {
                 self.requests_pushed += 1;
-                let Request { id, operation, signaled, .. } = request;
-                let (opcode, len) = (operation.opcode(), operation.len());
-                let targets = operation.into_targets();
-                let number = self.sent.wrapping_sub(1);
-                self.went(Flying { id, opcode, signaled, len, targets, end: None, number }, step, queues, notes);
+                let len = request.operation.len();
+                let targets = take_targets(&mut request.operation, &mut queues.pool);
+                let &mut Request { id, signaled, .. } = request;
+                let request = Flying { id, opcode: what.opcode(), signaled, len, targets, ..Flying::default() };
+                self.went(request, step, queues, notes);
             }
         }
-        wire.tx.submit();
+        wire.submit();
+        true
     }
 
     /// Notes what became of a request.
     #[inline(always)]
-    fn went(&mut self, mut request: Flying, step: Step, queues: &mut [Option<Queue>], notes: &mut Notes) {
+    fn went(&mut self, mut request: Flying, step: Step, queues: &mut Queues, notes: &mut Notes) {
         match step {
             Step::Over(status) if self.flying.is_empty() => {
                 self.complete_request(request, status, queues);
@@ -445,38 +413,62 @@ impl QueuePair {
             Step::Over(status) => {
                 request.end = Some(status);
                 self.broken |= !status.is_success();
-                self.flying.push_back(request);
+                *self.flying.push() = request;
             }
-            Step::Sent | Step::Wait(_) => self.flying.push_back(request),
+            Step::Sent | Step::Wait(_) => {
+                request.number = self.sent.wrapping_sub(1);
+                *self.flying.push() = request;
+            }
         }
     }
 
     /// Performs requests in turn, until one has to wait.
     #[inline(always)]
-    pub fn advance(&mut self, wire: &mut Wire<'_>, queues: &mut [Option<Queue>], notes: &mut Notes) {
-        while self.rung > 0 && !self.broken {
-            let Some(Work { operation, slot, inline_len, .. }) = self.waiting.front_mut() else { break };
-            let inline = &self.inline[*slot..*slot + *inline_len];
-            let mut sender = Sender {
-                number: self.number,
-                config: &self.config,
-                connection: self.connection.as_mut(),
-                sent: &mut self.sent,
-                progress: &mut self.progress,
+    pub fn advance(&mut self, wire: &mut Wire<'_>, queues: &mut Queues, notes: &mut Notes) {
+        while !self.broken {
+            let (mut sender, waiting) = self.sender();
+            let Some((Work { what, immediate, signaled, .. }, piece, load)) = waiting.oldest() else { break };
+            let mut step = match load {
+                Load::None => sender.give(what, immediate, &[piece], wire),
+                Load::From(slices) => sender.give_pieces(what, immediate, slices, wire),
+                Load::To(targets) => sender.fetch(what, targets, wire),
             };
-            let mut step = sender.perform(operation, inline, wire);
             if let Step::Wait(reason) = step {
                 match self.wait_for(reason, notes) {
-                    None => return,
+                    None => break,
                     Some(status) => step = Step::Over(status),
                 }
             }
             self.stall = None;
-            let Some(work) = self.waiting.pop_front() else { break };
-            self.rung -= 1;
-            let request = Flying { number: self.sent.wrapping_sub(1), ..work.into_flying() };
+            if let Step::Over(Status::Success) = step
+                && !signaled
+                && !has_targets(what)
+                && self.flying.is_empty()
+            {
+                self.waiting.drop_oldest();
+                self.requests_over += 1;
+                continue;
+            }
+            let Some(request) = self.waiting.pop(&mut queues.pool) else { break };
             self.went(request, step, queues, notes);
         }
+        wire.submit();
+    }
+
+    /// Flushes the requests that the doorbell has rung for; the first ends with `first`.
+    pub fn flush_waiting(&mut self, first: Status, queues: &mut Queues) {
+        let mut status = first;
+        while let Some(request) = self.waiting.pop(&mut queues.pool) {
+            self.complete_request(request, status, queues);
+            status = Status::Flushed;
+        }
+        self.progress = 0;
+    }
+
+    /// Flushes all of them.
+    pub fn flush_all_waiting(&mut self, first: Status, queues: &mut Queues) {
+        self.waiting.ring();
+        self.flush_waiting(first, queues);
     }
 
     /// Lets the oldest request wait, unless it has waited for too long: then with which status it ends.
@@ -508,7 +500,7 @@ impl QueuePair {
         &mut self,
         next: u32,
         misfit: bool,
-        queues: &mut [Option<Queue>],
+        queues: &mut Queues,
         notes: &mut Notes,
     ) -> Result<(), Discarded> {
         // What was not sent cannot have arrived.
@@ -523,7 +515,8 @@ impl QueuePair {
                 None if misfit => Status::RemoteInvalidRequest,
                 None => break,
             };
-            let Some(oldest) = self.flying.pop_front() else { break };
+            let oldest = std::mem::take(oldest);
+            self.flying.drop_front();
             self.complete_request(oldest, status, queues);
             if !status.is_success() {
                 self.fail_and_leave(Status::Flushed, queues, notes);

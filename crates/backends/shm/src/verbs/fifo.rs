@@ -1,0 +1,191 @@
+//! Queues whose elements are written where they lie.
+//!
+//! What completes, and what is posted, passes through three queues within some tens of nanoseconds. Elements that are moved as a
+//! whole are written and read again at once, in pieces of other sizes, which stalls the processor each time; so they are filled and
+//! emptied in place, a field at a time.
+
+use sinew_fabric::verbs::Scatter;
+use sinew_mem::MessageBuffer;
+
+/// A queue that grows as it must and keeps its memory. Elements that are not in it are defaults, or what [`Self::drop_front`] left.
+#[derive(Debug, Default)]
+pub(crate) struct Fifo<T> {
+    /// A power of two of them, or none.
+    slots: Vec<T>,
+    front: usize,
+    len: usize,
+}
+
+impl<T: Default> Fifo<T> {
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// A new element at the end, to be filled: it holds what some earlier one left.
+    #[inline(always)]
+    pub fn push(&mut self) -> &mut T {
+        if self.len == self.slots.len() {
+            self.grow();
+        }
+        let at = (self.front + self.len) & (self.slots.len() - 1);
+        self.len += 1;
+        &mut self.slots[at]
+    }
+
+    #[inline(always)]
+    pub fn front(&mut self) -> Option<&mut T> {
+        if self.len == 0 { None } else { self.slots.get_mut(self.front) }
+    }
+
+    /// Drops the first element from the queue. What it still holds stays until its place is used again.
+    #[inline(always)]
+    pub fn drop_front(&mut self) {
+        debug_assert!(self.len > 0);
+        self.front = (self.front + 1) & (self.slots.len() - 1);
+        self.len -= 1;
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn grow(&mut self) {
+        self.slots.rotate_left(self.front);
+        self.front = 0;
+        self.slots.resize_with((2 * self.slots.len()).max(16), T::default);
+    }
+}
+
+/// The buffers of a receive or of a READ: one, as nearly always, or several, which lie in a [`Pool`].
+#[derive(Debug, Default)]
+pub(crate) struct Buffers {
+    one: Option<MessageBuffer>,
+    /// The index of several, plus one.
+    several: u32,
+}
+
+/// Several buffers each, for those [`Buffers`] that are not one.
+#[derive(Debug, Default)]
+pub(crate) struct Pool {
+    scatters: Vec<Scatter>,
+    free: Vec<u32>,
+}
+
+impl Buffers {
+    #[inline(always)]
+    pub fn one(buffer: MessageBuffer) -> Self {
+        Self { one: Some(buffer), several: 0 }
+    }
+
+    /// Takes the buffers out of `scatter`.
+    #[inline(always)]
+    pub fn take(scatter: &mut Scatter, pool: &mut Pool) -> Self {
+        match scatter.len() {
+            0 => Self::default(),
+            1 => Self { one: scatter.pop(), several: 0 },
+            _ => Self { one: None, several: pool.put(std::mem::take(scatter)) },
+        }
+    }
+
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.one.is_none() && self.several == 0
+    }
+
+    #[inline(always)]
+    pub fn get<'a>(&'a mut self, pool: &'a mut Pool) -> &'a mut [MessageBuffer] {
+        if self.several == 0 { self.one.as_mut_slice() } else { pool.get(self.several) }
+    }
+
+    /// Takes them out, as a completion has them.
+    #[inline(always)]
+    pub fn take_all(&mut self, pool: &mut Pool) -> Scatter {
+        if self.several != 0 {
+            return pool.take(std::mem::take(&mut self.several));
+        }
+        let mut scatter = Scatter::new_const();
+        if let Some(buffer) = self.one.take() {
+            scatter.push(buffer);
+        }
+        scatter
+    }
+}
+
+impl Pool {
+    #[cold]
+    #[inline(never)]
+    fn put(&mut self, scatter: Scatter) -> u32 {
+        match self.free.pop() {
+            Some(several) => {
+                self.scatters[several as usize - 1] = scatter;
+                several
+            }
+            None => {
+                self.scatters.push(scatter);
+                self.scatters.len() as u32
+            }
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn get(&mut self, several: u32) -> &mut [MessageBuffer] {
+        self.scatters.get_mut(several as usize - 1).map_or(&mut [], |scatter| scatter)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn take(&mut self, several: u32) -> Scatter {
+        self.free.push(several);
+        self.scatters.get_mut(several as usize - 1).map(std::mem::take).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use sinew_mem::Arena;
+
+    use super::*;
+
+    #[test]
+    fn elements_leave_in_the_order_in_which_they_came() {
+        let (mut fifo, mut oracle) = (Fifo::<u32>::default(), VecDeque::new());
+        let mut step = 1u32;
+        for number in 0..5000 {
+            step = step.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            if step >> 16 & 3 != 0 {
+                *fifo.push() = number;
+                oracle.push_back(number);
+            } else if oracle.pop_front().is_some() {
+                fifo.drop_front();
+            }
+            assert_eq!((fifo.front().copied(), fifo.len()), (oracle.front().copied(), oracle.len()));
+            if number % 500 == 499 {
+                while oracle.pop_front().is_some() {
+                    fifo.drop_front();
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn one_or_several_buffers_come_out_as_they_went_in() {
+        let arena = Arena::private(1 << 16).unwrap();
+        let mut pool = Pool::default();
+        for count in [0, 1, 2, 4, 3] {
+            let mut scatter: Scatter = (0..count).map(|len| arena.alloc(len + 1, 8).unwrap()).collect();
+            let mut buffers = Buffers::take(&mut scatter, &mut pool);
+            assert!(scatter.is_empty() && buffers.is_empty() == (count == 0));
+            assert!(buffers.get(&mut pool).iter().map(|buffer| buffer.len()).eq(1..=count));
+            assert!(buffers.take_all(&mut pool).iter().map(|buffer| buffer.len()).eq(1..=count));
+            assert!(buffers.is_empty());
+        }
+        assert_eq!(pool.scatters.len(), 1, "places are used again");
+    }
+}

@@ -1,0 +1,276 @@
+//! Requests whose turn has not come, and those that are not over.
+
+use arrayvec::ArrayVec;
+use sinew_fabric::verbs::{
+    Destination, GATHER_MAX, Opcode, Operation, QpConfig, RemoteMemory, Request, Scatter, Slice, Source, Status,
+};
+use sinew_mem::copy::copy_short;
+
+use super::fifo::{Buffers, Pool};
+
+/// What a request asks for, without what it moves.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum What {
+    Send,
+    Datagram(Destination),
+    Write(RemoteMemory),
+    Read(RemoteMemory),
+    CompareSwap { remote: RemoteMemory, expected: u64, desired: u64 },
+    FetchAdd { remote: RemoteMemory, add: u64 },
+}
+
+impl What {
+    pub fn opcode(self) -> Opcode {
+        match self {
+            Self::Send | Self::Datagram(_) => Opcode::Send,
+            Self::Write(_) => Opcode::Write,
+            Self::Read(_) => Opcode::Read,
+            Self::CompareSwap { .. } => Opcode::CompareSwap,
+            Self::FetchAdd { .. } => Opcode::FetchAdd,
+        }
+    }
+}
+
+/// A request whose turn has not come.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Work {
+    id: u64,
+    pub what: What,
+    pub immediate: Option<u32>,
+    inline_len: usize,
+    pub signaled: bool,
+}
+
+/// What it moves, when that is not inline.
+#[derive(Debug, Default)]
+pub(crate) enum Load {
+    #[default]
+    None,
+    From(ArrayVec<Slice, GATHER_MAX>),
+    To(Scatter),
+}
+
+impl Load {
+    fn len(&self) -> usize {
+        match self {
+            Self::From(slices) => slices.iter().map(|slice| slice.len).sum(),
+            Self::To(_) | Self::None => 0,
+        }
+    }
+}
+
+/// The requests whose turn has not come, oldest first, in memory of their own. What is short and plain lies apart from the rest,
+/// which most have not.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    works: Vec<Work>,
+    loads: Vec<Load>,
+    inline: Box<[u8]>,
+    inline_max: usize,
+    /// A power of two, less one.
+    mask: u64,
+    /// The oldest's number, the next one's, and of the first that the doorbell has not rung for.
+    oldest: u64,
+    next: u64,
+    rung: u64,
+}
+
+impl Waiting {
+    pub fn new(config: &QpConfig) -> Self {
+        let slots = config.send_depth.max(1).next_power_of_two();
+        Self {
+            works: Vec::new(),
+            loads: Vec::new(),
+            inline: vec![0; slots * config.inline_max].into(),
+            inline_max: config.inline_max,
+            mask: slots as u64 - 1,
+            oldest: 0,
+            next: 0,
+            rung: 0,
+        }
+    }
+
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.oldest == self.next
+    }
+
+    /// The doorbell rings for all that are there.
+    #[inline(always)]
+    pub fn ring(&mut self) {
+        self.rung = self.next;
+    }
+
+    /// The slot of the next request; there are as many as the queue pair holds.
+    #[inline(always)]
+    fn next_slot(&mut self) -> usize {
+        let slot = (self.next & self.mask) as usize;
+        if slot >= self.works.len() {
+            self.grow();
+        }
+        self.next += 1;
+        slot
+    }
+
+    /// Takes in a request whose bytes are inline.
+    #[inline(always)]
+    pub fn push_inline(&mut self, id: u64, signaled: bool, what: What, immediate: Option<u32>, bytes: &[u8]) {
+        let slot = self.next_slot();
+        let at = slot * self.inline_max;
+        copy_short(&mut self.inline[at..at + bytes.len()], bytes);
+        self.works[slot] = Work { id, what, immediate, inline_len: bytes.len(), signaled };
+    }
+
+    /// Takes in any other.
+    #[inline(never)]
+    pub fn push_loaded(&mut self, request: Request<'_>) {
+        let slot = self.next_slot();
+        let Request { id, operation, signaled, .. } = request;
+        let (what, immediate) = what(&operation);
+        self.loads[slot] = match operation {
+            Operation::Send { source: Source::Gather(slices), .. }
+            | Operation::Write { source: Source::Gather(slices), .. } => Load::From(slices),
+            operation => Load::To(operation.into_targets()),
+        };
+        self.works[slot] = Work { id, what, immediate, inline_len: 0, signaled };
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn grow(&mut self) {
+        let nothing = Work { id: 0, what: What::Send, immediate: None, inline_len: 0, signaled: false };
+        let slots = self.mask as usize + 1;
+        self.works.resize(slots, nothing);
+        self.loads.resize_with(slots, Load::default);
+    }
+
+    /// The oldest request that the doorbell has rung for, its inline bytes, and what else it moves.
+    #[inline(always)]
+    pub fn oldest(&mut self) -> Option<(Work, &[u8], &mut Load)> {
+        if self.oldest == self.rung {
+            return None;
+        }
+        let slot = (self.oldest & self.mask) as usize;
+        let work = *self.works.get(slot)?;
+        let at = slot * self.inline_max;
+        Some((work, &self.inline[at..at + work.inline_len], self.loads.get_mut(slot)?))
+    }
+
+    /// Forgets the oldest request.
+    #[inline(always)]
+    pub fn drop_oldest(&mut self) {
+        let slot = (self.oldest & self.mask) as usize;
+        if let Some(load) = self.loads.get_mut(slot)
+            && !matches!(load, Load::None)
+        {
+            *load = Load::None;
+        }
+        self.oldest += 1;
+    }
+
+    /// Takes out the oldest request that the doorbell has rung for.
+    #[inline]
+    pub fn pop(&mut self, pool: &mut Pool) -> Option<Flying> {
+        if self.oldest == self.rung {
+            return None;
+        }
+        let slot = (self.oldest & self.mask) as usize;
+        self.oldest += 1;
+        let Work { id, what, inline_len, signaled, .. } = *self.works.get(slot)?;
+        let load = self.loads.get_mut(slot)?;
+        let mut request = Flying { id, opcode: what.opcode(), signaled, len: inline_len, ..Flying::default() };
+        match load {
+            Load::None => {}
+            Load::From(_) => {
+                request.len = load.len();
+                *load = Load::None;
+            }
+            Load::To(targets) => {
+                let atomic = matches!(what, What::CompareSwap { .. } | What::FetchAdd { .. });
+                let len = targets.iter().map(|buffer| buffer.len()).sum();
+                request.len = if atomic { 8 } else { len };
+                request.targets = Buffers::take(targets, pool);
+                *load = Load::None;
+            }
+        }
+        Some(request)
+    }
+}
+
+/// What an operation asks for.
+#[inline(always)]
+pub(crate) fn what(operation: &Operation<'_>) -> (What, Option<u32>) {
+    match *operation {
+        Operation::Send { to: None, immediate, .. } => (What::Send, immediate),
+        Operation::Send { to: Some(to), immediate, .. } => (What::Datagram(to), immediate),
+        Operation::Write { remote, immediate, .. } => (What::Write(remote), immediate),
+        Operation::Read { remote, .. } => (What::Read(remote), None),
+        Operation::CompareSwap { remote, expected, desired, .. } => {
+            (What::CompareSwap { remote, expected, desired }, None)
+        }
+        Operation::FetchAdd { remote, add, .. } => (What::FetchAdd { remote, add }, None),
+    }
+}
+
+/// The bytes of a source that need not be kept elsewhere.
+#[inline(always)]
+pub(crate) fn inline<'a>(source: &Source<'a>) -> Option<&'a [u8]> {
+    match source {
+        Source::Empty => Some(&[]),
+        Source::Inline(bytes) => Some(bytes),
+        Source::Gather(_) => None,
+    }
+}
+
+/// What an operation moves that goes to the peer, when it lies in one piece.
+#[inline(always)]
+pub(crate) fn one_piece<'a>(operation: &'a Operation<'_>) -> Option<&'a [u8]> {
+    match operation {
+        Operation::Send { source, .. } | Operation::Write { source, .. } => match source {
+            Source::Empty => Some(&[]),
+            Source::Inline(bytes) => Some(bytes),
+            Source::Gather(slices) => match &slices[..] {
+                [slice] => Some(slice.bytes()),
+                _ => None,
+            },
+        },
+        _ => None,
+    }
+}
+
+/// Whether something of the request's comes back with its completion.
+#[inline(always)]
+pub(crate) fn has_targets(what: What) -> bool {
+    !matches!(what, What::Send | What::Datagram(_) | What::Write(_))
+}
+
+/// What comes back with a request's completion; nothing of it stays.
+#[inline]
+pub(crate) fn take_targets(operation: &mut Operation<'_>, pool: &mut Pool) -> Buffers {
+    if let Operation::Read { target, .. } = operation {
+        return Buffers::take(target, pool);
+    }
+    let nothing = Operation::Send { source: Source::Empty, immediate: None, to: None };
+    Buffers::take(&mut std::mem::replace(operation, nothing).into_targets(), pool)
+}
+
+/// A request that was performed.
+#[derive(Debug)]
+pub(crate) struct Flying {
+    pub id: u64,
+    pub opcode: Opcode,
+    pub signaled: bool,
+    pub len: usize,
+    pub targets: Buffers,
+    /// How it ended; `None` for a message that is not acknowledged.
+    pub end: Option<Status>,
+    /// The message's.
+    pub number: u32,
+}
+
+impl Default for Flying {
+    fn default() -> Self {
+        let (opcode, targets) = (Opcode::Send, Buffers::default());
+        Self { id: 0, opcode, signaled: false, len: 0, targets, end: None, number: 0 }
+    }
+}

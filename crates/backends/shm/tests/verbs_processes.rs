@@ -1,0 +1,466 @@
+//! Verbs between processes, some of which are killed or stopped. The test binary starts itself again: a child runs the test
+//! `child`, whose role is in the environment, and the two tell each other addresses as lines of hexadecimal digits.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal};
+use sinew_fabric::verbs::{
+    Access, Completion, CompletionQueue, Device, Exposed, Opcode, Operation, ProtectionDomain, QpAddress, QpConfig,
+    QpState, QueuePair, RemoteMemory, Request, Source, Status, ThreadDomain, Transport, VerbsError,
+};
+use sinew_mem::Arena;
+use sinew_shm::verbs::{ShmCompletionQueue, ShmDevice, ShmDomain, ShmQueuePair, ShmThread};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const TOLD: &str = "told: ";
+/// Bytes of the region that children write in long pieces.
+const LONG: usize = 64 << 20;
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unhex(text: &str) -> Vec<u8> {
+    (0..text.len() / 2).map(|at| u8::from_str_radix(&text[2 * at..2 * at + 2], 16).unwrap()).collect()
+}
+
+fn eventually<T>(what: &str, mut get: impl FnMut() -> Option<T>) -> T {
+    let since = Instant::now();
+    loop {
+        if let Some(got) = get() {
+            return got;
+        }
+        assert!(since.elapsed() < PATIENCE, "{what}: never");
+        std::thread::sleep(Duration::from_micros(100));
+    }
+}
+
+/// A queue pair and all around it.
+struct End {
+    device: ShmDevice,
+    domain: ShmDomain,
+    arena: Arena,
+    qp: ShmQueuePair,
+    queue: ShmCompletionQueue,
+    thread: ShmThread,
+}
+
+impl End {
+    fn new(transport: Transport) -> Self {
+        Self::on(&ShmDevice::open(&"shm://".parse().unwrap()).unwrap(), transport)
+    }
+
+    fn on(device: &ShmDevice, transport: Transport) -> Self {
+        let domain = device.protection_domain().unwrap();
+        let arena = domain.arena(256 << 20).unwrap();
+        let thread = domain.thread().unwrap();
+        let queue = thread.completion_queue(1024).unwrap();
+        let config = QpConfig { send_depth: 256, receive_depth: 256, ..QpConfig::new(transport) };
+        let qp = thread.queue_pair(&config, &queue, &queue).unwrap();
+        Self { device: device.clone(), domain, arena, qp, queue, thread }
+    }
+
+    fn poll(&mut self) -> Option<Completion> {
+        let mut completions = Vec::new();
+        self.queue.poll(&mut completions, 1);
+        completions.pop()
+    }
+
+    fn next(&mut self) -> Completion {
+        eventually("a completion", || self.poll())
+    }
+
+    fn post_receive(&mut self, id: u64) {
+        let buffer = self.arena.alloc(64, 64).unwrap();
+        self.qp.post_buffer(id, buffer).unwrap();
+    }
+
+    fn write(&mut self, id: u64, bytes: &[u8], remote: RemoteMemory) {
+        let operation = Operation::Write { source: Source::Inline(bytes), remote, immediate: None };
+        self.qp.post(Request::new(id, operation)).unwrap();
+    }
+
+    fn send(&mut self, id: u64, bytes: &[u8]) {
+        let operation = Operation::Send { source: Source::Inline(bytes), immediate: None, to: None };
+        self.qp.post(Request::new(id, operation)).unwrap();
+    }
+
+    fn connect(&mut self, line: &str) {
+        let address = QpAddress::from_bytes(&unhex(line)).unwrap();
+        self.qp.connect(Some(&address)).unwrap();
+    }
+
+    fn address(&self) -> String {
+        hex(&self.qp.address().to_bytes())
+    }
+}
+
+/// A child, which does not outlive its test.
+struct Peer {
+    child: Child,
+    told: BufReader<ChildStdout>,
+    tell: ChildStdin,
+}
+
+impl Peer {
+    fn start(role: &str) -> Self {
+        Self::named(role, "shm://")
+    }
+
+    fn named(role: &str, device: &str) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "child", "--nocapture"])
+            .env("SINEW_VERBS_ROLE", role)
+            .env("SINEW_VERBS_DEVICE", device)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let told = BufReader::new(child.stdout.take().unwrap());
+        let tell = child.stdin.take().unwrap();
+        Self { child, told, tell }
+    }
+
+    fn told(&mut self) -> String {
+        loop {
+            let mut line = String::new();
+            assert!(self.told.read_line(&mut line).unwrap() > 0, "the child has ended");
+            // The test harness talks too, without an end of the line before the test's first.
+            if let Some(at) = line.find(TOLD) {
+                return line[at + TOLD.len()..].trim().to_owned();
+            }
+        }
+    }
+
+    fn tell(&mut self, line: &str) {
+        writeln!(self.tell, "{line}").unwrap();
+    }
+
+    fn remote(&mut self) -> RemoteMemory {
+        RemoteMemory::from_bytes(&unhex(&self.told()).try_into().unwrap())
+    }
+
+    fn signal(&self, signal: Signal) {
+        rustix::process::kill_process(Pid::from_raw(self.child.id() as i32).unwrap(), signal).unwrap();
+    }
+
+    fn stop(&self) {
+        self.signal(Signal::STOP);
+        let stat = format!("/proc/{}/stat", self.child.id());
+        eventually("the stop", || {
+            let stat = std::fs::read_to_string(&stat).unwrap();
+            stat.rsplit(") ").next().unwrap().starts_with('T').then_some(())
+        });
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What the children do.
+mod roles {
+    use super::*;
+
+    fn tell(line: &str) {
+        println!("{TOLD}{line}");
+    }
+
+    fn told() -> String {
+        let mut line = String::new();
+        std::io::stdin().read_line(&mut line).unwrap();
+        line.trim().to_owned()
+    }
+
+    fn meet(transport: Transport) -> End {
+        let device = std::env::var("SINEW_VERBS_DEVICE").unwrap();
+        let mut end = End::on(&ShmDevice::open(&device.parse().unwrap()).unwrap(), transport);
+        tell(&end.address());
+        end.connect(&told());
+        end
+    }
+
+    fn target() -> RemoteMemory {
+        RemoteMemory::from_bytes(&unhex(&told()).try_into().unwrap())
+    }
+
+    /// Exposes memory and answers messages, asleep in between, until its peer is gone.
+    pub fn serve(transport: Transport) {
+        let mut end = meet(transport);
+        let exposed = end.domain.expose(4096, Access::ALL).unwrap();
+        for id in 0..64 {
+            end.post_receive(id);
+        }
+        tell(&hex(&exposed.remote().to_bytes()));
+        while end.qp.state() == QpState::ReadyToSend {
+            end.queue.wait(None).unwrap();
+            while let Some(completion) = end.poll() {
+                if completion.opcode == Opcode::Receive && completion.status.is_success() {
+                    let bytes = completion.buffers[0].to_vec();
+                    end.send(completion.id, &bytes);
+                    end.post_receive(completion.id);
+                }
+            }
+        }
+    }
+
+    /// Writes its peer's memory in pieces so long that it is inside nearly all the time; then says how the last ended.
+    pub fn write_long() {
+        let mut end = meet(Transport::Rc);
+        let remote = target();
+        let source = end.arena.alloc(LONG, LONG).unwrap().freeze();
+        let status = loop {
+            let operation = Operation::Write { source: source.clone().into(), remote, immediate: None };
+            end.qp.post(Request::new(0, operation)).unwrap();
+            let completion = end.next();
+            if !completion.status.is_success() {
+                break completion.status;
+            }
+        };
+        tell(&format!("{status:?}"));
+        told();
+    }
+
+    /// Sends numbered messages for ever.
+    pub fn stream() {
+        let mut end = meet(Transport::Rc);
+        let mut number = 0u64;
+        loop {
+            end.send(0, &[number.to_le_bytes(); 4].concat());
+            number += 1;
+            while number.is_multiple_of(64) && end.poll().is_none() {
+                std::thread::yield_now();
+            }
+            while end.poll().is_some() {}
+        }
+    }
+}
+
+#[test]
+fn child() {
+    match std::env::var("SINEW_VERBS_ROLE").as_deref() {
+        Ok("serve rc") => roles::serve(Transport::Rc),
+        Ok("serve uc") => roles::serve(Transport::Uc),
+        Ok("write long") => roles::write_long(),
+        Ok("stream") => roles::stream(),
+        Ok(other) => panic!("no such role: {other}"),
+        Err(_) => {}
+    }
+}
+
+/// A child that serves, and our end of the connection to it.
+fn serving(transport: Transport) -> (Peer, End, RemoteMemory) {
+    let mut peer = Peer::start(if transport == Transport::Rc { "serve rc" } else { "serve uc" });
+    let mut end = End::new(transport);
+    peer.tell(&end.address());
+    end.connect(&peer.told());
+    let remote = peer.remote();
+    (peer, end, remote)
+}
+
+#[test]
+fn processes_write_read_and_send_and_sleep_in_between() {
+    for transport in [Transport::Rc, Transport::Uc] {
+        let (_peer, mut end, remote) = serving(transport);
+        for round in 0..50u64 {
+            end.post_receive(round);
+            end.write(1000, &round.to_ne_bytes(), remote);
+            end.send(1001, &round.to_le_bytes());
+            let mut answered = false;
+            while !answered {
+                let completion = end.next();
+                assert_eq!(completion.status, Status::Success);
+                if completion.opcode == Opcode::Receive {
+                    assert_eq!(completion.buffers[0][..], round.to_le_bytes());
+                    answered = true;
+                }
+            }
+            if transport == Transport::Rc {
+                let target = [end.arena.alloc(8, 8).unwrap()].into_iter().collect();
+                end.qp.post(Request::new(5, Operation::Read { target, remote })).unwrap();
+                let read = eventually("the read", || end.poll().filter(|completion| completion.id == 5));
+                assert_eq!(read.buffers[0][..], round.to_ne_bytes());
+            }
+            while end.poll().is_some() {}
+        }
+    }
+}
+
+#[test]
+fn a_killed_peer_ends_the_next_request_at_once() {
+    let (mut peer, mut end, remote) = serving(Transport::Rc);
+    end.write(1, b"12345678", remote);
+    assert_eq!(end.next().status, Status::Success);
+    end.post_receive(2);
+    peer.kill();
+    // Nothing of ours has looked at anything since.
+    end.write(3, b"12345678", remote);
+    end.write(4, b"12345678", remote);
+    let ends: Vec<(u64, Status)> = (0..3)
+        .map(|_| {
+            let completion = end.next();
+            (completion.id, completion.status)
+        })
+        .collect();
+    assert_eq!(ends, [(3, Status::RetryExceeded), (2, Status::Flushed), (4, Status::Flushed)]);
+    assert_eq!(end.qp.state(), QpState::Error);
+}
+
+#[test]
+fn the_death_of_a_peer_wakes_who_waits_for_its_message() {
+    for transport in [Transport::Rc, Transport::Uc] {
+        let (peer, mut end, _) = serving(transport);
+        end.post_receive(7);
+        let killer = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(20));
+            let mut peer = peer;
+            peer.kill();
+        });
+        let since = Instant::now();
+        let completion = loop {
+            if let Some(completion) = end.poll() {
+                break completion;
+            }
+            end.queue.wait(None).unwrap();
+            assert!(since.elapsed() < PATIENCE);
+        };
+        assert_eq!((completion.id, completion.status), (7, Status::Flushed));
+        killer.join().unwrap();
+    }
+}
+
+#[test]
+fn a_sender_killed_in_mid_stream_leaves_whole_messages_and_then_an_error() {
+    for _ in 0..5 {
+        let mut peer = Peer::start("stream");
+        let mut end = End::new(Transport::Rc);
+        end.connect(&peer.told());
+        for id in 0..256 {
+            end.post_receive(id);
+        }
+        peer.tell(&end.address());
+        let mut expected = 0u64;
+        let since = Instant::now();
+        let mut killed = false;
+        loop {
+            let Some(completion) = end.poll() else {
+                std::thread::yield_now();
+                assert!(since.elapsed() < PATIENCE);
+                continue;
+            };
+            if !completion.status.is_success() {
+                assert!(killed && completion.status == Status::Flushed, "{completion:?}");
+                break;
+            }
+            let bytes = [expected.to_le_bytes(); 4].concat();
+            assert_eq!(completion.buffers[0][..], bytes);
+            expected += 1;
+            let mut buffer = completion.buffers.into_iter().next().unwrap();
+            buffer.resize(64).unwrap();
+            end.qp.post_buffer(completion.id, buffer).unwrap();
+            if expected == 20_000 {
+                peer.kill();
+                killed = true;
+            }
+        }
+        assert!(expected >= 20_000);
+    }
+}
+
+#[test]
+fn a_stopped_peer_delays_its_own_messages_only() {
+    let (peer, mut end, remote) = serving(Transport::Rc);
+    let mut other = End::on(&end.device, Transport::Rc);
+    let mut second = Peer::start("serve rc");
+    second.tell(&other.address());
+    let line = second.told();
+    other.connect(&line);
+    second.remote();
+    peer.stop();
+    end.post_receive(1);
+    end.send(2, b"to the stopped");
+    // Its memory can be worked in.
+    end.write(3, b"87654321", remote);
+    other.post_receive(4);
+    other.send(5, b"to the other");
+    let answer = eventually("an answer", || other.poll().filter(|completion| completion.id == 4));
+    assert_eq!(answer.buffers[0][..], *b"to the other");
+    assert!(end.poll().is_none(), "in order, and the first is not acknowledged");
+    peer.signal(Signal::CONT);
+    let mut ids: Vec<u64> = (0..3).map(|_| end.next().id).collect();
+    ids.sort_unstable();
+    assert_eq!(ids, [1, 2, 3]);
+}
+
+/// A child that writes our memory, stopped inside it, and the memory, whose exposure has ended.
+fn stopped_inside() -> (Peer, End, RemoteMemory) {
+    loop {
+        let mut peer = Peer::start("write long");
+        let mut end = End::new(Transport::Rc);
+        peer.tell(&end.address());
+        end.connect(&peer.told());
+        let exposed = end.domain.expose(LONG, Access::ALL).unwrap();
+        let remote = exposed.remote();
+        exposed.store(LONG - 8, 1).unwrap();
+        peer.tell(&hex(&remote.to_bytes()));
+        eventually("the end of a write", || (exposed.load(LONG - 8) != Ok(1)).then_some(()));
+        peer.stop();
+        // It is outside for a moment now and then.
+        if exposed.deregister().is_none() {
+            return (peer, end, remote);
+        }
+    }
+}
+
+#[test]
+fn memory_is_kept_aside_while_an_initiator_is_stopped_inside_and_until_it_goes() {
+    for kill in [false, true] {
+        let (mut peer, end, old) = stopped_inside();
+        assert_eq!(end.device.quarantined(), 1);
+        let fresh = end.domain.expose(LONG, Access::ALL).unwrap();
+        let (start, len) = (fresh.remote().address, fresh.remote().len);
+        assert!(start + len <= old.address || start >= old.address + old.len, "the range is not used again");
+        if kill {
+            peer.kill();
+        } else {
+            peer.signal(Signal::CONT);
+            assert_eq!(peer.told(), "RemoteAccess");
+        }
+        eventually("the range", || (end.device.quarantined() == 0).then_some(()));
+        assert_eq!(fresh.load(0), Ok(0));
+        assert_eq!(fresh.load(LONG - 8), Ok(0));
+        drop(fresh);
+        let again = end.domain.expose(LONG, Access::ALL).unwrap();
+        assert_eq!(again.remote().address, old.address);
+        assert_eq!(again.load(LONG / 2), Ok(0));
+    }
+}
+
+#[test]
+fn a_device_that_was_opened_anew_is_not_taken_for_the_old_one() {
+    let name = format!("shm://{}", &sinew_fabric::conformance::unique("anew")[..20]);
+    let mut peer = Peer::named("serve rc", &name);
+    let old = peer.told();
+    peer.kill();
+    let mut peer = Peer::named("serve rc", &name);
+    peer.told();
+    let mut end = End::new(Transport::Rc);
+    let address = QpAddress::from_bytes(&unhex(&old)).unwrap();
+    let error = end.qp.connect(Some(&address)).unwrap_err();
+    assert!(matches!(&error, VerbsError::Address(reason) if reason.contains("anew")), "{error}");
+    peer.kill();
+    end.qp.modify(QpState::Reset, None).unwrap();
+    let error = end.qp.connect(Some(&address)).unwrap_err();
+    assert!(matches!(&error, VerbsError::Address(reason) if reason.contains("cannot be reached")), "{error}");
+    assert_eq!(end.thread.discarded(sinew_shm::verbs::Discarded::Malformed), 0);
+}
