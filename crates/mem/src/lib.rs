@@ -22,6 +22,6 @@ mod shared;
 
 pub use buffer::{AllocError, Arena, Frozen, HEADER_ROOM, MAX_DATA_LEN, MessageBuffer};
 pub use hints::{grow_for_random_access, prefetch_read};
-pub use memory::{OutOfBounds, SharedMemory};
+pub use memory::{OutOfBounds, SharedMemory, SharedRows};
 pub use region::{Access, MapError, Region};
 pub use shared::{Guard, Revoked, SharedBytes};

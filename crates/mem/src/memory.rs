@@ -223,7 +223,7 @@ impl SharedMemory {
     /// # Errors
     ///
     /// [`OutOfBounds`]; nothing was written then.
-    #[inline]
+    #[inline(always)]
     pub fn write(&self, offset: usize, source: &[u8]) -> Result<(), OutOfBounds> {
         let target = self.at(offset, source.len())?;
         let to_word = target.align_offset(8).min(source.len());
@@ -239,6 +239,37 @@ impl SharedMemory {
             store_part(aligned.add(words.len() * 8), last);
         }
         Ok(())
+    }
+}
+
+/// A table in a [`SharedMemory`]: rows of `WORDS` words, a power of two of them, found without a check of bounds.
+#[derive(Clone, Debug)]
+pub struct SharedRows<const WORDS: usize> {
+    rows: SharedMemory,
+    /// How many there are, less one.
+    mask: usize,
+}
+
+impl SharedMemory {
+    /// The table of `count` rows at `offset`, a multiple of 8.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfBounds`]; a `count` that is no power of two is out of bounds too.
+    pub fn rows<const WORDS: usize>(&self, offset: usize, count: usize) -> Result<SharedRows<WORDS>, OutOfBounds> {
+        let len = if count.is_power_of_two() { count.saturating_mul(WORDS * 8) } else { usize::MAX };
+        let rows = self.part(offset, len, ())?;
+        Ok(SharedRows { rows, mask: count - 1 })
+    }
+}
+
+impl<const WORDS: usize> SharedRows<WORDS> {
+    /// Row `index`; beyond the last, they begin again.
+    #[inline(always)]
+    pub fn row(&self, index: usize) -> &[AtomicU64; WORDS] {
+        // SAFETY: the mask keeps the row inside the memory, which is mapped while `self` lives and aligned; accesses of others are
+        // atomic or outside this process.
+        unsafe { &*self.rows.start.as_ptr().cast::<[AtomicU64; WORDS]>().add(index & self.mask) }
     }
 }
 
@@ -315,6 +346,18 @@ unsafe fn store_part(target: *mut u8, source: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rows_lie_in_their_memory_and_nowhere_else() {
+        let memory = SharedMemory::private(64).unwrap();
+        let rows = memory.rows::<3>(8, 2).unwrap();
+        rows.row(1)[2].store(7, Ordering::Relaxed);
+        assert_eq!(memory.load(8 + 24 + 16), Ok(7));
+        assert!(std::ptr::eq(rows.row(0), rows.row(2)));
+        for (offset, count) in [(0, 4), (24, 2), (4, 1), (0, 0), (0, 3), (0, 1 << 63)] {
+            assert!(memory.rows::<3>(offset, count).is_err(), "{offset} {count}");
+        }
+    }
 
     #[test]
     fn what_is_written_is_read_at_every_offset_and_length() {

@@ -9,10 +9,10 @@
 //! Initiators are processes of one user that mean well. The checks guard against their errors; they are no security boundary,
 //! since whoever maps the memory can write it.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use sinew_fabric::verbs::{Access, QpNumber};
-use sinew_mem::{OutOfBounds, SharedMemory};
+use sinew_mem::{SharedMemory, SharedRows};
 
 /// Threads that can be at work on one device's memory.
 pub(crate) const SEATS_MAX: usize = 4096;
@@ -36,6 +36,8 @@ pub(crate) const DIRECTORY_BYTES: usize = QUEUE_PAIRS + QUEUE_PAIRS_MAX * QUEUE_
 /// Where [`super::life`] keeps its word.
 const LIFE: usize = 0;
 const FENCES: usize = 128;
+/// Which word of a queue pair counts its receives.
+const RECEIVES: usize = QUEUE_PAIR_BYTES / 2 / 8;
 
 /// What others may do, in the low bits of a region's first word.
 const ACCESS: u64 = 0b111;
@@ -93,30 +95,36 @@ impl Listens {
     }
 }
 
-/// A device's directory, ours or another's. Offsets are all inside it by the way they are made.
+/// A device's directory, ours or another's.
 #[derive(Clone, Debug)]
-pub(crate) struct Directory(SharedMemory);
+pub(crate) struct Directory {
+    header: SharedMemory,
+    seats: SharedRows<{ SEAT_BYTES / 8 }>,
+    regions: SharedRows<{ REGION_BYTES / 8 }>,
+    queue_pairs: SharedRows<{ QUEUE_PAIR_BYTES / 8 }>,
+}
+
+/// A loaded word: what its writer stored before it is visible after.
+#[inline(always)]
+fn load(word: &AtomicU64) -> u64 {
+    // Partner: `store`, here or at another process.
+    word.load(Ordering::Acquire)
+}
 
 #[inline(always)]
-fn or_zero(word: Result<u64, OutOfBounds>) -> u64 {
-    word.unwrap_or(0)
+fn store(word: &AtomicU64, value: u64) {
+    word.store(value, Ordering::Release);
 }
 
 impl Directory {
     /// A directory over fresh memory, or memory in which another process has one; `None` when it is too small.
     pub fn new(memory: SharedMemory) -> Option<Self> {
-        (memory.len() >= DIRECTORY_BYTES).then_some(Self(memory))
-    }
-
-    #[inline(always)]
-    fn load(&self, at: usize) -> u64 {
-        or_zero(self.0.load(at))
-    }
-
-    #[inline(always)]
-    fn store(&self, at: usize, value: u64) {
-        let stored = self.0.store(at, value);
-        debug_assert!(stored.is_ok());
+        Some(Self {
+            seats: memory.rows(SEATS, SEATS_MAX).ok()?,
+            regions: memory.rows(REGIONS, REGIONS_MAX).ok()?,
+            queue_pairs: memory.rows(QUEUE_PAIRS, QUEUE_PAIRS_MAX).ok()?,
+            header: memory,
+        })
     }
 
     /// The word that says whether the owner lives: see [`super::life`].
@@ -135,95 +143,101 @@ impl Directory {
     /// The word, for [`super::life::Watch`].
     #[inline(always)]
     pub fn life_futex(&self) -> Option<&AtomicU32> {
-        self.0.futex(LIFE).ok()
+        self.header.futex(LIFE).ok()
     }
 
     /// Promises that whoever ends an exposure makes the fences of those who may be inside. Before the directory is shown.
     pub fn promise_fences(&self) {
-        self.store(FENCES, 1);
+        let stored = self.header.store(FENCES, 1);
+        debug_assert!(stored.is_ok());
     }
 
     pub fn promises_fences(&self) -> bool {
-        self.load(FENCES) != 0
+        self.header.load(FENCES).is_ok_and(|promise| promise != 0)
+    }
+
+    #[inline(always)]
+    fn seat(&self, seat: u32) -> &AtomicU64 {
+        &self.seats.row(seat as usize)[0]
     }
 
     /// Sits down in seat `seat` to work on the region of `rkey`.
     #[inline(always)]
     pub fn sit_down(&self, seat: u32, rkey: u32) {
-        self.store(SEATS + seat as usize % SEATS_MAX * SEAT_BYTES, VALID | u64::from(rkey));
+        store(self.seat(seat), VALID | u64::from(rkey));
     }
 
     /// Leaves the seat. (A release, as every store: what was done from it is over before.)
     #[inline(always)]
     pub fn stand_up(&self, seat: u32) {
-        self.store(SEATS + seat as usize % SEATS_MAX * SEAT_BYTES, 0);
+        store(self.seat(seat), 0);
     }
 
     /// Whether whoever has the seat works on the region of `rkey`.
     pub fn is_at_work(&self, seat: u32, rkey: u32) -> bool {
-        self.load(SEATS + seat as usize % SEATS_MAX * SEAT_BYTES) == VALID | u64::from(rkey)
+        load(self.seat(seat)) == VALID | u64::from(rkey)
     }
 
     #[inline(always)]
-    fn region(rkey: u32) -> usize {
-        REGIONS + (rkey & 0xFFFF) as usize * REGION_BYTES
+    fn region(&self, rkey: u32) -> &[AtomicU64; REGION_BYTES / 8] {
+        self.regions.row(rkey as usize)
     }
 
     /// The region of `rkey`, if it is one of protection domain `domain` and exposed.
     #[inline(always)]
     pub fn entry(&self, domain: u32, rkey: u32) -> Option<Entry> {
-        let at = Self::region(rkey);
-        let word = self.load(at);
+        let [word, start, len, _] = self.region(rkey);
+        let word = load(word);
         if word & !ACCESS != region_word(domain, rkey) {
             return None;
         }
         let access = Access { write: word & 1 != 0, read: word & 2 != 0, atomic: word & 4 != 0 };
-        Some(Entry { access, start: self.load(at + 8), len: self.load(at + 16) })
+        Some(Entry { access, start: load(start), len: load(len) })
     }
 
     /// Exposes a region. Nobody is inside an earlier one of the same index.
     pub fn expose(&self, domain: u32, rkey: u32, entry: Entry) {
-        let at = Self::region(rkey);
-        self.store(at + 8, entry.start);
-        self.store(at + 16, entry.len);
-        self.store(at, region_word(domain, rkey) | bits(entry.access));
+        let [word, start, len, _] = self.region(rkey);
+        store(start, entry.start);
+        store(len, entry.len);
+        store(word, region_word(domain, rkey) | bits(entry.access));
     }
 
     /// Ends the exposure of the region of `rkey`.
     pub fn withdraw(&self, rkey: u32) {
-        self.store(Self::region(rkey), 0);
+        store(&self.region(rkey)[0], 0);
     }
 
     #[inline(always)]
-    fn queue_pair(number: QpNumber) -> usize {
-        QUEUE_PAIRS + (number.0 & 0xFFFF) as usize * QUEUE_PAIR_BYTES
+    fn queue_pair(&self, number: QpNumber) -> &[AtomicU64; QUEUE_PAIR_BYTES / 8] {
+        self.queue_pairs.row(number.0 as usize)
     }
 
     /// The word of a queue pair: see [`Listens::word`].
     #[inline(always)]
     pub fn listens(&self, number: QpNumber) -> u64 {
-        self.load(Self::queue_pair(number))
+        load(&self.queue_pair(number)[0])
     }
 
     pub fn set_listens(&self, number: QpNumber, listens: Listens) {
-        self.store(Self::queue_pair(number), listens.word(number));
+        store(&self.queue_pair(number)[0], listens.word(number));
     }
 
     /// What only somebody else would write.
     #[cfg(test)]
     pub fn set_word(&self, number: QpNumber, word: u64) {
-        self.store(Self::queue_pair(number), word);
+        store(&self.queue_pair(number)[0], word);
     }
 
     /// How many receives a queue pair has posted since it was last reset, wrapping.
     #[inline]
     pub fn receives(&self, number: QpNumber) -> u32 {
-        self.load(Self::queue_pair(number) + QUEUE_PAIR_BYTES / 2) as u32
+        load(&self.queue_pair(number)[RECEIVES]) as u32
     }
 
     #[inline]
     pub fn set_receives(&self, number: QpNumber, receives: u32) {
-        self.store(Self::queue_pair(number) + QUEUE_PAIR_BYTES / 2, u64::from(receives));
+        store(&self.queue_pair(number)[RECEIVES], u64::from(receives));
     }
 }
 

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use sinew_fabric::verbs::{
-    Completion, Destination, QpAddress, QpConfig, QpNumber, ThreadDomain, Transport, VerbsError,
+    Completion, Destination, QpAddress, QpConfig, QpNumber, Scatter, ThreadDomain, Transport, VerbsError,
 };
 use sinew_fabric::{Address, PacketPort, PacketRx, PacketTx, Peer, PortError, PortEvent, RxBurst, TxData, TxPacket};
 
@@ -155,6 +155,13 @@ impl Engine {
         }
     }
 
+    /// The queue pair alone, and the queues.
+    #[inline(always)]
+    pub fn queue_pair(&mut self, number: QpNumber) -> (&mut QueuePair, &mut Queues) {
+        let qp = self.queue_pairs[(number.0 & 0xFFFF) as usize].as_deref_mut();
+        (qp.expect("a queue pair is there as long as its handle"), &mut self.queues)
+    }
+
     /// A number for the next life of a queue pair.
     pub fn epoch(&mut self) -> u32 {
         self.epochs = self.epochs.wrapping_add(1);
@@ -168,11 +175,17 @@ impl Engine {
         let Queues { list, pool } = queues;
         let Some(Some(queue)) = list.get_mut(index) else { return 0 };
         let count = queue.ready.len().min(max);
-        for _ in 0..count {
+        completions.reserve(count);
+        let mut taken = 0;
+        // Filled where they stay: see `fifo`.
+        for place in completions.spare_capacity_mut().iter_mut().take(count) {
             let Some(ready) = queue.ready.front() else { break };
             let Ready { id, qp: number, status, opcode, len, immediate, from, frees, epoch, .. } = *ready;
-            let buffers = ready.buffers.take_all(pool);
+            let buffers = Scatter::new_const();
+            let completion = place.write(Completion { id, qp: number, status, opcode, len, immediate, from, buffers });
+            ready.buffers.take_to(&mut completion.buffers, pool);
             queue.ready.drop_front();
+            taken += 1;
             if let Some(qp) = find(queue_pairs, number)
                 && qp.epoch == epoch
             {
@@ -181,9 +194,10 @@ impl Engine {
                     Frees::Receive => qp.receives_held -= 1,
                 }
             }
-            completions.push(Completion { id, qp: number, status, opcode, len, immediate, from, buffers });
         }
-        count
+        // SAFETY: so many were written behind its end, in room that it has.
+        unsafe { completions.set_len(completions.len() + taken) };
+        taken
     }
 
     /// Takes what has come, and sends what waits. Returns how many packets came.

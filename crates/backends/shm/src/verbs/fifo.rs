@@ -101,17 +101,21 @@ impl Buffers {
         if self.several == 0 { self.one.as_mut_slice() } else { pool.get(self.several) }
     }
 
-    /// Takes them out, as a completion has them.
-    #[inline(always)]
+    /// Takes them out.
     pub fn take_all(&mut self, pool: &mut Pool) -> Scatter {
-        if self.several != 0 {
-            return pool.take(std::mem::take(&mut self.several));
-        }
         let mut scatter = Scatter::new_const();
-        if let Some(buffer) = self.one.take() {
+        self.take_to(&mut scatter, pool);
+        scatter
+    }
+
+    /// Takes them out into an empty list.
+    #[inline(always)]
+    pub fn take_to(&mut self, scatter: &mut Scatter, pool: &mut Pool) {
+        if self.several != 0 {
+            *scatter = pool.take(std::mem::take(&mut self.several));
+        } else if let Some(buffer) = self.one.take() {
             scatter.push(buffer);
         }
-        scatter
     }
 }
 

@@ -87,17 +87,17 @@ pub(crate) struct Place {
 }
 
 impl Seat {
-    /// Does `work` with the exposed memory and the offset in it of byte `done` of `total` at the place, if `verb` may be done
-    /// there. Nothing in between can leave early: the seat is left in any case.
+    /// Sits down, and finds the offset in the exposed memory of byte `done` of `total` at the place, if `verb` may be done there:
+    /// the owner's claim, which the memory checks against its own bounds. The work done there is followed by [`Self::leave`];
+    /// where there is none to do, the seat is left already.
     #[inline(always)]
-    fn inside<R>(
+    fn enter(
         &self,
         Place { domain, remote }: Place,
         verb: Verb,
         (done, total): (usize, usize),
-        work: impl FnOnce(&SharedMemory, usize) -> Result<R, sinew_mem::OutOfBounds>,
-    ) -> Result<R, Status> {
-        let Target { directory, exposed, fenced, .. } = &*self.target;
+    ) -> Result<usize, Status> {
+        let Target { directory, fenced, .. } = &*self.target;
         directory.sit_down(self.number, remote.rkey);
         // Our half of Dekker. Partner: `DeviceMemory::wait_until_vacant` and `sweep`, which fence for us where they promised.
         if *fenced {
@@ -105,15 +105,37 @@ impl Seat {
         } else {
             Doorbell::fence();
         }
-        let result = match directory.entry(domain, remote.rkey) {
+        match directory.entry(domain, remote.rkey) {
             Some(entry) if entry.access.allows(verb) && is_inside(remote.address, total, entry.start, entry.len) => {
-                // The owner's claim: the memory checks it against its own bounds.
                 let offset = usize::try_from(remote.address).ok().and_then(|address| address.checked_add(done));
-                work(exposed, offset.unwrap_or(usize::MAX)).map_err(|_| Status::RemoteOperation)
+                Ok(offset.unwrap_or(usize::MAX))
             }
-            _ => Err(Status::RemoteAccess),
-        };
-        directory.stand_up(self.number);
+            _ => {
+                self.leave();
+                Err(Status::RemoteAccess)
+            }
+        }
+    }
+
+    /// Leaves the seat.
+    #[inline(always)]
+    fn leave(&self) {
+        self.target.directory.stand_up(self.number);
+    }
+
+    /// Does `work` with the exposed memory and the offset of the place in it. Nothing in between can leave early: the seat is left
+    /// in any case.
+    #[inline(always)]
+    fn inside<R>(
+        &self,
+        place: Place,
+        verb: Verb,
+        range: (usize, usize),
+        work: impl FnOnce(&SharedMemory, usize) -> Result<R, sinew_mem::OutOfBounds>,
+    ) -> Result<R, Status> {
+        let offset = self.enter(place, verb, range)?;
+        let result = work(&self.target.exposed, offset).map_err(|_| Status::RemoteOperation);
+        self.leave();
         result
     }
 
@@ -127,6 +149,19 @@ impl Seat {
             }
             _ => self.write_long(place, verb, pieces, total),
         }
+    }
+
+    /// Writes a few bytes; false when not a byte was, for whatever reason.
+    #[inline(always)]
+    pub fn write_short(&self, place: Place, piece: &[u8]) -> bool {
+        // Nothing is checked for nothing.
+        if !(1..=CHUNK).contains(&piece.len()) {
+            return false;
+        }
+        let Ok(offset) = self.enter(place, Verb::Write, (0, piece.len())) else { return false };
+        let written = self.target.exposed.write(offset, piece);
+        self.leave();
+        written.is_ok()
     }
 
     #[inline(never)]

@@ -70,23 +70,18 @@ impl Header {
     /// The header's bytes, and how many there are.
     #[inline(always)]
     pub fn to_bytes(self) -> ([u8; LONG], usize) {
+        let flags = if self.immediate.is_some() { HAS_IMMEDIATE } else { 0 };
+        let first = u32::from(self.kind as u8) | u32::from(flags) << 8 | u32::from(MAGIC) << 16;
+        // Whole words, which the ring's producer loads in a moment: a load over two stores waits for both.
+        let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
         let words = [
-            u32::from_le_bytes([
-                self.kind as u8,
-                if self.immediate.is_some() { HAS_IMMEDIATE } else { 0 },
-                MAGIC as u8,
-                (MAGIC >> 8) as u8,
-            ]),
-            self.to.0,
-            self.from.0,
-            self.key,
-            self.number,
-            self.immediate.unwrap_or(NO_IMMEDIATE),
-            self.offset,
-            self.total,
+            pair(first, self.to.0),
+            pair(self.from.0, self.key),
+            pair(self.number, self.immediate.unwrap_or(NO_IMMEDIATE)),
+            pair(self.offset, self.total),
         ];
         let mut bytes = [0; LONG];
-        for (word, bytes) in words.into_iter().zip(bytes.as_chunks_mut::<4>().0) {
+        for (word, bytes) in words.into_iter().zip(bytes.as_chunks_mut::<8>().0) {
             *bytes = word.to_le_bytes();
         }
         (bytes, if Self::is_long(self.kind) { LONG } else { SHORT })

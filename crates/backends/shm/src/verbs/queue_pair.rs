@@ -6,21 +6,22 @@ use std::rc::Rc;
 use arrayvec::ArrayVec;
 use sinew_fabric::Peer;
 use sinew_fabric::verbs::{
-    Attributes, QpAddress, QpConfig, QpNumber, QpState, RefusedReceive, RefusedRequest, Request, Scatter, Status,
-    Transport, VerbsError,
+    Attributes, Destination, Opcode, Operation, QpAddress, QpConfig, QpNumber, QpState, RefusedReceive, RefusedRequest,
+    RemoteMemory, Request, Scatter, Source, Status, Transport, VerbsError,
 };
 use sinew_mem::{Arena, Frozen, MessageBuffer};
 
 use super::address::Home;
-use super::completion::{Frees, Queues};
+use super::completion::{Frees, Queues, Ready};
 use super::device::{MTU, ShmDomain};
 use super::directory::{Directory, Listens};
 use super::engine::{At, Engine, Notes};
 use super::fifo::{Buffers, Fifo};
 use super::initiator::Seat;
+use super::life;
 use super::packet::{Header, Kind};
 use super::receiving::{Arrived, Assembly, Posted};
-use super::sending::Stall;
+use super::sending::{Around, Stall};
 use super::waiting::{Flying, Waiting};
 
 /// The way to the other queue pair of a connection.
@@ -38,6 +39,15 @@ pub(crate) struct Connection {
     pub listening: u64,
     /// Receives that it has posted, as last seen.
     pub receives: Cell<u32>,
+}
+
+impl Connection {
+    /// Whether the peer lives and listens to us.
+    #[inline(always)]
+    pub fn is_listening(&self) -> bool {
+        let directory = &self.seat.target.directory;
+        directory.listens(self.number) == self.listening && life::is_alive(directory.life())
+    }
 }
 
 /// A queue pair, as its thread's engine has it.
@@ -151,7 +161,6 @@ impl QueuePair {
 
     /// Whether the buffers of a request are of arenas of the domain's.
     pub fn knows_request(&mut self, request: &Request<'_>) -> bool {
-        use sinew_fabric::verbs::{Operation, Source};
         let frozen = |qp: &mut Self, buffer: &Frozen| qp.knows(|arena| buffer.is_from(arena));
         match &request.operation {
             Operation::Send { source, .. } | Operation::Write { source, .. } => match source {
@@ -168,22 +177,32 @@ impl QueuePair {
     /// A completion of the send queue: of the oldest request that was not over, which is over now.
     #[inline]
     pub fn complete_request(&mut self, request: Flying, status: Status, queues: &mut Queues) {
-        self.requests_over += 1;
         let Flying { id, opcode, signaled, len, targets, .. } = request;
         if !signaled && status.is_success() && targets.is_empty() {
+            self.requests_over += 1;
             return;
         }
+        let ready = self.tell_success(id, opcode, len, queues);
+        ready.status = status;
+        ready.buffers = targets;
+    }
+
+    /// The same, of one that went well and gives nothing back.
+    #[inline(always)]
+    pub fn tell_success<'a>(&mut self, id: u64, opcode: Opcode, len: usize, queues: &'a mut Queues) -> &'a mut Ready {
+        self.requests_over += 1;
         let ready = queues.ready(self.send_queue);
         ready.id = id;
         ready.qp = self.number;
-        ready.status = status;
+        ready.status = Status::Success;
         ready.opcode = opcode;
         ready.len = len;
         ready.immediate = None;
         ready.from = None;
-        ready.buffers = targets;
+        ready.buffers = Buffers::default();
         ready.frees = Frees::Requests(self.requests_over);
         ready.epoch = self.epoch;
+        ready
     }
 
     /// Goes to error: everything is flushed, but the oldest request, which ends with `first`.
@@ -425,8 +444,58 @@ impl sinew_fabric::verbs::QueuePair for ShmQueuePair {
         qp.ring(&mut wire, queues, notes);
     }
 
-    #[inline]
-    fn post(&mut self, mut request: Request<'_>) -> Result<(), RefusedRequest> {
+    /// Inlined where it is called, so that requests of few bytes, of which there are millions a second, are never put together.
+    #[inline(always)]
+    fn post(&mut self, request: Request<'_>) -> Result<(), RefusedRequest> {
+        let Request { id, operation, signaled, fence, solicited } = request;
+        let operation = match operation {
+            Operation::Write { source: Source::Inline(bytes), remote, immediate: None } => {
+                // Nothing in it needs a drop, which the compiler would look for.
+                std::mem::forget(operation);
+                if self.write_inline(id, signaled, bytes, remote) {
+                    return Ok(());
+                }
+                Operation::Write { source: Source::Inline(bytes), remote, immediate: None }
+            }
+            Operation::Send { source: Source::Inline(bytes), immediate, to } => {
+                std::mem::forget(operation);
+                if self.send_inline(id, signaled, bytes, immediate, to) {
+                    return Ok(());
+                }
+                Operation::Send { source: Source::Inline(bytes), immediate, to }
+            }
+            operation => operation,
+        };
+        self.post_any(Request { id, operation, signaled, fence, solicited })
+    }
+}
+
+impl ShmQueuePair {
+    #[inline(always)]
+    fn write_inline(&mut self, id: u64, signaled: bool, bytes: &[u8], remote: RemoteMemory) -> bool {
+        let engine = &mut *self.engine.borrow_mut();
+        let (qp, queues) = engine.queue_pair(self.number);
+        qp.write_inline((id, signaled), bytes, remote, queues)
+    }
+
+    #[inline(never)]
+    fn send_inline(
+        &mut self,
+        id: u64,
+        signaled: bool,
+        bytes: &[u8],
+        immediate: Option<u32>,
+        to: Option<Destination>,
+    ) -> bool {
+        let engine = &mut *self.engine.borrow_mut();
+        let At { qp, queues, notes, mut wire } = engine.at(self.number);
+        let around = Around { wire: &mut wire, queues, notes };
+        qp.send_inline((id, signaled), bytes, immediate, to, around)
+    }
+
+    /// Posts whatever it is.
+    #[inline(never)]
+    fn post_any(&mut self, mut request: Request<'_>) -> Result<(), RefusedRequest> {
         let engine = &mut *self.engine.borrow_mut();
         let At { qp, queues, notes, mut wire } = engine.at(self.number);
         match qp.check(&request, &self.attributes) {

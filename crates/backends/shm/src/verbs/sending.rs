@@ -7,8 +7,8 @@
 
 use arrayvec::ArrayVec;
 use sinew_fabric::verbs::{
-    Attributes, Destination, GATHER_MAX, Operation, PostError, QpConfig, QpNumber, QpState, Request, Slice, Source,
-    Status, Transport, Verb,
+    Attributes, Destination, GATHER_MAX, Opcode, Operation, PostError, QpConfig, QpNumber, QpState, RemoteMemory,
+    Request, Slice, Source, Status, Transport, Verb,
 };
 use sinew_fabric::{Dropped, Peer, TxData, TxPacket};
 use sinew_mem::MessageBuffer;
@@ -54,6 +54,13 @@ enum Step {
     Sent,
     /// It has to wait for its turn.
     Wait(Reason),
+}
+
+/// What a request changes beside its queue pair.
+pub(crate) struct Around<'a, 'w> {
+    pub wire: &'a mut Wire<'w>,
+    pub queues: &'a mut Queues,
+    pub notes: &'a mut Notes,
 }
 
 /// What performs requests: the parts of a queue pair that this takes.
@@ -150,11 +157,11 @@ impl<'a> Sender<'a> {
     #[inline(always)]
     fn peer(&self) -> Result<&'a Connection, Listens> {
         let Some(connection) = self.connection else { return Err(Listens::NoLonger) };
-        let directory = &connection.seat.target.directory;
-        let word = directory.listens(connection.number);
-        if word == connection.listening && life::is_alive(directory.life()) {
+        if connection.is_listening() {
             return Ok(connection);
         }
+        let directory = &connection.seat.target.directory;
+        let word = directory.listens(connection.number);
         // A word is believed only while its owner lives.
         let listens = Listens::of_word(word, connection.number);
         Err(if life::is_alive(directory.life()) { listens } else { Listens::NoLonger })
@@ -350,6 +357,83 @@ impl QueuePair {
             progress: &mut self.progress,
         };
         (sender, &mut self.waiting)
+    }
+
+    /// Whether an inline request can be taken, and its turn is now.
+    #[inline(always)]
+    fn takes_inline_now(&self, len: usize) -> bool {
+        self.state == QpState::ReadyToSend
+            && self.waiting.is_empty()
+            && !self.broken
+            && self.requests_pushed - self.requests_known < self.config.send_depth as u64
+            && len <= self.config.inline_max
+    }
+
+    /// Performs the plainest request of all, a WRITE of a few bytes, if it can be taken and its turn is now. Else false: nothing
+    /// has happened.
+    #[inline(always)]
+    pub fn write_inline(
+        &mut self,
+        (id, signaled): (u64, bool),
+        bytes: &[u8],
+        remote: RemoteMemory,
+        queues: &mut Queues,
+    ) -> bool {
+        if !self.takes_inline_now(bytes.len()) || !self.flying.is_empty() {
+            return false;
+        }
+        let Some(connection) = self.connection.as_ref().filter(|connection| connection.is_listening()) else {
+            return false;
+        };
+        let place = Place { domain: connection.domain, remote };
+        if !connection.seat.write_short(place, bytes) {
+            return false;
+        }
+        self.requests_pushed += 1;
+        if signaled {
+            self.tell_success(id, Opcode::Write, bytes.len(), queues);
+        } else {
+            self.requests_over += 1;
+        }
+        true
+    }
+
+    /// Does the same with a SEND.
+    #[inline(always)]
+    pub fn send_inline(
+        &mut self,
+        (id, signaled): (u64, bool),
+        bytes: &[u8],
+        immediate: Option<u32>,
+        to: Option<Destination>,
+        Around { wire, queues, notes }: Around<'_, '_>,
+    ) -> bool {
+        if !self.takes_inline_now(bytes.len()) || to.is_some() == self.config.transport.is_connected() {
+            return false;
+        }
+        let mut sender = self.sender().0;
+        let step = match to {
+            Some(to) => sender.datagram(&[bytes], bytes.len(), immediate, to, wire),
+            None => sender.give(What::Send, immediate, &[bytes], wire),
+        };
+        match step {
+            Step::Wait(_) => return false,
+            Step::Over(Status::Success) if self.flying.is_empty() => {
+                self.requests_pushed += 1;
+                if signaled {
+                    self.tell_success(id, Opcode::Send, bytes.len(), queues);
+                } else {
+                    self.requests_over += 1;
+                }
+            }
+            step => {
+                self.requests_pushed += 1;
+                let request = Flying { id, opcode: Opcode::Send, signaled, len: bytes.len(), ..Flying::default() };
+                self.went(request, step, queues, notes);
+            }
+        }
+        wire.submit();
+        true
     }
 
     /// Performs a request that was checked, if its turn is now, so that it need not be kept; false when it has to wait.
