@@ -174,7 +174,7 @@ const SHARED_START: usize = 3;
 type Received = (Peer, Vec<u8>);
 
 /// Bytes that differ by number and place.
-fn pattern(number: usize, len: usize) -> Vec<u8> {
+pub(crate) fn pattern(number: usize, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     for (at, byte) in bytes.iter_mut().enumerate() {
         *byte = (number.wrapping_mul(0x9E37_79B9) >> 7).wrapping_add(at.wrapping_mul(31) ^ (at >> 8)) as u8;

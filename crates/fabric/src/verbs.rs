@@ -34,8 +34,20 @@
 //! [`Request::fence`] (InfiniBand specification, volume 1, 10.8.3.3). Between queue pairs nothing is ordered. A WRITE appears
 //! from left to right, and no more than an aligned word of it at once: NICs that write whole cache lines do more, and designs that
 //! rely on it must find out whether what they read is torn.
+//!
+//! # What becomes of failures
+//!
+//! Over a connected transport a request that fails completes with its status, what is behind it is flushed and takes no effect, and
+//! the queue pair is in error. RC fails when the peer does not allow an access ([`Status::RemoteAccess`]), has no room for a message
+//! ([`Status::RemoteInvalidRequest`]; its receive ends with [`Status::LocalLength`]), has no receive for it after
+//! [`QpConfig::rnr_retries`] tries ([`Status::RnrRetryExceeded`]), or does not answer ([`Status::RetryExceeded`]). The sender of UC and
+//! UD hears of none of these, unless its device happens to know (InfiniBand specification, volume 1, 9.9.2 and 9.9.3).
+//!
+//! `conformance` (a feature) is this, as one suite of facts for every device.
 
 mod completion;
+#[cfg(any(test, feature = "conformance"))]
+pub mod conformance;
 mod error;
 mod memory;
 pub mod port;

@@ -10,7 +10,8 @@ pub enum Status {
     /// Well.
     #[error("success")]
     Success,
-    /// A message did not fit in the buffer that was posted for it.
+    /// A message did not fit in the buffer that was posted for it. (Over UC and UD a device may drop such a message instead, and
+    /// keep the buffer for the next.)
     #[error("local length error: the message is longer than the buffer posted for it")]
     LocalLength,
     /// The queue pair could not do it.
@@ -37,7 +38,7 @@ pub enum Status {
     /// The peer's device could not do it.
     #[error("remote operation error")]
     RemoteOperation,
-    /// The peer did not answer.
+    /// The peer did not answer: it is gone, was reset, or is in error.
     #[error("transport retry counter exceeded: the peer does not answer")]
     RetryExceeded,
     /// The peer had posted no buffer, time and again.
@@ -82,9 +83,11 @@ pub struct Completion {
     pub len: usize,
     /// The message's four bytes more.
     pub immediate: Option<u32>,
-    /// UD receives: whom an answer goes to.
+    /// UD receives: whom an answer goes to. Its key is the sender's where the fabric tells it, and otherwise that of the queue
+    /// pair which received, so those who answer each other share one.
     pub from: Option<Destination>,
-    /// The buffers of a receive, a READ or an atomic. A receive's buffers are shortened to what arrived in them.
+    /// The buffers of a receive, a READ or an atomic. A receive's buffers are shortened to what arrived in them,
+    /// which is nothing of a WRITE with immediate.
     pub buffers: Scatter,
 }
 

@@ -114,7 +114,7 @@ pub fn address_of(qp: &QpAddress) -> Address {
     Address::new(SCHEME, &digits)
 }
 
-fn read_address(address: &Address) -> Result<QpAddress, AddressError> {
+pub(super) fn read_address(address: &Address) -> Result<QpAddress, AddressError> {
     let malformed = |problem: &str| AddressError::Malformed {
         address: address.to_string(),
         problem: problem.into(),

@@ -104,6 +104,9 @@ pub trait CompletionQueue {
 }
 
 /// A pair of queues: requests, and receives.
+///
+/// Dropping it ends what is posted without a completion, and takes those along that were not polled yet. Buffers and shares are
+/// given back to their arenas once the device is done with them.
 pub trait QueuePair {
     /// Its number at its device.
     fn number(&self) -> QpNumber;
@@ -111,13 +114,17 @@ pub trait QueuePair {
     /// Its transport.
     fn transport(&self) -> Transport;
 
-    /// Where it is. It goes to error by itself when an operation fails on a connected transport, and when its peer is gone.
+    /// Where it is. It goes to error by itself when an operation fails on a connected transport, and when its peer is gone, as soon
+    /// as that is noticed: at once on some fabrics, on others by the next request, and over UC perhaps never.
     fn state(&self) -> QpState;
 
-    /// What to tell a peer.
+    /// What to tell a peer. After a reset it can be another.
     fn address(&self) -> QpAddress;
 
     /// Takes it to another state. [`QpState::ReadyToReceive`] needs the peer's address on connected transports.
+    ///
+    /// On the way to error and to reset all that is posted ends: it completes as [`super::Status::Flushed`], requests and
+    /// receives each in their order, unless it was over already. After a reset nothing of the earlier connection arrives.
     ///
     /// # Errors
     ///
@@ -157,7 +164,8 @@ pub trait QueuePair {
     ///
     /// # Errors
     ///
-    /// [`RefusedRequest`], with what it had moved in. Requests that were pushed before it are not affected.
+    /// [`RefusedRequest`], with what it had moved in. Requests that were pushed before it are not affected. A queue pair in error
+    /// takes requests, and flushes them with the doorbell.
     fn push(&mut self, request: Request<'_>) -> Result<(), RefusedRequest>;
 
     /// Starts what was pushed.

@@ -99,7 +99,8 @@ pub struct Access {
     pub write: bool,
     /// READ.
     pub read: bool,
-    /// Compare-and-swap and fetch-and-add.
+    /// Compare-and-swap and fetch-and-add. They are atomic among themselves; whether the owner's own atomics count among them,
+    /// and WRITEs, depends on the device.
     pub atomic: bool,
 }
 
@@ -150,9 +151,10 @@ pub struct Attributes {
 pub struct QpConfig {
     /// How it talks.
     pub transport: Transport,
-    /// Requests that it holds until they are known to be over.
+    /// Requests that it holds. Each has its place until a completion was polled which says that it is over: its own, or that of
+    /// a later one.
     pub send_depth: usize,
-    /// Receives that it holds.
+    /// Receives that it holds, each until its completion was polled.
     pub receive_depth: usize,
     /// Bytes of its longest inline source.
     pub inline_max: usize,
