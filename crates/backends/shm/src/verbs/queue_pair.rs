@@ -271,9 +271,9 @@ impl QueuePair {
         }
     }
 
-    /// Begins anew; what was in work is dropped.
+    /// Begins anew; what was posted is flushed.
     fn reset(&mut self, epoch: u32, queues: &mut Queues) {
-        self.clear(queues);
+        self.fail(Status::Flushed, queues);
         let fresh =
             Self::new(self.number, &self.config, self.domain.clone(), epoch, (self.send_queue, self.receive_queue));
         // It still stands in the engine's lists.

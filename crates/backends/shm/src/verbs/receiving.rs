@@ -301,7 +301,10 @@ impl QueuePair {
         }
         self.assembly = None;
         let (opcode, len) = match header.kind {
-            Kind::Written => (Opcode::ReceiveWrite, header.total as usize),
+            Kind::Written => {
+                shorten(buffers, 0);
+                (Opcode::ReceiveWrite, header.total as usize)
+            }
             _ => {
                 shorten(buffers, total);
                 (Opcode::Receive, total)
