@@ -178,7 +178,7 @@ impl CompletionQueue for ShmCompletionQueue {
         let engine = &mut *self.engine.borrow_mut();
         let queue = engine.queues.get(self.index);
         queue.polls += 1;
-        if queue.ready.len() < max || queue.polls >= POLLS_WITHOUT_TURN {
+        if queue.ready.is_empty() || queue.polls >= POLLS_WITHOUT_TURN {
             queue.polls = 0;
             engine.turn();
         }

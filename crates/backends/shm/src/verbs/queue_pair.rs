@@ -22,7 +22,7 @@ use super::life;
 use super::packet::{Header, Kind};
 use super::receiving::{Arrived, Assembly, Posted};
 use super::sending::{Around, Stall};
-use super::waiting::{Flying, Waiting};
+use super::waiting::{Flying, Waiting, What};
 
 /// The way to the other queue pair of a connection.
 #[derive(Debug)]
@@ -424,17 +424,29 @@ impl sinew_fabric::verbs::QueuePair for ShmQueuePair {
         Ok(())
     }
 
-    #[inline]
+    /// Inlined as [`Self::post`] is.
+    #[inline(always)]
     fn push(&mut self, request: Request<'_>) -> Result<(), RefusedRequest> {
-        let engine = &mut *self.engine.borrow_mut();
-        let qp = engine.at(self.number).qp;
-        match qp.check(&request, &self.attributes) {
-            Err(error) => Err(RefusedRequest::new(error, request.operation)),
-            Ok(()) => {
-                qp.push(request);
-                Ok(())
+        let Request { id, operation, signaled, fence, solicited } = request;
+        let operation = match operation {
+            Operation::Write { source: Source::Inline(bytes), remote, immediate: None } => {
+                // Nothing in it needs a drop, which the compiler would look for.
+                std::mem::forget(operation);
+                if self.push_inline(id, signaled, bytes, What::Write(remote), None) {
+                    return Ok(());
+                }
+                Operation::Write { source: Source::Inline(bytes), remote, immediate: None }
             }
-        }
+            Operation::Send { source: Source::Inline(bytes), immediate, to } => {
+                std::mem::forget(operation);
+                if self.push_inline(id, signaled, bytes, to.map_or(What::Send, What::Datagram), immediate) {
+                    return Ok(());
+                }
+                Operation::Send { source: Source::Inline(bytes), immediate, to }
+            }
+            operation => operation,
+        };
+        self.push_any(Request { id, operation, signaled, fence, solicited })
     }
 
     #[inline]
@@ -476,6 +488,27 @@ impl ShmQueuePair {
         let engine = &mut *self.engine.borrow_mut();
         let (qp, queues) = engine.queue_pair(self.number);
         qp.write_inline((id, signaled), bytes, remote, queues)
+    }
+
+    /// Pushes a request of inline bytes, if all is as it mostly is.
+    #[inline(always)]
+    fn push_inline(&mut self, id: u64, signaled: bool, bytes: &[u8], what: What, immediate: Option<u32>) -> bool {
+        let engine = &mut *self.engine.borrow_mut();
+        engine.queue_pair(self.number).0.push_inline((id, signaled), bytes, what, immediate)
+    }
+
+    /// Pushes whatever it is.
+    #[inline(never)]
+    fn push_any(&mut self, request: Request<'_>) -> Result<(), RefusedRequest> {
+        let engine = &mut *self.engine.borrow_mut();
+        let qp = engine.queue_pair(self.number).0;
+        match qp.check(&request, &self.attributes) {
+            Err(error) => Err(RefusedRequest::new(error, request.operation)),
+            Ok(()) => {
+                qp.push(request);
+                Ok(())
+            }
+        }
     }
 
     #[inline(never)]

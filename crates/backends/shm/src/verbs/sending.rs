@@ -341,8 +341,34 @@ impl QueuePair {
         self.waiting.ring();
         if self.state == QpState::Error {
             self.flush_waiting(Status::Flushed, queues);
-        } else {
+            return;
+        }
+        self.write_waiting(queues);
+        if !self.waiting.is_empty() {
             self.advance(wire, queues, notes);
+        }
+    }
+
+    /// Performs inline WRITEs in turn, until one cannot be, for whatever reason.
+    #[inline(always)]
+    fn write_waiting(&mut self, queues: &mut Queues) {
+        if self.broken || !self.flying.is_empty() {
+            return;
+        }
+        while let Some((id, signaled, remote, bytes)) = self.waiting.oldest_inline_write() {
+            let Some(connection) = self.connection.as_ref().filter(|connection| connection.is_listening()) else {
+                return;
+            };
+            if !connection.seat.write_short(Place { domain: connection.domain, remote }, bytes) {
+                return;
+            }
+            let len = bytes.len();
+            self.waiting.drop_oldest_inline();
+            if signaled {
+                self.tell_success(id, Opcode::Write, len, queues);
+            } else {
+                self.requests_over += 1;
+            }
         }
     }
 
@@ -359,14 +385,36 @@ impl QueuePair {
         (sender, &mut self.waiting)
     }
 
-    /// Whether an inline request can be taken, and its turn is now.
+    /// Whether an inline request can be taken.
     #[inline(always)]
-    fn takes_inline_now(&self, len: usize) -> bool {
+    fn takes_inline(&self, len: usize) -> bool {
         self.state == QpState::ReadyToSend
-            && self.waiting.is_empty()
-            && !self.broken
             && self.requests_pushed - self.requests_known < self.config.send_depth as u64
             && len <= self.config.inline_max
+    }
+
+    /// Whether its turn is now, too.
+    #[inline(always)]
+    fn takes_inline_now(&self, len: usize) -> bool {
+        self.takes_inline(len) && self.waiting.is_empty() && !self.broken
+    }
+
+    /// Takes an inline request, if it can be taken. Else false: nothing has happened.
+    #[inline(always)]
+    pub fn push_inline(
+        &mut self,
+        (id, signaled): (u64, bool),
+        bytes: &[u8],
+        what: What,
+        immediate: Option<u32>,
+    ) -> bool {
+        if !self.takes_inline(bytes.len()) || matches!(what, What::Datagram(_)) == self.config.transport.is_connected()
+        {
+            return false;
+        }
+        self.requests_pushed += 1;
+        self.waiting.push_inline(id, signaled, what, immediate, bytes);
+        true
     }
 
     /// Performs the plainest request of all, a WRITE of a few bytes, if it can be taken and its turn is now. Else false: nothing
@@ -511,7 +559,7 @@ impl QueuePair {
     pub fn advance(&mut self, wire: &mut Wire<'_>, queues: &mut Queues, notes: &mut Notes) {
         while !self.broken {
             let (mut sender, waiting) = self.sender();
-            let Some((Work { what, immediate, signaled, .. }, piece, load)) = waiting.oldest() else { break };
+            let Some((&Work { id, what, immediate, signaled, .. }, piece, load)) = waiting.oldest() else { break };
             let mut step = match load {
                 Load::None => sender.give(what, immediate, &[piece], wire),
                 Load::From(slices) => sender.give_pieces(what, immediate, slices, wire),
@@ -525,12 +573,15 @@ impl QueuePair {
             }
             self.stall = None;
             if let Step::Over(Status::Success) = step
-                && !signaled
                 && !has_targets(what)
                 && self.flying.is_empty()
             {
-                self.waiting.drop_oldest();
-                self.requests_over += 1;
+                let len = self.waiting.drop_oldest();
+                if signaled {
+                    self.tell_success(id, what.opcode(), len, queues);
+                } else {
+                    self.requests_over += 1;
+                }
                 continue;
             }
             let Some(request) = self.waiting.pop(&mut queues.pool) else { break };

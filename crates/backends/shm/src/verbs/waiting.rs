@@ -34,7 +34,7 @@ impl What {
 /// A request whose turn has not come.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Work {
-    id: u64,
+    pub id: u64,
     pub what: What,
     pub immediate: Option<u32>,
     inline_len: usize,
@@ -118,7 +118,13 @@ impl Waiting {
         let slot = self.next_slot();
         let at = slot * self.inline_max;
         copy_short(&mut self.inline[at..at + bytes.len()], bytes);
-        self.works[slot] = Work { id, what, immediate, inline_len: bytes.len(), signaled };
+        // A field at a time, and read in the same way: see `fifo`.
+        let work = &mut self.works[slot];
+        work.id = id;
+        work.what = what;
+        work.immediate = immediate;
+        work.inline_len = bytes.len();
+        work.signaled = signaled;
     }
 
     /// Takes in any other.
@@ -146,26 +152,51 @@ impl Waiting {
 
     /// The oldest request that the doorbell has rung for, its inline bytes, and what else it moves.
     #[inline(always)]
-    pub fn oldest(&mut self) -> Option<(Work, &[u8], &mut Load)> {
+    pub fn oldest(&mut self) -> Option<(&Work, &[u8], &mut Load)> {
         if self.oldest == self.rung {
             return None;
         }
         let slot = (self.oldest & self.mask) as usize;
-        let work = *self.works.get(slot)?;
+        let work = self.works.get(slot)?;
         let at = slot * self.inline_max;
         Some((work, &self.inline[at..at + work.inline_len], self.loads.get_mut(slot)?))
     }
 
-    /// Forgets the oldest request.
+    /// The same, if it is a WRITE of inline bytes.
     #[inline(always)]
-    pub fn drop_oldest(&mut self) {
+    pub fn oldest_inline_write(&self) -> Option<(u64, bool, RemoteMemory, &[u8])> {
+        if self.oldest == self.rung {
+            return None;
+        }
         let slot = (self.oldest & self.mask) as usize;
+        match self.works.get(slot)? {
+            &Work { id, what: What::Write(remote), immediate: None, inline_len, signaled } if inline_len > 0 => {
+                let at = slot * self.inline_max;
+                Some((id, signaled, remote, &self.inline[at..at + inline_len]))
+            }
+            _ => None,
+        }
+    }
+
+    /// Forgets such a one.
+    #[inline(always)]
+    pub fn drop_oldest_inline(&mut self) {
+        self.oldest += 1;
+    }
+
+    /// Forgets the oldest request, of one that moves its bytes to the peer; returns how many they were.
+    #[inline(always)]
+    pub fn drop_oldest(&mut self) -> usize {
+        let slot = (self.oldest & self.mask) as usize;
+        self.oldest += 1;
+        let mut len = self.works.get(slot).map_or(0, |work| work.inline_len);
         if let Some(load) = self.loads.get_mut(slot)
             && !matches!(load, Load::None)
         {
+            len = load.len();
             *load = Load::None;
         }
-        self.oldest += 1;
+        len
     }
 
     /// Takes out the oldest request that the doorbell has rung for.
