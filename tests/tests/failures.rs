@@ -94,6 +94,11 @@ fn a_frozen_server_is_given_up_and_forgets_us_when_it_thaws() {
         rpc.call(other, ECHO, b"here").unwrap();
         server.process.signal(Signal::STOP);
         check(&completions(&mut rpc), &server, &[Cause::PeerSilent]);
+        // One that comes while the server is frozen, and goes again.
+        let mut passing = client(&server.address);
+        passing.begin_connect(&server.address).unwrap();
+        passing.turn();
+        drop(passing);
         server.process.signal(Signal::CONT);
         // The same endpoint meets the same server anew.
         let mut again = None;
@@ -103,6 +108,8 @@ fn a_frozen_server_is_given_up_and_forgets_us_when_it_thaws() {
         });
         assert_eq!(&*rpc.call(again.unwrap(), ECHO, b"again").unwrap(), b"again");
         assert!(rpc.call(session, ECHO, b"old").is_err(), "the old session stays dead");
+        let report = rpc.call(again.unwrap(), common::REPORT, b"").unwrap().to_string();
+        assert!(!report.contains("malformed"), "whoever gave up broke no rule: {report}");
         drop(rpc);
         server.wait_until_deserted();
     }
