@@ -64,7 +64,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let path = process::workspace_root().join(LIST);
     let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {LIST}"))?;
     let list: List = toml::from_str(&text).with_context(|| format!("{LIST} is not as expected"))?;
-    let mut findings = check_hidden(&list)?;
+    let mut findings = check_sources(&list)?;
     findings.extend(list.package.iter().flat_map(check_reasons));
     if !findings.is_empty() {
         bail!("{LIST} does not tell the whole story:\n  {}", findings.join("\n  "));
@@ -130,8 +130,9 @@ fn check_reasons(listed: &Listed) -> Vec<String> {
     silent.map(|(what, _)| format!("{}: {what} is left out without a reason", listed.name)).collect()
 }
 
-/// Every file of a listed package that hides tests must be listed, and every listed file must hide some.
-fn check_hidden(list: &List) -> anyhow::Result<Vec<String>> {
+/// Every file of a listed package that hides tests must be listed, every listed file must hide some, and every test that is
+/// left out by name must be there.
+fn check_sources(list: &List) -> anyhow::Result<Vec<String>> {
     let root = process::workspace_root();
     let metadata = process::output(process::cargo().args(["metadata", "--format-version", "1", "--no-deps"]))?;
     let metadata: serde_json::Value = serde_json::from_str(&metadata)?;
@@ -142,11 +143,15 @@ fn check_hidden(list: &List) -> anyhow::Result<Vec<String>> {
         let manifest = manifest.with_context(|| format!("{LIST}: there is no package {}", listed.name))?;
         let folder = Path::new(manifest).parent().context("a manifest lies in a folder")?;
         let mut hiding = Vec::new();
+        let mut gone: Vec<&str> = listed.exclude.iter().map(|excluded| excluded.test.as_str()).collect();
         for file in rust_files(folder)? {
-            if hides_tests(&std::fs::read_to_string(&file)?) {
+            let source = std::fs::read_to_string(&file)?;
+            gone.retain(|test| !source.contains(&format!("fn {test}(")));
+            if hides_tests(&source) {
                 hiding.push(file.strip_prefix(&root)?.to_string_lossy().into_owned());
             }
         }
+        findings.extend(gone.iter().map(|test| format!("{}: {test} is left out and is no test", listed.name)));
         let listed_files: Vec<&String> = listed.hidden.iter().map(|hidden| &hidden.file).collect();
         for file in hiding.iter().filter(|file| !listed_files.contains(file)) {
             findings.push(format!("{}: {file} hides tests from miri and is not listed", listed.name));
@@ -221,6 +226,20 @@ mod tests {
     }
 
     #[test]
+    fn what_the_list_says_of_the_sources_must_be_so() {
+        let listed = |exclude: &str, hidden: &str| {
+            let text =
+                format!("[[package]]\nname = 'sinew-mem'\ntests_min = 1\nexclude = [{exclude}]\nhidden = [{hidden}]\n");
+            check_sources(&toml::from_str(&text).unwrap()).unwrap()
+        };
+        let region = "{ file = 'crates/mem/src/region.rs', reason = 'r' }";
+        let gone = "{ test = 'a_test_that_went', reason = 'r' }";
+        assert_eq!(listed("", region), CLEAN);
+        assert_eq!(listed(gone, region), ["sinew-mem: a_test_that_went is left out and is no test"]);
+        assert_eq!(listed("", ""), ["sinew-mem: crates/mem/src/region.rs hides tests from miri and is not listed"]);
+    }
+
+    #[test]
     fn only_the_named_package_gets_another_minimum() {
         let text = "[[package]]\nname = \"a\"\ntests_min = 1\n\n[[package]]\nname = \"b\"\ntests_min = 2\n";
         assert_eq!(with_minimum(text, "b", 7), text.replace("tests_min = 2", "tests_min = 7"));
@@ -230,7 +249,7 @@ mod tests {
     fn the_checked_in_list_is_complete() {
         let text = std::fs::read_to_string(process::workspace_root().join(LIST)).unwrap();
         let list: List = toml::from_str(&text).unwrap();
-        assert_eq!(check_hidden(&list).unwrap(), CLEAN);
+        assert_eq!(check_sources(&list).unwrap(), CLEAN);
         assert_eq!(list.package.iter().flat_map(check_reasons).collect::<Vec<_>>(), CLEAN);
     }
 }

@@ -1,7 +1,5 @@
 //! What calls and sessions take from the heap, at either side: a warm call nothing, a session little.
 
-#![cfg(all(test, not(miri)))]
-
 mod common;
 
 use std::alloc::{GlobalAlloc, Layout, System};

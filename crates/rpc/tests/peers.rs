@@ -1,7 +1,5 @@
 //! Peers that fall silent, die, freeze, forget or start anew.
 
-#![cfg(all(test, not(miri)))]
-
 mod common;
 
 use common::handmade::*;

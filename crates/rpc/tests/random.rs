@@ -2,8 +2,6 @@
 //!
 //! `PROPTEST_CASES` makes it a longer hunt; a failure prints the case that shows it.
 
-#![cfg(all(test, not(miri)))]
-
 mod common;
 
 use std::cell::{Cell, RefCell};

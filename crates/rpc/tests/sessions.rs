@@ -1,7 +1,5 @@
 //! Sessions opening and ending.
 
-#![cfg(all(test, not(miri)))]
-
 mod common;
 
 use common::handmade::*;

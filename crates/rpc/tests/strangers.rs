@@ -1,7 +1,5 @@
 //! Damaged, truncated, replayed and made-up packets: each is dropped for its reason, and good sessions go on.
 
-#![cfg(all(test, not(miri)))]
-
 mod common;
 
 use common::handmade::*;
