@@ -157,7 +157,13 @@ pub(crate) fn receive_bytes(socket: impl AsFd, bytes: &mut [u8]) -> Result<(usiz
 pub(crate) fn receive(socket: impl AsFd) -> Message {
     // A byte more than the longest message, so that what was cut is too long.
     let mut bytes = [0; HELLO_BYTES + 1];
-    let (len, fds) = match receive_bytes(socket, &mut bytes) {
+    let mut received = receive_bytes(&socket, &mut bytes);
+    if matches!(received, Err(Errno::CONNRESET)) {
+        // Told once, and before what had come until then, when the peer closed its end without reading all: what we sent
+        // after a hello that it refused, for one.
+        received = receive_bytes(&socket, &mut bytes);
+    }
+    let (len, fds) = match received {
         Ok(received) => received,
         Err(Errno::AGAIN | Errno::INTR) => return Message::Nothing,
         Err(Errno::MFILE) => return Message::NoRoom,
@@ -181,6 +187,18 @@ mod tests {
     use super::*;
 
     const HELLO: Hello = Hello { lines_to_acceptor: 8192, lines_to_initiator: 64, arena_bytes: 4096, bit: 7 };
+
+    #[test]
+    fn a_refusal_is_read_though_its_sender_left_what_we_sent_unread() {
+        use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        send_bell(&ours);
+        send_refusal(&theirs, Refusal::Links).unwrap();
+        drop(theirs);
+        assert!(matches!(receive(&ours), Message::Refused));
+        assert!(matches!(receive(&ours), Message::Closed));
+    }
 
     #[test]
     fn a_hello_reads_as_it_was_written() {

@@ -274,7 +274,7 @@ fn a_port_without_descriptors_sleeps_and_lets_peers_in_once_it_has_some() {
             let mut refused = false;
             eventually("an answer", || {
                 receive(&mut port, clock.now_ns(), |from, number| answered = (from, number) == (peer, 7));
-                refused = port.poll_event() == Some(PortEvent::PeerLost { peer, loss: PeerLoss::Unreachable });
+                refused = port.poll_event() == Some(PortEvent::PeerLost { peer, loss: PeerLoss::Refused });
                 answered || refused
             });
             assert!(answered || role == "starved-of-some");
