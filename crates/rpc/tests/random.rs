@@ -9,17 +9,19 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use common::handmade::parse;
-use common::{Endpoint, ManualPool, World, assert_nothing_is_left, completions, events, fill_pattern, pattern};
+use common::{
+    Endpoint, ManualPool, TestPort, World, assert_nothing_is_left, completions, events, fill_pattern, pattern,
+};
 use proptest::prelude::*;
 use sinew_fabric::SeededGenerator;
 use sinew_fabric::fault::{FaultConfig, FaultHandle, Faults, Faulty};
-use sinew_fabric::loopback::{LoopbackConfig, LoopbackPort};
+use sinew_fabric::loopback::LoopbackConfig;
 use sinew_rpc::{
     Call, Cause, Config, DeferredCall, Execution, Nexus, RequestType, Rpc, SessionEvent, SessionId, Tuning,
 };
 use sinew_wire::Kind;
 
-type FaultyEndpoint = Endpoint<Faulty<LoopbackPort>>;
+type FaultyEndpoint = Endpoint<Faulty<TestPort>>;
 
 /// Kinds of calls, by number: what their handlers do with them.
 const DISPATCH: u16 = 1;
@@ -201,7 +203,7 @@ impl Run {
         let mut endpoints = [0, 1, 2].map(|index| {
             let Side { config, port } = &case.sides[index];
             let nexus = nexus(&world.pool, config.clone(), u64::from(index == 2));
-            let port = world.network.port_with(NAMES[index], *port).unwrap();
+            let port = world.port(NAMES[index], *port);
             let seed = case.seed.wrapping_mul(3).wrapping_add(index as u64);
             let port = Faulty::new(port, faults, seed);
             handles.push(port.handle());

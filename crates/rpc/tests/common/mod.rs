@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::sync::{Arc, Mutex};
 
 use sinew_fabric::fault::{FaultConfig, Faulty};
-use sinew_fabric::loopback::{LoopbackConfig, LoopbackPort, Network};
+use sinew_fabric::loopback::{LoopbackConfig, Network};
 use sinew_fabric::{Job, ManualClock, PacketPort, SeededGenerator, WorkerPool};
 use sinew_rpc::{Cause, Completion, DeferredCall, Nexus, RequestType, Rpc, SessionEvent, SessionId};
 use sinew_wire::Kind;
@@ -35,7 +35,14 @@ pub fn answer_kept() -> usize {
     take_kept().into_iter().map(DeferredCall::reply_in_place).count()
 }
 
-pub type Endpoint<P = LoopbackPort> = Rpc<P, ManualClock>;
+/// The ports of these tests. The workspace's end-to-end tests run them again on ports whose packets are carried by other
+/// fabrics.
+#[cfg(not(carried))]
+pub type TestPort = sinew_fabric::loopback::LoopbackPort;
+#[cfg(carried)]
+pub use crate::ports::TestPort;
+
+pub type Endpoint<P = TestPort> = Rpc<P, ManualClock>;
 
 /// A worker pool that a test runs by hand.
 #[derive(Default)]
@@ -127,12 +134,20 @@ impl World {
         Self { network: Network::new(clock.clone()), clock, pool: Arc::default() }
     }
 
+    /// A port on the network.
+    pub fn port(&self, name: &str, config: LoopbackConfig) -> TestPort {
+        let port = self.network.port_with(name, config).unwrap();
+        #[cfg(carried)]
+        let port = crate::ports::port_on(port);
+        port
+    }
+
     pub fn endpoint(&self, name: &str, nexus: &Nexus, seed: u64) -> Endpoint {
         self.endpoint_with(name, nexus, seed, LoopbackConfig::default())
     }
 
     pub fn endpoint_with(&self, name: &str, nexus: &Nexus, seed: u64, config: LoopbackConfig) -> Endpoint {
-        let port = self.network.port_with(name, config).unwrap();
+        let port = self.port(name, config);
         Rpc::new(nexus, port, self.clock.clone(), Box::new(SeededGenerator::new(seed)))
     }
 
@@ -143,9 +158,8 @@ impl World {
         seed: u64,
         config: LoopbackConfig,
         faults: FaultConfig,
-    ) -> Endpoint<Faulty<LoopbackPort>> {
-        let port = self.network.port_with(name, config).unwrap();
-        let port = Faulty::new(port, faults, seed);
+    ) -> Endpoint<Faulty<TestPort>> {
+        let port = Faulty::new(self.port(name, config), faults, seed);
         Rpc::new(nexus, port, self.clock.clone(), Box::new(SeededGenerator::new(seed)))
     }
 

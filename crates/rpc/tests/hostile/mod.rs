@@ -9,8 +9,8 @@ use sinew_fabric::loopback::{LoopbackConfig, Network};
 use sinew_rpc::{Config, Nexus, SessionId};
 use sinew_wire::{Header, Kind, SessionKey};
 
-use crate::common::handmade::{HandClient, HandServer, OFFER, bytes_of};
-use crate::common::{BURST, DEFER, ECHO, Endpoint, World, connect, pass_time, run, send, take_kept};
+use super::common::handmade::{HandClient, HandServer, OFFER, bytes_of};
+use super::common::{BURST, DEFER, ECHO, Endpoint, World, connect, pass_time, run, send, take_kept};
 
 const MS: u64 = 1_000_000;
 
