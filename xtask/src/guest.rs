@@ -28,6 +28,11 @@ const TIMED_OUT: u8 = 124;
 /// Exit status when there was no guest, or no longer.
 const NO_GUEST: u8 = 125;
 
+/// The guest, unless it is told otherwise.
+const CPUS: u32 = 2;
+const MEMORY_MB: u32 = 3072;
+const MTU: u32 = 4200;
+
 /// What to run, and where.
 #[derive(clap::Args)]
 pub struct Args {
@@ -38,13 +43,13 @@ pub struct Args {
     #[arg(long, default_value_t = 600)]
     timeout_s: u64,
     /// Processors of the guest.
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = CPUS, value_parser = clap::value_parser!(u32).range(1..))]
     cpus: u32,
     /// Memory of the guest.
-    #[arg(long, default_value_t = 3072, value_parser = clap::value_parser!(u32).range(256..))]
+    #[arg(long, default_value_t = MEMORY_MB, value_parser = clap::value_parser!(u32).range(256..))]
     memory_mb: u32,
     /// Bytes in a packet of the network device under rxe0. RDMA takes the largest power of two that fits with its headers.
-    #[arg(long, default_value_t = 4200, value_parser = clap::value_parser!(u32).range(512..=65535))]
+    #[arg(long, default_value_t = MTU, value_parser = clap::value_parser!(u32).range(512..=65535))]
     mtu: u32,
     /// Use the processor's own virtualisation (/dev/kvm) instead of emulation.
     #[arg(long)]
@@ -52,6 +57,13 @@ pub struct Args {
     /// The command and its arguments, run as root in the workspace's root.
     #[arg(last = true, required_unless_present = "check")]
     command: Vec<OsString>,
+}
+
+impl Args {
+    /// A command that may take so many seconds, in a guest as it is unless told otherwise.
+    pub fn new(command: Vec<OsString>, timeout_s: u64) -> Self {
+        Self { check: false, timeout_s, cpus: CPUS, memory_mb: MEMORY_MB, mtu: MTU, kvm: false, command }
+    }
 }
 
 /// Runs the command. The exit status is the command's, or says why there is none.

@@ -48,6 +48,8 @@ enum Task {
     Soak(soak::Args),
     /// Measure other systems beside this one, alternating, and print the ratios.
     Peers(peers::Args),
+    /// Measure perftest and `sinew verbs` on one RDMA device, alternating, and print the ratios: in the guest, unless one is named.
+    Perftest(peers::perftest::Args),
 }
 
 fn main() -> ExitCode {
@@ -72,6 +74,7 @@ fn run(task: &Task) -> anyhow::Result<ExitCode> {
         Task::Guest(args) => return guest::run(args),
         Task::Soak(args) => soak::run(args),
         Task::Peers(args) => peers::run(args),
+        Task::Perftest(args) => return peers::perftest::run(args),
     }?;
     Ok(ExitCode::SUCCESS)
 }

@@ -5,11 +5,13 @@
 //! not installed is named, with how to install it.
 
 mod contest;
+pub mod perftest;
 mod rust;
 mod stats;
 mod ucx;
 
-use std::process::Command;
+use std::process::{Child, Command};
+use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use serde_json::{Value, json};
@@ -101,18 +103,33 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             results.push(measure(&contest, args.repeats, &setting).with_context(|| contest.what.clone())?);
         }
     }
-    if args.json {
+    print(&results, &missing, load, args.json);
+    Ok(())
+}
+
+fn print(results: &[Outcome], missing: &[(&str, String)], load: f64, as_json: bool) {
+    if as_json {
         let missing: Vec<Value> =
             missing.iter().map(|(name, remedy)| json!({ "peer": name, "remedy": remedy })).collect();
         let contests: Vec<Value> = results.iter().map(Outcome::to_json).collect();
         println!("{}", json!({ "contests": contests, "missing": missing, "load_at_start": load }));
-        return Ok(());
+        return;
     }
-    print!("{}", table(&results));
+    print!("{}", table(results));
     for (name, remedy) in missing {
         println!("{name} was not measured: {remedy}");
     }
-    Ok(())
+}
+
+/// A peer's server ends with its client; if not, it is ended.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        std::thread::sleep(Duration::from_millis(50));
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// How many programs wanted to run during the last minute, where the system tells.

@@ -1,13 +1,13 @@
 //! UCX's own benchmark over shared memory (Debian: ucx-utils).
 
 use std::net::TcpListener;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
-use super::Setting;
 use super::contest::{Runner, Side, Unit};
+use super::{Server, Setting};
 use crate::process;
 
 const PROGRAM: &str = "ucx_perftest";
@@ -71,17 +71,6 @@ fn run(test: &str, size: usize, iterations: u64, setting: &Setting) -> anyhow::R
             bail!("{}: {}", process::show(&client), String::from_utf8_lossy(&output.stderr).trim());
         }
         std::thread::sleep(Duration::from_millis(50));
-    }
-}
-
-/// The server ends with its client; if not, it is ended.
-struct Server(Child);
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        std::thread::sleep(Duration::from_millis(50));
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 
