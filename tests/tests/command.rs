@@ -38,7 +38,18 @@ fn the_quick_tour_visits_every_fabric() {
     let output = run(&mut sinew(&["--quick"]));
     let (shown, errors) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{shown}\n{errors}");
-    for part in ["shared memory", "two processes", "two threads", "UDP, IPv4", "UDP, IPv6", "Gbps", "limit", "Next:"] {
+    for part in [
+        "shared memory",
+        "two processes",
+        "two threads",
+        "UDP, IPv4",
+        "UDP, IPv6",
+        "Gbps",
+        "limit",
+        "RDMA device",
+        "32 B write, rc",
+        "Next:",
+    ] {
         assert!(shown.contains(part), "no `{part}` in\n{shown}");
     }
 }

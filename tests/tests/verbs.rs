@@ -43,6 +43,7 @@ fn every_operation_is_measured_on_every_transport_that_carries_it() {
     for (op, transports) in [
         ("send", &["rc", "uc", "ud"][..]),
         ("write", &["rc", "uc"]),
+        ("write-imm", &["rc", "uc"]),
         ("read", &["rc"]),
         ("fetch-add", &["rc"]),
         ("compare-swap", &["rc"]),
@@ -106,6 +107,8 @@ fn requests_may_be_inline_long_signaled_each_or_of_a_header_alone() {
         "rate --op send --header-only --transport ud",
         "rate --op send --header-only",
         "rate --op send --size 5 --transport uc --inline",
+        "rate --op write-imm --inline --wait events",
+        "rate --op write-imm --transport UC --size 4K --tx-depth 32 --cq-mod 8 --post-list 4 --qp 2",
         "rate --op read --qps 3 --wait events",
         "lat --op send --wait events",
         "rate --op send --transport ud --wait adaptive",
@@ -129,6 +132,20 @@ fn threads_work_in_pairs_many_to_one_one_to_many_and_all_with_all() {
         }
         measure(&format!("echo --form ws --threads 2 --window 4 {shape}"), "rate_mops");
     }
+}
+
+#[test]
+fn an_object_may_take_several_reads_one_after_the_other() {
+    for reads in ["2", "3", "4"] {
+        for args in ["rate --window 16 --qps 2", "bw --size 4K --signal 16 --window 16", "lat --size 5"] {
+            let key = ["rate_mops", "gbps", "p50_ns"]
+                [["rate", "bw", "lat"].iter().position(|&what| args.starts_with(what)).unwrap()];
+            let result = measure(&format!("{args} --op read --read-intr {reads}"), key);
+            assert_eq!((&result["reads"].to_string()[..], &result["wait"]), (reads, &"events".into()), "{result}");
+        }
+    }
+    let result = measure("rate --op read --read-intr 2 --wait poll", "rate_mops");
+    assert_eq!(result["wait"], "poll");
 }
 
 #[test]
@@ -158,6 +175,10 @@ fn wrong_usage_is_told_before_anything_starts() {
         ("rate --size 32 --sizes 2..4", "--sizes"),
         ("bw --sizes 4..2", "2..64K"),
         ("lat --window 2", "--window"),
+        ("lat --op write-imm", "--op write-imm"),
+        ("rate --op write --read-intr 2", "--read-intr"),
+        ("rate --op read --read-intr 5", "--read-intr 5"),
+        ("serve nowhere", "nowhere"),
         ("echo --transport ud", "no WRITE"),
         ("echo --form ww --wait events", "wakes nobody"),
         ("echo --window 8 --fail-if-ratio-above 2", "no limit"),

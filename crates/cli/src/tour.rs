@@ -15,6 +15,7 @@ use crate::child::ServerProcess;
 use crate::fabrics::Fabric;
 use crate::serve::LimitArgs;
 use crate::service::{self, SEQUENCE_LEN, Verdict};
+use crate::verbs::{self, Carried};
 use crate::{Outcome, machine, output, pattern, units};
 
 /// Messages of these sizes are sent and checked byte for byte before anything is measured.
@@ -93,7 +94,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         return Ok(Outcome::Done);
     }
     let stops = stops()?;
-    let progress = Progress::new(stops.len() as u64);
+    let progress = Progress::new(stops.len() as u64 + 1);
     let mut seen = Vec::new();
     for stop in &stops {
         seen.push(visit(stop, args.quick, &progress));
@@ -103,12 +104,21 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
             bail!("interrupted");
         }
     }
+    let verbs = VERBS.map(|(fabric, name)| {
+        progress.say(name, "WRITE, SEND, READ, fetch-and-add");
+        verbs::tour::measure(fabric, Duration::from_secs_f64(if args.quick { 0.05 } else { 0.25 }))
+    });
     progress.finish();
+    ensure!(!interrupt.is_set(), "interrupted");
     output::print(show(&stops, &seen))?;
+    output::print(show_verbs(&verbs))?;
+    output::print(NEXT)?;
     let failed = stops.iter().zip(&seen).find(|(stop, seen)| stop.required && seen.is_err());
     if let Some((stop, Err(error))) = failed {
         bail!("{} failed: {}", one_line(stop.name), output::describe(error));
     }
+    let [over_shm, _] = verbs;
+    over_shm.context("verbs over shared memory failed")?;
     Ok(Outcome::Done)
 }
 
@@ -118,7 +128,7 @@ fn visit(stop: &Stop, quick: bool, progress: &Progress) -> anyhow::Result<Seen> 
     let plan = |kind, full| Plan::new(kind, stop.fabric, seconds(full));
     let mut plans = [plan(Kind::Latency, 1.0), plan(Kind::Rate, 1.2), plan(Kind::Bandwidth, 1.2)];
     let limits = LimitArgs::default();
-    progress.say(stop, "starting a server");
+    progress.say(stop.name, "starting a server");
     let server = match &stop.address {
         Some(address) => {
             reachable(address)?;
@@ -126,7 +136,7 @@ fn visit(stop: &Stop, quick: bool, progress: &Progress) -> anyhow::Result<Seen> 
         }
         None => None,
     };
-    progress.say(stop, "checking answers");
+    progress.say(stop.name, "checking answers");
     if let Some(server) = &server {
         let address = &server.addresses()[0];
         check_answers(stop.fabric, address, &limits)?;
@@ -134,7 +144,7 @@ fn visit(stop: &Stop, quick: bool, progress: &Progress) -> anyhow::Result<Seen> 
     }
     progress.part();
     let [latency, rate, bandwidth] = plans.map(|plan| {
-        progress.say(stop, &format!("measuring {}", plan.kind.name()));
+        progress.say(stop.name, &format!("measuring {}", plan.kind.name()));
         let figures = bench::measure(&plan, &mut |_| ());
         progress.part();
         figures
@@ -216,7 +226,41 @@ fn show(stops: &[Stop], seen: &[anyhow::Result<Seen>]) -> String {
             "There is one processor: client and server take turns on it, so these figures say little.".to_owned(),
         );
     }
-    lines.push(NEXT.to_owned());
+    lines.join("\n")
+}
+
+/// What carries verbs, and its name in the table.
+const VERBS: [(Carried, &str); 2] =
+    [(Carried::Shm, "verbs, shared memory,\ntwo processes"), (Carried::Ibverbs, "verbs, RDMA device")];
+
+fn show_verbs(seen: &[anyhow::Result<Vec<verbs::Figures>>]) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_FULL_CONDENSED).set_header(["fabric", "operation", "p50 / p99, or rate", "limit"]);
+    let mut lines = Vec::new();
+    for ((_, name), seen) in VERBS.iter().zip(seen) {
+        match seen {
+            Ok(seen) => {
+                let column =
+                    |cell: &dyn Fn(&verbs::Figures) -> String| seen.iter().map(cell).collect::<Vec<_>>().join("\n");
+                table.add_row([
+                    (*name).to_owned(),
+                    column(&verbs::Figures::title),
+                    column(&verbs::Figures::figure_text),
+                    column(&verbs::Figures::limit_text),
+                ]);
+            }
+            Err(error) => {
+                table.add_row([name, "not measured", "", ""]);
+                lines.push(format!("{} did not run: {}", one_line(name), output::describe(error)));
+            }
+        }
+    }
+    let is_busy = seen.iter().flatten().flatten().any(|figures| !figures.is_valid());
+    if is_busy && machine::has_two_cpus() {
+        lines.push("verbs: the machine was busy (or is slow), so the figures mean little.".to_owned());
+    }
+    lines.insert(0, "What each left or brought was checked.".to_owned());
+    lines.insert(0, table.to_string());
     lines.join("\n")
 }
 
@@ -225,6 +269,7 @@ Next:
   sinew rpc serve shm://test          a server of your own, then in another terminal
   sinew rpc bench latency --address shm://test
   sinew rpc bench rate --fabric udp --window 512 --batch 8
+  sinew verbs rate --op write         WRITEs into another process's memory
   sinew limits                        what this machine allows
   README.md                           a service of your own in thirty lines";
 
@@ -273,8 +318,8 @@ impl Progress {
         Self { bar }
     }
 
-    fn say(&self, stop: &Stop, what: &str) {
-        let message = format!("{}: {what}", one_line(stop.name));
+    fn say(&self, name: &str, what: &str) {
+        let message = format!("{}: {what}", one_line(name));
         match &self.bar {
             Some(bar) => bar.set_message(message),
             None => output::note(message),

@@ -3,7 +3,7 @@
 //!
 //! - `args` makes a `plan`, on which both sides agree over the rendezvous (`control`).
 //! - `serve` starts a `worker` for each server thread, `run` a `client` for each client thread; both work on a `link`'s rig.
-//! - `limit` is what a figure of `result` stands beside. `message` is what is moved, `device` what moves it.
+//! - `tour` is what `sinew` alone shows. `limit` is what a figure of `result` stands beside. `message` is what is moved, `device` what moves it.
 
 mod args;
 mod client;
@@ -16,10 +16,12 @@ mod plan;
 mod result;
 mod run;
 mod serve;
+pub mod tour;
 mod worker;
 
 use clap::Subcommand;
-use result::Kind;
+pub use device::Carried;
+pub use result::{Figures, Kind};
 
 use crate::Outcome;
 

@@ -68,7 +68,7 @@ pub struct Args {
     #[arg(long, value_name = "HOST:PORT")]
     address: Option<String>,
     /// How queue pairs talk [default: rc; for echo uc, and ud for --form ss]
-    #[arg(long, value_enum)]
+    #[arg(long, visible_alias = "connection", value_enum, ignore_case = true)]
     transport: Option<Carrier>,
     /// Bytes of a message: 32, 64K, 8M [default: 32; 64K for bw, 8 for atomics]
     #[arg(long, allow_negative_numbers = true, value_parser = parse_size)]
@@ -83,13 +83,13 @@ pub struct Args {
     #[arg(long, conflicts_with = "inline")]
     no_inline: bool,
     /// Requests in flight on each queue pair [default: 128; 1 for echo]
-    #[arg(long, allow_negative_numbers = true)]
+    #[arg(long, visible_alias = "tx-depth", allow_negative_numbers = true)]
     window: Option<usize>,
     /// Of how many requests one is signaled [default: 64, or the window]
-    #[arg(long, allow_negative_numbers = true)]
+    #[arg(long, visible_alias = "cq-mod", allow_negative_numbers = true)]
     signal: Option<usize>,
     /// Queue pairs between two threads
-    #[arg(long, default_value_t = 1, allow_negative_numbers = true)]
+    #[arg(long, visible_alias = "qp", default_value_t = 1, allow_negative_numbers = true)]
     qps: usize,
     /// Threads of each side
     #[arg(long, default_value_t = 1, allow_negative_numbers = true)]
@@ -103,14 +103,14 @@ pub struct Args {
     /// Every client thread works with every server thread
     #[arg(long, group = "shape")]
     all_to_all: bool,
-    /// How threads wait for completions
-    #[arg(long, value_enum, default_value = "poll")]
-    wait: Wait,
+    /// How threads wait for completions [default: poll; events with --read-intr]
+    #[arg(long, value_enum)]
+    wait: Option<Wait>,
     /// The same as --wait events
     #[arg(long, conflicts_with = "wait")]
     events: bool,
     /// Seconds of measuring each size; the limit takes about half as long again
-    #[arg(long, default_value = "3", allow_negative_numbers = true, value_parser = parse_seconds)]
+    #[arg(long, visible_alias = "duration", default_value = "3", allow_negative_numbers = true, value_parser = parse_seconds)]
     seconds: Duration,
     /// Processors of the client threads, then of the server threads [default: 0,1,... where there are enough]
     #[arg(long, value_name = "CPU,CPU", value_delimiter = ',')]
@@ -131,6 +131,9 @@ pub struct OpArgs {
     /// What a request does
     #[arg(long, value_enum, default_value = "write")]
     op: Op,
+    /// READs for each object, one after the other: all but the last read 8 bytes (READ-Intr-2 to 4 of apnet19; 1 is a plain READ)
+    #[arg(long, value_name = "READS", allow_negative_numbers = true)]
+    read_intr: Option<usize>,
     #[command(flatten)]
     args: Args,
 }
@@ -141,7 +144,7 @@ pub struct LoadArgs {
     #[command(flatten)]
     op: OpArgs,
     /// Requests that one doorbell starts [default: 1 for bw, 16 for rate]
-    #[arg(long, allow_negative_numbers = true)]
+    #[arg(long, visible_alias = "post-list", allow_negative_numbers = true)]
     doorbell: Option<usize>,
     /// SEND with immediate and no bytes
     #[arg(long)]
@@ -171,39 +174,54 @@ fn parse_sizes(text: &str) -> Result<(usize, usize), String> {
 
 /// A measurement of several sizes, and how it is shown.
 struct Planned {
-    plans: Vec<Plan>,
+    plans: Vec<(Kind, Plan)>,
     client_cpus: Vec<Option<usize>>,
     references: References,
 }
 
 pub fn load(args: &LoadArgs, kind: Kind) -> anyhow::Result<Outcome> {
-    let OpArgs { op, args: common } = &args.op;
+    let OpArgs { op, read_intr, args: common } = &args.op;
     let doorbell = args.doorbell.unwrap_or(if kind == Kind::Rate { 16 } else { 1 });
     let doorbell =
         if args.doorbell.is_none() { doorbell.min(common.window.unwrap_or(doorbell).max(1)) } else { doorbell };
-    common.run(kind, Work::Load(*op), doorbell, args.header_only)
+    common.run(kind, Work::Load(*op), Extra { doorbell, header_only: args.header_only, read_intr: *read_intr })
 }
 
 pub fn latency(args: &OpArgs) -> anyhow::Result<Outcome> {
     // A message's way there alone cannot be timed: it is half of the way there and back.
     let work = match args.op {
+        Op::WriteImm => {
+            return Err(Usage::of(anyhow::anyhow!(
+                "--op write-imm: its latency is not measured; take write, or `rate`"
+            )));
+        }
         Op::Send => Work::Echo(Form::Ss),
         Op::Write => Work::Echo(Form::Ww),
         op => Work::Load(op),
     };
-    args.args.run(Kind::Latency, work, 1, false)
+    args.args.run(Kind::Latency, work, Extra { read_intr: args.read_intr, ..Extra::NONE })
 }
 
 pub fn echo(args: &EchoArgs) -> anyhow::Result<Outcome> {
-    args.args.run(Kind::Echo, Work::Echo(args.form), 1, false)
+    args.args.run(Kind::Echo, Work::Echo(args.form), Extra::NONE)
+}
+
+/// What only some measurements can be told.
+struct Extra {
+    doorbell: usize,
+    header_only: bool,
+    read_intr: Option<usize>,
+}
+
+impl Extra {
+    const NONE: Self = Self { doorbell: 1, header_only: false, read_intr: None };
 }
 
 impl Args {
-    fn run(&self, kind: Kind, work: Work, doorbell: usize, header_only: bool) -> anyhow::Result<Outcome> {
-        let planned = self.plan(kind, work, doorbell, header_only).map_err(Usage::of)?;
+    fn run(&self, kind: Kind, work: Work, extra: Extra) -> anyhow::Result<Outcome> {
+        let planned = self.plan(kind, work, extra).map_err(Usage::of)?;
         let measure = Measure {
             plans: &planned.plans,
-            kind,
             duration: self.seconds,
             client_cpus: &planned.client_cpus,
             references: &planned.references,
@@ -232,7 +250,8 @@ impl Args {
         Ok(outcome)
     }
 
-    fn plan(&self, kind: Kind, work: Work, doorbell: usize, header_only: bool) -> anyhow::Result<Planned> {
+    fn plan(&self, kind: Kind, work: Work, extra: Extra) -> anyhow::Result<Planned> {
+        let Extra { doorbell, header_only, read_intr } = extra;
         self.device.check()?;
         let carrier = self.transport.unwrap_or(match (kind, work) {
             (Kind::Echo, Work::Echo(Form::Ss)) => Carrier::Ud,
@@ -274,10 +293,11 @@ impl Args {
             signal: self.signal.unwrap_or(if is_many { window.clamp(1, 64) } else { 64 }),
             inline: false,
             header_only,
+            reads: read_intr.unwrap_or(1),
             qps: self.qps,
             threads: self.threads,
             shape,
-            wait: if self.events { Wait::Events } else { self.wait },
+            wait: self.wait.unwrap_or(if self.events || read_intr.is_some() { Wait::Events } else { Wait::Poll }),
             cpus: Vec::new(),
         };
         if matches!(work, Work::Load(_)) {
@@ -286,15 +306,15 @@ impl Args {
         let (clients, servers) = plan.sides();
         let cpus = self.cpus(clients, servers)?;
         plan.cpus = cpus[clients..].to_vec();
-        let has_source = matches!(work, Work::Echo(_) | Work::Load(Op::Send | Op::Write));
-        let plans: Vec<Plan> = sizes
+        let has_source = matches!(work, Work::Echo(_) | Work::Load(Op::Send | Op::Write | Op::WriteImm));
+        let plans: Vec<(Kind, Plan)> = sizes
             .into_iter()
             .map(|size| {
                 let by_default = !is_many && !self.no_inline && size <= INLINE_DEFAULT && has_source;
-                Plan { size, inline: (self.inline || by_default) && !header_only, ..plan.clone() }
+                (kind, Plan { size, inline: (self.inline || by_default) && !header_only, ..plan.clone() })
             })
             .collect();
-        for plan in &plans {
+        for (_, plan) in &plans {
             ensure!(kind != Kind::Bandwidth || plan.message_len() > 0, "nothing has no bandwidth");
             plan.check()?;
             let meter = Meter::new(plan, kind, self.device.fabric, None);

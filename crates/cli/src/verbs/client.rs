@@ -11,7 +11,7 @@ use sinew::mem::MessageBuffer;
 
 use super::link::{Domain, LinkAddress, Patience, Rig, Side, Way, id, link_of};
 use super::message;
-use super::plan::{Form, Op, Plan, Wait, Work};
+use super::plan::{Form, Op, POINTER, Plan, READS_MAX, Wait, Work};
 use crate::client::histogram;
 
 /// The clock is looked at every so many turns of the loop.
@@ -33,6 +33,14 @@ pub struct Slice {
     pub latency: Histogram<u64>,
     /// Results of READs and atomics, and echoes, that were not what they had to be.
     pub wrong: u64,
+}
+
+/// Overwrites a buffer's ends: what the last result left is no result.
+#[inline(always)]
+fn spoil(target: &mut [u8]) {
+    let len = target.len();
+    target[..len.min(8)].fill(0xEE);
+    target[len - len.min(8)..].fill(0xEE);
 }
 
 /// A client thread's state.
@@ -70,7 +78,10 @@ impl<D: Device> Client<D> {
         let mut targets = Vec::new();
         if matches!(plan.work, Work::Load(Op::Read | Op::FetchAdd | Op::CompareSwap)) {
             for _ in 0..count * plan.window {
-                targets.push(rig.arena.alloc(plan.size, plan.size)?);
+                let capacity = plan.size.max(POINTER);
+                let mut target = rig.arena.alloc(capacity, capacity)?;
+                target.resize(plan.size)?;
+                targets.push(target);
             }
         }
         let slots = if matches!(plan.work, Work::Echo(_)) { plan.window } else { 0 };
@@ -192,9 +203,12 @@ impl<D: Device> Client<D> {
             self.push(0, true)?;
             self.rig.links[0].qp.doorbell();
             let mut patience = Patience::new(PATIENCE);
-            while self.collect()? == 0 {
-                ensure!(!patience.is_over(), "a request does not end");
-                self.rig.pass(self.rig.plan.wait)?;
+            let before = self.done;
+            while self.done == before {
+                if self.collect()? == 0 {
+                    ensure!(!patience.is_over(), "a request does not end");
+                    self.rig.pass(self.rig.plan.wait)?;
+                }
             }
             let done_ns = self.clock.now_ns();
             self.latency.saturating_record((done_ns - now_ns).max(1));
@@ -217,20 +231,20 @@ impl<D: Device> Client<D> {
                 let immediate = self.rig.plan.header_only.then_some(nth as u32);
                 self.rig.push_message(index, nth, nth + 1, Way::Send { immediate }, signaled)?;
             }
-            Op::Write => self.rig.push_message(index, nth, sequence, Way::Write { slot }, signaled)?,
-            Op::Read | Op::FetchAdd | Op::CompareSwap => {
+            Op::Write | Op::WriteImm => {
+                let immediate = (op == Op::WriteImm).then_some(nth as u32);
+                self.rig.push_message(index, nth, sequence, Way::Write { slot, immediate }, signaled)?;
+            }
+            Op::Read => {
+                let target = self.targets.pop().context("no buffer for a result")?;
+                self.push_read(index, nth, 0, target, signaled)?;
+            }
+            Op::FetchAdd | Op::CompareSwap => {
                 let mut target = self.targets.pop().context("no buffer for a result")?;
-                // What the last result left is no result.
-                let len = target.len();
-                target[..len.min(8)].fill(0xEE);
-                target[len - len.min(8)..].fill(0xEE);
+                spoil(&mut target);
                 let link = &mut self.rig.links[index];
-                let remote = link.remote.context("no memory to read")?;
+                let remote = link.remote.context("no memory to count in")?;
                 let operation = match op {
-                    Op::Read => {
-                        let remote = remote.at(self.rig.layout.offset(slot) as u64).context("no memory there")?;
-                        Operation::Read { target: [target].into_iter().collect::<Scatter>(), remote }
-                    }
                     Op::FetchAdd => Operation::FetchAdd { target, remote, add: 1 },
                     _ => Operation::CompareSwap { target, remote, expected: nth, desired: nth + 1 },
                 };
@@ -246,6 +260,34 @@ impl<D: Device> Client<D> {
         Ok(())
     }
 
+    /// Pushes one of the READs of an object: those before the last are of [`POINTER`] bytes.
+    #[inline]
+    fn push_read(
+        &mut self,
+        index: usize,
+        nth: u64,
+        step: usize,
+        mut target: MessageBuffer,
+        signaled: bool,
+    ) -> anyhow::Result<()> {
+        let Plan { reads, size, .. } = self.rig.plan;
+        if reads > 1 {
+            target.resize(if step + 1 < reads { POINTER } else { size })?;
+        }
+        spoil(&mut target);
+        let (slot, _) = self.rig.layout.place(nth);
+        let link = &mut self.rig.links[index];
+        let remote = link.remote.and_then(|remote| remote.at(self.rig.layout.offset(slot) as u64));
+        let target = [target].into_iter().collect::<Scatter>();
+        let operation = Operation::Read { target, remote: remote.context("no memory to read")? };
+        let mut request = Request::new(id(index, nth * READS_MAX as u64 + step as u64), operation);
+        request.signaled = signaled;
+        if let Err(refused) = link.qp.push(request) {
+            bail!("posting READ {nth}: {refused}");
+        }
+        Ok(())
+    }
+
     /// Takes what is over; how many completions there were.
     #[inline]
     fn collect(&mut self) -> anyhow::Result<usize> {
@@ -255,10 +297,12 @@ impl<D: Device> Client<D> {
             let (index, nth) = link_of(completion.id);
             match completion.opcode {
                 Opcode::Receive => self.take_credit(index, completion)?,
-                opcode => {
-                    self.done += self.rig.links[index].flow.completed(opcode) as u64;
+                Opcode::Read => self.take_read(index, nth, completion)?,
+                _ => {
+                    self.done += self.rig.links[index].flow.completed() as u64;
                     if let Some(buffer) = { completion.buffers }.pop() {
-                        self.wrong += u64::from(!self.is_right(&buffer, nth));
+                        let is_right = buffer.first_chunk().is_some_and(|word| u64::from_ne_bytes(*word) == nth);
+                        self.wrong += u64::from(!is_right);
                         self.targets.push(buffer);
                     }
                 }
@@ -281,13 +325,39 @@ impl<D: Device> Client<D> {
         }
     }
 
-    /// Whether the result of the `nth` READ or atomic is right.
+    /// A READ is over: the object's next goes, unless it was the last.
     #[inline]
-    fn is_right(&self, buffer: &MessageBuffer, nth: u64) -> bool {
-        if self.rig.plan.work != Work::Load(Op::Read) {
-            return buffer.first_chunk().is_some_and(|word| u64::from_ne_bytes(*word) == nth);
+    fn take_read(&mut self, index: usize, id: u64, mut completion: Completion) -> anyhow::Result<()> {
+        let (nth, step) = (id / READS_MAX as u64, (id % READS_MAX as u64) as usize);
+        let Some(buffer) = completion.buffers.pop() else { bail!("a READ came back without its buffer") };
+        if step + 1 < self.rig.plan.reads {
+            self.wrong += u64::from(!self.is_right_pointer(&buffer, nth));
+            // It takes the place of the one before in its queue pair's flow.
+            self.push_read(index, nth, step + 1, buffer, true)?;
+            self.rig.links[index].qp.doorbell();
+            return Ok(());
         }
-        let sequence = nth % self.rig.layout.slots as u64 + 1;
+        self.done += self.rig.links[index].flow.completed() as u64;
+        self.wrong += u64::from(!self.is_right(&buffer, nth));
+        self.targets.push(buffer);
+        Ok(())
+    }
+
+    /// Whether what a READ before the last has brought is the beginning of the `nth` object, as far as that goes.
+    fn is_right_pointer(&self, buffer: &[u8], nth: u64) -> bool {
+        let (sequence, size) = (self.sequence_read(nth), self.rig.plan.size);
+        buffer.len() == POINTER && (size < POINTER || buffer == message::first_word(sequence))
+    }
+
+    /// The number of the message that the `nth` READ finds.
+    fn sequence_read(&self, nth: u64) -> u64 {
+        nth % self.rig.layout.slots as u64 + 1
+    }
+
+    /// Whether the result of the `nth` READ is right.
+    #[inline]
+    fn is_right(&self, buffer: &[u8], nth: u64) -> bool {
+        let sequence = self.sequence_read(nth);
         if nth.is_multiple_of(FULL_CHECK_EVERY) {
             message::is_all_good(buffer, sequence)
         } else {
@@ -332,7 +402,7 @@ impl<D: Device> Client<D> {
                         came += 1;
                         left -= usize::from(self.received(index, completion, ends)?);
                     } else {
-                        self.rig.links[index].flow.completed(completion.opcode);
+                        self.rig.links[index].flow.completed();
                     }
                 }
                 completions.append(&mut self.rig.completions);
@@ -357,7 +427,7 @@ impl<D: Device> Client<D> {
         let (slot, sequence) = self.rig.layout.place(nth);
         let way = match self.rig.plan.work {
             Work::Echo(Form::Ss) => Way::Send { immediate: Some(nth as u32) },
-            _ => Way::Write { slot },
+            _ => Way::Write { slot, immediate: None },
         };
         let mut patience = Patience::new(PATIENCE);
         while !self.rig.links[index].flow.has_room() {
@@ -372,7 +442,7 @@ impl<D: Device> Client<D> {
                     place += 1;
                 } else {
                     let over = completions.remove(place);
-                    links[link_of(over.id).0].flow.completed(over.opcode);
+                    links[link_of(over.id).0].flow.completed();
                 }
             }
         }

@@ -35,7 +35,7 @@ pub struct DeviceArgs {
     #[arg(long, value_enum, default_value = "shm")]
     pub fabric: Carried,
     /// The RDMA device, as rxe0, mlx5_0:2 (its second port) or mlx5_0?gid=3 [default: the first that can be used]
-    #[arg(long)]
+    #[arg(long, visible_alias = "ib-dev")]
     pub device: Option<String>,
 }
 

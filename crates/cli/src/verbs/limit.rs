@@ -10,7 +10,7 @@ use sinew::mem::ring::INLINE_MAX;
 
 use super::device::Carried;
 use super::message::Layout;
-use super::plan::{Form, Op, Plan, Work};
+use super::plan::{Form, Op, POINTER, Plan, Work};
 use super::result::Kind;
 use crate::client::histogram;
 use crate::limits;
@@ -50,6 +50,8 @@ pub struct Meter {
     cpus: Pair,
     size: usize,
     layout: Layout,
+    /// READs of an object.
+    reads: usize,
 }
 
 impl Meter {
@@ -61,7 +63,8 @@ impl Meter {
                 Some(if matches!(op, Op::Read) { Against::Load } else { Against::Atomic })
             }
             (Carried::Shm, Work::Load(Op::Write | Op::Read), _) => Some(Against::Copies),
-            (Carried::Shm, Work::Load(Op::Send), _) if packet_fits => Some(Against::Ring),
+            (Carried::Shm, Work::Load(Op::WriteImm), _) if !packet_fits => Some(Against::Copies),
+            (Carried::Shm, Work::Load(Op::Send | Op::WriteImm), _) if packet_fits => Some(Against::Ring),
             (Carried::Shm, Work::Load(Op::Send), _) => Some(Against::FreshCopies),
             (Carried::Shm, Work::Load(_), _) => Some(Against::Atomics),
             (Carried::Ibverbs, ..) => None,
@@ -71,7 +74,7 @@ impl Meter {
             (Carried::Shm, Work::Echo(Form::Ss), _) => packet_fits.then_some(Against::RingTrip(part)),
         };
         let layout = Layout::new(plan.size.max(1), plan.layout().slots);
-        Self { against, cpus, size: plan.message_len(), layout }
+        Self { against, cpus, size: plan.message_len(), layout, reads: plan.reads }
     }
 
     /// Whether there is a limit.
@@ -109,16 +112,16 @@ impl Meter {
     }
 
     fn try_for(&self, duration: Duration) -> anyhow::Result<Option<f64>> {
-        let Self { against: Some(against), cpus, size, layout } = *self else { return Ok(None) };
+        let Self { against: Some(against), cpus, size, layout, reads } = *self else { return Ok(None) };
         // Alone, on the client's processor.
         let alone = |work: &(dyn Fn() -> f64 + Sync)| two_threads(cpus, work, |_| ()).map(|(figure, ())| figure);
         let ns = |part: u32, ns: Option<f64>| ns.map(|ns| ns / f64::from(part));
         Ok(match against {
-            Against::Copies => Some(alone(&|| copies(layout, duration))?),
+            Against::Copies => Some(alone(&|| copies(layout, reads, duration))?),
             Against::Ring => Some(limits::ring_stream_mops(cpus, size + PACKET_HEADER, duration)?),
             Against::FreshCopies => Some(limits::copy_fresh_bytes_per_s(cpus, size, duration)? / size as f64 / 1e6),
             Against::Atomics => Some(alone(&|| atomics(duration))?),
-            Against::Load => Some(alone(&|| each(duration, loads(layout)))?),
+            Against::Load => Some(alone(&|| each(duration, loads(layout, reads)))?),
             Against::Atomic => Some(alone(&|| each(duration, one_atomic()))?),
             Against::Cores(part) => ns(part, machine::core_round_trip_ns(cpus, duration)?),
             Against::RingTrip(part) => {
@@ -144,11 +147,16 @@ fn rate(duration: Duration, mut work: impl FnMut(usize)) -> f64 {
     }
 }
 
-fn copies(layout: Layout, duration: Duration) -> f64 {
+fn copies(layout: Layout, reads: usize, duration: Duration) -> f64 {
     let (mut target, source) = (vec![1u8; layout.bytes()], vec![2u8; layout.size]);
+    let mut pointer = [0; POINTER];
     let mut slot = 0;
     rate(duration, |_| {
         let at = layout.offset(slot);
+        for _ in 1..reads {
+            pointer.copy_from_slice(&black_box(&target)[at..at + POINTER]);
+            black_box(&mut pointer);
+        }
         target[at..at + layout.size].copy_from_slice(black_box(&source));
         black_box(&mut target);
         slot = if slot + 1 == layout.slots { 0 } else { slot + 1 };
@@ -180,10 +188,14 @@ fn each(duration: Duration, mut work: impl FnMut()) -> f64 {
     times.value_at_quantile(0.5) as f64
 }
 
-fn loads(layout: Layout) -> impl FnMut() {
-    let memory = SharedMemory::private(layout.size).expect("a page of memory");
-    let mut target = vec![0; layout.size];
+fn loads(layout: Layout, reads: usize) -> impl FnMut() {
+    let memory = SharedMemory::private(layout.bytes()).expect("a page of memory");
+    let (mut target, mut pointer) = (vec![0; layout.size], [0; POINTER]);
     move || {
+        for _ in 1..reads {
+            let _ = memory.read(0, &mut pointer);
+            black_box(&mut pointer);
+        }
         let _ = memory.read(0, &mut target);
         black_box(&mut target);
     }

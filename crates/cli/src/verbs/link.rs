@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use serde_json::{Value, json};
 use sinew::fabric::verbs::{
-    Access, Attributes, Completion, CompletionQueue, Destination, Device, Exposed, Opcode, Operation, ProtectionDomain,
+    Access, Attributes, Completion, CompletionQueue, Destination, Device, Exposed, Operation, ProtectionDomain,
     QpAddress, QpConfig, QueuePair, RemoteMemory, Request, Source, ThreadDomain, Transport,
 };
 use sinew::mem::{Arena, Frozen, MessageBuffer};
 
 use super::message::{self, Layout};
-use super::plan::{Carrier, Plan, Wait, Work};
+use super::plan::{Carrier, Op, Plan, Wait, Work};
 use crate::machine::Idle;
 
 /// Completions taken at a time.
@@ -89,14 +89,23 @@ pub struct Flow {
     every: usize,
     batch: usize,
     unsignaled: u32,
+    /// Each request comes back by itself, with its buffer, rather than with the next signaled one.
+    each: bool,
     /// Requests that each signaled one stands for, oldest first.
     signals: VecDeque<u32>,
 }
 
 impl Flow {
+    /// The flow of a plan's requests.
+    pub fn of(plan: &Plan) -> Self {
+        let each = matches!(plan.work, Work::Load(Op::Read | Op::FetchAdd | Op::CompareSwap));
+        Self { each, ..Self::new(plan.requests(), plan.signal, plan.doorbell) }
+    }
+
     /// `depth` in flight, pushed `batch` at a time, of which one in `every` is signaled.
-    pub fn new(depth: usize, every: usize, batch: usize) -> Self {
-        Self { in_flight: 0, depth, every, batch, unsignaled: 0, signals: VecDeque::with_capacity(depth) }
+    fn new(depth: usize, every: usize, batch: usize) -> Self {
+        let signals = VecDeque::with_capacity(depth);
+        Self { in_flight: 0, depth, every, batch, unsignaled: 0, each: false, signals }
     }
 
     /// Whether a batch can be pushed.
@@ -116,18 +125,17 @@ impl Flow {
         self.in_flight += 1;
         self.unsignaled += 1;
         if signaled {
-            self.signals.push_back(std::mem::take(&mut self.unsignaled));
+            let over = std::mem::take(&mut self.unsignaled);
+            if !self.each {
+                self.signals.push_back(over);
+            }
         }
     }
 
     /// A request was completed; returns how many are over.
     #[inline(always)]
-    pub fn completed(&mut self, opcode: Opcode) -> usize {
-        let over = match opcode {
-            // These come back each, with their buffers.
-            Opcode::Read | Opcode::CompareSwap | Opcode::FetchAdd => 1,
-            _ => self.signals.pop_front().unwrap_or(0) as usize,
-        };
+    pub fn completed(&mut self) -> usize {
+        let over = if self.each { 1 } else { self.signals.pop_front().unwrap_or(0) as usize };
         self.in_flight -= over.min(self.in_flight);
         over
     }
@@ -200,7 +208,7 @@ pub fn check_device(plan: &Plan, attributes: &Attributes) -> anyhow::Result<()> 
         plan.window,
         attributes.queue_depth_max
     );
-    let atomic = matches!(plan.work, Work::Load(super::plan::Op::FetchAdd | super::plan::Op::CompareSwap));
+    let atomic = matches!(plan.work, Work::Load(Op::FetchAdd | Op::CompareSwap));
     ensure!(!atomic || attributes.atomics, "{name} has no atomics");
     Ok(())
 }
@@ -233,9 +241,8 @@ impl<D: Device> Rig<D> {
             let reply_config = QpConfig { transport: Transport::Ud, ..config };
             let reply = plan.has_reply_qp().then(|| thread.queue_pair(&reply_config, &cq, &cq)).transpose()?;
             let exposed = exposes.then(|| domain.expose(layout.bytes(), Access::ALL)).transpose()?;
-            let flow = Flow::new(plan.requests(), plan.signal, plan.doorbell);
             let staged = (0..plan.requests()).map(|_| None).collect();
-            links.push(Link { qp, reply, exposed, remote: None, to: None, flow, staged });
+            links.push(Link { qp, reply, exposed, remote: None, to: None, flow: Flow::of(plan), staged });
         }
         let mut message = vec![0; plan.message_len()];
         message::write_body(&mut message);
@@ -287,8 +294,8 @@ impl<D: Device> Rig<D> {
                 ensure!(bytes >= self.layout.bytes() as u64, "the other side exposes {bytes} bytes, which are too few");
             }
             let receives = match side {
-                Side::Server => self.plan.sends(),
-                Side::Client => self.plan.sends() || self.plan.has_reply_qp(),
+                Side::Server => self.plan.takes_receives(),
+                Side::Client => self.plan.has_credits() || self.plan.answers_with_sends(),
             };
             if receives {
                 for _ in 0..self.plan.receives() {
@@ -378,9 +385,9 @@ impl<D: Device> Rig<D> {
             Source::from(buffer)
         };
         let operation = match way {
-            Way::Write { slot } => {
+            Way::Write { slot, immediate } => {
                 let remote = link.remote.and_then(|remote| remote.at(self.layout.offset(slot) as u64));
-                Operation::Write { source, remote: remote.context("no memory to write to")?, immediate: None }
+                Operation::Write { source, remote: remote.context("no memory to write to")?, immediate }
             }
             Way::Send { immediate } => Operation::Send { source, immediate, to: link.to },
         };
@@ -423,7 +430,7 @@ impl<D: Device> Rig<D> {
 /// How a message goes.
 #[derive(Clone, Copy, Debug)]
 pub enum Way {
-    Write { slot: usize },
+    Write { slot: usize, immediate: Option<u32> },
     Send { immediate: Option<u32> },
 }
 
@@ -479,7 +486,7 @@ mod tests {
                     }
                 }
                 assert!(flow.is_awaited(), "{depth} {every} {batch}");
-                over += flow.completed(Opcode::Write);
+                over += flow.completed();
                 assert!(flow.in_flight <= depth);
             }
             assert!(over >= 1000);

@@ -37,6 +37,11 @@ pub fn is_all_good(message: &[u8], sequence: u64) -> bool {
     if message.len() < SHORT { is_good(message, sequence) } else { pattern::check_all(message, sequence) }
 }
 
+/// The first eight bytes of message number `sequence`, of at least as many bytes.
+pub fn first_word(sequence: u64) -> [u8; 8] {
+    pattern::stamp(sequence, 0).to_le_bytes()
+}
+
 /// Messages of one size in memory, each from a cache line on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {

@@ -14,6 +14,8 @@ pub enum Op {
     Send,
     /// Into the server's memory
     Write,
+    /// The same with an immediate, which takes a buffer that the server posts, and so tells it
+    WriteImm,
     /// Out of the server's memory
     Read,
     /// An 8-byte word of the server's is added to
@@ -107,6 +109,8 @@ pub struct Plan {
     pub signal: usize,
     pub inline: bool,
     pub header_only: bool,
+    /// READs one after the other for one object: all but the last are of 8 bytes (READ-Intr-2 to 4 in apnet19).
+    pub reads: usize,
     pub qps: usize,
     pub threads: usize,
     pub shape: Shape,
@@ -124,15 +128,44 @@ pub const WINDOW_MAX: usize = 16 << 10;
 pub const THREADS_MAX: usize = 256;
 /// Bytes of a queue pair's memory that a load spreads over, if more than one message needs.
 const SPREAD: usize = 8 << 20;
+/// READs of an object at most, as many as apnet19 has.
+pub const READS_MAX: usize = 4;
+/// Bytes of the READs that come before the object's own, and that each object has.
+pub const POINTER: usize = 8;
 /// Receives of a queue pair.
 const RECEIVES: std::ops::RangeInclusive<usize> = 64..=512;
 /// Bytes of a queue pair's receives, if there is more than the fewest.
 const RECEIVE_BYTES: usize = 32 << 20;
 
 impl Plan {
+    /// One queue pair between two threads that are not pinned; 128 requests in flight, of which one in 64 is signaled.
+    pub fn new(work: Work, carrier: Carrier, size: usize) -> Self {
+        Self {
+            work,
+            carrier,
+            size,
+            window: 128,
+            doorbell: 1,
+            signal: 64,
+            inline: false,
+            header_only: false,
+            reads: 1,
+            qps: 1,
+            threads: 1,
+            shape: Shape::Pairs,
+            wait: Wait::Poll,
+            cpus: Vec::new(),
+        }
+    }
+
     /// Whether the request is a message, or the echo's way there.
     pub fn sends(&self) -> bool {
         matches!(self.work, Work::Load(Op::Send) | Work::Echo(Form::Ss))
+    }
+
+    /// Whether a request takes a receive of the server's, and the server hears of it.
+    pub fn takes_receives(&self) -> bool {
+        self.sends() || self.work == Work::Load(Op::WriteImm)
     }
 
     /// Whether the server exposes memory.
@@ -150,9 +183,14 @@ impl Plan {
         self.work == Work::Echo(Form::Ws)
     }
 
+    /// Whether an echo comes back as a message.
+    pub fn answers_with_sends(&self) -> bool {
+        matches!(self.work, Work::Echo(Form::Ws | Form::Ss))
+    }
+
     /// Whether the receiver tells the sender how far it is: on RC its device does.
     pub fn has_credits(&self) -> bool {
-        self.work == Work::Load(Op::Send) && self.carrier != Carrier::Rc
+        matches!(self.work, Work::Load(_)) && self.takes_receives() && self.carrier != Carrier::Rc
     }
 
     /// Requests of a queue pair that can be not over.
@@ -173,7 +211,7 @@ impl Plan {
     /// Where messages lie in exposed memory.
     pub fn layout(&self) -> Layout {
         match self.work {
-            Work::Load(Op::Write | Op::Read) => {
+            Work::Load(Op::Write | Op::WriteImm | Op::Read) => {
                 let stride = Layout::new(self.size, 1).stride();
                 Layout::new(self.size, (SPREAD / stride).clamp(1, self.window))
             }
@@ -236,12 +274,12 @@ impl Plan {
         match self.work {
             Work::Load(op) => {
                 let allowed = match (op, self.carrier) {
-                    (Op::Send, _) | (_, Carrier::Rc) | (Op::Write, Carrier::Uc) => true,
+                    (Op::Send, _) | (_, Carrier::Rc) | (Op::Write | Op::WriteImm, Carrier::Uc) => true,
                     (_, Carrier::Uc | Carrier::Ud) => false,
                 };
                 ensure!(
                     allowed,
-                    "--op {} is not on --transport {}: rc has all, uc send and write, ud send (Table 1 of atc16)",
+                    "--op {} is not on --transport {}: rc has all, uc send, write and write-imm, ud send (Table 1 of atc16)",
                     name(op),
                     name(self.carrier)
                 );
@@ -251,18 +289,21 @@ impl Plan {
                     name(op)
                 );
                 ensure!(
-                    !self.inline || matches!(op, Op::Send | Op::Write),
-                    "--inline: a {} has no source; it is for --op send and write",
+                    !self.inline || matches!(op, Op::Send | Op::Write | Op::WriteImm),
+                    "--inline: a {} has no source; it is for --op send, write and write-imm",
                     name(op)
                 );
                 let atomic = matches!(op, Op::FetchAdd | Op::CompareSwap);
                 ensure!(!atomic || size == 8, "--size {size}: a {} has 8 bytes", name(op));
                 ensure!(size > 0 || op == Op::Send, "--size 0: there is nothing to {}", name(op));
                 ensure!(size > 0 || self.header_only, "--size 0: say --header-only");
+                ensure!((1..=READS_MAX).contains(&self.reads), "--read-intr {}: from 1 to {READS_MAX}", self.reads);
+                ensure!(self.reads == 1 || op == Op::Read, "--read-intr: it is for --op read");
             }
             Work::Echo(form) => {
                 ensure!(!self.header_only, "--header-only: an echo has bytes");
                 ensure!(size > 0, "--size 0: an echo has bytes");
+                ensure!(self.reads == 1, "--read-intr: it is for --op read");
                 ensure!(
                     form == Form::Ss || self.carrier != Carrier::Ud,
                     "--form {}: ud has no WRITE; take rc or uc",
@@ -287,7 +328,7 @@ impl Plan {
         json!({
             "mode": mode, "what": what, "transport": name(self.carrier), "size": self.size, "window": self.window,
             "doorbell": self.doorbell, "signal": self.signal, "inline": self.inline, "header_only": self.header_only,
-            "qps": self.qps, "threads": self.threads, "shape": name(self.shape), "wait": name(self.wait),
+            "reads": self.reads, "qps": self.qps, "threads": self.threads, "shape": name(self.shape), "wait": name(self.wait),
             "cpus": self.cpus,
         })
     }
@@ -320,6 +361,7 @@ impl Plan {
             signal: number("signal")?,
             inline: flag("inline")?,
             header_only: flag("header_only")?,
+            reads: number("reads")?,
             qps: number("qps")?,
             threads: number("threads")?,
             shape: choice(value, "shape")?,
@@ -337,26 +379,12 @@ pub mod tests {
 
     pub fn plan(work: Work, carrier: Carrier) -> Plan {
         let size = if matches!(work, Work::Load(Op::FetchAdd | Op::CompareSwap)) { 8 } else { 32 };
-        Plan {
-            work,
-            carrier,
-            size,
-            window: 16,
-            doorbell: 4,
-            signal: 8,
-            inline: false,
-            header_only: false,
-            qps: 1,
-            threads: 1,
-            shape: Shape::Pairs,
-            wait: Wait::Poll,
-            cpus: vec![None],
-        }
+        Plan { window: 16, doorbell: 4, signal: 8, cpus: vec![None], ..Plan::new(work, carrier, size) }
     }
 
     #[test]
     fn a_plan_survives_the_way_and_what_is_none_is_refused() {
-        for work in [Work::Load(Op::Write), Work::Load(Op::FetchAdd), Work::Echo(Form::Ws)] {
+        for work in [Work::Load(Op::Write), Work::Load(Op::WriteImm), Work::Load(Op::FetchAdd), Work::Echo(Form::Ws)] {
             let plan = Plan { cpus: vec![Some(3), None], ..plan(work, Carrier::Rc) };
             assert_eq!(Plan::from_json(&plan.to_json()).unwrap(), plan);
         }
@@ -369,6 +397,7 @@ pub mod tests {
             ("size", json!(u64::MAX)),
             ("window", json!(0)),
             ("qps", json!(1u64 << 40)),
+            ("reads", json!(2)),
             ("threads", json!(0)),
             ("cpus", json!(null)),
             ("inline", json!(1)),
@@ -386,7 +415,7 @@ pub mod tests {
     fn only_what_the_transport_carries_can_be_planned() {
         let count =
             |carrier| Op::value_variants().iter().filter(|&&op| plan(Work::Load(op), carrier).check().is_ok()).count();
-        assert_eq!([Carrier::Rc, Carrier::Uc, Carrier::Ud].map(count), [5, 2, 1]);
+        assert_eq!([Carrier::Rc, Carrier::Uc, Carrier::Ud].map(count), [6, 3, 1]);
         assert!(plan(Work::Echo(Form::Ww), Carrier::Ud).check().is_err());
         assert!(plan(Work::Echo(Form::Ss), Carrier::Ud).check().is_ok());
     }

@@ -132,6 +132,7 @@ impl Figures {
             "signal": plan.signal,
             "inline": plan.inline,
             "header_only": plan.header_only,
+            "reads": plan.reads,
             "qps": plan.qps,
             "threads": plan.threads,
             "shape": name(plan.shape),
@@ -185,26 +186,60 @@ impl Figures {
         matches!(self.kind, Kind::Latency | Kind::Echo)
     }
 
+    /// What it is of.
+    fn what(&self) -> String {
+        match self.plan.work {
+            Work::Load(_) if self.plan.reads > 1 => format!("objects of {} READs", self.plan.reads),
+            Work::Load(op) => name(op),
+            Work::Echo(_) if self.kind == Kind::Latency => if self.plan.sends() { "send" } else { "write" }.to_owned(),
+            Work::Echo(form) => name(form),
+        }
+    }
+
+    /// What was measured, for a table: `32 B write, rc`.
+    pub fn title(&self) -> String {
+        format!("{} {}, {}", units::size(self.plan.message_len()), self.what(), name(self.plan.carrier))
+    }
+
+    /// The figure, for a table.
+    pub fn figure_text(&self) -> String {
+        if self.is_time() {
+            let [p50, p99] = [0.5, 0.99].map(|quantile| units::time(self.percentile_ns(quantile)));
+            return format!("{p50} / {p99}");
+        }
+        self.with_unit(self.figure())
+    }
+
+    /// The limit, for a table.
+    pub fn limit_text(&self) -> String {
+        match self.limit() {
+            Some(limit) => format!("{}: {}", self.with_unit(limit), self.limit_what),
+            None => "none".to_owned(),
+        }
+    }
+
+    fn with_unit(&self, value: f64) -> String {
+        match self.keys().0 {
+            "gbps" => format!("{} Gbps", units::figure(value)),
+            "p50_ns" => units::time(value),
+            _ => format!("{} M/s", units::figure(value)),
+        }
+    }
+
     /// A few lines to read.
     pub fn to_text(&self) -> String {
         let Self { plan, .. } = self;
-        let what = match plan.work {
-            Work::Load(op) => name(op),
-            Work::Echo(_) if self.kind == Kind::Latency => if plan.sends() { "send" } else { "write" }.to_owned(),
-            Work::Echo(form) => name(form),
-        };
         let shape = match plan.sides() {
             (1, 1) => String::new(),
             (clients, servers) => format!(", {clients} client threads to {servers}"),
         };
         let (kind, carrier) = (self.kind.name(), name(plan.carrier));
-        let head =
-            format!("{kind} of {what} on {carrier} over {}, {}{shape}", self.fabric, units::size(plan.message_len()));
-        let figure = |value: f64| match self.keys().0 {
-            "gbps" => format!("{} Gbps", units::figure(value)),
-            "p50_ns" => units::time(value),
-            _ => format!("{} M/s", units::figure(value)),
-        };
+        let head = format!(
+            "{kind} of {} on {carrier} over {}, {}{shape}",
+            self.what(),
+            self.fabric,
+            units::size(plan.message_len())
+        );
         let mops = units::median(&self.ours);
         let main = match self.kind {
             Kind::Bandwidth => {
@@ -225,10 +260,10 @@ impl Figures {
         };
         let limit = match (self.limit(), self.ratio()) {
             (Some(limit), Some(ratio)) if self.is_time() => {
-                format!("{} ({} times): {}", figure(limit), units::figure(ratio), self.limit_what)
+                format!("{} ({} times): {}", self.with_unit(limit), units::figure(ratio), self.limit_what)
             }
             (Some(limit), Some(ratio)) => {
-                format!("{} (ratio {}): {}", figure(limit), units::figure(ratio), self.limit_what)
+                format!("{} (ratio {}): {}", self.with_unit(limit), units::figure(ratio), self.limit_what)
             }
             _ => "none".to_owned(),
         };

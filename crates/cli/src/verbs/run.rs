@@ -36,8 +36,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Measurements to make with one device and one server.
 pub struct Measure<'a> {
-    pub plans: &'a [Plan],
-    pub kind: Kind,
+    pub plans: &'a [(Kind, Plan)],
     pub duration: Duration,
     pub client_cpus: &'a [Option<usize>],
     pub references: &'a References,
@@ -51,7 +50,7 @@ impl Job for Measure<'_> {
 
     fn run<D: Device>(self, device: D, carried: Carried) -> anyhow::Result<Vec<Figures>> {
         let interrupt = Interrupt::install().context("catching Ctrl-C")?;
-        self.plans.iter().try_for_each(|plan| check_device(plan, device.attributes())).map_err(Usage::of)?;
+        self.plans.iter().try_for_each(|(_, plan)| check_device(plan, device.attributes())).map_err(Usage::of)?;
         let server = match self.address {
             Some(_) => None,
             None => {
@@ -62,8 +61,8 @@ impl Job for Measure<'_> {
         let started = server.as_ref().and_then(|server| server.addresses().first().map(String::as_str));
         let address = self.address.or(started).context("the server did not say where it serves")?;
         let mut figures = Vec::new();
-        for plan in self.plans {
-            let one = std::thread::scope(|threads| self.one(&device, carried, address, plan, interrupt, threads));
+        for what in self.plans {
+            let one = std::thread::scope(|threads| self.one(&device, carried, address, what, interrupt, threads));
             // Ctrl-C reaches the server too: what is said of its going is not the cause.
             ensure!(!interrupt.is_set(), "interrupted");
             figures.push(one?);
@@ -156,10 +155,11 @@ impl Measure<'_> {
         device: &'scope D,
         carried: Carried,
         address: &str,
-        plan: &Plan,
+        what: &(Kind, Plan),
         interrupt: Interrupt,
         threads: &'scope Scope<'scope, '_>,
     ) -> anyhow::Result<Figures> {
+        let (kind, plan) = what;
         let mut talk = Talk::with(address, interrupt)?;
         let links = plan.links();
         let told = talk.ask(&json!({ "fabric": carried.name(), "plan": plan.to_json() }))?;
@@ -168,7 +168,7 @@ impl Measure<'_> {
         let mut clients = Vec::new();
         for index in 0..plan.sides().0 {
             let own = (0..links.len()).filter(|&link| links[link].0 == index).collect::<Vec<_>>();
-            let how = (self.client_cpus.get(index).copied().flatten(), own.len(), is_single(self.kind, plan));
+            let how = (self.client_cpus.get(index).copied().flatten(), own.len(), is_single(*kind, plan));
             let (orders, incoming) = mpsc::channel();
             let (outgoing, answers) = mpsc::channel();
             let (domain, plan) = (domain.clone(), plan.clone());
@@ -188,41 +188,42 @@ impl Measure<'_> {
         clients.iter().try_for_each(|client| client.answer(Duration::ZERO).map(|_| ()))?;
         let ready = talk.ask(&json!({ "links": ours }))?;
         ensure!(ready["ready"].as_bool() == Some(true), "the server said {ready} instead of `ready`");
-        self.alternate(device, carried, plan, &mut talk, &clients)
+        self.alternate(device, carried, what, &mut talk, &clients)
     }
 
     fn alternate<D: Device>(
         &self,
         device: &D,
         carried: Carried,
-        plan: &Plan,
+        what: &(Kind, Plan),
         talk: &mut Talk,
         clients: &[ClientThread<'_>],
     ) -> anyhow::Result<Figures> {
+        let (kind, plan) = (what.0, &what.1);
         let slice = self.duration / SLICES;
         let cpus = match (self.client_cpus.first(), plan.cpus.first()) {
             (Some(Some(client)), Some(Some(server))) => Some([*client, *server]),
             _ => None,
         };
-        let meter = Meter::new(plan, self.kind, carried, cpus);
-        let rpc_kind = if self.kind == Kind::Bandwidth { RpcKind::Bandwidth } else { RpcKind::Latency };
+        let meter = Meter::new(plan, kind, carried, cpus);
+        let rpc_kind = if kind == Kind::Bandwidth { RpcKind::Bandwidth } else { RpcKind::Latency };
         let yardstick = || Reading::take(rpc_kind, Fabric::Shm, cpus, self.references, YARDSTICK.min(slice));
         let limit_slice = (slice / 2).min(LIMIT_SLICE_MAX);
         let mut sum = Sum { made: vec![0; plan.links().len()], received: 0, wrong: 0, lost: 0, checked: 0 };
         let before = yardstick()?;
         meter.measure(limit_slice.min(WARM_UP))?;
-        self.slice(plan, talk, clients, WARM_UP.min(slice), &mut sum)?;
+        self.slice(what, talk, clients, WARM_UP.min(slice), &mut sum)?;
         let (mut ours, mut limits, mut latency) = (Vec::new(), Vec::new(), histogram());
         for _ in 0..SLICES {
             limits.push(meter.measure(limit_slice)?);
-            let (figure, times) = self.slice(plan, talk, clients, slice, &mut sum)?;
+            let (figure, times) = self.slice(what, talk, clients, slice, &mut sum)?;
             ours.push(figure);
             latency.add(times)?;
         }
         let after = yardstick()?;
         Ok(Figures {
             plan: plan.clone(),
-            kind: self.kind,
+            kind,
             fabric: carried.name(),
             device: device.attributes().name.clone(),
             seconds: self.duration.as_secs_f64(),
@@ -240,12 +241,13 @@ impl Measure<'_> {
     /// One slice on all client threads, and the server's verdict on it. The mean figure of the threads, and the latencies.
     fn slice(
         &self,
-        plan: &Plan,
+        what: &(Kind, Plan),
         talk: &mut Talk,
         clients: &[ClientThread<'_>],
         duration: Duration,
         sum: &mut Sum,
     ) -> anyhow::Result<(f64, hdrhistogram::Histogram<u64>)> {
+        let (kind, plan) = (what.0, &what.1);
         talk.ask(&json!({ "go": true }))?;
         clients.iter().for_each(|client| client.order(Order::Slice(duration)));
         let (mut latency, mut rates, mut medians, mut done) = (histogram(), Vec::new(), Vec::new(), 0);
@@ -258,7 +260,7 @@ impl Measure<'_> {
             done += slice.done;
             rates.push(slice.done as f64 * 1e3 / slice.elapsed_ns.max(1) as f64);
             medians.push(slice.latency.value_at_quantile(0.5) as f64);
-            if is_halved(self.kind, plan) {
+            if is_halved(kind, plan) {
                 for value in slice.latency.iter_recorded() {
                     latency.saturating_record_n((value.value_iterated_to() / 2).max(1), value.count_at_value());
                 }
@@ -270,7 +272,8 @@ impl Measure<'_> {
         let count = |key: &str| found[key].as_u64().with_context(|| format!("the server's verdict has no `{key}`"));
         let made: u64 = sum.made.iter().sum();
         let (received, wrong) = (count("received")?, count("wrong")? + sum.wrong);
-        let lost = if plan.sends() || matches!(plan.work, Work::Echo(_)) { made.saturating_sub(received) } else { 0 };
+        let lost =
+            if plan.takes_receives() || matches!(plan.work, Work::Echo(_)) { made.saturating_sub(received) } else { 0 };
         ensure!(received <= made, "the server received {received} messages, of {made} that were sent");
         let unreliable = plan.carrier != Carrier::Rc;
         ensure!(
@@ -282,9 +285,9 @@ impl Measure<'_> {
         let arrived = 1.0 - lost_now as f64 / done.max(1) as f64;
         (sum.received, sum.lost) = (received, lost);
         sum.checked += done.saturating_sub(lost_now);
-        let figure = if super::result::is_time(self.kind, plan) {
+        let figure = if super::result::is_time(kind, plan) {
             let median = medians.iter().sum::<f64>() / medians.len().max(1) as f64;
-            if is_halved(self.kind, plan) { median / 2.0 } else { median }
+            if is_halved(kind, plan) { median / 2.0 } else { median }
         } else {
             rate * arrived.max(0.0)
         };

@@ -24,8 +24,10 @@ Serves measurements until Ctrl-C, each with threads, queue pairs and memory of i
 sides tell each other what they need. Shared memory carries between processes of one user.
 
 Examples:
-  sinew verbs serve --fabric shm --at 127.0.0.1:7100
-  sinew verbs rate --op write --address 127.0.0.1:7100";
+  sinew verbs serve 127.0.0.1:7100
+  sinew verbs rate --op write --address 127.0.0.1:7100
+  sinew verbs serve 0.0.0.0:7100 --fabric ibverbs      on one host, and on another:
+  sinew verbs bw --fabric ibverbs --address 10.0.0.1:7100";
 
 /// Measurements at a time.
 const SESSIONS_MAX: usize = 16;
@@ -40,7 +42,7 @@ pub struct Args {
     #[command(flatten)]
     device: DeviceArgs,
     /// Where clients come to; port 0 is any that is free
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:0")]
+    #[arg(value_name = "HOST:PORT", default_value = "127.0.0.1:0", value_parser = parse_address)]
     at: String,
     /// Keep the threads of a measurement on these processors, in turn
     #[arg(long, value_name = "CPU", value_delimiter = ',')]
@@ -48,6 +50,12 @@ pub struct Args {
     /// Serve for a parent process: say `ready`, and end when standard input does
     #[arg(long, hide = true)]
     child: bool,
+}
+
+/// Looks whether it can be an address; what a name stands for is found out later.
+fn parse_address(text: &str) -> Result<String, String> {
+    let port = text.rsplit_once(':').and_then(|(host, port)| port.parse::<u16>().ok().filter(|_| !host.is_empty()));
+    port.map(|_| text.to_owned()).ok_or_else(|| "an address is HOST:PORT, as in 127.0.0.1:7100".to_owned())
 }
 
 /// Serves until a signal, or, as a child, until standard input ends.

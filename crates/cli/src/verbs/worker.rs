@@ -147,7 +147,7 @@ impl<D: Device> Worker<D> {
     }
 
     fn is_passive(&self) -> bool {
-        matches!(self.rig.plan.work, Work::Load(op) if op != Op::Send)
+        matches!(self.rig.plan.work, Work::Load(_)) && !self.rig.plan.takes_receives()
     }
 
     fn polls_memory(&self) -> bool {
@@ -186,12 +186,12 @@ impl<D: Device> Worker<D> {
         for completion in completions.drain(..) {
             let (index, _) = link_of(completion.id);
             match completion.opcode {
-                Opcode::Receive => {
+                Opcode::Receive | Opcode::ReceiveWrite => {
                     found += 1;
                     self.take(index, completion)?;
                 }
-                opcode => {
-                    self.rig.links[index].flow.completed(opcode);
+                _ => {
+                    self.rig.links[index].flow.completed();
                 }
             }
         }
@@ -221,7 +221,7 @@ impl<D: Device> Worker<D> {
                 self.progress[index].slots[slot] = nth + layout.slots as u64;
                 self.progress[index].findings.received += 1;
                 let way = match self.rig.plan.work {
-                    Work::Echo(Form::Ww) => Way::Write { slot },
+                    Work::Echo(Form::Ww) => Way::Write { slot, immediate: None },
                     _ => Way::Send { immediate: Some(nth as u32) },
                 };
                 self.answer(index, sequence, way)?;
@@ -245,7 +245,7 @@ impl<D: Device> Worker<D> {
             if let Some(at) = flow_completions {
                 let completion = self.rig.completions.remove(at);
                 let (index, _) = link_of(completion.id);
-                self.rig.links[index].flow.completed(completion.opcode);
+                self.rig.links[index].flow.completed();
             }
         }
         let signaled = self.rig.links[index].flow.is_signal_due();
@@ -264,6 +264,8 @@ impl<D: Device> Worker<D> {
         let plan = &self.rig.plan;
         let (is_echo, header_only) = (matches!(plan.work, Work::Echo(_)), plan.header_only);
         let good_len = len == if header_only { 0 } else { plan.size };
+        // What was written is looked at when the slice is over: by now the next may be there.
+        let by_immediate = header_only || completion.opcode == Opcode::ReceiveWrite;
         let progress = &mut self.progress[index];
         progress.findings.received += 1;
         if is_echo {
@@ -276,7 +278,7 @@ impl<D: Device> Worker<D> {
             return self.answer(index, sequence, Way::Send { immediate: Some(nth) });
         }
         let is_it = |nth: u64| match completion.immediate {
-            Some(immediate) if header_only => immediate == nth as u32,
+            Some(immediate) if by_immediate => immediate == nth as u32,
             _ => message::is_good(&buffer[..len], nth + 1),
         };
         match (progress.next..progress.next + LOST_MAX).find(|&nth| good_len && is_it(nth)) {
@@ -308,7 +310,8 @@ impl<D: Device> Worker<D> {
             progress.iter().zip(made).any(|(progress, made)| progress.findings.received < *made)
         };
         // Messages may be on their way.
-        while self.rig.plan.work == Work::Load(Op::Send) && is_awaited(&self.progress) && !patience.is_over() {
+        let awaits = matches!(self.rig.plan.work, Work::Load(_)) && self.rig.plan.takes_receives();
+        while awaits && is_awaited(&self.progress) && !patience.is_over() {
             self.turn()?;
         }
         let mut sum = Findings::default();
@@ -325,7 +328,7 @@ impl<D: Device> Worker<D> {
         let Some(exposed) = &self.rig.links[index].exposed else { return Ok(0) };
         let slots = layout.slots as u64;
         match work {
-            Work::Load(Op::Write) => {
+            Work::Load(Op::Write | Op::WriteImm) => {
                 let mut wrong = 0;
                 for nth in made.saturating_sub(slots)..made {
                     let (slot, sequence) = layout.place(nth);
