@@ -10,6 +10,7 @@ use sinew_fabric::verbs::{
     Access, Completion, CompletionQueue, Device, Exposed, Opcode, Operation, ProtectionDomain, QpAddress, QpConfig,
     QpState, QueuePair, RemoteMemory, Request, Source, Status, ThreadDomain, Transport, VerbsError,
 };
+use sinew_fabric::{Generator, SeededGenerator};
 use sinew_mem::Arena;
 use sinew_shm::verbs::{ShmCompletionQueue, ShmDevice, ShmDomain, ShmQueuePair, ShmThread};
 
@@ -231,6 +232,80 @@ mod roles {
         told();
     }
 
+    /// Answers datagrams for ever.
+    pub fn echo_datagrams() {
+        let mut end = meet(Transport::Ud);
+        for id in 0..64 {
+            end.post_receive(id);
+        }
+        tell("ready");
+        loop {
+            let Some(completion) = end.poll() else {
+                std::thread::yield_now();
+                continue;
+            };
+            if completion.opcode == Opcode::Receive {
+                let source = Source::Inline(&completion.buffers[0]);
+                let operation = Operation::Send { source, immediate: None, to: completion.from };
+                end.qp.post(Request::new(100, operation)).unwrap();
+                end.post_receive(completion.id);
+            }
+        }
+    }
+
+    /// Memory that this process shares, and may write, as (start, bytes).
+    fn shared_mappings() -> Vec<(usize, usize)> {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let lines = maps.lines().filter(|line| line.contains(" rw-s ") && line.contains("/memfd:sinew"));
+        lines
+            .map(|line| {
+                let (start, rest) = line.split_once('-').unwrap();
+                let end = rest.split_once(' ').unwrap().0;
+                let number = |digits| usize::from_str_radix(digits, 16).unwrap();
+                (number(start), number(end) - number(start))
+            })
+            .collect()
+    }
+
+    /// Connects, uses what it was told, and then writes whatever it likes over all that it shares: rings, boards, directories,
+    /// exposed memory. It may well perish of it.
+    pub fn scribble() {
+        let mut end = meet(Transport::Rc);
+        let theirs = target();
+        let exposed = end.domain.expose(4096, Access::ALL).unwrap();
+        for id in 0..64 {
+            end.post_receive(id);
+        }
+        end.write(0, b"12345678", theirs);
+        tell(&hex(&exposed.remote().to_bytes()));
+        let mut random = SeededGenerator::new(told().parse().unwrap());
+        let mappings = shared_mappings();
+        // A link, a board, a directory and exposed memory of its own, a directory and exposed memory of the peer's.
+        assert!(mappings.len() >= 6, "{mappings:x?}");
+        loop {
+            let (start, bytes) = mappings[random.below(mappings.len() as u64) as usize];
+            // Mostly the first of each part, where what matters lies. The parts of a directory start at odd places.
+            let place = [0, 4096, 528_384, 2_625_536, bytes / 2][random.below(5) as usize];
+            let reach = [64, 4096, 1 << 20][random.below(3) as usize];
+            let at = (place + random.below(reach) as usize * 8) % bytes / 8 * 8;
+            // SAFETY: a word of a mapping of this process, which is there to be spoiled.
+            unsafe {
+                let word = (start + at) as *mut u64;
+                let was = word.read_volatile();
+                word.write_volatile(match random.below(4) {
+                    0 => random.next_u64(),
+                    1 => was ^ 1 << random.below(64),
+                    2 => was.wrapping_add(random.below(9)).wrapping_sub(4),
+                    _ => 0,
+                });
+            }
+            if random.chance(0.01) {
+                end.poll();
+                std::thread::yield_now();
+            }
+        }
+    }
+
     /// Sends numbered messages for ever.
     pub fn stream() {
         let mut end = meet(Transport::Rc);
@@ -253,6 +328,8 @@ fn child() {
         Ok("serve uc") => roles::serve(Transport::Uc),
         Ok("write long") => roles::write_long(),
         Ok("stream") => roles::stream(),
+        Ok("echo ud") => roles::echo_datagrams(),
+        Ok("scribble") => roles::scribble(),
         Ok(other) => panic!("no such role: {other}"),
         Err(_) => {}
     }
@@ -400,6 +477,83 @@ fn a_stopped_peer_delays_its_own_messages_only() {
     let mut ids: Vec<u64> = (0..3).map(|_| end.next().id).collect();
     ids.sort_unstable();
     assert_eq!(ids, [1, 2, 3]);
+}
+
+/// Tries everything with a peer that does not keep to any rule. `open` counts what has been posted and has not come back.
+fn deal_with(end: &mut End, remote: RemoteMemory, random: &mut SeededGenerator, open: &mut usize) {
+    let target = || [end.arena.alloc(64, 64).unwrap()].into_iter().collect();
+    let operation = match random.below(4) {
+        0 => Operation::Send { source: Source::Inline(b"a message"), immediate: None, to: None },
+        1 => Operation::Write { source: Source::Inline(b"some bytes"), remote, immediate: None },
+        2 => Operation::Read { target: target(), remote },
+        _ => Operation::FetchAdd { target: end.arena.alloc(8, 8).unwrap(), remote, add: 1 },
+    };
+    // It may be full of what is never acknowledged.
+    *open += usize::from(end.qp.post(Request::new(1, operation)).is_ok());
+    if random.chance(0.3) {
+        let buffer = end.arena.alloc(64, 64).unwrap();
+        *open += usize::from(end.qp.post_buffer(1, buffer).is_ok());
+    }
+    *open -= usize::from(end.poll().is_some());
+}
+
+#[test]
+fn a_peer_that_writes_over_all_it_shares_harms_itself_and_no_datagram_of_another() {
+    let fresh = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0) >> 1;
+    let seed: u64 = std::env::var("SINEW_SEED").map_or(fresh, |seed| seed.parse().unwrap());
+    println!("SINEW_SEED={seed}");
+    let mut random = SeededGenerator::new(seed);
+    let device = ShmDevice::open(&"shm://".parse().unwrap()).unwrap();
+    for round in 0..4 {
+        let mut end = End::on(&device, Transport::Rc);
+        // On the same thread, and so with the same port.
+        let mut honest = end.thread.completion_queue(1024).unwrap();
+        let mut datagrams = end.thread.queue_pair(&QpConfig::new(Transport::Ud), &honest, &honest).unwrap();
+        datagrams.connect(None).unwrap();
+        let mut friend = Peer::start("echo ud");
+        let friend_address = QpAddress::from_bytes(&unhex(&friend.told())).unwrap();
+        friend.tell(&hex(&datagrams.address().to_bytes()));
+        assert_eq!(friend.told(), "ready");
+        let to = Some(end.thread.destination(&friend_address).unwrap());
+        let mut villain = Peer::start("scribble");
+        villain.tell(&end.address());
+        end.connect(&villain.told());
+        let exposed = end.domain.expose(4096, Access::ALL).unwrap();
+        villain.tell(&hex(&exposed.remote().to_bytes()));
+        let remote = villain.remote();
+        let canary = end.arena.alloc(4096, 4096).unwrap();
+        let canary_bytes = canary.to_vec();
+        let mut open = 0;
+        deal_with(&mut end, remote, &mut random, &mut open);
+        villain.tell(&(seed ^ round).to_string());
+        let since = Instant::now();
+        let (mut number, mut completions) = (0u64, Vec::new());
+        while since.elapsed() < Duration::from_millis(400) {
+            number += 1;
+            let buffer = end.arena.alloc(64, 64).unwrap();
+            datagrams.post_buffer(number, buffer).unwrap();
+            let bytes = number.to_le_bytes();
+            let operation = Operation::Send { source: Source::Inline(&bytes), immediate: None, to };
+            datagrams.post(Request::new(0, operation)).unwrap();
+            let answer = eventually("an answer of the honest peer", || {
+                deal_with(&mut end, remote, &mut random, &mut open);
+                honest.poll(&mut completions, 16);
+                completions.drain(..).find(|completion| completion.opcode == Opcode::Receive)
+            });
+            assert_eq!((answer.status, &answer.buffers[0][..]), (Status::Success, &bytes[..]), "round {round}");
+        }
+        assert!(number > 10, "round {round}: {number} answers");
+        assert_eq!(canary[..], canary_bytes, "round {round}");
+        villain.kill();
+        deal_with(&mut end, remote, &mut random, &mut open);
+        eventually("the end of all that was asked of the dead", || {
+            open -= usize::from(end.poll().is_some());
+            (open == 0).then_some(())
+        });
+        assert_eq!(end.qp.state(), QpState::Error);
+        // Bounded, whatever the seats say.
+        exposed.deregister();
+    }
 }
 
 /// A child that writes our memory, stopped inside it, and the memory, whose exposure has ended.

@@ -33,6 +33,10 @@ const QUEUE_PAIRS: usize = REGIONS + REGIONS_MAX * REGION_BYTES;
 /// Bytes of a directory. Those that nobody touches take no memory.
 pub(crate) const DIRECTORY_BYTES: usize = QUEUE_PAIRS + QUEUE_PAIRS_MAX * QUEUE_PAIR_BYTES;
 
+/// Where its parts start.
+#[cfg(test)]
+pub(crate) const PLACES: [usize; 4] = [0, SEATS, REGIONS, QUEUE_PAIRS];
+
 /// Where [`super::life`] keeps its word.
 const LIFE: usize = 0;
 const FENCES: usize = 128;

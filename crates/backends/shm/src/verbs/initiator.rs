@@ -291,4 +291,57 @@ mod tests {
         assert_eq!(target.seat().unwrap().number, first);
         assert_eq!(memory.quarantined(), 0);
     }
+
+    #[test]
+    fn no_write_lands_once_the_end_of_an_exposure_was_waited_for() {
+        use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+        // With the fences made by the owner, where it can, and with the initiator's own.
+        for fenced in [true, false] {
+            let memory = Arc::new(DeviceMemory::new(1 << 20).unwrap());
+            let own = Target::own(&memory);
+            let target = Arc::new(Target { fenced: fenced && own.fenced, ..own });
+            let (remote, stop, written) = (Mutex::new(None), AtomicBool::new(false), AtomicUsize::new(0));
+            std::thread::scope(|scope| {
+                for _ in 0..2 {
+                    scope.spawn(|| {
+                        let seat = target.seat().unwrap();
+                        while !stop.load(Ordering::Relaxed) {
+                            let now = *remote.lock().unwrap();
+                            let Some(remote) = now else { continue };
+                            // For as long as it is allowed, and a little longer.
+                            while write(&seat, 1, remote, &[0xFF; 512]).is_ok() {
+                                written.fetch_add(1, Ordering::Relaxed);
+                            }
+                        }
+                    });
+                }
+                let mut landed = None;
+                for round in 0..200 {
+                    let (bytes, exposed) = memory.expose(1, 512, Access::WRITE).unwrap();
+                    let before = written.load(Ordering::Relaxed);
+                    *remote.lock().unwrap() = Some(exposed);
+                    while written.load(Ordering::Relaxed) == before {
+                        std::thread::yield_now();
+                    }
+                    memory.withdraw(exposed.rkey);
+                    // It is a second late where a writer does not get a processor.
+                    while !memory.wait_until_vacant(exposed.rkey) {}
+                    bytes.write(0, &[0; 512]).unwrap();
+                    for _ in 0..20 {
+                        std::thread::yield_now();
+                    }
+                    let mut read = [1; 512];
+                    bytes.read(0, &mut read).unwrap();
+                    *remote.lock().unwrap() = None;
+                    if read != [0; 512] {
+                        landed = Some(round);
+                        break;
+                    }
+                }
+                // The writers end in any case.
+                stop.store(true, Ordering::Relaxed);
+                assert_eq!(landed, None, "in this round, fenced by the owner: {fenced}");
+            });
+        }
+    }
 }

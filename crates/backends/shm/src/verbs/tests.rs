@@ -2,16 +2,18 @@
 
 use sinew_fabric::verbs::{
     Access, Completion, CompletionQueue, Device, Exposed, Operation, ProtectionDomain, QpAddress, QpConfig, QpState,
-    QueuePair, Request, Source, Status, ThreadDomain, Transport,
+    QueuePair, RemoteMemory, Request, Scatter, Source, Status, ThreadDomain, Transport,
 };
-use sinew_fabric::{PacketPort, PacketTx, Peer, TxData, TxPacket};
-use sinew_mem::Arena;
+use sinew_fabric::{Generator, PacketPort, PacketTx, Peer, SeededGenerator, TxData, TxPacket};
+use sinew_mem::{Arena, SharedMemory};
 
 use super::address::{Home, port_name};
-use super::directory::Listens;
+use super::directory::{DIRECTORY_BYTES, Listens, PLACES};
+use super::memory::whole;
 use super::packet::{Header, Kind, LONG};
 use super::*;
 use crate::ShmPort;
+use crate::link::map_peer;
 
 struct End {
     device: ShmDevice,
@@ -213,5 +215,148 @@ fn what_a_directory_says_is_not_believed() {
         let ends = end.poll();
         assert!(ends.iter().all(|completion| completion.status == Status::RetryExceeded), "{word:x}");
         assert_eq!(exposed.load(0), Ok(0), "{word:x}");
+    }
+}
+
+/// A device's directory, as any process that works in its memory can write it, and what a well-meaning one has there.
+struct Scribbler {
+    directory: SharedMemory,
+    good: Vec<(usize, u64)>,
+}
+
+impl Scribbler {
+    fn of(end: &End) -> Self {
+        let fd = &end.device.memory().directory_fd;
+        let directory = whole(map_peer(fd, DIRECTORY_BYTES, sinew_mem::Access::ReadWrite).unwrap()).unwrap();
+        Self { directory, good: Vec::new() }
+    }
+
+    /// Remembers what is there.
+    fn remember(&mut self) {
+        let places = PLACES.into_iter().flat_map(|start| (start..start + 1024).step_by(8));
+        self.good = places.map(|at| (at, self.directory.load(at).unwrap())).collect();
+    }
+
+    fn restore(&self) {
+        for &(at, word) in &self.good {
+            self.directory.store(at, word).unwrap();
+        }
+    }
+
+    /// Changes a word that matters, or any.
+    fn scribble(&self, random: &mut SeededGenerator) {
+        let at = match random.below(8) {
+            0 => random.below(DIRECTORY_BYTES as u64 / 8) as usize * 8,
+            1 => PLACES[random.below(4) as usize] + random.below(1024 / 8) as usize * 8,
+            _ => PLACES[random.below(4) as usize] + random.below(8) as usize * 8,
+        };
+        let was = self.directory.load(at).unwrap();
+        let word = match random.below(5) {
+            0 => random.next_u64(),
+            1 => was ^ 1 << random.below(64),
+            2 => was.wrapping_add(random.below(5)).wrapping_sub(2),
+            3 => 0,
+            _ => self.good[random.below(self.good.len() as u64) as usize].1,
+        };
+        self.directory.store(at, word).unwrap();
+    }
+}
+
+/// What a peer asks for that may be anything.
+fn anything<'a>(end: &End, remote: RemoteMemory, bytes: &'a [u8], random: &mut SeededGenerator) -> Operation<'a> {
+    let address = match random.below(6) {
+        0 => random.next_u64(),
+        1 => u64::MAX - random.below(64),
+        2 => remote.address.wrapping_sub(random.below(64)),
+        3 => remote.address + remote.len - random.below(64),
+        _ => remote.address,
+    };
+    let rkey = if random.chance(0.2) { remote.rkey ^ 1 << random.below(32) } else { remote.rkey };
+    let remote = RemoteMemory { address, rkey, ..remote };
+    let target = |len: usize| end.arena.alloc(len, len).unwrap();
+    match random.below(6) {
+        0 => Operation::Send { source: Source::Inline(bytes), immediate: None, to: None },
+        1 => Operation::Write { source: Source::Inline(bytes), remote, immediate: Some(1) },
+        2 => Operation::Read { target: Scatter::from_iter([target(1 + random.below(200) as usize)]), remote },
+        3 => Operation::FetchAdd { target: target(8), remote, add: random.next_u64() },
+        4 => Operation::CompareSwap { target: target(8), remote, expected: 0, desired: random.next_u64() },
+        _ => Operation::Write { source: Source::Inline(bytes), remote, immediate: None },
+    }
+}
+
+#[test]
+fn whatever_stands_in_the_directories_nothing_panics_and_datagrams_of_a_third_arrive() {
+    let fresh = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0);
+    let seed = std::env::var("SINEW_SEED").map_or(fresh, |seed| seed.parse().unwrap());
+    println!("SINEW_SEED={seed}");
+    let mut random = SeededGenerator::new(seed);
+    let (mut ends, mut third) = ([End::new(Transport::Rc), End::new(Transport::Rc)], End::new(Transport::Ud));
+    let exposed = [0, 1].map(|at: usize| ends[at].domain.expose(256, Access::ALL).unwrap());
+    let canary = ends[0].arena.alloc(64, 64).unwrap();
+    let canary_bytes = canary.to_vec();
+    let config = QpConfig { send_depth: 64, receive_depth: 64, ..QpConfig::new(Transport::Ud) };
+    // On the thread that the villain is connected with.
+    let mut datagrams = ends[0].thread.queue_pair(&config, &ends[0].queue, &ends[0].queue).unwrap();
+    datagrams.connect(None).unwrap();
+    third.qp.connect(None).unwrap();
+    let to = Some(third.thread.destination(&datagrams.address()).unwrap());
+    let mut scribblers = [Scribbler::of(&ends[0]), Scribbler::of(&ends[1])];
+    let (mut completions, mut statuses) = (Vec::new(), Vec::new());
+    for round in 0..300u64 {
+        scribblers.iter().for_each(Scribbler::restore);
+        let addresses = [1, 0].map(|other: usize| {
+            ends[other].qp.modify(QpState::Reset, None).unwrap();
+            ends[other].qp.address()
+        });
+        for (end, address) in ends.iter_mut().zip(&addresses) {
+            end.qp.connect(Some(address)).unwrap();
+            for id in 0..8 {
+                end.post_receive(id, 64);
+            }
+        }
+        scribblers.iter_mut().for_each(Scribbler::remember);
+        for step in 0..10 {
+            let number = (round * 10 + step).to_le_bytes();
+            datagrams.post_buffer(7, ends[0].arena.alloc(64, 64).unwrap()).unwrap();
+            for _ in 0..random.below(4) {
+                scribblers[random.below(2) as usize].scribble(&mut random);
+            }
+            let source = Source::Inline(&number);
+            third.qp.post(Request::new(0, Operation::Send { source, immediate: None, to })).unwrap();
+            for (at, end) in ends.iter_mut().enumerate() {
+                let operation = anything(end, exposed[1 - at].remote(), &number, &mut random);
+                let request = Request::new(9, operation);
+                // It can be full of requests that wait for a word.
+                let _ = if random.chance(0.5) { end.qp.post(request) } else { end.qp.push(request) };
+                end.qp.doorbell();
+            }
+            let mut got = None;
+            for _ in 0..100 {
+                for end in &mut ends {
+                    end.queue.poll(&mut completions, 256);
+                }
+                for mut completion in completions.drain(..) {
+                    if !statuses.contains(&completion.status) {
+                        statuses.push(completion.status);
+                    }
+                    if completion.qp == datagrams.number() && completion.from.is_some() {
+                        got = completion.buffers.pop();
+                    }
+                }
+                if got.is_some() {
+                    break;
+                }
+            }
+            assert_eq!(got.as_deref(), Some(&number[..]), "round {round}, step {step}");
+            third.queue.poll(&mut completions, 256);
+            completions.clear();
+        }
+        if round % 32 == 0 {
+            drop(ends[0].domain.expose(64, Access::ALL).unwrap());
+        }
+    }
+    assert_eq!(canary[..], canary_bytes);
+    for status in [Status::Success, Status::RemoteAccess, Status::RetryExceeded] {
+        assert!(statuses.contains(&status), "{status:?} has never come: {statuses:?}");
     }
 }
