@@ -13,7 +13,7 @@ use crate::barrier;
 
 /// Bytes that are copied between two looks at whether the region is still exposed, which bounds the wait of whoever ends the
 /// exposure.
-const CHUNK: usize = 256 << 10;
+pub(crate) const CHUNK: usize = 256 << 10;
 
 /// A device whose memory this process works in: its own, or another's, mapped.
 #[derive(Debug)]
@@ -162,6 +162,15 @@ impl Seat {
         let written = self.target.exposed.write(offset, piece);
         self.leave();
         written.is_ok()
+    }
+
+    /// Fills a buffer of [`CHUNK`] bytes at most; false when not a byte was, for whatever reason.
+    #[inline(always)]
+    pub fn read_short(&self, place: Place, target: &mut [u8]) -> bool {
+        let Ok(offset) = self.enter(place, Verb::Read, (0, target.len())) else { return false };
+        let read = self.target.exposed.read(offset, target);
+        self.leave();
+        read.is_ok()
     }
 
     #[inline(never)]

@@ -444,6 +444,15 @@ impl sinew_fabric::verbs::QueuePair for ShmQueuePair {
                 }
                 Operation::Send { source: Source::Inline(bytes), immediate, to }
             }
+            Operation::Read { mut target, remote } => {
+                if let Some(buffer) = only(&mut target) {
+                    match self.push_read(id, signaled, buffer, remote) {
+                        Ok(()) => return Ok(()),
+                        Err(buffer) => target.push(buffer),
+                    }
+                }
+                Operation::Read { target, remote }
+            }
             operation => operation,
         };
         self.push_any(Request { id, operation, signaled, fence, solicited })
@@ -476,10 +485,25 @@ impl sinew_fabric::verbs::QueuePair for ShmQueuePair {
                 }
                 Operation::Send { source: Source::Inline(bytes), immediate, to }
             }
+            Operation::Read { mut target, remote } => {
+                if let Some(buffer) = only(&mut target) {
+                    match self.read_now(id, buffer, remote) {
+                        Ok(()) => return Ok(()),
+                        Err(buffer) => target.push(buffer),
+                    }
+                }
+                Operation::Read { target, remote }
+            }
             operation => operation,
         };
         self.post_any(Request { id, operation, signaled, fence, solicited })
     }
+}
+
+/// The only buffer of a target that has one.
+#[inline(always)]
+fn only(target: &mut Scatter) -> Option<MessageBuffer> {
+    if target.len() == 1 { target.pop() } else { None }
 }
 
 impl ShmQueuePair {
@@ -501,14 +525,33 @@ impl ShmQueuePair {
     #[inline(never)]
     fn push_any(&mut self, request: Request<'_>) -> Result<(), RefusedRequest> {
         let engine = &mut *self.engine.borrow_mut();
-        let qp = engine.queue_pair(self.number).0;
+        let (qp, queues) = engine.queue_pair(self.number);
         match qp.check(&request, &self.attributes) {
             Err(error) => Err(RefusedRequest::new(error, request.operation)),
             Ok(()) => {
-                qp.push(request);
+                qp.push(request, &mut queues.pool);
                 Ok(())
             }
         }
+    }
+
+    #[inline(never)]
+    fn push_read(
+        &mut self,
+        id: u64,
+        signaled: bool,
+        target: MessageBuffer,
+        remote: RemoteMemory,
+    ) -> Result<(), MessageBuffer> {
+        let engine = &mut *self.engine.borrow_mut();
+        engine.queue_pair(self.number).0.push_read((id, signaled), target, remote)
+    }
+
+    #[inline(never)]
+    fn read_now(&mut self, id: u64, target: MessageBuffer, remote: RemoteMemory) -> Result<(), MessageBuffer> {
+        let engine = &mut *self.engine.borrow_mut();
+        let (qp, queues) = engine.queue_pair(self.number);
+        qp.read_now(id, target, remote, queues)
     }
 
     #[inline(never)]
@@ -535,7 +578,7 @@ impl ShmQueuePair {
             Err(error) => Err(RefusedRequest::new(error, request.operation)),
             Ok(()) => {
                 if !qp.perform_now(&mut request, &mut wire, queues, notes) {
-                    qp.push(request);
+                    qp.push(request, &mut queues.pool);
                     qp.ring(&mut wire, queues, notes);
                 }
                 Ok(())

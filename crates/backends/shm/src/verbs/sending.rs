@@ -17,11 +17,12 @@ use super::completion::Queues;
 use super::device::MTU;
 use super::directory::Listens;
 use super::engine::{Discarded, Notes, Wire, clock_ns, link_of};
-use super::initiator::Place;
+use super::fifo::{Buffers, Pool};
+use super::initiator::{CHUNK, Place};
 use super::life;
 use super::packet::{Header, Kind};
 use super::queue_pair::{Connection, QueuePair};
-use super::waiting::{Flying, Load, Waiting, What, Work, has_targets, inline, one_piece, take_targets, what};
+use super::waiting::{Flying, Load, Waiting, What, Work, has_targets, inline, len_of, one_piece, take_targets, what};
 
 /// How long a request waits for a receive, for each of its tries.
 const RECEIVER_NOT_READY_NS: u64 = 500_000;
@@ -323,7 +324,7 @@ impl QueuePair {
 
     /// Takes a request that was checked.
     #[inline(always)]
-    pub fn push(&mut self, request: Request<'_>) {
+    pub fn push(&mut self, request: Request<'_>, pool: &mut Pool) {
         self.requests_pushed += 1;
         match &request.operation {
             Operation::Send { source, .. } | Operation::Write { source, .. } if inline(source).is_some() => {
@@ -331,7 +332,7 @@ impl QueuePair {
                 let (what, immediate) = what(&request.operation);
                 self.waiting.push_inline(request.id, request.signaled, what, immediate, bytes);
             }
-            _ => self.waiting.push_loaded(request),
+            _ => self.waiting.push_loaded(request, pool),
         }
     }
 
@@ -446,7 +447,58 @@ impl QueuePair {
         true
     }
 
-    /// Does the same with a SEND.
+    /// Whether a READ into one buffer can be taken.
+    #[inline(always)]
+    fn takes_target(&mut self, target: &MessageBuffer) -> bool {
+        self.takes_inline(0)
+            && self.config.transport == Transport::Rc
+            && self.config.gather_max > 0
+            && (1..=CHUNK).contains(&target.len())
+            && self.knows(|arena| target.is_from(arena))
+    }
+
+    /// Takes a READ into one buffer, if it can be taken. Else the buffer comes back: nothing has happened.
+    #[inline(always)]
+    pub fn push_read(
+        &mut self,
+        (id, signaled): (u64, bool),
+        target: MessageBuffer,
+        remote: RemoteMemory,
+    ) -> Result<(), MessageBuffer> {
+        if !self.takes_target(&target) {
+            return Err(target);
+        }
+        self.requests_pushed += 1;
+        self.waiting.push_target(id, signaled, What::Read(remote), target);
+        Ok(())
+    }
+
+    /// Performs a READ into one buffer, if it can be taken and its turn is now. Else the buffer comes back: nothing has happened.
+    #[inline(always)]
+    pub fn read_now(
+        &mut self,
+        id: u64,
+        mut target: MessageBuffer,
+        remote: RemoteMemory,
+        queues: &mut Queues,
+    ) -> Result<(), MessageBuffer> {
+        if !self.waiting.is_empty() || self.broken || !self.flying.is_empty() || !self.takes_target(&target) {
+            return Err(target);
+        }
+        let Some(connection) = self.connection.as_ref().filter(|connection| connection.is_listening()) else {
+            return Err(target);
+        };
+        if !connection.seat.read_short(Place { domain: connection.domain, remote }, &mut target) {
+            return Err(target);
+        }
+        self.requests_pushed += 1;
+        let len = target.len();
+        // Told in any case: the target comes back.
+        self.tell_success(id, Opcode::Read, len, queues).buffers = Buffers::one(target);
+        Ok(())
+    }
+
+    /// Performs a SEND of a few bytes, as [`Self::write_inline`] does a WRITE.
     #[inline(always)]
     pub fn send_inline(
         &mut self,
@@ -563,7 +615,7 @@ impl QueuePair {
             let mut step = match load {
                 Load::None => sender.give(what, immediate, &[piece], wire),
                 Load::From(slices) => sender.give_pieces(what, immediate, slices, wire),
-                Load::To(targets) => sender.fetch(what, targets, wire),
+                Load::To(targets) => sender.fetch(what, targets.get(&mut queues.pool), wire),
             };
             if let Step::Wait(reason) = step {
                 match self.wait_for(reason, notes) {
@@ -573,9 +625,14 @@ impl QueuePair {
             }
             self.stall = None;
             if let Step::Over(Status::Success) = step
-                && !has_targets(what)
                 && self.flying.is_empty()
             {
+                if has_targets(what) {
+                    let mut targets = self.waiting.take_oldest_targets();
+                    let len = len_of(what, targets.get(&mut queues.pool));
+                    self.tell_success(id, what.opcode(), len, queues).buffers = targets;
+                    continue;
+                }
                 let len = self.waiting.drop_oldest();
                 if signaled {
                     self.tell_success(id, what.opcode(), len, queues);

@@ -2,8 +2,9 @@
 
 use arrayvec::ArrayVec;
 use sinew_fabric::verbs::{
-    Destination, GATHER_MAX, Opcode, Operation, QpConfig, RemoteMemory, Request, Scatter, Slice, Source, Status,
+    Destination, GATHER_MAX, Opcode, Operation, QpConfig, RemoteMemory, Request, Slice, Source, Status,
 };
+use sinew_mem::MessageBuffer;
 use sinew_mem::copy::copy_short;
 
 use super::fifo::{Buffers, Pool};
@@ -47,7 +48,7 @@ pub(crate) enum Load {
     #[default]
     None,
     From(ArrayVec<Slice, GATHER_MAX>),
-    To(Scatter),
+    To(Buffers),
 }
 
 impl Load {
@@ -129,16 +130,29 @@ impl Waiting {
 
     /// Takes in any other.
     #[inline(never)]
-    pub fn push_loaded(&mut self, request: Request<'_>) {
+    pub fn push_loaded(&mut self, request: Request<'_>, pool: &mut Pool) {
         let slot = self.next_slot();
         let Request { id, operation, signaled, .. } = request;
         let (what, immediate) = what(&operation);
         self.loads[slot] = match operation {
             Operation::Send { source: Source::Gather(slices), .. }
             | Operation::Write { source: Source::Gather(slices), .. } => Load::From(slices),
-            operation => Load::To(operation.into_targets()),
+            operation => Load::To(Buffers::take(&mut operation.into_targets(), pool)),
         };
         self.works[slot] = Work { id, what, immediate, inline_len: 0, signaled };
+    }
+
+    /// Takes in a READ or an atomic with one target.
+    #[inline(always)]
+    pub fn push_target(&mut self, id: u64, signaled: bool, what: What, target: MessageBuffer) {
+        let slot = self.next_slot();
+        self.loads[slot] = Load::To(Buffers::one(target));
+        let work = &mut self.works[slot];
+        work.id = id;
+        work.what = what;
+        work.immediate = None;
+        work.inline_len = 0;
+        work.signaled = signaled;
     }
 
     #[cold]
@@ -199,6 +213,20 @@ impl Waiting {
         len
     }
 
+    /// Takes the oldest request's targets, and forgets it.
+    #[inline(always)]
+    pub fn take_oldest_targets(&mut self) -> Buffers {
+        let slot = (self.oldest & self.mask) as usize;
+        self.oldest += 1;
+        match self.loads.get_mut(slot) {
+            Some(load @ Load::To(_)) => match std::mem::take(load) {
+                Load::To(targets) => targets,
+                _ => Buffers::default(),
+            },
+            _ => Buffers::default(),
+        }
+    }
+
     /// Takes out the oldest request that the doorbell has rung for.
     #[inline]
     pub fn pop(&mut self, pool: &mut Pool) -> Option<Flying> {
@@ -217,14 +245,21 @@ impl Waiting {
                 *load = Load::None;
             }
             Load::To(targets) => {
-                let atomic = matches!(what, What::CompareSwap { .. } | What::FetchAdd { .. });
-                let len = targets.iter().map(|buffer| buffer.len()).sum();
-                request.len = if atomic { 8 } else { len };
-                request.targets = Buffers::take(targets, pool);
+                request.len = len_of(what, targets.get(pool));
+                request.targets = std::mem::take(targets);
                 *load = Load::None;
             }
         }
         Some(request)
+    }
+}
+
+/// How many bytes a request brings to its targets.
+#[inline(always)]
+pub(crate) fn len_of(what: What, targets: &[MessageBuffer]) -> usize {
+    match what {
+        What::CompareSwap { .. } | What::FetchAdd { .. } => 8,
+        _ => targets.iter().map(|buffer| buffer.len()).sum(),
     }
 }
 
