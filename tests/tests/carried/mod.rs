@@ -18,7 +18,7 @@ use sinew::fabric::{Address, PacketPort, PacketRx, PacketTx, Peer, PortError, Rx
 /// How long a packet may take in real time.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Of a queue pair: packets that wait to be received, and to be sent.
-const RECEIVES: usize = 2048;
+const RECEIVES: usize = 512;
 const SENDS: usize = 256;
 
 /// A port of a loopback network whose packets are carried by queue pairs.
