@@ -25,9 +25,8 @@ mod strangers;
 
 /// What the tests' ports are.
 mod ports {
-    use std::io::Write;
-
     use sinew::fabric::ManualClock;
+    use sinew::fabric::conformance::skipped;
     use sinew::fabric::loopback::{LoopbackPort, Network};
     use sinew::ibverbs::{IbDevice, IbDomain, Selector};
 
@@ -45,8 +44,7 @@ mod ports {
                 panic!("SINEW_RDMA is set, and there is no device: {error}")
             }
             Err(error) => {
-                // Not with `println`, which nobody sees of a test that passes.
-                let _ = std::io::stderr().write_all(format!("skipped: no device: {error}\n").as_bytes());
+                skipped(format_args!("no device: {error}"));
                 None
             }
         }

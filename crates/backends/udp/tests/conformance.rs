@@ -3,7 +3,7 @@
 use std::net::UdpSocket;
 use std::time::Instant;
 
-use sinew_fabric::conformance::{Expectations, Fixture};
+use sinew_fabric::conformance::{Expectations, Fixture, skipped};
 use sinew_fabric::{Address, PacketPort};
 use sinew_udp::UdpPort;
 
@@ -23,7 +23,7 @@ impl Udp {
         if UdpSocket::bind("[::1]:0").is_ok() {
             return Self::new("[::1]", coalesce);
         }
-        println!("skipped: no IPv6");
+        skipped("no IPv6");
         Self::new("127.0.0.1", coalesce)
     }
 }

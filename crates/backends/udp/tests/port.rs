@@ -3,6 +3,7 @@
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
+use sinew_fabric::conformance::skipped;
 use sinew_fabric::{
     Address, Dropped, PacketPort, PacketRx, PacketTx, Peer, PeerLoss, PortError, PortEvent, RxBurst, TxData, TxPacket,
 };
@@ -25,7 +26,7 @@ fn hosts() -> Vec<&'static str> {
     if has_v6() {
         return vec!["127.0.0.1", "[::1]"];
     }
-    println!("skipped: no IPv6");
+    skipped("no IPv6");
     vec!["127.0.0.1"]
 }
 

@@ -92,6 +92,10 @@ pub struct Expectations {
     pub notices_death: Promise,
     /// Failures have the statuses that the InfiniBand specification gives them, not just any.
     pub standard_statuses: Promise,
+    /// A message that does not fit its receive is called that at both ends, and not another failure.
+    pub length_errors: Promise,
+    /// A UC queue pair tells its peer from those that were its peer before.
+    pub knows_its_peer: Promise,
     /// An aligned word of 8 bytes appears whole, whether it is written or read.
     pub whole_words: Promise,
     /// A WRITE appears from left to right.
@@ -112,6 +116,8 @@ impl Default for Expectations {
             real_time: Promise::Kept,
             notices_death: Promise::Kept,
             standard_statuses: Promise::Kept,
+            length_errors: Promise::Kept,
+            knows_its_peer: Promise::Kept,
             whole_words: Promise::Kept,
             left_to_right: Promise::Kept,
             processor_atomics: Promise::Kept,

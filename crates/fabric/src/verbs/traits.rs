@@ -124,7 +124,8 @@ pub trait QueuePair {
     /// Takes it to another state. [`QpState::ReadyToReceive`] needs the peer's address on connected transports.
     ///
     /// On the way to error and to reset all that is posted ends: it completes as [`super::Status::Flushed`], requests and
-    /// receives each in their order, unless it was over already. After a reset nothing of the earlier connection arrives.
+    /// receives each in their order, unless it was over already. After a reset nothing of the earlier connection arrives, over UC if the
+    /// device can tell (messages do not say of whom they are).
     ///
     /// # Errors
     ///

@@ -1,10 +1,9 @@
 //! Two queue pairs of this process, on the machine's RDMA device.
 #![allow(dead_code)]
 
-use std::fmt::Display;
-use std::io::Write;
 use std::time::{Duration, Instant};
 
+pub use sinew_fabric::conformance::skipped;
 use sinew_fabric::verbs::{
     Completion, CompletionQueue, Destination, Device, Operation, ProtectionDomain, QpConfig, QueuePair, Source, Status,
     ThreadDomain, Transport,
@@ -27,11 +26,6 @@ pub fn device() -> Option<IbDevice> {
             None
         }
     }
-}
-
-/// Says that a test was skipped, and why. (Not with `println`, which nobody sees of a test that passes.)
-pub fn skipped(why: impl Display) {
-    let _ = std::io::stderr().write_all(format!("skipped: {why}\n").as_bytes());
 }
 
 /// A side of a connection, with completion queues of its own.
