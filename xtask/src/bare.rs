@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, bail};
-use serde_json::Value;
 
 use crate::process;
+use crate::programs::{self, TestProgram};
 
 /// What to run.
 #[derive(clap::Args)]
@@ -37,27 +37,13 @@ if [ -d /dev/shm ]; then mount -t tmpfs -o ro,mode=000 none /dev/shm; fi
 exec setpriv --reuid="$user" --regid="$user" --clear-groups --no-new-privs "$@"
 "#;
 
-/// One program of tests.
-#[derive(Debug, PartialEq, Eq)]
-struct TestProgram {
-    executable: PathBuf,
-    folder: PathBuf,
-    name: String,
-}
-
 /// Builds the tests, then runs each program poorly.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let mut build = process::cargo();
-    build.args(["test", "--no-run", "--message-format", "json-render-diagnostics"]);
-    if args.package.is_empty() {
-        build.arg("--workspace");
-    }
-    build.args(args.package.iter().flat_map(|name| ["--package", name]));
-    let mut programs = test_programs(&process::output(&mut build)?)?;
+    let mut programs = programs::build(&args.package)?;
     // Its tests run cargo, which an ordinary user need not have.
     programs.retain(|program| program.name != "xtask: xtask");
     if programs.is_empty() {
-        bail!("the build made no test programs");
+        bail!("an ordinary user can run none of these");
     }
     let home = Home::new()?;
     let poor = can_impoverish(&programs[0].executable);
@@ -137,55 +123,4 @@ fn first_cpu() -> String {
     let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
     let digits = allowed.map(|list| list.trim().chars().take_while(char::is_ascii_digit).collect::<String>());
     digits.filter(|cpu| !cpu.is_empty()).unwrap_or_else(|| "0".into())
-}
-
-/// The test programs that a build with JSON messages made.
-fn test_programs(messages: &str) -> anyhow::Result<Vec<TestProgram>> {
-    let mut programs = Vec::new();
-    for line in messages.lines().filter(|line| line.starts_with('{')) {
-        let message: Value = serde_json::from_str(line).context("cargo wrote a line that is no JSON")?;
-        if message["reason"] != "compiler-artifact" || message["profile"]["test"] != true {
-            continue;
-        }
-        let (Some(executable), Some(manifest)) = (message["executable"].as_str(), message["manifest_path"].as_str())
-        else {
-            continue;
-        };
-        let folder = Path::new(manifest).parent().context("a manifest lies in a folder")?.to_path_buf();
-        let crate_name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let target = message["target"]["name"].as_str().unwrap_or_default();
-        programs.push(TestProgram { executable: executable.into(), folder, name: format!("{crate_name}: {target}") });
-    }
-    programs.sort_by(|a, b| a.name.cmp(&b.name));
-    Ok(programs)
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn programs_of_tests_are_told_from_other_artifacts() {
-        let message = |test: bool, executable: Value| {
-            json!({
-                "reason": "compiler-artifact", "manifest_path": "/w/crates/mem/Cargo.toml",
-                "target": { "name": "sinew_mem" }, "profile": { "test": test }, "executable": executable,
-            })
-            .to_string()
-        };
-        let messages = [
-            message(true, json!("/w/target/debug/deps/sinew_mem-1")),
-            message(false, json!("/w/target/debug/sinew")),
-            message(true, Value::Null),
-            json!({ "reason": "build-finished" }).to_string(),
-        ];
-        let expected = TestProgram {
-            executable: "/w/target/debug/deps/sinew_mem-1".into(),
-            folder: "/w/crates/mem".into(),
-            name: "mem: sinew_mem".into(),
-        };
-        assert_eq!(test_programs(&messages.join("\n")).unwrap(), [expected]);
-    }
 }

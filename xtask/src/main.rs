@@ -13,7 +13,9 @@ mod metadata;
 mod miri;
 mod peers;
 mod process;
+mod programs;
 mod soak;
+mod test;
 mod tidy;
 
 use std::process::ExitCode;
@@ -40,6 +42,8 @@ enum Task {
     Miri(miri::Args),
     /// Let loom try the interleavings of the lock-free code.
     Loom,
+    /// Run the tests, and hold those that were skipped against a list.
+    Test(test::Args),
     /// Run the tests as an ordinary user on a poor machine: no IPv6, no /dev/shm, 64 KB of lockable memory, one CPU.
     Bare(bare::Args),
     /// Run a command in a virtual machine that has an RDMA device (soft-RoCE, rxe0), and pass its exit status on.
@@ -70,6 +74,7 @@ fn run(task: &Task) -> anyhow::Result<ExitCode> {
         Task::GccOnly => gcc_only::run(),
         Task::Miri(args) => miri::run(args),
         Task::Loom => loom::run(),
+        Task::Test(args) => test::run(args),
         Task::Bare(args) => bare::run(args),
         Task::Guest(args) => return guest::run(args),
         Task::Soak(args) => soak::run(args),

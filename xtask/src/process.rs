@@ -60,9 +60,20 @@ pub fn output(command: &mut Command) -> anyhow::Result<String> {
 
 /// Runs to the end, shows its standard output as it comes and returns it too.
 pub fn tee(command: &mut Command) -> anyhow::Result<String> {
+    let (seen, result) = tee_all(command);
+    result.map(|()| seen)
+}
+
+/// The same, with what was written before it failed.
+pub fn tee_all(command: &mut Command) -> (String, anyhow::Result<()>) {
+    let mut seen = String::new();
+    let result = tee_to(command, &mut seen);
+    (seen, result)
+}
+
+fn tee_to(command: &mut Command, seen: &mut String) -> anyhow::Result<()> {
     let shown = show(command);
     let mut child = command.stdout(Stdio::piped()).spawn().with_context(|| format!("cannot start {shown}"))?;
-    let mut seen = String::new();
     for line in BufReader::new(child.stdout.take().expect("piped")).lines() {
         let line = line.with_context(|| format!("cannot read what {shown} writes"))?;
         println!("{line}");
@@ -74,7 +85,7 @@ pub fn tee(command: &mut Command) -> anyhow::Result<String> {
     if !status.success() {
         bail!("{shown}: {status}");
     }
-    Ok(seen)
+    Ok(())
 }
 
 /// Whether a program runs and says that all is well; its output is thrown away.

@@ -17,6 +17,7 @@ const INSTALLED: &[&str] = &[
     "ibverbs-providers",
     "ibverbs-utils",
     "perftest",
+    "libibverbs-dev",
 ];
 
 /// The package that depends on the newest kernel.

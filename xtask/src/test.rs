@@ -1,0 +1,226 @@
+//! The tests, and which of them were skipped.
+//!
+//! A test that lacks something says `skipped: WHY [TEST]` on standard error, and ends. A list says which may do so where; any
+//! other makes the run fail, so that none is skipped unseen.
+
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, bail};
+use serde::Deserialize;
+
+use crate::process;
+use crate::programs::{self, TestProgram};
+
+/// Where the list is, from the workspace's root.
+const LIST: &str = "xtask/skipped-tests.toml";
+
+/// What runs in the guest: the beginning of programs' names, and which of their tests, all when none is named. Emulated
+/// processors are slow.
+const FOR_GUEST: &[(&str, &str)] = &[("ibverbs: ", ""), ("tests: rpc_over_ibverbs", "calls:: packets_are_carried")];
+
+/// Runs programs, each in its folder: a name, a folder, a program and the names of tests for each.
+const RUN_ALL: &str = r#"
+status=0
+while [ "$#" -ge 4 ]; do
+    printf '\n=== %s\n' "$1"
+    (cd "$2" && CARGO_MANIFEST_DIR=$2 exec "$3" $4) 2>&1 || { status=1; printf '!!! %s failed\n' "$1"; }
+    shift 4
+done
+exit "$status"
+"#;
+
+/// What stands before a program's name in the output.
+const HEADING: &str = "=== ";
+/// What stands before a program's name when a test of it failed.
+const FAILURE: &str = "!!! ";
+/// What stands before the reason when a test is skipped.
+const SKIPPED: &str = "skipped: ";
+
+/// What to run.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Only these crates (may be given more than once); all when none is given.
+    #[arg(long)]
+    package: Vec<String>,
+    /// Run the tests that want an RDMA device, in the guest that has one, and no others.
+    #[arg(long)]
+    guest: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct List {
+    /// Tests that may be skipped on a machine as it is.
+    machine: Vec<Allowed>,
+    /// Tests that may be skipped in the guest.
+    guest: Vec<Allowed>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Allowed {
+    /// The program's name, as the heading above its tests has it.
+    program: String,
+    /// How what the test says begins.
+    why: String,
+    /// Which of its tests; all when none is named.
+    #[serde(default)]
+    tests: Vec<String>,
+}
+
+/// A test that was skipped.
+#[derive(Debug, PartialEq, Eq)]
+struct Skip {
+    program: String,
+    test: String,
+    why: String,
+}
+
+/// Builds the tests, runs them, compares what was skipped.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let text = std::fs::read_to_string(process::workspace_root().join(LIST));
+    let list: List = toml::from_str(&text.with_context(|| format!("cannot read {LIST}"))?)
+        .with_context(|| format!("{LIST} is not as expected"))?;
+    let mut programs = programs::build(&args.package)?;
+    if args.guest {
+        programs.retain(|program| in_guest(program).is_some());
+    }
+    let (allowed, place) = if args.guest { (&list.guest, "the guest") } else { (&list.machine, "this machine") };
+    let (output, result) = process::tee_all(&mut command(&programs, args.guest)?);
+    let failed: Vec<&str> = output.lines().filter_map(|line| line.strip_prefix(FAILURE)).collect();
+    if let Err(error) = result {
+        // The command is long, and what matters was said.
+        bail!("tests failed: {}", if failed.is_empty() { error.to_string() } else { failed.join(", ") });
+    }
+    if !args.guest {
+        doc_tests(&args.package)?;
+    }
+    let skips = skips(&output);
+    let unseen: Vec<String> = skips.iter().filter(|skip| !may_skip(allowed, skip)).map(show).collect();
+    if !unseen.is_empty() {
+        bail!("tests were skipped that {LIST} does not name for {place}:\n  {}", unseen.join("\n  "));
+    }
+    println!(
+        "\ntest: {} passed in {} programs on {place}; {} of them said that they were skipped, as they may",
+        process::tests_passed(&output),
+        programs.len(),
+        skips.len()
+    );
+    Ok(())
+}
+
+/// Which tests of a program run in the guest.
+fn in_guest(program: &TestProgram) -> Option<&'static str> {
+    FOR_GUEST.iter().find(|(beginning, _)| program.name.starts_with(beginning)).map(|(_, tests)| *tests)
+}
+
+/// What runs the programs, here or in the guest.
+fn command(programs: &[TestProgram], guest: bool) -> anyhow::Result<Command> {
+    let mut command = if guest {
+        let mut command = Command::new(std::env::current_exe().context("no path of this program")?);
+        command.args(["guest", "--", "sh"]).env("SINEW_RDMA", "1");
+        command
+    } else {
+        Command::new("sh")
+    };
+    command.args(["-c", RUN_ALL, "sh"]).stdin(Stdio::null()).current_dir(process::workspace_root());
+    for program in programs {
+        let tests = if guest { in_guest(program).unwrap_or_default() } else { "" };
+        command.arg(&program.name).arg(&program.folder).arg(&program.executable).arg(tests);
+    }
+    if std::env::var_os("RUST_TEST_THREADS").is_none() {
+        // A thread that runs one test alone has its name; with one thread there is none such.
+        let threads = std::thread::available_parallelism().map_or(2, |count| count.get().max(2));
+        command.env("RUST_TEST_THREADS", threads.to_string());
+    }
+    Ok(command)
+}
+
+fn doc_tests(packages: &[String]) -> anyhow::Result<()> {
+    let mut command = process::cargo();
+    command.args(["test", "--doc"]).args(packages.iter().flat_map(|name| ["--package", name]));
+    if packages.is_empty() {
+        command.arg("--workspace");
+    }
+    process::run(&mut command)
+}
+
+/// What the tests said of those that were skipped.
+fn skips(output: &str) -> Vec<Skip> {
+    let mut program = "";
+    let mut skips = Vec::new();
+    for line in output.lines() {
+        if let Some(name) = line.strip_prefix(HEADING) {
+            program = name;
+        } else if let Some((_, said)) = line.split_once(SKIPPED) {
+            let named = said.strip_suffix(']').and_then(|said| said.rsplit_once(" ["));
+            let (why, test) = named.unwrap_or((said, "which does not say its name"));
+            skips.push(Skip { program: program.into(), test: test.into(), why: why.into() });
+        }
+    }
+    skips
+}
+
+fn may_skip(allowed: &[Allowed], skip: &Skip) -> bool {
+    allowed.iter().any(|entry| {
+        entry.program == skip.program
+            && skip.why.starts_with(&entry.why)
+            && (entry.tests.is_empty() || entry.tests.contains(&skip.test))
+    })
+}
+
+fn show(skip: &Skip) -> String {
+    format!("{}: {}: {}", skip.program, skip.test, skip.why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OUTPUT: &str = "\n=== shm: verbs\nrunning 1 test\ntest a ... ok\n\
+        \n=== ibverbs: verbs\nskipped: no device: no [such] thing [a_b]\ntest m::c ... skipped: no gcc [m::c]\nok\nskipped: why\n";
+
+    fn skip(test: &str, why: &str) -> Skip {
+        Skip { program: "ibverbs: verbs".into(), test: test.into(), why: why.into() }
+    }
+
+    #[test]
+    fn skipped_tests_are_found_with_their_programs_and_reasons() {
+        let unnamed = skip("which does not say its name", "why");
+        let expected = [skip("a_b", "no device: no [such] thing"), skip("m::c", "no gcc"), unnamed];
+        assert_eq!(skips(OUTPUT), expected);
+    }
+
+    #[test]
+    fn a_skip_needs_its_program_its_reason_and_its_name_on_the_list() {
+        let list = "guest = []\n[[machine]]\nprogram = 'ibverbs: verbs'\nwhy = 'no device'\n\
+            [[machine]]\nprogram = 'ibverbs: verbs'\nwhy = 'no gcc'\ntests = ['m::c']\n";
+        let List { machine, guest } = toml::from_str(list).unwrap();
+        let allowed = |skip: &Skip| (may_skip(&machine, skip), may_skip(&guest, skip));
+        assert_eq!(allowed(&skip("any", "no device: none")), (true, false));
+        assert_eq!(allowed(&skip("any", "no gcc")), (false, false));
+        assert_eq!(allowed(&skip("m::c", "no gcc")), (true, false));
+        let elsewhere = Skip { program: "shm: verbs".into(), ..skip("any", "no device") };
+        assert_eq!(allowed(&elsewhere), (false, false));
+    }
+
+    #[test]
+    fn all_programs_run_and_a_failure_is_told() {
+        let program = |name: &str, executable: &str| TestProgram {
+            executable: executable.into(),
+            folder: "/".into(),
+            name: name.into(),
+        };
+        let programs = [program("a: a", "/bin/false"), program("b: it's b", "/bin/pwd")];
+        let (output, result) = process::tee_all(&mut command(&programs, false).unwrap());
+        assert!(result.is_err());
+        assert_eq!(output, "\n=== a: a\n!!! a: a failed\n\n=== b: it's b\n/\n");
+    }
+
+    #[test]
+    fn in_the_guest_nothing_may_be_skipped() {
+        let text = std::fs::read_to_string(process::workspace_root().join(LIST)).unwrap();
+        let list: List = toml::from_str(&text).unwrap();
+        assert!(list.guest.is_empty());
+    }
+}
