@@ -316,16 +316,20 @@ mod tests {
                         let seat = target.seat().unwrap();
                         while !stop.load(Ordering::Relaxed) {
                             let now = *remote.lock().unwrap();
-                            let Some(remote) = now else { continue };
+                            let Some(remote) = now else {
+                                std::thread::yield_now();
+                                continue;
+                            };
                             // For as long as it is allowed, and a little longer.
                             while write(&seat, 1, remote, &[0xFF; 512]).is_ok() {
                                 written.fetch_add(1, Ordering::Relaxed);
                             }
+                            std::thread::yield_now();
                         }
                     });
                 }
                 let mut landed = None;
-                for round in 0..200 {
+                for round in 0..100 {
                     let (bytes, exposed) = memory.expose(1, 512, Access::WRITE).unwrap();
                     let before = written.load(Ordering::Relaxed);
                     *remote.lock().unwrap() = Some(exposed);
@@ -336,7 +340,7 @@ mod tests {
                     // It is a second late where a writer does not get a processor.
                     while !memory.wait_until_vacant(exposed.rkey) {}
                     bytes.write(0, &[0; 512]).unwrap();
-                    for _ in 0..20 {
+                    for _ in 0..5 {
                         std::thread::yield_now();
                     }
                     let mut read = [1; 512];
