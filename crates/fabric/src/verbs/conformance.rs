@@ -267,6 +267,7 @@ macro_rules! __verbs_facts {
 
             a_peer_that_goes_ends_its_peers_work
             a_peer_that_goes_takes_its_memory_with_it
+            a_peer_that_was_never_there_is_refused_or_given_up
             datagrams_to_nobody_do_no_harm
 
             a_wait_keeps_its_timeout

@@ -2,7 +2,9 @@
 
 use super::ends::*;
 use super::*;
-use crate::verbs::{Exposed, Opcode, Operation, QpState, QueuePair, Request, Scatter, Source, Status};
+use crate::verbs::{
+    Exposed, Opcode, Operation, QpAddress, QpNumber, QpState, QueuePair, Request, Scatter, Source, Status,
+};
 
 /// Requests that wait for a peer which is gone end with an error, receives are flushed, and the queue pair is in error.
 pub(super) fn connection_ends<F: Fixture>(fixture: &F, near: &mut End<F::Device>, requests: u64, receives: u64) {
@@ -91,6 +93,44 @@ pub fn a_peer_that_goes_takes_its_memory_with_it<F: Fixture>(fixture: &F) {
         }
         assert_eq!(near.qp.state(), QpState::Error);
         assert!(kept.is_none_or(|memory| read(&memory, 0, 64) == [0; 64]), "nothing was written");
+    }
+}
+
+/// A number that nobody has, as a peer may make it up, is refused when it is connected to, or its requests end: over RC with an
+/// error. Nobody else hears of them.
+pub fn a_peer_that_was_never_there_is_refused_or_given_up<F: Fixture>(fixture: &F) {
+    for transport in connected(fixture) {
+        for number in [0, 0x005A_5A5A, 0x00FF_FFFE, u32::MAX] {
+            let mut bystander = Pair::new(fixture, transport);
+            let device = fixture.device();
+            let config = config(&device, transport);
+            let mut near = End::new(device, &config);
+            let nobody = QpAddress { number: QpNumber(number), ..bystander.far.qp.address() };
+            if near.qp.connect(Some(&nobody)).is_err() {
+                continue;
+            }
+            bystander.far.receive(1, 64);
+            let (source, target) = (Source::Inline(b"anybody?"), near.buffers(&[8]));
+            near.post(Request::new(1, Operation::Send { source, immediate: None, to: None }));
+            if transport == Transport::Rc {
+                let remote = bystander.far.expose(8).remote();
+                near.post(Request::new(2, Operation::Read { target, remote }));
+            }
+            let now_ns = || fixture.now_ns();
+            let watch = Watch { now_ns: &now_ns, patience_ns: fixture.expectations().patience_ns };
+            let over = |ends: &mut [&mut End<F::Device>]| ends[0].sent.pop_front();
+            let sent = eventually(watch, &mut [&mut near], "a request to nobody is over", over);
+            assert_eq!(sent.id, 1);
+            if transport == Transport::Rc {
+                assert_failed(fixture, &sent, Status::RetryExceeded);
+                let flushed = eventually(watch, &mut [&mut near], "what is behind it is flushed", over);
+                assert_eq!((flushed.id, flushed.status, flushed.buffers.len()), (2, Status::Flushed, 1));
+                assert_eq!(near.qp.state(), QpState::Error);
+            }
+            bystander.rest();
+            assert!(bystander.far.received.is_empty(), "{transport:?}: {number:#x} is nobody's");
+            bystander.deliver(1, |pair| pair.send(Source::Inline(b"to whom it was"), None));
+        }
     }
 }
 

@@ -150,6 +150,7 @@ mod facts_notice {
         unchecked_destinations: FindsAnybody by an_address_that_is_none_is_no_destination;
         an_overlooked_death: OverlooksDeath by a_peer_that_goes_ends_its_peers_work;
         service_of_the_dead: ServesTheDead by a_peer_that_goes_takes_its_memory_with_it;
+        service_of_nobody: ServesTheDead by a_peer_that_was_never_there_is_refused_or_given_up;
         failing_datagrams: FailsDatagramsToNobody by datagrams_to_nobody_do_no_harm;
         a_long_sleep: Oversleeps by a_wait_keeps_its_timeout;
         oversleeping: SleepsOn by a_wait_ends_when_a_completion_is_there;
