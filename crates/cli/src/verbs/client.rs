@@ -14,8 +14,8 @@ use super::message;
 use super::plan::{Form, Op, POINTER, Plan, READS_MAX, Wait, Work};
 use crate::client::histogram;
 
-/// The clock is looked at every so many turns of the loop.
-const TURNS_PER_LOOK: u32 = 16;
+/// The clock is looked at every so many turns of the loop, and after each sleep.
+const TURNS_PER_LOOK: u32 = 64;
 /// Of so many echoes in flight the time of one is taken.
 const SAMPLE_EVERY: u64 = 32;
 /// How long an answer, or the end of a request, is waited for.
@@ -64,6 +64,9 @@ pub struct Client<D: Device> {
     /// and whether there is one.
     is_asked: Vec<bool>,
     latency: Histogram<u64>,
+    /// When echoes end, and whether they do.
+    end_ns: u64,
+    ends: bool,
 }
 
 impl<D: Device> Client<D> {
@@ -99,6 +102,8 @@ impl<D: Device> Client<D> {
             next: (0..count).flat_map(|_| 0..slots as u64).collect(),
             is_asked: vec![false; count * slots],
             latency: histogram(),
+            end_ns: 0,
+            ends: false,
         })
     }
 
@@ -141,6 +146,7 @@ impl<D: Device> Client<D> {
         let mut turns = 0u32;
         let mut silence = Patience::new(LOST_AFTER);
         loop {
+            let mut slept = false;
             for index in 0..links {
                 if self.rig.links[index].flow.has_room() {
                     if counts_credits && self.made[index] + doorbell > self.credits[index] + self.receives {
@@ -161,10 +167,10 @@ impl<D: Device> Client<D> {
             if self.collect()? > 0 {
                 silence = Patience::new(LOST_AFTER);
             } else if !self.rig.links.iter().any(|link| link.flow.has_room()) {
-                self.rig.pass(self.rig.plan.wait)?;
+                slept = self.rig.pass(self.rig.plan.wait)?;
             }
             turns = turns.wrapping_add(1);
-            if turns.is_multiple_of(TURNS_PER_LOOK) && self.is_time_over(end_ns)? {
+            if (slept || turns.is_multiple_of(TURNS_PER_LOOK)) && self.is_time_over(end_ns)? {
                 return self.drain();
             }
         }
@@ -197,9 +203,9 @@ impl<D: Device> Client<D> {
 
     /// One request at a time on the first link.
     fn singly(&mut self, end_ns: u64) -> anyhow::Result<()> {
-        let mut turns = 0u32;
         let mut now_ns = self.clock.now_ns();
-        loop {
+        while now_ns < end_ns {
+            ensure!(!self.interrupt.is_set(), "interrupted");
             self.push(0, true)?;
             self.rig.links[0].qp.doorbell();
             let mut patience = Patience::new(PATIENCE);
@@ -213,11 +219,8 @@ impl<D: Device> Client<D> {
             let done_ns = self.clock.now_ns();
             self.latency.saturating_record((done_ns - now_ns).max(1));
             now_ns = done_ns;
-            turns = turns.wrapping_add(1);
-            if turns.is_multiple_of(TURNS_PER_LOOK) && self.is_time_over(end_ns)? {
-                return Ok(());
-            }
         }
+        Ok(())
     }
 
     /// Pushes the next request of a link.
@@ -371,9 +374,12 @@ impl<D: Device> Client<D> {
         let polls_memory = self.rig.plan.work == Work::Echo(Form::Ww);
         for at in 0..links * slots {
             self.is_asked[at] = true;
-            self.ask(at, true)?;
+            let now_ns = self.clock.now_ns();
+            self.ask(at, Some(now_ns))?;
         }
-        let (mut left, mut ends, mut turns) = (links * slots, false, 0u32);
+        self.ends = false;
+        self.end_ns = end_ns;
+        let (mut left, mut turns) = (links * slots, 0u32);
         let mut patience = Patience::new(PATIENCE);
         while left > 0 {
             let mut came = 0;
@@ -388,7 +394,7 @@ impl<D: Device> Client<D> {
                         let exposed = link.exposed.as_ref().context("nothing is exposed")?;
                         if layout.arrived(exposed, slot, layout.place(self.next[at]).1, &mut self.rig.seen) {
                             came += 1;
-                            left -= usize::from(self.answered(at, ends)?);
+                            left -= usize::from(self.answered(at)?);
                         }
                     }
                 }
@@ -400,7 +406,7 @@ impl<D: Device> Client<D> {
                     let (index, _) = link_of(completion.id);
                     if completion.opcode == Opcode::Receive {
                         came += 1;
-                        left -= usize::from(self.received(index, completion, ends)?);
+                        left -= usize::from(self.received(index, completion)?);
                     } else {
                         self.rig.links[index].flow.completed();
                     }
@@ -408,21 +414,23 @@ impl<D: Device> Client<D> {
                 completions.append(&mut self.rig.completions);
                 self.rig.completions = completions;
             }
+            let mut slept = false;
             if came > 0 {
                 patience = Patience::new(PATIENCE);
             } else {
                 ensure!(!patience.is_over(), "{left} echoes were not answered in {} s", PATIENCE.as_secs());
-                self.rig.pass(if polls_memory { Wait::Poll } else { self.rig.plan.wait })?;
+                slept = self.rig.pass(if polls_memory { Wait::Poll } else { self.rig.plan.wait })?;
             }
             turns = turns.wrapping_add(1);
-            ends = ends || (turns.is_multiple_of(TURNS_PER_LOOK) && self.is_time_over(end_ns)?);
+            let looks = slept || turns.is_multiple_of(TURNS_PER_LOOK);
+            self.ends = self.ends || (looks && self.is_time_over(end_ns)?);
         }
         Ok(())
     }
 
-    /// Sends the next echo of a slot, counted over all links, on its way.
+    /// Sends the next echo of a slot, counted over all links, on its way; with the time if it is one whose time is taken.
     #[inline]
-    fn ask(&mut self, at: usize, is_sampled: bool) -> anyhow::Result<()> {
+    fn ask(&mut self, at: usize, now_ns: Option<u64>) -> anyhow::Result<()> {
         let (index, nth) = (at / self.rig.layout.slots, self.next[at]);
         let (slot, sequence) = self.rig.layout.place(nth);
         let way = match self.rig.plan.work {
@@ -446,7 +454,7 @@ impl<D: Device> Client<D> {
                 }
             }
         }
-        self.began[at] = if is_sampled { self.clock.now_ns() } else { 0 };
+        self.began[at] = now_ns.unwrap_or(0);
         let signaled = self.rig.links[index].flow.is_signal_due();
         self.rig.push_message(index, nth, sequence, way, signaled)?;
         self.made[index] += 1;
@@ -457,25 +465,30 @@ impl<D: Device> Client<D> {
 
     /// The echo of a slot is back: the next one goes, unless it ends. Returns whether it ends.
     #[inline]
-    fn answered(&mut self, at: usize, ends: bool) -> anyhow::Result<bool> {
+    fn answered(&mut self, at: usize) -> anyhow::Result<bool> {
         let slots = self.rig.layout.slots as u64;
         self.done += 1;
-        if self.began[at] > 0 {
-            let took_ns = self.clock.now_ns() - self.began[at];
-            self.latency.saturating_record(took_ns.max(1));
+        // One look at the clock ends one and begins the next.
+        let is_sampled = slots == 1 || self.done.is_multiple_of(SAMPLE_EVERY);
+        let now_ns = (is_sampled || self.began[at] > 0).then(|| self.clock.now_ns());
+        if let Some(now_ns) = now_ns {
+            if self.began[at] > 0 {
+                self.latency.saturating_record((now_ns - self.began[at]).max(1));
+            }
+            self.ends = self.ends || now_ns >= self.end_ns;
         }
         self.next[at] += slots;
-        if ends {
+        if self.ends {
             self.is_asked[at] = false;
             return Ok(true);
         }
-        self.ask(at, slots == 1 || self.done.is_multiple_of(SAMPLE_EVERY))?;
+        self.ask(at, now_ns.filter(|_| is_sampled))?;
         Ok(false)
     }
 
     /// An echo came as a message.
     #[inline]
-    fn received(&mut self, index: usize, mut completion: Completion, ends: bool) -> anyhow::Result<bool> {
+    fn received(&mut self, index: usize, mut completion: Completion) -> anyhow::Result<bool> {
         let Some(buffer) = completion.buffers.pop() else { return Ok(false) };
         let (len, slots, low) = (completion.len, self.rig.layout.slots, completion.immediate.unwrap_or(0));
         let first = index * slots;
@@ -490,6 +503,6 @@ impl<D: Device> Client<D> {
         self.wrong += u64::from(!good);
         self.rig.post_receive(index, buffer)?;
         // What came twice, or what nobody asked for, is wrong and nothing else.
-        found.map_or(Ok(false), |at| self.answered(at, ends))
+        found.map_or(Ok(false), |at| self.answered(at))
     }
 }
