@@ -150,6 +150,16 @@ fn write<D: Device>(near: &End<D>, remote: RemoteMemory, number: u64) -> Operati
     Operation::Write { source: near.frozen(&words).into(), remote, immediate: None }
 }
 
+/// Looks time and again, also when those who write have had to be woken.
+fn watch_for_a_while(mut look: impl FnMut()) {
+    for turn in 0..60 {
+        look();
+        if turn % 10 == 9 {
+            std::thread::sleep(std::time::Duration::from_micros(50));
+        }
+    }
+}
+
 fn assert_whole(word: u64) {
     assert_eq!(word >> 32, word & 0xFFFF_FFFF, "a word is torn: {word:#x}");
 }
@@ -176,9 +186,11 @@ pub fn words_never_tear<F: Fixture>(fixture: &F) {
         });
     };
     server.serve(fixture, Transport::Rc, THREADS, accesses, |_| {
-        for at in (0..REGION).step_by(8) {
-            assert_whole(memory.load(at).expect("inside the memory"));
-        }
+        watch_for_a_while(|| {
+            for at in (0..REGION).step_by(8) {
+                assert_whole(memory.load(at).expect("inside the memory"));
+            }
+        });
     });
 }
 
@@ -197,7 +209,7 @@ pub fn a_write_appears_from_left_to_right<F: Fixture>(fixture: &F) {
             work(near, watch, ROUNDS, |near, round| write(near, remote, round as u64 + 1), |_, _| {});
         };
         server.serve(fixture, transport, 1, writes, |_| {
-            for _ in 0..20 {
+            watch_for_a_while(|| {
                 // From right to left: what is there has everything to its left.
                 let mut right = 0;
                 for at in (0..REGION).step_by(520).rev() {
@@ -205,7 +217,7 @@ pub fn a_write_appears_from_left_to_right<F: Fixture>(fixture: &F) {
                     assert!(left >= right, "{transport:?}: the word at {at} appeared after one behind it");
                     right = left;
                 }
-            }
+            });
         });
     }
 }
