@@ -76,6 +76,19 @@ impl Queues {
         self.list[index].as_mut().expect("a queue is there as long as its handle or a queue pair")
     }
 
+    /// Takes the completions of a queue pair out of a queue.
+    pub fn forget(&mut self, index: usize, number: QpNumber) {
+        let Self { list, pool } = self;
+        let Some(Some(queue)) = list.get_mut(index) else { return };
+        queue.ready.retain(|ready| {
+            let stays = ready.qp != number;
+            if !stays {
+                ready.buffers.take_all(pool);
+            }
+            stays
+        });
+    }
+
     /// Ends one use of a queue, which goes with the last.
     pub fn release(&mut self, index: usize, depth: usize) {
         let queue = self.get(index);
@@ -189,8 +202,8 @@ impl CompletionQueue for ShmCompletionQueue {
         let engine = &mut *self.engine.borrow_mut();
         let end_ns = timeout_ns.map(|timeout_ns| clock_ns().saturating_add(timeout_ns));
         loop {
-            // What is on its way is taken first: a port whose ring has packets does not sleep.
-            while engine.turn() > 0 && engine.queues.get(self.index).ready.is_empty() {}
+            // What is on its way is taken first, a burst at a time: a port whose ring has packets does not sleep.
+            let packets = engine.turn();
             let queue = engine.queues.get(self.index);
             if queue.woken.swap(false, Ordering::Acquire) || !queue.ready.is_empty() {
                 return Ok(());
@@ -198,6 +211,9 @@ impl CompletionQueue for ShmCompletionQueue {
             let left_ns = end_ns.map(|end_ns| end_ns.saturating_sub(clock_ns()));
             if left_ns == Some(0) {
                 return Ok(());
+            }
+            if packets > 0 {
+                continue;
             }
             let nap_ns = engine.nap_ns();
             engine.port.wait(left_ns.into_iter().chain(nap_ns).min())?;

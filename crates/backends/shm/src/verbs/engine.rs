@@ -14,6 +14,7 @@ use super::address::{Home, port_name};
 use super::completion::{Frees, Queue, QueueWaker, Queues, Ready, ShmCompletionQueue};
 use super::device::ShmDomain;
 use super::initiator::Seat;
+use super::life;
 use super::packet::{Header, SHORT};
 use super::queue_pair::{QueuePair, ShmQueuePair};
 use super::receiving::Around;
@@ -264,11 +265,16 @@ impl Engine {
                 qp.advance(&mut wire, queues, notes);
             }
         }
-        while let Some(&(peer, header)) = notes.letters.front()
-            && wire.send_header(peer, header)
-        {
-            notes.letters.pop_front();
-        }
+        // A peer that takes nothing keeps its own letters waiting, in their order, and nobody else's.
+        let mut full = Vec::new();
+        notes.letters.retain(|&(peer, header)| {
+            let waits = full.contains(&peer);
+            let stays = waits || !wire.send_header(peer, header);
+            if stays && !waits {
+                full.push(peer);
+            }
+            stays
+        });
         wire.submit();
     }
 
@@ -289,6 +295,8 @@ impl Engine {
         }
         qp.leave_peer(notes);
         qp.clear(queues);
+        queues.forget(qp.send_queue, number);
+        queues.forget(qp.receive_queue, number);
         queues.release(qp.send_queue, qp.config.send_depth);
         queues.release(qp.receive_queue, qp.config.receive_depth);
         self.domain.device().memory().give_back_number(number);
@@ -300,6 +308,8 @@ impl Engine {
         if let Some((_, seat)) = self.seats.iter().find(|(incarnation, _)| *incarnation == home.incarnation) {
             return Ok(Rc::clone(seat));
         }
+        // What nobody uses of a device that is gone is its descriptors and its address space.
+        self.seats.retain(|(_, seat)| Rc::strong_count(seat) > 1 || life::is_alive(seat.target.directory.life()));
         let seat = Rc::new(self.domain.device().target(home)?.seat()?);
         self.seats.push((home.incarnation, Rc::clone(&seat)));
         Ok(seat)

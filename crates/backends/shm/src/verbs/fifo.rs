@@ -51,6 +51,18 @@ impl<T: Default> Fifo<T> {
         self.len -= 1;
     }
 
+    /// Takes out those that `stays` does not want, which has emptied them. The others keep their order.
+    pub fn retain(&mut self, mut stays: impl FnMut(&mut T) -> bool) {
+        for _ in 0..self.len {
+            let Some(front) = self.front() else { break };
+            let kept = stays(front).then(|| std::mem::take(front));
+            self.drop_front();
+            if let Some(kept) = kept {
+                *self.push() = kept;
+            }
+        }
+    }
+
     #[cold]
     #[inline(never)]
     fn grow(&mut self) {

@@ -230,6 +230,10 @@ impl QueuePair {
             request.targets.take_all(&mut queues.pool);
             self.flying.drop_front();
         }
+        self.waiting.ring();
+        while let Some(mut request) = self.waiting.pop(&mut queues.pool) {
+            request.targets.take_all(&mut queues.pool);
+        }
         while let Some(posted) = self.receives.front() {
             posted.buffers.take_all(&mut queues.pool);
             self.receives.drop_front();

@@ -15,6 +15,9 @@ use super::*;
 use crate::ShmPort;
 use crate::link::map_peer;
 
+/// Bytes of a buffer of which an arena has few.
+const LARGE: usize = 256 << 10;
+
 struct End {
     device: ShmDevice,
     domain: ShmDomain,
@@ -359,4 +362,102 @@ fn whatever_stands_in_the_directories_nothing_panics_and_datagrams_of_a_third_ar
     for status in [Status::Success, Status::RemoteAccess, Status::RetryExceeded] {
         assert!(statuses.contains(&status), "{status:?} has never come: {statuses:?}");
     }
+}
+
+#[test]
+fn completions_of_a_dropped_queue_pair_go_and_those_of_others_stay() {
+    let mut end = End::new(Transport::Rc);
+    let config = QpConfig { send_depth: 4, receive_depth: 8, gather_max: 2, ..QpConfig::new(Transport::Rc) };
+    end.qp = end.thread.queue_pair(&config, &end.queue, &end.queue).unwrap();
+    let mut other = end.thread.queue_pair(&config, &end.queue, &end.queue);
+    let other = other.as_mut().unwrap();
+    end.qp.modify(QpState::Init, None).unwrap();
+    other.modify(QpState::Init, None).unwrap();
+    for id in 0..4 {
+        let pieces = [LARGE; 2].map(|len| end.arena.alloc(len, len).unwrap());
+        end.qp.post_receive(id, Scatter::from_iter(pieces)).unwrap();
+        other.post_buffer(10 + id, end.arena.alloc(8, 8).unwrap()).unwrap();
+        // Turn by turn, so that they lie among each other.
+        for qp in [&mut end.qp, &mut *other] {
+            qp.modify(QpState::Error, None).unwrap();
+            qp.modify(QpState::Reset, None).unwrap();
+            qp.modify(QpState::Init, None).unwrap();
+        }
+    }
+    let room = |end: &End| std::iter::from_fn(|| end.arena.alloc(LARGE, LARGE).ok()).collect::<Vec<_>>().len();
+    let (number, before) = (end.qp.number(), room(&end));
+    end.qp = end.thread.queue_pair(&config, &end.queue, &end.queue).unwrap();
+    assert_eq!(room(&end), before + 8, "what they held is free");
+    let completions = end.poll();
+    assert!(completions.iter().all(|completion| completion.qp != number), "{completions:?}");
+    assert!(completions.iter().map(|completion| completion.id).eq(10..14), "{completions:?}");
+}
+
+#[test]
+fn targets_of_a_dropped_queue_pairs_waiting_requests_are_free() {
+    let (mut end, other) = (End::new(Transport::Rc), End::new(Transport::Rc));
+    let config = QpConfig { send_depth: 4, receive_depth: 8, gather_max: 2, ..QpConfig::new(Transport::Rc) };
+    let remote = other.domain.expose(64, Access::ALL).unwrap().remote();
+    for round in 0..20 {
+        let mut qp = end.thread.queue_pair(&config, &end.queue, &end.queue).unwrap();
+        // It never meets us: requests wait.
+        qp.connect(Some(&other.qp.address())).unwrap();
+        for is_rung in [true, false] {
+            let room = |len| end.arena.alloc(len, len).unwrap_or_else(|error| panic!("round {round}: {error}"));
+            let pieces = [LARGE; 2].map(room);
+            let operation = Operation::Read { target: Scatter::from_iter(pieces), remote };
+            qp.push(Request::new(1, operation)).unwrap();
+            if is_rung {
+                qp.doorbell();
+            }
+        }
+    }
+    assert!(end.poll().is_empty());
+}
+
+#[test]
+fn a_wait_looks_at_its_waker_and_its_timeout_while_packets_come() {
+    let end = End::new(Transport::Ud);
+    let mut stranger = Stranger::to(&end.qp.address());
+    let mut idle = end.thread.completion_queue(1).unwrap();
+    for (timeout_ns, is_woken) in [(Some(0), false), (None, true)] {
+        let before = discarded(&end);
+        // More than one turn takes.
+        for _ in 0..500 {
+            stranger.send(b"nonsense");
+        }
+        if is_woken {
+            idle.waker().wake();
+        }
+        idle.wait(timeout_ns).unwrap();
+        let taken = discarded(&end) - before;
+        assert!((1..500).contains(&taken), "{timeout_ns:?}: {taken} packets");
+        while discarded(&end) < before + 500 {
+            idle.poll(&mut Vec::new(), 1);
+        }
+    }
+}
+
+#[test]
+fn last_words_to_a_peer_whose_ring_is_full_hold_back_none_to_others() {
+    let (mut end, mut stopped, mut other) = (End::new(Transport::Uc), End::new(Transport::Uc), End::new(Transport::Uc));
+    let config = QpConfig { send_depth: 8, receive_depth: 8, ..QpConfig::new(Transport::Uc) };
+    let mut to_stopped = end.thread.queue_pair(&config, &end.queue, &end.queue).unwrap();
+    to_stopped.connect(Some(&stopped.qp.address())).unwrap();
+    stopped.qp.connect(Some(&to_stopped.address())).unwrap();
+    end.connect_to(&other);
+    other.connect_to(&end);
+    // As long as last words are, so that these find no room.
+    while end.thread.discarded(Discarded::Full) == 0 {
+        let operation = Operation::Send { source: Source::Empty, immediate: None, to: None };
+        to_stopped.post(Request::new(1, operation)).unwrap();
+        assert_eq!(end.queue.poll(&mut Vec::new(), 1), 1);
+    }
+    drop(to_stopped);
+    end.qp.modify(QpState::Error, None).unwrap();
+    assert!(end.poll().is_empty());
+    assert!(other.poll().is_empty());
+    assert_eq!(other.qp.state(), QpState::Error);
+    assert!(stopped.poll().is_empty());
+    assert_eq!((end.poll().len(), stopped.poll().len(), stopped.qp.state()), (0, 0, QpState::Error), "they come later");
 }
