@@ -87,7 +87,8 @@ impl SharedMemory {
     ///
     /// What the system says when it has no memory to give.
     pub fn private(len: usize) -> std::io::Result<Self> {
-        let region = Arc::new(Region::private(len.max(1).next_multiple_of(8))?);
+        let bytes = len.max(1).checked_next_multiple_of(8).ok_or(std::io::ErrorKind::OutOfMemory)?;
+        let region = Arc::new(Region::private(bytes)?);
         // SAFETY: nobody else has the region.
         unsafe { Self::new(region, 0, len) }.map_err(|error| std::io::Error::other(error.to_string()))
     }
@@ -134,14 +135,17 @@ impl SharedMemory {
         Ok(unsafe { &*at.cast::<AtomicU64>() })
     }
 
-    /// The aligned 4 bytes at `offset`, as the system's calls for futexes want them. They are accessed in no other way: atomic
-    /// accesses of different sizes may not overlap.
+    /// The aligned 4 bytes at `offset`, as the system's calls for futexes want them.
     ///
     /// # Errors
     ///
     /// [`OutOfBounds`].
+    ///
+    /// # Safety
+    ///
+    /// This process accesses them in no other way: atomic accesses of different sizes may not overlap.
     #[inline]
-    pub fn futex(&self, offset: usize) -> Result<&AtomicU32, OutOfBounds> {
+    pub unsafe fn futex(&self, offset: usize) -> Result<&AtomicU32, OutOfBounds> {
         let at = self.at(offset, 4)?;
         if !at.addr().is_multiple_of(4) {
             return Err(OutOfBounds { offset, len: 4, capacity: self.len });
@@ -399,7 +403,10 @@ mod tests {
     #[test]
     fn accesses_past_the_end_or_off_a_word_are_refused() {
         let memory = SharedMemory::private(64).unwrap();
-        assert!(memory.futex(60).is_ok() && memory.futex(58).is_err() && memory.futex(64).is_err());
+        // SAFETY: these words are not accessed meanwhile.
+        let futex = |offset| unsafe { memory.futex(offset).is_ok() };
+        assert!(futex(60) && !futex(58) && !futex(64));
+        assert!(SharedMemory::private(usize::MAX).is_err());
         assert!(memory.load(56).is_ok() && memory.load(57).is_err() && memory.load(64).is_err());
         assert!(memory.store(4, 1).is_err() && memory.fetch_add(60, 1).is_err());
         assert!(memory.write(60, &[0; 4]).is_ok() && memory.write(60, &[0; 5]).is_err());

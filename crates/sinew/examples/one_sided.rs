@@ -4,7 +4,7 @@
 //! `one_sided visit shm 127.0.0.1:7100`; with `ibverbs` instead of `shm` they may run on two hosts.
 
 use std::error::Error;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sinew::fabric::verbs::{
     Access, Completion, CompletionQueue, Device, Exposed, Operation, ProtectionDomain, QpAddress, QpConfig, QueuePair,
@@ -127,9 +127,10 @@ fn address_from(meeting: &mut Rendezvous) -> Result<QpAddress> {
 
 /// The next completion, for which the thread sleeps.
 fn next(queue: &mut impl CompletionQueue) -> Result<Completion> {
-    let mut completions = Vec::new();
+    let (mut completions, began) = (Vec::new(), Instant::now());
     while queue.poll(&mut completions, 1) == 0 {
-        queue.wait(Some(PATIENCE.as_nanos() as u64))?;
+        let left = PATIENCE.checked_sub(began.elapsed()).ok_or("the other side is silent")?;
+        queue.wait(Some(left.as_nanos() as u64))?;
     }
     let completion = completions.remove(0);
     if completion.status.is_success() { Ok(completion) } else { Err(completion.status.to_string().into()) }

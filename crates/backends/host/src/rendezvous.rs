@@ -157,9 +157,16 @@ fn system(doing: String) -> impl FnOnce(io::Error) -> RendezvousError {
     move |source| RendezvousError::System { doing, source }
 }
 
+/// When a time-out is over; one that no clock can tell is a year.
+fn deadline(timeout: Duration) -> Instant {
+    const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+    let now = Instant::now();
+    now.checked_add(timeout).unwrap_or(now + YEAR)
+}
+
 /// Whether `fd` can be read, or is at its end, within `timeout`.
 fn is_readable(fd: impl AsFd, timeout: Duration) -> io::Result<bool> {
-    let deadline = Instant::now() + timeout;
+    let deadline = deadline(timeout);
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
@@ -277,7 +284,7 @@ impl Rendezvous {
         bytes.extend([0; 2]);
         bytes.extend((frame.len() as u32).to_le_bytes());
         bytes.extend(frame);
-        let deadline = Instant::now() + self.limits.frame_timeout;
+        let deadline = deadline(self.limits.frame_timeout);
         let mut left = &bytes[..];
         while !left.is_empty() {
             let doing = "take a frame";
@@ -294,7 +301,7 @@ impl Rendezvous {
     ///
     /// All of [`RendezvousError`] that name a peer; afterwards the connection is of no use.
     pub fn receive(&mut self) -> Result<Vec<u8>, RendezvousError> {
-        let deadline = Instant::now() + self.limits.frame_timeout;
+        let deadline = deadline(self.limits.frame_timeout);
         let mut header = [0; HEADER_LEN];
         self.read_exact(&mut header, deadline)?;
         let [m0, m1, m2, m3, v0, v1, z0, z1, len @ ..] = header;
@@ -490,6 +497,7 @@ mod tests {
         assert!(matches!(error, RendezvousError::NobodyThere { .. }), "{error}");
         assert!(error.to_string().contains(&place), "{error}");
         assert!(listener().accept(Duration::ZERO).unwrap().is_none());
+        assert!(deadline(Duration::MAX) > deadline(Duration::from_secs(3600)));
     }
 
     #[test]

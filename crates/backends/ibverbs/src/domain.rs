@@ -194,9 +194,9 @@ pub(crate) struct Registration {
 impl Registration {
     pub fn new(domain: &Arc<DomainInner>, memory: SharedMemory, access: u32) -> Result<Self, VerbsError> {
         let start = std::ptr::with_exposed_provenance_mut(memory.address());
-        // SAFETY: we keep the memory until it is deregistered, and there are no references to such memory. It has a word at
-        // least, even where it has no length; devices refuse an empty range.
-        let region = unsafe { domain.register(start, memory.len().max(8), access)? };
+        // SAFETY: we keep the memory until it is deregistered, and there are no references to such memory. It has a word,
+        // even where it has no length; devices refuse an empty range.
+        let region = unsafe { domain.register(start, memory.len().max(1), access)? };
         Ok(Self { memory, region, domain: Arc::clone(domain), ended: false })
     }
 

@@ -10,6 +10,7 @@ use crate::address::PortAddress;
 use crate::cq::IbCompletionQueue;
 use crate::domain::{DomainInner, IbDomain};
 use crate::library::system;
+use crate::port::common_mtu;
 use crate::qp::{IbQueuePair, QpInner};
 use crate::ways::{Target, Ways};
 
@@ -176,11 +177,15 @@ impl ThreadDomain for IbThread {
         }
         let port = read_port(to)?;
         port.check_from(&self.0.address)?;
+        let attributes = &self.0.domain.device.attributes;
+        if common_mtu(attributes.mtu, to.mtu).is_none() {
+            return Err(VerbsError::Address(format!("its packets have {} bytes, and 256 is the least", to.mtu)));
+        }
         let mut ways = self.0.ways.borrow_mut();
         let handle = ways.to(self.0.target(&port));
         let domain = &self.0.domain;
         if let Some(way) = ways.get(handle) {
-            way.mtu.set(domain.device.attributes.mtu.min(to.mtu as usize));
+            way.mtu.set(attributes.mtu.min(to.mtu as usize));
             way.ah(domain).map_err(|error| {
                 system("making an address handle", error, Some("look whether the host is up (`ping`)"))
             })?;

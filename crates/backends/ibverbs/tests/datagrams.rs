@@ -86,6 +86,7 @@ fn addresses_that_are_none_are_refused() {
     assert!(!refused(&|_| ()));
     assert!(refused(&|address| address.transport = Transport::Rc));
     assert!(refused(&|address| address.port.clear()));
+    assert!(refused(&|address| address.mtu = 255));
     assert!(refused(&|address| address.port[0] ^= 1));
     assert!(refused(&|address| address.port[3] = 1), "InfiniBand");
     // The GID is at the end: here, of another family.

@@ -203,31 +203,42 @@ impl<D: ProtectionDomain> UdPort<D> {
 
 impl<T: ThreadDomain> PacketRx for UdRx<T> {
     fn receive<'a>(&'a mut self, burst: &mut RxBurst<'a>) {
-        let mut qp = self.qp.borrow_mut();
-        for (_, mut buffer) in self.lent.drain(..) {
-            let whole = buffer.resize(self.mtu);
-            debug_assert!(whole.is_ok(), "it was allocated with this capacity");
-            if qp.post_buffer(0, buffer).is_err() {
-                // The queue pair broke: nothing will arrive any more, and peers notice the silence.
-                self.stats.count_dropped(Dropped::Overflow, 1);
-            }
+        while let Some((_, buffer)) = self.lent.pop() {
+            self.post_again(buffer);
         }
-        drop(qp);
         let room = BURST_MAX.min(burst.packets.remaining_capacity());
         self.cq.poll(&mut self.completions, room);
-        for Completion { status, len, from, mut buffers, .. } in self.completions.drain(..) {
-            let (Some(buffer), Some(from)) = (buffers.pop(), from) else {
-                self.stats.count_dropped(Dropped::Malformed, 1);
-                continue;
-            };
-            // A failed receive comes back as an empty packet, so that its buffer is posted again.
-            let len = if status.is_success() { len } else { 0 };
-            self.stats.rx_packets += 1;
-            self.stats.rx_bytes += len as u64;
-            self.lent.push((peer_of(from), buffer));
+        let mut completions = std::mem::take(&mut self.completions);
+        for Completion { status, len, from, mut buffers, .. } in completions.drain(..) {
+            match (buffers.pop(), from) {
+                (Some(buffer), Some(from)) if status.is_success() => {
+                    self.stats.rx_packets += 1;
+                    self.stats.rx_bytes += len as u64;
+                    self.lent.push((peer_of(from), buffer));
+                }
+                // From somebody whom no answer reaches. The next datagram wants its buffer.
+                (Some(buffer), _) if status.is_success() => {
+                    self.stats.count_dropped(Dropped::Malformed, 1);
+                    self.post_again(buffer);
+                }
+                // The queue pair broke: posted again, it would come back for ever.
+                _ => self.stats.count_dropped(Dropped::Overflow, 1),
+            }
         }
+        self.completions = completions;
         for (from, buffer) in &self.lent {
             burst.packets.push(RxPacket { from: *from, head: buffer, tail: None });
+        }
+    }
+}
+
+impl<T: ThreadDomain> UdRx<T> {
+    fn post_again(&mut self, mut buffer: MessageBuffer) {
+        let whole = buffer.resize(self.mtu);
+        debug_assert!(whole.is_ok(), "it was allocated with this capacity");
+        if self.qp.borrow_mut().post_buffer(0, buffer).is_err() {
+            // The queue pair broke: nothing will arrive any more, and peers notice the silence.
+            self.stats.count_dropped(Dropped::Overflow, 1);
         }
     }
 }
@@ -237,9 +248,11 @@ impl<T: ThreadDomain> UdTx<T> {
     fn collect(&mut self) {
         self.cq.poll(&mut self.completions, BURST_MAX);
         for completion in self.completions.drain(..) {
-            if completion.status == Status::Success
-                && let Some(count) = self.signals.pop_front()
-            {
+            if completion.status != Status::Success {
+                // The queue pair broke, and with it all that is in flight.
+                self.signals.clear();
+                (self.in_flight, self.unsignaled) = (0, 0);
+            } else if let Some(count) = self.signals.pop_front() {
                 self.in_flight -= count as usize;
             }
         }

@@ -147,7 +147,8 @@ impl Directory {
     /// The word, for [`super::life::Watch`].
     #[inline(always)]
     pub fn life_futex(&self) -> Option<&AtomicU32> {
-        self.header.futex(LIFE).ok()
+        // SAFETY: the directory's owner and its watchers reach this word by this method alone.
+        unsafe { self.header.futex(LIFE) }.ok()
     }
 
     /// Promises that whoever ends an exposure makes the fences of those who may be inside. Before the directory is shown.
