@@ -43,6 +43,9 @@
 //! [`QpConfig::rnr_retries`] tries ([`Status::RnrRetryExceeded`]), or does not answer ([`Status::RetryExceeded`]). The sender of UC and
 //! UD hears of none of these, unless its device happens to know (InfiniBand specification, volume 1, 9.9.2 and 9.9.3).
 //!
+//! One exception: where a device performs WRITEs, READs and atomics without waiting for the answer to a message before them (its
+//! documentation says so), those behind a message that fails may have taken effect although they complete as flushed.
+//!
 //! `conformance` (a feature) is this, as one suite of facts for every device.
 
 mod completion;

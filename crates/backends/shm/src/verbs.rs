@@ -8,6 +8,10 @@
 //!   sends, and is acknowledged; what UC and UD send to somebody who has posted no receive, or does not take packets from a full
 //!   ring, is dropped and counted ([`ShmThread::discarded`]).
 //!
+//! One-sided operations do not wait until messages before them are acknowledged, which takes the receiver's poll. So when a
+//! message turns out not to fit its receive, those behind it that were performed already complete as
+//! [`Flushed`](sinew_fabric::verbs::Status::Flushed), and have taken effect all the same.
+//!
 //! # Devices
 //!
 //! [`ShmDevice::threads`] is a device of one process alone. [`ShmDevice::open`] makes one that processes of the same user

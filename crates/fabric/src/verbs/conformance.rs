@@ -282,6 +282,7 @@ macro_rules! __verbs_facts {
             a_dropped_queue_pair_writes_no_more_buffers
             a_forgotten_queue_pair_leaves_others_alone
             room_of_a_dropped_queue_pair_is_used_again
+            completions_of_a_dropped_queue_pair_go
 
             threads_exchange_messages
             memory_does_not_change_after_its_exposure_ended

@@ -428,7 +428,7 @@ impl sinew_fabric::verbs::QueuePair for ShmQueuePair {
         Ok(())
     }
 
-    /// Inlined as [`Self::post`] is.
+    /// Inlined as `post` is.
     #[inline(always)]
     fn push(&mut self, request: Request<'_>) -> Result<(), RefusedRequest> {
         let Request { id, operation, signaled, fence, solicited } = request;

@@ -193,3 +193,32 @@ pub fn room_of_a_dropped_queue_pair_is_used_again<F: Fixture>(fixture: &F) {
         }
     }
 }
+
+/// Completions that nobody polled go with their queue pair.
+pub fn completions_of_a_dropped_queue_pair_go<F: Fixture>(fixture: &F) {
+    for transport in transports(fixture) {
+        let mut pair = Pair::new(fixture, transport);
+        let back = destination(&pair.far, &pair.near);
+        for id in 0..4 {
+            pair.near.receive(id, 64);
+            pair.far.receive(id, 64);
+            let operation = pair.send(Source::Inline(b"there"), None);
+            pair.near.post(Request::new(id, operation));
+            let operation = Operation::Send { source: Source::Inline(b"back"), immediate: None, to: back };
+            pair.far.post(Request::new(id, operation));
+        }
+        // Far sees all it can: what is near's completes, and lies unpolled.
+        let now_ns = || fixture.now_ns();
+        within(Watch { now_ns: &now_ns, patience_ns: 5_000_000 }, &mut [&mut pair.far], |_| None::<()>);
+        for _ in 0..4 {
+            pair.near.sends.wait(Some(1_000_000)).expect("waiting works");
+            pair.near.receives.wait(Some(1_000_000)).expect("waiting works");
+        }
+        let End { qp, mut sends, mut receives, .. } = pair.near;
+        drop(qp);
+        let mut completions = Vec::new();
+        sends.poll(&mut completions, 64);
+        receives.poll(&mut completions, 64);
+        assert!(completions.is_empty(), "{transport:?}: {completions:?}");
+    }
+}
