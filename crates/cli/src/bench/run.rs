@@ -32,6 +32,10 @@ const LIMIT_SLICE_MAX: Duration = Duration::from_millis(300);
 /// How long a yardstick, and the distance of the cores, are measured.
 const YARDSTICK: Duration = Duration::from_millis(30);
 
+/// How often a client that has nothing to do, since a limit is measured, answers a server that asks whether it is there. On a
+/// starved machine that takes long.
+const SIGN_OF_LIFE: Duration = Duration::from_millis(500);
+
 /// What to measure.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -321,8 +325,12 @@ fn start_client<'scope>(
             }
         };
         let _ = ready.send(Ok(Answer::Ready));
-        for (ask, answer) in incoming {
-            let _ = answer.send(obey(&own_plan, &mut *client, &ask));
+        loop {
+            match incoming.recv_timeout(SIGN_OF_LIFE) {
+                Ok((ask, answer)) => drop(answer.send(obey(&own_plan, &mut *client, &ask))),
+                Err(mpsc::RecvTimeoutError::Timeout) => client.keep_alive(),
+                Err(mpsc::RecvTimeoutError::Disconnected) => return,
+            }
         }
     });
     match is_ready.recv().context("a client thread ended at once")? {
