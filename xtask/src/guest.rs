@@ -83,6 +83,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             eprintln!("error: `{}` did not end within {} s; {console}", show(&args.command), args.timeout_s);
             TIMED_OUT
         }
+        Ended::NotBooted(_) => {
+            eprintln!("error: the guest did not boot, however often it was started");
+            NO_GUEST
+        }
     }))
 }
 
