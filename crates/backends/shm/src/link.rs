@@ -253,6 +253,8 @@ pub(crate) struct TxLink {
     pub wake: Wake,
     pub touched: bool,
     pub lent: VecDeque<Lent>,
+    /// How many of them are in the port's own buffers.
+    pub staged: usize,
     pub state: Arc<LinkState>,
 }
 

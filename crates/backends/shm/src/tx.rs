@@ -11,6 +11,9 @@ use crate::PACKET_LEN_MAX;
 use crate::barrier;
 use crate::link::{Lent, TxChange, TxInbox, TxLink};
 
+/// What a buffer for the longest packet takes of an arena, whose blocks are of 2^n and 1.5 x 2^n bytes.
+const STAGED_BYTES: usize = PACKET_LEN_MAX + PACKET_LEN_MAX / 2;
+
 /// The transmitting half of a [`crate::ShmPort`].
 #[derive(Debug)]
 pub struct ShmTx {
@@ -23,6 +26,9 @@ pub struct ShmTx {
     arena: Arena,
     /// Buffers of our own for packets that are long and not in the arena.
     staging: Vec<MessageBuffer>,
+    /// Those of them that hold packets, and the most that the arena has room for.
+    staged: usize,
+    staged_max: usize,
     pub(crate) stats: PortStats,
 }
 
@@ -37,6 +43,7 @@ impl ShmTx {
             staging: Vec::new(),
             stats: PortStats::default(),
         }
+        let staged_max = arena.capacity() / STAGED_BYTES;
     }
 
     pub(crate) fn has_changes(&self) -> bool {
@@ -44,6 +51,8 @@ impl ShmTx {
     }
 
     /// Takes over what the receiving half has decided.
+            staged: 0,
+            staged_max,
     #[cold]
     #[inline(never)]
     pub(crate) fn apply_changes(&mut self) {
@@ -65,7 +74,8 @@ impl ShmTx {
                     }
                 }
                 TxChange::Remove(index, generation) => {
-                    if self.link(index, generation).is_some() {
+                    if let Some(link) = self.link(index, generation) {
+                        self.staged -= std::mem::take(&mut link.staged);
                         self.links[index] = None;
                         self.touched.retain(|&other| other != index);
                         self.lenders.retain(|&other| other != index);
@@ -150,6 +160,9 @@ impl ShmTx {
             }
         }
         Producer::revoked();
+                if lent.staging {
+                    (link.staged, self.staged) = (link.staged - 1, self.staged - 1);
+                }
         for &index in &self.lenders {
             let Some(link) = self.links[index].as_deref_mut() else { continue };
             for _ in 0..link.lent.len() {
@@ -176,6 +189,9 @@ impl ShmTx {
             TxData::Frozen { buffer, start, .. }
                 if packet.head.len() <= FAR_HEAD_MAX && buffer.is_from(&self.arena) =>
             {
+                    if lent.staging {
+                        (link.staged, self.staged) = (link.staged - 1, self.staged - 1);
+                    }
                 (packet.head, buffer.arena_offset() + start, buffer.clone(), false)
             }
             _ => {
@@ -200,6 +216,9 @@ impl ShmTx {
             }
         }
     }
+                if !self.may_stage(index) {
+                    return Err(Dropped::Full);
+                }
 
     /// A copy of both pieces in a buffer of the arena.
     fn stage(&mut self, first: &[u8], second: &[u8]) -> Option<MessageBuffer> {
@@ -213,6 +232,9 @@ impl ShmTx {
         Some(buffer)
     }
 
+                if staging {
+                    (link.staged, self.staged) = (link.staged + 1, self.staged + 1);
+                }
     #[cold]
     #[inline(never)]
     fn refused(&mut self, index: usize, refused: Refused) -> Dropped {
@@ -222,6 +244,17 @@ impl ShmTx {
             // Partner: the receiving half's look, which closes the link.
             link.state.broken.store(true, Ordering::Relaxed);
         }
+    /// Whether a link may have one more of the buffers: as long as it has fewer than nobody has. So those whose receivers take
+    /// nothing never have them all, however many they are, and a link that is alone with its receiver has half of them.
+    fn may_stage(&mut self, index: usize) -> bool {
+        let held = |tx: &Self| tx.links[index].as_ref().map_or(0, |link| link.staged);
+        let has_share = |tx: &Self| held(tx) < tx.staged_max.saturating_sub(tx.staged);
+        has_share(self) || {
+            self.release();
+            has_share(self)
+        }
+    }
+
         Dropped::Full
     }
 }

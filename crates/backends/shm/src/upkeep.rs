@@ -169,6 +169,7 @@ impl ShmRx {
             wake,
             touched: false,
             lent: VecDeque::new(),
+            staged: 0,
             state: Arc::clone(&state),
         };
         self.links[index] = Some(Box::new(RxLink {
