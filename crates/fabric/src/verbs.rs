@@ -40,8 +40,9 @@
 //! Over a connected transport a request that fails completes with its status, what is behind it is flushed and takes no effect, and
 //! the queue pair is in error. RC fails when the peer does not allow an access ([`Status::RemoteAccess`]), has no room for a message
 //! ([`Status::RemoteInvalidRequest`]; its receive ends with [`Status::LocalLength`]), has no receive for it after
-//! [`QpConfig::rnr_retries`] tries ([`Status::RnrRetryExceeded`]), or does not answer ([`Status::RetryExceeded`]). The sender of UC and
-//! UD hears of none of these, unless its device happens to know (InfiniBand specification, volume 1, 9.9.2 and 9.9.3).
+//! [`QpConfig::rnr_retries`] tries ([`Status::RnrRetryExceeded`]), or does not answer ([`Status::RetryExceeded`]). An access to memory
+//! whose owner died ends with the last where a device hears only silence, as NICs do, and as one to memory that is no longer exposed
+//! ([`Status::RemoteAccess`]) where it knows of the death. The sender of UC and UD hears of none of these, unless its device happens to know (InfiniBand specification, volume 1, 9.9.2 and 9.9.3).
 //!
 //! One exception: where a device performs WRITEs, READs and atomics without waiting for the answer to a message before them (its
 //! documentation says so), those behind a message that fails may have taken effect although they complete as flushed.

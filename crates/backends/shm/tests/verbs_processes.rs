@@ -389,7 +389,7 @@ fn a_killed_peer_ends_the_next_request_at_once() {
             (completion.id, completion.status)
         })
         .collect();
-    assert_eq!(ends, [(3, Status::RetryExceeded), (2, Status::Flushed), (4, Status::Flushed)]);
+    assert_eq!(ends, [(3, Status::RemoteAccess), (2, Status::Flushed), (4, Status::Flushed)]);
     assert_eq!(end.qp.state(), QpState::Error);
 }
 

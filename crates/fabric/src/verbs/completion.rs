@@ -32,7 +32,7 @@ pub enum Status {
     /// The peer cannot do such a thing.
     #[error("remote invalid request error")]
     RemoteInvalidRequest,
-    /// Wrong key, out of bounds, not allowed, or no longer registered.
+    /// Wrong key, out of bounds, not allowed, no longer registered, or (where the device can know) of an owner who is dead.
     #[error("remote access error: wrong key, out of bounds, not allowed, or no longer exposed")]
     RemoteAccess,
     /// The peer's device could not do it.

@@ -48,8 +48,13 @@ impl Connection {
         let directory = &self.seat.target.directory;
         directory.listens(self.number) == self.listening && life::is_alive(directory.life())
     }
-}
 
+    /// Whether the owner of the peer's device is dead, and its memory with it.
+    pub fn is_dead(&self) -> bool {
+        !life::is_alive(self.seat.target.directory.life())
+    }
+
+}
 /// A queue pair, as its thread's engine has it.
 #[derive(Debug)]
 pub(crate) struct QueuePair {
@@ -243,8 +248,12 @@ impl QueuePair {
     /// The peer is gone.
     pub fn lose_peer(&mut self, queues: &mut Queues, notes: &mut Notes) {
         // There is nobody to be told.
-        self.connection = None;
-        self.fail_and_leave(Status::RetryExceeded, queues, notes);
+        let is_dead = self.connection.take().is_some_and(|connection| connection.is_dead());
+        let first = match self.waiting.oldest() {
+            Some((work, ..)) if is_dead && self.flying.is_empty() && work.what.is_access() => Status::RemoteAccess,
+            _ => Status::RetryExceeded,
+        };
+        self.fail_and_leave(first, queues, notes);
     }
 
     /// Goes to error, and tells the peer.

@@ -19,7 +19,6 @@ use super::directory::Listens;
 use super::engine::{Discarded, Notes, Wire, clock_ns, link_of};
 use super::fifo::{Buffers, Pool};
 use super::initiator::{CHUNK, Place};
-use super::life;
 use super::packet::{Header, Kind};
 use super::queue_pair::{Connection, QueuePair};
 use super::waiting::{Flying, Load, Waiting, What, Work, has_targets, inline, len_of, one_piece, take_targets, what};
@@ -85,7 +84,7 @@ impl<'a> Sender<'a> {
                 if let What::Datagram(to) = what {
                     return self.datagram(pieces, total, immediate, to, wire);
                 }
-                return self.lost(wire);
+                return self.lost(matches!(what, What::Write(_)), wire);
             }
         };
         let place = |remote| Place { domain: connection.domain, remote };
@@ -126,7 +125,7 @@ impl<'a> Sender<'a> {
         let connection = match self.peer() {
             Ok(connection) => connection,
             Err(Listens::NotYet) => return Step::Wait(Reason::NotYet),
-            Err(_) => return self.lost(wire),
+            Err(_) => return self.lost(true, wire),
         };
         let place = |remote| Place { domain: connection.domain, remote };
         let fetched = match what {
@@ -165,14 +164,16 @@ impl<'a> Sender<'a> {
         let word = directory.listens(connection.number);
         // A word is believed only while its owner lives.
         let listens = Listens::of_word(word, connection.number);
-        Err(if life::is_alive(directory.life()) { listens } else { Listens::NoLonger })
+        Err(if connection.is_dead() { Listens::NoLonger } else { listens })
     }
 
-    /// What becomes of a request whose peer does not listen.
+    /// What becomes of a request whose peer does not listen: of an access to memory, when its owner is dead, what becomes of one
+    /// to memory that is not exposed any more.
     #[cold]
-    fn lost(&self, wire: &mut Wire<'_>) -> Step {
+    fn lost(&self, is_access: bool, wire: &mut Wire<'_>) -> Step {
         if self.is_reliable() {
-            return Step::Over(Status::RetryExceeded);
+            let is_dead = self.connection.is_some_and(Connection::is_dead);
+            return Step::Over(if is_access && is_dead { Status::RemoteAccess } else { Status::RetryExceeded });
         }
         wire.counts.count(Discarded::NobodyThere);
         Step::Over(Status::Success)
@@ -198,7 +199,8 @@ impl<'a> Sender<'a> {
         immediate: Option<u32>,
         wire: &mut Wire<'_>,
     ) -> Step {
-        let Some(connection) = self.connection else { return self.lost(wire) };
+        let is_access = kind == Kind::Written;
+        let Some(connection) = self.connection else { return self.lost(is_access, wire) };
         let link = connection.link;
         let header = Header {
             kind,
@@ -220,7 +222,7 @@ impl<'a> Sender<'a> {
                 Dropped::Full if self.is_reliable() => return Step::Wait(Reason::Full),
                 Dropped::Full => wire.counts.count(Discarded::Full),
                 // The link is gone, as the next turn will tell.
-                _ => return self.lost(wire),
+                _ => return self.lost(is_access, wire),
             }
         }
         *self.progress = 0;

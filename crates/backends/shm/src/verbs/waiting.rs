@@ -21,6 +21,11 @@ pub(crate) enum What {
 }
 
 impl What {
+    /// Whether it is performed in the peer's memory.
+    pub fn is_access(self) -> bool {
+        !matches!(self, Self::Send | Self::Datagram(_))
+    }
+
     pub fn opcode(self) -> Opcode {
         match self {
             Self::Send | Self::Datagram(_) => Opcode::Send,

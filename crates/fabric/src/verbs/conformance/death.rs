@@ -6,15 +6,21 @@ use crate::verbs::{
     Exposed, Opcode, Operation, QpAddress, QpNumber, QpState, QueuePair, Request, Scatter, Source, Status,
 };
 
-/// Requests that wait for a peer which is gone end with an error, receives are flushed, and the queue pair is in error.
-pub(super) fn connection_ends<F: Fixture>(fixture: &F, near: &mut End<F::Device>, requests: u64, receives: u64) {
+/// Requests that wait for a peer which is gone end with an error, receives are flushed, and the queue pair is in error. Returns
+/// how the first request ended, if there was one.
+pub(super) fn connection_ends<F: Fixture>(
+    fixture: &F,
+    near: &mut End<F::Device>,
+    requests: u64,
+    receives: u64,
+) -> Option<Status> {
     let Expectations { notices_death, patience_ns, .. } = fixture.expectations();
     let transport = near.transport();
     let now_ns = || fixture.now_ns();
     let watch = Watch { now_ns: &now_ns, patience_ns };
     if !notices_death.holds(&format!("{transport:?}: the end of a peer that nothing is sent to")) {
         if transport != Transport::Rc {
-            return;
+            return None;
         }
         if requests == 0 {
             near.post(Request::new(0, Operation::Send { source: Source::Empty, immediate: None, to: None }));
@@ -22,11 +28,13 @@ pub(super) fn connection_ends<F: Fixture>(fixture: &F, near: &mut End<F::Device>
     }
     let requests =
         if transport == Transport::Rc && notices_death != Promise::Kept { requests.max(1) } else { requests };
+    let mut first = None;
     for id in 0..requests {
         let failed =
             eventually(watch, &mut [near], "a request to a peer that is gone", |ends| ends[0].sent.pop_front());
         assert_eq!((failed.id, failed.status.is_success()), (id, false), "{failed:?}");
         assert!(id == 0 || failed.status == Status::Flushed, "behind a failure: {failed:?}");
+        first = first.or(Some(failed.status));
     }
     for id in 0..receives {
         let flushed = |ends: &mut [&mut End<F::Device>]| ends[0].received.pop_front();
@@ -39,6 +47,7 @@ pub(super) fn connection_ends<F: Fixture>(fixture: &F, near: &mut End<F::Device>
     near.qp.modify(QpState::Reset, None).expect("from every state to reset");
     let mut far = End::new(fixture.device(), &near.config);
     connect(near, &mut far);
+    first
 }
 
 /// Whoever is connected to a queue pair that was dropped, with its completion queues, thread and domain, comes to an end.
