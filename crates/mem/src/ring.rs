@@ -357,6 +357,17 @@ impl Producer {
     pub fn is_broken(&self) -> bool {
         self.broken
     }
+
+    /// Whether somebody else wrote over the word by which the consumer comes to the oldest packet that it has not given back. It
+    /// would wait for that packet for ever.
+    pub fn is_spoiled(&mut self) -> bool {
+        let oldest = self.given_back();
+        let published = self.held.map_or(self.tail, |(position, _)| position);
+        // Relaxed: nobody but us has any business to write it.
+        let word = self.word(oldest).load(Ordering::Relaxed);
+        let stands = word as u32 == oldest as u32 && (KIND_INLINE..=KIND_REVOKED).contains(&kind_of(word));
+        oldest != published && !stands
+    }
 }
 
 /// A packet that a consumer has taken and not yet given back.

@@ -32,8 +32,18 @@ pub struct ShmTx {
     pub(crate) stats: PortStats,
 }
 
+/// Positions in a link's ring.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Way {
+    /// Behind all that was sent.
+    pub sent: u64,
+    /// Behind all that the peer has taken.
+    pub taken: u64,
+}
+
 impl ShmTx {
     pub(crate) fn new(inbox: Arc<TxInbox>, arena: Arena) -> Self {
+        let staged_max = arena.capacity() / STAGED_BYTES;
         Self {
             links: Vec::new(),
             touched: Vec::new(),
@@ -41,9 +51,10 @@ impl ShmTx {
             inbox,
             arena,
             staging: Vec::new(),
+            staged: 0,
+            staged_max,
             stats: PortStats::default(),
         }
-        let staged_max = arena.capacity() / STAGED_BYTES;
     }
 
     pub(crate) fn has_changes(&self) -> bool {
@@ -51,8 +62,6 @@ impl ShmTx {
     }
 
     /// Takes over what the receiving half has decided.
-            staged: 0,
-            staged_max,
     #[cold]
     #[inline(never)]
     pub(crate) fn apply_changes(&mut self) {
@@ -94,6 +103,18 @@ impl ShmTx {
     pub(crate) fn lends_to(&mut self, peer: Peer) -> bool {
         self.release();
         self.link(peer.0[0] as usize, peer.0[1]).is_some_and(|link| !link.lent.is_empty())
+    }
+
+    /// How far packets to `peer` came; `None` when its link is gone, or goes because somebody wrote over its ring.
+    #[cold]
+    pub(crate) fn way_to(&mut self, peer: Peer) -> Option<Way> {
+        let link = self.link(peer.0[0] as usize, peer.0[1])?;
+        if link.producer.is_spoiled() {
+            // Partner: as in `refused`.
+            link.state.broken.store(true, Ordering::Relaxed);
+            return None;
+        }
+        Some(Way { sent: link.producer.position(), taken: link.producer.given_back() })
     }
 
     /// Rings the doorbells of all links that were sent to.
@@ -139,6 +160,9 @@ impl ShmTx {
             };
             let given_back = link.producer.given_back();
             while let Some(lent) = link.lent.pop_front_if(|lent| lent.position < given_back) {
+                if lent.staging {
+                    (link.staged, self.staged) = (link.staged - 1, self.staged - 1);
+                }
                 keep_staging(&mut self.staging, lent);
             }
             if link.lent.is_empty() {
@@ -160,14 +184,14 @@ impl ShmTx {
             }
         }
         Producer::revoked();
-                if lent.staging {
-                    (link.staged, self.staged) = (link.staged - 1, self.staged - 1);
-                }
         for &index in &self.lenders {
             let Some(link) = self.links[index].as_deref_mut() else { continue };
             for _ in 0..link.lent.len() {
                 let Some(lent) = link.lent.pop_front() else { break };
                 if ends(&lent.buffer) {
+                    if lent.staging {
+                        (link.staged, self.staged) = (link.staged - 1, self.staged - 1);
+                    }
                     keep_staging(&mut self.staging, lent);
                 } else {
                     link.lent.push_back(lent);
@@ -189,12 +213,12 @@ impl ShmTx {
             TxData::Frozen { buffer, start, .. }
                 if packet.head.len() <= FAR_HEAD_MAX && buffer.is_from(&self.arena) =>
             {
-                    if lent.staging {
-                        (link.staged, self.staged) = (link.staged - 1, self.staged - 1);
-                    }
                 (packet.head, buffer.arena_offset() + start, buffer.clone(), false)
             }
             _ => {
+                if !self.may_stage(index) {
+                    return Err(Dropped::Full);
+                }
                 let (head, rest) = packet.head.split_at(packet.head.len().min(FAR_HEAD_MAX));
                 let buffer = self.stage(rest, packet.data.as_slice()).ok_or(Dropped::Full)?.freeze();
                 (head, buffer.arena_offset(), buffer, true)
@@ -208,6 +232,9 @@ impl ShmTx {
                     self.lenders.push(index);
                 }
                 link.lent.push_back(Lent { position, buffer, staging });
+                if staging {
+                    (link.staged, self.staged) = (link.staged + 1, self.staged + 1);
+                }
                 Ok(())
             }
             Err(refused) => {
@@ -216,9 +243,17 @@ impl ShmTx {
             }
         }
     }
-                if !self.may_stage(index) {
-                    return Err(Dropped::Full);
-                }
+
+    /// Whether a link may have one more of the buffers: as long as it has fewer than nobody has. So those whose receivers take
+    /// nothing never have them all, however many they are, and a link that is alone with its receiver has half of them.
+    fn may_stage(&mut self, index: usize) -> bool {
+        let held = |tx: &Self| tx.links[index].as_ref().map_or(0, |link| link.staged);
+        let has_share = |tx: &Self| held(tx) < tx.staged_max.saturating_sub(tx.staged);
+        has_share(self) || {
+            self.release();
+            has_share(self)
+        }
+    }
 
     /// A copy of both pieces in a buffer of the arena.
     fn stage(&mut self, first: &[u8], second: &[u8]) -> Option<MessageBuffer> {
@@ -232,9 +267,6 @@ impl ShmTx {
         Some(buffer)
     }
 
-                if staging {
-                    (link.staged, self.staged) = (link.staged + 1, self.staged + 1);
-                }
     #[cold]
     #[inline(never)]
     fn refused(&mut self, index: usize, refused: Refused) -> Dropped {
@@ -244,17 +276,6 @@ impl ShmTx {
             // Partner: the receiving half's look, which closes the link.
             link.state.broken.store(true, Ordering::Relaxed);
         }
-    /// Whether a link may have one more of the buffers: as long as it has fewer than nobody has. So those whose receivers take
-    /// nothing never have them all, however many they are, and a link that is alone with its receiver has half of them.
-    fn may_stage(&mut self, index: usize) -> bool {
-        let held = |tx: &Self| tx.links[index].as_ref().map_or(0, |link| link.staged);
-        let has_share = |tx: &Self| held(tx) < tx.staged_max.saturating_sub(tx.staged);
-        has_share(self) || {
-            self.release();
-            has_share(self)
-        }
-    }
-
         Dropped::Full
     }
 }

@@ -22,8 +22,10 @@
 //! # What holds when others misbehave
 //!
 //! An initiator is turned away, with [`Status::RemoteAccess`](sinew_fabric::verbs::Status), by a wrong key, another protection
-//! domain, a range out of bounds, an access that was not allowed, and memory whose exposure ended. When the owner is dead, or its
-//! queue pair gone, requests end with `RetryExceeded`.
+//! domain, a range out of bounds, an access that was not allowed, memory whose exposure ended, and memory whose owner is dead.
+//! Messages to the dead, and all requests to a living owner's queue pair that is gone, end with `RetryExceeded`; so does a message
+//! that was spoiled on its way, or whose acknowledgement was, within some seconds. One to a peer that is stopped, or does not poll,
+//! waits for as long as that takes. It delays those to no other peer.
 //!
 //! This guards processes of one user, which mean well, against errors. **It is no security boundary**: a process that maps
 //! another's exposed memory can write all of it, and the directory over it, without asking. What such a process writes there can
@@ -51,6 +53,7 @@ mod sending;
 #[cfg(test)]
 mod tests;
 mod waiting;
+mod watch;
 
 pub use completion::ShmCompletionQueue;
 pub use device::{EXPOSED_BYTES_DEFAULT, EXPOSED_BYTES_MAX, MESSAGE_LEN_MAX, MTU, ShmDevice, ShmDomain};

@@ -215,6 +215,7 @@ impl CompletionQueue for ShmCompletionQueue {
             if packets > 0 {
                 continue;
             }
+            engine.look_at_clock();
             let nap_ns = engine.nap_ns();
             engine.port.wait(left_ns.into_iter().chain(nap_ns).min())?;
         }

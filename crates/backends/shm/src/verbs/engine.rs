@@ -18,6 +18,7 @@ use super::life;
 use super::packet::{Header, SHORT};
 use super::queue_pair::{QueuePair, ShmQueuePair};
 use super::receiving::Around;
+use super::watch::WATCH_EVERY_NS;
 use crate::port::ShmPort;
 use crate::tx::ShmTx;
 
@@ -104,16 +105,18 @@ pub(crate) struct Engine {
     pub port: ShmPort,
     pub port_number: u32,
     /// By the index in their numbers.
-    queue_pairs: Vec<Option<Box<QueuePair>>>,
+    pub(super) queue_pairs: Vec<Option<Box<QueuePair>>>,
     pub queues: Queues,
     /// At the devices in whose memory this thread works.
     seats: Vec<(u64, Rc<Seat>)>,
-    notes: Notes,
+    pub(super) notes: Notes,
     scratch: Vec<u8>,
     counts: Counts,
     epochs: u32,
     turns: u32,
-    time_ns: u64,
+    pub(super) time_ns: u64,
+    /// When messages were last looked after.
+    pub(super) watched_ns: u64,
 }
 
 /// A queue pair and what it works with, apart.
@@ -140,6 +143,7 @@ impl Engine {
             epochs: 0,
             turns: 0,
             time_ns: clock_ns(),
+            watched_ns: 0,
         })
     }
 
@@ -206,7 +210,7 @@ impl Engine {
     pub fn turn(&mut self) -> usize {
         self.turns = self.turns.wrapping_add(1);
         if self.turns.is_multiple_of(TURNS_PER_LOOK) {
-            self.time_ns = clock_ns();
+            self.look_at_clock();
         }
         let Self { port, queue_pairs, queues, notes, counts, scratch, .. } = self;
         let mut burst = RxBurst::new(self.time_ns);
@@ -229,6 +233,15 @@ impl Engine {
             self.send_what_waits();
         }
         packets
+    }
+
+    /// Sees what time it is, and whether it is time to look after messages.
+    #[inline]
+    pub fn look_at_clock(&mut self) {
+        self.time_ns = clock_ns();
+        if self.time_ns.saturating_sub(self.watched_ns) >= WATCH_EVERY_NS {
+            self.watch();
+        }
     }
 
     #[inline]
@@ -281,7 +294,10 @@ impl Engine {
     /// How long the thread may sleep at most.
     pub fn nap_ns(&self) -> Option<u64> {
         let Notes { owing, stalled, letters } = &self.notes;
-        (!owing.is_empty() || !stalled.is_empty() || !letters.is_empty()).then_some(NAP_NS)
+        if !owing.is_empty() || !stalled.is_empty() || !letters.is_empty() {
+            return Some(NAP_NS);
+        }
+        self.queue_pairs.iter().flatten().any(|qp| qp.waits_for_peer()).then_some(WATCH_EVERY_NS)
     }
 
     pub fn drop_queue_pair(&mut self, number: QpNumber) {
@@ -352,7 +368,7 @@ impl Wire<'_> {
 
 /// The queues of one thread. Dropping the last handle on them, and on the queues, closes the thread's port.
 pub struct ShmThread {
-    engine: Rc<RefCell<Engine>>,
+    pub(super) engine: Rc<RefCell<Engine>>,
 }
 
 impl std::fmt::Debug for ShmThread {

@@ -23,6 +23,7 @@ use super::packet::{Header, Kind};
 use super::receiving::{Arrived, Assembly, Posted};
 use super::sending::{Around, Stall};
 use super::waiting::{Flying, Waiting, What};
+use super::watch::Sight;
 
 /// The way to the other queue pair of a connection.
 #[derive(Debug)]
@@ -53,8 +54,8 @@ impl Connection {
     pub fn is_dead(&self) -> bool {
         !life::is_alive(self.seat.target.directory.life())
     }
-
 }
+
 /// A queue pair, as its thread's engine has it.
 #[derive(Debug)]
 pub(crate) struct QueuePair {
@@ -90,6 +91,8 @@ pub(crate) struct QueuePair {
     pub stall: Option<Stall>,
     /// Whether it stands among the engine's stalled ones.
     pub is_stalled: bool,
+    /// What was seen of the oldest message that is not acknowledged.
+    pub sight: Option<Sight>,
 
     pub receives: Fifo<Posted>,
     /// Receives posted since it was reset.
@@ -127,6 +130,7 @@ impl QueuePair {
             sent: 0,
             stall: None,
             is_stalled: false,
+            sight: None,
             receives: Fifo::default(),
             receives_posted: 0,
             receives_held: 0,

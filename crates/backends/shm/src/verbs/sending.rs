@@ -37,6 +37,13 @@ pub(crate) struct Stall {
     since_ns: u64,
 }
 
+impl Stall {
+    /// Whether it waits for room in the peer's ring.
+    pub fn is_for_room(self) -> bool {
+        self.reason == Reason::Full
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reason {
     /// The peer has not met us yet.

@@ -1,10 +1,13 @@
 //! Packets and directories that no peer of ours would write.
 
+use std::sync::atomic::Ordering;
+
 use sinew_fabric::verbs::{
     Access, Completion, CompletionQueue, Device, Exposed, Operation, ProtectionDomain, QpAddress, QpConfig, QpState,
     QueuePair, RemoteMemory, Request, Scatter, Source, Status, ThreadDomain, Transport,
 };
 use sinew_fabric::{Generator, PacketPort, PacketTx, Peer, SeededGenerator, TxData, TxPacket};
+use sinew_mem::ring::Words;
 use sinew_mem::{Arena, SharedMemory};
 
 use super::address::{Home, port_name};
@@ -14,6 +17,7 @@ use super::packet::{Header, Kind, LONG};
 use super::*;
 use crate::ShmPort;
 use crate::link::map_peer;
+use crate::rx::Remote;
 
 /// Bytes of a buffer of which an arena has few.
 const LARGE: usize = 256 << 10;
@@ -29,7 +33,10 @@ struct End {
 
 impl End {
     fn new(transport: Transport) -> Self {
-        let device = ShmDevice::open(&"shm://".parse().unwrap()).unwrap();
+        Self::on(ShmDevice::open(&"shm://".parse().unwrap()).unwrap(), transport)
+    }
+
+    fn on(device: ShmDevice, transport: Transport) -> Self {
         let domain = device.protection_domain().unwrap();
         let arena = domain.arena(8 << 20).unwrap();
         let thread = domain.thread().unwrap();
@@ -460,4 +467,108 @@ fn last_words_to_a_peer_whose_ring_is_full_hold_back_none_to_others() {
     assert_eq!(other.qp.state(), QpState::Error);
     assert!(stopped.poll().is_empty());
     assert_eq!((end.poll().len(), stopped.poll().len(), stopped.qp.state()), (0, 0, QpState::Error), "they come later");
+}
+
+/// Two queue pairs that are connected, with a message gone through, on one device of threads.
+fn in_touch() -> (End, End) {
+    let device = ShmDevice::threads().unwrap();
+    let (mut end, mut other) = (End::on(device.clone(), Transport::Rc), End::on(device, Transport::Rc));
+    end.connect_to(&other);
+    other.connect_to(&end);
+    (0..3).for_each(|id| other.post_receive(id, 64));
+    send_one(&mut end, 0);
+    assert_eq!((other.poll().len(), end.poll()[0].status), (1, Status::Success));
+    (end, other)
+}
+
+fn send_one(end: &mut End, id: u64) {
+    let operation = Operation::Send { source: Source::Inline(b"x"), immediate: None, to: None };
+    end.qp.post(Request::new(id, operation)).unwrap();
+}
+
+/// Writes zeros over what is in the rings between a thread and its peers, as whoever maps them can.
+fn wipe_rings(end: &End) {
+    let engine = &mut *end.thread.engine.borrow_mut();
+    for link in engine.port.split().0.links.iter().flatten() {
+        let Remote::Thread { link, .. } = &link.peer else { panic!("another process") };
+        let len = (link.len() - 256) / 2;
+        for start in [256, 256 + len] {
+            let ring = Words::of_region(link, start, len).unwrap();
+            for word in 16..len / 8 {
+                // SAFETY: inside the region, and other accesses to it are atomic or of this thread.
+                unsafe { ring.word(word) }.store(0, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_message_that_was_wiped_out_of_its_ring_ends_its_connection() {
+    for waits in [false, true] {
+        let (mut end, mut other) = in_touch();
+        send_one(&mut end, 1);
+        wipe_rings(&end);
+        assert!(other.poll().is_empty());
+        let since = std::time::Instant::now();
+        let mut completions = Vec::new();
+        while end.queue.poll(&mut completions, 1) == 0 {
+            if waits {
+                end.queue.wait(None).unwrap();
+            }
+            assert!(since.elapsed().as_secs() < 20, "waits: {waits}");
+        }
+        assert_eq!((completions[0].id, completions[0].status), (1, Status::RetryExceeded));
+        assert_eq!(end.qp.state(), QpState::Error);
+    }
+}
+
+#[test]
+fn a_message_whose_acknowledgement_was_wiped_out_ends_its_connection_and_one_that_was_not_taken_does_not() {
+    for is_taken in [true, false] {
+        let (mut end, mut other) = in_touch();
+        send_one(&mut end, 1);
+        send_one(&mut end, 2);
+        if is_taken {
+            assert_eq!(other.poll().len(), 2);
+            wipe_rings(&end);
+        }
+        (0..20).for_each(|_| end.thread.engine.borrow_mut().watch());
+        let early = end.poll();
+        assert!(early.is_empty(), "it may be on its way: {early:?}");
+        (0..20).for_each(|_| end.thread.engine.borrow_mut().watch());
+        let ends: Vec<_> = end.poll().iter().map(|completion| (completion.id, completion.status)).collect();
+        if is_taken {
+            assert_eq!(ends, [(1, Status::RetryExceeded), (2, Status::Flushed)]);
+        } else {
+            assert_eq!((ends, other.poll().len(), end.poll().len()), (vec![], 2, 2), "it was only slow");
+        }
+    }
+}
+
+#[test]
+fn long_packets_to_those_who_take_none_leave_room_for_others() {
+    let mut end = End::new(Transport::Ud);
+    end.qp.connect(None).unwrap();
+    let mut others: Vec<End> = (0..4).map(|_| End::new(Transport::Ud)).collect();
+    let mut buffer = end.arena.alloc(1000, 1000).unwrap();
+    buffer.fill(&[7; 1000]).unwrap();
+    let buffer = buffer.freeze();
+    for (at, other) in others.iter_mut().enumerate() {
+        other.qp.connect(None).unwrap();
+        other.post_receive(1, 1000);
+        let to = Some(end.thread.destination(&other.qp.address()).unwrap());
+        let mut send = || {
+            let source = Source::from(buffer.clone());
+            end.qp.post(Request::new(1, Operation::Send { source, immediate: None, to })).unwrap();
+            assert_eq!(end.queue.poll(&mut Vec::new(), 1), 1);
+            end.thread.discarded(Discarded::Full)
+        };
+        let before = send();
+        if at + 1 < 4 {
+            // As much as it is let have.
+            while send() == before {}
+        } else {
+            assert_eq!(&other.poll()[0].buffers[0][..], [7; 1000]);
+        }
+    }
 }
