@@ -26,7 +26,7 @@ fn an_address_chooses_its_fabric_and_an_unknown_one_is_named() {
     assert_eq!(Rpc::open("shm://").unwrap().address().scheme(), "shm");
     let error = Rpc::open("pigeon://home").err().unwrap();
     assert!(matches!(error, Error::UnknownFabric { .. }));
-    assert!(error.to_string().contains("known are shm, udp"), "{error}");
+    assert!(error.to_string().contains("known are shm, udp, ibverbs"), "{error}");
     let error = Rpc::open("shout").err().unwrap().to_string();
     assert!(error.contains("shm://name"), "{error}");
 }

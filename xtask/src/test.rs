@@ -18,6 +18,7 @@ const LIST: &str = "xtask/skipped-tests.toml";
 /// processors are slow.
 const FOR_GUEST: &[(&str, &str)] = &[
     ("ibverbs: ", ""),
+    ("tests: named_ports", "a_named a_service the_facade a_device"),
     ("tests: rpc_over_ibverbs", "calls:: handlers:: peers:: protocol:: recovery:: sessions:: packets_are_carried"),
 ];
 

@@ -4,8 +4,9 @@ use anyhow::{Context, ensure};
 use clap::ValueEnum;
 use sinew::fabric::{Address, Generator, PortError};
 use sinew::host::SystemEntropy;
+use sinew::ibverbs::IbOptions;
 use sinew::shm::Hub;
-use sinew::udp::{UdpOptions, host_and_port, host_to_call};
+use sinew::udp::UdpOptions;
 
 /// What carries the calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -16,6 +17,8 @@ pub enum Fabric {
     Udp,
     /// Shared memory between two threads of one process: no copies on receipt
     Hub,
+    /// RDMA devices, soft-RoCE included, through libibverbs
+    Ibverbs,
 }
 
 impl Fabric {
@@ -25,13 +28,14 @@ impl Fabric {
             Self::Shm => "shm",
             Self::Udp => "udp",
             Self::Hub => "hub",
+            Self::Ibverbs => "ibverbs",
         }
     }
 
     /// An address for a server that nobody else has.
     pub fn fresh_address(self, options: &str) -> anyhow::Result<String> {
         Ok(match self {
-            Self::Udp => format!("udp://127.0.0.1:0{options}"),
+            Self::Udp | Self::Ibverbs => format!("{}://127.0.0.1:0{options}", self.name()),
             Self::Shm | Self::Hub => {
                 format!("shm://bench-{}-{:08x}{options}", std::process::id(), SystemEntropy::new()?.next_u64() as u32)
             }
@@ -41,7 +45,7 @@ impl Fabric {
     /// The address of an endpoint that only calls.
     pub fn client_address(self, options: &str) -> String {
         match self {
-            Self::Udp => format!("udp://{options}"),
+            Self::Udp | Self::Ibverbs => format!("{}://{options}", self.name()),
             Self::Shm | Self::Hub => format!("shm://{options}"),
         }
     }
@@ -51,6 +55,7 @@ impl Fabric {
         match address.scheme() {
             "shm" => Some(Self::Shm),
             "udp" => Some(Self::Udp),
+            "ibverbs" => Some(Self::Ibverbs),
             _ => None,
         }
     }
@@ -70,12 +75,19 @@ pub enum Purpose {
 /// Checks all of an address that can be checked without asking anybody, and returns its fabric.
 pub fn check(address: &str, purpose: Purpose) -> anyhow::Result<Fabric> {
     let parsed: Address = address.parse()?;
-    let fabric = Fabric::of(&parsed).with_context(|| format!("`{address}`: use shm:// or udp://"))?;
-    if fabric == Fabric::Udp {
-        UdpOptions::of(&parsed)?;
-        host_and_port(&parsed)?;
+    let fabric = Fabric::of(&parsed).with_context(|| format!("`{address}`: use shm://, udp:// or ibverbs://"))?;
+    if fabric != Fabric::Shm {
+        match fabric {
+            Fabric::Ibverbs => drop(IbOptions::of(&parsed)?),
+            _ => drop(UdpOptions::of(&parsed)?),
+        }
+        parsed.host_and_port()?;
+        ensure!(
+            purpose != Purpose::Serve || fabric == Fabric::Udp || !parsed.rest().is_empty(),
+            "`{address}`: a server needs a place that clients can find: ibverbs://HOST:PORT"
+        );
         if purpose == Purpose::Call {
-            host_to_call(&parsed)?;
+            parsed.host_to_call()?;
         }
         return Ok(fabric);
     }
@@ -93,16 +105,17 @@ pub fn check(address: &str, purpose: Purpose) -> anyhow::Result<Fabric> {
 }
 
 /// The address of the `index`th server thread: `shm://name`, `shm://name.1`, ...; `udp://host:7000`, `udp://host:7001`, ...
+/// and `ibverbs://` likewise.
 pub fn nth_address(address: &str, index: usize) -> anyhow::Result<String> {
     let parsed: Address = address.parse()?;
     let (place, options) = address.split_at(address.find('?').unwrap_or(address.len()));
     if index == 0 {
         return Ok(address.to_owned());
     }
-    if parsed.scheme() != "udp" {
+    if parsed.scheme() == "shm" {
         return Ok(format!("{place}.{index}{options}"));
     }
-    match host_and_port(&parsed)?.1 {
+    match parsed.host_and_port()?.1 {
         // The system chooses one for each.
         None | Some(0) => Ok(address.to_owned()),
         Some(port) => {
@@ -125,6 +138,7 @@ mod tests {
             ("shm://a?ring=9", "shm://a.2?ring=9"),
             ("udp://[::1]:7000?mtu=9000", "udp://[::1]:7002?mtu=9000"),
             ("udp://127.0.0.1:0", "udp://127.0.0.1:0"),
+            ("ibverbs://h:7000?device=rxe0&gid=1", "ibverbs://h:7002?device=rxe0&gid=1"),
         ] {
             assert_eq!(nth_address(address, 0).unwrap(), address);
             assert_eq!(nth_address(address, 2).unwrap(), third);
@@ -146,6 +160,10 @@ mod tests {
             ("udp://localhost", true, false, true),
             ("udp://localhost:port", false, false, false),
             ("udp://localhost:7000?ring=9", false, false, false),
+            ("ibverbs://localhost:7000?device=rxe0", true, true, true),
+            ("ibverbs://", false, false, true),
+            ("ibverbs://localhost", true, false, true),
+            ("ibverbs://localhost:7000?gid=x", false, false, false),
             ("pigeon://a", false, false, false),
             ("a", false, false, false),
         ] {

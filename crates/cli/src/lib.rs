@@ -44,7 +44,7 @@ Exit status:
   3  a threshold (--fail-if-...) was missed
   4  thresholds were given, and the machine was too busy for a result to hold against them";
 
-/// Services that answer in microseconds: RPC over shared memory and UDP, and verbs. Alone, it takes you on a tour of this machine.
+/// Services that answer in microseconds: RPC over shared memory, UDP and RDMA devices, and verbs. Alone, it takes you on a tour of this machine.
 #[derive(Parser)]
 #[command(name = "sinew", version, after_help = AFTER_HELP, max_term_width = 110, args_conflicts_with_subcommands = true)]
 struct Cli {

@@ -30,13 +30,15 @@ The server answers these request types:
 
 Examples:
   sinew rpc serve shm://test
-  sinew rpc serve udp://0.0.0.0:7000 --threads 2 --pin 2 --pin 3   (ports 7000 and 7001)";
+  sinew rpc serve udp://0.0.0.0:7000 --threads 2 --pin 2 --pin 3   (ports 7000 and 7001)
+  sinew rpc serve ibverbs://0.0.0.0:7000        the first RDMA device that can be used; it says which
+  sinew rpc serve 'ibverbs://0.0.0.0:7000?device=mlx5_0:2&gid=3'";
 
 /// Run a test server until Ctrl-C.
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// Where to serve: shm://NAME or udp://HOST:PORT
+    /// Where to serve: shm://NAME, udp://HOST:PORT or ibverbs://HOST:PORT
     address: String,
     /// Threads, each with an endpoint of its own; further ones get NAME.1, NAME.2, ... or PORT+1, PORT+2, ...
     #[arg(long, default_value_t = 1, allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..))]
@@ -164,7 +166,8 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         output::print(READY)?;
     } else {
         let threads = if args.threads > 1 { format!(" --threads {}", args.threads) } else { String::new() };
-        let address = &handle.addresses()[0];
+        let address = handle.addresses()[0].to_string();
+        let address = if address.contains('&') { format!("'{address}'") } else { address };
         output::print(format_args!(
             "Stop with Ctrl-C. Measure with: sinew rpc bench latency --address {address}{threads}"
         ))?;

@@ -77,6 +77,77 @@ impl Address {
         &self.rest
     }
 
+    /// The same with something else behind `://`.
+    #[must_use]
+    pub fn with_rest(mut self, rest: &str) -> Self {
+        rest.clone_into(&mut self.rest);
+        self
+    }
+
+    /// The same with this value for an option, whatever it said before.
+    #[must_use]
+    pub fn with_option(mut self, name: &str, value: &str) -> Self {
+        self.options.retain(|(key, _)| key != name);
+        self.options.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// The host and the port of a `scheme://HOST:PORT`, `None` for what it leaves open. An IPv6 address loses its brackets.
+    ///
+    /// # Errors
+    ///
+    /// [`AddressError::Malformed`]: a port that is no number up to 65,535.
+    pub fn host_and_port(&self) -> Result<(Option<&str>, Option<u16>), AddressError> {
+        // A colon inside brackets belongs to the host.
+        let (host, port) = match self.rest.rsplit_once(':') {
+            Some((host, port)) if !port.contains(']') && (!host.contains(':') || host.ends_with(']')) => {
+                (host, Some(port))
+            }
+            _ => (&*self.rest, None),
+        };
+        let port = match port {
+            None => None,
+            Some(port) => Some(port.parse().map_err(|_| {
+                let expected = format!("{}://HOST:PORT, with a port from 0 to 65535", self.scheme);
+                self.malformed(format!("`{port}` is no port"), expected)
+            })?),
+        };
+        let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        Ok(((!host.is_empty()).then_some(host), port))
+    }
+
+    /// The host that it names, and the port at which it can be called.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::host_and_port`]; no port, or port 0, with which only a server can do something.
+    pub fn host_to_call(&self) -> Result<(Option<&str>, u16), AddressError> {
+        match self.host_and_port()? {
+            (host, Some(port)) if port != 0 => Ok((host, port)),
+            (_, port) => {
+                let problem = if port.is_none() { "it has no port" } else { "nobody can be called at port 0" };
+                let place = "HOST:PORT with the port that the server listens on, and an IPv6 address in brackets";
+                Err(self.malformed(problem.to_owned(), format!("{}://{place}", self.scheme)))
+            }
+        }
+    }
+
+    /// Checks that it is an address of the fabric `scheme`, which are written as `expected` says.
+    ///
+    /// # Errors
+    ///
+    /// [`AddressError::Malformed`] when it is another's.
+    pub fn check_scheme(&self, scheme: &str, expected: &str) -> Result<(), AddressError> {
+        if self.scheme == scheme {
+            return Ok(());
+        }
+        Err(self.malformed(format!("`{}` is another fabric", self.scheme), format!("{scheme}://{expected}")))
+    }
+
+    fn malformed(&self, problem: String, expected: String) -> AddressError {
+        AddressError::Malformed { address: self.to_string(), problem, expected }
+    }
+
     /// The value of an option.
     pub fn option(&self, name: &str) -> Option<&str> {
         self.options.iter().rev().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
@@ -166,6 +237,36 @@ mod tests {
         assert!(address.parsed_option::<u32>("coalesce", "a number").is_err());
         assert!(address.check_options(&["mtu"]).is_err());
         assert_eq!(address.to_string(), "udp://[::1]:7000?mtu=9000&coalesce=off");
+    }
+
+    #[test]
+    fn an_address_takes_another_place_and_other_options() {
+        let address: Address = "udp://h:0?mtu=9000&coalesce=off&mtu=1".parse().unwrap();
+        let address = address.with_rest("h:7").with_option("mtu", "2");
+        assert_eq!(address.to_string(), "udp://h:7?coalesce=off&mtu=2");
+    }
+
+    #[test]
+    fn hosts_and_ports_are_told_apart() {
+        let parts = |text: &str| {
+            let address: Address = text.parse().unwrap();
+            let (host, port) = address.host_and_port().unwrap();
+            (host.map(str::to_owned), port)
+        };
+        let some = |host: &str, port| (Some(host.to_owned()), port);
+        assert_eq!(parts("udp://"), (None, None));
+        assert_eq!(parts("udp://:7"), (None, Some(7)));
+        assert_eq!(parts("udp://host"), some("host", None));
+        assert_eq!(parts("udp://host:7"), some("host", Some(7)));
+        assert_eq!(parts("udp://[::1]:7"), some("::1", Some(7)));
+        assert_eq!(parts("udp://[::1]"), some("::1", None));
+        assert_eq!(parts("udp://::1"), some("::1", None));
+        assert!("udp://host:99999".parse::<Address>().unwrap().host_and_port().is_err());
+        for (text, callable) in
+            [("udp://host:7", true), ("udp://:7", true), ("udp://host:0", false), ("udp://host", false)]
+        {
+            assert_eq!(text.parse::<Address>().unwrap().host_to_call().is_ok(), callable, "{text}");
+        }
     }
 
     #[test]

@@ -8,6 +8,8 @@ use sinew_shm::ShmPort;
 use sinew_udp::UdpPort;
 
 use crate::error::{Error, Result};
+#[cfg(feature = "ibverbs")]
+use crate::ibverbs_port::{IbPort, ibverbs_port};
 use crate::nexus::Nexus;
 
 /// The schemes of the fabrics in this build.
@@ -16,6 +18,8 @@ pub const FABRICS: &[&str] = &[
     "shm",
     #[cfg(feature = "udp")]
     "udp",
+    #[cfg(feature = "ibverbs")]
+    "ibverbs",
 ];
 
 /// An endpoint of `nexus` on `port`, with the machine's clock and randomness.
@@ -49,6 +53,9 @@ pub enum Endpoint {
     /// Kernel UDP.
     #[cfg(feature = "udp")]
     Udp(sinew_rpc::Rpc<UdpPort, HostClock>),
+    /// RDMA devices.
+    #[cfg(feature = "ibverbs")]
+    Ibverbs(sinew_rpc::Rpc<IbPort, HostClock>),
 }
 
 /// Does the same for every fabric.
@@ -59,6 +66,8 @@ macro_rules! each {
             Endpoint::Shm($rpc) => $do,
             #[cfg(feature = "udp")]
             Endpoint::Udp($rpc) => $do,
+            #[cfg(feature = "ibverbs")]
+            Endpoint::Ibverbs($rpc) => $do,
         }
     };
 }
@@ -115,8 +124,8 @@ pub struct Rpc {
 }
 
 impl Rpc {
-    /// Opens an endpoint that only calls. The address says the fabric, and where others would find it: `shm://` and `udp://` are
-    /// enough for a client.
+    /// Opens an endpoint that only calls. The address says the fabric, and where others would find it: `shm://`, `udp://` and
+    /// `ibverbs://` are enough for a client.
     ///
     /// # Errors
     ///
@@ -137,6 +146,8 @@ impl Rpc {
             "shm" => Ok(endpoint(nexus, ShmPort::open(&parsed)?)?.into()),
             #[cfg(feature = "udp")]
             "udp" => Ok(endpoint(nexus, UdpPort::open(&parsed)?)?.into()),
+            #[cfg(feature = "ibverbs")]
+            "ibverbs" => Ok(endpoint(nexus, ibverbs_port(&parsed)?)?.into()),
             scheme => Err(Error::UnknownFabric {
                 address: address.to_owned(),
                 scheme: scheme.to_owned(),
@@ -327,5 +338,12 @@ impl From<sinew_rpc::Rpc<ShmPort, HostClock>> for Rpc {
 impl From<sinew_rpc::Rpc<UdpPort, HostClock>> for Rpc {
     fn from(rpc: sinew_rpc::Rpc<UdpPort, HostClock>) -> Self {
         Self::around(Endpoint::Udp(rpc))
+    }
+}
+
+#[cfg(feature = "ibverbs")]
+impl From<sinew_rpc::Rpc<IbPort, HostClock>> for Rpc {
+    fn from(rpc: sinew_rpc::Rpc<IbPort, HostClock>) -> Self {
+        Self::around(Endpoint::Ibverbs(rpc))
     }
 }

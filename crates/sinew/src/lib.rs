@@ -1,4 +1,4 @@
-//! Services that answer in microseconds: remote procedure calls over shared memory, kernel UDP and more.
+//! Services that answer in microseconds: remote procedure calls over shared memory, kernel UDP and RDMA devices.
 //!
 //! A service is a set of handlers, a [`Nexus`]. It is served at an address, whose scheme names the fabric:
 //!
@@ -55,20 +55,24 @@
 //! - [`fabric`]: addresses, ports, and what it takes to write one.
 //! - [`mem`]: message buffers.
 //! - [`host`]: the real clock, randomness, threads.
-//! - `shm`, `udp`: the fabrics, one feature each.
-//! - `ibverbs`: verbs on RDMA NICs (a feature); calls do not run on them yet.
+//! - `shm`, `udp`, `ibverbs`: the fabrics, one feature each. The last is RDMA devices, soft-RoCE included, whose library is opened when
+//!   it is used; `ibverbs` and `shm::verbs` are also verbs of their own.
 #![forbid(unsafe_code)]
 
-#[cfg(not(any(feature = "shm", feature = "udp")))]
-compile_error!("sinew needs a fabric: enable the feature `shm` or `udp`, or both");
+#[cfg(not(any(feature = "ibverbs", feature = "shm", feature = "udp")))]
+compile_error!("sinew needs a fabric: enable one of the features `shm`, `udp` and `ibverbs`");
 
 mod endpoint;
 mod error;
+#[cfg(feature = "ibverbs")]
+mod ibverbs_port;
 mod nexus;
 mod server;
 
 pub use endpoint::{Endpoint, FABRICS, Rpc, endpoint};
 pub use error::{Error, Result};
+#[cfg(feature = "ibverbs")]
+pub use ibverbs_port::{IbPort, ibverbs_port};
 pub use nexus::{Nexus, NexusBuilder};
 pub use server::{EndpointReport, Server, ServerHandle};
 

@@ -1,5 +1,5 @@
 //! What Sinew asks of the machine that it runs on: the real clock, the system's randomness, worker threads, processor
-//! placement, signals, and a rendezvous over TCP.
+//! placement, signals, and, over TCP, a rendezvous and names for ports that are queue pairs.
 //!
 //! Library code is handed a clock, a generator and a worker pool and never reads its own, so that it also runs in virtual
 //! time. This crate is where a real program gets them:
@@ -22,6 +22,7 @@ mod cpu;
 mod entropy;
 mod idle;
 mod interrupt;
+mod names;
 mod pool;
 mod process;
 mod rendezvous;
@@ -31,6 +32,7 @@ pub use cpu::{available_cpus, pin_current_thread};
 pub use entropy::SystemEntropy;
 pub use idle::{IdleStatesError, IdleStatesOff, hold_idle_states_off};
 pub use interrupt::{Interrupt, WakeOnInterrupt};
+pub use names::TcpNames;
 pub use pool::ThreadPool;
 pub use process::die_with_parent;
 pub use rendezvous::{Rendezvous, RendezvousError, RendezvousLimits, RendezvousListener};

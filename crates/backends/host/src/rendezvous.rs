@@ -153,8 +153,23 @@ fn resolve(address: &str) -> Result<Vec<SocketAddr>, RendezvousError> {
     Ok(found)
 }
 
+fn nobody_there(address: &str, began: Instant, source: io::Error) -> RendezvousError {
+    RendezvousError::NobodyThere { address: address.to_owned(), tried_for: began.elapsed(), source }
+}
+
 fn system(doing: String) -> impl FnOnce(io::Error) -> RendezvousError {
     move |source| RendezvousError::System { doing, source }
+}
+
+/// A frame as it travels.
+pub(crate) fn bytes_of(frame: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(HEADER_LEN + frame.len());
+    bytes.extend(MAGIC);
+    bytes.extend(VERSION.to_le_bytes());
+    bytes.extend([0; 2]);
+    bytes.extend((frame.len() as u32).to_le_bytes());
+    bytes.extend(frame);
+    bytes
 }
 
 /// When a time-out is over; one that no clock can tell is a year.
@@ -198,6 +213,11 @@ impl RendezvousListener {
         self.address
     }
 
+    /// What it listens with, which does not block.
+    pub(crate) fn socket(&self) -> &TcpListener {
+        &self.listener
+    }
+
     /// The next who comes; `None` when nobody did within `timeout`.
     ///
     /// # Errors
@@ -235,25 +255,46 @@ impl Rendezvous {
         let places = resolve(address)?;
         let (began, [mut pause, pause_max]) = (Instant::now(), PAUSES);
         loop {
-            let mut last = io::Error::from(ErrorKind::TimedOut);
-            for place in &places {
-                // Zero is no time-out; a millisecond is as good as none.
-                let left = timeout.saturating_sub(began.elapsed()).max(Duration::from_millis(1));
-                match TcpStream::connect_timeout(place, left) {
-                    Ok(stream) => return Self::new(stream, *place, limits),
-                    Err(error) => last = error,
+            match Self::try_places(&places, timeout.saturating_sub(began.elapsed()), limits) {
+                Err(source) if began.elapsed() + pause >= timeout => {
+                    return Err(nobody_there(address, began, source));
                 }
-            }
-            if began.elapsed() + pause >= timeout {
-                return Err(RendezvousError::NobodyThere {
-                    address: address.to_owned(),
-                    tried_for: began.elapsed(),
-                    source: last,
-                });
+                Err(_) => {}
+                Ok(met) => return met,
             }
             std::thread::sleep(pause);
             pause = (pause * 2).min(pause_max);
         }
+    }
+
+    /// Connects to `HOST:PORT`, where somebody listens already: a refusal is one. (A name is looked up in the system first, which
+    /// takes its own time.)
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::connect`].
+    pub fn connect_once(address: &str, timeout: Duration, limits: RendezvousLimits) -> Result<Self, RendezvousError> {
+        let (places, began) = (resolve(address)?, Instant::now());
+        Self::try_places(&places, timeout, limits).unwrap_or_else(|source| Err(nobody_there(address, began, source)))
+    }
+
+    /// One try at each of `places`, in turn; the error is the last one's.
+    fn try_places(
+        places: &[SocketAddr],
+        timeout: Duration,
+        limits: RendezvousLimits,
+    ) -> io::Result<Result<Self, RendezvousError>> {
+        let began = Instant::now();
+        let mut last = io::Error::from(ErrorKind::TimedOut);
+        for place in places {
+            // Zero is no time-out; a millisecond is as good as none.
+            let left = timeout.saturating_sub(began.elapsed()).max(Duration::from_millis(1));
+            match TcpStream::connect_timeout(place, left) {
+                Ok(stream) => return Ok(Self::new(stream, *place, limits)),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
     }
 
     /// The other side.
@@ -278,12 +319,7 @@ impl Rendezvous {
     /// [`RendezvousError::Closed`], [`RendezvousError::System`], after which the connection is of no use.
     pub fn send(&mut self, frame: &[u8]) -> Result<(), RendezvousError> {
         self.check_len(frame.len())?;
-        let mut bytes = Vec::with_capacity(HEADER_LEN + frame.len());
-        bytes.extend(MAGIC);
-        bytes.extend(VERSION.to_le_bytes());
-        bytes.extend([0; 2]);
-        bytes.extend((frame.len() as u32).to_le_bytes());
-        bytes.extend(frame);
+        let bytes = bytes_of(frame);
         let deadline = deadline(self.limits.frame_timeout);
         let mut left = &bytes[..];
         while !left.is_empty() {

@@ -188,6 +188,11 @@ impl IbDevice {
         })))
     }
 
+    /// The device's name, for example `mlx5_0`.
+    pub fn name(&self) -> &str {
+        &self.0.context.name
+    }
+
     /// The port, and what it is called.
     pub fn port(&self) -> &PortInfo {
         &self.0.port

@@ -26,6 +26,11 @@
 //! IP address of its interface and kind of packet; by default the port goes by a RoCE v2 one with an IPv4 address, then a global
 //! IPv6 address, then one of the link. [`IbDevice::port`] and the device's name say which; `?gid=3` in a [`Selector`] takes another.
 //!
+//! # As a packet port
+//!
+//! A [`UdPort`](sinew_fabric::verbs::port::UdPort) carries packets by UD queue pairs of a device. [`IbOptions`] says which device and
+//! how large, from an address `ibverbs://HOST:PORT?device=rxe0`; what stands at that place is for whoever opens the port.
+//!
 //! # What is where
 //!
 //! A request is described to the device in memory that the queue pair has from the start; `doorbell` hands over all that was
@@ -45,6 +50,7 @@ mod domain;
 mod gid;
 mod library;
 mod list;
+mod options;
 mod port;
 mod qp;
 mod settle;
@@ -64,6 +70,7 @@ pub use device::{IbDevice, Selector};
 pub use domain::{IbDomain, IbMemory};
 pub use gid::{Gid, GidKind};
 pub use list::{DeviceInfo, devices};
+pub use options::{IbOptions, SCHEME};
 pub use port::{Link, PortInfo};
 pub use qp::IbQueuePair;
 pub use thread::IbThread;

@@ -70,7 +70,7 @@ mod sys;
 mod tx;
 
 pub use options::{Coalesce, UdpOptions};
-pub use port::{UdpPort, host_and_port, host_to_call};
+pub use port::UdpPort;
 pub use rx::UdpRx;
 pub use tx::UdpTx;
 

@@ -71,8 +71,9 @@ impl UdpOptions {
     ///
     /// # Errors
     ///
-    /// [`AddressError`]: an option that does not exist, or a value that cannot be.
+    /// [`AddressError`]: not `udp://`, an option that does not exist, or a value that cannot be.
     pub fn of(address: &Address) -> Result<Self, AddressError> {
+        address.check_scheme("udp", "HOST:PORT")?;
         address.check_options(&KNOWN)?;
         let default = Self::default();
         let number = |name: &str, least: usize, most: usize| -> Result<Option<usize>, AddressError> {

@@ -6,8 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::OwnedFd;
 use sinew_fabric::{
-    Address, AddressError, Caps, MAX_BURST, PacketPort, PacketTx, Peer, PortError, PortEvent, PortStats, WakeTarget,
-    Waker,
+    Address, Caps, MAX_BURST, PacketPort, PacketTx, Peer, PortError, PortEvent, PortStats, WakeTarget, Waker,
 };
 use sinew_mem::Arena;
 use sinew_mem::atomic::plain::{Arc, AtomicU32, Ordering};
@@ -201,51 +200,6 @@ fn charge(datagram: usize) -> usize {
     }
 }
 
-/// The host and the port that an address names, `None` for what it leaves open. An IPv6 address loses its brackets.
-///
-/// # Errors
-///
-/// [`AddressError::Malformed`]: not `udp://`, or a port that is no number up to 65,535.
-pub fn host_and_port(address: &Address) -> Result<(Option<&str>, Option<u16>), AddressError> {
-    if address.scheme() != "udp" {
-        return Err(malformed(address, format!("`{}` is another fabric", address.scheme()), "udp://HOST:PORT"));
-    }
-    let rest = address.rest();
-    // A colon inside brackets belongs to the host.
-    let (host, port) = match rest.rsplit_once(':') {
-        Some((host, port)) if !port.contains(']') && (!host.contains(':') || host.ends_with(']')) => (host, Some(port)),
-        _ => (rest, None),
-    };
-    let port = match port {
-        None => None,
-        Some(port) => Some(port.parse().map_err(|_| {
-            malformed(address, format!("`{port}` is no port"), "udp://HOST:PORT, with a port from 0 to 65535")
-        })?),
-    };
-    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-    Ok(((!host.is_empty()).then_some(host), port))
-}
-
-/// The host that an address names, and the port at which it can be called.
-///
-/// # Errors
-///
-/// As [`host_and_port`]; no port, or port 0, with which only a server can do something.
-pub fn host_to_call(address: &Address) -> Result<(Option<&str>, u16), AddressError> {
-    match host_and_port(address)? {
-        (host, Some(port)) if port != 0 => Ok((host, port)),
-        (_, port) => {
-            let problem = if port.is_none() { "it has no port" } else { "nobody can be called at port 0" };
-            let expected = "udp://HOST:PORT with the port that the server listens on, and an IPv6 address in brackets";
-            Err(malformed(address, problem.to_owned(), expected))
-        }
-    }
-}
-
-fn malformed(address: &Address, problem: String, expected: &str) -> AddressError {
-    AddressError::Malformed { address: address.to_string(), problem, expected: expected.to_owned() }
-}
-
 fn look_up(address: &Address, host: &str, port: u16) -> Result<Vec<SocketAddr>, PortError> {
     if let Ok(ip) = host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(ip, port)]);
@@ -257,7 +211,7 @@ fn look_up(address: &Address, host: &str, port: u16) -> Result<Vec<SocketAddr>, 
 }
 
 fn bind(address: &Address) -> Result<Socket, PortError> {
-    let (host, port) = host_and_port(address)?;
+    let (host, port) = address.host_and_port()?;
     let port = port.unwrap_or(0);
     let candidates = match host {
         Some(host) => look_up(address, host, port)?,
@@ -305,7 +259,7 @@ impl PacketPort for UdpPort {
     /// can reach is taken; nothing is sent, so a host where nobody listens is found out by sending.
     fn resolve(&mut self, address: &Address) -> Result<Peer, PortError> {
         UdpOptions::of(address)?;
-        let (host, port) = host_to_call(address)?;
+        let (host, port) = address.host_to_call()?;
         let (v4, v6) = self.reach();
         let found = match host {
             Some(host) => look_up(address, host, port)?,
@@ -467,24 +421,6 @@ mod tests {
         (0..3).for_each(|_| port.tx.push(TxPacket { to: forged, head: b"answer", data: TxData::None }));
         port.tx.submit();
         assert_eq!(port.stats().dropped(Dropped::NoSuchPeer), 3);
-    }
-
-    #[test]
-    fn hosts_and_ports_are_told_apart() {
-        let parts = |text: &str| {
-            let address: Address = text.parse().unwrap();
-            let (host, port) = host_and_port(&address).unwrap();
-            (host.map(str::to_owned), port)
-        };
-        let some = |host: &str, port| (Some(host.to_owned()), port);
-        assert_eq!(parts("udp://"), (None, None));
-        assert_eq!(parts("udp://:7"), (None, Some(7)));
-        assert_eq!(parts("udp://host"), some("host", None));
-        assert_eq!(parts("udp://host:7"), some("host", Some(7)));
-        assert_eq!(parts("udp://[::1]:7"), some("::1", Some(7)));
-        assert_eq!(parts("udp://[::1]"), some("::1", None));
-        assert_eq!(parts("udp://::1"), some("::1", None));
-        assert!(host_and_port(&"udp://host:99999".parse().unwrap()).is_err());
     }
 
     #[test]

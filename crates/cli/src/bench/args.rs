@@ -36,7 +36,8 @@ pub enum Command {
 const LATENCY_HELP: &str = "\
 Every answer is checked in full. The limit is the same message to and fro with nothing above. Over shm and hub: through two
 rings between two threads, and past 224 bytes between two bare ports, which copy it on arrival. Over udp: as one datagram
-between two sockets that spin; for messages of more than 64,976 bytes there is no ratio.
+between two sockets that spin; for messages of more than 64,976 bytes there is no ratio. Over ibverbs: as one datagram between
+two bare queue pairs of the device, and no ratio for more than one holds.
 
 JSON: p50_ns, p99_ns, p999_ns, limit_p50_ns, limit_size (bytes that the limit was measured with), ratio (of ours to the
 limit; 1 is the limit itself, more is slower). What could not be measured is null.
@@ -48,7 +49,8 @@ Calls go out --batch at a time while --window are in flight, each over a session
 full up to 40 bytes; longer ones at their first 32 and last 8 bytes, and one in 64 byte for byte. Latencies are those of one
 batch in 32, and of all from 4 KB on. The limit is the same window and batch of messages to and fro with nothing above. Over
 shm and hub: through two rings, and past 224 bytes between two bare ports. Over udp: with as many to a datagram as fit, or one
-where --address or --options say coalesce=off; for messages of more than 64,976 bytes there is no ratio.
+where --address or --options say coalesce=off; for messages of more than 64,976 bytes there is no ratio. Over ibverbs: as one
+datagram each between two bare queue pairs, and no ratio for more than one holds.
 
 JSON: rate_mops (of one client thread), limit_mops, limit_size (bytes that the limit was measured with), ratio. What could not
 be measured is null.
@@ -58,7 +60,8 @@ Example: sinew rpc bench rate --fabric udp --window 512 --batch 8 --seconds 3 --
 const BANDWIDTH_HELP: &str = "\
 The server checks each request: its length, a stamp of its call in every 16 KB, a word of every 4 KB (another one each time),
 and one request in 64 byte for byte. The limit is the rate at which one core copies as much memory, but 64 KB at least, that
-the other has just written (shm, hub), or that of UDP packets of 4 KB one way with segmentation offload (udp).
+the other has just written (shm, hub), that of UDP packets of 4 KB one way with segmentation offload (udp), or that of full datagrams between two bare queue pairs, each
+answered by a short one (ibverbs).
 
 JSON: gbps, limit_gbps, limit_size (bytes that were copied or sent at a time for the limit), ratio. What could not be measured
 is null.
@@ -83,7 +86,7 @@ pub struct Args {
     /// A server that runs already (see `sinew rpc serve`); else one is started in a process of its own
     #[arg(long, value_name = "URL")]
     address: Option<String>,
-    /// Options of the fabric for addresses made here, as in `ring=4095` or `coalesce=off`
+    /// Options of the fabric for addresses made here, as in `ring=4095`, `coalesce=off` or `device=rxe0`
     #[arg(long, value_name = "OPTIONS")]
     options: Option<String>,
     /// Bytes of each request (and of each echo), at most 16M: 32, 64K, 8M

@@ -7,11 +7,16 @@ use sinew::udp::raw::{Mode, PACKET_LEN_MAX};
 use super::result::Kind;
 use super::run::Plan;
 use crate::fabrics::Fabric;
-use crate::limits::{self, HEADER_LEN};
+use crate::limits::{self, Datagrams, HEADER_LEN};
 use crate::machine::Pair;
+use crate::service::VERDICT_LEN;
 
 /// Bytes of the raw packets beside a bandwidth over UDP.
 const UDP_BANDWIDTH_PACKET: usize = 4096;
+/// Datagrams on their way beside a bandwidth over an RDMA device: as many as a session has credits.
+const BANDWIDTH_WINDOW: usize = 32;
+/// The least MTU of RDMA devices.
+const LEAST_DATAGRAM: usize = 256;
 /// The least that is copied at a time beside a bandwidth over shared memory: reading the clock would be seen in less.
 const COPY_MIN: usize = 64 << 10;
 /// A limit of which nothing came through in the time, since something else had the processors, is tried again for four times
@@ -27,6 +32,8 @@ pub struct LimitMeter {
     window: usize,
     batch: usize,
     coalesces: bool,
+    /// Of addresses made here.
+    options: String,
 }
 
 impl LimitMeter {
@@ -39,13 +46,20 @@ impl LimitMeter {
         let size = match (plan.kind, plan.fabric) {
             (Kind::Latency | Kind::Rate, Fabric::Udp) => plan.size.min(PACKET_LEN_MAX - HEADER_LEN),
             (Kind::Bandwidth, Fabric::Udp) => UDP_BANDWIDTH_PACKET,
+            // Without a device nothing is measured.
+            (_, Fabric::Ibverbs) => {
+                let datagram = limits::datagram_len_max(&plan.options).unwrap_or(LEAST_DATAGRAM) - HEADER_LEN;
+                if plan.kind == Kind::Bandwidth { datagram } else { plan.size.min(datagram) }
+            }
             (Kind::Bandwidth, _) => plan.size.max(COPY_MIN),
             _ => plan.size,
         };
         let coalesces = ![plan.address.as_deref().unwrap_or_default(), &plan.options]
             .iter()
             .any(|options| options.contains("coalesce=off"));
-        Self { kind: plan.kind, fabric: plan.fabric, cpus, size, window: plan.window, batch: plan.batch, coalesces }
+        let options = plan.options.clone();
+        let Plan { kind, fabric, window, batch, .. } = *plan;
+        Self { kind, fabric, cpus, size, window, batch, coalesces, options }
     }
 
     /// The processors that it uses.
@@ -70,9 +84,24 @@ impl LimitMeter {
         }
     }
 
+    fn datagrams(&self, window: usize, batch: usize, answer: usize) -> Datagrams<'_> {
+        let lens = [self.size, answer].map(|len| len + HEADER_LEN);
+        Datagrams { cpus: self.cpus, options: &self.options, lens, window, batch }
+    }
+
     fn try_for(&self, duration: Duration) -> anyhow::Result<f64> {
         let Self { cpus, size, window, batch, .. } = *self;
         match (self.kind, self.fabric) {
+            (Kind::Latency, Fabric::Ibverbs) => {
+                let (trips, _) = self.datagrams(1, 1, size).measure(duration)?;
+                Ok(trips.value_at_quantile(0.5) as f64)
+            }
+            (Kind::Rate, Fabric::Ibverbs) => Ok(self.datagrams(window, batch, size).measure(duration)?.1),
+            (Kind::Bandwidth, Fabric::Ibverbs) => {
+                let (_, mops) =
+                    self.datagrams(BANDWIDTH_WINDOW, BANDWIDTH_WINDOW / 4, VERDICT_LEN).measure(duration)?;
+                Ok(mops * 8e-3 * size as f64)
+            }
             (Kind::Latency, Fabric::Udp) => limits::udp_round_trip_ns(cpus, size + HEADER_LEN, duration),
             (Kind::Latency, _) => limits::shm_round_trip_ns(cpus, size, duration),
             (Kind::Rate, Fabric::Udp) => {

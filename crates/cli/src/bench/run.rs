@@ -97,7 +97,8 @@ impl Plan {
     /// Packets that a ring has to hold for so many sessions, where no option says how many.
     pub fn ring_packets(&self) -> Option<usize> {
         let packets = self.sessions * usize::from(self.limits.credits()) + 64;
-        (self.kind == Kind::Scale && self.fabric != Fabric::Udp && self.options.is_empty()).then_some(packets)
+        let rings = matches!(self.fabric, Fabric::Shm | Fabric::Hub);
+        (self.kind == Kind::Scale && rings && self.options.is_empty()).then_some(packets)
     }
 
     /// The options that addresses need for so many sessions.
@@ -386,6 +387,10 @@ fn open(plan: &Plan, hub: &Hub, address: &str, interrupt: Interrupt) -> anyhow::
         }
         Fabric::Udp => {
             let rpc = sinew::endpoint(&nexus, UdpPort::open(&own.parse()?)?)?;
+            Box::new(Client::connect(rpc, address, plan.sessions, interrupt)?)
+        }
+        Fabric::Ibverbs => {
+            let rpc = sinew::endpoint(&nexus, sinew::ibverbs_port(&own.parse()?)?)?;
             Box::new(Client::connect(rpc, address, plan.sessions, interrupt)?)
         }
     })

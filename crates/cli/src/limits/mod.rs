@@ -1,5 +1,6 @@
 //! What the machine itself allows: `sinew limits`, and the figures that benchmarks are measured beside.
 
+mod datagrams;
 mod memory;
 mod ports;
 mod reference;
@@ -10,6 +11,7 @@ use std::time::Duration;
 
 use sinew::udp::raw::{self, Mode, Run};
 
+pub use datagrams::{Datagrams, datagram_len_max};
 pub use memory::{LARGE, clock_read_ns, copy_fresh_bytes_per_s, copy_own_bytes_per_s};
 pub use reference::{Reading, References};
 pub use ring::{ring_echo_mops, ring_round_trips, ring_stream_mops};

@@ -8,6 +8,7 @@ use sinew_mem::{Arena, Frozen, MessageBuffer};
 
 use super::completion::{Completion, Status};
 use super::error::VerbsError;
+use super::names::Names;
 use super::request::{Destination, Operation, Request, Slice, Source};
 use super::traits::{CompletionQueue, Device, ProtectionDomain, QueuePair, ThreadDomain};
 use super::types::{QpAddress, QpConfig, QpNumber, Transport};
@@ -48,7 +49,7 @@ impl Default for UdPortConfig {
 /// A packet port over a UD queue pair of any verbs device.
 ///
 /// Its address is `ud://` and the queue pair's own address in hexadecimal digits, since the fabric has no names; programs
-/// tell each other theirs over whatever connects them already.
+/// tell each other theirs over whatever connects them already. Or the port is given [`Names`] ([`Self::open_named`]).
 pub struct UdPort<D: ProtectionDomain> {
     rx: UdRx<D::Thread>,
     tx: UdTx<D::Thread>,
@@ -56,6 +57,7 @@ pub struct UdPort<D: ProtectionDomain> {
     arena: Arena,
     caps: Caps,
     address: Address,
+    names: Option<Box<dyn Names>>,
 }
 
 type Qp<T> = Rc<RefCell<<T as ThreadDomain>::Qp>>;
@@ -197,7 +199,28 @@ impl<D: ProtectionDomain> UdPort<D> {
             staged: VecDeque::with_capacity(send_depth),
             stats: PortStats::default(),
         };
-        Ok(Self { rx, tx, thread, arena, caps, address })
+        Ok(Self { rx, tx, thread, arena, caps, address, names: None })
+    }
+
+    /// A port that finds others by their `names`, and is found itself at `address` when that says where. (One that is not found
+    /// has an `ud://` address, which others can resolve as well.)
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::open`]; what `names` say of the address.
+    pub fn open_named(
+        device: &impl Device<Domain = D>,
+        config: &UdPortConfig,
+        address: &Address,
+        mut names: Box<dyn Names>,
+    ) -> Result<Self, PortError> {
+        let mut port = Self::open(device, config)?;
+        if !address.rest().is_empty() {
+            let qp = port.rx.qp.borrow().address();
+            port.address = names.announce(address, &qp)?;
+        }
+        port.names = Some(names);
+        Ok(port)
     }
 }
 
@@ -380,7 +403,10 @@ impl<D: ProtectionDomain> PacketPort for UdPort<D> {
     }
 
     fn resolve(&mut self, address: &Address) -> Result<Peer, PortError> {
-        let to = read_address(address)?;
+        let to = match &mut self.names {
+            Some(names) if address.scheme() != SCHEME => names.look_up(address)?,
+            _ => read_address(address)?,
+        };
         self.thread.destination(&to).map(peer_of).map_err(|error| PortError::NotFound {
             address: address.to_string(),
             looked_in: format!("the verbs device: {error}"),
@@ -389,7 +415,8 @@ impl<D: ProtectionDomain> PacketPort for UdPort<D> {
 
     fn describe(&self, peer: Peer) -> String {
         let to = destination_of(peer);
-        format!("ud:{}@{:x}", to.number, to.handle)
+        let scheme = self.names.as_ref().map_or(SCHEME, |names| names.scheme());
+        format!("{scheme}:{}@{:x}", to.number, to.handle)
     }
 
     fn split(&mut self) -> (&mut Self::Rx, &mut Self::Tx) {

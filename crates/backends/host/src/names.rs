@@ -1,0 +1,273 @@
+//! Names for ports that are queue pairs: a TCP port, where a thread tells everybody who comes what they need to know.
+//!
+//! What is told is one frame of the [rendezvous](crate::Rendezvous), always the same and so short that a fresh connection takes it at
+//! once. Strangers are not listened to and none is waited for: they cost a connection for a moment, and no more of them are
+//! answered than [`ANSWERS_PER_TURN`] every [`PAUSE`]. The port's own loop never hears of them.
+
+use std::io::{self, ErrorKind, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::fd::OwnedFd;
+use sinew_fabric::verbs::{Names, QpAddress};
+use sinew_fabric::{Address, PortError};
+
+use crate::rendezvous::{Rendezvous, RendezvousError, RendezvousLimits, RendezvousListener, bytes_of};
+
+/// How long whoever looks somebody up waits to be let in, and then to be told.
+const PATIENCE: Duration = Duration::from_secs(1);
+const LIMITS: RendezvousLimits = RendezvousLimits { frame_len_max: QpAddress::BYTES_MAX, frame_timeout: PATIENCE };
+/// Strangers answered before the thread pauses.
+const ANSWERS_PER_TURN: usize = 64;
+/// How long nobody is let in after that, or when there was no descriptor for one.
+const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+
+/// The [`Names`] of `scheme://HOST:PORT`. A port that is announced has a thread of its own that answers there.
+///
+/// Looking up takes up to two seconds when the other side is silent, and a name's own look-up in the system beside.
+#[derive(Debug)]
+pub struct TcpNames {
+    scheme: &'static str,
+    options: &'static [&'static str],
+    announced: Option<Announcement>,
+}
+
+impl TcpNames {
+    /// The names of a fabric, whose addresses may have these options.
+    pub fn new(scheme: &'static str, options: &'static [&'static str]) -> Self {
+        Self { scheme, options, announced: None }
+    }
+
+    fn check(&self, address: &Address) -> Result<(), PortError> {
+        address.check_scheme(self.scheme, "HOST:PORT")?;
+        Ok(address.check_options(self.options)?)
+    }
+}
+
+impl Names for TcpNames {
+    fn scheme(&self) -> &'static str {
+        self.scheme
+    }
+
+    /// Port 0, and none, is any that is free; no host is all of this one's.
+    fn announce(&mut self, address: &Address, qp: &QpAddress) -> Result<Address, PortError> {
+        self.check(address)?;
+        let listener = bind(address)?;
+        let place = listener.address().to_string();
+        let announced = Announcement::start(listener, &qp.to_bytes());
+        self.announced =
+            Some(announced.map_err(|source| PortError::System { doing: format!("answering at {address}"), source })?);
+        Ok(address.clone().with_rest(&place))
+    }
+
+    fn look_up(&mut self, address: &Address) -> Result<QpAddress, PortError> {
+        self.check(address)?;
+        let (host, port) = address.host_to_call()?;
+        let place = place(host.unwrap_or("localhost"), port);
+        let told = Rendezvous::connect_once(&place, PATIENCE, LIMITS).and_then(|mut there| there.receive());
+        let not_found = |looked_in| Err(PortError::NotFound { address: address.to_string(), looked_in });
+        match told {
+            Ok(bytes) => QpAddress::from_bytes(&bytes)
+                .map_or_else(|| not_found(format!("what {place} tells, which is no queue pair's address")), Ok),
+            Err(RendezvousError::Address { source, .. }) => Err(unknown_host(address, host, source)),
+            Err(RendezvousError::NobodyThere { source, .. }) => not_found(format!("TCP, where {place} says: {source}")),
+            Err(RendezvousError::System { doing, source }) => Err(PortError::System { doing, source }),
+            Err(other) => not_found(format!("what {place} tells: {other}")),
+        }
+    }
+}
+
+/// A host and a port as the system reads them.
+fn place(host: &str, port: u16) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+}
+
+fn unknown_host(address: &Address, host: Option<&str>, source: io::Error) -> PortError {
+    PortError::UnknownHost { address: address.to_string(), host: host.unwrap_or_default().to_owned(), source }
+}
+
+fn bind(address: &Address) -> Result<RendezvousListener, PortError> {
+    let (host, port) = address.host_and_port()?;
+    let port = port.unwrap_or(0);
+    let bind = |host| RendezvousListener::bind(&place(host, port), LIMITS);
+    let bound = match host {
+        Some(host) => bind(host),
+        // IPv6 first: its wildcard takes IPv4 too.
+        None => bind("::").or_else(|_| bind("0.0.0.0")),
+    };
+    bound.map_err(|error| match error {
+        RendezvousError::Listen { source, .. } => match source.kind() {
+            ErrorKind::AddrInUse => PortError::Taken { address: address.to_string(), holder: String::new() },
+            _ => PortError::System { doing: format!("listening at {address}"), source },
+        },
+        RendezvousError::Address { source, .. } => unknown_host(address, host, source),
+        other => PortError::System { doing: format!("listening at {address}"), source: io::Error::other(other) },
+    })
+}
+
+/// A thread that tells the same to everybody, until this is dropped.
+#[derive(Debug)]
+struct Announcement {
+    stop: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Announcement {
+    fn start(listener: RendezvousListener, what: &[u8]) -> io::Result<Self> {
+        let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let (stopped, frame) = (Arc::clone(&stop), bytes_of(what));
+        let answering = move || answer_all(listener.socket(), &stopped, &frame);
+        let thread = std::thread::Builder::new().name("sinew-names".to_owned()).spawn(answering)?;
+        Ok(Self { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for Announcement {
+    fn drop(&mut self) {
+        // It has room: this is its only number.
+        let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn answer_all(listener: &TcpListener, stop: &OwnedFd, frame: &[u8]) {
+    let mut paused = false;
+    loop {
+        let wanted = if paused { PollFlags::empty() } else { PollFlags::IN };
+        let mut fds = [PollFd::new(stop, PollFlags::IN), PollFd::new(listener, wanted)];
+        if poll(&mut fds, paused.then_some(&PAUSE)).is_err() {
+            // A signal, or no memory for the moment.
+            std::thread::sleep(Duration::from_millis(1));
+        } else if !fds[0].revents().is_empty() {
+            return;
+        }
+        paused = !answer_some(listener, frame);
+    }
+}
+
+/// Answers those who wait; false when that is enough for now.
+fn answer_some(listener: &TcpListener, frame: &[u8]) -> bool {
+    for _ in 0..ANSWERS_PER_TURN {
+        match listener.accept() {
+            Ok((stream, _)) => tell(&stream, frame),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return true,
+            Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
+            Err(_) => return false,
+        }
+    }
+    false
+}
+
+/// Who cannot be told at once is not told.
+fn tell(mut stream: &TcpStream, frame: &[u8]) {
+    if stream.set_nonblocking(true).is_ok() {
+        let _ = stream.write(frame);
+        let _ = stream.shutdown(Shutdown::Write);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    use sinew_fabric::verbs::{QpNumber, Transport};
+
+    fn qp(number: u32) -> QpAddress {
+        QpAddress {
+            number: QpNumber(number),
+            transport: Transport::Ud,
+            first_packet: 0,
+            qkey: 7,
+            mtu: 4096,
+            port: b"somewhere".iter().copied().collect(),
+        }
+    }
+
+    fn names() -> TcpNames {
+        TcpNames::new("ibverbs", &["device"])
+    }
+
+    fn announced(number: u32) -> (TcpNames, Address) {
+        let mut names = names();
+        let address = names.announce(&"ibverbs://127.0.0.1:0?device=rxe0".parse().unwrap(), &qp(number)).unwrap();
+        (names, address)
+    }
+
+    fn at(place: impl std::fmt::Display) -> Address {
+        format!("ibverbs://{place}").parse().unwrap()
+    }
+
+    #[test]
+    fn what_is_announced_is_found_until_it_is_dropped() {
+        let (first, second) = (announced(1), announced(2));
+        assert_eq!(first.1.option("device"), Some("rxe0"));
+        for (at, number) in [(&first.1, 1), (&second.1, 2), (&first.1, 1)] {
+            assert_eq!(names().look_up(at).unwrap(), qp(number));
+        }
+        drop(first.0);
+        let error = names().look_up(&first.1).unwrap_err();
+        assert!(matches!(&error, PortError::NotFound { looked_in, .. } if looked_in.contains("refused")), "{error}");
+        assert!(names().announce(&first.1, &qp(3)).is_ok(), "the place is free again");
+    }
+
+    #[test]
+    fn strangers_who_stay_flood_and_talk_keep_nobody_from_being_told() {
+        let (_server, address) = announced(5);
+        let strangers: Vec<_> = (0..2 * ANSWERS_PER_TURN)
+            .map(|_| {
+                let mut stranger = TcpStream::connect(address.rest()).unwrap();
+                // The other side may have closed already.
+                let _ = stranger.write_all(b"GET / HTTP/1.1\r\n\r\n");
+                stranger
+            })
+            .collect();
+        assert_eq!(names().look_up(&address).unwrap(), qp(5));
+        drop(strangers);
+    }
+
+    #[test]
+    fn who_says_nothing_or_something_else_is_an_error_within_its_time() {
+        let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+        let began = Instant::now();
+        let error = names().look_up(&at(silent.local_addr().unwrap())).unwrap_err();
+        assert!(
+            matches!(&error, PortError::NotFound { looked_in, .. } if looked_in.contains("did not send")),
+            "{error}"
+        );
+        assert!(began.elapsed() < 20 * PATIENCE);
+        for (said, why) in [
+            (b"SSH-2.0-OpenSSH_9.2p1\r\n".to_vec(), "no rendezvous"),
+            (bytes_of(b"hello"), "no queue pair's address"),
+            (bytes_of(&[1; QpAddress::BYTES_MAX + 1]), "over the limit"),
+            (Vec::new(), "closed"),
+        ] {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let place = listener.local_addr().unwrap();
+            let server = std::thread::spawn(move || listener.accept().unwrap().0.write_all(&said).unwrap());
+            let error = names().look_up(&at(place)).unwrap_err();
+            assert!(matches!(&error, PortError::NotFound { looked_in, .. } if looked_in.contains(why)), "{error}");
+            server.join().unwrap();
+        }
+    }
+
+    #[test]
+    fn places_that_cannot_be_are_named() {
+        let (_server, taken) = announced(1);
+        assert!(matches!(names().announce(&taken, &qp(2)), Err(PortError::Taken { .. })));
+        for bad in ["ibverbs://h:x", "udp://127.0.0.1:0", "ibverbs://127.0.0.1:0?ring=9"] {
+            let error = names().announce(&bad.parse().unwrap(), &qp(1)).unwrap_err();
+            assert!(matches!(error, PortError::Address(_)), "{error}");
+        }
+        for bad in ["127.0.0.1", "127.0.0.1:0", "", "127.0.0.1:7?speed=1"] {
+            assert!(matches!(names().look_up(&at(bad)), Err(PortError::Address(_))), "{bad}");
+        }
+        let unknown = names().look_up(&at("no.such.host.invalid:7")).unwrap_err();
+        assert!(matches!(&unknown, PortError::UnknownHost { host, .. } if host == "no.such.host.invalid"), "{unknown}");
+    }
+}

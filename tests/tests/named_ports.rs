@@ -1,0 +1,188 @@
+//! Ports that are queue pairs and have names, over shared memory everywhere and over an RDMA device where there is one; and
+//! services on them.
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use common::{ECHO, PATIENCE, client, config};
+use sinew::fabric::conformance::{self, Expectations, Fixture, skipped};
+use sinew::fabric::verbs::port::{UdPort, UdPortConfig};
+use sinew::fabric::verbs::{Device, ProtectionDomain};
+use sinew::fabric::{Address, PortError};
+use sinew::host::TcpNames;
+use sinew::ibverbs::{IbDevice, Selector};
+use sinew::prelude::*;
+use sinew::shm::verbs::ShmDevice;
+
+const SCHEME: &str = "queue-pairs";
+
+/// The machine's device. Where there is none, a test says so and ends, unless the variable `SINEW_RDMA` says that there is one.
+fn rdma_device() -> Option<IbDevice> {
+    match IbDevice::open(&Selector::default()) {
+        Ok(device) => Some(device),
+        Err(error) if std::env::var_os("SINEW_RDMA").is_some() => {
+            panic!("SINEW_RDMA is set, and there is no device: {error}")
+        }
+        Err(error) => {
+            skipped(format_args!("no device: {error}"));
+            None
+        }
+    }
+}
+
+fn open_at<D: ProtectionDomain>(device: &impl Device<Domain = D>, place: &str) -> Result<UdPort<D>, PortError> {
+    let config = UdPortConfig { receive_packets: 512, send_packets: 128, arena_bytes: 32 << 20, ..Default::default() };
+    UdPort::open_named(device, &config, &Address::new(SCHEME, place), Box::new(TcpNames::new(SCHEME, &[])))
+}
+
+struct Ports<D> {
+    device: D,
+    lossy: bool,
+    began: Instant,
+}
+
+impl<D> Ports<D> {
+    fn new(device: D, lossy: bool) -> Self {
+        Self { device, lossy, began: Instant::now() }
+    }
+}
+
+impl<D: Device> Fixture for Ports<D> {
+    type Port = UdPort<D::Domain>;
+
+    fn open(&mut self) -> Self::Port {
+        open_at(&self.device, "127.0.0.1:0").expect("a port")
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.began.elapsed().as_nanos() as u64
+    }
+
+    fn expectations(&self) -> Expectations {
+        Expectations { lossy: self.lossy, reports_closed_peers: false, ..Expectations::default() }
+    }
+
+    fn absent_address(&self) -> Option<Address> {
+        // Who listens at a port of the system's own choice is gone, and nobody else was given it meanwhile.
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port of the system");
+        Some(Address::new(SCHEME, &listener.local_addr().expect("its address").to_string()))
+    }
+}
+
+mod over_shm {
+    sinew_fabric::conformance_tests!(super::Ports::new(super::ShmDevice::threads().expect("a device"), false));
+}
+
+#[test]
+fn a_named_queue_pair_of_a_device_is_a_packet_port() {
+    let Some(device) = rdma_device() else { return };
+    conformance::run_all(&mut Ports::new(device, true));
+}
+
+fn echo() -> Nexus {
+    Nexus::builder()
+        .config(config())
+        .handle(ECHO, |call: Call| {
+            let request = call.request();
+            call.reply(request);
+        })
+        .build()
+        .unwrap()
+}
+
+fn message(len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at * 31 % 251) as u8).collect()
+}
+
+/// Serves on a thread while `visit` runs, which is told where.
+fn with_server<D: Device>(device: &D, place: &str, visit: impl FnOnce(&Address)) {
+    let stop = AtomicBool::new(false);
+    let (ready, opened) = mpsc::channel();
+    std::thread::scope(|threads| {
+        let server = threads.spawn(|| {
+            let mut rpc = sinew::endpoint(&echo(), open_at(device, place).unwrap()).unwrap();
+            ready.send((rpc.address(), rpc.waker())).unwrap();
+            rpc.run_until(|_| stop.load(Ordering::Relaxed)).unwrap();
+        });
+        let (address, waker) = opened.recv_timeout(PATIENCE).unwrap();
+        visit(&address);
+        stop.store(true, Ordering::Relaxed);
+        waker.wake();
+        server.join().unwrap();
+    });
+}
+
+fn serve_and_call<D: Device>(device: &D) {
+    let nexus = Nexus::builder().config(config()).build().unwrap();
+    let mut rpc = sinew::endpoint(&nexus, open_at(device, "").unwrap()).unwrap();
+    let mut place = "127.0.0.1:0".to_owned();
+    for _ in 0..2 {
+        with_server(device, &place.clone(), |address| {
+            let session = rpc.connect(&address.to_string()).unwrap();
+            for len in [0, 1, 1_000, 5_000, 100_000, 1 << 20] {
+                assert_eq!(*rpc.call(session, ECHO, message(len)).unwrap(), message(len)[..], "{len} bytes");
+            }
+            assert!(rpc.disconnect(session));
+            address.rest().clone_into(&mut place);
+        });
+        // The next server is found at the same place, although its queue pair is another.
+    }
+    let error = rpc.connect(&Address::new(SCHEME, &place).to_string()).unwrap_err();
+    assert!(error.to_string().contains(&place), "{error}");
+}
+
+#[test]
+fn a_service_is_called_by_its_name_over_queue_pairs_in_shared_memory() {
+    serve_and_call(&ShmDevice::threads().unwrap());
+}
+
+#[test]
+fn a_service_is_called_by_its_name_over_queue_pairs_of_a_device() {
+    let Some(device) = rdma_device() else { return };
+    serve_and_call(&device);
+}
+
+#[test]
+fn a_loop_turns_while_strangers_ask_and_say_nothing() {
+    let device = ShmDevice::threads().unwrap();
+    with_server(&device, "127.0.0.1:0", |address| {
+        let strangers: Vec<_> = (0..100).map(|_| std::net::TcpStream::connect(address.rest()).unwrap()).collect();
+        let nexus = Nexus::builder().config(config()).build().unwrap();
+        let mut rpc = sinew::endpoint(&nexus, open_at(&device, "").unwrap()).unwrap();
+        let session = rpc.connect(&address.to_string()).unwrap();
+        for round in 0..100 {
+            assert_eq!(*rpc.call(session, ECHO, message(round)).unwrap(), message(round)[..]);
+        }
+        drop(strangers);
+    });
+}
+
+#[test]
+fn the_facade_serves_and_calls_over_a_device() {
+    if rdma_device().is_none() {
+        return;
+    }
+    let server = echo().server().at("ibverbs://127.0.0.1:0").start().unwrap();
+    let address = &server.addresses()[0];
+    assert!(address.option("device").is_some(), "it says which device it took: {address}");
+    let mut rpc = client("ibverbs://");
+    let session = rpc.connect(&address.to_string()).unwrap();
+    for len in [0, 1, 56, 57, 4_096, 100_000, 3 << 20] {
+        assert_eq!(*rpc.call(session, ECHO, message(len)).unwrap(), message(len)[..], "{len} bytes");
+    }
+    // Both sleep meanwhile, and wake up.
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(*rpc.call(session, ECHO, b"awake").unwrap(), b"awake"[..]);
+    let reports = server.stop().unwrap();
+    assert_eq!(reports[0].stats.requests_handled, 8);
+}
+
+#[test]
+fn a_device_that_is_not_there_is_named_with_what_helps() {
+    let error = Rpc::open("ibverbs://127.0.0.1:0?device=nosuch0").err().unwrap().to_string();
+    assert!(error.contains("ibverbs cannot be used here"), "{error}");
+    assert!(error.contains("sinew verbs devices"), "{error}");
+}
