@@ -30,7 +30,7 @@ mod receivers;
 mod sources;
 mod states;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 mod threads;
 mod waiting;
 

@@ -80,6 +80,9 @@ pub struct UdTx<T: ThreadDomain> {
     completions: Vec<Completion>,
     arena: Arena,
     mtu: usize,
+    /// Peers that take less, with what they take, and the least of that.
+    lesser: Vec<(Peer, usize)>,
+    least: usize,
     inline_max: usize,
     depth: usize,
     /// Requests pushed and not known to be over, and of those the ones since the last signaled.
@@ -110,6 +113,9 @@ fn destination_of(peer: Peer) -> Destination {
     Destination { handle, number: QpNumber(numbers as u32), qkey: (numbers >> 32) as u32 }
 }
 
+/// The smallest that InfiniBand has.
+const MTU_MIN: u32 = 256;
+
 /// The text of a queue pair's address.
 pub fn address_of(qp: &QpAddress) -> Address {
     let digits: String = qp.to_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
@@ -133,6 +139,7 @@ pub(super) fn read_address(address: &Address) -> Result<QpAddress, AddressError>
     let bytes = bytes.filter(|_| rest.is_empty());
     bytes
         .and_then(|bytes| QpAddress::from_bytes(&bytes))
+        .filter(|qp| qp.mtu >= MTU_MIN)
         .ok_or_else(|| malformed("that is not the address of a queue pair"))
 }
 
@@ -190,6 +197,8 @@ impl<D: ProtectionDomain> UdPort<D> {
             completions: Vec::with_capacity(BURST_MAX),
             arena: arena.clone(),
             mtu: attributes.mtu,
+            lesser: Vec::new(),
+            least: attributes.mtu,
             inline_max: qp_config.inline_max,
             depth: send_depth,
             in_flight: 0,
@@ -281,6 +290,20 @@ impl<T: ThreadDomain> UdTx<T> {
         }
     }
 
+    /// Bytes of the longest packet to a peer.
+    fn limit_of(&self, peer: Peer) -> usize {
+        self.lesser.iter().find(|(other, _)| *other == peer).map_or(self.mtu, |(_, limit)| *limit)
+    }
+
+    /// Notes how much a peer takes.
+    fn set_limit(&mut self, peer: Peer, limit: usize) {
+        self.lesser.retain(|(other, _)| *other != peer);
+        if limit < self.mtu {
+            self.lesser.push((peer, limit));
+        }
+        self.least = self.lesser.iter().map(|(_, limit)| *limit).fold(self.mtu, usize::min);
+    }
+
     /// A buffer to put a packet together in.
     fn stage(&mut self) -> Option<MessageBuffer> {
         if let Some(oldest) = self.staged.pop_front() {
@@ -294,7 +317,7 @@ impl<T: ThreadDomain> UdTx<T> {
 
     fn send(&mut self, packet: &TxPacket<'_>) -> Result<(), Dropped> {
         let len = packet.len();
-        if len > self.mtu {
+        if len > self.least && len > self.limit_of(packet.to) {
             return Err(Dropped::TooLong);
         }
         if self.in_flight >= self.depth {
@@ -407,10 +430,20 @@ impl<D: ProtectionDomain> PacketPort for UdPort<D> {
             Some(names) if address.scheme() != SCHEME => names.look_up(address)?,
             _ => read_address(address)?,
         };
-        self.thread.destination(&to).map(peer_of).map_err(|error| PortError::NotFound {
+        let peer = self.thread.destination(&to).map(peer_of).map_err(|error| PortError::NotFound {
             address: address.to_string(),
             looked_in: format!("the verbs device: {error}"),
-        })
+        })?;
+        self.tx.set_limit(peer, to.mtu as usize);
+        Ok(peer)
+    }
+
+    fn packet_len_max(&self, peer: Peer) -> usize {
+        self.tx.limit_of(peer)
+    }
+
+    fn forget(&mut self, peer: Peer) {
+        self.tx.set_limit(peer, self.tx.mtu);
     }
 
     fn describe(&self, peer: Peer) -> String {
@@ -462,6 +495,79 @@ mod tests {
         for bad in ["ud://", "ud://0", "ud://zz", "ud://00", "ud://+1+1", &of_another_fabric, &with_option] {
             assert!(read_address(&bad.parse().unwrap()).is_err(), "{bad}");
         }
+    }
+
+    use crate::verbs::QpState;
+    use crate::verbs::conformance::tests::model::{Flaw, Model, Options};
+
+    const CONFIG: UdPortConfig = UdPortConfig { receive_packets: 4, send_packets: 8, arena_bytes: 1 << 20, qkey: 7 };
+
+    fn send<D: ProtectionDomain>(from: &mut UdPort<D>, to: Peer, head: &[u8]) {
+        let tx = from.split().1;
+        tx.push(TxPacket { to, head, data: TxData::None });
+        tx.submit();
+    }
+
+    /// Packets that come within some polls.
+    fn receive<D: ProtectionDomain>(port: &mut UdPort<D>) -> usize {
+        let mut came = 0;
+        for _ in 0..50 {
+            let mut burst = RxBurst::new(0);
+            port.split().0.receive(&mut burst);
+            came += burst.packets.len();
+        }
+        came
+    }
+
+    #[test]
+    fn buffers_of_senders_whom_no_answer_reaches_are_posted_again() {
+        let model = Model::new(Options { flaw: Some(Flaw::ForgetsSenders), ..Options::PLAIN });
+        let [mut a, mut b] = [(); 2].map(|()| UdPort::open(&model, &CONFIG).unwrap());
+        let to = a.resolve(&b.address()).unwrap();
+        for sent in 1..=3 * CONFIG.receive_packets as u64 {
+            send(&mut a, to, b"from nobody");
+            assert_eq!((receive(&mut b), b.stats().dropped(Dropped::Malformed)), (0, sent));
+        }
+    }
+
+    #[test]
+    fn a_queue_pair_that_broke_gives_its_receives_back_once_and_takes_no_place_for_good() {
+        let model = Model::new(Options::PLAIN);
+        let [mut a, mut b] = [(); 2].map(|()| UdPort::open(&model, &CONFIG).unwrap());
+        let to = a.resolve(&b.address()).unwrap();
+        send(&mut a, to, b"while all is well");
+        assert_eq!(receive(&mut b), 1);
+        for port in [&mut a, &mut b] {
+            port.rx.qp.borrow_mut().modify(QpState::Error, None).unwrap();
+        }
+        for _ in 0..2 {
+            assert_eq!((receive(&mut b), b.stats().dropped(Dropped::Overflow)), (0, CONFIG.receive_packets as u64));
+        }
+        for _ in 0..3 * CONFIG.send_packets {
+            send(&mut a, to, b"to nobody");
+        }
+        a.split().1.flush();
+        assert_eq!((a.stats().dropped(Dropped::Full), a.tx.signals.len()), (0, 0));
+    }
+
+    #[test]
+    fn a_peer_that_takes_less_is_sent_less_and_no_other() {
+        let model = Model::new(Options::PLAIN);
+        let [mut a, mut small, mut large] = [(); 3].map(|()| UdPort::open(&model, &CONFIG).unwrap());
+        let least = QpAddress { mtu: 512, ..read_address(&small.address()).unwrap() };
+        let [to_small, to_large] = [address_of(&least), large.address()].map(|to| a.resolve(&to).unwrap());
+        let most = a.caps().packet_len_max;
+        assert_eq!((a.packet_len_max(to_small), a.packet_len_max(to_large)), (512, most));
+        for (len, dropped) in [(512, 0), (513, 1), (most, 2)] {
+            send(&mut a, to_small, &vec![1; len]);
+            assert_eq!((receive(&mut small), a.stats().dropped(Dropped::TooLong)), (usize::from(len == 512), dropped));
+        }
+        send(&mut a, to_large, &vec![1; most]);
+        assert_eq!(receive(&mut large), 1);
+        a.forget(to_small);
+        assert_eq!(a.packet_len_max(to_small), most);
+        let nothing = QpAddress { mtu: 255, ..least };
+        assert!(a.resolve(&address_of(&nothing)).is_err());
     }
 
     #[test]

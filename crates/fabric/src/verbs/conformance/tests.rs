@@ -1,6 +1,6 @@
 //! The suite on the model, and on what breaks its rules.
 
-mod model;
+pub(in crate::verbs) mod model;
 
 use std::time::Instant;
 
