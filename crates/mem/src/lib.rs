@@ -9,6 +9,7 @@
 //! - [`SharedBytes`] is memory that another process may be writing *now*. It has no slice view: it can only be copied
 //!   out, and the copy can be told that the sender revoked it.
 //! - [`Region`] is a mapping: private, or a sealed memfd that other processes map.
+//! - [`Words`] is memory for tables, which one thread writes and others may read.
 //! - [`ring`] is the packet ring between one producer and one consumer, and the board that many rings share.
 
 pub mod atomic;
@@ -19,9 +20,11 @@ mod memory;
 mod region;
 pub mod ring;
 mod shared;
+mod words;
 
 pub use buffer::{AllocError, Arena, Frozen, HEADER_ROOM, MAX_DATA_LEN, MessageBuffer};
 pub use hints::{grow_for_random_access, prefetch_read};
 pub use memory::{OutOfBounds, SharedMemory, SharedRows};
 pub use region::{Access, MapError, Region};
 pub use shared::{Guard, Revoked, SharedBytes};
+pub use words::{Stamp, Words};

@@ -1,0 +1,276 @@
+//! Memory of one process that one thread writes while others may read.
+
+use std::ptr::NonNull;
+
+use crate::atomic::plain::{Arc, AtomicU64, Ordering, fence};
+use crate::region::Region;
+
+/// Memory from this size on is asked for in huge pages.
+const HUGE_PAGE: usize = 2 << 20;
+
+/// Zeroed words of 8 bytes, for tables that are accessed at random: on huge pages where there are any, and prefetched by hand.
+///
+/// One thread writes, and any number may read meanwhile: every access is atomic and none orders another, so what readers see
+/// may be torn, each word of it whole. [`Words::begin_change`] and its neighbours say how a reader finds out. Clones are the same
+/// memory. An index past the end panics, as a slice's does.
+#[derive(Clone)]
+pub struct Words {
+    start: NonNull<AtomicU64>,
+    len: usize,
+    // Keeps the memory.
+    _region: Arc<Region>,
+}
+
+// SAFETY: a range of memory that the region keeps; every access is atomic.
+unsafe impl Send for Words {}
+// SAFETY: as above.
+unsafe impl Sync for Words {}
+
+impl std::fmt::Debug for Words {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Words").field("len", &self.len).finish_non_exhaustive()
+    }
+}
+
+/// What a version was before something was read. See [`Words::begin_change`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp(u64);
+
+impl Words {
+    /// `len` words, all zero.
+    ///
+    /// # Errors
+    ///
+    /// What the system says when it has no memory to give.
+    pub fn zeroed(len: usize) -> std::io::Result<Self> {
+        let bytes = len.max(1).checked_mul(8).ok_or(std::io::ErrorKind::OutOfMemory)?;
+        let region = Region::private(bytes)?;
+        if bytes >= HUGE_PAGE {
+            region.prefer_huge_pages();
+        }
+        Ok(Self { start: region.start().cast(), len, _region: Arc::new(region) })
+    }
+
+    /// How many there are.
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    #[inline(always)]
+    fn all(&self) -> &[AtomicU64] {
+        // SAFETY: the region has `len` words, aligned to 64 bytes, and lives as long as `self`; all accesses are atomic.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+
+    /// The word at `index`.
+    #[inline(always)]
+    pub fn load(&self, index: usize) -> u64 {
+        self.all()[index].load(Ordering::Relaxed)
+    }
+
+    /// Stores the word at `index`.
+    #[inline(always)]
+    pub fn store(&self, index: usize, value: u64) {
+        self.all()[index].store(value, Ordering::Relaxed);
+    }
+
+    /// The `N` words from `index` on.
+    #[inline(always)]
+    pub fn load_some<const N: usize>(&self, index: usize) -> [u64; N] {
+        let words = &self.all()[index..index + N];
+        std::array::from_fn(|at| words[at].load(Ordering::Relaxed))
+    }
+
+    /// Copies the bytes from the word at `index` on out to `target`.
+    #[inline(always)]
+    pub fn read(&self, index: usize, target: &mut [u8]) {
+        let words = &self.all()[index..index + target.len().div_ceil(8)];
+        let (chunks, last) = target.as_chunks_mut::<8>();
+        for (chunk, word) in chunks.iter_mut().zip(words) {
+            *chunk = word.load(Ordering::Relaxed).to_ne_bytes();
+        }
+        if !last.is_empty() {
+            let word = words[words.len() - 1].load(Ordering::Relaxed).to_ne_bytes();
+            last.copy_from_slice(&word[..last.len()]);
+        }
+    }
+
+    /// Copies `source` to the bytes from the word at `index` on. What is left of the last word becomes zero.
+    #[inline(always)]
+    pub fn write(&self, index: usize, source: &[u8]) {
+        let words = &self.all()[index..index + source.len().div_ceil(8)];
+        let (chunks, last) = source.as_chunks::<8>();
+        for (chunk, word) in chunks.iter().zip(words) {
+            word.store(u64::from_ne_bytes(*chunk), Ordering::Relaxed);
+        }
+        if !last.is_empty() {
+            words[words.len() - 1].store(padded(last), Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the bytes from the word at `index` on are `bytes`, as [`Words::write`] wrote them.
+    #[inline(always)]
+    pub fn holds(&self, index: usize, bytes: &[u8]) -> bool {
+        let words = &self.all()[index..index + bytes.len().div_ceil(8)];
+        let (chunks, last) = bytes.as_chunks::<8>();
+        let mut differing = 0;
+        for (chunk, word) in chunks.iter().zip(words) {
+            differing |= u64::from_ne_bytes(*chunk) ^ word.load(Ordering::Relaxed);
+        }
+        if !last.is_empty() {
+            differing |= padded(last) ^ words[words.len() - 1].load(Ordering::Relaxed);
+        }
+        differing == 0
+    }
+
+    /// Asks the cache for the line that holds the word at `index`, to use it soon; for none when there is no such word.
+    #[inline(always)]
+    pub fn prefetch_line(&self, index: usize) {
+        if let Some(word) = self.all().get(index) {
+            crate::prefetch_read(word);
+        }
+    }
+
+    /// Begins a change that readers must not see half of: the version at `index`, a word of its own, is odd until
+    /// [`Words::end_change`]. The writer alone calls it, stores what it has to, in these words or others, and ends it.
+    #[inline(always)]
+    pub fn begin_change(&self, index: usize) {
+        self.store(index, self.load(index) | 1);
+        // Partner: the fence of `unchanged`. Whoever saw a store of the change sees the odd version.
+        fence(Ordering::Release);
+    }
+
+    /// Ends a change.
+    #[inline(always)]
+    pub fn end_change(&self, index: usize) {
+        // Partner: the load of `stamp`. Whoever sees the new version sees the whole change.
+        self.all()[index].store((self.load(index) | 1).wrapping_add(1), Ordering::Release);
+    }
+
+    /// The version at `index`, to be compared once what it protects was read; none while a change is under way.
+    #[inline(always)]
+    pub fn stamp(&self, index: usize) -> Option<Stamp> {
+        let version = self.all()[index].load(Ordering::Acquire);
+        (version & 1 == 0).then_some(Stamp(version))
+    }
+
+    /// Whether nothing of what the version at `index` protects was changed since `stamp` was taken, and what was read since
+    /// then is therefore as it was at one moment.
+    #[inline(always)]
+    pub fn unchanged(&self, index: usize, stamp: Stamp) -> bool {
+        // Partner: the fence of `begin_change`.
+        fence(Ordering::Acquire);
+        self.load(index) == stamp.0
+    }
+
+    /// Makes the stores so far visible before those that follow: a store to say that what lies elsewhere is about to change.
+    #[inline(always)]
+    pub fn announce(&self, index: usize, value: u64) {
+        self.store(index, value);
+        // Partner: the fence of `load_after`.
+        fence(Ordering::Release);
+    }
+
+    /// The word at `index`, no older than anything that was read before: what was announced before the changes that those
+    /// reads saw.
+    #[inline(always)]
+    pub fn load_after(&self, index: usize) -> u64 {
+        // Partner: the fence of `announce`.
+        fence(Ordering::Acquire);
+        self.load(index)
+    }
+}
+
+/// A word of fewer than 8 bytes and zeroes.
+#[inline(always)]
+fn padded(bytes: &[u8]) -> u64 {
+    let mut word = [0; 8];
+    word[..bytes.len()].copy_from_slice(bytes);
+    u64::from_ne_bytes(word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_of_every_length_come_out_as_they_went_in() {
+        let words = Words::zeroed(16).unwrap();
+        let bytes: Vec<u8> = (1..=100).collect();
+        for len in 0..=100 {
+            words.write(2, &[0xFF; 104]);
+            words.write(2, &bytes[..len]);
+            let mut out = vec![0; len];
+            words.read(2, &mut out);
+            assert_eq!(out, bytes[..len]);
+            assert!(words.holds(2, &bytes[..len]));
+            if len > 0 {
+                out[len - 1] ^= 1;
+                assert!(!words.holds(2, &out));
+            }
+            assert_eq!((words.load(1), words.load(15)), (0, 0));
+        }
+    }
+
+    #[test]
+    fn memory_that_no_machine_has_is_refused() {
+        assert!(Words::zeroed(usize::MAX).is_err());
+        assert!(Words::zeroed(usize::MAX / 16).is_err());
+    }
+
+    #[test]
+    fn a_reader_never_takes_half_a_change_for_a_whole() {
+        let words = Words::zeroed(8).unwrap();
+        let writer = words.clone();
+        let rounds = if cfg!(miri) { 100 } else { 300_000 };
+        let thread = std::thread::spawn(move || {
+            for round in 1..=rounds {
+                writer.begin_change(0);
+                for word in 1..8 {
+                    writer.store(word, round);
+                }
+                writer.end_change(0);
+            }
+        });
+        loop {
+            let Some(stamp) = words.stamp(0) else { continue };
+            let seen: [u64; 7] = words.load_some(1);
+            if words.unchanged(0, stamp) {
+                assert!(seen.iter().all(|word| *word == seen[0]), "{seen:?}");
+                if seen[0] == rounds {
+                    break;
+                }
+            }
+        }
+        thread.join().unwrap();
+        assert_eq!(words.stamp(0).map(|stamp| stamp.0), Some(2 * rounds));
+    }
+
+    #[test]
+    fn whoever_saw_a_change_sees_what_was_announced_before_it() {
+        let words = Words::zeroed(2).unwrap();
+        let writer = words.clone();
+        let rounds = if cfg!(miri) { 100 } else { 300_000 };
+        let thread = std::thread::spawn(move || {
+            for round in 1..=rounds {
+                writer.announce(0, round);
+                writer.store(1, round);
+            }
+        });
+        loop {
+            let changed = words.load(1);
+            assert!(words.load_after(0) >= changed);
+            if changed == rounds {
+                break;
+            }
+        }
+        thread.join().unwrap();
+    }
+}
