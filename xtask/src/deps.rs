@@ -41,6 +41,7 @@ const ROOMS: &[Room] = &[
     system_room("sinew-shm", &["sinew-fabric", "sinew-mem", "sinew-wire"]),
     system_room("sinew-udp", &["sinew-fabric", "sinew-mem", "sinew-wire"]),
     room("sinew-rpc", &["sinew-fabric", "sinew-mem", "sinew-wire"]),
+    room("sinew-store", &["sinew-mem"]),
     top("sinew"),
     top("sinew-cli"),
     top("sinew-tests"),

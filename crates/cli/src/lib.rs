@@ -4,6 +4,7 @@
 //! - `serve`: `sinew rpc serve`, and `service`, what it serves.
 //! - `bench`: `sinew rpc bench`; its `client` uses the public interface only.
 //! - `verbs`: `sinew verbs`.
+//! - `kv`: `sinew kv`, and `workload`, what its clients ask for.
 //! - `limits`: `sinew limits`, and what the benchmarks are measured beside.
 //! - `output`: the only place that writes to standard output and standard error.
 #![forbid(unsafe_code)]
@@ -13,6 +14,7 @@ mod bench;
 mod child;
 mod client;
 mod fabrics;
+mod kv;
 mod limits;
 mod machine;
 mod output;
@@ -22,6 +24,7 @@ mod service;
 mod tour;
 mod units;
 mod verbs;
+mod workload;
 
 use std::fmt;
 use std::process::ExitCode;
@@ -35,6 +38,7 @@ Examples:
   sinew rpc bench latency --fabric shm --address shm://test
   sinew rpc bench rate --fabric udp --json       starts a server process of its own
   sinew verbs rate --op write --inline           WRITEs into another process's memory
+  sinew kv bench --design table                  the table of a key-value cache, a thread alone with it
   sinew limits                                   what the machine itself allows
 
 Exit status:
@@ -62,6 +66,9 @@ enum Command {
     /// Measure SEND, WRITE, READ and atomics
     #[command(subcommand)]
     Verbs(Box<verbs::Command>),
+    /// Measure key-value stores
+    #[command(subcommand)]
+    Kv(Box<kv::Command>),
     /// Measure what the machine alone allows
     Limits(limits::Args),
 }
@@ -132,6 +139,7 @@ pub fn main() -> ExitCode {
             RpcCommand::Bench(command) => bench::run(&command),
         },
         Some(Command::Verbs(command)) => verbs::run(&command),
+        Some(Command::Kv(command)) => kv::run(&command),
         Some(Command::Limits(args)) => limits::run(&args),
     };
     match result {

@@ -31,6 +31,18 @@ pub fn parse_size(text: &str) -> Result<usize, String> {
     number.checked_mul(factor).ok_or_else(|| format!("`{text}` is more than this machine can address"))
 }
 
+/// Reads a number of things: `20`, `64K`, `8M` (powers of 1000).
+pub fn parse_count(text: &str) -> Result<usize, String> {
+    let (digits, factor) = match text.char_indices().last() {
+        Some((at, 'k' | 'K')) => (&text[..at], 1000),
+        Some((at, 'm' | 'M')) => (&text[..at], 1_000_000),
+        Some((at, 'g' | 'G')) => (&text[..at], 1_000_000_000usize),
+        _ => (text, 1),
+    };
+    let number: usize = digits.parse().map_err(|_| format!("`{text}` is no number: write 20, 64K or 8M"))?;
+    number.checked_mul(factor).ok_or_else(|| format!("`{text}` is more than this machine can count"))
+}
+
 /// Writes a size as it would be read.
 pub fn size(bytes: usize) -> String {
     for (factor, unit) in [(1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB")] {

@@ -84,6 +84,7 @@ pub use sinew_mem as mem;
 pub use sinew_rpc as rpc;
 #[cfg(feature = "shm")]
 pub use sinew_shm as shm;
+pub use sinew_store as store;
 #[cfg(feature = "udp")]
 pub use sinew_udp as udp;
 

@@ -1,0 +1,88 @@
+//! Keys and their hashes.
+
+use rapidhash::v3::{RapidSecrets, rapidhash_v3_inline};
+
+/// Longest key, in bytes.
+pub const KEY_LEN_MAX: usize = u16::MAX as usize;
+
+/// Hashes keys, with a seed of its own: who does not know it cannot choose keys that fall together.
+///
+/// That is as strong as the hash, which is fast and no cryptographic one.
+#[derive(Clone, Debug)]
+pub struct KeyHasher(RapidSecrets);
+
+impl KeyHasher {
+    /// The same seed, the same hashes.
+    pub fn new(seed: u64) -> Self {
+        Self(RapidSecrets::seed(seed))
+    }
+
+    /// A key with its hash.
+    #[inline(always)]
+    pub fn key<'a>(&self, bytes: &'a [u8]) -> Key<'a> {
+        Key { bytes, hash: rapidhash_v3_inline::<true, false, false>(bytes, &self.0), hint: 0 }
+    }
+}
+
+/// A key with its hash, of which different bits choose the partition, the bucket and the tag.
+#[derive(Clone, Copy, Debug)]
+pub struct Key<'a> {
+    bytes: &'a [u8],
+    hash: u64,
+    /// The slot of its bucket that its item was seen in, so that it need not be looked for again.
+    pub(crate) hint: u32,
+}
+
+impl<'a> Key<'a> {
+    /// The key itself.
+    #[inline(always)]
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// Which of `partitions`, at most 65,536, the key belongs to.
+    #[inline(always)]
+    pub fn partition(&self, partitions: usize) -> usize {
+        (self.hash as u16 as usize * partitions) >> 16
+    }
+
+    /// Which of `buckets`.
+    #[inline(always)]
+    pub(crate) fn bucket(&self, buckets: u32) -> usize {
+        (((self.hash >> 32) * u64::from(buckets)) >> 32) as usize
+    }
+
+    /// What tells the items of a bucket apart before their keys are read.
+    #[inline(always)]
+    pub(crate) fn tag(&self) -> u16 {
+        (self.hash >> 16) as u16
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_spread_over_partitions_buckets_and_tags() {
+        let hasher = KeyHasher::new(1);
+        let (mut partitions, mut buckets, mut tags) = ([0; 3], [0; 10], std::collections::BTreeSet::new());
+        for number in 0..30_000u32 {
+            let bytes = number.to_le_bytes();
+            let key = hasher.key(&bytes);
+            partitions[key.partition(3)] += 1;
+            buckets[key.bucket(10)] += 1;
+            tags.insert(key.tag());
+        }
+        assert!(partitions.iter().all(|keys| (9_500..10_500).contains(keys)), "{partitions:?}");
+        assert!(buckets.iter().all(|keys| (2_700..3_300).contains(keys)), "{buckets:?}");
+        assert!(tags.len() > 20_000, "{}", tags.len());
+    }
+
+    #[test]
+    fn another_seed_is_another_hash() {
+        let hash = |seed| KeyHasher::new(seed).key(b"key").hash;
+        assert_eq!(hash(1), hash(1));
+        assert_ne!(hash(1), hash(2));
+    }
+}

@@ -1,0 +1,125 @@
+//! The circular log: items are appended, and the oldest are overwritten.
+
+/// Bits of a place: an offset in words. A log or a heap is smaller.
+pub(crate) const PLACE_BITS: u32 = 36;
+const LAP_BITS: u32 = 11;
+/// What a slot of the index holds of a position: place and lap.
+pub(crate) const POSITION_BITS: u32 = PLACE_BITS + LAP_BITS;
+const POSITION_MASK: u64 = (1 << POSITION_BITS) - 1;
+const LAP: u64 = 1 << PLACE_BITS;
+
+/// Where the next item goes: how many laps were begun, and the place.
+///
+/// Laps are counted modulo 2^11. No slot points to something that was overwritten more than a lap ago, since every slot is looked
+/// at once in a lap: positions are never mistaken for those of another time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Head(pub u64);
+
+impl Head {
+    /// Whether what was appended at `position` is still there, whole.
+    ///
+    /// A lap counts as the largest log there can be, whatever the log's size: what was appended in this lap lies less than
+    /// that behind, and so does what the last lap appended at a place that this lap has not come to.
+    #[inline(always)]
+    pub fn is_live(self, position: u64) -> bool {
+        (self.0.wrapping_sub(position) & POSITION_MASK).wrapping_sub(1) < LAP
+    }
+
+    /// How much further back `position` is than others: a measure to compare by.
+    #[inline(always)]
+    pub fn age(self, position: u64) -> u64 {
+        self.0.wrapping_sub(position) & POSITION_MASK
+    }
+}
+
+/// Where in the log `position` lies.
+#[inline(always)]
+pub(crate) fn place(position: u64) -> usize {
+    (position & (LAP - 1)) as usize
+}
+
+/// The order in which a circular log is written.
+#[derive(Debug)]
+pub(crate) struct Log {
+    words: usize,
+    place: usize,
+    lap: u64,
+}
+
+impl Log {
+    /// A log of `words`, fewer than 2^36.
+    pub fn new(words: usize) -> Self {
+        Self { words, place: 0, lap: 1 }
+    }
+
+    pub fn words(&self) -> usize {
+        self.words
+    }
+
+    pub fn head(&self) -> Head {
+        Head((self.lap << PLACE_BITS) + self.place as u64)
+    }
+
+    /// Makes room for an item of `words`, no more than the log has: returns its position, and how far the head came. From
+    /// then on what lay there is not [live](Head::is_live).
+    pub fn reserve(&mut self, words: usize) -> (u64, usize) {
+        let mut advanced = words;
+        if self.place + words > self.words {
+            // Items do not go around the end.
+            advanced += self.words - self.place;
+            self.place = 0;
+            self.lap += 1;
+        }
+        let position = self.head().0 & POSITION_MASK;
+        self.place += words;
+        (position, advanced)
+    }
+
+    /// How many words were appended since `position`, which is live.
+    pub fn appended_since(&self, position: u64) -> usize {
+        let place = place(position);
+        if place < self.place { self.place - place } else { self.words - place + self.place }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_live_is_what_no_later_item_lies_on() {
+        for words in [1, 2, 7, 64, 100] {
+            let mut log = Log::new(words);
+            // What stands in each word, by the number of the item.
+            let mut owner = vec![None; words];
+            let mut items = Vec::new();
+            // More laps than are told apart.
+            for number in 0..5000 * words {
+                let len = 1 + (number * 7 + number / 3) % words;
+                let (position, advanced) = log.reserve(len);
+                assert!(advanced >= len && advanced < words + len);
+                assert!(position < 1 << POSITION_BITS);
+                for place in &mut owner[place(position)..place(position) + len] {
+                    *place = Some(number);
+                }
+                items.push((number, position, len));
+                let head = log.head();
+                let mut ages = Vec::new();
+                items.retain(|(number, position, len)| {
+                    let whole =
+                        owner[place(*position)..place(*position) + len].iter().all(|other| *other == Some(*number));
+                    assert!(whole || !head.is_live(*position), "{words} {number}");
+                    // What lies beyond the last item of a lap is given up though nothing lies on it.
+                    ages.push(head.age(*position));
+                    head.is_live(*position)
+                });
+                assert!(ages.is_sorted_by(|a, b| a > b), "the oldest comes first");
+                assert!(items.len() <= words);
+                assert_eq!(items.last().map(|item| item.0), Some(number));
+                if number > 300 * words && words > 60 {
+                    break;
+                }
+            }
+        }
+    }
+}

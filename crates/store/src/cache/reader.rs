@@ -1,0 +1,91 @@
+//! The table as those read it who do not write.
+
+use super::entry::Entry;
+use super::key::{Key, KeyHasher};
+use super::log::Head;
+use super::view::{Found, HEAD, View};
+
+/// Looks before a reader lets others run: the writer may wait for the processor that it has.
+const LOOKS_BEFORE_YIELD: u32 = 1000;
+
+/// Reads a table that another thread writes. See [`super::Cache::reader`].
+#[derive(Clone, Debug)]
+pub struct CacheReader {
+    view: View,
+    hasher: KeyHasher,
+}
+
+/// What is known of an item whose value was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Read {
+    /// As [`super::Item::version`].
+    pub version: u64,
+    /// As [`super::Item::flags`].
+    pub flags: u32,
+    /// As [`super::Item::expires_s`].
+    pub expires_s: u32,
+}
+
+impl CacheReader {
+    pub(crate) fn new(view: View, hasher: KeyHasher) -> Option<Self> {
+        view.versions.is_some().then_some(Self { view, hasher })
+    }
+
+    /// What keys are to be hashed with.
+    pub fn hasher(&self) -> &KeyHasher {
+        &self.hasher
+    }
+
+    /// As [`super::Cache::prefetch_bucket`].
+    #[inline(always)]
+    pub fn prefetch_bucket(&self, key: &Key<'_>) {
+        self.view.prefetch_bucket(key);
+    }
+
+    /// As [`super::Cache::prefetch_item`].
+    #[inline(always)]
+    pub fn prefetch_item(&self, key: &mut Key<'_>) {
+        self.view.prefetch_item(key);
+    }
+
+    /// Reads the value of `key` into `value`, in place of what is there, as it was at one moment during the call. While items
+    /// of the same buckets keep changing it goes on trying.
+    pub fn get(&self, key: &Key<'_>, now_s: u32, value: &mut Vec<u8>) -> Option<Read> {
+        let versions = self.view.versions.as_ref()?;
+        let version = View::version_of(versions, key.bucket(self.view.buckets));
+        let mut looks = 0;
+        loop {
+            if let Some(stamp) = versions.stamp(version) {
+                // The log writes over items without a change of their buckets. What stands there is looked at only once it is known
+                // to be an item's, and is given to nobody unless it still is one's.
+                let read = self.view.find(key).filter(|found| self.is_whole(found)).and_then(|found| {
+                    let read = self.read(&found.entry, now_s, value)?;
+                    self.is_whole(&found).then_some(read)
+                });
+                if versions.unchanged(version, stamp) {
+                    return read;
+                }
+            }
+            looks += 1;
+            if looks % LOOKS_BEFORE_YIELD == 0 {
+                std::thread::yield_now();
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    /// Whether nothing was written over an item, up to what was read of it last.
+    fn is_whole(&self, found: &Found) -> bool {
+        !self.view.evicts || Head(self.view.control.load_after(HEAD)).is_live(found.position)
+    }
+
+    fn read(&self, entry: &Entry, now_s: u32, value: &mut Vec<u8>) -> Option<Read> {
+        let extras = entry.extras(&self.view.body);
+        if self.view.is_gone(entry, extras, now_s) {
+            return None;
+        }
+        value.resize(entry.value_len, 0);
+        entry.read_value(&self.view.body, value);
+        Some(Read { version: entry.version, flags: extras.flags, expires_s: extras.expires_s })
+    }
+}

@@ -1,0 +1,591 @@
+//! The table as its one writer has it.
+
+use std::cell::Cell;
+
+use sinew_mem::Words;
+
+use super::entry::{Entry, Extras, VALUE_LEN_LIMIT};
+use super::heap::Heap;
+use super::key::{KEY_LEN_MAX, Key, KeyHasher};
+use super::log::{Log, PLACE_BITS, place};
+use super::reader::CacheReader;
+use super::view::{CHAIN_MAX, CLEARED, CONTROL_WORDS, Found, HEAD, SLOTS, Slot, View};
+use super::{CacheConfig, CacheError, CacheStats, ModifyError, Put, PutError, VALUE_LEN_MAX, When, WhenFull};
+
+/// Items for which a bucket is meant: half of its slots, so that few items find it full.
+const ITEMS_PER_BUCKET: usize = 4;
+/// Without eviction: one spare bucket for so many.
+const BUCKETS_PER_SPARE: usize = 4;
+/// Versions of buckets that readers check; more would only take cache.
+const VERSIONS_MAX: usize = 1 << 16;
+/// Buckets in which expired items are looked for when there is no memory.
+const RECLAIM_BUCKETS: usize = 256;
+
+const _: () = assert!(VALUE_LEN_MAX <= VALUE_LEN_LIMIT);
+
+/// Where items lie.
+#[derive(Debug)]
+enum Space {
+    Log(Log),
+    Heap(Heap),
+}
+
+/// Room for an item.
+struct Reserved {
+    position: u64,
+    /// Words there are.
+    room: usize,
+    /// How far the log came.
+    advanced: usize,
+    /// Whether other items were removed for it.
+    reclaimed: bool,
+}
+
+/// A table: see [the module](super). It belongs to one thread at a time.
+#[derive(Debug)]
+pub struct Cache {
+    view: View,
+    hasher: KeyHasher,
+    space: Space,
+    /// Buckets to go on with that are free.
+    spares: Vec<usize>,
+    value_len_max: usize,
+    /// Version of the last item that was stored.
+    version: u64,
+    items: usize,
+    /// Items were stored that expire.
+    any_expires: bool,
+    /// The next bucket to be looked at for items that are gone.
+    cursor: usize,
+    /// Parts of buckets that should have been looked at, times the words of the log.
+    sweep_debt: u64,
+    hits: Cell<u64>,
+    misses: Cell<u64>,
+    stored: u64,
+    evictions: u64,
+    /// Value that is being modified.
+    scratch: Vec<u8>,
+}
+
+/// An item, as it stands in the table.
+#[derive(Clone, Copy, Debug)]
+pub struct Item<'a> {
+    body: &'a Words,
+    entry: Entry,
+    extras: Extras,
+}
+
+impl Item<'_> {
+    /// Length of the value, in bytes.
+    #[inline(always)]
+    pub fn value_len(&self) -> usize {
+        self.entry.value_len
+    }
+
+    /// Changes with every change of the item, and is of no other item of the table: what compare-and-swap compares.
+    #[inline(always)]
+    pub fn version(&self) -> u64 {
+        self.entry.version
+    }
+
+    /// The client's own number.
+    #[inline(always)]
+    pub fn flags(&self) -> u32 {
+        self.extras.flags
+    }
+
+    /// When the item ends; never when 0.
+    #[inline(always)]
+    pub fn expires_s(&self) -> u32 {
+        self.extras.expires_s
+    }
+
+    /// Copies the value to `target`.
+    ///
+    /// # Panics
+    ///
+    /// When `target` is not [`Item::value_len`] long.
+    #[inline(always)]
+    pub fn copy_to(&self, target: &mut [u8]) {
+        assert_eq!(target.len(), self.entry.value_len, "a value is copied whole");
+        self.entry.read_value(self.body, target);
+    }
+
+    /// Appends the value to `target`.
+    #[inline]
+    pub fn append_to(&self, target: &mut Vec<u8>) {
+        let start = target.len();
+        target.resize(start + self.entry.value_len, 0);
+        self.entry.read_value(self.body, &mut target[start..]);
+    }
+}
+
+impl Cache {
+    /// An empty table. Its memory is taken from the system when it is first used.
+    ///
+    /// # Errors
+    ///
+    /// [`CacheError`].
+    pub fn new(config: &CacheConfig) -> Result<Self, CacheError> {
+        let CacheConfig { items, memory_bytes, value_len_max, .. } = *config;
+        let senseless = |why| CacheError::Config { items, memory_bytes, value_len_max, why };
+        let evicts = config.when_full == WhenFull::Evict;
+        let words = memory_bytes / 8;
+        if value_len_max > VALUE_LEN_MAX {
+            return Err(senseless("values are at most 8 MB"));
+        }
+        if words >= 1 << PLACE_BITS {
+            return Err(senseless("a table has less than 512 GB of memory: make several"));
+        }
+        if words < 16 {
+            return Err(senseless("give it more memory"));
+        }
+        let buckets = u32::try_from(items.div_ceil(ITEMS_PER_BUCKET).max(1))
+            .ok()
+            .filter(|buckets| *buckets <= 1 << 31)
+            .ok_or_else(|| senseless("a table has at most 8 billion items: make several"))?;
+        let spares = if evicts { 0 } else { (buckets as usize).div_ceil(BUCKETS_PER_SPARE) + CHAIN_MAX };
+        let zeroed = |words: usize| {
+            Words::zeroed(words).map_err(|source| CacheError::Memory { bytes: words.saturating_mul(8), source })
+        };
+        let versions = (buckets as usize).next_power_of_two().min(VERSIONS_MAX);
+        let view = View {
+            index: zeroed((buckets as usize + spares) * SLOTS)?,
+            buckets,
+            body: zeroed(words)?,
+            control: zeroed(CONTROL_WORDS)?,
+            versions: config.readers.then(|| zeroed(versions)).transpose()?,
+            evicts,
+        };
+        let space = if evicts {
+            let log = Log::new(words);
+            view.control.store(HEAD, log.head().0);
+            Space::Log(log)
+        } else {
+            Space::Heap(Heap::new(&view.body))
+        };
+        Ok(Self {
+            space,
+            hasher: KeyHasher::new(config.seed),
+            spares: (buckets as usize..buckets as usize + spares).rev().collect(),
+            value_len_max,
+            version: 0,
+            items: 0,
+            any_expires: false,
+            cursor: 0,
+            sweep_debt: 0,
+            hits: Cell::new(0),
+            misses: Cell::new(0),
+            stored: 0,
+            evictions: 0,
+            scratch: Vec::new(),
+            view,
+        })
+    }
+
+    /// What keys are to be hashed with.
+    pub fn hasher(&self) -> &KeyHasher {
+        &self.hasher
+    }
+
+    /// Somebody who reads while this table is written, from another thread.
+    ///
+    /// None when the table was not made for [readers](CacheConfig::readers).
+    pub fn reader(&self) -> Option<CacheReader> {
+        CacheReader::new(self.view.clone(), self.hasher.clone())
+    }
+
+    /// Asks the cache for the bucket of `key`: the first of the two misses that a request costs. Ask for those of a batch
+    /// first, then for their [items](Cache::prefetch_item), then do what they want.
+    #[inline(always)]
+    pub fn prefetch_bucket(&self, key: &Key<'_>) {
+        self.view.prefetch_bucket(key);
+    }
+
+    /// Asks the cache for the item of `key`, whose bucket was asked for a while ago: the second.
+    #[inline(always)]
+    pub fn prefetch_item(&self, key: &mut Key<'_>) {
+        self.view.prefetch_item(key);
+    }
+
+    fn find(&self, key: &Key<'_>, now_s: u32) -> Option<(Found, Extras)> {
+        let found = self.view.find(key)?;
+        let extras = found.entry.extras(&self.view.body);
+        (!self.view.is_gone(&found.entry, extras, now_s)).then_some((found, extras))
+    }
+
+    /// The item of `key`.
+    #[inline(always)]
+    pub fn get(&self, key: &Key<'_>, now_s: u32) -> Option<Item<'_>> {
+        let item = self.peek(key, now_s);
+        let counter = if item.is_some() { &self.hits } else { &self.misses };
+        counter.set(counter.get() + 1);
+        item
+    }
+
+    /// As [`Cache::get`], but counts as neither hit nor miss.
+    #[inline(always)]
+    pub fn peek(&self, key: &Key<'_>, now_s: u32) -> Option<Item<'_>> {
+        let found = self.view.find(key)?;
+        let extras = found.entry.extras(&self.view.body);
+        if self.view.is_gone(&found.entry, extras, now_s) {
+            return None;
+        }
+        Some(Item { body: &self.view.body, entry: found.entry, extras })
+    }
+
+    /// Stores a value; returns its version.
+    ///
+    /// # Errors
+    ///
+    /// [`PutError`].
+    pub fn put(&mut self, key: &Key<'_>, value: &[u8], put: &Put, now_s: u32) -> Result<u64, PutError> {
+        if key.bytes().len() > KEY_LEN_MAX {
+            return Err(PutError::KeyTooLong { len: key.bytes().len() });
+        }
+        let old = self.view.find(key);
+        let present = old
+            .filter(|old| !self.view.is_gone(&old.entry, old.entry.extras(&self.view.body), now_s))
+            .map(|old| old.entry);
+        match (put.when, present) {
+            (When::Always, _) | (When::Absent, None) | (When::Present, Some(_)) => {}
+            (When::Absent, Some(_)) => return Err(PutError::Present),
+            (When::Present | When::Version(_), None) => return Err(PutError::Absent),
+            (When::Version(expected), Some(Entry { version, .. })) => {
+                if version != expected {
+                    return Err(PutError::Changed { version });
+                }
+            }
+        }
+        self.store(key, value, Extras { flags: put.flags, expires_s: put.expires_s }, old, now_s)
+    }
+
+    /// Changes the value of an item, which keeps its flags and when it expires; returns its version.
+    ///
+    /// # Errors
+    ///
+    /// [`ModifyError`]; what `change` did has no effect then.
+    pub fn modify<E>(
+        &mut self,
+        key: &Key<'_>,
+        now_s: u32,
+        change: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
+    ) -> Result<u64, ModifyError<E>> {
+        let (found, extras) = self.find(key, now_s).ok_or(PutError::Absent)?;
+        let mut value = std::mem::take(&mut self.scratch);
+        value.resize(found.entry.value_len, 0);
+        found.entry.read_value(&self.view.body, &mut value);
+        let result = change(&mut value)
+            .map_err(ModifyError::Refused)
+            .and_then(|()| Ok(self.store(key, &value, extras, Some(found), now_s)?));
+        self.scratch = value;
+        result
+    }
+
+    /// Changes the flags of an item, when it expires, or both; returns its version.
+    ///
+    /// # Errors
+    ///
+    /// [`PutError::Absent`], and, in a table that does not evict, [`PutError::Full`].
+    pub fn touch(
+        &mut self,
+        key: &Key<'_>,
+        flags: Option<u32>,
+        expires_s: Option<u32>,
+        now_s: u32,
+    ) -> Result<u64, PutError> {
+        let (found, mut extras) = self.find(key, now_s).ok_or(PutError::Absent)?;
+        extras.flags = flags.unwrap_or(extras.flags);
+        extras.expires_s = expires_s.unwrap_or(extras.expires_s);
+        let mut value = std::mem::take(&mut self.scratch);
+        value.resize(found.entry.value_len, 0);
+        found.entry.read_value(&self.view.body, &mut value);
+        let result = self.store(key, &value, extras, Some(found), now_s);
+        self.scratch = value;
+        result
+    }
+
+    /// Forgets the item of `key`; returns whether there was one.
+    pub fn delete(&mut self, key: &Key<'_>, now_s: u32) -> bool {
+        let Some(found) = self.view.find(key) else { return false };
+        let was = !self.view.is_gone(&found.entry, found.entry.extras(&self.view.body), now_s);
+        self.remove(key.bucket(self.view.buckets), found.slot);
+        was
+    }
+
+    /// Forgets every item.
+    pub fn clear(&mut self) {
+        self.view.control.store(CLEARED, self.version);
+        if let Space::Heap(_) = self.space {
+            for bucket in 0..self.view.buckets as usize {
+                while let Some(slot) =
+                    (bucket * SLOTS..(bucket + 1) * SLOTS).find(|slot| self.view.slot(*slot).is_item())
+                {
+                    self.remove(bucket, slot);
+                }
+            }
+        }
+    }
+
+    /// What happened so far, and how full the table is.
+    pub fn stats(&self) -> CacheStats {
+        let used_words = match &self.space {
+            Space::Log(log) if self.view.head().0 >> PLACE_BITS == 1 => {
+                self.view.head().0 as usize & ((1 << PLACE_BITS) - 1)
+            }
+            Space::Log(log) => log.words(),
+            Space::Heap(heap) => heap.used(),
+        };
+        CacheStats {
+            hits: self.hits.get(),
+            misses: self.misses.get(),
+            items: self.items,
+            stored: self.stored,
+            evictions: self.evictions,
+            used_bytes: used_words * 8,
+            capacity_bytes: self.view.body.len() * 8,
+            index_bytes: self.view.index.len() * 8,
+        }
+    }
+
+    /// Stores an item in place of `old`, which has the same key and may be gone.
+    fn store(
+        &mut self,
+        key: &Key<'_>,
+        value: &[u8],
+        extras: Extras,
+        old: Option<Found>,
+        now_s: u32,
+    ) -> Result<u64, PutError> {
+        if value.len() > self.value_len_max {
+            return Err(PutError::ValueTooLong { len: value.len(), max: self.value_len_max });
+        }
+        let has_extras = extras != Extras::default();
+        let words = Entry::words(key.bytes().len(), value.len(), has_extras);
+        let bucket = key.bucket(self.view.buckets);
+        self.version += 1;
+        let mut entry = Entry {
+            at: 0,
+            key_len: key.bytes().len(),
+            value_len: value.len(),
+            room: words,
+            has_extras,
+            version: self.version,
+        };
+        if let Some(old) = old.filter(|old| self.fits_in_place(old, words, has_extras)) {
+            entry = Entry { at: old.entry.at, room: old.entry.room, ..entry };
+            self.begin_change(bucket);
+            entry.store(&self.view.body, extras);
+            entry.store_value(&self.view.body, value);
+            self.end_change(bucket);
+        } else {
+            let Reserved { position, room, advanced, reclaimed } = self.reserve(words, value.len(), now_s)?;
+            // It may have been among what was reclaimed, or have moved to the place of something that was.
+            let old = if reclaimed { self.view.find(key) } else { old };
+            entry = Entry { at: place(position), room, ..entry };
+            // Before any reader can see what is written there now.
+            let head = if let Space::Log(log) = &self.space { log.head().0 } else { 0 };
+            self.view.control.announce(HEAD, head);
+            entry.store(&self.view.body, extras);
+            entry.store_key(&self.view.body, key.bytes());
+            entry.store_value(&self.view.body, value);
+            let slot = match old {
+                // Though a log may have written over it by now.
+                Some(old) => old.slot,
+                None => match self.slot_for_another(bucket) {
+                    Ok(slot) => slot,
+                    Err(error) => {
+                        self.free(position);
+                        return Err(error);
+                    }
+                },
+            };
+            self.begin_change(bucket);
+            self.view.index.store(slot, Slot::item(key.tag(), position).0);
+            self.end_change(bucket);
+            if let Some(old) = old {
+                self.free(old.position);
+            }
+            self.sweep(advanced);
+        }
+        self.stored += 1;
+        self.any_expires |= extras.expires_s != 0;
+        Ok(self.version)
+    }
+
+    /// Whether an item of `words` can take the place of `old`.
+    fn fits_in_place(&self, old: &Found, words: usize, has_extras: bool) -> bool {
+        if has_extras != old.entry.has_extras || words > old.entry.room {
+            return false;
+        }
+        match &self.space {
+            // An item that was just stored should not be the next to be evicted.
+            Space::Log(log) => log.appended_since(old.position) <= log.words() / 2,
+            Space::Heap(_) => words * 2 >= old.entry.room,
+        }
+    }
+
+    /// Room for an item of `words`.
+    fn reserve(&mut self, words: usize, value_len: usize, now_s: u32) -> Result<Reserved, PutError> {
+        let most = match &self.space {
+            Space::Log(log) => log.words(),
+            Space::Heap(_) => Heap::words_max(&self.view.body),
+        };
+        if words > most {
+            let max = self.value_len_max.min(value_len.saturating_sub((words - most) * 8));
+            return Err(PutError::ValueTooLong { len: value_len, max });
+        }
+        if let Space::Log(log) = &mut self.space {
+            let (position, advanced) = log.reserve(words);
+            return Ok(Reserved { position, room: words, advanced, reclaimed: false });
+        }
+        for reclaimed in [false, true] {
+            let Space::Heap(heap) = &mut self.space else { break };
+            if let Some((place, room)) = heap.alloc(&self.view.body, words) {
+                return Ok(Reserved { position: place as u64, room, advanced: 0, reclaimed });
+            }
+            if !reclaimed && self.any_expires {
+                self.reclaim(now_s);
+            }
+        }
+        Err(self.full())
+    }
+
+    fn full(&self) -> PutError {
+        let CacheStats { used_bytes, capacity_bytes, .. } = self.stats();
+        PutError::Full { used_bytes, capacity_bytes }
+    }
+
+    fn free(&mut self, position: u64) {
+        if let Space::Heap(heap) = &mut self.space {
+            heap.free(&self.view.body, place(position));
+        }
+    }
+
+    fn begin_change(&self, bucket: usize) {
+        if let Some(versions) = &self.view.versions {
+            versions.begin_change(View::version_of(versions, bucket));
+        }
+    }
+
+    fn end_change(&self, bucket: usize) {
+        if let Some(versions) = &self.view.versions {
+            versions.end_change(View::version_of(versions, bucket));
+        }
+    }
+
+    /// A slot of `bucket` for one more item.
+    fn slot_for_another(&mut self, bucket: usize) -> Result<usize, PutError> {
+        if self.view.evicts {
+            let head = self.view.head();
+            let slots = self.view.bucket(bucket);
+            let age = |slot: Slot| if self.view.is_live(head, slot) { head.age(slot.position()) } else { u64::MAX };
+            // An empty one if there is, else that of the oldest.
+            let (at, slot) = slots
+                .into_iter()
+                .enumerate()
+                .max_by_key(|(_, slot)| (*slot == Slot::EMPTY, age(*slot)))
+                .expect("a bucket has slots");
+            if slot.is_item() {
+                self.evictions += 1;
+            } else {
+                self.items += 1;
+            }
+            return Ok(bucket * SLOTS + at);
+        }
+        let mut last = bucket;
+        for _ in 0..CHAIN_MAX {
+            let slots = self.view.bucket(last);
+            if let Some(at) = slots.iter().position(|slot| *slot == Slot::EMPTY) {
+                self.items += 1;
+                return Ok(last * SLOTS + at);
+            }
+            if let Some(next) = slots[SLOTS - 1].linked() {
+                last = next;
+                continue;
+            }
+            let spare = self.spares.pop().ok_or_else(|| self.full())?;
+            self.begin_change(bucket);
+            self.view.index.store(spare * SLOTS, slots[SLOTS - 1].0);
+            self.view.index.store(last * SLOTS + SLOTS - 1, Slot::link(spare).0);
+            self.end_change(bucket);
+            self.items += 1;
+            return Ok(spare * SLOTS + 1);
+        }
+        Err(self.full())
+    }
+
+    /// Empties `slot`, of `bucket` or one that goes on with it, and frees what it pointed to.
+    fn remove(&mut self, bucket: usize, slot: usize) {
+        let position = self.view.slot(slot).position();
+        // The last item of the last bucket takes its place, so that buckets to go on with are never empty.
+        let (mut before, mut last) = (None, bucket);
+        while let Some(next) = self.view.slot(last * SLOTS + SLOTS - 1).linked() {
+            before = Some(last);
+            last = next;
+        }
+        let at = self.view.bucket(last).iter().rposition(|slot| slot.is_item()).unwrap_or(0);
+        self.begin_change(bucket);
+        if before.is_some() {
+            self.view.index.store(slot, self.view.index.load(last * SLOTS + at));
+            self.view.index.store(last * SLOTS + at, Slot::EMPTY.0);
+        } else {
+            self.view.index.store(slot, Slot::EMPTY.0);
+        }
+        if let Some(before) = before.filter(|_| at == 0) {
+            self.view.index.store(before * SLOTS + SLOTS - 1, Slot::EMPTY.0);
+            self.spares.push(last);
+        }
+        self.end_change(bucket);
+        self.items -= 1;
+        self.free(position);
+    }
+
+    /// Empties slots whose items were overwritten: all of them while the log goes around once. A slot that pointed to something of
+    /// long ago could else be mistaken for one of now.
+    fn sweep(&mut self, advanced: usize) {
+        let Space::Log(log) = &self.space else { return };
+        let buckets = u64::from(self.view.buckets);
+        self.sweep_debt += advanced as u64 * buckets;
+        let head = self.view.head();
+        while self.sweep_debt >= log.words() as u64 {
+            self.sweep_debt -= log.words() as u64;
+            for (at, slot) in self.view.bucket(self.cursor).into_iter().enumerate() {
+                if slot != Slot::EMPTY && !head.is_live(slot.position()) {
+                    // No reader takes it for anything, now or before.
+                    self.view.index.store(self.cursor * SLOTS + at, Slot::EMPTY.0);
+                    self.items -= 1;
+                    self.evictions += 1;
+                }
+            }
+            self.cursor = (self.cursor + 1) % buckets as usize;
+        }
+    }
+
+    /// Frees items that expired, of some buckets.
+    fn reclaim(&mut self, now_s: u32) {
+        for _ in 0..RECLAIM_BUCKETS.min(self.view.buckets as usize) {
+            let bucket = self.cursor;
+            self.cursor = (bucket + 1) % self.view.buckets as usize;
+            let mut at = bucket;
+            let mut slot = 0;
+            loop {
+                let word = self.view.slot(at * SLOTS + slot);
+                let entry = word.is_item().then(|| Entry::load(&self.view.body, place(word.position()))).flatten();
+                if entry.is_some_and(|entry| self.view.is_gone(&entry, entry.extras(&self.view.body), now_s)) {
+                    self.remove(bucket, at * SLOTS + slot);
+                    // Another is there now, or the bucket is no more.
+                    (at, slot) = (bucket, 0);
+                    continue;
+                }
+                slot += 1;
+                if slot == SLOTS {
+                    match word.linked() {
+                        Some(next) => (at, slot) = (next, 0),
+                        None => break,
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! What the one who writes a table and those who read it have in common: its memory, and how an item is found there.
+
+use sinew_mem::Words;
+
+use super::entry::{Entry, Extras};
+use super::key::Key;
+use super::log::{Head, POSITION_BITS, place};
+
+/// Slots of a bucket, which is one cache line.
+pub(crate) const SLOTS: usize = 8;
+/// Buckets that items of one bucket may spread over, in a table that forgets nothing.
+pub(crate) const CHAIN_MAX: usize = 64;
+
+/// In the control words: where the log ends.
+pub(crate) const HEAD: usize = 0;
+/// In the control words: items up to this version were cleared.
+pub(crate) const CLEARED: usize = 1;
+/// A cache line.
+pub(crate) const CONTROL_WORDS: usize = 8;
+
+/// A word of the index: nothing (0), an item's tag and position, or, in the last slot of a bucket, the bucket that goes on with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Slot(pub u64);
+
+const IS_ITEM: u64 = 1 << POSITION_BITS;
+
+impl Slot {
+    pub const EMPTY: Self = Self(0);
+
+    #[inline(always)]
+    pub fn item(tag: u16, position: u64) -> Self {
+        Self(u64::from(tag) << (POSITION_BITS + 1) | IS_ITEM | position)
+    }
+
+    pub fn link(bucket: usize) -> Self {
+        Self(bucket as u64)
+    }
+
+    #[inline(always)]
+    pub fn is_item(self) -> bool {
+        self.0 & IS_ITEM != 0
+    }
+
+    /// Of an item.
+    #[inline(always)]
+    pub fn position(self) -> u64 {
+        self.0 & (IS_ITEM - 1)
+    }
+
+    #[inline(always)]
+    pub fn linked(self) -> Option<usize> {
+        (!self.is_item() && self != Self::EMPTY).then_some(self.0 as usize)
+    }
+}
+
+/// A bit for each of the slots that have an item with `tag`: without a branch, of which eight would often be foretold wrongly.
+#[inline(always)]
+fn with_tag(slots: &[u64; SLOTS], tag: u16) -> u32 {
+    let wanted = u64::from(tag) << 1 | 1;
+    let mut matching = 0;
+    for (at, slot) in slots.iter().enumerate() {
+        matching |= u32::from(slot >> POSITION_BITS == wanted) << at;
+    }
+    matching
+}
+
+/// An item that was found.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Found {
+    /// Index of its slot.
+    pub slot: usize,
+    pub position: u64,
+    pub entry: Entry,
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(crate) struct View {
+    /// Buckets, and behind them, in a table that forgets nothing, spare ones to go on with.
+    pub index: Words,
+    /// Without the spare ones.
+    pub buckets: u32,
+    /// The log or the heap.
+    pub body: Words,
+    pub control: Words,
+    /// Versions of buckets, each of several; none where only the writer reads.
+    pub versions: Option<Words>,
+    /// Whether the body is a log.
+    pub evicts: bool,
+}
+
+impl View {
+    #[inline(always)]
+    pub fn head(&self) -> Head {
+        Head(self.control.load(HEAD))
+    }
+
+    #[inline(always)]
+    pub fn slot(&self, index: usize) -> Slot {
+        Slot(self.index.load(index))
+    }
+
+    #[inline(always)]
+    pub fn bucket(&self, bucket: usize) -> [Slot; SLOTS] {
+        self.index.load_some(bucket * SLOTS).map(Slot)
+    }
+
+    /// Whether what a slot points to is still there.
+    #[inline(always)]
+    pub fn is_live(&self, head: Head, slot: Slot) -> bool {
+        slot.is_item() && (!self.evicts || head.is_live(slot.position()))
+    }
+
+    /// The item with `key`, though it may be [gone](View::is_gone).
+    #[inline(always)]
+    pub fn find(&self, key: &Key<'_>) -> Option<Found> {
+        let head = self.head();
+        let bucket = key.bucket(self.buckets);
+        // Where it was seen, or where it must be.
+        self.item_in(head, bucket * SLOTS + key.hint as usize, key).or_else(|| self.search(head, bucket, key))
+    }
+
+    #[inline(always)]
+    fn search(&self, head: Head, bucket: usize, key: &Key<'_>) -> Option<Found> {
+        let mut bucket = bucket;
+        for _ in 0..CHAIN_MAX {
+            let slots: [u64; SLOTS] = self.index.load_some(bucket * SLOTS);
+            let mut matching = with_tag(&slots, key.tag());
+            while matching != 0 {
+                let found = self.item_in(head, bucket * SLOTS + matching.trailing_zeros() as usize, key);
+                if found.is_some() {
+                    return found;
+                }
+                matching &= matching - 1;
+            }
+            bucket = Slot(slots[SLOTS - 1]).linked()?;
+        }
+        None
+    }
+
+    /// The item that the slot at `index` points to, if it has `key`.
+    #[inline(always)]
+    fn item_in(&self, head: Head, index: usize, key: &Key<'_>) -> Option<Found> {
+        let slot = self.slot(index);
+        if !self.is_live(head, slot) {
+            return None;
+        }
+        let entry = Entry::load(&self.body, place(slot.position()))?;
+        entry.has_key(&self.body, key.bytes()).then_some(Found { slot: index, position: slot.position(), entry })
+    }
+
+    /// Whether an item is over: it expired, or everything was cleared since it was stored.
+    #[inline(always)]
+    pub fn is_gone(&self, entry: &Entry, extras: Extras, now_s: u32) -> bool {
+        entry.version <= self.control.load(CLEARED) || extras.expires_s != 0 && extras.expires_s <= now_s
+    }
+
+    /// Asks the cache for the bucket of `key`.
+    #[inline(always)]
+    pub fn prefetch_bucket(&self, key: &Key<'_>) {
+        self.index.prefetch_line(key.bucket(self.buckets) * SLOTS);
+    }
+
+    /// Asks the cache for the beginning of the item that probably has `key`.
+    #[inline(always)]
+    pub fn prefetch_item(&self, key: &mut Key<'_>) {
+        let bucket = key.bucket(self.buckets) * SLOTS;
+        let matching = with_tag(&self.index.load_some(bucket), key.tag());
+        key.hint = matching.trailing_zeros() % SLOTS as u32;
+        let slot = self.slot(bucket + key.hint as usize);
+        self.body.prefetch_line(place(slot.position()));
+    }
+
+    /// Index of the version that protects `bucket`.
+    #[inline(always)]
+    pub fn version_of(versions: &Words, bucket: usize) -> usize {
+        bucket & (versions.len() - 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_say_what_they_are() {
+        let last = (1 << POSITION_BITS) - 1;
+        for (tag, position) in [(0, 0), (0, 1), (0xFFFF, last), (0, last), (0xFFFF, 0)] {
+            let slot = Slot::item(tag, position);
+            assert!(slot.is_item());
+            let slots = [0, slot.0, 1, slot.0, 0, 0, Slot::item(!tag, position).0, Slot::link(7).0];
+            assert_eq!((with_tag(&slots, tag), with_tag(&slots, !tag)), (0b1010, 0b100_0000));
+            assert_eq!((slot.position(), slot.linked()), (position, None));
+        }
+        assert!(!Slot::EMPTY.is_item());
+        assert_eq!(Slot::EMPTY.linked(), None);
+        let link = Slot::link(1 << 35);
+        assert!(!link.is_item());
+        assert_eq!(link.linked(), Some(1 << 35));
+    }
+}

@@ -1,0 +1,7 @@
+//! Data structures of Sinew's services. They do no I/O and read no clock: time is handed in.
+//!
+//! - [`cache`] is the table of a key-value cache: an index to a log (or to a heap, for a store that forgets nothing).
+
+#![forbid(unsafe_code)]
+
+pub mod cache;
