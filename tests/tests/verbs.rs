@@ -112,6 +112,7 @@ fn requests_may_be_inline_long_signaled_each_or_of_a_header_alone() {
         "rate --op read --qps 3 --wait events",
         "lat --op send --wait events",
         "rate --op send --transport ud --wait adaptive",
+        "rate --op send --transport uc --wait events",
         "echo --form ss --no-inline --window 4 --size 3000",
         "echo --form ww --no-inline",
     ] {

@@ -145,18 +145,21 @@ impl<D: Device> Client<D> {
         let counts_credits = self.rig.plan.has_credits();
         let mut turns = 0u32;
         let mut silence = Patience::new(LOST_AFTER);
+        let mut slept = false;
         loop {
-            let mut slept = false;
+            let mut pushed = false;
             for index in 0..links {
                 if self.rig.links[index].flow.has_room() {
                     if counts_credits && self.made[index] + doorbell > self.credits[index] + self.receives {
-                        if silence.is_over() {
+                        // Whoever sleeps looks rarely.
+                        if silence.is_over() || (slept && silence.look()) {
                             // What was lost with the last messages is never credited.
                             self.credits[index] = self.made[index];
                             silence = Patience::new(LOST_AFTER);
                         }
                         continue;
                     }
+                    pushed = true;
                     for _ in 0..doorbell {
                         let signaled = self.rig.links[index].flow.is_signal_due();
                         self.push(index, signaled)?;
@@ -164,9 +167,10 @@ impl<D: Device> Client<D> {
                     self.rig.links[index].qp.doorbell();
                 }
             }
+            slept = false;
             if self.collect()? > 0 {
                 silence = Patience::new(LOST_AFTER);
-            } else if !self.rig.links.iter().any(|link| link.flow.has_room()) {
+            } else if !pushed {
                 slept = self.rig.pass(self.rig.plan.wait)?;
             }
             turns = turns.wrapping_add(1);

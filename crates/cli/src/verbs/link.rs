@@ -471,8 +471,9 @@ impl Patience {
         self.looks.is_multiple_of(64) && self.look()
     }
 
+    /// The same, with a look at the clock in any case.
     #[cold]
-    fn look(&mut self) -> bool {
+    pub fn look(&mut self) -> bool {
         let now = Instant::now();
         now >= *self.deadline.get_or_insert(now + self.patience)
     }
