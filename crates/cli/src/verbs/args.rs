@@ -10,6 +10,7 @@ use super::limit::Meter;
 use super::plan::{Carrier, Form, Op, Plan, Shape, THREADS_MAX, Wait, Work};
 use super::result::{Figures, Kind};
 use super::run::Measure;
+use super::serve::parse_address;
 use crate::bench::Output;
 use crate::limits::References;
 use crate::units::{parse_seconds, parse_size};
@@ -65,7 +66,7 @@ pub struct Args {
     #[command(flatten)]
     device: DeviceArgs,
     /// A server that runs already (see `sinew verbs serve`); else one is started in a process of its own
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "HOST:PORT", value_parser = parse_address)]
     address: Option<String>,
     /// How queue pairs talk [default: rc; for echo uc, and ud for --form ss]
     #[arg(long, visible_alias = "connection", value_enum, ignore_case = true)]

@@ -37,6 +37,30 @@ pub fn is_all_good(message: &[u8], sequence: u64) -> bool {
     if message.len() < SHORT { is_good(message, sequence) } else { pattern::check_all(message, sequence) }
 }
 
+/// Messages before one whose remains are recognised in its place.
+const REMAINS_MAX: u64 = 1 << 16;
+
+/// Whether the place of the `nth` message holds what is left when it was lost, or packets of it were: bytes of it, and for the
+/// rest those of one that was written there before, or none.
+pub fn is_mixed(seen: &[u8], layout: Layout, nth: u64) -> bool {
+    let (mut new, mut old) = (vec![0; seen.len()], vec![0; seen.len()]);
+    write_body(&mut new);
+    stamp(&mut new, layout.place(nth).1);
+    let Some(at) = seen.iter().zip(&new).position(|(seen, new)| seen != new) else { return true };
+    let is_mix = |old: &[u8]| {
+        seen[at] == old[at] && seen.iter().zip(&new).zip(old).all(|((seen, new), old)| seen == new || seen == old)
+    };
+    if is_mix(&old) {
+        return true;
+    }
+    write_body(&mut old);
+    let slots = layout.slots as u64;
+    (1..REMAINS_MAX).map_while(|rounds| nth.checked_sub(rounds * slots)).any(|earlier| {
+        stamp(&mut old, layout.place(earlier).1);
+        is_mix(&old)
+    })
+}
+
 /// The first eight bytes of message number `sequence`, of at least as many bytes.
 pub fn first_word(sequence: u64) -> [u8; 8] {
     pattern::stamp(sequence, 0).to_le_bytes()
@@ -111,6 +135,29 @@ mod tests {
                 assert!(layout.arrived(&memory, slot, sequence, &mut seen), "{size} {nth}");
                 assert_eq!(seen, sent);
                 assert!(is_all_good(&seen, sequence));
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_lost_message_leaves_is_told_from_what_nobody_wrote() {
+        let nth = 1000;
+        for (size, slots) in [(1, 1), (7, 3), (8, 1), (32, 5), (4097, 1)] {
+            let layout = Layout::new(size, slots);
+            let message = |nth: u64| {
+                let mut message = vec![0; size];
+                write_body(&mut message);
+                stamp(&mut message, layout.place(nth).1);
+                message
+            };
+            let earlier = message(nth - 3 * slots as u64);
+            assert!(is_mixed(&vec![0; size], layout, nth) && is_mixed(&earlier, layout, nth), "{size}");
+            let half = [&message(nth)[..size / 2], &earlier[size / 2..]].concat();
+            assert!(is_mixed(&half, layout, nth), "{size}");
+            if size >= 8 {
+                let mut wrong = half;
+                wrong[size - 1] ^= 0x55;
+                assert!(!is_mixed(&wrong, layout, nth), "{size}");
             }
         }
     }

@@ -53,7 +53,7 @@ pub struct Args {
 }
 
 /// Looks whether it can be an address; what a name stands for is found out later.
-fn parse_address(text: &str) -> Result<String, String> {
+pub fn parse_address(text: &str) -> Result<String, String> {
     let port = text.rsplit_once(':').and_then(|(host, port)| port.parse::<u16>().ok().filter(|_| !host.is_empty()));
     port.map(|_| text.to_owned()).ok_or_else(|| "an address is HOST:PORT, as in 127.0.0.1:7100".to_owned())
 }
@@ -252,5 +252,5 @@ fn obey(said: &Value, workers: &[WorkerThread<'_>], links: usize) -> anyhow::Res
         let Answer::Checked(findings) = worker.answer()? else { bail!("a server thread is confused") };
         sum.add(findings);
     }
-    Ok(json!({ "received": sum.received, "wrong": sum.wrong }))
+    Ok(json!({ "received": sum.received, "wrong": sum.wrong, "lost": sum.lost }))
 }

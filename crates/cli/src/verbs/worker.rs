@@ -9,7 +9,7 @@ use sinew::fabric::verbs::{Completion, CompletionQueue, Device, Opcode};
 
 use super::link::{Domain, LinkAddress, NAP, Patience, Rig, Side, Way, link_of};
 use super::message;
-use super::plan::{Form, Op, Plan, Wait, Work};
+use super::plan::{Carrier, Form, Op, Plan, Wait, Work};
 use crate::machine;
 
 /// Messages that may be missing before the next that came, at most; one that fits none of them is wrong.
@@ -43,12 +43,15 @@ pub struct Findings {
     pub received: u64,
     /// Messages, or places in memory, that were looked at and did not hold what they must.
     pub wrong: u64,
+    /// Places in memory that hold what an earlier WRITE of an unreliable transport left.
+    pub lost: u64,
 }
 
 impl Findings {
     pub fn add(&mut self, other: Self) {
         self.received += other.received;
         self.wrong += other.wrong;
+        self.lost += other.lost;
     }
 }
 
@@ -316,20 +319,21 @@ impl<D: Device> Worker<D> {
         }
         let mut sum = Findings::default();
         for (index, &made) in made.iter().enumerate() {
-            self.progress[index].findings.wrong += self.wrong_places(index, made)?;
+            let found = self.look_at_memory(index, made)?;
+            self.progress[index].findings.add(found);
             sum.add(self.progress[index].findings);
         }
         Ok(sum)
     }
 
-    /// Places in the memory of a link that do not hold what `made` requests must have left there.
-    fn wrong_places(&mut self, index: usize, made: u64) -> anyhow::Result<u64> {
+    /// Looks for places in the memory of a link that do not hold what `made` requests must have left there.
+    fn look_at_memory(&mut self, index: usize, made: u64) -> anyhow::Result<Findings> {
         let (layout, work) = (self.rig.layout, self.rig.plan.work);
-        let Some(exposed) = &self.rig.links[index].exposed else { return Ok(0) };
+        let mut found = Findings::default();
+        let Some(exposed) = &self.rig.links[index].exposed else { return Ok(found) };
         let slots = layout.slots as u64;
         match work {
             Work::Load(Op::Write | Op::WriteImm) => {
-                let mut wrong = 0;
                 for nth in made.saturating_sub(slots)..made {
                     let (slot, sequence) = layout.place(nth);
                     // On UC a completion says that the bytes have left, not that they are there.
@@ -340,16 +344,18 @@ impl<D: Device> Worker<D> {
                             break;
                         }
                         if patience.is_over() {
-                            wrong += 1;
+                            let may_be_lost = self.rig.plan.carrier != Carrier::Rc;
+                            let is_lost = may_be_lost && message::is_mixed(&self.rig.seen, layout, nth);
+                            found.add(Findings { wrong: (!is_lost).into(), lost: is_lost.into(), received: 0 });
                             break;
                         }
                     }
                 }
-                Ok(wrong)
             }
-            Work::Load(Op::FetchAdd | Op::CompareSwap) => Ok(u64::from(exposed.load(0)? != made)),
-            _ => Ok(0),
+            Work::Load(Op::FetchAdd | Op::CompareSwap) => found.wrong = u64::from(exposed.load(0)? != made),
+            _ => {}
         }
+        Ok(found)
     }
 }
 
