@@ -4,10 +4,10 @@
 mod common;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc;
+use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
-use common::{ECHO, PATIENCE, client, config};
+use common::{ECHO, PATIENCE, Server, run, sinew as command, text};
 use sinew::fabric::conformance::{self, Expectations, Fixture, skipped};
 use sinew::fabric::verbs::port::{UdPort, UdPortConfig};
 use sinew::fabric::verbs::{Device, ProtectionDomain};
@@ -18,11 +18,16 @@ use sinew::prelude::*;
 use sinew::shm::verbs::ShmDevice;
 
 const SCHEME: &str = "queue-pairs";
+/// Emulated processors stand still for seconds, and nobody dies here.
+const PEER_TIMEOUT_MS: u64 = 30_000;
 
-/// The machine's device. Where there is none, a test says so and ends, unless the variable `SINEW_RDMA` says that there is one.
-fn rdma_device() -> Option<IbDevice> {
+/// The machine's device, and the right to use it, which one test has at a time: where it is made in software, and the processors too,
+/// more would only wait for each other. Where there is none, a test says so and ends, unless the variable `SINEW_RDMA` says that
+/// there is one.
+fn rdma_device() -> Option<(MutexGuard<'static, ()>, IbDevice)> {
+    static ONE: Mutex<()> = Mutex::new(());
     match IbDevice::open(&Selector::default()) {
-        Ok(device) => Some(device),
+        Ok(device) => Some((ONE.lock().unwrap_or_else(PoisonError::into_inner), device)),
         Err(error) if std::env::var_os("SINEW_RDMA").is_some() => {
             panic!("SINEW_RDMA is set, and there is no device: {error}")
         }
@@ -78,8 +83,16 @@ mod over_shm {
 
 #[test]
 fn a_named_queue_pair_of_a_device_is_a_packet_port() {
-    let Some(device) = rdma_device() else { return };
+    let Some((_one, device)) = rdma_device() else { return };
     conformance::run_all(&mut Ports::new(device, true));
+}
+
+fn config() -> Config {
+    Config { peer_timeout_ns: PEER_TIMEOUT_MS * 1_000_000, ..common::config() }
+}
+
+fn client() -> Nexus {
+    Nexus::builder().config(config()).build().unwrap()
 }
 
 fn echo() -> Nexus {
@@ -116,8 +129,7 @@ fn with_server<D: Device>(device: &D, place: &str, visit: impl FnOnce(&Address))
 }
 
 fn serve_and_call<D: Device>(device: &D) {
-    let nexus = Nexus::builder().config(config()).build().unwrap();
-    let mut rpc = sinew::endpoint(&nexus, open_at(device, "").unwrap()).unwrap();
+    let mut rpc = sinew::endpoint(&client(), open_at(device, "").unwrap()).unwrap();
     let mut place = "127.0.0.1:0".to_owned();
     for _ in 0..2 {
         with_server(device, &place.clone(), |address| {
@@ -141,7 +153,7 @@ fn a_service_is_called_by_its_name_over_queue_pairs_in_shared_memory() {
 
 #[test]
 fn a_service_is_called_by_its_name_over_queue_pairs_of_a_device() {
-    let Some(device) = rdma_device() else { return };
+    let Some((_one, device)) = rdma_device() else { return };
     serve_and_call(&device);
 }
 
@@ -150,8 +162,7 @@ fn a_loop_turns_while_strangers_ask_and_say_nothing() {
     let device = ShmDevice::threads().unwrap();
     with_server(&device, "127.0.0.1:0", |address| {
         let strangers: Vec<_> = (0..100).map(|_| std::net::TcpStream::connect(address.rest()).unwrap()).collect();
-        let nexus = Nexus::builder().config(config()).build().unwrap();
-        let mut rpc = sinew::endpoint(&nexus, open_at(&device, "").unwrap()).unwrap();
+        let mut rpc = sinew::endpoint(&client(), open_at(&device, "").unwrap()).unwrap();
         let session = rpc.connect(&address.to_string()).unwrap();
         for round in 0..100 {
             assert_eq!(*rpc.call(session, ECHO, message(round)).unwrap(), message(round)[..]);
@@ -162,13 +173,11 @@ fn a_loop_turns_while_strangers_ask_and_say_nothing() {
 
 #[test]
 fn the_facade_serves_and_calls_over_a_device() {
-    if rdma_device().is_none() {
-        return;
-    }
+    let Some(_one) = rdma_device() else { return };
     let server = echo().server().at("ibverbs://127.0.0.1:0").start().unwrap();
     let address = &server.addresses()[0];
     assert!(address.option("device").is_some(), "it says which device it took: {address}");
-    let mut rpc = client("ibverbs://");
+    let mut rpc = Rpc::open_with(&client(), "ibverbs://").unwrap();
     let session = rpc.connect(&address.to_string()).unwrap();
     for len in [0, 1, 56, 57, 4_096, 100_000, 3 << 20] {
         assert_eq!(*rpc.call(session, ECHO, message(len)).unwrap(), message(len)[..], "{len} bytes");
@@ -185,4 +194,34 @@ fn a_device_that_is_not_there_is_named_with_what_helps() {
     let error = Rpc::open("ibverbs://127.0.0.1:0?device=nosuch0").err().unwrap().to_string();
     assert!(error.contains("ibverbs cannot be used here"), "{error}");
     assert!(error.contains("sinew verbs devices"), "{error}");
+}
+
+#[test]
+fn two_processes_call_over_a_device() {
+    let Some(_one) = rdma_device() else { return };
+    let server = Server::start_patient("ibverbs", PEER_TIMEOUT_MS);
+    let mut rpc = Rpc::open_with(&client(), "ibverbs://").unwrap();
+    let session = rpc.connect(&server.address).unwrap();
+    assert_eq!(*rpc.call(session, ECHO, message(100_000)).unwrap(), message(100_000)[..]);
+    // And three: the benchmark is another client, which looks at each answer.
+    let args = ["rpc", "bench", "rate", "--address", &server.address, "--seconds", "0.5", "--window", "8", "--json"];
+    let output = run(command(&args).args(["--block", "--peer-timeout-ms", "30000"]));
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let result: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(result["fabric"], "ibverbs");
+    assert!(result["calls_checked"].as_u64() > Some(0), "{result}");
+}
+
+#[test]
+fn a_benchmark_of_a_device_starts_its_own_server_and_says_when_there_is_no_device() {
+    let bench = ["rpc", "bench", "latency", "--fabric", "ibverbs", "--seconds", "0.5", "--block", "--json"];
+    let output = run(command(&bench).args(["--options", "device=nosuch0"]));
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("ibverbs cannot be used here"), "{}", text(&output.stderr));
+    let Some(_one) = rdma_device() else { return };
+    let output = run(&mut command(&bench));
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let result: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let (figure, limit) = (result["p50_ns"].as_f64(), result["limit_p50_ns"].as_f64());
+    assert!(figure > Some(0.0) && limit > Some(0.0), "{result}");
 }

@@ -18,7 +18,7 @@ const LIST: &str = "xtask/skipped-tests.toml";
 /// processors are slow.
 const FOR_GUEST: &[(&str, &str)] = &[
     ("ibverbs: ", ""),
-    ("tests: named_ports", "a_named a_service the_facade a_device"),
+    ("tests: named_ports", "a_named a_service the_facade two_processes a_benchmark a_device"),
     ("tests: rpc_over_ibverbs", "calls:: handlers:: peers:: protocol:: recovery:: sessions:: packets_are_carried"),
 ];
 
@@ -122,7 +122,7 @@ fn in_guest(program: &TestProgram) -> Option<&'static str> {
 fn command(programs: &[TestProgram], guest: bool) -> anyhow::Result<Command> {
     let mut command = if guest {
         let mut command = Command::new(std::env::current_exe().context("no path of this program")?);
-        command.args(["guest", "--", "sh"]).env("SINEW_RDMA", "1");
+        command.args(["guest", "--timeout-s", "1200", "--", "sh"]).env("SINEW_RDMA", "1");
         command
     } else {
         Command::new("sh")

@@ -114,11 +114,16 @@ impl Drop for Server {
 impl Server {
     /// Starts one on a fabric, which sleeps whenever it has nothing to do.
     pub fn start(fabric: &str) -> Self {
+        Self::start_patient(fabric, PEER_TIMEOUT_MS)
+    }
+
+    /// The same with another peer time-out.
+    pub fn start_patient(fabric: &str, peer_timeout_ms: u64) -> Self {
         let address = match fabric {
-            "udp" => "udp://127.0.0.1:0".to_owned(),
+            "udp" | "ibverbs" => format!("{fabric}://127.0.0.1:0"),
             _ => format!("shm://{}", unique("test")),
         };
-        let timeout = PEER_TIMEOUT_MS.to_string();
+        let timeout = peer_timeout_ms.to_string();
         let mut command =
             sinew(&["rpc", "serve", &address, "--child", "--block", "--peer-timeout-ms", timeout.as_str()]);
         let mut process = Process::start(command.stdin(Stdio::piped()));
