@@ -206,7 +206,7 @@ impl SharedMemory {
     #[inline]
     pub fn read(&self, offset: usize, target: &mut [u8]) -> Result<(), OutOfBounds> {
         let source = self.at(offset, target.len())?;
-        let to_word = source.align_offset(8).min(target.len());
+        let to_word = to_word(source).min(target.len());
         let (first, rest) = target.split_at_mut(to_word);
         let (words, last) = rest.as_chunks_mut::<8>();
         // SAFETY: all of it lies in the range that `at` checked; `to_word` bytes on, a word starts if there is one. Acquire, each
@@ -230,15 +230,26 @@ impl SharedMemory {
     #[inline(always)]
     pub fn write(&self, offset: usize, source: &[u8]) -> Result<(), OutOfBounds> {
         let target = self.at(offset, source.len())?;
-        let to_word = target.align_offset(8).min(source.len());
+        let to_word = to_word(target).min(source.len());
         let (first, rest) = source.split_at(to_word);
         let (words, last) = rest.as_chunks::<8>();
         // SAFETY: as in `read`. Release, each of the words: their order is part of the contract.
         unsafe {
             store_part(target, first);
             let aligned = target.add(to_word);
-            for (at, word) in words.iter().enumerate() {
+            let store = |at: usize, word: &[u8; 8]| {
                 (*aligned.add(at * 8).cast::<AtomicU64>()).store(u64::from_ne_bytes(*word), Ordering::Release);
+            };
+            // Half a line at a time, as most messages are.
+            let (fours, rest) = words.as_chunks::<4>();
+            for (at, [first, second, third, fourth]) in fours.iter().enumerate() {
+                store(at * 4, first);
+                store(at * 4 + 1, second);
+                store(at * 4 + 2, third);
+                store(at * 4 + 3, fourth);
+            }
+            for (at, word) in rest.iter().enumerate() {
+                store(fours.len() * 4 + at, word);
             }
             store_part(aligned.add(words.len() * 8), last);
         }
@@ -275,6 +286,12 @@ impl<const WORDS: usize> SharedRows<WORDS> {
         // atomic or outside this process.
         unsafe { &*self.rows.start.as_ptr().cast::<[AtomicU64; WORDS]>().add(index & self.mask) }
     }
+}
+
+/// Bytes to the next aligned word.
+#[inline(always)]
+fn to_word(at: *mut u8) -> usize {
+    at.addr().wrapping_neg() % 8
 }
 
 /// The word that holds the byte at `at`, and which of its bytes that is.

@@ -54,6 +54,7 @@ mod sending;
 mod tests;
 mod waiting;
 mod watch;
+mod writing;
 
 pub use completion::ShmCompletionQueue;
 pub use device::{EXPOSED_BYTES_DEFAULT, EXPOSED_BYTES_MAX, MESSAGE_LEN_MAX, MTU, ShmDevice, ShmDomain};

@@ -18,7 +18,8 @@ use crate::{Outcome, Usage, machine, output};
 
 pub const BW_HELP: &str = "\
 As ib_send_bw, ib_write_bw and ib_read_bw. MB are 2^20 bytes. The limit over shm is one thread that copies messages of the same size
-into memory of the same layout; for SEND a bare ring, and past what that holds copies of what another core has just written.
+into memory of the same layout, for WRITE after making them as the client does; for SEND a bare ring, and past what that holds copies of
+what another core has just written.
 Contents are checked: messages and results of READs as they come, what was written at the end of each slice.
 
 JSON: gbps, mb_per_s, rate_mops (of one client thread), total_mops, limit_gbps, ratio.

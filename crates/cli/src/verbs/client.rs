@@ -160,6 +160,11 @@ impl<D: Device> Client<D> {
                         continue;
                     }
                     pushed = true;
+                    if self.rig.posts_writes() {
+                        self.rig.post_writes(index, self.made[index])?;
+                        self.made[index] += doorbell;
+                        continue;
+                    }
                     for _ in 0..doorbell {
                         let signaled = self.rig.links[index].flow.is_signal_due();
                         self.push(index, signaled)?;

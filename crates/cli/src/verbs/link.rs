@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, anyhow, bail, ensure};
 use serde_json::{Value, json};
 use sinew::fabric::verbs::{
     Access, Attributes, Completion, CompletionQueue, Destination, Device, Exposed, Operation, ProtectionDomain,
@@ -176,6 +176,8 @@ pub struct Rig<D: Device> {
     pub layout: Layout,
     /// A message that is being put together, and one that is looked at.
     pub message: Vec<u8>,
+    /// Those of a list of WRITEs, one behind the other.
+    messages: Vec<u8>,
     pub seen: Vec<u8>,
     pub completions: Vec<Completion>,
     inline_max: usize,
@@ -246,10 +248,25 @@ impl<D: Device> Rig<D> {
         }
         let mut message = vec![0; plan.message_len()];
         message::write_body(&mut message);
+        let messages = message.repeat(plan.doorbell);
         let seen = vec![0; plan.size];
         let completions = Vec::with_capacity(BURST);
         let (plan, idle) = (plan.clone(), Idle::new());
-        Ok(Self { links, cq, thread, arena, plan, layout, message, seen, completions, inline_max, idle, looks: 0 })
+        Ok(Self {
+            links,
+            cq,
+            thread,
+            arena,
+            plan,
+            layout,
+            message,
+            messages,
+            seen,
+            completions,
+            inline_max,
+            idle,
+            looks: 0,
+        })
     }
 
     /// What to tell the other side. Datagrams need no connection, and are reached from now on.
@@ -351,7 +368,7 @@ impl<D: Device> Rig<D> {
 
     /// Pushes a message, `self.message` made number `sequence`, which is the `nth` request of its queue pair: as a WRITE to `slot`,
     /// or as a SEND.
-    #[inline]
+    #[inline(always)]
     pub fn push_message(
         &mut self,
         index: usize,
@@ -360,13 +377,65 @@ impl<D: Device> Rig<D> {
         way: Way,
         signaled: bool,
     ) -> anyhow::Result<()> {
+        if self.inline_max == 0 || self.message.is_empty() {
+            return self.push_staged(index, nth, sequence, way, signaled);
+        }
+        message::stamp(&mut self.message, sequence);
+        let link = &mut self.links[index];
+        let (id, source) = (id(index, nth), Source::Inline(&self.message));
+        // Each request is put together where it is pushed: moving one costs more than a WRITE of a few bytes.
+        let pushed = match way {
+            Way::Write { slot, immediate } => {
+                let remote = link.remote.and_then(|remote| remote.at(self.layout.offset(slot) as u64));
+                let remote = remote.context("no memory to write to")?;
+                let operation = Operation::Write { source, remote, immediate };
+                link.qp.push(Request { id, operation, signaled, fence: false, solicited: false })
+            }
+            Way::Send { immediate } => {
+                let operation = Operation::Send { source, immediate, to: link.to };
+                let qp = link.reply.as_mut().unwrap_or(&mut link.qp);
+                qp.push(Request { id, operation, signaled, fence: false, solicited: false })
+            }
+        };
+        pushed.map_err(|refused| anyhow!("posting request {nth}: {refused}"))
+    }
+
+    /// Whether messages are posted with [`Self::post_writes`].
+    #[inline(always)]
+    pub fn posts_writes(&self) -> bool {
+        self.inline_max > 0 && self.plan.work == Work::Load(Op::Write)
+    }
+
+    /// Posts as many messages as a doorbell starts, as a list of inline WRITEs of which the first is the `first` request of its queue
+    /// pair.
+    #[inline]
+    pub fn post_writes(&mut self, index: usize, first: u64) -> anyhow::Result<()> {
+        let Self { links, messages, layout, .. } = self;
+        let nths = first..first + self.plan.doorbell as u64;
+        for (nth, message) in nths.clone().zip(messages.chunks_exact_mut(layout.size)) {
+            message::stamp(message, layout.place(nth).1);
+        }
+        let Link { qp, flow, remote, .. } = &mut links[index];
+        let RemoteMemory { address, rkey, len } = remote.context("no memory to write to")?;
+        let requests = nths.zip(messages.chunks_exact(layout.size)).map(|(nth, message)| {
+            let offset = layout.offset(layout.place(nth).0) as u64;
+            // It has room for the whole layout, and checks what it is told.
+            let remote = RemoteMemory { address: address.wrapping_add(offset), rkey, len: len.saturating_sub(offset) };
+            let operation = Operation::Write { source: Source::Inline(message), remote, immediate: None };
+            let signaled = flow.is_signal_due();
+            flow.pushed(signaled);
+            Request { id: id(index, nth), operation, signaled, fence: false, solicited: false }
+        });
+        qp.post_list(requests).map_err(|refused| anyhow!("posting a list from request {first} on: {refused}"))
+    }
+
+    /// Pushes a message that lies in a buffer, or has no bytes.
+    #[inline(never)]
+    fn push_staged(&mut self, index: usize, nth: u64, sequence: u64, way: Way, signaled: bool) -> anyhow::Result<()> {
         let link = &mut self.links[index];
         let len = self.message.len();
         let source = if len == 0 {
             Source::Empty
-        } else if self.inline_max > 0 {
-            message::stamp(&mut self.message, sequence);
-            Source::Inline(&self.message)
         } else {
             let turn = nth % link.staged.len() as u64;
             let place = &mut link.staged[turn as usize];
@@ -397,10 +466,7 @@ impl<D: Device> Rig<D> {
             (Some(reply), Way::Send { .. }) => reply,
             _ => &mut link.qp,
         };
-        if let Err(refused) = qp.push(request) {
-            bail!("posting request {nth}: {refused}");
-        }
-        Ok(())
+        qp.push(request).map_err(|refused| anyhow!("posting request {nth}: {refused}"))
     }
 
     /// Tells the sender of a link's messages how far they were received: a SEND of a header alone.

@@ -98,8 +98,13 @@ impl Layout {
         if slots == 1 {
             return (0, nth + 1);
         }
-        let slot = nth % slots;
-        (slot as usize, nth / slots * (slots | 1) + slot + 1)
+        // As a rule a power of two, and a division takes as long as a WRITE of a few bytes.
+        let (lap, slot) = if slots.is_power_of_two() {
+            (nth >> slots.trailing_zeros(), nth & (slots - 1))
+        } else {
+            (nth / slots, nth % slots)
+        };
+        (slot as usize, lap * (slots | 1) + slot + 1)
     }
 
     /// Whether message number `sequence` has arrived in a slot, which is read into `message` then. Its last word arrives last, so

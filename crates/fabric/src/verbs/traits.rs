@@ -172,6 +172,21 @@ pub trait QueuePair {
     /// Starts what was pushed.
     fn doorbell(&mut self);
 
+    /// Pushes requests in turn and starts them with one doorbell, together with those that were pushed before. The first may start
+    /// while the next are still asked for.
+    ///
+    /// `requests` uses no queues of the thread: it may find them borrowed, and panics then. While it dawdles, whoever ends the
+    /// exposure of memory that it writes to may have to wait for it.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::push`], of the first that is refused: those before it are started, those after it were not asked for.
+    fn post_list<'a>(&mut self, requests: impl IntoIterator<Item = Request<'a>>) -> Result<(), RefusedRequest> {
+        let pushed = requests.into_iter().try_for_each(|request| self.push(request));
+        self.doorbell();
+        pushed
+    }
+
     /// Pushes one request and starts it.
     ///
     /// # Errors

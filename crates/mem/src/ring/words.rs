@@ -6,6 +6,8 @@ mod mapped {
 
     use crate::atomic::AtomicU64;
     use crate::atomic::plain::Arc;
+    #[cfg(not(miri))]
+    use crate::copy::copy_few;
     use crate::copy::copy_from_shared;
     use crate::region::Region;
 
@@ -65,7 +67,7 @@ mod mapped {
             #[cfg(not(miri))]
             // SAFETY: the caller promises the range and its exclusive use; a slice of safe code lies elsewhere.
             unsafe {
-                copy_in(bytes.as_ptr(), self.start.as_ptr().add(at), bytes.len());
+                copy_few(bytes.as_ptr(), self.start.as_ptr().add(at), bytes.len());
             }
             // Miri's model of weak memory wants every write of a word to be atomic or none.
             #[cfg(miri)]
@@ -124,74 +126,6 @@ mod mapped {
             }
             #[cfg(not(all(target_arch = "x86_64", not(miri))))]
             let _ = at;
-        }
-    }
-
-    #[cfg_attr(miri, allow(dead_code))]
-    /// A copy of few bytes without a call.
-    ///
-    /// Aligned sources of whole words, such as a header and the message behind it, are loaded a word at a time: they were
-    /// written by words a moment ago, and a wider load over several stores waits until all of them have left the store
-    /// buffer, where the lines of the packet before may be waiting for the other core.
-    ///
-    /// # Safety
-    ///
-    /// As for `copy_nonoverlapping`.
-    #[inline(always)]
-    unsafe fn copy_in(source: *const u8, target: *mut u8, len: usize) {
-        if len.is_multiple_of(8) && len <= 64 && source.addr().is_multiple_of(8) {
-            let (source, target) = (source.cast::<u64>(), target.cast::<u64>());
-            // SAFETY: `at` is a word of the range; the source is aligned. Volatile, lest the compiler widen the loads.
-            let copy = |at: usize| unsafe { target.add(at).write_unaligned(source.add(at).read_volatile()) };
-            if len == 56 {
-                // By far the most common length.
-                (0..7).for_each(copy);
-            } else {
-                (0..len / 8).for_each(copy);
-            }
-            return;
-        }
-        macro_rules! ends {
-            ($type:ty) => {{
-                let last = len - size_of::<$type>();
-                // SAFETY: `len` is at least the size of the type, so both moves lie in the range; both are unaligned moves.
-                unsafe {
-                    let head = source.cast::<$type>().read_unaligned();
-                    let tail = source.add(last).cast::<$type>().read_unaligned();
-                    target.cast::<$type>().write_unaligned(head);
-                    target.add(last).cast::<$type>().write_unaligned(tail);
-                }
-            }};
-        }
-        match len {
-            0 => {}
-            1..4 => {
-                for at in 0..len {
-                    // SAFETY: `at < len`.
-                    unsafe { target.add(at).write(source.add(at).read()) };
-                }
-            }
-            4..8 => ends!(u32),
-            8..16 => ends!(u64),
-            16..32 => ends!([u64; 2]),
-            32..=64 => ends!([u64; 4]),
-            // SAFETY: the caller's promises.
-            _ => unsafe { std::ptr::copy_nonoverlapping(source, target, len) },
-        }
-    }
-
-    #[cfg(test)]
-    mod tests {
-        #[test]
-        fn small_copies_write_exactly_their_range() {
-            let source: Vec<u8> = (1..=200).collect();
-            for len in 0..=130 {
-                let mut target = vec![0; len + 2];
-                // SAFETY: both ranges lie in their vectors.
-                unsafe { super::copy_in(source.as_ptr(), target[1..].as_mut_ptr(), len) };
-                assert_eq!(target[1..=len], source[..len]);
-                assert_eq!((target[0], target[len + 1]), (0, 0));
-            }
         }
     }
 }

@@ -213,21 +213,23 @@ impl Engine {
             self.look_at_clock();
         }
         let Self { port, queue_pairs, queues, notes, counts, scratch, .. } = self;
-        let mut burst = RxBurst::new(self.time_ns);
-        port.split().0.receive(&mut burst);
-        let packets = burst.packets.len();
-        let mut around = Around { queues, notes, counts, scratch };
-        for packet in &burst.packets {
-            let Some((header, rest)) = Header::read(packet.head) else {
-                around.counts.count(Discarded::Malformed);
-                continue;
-            };
-            match find(queue_pairs, header.to) {
-                Some(qp) => qp.deliver(header, rest, packet, &mut around),
-                None => around.counts.count(Discarded::NoSuchQueuePair),
+        let packets = {
+            // Dropped where it lies: it is thousands of bytes.
+            let mut burst = RxBurst::new(self.time_ns);
+            port.split().0.receive(&mut burst);
+            let mut around = Around { queues, notes, counts, scratch };
+            for packet in &burst.packets {
+                let Some((header, rest)) = Header::read(packet.head) else {
+                    around.counts.count(Discarded::Malformed);
+                    continue;
+                };
+                match find(queue_pairs, header.to) {
+                    Some(qp) => qp.deliver(header, rest, packet, &mut around),
+                    None => around.counts.count(Discarded::NoSuchQueuePair),
+                }
             }
-        }
-        drop(burst);
+            burst.packets.len()
+        };
         self.notice_losses();
         if !self.notes.owing.is_empty() || !self.notes.stalled.is_empty() || !self.notes.letters.is_empty() {
             self.send_what_waits();

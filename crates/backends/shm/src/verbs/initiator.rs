@@ -7,7 +7,7 @@ use sinew_mem::ring::Doorbell;
 use sinew_mem::{MessageBuffer, SharedMemory};
 
 use super::control::Client;
-use super::directory::Directory;
+use super::directory::{Directory, Entry};
 use super::memory::DeviceMemory;
 use crate::barrier;
 
@@ -97,15 +97,7 @@ impl Seat {
         verb: Verb,
         (done, total): (usize, usize),
     ) -> Result<usize, Status> {
-        let Target { directory, fenced, .. } = &*self.target;
-        directory.sit_down(self.number, remote.rkey);
-        // Our half of Dekker. Partner: `DeviceMemory::wait_until_vacant` and `sweep`, which fence for us where they promised.
-        if *fenced {
-            Doorbell::fenced_by_receiver();
-        } else {
-            Doorbell::fence();
-        }
-        match directory.entry(domain, remote.rkey) {
+        match self.sit_down(domain, remote.rkey) {
             Some(entry) if entry.access.allows(verb) && is_inside(remote.address, total, entry.start, entry.len) => {
                 let offset = usize::try_from(remote.address).ok().and_then(|address| address.checked_add(done));
                 Ok(offset.unwrap_or(usize::MAX))
@@ -115,6 +107,20 @@ impl Seat {
                 Err(Status::RemoteAccess)
             }
         }
+    }
+
+    /// Sits down, and only then finds out whether the region is exposed.
+    #[inline(always)]
+    fn sit_down(&self, domain: u32, rkey: u32) -> Option<Entry> {
+        let Target { directory, fenced, .. } = &*self.target;
+        directory.sit_down(self.number, rkey);
+        // Our half of Dekker. Partner: `DeviceMemory::wait_until_vacant` and `sweep`, which fence for us where they promised.
+        if *fenced {
+            Doorbell::fenced_by_receiver();
+        } else {
+            Doorbell::fence();
+        }
+        directory.entry(domain, rkey)
     }
 
     /// Leaves the seat.
@@ -151,17 +157,14 @@ impl Seat {
         }
     }
 
-    /// Writes a few bytes; false when not a byte was, for whatever reason.
+    /// Sits down to write to the region of this key; `None` when nobody may, for whatever reason.
     #[inline(always)]
-    pub fn write_short(&self, place: Place, piece: &[u8]) -> bool {
-        // Nothing is checked for nothing.
-        if !(1..=CHUNK).contains(&piece.len()) {
-            return false;
+    pub fn sit(&self, domain: u32, rkey: u32) -> Option<Sitting<'_>> {
+        let entry = self.sit_down(domain, rkey).filter(|entry| entry.access.write);
+        if entry.is_none() {
+            self.leave();
         }
-        let Ok(offset) = self.enter(place, Verb::Write, (0, piece.len())) else { return false };
-        let written = self.target.exposed.write(offset, piece);
-        self.leave();
-        written.is_ok()
+        entry.map(|Entry { start, len, .. }| Sitting { seat: self, start, len })
     }
 
     /// Fills a buffer of [`CHUNK`] bytes at most; false when not a byte was, for whatever reason.
@@ -210,6 +213,32 @@ impl Seat {
     }
 }
 
+/// A thread at work in a region that others may write, which it leaves with the drop. Whoever ends the exposure waits for it
+/// that long.
+#[derive(Debug)]
+pub(crate) struct Sitting<'a> {
+    seat: &'a Seat,
+    /// The region, as its owner claims: the memory checks each write against its own bounds.
+    start: u64,
+    len: u64,
+}
+
+impl Sitting<'_> {
+    /// Writes some bytes; false when not a byte was, for whatever reason.
+    #[inline(always)]
+    pub fn write(&self, address: u64, bytes: &[u8]) -> bool {
+        is_inside(address, bytes.len(), self.start, self.len)
+            && usize::try_from(address).is_ok_and(|offset| self.seat.target.exposed.write(offset, bytes).is_ok())
+    }
+}
+
+impl Drop for Sitting<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.seat.leave();
+    }
+}
+
 /// Whether `len` bytes from `address` lie in the `region_len` bytes from `start`.
 #[inline(always)]
 fn is_inside(address: u64, len: usize, start: u64, region_len: u64) -> bool {
@@ -221,7 +250,6 @@ mod tests {
     use sinew_fabric::verbs::{Access, Scatter};
     use sinew_mem::Arena;
 
-    use super::super::directory::Entry;
     use super::*;
 
     fn target() -> (Arc<DeviceMemory>, Seat) {

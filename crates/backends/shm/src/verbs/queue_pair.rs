@@ -24,6 +24,7 @@ use super::receiving::{Arrived, Assembly, Posted};
 use super::sending::{Around, Stall};
 use super::waiting::{Flying, Waiting, What};
 use super::watch::Sight;
+use super::writing::WriteRun;
 
 /// The way to the other queue pair of a connection.
 #[derive(Debug)]
@@ -482,6 +483,38 @@ impl sinew_fabric::verbs::QueuePair for ShmQueuePair {
         qp.ring(&mut wire, queues, notes);
     }
 
+    /// Inlined as `post` is: WRITEs of few bytes are performed as they come.
+    #[inline(always)]
+    fn post_list<'a>(&mut self, requests: impl IntoIterator<Item = Request<'a>>) -> Result<(), RefusedRequest> {
+        let mut requests = requests.into_iter();
+        let other = {
+            let engine = &mut *self.engine.borrow_mut();
+            let (qp, queues) = engine.queue_pair(self.number);
+            let seat = qp.seat();
+            let mut run = WriteRun::new(qp, queues, seat.as_deref());
+            loop {
+                let Some(Request { id, operation, signaled, fence, solicited }) = requests.next() else { break None };
+                let Operation::Write { source: Source::Inline(bytes), remote, immediate: None } = operation else {
+                    break Some(Request { id, operation, signaled, fence, solicited });
+                };
+                // As in `push`.
+                std::mem::forget(operation);
+                if !run.write((id, signaled), bytes, remote) {
+                    let operation = Operation::Write { source: Source::Inline(bytes), remote, immediate: None };
+                    break Some(Request { id, operation, signaled, fence, solicited });
+                }
+            }
+        };
+        match other {
+            // Nothing was pushed, unless it was before.
+            None => {
+                self.doorbell();
+                Ok(())
+            }
+            Some(request) => self.post_rest(request, requests),
+        }
+    }
+
     /// Inlined where it is called, so that requests of few bytes, of which there are millions a second, are never put together.
     #[inline(always)]
     fn post(&mut self, request: Request<'_>) -> Result<(), RefusedRequest> {
@@ -536,6 +569,19 @@ impl ShmQueuePair {
     fn push_inline(&mut self, id: u64, signaled: bool, bytes: &[u8], what: What, immediate: Option<u32>) -> bool {
         let engine = &mut *self.engine.borrow_mut();
         engine.queue_pair(self.number).0.push_inline((id, signaled), bytes, what, immediate)
+    }
+
+    /// Posts the rest of a list.
+    #[inline(never)]
+    fn post_rest<'a>(
+        &mut self,
+        first: Request<'a>,
+        rest: impl Iterator<Item = Request<'a>>,
+    ) -> Result<(), RefusedRequest> {
+        use sinew_fabric::verbs::QueuePair as _;
+        let pushed = std::iter::once(first).chain(rest).try_for_each(|request| self.push(request));
+        self.doorbell();
+        pushed
     }
 
     /// Pushes whatever it is.

@@ -27,6 +27,9 @@ use super::waiting::{Flying, Load, Waiting, What, Work, has_targets, inline, len
 const RECEIVER_NOT_READY_NS: u64 = 500_000;
 /// How long it waits for a queue pair that has not met ours yet.
 const NOT_YET_NS: u64 = 1_000_000_000;
+/// WRITEs of a list that are performed between two looks at the peer and the region, which bounds the wait of whoever ends the
+/// exposure.
+pub(crate) const WRITES_AT_ONCE: u64 = 64;
 /// Tries that never end.
 const FOR_EVER: u8 = 7;
 
@@ -357,6 +360,7 @@ impl QueuePair {
         if !self.waiting.is_empty() {
             self.advance(wire, queues, notes);
         }
+        self.waiting.rewind();
     }
 
     /// Performs inline WRITEs in turn, until one cannot be, for whatever reason.
@@ -365,19 +369,22 @@ impl QueuePair {
         if self.broken || !self.flying.is_empty() {
             return;
         }
-        while let Some((id, signaled, remote, bytes)) = self.waiting.oldest_inline_write() {
+        while let Some(rkey) = self.waiting.oldest_inline_write() {
             let Some(connection) = self.connection.as_ref().filter(|connection| connection.is_listening()) else {
                 return;
             };
-            if !connection.seat.write_short(Place { domain: connection.domain, remote }, bytes) {
-                return;
-            }
-            let len = bytes.len();
-            self.waiting.drop_oldest_inline();
-            if signaled {
-                self.tell_success(id, Opcode::Write, len, queues);
-            } else {
-                self.requests_over += 1;
+            // The peer and the region are looked at once for all that follow each other into it.
+            let Some(sitting) = connection.seat.sit(connection.domain, rkey) else { return };
+            let (untold, told) =
+                self.waiting.write_inline(rkey, WRITES_AT_ONCE, |address, bytes| sitting.write(address, bytes));
+            drop(sitting);
+            self.requests_over += untold;
+            match told {
+                Some((id, len)) => {
+                    self.tell_success(id, Opcode::Write, len, queues);
+                }
+                None if untold == 0 => return,
+                None => {}
             }
         }
     }
@@ -405,7 +412,7 @@ impl QueuePair {
 
     /// Whether its turn is now, too.
     #[inline(always)]
-    fn takes_inline_now(&self, len: usize) -> bool {
+    pub fn takes_inline_now(&self, len: usize) -> bool {
         self.takes_inline(len) && self.waiting.is_empty() && !self.broken
     }
 
@@ -443,8 +450,13 @@ impl QueuePair {
         let Some(connection) = self.connection.as_ref().filter(|connection| connection.is_listening()) else {
             return false;
         };
-        let place = Place { domain: connection.domain, remote };
-        if !connection.seat.write_short(place, bytes) {
+        // Nothing is checked for nothing.
+        let written = (1..=CHUNK).contains(&bytes.len())
+            && connection
+                .seat
+                .sit(connection.domain, remote.rkey)
+                .is_some_and(|sitting| sitting.write(remote.address, bytes));
+        if !written {
             return false;
         }
         self.requests_pushed += 1;

@@ -47,6 +47,17 @@ pub(crate) struct Work {
     pub signaled: bool,
 }
 
+impl Work {
+    /// Where it writes to, if it is a WRITE of inline bytes.
+    #[inline(always)]
+    fn inline_write(&self) -> Option<&RemoteMemory> {
+        match self {
+            Self { what: What::Write(remote), immediate: None, inline_len: 1.., .. } => Some(remote),
+            _ => None,
+        }
+    }
+}
+
 /// What it moves, when that is not inline.
 #[derive(Debug, Default)]
 pub(crate) enum Load {
@@ -181,26 +192,56 @@ impl Waiting {
         Some((work, &self.inline[at..at + work.inline_len], self.loads.get_mut(slot)?))
     }
 
-    /// The same, if it is a WRITE of inline bytes.
+    /// The key of the region that the oldest request that the doorbell has rung for writes to, if it is a WRITE of inline bytes.
     #[inline(always)]
-    pub fn oldest_inline_write(&self) -> Option<(u64, bool, RemoteMemory, &[u8])> {
+    pub fn oldest_inline_write(&self) -> Option<u32> {
         if self.oldest == self.rung {
             return None;
         }
-        let slot = (self.oldest & self.mask) as usize;
-        match self.works.get(slot)? {
-            &Work { id, what: What::Write(remote), immediate: None, inline_len, signaled } if inline_len > 0 => {
-                let at = slot * self.inline_max;
-                Some((id, signaled, remote, &self.inline[at..at + inline_len]))
-            }
-            _ => None,
-        }
+        self.works.get((self.oldest & self.mask) as usize)?.inline_write().map(|remote| remote.rkey)
     }
 
-    /// Forgets such a one.
+    /// Takes out up to `max` such requests of this key in turn, as long as `write` writes them to their addresses. Those that are
+    /// not signaled are counted; the first that is ends it, and its id and length come back.
     #[inline(always)]
-    pub fn drop_oldest_inline(&mut self) {
-        self.oldest += 1;
+    pub fn write_inline(
+        &mut self,
+        rkey: u32,
+        max: u64,
+        write: impl Fn(u64, &[u8]) -> bool,
+    ) -> (u64, Option<(u64, usize)>) {
+        // All in registers: each write is a release, which everything in memory has to wait for.
+        let Self { works, inline, inline_max, mask, oldest: first, rung, .. } = self;
+        let (works, inline, inline_max, mask) = (&works[..], &inline[..], *inline_max, *mask);
+        let end = (*rung).min(*first + max);
+        let mut at = *first;
+        let mut signaled = None;
+        while at < end && signaled.is_none() {
+            let slot = (at & mask) as usize;
+            let Some(work) = works.get(slot) else { break };
+            let Some(remote) = work.inline_write().filter(|remote| remote.rkey == rkey) else { break };
+            let Some(bytes) = inline.get(slot * inline_max..).and_then(|bytes| bytes.get(..work.inline_len)) else {
+                break;
+            };
+            if !write(remote.address, bytes) {
+                break;
+            }
+            at += 1;
+            if work.signaled {
+                signaled = Some((work.id, bytes.len()));
+            }
+        }
+        let untold = at - *first - u64::from(signaled.is_some());
+        *first = at;
+        (untold, signaled)
+    }
+
+    /// Begins again at the first slot where nothing waits: slots that were used a moment ago lie near.
+    #[inline(always)]
+    pub fn rewind(&mut self) {
+        if self.is_empty() {
+            (self.oldest, self.next, self.rung) = (0, 0, 0);
+        }
     }
 
     /// Forgets the oldest request, of one that moves its bytes to the peer; returns how many they were.

@@ -271,6 +271,37 @@ pub fn nothing_starts_before_the_doorbell<F: Fixture>(fixture: &F) {
     }
 }
 
+/// A list that is posted starts up to the first request that is refused, in order, and is not asked for more.
+pub fn a_list_is_posted_up_to_what_is_refused<F: Fixture>(fixture: &F) {
+    for transport in transports(fixture).into_iter().filter(|transport| transport.is_connected()) {
+        let mut pair = Pair::new(fixture, transport);
+        let memory = pair.far.expose(32);
+        pair.far.receive(1, 64);
+        let limit = pair.near.config.inline_max;
+        let (words, long): (Vec<[u8; 8]>, _) = ((1..9).map(|byte| [byte; 8]).collect(), vec![9; limit + 1]);
+        let mut asked = 0;
+        let list = (0..8usize).map(|id| {
+            asked += 1;
+            let source = Source::Inline(if id == 6 { &long } else { &words[id] });
+            let operation = if id == 4 {
+                Operation::Send { source, immediate: None, to: None }
+            } else {
+                let remote = memory.remote().at(id as u64 % 5 * 8).expect("inside the memory");
+                Operation::Write { source, remote, immediate: None }
+            };
+            Request { signaled: id == 5, ..Request::new(id as u64, operation) }
+        });
+        let refused = pair.near.qp.post_list(list).expect_err("more inline than allowed");
+        assert_eq!((refused.error, asked), (PostError::InlineTooLong { len: limit + 1, limit }, 7));
+        pair.sent_well(5);
+        if !pair.is_lossy() {
+            assert_message(&pair.received("what stands before it"), &words[4], None);
+            let expected = [words[5], words[1], words[2], words[3]].concat();
+            assert_eq!(read(&memory, 0, 32), expected);
+        }
+    }
+}
+
 /// A list of requests is started by one doorbell, all of it.
 pub fn one_doorbell_starts_a_list<F: Fixture>(fixture: &F) {
     for transport in transports(fixture) {
