@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::ensure;
 
-use super::device::DeviceArgs;
+use super::device::{Carried, DeviceArgs};
 use super::limit::Meter;
 use super::plan::{Carrier, Form, Op, Plan, Shape, THREADS_MAX, Wait, Work};
 use super::result::{Figures, Kind};
@@ -42,8 +42,9 @@ Examples:
 
 pub const LAT_HELP: &str = "\
 As ib_send_lat, ib_write_lat, ib_read_lat and ib_atomic_lat: a READ or an atomic from its post to its completion; a SEND or a WRITE as
-half of a message there and back. The limit over shm is reading the same bytes, one atomic, half a cache line's round trip
-between the cores (WRITE), and half of a packet's through bare rings (SEND).
+half of a message there and back. A READ over shm is of what the server's processor has just written; its limit is a plain copy of the
+same bytes out of what another processor has just written. The others' are one atomic, half a cache line's round trip between the
+cores (WRITE), and half of a packet's through bare rings (SEND).
 
 JSON: min_ns, typical_ns (the median), avg_ns, p50_ns, p99_ns, p999_ns, max_ns, limit_p50_ns, ratio (1 is the limit itself).
 
@@ -296,6 +297,10 @@ impl Args {
             inline: false,
             header_only,
             reads: read_intr.unwrap_or(1),
+            fresh: kind == Kind::Latency
+                && work == Work::Load(Op::Read)
+                && self.device.fabric == Carried::Shm
+                && read_intr.unwrap_or(1) == 1,
             qps: self.qps,
             threads: self.threads,
             shape,

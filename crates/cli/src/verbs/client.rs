@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, anyhow, bail, ensure};
 use hdrhistogram::Histogram;
 use sinew::fabric::Clock;
-use sinew::fabric::verbs::{Completion, Device, Opcode, Operation, QueuePair, Request, Scatter};
+use sinew::fabric::verbs::{Completion, Device, Opcode, Operation, QueuePair, Request, Scatter, Source};
 use sinew::host::{HostClock, Interrupt};
 use sinew::mem::MessageBuffer;
 
 use super::link::{Domain, LinkAddress, Patience, Rig, Side, Way, id, link_of};
-use super::message;
+use super::message::{self, Exchange};
 use super::plan::{Form, Op, POINTER, Plan, READS_MAX, Wait, Work};
 use crate::client::histogram;
 
@@ -127,6 +127,7 @@ impl<D: Device> Client<D> {
         let end = Duration::as_nanos(&duration) as u64;
         let began_ns = self.clock.now_ns();
         match self.rig.plan.work {
+            Work::Load(_) if self.rig.plan.fresh => self.read_fresh(began_ns + end)?,
             Work::Load(_) if one_at_a_time => self.singly(began_ns + end)?,
             Work::Load(_) => self.load(began_ns + end)?,
             Work::Echo(_) => self.echo(began_ns + end)?,
@@ -230,6 +231,66 @@ impl<D: Device> Client<D> {
             now_ns = done_ns;
         }
         Ok(())
+    }
+
+    /// One READ at a time on the first link, of what the server has written since the last: from its post to its completion.
+    fn read_fresh(&mut self, end_ns: u64) -> anyhow::Result<()> {
+        let exchange = Exchange::of(self.rig.layout);
+        let (mut word, mut now_ns) = (self.rig.arena.alloc(8, 8)?, 0);
+        while now_ns < end_ns {
+            ensure!(!self.interrupt.is_set(), "interrupted");
+            let (nth, sequence) = (self.made[0], self.made[0] + 1);
+            let remote = self.rig.links[0].remote.context("no memory to read")?;
+            let part = |offset: usize| remote.at(offset as u64).context("too little memory to read");
+            let source = Source::Inline(&sequence.to_ne_bytes());
+            let operation = Operation::Write { source, remote: part(exchange.asked)?, immediate: None };
+            self.post(Request::new(nth, operation).unsignaled())?;
+            let mut patience = Patience::new(PATIENCE);
+            loop {
+                let operation =
+                    Operation::Read { target: [word].into_iter().collect(), remote: part(exchange.written)? };
+                self.post(Request::new(nth, operation))?;
+                word = self.read()?;
+                if word.first_chunk() == Some(&sequence.to_ne_bytes()) {
+                    break;
+                }
+                ensure!(!patience.is_over(), "the server does not write what is asked for");
+                self.rig.pass(Wait::Poll)?;
+            }
+            let mut target = self.targets.pop().context("no buffer for a result")?;
+            spoil(&mut target);
+            let request = Request::new(nth, Operation::Read { target: [target].into_iter().collect(), remote });
+            let began_ns = self.clock.now_ns();
+            self.post(request)?;
+            while self.rig.poll()? == 0 {
+                self.rig.pass(self.rig.plan.wait)?;
+            }
+            now_ns = self.clock.now_ns();
+            self.latency.saturating_record((now_ns - began_ns).max(1));
+            let target = self.read()?;
+            self.wrong += u64::from(!self.is_right(&target, nth));
+            self.targets.push(target);
+            self.made[0] += 1;
+            self.done += 1;
+        }
+        Ok(())
+    }
+
+    /// Posts a request of the first link.
+    #[inline(always)]
+    fn post(&mut self, request: Request<'_>) -> anyhow::Result<()> {
+        self.rig.links[0].qp.post(request).map_err(|refused| anyhow!("posting a request: {refused}"))
+    }
+
+    /// What the only READ has brought, once it is over.
+    fn read(&mut self) -> anyhow::Result<MessageBuffer> {
+        let mut patience = Patience::new(PATIENCE);
+        while self.rig.completions.is_empty() && self.rig.poll()? == 0 {
+            ensure!(!patience.is_over(), "a READ does not end");
+            self.rig.pass(self.rig.plan.wait)?;
+        }
+        let buffer = self.rig.completions.pop().and_then(|mut completion| completion.buffers.pop());
+        buffer.context("a READ came back without its buffer")
     }
 
     /// Pushes the next request of a link.
@@ -363,7 +424,7 @@ impl<D: Device> Client<D> {
 
     /// The number of the message that the `nth` READ finds.
     fn sequence_read(&self, nth: u64) -> u64 {
-        nth % self.rig.layout.slots as u64 + 1
+        if self.rig.plan.fresh { nth + 1 } else { nth % self.rig.layout.slots as u64 + 1 }
     }
 
     /// Whether the result of the `nth` READ is right.

@@ -1,6 +1,7 @@
 //! The limit beside each figure: what the processors do with the same bytes and nothing above.
 
 use std::hint::black_box;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use sinew::fabric::Clock;
@@ -9,7 +10,7 @@ use sinew::mem::SharedMemory;
 use sinew::mem::ring::INLINE_MAX;
 
 use super::device::Carried;
-use super::message::{self, Layout};
+use super::message::{self, Exchange, Layout};
 use super::plan::{Form, Op, POINTER, Plan, Work};
 use super::result::Kind;
 use crate::client::histogram;
@@ -38,6 +39,8 @@ enum Against {
     Atomics,
     /// Reading the same bytes; nanoseconds.
     Load,
+    /// Reading the same bytes when the other core has just written them; nanoseconds.
+    FreshLoad,
     /// One atomic; nanoseconds.
     Atomic,
     /// A cache line to the other core and back; nanoseconds, and the part of it that counts.
@@ -63,6 +66,9 @@ impl Meter {
         let packet_fits = plan.message_len() + PACKET_HEADER <= INLINE_MAX;
         let part = if kind == Kind::Latency { 2 } else { 1 };
         let against = match (carried, plan.work, kind) {
+            (Carried::Shm, Work::Load(_), Kind::Latency) if plan.fresh && machine::has_two_cpus() => {
+                Some(Against::FreshLoad)
+            }
             (Carried::Shm, Work::Load(op), Kind::Latency) => {
                 Some(if matches!(op, Op::Read) { Against::Load } else { Against::Atomic })
             }
@@ -97,6 +103,7 @@ impl Meter {
             Some(Against::FreshCopies) => "copies of what the other core has just written",
             Some(Against::Atomics) => "atomics of one thread",
             Some(Against::Load) => "reading the same bytes",
+            Some(Against::FreshLoad) => "reading the same bytes, which the other core has just written",
             Some(Against::Atomic) => "one atomic",
             Some(Against::Cores(1)) => "a cache line to the other core and back",
             Some(Against::Cores(_)) => "half a cache line's round trip between the cores",
@@ -129,6 +136,7 @@ impl Meter {
             Against::FreshCopies => Some(limits::copy_fresh_bytes_per_s(cpus, size, duration)? / size as f64 / 1e6),
             Against::Atomics => Some(alone(&|| atomics(duration))?),
             Against::Load => Some(alone(&|| each(duration, loads(layout, reads)))?),
+            Against::FreshLoad => Some(fresh_loads(cpus, layout, duration)?),
             Against::Atomic => Some(alone(&|| each(duration, one_atomic()))?),
             Against::Cores(part) => ns(part, machine::core_round_trip_ns(cpus, duration)?),
             Against::RingTrip(part) => {
@@ -225,6 +233,37 @@ fn loads(layout: Layout, reads: usize) -> impl FnMut() {
         let _ = memory.read(0, &mut target);
         black_box(&mut target);
     }
+}
+
+/// The median time of reading what the other core has written since the last time, with one reading of the clock.
+fn fresh_loads(cpus: Pair, layout: Layout, duration: Duration) -> anyhow::Result<f64> {
+    let exchange = Exchange::of(layout);
+    let memory = SharedMemory::private(exchange.bytes())?;
+    let first = || {
+        let (clock, mut times, mut target) = (HostClock::new(), histogram(), vec![0; layout.size]);
+        let (mut sequence, mut now_ns) = (0, clock.now_ns());
+        let end_ns = now_ns + duration.as_nanos() as u64;
+        while now_ns < end_ns {
+            sequence += 1;
+            memory.store(exchange.asked, sequence)?;
+            while memory.load(exchange.written)? != sequence {}
+            let began_ns = clock.now_ns();
+            memory.read(0, &mut target)?;
+            black_box(&mut target);
+            now_ns = clock.now_ns();
+            times.saturating_record((now_ns - began_ns).max(1));
+        }
+        anyhow::Ok(times.value_at_quantile(0.5) as f64)
+    };
+    let second = |stop: &AtomicBool| {
+        let (mut message, mut written) = (vec![0; layout.size], 0);
+        while !stop.load(Ordering::Relaxed) {
+            written = exchange.answer(&memory, &mut message, written)?;
+        }
+        anyhow::Ok(())
+    };
+    let (figure, answered) = two_threads(cpus, first, second)?;
+    answered.and(figure)
 }
 
 fn one_atomic() -> impl FnMut() {

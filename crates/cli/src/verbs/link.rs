@@ -231,8 +231,14 @@ impl<D: Device> Rig<D> {
             domain.arena((count.max(1) * (plan.requests() + receives + 8) * message_bytes * 2).max(16 << 20))?;
         let layout = plan.layout();
         let inline_max = if plan.inline { plan.size.max(8) } else { 0 };
-        let config =
-            QpConfig { send_depth, receive_depth: receives, inline_max, ..QpConfig::new(plan.carrier.transport()) };
+        // A word says which message is asked for.
+        let qp_inline_max = if plan.fresh { inline_max.max(8) } else { inline_max };
+        let config = QpConfig {
+            send_depth,
+            receive_depth: receives,
+            inline_max: qp_inline_max,
+            ..QpConfig::new(plan.carrier.transport())
+        };
         let exposes = match side {
             Side::Client => plan.client_exposes(),
             Side::Server => plan.server_exposes(),
@@ -242,7 +248,7 @@ impl<D: Device> Rig<D> {
             let qp = thread.queue_pair(&config, &cq, &cq)?;
             let reply_config = QpConfig { transport: Transport::Ud, ..config };
             let reply = plan.has_reply_qp().then(|| thread.queue_pair(&reply_config, &cq, &cq)).transpose()?;
-            let exposed = exposes.then(|| domain.expose(layout.bytes(), Access::ALL)).transpose()?;
+            let exposed = exposes.then(|| domain.expose(plan.exposed_bytes(), Access::ALL)).transpose()?;
             let staged = (0..plan.requests()).map(|_| None).collect();
             links.push(Link { qp, reply, exposed, remote: None, to: None, flow: Flow::of(plan), staged });
         }
@@ -308,7 +314,10 @@ impl<D: Device> Rig<D> {
             };
             if needs_memory {
                 let bytes = link.remote.context("the other side told of no memory")?.len;
-                ensure!(bytes >= self.layout.bytes() as u64, "the other side exposes {bytes} bytes, which are too few");
+                ensure!(
+                    bytes >= self.plan.exposed_bytes() as u64,
+                    "the other side exposes {bytes} bytes, which are too few"
+                );
             }
             let receives = match side {
                 Side::Server => self.plan.takes_receives(),

@@ -1,6 +1,6 @@
 //! What messages hold, and where they lie in exposed memory.
 
-use sinew::mem::SharedMemory;
+use sinew::mem::{OutOfBounds, SharedMemory};
 
 use crate::pattern;
 
@@ -117,6 +117,40 @@ impl Layout {
         let bits = 8 * (self.size - last) as u32;
         let differing = (u64::from_le(word) ^ expected) << (64 - bits);
         differing == 0 && memory.read(self.offset(slot), message).is_ok() && is_good(message, sequence)
+    }
+}
+
+/// Two words behind the messages: which message is asked for, and which was written. Each is two lines away from all else, since
+/// processors fetch lines in pairs.
+#[derive(Clone, Copy, Debug)]
+pub struct Exchange {
+    pub asked: usize,
+    pub written: usize,
+}
+
+impl Exchange {
+    const APART: usize = 128;
+
+    pub fn of(layout: Layout) -> Self {
+        let asked = (layout.bytes() + Self::APART).next_multiple_of(Self::APART);
+        Self { asked, written: asked + Self::APART }
+    }
+
+    /// Bytes of the memory that holds them.
+    pub fn bytes(self) -> usize {
+        self.written + Self::APART
+    }
+
+    /// Writes the first message as number `sequence`, if that is asked for and was not `written` before; which was written last.
+    #[inline(always)]
+    pub fn answer(self, memory: &SharedMemory, message: &mut [u8], written: u64) -> Result<u64, OutOfBounds> {
+        let asked = memory.load(self.asked)?;
+        if asked != written {
+            stamp(message, asked);
+            memory.write(0, message)?;
+            memory.store(self.written, asked)?;
+        }
+        Ok(asked)
     }
 }
 

@@ -5,7 +5,7 @@ use clap::ValueEnum;
 use serde_json::{Value, json};
 use sinew::fabric::verbs::Transport;
 
-use super::message::Layout;
+use super::message::{Exchange, Layout};
 
 /// What a request does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -111,6 +111,8 @@ pub struct Plan {
     pub header_only: bool,
     /// READs one after the other for one object: all but the last are of 8 bytes (READ-Intr-2 to 4 in apnet19).
     pub reads: usize,
+    /// Before each READ the server writes what is read, so that it comes from its processor's cache.
+    pub fresh: bool,
     pub qps: usize,
     pub threads: usize,
     pub shape: Shape,
@@ -150,6 +152,7 @@ impl Plan {
             inline: false,
             header_only: false,
             reads: 1,
+            fresh: false,
             qps: 1,
             threads: 1,
             shape: Shape::Pairs,
@@ -218,6 +221,11 @@ impl Plan {
             Work::Load(_) => Layout::new(8, 1),
             Work::Echo(_) => Layout::new(self.size, self.window),
         }
+    }
+
+    /// Bytes that a side exposes.
+    pub fn exposed_bytes(&self) -> usize {
+        if self.fresh { Exchange::of(self.layout()).bytes() } else { self.layout().bytes() }
     }
 
     /// Bytes of a request.
@@ -299,11 +307,14 @@ impl Plan {
                 ensure!(size > 0 || self.header_only, "--size 0: say --header-only");
                 ensure!((1..=READS_MAX).contains(&self.reads), "--read-intr {}: from 1 to {READS_MAX}", self.reads);
                 ensure!(self.reads == 1 || op == Op::Read, "--read-intr: it is for --op read");
+                let is_single = op == Op::Read && self.reads == 1 && window == 1 && per_qp * self.qps == 1;
+                ensure!(!self.fresh || is_single, "the plan's `fresh` is for one READ at a time");
             }
             Work::Echo(form) => {
                 ensure!(!self.header_only, "--header-only: an echo has bytes");
                 ensure!(size > 0, "--size 0: an echo has bytes");
                 ensure!(self.reads == 1, "--read-intr: it is for --op read");
+                ensure!(!self.fresh, "the plan's `fresh` is for READs");
                 ensure!(
                     form == Form::Ss || self.carrier != Carrier::Ud,
                     "--form {}: ud has no WRITE; take rc or uc",
@@ -328,7 +339,7 @@ impl Plan {
         json!({
             "mode": mode, "what": what, "transport": name(self.carrier), "size": self.size, "window": self.window,
             "doorbell": self.doorbell, "signal": self.signal, "inline": self.inline, "header_only": self.header_only,
-            "reads": self.reads, "qps": self.qps, "threads": self.threads, "shape": name(self.shape), "wait": name(self.wait),
+            "reads": self.reads, "fresh": self.fresh, "qps": self.qps, "threads": self.threads, "shape": name(self.shape), "wait": name(self.wait),
             "cpus": self.cpus,
         })
     }
@@ -362,6 +373,7 @@ impl Plan {
             inline: flag("inline")?,
             header_only: flag("header_only")?,
             reads: number("reads")?,
+            fresh: flag("fresh")?,
             qps: number("qps")?,
             threads: number("threads")?,
             shape: choice(value, "shape")?,
@@ -401,6 +413,7 @@ pub mod tests {
             ("threads", json!(0)),
             ("cpus", json!(null)),
             ("inline", json!(1)),
+            ("fresh", json!(true)),
         ] {
             let mut plan = good.clone();
             plan[key] = bad;

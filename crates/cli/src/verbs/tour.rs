@@ -30,7 +30,7 @@ pub fn measure(fabric: Carried, duration: Duration) -> anyhow::Result<Vec<Figure
         let plan = Plan { cpus: vec![server], ..Plan::new(Work::Load(op), carrier, SIZE) };
         let plan = match (kind, op) {
             (_, Op::FetchAdd) => Plan { size: 8, window: 1, signal: 1, ..plan },
-            (Kind::Latency, _) => Plan { window: 1, signal: 1, ..plan },
+            (Kind::Latency, _) => Plan { window: 1, signal: 1, fresh: fabric == Carried::Shm, ..plan },
             _ => Plan { doorbell: 16, inline: true, ..plan },
         };
         (kind, plan)

@@ -8,7 +8,7 @@ use sinew::fabric::Waker;
 use sinew::fabric::verbs::{Completion, CompletionQueue, Device, Opcode};
 
 use super::link::{Domain, LinkAddress, NAP, Patience, Rig, Side, Way, link_of};
-use super::message;
+use super::message::{self, Exchange};
 use super::plan::{Carrier, Form, Op, Plan, Wait, Work};
 use crate::machine;
 
@@ -67,6 +67,8 @@ struct Progress {
     findings: Findings,
     /// Answers sent.
     answers: u64,
+    /// The message that was written last because it was asked for.
+    written: u64,
 }
 
 struct Worker<D: Device> {
@@ -118,7 +120,7 @@ impl<D: Device> Worker<D> {
                     Err(mpsc::TryRecvError::Empty) => None,
                     Ok(Order::Connect(addresses)) => {
                         self.rig.connect(Side::Server, &addresses)?;
-                        if self.is_passive() {
+                        if self.is_passive() || self.rig.plan.fresh {
                             self.fill()?;
                         }
                         Some(Answer::Done)
@@ -150,11 +152,11 @@ impl<D: Device> Worker<D> {
     }
 
     fn is_passive(&self) -> bool {
-        matches!(self.rig.plan.work, Work::Load(_)) && !self.rig.plan.takes_receives()
+        matches!(self.rig.plan.work, Work::Load(_)) && !self.rig.plan.takes_receives() && !self.rig.plan.fresh
     }
 
     fn polls_memory(&self) -> bool {
-        matches!(self.rig.plan.work, Work::Echo(Form::Ww | Form::Ws))
+        matches!(self.rig.plan.work, Work::Echo(Form::Ww | Form::Ws)) || self.rig.plan.fresh
     }
 
     /// What READs find, and from where atomics count.
@@ -178,6 +180,9 @@ impl<D: Device> Worker<D> {
     #[inline]
     fn turn(&mut self) -> anyhow::Result<usize> {
         let mut found = 0;
+        if self.rig.plan.fresh {
+            return self.write_what_is_asked();
+        }
         if self.polls_memory() {
             found = self.answer_writes()?;
             if !self.rig.links.iter().any(|link| link.flow.is_awaited()) {
@@ -203,6 +208,19 @@ impl<D: Device> Worker<D> {
         self.rig.completions = completions;
         if found > 0 && self.rig.plan.has_credits() {
             self.give_credits()?;
+        }
+        Ok(found)
+    }
+
+    /// Writes messages that are about to be read; how many.
+    #[inline]
+    fn write_what_is_asked(&mut self) -> anyhow::Result<usize> {
+        let (exchange, mut found) = (Exchange::of(self.rig.layout), 0);
+        for (link, progress) in self.rig.links.iter().zip(&mut self.progress) {
+            let Some(exposed) = &link.exposed else { continue };
+            let written = exchange.answer(exposed, &mut self.rig.message, progress.written)?;
+            found += usize::from(written != progress.written);
+            progress.written = written;
         }
         Ok(found)
     }
