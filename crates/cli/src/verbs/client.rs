@@ -1,5 +1,6 @@
 //! A client's thread: requests, and what came of them.
 
+use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail, ensure};
@@ -260,11 +261,14 @@ impl<D: Device> Client<D> {
             let mut target = self.targets.pop().context("no buffer for a result")?;
             spoil(&mut target);
             let request = Request::new(nth, Operation::Read { target: [target].into_iter().collect(), remote });
+            // As in the limit: nothing is read ahead of the clock, nor the clock ahead of what it waits for.
+            fence(Ordering::SeqCst);
             let began_ns = self.clock.now_ns();
             self.post(request)?;
             while self.rig.poll()? == 0 {
                 self.rig.pass(self.rig.plan.wait)?;
             }
+            fence(Ordering::SeqCst);
             now_ns = self.clock.now_ns();
             self.latency.saturating_record((now_ns - began_ns).max(1));
             let target = self.read()?;
