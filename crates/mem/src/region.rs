@@ -168,8 +168,8 @@ impl Drop for Region {
 /// Miri knows no mappings: private regions come from the allocator there, and shared ones do not exist.
 #[cfg(miri)]
 impl Region {
-    fn layout(len: usize) -> std::alloc::Layout {
-        std::alloc::Layout::from_size_align(len, 4096).expect("a region's length fits a layout")
+    fn layout(len: usize) -> io::Result<std::alloc::Layout> {
+        std::alloc::Layout::from_size_align(len, 4096).map_err(|_| io::ErrorKind::OutOfMemory.into())
     }
 
     /// Takes private memory of this process.
@@ -181,8 +181,9 @@ impl Region {
         if len == 0 {
             return Err(io::ErrorKind::InvalidInput.into());
         }
+        let layout = Self::layout(len)?;
         // SAFETY: the layout has a non-zero size.
-        let start = unsafe { std::alloc::alloc_zeroed(Self::layout(len)) };
+        let start = unsafe { std::alloc::alloc_zeroed(layout) };
         NonNull::new(start).map(|start| Self { start, len }).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
     }
 
@@ -193,8 +194,9 @@ impl Region {
 #[cfg(miri)]
 impl Drop for Region {
     fn drop(&mut self) {
+        let layout = Self::layout(self.len).expect("it was allocated with it");
         // SAFETY: allocated in `private` with the same layout.
-        unsafe { std::alloc::dealloc(self.start.as_ptr(), Self::layout(self.len)) };
+        unsafe { std::alloc::dealloc(self.start.as_ptr(), layout) };
     }
 }
 
