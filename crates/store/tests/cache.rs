@@ -300,3 +300,44 @@ fn an_expired_item_that_made_room_for_its_own_successor_is_freed_once() {
     }
     assert_eq!((cache.stats().items, cache.stats().used_bytes), (0, 0));
 }
+
+#[test]
+fn a_store_whose_index_is_far_too_small_refuses_what_it_could_not_find() {
+    let mut cache = table(1, 1 << 20, WhenFull::Refuse);
+    let stored = (0..2000u64).take_while(|key| put(&mut cache, *key, &key.to_le_bytes()).is_ok()).count() as u64;
+    // 64 buckets, all but the last with a link in place of an item.
+    assert_eq!(stored, 64 * 8 - 63);
+    assert!((0..stored).all(|key| get(&cache, key) == Some(key.to_le_bytes().to_vec())));
+    for key in 0..stored {
+        let bytes = key.to_le_bytes();
+        let key = cache.hasher().key(&bytes);
+        assert!(cache.delete(&key, NOW_S));
+    }
+    assert_eq!((cache.stats().items, cache.stats().used_bytes), (0, 0));
+}
+
+#[test]
+fn readers_find_an_item_that_is_only_being_replaced() {
+    // Each new item lies on the old one.
+    let config = CacheConfig { items: 1, memory_bytes: 128, readers: true, ..CacheConfig::default() };
+    let mut cache = Cache::new(&config).unwrap();
+    let reader = cache.reader().unwrap();
+    put(&mut cache, 1, &[0; 96]).unwrap();
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            let mut value = Vec::new();
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                let bytes = 1u64.to_le_bytes();
+                assert!(reader.get(&reader.hasher().key(&bytes), NOW_S, &mut value).is_some());
+                assert!(value.iter().all(|byte| *byte == value[0]), "{value:?}");
+            }
+        });
+        for round in 0..if cfg!(miri) { 100 } else { 200_000u32 } {
+            // Longer by turns, so that none can be changed in place.
+            let len = 96 + (round as usize % 2) * 8;
+            put(&mut cache, 1, &vec![round as u8; len]).unwrap();
+        }
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+}

@@ -21,7 +21,7 @@ pub enum Design {
 
 const HELP: &str = "\
 `table` fills the table of the cache and has one thread serve a trace of requests drawn ahead. Requests are served one at a
-time, and in batches whose cache misses overlap. Every value that is found is copied out and checked in full. The limit is
+time, and in batches whose cache misses overlap. Every value that is found is copied out and checked, from 16 bytes on in full. The limit is
 what the memory allows: as many pairs of random cache lines, one of the index and one of the items, read in batches of the
 same size from a table as large, with nothing else done.
 

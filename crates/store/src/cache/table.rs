@@ -383,6 +383,10 @@ impl Cache {
             // It may have been among what was reclaimed, or have moved to the place of something that was.
             let old = if reclaimed { self.view.find(key) } else { old };
             entry = Entry { at: place(position), room, ..entry };
+            if old.is_some() {
+                // The new item may lie on the old one: a reader is not to find neither.
+                self.begin_change(bucket);
+            }
             // Before any reader can see what is written there now.
             let head = if let Space::Log(log) = &self.space { log.head().0 } else { 0 };
             self.view.control.announce(HEAD, head);
@@ -494,7 +498,7 @@ impl Cache {
             return Ok(bucket * SLOTS + at);
         }
         let mut last = bucket;
-        for _ in 0..CHAIN_MAX {
+        for buckets in 1..=CHAIN_MAX {
             let slots = self.view.bucket(last);
             if let Some(at) = slots.iter().position(|slot| *slot == Slot::EMPTY) {
                 self.items += 1;
@@ -503,6 +507,9 @@ impl Cache {
             if let Some(next) = slots[SLOTS - 1].linked() {
                 last = next;
                 continue;
+            }
+            if buckets == CHAIN_MAX {
+                break;
             }
             let spare = self.spares.pop().ok_or_else(|| self.full())?;
             self.begin_change(bucket);
@@ -552,8 +559,9 @@ impl Cache {
             self.sweep_debt -= log.words() as u64;
             for (at, slot) in self.view.bucket(self.cursor).into_iter().enumerate() {
                 if slot != Slot::EMPTY && !head.is_live(slot.position()) {
-                    // No reader takes it for anything, now or before.
+                    self.begin_change(self.cursor);
                     self.view.index.store(self.cursor * SLOTS + at, Slot::EMPTY.0);
+                    self.end_change(self.cursor);
                     self.items -= 1;
                     self.evictions += 1;
                 }

@@ -200,6 +200,13 @@ impl Directory {
         Some(Entry { access, start: load(start), len: load(len) })
     }
 
+    /// Whether the region of `rkey` is still exposed for writing, to protection domain `domain`.
+    #[inline(always)]
+    pub fn takes_writes(&self, domain: u32, rkey: u32) -> bool {
+        let word = load(&self.region(rkey)[0]);
+        word & !ACCESS == region_word(domain, rkey) && word & 1 != 0
+    }
+
     /// Exposes a region. Nobody is inside an earlier one of the same index.
     pub fn expose(&self, domain: u32, rkey: u32, entry: Entry) {
         let [word, start, len, _] = self.region(rkey);

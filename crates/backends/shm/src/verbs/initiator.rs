@@ -164,7 +164,7 @@ impl Seat {
         if entry.is_none() {
             self.leave();
         }
-        entry.map(|Entry { start, len, .. }| Sitting { seat: self, start, len })
+        entry.map(|Entry { start, len, .. }| Sitting { seat: self, domain, rkey, start, len })
     }
 
     /// Fills a buffer of [`CHUNK`] bytes at most; false when not a byte was, for whatever reason.
@@ -218,16 +218,19 @@ impl Seat {
 #[derive(Debug)]
 pub(crate) struct Sitting<'a> {
     seat: &'a Seat,
+    domain: u32,
+    rkey: u32,
     /// The region, as its owner claims: the memory checks each write against its own bounds.
     start: u64,
     len: u64,
 }
 
 impl Sitting<'_> {
-    /// Writes some bytes; false when not a byte was, for whatever reason.
+    /// Writes some bytes; false when not a byte was, for whatever reason: one is that the exposure ended meanwhile.
     #[inline(always)]
     pub fn write(&self, address: u64, bytes: &[u8]) -> bool {
         is_inside(address, bytes.len(), self.start, self.len)
+            && self.seat.target.directory.takes_writes(self.domain, self.rkey)
             && usize::try_from(address).is_ok_and(|offset| self.seat.target.exposed.write(offset, bytes).is_ok())
     }
 }
@@ -289,6 +292,18 @@ mod tests {
         assert_eq!(seat.fetch_add(Place { domain: 3, remote }, 1), Err(Status::RemoteAccess));
         memory.withdraw(remote.rkey);
         assert_eq!(write(&seat, 3, remote, &[8; 8]), refused);
+        assert_eq!(bytes.load(0), Ok(0x0707_0707_0707_0707));
+    }
+
+    #[test]
+    fn whoever_sits_in_a_region_writes_nothing_once_its_exposure_ended() {
+        let (memory, seat) = target();
+        let (bytes, remote) = memory.expose(3, 64, Access::WRITE).unwrap();
+        assert!(seat.sit(2, remote.rkey).is_none());
+        let sitting = seat.sit(3, remote.rkey).unwrap();
+        assert!(sitting.write(remote.address, &[7; 8]) && !sitting.write(remote.address + 57, &[8; 8]));
+        memory.withdraw(remote.rkey);
+        assert!(!sitting.write(remote.address, &[8; 8]));
         assert_eq!(bytes.load(0), Ok(0x0707_0707_0707_0707));
     }
 

@@ -6,7 +6,7 @@ use sinew_fabric::verbs::{Opcode, RemoteMemory};
 
 use super::completion::Queues;
 use super::initiator::{Seat, Sitting};
-use super::queue_pair::QueuePair;
+use super::queue_pair::{Connection, QueuePair};
 use super::sending::WRITES_AT_ONCE;
 
 /// WRITEs of a list, until one cannot be performed at once.
@@ -43,7 +43,9 @@ impl<'a> WriteRun<'a> {
         let Some(sitting) = &self.sitting else { return false };
         // Nothing is checked for nothing.
         let fits = (1..=self.inline_max).contains(&bytes.len()) && self.room > 0;
-        if !fits || !sitting.write(remote.address, bytes) {
+        // Whoever gives us the list may take long over it.
+        let is_heard = self.qp.connection.as_ref().is_some_and(Connection::is_listening);
+        if !fits || !is_heard || !sitting.write(remote.address, bytes) {
             return false;
         }
         self.left -= 1;
