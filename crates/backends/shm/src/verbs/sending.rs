@@ -373,7 +373,7 @@ impl QueuePair {
             let Some(connection) = self.connection.as_ref().filter(|connection| connection.is_listening()) else {
                 return;
             };
-            // The peer and the region are looked at once for all that follow each other into it.
+            // The region is entered once for all that follow each other into it.
             let Some(sitting) = connection.seat.sit(connection.domain, rkey) else { return };
             let (untold, told) =
                 self.waiting.write_inline(rkey, WRITES_AT_ONCE, |address, bytes| sitting.write(address, bytes));

@@ -17,7 +17,7 @@ pub(crate) struct WriteRun<'a> {
     seat: Option<&'a Seat>,
     sitting: Option<Sitting<'a>>,
     rkey: u32,
-    /// How many may be performed before the next look at the peer and the region.
+    /// How many may be performed before the region is entered anew.
     left: u64,
     /// How many the queue has room for.
     room: u64,
@@ -58,7 +58,7 @@ impl<'a> WriteRun<'a> {
         true
     }
 
-    /// Looks at the peer and the region.
+    /// Enters the region.
     #[inline(never)]
     fn sit(&mut self, rkey: u32) -> bool {
         // One at a time.
