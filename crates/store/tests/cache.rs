@@ -341,3 +341,22 @@ fn readers_find_an_item_that_is_only_being_replaced() {
         done.store(true, std::sync::atomic::Ordering::Relaxed);
     });
 }
+
+#[test]
+fn the_longest_values_come_back_whole() {
+    for when_full in [WhenFull::Evict, WhenFull::Refuse] {
+        let config = CacheConfig {
+            items: 10,
+            memory_bytes: 24 << 20,
+            when_full,
+            value_len_max: VALUE_LEN_MAX,
+            ..CacheConfig::default()
+        };
+        let mut cache = Cache::new(&config).unwrap();
+        for len in [1 << 20, VALUE_LEN_MAX - 1, VALUE_LEN_MAX] {
+            let value: Vec<u8> = (0..len).map(|at| (at / 7) as u8).collect();
+            put(&mut cache, len as u64, &value).unwrap();
+            assert!(get(&cache, len as u64) == Some(value), "{len}");
+        }
+    }
+}

@@ -2,7 +2,7 @@
 //!
 //! An index of buckets, each one cache line with eight slots of tag and position, leads to the items: to a circular log, in
 //! which new items overwrite the oldest ([`WhenFull::Evict`]), or to a heap, which forgets nothing and refuses what does not fit
-//! ([`WhenFull::Refuse`]). A GET costs two cache misses, a PUT about one. [`Cache::prefetch_bucket`] and
+//! ([`WhenFull::Refuse`]). A GET costs two cache misses, and so does a PUT of a key that is there. [`Cache::prefetch_bucket`] and
 //! [`Cache::prefetch_item`] take these misses for a batch of requests at once.
 //!
 //! One thread owns a [`Cache`]: several of them, each for the keys of one [`Key::partition`], use several cores. Where other

@@ -1,6 +1,7 @@
 //! The table as its one writer has it.
 
 use std::cell::Cell;
+use std::convert::Infallible;
 
 use sinew_mem::Words;
 
@@ -208,6 +209,7 @@ impl Cache {
         self.view.prefetch_item(key);
     }
 
+    #[inline(always)]
     fn find(&self, key: &Key<'_>, now_s: u32) -> Option<(Found, Extras)> {
         let found = self.view.find(key)?;
         let extras = found.entry.extras(&self.view.body);
@@ -226,11 +228,7 @@ impl Cache {
     /// As [`Cache::get`], but counts as neither hit nor miss.
     #[inline(always)]
     pub fn peek(&self, key: &Key<'_>, now_s: u32) -> Option<Item<'_>> {
-        let found = self.view.find(key)?;
-        let extras = found.entry.extras(&self.view.body);
-        if self.view.is_gone(&found.entry, extras, now_s) {
-            return None;
-        }
+        let (found, extras) = self.find(key, now_s)?;
         Some(Item { body: &self.view.body, entry: found.entry, extras })
     }
 
@@ -271,15 +269,7 @@ impl Cache {
         now_s: u32,
         change: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
     ) -> Result<u64, ModifyError<E>> {
-        let (found, extras) = self.find(key, now_s).ok_or(PutError::Absent)?;
-        let mut value = std::mem::take(&mut self.scratch);
-        value.resize(found.entry.value_len, 0);
-        found.entry.read_value(&self.view.body, &mut value);
-        let result = change(&mut value)
-            .map_err(ModifyError::Refused)
-            .and_then(|()| Ok(self.store(key, &value, extras, Some(found), now_s)?));
-        self.scratch = value;
-        result
+        self.rewrite(key, now_s, |value, _| change(value))
     }
 
     /// Changes the flags of an item, when it expires, or both; returns its version.
@@ -294,13 +284,31 @@ impl Cache {
         expires_s: Option<u32>,
         now_s: u32,
     ) -> Result<u64, PutError> {
+        let changed = self.rewrite(key, now_s, |_, extras| {
+            extras.flags = flags.unwrap_or(extras.flags);
+            extras.expires_s = expires_s.unwrap_or(extras.expires_s);
+            Ok::<(), Infallible>(())
+        });
+        changed.map_err(|error| match error {
+            ModifyError::Put(error) => error,
+            ModifyError::Refused(never) => match never {},
+        })
+    }
+
+    /// Stores an item anew with whatever `change` makes of its value and of what is said of it.
+    fn rewrite<E>(
+        &mut self,
+        key: &Key<'_>,
+        now_s: u32,
+        change: impl FnOnce(&mut Vec<u8>, &mut Extras) -> Result<(), E>,
+    ) -> Result<u64, ModifyError<E>> {
         let (found, mut extras) = self.find(key, now_s).ok_or(PutError::Absent)?;
-        extras.flags = flags.unwrap_or(extras.flags);
-        extras.expires_s = expires_s.unwrap_or(extras.expires_s);
         let mut value = std::mem::take(&mut self.scratch);
         value.resize(found.entry.value_len, 0);
         found.entry.read_value(&self.view.body, &mut value);
-        let result = self.store(key, &value, extras, Some(found), now_s);
+        let result = change(&mut value, &mut extras)
+            .map_err(ModifyError::Refused)
+            .and_then(|()| Ok(self.store(key, &value, extras, Some(found), now_s)?));
         self.scratch = value;
         result
     }

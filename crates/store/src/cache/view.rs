@@ -41,6 +41,11 @@ impl Slot {
         self.0 & IS_ITEM != 0
     }
 
+    #[inline(always)]
+    fn has_tag(self, tag: u16) -> bool {
+        self.0 >> POSITION_BITS == u64::from(tag) << 1 | 1
+    }
+
     /// Of an item.
     #[inline(always)]
     pub fn position(self) -> u64 {
@@ -56,10 +61,9 @@ impl Slot {
 /// A bit for each of the slots that have an item with `tag`: without a branch, of which eight would often be foretold wrongly.
 #[inline(always)]
 fn with_tag(slots: &[u64; SLOTS], tag: u16) -> u32 {
-    let wanted = u64::from(tag) << 1 | 1;
     let mut matching = 0;
     for (at, slot) in slots.iter().enumerate() {
-        matching |= u32::from(slot >> POSITION_BITS == wanted) << at;
+        matching |= u32::from(Slot(*slot).has_tag(tag)) << at;
     }
     matching
 }
@@ -142,7 +146,8 @@ impl View {
     #[inline(always)]
     fn item_in(&self, head: Head, index: usize, key: &Key<'_>) -> Option<Found> {
         let slot = self.slot(index);
-        if !self.is_live(head, slot) {
+        // The tag first: another's item would be a cache miss for nothing.
+        if !slot.has_tag(key.tag()) || !self.is_live(head, slot) {
             return None;
         }
         let entry = Entry::load(&self.body, place(slot.position()))?;
@@ -166,9 +171,10 @@ impl View {
     pub fn prefetch_item(&self, key: &mut Key<'_>) {
         let bucket = key.bucket(self.buckets) * SLOTS;
         let matching = with_tag(&self.index.load_some(bucket), key.tag());
-        key.hint = matching.trailing_zeros() % SLOTS as u32;
-        let slot = self.slot(bucket + key.hint as usize);
-        self.body.prefetch_line(place(slot.position()));
+        if matching != 0 {
+            key.hint = matching.trailing_zeros();
+            self.body.prefetch_line(place(self.slot(bucket + key.hint as usize).position()));
+        }
     }
 
     /// Index of the version that protects `bucket`.
