@@ -146,8 +146,8 @@ mod tests {
 
     #[test]
     fn a_target_folder_is_shared_once() {
-        let paths = |target: &str| shares(Path::new("/work/sinew"), Path::new(target));
-        assert_eq!(paths("/work/sinew/target"), [Path::new("/work/sinew")]);
-        assert_eq!(paths("/work/sinew-target"), [Path::new("/work/sinew"), Path::new("/work/sinew-target")]);
+        let paths = |target: &str| shares(Path::new("/home/me/sinew"), Path::new(target));
+        assert_eq!(paths("/home/me/sinew/target"), [Path::new("/home/me/sinew")]);
+        assert_eq!(paths("/home/me/sinew-target"), [Path::new("/home/me/sinew"), Path::new("/home/me/sinew-target")]);
     }
 }
