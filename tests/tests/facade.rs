@@ -5,20 +5,9 @@ mod common;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::{ECHO, client, config, unique};
+use common::{ECHO, client, config, echo, unique};
 use sinew::prelude::*;
 use sinew::{Error, Rpc};
-
-fn echo() -> Nexus {
-    Nexus::builder()
-        .config(config())
-        .handle(ECHO, |call: Call| {
-            let request = call.request();
-            call.reply(request);
-        })
-        .build()
-        .unwrap()
-}
 
 #[test]
 fn an_address_chooses_its_fabric_and_an_unknown_one_is_named() {
@@ -34,7 +23,7 @@ fn an_address_chooses_its_fabric_and_an_unknown_one_is_named() {
 #[test]
 fn one_service_answers_on_several_fabrics_at_once() {
     let shm = format!("shm://{}", unique("facade"));
-    let server = echo().server().at(&shm).at("udp://127.0.0.1:0").start().unwrap();
+    let server = echo(config()).server().at(&shm).at("udp://127.0.0.1:0").start().unwrap();
     let addresses: Vec<String> = server.addresses().iter().map(ToString::to_string).collect();
     assert_eq!(addresses[0], shm);
     for address in &addresses {
@@ -49,7 +38,8 @@ fn one_service_answers_on_several_fabrics_at_once() {
 
 #[test]
 fn messages_of_every_size_class_pass_whole() {
-    let server = echo().server().at(format!("shm://{}", unique("sizes"))).at("udp://127.0.0.1:0").start().unwrap();
+    let server =
+        echo(config()).server().at(format!("shm://{}", unique("sizes"))).at("udp://127.0.0.1:0").start().unwrap();
     for address in server.addresses().iter().map(ToString::to_string) {
         let mut rpc = client(&address);
         let session = rpc.connect(&address).unwrap();
@@ -63,13 +53,13 @@ fn messages_of_every_size_class_pass_whole() {
 #[test]
 fn a_server_that_cannot_have_one_of_its_addresses_does_not_start() {
     let (free, taken) = (format!("shm://{}", unique("free")), format!("shm://{}", unique("taken")));
-    let holder = echo().server().at(&taken).start().unwrap();
-    let error = echo().server().at(&free).at(&taken).start().err().unwrap();
+    let holder = echo(config()).server().at(&taken).start().unwrap();
+    let error = echo(config()).server().at(&free).at(&taken).start().err().unwrap();
     assert!(error.to_string().contains(&taken), "{error}");
     // What had started is gone: its name is free.
-    echo().server().at(&free).start().unwrap().stop().unwrap();
+    echo(config()).server().at(&free).start().unwrap().stop().unwrap();
     holder.stop().unwrap();
-    assert!(matches!(echo().server().start(), Err(Error::Nowhere)));
+    assert!(matches!(echo(config()).server().start(), Err(Error::Nowhere)));
 }
 
 #[test]
@@ -95,7 +85,7 @@ fn worker_handlers_get_threads_without_being_asked_for() {
 fn a_panic_between_turns_ends_the_server_and_says_where() {
     let panics = Arc::new(AtomicBool::new(false));
     let when = Arc::clone(&panics);
-    let server = echo()
+    let server = echo(config())
         .server()
         .at("udp://127.0.0.1:0")
         .at(format!("shm://{}", unique("panics")))

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
-use common::{ECHO, PATIENCE, Server, run, sinew as command, text};
+use common::{ECHO, PATIENCE, Server, echo, run, sinew as command, text};
 use sinew::fabric::conformance::{self, Expectations, Fixture, skipped};
 use sinew::fabric::verbs::port::{UdPort, UdPortConfig};
 use sinew::fabric::verbs::{Device, ProtectionDomain};
@@ -95,17 +95,6 @@ fn client() -> Nexus {
     Nexus::builder().config(config()).build().unwrap()
 }
 
-fn echo() -> Nexus {
-    Nexus::builder()
-        .config(config())
-        .handle(ECHO, |call: Call| {
-            let request = call.request();
-            call.reply(request);
-        })
-        .build()
-        .unwrap()
-}
-
 fn message(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 31 % 251) as u8).collect()
 }
@@ -116,7 +105,7 @@ fn with_server<D: Device>(device: &D, place: &str, visit: impl FnOnce(&Address))
     let (ready, opened) = mpsc::channel();
     std::thread::scope(|threads| {
         let server = threads.spawn(|| {
-            let mut rpc = sinew::endpoint(&echo(), open_at(device, place).unwrap()).unwrap();
+            let mut rpc = sinew::endpoint(&echo(config()), open_at(device, place).unwrap()).unwrap();
             ready.send((rpc.address(), rpc.waker())).unwrap();
             rpc.run_until(|_| stop.load(Ordering::Relaxed)).unwrap();
         });
@@ -174,7 +163,7 @@ fn a_loop_turns_while_strangers_ask_and_say_nothing() {
 #[test]
 fn the_facade_serves_and_calls_over_a_device() {
     let Some(_one) = rdma_device() else { return };
-    let server = echo().server().at("ibverbs://127.0.0.1:0").start().unwrap();
+    let server = echo(config()).server().at("ibverbs://127.0.0.1:0").start().unwrap();
     let address = &server.addresses()[0];
     assert!(address.option("device").is_some(), "it says which device it took: {address}");
     let mut rpc = Rpc::open_with(&client(), "ibverbs://").unwrap();

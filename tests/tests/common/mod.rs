@@ -23,6 +23,15 @@ pub const ECHO: RequestType = RequestType::new(1);
 /// Answers with the server's counters as JSON.
 pub const REPORT: RequestType = RequestType::new(3);
 
+/// A service that echoes.
+pub fn echo(config: Config) -> Nexus {
+    let echo = |call: Call| {
+        let request = call.request();
+        call.reply(request);
+    };
+    Nexus::builder().config(config).handle(ECHO, echo).build().unwrap()
+}
+
 /// A text that no other test, of this or another run, uses.
 pub fn unique(what: &str) -> String {
     format!("{what}-{:016x}", RandomState::new().hash_one(()))
