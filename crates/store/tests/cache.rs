@@ -360,3 +360,29 @@ fn the_longest_values_come_back_whole() {
         }
     }
 }
+
+#[test]
+fn marks_stay_with_an_item_until_its_value_is_put_anew() {
+    let mut cache = Cache::new(&CacheConfig { items: 10, memory_bytes: 1 << 16, ..CacheConfig::default() }).unwrap();
+    let version = put(&mut cache, 1, b"12").unwrap();
+    let bytes = 1u64.to_le_bytes();
+    let key = cache.hasher().key(&bytes);
+    let marks_and_version = |cache: &Cache| cache.peek(&key, NOW_S).map(|item| (item.marks(), item.version()));
+    assert_eq!(marks_and_version(&cache), Some((0, version)));
+    cache.peek(&key, NOW_S).unwrap().mark(0xF5);
+    assert_eq!(marks_and_version(&cache), Some((5, version)));
+    // To where there is room for it, and in place.
+    for expires_s in [NOW_S + 10, NOW_S + 20] {
+        assert_eq!(cache.touch(&key, None, Some(expires_s), NOW_S), Ok(version));
+        assert_eq!(marks_and_version(&cache), Some((5, version)));
+        assert_eq!(cache.peek(&key, NOW_S).unwrap().expires_s(), expires_s);
+    }
+    let modified = cache.modify(&key, NOW_S, |value| {
+        value.push(b'3');
+        Ok::<(), ()>(())
+    });
+    assert_eq!(marks_and_version(&cache), Some((5, version + 1)));
+    assert_eq!(modified, Ok(version + 1));
+    put(&mut cache, 1, b"12").unwrap();
+    assert_eq!(marks_and_version(&cache), Some((0, version + 2)));
+}

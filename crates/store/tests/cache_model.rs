@@ -202,7 +202,12 @@ fn check(ops: &[Op], config: &CacheConfig) -> Result<(), TestCaseError> {
                     Some(mut item) => {
                         item.flags = flags.unwrap_or(item.flags);
                         item.expires_s = expires_s.unwrap_or(item.expires_s);
-                        store(&cache, of, result, item)?;
+                        if result.is_err() {
+                            store(&cache, of, result, item)?;
+                        } else {
+                            prop_assert_eq!(result, Ok(item.version));
+                            model.items.insert(of, item);
+                        }
                     }
                 }
             }

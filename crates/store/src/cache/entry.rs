@@ -14,6 +14,9 @@ const ROOM_BITS: u32 = 21;
 const EXTRAS: u64 = 1 << 63;
 
 const HEADER_WORDS: usize = 2;
+/// The version's word has the marks above it.
+const VERSION_BITS: u32 = 64 - MARK_BITS;
+const MARK_BITS: u32 = 4;
 
 /// What is said of an item beside its key and value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,6 +38,8 @@ pub(crate) struct Entry {
     pub room: usize,
     pub has_extras: bool,
     pub version: u64,
+    /// Bits of the owner's own.
+    pub marks: u8,
 }
 
 impl Entry {
@@ -60,7 +65,7 @@ impl Entry {
         if at + HEADER_WORDS > body.len() {
             return None;
         }
-        let [shape, version] = body.load_some(at);
+        let [shape, stamp] = body.load_some(at);
         let field = |from: u32, bits: u32| (shape >> from) as usize & ((1 << bits) - 1);
         let entry = Self {
             at,
@@ -68,7 +73,8 @@ impl Entry {
             value_len: field(0, VALUE_BITS),
             room: field(VALUE_BITS + KEY_BITS, ROOM_BITS),
             has_extras: shape & EXTRAS != 0,
-            version,
+            version: stamp & ((1 << VERSION_BITS) - 1),
+            marks: (stamp >> VERSION_BITS) as u8,
         };
         let end = at + Self::words(entry.key_len, entry.value_len, entry.has_extras);
         (end <= body.len()).then_some(entry)
@@ -82,10 +88,22 @@ impl Entry {
             | (self.room as u64) << (VALUE_BITS + KEY_BITS)
             | if self.has_extras { EXTRAS } else { 0 };
         body.store(self.at, shape);
-        body.store(self.at + 1, self.version);
+        self.store_marks(body, self.marks);
         if self.has_extras {
-            body.store(self.at + 2, u64::from(extras.flags) << 32 | u64::from(extras.expires_s));
+            self.store_extras(body, extras);
         }
+    }
+
+    /// Writes the marks anew, up to four of them.
+    #[inline(always)]
+    pub fn store_marks(&self, body: &Words, marks: u8) {
+        body.store(self.at + 1, u64::from(marks) << VERSION_BITS | self.version);
+    }
+
+    /// Of an entry that has extras.
+    #[inline(always)]
+    pub fn store_extras(&self, body: &Words, extras: Extras) {
+        body.store(self.at + 2, u64::from(extras.flags) << 32 | u64::from(extras.expires_s));
     }
 
     #[inline(always)]
@@ -130,7 +148,7 @@ mod tests {
             let key: Vec<u8> = (1..=key_len as u8).collect();
             let value: Vec<u8> = (0..value_len as u8).rev().collect();
             let words = Entry::words(key_len, value_len, has_extras);
-            let entry = Entry { at: 3, key_len, value_len, room: words + 5, has_extras, version: u64::MAX - 1 };
+            let entry = Entry { at: 3, key_len, value_len, room: words + 5, has_extras, version: (1 << 60) - 2, marks: 9 };
             let extras = if has_extras { Extras { flags: u32::MAX, expires_s: 7 } } else { Extras::default() };
             entry.store(&body, extras);
             entry.store_key(&body, &key);
@@ -148,7 +166,7 @@ mod tests {
 
     #[test]
     fn the_largest_lengths_fit_their_fields() {
-        let entry = |value_len, room| Entry { at: 0, key_len: 0xFFFF, value_len, room, has_extras: true, version: 1 };
+        let entry = |value_len, room| Entry { at: 0, key_len: 0xFFFF, value_len, room, has_extras: true, version: 1, marks: 0 };
         let body = Words::zeroed(Entry::words(0xFFFF, VALUE_LEN_LIMIT, true)).unwrap();
         // The room of the longest item of a table is no more than its field holds.
         let largest = entry(super::super::VALUE_LEN_MAX, Entry::words(0xFFFF, super::super::VALUE_LEN_MAX, true));

@@ -42,6 +42,15 @@ struct Reserved {
     reclaimed: bool,
 }
 
+/// What is said of an item that is to be stored.
+#[derive(Clone, Copy, Default)]
+struct About {
+    extras: Extras,
+    marks: u8,
+    /// A new one when none is given.
+    version: Option<u64>,
+}
+
 /// A table: see [the module](super). It belongs to one thread at a time.
 #[derive(Debug)]
 pub struct Cache {
@@ -99,6 +108,19 @@ impl Item<'_> {
     #[inline(always)]
     pub fn expires_s(&self) -> u32 {
         self.extras.expires_s
+    }
+
+    /// Four bits for the table's owner to remember something by, with [`Item::mark`]. None is set when a value is
+    /// [put](Cache::put); whatever else changes the item keeps them.
+    #[inline(always)]
+    pub fn marks(&self) -> u8 {
+        self.entry.marks
+    }
+
+    /// Replaces the [marks](Item::marks): the lower four bits of `marks`. The version stays.
+    #[inline(always)]
+    pub fn mark(&self, marks: u8) {
+        self.entry.store_marks(self.body, marks & 0xF);
     }
 
     /// Copies the value to `target`.
@@ -255,10 +277,11 @@ impl Cache {
                 }
             }
         }
-        self.store(key, value, Extras { flags: put.flags, expires_s: put.expires_s }, old, now_s)
+        let about = About { extras: Extras { flags: put.flags, expires_s: put.expires_s }, ..About::default() };
+        self.store(key, value, about, old, now_s)
     }
 
-    /// Changes the value of an item, which keeps its flags and when it expires; returns its version.
+    /// Changes the value of an item, which keeps its flags, its marks and when it expires; returns its version.
     ///
     /// # Errors
     ///
@@ -269,10 +292,13 @@ impl Cache {
         now_s: u32,
         change: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
     ) -> Result<u64, ModifyError<E>> {
-        self.rewrite(key, now_s, |value, _| change(value))
+        self.rewrite(key, now_s, |value, about| {
+            about.version = None;
+            change(value)
+        })
     }
 
-    /// Changes the flags of an item, when it expires, or both; returns its version.
+    /// Changes the flags of an item, when it expires, or both; returns its version, which stays.
     ///
     /// # Errors
     ///
@@ -284,9 +310,16 @@ impl Cache {
         expires_s: Option<u32>,
         now_s: u32,
     ) -> Result<u64, PutError> {
-        let changed = self.rewrite(key, now_s, |_, extras| {
-            extras.flags = flags.unwrap_or(extras.flags);
-            extras.expires_s = expires_s.unwrap_or(extras.expires_s);
+        let (found, mut extras) = self.find(key, now_s).ok_or(PutError::Absent)?;
+        extras.flags = flags.unwrap_or(extras.flags);
+        extras.expires_s = expires_s.unwrap_or(extras.expires_s);
+        if found.entry.has_extras {
+            found.entry.store_extras(&self.view.body, extras);
+            self.any_expires |= extras.expires_s != 0;
+            return Ok(found.entry.version);
+        }
+        let changed = self.rewrite(key, now_s, |_, about| {
+            about.extras = extras;
             Ok::<(), Infallible>(())
         });
         changed.map_err(|error| match error {
@@ -300,15 +333,16 @@ impl Cache {
         &mut self,
         key: &Key<'_>,
         now_s: u32,
-        change: impl FnOnce(&mut Vec<u8>, &mut Extras) -> Result<(), E>,
+        change: impl FnOnce(&mut Vec<u8>, &mut About) -> Result<(), E>,
     ) -> Result<u64, ModifyError<E>> {
-        let (found, mut extras) = self.find(key, now_s).ok_or(PutError::Absent)?;
+        let (found, extras) = self.find(key, now_s).ok_or(PutError::Absent)?;
+        let mut about = About { extras, marks: found.entry.marks, version: Some(found.entry.version) };
         let mut value = std::mem::take(&mut self.scratch);
         value.resize(found.entry.value_len, 0);
         found.entry.read_value(&self.view.body, &mut value);
-        let result = change(&mut value, &mut extras)
+        let result = change(&mut value, &mut about)
             .map_err(ModifyError::Refused)
-            .and_then(|()| Ok(self.store(key, &value, extras, Some(found), now_s)?));
+            .and_then(|()| Ok(self.store(key, &value, about, Some(found), now_s)?));
         self.scratch = value;
         result
     }
@@ -361,24 +395,29 @@ impl Cache {
         &mut self,
         key: &Key<'_>,
         value: &[u8],
-        extras: Extras,
+        about: About,
         old: Option<Found>,
         now_s: u32,
     ) -> Result<u64, PutError> {
+        let About { extras, marks, version } = about;
         if value.len() > self.value_len_max {
             return Err(PutError::ValueTooLong { len: value.len(), max: self.value_len_max });
         }
         let has_extras = extras != Extras::default();
         let words = Entry::words(key.bytes().len(), value.len(), has_extras);
         let bucket = key.bucket(self.view.buckets);
-        self.version += 1;
+        let version = version.unwrap_or_else(|| {
+            self.version += 1;
+            self.version
+        });
         let mut entry = Entry {
             at: 0,
             key_len: key.bytes().len(),
             value_len: value.len(),
             room: words,
             has_extras,
-            version: self.version,
+            version,
+            marks,
         };
         if let Some(old) = old.filter(|old| self.fits_in_place(old, words, has_extras)) {
             entry = Entry { at: old.entry.at, room: old.entry.room, ..entry };
@@ -422,7 +461,7 @@ impl Cache {
         }
         self.stored += 1;
         self.any_expires |= extras.expires_s != 0;
-        Ok(self.version)
+        Ok(version)
     }
 
     /// Whether an item of `words` can take the place of `old`.
