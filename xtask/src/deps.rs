@@ -42,6 +42,7 @@ const ROOMS: &[Room] = &[
     system_room("sinew-udp", &["sinew-fabric", "sinew-mem", "sinew-wire"]),
     room("sinew-rpc", &["sinew-fabric", "sinew-mem", "sinew-wire"]),
     room("sinew-store", &["sinew-mem"]),
+    room("sinew-kv", &["sinew-fabric", "sinew-mem", "sinew-rpc", "sinew-store"]),
     top("sinew"),
     top("sinew-cli"),
     top("sinew-tests"),

@@ -54,6 +54,7 @@
 //! - [`rpc`]: calls, sessions, limits, what can go wrong.
 //! - [`fabric`]: addresses, ports, and what it takes to write one.
 //! - [`mem`]: message buffers.
+//! - [`kv`]: key-value services, over the tables of [`store`].
 //! - [`host`]: the real clock, randomness, threads.
 //! - `shm`, `udp`, `ibverbs`: the fabrics, one feature each. The last is RDMA devices, soft-RoCE included, whose library is opened when
 //!   it is used; `ibverbs` and `shm::verbs` are also verbs of their own.
@@ -80,6 +81,7 @@ pub use sinew_fabric as fabric;
 pub use sinew_host as host;
 #[cfg(feature = "ibverbs")]
 pub use sinew_ibverbs as ibverbs;
+pub use sinew_kv as kv;
 pub use sinew_mem as mem;
 pub use sinew_rpc as rpc;
 #[cfg(feature = "shm")]

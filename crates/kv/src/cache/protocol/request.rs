@@ -1,0 +1,241 @@
+//! Requests.
+
+use sinew_store::cache::When;
+
+use super::{KEYS_MAX, Malformed, Reader, Writer, a_key, malformed};
+
+const GET: u8 = 1;
+const INSPECT: u8 = 2;
+const PUT: u8 = 3;
+const DELETE: u8 = 4;
+const GET_MANY: u8 = 5;
+const INFO: u8 = 6;
+const STATS: u8 = 7;
+
+const WHEN_BITS: u8 = 0b11;
+const HAS_EXTRAS: u8 = 0b100;
+
+/// What a server is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request<'a> {
+    /// The value of a key.
+    Get {
+        /// The key.
+        key: &'a [u8],
+    },
+    /// The value of a key, and what is known about the item.
+    Inspect {
+        /// The key.
+        key: &'a [u8],
+    },
+    /// To store a value.
+    Put(Put<'a>),
+    /// To forget an item.
+    Delete {
+        /// The key.
+        key: &'a [u8],
+    },
+    /// The values of several keys of the same partition.
+    GetMany(Keys<'a>),
+    /// Which partition this is, and its limits.
+    Info,
+    /// What was counted.
+    Stats,
+}
+
+/// A value to store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Put<'a> {
+    /// Its key.
+    pub key: &'a [u8],
+    /// The value.
+    pub value: &'a [u8],
+    /// How to store it.
+    pub options: PutOptions,
+}
+
+/// How to store a value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PutOptions {
+    /// Under which condition.
+    pub when: When,
+    /// A number of the client's own, given back with the item.
+    pub flags: u32,
+    /// Seconds after which the item ends; never when 0.
+    pub lives_s: u32,
+}
+
+impl PutOptions {
+    fn has_extras(&self) -> bool {
+        self.flags != 0 || self.lives_s != 0
+    }
+
+    /// Bytes of a request to store a value so.
+    #[inline]
+    pub fn request_len(&self, key_len: usize, value_len: usize) -> usize {
+        let version = if matches!(self.when, When::Version(_)) { 8 } else { 0 };
+        4 + if self.has_extras() { 8 } else { 0 } + version + key_len + value_len
+    }
+}
+
+impl<'a> Request<'a> {
+    /// Reads a request.
+    ///
+    /// # Errors
+    ///
+    /// [`Malformed`].
+    #[inline]
+    pub fn read(bytes: &'a [u8]) -> Result<Self, Malformed> {
+        let mut reader = Reader(bytes);
+        match reader.u8()? {
+            GET => Ok(Self::Get { key: a_key(reader.rest())? }),
+            INSPECT => Ok(Self::Inspect { key: a_key(reader.rest())? }),
+            PUT => Put::read(reader).map(Self::Put),
+            DELETE => Ok(Self::Delete { key: a_key(reader.rest())? }),
+            GET_MANY => Keys::read(reader).map(Self::GetMany),
+            INFO => reader.end().map(|()| Self::Info),
+            STATS => reader.end().map(|()| Self::Stats),
+            _ => malformed("there is no such request"),
+        }
+    }
+
+    /// Its length.
+    #[inline]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Get { key } | Self::Inspect { key } | Self::Delete { key } => 1 + key.len(),
+            Self::Put(put) => put.options.request_len(put.key.len(), put.value.len()),
+            Self::GetMany(keys) => 2 + keys.bytes.len(),
+            Self::Info | Self::Stats => 1,
+        }
+    }
+
+    /// Whether it is empty: no request is.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// Writes it to `target`.
+    ///
+    /// # Panics
+    ///
+    /// When `target` is not [`Self::len`] long, or a key is longer than [`KEY_LEN_MAX`].
+    #[inline]
+    pub fn write(&self, target: &mut [u8]) {
+        assert_eq!(target.len(), self.len(), "a request is written whole");
+        let mut writer = Writer(target);
+        match *self {
+            Self::Get { key } => writer.put(&[GET]).put(key),
+            Self::Inspect { key } => writer.put(&[INSPECT]).put(key),
+            Self::Delete { key } => writer.put(&[DELETE]).put(key),
+            Self::Put(put) => put.write(&mut writer),
+            Self::GetMany(keys) => writer.put(&[GET_MANY, keys.count as u8]).put(keys.bytes),
+            Self::Info => writer.put(&[INFO]),
+            Self::Stats => writer.put(&[STATS]),
+        };
+    }
+}
+
+impl<'a> Put<'a> {
+    #[inline]
+    fn read(mut reader: Reader<'a>) -> Result<Self, Malformed> {
+        let options = reader.u8()?;
+        let key_len = usize::from(reader.u16()?);
+        let (flags, lives_s) = if options & HAS_EXTRAS == 0 { (0, 0) } else { (reader.u32()?, reader.u32()?) };
+        if options > WHEN_BITS | HAS_EXTRAS {
+            return malformed("there are no such options");
+        }
+        let when = match options & WHEN_BITS {
+            0 => When::Always,
+            1 => When::Absent,
+            2 => When::Present,
+            _ => When::Version(reader.u64()?),
+        };
+        let key = reader.bytes(key_len)?;
+        Ok(Self { key, value: reader.rest(), options: PutOptions { when, flags, lives_s } })
+    }
+
+    #[inline]
+    fn write<'w, 't>(&self, writer: &'w mut Writer<'t>) -> &'w mut Writer<'t> {
+        let PutOptions { when, flags, lives_s } = self.options;
+        let has_extras = self.options.has_extras();
+        let condition = match when {
+            When::Always => 0,
+            When::Absent => 1,
+            When::Present => 2,
+            When::Version(_) => 3,
+        };
+        let key_len = u16::try_from(self.key.len()).expect("a key is no longer than KEY_LEN_MAX");
+        let options = condition | if has_extras { HAS_EXTRAS } else { 0 };
+        let [low, high] = key_len.to_le_bytes();
+        writer.put(&[PUT, options, low, high]);
+        if has_extras {
+            writer.put(&flags.to_le_bytes()).put(&lives_s.to_le_bytes());
+        }
+        if let When::Version(version) = when {
+            writer.put(&version.to_le_bytes());
+        }
+        writer.put(self.key).put(self.value)
+    }
+}
+
+/// The keys of a [`Request::GetMany`], in its encoding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keys<'a> {
+    count: usize,
+    bytes: &'a [u8],
+}
+
+impl<'a> Keys<'a> {
+    fn read(mut reader: Reader<'a>) -> Result<Self, Malformed> {
+        let count = usize::from(reader.u8()?);
+        if count == 0 || count > KEYS_MAX {
+            return malformed("it asks for no key, or for more than 64");
+        }
+        let keys = Self { count, bytes: reader.0 };
+        for _ in 0..count {
+            let len = usize::from(reader.u16()?);
+            reader.bytes(len)?;
+        }
+        reader.end().map(|()| keys)
+    }
+
+    /// How many there are; from 1 to [`KEYS_MAX`].
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// The keys.
+    pub fn iter(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        let mut reader = Reader(self.bytes);
+        // They were walked over when they were read.
+        (0..self.count).map_while(move |_| {
+            let len = usize::from(reader.u16().ok()?);
+            reader.bytes(len).ok()
+        })
+    }
+
+    /// Bytes of a request for such keys.
+    pub fn request_len<'k>(keys: impl Iterator<Item = &'k [u8]>) -> usize {
+        keys.fold(2, |len, key| len + 2 + key.len())
+    }
+
+    /// Writes a request for `keys`.
+    ///
+    /// # Panics
+    ///
+    /// When `target` is not [`Self::request_len`] long, there is no key or there are more than [`KEYS_MAX`], or one is longer than
+    /// [`KEY_LEN_MAX`].
+    pub fn write_request<'k>(keys: impl Iterator<Item = &'k [u8]>, target: &mut [u8]) {
+        let (head, target) = target.split_at_mut(2);
+        let mut writer = Writer(target);
+        let mut count = 0u8;
+        for key in keys {
+            let len = u16::try_from(key.len()).expect("a key is no longer than KEY_LEN_MAX");
+            writer.put(&len.to_le_bytes()).put(key);
+            count += 1;
+        }
+        assert!((1..=KEYS_MAX).contains(&usize::from(count)) && writer.0.is_empty(), "a request is written whole");
+        head.copy_from_slice(&[GET_MANY, count]);
+    }
+}
