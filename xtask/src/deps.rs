@@ -43,6 +43,7 @@ const ROOMS: &[Room] = &[
     room("sinew-rpc", &["sinew-fabric", "sinew-mem", "sinew-wire"]),
     room("sinew-store", &["sinew-mem"]),
     room("sinew-kv", &["sinew-fabric", "sinew-mem", "sinew-rpc", "sinew-store"]),
+    room("sinew-sequencer", &["sinew-fabric", "sinew-mem", "sinew-rpc"]),
     top("sinew"),
     top("sinew-cli"),
     top("sinew-tests"),

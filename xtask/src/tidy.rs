@@ -46,7 +46,8 @@ const RAW_ATOMICS: Exceptions = &[
 ];
 
 /// Rooms that run in virtual time: they are handed their clock, randomness and threads.
-const VIRTUAL_TIME_ROOMS: &[&str] = &["crates/wire/", "crates/mem/", "crates/fabric/", "crates/rpc/", "crates/kv/"];
+const VIRTUAL_TIME_ROOMS: &[&str] =
+    &["crates/wire/", "crates/mem/", "crates/fabric/", "crates/rpc/", "crates/kv/", "crates/sequencer/"];
 
 /// Folders that hold no source of this project.
 const SKIPPED: &[&str] = &[".git", "target", "corpus", "artifacts", "proptest-regressions"];

@@ -55,6 +55,7 @@
 //! - [`fabric`]: addresses, ports, and what it takes to write one.
 //! - [`mem`]: message buffers.
 //! - [`kv`]: key-value services, over the tables of [`store`].
+//! - [`sequencer`]: unique, increasing numbers.
 //! - [`host`]: the real clock, randomness, threads.
 //! - `shm`, `udp`, `ibverbs`: the fabrics, one feature each. The last is RDMA devices, soft-RoCE included, whose library is opened when
 //!   it is used; `ibverbs` and `shm::verbs` are also verbs of their own.
@@ -84,6 +85,7 @@ pub use sinew_ibverbs as ibverbs;
 pub use sinew_kv as kv;
 pub use sinew_mem as mem;
 pub use sinew_rpc as rpc;
+pub use sinew_sequencer as sequencer;
 #[cfg(feature = "shm")]
 pub use sinew_shm as shm;
 pub use sinew_store as store;

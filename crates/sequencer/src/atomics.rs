@@ -1,0 +1,186 @@
+//! The sequencer of atomics: clients add to a word of the server's memory, and its processor has no part in it (atc16 4.2.3).
+//!
+//! It stands here to be compared with. On NICs it is the slowest by far, since the units of a NIC lock the word for as long as PCIe
+//! takes; over shared memory there is no such lock, and the atomic is the processor's own. And whoever can add to the word can add
+//! anything: its clients are trusted, and a range has no limit but its count.
+
+use std::collections::VecDeque;
+
+use sinew_fabric::verbs::{
+    Access, Completion, CompletionQueue, Exposed, Operation, ProtectionDomain, QpAddress, QpConfig, QueuePair,
+    RemoteMemory, Request, ThreadDomain, Transport, VerbsError,
+};
+use sinew_mem::{Arena, MessageBuffer};
+
+use crate::client::{Answer, Client, Numbers};
+use crate::error::{CallError, ClientError, RequestError};
+
+/// Completions taken at a time.
+const BURST: usize = 64;
+/// Bytes of the word.
+const WORD: usize = 8;
+
+/// The server's part: the word. Its queue pairs, one for each client, need nothing posted, and nobody who drives them where a
+/// device serves atomics by itself.
+pub struct Word<E: Exposed>(E);
+
+impl<E: Exposed> Word<E> {
+    /// Exposes a word of `domain`'s, which begins at `first`.
+    ///
+    /// # Errors
+    ///
+    /// What the system says.
+    pub fn expose<D: ProtectionDomain<Exposed = E>>(domain: &D, first: u64) -> Result<Self, VerbsError> {
+        let exposed = domain.expose(WORD, Access { write: false, read: true, atomic: true })?;
+        exposed.store(0, first).map_err(|error| VerbsError::Device(error.to_string()))?;
+        Ok(Self(exposed))
+    }
+
+    /// What clients need to know of it.
+    pub fn remote(&self) -> RemoteMemory {
+        self.0.remote()
+    }
+
+    /// The next number.
+    pub fn next(&self) -> u64 {
+        self.0.load(0).unwrap_or(u64::MAX)
+    }
+}
+
+/// A queue pair for the server's end of a client's connection. It posts and receives nothing.
+///
+/// # Errors
+///
+/// What the device says.
+pub fn server_queue_pair<T: ThreadDomain>(thread: &T, cq: &T::Cq) -> Result<T::Qp, VerbsError> {
+    thread.queue_pair(&config(1), cq, cq)
+}
+
+fn config(window: usize) -> QpConfig {
+    QpConfig { send_depth: window, receive_depth: 1, inline_max: 0, ..QpConfig::new(Transport::Rc) }
+}
+
+/// A client over a queue pair of its own.
+pub struct AtomicsClient<T: ThreadDomain> {
+    qp: T::Qp,
+    cq: T::Cq,
+    _thread: T,
+    window: usize,
+    word: Option<RemoteMemory>,
+    /// For the word's old values.
+    targets: Vec<MessageBuffer>,
+    /// Tags and counts of calls in flight, in the order in which they end.
+    in_flight: VecDeque<(u64, u32)>,
+    is_pushed: bool,
+    answers: VecDeque<Answer>,
+    completions: Vec<Completion>,
+}
+
+impl<T: ThreadDomain> AtomicsClient<T> {
+    /// A client with up to `window` calls in flight, to be connected. `arena` is one of the domain's.
+    ///
+    /// # Errors
+    ///
+    /// What the device says; no memory.
+    pub fn new(thread: T, arena: &Arena, window: usize) -> Result<Self, VerbsError> {
+        let window = window.max(1);
+        let cq = thread.completion_queue(window + 1)?;
+        let qp = thread.queue_pair(&config(window), &cq, &cq)?;
+        let targets = (0..window).map(|_| arena.alloc(WORD, WORD)).collect::<Result<_, _>>()?;
+        Ok(Self {
+            qp,
+            cq,
+            _thread: thread,
+            window,
+            word: None,
+            targets,
+            in_flight: VecDeque::with_capacity(window),
+            is_pushed: false,
+            answers: VecDeque::with_capacity(window),
+            completions: Vec::with_capacity(BURST),
+        })
+    }
+
+    /// What the server needs to know.
+    pub fn address(&self) -> QpAddress {
+        self.qp.address()
+    }
+
+    /// Connects to the server's queue pair, to count in its word.
+    ///
+    /// # Errors
+    ///
+    /// What the device says.
+    pub fn connect(&mut self, server: &QpAddress, word: RemoteMemory) -> Result<(), VerbsError> {
+        self.qp.connect(Some(server))?;
+        self.word = Some(word);
+        Ok(())
+    }
+}
+
+impl<T: ThreadDomain> Client for AtomicsClient<T> {
+    fn window(&self) -> usize {
+        self.window
+    }
+
+    #[inline]
+    fn in_flight(&self) -> usize {
+        self.in_flight.len() + self.answers.len()
+    }
+
+    #[inline]
+    fn request(&mut self, tag: u64, count: u32) -> Result<(), RequestError> {
+        if count == 0 {
+            return Err(RequestError::Count { asked: count, max: u32::MAX });
+        }
+        let full = RequestError::WindowFull { window: self.window };
+        // An answer that was not taken is in flight, too, so there is always room for it.
+        let target = if self.in_flight() < self.window { self.targets.pop() } else { None };
+        let target = target.ok_or(full)?;
+        // One that is not connected has no word, and its queue pair refuses.
+        let remote = self.word.unwrap_or(RemoteMemory { address: 0, rkey: 0, len: 0 });
+        let operation = Operation::FetchAdd { target, remote, add: count.into() };
+        match self.qp.push(Request::new(tag, operation)) {
+            Ok(()) => {
+                self.in_flight.push_back((tag, count));
+                self.is_pushed = true;
+                Ok(())
+            }
+            Err(refused) => {
+                self.targets.extend(refused.buffers);
+                Err(refused.error.into())
+            }
+        }
+    }
+
+    #[inline]
+    fn turn(&mut self, _now_ns: u64) -> Result<bool, ClientError> {
+        if std::mem::take(&mut self.is_pushed) {
+            self.qp.doorbell();
+        }
+        self.cq.poll(&mut self.completions, BURST);
+        let (mut failed, is_busy) = (None, !self.completions.is_empty());
+        for completion in self.completions.drain(..) {
+            // They complete in the order in which they were pushed.
+            let Some((tag, count)) = self.in_flight.pop_front() else { break };
+            let word = completion.buffers.first().and_then(|buffer| buffer.first_chunk());
+            let first = word.map_or(0, |word| u64::from_ne_bytes(*word));
+            let result = if !completion.status.is_success() {
+                failed = Some(completion.status);
+                Err(CallError::Operation(completion.status))
+            } else if first.checked_add(count.into()).is_none() {
+                Err(CallError::Refused(crate::Refusal::Exhausted))
+            } else {
+                Ok(Numbers { first, count })
+            };
+            self.targets.extend(completion.buffers);
+            self.answers.push_back(Answer { tag, result });
+        }
+        failed.map_or(Ok(is_busy), |status| Err(ClientError::Failed(status)))
+    }
+
+    #[inline]
+    fn answer(&mut self) -> Option<Answer> {
+        self.answers.pop_front()
+    }
+}

@@ -1,0 +1,236 @@
+//! The sequencer for every day: over remote procedure calls, on any packet port.
+//!
+//! A request is the count of numbers that are wanted (4 bytes, little-endian). The answer is the first of them and the server's
+//! [`Epoch`] (16 bytes), or a refusal (9 bytes). All requests of a received burst take their numbers from the [`Sequence`] together.
+//! Calls run at most once, so a request that is sent again is answered with the numbers that it had.
+
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+use sinew_fabric::{Clock, PacketPort};
+use sinew_mem::{AllocError, MessageBuffer};
+use sinew_rpc::{BurstCalls, RequestType, Rpc, SessionId};
+
+use crate::client::{Answer, Client, Numbers};
+use crate::error::{CallError, ClientError, Refusal, RequestError};
+use crate::sequence::{Epoch, Sequence};
+
+/// The type of a sequencer's requests.
+pub const NEXT: RequestType = RequestType::new(32);
+
+/// Bytes of a request.
+pub const REQUEST_LEN: usize = 4;
+/// Bytes of an answer with numbers; refusals are shorter.
+pub const ANSWER_LEN: usize = 16;
+const REFUSAL_LEN: usize = 9;
+
+impl Refusal {
+    fn to_bytes(self) -> [u8; REFUSAL_LEN] {
+        let (code, detail) = match self {
+            Self::Count { max } => (1, u64::from(max)),
+            Self::Exhausted => (2, 0),
+            Self::Malformed => (3, 0),
+        };
+        let mut bytes = [code; REFUSAL_LEN];
+        bytes[1..].copy_from_slice(&u64::to_le_bytes(detail));
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8; REFUSAL_LEN]) -> Option<Self> {
+        let (&code, detail) = bytes.split_first()?;
+        let detail = u64::from_le_bytes(*detail.first_chunk()?);
+        match code {
+            1 => Some(Self::Count { max: u32::try_from(detail).ok()? }),
+            2 => Some(Self::Exhausted),
+            3 => Some(Self::Malformed),
+            _ => None,
+        }
+    }
+}
+
+/// A request for `count` numbers.
+#[inline]
+pub fn request_bytes(count: u32) -> [u8; REQUEST_LEN] {
+    count.to_le_bytes()
+}
+
+/// Reads the answer to a request for `count` numbers: the first, and whose they are.
+///
+/// # Errors
+///
+/// [`CallError::Refused`], [`CallError::BadAnswer`].
+#[inline]
+pub fn read_answer(answer: &[u8], count: u32) -> Result<(Numbers, Epoch), CallError> {
+    if let Some((first, epoch)) = answer.as_array::<ANSWER_LEN>().and_then(|answer| answer.split_first_chunk::<8>()) {
+        let first = u64::from_le_bytes(*first);
+        // What the last of them would be past all numbers for is no answer.
+        if let (Some(_), Some(epoch)) = (first.checked_add(u64::from(count)), epoch.first_chunk()) {
+            return Ok((Numbers { first, count }, Epoch(u64::from_le_bytes(*epoch))));
+        }
+    }
+    let refusal = answer.as_array::<REFUSAL_LEN>().and_then(Refusal::from_bytes);
+    Err(refusal.map_or(CallError::BadAnswer { len: answer.len() }, CallError::Refused))
+}
+
+/// How many numbers a request asks for.
+#[inline]
+fn read_request(request: &[u8], max: u32) -> Result<u32, Refusal> {
+    let Some(count) = request.as_array() else { return Err(Refusal::Malformed) };
+    let count = u32::from_le_bytes(*count);
+    if (1..=max).contains(&count) { Ok(count) } else { Err(Refusal::Count { max }) }
+}
+
+/// The handler of requests of type [`NEXT`], for `handle_burst`: the same for all endpoints of a server, which may be several.
+pub fn handler(sequence: Arc<Sequence>) -> impl Fn(&mut BurstCalls<'_, '_>) + Send + Sync + 'static {
+    move |calls| answer_burst(&sequence, calls)
+}
+
+fn answer_burst(sequence: &Sequence, calls: &mut BurstCalls<'_, '_>) {
+    let mut asked = ArrayVec::<_, { sinew_fabric::MAX_BURST }>::new();
+    let mut total = 0;
+    for index in 0..calls.len().min(asked.capacity()) {
+        let count = read_request(calls.request(index), sequence.count_max());
+        total += u64::from(count.unwrap_or(0));
+        asked.push(count);
+    }
+    let mut together = sequence.take(total);
+    for (index, count) in asked.into_iter().enumerate() {
+        let first = count.and_then(|count| {
+            let first = match &mut together {
+                Some(next) => {
+                    let first = *next;
+                    *next += u64::from(count);
+                    Some(first)
+                }
+                // Those at the front may still have theirs.
+                None => sequence.take(count.into()),
+            };
+            first.ok_or(Refusal::Exhausted)
+        });
+        match first {
+            Ok(first) => calls.reply_with(index, ANSWER_LEN, |answer| {
+                answer[..8].copy_from_slice(&first.to_le_bytes());
+                answer[8..].copy_from_slice(&sequence.epoch().0.to_le_bytes());
+            }),
+            Err(refusal) => calls.reply(index, &refusal.to_bytes()),
+        }
+    }
+}
+
+/// A client over one session.
+pub struct RpcClient<P: PacketPort, C: Clock> {
+    rpc: Rpc<P, C>,
+    session: SessionId,
+    window: usize,
+    /// Buffers of calls that are not in flight.
+    idle: Vec<(MessageBuffer, MessageBuffer)>,
+    epoch: Option<Epoch>,
+}
+
+impl<P: PacketPort, C: Clock> RpcClient<P, C> {
+    /// A client over a session of `rpc`'s, with up to `window` calls in flight. Those past the session's slots wait in its queue.
+    ///
+    /// With `epoch`, only numbers of that life of the server are taken; else the first answer says which.
+    ///
+    /// # Errors
+    ///
+    /// [`AllocError`].
+    pub fn new(rpc: Rpc<P, C>, session: SessionId, window: usize, epoch: Option<Epoch>) -> Result<Self, AllocError> {
+        let buffers = |_| Ok((rpc.alloc(REQUEST_LEN)?, rpc.alloc(ANSWER_LEN)?));
+        let idle = (0..window).map(buffers).collect::<Result<_, AllocError>>()?;
+        Ok(Self { rpc, session, window, idle, epoch })
+    }
+
+    /// The life of the server that numbers come from, once known.
+    pub fn epoch(&self) -> Option<Epoch> {
+        self.epoch
+    }
+
+    /// The endpoint, for its events and counters. Calls that are made there are answered there, unless [`Client::answer`] finds
+    /// them first.
+    pub fn rpc(&mut self) -> &mut Rpc<P, C> {
+        &mut self.rpc
+    }
+
+    #[inline]
+    fn read(&mut self, answer: &[u8], count: u32) -> Result<Numbers, CallError> {
+        let (numbers, found) = read_answer(answer, count)?;
+        match *self.epoch.get_or_insert(found) {
+            expected if expected == found => Ok(numbers),
+            expected => Err(CallError::Restarted { expected, found }),
+        }
+    }
+}
+
+impl<P: PacketPort, C: Clock> Client for RpcClient<P, C> {
+    fn window(&self) -> usize {
+        self.window
+    }
+
+    #[inline]
+    fn in_flight(&self) -> usize {
+        self.window - self.idle.len()
+    }
+
+    #[inline]
+    fn request(&mut self, tag: u64, count: u32) -> Result<(), RequestError> {
+        let window = self.window;
+        let (mut request, response) = self.idle.pop().ok_or(RequestError::WindowFull { window })?;
+        request.copy_from_slice(&request_bytes(count));
+        self.rpc.enqueue_request(self.session, NEXT, request, response, tag).map_err(|rejected| {
+            self.idle.push((rejected.request, rejected.response));
+            RequestError::Enqueue(rejected.error)
+        })
+    }
+
+    #[inline]
+    fn turn(&mut self, _now_ns: u64) -> Result<bool, ClientError> {
+        Ok(self.rpc.turn())
+    }
+
+    #[inline]
+    fn answer(&mut self) -> Option<Answer> {
+        let completion = self.rpc.poll_completion()?;
+        let result = match completion.result {
+            Err(error) => Err(CallError::Rpc(error)),
+            Ok(()) => {
+                let count = completion.request.first_chunk().map_or(0, |count| u32::from_le_bytes(*count));
+                self.read(&completion.response, count)
+            }
+        };
+        self.idle.push((completion.request, completion.response));
+        Some(Answer { tag: completion.tag, result })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_of_another_length_or_for_none_or_too_many_are_refused() {
+        assert_eq!((read_request(&request_bytes(1), 7), read_request(&request_bytes(7), 7)), (Ok(1), Ok(7)));
+        for count in [0, 8, u32::MAX] {
+            assert_eq!(read_request(&request_bytes(count), 7), Err(Refusal::Count { max: 7 }));
+        }
+        for len in (0..20).filter(|len| *len != REQUEST_LEN) {
+            assert_eq!(read_request(&[1; 20][..len], 7), Err(Refusal::Malformed));
+        }
+    }
+
+    #[test]
+    fn answers_are_numbers_or_refusals_or_none() {
+        let answer = |first: u64, epoch: u64| [first.to_le_bytes(), epoch.to_le_bytes()].concat();
+        let numbers = Numbers { first: 5, count: 3 };
+        assert_eq!(read_answer(&answer(5, 9), 3), Ok((numbers, Epoch(9))));
+        assert_eq!((numbers.last(), numbers.into_iter().collect()), (7, vec![5, 6, 7]));
+        for refusal in [Refusal::Count { max: 70_000 }, Refusal::Exhausted, Refusal::Malformed] {
+            assert_eq!(read_answer(&refusal.to_bytes(), 3), Err(CallError::Refused(refusal)));
+        }
+        assert_eq!(read_answer(&answer(u64::MAX, 9), 1), Err(CallError::BadAnswer { len: 16 }));
+        assert_eq!(read_answer(&[77; REFUSAL_LEN], 1), Err(CallError::BadAnswer { len: 9 }));
+        for len in (0..40).filter(|len| ![REFUSAL_LEN, ANSWER_LEN].contains(len)) {
+            assert_eq!(read_answer(&[0; 40][..len], 1), Err(CallError::BadAnswer { len }));
+        }
+    }
+}

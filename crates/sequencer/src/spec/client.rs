@@ -1,0 +1,294 @@
+//! The client.
+
+use std::collections::VecDeque;
+
+use sinew_fabric::verbs::{
+    Completion, CompletionQueue, Destination, Operation, QpAddress, QpConfig, QueuePair, Request, Source, Status,
+    ThreadDomain, Transport, VerbsError,
+};
+use sinew_mem::{Arena, MessageBuffer};
+
+use super::flow::Flow;
+use super::{REFUSED, WHOLE};
+use crate::client::{Answer, Client, Numbers};
+use crate::error::{CallError, ClientError, Refusal, RequestError};
+
+/// Completions taken at a time.
+const BURST: usize = 64;
+
+/// What a client is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpecConfig {
+    /// Calls in flight at most. The server needs a receive for each of those of all its clients.
+    pub window: usize,
+    /// Silence after which all calls in flight are given up.
+    pub lost_after_ns: u64,
+}
+
+impl Default for SpecConfig {
+    fn default() -> Self {
+        Self { window: 64, lost_after_ns: 20_000_000 }
+    }
+}
+
+/// What a client counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SpecClientStats {
+    /// Answers that corrected the guess.
+    pub corrected: u64,
+    /// Answers that came too late, or in the wrong order, and were dropped: gaps.
+    pub out_of_order: u64,
+    /// Messages that were no answers, or not the server's, and were dropped.
+    pub malformed: u64,
+    /// Calls that were given up.
+    pub given_up: u64,
+}
+
+/// A client with a UD queue pair of its own.
+pub struct SpecClient<T: ThreadDomain> {
+    qp: T::Qp,
+    sends: T::Cq,
+    receives: T::Cq,
+    thread: T,
+    arena: Arena,
+    config: SpecConfig,
+    to: Destination,
+    flow: Flow,
+    /// Calls that were not sent yet, and those that were, oldest first.
+    waiting: VecDeque<u64>,
+    sent: VecDeque<u64>,
+    /// The upper half that is expected now, and the one that all calls in `sent` were sent with.
+    guess: u32,
+    sent_with: u32,
+    /// The greatest number so far.
+    greatest: Option<u64>,
+    /// When something was sent to a server that owed nothing, or something came.
+    heard_ns: u64,
+    answers: VecDeque<Answer>,
+    completions: Vec<Completion>,
+    stats: SpecClientStats,
+}
+
+fn qp_config(window: usize, qkey: u32) -> QpConfig {
+    QpConfig {
+        send_depth: Flow::depth_for(window),
+        receive_depth: window,
+        inline_max: 0,
+        qkey,
+        ..QpConfig::new(Transport::Ud)
+    }
+}
+
+impl<T: ThreadDomain> SpecClient<T> {
+    /// A client of the server at `server`, whose first guess is the upper half of `next`. `arena` is one of the domain's.
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::Address`] when nobody is there; what the device says.
+    pub fn new(thread: T, arena: Arena, server: &QpAddress, next: u64, config: SpecConfig) -> Result<Self, VerbsError> {
+        let config = SpecConfig { window: config.window.max(1), ..config };
+        let window = config.window;
+        // Twice as deep as one queue pair needs: for a moment there are two.
+        let sends = thread.completion_queue(2 * Flow::depth_for(window))?;
+        let receives = thread.completion_queue(2 * window)?;
+        let to = thread.destination(server)?;
+        let qp = open(&thread, &arena, (&sends, &receives), &qp_config(window, to.qkey))?;
+        let guess = (next >> 32) as u32;
+        Ok(Self {
+            qp,
+            sends,
+            receives,
+            thread,
+            arena,
+            config,
+            to,
+            flow: Flow::new(window),
+            waiting: VecDeque::with_capacity(window),
+            sent: VecDeque::with_capacity(window),
+            guess,
+            sent_with: guess,
+            greatest: None,
+            heard_ns: 0,
+            answers: VecDeque::with_capacity(window),
+            completions: Vec::with_capacity(BURST),
+            stats: SpecClientStats::default(),
+        })
+    }
+
+    /// What was counted.
+    pub fn stats(&self) -> SpecClientStats {
+        self.stats
+    }
+
+    /// Sends what waits, unless calls with another guess are in flight.
+    #[inline]
+    fn send(&mut self, now_ns: u64) -> Result<bool, ClientError> {
+        if self.waiting.is_empty() || (self.guess != self.sent_with && !self.sent.is_empty()) {
+            return Ok(false);
+        }
+        self.sent_with = self.guess;
+        if self.sent.is_empty() {
+            self.heard_ns = now_ns;
+        }
+        if self.flow.room() < self.waiting.len() {
+            self.sends.poll(&mut self.completions, BURST);
+            for completion in self.completions.drain(..) {
+                if !completion.status.is_success() {
+                    return Err(ClientError::Failed(completion.status));
+                }
+                self.flow.completed();
+            }
+        }
+        let mut is_pushed = false;
+        while self.flow.room() > 0
+            && let Some(tag) = self.waiting.pop_front()
+        {
+            let operation = Operation::Send { source: Source::Empty, immediate: Some(self.guess), to: Some(self.to) };
+            let mut request = Request::new(tag, operation);
+            request.signaled = self.flow.is_signal_due();
+            if let Err(refused) = self.qp.push(request) {
+                self.waiting.push_front(tag);
+                return Err(refused.error.into());
+            }
+            self.flow.pushed();
+            self.sent.push_back(tag);
+            is_pushed = true;
+        }
+        if is_pushed {
+            self.qp.doorbell();
+        }
+        Ok(is_pushed)
+    }
+
+    /// What a message says: a number, or that there is none. `None`: it is no answer.
+    #[inline]
+    fn read(&self, completion: &Completion) -> Option<Result<u64, Refusal>> {
+        let is_of_server = completion.from.is_some_and(|from| from.number == self.to.number);
+        if !completion.status.is_success() || !is_of_server {
+            return None;
+        }
+        match (completion.immediate, completion.len) {
+            (Some(low), 0) => Some(Ok(u64::from(self.sent_with) << 32 | u64::from(low))),
+            (None, WHOLE) => {
+                let bytes = completion.buffers.first()?.first_chunk()?;
+                Some(Ok(u64::from_le_bytes(*bytes)))
+            }
+            (None, REFUSED) => Some(Err(Refusal::Exhausted)),
+            _ => None,
+        }
+    }
+
+    /// Takes a message in and posts its buffer again.
+    #[inline]
+    fn take(&mut self, mut completion: Completion) -> Result<(), ClientError> {
+        if completion.status == Status::Flushed {
+            return Err(ClientError::Failed(completion.status));
+        }
+        let said = self.read(&completion);
+        if let Some(buffer) = completion.buffers.pop() {
+            post(&mut self.qp, buffer)?;
+        }
+        let Some(said) = said else {
+            self.stats.malformed += 1;
+            return Ok(());
+        };
+        if let Ok(number) = said {
+            if self.greatest.is_some_and(|greatest| number <= greatest) || self.sent.is_empty() {
+                self.stats.out_of_order += 1;
+                return Ok(());
+            }
+            self.greatest = Some(number);
+            self.guess = (number >> 32) as u32;
+            self.stats.corrected += u64::from(completion.immediate.is_none());
+        }
+        // With nothing in flight there is nobody to refuse.
+        if let Some(tag) = self.sent.pop_front() {
+            let result = said.map(|first| Numbers { first, count: 1 }).map_err(CallError::Refused);
+            self.answers.push_back(Answer { tag, result });
+        }
+        Ok(())
+    }
+
+    /// Gives all calls in flight up, and goes on with a queue pair that their answers do not reach.
+    #[cold]
+    fn give_up(&mut self, waited_ns: u64) -> Result<(), ClientError> {
+        self.stats.given_up += self.sent.len() as u64;
+        for tag in self.sent.drain(..) {
+            self.answers.push_back(Answer { tag, result: Err(CallError::NoAnswer { waited_ns }) });
+        }
+        let config = qp_config(self.config.window, self.to.qkey);
+        // Before the old one goes, so that it cannot have the same number.
+        self.qp = open(&self.thread, &self.arena, (&self.sends, &self.receives), &config)?;
+        self.flow = Flow::new(self.config.window);
+        Ok(())
+    }
+}
+
+/// A queue pair that receives as many answers as it can hold.
+fn open<T: ThreadDomain>(
+    thread: &T,
+    arena: &Arena,
+    (sends, receives): (&T::Cq, &T::Cq),
+    config: &QpConfig,
+) -> Result<T::Qp, VerbsError> {
+    let mut qp = thread.queue_pair(config, sends, receives)?;
+    qp.connect(None)?;
+    for _ in 0..config.receive_depth {
+        let buffer = arena.alloc(WHOLE, WHOLE)?;
+        post(&mut qp, buffer).map_err(|error| VerbsError::Device(error.to_string()))?;
+    }
+    Ok(qp)
+}
+
+#[inline]
+fn post(qp: &mut impl QueuePair, mut buffer: MessageBuffer) -> Result<(), ClientError> {
+    // It was as long before it was shortened to what came.
+    let _ = buffer.resize(WHOLE);
+    qp.post_buffer(0, buffer).map_err(|refused| refused.error.into())
+}
+
+impl<T: ThreadDomain> Client for SpecClient<T> {
+    fn window(&self) -> usize {
+        self.config.window
+    }
+
+    #[inline]
+    fn in_flight(&self) -> usize {
+        self.waiting.len() + self.sent.len() + self.answers.len()
+    }
+
+    #[inline]
+    fn request(&mut self, tag: u64, count: u32) -> Result<(), RequestError> {
+        if count != 1 {
+            return Err(RequestError::Count { asked: count, max: 1 });
+        }
+        if self.in_flight() >= self.config.window {
+            return Err(RequestError::WindowFull { window: self.config.window });
+        }
+        self.waiting.push_back(tag);
+        Ok(())
+    }
+
+    #[inline]
+    fn turn(&mut self, now_ns: u64) -> Result<bool, ClientError> {
+        let is_sent = self.send(now_ns)?;
+        let found = self.receives.poll(&mut self.completions, BURST);
+        if found > 0 {
+            self.heard_ns = now_ns;
+            // Taken in one by one: each is posted again at once.
+            let mut completions = std::mem::take(&mut self.completions);
+            let taken = completions.drain(..).try_for_each(|completion| self.take(completion));
+            self.completions = completions;
+            taken?;
+        } else if !self.sent.is_empty() && now_ns.saturating_sub(self.heard_ns) >= self.config.lost_after_ns {
+            self.give_up(now_ns.saturating_sub(self.heard_ns))?;
+            return Ok(true);
+        }
+        Ok(is_sent || found > 0)
+    }
+
+    #[inline]
+    fn answer(&mut self) -> Option<Answer> {
+        self.answers.pop_front()
+    }
+}
