@@ -110,8 +110,8 @@ pub(crate) struct Engine {
     /// At the devices in whose memory this thread works.
     seats: Vec<(u64, Rc<Seat>)>,
     pub(super) notes: Notes,
-    scratch: Vec<u8>,
-    counts: Counts,
+    pub(super) scratch: Vec<u8>,
+    pub(super) counts: Counts,
     epochs: u32,
     turns: u32,
     pub(super) time_ns: u64,

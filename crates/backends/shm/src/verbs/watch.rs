@@ -2,27 +2,29 @@
 //!
 //! A peer that is stopped, or does not poll, takes as long as it likes. But whoever maps a link's memory can write over a packet
 //! that was not taken, or over an acknowledgement. Its sender looks now and then: a packet whose word is not the one that it
-//! wrote ends the link, and a message that was taken is acknowledged in the same turn, or never.
+//! wrote ends the link, and a message that was taken is acknowledged in the same turn, or in a later one if the way back was
+//! full. So that a peer's turns can be counted, it is sent an acknowledgement that tells it nothing new, one after the other.
 
 use sinew_fabric::PacketPort;
 use sinew_fabric::verbs::Status;
 
-use super::engine::Engine;
+use super::engine::{Engine, Wire};
+use super::packet::Kind;
 use super::queue_pair::QueuePair;
-use crate::tx::ShmTx;
 
 /// Time between two looks.
 pub(crate) const WATCH_EVERY_NS: u64 = 100_000_000;
-/// Looks at a message that was taken, after which it is not acknowledged any more. (Not a time: we may have been stopped.)
-const LOOKS_MAX: u32 = 30;
+/// Probes that a peer has taken since it took a message, after which it will not acknowledge that any more. (Not a time: either
+/// side may have been stopped.)
+const PROBES_MAX: u32 = 30;
 
 /// What was seen of the oldest message that is not acknowledged.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sight {
     number: u32,
-    /// It is taken when the peer has taken everything before this position of the ring.
+    /// It, or the last probe, is taken when the peer has taken everything before this position of the ring.
     behind: u64,
-    looks_since_taken: u32,
+    probes: u32,
 }
 
 impl QueuePair {
@@ -32,18 +34,27 @@ impl QueuePair {
     }
 
     /// Whether its oldest message was taken and will not be acknowledged any more.
-    fn is_forgotten(&mut self, tx: &mut ShmTx) -> bool {
-        let link = self.connection.as_ref().map(|connection| connection.link);
-        let Some(way) = link.filter(|_| self.waits_for_peer()).and_then(|link| tx.way_to(link)) else {
+    fn is_forgotten(&mut self, wire: &mut Wire<'_>) -> bool {
+        let waits = self.waits_for_peer();
+        let Some(connection) = self.connection.as_ref().filter(|_| waits) else {
+            self.sight = None;
+            return false;
+        };
+        let Some(way) = wire.tx.way_to(connection.link) else {
             self.sight = None;
             return false;
         };
         let Some(number) = self.flying.front().map(|oldest| oldest.number) else { return false };
-        let fresh = Sight { number, behind: way.sent, looks_since_taken: 0 };
+        let fresh = Sight { number, behind: way.sent, probes: 0 };
         let mut sight = self.sight.filter(|sight| sight.number == number).unwrap_or(fresh);
-        sight.looks_since_taken += u32::from(way.taken >= sight.behind);
+        if way.taken >= sight.behind
+            && wire.send_header(connection.link, self.header(Kind::Ack, connection, self.expected))
+        {
+            sight.probes += 1;
+            sight.behind = wire.tx.way_to(connection.link).map_or(sight.behind, |way| way.sent);
+        }
         self.sight = Some(sight);
-        sight.looks_since_taken > LOOKS_MAX
+        sight.probes > PROBES_MAX
     }
 }
 
@@ -53,11 +64,13 @@ impl Engine {
     #[inline(never)]
     pub(super) fn watch(&mut self) {
         self.watched_ns = self.time_ns;
-        let Self { port, queue_pairs, queues, notes, .. } = self;
+        let Self { port, queue_pairs, queues, notes, counts, scratch, .. } = self;
+        let mut wire = Wire { tx: port.split().1, counts, scratch, offered: false };
         for qp in queue_pairs.iter_mut().flatten() {
-            if qp.is_forgotten(port.split().1) {
+            if qp.is_forgotten(&mut wire) {
                 qp.fail_and_leave(Status::RetryExceeded, queues, notes);
             }
         }
+        wire.submit();
     }
 }
