@@ -2,7 +2,7 @@
 //!
 //! Few machines have one, so the measurement runs in the guest, all of it in one boot. Both sides are two processes, a client on the
 //! first processor and a server on the second, with the same settings: one queue pair, 128 requests in flight of which one in 100 is
-//! signaled, one to a doorbell; one request at a time for latencies.
+//! signaled, one to a doorbell; one request at a time for latencies, inline as perftest has it for short messages.
 
 use std::net::TcpListener;
 use std::process::{Command, ExitCode, Stdio};
@@ -22,6 +22,8 @@ const FEW: u64 = 100;
 /// Requests in flight, and of how many one is signaled: perftest's own defaults.
 const WINDOW: &str = "128";
 const SIGNAL: &str = "100";
+/// Messages of up to this many bytes perftest sends inline when it measures latency, unless it is told otherwise.
+const INLINE_LATENCY_MAX: usize = 220;
 /// Beside its seconds a measurement takes this long at most, on an emulated machine that is busy.
 const AROUND_S: u64 = 20;
 
@@ -121,6 +123,8 @@ fn ours(args: &Args, op: &'static str, unit: Unit, device: &str) -> Side {
     words.extend([device, "--size".to_owned(), args.size.to_string()]);
     if unit != Unit::Nanoseconds {
         words.extend(["--window", WINDOW, "--signal", SIGNAL, "--doorbell", "1"].map(str::to_owned));
+    } else if op != "read" && args.size <= INLINE_LATENCY_MAX {
+        words.push("--inline".to_owned());
     }
     let run = move |setting: &Setting| {
         let mut command = Command::new(process::target_dir().join("release/sinew"));

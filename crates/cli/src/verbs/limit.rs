@@ -10,7 +10,7 @@ use sinew::mem::SharedMemory;
 use sinew::mem::ring::INLINE_MAX;
 
 use super::device::Carried;
-use super::message::{self, Exchange, Layout};
+use super::message::{Exchange, Layout};
 use super::plan::{Form, Op, POINTER, Plan, Work};
 use super::result::Kind;
 use crate::client::histogram;
@@ -27,10 +27,8 @@ const LONGEST_TRY: Duration = Duration::from_secs(1);
 /// What a figure is measured beside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Against {
-    /// Copies of the same size into memory of the same layout, by one thread; millions a second.
+    /// Copies of the same size into memory of the same layout, by one thread, that makes no messages; millions a second.
     Copies,
-    /// The same of messages that are made for it, a list at a time, as those are that are written.
-    Messages,
     /// The same packets through a bare ring; millions a second.
     Ring,
     /// Copies of what the other core has just written; millions a second.
@@ -57,8 +55,6 @@ pub struct Meter {
     layout: Layout,
     /// READs of an object.
     reads: usize,
-    /// Messages that are made before they are copied.
-    list: usize,
 }
 
 impl Meter {
@@ -72,9 +68,8 @@ impl Meter {
             (Carried::Shm, Work::Load(op), Kind::Latency) => {
                 Some(if matches!(op, Op::Read) { Against::Load } else { Against::Atomic })
             }
-            (Carried::Shm, Work::Load(Op::Read), _) => Some(Against::Copies),
-            (Carried::Shm, Work::Load(Op::Write), _) => Some(Against::Messages),
-            (Carried::Shm, Work::Load(Op::WriteImm), _) if !packet_fits => Some(Against::Messages),
+            (Carried::Shm, Work::Load(Op::Read | Op::Write), _) => Some(Against::Copies),
+            (Carried::Shm, Work::Load(Op::WriteImm), _) if !packet_fits => Some(Against::Copies),
             (Carried::Shm, Work::Load(Op::Send | Op::WriteImm), _) if packet_fits => Some(Against::Ring),
             (Carried::Shm, Work::Load(Op::Send), _) => Some(Against::FreshCopies),
             (Carried::Shm, Work::Load(_), _) => Some(Against::Atomics),
@@ -85,7 +80,7 @@ impl Meter {
             (Carried::Shm, Work::Echo(Form::Ss), _) => packet_fits.then_some(Against::RingTrip(part)),
         };
         let layout = Layout::new(plan.size.max(1), plan.layout().slots);
-        Self { against, cpus, size: plan.message_len(), layout, reads: plan.reads, list: plan.doorbell }
+        Self { against, cpus, size: plan.message_len(), layout, reads: plan.reads }
     }
 
     /// Whether there is a limit.
@@ -98,7 +93,6 @@ impl Meter {
         match self.against {
             None => "none",
             Some(Against::Copies) => "copies of the same size by one thread",
-            Some(Against::Messages) => "the same messages made and copied by one thread",
             Some(Against::Ring) => "the same packets through a bare ring",
             Some(Against::FreshCopies) => "copies of what the other core has just written",
             Some(Against::Atomics) => "atomics of one thread",
@@ -125,13 +119,12 @@ impl Meter {
     }
 
     fn try_for(&self, duration: Duration) -> anyhow::Result<Option<f64>> {
-        let Self { against: Some(against), cpus, size, layout, reads, list } = *self else { return Ok(None) };
+        let Self { against: Some(against), cpus, size, layout, reads } = *self else { return Ok(None) };
         // Alone, on the client's processor.
         let alone = |work: &(dyn Fn() -> f64 + Sync)| two_threads(cpus, work, |_| ()).map(|(figure, ())| figure);
         let ns = |part: u32, ns: Option<f64>| ns.map(|ns| ns / f64::from(part));
         Ok(match against {
             Against::Copies => Some(alone(&|| copies(layout, reads, duration))?),
-            Against::Messages => Some(alone(&|| messages(layout, list, duration))?),
             Against::Ring => Some(limits::ring_stream_mops(cpus, size + PACKET_HEADER, duration)?),
             Against::FreshCopies => Some(limits::copy_fresh_bytes_per_s(cpus, size, duration)? / size as f64 / 1e6),
             Against::Atomics => Some(alone(&|| atomics(duration))?),
@@ -175,25 +168,6 @@ fn copies(layout: Layout, reads: usize, duration: Duration) -> f64 {
         target[at..at + layout.size].copy_from_slice(black_box(&source));
         black_box(&mut target);
         slot = if slot + 1 == layout.slots { 0 } else { slot + 1 };
-    })
-}
-
-fn messages(layout: Layout, list: usize, duration: Duration) -> f64 {
-    let (mut target, mut messages) = (vec![1u8; layout.bytes()], vec![2u8; list * layout.size]);
-    let (mut made, mut at) = (0..0, 0);
-    rate(duration, |_| {
-        if made.is_empty() {
-            made = made.end..made.end + list as u64;
-            at = 0;
-            for (nth, message) in made.clone().zip(messages.chunks_exact_mut(layout.size)) {
-                message::stamp(message, layout.place(nth).1);
-            }
-        }
-        let nth = made.next().unwrap_or(0);
-        let (from, to) = (at * layout.size, layout.offset(layout.place(nth).0));
-        target[to..to + layout.size].copy_from_slice(&black_box(&messages)[from..from + layout.size]);
-        black_box(&mut target);
-        at += 1;
     })
 }
 
