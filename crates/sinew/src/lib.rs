@@ -57,6 +57,7 @@
 //! - [`kv`]: key-value services, over the tables of [`store`].
 //! - [`sequencer`]: unique, increasing numbers.
 //! - [`host`]: the real clock, randomness, threads.
+//! - [`herd`]: calls over verbs, requests by WRITE and answers by datagram.
 //! - `shm`, `udp`, `ibverbs`: the fabrics, one feature each. The last is RDMA devices, soft-RoCE included, whose library is opened when
 //!   it is used; `ibverbs` and `shm::verbs` are also verbs of their own.
 #![forbid(unsafe_code)]
@@ -79,6 +80,7 @@ pub use nexus::{Nexus, NexusBuilder};
 pub use server::{EndpointReport, Server, ServerHandle};
 
 pub use sinew_fabric as fabric;
+pub use sinew_herd as herd;
 pub use sinew_host as host;
 #[cfg(feature = "ibverbs")]
 pub use sinew_ibverbs as ibverbs;

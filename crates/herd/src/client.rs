@@ -1,0 +1,477 @@
+//! A client.
+
+use sinew_fabric::verbs::{
+    Completion, CompletionQueue, Device, Opcode, ProtectionDomain, QpConfig, QpState, QueuePair, RemoteMemory,
+    ThreadDomain, Transport, VerbsError,
+};
+use sinew_mem::{AllocError, Arena, MessageBuffer};
+
+use crate::hello::{Hello, Welcome};
+use crate::layout::{ANSWER_HEAD_LEN, FOOT_LEN, Layout};
+use crate::queue::SendQueue;
+use crate::slot::{self, Head};
+use crate::{Cq, Domain, Qp, Thread};
+
+/// Completions taken at a time.
+const BURST: usize = 32;
+/// Receives beyond those for the answers that are awaited: answers that come twice take some.
+const SPARE_RECEIVES: usize = 32;
+/// A time-out doubles with each further attempt, so often at most.
+const DOUBLINGS_MAX: u32 = 6;
+/// Time-outs are looked for so often within one.
+const LOOKS_PER_TIMEOUT: u64 = 4;
+
+/// What a client is made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClientConfig {
+    /// The largest layout of a server that it will work with: workers, window and lengths count.
+    pub layout: Layout,
+    /// Requests up to so many bytes, with the 16 behind their body, are inline.
+    pub inline_max: usize,
+    /// Time after which a request is written again.
+    pub timeout_ns: u64,
+    /// A worker that has answered nothing for so long, while something was asked, is given up.
+    pub give_up_ns: u64,
+}
+
+impl ClientConfig {
+    /// Time-outs for one host, or a rack.
+    pub fn new(layout: Layout) -> Self {
+        Self { layout, inline_max: 256, timeout_ns: 5_000_000, give_up_ns: 5_000_000_000 }
+    }
+}
+
+/// Why a client can do nothing any more. Requests that were not answered may have been executed, once, or not.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// What the device says.
+    #[error(transparent)]
+    Verbs(#[from] VerbsError),
+    /// The server has another layout than this client was made for.
+    #[error("the server's request region ({theirs:?}) is larger than this client was made for ({ours:?})")]
+    Layout {
+        /// What the server told.
+        theirs: Layout,
+        /// What the client was configured for.
+        ours: Layout,
+    },
+    /// The connection broke.
+    #[error("the connection to the server broke: it is gone, or has dismissed this client; connect again")]
+    Broken,
+    /// A worker does not answer.
+    #[error(
+        "worker {worker} of the server has answered nothing for {silent_ns} ns: it is gone or stopped, or the fabric is cut"
+    )]
+    Silent {
+        /// Which.
+        worker: usize,
+        /// For how long.
+        silent_ns: u64,
+    },
+    /// No memory.
+    #[error(transparent)]
+    Alloc(#[from] AllocError),
+}
+
+/// Why a request was not taken. Nothing happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RequestError {
+    /// A window of requests is on its way to this worker, or the send queue is full: poll.
+    #[error("a full window is on its way to the worker: poll for answers")]
+    Full,
+    /// There is no such worker.
+    #[error("the server has {0} workers")]
+    NoWorker(usize),
+    /// It is too long.
+    #[error("a request of {len} bytes is longer than {max}")]
+    TooLong {
+        /// Its length.
+        len: usize,
+        /// The longest.
+        max: usize,
+    },
+    /// The device refused, which it does once the connection is broken; [`Client::poll`] says so.
+    #[error("the device refused the request")]
+    Refused,
+}
+
+/// An answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer<'a> {
+    /// The request's own.
+    pub tag: u64,
+    /// Who answered.
+    pub worker: usize,
+    /// A number of the service's choice.
+    pub kind: u16,
+    /// Its bytes.
+    pub body: &'a [u8],
+    /// When the request was made, as its maker said.
+    pub asked_ns: u64,
+}
+
+/// What happened at a client.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClientStats {
+    /// Requests that were answered.
+    pub answered: u64,
+    /// Requests that were written again.
+    pub retried: u64,
+    /// Answers to requests that were answered before.
+    pub late: u64,
+    /// Datagrams that are no answers to this client.
+    pub strange: u64,
+}
+
+/// A request that is on its way, or was.
+#[derive(Clone, Copy, Debug, Default)]
+struct Asked {
+    tag: u64,
+    asked_ns: u64,
+    deadline_ns: u64,
+    sequence: u32,
+    attempt: u8,
+    /// Attempts beyond the first.
+    retries: u32,
+    head: Option<Head>,
+}
+
+/// The requests to one worker.
+struct Lane {
+    /// By slot.
+    asked: Vec<Asked>,
+    next: u32,
+    in_flight: usize,
+    /// When the worker was last heard of, or asked after a pause.
+    heard_ns: u64,
+}
+
+/// A client of a [`crate::Server`]. It belongs to one thread.
+pub struct Client<D: Device> {
+    requests: SendQueue<Qp<D>>,
+    answers: Qp<D>,
+    cq: Cq<D>,
+    _thread: Thread<D>,
+    _arena: Arena,
+    config: ClientConfig,
+    layout: Layout,
+    receive_len: usize,
+    memory: RemoteMemory,
+    client: usize,
+    token: u32,
+    lanes: Vec<Lane>,
+    /// The requests as they were written, by worker and slot.
+    images: Vec<u8>,
+    completions: Vec<Completion>,
+    next_look_ns: u64,
+    pushed: bool,
+    broken: bool,
+    stats: ClientStats,
+}
+
+/// A client that is not connected yet.
+pub struct Joining<D: Device> {
+    client: Client<D>,
+}
+
+impl<D: Device> Client<D> {
+    /// The queues of a client of the calling thread, and what to tell the server.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::Verbs`], [`ClientError::Alloc`].
+    pub fn prepare(
+        device: &D,
+        domain: &<D as Device>::Domain,
+        config: &ClientConfig,
+    ) -> Result<(Joining<D>, Hello), ClientError> {
+        let (layout, attributes) = (config.layout, device.attributes());
+        let window = layout.workers * layout.window;
+        let limit = attributes.queue_depth_max;
+        let send_depth = (2 * window).max(64).min(limit);
+        let receives = (window + SPARE_RECEIVES).min(limit);
+        let slot_len = layout.slot_len();
+        let receive_len = layout.response_len_max + ANSWER_HEAD_LEN;
+        let inline_max = config.inline_max.min(attributes.inline_max);
+        let thread = Domain::<D>::thread(domain)?;
+        let staged = if slot_len > inline_max { send_depth } else { 1 };
+        let bytes =
+            SendQueue::<Qp<D>>::arena_bytes(staged, slot_len) + SendQueue::<Qp<D>>::arena_bytes(receives, receive_len);
+        let arena = domain.arena(bytes.max(1 << 20))?;
+        let cq = thread.completion_queue(send_depth + receives + 2)?;
+        let uc = QpConfig { send_depth, receive_depth: 1, inline_max, ..QpConfig::new(Transport::Uc) };
+        let requests = thread.queue_pair(&uc, &cq, &cq)?;
+        let ud = QpConfig { send_depth: 1, receive_depth: receives, ..QpConfig::new(Transport::Ud) };
+        let mut answers = thread.queue_pair(&ud, &cq, &cq)?;
+        answers.connect(None)?;
+        let hello = Hello { requests: requests.address(), answers: answers.address() };
+        let mut client = Self {
+            requests: SendQueue::new(requests, send_depth, inline_max, &arena, slot_len, 0),
+            answers,
+            cq,
+            _thread: thread,
+            config: *config,
+            layout,
+            receive_len,
+            memory: RemoteMemory { address: 0, rkey: 0, len: 0 },
+            client: 0,
+            token: 0,
+            lanes: Vec::new(),
+            images: Vec::new(),
+            completions: Vec::with_capacity(BURST),
+            next_look_ns: 0,
+            pushed: false,
+            broken: false,
+            stats: ClientStats::default(),
+            _arena: arena.clone(),
+        };
+        for _ in 0..receives {
+            client.post_receive(arena.alloc(receive_len, receive_len)?)?;
+        }
+        Ok((Joining { client }, hello))
+    }
+
+    /// The server's layout.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// What happened so far.
+    pub fn stats(&self) -> &ClientStats {
+        &self.stats
+    }
+
+    /// Requests that were not answered yet.
+    pub fn in_flight(&self) -> usize {
+        self.lanes.iter().map(|lane| lane.in_flight).sum()
+    }
+
+    /// Whether a request to the worker would be taken. (Requests to one worker take its slots in turn: one that is late holds up
+    /// those a window behind it.)
+    #[inline(always)]
+    pub fn has_room(&self, worker: usize) -> bool {
+        let Some(lane) = self.lanes.get(worker) else { return false };
+        lane.asked[self.layout.slot_of(lane.next)].head.is_none() && self.requests.room() > 0
+    }
+
+    /// Takes a request for a worker, to start with the next [`Self::flush`]. `tag` comes back with the answer.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError`].
+    #[inline(always)]
+    pub fn request(
+        &mut self,
+        worker: usize,
+        tag: u64,
+        kind: u16,
+        body: &[u8],
+        now_ns: u64,
+    ) -> Result<(), RequestError> {
+        self.request_with(worker, tag, kind, body.len(), now_ns, |place| place.copy_from_slice(body))
+    }
+
+    /// The same, with a body of `len` bytes that is written by `fill`.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError`]; `fill` was called only for [`RequestError::Refused`].
+    #[inline(always)]
+    pub fn request_with(
+        &mut self,
+        worker: usize,
+        tag: u64,
+        kind: u16,
+        len: usize,
+        now_ns: u64,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<(), RequestError> {
+        let max = self.layout.request_len_max;
+        if len > max {
+            return Err(RequestError::TooLong { len, max });
+        }
+        let workers = self.lanes.len();
+        let Some(lane) = self.lanes.get_mut(worker) else { return Err(RequestError::NoWorker(workers)) };
+        let (sequence, slot_len) = (lane.next, self.layout.slot_len());
+        let slot = self.layout.slot_of(sequence);
+        let asked = &mut lane.asked[slot];
+        if asked.head.is_some() || self.requests.room() == 0 {
+            return Err(RequestError::Full);
+        }
+        let image = &mut self.images[(worker * self.layout.window + slot) * slot_len..][..slot_len];
+        let start = slot_len - FOOT_LEN - len.next_multiple_of(8);
+        let (body, rest) = image[start..slot_len - FOOT_LEN].split_at_mut(len);
+        fill(body);
+        rest.fill(0);
+        let head = Head { token: self.token, kind, len: len as u16 };
+        *asked = Asked {
+            tag,
+            asked_ns: now_ns,
+            deadline_ns: now_ns.saturating_add(self.config.timeout_ns),
+            sequence,
+            attempt: 1,
+            retries: 0,
+            head: Some(head),
+        };
+        if lane.in_flight == 0 {
+            lane.heard_ns = now_ns;
+        }
+        if !self.write(worker, slot) {
+            self.lanes[worker].asked[slot].head = None;
+            return Err(RequestError::Refused);
+        }
+        let lane = &mut self.lanes[worker];
+        lane.in_flight += 1;
+        lane.next = sequence.wrapping_add(1);
+        Ok(())
+    }
+
+    /// Writes the request of a slot, the first time or again. False: the device refused.
+    #[inline(always)]
+    fn write(&mut self, worker: usize, slot: usize) -> bool {
+        let asked = &self.lanes[worker].asked[slot];
+        let Some(head) = asked.head else { return true };
+        let slot_len = self.layout.slot_len();
+        let image = &mut self.images[(worker * self.layout.window + slot) * slot_len..][..slot_len];
+        let start = slot::seal(image, head, asked.sequence, asked.attempt);
+        let end = self.layout.slot_end(worker, self.client, asked.sequence);
+        // The welcome was checked: the region lies in the memory.
+        let offset = (end - slot_len + start) as u64;
+        let Some(remote) = self.memory.at(offset) else { return false };
+        let pushed = self.requests.push_write(&image[start..], remote).is_ok();
+        self.pushed |= pushed;
+        pushed
+    }
+
+    /// Starts what was asked.
+    #[inline(always)]
+    pub fn flush(&mut self) {
+        if std::mem::take(&mut self.pushed) {
+            self.requests.ring();
+        }
+    }
+
+    /// Hands `take` the answers that came, and writes requests again that were not answered in time. How many answers there
+    /// were. Never blocks.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::Broken`], [`ClientError::Silent`], [`ClientError::Verbs`]: connect again.
+    #[inline]
+    pub fn poll(&mut self, now_ns: u64, mut take: impl FnMut(Answer<'_>)) -> Result<usize, ClientError> {
+        let mut count = 0;
+        self.cq.poll(&mut self.completions, BURST);
+        let mut completions = std::mem::take(&mut self.completions);
+        for mut completion in completions.drain(..) {
+            if completion.opcode != Opcode::Receive {
+                self.requests.completed();
+                self.broken |= !completion.status.is_success();
+                continue;
+            }
+            let Some(buffer) = completion.buffers.pop() else { continue };
+            if completion.status.is_success() {
+                let answer = self.find(&buffer[..completion.len.min(buffer.len())], completion.immediate, now_ns);
+                if let Some(answer) = answer {
+                    take(answer);
+                    count += 1;
+                }
+                self.post_receive(buffer)?;
+            } else {
+                self.broken = true;
+            }
+        }
+        self.completions = completions;
+        if now_ns >= self.next_look_ns {
+            self.look_for_timeouts(now_ns)?;
+        }
+        if self.broken { Err(ClientError::Broken) } else { Ok(count) }
+    }
+
+    /// The request that a datagram answers, which is over then.
+    #[inline(always)]
+    fn find<'a>(&mut self, bytes: &'a [u8], immediate: Option<u32>, now_ns: u64) -> Option<Answer<'a>> {
+        let Some((head, body)) = bytes.split_first_chunk::<ANSWER_HEAD_LEN>() else {
+            self.stats.strange += 1;
+            return None;
+        };
+        let head = u64::from_le_bytes(*head);
+        let (sequence, worker, kind) = (head as u32, (head >> 32) as u16 as usize, (head >> 48) as u16);
+        if immediate != Some(self.token) || worker >= self.lanes.len() {
+            self.stats.strange += 1;
+            return None;
+        }
+        let lane = &mut self.lanes[worker];
+        let asked = &mut lane.asked[self.layout.slot_of(sequence)];
+        if asked.sequence != sequence || asked.head.take().is_none() {
+            self.stats.late += 1;
+            return None;
+        }
+        lane.in_flight -= 1;
+        lane.heard_ns = now_ns;
+        self.stats.answered += 1;
+        Some(Answer { tag: asked.tag, worker, kind, body, asked_ns: asked.asked_ns })
+    }
+
+    #[inline(always)]
+    fn post_receive(&mut self, mut buffer: MessageBuffer) -> Result<(), ClientError> {
+        buffer.resize(self.receive_len)?;
+        self.answers.post_buffer(0, buffer).map_err(|_| ClientError::Broken)
+    }
+
+    /// Writes again what was not answered in time.
+    #[inline(never)]
+    fn look_for_timeouts(&mut self, now_ns: u64) -> Result<(), ClientError> {
+        self.next_look_ns = now_ns.saturating_add(self.config.timeout_ns / LOOKS_PER_TIMEOUT);
+        if self.requests.qp.state() == QpState::Error {
+            self.broken = true;
+        }
+        for worker in 0..self.lanes.len() {
+            let lane = &self.lanes[worker];
+            let silent_ns = now_ns.saturating_sub(lane.heard_ns);
+            if lane.in_flight > 0 && silent_ns >= self.config.give_up_ns {
+                return Err(ClientError::Silent { worker, silent_ns });
+            }
+            for slot in 0..self.layout.window {
+                let asked = &mut self.lanes[worker].asked[slot];
+                if asked.head.is_none() || now_ns < asked.deadline_ns || self.requests.room() == 0 {
+                    continue;
+                }
+                asked.retries = asked.retries.saturating_add(1);
+                asked.attempt = if asked.attempt == u8::MAX { 1 } else { asked.attempt + 1 };
+                let timeout_ns = self.config.timeout_ns << asked.retries.min(DOUBLINGS_MAX);
+                asked.deadline_ns = now_ns.saturating_add(timeout_ns);
+                self.stats.retried += 1;
+                self.broken |= !self.write(worker, slot);
+            }
+        }
+        self.flush();
+        Ok(())
+    }
+}
+
+impl<D: Device> Joining<D> {
+    /// The client, once the server has welcomed it.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::Layout`], [`ClientError::Verbs`].
+    pub fn join(self, welcome: &Welcome) -> Result<Client<D>, ClientError> {
+        let mut client = self.client;
+        let (theirs, ours) = (welcome.layout, client.config.layout);
+        let fits = theirs.workers * theirs.window <= ours.workers * ours.window
+            && theirs.slot_len() <= ours.slot_len()
+            && theirs.response_len_max <= ours.response_len_max;
+        if !fits {
+            return Err(ClientError::Layout { theirs, ours });
+        }
+        client.requests.qp.connect(Some(&welcome.requests))?;
+        client.layout = theirs;
+        client.memory = welcome.memory;
+        client.client = welcome.client as usize;
+        client.token = welcome.token;
+        let lane = || Lane { asked: vec![Asked::default(); theirs.window], next: 1, in_flight: 0, heard_ns: 0 };
+        client.lanes = (0..theirs.workers).map(|_| lane()).collect();
+        client.images = vec![0; theirs.workers * theirs.window * theirs.slot_len()];
+        Ok(client)
+    }
+}

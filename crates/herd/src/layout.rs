@@ -1,0 +1,144 @@
+//! Where requests lie in the server's memory.
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
+/// Bytes behind the body of a request; see [`crate::slot`].
+pub(crate) const FOOT_LEN: usize = 16;
+/// Bytes before the body of an answer.
+pub(crate) const ANSWER_HEAD_LEN: usize = 8;
+/// A region that is larger is a mistake.
+const REGION_LEN_MAX: usize = 64 << 30;
+
+/// The request region: workers, of each its clients, of each its slots, as in figure 8 of sigcomm14.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Worker threads of the server.
+    pub workers: usize,
+    /// Clients at a time.
+    pub clients: usize,
+    /// Requests that a client may have on their way to each worker. A power of two.
+    pub window: usize,
+    /// Longest body of a request, in bytes; at most 65,535.
+    pub request_len_max: usize,
+    /// Longest body of an answer, in bytes; at most 65,527, and 8 less than the longest datagram.
+    pub response_len_max: usize,
+}
+
+/// A layout that cannot be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a request region cannot have {what} {value}: {limit}")]
+pub struct LayoutError {
+    /// Of what.
+    pub what: &'static str,
+    /// As it was asked for.
+    pub value: usize,
+    /// What is possible.
+    pub limit: &'static str,
+}
+
+/// Whole cache lines, of which an odd number if they are several: else the slots' ends would share a few sets of the cache.
+fn stride(len: usize) -> usize {
+    let lines = len.div_ceil(LINE);
+    (if lines > 1 { lines | 1 } else { lines }) * LINE
+}
+
+impl Layout {
+    /// Whether it can be.
+    ///
+    /// # Errors
+    ///
+    /// [`LayoutError`].
+    pub fn check(&self) -> Result<(), LayoutError> {
+        let in_range = |what, value: usize, limit, good: bool| {
+            if good { Ok(()) } else { Err(LayoutError { what, value, limit }) }
+        };
+        let Self { workers, clients, window, request_len_max, response_len_max } = *self;
+        in_range("workers", workers, "1 to 65535 of them", (1..=65_535).contains(&workers))?;
+        in_range("clients", clients, "1 to 65536 of them", (1..=65_536).contains(&clients))?;
+        let good = window.is_power_of_two() && window <= 1 << 16;
+        in_range("a window of", window, "a power of two up to 65536", good)?;
+        in_range("requests of", request_len_max, "up to 65535 bytes", request_len_max <= 65_535)?;
+        in_range("answers of", response_len_max, "up to 65527 bytes", response_len_max <= 65_527)?;
+        let slots = workers.checked_mul(clients).and_then(|slots| slots.checked_mul(window));
+        let bytes = slots.and_then(|slots| slots.checked_mul(self.slot_len())).unwrap_or(usize::MAX);
+        in_range("bytes", bytes, "up to 64 GiB: fewer clients, or a shorter window", bytes <= REGION_LEN_MAX)
+    }
+
+    /// Bytes from one slot to the next.
+    pub fn slot_len(&self) -> usize {
+        stride(self.request_len_max.next_multiple_of(8) + FOOT_LEN)
+    }
+
+    /// Bytes of the region.
+    pub fn region_len(&self) -> usize {
+        self.workers * self.clients * self.window * self.slot_len()
+    }
+
+    /// Where the slot of a request ends in the region.
+    #[inline(always)]
+    pub fn slot_end(&self, worker: usize, client: usize, sequence: u32) -> usize {
+        let slot = self.slot_of(sequence);
+        ((worker * self.clients + client) * self.window + slot + 1) * self.slot_len()
+    }
+
+    /// The slot of a request of a worker's client. Numbers wrap around, and a power of two divides where they do.
+    #[inline(always)]
+    pub(crate) fn slot_of(&self, sequence: u32) -> usize {
+        sequence as usize & (self.window - 1)
+    }
+
+    /// Bytes from one kept answer to the next.
+    pub(crate) fn answer_stride(&self) -> usize {
+        stride(self.response_len_max + ANSWER_HEAD_LEN)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LAYOUT: Layout = Layout { workers: 2, clients: 3, window: 4, request_len_max: 48, response_len_max: 32 };
+
+    #[test]
+    fn slots_lie_side_by_side_and_numbers_take_them_in_turn() {
+        assert_eq!((LAYOUT.slot_len(), LAYOUT.region_len()), (64, 2 * 3 * 4 * 64));
+        let mut ends = Vec::new();
+        for worker in 0..2 {
+            for client in 0..3 {
+                ends.extend((0..4).map(|sequence| LAYOUT.slot_end(worker, client, sequence)));
+            }
+        }
+        assert_eq!(ends, (1..=24).map(|slot| slot * 64).collect::<Vec<_>>());
+        assert_eq!(LAYOUT.slot_end(1, 2, u32::MAX) + 64 - 4 * 64, LAYOUT.slot_end(1, 2, u32::MAX.wrapping_add(1)));
+    }
+
+    #[test]
+    fn both_sides_of_every_limit() {
+        assert_eq!(LAYOUT.check(), Ok(()));
+        let bad = [
+            Layout { workers: 0, ..LAYOUT },
+            Layout { workers: 65_536, ..LAYOUT },
+            Layout { clients: 0, ..LAYOUT },
+            Layout { clients: 65_537, ..LAYOUT },
+            Layout { window: 0, ..LAYOUT },
+            Layout { window: 3, ..LAYOUT },
+            Layout { window: 1 << 17, ..LAYOUT },
+            Layout { request_len_max: 65_536, ..LAYOUT },
+            Layout { response_len_max: 65_528, ..LAYOUT },
+            Layout { workers: 65_535, clients: 65_536, window: 1 << 16, ..LAYOUT },
+        ];
+        for layout in bad {
+            assert!(layout.check().is_err(), "{layout:?}");
+        }
+        let longest = Layout { request_len_max: 65_535, response_len_max: 65_527, ..LAYOUT };
+        assert_eq!(longest.check(), Ok(()));
+    }
+
+    #[test]
+    fn the_ends_of_long_slots_spread_over_the_sets_of_a_cache() {
+        for len in [49, 112, 1000, 1024, 4096] {
+            let lines = Layout { request_len_max: len, ..LAYOUT }.slot_len() / LINE;
+            assert!(lines % 2 == 1 && lines * LINE >= len + FOOT_LEN, "{len}");
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! The way of a worker's answers.
+
+use sinew_fabric::verbs::{
+    Completion, CompletionQueue, Destination, Device, PostError, ProtectionDomain, QpConfig, QpState, QueuePair,
+    ThreadDomain, Transport, VerbsError,
+};
+
+use crate::queue::{SendError, SendQueue};
+use crate::stats::WorkerStats;
+use crate::{Cq, Domain, Qp, Thread};
+
+/// Requests that a response queue pair holds.
+const DEPTH: usize = 256;
+/// Completions taken at a time.
+const BURST: usize = 32;
+/// Completions are looked for when there is room for no more than so many batches.
+const LOW: usize = 64;
+
+/// Several UD queue pairs that take turns, and their completion queue.
+pub(crate) struct Outbox<D: Device> {
+    queues: Vec<SendQueue<Qp<D>>>,
+    /// Which of them answers go to.
+    current: usize,
+    pushed: bool,
+    cq: Cq<D>,
+    completions: Vec<Completion>,
+}
+
+impl<D: Device> Outbox<D> {
+    pub fn new(
+        device: &D,
+        domain: &Domain<D>,
+        thread: &Thread<D>,
+        queue_pairs: usize,
+        inline_max: usize,
+        len_max: usize,
+    ) -> Result<Self, VerbsError> {
+        let attributes = device.attributes();
+        let depth = DEPTH.min(attributes.queue_depth_max);
+        let inline_max = inline_max.min(attributes.inline_max);
+        let config = QpConfig { send_depth: depth, receive_depth: 1, inline_max, ..QpConfig::new(Transport::Ud) };
+        let cq = thread.completion_queue(queue_pairs * (depth + 1))?;
+        let staged = if len_max > inline_max { queue_pairs * depth } else { 1 };
+        let arena = domain.arena(SendQueue::<Qp<D>>::arena_bytes(staged, len_max).max(1 << 20))?;
+        let queues = (0..queue_pairs)
+            .map(|index| {
+                let mut qp = thread.queue_pair(&config, &cq, &cq)?;
+                qp.connect(None)?;
+                Ok(SendQueue::new(qp, depth, inline_max, &arena, len_max, index as u64))
+            })
+            .collect::<Result<Vec<_>, VerbsError>>()?;
+        Ok(Self { queues, current: 0, pushed: false, cq, completions: Vec::with_capacity(BURST) })
+    }
+
+    /// Answers that can be pushed before the next [`Self::ring`].
+    #[inline(always)]
+    pub fn room(&mut self, stats: &mut WorkerStats) -> usize {
+        let room = self.queues[self.current].room();
+        if room > LOW { room } else { self.make_room(stats) }
+    }
+
+    #[inline(never)]
+    fn make_room(&mut self, stats: &mut WorkerStats) -> usize {
+        self.cq.poll(&mut self.completions, BURST);
+        for completion in self.completions.drain(..) {
+            let Some(queue) = self.queues.get_mut(completion.id as usize) else { continue };
+            if completion.status.is_success() {
+                queue.completed();
+            } else {
+                stats.failed_sends += 1;
+                restart(queue);
+            }
+        }
+        self.queues[self.current].room()
+    }
+
+    /// Pushes an answer.
+    #[inline(always)]
+    pub fn push(&mut self, bytes: &[u8], token: u32, to: Destination) -> Result<(), SendError> {
+        let queue = &mut self.queues[self.current];
+        let pushed = queue.push_send(bytes, token, to);
+        if let Err(SendError::Post(PostError::State(_))) = pushed {
+            restart(queue);
+        }
+        self.pushed |= pushed.is_ok();
+        pushed
+    }
+
+    /// Starts what was pushed. With `next`, what comes from now on goes to the next queue pair (atc16 4.1, "multi-queue").
+    #[inline(always)]
+    pub fn ring(&mut self, next: bool, stats: &mut WorkerStats) {
+        if !std::mem::take(&mut self.pushed) {
+            return;
+        }
+        self.queues[self.current].ring();
+        stats.doorbells += 1;
+        if next {
+            self.current = if self.current + 1 == self.queues.len() { 0 } else { self.current + 1 };
+        }
+    }
+}
+
+/// Takes a queue pair that failed to work again. What was on its way is lost, and asked for again.
+#[cold]
+fn restart<Q: QueuePair>(queue: &mut SendQueue<Q>) {
+    if queue.qp.state() == QpState::Error && queue.qp.modify(QpState::Reset, None).is_ok() {
+        // One that cannot be connected stays as it is, and everything it is handed counts as unsent.
+        let _ = queue.qp.connect(None);
+        queue.restart();
+    }
+}

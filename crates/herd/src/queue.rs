@@ -1,0 +1,166 @@
+//! A send queue: which requests are signaled, and the sources of those that are too long to be inline.
+
+use sinew_fabric::verbs::{Destination, Operation, PostError, QueuePair, RemoteMemory, Request, Source};
+use sinew_mem::{AllocError, Arena, Frozen, MessageBuffer};
+
+/// Requests of a queue pair that are not known to be over. One in `every` is signaled, so as long as more than that fit, one of those
+/// that fill the queue is.
+#[derive(Clone, Copy, Debug)]
+struct Flow {
+    depth: u64,
+    every: u64,
+    pushed: u64,
+    over: u64,
+}
+
+impl Flow {
+    fn new(depth: usize) -> Self {
+        let every = (depth / 4).clamp(1, 64) as u64;
+        Self { depth: depth as u64, every, pushed: 0, over: 0 }
+    }
+
+    #[inline(always)]
+    fn room(&self) -> usize {
+        (self.depth - (self.pushed - self.over)) as usize
+    }
+
+    /// Counts a request; whether it is to be signaled.
+    #[inline(always)]
+    fn push(&mut self) -> bool {
+        self.pushed += 1;
+        self.pushed.is_multiple_of(self.every)
+    }
+
+    fn completed(&mut self) {
+        self.over = (self.over + self.every).min(self.pushed);
+    }
+}
+
+/// Why something was not sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum SendError {
+    #[error(transparent)]
+    Post(#[from] PostError),
+    #[error(transparent)]
+    Alloc(#[from] AllocError),
+}
+
+/// A queue pair that sends.
+pub(crate) struct SendQueue<Q> {
+    pub qp: Q,
+    flow: Flow,
+    inline_max: usize,
+    /// By the place of the request in the queue: where its bytes are, if they are not inline.
+    staged: Vec<Option<Frozen>>,
+    arena: Arena,
+    staged_len_max: usize,
+    /// Completes with each request.
+    id: u64,
+}
+
+impl<Q: QueuePair> SendQueue<Q> {
+    pub fn new(qp: Q, depth: usize, inline_max: usize, arena: &Arena, len_max: usize, id: u64) -> Self {
+        let staged = (0..depth).map(|_| None).collect();
+        let staged_len_max = len_max.max(8);
+        Self { qp, flow: Flow::new(depth), inline_max, staged, arena: arena.clone(), staged_len_max, id }
+    }
+
+    /// Bytes of an arena that `depth` staged sources of `len` take.
+    pub fn arena_bytes(depth: usize, len: usize) -> usize {
+        depth * 2 * (len.max(64).next_power_of_two() + 512)
+    }
+
+    /// Requests that it takes until something completes.
+    #[inline(always)]
+    pub fn room(&self) -> usize {
+        self.flow.room()
+    }
+
+    /// A signaled request is over.
+    pub fn completed(&mut self) {
+        self.flow.completed();
+    }
+
+    /// It was reset: nothing is on its way.
+    pub fn restart(&mut self) {
+        self.flow = Flow { pushed: 0, over: 0, ..self.flow };
+    }
+
+    /// Pushes a message.
+    #[inline(always)]
+    pub fn push_send(&mut self, bytes: &[u8], immediate: u32, to: Destination) -> Result<(), SendError> {
+        self.push(bytes, |source| Operation::Send { source, immediate: Some(immediate), to: Some(to) })
+    }
+
+    /// Pushes a WRITE.
+    #[inline(always)]
+    pub fn push_write(&mut self, bytes: &[u8], remote: RemoteMemory) -> Result<(), SendError> {
+        self.push(bytes, |source| Operation::Write { source, remote, immediate: None })
+    }
+
+    #[inline(always)]
+    fn push<'a>(
+        &mut self,
+        bytes: &'a [u8],
+        operation: impl FnOnce(Source<'a>) -> Operation<'a>,
+    ) -> Result<(), SendError> {
+        let source = if bytes.len() <= self.inline_max { Source::Inline(bytes) } else { self.stage(bytes)? };
+        let mut flow = self.flow;
+        let signaled = flow.push();
+        let operation = operation(source);
+        match self.qp.push(Request { id: self.id, operation, signaled, fence: false, solicited: false }) {
+            Ok(()) => {
+                self.flow = flow;
+                Ok(())
+            }
+            Err(refused) => Err(refused.error.into()),
+        }
+    }
+
+    /// Copies what is too long to be inline to where the device finds it.
+    #[inline(never)]
+    fn stage(&mut self, bytes: &[u8]) -> Result<Source<'static>, AllocError> {
+        let turn = (self.flow.pushed % self.staged.len() as u64) as usize;
+        // The request that had this place is over, so nobody else holds its share, unless the queue pair was reset.
+        let mut buffer = match self.staged[turn].take().map(Frozen::thaw) {
+            Some(Ok(buffer)) => buffer,
+            _ => self.fresh()?,
+        };
+        buffer.fill(bytes)?;
+        let share = buffer.freeze();
+        self.staged[turn] = Some(share.clone());
+        Ok(share.into())
+    }
+
+    #[cold]
+    fn fresh(&self) -> Result<MessageBuffer, AllocError> {
+        self.arena.alloc(self.staged_len_max, self.staged_len_max)
+    }
+
+    #[inline(always)]
+    pub fn ring(&mut self) {
+        self.qp.doorbell();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_queue_always_has_a_signaled_request() {
+        for depth in [1, 2, 3, 8, 128, 1000] {
+            let mut flow = Flow::new(depth);
+            let (mut signaled, mut pushed) = (0, 0);
+            while pushed < 10 * depth {
+                while flow.room() > 0 {
+                    signaled += u64::from(flow.push());
+                    pushed += 1;
+                }
+                assert!(signaled > 0, "{depth}");
+                flow.completed();
+                signaled -= 1;
+            }
+        }
+    }
+}

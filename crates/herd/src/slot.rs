@@ -1,0 +1,251 @@
+//! A request in its slot.
+//!
+//! ```text
+//! ... | body, to a multiple of 8 bytes | token 4 | kind 2 | length 2 | number 4 | attempt 1 | checksum 3 | end of the slot
+//!                                       <------------ head ---------> <------------ tail -------------->
+//! ```
+//!
+//! All little-endian. The tail is one aligned word, and is written last. The checksum is over all the rest.
+
+use sinew_mem::SharedMemory;
+
+use crate::layout::FOOT_LEN;
+
+/// Why what a slot held was not executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum SlotDrop {
+    /// Its length is more than a request can have.
+    #[error("longer than a request can be")]
+    Length,
+    /// Its parts do not belong together: it is being written, was written in another order, or is no request.
+    #[error("torn: the checksum is not that of the bytes")]
+    Torn,
+    /// It is of an earlier client of the same slots.
+    #[error("of another client than the one that has these slots")]
+    Token,
+    /// Its number is not the next of its slot, and not the last.
+    #[error("out of turn: neither the next request of its slot nor the last")]
+    OutOfTurn,
+    /// Its client left before it was executed.
+    #[error("its client is gone")]
+    Gone,
+}
+
+impl SlotDrop {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Length, Self::Torn, Self::Token, Self::OutOfTurn, Self::Gone];
+
+    /// A short name, for counters.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Length => "length",
+            Self::Torn => "torn",
+            Self::Token => "token",
+            Self::OutOfTurn => "out_of_turn",
+            Self::Gone => "gone",
+        }
+    }
+}
+
+/// The last word of a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tail(pub u64);
+
+impl Tail {
+    const STAMP: u64 = (1 << 40) - 1;
+
+    fn new(sequence: u32, attempt: u8, checksum: u32) -> Self {
+        Self(u64::from(sequence) | u64::from(attempt) << 32 | u64::from(checksum) << 40)
+    }
+
+    #[inline(always)]
+    pub fn sequence(self) -> u32 {
+        self.0 as u32
+    }
+
+    #[inline(always)]
+    pub fn attempt(self) -> u8 {
+        (self.0 >> 32) as u8
+    }
+
+    fn checksum(self) -> u32 {
+        (self.0 >> 40) as u32
+    }
+}
+
+/// The word before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Head {
+    pub token: u32,
+    pub kind: u16,
+    pub len: u16,
+}
+
+impl Head {
+    fn word(self) -> u64 {
+        u64::from(self.token) | u64::from(self.kind) << 32 | u64::from(self.len) << 48
+    }
+
+    fn of(word: u64) -> Self {
+        Self { token: word as u32, kind: (word >> 32) as u16, len: (word >> 48) as u16 }
+    }
+}
+
+#[inline(always)]
+fn fold(a: u64, b: u64) -> u64 {
+    let product = u128::from(a) * u128::from(b);
+    product as u64 ^ (product >> 64) as u64
+}
+
+/// A checksum of 24 bits over whole words. It finds accidents; whoever wants to can make any.
+#[inline(always)]
+fn checksum(body: &[u8], head: u64, stamp: u64) -> u32 {
+    const ODD: [u64; 2] = [0x2d35_8dcc_aa6c_78a5, 0x8bb8_4b93_962e_acc9];
+    let mut sum = fold(head ^ ODD[0], stamp ^ ODD[1]);
+    let (words, _) = body.as_chunks::<8>();
+    let (pairs, rest) = words.as_chunks::<2>();
+    // The products wait for nothing, least of all for each other.
+    for [a, b] in pairs {
+        sum = sum.rotate_left(7) ^ fold(u64::from_le_bytes(*a) ^ ODD[0], u64::from_le_bytes(*b) ^ ODD[1]);
+    }
+    if let [last] = rest {
+        sum = sum.rotate_left(7) ^ fold(u64::from_le_bytes(*last) ^ ODD[0], ODD[1]);
+    }
+    (sum >> 40) as u32 ^ (sum as u32 & 0xFF_FFFF)
+}
+
+/// Makes the body in the last bytes of `slot` but [`FOOT_LEN`] a request; where it begins in `slot`. The body is followed by zeros
+/// up to a multiple of 8 bytes.
+#[inline(always)]
+pub(crate) fn seal(slot: &mut [u8], head: Head, sequence: u32, attempt: u8) -> usize {
+    let foot = slot.len() - FOOT_LEN;
+    let start = foot - usize::from(head.len).next_multiple_of(8);
+    let (body, place) = slot[start..].split_at_mut(foot - start);
+    let stamp = Tail::new(sequence, attempt, 0).0;
+    let tail = Tail::new(sequence, attempt, checksum(body, head.word(), stamp));
+    place[..8].copy_from_slice(&head.word().to_le_bytes());
+    place[8..].copy_from_slice(&tail.0.to_le_bytes());
+    start
+}
+
+/// The bytes of a request as a client writes them, to lie at the right end of its slot: for those who test servers.
+pub fn build_request(token: u32, sequence: u32, attempt: u8, kind: u16, body: &[u8]) -> Vec<u8> {
+    let mut slot = body.to_vec();
+    slot.resize(body.len().next_multiple_of(8) + FOOT_LEN, 0);
+    let head = Head { token, kind, len: u16::try_from(body.len()).unwrap_or(u16::MAX) };
+    seal(&mut slot, head, sequence, attempt);
+    slot
+}
+
+/// The tail of the slot that ends at `end`.
+#[inline(always)]
+pub(crate) fn tail(memory: &SharedMemory, end: usize) -> Tail {
+    // The layout was checked against the memory; a slot outside holds nothing.
+    Tail(u64::from_le(memory.load(end - 8).unwrap_or(0)))
+}
+
+/// The head of the slot that ends at `end`.
+#[inline(always)]
+pub(crate) fn head(memory: &SharedMemory, end: usize) -> Head {
+    Head::of(u64::from_le(memory.load(end - FOOT_LEN).unwrap_or(0)))
+}
+
+/// Copies the request with this tail out into `copy`, which holds the longest, and checks the copy.
+#[inline(always)]
+pub(crate) fn read(
+    memory: &SharedMemory,
+    end: usize,
+    tail: Tail,
+    token: u32,
+    len_max: usize,
+    copy: &mut [u8],
+) -> Result<Head, SlotDrop> {
+    let head = head(memory, end);
+    let len = usize::from(head.len);
+    if len > len_max {
+        return Err(SlotDrop::Length);
+    }
+    let body = copy.get_mut(..len.next_multiple_of(8)).ok_or(SlotDrop::Length)?;
+    memory.read(end - FOOT_LEN - body.len(), body).map_err(|_| SlotDrop::Length)?;
+    if checksum(body, head.word(), tail.0 & Tail::STAMP) != tail.checksum() {
+        return Err(SlotDrop::Torn);
+    }
+    // Only now: what is torn may have any token.
+    if head.token != token { Err(SlotDrop::Token) } else { Ok(head) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SLOT: usize = 128;
+    const MAX: usize = SLOT - FOOT_LEN;
+
+    fn memory(request: &[u8]) -> SharedMemory {
+        let memory = SharedMemory::private(SLOT).unwrap();
+        memory.write(SLOT - request.len(), request).unwrap();
+        memory
+    }
+
+    fn get(memory: &SharedMemory, token: u32) -> Result<(Head, Vec<u8>), SlotDrop> {
+        let mut copy = [0xEE; MAX];
+        let head = read(memory, SLOT, tail(memory, SLOT), token, MAX, &mut copy)?;
+        Ok((head, copy[..usize::from(head.len)].to_vec()))
+    }
+
+    #[test]
+    fn a_request_of_any_length_is_read_back() {
+        for len in 0..=MAX {
+            let body: Vec<u8> = (0..len).map(|at| at as u8 + 1).collect();
+            let request = build_request(7, 9, 3, 11, &body);
+            assert_eq!(request.len(), len.next_multiple_of(8) + FOOT_LEN);
+            let memory = memory(&request);
+            let tail = tail(&memory, SLOT);
+            assert_eq!((tail.sequence(), tail.attempt()), (9, 3));
+            let head = Head { token: 7, kind: 11, len: len as u16 };
+            assert_eq!(get(&memory, 7), Ok((head, body)));
+        }
+    }
+
+    #[test]
+    fn the_layout_is_fixed() {
+        let request = build_request(0x0403_0201, 0x0807_0605, 9, 0x0B0A, &[0xFF; 3]);
+        assert_eq!(request[..8], [0xFF, 0xFF, 0xFF, 0, 0, 0, 0, 0]);
+        assert_eq!(request[8..21], [1, 2, 3, 4, 0x0A, 0x0B, 3, 0, 5, 6, 7, 8, 9]);
+    }
+
+    #[test]
+    fn a_slot_in_which_any_byte_is_of_another_request_is_torn() {
+        let new = build_request(7, 9, 1, 2, &[0x55; 40]);
+        for at in 0..new.len() - 8 {
+            let mut torn = new.clone();
+            torn[at] ^= 0x10;
+            let expected = match at {
+                // A length that is none is told before anything is read.
+                47 => SlotDrop::Length,
+                _ => SlotDrop::Torn,
+            };
+            assert_eq!(get(&memory(&torn), 7), Err(expected), "{at}");
+        }
+        let old = build_request(7, 5, 1, 2, &[0x66; 40]);
+        // Any words of the body are from before.
+        for words in 1..1u32 << 5 {
+            let mut torn = new.clone();
+            for word in (0..5).filter(|word| words & 1 << word != 0) {
+                torn[word * 8..][..8].copy_from_slice(&old[word * 8..][..8]);
+            }
+            assert_eq!(get(&memory(&torn), 7), Err(SlotDrop::Torn), "{words:b}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_a_request_is_refused_by_reason() {
+        assert_eq!(get(&memory(&build_request(7, 1, 1, 0, &[1; 8])), 8), Err(SlotDrop::Token));
+        assert_eq!(get(&memory(&[0; SLOT]), 0), Err(SlotDrop::Torn));
+        assert_eq!(get(&memory(&[0xFF; SLOT]), 0), Err(SlotDrop::Length));
+        let mut long = build_request(7, 1, 1, 0, &[1; 8]);
+        let at = long.len() - 10;
+        long[at..at + 2].copy_from_slice(&(MAX as u16 + 1).to_le_bytes());
+        assert_eq!(get(&memory(&long), 7), Err(SlotDrop::Length));
+    }
+}

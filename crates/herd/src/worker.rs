@@ -1,0 +1,406 @@
+//! A worker: finds requests, has them executed, answers.
+
+mod answers;
+mod seats;
+
+use std::sync::Arc;
+
+use sinew_fabric::verbs::{Device, PostError, ProtectionDomain, VerbsError};
+use sinew_mem::SharedMemory;
+
+use crate::layout::{ANSWER_HEAD_LEN, Layout};
+use crate::outbox::Outbox;
+use crate::queue::SendError;
+use crate::server::{Change, WorkerSeed, check_answers};
+use crate::service::{Request, Response, Service};
+use crate::slot::{self, SlotDrop};
+use crate::stats::WorkerStats;
+use crate::{Exposed, Thread};
+use answers::{Answers, Given};
+use seats::Seats;
+
+/// Looks that find nothing, after which the pipeline moves all the same (sigcomm14 4.1.1).
+const NOOP_AFTER: u32 = 100;
+/// News of clients are looked for every so many turns.
+const TURNS_PER_NEWS: u32 = 64;
+/// A slot is looked at for a request that came again every so many turns.
+const TURNS_PER_REPEAT: u32 = 8;
+/// Requests that are in the pipeline of [`WorkerConfig::herd`].
+const STAGES: usize = 2;
+
+/// How a worker works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkerConfig {
+    /// Requests that are executed together at most; 1 is the pipeline of sigcomm14, in which they are executed one by one.
+    pub batch: usize,
+    /// Requests of one client in a batch at most. (atc16 has 1, with many clients.)
+    pub per_client: usize,
+    /// UD queue pairs for answers, which take turns.
+    pub response_queue_pairs: usize,
+    /// Whether one doorbell starts all answers of a batch, or each has its own.
+    pub doorbell_per_batch: bool,
+    /// Answers up to so many bytes are inline.
+    pub inline_max: usize,
+}
+
+impl WorkerConfig {
+    /// HERD as sigcomm14 has it.
+    pub fn herd() -> Self {
+        Self { batch: 1, per_client: 1, response_queue_pairs: 1, doorbell_per_batch: false, inline_max: 256 }
+    }
+
+    /// With batches, one doorbell for each, and several queue pairs, as atc16 has it.
+    pub fn herd_opt() -> Self {
+        Self { batch: 32, per_client: 8, response_queue_pairs: 3, doorbell_per_batch: true, inline_max: 256 }
+    }
+
+    fn check(&self) -> Result<(), VerbsError> {
+        for (what, asked, limit) in [
+            ("requests of a batch", self.batch, 256),
+            ("requests of a client in a batch", self.per_client, 256),
+            ("response queue pairs", self.response_queue_pairs, 64),
+        ] {
+            if !(1..=limit).contains(&asked) {
+                return Err(VerbsError::Limit { what, asked, limit });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A request that was taken from its slot.
+#[derive(Clone, Copy, Debug, Default)]
+struct Taken {
+    client: u32,
+    token: u32,
+    sequence: u32,
+    attempt: u8,
+    kind: u16,
+    len: u16,
+    /// It had its second step.
+    is_advanced: bool,
+}
+
+impl Taken {
+    #[inline(always)]
+    fn request<'a>(&self, body: &'a [u8]) -> Request<'a> {
+        Request { client: self.client, kind: self.kind, body: &body[..usize::from(self.len)] }
+    }
+}
+
+/// A worker with its service, which serves all clients of a [`crate::Server`]. It belongs to one thread, which calls
+/// [`Worker::turn`] again and again.
+pub struct Worker<D: Device, S: Service> {
+    outbox: Outbox<D>,
+    seats: Seats,
+    answers: Answers,
+    thread: Thread<D>,
+    memory: SharedMemory,
+    layout: Layout,
+    index: usize,
+    config: WorkerConfig,
+    changes: std::sync::mpsc::Receiver<Change>,
+    /// Places for requests that are not executed yet, with what is kept of each, in turn.
+    taken: Vec<(Taken, S::Job)>,
+    /// Where the oldest is, and how many there are.
+    oldest: usize,
+    count: usize,
+    /// Private copies of their bodies.
+    bodies: Vec<u8>,
+    body_stride: usize,
+    service: S,
+    stats: WorkerStats,
+    turns: u32,
+    /// Looks into slots in turn that found nothing.
+    empty_looks: u32,
+    // Last: the region stays exposed as long as anything here looks at it.
+    _exposed: Arc<Exposed<D>>,
+}
+
+impl<D: Device, S: Service> Worker<D, S> {
+    /// A worker of the calling thread.
+    ///
+    /// # Errors
+    ///
+    /// What the device says, or [`VerbsError::Limit`].
+    pub fn new(seed: WorkerSeed<D>, config: &WorkerConfig, service: S) -> Result<Self, VerbsError> {
+        config.check()?;
+        let WorkerSeed { device, domain, exposed, layout, index, changes } = seed;
+        check_answers(&device, &layout)?;
+        let thread = domain.thread()?;
+        let longest = layout.response_len_max + ANSWER_HEAD_LEN;
+        let outbox = Outbox::new(&device, &domain, &thread, config.response_queue_pairs, config.inline_max, longest)?;
+        let places = config.batch.max(STAGES + 1);
+        // The copies' starts are not to share sets of the cache either.
+        let body_stride = (layout.request_len_max.div_ceil(64) | 1) * 64;
+        Ok(Self {
+            outbox,
+            seats: Seats::new(layout.clients),
+            answers: Answers::new(&layout),
+            thread,
+            memory: SharedMemory::clone(&exposed),
+            layout,
+            index,
+            config: *config,
+            changes,
+            taken: (0..places).map(|_| <(Taken, S::Job)>::default()).collect(),
+            oldest: 0,
+            count: 0,
+            bodies: vec![0; places * body_stride],
+            body_stride,
+            service,
+            stats: WorkerStats::default(),
+            turns: 0,
+            empty_looks: 0,
+            _exposed: exposed,
+        })
+    }
+
+    /// What happened so far.
+    pub fn stats(&self) -> &WorkerStats {
+        &self.stats
+    }
+
+    /// The service.
+    pub fn service(&mut self) -> &mut S {
+        &mut self.service
+    }
+
+    /// Looks at the next slot of each client once, and executes and answers what there is; how many requests were answered.
+    /// `now_ns` is for the service. Never blocks.
+    #[inline]
+    pub fn turn(&mut self, now_ns: u64) -> usize {
+        self.turns = self.turns.wrapping_add(1);
+        if self.turns.is_multiple_of(TURNS_PER_NEWS) {
+            self.hear_news();
+        }
+        if self.turns.is_multiple_of(TURNS_PER_REPEAT) {
+            self.look_for_repeat();
+        }
+        if self.config.batch == 1 { self.pipeline(now_ns) } else { self.batch(now_ns) }
+    }
+
+    /// Collects a batch, takes it through the three steps, and answers it (atc16 4.3.1).
+    #[inline(always)]
+    fn batch(&mut self, now_ns: u64) -> usize {
+        let most = self.config.batch.min(self.outbox.room(&mut self.stats));
+        for _ in 0..self.seats.present() {
+            if self.count == most {
+                break;
+            }
+            let client = self.seats.next();
+            for _ in 0..self.config.per_client {
+                if self.count == most || !self.take(client) {
+                    break;
+                }
+            }
+        }
+        if self.count == 0 {
+            return 0;
+        }
+        (0..self.count).for_each(|nth| self.advance(nth));
+        self.execute(self.count, now_ns)
+    }
+
+    /// Each request that is found moves those before it one step (sigcomm14 4.1.1).
+    #[inline(always)]
+    fn pipeline(&mut self, now_ns: u64) -> usize {
+        let mut answered = 0;
+        for _ in 0..self.seats.present() {
+            if self.outbox.room(&mut self.stats) == 0 {
+                return answered;
+            }
+            let client = self.seats.next();
+            if self.take(client) {
+                self.empty_looks = 0;
+                answered += self.step(self.count - 1, now_ns);
+            } else {
+                self.empty_looks = self.empty_looks.saturating_add(1);
+            }
+        }
+        // No client may ask again before it has the answers that are in here.
+        let is_due = self.empty_looks >= NOOP_AFTER || self.seats.present() == 0;
+        if self.count > 0 && is_due && self.outbox.room(&mut self.stats) > 0 {
+            self.stats.noops += 1;
+            answered += self.step(self.count, now_ns);
+        }
+        answered
+    }
+
+    /// Moves the oldest `older` requests in the pipeline one step; how many were answered.
+    #[inline(always)]
+    fn step(&mut self, older: usize, now_ns: u64) -> usize {
+        let ready = usize::from(older > 0 && self.taken[self.place(0)].0.is_advanced);
+        (ready..older).for_each(|nth| self.advance(nth));
+        if ready > 0 { self.execute(ready, now_ns) } else { 0 }
+    }
+
+    /// Where the `nth` oldest request is.
+    #[inline(always)]
+    fn place(&self, nth: usize) -> usize {
+        let place = self.oldest + nth;
+        if place < self.taken.len() { place } else { place - self.taken.len() }
+    }
+
+    /// Takes the next request of a client, if it is there and good, and prefetches for it.
+    #[inline(always)]
+    fn take(&mut self, client: u32) -> bool {
+        let place = self.place(self.count);
+        let seat = self.seats.of(client);
+        let end = self.layout.slot_end(self.index, client as usize, seat.next);
+        let tail = slot::tail(&self.memory, end);
+        if tail.sequence() != seat.next {
+            return false;
+        }
+        let body = &mut self.bodies[place * self.body_stride..][..self.body_stride];
+        let head = match slot::read(&self.memory, end, tail, seat.token, self.layout.request_len_max, body) {
+            Ok(head) => head,
+            Err(reason) => {
+                // It is looked at again and again, and counted once.
+                if seat.refused != tail {
+                    seat.refused = tail;
+                    self.stats.drop(reason);
+                }
+                return false;
+            }
+        };
+        let taken = Taken {
+            client,
+            token: seat.token,
+            sequence: seat.next,
+            attempt: tail.attempt(),
+            kind: head.kind,
+            len: head.len,
+            is_advanced: false,
+        };
+        seat.next = seat.next.wrapping_add(1);
+        let job = self.service.prefetch(&taken.request(body));
+        self.taken[place] = (taken, job);
+        self.count += 1;
+        true
+    }
+
+    /// The second step of the `nth` oldest.
+    #[inline(always)]
+    fn advance(&mut self, nth: usize) {
+        let place = self.place(nth);
+        let (taken, job) = &mut self.taken[place];
+        taken.is_advanced = true;
+        self.service.advance(&taken.request(&self.bodies[place * self.body_stride..]), job);
+    }
+
+    /// Executes the `count` oldest requests, and answers them.
+    #[inline(always)]
+    fn execute(&mut self, count: usize, now_ns: u64) -> usize {
+        let places = self.taken.len();
+        let here = (0..count).filter(|&nth| self.is_here(nth)).count();
+        self.service.begin(here, now_ns);
+        for nth in 0..count {
+            let place = self.place(nth);
+            let is_here = self.is_here(nth);
+            let (taken, job) = &mut self.taken[place];
+            let job = std::mem::take(job);
+            if !is_here {
+                self.stats.drop(SlotDrop::Gone);
+                continue;
+            }
+            let Taken { client, token, sequence, attempt, .. } = *taken;
+            let (given, room) = self.answers.of(client, self.layout.slot_of(sequence));
+            let (header, room) = room.split_at_mut(ANSWER_HEAD_LEN);
+            let mut response = Response::new(room);
+            let request = taken.request(&self.bodies[place * self.body_stride..]);
+            self.service.execute(&request, job, &mut response);
+            let (kind, len) = (response.kind, response.len());
+            header.copy_from_slice(&answer_head(sequence, self.index, kind));
+            *given = Given { sequence, attempt, len: (ANSWER_HEAD_LEN + len) as u32 };
+            self.stats.executed += 1;
+            self.send(client, token, sequence);
+        }
+        self.oldest = self.place(count);
+        self.count -= count;
+        if self.count == 0 {
+            self.oldest = 0;
+        }
+        debug_assert!(self.oldest < places);
+        if self.config.doorbell_per_batch {
+            self.outbox.ring(true, &mut self.stats);
+        }
+        here
+    }
+
+    /// Whether the client of the `nth` oldest request is still here.
+    #[inline(always)]
+    fn is_here(&self, nth: usize) -> bool {
+        let taken = &self.taken[self.place(nth)].0;
+        self.seats.get(taken.client).token == taken.token
+    }
+
+    /// Sends the answer that is kept of a request.
+    #[inline(always)]
+    fn send(&mut self, client: u32, token: u32, sequence: u32) {
+        let (given, bytes) = self.answers.of(client, self.layout.slot_of(sequence));
+        let bytes = &bytes[..given.len as usize];
+        let seat = self.seats.of(client);
+        let sent = match seat.to {
+            Some(to) => self.outbox.push(bytes, token, to),
+            None => Err(SendError::Post(PostError::UnknownDestination)),
+        };
+        if let Err(error) = sent {
+            self.stats.unsent += 1;
+            if error == SendError::Post(PostError::UnknownDestination) {
+                seat.look_up(&self.thread);
+            }
+        }
+        if !self.config.doorbell_per_batch {
+            self.outbox.ring(true, &mut self.stats);
+        }
+    }
+
+    /// Looks at one more slot for a request that was answered and came again, since its answer was lost or is late.
+    #[inline(never)]
+    fn look_for_repeat(&mut self) {
+        let Some((client, slot)) = self.seats.next_to_check(self.layout.window) else { return };
+        let end = self.layout.slot_end(self.index, client as usize, slot);
+        let tail = slot::tail(&self.memory, end);
+        let seat = self.seats.of(client);
+        let (given, _) = self.answers.of(client, slot as usize);
+        if tail.0 == 0 || *given == Given::default() {
+            return;
+        }
+        if tail.sequence() != given.sequence {
+            let is_next = tail.sequence() == given.sequence.wrapping_add(self.layout.window as u32);
+            if !is_next && seat.strange != tail {
+                seat.strange = tail;
+                self.stats.drop(SlotDrop::OutOfTurn);
+            }
+        } else if tail.attempt() != given.attempt && slot::head(&self.memory, end).token == seat.token {
+            given.attempt = tail.attempt();
+            let (token, sequence) = (seat.token, given.sequence);
+            if self.outbox.room(&mut self.stats) > 0 {
+                self.stats.repeated += 1;
+                self.send(client, token, sequence);
+                self.outbox.ring(true, &mut self.stats);
+            }
+        }
+    }
+
+    /// Clients come and go.
+    #[inline(never)]
+    fn hear_news(&mut self) {
+        while let Ok(change) = self.changes.try_recv() {
+            match change {
+                Change::Join { id, answers } => {
+                    self.answers.forget(id.index);
+                    self.seats.join(id, answers, &self.thread);
+                }
+                Change::Leave(id) => self.seats.leave(id),
+            }
+        }
+    }
+}
+
+/// What stands before the body of an answer: the number of the request, the worker, and the answer's kind.
+#[inline(always)]
+fn answer_head(sequence: u32, worker: usize, kind: u16) -> [u8; ANSWER_HEAD_LEN] {
+    (u64::from(sequence) | (worker as u64) << 32 | u64::from(kind) << 48).to_le_bytes()
+}

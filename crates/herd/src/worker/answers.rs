@@ -1,0 +1,43 @@
+//! The last answer of each slot, kept until the slot's next request is executed.
+
+use crate::layout::Layout;
+
+/// What an answer answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Given {
+    /// The request's number,
+    pub sequence: u32,
+    /// and the last of its attempts that was answered.
+    pub attempt: u8,
+    /// Bytes of the answer with its head. 0: there is none.
+    pub len: u32,
+}
+
+/// Answers by client and slot.
+pub struct Answers {
+    given: Vec<Given>,
+    bytes: Vec<u8>,
+    window: usize,
+    stride: usize,
+}
+
+impl Answers {
+    pub fn new(layout: &Layout) -> Self {
+        let (window, stride) = (layout.window, layout.answer_stride());
+        let slots = layout.clients * window;
+        // Zeroed memory costs nothing until it is used.
+        Self { given: vec![Given::default(); slots], bytes: vec![0; slots * stride], window, stride }
+    }
+
+    /// What a slot's answer is of, and the room for its bytes.
+    #[inline(always)]
+    pub fn of(&mut self, client: u32, slot: usize) -> (&mut Given, &mut [u8]) {
+        let at = client as usize * self.window + slot;
+        (&mut self.given[at], &mut self.bytes[at * self.stride..][..self.stride])
+    }
+
+    /// Forgets those of a client.
+    pub fn forget(&mut self, client: u32) {
+        self.given[client as usize * self.window..][..self.window].fill(Given::default());
+    }
+}

@@ -1,0 +1,347 @@
+//! HERD's calls over shared memory, turn by turn: what is answered, what is executed, and what is dropped.
+
+#[path = "common/herd.rs"]
+mod herd;
+
+use herd::{LAYOUT, Raw, World, poll};
+use sinew::herd::{ClientError, RequestError, SlotDrop, WorkerConfig, build_request};
+
+const KIND: u16 = 3;
+
+fn configs() -> [WorkerConfig; 4] {
+    let opt = WorkerConfig::herd_opt();
+    [
+        WorkerConfig::herd(),
+        opt,
+        WorkerConfig { inline_max: 0, doorbell_per_batch: false, ..opt },
+        WorkerConfig { response_queue_pairs: 2, batch: 3, per_client: 2, ..opt },
+    ]
+}
+
+#[test]
+fn every_request_is_answered_once_with_its_own_bytes() {
+    for config in configs() {
+        let mut world = World::new(&config);
+        let mut clients = [world.client().0, world.client().0];
+        let (mut asked, mut answered) = ([0u64; 2], [0u64; 2]);
+        for round in 0..400 {
+            for (which, client) in clients.iter_mut().enumerate() {
+                while client.has_room(0) {
+                    let len = (asked[which] as usize * 37) % (LAYOUT.request_len_max + 1);
+                    let body = vec![asked[which] as u8; len];
+                    client.request(0, asked[which], KIND, &body, round).unwrap();
+                    asked[which] += 1;
+                }
+                assert_eq!(client.request(0, 0, KIND, &[], round), Err(RequestError::Full));
+                client.flush();
+            }
+            world.turn();
+            for (which, client) in clients.iter_mut().enumerate() {
+                poll(client, round, |answer| {
+                    // One client's requests are answered in order.
+                    assert_eq!((answer.tag, answer.kind, answer.worker), (answered[which], KIND + 1, 0));
+                    let len = (answered[which] as usize * 37) % (LAYOUT.request_len_max + 1);
+                    assert_eq!(answer.body, vec![answered[which] as u8; len]);
+                    assert_eq!(answer.asked_ns, round);
+                    answered[which] += 1;
+                })
+                .unwrap();
+                assert_eq!((answered[which], client.in_flight()), (asked[which], 0), "{config:?}");
+            }
+        }
+        let stats = *world.worker.stats();
+        assert_eq!((stats.executed, stats.repeated, stats.unsent), (asked[0] + asked[1], 0, 0));
+        assert!(SlotDrop::ALL.iter().all(|reason| stats.dropped(*reason) == 0), "{stats:?}");
+        assert_eq!(world.worker.service().steps, [stats.executed as usize; 2]);
+    }
+}
+
+#[test]
+fn a_batch_is_answered_with_one_doorbell_where_that_is_asked_for() {
+    for (config, doorbells) in [
+        (WorkerConfig::herd_opt(), 1),
+        (WorkerConfig { doorbell_per_batch: false, ..WorkerConfig::herd_opt() }, 8),
+        (WorkerConfig { per_client: 1, ..WorkerConfig::herd_opt() }, 4),
+        (WorkerConfig::herd(), 8),
+    ] {
+        let mut world = World::new(&config);
+        let mut clients = [world.client().0, world.client().0];
+        world.turn();
+        for client in &mut clients {
+            (0..4).for_each(|tag| client.request(0, tag, KIND, &[1; 32], 0).unwrap());
+            client.flush();
+        }
+        assert_eq!(world.turn(), 8);
+        assert_eq!(world.worker.stats().doorbells, doorbells, "{config:?}");
+        let batches = &world.worker.service().batches;
+        assert_eq!(
+            (batches.iter().sum::<usize>(), batches.len()),
+            (8, if config.batch == 1 { 8 } else { 8 / batches[0] })
+        );
+    }
+}
+
+#[test]
+fn the_pipeline_empties_itself_when_nobody_asks_any_more() {
+    let mut world = World::new(&WorkerConfig::herd());
+    let (mut client, _) = world.client();
+    world.turn();
+    client.request(0, 1, KIND, b"alone", 0).unwrap();
+    client.flush();
+    let answered: Vec<usize> = (0..200).map(|now_ns| world.worker.turn(now_ns)).collect();
+    // It waits for others to push it on, and then does not.
+    assert_eq!(answered.iter().position(|count| *count > 0), Some(102 - 1), "{answered:?}");
+    assert_eq!((world.worker.stats().noops, poll(&mut client, 0, |_| ()).unwrap()), (2, 1));
+}
+
+#[test]
+fn a_lost_request_is_written_again() {
+    let mut world = World::new(&WorkerConfig::herd_opt());
+    let (mut client, id) = world.client();
+    let mut vandal = world.vandal();
+    world.turn();
+    for tag in 0..3 {
+        client.request(0, tag, KIND, &[tag as u8; 40], 0).unwrap();
+    }
+    client.flush();
+    // The second one does not get there, and holds up the third.
+    vandal.write(id.index, 2, &[0; 64]);
+    assert_eq!(world.turn(), 1);
+    let mut tags = Vec::new();
+    poll(&mut client, 999, |answer| tags.push(answer.tag)).unwrap();
+    assert_eq!((&tags[..], client.stats().retried), (&[0][..], 0));
+    poll(&mut client, 1250, |answer| tags.push(answer.tag)).unwrap();
+    assert_eq!((client.stats().retried, world.turn()), (2, 2));
+    poll(&mut client, 1300, |answer| tags.push(answer.tag)).unwrap();
+    assert_eq!((tags, client.in_flight()), (vec![0, 1, 2], 0));
+    let executed = &world.worker.service().executed;
+    assert_eq!(executed.iter().map(|(_, _, body)| body[0]).collect::<Vec<_>>(), [0, 1, 2]);
+}
+
+#[test]
+fn a_request_that_comes_again_is_answered_again_and_executed_once() {
+    for config in configs() {
+        let mut world = World::new(&config);
+        let mut vandal = world.vandal();
+        let (index, token) = (vandal.id.index, vandal.id.token);
+        world.turn();
+        let answer = |sequence| Raw { token: Some(token), sequence, worker: 0, kind: KIND + 1, body: b"put".to_vec() };
+        vandal.write(index, 1, &build_request(token, 1, 1, KIND, b"put"));
+        assert_eq!(world.turn(), 1);
+        assert_eq!(vandal.answers(), [answer(1)]);
+        for attempt in 2..5 {
+            vandal.write(index, 1, &build_request(token, 1, attempt, KIND, b"put"));
+            assert_eq!(world.turn(), 0);
+            assert_eq!(vandal.answers(), [answer(1)]);
+        }
+        assert_eq!((world.worker.stats().executed, world.worker.stats().repeated), (1, 3));
+        // With the same attempt it did not come again.
+        vandal.write(index, 1, &build_request(token, 1, 4, KIND, b"put"));
+        world.turn();
+        assert_eq!(vandal.answers(), []);
+    }
+}
+
+#[test]
+fn a_late_request_is_neither_executed_nor_answered() {
+    let mut world = World::new(&WorkerConfig::herd_opt());
+    let mut vandal = world.vandal();
+    let (index, token) = (vandal.id.index, vandal.id.token);
+    world.turn();
+    for sequence in 1..=5 {
+        vandal.write(index, sequence, &build_request(token, sequence, 1, KIND, b"new"));
+        assert_eq!(world.turn(), 1);
+    }
+    assert_eq!(vandal.answers().len(), 5);
+    // The first request had the slot of the fifth.
+    vandal.write(index, 1, &build_request(token, 1, 2, KIND, b"old"));
+    assert_eq!(world.turn(), 0);
+    assert_eq!(vandal.answers(), []);
+    assert_eq!(world.worker.stats().dropped(SlotDrop::OutOfTurn), 1);
+    // The slot is good for its next request all the same.
+    for sequence in 6..=9 {
+        vandal.write(index, sequence, &build_request(token, sequence, 1, KIND, b"new"));
+    }
+    assert_eq!(world.turn(), 4);
+    assert!(world.worker.service().executed.iter().all(|(_, _, body)| body == b"new"));
+}
+
+#[test]
+fn an_answer_to_an_earlier_request_passes_for_no_newer_one() {
+    let mut world = World::new(&WorkerConfig::herd_opt());
+    let (mut client, id) = world.client();
+    let mut vandal = world.vandal();
+    world.turn();
+    client.request(0, 1, KIND, b"one", 0).unwrap();
+    client.flush();
+    world.turn();
+    poll(&mut client, 1, |answer| assert_eq!(answer.body, b"one")).unwrap();
+    // Its answer comes a second time, after the slot's next request was asked.
+    vandal.write(id.index, 1, &build_request(id.token, 1, 2, KIND, b"one"));
+    world.turn();
+    for tag in 2..=5 {
+        client.request(0, tag, KIND, b"two", 1).unwrap();
+    }
+    let count = poll(&mut client, 2, |answer| panic!("{answer:?}")).unwrap();
+    assert_eq!((count, client.stats().late), (0, 1));
+    client.flush();
+    world.turn();
+    assert_eq!(poll(&mut client, 3, |answer| assert_eq!(answer.body, b"two")).unwrap(), 4);
+}
+
+#[test]
+fn a_torn_slot_is_not_executed_until_it_is_whole() {
+    let mut world = World::new(&WorkerConfig::herd_opt());
+    let mut vandal = world.vandal();
+    let (index, token) = (vandal.id.index, vandal.id.token);
+    world.turn();
+    let whole = build_request(token, 1, 1, KIND, &[9; 100]);
+    let end = LAYOUT.slot_end(0, index as usize, 1);
+    // The words arrive from right to left, the worst of orders.
+    for at in (0..whole.len()).step_by(8).rev() {
+        assert_eq!(world.turn(), 0, "{at}");
+        vandal.write_at(end - whole.len() + at, &whole[at..at + 8]);
+    }
+    assert_eq!(world.turn(), 1);
+    assert_eq!(vandal.answers()[0].body, [9; 100]);
+    assert_eq!(world.worker.stats().dropped(SlotDrop::Torn), 1);
+}
+
+#[test]
+fn hostile_slots_are_dropped_by_reason_and_hurt_nobody() {
+    let mut world = World::new(&WorkerConfig::herd_opt());
+    let (mut client, _) = world.client();
+    let mut vandal = world.vandal();
+    let (index, token) = (vandal.id.index, vandal.id.token);
+    world.turn();
+    let mut random = 1u64;
+    for round in 0..2000u64 {
+        let mut bytes = build_request(token, 1, 1, KIND, &[7; 100]);
+        let len = bytes.len();
+        let wrong: Vec<u8> = match round % 4 {
+            0 => {
+                bytes[len - 10..len - 8].copy_from_slice(&(1001 + round as u16).to_le_bytes());
+                bytes
+            }
+            1 => build_request(token ^ 1 << (round % 32), 1, 1, KIND, &[7; 100]),
+            2 => build_request(token, 2 + round as u32, 1, KIND, &[7; 100]),
+            _ => {
+                for word in bytes.chunks_mut(8) {
+                    random = random.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(1);
+                    word.copy_from_slice(&random.to_be_bytes()[..word.len()]);
+                }
+                // Its number is the one that is awaited, or nobody would look.
+                bytes[len - 8..len - 4].copy_from_slice(&1u32.to_le_bytes());
+                bytes
+            }
+        };
+        vandal.write(index, 1, &wrong);
+        client.request(0, round, KIND, b"good", round).unwrap();
+        client.flush();
+        assert_eq!((0..20).map(|_| world.worker.turn(round)).sum::<usize>(), 1);
+        assert_eq!(poll(&mut client, round, |answer| assert_eq!(answer.body, b"good")).unwrap(), 1);
+    }
+    let stats = *world.worker.stats();
+    assert_eq!(stats.executed, 2000);
+    assert!(stats.dropped(SlotDrop::Length) >= 500 && stats.dropped(SlotDrop::Torn) > 0, "{stats:?}");
+    assert_eq!(stats.dropped(SlotDrop::Token), 500);
+    assert_eq!(vandal.answers(), []);
+}
+
+#[test]
+fn a_newcomer_hears_nothing_of_its_predecessor() {
+    for config in configs() {
+        let mut world = World::new(&config);
+        let mut dead = world.vandal();
+        let index = dead.id.index;
+        world.turn();
+        dead.write(index, 1, &build_request(dead.id.token, 1, 1, KIND, b"first"));
+        world.turn();
+        // Two that are not executed yet, when its end is noticed; one of them is what a newcomer begins with.
+        dead.write(index, 2, &build_request(dead.id.token, 2, 1, KIND, b"left over"));
+        dead.write(index, 1, &build_request(dead.id.token, 1, 1, KIND, b"left over"));
+        assert!(world.server.dismiss(dead.id) && !world.server.dismiss(dead.id));
+        let (mut client, id) = world.client();
+        assert!(id.index == index && id.token != dead.id.token);
+        let before = world.worker.stats().executed;
+        while world.worker.turn(0) > 0 {}
+        assert!(world.worker.stats().executed <= before + 1, "what was taken before the news may be executed");
+        world.turn();
+        let before = world.worker.stats().executed;
+        // It writes on.
+        dead.write(index, 1, &build_request(dead.id.token, 1, 1, KIND, b"from the grave"));
+        assert_eq!(world.turn(), 0);
+        assert_eq!(poll(&mut client, 0, |answer| panic!("{answer:?}")).unwrap(), 0);
+        client.request(0, 1, KIND, b"mine", 0).unwrap();
+        client.flush();
+        assert_eq!(world.turn(), 1);
+        assert_eq!(poll(&mut client, 0, |answer| assert_eq!(answer.body, b"mine")).unwrap(), 1);
+        assert_eq!((world.worker.stats().executed, client.stats().strange), (before + 1, 0));
+    }
+}
+
+#[test]
+fn places_are_limited_and_come_free() {
+    let mut world = World::new(&WorkerConfig::herd_opt());
+    let mut ids = Vec::new();
+    let _clients: Vec<_> = (0..3)
+        .map(|_| {
+            let (client, id) = world.client();
+            ids.push(id);
+            client
+        })
+        .collect();
+    let config = sinew::herd::ClientConfig::new(LAYOUT);
+    let (_joining, hello) = sinew::herd::Client::prepare(&world.device, &world.domain, &config).unwrap();
+    assert!(world.server.admit(&hello).unwrap_err().to_string().contains("3 clients are here already"));
+    assert!(world.server.dismiss(ids[1]));
+    assert_eq!((world.server.clients(), world.server.admit(&hello).unwrap().0.index), (2, 1));
+}
+
+#[test]
+fn a_worker_that_is_gone_is_given_up() {
+    let mut world = World::new(&WorkerConfig::herd_opt());
+    let (mut client, _) = world.client();
+    client.request(0, 1, KIND, b"is there anybody", 0).unwrap();
+    client.flush();
+    let mut tries = 0;
+    for now_ns in (0..2_000_000).step_by(250) {
+        match poll(&mut client, now_ns, |_| ()) {
+            Ok(_) => tries = client.stats().retried,
+            Err(ClientError::Silent { worker: 0, silent_ns }) => {
+                assert!(now_ns >= 1_000_000 && silent_ns >= 1_000_000);
+                // The time-outs double, up to 64 of the first.
+                assert!((15..40).contains(&tries), "{tries}");
+                return;
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    panic!("it waits for ever");
+}
+
+#[test]
+fn numbers_go_on_past_the_end() {
+    // So many requests that attempts and slots have been around, and that a signaled one was needed often.
+    let mut world = World::new(&WorkerConfig::herd_opt());
+    let (mut client, _) = world.client();
+    world.turn();
+    let mut answered = 0;
+    for tag in 0..20_000 {
+        client.request(0, tag, KIND, &[], 0).unwrap();
+        client.flush();
+        world.worker.turn(0);
+        answered += poll(&mut client, 0, |answer| assert_eq!(answer.tag, tag)).unwrap();
+    }
+    assert_eq!(answered, 20_000);
+}
+
+#[test]
+fn what_cannot_be_asked_is_refused() {
+    let mut world = World::new(&WorkerConfig::herd());
+    let (mut client, _) = world.client();
+    assert_eq!(client.request(1, 0, 0, &[], 0), Err(RequestError::NoWorker(1)));
+    let error = client.request(0, 0, 0, &[0; 1001], 0);
+    assert_eq!(error, Err(RequestError::TooLong { len: 1001, max: 1000 }));
+    assert_eq!(client.in_flight(), 0);
+}
