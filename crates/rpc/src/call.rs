@@ -1,5 +1,6 @@
 //! A request as its handler sees it, and the ways to answer it: at once, later, from another thread.
 
+use std::cell::Cell;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -166,7 +167,7 @@ pub(crate) struct BurstEntry<'a> {
     pub call: ServerCall,
     pub request_type: RequestType,
     pub request: RequestData<'a>,
-    pub answered: bool,
+    pub answered: Cell<bool>,
 }
 
 /// All requests of one type in a received burst, so that their memory accesses can overlap.
@@ -174,11 +175,11 @@ pub(crate) struct BurstEntry<'a> {
 /// Requests that the handler leaves unanswered get [`crate::Cause::HandlerDropped`].
 pub struct BurstCalls<'a, 'b> {
     core: &'a mut Core,
-    entries: &'a mut [BurstEntry<'b>],
+    entries: &'a [BurstEntry<'b>],
 }
 
 impl<'a, 'b> BurstCalls<'a, 'b> {
-    pub(crate) fn new(core: &'a mut Core, entries: &'a mut [BurstEntry<'b>]) -> Self {
+    pub(crate) fn new(core: &'a mut Core, entries: &'a [BurstEntry<'b>]) -> Self {
         Self { core, entries }
     }
 
@@ -192,13 +193,13 @@ impl<'a, 'b> BurstCalls<'a, 'b> {
         self.entries.is_empty()
     }
 
-    /// Request `index`.
+    /// Request `index`. It stays readable while calls are being answered.
     ///
     /// # Panics
     ///
     /// When there is no such request.
     #[inline]
-    pub fn request(&self, index: usize) -> &[u8] {
+    pub fn request(&self, index: usize) -> &'a [u8] {
         &self.entries[index].request
     }
 
@@ -219,11 +220,11 @@ impl<'a, 'b> BurstCalls<'a, 'b> {
     /// When there is no such request.
     #[inline]
     pub fn reply_with(&mut self, index: usize, len: usize, write: impl FnOnce(&mut [u8])) {
-        let entry = &mut self.entries[index];
-        if !entry.answered {
+        let entry = &self.entries[index];
+        if !entry.answered.get() {
             self.core.answer_with(entry.call, len, write);
             // After it: when `write` panics the request is still unanswered.
-            entry.answered = true;
+            entry.answered.set(true);
         }
     }
 
@@ -237,8 +238,8 @@ impl<'a, 'b> BurstCalls<'a, 'b> {
     ///
     /// When there is no such request, or it was answered already.
     pub fn defer(&mut self, index: usize) -> Result<DeferredCall, AllocError> {
-        let entry = &mut self.entries[index];
-        assert!(!std::mem::replace(&mut entry.answered, true), "request {index} was answered already");
+        let entry = &self.entries[index];
+        assert!(!entry.answered.replace(true), "request {index} was answered already");
         match self.core.own(&entry.request) {
             Ok(request) => Ok(self.core.deferred(entry.call, entry.request_type, request)),
             Err(error) => {
@@ -251,8 +252,7 @@ impl<'a, 'b> BurstCalls<'a, 'b> {
 
 impl Drop for BurstCalls<'_, '_> {
     fn drop(&mut self) {
-        for entry in self.entries.iter_mut().filter(|entry| !entry.answered) {
-            entry.answered = true;
+        for entry in self.entries.iter().filter(|entry| !entry.answered.replace(true)) {
             self.core.answer_error(entry.call, code_of_drop());
         }
     }

@@ -1,5 +1,6 @@
 //! What a process serves: handlers by request type, shared by all endpoints of the process.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -226,7 +227,7 @@ impl Handlers {
                 contain(catch_unwind(run));
             }
             Some(Handler::Burst(_)) => {
-                batched.push(BurstEntry { call, request_type, request, answered: false });
+                batched.push(BurstEntry { call, request_type, request, answered: Cell::new(false) });
             }
             Some(Handler::Worker(handler)) => {
                 let owned = match request {
@@ -264,7 +265,7 @@ impl Handlers {
                 if entry.request_type == request_type { now.push(entry) } else { later.push(entry) }
             }
             if let Some(Handler::Burst(handler)) = self.table.get_mut(request_type.number() as usize) {
-                let run = AssertUnwindSafe(|| handler(&mut BurstCalls::new(core, &mut now)));
+                let run = AssertUnwindSafe(|| handler(&mut BurstCalls::new(core, &now)));
                 contain(catch_unwind(run));
             }
             waiting = later;

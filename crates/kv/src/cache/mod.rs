@@ -3,9 +3,21 @@
 //! A server has a thread for each partition of the keys, alone with its `store::cache::Cache`; clients call the endpoint that owns
 //! a key ([`Partitions`](crate::Partitions)). Requests and responses are those of [`protocol`].
 
+mod answer;
+mod client;
+mod connect;
+mod error;
+mod pipeline;
 pub mod protocol;
+mod service;
 
 use sinew_rpc::RequestType;
+
+pub use client::{Client, Item};
+pub use connect::{ClientConfig, Connecting};
+pub use error::Error;
+pub use pipeline::{Answer, Pipeline};
+pub use service::{Partition, Service};
 
 /// The request type of everything that a cache is asked: one type, so that requests of all kinds that arrive together are one
 /// burst, whose cache misses overlap.

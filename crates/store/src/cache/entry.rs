@@ -148,7 +148,8 @@ mod tests {
             let key: Vec<u8> = (1..=key_len as u8).collect();
             let value: Vec<u8> = (0..value_len as u8).rev().collect();
             let words = Entry::words(key_len, value_len, has_extras);
-            let entry = Entry { at: 3, key_len, value_len, room: words + 5, has_extras, version: (1 << 60) - 2, marks: 9 };
+            let entry =
+                Entry { at: 3, key_len, value_len, room: words + 5, has_extras, version: (1 << 60) - 2, marks: 9 };
             let extras = if has_extras { Extras { flags: u32::MAX, expires_s: 7 } } else { Extras::default() };
             entry.store(&body, extras);
             entry.store_key(&body, &key);
@@ -166,7 +167,8 @@ mod tests {
 
     #[test]
     fn the_largest_lengths_fit_their_fields() {
-        let entry = |value_len, room| Entry { at: 0, key_len: 0xFFFF, value_len, room, has_extras: true, version: 1, marks: 0 };
+        let entry =
+            |value_len, room| Entry { at: 0, key_len: 0xFFFF, value_len, room, has_extras: true, version: 1, marks: 0 };
         let body = Words::zeroed(Entry::words(0xFFFF, VALUE_LEN_LIMIT, true)).unwrap();
         // The room of the longest item of a table is no more than its field holds.
         let largest = entry(super::super::VALUE_LEN_MAX, Entry::words(0xFFFF, super::super::VALUE_LEN_MAX, true));

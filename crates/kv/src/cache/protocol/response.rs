@@ -207,6 +207,12 @@ impl From<PutError> for Refusal {
 }
 
 impl Refusal {
+    /// Whether the client asked for what nobody should ask for, or for more than there is: not so for conditions, which may hold
+    /// or not.
+    pub fn is_fault(&self) -> bool {
+        !matches!(self, Self::Present | Self::Absent | Self::Changed { .. })
+    }
+
     /// Kind, and what goes with it; every refusal is as long.
     fn to_parts(self) -> (u8, [u64; 2]) {
         match self {

@@ -1,0 +1,216 @@
+//! How a burst of requests is answered: first the buckets of all keys are asked for, then their items, then it is done what
+//! the requests want, in their order.
+
+use arrayvec::ArrayVec;
+use sinew_fabric::MAX_BURST;
+use sinew_rpc::BurstCalls;
+use sinew_store::cache::{Cache, Item, Key, Put};
+
+use super::protocol::{
+    ITEM_VALUE_AT, KEYS_MAX, Keys, PutOptions, Refusal, Request, Response, Slot, VALUE_AT, VALUES_AT, Values,
+    write_item_head, write_value_head,
+};
+use super::service::{Owned, Partition};
+
+/// Keys whose cache misses overlap: those of a whole burst, and of a request for several.
+const KEYS_AT_ONCE: usize = MAX_BURST + KEYS_MAX;
+
+/// Refuses what an endpoint without a partition is asked.
+pub(super) fn refuse_all(calls: &mut BurstCalls<'_, '_>) {
+    for index in 0..calls.len() {
+        reply(calls, index, &Response::Refused(Refusal::NoPartition));
+    }
+}
+
+#[inline]
+fn reply(calls: &mut BurstCalls<'_, '_>, index: usize, response: &Response<'_>) {
+    calls.reply_with(index, response.len(), |target| response.write(target));
+}
+
+/// What is asked, or why it is not done.
+type Asked<'a> = Result<Request<'a>, Refusal>;
+
+impl Partition {
+    /// Answers a burst of requests.
+    pub fn answer(&self, calls: &mut BurstCalls<'_, '_>) {
+        let owned = &*self.0;
+        let mut cache = owned.cache.borrow_mut();
+        let mut at = 0;
+        while at < calls.len() {
+            at = owned.answer_some(&mut cache, calls, at);
+        }
+    }
+}
+
+impl Owned {
+    /// Answers the requests from `first` on, as many as have [`KEYS_AT_ONCE`] keys; returns which is next.
+    fn answer_some(&self, cache: &mut Cache, calls: &mut BurstCalls<'_, '_>, first: usize) -> usize {
+        let mut asked = ArrayVec::<Asked<'_>, MAX_BURST>::new();
+        let mut keys = ArrayVec::<Key<'_>, KEYS_AT_ONCE>::new();
+        let mut next = first;
+        // There is room for the keys of any request.
+        while next < calls.len() && keys.len() <= KEYS_AT_ONCE - KEYS_MAX && !asked.is_full() {
+            asked.push(self.take_in(cache, calls.request(next), &mut keys));
+            next += 1;
+        }
+        for key in &mut keys {
+            cache.prefetch_item(key);
+        }
+        let mut keys = &keys[..];
+        for (index, asked) in (first..).zip(&asked) {
+            let count = match asked {
+                Ok(Request::GetMany(many)) => many.count(),
+                Ok(Request::Info | Request::Stats) | Err(_) => 0,
+                Ok(_) => 1,
+            };
+            let (own, rest) = keys.split_at(count);
+            keys = rest;
+            self.answer_one(cache, calls, index, asked, own);
+        }
+        next
+    }
+
+    /// Reads a request, and asks for the buckets of its keys.
+    #[inline(always)]
+    fn take_in<'a>(
+        &self,
+        cache: &Cache,
+        request: &'a [u8],
+        keys: &mut ArrayVec<Key<'a>, KEYS_AT_ONCE>,
+    ) -> Result<Request<'a>, Refusal> {
+        let request = Request::read(request).map_err(|_| Refusal::Malformed)?;
+        let mut add = |bytes: &'a [u8]| {
+            if !self.owns(bytes) {
+                return Err(self.wrong_partition());
+            }
+            let key = cache.hasher().key(bytes);
+            cache.prefetch_bucket(&key);
+            keys.push(key);
+            Ok(())
+        };
+        match request {
+            Request::Get { key } | Request::Inspect { key } | Request::Delete { key } => add(key)?,
+            Request::Put(put) => add(put.key)?,
+            Request::GetMany(many) => self.take_in_many(cache, &many, keys)?,
+            Request::Info | Request::Stats => {}
+        }
+        Ok(request)
+    }
+
+    fn take_in_many<'a>(
+        &self,
+        cache: &Cache,
+        many: &Keys<'a>,
+        keys: &mut ArrayVec<Key<'a>, KEYS_AT_ONCE>,
+    ) -> Result<(), Refusal> {
+        let before = keys.len();
+        for bytes in many.iter() {
+            if !self.owns(bytes) {
+                keys.truncate(before);
+                return Err(self.wrong_partition());
+            }
+            let key = cache.hasher().key(bytes);
+            cache.prefetch_bucket(&key);
+            keys.push(key);
+        }
+        Ok(())
+    }
+
+    fn wrong_partition(&self) -> Refusal {
+        Refusal::WrongPartition { partition: self.index as u64 }
+    }
+
+    /// Does what a request wants, whose keys are `keys`.
+    #[inline(always)]
+    fn answer_one(
+        &self,
+        cache: &mut Cache,
+        calls: &mut BurstCalls<'_, '_>,
+        index: usize,
+        asked: &Asked<'_>,
+        keys: &[Key<'_>],
+    ) {
+        let now_s = self.now_s.get();
+        let response = match (asked, keys) {
+            (Ok(Request::Get { .. }), [key]) => match cache.get(key, now_s) {
+                Some(item) => {
+                    return calls.reply_with(index, VALUE_AT + item.value_len(), |target| {
+                        item.copy_to(write_value_head(target));
+                    });
+                }
+                None => Response::Miss,
+            },
+            (Ok(Request::Inspect { .. }), [key]) => match cache.get(key, now_s) {
+                Some(item) => {
+                    let lives_s = match item.expires_s() {
+                        0 => 0,
+                        expires_s => expires_s - now_s,
+                    };
+                    return calls.reply_with(index, ITEM_VALUE_AT + item.value_len(), |target| {
+                        item.copy_to(write_item_head(item.flags(), lives_s, item.version(), target));
+                    });
+                }
+                None => Response::Miss,
+            },
+            (Ok(Request::Put(put)), [key]) => match cache.put(key, put.value, &put_of(&put.options, now_s), now_s) {
+                Ok(version) => Response::Stored { version },
+                Err(error) => Response::Refused(error.into()),
+            },
+            (Ok(Request::Delete { .. }), [key]) => {
+                if cache.delete(key, now_s) {
+                    Response::Deleted
+                } else {
+                    Response::Miss
+                }
+            }
+            (Ok(Request::GetMany(_)), keys) => return self.answer_many(cache, calls, index, keys),
+            (Ok(Request::Info), _) => Response::Info(self.info()),
+            (Ok(Request::Stats), _) => Response::Stats(self.stats(cache)),
+            (Ok(_), _) => Response::Refused(Refusal::Malformed),
+            (Err(refusal), _) => Response::Refused(*refusal),
+        };
+        if let Response::Refused(refusal) = &response
+            && refusal.is_fault()
+        {
+            self.refused.set(self.refused.get() + 1);
+        }
+        reply(calls, index, &response);
+    }
+
+    fn answer_many(&self, cache: &Cache, calls: &mut BurstCalls<'_, '_>, index: usize, keys: &[Key<'_>]) {
+        let now_s = self.now_s.get();
+        let mut len = VALUES_AT + 4 * keys.len();
+        let mut items = ArrayVec::<(Slot, Option<Item<'_>>), KEYS_MAX>::new();
+        for key in keys {
+            let found = match cache.get(key, now_s) {
+                None => (Slot::Miss, None),
+                Some(item) if item.value_len() > self.response_len_max - len => (Slot::Omitted, None),
+                Some(item) => {
+                    len += item.value_len();
+                    (Slot::Hit(item.value_len()), Some(item))
+                }
+            };
+            items.push(found);
+        }
+        calls.reply_with(index, len, |target| {
+            let mut rest = Values::write_count(items.len() as u8, target);
+            for (slot, item) in &items {
+                let value;
+                (value, rest) = Values::write_next(*slot, rest);
+                if let Some(item) = item {
+                    item.copy_to(value);
+                }
+            }
+        });
+    }
+}
+
+/// A lifetime is of the client's clock, the end of an item of ours.
+#[inline(always)]
+fn put_of(options: &PutOptions, now_s: u32) -> Put {
+    let expires_s = match options.lives_s {
+        0 => 0,
+        lives_s => now_s.saturating_add(lives_s),
+    };
+    Put { when: options.when, flags: options.flags, expires_s }
+}

@@ -1,0 +1,201 @@
+//! A client that waits for each answer.
+
+use sinew_fabric::{Clock, PacketPort};
+use sinew_rpc::Rpc;
+
+use super::connect::{ClientConfig, Connecting};
+use super::error::Error;
+use super::pipeline::Pipeline;
+use super::protocol::{KEYS_MAX, Lookup, Malformed, PutOptions, Response, Stats};
+
+/// A client of a cache whose methods wait for their answers. For many requests in flight see [`Pipeline`].
+pub struct Client<P: PacketPort, C: Clock> {
+    pipeline: Pipeline<P, C>,
+    /// Of the method that was called last: what an earlier one did not wait for is not its answer.
+    tag: u64,
+}
+
+/// A value, and what is known about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Item {
+    /// The value.
+    pub value: Vec<u8>,
+    /// The client's own number.
+    pub flags: u32,
+    /// Seconds until it ends; never when 0.
+    pub lives_s: u32,
+    /// Changes with every change of the item: what `When::Version` compares.
+    pub version: u64,
+}
+
+/// What a server answers that keeps to the protocol is of the kind that was asked for: [`Pipeline`] has checked it.
+const OTHER: Malformed = Malformed { what: "it is of another kind than what was asked" };
+
+impl<P: PacketPort, C: Clock> Client<P, C> {
+    /// Connects to all partitions of a cache: see [`Connecting::begin`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Connecting::wait`].
+    pub fn connect<A>(rpc: Rpc<P, C>, addresses: A) -> Result<Self, Error>
+    where
+        A: IntoIterator<Item = String>,
+        A::IntoIter: 'static,
+    {
+        let pipeline = Connecting::begin(rpc, addresses, ClientConfig::default())?.wait()?;
+        Ok(Self { pipeline, tag: 0 })
+    }
+
+    /// The same client, to have many requests in flight.
+    pub fn into_pipeline(self) -> Pipeline<P, C> {
+        self.pipeline
+    }
+
+    /// How many partitions the cache has.
+    pub fn partitions(&self) -> usize {
+        self.pipeline.partitions().count()
+    }
+
+    fn next_tag(&mut self) -> u64 {
+        self.tag += 1;
+        self.tag
+    }
+
+    /// Waits for the answer to the request that was made last.
+    fn wait<T>(&mut self, take: impl FnOnce(Response<'_>) -> Option<T>) -> Result<T, Error> {
+        loop {
+            let answer = self.pipeline.wait()?.ok_or(OTHER)?;
+            if answer.tag == self.tag {
+                return take(answer.response?).ok_or(OTHER.into());
+            }
+        }
+    }
+
+    /// The value of `key`, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`].
+    pub fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        let tag = self.next_tag();
+        self.pipeline.get(key, tag)?;
+        self.wait(|response| match response {
+            Response::Value(value) => Some(Some(value.to_vec())),
+            Response::Miss => Some(None),
+            _ => None,
+        })
+    }
+
+    /// The item of `key`, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`].
+    pub fn inspect(&mut self, key: &[u8]) -> Result<Option<Item>, Error> {
+        let tag = self.next_tag();
+        self.pipeline.inspect(key, tag)?;
+        self.wait(|response| match response {
+            Response::Item(item) => Some(Some(Item {
+                value: item.value.to_vec(),
+                flags: item.flags,
+                lives_s: item.lives_s,
+                version: item.version,
+            })),
+            Response::Miss => Some(None),
+            _ => None,
+        })
+    }
+
+    /// Stores a value; returns its version.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`]; a condition that did not hold is an [`Error::Refused`].
+    pub fn put(&mut self, key: &[u8], value: &[u8], options: PutOptions) -> Result<u64, Error> {
+        let tag = self.next_tag();
+        self.pipeline.put(key, value, options, tag)?;
+        self.wait(|response| match response {
+            Response::Stored { version } => Some(version),
+            _ => None,
+        })
+    }
+
+    /// Forgets the item of `key`; returns whether there was one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`].
+    pub fn delete(&mut self, key: &[u8]) -> Result<bool, Error> {
+        let tag = self.next_tag();
+        self.pipeline.delete(key, tag)?;
+        self.wait(|response| match response {
+            Response::Deleted => Some(true),
+            Response::Miss => Some(false),
+            _ => None,
+        })
+    }
+
+    /// The values of any number of keys, in their order. As many as can be are asked for together.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`], the first of several.
+    pub fn get_many(&mut self, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>, Error> {
+        let mut values = vec![None; keys.len()];
+        let mut omitted = Vec::new();
+        for (part, some) in keys.chunks(KEYS_MAX).enumerate() {
+            // Each partition's request needs a place in the window.
+            for (at, some) in some.chunks(self.pipeline.window()).enumerate() {
+                let first = part * KEYS_MAX + at * self.pipeline.window();
+                let tag = self.next_tag();
+                self.pipeline.get_many(some, tag)?;
+                let mut failure = None;
+                while let Some(answer) = self.pipeline.wait()? {
+                    let found = match answer.response {
+                        _ if answer.tag != tag => continue,
+                        Ok(Response::Values(found)) => found,
+                        Ok(_) => {
+                            failure = Some(OTHER.into());
+                            continue;
+                        }
+                        Err(error) => {
+                            failure = Some(error);
+                            continue;
+                        }
+                    };
+                    for (index, lookup) in answer.keys.iter().zip(found.iter()) {
+                        let index = first + usize::from(*index);
+                        match lookup {
+                            Lookup::Hit(value) => values[index] = Some(value.to_vec()),
+                            Lookup::Miss => {}
+                            Lookup::Omitted => omitted.push(index),
+                        }
+                    }
+                }
+                failure.map_or(Ok(()), Err)?;
+            }
+        }
+        for index in omitted {
+            values[index] = self.get(keys[index])?;
+        }
+        Ok(values)
+    }
+
+    /// The counters of each partition.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`].
+    pub fn stats(&mut self) -> Result<Vec<Stats>, Error> {
+        (0..self.partitions())
+            .map(|partition| {
+                let tag = self.next_tag();
+                self.pipeline.stats(partition, tag)?;
+                self.wait(|response| match response {
+                    Response::Stats(stats) => Some(stats),
+                    _ => None,
+                })
+            })
+            .collect()
+    }
+}

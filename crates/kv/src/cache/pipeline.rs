@@ -1,0 +1,362 @@
+//! A client that has many requests in flight.
+
+use sinew_fabric::{Address, Clock, PacketPort};
+use sinew_mem::{AllocError, MessageBuffer};
+use sinew_rpc::{Completion, EnqueueError, Rpc, SessionId};
+use sinew_store::cache::KEY_LEN_MAX;
+
+use super::REQUESTS;
+use super::error::Error;
+use super::protocol::{Info, KEYS_MAX, Keys, Malformed, Put, PutOptions, Request, Response};
+use crate::Partitions;
+
+/// Bytes of a buffer at first; one that a longer message needs is made for it.
+const BUFFER_LEN: usize = 128;
+/// A buffer longer than that is not kept for the next request.
+const KEPT_LEN: usize = 64 << 10;
+
+/// A client of a cache on the quick path: requests are enqueued, the loop is turned, answers are taken, in any order. It belongs
+/// to the thread that made it, and allocates nothing in steady state.
+///
+/// [`Connecting`](super::Connecting) makes one; [`Client`](super::Client) is simpler.
+pub struct Pipeline<P: PacketPort, C: Clock> {
+    pub(super) rpc: Rpc<P, C>,
+    partitions: Partitions,
+    info: Info,
+    /// By partition.
+    owners: Vec<Owner>,
+    /// By number of the request.
+    asked: Vec<Asked>,
+    idle: Vec<Idle>,
+    /// The call whose answer was handed out last.
+    last: Option<Completion>,
+}
+
+/// Who has a partition.
+pub(super) struct Owner {
+    pub address: Address,
+    /// Used in turn.
+    pub sessions: Vec<SessionId>,
+    pub next: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Get,
+    Inspect,
+    Put,
+    Delete,
+    GetMany,
+    Stats,
+}
+
+/// A request in flight.
+struct Asked {
+    tag: u64,
+    kind: Kind,
+    /// Of a request for several keys, which of those that were given it asks for.
+    keys: Vec<u16>,
+}
+
+/// A request that is not in flight.
+struct Idle {
+    number: usize,
+    request: MessageBuffer,
+    response: MessageBuffer,
+}
+
+/// What came of a request.
+#[derive(Debug)]
+pub struct Answer<'a> {
+    /// As it was given with the request.
+    pub tag: u64,
+    /// Of a request for several keys, which of those that were given these values are for.
+    pub keys: &'a [u16],
+    /// What the server said; no [`Response::Refused`], which is an error.
+    pub response: Result<Response<'a>, Error>,
+}
+
+impl<P: PacketPort, C: Clock> Pipeline<P, C> {
+    pub(super) fn new(rpc: Rpc<P, C>, owners: Vec<Owner>, info: Info, window: usize) -> Result<Self, Error> {
+        let idle = (0..window)
+            .map(|number| Ok(Idle { number, request: rpc.alloc(BUFFER_LEN)?, response: rpc.alloc(BUFFER_LEN)? }));
+        let idle = idle.collect::<Result<_, AllocError>>()?;
+        let asked = || Asked { tag: 0, kind: Kind::Stats, keys: Vec::with_capacity(KEYS_MAX) };
+        Ok(Self {
+            partitions: Partitions::new(owners.len()),
+            info,
+            owners,
+            asked: (0..window).map(|_| asked()).collect(),
+            idle,
+            last: None,
+            rpc,
+        })
+    }
+
+    /// The endpoint.
+    pub fn rpc(&self) -> &Rpc<P, C> {
+        &self.rpc
+    }
+
+    /// Which partition each key belongs to.
+    pub fn partitions(&self) -> &Partitions {
+        &self.partitions
+    }
+
+    /// The server's limits, as the first partition said them.
+    pub fn info(&self) -> &Info {
+        &self.info
+    }
+
+    /// Requests that may be in flight.
+    pub fn window(&self) -> usize {
+        self.asked.len()
+    }
+
+    /// Requests whose answers were not taken yet.
+    pub fn in_flight(&self) -> usize {
+        self.asked.len() - self.idle.len() - usize::from(self.last.is_some())
+    }
+
+    /// Asks for the value of `key`: [`Response::Value`] or [`Response::Miss`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::WindowFull`], [`Error::KeyTooLong`], or what the endpoint says. Nothing was sent then.
+    #[inline]
+    pub fn get(&mut self, key: &[u8], tag: u64) -> Result<(), Error> {
+        self.ask_of_key(key, &Request::Get { key }, Kind::Get, tag)
+    }
+
+    /// Asks for the value of `key` and what is known about it: [`Response::Item`] or [`Response::Miss`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::get`].
+    pub fn inspect(&mut self, key: &[u8], tag: u64) -> Result<(), Error> {
+        self.ask_of_key(key, &Request::Inspect { key }, Kind::Inspect, tag)
+    }
+
+    /// Has a value stored: [`Response::Stored`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::get`].
+    #[inline]
+    pub fn put(&mut self, key: &[u8], value: &[u8], options: PutOptions, tag: u64) -> Result<(), Error> {
+        self.ask_of_key(key, &Request::Put(Put { key, value, options }), Kind::Put, tag)
+    }
+
+    /// Has an item forgotten: [`Response::Deleted`] or [`Response::Miss`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::get`].
+    pub fn delete(&mut self, key: &[u8], tag: u64) -> Result<(), Error> {
+        self.ask_of_key(key, &Request::Delete { key }, Kind::Delete, tag)
+    }
+
+    /// Asks for the values of up to [`KEYS_MAX`] keys, in one request to each partition that has some of them. Returns how many
+    /// requests these are: so many answers come, each a [`Response::Values`] with [`Answer::keys`] beside it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::get`], and [`Error::Keys`].
+    pub fn get_many(&mut self, keys: &[&[u8]], tag: u64) -> Result<usize, Error> {
+        if keys.is_empty() || keys.len() > KEYS_MAX {
+            return Err(Error::Keys { count: keys.len() });
+        }
+        keys.iter().try_for_each(|key| check_key(key))?;
+        let mut owners = [0u16; KEYS_MAX];
+        let mut requests = 0;
+        for (owner, key) in owners.iter_mut().zip(keys) {
+            *owner = self.partitions.of(key) as u16;
+        }
+        let owners = &owners[..keys.len()];
+        let is_first = |at: usize| !owners[..at].contains(&owners[at]);
+        // All of them or none.
+        if (0..keys.len()).filter(|at| is_first(*at)).count() > self.free() {
+            return Err(Error::WindowFull { window: self.window() });
+        }
+        for at in (0..keys.len()).filter(|at| is_first(*at)) {
+            let owner = owners[at];
+            let own = || owners.iter().zip(keys).filter(move |(of, _)| **of == owner).map(|(_, key)| *key);
+            let number = self.ask(usize::from(owner), Keys::request_len(own()), Kind::GetMany, tag, |target| {
+                Keys::write_request(own(), target);
+            })?;
+            let indices = &mut self.asked[number].keys;
+            indices.clear();
+            indices.extend((0u16..).zip(owners).filter(|(_, of)| **of == owner).map(|(index, _)| index));
+            requests += 1;
+        }
+        Ok(requests)
+    }
+
+    /// Asks a partition for its counters: [`Response::Stats`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::get`].
+    ///
+    /// # Panics
+    ///
+    /// When there is no such partition.
+    pub fn stats(&mut self, partition: usize, tag: u64) -> Result<(), Error> {
+        self.ask(partition, Request::Stats.len(), Kind::Stats, tag, |target| Request::Stats.write(target)).map(|_| ())
+    }
+
+    /// Turns the endpoint's loop once: what was enqueued leaves, what arrived is taken in. Returns whether anything happened.
+    #[inline]
+    pub fn turn(&mut self) -> bool {
+        self.rpc.turn()
+    }
+
+    /// The next answer that is there. It is lent: the next call of a method that asks or polls takes its buffers back.
+    #[inline]
+    pub fn poll(&mut self) -> Option<Answer<'_>> {
+        self.recycle();
+        let completion = self.rpc.poll_completion()?;
+        Some(self.answer(completion))
+    }
+
+    /// The next answer, turning the loop until it is there; none when nothing is in flight.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] when the port cannot sleep.
+    pub fn wait(&mut self) -> Result<Option<Answer<'_>>, Error> {
+        self.recycle();
+        if self.in_flight() == 0 {
+            return Ok(None);
+        }
+        let mut over = self.rpc.poll_completion();
+        if over.is_none() {
+            self.rpc.run_until(|rpc| {
+                over = over.take().or_else(|| rpc.poll_completion());
+                over.is_some()
+            })?;
+        }
+        Ok(over.map(|completion| self.answer(completion)))
+    }
+
+    fn free(&self) -> usize {
+        self.idle.len() + usize::from(self.last.is_some())
+    }
+
+    #[inline]
+    fn ask_of_key(&mut self, key: &[u8], request: &Request<'_>, kind: Kind, tag: u64) -> Result<(), Error> {
+        check_key(key)?;
+        let partition = self.partitions.of(key);
+        self.ask(partition, request.len(), kind, tag, |target| request.write(target)).map(|_| ())
+    }
+
+    /// Enqueues a request; returns its number.
+    #[inline]
+    fn ask(
+        &mut self,
+        partition: usize,
+        len: usize,
+        kind: Kind,
+        tag: u64,
+        write: impl FnOnce(&mut [u8]),
+    ) -> Result<usize, Error> {
+        self.recycle();
+        let Some(mut idle) = self.idle.pop() else { return Err(Error::WindowFull { window: self.window() }) };
+        if let Err(error) = self.make_room(&mut idle.request, len) {
+            self.idle.push(idle);
+            return Err(error);
+        }
+        write(&mut idle.request);
+        let Idle { number, request, response } = idle;
+        let asked = &mut self.asked[number];
+        (asked.tag, asked.kind) = (tag, kind);
+        asked.keys.clear();
+        let owner = &mut self.owners[partition];
+        owner.next = if owner.next + 1 >= owner.sessions.len() { 0 } else { owner.next + 1 };
+        let session = owner.sessions[owner.next];
+        let Err(mut rejected) = self.rpc.enqueue_request(session, REQUESTS, request, response, number as u64) else {
+            return Ok(number);
+        };
+        if rejected.error == EnqueueError::NoSuchSession {
+            // It was lost: the server may be there again.
+            match self.rpc.begin_connect(&owner.address) {
+                Ok(session) => {
+                    owner.sessions[owner.next] = session;
+                    let (request, response) = (rejected.request, rejected.response);
+                    match self.rpc.enqueue_request(session, REQUESTS, request, response, number as u64) {
+                        Ok(()) => return Ok(number),
+                        Err(again) => rejected = again,
+                    }
+                }
+                Err(error) => {
+                    self.idle.push(Idle { number, request: rejected.request, response: rejected.response });
+                    return Err(error.into());
+                }
+            }
+        }
+        self.idle.push(Idle { number, request: rejected.request, response: rejected.response });
+        Err(rejected.error.into())
+    }
+
+    /// Makes a buffer `len` long, another one where it cannot be.
+    #[inline]
+    fn make_room(&self, buffer: &mut MessageBuffer, len: usize) -> Result<(), Error> {
+        if buffer.resize(len).is_err() {
+            *buffer = self.rpc.alloc(len)?;
+        }
+        Ok(())
+    }
+
+    /// Takes back the buffers of the answer that was lent.
+    #[inline]
+    fn recycle(&mut self) {
+        let Some(Completion { tag, mut request, mut response, .. }) = self.last.take() else { return };
+        for buffer in [&mut request, &mut response] {
+            if buffer.capacity() > KEPT_LEN
+                && let Ok(small) = self.rpc.alloc(BUFFER_LEN)
+            {
+                *buffer = small;
+            }
+        }
+        self.idle.push(Idle { number: tag as usize, request, response });
+    }
+
+    #[inline]
+    fn answer(&mut self, completion: Completion) -> Answer<'_> {
+        // What becomes of sessions shows in their calls.
+        while self.rpc.poll_event().is_some() {}
+        let Completion { tag: number, result, .. } = self.last.insert(completion);
+        let asked = &self.asked[*number as usize];
+        let result = std::mem::replace(result, Ok(()));
+        let response = match result {
+            Ok(()) => self.last.as_ref().map_or_else(|| Err(NOT_ASKED.into()), |last| read(asked, &last.response)),
+            Err(error) => Err(error.into()),
+        };
+        Answer { tag: asked.tag, keys: &asked.keys, response }
+    }
+}
+
+#[inline]
+fn check_key(key: &[u8]) -> Result<(), Error> {
+    if key.len() <= KEY_LEN_MAX { Ok(()) } else { Err(Error::KeyTooLong { len: key.len() }) }
+}
+
+const NOT_ASKED: Malformed = Malformed { what: "it answers something that was not asked" };
+
+/// Reads the response to a request.
+#[inline]
+fn read<'a>(asked: &Asked, bytes: &'a [u8]) -> Result<Response<'a>, Error> {
+    let response = Response::read(bytes)?;
+    let fits = match (&response, asked.kind) {
+        (Response::Refused(refusal), _) => return Err((*refusal).into()),
+        (Response::Miss, kind) => matches!(kind, Kind::Get | Kind::Inspect | Kind::Delete),
+        (Response::Value(_), kind) => kind == Kind::Get,
+        (Response::Item(_), kind) => kind == Kind::Inspect,
+        (Response::Stored { .. }, kind) => kind == Kind::Put,
+        (Response::Deleted, kind) => kind == Kind::Delete,
+        (Response::Values(values), kind) => kind == Kind::GetMany && values.count() == asked.keys.len(),
+        (Response::Stats(_), kind) => kind == Kind::Stats,
+        (Response::Info(_), _) => false,
+    };
+    if fits { Ok(response) } else { Err(NOT_ASKED.into()) }
+}

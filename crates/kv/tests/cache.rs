@@ -1,0 +1,272 @@
+//! The cache over RPC, on a network in memory.
+
+mod common;
+
+use common::{TestPipeline, World};
+use sinew_fabric::fault::FaultConfig;
+use sinew_kv::cache::protocol::{Lookup, PutOptions, Refusal, Request, Response};
+use sinew_kv::cache::{ClientConfig, Error, REQUESTS, Service};
+use sinew_rpc::Nexus;
+use sinew_store::cache::{CacheConfig, When, WhenFull};
+
+fn small() -> CacheConfig {
+    CacheConfig { items: 4096, memory_bytes: 8 << 20, ..CacheConfig::default() }
+}
+
+fn world(partitions: usize) -> (World, TestPipeline) {
+    let mut world = World::new(partitions, &small());
+    let pipeline = world.connect(ClientConfig::default(), FaultConfig::NONE);
+    (world, pipeline)
+}
+
+/// What came of the one request that is in flight, as text to compare.
+fn outcome(world: &mut World, pipeline: &mut TestPipeline) -> String {
+    world.answer(pipeline, |answer| match answer.response {
+        Ok(Response::Value(value)) => format!("value {}", String::from_utf8_lossy(value)),
+        Ok(Response::Item(item)) => {
+            format!("item {} flags {} lives {}", String::from_utf8_lossy(item.value), item.flags, item.lives_s)
+        }
+        Ok(Response::Stored { .. }) => "stored".to_owned(),
+        Ok(Response::Miss) => "miss".to_owned(),
+        Ok(Response::Deleted) => "deleted".to_owned(),
+        Ok(other) => format!("{other:?}"),
+        Err(error) => error.to_string(),
+    })
+}
+
+fn put(world: &mut World, pipeline: &mut TestPipeline, key: &[u8], value: &[u8], options: PutOptions) -> String {
+    pipeline.put(key, value, options, 0).unwrap();
+    outcome(world, pipeline)
+}
+
+fn get(world: &mut World, pipeline: &mut TestPipeline, key: &[u8]) -> String {
+    pipeline.get(key, 0).unwrap();
+    outcome(world, pipeline)
+}
+
+#[test]
+fn what_was_stored_is_there_until_it_is_deleted() {
+    let (mut world, mut pipeline) = world(3);
+    let keys: Vec<_> = (0..100u32).map(|key| format!("key {key}").into_bytes()).collect();
+    for key in &keys {
+        assert_eq!(get(&mut world, &mut pipeline, key), "miss");
+        assert_eq!(put(&mut world, &mut pipeline, key, key, PutOptions::default()), "stored");
+    }
+    for key in &keys {
+        assert_eq!(get(&mut world, &mut pipeline, key), format!("value {}", String::from_utf8_lossy(key)));
+    }
+    // All partitions had some of them.
+    let items: Vec<_> = world.partitions.iter().map(|partition| partition.stats().items).collect();
+    assert!(items.iter().all(|items| *items > 10) && items.iter().sum::<u64>() == 100, "{items:?}");
+    for key in &keys {
+        for expected in ["deleted", "miss"] {
+            pipeline.delete(key, 0).unwrap();
+            assert_eq!(outcome(&mut world, &mut pipeline), expected);
+        }
+        assert_eq!(get(&mut world, &mut pipeline, key), "miss");
+    }
+    let stats = world.partitions.iter().map(|partition| partition.stats()).reduce(|all, one| all.plus(&one)).unwrap();
+    assert_eq!((stats.hits, stats.misses, stats.stored, stats.items, stats.refused), (100, 200, 100, 0, 0));
+}
+
+#[test]
+fn conditions_hold_or_nothing_is_stored() {
+    let (mut world, mut pipeline) = world(2);
+    let (world, pipeline) = (&mut world, &mut pipeline);
+    let with = |when| PutOptions { when, ..PutOptions::default() };
+    assert_eq!(put(world, pipeline, b"key", b"1", with(When::Present)), "no item has this key");
+    assert_eq!(put(world, pipeline, b"key", b"1", with(When::Absent)), "stored");
+    assert_eq!(put(world, pipeline, b"key", b"2", with(When::Absent)), "an item has this key already");
+    pipeline.inspect(b"key", 0).unwrap();
+    let version = world.answer(pipeline, |answer| match answer.response {
+        Ok(Response::Item(item)) => item.version,
+        other => panic!("{other:?}"),
+    });
+    let changed = put(world, pipeline, b"key", b"3", with(When::Version(version + 1)));
+    assert_eq!(changed, format!("the item was changed: it has version {version}"));
+    assert_eq!(get(world, pipeline, b"key"), "value 1");
+    assert_eq!(put(world, pipeline, b"key", b"4", with(When::Version(version))), "stored");
+    assert_eq!(get(world, pipeline, b"key"), "value 4");
+    // Conditions that did not hold are nobody's fault.
+    assert!(world.partitions.iter().all(|partition| partition.stats().refused == 0));
+}
+
+#[test]
+fn items_end_in_their_time_and_keep_what_is_said_of_them() {
+    let (mut world, mut pipeline) = world(1);
+    let (world, pipeline) = (&mut world, &mut pipeline);
+    world.now_s = 1_000;
+    let options = PutOptions { flags: 77, lives_s: 10, ..PutOptions::default() };
+    assert_eq!(put(world, pipeline, b"key", b"short", options), "stored");
+    assert_eq!(put(world, pipeline, b"other", b"long", PutOptions { lives_s: u32::MAX, ..options }), "stored");
+    world.now_s = 1_009;
+    pipeline.inspect(b"key", 0).unwrap();
+    assert_eq!(outcome(world, pipeline), "item short flags 77 lives 1");
+    world.now_s = 1_010;
+    assert_eq!(get(world, pipeline, b"key"), "miss");
+    pipeline.inspect(b"other", 0).unwrap();
+    assert_eq!(outcome(world, pipeline), format!("item long flags 77 lives {}", u32::MAX - 1_010));
+}
+
+#[test]
+fn several_keys_come_back_with_their_own_values() {
+    let (mut world, mut pipeline) = world(4);
+    let keys: Vec<_> = (0..64u32).map(|key| vec![key as u8; key as usize]).collect();
+    for key in keys.iter().step_by(2) {
+        assert_eq!(put(&mut world, &mut pipeline, key, &key[..key.len() / 2], PutOptions::default()), "stored");
+    }
+    let asked: Vec<_> = keys.iter().map(Vec::as_slice).collect();
+    for count in [1, 2, 17, 64] {
+        let requests = pipeline.get_many(&asked[..count], 9).unwrap();
+        assert_eq!(pipeline.in_flight(), requests);
+        let mut found = vec![None; count];
+        for _ in 0..requests {
+            world.answer(&mut pipeline, |answer| {
+                let Ok(Response::Values(values)) = answer.response else { panic!("{answer:?}") };
+                assert_eq!((answer.tag, values.count()), (9, answer.keys.len()));
+                for (index, lookup) in answer.keys.iter().zip(values.iter()) {
+                    let value = if let Lookup::Hit(value) = lookup { Some(value.to_vec()) } else { None };
+                    assert_eq!(found[usize::from(*index)].replace(value), None);
+                }
+            });
+        }
+        for (index, value) in found.into_iter().enumerate() {
+            let expected = index.is_multiple_of(2).then(|| keys[index][..index / 2].to_vec());
+            assert_eq!(value, Some(expected), "{index} of {count}");
+        }
+    }
+    for count in [0, 65] {
+        let keys = vec![&b"k"[..]; count];
+        assert!(matches!(pipeline.get_many(&keys, 0), Err(Error::Keys { count: asked }) if asked == count));
+    }
+}
+
+#[test]
+fn values_of_a_megabyte_come_back_whole_and_longer_ones_are_refused() {
+    let config = CacheConfig { items: 100, memory_bytes: 32 << 20, ..CacheConfig::default() };
+    let mut world = World::new(1, &config);
+    let mut pipeline = world.connect(ClientConfig::default(), FaultConfig::NONE);
+    let value: Vec<u8> = (0..1usize << 20).map(|at| (at * 7 + (at >> 9)) as u8).collect();
+    let longer = vec![0; (1 << 20) + 1];
+    for key in [&b"one"[..], b"two", b"three"] {
+        assert_eq!(put(&mut world, &mut pipeline, key, &value, PutOptions::default()), "stored");
+        pipeline.get(key, 0).unwrap();
+        world.answer(&mut pipeline, |answer| {
+            assert!(matches!(answer.response, Ok(Response::Value(got)) if got == value))
+        });
+        let refused = put(&mut world, &mut pipeline, key, &longer, PutOptions::default());
+        assert_eq!(refused, "a value of 1048577 bytes is longer than the 1048576 that this cache takes");
+    }
+    // Together they are more than a response holds: the others are to be asked for alone.
+    pipeline.get_many(&[b"one", b"two", b"none", b"three"], 0).unwrap();
+    world.answer(&mut pipeline, |answer| {
+        let Ok(Response::Values(values)) = answer.response else { panic!("{answer:?}") };
+        let values: Vec<_> = values.iter().collect();
+        assert!(values == [Lookup::Hit(&value), Lookup::Omitted, Lookup::Miss, Lookup::Omitted]);
+    });
+    assert_eq!(world.partitions[0].stats().refused, 3);
+}
+
+#[test]
+fn a_store_that_evicts_nothing_says_when_it_is_full() {
+    let config =
+        CacheConfig { items: 100, memory_bytes: 16 << 10, when_full: WhenFull::Refuse, ..CacheConfig::default() };
+    let mut world = World::new(1, &config);
+    let mut pipeline = world.connect(ClientConfig::default(), FaultConfig::NONE);
+    let mut stored = 0;
+    let refusal = loop {
+        match put(&mut world, &mut pipeline, format!("key {stored}").as_bytes(), &[7; 1000], PutOptions::default()) {
+            outcome if outcome == "stored" => stored += 1,
+            refusal => break refusal,
+        }
+    };
+    assert!((10..17).contains(&stored) && refusal.contains("nothing is evicted here"), "{stored}: {refusal}");
+    assert_eq!(get(&mut world, &mut pipeline, b"key 0"), format!("value {}", "\u{7}".repeat(1000)));
+}
+
+/// Sends bytes that no client of ours sends, and reads the answer.
+fn raw(world: &mut World, at: usize, request: &[u8]) -> Vec<u8> {
+    let mut rpc = world.endpoint(&format!("raw {request:?}"), &Nexus::client(), FaultConfig::NONE);
+    let session = rpc.begin_connect(&world.servers[at].address()).unwrap();
+    let mut buffer = rpc.alloc(request.len()).unwrap();
+    buffer.fill(request).unwrap();
+    let response = rpc.alloc(64).unwrap();
+    rpc.enqueue_request(session, REQUESTS, buffer, response, 0).unwrap();
+    for _ in 0..10_000 {
+        rpc.turn();
+        world.turn();
+        if let Some(completion) = rpc.poll_completion() {
+            completion.result.unwrap();
+            return completion.response.to_vec();
+        }
+    }
+    panic!("no answer");
+}
+
+#[test]
+fn hostile_requests_are_refused_and_counted() {
+    let (mut world, _pipeline) = world(2);
+    let malformed =
+        [&b""[..], b"\x00", b"\x03\x00\xFF\xFFkey", b"\x05\x40", b"\x05\x01\xFF\xFF", b"\xFF\xFF", b"\x06x"];
+    for (index, request) in malformed.iter().enumerate() {
+        let answer = raw(&mut world, 0, request);
+        assert_eq!(Response::read(&answer), Ok(Response::Refused(Refusal::Malformed)), "{request:?}");
+        assert_eq!(world.partitions[0].stats().refused, index as u64 + 1);
+    }
+    // Keys of the other partition, alone and among good ones.
+    let partitions = world.partitions[0].partitions().clone();
+    let of = |partition| (0u8..=255).find(|key| partitions.of(&[*key]) == partition).unwrap();
+    let (own, other) = (of(0), of(1));
+    for request in [&[1, other][..], &[3, 0, 1, 0, other], &[4, other], &[5, 2, 1, 0, own, 1, 0, other]] {
+        let answer = raw(&mut world, 0, request);
+        let refusal = Refusal::WrongPartition { partition: 0 };
+        assert_eq!(Response::read(&answer), Ok(Response::Refused(refusal)), "{request:?}");
+    }
+    let answer = raw(&mut world, 0, &[1, own]);
+    assert_eq!(Response::read(&answer), Ok(Response::Miss));
+}
+
+#[test]
+fn a_client_wants_each_partition_once() {
+    let (mut world, _pipeline) = world(2);
+    let addresses = world.addresses();
+    let mut try_with = |addresses: &[&String]| {
+        let addresses = addresses.iter().map(|address| (*address).clone()).collect();
+        world.connect_to(addresses, ClientConfig::default(), FaultConfig::NONE).err().map(|error| error.to_string())
+    };
+    let (first, second) = (&addresses[0], &addresses[1]);
+    assert_eq!(try_with(&[second, first]), None);
+    assert_eq!(try_with(&[first, second, first]), None);
+    assert!(try_with(&[first]).unwrap().contains("2 partitions, each at an address of its own, and 1 were given"));
+    assert!(try_with(&[first, first]).unwrap().contains("give the address of each partition of one cache once"));
+    assert!(try_with(&[]).unwrap().contains("0 were given"));
+}
+
+#[test]
+fn an_endpoint_without_a_partition_refuses() {
+    let mut world = World::new(0, &small());
+    let service = Service::new(1, &small()).unwrap();
+    world.serve(&service);
+    world.serve(&service);
+    assert_eq!(world.partitions.len(), 1);
+    let mut info = [0; 1];
+    Request::Info.write(&mut info);
+    let answer = raw(&mut world, 1, &info);
+    assert_eq!(Response::read(&answer), Ok(Response::Refused(Refusal::NoPartition)));
+}
+
+#[test]
+fn a_full_window_is_told_and_nothing_is_lost() {
+    let mut world = World::new(2, &small());
+    let config = ClientConfig { window: 4, sessions: 1 };
+    let mut pipeline = world.connect(config, FaultConfig::NONE);
+    (0..4u8).for_each(|tag| pipeline.put(&[tag], &[tag], PutOptions::default(), tag.into()).unwrap());
+    assert!(matches!(pipeline.get(b"key", 9), Err(Error::WindowFull { window: 4 })));
+    assert!(matches!(pipeline.get_many(&[b"key"], 9), Err(Error::WindowFull { window: 4 })));
+    let mut tags: Vec<_> = (0..4).map(|_| world.answer(&mut pipeline, |answer| answer.tag)).collect();
+    tags.sort_unstable();
+    assert_eq!((tags, pipeline.in_flight()), (vec![0, 1, 2, 3], 0));
+    let long_key = vec![0; 65_536];
+    assert!(matches!(pipeline.get(&long_key, 0), Err(Error::KeyTooLong { len: 65_536 })));
+    assert_eq!(get(&mut world, &mut pipeline, &long_key[1..]), "miss");
+}
