@@ -1,0 +1,3 @@
+//! A door for memcached clients.
+
+pub mod protocol;

@@ -1,0 +1,327 @@
+//! The commands that are words.
+
+use sinew_store::cache::{ModifyError, Put, When};
+
+use super::base64::KEY_LEN_MAX;
+use super::numbers::{parse_i32, parse_u32, parse_u64, push_number};
+use super::service::{Stored, Work, set_fetched};
+use super::session::{HandOver, Keys, Step, are_keys};
+use super::tokens::{Words, first_words};
+
+/// The version that clients are told: the protocol is that of this memcached.
+pub const VERSION: &str = "1.6.18";
+
+pub(super) const BAD_FORMAT: &str = "CLIENT_ERROR bad command line format";
+pub(super) const BAD_DATA: &str = "CLIENT_ERROR bad data chunk";
+pub(super) const TOO_LARGE: &str = "SERVER_ERROR object too large for cache";
+pub(super) const NO_MEMORY: &str = "SERVER_ERROR out of memory storing object";
+pub(super) const NOT_NUMERIC: &str = "CLIENT_ERROR cannot increment or decrement non-numeric value";
+const ERROR: &str = "ERROR";
+const BAD_EXPTIME: &str = "CLIENT_ERROR invalid exptime argument";
+
+const DONE: Step = Step::Done(0);
+
+/// A command that stores the data behind it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Store {
+    Set,
+    Add,
+    Replace,
+    Append,
+    Prepend,
+    Cas,
+}
+
+/// What was counted up or down.
+pub(super) enum Counted {
+    /// To this, in an item of this version.
+    To(u64, u64),
+    Changed,
+    Absent,
+    NotNumeric,
+    NoMemory,
+}
+
+impl<'i> Work<'_, 'i> {
+    /// Carries out a line, behind which is `data`.
+    pub fn line(&mut self, line: &'i [u8], data: &'i [u8]) -> Step {
+        if line.starts_with(b"get ") {
+            return self.list(line, 4, Keys { versions: false, touch: None });
+        }
+        let words = first_words(line);
+        let Some(&command) = words.first().filter(|command| command.len() > 1) else { return self.error() };
+        match (command, words.len()) {
+            ([b'm', which], _) => self.meta(*which, &words, data),
+            (b"get" | b"bget", 2..) => self.words(line, &words, 1, false, None),
+            (b"gets", 2..) => self.words(line, &words, 1, true, None),
+            (b"gat" | b"gats", 2..) => match parse_i32(words[1]) {
+                Some(exptime) => self.words(line, &words, 2, command == b"gats", Some(exptime)),
+                None => self.told(BAD_EXPTIME),
+            },
+            (b"set", 5 | 6) => self.store(Store::Set, &words, data),
+            (b"add", 5 | 6) => self.store(Store::Add, &words, data),
+            (b"replace", 5 | 6) => self.store(Store::Replace, &words, data),
+            (b"append", 5 | 6) => self.store(Store::Append, &words, data),
+            (b"prepend", 5 | 6) => self.store(Store::Prepend, &words, data),
+            (b"cas", 6 | 7) => self.store(Store::Cas, &words, data),
+            (b"incr", 3 | 4) => self.count_up_or_down(&words, true),
+            (b"decr", 3 | 4) => self.count_up_or_down(&words, false),
+            (b"delete", 2..=4) => self.delete(&words),
+            (b"touch", 3 | 4) => self.touch(&words),
+            (b"flush_all", 1..=3) => self.flush_all(&words),
+            (b"stats", _) => self.stats(&words),
+            (b"version", _) => self.told(&format!("VERSION {VERSION}")),
+            (b"verbosity", 2 | 3) => match parse_u32(words[1]) {
+                Some(_) => self.reply(&words, "OK"),
+                None => self.reply(&words, BAD_FORMAT),
+            },
+            (b"quit", _) => Step::Close,
+            (b"shutdown", _) => self.told("ERROR: shutdown not enabled"),
+            // A web browser, or one who makes it talk to us.
+            _ if words.last().is_some_and(|word| word.starts_with(b"HTTP/")) && is_unknown(command) => Step::Close,
+            _ => self.error(),
+        }
+    }
+
+    fn error(&mut self) -> Step {
+        self.told(ERROR)
+    }
+
+    fn told(&mut self, text: &str) -> Step {
+        self.say(text);
+        DONE
+    }
+
+    /// Says `text`, unless the client wants no reply.
+    fn reply(&mut self, words: &Words<'_>, text: &str) -> Step {
+        if !no_reply(words) {
+            self.say(text);
+        }
+        DONE
+    }
+
+    /// A list of keys, from `from` on.
+    fn list(&mut self, line: &'i [u8], from: usize, keys: Keys) -> Step {
+        let list = &line[from..];
+        if !are_keys(list) {
+            return self.told(BAD_FORMAT);
+        }
+        if keys.touch.is_none() && list.iter().all(|byte| *byte == b' ') {
+            return self.error();
+        }
+        Step::Keys(from, keys)
+    }
+
+    /// A list of keys, from one of the words on.
+    fn words(&mut self, line: &'i [u8], words: &Words<'i>, first: usize, versions: bool, touch: Option<i32>) -> Step {
+        let from = words.get(first).map_or(line.len(), |word| word.as_ptr() as usize - line.as_ptr() as usize);
+        self.list(line, from, Keys { versions, touch })
+    }
+
+    fn store(&mut self, how: Store, words: &Words<'i>, data: &'i [u8]) -> Step {
+        let key = words[1];
+        if key.len() > KEY_LEN_MAX {
+            return self.reply(words, BAD_FORMAT);
+        }
+        let version = if how == Store::Cas { parse_u64(words[5]) } else { Some(0) };
+        let numbers = (parse_u32(words[2]), parse_i32(words[3]), parse_i32(words[4]), version);
+        let (Some(flags), Some(exptime), Some(len @ 0..=LEN_MAX), Some(version)) = numbers else {
+            return self.reply(words, BAD_FORMAT);
+        };
+        let (len, whole) = (len as usize, len as usize + 2);
+        if self.is_too_large(key.len(), len, flags) {
+            self.service.count().store_too_large.add(1);
+            self.reply(words, TOO_LARGE);
+            // What is there is old, and is not to pass for what the client wanted to store.
+            return if how == Store::Set { self.forget(key, whole) } else { Step::Swallow(whole) };
+        }
+        if data.len() < whole {
+            return Step::Data(whole);
+        }
+        if let Some(owner) = self.elsewhere(key) {
+            return Step::HandOver(HandOver::To(owner), whole);
+        }
+        if &data[len..whole] != b"\r\n" {
+            self.reply(words, BAD_DATA);
+            return Step::Done(whole);
+        }
+        let key = self.ahead.key(self.cache, key);
+        let value = &data[..len];
+        let expires_s = self.service.expires_s(exptime, self.now_s);
+        let put = |when| Put { when, flags, expires_s };
+        let stored = match how {
+            Store::Set => self.put(&key, value, &put(When::Always)),
+            Store::Add => self.put(&key, value, &put(When::Absent)),
+            Store::Replace => self.put(&key, value, &put(When::Present)),
+            Store::Cas => self.put(&key, value, &put(When::Version(version))),
+            Store::Append => self.extend(&key, value, true, None),
+            Store::Prepend => self.extend(&key, value, false, None),
+        };
+        self.reply(
+            words,
+            match stored {
+                Stored::Yes(_) => "STORED",
+                Stored::Exists => "EXISTS",
+                Stored::NotFound => "NOT_FOUND",
+                Stored::Unmet => "NOT_STORED",
+                Stored::NoMemory => NO_MEMORY,
+            },
+        );
+        Step::Done(whole)
+    }
+
+    /// Deletes the item of a value that failed, and drops the value.
+    pub fn forget(&mut self, key: &[u8], data_len: usize) -> Step {
+        if let Some(owner) = self.elsewhere(key) {
+            let request = &mut self.service.request;
+            request.clear();
+            request.extend_from_slice(b"delete ");
+            request.extend_from_slice(key);
+            request.extend_from_slice(b" noreply\r\n");
+            return Step::Instead(HandOver::To(owner), data_len);
+        }
+        let key = self.cache.hasher().key(key);
+        self.cache.delete(&key, self.now_s);
+        Step::Swallow(data_len)
+    }
+
+    fn count_up_or_down(&mut self, words: &Words<'i>, up: bool) -> Step {
+        let key = words[1];
+        if key.len() > KEY_LEN_MAX {
+            return self.reply(words, BAD_FORMAT);
+        }
+        let Some(delta) = parse_u64(words[2]) else {
+            return self.reply(words, "CLIENT_ERROR invalid numeric delta argument");
+        };
+        if let Some(owner) = self.elsewhere(key) {
+            return Step::HandOver(HandOver::To(owner), 0);
+        }
+        match self.add(key, delta, up, None) {
+            Counted::To(number, _) => {
+                if !no_reply(words) {
+                    push_number(self.out, number);
+                    self.out.extend_from_slice(b"\r\n");
+                }
+                DONE
+            }
+            Counted::Absent | Counted::Changed => self.reply(words, "NOT_FOUND"),
+            Counted::NotNumeric => self.reply(words, NOT_NUMERIC),
+            Counted::NoMemory => self.reply(words, "SERVER_ERROR out of memory"),
+        }
+    }
+
+    /// Adds to the number that a value is, or takes from it.
+    pub fn add(&mut self, key: &[u8], delta: u64, up: bool, version: Option<u64>) -> Counted {
+        let key = self.cache.hasher().key(key);
+        let count = self.service.count();
+        let (hits, misses) =
+            if up { (&count.incr_hits, &count.incr_misses) } else { (&count.decr_hits, &count.decr_misses) };
+        let Some(item) = self.cache.peek(&key, self.now_s) else {
+            misses.add(1);
+            return Counted::Absent;
+        };
+        hits.add(1);
+        let value = &mut self.service.scratch;
+        value.clear();
+        item.append_to(value);
+        if value.is_empty() {
+            return Counted::NotNumeric;
+        }
+        if version.is_some_and(|version| version != item.version()) {
+            return Counted::Changed;
+        }
+        let Some(number) = parse_u64(value) else { return Counted::NotNumeric };
+        let number = if up { number.wrapping_add(delta) } else { number.saturating_sub(delta) };
+        let mut digits = itoa::Buffer::new();
+        let digits = digits.format(number).as_bytes();
+        // A shorter number leaves the value as long as it is.
+        let in_place = digits.len() <= value.len();
+        let changed = self.cache.modify(&key, self.now_s, |value| {
+            value.fill(b' ');
+            value.resize(value.len().max(digits.len()), b' ');
+            value[..digits.len()].copy_from_slice(digits);
+            Ok::<(), std::convert::Infallible>(())
+        });
+        match changed {
+            Ok(version) => {
+                if !in_place {
+                    self.mark(&key, 0);
+                }
+                Counted::To(number, version)
+            }
+            Err(ModifyError::Put(_)) => Counted::NoMemory,
+            Err(ModifyError::Refused(never)) => match never {},
+        }
+    }
+
+    fn delete(&mut self, words: &Words<'i>) -> Step {
+        if words.len() > 2 {
+            let valid =
+                words[2] == b"0" && (words.len() == 3 || no_reply(words)) || words.len() == 3 && no_reply(words);
+            if !valid {
+                return self.reply(words, "CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]");
+            }
+        }
+        let key = words[1];
+        if key.len() > KEY_LEN_MAX {
+            return self.reply(words, BAD_FORMAT);
+        }
+        if let Some(owner) = self.elsewhere(key) {
+            return Step::HandOver(HandOver::To(owner), 0);
+        }
+        let key = self.ahead.key(self.cache, key);
+        let was = self.cache.delete(&key, self.now_s);
+        let count = self.service.count();
+        if was { &count.delete_hits } else { &count.delete_misses }.add(1);
+        self.reply(words, if was { "DELETED" } else { "NOT_FOUND" })
+    }
+
+    fn touch(&mut self, words: &Words<'i>) -> Step {
+        let key = words[1];
+        if key.len() > KEY_LEN_MAX {
+            return self.reply(words, BAD_FORMAT);
+        }
+        let Some(exptime) = parse_i32(words[2]) else { return self.reply(words, BAD_EXPTIME) };
+        if let Some(owner) = self.elsewhere(key) {
+            return Step::HandOver(HandOver::To(owner), 0);
+        }
+        let key = self.ahead.key(self.cache, key);
+        let expires_s = self.service.expires_s(exptime, self.now_s);
+        if let Some(item) = self.cache.peek(&key, self.now_s) {
+            set_fetched(&item);
+        }
+        let touched = self.cache.touch(&key, None, Some(expires_s), self.now_s).is_ok();
+        let count = self.service.count();
+        count.cmd_touch.add(1);
+        if touched { &count.touch_hits } else { &count.touch_misses }.add(1);
+        self.reply(words, if touched { "TOUCHED" } else { "NOT_FOUND" })
+    }
+
+    fn flush_all(&mut self, words: &Words<'i>) -> Step {
+        self.service.count().cmd_flush.add(1);
+        let mut exptime = 0;
+        if words.len() != 1 + usize::from(no_reply(words)) {
+            match parse_i32(words[1]) {
+                Some(given) => exptime = given,
+                None => return self.reply(words, BAD_EXPTIME),
+            }
+        }
+        let at_s = if exptime > 0 { self.service.expires_s(exptime, self.now_s) } else { self.now_s };
+        self.service.flush(self.cache, at_s, self.now_s);
+        self.reply(words, "OK");
+        if self.service.partitions.count() > 1 { Step::HandOver(HandOver::ToOthers, 0) } else { DONE }
+    }
+}
+
+/// Longest data that a command may announce.
+const LEN_MAX: i32 = i32::MAX - 2;
+
+fn no_reply(words: &Words<'_>) -> bool {
+    words.last().is_some_and(|word| *word == b"noreply")
+}
+
+/// Whether it is no command, whatever stands behind it.
+fn is_unknown(command: &[u8]) -> bool {
+    !matches!(command.first(), Some(b'g' | b's' | b'a' | b'c' | b'i' | b'd' | b't'))
+        && ![&b"replace"[..], b"prepend", b"bget", b"flush_all", b"verbosity"].contains(&command)
+}

@@ -1,0 +1,303 @@
+//! What a thread has to carry out commands with.
+
+use std::sync::Arc;
+
+use sinew_store::cache::{Cache, Item, Key, Put, PutError, When};
+
+use super::counters::Counters;
+use super::numbers::push_number;
+use super::session::Keys;
+use super::tokens::Lookahead;
+use crate::Partitions;
+
+/// What a client may ask for at most.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Bytes of an item as memcached counts them: key, value, and 59 to 63 more. Longer ones are refused.
+    pub item_len_max: usize,
+    /// Bytes of output from which on nothing more is done until it is sent.
+    pub out_len_max: usize,
+    /// Bytes of a line, which can be that long only if it is a list of keys.
+    pub line_len_max: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { item_len_max: 1 << 20, out_len_max: 256 << 10, line_len_max: 1 << 20 }
+    }
+}
+
+/// Exptimes above this are Unix time, and those up to it count from now: 30 days.
+const RELATIVE_MAX_S: i32 = 60 * 60 * 24 * 30;
+/// An end that is over: the clock begins with 1.
+const OVER: u32 = 1;
+
+/// What an item is marked with.
+pub(super) mod mark {
+    /// It was asked for.
+    pub const FETCHED: u8 = 1;
+    /// A client was told that it is the one to make the value anew.
+    pub const TOKEN_SENT: u8 = 2;
+    /// The value is old, and to be made anew.
+    pub const STALE: u8 = 4;
+    /// The key came in base64, and is to be shown in it.
+    pub const KEY_IN_BASE64: u8 = 8;
+}
+
+/// What one thread has to serve memcached clients: all but the table.
+#[derive(Debug)]
+pub struct Service {
+    /// What clients may ask for.
+    pub limits: Limits,
+    /// The partitions of the keys.
+    pub partitions: Partitions,
+    /// Which of them this thread owns.
+    pub partition: usize,
+    /// Unix time when the clock that is handed in was 0.
+    pub epoch_unix_s: u64,
+    /// Unix time when the server began.
+    pub began_unix_s: u64,
+    /// What each thread counted, in the order of the partitions.
+    pub counters: Arc<[Counters]>,
+    /// A request that is to be answered [elsewhere](super::Then::HandOver).
+    pub request: Vec<u8>,
+    /// When everything is to be forgotten.
+    flush_at_s: Option<u32>,
+    pub(super) scratch: Vec<u8>,
+}
+
+impl Service {
+    /// For a thread that owns all keys.
+    pub fn alone(epoch_unix_s: u64) -> Self {
+        Self::new(Partitions::new(1), 0, epoch_unix_s, Self::counters(1))
+    }
+
+    /// For the thread that owns `partition`. All threads share `counters`, made by [`Service::counters`].
+    ///
+    /// # Panics
+    ///
+    /// When there are not as many counters as partitions.
+    pub fn new(partitions: Partitions, partition: usize, epoch_unix_s: u64, counters: Arc<[Counters]>) -> Self {
+        assert!(counters.len() == partitions.count() && partition < counters.len(), "each partition has its counters");
+        Self {
+            limits: Limits::default(),
+            partitions,
+            partition,
+            epoch_unix_s,
+            began_unix_s: epoch_unix_s,
+            counters,
+            request: Vec::new(),
+            flush_at_s: None,
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Counters for so many threads.
+    pub fn counters(threads: usize) -> Arc<[Counters]> {
+        (0..threads).map(|_| Counters::default()).collect()
+    }
+
+    /// What this thread counted.
+    #[inline(always)]
+    pub fn count(&self) -> &Counters {
+        &self.counters[self.partition]
+    }
+
+    /// Does what is due by now: `flush_all` can be asked for ahead. To be called whenever the clock has moved on.
+    pub fn tick(&mut self, cache: &mut Cache, now_s: u32) {
+        if self.flush_at_s.is_some_and(|at_s| at_s <= now_s) {
+            self.flush_at_s = None;
+            cache.clear();
+        }
+    }
+
+    pub(super) fn flush(&mut self, cache: &mut Cache, at_s: u32, now_s: u32) {
+        self.flush_at_s = Some(at_s);
+        self.tick(cache, now_s);
+    }
+
+    /// What others are to know of the table.
+    pub fn publish(&self, cache: &Cache) {
+        let stats = cache.stats();
+        let count = self.count();
+        count.curr_items.set(stats.items as u64);
+        count.total_items.set(stats.stored);
+        count.evictions.set(stats.evictions);
+        count.bytes.set(stats.used_bytes as u64);
+        count.limit_maxbytes.set(stats.capacity_bytes as u64);
+    }
+
+    /// When an item ends for which a client gave `exptime`.
+    pub(super) fn expires_s(&self, exptime: i32, now_s: u32) -> u32 {
+        match exptime {
+            0 => 0,
+            ..0 => OVER,
+            1..=RELATIVE_MAX_S => now_s.saturating_add(exptime as u32),
+            _ => u32::try_from((exptime as u64).saturating_sub(self.epoch_unix_s)).unwrap_or(u32::MAX).max(OVER),
+        }
+    }
+}
+
+/// How a value was stored, or why not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stored {
+    /// With this version.
+    Yes(u64),
+    Exists,
+    NotFound,
+    /// Its condition is not met.
+    Unmet,
+    /// There is no memory.
+    NoMemory,
+}
+
+/// One stretch of carrying out commands.
+pub(super) struct Work<'w, 'i> {
+    pub service: &'w mut Service,
+    pub cache: &'w mut Cache,
+    pub now_s: u32,
+    pub out: &'w mut Vec<u8>,
+    pub ahead: Lookahead<'i>,
+}
+
+impl<'w, 'i> Work<'w, 'i> {
+    pub fn new(service: &'w mut Service, cache: &'w mut Cache, now_s: u32, out: &'w mut Vec<u8>) -> Self {
+        Self { service, cache, now_s, out, ahead: Lookahead::default() }
+    }
+
+    pub fn limits(&self) -> &Limits {
+        &self.service.limits
+    }
+
+    /// Whether there is so much output that the rest has to wait.
+    #[inline(always)]
+    pub fn is_full(&self) -> bool {
+        self.out.len() >= self.limits().out_len_max
+    }
+
+    /// The partition of `key`, if it is another's.
+    #[inline(always)]
+    pub fn elsewhere(&self, key: &[u8]) -> Option<usize> {
+        let owner = self.service.partitions.of(key);
+        (owner != self.service.partition).then_some(owner)
+    }
+
+    pub fn say(&mut self, text: &str) {
+        self.out.extend_from_slice(text.as_bytes());
+        self.out.extend_from_slice(b"\r\n");
+    }
+
+    /// Whether an item is longer than clients may store.
+    pub fn is_too_large(&self, key_len: usize, value_len: usize, flags: u32) -> bool {
+        // memcached's header, its version, the end of the key and that of the value.
+        let around = 48 + 8 + 1 + 2 + if flags == 0 { 0 } else { 4 };
+        around + key_len + value_len > self.limits().item_len_max
+    }
+
+    /// Answers with the item of one key of a list, if there is one.
+    #[inline(always)]
+    pub fn get(&mut self, bytes: &'i [u8], keys: Keys) {
+        let key = self.ahead.key(self.cache, bytes);
+        let count = self.service.count();
+        let hit = if let Some(item) = self.cache.get(&key, self.now_s) {
+            push_value(self.out, bytes, &item, keys.versions);
+            set_fetched(&item);
+            true
+        } else {
+            false
+        };
+        if let Some(exptime) = keys.touch {
+            count.cmd_touch.add(1);
+            if hit { &count.touch_hits } else { &count.touch_misses }.add(1);
+            if hit {
+                let expires_s = self.service.expires_s(exptime, self.now_s);
+                // It is there: what a table without memory cannot do is left undone.
+                let _ = self.cache.touch(&key, None, Some(expires_s), self.now_s);
+            }
+        } else {
+            count.cmd_get.add(1);
+            if hit { &count.get_hits } else { &count.get_misses }.add(1);
+        }
+    }
+
+    /// Stores a value under a condition.
+    pub fn put(&mut self, key: &Key<'_>, value: &[u8], put: &Put) -> Stored {
+        self.service.count().cmd_set.add(1);
+        let stored = match self.cache.put(key, value, put, self.now_s) {
+            Ok(version) => Stored::Yes(version),
+            Err(PutError::Changed { .. }) => Stored::Exists,
+            Err(PutError::Present) => Stored::Unmet,
+            Err(PutError::Absent) if matches!(put.when, When::Version(_)) => Stored::NotFound,
+            Err(PutError::Absent) => Stored::Unmet,
+            Err(PutError::Full { .. } | PutError::ValueTooLong { .. } | PutError::KeyTooLong { .. }) => {
+                Stored::NoMemory
+            }
+        };
+        let count = self.service.count();
+        match stored {
+            Stored::NoMemory => count.store_no_memory.add(1),
+            _ if !matches!(put.when, When::Version(_)) => {}
+            Stored::Yes(_) => count.cas_hits.add(1),
+            Stored::Exists => count.cas_badval.add(1),
+            _ => count.cas_misses.add(1),
+        }
+        stored
+    }
+
+    /// Puts `more` behind or before the value of an item, if that is of `version`, where one is given.
+    pub fn extend(&mut self, key: &Key<'_>, more: &[u8], behind: bool, version: Option<u64>) -> Stored {
+        self.service.count().cmd_set.add(1);
+        let Some(item) = self.cache.peek(key, self.now_s) else { return Stored::Unmet };
+        if version.is_some_and(|version| version != item.version()) {
+            return Stored::Exists;
+        }
+        if self.is_too_large(key.bytes().len(), item.value_len() + more.len(), item.flags()) {
+            return Stored::Unmet;
+        }
+        let changed = self.cache.modify(key, self.now_s, |value| {
+            let at = if behind { value.len() } else { 0 };
+            value.splice(at..at, more.iter().copied());
+            Ok::<(), std::convert::Infallible>(())
+        });
+        match changed {
+            Ok(version) => {
+                // A new item, for memcached.
+                self.mark(key, 0);
+                Stored::Yes(version)
+            }
+            Err(_) => Stored::Unmet,
+        }
+    }
+
+    /// Replaces the marks of an item.
+    pub fn mark(&self, key: &Key<'_>, marks: u8) {
+        if let Some(item) = self.cache.peek(key, self.now_s).filter(|item| item.marks() != marks) {
+            item.mark(marks);
+        }
+    }
+}
+
+/// Remembers that an item was asked for.
+#[inline(always)]
+pub(super) fn set_fetched(item: &Item<'_>) {
+    if item.marks() & mark::FETCHED == 0 {
+        item.mark(item.marks() | mark::FETCHED);
+    }
+}
+
+#[inline(always)]
+fn push_value(out: &mut Vec<u8>, key: &[u8], item: &Item<'_>, version: bool) {
+    out.extend_from_slice(b"VALUE ");
+    out.extend_from_slice(key);
+    out.push(b' ');
+    push_number(out, item.flags());
+    out.push(b' ');
+    push_number(out, item.value_len());
+    if version {
+        out.push(b' ');
+        push_number(out, item.version());
+    }
+    out.extend_from_slice(b"\r\n");
+    item.append_to(out);
+    out.extend_from_slice(b"\r\n");
+}

@@ -1,0 +1,227 @@
+//! What one client has said, carried out command by command.
+
+use sinew_store::cache::Cache;
+
+use super::base64::KEY_LEN_MAX;
+use super::numbers::push_number;
+use super::service::{Service, Work};
+use super::tokens::{rest_of_said, said, words};
+
+/// From this length on, what goes on without a line feed can only be a list of keys.
+const COMMAND_LEN_MAX: usize = 2048;
+
+/// Where a client's conversation stands. Its input is a buffer that the caller keeps and appends to.
+#[derive(Debug, Default)]
+pub struct Session {
+    /// Bytes to come that nobody wants: the data of a command that failed.
+    swallow: usize,
+    /// The input is the rest of a list of keys.
+    keys: Option<Keys>,
+    /// Bytes that the input must have before there is anything to do.
+    need: usize,
+    /// Bytes of the input in which there is no line feed.
+    searched: usize,
+}
+
+/// What is wanted of each key of a list.
+#[derive(Clone, Copy, Debug)]
+pub struct Keys {
+    /// Versions, too.
+    pub versions: bool,
+    /// When the items are to end, as the client gave it.
+    pub touch: Option<i32>,
+}
+
+/// How far a session came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ran {
+    /// Bytes of the input that are done with: what follows them must stand in the next input again.
+    pub consumed: usize,
+    /// What to do next.
+    pub then: Then,
+}
+
+/// What a session needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Then {
+    /// More input: at least so many bytes in all.
+    Input(usize),
+    /// That its output is sent: there is too much of it to go on.
+    Output,
+    /// That [`Service::request`] is answered elsewhere, and the answer put behind the output so far.
+    HandOver(HandOver),
+    /// That the connection is closed, once the output is sent.
+    Close,
+}
+
+/// Who is to answer a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HandOver {
+    /// The owner of this partition.
+    To(usize),
+    /// The owner of this partition, for a key of a list: the answer is to have no `END`.
+    KeyTo(usize),
+    /// Everybody else as well; the answer itself is in the output already, and theirs are for nobody.
+    ToOthers,
+}
+
+/// What came of a line.
+pub(super) enum Step {
+    /// It is done, with so many bytes of data behind it.
+    Done(usize),
+    /// It failed, and so many bytes of data behind it are to be dropped.
+    Swallow(usize),
+    /// It needs so many bytes of data behind it.
+    Data(usize),
+    /// From here on it is a list of keys.
+    Keys(usize, Keys),
+    /// It goes elsewhere, with so many bytes of data.
+    HandOver(HandOver, usize),
+    /// Another request goes elsewhere in its place, and so many bytes of data are to be dropped.
+    Instead(HandOver, usize),
+    Close,
+}
+
+impl Session {
+    /// Carries out what `input` holds, and appends the answers to `out`.
+    ///
+    /// Commands for keys of other partitions than `service`'s are not carried out: [`Then::HandOver`].
+    pub fn run(
+        &mut self,
+        service: &mut Service,
+        cache: &mut Cache,
+        now_s: u32,
+        input: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Ran {
+        let mut work = Work::new(service, cache, now_s, out);
+        let mut at = 0;
+        loop {
+            let rest = &input[at..];
+            if self.swallow > 0 {
+                let gone = self.swallow.min(rest.len());
+                self.swallow -= gone;
+                at += gone;
+                if self.swallow > 0 {
+                    return Ran { consumed: at, then: Then::Input(1) };
+                }
+                continue;
+            }
+            if work.is_full() {
+                return Ran { consumed: at, then: Then::Output };
+            }
+            if let Some(keys) = self.keys.take() {
+                let (consumed, then) = self.list(&mut work, keys, rest);
+                at += consumed;
+                match then {
+                    Some(then) => return Ran { consumed: at, then },
+                    None => continue,
+                }
+            }
+            if rest.len() < self.need.max(1) {
+                return Ran { consumed: at, then: Then::Input(self.need.max(1)) };
+            }
+            let Some(end) = memchr::memchr(b'\n', &rest[self.searched..]).map(|end| end + self.searched) else {
+                self.searched = rest.len();
+                let then =
+                    if may_go_on(rest, work.limits().line_len_max) { Then::Input(rest.len() + 1) } else { Then::Close };
+                return Ran { consumed: at, then };
+            };
+            work.ahead.look(work.cache, rest, false);
+            let line = said(&rest[..end]);
+            let (line_len, data) = (end + 1, &rest[end + 1..]);
+            self.need = 0;
+            self.searched = 0;
+            match work.line(line, data) {
+                Step::Done(data_len) => at += line_len + data_len,
+                Step::Swallow(len) => {
+                    at += line_len;
+                    self.swallow = len;
+                }
+                Step::Data(len) => self.need = line_len + len,
+                Step::Keys(from, keys) => {
+                    at += from;
+                    self.keys = Some(keys);
+                }
+                Step::HandOver(whom, data_len) => {
+                    let request = &mut work.service.request;
+                    request.clear();
+                    request.extend_from_slice(&rest[..line_len + data_len]);
+                    return Ran { consumed: at + line_len + data_len, then: Then::HandOver(whom) };
+                }
+                Step::Instead(whom, len) => {
+                    self.swallow = len;
+                    return Ran { consumed: at + line_len, then: Then::HandOver(whom) };
+                }
+                Step::Close => return Ran { consumed: at + line_len, then: Then::Close },
+            }
+        }
+    }
+
+    /// Goes through a list of keys. Returns how much of it is done with, and what is needed, if anything.
+    fn list<'i>(&mut self, work: &mut Work<'_, 'i>, keys: Keys, rest: &'i [u8]) -> (usize, Option<Then>) {
+        let end = memchr::memchr(b'\n', rest).unwrap_or(rest.len());
+        for key in words(rest_of_said(&rest[..end])) {
+            let at = key.as_ptr() as usize - rest.as_ptr() as usize;
+            if work.is_full() {
+                self.keys = Some(keys);
+                return (at, Some(Then::Output));
+            }
+            if let Some(owner) = work.elsewhere(key) {
+                self.keys = Some(keys);
+                request_one(&mut work.service.request, keys, key);
+                return (at + key.len(), Some(Then::HandOver(HandOver::KeyTo(owner))));
+            }
+            work.ahead.look(work.cache, &rest[at..], true);
+            work.get(key, keys);
+        }
+        work.out.extend_from_slice(b"END\r\n");
+        (rest.len().min(end + 1), None)
+    }
+
+    /// Answers one request that another thread was asked and that is this one's to answer.
+    pub fn answer(
+        service: &mut Service,
+        cache: &mut Cache,
+        now_s: u32,
+        request: &[u8],
+        without_end: bool,
+        out: &mut Vec<u8>,
+    ) {
+        Self::default().run(service, cache, now_s, request, out);
+        if without_end && out.ends_with(b"END\r\n") {
+            out.truncate(out.len() - b"END\r\n".len());
+        }
+    }
+}
+
+/// Whether a line that has not ended may be longer still.
+fn may_go_on(rest: &[u8], line_len_max: usize) -> bool {
+    if rest.len() <= COMMAND_LEN_MAX {
+        return true;
+    }
+    let spaces = rest.iter().take_while(|byte| **byte == b' ').count();
+    let command = &rest[spaces..];
+    spaces <= 100 && (command.starts_with(b"get ") || command.starts_with(b"gets ")) && rest.len() <= line_len_max
+}
+
+/// Whether all of a list of keys are short enough.
+pub(super) fn are_keys(list: &[u8]) -> bool {
+    words(list).all(|key| key.len() <= KEY_LEN_MAX)
+}
+
+/// What asks for one key of a list.
+fn request_one(request: &mut Vec<u8>, keys: Keys, key: &[u8]) {
+    request.clear();
+    request.extend_from_slice(if keys.touch.is_some() { b"gat" } else { b"get" });
+    if keys.versions {
+        request.push(b's');
+    }
+    request.push(b' ');
+    if let Some(exptime) = keys.touch {
+        push_number(request, exptime);
+        request.push(b' ');
+    }
+    request.extend_from_slice(key);
+    request.extend_from_slice(b"\r\n");
+}

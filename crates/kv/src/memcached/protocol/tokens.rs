@@ -1,0 +1,121 @@
+//! Commands cut into words, and the keys of those to come.
+
+use arrayvec::ArrayVec;
+use sinew_store::cache::{Cache, Key};
+
+use super::base64::KEY_LEN_MAX;
+use super::numbers::parse_i32;
+
+/// Words of a command that are looked at; only lists of keys go on behind them.
+const WORDS_MAX: usize = 23;
+
+/// The words of a command.
+pub type Words<'i> = ArrayVec<&'i [u8], WORDS_MAX>;
+
+/// The words of `line`: what stands between spaces.
+#[inline(always)]
+pub fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+    line.split(|byte| *byte == b' ').filter(|word| !word.is_empty())
+}
+
+/// The first of the words of `line`.
+pub fn first_words(line: &[u8]) -> Words<'_> {
+    words(line).take(WORDS_MAX).collect()
+}
+
+/// What a line says, of which `raw` is all before the line feed: without a carriage return, and up to a zero byte, where C
+/// ends strings.
+#[inline(always)]
+pub fn said(raw: &[u8]) -> &[u8] {
+    // A carriage return alone stands for itself.
+    if raw.len() > 1 { rest_of_said(raw) } else { raw }
+}
+
+/// As [`said`], for a part of a line that is not its beginning.
+#[inline(always)]
+pub fn rest_of_said(raw: &[u8]) -> &[u8] {
+    let line = raw.strip_suffix(b"\r").unwrap_or(raw);
+    memchr::memchr(0, line).map_or(line, |end| &line[..end])
+}
+
+/// Commands whose cache misses overlap.
+const AHEAD: usize = 32;
+
+/// Keys of the commands to come, hashed, and asked for from memory: a hint, which nothing depends on.
+#[derive(Default)]
+pub struct Lookahead<'i> {
+    keys: ArrayVec<Key<'i>, AHEAD>,
+    next: usize,
+}
+
+impl<'i> Lookahead<'i> {
+    /// The key `bytes`, which lie in the input.
+    #[inline(always)]
+    pub fn key(&mut self, cache: &Cache, bytes: &'i [u8]) -> Key<'i> {
+        self.pass(bytes);
+        match self.keys.get(self.next) {
+            Some(key) if std::ptr::eq(key.bytes(), bytes) => {
+                self.next += 1;
+                *key
+            }
+            _ => cache.hasher().key(bytes),
+        }
+    }
+
+    /// Forgets what lies before `rest`.
+    #[inline(always)]
+    fn pass(&mut self, rest: &'i [u8]) {
+        while self.keys.get(self.next).is_some_and(|key| key.bytes().as_ptr() < rest.as_ptr()) {
+            self.next += 1;
+        }
+    }
+
+    /// Looks at what begins with `rest`, which are further keys of a command or commands, unless it did already.
+    #[inline(always)]
+    pub fn look(&mut self, cache: &Cache, rest: &'i [u8], are_keys: bool) {
+        self.pass(rest);
+        if self.next == self.keys.len() {
+            self.look_at(cache, rest, are_keys);
+        }
+    }
+
+    fn look_at(&mut self, cache: &Cache, mut rest: &'i [u8], mut are_keys: bool) {
+        self.keys.clear();
+        self.next = 0;
+        while let Some(end) = memchr::memchr(b'\n', rest) {
+            let mut words = words(rest_of_said(&rest[..end]));
+            let mut skip = end + 1;
+            let command = if are_keys { &b"get"[..] } else { words.next().unwrap_or_default() };
+            are_keys = false;
+            match command {
+                b"get" | b"gets" => words.for_each(|key| self.add(cache, key)),
+                b"mg" | b"md" | b"ma" | b"incr" | b"decr" | b"delete" | b"touch" => {
+                    words.take(1).for_each(|key| self.add(cache, key));
+                }
+                b"ms" | b"set" | b"add" | b"replace" | b"append" | b"prepend" | b"cas" => {
+                    words.by_ref().take(1).for_each(|key| self.add(cache, key));
+                    let len = if command == b"ms" { words.next() } else { words.nth(2) };
+                    let Some(len) = len.and_then(parse_i32).and_then(|len| usize::try_from(len).ok()) else { break };
+                    skip += len + 2;
+                }
+                _ => break,
+            }
+            if self.keys.is_full() || skip >= rest.len() {
+                break;
+            }
+            rest = &rest[skip..];
+        }
+        // One alone is needed at once.
+        if self.keys.len() > 1 {
+            self.keys.iter().for_each(|key| cache.prefetch_bucket(key));
+            self.keys.iter_mut().for_each(|key| cache.prefetch_item(key));
+        }
+    }
+
+    fn add(&mut self, cache: &Cache, key: &'i [u8]) {
+        if key.len() <= KEY_LEN_MAX {
+            // What no longer fits is looked at later.
+            let _ = self.keys.try_push(cache.hasher().key(key));
+        }
+    }
+}
