@@ -278,7 +278,8 @@ impl Rendezvous {
         Self::try_places(&places, timeout, limits).unwrap_or_else(|source| Err(nobody_there(address, began, source)))
     }
 
-    /// One try at each of `places`, in turn; the error is the last one's.
+    /// One try at each of `places`, in turn; the error is the last one's. Each has an equal share of the time that is left, so
+    /// that a place which swallows packets keeps nobody from the next.
     fn try_places(
         places: &[SocketAddr],
         timeout: Duration,
@@ -286,10 +287,10 @@ impl Rendezvous {
     ) -> io::Result<Result<Self, RendezvousError>> {
         let began = Instant::now();
         let mut last = io::Error::from(ErrorKind::TimedOut);
-        for place in places {
+        for (place, places_left) in places.iter().zip((1..=places.len() as u32).rev()) {
+            let share = timeout.saturating_sub(began.elapsed()) / places_left;
             // Zero is no time-out; a millisecond is as good as none.
-            let left = timeout.saturating_sub(began.elapsed()).max(Duration::from_millis(1));
-            match TcpStream::connect_timeout(place, left) {
+            match TcpStream::connect_timeout(place, share.max(Duration::from_millis(1))) {
                 Ok(stream) => return Ok(Self::new(stream, *place, limits)),
                 Err(error) => last = error,
             }
@@ -524,6 +525,27 @@ mod tests {
         });
         Rendezvous::connect(&place, SOON, LIMITS).unwrap();
         thread.join().unwrap();
+    }
+
+    /// A place that swallows whoever comes, as long as what is returned lives: all who may wait there do.
+    fn swallowing() -> (SocketAddr, impl Sized) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        rustix::net::listen(&listener, 0).unwrap();
+        let place = listener.local_addr().unwrap();
+        let moment = Duration::from_millis(50);
+        let waiting: Vec<_> = std::iter::from_fn(|| TcpStream::connect_timeout(&place, moment).ok()).take(8).collect();
+        assert!(waiting.len() < 8, "it still lets people in");
+        (place, (listener, waiting))
+    }
+
+    #[test]
+    fn a_place_that_swallows_packets_leaves_time_for_the_next() {
+        let (swallows, _full) = swallowing();
+        let good = listener();
+        let (timeout, began) = (Duration::from_secs(2), Instant::now());
+        let met = Rendezvous::try_places(&[swallows, good.address()], timeout, LIMITS).unwrap().unwrap();
+        assert_eq!(met.peer(), good.address());
+        assert!(began.elapsed() < timeout, "the second had what was left when all was over");
     }
 
     #[test]
