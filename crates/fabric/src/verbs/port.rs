@@ -11,7 +11,7 @@ use super::error::VerbsError;
 use super::names::Names;
 use super::request::{Destination, Operation, Request, Slice, Source};
 use super::traits::{CompletionQueue, Device, ProtectionDomain, QueuePair, ThreadDomain};
-use super::types::{QpAddress, QpConfig, QpNumber, Transport};
+use super::types::{QpAddress, QpConfig, QpNumber, QpState, Transport};
 use crate::address::{Address, AddressError, Peer};
 use crate::port::{Caps, Dropped, PacketPort, PacketRx, PacketTx, PortError, PortEvent, PortStats, RxBurst, RxPacket};
 use crate::port::{TxData, TxPacket, Waker};
@@ -248,8 +248,9 @@ impl<T: ThreadDomain> PacketRx for UdRx<T> {
                     self.stats.rx_bytes += len as u64;
                     self.lent.push((peer_of(from), buffer));
                 }
-                // From somebody whom no answer reaches. The next datagram wants its buffer.
-                (Some(buffer), _) if status.is_success() => {
+                // From somebody whom no answer reaches, or received badly (too long for its buffer), which breaks no queue pair of
+                // many a device. The next datagram wants the buffer.
+                (Some(buffer), _) if status.is_success() || !self.is_broken() => {
                     self.stats.count_dropped(Dropped::Malformed, 1);
                     self.post_again(buffer);
                 }
@@ -265,6 +266,10 @@ impl<T: ThreadDomain> PacketRx for UdRx<T> {
 }
 
 impl<T: ThreadDomain> UdRx<T> {
+    fn is_broken(&self) -> bool {
+        self.qp.borrow().state() == QpState::Error
+    }
+
     fn post_again(&mut self, mut buffer: MessageBuffer) {
         let whole = buffer.resize(self.mtu);
         debug_assert!(whole.is_ok(), "it was allocated with this capacity");
@@ -497,7 +502,6 @@ mod tests {
         }
     }
 
-    use crate::verbs::QpState;
     use crate::verbs::conformance::tests::model::{Flaw, Model, Options};
 
     const CONFIG: UdPortConfig = UdPortConfig { receive_packets: 4, send_packets: 8, arena_bytes: 1 << 20, qkey: 7 };
@@ -528,6 +532,23 @@ mod tests {
             send(&mut a, to, b"from nobody");
             assert_eq!((receive(&mut b), b.stats().dropped(Dropped::Malformed)), (0, sent));
         }
+    }
+
+    #[test]
+    fn buffers_of_datagrams_received_badly_are_posted_again() {
+        let model = Model::new(Options { flaw: Some(Flaw::SendsLongDatagrams), ..Options::PLAIN });
+        let [mut a, mut b] = [(); 2].map(|()| UdPort::open(&model, &CONFIG).unwrap());
+        let to = a.resolve(&b.address()).unwrap();
+        let len = b.caps().packet_len_max + 1;
+        for sent in 1..=3 * CONFIG.receive_packets as u64 {
+            let source = Source::from(a.arena().alloc(len, len).unwrap().freeze());
+            let operation = Operation::Send { source, immediate: None, to: Some(destination_of(to)) };
+            a.tx.qp.borrow_mut().post(Request::new(0, operation)).unwrap();
+            a.tx.collect();
+            assert_eq!((receive(&mut b), b.stats().dropped(Dropped::Malformed)), (0, sent));
+        }
+        send(&mut a, to, b"as long as it may be");
+        assert_eq!((receive(&mut b), b.stats().dropped(Dropped::Overflow)), (1, 0));
     }
 
     #[test]
