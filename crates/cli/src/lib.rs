@@ -82,16 +82,16 @@ enum RpcCommand {
     Bench(bench::Command),
 }
 
-/// How a command ended, other than by an error.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How a command ended, other than by an error. Of several results the greatest is what a caller must hear of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Outcome {
     Done,
-    /// It failed, and has said so itself.
-    Failed,
-    /// A threshold that the user gave was missed.
-    ThresholdMissed,
     /// Thresholds were given, and the result is not one that could be held against them.
     NotJudged,
+    /// A threshold that the user gave was missed.
+    ThresholdMissed,
+    /// It failed, and has said so itself.
+    Failed,
 }
 
 impl From<Outcome> for ExitCode {

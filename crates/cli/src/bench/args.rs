@@ -161,6 +161,11 @@ impl Output {
         self.fail_if_ratio_below.is_some() || self.fail_if_ratio_above.is_some()
     }
 
+    /// Holds several results against the thresholds, and says which they missed: one that could not be judged hides no other.
+    pub fn judge_all(&self, judged: impl IntoIterator<Item = Judged>) -> Outcome {
+        judged.into_iter().map(|judged| self.judge(&judged)).max().unwrap_or(Outcome::Done)
+    }
+
     /// Holds a result against the thresholds, and says which it missed.
     ///
     /// None is missed or met by a result whose surroundings were too busy: it says little about what was measured.
@@ -317,6 +322,27 @@ impl Args {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_threshold_that_is_missed_outweighs_results_that_could_not_be_judged() {
+        let limits = Output {
+            json: false,
+            fail_if_below: Some(5.0),
+            fail_if_above: None,
+            fail_if_ratio_below: None,
+            fail_if_ratio_above: None,
+        };
+        let result = |figure: f64, valid| Judged { name: "rate_mops", figure: Some(figure), ratio: None, valid };
+        let (good, bad, unknown) = (result(6.0, true), result(4.0, true), result(4.0, false));
+        for (results, expected) in [
+            (&[good][..], Outcome::Done),
+            (&[good, unknown, good], Outcome::NotJudged),
+            (&[unknown, bad, good], Outcome::ThresholdMissed),
+            (&[bad, unknown], Outcome::ThresholdMissed),
+        ] {
+            assert_eq!(limits.judge_all(results.iter().copied()), expected);
+        }
+    }
     use sinew::prelude::Config;
 
     #[test]

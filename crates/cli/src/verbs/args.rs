@@ -235,13 +235,7 @@ impl Args {
     }
 
     fn show(&self, figures: &[Figures]) -> anyhow::Result<Outcome> {
-        let mut outcome = Outcome::Done;
-        for figures in figures {
-            let judged = self.output.judge(&figures.judged());
-            if outcome == Outcome::Done {
-                outcome = judged;
-            }
-        }
+        let outcome = self.output.judge_all(figures.iter().map(Figures::judged));
         match (figures, self.output.json) {
             ([one], true) if self.sizes.is_none() => output::print(one.to_json())?,
             (all, true) => {
