@@ -53,6 +53,8 @@ pub struct Client<D: Device> {
     made: Vec<u64>,
     /// How far each link's messages were received, by credits.
     credits: Vec<u64>,
+    /// How long a link that may send no more has waited for a credit.
+    silences: Vec<Patience>,
     /// Buffers for results of READs and atomics.
     targets: Vec<MessageBuffer>,
     receives: u64,
@@ -95,6 +97,7 @@ impl<D: Device> Client<D> {
             interrupt,
             made: vec![0; count],
             credits: vec![0; count],
+            silences: vec![Patience::new(LOST_AFTER); count],
             targets,
             receives: plan.receives() as u64,
             done: 0,
@@ -146,7 +149,7 @@ impl<D: Device> Client<D> {
         let (links, doorbell) = (self.rig.links.len(), self.rig.plan.doorbell as u64);
         let counts_credits = self.rig.plan.has_credits();
         let mut turns = 0u32;
-        let mut silence = Patience::new(LOST_AFTER);
+        self.silences.fill(Patience::new(LOST_AFTER));
         let mut slept = false;
         loop {
             let mut pushed = false;
@@ -154,10 +157,11 @@ impl<D: Device> Client<D> {
                 if self.rig.links[index].flow.has_room() {
                     if counts_credits && self.made[index] + doorbell > self.credits[index] + self.receives {
                         // Whoever sleeps looks rarely.
+                        let silence = &mut self.silences[index];
                         if silence.is_over() || (slept && silence.look()) {
                             // What was lost with the last messages is never credited.
                             self.credits[index] = self.made[index];
-                            silence = Patience::new(LOST_AFTER);
+                            *silence = Patience::new(LOST_AFTER);
                         }
                         continue;
                     }
@@ -175,9 +179,7 @@ impl<D: Device> Client<D> {
                 }
             }
             slept = false;
-            if self.collect()? > 0 {
-                silence = Patience::new(LOST_AFTER);
-            } else if !pushed {
+            if self.collect()? == 0 && !pushed {
                 slept = self.rig.pass(self.rig.plan.wait)?;
             }
             turns = turns.wrapping_add(1);
@@ -223,8 +225,7 @@ impl<D: Device> Client<D> {
             let before = self.done;
             while self.done == before {
                 if self.collect()? == 0 {
-                    ensure!(!patience.is_over(), "a request does not end");
-                    self.rig.pass(self.rig.plan.wait)?;
+                    self.pass(&mut patience)?;
                 }
             }
             let done_ns = self.clock.now_ns();
@@ -265,8 +266,9 @@ impl<D: Device> Client<D> {
             fence(Ordering::SeqCst);
             let began_ns = self.clock.now_ns();
             self.post(request)?;
+            let mut patience = Patience::new(PATIENCE);
             while self.rig.poll()? == 0 {
-                self.rig.pass(self.rig.plan.wait)?;
+                self.pass(&mut patience)?;
             }
             fence(Ordering::SeqCst);
             now_ns = self.clock.now_ns();
@@ -286,12 +288,18 @@ impl<D: Device> Client<D> {
         self.rig.links[0].qp.post(request).map_err(|refused| anyhow!("posting a request: {refused}"))
     }
 
+    /// Waits a little for the only request, unless that has taken too long already.
+    fn pass(&mut self, patience: &mut Patience) -> anyhow::Result<()> {
+        ensure!(!patience.is_over(), "a request does not end");
+        ensure!(!self.interrupt.is_set(), "interrupted");
+        self.rig.pass(self.rig.plan.wait).map(|_| ())
+    }
+
     /// What the only READ has brought, once it is over.
     fn read(&mut self) -> anyhow::Result<MessageBuffer> {
         let mut patience = Patience::new(PATIENCE);
         while self.rig.completions.is_empty() && self.rig.poll()? == 0 {
-            ensure!(!patience.is_over(), "a READ does not end");
-            self.rig.pass(self.rig.plan.wait)?;
+            self.pass(&mut patience)?;
         }
         let buffer = self.rig.completions.pop().and_then(|mut completion| completion.buffers.pop());
         buffer.context("a READ came back without its buffer")
@@ -395,6 +403,7 @@ impl<D: Device> Client<D> {
         // Whatever a peer says, no more is received than was made.
         if u64::from(more) <= self.made[index] - known {
             self.credits[index] += u64::from(more);
+            self.silences[index] = Patience::new(LOST_AFTER);
         }
         match completion.buffers.pop() {
             Some(buffer) => self.rig.post_receive(index, buffer),
@@ -578,5 +587,79 @@ impl<D: Device> Client<D> {
         self.rig.post_receive(index, buffer)?;
         // What came twice, or what nobody asked for, is wrong and nothing else.
         found.map_or(Ok(false), |at| self.answered(at))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+    use std::sync::mpsc;
+
+    use sinew::shm::verbs::ShmDevice;
+
+    use super::*;
+    use crate::verbs::plan::Carrier;
+
+    /// Receives what comes on two links, and gives credits on the first alone.
+    fn serve(
+        device: &ShmDevice,
+        plan: &Plan,
+        told: &mpsc::Sender<Vec<LinkAddress>>,
+        hears: &mpsc::Receiver<Vec<LinkAddress>>,
+        stop: &AtomicBool,
+    ) -> anyhow::Result<()> {
+        let domain = device.protection_domain()?;
+        let mut rig = Rig::new(device, &domain, plan, Side::Server, 2)?;
+        told.send(rig.addresses()?)?;
+        rig.connect(Side::Server, &hears.recv()?)?;
+        told.send(Vec::new())?;
+        let mut received = 0;
+        while !stop.load(Ordering::Relaxed) {
+            if rig.poll()? == 0 {
+                rig.pass(Wait::Poll)?;
+            }
+            for mut completion in std::mem::take(&mut rig.completions) {
+                let (index, _) = link_of(completion.id);
+                if completion.opcode != Opcode::Receive {
+                    rig.links[index].flow.completed();
+                    continue;
+                }
+                rig.post_receive(index, completion.buffers.pop().context("no buffer")?)?;
+                received += u64::from(index == 0);
+                if index == 0 && received % 16 == 0 {
+                    rig.push_credit(0, received as u32, true)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_link_whose_last_messages_were_lost_goes_on_while_others_are_answered() {
+        let plan =
+            Plan { window: 16, doorbell: 4, signal: 8, qps: 2, ..Plan::new(Work::Load(Op::Send), Carrier::Ud, 32) };
+        let device = ShmDevice::open(&"shm://".parse().unwrap()).unwrap();
+        let (outgoing, theirs) = mpsc::channel();
+        let (ours, incoming) = mpsc::channel();
+        let stop = AtomicBool::new(false);
+        let (device, plan, stop) = (&device, &plan, &stop);
+        std::thread::scope(|threads| {
+            let server = threads.spawn(move || serve(device, plan, &outgoing, &incoming, stop));
+            let measured = || -> anyhow::Result<Vec<u64>> {
+                let domain = device.protection_domain()?;
+                let mut client = Client::new(device, &domain, plan, 2, Interrupt::install()?)?;
+                ours.send(client.addresses()?)?;
+                client.connect(&theirs.recv()?)?;
+                theirs.recv()?;
+                client.slice(10 * LOST_AFTER, false)?;
+                Ok(client.made().to_vec())
+            };
+            let made = measured();
+            stop.store(true, Ordering::Relaxed);
+            server.join().unwrap().unwrap();
+            let [answered, unanswered] = made.unwrap()[..] else { panic!("two links") };
+            let receives = plan.receives() as u64;
+            assert!(answered > receives && unanswered > receives, "{answered} {unanswered} {receives}");
+        });
     }
 }
