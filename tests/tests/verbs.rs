@@ -66,6 +66,21 @@ fn every_operation_is_measured_on_every_transport_that_carries_it() {
 }
 
 #[test]
+fn of_writes_no_more_count_as_checked_than_are_looked_at() {
+    for (args, counted) in [
+        ("--op write --transport rc", "arrived"),
+        ("--op write --transport uc", "left"),
+        ("--op write-imm --transport uc", "arrived"),
+    ] {
+        let result = measure(&format!("rate {args} --window 16"), "total_mops");
+        // After each of five slices, and after what precedes them, the last in each place.
+        assert!(number(&result, "checked") <= 6.0 * 16.0, "{result}");
+        assert!(number(&result, "rate_mops") * number(&result, "seconds") * 1e6 > 1000.0, "{result}");
+        assert_eq!(result["counted"], counted, "{result}");
+    }
+}
+
+#[test]
 fn bandwidth_is_given_as_perftest_does() {
     for op in ["send", "write", "read"] {
         let result = measure(&format!("bw --op {op} --size 16K --window 8"), "gbps");

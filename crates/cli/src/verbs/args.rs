@@ -20,9 +20,9 @@ pub const BW_HELP: &str = "\
 As ib_send_bw, ib_write_bw and ib_read_bw. MB are 2^20 bytes. The limit over shm is one thread that copies messages of the same size
 into memory of the same layout, for WRITE after making them as the client does; for SEND a bare ring, and past what that holds copies of
 what another core has just written.
-Contents are checked: messages and results of READs as they come, what was written at the end of each slice.
+Contents are checked: messages and results of READs as they come; of what was written the last in each place, at the end of each slice.
 
-JSON: gbps, mb_per_s, rate_mops (of one client thread), total_mops, limit_gbps, ratio.
+JSON: gbps, mb_per_s, rate_mops (of one client thread), total_mops, limit_gbps, ratio; counted, checked and lost as for `rate`.
 
 Examples:
   sinew verbs bw --op write --size 64K
@@ -30,10 +30,12 @@ Examples:
 
 pub const RATE_HELP: &str = "\
 Small messages, --window in flight on each queue pair, started --doorbell at a time, one in --signal signaled. Over UC and UD the
-receiver tells the sender how far it is, with a SEND of a header now and then, and only what arrived counts. The limit is as for `bw`;
-for atomics, those of one thread alone.
+receiver of SENDs and WRITEs with immediate tells the sender how far it is, with a SEND of a header now and then, and only what arrived
+counts. Of plain WRITEs over UC nobody is told: what has left counts. The limit is as for `bw`; for atomics, those of one thread alone.
 
-JSON: rate_mops (of one client thread), total_mops, limit_mops, ratio, lost.
+JSON: rate_mops (of one client thread), total_mops, limit_mops, ratio, counted (`arrived`, or `left` for plain WRITEs over UC), checked
+(messages and results that were looked at: of WRITEs the last in each place, at the end of each slice; the immediate is that of each),
+lost (of plain WRITEs over UC, as many of those checked).
 
 Examples:
   sinew verbs rate --op write --inline
@@ -54,7 +56,8 @@ Examples:
 
 pub const ECHO_HELP: &str = "\
 A client sends a message and the server sends it back (sigcomm14 3.2.2): as WRITE and WRITE (ww), WRITE and SEND over UD (ws), SEND and
-SEND (ss). Every byte is checked on either side. With one in flight the figure is the round trip, with more the rate.
+SEND (ss). Either side checks each message: the first 32 bytes and the last 8, a word of every 4 KB, and one message in 64 byte for byte.
+With one in flight the figure is the round trip, with more the rate.
 
 JSON: as for `lat`, and rate_mops, total_mops with more than one in flight.
 

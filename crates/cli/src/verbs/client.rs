@@ -313,7 +313,7 @@ impl<D: Device> Client<D> {
         let (slot, sequence) = self.rig.layout.place(nth);
         match op {
             Op::Send => {
-                let immediate = self.rig.plan.header_only.then_some(nth as u32);
+                let immediate = self.rig.plan.is_numbered().then_some(nth as u32);
                 self.rig.push_message(index, nth, nth + 1, Way::Send { immediate }, signaled)?;
             }
             Op::Write | Op::WriteImm => {

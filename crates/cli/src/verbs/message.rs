@@ -5,7 +5,7 @@ use sinew::mem::{OutOfBounds, SharedMemory};
 use crate::pattern;
 
 /// Messages this short hold the low bytes of their number and nothing else, which no two in turn share.
-const SHORT: usize = 8;
+pub const SHORT: usize = 8;
 
 /// Writes what does not change from message to message.
 pub fn write_body(message: &mut [u8]) {

@@ -5,7 +5,7 @@ use clap::ValueEnum;
 use serde_json::{Value, json};
 use sinew::fabric::verbs::Transport;
 
-use super::message::{Exchange, Layout};
+use super::message::{Exchange, Layout, SHORT};
 
 /// What a request does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -194,6 +194,20 @@ impl Plan {
     /// Whether the receiver tells the sender how far it is: on RC its device does.
     pub fn has_credits(&self) -> bool {
         matches!(self.work, Work::Load(_)) && self.takes_receives() && self.carrier != Carrier::Rc
+    }
+
+    /// Whether each message of a load carries its number as an immediate: one that is written, one without bytes, and one whose few
+    /// bytes do not tell it from those before it that may be lost.
+    pub fn is_numbered(&self) -> bool {
+        match self.work {
+            Work::Load(Op::Send) => self.header_only || (self.size < SHORT && self.carrier != Carrier::Rc),
+            work => work == Work::Load(Op::WriteImm),
+        }
+    }
+
+    /// Whether it becomes known what arrived: of WRITEs on an unreliable connection only that they have left.
+    pub fn knows_arrivals(&self) -> bool {
+        self.carrier == Carrier::Rc || self.work != Work::Load(Op::Write)
     }
 
     /// Requests of a queue pair that can be not over.

@@ -48,7 +48,7 @@ pub struct Figures {
     pub limit_what: &'static str,
     /// Of latencies in nanoseconds, one way where `kind` is so.
     pub latency: Histogram<u64>,
-    /// Requests, or echoes, whose results were checked.
+    /// Messages, results and echoes that were looked at; of WRITEs the last in each place, after each slice.
     pub checked: u64,
     /// Messages of an unreliable transport that did not arrive.
     pub lost: u64,
@@ -143,6 +143,7 @@ impl Figures {
             "ratio": self.ratio().map(units::rounded),
             "limit_what": self.limit_what,
             "slices": { "ours": ours, "limit": limits },
+            "counted": if plan.knows_arrivals() { "arrived" } else { "left" },
             "checked": self.checked,
             "lost": self.lost,
             "cores": {
@@ -241,12 +242,13 @@ impl Figures {
             units::size(plan.message_len())
         );
         let mops = units::median(&self.ours);
+        let left = if plan.knows_arrivals() { "" } else { " that have left" };
         let main = match self.kind {
             Kind::Bandwidth => {
                 let mb_per_s = mops * 1e6 * plan.message_len() as f64 / f64::from(1 << 20);
                 let shown = units::figure(self.figure());
                 format!(
-                    "{} MB/s, {shown} Gbps, {} M messages/s per client thread",
+                    "{} MB/s, {shown} Gbps, {} M messages/s per client thread{left}",
                     units::figure(mb_per_s),
                     units::figure(mops)
                 )
@@ -256,7 +258,11 @@ impl Figures {
                 let [min, max] = [self.latency.min(), self.latency.max()].map(|ns| units::time(ns as f64));
                 format!("min {min}, typical {}, p99 {p99}, p99.9 {p999}, max {max}", units::time(self.figure()))
             }
-            _ => format!("{} M/s per client thread, {} in flight on each queue pair", units::figure(mops), plan.window),
+            _ => format!(
+                "{} M/s per client thread{left}, {} in flight on each queue pair",
+                units::figure(mops),
+                plan.window
+            ),
         };
         let limit = match (self.limit(), self.ratio()) {
             (Some(limit), Some(ratio)) if self.is_time() => {
@@ -281,7 +287,12 @@ impl Figures {
                 units::figure(before.reference)
             )
         };
-        format!("{head}\n  {main}\n  limit: {limit}\n  {} checked{lost}{valid}", self.checked)
+        let checked = match plan.work {
+            Work::Load(Op::Write) => "checked: the last in each place, after each slice",
+            Work::Load(Op::WriteImm) => "checked: the last in each place, after each slice; the immediate of each",
+            _ => "checked",
+        };
+        format!("{head}\n  {main}\n  limit: {limit}\n  {} {checked}{lost}{valid}", self.checked)
     }
 }
 

@@ -14,7 +14,7 @@ use super::control::Talk;
 use super::device::{Carried, DeviceArgs, Job};
 use super::limit::Meter;
 use super::link::{Domain, LinkAddress, check_device};
-use super::plan::{Carrier, Plan, Work};
+use super::plan::{Carrier, Op, Plan, Work};
 use super::result::{Figures, Kind, is_halved, is_single};
 use crate::bench::Kind as RpcKind;
 use crate::child::ServerProcess;
@@ -275,7 +275,8 @@ impl Measure<'_> {
         let unseen =
             if plan.takes_receives() || matches!(plan.work, Work::Echo(_)) { made.saturating_sub(received) } else { 0 };
         // Of WRITEs, the last of each place can be looked at. One with immediate is missed twice.
-        let lost = unseen.max(count("lost")?);
+        let (lost, looked) = (unseen.max(count("lost")?), count("looked")?);
+        ensure!(looked <= made, "the server looked at {looked} messages in memory, of {made} that were written");
         ensure!(received <= made, "the server received {received} messages, of {made} that were sent");
         let unreliable = plan.carrier != Carrier::Rc;
         ensure!(
@@ -284,9 +285,12 @@ impl Measure<'_> {
         );
         ensure!(lost == 0 || unreliable, "{lost} of {made} messages were lost on a reliable transport");
         let (lost_now, rate) = (lost.saturating_sub(sum.lost), rates.iter().sum::<f64>() / rates.len().max(1) as f64);
-        let arrived = 1.0 - lost_now as f64 / done.max(1) as f64;
+        let arrived = if plan.knows_arrivals() { 1.0 - lost_now as f64 / done.max(1) as f64 } else { 1.0 };
         (sum.received, sum.lost) = (received, lost);
-        sum.checked += done.saturating_sub(lost_now);
+        sum.checked = match plan.work {
+            Work::Load(Op::Write | Op::WriteImm) => looked,
+            _ => sum.checked + done.saturating_sub(lost_now),
+        };
         let figure = if super::result::is_time(kind, plan) {
             let median = medians.iter().sum::<f64>() / medians.len().max(1) as f64;
             if is_halved(kind, plan) { median / 2.0 } else { median }

@@ -252,5 +252,5 @@ fn obey(said: &Value, workers: &[WorkerThread<'_>], links: usize) -> anyhow::Res
         let Answer::Checked(findings) = worker.answer()? else { bail!("a server thread is confused") };
         sum.add(findings);
     }
-    Ok(json!({ "received": sum.received, "wrong": sum.wrong, "lost": sum.lost }))
+    Ok(json!({ "received": sum.received, "wrong": sum.wrong, "lost": sum.lost, "looked": sum.looked }))
 }

@@ -12,7 +12,7 @@ use super::message::{self, Exchange};
 use super::plan::{Carrier, Form, Op, Plan, Wait, Work};
 use crate::machine;
 
-/// Messages that may be missing before the next that came, at most; one that fits none of them is wrong.
+/// Messages of an unreliable transport that may be missing before the next that came, at most; one that fits none of them is wrong.
 const LOST_MAX: u64 = 1 << 16;
 /// How long messages that are on their way are waited for.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -45,6 +45,8 @@ pub struct Findings {
     pub wrong: u64,
     /// Places in memory that hold what an earlier WRITE of an unreliable transport left.
     pub lost: u64,
+    /// Messages in memory that were looked at.
+    pub looked: u64,
 }
 
 impl Findings {
@@ -52,6 +54,7 @@ impl Findings {
         self.received += other.received;
         self.wrong += other.wrong;
         self.lost += other.lost;
+        self.looked += other.looked;
     }
 }
 
@@ -65,6 +68,8 @@ struct Progress {
     /// What was told last as a credit.
     credited: u64,
     findings: Findings,
+    /// Up to which message memory was looked at.
+    looked_until: u64,
     /// Answers sent.
     answers: u64,
     /// The message that was written last because it was asked for.
@@ -283,13 +288,10 @@ impl<D: Device> Worker<D> {
     fn take(&mut self, index: usize, mut completion: Completion) -> anyhow::Result<()> {
         let (Some(buffer), len) = (completion.buffers.pop(), completion.len) else { return Ok(()) };
         let plan = &self.rig.plan;
-        let (is_echo, header_only) = (matches!(plan.work, Work::Echo(_)), plan.header_only);
-        let good_len = len == if header_only { 0 } else { plan.size };
-        // What was written is looked at when the slice is over: by now the next may be there.
-        let by_immediate = header_only || completion.opcode == Opcode::ReceiveWrite;
+        let good_len = len == plan.message_len();
         let progress = &mut self.progress[index];
         progress.findings.received += 1;
-        if is_echo {
+        if matches!(plan.work, Work::Echo(_)) {
             // The low half of its number is all that is needed: no window is as long.
             let nth = completion.immediate.unwrap_or(0);
             let (_, sequence) = self.rig.layout.place(nearest(progress.next, nth));
@@ -298,11 +300,9 @@ impl<D: Device> Worker<D> {
             self.rig.post_receive(index, buffer)?;
             return self.answer(index, sequence, Way::Send { immediate: Some(nth) });
         }
-        let is_it = |nth: u64| match completion.immediate {
-            Some(immediate) if by_immediate => immediate == nth as u32,
-            _ => message::is_good(&buffer[..len], nth + 1),
-        };
-        match (progress.next..progress.next + LOST_MAX).find(|&nth| good_len && is_it(nth)) {
+        // What was written is looked at when the slice is over: by now the next may be there.
+        let bytes = if completion.opcode == Opcode::ReceiveWrite { &[][..] } else { &buffer[..len] };
+        match which(plan, progress.next, completion.immediate, bytes).filter(|_| good_len) {
             Some(nth) => progress.next = nth + 1,
             None => progress.findings.wrong += 1,
         }
@@ -339,6 +339,7 @@ impl<D: Device> Worker<D> {
         for (index, &made) in made.iter().enumerate() {
             let found = self.look_at_memory(index, made)?;
             self.progress[index].findings.add(found);
+            self.progress[index].looked_until = made;
             sum.add(self.progress[index].findings);
         }
         Ok(sum)
@@ -352,7 +353,8 @@ impl<D: Device> Worker<D> {
         let slots = layout.slots as u64;
         match work {
             Work::Load(Op::Write | Op::WriteImm) => {
-                for nth in made.saturating_sub(slots)..made {
+                for nth in made.saturating_sub(slots).max(self.progress[index].looked_until)..made {
+                    found.looked += 1;
                     let (slot, sequence) = layout.place(nth);
                     // On UC a completion says that the bytes have left, not that they are there.
                     let mut patience = Patience::new(NAP);
@@ -364,7 +366,8 @@ impl<D: Device> Worker<D> {
                         if patience.is_over() {
                             let may_be_lost = self.rig.plan.carrier != Carrier::Rc;
                             let is_lost = may_be_lost && message::is_mixed(&self.rig.seen, layout, nth);
-                            found.add(Findings { wrong: (!is_lost).into(), lost: is_lost.into(), received: 0 });
+                            found.wrong += u64::from(!is_lost);
+                            found.lost += u64::from(is_lost);
                             break;
                         }
                     }
@@ -377,6 +380,18 @@ impl<D: Device> Worker<D> {
     }
 }
 
+/// Which message it is that came, of those that can be the next one; bytes that were written are none of it.
+#[inline]
+fn which(plan: &Plan, next: u64, immediate: Option<u32>, bytes: &[u8]) -> Option<u64> {
+    // On a reliable connection none is lost and none overtakes another.
+    let lost_max = if plan.carrier == Carrier::Rc { 0 } else { LOST_MAX };
+    if !plan.is_numbered() {
+        return (next..=next + lost_max).find(|&nth| message::is_good(bytes, nth + 1));
+    }
+    let missing = u64::from(immediate?.wrapping_sub(next as u32));
+    (missing <= lost_max && message::is_good(bytes, next + missing + 1)).then_some(next + missing)
+}
+
 /// The number nearest to `around` that has these low bits.
 fn nearest(around: u64, low: u32) -> u64 {
     let distance = low.wrapping_sub(around as u32) as i32;
@@ -386,6 +401,48 @@ fn nearest(around: u64, low: u32) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The bytes of the `nth` message of a plan.
+    fn bytes(plan: &Plan, nth: u64) -> Vec<u8> {
+        let mut message = vec![0; plan.message_len()];
+        message::write_body(&mut message);
+        message::stamp(&mut message, nth + 1);
+        message
+    }
+
+    #[test]
+    fn on_a_reliable_connection_only_the_next_message_is_right() {
+        for size in [1, 7, 8, 33] {
+            let plan = Plan::new(Work::Load(Op::Send), Carrier::Rc, size);
+            assert_eq!(which(&plan, 10, None, &bytes(&plan, 10)), Some(10));
+            for other in [9, 11, 12] {
+                assert_eq!(which(&plan, 10, None, &bytes(&plan, other)), None, "{size} {other}");
+            }
+        }
+        let plan = Plan { header_only: true, ..Plan::new(Work::Load(Op::Send), Carrier::Rc, 32) };
+        assert_eq!([9, 10, 11].map(|immediate| which(&plan, 10, Some(immediate), &[])), [None, Some(10), None]);
+    }
+
+    #[test]
+    fn where_messages_are_lost_a_later_one_is_right_but_no_earlier_one_and_no_byte_by_chance() {
+        for (carrier, size) in [(Carrier::Uc, 1), (Carrier::Ud, 7), (Carrier::Ud, 8), (Carrier::Uc, 33)] {
+            let plan = Plan::new(Work::Load(Op::Send), carrier, size);
+            let came = |nth: u64, bytes: &[u8]| which(&plan, 10, plan.is_numbered().then_some(nth as u32), bytes);
+            for (nth, expected) in [(9, None), (10, Some(10)), (50_000, Some(50_000)), (70_000, None)] {
+                assert_eq!(came(nth, &bytes(&plan, nth)), expected, "{size} {nth}");
+            }
+            for at in 0..size {
+                for changed in [1, 0x80] {
+                    let mut wrong = bytes(&plan, 12);
+                    // Of 33 bytes every one is a stamp.
+                    wrong[at] ^= changed;
+                    assert_eq!(came(12, &wrong), None, "{size} {at} {changed}");
+                }
+            }
+            assert_eq!(plan.is_numbered(), size < 8);
+            assert_eq!(which(&plan, 10, None, &bytes(&plan, 10)).is_none(), plan.is_numbered());
+        }
+    }
 
     #[test]
     fn numbers_are_completed_from_their_low_half() {
