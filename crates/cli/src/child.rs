@@ -67,6 +67,11 @@ impl ServerProcess {
     pub fn addresses(&self) -> &[String] {
         &self.addresses
     }
+
+    /// The number of its process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
 }
 
 impl Drop for ServerProcess {

@@ -6,6 +6,7 @@
 //! - `verbs`: `sinew verbs`.
 //! - `kv`: `sinew kv`, and `workload`, what its clients ask for.
 //! - `limits`: `sinew limits`, and what the benchmarks are measured beside.
+//! - `others`: whether others used the processors meanwhile.
 //! - `output`: the only place that writes to standard output and standard error.
 #![forbid(unsafe_code)]
 #![warn(clippy::print_stdout, clippy::print_stderr)]
@@ -17,6 +18,7 @@ mod fabrics;
 mod kv;
 mod limits;
 mod machine;
+mod others;
 mod output;
 mod pattern;
 mod serve;

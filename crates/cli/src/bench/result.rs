@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use super::args::Judged;
 use super::run::Plan;
 use crate::limits::Reading;
+use crate::others::Others;
 use crate::{machine, units};
 
 /// What is measured.
@@ -56,6 +57,8 @@ pub struct Figures {
     pub calls: u64,
     /// Before and after: whether the limits can be trusted.
     pub yardstick: [Reading; 2],
+    /// Who else used the processors.
+    pub others: Others,
     pub server: Value,
     pub client: Value,
 }
@@ -84,9 +87,9 @@ impl Figures {
         self.latency.value_at_quantile(quantile) as f64
     }
 
-    /// Whether the machine was free enough, before and after, for the limit to be one.
+    /// Whether the machine was free enough, before, after and meanwhile, for the limit to be one.
     pub fn limit_valid(&self) -> bool {
-        self.limit().is_some() && self.yardstick.iter().all(Reading::is_enough)
+        self.limit().is_some() && self.yardstick.iter().all(Reading::is_enough) && self.others.are_few()
     }
 
     /// What thresholds are held against.
@@ -136,6 +139,7 @@ impl Figures {
                 "after": units::rounded(after.value),
                 "after_reference": units::rounded(after.reference),
             },
+            "others_share": self.others.0.map(units::rounded),
             "limit_valid": self.limit_valid(),
             "server": self.server,
             "client": self.client,
@@ -210,6 +214,8 @@ impl Figures {
             String::new()
         } else if self.limit().is_none() {
             "\n  INVALID: the machine was too busy for the limit to be measured".to_owned()
+        } else if let Some(complaint) = self.others.complaint() {
+            format!("\n  INVALID: {complaint}")
         } else {
             format!(
                 "\n  INVALID: the machine was busy, or is slower than the one that the references come from (see --reference): \

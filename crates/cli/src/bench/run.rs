@@ -20,6 +20,7 @@ use crate::child::ServerProcess;
 use crate::client::{Calls, Client, Load, Slice, histogram};
 use crate::fabrics::{Fabric, nth_address};
 use crate::limits::{Reading, References};
+use crate::others::{self, Others};
 use crate::serve::LimitArgs;
 use crate::{machine, output, service};
 
@@ -148,6 +149,22 @@ impl Serving {
             Self::Threads { addresses, .. } | Self::Elsewhere(addresses) => addresses,
         }
     }
+
+    fn process_id(&self) -> Option<u32> {
+        match self {
+            Self::Process(server) => Some(server.id()),
+            Self::Threads { .. } | Self::Elsewhere(_) => None,
+        }
+    }
+
+    /// The processors that nobody but clients and server should use: all that they may run on, of this machine as far as is known.
+    fn shared_cpus(&self, plan: &Plan) -> Vec<usize> {
+        let servers = match self {
+            Self::Elsewhere(_) => &[],
+            Self::Process(_) | Self::Threads { .. } => &plan.server_cpus[..],
+        };
+        others::cpus(plan.client_cpus.iter().chain(servers))
+    }
 }
 
 /// What a client thread is told to do, and how it answers.
@@ -180,7 +197,9 @@ pub fn measure(plan: &Plan, progress: &mut dyn FnMut(f64)) -> anyhow::Result<Fig
         for index in 0..plan.threads {
             clients.push(start_client(plan, index, serving.addresses(), &hub, interrupt, threads)?);
         }
-        let result = alternate(plan, &meter, &clients, progress);
+        let watch = others::Watch::new(serving.shared_cpus(plan), serving.process_id());
+        let result =
+            alternate(plan, &meter, &clients, progress).map(|figures| Figures { others: watch.end(), ..figures });
         // The clients first, so that the server sees them leave.
         for ClientThread { orders, thread } in clients {
             drop(orders);
@@ -232,7 +251,8 @@ fn alternate(
         _ => (Value::Null, Value::Null),
     };
     let yardstick = [before, after];
-    Ok(Figures { plan: plan.clone(), ours, limits, limit_size, latency, calls, yardstick, server, client })
+    let others = Others::default();
+    Ok(Figures { plan: plan.clone(), ours, limits, limit_size, latency, calls, yardstick, others, server, client })
 }
 
 /// The mean figure of the client threads.
