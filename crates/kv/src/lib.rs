@@ -4,7 +4,7 @@
 //! - [`memcached`]: a door to the same tables for memcached clients.
 //! - [`Partitions`]: which partition a key belongs to, for servers and clients alike.
 //!
-//! Nothing here reads a clock or does I/O of its own: time is handed in, and ports carry the packets.
+//! Nothing here reads a clock, and time is handed in. Ports and verbs carry what is said, but for the sockets of [`memcached::Door`].
 #![forbid(unsafe_code)]
 
 pub mod cache;

@@ -3,6 +3,7 @@
 use sinew_store::cache::Cache;
 
 use super::base64::KEY_LEN_MAX;
+use super::commands::NO_MEMORY;
 use super::numbers::push_number;
 use super::service::{Service, Work};
 use super::tokens::{rest_of_said, said, words};
@@ -156,6 +157,19 @@ impl Session {
                 Step::Close => return Ran { consumed: at + line_len, then: Then::Close },
             }
         }
+    }
+
+    /// Refuses the command whose data is awaited, for want of memory: the data is dropped as it comes. Returns whether there is
+    /// one.
+    pub fn refuse_data(&mut self, service: &Service, out: &mut Vec<u8>) -> bool {
+        if self.need == 0 {
+            return false;
+        }
+        self.swallow = std::mem::take(&mut self.need);
+        service.count().store_no_memory.add(1);
+        out.extend_from_slice(NO_MEMORY.as_bytes());
+        out.extend_from_slice(b"\r\n");
+        true
     }
 
     /// Goes through a list of keys. Returns how much of it is done with, and what is needed, if anything.

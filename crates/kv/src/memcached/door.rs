@@ -1,0 +1,657 @@
+//! The door of one thread.
+
+use std::io::{self, ErrorKind};
+use std::time::Duration;
+
+use mio::{Events, Poll, Token};
+use sinew_store::cache::Cache;
+
+use super::connection::Connection;
+use super::hand_over::{Batch, Entry, Inbox, Mailbox, Message, Wants, mailbox};
+use super::listener::{Listener, Stream};
+use super::protocol::{Counters, HandOver, Service, Session, Then};
+use super::watch::Armed;
+use crate::Partitions;
+
+/// Bytes that are read at once.
+const READ_LEN: usize = 64 << 10;
+/// Reads of one connection before the others have their turn.
+const READS_PER_TURN: usize = 4;
+/// Connections that are accepted in one turn.
+const ACCEPTS_PER_TURN: usize = 64;
+/// Events that are taken from the system at once.
+const EVENTS: usize = 1024;
+/// Requests that are handed over at once.
+const BATCH_LEN: usize = 1024;
+/// Buffers that are kept for others to use, and how long they may be.
+const POOL_LEN: usize = 256;
+const POOLED_LEN_MAX: usize = 256 << 10;
+/// Turns that find something before others have theirs.
+const TURNS_BESIDE: usize = 4;
+/// Turns without a look at the sockets while the watcher looks at them.
+const TURNS_WATCHED: u32 = 32;
+
+const WAKER: Token = Token(0);
+const LISTENER: Token = Token(1);
+/// Tokens of connections begin here.
+const CONNECTIONS: usize = 2;
+
+/// What a door allows.
+#[derive(Clone, Copy, Debug)]
+pub struct DoorConfig {
+    /// Connections of each thread. Further ones hear `ERROR Too many open connections`.
+    pub connections_max: usize,
+    /// Bytes that each thread keeps of what clients have not sent to the end, or have not read. When there are more, values that
+    /// are still coming are refused, and connections that do not read are closed.
+    pub buffer_bytes_max: usize,
+    /// The longest item, as memcached counts it: key, value, and about 60 bytes more. No more than the table takes.
+    pub item_len_max: usize,
+}
+
+impl Default for DoorConfig {
+    fn default() -> Self {
+        Self { connections_max: 16 << 10, buffer_bytes_max: 512 << 20, item_len_max: 1 << 20 }
+    }
+}
+
+/// The door of one thread, which owns a partition of the keys: holds connections, and serves them whenever it is
+/// [turned](Door::turn). A command for a key of another partition is handed over to the door of that one.
+pub struct Door {
+    poll: Poll,
+    events: Events,
+    /// The events were not looked at yet.
+    polled: bool,
+    listener: Option<Listener>,
+    accepting: bool,
+    /// There was no descriptor for a connection.
+    accepts_later: bool,
+    config: DoorConfig,
+    service: Service,
+    connections: Vec<Option<Box<Connection>>>,
+    free: Vec<usize>,
+    generation: u64,
+    /// Connections with something to do.
+    queue: std::collections::VecDeque<usize>,
+    input: Box<[u8]>,
+    out: Vec<u8>,
+    pool: Vec<Vec<u8>>,
+    /// Bytes in connections' buffers.
+    buffered: usize,
+    inbox: Inbox,
+    others: Vec<Other>,
+    next_thread: usize,
+    ticked_s: u32,
+    pub(super) armed: Option<Armed>,
+    watched_turns: u32,
+}
+
+/// Another thread.
+struct Other {
+    mailbox: Mailbox,
+    /// What is being put together.
+    requests: Batch,
+    /// What there was no room for.
+    unsent: std::collections::VecDeque<Message>,
+}
+
+impl Door {
+    /// A door for each partition, in their order; all of them share the connections that come in at `listener`. The clock that the
+    /// doors are handed was 0 at `epoch_unix_s`, in seconds of Unix time, and is 1 or later.
+    ///
+    /// # Errors
+    ///
+    /// What the system says when it has no descriptors.
+    pub fn open(
+        listener: Listener,
+        partitions: &Partitions,
+        epoch_unix_s: u64,
+        config: DoorConfig,
+    ) -> io::Result<Vec<Self>> {
+        let counters = Service::counters(partitions.count());
+        let mut listener = Some(listener);
+        let mut doors = Vec::new();
+        let mut mailboxes = Vec::new();
+        for partition in 0..partitions.count() {
+            let poll = Poll::new()?;
+            let (mailbox, inbox) = mailbox(mio::Waker::new(poll.registry(), WAKER)?);
+            mailboxes.push(mailbox);
+            let mut listener = listener.take();
+            if let Some(listener) = &mut listener {
+                listener.register(poll.registry(), LISTENER)?;
+            }
+            let mut service =
+                Service::new(partitions.clone(), partition, epoch_unix_s, std::sync::Arc::clone(&counters));
+            service.limits.item_len_max = config.item_len_max;
+            doors.push(Self {
+                poll,
+                events: Events::with_capacity(EVENTS),
+                polled: false,
+                accepting: listener.is_some(),
+                accepts_later: false,
+                listener,
+                config,
+                service,
+                connections: Vec::new(),
+                free: Vec::new(),
+                generation: 0,
+                queue: std::collections::VecDeque::new(),
+                input: vec![0; READ_LEN].into_boxed_slice(),
+                out: Vec::new(),
+                pool: Vec::new(),
+                buffered: 0,
+                inbox,
+                others: Vec::new(),
+                next_thread: 0,
+                ticked_s: 0,
+                armed: None,
+                watched_turns: 0,
+            });
+        }
+        for door in &mut doors {
+            let other = |mailbox: &Mailbox| Other {
+                mailbox: mailbox.clone(),
+                requests: Batch { from: door.service.partition, ..Batch::default() },
+                unsent: std::collections::VecDeque::new(),
+            };
+            door.others = mailboxes.iter().map(other).collect();
+        }
+        Ok(doors)
+    }
+
+    /// Which partition's it is.
+    pub fn partition(&self) -> usize {
+        self.service.partition
+    }
+
+    /// Where clients come in, if it is at this one.
+    pub fn address(&self) -> Option<&str> {
+        self.listener.as_ref().map(Listener::address)
+    }
+
+    /// What each thread counted.
+    pub fn counters(&self) -> &[Counters] {
+        &self.service.counters
+    }
+
+    pub(super) fn poll_mut(&mut self) -> &mut Poll {
+        &mut self.poll
+    }
+
+    /// Does what there is to do, without waiting for more; returns whether there was anything. `cache` is the partition's table, and
+    /// `now_s` the time.
+    pub fn turn(&mut self, cache: &mut Cache, now_s: u32) -> bool {
+        if now_s != self.ticked_s {
+            self.ticked_s = now_s;
+            self.accepting |= std::mem::take(&mut self.accepts_later);
+            self.service.tick(cache, now_s);
+            self.service.publish(cache);
+        }
+        if !std::mem::take(&mut self.polled) {
+            self.poll_for(Some(Duration::ZERO));
+        }
+        let mut found = self.take_events();
+        while let Some(message) = self.inbox.take() {
+            found = true;
+            self.take_message(message, cache, now_s);
+        }
+        if self.accepting {
+            found |= self.accept();
+        }
+        for _ in 0..self.queue.len() {
+            let Some(index) = self.queue.pop_front() else { break };
+            found = true;
+            self.serve(index, cache, now_s);
+        }
+        for other in 0..self.others.len() {
+            self.send_to(other);
+        }
+        found
+    }
+
+    /// As [`Door::turn`], on a thread that does other things as well and sleeps elsewhere, where this door's
+    /// [watcher](super::Watcher) wakes it. While there is nothing to do, it costs hardly anything.
+    pub fn turn_beside(&mut self, cache: &mut Cache, now_s: u32) -> bool {
+        let Some(armed) = self.armed.clone() else { return self.turn(cache, now_s) };
+        if armed.is_set() {
+            self.watched_turns += 1;
+            if !self.watched_turns.is_multiple_of(TURNS_WATCHED) && now_s == self.ticked_s {
+                return false;
+            }
+        }
+        let mut found = false;
+        for _ in 0..TURNS_BESIDE {
+            // First, since what comes before the last look, which finds nothing, is told to nobody.
+            armed.set();
+            let messages = self.inbox.go_to_sleep();
+            if !self.turn(cache, now_s) && !messages {
+                return found;
+            }
+            found = true;
+        }
+        // There is more to do, and what this thread does beside may let it sleep.
+        armed.wake();
+        found
+    }
+
+    /// Waits until there is something to do, at most for so long.
+    pub fn wait(&mut self, timeout: Duration) {
+        let busy = self.polled
+            || self.accepting
+            || !self.queue.is_empty()
+            || self.others.iter().any(|other| !other.unsent.is_empty());
+        let timeout = if busy || self.inbox.go_to_sleep() { Duration::ZERO } else { timeout };
+        self.poll_for(Some(timeout));
+        self.inbox.be_awake();
+        self.polled = true;
+    }
+
+    fn poll_for(&mut self, timeout: Option<Duration>) {
+        // It fails when a signal comes, and then there are no events.
+        if self.poll.poll(&mut self.events, timeout).is_err() {
+            self.events.clear();
+        }
+    }
+
+    fn take_events(&mut self) -> bool {
+        let mut found = false;
+        for event in &self.events {
+            found = true;
+            match event.token() {
+                WAKER => {}
+                LISTENER => self.accepting = true,
+                Token(token) => {
+                    let index = token - CONNECTIONS;
+                    let Some(connection) = self.connections.get_mut(index).and_then(Option::as_mut) else { continue };
+                    connection.readable |= event.is_readable() || event.is_read_closed() || event.is_error();
+                    connection.hung_up |= event.is_read_closed() || event.is_error();
+                    if !std::mem::replace(&mut connection.queued, true) {
+                        self.queue.push_back(index);
+                    }
+                }
+            }
+        }
+        self.events.clear();
+        found
+    }
+
+    fn accept(&mut self) -> bool {
+        let Some(listener) = &self.listener else { return false };
+        for accepted in 0..ACCEPTS_PER_TURN {
+            match listener.accept() {
+                Ok(stream) => {
+                    let to = self.next_thread;
+                    self.next_thread = (to + 1) % self.others.len();
+                    if to == self.service.partition {
+                        self.hold(stream);
+                        return true;
+                    }
+                    self.others[to].unsent.push_back(Message::Connection(stream));
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    self.accepting = false;
+                    return accepted > 0;
+                }
+                Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
+                Err(_) => {
+                    // There are no descriptors left until somebody goes.
+                    self.accepting = false;
+                    self.accepts_later = true;
+                    return accepted > 0;
+                }
+            }
+        }
+        true
+    }
+
+    /// Takes a connection in.
+    fn hold(&mut self, mut stream: Stream) {
+        let count = self.service.count();
+        count.total_connections.add(1);
+        if self.connections.len() - self.free.len() >= self.config.connections_max {
+            count.rejected_connections.add(1);
+            let _ = stream.write(b"ERROR Too many open connections\r\n");
+            return;
+        }
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.connections.push(None);
+            self.connections.len() - 1
+        });
+        if stream.register(self.poll.registry(), Token(index + CONNECTIONS)).is_err() {
+            self.free.push(index);
+            return;
+        }
+        self.generation += 1;
+        let mut connection = Box::new(Connection::new(stream, self.generation));
+        connection.queued = true;
+        self.connections[index] = Some(connection);
+        self.queue.push_back(index);
+        self.publish_connections();
+    }
+
+    fn publish_connections(&self) {
+        self.service.count().curr_connections.set((self.connections.len() - self.free.len()) as u64);
+    }
+
+    /// Serves a connection for a while.
+    fn serve(&mut self, index: usize, cache: &mut Cache, now_s: u32) {
+        let Some(mut connection) = self.connections.get_mut(index).and_then(Option::take) else { return };
+        connection.queued = false;
+        let before = connection.kept();
+        let goes_on = self.serve_one(index, &mut connection, cache, now_s);
+        match goes_on {
+            Ok(more) => {
+                self.buffered += connection.kept();
+                self.buffered -= before;
+                if more {
+                    connection.queued = true;
+                    self.queue.push_back(index);
+                }
+                self.connections[index] = Some(connection);
+            }
+            Err(_) => {
+                self.buffered -= before;
+                self.free.push(index);
+                self.publish_connections();
+                // There is a descriptor again.
+                self.accepting |= std::mem::take(&mut self.accepts_later);
+            }
+        }
+    }
+
+    /// Returns whether there is more to do at once; an error ends the connection.
+    fn serve_one(
+        &mut self,
+        index: usize,
+        connection: &mut Connection,
+        cache: &mut Cache,
+        now_s: u32,
+    ) -> io::Result<bool> {
+        if connection.failed {
+            return Err(ErrorKind::OutOfMemory.into());
+        }
+        for _ in 0..READS_PER_TURN {
+            self.send(index, connection)?;
+            if connection.blocked || connection.waits() {
+                return Ok(false);
+            }
+            if connection.ending {
+                return if connection.is_drained() { Err(ErrorKind::ConnectionAborted.into()) } else { Ok(false) };
+            }
+            if connection.input.len() >= connection.wants {
+                let input = std::mem::take(&mut connection.input);
+                let left = self.carry_out(index, connection, &input, cache, now_s)?;
+                connection.input = input;
+                connection.input.drain(..left);
+                self.recycle_input(connection);
+                continue;
+            }
+            if !connection.readable {
+                return Ok(false);
+            }
+            let read = self.read(index, connection, cache, now_s)?;
+            self.service.count().bytes_read.add(read as u64);
+        }
+        self.send(index, connection)?;
+        let has_more = connection.readable || connection.ending || connection.input.len() >= connection.wants;
+        Ok(has_more && !connection.blocked && !connection.waits())
+    }
+
+    /// Reads, and carries out what was read.
+    fn read(&mut self, index: usize, connection: &mut Connection, cache: &mut Cache, now_s: u32) -> io::Result<usize> {
+        let direct = connection.input.is_empty();
+        let mut input = std::mem::take(&mut self.input);
+        let result = if direct {
+            let room = input.len();
+            read_some(connection, room, |stream| stream.read(&mut input))
+        } else {
+            // To the rest of a command, for as much of it as is missing.
+            let start = connection.input.len();
+            let missing = connection.wants.saturating_sub(start).clamp(READ_LEN / 4, 4 * READ_LEN);
+            let mut rest = std::mem::take(&mut connection.input);
+            rest.resize(start + missing, 0);
+            let result = read_some(connection, missing, |stream| stream.read(&mut rest[start..]));
+            rest.truncate(start + result.as_ref().map_or(0, |read| *read));
+            connection.input = rest;
+            result
+        };
+        let read = match result {
+            Ok(read) => read,
+            Err(error) => {
+                self.input = input;
+                return Err(error);
+            }
+        };
+        if direct && read > 0 {
+            let done = self.carry_out(index, connection, &input[..read], cache, now_s);
+            let rest = done.map(|done| &input[done..read]);
+            if let Ok(rest) = rest
+                && !rest.is_empty()
+            {
+                connection.input = self.pool.pop().unwrap_or_default();
+                connection.input.extend_from_slice(rest);
+            }
+        }
+        self.input = input;
+        Ok(read)
+    }
+
+    /// Carries out what there is of `input`; returns how much of it is done with.
+    fn carry_out(
+        &mut self,
+        index: usize,
+        connection: &mut Connection,
+        input: &[u8],
+        cache: &mut Cache,
+        now_s: u32,
+    ) -> io::Result<usize> {
+        let mut done = 0;
+        let mut out = std::mem::take(&mut self.out);
+        loop {
+            out.clear();
+            let ran = connection.session.run(&mut self.service, cache, now_s, &input[done..], &mut out);
+            done += ran.consumed;
+            self.say(connection, &out);
+            match ran.then {
+                Then::Input(wants) => {
+                    connection.wants = wants;
+                    let more = wants.saturating_sub(connection.input.capacity());
+                    if more > READ_LEN && self.buffered + more > self.config.buffer_bytes_max {
+                        out.clear();
+                        if !connection.session.refuse_data(&self.service, &mut out) {
+                            // A list of keys without end.
+                            connection.failed = true;
+                            break;
+                        }
+                        self.say(connection, &out);
+                        continue;
+                    }
+                    break;
+                }
+                Then::Output => {
+                    connection.wants = 0;
+                    break;
+                }
+                Then::Close => {
+                    connection.ending = true;
+                    break;
+                }
+                Then::HandOver(whom) => {
+                    self.ask(index, connection, whom);
+                    if connection.waits() {
+                        connection.wants = 0;
+                        break;
+                    }
+                }
+            }
+        }
+        self.out = out;
+        Ok(done)
+    }
+
+    /// Sends `answer`, or keeps it until it can be sent.
+    fn say(&mut self, connection: &mut Connection, answer: &[u8]) {
+        if answer.is_empty() {
+            return;
+        }
+        let mut rest = answer;
+        if connection.is_drained()
+            && !connection.blocked
+            && let Ok(sent) = connection.stream.write(answer)
+        {
+            self.service.count().bytes_written.add(sent as u64);
+            rest = &answer[sent..];
+        }
+        if !rest.is_empty() {
+            if connection.out.capacity() == 0 {
+                connection.out = self.pool.pop().unwrap_or_default();
+            }
+            connection.say(rest);
+        }
+    }
+
+    /// Sends what is kept.
+    fn send(&mut self, index: usize, connection: &mut Connection) -> io::Result<()> {
+        if connection.out.is_empty() {
+            return Ok(());
+        }
+        let sent = connection.send()?;
+        self.service.count().bytes_written.add(sent as u64);
+        let blocked = !connection.out.is_empty();
+        if blocked != connection.blocked {
+            connection.blocked = blocked;
+            connection.stream.watch_writable(self.poll.registry(), Token(index + CONNECTIONS), blocked)?;
+        }
+        if !blocked {
+            let buffer = std::mem::take(&mut connection.out);
+            self.recycle(buffer);
+        } else if self.buffered > self.config.buffer_bytes_max {
+            return Err(ErrorKind::OutOfMemory.into());
+        }
+        Ok(())
+    }
+
+    fn recycle_input(&mut self, connection: &mut Connection) {
+        if connection.input.is_empty() {
+            let buffer = std::mem::take(&mut connection.input);
+            self.recycle(buffer);
+        }
+    }
+
+    fn recycle(&mut self, mut buffer: Vec<u8>) {
+        if buffer.capacity() > 0 && buffer.capacity() <= POOLED_LEN_MAX && self.pool.len() < POOL_LEN {
+            buffer.clear();
+            self.pool.push(buffer);
+        }
+    }
+
+    /// Hands the service's request over.
+    fn ask(&mut self, index: usize, connection: &mut Connection, whom: HandOver) {
+        let threads = self.others.len();
+        let mine = self.service.partition;
+        let (range, wants) = match whom {
+            HandOver::To(owner) => (owner..owner + 1, Wants::All),
+            HandOver::KeyTo(owner) => (owner..owner + 1, Wants::WithoutEnd),
+            HandOver::ToOthers => (0..threads, Wants::Nothing),
+        };
+        let others = range.clone().filter(|other| *other != mine).count();
+        let number = connection.ask(others);
+        self.service.count().handed_over.add(others as u64);
+        for other in range.filter(|other| *other != mine) {
+            let requests = &mut self.others[other].requests;
+            let len = self.service.request.len();
+            requests.bytes.extend_from_slice(&self.service.request);
+            requests.entries.push(Entry { connection: index, generation: connection.generation, number, len, wants });
+            if requests.entries.len() >= BATCH_LEN {
+                self.send_to(other);
+            }
+        }
+    }
+
+    /// Sends another thread what there is for it.
+    fn send_to(&mut self, other: usize) {
+        let from = self.service.partition;
+        let other = &mut self.others[other];
+        if !other.requests.entries.is_empty() {
+            let requests = std::mem::replace(&mut other.requests, Batch { from, ..Batch::default() });
+            other.unsent.push_back(Message::Requests(requests));
+        }
+        while let Some(message) = other.unsent.pop_front() {
+            if let Err(message) = other.mailbox.send(message) {
+                other.unsent.push_front(message);
+                break;
+            }
+        }
+    }
+
+    fn take_message(&mut self, message: Message, cache: &mut Cache, now_s: u32) {
+        match message {
+            Message::Connection(stream) => self.hold(stream),
+            Message::Requests(mut batch) => {
+                let mut answers = self.pool.pop().unwrap_or_default();
+                let mut at = 0;
+                for entry in &mut batch.entries {
+                    let request = &batch.bytes[at..at + entry.len];
+                    at += entry.len;
+                    let start = answers.len();
+                    let without_end = entry.wants == Wants::WithoutEnd;
+                    Session::answer(&mut self.service, cache, now_s, request, without_end, &mut answers);
+                    if entry.wants == Wants::Nothing {
+                        answers.truncate(start);
+                    }
+                    entry.len = answers.len() - start;
+                }
+                let requests = std::mem::replace(&mut batch.bytes, answers);
+                self.recycle(requests);
+                let to = batch.from;
+                self.others[to].unsent.push_back(Message::Answers(batch));
+            }
+            Message::Answers(batch) => {
+                let mut at = 0;
+                for entry in &batch.entries {
+                    let answer = &batch.bytes[at..at + entry.len];
+                    at += entry.len;
+                    let connection = self.connections.get_mut(entry.connection).and_then(Option::as_mut);
+                    let Some(connection) = connection.filter(|connection| connection.generation == entry.generation)
+                    else {
+                        continue;
+                    };
+                    let before = connection.kept();
+                    connection.answered(entry.number, answer);
+                    self.buffered += connection.kept();
+                    self.buffered -= before;
+                    connection.failed |= self.buffered > self.config.buffer_bytes_max;
+                    if !std::mem::replace(&mut connection.queued, true) {
+                        self.queue.push_back(entry.connection);
+                    }
+                }
+                self.recycle(batch.bytes);
+            }
+        }
+    }
+}
+
+/// Reads once; notes when there is nothing more to read. Returns how much was read.
+fn read_some(
+    connection: &mut Connection,
+    room: usize,
+    read: impl FnOnce(&mut Stream) -> io::Result<usize>,
+) -> io::Result<usize> {
+    match read(&mut connection.stream) {
+        Ok(0) => {
+            connection.ending = true;
+            connection.readable = false;
+            Ok(0)
+        }
+        Ok(len) => {
+            // Less than there was room for is all there is: more would be told as an event. That there will be no more was told.
+            connection.readable = len == room || connection.hung_up;
+            Ok(len)
+        }
+        Err(error) if error.kind() == ErrorKind::WouldBlock => {
+            connection.readable = false;
+            Ok(0)
+        }
+        Err(error) if error.kind() == ErrorKind::Interrupted => Ok(0),
+        Err(error) => Err(error),
+    }
+}

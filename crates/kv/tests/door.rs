@@ -1,0 +1,253 @@
+//! The door's sockets: real clients on this machine.
+
+#[path = "memcached/ours.rs"]
+mod ours;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use ours::{NOW_S, Ours, Table};
+use proptest::prelude::*;
+use sinew_fabric::conformance::skipped;
+use sinew_kv::Partitions;
+use sinew_kv::memcached::{Door, DoorConfig, Listener};
+use sinew_store::cache::{Cache, CacheConfig};
+
+/// Doors on threads of their own.
+struct Server {
+    address: String,
+    stopping: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<Door>>,
+}
+
+impl Server {
+    fn start(address: &str, threads: usize, config: DoorConfig) -> Self {
+        let listener = Listener::bind(address).unwrap();
+        let address = listener.address().to_owned();
+        let doors = Door::open(listener, &Partitions::new(threads), 0, config).unwrap();
+        let stopping = Arc::new(AtomicBool::new(false));
+        let start = |mut door: Door| {
+            let stopping = Arc::clone(&stopping);
+            std::thread::spawn(move || {
+                let config = CacheConfig { items: 10_000, memory_bytes: 24 << 20, ..CacheConfig::default() };
+                let mut cache = Cache::new(&config).unwrap();
+                while !stopping.load(Ordering::Relaxed) {
+                    door.wait(Duration::from_millis(20));
+                    door.turn(&mut cache, NOW_S);
+                }
+                door
+            })
+        };
+        let threads = doors.into_iter().map(start).collect();
+        Self { address, stopping, threads }
+    }
+
+    fn tcp(threads: usize) -> Self {
+        Self::start("127.0.0.1:0", threads, DoorConfig::default())
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(&self.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream
+    }
+
+    fn stop(mut self) -> Vec<Door> {
+        self.stopping.store(true, Ordering::Relaxed);
+        std::mem::take(&mut self.threads).into_iter().map(|thread| thread.join().unwrap()).collect()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stopping.store(true, Ordering::Relaxed);
+    }
+}
+
+/// What a whole conversation is answered.
+fn converse(mut stream: TcpStream, script: &[u8]) -> Vec<u8> {
+    let mut writer = stream.try_clone().unwrap();
+    std::thread::scope(|threads| {
+        threads.spawn(move || {
+            writer.write_all(script).unwrap();
+            writer.shutdown(Shutdown::Write).unwrap();
+        });
+        let mut said = Vec::new();
+        stream.read_to_end(&mut said).unwrap();
+        said
+    })
+}
+
+/// Commands whose answers do not depend on which table an item is in.
+fn script() -> impl Strategy<Value = Vec<u8>> {
+    let key = || (0..40u32).prop_map(|key| format!("key-{key}"));
+    let command = prop_oneof![
+        4 => (key(), 0..300usize).prop_map(|(key, len)| format!("set {key} {len} 0 {len}\r\n{}\r\n", "v".repeat(len))),
+        3 => prop::collection::vec(key(), 1..30).prop_map(|keys| format!("get {}\r\n", keys.join(" "))),
+        1 => key().prop_map(|key| format!("mg {key} v k Oopaque\r\n")),
+        1 => key().prop_map(|key| format!("set {key} 0 0 1\r\n7\r\nincr {key} 5\r\ndecr {key} 1\r\n")),
+        1 => key().prop_map(|key| format!("append {key} 0 0 3\r\nabc\r\ndelete {key} noreply\r\n")),
+        1 => key().prop_map(|key| format!("set {key} 0 0 5\r\ntoo long\r\ntouch {key} 100\r\ngat 1000 {key} key-1\r\n")),
+        1 => key().prop_map(|key| format!("set {key} 0 0 1100000\r\n{}\r\nget {key}\r\n", "x".repeat(1_100_000))),
+        1 => Just("flush_all\r\n".to_owned()),
+    ];
+    prop::collection::vec(command, 1..60).prop_map(|commands| commands.concat().into_bytes())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
+
+    #[test]
+    fn threads_answer_a_connection_as_one_does_alone(script in script(), threads in 1..4usize) {
+        let server = Server::tcp(threads);
+        let said = converse(server.connect(), &script);
+        let expected = Ours::default().hear(&mut Table::new(), &script);
+        prop_assert!(said == expected, "{} threads: {} bytes, not {}", threads, said.len(), expected.len());
+        let doors = server.stop();
+        let handed_over: u64 = doors[0].counters().iter().map(|counters| counters.handed_over.get()).sum();
+        prop_assert!(threads > 1 || handed_over == 0);
+    }
+}
+
+#[test]
+fn clients_of_several_threads_see_each_others_items() {
+    let server = Server::tcp(3);
+    let mut clients: Vec<_> = (0..6).map(|_| BufReader::new(server.connect())).collect();
+    for (number, client) in clients.iter_mut().enumerate() {
+        let mut line = String::new();
+        write!(client.get_mut(), "set key-{number} 0 0 1\r\n{number}\r\n").unwrap();
+        client.read_line(&mut line).unwrap();
+        assert_eq!(line, "STORED\r\n");
+    }
+    let list: String = (0..6).map(|number| format!(" key-{number}")).collect();
+    let expected: String = (0..6).map(|number| format!("VALUE key-{number} 0 1\r\n{number}\r\n")).collect();
+    for client in &mut clients {
+        write!(client.get_mut(), "get{list}\r\n").unwrap();
+        let mut said = vec![0; expected.len() + 5];
+        client.read_exact(&mut said).unwrap();
+        assert_eq!(String::from_utf8(said).unwrap(), format!("{expected}END\r\n"));
+    }
+    drop(clients);
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while Instant::now() < deadline
+        && converse(server.connect(), b"stats\r\n").windows(20).all(|w| w != b"curr_connections 1\r\n")
+    {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let doors = server.stop();
+    let total: u64 = doors[0].counters().iter().map(|counters| counters.total_connections.get()).sum();
+    assert!(total >= 7);
+    assert!(doors[0].counters().iter().all(|counters| counters.total_connections.get() >= 2), "they share connections");
+}
+
+#[test]
+fn a_unix_socket_is_served_and_removed_and_that_of_a_dead_server_replaced() {
+    let path = std::env::temp_dir().join(format!("sinew-door-{}.socket", std::process::id()));
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    assert!(path.exists());
+    let address = format!("unix:{}", path.display());
+    let server = Server::start(&address, 1, DoorConfig::default());
+    assert_eq!(server.address, address);
+    assert!(Listener::bind(&address).is_err(), "somebody listens there");
+    let mut stream = UnixStream::connect(&path).unwrap();
+    stream.write_all(b"version\r\nquit\r\n").unwrap();
+    let mut said = String::new();
+    stream.read_to_string(&mut said).unwrap();
+    assert_eq!(said, "VERSION 1.6.18\r\n");
+    drop(server.stop());
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_client_that_never_reads_is_not_read_from() {
+    let config = DoorConfig::default();
+    let server = Server::start("127.0.0.1:0", 1, config);
+    let value = vec![b'v'; 1_000_000];
+    let mut setup = server.connect();
+    setup.write_all(b"set big 0 0 1000000\r\n").unwrap();
+    setup.write_all(&value).unwrap();
+    setup.write_all(b"\r\n").unwrap();
+    setup.read_exact(&mut [0; 8]).unwrap();
+    let mut deaf = server.connect();
+    deaf.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
+    let requests = b"get big big big\r\n".repeat(1000);
+    let mut sent = 0;
+    while let Ok(len) = deaf.write(&requests) {
+        sent += len;
+        assert!(sent < 64 << 20, "somebody takes all of it");
+    }
+    // Others do not notice.
+    assert!(converse(server.connect(), b"get big\r\n").len() > value.len());
+    let written = server.stop()[0].counters()[0].bytes_written.get();
+    // What the sockets' buffers hold.
+    assert!(written < 64 << 20, "{written}");
+}
+
+#[test]
+fn values_for_which_there_is_no_room_are_refused_and_their_clients_kept() {
+    let config = DoorConfig { buffer_bytes_max: 600_000, ..DoorConfig::default() };
+    let server = Server::start("127.0.0.1:0", 1, config);
+    let mut slow: Vec<_> = (0..3).map(|_| server.connect()).collect();
+    for stream in &mut slow {
+        stream.write_all(b"set k 0 0 500000\r\n").unwrap();
+        stream.write_all(&[b'v'; 200_000]).unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let mut outcomes = Vec::new();
+    for stream in slow {
+        outcomes.push(converse(stream, &[&[b'v'; 300_000][..], b"\r\nversion\r\n"].concat()));
+    }
+    assert_eq!(outcomes[0], b"STORED\r\nVERSION 1.6.18\r\n");
+    assert!(outcomes[1..].contains(&b"SERVER_ERROR out of memory storing object\r\nVERSION 1.6.18\r\n".to_vec()));
+}
+
+#[test]
+fn connections_beyond_the_limit_are_told_and_closed() {
+    let server = Server::start("127.0.0.1:0", 1, DoorConfig { connections_max: 2, ..DoorConfig::default() });
+    let mut held: Vec<_> = (0..2).map(|_| server.connect()).collect();
+    for stream in &mut held {
+        stream.write_all(b"mn\r\n").unwrap();
+        stream.read_exact(&mut [0; 4]).unwrap();
+    }
+    let mut said = String::new();
+    server.connect().read_to_string(&mut said).unwrap();
+    assert_eq!(said, "ERROR Too many open connections\r\n");
+    held.pop();
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while converse(server.connect(), b"mn\r\n") != b"MN\r\n" {
+        assert!(Instant::now() < deadline, "there is a place again");
+    }
+}
+
+#[test]
+fn ten_thousand_idle_connections_cost_little_and_slow_nobody() {
+    const CONNECTIONS: usize = 10_000;
+    // Both ends are this process's.
+    let limit = std::fs::read_to_string("/proc/self/limits").unwrap();
+    let limit = limit.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    let limit: usize = limit.split_whitespace().nth(3).unwrap().parse().unwrap_or(usize::MAX);
+    let connections = CONNECTIONS.min(limit.saturating_sub(200) / 2);
+    if connections < CONNECTIONS {
+        skipped(format_args!("no 20,200 descriptors: {connections} connections"));
+    }
+    let server = Server::start("127.0.0.1:0", 2, DoorConfig::default());
+    let memory = || {
+        let status = std::fs::read_to_string("/proc/self/statm").unwrap();
+        status.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 4096
+    };
+    let before = memory();
+    let mut idle: Vec<TcpStream> = (0..connections).map(|_| server.connect()).collect();
+    for stream in idle.iter_mut().step_by(97) {
+        stream.write_all(b"set k 0 0 1\r\nx\r\nget k\r\n").unwrap();
+        let mut said = [0; 29];
+        stream.read_exact(&mut said).unwrap();
+        assert_eq!(&said, b"STORED\r\nVALUE k 0 1\r\nx\r\nEND\r\n");
+    }
+    let each = memory().saturating_sub(before) / connections;
+    assert!(each < 4096, "{each} bytes for each connection");
+}
