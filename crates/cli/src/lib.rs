@@ -5,6 +5,7 @@
 //! - `bench`: `sinew rpc bench`; its `client` uses the public interface only.
 //! - `verbs`: `sinew verbs`.
 //! - `kv`: `sinew kv`, and `workload`, what its clients ask for.
+//! - `seq`: `sinew seq`, and `sinew serve sequencer`.
 //! - `limits`: `sinew limits`, and what the benchmarks are measured beside.
 //! - `others`: whether others used the processors meanwhile.
 //! - `output`: the only place that writes to standard output and standard error.
@@ -21,6 +22,7 @@ mod machine;
 mod others;
 mod output;
 mod pattern;
+mod seq;
 mod serve;
 mod service;
 mod tour;
@@ -41,6 +43,8 @@ Examples:
   sinew rpc bench rate --fabric udp --json       starts a server process of its own
   sinew verbs rate --op write --inline           WRITEs into another process's memory
   sinew kv bench --design table                  the table of a key-value cache, a thread alone with it
+  sinew serve sequencer                          hands out numbers; in another terminal:
+  sinew seq next --count 3
   sinew limits                                   what the machine itself allows
 
 Exit status:
@@ -71,8 +75,21 @@ enum Command {
     /// Measure key-value stores
     #[command(subcommand)]
     Kv(Box<kv::Command>),
+    /// Run a service
+    #[command(subcommand)]
+    Serve(Box<ServeCommand>),
+    /// Take numbers from a sequencer, and measure sequencers
+    #[command(subcommand)]
+    Seq(Box<seq::Command>),
     /// Measure what the machine alone allows
     Limits(limits::Args),
+}
+
+/// The services, each with a file of its own.
+#[derive(Subcommand)]
+enum ServeCommand {
+    /// Hand out unique, increasing numbers
+    Sequencer(seq::serve::Args),
 }
 
 #[derive(Subcommand)]
@@ -142,6 +159,10 @@ pub fn main() -> ExitCode {
         },
         Some(Command::Verbs(command)) => verbs::run(&command),
         Some(Command::Kv(command)) => kv::run(&command),
+        Some(Command::Serve(service)) => match *service {
+            ServeCommand::Sequencer(args) => seq::serve::run(&args),
+        },
+        Some(Command::Seq(command)) => seq::run(&command),
         Some(Command::Limits(args)) => limits::run(&args),
     };
     match result {

@@ -1,4 +1,4 @@
-//! `sinew rpc serve`.
+//! `sinew rpc serve`, and what other servers of endpoints share with it.
 
 use std::io::Read;
 use std::time::Duration;
@@ -40,6 +40,13 @@ Examples:
 pub struct Args {
     /// Where to serve: shm://NAME, udp://HOST:PORT or ibverbs://HOST:PORT
     address: String,
+    #[command(flatten)]
+    threads: ThreadArgs,
+}
+
+/// Threads of a server, and their limits.
+#[derive(clap::Args)]
+pub struct ThreadArgs {
     /// Threads, each with an endpoint of its own; further ones get NAME.1, NAME.2, ... or PORT+1, PORT+2, ...
     #[arg(long, default_value_t = 1, allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..))]
     threads: u16,
@@ -115,25 +122,45 @@ impl LimitArgs {
     }
 }
 
-impl Args {
-    /// One address for each thread.
-    fn addresses(&self) -> anyhow::Result<Vec<String>> {
-        let threads = usize::from(self.threads);
-        ensure!(
-            self.pin.is_empty() || self.pin.len() == threads,
-            "--pin: {} processors for {threads} threads; name one for each",
-            self.pin.len()
-        );
-        machine::check_pins(&self.pin)?;
-        let addresses = (0..threads).map(|index| fabrics::nth_address(&self.address, index));
+impl ThreadArgs {
+    /// Whether it was started by a process that waits for it.
+    pub fn is_child(&self) -> bool {
+        self.child
+    }
+
+    /// Threads to serve with.
+    pub fn threads(&self) -> usize {
+        usize::from(self.threads)
+    }
+
+    /// The configuration of the endpoints.
+    pub fn config(&self) -> Config {
+        self.limits.config()
+    }
+
+    /// One address for each thread, or what is wrong with what was asked for.
+    pub fn addresses(&self, address: &str) -> anyhow::Result<Vec<String>> {
+        self.check_pins()?;
+        let addresses = (0..self.threads()).map(|index| fabrics::nth_address(address, index));
         let addresses = addresses.collect::<anyhow::Result<Vec<_>>>()?;
         addresses.iter().try_for_each(|address| fabrics::check(address, Purpose::Serve).map(|_| ()))?;
         Ok(addresses)
     }
 
-    fn start(&self, addresses: Vec<String>) -> anyhow::Result<sinew::ServerHandle> {
-        let nexus = service::nexus(self.limits.config())?;
-        let mut server = nexus.server().on_turn(service::on_turn);
+    /// Whether the threads can be where they are to be.
+    pub fn check_pins(&self) -> anyhow::Result<()> {
+        let threads = self.threads();
+        ensure!(
+            self.pin.is_empty() || self.pin.len() == threads,
+            "--pin: {} processors for {threads} threads; name one for each",
+            self.pin.len()
+        );
+        machine::check_pins(&self.pin)
+    }
+
+    /// Starts a server with a thread at each address.
+    pub fn start(&self, server: sinew::Server, addresses: Vec<String>) -> anyhow::Result<sinew::ServerHandle> {
+        let mut server = server;
         for (index, address) in addresses.into_iter().enumerate() {
             server = match self.pin.get(index) {
                 Some(&cpu) => server.at_on_cpu(address, cpu),
@@ -142,41 +169,56 @@ impl Args {
         }
         Ok(server.start()?)
     }
+
+    /// Serves with what `start` starts until a signal, or, as a child, until standard input ends. `advice` says, for an address,
+    /// what can be done with the server. Returns what the endpoints counted; `None` when a child failed and has said so.
+    pub fn serve(
+        &self,
+        start: impl FnOnce() -> anyhow::Result<sinew::ServerHandle>,
+        advice: impl FnOnce(&str) -> String,
+    ) -> anyhow::Result<Option<Vec<sinew::EndpointReport>>> {
+        let interrupt = Interrupt::install().context("catching Ctrl-C")?;
+        if self.child {
+            end_with_stdin(interrupt)?;
+        }
+        let handle = match start() {
+            Ok(handle) => handle,
+            Err(error) if self.child => {
+                output::print(format_args!("{FAILED}{}", output::describe(&error)))?;
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        };
+        for address in handle.addresses() {
+            output::print(format_args!("{SERVING}{address}"))?;
+        }
+        if self.child {
+            output::print(READY)?;
+        } else {
+            let address = handle.addresses()[0].to_string();
+            let address = if address.contains('&') { format!("'{address}'") } else { address };
+            output::print(format_args!("Stop with Ctrl-C. {}", advice(&address)))?;
+        }
+        Ok(Some(handle.run_until_interrupted(interrupt)?))
+    }
 }
 
 /// Serves until a signal, or, as a child, until standard input ends.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
-    let addresses = args.addresses().map_err(Usage::of)?;
-    let interrupt = Interrupt::install().context("catching Ctrl-C")?;
-    if args.child {
-        end_with_stdin(interrupt)?;
-    }
-    let handle = match args.start(addresses) {
-        Ok(handle) => handle,
-        Err(error) if args.child => {
-            output::print(format_args!("{FAILED}{}", output::describe(&error)))?;
-            return Ok(Outcome::Failed);
-        }
-        Err(error) => return Err(error),
+    let threads = &args.threads;
+    let addresses = threads.addresses(&args.address).map_err(Usage::of)?;
+    let start = || {
+        let server = service::nexus(threads.config())?.server().on_turn(service::on_turn);
+        threads.start(server, addresses)
     };
-    for address in handle.addresses() {
-        output::print(format_args!("{SERVING}{address}"))?;
-    }
-    if args.child {
-        output::print(READY)?;
-    } else {
-        let threads = if args.threads > 1 { format!(" --threads {}", args.threads) } else { String::new() };
-        let address = handle.addresses()[0].to_string();
-        let address = if address.contains('&') { format!("'{address}'") } else { address };
-        output::print(format_args!(
-            "Stop with Ctrl-C. Measure with: sinew rpc bench latency --address {address}{threads}"
-        ))?;
-    }
-    for report in handle.run_until_interrupted(interrupt)? {
-        if !args.child {
-            let counters = service::counters(&report.stats, &report.port_stats, report.sessions);
-            output::print(format_args!("{}: {counters}", report.address))?;
-        }
+    let advice = |address: &str| {
+        let more = if threads.threads() > 1 { format!(" --threads {}", threads.threads()) } else { String::new() };
+        format!("Measure with: sinew rpc bench latency --address {address}{more}")
+    };
+    let Some(reports) = threads.serve(start, advice)? else { return Ok(Outcome::Failed) };
+    for report in reports.iter().filter(|_| !threads.is_child()) {
+        let counters = service::counters(&report.stats, &report.port_stats, report.sessions);
+        output::print(format_args!("{}: {counters}", report.address))?;
     }
     Ok(Outcome::Done)
 }

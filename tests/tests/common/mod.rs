@@ -133,8 +133,11 @@ impl Server {
             _ => format!("shm://{}", unique("test")),
         };
         let timeout = peer_timeout_ms.to_string();
-        let mut command =
-            sinew(&["rpc", "serve", &address, "--child", "--block", "--peer-timeout-ms", timeout.as_str()]);
+        Self::of(&mut sinew(&["rpc", "serve", &address, "--child", "--block", "--peer-timeout-ms", timeout.as_str()]))
+    }
+
+    /// Starts a server by a command with `--child`.
+    pub fn of(command: &mut Command) -> Self {
         let mut process = Process::start(command.stdin(Stdio::piped()));
         let stdin = process.0.stdin.take();
         let mut lines = BufReader::new(process.0.stdout.take().unwrap()).lines();

@@ -1,0 +1,49 @@
+//! `sinew seq`: sequencers.
+
+mod next;
+mod notes;
+pub mod serve;
+
+use clap::Subcommand;
+use sinew::sequencer::Epoch;
+
+use crate::Outcome;
+
+/// Where `sinew serve sequencer` serves and `sinew seq next` asks when nobody says where.
+const ADDRESS: &str = "shm://sequencer";
+
+/// What can be done with sequencers.
+#[derive(Subcommand)]
+pub enum Command {
+    /// Take the next number, or several
+    Next(next::Args),
+}
+
+/// Does it.
+pub fn run(command: &Command) -> anyhow::Result<Outcome> {
+    match command {
+        Command::Next(args) => next::run(args),
+    }
+}
+
+/// Reads an epoch as it is shown.
+fn parse_epoch(text: &str) -> Result<Epoch, String> {
+    let is_plain = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let epoch = u64::from_str_radix(text, 16).ok().filter(|_| is_plain);
+    epoch.map(Epoch).ok_or_else(|| "an epoch is 16 hexadecimal digits, as the server and --json show it".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_epoch_is_read_as_it_is_shown() {
+        for epoch in [Epoch(0), Epoch(u64::MAX), Epoch(0x1234)] {
+            assert_eq!(parse_epoch(&epoch.to_string()), Ok(epoch));
+        }
+        for text in ["", "1", "x000000000000000", "+000000000000000", "00000000000000000"] {
+            assert!(parse_epoch(text).is_err(), "{text}");
+        }
+    }
+}

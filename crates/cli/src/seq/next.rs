@@ -1,0 +1,61 @@
+//! `sinew seq next`.
+
+use anyhow::ensure;
+use serde_json::json;
+use sinew::prelude::*;
+use sinew::sequencer::rpc::{NEXT, read_answer, request_bytes};
+use sinew::sequencer::{CallError, Epoch};
+
+use super::{ADDRESS, parse_epoch};
+use crate::fabrics::{self, Purpose};
+use crate::{Outcome, Usage, output};
+
+const AFTER_HELP: &str = "\
+Prints the numbers one a line. No other call gets them, and a call that begins after this one is over gets greater ones.
+
+The epoch says which life of the server gave them. One that was started anew may have forgotten how far it was (unless it keeps notes:
+see `sinew serve sequencer --help`); with --epoch its numbers are refused.
+
+JSON: first, last, count, epoch.
+
+Examples:
+  sinew seq next
+  sinew seq next --address udp://10.0.0.1:7000 --count 100 --epoch 00c0ffee00c0ffee";
+
+/// Take the next number, or several.
+#[derive(clap::Args)]
+#[command(after_help = AFTER_HELP)]
+pub struct Args {
+    /// The sequencer: shm://NAME, udp://HOST:PORT or ibverbs://HOST:PORT
+    #[arg(long, value_name = "URL", default_value = ADDRESS)]
+    address: String,
+    /// Numbers to take, one after the other
+    #[arg(long, default_value_t = 1, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
+    count: u32,
+    /// Fail unless the server is in this life
+    #[arg(long, value_parser = parse_epoch)]
+    epoch: Option<Epoch>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Takes and prints.
+pub fn run(args: &Args) -> anyhow::Result<Outcome> {
+    let fabric = fabrics::check(&args.address, Purpose::Call).map_err(Usage::of)?;
+    let mut rpc = Rpc::open(&fabric.client_address(""))?;
+    let session = rpc.connect(&args.address)?;
+    let reply = rpc.call(session, NEXT, request_bytes(args.count))?;
+    let (numbers, found) = read_answer(&reply, args.count)?;
+    if let Some(expected) = args.epoch {
+        ensure!(found == expected, CallError::Restarted { expected, found });
+    }
+    if args.json {
+        let (first, last) = (numbers.first, numbers.last());
+        output::print(json!({ "first": first, "last": last, "count": numbers.count, "epoch": found.to_string() }))?;
+        return Ok(Outcome::Done);
+    }
+    let lines: Vec<String> = numbers.into_iter().map(|number| number.to_string()).collect();
+    output::print(lines.join("\n"))?;
+    Ok(Outcome::Done)
+}

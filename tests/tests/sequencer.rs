@@ -1,0 +1,458 @@
+//! Sequencers: over verbs between threads, and as processes that are killed and started anew.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+use common::{Folder, Server, eventually, run, sinew, text, unique};
+use rustix::process::Signal;
+use serde_json::Value;
+use sinew::fabric::verbs::{
+    Completion, CompletionQueue, Device, Operation, ProtectionDomain, QpAddress, QpConfig, QueuePair, Request, Source,
+    ThreadDomain, Transport,
+};
+use sinew::mem::Arena;
+use sinew::sequencer::atomics::{AtomicsClient, Word, server_queue_pair};
+use sinew::sequencer::spec::{SpecClient, SpecConfig, SpecServer, SpecServerStats};
+use sinew::sequencer::{CallError, Client, Epoch, LAST, Refusal, RequestError, Sequence};
+use sinew::shm::verbs::{ShmDevice, ShmDomain, ShmThread};
+
+const EPOCH: Epoch = Epoch(0x1234_5678_9ABC_DEF0);
+
+/// What must hold of the numbers of all clients, which see each other's here.
+#[derive(Default)]
+struct Judge {
+    /// One more than the greatest number of any call that is over.
+    floor: AtomicU64,
+}
+
+impl Judge {
+    /// Makes `calls` calls, each checked against all that were over when it began. Returns the numbers.
+    fn drive(&self, client: &mut impl Client, calls: usize) -> Vec<u64> {
+        let (mut begun, mut taken) = (0, Vec::with_capacity(calls));
+        let mut floors = vec![0; calls];
+        let clock = Instant::now();
+        while taken.len() < calls {
+            while begun < calls && client.in_flight() < client.window() {
+                floors[begun] = self.floor.load(Ordering::SeqCst);
+                client.request(begun as u64, 1).unwrap();
+                begun += 1;
+            }
+            let is_busy = client.turn(clock.elapsed().as_nanos() as u64).unwrap();
+            while let Some(answer) = client.answer() {
+                let number = answer.result.unwrap().first;
+                assert!(number >= floors[answer.tag as usize], "{number} is below what was over before");
+                self.floor.fetch_max(number + 1, Ordering::SeqCst);
+                taken.push(number);
+            }
+            if !is_busy {
+                assert!(clock.elapsed() < common::PATIENCE, "{} of {calls} answers", taken.len());
+                std::thread::yield_now();
+            }
+        }
+        taken
+    }
+}
+
+/// How many numbers there are, each of them once.
+fn count_unique(taken: Vec<Vec<u64>>) -> u64 {
+    let mut all = taken.concat();
+    all.sort_unstable();
+    let doubles = all.windows(2).filter(|pair| pair[0] == pair[1]).count();
+    assert_eq!(doubles, 0);
+    all.len() as u64
+}
+
+/// A world of one device, whose sequencer runs until the test ends.
+struct World {
+    device: ShmDevice,
+    domain: ShmDomain,
+    stop: AtomicBool,
+}
+
+impl World {
+    fn new() -> Self {
+        let device = ShmDevice::threads().unwrap();
+        let domain = device.protection_domain().unwrap();
+        Self { device, domain, stop: AtomicBool::new(false) }
+    }
+
+    fn arena(&self) -> Arena {
+        self.domain.arena(4 << 20).unwrap()
+    }
+
+    fn client(&self, server: &QpAddress, next: u64, window: usize) -> SpecClient<ShmThread> {
+        // No silence is so long that a busy machine explains it.
+        let config = SpecConfig { window, lost_after_ns: 20_000_000_000 };
+        SpecClient::new(self.domain.thread().unwrap(), self.arena(), server, next, config).unwrap()
+    }
+
+    /// Serves while `clients` run, which hear of its address.
+    fn serving<R>(
+        &self,
+        sequence: &Arc<Sequence>,
+        receives: usize,
+        clients: impl FnOnce(QpAddress) -> R,
+    ) -> (R, SpecServerStats) {
+        self.stop.store(false, Ordering::Relaxed);
+        std::thread::scope(|threads| {
+            let (tell, told) = std::sync::mpsc::channel();
+            let serve = move || {
+                let thread = self.domain.thread().unwrap();
+                let mut server =
+                    SpecServer::new(thread, self.device.attributes(), Arc::clone(sequence), receives).unwrap();
+                tell.send(server.address()).unwrap();
+                while !self.stop.load(Ordering::Relaxed) {
+                    if server.turn().unwrap() == 0 {
+                        std::thread::yield_now();
+                    }
+                }
+                server.stats()
+            };
+            let server = threads.spawn(serve);
+            let stop = StopWhenDropped(&self.stop);
+            let result = clients(told.recv().unwrap());
+            drop(stop);
+            (result, server.join().unwrap())
+        })
+    }
+}
+
+/// A test that fails ends its server, too.
+struct StopWhenDropped<'a>(&'a AtomicBool);
+
+impl Drop for StopWhenDropped<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn guessing_clients_get_unique_increasing_numbers_and_the_dead_lose_their_own() {
+    const CALLS: usize = 400_000;
+    const CLIENTS: u64 = 3;
+    const WINDOW: usize = 32;
+    let world = World::new();
+    // The lower half wraps on the way.
+    let first = (5 << 32) - CALLS as u64;
+    let sequence = Arc::new(Sequence::new(first, EPOCH, 1));
+    let judge = Judge::default();
+    let (taken, stats) = world.serving(&sequence, 1024, |server| {
+        std::thread::scope(|threads| {
+            let dying = || {
+                let mut taken = Vec::new();
+                for _ in 0..20 {
+                    let mut client = world.client(&server, first, WINDOW);
+                    taken.extend(judge.drive(&mut client, 500));
+                    // It goes with answers on their way to it.
+                    (0..WINDOW).for_each(|tag| client.request(tag as u64, 1).unwrap());
+                    client.turn(0).unwrap();
+                }
+                taken
+            };
+            let dying = threads.spawn(dying);
+            let living: Vec<_> = (0..CLIENTS)
+                .map(|_| threads.spawn(|| judge.drive(&mut world.client(&server, first, WINDOW), CALLS)))
+                .collect();
+            let mut taken: Vec<_> = living.into_iter().map(|client| client.join().unwrap()).collect();
+            assert!(taken.iter().all(|taken| taken.is_sorted()));
+            taken.push(dying.join().unwrap());
+            taken
+        })
+    });
+    let unique = count_unique(taken);
+    assert_eq!(unique, CLIENTS * CALLS as u64 + 20 * 500);
+    let lost = sequence.next() - first - unique;
+    assert!(lost <= 20 * WINDOW as u64, "{lost} numbers were lost");
+    assert!(sequence.next() > 5 << 32);
+    // Once for each call that was in flight when the upper half changed, at most.
+    let corrected = stats.corrected;
+    assert!((1..=(CLIENTS + 20) * WINDOW as u64).contains(&corrected), "{corrected} answers corrected a guess");
+    assert_eq!(stats.malformed, 0);
+}
+
+#[test]
+fn a_wrong_guess_costs_one_answer_with_data() {
+    let world = World::new();
+    let sequence = Arc::new(Sequence::new(7 << 32, EPOCH, 1));
+    let ((), stats) = world.serving(&sequence, 64, |server| {
+        for guess in [0, 6 << 32, 8 << 32, u64::MAX] {
+            let mut client = world.client(&server, guess, 1);
+            let taken = Judge::default().drive(&mut client, 10);
+            assert!(taken.is_sorted() && taken.iter().all(|number| number >> 32 == 7), "{taken:?}");
+            assert_eq!(client.stats().corrected, 1);
+        }
+    });
+    assert_eq!((stats.answered, stats.corrected), (40, 4));
+}
+
+#[test]
+fn calls_that_were_sent_with_the_old_guess_never_meet_the_new_one() {
+    let world = World::new();
+    for before in 0..40 {
+        let first = (1 << 32) - before;
+        let sequence = Arc::new(Sequence::new(first, EPOCH, 1));
+        world.serving(&sequence, 64, |server| {
+            let taken = Judge::default().drive(&mut world.client(&server, first, 16), 64);
+            assert!(taken.into_iter().eq(first..first + 64));
+        });
+    }
+}
+
+#[test]
+fn messages_that_are_no_requests_are_dropped_and_counted() {
+    let world = World::new();
+    let sequence = Arc::new(Sequence::new(0, EPOCH, 1));
+    let ((), stats) = world.serving(&sequence, 256, |address| {
+        let thread = world.domain.thread().unwrap();
+        let mut cq = thread.completion_queue(1024).unwrap();
+        let config = QpConfig { qkey: address.qkey, ..QpConfig::new(Transport::Ud) };
+        let mut stranger = thread.queue_pair(&config, &cq, &cq).unwrap();
+        stranger.connect(None).unwrap();
+        let server = thread.destination(&address).unwrap();
+        let to = Some(server);
+        let mut completions: Vec<Completion> = Vec::new();
+        // Data without and with an immediate, and a header with neither.
+        for (len, immediate) in [(1, None), (8, Some(0)), (64, Some(0)), (0, None)] {
+            let operation = Operation::Send { source: Source::Inline(&[1; 64][..len]), immediate, to };
+            stranger.post(Request::new(0, operation)).unwrap();
+            cq.poll(&mut completions, 64);
+        }
+        // Another key is another life of the server: its device hears nothing of it.
+        let other = Some(sinew::fabric::verbs::Destination { qkey: server.qkey ^ 1, ..server });
+        let operation = Operation::Send { source: Source::Empty, immediate: Some(0), to: other };
+        stranger.post(Request::new(0, operation)).unwrap();
+        assert_eq!(Judge::default().drive(&mut world.client(&address, 0, 4), 100).len(), 100);
+    });
+    assert_eq!((stats.malformed, stats.answered, sequence.next()), (4, 100, 100));
+}
+
+#[test]
+fn answers_that_are_none_or_not_the_servers_reach_no_call() {
+    let world = World::new();
+    // A server that we are ourselves, and somebody else.
+    let thread = world.domain.thread().unwrap();
+    let cqs = [2048; 2].map(|depth| thread.completion_queue(depth).unwrap());
+    let config = QpConfig::new(Transport::Ud);
+    let mut qps = [0, 1].map(|_| thread.queue_pair(&config, &cqs[0], &cqs[1]).unwrap());
+    qps.iter_mut().for_each(|qp| qp.connect(None).unwrap());
+    let [mut sends, mut receives] = cqs;
+    let mut completions: Vec<Completion> = Vec::new();
+    qps[0].post_receive(0, Default::default()).unwrap();
+    let mut client = world.client(&qps[0].address(), 0, 4);
+    client.request(3, 1).unwrap();
+    client.turn(0).unwrap();
+    eventually("the request", || receives.poll(&mut completions, 1) > 0);
+    let to = completions[0].from;
+    let mut send = |from: usize, bytes: &[u8], immediate| {
+        let operation = Operation::Send { source: Source::Inline(bytes), immediate, to };
+        qps[from].post(Request::new(0, operation)).unwrap();
+        sends.poll(&mut completions, 64);
+    };
+    for (nth, (from, bytes, immediate)) in
+        [(1, &[1; 64][..0], Some(1)), (0, &[], None), (0, &[1; 3], None), (0, &[1; 64], None), (0, &[1; 8], Some(1))]
+            .into_iter()
+            .enumerate()
+    {
+        send(from, bytes, immediate);
+        eventually("a message", || client.turn(0).unwrap());
+        assert_eq!((client.answer(), client.stats().malformed), (None, nth as u64 + 1));
+    }
+    send(0, &[], Some(9));
+    eventually("the answer", || client.turn(0).unwrap());
+    assert_eq!(client.answer().map(|answer| (answer.tag, answer.result.unwrap().first)), Some((3, 9)));
+    // Nobody asked for this one, and the next is no greater than one before.
+    send(0, &[], Some(10));
+    eventually("one too many", || client.turn(0).unwrap());
+    client.request(4, 1).unwrap();
+    client.turn(0).unwrap();
+    send(0, &[], Some(9));
+    eventually("an old one", || client.turn(0).unwrap());
+    assert_eq!((client.answer(), client.stats().out_of_order), (None, 2));
+}
+
+#[test]
+fn what_a_server_without_room_drops_is_given_up_and_late_answers_reach_nobody() {
+    let world = World::new();
+    let sequence = Arc::new(Sequence::new(0, EPOCH, 1));
+    let ((), _) = world.serving(&sequence, 2, |server| {
+        let config = SpecConfig { window: 64, lost_after_ns: 1_000_000 };
+        let mut client = SpecClient::new(world.domain.thread().unwrap(), world.arena(), &server, 0, config).unwrap();
+        let (clock, mut greatest, mut answered, mut given_up, mut tag) = (Instant::now(), None, 0, 0, 0);
+        while answered < 1000 || given_up < 100 {
+            while client.in_flight() < 64 {
+                client.request(tag, 1).unwrap();
+                tag += 1;
+            }
+            client.turn(clock.elapsed().as_nanos() as u64).unwrap();
+            while let Some(answer) = client.answer() {
+                match answer.result {
+                    Ok(numbers) => {
+                        assert!(greatest < Some(numbers.first), "{numbers:?} after {greatest:?}");
+                        greatest = Some(numbers.first);
+                        answered += 1;
+                    }
+                    Err(CallError::NoAnswer { waited_ns }) => {
+                        assert!(waited_ns >= 1_000_000);
+                        given_up += 1;
+                    }
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            assert!(clock.elapsed() < common::PATIENCE, "{answered} answered, {given_up} given up");
+        }
+    });
+}
+
+#[test]
+fn the_end_of_the_numbers_is_told_to_those_who_guess() {
+    let world = World::new();
+    let sequence = Arc::new(Sequence::new(LAST - 1, EPOCH, 1));
+    let ((), stats) = world.serving(&sequence, 64, |server| {
+        let mut client = world.client(&server, LAST, 4);
+        (0..4).for_each(|tag| client.request(tag, 1).unwrap());
+        assert_eq!(client.request(4, 1), Err(RequestError::WindowFull { window: 4 }));
+        assert_eq!(client.request(4, 2), Err(RequestError::Count { asked: 2, max: 1 }));
+        let mut results = Vec::new();
+        eventually("four answers", || {
+            client.turn(0).unwrap();
+            results.extend(std::iter::from_fn(|| client.answer()).map(|answer| answer.result));
+            results.len() == 4
+        });
+        let numbers: Vec<_> = results.iter().map(|result| result.clone().map(|numbers| numbers.first)).collect();
+        let exhausted = Err(CallError::Refused(Refusal::Exhausted));
+        assert_eq!(numbers, [Ok(LAST - 1), Ok(LAST), exhausted.clone(), exhausted]);
+    });
+    assert_eq!((stats.answered, stats.refused), (2, 2));
+}
+
+#[test]
+fn clients_that_add_to_a_word_get_unique_increasing_numbers() {
+    const CALLS: usize = 300_000;
+    let world = World::new();
+    let word = Word::expose(&world.domain, 100).unwrap();
+    let judge = Judge::default();
+    let taken = std::thread::scope(|threads| {
+        let work = || {
+            // The server's end is here, too: its processor has no part in it.
+            let server = world.domain.thread().unwrap();
+            let cq = server.completion_queue(8).unwrap();
+            let mut end = server_queue_pair(&server, &cq).unwrap();
+            let mut client = AtomicsClient::new(world.domain.thread().unwrap(), &world.arena(), 16).unwrap();
+            end.connect(Some(&client.address())).unwrap();
+            client.connect(&end.address(), word.remote()).unwrap();
+            judge.drive(&mut client, CALLS)
+        };
+        let clients: Vec<_> = (0..3).map(|_| threads.spawn(work)).collect();
+        clients.into_iter().map(|client| client.join().unwrap()).collect::<Vec<_>>()
+    });
+    assert!(taken.iter().all(|taken| taken.is_sorted()));
+    assert_eq!(count_unique(taken), 3 * CALLS as u64);
+    assert_eq!(word.next(), 100 + 3 * CALLS as u64);
+}
+
+#[test]
+fn a_word_that_is_gone_ends_all_calls() {
+    let world = World::new();
+    let word = Word::expose(&world.domain, 0).unwrap();
+    let server = world.domain.thread().unwrap();
+    let cq = server.completion_queue(8).unwrap();
+    let mut end = server_queue_pair(&server, &cq).unwrap();
+    let mut client = AtomicsClient::new(world.domain.thread().unwrap(), &world.arena(), 4).unwrap();
+    end.connect(Some(&client.address())).unwrap();
+    client.connect(&end.address(), word.remote()).unwrap();
+    client.request(0, 10).unwrap();
+    eventually("numbers", || client.turn(0).unwrap());
+    assert_eq!(client.answer().unwrap().result.map(|numbers| (numbers.first, numbers.last())), Ok((0, 9)));
+    drop(word);
+    (0..4).for_each(|tag| client.request(tag, 1).unwrap());
+    eventually("the error", || client.turn(0).is_err());
+    let mut failed = 0;
+    eventually("all calls fail", || {
+        let _ = client.turn(0);
+        while let Some(answer) = client.answer() {
+            assert!(matches!(answer.result, Err(CallError::Operation(_))), "{answer:?}");
+            failed += 1;
+        }
+        failed == 4
+    });
+}
+
+fn server(address: &str, args: &[&str]) -> Server {
+    Server::of(sinew(&["serve", "sequencer", address, "--child", "--block"]).args(args))
+}
+
+fn next(address: &str, args: &[&str]) -> Value {
+    let output = run(sinew(&["seq", "next", "--json", "--address", address]).args(args));
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn a_server_process_hands_out_numbers_on_every_fabric() {
+    for address in [format!("shm://{}", unique("seq")), "udp://127.0.0.1:0".to_owned()] {
+        let server = server(&address, &["--first", "41"]);
+        let output = run(&mut sinew(&["seq", "next", "--address", &server.address, "--count", "3"]));
+        assert_eq!(text(&output.stdout), "41\n42\n43\n", "{}", text(&output.stderr));
+        let numbers = next(&server.address, &[]);
+        assert_eq!((&numbers["first"], &numbers["last"], &numbers["count"]), (&44.into(), &44.into(), &1.into()));
+        let epoch = numbers["epoch"].as_str().unwrap();
+        assert_eq!(next(&server.address, &["--epoch", epoch])["first"], 45);
+        let other = run(&mut sinew(&["seq", "next", "--address", &server.address, "--epoch", "0123456789abcdef"]));
+        assert_eq!(other.status.code(), Some(1));
+        assert!(text(&other.stderr).contains("started anew"), "{}", text(&other.stderr));
+        let many = run(&mut sinew(&["seq", "next", "--address", &server.address, "--count", "1048577"]));
+        assert_eq!(many.status.code(), Some(1));
+        assert!(text(&many.stderr).contains("1 to 1048576"), "{}", text(&many.stderr));
+    }
+}
+
+#[test]
+fn a_killed_server_that_keeps_notes_hands_out_no_number_again() {
+    let folder = Folder::new();
+    let notes = folder.0.join("notes").to_string_lossy().into_owned();
+    let (address, mut expected, mut epochs) = (format!("shm://{}", unique("seq")), 0, Vec::new());
+    for round in 0..4 {
+        let mut server = server(&address, &["--notes", &notes]);
+        let numbers = next(&address, &["--count", "10"]);
+        let first = numbers["first"].as_u64().unwrap();
+        epochs.push(numbers["epoch"].clone());
+        // One that ended in order left no gap.
+        assert!(if round % 2 == 1 { first > expected } else { first == expected }, "{round}: {first}, {expected}");
+        expected = first + 10;
+        if round % 2 == 0 {
+            server.process.signal(Signal::KILL);
+            server.process.wait();
+        }
+    }
+    epochs.dedup();
+    assert_eq!(epochs.len(), 4);
+    let _server = server(&address, &["--notes", &notes]);
+    let second = run(sinew(&["serve", "sequencer", "shm://another", "--child", "--notes", &notes]).args(["--block"]));
+    assert!(text(&second.stderr).contains("another sequencer"), "{}", text(&second.stderr));
+}
+
+#[test]
+fn what_makes_no_sequencer_is_told_at_once() {
+    for wrong in [
+        &["serve", "sequencer", "shm://"][..],
+        &["serve", "sequencer", "--count-max", "0"],
+        &["serve", "sequencer", "--first", "-1"],
+        &["seq", "next", "--count", "0"],
+        &["seq", "next", "--epoch", "7"],
+        &["seq", "next", "--address", "pigeon://a"],
+    ] {
+        let output = run(&mut sinew(wrong));
+        assert_eq!(output.status.code(), Some(2), "{wrong:?}: {}", text(&output.stderr));
+    }
+    let folder = Folder::new();
+    let notes = folder.0.join("notes");
+    std::fs::write(&notes, "7").unwrap();
+    let output = run(sinew(&["serve", "sequencer", "shm://nobody", "--notes"]).arg(&notes));
+    assert!(text(&output.stderr).contains("no note of a sequencer"), "{}", text(&output.stderr));
+    let nobody = format!("shm://{}", unique("nobody"));
+    let output = run(&mut sinew(&["seq", "next", "--address", &nobody]));
+    assert_eq!(output.status.code(), Some(1));
+}
