@@ -313,7 +313,7 @@ pub struct ibv_recv_wr {
     pub num_sge: c_int,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct ibv_wc {
     pub wr_id: u64,

@@ -3,7 +3,6 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
-use std::mem::MaybeUninit;
 use std::ptr::{NonNull, null_mut};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -54,6 +53,8 @@ pub(crate) struct CqInner {
     poll: PollCq,
     request_notification: ReqNotifyCq,
     depth: usize,
+    /// Where the device writes: numbers from the start, since drivers leave out what means nothing of failures and of requests.
+    completed: RefCell<[ibv_wc; BURST]>,
     /// Completions that queue pairs may make before anybody polls.
     reserved: Cell<usize>,
     /// Completions that were taken from the device, or made without it, and not yet handed out: oldest first, and older than what
@@ -116,6 +117,7 @@ impl IbCompletionQueue {
             poll: ops.poll_cq,
             request_notification: ops.req_notify_cq,
             depth,
+            completed: RefCell::new([ibv_wc::default(); BURST]),
             reserved: Cell::new(0),
             backlog: RefCell::new(VecDeque::with_capacity(BURST)),
             armed: Cell::new(false),
@@ -176,17 +178,15 @@ impl CqInner {
     /// of ours, or several.
     #[inline]
     fn take(&self, max: usize, sink: &mut impl FnMut(Completion)) -> usize {
-        let mut completed = [const { MaybeUninit::<ibv_wc>::uninit() }; BURST];
+        let mut completed = self.completed.borrow_mut();
         let max = max.min(BURST);
-        // SAFETY: our queue, and room for so many.
-        let count = unsafe { (self.poll)(self.cq.as_ptr(), max as i32, completed.as_mut_ptr().cast()) };
+        // SAFETY: our queue, and room for so many. All their fields are numbers, which they stay whatever the device leaves out.
+        let count = unsafe { (self.poll)(self.cq.as_ptr(), max as i32, completed.as_mut_ptr()) };
         let Ok(count) = usize::try_from(count) else {
             self.broken.set(true);
             return 0;
         };
         for completed in &completed[..count.min(max)] {
-            // SAFETY: the device wrote so many.
-            let completed = unsafe { completed.assume_init_ref() };
             let id = WorkId::unpack(completed.wr_id);
             let qp = self.thread.qps.borrow().find(id);
             if let Some(qp) = qp {
