@@ -356,6 +356,7 @@ constants! {
     IBV_PORT_ACTIVE_DEFER: c_uint = 5;
     IBV_LINK_LAYER_INFINIBAND: u8 = 1;
     IBV_LINK_LAYER_ETHERNET: u8 = 2;
+    IBV_QPF_GRH_REQUIRED: u8 = 1;
     IBV_MTU_256: c_uint = 1;
     IBV_MTU_4096: c_uint = 5;
 

@@ -6,6 +6,7 @@ use sinew_fabric::verbs::{QpAddress, VerbsError};
 use crate::device::DeviceInner;
 use crate::gid;
 use crate::port::Link;
+use crate::ways::Target;
 
 /// What the bytes begin with: of this fabric, in this version.
 const MAGIC: [u8; 3] = *b"IB1";
@@ -63,6 +64,12 @@ impl PortAddress {
         if self.infiniband && (self.lid == 0 || self.lid >= 0xC000) {
             return wrong(format!("{} is no LID of a port", self.lid));
         }
+        if self.infiniband && self.is_beyond_router(ours) {
+            let (theirs, ours) = (gid::text_of(self.gid), gid::text_of(ours.gid));
+            return wrong(format!(
+                "{theirs} is of another InfiniBand subnet than {ours}, and no router's LID is known: take hosts of one subnet"
+            ));
+        }
         if !self.infiniband && !gid::can_reach(ours.gid, self.gid) {
             let (theirs, ours) = (gid::text_of(self.gid), gid::text_of(ours.gid));
             return wrong(format!(
@@ -70,6 +77,32 @@ impl PortAddress {
             ));
         }
         Ok(())
+    }
+
+    /// Whether it is of another subnet than ours, where its local identifier means nothing. (A port without a GID does not say.)
+    fn is_beyond_router(&self, ours: &Self) -> bool {
+        let says = |port: &Self| port.gid != [0; 16];
+        says(self) && says(ours) && gid::subnet_of(self.gid) != gid::subnet_of(ours.gid)
+    }
+
+    /// Where we send what is meant for a port that [`Self::check_from`] lets through. Some InfiniBand fabrics want every packet to
+    /// carry global identifiers (`global`).
+    pub fn target(&self, to: &Self, global: bool) -> Target {
+        match to.infiniband {
+            true if global => Target::Gid { gid: to.gid, lid: to.lid },
+            true => Target::Lid(to.lid),
+            false => Target::Gid { gid: to.gid, lid: 0 },
+        }
+    }
+
+    /// Where we send an answer to whoever sent a datagram: from its local identifier, which may be a router's, and its global one
+    /// where it carried one.
+    pub fn target_of_sender(&self, lid: u16, gid: Option<[u8; 16]>, global: bool) -> Option<Target> {
+        match gid {
+            Some(gid) if !self.infiniband => gid::can_reach(self.gid, gid).then_some(Target::Gid { gid, lid: 0 }),
+            Some(gid) if global || gid::subnet_of(gid) != gid::subnet_of(self.gid) => Some(Target::Gid { gid, lid }),
+            _ => (self.infiniband && !global).then_some(Target::Lid(lid)),
+        }
     }
 }
 
@@ -109,5 +142,43 @@ mod tests {
         for lid in [0, 0xC000] {
             assert!(PortAddress { lid, ..infiniband }.check_from(&infiniband).is_err(), "{lid}");
         }
+    }
+    fn on_subnet(prefix: u8, lid: u16) -> PortAddress {
+        let mut gid = [lid as u8; 16];
+        gid[..8].fill(prefix);
+        PortAddress { infiniband: true, lid, reads_in: 16, gid }
+    }
+
+    #[test]
+    fn a_lid_counts_within_its_subnet_alone() {
+        let ours = on_subnet(1, 10);
+        assert!(on_subnet(1, 11).check_from(&ours).is_ok());
+        let refused = on_subnet(2, 11).check_from(&ours).unwrap_err().to_string();
+        assert!(refused.contains("subnet"), "{refused}");
+        // Ports without a GID have nothing but their LID.
+        let bare = PortAddress { gid: [0; 16], ..on_subnet(0, 11) };
+        assert!(bare.check_from(&ours).is_ok() && ours.check_from(&bare).is_ok());
+    }
+
+    #[test]
+    fn packets_are_global_where_they_must_be() {
+        let (ours, near, far) = (on_subnet(1, 10), on_subnet(1, 11), on_subnet(2, 12));
+        let global = |port: PortAddress| Target::Gid { gid: port.gid, lid: port.lid };
+        assert_eq!(ours.target(&near, false), Target::Lid(11));
+        assert_eq!(ours.target(&near, true), global(near));
+        for (sender, must, answered) in [
+            (Some(near), false, Some(Target::Lid(11))),
+            (Some(near), true, Some(global(near))),
+            (Some(far), false, Some(global(far))),
+            (None, false, Some(Target::Lid(11))),
+            (None, true, None),
+        ] {
+            let lid = sender.unwrap_or(near).lid;
+            assert_eq!(ours.target_of_sender(lid, sender.map(|port| port.gid), must), answered, "{sender:?} {must}");
+        }
+        let (ours, theirs) = (at([10, 0, 0, 1]), at([10, 0, 0, 2]));
+        assert_eq!(ours.target(&theirs, true), global(theirs));
+        assert_eq!(ours.target_of_sender(0, Some(theirs.gid), true), Some(global(theirs)));
+        assert_eq!(ours.target_of_sender(0, None, false), None);
     }
 }

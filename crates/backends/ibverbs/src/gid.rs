@@ -38,6 +38,11 @@ pub fn text_of(bytes: [u8; 16]) -> String {
     }
 }
 
+/// The subnet of an InfiniBand GID.
+pub fn subnet_of(bytes: [u8; 16]) -> u64 {
+    (u128::from_be_bytes(bytes) >> 64) as u64
+}
+
 fn mapped(bytes: [u8; 16]) -> Option<Ipv4Addr> {
     Ipv6Addr::from(bytes).to_ipv4_mapped()
 }

@@ -38,6 +38,8 @@ pub struct PortInfo {
     pub rate_bps: Option<u64>,
     /// InfiniBand: its local identifier, once a subnet manager gave it one.
     pub lid: u16,
+    /// Whether every packet must carry global identifiers; matters on InfiniBand, where else they are left out within a subnet.
+    pub grh_required: bool,
     /// What it is called, as far as the entries of the table are in use.
     pub gids: Vec<Gid>,
     /// Of those, the one that Sinew uses unless it is told otherwise.
@@ -98,6 +100,7 @@ impl PortInfo {
             message_len_max: attributes.max_msg_sz as usize,
             rate_bps: rate_bps(attributes.active_speed, attributes.active_width),
             lid: attributes.lid,
+            grh_required: attributes.flags & IBV_QPF_GRH_REQUIRED != 0,
             gids,
             chosen,
             trouble: None,
@@ -246,6 +249,7 @@ mod tests {
             message_len_max: 1 << 30,
             rate_bps: None,
             lid,
+            grh_required: false,
             gids: Vec::new(),
             chosen,
             trouble: None,

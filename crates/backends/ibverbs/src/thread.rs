@@ -138,19 +138,12 @@ impl IbThread {
 impl ThreadInner {
     /// Where to send what is meant for a port.
     pub fn target(&self, to: &PortAddress) -> Target {
-        if to.infiniband { Target::Lid(to.lid) } else { Target::Gid { gid: to.gid, lid: 0 } }
+        self.address.target(to, self.domain.device.port.grh_required)
     }
 
-    /// Where an answer goes to whoever sent a datagram: from its local identifier, and its global one where it carried one.
+    /// Where an answer goes to whoever sent a datagram.
     pub fn target_of_sender(&self, lid: u16, gid: Option<[u8; 16]>) -> Option<Target> {
-        let ours = self.address.gid;
-        match gid {
-            Some(gid) if !self.address.infiniband => {
-                crate::gid::can_reach(ours, gid).then_some(Target::Gid { gid, lid: 0 })
-            }
-            Some(gid) if gid[..8] != ours[..8] => Some(Target::Gid { gid, lid }),
-            _ => self.address.infiniband.then_some(Target::Lid(lid)),
-        }
+        self.address.target_of_sender(lid, gid, self.domain.device.port.grh_required)
     }
 }
 

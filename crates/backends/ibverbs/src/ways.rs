@@ -24,7 +24,8 @@ const HOPS_MAX: u8 = 64;
 pub(crate) enum Target {
     /// By local identifier, within an InfiniBand subnet.
     Lid(u16),
-    /// By global identifier: on Ethernet (where the local one is 0), and, by the router's local one, to other subnets.
+    /// By global identifier: on Ethernet (where the local one is 0), on InfiniBand by the router's local one to other subnets, and
+    /// where packets must carry it.
     Gid { gid: [u8; 16], lid: u16 },
 }
 
