@@ -30,6 +30,8 @@ step mount --bind "$modules" /lib/modules
 for module in rdma_rxe ib_uverbs rdma_ucm dummy; do step modprobe "$module"; done
 step ip link set lo up
 step ip link add d0 mtu "$mtu" type dummy
+# As on real Ethernet, where nobody answers for addresses that nobody has.
+step ip link set d0 arp on
 step ip addr add 10.9.0.1/24 dev d0
 step ip link set d0 up
 step rdma link add rxe0 type rxe netdev d0

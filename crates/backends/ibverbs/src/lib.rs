@@ -39,8 +39,11 @@
 //! list, the queue pair is stopped: what was taken is flushed, the refused request fails, the rest is flushed.
 //!
 //! Datagrams arrive behind 40 bytes of their sender's addresses, for which each receive has a place of its own; so
-//! [`Completion::from`](sinew_fabric::verbs::Completion::from) says whom an answer goes to. Address handles are made with the first
-//! answer and kept, for 65,536 hosts at most.
+//! [`Completion::from`](sinew_fabric::verbs::Completion::from) says whom an answer goes to. Address handles are kept for 65,536 hosts
+//! at most. A [destination](sinew_fabric::verbs::ThreadDomain::destination) has a new one whenever it is asked for. That of an answer to
+//! somebody whom nobody here asked for is made with the first answer; on Ethernet the kernel may wait a second for a host that does not
+//! exist, so a tenth of the thread's time at most goes there, and a host that was not found is not looked for again for 30 seconds. Answers
+//! are refused meanwhile.
 
 mod abi;
 mod address;
@@ -55,6 +58,7 @@ mod port;
 mod qp;
 mod settle;
 mod states;
+mod strangers;
 mod thread;
 mod ways;
 mod work;

@@ -18,7 +18,7 @@ use crate::device::qp_type;
 use crate::library::system;
 use crate::states::PACKET_MASK;
 use crate::thread::{ThreadInner, WorkId};
-use crate::ways::Way;
+use crate::ways::AddressHandle;
 use crate::work::{Headers, Posted, Rung, Sent, Work};
 
 /// The most that retries for a receiver that is not ready can be, which means for ever.
@@ -155,7 +155,7 @@ fn refused_qp(name: &str, config: &QpConfig, error: io::Error) -> VerbsError {
 impl QpInner {
     /// Describes a request in the chain's next place.
     #[inline]
-    fn describe(&self, work: &mut Work, request: &Request<'_>) -> Result<Option<Rc<Way>>, PostError> {
+    fn describe(&self, work: &mut Work, request: &Request<'_>) -> Result<Option<Rc<AddressHandle>>, PostError> {
         let domain = &self.thread.domain;
         request.check(&self.config, self.state.get(), &domain.device.attributes)?;
         let Work { sends, chain, keys, .. } = work;
@@ -169,16 +169,15 @@ impl QpInner {
         wr.send_flags = flag(request.signaled, IBV_SEND_SIGNALED)
             | flag(request.fence, IBV_SEND_FENCE)
             | flag(request.solicited, IBV_SEND_SOLICITED);
-        let mut way = None;
+        let mut handle = None;
         match &request.operation {
             Operation::Send { source, immediate, to } => {
                 wr.opcode = if immediate.is_some() { IBV_WR_SEND_WITH_IMM } else { IBV_WR_SEND };
                 wr.imm_data = immediate.unwrap_or(0).to_be();
                 if let Some(to) = to {
                     let found = self.find_way(to, source.len())?;
-                    let ah = found.ah(domain).map_err(|error| PostError::Device(error.raw_os_error().unwrap_or(0)))?;
-                    wr.wr.ud = ibv_wr_ud { ah, remote_qpn: to.number.0, remote_qkey: to.qkey };
-                    way = Some(found);
+                    wr.wr.ud = ibv_wr_ud { ah: found.as_ptr(), remote_qpn: to.number.0, remote_qkey: to.qkey };
+                    handle = Some(found);
                 }
                 chain.source(keys, domain, source)?;
             }
@@ -206,16 +205,24 @@ impl QpInner {
                 wr.num_sge = 1;
             }
         }
-        Ok(way)
+        Ok(handle)
     }
 
     /// The way to a destination, on which a message of `len` bytes fits.
     #[inline]
-    fn find_way(&self, to: &Destination, len: usize) -> Result<Rc<Way>, PostError> {
+    fn find_way(&self, to: &Destination, len: usize) -> Result<Rc<AddressHandle>, PostError> {
         let mut ways = self.thread.ways.borrow_mut();
         let way = ways.get(to.handle).ok_or(PostError::UnknownDestination)?;
-        let limit = way.mtu.get();
-        if len > limit { Err(PostError::TooLong { len, limit }) } else { Ok(Rc::clone(way)) }
+        if len > way.mtu {
+            return Err(PostError::TooLong { len, limit: way.mtu });
+        }
+        if let Some(handle) = &way.handle {
+            return Ok(Rc::clone(handle));
+        }
+        let thread = &*self.thread;
+        let now_ns = || thread.began.elapsed().as_nanos() as u64;
+        let make = |target| AddressHandle::new(&thread.domain, target);
+        ways.reach_stranger(to.handle, now_ns, make).map_err(PostError::Device)
     }
 
     /// Hands a receive to the device, or, once it is in error, to nobody.
@@ -303,9 +310,9 @@ impl QueuePair for IbQueuePair {
     fn push(&mut self, request: Request<'_>) -> Result<(), RefusedRequest> {
         let mut work = self.0.held.borrow_mut();
         match self.0.describe(&mut work, &request) {
-            Ok(way) => {
+            Ok(handle) => {
                 work.chain.push();
-                work.sends.push(Sent { entry: Entry::new(request), _way: way });
+                work.sends.push(Sent { entry: Entry::new(request), _handle: handle });
                 Ok(())
             }
             Err(error) => Err(RefusedRequest::new(error, request.operation)),

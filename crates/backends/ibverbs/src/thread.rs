@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use std::time::Instant;
 
 use sinew_fabric::verbs::{Destination, QpAddress, QpConfig, ThreadDomain, Transport, VerbsError};
 
@@ -12,7 +13,7 @@ use crate::domain::{DomainInner, IbDomain};
 use crate::library::system;
 use crate::port::common_mtu;
 use crate::qp::{IbQueuePair, QpInner};
-use crate::ways::{Target, Ways};
+use crate::ways::{AddressHandle, Target, Ways};
 
 const NUMBER_BITS: u32 = 24;
 const SLOT_BITS: u32 = 16;
@@ -122,8 +123,9 @@ pub struct IbThread(pub(crate) Rc<ThreadInner>);
 pub(crate) struct ThreadInner {
     pub domain: Arc<DomainInner>,
     pub address: PortAddress,
-    pub ways: RefCell<Ways>,
+    pub ways: RefCell<Ways<AddressHandle>>,
     pub qps: RefCell<Registry>,
+    pub began: Instant,
 }
 
 impl IbThread {
@@ -131,7 +133,7 @@ impl IbThread {
         let domain = Arc::clone(&domain.0);
         let address = PortAddress::of(&domain.device);
         let ways = RefCell::new(Ways::new(domain.device.attributes.mtu));
-        Self(Rc::new(ThreadInner { domain, address, ways, qps: RefCell::default() }))
+        Self(Rc::new(ThreadInner { domain, address, ways, qps: RefCell::default(), began: Instant::now() }))
     }
 }
 
@@ -174,14 +176,15 @@ impl ThreadDomain for IbThread {
         if common_mtu(attributes.mtu, to.mtu).is_none() {
             return Err(VerbsError::Address(format!("its packets have {} bytes, and 256 is the least", to.mtu)));
         }
+        let target = self.0.target(&port);
+        // A new one, however well the old one did: the host may have another MAC by now.
+        let made = AddressHandle::new(&self.0.domain, target)
+            .map_err(|error| system("making an address handle", error, Some("look whether the host is up (`ping`)")))?;
         let mut ways = self.0.ways.borrow_mut();
-        let handle = ways.to(self.0.target(&port));
-        let domain = &self.0.domain;
+        let handle = ways.to(target);
         if let Some(way) = ways.get(handle) {
-            way.mtu.set(attributes.mtu.min(to.mtu as usize));
-            way.ah(domain).map_err(|error| {
-                system("making an address handle", error, Some("look whether the host is up (`ping`)"))
-            })?;
+            way.mtu = attributes.mtu.min(to.mtu as usize);
+            way.handle = Some(Rc::new(made));
         }
         Ok(Destination { handle, number: to.number, qkey: to.qkey })
     }
@@ -195,7 +198,62 @@ pub(crate) fn read_port(address: &QpAddress) -> Result<PortAddress, VerbsError> 
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::common::{Pair, assert_ok};
+    use sinew_fabric::verbs::{Operation, PostError, QpNumber, QueuePair, Request, Source};
+
+    #[test]
+    fn a_stranger_that_does_not_exist_holds_nobody_up_for_long() {
+        let Some(mut pair) = Pair::new(Transport::Ud) else { return };
+        let ours = pair.a.qp.address();
+        // On our network, where nobody answers.
+        let absent = |last: u8| {
+            let mut address = ours.clone();
+            address.port.pop();
+            address.port.push(last);
+            address
+        };
+        let thread = Rc::clone(&pair.a.thread.0);
+        let mut answer = |last: u8| {
+            let target = thread.target(&read_port(&absent(last)).unwrap());
+            let handle = thread.ways.borrow_mut().to(target);
+            let to = Some(Destination { handle, number: QpNumber(7), qkey: 0 });
+            let began = Instant::now();
+            let posted =
+                pair.a.qp.post(Request::new(0, Operation::Send { source: Source::Empty, immediate: None, to }));
+            (began.elapsed(), posted.unwrap_err().error)
+        };
+        let (first, unreachable) = answer(201);
+        assert!(first > Duration::from_millis(200), "{unreachable} after {first:?}: is there no ARP?");
+        let answers: Vec<_> = (201..=250).map(&mut answer).collect();
+        let held_up: Duration = answers.iter().map(|(took, _)| *took).sum();
+        assert!(held_up < first / 2, "{held_up:?}, {first:?}");
+        assert_eq!(answers[0].1, unreachable);
+        assert!(answers[1..].iter().all(|(_, error)| *error == PostError::Device(libc::EAGAIN)), "{answers:?}");
+        // Those whom somebody asked for wait for nothing.
+        let buffer = pair.empty(8);
+        pair.b.qp.post_buffer(0, buffer).unwrap();
+        pair.a.qp.post(Request::new(1, pair.send(Source::Inline(b"known")))).unwrap();
+        assert_ok(&pair.b.received());
+        let began = Instant::now();
+        let asked = pair.a.thread.destination(&absent(202)).unwrap_err();
+        assert!(matches!(asked, VerbsError::System { .. }) && began.elapsed() > first / 10, "{asked}");
+    }
+
+    #[test]
+    fn a_destination_is_looked_for_anew_and_stays_the_same() {
+        let Some(pair) = Pair::new(Transport::Ud) else { return };
+        let ask = || {
+            let to = pair.to_b().unwrap();
+            let mut ways = pair.a.thread.0.ways.borrow_mut();
+            (to, Rc::clone(ways.get(to.handle).unwrap().handle.as_ref().unwrap()))
+        };
+        let (before, after) = (ask(), ask());
+        assert_eq!(before.0, after.0);
+        assert!(!Rc::ptr_eq(&before.1, &after.1), "its MAC would be the old one");
+    }
 
     #[test]
     fn an_identifier_says_what_was_put_in() {

@@ -1,6 +1,5 @@
 //! The ways to other ports: address handles, made when something first goes there, and kept for the next time.
 
-use std::cell::{Cell, OnceCell};
 use std::collections::HashMap;
 use std::io;
 use std::ptr::NonNull;
@@ -11,10 +10,14 @@ use sinew_mem::atomic::plain::{AtomicU64, Ordering};
 
 use crate::abi::*;
 use crate::domain::DomainInner;
+use crate::strangers::Share;
 
 /// Ways that are remembered at once; one of those that were not used for longest goes for a new one.
 pub(crate) const WAYS_MAX: usize = 1 << SLOT_BITS;
 const SLOT_BITS: u32 = 16;
+
+/// How long a stranger whom nothing reached is not tried again.
+const FAILURE_COUNTS_NS: u64 = 30_000_000_000;
 
 /// Hops of a packet at most: the usual value.
 const HOPS_MAX: u8 = 64;
@@ -52,48 +55,54 @@ pub(crate) fn ah_attr(target: Target, port: u8, sgid_index: u8) -> ibv_ah_attr {
     }
 }
 
-/// One way. Requests that take it hold it, so that its address handle stays until they are over.
+/// One way, with the address handle `H` once it has one.
 #[derive(Debug)]
-pub(crate) struct Way {
-    target: Target,
+pub(crate) struct Way<H> {
+    pub target: Target,
     /// Bytes of a datagram that fit on it, as far as we were told.
-    pub mtu: Cell<usize>,
-    ah: OnceCell<AddressHandle>,
+    pub mtu: usize,
+    /// Requests that take the way hold it until they are over.
+    pub handle: Option<Rc<H>>,
+    /// The error with which making one failed, and until when that counts.
+    failed: Option<(i32, u64)>,
 }
 
+/// What the device makes of a target: on Ethernet it has the MAC of the next host.
 #[derive(Debug)]
-struct AddressHandle {
+pub(crate) struct AddressHandle {
     ah: NonNull<ibv_ah>,
     domain: Arc<DomainInner>,
 }
 
-impl Way {
-    /// The address handle. Making it, the first time, is a system call.
-    pub fn ah(&self, domain: &Arc<DomainInner>) -> io::Result<*mut ibv_ah> {
-        if let Some(made) = self.ah.get() {
-            return Ok(made.ah.as_ptr());
-        }
+impl AddressHandle {
+    /// Asks the device, and it the kernel, which on Ethernet waits for the next host's answer: up to a second or more when there is
+    /// none.
+    pub fn new(domain: &Arc<DomainInner>, target: Target) -> io::Result<Self> {
         let device = &domain.device;
         let sgid_index = device.gid.as_ref().map_or(0, |gid| gid.index);
-        let mut attributes = ah_attr(self.target, device.port.number, sgid_index);
+        let mut attributes = ah_attr(target, device.port.number, sgid_index);
         // SAFETY: our domain, and a description.
         let ah = unsafe { (domain.library().ibv_create_ah)(domain.pd(), &raw mut attributes) };
         let ah = NonNull::new(ah).ok_or_else(io::Error::last_os_error)?;
-        Ok(self.ah.get_or_init(|| AddressHandle { ah, domain: Arc::clone(domain) }).ah.as_ptr())
+        Ok(Self { ah, domain: Arc::clone(domain) })
+    }
+
+    pub fn as_ptr(&self) -> *mut ibv_ah {
+        self.ah.as_ptr()
     }
 }
 
 impl Drop for AddressHandle {
     fn drop(&mut self) {
-        // SAFETY: requests that name it hold the way that holds us, so none is left.
+        // SAFETY: requests that name it hold us, so none is left.
         unsafe { (self.domain.library().ibv_destroy_ah)(self.ah.as_ptr()) };
     }
 }
 
 /// The ways of one thread.
 #[derive(Debug)]
-pub(crate) struct Ways {
-    slots: Vec<Slot>,
+pub(crate) struct Ways<H> {
+    slots: Vec<Slot<H>>,
     by_target: HashMap<Target, usize>,
     /// The target and handle that were asked for last, as they mostly are again.
     last: Option<(Target, u64)>,
@@ -102,16 +111,18 @@ pub(crate) struct Ways {
     slots_max: usize,
     /// What a way's messages may have unless somebody says less, in bytes.
     mtu: usize,
+    /// Of the thread's time, for strangers' ways.
+    share: Share,
 }
 
 #[derive(Debug)]
-struct Slot {
+struct Slot<H> {
     /// The slot's index, and above it a number that no other way of this process has: a handle of another thread, or of a way that
     /// went, leads nowhere.
     handle: u64,
     /// Whether it was used since the hand last passed.
     used: bool,
-    way: Rc<Way>,
+    way: Way<H>,
 }
 
 fn new_handle(slot: usize) -> u64 {
@@ -120,13 +131,14 @@ fn new_handle(slot: usize) -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed) << SLOT_BITS | slot as u64
 }
 
-impl Ways {
+impl<H> Ways<H> {
     pub fn new(mtu: usize) -> Self {
         Self::with_slots(mtu, WAYS_MAX)
     }
 
     fn with_slots(mtu: usize, slots_max: usize) -> Self {
-        Self { slots: Vec::new(), by_target: HashMap::new(), last: None, hand: 0, slots_max, mtu }
+        let (slots, by_target, share) = (Vec::new(), HashMap::new(), Share::default());
+        Self { slots, by_target, last: None, hand: 0, slots_max, mtu, share }
     }
 
     /// The handle of the way to a target: the same for as long as it is remembered.
@@ -150,7 +162,7 @@ impl Ways {
             return slot.handle;
         }
         let index = if self.slots.len() < self.slots_max { self.slots.len() } else { self.vacate() };
-        let way = Rc::new(Way { target, mtu: Cell::new(self.mtu), ah: OnceCell::new() });
+        let way = Way { target, mtu: self.mtu, handle: None, failed: None };
         let slot = Slot { handle: new_handle(index), used: false, way };
         let handle = slot.handle;
         if index == self.slots.len() {
@@ -176,27 +188,55 @@ impl Ways {
     }
 
     /// The way of a handle; `None` for one that was forgotten, or is another thread's.
-    pub fn get(&mut self, handle: u64) -> Option<&Rc<Way>> {
+    pub fn get(&mut self, handle: u64) -> Option<&mut Way<H>> {
         let index = (handle & (WAYS_MAX as u64 - 1)) as usize;
         let slot = self.slots.get_mut(index).filter(|slot| slot.handle == handle)?;
         slot.used = true;
-        Some(&slot.way)
+        Some(&mut slot.way)
+    }
+
+    /// Makes the address handle of a way that nobody here asked for, to answer a stranger, unless that failed lately or such ways have
+    /// had their share of the thread's time. The error is the system's number: [`libc::EAGAIN`] where it is not the way's turn.
+    #[cold]
+    pub fn reach_stranger(
+        &mut self,
+        handle: u64,
+        now_ns: impl Fn() -> u64,
+        make: impl FnOnce(Target) -> io::Result<H>,
+    ) -> Result<Rc<H>, i32> {
+        let began_ns = now_ns();
+        let may_try = self.share.is_left(began_ns);
+        let way = self.get(handle).ok_or(libc::EINVAL)?;
+        match way.failed {
+            Some((error, until_ns)) if began_ns < until_ns => return Err(error),
+            _ if !may_try => return Err(libc::EAGAIN),
+            _ => {}
+        }
+        let made = make(way.target).map(Rc::new).map_err(|error| error.raw_os_error().unwrap_or(libc::EIO));
+        let ended_ns = now_ns();
+        match &made {
+            Ok(made) => (way.handle, way.failed) = (Some(Rc::clone(made)), None),
+            Err(error) => way.failed = Some((*error, ended_ns.saturating_add(FAILURE_COUNTS_NS))),
+        }
+        self.share.take(began_ns, ended_ns);
+        made
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::Cell;
 
     #[test]
     fn a_target_has_one_handle_and_no_other_thread_knows_it() {
-        let mut ways = Ways::new(4096);
+        let mut ways = Ways::<()>::new(4096);
         let handles = [1, 2].map(|lid| ways.to(Target::Lid(lid)));
         assert_ne!(handles[0], handles[1]);
         assert_eq!(ways.to(Target::Lid(1)), handles[0]);
         assert_eq!(ways.get(handles[1]).unwrap().target, Target::Lid(2));
-        assert_eq!(ways.get(handles[1]).unwrap().mtu.get(), 4096);
-        let mut other = Ways::new(4096);
+        assert_eq!(ways.get(handles[1]).unwrap().mtu, 4096);
+        let mut other = Ways::<()>::new(4096);
         other.to(Target::Lid(1));
         assert!(other.get(handles[0]).is_none());
         assert!([0, 1, u64::MAX].into_iter().all(|forged| ways.get(forged).is_none()));
@@ -204,7 +244,7 @@ mod tests {
 
     #[test]
     fn strangers_push_out_each_other_and_not_those_in_use() {
-        let mut ways = Ways::with_slots(4096, 4);
+        let mut ways = Ways::<()>::with_slots(4096, 4);
         let friend = ways.to(Target::Lid(1));
         let idle = ways.to(Target::Lid(2));
         for stranger in 0..100 {
@@ -214,6 +254,52 @@ mod tests {
         }
         assert!(ways.get(idle).is_none());
         assert_ne!(ways.to(Target::Lid(2)), idle);
+    }
+
+    const SECOND_NS: u64 = 1_000_000_000;
+
+    /// Tries a stranger's way, and says whether the system was asked, for so long.
+    fn answer(
+        ways: &mut Ways<()>,
+        stranger: u16,
+        now: &Cell<u64>,
+        takes_ns: u64,
+        works: bool,
+    ) -> (bool, Result<(), i32>) {
+        let (handle, mut asked) = (ways.to(Target::Lid(stranger)), false);
+        let make = |_| {
+            asked = true;
+            now.set(now.get() + takes_ns);
+            if works { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EHOSTUNREACH)) }
+        };
+        let made = ways.reach_stranger(handle, || now.get(), make);
+        (asked, made.map(|handle| *handle))
+    }
+
+    #[test]
+    fn a_stranger_whom_nothing_reached_is_not_tried_again_for_a_while() {
+        let (mut ways, now) = (Ways::new(4096), Cell::new(7));
+        let unreachable = Err(libc::EHOSTUNREACH);
+        assert_eq!(answer(&mut ways, 1, &now, SECOND_NS / 1000, false), (true, unreachable));
+        now.set(now.get() + FAILURE_COUNTS_NS - 1);
+        assert_eq!(answer(&mut ways, 1, &now, 0, true), (false, unreachable));
+        assert_eq!(answer(&mut ways, 2, &now, 0, true), (true, Ok(())), "it is nobody else's fault");
+        now.set(now.get() + 1);
+        assert_eq!(answer(&mut ways, 1, &now, 0, true), (true, Ok(())));
+    }
+
+    #[test]
+    fn strangers_to_whom_the_way_is_long_wait_for_their_share() {
+        let (mut ways, now) = (Ways::new(4096), Cell::new(0));
+        let mut busy_ns = 0;
+        for stranger in 0..10_000 {
+            let asked = answer(&mut ways, stranger, &now, SECOND_NS, stranger % 2 == 0).0;
+            busy_ns += if asked { SECOND_NS } else { 0 };
+            now.set(now.get() + SECOND_NS / 100);
+        }
+        assert!(busy_ns * 9 < now.get(), "busy for {busy_ns} of {} ns", now.get());
+        assert!(busy_ns * 20 > now.get(), "busy for {busy_ns} of {} ns", now.get());
+        assert_eq!(answer(&mut ways, 20_000, &now, 0, true), (false, Err(libc::EAGAIN)));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::abi::*;
 use crate::domain::{DomainInner, Registration};
 use crate::gid::GRH_LEN;
 use crate::library::system;
-use crate::ways::Way;
+use crate::ways::AddressHandle;
 
 /// Bytes between the addresses of two received datagrams: a multiple of 8, as the memory's words want it.
 const GRH_STRIDE: usize = GRH_LEN.next_multiple_of(8);
@@ -21,8 +21,8 @@ const GRH_STRIDE: usize = GRH_LEN.next_multiple_of(8);
 #[derive(Debug)]
 pub(crate) struct Sent {
     pub entry: Entry,
-    /// Its address handle must live as long.
-    pub _way: Option<Rc<Way>>,
+    /// A datagram's address handle must live as long.
+    pub _handle: Option<Rc<AddressHandle>>,
 }
 
 /// A receive that is not over.

@@ -1,0 +1,54 @@
+//! How much of a thread's time goes to those whom nobody here asked for. Whoever sends a datagram, under any name, makes us look for the
+//! way to that name once the datagram is answered; and while the kernel looks, the thread's sessions stand still.
+
+/// Of the time, one part in so many, over a long while.
+const PART: u64 = 11;
+/// What may be taken at once, while all was calm: enough for a thousand strangers that are easily found.
+const AT_ONCE_NS: u64 = 10_000_000;
+
+/// What is left of the share. One look may take more than that, and then there is none for as much longer.
+#[derive(Debug, Default)]
+pub(crate) struct Share {
+    /// When all that was taken is paid for.
+    paid_ns: u64,
+}
+
+impl Share {
+    /// Whether a look may begin.
+    pub fn is_left(&self, now_ns: u64) -> bool {
+        self.paid_ns <= now_ns.saturating_add(AT_ONCE_NS * (PART - 1))
+    }
+
+    /// A look took that long.
+    pub fn take(&mut self, began_ns: u64, ended_ns: u64) {
+        let took_ns = ended_ns.saturating_sub(began_ns);
+        self.paid_ns = self.paid_ns.max(ended_ns).saturating_add(took_ns.saturating_mul(PART - 1));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_look_is_followed_by_ten_times_as_long_without() {
+        let mut share = Share::default();
+        let (look_ns, now_ns) = (1_000_000_000, 5_000_000_000);
+        share.take(now_ns, now_ns + look_ns);
+        let again_ns = now_ns + look_ns + 10 * look_ns - 10 * AT_ONCE_NS;
+        assert!(!share.is_left(again_ns - 1) && share.is_left(again_ns));
+    }
+
+    #[test]
+    fn short_looks_do_not_wait_until_they_are_too_many() {
+        let mut share = Share::default();
+        let (look_ns, mut now_ns) = (5_000, 1);
+        let mut looks = 0;
+        while share.is_left(now_ns) {
+            share.take(now_ns, now_ns + look_ns);
+            now_ns += look_ns;
+            looks += 1;
+        }
+        assert!((1_000..10_000).contains(&looks), "{looks}");
+    }
+}
