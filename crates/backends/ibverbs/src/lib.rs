@@ -22,7 +22,7 @@
 //!
 //! # Which name of a port
 //!
-//! On InfiniBand peers find a port by its local identifier (LID). On Ethernet a port has a table of global identifiers (GIDs), one for each
+//! On InfiniBand peers of the same subnet find a port by its local identifier (LID). On Ethernet a port has a table of global identifiers (GIDs), one for each
 //! IP address of its interface and kind of packet; by default the port goes by a RoCE v2 one with an IPv4 address, then a global
 //! IPv6 address, then one of the link. [`IbDevice::port`] and the device's name say which; `?gid=3` in a [`Selector`] takes another.
 //!
