@@ -1,7 +1,11 @@
 //! Data structures of Sinew's services. They do no I/O and read no clock: time is handed in.
 //!
 //! - [`cache`] is the table of a key-value cache: an index to a log (or to a heap, for a store that forgets nothing).
+//! - [`cuckoo`] and [`hopscotch`] are tables that others search with nothing but READs, Pilaf's and FaRM's.
 
 #![forbid(unsafe_code)]
 
 pub mod cache;
+pub mod cuckoo;
+pub mod hopscotch;
+pub mod remote;

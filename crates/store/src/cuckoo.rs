@@ -1,0 +1,452 @@
+//! Pilaf's table (atc13; described in sigcomm14 5.1.1): 3-1 cuckoo hashing with self-verifying buckets and extents.
+//!
+//! A key can be in one of three buckets, of one item each. A bucket is 32 bytes: where the item lies and how long it is, a fingerprint
+//! of the key's hash, a version, the checksum of the item, and one of the bucket itself. The item, key and value, is an *extent*
+//! elsewhere. A reader READs the buckets one after the other until the fingerprint fits, then the extent.
+//!
+//! - A change of a value is another extent, and then another bucket. The old extent may be reused at once: a reader who
+//!   still goes there finds that the checksum in the bucket is not that of what lies there, and reads the bucket again.
+//! - An item moves by being written to its new bucket before its old one is overwritten, so it is always somewhere. A reader can
+//!   miss it all the same, having looked there before, and here after. So the reader who found nothing reads the first two buckets once
+//!   more: when the versions are the same, nothing moved meanwhile. (Versions are 32 bits: a bucket that is changed 2^32 times between
+//!   two READs passes for unchanged.)
+//!
+//! The table does not grow, and a PUT that finds no way to make room is refused; up to 75 % of the buckets being full (Pilaf's figure)
+//! that is next to impossible. The hash is known to all: whoever chooses keys can make three buckets full.
+
+use sinew_mem::SharedMemory;
+
+use crate::remote::{Extent, Extents, Index, Span, Step, Table, TableError, checksum, mixed, place, word};
+
+/// Bytes of a bucket.
+pub const BUCKET_LEN: usize = 32;
+/// Hash functions.
+const WAYS: usize = 3;
+/// Key's and value's length, before them in the extent.
+const ITEM_HEAD_LEN: usize = 8;
+/// Buckets that are looked at for a way to make room.
+const LOOKS_MAX: usize = 512;
+/// What the hash of a key, the checksums of buckets, and those of extents begin with.
+const OF_KEYS: u64 = 0x6B65_7973;
+const OF_BUCKETS: u64 = 0x6275_636B;
+const OF_ITEMS: u64 = 0x6974_656D;
+
+/// A table, as readers need to know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Buckets: four for every three items.
+    pub buckets: u32,
+    /// Bytes for extents, each of which takes 8 more than key and value, and up to an eighth more than that. At most 32 GiB.
+    pub extent_bytes: u64,
+    /// Bytes of key and value together at most.
+    pub item_len_max: u32,
+    /// Another seed is other places.
+    pub seed: u64,
+}
+
+impl Layout {
+    /// Bytes that [`Self::to_bytes`] gives.
+    pub const BYTES: usize = 24;
+
+    /// Whether it can be.
+    ///
+    /// # Errors
+    ///
+    /// [`TableError::Layout`].
+    pub fn check(&self) -> Result<(), TableError> {
+        let fail = |what, value, limit| Err(TableError::Layout { what, value, limit });
+        if self.buckets < WAYS as u32 {
+            return fail("buckets", self.buckets.into(), "at least 3");
+        }
+        if self.extent_bytes > 8 << 32 || !self.extent_bytes.is_multiple_of(8) {
+            return fail("bytes of extents", self.extent_bytes, "a multiple of 8 up to 32 GiB");
+        }
+        if !(1..=1 << 30).contains(&self.item_len_max) {
+            return fail("items of", self.item_len_max.into(), "1 byte to 1 GiB");
+        }
+        Ok(())
+    }
+
+    /// To be told to a reader.
+    pub fn to_bytes(&self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[..4].copy_from_slice(&self.buckets.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.item_len_max.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.extent_bytes.to_le_bytes());
+        bytes[16..].copy_from_slice(&self.seed.to_le_bytes());
+        bytes
+    }
+
+    /// What an owner told.
+    ///
+    /// # Errors
+    ///
+    /// [`TableError::Layout`].
+    pub fn from_bytes(bytes: &[u8; Self::BYTES]) -> Result<Self, TableError> {
+        let first = word(bytes, 0);
+        let layout = Self {
+            buckets: first as u32,
+            item_len_max: (first >> 32) as u32,
+            extent_bytes: word(bytes, 1),
+            seed: word(bytes, 2),
+        };
+        layout.check().map(|()| layout)
+    }
+
+    fn extents_start(&self) -> u64 {
+        u64::from(self.buckets) * BUCKET_LEN as u64
+    }
+
+    #[inline(always)]
+    fn hash(&self, key: &[u8]) -> u64 {
+        checksum(key, self.seed ^ OF_KEYS)
+    }
+
+    #[inline(always)]
+    fn bucket(&self, hash: u64, way: usize) -> u32 {
+        place(hash.wrapping_add(mixed(way as u64)), self.buckets)
+    }
+
+    #[inline(always)]
+    fn bucket_span(&self, hash: u64, way: usize) -> Span {
+        Span { offset: u64::from(self.bucket(hash, way)) * BUCKET_LEN as u64, len: BUCKET_LEN }
+    }
+}
+
+/// What tells keys of one bucket apart without their extents.
+fn fingerprint(hash: u64) -> u32 {
+    (hash >> 32) as u32
+}
+
+/// A bucket that holds an item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Entry {
+    unit: u32,
+    /// Bytes of the item with its head; never 0.
+    len: u32,
+    fingerprint: u32,
+    /// Checksum of the item.
+    sum: u64,
+}
+
+/// What a bucket's bytes say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Bucket {
+    Torn,
+    Whole { version: u32, entry: Option<Entry> },
+}
+
+fn bucket_sum(bytes: &[u8], bucket: u32) -> u64 {
+    checksum(&bytes[..24], OF_BUCKETS ^ u64::from(bucket) << 32)
+}
+
+impl Bucket {
+    fn to_bytes(version: u32, entry: Option<Entry>, bucket: u32) -> [u8; BUCKET_LEN] {
+        let entry = entry.unwrap_or(Entry { unit: 0, len: 0, fingerprint: 0, sum: 0 });
+        let mut bytes = [0; BUCKET_LEN];
+        bytes[..4].copy_from_slice(&entry.unit.to_le_bytes());
+        bytes[4..8].copy_from_slice(&entry.len.to_le_bytes());
+        bytes[8..12].copy_from_slice(&entry.fingerprint.to_le_bytes());
+        bytes[12..16].copy_from_slice(&version.to_le_bytes());
+        bytes[16..24].copy_from_slice(&entry.sum.to_le_bytes());
+        let sum = bucket_sum(&bytes, bucket);
+        bytes[24..].copy_from_slice(&sum.to_le_bytes());
+        bytes
+    }
+
+    #[inline(always)]
+    fn from_bytes(bytes: &[u8], bucket: u32) -> Self {
+        let Some(bytes) = bytes.first_chunk::<BUCKET_LEN>() else { return Self::Torn };
+        let words: [u64; 4] = std::array::from_fn(|at| word(bytes, at));
+        // Fresh memory is an empty bucket.
+        if words == [0; 4] {
+            return Self::Whole { version: 0, entry: None };
+        }
+        if words[3] != bucket_sum(bytes, bucket) {
+            return Self::Torn;
+        }
+        let (len, version) = ((words[0] >> 32) as u32, (words[1] >> 32) as u32);
+        let entry = Entry { unit: words[0] as u32, len, fingerprint: words[1] as u32, sum: words[2] };
+        Self::Whole { version, entry: (len > 0).then_some(entry) }
+    }
+}
+
+/// A search.
+#[derive(Clone, Debug)]
+pub struct Search {
+    hash: u64,
+    way: usize,
+    /// Of the extent that is read next; else it is the bucket.
+    sum: Option<u64>,
+    /// Of the buckets as they were read first.
+    versions: [u32; WAYS],
+    /// This way's, as it was read last.
+    version: u32,
+    /// They are read once more.
+    is_check: bool,
+}
+
+impl Search {
+    /// The item is not in this way's bucket.
+    fn next<'a>(&mut self, layout: &Layout) -> Step<'a> {
+        if self.is_check && self.versions[self.way] != self.version {
+            self.way = 0;
+            self.is_check = false;
+            return Step::Again(layout.bucket_span(self.hash, 0));
+        }
+        self.versions[self.way] = self.version;
+        self.way += 1;
+        // The last bucket was read between the two looks at the others.
+        if self.is_check && self.way == WAYS - 1 {
+            return Step::Missing;
+        }
+        if self.way == WAYS {
+            self.way = 0;
+            self.is_check = true;
+        }
+        Step::Read(layout.bucket_span(self.hash, self.way))
+    }
+}
+
+impl Index for Layout {
+    type Search = Search;
+
+    #[inline]
+    fn search(&self, key: &[u8]) -> (Search, Span) {
+        let hash = self.hash(key);
+        let search = Search { hash, way: 0, sum: None, versions: [0; WAYS], version: 0, is_check: false };
+        (search, self.bucket_span(hash, 0))
+    }
+
+    #[inline]
+    fn step<'a>(&self, search: &mut Search, key: &[u8], bytes: &'a [u8]) -> Step<'a> {
+        let again = |search: &Search| Step::Again(self.bucket_span(search.hash, search.way));
+        if let Some(sum) = search.sum.take() {
+            if checksum(bytes, OF_ITEMS ^ self.seed) != sum {
+                return again(search);
+            }
+            let head = word(bytes, 0);
+            let (key_len, value_len) = (head as u32 as usize, (head >> 32) as usize);
+            let item = bytes.get(ITEM_HEAD_LEN..).and_then(|item| item.split_at_checked(key_len));
+            return match item {
+                Some((found, value)) if found == key && value.len() == value_len => Step::Found(value),
+                _ => search.next(self),
+            };
+        }
+        match Bucket::from_bytes(bytes, self.bucket(search.hash, search.way)) {
+            Bucket::Torn => again(search),
+            Bucket::Whole { version, entry } => {
+                search.version = version;
+                match entry.filter(|entry| entry.fingerprint == fingerprint(search.hash)) {
+                    None => search.next(self),
+                    Some(entry) => {
+                        let (start, len) = (u64::from(entry.unit) * 8, entry.len as usize);
+                        if len > self.read_len_max() || start + len as u64 > self.extent_bytes {
+                            return again(search);
+                        }
+                        search.sum = Some(entry.sum);
+                        Step::Read(Span { offset: self.extents_start() + start, len })
+                    }
+                }
+            }
+        }
+    }
+
+    fn read_len_max(&self) -> usize {
+        (self.item_len_max as usize + ITEM_HEAD_LEN).max(BUCKET_LEN)
+    }
+
+    fn memory_len(&self) -> usize {
+        (self.extents_start() + self.extent_bytes) as usize
+    }
+}
+
+/// What the owner knows of a bucket's item.
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    hash: u64,
+    extent: Extent,
+    len: u32,
+    sum: u64,
+}
+
+/// The owner's side.
+#[derive(Debug)]
+pub struct CuckooTable {
+    layout: Layout,
+    memory: SharedMemory,
+    slots: Vec<Option<Slot>>,
+    versions: Vec<u32>,
+    extents: Extents,
+    items: usize,
+    /// An item while it is put together.
+    item: Vec<u8>,
+    /// Buckets that were looked at for a way, each with the place in here of the one whose item could come.
+    looked_at: Vec<(u32, usize)>,
+}
+
+impl CuckooTable {
+    /// An empty table in `memory`, which is all zero and which nobody else writes.
+    ///
+    /// # Errors
+    ///
+    /// [`TableError::Layout`], [`TableError::Memory`].
+    pub fn new(layout: Layout, memory: SharedMemory) -> Result<Self, TableError> {
+        layout.check()?;
+        let (need, len) = (layout.memory_len(), memory.len());
+        if need > len {
+            return Err(TableError::Memory { need, len });
+        }
+        let buckets = layout.buckets as usize;
+        Ok(Self {
+            layout,
+            memory,
+            slots: vec![None; buckets],
+            versions: vec![0; buckets],
+            // 32 GiB are one unit more than can be counted.
+            extents: Extents::new((layout.extent_bytes / 8).min(u32::MAX.into()) as u32),
+            items: 0,
+            item: Vec::with_capacity(layout.read_len_max()),
+            looked_at: Vec::with_capacity(LOOKS_MAX),
+        })
+    }
+
+    /// What readers need to know.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Publishes what a bucket holds.
+    fn set(&mut self, bucket: u32, slot: Option<Slot>) {
+        let at = bucket as usize;
+        self.slots[at] = slot;
+        self.versions[at] = self.versions[at].wrapping_add(1);
+        let entry = slot.map(|slot| Entry {
+            unit: slot.extent.unit,
+            len: slot.len,
+            fingerprint: fingerprint(slot.hash),
+            sum: slot.sum,
+        });
+        let bytes = Bucket::to_bytes(self.versions[at], entry, bucket);
+        // The table was found to fit when it was made.
+        let _ = self.memory.write(at * BUCKET_LEN, &bytes);
+    }
+
+    /// The bucket that holds a key.
+    fn find(&mut self, key: &[u8], hash: u64) -> Option<(u32, Slot)> {
+        for way in 0..WAYS {
+            let bucket = self.layout.bucket(hash, way);
+            let Some(slot) = self.slots[bucket as usize].filter(|slot| slot.hash == hash) else { continue };
+            self.item.resize(ITEM_HEAD_LEN + key.len(), 0);
+            let start = self.layout.extents_start() as usize + slot.extent.unit as usize * 8;
+            let read = slot.len as usize >= self.item.len() && self.memory.read(start, &mut self.item).is_ok();
+            if read && word(&self.item, 0) as u32 as usize == key.len() && &self.item[ITEM_HEAD_LEN..] == key {
+                return Some((bucket, slot));
+            }
+        }
+        None
+    }
+
+    /// Makes one of a hash's buckets free; which.
+    fn make_room(&mut self, hash: u64) -> Option<u32> {
+        self.looked_at.clear();
+        for way in 0..WAYS {
+            self.looked_at.push((self.layout.bucket(hash, way), usize::MAX));
+        }
+        // Breadth first: the shortest way moves the fewest items.
+        let mut at = 0;
+        while at < self.looked_at.len() {
+            let (bucket, _) = self.looked_at[at];
+            let Some(slot) = self.slots[bucket as usize] else { return Some(self.shift(at)) };
+            for way in 0..WAYS {
+                let to = self.layout.bucket(slot.hash, way);
+                if self.looked_at.len() < LOOKS_MAX && !self.is_on_way(at, to) {
+                    self.looked_at.push((to, at));
+                }
+            }
+            at += 1;
+        }
+        None
+    }
+
+    fn is_on_way(&self, mut at: usize, bucket: u32) -> bool {
+        while let Some((on_way, before)) = self.looked_at.get(at) {
+            if *on_way == bucket {
+                return true;
+            }
+            at = *before;
+        }
+        false
+    }
+
+    /// Moves each item on the way to a free bucket one further, the last first, so that each is always somewhere. Returns the first.
+    fn shift(&mut self, mut at: usize) -> u32 {
+        loop {
+            let (free, before) = self.looked_at[at];
+            let Some((from, _)) = self.looked_at.get(before) else { return free };
+            let (from, slot) = (*from, self.slots[*from as usize]);
+            self.set(free, slot);
+            // Its old bucket still names it, for readers; it is overwritten next.
+            self.slots[from as usize] = None;
+            at = before;
+        }
+    }
+}
+
+impl Table for CuckooTable {
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<bool, TableError> {
+        let max = self.layout.item_len_max as usize;
+        if !(1..=max).contains(&key.len()) {
+            return Err(TableError::Key { len: key.len(), max });
+        }
+        let max = max - key.len();
+        if value.len() > max {
+            return Err(TableError::Value { len: value.len(), max });
+        }
+        let hash = self.layout.hash(key);
+        let old = self.find(key, hash);
+        self.item.clear();
+        self.item.extend((key.len() as u32).to_le_bytes());
+        self.item.extend((value.len() as u32).to_le_bytes());
+        self.item.extend(key);
+        self.item.extend(value);
+        let len = self.item.len();
+        let fresh = self.extents.take(len);
+        // Without memory for another, the old extent is overwritten, if it is long enough: readers find out.
+        let in_place = old.map(|(_, slot)| slot.extent).filter(|extent| extent.units as usize * 8 >= len);
+        let extent = fresh.or(in_place).ok_or(TableError::NoMemory { len })?;
+        let bucket = match old {
+            Some((bucket, _)) => bucket,
+            None => match self.make_room(hash) {
+                Some(bucket) => bucket,
+                None => {
+                    self.extents.give_back(extent);
+                    return Err(TableError::Full { items: self.items });
+                }
+            },
+        };
+        let start = self.layout.extents_start() as usize + extent.unit as usize * 8;
+        let _ = self.memory.write(start, &self.item);
+        let sum = checksum(&self.item, OF_ITEMS ^ self.layout.seed);
+        self.set(bucket, Some(Slot { hash, extent, len: len as u32, sum }));
+        match old {
+            Some((_, slot)) if fresh.is_some() => self.extents.give_back(slot.extent),
+            Some(_) => {}
+            None => self.items += 1,
+        }
+        Ok(old.is_some())
+    }
+
+    fn delete(&mut self, key: &[u8]) -> bool {
+        let hash = self.layout.hash(key);
+        let Some((bucket, slot)) = self.find(key, hash) else { return false };
+        self.set(bucket, None);
+        self.extents.give_back(slot.extent);
+        self.items -= 1;
+        true
+    }
+
+    fn len(&self) -> usize {
+        self.items
+    }
+}

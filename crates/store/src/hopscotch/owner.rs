@@ -1,0 +1,235 @@
+//! The owner's side.
+
+use sinew_mem::SharedMemory;
+
+use super::{CHAIN_MAX, Layout, SLOT_HEAD_LEN, SUM_LEN, Values};
+use crate::remote::{Extent, Extents, Table, TableError, word};
+
+/// Slots from a neighbourhood's first that are looked at for a free one.
+const REACH: usize = 512;
+
+/// What the owner knows of a slot's item.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    hash: u64,
+    /// Where its value lies, if elsewhere.
+    extent: Extent,
+}
+
+/// A table with its memory.
+#[derive(Debug)]
+pub struct HopscotchTable {
+    layout: Layout,
+    memory: SharedMemory,
+    held: Vec<Option<Held>>,
+    versions: Vec<u32>,
+    /// By slot: the block that goes on there, from 1.
+    overflow: Vec<u32>,
+    blocks_used: u32,
+    extents: Extents,
+    items: usize,
+    /// A slot while it is put together.
+    image: Vec<u8>,
+}
+
+impl HopscotchTable {
+    /// An empty table in `memory`, which is all zero and which nobody else writes.
+    ///
+    /// # Errors
+    ///
+    /// [`TableError::Layout`], [`TableError::Memory`].
+    pub fn new(layout: Layout, memory: SharedMemory) -> Result<Self, TableError> {
+        use crate::remote::Index as _;
+        layout.check()?;
+        let (need, len) = (layout.memory_len(), memory.len());
+        if need > len {
+            return Err(TableError::Memory { need, len });
+        }
+        let slots = layout.slots();
+        let extent_bytes = match layout.values {
+            Values::Inline => 0,
+            Values::OutOfLine(bytes) => bytes,
+        };
+        Ok(Self {
+            layout,
+            memory,
+            held: vec![None; slots],
+            versions: vec![0; slots],
+            overflow: vec![0; slots],
+            blocks_used: 0,
+            extents: Extents::new((extent_bytes / 8).min(u32::MAX.into()) as u32),
+            items: 0,
+            image: vec![0; layout.slot_len()],
+        })
+    }
+
+    /// What readers need to know.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Overflow blocks that are in use.
+    pub fn overflow_blocks(&self) -> u32 {
+        self.blocks_used
+    }
+
+    /// Publishes the image as what `slot` holds.
+    fn publish(&mut self, slot: usize, held: Option<Held>) {
+        self.held[slot] = held;
+        self.versions[slot] = self.versions[slot].wrapping_add(1);
+        self.image[..4].copy_from_slice(&self.versions[slot].to_le_bytes());
+        self.image[4..8].copy_from_slice(&self.overflow[slot].to_le_bytes());
+        let (body, sum) = self.image.split_at_mut(self.layout.slot_len() - SUM_LEN);
+        sum.copy_from_slice(&self.layout.slot_sum(body, slot).to_le_bytes());
+        // The table was found to fit when it was made.
+        let _ = self.memory.write(slot * self.layout.slot_len(), &self.image);
+    }
+
+    fn load(&mut self, slot: usize) {
+        let _ = self.memory.read(slot * self.layout.slot_len(), &mut self.image);
+    }
+
+    fn clear(&mut self, slot: usize) {
+        self.image.fill(0);
+        self.publish(slot, None);
+    }
+
+    /// The slots in which a key can be, a neighbourhood or block at a time.
+    fn groups(&self, hash: u64) -> impl Iterator<Item = usize> + use<'_> {
+        std::iter::successors(Some(self.layout.home(hash)), |first| self.layout.block(self.overflow[*first]))
+    }
+
+    fn find(&mut self, key: &[u8], hash: u64) -> Option<usize> {
+        let width = self.layout.neighbourhood as usize;
+        let mut first = Some(self.layout.home(hash));
+        while let Some(group) = first {
+            for slot in group..group + width {
+                if self.held[slot].is_none_or(|held| held.hash != hash) {
+                    continue;
+                }
+                self.load(slot);
+                let found = self.image.get(SLOT_HEAD_LEN..SLOT_HEAD_LEN + key.len());
+                if word(&self.image, 1) as u32 as usize == key.len() && found == Some(key) {
+                    return Some(slot);
+                }
+            }
+            first = self.layout.block(self.overflow[group]);
+        }
+        None
+    }
+
+    /// A free slot for an item that is not here yet.
+    fn make_room(&mut self, hash: u64) -> Option<usize> {
+        self.hop(self.layout.home(hash)).or_else(|| self.spill(hash))
+    }
+
+    /// Makes a slot of a neighbourhood free, by having items hop towards the nearest free one.
+    fn hop(&mut self, home: usize) -> Option<usize> {
+        let width = self.layout.neighbourhood as usize;
+        let end = (home + REACH.max(width)).min(self.layout.main_slots());
+        let mut free = (home..end).find(|slot| self.held[*slot].is_none())?;
+        while free - home >= width {
+            // Of the items that may lie in the free slot, the one that is farthest away.
+            let near = |slot: usize| self.held[slot].is_some_and(|held| free - self.layout.home(held.hash) < width);
+            let from = (free + 1 - width..free).find(|slot| near(*slot))?;
+            self.load(from);
+            let held = self.held[from];
+            self.publish(free, held);
+            self.clear(from);
+            free = from;
+        }
+        Some(free)
+    }
+
+    /// A slot of an overflow block, if need be of a new one.
+    fn spill(&mut self, hash: u64) -> Option<usize> {
+        let width = self.layout.neighbourhood as usize;
+        let free =
+            self.groups(hash).skip(1).find_map(|first| (first..first + width).find(|slot| self.held[*slot].is_none()));
+        if free.is_some() {
+            return free;
+        }
+        let groups = self.groups(hash).count();
+        if self.blocks_used == self.layout.overflow_blocks || groups > CHAIN_MAX as usize {
+            return None;
+        }
+        self.blocks_used += 1;
+        let last = self.groups(hash).last()?;
+        self.overflow[last] = self.blocks_used;
+        self.load(last);
+        let held = self.held[last];
+        if held.is_none() {
+            self.image.fill(0);
+        }
+        self.publish(last, held);
+        self.layout.block(self.blocks_used)
+    }
+}
+
+impl Table for HopscotchTable {
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<bool, TableError> {
+        let max = self.layout.key_len_max as usize;
+        if !(1..=max).contains(&key.len()) {
+            return Err(TableError::Key { len: key.len(), max });
+        }
+        let max = self.layout.value_len_max as usize;
+        if value.len() > max {
+            return Err(TableError::Value { len: value.len(), max });
+        }
+        let hash = self.layout.hash(key);
+        let old = self.find(key, hash);
+        let old_extent = old.and_then(|slot| self.held[slot]).map(|held| held.extent);
+        let mut fresh = None;
+        let mut extent = Extent::default();
+        if matches!(self.layout.values, Values::OutOfLine(_)) {
+            fresh = self.extents.take(value.len());
+            // Without memory for another, the old extent is overwritten, if it is long enough: readers find out.
+            let in_place = old_extent.filter(|extent| extent.units as usize * 8 >= value.len());
+            extent = fresh.or(in_place).ok_or(TableError::NoMemory { len: value.len() })?;
+        }
+        let Some(slot) = old.or_else(|| self.make_room(hash)) else {
+            if let Some(extent) = fresh {
+                self.extents.give_back(extent);
+            }
+            return Err(TableError::Full { items: self.items });
+        };
+        self.image.fill(0);
+        let lens = key.len() as u64 | (value.len() as u64) << 32;
+        self.image[8..16].copy_from_slice(&lens.to_le_bytes());
+        self.image[SLOT_HEAD_LEN..SLOT_HEAD_LEN + key.len()].copy_from_slice(key);
+        let at = SLOT_HEAD_LEN + self.layout.key_room();
+        match self.layout.values {
+            Values::Inline => self.image[at..at + value.len()].copy_from_slice(value),
+            Values::OutOfLine(_) => {
+                let start = self.layout.extents_start() as usize + extent.unit as usize * 8;
+                let _ = self.memory.write(start, value);
+                self.image[at..at + 8].copy_from_slice(&u64::from(extent.unit).to_le_bytes());
+                let sum = self.layout.value_sum(value, hash);
+                self.image[at + 8..at + 16].copy_from_slice(&sum.to_le_bytes());
+            }
+        }
+        self.publish(slot, Some(Held { hash, extent }));
+        match old_extent {
+            Some(old) if fresh.is_some() => self.extents.give_back(old),
+            Some(_) => {}
+            None => self.items += 1,
+        }
+        Ok(old.is_some())
+    }
+
+    fn delete(&mut self, key: &[u8]) -> bool {
+        let hash = self.layout.hash(key);
+        let Some(slot) = self.find(key, hash) else { return false };
+        let extent = self.held[slot].map(|held| held.extent);
+        self.clear(slot);
+        if let (Some(extent), Values::OutOfLine(_)) = (extent, self.layout.values) {
+            self.extents.give_back(extent);
+        }
+        self.items -= 1;
+        true
+    }
+
+    fn len(&self) -> usize {
+        self.items
+    }
+}
