@@ -2,8 +2,13 @@
 
 mod common;
 
-use common::{run, sinew, text};
+use std::fs::{self, File};
+
+use common::{Folder, Server, client, eventually, run, sinew, text, unique};
+use rustix::process::Signal;
 use serde_json::Value;
+use sinew::kv::cache::protocol::PutOptions;
+use sinew::kv::cache::{Client, Error};
 
 #[test]
 fn a_table_is_measured_beside_what_memory_allows() {
@@ -44,9 +49,100 @@ fn what_cannot_be_measured_is_told_before_anything_is_started() {
         ["--batch", "65"],
         ["--batch", "0"],
         ["--value-size", "5K"],
+        ["--design=rpc", "--keys=1G"],
+        ["--design=rpc", "--value-size=2M"],
+        ["--design=rpc", "--batch=4,8"],
+        ["--design=rpc", "--fabric=hub"],
+        ["--design=rpc", "--address=shm://"],
+        ["--design=rpc", "--keys-per-get=65"],
     ] {
         let output = run(sinew(&["kv", "bench"]).args(wrong));
         assert_eq!(output.status.code(), Some(2), "{wrong:?}: {}", text(&output.stderr));
         assert!(output.stdout.is_empty());
+    }
+}
+
+/// A cache in a process of its own.
+fn serve(address: &str, options: &[&str]) -> Server {
+    let args = ["serve", "cache", address, "--child", "--block", "--memory", "8M", "--peer-timeout-ms", "1000"];
+    Server::of(sinew(&args).args(options))
+}
+
+#[test]
+fn what_one_process_stores_others_get() {
+    let shm = format!("shm://{}", unique("cache"));
+    for (address, options) in [(shm.as_str(), &["--threads", "2"][..]), ("udp://127.0.0.1:0", &[])] {
+        let server = serve(address, options);
+        let address = if options.is_empty() { &server.address } else { address };
+        let kv = |args: &[&str]| run(sinew(&["kv"]).args(args).args(["--address", address]));
+        for key in ["one", "two", "three", ""] {
+            let output = kv(&["get", key]);
+            assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0));
+            assert!(text(&output.stderr).contains(&format!("no item has the key `{key}`")));
+            assert!(
+                kv(&["set", key, &format!("value of {key}"), "--flags", "7", "--expires", "1000"]).status.success()
+            );
+            assert_eq!(text(&kv(&["get", key]).stdout), format!("value of {key}"));
+            let item: Value = serde_json::from_slice(&kv(&["get", key, "--json"]).stdout).unwrap();
+            assert_eq!((&item["flags"], &item["value"]), (&7.into(), &format!("value of {key}").into()));
+            assert!((900..=1000).contains(&item["expires_s"].as_u64().unwrap()), "{item}");
+        }
+        // A megabyte of anything, from a file and back.
+        let folder = Folder::new();
+        let (path, value) =
+            (folder.0.join("value"), (0..1usize << 20).map(|at| (at ^ at >> 9) as u8).collect::<Vec<_>>());
+        fs::write(&path, &value).unwrap();
+        let set = run(sinew(&["kv", "set", "large", "--address", address]).stdin(File::open(&path).unwrap()));
+        assert!(set.status.success(), "{}", text(&set.stderr));
+        assert!(kv(&["get", "large"]).stdout == value);
+        fs::write(&path, [&value[..], b"x"].concat()).unwrap();
+        let set = run(sinew(&["kv", "set", "large", "--address", address]).stdin(File::open(&path).unwrap()));
+        assert_eq!(set.status.code(), Some(1));
+        assert!(text(&set.stderr).contains("longer than the 1048576 that this cache takes"), "{}", text(&set.stderr));
+        assert_eq!([kv(&["delete", "one"]).status.code(), kv(&["delete", "one"]).status.code()], [Some(0), Some(1)]);
+        let stats: Value = serde_json::from_slice(&kv(&["stats", "--json"]).stdout).unwrap();
+        let counts = ["hits", "misses", "items", "stored", "refused"].map(|name| stats[name].as_u64().unwrap());
+        assert_eq!(counts, [9, 4, 4, 5, 1], "{stats}");
+        assert!(text(&kv(&["stats"]).stdout).contains("hits            9"));
+    }
+}
+
+#[test]
+fn a_client_finds_its_cache_again_after_it_was_killed() {
+    let address = format!("shm://{}", unique("cache"));
+    let server = serve(&address, &[]);
+    let sinew::Endpoint::Shm(rpc) = client(&address).into_endpoint() else { panic!("not over shared memory") };
+    let mut cache = Client::connect(rpc, [address.clone()]).unwrap();
+    cache.put(b"key", b"value", PutOptions::default()).unwrap();
+    assert_eq!(cache.get(b"key").unwrap().as_deref(), Some(&b"value"[..]));
+    let keys = [&b"key"[..], b"none"];
+    assert_eq!(cache.get_many(&keys).unwrap(), [Some(b"value".to_vec()), None]);
+    server.process.signal(Signal::KILL);
+    assert!(matches!(cache.get(b"key"), Err(Error::Call(_))));
+    drop(server);
+    let _server = serve(&address, &[]);
+    // Each session notices for itself.
+    eventually("the client finds the new server", || cache.get(b"key").is_ok_and(|found| found.is_none()));
+    cache.put(b"key", b"new", PutOptions::default()).unwrap();
+    assert_eq!(cache.stats().unwrap()[0].items, 1);
+}
+
+#[test]
+fn a_cache_over_rpc_is_measured_beside_echoes() {
+    for (fabric, options) in [
+        ("shm", &["--threads", "2", "--no-pin"][..]),
+        ("shm", &["--keys-per-get", "8", "--dist", "zipf", "--get", "50"]),
+        ("udp", &["--value-size", "100"]),
+    ] {
+        let mut args = vec!["kv", "bench", "--design", "rpc", "--fabric", fabric, "--keys", "2K", "--seconds", "0.05"];
+        args.extend(["--window", "16", "--batch", "4", "--json"]);
+        let output = run(sinew(&args).args(options));
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+        for key in ["rate_mops", "limit_mops", "ratio", "p50_ns", "p99_ns", "keys_checked"] {
+            assert!(result[key].as_f64() > Some(0.0), "{key}: {result}");
+        }
+        assert!(result["hit_percent"].as_f64() > Some(95.0), "{result}");
+        assert_eq!((&result["fabric"], &result["keys"]), (&fabric.into(), &2_000.into()));
     }
 }

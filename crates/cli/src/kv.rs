@@ -1,22 +1,41 @@
-//! `sinew kv`: key-value stores.
+//! `sinew kv`: key-value stores, and `sinew serve cache`.
 
 mod bench;
+mod client;
+mod load;
+mod rpc;
+pub mod serve;
 mod table;
 
 use clap::Subcommand;
 
 use crate::Outcome;
 
+/// Where a cache is served, and found, when nothing is said.
+const ADDRESS: &str = "shm://cache";
+
 /// What can be done with key-value stores.
 #[derive(Subcommand)]
 pub enum Command {
+    /// Print a value
+    Get(client::GetArgs),
+    /// Store a value
+    Set(client::SetArgs),
+    /// Forget a key
+    Delete(client::DeleteArgs),
+    /// Print what a cache counted
+    Stats(client::StatsArgs),
     /// Measure a design of a key-value store
-    Bench(bench::Args),
+    Bench(Box<bench::Args>),
 }
 
 /// Does it.
 pub fn run(command: &Command) -> anyhow::Result<Outcome> {
     match command {
+        Command::Get(args) => client::get(args),
+        Command::Set(args) => client::set(args),
+        Command::Delete(args) => client::delete(args),
+        Command::Stats(args) => client::stats(args),
         Command::Bench(args) => bench::run(args),
     }
 }

@@ -4,7 +4,7 @@
 //! - `serve`: `sinew rpc serve`, and `service`, what it serves.
 //! - `bench`: `sinew rpc bench`; its `client` uses the public interface only.
 //! - `verbs`: `sinew verbs`.
-//! - `kv`: `sinew kv`, and `workload`, what its clients ask for.
+//! - `kv`: `sinew kv` and `sinew serve cache`, and `workload`, what clients ask for.
 //! - `seq`: `sinew seq`, and `sinew serve sequencer`.
 //! - `limits`: `sinew limits`, and what the benchmarks are measured beside.
 //! - `others`: whether others used the processors meanwhile.
@@ -43,6 +43,8 @@ Examples:
   sinew rpc bench rate --fabric udp --json       starts a server process of its own
   sinew verbs rate --op write --inline           WRITEs into another process's memory
   sinew kv bench --design table                  the table of a key-value cache, a thread alone with it
+  sinew serve cache                              a key-value cache; in another terminal:
+  sinew kv set greeting hello; sinew kv get greeting
   sinew serve sequencer                          hands out numbers; in another terminal:
   sinew seq next --count 3
   sinew limits                                   what the machine itself allows
@@ -72,7 +74,7 @@ enum Command {
     /// Measure SEND, WRITE, READ and atomics
     #[command(subcommand)]
     Verbs(Box<verbs::Command>),
-    /// Measure key-value stores
+    /// Ask a key-value cache, and measure key-value stores
     #[command(subcommand)]
     Kv(Box<kv::Command>),
     /// Run a service
@@ -88,6 +90,8 @@ enum Command {
 /// The services, each with a file of its own.
 #[derive(Subcommand)]
 enum ServeCommand {
+    /// Serve a key-value cache
+    Cache(kv::serve::Args),
     /// Hand out unique, increasing numbers
     Sequencer(seq::serve::Args),
 }
@@ -160,6 +164,7 @@ pub fn main() -> ExitCode {
         Some(Command::Verbs(command)) => verbs::run(&command),
         Some(Command::Kv(command)) => kv::run(&command),
         Some(Command::Serve(service)) => match *service {
+            ServeCommand::Cache(args) => kv::serve::run(&args),
             ServeCommand::Sequencer(args) => seq::serve::run(&args),
         },
         Some(Command::Seq(command)) => seq::run(&command),

@@ -42,6 +42,30 @@ pub fn check_pins(pins: &[usize]) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// A processor for each client thread, then one for each server thread: those of `pins`, or, unless `no_pin`, the first that
+/// there are. For a server elsewhere the clients' are enough.
+pub fn choose_cpus(
+    pins: &[usize],
+    no_pin: bool,
+    server_elsewhere: bool,
+    threads: usize,
+) -> anyhow::Result<Vec<Option<usize>>> {
+    let wanted = 2 * threads;
+    if !pins.is_empty() {
+        ensure!(
+            pins.len() == wanted || (server_elsewhere && pins.len() == threads),
+            "--pin: {wanted} processors are needed, one for each client thread and then one for each server thread"
+        );
+        check_pins(pins)?;
+        return Ok(pins.iter().copied().map(Some).chain(std::iter::repeat(None)).take(wanted).collect());
+    }
+    let available = cpus();
+    if no_pin || available.len() < wanted || !has_two_cpus() {
+        return Ok(vec![None; wanted]);
+    }
+    Ok(available.iter().copied().map(Some).take(wanted).collect())
+}
+
 /// Pins the calling thread, if it should be.
 pub fn pin(cpu: Option<usize>) -> anyhow::Result<()> {
     match cpu {

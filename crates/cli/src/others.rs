@@ -41,9 +41,9 @@ struct Ticks {
 pub struct Others(pub Option<f64>);
 
 impl Watch {
-    /// Watches these processors, on which this process and `server` measure.
-    pub fn new(cpus: impl IntoIterator<Item = usize>, server: Option<u32>) -> Self {
-        let processes = std::iter::once(std::process::id()).chain(server).collect();
+    /// Watches these processors, on which this process and `servers` measure.
+    pub fn new(cpus: impl IntoIterator<Item = usize>, servers: impl IntoIterator<Item = u32>) -> Self {
+        let processes = std::iter::once(std::process::id()).chain(servers).collect();
         let mut watch = Self { cpus: cpus.into_iter().collect(), processes, before: None };
         watch.before = watch.read();
         watch

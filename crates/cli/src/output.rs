@@ -4,7 +4,7 @@
 //! nobody reads is not written, and the exit status stays what it would have been.
 
 use std::fmt::Display;
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, IsTerminal, Write};
 
 use anyhow::Context;
 
@@ -16,6 +16,21 @@ use anyhow::Context;
 pub fn print(text: impl Display) -> anyhow::Result<bool> {
     let mut out = io::stdout().lock();
     match writeln!(out, "{text}").and_then(|()| out.flush()) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(error).context("writing to standard output"),
+    }
+}
+
+/// Writes bytes to standard output as they are, and ends the line where somebody sees them. Returns whether anybody reads them.
+///
+/// # Errors
+///
+/// As [`print`].
+pub fn print_bytes(bytes: &[u8]) -> anyhow::Result<bool> {
+    let mut out = io::stdout().lock();
+    let end: &[u8] = if out.is_terminal() { b"\n" } else { b"" };
+    match out.write_all(bytes).and_then(|()| out.write_all(end)).and_then(|()| out.flush()) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
         Err(error) => Err(error).context("writing to standard output"),

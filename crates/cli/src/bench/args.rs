@@ -232,7 +232,7 @@ impl Args {
     fn plan(&self, kind: Kind, batch: Option<u32>, window: Option<u32>) -> anyhow::Result<Plan> {
         let fabric = self.fabric()?;
         let threads = usize::from(self.threads);
-        let cpus = self.cpus(threads)?;
+        let cpus = machine::choose_cpus(&self.pin, self.no_pin, self.address.is_some(), threads)?;
         let mut plan = Plan::new(kind, fabric, self.seconds);
         if let Some(size) = self.size {
             plan.size = size;
@@ -298,24 +298,6 @@ impl Args {
             "--fabric and --address {address} disagree; leave --fabric out"
         );
         Ok(of_address)
-    }
-
-    /// For each client thread, then for each server thread.
-    fn cpus(&self, threads: usize) -> anyhow::Result<Vec<Option<usize>>> {
-        let wanted = 2 * threads;
-        if !self.pin.is_empty() {
-            ensure!(
-                self.pin.len() == wanted || (self.address.is_some() && self.pin.len() == threads),
-                "--pin: {wanted} processors are needed, one for each client thread and then one for each server thread"
-            );
-            machine::check_pins(&self.pin)?;
-            return Ok(self.pin.iter().copied().map(Some).chain(std::iter::repeat(None)).take(wanted).collect());
-        }
-        let available = machine::cpus();
-        if self.no_pin || available.len() < wanted || !machine::has_two_cpus() {
-            return Ok(vec![None; wanted]);
-        }
-        Ok(available.iter().copied().map(Some).take(wanted).collect())
     }
 }
 

@@ -7,7 +7,7 @@ mod run;
 
 pub use args::{Command, Judged, Output};
 pub use result::{Figures, Kind};
-pub use run::{Plan, measure};
+pub use run::{Plan, measure, open};
 
 use crate::{Outcome, Usage, output};
 

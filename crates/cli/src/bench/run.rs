@@ -393,7 +393,7 @@ fn obey(plan: &Plan, client: &mut dyn Calls, ask: &Ask) -> anyhow::Result<Answer
 }
 
 /// Opens a client on the plan's fabric.
-fn open(plan: &Plan, hub: &Hub, address: &str, interrupt: Interrupt) -> anyhow::Result<Box<dyn Calls>> {
+pub fn open(plan: &Plan, hub: &Hub, address: &str, interrupt: Interrupt) -> anyhow::Result<Box<dyn Calls>> {
     let nexus = Nexus::builder().config(plan.limits.config()).build()?;
     let own = plan.fabric.client_address(&plan.options());
     Ok(match plan.fabric {

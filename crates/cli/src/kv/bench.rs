@@ -1,14 +1,20 @@
 //! `sinew kv bench`.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::ensure;
+use anyhow::{bail, ensure};
 use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::Value;
 
-use super::table::{self, Plan};
-use crate::bench::Output;
-use crate::units::{parse_count, parse_seconds, parse_size};
+use super::load::Load;
+use super::{rpc, table};
+use crate::bench::{Judged, Output};
+use crate::fabrics::{self, Fabric, Purpose};
+use crate::limits::References;
+use crate::serve::LimitArgs;
+use crate::units::{self, parse_count, parse_seconds, parse_size};
 use crate::workload::{Distribution, Workload};
 use crate::{Outcome, Usage, machine, output};
 
@@ -17,6 +23,8 @@ use crate::{Outcome, Usage, machine, output};
 pub enum Design {
     /// The table alone: one thread, no network
     Table,
+    /// The cache over RPC
+    Rpc,
 }
 
 const HELP: &str = "\
@@ -25,10 +33,18 @@ time, and in batches whose cache misses overlap. Every value that is found is co
 what the memory allows: as many pairs of random cache lines, one of the index and one of the items, read in batches of the
 same size from a table as large, with nothing else done.
 
-JSON: rate_mops, limit_mops, ratio, p50_ns and p99_ns (of one request: a batch's time, divided), all for the largest batch;
-batches (the same for each size, with min_mops and max_mops), gain (the largest batch over batches of one), hit_percent.
+`rpc` starts a server process (or takes --address), fills its cache, and keeps --window requests in flight, of which --batch go out
+together. Every value that comes back is checked in full. The limit is the echo of as many messages, as long as the longer of a get and its
+answer, by the same RPC layer, times the keys of a get.
 
-Example: sinew kv bench --design table --keys 8M --get 95 --dist uniform --json";
+JSON: rate_mops (keys, of one client thread), limit_mops, ratio, p50_ns and p99_ns (for table: of one request, a batch's time, divided), for
+table all of the largest batch; hit_percent; for table batches (the same for each size, with min_mops and max_mops) and gain (the largest
+batch over batches of one).
+
+Examples:
+  sinew kv bench --design table --keys 8M --get 95 --dist uniform --json
+  sinew kv bench --design rpc --fabric udp --window 512 --batch 32
+  sinew kv bench --design rpc --fabric shm --keys-per-get 8";
 
 /// Measure a design of a key-value store.
 #[derive(clap::Args)]
@@ -37,9 +53,9 @@ pub struct Args {
     /// What is measured
     #[arg(long, value_enum, default_value = "table")]
     design: Design,
-    /// Keys there are: 8M is 8 million
-    #[arg(long, default_value = "8M", allow_negative_numbers = true, value_parser = parse_count)]
-    keys: usize,
+    /// Keys there are: 8M is 8 million [default: 8M for table, else 1M]
+    #[arg(long, allow_negative_numbers = true, value_parser = parse_count)]
+    keys: Option<usize>,
     /// GETs among a hundred requests; the others are PUTs
     #[arg(long, default_value = "95", value_name = "PERCENT", allow_negative_numbers = true, value_parser = parse_percent)]
     get: f64,
@@ -49,22 +65,60 @@ pub struct Args {
     /// Bytes of each value
     #[arg(long, default_value = "32", allow_negative_numbers = true, value_parser = parse_size)]
     value_size: usize,
-    /// Sizes of batches
-    #[arg(long, default_value = "1,8,16,32", value_delimiter = ',', allow_negative_numbers = true,
-        value_parser = clap::value_parser!(u32).range(1..=table::BATCH_MAX as i64))]
+    /// Requests that are served or go out together; for table several sizes [default: 1,8,16,32 for table, else 16]
+    #[arg(long, value_delimiter = ',', allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=WINDOW_MAX))]
     batch: Vec<u32>,
-    /// Seconds of measuring each size; the limit takes as long again
+    /// Seconds of measuring (for table: each size); the limit takes as long again, at most
     #[arg(long, default_value = "2", allow_negative_numbers = true, value_parser = parse_seconds)]
     seconds: Duration,
-    /// The processor to use [default: the first]
-    #[arg(long, value_name = "CPU")]
-    pin: Option<usize>,
+    /// Processors of the client threads, then of the server threads [default: 0,1,... where there are enough]
+    #[arg(long, value_name = "CPU,CPU", value_delimiter = ',')]
+    pin: Vec<usize>,
     /// Another seed is another trace
     #[arg(long, default_value_t = 1)]
     seed: u64,
     #[command(flatten)]
+    net: NetArgs,
+    #[command(flatten)]
     output: Output,
 }
+
+/// Options of the designs that have clients and servers.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Options of designs with clients and servers")]
+struct NetArgs {
+    /// What carries the requests; follows from --address [default: shm]
+    #[arg(long, value_enum)]
+    fabric: Option<Fabric>,
+    /// A cache that runs already (see `sinew serve cache`); else one is started in a process of its own
+    #[arg(long, value_name = "URL")]
+    address: Option<String>,
+    /// Options of the fabric for addresses made here, as in `ring=4095` or `coalesce=off`
+    #[arg(long, value_name = "OPTIONS")]
+    options: Option<String>,
+    /// Client threads, and as many server threads
+    #[arg(long, default_value_t = 1, allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..=64))]
+    threads: u16,
+    /// Requests in flight for each client thread [default: 128; 512 over udp]
+    #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=WINDOW_MAX))]
+    window: Option<u32>,
+    /// Keys that one request asks for; gets that follow each other go together
+    #[arg(long, default_value_t = 1, allow_negative_numbers = true, value_parser = clap::value_parser!(u8).range(1..=64))]
+    keys_per_get: u8,
+    /// Leave threads where the system puts them
+    #[arg(long, conflicts_with = "pin")]
+    no_pin: bool,
+    /// What `sinew limits --json` printed on this machine when it was quiet, to judge by whether it is quiet now
+    #[arg(long, value_name = "FILE")]
+    reference: Option<PathBuf>,
+    #[command(flatten)]
+    limits: LimitArgs,
+}
+
+const WINDOW_MAX: i64 = 65_536;
+/// The longest value that a cache takes unless it is told otherwise.
+const VALUE_SIZE_MAX: usize = 1 << 20;
+const KEYS_MAX_OF_FABRIC: usize = 1 << 27;
 
 /// The most keys that a trace can name.
 const KEYS_MAX: usize = 1 << 31;
@@ -75,39 +129,118 @@ fn parse_percent(text: &str) -> Result<f64, String> {
 }
 
 impl Args {
-    fn plan(&self) -> anyhow::Result<Plan> {
-        ensure!((1..=KEYS_MAX).contains(&self.keys), "--keys can be from 1 to {KEYS_MAX}");
+    fn workload(&self, keys: usize) -> anyhow::Result<Workload> {
+        ensure!((1..=KEYS_MAX).contains(&keys), "--keys can be from 1 to {KEYS_MAX}");
+        Ok(Workload { keys, distribution: self.dist, get_percent: self.get, seed: self.seed })
+    }
+
+    fn table_plan(&self) -> anyhow::Result<table::Plan> {
+        let workload = self.workload(self.keys.unwrap_or(8_000_000))?;
         ensure!(self.value_size <= table::VALUE_SIZE_MAX, "--value-size can be up to {}", table::VALUE_SIZE_MAX);
-        machine::check_pins(self.pin.as_slice())?;
+        ensure!(self.pin.len() <= 1, "--pin: the table has one thread");
+        machine::check_pins(&self.pin)?;
         let mut batches: Vec<usize> = self.batch.iter().map(|batch| *batch as usize).collect();
+        if batches.is_empty() {
+            batches.extend([1, 8, 16, 32]);
+        }
         batches.sort_unstable();
         batches.dedup();
-        Ok(Plan {
-            workload: Workload { keys: self.keys, distribution: self.dist, get_percent: self.get, seed: self.seed },
+        ensure!(batches.iter().all(|batch| *batch <= table::BATCH_MAX), "--batch can be up to {}", table::BATCH_MAX);
+        Ok(table::Plan {
+            workload,
             value_size: self.value_size,
             batches,
             duration: self.seconds,
-            cpu: self.pin.or_else(|| machine::cpus().first().copied()),
+            cpu: self.pin.first().or(machine::cpus().first()).copied(),
         })
+    }
+
+    fn rpc_plan(&self) -> anyhow::Result<rpc::Plan> {
+        let workload = self.workload(self.keys.unwrap_or(1_000_000))?;
+        ensure!(workload.keys <= KEYS_MAX_OF_FABRIC, "--keys can be up to {KEYS_MAX_OF_FABRIC} over a fabric");
+        ensure!(self.value_size <= VALUE_SIZE_MAX, "--value-size can be up to {}", units::size(VALUE_SIZE_MAX));
+        let NetArgs { address, threads, window, keys_per_get, no_pin, limits, .. } = &self.net;
+        let threads = usize::from(*threads);
+        let fabric = self.net.fabric(threads)?;
+        ensure!(fabric != Fabric::Hub, "--fabric hub: the cache is served by a process of its own");
+        let window = window.unwrap_or(if fabric == Fabric::Udp { 512 } else { 128 }) as usize;
+        let batch = match self.batch[..] {
+            [] => 16.min(window),
+            [batch] => batch as usize,
+            _ => bail!("--batch: several sizes are for --design table"),
+        };
+        ensure!(
+            batch <= window,
+            "--batch {batch}: more than the {window} requests that are in flight at all (--window)"
+        );
+        let cpus = machine::choose_cpus(&self.pin, *no_pin, address.is_some(), threads)?;
+        let options = match self.net.options.as_deref().map(|options| options.trim_start_matches('?')) {
+            None | Some("") => String::new(),
+            Some(options) => format!("?{options}"),
+        };
+        fabrics::check(&fabric.client_address(&options), Purpose::CallFrom)?;
+        Ok(rpc::Plan {
+            fabric,
+            workload,
+            load: Load { window, batch, keys_per_get: usize::from(*keys_per_get), value_size: self.value_size },
+            threads,
+            client_cpus: cpus[..threads].to_vec(),
+            server_cpus: cpus[threads..].to_vec(),
+            address: address.clone(),
+            options,
+            duration: self.seconds,
+            limits: limits.clone(),
+            references: self.net.reference.as_deref().map(References::read).transpose()?.unwrap_or_default(),
+        })
+    }
+}
+
+impl NetArgs {
+    fn fabric(&self, threads: usize) -> anyhow::Result<Fabric> {
+        let Some(address) = &self.address else { return Ok(self.fabric.unwrap_or(Fabric::Shm)) };
+        let mut of_address = fabrics::check(address, Purpose::Call)?;
+        for index in 1..threads {
+            of_address = fabrics::check(&fabrics::nth_address(address, index)?, Purpose::Call)?;
+        }
+        ensure!(
+            self.fabric.is_none_or(|fabric| fabric == of_address),
+            "--fabric and --address {address} disagree; leave --fabric out"
+        );
+        Ok(of_address)
     }
 }
 
 /// Measures and shows.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
-    let plan = args.plan().map_err(Usage::of)?;
-    let Design::Table = args.design;
     let bar = ProgressBar::new(1000);
     bar.set_style(ProgressStyle::with_template("{msg:24} {wide_bar} {percent}%").expect("a fixed template"));
-    let figures = table::measure(&plan, &mut |what, part| {
+    let mut progress = |what: &'static str, part: f64| {
         bar.set_message(what);
         bar.set_position((part * 1000.0) as u64);
-    });
+    };
+    let shown = measure(args, &mut progress);
     bar.finish_and_clear();
-    let figures = figures?;
+    let (text, json, judged) = shown?;
     if args.output.json {
-        output::print(figures.json())?;
+        output::print(json)?;
     } else {
-        output::print(figures.text())?;
+        output::print(text)?;
     }
-    Ok(args.output.judge(&figures.judged()))
+    Ok(args.output.judge(&judged))
+}
+
+/// What came of it, to read, as JSON, and to be held against thresholds.
+type Shown = (String, Value, Judged);
+
+fn measure(args: &Args, progress: &mut dyn FnMut(&'static str, f64)) -> anyhow::Result<Shown> {
+    Ok(match args.design {
+        Design::Table => {
+            let figures = table::measure(&args.table_plan().map_err(Usage::of)?, progress)?;
+            (figures.text(), figures.json(), figures.judged())
+        }
+        Design::Rpc => {
+            let figures = rpc::measure(&args.rpc_plan().map_err(Usage::of)?, progress)?;
+            (figures.text(), figures.json(), figures.judged())
+        }
+    })
 }

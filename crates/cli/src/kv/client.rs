@@ -1,0 +1,176 @@
+//! `sinew kv get`, `set`, `delete` and `stats`: one request to a cache.
+
+use std::io::Read;
+
+use anyhow::Context;
+use serde_json::{Value, json};
+use sinew::fabric::{Clock, PacketPort};
+use sinew::kv::cache::protocol::{PutOptions, Stats};
+use sinew::kv::cache::{Client, Error, Item};
+use sinew::prelude::*;
+
+use super::ADDRESS;
+use crate::fabrics::{self, Purpose};
+use crate::{Outcome, Usage, output, units};
+
+/// Where the cache is.
+#[derive(clap::Args)]
+pub struct At {
+    /// The cache: the address of its first thread
+    #[arg(long, default_value = ADDRESS, value_name = "URL")]
+    address: String,
+}
+
+/// Print a value; with exit status 1 when there is none.
+#[derive(clap::Args)]
+pub struct GetArgs {
+    key: String,
+    /// Print one JSON object, with what is known about the item
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    at: At,
+}
+
+/// Store a value.
+#[derive(clap::Args)]
+pub struct SetArgs {
+    key: String,
+    /// The value; without it, what standard input holds
+    value: Option<String>,
+    /// A number that is given back with the value
+    #[arg(long, default_value_t = 0)]
+    flags: u32,
+    /// Seconds until it ends [default: never]
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, hide_default_value = true)]
+    expires: u32,
+    #[command(flatten)]
+    at: At,
+}
+
+/// Forget a key; with exit status 1 when there was none.
+#[derive(clap::Args)]
+pub struct DeleteArgs {
+    key: String,
+    #[command(flatten)]
+    at: At,
+}
+
+/// Print what a cache counted.
+#[derive(clap::Args)]
+pub struct StatsArgs {
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    at: At,
+}
+
+/// A client on any fabric.
+trait Cache {
+    fn inspect(&mut self, key: &[u8]) -> Result<Option<Item>, Error>;
+    fn put(&mut self, key: &[u8], value: &[u8], options: PutOptions) -> Result<u64, Error>;
+    fn delete(&mut self, key: &[u8]) -> Result<bool, Error>;
+    fn stats(&mut self) -> Result<Vec<Stats>, Error>;
+}
+
+impl<P: PacketPort, C: Clock> Cache for Client<P, C> {
+    fn inspect(&mut self, key: &[u8]) -> Result<Option<Item>, Error> {
+        self.inspect(key)
+    }
+
+    fn put(&mut self, key: &[u8], value: &[u8], options: PutOptions) -> Result<u64, Error> {
+        self.put(key, value, options)
+    }
+
+    fn delete(&mut self, key: &[u8]) -> Result<bool, Error> {
+        self.delete(key)
+    }
+
+    fn stats(&mut self) -> Result<Vec<Stats>, Error> {
+        self.stats()
+    }
+}
+
+impl At {
+    fn connect(&self) -> anyhow::Result<Box<dyn Cache>> {
+        let fabric = fabrics::check(&self.address, Purpose::Call).map_err(Usage::of)?;
+        let rpc = Rpc::open(&fabric.client_address(""))?;
+        let addresses = addresses_from(&self.address);
+        Ok(match rpc.into_endpoint() {
+            sinew::Endpoint::Shm(rpc) => Box::new(Client::connect(rpc, addresses)?),
+            sinew::Endpoint::Udp(rpc) => Box::new(Client::connect(rpc, addresses)?),
+            sinew::Endpoint::Ibverbs(rpc) => Box::new(Client::connect(rpc, addresses)?),
+        })
+    }
+}
+
+/// The addresses of a cache's threads, the first of which is at `address`.
+pub fn addresses_from(address: &str) -> impl Iterator<Item = String> + use<> {
+    let address = address.to_owned();
+    (0..).map_while(move |index| fabrics::nth_address(&address, index).ok())
+}
+
+/// Asks for a value.
+pub fn get(args: &GetArgs) -> anyhow::Result<Outcome> {
+    let Some(item) = args.at.connect()?.inspect(args.key.as_bytes())? else {
+        output::complain(format_args!("no item has the key `{}`", args.key));
+        return Ok(Outcome::Failed);
+    };
+    if args.json {
+        output::print(json!({
+            "value": String::from_utf8_lossy(&item.value),
+            "len": item.value.len(),
+            "flags": item.flags,
+            "expires_s": item.lives_s,
+            "version": item.version,
+        }))?;
+    } else {
+        output::print_bytes(&item.value)?;
+    }
+    Ok(Outcome::Done)
+}
+
+/// Stores a value.
+pub fn set(args: &SetArgs) -> anyhow::Result<Outcome> {
+    let value = match &args.value {
+        Some(value) => value.clone().into_bytes(),
+        None => {
+            let mut value = Vec::new();
+            std::io::stdin().lock().read_to_end(&mut value).context("reading the value from standard input")?;
+            value
+        }
+    };
+    let options = PutOptions { flags: args.flags, lives_s: args.expires, ..PutOptions::default() };
+    args.at.connect()?.put(args.key.as_bytes(), &value, options)?;
+    Ok(Outcome::Done)
+}
+
+/// Forgets a key.
+pub fn delete(args: &DeleteArgs) -> anyhow::Result<Outcome> {
+    if args.at.connect()?.delete(args.key.as_bytes())? {
+        return Ok(Outcome::Done);
+    }
+    output::complain(format_args!("no item has the key `{}`", args.key));
+    Ok(Outcome::Failed)
+}
+
+/// Shows counters.
+pub fn stats(args: &StatsArgs) -> anyhow::Result<Outcome> {
+    let partitions = args.at.connect()?.stats()?;
+    let all = partitions.iter().fold(Stats::default(), |all, one| all.plus(one));
+    if args.json {
+        let of =
+            |stats: &Stats| -> Value { stats.named().map(|(name, value)| (name.to_owned(), json!(value))).collect() };
+        let mut object = of(&all);
+        object["partitions"] = partitions.iter().map(of).collect();
+        output::print(object)?;
+        return Ok(Outcome::Done);
+    }
+    for (name, value) in all.named() {
+        let value = if name.ends_with("_bytes") { units::size(value as usize) } else { value.to_string() };
+        output::print(format_args!("{:<16}{value}", name.trim_end_matches("_bytes")))?;
+    }
+    output::print(format_args!("{:<16}{}", "partitions", partitions.len()))?;
+    Ok(Outcome::Done)
+}
