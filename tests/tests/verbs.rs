@@ -92,7 +92,7 @@ fn bandwidth_is_given_as_perftest_does() {
 
 #[test]
 fn latencies_have_percentiles_in_order() {
-    for op in ["send", "write", "read", "fetch-add", "compare-swap"] {
+    for op in ["send", "write", "write-imm", "read", "fetch-add", "compare-swap"] {
         let result = measure(&format!("lat --op {op}"), "p50_ns");
         let figures = ["min_ns", "typical_ns", "p99_ns", "p999_ns", "max_ns"].map(|key| number(&result, key));
         assert!(figures.is_sorted(), "{result}");
@@ -103,7 +103,8 @@ fn latencies_have_percentiles_in_order() {
 
 #[test]
 fn echoes_go_in_every_form_one_by_one_and_many_at_a_time() {
-    for (form, transports) in [("ww", ["rc", "uc"]), ("ws", ["rc", "uc"]), ("ss", ["uc", "ud"])] {
+    for (form, transports) in [("ww", ["rc", "uc"]), ("ws", ["rc", "uc"]), ("ss", ["uc", "ud"]), ("imm", ["rc", "uc"])]
+    {
         for transport in transports {
             let result = measure(&format!("echo --form {form} --transport {transport} --size 33"), "p50_ns");
             assert_eq!((&result["form"], &result["window"]), (&form.into(), &1.into()));
@@ -126,12 +127,17 @@ fn requests_may_be_inline_long_signaled_each_or_of_a_header_alone() {
         "rate --op write-imm --transport UC --size 4K --tx-depth 32 --cq-mod 8 --post-list 4 --qp 2",
         "rate --op read --qps 3 --wait events",
         "lat --op send --wait events",
+        "lat --op send --header-only",
+        "lat --op send --transport ud --header-only --no-pin",
+        "lat --op write-imm --transport uc --size 5000 --events",
         "rate --op send --transport ud --wait adaptive",
         "rate --op send --transport uc --wait events",
         "echo --form ss --no-inline --window 4 --size 3000",
+        "echo --form ss --transport rc --size 4M",
         "echo --form ww --no-inline",
     ] {
-        let key = if args.starts_with("lat") || args.ends_with("ww --no-inline") { "p50_ns" } else { "rate_mops" };
+        let is_time = ["lat", "echo --form ww", "echo --form ss --transport"].iter().any(|&one| args.starts_with(one));
+        let key = if is_time { "p50_ns" } else { "rate_mops" };
         let result = measure(args, key);
         assert_eq!(result["header_only"], args.contains("header-only"));
         assert_eq!(result["lost"], 0, "{result}");
@@ -191,7 +197,16 @@ fn wrong_usage_is_told_before_anything_starts() {
         ("rate --size 32 --sizes 2..4", "--sizes"),
         ("bw --sizes 4..2", "2..64K"),
         ("lat --window 2", "--window"),
-        ("lat --op write-imm", "--op write-imm"),
+        ("lat --op write --header-only", "--header-only"),
+        ("lat --op read --header-only", "--header-only"),
+        ("lat --op send --header-only --inline", "--inline"),
+        ("lat --op read --no-inline", "--no-inline"),
+        ("lat --op send --inbound", "--inbound"),
+        ("lat --op read --all-to-all", "--all-to-all"),
+        ("lat --op read --wait events", "nothing waits"),
+        ("lat --op fetch-add --events", "nothing waits"),
+        ("echo --size 64M --signal 64", "--signal 64"),
+        ("echo --form ss --transport rc --size 1M --signal 16384", "--signal 16384"),
         ("rate --op write --read-intr 2", "--read-intr"),
         ("rate --op read --read-intr 5", "--read-intr 5"),
         ("serve nowhere", "nowhere"),

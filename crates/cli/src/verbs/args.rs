@@ -18,7 +18,7 @@ use crate::{Outcome, Usage, machine, output};
 
 pub const BW_HELP: &str = "\
 As ib_send_bw, ib_write_bw and ib_read_bw. MB are 2^20 bytes. The limit over shm is one thread that copies messages of the same size
-into memory of the same layout, for WRITE after making them as the client does; for SEND a bare ring, and past what that holds copies of
+into memory of the same layout; for SEND a bare ring, and past what that holds copies of
 what another core has just written.
 Contents are checked: messages and results of READs as they come; of what was written the last in each place, at the end of each slice.
 
@@ -43,10 +43,10 @@ Examples:
   sinew verbs rate --op write --threads 4 --inbound --fail-if-ratio-below 0.5";
 
 pub const LAT_HELP: &str = "\
-As ib_send_lat, ib_write_lat, ib_read_lat and ib_atomic_lat: a READ or an atomic from its post to its completion; a SEND or a WRITE as
-half of a message there and back. A READ over shm is of what the server's processor has just written; its limit is a plain copy of the
+As ib_send_lat, ib_write_lat, ib_read_lat and ib_atomic_lat: a READ or an atomic from its post to its completion; a SEND, a WRITE or a
+WRITE with immediate as half of a message there and back. A READ over shm is of what the server's processor has just written; its limit is a plain copy of the
 same bytes out of what another processor has just written. The others' are one atomic, half a cache line's round trip between the
-cores (WRITE), and half of a packet's through bare rings (SEND).
+cores (WRITE), and half of a packet's through bare rings (SEND, WRITE with immediate).
 
 JSON: min_ns, typical_ns (the median), avg_ns, p50_ns, p99_ns, p999_ns, max_ns, limit_p50_ns, ratio (1 is the limit itself).
 
@@ -56,7 +56,7 @@ Examples:
 
 pub const ECHO_HELP: &str = "\
 A client sends a message and the server sends it back (sigcomm14 3.2.2): as WRITE and WRITE (ww), WRITE and SEND over UD (ws), SEND and
-SEND (ss). Either side checks each message: the first 32 bytes and the last 8, a word of every 4 KB, and one message in 64 byte for byte.
+SEND (ss), WRITEs with immediate (imm). Either side checks each message: the first 32 bytes and the last 8, a word of every 4 KB, and one message in 64 byte for byte.
 With one in flight the figure is the round trip, with more the rate.
 
 JSON: as for `lat`, and rate_mops, total_mops with more than one in flight.
@@ -91,7 +91,7 @@ pub struct Args {
     /// Requests in flight on each queue pair [default: 128; 1 for echo]
     #[arg(long, visible_alias = "tx-depth", allow_negative_numbers = true)]
     window: Option<usize>,
-    /// Of how many requests one is signaled [default: 64, or the window]
+    /// Of how many requests one is signaled [default: 64, or the window; for long echoes fewer]
     #[arg(long, visible_alias = "cq-mod", allow_negative_numbers = true)]
     signal: Option<usize>,
     /// Queue pairs between two threads
@@ -140,6 +140,9 @@ pub struct OpArgs {
     /// READs for each object, one after the other: all but the last read 8 bytes (READ-Intr-2 to 4 of apnet19; 1 is a plain READ)
     #[arg(long, value_name = "READS", allow_negative_numbers = true)]
     read_intr: Option<usize>,
+    /// SEND with immediate and no bytes
+    #[arg(long)]
+    header_only: bool,
     #[command(flatten)]
     args: Args,
 }
@@ -152,9 +155,6 @@ pub struct LoadArgs {
     /// Requests that one doorbell starts [default: 1 for bw, 16 for rate]
     #[arg(long, visible_alias = "post-list", allow_negative_numbers = true)]
     doorbell: Option<usize>,
-    /// SEND with immediate and no bytes
-    #[arg(long)]
-    header_only: bool,
 }
 
 /// Options of echoes.
@@ -186,26 +186,22 @@ struct Planned {
 }
 
 pub fn load(args: &LoadArgs, kind: Kind) -> anyhow::Result<Outcome> {
-    let OpArgs { op, read_intr, args: common } = &args.op;
+    let OpArgs { op, read_intr, header_only, args: common } = &args.op;
     let doorbell = args.doorbell.unwrap_or(if kind == Kind::Rate { 16 } else { 1 });
     let doorbell =
         if args.doorbell.is_none() { doorbell.min(common.window.unwrap_or(doorbell).max(1)) } else { doorbell };
-    common.run(kind, Work::Load(*op), Extra { doorbell, header_only: args.header_only, read_intr: *read_intr })
+    common.run(kind, Work::Load(*op), Extra { doorbell, header_only: *header_only, read_intr: *read_intr })
 }
 
 pub fn latency(args: &OpArgs) -> anyhow::Result<Outcome> {
     // A message's way there alone cannot be timed: it is half of the way there and back.
     let work = match args.op {
-        Op::WriteImm => {
-            return Err(Usage::of(anyhow::anyhow!(
-                "--op write-imm: its latency is not measured; take write, or `rate`"
-            )));
-        }
         Op::Send => Work::Echo(Form::Ss),
         Op::Write => Work::Echo(Form::Ww),
+        Op::WriteImm => Work::Echo(Form::Imm),
         op => Work::Load(op),
     };
-    args.args.run(Kind::Latency, work, Extra { read_intr: args.read_intr, ..Extra::NONE })
+    args.args.run(Kind::Latency, work, Extra { doorbell: 1, header_only: args.header_only, read_intr: args.read_intr })
 }
 
 pub fn echo(args: &EchoArgs) -> anyhow::Result<Outcome> {
@@ -267,6 +263,26 @@ impl Args {
             kind != Kind::Latency || (self.threads == 1 && self.qps == 1),
             "--threads, --qps: a latency is that of one queue pair; see `sinew verbs echo`"
         );
+        ensure!(
+            kind != Kind::Latency || !(self.inbound || self.outbound || self.all_to_all),
+            "--inbound, --outbound, --all-to-all: a latency is that of one queue pair; see `sinew verbs echo`"
+        );
+        let told_to_wait = self.events || self.wait.is_some_and(|wait| wait != Wait::Poll);
+        ensure!(
+            kind != Kind::Latency
+                || !told_to_wait
+                || matches!(work, Work::Echo(_))
+                || self.device.fabric != Carried::Shm,
+            "--wait, --events: over shm it is the client that does what such a request asks for, and nothing waits; they are for \
+             --op send and write-imm, and for --fabric ibverbs"
+        );
+        let has_source =
+            matches!(work, Work::Echo(_) | Work::Load(Op::Send | Op::Write | Op::WriteImm)) && !header_only;
+        ensure!(
+            kind != Kind::Latency || !self.no_inline || has_source,
+            "--no-inline: such a request has no bytes to copy into it"
+        );
+        ensure!(!self.inline || !header_only, "--inline: with --header-only there are no bytes to copy");
         ensure!((1..=THREADS_MAX).contains(&self.threads), "--threads: from 1 to {THREADS_MAX}");
         let window = self.window.unwrap_or(if is_many { 128 } else { 1 });
         let shape = match (self.inbound, self.outbound, self.all_to_all) {
@@ -290,7 +306,7 @@ impl Args {
             size: 0,
             window,
             doorbell,
-            signal: self.signal.unwrap_or(if is_many { window.clamp(1, 64) } else { 64 }),
+            signal: self.signal.unwrap_or(window.clamp(1, 64)),
             inline: false,
             header_only,
             reads: read_intr.unwrap_or(1),
@@ -304,18 +320,18 @@ impl Args {
             wait: self.wait.unwrap_or(if self.events || read_intr.is_some() { Wait::Events } else { Wait::Poll }),
             cpus: Vec::new(),
         };
-        if matches!(work, Work::Load(_)) {
-            plan.signal = self.signal.unwrap_or(plan.signal.min(window.max(1)));
-        }
         let (clients, servers) = plan.sides();
         let cpus = self.cpus(clients, servers)?;
         plan.cpus = cpus[clients..].to_vec();
-        let has_source = matches!(work, Work::Echo(_) | Work::Load(Op::Send | Op::Write | Op::WriteImm));
         let plans: Vec<(Kind, Plan)> = sizes
             .into_iter()
             .map(|size| {
-                let by_default = !is_many && !self.no_inline && size <= INLINE_DEFAULT && has_source;
-                (kind, Plan { size, inline: (self.inline || by_default) && !header_only, ..plan.clone() })
+                let inline = self.inline || (!is_many && !self.no_inline && size <= INLINE_DEFAULT && has_source);
+                let signal = match work {
+                    Work::Echo(_) => self.signal.unwrap_or(Plan::echo_signal(size, inline)),
+                    Work::Load(_) => plan.signal,
+                };
+                (kind, Plan { size, inline, signal, ..plan.clone() })
             })
             .collect();
         for (_, plan) in &plans {

@@ -10,7 +10,7 @@ use sinew::fabric::verbs::{Completion, Device, Opcode, Operation, QueuePair, Req
 use sinew::host::{HostClock, Interrupt};
 use sinew::mem::MessageBuffer;
 
-use super::link::{Domain, LinkAddress, Patience, Rig, Side, Way, id, link_of};
+use super::link::{Domain, LinkAddress, Patience, Rig, Side, Way, id, is_arrival, link_of};
 use super::message::{self, Exchange};
 use super::plan::{Form, Op, POINTER, Plan, READS_MAX, Wait, Work};
 use crate::client::histogram;
@@ -487,7 +487,7 @@ impl<D: Device> Client<D> {
                 let mut completions = std::mem::take(&mut self.rig.completions);
                 for completion in completions.drain(..) {
                     let (index, _) = link_of(completion.id);
-                    if completion.opcode == Opcode::Receive {
+                    if is_arrival(completion.opcode) {
                         came += 1;
                         left -= usize::from(self.received(index, completion)?);
                     } else {
@@ -518,6 +518,7 @@ impl<D: Device> Client<D> {
         let (slot, sequence) = self.rig.layout.place(nth);
         let way = match self.rig.plan.work {
             Work::Echo(Form::Ss) => Way::Send { immediate: Some(nth as u32) },
+            Work::Echo(Form::Imm) => Way::Write { slot, immediate: Some(nth as u32) },
             _ => Way::Write { slot, immediate: None },
         };
         let mut patience = Patience::new(PATIENCE);
@@ -529,7 +530,7 @@ impl<D: Device> Client<D> {
             let Rig { completions, links, .. } = &mut self.rig;
             let mut place = had;
             while place < completions.len() {
-                if completions[place].opcode == Opcode::Receive {
+                if is_arrival(completions[place].opcode) {
                     place += 1;
                 } else {
                     let over = completions.remove(place);
@@ -579,11 +580,14 @@ impl<D: Device> Client<D> {
         let guess = first + low as usize % slots;
         let is_it = |&at: &usize| self.is_asked[at] && self.next[at] as u32 == low;
         let found = std::iter::once(guess).chain(first..first + slots).find(is_it);
-        let good = found.is_some_and(|at| {
-            let (_, sequence) = self.rig.layout.place(self.next[at]);
-            len == self.rig.plan.size && message::is_good(&buffer[..len], sequence)
-        });
-        self.wrong += u64::from(!good);
+        let good = match found.map(|at| self.rig.layout.place(self.next[at])) {
+            Some((slot, sequence)) if completion.opcode == Opcode::ReceiveWrite => {
+                self.rig.holds(index, slot, sequence)?
+            }
+            Some((_, sequence)) => message::is_good(&buffer[..len], sequence),
+            None => false,
+        };
+        self.wrong += u64::from(!(good && len == self.rig.plan.message_len()));
         self.rig.post_receive(index, buffer)?;
         // What came twice, or what nobody asked for, is wrong and nothing else.
         found.map_or(Ok(false), |at| self.answered(at))

@@ -77,7 +77,7 @@ impl Meter {
             // Many in flight: there is no bare thing that does the same.
             (Carried::Shm, Work::Echo(_), _) if plan.window > 1 => None,
             (Carried::Shm, Work::Echo(Form::Ww | Form::Ws), _) => Some(Against::Cores(part)),
-            (Carried::Shm, Work::Echo(Form::Ss), _) => packet_fits.then_some(Against::RingTrip(part)),
+            (Carried::Shm, Work::Echo(Form::Ss | Form::Imm), _) => packet_fits.then_some(Against::RingTrip(part)),
         };
         let layout = Layout::new(plan.size.max(1), plan.layout().slots);
         Self { against, cpus, size: plan.message_len(), layout, reads: plan.reads }

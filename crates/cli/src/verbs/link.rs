@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow, bail, ensure};
 use serde_json::{Value, json};
 use sinew::fabric::verbs::{
-    Access, Attributes, Completion, CompletionQueue, Destination, Device, Exposed, Operation, ProtectionDomain,
+    Access, Attributes, Completion, CompletionQueue, Destination, Device, Exposed, Opcode, Operation, ProtectionDomain,
     QpAddress, QpConfig, QueuePair, RemoteMemory, Request, Source, ThreadDomain, Transport,
 };
 use sinew::mem::{Arena, Frozen, MessageBuffer};
@@ -226,9 +226,9 @@ impl<D: Device> Rig<D> {
         let send_depth = (plan.requests() + 8).min(attributes.queue_depth_max);
         let qps = count * if plan.has_reply_qp() { 2 } else { 1 };
         let cq = thread.completion_queue((qps * (send_depth + receives)).max(1))?;
-        let message_bytes = plan.size.max(64).next_power_of_two() + 512;
-        let arena =
-            domain.arena((count.max(1) * (plan.requests() + receives + 8) * message_bytes * 2).max(16 << 20))?;
+        // A block is at most half as long again as what is asked for, with what is in front of it.
+        let block_bytes = (plan.size.max(64) + 512) * 3 / 2;
+        let arena = domain.arena((count.max(1) * (plan.buffers(side) + 2) * block_bytes).max(16 << 20))?;
         let layout = plan.layout();
         let inline_max = if plan.inline { plan.size.max(8) } else { 0 };
         // A word says which message is asked for.
@@ -239,16 +239,12 @@ impl<D: Device> Rig<D> {
             inline_max: qp_inline_max,
             ..QpConfig::new(plan.carrier.transport())
         };
-        let exposes = match side {
-            Side::Client => plan.client_exposes(),
-            Side::Server => plan.server_exposes(),
-        };
         let mut links = Vec::with_capacity(count);
         for _ in 0..count {
             let qp = thread.queue_pair(&config, &cq, &cq)?;
             let reply_config = QpConfig { transport: Transport::Ud, ..config };
             let reply = plan.has_reply_qp().then(|| thread.queue_pair(&reply_config, &cq, &cq)).transpose()?;
-            let exposed = exposes.then(|| domain.expose(plan.exposed_bytes(), Access::ALL)).transpose()?;
+            let exposed = plan.exposes(side).then(|| domain.expose(plan.exposed_bytes(), Access::ALL)).transpose()?;
             let staged = (0..plan.requests()).map(|_| None).collect();
             links.push(Link { qp, reply, exposed, remote: None, to: None, flow: Flow::of(plan), staged });
         }
@@ -308,22 +304,15 @@ impl<D: Device> Rig<D> {
                 link.to = Some(self.thread.destination(&address.qp)?);
             }
             link.remote = address.memory;
-            let needs_memory = match side {
-                Side::Client => self.plan.server_exposes(),
-                Side::Server => self.plan.client_exposes(),
-            };
-            if needs_memory {
+            let other = if side == Side::Client { Side::Server } else { Side::Client };
+            if self.plan.exposes(other) {
                 let bytes = link.remote.context("the other side told of no memory")?.len;
                 ensure!(
                     bytes >= self.plan.exposed_bytes() as u64,
                     "the other side exposes {bytes} bytes, which are too few"
                 );
             }
-            let receives = match side {
-                Side::Server => self.plan.takes_receives(),
-                Side::Client => self.plan.has_credits() || self.plan.answers_with_sends(),
-            };
-            if receives {
+            if self.plan.posts_receives(side) {
                 for _ in 0..self.plan.receives() {
                     let buffer = self.arena.alloc(self.plan.size.max(8), self.plan.size.max(8))?;
                     self.post_receive(index, buffer)?;
@@ -331,6 +320,13 @@ impl<D: Device> Rig<D> {
             }
         }
         Ok(())
+    }
+
+    /// Whether the exposed memory of a link holds message number `sequence` in a slot.
+    pub fn holds(&mut self, index: usize, slot: usize, sequence: u64) -> anyhow::Result<bool> {
+        let exposed = self.links[index].exposed.as_ref().context("nothing is exposed")?;
+        exposed.read(self.layout.offset(slot), &mut self.seen)?;
+        Ok(message::is_good(&self.seen, sequence))
     }
 
     /// Posts a buffer to where messages of a link come.
@@ -507,6 +503,12 @@ impl<D: Device> Rig<D> {
     }
 }
 
+/// Whether a completion tells of a message that came.
+#[inline(always)]
+pub fn is_arrival(opcode: Opcode) -> bool {
+    matches!(opcode, Opcode::Receive | Opcode::ReceiveWrite)
+}
+
 /// How a message goes.
 #[derive(Clone, Copy, Debug)]
 pub enum Way {
@@ -515,7 +517,7 @@ pub enum Way {
 }
 
 const NTH_BITS: u32 = 48;
-const NTH_MASK: u64 = (1 << NTH_BITS) - 1;
+pub const NTH_MASK: u64 = (1 << NTH_BITS) - 1;
 
 /// The id of the `nth` request of a link, or of a receive.
 #[inline(always)]

@@ -5,6 +5,7 @@ use clap::ValueEnum;
 use serde_json::{Value, json};
 use sinew::fabric::verbs::Transport;
 
+use super::link::Side;
 use super::message::{Exchange, Layout, SHORT};
 
 /// What a request does.
@@ -33,6 +34,8 @@ pub enum Form {
     Ws,
     /// SEND there, SEND back
     Ss,
+    /// WRITE with immediate there, WRITE with immediate back
+    Imm,
 }
 
 /// How a queue pair talks to its peer.
@@ -121,7 +124,7 @@ pub struct Plan {
     pub cpus: Vec<Option<usize>>,
 }
 
-/// Queue pairs of one run at most, and bytes that one side exposes.
+/// Queue pairs of one run at most, and bytes of buffers and exposed memory of one side.
 const LINKS_MAX: usize = 4096;
 const BYTES_MAX: usize = 4 << 30;
 /// A message's bytes at most.
@@ -138,6 +141,8 @@ pub const POINTER: usize = 8;
 const RECEIVES: std::ops::RangeInclusive<usize> = 64..=512;
 /// Bytes of a queue pair's receives, if there is more than the fewest.
 const RECEIVE_BYTES: usize = 32 << 20;
+/// Of so many short echoes one is signaled.
+const ECHO_SIGNAL: usize = 64;
 
 impl Plan {
     /// One queue pair between two threads that are not pinned; 128 requests in flight, of which one in 64 is signaled.
@@ -168,27 +173,28 @@ impl Plan {
 
     /// Whether a request takes a receive of the server's, and the server hears of it.
     pub fn takes_receives(&self) -> bool {
-        self.sends() || self.work == Work::Load(Op::WriteImm)
+        self.sends() || matches!(self.work, Work::Load(Op::WriteImm) | Work::Echo(Form::Imm))
     }
 
-    /// Whether the server exposes memory.
-    pub fn server_exposes(&self) -> bool {
-        !self.sends()
+    /// Whether a side exposes memory.
+    pub fn exposes(&self, side: Side) -> bool {
+        match side {
+            Side::Client => matches!(self.work, Work::Echo(Form::Ww | Form::Imm)),
+            Side::Server => !self.sends(),
+        }
     }
 
-    /// Whether the client does.
-    pub fn client_exposes(&self) -> bool {
-        self.work == Work::Echo(Form::Ww)
+    /// Whether a side posts receives.
+    pub fn posts_receives(&self, side: Side) -> bool {
+        match side {
+            Side::Client => self.has_credits() || matches!(self.work, Work::Echo(Form::Ws | Form::Ss | Form::Imm)),
+            Side::Server => self.takes_receives(),
+        }
     }
 
     /// Whether answers go by a UD queue pair of their own, as in HERD (sigcomm14 4.3).
     pub fn has_reply_qp(&self) -> bool {
         self.work == Work::Echo(Form::Ws)
-    }
-
-    /// Whether an echo comes back as a message.
-    pub fn answers_with_sends(&self) -> bool {
-        matches!(self.work, Work::Echo(Form::Ws | Form::Ss))
     }
 
     /// Whether the receiver tells the sender how far it is: on RC its device does.
@@ -222,7 +228,23 @@ impl Plan {
     pub fn receives(&self) -> usize {
         let fit = RECEIVE_BYTES / self.size.max(1);
         let (fewest, most) = (*RECEIVES.start(), *RECEIVES.end());
-        fit.clamp(fewest, most).max(if matches!(self.work, Work::Echo(_)) { self.window } else { 0 })
+        match self.work {
+            Work::Load(_) => fit.clamp(fewest, most),
+            // No more than the window are on their way.
+            Work::Echo(_) => fit.clamp(self.window, most.max(self.window)),
+        }
+    }
+
+    /// Of how many echoes of `size` bytes one is signaled, unless it is said: the sources of the others are kept until then.
+    pub fn echo_signal(size: usize, inline: bool) -> usize {
+        if inline { ECHO_SIGNAL } else { (RECEIVE_BYTES / size.max(1)).clamp(1, ECHO_SIGNAL) }
+    }
+
+    /// Buffers of one queue pair of a side at most: what its requests move, and what comes.
+    pub fn buffers(&self, side: Side) -> usize {
+        let moves = (side == Side::Client || matches!(self.work, Work::Echo(_))) && !self.inline;
+        let receives = if self.posts_receives(side) { self.receives() } else { 0 };
+        receives + if moves { self.requests() } else { 0 }
     }
 
     /// Where messages lie in exposed memory.
@@ -287,11 +309,14 @@ impl Plan {
         ensure!((1..=LINKS_MAX).contains(&self.qps), "--qps: from 1 to {LINKS_MAX}");
         let per_qp = self.threads * if self.shape == Shape::All { self.threads } else { 1 };
         ensure!(per_qp * self.qps <= LINKS_MAX, "--threads and --qps: {LINKS_MAX} queue pairs at most");
-        let slots = window.max(self.receives());
-        let bytes = per_qp.saturating_mul(self.qps).saturating_mul(slots).saturating_mul(size.max(64));
+        let of_link = |side| {
+            let exposed = if self.exposes(side) { self.exposed_bytes() } else { 0 };
+            self.buffers(side) * size.max(64) + exposed
+        };
+        let bytes = (per_qp * self.qps).saturating_mul(of_link(Side::Client).max(of_link(Side::Server)));
         ensure!(
             bytes <= BYTES_MAX,
-            "--size {size} with --window {window}: {bytes} bytes of buffers, at most {BYTES_MAX}"
+            "--size {size} with --window {window} and --signal {signal}: {bytes} bytes of memory on a side, at most {BYTES_MAX}"
         );
         match self.work {
             Work::Load(op) => {
@@ -325,8 +350,11 @@ impl Plan {
                 ensure!(!self.fresh || is_single, "the plan's `fresh` is for one READ at a time");
             }
             Work::Echo(form) => {
-                ensure!(!self.header_only, "--header-only: an echo has bytes");
-                ensure!(size > 0, "--size 0: an echo has bytes");
+                ensure!(
+                    !self.header_only || form == Form::Ss,
+                    "--header-only: a WRITE has nothing but its bytes; it is for --op send"
+                );
+                ensure!(size > 0 || self.header_only, "--size 0: an echo has bytes");
                 ensure!(self.reads == 1, "--read-intr: it is for --op read");
                 ensure!(!self.fresh, "the plan's `fresh` is for READs");
                 ensure!(
@@ -410,7 +438,13 @@ pub mod tests {
 
     #[test]
     fn a_plan_survives_the_way_and_what_is_none_is_refused() {
-        for work in [Work::Load(Op::Write), Work::Load(Op::WriteImm), Work::Load(Op::FetchAdd), Work::Echo(Form::Ws)] {
+        for work in [
+            Work::Load(Op::Write),
+            Work::Load(Op::WriteImm),
+            Work::Load(Op::FetchAdd),
+            Work::Echo(Form::Ws),
+            Work::Echo(Form::Imm),
+        ] {
             let plan = Plan { cpus: vec![Some(3), None], ..plan(work, Carrier::Rc) };
             assert_eq!(Plan::from_json(&plan.to_json()).unwrap(), plan);
         }
@@ -445,6 +479,25 @@ pub mod tests {
         assert_eq!([Carrier::Rc, Carrier::Uc, Carrier::Ud].map(count), [6, 3, 1]);
         assert!(plan(Work::Echo(Form::Ww), Carrier::Ud).check().is_err());
         assert!(plan(Work::Echo(Form::Ss), Carrier::Ud).check().is_ok());
+    }
+
+    #[test]
+    fn what_nobody_hears_of_counts_as_memory() {
+        let echo = |form, size, signal| Plan {
+            window: 1,
+            signal,
+            ..Plan::new(Work::Echo(form), if form == Form::Ss { Carrier::Ud } else { Carrier::Rc }, size)
+        };
+        for form in [Form::Ww, Form::Ws, Form::Ss, Form::Imm] {
+            assert!(echo(form, 64 << 20, 64).check().is_err(), "{form:?}");
+            assert!(echo(form, 1 << 20, 16384).check().is_err(), "{form:?}");
+            assert!(echo(form, 64, 16384).check().is_ok(), "{form:?}");
+            let signal = Plan::echo_signal(64 << 20, false);
+            assert!(echo(form, 64 << 20, signal).check().is_ok(), "{form:?}");
+        }
+        let inline = Plan { inline: true, ..echo(Form::Ww, 1024, 16384) };
+        assert_eq!([Side::Client, Side::Server].map(|side| inline.buffers(side)), [0, 0]);
+        assert_eq!([32, 64 << 10, 1 << 20, 64 << 20].map(|size| Plan::echo_signal(size, false)), [64, 64, 32, 1]);
     }
 
     #[test]

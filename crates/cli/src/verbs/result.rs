@@ -3,7 +3,7 @@
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
-use super::plan::{Op, Plan, Work, name};
+use super::plan::{Form, Op, Plan, Work, name};
 use crate::bench::Judged;
 use crate::limits::Reading;
 use crate::{machine, units};
@@ -111,9 +111,7 @@ impl Figures {
         let (figure_key, limit_key) = self.keys();
         let what = match plan.work {
             Work::Load(op) => ("op", name(op)),
-            Work::Echo(_) if self.kind == Kind::Latency => {
-                ("op", if plan.sends() { "send" } else { "write" }.to_owned())
-            }
+            Work::Echo(form) if self.kind == Kind::Latency => ("op", name(op_of(form))),
             Work::Echo(form) => ("form", name(form)),
         };
         let [before, after] = &self.yardstick;
@@ -192,7 +190,7 @@ impl Figures {
         match self.plan.work {
             Work::Load(_) if self.plan.reads > 1 => format!("objects of {} READs", self.plan.reads),
             Work::Load(op) => name(op),
-            Work::Echo(_) if self.kind == Kind::Latency => if self.plan.sends() { "send" } else { "write" }.to_owned(),
+            Work::Echo(form) if self.kind == Kind::Latency => name(op_of(form)),
             Work::Echo(form) => name(form),
         }
     }
@@ -293,6 +291,15 @@ impl Figures {
             _ => "checked",
         };
         format!("{head}\n  {main}\n  limit: {limit}\n  {} {checked}{lost}{valid}", self.checked)
+    }
+}
+
+/// The kind of request whose latency an echo tells.
+fn op_of(form: Form) -> Op {
+    match form {
+        Form::Ww | Form::Ws => Op::Write,
+        Form::Ss => Op::Send,
+        Form::Imm => Op::WriteImm,
     }
 }
 

@@ -13,7 +13,7 @@ use sinew::host::{Interrupt, Rendezvous, RendezvousListener};
 
 use super::control::{LIMITS, Talk};
 use super::device::{Carried, DeviceArgs, Job};
-use super::link::LinkAddress;
+use super::link::{LinkAddress, NTH_MASK};
 use super::plan::Plan;
 use super::worker::{self, Answer, Findings, Order};
 use crate::serve::{FAILED, READY, SERVING, end_with_stdin};
@@ -242,7 +242,10 @@ fn obey(said: &Value, workers: &[WorkerThread<'_>], links: usize) -> anyhow::Res
     }
     let made = said["check"].as_array().context("neither `go` nor `check` was said")?;
     let made: Option<Vec<u64>> = made.iter().map(Value::as_u64).collect();
-    let made = made.filter(|made| made.len() == links).context("`check` does not count the links")?;
+    // No link gets as far as its requests' ids do.
+    let made = made
+        .filter(|made| made.len() == links && made.iter().all(|&made| made <= NTH_MASK))
+        .context("`check` does not count the links")?;
     let mut made = made.into_iter();
     for worker in workers {
         worker.order(Order::Check(made.by_ref().take(worker.links).collect()));

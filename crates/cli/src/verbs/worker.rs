@@ -7,7 +7,7 @@ use anyhow::{Context, ensure};
 use sinew::fabric::Waker;
 use sinew::fabric::verbs::{Completion, CompletionQueue, Device, Opcode};
 
-use super::link::{Domain, LinkAddress, NAP, Patience, Rig, Side, Way, link_of};
+use super::link::{Domain, LinkAddress, NAP, Patience, Rig, Side, Way, is_arrival, link_of};
 use super::message::{self, Exchange};
 use super::plan::{Carrier, Form, Op, Plan, Wait, Work};
 use crate::machine;
@@ -198,14 +198,11 @@ impl<D: Device> Worker<D> {
         let mut completions = std::mem::take(&mut self.rig.completions);
         for completion in completions.drain(..) {
             let (index, _) = link_of(completion.id);
-            match completion.opcode {
-                Opcode::Receive | Opcode::ReceiveWrite => {
-                    found += 1;
-                    self.take(index, completion)?;
-                }
-                _ => {
-                    self.rig.links[index].flow.completed();
-                }
+            if is_arrival(completion.opcode) {
+                found += 1;
+                self.take(index, completion)?;
+            } else {
+                self.rig.links[index].flow.completed();
             }
         }
         // What came while an answer waited for room.
@@ -267,7 +264,7 @@ impl<D: Device> Worker<D> {
                 .rig
                 .completions
                 .iter()
-                .position(|completion| completion.status.is_success() && completion.opcode != Opcode::Receive);
+                .position(|completion| completion.status.is_success() && !is_arrival(completion.opcode));
             if let Some(at) = flow_completions {
                 let completion = self.rig.completions.remove(at);
                 let (index, _) = link_of(completion.id);
@@ -293,12 +290,18 @@ impl<D: Device> Worker<D> {
         progress.findings.received += 1;
         if matches!(plan.work, Work::Echo(_)) {
             // The low half of its number is all that is needed: no window is as long.
-            let nth = completion.immediate.unwrap_or(0);
-            let (_, sequence) = self.rig.layout.place(nearest(progress.next, nth));
-            progress.next = nearest(progress.next, nth);
-            progress.findings.wrong += u64::from(!(good_len && message::is_good(&buffer[..len], sequence)));
+            let low = completion.immediate.unwrap_or(0);
+            let (nth, immediate) = (nearest(progress.next, low), Some(low));
+            progress.next = nth;
+            let (slot, sequence) = self.rig.layout.place(nth);
+            let (good, way) = if completion.opcode == Opcode::ReceiveWrite {
+                (self.rig.holds(index, slot, sequence)?, Way::Write { slot, immediate })
+            } else {
+                (message::is_good(&buffer[..len], sequence), Way::Send { immediate })
+            };
+            self.progress[index].findings.wrong += u64::from(!(good_len && good));
             self.rig.post_receive(index, buffer)?;
-            return self.answer(index, sequence, Way::Send { immediate: Some(nth) });
+            return self.answer(index, sequence, way);
         }
         // What was written is looked at when the slice is over: by now the next may be there.
         let bytes = if completion.opcode == Opcode::ReceiveWrite { &[][..] } else { &buffer[..len] };
