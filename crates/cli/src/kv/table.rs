@@ -15,6 +15,7 @@ use sinew::store::cache::{Cache, CacheConfig, CacheStats, Key, Put};
 
 use crate::bench::Judged;
 use crate::client::histogram;
+use crate::others::{self, Others, Watch};
 use crate::workload::{self, KEY_LEN, Request, Workload, check_value, fill_value, key_bytes};
 use crate::{machine, units};
 
@@ -60,6 +61,8 @@ pub struct Figures {
     rows: Vec<Row>,
     requests: u64,
     stats: CacheStats,
+    /// Who else used the processor.
+    others: Others,
 }
 
 /// Fills a table and measures. `progress` hears what is done, and how much of it, from 0 to 1.
@@ -97,6 +100,7 @@ pub fn measure(plan: &Plan, progress: &mut dyn FnMut(&'static str, f64)) -> anyh
     let mut server = Server { cache, trace: &trace, at: 0, round: 0, value, requests: 0 };
     let slice = plan.duration / SLICES as u32;
     let steps = SLICES * rows.len();
+    let watch = Watch::new(others::cpus(std::iter::once(&plan.cpu)), None);
     for step in 0..steps {
         progress("measuring", step as f64 / steps as f64);
         let row = &mut rows[step % plan.batches.len()];
@@ -104,7 +108,8 @@ pub fn measure(plan: &Plan, progress: &mut dyn FnMut(&'static str, f64)) -> anyh
         row.ours.push(server.mops(row.batch, slice, &mut row.latency)?);
         ensure!(!interrupt.is_set(), "interrupted");
     }
-    Ok(Figures { plan: plan.clone(), rows, requests: server.requests, stats: server.cache.stats() })
+    let others = watch.end();
+    Ok(Figures { plan: plan.clone(), rows, requests: server.requests, stats: server.cache.stats(), others })
 }
 
 /// Serves requests of a trace, again and again.
@@ -283,7 +288,7 @@ impl Figures {
     /// What thresholds are held against.
     pub fn judged(&self) -> Judged {
         let figure = self.largest().map(|row| units::median(&row.ours));
-        Judged { name: "rate_mops", figure, ratio: self.largest().and_then(Row::ratio), valid: true }
+        Judged { name: "rate_mops", figure, ratio: self.largest().and_then(Row::ratio), valid: self.others.are_few() }
     }
 
     pub fn json(&self) -> Value {
@@ -297,6 +302,8 @@ impl Figures {
             "get_percent": workload.get_percent,
             "dist": workload.distribution.name(),
             "seed": workload.seed,
+            "others_share": self.others.0.map(units::rounded),
+            "limit_valid": self.others.are_few(),
             "batches": self.rows.iter().map(Row::json).collect::<Vec<_>>(),
             "gain": self.gain().map(units::rounded),
             "hit_percent": units::rounded(self.hit_percent()),
@@ -345,6 +352,9 @@ impl Figures {
             units::size(self.stats.used_bytes >> 20 << 20),
             units::size(self.stats.index_bytes >> 20 << 20),
         );
+        if let Some(complaint) = self.others.complaint() {
+            let _ = write!(text, "\nINVALID: {complaint}");
+        }
         if let Some(gain) = self.gain() {
             let _ = write!(text, "\nBatches gain {gain:.1} times.");
         }

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use super::plan::{Form, Op, Plan, Work, name};
 use crate::bench::Judged;
 use crate::limits::Reading;
+use crate::others::Others;
 use crate::{machine, units};
 
 /// What is measured.
@@ -53,6 +54,8 @@ pub struct Figures {
     /// Messages of an unreliable transport that did not arrive.
     pub lost: u64,
     pub yardstick: [Reading; 2],
+    /// Who else used the processors.
+    pub others: Others,
 }
 
 impl Figures {
@@ -94,9 +97,9 @@ impl Figures {
         self.latency.value_at_quantile(quantile) as f64
     }
 
-    /// Whether the machine was free enough, before and after.
+    /// Whether the machine was free enough, before, after and meanwhile.
     pub fn is_valid(&self) -> bool {
-        self.yardstick.iter().all(Reading::is_enough)
+        self.yardstick.iter().all(Reading::is_enough) && self.others.are_few()
     }
 
     /// What thresholds are held against.
@@ -157,6 +160,7 @@ impl Figures {
                 "after": units::rounded(after.value),
                 "after_reference": units::rounded(after.reference),
             },
+            "others_share": self.others.0.map(units::rounded),
             "limit_valid": self.is_valid(),
         });
         object[figure_key] = json!(units::rounded(self.figure()));
@@ -275,6 +279,8 @@ impl Figures {
         let [before, after] = &self.yardstick;
         let valid = if self.is_valid() {
             String::new()
+        } else if let Some(complaint) = self.others.complaint() {
+            format!("\n  INVALID: {complaint}")
         } else {
             format!(
                 "\n  INVALID: the machine was busy, or is slower than the one that the references come from: {} was {} before and \

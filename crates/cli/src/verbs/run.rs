@@ -21,6 +21,7 @@ use crate::child::ServerProcess;
 use crate::client::histogram;
 use crate::fabrics::Fabric;
 use crate::limits::{Reading, References};
+use crate::others::{self, Others, Watch};
 use crate::{Usage, machine};
 
 /// Slices of a measurement: as many of the limit, in turn.
@@ -62,7 +63,17 @@ impl Job for Measure<'_> {
         let address = self.address.or(started).context("the server did not say where it serves")?;
         let mut figures = Vec::new();
         for what in self.plans {
+            let servers: &[Option<usize>] = match (&server, &what.1.cpus[..]) {
+                (None, _) => &[],
+                (Some(_), []) => &[None],
+                (Some(_), cpus) => cpus,
+            };
+            let watch = Watch::new(
+                others::cpus(self.client_cpus.iter().take(what.1.sides().0).chain(servers)),
+                server.as_ref().map(ServerProcess::id),
+            );
             let one = std::thread::scope(|threads| self.one(&device, carried, address, what, interrupt, threads));
+            let one = one.map(|figures| Figures { others: watch.end(), ..figures });
             // Ctrl-C reaches the server too: what is said of its going is not the cause.
             ensure!(!interrupt.is_set(), "interrupted");
             figures.push(one?);
@@ -235,6 +246,7 @@ impl Measure<'_> {
             checked: sum.checked,
             lost: sum.lost,
             yardstick: [before, after],
+            others: Others::default(),
         })
     }
 
