@@ -2,13 +2,17 @@
 //!
 //! - [`cache`]: a cache over RPC, one partition of its keys for each server thread.
 //! - [`memcached`]: a door to the same tables for memcached clients.
+//! - [`pilaf`] and [`farm`]: Pilaf's and FaRM's stores, whose GETs are READs, over [`one_sided`].
 //! - [`Partitions`]: which partition a key belongs to, for servers and clients alike.
 //!
 //! Nothing here reads a clock, and time is handed in. Ports and verbs carry what is said, but for the sockets of [`memcached::Door`].
 #![forbid(unsafe_code)]
 
 pub mod cache;
+pub mod farm;
 pub mod memcached;
+pub mod one_sided;
 mod partitions;
+pub mod pilaf;
 
 pub use partitions::{PARTITIONS_MAX, Partitions};

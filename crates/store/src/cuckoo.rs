@@ -259,6 +259,14 @@ impl Index for Layout {
     fn memory_len(&self) -> usize {
         (self.extents_start() + self.extent_bytes) as usize
     }
+
+    fn describe(&self) -> Vec<u8> {
+        self.to_bytes().to_vec()
+    }
+
+    fn from_description(bytes: &[u8]) -> Option<Self> {
+        Self::from_bytes(bytes.try_into().ok()?).ok()
+    }
 }
 
 /// What the owner knows of a bucket's item.

@@ -340,4 +340,12 @@ impl Index for Layout {
         };
         (self.extents_start() + extents) as usize
     }
+
+    fn describe(&self) -> Vec<u8> {
+        self.to_bytes().to_vec()
+    }
+
+    fn from_description(bytes: &[u8]) -> Option<Self> {
+        Self::from_bytes(bytes.try_into().ok()?).ok()
+    }
 }

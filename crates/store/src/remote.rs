@@ -45,6 +45,12 @@ pub trait Index: Clone {
 
     /// Bytes of the table's memory.
     fn memory_len(&self) -> usize;
+
+    /// To be told to a reader.
+    fn describe(&self) -> Vec<u8>;
+
+    /// What an owner told; `None` is nothing that this release knows, or that can be.
+    fn from_description(bytes: &[u8]) -> Option<Self>;
 }
 
 /// The owner's side of a table.

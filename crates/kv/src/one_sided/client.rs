@@ -1,0 +1,416 @@
+//! A client.
+
+use sinew_fabric::verbs::{
+    Completion, CompletionQueue, Device, Operation, ProtectionDomain, QpConfig, QueuePair, RemoteMemory, Request,
+    Scatter, Status as VerbsStatus, ThreadDomain, Transport, VerbsError,
+};
+use sinew_herd::RequestError;
+use sinew_mem::{AllocError, Arena, MessageBuffer};
+use sinew_store::remote::{Index, Span, Step};
+
+use super::{Change, Cq, Domain, Hello, KEY_LEN_MAX, OwnerConfig, Qp, Thread, Welcome};
+
+/// Completions taken at a time.
+const BURST: usize = 32;
+
+/// What a client is made for.
+#[derive(Clone, Copy, Debug)]
+pub struct ClientConfig {
+    /// The owner's, as far as lengths and the window count.
+    pub owner: OwnerConfig,
+    /// GETs that can be under way.
+    pub window: usize,
+    /// Bytes of the longest READ of the table ([`Index::read_len_max`]) at most.
+    pub read_len_max: usize,
+    /// A GET that has found nothing but changes for so long is given up.
+    pub give_up_ns: u64,
+}
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// A GET has found the value.
+    Found = 1,
+    /// No item has the key.
+    Absent = 2,
+    /// The value was stored.
+    Stored = 3,
+    /// The item was deleted.
+    Deleted = 4,
+    /// The value was not stored: the table has no place or no memory for it.
+    Full = 5,
+    /// The value was not stored: key or value are longer than the table takes, or there is no key.
+    TooLong = 6,
+    /// The owner could make no sense of the request.
+    Malformed = 7,
+}
+
+impl Status {
+    fn of(kind: u16) -> Option<Self> {
+        use Status::{Absent, Deleted, Found, Full, Malformed, Stored, TooLong};
+        let all = [Found, Absent, Stored, Deleted, Full, TooLong, Malformed];
+        all.get(usize::from(kind).checked_sub(1)?).copied()
+    }
+}
+
+/// What became of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outcome<'a> {
+    /// The request's own.
+    pub tag: u64,
+    /// How it ended; `None` is something that this release does not know.
+    pub status: Option<Status>,
+    /// The value that was found.
+    pub value: &'a [u8],
+    /// When it was asked.
+    pub asked_ns: u64,
+}
+
+/// Why a request was not made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AskError {
+    /// No key, or one that is too long.
+    #[error("a key has 1 to {KEY_LEN_MAX} bytes, and this one has {0}")]
+    Key(usize),
+    /// A window of GETs is under way: poll.
+    #[error("a full window of GETs is under way: poll for outcomes")]
+    Full,
+    /// The call to the owner was not taken.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+}
+
+/// Why a client can do nothing any more.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The calls to the owner are over.
+    #[error(transparent)]
+    Calls(#[from] sinew_herd::ClientError),
+    /// What the device says.
+    #[error(transparent)]
+    Verbs(#[from] VerbsError),
+    /// No memory.
+    #[error(transparent)]
+    Alloc(#[from] AllocError),
+    /// The owner's table is of another kind, or larger than the memory that it exposes, or than this client was made for.
+    #[error("the owner's table is not one that this client can read: use the same release and settings on both sides")]
+    Table,
+    /// A READ failed.
+    #[error("a READ of the owner's table failed: {0}; connect again")]
+    Read(VerbsStatus),
+    /// The connection for READs takes no more.
+    #[error("the connection for READs broke; connect again")]
+    Broken,
+    /// Whatever was READ was torn, all the time.
+    #[error(
+        "a GET read nothing but changes for {0} ns: the owner has stopped in the middle of one, or its memory was spoiled"
+    )]
+    Torn(u64),
+}
+
+/// What happened at a client.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClientStats {
+    /// GETs that ended.
+    pub gets: u64,
+    /// READs that they took.
+    pub reads: u64,
+    /// READs that found a change under way, or that something had moved.
+    pub again: u64,
+}
+
+/// A GET under way.
+struct Get<S> {
+    tag: u64,
+    asked_ns: u64,
+    key: Vec<u8>,
+    search: Option<S>,
+    /// While no READ has it.
+    buffer: Option<MessageBuffer>,
+}
+
+/// A client, which belongs to one thread. What is asked starts with [`Client::flush`] and ends in [`Client::poll`].
+pub struct Client<D: Device, I: Index> {
+    index: I,
+    gets: Vec<Get<I::Search>>,
+    free: Vec<usize>,
+    completions: Vec<Completion>,
+    qp: Qp<D>,
+    cq: Cq<D>,
+    _thread: Thread<D>,
+    _arena: Arena,
+    memory: RemoteMemory,
+    pushed: bool,
+    give_up_ns: u64,
+    stats: ClientStats,
+    calls: sinew_herd::Client<D>,
+}
+
+/// A client that is not connected yet.
+pub struct Joining<D: Device> {
+    calls: sinew_herd::Joining<D>,
+    config: ClientConfig,
+    qp: Qp<D>,
+    cq: Cq<D>,
+    thread: Thread<D>,
+    arena: Arena,
+    buffers: Vec<MessageBuffer>,
+}
+
+impl<D: Device> Joining<D> {
+    /// The queues of a client of the calling thread, and what to tell the owner.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::Calls`], [`ClientError::Verbs`], [`ClientError::Alloc`].
+    pub fn prepare(device: &D, domain: &Domain<D>, config: &ClientConfig) -> Result<(Self, Hello), ClientError> {
+        let calls = sinew_herd::ClientConfig::new(config.owner.layout());
+        let (calls, hello) = sinew_herd::Client::prepare(device, domain, &calls)?;
+        let window = config.window.clamp(1, device.attributes().queue_depth_max);
+        let thread = domain.thread()?;
+        let cq = thread.completion_queue(window + 2)?;
+        let rc = QpConfig { send_depth: window, receive_depth: 1, ..QpConfig::new(Transport::Rc) };
+        let qp = thread.queue_pair(&rc, &cq, &cq)?;
+        let len = config.read_len_max.max(64);
+        let arena = domain.arena((window * 2 * (len.next_power_of_two() + 512)).max(1 << 20))?;
+        let buffers = (0..window).map(|_| arena.alloc(len, len)).collect::<Result<_, _>>()?;
+        let hello = Hello { calls: hello, reads: qp.address() };
+        Ok((Self { calls, config: *config, qp, cq, thread, arena, buffers }, hello))
+    }
+
+    /// The client, once the owner has welcomed it.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError`].
+    pub fn join<I: Index>(mut self, welcome: &Welcome) -> Result<Client<D, I>, ClientError> {
+        let index = I::from_description(&welcome.table).ok_or(ClientError::Table)?;
+        if index.read_len_max() > self.config.read_len_max || index.memory_len() as u64 > welcome.memory.len {
+            return Err(ClientError::Table);
+        }
+        let calls = self.calls.join(&welcome.calls)?;
+        self.qp.connect(Some(&welcome.reads))?;
+        let get = |buffer| Get { tag: 0, asked_ns: 0, key: Vec::with_capacity(64), search: None, buffer: Some(buffer) };
+        let gets: Vec<_> = self.buffers.into_iter().map(get).collect();
+        Ok(Client {
+            index,
+            free: (0..gets.len()).rev().collect(),
+            gets,
+            completions: Vec::with_capacity(BURST),
+            qp: self.qp,
+            cq: self.cq,
+            _thread: self.thread,
+            _arena: self.arena,
+            memory: welcome.memory,
+            pushed: false,
+            give_up_ns: self.config.give_up_ns,
+            stats: ClientStats::default(),
+            calls,
+        })
+    }
+}
+
+impl<D: Device, I: Index> Client<D, I> {
+    /// What happened so far.
+    pub fn stats(&self) -> &ClientStats {
+        &self.stats
+    }
+
+    /// The table's.
+    pub fn index(&self) -> &I {
+        &self.index
+    }
+
+    /// The calls for PUTs and DELETEs.
+    pub fn calls(&self) -> &sinew_herd::Client<D> {
+        &self.calls
+    }
+
+    /// Requests that have not ended yet.
+    pub fn in_flight(&self) -> usize {
+        self.gets.len() - self.free.len() + self.calls.in_flight()
+    }
+
+    /// Whether another GET would be taken.
+    #[inline]
+    pub fn has_room_to_get(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    /// Whether another PUT or DELETE would be taken.
+    #[inline]
+    pub fn has_room_to_change(&self) -> bool {
+        self.calls.has_room(0)
+    }
+
+    /// Asks for the value of a key.
+    ///
+    /// # Errors
+    ///
+    /// [`AskError::Key`], [`AskError::Full`]; nothing was asked then.
+    #[inline]
+    pub fn get(&mut self, tag: u64, key: &[u8], now_ns: u64) -> Result<(), AskError> {
+        check_key(key)?;
+        let Some(slot) = self.free.pop() else { return Err(AskError::Full) };
+        let (search, span) = self.index.search(key);
+        let get = &mut self.gets[slot];
+        get.tag = tag;
+        get.asked_ns = now_ns;
+        get.key.clear();
+        get.key.extend_from_slice(key);
+        get.search = Some(search);
+        let pushed = match get.buffer.take() {
+            Some(buffer) => self.push(slot, span, buffer),
+            None => false,
+        };
+        if pushed {
+            return Ok(());
+        }
+        self.free.push(slot);
+        Err(AskError::Request(RequestError::Refused))
+    }
+
+    /// Pushes a READ; false when the device refuses it.
+    #[inline]
+    fn push(&mut self, slot: usize, span: Span, mut buffer: MessageBuffer) -> bool {
+        let Some(remote) = self.memory.at(span.offset).filter(|_| buffer.resize(span.len).is_ok()) else {
+            self.gets[slot].buffer = Some(buffer);
+            return false;
+        };
+        let mut target = Scatter::new();
+        target.push(buffer);
+        match self.qp.push(Request::new(slot as u64, Operation::Read { target, remote })) {
+            Ok(()) => {
+                self.stats.reads += 1;
+                self.pushed = true;
+                true
+            }
+            Err(mut refused) => {
+                self.gets[slot].buffer = refused.buffers.pop();
+                false
+            }
+        }
+    }
+
+    /// Stores a value.
+    ///
+    /// # Errors
+    ///
+    /// [`AskError::Key`], [`AskError::Request`]; nothing was asked then.
+    #[inline]
+    pub fn put(&mut self, tag: u64, key: &[u8], value: &[u8], now_ns: u64) -> Result<(), AskError> {
+        self.change(Change::Put, tag, key, value, now_ns)
+    }
+
+    /// Deletes an item.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::put`].
+    pub fn delete(&mut self, tag: u64, key: &[u8], now_ns: u64) -> Result<(), AskError> {
+        self.change(Change::Delete, tag, key, &[], now_ns)
+    }
+
+    #[inline]
+    fn change(&mut self, change: Change, tag: u64, key: &[u8], value: &[u8], now_ns: u64) -> Result<(), AskError> {
+        check_key(key)?;
+        self.calls.request_with(0, tag, change.kind(key.len()), key.len() + value.len(), now_ns, |body| {
+            let (first, rest) = body.split_at_mut(key.len());
+            first.copy_from_slice(key);
+            rest.copy_from_slice(value);
+        })?;
+        Ok(())
+    }
+
+    /// Starts what was asked.
+    #[inline]
+    pub fn flush(&mut self) {
+        if std::mem::take(&mut self.pushed) {
+            self.qp.doorbell();
+        }
+        self.calls.flush();
+    }
+
+    /// Takes READs that are over, starts the next that their searches need, and hands `take` what has ended. How much that was. Never
+    /// blocks.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError`]: connect again.
+    #[inline]
+    pub fn poll(&mut self, now_ns: u64, mut take: impl FnMut(Outcome<'_>)) -> Result<usize, ClientError> {
+        let mut count = self.calls.poll(now_ns, |answer| {
+            // Only a GET of ours finds something.
+            let status = Status::of(answer.kind).filter(|status| *status != Status::Found);
+            take(Outcome { tag: answer.tag, status, value: &[], asked_ns: answer.asked_ns });
+        })?;
+        self.cq.poll(&mut self.completions, BURST);
+        let mut completions = std::mem::take(&mut self.completions);
+        let mut failed = None;
+        for mut completion in completions.drain(..) {
+            if failed.is_some() {
+                continue;
+            }
+            if !completion.status.is_success() {
+                failed = Some(ClientError::Read(completion.status));
+                continue;
+            }
+            let Some(buffer) = completion.buffers.pop() else { continue };
+            match self.advance(completion.id as usize, buffer, now_ns, &mut take) {
+                Ok(ended) => count += usize::from(ended),
+                Err(error) => failed = Some(error),
+            }
+        }
+        self.completions = completions;
+        if std::mem::take(&mut self.pushed) {
+            self.qp.doorbell();
+        }
+        failed.map_or(Ok(count), Err)
+    }
+
+    /// A READ of a GET is over; whether the GET is.
+    #[inline]
+    fn advance(
+        &mut self,
+        slot: usize,
+        buffer: MessageBuffer,
+        now_ns: u64,
+        take: &mut impl FnMut(Outcome<'_>),
+    ) -> Result<bool, ClientError> {
+        let Self { gets, index, stats, .. } = self;
+        let Some(get) = gets.get_mut(slot) else { return Ok(false) };
+        let Some(search) = get.search.as_mut() else { return Ok(false) };
+        let outcome = |status, value| Outcome { tag: get.tag, status: Some(status), value, asked_ns: get.asked_ns };
+        let next = match index.step(search, &get.key, &buffer) {
+            Step::Read(span) => Some(span),
+            Step::Again(span) => {
+                stats.again += 1;
+                let searched_ns = now_ns.saturating_sub(get.asked_ns);
+                if searched_ns >= self.give_up_ns {
+                    return Err(ClientError::Torn(searched_ns));
+                }
+                Some(span)
+            }
+            Step::Found(value) => {
+                take(outcome(Status::Found, value));
+                None
+            }
+            Step::Missing => {
+                take(outcome(Status::Absent, &[]));
+                None
+            }
+        };
+        let Some(span) = next else {
+            get.search = None;
+            get.buffer = Some(buffer);
+            stats.gets += 1;
+            self.free.push(slot);
+            return Ok(true);
+        };
+        if self.push(slot, span, buffer) { Ok(false) } else { Err(ClientError::Broken) }
+    }
+}
+
+fn check_key(key: &[u8]) -> Result<(), AskError> {
+    if (1..=KEY_LEN_MAX).contains(&key.len()) { Ok(()) } else { Err(AskError::Key(key.len())) }
+}

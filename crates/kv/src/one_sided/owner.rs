@@ -1,0 +1,158 @@
+//! The owner's side.
+
+use sinew_fabric::verbs::{
+    Access, Completion, CompletionQueue, Device, Exposed as _, ProtectionDomain, QpConfig, QueuePair, ThreadDomain,
+    Transport,
+};
+use sinew_herd::{AdmitError, ClientId, Layout, Request, Response, Server, ServerConfig, Service, WorkerSeed};
+use sinew_mem::SharedMemory;
+use sinew_store::remote::{Index, Table, TableError};
+
+use super::client::Status;
+use super::{Change, Cq, Exposed, Hello, KEY_LEN_MAX, Qp, Thread, Welcome};
+
+/// What an owner is made for.
+#[derive(Clone, Copy, Debug)]
+pub struct OwnerConfig {
+    /// Clients at a time.
+    pub clients: usize,
+    /// Changes that a client may have on their way. A power of two.
+    pub window: usize,
+    /// Bytes of key and value together at most, in a PUT.
+    pub item_len_max: usize,
+    /// As [`ServerConfig::seed`].
+    pub seed: u64,
+}
+
+impl OwnerConfig {
+    /// The request region for changes.
+    pub fn layout(&self) -> Layout {
+        Layout {
+            workers: 1,
+            clients: self.clients,
+            window: self.window,
+            request_len_max: self.item_len_max,
+            response_len_max: 8,
+        }
+    }
+}
+
+/// Exposes a table's memory and admits clients. It belongs to one thread, and is not on the way of any request.
+pub struct Owner<D: Device> {
+    /// By client: the queue pair that it READs over.
+    places: Vec<Option<(ClientId, Qp<D>)>>,
+    cq: Cq<D>,
+    thread: Thread<D>,
+    exposed: Exposed<D>,
+    server: Server<D>,
+    table: Vec<u8>,
+    completions: Vec<Completion>,
+}
+
+impl<D: Device> Owner<D> {
+    /// An owner without clients, what its one worker is made of, and the memory for the table, all zero.
+    ///
+    /// # Errors
+    ///
+    /// [`AdmitError`].
+    pub fn new<I: Index>(
+        device: &D,
+        config: &OwnerConfig,
+        index: &I,
+    ) -> Result<(Self, WorkerSeed<D>, SharedMemory), AdmitError> {
+        let layout = config.layout();
+        let (server, seeds) = Server::new(device, &ServerConfig { layout, seed: config.seed })?;
+        let domain = device.protection_domain()?;
+        let thread = domain.thread()?;
+        let exposed = domain.expose(index.memory_len(), Access::READ)?;
+        let cq = thread.completion_queue(2 * config.clients)?;
+        let memory = SharedMemory::clone(&exposed);
+        let places = (0..config.clients).map(|_| None).collect();
+        let owner =
+            Self { places, cq, thread, exposed, server, table: index.describe(), completions: Vec::with_capacity(16) };
+        let seed = seeds.into_iter().next().ok_or(AdmitError::Full(0))?;
+        Ok((owner, seed, memory))
+    }
+
+    /// Makes room for a client and connects to it.
+    ///
+    /// # Errors
+    ///
+    /// [`AdmitError`].
+    pub fn admit(&mut self, hello: &Hello) -> Result<(ClientId, Welcome), AdmitError> {
+        if hello.reads.transport != Transport::Rc {
+            return Err(AdmitError::Transport);
+        }
+        let config = QpConfig { send_depth: 1, receive_depth: 1, ..QpConfig::new(Transport::Rc) };
+        let mut reads = self.thread.queue_pair(&config, &self.cq, &self.cq)?;
+        reads.connect(Some(&hello.reads))?;
+        let (id, calls) = self.server.admit(&hello.calls)?;
+        let memory = self.exposed.remote();
+        let welcome = Welcome { calls, reads: reads.address(), memory, table: self.table.clone() };
+        self.places[id.index as usize] = Some((id, reads));
+        Ok((id, welcome))
+    }
+
+    /// A client left, or is dead: its place is free. Whether it was here.
+    pub fn dismiss(&mut self, id: ClientId) -> bool {
+        let is_here = self.server.dismiss(id);
+        if is_here {
+            self.places[id.index as usize] = None;
+        }
+        is_here
+    }
+
+    /// To be called now and then: what the device has to tell of connections is taken.
+    pub fn tend(&mut self) {
+        self.server.tend();
+        while self.cq.poll(&mut self.completions, 16) > 0 {
+            self.completions.clear();
+        }
+    }
+}
+
+/// Makes the changes that clients ask for in a table.
+pub struct ChangeService<T> {
+    table: T,
+}
+
+impl<T: Table> ChangeService<T> {
+    /// For this table.
+    pub fn new(table: T) -> Self {
+        Self { table }
+    }
+
+    /// The table.
+    pub fn table(&mut self) -> &mut T {
+        &mut self.table
+    }
+
+    fn change(&mut self, request: &Request<'_>) -> Option<Status> {
+        let (change, key_len) = Change::of(request.kind)?;
+        let (key, value) = request.body.split_at_checked(key_len)?;
+        Some(match change {
+            Change::Delete if !value.is_empty() => return None,
+            Change::Delete if self.table.delete(key) => Status::Deleted,
+            Change::Delete => Status::Absent,
+            Change::Put => match self.table.put(key, value) {
+                Ok(_) => Status::Stored,
+                Err(TableError::Full { .. } | TableError::NoMemory { .. }) => Status::Full,
+                Err(TableError::Key { .. } | TableError::Value { .. }) => Status::TooLong,
+                Err(_) => Status::Malformed,
+            },
+        })
+    }
+}
+
+impl<T: Table> Service for ChangeService<T> {
+    type Job = ();
+
+    fn prefetch(&mut self, _: &Request<'_>) {}
+
+    #[inline]
+    fn execute(&mut self, request: &Request<'_>, (): (), response: &mut Response<'_>) {
+        response.kind = self.change(request).unwrap_or(Status::Malformed) as u16;
+    }
+}
+
+const _: () = assert!(KEY_LEN_MAX << 2 | 3 == u16::MAX as usize);
