@@ -6,6 +6,7 @@ mod load;
 mod rpc;
 pub mod serve;
 mod table;
+pub mod tour;
 
 use clap::Subcommand;
 

@@ -16,7 +16,7 @@ use crate::fabrics::Fabric;
 use crate::serve::LimitArgs;
 use crate::service::{self, SEQUENCE_LEN, Verdict};
 use crate::verbs::{self, Carried};
-use crate::{Outcome, machine, output, pattern, units};
+use crate::{Outcome, kv, machine, output, pattern, units};
 
 /// Messages of these sizes are sent and checked byte for byte before anything is measured.
 const CHECKED_SIZES: [usize; 9] = [0, 1, 31, 32, 1_000, 4_097, 100_000, 1 << 20, 8 << 20];
@@ -41,6 +41,21 @@ struct Stop {
     required: bool,
     remedy: &'static str,
 }
+
+/// What was seen of a service, for the table.
+pub struct Row {
+    /// What was measured.
+    pub what: String,
+    pub figure: String,
+    pub limit: String,
+    /// Whether the machine was free enough for figures to mean something.
+    pub is_valid: bool,
+}
+
+/// A service: its name, and what starts it, checks its answers and measures them for a time.
+type Service = (&'static str, fn(Duration) -> anyhow::Result<Row>);
+
+const SERVICES: [Service; 2] = [("cache, shared memory", kv::tour::over_shm), ("cache, UDP", kv::tour::over_udp)];
 
 /// What was seen at a stop.
 struct Seen {
@@ -94,7 +109,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         return Ok(Outcome::Done);
     }
     let stops = stops()?;
-    let progress = Progress::new(stops.len() as u64 + 1);
+    let progress = Progress::new(stops.len() as u64 + 2);
     let mut seen = Vec::new();
     for stop in &stops {
         seen.push(visit(stop, args.quick, &progress));
@@ -108,10 +123,19 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         progress.say(name, "WRITE, SEND, READ, fetch-and-add");
         verbs::tour::measure(fabric, Duration::from_secs_f64(if args.quick { 0.05 } else { 0.25 }))
     });
+    progress.end_of_stop();
+    let services = SERVICES.map(|(name, measure)| {
+        progress.say(name, "starting, checking, measuring");
+        if interrupt.is_set() {
+            bail!("interrupted");
+        }
+        measure(Duration::from_secs_f64(if args.quick { 0.1 } else { 0.8 }))
+    });
     progress.finish();
     ensure!(!interrupt.is_set(), "interrupted");
     output::print(show(&stops, &seen))?;
     output::print(show_verbs(&verbs))?;
+    output::print(show_services(&services))?;
     output::print(NEXT)?;
     let failed = stops.iter().zip(&seen).find(|(stop, seen)| stop.required && seen.is_err());
     if let Some((stop, Err(error))) = failed {
@@ -119,6 +143,9 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     }
     let [over_shm, _] = verbs;
     over_shm.context("verbs over shared memory failed")?;
+    for ((name, _), seen) in SERVICES.iter().zip(services) {
+        seen.with_context(|| format!("{name} failed"))?;
+    }
     Ok(Outcome::Done)
 }
 
@@ -264,12 +291,36 @@ fn show_verbs(seen: &[anyhow::Result<Vec<verbs::Figures>>]) -> String {
     lines.join("\n")
 }
 
+fn show_services(seen: &[anyhow::Result<Row>]) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_FULL_CONDENSED).set_header(["service", "measured", "figure", "limit"]);
+    let mut lines = Vec::new();
+    for ((name, _), seen) in SERVICES.iter().zip(seen) {
+        match seen {
+            Ok(Row { what, figure, limit, .. }) => table.add_row([name, what.as_str(), figure, limit]),
+            Err(error) => {
+                lines.push(format!("{name} did not run: {}", output::describe(error)));
+                table.add_row([name, "not measured", "", ""])
+            }
+        };
+    }
+    let is_busy = seen.iter().flatten().any(|row| !row.is_valid);
+    if is_busy && machine::has_two_cpus() {
+        lines.push("services: the machine was busy (or is slow), so the figures mean little.".to_owned());
+    }
+    lines.insert(0, "Every value and every number was checked.".to_owned());
+    lines.insert(0, table.to_string());
+    lines.join("\n")
+}
+
 const NEXT: &str = "
 Next:
   sinew rpc serve shm://test          a server of your own, then in another terminal
   sinew rpc bench latency --address shm://test
   sinew rpc bench rate --fabric udp --window 512 --batch 8
   sinew verbs rate --op write         WRITEs into another process's memory
+  sinew serve cache                   a key-value cache, then in another terminal
+  sinew kv set greeting hello; sinew kv get greeting
   sinew limits                        what this machine allows
   README.md                           a service of your own in thirty lines";
 

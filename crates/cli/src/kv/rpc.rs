@@ -22,6 +22,7 @@ use crate::limits::{Reading, References};
 use crate::machine::Pair;
 use crate::others::{self, Others};
 use crate::serve::LimitArgs;
+use crate::tour::Row;
 use crate::workload::{KEY_LEN, Workload};
 use crate::{machine, units};
 
@@ -326,6 +327,20 @@ impl Figures {
     /// What thresholds are held against.
     pub fn judged(&self) -> Judged {
         Judged { name: "rate_mops", figure: Some(self.rate()), ratio: self.ratio(), valid: self.is_valid() }
+    }
+
+    /// What the tour shows of it.
+    pub fn row(&self) -> Row {
+        let Plan { workload, load, .. } = &self.plan;
+        Row {
+            what: format!("{} % GET, values of {}", workload.get_percent, units::size(load.value_size)),
+            figure: format!("{} M/s", units::figure(self.rate())),
+            limit: self.limit().map_or_else(
+                || "not measured".to_owned(),
+                |limit| format!("{} M/s: echoes of the same messages", units::figure(limit)),
+            ),
+            is_valid: self.is_valid(),
+        }
     }
 
     pub fn json(&self) -> Value {

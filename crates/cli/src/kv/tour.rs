@@ -1,0 +1,44 @@
+//! What the tour shows of the cache.
+
+use std::time::Duration;
+
+use super::load::Load;
+use super::rpc;
+use crate::fabrics::Fabric;
+use crate::limits::References;
+use crate::machine;
+use crate::serve::LimitArgs;
+use crate::tour::Row;
+use crate::workload::{Distribution, Workload};
+
+/// Keys of the cache.
+const KEYS: usize = 100_000;
+
+/// The cache over RPC on shared memory.
+pub fn over_shm(duration: Duration) -> anyhow::Result<Row> {
+    over_rpc(Fabric::Shm, 128, duration)
+}
+
+/// The cache over RPC on UDP.
+pub fn over_udp(duration: Duration) -> anyhow::Result<Row> {
+    over_rpc(Fabric::Udp, 512, duration)
+}
+
+/// GETs and PUTs, with every value checked, beside echoes of the same messages.
+fn over_rpc(fabric: Fabric, window: usize, duration: Duration) -> anyhow::Result<Row> {
+    let pair = machine::default_pair();
+    let plan = rpc::Plan {
+        fabric,
+        workload: Workload { keys: KEYS, distribution: Distribution::Uniform, get_percent: 95.0, seed: 1 },
+        load: Load { window, batch: 16, keys_per_get: 1, value_size: 32 },
+        threads: 1,
+        client_cpus: vec![pair.map(|cpus| cpus[0])],
+        server_cpus: vec![pair.map(|cpus| cpus[1])],
+        address: None,
+        options: String::new(),
+        duration,
+        limits: LimitArgs::default(),
+        references: References::default(),
+    };
+    rpc::measure(&plan, &mut |_, _| ()).map(|figures| figures.row())
+}
