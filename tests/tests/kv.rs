@@ -55,6 +55,8 @@ fn what_cannot_be_measured_is_told_before_anything_is_started() {
         ["--design=rpc", "--fabric=hub"],
         ["--design=rpc", "--address=shm://"],
         ["--design=rpc", "--keys-per-get=65"],
+        ["--design=rpc", "--rate=0"],
+        ["--mix=ycsb-a", "--design=table"],
     ] {
         let output = run(sinew(&["kv", "bench"]).args(wrong));
         assert_eq!(output.status.code(), Some(2), "{wrong:?}: {}", text(&output.stderr));
@@ -133,6 +135,9 @@ fn a_cache_over_rpc_is_measured_beside_echoes() {
         ("shm", &["--threads", "2", "--no-pin"][..]),
         ("shm", &["--keys-per-get", "8", "--dist", "zipf", "--get", "50"]),
         ("udp", &["--value-size", "100"]),
+        ("shm", &["--mix", "ycsb-f", "--rate", "0.01"]),
+        ("shm", &["--mix", "ycsb-d", "--keys-per-get", "4"]),
+        ("udp", &["--mix", "etc"]),
     ] {
         let mut args = vec!["kv", "bench", "--design", "rpc", "--fabric", fabric, "--keys", "2K", "--seconds", "0.05"];
         args.extend(["--window", "16", "--batch", "4", "--json"]);

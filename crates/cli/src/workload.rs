@@ -7,6 +7,8 @@ use rand_distr::{Distribution as _, Zipf};
 
 /// Bytes of a key.
 pub const KEY_LEN: usize = 16;
+/// The most keys that a trace can name.
+pub const KEYS_MAX: usize = 1 << 30;
 /// The skew of YCSB, and of the papers.
 const ZIPF_EXPONENT: f64 = 0.99;
 
@@ -28,14 +30,123 @@ impl Distribution {
     }
 }
 
-/// A mix of requests.
+/// A mix of requests that others measure with too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Mix {
+    /// YCSB A: half GETs, half PUTs, Zipf
+    YcsbA,
+    /// YCSB B: 95 % GETs, 5 % PUTs, Zipf
+    YcsbB,
+    /// YCSB C: GETs only, Zipf
+    YcsbC,
+    /// YCSB D: 95 % GETs, mostly of what was stored last, 5 % PUTs of new keys
+    YcsbD,
+    /// YCSB F: half GETs, half GETs that are followed by a PUT of the same key, Zipf
+    YcsbF,
+    /// Facebook's ETC pool: 95 % GETs, Zipf, 40 % of the values to 13 B, 55 % to 300 B, 5 % to 1 KB
+    Etc,
+    /// Facebook's SYS pool: 67 % GETs, Zipf, 70 % of the values from 320 to 500 B, the others shorter
+    Sys,
+}
+
+impl Mix {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::YcsbA => "ycsb-a",
+            Self::YcsbB => "ycsb-b",
+            Self::YcsbC => "ycsb-c",
+            Self::YcsbD => "ycsb-d",
+            Self::YcsbF => "ycsb-f",
+            Self::Etc => "etc",
+            Self::Sys => "sys",
+        }
+    }
+
+    /// The workload, with values of `value_size` where the mix does not say which.
+    pub fn workload(self, keys: usize, value_size: usize, seed: u64) -> Workload {
+        let (get_percent, order, sizes) = match self {
+            Self::YcsbA => (50.0, Order::Alike, Sizes::Fixed(value_size)),
+            Self::YcsbB => (95.0, Order::Alike, Sizes::Fixed(value_size)),
+            Self::YcsbC => (100.0, Order::Alike, Sizes::Fixed(value_size)),
+            Self::YcsbD => (95.0, Order::Latest, Sizes::Fixed(value_size)),
+            Self::YcsbF => (50.0, Order::ReadFirst, Sizes::Fixed(value_size)),
+            Self::Etc => (95.0, Order::Alike, Sizes::Etc),
+            Self::Sys => (67.0, Order::Alike, Sizes::Sys),
+        };
+        Workload { keys, distribution: Distribution::Zipf, get_percent, order, sizes, seed }
+    }
+}
+
+/// What a PUT has to do with other requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    /// Nothing.
+    #[default]
+    Alike,
+    /// It stores a new key; GETs ask for the newest most.
+    Latest,
+    /// A GET of the key goes before it.
+    ReadFirst,
+}
+
+/// How long values are. A key's is always as long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sizes {
+    Fixed(usize),
+    /// Of [`Mix::Etc`].
+    Etc,
+    /// Of [`Mix::Sys`].
+    Sys,
+}
+
+impl Sizes {
+    /// Of the value of a key.
+    #[inline(always)]
+    pub fn of(self, key: u64) -> usize {
+        let from = |low: u64, high: u64, number: u64| (low + number % (high - low + 1)) as usize;
+        let (share, number) = match self {
+            Self::Fixed(size) => return size,
+            _ => (mix(key, 1) >> 54, mix(key, 2) >> 33),
+        };
+        // Shares of 1024.
+        match self {
+            Self::Etc if share < 410 => from(1, 13, number),
+            Self::Etc if share < 973 => from(14, 300, number),
+            Self::Etc => from(301, 1024, number),
+            _ if share < 717 => from(320, 500, number),
+            _ => from(1, 319, number),
+        }
+    }
+
+    /// The longest.
+    pub fn max(self) -> usize {
+        match self {
+            Self::Fixed(size) => size,
+            Self::Etc => 1024,
+            Self::Sys => 500,
+        }
+    }
+
+    /// As the command's output names it.
+    pub fn name(self) -> String {
+        match self {
+            Self::Fixed(size) => crate::units::size(size),
+            Self::Etc => "1 to 1024 B (ETC)".to_owned(),
+            Self::Sys => "1 to 500 B (SYS)".to_owned(),
+        }
+    }
+}
+
+/// What clients ask for.
 #[derive(Clone, Copy, Debug)]
 pub struct Workload {
-    /// At most 2^31.
+    /// Those that are there in the beginning; at most 2^30.
     pub keys: usize,
     pub distribution: Distribution,
     /// GETs among a hundred requests; the others are PUTs.
     pub get_percent: f64,
+    pub order: Order,
+    pub sizes: Sizes,
     pub seed: u64,
 }
 
@@ -44,17 +155,24 @@ pub struct Workload {
 pub struct Request(u32);
 
 const PUT: u32 = 1 << 31;
+const READ_FIRST: u32 = 1 << 30;
 
 impl Request {
     /// Number of the key.
     #[inline(always)]
     pub fn key(self) -> u64 {
-        u64::from(self.0 & !PUT)
+        u64::from(self.0 & !(PUT | READ_FIRST))
     }
 
     #[inline(always)]
     pub fn is_get(self) -> bool {
         self.0 & PUT == 0
+    }
+
+    /// Whether a PUT of the same key is to follow this GET.
+    #[inline(always)]
+    pub fn is_read_first(self) -> bool {
+        self.0 & READ_FIRST != 0
     }
 }
 
@@ -64,15 +182,30 @@ impl Workload {
         let mut random = SmallRng::seed_from_u64(self.seed);
         let keys = self.keys.max(1) as u64;
         let zipf = Zipf::new(keys as f64, ZIPF_EXPONENT).expect("there are keys, and the exponent is no less than 0");
+        let mut next = keys;
         (0..len)
             .map(|_| {
-                let key = match self.distribution {
-                    Distribution::Uniform => random.random_range(0..keys),
-                    // The popular keys are not neighbours: they were not stored one after the other.
-                    Distribution::Zipf => scattered(zipf.sample(&mut random) as u64 - 1, keys),
-                };
                 let is_get = random.random_bool((self.get_percent / 100.0).clamp(0.0, 1.0));
-                Request(key as u32 | if is_get { 0 } else { PUT })
+                let mut rank = || match self.distribution {
+                    Distribution::Uniform => random.random_range(0..keys),
+                    Distribution::Zipf => zipf.sample(&mut random) as u64 - 1,
+                };
+                let key = match (self.order, self.distribution) {
+                    (Order::Latest, _) if is_get => next - 1 - rank(),
+                    (Order::Latest, _) => {
+                        next = (next + 1).min(KEYS_MAX as u64);
+                        next - 1
+                    }
+                    (_, Distribution::Uniform) => rank(),
+                    // The popular keys are not neighbours: they were not stored one after the other.
+                    (_, Distribution::Zipf) => scattered(rank(), keys),
+                };
+                let kind = match self.order {
+                    _ if is_get => 0,
+                    Order::ReadFirst => READ_FIRST,
+                    _ => PUT,
+                };
+                Request(key as u32 | kind)
             })
             .collect()
     }
@@ -128,6 +261,16 @@ fn mix(key: u64, round: u64) -> u64 {
     (key ^ round.rotate_left(32)).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
+/// Times between requests that come by themselves (a Poisson process), in multiples of their mean.
+pub fn gaps(seed: u64) -> Vec<f64> {
+    const GAPS: usize = 1 << 14;
+    let mut random = SmallRng::seed_from_u64(seed);
+    let gaps: Vec<f64> = (0..GAPS).map(|_| -(1.0 - random.random::<f64>()).ln()).collect();
+    // So many have their mean nearly, and these exactly.
+    let mean = gaps.iter().sum::<f64>() / GAPS as f64;
+    gaps.into_iter().map(|gap| gap / mean).collect()
+}
+
 /// Random numbers for something that is no workload.
 pub fn random(seed: u64) -> impl Rng {
     SmallRng::seed_from_u64(seed)
@@ -138,7 +281,8 @@ mod tests {
     use super::*;
 
     fn workload(distribution: Distribution) -> Workload {
-        Workload { keys: 1000, distribution, get_percent: 95.0, seed: 1 }
+        let (order, sizes) = (Order::Alike, Sizes::Fixed(32));
+        Workload { keys: 1000, distribution, get_percent: 95.0, order, sizes, seed: 1 }
     }
 
     #[test]
@@ -164,6 +308,46 @@ mod tests {
             let expected = if distribution == Distribution::Uniform { 150..300 } else { 24_000..29_000 };
             assert!(expected.contains(&most), "{distribution:?}: {most}");
         }
+    }
+
+    #[test]
+    fn values_are_as_long_as_their_mix_says() {
+        for (mix, shares) in [
+            (Mix::Etc, [(1, 13, 40), (14, 300, 55), (301, 1024, 5)]),
+            (Mix::Sys, [(320, 500, 70), (1, 319, 30), (0, 0, 0)]),
+        ] {
+            let sizes = mix.workload(1000, 32, 1).sizes;
+            for (low, high, percent) in shares {
+                let count = (0..100_000).filter(|key| (low..=high).contains(&sizes.of(*key))).count();
+                assert!((percent * 950..=percent * 1050).contains(&count), "{mix:?} {low}..={high}: {count}");
+            }
+            assert!((0..100_000).all(|key| (1..=sizes.max()).contains(&sizes.of(key))));
+        }
+        assert_eq!(Mix::YcsbA.workload(1000, 7, 1).sizes.of(5), 7);
+    }
+
+    #[test]
+    fn the_latest_keys_are_asked_for_most_once_they_are_stored() {
+        let mut stored = 1000;
+        let mut recent = 0;
+        let trace = Mix::YcsbD.workload(1000, 32, 1).trace(50_000);
+        for request in &trace {
+            if request.is_get() {
+                assert!((stored - 1000..stored).contains(&request.key()));
+                recent += usize::from(request.key() + 10 >= stored);
+            } else {
+                assert_eq!(request.key(), stored);
+                stored += 1;
+            }
+        }
+        assert!((3_000..4_000).contains(&stored) && recent > trace.len() / 3, "{stored}, {recent}");
+    }
+
+    #[test]
+    fn half_of_a_mix_reads_before_it_writes() {
+        let trace = Mix::YcsbF.workload(1000, 32, 1).trace(10_000);
+        let both = trace.iter().filter(|request| request.is_read_first()).count();
+        assert!((4_700..5_300).contains(&both) && trace.iter().all(|request| request.is_get()), "{both}");
     }
 
     #[test]

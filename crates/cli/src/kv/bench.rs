@@ -15,7 +15,7 @@ use crate::fabrics::{self, Fabric, Purpose};
 use crate::limits::References;
 use crate::serve::LimitArgs;
 use crate::units::{self, parse_count, parse_seconds, parse_size};
-use crate::workload::{Distribution, Workload};
+use crate::workload::{Distribution, KEYS_MAX, Mix, Order, Sizes, Workload};
 use crate::{Outcome, Usage, machine, output};
 
 /// What is measured.
@@ -35,7 +35,7 @@ same size from a table as large, with nothing else done.
 
 `rpc` starts a server process (or takes --address), fills its cache, and keeps --window requests in flight, of which --batch go out
 together. Every value that comes back is checked in full. The limit is the echo of as many messages, as long as the longer of a get and its
-answer, by the same RPC layer, times the keys of a get.
+answer, by the same RPC layer, times the keys of a get. With --rate a result is valid if the requests were answered as fast as they came.
 
 JSON: rate_mops (keys, of one client thread), limit_mops, ratio, p50_ns and p99_ns (for table: of one request, a batch's time, divided), for
 table all of the largest batch; hit_percent; for table batches (the same for each size, with min_mops and max_mops) and gain (the largest
@@ -44,7 +44,8 @@ batch over batches of one).
 Examples:
   sinew kv bench --design table --keys 8M --get 95 --dist uniform --json
   sinew kv bench --design rpc --fabric udp --window 512 --batch 32
-  sinew kv bench --design rpc --fabric shm --keys-per-get 8";
+  sinew kv bench --design rpc --fabric shm --keys-per-get 8
+  sinew kv bench --design rpc --mix ycsb-a --rate 1";
 
 /// Measure a design of a key-value store.
 #[derive(clap::Args)]
@@ -62,6 +63,9 @@ pub struct Args {
     /// How often each key is asked for
     #[arg(long, value_enum, default_value = "uniform")]
     dist: Distribution,
+    /// A mix of requests that others measure with too, in place of --get and --dist, and of --value-size where it says how long values are
+    #[arg(long, value_enum, conflicts_with_all = ["get", "dist"])]
+    mix: Option<Mix>,
     /// Bytes of each value
     #[arg(long, default_value = "32", allow_negative_numbers = true, value_parser = parse_size)]
     value_size: usize,
@@ -105,6 +109,10 @@ struct NetArgs {
     /// Keys that one request asks for; gets that follow each other go together
     #[arg(long, default_value_t = 1, allow_negative_numbers = true, value_parser = clap::value_parser!(u8).range(1..=64))]
     keys_per_get: u8,
+    /// Millions of requests in a second of each client thread, made by the clock whether answers come or not; latencies count from
+    /// when a request should have been made [default: as many as can be]
+    #[arg(long, value_name = "M/s", allow_negative_numbers = true, value_parser = parse_rate)]
+    rate: Option<f64>,
     /// Leave threads where the system puts them
     #[arg(long, conflicts_with = "pin")]
     no_pin: bool,
@@ -120,8 +128,10 @@ const WINDOW_MAX: i64 = 65_536;
 const VALUE_SIZE_MAX: usize = 1 << 20;
 const KEYS_MAX_OF_FABRIC: usize = 1 << 27;
 
-/// The most keys that a trace can name.
-const KEYS_MAX: usize = 1 << 31;
+fn parse_rate(text: &str) -> Result<f64, String> {
+    let rate = text.parse().ok().filter(|rate| (0.000_001..=1000.0).contains(rate));
+    rate.ok_or_else(|| "millions of requests in a second are needed, from 0.000001 to 1000".to_owned())
+}
 
 fn parse_percent(text: &str) -> Result<f64, String> {
     let percent = text.parse().ok().filter(|percent| (0.0..=100.0).contains(percent));
@@ -131,11 +141,13 @@ fn parse_percent(text: &str) -> Result<f64, String> {
 impl Args {
     fn workload(&self, keys: usize) -> anyhow::Result<Workload> {
         ensure!((1..=KEYS_MAX).contains(&keys), "--keys can be from 1 to {KEYS_MAX}");
-        Ok(Workload { keys, distribution: self.dist, get_percent: self.get, seed: self.seed })
+        let (order, sizes) = (Order::Alike, Sizes::Fixed(self.value_size));
+        Ok(Workload { keys, distribution: self.dist, get_percent: self.get, order, sizes, seed: self.seed })
     }
 
     fn table_plan(&self) -> anyhow::Result<table::Plan> {
         let workload = self.workload(self.keys.unwrap_or(8_000_000))?;
+        ensure!(self.mix.is_none(), "--mix is for designs with clients and servers");
         ensure!(self.value_size <= table::VALUE_SIZE_MAX, "--value-size can be up to {}", table::VALUE_SIZE_MAX);
         ensure!(self.pin.len() <= 1, "--pin: the table has one thread");
         machine::check_pins(&self.pin)?;
@@ -156,10 +168,13 @@ impl Args {
     }
 
     fn rpc_plan(&self) -> anyhow::Result<rpc::Plan> {
-        let workload = self.workload(self.keys.unwrap_or(1_000_000))?;
+        let mut workload = self.workload(self.keys.unwrap_or(1_000_000))?;
+        if let Some(mix) = self.mix {
+            workload = mix.workload(workload.keys, self.value_size, self.seed);
+        }
         ensure!(workload.keys <= KEYS_MAX_OF_FABRIC, "--keys can be up to {KEYS_MAX_OF_FABRIC} over a fabric");
         ensure!(self.value_size <= VALUE_SIZE_MAX, "--value-size can be up to {}", units::size(VALUE_SIZE_MAX));
-        let NetArgs { address, threads, window, keys_per_get, no_pin, limits, .. } = &self.net;
+        let NetArgs { address, threads, window, keys_per_get, rate, no_pin, limits, .. } = &self.net;
         let threads = usize::from(*threads);
         let fabric = self.net.fabric(threads)?;
         ensure!(fabric != Fabric::Hub, "--fabric hub: the cache is served by a process of its own");
@@ -182,7 +197,8 @@ impl Args {
         Ok(rpc::Plan {
             fabric,
             workload,
-            load: Load { window, batch, keys_per_get: usize::from(*keys_per_get), value_size: self.value_size },
+            mix: self.mix,
+            load: Load { window, batch, keys_per_get: usize::from(*keys_per_get), rate: rate.map(|mops| mops * 1e6) },
             threads,
             client_cpus: cpus[..threads].to_vec(),
             server_cpus: cpus[threads..].to_vec(),

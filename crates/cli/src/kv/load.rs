@@ -12,7 +12,7 @@ use sinew::rpc::Rpc as FabricRpc;
 
 use crate::client::histogram;
 use crate::machine::has_two_cpus;
-use crate::workload::{KEY_LEN, Request, Workload, check_value, fill_value, key_bytes};
+use crate::workload::{self, KEY_LEN, Request, Sizes, Workload, check_value, fill_value, key_bytes};
 
 /// Requests that are drawn ahead.
 const TRACE: usize = 1 << 22;
@@ -30,8 +30,9 @@ pub struct Load {
     pub batch: usize,
     /// Keys of one request; from 1 to [`KEYS_MAX`].
     pub keys_per_get: usize,
-    /// Bytes of each value.
-    pub value_size: usize,
+    /// Requests in a second, whether answers come or not; as many as can be when `None`. Latencies are then those from when a
+    /// request should have been made, so that one that has to wait for others counts as slow as its user finds it.
+    pub rate: Option<f64>,
 }
 
 /// What came of a slice.
@@ -68,7 +69,10 @@ pub trait Loads {
 pub struct Loader<P: PacketPort> {
     pipeline: Pipeline<P, HostClock>,
     load: Load,
+    sizes: Sizes,
     trace: Vec<Request>,
+    /// Times between requests, in multiples of their mean.
+    gaps: Vec<f64>,
     /// Of the next request of the trace.
     at: usize,
     /// Differs from put to put, so that values do.
@@ -83,13 +87,18 @@ pub struct Loader<P: PacketPort> {
     idle: Vec<u32>,
     /// By tag.
     in_flight: Vec<InFlight>,
+    /// By tag and place in the request.
+    keys: Vec<u32>,
+    /// Tags whose values came, and are now to be stored anew.
+    to_store: Vec<u32>,
 }
 
 #[derive(Clone, Copy)]
 struct InFlight {
-    keys: [u32; KEYS_MAX],
     /// Answers that are still to come.
     answers: u16,
+    /// Whether a PUT of the same key is to follow.
+    stores: bool,
     /// When it was enqueued, if its latency counts; else 0.
     began_ns: u64,
 }
@@ -108,20 +117,24 @@ impl<P: PacketPort> Loader<P> {
         let places = addresses.len().min(load.keys_per_get);
         let config = ClientConfig { window: load.window * places, sessions: 0 };
         let pipeline = Connecting::begin(rpc, addresses, config)?.wait()?;
-        let nothing = InFlight { keys: [0; KEYS_MAX], answers: 0, began_ns: 0 };
+        let nothing = InFlight { answers: 0, stores: false, began_ns: 0 };
         Ok(Self {
             pipeline,
             load,
+            sizes: workload.sizes,
             trace: workload.trace(TRACE),
+            gaps: workload::gaps(workload.seed),
             at: 0,
             round: 0,
-            value: vec![0; load.value_size],
+            value: vec![0; workload.sizes.max()],
             clock: HostClock::new(),
             interrupt,
             _wake: wake,
             spins: has_two_cpus(),
             idle: (0..load.window as u32).collect(),
             in_flight: vec![nothing; load.window],
+            keys: vec![0; load.window * load.keys_per_get],
+            to_store: Vec::with_capacity(load.window),
         })
     }
 
@@ -138,55 +151,64 @@ impl<P: PacketPort> Loader<P> {
         }
     }
 
-    /// Enqueues the next request of the trace; returns how many keys it is for.
+    /// Enqueues the next request of the trace.
     #[inline]
-    fn start(&mut self, began_ns: u64) -> anyhow::Result<u64> {
+    fn start(&mut self, began_ns: u64) -> anyhow::Result<()> {
         let Some(tag) = self.idle.pop() else { bail!("no idle request") };
         if self.at + KEYS_MAX >= self.trace.len() {
             self.at = 0;
         }
         let request = self.trace[self.at];
         self.at += 1;
-        let state = &mut self.in_flight[tag as usize];
-        (state.answers, state.began_ns, state.keys[0]) = (1, began_ns, request.key() as u32);
-        let bytes = key_bytes(request.key());
+        let first = tag as usize * self.load.keys_per_get;
+        self.keys[first] = request.key() as u32;
+        let stores = request.is_read_first();
+        self.in_flight[tag as usize] = InFlight { answers: 1, stores, began_ns };
         if !request.is_get() {
             self.round += 1;
-            fill_value(&mut self.value, request.key(), self.round);
-            self.pipeline.put(&bytes, &self.value, PutOptions::default(), u64::from(tag))?;
-            return Ok(1);
+            self.store(tag, request.key(), self.round)?;
+            return Ok(());
         }
-        if self.load.keys_per_get == 1 {
-            self.pipeline.get(&bytes, u64::from(tag))?;
-            return Ok(1);
+        if self.load.keys_per_get == 1 || stores {
+            self.pipeline.get(&key_bytes(request.key()), u64::from(tag))?;
+            return Ok(());
         }
         // As many gets as follow, up to what one request is for.
         let mut count = 1;
-        while count < self.load.keys_per_get && self.trace[self.at].is_get() {
-            state.keys[count] = self.trace[self.at].key() as u32;
+        while count < self.load.keys_per_get && self.trace[self.at].is_get() && !self.trace[self.at].is_read_first() {
+            self.keys[first + count] = self.trace[self.at].key() as u32;
             self.at += 1;
             count += 1;
         }
         let mut all = [[0; KEY_LEN]; KEYS_MAX];
-        for (bytes, key) in all.iter_mut().zip(&state.keys[..count]) {
+        for (bytes, key) in all.iter_mut().zip(&self.keys[first..first + count]) {
             *bytes = key_bytes(u64::from(*key));
         }
         let all = all.each_ref().map(|bytes| &bytes[..]);
-        state.answers = self.pipeline.get_many(&all[..count], u64::from(tag))? as u16;
-        Ok(count as u64)
+        self.in_flight[tag as usize].answers = self.pipeline.get_many(&all[..count], u64::from(tag))? as u16;
+        Ok(())
+    }
+
+    #[inline]
+    fn store(&mut self, tag: u32, key: u64, round: u64) -> anyhow::Result<()> {
+        let value = &mut self.value[..self.sizes.of(key)];
+        fill_value(value, key, round);
+        Ok(self.pipeline.put(&key_bytes(key), value, PutOptions::default(), u64::from(tag))?)
     }
 
     /// Takes the answers that are there, and checks them. Returns keys that were answered, those of gets, and hits.
     #[inline]
     fn take_answers(&mut self, latency: &mut Histogram<u64>) -> anyhow::Result<[u64; 3]> {
         let mut counts = [0; 3];
-        let len = self.load.value_size;
+        let sizes = self.sizes;
         while let Some(answer) = self.pipeline.poll() {
             let tag = answer.tag as usize;
             let state = &mut self.in_flight[tag];
-            let good = |value: &[u8], key: u32| value.len() == len && check_value(value, u64::from(key));
+            let asked = &self.keys[tag * self.load.keys_per_get..];
+            let good =
+                |value: &[u8], key: u32| value.len() == sizes.of(u64::from(key)) && check_value(value, u64::from(key));
             let (all_good, [keys, gets, hits]) = match answer.response.context("a request failed")? {
-                Response::Value(value) => (good(value, state.keys[0]), [1, 1, 1]),
+                Response::Value(value) => (good(value, asked[0]), [1, 1, 1]),
                 Response::Miss => (true, [1, 1, 0]),
                 Response::Stored { .. } => (true, [1, 0, 0]),
                 Response::Values(values) => {
@@ -195,7 +217,7 @@ impl<P: PacketPort> Loader<P> {
                         match lookup {
                             Lookup::Hit(value) => {
                                 hits += 1;
-                                all_good &= good(value, state.keys[usize::from(*index)]);
+                                all_good &= good(value, asked[usize::from(*index)]);
                             }
                             Lookup::Miss => {}
                             Lookup::Omitted => all_good = false,
@@ -208,12 +230,20 @@ impl<P: PacketPort> Loader<P> {
             ensure!(all_good, "the cache gave a wrong value");
             counts = [counts[0] + keys, counts[1] + gets, counts[2] + hits];
             state.answers -= 1;
-            if state.answers == 0 {
+            if std::mem::take(&mut state.stores) {
+                self.to_store.push(tag as u32);
+            } else if state.answers == 0 {
                 if state.began_ns != 0 {
                     latency.saturating_record(self.clock.now_ns().saturating_sub(state.began_ns));
                 }
                 self.idle.push(tag as u32);
             }
+        }
+        while let Some(tag) = self.to_store.pop() {
+            self.in_flight[tag as usize].answers = 1;
+            self.round += 1;
+            let key = self.keys[tag as usize * self.load.keys_per_get];
+            self.store(tag, u64::from(key), self.round)?;
         }
         Ok(counts)
     }
@@ -229,10 +259,8 @@ impl<P: PacketPort> Loads for Loader<P> {
                     break;
                 }
                 let Some(tag) = self.idle.pop() else { break };
-                fill_value(&mut self.value, next, 0);
-                self.in_flight[tag as usize].answers = 1;
-                self.in_flight[tag as usize].began_ns = 0;
-                self.pipeline.put(&key_bytes(next), &self.value, PutOptions::default(), u64::from(tag))?;
+                self.in_flight[tag as usize] = InFlight { answers: 1, stores: false, began_ns: 0 };
+                self.store(tag, next, 0)?;
                 next += 1;
             }
             self.turn();
@@ -250,9 +278,18 @@ impl<P: PacketPort> Loads for Loader<P> {
         let end_ns = began_ns + duration.as_nanos() as u64;
         let mut now_ns = began_ns;
         let (mut turns, mut batches) = (0u64, 0u64);
+        let mean_gap_ns = self.load.rate.map(|rate| 1e9 / rate);
+        let mut due_ns = began_ns as f64;
         // At least one answer comes back, however little of the time others leave us.
         while now_ns < end_ns || counts[0] == 0 {
-            if self.idle.len() >= batch {
+            if let Some(mean_gap_ns) = mean_gap_ns {
+                now_ns = self.clock.now_ns();
+                while due_ns <= now_ns as f64 && !self.idle.is_empty() {
+                    self.start(due_ns as u64)?;
+                    batches += 1;
+                    due_ns += mean_gap_ns * self.gaps[batches as usize % self.gaps.len()];
+                }
+            } else if self.idle.len() >= batch {
                 let stamp_ns = if batches.is_multiple_of(SAMPLE_EVERY) { self.clock.now_ns() } else { 0 };
                 batches += 1;
                 for _ in 0..batch {

@@ -23,7 +23,7 @@ use crate::machine::Pair;
 use crate::others::{self, Others};
 use crate::serve::LimitArgs;
 use crate::tour::Row;
-use crate::workload::{KEY_LEN, Workload};
+use crate::workload::{KEY_LEN, Mix, Workload};
 use crate::{machine, units};
 
 /// Slices of a measurement: as many of the limit, in turn.
@@ -42,6 +42,8 @@ const SIGN_OF_LIFE: Duration = Duration::from_millis(200);
 pub struct Plan {
     pub fabric: Fabric,
     pub workload: Workload,
+    /// Whose workload it is.
+    pub mix: Option<Mix>,
     pub load: Load,
     /// Client threads, and as many server threads.
     pub threads: usize,
@@ -60,9 +62,15 @@ impl Plan {
     /// Bytes of a get, and of its answer.
     fn message_lens(&self) -> [usize; 2] {
         match self.load.keys_per_get {
-            1 => [1 + KEY_LEN, VALUE_AT + self.load.value_size],
-            keys => [2 + keys * (2 + KEY_LEN), 2 + keys * (4 + self.load.value_size)],
+            1 => [1 + KEY_LEN, VALUE_AT + self.mean_value_len()],
+            keys => [2 + keys * (2 + KEY_LEN), 2 + keys * (4 + self.mean_value_len())],
         }
+    }
+
+    /// Of the values of the first keys, where they differ.
+    fn mean_value_len(&self) -> usize {
+        const KEYS: u64 = 10_000;
+        (0..KEYS).map(|key| self.workload.sizes.of(key)).sum::<usize>().div_ceil(KEYS as usize)
     }
 
     /// The echo that is as long as the longer of the two.
@@ -162,7 +170,7 @@ pub fn measure(plan: &Plan, progress: &mut dyn FnMut(&'static str, f64)) -> anyh
 /// A server with room for all keys.
 fn start_cache(plan: &Plan) -> anyhow::Result<ServerProcess> {
     let keys = plan.workload.keys;
-    let item = 2 * 8 + KEY_LEN + plan.load.value_size.next_multiple_of(8);
+    let item = 2 * 8 + KEY_LEN + plan.mean_value_len().next_multiple_of(8) + 8;
     // Partitions are not quite alike.
     let memory = item * (keys + keys / 8) + (plan.threads << 20);
     let address = plan.fabric.fresh_address(&plan.options)?;
@@ -317,7 +325,9 @@ impl Figures {
     }
 
     fn is_valid(&self) -> bool {
-        self.limit().is_some() && self.yardstick.iter().all(Reading::is_enough) && self.others.are_few()
+        // Requests that came by the clock were answered as fast as they came, else their times only say how long it was tried.
+        let kept_up = self.plan.load.rate.is_none_or(|rate| self.rate() * 1e6 >= 0.95 * rate);
+        self.limit().is_some() && kept_up && self.yardstick.iter().all(Reading::is_enough) && self.others.are_few()
     }
 
     fn hit_percent(&self) -> f64 {
@@ -331,9 +341,9 @@ impl Figures {
 
     /// What the tour shows of it.
     pub fn row(&self) -> Row {
-        let Plan { workload, load, .. } = &self.plan;
+        let workload = &self.plan.workload;
         Row {
-            what: format!("{} % GET, values of {}", workload.get_percent, units::size(load.value_size)),
+            what: format!("{} % GET, values of {}", workload.get_percent, workload.sizes.name()),
             figure: format!("{} M/s", units::figure(self.rate())),
             limit: self.limit().map_or_else(
                 || "not measured".to_owned(),
@@ -359,7 +369,10 @@ impl Figures {
             "p999_ns": self.latency.value_at_quantile(0.999),
             "keys": workload.keys,
             "key_size": KEY_LEN,
-            "value_size": load.value_size,
+            "value_size": self.plan.mean_value_len(),
+            "values": workload.sizes.name(),
+            "mix": self.plan.mix.map(Mix::name),
+            "offered_mops": load.rate.map(|rate| units::rounded(rate / 1e6)),
             "get_percent": workload.get_percent,
             "dist": workload.distribution.name(),
             "seed": workload.seed,
@@ -391,10 +404,13 @@ impl Figures {
         let Plan { fabric, workload, load, threads, .. } = &self.plan;
         let percentiles =
             [0.5, 0.99, 0.999].map(|quantile| units::time(self.latency.value_at_quantile(quantile) as f64));
-        let several = match load.keys_per_get {
+        let mut several = match load.keys_per_get {
             1 => String::new(),
             keys => format!(", {keys} keys to a get"),
         };
+        if let Some(rate) = load.rate {
+            several += &format!(", {} M requests/s by the clock", units::figure(rate / 1e6));
+        }
         let limit = match (self.limit(), self.ratio()) {
             (Some(limit), Some(ratio)) => format!("{} M/s (ratio {})", units::figure(limit), units::figure(ratio)),
             _ => "not measured".to_owned(),
@@ -412,7 +428,7 @@ impl Figures {
              {} in flight in batches of {}{several}; {} answers checked, {:.1} % of the gets hit{valid}",
             fabric.name(),
             workload.keys,
-            units::size(load.value_size),
+            workload.sizes.name(),
             workload.get_percent,
             workload.distribution.name(),
             units::figure(self.rate()),

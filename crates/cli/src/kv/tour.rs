@@ -9,7 +9,7 @@ use crate::limits::References;
 use crate::machine;
 use crate::serve::LimitArgs;
 use crate::tour::Row;
-use crate::workload::{Distribution, Workload};
+use crate::workload::{Distribution, Order, Sizes, Workload};
 
 /// Keys of the cache.
 const KEYS: usize = 100_000;
@@ -29,8 +29,16 @@ fn over_rpc(fabric: Fabric, window: usize, duration: Duration) -> anyhow::Result
     let pair = machine::default_pair();
     let plan = rpc::Plan {
         fabric,
-        workload: Workload { keys: KEYS, distribution: Distribution::Uniform, get_percent: 95.0, seed: 1 },
-        load: Load { window, batch: 16, keys_per_get: 1, value_size: 32 },
+        workload: Workload {
+            keys: KEYS,
+            distribution: Distribution::Uniform,
+            get_percent: 95.0,
+            order: Order::Alike,
+            sizes: Sizes::Fixed(32),
+            seed: 1,
+        },
+        mix: None,
+        load: Load { window, batch: 16, keys_per_get: 1, rate: None },
         threads: 1,
         client_cpus: vec![pair.map(|cpus| cpus[0])],
         server_cpus: vec![pair.map(|cpus| cpus[1])],
