@@ -3,6 +3,7 @@
 //! - [`cache`]: a cache over RPC, one partition of its keys for each server thread.
 //! - [`memcached`]: a door to the same tables for memcached clients.
 //! - [`pilaf`] and [`farm`]: Pilaf's and FaRM's stores, whose GETs are READs, over [`one_sided`].
+//! - [`herd`]: HERD's cache, over verbs.
 //! - [`Partitions`]: which partition a key belongs to, for servers and clients alike.
 //!
 //! Nothing here reads a clock, and time is handed in. Ports and verbs carry what is said, but for the sockets of [`memcached::Door`].
@@ -10,6 +11,7 @@
 
 pub mod cache;
 pub mod farm;
+pub mod herd;
 pub mod memcached;
 pub mod one_sided;
 mod partitions;

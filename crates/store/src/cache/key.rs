@@ -59,6 +59,29 @@ impl<'a> Key<'a> {
     }
 }
 
+/// What is known of a key besides its bytes: for those who keep these elsewhere from one step of a request to the next.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct KnownKey {
+    hash: u64,
+    hint: u32,
+}
+
+impl Key<'_> {
+    /// What is known of it.
+    #[inline(always)]
+    pub fn known(&self) -> KnownKey {
+        KnownKey { hash: self.hash, hint: self.hint }
+    }
+}
+
+impl KnownKey {
+    /// The key again, with the same bytes as before. (With others it is a key that finds nothing.)
+    #[inline(always)]
+    pub fn with_bytes(self, bytes: &[u8]) -> Key<'_> {
+        Key { bytes, hash: self.hash, hint: self.hint }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

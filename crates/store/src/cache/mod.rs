@@ -34,7 +34,7 @@ mod reader;
 mod table;
 mod view;
 
-pub use key::{KEY_LEN_MAX, Key, KeyHasher};
+pub use key::{KEY_LEN_MAX, Key, KeyHasher, KnownKey};
 pub use reader::{CacheReader, Read};
 pub use table::{Cache, Item};
 
