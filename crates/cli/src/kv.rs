@@ -2,6 +2,7 @@
 
 mod bench;
 mod client;
+pub mod herd;
 mod load;
 mod rpc;
 pub mod serve;

@@ -5,6 +5,7 @@
 //! - `bench`: `sinew rpc bench`; its `client` uses the public interface only.
 //! - `verbs`: `sinew verbs`.
 //! - `kv`: `sinew kv` and `sinew serve cache`, and `workload`, what clients ask for.
+//! - `herd`: servers and clients of calls over verbs, and how they meet.
 //! - `seq`: `sinew seq`, and `sinew serve sequencer`.
 //! - `limits`: `sinew limits`, and what the benchmarks are measured beside.
 //! - `others`: whether others used the processors meanwhile.
@@ -16,6 +17,7 @@ mod bench;
 mod child;
 mod client;
 mod fabrics;
+mod herd;
 mod kv;
 mod limits;
 mod machine;
@@ -92,6 +94,8 @@ enum Command {
 enum ServeCommand {
     /// Serve a key-value cache
     Cache(kv::serve::Args),
+    /// Serve a key-value cache over verbs: HERD
+    Herd(kv::herd::serve::Args),
     /// Hand out unique, increasing numbers
     Sequencer(seq::serve::Args),
 }
@@ -165,6 +169,7 @@ pub fn main() -> ExitCode {
         Some(Command::Kv(command)) => kv::run(&command),
         Some(Command::Serve(service)) => match *service {
             ServeCommand::Cache(args) => kv::serve::run(&args),
+            ServeCommand::Herd(args) => kv::herd::serve::run(&args),
             ServeCommand::Sequencer(args) => seq::serve::run(&args),
         },
         Some(Command::Seq(command)) => seq::run(&command),

@@ -3,6 +3,7 @@
 //!
 //! - `args` makes a `plan`, on which both sides agree over the rendezvous (`control`).
 //! - `serve` starts a `worker` for each server thread, `run` a `client` for each client thread; both work on a `link`'s rig.
+//! - `written` is the echo that other benchmarks are measured beside.
 //! - `tour` is what `sinew` alone shows. `limit` is what a figure of `result` stands beside. `message` is what is moved, `device` what moves it.
 
 mod args;
@@ -18,10 +19,13 @@ mod run;
 mod serve;
 pub mod tour;
 mod worker;
+mod written;
 
 use clap::Subcommand;
-pub use device::Carried;
+pub use device::{Carried, DeviceArgs, Job};
 pub use result::{Figures, Kind};
+pub use serve::parse_address;
+pub use written::WrittenEcho;
 
 use crate::Outcome;
 

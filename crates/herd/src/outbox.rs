@@ -13,7 +13,7 @@ use crate::{Cq, Domain, Qp, Thread};
 const DEPTH: usize = 256;
 /// Completions taken at a time.
 const BURST: usize = 32;
-/// Completions are looked for when there is room for no more than so many batches.
+/// Completions are looked for at once when there is room for no more answers than these.
 const LOW: usize = 64;
 
 /// Several UD queue pairs that take turns, and their completion queue.
@@ -56,11 +56,17 @@ impl<D: Device> Outbox<D> {
     #[inline(always)]
     pub fn room(&mut self, stats: &mut WorkerStats) -> usize {
         let room = self.queues[self.current].room();
-        if room > LOW { room } else { self.make_room(stats) }
+        if room > LOW {
+            return room;
+        }
+        self.tend(stats);
+        self.queues[self.current].room()
     }
 
+    /// Takes completions. To be called now and then in any case: a device may have more to do when it is polled, as to hear of peers
+    /// that came and went.
     #[inline(never)]
-    fn make_room(&mut self, stats: &mut WorkerStats) -> usize {
+    pub fn tend(&mut self, stats: &mut WorkerStats) {
         self.cq.poll(&mut self.completions, BURST);
         for completion in self.completions.drain(..) {
             let Some(queue) = self.queues.get_mut(completion.id as usize) else { continue };
@@ -71,7 +77,6 @@ impl<D: Device> Outbox<D> {
                 restart(queue);
             }
         }
-        self.queues[self.current].room()
     }
 
     /// Pushes an answer.

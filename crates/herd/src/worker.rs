@@ -384,9 +384,10 @@ impl<D: Device, S: Service> Worker<D, S> {
         }
     }
 
-    /// Clients come and go.
+    /// Clients come and go, and answers have left.
     #[inline(never)]
     fn hear_news(&mut self) {
+        self.outbox.tend(&mut self.stats);
         while let Ok(change) = self.changes.try_recv() {
             match change {
                 Change::Join { id, answers } => {

@@ -51,11 +51,11 @@ impl Service for Echo {
 }
 
 /// A device, its server with one worker, and what the clients share.
-pub struct World {
+pub struct World<S: Service = Echo> {
     pub device: ShmDevice,
     pub domain: ShmDomain,
     pub server: Server<ShmDevice>,
-    pub worker: Worker<ShmDevice, Echo>,
+    pub worker: Worker<ShmDevice, S>,
 }
 
 impl World {
@@ -71,14 +71,19 @@ impl World {
         let worker = Worker::new(seed, config, Echo::default()).unwrap();
         Self { device, domain, server, worker }
     }
+}
 
+impl<S: Service> World<S> {
     /// Turns often enough for any slot to be looked at, and news to be heard; how many requests were answered.
     pub fn turn(&mut self) -> usize {
         (0..1000).map(|now_ns| self.worker.turn(now_ns)).sum()
     }
 
     pub fn client(&mut self) -> (Client<ShmDevice>, ClientId) {
-        let layout = LAYOUT;
+        self.client_of(LAYOUT)
+    }
+
+    pub fn client_of(&mut self, layout: Layout) -> (Client<ShmDevice>, ClientId) {
         let config = ClientConfig { timeout_ns: 1000, give_up_ns: 1_000_000, ..ClientConfig::new(layout) };
         let (joining, hello) = Client::prepare(&self.device, &self.domain, &config).unwrap();
         let hello = Hello::from_bytes(&hello.to_bytes()).unwrap();
@@ -123,7 +128,7 @@ pub struct Raw {
 impl Vandal {
     const RECEIVES: usize = 64;
 
-    fn new(world: &mut World) -> Self {
+    fn new<S: Service>(world: &mut World<S>) -> Self {
         let thread = world.domain.thread().unwrap();
         let arena = world.domain.arena(1 << 20).unwrap();
         let cq = thread.completion_queue(2048).unwrap();

@@ -3,18 +3,20 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{bail, ensure};
+use anyhow::{anyhow, bail, ensure};
 use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
 
+use super::herd::serve::{Schedule, WINDOW, WorkerArgs};
 use super::load::Load;
-use super::{rpc, table};
+use super::{herd, rpc, table};
 use crate::bench::{Judged, Output};
 use crate::fabrics::{self, Fabric, Purpose};
 use crate::limits::References;
 use crate::serve::LimitArgs;
 use crate::units::{self, parse_count, parse_seconds, parse_size};
+use crate::verbs::{Carried, DeviceArgs, parse_address};
 use crate::workload::{Distribution, KEYS_MAX, Mix, Order, Sizes, Workload};
 use crate::{Outcome, Usage, machine, output};
 
@@ -25,6 +27,10 @@ pub enum Design {
     Table,
     /// The cache over RPC
     Rpc,
+    /// HERD's cache over verbs, as sigcomm14 has it
+    Herd,
+    /// The same with atc16's batches, doorbells and queue pairs
+    HerdOpt,
 }
 
 const HELP: &str = "\
@@ -37,15 +43,21 @@ same size from a table as large, with nothing else done.
 together. Every value that comes back is checked in full. The limit is the echo of as many messages, as long as the longer of a get and its
 answer, by the same RPC layer, times the keys of a get. With --rate a result is valid if the requests were answered as fast as they came.
 
+`herd` and `herd-opt` start a server process that stores all keys (or take --address HOST:PORT of `sinew serve herd`, with the same
+--workers, --window, --keys and --value-size), and ask it from --threads threads with --clients clients each, whose windows are full. Every
+answer is checked. The limit is the rate of `sinew verbs echo --form ws`, in turn: as many messages of an item's size that are written to a
+server and sent back with nothing in between. Latencies are from the request to its answer, the wait in the window included.
+
 JSON: rate_mops (keys, of one client thread), limit_mops, ratio, p50_ns and p99_ns (for table: of one request, a batch's time, divided), for
 table all of the largest batch; hit_percent; for table batches (the same for each size, with min_mops and max_mops) and gain (the largest
-batch over batches of one).
+batch over batches of one). Of herd: rate_mops and limit_mops of all threads, valid, mean_ns, retried, server (the workers' counters).
 
 Examples:
   sinew kv bench --design table --keys 8M --get 95 --dist uniform --json
   sinew kv bench --design rpc --fabric udp --window 512 --batch 32
   sinew kv bench --design rpc --fabric shm --keys-per-get 8
-  sinew kv bench --design rpc --mix ycsb-a --rate 1";
+  sinew kv bench --design rpc --mix ycsb-a --rate 1
+  sinew kv bench --design herd-opt --fabric shm --keys 8M --json";
 
 /// Measure a design of a key-value store.
 #[derive(clap::Args)]
@@ -121,12 +133,21 @@ struct NetArgs {
     reference: Option<PathBuf>,
     #[command(flatten)]
     limits: LimitArgs,
+    #[command(flatten)]
+    workers: WorkerArgs,
+    /// HERD: clients of each thread
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    clients: u16,
+    /// HERD: the RDMA device, for --fabric ibverbs [default: the first that can be used]
+    #[arg(long)]
+    device: Option<String>,
 }
 
 const WINDOW_MAX: i64 = 65_536;
 /// The longest value that a cache takes unless it is told otherwise.
 const VALUE_SIZE_MAX: usize = 1 << 20;
 const KEYS_MAX_OF_FABRIC: usize = 1 << 27;
+const BATCH_MAX_OF_HERD: usize = 256;
 
 fn parse_rate(text: &str) -> Result<f64, String> {
     let rate = text.parse().ok().filter(|rate| (0.000_001..=1000.0).contains(rate));
@@ -211,6 +232,57 @@ impl Args {
     }
 }
 
+impl Args {
+    fn herd_plan(&self, schedule: Schedule) -> anyhow::Result<herd::Plan> {
+        let NetArgs { fabric, address, threads, window, no_pin, workers, clients, device, .. } = &self.net;
+        ensure!(self.mix.is_none() && self.net.rate.is_none(), "--mix and --rate are for --design rpc");
+        ensure!(self.net.keys_per_get == 1, "--keys-per-get is for --design rpc");
+        let workload = self.workload(self.keys.unwrap_or(1_000_000))?;
+        ensure!(workload.keys <= KEYS_MAX_OF_FABRIC, "--keys can be up to {KEYS_MAX_OF_FABRIC} over a fabric");
+        let carried = match fabric {
+            None | Some(Fabric::Shm) => Carried::Shm,
+            Some(Fabric::Ibverbs) => Carried::Ibverbs,
+            Some(other) => bail!("--fabric {}: HERD runs on verbs, which shm and ibverbs have", other.name()),
+        };
+        if let Some(address) = address {
+            parse_address(address).map_err(|error| anyhow!("--address {address}: for HERD, {error}"))?;
+        }
+        let batch = match self.batch[..] {
+            [] => 32,
+            [batch] => batch as usize,
+            _ => bail!("--batch: several sizes are for --design table"),
+        };
+        ensure!(batch <= BATCH_MAX_OF_HERD, "--batch {batch}: up to {BATCH_MAX_OF_HERD} for HERD");
+        let (threads, servers) = (usize::from(*threads), usize::from(workers.workers));
+        let wanted = threads + servers;
+        ensure!(
+            self.pin.is_empty() || self.pin.len() == wanted,
+            "--pin: {wanted} processors are needed, one for each client thread and then one for each worker"
+        );
+        machine::check_pins(&self.pin)?;
+        let all = if self.pin.is_empty() { machine::cpus() } else { &self.pin };
+        let is_pinned = all.len() >= wanted && !no_pin;
+        let cpus: Vec<Option<usize>> = (0..wanted).map(|nth| all.get(nth).copied().filter(|_| is_pinned)).collect();
+        let plan = herd::Plan {
+            workload,
+            value_size: self.value_size,
+            duration: self.seconds,
+            schedule,
+            batch,
+            device: DeviceArgs { fabric: carried, device: device.clone() },
+            window: window.map_or(WINDOW, |window| window as usize),
+            workers: workers.clone(),
+            clients: usize::from(*clients),
+            client_cpus: cpus[..threads].to_vec(),
+            server_cpus: cpus[threads..].to_vec(),
+            address: address.clone(),
+            references: self.net.reference.as_deref().map(References::read).transpose()?.unwrap_or_default(),
+        };
+        plan.check()?;
+        Ok(plan)
+    }
+}
+
 impl NetArgs {
     fn fabric(&self, threads: usize) -> anyhow::Result<Fabric> {
         let Some(address) = &self.address else { return Ok(self.fabric.unwrap_or(Fabric::Shm)) };
@@ -256,6 +328,11 @@ fn measure(args: &Args, progress: &mut dyn FnMut(&'static str, f64)) -> anyhow::
         }
         Design::Rpc => {
             let figures = rpc::measure(&args.rpc_plan().map_err(Usage::of)?, progress)?;
+            (figures.text(), figures.json(), figures.judged())
+        }
+        Design::Herd | Design::HerdOpt => {
+            let schedule = if args.design == Design::Herd { Schedule::Herd } else { Schedule::HerdOpt };
+            let figures = herd::measure(&args.herd_plan(schedule).map_err(Usage::of)?, progress)?;
             (figures.text(), figures.json(), figures.judged())
         }
     })

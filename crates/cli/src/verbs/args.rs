@@ -168,7 +168,7 @@ pub struct EchoArgs {
 }
 
 /// The longest source that is inline unless it is said otherwise, as perftest has it for SEND and WRITE.
-const INLINE_DEFAULT: usize = 220;
+pub const INLINE_DEFAULT: usize = 220;
 
 /// Reads `2..64K`.
 fn parse_sizes(text: &str) -> Result<(usize, usize), String> {

@@ -1,0 +1,286 @@
+//! HERD servers and clients of the command: their threads, their processors, and how clients come and go.
+//!
+//! A client connects over TCP, sends its greeting as one frame and gets its welcome, or what is wrong, as one frame. It is a client for
+//! as long as the connection stands: one that is killed is dismissed as soon as the system closes it. Meanwhile it may send an
+//! empty frame, which is answered with the workers' counters as JSON.
+
+use std::net::SocketAddr;
+use std::sync::mpsc;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use serde_json::{Value, json};
+use sinew::fabric::Clock;
+use sinew::fabric::verbs::Device;
+use sinew::herd::{
+    Client, ClientConfig, ClientId, Hello, Layout, Server, ServerConfig, Service, SlotDrop, Welcome, Worker,
+    WorkerConfig, WorkerSeed, WorkerStats,
+};
+use sinew::host::{HostClock, Interrupt, Rendezvous, RendezvousError, RendezvousLimits, RendezvousListener};
+
+use crate::machine::{self, Idle};
+use crate::output;
+
+const LIMITS: RendezvousLimits = RendezvousLimits { frame_len_max: 64 << 10, frame_timeout: Duration::from_secs(10) };
+/// An interrupt, or the end of a connection, is noticed within this time.
+const LOOK: Duration = Duration::from_millis(20);
+/// How long a client tries to reach its server, and waits to be admitted.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Connections beyond the clients that there is room for: those hear that there is none.
+const SPARE_CONNECTIONS: usize = 16;
+/// A worker that found nothing so often naps between its looks.
+const IDLE_TURNS: u32 = 20_000;
+const NAP: Duration = Duration::from_micros(100);
+/// Turns between two looks at the interrupt; counters are told as often.
+const TURNS_PER_LOOK: u32 = 4096;
+/// What a frame to a client begins with.
+const WELCOME: u8 = 0;
+const REFUSED: u8 = 1;
+
+/// What a server of the command is to be.
+pub struct Hosting<'a> {
+    /// Where clients come to, over TCP.
+    pub at: &'a str,
+    pub layout: Layout,
+    pub worker: WorkerConfig,
+    /// Of the workers.
+    pub cpus: &'a [Option<usize>],
+    pub interrupt: Interrupt,
+}
+
+/// What a connection's thread asks of the server's.
+enum Asked {
+    Admit(Box<Hello>, mpsc::Sender<Result<(ClientId, Welcome), String>>),
+    Leave(ClientId),
+}
+
+/// Serves until the interrupt. `make` makes the service of a worker, on its thread; `ready` hears where clients come to, once all
+/// workers are there.
+pub fn host<D: Device, S: Service>(
+    device: &D,
+    hosting: &Hosting<'_>,
+    make: impl Fn(usize) -> anyhow::Result<S> + Sync,
+    ready: impl FnOnce(SocketAddr) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let Hosting { at, layout, interrupt, .. } = *hosting;
+    let listener = RendezvousListener::bind(at, LIMITS)?;
+    let seed = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), ());
+    let (mut server, seeds) = Server::new(device, &ServerConfig { layout, seed })?;
+    let counters: Vec<Mutex<WorkerStats>> = seeds.iter().map(|_| Mutex::default()).collect();
+    let (is_ready, readiness) = mpsc::channel();
+    let (ask, asked) = mpsc::channel();
+    std::thread::scope(|threads| {
+        let (counters, make) = (&counters, &make);
+        for seed in seeds {
+            let is_ready = is_ready.clone();
+            threads.spawn(move || {
+                let counters = &counters[seed.index()];
+                if let Err(error) = work(seed, hosting, make, counters, &is_ready) {
+                    let _ = is_ready.send(Err(error));
+                    interrupt.set();
+                }
+            });
+        }
+        // However this ends, the threads do too.
+        let run = || -> anyhow::Result<()> {
+            for _ in counters {
+                readiness.recv().context("a worker ended at once")??;
+            }
+            ready(listener.address())?;
+            let listener = &listener;
+            threads.spawn(move || {
+                std::thread::scope(|sessions| accept(listener, hosting, counters, &ask, sessions));
+            });
+            while !interrupt.is_set() {
+                match asked.recv_timeout(LOOK) {
+                    Ok(Asked::Admit(hello, answer)) => {
+                        let admitted = server.admit(&hello).map_err(|error| error.to_string());
+                        if let Err(mpsc::SendError(Ok((id, _)))) = answer.send(admitted) {
+                            server.dismiss(id);
+                        }
+                    }
+                    Ok(Asked::Leave(id)) => drop(server.dismiss(id)),
+                    Err(_) => server.tend(),
+                }
+            }
+            // One that failed has said why.
+            readiness.try_recv().unwrap_or(Ok(()))
+        };
+        let result = run();
+        interrupt.set();
+        result
+    })
+}
+
+/// A worker's thread.
+fn work<D: Device, S: Service>(
+    seed: WorkerSeed<D>,
+    hosting: &Hosting<'_>,
+    make: &(impl Fn(usize) -> anyhow::Result<S> + Sync),
+    counters: &Mutex<WorkerStats>,
+    is_ready: &mpsc::Sender<anyhow::Result<()>>,
+) -> anyhow::Result<()> {
+    let index = seed.index();
+    machine::pin(hosting.cpus.get(index).copied().flatten())?;
+    let mut worker = Worker::new(seed, &hosting.worker, make(index)?)?;
+    let _ = is_ready.send(Ok(()));
+    let (clock, idle) = (HostClock::new(), Idle::new());
+    let (mut idle_turns, mut turns) = (0u32, 0u32);
+    loop {
+        if worker.turn(clock.now_ns()) > 0 {
+            idle_turns = 0;
+        } else {
+            idle_turns = idle_turns.saturating_add(1);
+            if idle_turns > IDLE_TURNS {
+                std::thread::sleep(NAP);
+            } else {
+                idle.pass();
+            }
+        }
+        turns = turns.wrapping_add(1);
+        if turns.is_multiple_of(TURNS_PER_LOOK) || idle_turns > IDLE_TURNS {
+            *counters.lock().unwrap_or_else(PoisonError::into_inner) = *worker.stats();
+            if hosting.interrupt.is_set() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Takes connections, each with a thread of its own.
+fn accept<'scope>(
+    listener: &RendezvousListener,
+    hosting: &'scope Hosting<'_>,
+    counters: &'scope [Mutex<WorkerStats>],
+    ask: &mpsc::Sender<Asked>,
+    sessions: &'scope std::thread::Scope<'scope, '_>,
+) {
+    let mut running: Vec<std::thread::ScopedJoinHandle<'_, ()>> = Vec::new();
+    while !hosting.interrupt.is_set() {
+        let rendezvous = match listener.accept(LOOK) {
+            Ok(Some(rendezvous)) => rendezvous,
+            Ok(None) => continue,
+            Err(error) => {
+                output::complain(error);
+                std::thread::sleep(LOOK);
+                continue;
+            }
+        };
+        running.retain(|session| !session.is_finished());
+        if running.len() < hosting.layout.clients + SPARE_CONNECTIONS {
+            let ask = ask.clone();
+            running.push(sessions.spawn(move || {
+                // Who it was is gone, or was told what is wrong.
+                let _ = session(rendezvous, hosting, counters, &ask);
+            }));
+        }
+    }
+}
+
+/// Waits for the next frame; `None` once the interrupt is set.
+fn hear(rendezvous: &mut Rendezvous, interrupt: Interrupt) -> Result<Option<Vec<u8>>, RendezvousError> {
+    while !rendezvous.wait(LOOK)? {
+        if interrupt.is_set() {
+            return Ok(None);
+        }
+    }
+    rendezvous.receive().map(Some)
+}
+
+/// One client, from its greeting to its end.
+fn session(
+    mut rendezvous: Rendezvous,
+    hosting: &Hosting<'_>,
+    counters: &[Mutex<WorkerStats>],
+    ask: &mpsc::Sender<Asked>,
+) -> anyhow::Result<()> {
+    let interrupt = hosting.interrupt;
+    let Some(frame) = hear(&mut rendezvous, interrupt)? else { return Ok(()) };
+    let admitted = Hello::from_bytes(&frame).map_err(|error| error.to_string()).and_then(|hello| {
+        let (answer, answered) = mpsc::channel();
+        let gone = || "the server ends".to_owned();
+        ask.send(Asked::Admit(Box::new(hello), answer)).map_err(|_| gone())?;
+        answered.recv().map_err(|_| gone())?
+    });
+    let (id, welcome) = match admitted {
+        Ok(admitted) => admitted,
+        Err(error) => {
+            rendezvous.send(&[&[REFUSED], error.as_bytes()].concat())?;
+            bail!(error);
+        }
+    };
+    let serve = || -> anyhow::Result<()> {
+        rendezvous.send(&[vec![WELCOME], welcome.to_bytes()].concat())?;
+        while let Some(frame) = hear(&mut rendezvous, interrupt)? {
+            ensure!(frame.is_empty(), "a client says nothing but its greeting");
+            let stats = counters.iter().map(|counters| *counters.lock().unwrap_or_else(PoisonError::into_inner));
+            rendezvous.send(stats_json(stats).to_string().as_bytes())?;
+        }
+        Ok(())
+    };
+    let mut serve = serve;
+    let result = serve();
+    let _ = ask.send(Asked::Leave(id));
+    result
+}
+
+/// The sum of the workers' counters.
+fn stats_json(stats: impl Iterator<Item = WorkerStats>) -> Value {
+    let mut sum = WorkerStats::default();
+    let mut dropped = [0; SlotDrop::ALL.len()];
+    for stats in stats {
+        sum.executed += stats.executed;
+        sum.repeated += stats.repeated;
+        sum.doorbells += stats.doorbells;
+        sum.noops += stats.noops;
+        sum.unsent += stats.unsent;
+        sum.failed_sends += stats.failed_sends;
+        for (sum, reason) in dropped.iter_mut().zip(SlotDrop::ALL) {
+            *sum += stats.dropped(reason);
+        }
+    }
+    let mut object = json!({
+        "executed": sum.executed, "repeated": sum.repeated, "doorbells": sum.doorbells, "noops": sum.noops,
+        "unsent": sum.unsent, "failed_sends": sum.failed_sends, "dropped": {},
+    });
+    for (count, reason) in dropped.into_iter().zip(SlotDrop::ALL) {
+        object["dropped"][reason.name()] = count.into();
+    }
+    object
+}
+
+/// A client's connection to its server. The client is dismissed when this is dropped.
+pub struct Admission(Rendezvous);
+
+impl Admission {
+    /// The counters of the server's workers, as they were some milliseconds ago.
+    pub fn counters(&mut self) -> anyhow::Result<Value> {
+        self.0.send(&[])?;
+        Ok(serde_json::from_slice(&self.0.receive()?)?)
+    }
+}
+
+/// A client, on the calling thread, of the server at `address`.
+pub fn join<D: Device>(
+    device: &D,
+    domain: &D::Domain,
+    config: &ClientConfig,
+    address: &str,
+) -> anyhow::Result<(Client<D>, Admission)> {
+    let (joining, hello) = Client::prepare(device, domain, config)?;
+    let mut rendezvous = Rendezvous::connect(address, PATIENCE, LIMITS)?;
+    rendezvous.send(&hello.to_bytes())?;
+    ensure!(rendezvous.wait(PATIENCE)?, "the server at {address} does not answer: look whether it is stopped");
+    let frame = rendezvous.receive()?;
+    let Some((&verdict, rest)) = frame.split_first() else { bail!("the server at {address} answered nothing") };
+    if verdict != WELCOME {
+        // It comes from elsewhere: nothing that moves a terminal's cursor.
+        let error = String::from_utf8_lossy(rest);
+        bail!(
+            "the server at {address}: {}",
+            error.chars().filter(|char| !char.is_control()).take(1000).collect::<String>()
+        );
+    }
+    Ok((joining.join(&Welcome::from_bytes(rest)?)?, Admission(rendezvous)))
+}

@@ -1,0 +1,233 @@
+//! `sinew serve herd`: a cache on verbs.
+
+use anyhow::{Context, ensure};
+use clap::ValueEnum;
+use sinew::fabric::verbs::Device;
+use sinew::herd::WorkerConfig;
+use sinew::host::Interrupt;
+use sinew::kv::Partitions;
+use sinew::kv::herd::{CacheService, ITEM_LEN_MAX, layout};
+use sinew::store::cache::{Cache, CacheConfig, Put};
+
+use crate::herd::{Hosting, host};
+use crate::serve::{FAILED, READY, SERVING, end_with_stdin};
+use crate::units::{parse_count, parse_size};
+use crate::verbs::{Carried, DeviceArgs, Job, parse_address};
+use crate::workload::{KEY_LEN, fill_value, key_bytes};
+use crate::{Outcome, Usage, machine, output};
+
+const AFTER_HELP: &str = "\
+HERD's cache: clients WRITE requests into the server's memory, over shared memory or an RDMA device, and are answered with datagrams.
+They come to HOST:PORT to be admitted. Each worker polls, with a processor of its own, and naps when nobody has asked for a while.
+
+Examples:
+  sinew serve herd 127.0.0.1:7200 --keys 1M
+  sinew kv bench --design herd-opt --keys 1M --address 127.0.0.1:7200";
+
+/// How workers work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Schedule {
+    /// A pipeline, each answer with its doorbell (sigcomm14)
+    Herd,
+    /// Batches, one doorbell each, several queue pairs (atc16)
+    HerdOpt,
+}
+
+/// How workers work, beside their schedule.
+#[derive(clap::Args, Clone, Debug)]
+pub struct WorkerArgs {
+    /// HERD: worker threads, each with a partition of the keys
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub workers: u16,
+    /// HERD: UD queue pairs of each worker, which take turns [default: 1 for herd, 3 for herd-opt]
+    #[arg(long, value_parser = clap::value_parser!(u8).range(1..=64))]
+    response_qps: Option<u8>,
+    /// HERD: each answer has its own doorbell
+    #[arg(long)]
+    doorbell_each: bool,
+    /// HERD: bytes up to which an answer is inline
+    #[arg(long, default_value = "256", value_parser = parse_size)]
+    inline: usize,
+}
+
+/// Requests that a client may have on their way to each worker.
+fn parse_window(text: &str) -> Result<usize, String> {
+    let window = text.parse().ok().filter(|window| check_window(*window).is_ok());
+    window.ok_or_else(|| format!("a power of two up to {WINDOW_MAX} is needed"))
+}
+
+const WINDOW_MAX: usize = 1024;
+/// The window unless it is said otherwise.
+pub const WINDOW: usize = 16;
+
+/// Whether there can be such a window.
+pub fn check_window(window: usize) -> anyhow::Result<()> {
+    ensure!(
+        window.is_power_of_two() && window <= WINDOW_MAX,
+        "--window {window}: for HERD a power of two up to {WINDOW_MAX}"
+    );
+    Ok(())
+}
+
+impl WorkerArgs {
+    /// How workers are to work, with batches of up to `batch`.
+    pub fn config(&self, schedule: Schedule, batch: usize) -> WorkerConfig {
+        let config = match schedule {
+            Schedule::Herd => WorkerConfig::herd(),
+            Schedule::HerdOpt => WorkerConfig { batch: batch.max(2), ..WorkerConfig::herd_opt() },
+        };
+        WorkerConfig {
+            response_queue_pairs: self.response_qps.map_or(config.response_queue_pairs, usize::from),
+            doorbell_per_batch: config.doorbell_per_batch && !self.doorbell_each,
+            inline_max: self.inline,
+            ..config
+        }
+    }
+
+    /// The arguments that make a child's workers the same.
+    pub fn to_args(&self) -> Vec<String> {
+        let mut args = Vec::new();
+        let mut option = |name: &str, value: String| args.extend([name.to_owned(), value]);
+        option("--workers", self.workers.to_string());
+        option("--inline", self.inline.to_string());
+        if let Some(queue_pairs) = self.response_qps {
+            option("--response-qps", queue_pairs.to_string());
+        }
+        if self.doorbell_each {
+            args.push("--doorbell-each".to_owned());
+        }
+        args
+    }
+}
+
+/// Serve a key-value cache over verbs until Ctrl-C.
+#[derive(clap::Args)]
+#[command(after_help = AFTER_HELP)]
+pub struct Args {
+    /// Where clients come to; port 0 is any that is free
+    #[arg(value_name = "HOST:PORT", default_value = "127.0.0.1:0", value_parser = parse_address)]
+    at: String,
+    /// How workers work
+    #[arg(long, value_enum, default_value = "herd-opt")]
+    design: Schedule,
+    #[command(flatten)]
+    device: DeviceArgs,
+    #[command(flatten)]
+    workers: WorkerArgs,
+    /// Requests that a client has on their way to each worker; a power of two
+    #[arg(long, default_value_t = WINDOW, value_parser = parse_window)]
+    window: usize,
+    /// Requests that are executed together at most, for herd-opt
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=256))]
+    batch: u16,
+    /// Clients at a time
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    clients: u32,
+    /// Keys that are stored before anybody asks, those of `sinew kv bench`
+    #[arg(long, default_value = "0", value_parser = parse_count)]
+    keys: usize,
+    /// Bytes of their values
+    #[arg(long, default_value = "32", value_parser = parse_size)]
+    value_size: usize,
+    /// Memory for the items of all workers [default: 64M, or what the keys need]
+    #[arg(long, value_parser = parse_size)]
+    memory: Option<usize>,
+    /// Processors of the workers
+    #[arg(long, value_name = "CPU", value_delimiter = ',')]
+    pin: Vec<usize>,
+    /// Serve for a parent process: say `ready`, and end when standard input does
+    #[arg(long, hide = true)]
+    child: bool,
+}
+
+/// Serves until a signal, or, as a child, until standard input ends.
+pub fn run(args: &Args) -> anyhow::Result<Outcome> {
+    machine::check_pins(&args.pin).map_err(Usage::of)?;
+    args.device.check().map_err(Usage::of)?;
+    check_value_size(args.value_size).map_err(Usage::of)?;
+    let interrupt = Interrupt::install().context("catching Ctrl-C")?;
+    if args.child {
+        end_with_stdin(interrupt)?;
+    }
+    match args.device.run(Serve { args, interrupt }) {
+        Err(error) if args.child => {
+            output::print(format_args!("{FAILED}{}", output::describe(&error)))?;
+            Ok(Outcome::Failed)
+        }
+        result => result,
+    }
+}
+
+/// Whether values of this size fit in HERD's slots.
+pub fn check_value_size(value_size: usize) -> anyhow::Result<()> {
+    let max = ITEM_LEN_MAX - KEY_LEN;
+    ensure!(value_size <= max, "--value-size {value_size}: HERD's slots take up to {max} beside a key of {KEY_LEN}");
+    Ok(())
+}
+
+struct Serve<'a> {
+    args: &'a Args,
+    interrupt: Interrupt,
+}
+
+impl Job for Serve<'_> {
+    type Result = Outcome;
+
+    fn run<D: Device>(self, device: D, carried: Carried) -> anyhow::Result<Outcome> {
+        let Self { args, interrupt } = self;
+        let workers = usize::from(args.workers.workers);
+        let cpus: Vec<_> = (0..workers).map(|index| args.pin.get(index % args.pin.len().max(1)).copied()).collect();
+        let hosting = Hosting {
+            at: &args.at,
+            layout: layout(workers, args.clients as usize, args.window),
+            worker: args.workers.config(args.design, usize::from(args.batch)),
+            cpus: &cpus,
+            interrupt,
+        };
+        host(
+            &device,
+            &hosting,
+            |index| make(args, index),
+            |address| {
+                output::print(format_args!("{SERVING}{address}"))?;
+                if args.child {
+                    output::print(READY)?;
+                } else {
+                    let fabric = carried.name();
+                    output::print(format_args!(
+                        "Stop with Ctrl-C. Measure with: sinew kv bench --design herd-opt --fabric {fabric} --address {address}"
+                    ))?;
+                }
+                Ok(())
+            },
+        )?;
+        Ok(Outcome::Done)
+    }
+}
+
+/// The partition of a worker, filled.
+fn make(args: &Args, index: usize) -> anyhow::Result<CacheService> {
+    let workers = usize::from(args.workers.workers);
+    let partitions = Partitions::new(workers);
+    // Partitions of a hash are not quite alike.
+    let share = |all: usize| if workers == 1 { all } else { all / workers * 5 / 4 };
+    let item = 2 * 8 + KEY_LEN + args.value_size.next_multiple_of(8);
+    let memory_bytes = args.memory.map_or((share(args.keys) * item).max(64 << 20), |memory| memory / workers);
+    let mut cache = Cache::new(&CacheConfig {
+        items: share(args.keys).max(memory_bytes / 256),
+        memory_bytes: memory_bytes + (1 << 20),
+        value_len_max: ITEM_LEN_MAX,
+        seed: std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), index),
+        ..CacheConfig::default()
+    })?;
+    let hasher = cache.hasher().clone();
+    let mut value = vec![0; args.value_size];
+    for key in 0..args.keys as u64 {
+        let bytes = key_bytes(key);
+        if partitions.of(&bytes) == index {
+            fill_value(&mut value, key, 0);
+            cache.put(&hasher.key(&bytes), &value, &Put::default(), 1)?;
+        }
+    }
+    Ok(CacheService::new(cache, partitions, index))
+}

@@ -1,0 +1,100 @@
+//! What HERD's cache takes from the heap: once warm, nothing, at either side.
+
+#[path = "common/herd.rs"]
+mod herd;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use sinew::fabric::verbs::Device;
+use sinew::herd::{Server, ServerConfig, Worker, WorkerConfig};
+use sinew::kv::Partitions;
+use sinew::kv::herd::{CacheService, Client, layout};
+use sinew::shm::verbs::ShmDevice;
+use sinew::store::cache::{Cache, CacheConfig};
+
+/// The system's allocator, counted.
+struct Counting;
+
+thread_local! {
+    /// Of this thread alone: the test harness has threads of its own.
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+fn count() {
+    // A thread that ends may allocate after its locals are gone.
+    let _ = ALLOCATIONS.try_with(|all| all.set(all.get() + 1));
+}
+
+// SAFETY: every call goes on to the system's allocator as it came.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: as the caller promised us.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: as the caller promised us.
+        unsafe { System.dealloc(block, layout) }
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, len: usize) -> *mut u8 {
+        count();
+        // SAFETY: as the caller promised us.
+        unsafe { System.realloc(block, layout, len) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+#[test]
+fn warm_gets_puts_and_retries_take_nothing_from_the_heap() {
+    for config in
+        [WorkerConfig::herd(), WorkerConfig::herd_opt(), WorkerConfig { inline_max: 0, ..WorkerConfig::herd_opt() }]
+    {
+        let device = ShmDevice::threads().unwrap();
+        let domain = device.protection_domain().unwrap();
+        let layout = layout(1, herd::LAYOUT.clients, 8);
+        let (server, seeds) = Server::new(&device, &ServerConfig { layout, seed: 1 }).unwrap();
+        let cache = Cache::new(&CacheConfig { items: 1000, memory_bytes: 1 << 20, ..CacheConfig::default() }).unwrap();
+        let service = CacheService::new(cache, Partitions::new(1), 0);
+        let worker = Worker::new(seeds.into_iter().next().unwrap(), &config, service).unwrap();
+        let mut world = herd::World { device, domain, server, worker };
+        let (calls, _) = world.client_of(layout);
+        let mut client = Client::new(calls);
+        let (mut now_ns, mut done) = (0, 0);
+        let mut rounds = |count: usize| {
+            for round in 0..count {
+                now_ns += 100;
+                for nth in 0..8u8 {
+                    let key = [b'k', nth, round as u8];
+                    if !client.has_room(&key) {
+                        break;
+                    }
+                    match nth {
+                        0 | 1 => client.put(0, &key, &[nth; 700], now_ns).unwrap(),
+                        2 => client.delete(0, &key, now_ns).unwrap(),
+                        _ => client.get(0, &[b'k', nth % 2, round as u8], now_ns).unwrap(),
+                    }
+                }
+                client.flush();
+                // Now and then so late that everything is asked again.
+                if round % 50 != 0 {
+                    for _ in 0..200 {
+                        world.worker.turn(now_ns);
+                    }
+                }
+                done += client.poll(now_ns, |_| ()).unwrap();
+                now_ns += if round % 50 == 1 { 5000 } else { 0 };
+            }
+        };
+        // Time enough for every send queue to have gone round, and for its sources to have their buffers.
+        rounds(1000);
+        let before = ALLOCATIONS.get();
+        rounds(1000);
+        assert_eq!(ALLOCATIONS.get() - before, 0, "{config:?}");
+        assert!(done > 10_000 && client.calls().stats().retried > 0);
+    }
+}
