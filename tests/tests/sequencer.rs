@@ -13,8 +13,10 @@ use sinew::fabric::verbs::{
     Completion, CompletionQueue, Device, Operation, ProtectionDomain, QpAddress, QpConfig, QueuePair, Request, Source,
     ThreadDomain, Transport,
 };
+use sinew::herd::{Client as Herd, ClientConfig, Hello, ServerConfig, Welcome, Worker, WorkerConfig};
 use sinew::mem::Arena;
 use sinew::sequencer::atomics::{AtomicsClient, Word, server_queue_pair};
+use sinew::sequencer::herd::{HerdClient, NumberService, layout};
 use sinew::sequencer::spec::{SpecClient, SpecConfig, SpecServer, SpecServerStats};
 use sinew::sequencer::{CallError, Client, Epoch, LAST, Refusal, RequestError, Sequence};
 use sinew::shm::verbs::{ShmDevice, ShmDomain, ShmThread};
@@ -380,6 +382,84 @@ fn a_word_that_is_gone_ends_all_calls() {
     });
 }
 
+#[test]
+fn callers_of_herd_get_unique_increasing_numbers_and_the_dead_lose_their_own() {
+    const CALLS: usize = 100_000;
+    const WINDOW: usize = 16;
+    for config in [WorkerConfig::herd(), WorkerConfig::herd_opt()] {
+        let world = World::new();
+        let sequence = Arc::new(Sequence::new(0, EPOCH, 1));
+        let layout = layout(1, 4, WINDOW);
+        let (mut server, seeds) =
+            sinew::herd::Server::new(&world.device, &ServerConfig { layout, seed: EPOCH.0 }).unwrap();
+        let judge = Judge::default();
+        let (admit, hellos) = std::sync::mpsc::channel::<(Hello, std::sync::mpsc::Sender<Welcome>)>();
+        let taken = std::thread::scope(|threads| {
+            let _stop = StopWhenDropped(&world.stop);
+            for seed in seeds {
+                let (sequence, stop) = (Arc::clone(&sequence), &world.stop);
+                threads.spawn(move || {
+                    let mut worker = Worker::new(seed, &config, NumberService::new(sequence)).unwrap();
+                    while !stop.load(Ordering::Relaxed) {
+                        if worker.turn(0) == 0 {
+                            std::thread::yield_now();
+                        }
+                    }
+                });
+            }
+            let (world, judge) = (&world, &judge);
+            let client = move |admit: &std::sync::mpsc::Sender<_>| {
+                // Nobody here is as slow as a busy machine.
+                let config = ClientConfig { timeout_ns: 20_000_000_000, ..ClientConfig::new(layout) };
+                let (joining, hello) = Herd::prepare(&world.device, &world.domain, &config).unwrap();
+                let (tell, told) = std::sync::mpsc::channel();
+                admit.send((hello, tell)).unwrap();
+                HerdClient::new(joining.join(&told.recv().unwrap()).unwrap())
+            };
+            let living: Vec<_> = (0..2)
+                .map(|_| {
+                    let admit = admit.clone();
+                    threads.spawn(move || judge.drive(&mut client(&admit), CALLS))
+                })
+                .collect();
+            let dying = threads.spawn(move || {
+                let mut taken = Vec::new();
+                for _ in 0..10 {
+                    let mut client = client(&admit);
+                    taken.extend(judge.drive(&mut client, 500));
+                    (0..WINDOW).for_each(|tag| client.request(tag as u64, 1).unwrap());
+                    client.turn(0).unwrap();
+                }
+                taken
+            });
+            // The last of those that die takes the place of the one before.
+            let mut dead = None;
+            let mut admitted = 0;
+            for (hello, tell) in hellos {
+                admitted += 1;
+                if admitted > 3
+                    && let Some(id) = dead.take()
+                {
+                    server.dismiss(id);
+                }
+                let (id, welcome) = server.admit(&hello).unwrap();
+                if admitted > 3 {
+                    dead = Some(id);
+                }
+                tell.send(welcome).unwrap();
+            }
+            let mut taken: Vec<_> = living.into_iter().map(|client| client.join().unwrap()).collect();
+            assert!(taken.iter().all(|taken| taken.is_sorted()));
+            taken.push(dying.join().unwrap());
+            taken
+        });
+        let unique = count_unique(taken);
+        assert_eq!(unique, 2 * CALLS as u64 + 10 * 500);
+        let lost = sequence.next() - unique;
+        assert!(lost <= 10 * WINDOW as u64, "{lost} numbers were lost");
+    }
+}
+
 fn server(address: &str, args: &[&str]) -> Server {
     Server::of(sinew(&["serve", "sequencer", address, "--child", "--block"]).args(args))
 }
@@ -455,4 +535,79 @@ fn what_makes_no_sequencer_is_told_at_once() {
     let nobody = format!("shm://{}", unique("nobody"));
     let output = run(&mut sinew(&["seq", "next", "--address", &nobody]));
     assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn processes_that_are_killed_cost_the_others_nothing() {
+    const COUNT: u64 = 100_000;
+    let address = format!("shm://{}", unique("seq"));
+    let server = server(&address, &[]);
+    let mut ranges: Vec<(u64, u64)> = std::thread::scope(|threads| {
+        let killing = threads.spawn(|| {
+            for _ in 0..4 {
+                let args = ["seq", "bench", "--address", &address, "--seconds", "60", "--no-pin", "--range", "1"];
+                let mut process = common::Process::start(&mut sinew(&args));
+                std::thread::sleep(std::time::Duration::from_millis(700));
+                process.signal(Signal::KILL);
+                process.wait();
+            }
+        });
+        let take = || -> Vec<(u64, u64)> {
+            let one = |_| {
+                let numbers = next(&address, &["--count", &COUNT.to_string()]);
+                (numbers["first"].as_u64().unwrap(), numbers["last"].as_u64().unwrap())
+            };
+            (0..10).map(one).collect()
+        };
+        let takers: Vec<_> = (0..3).map(|_| threads.spawn(take)).collect();
+        let mut all = Vec::new();
+        for taker in takers {
+            let ranges = taker.join().unwrap();
+            assert!(ranges.is_sorted());
+            all.extend(ranges);
+        }
+        killing.join().unwrap();
+        all
+    });
+    ranges.sort_unstable();
+    assert!(ranges.iter().all(|(first, last)| last - first + 1 == COUNT));
+    assert!(ranges.windows(2).all(|pair| pair[0].1 < pair[1].0), "{ranges:?}");
+    // Those that were killed had their share.
+    let after = next(&server.address, &[])["first"].as_u64().unwrap();
+    assert!(after > 30 * COUNT, "{after}");
+}
+
+#[test]
+fn every_design_is_measured_beside_its_limit() {
+    for (design, has_limit, has_ranges, clients) in [
+        ("rpc", true, true, "2"),
+        ("spec-s0", true, false, "2"),
+        ("atomics", false, true, "2"),
+        ("herd", false, false, "1"),
+        ("herd-opt", true, false, "1"),
+    ] {
+        let args = ["seq", "bench", "--design", design, "--seconds", "0.2", "--json", "--clients", clients];
+        let output = run(&mut sinew(&args));
+        assert!(output.status.success(), "{design}: {}", text(&output.stderr));
+        let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+        for key in ["rate_mops", "p50_ns", "p99_ns", "calls_checked", "numbers_checked"] {
+            assert!(result[key].as_f64() > Some(0.0), "{design}: {key}: {result}");
+        }
+        assert_eq!(result["design"], design);
+        // Only datagrams may be lost.
+        assert!(result["gaps"].as_u64() <= result["lost"].as_u64(), "{result}");
+        assert!(design == "spec-s0" || result["lost"] == 0, "{result}");
+        assert_eq!((result["ratio"].as_f64() > Some(0.0), result["ranges"].is_object()), (has_limit, has_ranges));
+    }
+    for wrong in [
+        &["--design", "spec-s0", "--fabric", "udp"][..],
+        &["--design", "rpc", "--fabric", "hub"],
+        &["--design", "herd", "--window", "32"],
+        &["--design", "atomics", "--fail-if-ratio-below", "1"],
+        &["--batch", "65"],
+        &["--address", "pigeon://a"],
+    ] {
+        let output = run(sinew(&["seq", "bench"]).args(wrong));
+        assert_eq!(output.status.code(), Some(2), "{wrong:?}: {}", text(&output.stderr));
+    }
 }

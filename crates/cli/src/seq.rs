@@ -1,10 +1,15 @@
 //! `sinew seq`: sequencers.
 
+mod bench;
+mod drive;
+mod limit;
 mod next;
 mod notes;
+mod run;
 pub mod serve;
+mod verbs;
 
-use clap::Subcommand;
+use clap::{Subcommand, ValueEnum};
 use sinew::sequencer::Epoch;
 
 use crate::Outcome;
@@ -12,17 +17,53 @@ use crate::Outcome;
 /// Where `sinew serve sequencer` serves and `sinew seq next` asks when nobody says where.
 const ADDRESS: &str = "shm://sequencer";
 
+/// How numbers are handed out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Design {
+    /// Remote procedure calls, on any fabric: the one for every day
+    Rpc,
+    /// Datagrams without data, and a guess (atc16)
+    SpecS0,
+    /// Fetch-and-add in the server's memory
+    Atomics,
+    /// HERD's calls, one by one (the baseline of atc16)
+    Herd,
+    /// HERD's calls in batches, answered over several queue pairs
+    HerdOpt,
+}
+
+impl Design {
+    /// As on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Rpc => "rpc",
+            Self::SpecS0 => "spec-s0",
+            Self::Atomics => "atomics",
+            Self::Herd => "herd",
+            Self::HerdOpt => "herd-opt",
+        }
+    }
+
+    /// Whether one call can ask for several numbers.
+    pub fn has_ranges(self) -> bool {
+        matches!(self, Self::Rpc | Self::Atomics)
+    }
+}
+
 /// What can be done with sequencers.
 #[derive(Subcommand)]
 pub enum Command {
     /// Take the next number, or several
     Next(next::Args),
+    /// Measure a design of a sequencer beside its limit
+    Bench(bench::Args),
 }
 
 /// Does it.
 pub fn run(command: &Command) -> anyhow::Result<Outcome> {
     match command {
         Command::Next(args) => next::run(args),
+        Command::Bench(args) => bench::run(args),
     }
 }
 

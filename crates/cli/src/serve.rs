@@ -133,6 +133,11 @@ impl ThreadArgs {
         usize::from(self.threads)
     }
 
+    /// The processors to keep them on, if any.
+    pub fn pins(&self) -> &[usize] {
+        &self.pin
+    }
+
     /// The configuration of the endpoints.
     pub fn config(&self) -> Config {
         self.limits.config()

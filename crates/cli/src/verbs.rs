@@ -23,6 +23,7 @@ mod written;
 
 use clap::Subcommand;
 pub use device::{Carried, DeviceArgs, Job};
+pub use link::{Cq, Domain, Qp, Thread, bytes_of, digits};
 pub use result::{Figures, Kind};
 pub use serve::parse_address;
 pub use written::WrittenEcho;

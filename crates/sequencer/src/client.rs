@@ -57,7 +57,7 @@ pub trait Client {
     ///
     /// # Errors
     ///
-    /// [`ClientError`], after which the client is of no more use; calls in flight get their answers all the same.
+    /// [`ClientError`], after which the client is of no more use. Calls that have no answer by then get none, and numbers of theirs are gaps.
     fn turn(&mut self, now_ns: u64) -> Result<bool, ClientError>;
 
     /// The next call that is over.

@@ -101,6 +101,9 @@ pub enum ClientError {
     /// The queue pair is broken.
     #[error("the queue pair failed: {0}; make it anew")]
     Failed(Status),
+    /// The way to a server of HERD's calls is gone.
+    #[error(transparent)]
+    Herd(#[from] sinew_herd::ClientError),
     /// The queue pair did not take a receive or request that it has room for.
     #[error("the queue pair refused: {0}")]
     Post(#[from] PostError),

@@ -4,9 +4,10 @@
 //! | --- | --- | --- | --- |
 //! | [`rpc`] | a remote procedure call, on any packet port | the same | a range |
 //! | [`spec`] | a datagram without data, by verbs | the same; with data when the client guessed wrong | one number |
+//! | [`herd`] | a WRITE into the server's memory, by verbs | a datagram | one number |
 //! | [`atomics`] | fetch-and-add in the server's memory, by verbs | the word's old value | a range |
 //!
-//! All clients are driven alike ([`Client`]), and the first two servers hand out numbers of one [`Sequence`].
+//! All clients are driven alike ([`Client`]), and all servers but the last hand out numbers of one [`Sequence`].
 //!
 //! # What holds
 //!
@@ -23,6 +24,7 @@
 //! - of a call whose client died or was cut off, or that failed for a reason which does not say that it did not run;
 //! - of a datagram that the network lost ([`spec`] alone: a call of [`rpc`] that is sent again is answered with the number that it had);
 //! - of a range that its client did not use up;
+//! - of a request of [`herd`] that made no sense, and came in a batch;
 //! - between the last number that was handed out and the ceiling that was noted, when a server starts anew from its notes
 //!   ([`Sequence::raise_ceiling`]).
 //!
@@ -37,6 +39,7 @@
 pub mod atomics;
 mod client;
 mod error;
+pub mod herd;
 pub mod rpc;
 mod sequence;
 pub mod spec;

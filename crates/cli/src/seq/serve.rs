@@ -3,14 +3,17 @@
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 
+use anyhow::ensure;
 use sinew::fabric::Generator;
 use sinew::host::SystemEntropy;
 use sinew::prelude::*;
 use sinew::sequencer::{COUNT_MAX_DEFAULT, Epoch, Sequence, rpc};
 
-use super::ADDRESS;
 use super::notes::Notes;
+use super::verbs::Serving;
+use super::{ADDRESS, Design};
 use crate::serve::ThreadArgs;
+use crate::verbs::{DeviceArgs, parse_address};
 use crate::{Outcome, Usage, output};
 
 const AFTER_HELP: &str = "\
@@ -24,15 +27,21 @@ server notes ahead how far it may go, and the next start begins there. What a ki
 Examples:
   sinew serve sequencer
   sinew serve sequencer udp://0.0.0.0:7000 --notes /var/lib/sequencer/notes
-  sinew serve sequencer shm://seq --threads 2 --first 1000000     (at shm://seq and shm://seq.1, one sequence)";
+  sinew serve sequencer shm://seq --threads 2 --first 1000000     (at shm://seq and shm://seq.1, one sequence)
+  sinew serve sequencer --design spec-s0 --fabric ibverbs 0.0.0.0:7100";
 
 /// Hand out unique, increasing numbers until Ctrl-C.
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// Where to serve: shm://NAME, udp://HOST:PORT or ibverbs://HOST:PORT
-    #[arg(default_value = ADDRESS)]
-    address: String,
+    /// Where to serve: shm://NAME, udp://HOST:PORT or ibverbs://HOST:PORT; for designs on verbs HOST:PORT, where clients ask for the
+    /// way [default: shm://sequencer, 127.0.0.1:0]
+    address: Option<String>,
+    /// How numbers are handed out; all but rpc are on verbs
+    #[arg(long, value_enum, default_value = "rpc")]
+    design: Design,
+    #[command(flatten)]
+    device: DeviceArgs,
     #[command(flatten)]
     threads: ThreadArgs,
     /// The first number; with --notes, no lower than what is noted [default: 0]
@@ -62,33 +71,65 @@ impl Args {
 
 /// Serves until a signal, or, as a child, until standard input ends.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
-    let threads = &args.threads;
-    let addresses = threads.addresses(&args.address).map_err(Usage::of)?;
+    args.check().map_err(Usage::of)?;
     let (sequence, notes) = args.sequence()?;
-    let served = std::thread::scope(|scope| {
-        let (keeps, ends) = mpsc::channel::<()>();
+    let outcome = std::thread::scope(|scope| {
+        // It closes when the server ends, however that comes.
+        let (_keeps, ends) = mpsc::channel::<()>();
         if let Some(notes) = &notes {
             let sequence = &sequence;
             scope.spawn(move || notes.keep(sequence, &ends));
         }
+        if args.design == Design::Rpc {
+            return args.serve_calls(&sequence);
+        }
+        let at = args.address.as_deref().unwrap_or("127.0.0.1:0");
+        let served =
+            args.device.run(Serving { design: args.design, at, threads: &args.threads, sequence: &sequence })?;
+        Ok(if served { Outcome::Done } else { Outcome::Failed })
+    })?;
+    if let Some(notes) = notes {
+        notes.close(&sequence)?;
+    }
+    if outcome == Outcome::Done && !args.threads.is_child() && args.design != Design::Atomics {
+        output::print(format_args!("the next number is {}", sequence.next()))?;
+    }
+    Ok(outcome)
+}
+
+impl Args {
+    /// Whether what was asked for can be, whatever the machine.
+    fn check(&self) -> anyhow::Result<()> {
+        self.device.check()?;
+        if self.design == Design::Rpc {
+            return self.threads.addresses(self.calls_address()).map(|_| ());
+        }
+        self.threads.check_pins()?;
+        if let Some(address) = &self.address {
+            parse_address(address).map_err(anyhow::Error::msg)?;
+        }
+        ensure!(
+            self.notes.is_none() || self.design != Design::Atomics,
+            "--notes: whoever adds to the word of --design atomics asks nobody; nothing can be noted ahead"
+        );
+        Ok(())
+    }
+
+    fn calls_address(&self) -> &str {
+        self.address.as_deref().unwrap_or(ADDRESS)
+    }
+
+    fn serve_calls(&self, sequence: &Arc<Sequence>) -> anyhow::Result<Outcome> {
+        let threads = &self.threads;
         let start = || {
-            let handler = rpc::handler(Arc::clone(&sequence));
+            let handler = rpc::handler(Arc::clone(sequence));
             let nexus = Nexus::builder().config(threads.config()).handle_burst(rpc::NEXT, handler).build()?;
-            threads.start(nexus.server(), addresses)
+            threads.start(nexus.server(), threads.addresses(self.calls_address())?)
         };
         let (first, epoch) = (sequence.next(), sequence.epoch());
         let advice = |address: &str| {
             format!("From {first} on, epoch {epoch}. Take numbers with: sinew seq next --address {address}")
         };
-        let served = threads.serve(start, advice);
-        drop(keeps);
-        served
-    })?;
-    if let Some(notes) = notes {
-        notes.close(&sequence)?;
+        Ok(if threads.serve(start, advice)?.is_some() { Outcome::Done } else { Outcome::Failed })
     }
-    if served.is_some() && !threads.is_child() {
-        output::print(format_args!("the next number is {}", sequence.next()))?;
-    }
-    Ok(if served.is_some() { Outcome::Done } else { Outcome::Failed })
 }

@@ -38,11 +38,13 @@ pub struct LinkAddress {
     pub memory: Option<RemoteMemory>,
 }
 
-fn digits(bytes: &[u8]) -> String {
+/// Bytes as hexadecimal digits.
+pub fn digits(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn bytes_of(value: &Value) -> Option<Vec<u8>> {
+/// The bytes of hexadecimal digits; `None` when the value is none.
+pub fn bytes_of(value: &Value) -> Option<Vec<u8>> {
     let (pairs, []) = value.as_str()?.as_bytes().as_chunks::<2>() else { return None };
     let digit = |digit: u8| char::from(digit).to_digit(16).map(|value| value as u8);
     pairs.iter().map(|&[high, low]| Some(digit(high)? << 4 | digit(low)?)).collect()

@@ -27,7 +27,7 @@ pub struct SpecConfig {
 
 impl Default for SpecConfig {
     fn default() -> Self {
-        Self { window: 64, lost_after_ns: 20_000_000 }
+        Self { window: 64, lost_after_ns: 200_000_000 }
     }
 }
 

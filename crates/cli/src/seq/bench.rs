@@ -1,0 +1,166 @@
+//! `sinew seq bench`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::ensure;
+
+use super::Design;
+use super::run::{self, Plan};
+use super::verbs::HERD_WINDOW;
+use crate::bench::Output;
+use crate::fabrics::{self, Fabric, Purpose};
+use crate::limits::References;
+use crate::units::parse_seconds;
+use crate::verbs::{Carried, DeviceArgs, parse_address};
+use crate::{Outcome, Usage, machine, output};
+
+const HELP: &str = "\
+A server process is started, and clients keep --window calls in flight, --batch of them at a time. In every slice each number is looked at: no
+number may come twice, to whichever client, and none that is no greater than those of calls that were over before.
+
+The limit, measured in turn with it:
+  rpc       echoes by RPC of 16 bytes, with the same window and batch
+  spec-s0   datagrams without data that a thread sends back, with the same window
+  herd-opt  --design herd: the ratio is what batches and several queue pairs bring
+  herd, atomics  none
+
+JSON: rate_mops (millions of numbers a second, one a call, of all clients together), p50_ns, p99_ns, limit_mops, limit_what, ratio; ranges (the same
+for calls that ask for --range numbers: rate_mops of calls, and numbers_mops); calls_checked, numbers_checked, lost (calls without an
+answer), gaps (numbers that nobody got).
+
+Examples:
+  sinew seq bench --design rpc --fabric shm --json
+  sinew seq bench --design spec-s0 --clients 3
+  sinew seq bench --design herd-opt --fail-if-ratio-below 1";
+
+/// Measure a design of a sequencer beside its limit.
+#[derive(clap::Args)]
+#[command(after_help = HELP)]
+pub struct Args {
+    /// How numbers are handed out
+    #[arg(long, value_enum, default_value = "rpc")]
+    design: Design,
+    /// What carries the calls; for designs on verbs shm or ibverbs
+    #[arg(long, value_enum)]
+    fabric: Option<Fabric>,
+    /// The RDMA device, for designs on verbs
+    #[arg(long)]
+    device: Option<String>,
+    /// A server that runs already (see `sinew serve sequencer`); else one is started in a process of its own
+    #[arg(long, value_name = "URL|HOST:PORT")]
+    address: Option<String>,
+    /// Clients, each in a thread of its own
+    #[arg(long, default_value_t = 1, allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..=64))]
+    clients: u16,
+    /// Calls in flight for each client; 64 for herd and herd-opt
+    #[arg(long, default_value_t = 64, allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    window: u16,
+    /// Calls that go out together [default: 16, or what --window allows]
+    #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    batch: Option<u16>,
+    /// Numbers of one call where they are measured in ranges (rpc, atomics); 1 leaves that out
+    #[arg(long, default_value_t = 64, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    range: u32,
+    /// Seconds of measuring; limit and ranges take about half as long again
+    #[arg(long, default_value = "3", allow_negative_numbers = true, value_parser = parse_seconds)]
+    seconds: Duration,
+    /// Processors of the client threads, then of the server [default: 0,1,... where there are enough]
+    #[arg(long, value_name = "CPU,CPU", value_delimiter = ',')]
+    pin: Vec<usize>,
+    /// Leave threads where the system puts them
+    #[arg(long, conflicts_with = "pin")]
+    no_pin: bool,
+    /// What `sinew limits --json` printed on this machine when it was quiet, to judge by whether it is quiet now
+    #[arg(long, value_name = "FILE")]
+    reference: Option<PathBuf>,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Calls that go out together.
+const BATCH: u16 = 16;
+
+impl Args {
+    fn plan(&self) -> anyhow::Result<Plan> {
+        let is_rpc = self.design == Design::Rpc;
+        let mut fabric = self.fabric;
+        if let Some(address) = &self.address {
+            if is_rpc {
+                let of_address = fabrics::check(address, Purpose::Call)?;
+                ensure!(
+                    fabric.is_none_or(|fabric| fabric == of_address),
+                    "--fabric and --address {address} disagree; leave --fabric out"
+                );
+                fabric = Some(of_address);
+            } else {
+                parse_address(address).map_err(anyhow::Error::msg)?;
+            }
+        }
+        let fabric = fabric.unwrap_or(Fabric::Shm);
+        let name = self.design.name();
+        let carried = match fabric {
+            Fabric::Shm => Carried::Shm,
+            Fabric::Ibverbs => Carried::Ibverbs,
+            // Not used.
+            Fabric::Udp if is_rpc => Carried::Shm,
+            _ => anyhow::bail!("--design {name} is not on --fabric {}", fabric.name()),
+        };
+        let device = DeviceArgs { fabric: carried, device: self.device.clone() };
+        device.check()?;
+        ensure!(!is_rpc || self.device.is_none(), "--device is for designs on verbs");
+        let is_herd = matches!(self.design, Design::Herd | Design::HerdOpt);
+        ensure!(!is_herd || usize::from(self.window) == HERD_WINDOW, "--window: {name} has {HERD_WINDOW}");
+        let batch = self.batch.unwrap_or(BATCH.min(self.window));
+        ensure!(batch <= self.window, "--batch {batch}: more than the {} calls in flight (--window)", self.window);
+        ensure!(
+            !self.output.judges_ratio() || !matches!(self.design, Design::Herd | Design::Atomics),
+            "--fail-if-ratio-...: there is no limit for --design {name}"
+        );
+        let clients = usize::from(self.clients);
+        let cpus = self.cpus(clients + 1)?;
+        Ok(Plan {
+            design: self.design,
+            fabric,
+            device,
+            address: self.address.clone(),
+            clients,
+            window: self.window.into(),
+            batch: batch.into(),
+            range: if self.design.has_ranges() { self.range } else { 1 },
+            duration: self.seconds,
+            client_cpus: cpus[..clients].to_vec(),
+            server_cpu: cpus[clients],
+            references: self.reference.as_deref().map(References::read).transpose()?.unwrap_or_default(),
+        })
+    }
+
+    /// For each client, then for the server.
+    fn cpus(&self, wanted: usize) -> anyhow::Result<Vec<Option<usize>>> {
+        if !self.pin.is_empty() {
+            ensure!(
+                self.pin.len() == wanted || (self.address.is_some() && self.pin.len() + 1 == wanted),
+                "--pin: {wanted} processors are needed, one for each client and then one for the server"
+            );
+            machine::check_pins(&self.pin)?;
+            return Ok(self.pin.iter().copied().map(Some).chain([None]).take(wanted).collect());
+        }
+        let available = machine::cpus();
+        if self.no_pin || available.len() < wanted || !machine::has_two_cpus() {
+            return Ok(vec![None; wanted]);
+        }
+        Ok(available.iter().copied().map(Some).take(wanted).collect())
+    }
+}
+
+/// Measures and shows.
+pub fn run(args: &Args) -> anyhow::Result<Outcome> {
+    let plan = args.plan().map_err(Usage::of)?;
+    let figures = run::measure(plan)?;
+    if args.output.json {
+        output::print(figures.to_json())?;
+    } else {
+        output::print(figures.to_text())?;
+    }
+    Ok(args.output.judge(&figures.judged()))
+}

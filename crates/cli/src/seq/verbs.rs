@@ -1,0 +1,419 @@
+//! Sequencers on verbs: their servers, and how clients meet them.
+//!
+//! A client comes to `HOST:PORT` and says which design it wants, over what, and where it is; the server answers with its epoch, the next number and
+//! what the client needs to reach it. A client that is connected stays until the connection of this meeting ends.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::time::Duration;
+
+use anyhow::{Context, anyhow, bail, ensure};
+use serde_json::{Value, json};
+use sinew::fabric::verbs::{
+    CompletionQueue, Device, ProtectionDomain, QpAddress, QueuePair, RemoteMemory, ThreadDomain,
+};
+use sinew::fabric::{Clock, Poller, Step, Waker};
+use sinew::herd::{
+    Client as Herd, ClientConfig, ClientId, Hello, ServerConfig, Welcome, Worker, WorkerConfig, WorkerSeed,
+};
+use sinew::host::{HostClock, Interrupt, Rendezvous, RendezvousLimits, RendezvousListener};
+use sinew::sequencer::atomics::{AtomicsClient, Word, server_queue_pair};
+use sinew::sequencer::herd::{HerdClient, NumberService, layout};
+use sinew::sequencer::spec::{SpecClient, SpecConfig, SpecServer};
+use sinew::sequencer::{Client, Sequence};
+
+use super::Design;
+use crate::machine::Idle;
+use crate::serve::{FAILED, READY, SERVING, ThreadArgs, end_with_stdin};
+use crate::verbs::{Carried, Cq, Domain, Job, Qp, Thread, bytes_of, digits};
+use crate::{machine, output};
+
+/// Clients of one server at a time, of the designs that connect.
+const CLIENTS_MAX: usize = 256;
+/// Requests that wait at a thread of a Spec-S0 server, over all clients.
+const RECEIVES: usize = 8192;
+/// Calls in flight of a client of HERD.
+pub const HERD_WINDOW: usize = 64;
+/// An interrupt is noticed, and clients that went, within this time.
+const LOOK: Duration = Duration::from_millis(20);
+/// How long a client may take to say what it wants, and a server to answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a client tries to reach its server.
+const CONNECT: Duration = Duration::from_secs(5);
+/// A worker that polls memory, and found nothing for some time, looks so often.
+const PAUSE: Duration = Duration::from_micros(50);
+/// What clients of another design or fabric, and nobody else, need to hear.
+const LIMITS: RendezvousLimits = RendezvousLimits { frame_len_max: 4096, frame_timeout: PATIENCE };
+
+/// A server of a design on verbs: serves until a signal; false when a child failed, and has said so.
+pub struct Serving<'a> {
+    pub design: Design,
+    pub at: &'a str,
+    pub threads: &'a ThreadArgs,
+    pub sequence: &'a Arc<Sequence>,
+}
+
+/// Ends the workers when it is dropped.
+#[derive(Default)]
+struct Stop {
+    is_set: AtomicBool,
+    wakers: Mutex<Vec<Waker>>,
+}
+
+struct StopWhenDropped<'a>(&'a Stop);
+
+impl Drop for StopWhenDropped<'_> {
+    fn drop(&mut self) {
+        self.0.is_set.store(true, Ordering::Relaxed);
+        self.0.wakers.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(Waker::wake);
+    }
+}
+
+impl Job for Serving<'_> {
+    type Result = bool;
+
+    fn run<D: Device>(self, device: D, carried: Carried) -> anyhow::Result<bool> {
+        let interrupt = Interrupt::install().context("catching Ctrl-C")?;
+        let is_child = self.threads.is_child();
+        if is_child {
+            end_with_stdin(interrupt)?;
+        }
+        match self.serve(&device, carried, interrupt) {
+            Err(error) if is_child => {
+                output::print(format_args!("{FAILED}{}", output::describe(&error)))?;
+                Ok(false)
+            }
+            result => result.map(|()| true),
+        }
+    }
+}
+
+impl Serving<'_> {
+    fn serve<D: Device>(&self, device: &D, carried: Carried, interrupt: Interrupt) -> anyhow::Result<()> {
+        let listener = RendezvousListener::bind(self.at, LIMITS)?;
+        let (stop, at) = (Stop::default(), listener.address());
+        std::thread::scope(|threads| {
+            let _stop = StopWhenDropped(&stop);
+            let (ended, ends) = mpsc::channel();
+            let design = self.start(device, &stop, &ended, threads)?;
+            drop(ended);
+            let mut door =
+                Door { design, carried, sequence: self.sequence, name: self.design.name(), guests: Vec::new() };
+            output::print(format_args!("{SERVING}{at}"))?;
+            if is_waited_for(self.threads)? {
+                let (first, epoch) = (self.sequence.next(), self.sequence.epoch());
+                let (design, fabric) = (self.design.name(), carried.name());
+                output::print(format_args!(
+                    "From {first} on, epoch {epoch}. Stop with Ctrl-C. Measure with: sinew seq bench --design {design} --fabric {fabric} --address {at}"
+                ))?;
+            }
+            while !interrupt.is_set() {
+                door.let_go();
+                if let Ok(result) = ends.try_recv() {
+                    return result;
+                }
+                match listener.accept(LOOK) {
+                    Ok(None) => {}
+                    Ok(Some(rendezvous)) => {
+                        let peer = rendezvous.peer();
+                        if let Err(error) = door.meet(rendezvous) {
+                            output::complain(format_args!("a client at {peer}: {}", output::describe(&error)));
+                        }
+                    }
+                    Err(error) => {
+                        output::complain(error);
+                        std::thread::sleep(LOOK);
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Makes what clients come for, and starts its workers.
+    fn start<'scope, D: Device>(
+        &'scope self,
+        device: &'scope D,
+        stop: &'scope Stop,
+        ended: &mpsc::Sender<anyhow::Result<()>>,
+        threads: &'scope std::thread::Scope<'scope, '_>,
+    ) -> anyhow::Result<Served<D>> {
+        let count = self.threads.threads();
+        match self.design {
+            Design::Rpc => bail!("the sequencer over RPC is not on verbs"),
+            Design::Atomics => {
+                let domain = device.protection_domain()?;
+                let thread = domain.thread()?;
+                let cq = thread.completion_queue(2 * CLIENTS_MAX)?;
+                let word = Word::expose(&domain, self.sequence.next())?;
+                Ok(Served::Atomics { word, cq, thread })
+            }
+            Design::SpecS0 => {
+                let domain = device.protection_domain()?;
+                let mut workers = Vec::new();
+                for index in 0..count {
+                    let (tell, told) = mpsc::channel();
+                    let (domain, ended) = (domain.clone(), ended.clone());
+                    threads.spawn(move || {
+                        let result = self.guess(device, &domain, index, stop, &tell);
+                        let _ = ended.send(result);
+                    });
+                    workers.push(told.recv().ok().context("a server thread did not start")?);
+                }
+                Ok(Served::Spec { workers, next: 0 })
+            }
+            Design::Herd | Design::HerdOpt => {
+                let layout = layout(count, CLIENTS_MAX, HERD_WINDOW);
+                let config = ServerConfig { layout, seed: self.sequence.epoch().0 };
+                let (server, seeds) = sinew::herd::Server::new(device, &config)?;
+                let config = if self.design == Design::Herd { WorkerConfig::herd() } else { WorkerConfig::herd_opt() };
+                for seed in seeds {
+                    // What a worker is made of goes to its thread, the rest is made there.
+                    let ended = ended.clone();
+                    threads.spawn(move || {
+                        let result = self.poll(seed, &config, stop);
+                        let _ = ended.send(result);
+                    });
+                }
+                Ok(Served::Herd(server))
+            }
+        }
+    }
+
+    fn pin(&self, index: usize) -> anyhow::Result<()> {
+        machine::pin(self.threads.pins().get(index).copied())
+    }
+
+    /// A thread of a Spec-S0 server.
+    fn guess<D: Device>(
+        &self,
+        device: &D,
+        domain: &Domain<D>,
+        index: usize,
+        stop: &Stop,
+        tell: &mpsc::Sender<QpAddress>,
+    ) -> anyhow::Result<()> {
+        self.pin(index)?;
+        let mut server = SpecServer::new(domain.thread()?, device.attributes(), Arc::clone(self.sequence), RECEIVES)?;
+        stop.wakers.lock().unwrap_or_else(PoisonError::into_inner).push(server.waker());
+        let _ = tell.send(server.address());
+        let (clock, mut poller) = (HostClock::new(), Poller::new(self.threads.config().poller));
+        let mut was_busy = false;
+        while !stop.is_set.load(Ordering::Relaxed) {
+            if server.turn()? > 0 {
+                was_busy = true;
+            } else if poller.step(clock.now_ns(), std::mem::take(&mut was_busy)) == Step::Block {
+                server.wait(None).context("waiting for requests")?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A worker of HERD. A WRITE wakes nobody, so one that has found nothing for some time looks now and then.
+    fn poll<D: Device>(&self, seed: WorkerSeed<D>, config: &WorkerConfig, stop: &Stop) -> anyhow::Result<()> {
+        self.pin(seed.index())?;
+        let mut worker = Worker::new(seed, config, NumberService::new(Arc::clone(self.sequence)))?;
+        let (clock, idle, mut poller) = (HostClock::new(), Idle::new(), Poller::new(self.threads.config().poller));
+        let mut was_busy = false;
+        while !stop.is_set.load(Ordering::Relaxed) {
+            if worker.turn(0) > 0 {
+                was_busy = true;
+            } else {
+                match poller.step(clock.now_ns(), std::mem::take(&mut was_busy)) {
+                    Step::Spin => idle.pass(),
+                    Step::Block => std::thread::sleep(PAUSE),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Tells a parent that it is ready; whether there is none, but somebody who reads.
+fn is_waited_for(threads: &ThreadArgs) -> anyhow::Result<bool> {
+    if threads.is_child() {
+        output::print(READY)?;
+    }
+    Ok(!threads.is_child())
+}
+
+/// What clients come for.
+enum Served<D: Device> {
+    Spec { workers: Vec<QpAddress>, next: usize },
+    Atomics { word: Word<<Domain<D> as ProtectionDomain>::Exposed>, cq: Cq<D>, thread: Thread<D> },
+    Herd(sinew::herd::Server<D>),
+}
+
+/// A client that is connected, until its end of the meeting closes.
+struct Guest<D: Device> {
+    rendezvous: Rendezvous,
+    kind: Kind<D>,
+}
+
+enum Kind<D: Device> {
+    Atomics { _qp: Qp<D> },
+    Herd(ClientId),
+}
+
+/// Where clients come in.
+struct Door<'a, D: Device> {
+    design: Served<D>,
+    carried: Carried,
+    sequence: &'a Sequence,
+    name: &'static str,
+    guests: Vec<Guest<D>>,
+}
+
+impl<D: Device> Door<'_, D> {
+    /// Lets clients go that went, and takes what the device has to tell of the others.
+    fn let_go(&mut self) {
+        // Nothing more is said to us: what comes is the end.
+        let went = |guest: &Guest<D>| !matches!(guest.rendezvous.wait(Duration::ZERO), Ok(false));
+        let design = &mut self.design;
+        self.guests.retain(|guest| {
+            let is_gone = went(guest);
+            if let (true, Served::Herd(server), Kind::Herd(id)) = (is_gone, &mut *design, &guest.kind) {
+                server.dismiss(*id);
+            }
+            !is_gone
+        });
+        match design {
+            Served::Spec { .. } => {}
+            Served::Atomics { cq, .. } => {
+                cq.poll(&mut Vec::new(), 16);
+            }
+            Served::Herd(server) => server.tend(),
+        }
+    }
+
+    /// Hears what a client wants, and tells it.
+    fn meet(&mut self, mut rendezvous: Rendezvous) -> anyhow::Result<()> {
+        ensure!(rendezvous.wait(PATIENCE)?, "it said nothing for {} ms", PATIENCE.as_millis());
+        let said: Value = serde_json::from_slice(&rendezvous.receive()?).context("it said what is no JSON")?;
+        match self.admit(&said) {
+            Ok((told, guest)) => {
+                rendezvous.send(told.to_string().as_bytes())?;
+                self.guests.extend(guest.map(|kind| Guest { rendezvous, kind }));
+                Ok(())
+            }
+            Err(error) => {
+                rendezvous.send(json!({ "error": output::describe(&error) }).to_string().as_bytes())?;
+                Err(error)
+            }
+        }
+    }
+
+    fn admit(&mut self, said: &Value) -> anyhow::Result<(Value, Option<Kind<D>>)> {
+        for (key, own) in [("design", self.name), ("fabric", self.carried.name())] {
+            ensure!(
+                said[key].as_str() == Some(own),
+                "this sequencer's {key} is {own}, and {} was asked for",
+                said[key]
+            );
+        }
+        let mut told = json!({ "epoch": self.sequence.epoch().to_string(), "next": self.sequence.next() });
+        let guest = match &mut self.design {
+            Served::Spec { workers, next } => {
+                let address = workers.get(*next % workers.len()).context("there is no server thread")?;
+                *next = next.wrapping_add(1);
+                told["qp"] = digits(&address.to_bytes()).into();
+                None
+            }
+            Served::Atomics { word, cq, thread } => {
+                let theirs = address_of(&said["qp"])?;
+                let mut qp = server_queue_pair(thread, cq)?;
+                qp.connect(Some(&theirs)).context("connecting to it")?;
+                told["next"] = word.next().into();
+                told["qp"] = digits(&qp.address().to_bytes()).into();
+                told["word"] = digits(&word.remote().to_bytes()).into();
+                Some(Kind::Atomics { _qp: qp })
+            }
+            Served::Herd(server) => {
+                let hello = Hello::from_bytes(&bytes_of(&said["hello"]).context("it said no greeting")?)?;
+                let (id, welcome) = server.admit(&hello)?;
+                told["welcome"] = digits(&welcome.to_bytes()).into();
+                Some(Kind::Herd(id))
+            }
+        };
+        Ok((told, guest))
+    }
+}
+
+fn address_of(value: &Value) -> anyhow::Result<QpAddress> {
+    let address = bytes_of(value).and_then(|bytes| QpAddress::from_bytes(&bytes));
+    address.with_context(|| format!("{value} is no address of a queue pair"))
+}
+
+/// A client's side of the meeting.
+struct Meeting(Rendezvous);
+
+impl Meeting {
+    fn ask(&mut self, value: &Value) -> anyhow::Result<Value> {
+        let Self(rendezvous) = self;
+        let peer = rendezvous.peer();
+        rendezvous.send(value.to_string().as_bytes())?;
+        ensure!(rendezvous.wait(PATIENCE)?, "the sequencer at {peer} does not answer; look whether it is stopped");
+        let told: Value =
+            serde_json::from_slice(&rendezvous.receive()?).with_context(|| format!("{peer} said what is no JSON"))?;
+        if let Some(error) = told["error"].as_str() {
+            // It comes from elsewhere: nothing that moves a terminal's cursor.
+            let error: String = error.chars().filter(|char| !char.is_control()).take(1000).collect();
+            bail!("the sequencer at {peer}: {error}");
+        }
+        Ok(told)
+    }
+}
+
+/// Whom a client meets, and for what.
+#[derive(Clone, Copy)]
+pub struct Whom<'a> {
+    pub design: Design,
+    pub carried: Carried,
+    pub address: &'a str,
+    pub window: usize,
+}
+
+/// What to do with a client, of whatever design.
+pub trait WithClient {
+    type Result;
+
+    /// `hold` is to live as long as the client.
+    fn run<C: Client>(self, client: C, hold: Rendezvous) -> Self::Result;
+}
+
+/// Meets a server, and goes on as its client.
+pub fn meet<D: Device, W: WithClient>(device: &D, whom: Whom<'_>, then: W) -> anyhow::Result<W::Result> {
+    let Whom { design, carried, address, window } = whom;
+    let mut meeting = Meeting(Rendezvous::connect(address, CONNECT, LIMITS)?);
+    let mut said = json!({ "design": design.name(), "fabric": carried.name() });
+    let domain = device.protection_domain()?;
+    Ok(match design {
+        Design::Rpc => bail!("the sequencer over RPC is not on verbs"),
+        Design::SpecS0 => {
+            let told = meeting.ask(&said)?;
+            let next = told["next"].as_u64().context("the server did not say which number is next")?;
+            let config = SpecConfig { window, ..SpecConfig::default() };
+            let arena = domain.arena(4 << 20)?;
+            let client = SpecClient::new(domain.thread()?, arena, &address_of(&told["qp"])?, next, config)?;
+            then.run(client, meeting.0)
+        }
+        Design::Atomics => {
+            let mut client = AtomicsClient::new(domain.thread()?, &domain.arena(4 << 20)?, window)?;
+            said["qp"] = digits(&client.address().to_bytes()).into();
+            let told = meeting.ask(&said)?;
+            let word = bytes_of(&told["word"]).and_then(|bytes| bytes.try_into().ok());
+            let word = RemoteMemory::from_bytes(&word.context("the server did not say where its word is")?);
+            client.connect(&address_of(&told["qp"])?, word)?;
+            then.run(client, meeting.0)
+        }
+        Design::Herd | Design::HerdOpt => {
+            let config = ClientConfig::new(layout(1, CLIENTS_MAX, HERD_WINDOW));
+            let (joining, hello) = Herd::prepare(device, &domain, &config)?;
+            said["hello"] = digits(&hello.to_bytes()).into();
+            let told = meeting.ask(&said)?;
+            let welcome = bytes_of(&told["welcome"]).ok_or_else(|| anyhow!("the server did not welcome us"))?;
+            let client = joining.join(&Welcome::from_bytes(&welcome)?)?;
+            then.run(HerdClient::new(client), meeting.0)
+        }
+    })
+}
