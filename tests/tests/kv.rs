@@ -59,6 +59,12 @@ fn what_cannot_be_measured_is_told_before_anything_is_started() {
         ["--design=rpc", "--keys-per-get=65"],
         ["--design=rpc", "--rate=0"],
         ["--mix=ycsb-a", "--design=table"],
+        ["--design=table", "--emulate"],
+        ["--design=farm", "--address=shm://somewhere"],
+        ["--design=farm", "--value-size=5K"],
+        ["--design=pilaf", "--out-of-line"],
+        ["--design=pilaf", "--fabric=udp"],
+        ["--design=pilaf", "--window=2000"],
     ] {
         let output = run(sinew(&["kv", "bench"]).args(wrong));
         assert_eq!(output.status.code(), Some(2), "{wrong:?}: {}", text(&output.stderr));
@@ -151,5 +157,26 @@ fn a_cache_over_rpc_is_measured_beside_echoes() {
         }
         assert!(result["hit_percent"].as_f64() > Some(95.0), "{result}");
         assert_eq!((&result["fabric"], &result["keys"]), (&fabric.into(), &2_000.into()));
+    }
+}
+
+#[test]
+fn stores_whose_gets_are_reads_are_measured_beside_bare_reads() {
+    for (design, options, reads) in [
+        ("pilaf", &["--get", "90"][..], 2.3..2.9),
+        ("pilaf", &["--emulate"], 2.5..2.7),
+        ("farm", &["--get", "50"], 1.0..1.2),
+        ("farm", &["--out-of-line", "--value-size", "100"], 2.0..2.2),
+        ("farm", &["--out-of-line", "--emulate"], 2.0..2.1),
+    ] {
+        let args = ["kv", "bench", "--design", design, "--keys", "2K", "--seconds", "0.05", "--no-pin", "--json"];
+        let output = run(sinew(&args).args(options));
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+        for key in ["rate_mops", "limit_mops", "ratio", "p50_ns", "p99_ns", "answers_checked", "read_mops"] {
+            assert!(result[key].as_f64() > Some(0.0), "{key}: {result}");
+        }
+        assert!(result["hit_percent"] == 100.0, "{result}");
+        assert!(reads.contains(&result["reads_per_get"].as_f64().unwrap()), "{result}");
     }
 }

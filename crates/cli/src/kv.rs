@@ -4,6 +4,7 @@ mod bench;
 mod client;
 pub mod herd;
 mod load;
+mod one_sided;
 mod rpc;
 pub mod serve;
 mod table;

@@ -4,6 +4,7 @@
 //! - `args` makes a `plan`, on which both sides agree over the rendezvous (`control`).
 //! - `serve` starts a `worker` for each server thread, `run` a `client` for each client thread; both work on a `link`'s rig.
 //! - `written` is the echo that other benchmarks are measured beside.
+//! - `reads` is the rate that other benchmarks are measured beside.
 //! - `tour` is what `sinew` alone shows. `limit` is what a figure of `result` stands beside. `message` is what is moved, `device` what moves it.
 
 mod args;
@@ -14,6 +15,7 @@ mod limit;
 mod link;
 mod message;
 mod plan;
+mod reads;
 mod result;
 mod run;
 mod serve;
@@ -24,6 +26,7 @@ mod written;
 use clap::Subcommand;
 pub use device::{Carried, DeviceArgs, Job};
 pub use link::{Cq, Domain, Qp, Thread, bytes_of, digits};
+pub use reads::ReadRate;
 pub use result::{Figures, Kind};
 pub use serve::parse_address;
 pub use written::WrittenEcho;

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::herd::serve::{Schedule, WINDOW, WorkerArgs};
 use super::load::Load;
-use super::{herd, rpc, table};
+use super::{herd, one_sided, rpc, table};
 use crate::bench::{Judged, Output};
 use crate::fabrics::{self, Fabric, Purpose};
 use crate::limits::References;
@@ -31,6 +31,10 @@ pub enum Design {
     Herd,
     /// The same with atc16's batches, doorbells and queue pairs
     HerdOpt,
+    /// Pilaf on verbs: a cuckoo table; GETs are READs of buckets and of the item
+    Pilaf,
+    /// FaRM's store on verbs: a hopscotch table; GETs are READs of a neighbourhood
+    Farm,
 }
 
 const HELP: &str = "\
@@ -48,16 +52,25 @@ answer, by the same RPC layer, times the keys of a get. With --rate a result is 
 answer is checked. The limit is the rate of `sinew verbs echo --form ws`, in turn: as many messages of an item's size that are written to a
 server and sent back with nothing in between. Latencies are from the request to its answer, the wait in the window included.
 
+`pilaf` and `farm` fill a table that the client READs over --fabric shm or ibverbs, and whose owner, another thread, makes the PUTs that
+it is sent. Every value is checked in full. --emulate has no table, but READs as sigcomm14 5.1 has them: 1.6 of 32 bytes and the
+value for pilaf-em, six keys and values for farm-em; each is checked to come from where it should. The limit is the rate of
+`sinew verbs rate read`, of READs as long as the first of a GET, divided by the READs that a GET took; their places are not random,
+as a table's are.
+
 JSON: rate_mops (keys, of one client thread), limit_mops, ratio, p50_ns and p99_ns (for table: of one request, a batch's time, divided), for
 table all of the largest batch; hit_percent; for table batches (the same for each size, with min_mops and max_mops) and gain (the largest
 batch over batches of one). Of herd: rate_mops and limit_mops of all threads, valid, mean_ns, retried, server (the workers' counters).
+Of pilaf and farm: read_mops, read_size, reads_per_get, reads_again.
 
 Examples:
   sinew kv bench --design table --keys 8M --get 95 --dist uniform --json
   sinew kv bench --design rpc --fabric udp --window 512 --batch 32
   sinew kv bench --design rpc --fabric shm --keys-per-get 8
   sinew kv bench --design rpc --mix ycsb-a --rate 1
-  sinew kv bench --design herd-opt --fabric shm --keys 8M --json";
+  sinew kv bench --design herd-opt --fabric shm --keys 8M --json
+  sinew kv bench --design pilaf --fabric shm --get 95
+  sinew kv bench --design farm --out-of-line --emulate";
 
 /// Measure a design of a key-value store.
 #[derive(clap::Args)]
@@ -131,6 +144,12 @@ struct NetArgs {
     /// What `sinew limits --json` printed on this machine when it was quiet, to judge by whether it is quiet now
     #[arg(long, value_name = "FILE")]
     reference: Option<PathBuf>,
+    /// pilaf, farm: fixed READs without a table, as in sigcomm14 5.1
+    #[arg(long)]
+    emulate: bool,
+    /// farm: values lie outside the slots
+    #[arg(long)]
+    out_of_line: bool,
     #[command(flatten)]
     limits: LimitArgs,
     #[command(flatten)]
@@ -138,7 +157,7 @@ struct NetArgs {
     /// HERD: clients of each thread
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     clients: u16,
-    /// HERD: the RDMA device, for --fabric ibverbs [default: the first that can be used]
+    /// Designs on verbs: the RDMA device, for --fabric ibverbs [default: the first that can be used]
     #[arg(long)]
     device: Option<String>,
 }
@@ -166,7 +185,15 @@ impl Args {
         Ok(Workload { keys, distribution: self.dist, get_percent: self.get, order, sizes, seed: self.seed })
     }
 
+    /// What none but the designs whose GETs are READs take.
+    fn check_no_read_options(&self) -> anyhow::Result<()> {
+        let NetArgs { emulate, out_of_line, .. } = self.net;
+        ensure!(!emulate && !out_of_line, "--emulate and --out-of-line are for --design pilaf and farm");
+        Ok(())
+    }
+
     fn table_plan(&self) -> anyhow::Result<table::Plan> {
+        self.check_no_read_options()?;
         let workload = self.workload(self.keys.unwrap_or(8_000_000))?;
         ensure!(self.mix.is_none(), "--mix is for designs with clients and servers");
         ensure!(self.value_size <= table::VALUE_SIZE_MAX, "--value-size can be up to {}", table::VALUE_SIZE_MAX);
@@ -189,6 +216,7 @@ impl Args {
     }
 
     fn rpc_plan(&self) -> anyhow::Result<rpc::Plan> {
+        self.check_no_read_options()?;
         let mut workload = self.workload(self.keys.unwrap_or(1_000_000))?;
         if let Some(mix) = self.mix {
             workload = mix.workload(workload.keys, self.value_size, self.seed);
@@ -230,6 +258,49 @@ impl Args {
             references: self.net.reference.as_deref().map(References::read).transpose()?.unwrap_or_default(),
         })
     }
+
+    fn one_sided_plan(&self) -> anyhow::Result<one_sided::Plan> {
+        let workload = self.workload(self.keys.unwrap_or(1_000_000))?;
+        ensure!(workload.keys <= KEYS_MAX_OF_FABRIC, "--keys can be up to {KEYS_MAX_OF_FABRIC} over a fabric");
+        let max = one_sided::VALUE_SIZE_MAX;
+        ensure!(self.value_size <= max, "--value-size can be up to {max} for this design");
+        let net = &self.net;
+        let fabric = match net.fabric {
+            None | Some(Fabric::Shm) => Carried::Shm,
+            Some(Fabric::Ibverbs) => Carried::Ibverbs,
+            Some(other) => bail!("--fabric {}: this design needs verbs: shm, or ibverbs", other.name()),
+        };
+        ensure!(net.address.is_none(), "--address: this design has its owner in the same process");
+        ensure!(net.options.is_none(), "--options: verbs take none");
+        ensure!(
+            self.mix.is_none() && net.rate.is_none(),
+            "--mix, --rate: this design is loaded with GETs and PUTs, all it can"
+        );
+        ensure!(net.threads == 1 && net.keys_per_get == 1, "--threads, --keys-per-get: this design has one of each");
+        ensure!(self.batch.is_empty(), "--batch: what there is of --window goes out together");
+        let is_farm = self.design == Design::Farm;
+        ensure!(is_farm || !net.out_of_line, "--out-of-line is for --design farm");
+        let window = net.window.unwrap_or(16) as usize;
+        ensure!(window <= one_sided::WINDOW_MAX, "--window can be up to {} for this design", one_sided::WINDOW_MAX);
+        let cpus = machine::choose_cpus(&self.pin, net.no_pin, false, 1)?;
+        Ok(one_sided::Plan {
+            store: if is_farm {
+                one_sided::Store::Farm { is_inline: !net.out_of_line }
+            } else {
+                one_sided::Store::Pilaf
+            },
+            is_emulated: net.emulate,
+            fabric,
+            device: net.device.clone(),
+            workload,
+            value_size: self.value_size,
+            window,
+            duration: self.seconds,
+            client_cpu: cpus[0],
+            server_cpu: cpus[1],
+            references: net.reference.as_deref().map(References::read).transpose()?.unwrap_or_default(),
+        })
+    }
 }
 
 impl Args {
@@ -237,6 +308,7 @@ impl Args {
         let NetArgs { fabric, address, threads, window, no_pin, workers, clients, device, .. } = &self.net;
         ensure!(self.mix.is_none() && self.net.rate.is_none(), "--mix and --rate are for --design rpc");
         ensure!(self.net.keys_per_get == 1, "--keys-per-get is for --design rpc");
+        self.check_no_read_options()?;
         let workload = self.workload(self.keys.unwrap_or(1_000_000))?;
         ensure!(workload.keys <= KEYS_MAX_OF_FABRIC, "--keys can be up to {KEYS_MAX_OF_FABRIC} over a fabric");
         let carried = match fabric {
@@ -333,6 +405,10 @@ fn measure(args: &Args, progress: &mut dyn FnMut(&'static str, f64)) -> anyhow::
         Design::Herd | Design::HerdOpt => {
             let schedule = if args.design == Design::Herd { Schedule::Herd } else { Schedule::HerdOpt };
             let figures = herd::measure(&args.herd_plan(schedule).map_err(Usage::of)?, progress)?;
+            (figures.text(), figures.json(), figures.judged())
+        }
+        Design::Pilaf | Design::Farm => {
+            let figures = one_sided::measure(args.one_sided_plan().map_err(Usage::of)?, progress)?;
             (figures.text(), figures.json(), figures.judged())
         }
     })
