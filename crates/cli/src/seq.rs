@@ -7,6 +7,7 @@ mod next;
 mod notes;
 mod run;
 pub mod serve;
+pub mod tour;
 mod verbs;
 
 use clap::{Subcommand, ValueEnum};

@@ -16,7 +16,7 @@ use crate::fabrics::Fabric;
 use crate::serve::LimitArgs;
 use crate::service::{self, SEQUENCE_LEN, Verdict};
 use crate::verbs::{self, Carried};
-use crate::{Outcome, kv, machine, output, pattern, units};
+use crate::{Outcome, kv, machine, output, pattern, seq, units};
 
 /// Messages of these sizes are sent and checked byte for byte before anything is measured.
 const CHECKED_SIZES: [usize; 9] = [0, 1, 31, 32, 1_000, 4_097, 100_000, 1 << 20, 8 << 20];
@@ -55,7 +55,11 @@ pub struct Row {
 /// A service: its name, and what starts it, checks its answers and measures them for a time.
 type Service = (&'static str, fn(Duration) -> anyhow::Result<Row>);
 
-const SERVICES: [Service; 2] = [("cache, shared memory", kv::tour::over_shm), ("cache, UDP", kv::tour::over_udp)];
+const SERVICES: [Service; 3] = [
+    ("cache, shared memory", kv::tour::over_shm),
+    ("cache, UDP", kv::tour::over_udp),
+    ("sequencer, shared memory", seq::tour::over_shm),
+];
 
 /// What was seen at a stop.
 struct Seen {

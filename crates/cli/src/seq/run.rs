@@ -28,6 +28,7 @@ use crate::limits::{Reading, References};
 use crate::machine::Pair;
 use crate::others::{self, Others};
 use crate::serve::LimitArgs;
+use crate::tour::Row;
 use crate::verbs::{Carried, DeviceArgs, Job};
 use crate::{machine, units};
 
@@ -442,6 +443,19 @@ impl Figures {
     /// What thresholds are held against.
     pub fn judged(&self) -> Judged {
         Judged { name: "rate_mops", figure: Some(self.rate()), ratio: self.ratio(), valid: self.is_valid() }
+    }
+
+    /// What the tour shows of it.
+    pub fn row(&self) -> Row {
+        Row {
+            what: "unique, increasing numbers".to_owned(),
+            figure: format!("{} M/s", units::figure(self.rate())),
+            limit: self.limit().map_or_else(
+                || "not measured".to_owned(),
+                |limit| format!("{} M/s: {}", units::figure(limit), self.limit_what),
+            ),
+            is_valid: self.is_valid(),
+        }
     }
 
     /// What must be said of a design.
