@@ -2,8 +2,10 @@
 
 mod bench;
 mod client;
+mod door;
 pub mod herd;
 mod load;
+mod memcached;
 mod one_sided;
 mod rpc;
 pub mod serve;

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::herd::serve::{Schedule, WINDOW, WorkerArgs};
 use super::load::Load;
-use super::{herd, one_sided, rpc, table};
+use super::{herd, memcached, one_sided, rpc, table};
 use crate::bench::{Judged, Output};
 use crate::fabrics::{self, Fabric, Purpose};
 use crate::limits::References;
@@ -35,6 +35,8 @@ pub enum Design {
     Pilaf,
     /// FaRM's store on verbs: a hopscotch table; GETs are READs of a neighbourhood
     Farm,
+    /// A memcached server: any, ours, or ours and memcached itself
+    Memcached,
 }
 
 const HELP: &str = "\
@@ -58,6 +60,10 @@ value for pilaf-em, six keys and values for farm-em; each is checked to come fro
 `sinew verbs rate read`, of READs as long as the first of a GET, divided by the READs that a GET took; their places are not random,
 as a table's are.
 
+`memcached` drives a memcached server, --connect any that runs, else one of ours: --depth requests go out together on each connection,
+and the next when all are answered. Every value is checked in full. With --peer memcached itself is started, too, and both are measured
+by turns. Both have one thread.
+
 JSON: rate_mops (keys, of one client thread), limit_mops, ratio, p50_ns and p99_ns (for table: of one request, a batch's time, divided), for
 table all of the largest batch; hit_percent; for table batches (the same for each size, with min_mops and max_mops) and gain (the largest
 batch over batches of one). Of herd: rate_mops and limit_mops of all threads, valid, mean_ns, retried, server (the workers' counters).
@@ -70,7 +76,9 @@ Examples:
   sinew kv bench --design rpc --mix ycsb-a --rate 1
   sinew kv bench --design herd-opt --fabric shm --keys 8M --json
   sinew kv bench --design pilaf --fabric shm --get 95
-  sinew kv bench --design farm --out-of-line --emulate";
+  sinew kv bench --design farm --out-of-line --emulate
+  sinew kv bench --design memcached --peer --depth 64 --fail-if-ratio-below 1
+  sinew kv bench --design memcached --connect 127.0.0.1:11211 --connections 8 --rate 0.1";
 
 /// Measure a design of a key-value store.
 #[derive(clap::Args)]
@@ -108,6 +116,8 @@ pub struct Args {
     seed: u64,
     #[command(flatten)]
     net: NetArgs,
+    #[command(flatten)]
+    memcached: MemcachedArgs,
     #[command(flatten)]
     output: Output,
 }
@@ -162,6 +172,30 @@ struct NetArgs {
     device: Option<String>,
 }
 
+/// Options of `--design memcached`.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Options of --design memcached (and --keys-per-get)")]
+struct MemcachedArgs {
+    /// A memcached server that runs, HOST:PORT or unix:PATH; else one of ours is started
+    #[arg(long, value_name = "ADDRESS")]
+    connect: Option<String>,
+    /// Start memcached, too, with one thread, and measure both by turns
+    #[arg(long, conflicts_with = "connect")]
+    peer: bool,
+    /// Start servers at Unix sockets rather than TCP ports
+    #[arg(long, conflicts_with = "connect")]
+    unix: bool,
+    /// Connections of the client
+    #[arg(long, default_value_t = 1, allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    connections: u16,
+    /// Requests in flight on each connection
+    #[arg(long, default_value_t = 64, allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    depth: u16,
+    /// `mg` and `ms` rather than `get` and `set`
+    #[arg(long)]
+    meta: bool,
+}
+
 const WINDOW_MAX: i64 = 65_536;
 /// The longest value that a cache takes unless it is told otherwise.
 const VALUE_SIZE_MAX: usize = 1 << 20;
@@ -212,6 +246,35 @@ impl Args {
             batches,
             duration: self.seconds,
             cpu: self.pin.first().or(machine::cpus().first()).copied(),
+        })
+    }
+
+    fn memcached_plan(&self) -> anyhow::Result<memcached::Plan> {
+        let MemcachedArgs { connect, peer, unix, connections, depth, meta } = &self.memcached;
+        let keys_per_get = usize::from(self.net.keys_per_get);
+        ensure!(self.mix.is_none(), "--mix is for --design rpc");
+        ensure!(*peer || !self.output.judges_ratio(), "--fail-if-ratio-...: a ratio is to memcached; add --peer");
+        ensure!(!meta || keys_per_get == 1, "--meta: mg asks for one key");
+        ensure!(self.value_size < VALUE_SIZE_MAX - 1024, "--value-size: memcached takes less than 1 MB");
+        let cpus = machine::choose_cpus(&self.pin, self.net.no_pin, connect.is_some(), 1)?;
+        Ok(memcached::Plan {
+            workload: self.workload(self.keys.unwrap_or(1_000_000))?,
+            load: memcached::Load {
+                connections: usize::from(*connections),
+                depth: usize::from(*depth),
+                keys_per_get,
+                meta: *meta,
+                value_size: self.value_size,
+                rate: self.net.rate.map(|mops| mops * 1e6),
+            },
+            target: match connect {
+                Some(address) => memcached::Target::Running(address.clone()),
+                None if *peer => memcached::Target::Both { unix: *unix },
+                None => memcached::Target::Ours { unix: *unix },
+            },
+            duration: self.seconds,
+            client_cpu: cpus.first().copied().flatten(),
+            server_cpu: cpus.get(1).copied().flatten(),
         })
     }
 
@@ -396,6 +459,10 @@ fn measure(args: &Args, progress: &mut dyn FnMut(&'static str, f64)) -> anyhow::
     Ok(match args.design {
         Design::Table => {
             let figures = table::measure(&args.table_plan().map_err(Usage::of)?, progress)?;
+            (figures.text(), figures.json(), figures.judged())
+        }
+        Design::Memcached => {
+            let figures = memcached::measure(&args.memcached_plan().map_err(Usage::of)?, progress)?;
             (figures.text(), figures.json(), figures.judged())
         }
         Design::Rpc => {

@@ -2,13 +2,15 @@
 
 use std::cell::RefCell;
 
-use sinew::fabric::{Clock, Generator};
+use sinew::fabric::Generator;
 use sinew::host::{HostClock, SystemEntropy};
 use sinew::kv::cache::{Partition, REQUESTS, Service};
+use sinew::kv::memcached::Door;
 use sinew::prelude::*;
 use sinew::store::cache::{CacheConfig, VALUE_LEN_MAX, WhenFull};
 
 use super::ADDRESS;
+use super::door::{self, Doors};
 use crate::serve::ThreadArgs;
 use crate::units::{parse_count, parse_size};
 use crate::{Outcome, Usage, output, service};
@@ -20,15 +22,19 @@ does not fit is refused.
 Examples:
   sinew serve cache                                             at shm://cache
   sinew serve cache udp://0.0.0.0:7100 --threads 2 --memory 4G  (ports 7100 and 7101)
+  sinew serve cache --memcached 0.0.0.0:11211                   memcached clients alone
+  sinew serve cache shm://cache --memcached unix:/tmp/cache     both
   sinew kv set greeting hello; sinew kv get greeting            in another terminal";
 
 /// Serve a key-value cache until Ctrl-C.
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// Where to serve: shm://NAME, udp://HOST:PORT or ibverbs://HOST:PORT
-    #[arg(default_value = ADDRESS)]
-    address: String,
+    /// Where to serve: shm://NAME, udp://HOST:PORT or ibverbs://HOST:PORT [default: shm://cache, or nowhere with --memcached]
+    address: Option<String>,
+    /// Serve memcached clients here, too, or alone: HOST:PORT or unix:PATH
+    #[arg(long, value_name = "ADDRESS")]
+    memcached: Option<String>,
     #[command(flatten)]
     threads: ThreadArgs,
     /// Bytes for the items, over all threads
@@ -49,6 +55,9 @@ pub struct Args {
 struct Shard {
     partition: Partition,
     clock: HostClock,
+    /// For memcached clients.
+    door: Option<Door>,
+    is_new: bool,
 }
 
 thread_local! {
@@ -74,16 +83,32 @@ impl Args {
 /// Serves until a signal, or, as a child, until standard input ends.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let threads = &args.threads;
-    let addresses = threads.addresses(&args.address).map_err(Usage::of)?;
+    if let (None, Some(memcached)) = (&args.address, &args.memcached) {
+        return door::serve_alone(memcached, threads, args.value_max, || args.service());
+    }
+    let addresses = threads.addresses(args.address.as_deref().unwrap_or(ADDRESS)).map_err(Usage::of)?;
     if args.value_max > VALUE_LEN_MAX {
         return Err(Usage(format!("--value-max can be up to {}", crate::units::size(VALUE_LEN_MAX))).into());
     }
+    let mut watching = None;
     let start = || {
         let service = args.service()?;
+        let doors = match &args.memcached {
+            Some(address) => {
+                let (doors, thread) = Doors::open(address, threads.threads(), args.value_max)?;
+                output::note(format_args!("memcached clients: {}", doors.address()));
+                watching = Some(thread);
+                Some(doors)
+            }
+            None => None,
+        };
         let config = Config { message_len_max: service.message_len_max() as u32, ..threads.config() };
         let nexus = Nexus::builder()
             .config(config)
-            .handle_burst_with(REQUESTS, move || service.handler(begin_shard))
+            .handle_burst_with(REQUESTS, move || {
+                let doors = doors.clone();
+                service.handler(move |partition| begin_shard(partition, doors.as_ref()))
+            })
             .build()?;
         threads.start(nexus.server().on_turn(on_turn), addresses)
     };
@@ -96,17 +121,20 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-fn begin_shard(partition: &Partition) {
-    SHARD.set(Some(Shard { partition: partition.clone(), clock: HostClock::new() }));
+fn begin_shard(partition: &Partition, doors: Option<&Doors>) {
+    let door = doors.and_then(|doors| doors.take(partition));
+    SHARD.set(Some(Shard { partition: partition.clone(), clock: HostClock::new(), door, is_new: true }));
 }
 
 /// Between the turns of a thread's loop.
 fn on_turn(rpc: &mut Rpc) {
     while rpc.poll_completion().is_some() || rpc.poll_event().is_some() {}
-    SHARD.with_borrow(|shard| {
-        if let Some(Shard { partition, clock }) = shard {
-            // Seconds since the process began, from 1 on.
-            partition.set_now_s((clock.now_ns() / 1_000_000_000) as u32 + 1);
+    SHARD.with_borrow_mut(|shard| {
+        if let Some(Shard { partition, clock, door, is_new }) = shard {
+            partition.set_now_s(door::now_s(clock));
+            if let Some(door) = door {
+                door::turn_beside(door, partition, rpc, is_new);
+            }
         }
     });
 }

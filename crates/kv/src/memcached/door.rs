@@ -4,6 +4,7 @@ use std::io::{self, ErrorKind};
 use std::time::Duration;
 
 use mio::{Events, Poll, Token};
+use sinew_fabric::Waker;
 use sinew_store::cache::Cache;
 
 use super::connection::Connection;
@@ -171,6 +172,11 @@ impl Door {
     /// What each thread counted.
     pub fn counters(&self) -> &[Counters] {
         &self.service.counters
+    }
+
+    /// What ends a [wait](Door::wait).
+    pub fn waker(&self) -> Waker {
+        self.inbox.waker()
     }
 
     pub(super) fn poll_mut(&mut self) -> &mut Poll {

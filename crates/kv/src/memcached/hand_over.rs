@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 
-use mio::Waker;
+use sinew_fabric::{WakeTarget, Waker};
 use sinew_mem::atomic::{AtomicBool, Ordering, fence};
 
 use super::listener::Stream;
@@ -62,8 +62,15 @@ pub(super) struct Mailbox {
 
 /// Wakes a thread that sleeps.
 struct Alarm {
-    waker: Waker,
+    waker: mio::Waker,
     asleep: AtomicBool,
+}
+
+impl WakeTarget for Alarm {
+    fn wake(&self) {
+        // It fails only where it would have nobody to wake.
+        let _ = self.waker.wake();
+    }
 }
 
 /// The messages for a thread.
@@ -75,7 +82,7 @@ pub(super) struct Inbox {
 }
 
 /// A mailbox and its inbox; `waker` ends the wait of the one who has the latter.
-pub(super) fn mailbox(waker: Waker) -> (Mailbox, Inbox) {
+pub(super) fn mailbox(waker: mio::Waker) -> (Mailbox, Inbox) {
     let (sender, receiver) = sync_channel(QUEUE_LEN);
     let alarm = Arc::new(Alarm { waker, asleep: AtomicBool::new(false) });
     (Mailbox { sender, alarm: Arc::clone(&alarm) }, Inbox { receiver, alarm, first: None })
@@ -91,8 +98,7 @@ impl Mailbox {
         // Partner: the fence of `go_to_sleep`. Either it sees the message, or we see that it sleeps.
         fence(Ordering::SeqCst);
         if self.alarm.asleep.swap(false, Ordering::SeqCst) {
-            // It fails only where it would have nobody to wake.
-            let _ = self.alarm.waker.wake();
+            self.alarm.wake();
         }
         Ok(())
     }
@@ -113,6 +119,11 @@ impl Inbox {
             self.first = self.receiver.try_recv().ok();
         }
         self.first.is_some()
+    }
+
+    /// What ends a wait.
+    pub fn waker(&self) -> Waker {
+        Waker::new(Arc::clone(&self.alarm) as _)
     }
 
     /// Says that it need not be woken.

@@ -1,0 +1,141 @@
+//! The memcached door of `sinew serve cache`.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, bail};
+use sinew::fabric::Clock;
+use sinew::host::{HostClock, Interrupt, pin_current_thread};
+use sinew::kv::Partitions;
+use sinew::kv::cache::{Partition, Service};
+use sinew::kv::memcached::{Door, DoorConfig, Listener, StopWatcher, Watcher};
+use sinew::prelude::*;
+
+use crate::serve::{FAILED, READY, SERVING, ThreadArgs, end_with_stdin};
+use crate::{Outcome, output};
+
+/// A thread that waits for clients looks at the clock so often.
+const TICK: Duration = Duration::from_secs(1);
+
+/// Seconds since the process began, from 1 on.
+pub fn now_s(clock: &HostClock) -> u32 {
+    (clock.now_ns() / 1_000_000_000) as u32 + 1
+}
+
+fn open(address: &str, threads: usize, value_len_max: usize) -> anyhow::Result<Vec<Door>> {
+    let listener = Listener::bind(address).with_context(|| format!("listening at {address}"))?;
+    let unix_s = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs();
+    let epoch_unix_s = unix_s.saturating_sub(u64::from(now_s(&HostClock::new())));
+    let config = DoorConfig { item_len_max: value_len_max, ..DoorConfig::default() };
+    Ok(Door::open(listener, &Partitions::new(threads), epoch_unix_s, config)?)
+}
+
+/// Doors that the threads of endpoints are to have, each that of its partition.
+#[derive(Clone)]
+pub struct Doors {
+    doors: Arc<Mutex<Vec<Option<Door>>>>,
+    address: String,
+}
+
+/// The thread that wakes those of the endpoints.
+pub struct Watching {
+    stop: StopWatcher,
+    thread: Option<JoinHandle<std::io::Result<()>>>,
+}
+
+impl Doors {
+    /// Listens at `address`, for `threads`.
+    pub fn open(address: &str, threads: usize, value_len_max: usize) -> anyhow::Result<(Self, Watching)> {
+        let mut doors = open(address, threads, value_len_max)?;
+        let address = doors[0].address().unwrap_or(address).to_owned();
+        let watcher = Watcher::new(&mut doors).context("watching the sockets of memcached clients")?;
+        let stop = watcher.stop_handle();
+        let thread = std::thread::Builder::new().name("sinew-watcher".to_owned()).spawn(move || watcher.run())?;
+        let doors = Arc::new(Mutex::new(doors.into_iter().map(Some).collect()));
+        Ok((Self { doors, address }, Watching { stop, thread: Some(thread) }))
+    }
+
+    /// Where clients come in.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// The door of a partition, for its thread.
+    pub fn take(&self, partition: &Partition) -> Option<Door> {
+        let mut doors = self.doors.lock().unwrap_or_else(PoisonError::into_inner);
+        doors.get_mut(partition.index()).and_then(Option::take)
+    }
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        self.stop.stop();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Turns the door that a thread has beside its endpoint.
+pub fn turn_beside(door: &mut Door, partition: &Partition, rpc: &Rpc, is_new: &mut bool) {
+    if std::mem::take(is_new) {
+        door.wake_with(rpc.waker());
+    }
+    door.turn_beside(&mut partition.cache(), partition.now_s());
+}
+
+/// Serves memcached clients alone, until a signal, or, as a child, until standard input ends.
+pub fn serve_alone(
+    address: &str,
+    threads: &ThreadArgs,
+    value_len_max: usize,
+    service: impl FnOnce() -> anyhow::Result<Service>,
+) -> anyhow::Result<Outcome> {
+    threads.check_pins().map_err(crate::Usage::of)?;
+    let interrupt = Interrupt::install().context("catching Ctrl-C")?;
+    if threads.is_child() {
+        end_with_stdin(interrupt)?;
+    }
+    let opened = service().and_then(|service| Ok((service, open(address, threads.threads(), value_len_max)?)));
+    let (service, doors) = match opened {
+        Ok(opened) => opened,
+        Err(error) if threads.is_child() => {
+            output::print(format_args!("{FAILED}{}", output::describe(&error)))?;
+            return Ok(Outcome::Failed);
+        }
+        Err(error) => return Err(error),
+    };
+    output::print(format_args!("{SERVING}{}", doors[0].address().unwrap_or(address)))?;
+    if threads.is_child() {
+        output::print(READY)?;
+    } else {
+        output::print("Stop with Ctrl-C. Any memcached client can ask it.")?;
+    }
+    let doors = Mutex::new(doors.into_iter().map(Some).collect::<Vec<_>>());
+    let serve = |index: usize| {
+        if let Some(&cpu) = threads.pins().get(index) {
+            pin_current_thread(cpu).with_context(|| format!("pinning a thread to processor {cpu}"))?;
+        }
+        let Some(partition) = service.claim() else { bail!("more threads than partitions") };
+        let door = doors.lock().unwrap_or_else(PoisonError::into_inner)[partition.index()].take();
+        serve_one(door.context("each partition has a door")?, &partition, interrupt);
+        Ok(())
+    };
+    let serve = &serve;
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads.threads()).map(|index| scope.spawn(move || serve(index))).collect();
+        threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| bail!("a thread panicked")))
+    })?;
+    Ok(Outcome::Done)
+}
+
+fn serve_one(mut door: Door, partition: &Partition, interrupt: Interrupt) {
+    let clock = HostClock::new();
+    let _guard = interrupt.wake_on_interrupt(door.waker());
+    while !interrupt.is_set() {
+        door.wait(TICK);
+        partition.set_now_s(now_s(&clock));
+        door.turn(&mut partition.cache(), partition.now_s());
+    }
+}

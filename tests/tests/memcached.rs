@@ -1,0 +1,134 @@
+//! `sinew serve cache --memcached` with a client library that its users have, and `sinew kv bench --design memcached`.
+
+mod common;
+
+use std::collections::HashMap;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+
+use common::{Folder, Server, run, sinew, text, unique};
+use memcache::Client;
+use serde_json::Value;
+use sinew_fabric::conformance::skipped;
+
+/// A cache in a process of its own.
+fn serve(args: &[&str]) -> Server {
+    Server::of(sinew(&["serve", "cache", "--child", "--memory", "16M"]).args(args))
+}
+
+fn connect(address: &str) -> Client {
+    memcache::connect(format!("memcache://{address}?protocol=ascii&timeout=20")).unwrap()
+}
+
+#[test]
+fn a_client_library_has_its_session() {
+    for threads in ["1", "3"] {
+        let server = serve(&["--memcached", "127.0.0.1:0", "--threads", threads]);
+        let client = connect(&server.address);
+        assert_eq!(client.version().unwrap()[0].1.trim(), "1.6.18");
+        assert_eq!(client.get::<String>("nobody").unwrap(), None);
+        client.set("greeting", "hello", 0).unwrap();
+        client.append("greeting", ", world").unwrap();
+        client.prepend("greeting", "> ").unwrap();
+        assert_eq!(client.get("greeting").unwrap(), Some("> hello, world".to_owned()));
+        // Over this protocol the library does not tell whether they did.
+        let _ = (client.add("greeting", "x", 0), client.replace("nobody", "x", 0));
+        assert_eq!(client.get("greeting").unwrap(), Some("> hello, world".to_owned()));
+        assert_eq!(client.get::<String>("nobody").unwrap(), None);
+        client.set("number", 40, 0).unwrap();
+        assert_eq!((client.increment("number", 2).unwrap(), client.decrement("number", 1).unwrap()), (42, 41));
+        let (_, _, version) = client.get::<(Vec<u8>, u32, Option<u64>)>("number").unwrap().unwrap();
+        let version = version.or_else(|| {
+            let found: HashMap<String, (Vec<u8>, u32, Option<u64>)> = client.gets(&["number"]).unwrap();
+            found["number"].2
+        });
+        assert!(client.cas("number", 7, 0, version.unwrap()).unwrap());
+        assert!(!client.cas("number", 8, 0, version.unwrap()).unwrap());
+        let keys: Vec<String> = (0..200).map(|key| format!("key-{key}")).collect();
+        for key in &keys {
+            client.set(key, key.as_bytes(), 100).unwrap();
+        }
+        let names: Vec<&str> = keys.iter().map(String::as_str).collect();
+        let found: HashMap<String, String> = client.gets(&names).unwrap();
+        assert_eq!(found.len(), 200);
+        assert!(found.iter().all(|(key, value)| key == value));
+        let long = vec![7u8; 1_000_000];
+        client.set("long", &long[..], 0).unwrap();
+        assert!(client.get::<Vec<u8>>("long").unwrap() == Some(long));
+        assert!(client.touch("greeting", 1000).unwrap() && client.delete("greeting").unwrap());
+        assert!(!client.delete("greeting").unwrap());
+        client.flush().unwrap();
+        assert_eq!(client.get::<String>("key-1").unwrap(), None);
+    }
+}
+
+#[test]
+fn memcached_clients_and_those_of_rpc_share_a_cache() {
+    let folder = Folder::new();
+    let socket = folder.0.join("socket");
+    let address = format!("shm://{}", unique("door"));
+    let door = format!("unix:{}", socket.display());
+    for block in [&["--block"][..], &[]] {
+        let _server = serve(&[&[&address, "--memcached", &door, "--threads", "2"], block].concat());
+        let mut client = UnixStream::connect(&socket).unwrap();
+        client.set_read_timeout(Some(std::time::Duration::from_secs(20))).unwrap();
+        for number in 0..20 {
+            // The server's threads sleep in between, and are woken for memcached clients as for others.
+            std::thread::sleep(std::time::Duration::from_millis(number * 5));
+            let (key, value) = (format!("key-{number}"), format!("value-{number}"));
+            let command = format!("set {key} 0 0 {}\r\n{value}\r\n", value.len());
+            client.write_all(command.as_bytes()).unwrap();
+            client.read_exact(&mut [0; 8]).unwrap();
+            let output = run(&mut sinew(&["kv", "get", &key, "--address", &address]));
+            assert_eq!(text(&output.stdout), value, "{}", text(&output.stderr));
+        }
+        let output = run(&mut sinew(&["kv", "set", "theirs", "yes", "--address", &address]));
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        client.write_all(b"get theirs\r\n").unwrap();
+        let mut said = [0; 28];
+        client.read_exact(&mut said).unwrap();
+        assert_eq!(&said, b"VALUE theirs 0 3\r\nyes\r\nEND\r\n");
+    }
+}
+
+#[test]
+fn memcached_servers_are_measured() {
+    let server = serve(&["--memcached", "127.0.0.1:0"]);
+    let bench = ["kv", "bench", "--design", "memcached", "--keys", "1K", "--seconds", "0.1", "--json", "--no-pin"];
+    for options in [
+        &["--connect", &server.address][..],
+        &["--connect", &server.address, "--meta", "--connections", "3", "--depth", "8", "--get", "50"],
+        &["--unix", "--keys-per-get", "20", "--value-size", "1000"],
+        &["--rate", "0.001", "--depth", "16"],
+    ] {
+        let output = run(sinew(&bench).args(options));
+        assert!(output.status.success(), "{options:?}: {}", text(&output.stderr));
+        let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+        for key in ["rate_mops", "p50_ns", "p99_ns", "keys_checked"] {
+            assert!(result[key].as_f64() > Some(0.0), "{key}: {result}");
+        }
+        assert!(result["hit_percent"].as_f64() > Some(95.0), "{result}");
+    }
+    let output = run(sinew(&bench).args(["--peer"]));
+    if text(&output.stderr).contains("no memcached") {
+        return skipped("no memcached");
+    }
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(result["ratio"].as_f64() > Some(0.0) && result["sides"].as_array().map(Vec::len) == Some(2), "{result}");
+}
+
+#[test]
+fn what_cannot_be_served_or_measured_is_told() {
+    for (wrong, why) in [
+        (&["serve", "cache", "--memcached", "nowhere"][..], "nowhere"),
+        (&["serve", "cache", "--memcached", "unix:/no/such/folder/socket"], "/no/such/folder"),
+        (&["kv", "bench", "--design", "memcached", "--connect", "127.0.0.1:1"], "no memcached server at 127.0.0.1:1"),
+        (&["kv", "bench", "--design", "memcached", "--meta", "--keys-per-get", "2"], "mg asks for one key"),
+        (&["kv", "bench", "--design", "memcached", "--fail-if-ratio-below", "1"], "--peer"),
+    ] {
+        let output = run(&mut sinew(wrong));
+        assert!(!output.status.success() && output.stdout.is_empty());
+        assert!(text(&output.stderr).contains(why), "{}", text(&output.stderr));
+    }
+}
