@@ -48,6 +48,9 @@ fn the_quick_tour_visits_every_fabric() {
         "limit",
         "RDMA device",
         "32 B write, rc",
+        "cache, UDP",
+        "memcached's protocol",
+        "sequencer",
         "Next:",
     ] {
         assert!(shown.contains(part), "no `{part}` in\n{shown}");

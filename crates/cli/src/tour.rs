@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, anyhow, bail, ensure};
 use comfy_table::{Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
 use sinew::fabric::PortError;
@@ -55,9 +55,10 @@ pub struct Row {
 /// A service: its name, and what starts it, checks its answers and measures them for a time.
 type Service = (&'static str, fn(Duration) -> anyhow::Result<Row>);
 
-const SERVICES: [Service; 3] = [
+const SERVICES: [Service; 4] = [
     ("cache, shared memory", kv::tour::over_shm),
     ("cache, UDP", kv::tour::over_udp),
+    ("cache, memcached's protocol, TCP", kv::tour::memcached),
     ("sequencer, shared memory", seq::tour::over_shm),
 ];
 
@@ -133,7 +134,10 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         if interrupt.is_set() {
             bail!("interrupted");
         }
-        measure(Duration::from_secs_f64(if args.quick { 0.1 } else { 0.8 }))
+        let duration = Duration::from_secs_f64(if args.quick { 0.1 } else { 0.8 });
+        // In a thread of its own, which may pin itself.
+        let measured = std::thread::scope(|threads| threads.spawn(move || measure(duration)).join());
+        measured.map_err(|_| anyhow!("it panicked"))?
     });
     progress.finish();
     ensure!(!interrupt.is_set(), "interrupted");
@@ -323,7 +327,7 @@ Next:
   sinew rpc bench latency --address shm://test
   sinew rpc bench rate --fabric udp --window 512 --batch 8
   sinew verbs rate --op write         WRITEs into another process's memory
-  sinew serve cache                   a key-value cache, then in another terminal
+  sinew serve cache                   a key-value cache (--memcached ADDR for memcached's clients), then in another terminal
   sinew kv set greeting hello; sinew kv get greeting
   sinew limits                        what this machine allows
   README.md                           a service of your own in thirty lines";

@@ -18,6 +18,7 @@ use servers::Server;
 use crate::bench::Judged;
 use crate::client::histogram;
 use crate::others::{self, Others, Watch};
+use crate::tour::Row;
 use crate::workload::Workload;
 use crate::{machine, units};
 
@@ -151,6 +152,23 @@ impl Figures {
         let [ours, theirs] = &self.sides[..] else { return None };
         let ratios: Vec<f64> = ours.rates.iter().zip(&theirs.rates).map(|(ours, theirs)| ours / theirs).collect();
         Some(units::median(&ratios))
+    }
+
+    /// What the tour shows of it.
+    pub fn row(&self) -> Row {
+        let Plan { workload, load, .. } = &self.plan;
+        let rate = self.sides.first().map_or(0.0, |side| units::median(&side.rates));
+        Row {
+            what: format!(
+                "{} % GET, values of {}, {} in flight",
+                workload.get_percent,
+                units::size(load.value_size),
+                load.depth
+            ),
+            figure: format!("{} M/s", units::figure(rate)),
+            limit: "none; `sinew kv bench --design memcached --peer` has memcached beside it".to_owned(),
+            is_valid: self.others.are_few(),
+        }
     }
 
     /// What thresholds are held against.
