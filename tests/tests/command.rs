@@ -142,6 +142,7 @@ fn reference(folder: &Folder, is_met: bool) -> String {
     let figure = |met, missed| if is_met { met } else { missed };
     let references = json!({
         "core_round_trip_ns": 1e12,
+        "others_share": 2.0,
         "ring_round_trip_ns": figure(1e18, 1e-9),
         "udp_round_trip_ns": figure(1e18, 1e-9),
         "copy_own_gbps": figure(1e-9, 1e18),

@@ -6,10 +6,11 @@
 use std::collections::BTreeSet;
 use std::fs;
 
+use crate::limits::References;
 use crate::machine;
 
 /// From this share of the processors' time on, a figure says more of the others than of what was measured.
-const TOO_MUCH: f64 = 0.1;
+pub const TOO_MUCH: f64 = 0.1;
 /// Ticks of the kernel's counters (of 10 ms, as a rule) that tell anything.
 const TICKS_MIN: u64 = 20;
 
@@ -24,6 +25,7 @@ pub struct Watch {
     cpus: Vec<usize>,
     processes: Vec<u32>,
     before: Option<Ticks>,
+    too_much: f64,
 }
 
 /// Ticks so far.
@@ -36,22 +38,39 @@ struct Ticks {
     own: u64,
 }
 
-/// The share of the processors' time that others used, from 0 to 1, where that can be told.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Others(pub Option<f64>);
+/// What others used.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Others {
+    /// Of the processors' time, from 0 to 1, where that can be told.
+    pub share: Option<f64>,
+    /// From where on it is too much.
+    too_much: f64,
+}
+
+impl Default for Others {
+    fn default() -> Self {
+        Self { share: None, too_much: TOO_MUCH }
+    }
+}
 
 impl Watch {
     /// Watches these processors, on which this process and `servers` measure.
     pub fn new(cpus: impl IntoIterator<Item = usize>, servers: impl IntoIterator<Item = u32>) -> Self {
         let processes = std::iter::once(std::process::id()).chain(servers).collect();
-        let mut watch = Self { cpus: cpus.into_iter().collect(), processes, before: None };
+        let mut watch = Self { cpus: cpus.into_iter().collect(), processes, before: None, too_much: TOO_MUCH };
         watch.before = watch.read();
         watch
     }
 
+    /// With as much left to others as they had when the references were made.
+    pub fn allowing(self, references: &References) -> Self {
+        Self { too_much: references.others_share().max(TOO_MUCH), ..self }
+    }
+
     /// What others used since.
     pub fn end(&self) -> Others {
-        Others(self.before.zip(self.read()).and_then(|(before, now)| share(before, now)))
+        let share = self.before.zip(self.read()).and_then(|(before, now)| share(before, now));
+        Others { share, too_much: self.too_much }
     }
 
     fn read(&self) -> Option<Ticks> {
@@ -71,12 +90,12 @@ impl Watch {
 impl Others {
     /// Whether they left enough.
     pub fn are_few(self) -> bool {
-        self.0.is_none_or(|share| share < TOO_MUCH)
+        self.share.is_none_or(|share| share < self.too_much)
     }
 
     /// What to say of a result that is invalid because of them.
     pub fn complaint(self) -> Option<String> {
-        let share = self.0.filter(|_| !self.are_few())?;
+        let share = self.share.filter(|_| !self.are_few())?;
         Some(format!(
             "others used {:.0} % of the processors meanwhile: let them end, or --pin to free ones",
             share * 100.0
@@ -131,10 +150,12 @@ mod tests {
     fn a_tenth_for_others_is_too_much_and_less_is_not() {
         let before = Ticks { all: 1000, busy: 500, own: 100 };
         let after = |own: u64| share(before, Ticks { all: 1200, busy: 700, own: 100 + own }).unwrap();
-        assert!(Others(Some(after(181))).are_few() && Others(Some(after(181))).complaint().is_none());
-        assert!(!Others(Some(after(180))).are_few());
+        let others = |own: u64| Others { share: Some(after(own)), ..Others::default() };
+        assert!(others(181).are_few() && others(181).complaint().is_none());
+        assert!(!others(180).are_few());
+        assert!(Others { too_much: 0.11, ..others(180) }.are_few(), "as when the references were made");
         assert_eq!(
-            Others(Some(after(100))).complaint().unwrap().split(':').next(),
+            others(100).complaint().unwrap().split(':').next(),
             Some("others used 50 % of the processors meanwhile")
         );
         assert!(share(before, Ticks { all: 1019, ..before }).is_none(), "too short to tell");

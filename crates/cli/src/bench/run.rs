@@ -197,7 +197,7 @@ pub fn measure(plan: &Plan, progress: &mut dyn FnMut(f64)) -> anyhow::Result<Fig
         for index in 0..plan.threads {
             clients.push(start_client(plan, index, serving.addresses(), &hub, interrupt, threads)?);
         }
-        let watch = others::Watch::new(serving.shared_cpus(plan), serving.process_id());
+        let watch = others::Watch::new(serving.shared_cpus(plan), serving.process_id()).allowing(&plan.references);
         let result =
             alternate(plan, &meter, &clients, progress).map(|figures| Figures { others: watch.end(), ..figures });
         // The clients first, so that the server sees them leave.

@@ -195,7 +195,7 @@ impl Figures {
             "keys_per_get": load.keys_per_get,
             "meta": load.meta,
             "rate": load.rate,
-            "others_share": self.others.0.map(units::rounded),
+            "others_share": self.others.share.map(units::rounded),
         });
         if let (Some(object), Value::Object(rest)) = (object.as_object_mut(), rest) {
             object.extend(rest);

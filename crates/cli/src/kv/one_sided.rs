@@ -347,7 +347,7 @@ fn alternate<I: Index>(
         let others = watch.end();
         ensure!(came.counts.wrong == 0, "{} of {} answers were wrong", came.counts.wrong, came.counts.done);
         sums.is_valid &= is_valid && others.are_few();
-        sums.others.0 = sums.others.0.into_iter().chain(others.0).reduce(f64::max);
+        sums.others.share = sums.others.share.into_iter().chain(others.share).reduce(f64::max);
         sums.ours.push(came.counts.done as f64 * 1e3 / came.elapsed_ns.max(1) as f64);
         sums.latency.add(&came.latency)?;
         let (all, one) = (&mut sums.counts, &came.counts);
@@ -527,7 +527,7 @@ impl Figures {
             "hit_percent": units::rounded(self.hit_percent()),
             "answers_checked": sums.counts.done,
             "slices": { "ours": list(&sums.ours), "reads": list(&sums.reads) },
-            "others_share": sums.others.0.map(units::rounded),
+            "others_share": sums.others.share.map(units::rounded),
             "limit_valid": sums.is_valid,
         })
     }

@@ -153,7 +153,8 @@ pub fn measure(plan: &Plan, progress: &mut dyn FnMut(&'static str, f64)) -> anyh
         let servers = cache_server.iter().chain([&echo_server]).map(ServerProcess::id);
         // What a cache elsewhere uses is not known to be its own.
         let own_cpus = if plan.address.is_some() { &[] } else { &plan.server_cpus[..] };
-        let watch = others::Watch::new(others::cpus(plan.client_cpus.iter().chain(own_cpus)), servers);
+        let watch = others::Watch::new(others::cpus(plan.client_cpus.iter().chain(own_cpus)), servers)
+            .allowing(&plan.references);
         let result = alternate(plan, &clients, progress).map(|figures| Figures { others: watch.end(), ..figures });
         // The clients first, so that the servers see them leave.
         for ClientThread { orders, thread } in clients {
@@ -395,7 +396,7 @@ impl Figures {
                 "after": units::rounded(after.value),
                 "reference": units::rounded(before.reference),
             },
-            "others_share": self.others.0.map(units::rounded),
+            "others_share": self.others.share.map(units::rounded),
             "limit_valid": self.is_valid(),
         })
     }

@@ -302,7 +302,7 @@ impl Figures {
             "get_percent": workload.get_percent,
             "dist": workload.distribution.name(),
             "seed": workload.seed,
-            "others_share": self.others.0.map(units::rounded),
+            "others_share": self.others.share.map(units::rounded),
             "limit_valid": self.others.are_few(),
             "batches": self.rows.iter().map(Row::json).collect::<Vec<_>>(),
             "gain": self.gain().map(units::rounded),

@@ -73,6 +73,11 @@ impl References {
         self.measured.as_ref().and_then(|measured| measured[key].as_f64())
     }
 
+    /// The share of the processors that others used when they were measured.
+    pub fn others_share(&self) -> f64 {
+        self.measured("others_share").unwrap_or(0.0)
+    }
+
     /// The farthest that cores of this machine are when nothing else runs on them.
     fn farthest_ns(&self) -> f64 {
         self.measured("core_round_trip_ns").map_or(FARTHEST_NS, |ns| ns.max(FARTHEST_NS))

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use sinew::udp::raw::Mode;
 
 use super::*;
+use crate::others::Watch;
 use crate::units::{self, parse_seconds};
 use crate::{Outcome, Usage, machine, output};
 
@@ -41,12 +42,15 @@ impl Args {
 /// Measures, and prints a table or JSON.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let cpus = args.pair().map_err(Usage::of)?;
+    let watch = Watch::new(cpus.map_or_else(|| machine::cpus().to_vec(), Vec::from), None);
     let rows = measure(cpus, args.seconds)?;
+    let others = watch.end();
     if args.json {
         let mut object: serde_json::Map<String, Value> =
             rows.iter().map(|(key, _, figure, _)| ((*key).to_owned(), json!(figure.map(units::rounded)))).collect();
         object.insert("cpus".into(), json!(machine::cpus().len()));
         object.insert("pinned".into(), json!(cpus));
+        object.insert("others_share".into(), json!(others.share.map(units::rounded)));
         object.insert("cores".into(), json!(machine::distance(rows[0].2)));
         output::print(Value::Object(object))?;
         return Ok(Outcome::Done);
@@ -68,6 +72,9 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         machine::distance(rows[0].2),
         machine::NEAR_BELOW_NS
     ))?;
+    if let Some(complaint) = others.complaint() {
+        output::print(format_args!("These are not this machine's limits: {complaint}."))?;
+    }
     Ok(Outcome::Done)
 }
 

@@ -260,7 +260,7 @@ fn alternate(plan: Plan, ours: &Side<'_>, limit: &Limit<'_, '_>, server: Option<
     let (mut sum, mut rates, mut ranges, mut limits) = (Sum::default(), Vec::new(), Vec::new(), Vec::new());
     let (mut latency, before) = (histogram(), yardstick()?);
     let watched = plan.client_cpus.iter().chain(plan.address.is_none().then_some(&plan.server_cpu));
-    let watch = others::Watch::new(others::cpus(watched), server);
+    let watch = others::Watch::new(others::cpus(watched), server).allowing(&plan.references);
     let measure_limit = |duration: Duration| -> anyhow::Result<Option<f64>> {
         Ok(match limit {
             Limit::None => None,
@@ -506,7 +506,7 @@ impl Figures {
                 "after": machine::distance(after.cores_ns),
                 "after_ns": after.cores_ns.map(units::rounded),
             },
-            "others": self.others.0.map(units::rounded),
+            "others": self.others.share.map(units::rounded),
             "limit_valid": self.is_valid(),
         })
     }

@@ -160,7 +160,7 @@ impl Figures {
                 "after": units::rounded(after.value),
                 "after_reference": units::rounded(after.reference),
             },
-            "others_share": self.others.0.map(units::rounded),
+            "others_share": self.others.share.map(units::rounded),
             "limit_valid": self.is_valid(),
         });
         object[figure_key] = json!(units::rounded(self.figure()));

@@ -71,7 +71,8 @@ impl Job for Measure<'_> {
             let watch = Watch::new(
                 others::cpus(self.client_cpus.iter().take(what.1.sides().0).chain(servers)),
                 server.as_ref().map(ServerProcess::id),
-            );
+            )
+            .allowing(self.references);
             let one = std::thread::scope(|threads| self.one(&device, carried, address, what, interrupt, threads));
             let one = one.map(|figures| Figures { others: watch.end(), ..figures });
             // Ctrl-C reaches the server too: what is said of its going is not the cause.

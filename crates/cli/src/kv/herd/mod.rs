@@ -226,10 +226,11 @@ impl Measure<'_> {
             figures.is_limit_valid &= written.is_valid;
             measure_slice(&threads, WARM_UP.min(slice))?;
             // A server that somebody else started would count among the others.
-            let watch = server.map(|server| Watch::new(cpus.iter().copied(), Some(server)));
+            let watch =
+                server.map(|server| Watch::new(cpus.iter().copied(), Some(server)).allowing(&self.plan.references));
             let slices = measure_slice(&threads, slice)?;
             let others = watch.map_or(Others::default(), |watch| watch.end());
-            if others.0 > figures.others.0 {
+            if others.share > figures.others.share {
                 figures.others = others;
             }
             let mut rate_mops = 0.0;
@@ -517,7 +518,7 @@ impl Figures {
             "limit_slices_mops": self.limits.iter().copied().map(units::rounded).collect::<Vec<_>>(),
             "ratio": self.ratio().map(units::rounded),
             "valid": self.is_valid(),
-            "others_share": self.others.0.map(units::rounded),
+            "others_share": self.others.share.map(units::rounded),
             "mean_ns": units::rounded(self.latency.mean()),
             "p50_ns": quantile(0.5),
             "p99_ns": quantile(0.99),

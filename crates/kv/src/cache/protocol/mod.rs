@@ -12,7 +12,7 @@
 //! | info | 6 | |
 //! | stats | 7 | |
 //!
-//! Options are the condition in two bits ([`When`]) and bit 2 when flags and lifetime are there; the version is there when it is
+//! Options are the condition in two bits ([`When`](sinew_store::cache::When)) and bit 2 when flags and lifetime are there; the version is there when it is
 //! the condition. A response is its kind and:
 //!
 //! | response | kind | then |

@@ -119,7 +119,7 @@ impl<'a> Request<'a> {
     ///
     /// # Panics
     ///
-    /// When `target` is not [`Self::len`] long, or a key is longer than [`KEY_LEN_MAX`].
+    /// When `target` is not [`Self::len`] long, or a key is longer than [`KEY_LEN_MAX`](sinew_store::cache::KEY_LEN_MAX).
     #[inline]
     pub fn write(&self, target: &mut [u8]) {
         assert_eq!(target.len(), self.len(), "a request is written whole");
@@ -225,7 +225,7 @@ impl<'a> Keys<'a> {
     /// # Panics
     ///
     /// When `target` is not [`Self::request_len`] long, there is no key or there are more than [`KEYS_MAX`], or one is longer than
-    /// [`KEY_LEN_MAX`].
+    /// [`KEY_LEN_MAX`](sinew_store::cache::KEY_LEN_MAX).
     pub fn write_request<'k>(keys: impl Iterator<Item = &'k [u8]>, target: &mut [u8]) {
         let (head, target) = target.split_at_mut(2);
         let mut writer = Writer(target);

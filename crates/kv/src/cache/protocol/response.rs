@@ -56,7 +56,7 @@ pub struct Item<'a> {
     pub flags: u32,
     /// Seconds until it ends; never when 0.
     pub lives_s: u32,
-    /// Changes with every change of the item: what [`When::Version`] compares.
+    /// Changes with every change of the item: what [`When::Version`](sinew_store::cache::When::Version) compares.
     pub version: u64,
     /// The value.
     pub value: &'a [u8],
