@@ -259,3 +259,43 @@ fn ten_thousand_idle_connections_cost_little_and_slow_nobody() {
     let each = memory().saturating_sub(before) / connections;
     assert!(each < 4096, "{each} bytes for each connection");
 }
+
+#[test]
+fn a_file_that_is_no_socket_is_left_alone() {
+    let path = std::env::temp_dir().join(format!("sinew-door-{}.txt", std::process::id()));
+    std::fs::write(&path, "precious").unwrap();
+    let bound = Listener::bind(&format!("unix:{}", path.display()));
+    assert!(bound.is_err(), "{bound:?}");
+    assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+    std::fs::remove_file(&path).unwrap();
+}
+
+#[test]
+fn a_client_of_the_binary_protocol_is_hung_up_on_at_once() {
+    let server = Server::tcp(1);
+    let mut client = server.connect();
+    // It wants to know the version.
+    client.write_all(&[&[0x80, 0x0B][..], &[0; 22]].concat()).unwrap();
+    assert_eq!(client.read(&mut [0; 24]).unwrap(), 0);
+}
+
+#[test]
+fn a_line_of_half_a_million_keys_takes_its_length_and_not_the_square_of_it() {
+    for threads in [1, 2] {
+        let server = Server::tcp(threads);
+        let line = [&b"get"[..], &b" k".repeat(500_000), b"\r\n"].concat();
+        let began = Instant::now();
+        assert_eq!(converse(server.connect(), &line), b"END\r\n");
+        assert!(began.elapsed() < Duration::from_secs(3), "{threads} threads: {:?}", began.elapsed());
+    }
+}
+
+#[test]
+fn a_flush_counts_once_however_many_threads_there_are() {
+    let server = Server::tcp(3);
+    converse(server.connect(), b"flush_all\r\nset k 0 0 1\r\nx\r\nget k\r\nget k2 k3 k4\r\n");
+    let said = String::from_utf8(converse(server.connect(), b"stats\r\n")).unwrap();
+    for expected in ["cmd_flush 1", "cmd_set 1", "get_hits 1", "get_misses 3", "cmd_get 4"] {
+        assert!(said.contains(&format!("STAT {expected}\r\n")), "{expected}: {said}");
+    }
+}

@@ -2,6 +2,7 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::ToSocketAddrs;
+use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 
 use mio::event::Source;
@@ -26,7 +27,7 @@ enum Kind {
 
 impl Listener {
     /// Listens at `address`, with the port that the system chooses where it is 0. The socket of a server that is gone is
-    /// replaced.
+    /// replaced; any other file is left alone.
     ///
     /// # Errors
     ///
@@ -34,9 +35,11 @@ impl Listener {
     pub fn bind(address: &str) -> io::Result<Self> {
         if let Some(path) = address.strip_prefix(UNIX) {
             let listener = UnixListener::bind(path).or_else(|error| {
+                // The system refuses connections to files of any kind.
+                let is_socket = || std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
                 let nobody =
                     || UnixStream::connect(path).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused);
-                if error.kind() != ErrorKind::AddrInUse || !nobody() {
+                if error.kind() != ErrorKind::AddrInUse || !is_socket() || !nobody() {
                     return Err(error);
                 }
                 std::fs::remove_file(path)?;

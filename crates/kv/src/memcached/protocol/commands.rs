@@ -298,7 +298,7 @@ impl<'i> Work<'_, 'i> {
     }
 
     fn flush_all(&mut self, words: &Words<'i>) -> Step {
-        self.service.count().cmd_flush.add(1);
+        self.service.count().cmd_flush.add(u64::from(!self.is_handed_over));
         let mut exptime = 0;
         if words.len() != 1 + usize::from(no_reply(words)) {
             match parse_i32(words[1]) {

@@ -158,11 +158,13 @@ pub(super) struct Work<'w, 'i> {
     pub now_s: u32,
     pub out: &'w mut Vec<u8>,
     pub ahead: Lookahead<'i>,
+    /// For another thread, which has counted what concerns no key.
+    pub is_handed_over: bool,
 }
 
 impl<'w, 'i> Work<'w, 'i> {
     pub fn new(service: &'w mut Service, cache: &'w mut Cache, now_s: u32, out: &'w mut Vec<u8>) -> Self {
-        Self { service, cache, now_s, out, ahead: Lookahead::default() }
+        Self { service, cache, now_s, out, ahead: Lookahead::default(), is_handed_over: false }
     }
 
     pub fn limits(&self) -> &Limits {

@@ -6,10 +6,12 @@ use super::base64::KEY_LEN_MAX;
 use super::commands::NO_MEMORY;
 use super::numbers::push_number;
 use super::service::{Service, Work};
-use super::tokens::{rest_of_said, said, words};
+use super::tokens::{said, words};
 
 /// From this length on, what goes on without a line feed can only be a list of keys.
 const COMMAND_LEN_MAX: usize = 2048;
+/// What memcached's binary protocol begins with, and no command does.
+const BINARY: u8 = 0x80;
 
 /// Where a client's conversation stands. Its input is a buffer that the caller keeps and appends to.
 #[derive(Debug, Default)]
@@ -17,11 +19,32 @@ pub struct Session {
     /// Bytes to come that nobody wants: the data of a command that failed.
     swallow: usize,
     /// The input is the rest of a list of keys.
-    keys: Option<Keys>,
+    list: Option<List>,
     /// Bytes that the input must have before there is anything to do.
     need: usize,
     /// Bytes of the input in which there is no line feed.
     searched: usize,
+    /// The client has said something, and thereby which protocol it speaks.
+    begun: bool,
+    /// It is no client, but another thread that hands a request over.
+    is_handed_over: bool,
+}
+
+/// A list of keys that is being gone through. Its line is not searched for its end again and again.
+#[derive(Clone, Copy, Debug)]
+struct List {
+    keys: Keys,
+    /// Bytes of keys to come.
+    len: usize,
+    /// Bytes of the line, with its end.
+    line_len: usize,
+}
+
+impl List {
+    /// What is left after so many bytes.
+    fn after(self, gone: usize) -> Self {
+        Self { len: self.len - gone, line_len: self.line_len - gone, ..self }
+    }
 }
 
 /// What is wanted of each key of a list.
@@ -96,6 +119,11 @@ impl Session {
         out: &mut Vec<u8>,
     ) -> Ran {
         let mut work = Work::new(service, cache, now_s, out);
+        work.is_handed_over = self.is_handed_over;
+        if !self.begun && input.first() == Some(&BINARY) {
+            return Ran { consumed: 0, then: Then::Close };
+        }
+        self.begun |= !input.is_empty();
         let mut at = 0;
         loop {
             let rest = &input[at..];
@@ -111,8 +139,8 @@ impl Session {
             if work.is_full() {
                 return Ran { consumed: at, then: Then::Output };
             }
-            if let Some(keys) = self.keys.take() {
-                let (consumed, then) = self.list(&mut work, keys, rest);
+            if let Some(list) = self.list.take() {
+                let (consumed, then) = self.go_on(&mut work, list, rest);
                 at += consumed;
                 match then {
                     Some(then) => return Ran { consumed: at, then },
@@ -142,7 +170,7 @@ impl Session {
                 Step::Data(len) => self.need = line_len + len,
                 Step::Keys(from, keys) => {
                     at += from;
-                    self.keys = Some(keys);
+                    self.list = Some(List { keys, len: line.len() - from, line_len: line_len - from });
                 }
                 Step::HandOver(whom, data_len) => {
                     let request = &mut work.service.request;
@@ -173,24 +201,24 @@ impl Session {
     }
 
     /// Goes through a list of keys. Returns how much of it is done with, and what is needed, if anything.
-    fn list<'i>(&mut self, work: &mut Work<'_, 'i>, keys: Keys, rest: &'i [u8]) -> (usize, Option<Then>) {
-        let end = memchr::memchr(b'\n', rest).unwrap_or(rest.len());
-        for key in words(rest_of_said(&rest[..end])) {
+    fn go_on<'i>(&mut self, work: &mut Work<'_, 'i>, list: List, rest: &'i [u8]) -> (usize, Option<Then>) {
+        for key in words(&rest[..list.len]) {
             let at = key.as_ptr() as usize - rest.as_ptr() as usize;
             if work.is_full() {
-                self.keys = Some(keys);
+                self.list = Some(list.after(at));
                 return (at, Some(Then::Output));
             }
             if let Some(owner) = work.elsewhere(key) {
-                self.keys = Some(keys);
-                request_one(&mut work.service.request, keys, key);
-                return (at + key.len(), Some(Then::HandOver(HandOver::KeyTo(owner))));
+                let end = at + key.len();
+                self.list = Some(list.after(end));
+                request_one(&mut work.service.request, list.keys, key);
+                return (end, Some(Then::HandOver(HandOver::KeyTo(owner))));
             }
             work.ahead.look(work.cache, &rest[at..], true);
-            work.get(key, keys);
+            work.get(key, list.keys);
         }
         work.out.extend_from_slice(b"END\r\n");
-        (rest.len().min(end + 1), None)
+        (list.line_len, None)
     }
 
     /// Answers one request that another thread was asked and that is this one's to answer.
@@ -202,7 +230,7 @@ impl Session {
         without_end: bool,
         out: &mut Vec<u8>,
     ) {
-        Self::default().run(service, cache, now_s, request, out);
+        Self { is_handed_over: true, ..Self::default() }.run(service, cache, now_s, request, out);
         if without_end && out.ends_with(b"END\r\n") {
             out.truncate(out.len() - b"END\r\n".len());
         }

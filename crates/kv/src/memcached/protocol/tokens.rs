@@ -40,6 +40,8 @@ pub fn rest_of_said(raw: &[u8]) -> &[u8] {
 
 /// Commands whose cache misses overlap.
 const AHEAD: usize = 32;
+/// Bytes of a list that hold so many keys.
+const LIST_LEN: usize = AHEAD * (KEY_LEN_MAX + 1);
 
 /// Keys of the commands to come, hashed, and asked for from memory: a hint, which nothing depends on.
 #[derive(Default)]
@@ -82,18 +84,24 @@ impl<'i> Lookahead<'i> {
     fn look_at(&mut self, cache: &Cache, mut rest: &'i [u8], mut are_keys: bool) {
         self.keys.clear();
         self.next = 0;
-        while let Some(end) = memchr::memchr(b'\n', rest) {
+        loop {
+            // A list is looked at in pieces, since it can be long.
+            let piece = if are_keys { &rest[..rest.len().min(LIST_LEN)] } else { rest };
+            let end = match memchr::memchr(b'\n', piece) {
+                None if !are_keys => break,
+                end => end.unwrap_or(piece.len()),
+            };
             let mut words = words(rest_of_said(&rest[..end]));
             let mut skip = end + 1;
             let command = if are_keys { &b"get"[..] } else { words.next().unwrap_or_default() };
             are_keys = false;
             match command {
-                b"get" | b"gets" => words.for_each(|key| self.add(cache, key)),
+                b"get" | b"gets" => self.add_all(cache, words),
                 b"mg" | b"md" | b"ma" | b"incr" | b"decr" | b"delete" | b"touch" => {
-                    words.take(1).for_each(|key| self.add(cache, key));
+                    self.add_all(cache, words.take(1));
                 }
                 b"ms" | b"set" | b"add" | b"replace" | b"append" | b"prepend" | b"cas" => {
-                    words.by_ref().take(1).for_each(|key| self.add(cache, key));
+                    self.add_all(cache, words.by_ref().take(1));
                     let len = if command == b"ms" { words.next() } else { words.nth(2) };
                     let Some(len) = len.and_then(parse_i32).and_then(|len| usize::try_from(len).ok()) else { break };
                     skip += len + 2;
@@ -112,10 +120,13 @@ impl<'i> Lookahead<'i> {
         }
     }
 
-    fn add(&mut self, cache: &Cache, key: &'i [u8]) {
-        if key.len() <= KEY_LEN_MAX {
-            // What no longer fits is looked at later.
-            let _ = self.keys.try_push(cache.hasher().key(key));
+    /// Adds those for which there is room: the others are looked at later.
+    #[inline(always)]
+    fn add_all(&mut self, cache: &Cache, keys: impl Iterator<Item = &'i [u8]>) {
+        for key in keys.filter(|key| key.len() <= KEY_LEN_MAX) {
+            if self.keys.try_push(cache.hasher().key(key)).is_err() {
+                return;
+            }
         }
     }
 }
