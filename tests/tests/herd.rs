@@ -4,7 +4,7 @@
 mod herd;
 
 use herd::{LAYOUT, Raw, World, poll};
-use sinew::herd::{ClientError, RequestError, SlotDrop, WorkerConfig, build_request};
+use sinew::herd::{ClientError, Layout, RequestError, SlotDrop, WorkerConfig, build_request};
 
 const KIND: u16 = 3;
 
@@ -318,6 +318,29 @@ fn a_worker_that_is_gone_is_given_up() {
         }
     }
     panic!("it waits for ever");
+}
+
+#[test]
+fn a_client_that_was_away_gives_nobody_up_whose_answers_wait() {
+    // As many requests as it takes for the end of one of them to be found first.
+    let layout = Layout { window: 64, ..LAYOUT };
+    let mut world = World::with(layout, &WorkerConfig::herd_opt());
+    let (mut client, _) = world.client_of(layout);
+    world.turn();
+    let (mut now_ns, mut answered) = (0, 0);
+    for round in 1..=3 {
+        for tag in 0..64 {
+            client.request(0, tag, KIND, b"x", now_ns).unwrap();
+        }
+        client.flush();
+        assert_eq!(world.turn(), 64);
+        now_ns += 1_000_000_000;
+        for _ in 0..8 {
+            answered += client.poll(now_ns, |_| ()).expect("the worker has answered");
+            now_ns += 1;
+        }
+        assert_eq!((answered, client.in_flight()), (64 * round, 0));
+    }
 }
 
 #[test]

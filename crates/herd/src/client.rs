@@ -20,6 +20,8 @@ const SPARE_RECEIVES: usize = 32;
 const DOUBLINGS_MAX: u32 = 6;
 /// Time-outs are looked for so often within one.
 const LOOKS_PER_TIMEOUT: u64 = 4;
+/// A worker is looked for in vain so often, at least, before it is given up.
+const LOOKS_PER_GIVE_UP: u64 = 4;
 
 /// What a client is made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +32,8 @@ pub struct ClientConfig {
     pub inline_max: usize,
     /// Time after which a request is written again.
     pub timeout_ns: u64,
-    /// A worker that has answered nothing for so long, while something was asked, is given up.
+    /// A worker that has answered nothing for so long, while something was asked, is given up. Of a pause between two polls a
+    /// quarter of this counts at most.
     pub give_up_ns: u64,
 }
 
@@ -163,6 +166,7 @@ pub struct Client<D: Device> {
     /// The requests as they were written, by worker and slot.
     images: Vec<u8>,
     completions: Vec<Completion>,
+    looked_ns: u64,
     next_look_ns: u64,
     pushed: bool,
     broken: bool,
@@ -219,6 +223,7 @@ impl<D: Device> Client<D> {
             lanes: Vec::new(),
             images: Vec::new(),
             completions: Vec::with_capacity(BURST),
+            looked_ns: 0,
             next_look_ns: 0,
             pushed: false,
             broken: false,
@@ -375,7 +380,7 @@ impl<D: Device> Client<D> {
                     take(answer);
                     count += 1;
                 }
-                self.post_receive(buffer)?;
+                self.broken |= self.post_receive(buffer).is_err();
             } else {
                 self.broken = true;
             }
@@ -421,12 +426,16 @@ impl<D: Device> Client<D> {
     /// Writes again what was not answered in time.
     #[inline(never)]
     fn look_for_timeouts(&mut self, now_ns: u64) -> Result<(), ClientError> {
+        // What came while nobody looked may not be taken in yet, so that time says nothing of a worker.
+        let away_ns = now_ns.saturating_sub(self.looked_ns).saturating_sub(self.config.give_up_ns / LOOKS_PER_GIVE_UP);
+        self.looked_ns = now_ns;
         self.next_look_ns = now_ns.saturating_add(self.config.timeout_ns / LOOKS_PER_TIMEOUT);
         if self.requests.qp.state() == QpState::Error {
             self.broken = true;
         }
         for worker in 0..self.lanes.len() {
-            let lane = &self.lanes[worker];
+            let lane = &mut self.lanes[worker];
+            lane.heard_ns = lane.heard_ns.saturating_add(away_ns).min(now_ns);
             let silent_ns = now_ns.saturating_sub(lane.heard_ns);
             if lane.in_flight > 0 && silent_ns >= self.config.give_up_ns {
                 return Err(ClientError::Silent { worker, silent_ns });

@@ -15,13 +15,15 @@ use crate::error::{CallError, ClientError, Refusal, RequestError};
 
 /// Completions taken at a time.
 const BURST: usize = 64;
+/// Answers are looked for in vain so often, at least, before they are given up.
+const TURNS_PER_LOSS: u64 = 4;
 
 /// What a client is to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpecConfig {
     /// Calls in flight at most. The server needs a receive for each of those of all its clients.
     pub window: usize,
-    /// Silence after which all calls in flight are given up.
+    /// Silence after which all calls in flight are given up. Of a pause between two turns a quarter of this counts at most.
     pub lost_after_ns: u64,
 }
 
@@ -64,6 +66,7 @@ pub struct SpecClient<T: ThreadDomain> {
     greatest: Option<u64>,
     /// When something was sent to a server that owed nothing, or something came.
     heard_ns: u64,
+    turned_ns: u64,
     answers: VecDeque<Answer>,
     completions: Vec<Completion>,
     stats: SpecClientStats,
@@ -109,6 +112,7 @@ impl<T: ThreadDomain> SpecClient<T> {
             sent_with: guess,
             greatest: None,
             heard_ns: 0,
+            turned_ns: 0,
             answers: VecDeque::with_capacity(window),
             completions: Vec::with_capacity(BURST),
             stats: SpecClientStats::default(),
@@ -271,6 +275,10 @@ impl<T: ThreadDomain> Client for SpecClient<T> {
 
     #[inline]
     fn turn(&mut self, now_ns: u64) -> Result<bool, ClientError> {
+        // What came while nobody looked may not be found at once, so that time is no silence.
+        let away_ns = now_ns.saturating_sub(self.turned_ns).saturating_sub(self.config.lost_after_ns / TURNS_PER_LOSS);
+        self.turned_ns = now_ns;
+        self.heard_ns = self.heard_ns.saturating_add(away_ns).min(now_ns);
         let is_sent = self.send(now_ns)?;
         let found = self.receives.poll(&mut self.completions, BURST);
         if found > 0 {
