@@ -252,15 +252,23 @@ impl Sum {
 }
 
 /// Measures `ours` and its limit, in turn.
-fn alternate(plan: Plan, ours: &Side<'_>, limit: &Limit<'_, '_>, server: Option<u32>) -> anyhow::Result<Figures> {
+fn alternate(
+    plan: Plan,
+    ours: &Side<'_>,
+    limit: &Limit<'_, '_>,
+    servers: [Option<&ServerProcess>; 2],
+) -> anyhow::Result<Figures> {
     let slice = plan.duration / SLICES;
     let side_slice = (slice / 2).min(SIDE_SLICE_MAX);
     let pair = plan.pair();
     let yardstick = || Reading::take(Kind::Latency, Fabric::Shm, pair, &plan.references, YARDSTICK.min(slice));
     let (mut sum, mut rates, mut ranges, mut limits) = (Sum::default(), Vec::new(), Vec::new(), Vec::new());
     let (mut latency, before) = (histogram(), yardstick()?);
-    let watched = plan.client_cpus.iter().chain(plan.address.is_none().then_some(&plan.server_cpu));
-    let watch = others::Watch::new(others::cpus(watched), server).allowing(&plan.references);
+    // Where the sequencer is somebody else's, so is its processor.
+    let is_ours = plan.address.is_none();
+    let servers = servers.into_iter().flatten().filter(|_| is_ours).map(ServerProcess::id);
+    let watched = plan.client_cpus.iter().chain(is_ours.then_some(&plan.server_cpu));
+    let watch = others::Watch::new(others::cpus(watched), servers).allowing(&plan.references);
     let measure_limit = |duration: Duration| -> anyhow::Result<Option<f64>> {
         Ok(match limit {
             Limit::None => None,
@@ -347,7 +355,7 @@ fn calls(plan: Plan, interrupt: Interrupt) -> anyhow::Result<Figures> {
             }
         })?;
         let limit = Limit::Clients(&echoes, "RPC echoes of 16 B, as many in flight, each checked");
-        alternate(plan, &ours, &limit, server.as_ref().map(ServerProcess::id))
+        alternate(plan, &ours, &limit, [server.as_ref(), Some(&echo)])
     })
 }
 
@@ -414,7 +422,7 @@ impl Job for OnVerbs {
                 (Design::SpecS0, None) => Limit::Meter(&meter, "datagrams without data, echoed, as many in flight"),
                 _ => Limit::None,
             };
-            alternate(plan, &ours, &limit, server.as_ref().map(ServerProcess::id))
+            alternate(plan, &ours, &limit, [server.as_ref(), base.as_ref().and_then(|(server, _)| server.as_ref())])
         })
     }
 }
