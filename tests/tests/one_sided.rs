@@ -1,7 +1,7 @@
 //! Pilaf and FaRM over shared memory: what is stored is found, what is not is missing, whatever the table and its size.
 
 use sinew::fabric::verbs::Device;
-use sinew::herd::{ClientId, Worker, WorkerConfig};
+use sinew::herd::{AdmitError, ClientId, Worker, WorkerConfig};
 use sinew::kv::one_sided::{
     AskError, ChangeService, Client, ClientConfig, ClientError, Emulation, Hello, Joining, KEY_LEN_MAX, NoTable, Owner,
     OwnerConfig, Status, Welcome,
@@ -222,6 +222,17 @@ fn a_client_for_shorter_items_or_another_table_does_not_join() {
     for len in 0..welcome.to_bytes().len() {
         assert_eq!(Welcome::from_bytes(&welcome.to_bytes()[..len]), None);
     }
+}
+
+#[test]
+fn a_client_too_many_is_told_so() {
+    let mut world = pilaf_world(50);
+    let (_first, first_id) = world.client();
+    let (_second, _) = world.client();
+    let config = ClientConfig { owner: OWNER, window: 4, read_len_max: 1000, give_up_ns: GIVE_UP_NS };
+    let (_joining, hello) = Joining::prepare(&world.device, &world.domain, &config).unwrap();
+    assert!(matches!(world.owner.admit(&hello), Err(AdmitError::Full(2))));
+    assert!(world.owner.dismiss(first_id) && world.owner.admit(&hello).is_ok());
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! - [`cache`]: a cache over RPC, one partition of its keys for each server thread.
 //! - [`memcached`]: a door to the same tables for memcached clients.
 //! - [`pilaf`] and [`farm`]: Pilaf's and FaRM's stores, whose GETs are READs, over [`one_sided`].
+//! - [`drtm`]: DrTM-KV's, whose PUTs are one-sided too: lock, update, unlock.
 //! - [`herd`]: HERD's cache, over verbs.
 //! - [`Partitions`]: which partition a key belongs to, for servers and clients alike.
 //!
@@ -10,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cache;
+pub mod drtm;
 pub mod farm;
 pub mod herd;
 pub mod memcached;

@@ -11,7 +11,7 @@ use sinew_store::remote::{Index, Span, Step};
 use super::{Change, Cq, Domain, Hello, KEY_LEN_MAX, OwnerConfig, Qp, Thread, Welcome};
 
 /// Completions taken at a time.
-const BURST: usize = 32;
+pub(crate) const BURST: usize = 32;
 
 /// What a client is made for.
 #[derive(Clone, Copy, Debug)]
@@ -43,10 +43,16 @@ pub enum Status {
     TooLong = 6,
     /// The owner could make no sense of the request.
     Malformed = 7,
+    /// [`crate::drtm`]: others held the lock all the time; nothing was changed.
+    Contended = 8,
+    /// [`crate::drtm`]: what was READ was torn all the time, or the lock was taken away from its holder. The memory was spoiled; the item may
+    /// have been changed.
+    Torn = 9,
 }
 
 impl Status {
-    fn of(kind: u16) -> Option<Self> {
+    /// What the owner answers.
+    pub(crate) fn of(kind: u16) -> Option<Self> {
         use Status::{Absent, Deleted, Found, Full, Malformed, Stored, TooLong};
         let all = [Found, Absent, Stored, Deleted, Full, TooLong, Malformed];
         all.get(usize::from(kind).checked_sub(1)?).copied()
@@ -148,13 +154,13 @@ pub struct Client<D: Device, I: Index> {
 
 /// A client that is not connected yet.
 pub struct Joining<D: Device> {
-    calls: sinew_herd::Joining<D>,
-    config: ClientConfig,
-    qp: Qp<D>,
-    cq: Cq<D>,
-    thread: Thread<D>,
-    arena: Arena,
-    buffers: Vec<MessageBuffer>,
+    pub(crate) calls: sinew_herd::Joining<D>,
+    pub(crate) config: ClientConfig,
+    pub(crate) qp: Qp<D>,
+    pub(crate) cq: Cq<D>,
+    pub(crate) thread: Thread<D>,
+    pub(crate) arena: Arena,
+    pub(crate) buffers: Vec<MessageBuffer>,
 }
 
 impl<D: Device> Joining<D> {
@@ -164,18 +170,35 @@ impl<D: Device> Joining<D> {
     ///
     /// [`ClientError::Calls`], [`ClientError::Verbs`], [`ClientError::Alloc`].
     pub fn prepare(device: &D, domain: &Domain<D>, config: &ClientConfig) -> Result<(Self, Hello), ClientError> {
+        Self::with_depth(device, domain, config, 1)
+    }
+
+    /// The same, with up to so many requests of each GET, or PUT, on the queue pair at a time.
+    pub(crate) fn with_depth(
+        device: &D,
+        domain: &Domain<D>,
+        config: &ClientConfig,
+        requests: usize,
+    ) -> Result<(Self, Hello), ClientError> {
         let calls = sinew_herd::ClientConfig::new(config.owner.layout());
         let (calls, hello) = sinew_herd::Client::prepare(device, domain, &calls)?;
-        let window = config.window.clamp(1, device.attributes().queue_depth_max);
+        let window = config.window.clamp(1, device.attributes().queue_depth_max / requests);
         let thread = domain.thread()?;
-        let cq = thread.completion_queue(window + 2)?;
-        let rc = QpConfig { send_depth: window, receive_depth: 1, ..QpConfig::new(Transport::Rc) };
+        let cq = thread.completion_queue(window * requests + 2)?;
+        let rc = QpConfig { send_depth: window * requests, receive_depth: 1, ..QpConfig::new(Transport::Rc) };
         let qp = thread.queue_pair(&rc, &cq, &cq)?;
         let len = config.read_len_max.max(64);
-        let arena = domain.arena((window * 2 * (len.next_power_of_two() + 512)).max(1 << 20))?;
+        let arena = domain.arena((window * 2 * requests * (len.next_power_of_two() + 512)).max(1 << 20))?;
         let buffers = (0..window).map(|_| arena.alloc(len, len)).collect::<Result<_, _>>()?;
         let hello = Hello { calls: hello, reads: qp.address() };
         Ok((Self { calls, config: *config, qp, cq, thread, arena, buffers }, hello))
+    }
+
+    /// The table, if it is one that this client can read.
+    pub(crate) fn index<I: Index>(&self, table: &[u8], welcome: &Welcome) -> Result<I, ClientError> {
+        let index = I::from_description(table).ok_or(ClientError::Table)?;
+        let fits = index.read_len_max() <= self.config.read_len_max && index.memory_len() as u64 <= welcome.memory.len;
+        if fits { Ok(index) } else { Err(ClientError::Table) }
     }
 
     /// The client, once the owner has welcomed it.
@@ -184,10 +207,7 @@ impl<D: Device> Joining<D> {
     ///
     /// [`ClientError`].
     pub fn join<I: Index>(mut self, welcome: &Welcome) -> Result<Client<D, I>, ClientError> {
-        let index = I::from_description(&welcome.table).ok_or(ClientError::Table)?;
-        if index.read_len_max() > self.config.read_len_max || index.memory_len() as u64 > welcome.memory.len {
-            return Err(ClientError::Table);
-        }
+        let index: I = self.index(&welcome.table, welcome)?;
         let calls = self.calls.join(&welcome.calls)?;
         self.qp.connect(Some(&welcome.reads))?;
         let get = |buffer| Get { tag: 0, asked_ns: 0, key: Vec::with_capacity(64), search: None, buffer: Some(buffer) };
@@ -411,6 +431,6 @@ impl<D: Device, I: Index> Client<D, I> {
     }
 }
 
-fn check_key(key: &[u8]) -> Result<(), AskError> {
+pub(crate) fn check_key(key: &[u8]) -> Result<(), AskError> {
     if (1..=KEY_LEN_MAX).contains(&key.len()) { Ok(()) } else { Err(AskError::Key(key.len())) }
 }

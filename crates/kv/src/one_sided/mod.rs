@@ -1,5 +1,5 @@
 //! Stores whose GETs are READs by the client, while PUTs and DELETEs are messages to the owner (sigcomm14 2.3): what [`crate::pilaf`]
-//! and [`crate::farm`] have in common.
+//! and [`crate::farm`] have in common, and much of [`crate::drtm`].
 //!
 //! The owner exposes the memory of a table ([`sinew_store::remote`]) for READs, and serves changes as [`sinew_herd`]'s calls. A client
 //! has a queue pair for READs, on which up to a window of searches are under way, each with one READ at a time, and the
@@ -15,36 +15,37 @@ mod hello;
 mod owner;
 
 pub use client::{AskError, Client, ClientConfig, ClientError, ClientStats, Joining, Outcome, Status};
+pub(crate) use client::{BURST, check_key};
 pub use emulation::{Emulation, NoTable};
 pub use hello::{Hello, Welcome};
 pub use owner::{ChangeService, Owner, OwnerConfig};
 
 use sinew_fabric::verbs::{Device, ProtectionDomain, ThreadDomain};
 
-type Domain<D> = <D as Device>::Domain;
-type Thread<D> = <Domain<D> as ProtectionDomain>::Thread;
+pub(crate) type Domain<D> = <D as Device>::Domain;
+pub(crate) type Thread<D> = <Domain<D> as ProtectionDomain>::Thread;
 type Exposed<D> = <Domain<D> as ProtectionDomain>::Exposed;
-type Cq<D> = <Thread<D> as ThreadDomain>::Cq;
-type Qp<D> = <Thread<D> as ThreadDomain>::Qp;
+pub(crate) type Cq<D> = <Thread<D> as ThreadDomain>::Cq;
+pub(crate) type Qp<D> = <Thread<D> as ThreadDomain>::Qp;
 
 /// Bytes of a key at most, whatever the table takes.
 pub const KEY_LEN_MAX: usize = (1 << 14) - 1;
 
 /// What is asked of the owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Change {
+pub(crate) enum Change {
     Put = 1,
     Delete = 2,
 }
 
 impl Change {
     /// The kind of a request for a key of so many bytes, which are no more than [`KEY_LEN_MAX`].
-    fn kind(self, key_len: usize) -> u16 {
+    pub(crate) fn kind(self, key_len: usize) -> u16 {
         self as u16 | (key_len as u16) << 2
     }
 
     /// The change and the length of its key.
-    fn of(kind: u16) -> Option<(Self, usize)> {
+    pub(crate) fn of(kind: u16) -> Option<(Self, usize)> {
         let change = match kind & 3 {
             1 => Self::Put,
             2 => Self::Delete,

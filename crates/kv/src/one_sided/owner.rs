@@ -60,11 +60,21 @@ impl<D: Device> Owner<D> {
         config: &OwnerConfig,
         index: &I,
     ) -> Result<(Self, WorkerSeed<D>, SharedMemory), AdmitError> {
+        Self::with_access(device, config, index, Access::READ)
+    }
+
+    /// An owner of memory with which clients can do more than READ it.
+    pub(crate) fn with_access<I: Index>(
+        device: &D,
+        config: &OwnerConfig,
+        index: &I,
+        access: Access,
+    ) -> Result<(Self, WorkerSeed<D>, SharedMemory), AdmitError> {
         let layout = config.layout();
         let (server, seeds) = Server::new(device, &ServerConfig { layout, seed: config.seed })?;
         let domain = device.protection_domain()?;
         let thread = domain.thread()?;
-        let exposed = domain.expose(index.memory_len(), Access::READ)?;
+        let exposed = domain.expose(index.memory_len(), access)?;
         let cq = thread.completion_queue(2 * config.clients)?;
         let memory = SharedMemory::clone(&exposed);
         let places = (0..config.clients).map(|_| None).collect();
@@ -82,6 +92,9 @@ impl<D: Device> Owner<D> {
     pub fn admit(&mut self, hello: &Hello) -> Result<(ClientId, Welcome), AdmitError> {
         if hello.reads.transport != Transport::Rc {
             return Err(AdmitError::Transport);
+        }
+        if self.places.iter().all(Option::is_some) {
+            return Err(AdmitError::Full(self.places.len()));
         }
         let config = QpConfig { send_depth: 1, receive_depth: 1, ..QpConfig::new(Transport::Rc) };
         let mut reads = self.thread.queue_pair(&config, &self.cq, &self.cq)?;

@@ -1,0 +1,78 @@
+//! Where a client has seen items last.
+
+/// Places of a set, which is a cache line.
+const WAYS: usize = 4;
+
+/// Of a key with this half of its hash.
+#[derive(Clone, Copy, Debug, Default)]
+struct Location {
+    half: u32,
+    /// From 1; 0 is no location.
+    record: u32,
+    version: u64,
+}
+
+/// Records and versions by hash: a cache, in which others may take one's place. What it says may be long past.
+#[derive(Debug)]
+pub(super) struct Locations {
+    sets: Vec<[Location; WAYS]>,
+}
+
+impl Locations {
+    /// For so many locations, rounded up.
+    pub fn new(count: usize) -> Self {
+        Self { sets: vec![[Location::default(); WAYS]; count.div_ceil(WAYS).next_power_of_two()] }
+    }
+
+    #[inline(always)]
+    fn set(&mut self, hash: u64) -> &mut [Location; WAYS] {
+        let mask = self.sets.len() - 1;
+        &mut self.sets[hash as usize & mask]
+    }
+
+    /// The record and its version.
+    #[inline(always)]
+    pub fn get(&mut self, hash: u64) -> Option<(u32, u64)> {
+        let half = (hash >> 32) as u32;
+        let location = self.set(hash).iter().find(|location| location.half == half && location.record != 0)?;
+        Some((location.record - 1, location.version))
+    }
+
+    #[inline(always)]
+    pub fn put(&mut self, hash: u64, record: u32, version: u64) {
+        let half = (hash >> 32) as u32;
+        let set = self.set(hash);
+        let here = set.iter().position(|location| location.half == half && location.record != 0);
+        let at = here.or_else(|| set.iter().position(|location| location.record == 0));
+        set[at.unwrap_or(half as usize % WAYS)] = Location { half, record: record + 1, version };
+    }
+
+    pub fn forget(&mut self, hash: u64) {
+        let half = (hash >> 32) as u32;
+        for location in self.set(hash).iter_mut().filter(|location| location.half == half) {
+            *location = Location::default();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_seen_last_is_remembered_and_others_take_its_place() {
+        let mut locations = Locations::new(8);
+        assert_eq!(locations.sets.len(), 2);
+        let hash = |nth: u64| nth << 32;
+        locations.put(hash(1), 10, 0);
+        locations.put(hash(1), 11, 5);
+        locations.put(hash(2), 12, 6);
+        assert_eq!((locations.get(hash(1)), locations.get(hash(2))), (Some((11, 5)), Some((12, 6))));
+        assert_eq!((locations.get(hash(1) + 1), locations.get(hash(0))), (None, None));
+        locations.forget(hash(1));
+        assert_eq!((locations.get(hash(1)), locations.get(hash(2))), (None, Some((12, 6))));
+        (0..100).for_each(|nth| locations.put(hash(nth), nth as u32, 0));
+        assert_eq!((0..100).filter(|nth| locations.get(hash(*nth)).is_some()).count(), WAYS);
+        assert_eq!(locations.get(hash(99)), Some((99, 0)));
+    }
+}

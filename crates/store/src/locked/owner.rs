@@ -1,0 +1,305 @@
+//! The owner's side.
+
+use std::collections::VecDeque;
+
+use sinew_mem::SharedMemory;
+
+use super::{BUCKET_LEN, ENTRIES, HEAD_LEN, Layout, LockWord, Record, WAYS, entry};
+use crate::remote::{Index as _, TableError};
+
+/// What the owner knows of a record's item.
+#[derive(Clone, Copy, Debug)]
+struct Item {
+    hash: u64,
+    bucket: u32,
+    /// Its entry in the bucket.
+    at: u8,
+}
+
+/// What became of a lock that was taken away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Released {
+    /// The item was moved to another record.
+    Moved,
+    /// There was no other record: the item is where it was.
+    Kept,
+    /// The record was free, or what was in it was spoiled: it is free now.
+    Removed,
+}
+
+/// How a record was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Inspected {
+    /// As it should be, and nobody holds it.
+    Well,
+    /// Somebody holds it.
+    Held(LockWord),
+    /// What nobody may do was done to it; it is free now.
+    Repaired,
+}
+
+/// A table with its memory.
+#[derive(Debug)]
+pub struct LockedTable {
+    layout: Layout,
+    memory: SharedMemory,
+    /// By record.
+    items: Vec<Option<Item>>,
+    /// By bucket, what it says.
+    buckets: Vec<[u64; ENTRIES]>,
+    /// Those that are free, longest first.
+    free: VecDeque<u32>,
+    /// A record, or what becomes of one.
+    image: Vec<u8>,
+}
+
+impl LockedTable {
+    /// An empty table in `memory`, which is all zero.
+    ///
+    /// # Errors
+    ///
+    /// [`TableError::Layout`], [`TableError::Memory`].
+    pub fn new(layout: Layout, memory: SharedMemory) -> Result<Self, TableError> {
+        layout.check()?;
+        let (need, len) = (layout.memory_len(), memory.len());
+        if need > len {
+            return Err(TableError::Memory { need, len });
+        }
+        let table = Self {
+            layout,
+            memory,
+            items: vec![None; layout.records as usize],
+            buckets: vec![[0; ENTRIES]; layout.buckets as usize],
+            free: (0..layout.records).collect(),
+            image: vec![0; layout.record_len()],
+        };
+        for record in 0..layout.records {
+            table.set_lock(record, LockWord::free(0).held_by(LockWord::OWNER));
+        }
+        Ok(table)
+    }
+
+    /// What others need to know.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Items that there are.
+    pub fn len(&self) -> usize {
+        self.items.len() - self.free.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn start(&self, record: u32) -> usize {
+        self.layout.record_span(record).offset as usize
+    }
+
+    /// The lock word of a record; held by the owner where there is no such record.
+    fn lock(&self, record: u32) -> LockWord {
+        let word = (record < self.layout.records).then(|| self.memory.load(self.start(record)));
+        word.and_then(Result::ok).map_or(LockWord(u64::MAX), LockWord)
+    }
+
+    fn set_lock(&self, record: u32, lock: LockWord) {
+        // The table was found to fit when it was made.
+        let _ = self.memory.store(self.start(record), lock.0);
+    }
+
+    /// A private copy of a record.
+    fn load(&mut self, record: u32) {
+        let start = self.start(record);
+        let _ = self.memory.read(start, &mut self.image);
+    }
+
+    fn find(&mut self, key: &[u8], hash: u64) -> Option<u32> {
+        for way in 0..WAYS {
+            for entry in self.buckets[self.layout.bucket(hash, way) as usize] {
+                let Some(record) = (entry as u32).checked_sub(1) else { continue };
+                if self.items[record as usize].is_none_or(|item| item.hash != hash) {
+                    continue;
+                }
+                self.load(record);
+                if self.image.get(8..16) == Some(&(key.len() as u64).to_le_bytes())
+                    && self.image.get(HEAD_LEN..HEAD_LEN + key.len()) == Some(key)
+                {
+                    return Some(record);
+                }
+            }
+        }
+        None
+    }
+
+    /// A free entry in the emptier of a hash's buckets.
+    fn room(&self, hash: u64) -> Option<(u32, u8)> {
+        let rooms = (0..WAYS).filter_map(|way| {
+            let bucket = self.layout.bucket(hash, way);
+            let entries = &self.buckets[bucket as usize];
+            let at = entries.iter().position(|entry| *entry == 0)?;
+            Some((entries.iter().filter(|entry| **entry != 0).count(), bucket, at as u8))
+        });
+        rooms.min().map(|(_, bucket, at)| (bucket, at))
+    }
+
+    /// Writes an item to a record that the owner holds, and lets it go.
+    fn fill(&mut self, record: u32, hash: u64, key: &[u8], value: &[u8]) {
+        let (start, next) = (self.start(record), self.lock(record).next());
+        let _ = self.memory.store(start + 8, key.len() as u64);
+        let _ = self.memory.write(start + HEAD_LEN, key);
+        let at = self.layout.image(&mut self.image, hash, record, next.version(), value);
+        let _ = self.memory.write(at as usize, &self.image);
+        self.image.resize(self.layout.record_len(), 0);
+        self.set_lock(record, next);
+    }
+
+    /// Has an entry name a record, or none.
+    fn name(&mut self, Item { hash, bucket, at }: Item, record: Option<u32>) {
+        let entry = record.map_or(0, |record| entry(hash, record));
+        let _ = self.memory.store(bucket as usize * BUCKET_LEN + usize::from(at) * 8, entry);
+        self.buckets[bucket as usize][usize::from(at)] = entry;
+    }
+
+    /// Takes a record out of use.
+    fn free(&mut self, record: u32) {
+        let version = self.lock(record).next();
+        self.set_lock(record, version.held_by(LockWord::OWNER));
+        if self.items[record as usize].take().is_some() {
+            self.free.push_back(record);
+        }
+    }
+
+    /// Stores an item; false when its key has one already, which a writer may lock and change.
+    ///
+    /// # Errors
+    ///
+    /// [`TableError`]; the table is as it was.
+    pub fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<bool, TableError> {
+        let Layout { key_len_max, value_len_max, .. } = self.layout;
+        if !(1..=key_len_max as usize).contains(&key.len()) {
+            return Err(TableError::Key { len: key.len(), max: key_len_max as usize });
+        }
+        if value.len() > value_len_max as usize {
+            return Err(TableError::Value { len: value.len(), max: value_len_max as usize });
+        }
+        let hash = self.layout.hash(key);
+        if self.find(key, hash).is_some() {
+            return Ok(false);
+        }
+        let full = TableError::Full { items: self.len() };
+        let (bucket, at) = self.room(hash).ok_or(full)?;
+        let record = self.free.pop_front().ok_or(full)?;
+        self.fill(record, hash, key, value);
+        let item = Item { hash, bucket, at };
+        self.items[record as usize] = Some(item);
+        self.name(item, Some(record));
+        Ok(true)
+    }
+
+    /// Removes the item of a key whose record a writer holds, with this lock word; whether it does, and it is.
+    pub fn remove(&mut self, record: u32, lock: LockWord, key: &[u8]) -> bool {
+        if self.held(record) != Some(lock) || self.find(key, self.layout.hash(key)) != Some(record) {
+            return false;
+        }
+        self.discard(record);
+        true
+    }
+
+    /// Removes the item of a record.
+    fn discard(&mut self, record: u32) {
+        if let Some(item) = self.items[record as usize] {
+            self.name(item, None);
+        }
+        self.free(record);
+    }
+
+    /// The lock word of a record that somebody else holds.
+    pub fn held(&self, record: u32) -> Option<LockWord> {
+        Some(self.lock(record)).filter(|lock| lock.holder().is_some_and(|holder| holder != LockWord::OWNER))
+    }
+
+    /// Takes the lock from a holder that is gone, or that nothing of what it has asked for can arrive from any more but what was stopped in
+    /// the middle. `None` when the lock word is another by now.
+    pub fn release(&mut self, record: u32, lock: LockWord) -> Option<Released> {
+        if lock.holder().is_none() || record >= self.layout.records || self.lock(record) != lock {
+            return None;
+        }
+        let whole = self.items[record as usize].and_then(|item| Some((item, self.whole(record, item.hash)?)));
+        let Some((item, (key, value))) = whole else {
+            self.discard(record);
+            return Some(Released::Removed);
+        };
+        let Some(to) = self.free.pop_front() else {
+            self.set_lock(record, LockWord::free(lock.version()));
+            return Some(Released::Kept);
+        };
+        self.fill(to, item.hash, &key, &value);
+        self.items[to as usize] = Some(item);
+        self.name(item, Some(to));
+        self.free(record);
+        Some(Released::Moved)
+    }
+
+    /// Key and value of a record, if they are whole and those of an item with this hash.
+    fn whole(&mut self, record: u32, hash: u64) -> Option<(Vec<u8>, Vec<u8>)> {
+        self.load(record);
+        // Whoever holds it.
+        self.image[6..8].fill(0);
+        match self.layout.record(&self.image, record, (&[], 0)) {
+            Record::Item { key, hash: found, value, .. } if found == hash => Some((key.to_vec(), value.to_vec())),
+            _ => None,
+        }
+    }
+
+    /// Looks at a record and its share of the buckets, and repairs what was spoiled. A record that nobody holds and that is spoiled is freed although a writer that
+    /// knows its lock word may lock it in the same moment, whose value is then lost; nothing is promised of what was spoiled.
+    pub fn inspect(&mut self, record: u32) -> Inspected {
+        let shares = (record..self.layout.buckets).step_by(self.layout.records as usize);
+        let spoiled = shares.filter(|bucket| self.repair(*bucket)).count();
+        match self.inspect_record(record) {
+            Inspected::Well if spoiled > 0 => Inspected::Repaired,
+            inspected => inspected,
+        }
+    }
+
+    /// Whether a bucket was spoiled.
+    fn repair(&self, bucket: u32) -> bool {
+        let start = bucket as usize * BUCKET_LEN;
+        let mut is_spoiled = false;
+        for (at, entry) in self.buckets[bucket as usize].iter().enumerate() {
+            if self.memory.load(start + at * 8) != Ok(*entry) {
+                let _ = self.memory.store(start + at * 8, *entry);
+                is_spoiled = true;
+            }
+        }
+        is_spoiled
+    }
+
+    fn inspect_record(&mut self, record: u32) -> Inspected {
+        let lock = self.lock(record);
+        let Some(item) = self.items.get(record as usize).copied().flatten() else {
+            if lock.holder() == Some(LockWord::OWNER) {
+                return Inspected::Well;
+            }
+            self.free(record);
+            return Inspected::Repaired;
+        };
+        if lock.holder().is_some() {
+            return Inspected::Held(lock);
+        }
+        // The value of a version is not written as long as the version counts.
+        if self.is_whole(record, item.hash) || self.lock(record) != lock {
+            return Inspected::Well;
+        }
+        self.discard(record);
+        Inspected::Repaired
+    }
+
+    fn is_whole(&mut self, record: u32, hash: u64) -> bool {
+        self.load(record);
+        let record = self.layout.record(&self.image, record, (&[], 0));
+        matches!(record, Record::Item { hash: found, .. } if found == hash)
+    }
+}
