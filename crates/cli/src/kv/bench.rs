@@ -37,6 +37,8 @@ pub enum Design {
     Farm,
     /// A memcached server: any, ours, or ours and memcached itself
     Memcached,
+    /// A Redis server: any, or one that is started
+    Redis,
 }
 
 const HELP: &str = "\
@@ -48,6 +50,7 @@ same size from a table as large, with nothing else done.
 `rpc` starts a server process (or takes --address), fills its cache, and keeps --window requests in flight, of which --batch go out
 together. Every value that comes back is checked in full. The limit is the echo of as many messages, as long as the longer of a get and its
 answer, by the same RPC layer, times the keys of a get. With --rate a result is valid if the requests were answered as fast as they came.
+With --peer memcached and Redis are started, too, and measured by turns, over TCP, with requests enough in flight for them to do their best.
 
 `herd` and `herd-opt` start a server process that stores all keys (or take --address HOST:PORT of `sinew serve herd`, with the same
 --workers, --window, --keys and --value-size), and ask it from --threads threads with --clients clients each, whose windows are full. Every
@@ -62,17 +65,18 @@ as a table's are.
 
 `memcached` drives a memcached server, --connect any that runs, else one of ours: --depth requests go out together on each connection,
 and the next when all are answered. Every value is checked in full. With --peer memcached itself is started, too, and both are measured
-by turns. Both have one thread.
+by turns. Both have one thread. `redis` drives a Redis server in the same way, --connect any that runs, else one that is started.
 
 JSON: rate_mops (keys, of one client thread), limit_mops, ratio, p50_ns and p99_ns (for table: of one request, a batch's time, divided), for
 table all of the largest batch; hit_percent; for table batches (the same for each size, with min_mops and max_mops) and gain (the largest
 batch over batches of one). Of herd: rate_mops and limit_mops of all threads, valid, mean_ns, retried, server (the workers' counters).
-Of pilaf and farm: read_mops, read_size, reads_per_get, reads_again.
+Of pilaf and farm: read_mops, read_size, reads_per_get, reads_again. Of rpc with --peer: peers (server, rate_mops, ours_over_theirs).
 
 Examples:
   sinew kv bench --design table --keys 8M --get 95 --dist uniform --json
   sinew kv bench --design rpc --fabric udp --window 512 --batch 32
   sinew kv bench --design rpc --fabric shm --keys-per-get 8
+  sinew kv bench --design rpc --fabric udp --keys-per-get 16 --peer
   sinew kv bench --design rpc --mix ycsb-a --rate 1
   sinew kv bench --design herd-opt --fabric shm --keys 8M --json
   sinew kv bench --design pilaf --fabric shm --get 95
@@ -172,14 +176,14 @@ struct NetArgs {
     device: Option<String>,
 }
 
-/// Options of `--design memcached`.
+/// Options of `--design memcached` and `redis`.
 #[derive(clap::Args)]
-#[command(next_help_heading = "Options of --design memcached (and --keys-per-get)")]
+#[command(next_help_heading = "Options of --design memcached and redis (and --keys-per-get)")]
 struct MemcachedArgs {
-    /// A memcached server that runs, HOST:PORT or unix:PATH; else one of ours is started
+    /// A server that runs, HOST:PORT or unix:PATH; else one is started, of memcached's protocol ours
     #[arg(long, value_name = "ADDRESS")]
     connect: Option<String>,
-    /// Start memcached, too, with one thread, and measure both by turns
+    /// Start memcached, too, with one thread, and measure both by turns; for --design rpc, Redis as well
     #[arg(long, conflicts_with = "connect")]
     peer: bool,
     /// Start servers at Unix sockets rather than TCP ports
@@ -252,7 +256,10 @@ impl Args {
     fn memcached_plan(&self) -> anyhow::Result<memcached::Plan> {
         let MemcachedArgs { connect, peer, unix, connections, depth, meta } = &self.memcached;
         let keys_per_get = usize::from(self.net.keys_per_get);
+        let is_redis = self.design == Design::Redis;
         ensure!(self.mix.is_none(), "--mix is for --design rpc");
+        ensure!(!is_redis || !(*peer || *meta), "--peer, --meta: these are memcached's");
+        ensure!(!is_redis || keys_per_get == 1, "--keys-per-get: GET asks for one key");
         ensure!(*peer || !self.output.judges_ratio(), "--fail-if-ratio-...: a ratio is to memcached; add --peer");
         ensure!(!meta || keys_per_get == 1, "--meta: mg asks for one key");
         ensure!(self.value_size < VALUE_SIZE_MAX - 1024, "--value-size: memcached takes less than 1 MB");
@@ -263,12 +270,17 @@ impl Args {
                 connections: usize::from(*connections),
                 depth: usize::from(*depth),
                 keys_per_get,
-                meta: *meta,
+                wire: match (is_redis, *meta) {
+                    (true, _) => memcached::Wire::Redis,
+                    (false, true) => memcached::Wire::Meta,
+                    (false, false) => memcached::Wire::Text,
+                },
                 value_size: self.value_size,
                 rate: self.net.rate.map(|mops| mops * 1e6),
             },
             target: match connect {
                 Some(address) => memcached::Target::Running(address.clone()),
+                None if is_redis => memcached::Target::Redis { unix: *unix },
                 None if *peer => memcached::Target::Both { unix: *unix },
                 None => memcached::Target::Ours { unix: *unix },
             },
@@ -288,6 +300,11 @@ impl Args {
         ensure!(self.value_size <= VALUE_SIZE_MAX, "--value-size can be up to {}", units::size(VALUE_SIZE_MAX));
         let NetArgs { address, threads, window, keys_per_get, rate, no_pin, limits, .. } = &self.net;
         let threads = usize::from(*threads);
+        let has_peers = self.memcached.peer;
+        ensure!(
+            !has_peers || threads == 1 && self.mix.is_none() && rate.is_none(),
+            "--peer: memcached and Redis are measured beside one thread, without --mix and --rate"
+        );
         let fabric = self.net.fabric(threads)?;
         ensure!(fabric != Fabric::Hub, "--fabric hub: the cache is served by a process of its own");
         let window = window.unwrap_or(if fabric == Fabric::Udp { 512 } else { 128 }) as usize;
@@ -319,6 +336,7 @@ impl Args {
             duration: self.seconds,
             limits: limits.clone(),
             references: self.net.reference.as_deref().map(References::read).transpose()?.unwrap_or_default(),
+            has_peers,
         })
     }
 
@@ -461,7 +479,7 @@ fn measure(args: &Args, progress: &mut dyn FnMut(&'static str, f64)) -> anyhow::
             let figures = table::measure(&args.table_plan().map_err(Usage::of)?, progress)?;
             (figures.text(), figures.json(), figures.judged())
         }
-        Design::Memcached => {
+        Design::Memcached | Design::Redis => {
             let figures = memcached::measure(&args.memcached_plan().map_err(Usage::of)?, progress)?;
             (figures.text(), figures.json(), figures.judged())
         }

@@ -1,6 +1,8 @@
-//! Memcached servers, measured by a client of their protocol: one that runs already, or ours and memcached itself by turns.
+//! Memcached and Redis servers, measured by a client of their protocols: one that runs already, or ours and memcached itself by
+//! turns.
 
 mod client;
+mod peers;
 mod servers;
 
 use std::time::Duration;
@@ -11,8 +13,9 @@ use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 use sinew::host::Interrupt;
 
-pub use client::Load;
 use client::{Client, KEY_LEN};
+pub use client::{Load, Wire};
+pub use peers::{Measured, Peers};
 use servers::Server;
 
 use crate::bench::Judged;
@@ -47,6 +50,8 @@ pub enum Target {
     Ours { unix: bool },
     /// One of ours, and memcached itself.
     Both { unix: bool },
+    /// Redis.
+    Redis { unix: bool },
 }
 
 struct Side {
@@ -77,6 +82,7 @@ pub fn measure(plan: &Plan, progress: &mut dyn FnMut(&'static str, f64)) -> anyh
         Target::Running(address) => vec![("server".to_owned(), address.clone(), None)],
         Target::Ours { unix } => vec![servers::ours(plan, *unix)?],
         Target::Both { unix } => vec![servers::ours(plan, *unix)?, servers::memcached(plan, *unix)?],
+        Target::Redis { unix } => vec![servers::redis(plan, *unix)?],
     };
     machine::pin(plan.client_cpu)?;
     let mut sides = Vec::new();
@@ -181,7 +187,7 @@ impl Figures {
         let mut object = self.sides.first().map(Side::json).unwrap_or_default();
         let Plan { workload, load, .. } = &self.plan;
         let rest = json!({
-            "design": "memcached",
+            "design": if load.wire == Wire::Redis { "redis" } else { "memcached" },
             "ratio": self.ratio().map(units::rounded),
             "sides": self.sides.iter().map(Side::json).collect::<Vec<_>>(),
             "keys": workload.keys,
@@ -193,7 +199,7 @@ impl Figures {
             "connections": load.connections,
             "depth": load.depth,
             "keys_per_get": load.keys_per_get,
-            "meta": load.meta,
+            "meta": load.wire == Wire::Meta,
             "rate": load.rate,
             "others_share": self.others.share.map(units::rounded),
         });
@@ -240,7 +246,7 @@ impl Figures {
             load.connections,
             load.depth,
             load.keys_per_get,
-            if load.meta { "mg and ms" } else { "get and set" },
+            load.wire.name(),
             ratio.unwrap_or_default(),
         )
     }

@@ -14,6 +14,7 @@ use sinew::shm::Hub;
 
 use super::client::addresses_from;
 use super::load::{Load, Loader, Loads, Slice};
+use super::memcached::{Measured, Peers};
 use crate::bench::{self, Judged, Kind};
 use crate::child::ServerProcess;
 use crate::client::{self, Calls, histogram};
@@ -56,6 +57,8 @@ pub struct Plan {
     pub duration: Duration,
     pub limits: LimitArgs,
     pub references: References,
+    /// Whether memcached and Redis are measured too.
+    pub has_peers: bool,
 }
 
 impl Plan {
@@ -102,6 +105,8 @@ pub struct Figures {
     gets: u64,
     hits: u64,
     yardstick: [Reading; 2],
+    /// What memcached and Redis did in turn.
+    peers: Vec<Measured>,
     /// Who else used the processors.
     others: Others,
 }
@@ -144,6 +149,11 @@ pub fn measure(plan: &Plan, progress: &mut dyn FnMut(&'static str, f64)) -> anyh
         (Some(server), _) => server.addresses().to_vec(),
         (None, address) => addresses_from(address.as_deref().unwrap_or_default()).take(plan.threads).collect(),
     };
+    let peers = plan.has_peers.then(|| {
+        progress("starting memcached and Redis", 0.0);
+        Peers::start(&plan.workload, plan.mean_value_len(), plan.server_cpus[0], interrupt)
+    });
+    let mut peers = peers.transpose()?;
     let places = Places { cache, echo: echo_server.addresses().to_vec() };
     let result = std::thread::scope(|threads| {
         let mut clients = Vec::new();
@@ -151,11 +161,13 @@ pub fn measure(plan: &Plan, progress: &mut dyn FnMut(&'static str, f64)) -> anyh
             clients.push(start_client(plan, index, &places, interrupt, threads)?);
         }
         let servers = cache_server.iter().chain([&echo_server]).map(ServerProcess::id);
+        let servers = servers.chain(peers.iter().flat_map(Peers::ids));
         // What a cache elsewhere uses is not known to be its own.
         let own_cpus = if plan.address.is_some() { &[] } else { &plan.server_cpus[..] };
         let watch = others::Watch::new(others::cpus(plan.client_cpus.iter().chain(own_cpus)), servers)
             .allowing(&plan.references);
-        let result = alternate(plan, &clients, progress).map(|figures| Figures { others: watch.end(), ..figures });
+        let result = alternate(plan, &clients, peers.as_mut(), progress);
+        let result = result.map(|figures| Figures { others: watch.end(), ..figures });
         // The clients first, so that the servers see them leave.
         for ClientThread { orders, thread } in clients {
             drop(orders);
@@ -165,7 +177,7 @@ pub fn measure(plan: &Plan, progress: &mut dyn FnMut(&'static str, f64)) -> anyh
     });
     // Ctrl-C reaches the servers too: what a call says of their going is not the cause.
     ensure!(!interrupt.is_set(), "interrupted");
-    result
+    Ok(Figures { peers: peers.map(Peers::end).unwrap_or_default(), ..result? })
 }
 
 /// A server with room for all keys.
@@ -195,8 +207,13 @@ fn start_cache(plan: &Plan) -> anyhow::Result<ServerProcess> {
 fn alternate(
     plan: &Plan,
     clients: &[ClientThread<'_>],
+    mut peers: Option<&mut Peers>,
     progress: &mut dyn FnMut(&'static str, f64),
 ) -> anyhow::Result<Figures> {
+    if peers.is_some() {
+        // This thread drives them while the clients sleep.
+        machine::pin(plan.client_cpus[0])?;
+    }
     progress("filling the cache", 0.0);
     ask_all(clients, Ask::Fill)?;
     let slice = plan.duration / SLICES;
@@ -222,13 +239,16 @@ fn alternate(
             latency.add(&slice.latency)?;
             (keys, gets, hits) = (keys + slice.keys, gets + slice.gets, hits + slice.hits);
         }
+        if let Some(peers) = &mut peers {
+            peers.run(slice)?;
+        }
         let threads = clients.len().max(1) as f64;
         limits.push(echoes * plan.load.keys_per_get as f64 / threads);
         ours.push(rate / threads);
     }
     let yardstick = [before, yardstick()?];
-    let others = Others::default();
-    Ok(Figures { plan: plan.clone(), ours, limits, latency, keys, gets, hits, yardstick, others })
+    let (others, peers) = (Others::default(), Vec::new());
+    Ok(Figures { plan: plan.clone(), ours, limits, latency, keys, gets, hits, yardstick, peers, others })
 }
 
 /// Has all client threads do the same at once.
@@ -396,6 +416,7 @@ impl Figures {
                 "after": units::rounded(after.value),
                 "reference": units::rounded(before.reference),
             },
+            "peers": self.peers.iter().map(|peer| peer.json(&self.ours)).collect::<Vec<_>>(),
             "others_share": self.others.share.map(units::rounded),
             "limit_valid": self.is_valid(),
         })
@@ -416,6 +437,7 @@ impl Figures {
             (Some(limit), Some(ratio)) => format!("{} M/s (ratio {})", units::figure(limit), units::figure(ratio)),
             _ => "not measured".to_owned(),
         };
+        let peers: String = self.peers.iter().map(|peer| format!("\n  {}", peer.text(&self.ours))).collect();
         let valid = match self.others.complaint() {
             Some(complaint) => format!("\n  INVALID: {complaint}"),
             None if self.is_valid() => String::new(),
@@ -426,7 +448,7 @@ impl Figures {
         format!(
             "cache over rpc over {}, {} keys of {KEY_LEN} B, values of {}, {} % GET, {}: {} M keys/s per client core ({threads})\n  \
              limit, echoes of the same messages: {limit}; latency p50 {}, p99 {}, p99.9 {}\n  \
-             {} in flight in batches of {}{several}; {} answers checked, {:.1} % of the gets hit{valid}",
+             {} in flight in batches of {}{several}; {} answers checked, {:.1} % of the gets hit{peers}{valid}",
             fabric.name(),
             workload.keys,
             workload.sizes.name(),

@@ -35,7 +35,7 @@ pub fn memcached(duration: Duration) -> anyhow::Result<Row> {
             connections: 1,
             depth: 64,
             keys_per_get: 1,
-            meta: false,
+            wire: memcached::Wire::Text,
             value_size: VALUE_SIZE,
             rate: None,
         },
@@ -74,6 +74,7 @@ fn over_rpc(fabric: Fabric, window: usize, duration: Duration) -> anyhow::Result
         duration,
         limits: LimitArgs::default(),
         references: References::default(),
+        has_peers: false,
     };
     rpc::measure(&plan, &mut |_, _| ()).map(|figures| figures.row())
 }

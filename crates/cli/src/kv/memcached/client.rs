@@ -1,4 +1,4 @@
-//! A client of any memcached server: requests of a trace, pipelined over several connections, every answer checked.
+//! A client of any memcached or Redis server: requests of a trace, pipelined over several connections, every answer checked.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -25,6 +25,27 @@ const SAMPLE_EVERY: u64 = 8;
 /// How long a server may be silent.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 
+/// What a client and a server say to each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wire {
+    /// memcached's `get` and `set`
+    Text,
+    /// memcached's `mg` and `ms`
+    Meta,
+    /// Redis' `GET` and `SET`
+    Redis,
+}
+
+impl Wire {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Text => "get and set",
+            Self::Meta => "mg and ms",
+            Self::Redis => "GET and SET",
+        }
+    }
+}
+
 /// What a client asks, and how.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
@@ -33,8 +54,7 @@ pub struct Load {
     pub depth: usize,
     /// Keys of one request to get.
     pub keys_per_get: usize,
-    /// `mg` and `ms` rather than `get` and `set`.
-    pub meta: bool,
+    pub wire: Wire,
     pub value_size: usize,
     /// Requests per second, over all connections; as many as are answered when none is given.
     pub rate: Option<f64>,
@@ -143,7 +163,7 @@ impl Client {
     /// Connects to the server at `HOST:PORT` or `unix:PATH`.
     pub fn connect(address: &str, load: Load, workload: &Workload, interrupt: Interrupt) -> anyhow::Result<Self> {
         let connect = || {
-            let stream = Stream::connect(address).with_context(|| format!("no memcached server at {address}"))?;
+            let stream = Stream::connect(address).with_context(|| format!("no server at {address}"))?;
             Ok(Connection {
                 stream,
                 out: Vec::new(),
@@ -267,17 +287,22 @@ impl Client {
         let mut key = request.key();
         let connection = &mut self.connections[connection];
         let out = &mut connection.out;
-        out.extend_from_slice(if self.load.meta { b"mg" } else { b"get" });
+        let [before, after]: [&[u8]; 2] = match self.load.wire {
+            Wire::Text => [b"get ", b"\r\n"],
+            Wire::Meta => [b"mg ", b" v\r\n"],
+            Wire::Redis => [b"*2\r\n$3\r\nGET\r\n$16\r\n", b"\r\n"],
+        };
+        out.extend_from_slice(before);
         for more in 1..=self.load.keys_per_get {
-            out.push(b' ');
             out.extend_from_slice(&key_text(key));
             connection.keys.push_back(key);
             if more < self.load.keys_per_get {
+                out.push(b' ');
                 self.at = if self.at + 1 < self.trace.len() { self.at + 1 } else { 0 };
                 key = self.trace[self.at].key();
             }
         }
-        out.extend_from_slice(if self.load.meta { b" v\r\n" } else { b"\r\n" });
+        out.extend_from_slice(after);
         connection.pending.push_back(Pending { keys: self.load.keys_per_get, is_get: true, began });
     }
 
@@ -289,10 +314,10 @@ impl Client {
         let text = key_text(key);
         let text = std::str::from_utf8(&text).unwrap_or_default();
         // It can be written: it is memory.
-        let _ = if self.load.meta {
-            write!(connection.out, "ms {text} {len}\r\n")
-        } else {
-            write!(connection.out, "set {text} 0 0 {len}\r\n")
+        let _ = match self.load.wire {
+            Wire::Text => write!(connection.out, "set {text} 0 0 {len}\r\n"),
+            Wire::Meta => write!(connection.out, "ms {text} {len}\r\n"),
+            Wire::Redis => write!(connection.out, "*3\r\n$3\r\nSET\r\n$16\r\n{text}\r\n${len}\r\n"),
         };
         connection.out.extend_from_slice(&self.value);
         connection.out.extend_from_slice(b"\r\n");
@@ -306,7 +331,7 @@ impl Client {
         if connection.pending.is_empty() || !connection.receive()? {
             return Ok(Counts::default());
         }
-        connection.take_answers(self.load.meta, self.load.value_size, latency)
+        connection.take_answers(self.load.wire, self.load.value_size, latency)
     }
 }
 
@@ -354,7 +379,7 @@ impl Connection {
         }
     }
 
-    fn take_answers(&mut self, meta: bool, value_size: usize, latency: &mut Histogram<u64>) -> anyhow::Result<Counts> {
+    fn take_answers(&mut self, wire: Wire, value_size: usize, latency: &mut Histogram<u64>) -> anyhow::Result<Counts> {
         let mut counts = Counts::default();
         let mut now = None;
         while let Some(&Pending { keys, is_get, began }) = self.pending.front() {
@@ -366,15 +391,15 @@ impl Connection {
             let line = &rest[..end];
             let mut len = end + 2;
             let done = if !is_get {
-                ensure!(line == b"STORED" || line == b"HD", "not stored: {}", shown(line));
+                ensure!(matches!(line, b"STORED" | b"HD" | b"+OK"), "not stored: {}", shown(line));
                 true
-            } else if line == b"END" || line == b"EN" {
+            } else if matches!(line, b"END" | b"EN" | b"$-1") {
                 // What was not answered was not there.
-                self.keys.drain(..if meta { 1 } else { self.keys.len().min(answers_left(&self.pending, &self.keys)) });
+                let left = if wire == Wire::Text { answers_left(&self.pending, &self.keys) } else { 1 };
+                self.keys.drain(..left.min(self.keys.len()));
                 true
             } else {
-                ensure!(line.starts_with(b"VA"), "no value: {}", shown(line));
-                let (key, size) = value_line(line, meta).with_context(|| format!("no value: {}", shown(line)))?;
+                let (key, size) = value_line(line, wire).with_context(|| format!("no value: {}", shown(line)))?;
                 if rest.len() < len + size + 2 {
                     break;
                 }
@@ -390,7 +415,7 @@ impl Connection {
                 };
                 ensure!(size == value_size && check_value(value, found), "the server gave a wrong value");
                 counts.hits += 1;
-                meta
+                wire != Wire::Text
             };
             self.filled.start += len;
             if done {
@@ -415,10 +440,15 @@ fn answers_left(pending: &VecDeque<Pending>, keys: &VecDeque<u64>) -> usize {
 }
 
 /// The key, if it is told, and the length that a line announces.
-fn value_line(line: &[u8], meta: bool) -> Option<(Option<&[u8]>, usize)> {
-    let mut words = line.split(|byte| *byte == b' ').skip(1);
-    let key = if meta { None } else { Some(words.next()?) };
-    let size = if meta { words.next()? } else { words.nth(1)? };
+fn value_line(line: &[u8], wire: Wire) -> Option<(Option<&[u8]>, usize)> {
+    let (key, size) = match wire {
+        Wire::Redis => (None, line.strip_prefix(b"$")?),
+        Wire::Meta => (None, line.strip_prefix(b"VA ")?.split(|byte| *byte == b' ').next()?),
+        Wire::Text => {
+            let mut words = line.strip_prefix(b"VALUE ")?.split(|byte| *byte == b' ');
+            (Some(words.next()?), words.nth(1)?)
+        }
+    };
     Some((key, std::str::from_utf8(size).ok()?.parse().ok()?))
 }
 

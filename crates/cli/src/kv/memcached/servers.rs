@@ -10,7 +10,7 @@ use anyhow::{Context, bail};
 use super::Plan;
 use crate::child::ServerProcess;
 
-/// How long memcached may take to begin.
+/// How long a server may take to begin.
 const START_MAX: Duration = Duration::from_secs(5);
 /// Bytes of an item beside key and value, of either server, at most.
 const ITEM_OVERHEAD: usize = 128;
@@ -18,7 +18,7 @@ const ITEM_OVERHEAD: usize = 128;
 /// A server that ends when this is dropped.
 pub enum Server {
     Ours(ServerProcess),
-    Memcached(Memcached),
+    Other(Other),
 }
 
 impl Server {
@@ -26,19 +26,19 @@ impl Server {
     pub fn id(&self) -> u32 {
         match self {
             Self::Ours(server) => server.id(),
-            Self::Memcached(server) => server.child.id(),
+            Self::Other(server) => server.child.id(),
         }
     }
 }
 
-/// memcached itself.
-pub struct Memcached {
+/// Somebody else's.
+pub struct Other {
     child: Child,
     /// Its Unix socket, if it has one.
     socket: Option<PathBuf>,
 }
 
-impl Drop for Memcached {
+impl Drop for Other {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -48,7 +48,8 @@ impl Drop for Memcached {
     }
 }
 
-type Started = (String, String, Option<Server>);
+/// Its name, where it listens, and the server itself.
+pub type Started = (String, String, Option<Server>);
 
 fn socket(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("sinew-bench-{name}-{}", std::process::id()))
@@ -75,30 +76,65 @@ pub fn ours(plan: &Plan, unix: bool) -> anyhow::Result<Started> {
 
 /// memcached, with one thread.
 pub fn memcached(plan: &Plan, unix: bool) -> anyhow::Result<Started> {
-    let version = Command::new("memcached").arg("-V").output();
-    let Ok(version) = version else { bail!("no memcached to compare with: apt-get install memcached") };
-    let name = String::from_utf8_lossy(&version.stdout).trim().to_owned();
-    let mut command = match plan.server_cpu {
-        Some(cpu) => {
-            let mut command = Command::new("taskset");
-            command.args(["-c", &cpu.to_string(), "memcached"]);
-            command
-        }
-        None => Command::new("memcached"),
-    };
+    let name = version("memcached", "-V")?;
+    let mut command = pinned(plan, "memcached");
     command.args(["-u", "root", "-U", "0", "-t", "1", "-m", &memory_mb(plan).to_string()]);
     let (address, socket) = if unix {
         let socket = socket("memcached");
         command.arg("-s").arg(&socket);
         (format!("unix:{}", socket.display()), Some(socket))
     } else {
-        // A port that was free a moment ago.
-        let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-        command.args(["-l", "127.0.0.1", "-p", &address.port().to_string()]);
-        (address.to_string(), None)
+        let (address, port) = free_port()?;
+        command.args(["-l", "127.0.0.1", "-p", &port]);
+        (address, None)
     };
-    let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().context("starting memcached")?;
-    let server = Memcached { child, socket };
+    start(name, command, address, socket)
+}
+
+/// Redis, which keeps nothing on disk.
+pub fn redis(plan: &Plan, unix: bool) -> anyhow::Result<Started> {
+    let text = version("redis-server", "--version")?;
+    let number = text.split_whitespace().find_map(|word| word.strip_prefix("v=")).unwrap_or_default();
+    let mut command = pinned(plan, "redis-server");
+    command.args(["--save", "", "--appendonly", "no", "--maxmemory-policy", "allkeys-lru"]);
+    command.args(["--maxmemory", &format!("{}mb", memory_mb(plan)), "--bind", "127.0.0.1"]);
+    let (address, socket) = if unix {
+        let socket = socket("redis");
+        command.args(["--port", "0", "--unixsocket"]).arg(&socket);
+        (format!("unix:{}", socket.display()), Some(socket))
+    } else {
+        let (address, port) = free_port()?;
+        command.args(["--port", &port]);
+        (address, None)
+    };
+    start(format!("redis {number}"), command, address, socket)
+}
+
+/// What a program says of itself.
+fn version(program: &str, option: &str) -> anyhow::Result<String> {
+    let Ok(version) = Command::new(program).arg(option).output() else {
+        bail!("no {program} to compare with: install it (apt-get install memcached redis-server)")
+    };
+    Ok(String::from_utf8_lossy(&version.stdout).trim().to_owned())
+}
+
+/// A program on the processor of servers.
+fn pinned(plan: &Plan, program: &str) -> Command {
+    let Some(cpu) = plan.server_cpu else { return Command::new(program) };
+    let mut command = Command::new("taskset");
+    command.args(["-c", &cpu.to_string(), program]);
+    command
+}
+
+/// A port that was free a moment ago.
+fn free_port() -> anyhow::Result<(String, String)> {
+    let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+    Ok((address.to_string(), address.port().to_string()))
+}
+
+fn start(name: String, mut command: Command, address: String, socket: Option<PathBuf>) -> anyhow::Result<Started> {
+    let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
+    let server = Other { child: child.with_context(|| format!("starting {name}"))?, socket };
     let deadline = Instant::now() + START_MAX;
     let listens = || match address.strip_prefix("unix:") {
         Some(path) => std::os::unix::net::UnixStream::connect(path).is_ok(),
@@ -106,9 +142,9 @@ pub fn memcached(plan: &Plan, unix: bool) -> anyhow::Result<Started> {
     };
     while !listens() {
         if Instant::now() > deadline {
-            bail!("memcached does not listen at {address}");
+            bail!("{name} does not listen at {address}");
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    Ok((name, address, Some(Server::Memcached(server))))
+    Ok((name, address, Some(Server::Other(server))))
 }
