@@ -39,6 +39,7 @@ const ROOMS: &[Room] = &[
     system_room("sinew-host", &["sinew-fabric", "sinew-mem", "sinew-wire"]),
     system_room("sinew-ibverbs", &["sinew-fabric", "sinew-mem", "sinew-wire"]),
     system_room("sinew-shm", &["sinew-fabric", "sinew-mem", "sinew-wire"]),
+    room("sinew-sim", &["sinew-fabric", "sinew-mem"]),
     system_room("sinew-udp", &["sinew-fabric", "sinew-mem", "sinew-wire"]),
     room("sinew-rpc", &["sinew-fabric", "sinew-mem", "sinew-wire"]),
     room("sinew-store", &["sinew-mem"]),
@@ -52,10 +53,10 @@ const ROOMS: &[Room] = &[
 ];
 
 /// Crates that carry packets or give real time. Only the tops name them.
-const BACKENDS: &[&str] = &["sinew-host", "sinew-ibverbs", "sinew-shm", "sinew-udp"];
+const BACKENDS: &[&str] = &["sinew-host", "sinew-ibverbs", "sinew-shm", "sinew-sim", "sinew-udp"];
 
 /// What any crate may use in its tests, beside what it may use anyway.
-const IN_TESTS: &[&str] = &["sinew-fabric"];
+const IN_TESTS: &[&str] = &["sinew-fabric", "sinew-sim"];
 
 /// Crates from outside that call the system, read a clock or draw randomness: not for rooms that run in virtual time.
 const SYSTEM_CRATES: &[&str] = &[

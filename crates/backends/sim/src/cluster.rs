@@ -1,0 +1,253 @@
+//! Who works on the ports, and when.
+
+use std::fmt;
+
+use crate::events::Event;
+use crate::network::Network;
+use crate::port::PortId;
+use crate::time::SimClock;
+
+/// What a core of the cluster runs: a program that turns an endpoint's loop.
+pub trait Actor {
+    /// Runs the loop once. What it costs is what the ports charge, and what the actor [spends](SimClock::spend_ns) itself.
+    fn turn(&mut self) -> Doing;
+}
+
+/// What an actor does after its turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doing {
+    /// It goes on as soon as its core is free.
+    Work,
+    /// It polls in vain: its next turn is when a packet comes to one of its ports, or when it said in
+    /// [`wait`](sinew_fabric::PacketPort::wait) that it wants one. The turns until then need not be run, since nothing comes of them.
+    Idle,
+    /// As [`Doing::Idle`], but at this time at the latest.
+    IdleUntil(u64),
+    /// It has ended.
+    Done,
+}
+
+/// An actor, as its [`Cluster`] knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ActorId(u32);
+
+struct Place {
+    name: String,
+    actor: Option<Box<dyn Actor>>,
+    ports: Vec<PortId>,
+    /// Of the turn that it waits for.
+    turn: u32,
+    /// When that is foreseen.
+    next_ns: Option<u64>,
+    /// When its core is free.
+    free_ns: u64,
+    /// What its core spent on turns that found something, or did.
+    worked_ns: u64,
+}
+
+/// A simulation that cannot go on: everybody waits for packets, and none is on its way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stuck {
+    /// When.
+    pub time_ns: u64,
+    /// Who waits, and for what.
+    pub waiting: Vec<(String, String)>,
+}
+
+impl fmt::Display for Stuck {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "at {} ns nothing happens any more", self.time_ns)?;
+        self.waiting.iter().try_for_each(|(who, what)| write!(f, "; {who} waits for {what}"))
+    }
+}
+
+impl std::error::Error for Stuck {}
+
+/// Actors, each on a core of its own, at the ports of a [`Network`]: whoever turns it lets time pass.
+pub struct Cluster {
+    network: Network,
+    places: Vec<Place>,
+}
+
+impl fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cluster").field("network", &self.network).field("actors", &self.places.len()).finish()
+    }
+}
+
+impl Cluster {
+    /// A cluster without actors.
+    pub fn new(network: &Network) -> Self {
+        Self { network: network.clone(), places: Vec::new() }
+    }
+
+    /// Its network.
+    pub fn network(&self) -> &Network {
+        &self.network
+    }
+
+    /// Its clock.
+    pub fn clock(&self) -> SimClock {
+        self.network.clock()
+    }
+
+    /// Adds an actor, which works on these ports and has its first turn at once.
+    pub fn add(&mut self, name: &str, ports: impl IntoIterator<Item = PortId>, actor: Box<dyn Actor>) -> ActorId {
+        let index = self.places.len() as u32;
+        let ports: Vec<PortId> = ports.into_iter().collect();
+        let mut world = self.network.0.world.borrow_mut();
+        for port in &ports {
+            world.nodes[port.0].actor = Some(index);
+        }
+        drop(world);
+        self.places.push(Place {
+            name: name.to_owned(),
+            actor: Some(actor),
+            ports,
+            turn: 0,
+            next_ns: None,
+            free_ns: 0,
+            worked_ns: 0,
+        });
+        self.wake(index, 0);
+        ActorId(index)
+    }
+
+    /// Ends an actor at once, as a host that crashes does: it has no turn in which to say farewell, unless its destructor does.
+    /// Its ports close.
+    pub fn crash(&mut self, actor: ActorId) -> Option<Box<dyn Actor>> {
+        let place = &mut self.places[actor.0 as usize];
+        place.next_ns = None;
+        place.turn += 1;
+        let mut world = self.network.0.world.borrow_mut();
+        place.ports.iter().for_each(|port| world.close(port.0));
+        drop(world);
+        place.actor.take()
+    }
+
+    /// Lets an actor stand still until `end_ns`: packets come, and it does not look.
+    pub fn pause(&mut self, actor: ActorId, end_ns: u64) {
+        let place = &mut self.places[actor.0 as usize];
+        place.free_ns = place.free_ns.max(end_ns);
+        if place.next_ns.is_some_and(|next_ns| next_ns < end_ns) {
+            self.foresee(actor.0, end_ns);
+        }
+    }
+
+    /// What an actor's core spent on turns in which it did something.
+    pub fn worked_ns(&self, actor: ActorId) -> u64 {
+        self.places[actor.0 as usize].worked_ns
+    }
+
+    /// Lets everything happen until `end_ns`.
+    pub fn run_until(&mut self, end_ns: u64) {
+        while self.step(end_ns) {}
+        self.network.run_until(end_ns);
+    }
+
+    /// Lets things happen until `done` says so, which is asked after each turn of an actor, and at most until `end_ns`. Returns
+    /// whether it said so.
+    ///
+    /// # Errors
+    ///
+    /// [`Stuck`]: before that nothing is left to happen.
+    pub fn run_while(&mut self, end_ns: u64, mut done: impl FnMut(&Self) -> bool) -> Result<bool, Stuck> {
+        loop {
+            if done(self) {
+                return Ok(true);
+            }
+            if !self.step(end_ns) {
+                if self.network.0.world.borrow().events.next_ns().is_some() {
+                    self.network.run_until(end_ns);
+                    return Ok(false);
+                }
+                return Err(self.stuck());
+            }
+        }
+    }
+
+    fn stuck(&self) -> Stuck {
+        let world = self.network.0.world.borrow();
+        let waiting = self.places.iter().filter(|place| place.actor.is_some()).map(|place| {
+            let ports: Vec<&str> = place.ports.iter().map(|port| &*world.nodes[port.0].name).collect();
+            (place.name.clone(), format!("a packet at {}", ports.join(" or ")))
+        });
+        Stuck { time_ns: self.network.0.clock.event_ns(), waiting: waiting.collect() }
+    }
+
+    /// The next thing happens, if it does by `end_ns`.
+    fn step(&mut self, end_ns: u64) -> bool {
+        let mut world = self.network.0.world.borrow_mut();
+        if world.events.next_ns().is_none_or(|next_ns| next_ns > end_ns) {
+            return false;
+        }
+        let Some((now_ns, event)) = world.events.pop() else { return false };
+        self.network.0.clock.advance_to(now_ns);
+        if let Event::Turn { actor, number } = event {
+            drop(world);
+            if self.places[actor as usize].turn == number {
+                self.turn(actor, now_ns);
+            }
+            return true;
+        }
+        world.happen(now_ns, event);
+        let touched = world.touched.take();
+        drop(world);
+        if let Some(actor) = touched {
+            self.wake(actor, now_ns);
+        }
+        true
+    }
+
+    /// Gives an actor a turn as soon as its core is free, unless it has one before that anyway.
+    fn wake(&mut self, actor: u32, now_ns: u64) {
+        let now_ns = now_ns.max(self.network.0.clock.event_ns());
+        let place = &self.places[actor as usize];
+        let next_ns = place.free_ns.max(now_ns);
+        if place.actor.is_some() && place.next_ns.is_none_or(|foreseen_ns| next_ns < foreseen_ns) {
+            self.foresee(actor, next_ns);
+        }
+    }
+
+    /// The next turn of an actor, in place of the one that was foreseen.
+    fn foresee(&mut self, actor: u32, next_ns: u64) {
+        let place = &mut self.places[actor as usize];
+        place.turn += 1;
+        place.next_ns = Some(next_ns);
+        self.network.0.world.borrow_mut().events.add(next_ns, Event::Turn { actor, number: place.turn });
+    }
+
+    fn turn(&mut self, index: u32, now_ns: u64) {
+        let place = &mut self.places[index as usize];
+        place.next_ns = None;
+        let Some(actor) = &mut place.actor else { return };
+        let (doing, spent_ns) = self.network.0.clock.work(|| actor.turn());
+        place.free_ns = now_ns + spent_ns;
+        let mut world = self.network.0.world.borrow_mut();
+        let (mut wants_ns, mut has_more) = (None, false);
+        for port in &place.ports {
+            let node = &mut world.nodes[port.0];
+            wants_ns = wants_ns.into_iter().chain(node.wake_ns.take()).min();
+            has_more |= !node.waiting.is_empty() || node.woken.take();
+        }
+        drop(world);
+        let next_ns = match doing {
+            Doing::Done => {
+                place.actor = None;
+                return;
+            }
+            Doing::Work => {
+                place.worked_ns += spent_ns;
+                // Where nothing costs anything, time passes all the same.
+                Some(place.free_ns.max(now_ns + 1))
+            }
+            Doing::Idle | Doing::IdleUntil(_) if has_more => Some(place.free_ns.max(now_ns + 1)),
+            Doing::Idle => wants_ns,
+            Doing::IdleUntil(until_ns) => Some(wants_ns.map_or(until_ns, |wants_ns| wants_ns.min(until_ns))),
+        };
+        if let Some(next_ns) = next_ns {
+            let next_ns = next_ns.max(place.free_ns).max(now_ns + 1);
+            self.foresee(index, next_ns);
+        }
+    }
+}

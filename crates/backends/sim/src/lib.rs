@@ -1,0 +1,45 @@
+//! Packet ports on a simulated network of hosts, links and switches, in virtual time.
+//!
+//! A [`Topology`] says what there is; a [`Network`] moves packets over it; a [`Cluster`] gives each endpoint a core whose time it
+//! pays for. Nothing here reads a clock, draws randomness from the system or has a thread: with the same topology, seed and
+//! actors everything happens again in the same way, which [`Network::trace_hash`] shows.
+//!
+//! What is modelled of a network (nsdi19 2.1, 6.1):
+//!
+//! - **Links** are full duplex, with a rate and a delay. A packet takes as long as its bytes, and those of its frame, take at the
+//!   link's rate.
+//! - **Switches** forward as soon as a packet's head is there (cut-through), and queue what has to wait for its output port in
+//!   a buffer that all ports share by dynamic thresholds, or that each has for itself. They mark packets of long queues (ECN), and
+//!   can ask the sender of a link to pause rather than lose packets (priority flow control).
+//! - **Routes** are the shortest ones; among equal ones each pair of ports has its own, by hash (ECMP).
+//! - **Hosts** have ports, which share the host's links; a port's receive queue has room for so many packets, and what comes on
+//!   top is lost.
+//! - **Faults**: links that lose, damage, duplicate or reorder packets, each direction by itself; links that are down; hosts that
+//!   stand still, crash and come back.
+
+#![forbid(unsafe_code)]
+
+mod cluster;
+mod costs;
+mod events;
+mod faults;
+mod hash;
+mod network;
+mod port;
+mod routes;
+mod time;
+mod topology;
+mod world;
+
+pub use cluster::{Actor, ActorId, Cluster, Doing, Stuck};
+pub use costs::Costs;
+pub use faults::LinkFaults;
+pub use network::{LinkStats, Network, NetworkStats, PortConfig};
+pub use port::{PortId, SimPort, SimRx, SimTx};
+pub use time::SimClock;
+pub use topology::{
+    Buffer, Ecn, HostId, HostSpec, LinkId, LinkSpec, NodeId, Pause, SwitchId, SwitchSpec, Topology, TopologyError,
+};
+
+/// The scheme of addresses on a simulated network: `sim://PORT`.
+pub const SCHEME: &str = "sim";

@@ -1,0 +1,205 @@
+//! The network as those see it who build and watch it.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::rc::Rc;
+
+use sinew_fabric::{Address, Clock, PortError};
+
+use crate::SCHEME;
+use crate::costs::Costs;
+use crate::events::Event;
+use crate::faults::LinkFaults;
+use crate::port::SimPort;
+use crate::time::SimClock;
+use crate::topology::{HostId, LinkId, Topology, TopologyError};
+use crate::world::World;
+
+/// What a port is opened with.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PortConfig {
+    /// Packets that wait at most; what comes on top is lost.
+    pub receive_packets: usize,
+    /// Packets of a received burst, at most.
+    pub burst_max: usize,
+    /// Bytes of address space for message buffers, of which only what is used takes memory.
+    pub arena_bytes: usize,
+    /// What the core that works on the port pays.
+    pub costs: Costs,
+}
+
+impl Default for PortConfig {
+    fn default() -> Self {
+        Self { receive_packets: 4096, burst_max: 32, arena_bytes: 1 << 30, costs: Costs::default() }
+    }
+}
+
+/// What one direction of a link did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkStats {
+    /// Packets that left on it.
+    pub packets: u64,
+    /// Bytes of them, frames included.
+    pub bytes: u64,
+    /// Bytes that wait for it.
+    pub queued_bytes: u64,
+    /// The most that ever waited.
+    pub queued_bytes_max: u64,
+    /// Packets lost since too much waited for it.
+    pub overflowed: u64,
+}
+
+/// What happened on the network.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NetworkStats {
+    /// Packets that reached a port's receive queue.
+    pub delivered: u64,
+    /// Packets that did not, for whatever reason.
+    pub lost: u64,
+    /// Those of them that found a switch's buffer full.
+    pub overflowed: u64,
+    /// Packets that a fault sent twice.
+    pub duplicated: u64,
+    /// Times that a packet was marked for a long queue.
+    pub marked: u64,
+    /// Times that a sender was asked to pause.
+    pub pauses: u64,
+}
+
+pub(crate) struct Shared {
+    pub clock: SimClock,
+    pub world: RefCell<World>,
+}
+
+/// A simulated network. Clones are the same network.
+#[derive(Clone)]
+pub struct Network(pub(crate) Rc<Shared>);
+
+impl fmt::Debug for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Network").field("now_ns", &self.0.clock.now_ns()).field("stats", &self.stats()).finish()
+    }
+}
+
+impl Network {
+    /// A network that is idle, at time 0. Whatever is drawn follows from `seed`.
+    ///
+    /// # Errors
+    ///
+    /// [`TopologyError`].
+    pub fn new(topology: Topology, seed: u64) -> Result<Self, TopologyError> {
+        let world = RefCell::new(World::new(topology, seed)?);
+        Ok(Self(Rc::new(Shared { clock: SimClock::default(), world })))
+    }
+
+    /// The clock of all who take part.
+    pub fn clock(&self) -> SimClock {
+        self.0.clock.clone()
+    }
+
+    /// Opens a port at `sim://NAME` on a host.
+    ///
+    /// # Errors
+    ///
+    /// [`PortError`]: the name is taken, there is no such host, no address space for its arena.
+    pub fn open(&self, host: HostId, name: &str, config: PortConfig) -> Result<SimPort, PortError> {
+        SimPort::open(self, host, name, config)
+    }
+
+    /// Lets what happens until `end_ns` happen, without any actor, and the time be `end_ns`.
+    pub fn run_until(&self, end_ns: u64) {
+        while self.step(end_ns) {}
+        if end_ns > self.0.clock.event_ns() {
+            self.0.clock.advance_to(end_ns);
+        }
+    }
+
+    /// The next thing happens, if it does by `end_ns`. Turns of actors are not the network's, and none is foreseen.
+    pub(crate) fn step(&self, end_ns: u64) -> bool {
+        let mut world = self.0.world.borrow_mut();
+        if world.events.next_ns().is_none_or(|next_ns| next_ns > end_ns) {
+            return false;
+        }
+        let Some((time_ns, event)) = world.events.pop() else { return false };
+        self.0.clock.advance_to(time_ns);
+        if !matches!(event, Event::Turn { .. }) {
+            world.happen(time_ns, event);
+        }
+        true
+    }
+
+    /// What happened so far.
+    pub fn stats(&self) -> NetworkStats {
+        self.0.world.borrow().stats
+    }
+
+    /// What a link did, from its first end to its second, and from its second to its first.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such link.
+    pub fn link_stats(&self, link: LinkId) -> [LinkStats; 2] {
+        let world = self.0.world.borrow();
+        [0, 1].map(|direction| world.lane_stats(lane(link, direction)))
+    }
+
+    /// Packets on their way, waiting ones included.
+    pub fn in_flight(&self) -> usize {
+        self.0.world.borrow().in_flight()
+    }
+
+    /// A number that depends on every packet that arrived or was lost, and when: equal runs have equal ones.
+    pub fn trace_hash(&self) -> u64 {
+        self.0.world.borrow().hash.0
+    }
+
+    /// A random number, from the network's seed.
+    pub fn random(&self) -> u64 {
+        self.0.world.borrow_mut().random()
+    }
+
+    /// From now on this goes wrong on a link: from its first end to its second (0), or back (1).
+    ///
+    /// # Panics
+    ///
+    /// When there is no such link or direction.
+    pub fn set_faults(&self, link: LinkId, direction: usize, faults: LinkFaults) {
+        self.0.world.borrow_mut().set_faults(lane(link, direction), faults);
+    }
+
+    /// As [`Self::set_faults`], on all links in both directions.
+    pub fn set_all_faults(&self, faults: LinkFaults) {
+        let links = self.0.world.borrow().topology.links.len();
+        for link in 0..links {
+            (0..2).for_each(|direction| self.set_faults(LinkId(link), direction, faults));
+        }
+    }
+
+    /// Whether a link carries anything from its first end to its second (0), or back (1).
+    ///
+    /// # Panics
+    ///
+    /// When there is no such link or direction.
+    pub fn set_link_up(&self, link: LinkId, direction: usize, up: bool) {
+        self.0.world.borrow_mut().set_up(lane(link, direction), up);
+    }
+
+    /// Whether packets between two hosts are lost, while both reach others.
+    pub fn set_cut(&self, a: HostId, b: HostId, cut: bool) {
+        self.0.world.borrow_mut().set_cut(a, b, cut);
+    }
+
+    /// The hosts' names, and the links: as it was given.
+    pub fn topology(&self) -> Topology {
+        self.0.world.borrow().topology.clone()
+    }
+}
+
+fn lane(link: LinkId, direction: usize) -> u32 {
+    assert!(direction < 2, "a link has two directions");
+    2 * link.0 as u32 + direction as u32
+}
+
+pub(crate) fn address_of(name: &str) -> Address {
+    Address::new(SCHEME, name)
+}

@@ -1,0 +1,302 @@
+//! The port on a simulated network.
+
+use std::fmt;
+
+use sinew_fabric::{
+    Address, Caps, Clock, Dropped, MAX_BURST, PacketPort, PacketRx, PacketTx, Peer, PortError, PortEvent, PortStats,
+    RxBurst, RxPacket, TxPacket, WakeTarget, Waker,
+};
+use sinew_mem::atomic::plain::AtomicU32;
+use sinew_mem::atomic::Ordering;
+use sinew_mem::{Arena, Frozen};
+
+use crate::SCHEME;
+use crate::network::{Network, PortConfig, address_of};
+use crate::topology::HostId;
+use crate::world::{Arrived, World};
+
+/// A port on a [`Network`], from [`Network::open`].
+///
+/// Packets are copied when they are pushed: the port keeps no share of a buffer.
+#[derive(Debug)]
+pub struct SimPort {
+    rx: SimRx,
+    tx: SimTx,
+    network: Network,
+    index: usize,
+    address: Address,
+    arena: Arena,
+    config: PortConfig,
+    packet_len_max: usize,
+}
+
+/// A port, as a [`Cluster`](crate::Cluster) knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortId(pub(crate) usize);
+
+/// The receiving half of a [`SimPort`].
+pub struct SimRx {
+    network: Network,
+    index: usize,
+    config: PortConfig,
+    lent: Vec<Arrived>,
+}
+
+/// The transmitting half of a [`SimPort`]. Nothing leaves it before it is submitted.
+pub struct SimTx {
+    network: Network,
+    index: usize,
+    config: PortConfig,
+    packet_len_max: usize,
+    pending: Vec<u32>,
+}
+
+/// Makes one port's `wait` return.
+#[derive(Debug, Default)]
+pub(crate) struct WakeFlag(AtomicU32);
+
+impl WakeTarget for WakeFlag {
+    fn wake(&self) {
+        // Release: what the waker did before is seen by whoever takes it. Partner: `take`.
+        self.0.store(1, Ordering::Release);
+    }
+}
+
+impl WakeFlag {
+    pub fn take(&self) -> bool {
+        // Acquire: see `wake`.
+        self.0.swap(0, Ordering::Acquire) != 0
+    }
+}
+
+impl SimPort {
+    pub(crate) fn open(network: &Network, host: HostId, name: &str, config: PortConfig) -> Result<Self, PortError> {
+        if config.burst_max == 0 || config.burst_max > MAX_BURST {
+            return Err(PortError::Limit {
+                what: format!("bursts of {} packets", config.burst_max),
+                limit: MAX_BURST as u64,
+                remedy: format!("set burst_max to 1..={MAX_BURST}"),
+            });
+        }
+        let mut world = network.0.world.borrow_mut();
+        if host.0 >= world.topology.hosts.len() {
+            return Err(PortError::Limit {
+                what: format!("host number {}", host.0),
+                limit: world.topology.hosts.len() as u64,
+                remedy: "name a host of the topology".to_owned(),
+            });
+        }
+        let address = address_of(name);
+        if world.find(name).is_some() {
+            return Err(PortError::Taken { address: address.to_string(), holder: String::new() });
+        }
+        let arena = Arena::private(config.arena_bytes).map_err(|source| PortError::System {
+            doing: format!("reserving {} bytes for the arena of {address}", config.arena_bytes),
+            source,
+        })?;
+        let index = world.open(name, host, config);
+        let packet_len_max = world.packet_len_max(host);
+        drop(world);
+        let (lent, pending) = (Vec::with_capacity(config.burst_max), Vec::new());
+        Ok(Self {
+            rx: SimRx { network: network.clone(), index, config, lent },
+            tx: SimTx { network: network.clone(), index, config, packet_len_max, pending },
+            network: network.clone(),
+            index,
+            address,
+            arena,
+            config,
+            packet_len_max,
+        })
+    }
+
+    /// What a [`Cluster`](crate::Cluster) knows the port by.
+    pub fn place(&self) -> PortId {
+        PortId(self.index)
+    }
+
+    /// The peer that others know this port as.
+    pub fn peer(&self) -> Peer {
+        World::peer_of(self.index)
+    }
+
+    /// The network that the port is on.
+    pub fn network(&self) -> &Network {
+        &self.network
+    }
+}
+
+impl Drop for SimPort {
+    fn drop(&mut self) {
+        self.rx.give_back();
+        self.tx.submit();
+        self.network.0.world.borrow_mut().close(self.index);
+    }
+}
+
+impl SimRx {
+    fn give_back(&mut self) {
+        if !self.lent.is_empty() {
+            let mut world = self.network.0.world.borrow_mut();
+            self.lent.drain(..).for_each(|arrived| world.take_back(arrived));
+        }
+    }
+}
+
+impl PacketRx for SimRx {
+    fn receive<'a>(&'a mut self, burst: &mut RxBurst<'a>) {
+        self.give_back();
+        let (clock, costs) = (&self.network.0.clock, &self.config.costs);
+        let room = self.config.burst_max.min(burst.packets.remaining_capacity());
+        let mut world = self.network.0.world.borrow_mut();
+        let mut spent_ns = costs.turn_ns;
+        while self.lent.len() < room {
+            let Some(arrived) = world.take_arrived(self.index) else { break };
+            spent_ns += costs.receive_ns + costs.copy_ns(arrived.bytes.len());
+            self.lent.push(arrived);
+        }
+        drop(world);
+        clock.spend_ns(spent_ns);
+        for arrived in &self.lent {
+            burst.packets.push(RxPacket { from: arrived.from, head: &arrived.bytes, tail: None });
+        }
+    }
+}
+
+impl PacketTx for SimTx {
+    fn push(&mut self, packet: TxPacket<'_>) {
+        let mut world = self.network.0.world.borrow_mut();
+        if packet.len() > self.packet_len_max {
+            world.nodes[self.index].stats.count_dropped(Dropped::TooLong, 1);
+            return;
+        }
+        let Some(to) = world.index_of(packet.to) else {
+            world.nodes[self.index].stats.count_dropped(Dropped::NoSuchPeer, 1);
+            return;
+        };
+        let costs = &self.config.costs;
+        self.network.0.clock.spend_ns(costs.transmit_ns + costs.copy_ns(packet.len()));
+        let packed = world.pack(self.index, to, packet.head, packet.data.as_slice());
+        self.pending.push(packed);
+    }
+
+    fn submit(&mut self) {
+        if self.pending.is_empty() {
+            return;
+        }
+        let clock = &self.network.0.clock;
+        clock.spend_ns(self.config.costs.doorbell_ns);
+        self.network.0.world.borrow_mut().submit(self.index, &mut self.pending, clock.now_ns());
+    }
+
+    /// Nothing is held: data was copied when it was pushed.
+    fn flush(&mut self) {}
+
+    fn reclaim(&mut self, _: &Frozen) {}
+}
+
+impl PacketPort for SimPort {
+    type Rx = SimRx;
+    type Tx = SimTx;
+
+    fn caps(&self) -> Caps {
+        Caps {
+            packet_len_max: self.packet_len_max,
+            copy_len_max: self.packet_len_max,
+            burst_max: self.config.burst_max,
+            receive_packets: self.config.receive_packets,
+            receive_packets_per_peer: self.config.receive_packets,
+            lends_in_place: false,
+        }
+    }
+
+    fn address(&self) -> Address {
+        self.address.clone()
+    }
+
+    fn arena(&self) -> &Arena {
+        &self.arena
+    }
+
+    fn resolve(&mut self, address: &Address) -> Result<Peer, PortError> {
+        address.check_scheme(SCHEME, "sim://PORT")?;
+        address.check_options(&[])?;
+        let world = self.network.0.world.borrow();
+        world.find(address.rest()).map(World::peer_of).ok_or_else(|| PortError::NotFound {
+            address: address.to_string(),
+            looked_in: format!("the simulated network, which has {} ports", world.nodes.len()),
+        })
+    }
+
+    fn describe(&self, peer: Peer) -> String {
+        let world = self.network.0.world.borrow();
+        match world.index_of(peer) {
+            Some(index) => address_of(&world.nodes[index].name).to_string(),
+            None => format!("an unknown simulated peer {:x?}", peer.0),
+        }
+    }
+
+    fn packet_len_max(&self, peer: Peer) -> usize {
+        let world = self.network.0.world.borrow();
+        let theirs = world.index_of(peer).map(|index| world.packet_len_max(world.nodes[index].host));
+        theirs.map_or(self.packet_len_max, |theirs| theirs.min(self.packet_len_max))
+    }
+
+    fn split(&mut self) -> (&mut SimRx, &mut SimTx) {
+        (&mut self.rx, &mut self.tx)
+    }
+
+    fn poll_event(&mut self) -> Option<PortEvent> {
+        // As on a NIC with unreliable datagrams: that a peer is gone is for its silence to tell.
+        None
+    }
+
+    fn waker(&self) -> Waker {
+        Waker::new(self.network.0.world.borrow().nodes[self.index].woken.clone())
+    }
+
+    /// Where a [`Cluster`](crate::Cluster)'s actor works on the port: says when the actor wants its next turn at the latest, and
+    /// returns at once. Else lets things happen until a packet arrives anywhere on the network, or until the time-out.
+    fn wait(&mut self, timeout_ns: Option<u64>) -> std::io::Result<()> {
+        let deadline_ns = timeout_ns.and_then(|timeout_ns| self.network.0.clock.now_ns().checked_add(timeout_ns));
+        let mut world = self.network.0.world.borrow_mut();
+        let node = &mut world.nodes[self.index];
+        if node.actor.is_some() {
+            node.wake_ns = deadline_ns;
+            return Ok(());
+        }
+        let delivered = world.stats.delivered;
+        let is_over = |world: &World| {
+            let node = &world.nodes[self.index];
+            node.woken.take() || !node.waiting.is_empty() || world.stats.delivered != delivered
+        };
+        let mut over = is_over(&world);
+        drop(world);
+        while !over {
+            if !self.network.step(deadline_ns.unwrap_or(u64::MAX)) {
+                if let Some(deadline_ns) = deadline_ns {
+                    self.network.run_until(deadline_ns);
+                }
+                break;
+            }
+            over = is_over(&self.network.0.world.borrow());
+        }
+        Ok(())
+    }
+
+    fn stats(&self) -> PortStats {
+        self.network.0.world.borrow().nodes[self.index].stats
+    }
+}
+
+impl fmt::Debug for SimRx {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SimRx").field("index", &self.index).field("lent", &self.lent.len()).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for SimTx {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SimTx").field("index", &self.index).field("pending", &self.pending.len()).finish_non_exhaustive()
+    }
+}

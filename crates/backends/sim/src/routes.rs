@@ -1,0 +1,168 @@
+//! Which links lead to a host.
+
+use std::collections::VecDeque;
+
+use crate::topology::{HostId, NodeId, Topology, TopologyError};
+
+/// One direction of a link: link 3 is directions 6, from its first end to its second, and 7.
+pub(crate) type Direction = u32;
+
+/// For each node and each host, the directions that are on a shortest way there.
+#[derive(Debug)]
+pub(crate) struct Routes {
+    hosts: usize,
+    /// Of a host as a source, and of a switch: where in `ways` those to host 0, 1, ... begin.
+    starts: Vec<u32>,
+    ways: Vec<Direction>,
+}
+
+impl Routes {
+    pub fn new(topology: &Topology) -> Result<Self, TopologyError> {
+        let (hosts, nodes) = (topology.hosts.len(), topology.hosts.len() + topology.switches.len());
+        let mut leaving: Vec<Vec<(Direction, usize)>> = vec![Vec::new(); nodes];
+        for (index, link) in topology.links.iter().enumerate() {
+            let [a, b] = link.ends.map(|end| node_index(hosts, end));
+            leaving[a].push((2 * index as u32, b));
+            leaving[b].push((2 * index as u32 + 1, a));
+        }
+        let mut to_host: Vec<Vec<u32>> = Vec::with_capacity(hosts);
+        for host in 0..hosts {
+            to_host.push(distances(&leaving, host, hosts));
+        }
+        let mut routes = Self { hosts, starts: Vec::with_capacity(nodes * hosts + 1), ways: Vec::new() };
+        for (node, leaving) in leaving.iter().enumerate() {
+            for (host, distance) in to_host.iter().enumerate() {
+                routes.starts.push(routes.ways.len() as u32);
+                if node == host {
+                    continue;
+                }
+                let shorter = leaving.iter().filter(|(_, next)| distance[*next].saturating_add(1) == distance[node]);
+                routes.ways.extend(shorter.map(|(direction, _)| direction));
+                if node < hosts && distance[node] == u32::MAX {
+                    let name = |host| topology.name_of(NodeId::Host(HostId(host)));
+                    return Err(TopologyError::NoWay { from: name(node), to: name(host) });
+                }
+            }
+        }
+        routes.starts.push(routes.ways.len() as u32);
+        Ok(routes)
+    }
+
+    /// From `node` towards `host`: one of the shortest ways, always the same for a flow. None from a host to itself.
+    #[inline]
+    pub fn way(&self, node: NodeId, host: HostId, flow: u64) -> Option<Direction> {
+        let at = node_index(self.hosts, node) * self.hosts + host.0;
+        let ways = &self.ways[self.starts[at] as usize..self.starts[at + 1] as usize];
+        match ways {
+            [] => None,
+            [way] => Some(*way),
+            several => Some(several[(flow % several.len() as u64) as usize]),
+        }
+    }
+}
+
+fn node_index(hosts: usize, node: NodeId) -> usize {
+    match node {
+        NodeId::Host(host) => host.0,
+        NodeId::Switch(switch) => hosts + switch.0,
+    }
+}
+
+/// Links from each node to `host`. Hosts forward nothing.
+fn distances(leaving: &[Vec<(Direction, usize)>], host: usize, hosts: usize) -> Vec<u32> {
+    let mut distance = vec![u32::MAX; leaving.len()];
+    distance[host] = 0;
+    let mut next = VecDeque::from([host]);
+    while let Some(node) = next.pop_front() {
+        if node < hosts && node != host {
+            continue;
+        }
+        // Links go both ways.
+        for (_, neighbour) in &leaving[node] {
+            if distance[*neighbour] == u32::MAX {
+                distance[*neighbour] = distance[node] + 1;
+                next.push_back(*neighbour);
+            }
+        }
+    }
+    distance
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::{Buffer, LinkSpec, SwitchId, SwitchSpec};
+
+    fn two_tiers() -> Topology {
+        let mut topology = Topology::star(4, 10.0, 100, 1500);
+        for name in ["spine-a", "spine-b", "tor"] {
+            let spec = SwitchSpec {
+                name: name.to_owned(),
+                latency_ns: 0,
+                buffer: Buffer::PerPort { bytes: 1 },
+                ecn: None,
+                pause: None,
+            };
+            topology.switch(spec);
+        }
+        let mut join = |a, b| {
+            topology.link(LinkSpec { ends: [a, b], rate_gbps: 10.0, delay_ns: 1, mtu: 1500 });
+        };
+        let switch = |index| NodeId::Switch(SwitchId(index));
+        for spine in [1, 2] {
+            join(switch(0), switch(spine));
+            join(switch(spine), switch(3));
+        }
+        topology
+    }
+
+    #[test]
+    fn flows_share_equal_ways_and_keep_theirs() {
+        let mut topology = two_tiers();
+        let far = topology.host(crate::topology::HostSpec {
+            name: "far".to_owned(),
+            transmit_latency_ns: 0,
+            receive_latency_ns: 0,
+        });
+        topology.link(LinkSpec {
+            ends: [NodeId::Host(far), NodeId::Switch(SwitchId(3))],
+            rate_gbps: 10.0,
+            delay_ns: 1,
+            mtu: 1500,
+        });
+        let routes = Routes::new(&topology).unwrap();
+        let way = |flow| routes.way(NodeId::Switch(SwitchId(0)), far, flow);
+        assert_eq!([way(0), way(1), way(2)], [Some(8), Some(12), Some(8)]);
+        assert_eq!(routes.way(NodeId::Switch(SwitchId(0)), HostId(2), 77), Some(5));
+        assert_eq!(routes.way(NodeId::Host(far), HostId(2), 3), Some(16));
+        assert_eq!(routes.way(NodeId::Host(far), far, 3), None);
+    }
+
+    #[test]
+    fn hosts_that_cannot_reach_each_other_are_named() {
+        let mut topology = two_tiers();
+        topology.host(crate::topology::HostSpec {
+            name: "alone".to_owned(),
+            transmit_latency_ns: 0,
+            receive_latency_ns: 0,
+        });
+        let error = Routes::new(&topology).unwrap_err().to_string();
+        assert_eq!(error, "there is no way from node0 to alone; join them with links");
+    }
+
+    #[test]
+    fn hosts_forward_nothing() {
+        let mut topology = Topology::star(1, 10.0, 1, 1500);
+        let link = |a, b| LinkSpec { ends: [NodeId::Host(a), b], rate_gbps: 1.0, delay_ns: 1, mtu: 1500 };
+        let host = |name: &str| crate::topology::HostSpec {
+            name: name.to_owned(),
+            transmit_latency_ns: 0,
+            receive_latency_ns: 0,
+        };
+        let middle = topology.host(host("middle"));
+        let end = topology.host(host("end"));
+        topology.link(link(middle, NodeId::Switch(SwitchId(0))));
+        topology.link(link(middle, NodeId::Host(end)));
+        assert!(matches!(Routes::new(&topology), Err(TopologyError::NoWay { .. })));
+    }
+}
