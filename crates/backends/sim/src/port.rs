@@ -6,8 +6,8 @@ use sinew_fabric::{
     Address, Caps, Clock, Dropped, MAX_BURST, PacketPort, PacketRx, PacketTx, Peer, PortError, PortEvent, PortStats,
     RxBurst, RxPacket, TxPacket, WakeTarget, Waker,
 };
-use sinew_mem::atomic::plain::AtomicU32;
 use sinew_mem::atomic::Ordering;
+use sinew_mem::atomic::plain::AtomicU32;
 use sinew_mem::{Arena, Frozen};
 
 use crate::SCHEME;
@@ -297,6 +297,9 @@ impl fmt::Debug for SimRx {
 
 impl fmt::Debug for SimTx {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SimTx").field("index", &self.index).field("pending", &self.pending.len()).finish_non_exhaustive()
+        f.debug_struct("SimTx")
+            .field("index", &self.index)
+            .field("pending", &self.pending.len())
+            .finish_non_exhaustive()
     }
 }

@@ -194,12 +194,7 @@ impl Topology {
                 transmit_latency_ns: 300,
                 receive_latency_ns: 300,
             });
-            topology.link(LinkSpec {
-                ends: [NodeId::Host(host), NodeId::Switch(switch)],
-                rate_gbps,
-                delay_ns,
-                mtu,
-            });
+            topology.link(LinkSpec { ends: [NodeId::Host(host), NodeId::Switch(switch)], rate_gbps, delay_ns, mtu });
         }
         topology
     }

@@ -141,7 +141,8 @@ impl World {
         });
         let lanes = lanes.collect();
         let switches = topology.switches.iter();
-        let switches = switches.map(|switch| SwitchState { latency_ps: switch.latency_ns * PS, used_bytes: 0 }).collect();
+        let switches =
+            switches.map(|switch| SwitchState { latency_ps: switch.latency_ns * PS, used_bytes: 0 }).collect();
         Ok(Self {
             routes,
             events: Events::default(),
@@ -383,9 +384,7 @@ impl World {
         packet.tail_ps = lane.busy_until_ps + lane.delay_ps;
         let mut arrives_ns = match lane.to {
             NodeId::Switch(_) => (started_ps + lane.delay_ps).div_ceil(PS),
-            NodeId::Host(host) => {
-                packet.tail_ps.div_ceil(PS) + self.topology.hosts[host.0].receive_latency_ns
-            }
+            NodeId::Host(host) => packet.tail_ps.div_ceil(PS) + self.topology.hosts[host.0].receive_latency_ns,
         };
         if !lane.is_up {
             return self.lose(index, now_ns);

@@ -40,25 +40,23 @@ impl Peers {
         server_cpu: Option<usize>,
         interrupt: Interrupt,
     ) -> anyhow::Result<Self> {
-        let one = |wire, [connections, depth]: [usize; 2], start: fn(&Plan, bool) -> anyhow::Result<servers::Started>| {
-            let load = Load { connections, depth, keys_per_get: 1, wire, value_size, rate: None };
-            let plan = Plan {
-                workload: *workload,
-                load,
-                target: Target::Ours { unix: false },
-                duration: Duration::ZERO,
-                client_cpu: None,
-                server_cpu,
+        let one =
+            |wire, [connections, depth]: [usize; 2], start: fn(&Plan, bool) -> anyhow::Result<servers::Started>| {
+                let load = Load { connections, depth, keys_per_get: 1, wire, value_size, rate: None };
+                let plan = Plan {
+                    workload: *workload,
+                    load,
+                    target: Target::Ours { unix: false },
+                    duration: Duration::ZERO,
+                    client_cpu: None,
+                    server_cpu,
+                };
+                let (name, address, server) = start(&plan, false)?;
+                let mut client = Client::connect(&address, load, workload, interrupt)?;
+                client.fill(workload.keys as u64).with_context(|| format!("filling {name} at {address}"))?;
+                Ok::<_, anyhow::Error>(Peer { name, client, server, rates: Vec::new() })
             };
-            let (name, address, server) = start(&plan, false)?;
-            let mut client = Client::connect(&address, load, workload, interrupt)?;
-            client.fill(workload.keys as u64).with_context(|| format!("filling {name} at {address}"))?;
-            Ok::<_, anyhow::Error>(Peer { name, client, server, rates: Vec::new() })
-        };
-        Ok(Self(vec![
-            one(Wire::Meta, OF_MEMCACHED, servers::memcached)?,
-            one(Wire::Redis, OF_REDIS, servers::redis)?,
-        ]))
+        Ok(Self(vec![one(Wire::Meta, OF_MEMCACHED, servers::memcached)?, one(Wire::Redis, OF_REDIS, servers::redis)?]))
     }
 
     /// Their processes.

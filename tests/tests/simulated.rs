@@ -1,0 +1,265 @@
+//! The RPC layer, unmodified, on a simulated cluster.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use sinew_fabric::{Address, Clock, SeededGenerator};
+use sinew_mem::MessageBuffer;
+use sinew_rpc::{Call, Config, Nexus, RequestType, Rpc, SessionEvent, SessionId};
+use sinew_sim::{
+    Actor, Buffer, Cluster, Costs, Doing, HostId, LinkFaults, Network, PortConfig, SimClock, SimPort, Topology,
+};
+
+const ECHO: RequestType = RequestType::new(1);
+
+type Endpoint = Rpc<SimPort, SimClock>;
+
+/// What all actors of a run count.
+#[derive(Debug, Default)]
+struct Counts {
+    completed: u64,
+    failed: u64,
+    wrong: u64,
+    latencies_ns: Vec<u64>,
+}
+
+struct Server(Endpoint);
+
+impl Actor for Server {
+    fn turn(&mut self) -> Doing {
+        turn(&mut self.0)
+    }
+}
+
+fn turn(rpc: &mut Endpoint) -> Doing {
+    if rpc.turn() {
+        return Doing::Work;
+    }
+    rpc.wait(None).unwrap();
+    Doing::Idle
+}
+
+/// Keeps so many calls in flight, until it has made its share.
+struct Client {
+    rpc: Endpoint,
+    clock: SimClock,
+    sessions: Vec<SessionId>,
+    open: usize,
+    idle: Vec<(MessageBuffer, MessageBuffer)>,
+    began_ns: Vec<u64>,
+    next: u64,
+    calls: u64,
+    len: usize,
+    counts: Rc<RefCell<Counts>>,
+}
+
+impl Client {
+    fn new(
+        rpc: Endpoint,
+        clock: SimClock,
+        servers: &[String],
+        window: usize,
+        len: usize,
+        calls: u64,
+        counts: &Rc<RefCell<Counts>>,
+    ) -> Self {
+        let mut client = Self {
+            rpc,
+            clock,
+            sessions: Vec::new(),
+            open: 0,
+            idle: Vec::new(),
+            began_ns: Vec::new(),
+            next: 0,
+            calls,
+            len,
+            counts: Rc::clone(counts),
+        };
+        for server in servers {
+            let address: Address = format!("sim://{server}").parse().unwrap();
+            client.sessions.push(client.rpc.begin_connect(&address).unwrap());
+        }
+        for _ in 0..window {
+            client.idle.push((client.rpc.alloc(len).unwrap(), client.rpc.alloc(len).unwrap()));
+        }
+        client
+    }
+}
+
+fn content(number: u64, at: usize) -> u8 {
+    (number as usize * 31 + at) as u8
+}
+
+impl Actor for Client {
+    fn turn(&mut self) -> Doing {
+        while let Some(event) = self.rpc.poll_event() {
+            match event {
+                SessionEvent::Connected(_) => self.open += 1,
+                other => panic!("{other:?}"),
+            }
+        }
+        while let Some(completion) = self.rpc.poll_completion() {
+            let mut counts = self.counts.borrow_mut();
+            let number = completion.tag;
+            match completion.result {
+                Ok(()) => {
+                    counts.completed += 1;
+                    let response = &completion.response;
+                    let same = (0..self.len).all(|at| response[at] == content(number, at));
+                    counts.wrong += u64::from(!same || response.len() != self.len);
+                    counts.latencies_ns.push(self.clock.now_ns() - self.began_ns[number as usize]);
+                }
+                Err(_) => counts.failed += 1,
+            }
+            drop(counts);
+            self.idle.push((completion.request, completion.response));
+        }
+        if self.open == self.sessions.len() {
+            while self.next < self.calls {
+                let Some((mut request, response)) = self.idle.pop() else { break };
+                for (at, byte) in request.iter_mut().enumerate() {
+                    *byte = content(self.next, at);
+                }
+                let session = self.sessions[self.next as usize % self.sessions.len()];
+                self.rpc.enqueue_request(session, ECHO, request, response, self.next).ok().unwrap();
+                self.began_ns.push(self.clock.now_ns());
+                self.next += 1;
+            }
+        }
+        turn(&mut self.rpc)
+    }
+}
+
+struct Plan {
+    topology: Topology,
+    seed: u64,
+    servers: usize,
+    clients: usize,
+    window: usize,
+    len: usize,
+    calls: u64,
+    faults: LinkFaults,
+    costs: Costs,
+}
+
+impl Plan {
+    fn small() -> Self {
+        Self {
+            topology: Topology::star(6, 25.0, 200, 1500),
+            seed: 1,
+            servers: 2,
+            clients: 4,
+            window: 16,
+            len: 32,
+            calls: 500,
+            faults: LinkFaults::default(),
+            costs: Costs::default(),
+        }
+    }
+
+    fn run(self) -> (Cluster, Counts) {
+        let network = Network::new(self.topology, self.seed).unwrap();
+        let mut cluster = Cluster::new(&network);
+        let counts = Rc::<RefCell<Counts>>::default();
+        let config = Config::default();
+        let nexus = Nexus::builder()
+            .config(config)
+            .handle(ECHO, |call: Call| {
+                let request = call.request();
+                call.reply(request)
+            })
+            .build()
+            .unwrap();
+        let names: Vec<String> = (0..self.servers).map(|server| format!("server{server}")).collect();
+        let open = |host: usize, name: &str| {
+            let config = PortConfig { arena_bytes: 64 << 20, costs: self.costs, ..PortConfig::default() };
+            let port = network.open(HostId(host), name, config).unwrap();
+            let place = port.place();
+            let generator = Box::new(SeededGenerator::new(network.random()));
+            (place, Rpc::new(&nexus, port, network.clock(), generator))
+        };
+        for (index, name) in names.iter().enumerate() {
+            let (place, rpc) = open(index, name);
+            cluster.add(name, [place], Box::new(Server(rpc)));
+        }
+        for index in 0..self.clients {
+            let name = format!("client{index}");
+            let (place, rpc) = open(self.servers + index, &name);
+            let client = Client::new(rpc, network.clock(), &names, self.window, self.len, self.calls, &counts);
+            cluster.add(&name, [place], Box::new(client));
+        }
+        network.set_all_faults(self.faults);
+        let all = self.calls * self.clients as u64;
+        let over = |_: &Cluster| counts.borrow().completed + counts.borrow().failed == all;
+        assert_eq!(cluster.run_while(60_000_000_000, over), Ok(true), "{:?} {network:?}", counts.borrow().completed);
+        let counts = std::mem::take(&mut *counts.borrow_mut());
+        (cluster, counts)
+    }
+}
+
+#[test]
+fn calls_are_answered_in_microseconds_of_virtual_time() {
+    let (cluster, counts) = Plan { window: 1, ..Plan::small() }.run();
+    assert_eq!((counts.completed, counts.failed, counts.wrong), (2_000, 0, 0));
+    assert_eq!(cluster.network().stats().lost, 0);
+    let mut latencies = counts.latencies_ns;
+    latencies.sort_unstable();
+    // Twice an interface, two links, a switch and an interface, and what the cores do.
+    let way_ns = 300 + 200 + 300 + 200 + 300;
+    let median = latencies[latencies.len() / 2];
+    assert!((2 * way_ns..2 * way_ns + 1_000).contains(&median), "{median}");
+}
+
+#[test]
+fn equal_seeds_make_equal_runs_of_the_whole_stack() {
+    let run = |seed| {
+        let faults =
+            LinkFaults { loss: 0.01, duplication: 0.01, reordering: 0.02, reordering_ns: 9_000, corruption: 0.0 };
+        let (cluster, counts) = Plan { seed, faults, len: 5_000, calls: 100, ..Plan::small() }.run();
+        assert_eq!((counts.completed, counts.failed, counts.wrong), (400, 0, 0));
+        let network = cluster.network();
+        (network.trace_hash(), network.stats(), network.clock().now_ns(), counts.latencies_ns)
+    };
+    let first = run(5);
+    assert!(first.1.lost > 20 && first.1.duplicated > 20, "{:?}", first.1);
+    assert_eq!(first, run(5));
+    assert_ne!(first.0, run(6).0);
+}
+
+#[test]
+fn long_calls_survive_switches_that_lose_packets() {
+    let mut topology = Topology::star(6, 25.0, 200, 1500);
+    topology.switches[0].buffer = Buffer::Shared { bytes: 60_000, alpha: 8.0 };
+    let (cluster, counts) = Plan { topology, len: 200_000, calls: 20, window: 4, ..Plan::small() }.run();
+    assert_eq!((counts.completed, counts.failed, counts.wrong), (80, 0, 0));
+    assert!(cluster.network().stats().overflowed > 0, "{:?}", cluster.network());
+}
+
+#[test]
+fn cores_that_cost_more_serve_less() {
+    let rate = |costs: Costs| {
+        let (cluster, counts) = Plan { servers: 1, costs, calls: 3_000, ..Plan::small() }.run();
+        counts.completed as f64 / cluster.network().clock().now_ns() as f64 * 1e3
+    };
+    let usual = Costs::default();
+    let [cheap, dear] = [usual, Costs { receive_ns: usual.receive_ns + 400, ..usual }].map(rate);
+    assert!(dear < 0.6 * cheap, "{dear} {cheap}");
+    // One server core, which spends 550 ns on a call, at least.
+    assert!((1.0..2.0).contains(&dear), "{dear}");
+}
+
+#[test]
+fn a_simulation_that_cannot_go_on_says_who_waits() {
+    struct Waits(#[allow(dead_code)] SimPort);
+    impl Actor for Waits {
+        fn turn(&mut self) -> Doing {
+            Doing::Idle
+        }
+    }
+    let network = Network::new(Topology::star(1, 10.0, 1, 1500), 1).unwrap();
+    let mut cluster = Cluster::new(&network);
+    let port = network.open(HostId(0), "lonely", PortConfig { arena_bytes: 1 << 16, ..PortConfig::default() }).unwrap();
+    cluster.add("the only one", [port.place()], Box::new(Waits(port)));
+    let stuck = cluster.run_while(1_000_000, |_| false).unwrap_err();
+    assert_eq!(stuck.to_string(), "at 0 ns nothing happens any more; the only one waits for a packet at lonely");
+}
