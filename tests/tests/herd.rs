@@ -3,8 +3,17 @@
 #[path = "common/herd.rs"]
 mod herd;
 
-use herd::{LAYOUT, Raw, World, poll};
-use sinew::herd::{ClientError, Layout, RequestError, SlotDrop, WorkerConfig, build_request};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+use herd::{LAYOUT, Raw, Vandal, World, poll};
+use sinew::fabric::verbs::Device;
+use sinew::herd::{
+    ClientError, Hello, Layout, Request, RequestError, Response, Server, ServerConfig, Service, SlotDrop, Worker,
+    WorkerConfig, build_request,
+};
+use sinew::shm::verbs::ShmDevice;
 
 const KIND: u16 = 3;
 
@@ -246,6 +255,98 @@ fn hostile_slots_are_dropped_by_reason_and_hurt_nobody() {
     assert!(stats.dropped(SlotDrop::Length) >= 500 && stats.dropped(SlotDrop::Torn) > 0, "{stats:?}");
     assert_eq!(stats.dropped(SlotDrop::Token), 500);
     assert_eq!(vandal.answers(), []);
+}
+
+/// Executes requests whose bytes are all their length's, and counts those of one client.
+#[derive(Default)]
+struct Whole {
+    of_vandal: Arc<AtomicU32>,
+    vandal: u32,
+}
+
+impl Service for Whole {
+    type Job = usize;
+
+    fn prefetch(&mut self, request: &Request<'_>) -> usize {
+        request.body.len()
+    }
+
+    fn execute(&mut self, request: &Request<'_>, len: usize, response: &mut Response<'_>) {
+        assert_eq!((request.body.len(), request.kind as usize), (len, len));
+        assert!(request.body.iter().all(|byte| *byte == len as u8), "torn: {:?}", request.body);
+        response.kind = KIND + 1;
+        if request.client == self.vandal {
+            self.of_vandal.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+#[test]
+fn slots_that_are_written_while_they_are_read_are_executed_whole_or_not_at_all() {
+    for config in configs() {
+        let device = ShmDevice::threads().unwrap();
+        let domain = device.protection_domain().unwrap();
+        let (server, seeds) = Server::new(&device, &ServerConfig { layout: LAYOUT, seed: 7 }).unwrap();
+        let worker = Worker::new(seeds.into_iter().next().unwrap(), &config, Whole::default()).unwrap();
+        let mut world = World { device, domain: domain.clone(), server, worker };
+        let (mut client, _) = world.client();
+        let executed = Arc::clone(&world.worker.service().of_vandal);
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|threads| {
+            let (ask, asked) = mpsc::channel::<(Hello, mpsc::Sender<_>)>();
+            let (executed, stop) = (&executed, &stop);
+            threads.spawn(move || {
+                let mut vandal = Vandal::of(&domain, |hello| {
+                    let (tell, told) = mpsc::channel();
+                    ask.send((hello.clone(), tell)).unwrap();
+                    told.recv().unwrap()
+                });
+                let (index, token) = (vandal.id.index, vandal.id.token);
+                let request =
+                    |sequence, len: usize| build_request(token, sequence, 1, len as u16, &vec![len as u8; len]);
+                let mut random = 1u64;
+                while !stop.load(Ordering::Relaxed) {
+                    // Several requests with the number that is awaited, of several lengths, one over the other, and some that
+                    // are none.
+                    let sequence = executed.load(Ordering::Relaxed) + 1;
+                    for _ in 0..8 {
+                        random = random.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(1);
+                        let len = (random >> 33) as usize % (LAYOUT.request_len_max + 1);
+                        let mut bytes = request(sequence, len);
+                        if random >> 60 == 0 {
+                            let at = bytes.len() - 16 + (random >> 50) as usize % 12;
+                            bytes[at] ^= (random >> 40) as u8;
+                        }
+                        vandal.write(index, sequence, &bytes);
+                    }
+                }
+            });
+            let (hello, tell) = asked.recv().unwrap();
+            let (id, welcome) = world.server.admit(&hello).unwrap();
+            world.worker.service().vandal = id.index;
+            tell.send((id, welcome)).unwrap();
+            let (began, mut answered) = (Instant::now(), 0);
+            // The good one is served all the while.
+            while executed.load(Ordering::Relaxed) < 3000 || answered < 1000 {
+                while client.has_room(0) {
+                    client.request(0, 0, 9, &[9; 9], 0).unwrap();
+                }
+                client.flush();
+                (0..8).for_each(|_| {
+                    world.worker.turn(0);
+                });
+                answered += client.poll(0, |answer| assert_eq!(answer.kind, KIND + 1)).unwrap();
+                if began.elapsed() > Duration::from_secs(60) {
+                    stop.store(true, Ordering::Relaxed);
+                    panic!("{answered} answers, {:?}", world.worker.stats());
+                }
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        let stats = *world.worker.stats();
+        assert!(stats.dropped(SlotDrop::Torn) > 0, "nothing was torn: {stats:?}");
+        assert_eq!(stats.dropped(SlotDrop::Gone), 0);
+    }
 }
 
 #[test]

@@ -129,15 +129,21 @@ impl Vandal {
     const RECEIVES: usize = 64;
 
     fn new<S: Service>(world: &mut World<S>) -> Self {
-        let thread = world.domain.thread().unwrap();
-        let arena = world.domain.arena(1 << 20).unwrap();
+        let server = &mut world.server;
+        Self::of(&world.domain, |hello| server.admit(hello).unwrap())
+    }
+
+    /// On the calling thread, and admitted by whoever has the server.
+    pub fn of(domain: &ShmDomain, admit: impl FnOnce(&Hello) -> (ClientId, Welcome)) -> Self {
+        let thread = domain.thread().unwrap();
+        let arena = domain.arena(1 << 20).unwrap();
         let cq = thread.completion_queue(2048).unwrap();
         let config = |transport| QpConfig { inline_max: 1024, ..QpConfig::new(transport) };
         let mut requests = thread.queue_pair(&config(Transport::Uc), &cq, &cq).unwrap();
         let mut answers = thread.queue_pair(&config(Transport::Ud), &cq, &cq).unwrap();
         answers.connect(None).unwrap();
         let hello = Hello { requests: requests.address(), answers: answers.address() };
-        let (id, welcome) = world.server.admit(&hello).unwrap();
+        let (id, welcome) = admit(&hello);
         requests.connect(Some(&welcome.requests)).unwrap();
         for _ in 0..Self::RECEIVES {
             answers.post_buffer(0, arena.alloc(1024, 1024).unwrap()).unwrap();
