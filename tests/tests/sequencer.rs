@@ -1,12 +1,15 @@
 //! Sequencers: over verbs between threads, and as processes that are killed and started anew.
 
 mod common;
+#[path = "common/judge.rs"]
+mod judge;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use common::{Folder, Server, eventually, run, sinew, text, unique};
+use judge::{Judge, count_unique};
 use rustix::process::Signal;
 use serde_json::Value;
 use sinew::fabric::verbs::{
@@ -22,50 +25,6 @@ use sinew::sequencer::{CallError, Client, Epoch, LAST, Refusal, RequestError, Se
 use sinew::shm::verbs::{ShmDevice, ShmDomain, ShmThread};
 
 const EPOCH: Epoch = Epoch(0x1234_5678_9ABC_DEF0);
-
-/// What must hold of the numbers of all clients, which see each other's here.
-#[derive(Default)]
-struct Judge {
-    /// One more than the greatest number of any call that is over.
-    floor: AtomicU64,
-}
-
-impl Judge {
-    /// Makes `calls` calls, each checked against all that were over when it began. Returns the numbers.
-    fn drive(&self, client: &mut impl Client, calls: usize) -> Vec<u64> {
-        let (mut begun, mut taken) = (0, Vec::with_capacity(calls));
-        let mut floors = vec![0; calls];
-        let clock = Instant::now();
-        while taken.len() < calls {
-            while begun < calls && client.in_flight() < client.window() {
-                floors[begun] = self.floor.load(Ordering::SeqCst);
-                client.request(begun as u64, 1).unwrap();
-                begun += 1;
-            }
-            let is_busy = client.turn(clock.elapsed().as_nanos() as u64).unwrap();
-            while let Some(answer) = client.answer() {
-                let number = answer.result.unwrap().first;
-                assert!(number >= floors[answer.tag as usize], "{number} is below what was over before");
-                self.floor.fetch_max(number + 1, Ordering::SeqCst);
-                taken.push(number);
-            }
-            if !is_busy {
-                assert!(clock.elapsed() < common::PATIENCE, "{} of {calls} answers", taken.len());
-                std::thread::yield_now();
-            }
-        }
-        taken
-    }
-}
-
-/// How many numbers there are, each of them once.
-fn count_unique(taken: Vec<Vec<u64>>) -> u64 {
-    let mut all = taken.concat();
-    all.sort_unstable();
-    let doubles = all.windows(2).filter(|pair| pair[0] == pair[1]).count();
-    assert_eq!(doubles, 0);
-    all.len() as u64
-}
 
 /// A world of one device, whose sequencer runs until the test ends.
 struct World {
@@ -535,6 +494,7 @@ fn what_makes_no_sequencer_is_told_at_once() {
     let nobody = format!("shm://{}", unique("nobody"));
     let output = run(&mut sinew(&["seq", "next", "--address", &nobody]));
     assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains(&format!("sinew serve sequencer {nobody}")), "{}", text(&output.stderr));
 }
 
 #[test]

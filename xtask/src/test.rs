@@ -20,6 +20,7 @@ const FOR_GUEST: &[(&str, &str)] = &[
     ("ibverbs: ", ""),
     ("tests: named_ports", "a_named a_service the_facade two_processes a_benchmark a_device"),
     ("tests: rpc_over_ibverbs", "calls:: handlers:: peers:: protocol:: recovery:: sessions:: packets_are_carried"),
+    ("tests: services_on_verbs", "a_device_carries"),
 ];
 
 /// Runs programs, each in its folder: a name, a folder, a program and the names of tests for each.

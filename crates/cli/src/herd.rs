@@ -7,7 +7,7 @@
 use std::net::SocketAddr;
 use std::sync::mpsc;
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use serde_json::{Value, json};
@@ -25,7 +25,7 @@ use crate::output;
 const LIMITS: RendezvousLimits = RendezvousLimits { frame_len_max: 64 << 10, frame_timeout: Duration::from_secs(10) };
 /// An interrupt, or the end of a connection, is noticed within this time.
 const LOOK: Duration = Duration::from_millis(20);
-/// How long a client tries to reach its server, and waits to be admitted.
+/// How long a client tries to reach its server and waits to be admitted, and a server waits for its greeting.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Connections beyond the clients that there is room for: those hear that there is none.
 const SPARE_CONNECTIONS: usize = 16;
@@ -168,7 +168,9 @@ fn accept<'scope>(
             }
         };
         running.retain(|session| !session.is_finished());
-        if running.len() < hosting.layout.clients + SPARE_CONNECTIONS {
+        if running.len() >= hosting.layout.clients + SPARE_CONNECTIONS {
+            let _ = refuse(rendezvous, "too many clients, and others who said nothing yet, are here: try again later");
+        } else {
             let ask = ask.clone();
             running.push(sessions.spawn(move || {
                 // Who it was is gone, or was told what is wrong.
@@ -178,14 +180,24 @@ fn accept<'scope>(
     }
 }
 
-/// Waits for the next frame; `None` once the interrupt is set.
-fn hear(rendezvous: &mut Rendezvous, interrupt: Interrupt) -> Result<Option<Vec<u8>>, RendezvousError> {
+/// Waits for the next frame; `None` once the interrupt is set, or after `patience`.
+fn hear(
+    rendezvous: &mut Rendezvous,
+    interrupt: Interrupt,
+    patience: Duration,
+) -> Result<Option<Vec<u8>>, RendezvousError> {
+    let began = Instant::now();
     while !rendezvous.wait(LOOK)? {
-        if interrupt.is_set() {
+        if interrupt.is_set() || began.elapsed() >= patience {
             return Ok(None);
         }
     }
     rendezvous.receive().map(Some)
+}
+
+/// Tells somebody why they are not admitted.
+fn refuse(mut rendezvous: Rendezvous, why: &str) -> Result<(), RendezvousError> {
+    rendezvous.send(&[&[REFUSED], why.as_bytes()].concat())
 }
 
 /// One client, from its greeting to its end.
@@ -196,7 +208,8 @@ fn session(
     ask: &mpsc::Sender<Asked>,
 ) -> anyhow::Result<()> {
     let interrupt = hosting.interrupt;
-    let Some(frame) = hear(&mut rendezvous, interrupt)? else { return Ok(()) };
+    // Who says nothing keeps a place from others no longer than that.
+    let Some(frame) = hear(&mut rendezvous, interrupt, PATIENCE)? else { return Ok(()) };
     let admitted = Hello::from_bytes(&frame).map_err(|error| error.to_string()).and_then(|hello| {
         let (answer, answered) = mpsc::channel();
         let gone = || "the server ends".to_owned();
@@ -206,13 +219,13 @@ fn session(
     let (id, welcome) = match admitted {
         Ok(admitted) => admitted,
         Err(error) => {
-            rendezvous.send(&[&[REFUSED], error.as_bytes()].concat())?;
+            refuse(rendezvous, &error)?;
             bail!(error);
         }
     };
     let serve = || -> anyhow::Result<()> {
         rendezvous.send(&[vec![WELCOME], welcome.to_bytes()].concat())?;
-        while let Some(frame) = hear(&mut rendezvous, interrupt)? {
+        while let Some(frame) = hear(&mut rendezvous, interrupt, Duration::MAX)? {
             ensure!(frame.is_empty(), "a client says nothing but its greeting");
             let stats = counters.iter().map(|counters| *counters.lock().unwrap_or_else(PoisonError::into_inner));
             rendezvous.send(stats_json(stats).to_string().as_bytes())?;

@@ -51,7 +51,7 @@ pub enum ClientError {
     #[error(transparent)]
     Verbs(#[from] VerbsError),
     /// The server has another layout than this client was made for.
-    #[error("the server's request region ({theirs:?}) is larger than this client was made for ({ours:?})")]
+    #[error("the server has {theirs}; this client was made for {ours}: make it for as much")]
     Layout {
         /// What the server told.
         theirs: Layout,

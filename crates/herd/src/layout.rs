@@ -24,6 +24,18 @@ pub struct Layout {
     pub response_len_max: usize,
 }
 
+impl std::fmt::Display for Layout {
+    /// What a client must be made for.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { workers, window, request_len_max, response_len_max, .. } = self;
+        let workers_name = if *workers == 1 { "worker" } else { "workers" };
+        write!(
+            f,
+            "{workers} {workers_name} with a window of {window}, requests up to {request_len_max} B and answers up to {response_len_max} B"
+        )
+    }
+}
+
 /// A layout that cannot be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a request region cannot have {what} {value}: {limit}")]

@@ -144,9 +144,9 @@ pub struct Driver<C: Client, H> {
 }
 
 impl<C: Client, H> Driver<C, H> {
-    /// `batch` calls go out together; `hold` lives as long as the client.
-    pub fn new(client: C, hold: H, batch: usize, interrupt: Interrupt) -> Self {
-        let window = client.window();
+    /// Up to `window` calls are in flight, of which `batch` go out together; `hold` lives as long as the client.
+    pub fn new(client: C, hold: H, window: usize, batch: usize, interrupt: Interrupt) -> Self {
+        let window = client.window().min(window);
         Self {
             client,
             _hold: hold,

@@ -1,6 +1,6 @@
 //! `sinew seq next`.
 
-use anyhow::ensure;
+use anyhow::{anyhow, ensure};
 use serde_json::json;
 use sinew::prelude::*;
 use sinew::sequencer::rpc::{NEXT, read_answer, request_bytes};
@@ -44,7 +44,9 @@ pub struct Args {
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let fabric = fabrics::check(&args.address, Purpose::Call).map_err(Usage::of)?;
     let mut rpc = Rpc::open(&fabric.client_address(""))?;
-    let session = rpc.connect(&args.address)?;
+    // Those who serve anything else know no numbers.
+    let start = |error: sinew::Error| anyhow!(error.to_string().replace("sinew rpc serve", "sinew serve sequencer"));
+    let session = rpc.connect(&args.address).map_err(start)?;
     let reply = rpc.call(session, NEXT, request_bytes(args.count))?;
     let (numbers, found) = read_answer(&reply, args.count)?;
     if let Some(expected) = args.epoch {

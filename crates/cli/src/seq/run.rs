@@ -151,6 +151,7 @@ impl Drop for Side<'_> {
 struct Desk {
     orders: mpsc::Receiver<Order>,
     ready: mpsc::Sender<anyhow::Result<()>>,
+    window: usize,
     batch: usize,
     interrupt: Interrupt,
 }
@@ -164,7 +165,7 @@ impl Desk {
     }
 
     fn drive<H>(&self, client: impl Client, hold: H) {
-        self.obey(&mut Driver::new(client, hold, self.batch, self.interrupt));
+        self.obey(&mut Driver::new(client, hold, self.window, self.batch, self.interrupt));
     }
 }
 
@@ -189,7 +190,7 @@ impl<'scope> Side<'scope> {
             let (orders, incoming) = mpsc::channel();
             let (ready, is_ready) = mpsc::channel();
             let (program, cpu) = (program.clone(), plan.client_cpus.get(index).copied().flatten());
-            let desk = Desk { orders: incoming, ready, batch: plan.batch, interrupt };
+            let desk = Desk { orders: incoming, ready, window: plan.window, batch: plan.batch, interrupt };
             let thread = scope.spawn(move || {
                 if let Err(error) = machine::pin(cpu).and_then(|()| program(&desk)) {
                     let _ = desk.ready.send(Err(error));

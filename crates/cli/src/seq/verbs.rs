@@ -3,9 +3,10 @@
 //! A client comes to `HOST:PORT` and says which design it wants, over what, and where it is; the server answers with its epoch, the next number and
 //! what the client needs to reach it. A client that is connected stays until the connection of this meeting ends.
 
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail, ensure};
 use serde_json::{Value, json};
@@ -44,6 +45,12 @@ const CONNECT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_micros(50);
 /// What clients of another design or fabric, and nobody else, need to hear.
 const LIMITS: RendezvousLimits = RendezvousLimits { frame_len_max: 4096, frame_timeout: PATIENCE };
+/// A server hears one after the other: who stops in the middle of a frame holds up those that come, and nobody else, for this long.
+const HEARING: RendezvousLimits = RendezvousLimits { frame_timeout: Duration::from_millis(500), ..LIMITS };
+/// Connections that have said nothing yet.
+const STRANGERS_MAX: usize = 64;
+/// Threads of a HERD server that clients make room for.
+const HERD_THREADS_MAX: usize = 64;
 
 /// A server of a design on verbs: serves until a signal; false when a child failed, and has said so.
 pub struct Serving<'a> {
@@ -90,15 +97,15 @@ impl Job for Serving<'_> {
 
 impl Serving<'_> {
     fn serve<D: Device>(&self, device: &D, carried: Carried, interrupt: Interrupt) -> anyhow::Result<()> {
-        let listener = RendezvousListener::bind(self.at, LIMITS)?;
+        let listener = RendezvousListener::bind(self.at, HEARING)?;
         let (stop, at) = (Stop::default(), listener.address());
         std::thread::scope(|threads| {
             let _stop = StopWhenDropped(&stop);
             let (ended, ends) = mpsc::channel();
             let design = self.start(device, &stop, &ended, threads)?;
             drop(ended);
-            let mut door =
-                Door { design, carried, sequence: self.sequence, name: self.design.name(), guests: Vec::new() };
+            let (name, guests, strangers) = (self.design.name(), Vec::new(), Vec::new());
+            let mut door = Door { design, carried, sequence: self.sequence, name, guests, strangers };
             output::print(format_args!("{SERVING}{at}"))?;
             if is_waited_for(self.threads)? {
                 let (first, epoch) = (self.sequence.next(), self.sequence.epoch());
@@ -112,14 +119,10 @@ impl Serving<'_> {
                 if let Ok(result) = ends.try_recv() {
                     return result;
                 }
+                door.hear_strangers();
                 match listener.accept(LOOK) {
                     Ok(None) => {}
-                    Ok(Some(rendezvous)) => {
-                        let peer = rendezvous.peer();
-                        if let Err(error) = door.meet(rendezvous) {
-                            output::complain(format_args!("a client at {peer}: {}", output::describe(&error)));
-                        }
-                    }
+                    Ok(Some(rendezvous)) => door.open(rendezvous),
                     Err(error) => {
                         output::complain(error);
                         std::thread::sleep(LOOK);
@@ -262,9 +265,38 @@ struct Door<'a, D: Device> {
     sequence: &'a Sequence,
     name: &'static str,
     guests: Vec<Guest<D>>,
+    /// Who came when, and has said nothing yet.
+    strangers: Vec<(Rendezvous, Instant)>,
 }
 
 impl<D: Device> Door<'_, D> {
+    /// Somebody came. Who says at once what they want, as clients do, has it at once.
+    fn open(&mut self, rendezvous: Rendezvous) {
+        match rendezvous.wait(LOOK) {
+            Ok(false) if self.strangers.len() < STRANGERS_MAX => self.strangers.push((rendezvous, Instant::now())),
+            Ok(false) => complain(rendezvous.peer(), &anyhow!("{STRANGERS_MAX} others have said nothing yet either")),
+            _ => self.welcome(rendezvous),
+        }
+    }
+
+    /// Hears those who came and said nothing then.
+    fn hear_strangers(&mut self) {
+        for (rendezvous, came) in std::mem::take(&mut self.strangers) {
+            match rendezvous.wait(Duration::ZERO) {
+                Ok(false) if came.elapsed() < PATIENCE => self.strangers.push((rendezvous, came)),
+                Ok(false) => complain(rendezvous.peer(), &anyhow!("it said nothing for {} ms", PATIENCE.as_millis())),
+                _ => self.welcome(rendezvous),
+            }
+        }
+    }
+
+    fn welcome(&mut self, rendezvous: Rendezvous) {
+        let peer = rendezvous.peer();
+        if let Err(error) = self.meet(rendezvous) {
+            complain(peer, &error);
+        }
+    }
+
     /// Lets clients go that went, and takes what the device has to tell of the others.
     fn let_go(&mut self) {
         // Nothing more is said to us: what comes is the end.
@@ -288,9 +320,10 @@ impl<D: Device> Door<'_, D> {
 
     /// Hears what a client wants, and tells it.
     fn meet(&mut self, mut rendezvous: Rendezvous) -> anyhow::Result<()> {
-        ensure!(rendezvous.wait(PATIENCE)?, "it said nothing for {} ms", PATIENCE.as_millis());
-        let said: Value = serde_json::from_slice(&rendezvous.receive()?).context("it said what is no JSON")?;
-        match self.admit(&said) {
+        let frame = rendezvous.receive()?;
+        let said =
+            serde_json::from_slice(&frame).context("what was said is no JSON, as clients of sequencers speak it");
+        match said.and_then(|said| self.admit(&said)) {
             Ok((told, guest)) => {
                 rendezvous.send(told.to_string().as_bytes())?;
                 self.guests.extend(guest.map(|kind| Guest { rendezvous, kind }));
@@ -339,6 +372,10 @@ impl<D: Device> Door<'_, D> {
     }
 }
 
+fn complain(peer: SocketAddr, error: &anyhow::Error) {
+    output::complain(format_args!("a client at {peer}: {}", output::describe(error)));
+}
+
 fn address_of(value: &Value) -> anyhow::Result<QpAddress> {
     let address = bytes_of(value).and_then(|bytes| QpAddress::from_bytes(&bytes));
     address.with_context(|| format!("{value} is no address of a queue pair"))
@@ -353,8 +390,8 @@ impl Meeting {
         let peer = rendezvous.peer();
         rendezvous.send(value.to_string().as_bytes())?;
         ensure!(rendezvous.wait(PATIENCE)?, "the sequencer at {peer} does not answer; look whether it is stopped");
-        let told: Value =
-            serde_json::from_slice(&rendezvous.receive()?).with_context(|| format!("{peer} said what is no JSON"))?;
+        let told: Value = serde_json::from_slice(&rendezvous.receive()?)
+            .with_context(|| format!("{peer} is no sequencer on verbs"))?;
         if let Some(error) = told["error"].as_str() {
             // It comes from elsewhere: nothing that moves a terminal's cursor.
             let error: String = error.chars().filter(|char| !char.is_control()).take(1000).collect();
@@ -384,12 +421,13 @@ pub trait WithClient {
 /// Meets a server, and goes on as its client.
 pub fn meet<D: Device, W: WithClient>(device: &D, whom: Whom<'_>, then: W) -> anyhow::Result<W::Result> {
     let Whom { design, carried, address, window } = whom;
-    let mut meeting = Meeting(Rendezvous::connect(address, CONNECT, LIMITS)?);
+    let meeting = || Rendezvous::connect(address, CONNECT, LIMITS).map(Meeting);
     let mut said = json!({ "design": design.name(), "fabric": carried.name() });
     let domain = device.protection_domain()?;
     Ok(match design {
         Design::Rpc => bail!("the sequencer over RPC is not on verbs"),
         Design::SpecS0 => {
+            let mut meeting = meeting()?;
             let told = meeting.ask(&said)?;
             let next = told["next"].as_u64().context("the server did not say which number is next")?;
             let config = SpecConfig { window, ..SpecConfig::default() };
@@ -400,6 +438,7 @@ pub fn meet<D: Device, W: WithClient>(device: &D, whom: Whom<'_>, then: W) -> an
         Design::Atomics => {
             let mut client = AtomicsClient::new(domain.thread()?, &domain.arena(4 << 20)?, window)?;
             said["qp"] = digits(&client.address().to_bytes()).into();
+            let mut meeting = meeting()?;
             let told = meeting.ask(&said)?;
             let word = bytes_of(&told["word"]).and_then(|bytes| bytes.try_into().ok());
             let word = RemoteMemory::from_bytes(&word.context("the server did not say where its word is")?);
@@ -407,12 +446,24 @@ pub fn meet<D: Device, W: WithClient>(device: &D, whom: Whom<'_>, then: W) -> an
             then.run(client, meeting.0)
         }
         Design::Herd | Design::HerdOpt => {
-            let config = ClientConfig::new(layout(1, CLIENTS_MAX, HERD_WINDOW));
-            let (joining, hello) = Herd::prepare(device, &domain, &config)?;
-            said["hello"] = digits(&hello.to_bytes()).into();
-            let told = meeting.ask(&said)?;
-            let welcome = bytes_of(&told["welcome"]).ok_or_else(|| anyhow!("the server did not welcome us"))?;
-            let client = joining.join(&Welcome::from_bytes(&welcome)?)?;
+            let mut threads = 1;
+            let (client, meeting) = loop {
+                let config = ClientConfig::new(layout(threads, CLIENTS_MAX, HERD_WINDOW));
+                let (joining, hello) = Herd::prepare(device, &domain, &config)?;
+                said["hello"] = digits(&hello.to_bytes()).into();
+                let mut meeting = meeting()?;
+                let told = meeting.ask(&said)?;
+                let welcome = bytes_of(&told["welcome"]).ok_or_else(|| anyhow!("the server did not welcome us"))?;
+                match joining.join(&Welcome::from_bytes(&welcome)?) {
+                    // It has more threads: with room for their answers we come again.
+                    Err(sinew::herd::ClientError::Layout { theirs, .. })
+                        if (threads + 1..=HERD_THREADS_MAX).contains(&theirs.workers) =>
+                    {
+                        threads = theirs.workers;
+                    }
+                    joined => break (joined?, meeting),
+                }
+            };
             then.run(HerdClient::new(client), meeting.0)
         }
     })

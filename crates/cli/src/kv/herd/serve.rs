@@ -57,6 +57,8 @@ fn parse_window(text: &str) -> Result<usize, String> {
 }
 
 const WINDOW_MAX: usize = 1024;
+/// Keys that are stored between two looks at the interrupt.
+const KEYS_PER_LOOK: u64 = 1 << 16;
 /// The window unless it is said otherwise.
 pub const WINDOW: usize = 16;
 
@@ -187,7 +189,7 @@ impl Job for Serve<'_> {
         host(
             &device,
             &hosting,
-            |index| make(args, index),
+            |index| make(args, index, interrupt),
             |address| {
                 output::print(format_args!("{SERVING}{address}"))?;
                 if args.child {
@@ -206,7 +208,7 @@ impl Job for Serve<'_> {
 }
 
 /// The partition of a worker, filled.
-fn make(args: &Args, index: usize) -> anyhow::Result<CacheService> {
+fn make(args: &Args, index: usize, interrupt: Interrupt) -> anyhow::Result<CacheService> {
     let workers = usize::from(args.workers.workers);
     let partitions = Partitions::new(workers);
     // Partitions of a hash are not quite alike.
@@ -223,6 +225,7 @@ fn make(args: &Args, index: usize) -> anyhow::Result<CacheService> {
     let hasher = cache.hasher().clone();
     let mut value = vec![0; args.value_size];
     for key in 0..args.keys as u64 {
+        ensure!(!key.is_multiple_of(KEYS_PER_LOOK) || !interrupt.is_set(), "interrupted");
         let bytes = key_bytes(key);
         if partitions.of(&bytes) == index {
             fill_value(&mut value, key, 0);
