@@ -63,6 +63,8 @@ fn what_cannot_be_measured_is_told_before_anything_is_started() {
         ["--design=farm", "--address=shm://somewhere"],
         ["--design=farm", "--value-size=5K"],
         ["--design=pilaf", "--out-of-line"],
+        ["--design=drtm", "--emulate"],
+        ["--design=drtm", "--out-of-line"],
         ["--design=pilaf", "--fabric=udp"],
         ["--design=pilaf", "--window=2000"],
     ] {
@@ -168,6 +170,8 @@ fn stores_whose_gets_are_reads_are_measured_beside_bare_reads() {
         ("farm", &["--get", "50"], 1.0..1.2),
         ("farm", &["--out-of-line", "--value-size", "100"], 2.0..2.2),
         ("farm", &["--out-of-line", "--emulate"], 2.0..2.1),
+        ("drtm", &["--get", "90"], 1.0..1.1),
+        ("drtm", &["--get", "50", "--dist", "zipf", "--value-size", "500"], 1.0..3.0),
     ] {
         let args = ["kv", "bench", "--design", design, "--keys", "2K", "--seconds", "0.05", "--no-pin", "--json"];
         let output = run(sinew(&args).args(options));
@@ -178,5 +182,10 @@ fn stores_whose_gets_are_reads_are_measured_beside_bare_reads() {
         }
         assert!(result["hit_percent"] == 100.0, "{result}");
         assert!(reads.contains(&result["reads_per_get"].as_f64().unwrap()), "{result}");
+        let counts = ["puts", "lock_conflicts", "put_retries", "puts_contended"];
+        assert!(counts.iter().all(|count| result[count].is_u64() == (design == "drtm")), "{result}");
+        if design == "drtm" {
+            assert!(result["atomics_per_put"].as_f64() >= Some(1.9), "{result}");
+        }
     }
 }

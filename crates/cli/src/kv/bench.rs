@@ -35,6 +35,8 @@ pub enum Design {
     Pilaf,
     /// FaRM's store on verbs: a hopscotch table; GETs are READs of a neighbourhood
     Farm,
+    /// DrTM-KV on verbs: GETs are READs of a record, PUTs lock, update and unlock it with atomics
+    Drtm,
     /// A memcached server: any, ours, or ours and memcached itself
     Memcached,
     /// A Redis server: any, or one that is started
@@ -63,6 +65,11 @@ value for pilaf-em, six keys and values for farm-em; each is checked to come fro
 `sinew verbs rate read`, of READs as long as the first of a GET, divided by the READs that a GET took; their places are not random,
 as a table's are.
 
+`drtm` has such a table with a lock in each record, and a client that has seen where each key is: a GET is a READ, a PUT a compare-and-swap
+that locks, a WRITE, and a compare-and-swap that unlocks. A lock that is held is tried again after a while, 32 times, after which the PUT
+is given up and counted. The limit is the rate of READs as long as a record, divided by the READs, WRITEs and atomics that a request took. Over
+shared memory an atomic is the processor's own; on NICs it is what limits the design (atc16 4.3.2).
+
 `memcached` drives a memcached server, --connect any that runs, else one of ours: --depth requests go out together on each connection,
 and the next when all are answered. Every value is checked in full. With --peer memcached itself is started, too, and both are measured
 by turns. Both have one thread. `redis` drives a Redis server in the same way, --connect any that runs, else one that is started.
@@ -70,7 +77,8 @@ by turns. Both have one thread. `redis` drives a Redis server in the same way, -
 JSON: rate_mops (keys, of one client thread), limit_mops, ratio, p50_ns and p99_ns (for table: of one request, a batch's time, divided), for
 table all of the largest batch; hit_percent; for table batches (the same for each size, with min_mops and max_mops) and gain (the largest
 batch over batches of one). Of herd: rate_mops and limit_mops of all threads, valid, mean_ns, retried, server (the workers' counters).
-Of pilaf and farm: read_mops, read_size, reads_per_get, reads_again. Of rpc with --peer: peers (server, rate_mops, ours_over_theirs).
+Of pilaf, farm and drtm: read_mops, read_size, reads_per_get, reads_again; of drtm: verbs_per_request, puts, atomics_per_put, lock_conflicts
+(locks that were held), put_retries, puts_contended (PUTs that were given up). Of rpc with --peer: peers (server, rate_mops, ours_over_theirs).
 
 Examples:
   sinew kv bench --design table --keys 8M --get 95 --dist uniform --json
@@ -81,6 +89,7 @@ Examples:
   sinew kv bench --design herd-opt --fabric shm --keys 8M --json
   sinew kv bench --design pilaf --fabric shm --get 95
   sinew kv bench --design farm --out-of-line --emulate
+  sinew kv bench --design drtm --get 50 --dist zipf
   sinew kv bench --design memcached --peer --depth 64 --fail-if-ratio-below 1
   sinew kv bench --design memcached --connect 127.0.0.1:11211 --connections 8 --rate 0.1";
 
@@ -360,15 +369,16 @@ impl Args {
         ensure!(net.threads == 1 && net.keys_per_get == 1, "--threads, --keys-per-get: this design has one of each");
         ensure!(self.batch.is_empty(), "--batch: what there is of --window goes out together");
         let is_farm = self.design == Design::Farm;
+        ensure!(self.design != Design::Drtm || !net.emulate, "--emulate is for --design pilaf and farm");
         ensure!(is_farm || !net.out_of_line, "--out-of-line is for --design farm");
         let window = net.window.unwrap_or(16) as usize;
         ensure!(window <= one_sided::WINDOW_MAX, "--window can be up to {} for this design", one_sided::WINDOW_MAX);
         let cpus = machine::choose_cpus(&self.pin, net.no_pin, false, 1)?;
         Ok(one_sided::Plan {
-            store: if is_farm {
-                one_sided::Store::Farm { is_inline: !net.out_of_line }
-            } else {
-                one_sided::Store::Pilaf
+            store: match self.design {
+                Design::Farm => one_sided::Store::Farm { is_inline: !net.out_of_line },
+                Design::Drtm => one_sided::Store::Drtm,
+                _ => one_sided::Store::Pilaf,
             },
             is_emulated: net.emulate,
             fabric,
@@ -492,7 +502,7 @@ fn measure(args: &Args, progress: &mut dyn FnMut(&'static str, f64)) -> anyhow::
             let figures = herd::measure(&args.herd_plan(schedule).map_err(Usage::of)?, progress)?;
             (figures.text(), figures.json(), figures.judged())
         }
-        Design::Pilaf | Design::Farm => {
+        Design::Pilaf | Design::Farm | Design::Drtm => {
             let figures = one_sided::measure(args.one_sided_plan().map_err(Usage::of)?, progress)?;
             (figures.text(), figures.json(), figures.judged())
         }

@@ -1,25 +1,23 @@
-//! Pilaf and FaRM, measured: a client thread whose GETs are READs, the owner's thread, and bare READs beside them.
+//! Pilaf, FaRM and DrTM-KV, measured: a client thread whose GETs are READs, the owner's thread, and bare READs beside them.
+
+mod design;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use design::{Asks, Design, Locked, Ops, Owns, Searched};
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 use sinew::fabric::Clock;
 use sinew::fabric::verbs::Device;
-use sinew::herd::{Worker, WorkerConfig};
 use sinew::host::{HostClock, Interrupt};
-use sinew::kv::one_sided::{
-    ChangeService, Client, ClientConfig, ClientStats, Hello, Joining, NoTable, Outcome, Owner, OwnerConfig, Status,
-    Welcome,
-};
-use sinew::kv::{farm, pilaf};
+use sinew::kv::one_sided::{Emulation, Hello, NoTable, Outcome, OwnerConfig, Status, Welcome};
+use sinew::kv::{drtm, farm, pilaf};
 use sinew::mem::SharedMemory;
 use sinew::store::cuckoo::CuckooTable;
 use sinew::store::hopscotch::HopscotchTable;
-use sinew::store::remote::{Index, Table, TableError};
 
 use crate::bench::Judged;
 use crate::client::histogram;
@@ -39,8 +37,6 @@ const TRACE: usize = 1 << 20;
 const SAMPLE_EVERY: u64 = 8;
 /// The interrupt is looked at, and the owner looks for clients, every so many turns.
 const TURNS_PER_LOOK: u32 = 1024;
-/// A GET that finds nothing but changes for so long is given up.
-const GIVE_UP_NS: u64 = 5_000_000_000;
 /// The longest value, which a PUT carries in one request.
 pub const VALUE_SIZE_MAX: usize = 4096;
 /// GETs under way at most.
@@ -54,6 +50,7 @@ pub enum Store {
         /// Values are in the slots.
         is_inline: bool,
     },
+    Drtm,
 }
 
 /// What to measure.
@@ -83,6 +80,7 @@ impl Plan {
             (Store::Farm { is_inline: true }, true) => "farm-em",
             (Store::Farm { is_inline: false }, false) => "farm-var",
             (Store::Farm { is_inline: false }, true) => "farm-em-var",
+            (Store::Drtm, _) => "drtm",
         }
     }
 
@@ -112,7 +110,7 @@ struct Sums {
     read_size: usize,
     latency: Histogram<u64>,
     counts: Counts,
-    stats: ClientStats,
+    ops: Ops,
     /// The largest share of the processors that others used in a slice.
     others: others::Others,
     is_valid: bool,
@@ -124,6 +122,8 @@ struct Counts {
     done: u64,
     gets: u64,
     misses: u64,
+    /// PUTs that others were quicker than all the time.
+    contended: u64,
     wrong: u64,
 }
 
@@ -147,23 +147,16 @@ impl Job for Measure<'_> {
         let (key, seed) = (KEY_LEN as u32, self.plan.workload.seed);
         match (self.plan.store, self.plan.is_emulated) {
             (Store::Pilaf, false) => {
-                let layout = pilaf::layout(items, key + value, seed);
-                self.with(device, layout, |memory| CuckooTable::new(layout, memory))
+                let index = pilaf::layout(items, key + value, seed);
+                self.with(device, Searched { index, table: |memory| CuckooTable::new(index, memory) })
             }
             (Store::Farm { is_inline }, false) => {
-                let layout = farm::layout(items, key, value, is_inline, seed);
-                self.with(device, layout, |memory| HopscotchTable::new(layout, memory))
+                let index = farm::layout(items, key, value, is_inline, seed);
+                self.with(device, Searched { index, table: |memory| HopscotchTable::new(index, memory) })
             }
-            (store, true) => {
-                let emulation = match store {
-                    Store::Pilaf => pilaf::emulation(items, value),
-                    Store::Farm { is_inline } => farm::emulation(items, key, value, is_inline),
-                };
-                self.with(device, emulation, |memory| {
-                    emulation.fill(&memory);
-                    Ok(NoTable)
-                })
-            }
+            (Store::Pilaf, true) => self.emulate(device, pilaf::emulation(items, value)),
+            (Store::Farm { is_inline }, true) => self.emulate(device, farm::emulation(items, key, value, is_inline)),
+            (Store::Drtm, _) => self.with(device, Locked(drtm::layout(items, key, value, seed))),
         }
     }
 }
@@ -191,12 +184,15 @@ impl Drop for Stopping<'_> {
 }
 
 impl Measure<'_> {
-    fn with<D: Device, I: Index + Sync, T: Table>(
-        self,
-        device: D,
-        index: I,
-        table: impl FnOnce(SharedMemory) -> Result<T, TableError> + Send,
-    ) -> anyhow::Result<Figures> {
+    fn emulate<D: Device>(self, device: D, index: Emulation) -> anyhow::Result<Figures> {
+        let table = |memory: SharedMemory| {
+            index.fill(&memory);
+            Ok(NoTable)
+        };
+        self.with(device, Searched { index, table })
+    }
+
+    fn with<D: Device>(self, device: D, design: impl Design<D>) -> anyhow::Result<Figures> {
         let Self { plan, progress, device: args } = self;
         let interrupt = Interrupt::install().context("catching Ctrl-C")?;
         progress("filling the table", 0.0);
@@ -205,10 +201,10 @@ impl Measure<'_> {
         let (orders, incoming) = mpsc::channel();
         let taken = std::thread::scope(|threads| {
             let stopping = Stopping(&switches);
-            let (device, plan, index, switches) = (&device, &plan, &index, &switches);
-            let owner = threads.spawn(move || own(device, plan, index, table, &knocks, switches, interrupt));
-            let client = threads.spawn(move || ask(device, plan, index, knock, incoming, interrupt));
-            let taken = alternate(plan, args, index, &orders, switches, progress);
+            let (device, plan, design, switches) = (&device, &plan, &design, &switches);
+            let owner = threads.spawn(move || own(device, plan, design, &knocks, switches, interrupt));
+            let client = threads.spawn(move || ask(device, plan, design, knock, incoming, interrupt));
+            let taken = alternate(plan, args, design.read_len(), &orders, switches, progress);
             drop(orders);
             let client = client.join();
             drop(stopping);
@@ -224,38 +220,37 @@ impl Measure<'_> {
 }
 
 /// Fills a table and owns it, until it is told to stop.
-fn own<D: Device, I: Index, T: Table>(
+fn own<D: Device>(
     device: &D,
     plan: &Plan,
-    index: &I,
-    table: impl FnOnce(SharedMemory) -> Result<T, TableError>,
+    design: &impl Design<D>,
     knocks: &mpsc::Receiver<Knock>,
     switches: &Switches,
     interrupt: Interrupt,
 ) -> anyhow::Result<()> {
     machine::pin(plan.server_cpu)?;
-    let (mut owner, seed, memory) = Owner::new(device, &plan.owner(), index)?;
-    let mut table = table(memory)?;
-    let mut value = vec![0; plan.value_size];
-    for key in 0..plan.workload.keys as u64 {
-        fill_value(&mut value, key, 0);
-        table.put(&key_bytes(key), &value).context("filling the table")?;
-        ensure!(key % (1 << 16) != 0 || !interrupt.is_set(), "interrupted");
-    }
-    let mut worker = Worker::new(seed, &WorkerConfig::herd_opt(), ChangeService::new(table))?;
+    let mut owner = design.owner(device, plan, |store| {
+        let mut value = vec![0; plan.value_size];
+        for key in 0..plan.workload.keys as u64 {
+            fill_value(&mut value, key, 0);
+            store(&key_bytes(key), &value)?;
+            ensure!(key % (1 << 16) != 0 || !interrupt.is_set(), "interrupted");
+        }
+        Ok(())
+    })?;
     let (clock, idle, mut turns) = (HostClock::new(), machine::Idle::new(), 0u32);
     while !switches.stop.load(Ordering::Acquire) {
         if switches.pause.load(Ordering::Acquire) {
             std::thread::sleep(Duration::from_millis(1));
-        } else if worker.turn(clock.now_ns()) == 0 {
+        } else if owner.turn(clock.now_ns()) == 0 {
             idle.pass();
         }
         turns = turns.wrapping_add(1);
         if turns.is_multiple_of(TURNS_PER_LOOK) {
-            owner.tend();
+            owner.tend(clock.now_ns());
             if let Ok((hello, answer)) = knocks.try_recv() {
                 // Whoever has gone does not hear it.
-                let _ = answer.send(owner.admit(&hello).map(|(_, welcome)| welcome).map_err(Into::into));
+                let _ = answer.send(owner.admit(&hello));
             }
         }
     }
@@ -263,26 +258,20 @@ fn own<D: Device, I: Index, T: Table>(
 }
 
 /// The client's thread: measures slices as it is told.
-fn ask<D: Device, I: Index>(
+fn ask<D: Device>(
     device: &D,
     plan: &Plan,
-    index: &I,
+    design: &impl Design<D>,
     knock: mpsc::Sender<Knock>,
     orders: mpsc::Receiver<Order>,
     interrupt: Interrupt,
 ) -> anyhow::Result<()> {
     machine::pin(plan.client_cpu)?;
-    let domain = device.protection_domain()?;
-    let config = ClientConfig {
-        owner: plan.owner(),
-        window: plan.window,
-        read_len_max: index.read_len_max(),
-        give_up_ns: GIVE_UP_NS,
-    };
-    let (joining, hello) = Joining::prepare(device, &domain, &config)?;
-    let (answer, welcome) = mpsc::channel();
-    knock.send((hello, answer)).ok().context("the owner has gone")?;
-    let client: Client<D, I> = joining.join(&welcome.recv().context("the owner has gone")??)?;
+    let client = design.client(device, plan, |hello| {
+        let (answer, welcome) = mpsc::channel();
+        knock.send((hello, answer)).ok().context("the owner has gone")?;
+        welcome.recv().context("the owner has gone")?
+    })?;
     let mut load = Load {
         client,
         trace: plan.workload.trace(TRACE),
@@ -293,6 +282,9 @@ fn ask<D: Device, I: Index>(
         clock: HostClock::new(),
         interrupt,
     };
+    if plan.store == Store::Drtm {
+        load.learn(plan.workload.keys as u64)?;
+    }
     for (duration, tell) in orders {
         let _ = tell.send(load.slice(duration));
     }
@@ -300,10 +292,10 @@ fn ask<D: Device, I: Index>(
 }
 
 /// Slices of bare READs and of ours, in turn.
-fn alternate<I: Index>(
+fn alternate(
     plan: &Plan,
     device: &DeviceArgs,
-    index: &I,
+    read_size: usize,
     orders: &mpsc::Sender<Order>,
     switches: &Switches,
     progress: &mut dyn FnMut(&'static str, f64),
@@ -313,10 +305,9 @@ fn alternate<I: Index>(
         orders.send((duration, tell)).ok().context("the client's thread has ended")?;
         told.recv().context("the client's thread has ended")?
     };
-    let (_, first) = index.search(&key_bytes(0));
     let bare = ReadRate {
         device,
-        size: first.len,
+        size: read_size,
         window: plan.window,
         client_cpu: plan.client_cpu,
         server_cpu: plan.server_cpu,
@@ -325,10 +316,10 @@ fn alternate<I: Index>(
     let mut sums = Sums {
         ours: Vec::new(),
         reads: Vec::new(),
-        read_size: first.len,
+        read_size,
         latency: histogram(),
         counts: Counts::default(),
-        stats: ClientStats::default(),
+        ops: Ops::default(),
         others: others::Others::default(),
         is_valid: true,
     };
@@ -352,8 +343,8 @@ fn alternate<I: Index>(
         sums.latency.add(&came.latency)?;
         let (all, one) = (&mut sums.counts, &came.counts);
         (all.done, all.gets, all.misses) = (all.done + one.done, all.gets + one.gets, all.misses + one.misses);
-        let (all, one) = (&mut sums.stats, &came.stats);
-        (all.gets, all.reads, all.again) = (all.gets + one.gets, all.reads + one.reads, all.again + one.again);
+        all.contended += one.contended;
+        sums.ops = sums.ops.plus(came.ops);
     }
     Ok(sums)
 }
@@ -361,14 +352,14 @@ fn alternate<I: Index>(
 /// What came of a slice.
 struct Slice {
     counts: Counts,
-    stats: ClientStats,
+    ops: Ops,
     elapsed_ns: u64,
     latency: Histogram<u64>,
 }
 
 /// A client, and what it asks.
-struct Load<D: Device, I: Index> {
-    client: Client<D, I>,
+struct Load<C: Asks> {
+    client: C,
     trace: Vec<Request>,
     at: usize,
     /// Differs from round to round of the trace, so that values do.
@@ -379,10 +370,10 @@ struct Load<D: Device, I: Index> {
     interrupt: Interrupt,
 }
 
-impl<D: Device, I: Index> Load<D, I> {
+impl<C: Asks> Load<C> {
     /// Keeps the window full for a time, and waits for what is left.
     fn slice(&mut self, duration: Duration) -> anyhow::Result<Slice> {
-        let before = *self.client.stats();
+        let before = self.client.ops();
         let (mut counts, mut latency) = (Counts::default(), histogram());
         let mut sampled = Vec::with_capacity(64);
         let idle = machine::Idle::new();
@@ -414,13 +405,23 @@ impl<D: Device, I: Index> Load<D, I> {
             turns = turns.wrapping_add(1);
             ensure!(!turns.is_multiple_of(TURNS_PER_LOOK) || !self.interrupt.is_set(), "interrupted");
         }
-        let after = *self.client.stats();
-        let stats = ClientStats {
-            gets: after.gets - before.gets,
-            reads: after.reads - before.reads,
-            again: after.again - before.again,
-        };
-        Ok(Slice { counts, stats, elapsed_ns: now_ns - began_ns, latency })
+        let ops = self.client.ops().since(before);
+        Ok(Slice { counts, ops, elapsed_ns: now_ns - began_ns, latency })
+    }
+
+    /// Asks for each key once, so that the client knows where all of them are, as atc16 has it.
+    fn learn(&mut self, keys: u64) -> anyhow::Result<()> {
+        let mut key = 0;
+        while key < keys || self.client.in_flight() > 0 {
+            while key < keys && self.client.has_room(true) {
+                self.client.get(0, &key_bytes(key), self.clock.now_ns())?;
+                key += 1;
+            }
+            self.client.flush();
+            self.client.poll(self.clock.now_ns(), |_| ())?;
+            ensure!(!key.is_multiple_of(TURNS_PER_LOOK.into()) || !self.interrupt.is_set(), "interrupted");
+        }
+        Ok(())
     }
 
     /// Asks until there is no room for the next request.
@@ -430,8 +431,7 @@ impl<D: Device, I: Index> Load<D, I> {
             let request = self.trace[self.at];
             let (key, is_get) = (request.key(), request.is_get());
             let tag = key << 1 | u64::from(is_get);
-            let has_room = if is_get { self.client.has_room_to_get() } else { self.client.has_room_to_change() };
-            if !has_room {
+            if !self.client.has_room(is_get) {
                 break;
             }
             if is_get {
@@ -466,6 +466,7 @@ impl Counts {
             }
             Some(Status::Absent) if is_get => self.misses += 1,
             Some(Status::Stored) if !is_get => {}
+            Some(Status::Contended) if !is_get => self.contended += 1,
             _ => self.wrong += 1,
         }
     }
@@ -478,12 +479,23 @@ impl Figures {
 
     /// READs of a GET.
     fn reads_per_get(&self) -> f64 {
-        self.sums.stats.reads as f64 / self.sums.stats.gets.max(1) as f64
+        self.sums.ops.reads as f64 / self.sums.ops.gets.max(1) as f64
     }
 
-    /// What bare READs would allow, if all requests were GETs.
+    /// READs, WRITEs and atomics of a request.
+    fn verbs_per_request(&self) -> f64 {
+        let Ops { done, reads, writes, atomics, .. } = self.sums.ops;
+        (reads + writes + atomics) as f64 / done.max(1) as f64
+    }
+
+    fn is_drtm(&self) -> bool {
+        self.plan.store == Store::Drtm
+    }
+
+    /// What bare READs would allow, if all requests were GETs; or, where PUTs are one-sided too, if all that requests take were READs.
     fn limit(&self) -> Option<f64> {
-        let limit = units::median(&self.sums.reads) / self.reads_per_get();
+        let each = if self.is_drtm() { self.verbs_per_request() } else { self.reads_per_get() };
+        let limit = units::median(&self.sums.reads) / each;
         Some(limit).filter(|limit| limit.is_finite() && *limit > 0.0)
     }
 
@@ -503,8 +515,10 @@ impl Figures {
 
     pub fn json(&self) -> Value {
         let Self { plan, sums } = self;
+        let Ops { done, gets, atomics, conflicts, retries, .. } = sums.ops;
+        let puts = done - gets;
         let list = |values: &[f64]| values.iter().copied().map(units::rounded).collect::<Vec<_>>();
-        json!({
+        let mut json = json!({
             "design": plan.name(),
             "fabric": plan.fabric.name(),
             "rate_mops": units::rounded(self.rate()),
@@ -516,7 +530,7 @@ impl Figures {
             "read_mops": units::rounded(units::median(&sums.reads)),
             "read_size": sums.read_size,
             "reads_per_get": units::rounded(self.reads_per_get()),
-            "reads_again": sums.stats.again,
+            "reads_again": sums.ops.again,
             "keys": plan.workload.keys,
             "key_size": KEY_LEN,
             "value_size": plan.value_size,
@@ -529,7 +543,16 @@ impl Figures {
             "slices": { "ours": list(&sums.ours), "reads": list(&sums.reads) },
             "others_share": sums.others.share.map(units::rounded),
             "limit_valid": sums.is_valid,
-        })
+        });
+        if self.is_drtm() {
+            json["verbs_per_request"] = units::rounded(self.verbs_per_request()).into();
+            json["puts"] = puts.into();
+            json["atomics_per_put"] = units::rounded(atomics as f64 / puts.max(1) as f64).into();
+            json["lock_conflicts"] = conflicts.into();
+            json["put_retries"] = retries.into();
+            json["puts_contended"] = sums.counts.contended.into();
+        }
+        json
     }
 
     pub fn text(&self) -> String {
@@ -547,10 +570,22 @@ impl Figures {
                 "\n  INVALID: the machine was busy, or is slower than the one that the references come from".to_owned()
             }
         };
+        let (each, locks) = if self.is_drtm() {
+            let Ops { done, gets, conflicts, retries, .. } = sums.ops;
+            let each = format!("{} READs, WRITEs and atomics of a request", units::figure(self.verbs_per_request()));
+            let contended = sums.counts.contended;
+            let locks = format!(
+                "\n  {} PUTs found {conflicts} locks held, tried again {retries} times, and {contended} gave up",
+                done - gets
+            );
+            (each, locks)
+        } else {
+            (format!("{} READs of a GET", units::figure(self.reads_per_get())), String::new())
+        };
         format!(
             "{} over {}, {} keys of {KEY_LEN} B, values of {}, {} % GET, {}: {} M requests/s\n  \
-             limit, {} READs/s of {} divided by {} READs of a GET: {limit}; latency p50 {}, p99 {}, p99.9 {}\n  \
-             {} in flight; {} answers checked, {:.1} % of the gets hit, {} READs made again{valid}",
+             limit, {} READs/s of {} divided by {each}: {limit}; latency p50 {}, p99 {}, p99.9 {}\n  \
+             {} in flight; {} answers checked, {:.1} % of the gets hit, {} READs made again{locks}{valid}",
             plan.name(),
             plan.fabric.name(),
             plan.workload.keys,
@@ -560,14 +595,13 @@ impl Figures {
             units::figure(self.rate()),
             format_args!("{} M", units::figure(units::median(&sums.reads))),
             units::size(sums.read_size),
-            units::figure(self.reads_per_get()),
             percentiles[0],
             percentiles[1],
             percentiles[2],
             plan.window,
             sums.counts.done,
             self.hit_percent(),
-            sums.stats.again,
+            sums.ops.again,
         )
     }
 }
