@@ -1,0 +1,371 @@
+//! Topologies as people write them, in TOML.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use serde::Deserialize;
+use serde_spanned::Spanned;
+
+use crate::topology::{
+    Buffer, Ecn, HostId, HostSpec, LinkSpec, NodeId, Pause, SwitchId, SwitchSpec, Topology, TopologyError,
+};
+
+/// What is wrong with a topology's file, and where.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {problem}")]
+pub struct FileError {
+    /// The line, from 1.
+    pub line: usize,
+    /// What is wrong there.
+    pub problem: String,
+}
+
+/// The most nodes and links that a file may ask for.
+const COUNT_MAX: usize = 10_000;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    frame_bytes: usize,
+    #[serde(default)]
+    switch: Vec<Spanned<SwitchEntry>>,
+    #[serde(default)]
+    host: Vec<Spanned<HostEntry>>,
+    #[serde(default)]
+    link: Vec<Spanned<LinkEntry>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SwitchEntry {
+    name: String,
+    count: Option<usize>,
+    latency_ns: u64,
+    buffer: BufferEntry,
+    ecn: Option<EcnEntry>,
+    pause: Option<PauseEntry>,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(
+    deny_unknown_fields,
+    untagged,
+    expecting = "a buffer is { shared_bytes = ..., alpha = ... } or { per_port_bytes = ... }"
+)]
+enum BufferEntry {
+    Shared { shared_bytes: u64, alpha: f64 },
+    PerPort { per_port_bytes: u64 },
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct EcnEntry {
+    min_bytes: u64,
+    max_bytes: u64,
+    probability: f64,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PauseEntry {
+    off_bytes: u64,
+    on_bytes: u64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HostEntry {
+    name: String,
+    count: Option<usize>,
+    /// Whose hosts they are, by turns.
+    switches: Names,
+    rate_gbps: f64,
+    delay_ns: u64,
+    mtu: usize,
+    transmit_latency_ns: u64,
+    receive_latency_ns: u64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LinkEntry {
+    /// Each of these is joined with each of those.
+    from: Names,
+    to: Names,
+    count: Option<usize>,
+    rate_gbps: f64,
+    delay_ns: u64,
+    mtu: usize,
+}
+
+#[derive(Clone, Deserialize)]
+#[serde(untagged, expecting = "a name or a list of names")]
+enum Names {
+    One(String),
+    Several(Vec<String>),
+}
+
+impl Names {
+    fn all(&self) -> &[String] {
+        match self {
+            Self::One(name) => std::slice::from_ref(name),
+            Self::Several(names) => names,
+        }
+    }
+}
+
+/// Reads a file, and remembers where it says what.
+struct Reader<'a> {
+    text: &'a str,
+    topology: Topology,
+    nodes: BTreeMap<String, NodeId>,
+    /// Where a node or a link comes from, by its name in errors.
+    places: BTreeMap<String, Range<usize>>,
+}
+
+impl Topology {
+    /// A cluster of nsdi19: a hundred hosts in five racks, as `topologies/cx4.toml` says, with its sources and calibrations.
+    pub fn cx4() -> Self {
+        Self::parse(include_str!("../topologies/cx4.toml")).expect("a test reads it")
+    }
+
+    /// Reads a topology as `topologies/cx4.toml` shows it.
+    ///
+    /// # Errors
+    ///
+    /// [`FileError`], with the line, and the field where it is one.
+    pub fn parse(text: &str) -> Result<Self, FileError> {
+        let file: File = toml::from_str(text).map_err(|error| FileError {
+            line: error.span().map_or(1, |span| line_of(text, span.start)),
+            problem: error.message().to_owned(),
+        })?;
+        let topology = Self { frame_bytes: file.frame_bytes, ..Self::default() };
+        let mut reader = Reader { text, topology, nodes: BTreeMap::new(), places: BTreeMap::new() };
+        file.switch.iter().try_for_each(|entry| reader.switch(entry))?;
+        file.host.iter().try_for_each(|entry| reader.host(entry))?;
+        file.link.iter().try_for_each(|entry| reader.links(entry))?;
+        reader.topology.check().map_err(|error| reader.locate(&error))?;
+        Ok(reader.topology)
+    }
+}
+
+fn line_of(text: &str, at: usize) -> usize {
+    text.as_bytes()[..at.min(text.len())].iter().filter(|byte| **byte == b'\n').count() + 1
+}
+
+/// Numbered when there are several.
+fn numbered(name: &str, count: Option<usize>, index: usize) -> String {
+    if count.is_some() { format!("{name}{index}") } else { name.to_owned() }
+}
+
+impl Reader<'_> {
+    /// An error about a field of an entry: in the line where it stands.
+    fn error(&self, entry: &Range<usize>, field: &str, problem: String) -> FileError {
+        // The range of a table is its header alone.
+        let mut at = entry.start;
+        for (index, line) in self.text.get(at..).unwrap_or_default().split_inclusive('\n').enumerate() {
+            if index > 0 && line.starts_with('[') {
+                break;
+            }
+            let is_it = line.trim_start().strip_prefix(field).is_some_and(|rest| rest.trim_start().starts_with('='));
+            if is_it || line.contains('{') && line.contains(field) {
+                return FileError { line: line_of(self.text, at), problem };
+            }
+            at += line.len();
+        }
+        FileError { line: line_of(self.text, entry.start), problem }
+    }
+
+    fn count(&self, entry: &Range<usize>, count: Option<usize>, so_far: usize) -> Result<usize, FileError> {
+        let count = count.unwrap_or(1);
+        if count == 0 || so_far.saturating_add(count) > COUNT_MAX {
+            let problem = format!("count cannot be {count}: from 1 on, and {COUNT_MAX} in all at most");
+            return Err(self.error(entry, "count", problem));
+        }
+        Ok(count)
+    }
+
+    fn add(&mut self, name: &str, node: NodeId, entry: &Range<usize>) -> Result<(), FileError> {
+        if self.nodes.insert(name.to_owned(), node).is_some() {
+            return Err(self.error(entry, "name", TopologyError::SameName { name: name.to_owned() }.to_string()));
+        }
+        self.places.insert(name.to_owned(), entry.clone());
+        Ok(())
+    }
+
+    fn find(&self, name: &str, entry: &Range<usize>, field: &str) -> Result<NodeId, FileError> {
+        self.nodes.get(name).copied().ok_or_else(|| {
+            self.error(
+                entry,
+                field,
+                format!("{field}: there is no node named `{name}`; nodes come before the links to them"),
+            )
+        })
+    }
+
+    fn switch(&mut self, entry: &Spanned<SwitchEntry>) -> Result<(), FileError> {
+        let (span, entry) = (entry.span(), entry.get_ref());
+        for index in 0..self.count(&span, entry.count, self.topology.switches.len())? {
+            let name = numbered(&entry.name, entry.count, index);
+            self.add(&name, NodeId::Switch(SwitchId(self.topology.switches.len())), &span)?;
+            self.topology.switch(SwitchSpec {
+                name,
+                latency_ns: entry.latency_ns,
+                buffer: match entry.buffer {
+                    BufferEntry::Shared { shared_bytes, alpha } => Buffer::Shared { bytes: shared_bytes, alpha },
+                    BufferEntry::PerPort { per_port_bytes } => Buffer::PerPort { bytes: per_port_bytes },
+                },
+                ecn: entry.ecn.map(|EcnEntry { min_bytes, max_bytes, probability }| Ecn {
+                    min_bytes,
+                    max_bytes,
+                    probability,
+                }),
+                pause: entry.pause.map(|PauseEntry { off_bytes, on_bytes }| Pause { off_bytes, on_bytes }),
+            });
+        }
+        Ok(())
+    }
+
+    fn host(&mut self, entry: &Spanned<HostEntry>) -> Result<(), FileError> {
+        let (span, entry) = (entry.span(), entry.get_ref());
+        let switches = entry.switches.all();
+        if switches.is_empty() {
+            return Err(self.error(&span, "switches", "switches: a host needs one, at least".to_owned()));
+        }
+        for index in 0..self.count(&span, entry.count, self.topology.hosts.len())? {
+            let switch = self.find(&switches[index % switches.len()], &span, "switches")?;
+            let name = numbered(&entry.name, entry.count, index);
+            let host = NodeId::Host(HostId(self.topology.hosts.len()));
+            self.add(&name, host, &span)?;
+            self.topology.host(HostSpec {
+                name,
+                transmit_latency_ns: entry.transmit_latency_ns,
+                receive_latency_ns: entry.receive_latency_ns,
+            });
+            let HostEntry { rate_gbps, delay_ns, mtu, .. } = *entry;
+            self.link(LinkSpec { ends: [host, switch], rate_gbps, delay_ns, mtu }, &span);
+        }
+        Ok(())
+    }
+
+    fn links(&mut self, entry: &Spanned<LinkEntry>) -> Result<(), FileError> {
+        let (span, entry) = (entry.span(), entry.get_ref());
+        let LinkEntry { rate_gbps, delay_ns, mtu, .. } = *entry;
+        for from in entry.from.all() {
+            for to in entry.to.all() {
+                let ends = [self.find(from, &span, "from")?, self.find(to, &span, "to")?];
+                for _ in 0..self.count(&span, entry.count, self.topology.links.len())? {
+                    self.link(LinkSpec { ends, rate_gbps, delay_ns, mtu }, &span);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn link(&mut self, link: LinkSpec, entry: &Range<usize>) {
+        let ends = link.ends.map(|end| self.topology.name_of(end)).join(" and ");
+        self.places.insert(format!("the link of {ends}"), entry.clone());
+        self.topology.link(link);
+    }
+
+    /// The line of an error that was found when all was read.
+    fn locate(&self, error: &TopologyError) -> FileError {
+        let whole = 0..self.text.len();
+        match error {
+            TopologyError::Field { place, field, .. } => {
+                let entry = self.places.get(place).unwrap_or(&whole);
+                self.error(entry, field, error.to_string())
+            }
+            TopologyError::Ends { ends, .. } => {
+                let entry = self.places.get(&format!("the link of {ends}")).unwrap_or(&whole);
+                self.error(entry, "from", error.to_string())
+            }
+            TopologyError::SameName { .. } | TopologyError::NoWay { .. } => {
+                FileError { line: 1, problem: error.to_string() }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SMALL: &str = r#"frame_bytes = 66
+
+[[switch]]
+name = "tor"
+count = 2
+latency_ns = 300
+buffer = { shared_bytes = 1000, alpha = 1.0 }
+
+[[host]]
+name = "node"
+count = 5
+switches = ["tor0", "tor1"]
+rate_gbps = 10.0
+delay_ns = 100
+mtu = 1500
+transmit_latency_ns = 1
+receive_latency_ns = 2
+
+[[link]]
+from = "tor0"
+to = "tor1"
+count = 3
+rate_gbps = 40.0
+delay_ns = 5
+mtu = 1500
+"#;
+
+    #[test]
+    fn nodes_are_numbered_and_dealt_out() {
+        let topology = Topology::parse(SMALL).unwrap();
+        let names: Vec<&str> = topology.hosts.iter().map(|host| &*host.name).collect();
+        assert_eq!(names, ["node0", "node1", "node2", "node3", "node4"]);
+        assert_eq!(topology.links.len(), 5 + 3);
+        let of = |link: usize| topology.links[link].ends;
+        assert_eq!(of(3), [NodeId::Host(HostId(3)), NodeId::Switch(SwitchId(1))]);
+        assert_eq!(of(7), [NodeId::Switch(SwitchId(0)), NodeId::Switch(SwitchId(1))]);
+    }
+
+    #[test]
+    fn the_cluster_of_the_paper_has_its_parts() {
+        let topology = Topology::cx4();
+        assert_eq!((topology.hosts.len(), topology.switches.len(), topology.links.len()), (100, 6, 100 + 25));
+        let network = crate::Network::new(topology, 1).unwrap();
+        assert_eq!(network.topology().find_host("node99"), Some(HostId(99)));
+    }
+
+    #[test]
+    fn errors_name_the_line_and_the_field() {
+        let error = |from: &str, to: &str| {
+            assert!(SMALL.contains(from), "{from}");
+            Topology::parse(&SMALL.replacen(from, to, 1)).unwrap_err().to_string()
+        };
+        assert_eq!(
+            error("rate_gbps = 10.0", "rate_gbps = 0.0"),
+            "line 13: the link of node0 and tor0: rate_gbps cannot be 0: 0.00001 to 4000"
+        );
+        assert_eq!(
+            error("rate_gbps = 40.0", "rate_gbps = -1.0"),
+            "line 23: the link of tor0 and tor1: rate_gbps cannot be -1: 0.00001 to 4000"
+        );
+        assert_eq!(error("alpha = 1.0", "alpha = 0.0"), "line 7: tor0: alpha cannot be 0: a number above 0");
+        assert_eq!(
+            error("to = \"tor1\"", "to = \"tor7\""),
+            "line 21: to: there is no node named `tor7`; nodes come before the links to them"
+        );
+        assert!(error("delay_ns = 5", "delay_ns = -5").starts_with("line 24: "));
+        assert!(error("delay_ns = 5", "delai_ns = 5").starts_with("line 24: unknown field `delai_ns`"));
+        assert!(error("mtu = 1500", "mtu = 15").starts_with("line 15: the link of node0 and tor0: mtu cannot be 15"));
+        assert!(error("count = 5", "count = 0").starts_with("line 11: count cannot be 0"));
+        assert!(error("count = 5", "count = 99999999999").starts_with("line 11: count cannot be 99999999999"));
+        assert!(
+            error("name = \"node\"\ncount = 5", "name = \"tor0\"")
+                .starts_with("line 10: there are two nodes named `tor0`")
+        );
+        assert_eq!(error("to = \"tor1\"", "to = \"tor0\""), "line 20: link 5 joins tor0 and tor0: they are one node");
+        assert!(error("frame_bytes = 66", "frame_bytes = \"x\"").starts_with("line 1: "));
+    }
+}
