@@ -303,7 +303,7 @@ fn clients_that_add_to_a_word_get_unique_increasing_numbers() {
             let mut end = server_queue_pair(&server, &cq).unwrap();
             let mut client = AtomicsClient::new(world.domain.thread().unwrap(), &world.arena(), 16).unwrap();
             end.connect(Some(&client.address())).unwrap();
-            client.connect(&end.address(), word.remote()).unwrap();
+            client.connect(&end.address(), word.remote(), word.next()).unwrap();
             judge.drive(&mut client, CALLS)
         };
         let clients: Vec<_> = (0..3).map(|_| threads.spawn(work)).collect();
@@ -323,7 +323,7 @@ fn a_word_that_is_gone_ends_all_calls() {
     let mut end = server_queue_pair(&server, &cq).unwrap();
     let mut client = AtomicsClient::new(world.domain.thread().unwrap(), &world.arena(), 4).unwrap();
     end.connect(Some(&client.address())).unwrap();
-    client.connect(&end.address(), word.remote()).unwrap();
+    client.connect(&end.address(), word.remote(), word.next()).unwrap();
     client.request(0, 10).unwrap();
     eventually("numbers", || client.turn(0).unwrap());
     assert_eq!(client.answer().unwrap().result.map(|numbers| (numbers.first, numbers.last())), Ok((0, 9)));
@@ -339,6 +339,36 @@ fn a_word_that_is_gone_ends_all_calls() {
         }
         failed == 4
     });
+}
+
+#[test]
+fn a_word_that_went_around_hands_out_nothing_more() {
+    let world = World::new();
+    let word = Word::expose(&world.domain, LAST - 4).unwrap();
+    let server = world.domain.thread().unwrap();
+    let cq = server.completion_queue(8).unwrap();
+    let mut ends = Vec::new();
+    let mut clients = [0, 1].map(|_| {
+        let mut end = server_queue_pair(&server, &cq).unwrap();
+        let mut client = AtomicsClient::new(world.domain.thread().unwrap(), &world.arena(), 4).unwrap();
+        end.connect(Some(&client.address())).unwrap();
+        client.connect(&end.address(), word.remote(), word.next()).unwrap();
+        ends.push(end);
+        client
+    });
+    let mut take = |client: usize, count| {
+        let client = &mut clients[client];
+        client.request(0, count).unwrap();
+        eventually("an answer", || client.turn(0).unwrap());
+        client.answer().unwrap().result.map(|numbers| (numbers.first, numbers.last()))
+    };
+    let exhausted = Err(CallError::Refused(Refusal::Exhausted));
+    assert_eq!((take(0, 3), word.is_exhausted()), (Ok((LAST - 4, LAST - 2)), false));
+    assert_eq!(take(0, 2), Ok((LAST - 1, LAST)));
+    assert_eq!((take(0, 1), word.is_exhausted()), (exhausted.clone(), true));
+    // For one who saw the end, for one who had no number yet, and whatever is added later.
+    assert_eq!((take(0, 1), take(1, 1), word.is_exhausted()), (exhausted.clone(), exhausted.clone(), true));
+    assert_eq!((take(1, u32::MAX), take(0, 1), word.is_exhausted()), (exhausted.clone(), exhausted, true));
 }
 
 #[test]

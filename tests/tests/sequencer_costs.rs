@@ -136,7 +136,7 @@ fn a_warm_call_over_verbs_allocates_nothing() {
     let mut end = server_queue_pair(&thread, &cq).unwrap();
     let mut client = AtomicsClient::new(domain.thread().unwrap(), &arena(), 16).unwrap();
     end.connect(Some(&client.address())).unwrap();
-    client.connect(&end.address(), word.remote()).unwrap();
+    client.connect(&end.address(), word.remote(), word.next()).unwrap();
     assert_free("atomics", &mut client, || ());
 
     for config in [WorkerConfig::herd(), WorkerConfig::herd_opt()] {

@@ -77,7 +77,7 @@ fn join(device: &ShmDevice, design: &str, address: &str) -> (Box<dyn Client>, Re
             let mut client = AtomicsClient::new(thread(), &arena(), 32).unwrap();
             let told = ask("qp", &client.address().to_bytes());
             let word = RemoteMemory::from_bytes(&bytes_of(&told["word"]).try_into().unwrap());
-            client.connect(&address_of(&told["qp"]), word).unwrap();
+            client.connect(&address_of(&told["qp"]), word, told["next"].as_u64().unwrap()).unwrap();
             Box::new(client)
         }
         _ => {

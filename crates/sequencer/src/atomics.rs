@@ -2,7 +2,8 @@
 //!
 //! It stands here to be compared with. On NICs it is the slowest by far, since the units of a NIC lock the word for as long as PCIe
 //! takes; over shared memory there is no such lock, and the atomic is the processor's own. And whoever can add to the word can add
-//! anything: its clients are trusted, and a range has no limit but its count.
+//! anything: its clients are trusted, and a range has no limit but its count. The word wraps around at the end of the numbers; a client takes
+//! none below those before, and the server knows of it ([`Word::is_exhausted`]).
 
 use std::collections::VecDeque;
 
@@ -13,7 +14,8 @@ use sinew_fabric::verbs::{
 use sinew_mem::{Arena, MessageBuffer};
 
 use crate::client::{Answer, Client, Numbers};
-use crate::error::{CallError, ClientError, RequestError};
+use crate::error::{CallError, ClientError, Refusal, RequestError};
+use crate::sequence::LAST;
 
 /// Completions taken at a time.
 const BURST: usize = 64;
@@ -22,7 +24,10 @@ const WORD: usize = 8;
 
 /// The server's part: the word. Its queue pairs, one for each client, need nothing posted, and nobody who drives them where a
 /// device serves atomics by itself.
-pub struct Word<E: Exposed>(E);
+pub struct Word<E: Exposed> {
+    exposed: E,
+    first: u64,
+}
 
 impl<E: Exposed> Word<E> {
     /// Exposes a word of `domain`'s, which begins at `first`.
@@ -33,17 +38,22 @@ impl<E: Exposed> Word<E> {
     pub fn expose<D: ProtectionDomain<Exposed = E>>(domain: &D, first: u64) -> Result<Self, VerbsError> {
         let exposed = domain.expose(WORD, Access { write: false, read: true, atomic: true })?;
         exposed.store(0, first).map_err(|error| VerbsError::Device(error.to_string()))?;
-        Ok(Self(exposed))
+        Ok(Self { exposed, first })
     }
 
     /// What clients need to know of it.
     pub fn remote(&self) -> RemoteMemory {
-        self.0.remote()
+        self.exposed.remote()
     }
 
     /// The next number.
     pub fn next(&self) -> u64 {
-        self.0.load(0).unwrap_or(u64::MAX)
+        self.exposed.load(0).unwrap_or(u64::MAX)
+    }
+
+    /// Whether the word went past the last number, and around: no more clients are to come.
+    pub fn is_exhausted(&self) -> bool {
+        !(self.first..=LAST).contains(&self.next())
     }
 }
 
@@ -67,6 +77,8 @@ pub struct AtomicsClient<T: ThreadDomain> {
     _thread: T,
     window: usize,
     word: Option<RemoteMemory>,
+    /// What the word had before the next call, or less.
+    floor: u64,
     /// For the word's old values.
     targets: Vec<MessageBuffer>,
     /// Tags and counts of calls in flight, in the order in which they end.
@@ -93,6 +105,7 @@ impl<T: ThreadDomain> AtomicsClient<T> {
             _thread: thread,
             window,
             word: None,
+            floor: 0,
             targets,
             in_flight: VecDeque::with_capacity(window),
             is_pushed: false,
@@ -106,14 +119,14 @@ impl<T: ThreadDomain> AtomicsClient<T> {
         self.qp.address()
     }
 
-    /// Connects to the server's queue pair, to count in its word.
+    /// Connects to the server's queue pair, to count in its word, which the server has seen at `next`.
     ///
     /// # Errors
     ///
     /// What the device says.
-    pub fn connect(&mut self, server: &QpAddress, word: RemoteMemory) -> Result<(), VerbsError> {
+    pub fn connect(&mut self, server: &QpAddress, word: RemoteMemory, next: u64) -> Result<(), VerbsError> {
         self.qp.connect(Some(server))?;
-        self.word = Some(word);
+        (self.word, self.floor) = (Some(word), next);
         Ok(())
     }
 }
@@ -168,10 +181,11 @@ impl<T: ThreadDomain> Client for AtomicsClient<T> {
             let result = if !completion.status.is_success() {
                 failed = Some(completion.status);
                 Err(CallError::Operation(completion.status))
-            } else if first.checked_add(count.into()).is_none() {
-                Err(CallError::Refused(crate::Refusal::Exhausted))
             } else {
-                Ok(Numbers { first, count })
+                let end = first.checked_add(count.into()).filter(|_| first >= self.floor);
+                // Once it went around, what it has now says nothing any more.
+                self.floor = end.unwrap_or(u64::MAX);
+                end.map(|_| Numbers { first, count }).ok_or(CallError::Refused(Refusal::Exhausted))
             };
             self.targets.extend(completion.buffers);
             self.answers.push_back(Answer { tag, result });

@@ -353,6 +353,7 @@ impl<D: Device> Door<'_, D> {
                 None
             }
             Served::Atomics { word, cq, thread } => {
+                ensure!(!word.is_exhausted(), "there are no more numbers: the word has gone past the last");
                 let theirs = address_of(&said["qp"])?;
                 let mut qp = server_queue_pair(thread, cq)?;
                 qp.connect(Some(&theirs)).context("connecting to it")?;
@@ -442,7 +443,8 @@ pub fn meet<D: Device, W: WithClient>(device: &D, whom: Whom<'_>, then: W) -> an
             let told = meeting.ask(&said)?;
             let word = bytes_of(&told["word"]).and_then(|bytes| bytes.try_into().ok());
             let word = RemoteMemory::from_bytes(&word.context("the server did not say where its word is")?);
-            client.connect(&address_of(&told["qp"])?, word)?;
+            let next = told["next"].as_u64().context("the server did not say which number is next")?;
+            client.connect(&address_of(&told["qp"])?, word, next)?;
             then.run(client, meeting.0)
         }
         Design::Herd | Design::HerdOpt => {
