@@ -3,8 +3,11 @@
 mod common;
 
 use std::collections::HashMap;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
+use std::process::Command;
+use std::time::Duration;
 
 use common::{Folder, Server, run, sinew, text, unique};
 use memcache::Client;
@@ -116,6 +119,88 @@ fn memcached_servers_are_measured() {
     assert!(output.status.success(), "{}", text(&output.stderr));
     let result: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(result["ratio"].as_f64() > Some(0.0) && result["sides"].as_array().map(Vec::len) == Some(2), "{result}");
+}
+
+/// What a memcached server answers to a command, up to a line that begins with `end`.
+fn ask(address: &str, command: &str, end: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(common::PATIENCE)).unwrap();
+    stream.write_all(command.as_bytes()).unwrap();
+    let mut said = String::new();
+    for line in BufReader::new(stream).lines() {
+        let line = line.unwrap();
+        said = said + &line + "\n";
+        if line.starts_with(end) {
+            return said;
+        }
+    }
+    panic!("{said}");
+}
+
+#[test]
+fn ten_thousand_idle_connections_cost_little_and_slow_nobody() {
+    const CONNECTIONS: usize = 10_000;
+    let limit = sinew::host::raise_descriptor_limit().unwrap();
+    if limit.is_some_and(|limit| limit < CONNECTIONS as u64 + 200) {
+        return skipped(format_args!("no {} descriptors", CONNECTIONS + 200));
+    }
+    let server = serve(&["--memcached", "127.0.0.1:0", "--threads", "2"]);
+    let pages = || {
+        let statm = std::fs::read_to_string(format!("/proc/{}/statm", server.process.0.id())).unwrap();
+        statm.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap()
+    };
+    let before = pages();
+    let connect = || TcpStream::connect(&server.address).unwrap();
+    let mut idle: Vec<TcpStream> = (0..CONNECTIONS).map(|_| connect()).collect();
+    for stream in idle.iter_mut().step_by(97) {
+        stream.set_read_timeout(Some(common::PATIENCE)).unwrap();
+        stream.write_all(b"set k 0 0 1\r\nx\r\nget k\r\n").unwrap();
+        let mut said = [0; 29];
+        stream.read_exact(&mut said).unwrap();
+        assert_eq!(&said, b"STORED\r\nVALUE k 0 1\r\nx\r\nEND\r\n");
+    }
+    let stats = ask(&server.address, "stats\r\n", "END");
+    assert!(stats.contains(&format!("STAT curr_connections {}\n", CONNECTIONS + 1)), "{stats}");
+    let each = pages().saturating_sub(before) * 4096 / CONNECTIONS;
+    assert!(each < 4096, "{each} bytes for each connection");
+}
+
+#[test]
+fn without_descriptors_clients_wait_and_the_server_sleeps_and_says_so() {
+    let folder = Folder::new();
+    let complaints = folder.0.join("complaints");
+    let program = sinew(&[]).get_program().to_owned();
+    let script = format!(
+        "ulimit -n 60; exec \"$0\" serve cache --child --memory 16M --memcached 127.0.0.1:0 2> {}",
+        complaints.display()
+    );
+    let server = Server::of(Command::new("sh").args(["-c", &script]).arg(program));
+    let clients: Vec<TcpStream> = (0..100).map(|_| TcpStream::connect(&server.address).unwrap()).collect();
+    let is_served = |mut client: &TcpStream| {
+        client.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+        client.write_all(b"mn\r\n").unwrap();
+        client.read_exact(&mut [0; 4]).is_ok()
+    };
+    assert!(is_served(&clients[0]) && !is_served(&clients[99]));
+    common::eventually("the server says so", || {
+        std::fs::read_to_string(&complaints).unwrap().contains("no descriptor is left for another memcached client")
+    });
+    let ticks = || {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", server.process.0.id())).unwrap();
+        let mut words = stat.rsplit_once(')').unwrap().1.split_whitespace().skip(11);
+        [words.next(), words.next()].map(|word| word.unwrap().parse::<u64>().unwrap()).iter().sum::<u64>()
+    };
+    let before = ticks();
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(ticks() - before < 20, "of 200 ticks it used {}", ticks() - before);
+    // Those that wait come in when others go.
+    let mut clients = clients;
+    let mut last = clients.split_off(99);
+    drop(clients);
+    let last = last.remove(0);
+    last.set_read_timeout(Some(common::PATIENCE)).unwrap();
+    assert_eq!((&last).read(&mut [0; 4]).unwrap(), 4, "it was asked long ago");
+    assert!(!ask(&server.address, "stats\r\n", "END").contains("listen_disabled_num 0\n"));
 }
 
 #[test]

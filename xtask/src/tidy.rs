@@ -29,7 +29,7 @@ const UNSAFE_ROOMS: Exceptions = &[
 
 /// Files outside those rooms that may hold unsafe code.
 const UNSAFE_FILES: Exceptions = &[
-    ("crates/kv/tests/allocations.rs", "a counting allocator is an unsafe trait"),
+    ("crates/kv/tests/common/counting.rs", "a counting allocator is an unsafe trait"),
     ("crates/rpc/tests/allocations.rs", "a counting allocator is an unsafe trait"),
     ("tests/tests/sequencer_costs.rs", "a counting allocator is an unsafe trait"),
     ("crates/mem/tests/", "tests of the room's own unsafe functions"),

@@ -1,51 +1,15 @@
 //! What a cache and its client take from the heap: a warm get or put nothing.
 
 mod common;
-
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+#[path = "common/counting.rs"]
+mod counting;
 
 use common::{TestPipeline, World};
+use counting::allocations;
 use sinew_fabric::fault::FaultConfig;
 use sinew_kv::cache::ClientConfig;
 use sinew_kv::cache::protocol::{PutOptions, Response};
 use sinew_store::cache::CacheConfig;
-
-/// The system's allocator, counted.
-struct Counting;
-
-thread_local! {
-    /// Of this thread alone: the test harness has threads of its own.
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-fn count() {
-    // A thread that ends may allocate after its locals are gone.
-    let _ = ALLOCATIONS.try_with(|all| all.set(all.get() + 1));
-}
-
-// SAFETY: every call goes on to the system's allocator as it came.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: as the caller promised us.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: as the caller promised us.
-        unsafe { System.dealloc(block, layout) }
-    }
-
-    unsafe fn realloc(&self, block: *mut u8, layout: Layout, len: usize) -> *mut u8 {
-        count();
-        // SAFETY: as the caller promised us.
-        unsafe { System.realloc(block, layout, len) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 /// Puts and gets `requests` items of these lengths, many in flight; counts the answers of each kind.
 fn exchange(world: &mut World, pipeline: &mut TestPipeline, value: &[u8], requests: u64) -> [u64; 3] {
@@ -86,9 +50,9 @@ fn a_warm_get_or_put_allocates_nothing() {
         let value = vec![7; len];
         // Lists of free buffers grow to what was once free.
         (0..4).for_each(|_| _ = exchange(&mut world, &mut pipeline, &value, 6_000));
-        let before = ALLOCATIONS.get();
+        let before = allocations();
         let answers = exchange(&mut world, &mut pipeline, &value, 6_000);
-        assert_eq!(ALLOCATIONS.get() - before, 0, "6,000 requests with values of {len} bytes");
+        assert_eq!(allocations() - before, 0, "6,000 requests with values of {len} bytes");
         assert_eq!(answers, [2_000; 3]);
         assert!(world.partitions[0].stats().hits > 3_000);
     }

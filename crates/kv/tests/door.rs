@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 
 use ours::{NOW_S, Ours, Table};
 use proptest::prelude::*;
-use sinew_fabric::conformance::skipped;
 use sinew_kv::Partitions;
 use sinew_kv::memcached::{Door, DoorConfig, Listener};
 use sinew_store::cache::{Cache, CacheConfig};
@@ -233,34 +232,6 @@ fn connections_beyond_the_limit_are_told_and_closed() {
 }
 
 #[test]
-fn ten_thousand_idle_connections_cost_little_and_slow_nobody() {
-    const CONNECTIONS: usize = 10_000;
-    // Both ends are this process's.
-    let limit = std::fs::read_to_string("/proc/self/limits").unwrap();
-    let limit = limit.lines().find(|line| line.starts_with("Max open files")).unwrap();
-    let limit: usize = limit.split_whitespace().nth(3).unwrap().parse().unwrap_or(usize::MAX);
-    let connections = CONNECTIONS.min(limit.saturating_sub(200) / 2);
-    if connections < CONNECTIONS {
-        skipped(format_args!("no 20,200 descriptors: {connections} connections"));
-    }
-    let server = Server::start("127.0.0.1:0", 2, DoorConfig::default());
-    let memory = || {
-        let status = std::fs::read_to_string("/proc/self/statm").unwrap();
-        status.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 4096
-    };
-    let before = memory();
-    let mut idle: Vec<TcpStream> = (0..connections).map(|_| server.connect()).collect();
-    for stream in idle.iter_mut().step_by(97) {
-        stream.write_all(b"set k 0 0 1\r\nx\r\nget k\r\n").unwrap();
-        let mut said = [0; 29];
-        stream.read_exact(&mut said).unwrap();
-        assert_eq!(&said, b"STORED\r\nVALUE k 0 1\r\nx\r\nEND\r\n");
-    }
-    let each = memory().saturating_sub(before) / connections;
-    assert!(each < 4096, "{each} bytes for each connection");
-}
-
-#[test]
 fn a_file_that_is_no_socket_is_left_alone() {
     let path = std::env::temp_dir().join(format!("sinew-door-{}.txt", std::process::id()));
     std::fs::write(&path, "precious").unwrap();
@@ -298,4 +269,57 @@ fn a_flush_counts_once_however_many_threads_there_are() {
     for expected in ["cmd_flush 1", "cmd_set 1", "get_hits 1", "get_misses 3", "cmd_get 4"] {
         assert!(said.contains(&format!("STAT {expected}\r\n")), "{expected}: {said}");
     }
+}
+
+#[test]
+fn long_answers_of_other_threads_come_whole() {
+    let value = "v".repeat(100_000);
+    let set: String = (0..40).map(|key| format!("set key-{key} 0 0 {}\r\n{value}\r\n", value.len())).collect();
+    let get: String = (0..40).map(|key| format!("get key-{key}\r\n")).collect();
+    let list = format!("get{}\r\n", (0..40).map(|key| format!(" key-{key}")).collect::<String>());
+    let script = [set, get, list].concat().into_bytes();
+    let expected = Ours::default().hear(&mut Table::new(), &script);
+    for threads in [1, 2, 3] {
+        let server = Server::tcp(threads);
+        let said = converse(server.connect(), &script);
+        assert!(said == expected, "{threads} threads: {} bytes, not {}", said.len(), expected.len());
+    }
+}
+
+/// The most memory that this process had, in bytes.
+fn peak_memory() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 1024
+}
+
+#[test]
+fn clients_that_never_read_take_bounded_memory_and_those_that_do_are_kept() {
+    let before = peak_memory();
+    for threads in [1, 2] {
+        let config = DoorConfig { buffer_bytes_max: 16 << 20, ..DoorConfig::default() };
+        let server = Server::start("127.0.0.1:0", threads, config);
+        let value = vec![b'v'; 1_000_000];
+        let mut setup = server.connect();
+        for key in 0..4 {
+            write!(setup, "set key-{key} 0 0 1000000\r\n").unwrap();
+            setup.write_all(&value).unwrap();
+            setup.write_all(b"\r\n").unwrap();
+            setup.read_exact(&mut [0; 8]).unwrap();
+        }
+        let mut deaf: Vec<_> = (0..40).map(|_| server.connect()).collect();
+        let requests = b"get key-0\r\nget key-1\r\nget key-2\r\nget key-3\r\n".repeat(200);
+        for stream in &mut deaf {
+            // Those that do not read are closed at some time.
+            let _ = stream.write_all(&requests);
+        }
+        // They have been silent for a while.
+        std::thread::sleep(Duration::from_millis(300));
+        for _ in 0..10 {
+            let said = converse(server.connect(), b"get key-0 key-1\r\nget key-2\r\nget key-3\r\n");
+            assert!(said.len() > 4 * value.len(), "{threads} threads: {} bytes", said.len());
+        }
+    }
+    let taken = peak_memory() - before;
+    assert!(taken < 500 << 20, "{} MB", taken >> 20);
 }

@@ -19,6 +19,7 @@
 
 mod clock;
 mod cpu;
+mod descriptors;
 mod entropy;
 mod idle;
 mod interrupt;
@@ -29,6 +30,7 @@ mod rendezvous;
 
 pub use clock::HostClock;
 pub use cpu::{available_cpus, pin_current_thread};
+pub use descriptors::{lengthen_backlog, raise_descriptor_limit};
 pub use entropy::SystemEntropy;
 pub use idle::{IdleStatesError, IdleStatesOff, hold_idle_states_off};
 pub use interrupt::{Interrupt, WakeOnInterrupt};

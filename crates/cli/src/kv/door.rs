@@ -1,12 +1,13 @@
 //! The memcached door of `sinew serve cache`.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, bail};
 use sinew::fabric::Clock;
-use sinew::host::{HostClock, Interrupt, pin_current_thread};
+use sinew::host::{HostClock, Interrupt, lengthen_backlog, pin_current_thread, raise_descriptor_limit};
 use sinew::kv::Partitions;
 use sinew::kv::cache::{Partition, Service};
 use sinew::kv::memcached::{Door, DoorConfig, Listener, StopWatcher, Watcher};
@@ -17,6 +18,8 @@ use crate::{Outcome, output};
 
 /// A thread that waits for clients looks at the clock so often.
 const TICK: Duration = Duration::from_secs(1);
+/// Clients that may wait to be let in, as with memcached.
+const BACKLOG: u16 = 1024;
 
 /// Seconds since the process began, from 1 on.
 pub fn now_s(clock: &HostClock) -> u32 {
@@ -24,7 +27,10 @@ pub fn now_s(clock: &HostClock) -> u32 {
 }
 
 fn open(address: &str, threads: usize, value_len_max: usize) -> anyhow::Result<Vec<Door>> {
+    // With fewer there can be fewer clients: `complain` says when it comes to that.
+    let _ = raise_descriptor_limit();
     let listener = Listener::bind(address).with_context(|| format!("listening at {address}"))?;
+    lengthen_backlog(&listener, BACKLOG).with_context(|| format!("listening at {address}"))?;
     let unix_s = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs();
     let epoch_unix_s = unix_s.saturating_sub(u64::from(now_s(&HostClock::new())));
     let config = DoorConfig { item_len_max: value_len_max, ..DoorConfig::default() };
@@ -82,7 +88,21 @@ pub fn turn_beside(door: &mut Door, partition: &Partition, rpc: &Rpc, is_new: &m
     if std::mem::take(is_new) {
         door.wake_with(rpc.waker());
     }
-    door.turn_beside(&mut partition.cache(), partition.now_s());
+    if door.turn_beside(&mut partition.cache(), partition.now_s()) {
+        complain(door);
+    }
+}
+
+/// Says, once, that clients have to wait.
+fn complain(door: &Door) {
+    static HAS_COMPLAINED: AtomicBool = AtomicBool::new(false);
+    if door.counters()[door.partition()].listen_disabled_num.get() > 0 && !HAS_COMPLAINED.swap(true, Ordering::Relaxed)
+    {
+        output::note(
+            "no descriptor is left for another memcached client: further ones wait until others go (`ulimit -Hn` has the \
+             limit, and listen_disabled_num of `stats` counts)",
+        );
+    }
 }
 
 /// Serves memcached clients alone, until a signal, or, as a child, until standard input ends.
@@ -136,6 +156,8 @@ fn serve_one(mut door: Door, partition: &Partition, interrupt: Interrupt) {
     while !interrupt.is_set() {
         door.wait(TICK);
         partition.set_now_s(now_s(&clock));
-        door.turn(&mut partition.cache(), partition.now_s());
+        if door.turn(&mut partition.cache(), partition.now_s()) {
+            complain(&door);
+        }
     }
 }

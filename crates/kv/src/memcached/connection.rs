@@ -4,10 +4,14 @@ use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 
 use super::listener::Stream;
+use super::pool::Pool;
 use super::protocol::Session;
 
-/// Answers that a connection may wait for from other threads.
+/// Answers that a connection may wait for from other threads, and bytes of them that it may have to keep.
 const WAITING_MAX: usize = 256;
+const WAITING_LEN_MAX: usize = 4 << 20;
+/// Bytes that output has room for at first: more will come.
+const OUT_LEN: usize = 4 << 10;
 
 pub(super) struct Connection {
     pub stream: Stream,
@@ -29,6 +33,8 @@ pub(super) struct Connection {
     pub queued: bool,
     /// It is told when it can be written to.
     pub blocked: bool,
+    /// When it could be written to last.
+    pub wrote_s: u32,
     /// What is to be sent, of which so many bytes were.
     pub out: Vec<u8>,
     pub sent: usize,
@@ -38,12 +44,17 @@ pub(super) struct Connection {
     first: u64,
     /// Bytes of them that are there.
     waiting_len: usize,
+    /// Requests that others are to answer still, and their bytes.
+    asked: usize,
+    asked_len: usize,
+    /// Bytes of the longer ones of late answers: what the next ones will be like.
+    answer_len: usize,
 }
 
 enum Part {
     Bytes(Vec<u8>),
-    /// So many others are to answer still.
-    Asked(usize),
+    /// So many others are to answer a request of such a length still.
+    Asked(usize, usize),
 }
 
 impl Connection {
@@ -60,11 +71,15 @@ impl Connection {
             ending: false,
             queued: false,
             blocked: false,
+            wrote_s: 0,
             out: Vec::new(),
             sent: 0,
             waiting: VecDeque::new(),
             first: 0,
             waiting_len: 0,
+            asked: 0,
+            asked_len: 0,
+            answer_len: 0,
         }
     }
 
@@ -73,53 +88,79 @@ impl Connection {
         self.out.is_empty() && self.waiting.is_empty()
     }
 
-    /// Whether it is to wait for others' answers before it asks for more.
-    pub fn waits(&self) -> bool {
-        self.waiting.len() >= WAITING_MAX
+    /// Whether others are to answer something.
+    pub fn has_asked(&self) -> bool {
+        self.asked > 0
     }
 
-    /// Bytes of its buffers.
+    /// Whether it is to wait for others' answers before it asks for more.
+    pub fn waits(&self) -> bool {
+        let expected = self.waiting_len + self.asked_len + self.asked * self.answer_len;
+        self.asked > 0 && (self.waiting.len() >= WAITING_MAX || expected >= WAITING_LEN_MAX)
+    }
+
+    /// Bytes of its buffers, and of what it asked others.
     pub fn kept(&self) -> usize {
-        self.input.capacity() + self.out.capacity() + self.waiting_len
+        self.input.capacity() + self.out.capacity() + self.waiting_len + self.asked_len
     }
 
     /// Adds what was answered here.
-    pub fn say(&mut self, bytes: &[u8]) {
+    pub fn say(&mut self, bytes: &[u8], pool: &mut Pool) {
         if bytes.is_empty() {
             return;
         }
         if self.waiting.is_empty() {
-            return self.out.extend_from_slice(bytes);
+            return self.push_out(bytes, pool);
         }
         self.waiting_len += bytes.len();
         match self.waiting.back_mut() {
-            Some(Part::Bytes(part)) => part.extend_from_slice(bytes),
-            _ => self.waiting.push_back(Part::Bytes(bytes.to_vec())),
+            // It does not grow: a long buffer would be kept for a few bytes the next time.
+            Some(Part::Bytes(part)) if part.capacity() - part.len() >= bytes.len() => part.extend_from_slice(bytes),
+            _ => self.waiting.push_back(Part::Bytes(filled(bytes, pool))),
         }
     }
 
-    /// Leaves a place for what `others` are to answer; returns its number.
-    pub fn ask(&mut self, others: usize) -> u64 {
-        self.waiting.push_back(Part::Asked(others));
+    fn push_out(&mut self, bytes: &[u8], pool: &mut Pool) {
+        if self.out.capacity() == 0 && !bytes.is_empty() {
+            self.out = pool.take(bytes.len().max(OUT_LEN));
+        }
+        self.out.extend_from_slice(bytes);
+    }
+
+    /// Leaves a place for what `others` are to answer to a request of `len` bytes; returns its number.
+    pub fn ask(&mut self, others: usize, len: usize) -> u64 {
+        self.waiting.push_back(Part::Asked(others, len));
+        self.asked += 1;
+        self.asked_len += len;
         self.first + self.waiting.len() as u64 - 1
     }
 
     /// Takes the answer with `number`.
-    pub fn answered(&mut self, number: u64, answer: &[u8]) {
-        let part = usize::try_from(number.wrapping_sub(self.first)).ok().and_then(|at| self.waiting.get_mut(at));
-        match part {
-            Some(Part::Asked(others @ 2..)) => *others -= 1,
-            Some(part @ Part::Asked(_)) => {
-                *part = Part::Bytes(answer.to_vec());
-                self.waiting_len += answer.len();
+    pub fn answered(&mut self, number: u64, answer: &[u8], pool: &mut Pool) {
+        let at = usize::try_from(number.wrapping_sub(self.first)).ok();
+        match at.and_then(|at| self.waiting.get_mut(at)) {
+            Some(Part::Asked(others @ 2.., _)) => *others -= 1,
+            Some(part @ Part::Asked(..)) => {
+                let Part::Asked(_, len) = std::mem::replace(part, Part::Bytes(Vec::new())) else { return };
+                self.asked -= 1;
+                self.asked_len -= len;
+                self.answer_len = answer.len().max(self.answer_len - self.answer_len / 8);
+                if at == Some(0) {
+                    // As a rule they come in order, and need not be kept.
+                    self.push_out(answer, pool);
+                } else {
+                    *part = Part::Bytes(filled(answer, pool));
+                    self.waiting_len += answer.len();
+                }
             }
             _ => {}
         }
-        while let Some(Part::Bytes(bytes)) = self.waiting.front() {
-            self.out.extend_from_slice(bytes);
-            self.waiting_len -= bytes.len();
-            self.waiting.pop_front();
+        while let Some(Part::Bytes(_)) = self.waiting.front() {
+            let Some(Part::Bytes(bytes)) = self.waiting.pop_front() else { break };
             self.first += 1;
+            self.waiting_len -= bytes.len();
+            self.push_out(&bytes, pool);
+            pool.give(bytes);
         }
     }
 
@@ -140,4 +181,14 @@ impl Connection {
         self.sent = 0;
         Ok(sent)
     }
+}
+
+/// A buffer that holds `bytes`.
+fn filled(bytes: &[u8], pool: &mut Pool) -> Vec<u8> {
+    if bytes.is_empty() {
+        return Vec::new();
+    }
+    let mut buffer = pool.take_short(bytes.len());
+    buffer.extend_from_slice(bytes);
+    buffer
 }

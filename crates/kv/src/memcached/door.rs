@@ -8,8 +8,9 @@ use sinew_fabric::Waker;
 use sinew_store::cache::Cache;
 
 use super::connection::Connection;
-use super::hand_over::{Batch, Entry, Inbox, Mailbox, Message, Wants, mailbox};
+use super::hand_over::{Batch, Batches, Entry, Inbox, Mailbox, Message, Wants, mailbox};
 use super::listener::{Listener, Stream};
+use super::pool::Pool;
 use super::protocol::{Counters, HandOver, Service, Session, Then};
 use super::watch::Armed;
 use crate::Partitions;
@@ -20,13 +21,14 @@ const READ_LEN: usize = 64 << 10;
 const READS_PER_TURN: usize = 4;
 /// Connections that are accepted in one turn.
 const ACCEPTS_PER_TURN: usize = 64;
+/// Messages of other threads that are taken in one turn.
+const MESSAGES_PER_TURN: usize = 256;
 /// Events that are taken from the system at once.
 const EVENTS: usize = 1024;
 /// Requests that are handed over at once.
 const BATCH_LEN: usize = 1024;
-/// Buffers that are kept for others to use, and how long they may be.
-const POOL_LEN: usize = 256;
-const POOLED_LEN_MAX: usize = 256 << 10;
+/// Bytes of answers that may wait at another thread before further ones are made.
+const UNREAD_MAX: usize = 16 << 20;
 /// Turns that find something before others have theirs.
 const TURNS_BESIDE: usize = 4;
 /// Turns without a look at the sockets while the watcher looks at them.
@@ -43,7 +45,7 @@ pub struct DoorConfig {
     /// Connections of each thread. Further ones hear `ERROR Too many open connections`.
     pub connections_max: usize,
     /// Bytes that each thread keeps of what clients have not sent to the end, or have not read. When there are more, values that
-    /// are still coming are refused, and connections that do not read are closed.
+    /// are still coming are refused, and connections that do not read are closed, those that have not for longest first.
     pub buffer_bytes_max: usize,
     /// The longest item, as memcached counts it: key, value, and about 60 bytes more. No more than the table takes.
     pub item_len_max: usize,
@@ -75,10 +77,13 @@ pub struct Door {
     queue: std::collections::VecDeque<usize>,
     input: Box<[u8]>,
     out: Vec<u8>,
-    pool: Vec<Vec<u8>>,
+    pool: Pool,
+    batches: Batches,
     /// Bytes in connections' buffers.
     buffered: usize,
     inbox: Inbox,
+    /// Requests of other threads that are not answered yet.
+    requests: std::collections::VecDeque<Requests>,
     others: Vec<Other>,
     next_thread: usize,
     ticked_s: u32,
@@ -93,6 +98,14 @@ struct Other {
     requests: Batch,
     /// What there was no room for.
     unsent: std::collections::VecDeque<Message>,
+}
+
+/// Requests of another thread, of which some are answered.
+struct Requests {
+    batch: Batch,
+    /// The next one, and where it begins.
+    next: usize,
+    at: usize,
 }
 
 impl Door {
@@ -138,9 +151,11 @@ impl Door {
                 queue: std::collections::VecDeque::new(),
                 input: vec![0; READ_LEN].into_boxed_slice(),
                 out: Vec::new(),
-                pool: Vec::new(),
+                pool: Pool::default(),
+                batches: Batches::default(),
                 buffered: 0,
                 inbox,
+                requests: std::collections::VecDeque::new(),
                 others: Vec::new(),
                 next_thread: 0,
                 ticked_s: 0,
@@ -196,10 +211,12 @@ impl Door {
             self.poll_for(Some(Duration::ZERO));
         }
         let mut found = self.take_events();
-        while let Some(message) = self.inbox.take() {
+        for _ in 0..MESSAGES_PER_TURN {
+            let Some(message) = self.inbox.take() else { break };
             found = true;
-            self.take_message(message, cache, now_s);
+            self.take_message(message);
         }
+        found |= self.answer_others(cache, now_s);
         if self.accepting {
             found |= self.accept();
         }
@@ -244,6 +261,7 @@ impl Door {
         let busy = self.polled
             || self.accepting
             || !self.queue.is_empty()
+            || !self.requests.is_empty()
             || self.others.iter().any(|other| !other.unsent.is_empty());
         let timeout = if busy || self.inbox.go_to_sleep() { Duration::ZERO } else { timeout };
         self.poll_for(Some(timeout));
@@ -281,32 +299,34 @@ impl Door {
     }
 
     fn accept(&mut self) -> bool {
-        let Some(listener) = &self.listener else { return false };
-        for accepted in 0..ACCEPTS_PER_TURN {
+        let Some(listener) = self.listener.take() else { return false };
+        let mut found = false;
+        for _ in 0..ACCEPTS_PER_TURN {
             match listener.accept() {
                 Ok(stream) => {
+                    found = true;
                     let to = self.next_thread;
                     self.next_thread = (to + 1) % self.others.len();
                     if to == self.service.partition {
                         self.hold(stream);
-                        return true;
+                    } else {
+                        self.others[to].unsent.push_back(Message::Connection(stream));
                     }
-                    self.others[to].unsent.push_back(Message::Connection(stream));
-                }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    self.accepting = false;
-                    return accepted > 0;
                 }
                 Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
-                Err(_) => {
-                    // There are no descriptors left until somebody goes.
+                Err(error) => {
                     self.accepting = false;
-                    self.accepts_later = true;
-                    return accepted > 0;
+                    if error.kind() != ErrorKind::WouldBlock {
+                        // There are no descriptors left until somebody goes.
+                        self.accepts_later = true;
+                        self.service.count().listen_disabled_num.add(1);
+                    }
+                    break;
                 }
             }
         }
-        true
+        self.listener = Some(listener);
+        found
     }
 
     /// Takes a connection in.
@@ -328,6 +348,7 @@ impl Door {
         }
         self.generation += 1;
         let mut connection = Box::new(Connection::new(stream, self.generation));
+        connection.wrote_s = self.ticked_s;
         connection.queued = true;
         self.connections[index] = Some(connection);
         self.queue.push_back(index);
@@ -354,13 +375,7 @@ impl Door {
                 }
                 self.connections[index] = Some(connection);
             }
-            Err(_) => {
-                self.buffered -= before;
-                self.free.push(index);
-                self.publish_connections();
-                // There is a descriptor again.
-                self.accepting |= std::mem::take(&mut self.accepts_later);
-            }
+            Err(_) => self.let_go(index, before),
         }
     }
 
@@ -377,7 +392,7 @@ impl Door {
         }
         for _ in 0..READS_PER_TURN {
             self.send(index, connection)?;
-            if connection.blocked || connection.waits() {
+            if connection.blocked || connection.waits() || connection.has_asked() && self.has_too_much() {
                 return Ok(false);
             }
             if connection.ending {
@@ -433,7 +448,7 @@ impl Door {
             if let Ok(rest) = rest
                 && !rest.is_empty()
             {
-                connection.input = self.pool.pop().unwrap_or_default();
+                connection.input = self.pool.take(rest.len().max(READ_LEN / 16));
                 connection.input.extend_from_slice(rest);
             }
         }
@@ -508,10 +523,7 @@ impl Door {
             rest = &answer[sent..];
         }
         if !rest.is_empty() {
-            if connection.out.capacity() == 0 {
-                connection.out = self.pool.pop().unwrap_or_default();
-            }
-            connection.say(rest);
+            connection.say(rest, &mut self.pool);
         }
     }
 
@@ -523,30 +535,54 @@ impl Door {
         let sent = connection.send()?;
         self.service.count().bytes_written.add(sent as u64);
         let blocked = !connection.out.is_empty();
+        if sent > 0 {
+            connection.wrote_s = self.ticked_s;
+        }
         if blocked != connection.blocked {
             connection.blocked = blocked;
             connection.stream.watch_writable(self.poll.registry(), Token(index + CONNECTIONS), blocked)?;
         }
         if !blocked {
-            let buffer = std::mem::take(&mut connection.out);
-            self.recycle(buffer);
-        } else if self.buffered > self.config.buffer_bytes_max {
+            self.pool.give(std::mem::take(&mut connection.out));
+        } else if self.has_too_much() && !self.shed(connection.wrote_s) {
             return Err(ErrorKind::OutOfMemory.into());
         }
         Ok(())
     }
 
-    fn recycle_input(&mut self, connection: &mut Connection) {
-        if connection.input.is_empty() {
-            let buffer = std::mem::take(&mut connection.input);
-            self.recycle(buffer);
-        }
+    fn has_too_much(&self) -> bool {
+        self.buffered > self.config.buffer_bytes_max
     }
 
-    fn recycle(&mut self, mut buffer: Vec<u8>) {
-        if buffer.capacity() > 0 && buffer.capacity() <= POOLED_LEN_MAX && self.pool.len() < POOL_LEN {
-            buffer.clear();
-            self.pool.push(buffer);
+    /// Closes connections whose clients have not read for longer than since `wrote_s`, those that have not for longest first, until
+    /// there is not too much any more. Returns whether there is not.
+    fn shed(&mut self, wrote_s: u32) -> bool {
+        while self.has_too_much() {
+            let held = self.connections.iter().enumerate();
+            let held = held.filter_map(|(index, connection)| Some((index, connection.as_deref()?)));
+            let silent = held.filter(|(_, connection)| connection.blocked && connection.wrote_s < wrote_s);
+            let longest = silent.min_by_key(|(_, connection)| (connection.wrote_s, usize::MAX - connection.kept()));
+            let Some((index, kept)) = longest.map(|(index, connection)| (index, connection.kept())) else {
+                return false;
+            };
+            self.connections[index] = None;
+            self.let_go(index, kept);
+        }
+        true
+    }
+
+    /// Of a connection that is gone.
+    fn let_go(&mut self, index: usize, kept: usize) {
+        self.buffered -= kept;
+        self.free.push(index);
+        self.publish_connections();
+        // There is a descriptor again.
+        self.accepting |= std::mem::take(&mut self.accepts_later);
+    }
+
+    fn recycle_input(&mut self, connection: &mut Connection) {
+        if connection.input.is_empty() {
+            self.pool.give(std::mem::take(&mut connection.input));
         }
     }
 
@@ -560,12 +596,12 @@ impl Door {
             HandOver::ToOthers => (0..threads, Wants::Nothing),
         };
         let others = range.clone().filter(|other| *other != mine).count();
-        let number = connection.ask(others);
+        let number = connection.ask(others, self.service.request.len());
         self.service.count().handed_over.add(others as u64);
         for other in range.filter(|other| *other != mine) {
             let requests = &mut self.others[other].requests;
             let len = self.service.request.len();
-            requests.bytes.extend_from_slice(&self.service.request);
+            requests.requests.extend_from_slice(&self.service.request);
             requests.entries.push(Entry { connection: index, generation: connection.generation, number, len, wants });
             if requests.entries.len() >= BATCH_LEN {
                 self.send_to(other);
@@ -575,12 +611,13 @@ impl Door {
 
     /// Sends another thread what there is for it.
     fn send_to(&mut self, other: usize) {
-        let from = self.service.partition;
-        let other = &mut self.others[other];
-        if !other.requests.entries.is_empty() {
-            let requests = std::mem::replace(&mut other.requests, Batch { from, ..Batch::default() });
+        if !self.others[other].requests.entries.is_empty() {
+            let fresh = self.batches.take(self.service.partition);
+            let other = &mut self.others[other];
+            let requests = std::mem::replace(&mut other.requests, fresh);
             other.unsent.push_back(Message::Requests(requests));
         }
+        let other = &mut self.others[other];
         while let Some(message) = other.unsent.pop_front() {
             if let Err(message) = other.mailbox.send(message) {
                 other.unsent.push_front(message);
@@ -589,50 +626,89 @@ impl Door {
         }
     }
 
-    fn take_message(&mut self, message: Message, cache: &mut Cache, now_s: u32) {
+    fn take_message(&mut self, message: Message) {
         match message {
             Message::Connection(stream) => self.hold(stream),
-            Message::Requests(mut batch) => {
-                let mut answers = self.pool.pop().unwrap_or_default();
-                let mut at = 0;
-                for entry in &mut batch.entries {
-                    let request = &batch.bytes[at..at + entry.len];
-                    at += entry.len;
-                    let start = answers.len();
-                    let without_end = entry.wants == Wants::WithoutEnd;
-                    Session::answer(&mut self.service, cache, now_s, request, without_end, &mut answers);
-                    if entry.wants == Wants::Nothing {
-                        answers.truncate(start);
-                    }
-                    entry.len = answers.len() - start;
-                }
-                let requests = std::mem::replace(&mut batch.bytes, answers);
-                self.recycle(requests);
-                let to = batch.from;
-                self.others[to].unsent.push_back(Message::Answers(batch));
-            }
+            Message::Requests(batch) => self.requests.push_back(Requests { batch, next: 0, at: 0 }),
             Message::Answers(batch) => {
                 let mut at = 0;
                 for entry in &batch.entries {
-                    let answer = &batch.bytes[at..at + entry.len];
+                    let answer = &batch.answers[at..at + entry.len];
                     at += entry.len;
-                    let connection = self.connections.get_mut(entry.connection).and_then(Option::as_mut);
-                    let Some(connection) = connection.filter(|connection| connection.generation == entry.generation)
-                    else {
-                        continue;
-                    };
-                    let before = connection.kept();
-                    connection.answered(entry.number, answer);
-                    self.buffered += connection.kept();
-                    self.buffered -= before;
-                    connection.failed |= self.buffered > self.config.buffer_bytes_max;
-                    if !std::mem::replace(&mut connection.queued, true) {
-                        self.queue.push_back(entry.connection);
-                    }
+                    self.take_answer(entry, answer);
                 }
-                self.recycle(batch.bytes);
+                if batch.from == self.service.partition {
+                    return self.batches.give(batch);
+                }
+                let maker = &mut self.others[batch.from];
+                let empty = Message::Empty(batch);
+                // One that sleeps is not woken for it, and what lies there keeps no answers from being made.
+                if maker.mailbox.unread() + empty.len() <= UNREAD_MAX / 2 {
+                    maker.unsent.push_back(empty);
+                }
             }
+            Message::Empty(batch) => self.batches.give(batch),
         }
+    }
+
+    fn take_answer(&mut self, entry: &Entry, answer: &[u8]) {
+        let connection = self.connections.get_mut(entry.connection).and_then(Option::as_mut);
+        let Some(connection) = connection.filter(|connection| connection.generation == entry.generation) else {
+            return;
+        };
+        let before = connection.kept();
+        connection.answered(entry.number, answer, &mut self.pool);
+        self.buffered += connection.kept();
+        self.buffered -= before;
+        if !std::mem::replace(&mut connection.queued, true) {
+            self.queue.push_back(entry.connection);
+        }
+        let (wrote_s, kept) = (connection.wrote_s, connection.kept());
+        if self.has_too_much() && !self.shed(wrote_s) {
+            self.connections[entry.connection] = None;
+            self.let_go(entry.connection, kept);
+        }
+    }
+
+    /// Answers what other threads have handed over, as far as they take the answers; returns whether there was anything.
+    fn answer_others(&mut self, cache: &mut Cache, now_s: u32) -> bool {
+        let mut found = false;
+        while let Some(mut requests) = self.requests.pop_front() {
+            let to = requests.batch.from;
+            if !self.others[to].unsent.is_empty() || self.others[to].mailbox.unread() > UNREAD_MAX {
+                self.requests.push_front(requests);
+                break;
+            }
+            found = true;
+            let Requests { batch, next, at } = &mut requests;
+            let first = *next;
+            while let Some(entry) = batch.entries.get_mut(*next)
+                && batch.answers.len() < self.service.limits.out_len_max
+            {
+                let request = &batch.requests[*at..*at + entry.len];
+                let start = batch.answers.len();
+                let without_end = entry.wants == Wants::WithoutEnd;
+                Session::answer(&mut self.service, cache, now_s, request, without_end, &mut batch.answers);
+                if entry.wants == Wants::Nothing {
+                    batch.answers.truncate(start);
+                }
+                *next += 1;
+                *at += entry.len;
+                entry.len = batch.answers.len() - start;
+            }
+            if *next < batch.entries.len() {
+                let mut some = self.batches.take(self.service.partition);
+                some.entries.extend_from_slice(&batch.entries[first..*next]);
+                std::mem::swap(&mut some.answers, &mut batch.answers);
+                self.requests.push_front(requests);
+                self.others[to].unsent.push_back(Message::Answers(some));
+            } else {
+                batch.entries.drain(..first);
+                self.others[to].unsent.push_back(Message::Answers(requests.batch));
+            }
+            self.send_to(to);
+        }
+        found
     }
 }
 

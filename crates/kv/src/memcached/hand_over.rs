@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 
 use sinew_fabric::{WakeTarget, Waker};
-use sinew_mem::atomic::{AtomicBool, Ordering, fence};
+use sinew_mem::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 
 use super::listener::Stream;
 
@@ -17,18 +17,70 @@ pub(super) enum Message {
     Connection(Stream),
     /// Requests that the receiver is to answer.
     Requests(Batch),
-    /// The answers to the receiver's requests.
+    /// The answers to some of the receiver's requests.
     Answers(Batch),
+    /// What the receiver made, for it to use again.
+    Empty(Batch),
+}
+
+impl Message {
+    /// Bytes of clients' that it holds, or could.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Requests(batch) => batch.requests.len(),
+            Self::Answers(batch) => batch.answers.len(),
+            Self::Empty(batch) => batch.kept(),
+            Self::Connection(_) => 0,
+        }
+    }
 }
 
 /// Requests, or the answers to them in the same order. It goes there and back, with its memory.
 #[derive(Default)]
 pub(super) struct Batch {
-    /// Who asks.
+    /// Who made it.
     pub from: usize,
     pub entries: Vec<Entry>,
     /// Those of each entry, one after the other.
-    pub bytes: Vec<u8>,
+    pub requests: Vec<u8>,
+    pub answers: Vec<u8>,
+}
+
+/// Batches that were used, and will be again.
+#[derive(Default)]
+pub(super) struct Batches {
+    batches: Vec<Batch>,
+    kept: usize,
+}
+
+/// Bytes of batches that are kept.
+const KEPT_MAX: usize = 32 << 20;
+
+impl Batch {
+    fn kept(&self) -> usize {
+        self.entries.capacity() * size_of::<Entry>() + self.requests.capacity() + self.answers.capacity()
+    }
+}
+
+impl Batches {
+    /// An empty one, of this thread's.
+    pub fn take(&mut self, from: usize) -> Batch {
+        let batch = self.batches.pop().unwrap_or_default();
+        self.kept -= batch.kept();
+        Batch { from, ..batch }
+    }
+
+    /// Keeps one that is done with, if there is room for it.
+    pub fn give(&mut self, mut batch: Batch) {
+        let kept = self.kept + batch.kept();
+        if kept <= KEPT_MAX {
+            self.kept = kept;
+            batch.entries.clear();
+            batch.requests.clear();
+            batch.answers.clear();
+            self.batches.push(batch);
+        }
+    }
 }
 
 /// One request, or its answer.
@@ -64,6 +116,8 @@ pub(super) struct Mailbox {
 struct Alarm {
     waker: mio::Waker,
     asleep: AtomicBool,
+    /// Bytes of messages that it has not taken.
+    unread: AtomicUsize,
 }
 
 impl WakeTarget for Alarm {
@@ -84,16 +138,32 @@ pub(super) struct Inbox {
 /// A mailbox and its inbox; `waker` ends the wait of the one who has the latter.
 pub(super) fn mailbox(waker: mio::Waker) -> (Mailbox, Inbox) {
     let (sender, receiver) = sync_channel(QUEUE_LEN);
-    let alarm = Arc::new(Alarm { waker, asleep: AtomicBool::new(false) });
+    let alarm = Arc::new(Alarm { waker, asleep: AtomicBool::new(false), unread: AtomicUsize::new(0) });
     (Mailbox { sender, alarm: Arc::clone(&alarm) }, Inbox { receiver, alarm, first: None })
 }
 
 impl Mailbox {
+    /// Bytes of messages that the thread has not taken.
+    pub fn unread(&self) -> usize {
+        self.alarm.unread.load(Ordering::Relaxed)
+    }
+
     /// Gives the message back when there is no room for it now. A message to a thread that is gone is lost.
     pub fn send(&self, message: Message) -> Result<(), Message> {
+        let len = message.len();
+        // Nobody is woken for it.
+        let is_of_use_only = matches!(message, Message::Empty(_));
+        // Only a measure: nothing else is published with it.
+        self.alarm.unread.fetch_add(len, Ordering::Relaxed);
         match self.sender.try_send(message) {
             Ok(()) | Err(TrySendError::Disconnected(_)) => {}
-            Err(TrySendError::Full(message)) => return Err(message),
+            Err(TrySendError::Full(message)) => {
+                self.alarm.unread.fetch_sub(len, Ordering::Relaxed);
+                return Err(message);
+            }
+        }
+        if is_of_use_only {
+            return Ok(());
         }
         // Partner: the fence of `go_to_sleep`. Either it sees the message, or we see that it sleeps.
         fence(Ordering::SeqCst);
@@ -107,7 +177,9 @@ impl Mailbox {
 impl Inbox {
     /// The next message, if there is one.
     pub fn take(&mut self) -> Option<Message> {
-        self.first.take().or_else(|| self.receiver.try_recv().ok())
+        let message = self.first.take().or_else(|| self.receiver.try_recv().ok())?;
+        self.alarm.unread.fetch_sub(message.len(), Ordering::Relaxed);
+        Some(message)
     }
 
     /// Says that from now on this thread has to be woken; returns whether there is a message nevertheless.

@@ -2,6 +2,7 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::ToSocketAddrs;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 
@@ -81,6 +82,16 @@ impl Listener {
                 Ok(Stream::Tcp(stream))
             }
             Kind::Unix(listener, _) => Ok(Stream::Unix(listener.accept()?.0)),
+        }
+    }
+}
+
+/// The socket, for what the system can do with it beside.
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.kind {
+            Kind::Tcp(listener) => listener.as_fd(),
+            Kind::Unix(listener, _) => listener.as_fd(),
         }
     }
 }

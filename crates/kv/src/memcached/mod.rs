@@ -34,6 +34,7 @@ mod connection;
 mod door;
 mod hand_over;
 mod listener;
+mod pool;
 pub mod protocol;
 mod watch;
 

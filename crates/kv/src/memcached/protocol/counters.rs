@@ -47,6 +47,8 @@ counters! {
     total_connections,
     /// Connections that were closed at once, since there were too many.
     rejected_connections,
+    /// How often there was no descriptor for a connection: it waits until another is closed.
+    listen_disabled_num,
     /// Keys that were asked for.
     cmd_get,
     /// Values that were to be stored.

@@ -1,0 +1,46 @@
+//! The heap, with what is taken from it counted.
+#![allow(missing_docs)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+/// The system's allocator, counted.
+struct Counting;
+
+thread_local! {
+    /// Of this thread alone: the test harness has threads of its own.
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+fn count() {
+    // A thread that ends may allocate after its locals are gone.
+    let _ = ALLOCATIONS.try_with(|all| all.set(all.get() + 1));
+}
+
+// SAFETY: every call goes on to the system's allocator as it came.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: as the caller promised us.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: as the caller promised us.
+        unsafe { System.dealloc(block, layout) }
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, len: usize) -> *mut u8 {
+        count();
+        // SAFETY: as the caller promised us.
+        unsafe { System.realloc(block, layout, len) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Allocations of this thread so far.
+pub fn allocations() -> u64 {
+    ALLOCATIONS.get()
+}
