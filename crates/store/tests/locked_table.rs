@@ -160,7 +160,7 @@ proptest! {
     /// A NIC reads the words of a record in any order while others write them.
     #[test]
     fn words_of_different_moments_are_never_taken_for_a_value(
-        from in prop::collection::vec(0usize..6, 64), first_len in 0usize..=100, second_len in 0usize..=100
+        runs in prop::collection::vec((0usize..6, 1usize..30), 1..8), first_len in 0usize..=100, second_len in 0usize..=100
     ) {
         let (mut table, layout, memory) = table(8);
         let key = b"the key";
@@ -191,8 +191,9 @@ proptest! {
             table.insert(b"another", &[7; 50]).unwrap();
         }
         images.push(image());
+        let from: Vec<usize> = runs.iter().flat_map(|(image, words)| std::iter::repeat_n(*image, *words)).collect();
         let mixed: Vec<u8> =
-            (0..len / 8).flat_map(|word| images[from[word % 64]][word * 8..][..8].iter().copied()).collect();
+            (0..len / 8).flat_map(|word| images[from[word % from.len()]][word * 8..][..8].iter().copied()).collect();
         let (mut search, span) = layout.search_record(key, record);
         prop_assert_eq!(span, Span { offset, len });
         if let Step::Found(value) = layout.step(&mut search, key, &mixed) {
@@ -320,6 +321,15 @@ fn what_arrives_late_from_a_writer_that_was_given_up_changes_nothing() {
     assert!(!store(&layout, &memory, b"key", late, b"late"));
     assert_eq!(get(&layout, &memory, b"key").as_deref(), Some(&b"after"[..]));
     assert!(!table.remove(late.0, late.1, b"key"));
+    // Not even when the record is another item's by now.
+    let others: Vec<[u8; 1]> = (0..18).map(|other| [other]).collect();
+    for other in &others {
+        assert_eq!(table.insert(other, b"other"), Ok(true));
+    }
+    assert_eq!(table.insert(b"last", b"last"), Ok(true));
+    assert_eq!(search(&layout, &memory, b"last", 9).unwrap().unwrap().record, late.0);
+    assert!(!store(&layout, &memory, b"key", late, b"late"));
+    assert_eq!(get(&layout, &memory, b"last").as_deref(), Some(&b"last"[..]));
     assert!((0..20).all(|record| table.inspect(record) == Inspected::Well));
 }
 

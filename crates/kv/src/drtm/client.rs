@@ -33,7 +33,7 @@ pub struct ClientConfig {
 }
 
 impl ClientConfig {
-    /// Up to 32 conflicts, which is a millisecond and a half.
+    /// Up to 32 conflicts, which is a millisecond and more.
     pub fn new(reads: one_sided::ClientConfig, locations: usize) -> Self {
         Self { reads, locations, conflicts_max: 32, back_off_ns: 500 }
     }

@@ -164,6 +164,7 @@ impl LockedTable {
 
     /// Takes a record out of use.
     fn free(&mut self, record: u32) {
+        // Once filled, it is two versions on: a late WRITE of its last holder still meets the place that does not count.
         let version = self.lock(record).next();
         self.set_lock(record, version.held_by(LockWord::OWNER));
         if self.items[record as usize].take().is_some() {
