@@ -11,6 +11,7 @@ use ours::{Ours, Table};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use sinew_fabric::conformance::skipped;
+use sinew_store::cache::{Cache, CacheConfig, WhenFull};
 use theirs::Memcached;
 
 /// Both sides, which have heard the same from the beginning.
@@ -136,6 +137,19 @@ fn items_are_as_long_as_memcacheds() {
             let script = [first.as_bytes(), &value, second.as_bytes(), &more, b"\r\nmg k s\r\n"];
             both.agree(&script.concat());
         }
+    }
+}
+
+#[test]
+fn a_value_for_which_there_is_no_memory_leaves_no_old_one_behind() {
+    let mut table = Table::new();
+    let config = CacheConfig { items: 100, memory_bytes: 4096, when_full: WhenFull::Refuse, ..CacheConfig::default() };
+    table.cache = Cache::new(&config).unwrap();
+    let value = "v".repeat(10_000);
+    for command in ["set k 0 0 10000", "ms k 10000"] {
+        let script = format!("set k 0 0 3\r\nold\r\n{command}\r\n{value}\r\nget k\r\n");
+        let said = Ours::default().hear(&mut table, script.as_bytes());
+        assert_eq!(show(&said), show(b"STORED\r\nSERVER_ERROR out of memory storing object\r\nEND\r\n"), "{command}");
     }
 }
 

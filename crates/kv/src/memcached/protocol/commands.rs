@@ -157,6 +157,10 @@ impl<'i> Work<'_, 'i> {
             Store::Append => self.extend(&key, value, true, None),
             Store::Prepend => self.extend(&key, value, false, None),
         };
+        if how == Store::Set && stored == Stored::NoMemory {
+            // As with one that is too large.
+            self.cache.delete(&key, self.now_s);
+        }
         self.reply(
             words,
             match stored {

@@ -311,6 +311,8 @@ impl<'i> Work<'_, 'i> {
         let version = match stored {
             Stored::Yes(version) => version,
             Stored::NoMemory => {
+                let cached = self.cache.hasher().key(&key);
+                self.cache.delete(&cached, self.now_s);
                 self.say(NO_MEMORY);
                 return Step::Done(whole);
             }
