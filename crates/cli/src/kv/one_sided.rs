@@ -479,7 +479,8 @@ impl Figures {
 
     /// READs of a GET.
     fn reads_per_get(&self) -> f64 {
-        self.sums.ops.reads as f64 / self.sums.ops.gets.max(1) as f64
+        let Ops { reads, gets, .. } = self.sums.ops;
+        if gets == 0 { 0.0 } else { reads as f64 / gets as f64 }
     }
 
     /// READs, WRITEs and atomics of a request.
