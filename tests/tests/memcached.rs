@@ -208,7 +208,7 @@ fn what_cannot_be_served_or_measured_is_told() {
     for (wrong, why) in [
         (&["serve", "cache", "--memcached", "nowhere"][..], "nowhere"),
         (&["serve", "cache", "--memcached", "unix:/no/such/folder/socket"], "/no/such/folder"),
-        (&["kv", "bench", "--design", "memcached", "--connect", "127.0.0.1:1"], "no memcached server at 127.0.0.1:1"),
+        (&["kv", "bench", "--design", "memcached", "--connect", "127.0.0.1:1"], "no server at 127.0.0.1:1"),
         (&["kv", "bench", "--design", "memcached", "--meta", "--keys-per-get", "2"], "mg asks for one key"),
         (&["kv", "bench", "--design", "memcached", "--fail-if-ratio-below", "1"], "--peer"),
     ] {
