@@ -161,7 +161,8 @@ impl<P: PacketPort, C: Clock> Pipeline<P, C> {
     ///
     /// # Errors
     ///
-    /// As [`Self::get`], and [`Error::Keys`].
+    /// As [`Self::get`], and [`Error::Keys`]. Where a session is refused to the request of a later partition, those to earlier ones
+    /// were sent: their answers come, with this tag, and hold places in the window until they are taken.
     pub fn get_many(&mut self, keys: &[&[u8]], tag: u64) -> Result<usize, Error> {
         if keys.is_empty() || keys.len() > KEYS_MAX {
             return Err(Error::Keys { count: keys.len() });
