@@ -223,6 +223,22 @@ fn a_size_for_which_there_is_no_limit_has_no_ratio() {
 }
 
 #[test]
+fn a_simulated_cluster_is_the_same_again_from_its_seed() {
+    let replay = || {
+        let output = run(&mut sinew(&["sim", "replay", "7", "--json"]));
+        assert!(output.status.success(), "{output:?}");
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()
+    };
+    let report = replay();
+    assert_eq!(report, replay());
+    assert_eq!(report["ok"], true);
+    assert!(report["answered"].as_u64() > Some(0) && report["trace"].is_string(), "{report}");
+    let output = run(&mut sinew(&["sim", "swarm", "--seconds", "0.1", "--first", "3", "--threads", "1", "--json"]));
+    let hunt: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(output.status.success() && hunt["clusters"].as_u64() >= Some(1) && hunt["first_seed"] == 3, "{hunt}");
+}
+
+#[test]
 fn wrong_usage_is_told_once_before_anything_is_started() {
     let folder = Folder::new();
     let empty = folder.0.join("empty.json");

@@ -48,6 +48,7 @@ const ROOMS: &[Room] = &[
     room("sinew-herd", &["sinew-fabric", "sinew-mem"]),
     top("sinew"),
     top("sinew-cli"),
+    top("sinew-lab"),
     top("sinew-tests"),
     top("xtask"),
 ];

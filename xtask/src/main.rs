@@ -15,6 +15,7 @@ mod peers;
 mod process;
 mod programs;
 mod soak;
+mod swarm;
 mod test;
 mod tidy;
 
@@ -50,6 +51,8 @@ enum Task {
     Guest(guest::Args),
     /// Hunt for longer than a commit can wait: property tests with fresh seeds, and the fuzz targets.
     Soak(soak::Args),
+    /// Hunt on simulated clusters, as `sinew sim swarm` does.
+    Swarm(swarm::Args),
     /// Measure other systems beside this one, alternating, and print the ratios.
     Peers(peers::Args),
     /// Measure perftest and `sinew verbs` on one RDMA device, alternating, and print the ratios: in the guest, unless one is named.
@@ -78,6 +81,7 @@ fn run(task: &Task) -> anyhow::Result<ExitCode> {
         Task::Bare(args) => bare::run(args),
         Task::Guest(args) => return guest::run(args),
         Task::Soak(args) => soak::run(args),
+        Task::Swarm(args) => swarm::run(args),
         Task::Peers(args) => peers::run(args),
         Task::Perftest(args) => return peers::perftest::run(args),
     }?;

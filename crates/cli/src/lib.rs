@@ -7,6 +7,7 @@
 //! - `kv`: `sinew kv` and `sinew serve cache`, and `workload`, what clients ask for.
 //! - `herd`: servers and clients of calls over verbs, and how they meet.
 //! - `seq`: `sinew seq`, and `sinew serve sequencer`.
+//! - `sim`: `sinew sim`.
 //! - `limits`: `sinew limits`, and what the benchmarks are measured beside.
 //! - `others`: whether others used the processors meanwhile.
 //! - `output`: the only place that writes to standard output and standard error.
@@ -27,6 +28,7 @@ mod pattern;
 mod seq;
 mod serve;
 mod service;
+mod sim;
 mod tour;
 mod units;
 mod verbs;
@@ -49,6 +51,7 @@ Examples:
   sinew kv set greeting hello; sinew kv get greeting
   sinew serve sequencer                          hands out numbers; in another terminal:
   sinew seq next --count 3
+  sinew sim swarm --seconds 60                   hunts for bugs on simulated clusters
   sinew limits                                   what the machine itself allows
 
 Exit status:
@@ -85,6 +88,9 @@ enum Command {
     /// Take numbers from a sequencer, and measure sequencers
     #[command(subcommand)]
     Seq(Box<seq::Command>),
+    /// Run simulated clusters
+    #[command(subcommand)]
+    Sim(sim::Command),
     /// Measure what the machine alone allows
     Limits(limits::Args),
 }
@@ -173,6 +179,7 @@ pub fn main() -> ExitCode {
             ServeCommand::Sequencer(args) => seq::serve::run(&args),
         },
         Some(Command::Seq(command)) => seq::run(&command),
+        Some(Command::Sim(command)) => sim::run(&command),
         Some(Command::Limits(args)) => limits::run(&args),
     };
     match result {

@@ -97,6 +97,11 @@ impl Network {
         self.0.clock.clone()
     }
 
+    /// The time.
+    pub fn now_ns(&self) -> u64 {
+        self.0.clock.now_ns()
+    }
+
     /// Opens a port at `sim://NAME` on a host.
     ///
     /// # Errors

@@ -110,8 +110,6 @@ pub(crate) struct World {
     pub hash: Hash,
     /// Hosts that are cut off from each other.
     cut: BTreeSet<(usize, usize)>,
-    /// Hosts whose packets are lost both ways, since they do not run.
-    pub down: BTreeSet<usize>,
     /// Whose port the packet came to that was last delivered, until that is asked for.
     pub touched: Option<u32>,
 }
@@ -156,7 +154,6 @@ impl World {
             stats: NetworkStats::default(),
             hash: Hash::default(),
             cut: BTreeSet::new(),
-            down: BTreeSet::new(),
             touched: None,
             topology,
         })
@@ -176,7 +173,13 @@ impl World {
         self.by_name.get(name).copied().filter(|index| self.nodes[*index].is_open)
     }
 
+    /// Opens a port. One that had the same name and is closed is the same to others: packets to it reach this one.
     pub fn open(&mut self, name: &str, host: HostId, config: PortConfig) -> usize {
+        if let Some(index) = self.by_name.get(name).copied() {
+            let node = &mut self.nodes[index];
+            (node.is_open, node.host, node.config, node.stats) = (true, host, config, PortStats::default());
+            return index;
+        }
         let index = self.nodes.len();
         self.by_name.insert(name.to_owned(), index);
         self.nodes.push(Node {
@@ -273,6 +276,10 @@ impl World {
 
     /// Sends packets off, from a core that has come to `now_ns`.
     pub fn submit(&mut self, from: usize, packets: &mut Vec<u32>, now_ns: u64) {
+        if !self.nodes[from].is_open {
+            // Of a host that crashed.
+            return packets.drain(..).for_each(|packet| self.give_back(packet));
+        }
         let [first, ..] = packets[..] else { return };
         for (index, packet) in packets.iter().enumerate() {
             let next = packets.get(index + 1).copied().unwrap_or(NONE);
@@ -307,10 +314,6 @@ impl World {
             let (host, target, flow) = (self.nodes[packet.from as usize].host, packet.target, packet.flow);
             packet.ready_ps = now_ns * PS;
             packet.came_by = NONE;
-            if self.down.contains(&host.0) {
-                self.lose(index, now_ns);
-                continue;
-            }
             match self.routes.way(NodeId::Host(host), target, flow) {
                 Some(lane) => self.queue(lane, index, now_ns),
                 // To a port of the same host: the interface turns it around.
@@ -533,7 +536,7 @@ impl World {
         let [a, b] = [self.nodes[from].host.0, self.nodes[to].host.0];
         let is_cut = !self.cut.is_empty() && self.cut.contains(&(a.min(b), a.max(b)));
         let node = &mut self.nodes[to];
-        if is_cut || !node.is_open || self.down.contains(&b) {
+        if is_cut || !node.is_open {
             return self.lose(index, now_ns);
         }
         if node.waiting.len() >= node.config.receive_packets {

@@ -1,0 +1,190 @@
+//! `sinew sim`.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Value, json};
+use sinew::host::Interrupt;
+use sinew_lab::swarm::{self, Failure, Report};
+
+use crate::units::parse_seconds;
+use crate::{Outcome, machine, output};
+
+/// What is done with simulated clusters.
+#[derive(clap::Subcommand)]
+pub enum Command {
+    /// Hunt for bugs of the RPC layer: clusters, workloads, limits and faults, each drawn from a seed
+    Swarm(SwarmArgs),
+    /// Run one of the hunt's clusters again, from its seed
+    Replay(ReplayArgs),
+}
+
+const SWARM_HELP: &str = "\
+Every host of a cluster serves and calls others, while links lose, duplicate and reorder packets or are down, hosts stand still, crash and
+come back. Then all is well again. No call may run twice; each must complete once, with the right answer or an error; and once all
+sessions are closed nothing of them may be left. A cluster that breaks this is told with its seed, and ends the hunt with exit status 1.
+
+Examples:
+  sinew sim swarm --seconds 600
+  sinew sim replay 1234";
+
+/// What to hunt with.
+#[derive(clap::Args)]
+#[command(after_help = SWARM_HELP)]
+pub struct SwarmArgs {
+    /// How long; clusters that have begun are ended
+    #[arg(long, default_value = "60", allow_negative_numbers = true, value_parser = parse_seconds)]
+    seconds: Duration,
+    /// The first seed; the next clusters have the next ones [default: another each time]
+    #[arg(long)]
+    first: Option<u64>,
+    /// Clusters at a time [default: as many as there are processors]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Which.
+#[derive(clap::Args)]
+pub struct ReplayArgs {
+    /// The seed
+    seed: u64,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Does it, and shows.
+pub fn run(command: &Command) -> anyhow::Result<Outcome> {
+    match command {
+        Command::Swarm(args) => hunt(args),
+        Command::Replay(args) => replay(args),
+    }
+}
+
+fn replay(args: &ReplayArgs) -> anyhow::Result<Outcome> {
+    let result = swarm::run(args.seed);
+    let outcome = if result.is_ok() { Outcome::Done } else { Outcome::Failed };
+    let text = match &result {
+        Ok(report) => format!("seed {}: {}\ntrace {:016x}", args.seed, sentence(1, report), report.trace_hash),
+        Err(failure) => failure.to_string(),
+    };
+    if args.json {
+        output::print(json_of(&result, 1))?;
+    } else {
+        output::print(text)?;
+    }
+    Ok(outcome)
+}
+
+/// Another each time, and short enough to be typed.
+fn any_seed() -> u64 {
+    RandomState::new().hash_one(()) >> 32
+}
+
+/// What threads have found together.
+#[derive(Default)]
+struct Found {
+    clusters: u64,
+    sum: Report,
+    failure: Option<Failure>,
+}
+
+fn hunt(args: &SwarmArgs) -> anyhow::Result<Outcome> {
+    let interrupt = Interrupt::install().context("catching Ctrl-C")?;
+    let first = args.first.unwrap_or_else(any_seed);
+    let threads = args.threads.map_or(machine::cpus().len(), usize::from);
+    let (next, found) = (AtomicU64::new(first), Mutex::new(Found::default()));
+    let bar = ProgressBar::new(args.seconds.as_millis() as u64);
+    bar.set_style(ProgressStyle::with_template("{wide_bar} {msg}").expect("a fixed template"));
+    let began = Instant::now();
+    let is_over = || {
+        let failed = found.lock().is_ok_and(|found| found.failure.is_some());
+        failed || interrupt.is_set() || began.elapsed() >= args.seconds
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while !is_over() {
+                    let result = swarm::run(next.fetch_add(1, Ordering::Relaxed));
+                    let Ok(mut found) = found.lock() else { return };
+                    found.take(result);
+                    bar.set_message(format!("{} clusters from seed {first} on", found.clusters));
+                    bar.set_position(began.elapsed().as_millis() as u64);
+                }
+            });
+        }
+    });
+    bar.finish_and_clear();
+    let Found { clusters, sum, failure } = found.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let result = failure.map_or(Ok(sum), Err);
+    let outcome = if result.is_ok() { Outcome::Done } else { Outcome::Failed };
+    if args.json {
+        let mut json = json_of(&result, clusters);
+        json["first_seed"] = first.into();
+        output::print(json)?;
+    } else {
+        output::print(match &result {
+            Ok(report) => format!("seeds {first} to {}: {}", first + clusters.max(1) - 1, sentence(clusters, report)),
+            Err(failure) => format!("{failure}\nagain: sinew sim replay {}", failure.seed),
+        })?;
+    }
+    Ok(outcome)
+}
+
+impl Found {
+    fn take(&mut self, result: Result<Report, Failure>) {
+        self.clusters += 1;
+        match result {
+            Ok(report) => {
+                self.sum.hosts += report.hosts;
+                self.sum.answered += report.answered;
+                self.sum.failed += report.failed;
+                self.sum.delivered += report.delivered;
+                self.sum.lost += report.lost;
+                self.sum.crashes += report.crashes;
+            }
+            // The first is the one that is told.
+            Err(failure) => _ = self.failure.get_or_insert(failure),
+        }
+    }
+}
+
+fn sentence(clusters: u64, report: &Report) -> String {
+    let Report { hosts, answered, failed, delivered, lost, crashes, .. } = report;
+    let what = if clusters == 1 { "a cluster".to_owned() } else { format!("{clusters} clusters") };
+    format!(
+        "{what} with {hosts} hosts, of which {crashes} crashed; {answered} calls answered and {failed} failed as they may; \
+         {delivered} packets arrived and {lost} were lost; nothing was wrong"
+    )
+}
+
+fn json_of(result: &Result<Report, Failure>, clusters: u64) -> Value {
+    match result {
+        Ok(report) => json!({
+            "ok": true,
+            "clusters": clusters,
+            "hosts": report.hosts,
+            "crashes": report.crashes,
+            "answered": report.answered,
+            "failed": report.failed,
+            "delivered": report.delivered,
+            "lost": report.lost,
+            "trace": (clusters == 1).then(|| format!("{:016x}", report.trace_hash)),
+        }),
+        Err(failure) => json!({
+            "ok": false,
+            "clusters": clusters,
+            "seed": failure.seed,
+            "time_ns": failure.time_ns,
+            "what": failure.what,
+            "scenario": failure.scenario,
+        }),
+    }
+}

@@ -1,0 +1,5 @@
+//! Experiments on simulated clusters.
+
+#![forbid(unsafe_code)]
+
+pub mod swarm;

@@ -1,0 +1,259 @@
+//! The hunt for protocol bugs: clusters, workloads, limits and faults drawn from a seed, and facts that hold whatever was drawn.
+//!
+//! Every host is a server and calls others. While faults last, links lose, duplicate and reorder packets or are down, pairs of
+//! hosts do not reach each other, hosts stand still, crash, and come back without memory. Then all is well again, and:
+//!
+//! - no call was run twice, and none that its client was told not to have run was run at all;
+//! - each call completes once, with what the handler answered or an error;
+//! - every call completes, sessions can be opened, and calls succeed again;
+//! - once all sessions are closed nothing of them is left: no session, no committed receive capacity, no packet on its way.
+//!
+//! [`run`] is one of them, the same every time for a seed.
+
+mod ledger;
+mod member;
+mod scenario;
+
+use std::cell::RefCell;
+use std::fmt;
+use std::rc::Rc;
+
+use sinew_fabric::{Generator, SeededGenerator};
+use sinew_sim::{ActorId, Cluster, HostId, LinkFaults, LinkId, Network};
+
+use ledger::Shared;
+use member::{Member, Orders};
+use scenario::{Fault, Scenario};
+
+/// What a run did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Hosts.
+    pub hosts: usize,
+    /// Calls that completed with an answer.
+    pub answered: u64,
+    /// Calls that completed with an error.
+    pub failed: u64,
+    /// Packets that arrived.
+    pub delivered: u64,
+    /// Packets that were lost.
+    pub lost: u64,
+    /// Hosts that crashed.
+    pub crashes: u64,
+    /// Depends on every packet: equal for equal seeds.
+    pub trace_hash: u64,
+}
+
+/// A fact that did not hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The seed that shows it.
+    pub seed: u64,
+    /// When, in virtual nanoseconds.
+    pub time_ns: u64,
+    /// What.
+    pub what: String,
+    /// What was drawn.
+    pub scenario: String,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "seed {}, at {} us: {}\n{}", self.seed, self.time_ns / 1000, self.what, self.scenario)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// How long calls may take once nothing goes wrong any more: peers that count as dead must be found so, and sessions opened again.
+const PATIENCE_NS: u64 = 5_000_000_000;
+/// How long it takes until all know of each other again.
+const SETTLING_NS: u64 = 1_500_000_000;
+
+/// One cluster, from its seed.
+///
+/// # Errors
+///
+/// The [`Failure`], when a fact does not hold.
+pub fn run(seed: u64) -> Result<Report, Failure> {
+    let scenario = Scenario::draw(seed);
+    let mut swarm = Swarm::new(&scenario);
+    let result = swarm.live();
+    let time_ns = swarm.cluster.network().now_ns();
+    result.map_err(|what| Failure { seed, time_ns, what, scenario: scenario.to_string() })
+}
+
+struct Swarm<'a> {
+    scenario: &'a Scenario,
+    cluster: Cluster,
+    ledger: Shared,
+    members: Vec<(ActorId, Rc<RefCell<Orders>>)>,
+    generator: SeededGenerator,
+    crashes: u64,
+}
+
+impl<'a> Swarm<'a> {
+    fn new(scenario: &'a Scenario) -> Self {
+        let network = Network::new(scenario.topology.clone(), scenario.seed).expect("scenarios are drawn with sense");
+        let mut swarm = Self {
+            scenario,
+            cluster: Cluster::new(&network),
+            ledger: Shared::default(),
+            members: Vec::new(),
+            generator: SeededGenerator::new(!scenario.seed),
+            crashes: 0,
+        };
+        for host in 0..scenario.hosts() {
+            let member = swarm.open(host);
+            swarm.members.push(member);
+        }
+        swarm
+    }
+
+    /// Starts a host's program.
+    fn open(&mut self, host: usize) -> (ActorId, Rc<RefCell<Orders>>) {
+        let name = scenario::name(host);
+        let port = self.cluster.network().open(HostId(host), &name, self.scenario.port).expect("the name is free");
+        let place = port.place();
+        let orders = Rc::<RefCell<Orders>>::default();
+        let member =
+            Member::new(self.scenario, host, port, self.generator.next_u64(), self.ledger.clone(), Rc::clone(&orders));
+        (self.cluster.add(&name, [place], Box::new(member)), orders)
+    }
+
+    fn live(&mut self) -> Result<Report, String> {
+        let end_ns = self.scenario.faults.last().map_or(0, |(time_ns, _)| *time_ns) + self.scenario.calm_ns;
+        for (time_ns, fault) in &self.scenario.faults {
+            self.cluster.run_until(*time_ns);
+            self.check()?;
+            self.happen(fault);
+        }
+        self.cluster.run_until(end_ns);
+        self.heal();
+        for (_, orders) in &self.members {
+            orders.borrow_mut().begins_no_more = true;
+        }
+        self.wait_for("calls that do not complete", |swarm| swarm.ledger.lock().outstanding() == 0)?;
+        // Until whoever is gone counts as dead, and sessions with those who came back are open.
+        self.cluster.run_until(self.cluster.network().now_ns() + SETTLING_NS);
+        // All is well: what is asked now is answered.
+        self.ledger.lock().must_succeed = true;
+        for (_, orders) in &self.members {
+            orders.borrow_mut().last_calls = self.scenario.last_calls;
+        }
+        self.wait_for("calls after the faults that do not complete", |swarm| {
+            swarm.members.iter().all(|(_, orders)| orders.borrow().last_calls == 0)
+                && swarm.ledger.lock().outstanding() == 0
+        })?;
+        for (_, orders) in &self.members {
+            orders.borrow_mut().closes = true;
+        }
+        self.wait_for("sessions that are still there", |swarm| {
+            swarm.members.iter().all(|(_, orders)| orders.borrow().is_empty())
+        })?;
+        for (_, orders) in &self.members {
+            orders.borrow_mut().ends = true;
+        }
+        self.wait_for("hosts that do not end", |swarm| {
+            swarm.members.iter().all(|(_, orders)| orders.borrow().has_ended)
+        })?;
+        let network = self.cluster.network();
+        self.cluster.run_until(network.now_ns() + 1_000_000_000);
+        self.check()?;
+        let network = self.cluster.network();
+        if network.in_flight() > 0 {
+            return Err(format!("{} packets are on their way to nobody", network.in_flight()));
+        }
+        let (ledger, stats) = (self.ledger.lock(), network.stats());
+        Ok(Report {
+            hosts: self.scenario.hosts(),
+            answered: ledger.answered,
+            failed: ledger.failed,
+            delivered: stats.delivered,
+            lost: stats.lost,
+            crashes: self.crashes,
+            trace_hash: network.trace_hash(),
+        })
+    }
+
+    /// What went wrong so far.
+    fn check(&self) -> Result<(), String> {
+        self.ledger.lock().wrong.take().map_or(Ok(()), Err)
+    }
+
+    fn wait_for(&mut self, what: &str, done: impl Fn(&Self) -> bool) -> Result<(), String> {
+        let end_ns = self.cluster.network().now_ns() + PATIENCE_NS;
+        loop {
+            self.check()?;
+            if done(self) {
+                return Ok(());
+            }
+            let now_ns = self.cluster.network().now_ns();
+            if now_ns >= end_ns {
+                return Err(format!("{what}: {}", self.ledger.lock().left(&self.members_left())));
+            }
+            self.cluster.run_until(now_ns + 1_000_000);
+        }
+    }
+
+    fn members_left(&self) -> String {
+        let left = |(host, (_, orders)): (usize, &(ActorId, Rc<RefCell<Orders>>))| {
+            let orders = orders.borrow();
+            (!orders.is_empty()).then(|| format!("{} {}", scenario::name(host), orders.left()))
+        };
+        self.members.iter().enumerate().filter_map(left).collect::<Vec<_>>().join("; ")
+    }
+
+    fn happen(&mut self, fault: &Fault) {
+        let network = self.cluster.network().clone();
+        match *fault {
+            Fault::Link { link, direction, faults } => network.set_faults(LinkId(link), direction, faults),
+            Fault::Down { link, direction, is_down } => network.set_link_up(LinkId(link), direction, !is_down),
+            Fault::Cut { a, b, is_cut } => network.set_cut(HostId(a), HostId(b), is_cut),
+            Fault::Pause { host, ns } => self.cluster.pause(self.members[host].0, network.now_ns() + ns),
+            Fault::Crash { host } => {
+                self.crashes += 1;
+                self.cluster.crash(self.members[host].0);
+                self.ledger.lock().crashed(host);
+                self.members[host] = self.open(host);
+            }
+        }
+    }
+
+    /// No fault lasts.
+    fn heal(&mut self) {
+        let network = self.cluster.network();
+        network.set_all_faults(LinkFaults::default());
+        for link in 0..self.scenario.topology.links.len() {
+            (0..2).for_each(|direction| network.set_link_up(LinkId(link), direction, true));
+        }
+        for a in 0..self.scenario.hosts() {
+            (0..a).for_each(|b| network.set_cut(HostId(a), HostId(b), false));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_is_drawn_the_facts_hold() {
+        let mut all = Report::default();
+        for seed in 0..40 {
+            let report = run(seed).unwrap_or_else(|failure| panic!("{failure}"));
+            all.answered += report.answered;
+            all.failed += report.failed;
+            all.lost += report.lost;
+            all.crashes += report.crashes;
+        }
+        assert!(all.answered > 1_000 && all.failed > 20 && all.lost > 100 && all.crashes > 3, "{all:?}");
+    }
+
+    #[test]
+    fn a_seed_is_the_same_run_again() {
+        for seed in [3, 11] {
+            assert_eq!(run(seed), run(seed));
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! A host's program: it serves whoever asks, and asks others.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use sinew_fabric::{Address, Clock, Generator, SeededGenerator};
+use sinew_mem::MessageBuffer;
+use sinew_rpc::{Call, Nexus, RequestType, Rpc, SessionEvent, SessionId};
+use sinew_sim::{Actor, Doing, SimClock, SimPort};
+
+use super::ledger::Shared;
+use super::scenario::{self, Scenario};
+
+const WORK: RequestType = RequestType::new(1);
+const BURST: RequestType = RequestType::new(2);
+/// A request begins with the call's number and the length of the answer.
+const HEAD_LEN: usize = 12;
+/// A member looks after its sessions, and makes calls, so often.
+const LOOK_NS: u64 = 1_000_000;
+/// It waits so long before it opens a session anew.
+const AGAIN_NS: u64 = 5_000_000;
+
+/// What the swarm wants of a member, and what it knows of it.
+#[derive(Debug, Default)]
+pub struct Orders {
+    pub begins_no_more: bool,
+    pub last_calls: u32,
+    pub closes: bool,
+    pub ends: bool,
+    pub has_ended: bool,
+    sessions: usize,
+    committed_packets: u64,
+    has_looked: bool,
+}
+
+impl Orders {
+    /// Whether the member has closed its sessions, others have closed theirs to it, and nothing of them is left.
+    pub fn is_empty(&self) -> bool {
+        self.has_looked && self.sessions == 0 && self.committed_packets == 0
+    }
+
+    /// For people: what is left.
+    pub fn left(&self) -> String {
+        format!("has {} sessions and {} committed packets", self.sessions, self.committed_packets)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// From this time on it may be opened.
+    Closed(u64),
+    Opening(SessionId),
+    Open(SessionId),
+}
+
+/// See the module.
+pub struct Member {
+    rpc: Rpc<SimPort, SimClock>,
+    clock: SimClock,
+    host: usize,
+    window: usize,
+    len_max: usize,
+    /// To each other host.
+    ways: Vec<Way>,
+    generator: SeededGenerator,
+    /// Calls that are not over.
+    calls: usize,
+    /// When it next looks after its sessions, and makes calls.
+    look_ns: u64,
+    is_closing: bool,
+    ledger: Shared,
+    orders: Rc<RefCell<Orders>>,
+}
+
+/// The byte at a place of the answer to a call, or of its request.
+fn content(call: u64, at: usize) -> u8 {
+    (call as u8).wrapping_mul(31).wrapping_add(at as u8).wrapping_add((at >> 8) as u8)
+}
+
+/// Runs a request, and gives the answer.
+fn answer(request: &[u8], host: usize, ledger: &Shared) -> Vec<u8> {
+    let number = |range: std::ops::Range<usize>| {
+        request
+            .get(range)
+            .map_or(0, |bytes| bytes.iter().rev().fold(0u64, |number, byte| number << 8 | u64::from(*byte)))
+    };
+    let (call, len) = (number(0..8), number(8..HEAD_LEN) as usize);
+    let mut ledger = ledger.lock();
+    ledger.run(call, host);
+    let same = request.iter().enumerate().skip(HEAD_LEN).all(|(at, byte)| *byte == content(call, at));
+    if !same || request.len() < HEAD_LEN {
+        ledger.wrong.get_or_insert_with(|| format!("the request of call {call} arrived changed"));
+    }
+    (0..len).map(|at| content(call, at)).collect()
+}
+
+impl Member {
+    pub fn new(
+        scenario: &Scenario,
+        host: usize,
+        port: SimPort,
+        seed: u64,
+        ledger: Shared,
+        orders: Rc<RefCell<Orders>>,
+    ) -> Self {
+        let clock = port.network().clock();
+        let mut generator = SeededGenerator::new(seed);
+        let nexus = nexus(scenario, host, &ledger);
+        let rpc = Rpc::new(&nexus, port, clock.clone(), Box::new(SeededGenerator::new(generator.next_u64())));
+        let ways = vec![Way::Closed(0); scenario.hosts()];
+        let (window, len_max) = (scenario.window, scenario.len_max);
+        let (look_ns, is_closing, calls) = (0, false, 0);
+        Self { rpc, clock, host, window, len_max, ways, generator, calls, look_ns, is_closing, ledger, orders }
+    }
+
+    fn see_events(&mut self) {
+        let now_ns = self.clock.now_ns();
+        while let Some(event) = self.rpc.poll_event() {
+            let (session, opened) = match &event {
+                SessionEvent::Connected(session) => (*session, true),
+                SessionEvent::ConnectFailed { session, .. }
+                | SessionEvent::Disconnected(session)
+                | SessionEvent::Lost { session, .. } => (*session, false),
+            };
+            let of_it = |way: &&mut Way| matches!(way, Way::Opening(id) | Way::Open(id) if *id == session);
+            if let Some(way) = self.ways.iter_mut().find(of_it) {
+                *way = if opened { Way::Open(session) } else { Way::Closed(now_ns + AGAIN_NS) };
+            }
+        }
+    }
+
+    fn see_completions(&mut self) {
+        while let Some(over) = self.rpc.poll_completion() {
+            self.calls -= 1;
+            let call = over.tag;
+            let result =
+                over.result.map(|()| over.response.iter().enumerate().all(|(at, byte)| *byte == content(call, at)));
+            self.ledger.lock().complete(call, result.map_err(|error| (error.cause, error.execution)));
+        }
+    }
+
+    fn open_ways(&mut self) {
+        let now_ns = self.clock.now_ns();
+        for host in (0..self.ways.len()).filter(|host| *host != self.host) {
+            let Way::Closed(from_ns) = self.ways[host] else { continue };
+            let address: Address = format!("sim://{}", scenario::name(host)).parse().expect("an address");
+            if now_ns >= from_ns {
+                // A host that has just crashed has no name for a moment.
+                self.ways[host] = match self.rpc.begin_connect(&address) {
+                    Ok(session) => Way::Opening(session),
+                    Err(_) => Way::Closed(now_ns + AGAIN_NS),
+                };
+            }
+        }
+    }
+
+    /// Makes a call to one of the others, if there is a way.
+    fn call(&mut self) -> bool {
+        let first = self.generator.below(self.ways.len() as u64) as usize;
+        let hosts = self.ways.len();
+        let way = (first..first + hosts).map(|host| host % hosts).find_map(|host| match self.ways[host] {
+            Way::Open(session) => Some((host, session)),
+            _ => None,
+        });
+        let Some((server, session)) = way else { return false };
+        let len = |generator: &mut SeededGenerator, max: usize| {
+            let most = if generator.chance(0.7) { max.min(60) } else { max };
+            generator.below(most as u64 + 1) as usize
+        };
+        let (request_len, answer_len) =
+            (HEAD_LEN + len(&mut self.generator, self.len_max), len(&mut self.generator, self.len_max));
+        let buffers = (self.rpc.alloc(request_len), self.rpc.alloc(answer_len.min(100)));
+        let (Ok(mut request), Ok(response)) = buffers else {
+            self.ledger.lock().wrong.get_or_insert_with(|| "the arena is used up".to_owned());
+            return false;
+        };
+        let call = self.ledger.lock().begin(self.host, server);
+        write_request(&mut request, call, answer_len as u32);
+        let kind = if self.generator.chance(0.5) { WORK } else { BURST };
+        self.calls += 1;
+        if let Err(rejected) = self.rpc.enqueue_request(session, kind, request, response, call) {
+            let error = rejected.error;
+            self.ledger.lock().wrong.get_or_insert_with(|| format!("call {call} is rejected: {error}"));
+        }
+        true
+    }
+
+    fn make_calls(&mut self) {
+        let orders = Rc::clone(&self.orders);
+        let mut orders = orders.borrow_mut();
+        while self.calls < self.window {
+            if orders.begins_no_more && orders.last_calls == 0 {
+                return;
+            }
+            if !self.call() {
+                return;
+            }
+            orders.last_calls = orders.last_calls.saturating_sub(u32::from(orders.begins_no_more));
+        }
+    }
+
+    fn close_ways(&mut self) {
+        for way in &self.ways {
+            if let Way::Opening(session) | Way::Open(session) = way {
+                self.rpc.disconnect(*session);
+            }
+        }
+    }
+}
+
+fn write_request(request: &mut MessageBuffer, call: u64, answer_len: u32) {
+    for (at, byte) in request.iter_mut().enumerate() {
+        *byte = content(call, at);
+    }
+    request[..8].copy_from_slice(&call.to_le_bytes());
+    request[8..HEAD_LEN].copy_from_slice(&answer_len.to_le_bytes());
+}
+
+fn nexus(scenario: &Scenario, host: usize, ledger: &Shared) -> Nexus {
+    let (one_by_one, in_bursts) = (ledger.clone(), ledger.clone());
+    Nexus::builder()
+        .config(scenario.config.clone())
+        .handle(WORK, move |call: Call| {
+            let response = answer(call.request(), host, &one_by_one);
+            call.reply(&response);
+        })
+        .handle_burst(BURST, move |calls| {
+            for index in 0..calls.len() {
+                let response = answer(calls.request(index), host, &in_bursts);
+                calls.reply(index, &response);
+            }
+        })
+        .build()
+        .expect("scenarios are drawn with sense")
+}
+
+impl Actor for Member {
+    fn turn(&mut self) -> Doing {
+        let now_ns = self.clock.now_ns();
+        self.see_events();
+        self.see_completions();
+        let closes = self.orders.borrow().closes;
+        if closes && !self.is_closing {
+            self.is_closing = true;
+            self.close_ways();
+        }
+        if !closes && now_ns >= self.look_ns {
+            self.look_ns = now_ns + LOOK_NS;
+            self.open_ways();
+            self.make_calls();
+        }
+        let is_busy = self.rpc.turn();
+        let mut orders = self.orders.borrow_mut();
+        orders.has_looked = true;
+        (orders.sessions, orders.committed_packets) = (self.rpc.sessions(), self.rpc.committed_packets());
+        if orders.ends {
+            orders.has_ended = true;
+            return Doing::Done;
+        }
+        if is_busy {
+            return Doing::Work;
+        }
+        // It only says when; the cluster waits.
+        let _ = self.rpc.wait(None);
+        Doing::IdleUntil(self.look_ns.max(now_ns + 1))
+    }
+}

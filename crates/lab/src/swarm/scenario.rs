@@ -1,0 +1,186 @@
+//! What is drawn from a seed.
+
+use std::fmt;
+
+use sinew_fabric::SeededGenerator;
+use sinew_rpc::{Config, Tuning};
+use sinew_sim::{Buffer, Costs, Ecn, LinkFaults, LinkSpec, NodeId, Pause, PortConfig, SwitchId, SwitchSpec, Topology};
+
+const US: u64 = 1_000;
+const MS: u64 = 1_000 * US;
+
+/// Something that begins or ends.
+#[derive(Clone, Copy, Debug)]
+pub enum Fault {
+    Link { link: usize, direction: usize, faults: LinkFaults },
+    Down { link: usize, direction: usize, is_down: bool },
+    Cut { a: usize, b: usize, is_cut: bool },
+    Pause { host: usize, ns: u64 },
+    Crash { host: usize },
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    pub seed: u64,
+    pub topology: Topology,
+    pub port: PortConfig,
+    pub config: Config,
+    /// Calls that each host keeps going.
+    pub window: usize,
+    /// Bytes of requests and of answers, at most; most are short.
+    pub len_max: usize,
+    /// What happens when.
+    pub faults: Vec<(u64, Fault)>,
+    /// From the last fault on until all are healed.
+    pub calm_ns: u64,
+    /// Calls that each host makes when all is well.
+    pub last_calls: u32,
+}
+
+/// The name of a host's port.
+pub fn name(host: usize) -> String {
+    format!("host{host}")
+}
+
+/// One of these.
+fn one_of<T: Copy>(generator: &mut SeededGenerator, choices: &[T]) -> T {
+    choices[generator.below(choices.len() as u64) as usize]
+}
+
+impl Scenario {
+    pub fn draw(seed: u64) -> Self {
+        let mut generator = SeededGenerator::new(seed);
+        let draw = &mut generator;
+        let topology = draw_topology(draw);
+        let config = draw_config(draw);
+        let port = PortConfig {
+            receive_packets: one_of(draw, &[64, 512, 4096]),
+            burst_max: one_of(draw, &[1, 16, 32, 64]),
+            arena_bytes: 64 << 20,
+            costs: one_of(draw, &[Costs::default(), Costs::FREE]),
+        };
+        let faults = draw_faults(draw, &topology, &config);
+        Self {
+            seed,
+            port,
+            window: one_of(draw, &[1, 4, 16, 40]),
+            len_max: one_of(draw, &[40, 3_000, 20_000, 150_000]),
+            faults,
+            calm_ns: draw.below(20 * MS),
+            last_calls: 20,
+            topology,
+            config,
+        }
+    }
+
+    pub fn hosts(&self) -> usize {
+        self.topology.hosts.len()
+    }
+}
+
+fn draw_topology(draw: &mut SeededGenerator) -> Topology {
+    let hosts = 2 + draw.below(6) as usize;
+    let rate_gbps = one_of(draw, &[1.0, 10.0, 25.0, 100.0]);
+    let delay_ns = one_of(draw, &[20, 200, 5_000, 100_000]);
+    let mtu = one_of(draw, &[128, 1048, 1500, 4096]);
+    let mut topology = Topology::star(hosts, rate_gbps, delay_ns, mtu);
+    let buffer = match draw.below(3) {
+        0 => Buffer::PerPort { bytes: one_of(draw, &[8_000, 60_000, 1 << 20]) },
+        1 => Buffer::Shared { bytes: one_of(draw, &[20_000, 200_000]), alpha: one_of(draw, &[0.5, 8.0]) },
+        _ => Buffer::Shared { bytes: 12_000_000, alpha: 8.0 },
+    };
+    let ecn = draw.chance(0.3).then_some(Ecn { min_bytes: 5_000, max_bytes: 50_000, probability: 0.5 });
+    let pause = draw.chance(0.2).then_some(Pause { off_bytes: 6_000, on_bytes: 3_000 });
+    let switch = |name: &str| SwitchSpec { name: name.to_owned(), latency_ns: 300, buffer, ecn, pause };
+    topology.switches[0] = switch("switch0");
+    if draw.chance(0.4) {
+        // A second tier: half of the hosts are behind one or several spines.
+        let right = NodeId::Switch(topology.switch(switch("switch1")));
+        for link in hosts / 2..hosts {
+            topology.links[link].ends[1] = right;
+        }
+        for spine in 0..1 + draw.below(3) {
+            let spine = NodeId::Switch(topology.switch(switch(&format!("spine{spine}"))));
+            for leaf in [NodeId::Switch(SwitchId(0)), right] {
+                topology.link(LinkSpec { ends: [leaf, spine], rate_gbps, delay_ns, mtu });
+            }
+        }
+    }
+    topology
+}
+
+fn draw_config(draw: &mut SeededGenerator) -> Config {
+    Config {
+        credits: one_of(draw, &[1, 2, 8, 32]),
+        slots: one_of(draw, &[1, 2, 8, 64]),
+        overcommit: true,
+        preallocated_response_len: one_of(draw, &[0, 64, 1472]),
+        retransmit_timeout_ns: one_of(draw, &[500 * US, 5 * MS]),
+        probe_interval_ns: one_of(draw, &[2 * MS, 20 * MS]),
+        peer_timeout_ns: one_of(draw, &[50 * MS, 200 * MS]),
+        connect_timeout_ns: 500 * MS,
+        connect_retry_ns: one_of(draw, &[MS, 20 * MS]),
+        tuning: Tuning {
+            preallocated_responses: draw.chance(0.7),
+            zero_copy_requests: draw.chance(0.7),
+            batched_clock: draw.chance(0.7),
+            cumulative_credits: draw.chance(0.7),
+            prefetch_sessions: draw.chance(0.7),
+        },
+        ..Config::default()
+    }
+}
+
+/// Faults that begin, and end again if they have one.
+fn draw_faults(draw: &mut SeededGenerator, topology: &Topology, config: &Config) -> Vec<(u64, Fault)> {
+    let mut faults = Vec::new();
+    let (hosts, links) = (topology.hosts.len() as u64, topology.links.len() as u64);
+    for _ in 0..draw.below(12) {
+        let time_ns = draw.below(300 * MS);
+        // Sometimes longer than a peer waits until it counts as dead.
+        let ns = one_of(draw, &[100 * US, 3 * MS, 20 * MS, 3 * config.peer_timeout_ns]);
+        let (link, direction) = (draw.below(links) as usize, draw.below(2) as usize);
+        let (begins, ends) = match draw.below(6) {
+            0 | 1 => {
+                let bad = LinkFaults {
+                    loss: one_of(draw, &[0.0, 0.001, 0.02, 0.3]),
+                    duplication: one_of(draw, &[0.0, 0.01, 0.2]),
+                    reordering: one_of(draw, &[0.0, 0.01, 0.2]),
+                    reordering_ns: one_of(draw, &[US, 50 * US, 2 * MS]),
+                    corruption: 0.0,
+                };
+                let good = Fault::Link { link, direction, faults: LinkFaults::default() };
+                (Fault::Link { link, direction, faults: bad }, Some(good))
+            }
+            2 => {
+                let down = |is_down| Fault::Down { link, direction, is_down };
+                (down(true), Some(down(false)))
+            }
+            3 => {
+                let a = draw.below(hosts) as usize;
+                let b = (a + 1 + draw.below(hosts - 1) as usize) % hosts as usize;
+                (Fault::Cut { a, b, is_cut: true }, Some(Fault::Cut { a, b, is_cut: false }))
+            }
+            4 => (Fault::Pause { host: draw.below(hosts) as usize, ns }, None),
+            _ => (Fault::Crash { host: draw.below(hosts) as usize }, None),
+        };
+        faults.push((time_ns, begins));
+        faults.extend(ends.map(|ends| (time_ns + ns, ends)));
+    }
+    // A stable sort: what was drawn first happens first.
+    faults.sort_by_key(|(time_ns, _)| *time_ns);
+    faults
+}
+
+impl fmt::Display for Scenario {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { topology, config, .. } = self;
+        let (hosts, switches) = (topology.hosts.len(), topology.switches.len());
+        writeln!(f, "{hosts} hosts, {switches} switches, {:?}, {:?}", topology.switches[0], topology.links[0])?;
+        writeln!(f, "{:?}", self.port)?;
+        writeln!(f, "{config:?}")?;
+        writeln!(f, "windows of {}, messages to {} B", self.window, self.len_max)?;
+        self.faults.iter().try_for_each(|(time_ns, fault)| writeln!(f, "at {} us: {fault:?}", time_ns / 1000))
+    }
+}
