@@ -56,7 +56,10 @@ enum Way {
 /// See the module.
 pub struct Member {
     rpc: Rpc<SimPort, SimClock>,
+    /// The host's, which goes wrong.
     clock: SimClock,
+    /// The cluster's.
+    time: SimClock,
     host: usize,
     window: usize,
     len_max: usize,
@@ -103,14 +106,16 @@ impl Member {
         ledger: Shared,
         orders: Rc<RefCell<Orders>>,
     ) -> Self {
-        let clock = port.network().clock();
         let mut generator = SeededGenerator::new(seed);
+        let time = port.network().clock();
+        // Far worse than hosts' clocks are.
+        let clock = time.drifting(generator.below(2_001) as i32 - 1_000);
         let nexus = nexus(scenario, host, &ledger);
         let rpc = Rpc::new(&nexus, port, clock.clone(), Box::new(SeededGenerator::new(generator.next_u64())));
         let ways = vec![Way::Closed(0); scenario.hosts()];
         let (window, len_max) = (scenario.window, scenario.len_max);
         let (look_ns, is_closing, calls) = (0, false, 0);
-        Self { rpc, clock, host, window, len_max, ways, generator, calls, look_ns, is_closing, ledger, orders }
+        Self { rpc, clock, time, host, window, len_max, ways, generator, calls, look_ns, is_closing, ledger, orders }
     }
 
     fn see_events(&mut self) {
@@ -244,10 +249,12 @@ impl Actor for Member {
             self.is_closing = true;
             self.close_ways();
         }
-        if !closes && now_ns >= self.look_ns {
+        if now_ns >= self.look_ns {
             self.look_ns = now_ns + LOOK_NS;
-            self.open_ways();
-            self.make_calls();
+            if !closes {
+                self.open_ways();
+                self.make_calls();
+            }
         }
         let is_busy = self.rpc.turn();
         let mut orders = self.orders.borrow_mut();
@@ -262,6 +269,6 @@ impl Actor for Member {
         }
         // It only says when; the cluster waits.
         let _ = self.rpc.wait(None);
-        Doing::IdleUntil(self.look_ns.max(now_ns + 1))
+        Doing::IdleUntil(self.time.now_ns() + self.look_ns.saturating_sub(now_ns))
     }
 }
