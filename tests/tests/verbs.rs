@@ -305,7 +305,7 @@ fn thresholds_decide_the_exit_status() {
     let folder = Folder::new();
     let path = folder.0.join("quiet.json");
     // A machine that is quiet whatever it does.
-    let references = r#"{"core_round_trip_ns":1e12,"ring_round_trip_ns":1e18,"copy_own_gbps":1e-9}"#;
+    let references = r#"{"core_round_trip_ns":1e12,"others_share":2.0,"ring_round_trip_ns":1e18,"copy_own_gbps":1e-9}"#;
     std::fs::write(&path, references).unwrap();
     for (threshold, status) in
         [("--fail-if-above", 3), ("--fail-if-below", 0), ("--fail-if-ratio-above", 3), ("--fail-if-ratio-below", 0)]
