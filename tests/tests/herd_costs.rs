@@ -1,53 +1,17 @@
 //! What HERD's cache takes from the heap: once warm, nothing, at either side.
 
+#[path = "../../crates/kv/tests/common/counting.rs"]
+mod counting;
 #[path = "common/herd.rs"]
 mod herd;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
+use counting::allocations;
 use sinew::fabric::verbs::Device;
 use sinew::herd::{Server, ServerConfig, Worker, WorkerConfig};
 use sinew::kv::Partitions;
 use sinew::kv::herd::{CacheService, Client, layout};
 use sinew::shm::verbs::ShmDevice;
 use sinew::store::cache::{Cache, CacheConfig};
-
-/// The system's allocator, counted.
-struct Counting;
-
-thread_local! {
-    /// Of this thread alone: the test harness has threads of its own.
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-fn count() {
-    // A thread that ends may allocate after its locals are gone.
-    let _ = ALLOCATIONS.try_with(|all| all.set(all.get() + 1));
-}
-
-// SAFETY: every call goes on to the system's allocator as it came.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: as the caller promised us.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: as the caller promised us.
-        unsafe { System.dealloc(block, layout) }
-    }
-
-    unsafe fn realloc(&self, block: *mut u8, layout: Layout, len: usize) -> *mut u8 {
-        count();
-        // SAFETY: as the caller promised us.
-        unsafe { System.realloc(block, layout, len) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 #[test]
 fn warm_gets_puts_and_retries_take_nothing_from_the_heap() {
@@ -92,9 +56,9 @@ fn warm_gets_puts_and_retries_take_nothing_from_the_heap() {
         };
         // Time enough for every send queue to have gone round, and for its sources to have their buffers.
         rounds(1000);
-        let before = ALLOCATIONS.get();
+        let before = allocations();
         rounds(1000);
-        assert_eq!(ALLOCATIONS.get() - before, 0, "{config:?}");
+        assert_eq!(allocations() - before, 0, "{config:?}");
         assert!(done > 10_000 && client.calls().stats().retried > 0);
     }
 }

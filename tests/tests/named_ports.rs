@@ -2,18 +2,20 @@
 //! services on them.
 
 mod common;
+#[path = "common/device.rs"]
+mod device;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use common::{ECHO, PATIENCE, Server, echo, run, sinew as command, text};
-use sinew::fabric::conformance::{self, Expectations, Fixture, skipped};
+use sinew::fabric::conformance::{self, Expectations, Fixture};
 use sinew::fabric::verbs::port::{UdPort, UdPortConfig};
 use sinew::fabric::verbs::{Device, ProtectionDomain};
 use sinew::fabric::{Address, PortError};
 use sinew::host::TcpNames;
-use sinew::ibverbs::{IbDevice, Selector};
+use sinew::ibverbs::IbDevice;
 use sinew::prelude::*;
 use sinew::shm::verbs::ShmDevice;
 
@@ -22,20 +24,11 @@ const SCHEME: &str = "queue-pairs";
 const PEER_TIMEOUT_MS: u64 = 30_000;
 
 /// The machine's device, and the right to use it, which one test has at a time: where it is made in software, and the processors too,
-/// more would only wait for each other. Where there is none, a test says so and ends, unless the variable `SINEW_RDMA` says that
-/// there is one.
+/// more would only wait for each other.
 fn rdma_device() -> Option<(MutexGuard<'static, ()>, IbDevice)> {
     static ONE: Mutex<()> = Mutex::new(());
-    match IbDevice::open(&Selector::default()) {
-        Ok(device) => Some((ONE.lock().unwrap_or_else(PoisonError::into_inner), device)),
-        Err(error) if std::env::var_os("SINEW_RDMA").is_some() => {
-            panic!("SINEW_RDMA is set, and there is no device: {error}")
-        }
-        Err(error) => {
-            skipped(format_args!("no device: {error}"));
-            None
-        }
-    }
+    let device = device::rdma_device()?;
+    Some((ONE.lock().unwrap_or_else(PoisonError::into_inner), device))
 }
 
 fn open_at<D: ProtectionDomain>(device: &impl Device<Domain = D>, place: &str) -> Result<UdPort<D>, PortError> {

@@ -3,6 +3,8 @@
 #![allow(clippy::duplicate_mod)] // each file brings the helpers that it is written with
 
 mod carried;
+#[path = "common/device.rs"]
+mod device;
 
 #[path = "../../crates/rpc/tests/calls.rs"]
 mod calls;
@@ -26,28 +28,16 @@ mod strangers;
 /// What the tests' ports are.
 mod ports {
     use sinew::fabric::ManualClock;
-    use sinew::fabric::conformance::skipped;
     use sinew::fabric::loopback::{LoopbackPort, Network};
-    use sinew::ibverbs::{IbDevice, IbDomain, Selector};
+    use sinew::ibverbs::{IbDevice, IbDomain};
+
+    use super::device::rdma_device;
 
     pub type TestPort = super::carried::Carried<IbDomain>;
 
     thread_local! {
-        static DEVICE: Option<IbDevice> = device();
-    }
-
-    /// The machine's device. Where there is none, tests say so and their packets travel by the loopback network alone.
-    fn device() -> Option<IbDevice> {
-        match IbDevice::open(&Selector::default()) {
-            Ok(device) => Some(device),
-            Err(error) if std::env::var_os("SINEW_RDMA").is_some() => {
-                panic!("SINEW_RDMA is set, and there is no device: {error}")
-            }
-            Err(error) => {
-                skipped(format_args!("no device: {error}"));
-                None
-            }
-        }
+        /// Where there is none, packets travel by the loopback network alone.
+        static DEVICE: Option<IbDevice> = rdma_device();
     }
 
     pub fn port_on(port: LoopbackPort) -> TestPort {

@@ -1,10 +1,12 @@
 //! What a call of a sequencer takes from the heap, at either side: nothing, once warm.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+#[path = "../../crates/kv/tests/common/counting.rs"]
+mod counting;
+
 use std::sync::Arc;
 use std::time::Duration;
 
+use counting::allocations;
 use sinew::fabric::loopback::Network;
 use sinew::fabric::verbs::{Device, ProtectionDomain, QueuePair, ThreadDomain};
 use sinew::fabric::{ManualClock, SeededGenerator};
@@ -16,42 +18,6 @@ use sinew::sequencer::rpc::{NEXT, RpcClient, handler};
 use sinew::sequencer::spec::{SpecClient, SpecConfig, SpecServer};
 use sinew::sequencer::{Client, Epoch, Sequence};
 use sinew::shm::verbs::ShmDevice;
-
-/// The system's allocator, counted.
-struct Counting;
-
-thread_local! {
-    /// Of this thread alone: the test harness and the device have threads of their own.
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-fn count() {
-    // A thread that ends may allocate after its locals are gone.
-    let _ = ALLOCATIONS.try_with(|all| all.set(all.get() + 1));
-}
-
-// SAFETY: every call goes on to the system's allocator as it came.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: as the caller promised us.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: as the caller promised us.
-        unsafe { System.dealloc(block, layout) }
-    }
-
-    unsafe fn realloc(&self, block: *mut u8, layout: Layout, len: usize) -> *mut u8 {
-        count();
-        // SAFETY: as the caller promised us.
-        unsafe { System.realloc(block, layout, len) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 /// Makes `calls` calls, with `serve` between the client's turns.
 fn drive(client: &mut impl Client, mut serve: impl FnMut(), calls: usize) {
@@ -83,9 +49,9 @@ fn assert_free(what: &str, client: &mut impl Client, mut serve: impl FnMut()) {
         }
         std::thread::sleep(Duration::from_millis(1));
     }
-    let before = ALLOCATIONS.get();
+    let before = allocations();
     drive(client, &mut serve, 5_000);
-    assert_eq!(ALLOCATIONS.get() - before, 0, "{what}: 5,000 calls");
+    assert_eq!(allocations() - before, 0, "{what}: 5,000 calls");
 }
 
 fn sequence() -> Arc<Sequence> {

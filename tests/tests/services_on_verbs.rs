@@ -1,6 +1,8 @@
 //! HERD's cache and the sequencers on verbs as processes: clients that are killed, visitors who are none, and RDMA devices.
 
 mod common;
+#[path = "common/device.rs"]
+mod device;
 #[path = "common/judge.rs"]
 mod judge;
 
@@ -10,15 +12,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{Process, Server, run, sinew, text};
+use device::rdma_device;
 use judge::{Judge, count_unique};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use sinew::fabric::Clock;
-use sinew::fabric::conformance::skipped;
 use sinew::fabric::verbs::{Device, ProtectionDomain, QpAddress, RemoteMemory};
 use sinew::herd::{Client as Herd, ClientConfig, Welcome};
 use sinew::host::{HostClock, Rendezvous, RendezvousLimits};
-use sinew::ibverbs::{IbDevice, Selector};
 use sinew::kv::herd::{Client as CacheClient, Status};
 use sinew::sequencer::Client;
 use sinew::sequencer::atomics::AtomicsClient;
@@ -206,20 +207,6 @@ fn a_server_that_is_still_filling_its_cache_can_be_interrupted() {
     std::thread::sleep(Duration::from_millis(500));
     process.signal(Signal::INT);
     assert_eq!(process.wait().code(), Some(1));
-}
-
-/// The machine's RDMA device; where there is none, the test says so.
-fn rdma_device() -> Option<IbDevice> {
-    match IbDevice::open(&Selector::default()) {
-        Ok(device) => Some(device),
-        Err(error) if std::env::var_os("SINEW_RDMA").is_some() => {
-            panic!("SINEW_RDMA is set, and there is no device: {error}")
-        }
-        Err(error) => {
-            skipped(format_args!("no device: {error}"));
-            None
-        }
-    }
 }
 
 #[test]

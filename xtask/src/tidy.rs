@@ -31,9 +31,7 @@ const UNSAFE_ROOMS: Exceptions = &[
 const UNSAFE_FILES: Exceptions = &[
     ("crates/kv/tests/common/counting.rs", "a counting allocator is an unsafe trait"),
     ("crates/rpc/tests/allocations.rs", "a counting allocator is an unsafe trait"),
-    ("tests/tests/sequencer_costs.rs", "a counting allocator is an unsafe trait"),
     ("crates/mem/tests/", "tests of the room's own unsafe functions"),
-    ("tests/tests/herd_costs.rs", "a counting allocator is an unsafe trait"),
 ];
 
 /// Where atomics come from the standard library rather than from `sinew_mem::atomic`, beside tests.
