@@ -52,7 +52,7 @@ same size from a table as large, with nothing else done.
 `rpc` starts a server process (or takes --address), fills its cache, and keeps --window requests in flight, of which --batch go out
 together. Every value that comes back is checked in full. The limit is the echo of as many messages, as long as the longer of a get and its
 answer, by the same RPC layer, times the keys of a get. With --rate a result is valid if the requests were answered as fast as they came.
-With --peer memcached and Redis are started, too, and measured by turns, over TCP, with requests enough in flight for them to do their best.
+With --peer memcached and Redis are started, too, and measured by turns, over TCP, with 8 x 128 and 16 x 64 requests in flight.
 
 `herd` and `herd-opt` start a server process that stores all keys (or take --address HOST:PORT of `sinew serve herd`, with the same
 --workers, --window, --keys and --value-size), and ask it from --threads threads with --clients clients each, whose windows are full. Every

@@ -12,7 +12,7 @@ use super::{Plan, Target};
 use crate::units;
 use crate::workload::Workload;
 
-/// Connections, and requests in flight on each, with which each did best of what was tried.
+/// Connections, and requests in flight on each: enough that a server of one thread always has some to answer.
 const OF_MEMCACHED: [usize; 2] = [8, 128];
 const OF_REDIS: [usize; 2] = [16, 64];
 
