@@ -7,7 +7,7 @@
 //! - `kv`: `sinew kv` and `sinew serve cache`, and `workload`, what clients ask for.
 //! - `herd`: servers and clients of calls over verbs, and how they meet.
 //! - `seq`: `sinew seq`, and `sinew serve sequencer`.
-//! - `sim`: `sinew sim`.
+//! - `sim`: `sinew sim`, and `lab`: `sinew lab`.
 //! - `limits`: `sinew limits`, and what the benchmarks are measured beside.
 //! - `others`: whether others used the processors meanwhile.
 //! - `output`: the only place that writes to standard output and standard error.
@@ -20,6 +20,7 @@ mod client;
 mod fabrics;
 mod herd;
 mod kv;
+mod lab;
 mod limits;
 mod machine;
 mod others;
@@ -91,6 +92,9 @@ enum Command {
     /// Run simulated clusters
     #[command(subcommand)]
     Sim(sim::Command),
+    /// Run published figures again
+    #[command(subcommand)]
+    Lab(lab::Command),
     /// Measure what the machine alone allows
     Limits(limits::Args),
 }
@@ -180,6 +184,7 @@ pub fn main() -> ExitCode {
         },
         Some(Command::Seq(command)) => seq::run(&command),
         Some(Command::Sim(command)) => sim::run(&command),
+        Some(Command::Lab(command)) => lab::run(&command),
         Some(Command::Limits(args)) => limits::run(&args),
     };
     match result {

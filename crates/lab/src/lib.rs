@@ -1,5 +1,16 @@
-//! Experiments on simulated clusters.
+//! Experiments on simulated clusters: published figures, run again, and a hunt for bugs.
+//!
+//! An [`Experiment`] is one file, which says what it runs and where the paper has the figures that it is held against.
 
 #![forbid(unsafe_code)]
 
+mod experiment;
+pub mod nsdi19;
+mod programs;
+pub mod report;
 pub mod swarm;
+
+pub use experiment::{Experiment, Row};
+
+/// All experiments, by paper and place.
+pub const EXPERIMENTS: &[&dyn Experiment] = &[&nsdi19::table5::Table5];

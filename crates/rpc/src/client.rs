@@ -4,14 +4,17 @@
 //! the client sends N + M - 1 packets (the requests, then a request-for-response for each response but the first) and
 //! receives as many (credit returns for all requests but the last, then the responses), so two counters tell where it is.
 
+mod ending;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use sinew_fabric::{PacketTx, Peer, RxPacket, TxData, TxPacket};
 use sinew_mem::{Frozen, MessageBuffer};
-use sinew_wire::{HEADER_LEN, Header, Kind, PACKETS_MAX, REQUEST_NUMBER_MAX, SessionKey};
+use sinew_wire::{HEADER_LEN, Header, Kind, PACKETS_MAX, REQUEST_NUMBER_MAX, SessionKey, residence};
 
 use crate::config::Config;
+use crate::congestion::Pacing;
 use crate::core::{Core, HasPeer, TxItem, TxKind, copy_data, packet_range, packets_of};
 use crate::error::{CallError, Cause, EnqueueError, Execution, Rejected};
 use crate::management::Opening;
@@ -49,6 +52,11 @@ pub(crate) struct ClientSlot {
     /// The most that `sent` ever was, before losses rolled it back.
     sent_max: u32,
     received: u32,
+    /// The count of answers that ends the round trip which is being measured; 0 when none is.
+    timed: u32,
+    /// Packets up to this count were sent more than once: which of the copies an answer is to cannot be told.
+    timed_from: u32,
+    timed_ns: u64,
     request_type: u16,
     backoff: u8,
     /// Whether the retransmission timer knows this slot.
@@ -62,6 +70,24 @@ impl ClientSlot {
         if self.progress_ns == NOT_LEFT {
             self.progress_ns = now_ns;
         }
+    }
+
+    /// Notes that the packet leaves whose answer is the `count`th, to measure its round trip.
+    #[inline(always)]
+    fn time(&mut self, count: u32, now_ns: u64) {
+        if self.timed == 0 && count > self.timed_from {
+            (self.timed, self.timed_ns) = (count, now_ns);
+        }
+    }
+
+    /// The round trip that ends with the `received`th answer, which the server kept for `residence_ns`.
+    #[inline(always)]
+    fn round_trip_ns(&mut self, received: u32, residence_ns: u64, now_ns: u64) -> Option<u64> {
+        if self.timed == 0 || received < self.timed {
+            return None;
+        }
+        self.timed = 0;
+        Some(now_ns.saturating_sub(self.timed_ns).saturating_sub(residence_ns))
     }
 
     /// Whether the request has left whole.
@@ -97,6 +123,8 @@ pub(crate) struct ClientSession {
     waiting: u64,
     pub state: ClientState,
     has_queue: bool,
+    /// Its rate is below that of the link.
+    is_congested: bool,
     /// The slot after the one that last got credits it waited for.
     turn: u8,
 }
@@ -314,6 +342,9 @@ impl Core {
             sent: 0,
             sent_max: 0,
             received: 0,
+            timed: 0,
+            timed_from: 0,
+            timed_ns: 0,
             request_type,
             backoff: 0,
             listed: true,
@@ -391,15 +422,26 @@ impl Core {
             state.sent += count;
             state.sent_max = state.sent_max.max(state.sent);
             let (first, count) = (first as u16, count as u16);
+            let (slot, session_index) = (slot as u8, index as u32);
             let singly = kind == TxKind::RequestForResponse && !self.config.tuning.cumulative_credits;
+            if self.pacing.is_on() && (session.is_congested || !self.config.tuning.pacing_bypass) {
+                // A request-for-response is as long as what it asks for: answers take the room.
+                let packet_len = match (&state.request, kind) {
+                    (Some(Outgoing::Whole(request)), TxKind::Request) => request.len(),
+                    _ => session.data_per_packet as usize,
+                };
+                let run = TxItem { kind, slot, first, count, session: session_index, number_low };
+                self.pacing.queue(run, packet_len + HEADER_LEN, self.now_ns, &mut self.transmit);
+                continue;
+            }
             // Written straight into the queue: a copy of an item just put together from its fields would stall on them.
             for packet in 0..if singly { count } else { 1 } {
                 self.transmit.push(TxItem {
                     kind,
-                    slot: slot as u8,
+                    slot,
                     first: first + packet,
                     count: if singly { 1 } else { count },
-                    session: index as u32,
+                    session: session_index,
                     number_low,
                 });
             }
@@ -439,10 +481,14 @@ impl Core {
     pub(crate) fn send_requests(&mut self, item: &TxItem, tx: &mut impl PacketTx) {
         let at = self.clients.table.slot_at(item.session as usize, item.slot as usize);
         let state = &mut self.clients.table.slots[at];
-        if state.number as u32 != item.number_low {
+        // What waited for its time may have been taken back, to be sent anew.
+        if state.number as u32 != item.number_low || u32::from(item.first) + u32::from(item.count) > state.sent {
             return;
         }
         state.left(self.now_ns);
+        if self.pacing.is_on() {
+            state.time(u32::from(item.first) + u32::from(item.count), self.now_ns);
+        }
         let to = self.clients.table.entries[item.session as usize].peer;
         match &state.request {
             // The call is over already.
@@ -466,10 +512,14 @@ impl Core {
     pub(crate) fn send_request_for_response(&mut self, item: &TxItem, tx: &mut impl PacketTx) {
         let at = self.clients.table.slot_at(item.session as usize, item.slot as usize);
         let state = &mut self.clients.table.slots[at];
-        if state.number as u32 != item.number_low || state.request.is_none() {
+        let upto = (state.request_packets + u32::from(item.first) + u32::from(item.count)).saturating_sub(1);
+        if state.number as u32 != item.number_low || state.request.is_none() || upto > state.sent {
             return;
         }
         state.left(self.now_ns);
+        if self.pacing.is_on() {
+            state.time(upto, self.now_ns);
+        }
         let session = &self.clients.table.entries[item.session as usize];
         let header = Header {
             kind: Kind::RequestForResponse,
@@ -545,6 +595,9 @@ impl Core {
                 }
             }
             copy_data(packet, &mut response[..data_len])?;
+            let residence_ns = residence::decode(header.type_or_residence);
+            let rtt_ns = state.round_trip_ns(state.request_packets, residence_ns, self.now_ns);
+            Self::measured(&mut self.pacing, &self.config, session, index, rtt_ns);
             Self::acknowledge(session, state, state.request_packets, self.now_ns);
             if packets == 1 {
                 self.finish(index, slot, Ok(()));
@@ -567,6 +620,8 @@ impl Core {
                 return Err(PacketDrop::WrongLength);
             }
             copy_data(packet, &mut response[range])?;
+            let rtt_ns = state.round_trip_ns(state.received + 1, 0, self.now_ns);
+            Self::measured(&mut self.pacing, &self.config, session, index, rtt_ns);
             Self::acknowledge(session, state, state.received + 1, self.now_ns);
             if state.received == state.request_packets + state.response_packets - 1 {
                 self.finish(index, slot, Ok(()));
@@ -593,9 +648,20 @@ impl Core {
         if received > state.sent_max {
             return Err(PacketDrop::WrongPhase);
         }
+        let rtt_ns = state.round_trip_ns(received, 0, self.now_ns);
+        Self::measured(&mut self.pacing, &self.config, session, index, rtt_ns);
         Self::acknowledge(session, state, received, self.now_ns);
         self.pump_in_turn(index, slot);
         Ok(())
+    }
+
+    /// Hands a round trip to congestion control.
+    #[inline(always)]
+    fn measured(pacing: &mut Pacing, config: &Config, session: &mut ClientSession, index: usize, rtt_ns: Option<u64>) {
+        if let Some(rtt_ns) = rtt_ns {
+            session.is_congested =
+                pacing.measured(index, rtt_ns, session.is_congested, config.tuning.congestion_bypass);
+        }
     }
 
     pub(crate) fn on_in_progress(&mut self, header: &Header, packet: &RxPacket<'_>) -> Result<(), PacketDrop> {
@@ -621,87 +687,6 @@ impl Core {
         Ok(())
     }
 
-    /// Ends a call and gives its slot to the next.
-    #[inline]
-    fn finish(&mut self, index: usize, slot: usize, result: Result<(), (Cause, Execution)>) {
-        let at = self.clients.table.slot_at(index, slot);
-        let session = &mut self.clients.table.entries[index];
-        let state = &mut self.clients.table.slots[at];
-        // What is still on its way will be answered to nobody.
-        session.credits += (state.sent - state.received) as u16;
-        debug_assert!(session.credits <= session.credits_max);
-        state.sent = state.received;
-        session.waiting &= !(1 << slot);
-        session.free_slots |= 1 << slot;
-        let (Some(request), Some(response)) = (state.request.take(), state.response.take()) else { return };
-        let (tag, call) = (state.tag, state.call);
-        let id = session.id();
-        let (has_queue, has_waiting) = (session.has_queue, session.waiting != 0);
-        match (result, request) {
-            // By far the most common end, without a detour through memory.
-            (Ok(()), Outgoing::Whole(request)) => {
-                self.stats.calls_completed += 1;
-                self.completions.push_back(Completion { session: id, tag, result: Ok(()), request, response, call });
-            }
-            (result, request) => {
-                let result = result.map_err(|(cause, execution)| CallError {
-                    peer: Arc::clone(&self.peers.get(session.peer_index).name),
-                    cause,
-                    execution,
-                });
-                self.complete(request, Unfinished { session: id, tag, call, result, response });
-            }
-        }
-        if has_waiting {
-            self.pump_waiting(index);
-        }
-        if has_queue {
-            self.start_queued(index);
-        }
-    }
-
-    #[inline(never)]
-    fn complete(&mut self, request: Outgoing, unfinished: Unfinished) {
-        let request = match request {
-            Outgoing::Whole(request) => request,
-            Outgoing::Shared(frozen) => match frozen.thaw() {
-                Ok(request) => request,
-                // The port may still read it (nsdi19 4.2.2): the buffer goes back once the port let go.
-                Err(request) => {
-                    self.clients.reclaiming.push(Reclaiming { request, completion: unfinished });
-                    return;
-                }
-            },
-        };
-        self.push_completion(request, unfinished);
-    }
-
-    #[inline]
-    fn push_completion(&mut self, request: MessageBuffer, unfinished: Unfinished) {
-        let Unfinished { session, tag, call, result, response } = unfinished;
-        match result {
-            Ok(()) => self.stats.calls_completed += 1,
-            Err(_) => self.stats.calls_failed += 1,
-        }
-        self.completions.push_back(Completion { session, tag, result, request, response, call });
-    }
-
-    /// Has the port end its shares of requests whose calls are over, and completes them.
-    pub(crate) fn reclaim(&mut self, tx: &mut impl PacketTx) {
-        let mut waiting = std::mem::take(&mut self.clients.reclaiming);
-        for Reclaiming { request, completion } in waiting.drain(..) {
-            tx.reclaim(&request);
-            match request.thaw() {
-                Ok(request) => self.push_completion(request, completion),
-                // Somebody else holds a share: not a port of ours. Try again next turn.
-                Err(request) => self.clients.reclaiming.push(Reclaiming { request, completion }),
-            }
-        }
-        if self.clients.reclaiming.is_empty() {
-            self.clients.reclaiming = waiting;
-        }
-    }
-
     /// Starts calls that wait for a slot.
     pub(crate) fn start_queued(&mut self, index: usize) {
         loop {
@@ -715,47 +700,6 @@ impl Core {
             };
             self.start(index, queued);
         }
-    }
-
-    /// Cancels the calls of a session that `picks` says yes to, by tag and call; returns how many there were.
-    pub(crate) fn cancel(
-        &mut self,
-        session: SessionId,
-        cause: Cause,
-        mut picks: impl FnMut(u64, u64) -> bool,
-    ) -> usize {
-        let Some(index) = self.clients.table.find(session.key()) else { return 0 };
-        let peer = Arc::clone(&self.peers.get(self.clients.table.entries[index].peer_index).name);
-        let mut cancelled = 0;
-        // The queue first, so that a freed slot does not start a call that is to be cancelled too.
-        let queue = std::mem::take(&mut self.clients.cold(index).queue);
-        for queued in queue {
-            if picks(queued.tag, queued.call) {
-                cancelled += 1;
-                let Queued { request, response, tag, call, .. } = queued;
-                let result = Err(CallError { peer: Arc::clone(&peer), cause, execution: Execution::NeverSent });
-                self.push_completion(request, Unfinished { session, tag, call, result, response });
-            } else {
-                self.clients.cold(index).queue.push_back(queued);
-            }
-        }
-        let slots = self.clients.table.slots_per_entry();
-        let picked = (0..slots).filter(|&slot| {
-            let state = &self.clients.table.slots[self.clients.table.slot_at(index, slot)];
-            state.request.is_some() && picks(state.tag, state.call)
-        });
-        let picked = picked.fold(0u64, |picked, slot| picked | 1 << slot);
-        // Credits that come back must not send a call that is to be cancelled too.
-        self.clients.table.entries[index].waiting &= !picked;
-        for slot in 0..slots {
-            let state = &self.clients.table.slots[self.clients.table.slot_at(index, slot)];
-            if picked & 1 << slot != 0 {
-                cancelled += 1;
-                let execution = if state.may_have_run() { Execution::MayHaveRun } else { Execution::NeverSent };
-                self.finish(index, slot, Err((cause, execution)));
-            }
-        }
-        cancelled
     }
 
     /// Sends again what was not answered in time. A pass over the busy slots is spread over turns, so that many of them do not
@@ -788,10 +732,16 @@ impl Core {
             if state.sent == state.received || self.now_ns.saturating_sub(state.progress_ns) < timeout_ns {
                 continue;
             }
+            if self.pacing.holds(at / slots) {
+                // They have not left: nothing is late.
+                state.progress_ns = self.now_ns;
+                continue;
+            }
             // Go-back-N (nsdi19 5.3): back to what is known to have arrived, with the credits of the rest.
             let session = &mut self.clients.table.entries[at / slots];
             session.credits += (state.sent - state.received) as u16;
             state.sent = state.received;
+            (state.timed, state.timed_from) = (0, state.sent_max);
             state.progress_ns = self.now_ns;
             self.stats.retransmissions += 1;
             self.pump_in_turn(at / slots, at % slots);

@@ -2,10 +2,11 @@
 
 use sinew_fabric::PollerConfig;
 
+use crate::congestion::Congestion;
+
 /// Optimisations for the common case, each of which can be switched off to measure what it is worth (nsdi19 Table 3).
 ///
-/// The multi-packet receive queue of that table is a NIC's; the ports here have none. The switches of congestion control
-/// belong to congestion control.
+/// The multi-packet receive queue of that table is a NIC's; the ports here have none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tuning {
     /// Short responses reuse a buffer of their slot instead of allocating one (nsdi19 4.3).
@@ -20,6 +21,10 @@ pub struct Tuning {
     pub cumulative_credits: bool,
     /// With many sessions, a received burst's session state is prefetched before the burst is handled.
     pub prefetch_sessions: bool,
+    /// Short round trips of an uncongested session do not go into its rate (nsdi19 5.2.2).
+    pub congestion_bypass: bool,
+    /// Packets of an uncongested session leave without a look at the pacing wheel (nsdi19 5.2.2).
+    pub pacing_bypass: bool,
 }
 
 impl Default for Tuning {
@@ -30,6 +35,8 @@ impl Default for Tuning {
             batched_clock: true,
             cumulative_credits: true,
             prefetch_sessions: true,
+            congestion_bypass: true,
+            pacing_bypass: true,
         }
     }
 }
@@ -71,6 +78,8 @@ pub struct Config {
     pub call_timeout_ns: u64,
     /// How blocking calls and `run_until` wait.
     pub poller: PollerConfig,
+    /// Congestion control; none, where the fabric has none to control.
+    pub congestion: Option<Congestion>,
     /// Switches.
     pub tuning: Tuning,
 }
@@ -95,6 +104,7 @@ impl Default for Config {
             connect_retry_ns: 20 * MS,
             call_timeout_ns: 10_000 * MS,
             poller: PollerConfig::ADAPTIVE,
+            congestion: None,
             tuning: Tuning::default(),
         }
     }

@@ -15,6 +15,7 @@ use sinew_wire::{HEADER_LEN, Header, HeaderError, Kind, SessionKey};
 use crate::call::{BurstEntry, Returns};
 use crate::client::{Clients, Completion};
 use crate::config::Config;
+use crate::congestion::Pacing;
 use crate::management::{CookieJar, SessionEvent};
 use crate::nexus::Handlers;
 use crate::peers::Peers;
@@ -81,6 +82,7 @@ pub(crate) struct Core {
     pub(crate) servers: Servers,
     pub(crate) peers: Peers,
     pub(crate) cookies: CookieJar,
+    pub(crate) pacing: Pacing,
     pub(crate) transmit: Vec<TxItem>,
     pub(crate) management: Vec<(Peer, Management)>,
     pub(crate) completions: VecDeque<Completion>,
@@ -108,6 +110,7 @@ impl Core {
             clients: Clients::new(&config, now_ns),
             servers: Servers::new(&config),
             cookies: CookieJar::new(&mut *generator),
+            pacing: Pacing::new(config.congestion, now_ns),
             config,
             link,
             arena,

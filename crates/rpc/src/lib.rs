@@ -20,6 +20,7 @@
 mod call;
 mod client;
 mod config;
+mod congestion;
 mod core;
 mod error;
 mod management;
@@ -34,6 +35,7 @@ mod table;
 pub use call::{BurstCalls, Call, DeferredCall};
 pub use client::{Completion, RequestType, SessionId};
 pub use config::{Config, ConfigError, Tuning};
+pub use congestion::{Congestion, TimelyConfig};
 pub use error::{CallError, Cause, ConnectError, EnqueueError, Error, Execution, Rejected};
 pub use management::SessionEvent;
 pub use nexus::{Nexus, NexusBuilder, NexusError};

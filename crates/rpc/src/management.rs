@@ -102,7 +102,7 @@ impl Core {
     pub(crate) fn next_deadline_ns(&self) -> Option<u64> {
         let watch = self.clients.table.len() + self.servers.table.len() > 0;
         let manage = watch.then_some(self.next_manage_ns);
-        manage.into_iter().chain(self.clients.next_scan_ns()).min()
+        manage.into_iter().chain(self.clients.next_scan_ns()).chain(self.pacing.next_ns()).min()
     }
 
     fn send(&mut self, to: Peer, packet: Management) {
@@ -501,6 +501,7 @@ impl Core {
         session.message_len_max = granted.message_len_max;
         session.free_slots = u64::MAX >> (64 - slots);
         session.state = ClientState::Open;
+        self.pacing.begin(index);
         self.events.push_back(SessionEvent::Connected(id));
         self.start_queued(index);
         Ok(())

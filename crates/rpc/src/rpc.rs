@@ -232,6 +232,17 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         self.core.cancel(session, Cause::Cancelled, |of_call, _| of_call == tag)
     }
 
+    /// The rate that congestion control lets a session have, in bytes per second; none without it, or without such a session.
+    pub fn session_rate(&self, session: SessionId) -> Option<f64> {
+        let index = self.core.clients.table.find(session.key())?;
+        self.core.pacing.rate(index)
+    }
+
+    /// The next round trip that was measured, in nanoseconds, of those that [`Congestion::rtts_kept`](crate::Congestion::rtts_kept) keeps.
+    pub fn poll_rtt_ns(&mut self) -> Option<u64> {
+        self.core.pacing.poll_rtt_ns()
+    }
+
     /// Starts to bring a session's state near, for a call that is about to be enqueued: with thousands of sessions it lies in
     /// memory, and the reads of several calls' sessions then overlap (nsdi19 6.3). A hint; a session that is gone does no harm.
     #[inline]
@@ -255,6 +266,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         let handled = core.stats.requests_handled;
         let (rx, tx) = self.port.split();
         let mut busy = false;
+        core.pacing.release(core.now_ns, &mut core.transmit);
         // Calls that were enqueued since the last turn: they need not wait for the look at what has arrived.
         let early = core.has_output();
         if early {

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::fmt;
 use std::rc::Rc;
 
-use sinew_fabric::{Address, Clock, PortError};
+use sinew_fabric::{Address, Clock, PortError, PortStats};
 
 use crate::SCHEME;
 use crate::costs::Costs;
@@ -136,6 +136,11 @@ impl Network {
     /// What happened so far.
     pub fn stats(&self) -> NetworkStats {
         self.0.world.borrow().stats
+    }
+
+    /// What the port of this name did; none where there was never one.
+    pub fn port_stats(&self, name: &str) -> Option<PortStats> {
+        self.0.world.borrow().stats_of(name)
     }
 
     /// What a link did, from its first end to its second, and from its second to its first.

@@ -173,6 +173,10 @@ impl World {
         self.by_name.get(name).copied().filter(|index| self.nodes[*index].is_open)
     }
 
+    pub fn stats_of(&self, name: &str) -> Option<PortStats> {
+        self.by_name.get(name).map(|index| self.nodes[*index].stats)
+    }
+
     /// Opens a port. One that had the same name and is closed is the same to others: packets to it reach this one.
     pub fn open(&mut self, name: &str, host: HostId, config: PortConfig) -> usize {
         if let Some(index) = self.by_name.get(name).copied() {

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use sinew_fabric::SeededGenerator;
-use sinew_rpc::{Config, Tuning};
+use sinew_rpc::{Config, Congestion, TimelyConfig, Tuning};
 use sinew_sim::{Buffer, Costs, Ecn, LinkFaults, LinkSpec, NodeId, Pause, PortConfig, SwitchId, SwitchSpec, Topology};
 
 const US: u64 = 1_000;
@@ -127,9 +127,24 @@ fn draw_config(draw: &mut SeededGenerator) -> Config {
             batched_clock: draw.chance(0.7),
             cumulative_credits: draw.chance(0.7),
             prefetch_sessions: draw.chance(0.7),
+            congestion_bypass: draw.chance(0.7),
+            pacing_bypass: draw.chance(0.7),
         },
+        congestion: draw.chance(0.6).then(|| draw_congestion(draw)),
         ..Config::default()
     }
+}
+
+/// Often far from what suits the network: then calls are slow, and must be right all the same.
+fn draw_congestion(draw: &mut SeededGenerator) -> Congestion {
+    let timely = TimelyConfig {
+        low_ns: one_of(draw, &[US, 50 * US]),
+        high_ns: one_of(draw, &[100 * US, MS]),
+        is_patched: draw.chance(0.5),
+        rate_min_bytes_per_s: one_of(draw, &[1e6, 15e6]),
+        ..TimelyConfig::default()
+    };
+    Congestion { timely, ..Congestion::timely(one_of(draw, &[1.0, 25.0, 100.0])) }
 }
 
 /// Faults that begin, and end again if they have one.

@@ -1,0 +1,3 @@
+//! eRPC: Datacenter RPCs can be General and Fast.
+
+pub mod table5;

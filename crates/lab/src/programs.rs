@@ -1,0 +1,157 @@
+//! The programs that experiments run on simulated hosts.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use sinew_fabric::{Address, Clock, SeededGenerator};
+use sinew_mem::MessageBuffer;
+use sinew_rpc::{Nexus, RequestType, Rpc, SessionEvent, SessionId};
+use sinew_sim::{Actor, Cluster, Doing, HostId, PortConfig, SimClock, SimPort};
+
+/// An endpoint on a simulated host.
+pub type Endpoint = Rpc<SimPort, SimClock>;
+
+/// Requests that are answered with a few bytes, whatever they hold.
+pub const SINK: RequestType = RequestType::new(1);
+/// Bytes of such an answer (nsdi19 6.4).
+pub const SHORT: usize = 32;
+
+/// Opens an endpoint at `sim://NAME`, and gives it to the program that `make` makes of it.
+pub fn start<A: Actor + 'static>(
+    cluster: &mut Cluster,
+    nexus: &Nexus,
+    host: HostId,
+    name: &str,
+    port: PortConfig,
+    make: impl FnOnce(Endpoint, SimClock) -> A,
+) {
+    let network = cluster.network().clone();
+    let port = network.open(host, name, port).expect("experiments name their ports once");
+    let place = port.place();
+    let generator = Box::new(SeededGenerator::new(network.random()));
+    let rpc = Rpc::new(nexus, port, network.clock(), generator);
+    cluster.add(name, [place], Box::new(make(rpc, network.clock())));
+}
+
+/// Turns the loop once; an endpoint that found nothing waits.
+pub fn turn(rpc: &mut Endpoint) -> Doing {
+    if rpc.turn() {
+        return Doing::Work;
+    }
+    // A simulated port only notes when it wants to be woken.
+    let _ = rpc.wait(None);
+    Doing::Idle
+}
+
+/// Answers calls.
+pub struct Server(pub Endpoint);
+
+impl Actor for Server {
+    fn turn(&mut self) -> Doing {
+        turn(&mut self.0)
+    }
+}
+
+/// What clients of one kind found together.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// Calls that were answered.
+    pub calls: u64,
+    /// Calls that were not.
+    pub failed: u64,
+    /// Nanoseconds of each answered call.
+    pub latencies_ns: Vec<u64>,
+    /// Nanoseconds of each round trip that was measured.
+    pub rtts_ns: Vec<u64>,
+}
+
+impl Found {
+    /// Begins anew: what came before was a warm-up.
+    pub fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+/// The value that so large a part of a sorted list does not exceed.
+pub fn percentile(sorted: &[u64], part: f64) -> Option<u64> {
+    let at = (sorted.len() as f64 * part) as usize;
+    sorted.get(at.min(sorted.len().checked_sub(1)?)).copied()
+}
+
+/// Keeps so many requests of one length going on one session.
+pub struct Sender {
+    rpc: Endpoint,
+    clock: SimClock,
+    session: SessionId,
+    is_open: bool,
+    idle: Vec<(MessageBuffer, MessageBuffer)>,
+    /// When each call began, by its tag.
+    began_ns: Vec<u64>,
+    free_tags: Vec<usize>,
+    found: Rc<RefCell<Found>>,
+}
+
+impl Sender {
+    /// To `sim://SERVER`.
+    pub fn new(
+        rpc: Endpoint,
+        clock: SimClock,
+        server: &str,
+        len: usize,
+        window: usize,
+        found: &Rc<RefCell<Found>>,
+    ) -> Self {
+        let mut rpc = rpc;
+        let address: Address = format!("sim://{server}").parse().expect("an address");
+        let session = rpc.begin_connect(&address).expect("the server has a port");
+        let buffer = |len| rpc.alloc(len).expect("the arena is large enough");
+        let idle = (0..window).map(|_| (buffer(len), buffer(SHORT))).collect();
+        let free_tags = (0..window).collect();
+        Self {
+            clock,
+            session,
+            is_open: false,
+            idle,
+            began_ns: vec![0; window],
+            free_tags,
+            found: Rc::clone(found),
+            rpc,
+        }
+    }
+}
+
+impl Actor for Sender {
+    fn turn(&mut self) -> Doing {
+        while let Some(event) = self.rpc.poll_event() {
+            self.is_open |= matches!(event, SessionEvent::Connected(_));
+        }
+        let mut found = self.found.borrow_mut();
+        while let Some(over) = self.rpc.poll_completion() {
+            let tag = over.tag as usize;
+            match over.result {
+                Ok(()) => {
+                    found.calls += 1;
+                    found.latencies_ns.push(self.clock.now_ns().saturating_sub(self.began_ns[tag]));
+                }
+                Err(_) => found.failed += 1,
+            }
+            self.free_tags.push(tag);
+            self.idle.push((over.request, over.response));
+        }
+        while let Some(rtt_ns) = self.rpc.poll_rtt_ns() {
+            found.rtts_ns.push(rtt_ns);
+        }
+        drop(found);
+        while self.is_open
+            && let Some((request, response)) = self.idle.pop()
+        {
+            let Some(tag) = self.free_tags.pop() else { break };
+            self.began_ns[tag] = self.clock.now_ns();
+            if self.rpc.enqueue_request(self.session, SINK, request, response, tag as u64).is_err() {
+                self.found.borrow_mut().failed += 1;
+                break;
+            }
+        }
+        turn(&mut self.rpc)
+    }
+}

@@ -1,0 +1,115 @@
+//! The pacing wheel (after Carousel): packets that are not to leave yet, by when they are.
+//!
+//! A packet is named by what it is made from, as in the transmit queue: the wheel holds no buffer. What outlived its call is known
+//! when its time comes, and nothing has to be taken out (nsdi19 appendix C is about the reverse).
+
+use std::collections::VecDeque;
+
+/// Nanoseconds of one place.
+const TICK_NS: u64 = 1_000;
+/// Places: times further ahead than these are rounded down to the last.
+const PLACES: usize = 1 << 12;
+
+/// Items by time, in ticks. What is due comes in the order of its ticks, and in each as it was put in.
+#[derive(Debug)]
+pub(crate) struct Wheel<T> {
+    places: Vec<VecDeque<T>>,
+    /// All before this tick has been taken out.
+    tick: u64,
+    len: usize,
+}
+
+impl<T> Wheel<T> {
+    pub fn new(now_ns: u64) -> Self {
+        Self { places: Vec::new(), tick: now_ns / TICK_NS, len: 0 }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Puts in what is to leave at `time_ns`: within the next four milliseconds, or at their end.
+    pub fn put(&mut self, time_ns: u64, item: T) {
+        if self.places.is_empty() {
+            // Only sessions that are held back need it.
+            self.places.resize_with(PLACES, VecDeque::new);
+        }
+        let ahead = (time_ns / TICK_NS).saturating_sub(self.tick).min(PLACES as u64 - 1);
+        self.places[(self.tick + ahead) as usize % PLACES].push_back(item);
+        self.len += 1;
+    }
+
+    /// Takes out what is due. An empty wheel has turned on in no time, however long nobody looked.
+    pub fn take_due(&mut self, now_ns: u64, mut due: impl FnMut(T)) {
+        let now = now_ns / TICK_NS;
+        while self.len > 0 && self.tick <= now {
+            let place = &mut self.places[self.tick as usize % PLACES];
+            self.len -= place.len();
+            place.drain(..).for_each(&mut due);
+            self.tick += 1;
+        }
+        self.tick = self.tick.max(now);
+    }
+
+    /// When the next item is due, for whoever wants to sleep until then.
+    pub fn next_ns(&self) -> Option<u64> {
+        if self.len == 0 {
+            return None;
+        }
+        let ahead = (0..PLACES as u64).find(|ahead| !self.places[(self.tick + ahead) as usize % PLACES].is_empty())?;
+        Some((self.tick + ahead) * TICK_NS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn due(wheel: &mut Wheel<u32>, now_ns: u64) -> Vec<u32> {
+        let mut items = Vec::new();
+        wheel.take_due(now_ns, |item| items.push(item));
+        items
+    }
+
+    #[test]
+    fn items_leave_at_their_time_and_in_order() {
+        let mut wheel = Wheel::new(5_000);
+        for (time_ns, item) in [(9_000, 3), (7_000, 1), (7_500, 2), (0, 0), (9_999, 4)] {
+            wheel.put(time_ns, item);
+        }
+        assert_eq!(wheel.next_ns(), Some(5_000));
+        assert_eq!(due(&mut wheel, 6_999), [0]);
+        assert_eq!(due(&mut wheel, 7_000), [1, 2]);
+        assert_eq!((due(&mut wheel, 8_999), wheel.next_ns()), (vec![], Some(9_000)));
+        assert_eq!(due(&mut wheel, 50_000), [3, 4]);
+        assert_eq!((wheel.is_empty(), wheel.next_ns()), (true, None));
+    }
+
+    #[test]
+    fn what_is_far_ahead_leaves_at_the_end_of_the_wheel() {
+        let mut wheel = Wheel::new(0);
+        wheel.put(u64::MAX, 1);
+        let end_ns = (PLACES as u64 - 1) * TICK_NS;
+        assert_eq!(due(&mut wheel, end_ns - 1), [0; 0]);
+        assert_eq!(due(&mut wheel, end_ns), [1]);
+    }
+
+    #[test]
+    fn an_empty_wheel_catches_up_at_once() {
+        let mut wheel = Wheel::new(0);
+        wheel.put(10, 1);
+        assert_eq!(due(&mut wheel, 10), [1]);
+        // A hundred years: were it turned place by place, this would not end.
+        let later_ns = 100 * 365 * 86_400 * 1_000_000_000;
+        assert_eq!(due(&mut wheel, later_ns), [0; 0]);
+        wheel.put(later_ns + 2_000, 2);
+        assert_eq!(due(&mut wheel, later_ns + 2_000), [2]);
+    }
+
+    #[test]
+    fn a_wheel_that_nobody_looked_at_gives_all_in_order() {
+        let mut wheel = Wheel::new(0);
+        (0..1000).for_each(|item| wheel.put(u64::from(item) * 3_000, item));
+        assert_eq!(due(&mut wheel, 1 << 40), (0..1000).collect::<Vec<_>>());
+    }
+}
