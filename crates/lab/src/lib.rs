@@ -8,9 +8,10 @@ mod experiment;
 pub mod nsdi19;
 mod programs;
 pub mod report;
+pub mod small_calls;
 pub mod swarm;
 
 pub use experiment::{Experiment, Row};
 
 /// All experiments, by paper and place.
-pub const EXPERIMENTS: &[&dyn Experiment] = &[&nsdi19::table5::Table5];
+pub const EXPERIMENTS: &[&dyn Experiment] = &[&nsdi19::fig4::Fig4, &nsdi19::fig5::Fig5, &nsdi19::table5::Table5];

@@ -1,3 +1,5 @@
 //! eRPC: Datacenter RPCs can be General and Fast.
 
+pub mod fig4;
+pub mod fig5;
 pub mod table5;

@@ -144,6 +144,11 @@ impl Arena {
         self.0.region.len()
     }
 
+    /// Bytes that blocks were ever made of: no more than these are backed by memory, but for what is left of the last page.
+    pub fn touched(&self) -> usize {
+        self.0.free.lock().unwrap_or_else(std::sync::PoisonError::into_inner).fresh
+    }
+
     /// The memory, for ports that register it with a device or lend it to another process.
     pub fn region(&self) -> &Region {
         &self.0.region

@@ -8,8 +8,10 @@ use std::cell::Cell;
 use common::handmade::{HandClient, OFFER};
 use common::*;
 use sinew_fabric::loopback::LoopbackConfig;
+use sinew_fabric::{PacketPort, SeededGenerator};
 use sinew_mem::MessageBuffer;
-use sinew_rpc::{Config, Nexus, RequestType, SessionId};
+use sinew_rpc::{Config, Nexus, RequestType, Rpc, SessionEvent, SessionId};
+use sinew_sim::{HostId, Network, PortConfig, Topology};
 use sinew_wire::management::Cookie;
 
 /// The system's allocator, counted.
@@ -172,6 +174,51 @@ fn a_session_takes_at_most_two_kilobytes_beyond_its_buffers_at_each_side() {
         assert!(bytes > 0, "the {side}'s sessions were counted");
         assert!(bytes <= SESSIONS * 2048, "{} bytes of heap for each session at the {side}", bytes / SESSIONS);
     }
+}
+
+#[test]
+fn a_session_end_on_a_simulated_network_takes_at_most_two_and_a_half_kilobytes_with_its_buffers() {
+    const SESSIONS: usize = 1_000;
+    let network = Network::new(Topology::star(2, 25.0, 100, 1500), 1).unwrap();
+    let nexus = Nexus::builder()
+        .config(Config { overcommit: true, ..Config::default() })
+        .handle(ECHO, |call| {
+            let request = call.request();
+            call.reply(request);
+        })
+        .build()
+        .unwrap();
+    let before = BYTES.get();
+    let [mut server, mut client] = [0, 1].map(|host| {
+        let port = network.open(HostId(host), &format!("port{host}"), PortConfig::default()).unwrap();
+        Rpc::new(&nexus, port, network.clock(), Box::new(SeededGenerator::new(host as u64)))
+    });
+    let (address, mut opened, mut answered) = (server.address(), Vec::new(), 0);
+    for _ in 0..SESSIONS {
+        client.begin_connect(&address).unwrap();
+    }
+    for _ in 0..10_000 {
+        client.turn();
+        server.turn();
+        network.run_until(network.now_ns() + 10_000);
+        while let Some(event) = client.poll_event() {
+            let SessionEvent::Connected(session) = event else { panic!("{event:?}") };
+            opened.push(session);
+        }
+        // One call on each, of which twenty at a time are on their way.
+        for session in opened.drain(..opened.len().min(20)) {
+            let buffer = || client.alloc(32).unwrap();
+            client.enqueue_request(session, ECHO, buffer(), buffer(), 0).unwrap();
+        }
+        while let Some(over) = client.poll_completion() {
+            answered += usize::from(over.result.is_ok());
+        }
+    }
+    assert_eq!((answered, server.sessions(), network.in_flight()), (SESSIONS, SESSIONS, 0));
+    let arenas = [&client, &server].map(|rpc| rpc.port().arena().touched()).iter().sum::<usize>();
+    assert!(arenas >= SESSIONS * 1_472, "a response buffer for each session, and no more than was used");
+    let bytes = (BYTES.get() - before) as usize + arenas;
+    assert!(bytes <= 2 * SESSIONS * 2_500, "{} bytes for each end", bytes / SESSIONS / 2);
 }
 
 #[test]

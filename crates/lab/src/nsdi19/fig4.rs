@@ -1,0 +1,103 @@
+//! Figure 4: how many small calls one thread makes.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use sinew_rpc::{Call, Config, Nexus};
+use sinew_sim::{Cluster, HostId, Network, PortConfig, Topology};
+
+use crate::experiment::{Experiment, Row};
+use crate::programs::{Found, SHORT, SINK, Sender, Server, percentile, start};
+use crate::small_calls::SmallCalls;
+
+/// See the module.
+pub struct Fig4;
+
+const MS: u64 = 1_000_000;
+
+/// Calls of a batch; millions of calls per second of a thread, where the text has them.
+const PAPER: [(usize, Option<f64>); 3] = [(3, Some(4.96)), (5, None), (11, None)];
+/// Microseconds of a lone call between two hosts of a rack (Table 2).
+const LONE_US: f64 = 3.7;
+
+impl Experiment for Fig4 {
+    fn id(&self) -> &'static str {
+        "nsdi19-fig4"
+    }
+
+    fn title(&self) -> &'static str {
+        "Small calls of one thread"
+    }
+
+    fn source(&self) -> &'static str {
+        "nsdi19 6.2, Figure 4"
+    }
+
+    fn setup(&self) -> &'static str {
+        "Eleven hosts of the simulated CX4 cluster with a thread each, which keeps batches of calls of 32 B going to random others, 60 calls in \
+         all, and answers theirs, with congestion control. The rate with batches of 3, and the latency of a lone call (Table 2), are what the \
+         simulator's costs were calibrated by: they show that, and nothing else. The text has no figure for the other batches on CX4."
+    }
+
+    fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {
+        let steps = PAPER.len() + 1;
+        let row = |id, place, metric, paper, model, unit| Row { id, place, metric, paper, model, measured: None, unit };
+        let mut rows = vec![row(
+            "erpc.lat.cx4".to_owned(),
+            "Table 2",
+            "a lone call, median latency (calibrated)".to_owned(),
+            Some(LONE_US),
+            lone_us(),
+            "us",
+        )];
+        for (done, (batch, paper)) in PAPER.into_iter().enumerate() {
+            let calls = in_batches_of(batch, 5 * MS);
+            let mut part = |part| progress((1.0 + done as f64 + part) / steps as f64);
+            let outcome = calls.run(Topology::cx4(), &mut part);
+            let calibrated = if paper.is_some() { " (calibrated)" } else { "" };
+            let id = format!("erpc.rate.cx4{}", if batch == 3 { String::new() } else { format!(".b{batch}") });
+            let metric = format!("batches of {batch}, calls of each thread{calibrated}");
+            rows.push(row(id, "Figure 4", metric, paper, Some(calls.rate_mops(&outcome)), "M/s"));
+        }
+        rows
+    }
+}
+
+fn in_batches_of(batch: usize, measured_ns: u64) -> SmallCalls {
+    SmallCalls { nodes: 11, threads: 1, batch, window: 60, rate_gbps: Some(25.0), warm_up_ns: MS / 5, measured_ns }
+}
+
+/// Median latency of one call at a time between two hosts of a rack, in microseconds.
+fn lone_us() -> Option<f64> {
+    let network = Network::new(Topology::cx4(), 1).expect("the topology is the paper's");
+    let mut cluster = Cluster::new(&network);
+    let nexus = Nexus::builder()
+        .config(Config { overcommit: true, ..Config::default() })
+        .handle(SINK, |call: Call| call.reply(&[0; SHORT]))
+        .build()
+        .expect("the limits make sense");
+    let (port, found) = (PortConfig::default(), Rc::<RefCell<Found>>::default());
+    start(&mut cluster, &nexus, HostId(0), "server", port, |rpc, _| Server(rpc));
+    // Racks take the hosts in turn.
+    start(&mut cluster, &nexus, HostId(5), "client", port, |rpc, clock| {
+        Sender::new(rpc, clock, "server", SHORT, 1, &found)
+    });
+    cluster.run_until(MS);
+    let mut latencies_ns = std::mem::take(&mut found.borrow_mut().latencies_ns);
+    latencies_ns.sort_unstable();
+    percentile(&latencies_ns, 0.5).map(|ns| ns as f64 / 1e3)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn costs_and_latencies_are_calibrated_to_one_rate_and_one_latency() {
+        let lone_us = lone_us().unwrap();
+        assert!((lone_us / LONE_US - 1.0).abs() < 0.01, "{lone_us}");
+        let (calls, paper) = (in_batches_of(3, MS / 2), PAPER[0].1.unwrap());
+        let rate = calls.rate_mops(&calls.run(Topology::cx4(), &mut |_| ()));
+        assert!((rate / paper - 1.0).abs() < 0.02, "{rate}");
+    }
+}

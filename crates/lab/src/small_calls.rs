@@ -1,0 +1,271 @@
+//! Small calls from all threads of a cluster to all others (nsdi19 6.2 and 6.3).
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use hdrhistogram::Histogram;
+use sinew_fabric::{Address, Clock, SeededGenerator};
+use sinew_mem::MessageBuffer;
+use sinew_rpc::{Call, Config, Congestion, Nexus, SessionEvent, SessionId};
+use sinew_sim::{Actor, Cluster, Costs, Doing, HostId, Network, PortConfig, SimClock, Topology};
+
+use crate::programs::{Endpoint, SHORT, SINK, start, turn};
+
+const MS: u64 = 1_000_000;
+/// Sessions that a thread opens at a time: a connect is as good as lost where a thousand come at once.
+const OPENING_MAX: usize = 16;
+/// Sessions of all threads must be open by then.
+const SET_UP_NS: u64 = 1_000 * MS;
+
+/// What is run: each thread has a session to every other one, and keeps batches of calls going on random ones of them.
+#[derive(Clone, Copy, Debug)]
+pub struct SmallCalls {
+    /// Hosts of the cluster, from the first on.
+    pub nodes: usize,
+    /// Threads of each, with an endpoint each.
+    pub threads: usize,
+    /// Calls of a batch: when all of them are answered, the next begins.
+    pub batch: usize,
+    /// Calls in flight of each thread, at most.
+    pub window: usize,
+    /// The rate that congestion control takes the links to have; without it, none.
+    pub rate_gbps: Option<f64>,
+    /// Time before anything is counted, once all sessions are open.
+    pub warm_up_ns: u64,
+    /// Time that is counted.
+    pub measured_ns: u64,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Calls that were answered in the measured time.
+    pub calls: u64,
+    /// Calls that were not.
+    pub failed: u64,
+    /// Nanoseconds from a batch's beginning to the end of each of its calls.
+    pub latencies_ns: Histogram<u64>,
+    /// Packets that clients sent again.
+    pub retransmissions: u64,
+    /// Packets that arrived anywhere.
+    pub delivered: u64,
+    /// Sessions that each node had, in both roles.
+    pub sessions_per_node: f64,
+    /// When the last session was open.
+    pub open_ns: u64,
+}
+
+impl SmallCalls {
+    /// Calls that each node made per second, in millions.
+    pub fn rate_mops(&self, outcome: &Outcome) -> f64 {
+        outcome.calls as f64 * 1e3 / self.measured_ns as f64 / self.nodes as f64
+    }
+
+    /// Runs it. `progress` hears how much is done, from 0 to 1.
+    pub fn run(&self, topology: Topology, progress: &mut dyn FnMut(f64)) -> Outcome {
+        let network = Network::new(topology, 1).expect("the topology is the paper's");
+        let mut cluster = Cluster::new(&network);
+        let threads = self.nodes * self.threads;
+        let config = Config {
+            overcommit: true,
+            sessions_max: 2 * threads,
+            // Answers are short, and two million sessions have one each.
+            preallocated_response_len: SHORT,
+            congestion: self.rate_gbps.map(Congestion::timely),
+            ..Config::default()
+        };
+        let nexus = Nexus::builder()
+            .config(config)
+            .handle(SINK, |call: Call| call.reply(&[0; SHORT]))
+            .build()
+            .expect("the limits make sense");
+        let port = PortConfig { arena_bytes: 16 << 20, costs: Costs::default(), ..PortConfig::default() };
+        let shared = Rc::new(RefCell::new(Shared::new()));
+        for thread in 0..threads {
+            start(&mut cluster, &nexus, HostId(thread % self.nodes), &name_of(thread), port, |rpc, clock| {
+                Thread::new(rpc, clock, thread, threads, self, &shared)
+            });
+        }
+        let mut part = |part: f64| progress(part);
+        let all_open = |_: &Cluster| shared.borrow().ready == threads;
+        for step in 1..=100 {
+            let done = cluster.run_while(SET_UP_NS / 100 * step, all_open).expect("threads poll");
+            part(0.3 * shared.borrow().open as f64 / (threads * (threads - 1)) as f64);
+            if done {
+                break;
+            }
+        }
+        assert!(all_open(&cluster), "{} sessions are open after {SET_UP_NS} ns", shared.borrow().open);
+        let open_ns = network.now_ns();
+        cluster.run_until(open_ns + self.warm_up_ns);
+        part(0.4);
+        shared.borrow_mut().clear();
+        let delivered = network.stats().delivered;
+        for step in 1..=50 {
+            cluster.run_until(open_ns + self.warm_up_ns + self.measured_ns / 50 * step);
+            part(0.4 + 0.012 * step as f64);
+        }
+        let mut shared = shared.borrow_mut();
+        Outcome {
+            calls: shared.calls,
+            failed: shared.failed,
+            latencies_ns: std::mem::replace(&mut shared.latencies_ns, histogram()),
+            retransmissions: shared.retransmissions,
+            delivered: network.stats().delivered - delivered,
+            sessions_per_node: 2.0 * shared.open as f64 / self.nodes as f64,
+            open_ns,
+        }
+    }
+}
+
+fn name_of(thread: usize) -> String {
+    format!("thread{thread}")
+}
+
+fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, 10_000 * MS, 3).expect("three digits of up to ten seconds")
+}
+
+/// What all threads know and count.
+struct Shared {
+    open: usize,
+    /// Threads all of whose sessions are open.
+    ready: usize,
+    calls: u64,
+    failed: u64,
+    retransmissions: u64,
+    latencies_ns: Histogram<u64>,
+}
+
+impl Shared {
+    fn new() -> Self {
+        Self { open: 0, ready: 0, calls: 0, failed: 0, retransmissions: 0, latencies_ns: histogram() }
+    }
+
+    fn clear(&mut self) {
+        (self.calls, self.failed, self.retransmissions) = (0, 0, 0);
+        self.latencies_ns.reset();
+    }
+}
+
+struct Batch {
+    began_ns: u64,
+    left: usize,
+}
+
+/// A thread: a client of all others, and a server of theirs.
+struct Thread {
+    rpc: Endpoint,
+    clock: SimClock,
+    number: usize,
+    threads: usize,
+    /// Others that a session was begun to.
+    begun: usize,
+    sessions: Vec<SessionId>,
+    batch: usize,
+    batches: Vec<Batch>,
+    /// Batches that may begin.
+    idle: Vec<usize>,
+    buffers: Vec<(MessageBuffer, MessageBuffer)>,
+    generator: SeededGenerator,
+    retransmissions: u64,
+    shared: Rc<RefCell<Shared>>,
+}
+
+impl Thread {
+    fn new(
+        rpc: Endpoint,
+        clock: SimClock,
+        number: usize,
+        threads: usize,
+        what: &SmallCalls,
+        shared: &Rc<RefCell<Shared>>,
+    ) -> Self {
+        let batches = what.window / what.batch;
+        let buffer = || rpc.alloc(SHORT).expect("the arena is large enough");
+        let buffers = (0..batches * what.batch).map(|_| (buffer(), buffer())).collect();
+        Self {
+            clock,
+            number,
+            threads,
+            begun: 0,
+            sessions: Vec::with_capacity(threads - 1),
+            batch: what.batch,
+            batches: (0..batches).map(|_| Batch { began_ns: 0, left: 0 }).collect(),
+            idle: (0..batches).collect(),
+            buffers,
+            generator: SeededGenerator::new(number as u64),
+            retransmissions: 0,
+            shared: Rc::clone(shared),
+            rpc,
+        }
+    }
+
+    /// Opens sessions to the others, from the next one on around.
+    fn connect(&mut self) {
+        let others = self.threads - 1;
+        while let Some(event) = self.rpc.poll_event() {
+            match event {
+                SessionEvent::Connected(session) => self.sessions.push(session),
+                other => panic!("no fault is there that ends sessions, and yet: {other:?}"),
+            }
+            let mut shared = self.shared.borrow_mut();
+            shared.open += 1;
+            shared.ready += usize::from(self.sessions.len() == others);
+        }
+        while self.begun < others && self.begun - self.sessions.len() < OPENING_MAX {
+            self.begun += 1;
+            let name = name_of((self.number + self.begun) % self.threads);
+            let address: Address = format!("sim://{name}").parse().expect("an address");
+            self.rpc.begin_connect(&address).expect("the others have ports");
+        }
+    }
+
+    fn take_answers(&mut self) {
+        let mut shared = self.shared.borrow_mut();
+        let now_ns = self.clock.now_ns();
+        while let Some(over) = self.rpc.poll_completion() {
+            let batch = &mut self.batches[over.tag as usize];
+            match over.result {
+                Ok(()) => {
+                    shared.calls += 1;
+                    shared.latencies_ns.saturating_record(now_ns - batch.began_ns);
+                }
+                Err(_) => shared.failed += 1,
+            }
+            batch.left -= 1;
+            if batch.left == 0 {
+                self.idle.push(over.tag as usize);
+            }
+            self.buffers.push((over.request, over.response));
+        }
+        let retransmissions = self.rpc.stats().retransmissions;
+        shared.retransmissions += retransmissions - self.retransmissions;
+        self.retransmissions = retransmissions;
+    }
+
+    fn ask(&mut self) {
+        while let Some(batch) = self.idle.pop() {
+            self.batches[batch] = Batch { began_ns: self.clock.now_ns(), left: self.batch };
+            for _ in 0..self.batch {
+                let session = self.sessions[self.generator.below(self.sessions.len() as u64) as usize];
+                let (request, response) = self.buffers.pop().expect("each call of each batch has two");
+                let queued = self.rpc.enqueue_request(session, SINK, request, response, batch as u64);
+                queued.expect("the session is open");
+            }
+        }
+    }
+}
+
+impl Actor for Thread {
+    fn turn(&mut self) -> Doing {
+        if self.sessions.len() < self.threads - 1 {
+            self.connect();
+        }
+        if self.sessions.len() == self.threads - 1 {
+            self.take_answers();
+            self.ask();
+        }
+        turn(&mut self.rpc)
+    }
+}
