@@ -30,6 +30,8 @@ pub struct OwnedPacket {
     pub bytes: Vec<u8>,
     /// How many of them are the head that its sender passed, where that is known, else all.
     pub head_len: usize,
+    /// Whether it is known to have met a long queue (ECN).
+    pub is_marked: bool,
 }
 
 impl OwnedPacket {
@@ -50,12 +52,16 @@ impl Pool {
         let mut bytes = self.0.pop().unwrap_or_default();
         bytes.extend_from_slice(head);
         bytes.extend_from_slice(data);
-        OwnedPacket { peer, bytes, head_len: head.len() }
+        OwnedPacket { peer, bytes, head_len: head.len(), is_marked: false }
     }
 
     /// A packet of the same bytes.
     pub fn duplicate(&mut self, packet: &OwnedPacket) -> OwnedPacket {
-        OwnedPacket { head_len: packet.head_len, ..self.copy(packet.peer, &packet.bytes, &[]) }
+        OwnedPacket {
+            head_len: packet.head_len,
+            is_marked: packet.is_marked,
+            ..self.copy(packet.peer, &packet.bytes, &[])
+        }
     }
 
     /// Takes a packet's buffer back.
@@ -179,8 +185,9 @@ impl<P: PacketPort, L: Layer> Inner<P, L> {
         let mut burst = RxBurst::new(time_ns);
         port.split().0.receive(&mut burst);
         let arrived_ns = burst.time_ns;
-        for packet in &burst.packets {
+        for (at, packet) in burst.packets.iter().enumerate() {
             let mut owned = pool.copy(packet.from, packet.head, &[]);
+            owned.is_marked = burst.marked & 1 << at != 0;
             if let Some(tail) = packet.tail {
                 owned.bytes.resize(packet.len(), 0);
                 if tail.copy_to(&mut owned.bytes[packet.head.len()..]).is_err() {
@@ -226,6 +233,7 @@ impl<P: PacketPort, L: Layer> PacketRx for LayeredRx<P, L> {
             self.lent.push(packet);
         }
         for packet in &self.lent {
+            burst.marked |= u64::from(packet.is_marked) << burst.packets.len();
             burst.packets.push(RxPacket { from: packet.peer, head: &packet.bytes, tail: None });
         }
     }

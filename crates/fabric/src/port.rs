@@ -131,13 +131,16 @@ pub struct RxBurst<'a> {
     pub time_ns: u64,
     /// The packets, in the order of their arrival from each sender.
     pub packets: ArrayVec<RxPacket<'a>, MAX_BURST>,
+    /// Which of them met a long queue (ECN), the first in the lowest bit. Only fabrics that know set it.
+    pub marked: u64,
 }
+const _: () = assert!(MAX_BURST <= u64::BITS as usize);
 
 impl RxBurst<'_> {
     /// An empty burst.
     #[inline]
     pub fn new(time_ns: u64) -> Self {
-        Self { time_ns, packets: ArrayVec::new_const() }
+        Self { time_ns, packets: ArrayVec::new_const(), marked: 0 }
     }
 }
 

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod experiment;
+pub mod incast;
 pub mod nsdi19;
 mod programs;
 pub mod report;

@@ -14,7 +14,7 @@ use sinew_mem::{Frozen, MessageBuffer};
 use sinew_wire::{HEADER_LEN, Header, Kind, PACKETS_MAX, REQUEST_NUMBER_MAX, SessionKey, residence};
 
 use crate::config::Config;
-use crate::congestion::Pacing;
+use crate::congestion::{Limits, Pacing, Sample};
 use crate::core::{Core, HasPeer, TxItem, TxKind, copy_data, packet_range, packets_of};
 use crate::error::{CallError, Cause, EnqueueError, Execution, Rejected};
 use crate::management::Opening;
@@ -123,8 +123,8 @@ pub(crate) struct ClientSession {
     waiting: u64,
     pub state: ClientState,
     has_queue: bool,
-    /// Its rate is below that of the link.
-    is_congested: bool,
+    /// What congestion control holds it back by.
+    limits: Limits,
     /// The slot after the one that last got credits it waited for.
     turn: u8,
 }
@@ -144,6 +144,19 @@ impl ClientSession {
     #[inline(always)]
     pub fn id(&self) -> SessionId {
         SessionId(self.key.0)
+    }
+
+    /// Packets that it may send now.
+    #[inline(always)]
+    fn allowed(&self) -> u16 {
+        self.credits.saturating_sub(self.limits.withheld)
+    }
+
+    /// What congestion control needs to know of it.
+    #[inline]
+    fn sample(&self, index: usize, now_ns: u64) -> Sample {
+        let packet_len = self.data_per_packet as usize + HEADER_LEN;
+        Sample { index, credits: self.credits_max, packet_len, limits: self.limits, now_ns }
     }
 }
 
@@ -409,7 +422,7 @@ impl Core {
             if left == 0 {
                 break;
             }
-            let count = left.min(u32::from(session.credits));
+            let count = left.min(u32::from(session.allowed()));
             if count == 0 {
                 session.waiting |= 1 << slot;
                 return;
@@ -424,7 +437,7 @@ impl Core {
             let (first, count) = (first as u16, count as u16);
             let (slot, session_index) = (slot as u8, index as u32);
             let singly = kind == TxKind::RequestForResponse && !self.config.tuning.cumulative_credits;
-            if self.pacing.is_on() && (session.is_congested || !self.config.tuning.pacing_bypass) {
+            if self.pacing.is_on() && (session.limits.is_paced || !self.config.tuning.pacing_bypass) {
                 // A request-for-response is as long as what it asks for: answers take the room.
                 let packet_len = match (&state.request, kind) {
                     (Some(Outgoing::Whole(request)), TxKind::Request) => request.len(),
@@ -455,7 +468,7 @@ impl Core {
     fn pump_waiting(&mut self, index: usize) {
         loop {
             let session = &mut self.clients.table.entries[index];
-            if session.waiting == 0 || session.credits == 0 {
+            if session.waiting == 0 || session.allowed() == 0 {
                 return;
             }
             let turn = u32::from(session.turn);
@@ -597,7 +610,7 @@ impl Core {
             copy_data(packet, &mut response[..data_len])?;
             let residence_ns = residence::decode(header.type_or_residence);
             let rtt_ns = state.round_trip_ns(state.request_packets, residence_ns, self.now_ns);
-            Self::measured(&mut self.pacing, &self.config, session, index, rtt_ns);
+            Self::measured(&mut self.pacing, &self.config, session, index, rtt_ns, self.now_ns);
             Self::acknowledge(session, state, state.request_packets, self.now_ns);
             if packets == 1 {
                 self.finish(index, slot, Ok(()));
@@ -621,7 +634,7 @@ impl Core {
             }
             copy_data(packet, &mut response[range])?;
             let rtt_ns = state.round_trip_ns(state.received + 1, 0, self.now_ns);
-            Self::measured(&mut self.pacing, &self.config, session, index, rtt_ns);
+            Self::measured(&mut self.pacing, &self.config, session, index, rtt_ns, self.now_ns);
             Self::acknowledge(session, state, state.received + 1, self.now_ns);
             if state.received == state.request_packets + state.response_packets - 1 {
                 self.finish(index, slot, Ok(()));
@@ -649,7 +662,7 @@ impl Core {
             return Err(PacketDrop::WrongPhase);
         }
         let rtt_ns = state.round_trip_ns(received, 0, self.now_ns);
-        Self::measured(&mut self.pacing, &self.config, session, index, rtt_ns);
+        Self::measured(&mut self.pacing, &self.config, session, index, rtt_ns, self.now_ns);
         Self::acknowledge(session, state, received, self.now_ns);
         self.pump_in_turn(index, slot);
         Ok(())
@@ -657,11 +670,32 @@ impl Core {
 
     /// Hands a round trip to congestion control.
     #[inline(always)]
-    fn measured(pacing: &mut Pacing, config: &Config, session: &mut ClientSession, index: usize, rtt_ns: Option<u64>) {
+    fn measured(
+        pacing: &mut Pacing,
+        config: &Config,
+        session: &mut ClientSession,
+        index: usize,
+        rtt_ns: Option<u64>,
+        now_ns: u64,
+    ) {
         if let Some(rtt_ns) = rtt_ns {
-            session.is_congested =
-                pacing.measured(index, rtt_ns, session.is_congested, config.tuning.congestion_bypass);
+            let sample = session.sample(index, now_ns);
+            session.limits = pacing.measured(rtt_ns, sample, config.tuning.congestion_bypass);
         }
+    }
+
+    /// A server says that packets of a session of ours met long queues.
+    pub(crate) fn on_congestion_notice(&mut self, header: &Header, packet: &RxPacket<'_>) -> Result<(), PacketDrop> {
+        let index = Self::checked(&self.clients.table, header.session, packet.from)?;
+        self.peers.heard(self.clients.table.entries[index].peer_index, self.now_ns);
+        self.marked(index);
+        Ok(())
+    }
+
+    /// A packet of, or to, a session of ours met a long queue.
+    pub(crate) fn marked(&mut self, index: usize) {
+        let session = &mut self.clients.table.entries[index];
+        session.limits = self.pacing.marked(session.sample(index, self.now_ns));
     }
 
     pub(crate) fn on_in_progress(&mut self, header: &Header, packet: &RxPacket<'_>) -> Result<(), PacketDrop> {
@@ -744,6 +778,9 @@ impl Core {
             (state.timed, state.timed_from) = (0, state.sent_max);
             state.progress_ns = self.now_ns;
             self.stats.retransmissions += 1;
+            if self.pacing.is_on() {
+                session.limits = self.pacing.lost(session.sample(at / slots, self.now_ns));
+            }
             self.pump_in_turn(at / slots, at % slots);
         }
     }

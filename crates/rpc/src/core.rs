@@ -39,6 +39,7 @@ pub(crate) enum TxKind {
     CreditReturn,
     InProgress,
     CallError,
+    CongestionNotice,
 }
 
 /// A run of packets waiting for the transmit burst.
@@ -94,6 +95,8 @@ pub(crate) struct Core {
     pub(crate) committed_packets: u64,
     pub(crate) next_manage_ns: u64,
     pub(crate) last_turn_ns: u64,
+    /// Whether the last turn found nothing to do.
+    pub(crate) was_idle: bool,
     pub(crate) closing: bool,
 }
 
@@ -127,6 +130,7 @@ impl Core {
             committed_packets: 0,
             next_manage_ns: now_ns,
             last_turn_ns: now_ns,
+            was_idle: true,
             closing: false,
         }
     }
@@ -159,6 +163,27 @@ impl Core {
         if !batched.is_empty() {
             handlers.run_bursts(self, batched);
         }
+        if burst.marked != 0 {
+            self.note_marks(burst);
+        }
+    }
+
+    /// Slows sessions of ours whose packets met long queues, and tells clients of theirs.
+    #[cold]
+    fn note_marks(&mut self, burst: &RxBurst<'_>) {
+        let marked = burst.packets.iter().enumerate().filter(|(at, _)| burst.marked & 1 << at != 0);
+        for (_, packet) in marked {
+            let Ok(header) = Header::read(packet.head) else { continue };
+            match header.kind {
+                Kind::Request | Kind::RequestForResponse => self.queue_congestion_notice(&header, packet),
+                Kind::Response | Kind::CreditReturn => {
+                    if let Ok(index) = Self::checked(&self.clients.table, header.session, packet.from) {
+                        self.marked(index);
+                    }
+                }
+                _ => {}
+            }
+        }
     }
 
     #[inline]
@@ -181,6 +206,7 @@ impl Core {
             Kind::RequestForResponse => self.on_request_for_response(&header, packet),
             Kind::InProgress => self.on_in_progress(&header, packet),
             Kind::CallError => self.on_call_error(&header, packet),
+            Kind::CongestionNotice => self.on_congestion_notice(&header, packet),
             _ => self.on_management(&header, packet),
         }
     }
@@ -227,7 +253,9 @@ impl Core {
                 TxKind::Request => self.send_requests(item, tx),
                 TxKind::RequestForResponse => self.send_request_for_response(item, tx),
                 TxKind::Response => self.send_responses(item, tx),
-                TxKind::CreditReturn | TxKind::InProgress | TxKind::CallError => self.send_server_note(item, tx),
+                TxKind::CreditReturn | TxKind::InProgress | TxKind::CallError | TxKind::CongestionNotice => {
+                    self.send_server_note(item, tx);
+                }
             }
         }
         self.transmit = items;

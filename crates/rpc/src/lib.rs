@@ -35,7 +35,7 @@ mod table;
 pub use call::{BurstCalls, Call, DeferredCall};
 pub use client::{Completion, RequestType, SessionId};
 pub use config::{Config, ConfigError, Tuning};
-pub use congestion::{Congestion, TimelyConfig};
+pub use congestion::{Algorithm, Congestion, DcqcnConfig, SwiftConfig, TimelyConfig};
 pub use error::{CallError, Cause, ConnectError, EnqueueError, Error, Execution, Rejected};
 pub use management::SessionEvent;
 pub use nexus::{Nexus, NexusBuilder, NexusError};

@@ -405,6 +405,7 @@ impl Core {
             message_len_max: connect.offer.message_len_max.min(self.config.message_len_max),
             credits,
             confirmed: false,
+            noticed_ns: 0,
             ..std::mem::take(session)
         };
         let key = session.id();

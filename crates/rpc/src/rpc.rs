@@ -224,6 +224,11 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         response: MessageBuffer,
         tag: u64,
     ) -> Result<(), Rejected> {
+        if self.core.was_idle && self.core.pacing.is_on() {
+            // The time of the last turn can be long ago: packets spaced from then on would leave all at once.
+            self.core.now_ns = self.clock.now_ns();
+            self.core.was_idle = false;
+        }
         self.core.enqueue(session, request_type, request, response, tag).map(|_| ())
     }
 
@@ -315,6 +320,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
                 self.port.forget(peer);
             }
         }
+        self.core.was_idle = !busy;
         busy
     }
 

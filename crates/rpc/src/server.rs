@@ -11,6 +11,7 @@ use sinew_wire::{HEADER_LEN, Header, Kind, PACKETS_MAX, SessionKey, residence};
 use crate::call::{BurstEntry, RequestData};
 use crate::client::RequestType;
 use crate::config::Config;
+use crate::congestion::NOTICE_INTERVAL_NS;
 use crate::core::{Core, HasPeer, TxItem, TxKind, copy_data, packet_range, packets_of};
 use crate::error::{Cause, Execution};
 use crate::nexus::Handlers;
@@ -114,6 +115,8 @@ pub(crate) struct ServerSession {
     pub credits: u16,
     /// Whether the client has used the session or confirmed it.
     pub confirmed: bool,
+    /// When the client was last told of long queues.
+    pub noticed_ns: u64,
 }
 
 impl Keyed for ServerSession {
@@ -320,6 +323,18 @@ impl Core {
             }
         }
         self.queue(TxKind::CreditReturn, index, slot, number, 1);
+    }
+
+    /// Tells a client that a packet of its session met a long queue, unless it was told just now.
+    pub(crate) fn queue_congestion_notice(&mut self, header: &Header, packet: &RxPacket<'_>) {
+        let Ok(index) = Self::checked(&self.servers.table, header.session, packet.from) else { return };
+        let session = &mut self.servers.table.entries[index];
+        if session.noticed_ns > 0 && self.now_ns.saturating_sub(session.noticed_ns) < NOTICE_INTERVAL_NS {
+            return;
+        }
+        session.noticed_ns = self.now_ns;
+        let slot = self.servers.table.slot_of_number(header.request_number);
+        self.queue(TxKind::CongestionNotice, index, slot, 0, 1);
     }
 
     #[inline]
@@ -551,6 +566,7 @@ impl Core {
                 (Kind::CreditReturn, 0, upto as u16)
             }
             TxKind::CreditReturn => (Kind::CreditReturn, 0, item.first),
+            TxKind::CongestionNotice => (Kind::CongestionNotice, 0, 0),
             TxKind::InProgress if state.phase == Phase::Running => (Kind::InProgress, 0, 0),
             TxKind::CallError => match state.response {
                 Response::Error(code) => (Kind::CallError, code as u32, 0),

@@ -17,7 +17,8 @@ use sinew_fabric::SeededGenerator;
 use sinew_fabric::fault::{FaultConfig, FaultHandle, Faults, Faulty};
 use sinew_fabric::loopback::LoopbackConfig;
 use sinew_rpc::{
-    Call, Cause, Config, Congestion, DeferredCall, Execution, Nexus, RequestType, Rpc, SessionEvent, SessionId, Tuning,
+    Algorithm, Call, Cause, Config, Congestion, DeferredCall, Execution, Nexus, RequestType, Rpc, SessionEvent,
+    SessionId, SwiftConfig, TimelyConfig, Tuning,
 };
 use sinew_wire::Kind;
 
@@ -414,7 +415,7 @@ fn side(messages: Messages) -> impl Strategy<Value = Side> {
     let packets = prop::sample::select(packets);
     let copied = prop::sample::select(vec![24usize, 100, 512, 8192]);
     let credits = prop_oneof![1u16..4, 4u16..65];
-    (slots, credits, packets, copied, any::<[bool; 11]>(), 1u64..10, 1usize..65).prop_map(
+    (slots, credits, packets, copied, any::<[bool; 12]>(), 1u64..10, 1usize..65).prop_map(
         move |(slots, credits, packet_len_max, copy_len_max, switches, timeout, burst_max)| {
             let tuning = Tuning {
                 preallocated_responses: switches[0],
@@ -430,7 +431,7 @@ fn side(messages: Messages) -> impl Strategy<Value = Side> {
                 credits,
                 tuning,
                 retransmit_timeout_ns: timeout * 1_000_000,
-                congestion: switches[10].then(congestion),
+                congestion: switches[10].then(|| congestion(switches[11])),
                 preallocated_response_len: if switches[5] { 1472 } else { 16 },
                 ..Config::default()
             };
@@ -449,10 +450,10 @@ fn side(messages: Messages) -> impl Strategy<Value = Side> {
 }
 
 /// So that sessions are paced in spite of round trips of milliseconds, and yet get through.
-fn congestion() -> Congestion {
-    let mut congestion = Congestion::timely(10.0);
-    congestion.timely.rate_min_bytes_per_s = congestion.line_bytes_per_s / 10.0;
-    congestion
+fn congestion(by_window: bool) -> Congestion {
+    let timely = TimelyConfig { rate_min_bytes_per_s: 125e6, ..TimelyConfig::default() };
+    let swift = SwiftConfig { window_min: 1.0, ..SwiftConfig::default() };
+    Congestion::new(10.0, if by_window { Algorithm::Swift(swift) } else { Algorithm::Timely(timely) })
 }
 
 const LONGEST: usize = 8 << 20;

@@ -39,6 +39,8 @@ pub enum Kind {
     InProgress = 4,
     /// The request will get no response; the length field says why.
     CallError = 5,
+    /// Packets of the session met long queues on their way to the server (the CNP of DCQCN).
+    CongestionNotice = 6,
     /// Asks for a session.
     Connect = 8,
     /// Asks the asker to repeat itself with a cookie.
@@ -70,6 +72,7 @@ impl Kind {
             3 => Self::RequestForResponse,
             4 => Self::InProgress,
             5 => Self::CallError,
+            6 => Self::CongestionNotice,
             8 => Self::Connect,
             9 => Self::Challenge,
             10 => Self::Accept,
@@ -239,7 +242,7 @@ mod tests {
         };
         assert_eq!(with(0, 0xE3), Err(HeaderError::WrongMagic));
         assert_eq!(with(1, 0x40), Err(HeaderError::WrongVersion(2)));
-        assert_eq!(with(1, 0x26), Err(HeaderError::UnknownKind(6)));
+        assert_eq!(with(1, 0x27), Err(HeaderError::UnknownKind(7)));
         assert_eq!(with(1, 0x3F), Err(HeaderError::UnknownKind(31)));
     }
 }

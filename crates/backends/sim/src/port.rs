@@ -158,6 +158,7 @@ impl PacketRx for SimRx {
         drop(world);
         clock.spend_ns(spent_ns);
         for arrived in &self.lent {
+            burst.marked |= u64::from(arrived.is_marked) << burst.packets.len();
             burst.packets.push(RxPacket { from: arrived.from, head: &arrived.bytes, tail: None });
         }
     }

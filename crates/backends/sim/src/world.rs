@@ -46,6 +46,7 @@ struct Packet {
 pub(crate) struct Arrived {
     number: u32,
     pub from: Peer,
+    pub is_marked: bool,
     pub bytes: Vec<u8>,
 }
 
@@ -217,7 +218,7 @@ impl World {
         let bytes = std::mem::take(&mut packet.bytes);
         node.stats.rx_packets += 1;
         node.stats.rx_bytes += bytes.len() as u64;
-        Some(Arrived { number, from: Self::peer_of(packet.from as usize), bytes })
+        Some(Arrived { number, from: Self::peer_of(packet.from as usize), is_marked: packet.is_marked, bytes })
     }
 
     #[inline]

@@ -33,6 +33,11 @@ fn send(from: &mut SimPort, to: &SimPort, packets: usize, len: usize) {
 
 /// Packets that are there.
 fn receive(port: &mut SimPort) -> Vec<Vec<u8>> {
+    receive_marks(port).into_iter().map(|(bytes, _)| bytes).collect()
+}
+
+/// What has arrived, and whether each met a long queue.
+fn receive_marks(port: &mut SimPort) -> Vec<(Vec<u8>, bool)> {
     let mut all = Vec::new();
     loop {
         let mut burst = RxBurst::new(0);
@@ -40,7 +45,8 @@ fn receive(port: &mut SimPort) -> Vec<Vec<u8>> {
         if burst.packets.is_empty() {
             return all;
         }
-        all.extend(burst.packets.iter().map(|packet| packet.head.to_vec()));
+        let is_marked = |at: usize| burst.marked & 1 << at != 0;
+        all.extend(burst.packets.iter().enumerate().map(|(at, packet)| (packet.head.to_vec(), is_marked(at))));
     }
 }
 
@@ -140,7 +146,7 @@ fn packets_of_long_queues_are_marked() {
     let mut marking = topology(5, Buffer::PerPort { bytes: 1 << 20 });
     marking.switches[0].ecn = Some(Ecn { min_bytes: 5_000, max_bytes: 20_000, probability: 0.5 });
     let network = Network::new(marking, 1).unwrap();
-    let victim = open(&network, 0);
+    let mut victim = open(&network, 0);
     let mut lone = open(&network, 1);
     send(&mut lone, &victim, 50, LEN);
     network.run_until(1_000_000);
@@ -150,6 +156,8 @@ fn packets_of_long_queues_are_marked() {
     network.run_until(2_000_000);
     let marked = network.stats().marked;
     assert!((100..140).contains(&marked), "of 150, all but the first and some of the next: {marked}");
+    let told = receive_marks(&mut victim).iter().filter(|(_, is_marked)| *is_marked).count();
+    assert_eq!(told as u64, marked, "receivers know");
 }
 
 #[test]

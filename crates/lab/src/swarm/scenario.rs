@@ -3,7 +3,7 @@
 use std::fmt;
 
 use sinew_fabric::SeededGenerator;
-use sinew_rpc::{Config, Congestion, TimelyConfig, Tuning};
+use sinew_rpc::{Algorithm, Config, Congestion, DcqcnConfig, SwiftConfig, TimelyConfig, Tuning};
 use sinew_sim::{Buffer, Costs, Ecn, LinkFaults, LinkSpec, NodeId, Pause, PortConfig, SwitchId, SwitchSpec, Topology};
 
 const US: u64 = 1_000;
@@ -144,7 +144,18 @@ fn draw_congestion(draw: &mut SeededGenerator) -> Congestion {
         rate_min_bytes_per_s: one_of(draw, &[1e6, 15e6]),
         ..TimelyConfig::default()
     };
-    Congestion { timely, ..Congestion::timely(one_of(draw, &[1.0, 25.0, 100.0])) }
+    let swift = SwiftConfig {
+        target_ns: one_of(draw, &[US, 20 * US]),
+        window_min: one_of(draw, &[0.1, 1.0]),
+        ..SwiftConfig::default()
+    };
+    let dcqcn = DcqcnConfig {
+        raise_interval_ns: one_of(draw, &[US, 55 * US, 1500 * US]),
+        rate_min_bytes_per_s: one_of(draw, &[1e6, 15e6]),
+        ..DcqcnConfig::default()
+    };
+    let algorithms = [Algorithm::Timely(timely), Algorithm::Swift(swift), Algorithm::Dcqcn(dcqcn)];
+    Congestion::new(one_of(draw, &[1.0, 25.0, 100.0]), one_of(draw, &algorithms))
 }
 
 /// Faults that begin, and end again if they have one.

@@ -7,13 +7,14 @@ use std::collections::VecDeque;
 
 /// Nanoseconds of one place.
 const TICK_NS: u64 = 1_000;
-/// Places: times further ahead than these are rounded down to the last.
+/// Places: items whose time is further ahead go around once more.
 const PLACES: usize = 1 << 12;
 
 /// Items by time, in ticks. What is due comes in the order of its ticks, and in each as it was put in.
 #[derive(Debug)]
 pub(crate) struct Wheel<T> {
-    places: Vec<VecDeque<T>>,
+    /// With the tick that each is due at.
+    places: Vec<VecDeque<(u64, T)>>,
     /// All before this tick has been taken out.
     tick: u64,
     len: usize,
@@ -28,27 +29,53 @@ impl<T> Wheel<T> {
         self.len == 0
     }
 
-    /// Puts in what is to leave at `time_ns`: within the next four milliseconds, or at their end.
-    pub fn put(&mut self, time_ns: u64, item: T) {
+    /// Puts in what is to leave at `time_ns`. Nobody need have looked at an empty wheel before: it turns on in no time.
+    pub fn put(&mut self, time_ns: u64, item: T, now_ns: u64) {
         if self.places.is_empty() {
             // Only sessions that are held back need it.
             self.places.resize_with(PLACES, VecDeque::new);
         }
-        let ahead = (time_ns / TICK_NS).saturating_sub(self.tick).min(PLACES as u64 - 1);
-        self.places[(self.tick + ahead) as usize % PLACES].push_back(item);
+        if self.len == 0 {
+            self.tick = self.tick.max(now_ns / TICK_NS);
+        }
+        self.place((time_ns / TICK_NS).max(self.tick), item);
         self.len += 1;
     }
 
-    /// Takes out what is due. An empty wheel has turned on in no time, however long nobody looked.
-    pub fn take_due(&mut self, now_ns: u64, mut due: impl FnMut(T)) {
+    fn place(&mut self, due: u64, item: T) {
+        let ahead = (due - self.tick).min(PLACES as u64 - 1);
+        self.places[(self.tick + ahead) as usize % PLACES].push_back((due, item));
+    }
+
+    /// Takes out what is due.
+    pub fn take_due(&mut self, now_ns: u64, mut taken: impl FnMut(T)) {
         let now = now_ns / TICK_NS;
+        if self.len > 0 && now.saturating_sub(self.tick) > PLACES as u64 {
+            self.skip_to(now);
+        }
         while self.len > 0 && self.tick <= now {
-            let place = &mut self.places[self.tick as usize % PLACES];
-            self.len -= place.len();
-            place.drain(..).for_each(&mut due);
+            let at = self.tick as usize % PLACES;
+            for _ in 0..self.places[at].len() {
+                let Some((due, item)) = self.places[at].pop_front() else { break };
+                if due <= now {
+                    self.len -= 1;
+                    taken(item);
+                } else {
+                    self.place(due, item);
+                }
+            }
             self.tick += 1;
         }
-        self.tick = self.tick.max(now);
+    }
+
+    /// Puts all that was due by then where it is taken out at once, in order: whoever was blocked for long need not turn through that
+    /// time.
+    #[cold]
+    fn skip_to(&mut self, now: u64) {
+        let mut items: Vec<(u64, T)> = self.places.iter_mut().flat_map(|place| place.drain(..)).collect();
+        items.sort_by_key(|(due, _)| *due);
+        self.tick = now;
+        items.into_iter().for_each(|(due, item)| self.place(due.max(now), item));
     }
 
     /// When the next item is due, for whoever wants to sleep until then.
@@ -75,7 +102,7 @@ mod tests {
     fn items_leave_at_their_time_and_in_order() {
         let mut wheel = Wheel::new(5_000);
         for (time_ns, item) in [(9_000, 3), (7_000, 1), (7_500, 2), (0, 0), (9_999, 4)] {
-            wheel.put(time_ns, item);
+            wheel.put(time_ns, item, 5_000);
         }
         assert_eq!(wheel.next_ns(), Some(5_000));
         assert_eq!(due(&mut wheel, 6_999), [0]);
@@ -86,30 +113,35 @@ mod tests {
     }
 
     #[test]
-    fn what_is_far_ahead_leaves_at_the_end_of_the_wheel() {
+    fn what_is_further_ahead_than_the_wheel_is_long_goes_around_until_its_time() {
         let mut wheel = Wheel::new(0);
-        wheel.put(u64::MAX, 1);
-        let end_ns = (PLACES as u64 - 1) * TICK_NS;
-        assert_eq!(due(&mut wheel, end_ns - 1), [0; 0]);
-        assert_eq!(due(&mut wheel, end_ns), [1]);
+        let far_ns = 10 * PLACES as u64 * TICK_NS + 7_000;
+        wheel.put(far_ns, 1, 0);
+        wheel.put(u64::MAX, 2, 0);
+        for step in 1..=40 {
+            assert_eq!(due(&mut wheel, step * (far_ns - 1) / 40), [0; 0]);
+        }
+        assert_eq!(due(&mut wheel, far_ns), [1]);
+        assert!(!wheel.is_empty() && wheel.next_ns().is_some());
     }
 
     #[test]
     fn an_empty_wheel_catches_up_at_once() {
         let mut wheel = Wheel::new(0);
-        wheel.put(10, 1);
+        wheel.put(10, 1, 0);
         assert_eq!(due(&mut wheel, 10), [1]);
         // A hundred years: were it turned place by place, this would not end.
         let later_ns = 100 * 365 * 86_400 * 1_000_000_000;
-        assert_eq!(due(&mut wheel, later_ns), [0; 0]);
-        wheel.put(later_ns + 2_000, 2);
+        wheel.put(later_ns + 2_000, 2, later_ns);
+        assert_eq!(due(&mut wheel, later_ns + 1_999), [0; 0]);
         assert_eq!(due(&mut wheel, later_ns + 2_000), [2]);
     }
 
     #[test]
     fn a_wheel_that_nobody_looked_at_gives_all_in_order() {
         let mut wheel = Wheel::new(0);
-        (0..1000).for_each(|item| wheel.put(u64::from(item) * 3_000, item));
-        assert_eq!(due(&mut wheel, 1 << 40), (0..1000).collect::<Vec<_>>());
+        (0..1000).for_each(|item| wheel.put(u64::from(item) * 30_000, item, 0));
+        wheel.put(u64::MAX, 5000, 0);
+        assert_eq!(due(&mut wheel, 1 << 62), (0..1000).collect::<Vec<_>>());
     }
 }

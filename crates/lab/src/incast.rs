@@ -1,0 +1,92 @@
+//! Incasts on nsdi19's CX4 cluster: many clients that send to one server as fast as they may.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use sinew_rpc::{Algorithm, Call, Config, Congestion, Nexus, TimelyConfig};
+use sinew_sim::{Cluster, HostId, Network, PortConfig, Topology};
+
+use crate::programs::{Found, SHORT, SINK, Sender, Server, percentile, start};
+
+/// The rate of the cluster's links to hosts.
+pub const RATE_GBPS: f64 = 25.0;
+
+/// An incast.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Incast {
+    /// How many clients send, each a request at a time.
+    pub clients: usize,
+    /// Bytes of a request.
+    pub len: usize,
+    /// Congestion control at the clients.
+    pub congestion: Option<Congestion>,
+    /// Virtual time before anything is counted.
+    pub warm_up_ns: u64,
+    /// Virtual time that is counted.
+    pub measured_ns: u64,
+}
+
+/// What became of it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Outcome {
+    /// Data that reached the server.
+    pub gbps: f64,
+    /// Half of the round trips that clients measured were no longer; none when none was measured.
+    pub rtt_p50_us: Option<f64>,
+    /// 99 of 100 were no longer.
+    pub rtt_p99_us: Option<f64>,
+    /// Packets that a switch had no room for.
+    pub overflowed: u64,
+}
+
+impl Incast {
+    /// So many clients send requests of 8 MB, for 40 ms after the first bursts are over.
+    pub fn of(clients: usize, congestion: Option<Congestion>) -> Self {
+        const MS: u64 = 1_000_000;
+        Self { clients, len: 8 << 20, congestion, warm_up_ns: 40 * MS, measured_ns: 40 * MS }
+    }
+
+    /// Runs it.
+    pub fn run(&self) -> Outcome {
+        let topology = Topology::cx4();
+        let others = topology.hosts.len() - 1;
+        let network = Network::new(topology, 1).expect("the topology is the paper's");
+        let mut cluster = Cluster::new(&network);
+        // Without congestion control round trips are measured all the same, and none is too long.
+        let never = Algorithm::Timely(TimelyConfig { low_ns: u64::MAX, ..TimelyConfig::default() });
+        let congestion = self.congestion.unwrap_or(Congestion::new(RATE_GBPS, never));
+        let congestion = Some(Congestion { rtts_kept: 64, ..congestion });
+        let config = Config { overcommit: true, congestion, ..Config::default() };
+        let nexus = Nexus::builder()
+            .config(config)
+            .handle(SINK, |call: Call| call.reply(&[0; SHORT]))
+            .build()
+            .expect("the limits make sense");
+        let port = PortConfig::default();
+        start(&mut cluster, &nexus, HostId(0), "victim", port, |rpc, _| Server(rpc));
+        let found = Rc::<RefCell<Found>>::default();
+        for client in 0..self.clients {
+            let host = HostId(1 + client % others);
+            start(&mut cluster, &nexus, host, &format!("client{client}"), port, |rpc, clock| {
+                Sender::new(rpc, clock, "victim", self.len, 1, &found)
+            });
+        }
+        cluster.run_until(self.warm_up_ns);
+        found.borrow_mut().clear();
+        // What reaches the victim: all but the headers is data.
+        let received = || network.port_stats("victim").map_or((0, 0), |stats| (stats.rx_packets, stats.rx_bytes));
+        let (before, overflowed) = (received(), network.stats().overflowed);
+        cluster.run_until(self.warm_up_ns + self.measured_ns);
+        let after = received();
+        let data = (after.1 - before.1) - 24 * (after.0 - before.0);
+        let mut rtts_ns = std::mem::take(&mut found.borrow_mut().rtts_ns);
+        rtts_ns.sort_unstable();
+        let us = |part| percentile(&rtts_ns, part).map(|ns| ns as f64 / 1e3);
+        Outcome {
+            gbps: data as f64 * 8.0 / self.measured_ns as f64,
+            rtt_p50_us: us(0.5),
+            rtt_p99_us: us(0.99),
+            overflowed: network.stats().overflowed - overflowed,
+        }
+    }
+}
