@@ -5,6 +5,7 @@
 //! receives as many (credit returns for all requests but the last, then the responses), so two counters tell where it is.
 
 mod ending;
+mod recovery;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use crate::core::{Core, HasPeer, TxItem, TxKind, copy_data, packet_range, packet
 use crate::error::{CallError, Cause, EnqueueError, Execution, Rejected};
 use crate::management::Opening;
 pub use crate::names::{Completion, RequestType, SessionId};
+use crate::recovery::{RoundTrips, Window};
 use crate::server::ErrorCode;
 use crate::stats::PacketDrop;
 use crate::table::{Keyed, Table};
@@ -57,6 +59,11 @@ pub(crate) struct ClientSlot {
     /// Packets up to this count were sent more than once: which of the copies an answer is to cannot be told.
     timed_from: u32,
     timed_ns: u64,
+    /// Answers that are there, from the first missing one on.
+    ahead: Window,
+    /// Of the packets without an answer those that were sent again, before packet `resent_before` left.
+    resent: Window,
+    resent_before: u32,
     request_type: u16,
     backoff: u8,
     /// Whether the retransmission timer knows this slot.
@@ -127,6 +134,7 @@ pub(crate) struct ClientSession {
     limits: Limits,
     /// The slot after the one that last got credits it waited for.
     turn: u8,
+    round_trips: RoundTrips,
 }
 
 impl Keyed for ClientSession {
@@ -358,6 +366,9 @@ impl Core {
             timed: 0,
             timed_from: 0,
             timed_ns: 0,
+            ahead: Window::default(),
+            resent: Window::default(),
+            resent_before: 0,
             request_type,
             backoff: 0,
             listed: true,
@@ -438,13 +449,9 @@ impl Core {
             let (slot, session_index) = (slot as u8, index as u32);
             let singly = kind == TxKind::RequestForResponse && !self.config.tuning.cumulative_credits;
             if self.pacing.is_on() && (session.limits.is_paced || !self.config.tuning.pacing_bypass) {
-                // A request-for-response is as long as what it asks for: answers take the room.
-                let packet_len = match (&state.request, kind) {
-                    (Some(Outgoing::Whole(request)), TxKind::Request) => request.len(),
-                    _ => session.data_per_packet as usize,
-                };
                 let run = TxItem { kind, slot, first, count, session: session_index, number_low };
-                self.pacing.queue(run, packet_len + HEADER_LEN, self.now_ns, &mut self.transmit);
+                let packet_len = recovery::packet_len(session, state, kind);
+                self.pacing.queue(run, packet_len, self.now_ns, &mut self.transmit);
                 continue;
             }
             // Written straight into the queue: a copy of an item just put together from its fields would stall on them.
@@ -499,7 +506,7 @@ impl Core {
             return;
         }
         state.left(self.now_ns);
-        if self.pacing.is_on() {
+        if self.times_calls {
             state.time(u32::from(item.first) + u32::from(item.count), self.now_ns);
         }
         let to = self.clients.table.entries[item.session as usize].peer;
@@ -530,7 +537,7 @@ impl Core {
             return;
         }
         state.left(self.now_ns);
-        if self.pacing.is_on() {
+        if self.times_calls {
             state.time(upto, self.now_ns);
         }
         let session = &self.clients.table.entries[item.session as usize];
@@ -616,16 +623,23 @@ impl Core {
                 self.finish(index, slot, Ok(()));
                 return Ok(());
             }
+            (state.ahead, state.resent) = (Window::default(), Window::default());
             state.response_packets = packets as u32;
+            self.pump_in_turn(index, slot);
+            Ok(())
         } else {
-            let expected = state.received.wrapping_sub(state.request_packets).wrapping_add(1);
             if state.response_packets == 0 || number >= state.response_packets {
                 return Err(PacketDrop::WrongPhase);
             }
-            if number != expected {
-                return Err(if number < expected { PacketDrop::Stale } else { PacketDrop::OutOfOrder });
+            let answer = state.request_packets + number - 1;
+            let place = match answer.checked_sub(state.received) {
+                Some(place) if !state.ahead.has(place) => place,
+                _ => return Err(PacketDrop::Stale),
+            };
+            if place > 0 && !self.config.recovery.keeps_ahead() {
+                return Err(PacketDrop::OutOfOrder);
             }
-            if state.sent_max < state.request_packets + number {
+            if answer >= state.sent_max || place >= Window::PLACES {
                 return Err(PacketDrop::WrongPhase);
             }
             let range = packet_range(response.len(), data_per_packet, number as usize);
@@ -633,42 +647,20 @@ impl Core {
                 return Err(PacketDrop::WrongLength);
             }
             copy_data(packet, &mut response[range])?;
-            let rtt_ns = state.round_trip_ns(state.received + 1, 0, self.now_ns);
-            Self::measured(&mut self.pacing, &self.config, session, index, rtt_ns, self.now_ns);
-            Self::acknowledge(session, state, state.received + 1, self.now_ns);
+            state.ahead.mark(place);
+            let came = state.ahead.advance();
+            self.take_answers(index, slot, came);
+            let state = &self.clients.table.slots[at];
             if state.received == state.request_packets + state.response_packets - 1 {
                 self.finish(index, slot, Ok(()));
-                return Ok(());
+            } else if came > 0 {
+                self.pump_in_turn(index, slot);
             }
+            Ok(())
         }
-        self.pump_in_turn(index, slot);
-        Ok(())
     }
 
-    /// Credit returns are cumulative: number k stands for request packets 0 to k.
-    pub(crate) fn on_credit_return(&mut self, header: &Header, packet: &RxPacket<'_>) -> Result<(), PacketDrop> {
-        let (index, slot) = self.find_call(header, packet)?;
-        let at = self.clients.table.slot_at(index, slot);
-        let (session, state) = (&mut self.clients.table.entries[index], &mut self.clients.table.slots[at]);
-        let received = u32::from(header.packet_number) + 1;
-        // The last request packet's credit comes back with the response.
-        if received >= state.request_packets {
-            return Err(PacketDrop::WrongPhase);
-        }
-        if received <= state.received {
-            return Err(PacketDrop::Stale);
-        }
-        if received > state.sent_max {
-            return Err(PacketDrop::WrongPhase);
-        }
-        let rtt_ns = state.round_trip_ns(received, 0, self.now_ns);
-        Self::measured(&mut self.pacing, &self.config, session, index, rtt_ns, self.now_ns);
-        Self::acknowledge(session, state, received, self.now_ns);
-        self.pump_in_turn(index, slot);
-        Ok(())
-    }
-
-    /// Hands a round trip to congestion control.
+    /// Notes how long a round trip was: for congestion control, and for the time-out.
     #[inline(always)]
     fn measured(
         pacing: &mut Pacing,
@@ -679,6 +671,7 @@ impl Core {
         now_ns: u64,
     ) {
         if let Some(rtt_ns) = rtt_ns {
+            session.round_trips.add(rtt_ns);
             let sample = session.sample(index, now_ns);
             session.limits = pacing.measured(rtt_ns, sample, config.tuning.congestion_bypass);
         }
@@ -733,55 +726,6 @@ impl Core {
                 return;
             };
             self.start(index, queued);
-        }
-    }
-
-    /// Sends again what was not answered in time. A pass over the busy slots is spread over turns, so that many of them do not
-    /// hold up one.
-    #[inline]
-    pub(crate) fn retransmit_late(&mut self) {
-        if self.now_ns < self.clients.next_scan_ns {
-            return;
-        }
-        self.scan_late();
-    }
-
-    fn scan_late(&mut self) {
-        const SLOTS_PER_TURN: usize = 64;
-        for _ in 0..SLOTS_PER_TURN {
-            let Some(&at) = self.clients.listed.get(self.clients.scan_at) else {
-                self.clients.scan_at = 0;
-                self.clients.next_scan_ns = self.now_ns + self.config.retransmit_timeout_ns / 5;
-                return;
-            };
-            let (at, slots) = (at as usize, self.clients.table.slots_per_entry());
-            let state = &mut self.clients.table.slots[at];
-            if state.request.is_none() {
-                state.listed = false;
-                self.clients.listed.swap_remove(self.clients.scan_at);
-                continue;
-            }
-            self.clients.scan_at += 1;
-            let timeout_ns = self.config.retransmit_timeout_ns << state.backoff;
-            if state.sent == state.received || self.now_ns.saturating_sub(state.progress_ns) < timeout_ns {
-                continue;
-            }
-            if self.pacing.holds(at / slots) {
-                // They have not left: nothing is late.
-                state.progress_ns = self.now_ns;
-                continue;
-            }
-            // Go-back-N (nsdi19 5.3): back to what is known to have arrived, with the credits of the rest.
-            let session = &mut self.clients.table.entries[at / slots];
-            session.credits += (state.sent - state.received) as u16;
-            state.sent = state.received;
-            (state.timed, state.timed_from) = (0, state.sent_max);
-            state.progress_ns = self.now_ns;
-            self.stats.retransmissions += 1;
-            if self.pacing.is_on() {
-                session.limits = self.pacing.lost(session.sample(at / slots, self.now_ns));
-            }
-            self.pump_in_turn(at / slots, at % slots);
         }
     }
 }

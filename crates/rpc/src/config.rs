@@ -3,6 +3,7 @@
 use sinew_fabric::PollerConfig;
 
 use crate::congestion::Congestion;
+use crate::recovery::{Recovery, Timeout, Window};
 
 /// Optimisations for the common case, each of which can be switched off to measure what it is worth (nsdi19 Table 3).
 ///
@@ -17,7 +18,8 @@ pub struct Tuning {
     /// The clock is read once per loop turn and not once per packet (nsdi19 5.2.2).
     pub batched_clock: bool,
     /// One credit return and one request-for-response stand for a run of packets (nsdi19 5.1 names this as worth while
-    /// where a tiny packet costs as much as a large one).
+    /// where a tiny packet costs as much as a large one). Without it a credit return stands for its packet alone, so that with go-back-N
+    /// one that is lost costs a time-out, as in nsdi19.
     pub cumulative_credits: bool,
     /// With many sessions, a received burst's session state is prefetched before the burst is handled.
     pub prefetch_sessions: bool,
@@ -60,8 +62,12 @@ pub struct Config {
     pub overcommit: bool,
     /// Responses up to this long use their slot's own buffer.
     pub preallocated_response_len: usize,
+    /// Which packets are sent again when some were lost.
+    pub recovery: Recovery,
     /// Time without progress after which a call's packets are sent again (nsdi19 5.2.3: 5 ms).
     pub retransmit_timeout_ns: u64,
+    /// Whether that time follows the round trips.
+    pub timeout: Timeout,
     /// A request of several packets none of which came for so long, or a long response of which nothing was asked for for so
     /// long, is given up when another call finds no memory. Should its client go on, its call fails with
     /// [`crate::Cause::ServerBusy`].
@@ -96,7 +102,9 @@ impl Default for Config {
             management_packets: 32,
             overcommit: false,
             preallocated_response_len: 1472,
+            recovery: Recovery::GoBackN,
             retransmit_timeout_ns: 5 * MS,
+            timeout: Timeout::Fixed,
             stalled_request_ns: 1_000 * MS,
             probe_interval_ns: 500 * MS,
             peer_timeout_ns: 5_000 * MS,
@@ -128,6 +136,23 @@ impl Config {
             if holds { Ok(()) } else { Err(ConfigError { field, value, expected }) }
         };
         need(self.credits > 0, "credits", self.credits.into(), "a session needs at least one credit")?;
+        if let Recovery::Selective { packet_threshold } = self.recovery {
+            need(
+                u32::from(self.credits) <= Window::PLACES,
+                "credits",
+                self.credits.into(),
+                "at most 64 with selective retransmission",
+            )?;
+            need(
+                packet_threshold > 0,
+                "recovery.packet_threshold",
+                packet_threshold.into(),
+                "at least one packet must overtake another before that counts as lost",
+            )?;
+        }
+        if let Timeout::Adaptive { min_ns } = self.timeout {
+            need(min_ns > 0, "timeout.min_ns", min_ns, "a time-out must be longer than nothing")?;
+        }
         need(
             self.slots.is_power_of_two() && self.slots <= 64,
             "slots",
@@ -177,6 +202,16 @@ mod tests {
             assert_eq!(Config { slots, ..Config::default() }.check().unwrap_err().field, "slots");
         }
         assert_eq!(Config { credits: 0, ..Config::default() }.check().unwrap_err().field, "credits");
+        let selective = |credits, packet_threshold| {
+            let recovery = Recovery::Selective { packet_threshold };
+            Config { recovery, credits, ..Config::default() }.check()
+        };
+        assert_eq!((selective(64, 1), selective(1, 255)), (Ok(()), Ok(())));
+        assert_eq!(selective(65, 1).unwrap_err().field, "credits");
+        assert_eq!(selective(64, 0).unwrap_err().field, "recovery.packet_threshold");
+        let adaptive = |min_ns| Config { timeout: Timeout::Adaptive { min_ns }, ..Config::default() }.check();
+        assert_eq!(adaptive(1), Ok(()));
+        assert_eq!(adaptive(0).unwrap_err().field, "timeout.min_ns");
         let config = Config { peer_timeout_ns: 1, probe_interval_ns: 1, ..Config::default() };
         assert_eq!(config.check().unwrap_err().field, "peer_timeout_ns");
     }

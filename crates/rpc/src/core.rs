@@ -84,6 +84,8 @@ pub(crate) struct Core {
     pub(crate) peers: Peers,
     pub(crate) cookies: CookieJar,
     pub(crate) pacing: Pacing,
+    /// Whether round trips are measured.
+    pub(crate) times_calls: bool,
     pub(crate) transmit: Vec<TxItem>,
     pub(crate) management: Vec<(Peer, Management)>,
     pub(crate) completions: VecDeque<Completion>,
@@ -114,6 +116,7 @@ impl Core {
             servers: Servers::new(&config),
             cookies: CookieJar::new(&mut *generator),
             pacing: Pacing::new(config.congestion, now_ns),
+            times_calls: config.congestion.is_some() || config.timeout.needs_round_trips(),
             config,
             link,
             arena,

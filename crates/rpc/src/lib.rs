@@ -27,6 +27,7 @@ mod management;
 mod names;
 mod nexus;
 mod peers;
+mod recovery;
 mod rpc;
 mod server;
 mod stats;
@@ -39,5 +40,6 @@ pub use congestion::{Algorithm, Congestion, DcqcnConfig, SwiftConfig, TimelyConf
 pub use error::{CallError, Cause, ConnectError, EnqueueError, Error, Execution, Rejected};
 pub use management::SessionEvent;
 pub use nexus::{Nexus, NexusBuilder, NexusError};
+pub use recovery::{Recovery, Timeout};
 pub use rpc::{Reply, Rpc};
 pub use stats::{PacketDrop, Stats};

@@ -6,7 +6,7 @@
 use arrayvec::ArrayVec;
 use sinew_fabric::{MAX_BURST, PacketTx, Peer, RxPacket, TxData, TxPacket};
 use sinew_mem::{Frozen, MessageBuffer};
-use sinew_wire::{HEADER_LEN, Header, Kind, PACKETS_MAX, SessionKey, residence};
+use sinew_wire::{CREDIT_ALONE, HEADER_LEN, Header, Kind, PACKETS_MAX, SessionKey, residence};
 
 use crate::call::{BurstEntry, RequestData};
 use crate::client::RequestType;
@@ -15,6 +15,7 @@ use crate::congestion::NOTICE_INTERVAL_NS;
 use crate::core::{Core, HasPeer, TxItem, TxKind, copy_data, packet_range, packets_of};
 use crate::error::{Cause, Execution};
 use crate::nexus::Handlers;
+use crate::recovery::Window;
 use crate::stats::PacketDrop;
 use crate::table::{Keyed, Table};
 
@@ -69,6 +70,24 @@ enum Response {
     Error(ErrorCode),
 }
 
+/// What is known of a request beside its numbers.
+enum Progress {
+    /// Its packets arrive.
+    Arriving {
+        message: MessageBuffer,
+        /// Those that are there, from the first missing one on.
+        ahead: Window,
+    },
+    /// It was whole then, and went to its handler.
+    Whole { arrived_ns: u64 },
+}
+
+impl Default for Progress {
+    fn default() -> Self {
+        Self::Whole { arrived_ns: 0 }
+    }
+}
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Phase {
     /// No request yet.
@@ -86,14 +105,12 @@ enum Phase {
 #[repr(align(64))]
 pub(crate) struct ServerSlot {
     number: u64,
-    /// When the request was whole.
-    arrived_ns: u64,
     /// When the call last got somewhere: a packet of it came, or its response was there.
     progress_ns: u64,
-    /// The request, while its packets arrive.
-    request: Option<MessageBuffer>,
+    request: Progress,
     response: Response,
     request_packets: u32,
+    /// Packets of the request that are there, up to the first that is missing.
     received: u32,
     request_type: u16,
     phase: Phase,
@@ -176,71 +193,44 @@ impl Core {
         let data_len = packet.len() - HEADER_LEN;
         let call = ServerCall { key: header.session, number: header.request_number, slot: slot as u8 };
         if header.request_number > state.number {
-            if number != 0 {
+            if number != 0 && !self.config.recovery.keeps_ahead() {
                 return Err(PacketDrop::OutOfOrder);
             }
             let packets = packets_of(message_len, data_per_packet);
             if header.message_len > message_len_max || packets > PACKETS_MAX {
                 return Err(PacketDrop::TooLong);
             }
-            if data_len != message_len.min(data_per_packet) {
+            if number as usize >= packets {
+                return Err(PacketDrop::WrongPhase);
+            }
+            if packets > 1 {
+                return self.begin_long(index, slot, header, packet);
+            }
+            if data_len != message_len {
                 return Err(PacketDrop::WrongLength);
             }
-            if packets == 1 {
-                // Copied or lent before the slot changes: a revoked packet leaves it as it was.
-                let request = if packet.tail.is_none() && self.config.tuning.zero_copy_requests {
-                    RequestData::Lent(&packet.head[HEADER_LEN..])
-                } else {
-                    let mut copy = self.alloc_for_call(message_len, data_per_packet).ok_or(PacketDrop::NoMemory)?;
-                    copy_data(packet, &mut copy)?;
-                    RequestData::Owned(copy)
-                };
-                let state = &mut self.servers.table.slots[at];
-                state.begin(header, 1);
-                state.run(self.now_ns);
-                self.deliver(call, RequestType::new(header.type_or_residence), request, handlers, batched);
-                return Ok(());
-            }
-            // That the slot is used again says that its last response has arrived.
-            if matches!(state.response, Response::Long(_)) {
-                state.response = Response::None;
-            }
-            let mut request = self.alloc_for_call(message_len, data_per_packet).ok_or(PacketDrop::NoMemory)?;
-            copy_data(packet, &mut request[..data_len])?;
+            // Copied or lent before the slot changes: a revoked packet leaves it as it was.
+            let request = if packet.tail.is_none() && self.config.tuning.zero_copy_requests {
+                RequestData::Lent(&packet.head[HEADER_LEN..])
+            } else {
+                let mut copy = self.alloc_for_call(message_len, data_per_packet).ok_or(PacketDrop::NoMemory)?;
+                copy_data(packet, &mut copy)?;
+                RequestData::Owned(copy)
+            };
             let state = &mut self.servers.table.slots[at];
-            state.begin(header, packets as u32);
-            state.progress_ns = self.now_ns;
-            state.request = Some(request);
-            self.queue_credit_return(index, slot, 0);
+            state.begin(header, 1);
+            state.run(self.now_ns);
+            self.deliver(call, RequestType::new(header.type_or_residence), request, handlers, batched);
             return Ok(());
         }
         match state.phase {
-            Phase::Receiving if number == state.received => {
-                let request = state.request.as_mut().expect("a request that arrives has a buffer");
-                let range = packet_range(request.len(), data_per_packet, number as usize);
-                if message_len != request.len() || data_len != range.len() {
-                    return Err(PacketDrop::WrongLength);
-                }
-                copy_data(packet, &mut request[range])?;
-                state.received += 1;
-                state.progress_ns = self.now_ns;
-                if state.received < state.request_packets {
-                    self.queue_credit_return(index, slot, number as u16);
-                    return Ok(());
-                }
-                let request = state.request.take().expect("checked above");
-                let request_type = RequestType::new(state.request_type);
-                state.run(self.now_ns);
-                self.deliver(call, request_type, RequestData::Owned(request), handlers, batched);
-                Ok(())
-            }
-            Phase::Receiving if number > state.received => Err(PacketDrop::OutOfOrder),
             _ if number >= state.request_packets => Err(PacketDrop::WrongPhase),
-            // A packet that we have: the client lost our answer to it, so it gets that again.
             Phase::Receiving => {
-                let upto = state.received - 1;
-                self.queue_credit_return(index, slot, upto as u16);
-                Err(PacketDrop::Stale)
+                let request_type = RequestType::new(state.request_type);
+                if let Some(request) = self.take_packet(index, slot, header, packet)? {
+                    self.deliver(call, request_type, RequestData::Owned(request), handlers, batched);
+                }
+                Ok(())
             }
             Phase::Idle => Err(PacketDrop::Stale),
             // The end of the call, whatever the client still sends of it.
@@ -249,8 +239,7 @@ impl Core {
                 Err(PacketDrop::Stale)
             }
             Phase::Running | Phase::Answered if number + 1 < state.request_packets => {
-                let upto = state.request_packets - 2;
-                self.queue_credit_return(index, slot, upto as u16);
+                self.queue_credit_return(index, slot, false);
                 Err(PacketDrop::Stale)
             }
             Phase::Running => {
@@ -262,6 +251,84 @@ impl Core {
                 self.queue_first_answer(index, slot);
                 Err(PacketDrop::Stale)
             }
+        }
+    }
+
+    /// The first packet of a long request that comes: its first, unless we keep what comes out of order.
+    fn begin_long(
+        &mut self,
+        index: usize,
+        slot: usize,
+        header: &Header,
+        packet: &RxPacket<'_>,
+    ) -> Result<(), PacketDrop> {
+        let at = self.servers.table.slot_at(index, slot);
+        let data_per_packet = self.servers.table.entries[index].data_per_packet as usize;
+        let (message_len, number) = (header.message_len as usize, u32::from(header.packet_number));
+        let range = packet_range(message_len, data_per_packet, number as usize);
+        if packet.len() - HEADER_LEN != range.len() {
+            return Err(PacketDrop::WrongLength);
+        }
+        if number >= Window::PLACES {
+            return Err(PacketDrop::OutOfOrder);
+        }
+        // That the slot is used again says that its last response has arrived.
+        let state = &mut self.servers.table.slots[at];
+        if matches!(state.response, Response::Long(_)) {
+            state.response = Response::None;
+        }
+        let mut message = self.alloc_for_call(message_len, data_per_packet).ok_or(PacketDrop::NoMemory)?;
+        copy_data(packet, &mut message[range])?;
+        let mut ahead = Window::default();
+        ahead.mark(number);
+        let state = &mut self.servers.table.slots[at];
+        state.begin(header, packets_of(message_len, data_per_packet) as u32);
+        state.received = ahead.advance();
+        state.progress_ns = self.now_ns;
+        state.request = Progress::Arriving { message, ahead };
+        self.queue_credit_return(index, slot, true);
+        Ok(())
+    }
+
+    /// A further packet of a long request; returns the request when it is whole.
+    fn take_packet(
+        &mut self,
+        index: usize,
+        slot: usize,
+        header: &Header,
+        packet: &RxPacket<'_>,
+    ) -> Result<Option<MessageBuffer>, PacketDrop> {
+        let at = self.servers.table.slot_at(index, slot);
+        let data_per_packet = self.servers.table.entries[index].data_per_packet as usize;
+        let state = &mut self.servers.table.slots[at];
+        let number = u32::from(header.packet_number);
+        let Progress::Arriving { message, ahead } = &mut state.request else { return Err(PacketDrop::Stale) };
+        let place = match number.checked_sub(state.received) {
+            Some(place) if !ahead.has(place) => place,
+            // A packet that we have: the client lost our answer to it, so it gets that again.
+            _ => {
+                self.queue_credit_return(index, slot, false);
+                return Err(PacketDrop::Stale);
+            }
+        };
+        if place > 0 && (!self.config.recovery.keeps_ahead() || place >= Window::PLACES) {
+            return Err(PacketDrop::OutOfOrder);
+        }
+        let range = packet_range(message.len(), data_per_packet, number as usize);
+        if header.message_len as usize != message.len() || packet.len() - HEADER_LEN != range.len() {
+            return Err(PacketDrop::WrongLength);
+        }
+        copy_data(packet, &mut message[range])?;
+        ahead.mark(place);
+        state.received += ahead.advance();
+        state.progress_ns = self.now_ns;
+        if state.received < state.request_packets {
+            self.queue_credit_return(index, slot, true);
+            return Ok(None);
+        }
+        match state.run(self.now_ns) {
+            Progress::Arriving { message, .. } => Ok(Some(message)),
+            Progress::Whole { .. } => Ok(None),
         }
     }
 
@@ -300,7 +367,7 @@ impl Core {
             }
             match (state.phase, &state.response) {
                 (Phase::Receiving, _) => {
-                    state.request = None;
+                    state.request = Progress::default();
                     state.response = Response::Error(ErrorCode::Busy);
                     state.phase = Phase::Answered;
                     self.stats.requests_given_up += 1;
@@ -315,14 +382,17 @@ impl Core {
         before != (self.stats.requests_given_up, self.stats.responses_given_up)
     }
 
-    fn queue_credit_return(&mut self, index: usize, slot: usize, number: u16) {
-        if self.config.tuning.cumulative_credits {
-            let at = self.servers.table.slot_at(index, slot);
-            if std::mem::replace(&mut self.servers.table.slots[at].credit_queued, true) {
-                return;
-            }
+    /// `is_first` says that the packet came for the first time: else its client lost what we said, and hears all of it again.
+    fn queue_credit_return(&mut self, index: usize, slot: usize, is_first: bool) {
+        let at = self.servers.table.slot_at(index, slot);
+        let state = &mut self.servers.table.slots[at];
+        let is_cumulative = self.config.tuning.cumulative_credits;
+        if is_cumulative && std::mem::replace(&mut state.credit_queued, true) {
+            return;
         }
-        self.queue(TxKind::CreditReturn, index, slot, number, 1);
+        let last_taken = state.last_taken();
+        let is_alone = is_first && !is_cumulative && !self.config.recovery.keeps_ahead();
+        self.queue(TxKind::CreditReturn, index, slot, last_taken, u16::from(is_alone));
     }
 
     /// Tells a client that a packet of its session met a long queue, unless it was told just now.
@@ -512,10 +582,11 @@ impl Core {
         if state.number as u32 != item.number_low || state.phase != Phase::Answered {
             return;
         }
+        let Progress::Whole { arrived_ns } = state.request else { return };
         let session = &self.servers.table.entries[item.session as usize];
         let mut header = Header {
             kind: Kind::Response,
-            type_or_residence: residence::encode(self.now_ns.saturating_sub(state.arrived_ns)),
+            type_or_residence: residence::encode(self.now_ns.saturating_sub(arrived_ns)),
             message_len: 0,
             session: session.remote_key,
             request_number: state.number,
@@ -554,18 +625,21 @@ impl Core {
         if state.number as u32 != item.number_low {
             return;
         }
+        let mut type_or_residence = 0;
         let (kind, message_len, packet_number) = match item.kind {
-            TxKind::CreditReturn if self.config.tuning.cumulative_credits => {
+            TxKind::CreditReturn if state.request_packets > 1 => {
+                let last_taken = state.last_taken();
+                let last = if self.config.tuning.cumulative_credits { last_taken } else { item.first };
                 state.credit_queued = false;
-                // As far as we got, short of the last packet, whose credit the response returns.
-                let upto = match state.phase {
-                    Phase::Receiving => state.received - 1,
-                    _ if state.request_packets < 2 => return,
-                    _ => state.request_packets - 2,
+                let ahead = match &state.request {
+                    Progress::Arriving { ahead, .. } if last == last_taken => ahead.0 as u32,
+                    _ => 0,
                 };
-                (Kind::CreditReturn, 0, upto as u16)
+                if item.count > 0 {
+                    type_or_residence = CREDIT_ALONE;
+                }
+                (Kind::CreditReturn, ahead, last)
             }
-            TxKind::CreditReturn => (Kind::CreditReturn, 0, item.first),
             TxKind::CongestionNotice => (Kind::CongestionNotice, 0, 0),
             TxKind::InProgress if state.phase == Phase::Running => (Kind::InProgress, 0, 0),
             TxKind::CallError => match state.response {
@@ -577,7 +651,7 @@ impl Core {
         let session = &self.servers.table.entries[item.session as usize];
         let header = Header {
             kind,
-            type_or_residence: 0,
+            type_or_residence,
             message_len,
             session: session.remote_key,
             request_number: state.number,
@@ -592,20 +666,27 @@ impl ServerSlot {
     #[inline]
     fn begin(&mut self, header: &Header, packets: u32) {
         self.number = header.request_number;
-        self.request = None;
+        self.request = Progress::default();
         if !matches!(self.response, Response::Short(_)) {
             self.response = Response::None;
         }
         self.request_packets = packets;
-        self.received = 1;
+        self.received = packets;
         self.request_type = header.type_or_residence;
         self.phase = Phase::Receiving;
         self.credit_queued = false;
     }
 
+    /// The request is whole; returns what was known of it.
     #[inline]
-    fn run(&mut self, now_ns: u64) {
+    fn run(&mut self, now_ns: u64) -> Progress {
         self.phase = Phase::Running;
-        self.arrived_ns = now_ns;
+        std::mem::replace(&mut self.request, Progress::Whole { arrived_ns: now_ns })
+    }
+
+    /// The last packet whose credit can be returned: as far as we got, short of the last, whose credit the response returns. Where the
+    /// first is missing, the largest number there is.
+    fn last_taken(&self) -> u16 {
+        self.received.min(self.request_packets - 1).wrapping_sub(1) as u16
     }
 }

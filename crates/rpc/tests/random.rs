@@ -17,8 +17,8 @@ use sinew_fabric::SeededGenerator;
 use sinew_fabric::fault::{FaultConfig, FaultHandle, Faults, Faulty};
 use sinew_fabric::loopback::LoopbackConfig;
 use sinew_rpc::{
-    Algorithm, Call, Cause, Config, Congestion, DeferredCall, Execution, Nexus, RequestType, Rpc, SessionEvent,
-    SessionId, SwiftConfig, TimelyConfig, Tuning,
+    Algorithm, Call, Cause, Config, Congestion, DeferredCall, Execution, Nexus, Recovery, RequestType, Rpc,
+    SessionEvent, SessionId, SwiftConfig, TimelyConfig, Timeout, Tuning,
 };
 use sinew_wire::Kind;
 
@@ -415,8 +415,15 @@ fn side(messages: Messages) -> impl Strategy<Value = Side> {
     let packets = prop::sample::select(packets);
     let copied = prop::sample::select(vec![24usize, 100, 512, 8192]);
     let credits = prop_oneof![1u16..4, 4u16..65];
-    (slots, credits, packets, copied, any::<[bool; 12]>(), 1u64..10, 1usize..65).prop_map(
-        move |(slots, credits, packet_len_max, copy_len_max, switches, timeout, burst_max)| {
+    let recovery = prop_oneof![
+        Just(Recovery::GoBackN),
+        (1u8..5).prop_map(|packet_threshold| Recovery::Selective { packet_threshold })
+    ];
+    let adaptive =
+        prop_oneof![Just(Timeout::Fixed), (50_000u64..5_000_000).prop_map(|min_ns| Timeout::Adaptive { min_ns })];
+    let recovery = (recovery, 1u64..10, adaptive);
+    (slots, credits, packets, copied, any::<[bool; 12]>(), recovery, 1usize..65).prop_map(
+        move |(slots, credits, packet_len_max, copy_len_max, switches, (recovery, timeout_ms, timeout), burst_max)| {
             let tuning = Tuning {
                 preallocated_responses: switches[0],
                 zero_copy_requests: switches[1],
@@ -430,7 +437,9 @@ fn side(messages: Messages) -> impl Strategy<Value = Side> {
                 slots,
                 credits,
                 tuning,
-                retransmit_timeout_ns: timeout * 1_000_000,
+                recovery,
+                retransmit_timeout_ns: timeout_ms * 1_000_000,
+                timeout,
                 congestion: switches[10].then(|| congestion(switches[11])),
                 preallocated_response_len: if switches[5] { 1472 } else { 16 },
                 ..Config::default()

@@ -11,7 +11,9 @@ use common::*;
 use sinew_fabric::layer::{Layer, Layered, OwnedPacket, Pool};
 use sinew_fabric::loopback::LoopbackConfig;
 use sinew_fabric::{Dropped, PacketPort, PacketTx, PollerConfig, SeededGenerator};
-use sinew_rpc::{CallError, Cause, Config, EnqueueError, Error, Execution, Nexus, Rpc, SessionId, Tuning};
+use sinew_rpc::{
+    CallError, Cause, Config, EnqueueError, Error, Execution, Nexus, Recovery, Rpc, SessionId, Timeout, Tuning,
+};
 
 const MS: u64 = 1_000_000;
 
@@ -44,8 +46,18 @@ fn assert_all_credits_are_there(world: &World, client: &mut Endpoint, server: &m
 
 #[test]
 fn a_lost_packet_of_any_kind_is_recovered_by_the_time_out() {
-    for tuning in [Tuning::default(), singly()] {
-        let config = Config { tuning, credits: 4, ..Config::default() };
+    let timeouts = [Timeout::Fixed, Timeout::ADAPTIVE];
+    let recoveries = [Recovery::GoBackN, Recovery::SELECTIVE].into_iter().flat_map(|it| timeouts.map(|of| (it, of)));
+    let modes = recoveries.flat_map(|(recovery, timeout)| {
+        [Tuning::default(), singly()].map(|tuning| Config {
+            tuning,
+            recovery,
+            timeout,
+            credits: 4,
+            ..Config::default()
+        })
+    });
+    for config in modes {
         // Which turn's packets are lost, from the first request packets to the last response packets.
         for lost in 0..24 {
             let world = World::new();

@@ -18,6 +18,8 @@ pub const HEADER_LEN: usize = 24;
 pub const MAGIC: u8 = 0xE2;
 /// Version of the protocol.
 pub const VERSION: u8 = 1;
+/// The type field of a credit return that stands for its own packet, and not for those before it.
+pub const CREDIT_ALONE: u16 = 1;
 /// Packets of one message at most.
 pub const PACKETS_MAX: usize = 1 << 16;
 /// The largest request number.
@@ -31,7 +33,8 @@ pub enum Kind {
     Request = 0,
     /// Data of a response.
     Response = 1,
-    /// The server has taken request packets up to this number (nsdi19 5.1).
+    /// The server has taken request packets up to this number, of which 65535 stands for none (nsdi19 5.1). The length field's bit `i` says
+    /// so of the packet `i + 1` after it, where some between are missing. See [`CREDIT_ALONE`].
     CreditReturn = 2,
     /// The client asks for response packets from this number on; the length field says how many (nsdi19 5.1).
     RequestForResponse = 3,

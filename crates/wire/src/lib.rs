@@ -10,4 +10,6 @@ pub mod header;
 pub mod management;
 pub mod residence;
 
-pub use header::{HEADER_LEN, Header, HeaderError, Kind, MAGIC, PACKETS_MAX, REQUEST_NUMBER_MAX, SessionKey, VERSION};
+pub use header::{
+    CREDIT_ALONE, HEADER_LEN, Header, HeaderError, Kind, MAGIC, PACKETS_MAX, REQUEST_NUMBER_MAX, SessionKey, VERSION,
+};

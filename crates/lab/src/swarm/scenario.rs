@@ -3,7 +3,7 @@
 use std::fmt;
 
 use sinew_fabric::SeededGenerator;
-use sinew_rpc::{Algorithm, Config, Congestion, DcqcnConfig, SwiftConfig, TimelyConfig, Tuning};
+use sinew_rpc::{Algorithm, Config, Congestion, DcqcnConfig, Recovery, SwiftConfig, TimelyConfig, Timeout, Tuning};
 use sinew_sim::{Buffer, Costs, Ecn, LinkFaults, LinkSpec, NodeId, Pause, PortConfig, SwitchId, SwitchSpec, Topology};
 
 const US: u64 = 1_000;
@@ -116,7 +116,9 @@ fn draw_config(draw: &mut SeededGenerator) -> Config {
         slots: one_of(draw, &[1, 2, 8, 64]),
         overcommit: true,
         preallocated_response_len: one_of(draw, &[0, 64, 1472]),
+        recovery: one_of(draw, &[Recovery::GoBackN, Recovery::Selective { packet_threshold: 1 }, Recovery::SELECTIVE]),
         retransmit_timeout_ns: one_of(draw, &[500 * US, 5 * MS]),
+        timeout: one_of(draw, &[Timeout::Fixed, Timeout::ADAPTIVE, Timeout::Adaptive { min_ns: 20 * US }]),
         probe_interval_ns: one_of(draw, &[2 * MS, 20 * MS]),
         peer_timeout_ns: one_of(draw, &[50 * MS, 200 * MS]),
         connect_timeout_ns: 500 * MS,

@@ -1,0 +1,214 @@
+//! How a call goes on: what was answered, what was lost or is late, and what is sent again.
+
+use sinew_fabric::RxPacket;
+use sinew_wire::{CREDIT_ALONE, Header};
+
+use super::{BACKOFF_MAX, ClientSession, ClientSlot, Outgoing};
+use crate::core::{Core, TxItem, TxKind};
+use crate::recovery::{Recovery, Timeout, Window};
+use crate::stats::PacketDrop;
+
+impl Core {
+    /// The server has taken request packets up to the one that the packet names, or that one alone, and some behind a missing one.
+    pub(crate) fn on_credit_return(&mut self, header: &Header, packet: &RxPacket<'_>) -> Result<(), PacketDrop> {
+        let (index, slot) = self.find_call(header, packet)?;
+        let at = self.clients.table.slot_at(index, slot);
+        let state = &mut self.clients.table.slots[at];
+        let taken = u32::from(header.packet_number.wrapping_add(1));
+        let mut ahead = Window(header.message_len.into());
+        // The last request packet's credit comes back with the response; what was not sent was not taken.
+        if taken >= state.request_packets || taken == 0 && ahead == Window::default() {
+            return Err(PacketDrop::WrongPhase);
+        }
+        if taken + ahead.end() > state.sent_max {
+            return Err(PacketDrop::WrongPhase);
+        }
+        if !self.config.recovery.keeps_ahead() {
+            if taken <= state.received {
+                return Err(PacketDrop::Stale);
+            }
+            if header.type_or_residence == CREDIT_ALONE && taken > state.received + 1 {
+                return Err(PacketDrop::OutOfOrder);
+            }
+            let came = taken - state.received;
+            self.take_answers(index, slot, came);
+            self.pump_in_turn(index, slot);
+            return Ok(());
+        }
+        ahead.0 &= Window::first(state.request_packets - 1 - taken).0;
+        // From what it saw as the first missing packet to what we do.
+        let before = state.ahead;
+        let came = taken.saturating_sub(state.received);
+        ahead.skip(state.received.saturating_sub(taken));
+        state.ahead.skip(came);
+        state.ahead.0 |= ahead.0;
+        if came == 0 && state.ahead == before {
+            return Err(PacketDrop::Stale);
+        }
+        let came = came + state.ahead.advance();
+        self.take_answers(index, slot, came);
+        if came > 0 {
+            self.pump_in_turn(index, slot);
+        }
+        Ok(())
+    }
+
+    /// Further answers have come, of which so many are the next ones.
+    pub(super) fn take_answers(&mut self, index: usize, slot: usize, came: u32) {
+        let at = self.clients.table.slot_at(index, slot);
+        let (session, state) = (&mut self.clients.table.entries[index], &mut self.clients.table.slots[at]);
+        if came > 0 {
+            let received = state.received + came;
+            state.resent.skip(came);
+            let rtt_ns = state.round_trip_ns(received, 0, self.now_ns);
+            Self::measured(&mut self.pacing, &self.config, session, index, rtt_ns, self.now_ns);
+            Self::acknowledge(session, state, received, self.now_ns);
+        } else {
+            (state.progress_ns, state.backoff) = (self.now_ns, 0);
+        }
+        if state.ahead != Window::default() {
+            self.resend_overtaken(index, slot);
+        }
+    }
+
+    /// Sends the packets again that later ones have overtaken by so many places that they count as lost.
+    #[cold]
+    fn resend_overtaken(&mut self, index: usize, slot: usize) {
+        let Recovery::Selective { packet_threshold } = self.config.recovery else { return };
+        let threshold = u32::from(packet_threshold);
+        let at = self.clients.table.slot_at(index, slot);
+        let state = &mut self.clients.table.slots[at];
+        let end = state.ahead.end();
+        if state.received + end >= state.resent_before + threshold {
+            // Packets that left after the copies were answered: the copies are lost too.
+            state.resent = Window::default();
+        }
+        let lost = Window::first(end.saturating_sub(threshold)).0 & !state.ahead.0 & !state.resent.0;
+        if lost != 0 {
+            self.resend(index, slot, Window(lost));
+        }
+    }
+
+    /// Sends packets again, whose credits the call still has.
+    fn resend(&mut self, index: usize, slot: usize, lost: Window) {
+        let at = self.clients.table.slot_at(index, slot);
+        let (session, state) = (&mut self.clients.table.entries[index], &mut self.clients.table.slots[at]);
+        state.resent.0 |= lost.0;
+        state.resent_before = state.sent;
+        (state.timed, state.timed_from) = (0, state.sent_max);
+        self.stats.retransmissions += 1;
+        if self.pacing.is_on() {
+            session.limits = self.pacing.lost(session.sample(index, self.now_ns));
+        }
+        for (place, count) in lost.runs() {
+            let packet = state.received + place;
+            let (kind, first) = match packet.checked_sub(state.request_packets) {
+                None => (TxKind::Request, packet),
+                Some(response) => (TxKind::RequestForResponse, response + 1),
+            };
+            let run = TxItem {
+                kind,
+                slot: slot as u8,
+                first: first as u16,
+                count: count as u16,
+                session: index as u32,
+                number_low: state.number as u32,
+            };
+            if self.pacing.is_on() && (session.limits.is_paced || !self.config.tuning.pacing_bypass) {
+                self.pacing.queue(run, packet_len(session, state, kind), self.now_ns, &mut self.transmit);
+            } else if kind == TxKind::RequestForResponse && !self.config.tuning.cumulative_credits {
+                self.transmit.extend(run.numbers().map(|first| TxItem { first, count: 1, ..run }));
+            } else {
+                self.transmit.push(run);
+            }
+        }
+    }
+
+    /// How long a session's calls wait for an answer, but for those that waited in vain already.
+    fn timeout_ns(&self, index: usize) -> u64 {
+        let configured_ns = self.config.retransmit_timeout_ns;
+        match self.config.timeout {
+            Timeout::Fixed => configured_ns,
+            Timeout::Adaptive { min_ns } => {
+                let measured_ns = self.clients.table.entries[index].round_trips.timeout_ns();
+                measured_ns.unwrap_or(configured_ns).max(min_ns).min(configured_ns << BACKOFF_MAX)
+            }
+        }
+    }
+
+    /// Sends again what was not answered in time. A pass over the busy slots is spread over turns, so that many of them do not
+    /// hold up one.
+    #[inline]
+    pub(crate) fn retransmit_late(&mut self) {
+        if self.now_ns < self.clients.next_scan_ns {
+            return;
+        }
+        self.scan_late();
+    }
+
+    fn scan_late(&mut self) {
+        const SLOTS_PER_TURN: usize = 64;
+        for _ in 0..SLOTS_PER_TURN {
+            let Some(&at) = self.clients.listed.get(self.clients.scan_at) else {
+                self.clients.scan_at = 0;
+                let shortest_ns = match self.config.timeout {
+                    Timeout::Fixed => self.config.retransmit_timeout_ns,
+                    Timeout::Adaptive { min_ns } => min_ns.min(self.config.retransmit_timeout_ns),
+                };
+                self.clients.next_scan_ns = self.now_ns + shortest_ns / 5;
+                return;
+            };
+            let (at, slots) = (at as usize, self.clients.table.slots_per_entry());
+            let timeout_ns = self.timeout_ns(at / slots);
+            let state = &mut self.clients.table.slots[at];
+            if state.request.is_none() {
+                state.listed = false;
+                self.clients.listed.swap_remove(self.clients.scan_at);
+                continue;
+            }
+            self.clients.scan_at += 1;
+            let timeout_ns = timeout_ns << state.backoff;
+            if state.sent == state.received || self.now_ns.saturating_sub(state.progress_ns) < timeout_ns {
+                continue;
+            }
+            if self.pacing.holds(at / slots) {
+                // They have not left: nothing is late.
+                state.progress_ns = self.now_ns;
+                continue;
+            }
+            self.late(at / slots, at % slots);
+        }
+    }
+
+    /// Sends a call's packets again, since no answer came in time.
+    fn late(&mut self, index: usize, slot: usize) {
+        let at = self.clients.table.slot_at(index, slot);
+        let (session, state) = (&mut self.clients.table.entries[index], &mut self.clients.table.slots[at]);
+        state.progress_ns = self.now_ns;
+        if self.config.timeout != Timeout::Fixed {
+            state.backoff = (state.backoff + 1).min(BACKOFF_MAX);
+        }
+        if self.config.recovery.keeps_ahead() {
+            let unanswered = Window::first(state.sent - state.received).0 & !state.ahead.0;
+            return self.resend(index, slot, Window(unanswered));
+        }
+        // Go-back-N (nsdi19 5.3): back to what is known to have arrived, with the credits of the rest.
+        session.credits += (state.sent - state.received) as u16;
+        state.sent = state.received;
+        (state.timed, state.timed_from) = (0, state.sent_max);
+        self.stats.retransmissions += 1;
+        if self.pacing.is_on() {
+            session.limits = self.pacing.lost(session.sample(index, self.now_ns));
+        }
+        self.pump_in_turn(index, slot);
+    }
+}
+
+/// Bytes of the packet that a paced one makes room for. A request-for-response is as long as what it asks for: answers take the room.
+pub(super) fn packet_len(session: &ClientSession, state: &ClientSlot, kind: TxKind) -> usize {
+    let data_len = match (&state.request, kind) {
+        (Some(Outgoing::Whole(request)), TxKind::Request) => request.len(),
+        _ => session.data_per_packet as usize,
+    };
+    data_len + sinew_wire::HEADER_LEN
+}

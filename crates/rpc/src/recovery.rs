@@ -1,0 +1,178 @@
+//! What is sent again, and when: the choices, and what both sides need for them.
+
+/// Which packets are sent again when some were lost. Each side chooses for itself, and gets on with whatever the other does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Recovery {
+    /// All from the first that was not answered (nsdi19 5.3). What comes out of order is dropped, as if it had been lost.
+    #[default]
+    GoBackN,
+    /// Those that are missing. What comes out of order is kept, in its place in the message, and the client is told which; it sends the
+    /// missing ones again as soon as later ones were answered, or after the time-out. A session has at most 64 credits then.
+    Selective {
+        /// A packet counts as lost when one was answered that left so many packets after it: 1 on a network that keeps the order of
+        /// packets, 3 on one that may not (RFC 9002 6.1.1). Too few cost needless packets, no more.
+        packet_threshold: u8,
+    },
+}
+
+impl Recovery {
+    /// Selective retransmission for networks that may reorder packets.
+    pub const SELECTIVE: Self = Self::Selective { packet_threshold: 3 };
+
+    /// Whether packets that come out of order are kept.
+    #[inline(always)]
+    pub(crate) fn keeps_ahead(self) -> bool {
+        matches!(self, Self::Selective { .. })
+    }
+}
+
+/// How long a client waits for an answer before it sends packets again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Timeout {
+    /// [`Config::retransmit_timeout_ns`](crate::Config::retransmit_timeout_ns), whatever the round trips are (nsdi19 5.2.3).
+    #[default]
+    Fixed,
+    /// The session's smoothed round trip and four times its variation (RFC 6298), doubled each time that it passes in vain, up to
+    /// 64-fold. `Config::retransmit_timeout_ns` holds until a round trip was measured.
+    Adaptive {
+        /// No time-out is shorter. A client looks for late packets five times as often.
+        min_ns: u64,
+    },
+}
+
+impl Timeout {
+    /// Half a millisecond at least: ten times as fast as the fixed one, and longer than most pauses of a busy machine.
+    pub const ADAPTIVE: Self = Self::Adaptive { min_ns: 500_000 };
+
+    /// Whether round trips have to be measured for it.
+    pub(crate) fn needs_round_trips(self) -> bool {
+        matches!(self, Self::Adaptive { .. })
+    }
+}
+
+/// Which of the next packets of a message are there although one before them is not. The first place is that of the one that is
+/// missing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Window(pub u64);
+
+impl Window {
+    pub const PLACES: u32 = u64::BITS;
+
+    /// The first so many places.
+    #[inline(always)]
+    pub fn first(places: u32) -> Self {
+        Self(u64::MAX.checked_shr(Self::PLACES.saturating_sub(places)).unwrap_or(0))
+    }
+
+    #[inline(always)]
+    pub fn has(self, place: u32) -> bool {
+        self.0.checked_shr(place).is_some_and(|rest| rest & 1 != 0)
+    }
+
+    #[inline(always)]
+    pub fn mark(&mut self, place: u32) {
+        debug_assert!(place < Self::PLACES);
+        self.0 |= 1u64.checked_shl(place).unwrap_or(0);
+    }
+
+    /// Moves on over what is there to the next that is missing, and says how far.
+    #[inline(always)]
+    pub fn advance(&mut self) -> u32 {
+        let places = self.0.trailing_ones();
+        self.skip(places);
+        places
+    }
+
+    /// Moves on by so many places.
+    #[inline(always)]
+    pub fn skip(&mut self, places: u32) {
+        self.0 = self.0.checked_shr(places).unwrap_or(0);
+    }
+
+    /// The place after the last that is there.
+    pub fn end(self) -> u32 {
+        Self::PLACES - self.0.leading_zeros()
+    }
+
+    /// The places, as runs: the first of each, and how many.
+    pub fn runs(self) -> impl Iterator<Item = (u32, u32)> {
+        let mut left = self.0;
+        std::iter::from_fn(move || {
+            let first = left.trailing_zeros();
+            let count = left.checked_shr(first)?.trailing_ones();
+            left &= !(Self::first(count).0 << first);
+            Some((first, count))
+        })
+    }
+}
+
+/// The round trips of a session, smoothed as RFC 6298 does.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct RoundTrips {
+    /// 0 until one was measured.
+    smoothed_ns: u64,
+    variation_ns: u64,
+}
+
+impl RoundTrips {
+    pub fn add(&mut self, rtt_ns: u64) {
+        let rtt_ns = rtt_ns.clamp(1, u64::MAX / 16);
+        if self.smoothed_ns == 0 {
+            (self.smoothed_ns, self.variation_ns) = (rtt_ns, rtt_ns / 2);
+            return;
+        }
+        self.variation_ns = (3 * self.variation_ns + self.smoothed_ns.abs_diff(rtt_ns)) / 4;
+        self.smoothed_ns = (7 * self.smoothed_ns + rtt_ns) / 8;
+    }
+
+    pub fn timeout_ns(&self) -> Option<u64> {
+        (self.smoothed_ns > 0).then(|| self.smoothed_ns + 4 * self.variation_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_moves_on_over_what_is_there() {
+        let mut window = Window::default();
+        window.mark(2);
+        window.mark(1);
+        assert_eq!((window.advance(), window.end()), (0, 3));
+        assert!(window.has(1) && !window.has(0) && !window.has(3) && !window.has(64) && !window.has(u32::MAX));
+        window.mark(0);
+        assert_eq!((window.advance(), window), (3, Window(0)));
+        let mut full = Window::first(64);
+        assert_eq!((full, full.end(), full.advance(), full), (Window(u64::MAX), 64, 64, Window(0)));
+        let mut last = Window(1 << 63);
+        assert!(last.has(63));
+        last.skip(64);
+        assert_eq!(last, Window(0));
+    }
+
+    #[test]
+    fn runs_are_what_lies_together() {
+        let runs = |bits| Window(bits).runs().collect::<Vec<_>>();
+        assert_eq!(runs(0), []);
+        assert_eq!(runs(0b1100_1011), [(0, 2), (3, 1), (6, 2)]);
+        assert_eq!(runs(u64::MAX), [(0, 64)]);
+        assert_eq!(runs(1 << 63 | 1), [(0, 1), (63, 1)]);
+        assert_eq!([0, 1, 64, 65].map(Window::first), [0, 1, u64::MAX, u64::MAX].map(Window));
+    }
+
+    #[test]
+    fn the_time_out_follows_the_round_trips() {
+        let mut trips = RoundTrips::default();
+        assert_eq!(trips.timeout_ns(), None);
+        trips.add(1000);
+        assert_eq!(trips.timeout_ns(), Some(3000));
+        (0..100).for_each(|_| trips.add(1000));
+        assert!((1000..1020).contains(&trips.timeout_ns().unwrap()), "{trips:?}");
+        trips.add(9000);
+        // 1/8 of what is new, and four times 1/4 of the difference.
+        assert!((9_990..10_020).contains(&trips.timeout_ns().unwrap()), "{trips:?}");
+        (0..100).for_each(|_| trips.add(u64::MAX));
+        assert!(trips.timeout_ns().is_some());
+    }
+}

@@ -1,0 +1,449 @@
+//! Selective retransmission and adaptive time-outs, step by step, with packets made by hand on the other side.
+
+mod common;
+
+use common::handmade::*;
+use common::*;
+use sinew_fabric::loopback::LoopbackConfig;
+use sinew_rpc::{Config, PacketDrop, Recovery, Timeout, Tuning};
+use sinew_wire::Kind::{CreditReturn, InProgress, Request, RequestForResponse, Response};
+use sinew_wire::management::Offer;
+use sinew_wire::{CREDIT_ALONE, Header};
+
+const SMALL: Offer = Offer { data_per_packet: 100, ..OFFER };
+const US: u64 = 1_000;
+const MS: u64 = 1_000 * US;
+/// The number of a credit return that returns none.
+const NONE: u16 = u16::MAX;
+
+fn selective(packet_threshold: u8) -> Config {
+    Config { recovery: Recovery::Selective { packet_threshold }, ..Config::default() }
+}
+
+fn singly(config: Config) -> Config {
+    Config { tuning: Tuning { cumulative_credits: false, ..config.tuning }, ..config }
+}
+
+fn hand_client(config: Config) -> (World, Endpoint, HandClient) {
+    let world = World::new();
+    let mut server = world.server(config, LoopbackConfig::default());
+    let client = HandClient::connected(&world, &mut server, 1, SMALL);
+    (world, server, client)
+}
+
+fn hand_server(config: Config, granted: Offer) -> (World, Endpoint, HandServer) {
+    let world = World::new();
+    let mut client = world.client(config, LoopbackConfig::default());
+    let server = HandServer::connected(&world, &mut client, granted);
+    (world, client, server)
+}
+
+/// Returns credits up to `last`, and of packets behind a missing one.
+fn credit_return(server: &HandServer, number: u64, last: u16, ahead: &[u16]) {
+    let bits = ahead.iter().fold(0, |bits, packet| bits | 1 << (packet - last.wrapping_add(1)));
+    server.send(Header { message_len: bits, ..server.header(CreditReturn, number, last, 0) }, &[]);
+}
+
+/// Packet numbers of a credit return: the last of the first ones, and those ahead.
+fn told(header: &Header) -> (u16, Vec<u16>) {
+    assert_eq!((header.kind, header.type_or_residence), (CreditReturn, 0));
+    let first = header.packet_number.wrapping_add(1);
+    (header.packet_number, (0..32).filter(|bit| header.message_len >> bit & 1 != 0).map(|bit| first + bit).collect())
+}
+
+/// Sends a call of so many packets, and returns its number.
+fn call(client: &mut Endpoint, server: &HandServer, packets: usize) -> u64 {
+    send(client, server.session, ECHO, &pattern(packets * 100, 1), 7);
+    server.turn(client)[0].0.request_number
+}
+
+/// That a call completes with the answer, and that all credits are back.
+fn assert_ends(client: &mut Endpoint, server: &HandServer, number: u64) {
+    server.response(number, 0, b"done");
+    server.turn(client);
+    let over = completions(client).remove(0);
+    assert_eq!((over.result, &over.response[..]), (Ok(()), &b"done"[..]));
+    send(client, server.session, ECHO, &pattern(10_000, 1), 8);
+    assert_eq!(server.turn(client).len(), 32, "all credits are back");
+}
+
+// What a client does.
+
+#[test]
+fn a_lost_packet_is_sent_again_alone() {
+    for threshold in [1u16, 3] {
+        let (_world, mut client, server) = hand_server(selective(threshold as u8), SMALL);
+        let number = call(&mut client, &server, 10);
+        // Packet 2 is missing, and others come one by one.
+        for overtaken_by in 0..6 {
+            credit_return(&server, number, 1, &(3..3 + overtaken_by).collect::<Vec<_>>());
+            let expected: &[_] = if overtaken_by == threshold { &[(Request, 2)] } else { &[] };
+            assert_eq!(outline(&server.turn(&mut client)), expected, "overtaken by {overtaken_by} of {threshold}");
+        }
+        assert_eq!(client.stats().retransmissions, 1);
+        credit_return(&server, number, 8, &[]);
+        assert_eq!(outline(&server.turn(&mut client)), []);
+        assert_ends(&mut client, &server, number);
+    }
+}
+
+#[test]
+fn several_lost_packets_are_sent_again_in_their_order() {
+    let (_world, mut client, server) = hand_server(selective(1), SMALL);
+    let number = call(&mut client, &server, 20);
+    credit_return(&server, number, NONE, &[2, 5, 6, 8]);
+    assert_eq!(outline(&server.turn(&mut client)), [0, 1, 3, 4, 7].map(|packet| (Request, packet)));
+    // The first packets are there; what is ahead was told before.
+    credit_return(&server, number, 2, &[]);
+    assert_eq!(outline(&server.turn(&mut client)), []);
+    credit_return(&server, number, 7, &[]);
+    assert_eq!(outline(&server.turn(&mut client)), []);
+    credit_return(&server, number, 18, &[]);
+    assert_eq!(outline(&server.turn(&mut client)), []);
+    assert_ends(&mut client, &server, number);
+}
+
+#[test]
+fn a_copy_that_is_lost_too_is_sent_again_once_later_packets_are_answered() {
+    let (_world, mut client, server) = hand_server(selective(1), SMALL);
+    let number = call(&mut client, &server, 40);
+    credit_return(&server, number, 1, &[3]);
+    // The credits that came back let new packets go behind the copy.
+    assert_eq!(outline(&server.turn(&mut client)), [(Request, 2), (Request, 32), (Request, 33)]);
+    credit_return(&server, number, 1, &(3..32).collect::<Vec<_>>());
+    assert_eq!(outline(&server.turn(&mut client)), [], "all of these left before the copy");
+    credit_return(&server, number, 1, &[32]);
+    assert_eq!(outline(&server.turn(&mut client)), [(Request, 2)]);
+    credit_return(&server, number, 1, &[33]);
+    assert_eq!(outline(&server.turn(&mut client)), [], "so did these");
+    credit_return(&server, number, 33, &[]);
+    assert_eq!(server.turn(&mut client).len(), 6);
+    credit_return(&server, number, 38, &[]);
+    server.turn(&mut client);
+    assert_ends(&mut client, &server, number);
+}
+
+#[test]
+fn after_the_time_out_only_what_is_missing_is_sent_again() {
+    let (world, mut client, server) = hand_server(selective(3), SMALL);
+    let number = call(&mut client, &server, 10);
+    credit_return(&server, number, 1, &[3, 4, 7, 8]);
+    assert_eq!(outline(&server.turn(&mut client)), [(Request, 2), (Request, 5)]);
+    world.clock.advance(7 * MS);
+    assert_eq!(outline(&server.turn(&mut client)), [2, 5, 6, 9].map(|packet| (Request, packet)));
+    // The first copies were late, not lost.
+    credit_return(&server, number, 8, &[]);
+    assert_eq!(outline(&server.turn(&mut client)), []);
+    assert_ends(&mut client, &server, number);
+}
+
+#[test]
+fn a_missing_response_packet_is_asked_for_alone() {
+    for (is_cumulative, config) in [(true, selective(3)), (false, singly(selective(3)))] {
+        let (_world, mut client, server) = hand_server(config, SMALL);
+        send(&mut client, server.session, ECHO, b"x", 7);
+        let number = server.turn(&mut client)[0].0.request_number;
+        let message = pattern(1000, 5);
+        server.response(number, 0, &message);
+        server.turn(&mut client);
+        for packet in [1, 2, 7] {
+            server.response(number, packet, &message);
+        }
+        // Packet 7 has overtaken 3 and 4 by three places at least, and 9 then 5 and 6.
+        let mut asked = |expected: &[(u16, u32)]| {
+            let asked = server.turn(&mut client);
+            let runs: Vec<_> = asked.iter().map(|(header, _)| (header.packet_number, header.message_len)).collect();
+            assert!(asked.iter().all(|(header, _)| header.kind == RequestForResponse));
+            assert_eq!(runs, expected);
+        };
+        asked(if is_cumulative { &[(3, 2)] } else { &[(3, 1), (4, 1)] });
+        server.response(number, 9, &message);
+        asked(if is_cumulative { &[(5, 2)] } else { &[(5, 1), (6, 1)] });
+        server.response(number, 8, &message);
+        asked(&[]);
+        for packet in [6, 5, 4, 3] {
+            assert!(completions(&mut client).is_empty());
+            server.response(number, packet, &message);
+            server.turn(&mut client);
+        }
+        assert!(completions(&mut client)[0].response[..] == message[..]);
+        send(&mut client, server.session, ECHO, &pattern(10_000, 1), 8);
+        assert_eq!(server.turn(&mut client).len(), 32, "all credits are back");
+    }
+}
+
+#[test]
+fn answers_that_a_selective_client_cannot_have_asked_for_are_dropped_by_reason() {
+    let (_world, mut client, server) = hand_server(selective(3), Offer { credits: 4, ..SMALL });
+    let expect = |client: &mut Endpoint, header: Header, data: &[u8], reason| {
+        let before = client.stats().dropped(reason);
+        server.send(header, data);
+        assert_eq!(outline(&server.turn(client)), [], "{header:?}");
+        assert_eq!(client.stats().dropped(reason), before + 1, "{header:?}");
+        assert!(completions(client).is_empty());
+    };
+    let number = call(&mut client, &server, 8);
+    let of = |last, bits| server.header(CreditReturn, number, last, bits);
+    // Four of eight have left.
+    expect(&mut client, of(NONE, 0), &[], PacketDrop::WrongPhase);
+    expect(&mut client, of(NONE, 1 << 4), &[], PacketDrop::WrongPhase);
+    expect(&mut client, of(NONE, usize::MAX), &[], PacketDrop::WrongPhase);
+    expect(&mut client, of(4, 0), &[], PacketDrop::WrongPhase);
+    expect(&mut client, of(2, 0b10), &[], PacketDrop::WrongPhase);
+    expect(&mut client, of(7, 0), &[], PacketDrop::WrongPhase);
+    expect(&mut client, of(65_534, 1), &[], PacketDrop::WrongPhase);
+    credit_return(&server, number, 0, &[3]);
+    assert_eq!(outline(&server.turn(&mut client)), [(Request, 4)]);
+    expect(&mut client, of(0, 0b100), &[], PacketDrop::Stale);
+    expect(&mut client, of(NONE, 0b1), &[], PacketDrop::Stale);
+    // What is said to be the missing one is there: the two behind it too.
+    credit_return(&server, number, 0, &[1, 2]);
+    assert_eq!(outline(&server.turn(&mut client)), [(Request, 5), (Request, 6), (Request, 7)]);
+    credit_return(&server, number, 6, &[]);
+    server.turn(&mut client);
+    let message = pattern(750, 3);
+    server.response(number, 0, &message);
+    assert_eq!(outline(&server.turn(&mut client)), [(RequestForResponse, 1)]);
+    let part = |packet: usize| &message[packet * 100..(packet * 100 + 100).min(750)];
+    let of = |packet, len| server.header(Response, number, packet, len);
+    expect(&mut client, of(5, 750), part(5), PacketDrop::WrongPhase);
+    expect(&mut client, of(8, 750), &[], PacketDrop::WrongPhase);
+    expect(&mut client, of(3, 751), part(3), PacketDrop::WrongLength);
+    expect(&mut client, of(3, 750), &part(3)[1..], PacketDrop::WrongLength);
+    server.response(number, 3, &message);
+    assert_eq!(outline(&server.turn(&mut client)), []);
+    expect(&mut client, of(3, 750), &[0; 100], PacketDrop::Stale);
+    expect(&mut client, server.header(CreditReturn, number, 0, 0b110), &[], PacketDrop::Stale);
+    for packet in [1, 2, 4, 5, 6, 7] {
+        server.response(number, packet, &message);
+        server.turn(&mut client);
+    }
+    assert!(completions(&mut client)[0].response[..] == message[..]);
+    send(&mut client, server.session, ECHO, &pattern(1000, 1), 1);
+    assert_eq!(server.turn(&mut client).len(), 4, "all credits are back");
+}
+
+#[test]
+fn a_client_that_goes_back_takes_no_notice_of_packets_ahead() {
+    let (world, mut client, server) = hand_server(Config::default(), SMALL);
+    let number = call(&mut client, &server, 10);
+    credit_return(&server, number, 1, &[3, 4, 5, 6, 7, 8]);
+    assert_eq!(outline(&server.turn(&mut client)), []);
+    world.clock.advance(7 * MS);
+    let again: Vec<_> = (2..10).map(|packet| (Request, packet)).collect();
+    assert_eq!(outline(&server.turn(&mut client)), again);
+    credit_return(&server, number, 8, &[]);
+    server.turn(&mut client);
+    assert_ends(&mut client, &server, number);
+}
+
+#[test]
+fn a_credit_return_that_stands_alone_counts_in_its_turn_only() {
+    let alone = |server: &HandServer, number, packet| {
+        let header = server.header(CreditReturn, number, packet, 0);
+        server.send(Header { type_or_residence: CREDIT_ALONE, ..header }, &[]);
+    };
+    let (world, mut client, server) = hand_server(Config::default(), SMALL);
+    let number = call(&mut client, &server, 40);
+    alone(&server, number, 0);
+    assert_eq!(outline(&server.turn(&mut client)), [(Request, 32)]);
+    // That of packet 1 is lost: as nsdi19 does, the client goes back to it.
+    alone(&server, number, 2);
+    assert_eq!(outline(&server.turn(&mut client)), []);
+    assert_eq!(client.stats().dropped(PacketDrop::OutOfOrder), 1);
+    world.clock.advance(7 * MS);
+    let again = server.turn(&mut client);
+    assert_eq!((outline(&again)[0], again.len()), ((Request, 1), 32));
+    // The server says how far it is, and that stands for all.
+    credit_return(&server, number, 32, &[]);
+    assert_eq!(outline(&server.turn(&mut client)), (33..40).map(|packet| (Request, packet)).collect::<Vec<_>>());
+    assert_ends(&mut client, &server, number);
+    // To a selective client it says the same as any other.
+    let (_world, mut client, server) = hand_server(selective(3), SMALL);
+    let number = call(&mut client, &server, 40);
+    alone(&server, number, 2);
+    assert_eq!(server.turn(&mut client).len(), 3);
+}
+
+#[test]
+fn the_time_out_follows_the_round_trips_and_doubles() {
+    let timeout = Timeout::Adaptive { min_ns: 100 * US };
+    for recovery in [Recovery::GoBackN, Recovery::SELECTIVE] {
+        let (world, mut client, server) = hand_server(Config { timeout, recovery, ..Config::default() }, SMALL);
+        // Nothing was measured yet: the first time-out is the configured one.
+        send(&mut client, server.session, ECHO, b"x", 0);
+        let number = server.turn(&mut client)[0].0.request_number;
+        world.clock.advance(4_900 * US);
+        assert_eq!(outline(&server.turn(&mut client)), []);
+        world.clock.advance(200 * US);
+        assert_eq!(outline(&server.turn(&mut client)), [(Request, 0)]);
+        server.response(number, 0, b"y");
+        server.turn(&mut client);
+        // Which of the two was answered is not known, so that trip counts for nothing.
+        for _ in 0..50 {
+            send(&mut client, server.session, ECHO, b"x", 0);
+            let number = server.turn(&mut client)[0].0.request_number;
+            world.clock.advance(200 * US);
+            server.response(number, 0, b"y");
+            server.turn(&mut client);
+        }
+        assert_eq!(client.stats().calls_completed, 51);
+        send(&mut client, server.session, ECHO, &pattern(300, 1), 0);
+        let number = server.turn(&mut client)[0].0.request_number;
+        let mut gaps = Vec::new();
+        let mut waited_us = 0;
+        while gaps.len() < 8 {
+            world.clock.advance(10 * US);
+            waited_us += 10;
+            if !server.turn(&mut client).is_empty() {
+                gaps.push(waited_us);
+                waited_us = 0;
+            }
+        }
+        for (times, &gap) in gaps.iter().enumerate() {
+            let expected = 200 << times.min(6);
+            assert!((expected..=expected + 50).contains(&gap), "{gaps:?}");
+        }
+        // An answer makes it short again.
+        server.credit_return(number, 0);
+        server.turn(&mut client);
+        world.clock.advance(260 * US);
+        assert_eq!(outline(&server.turn(&mut client)), [(Request, 1), (Request, 2)]);
+        server.send(server.header(InProgress, number, 0, 0), &[]);
+        assert_eq!(outline(&server.turn(&mut client)), []);
+        server.response(number, 0, b"y");
+        server.turn(&mut client);
+        assert!(completions(&mut client).iter().all(|over| over.result.is_ok()));
+    }
+}
+
+// What a server does.
+
+#[test]
+fn packets_out_of_order_are_kept_and_told() {
+    let (_world, mut server, client) = hand_client(selective(3));
+    let message = pattern(640, 1);
+    for packet in [0, 2, 3, 5] {
+        client.request(8, packet, &message);
+    }
+    let answers = client.turn(&mut server);
+    assert_eq!(answers.len(), 1);
+    assert_eq!(told(&answers[0].0), (0, vec![2, 3, 5]));
+    client.request(8, 1, &message);
+    assert_eq!(told(&client.turn(&mut server)[0].0), (3, vec![5]));
+    client.request(8, 6, &message);
+    assert_eq!(told(&client.turn(&mut server)[0].0), (3, vec![5, 6]));
+    client.request(8, 4, &message);
+    let answers = client.turn(&mut server);
+    assert_eq!(outline(&answers), [(Response, 0)]);
+    assert_eq!(answers[0].1, message[..100]);
+    assert_eq!((server.stats().requests_handled, server.stats().dropped_total()), (1, 0));
+}
+
+#[test]
+fn a_request_can_begin_with_any_packet() {
+    let (_world, mut server, client) = hand_client(selective(3));
+    let message = pattern(300, 1);
+    client.request(8, 2, &message);
+    assert_eq!(told(&client.turn(&mut server)[0].0), (NONE, vec![2]));
+    client.request(8, 1, &message);
+    assert_eq!(told(&client.turn(&mut server)[0].0), (NONE, vec![1, 2]));
+    client.request(8, 0, &message);
+    assert_eq!(client.turn(&mut server)[0].1, message[..100]);
+    // What is left of it on the way begins nothing.
+    client.request(8, 1, &message);
+    assert_eq!(told(&client.turn(&mut server)[0].0), (1, vec![]));
+    assert_eq!(server.stats().requests_handled, 1);
+}
+
+#[test]
+fn without_cumulative_credits_each_packet_that_is_kept_is_told() {
+    let (_world, mut server, client) = hand_client(singly(selective(3)));
+    let message = pattern(640, 1);
+    for packet in [0, 1, 3, 4] {
+        client.request(8, packet, &message);
+    }
+    let answers = client.turn(&mut server);
+    let all: Vec<_> = answers.iter().map(|(header, _)| told(header)).collect();
+    assert_eq!(all, [(0, vec![]), (1, vec![3, 4]), (1, vec![3, 4]), (1, vec![3, 4])]);
+}
+
+#[test]
+fn packets_that_a_selective_server_cannot_keep_are_dropped_by_reason() {
+    let (_world, mut server, client) = hand_client(selective(3));
+    let message = pattern(10_000, 1);
+    let expect = |server: &mut Endpoint, packet: u16, len: usize, data: &[u8], reason| {
+        let before = server.stats().dropped(reason);
+        client.send(client.header(8, packet, len), data);
+        let answers = client.turn(server);
+        assert_eq!(server.stats().dropped(reason), before + 1, "packet {packet} of {len}");
+        answers.len()
+    };
+    assert_eq!(expect(&mut server, 64, 10_000, &[0; 100], PacketDrop::OutOfOrder), 0);
+    assert_eq!(expect(&mut server, 100, 10_000, &[], PacketDrop::WrongPhase), 0);
+    assert_eq!(expect(&mut server, 1, 100, &[], PacketDrop::WrongPhase), 0);
+    assert_eq!(expect(&mut server, 63, 10_000, &[0; 99], PacketDrop::WrongLength), 0);
+    assert_eq!(expect(&mut server, 1, u32::MAX as usize, &[0; 100], PacketDrop::TooLong), 0);
+    client.request(8, 63, &message);
+    // A credit return tells of the next 32 packets.
+    assert_eq!(told(&client.turn(&mut server)[0].0), (NONE, vec![]));
+    client.request(8, 0, &message);
+    client.request(8, 31, &message);
+    assert_eq!(told(&client.turn(&mut server)[0].0), (0, vec![31]));
+    assert_eq!(expect(&mut server, 65, 10_000, &[0; 100], PacketDrop::OutOfOrder), 0);
+    assert_eq!(expect(&mut server, 100, 10_000, &[], PacketDrop::WrongPhase), 0);
+    assert_eq!(expect(&mut server, 3, 9_999, &[0; 100], PacketDrop::WrongLength), 0);
+    assert_eq!(expect(&mut server, 3, 10_000, &[0; 101], PacketDrop::WrongLength), 0);
+    // Whoever repeats itself hears again what is there, and changes nothing.
+    assert_eq!(expect(&mut server, 31, 10_000, &[9; 100], PacketDrop::Stale), 1);
+    assert_eq!(expect(&mut server, 0, 10_000, &[9; 100], PacketDrop::Stale), 1);
+    let missing = (1..100u16).filter(|packet| ![31, 63].contains(packet));
+    missing.for_each(|packet| client.request(8, packet, &message));
+    let answers = client.turn(&mut server);
+    assert_eq!(outline(&answers).last(), Some(&(Response, 0)));
+    let all = (1..100).flat_map(|packet| {
+        client.request_for_response(8, packet, 1);
+        client.turn(&mut server).remove(0).1
+    });
+    assert!(all.eq(message[100..].iter().copied()));
+    assert_eq!(server.stats().requests_handled, 1);
+}
+
+// Both together.
+
+#[test]
+fn each_side_gets_on_with_whatever_the_other_does_about_losses() {
+    let modes = [Config::default(), singly(Config::default()), selective(3), singly(selective(1))];
+    let rounds = if cfg!(miri) { 1 } else { 20 };
+    let small = LoopbackConfig { packet_len_max: 224, copy_len_max: 100, ..LoopbackConfig::default() };
+    for of_client in &modes {
+        for of_server in &modes {
+            let world = World::new();
+            let sides = (of_client.clone(), of_server.clone());
+            let (mut client, mut server, session) = world.pair_of((sides.0, small), (sides.1, small));
+            for round in 0..rounds {
+                send(&mut client, session, ECHO, &pattern(12_000, round), 1);
+                // A third of all turns' packets are lost.
+                let mut over = Vec::new();
+                for turn in 0..2_000 {
+                    match (turn + usize::from(round)) % 3 {
+                        0 => world.losing(|| client.turn()),
+                        _ => client.turn(),
+                    };
+                    match (turn / 3 + usize::from(round)) % 5 {
+                        0 => world.losing(|| server.turn()),
+                        _ => server.turn(),
+                    };
+                    over.extend(completions(&mut client));
+                    if !over.is_empty() {
+                        break;
+                    }
+                    world.clock.advance(50 * US);
+                }
+                assert!(over[0].response[..] == pattern(12_000, round)[..]);
+            }
+            assert!(client.stats().retransmissions > 0);
+            assert_eq!(server.stats().requests_handled, u64::from(rounds));
+        }
+    }
+}
