@@ -238,6 +238,80 @@ fn a_simulated_cluster_is_the_same_again_from_its_seed() {
     assert!(output.status.success() && hunt["clusters"].as_u64() >= Some(1) && hunt["first_seed"] == 3, "{hunt}");
 }
 
+const WORKLOAD: &str = r#"warm_up_ms = 0.1
+duration_ms = 0.5
+[congestion]
+algorithm = "timely"
+[[clients]]
+name = "bulk"
+hosts = { from = "node1", count = 3 }
+servers = "node0"
+request_bytes = 100_000
+response_bytes = 32
+window = 2
+"#;
+
+#[test]
+fn a_workload_has_the_same_report_again_and_plots() {
+    let folder = Folder::new();
+    let [workload, page] = ["workload.toml", "page.html"].map(|name| folder.0.join(name).display().to_string());
+    std::fs::write(&workload, WORKLOAD).unwrap();
+    let run_it = |more: &[&str]| {
+        let output = run(sinew(&["sim", "run", "cx4", "--workload", &workload]).args(more));
+        assert!(output.status.success(), "{output:?}");
+        text(&output.stdout)
+    };
+    let report = run_it(&["--json", "--seed", "7", "--out", &page]);
+    assert_eq!(report, run_it(&["--json", "--seed", "7"]));
+    assert_ne!(report, run_it(&["--json", "--seed", "8"]));
+    let report: Value = serde_json::from_str(&report).unwrap();
+    let bulk = &report["groups"][0];
+    assert_eq!((&bulk["name"], &bulk["sessions"], &report["seed"]), (&"bulk".into(), &3.into(), &7.into()));
+    // Of a link of 25 Gbps frames have a part.
+    assert!((10.0..25.0).contains(&positive(bulk, "goodput_gbps")), "{bulk}");
+    assert!(positive(&bulk["latency"], "p50_ns") <= positive(&bulk["latency"], "p99_ns"));
+    assert_eq!(report["queues"][0]["port"], "tor0 to node0");
+    let page = std::fs::read_to_string(page).unwrap();
+    assert_eq!(page.matches("<svg").count(), 3, "goodput, queues, rates");
+    assert!(!page.contains("href=") && !page.contains("src="), "it needs nothing beside it");
+    let shown = run_it(&[]);
+    assert!(["goodput", "bulk", "tor0 to node0", "0 were lost"].iter().all(|part| shown.contains(part)), "{shown}");
+}
+
+#[test]
+fn a_file_that_makes_no_sense_is_wrong_usage_and_its_line_is_told() {
+    let folder = Folder::new();
+    let [workload, topology] = ["workload.toml", "topology.toml"].map(|name| folder.0.join(name).display().to_string());
+    let run_it = |topology: &str, workload: &str| {
+        let output = run(&mut sinew(&["sim", "run", topology, "--workload", workload]));
+        assert_eq!((output.status.code(), text(&output.stdout)), (Some(2), String::new()));
+        text(&output.stderr)
+    };
+    std::fs::write(&workload, WORKLOAD.replace("node0", "node100")).unwrap();
+    let error = run_it("cx4", &workload);
+    assert!(error.contains("workload.toml: line 8: servers: the topology has no host named `node100`"), "{error}");
+    std::fs::write(&topology, "frame_bytes = -1").unwrap();
+    let error = run_it(&topology, &workload);
+    assert!(error.contains("topology.toml: line 1: "), "{error}");
+    let error = run_it("no-such.toml", &workload);
+    assert!(error.contains("reading no-such.toml: No such file"), "{error}");
+}
+
+#[test]
+fn a_workload_that_is_interrupted_ends_at_once() {
+    let folder = Folder::new();
+    let workload = folder.0.join("workload.toml").display().to_string();
+    std::fs::write(&workload, WORKLOAD.replace("duration_ms = 0.5", "duration_ms = 60000")).unwrap();
+    let mut process = Process::start(&mut sinew(&["sim", "run", "cx4", "--workload", &workload]));
+    eventually("it catches signals", || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", process.0.id())).unwrap_or_default();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+        caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 2 != 0)
+    });
+    process.signal(Signal::INT);
+    assert_eq!(process.wait().code(), Some(1), "interrupted is not done");
+}
+
 #[test]
 fn wrong_usage_is_told_once_before_anything_is_started() {
     let folder = Folder::new();

@@ -52,6 +52,7 @@ Examples:
   sinew kv set greeting hello; sinew kv get greeting
   sinew serve sequencer                          hands out numbers; in another terminal:
   sinew seq next --count 3
+  sinew sim run cx4 --workload FILE              a workload on a simulated cluster
   sinew sim swarm --seconds 60                   hunts for bugs on simulated clusters
   sinew limits                                   what the machine itself allows
 

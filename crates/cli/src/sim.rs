@@ -1,5 +1,7 @@
 //! `sinew sim`.
 
+mod run;
+
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,6 +19,8 @@ use crate::{Outcome, machine, output};
 /// What is done with simulated clusters.
 #[derive(clap::Subcommand)]
 pub enum Command {
+    /// Run a workload on a topology: goodput, latency, queues, lost packets and rates, as tables and as plots
+    Run(run::Args),
     /// Hunt for bugs of the RPC layer: clusters, workloads, limits and faults, each drawn from a seed
     Swarm(SwarmArgs),
     /// Run one of the hunt's clusters again, from its seed
@@ -63,6 +67,7 @@ pub struct ReplayArgs {
 /// Does it, and shows.
 pub fn run(command: &Command) -> anyhow::Result<Outcome> {
     match command {
+        Command::Run(args) => run::run(args),
         Command::Swarm(args) => hunt(args),
         Command::Replay(args) => replay(args),
     }

@@ -1,18 +1,22 @@
-//! Experiments on simulated clusters: published figures, run again, and a hunt for bugs.
+//! Experiments on simulated clusters: published figures, run again; workloads of one's own; and a hunt for bugs.
 //!
-//! An [`Experiment`] is one file, which says what it runs and where the paper has the figures that it is held against.
+//! An [`Experiment`] is one file, which says what it runs and where the paper has the figures that it is held against. A
+//! [`workload`] is what users write down and run on a topology of theirs.
 
 #![forbid(unsafe_code)]
 
 mod experiment;
+mod html;
 pub mod incast;
 pub mod nsdi19;
 mod programs;
 pub mod report;
 pub mod small_calls;
 pub mod swarm;
+pub mod workload;
 
 pub use experiment::{Experiment, Row};
+pub use html::PlotError;
 
 /// All experiments, by paper and place.
 pub const EXPERIMENTS: &[&dyn Experiment] = &[&nsdi19::fig4::Fig4, &nsdi19::fig5::Fig5, &nsdi19::table5::Table5];

@@ -3,10 +3,10 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use sinew_fabric::{Address, Clock, SeededGenerator};
+use sinew_fabric::{Address, Clock, PortError, SeededGenerator};
 use sinew_mem::MessageBuffer;
 use sinew_rpc::{Nexus, RequestType, Rpc, SessionEvent, SessionId};
-use sinew_sim::{Actor, Cluster, Doing, HostId, PortConfig, SimClock, SimPort};
+use sinew_sim::{Actor, Cluster, Doing, HostId, Network, PortConfig, SimClock, SimPort};
 
 /// An endpoint on a simulated host.
 pub type Endpoint = Rpc<SimPort, SimClock>;
@@ -15,6 +15,23 @@ pub type Endpoint = Rpc<SimPort, SimClock>;
 pub const SINK: RequestType = RequestType::new(1);
 /// Bytes of such an answer (nsdi19 6.4).
 pub const SHORT: usize = 32;
+
+/// Opens an endpoint at `sim://NAME`.
+///
+/// # Errors
+///
+/// [`PortError`].
+pub fn open(
+    network: &Network,
+    nexus: &Nexus,
+    host: HostId,
+    name: &str,
+    port: PortConfig,
+) -> Result<Endpoint, PortError> {
+    let port = network.open(host, name, port)?;
+    let generator = Box::new(SeededGenerator::new(network.random()));
+    Ok(Rpc::new(nexus, port, network.clock(), generator))
+}
 
 /// Opens an endpoint at `sim://NAME`, and gives it to the program that `make` makes of it.
 pub fn start<A: Actor + 'static>(
@@ -25,12 +42,9 @@ pub fn start<A: Actor + 'static>(
     port: PortConfig,
     make: impl FnOnce(Endpoint, SimClock) -> A,
 ) {
-    let network = cluster.network().clone();
-    let port = network.open(host, name, port).expect("experiments name their ports once");
-    let place = port.place();
-    let generator = Box::new(SeededGenerator::new(network.random()));
-    let rpc = Rpc::new(nexus, port, network.clock(), generator);
-    cluster.add(name, [place], Box::new(make(rpc, network.clock())));
+    let rpc = open(cluster.network(), nexus, host, name, port).expect("experiments name their ports once");
+    let (place, clock) = (rpc.port().place(), cluster.clock());
+    cluster.add(name, [place], Box::new(make(rpc, clock)));
 }
 
 /// Turns the loop once; an endpoint that found nothing waits.
@@ -38,9 +52,11 @@ pub fn turn(rpc: &mut Endpoint) -> Doing {
     if rpc.turn() {
         return Doing::Work;
     }
-    // A simulated port only notes when it wants to be woken.
-    let _ = rpc.wait(None);
-    Doing::Idle
+    // A simulated port only notes when it wants to be woken. Who has to do something at once is not to wait for that.
+    match rpc.wait(None) {
+        Ok(false) => Doing::Work,
+        _ => Doing::Idle,
+    }
 }
 
 /// Answers calls.

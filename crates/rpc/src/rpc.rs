@@ -324,19 +324,24 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         busy
     }
 
-    /// Sleeps until something may have arrived, a timer of the endpoint is due, or `timeout_ns` passed.
+    /// Sleeps until something may have arrived, a timer of the endpoint is due, or `timeout_ns` passed. Returns whether it did: not
+    /// where there is something to do already, in the next [turn](Self::turn) or for who takes completions.
     ///
     /// # Errors
     ///
     /// What the port says.
-    pub fn wait(&mut self, timeout_ns: Option<u64>) -> std::io::Result<()> {
+    pub fn wait(&mut self, timeout_ns: Option<u64>) -> std::io::Result<bool> {
         if self.core.has_work() {
-            return Ok(());
+            return Ok(false);
         }
         let now_ns = self.clock.now_ns();
         let own = self.core.next_deadline_ns().map(|deadline| deadline.saturating_sub(now_ns));
         let timeout_ns = own.into_iter().chain(timeout_ns).min();
-        if timeout_ns == Some(0) { Ok(()) } else { self.port.wait(timeout_ns) }
+        if timeout_ns == Some(0) {
+            return Ok(false);
+        }
+        self.port.wait(timeout_ns)?;
+        Ok(true)
     }
 
     /// Turns the loop until `done` says so, sleeping when there is nothing to do as [`Config::poller`] allows.

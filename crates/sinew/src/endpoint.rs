@@ -293,7 +293,8 @@ impl Rpc {
     ///
     /// [`Error::System`], what the port says.
     pub fn wait(&mut self, timeout_ns: Option<u64>) -> Result<()> {
-        Ok(each!(&mut self.endpoint, rpc => rpc.wait(timeout_ns))?)
+        each!(&mut self.endpoint, rpc => rpc.wait(timeout_ns))?;
+        Ok(())
     }
 
     /// Turns the loop until `done` says so, sleeping when there is nothing to do as [`Config::poller`] allows.

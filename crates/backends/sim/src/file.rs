@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_spanned::Spanned;
 
 use crate::topology::{
     Buffer, Ecn, HostId, HostSpec, LinkSpec, NodeId, Pause, SwitchId, SwitchSpec, Topology, TopologyError,
 };
 
-/// What is wrong with a topology's file, and where.
+/// What is wrong with a file that somebody wrote, a topology's or another of its kind, and where.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {problem}")]
 pub struct FileError {
@@ -18,6 +19,37 @@ pub struct FileError {
     pub line: usize,
     /// What is wrong there.
     pub problem: String,
+}
+
+impl FileError {
+    /// Reads TOML.
+    ///
+    /// # Errors
+    ///
+    /// What the TOML, or its meaning for a `T`, is wrong about.
+    pub fn read<T: DeserializeOwned>(text: &str) -> Result<T, Self> {
+        toml::from_str(text).map_err(|error| Self {
+            line: error.span().map_or(1, |span| line_of(text, span.start)),
+            problem: error.message().to_owned(),
+        })
+    }
+
+    /// An error about a field of an entry that begins at `entry` (the range of a TOML table is its header alone): in the line where
+    /// the field stands; else in the entry's first.
+    pub fn at(text: &str, entry: &Range<usize>, field: &str, problem: String) -> Self {
+        let mut at = entry.start;
+        for (index, line) in text.get(at..).unwrap_or_default().split_inclusive('\n').enumerate() {
+            if index > 0 && line.starts_with('[') {
+                break;
+            }
+            let is_it = line.trim_start().strip_prefix(field).is_some_and(|rest| rest.trim_start().starts_with('='));
+            if is_it || line.contains('{') && line.contains(field) {
+                return Self { line: line_of(text, at), problem };
+            }
+            at += line.len();
+        }
+        Self { line: line_of(text, entry.start), problem }
+    }
 }
 
 /// The most nodes and links that a file may ask for.
@@ -135,10 +167,7 @@ impl Topology {
     ///
     /// [`FileError`], with the line, and the field where it is one.
     pub fn parse(text: &str) -> Result<Self, FileError> {
-        let file: File = toml::from_str(text).map_err(|error| FileError {
-            line: error.span().map_or(1, |span| line_of(text, span.start)),
-            problem: error.message().to_owned(),
-        })?;
+        let file: File = FileError::read(text)?;
         let topology = Self { frame_bytes: file.frame_bytes, ..Self::default() };
         let mut reader = Reader { text, topology, nodes: BTreeMap::new(), places: BTreeMap::new() };
         file.switch.iter().try_for_each(|entry| reader.switch(entry))?;
@@ -159,21 +188,8 @@ fn numbered(name: &str, count: Option<usize>, index: usize) -> String {
 }
 
 impl Reader<'_> {
-    /// An error about a field of an entry: in the line where it stands.
     fn error(&self, entry: &Range<usize>, field: &str, problem: String) -> FileError {
-        // The range of a table is its header alone.
-        let mut at = entry.start;
-        for (index, line) in self.text.get(at..).unwrap_or_default().split_inclusive('\n').enumerate() {
-            if index > 0 && line.starts_with('[') {
-                break;
-            }
-            let is_it = line.trim_start().strip_prefix(field).is_some_and(|rest| rest.trim_start().starts_with('='));
-            if is_it || line.contains('{') && line.contains(field) {
-                return FileError { line: line_of(self.text, at), problem };
-            }
-            at += line.len();
-        }
-        FileError { line: line_of(self.text, entry.start), problem }
+        FileError::at(self.text, entry, field, problem)
     }
 
     fn count(&self, entry: &Range<usize>, count: Option<usize>, so_far: usize) -> Result<usize, FileError> {

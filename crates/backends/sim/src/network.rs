@@ -43,7 +43,7 @@ pub struct LinkStats {
     pub bytes: u64,
     /// Bytes that wait for it.
     pub queued_bytes: u64,
-    /// The most that ever waited.
+    /// The most that waited, ever or since [`Network::take_queued_max`].
     pub queued_bytes_max: u64,
     /// Packets lost since too much waited for it.
     pub overflowed: u64,
@@ -151,6 +151,16 @@ impl Network {
     pub fn link_stats(&self, link: LinkId) -> [LinkStats; 2] {
         let world = self.0.world.borrow();
         [0, 1].map(|direction| world.lane_stats(lane(link, direction)))
+    }
+
+    /// The most bytes that waited for a link since this was last asked, in the order of [`Self::link_stats`].
+    ///
+    /// # Panics
+    ///
+    /// When there is no such link.
+    pub fn take_queued_max(&self, link: LinkId) -> [u64; 2] {
+        let mut world = self.0.world.borrow_mut();
+        [0, 1].map(|direction| world.take_queued_max(lane(link, direction)))
     }
 
     /// Packets on their way, waiting ones included.

@@ -587,6 +587,11 @@ impl World {
         LinkStats { queued_bytes: lane.queued_bytes, ..lane.stats }
     }
 
+    pub fn take_queued_max(&mut self, lane: Direction) -> u64 {
+        let lane = &mut self.lanes[lane as usize];
+        std::mem::replace(&mut lane.stats.queued_bytes_max, lane.queued_bytes)
+    }
+
     /// Packets on their way, for those who wonder why nothing happens.
     pub fn in_flight(&self) -> usize {
         self.packets.len() - self.free.len()

@@ -102,6 +102,8 @@ fn an_incast_is_as_fast_as_the_link_that_it_shares() {
     assert_eq!((to_victim.packets, to_victim.queued_bytes), (40, 0));
     // Of 40 packets that came in the time of ten, some 30 waited.
     assert!((29..=31).contains(&(to_victim.queued_bytes_max / 1000)), "{to_victim:?}");
+    let taken = [(); 2].map(|()| network.take_queued_max(LinkId(0))[1]);
+    assert_eq!(taken, [to_victim.queued_bytes_max, 0], "what was taken is not told again");
 }
 
 #[test]

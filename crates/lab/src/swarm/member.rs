@@ -268,7 +268,9 @@ impl Actor for Member {
             return Doing::Work;
         }
         // It only says when; the cluster waits.
-        let _ = self.rpc.wait(None);
+        if let Ok(false) = self.rpc.wait(None) {
+            return Doing::Work;
+        }
         Doing::IdleUntil(self.time.now_ns() + self.look_ns.saturating_sub(now_ns))
     }
 }

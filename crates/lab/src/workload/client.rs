@@ -1,0 +1,301 @@
+//! The program of a workload's clients.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use hdrhistogram::Histogram;
+use sinew_fabric::{Address, Clock, Generator, SeededGenerator};
+use sinew_mem::{AllocError, MessageBuffer};
+use sinew_rpc::{Call, RequestType, SessionEvent, SessionId};
+use sinew_sim::{Actor, Doing, SimClock};
+
+use super::Group;
+use super::file::REQUEST_LEN_MIN;
+use crate::programs::{Endpoint, turn};
+
+/// Requests that say how long their answer is to be.
+pub const CALL: RequestType = RequestType::new(1);
+/// Sessions that a client opens at a time, so that a server's headroom for management packets suffices.
+const OPENING_MAX: usize = 12;
+/// How often a client looks whether it may begin.
+const LOOK_NS: u64 = 10_000;
+
+/// Answers a call.
+pub fn answer(call: Call<'_>) {
+    let len = call.request().first_chunk().map_or(0, |len: &[u8; REQUEST_LEN_MIN]| u32::from_le_bytes(*len));
+    call.reply_with(len as usize, |_| ());
+}
+
+/// A histogram of nanoseconds up to two minutes, to three digits.
+fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, 120_000_000_000, 3).expect("the bounds are in order")
+}
+
+/// What the clients of a group have found together.
+pub struct Tally {
+    pub calls: u64,
+    pub failed: u64,
+    pub latency: Histogram<u64>,
+    pub rtt: Histogram<u64>,
+}
+
+impl Default for Tally {
+    fn default() -> Self {
+        Self { calls: 0, failed: 0, latency: histogram(), rtt: histogram() }
+    }
+}
+
+/// A server that the client calls.
+struct Way {
+    /// Its host's name.
+    server: String,
+    address: Address,
+    state: State,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum State {
+    Closed,
+    Opening(SessionId),
+    Open(SessionId),
+    /// It is gone, and why.
+    Gone(String),
+}
+
+/// A call that is going on.
+#[derive(Clone, Copy)]
+struct Flight {
+    way: usize,
+    /// When it came.
+    began_ns: u64,
+}
+
+/// See the module.
+pub struct Client {
+    rpc: Endpoint,
+    clock: SimClock,
+    generator: SeededGenerator,
+    group: Rc<Group>,
+    /// When all clients begin, once that is known.
+    origin_ns: Rc<Cell<Option<u64>>>,
+    ways: Vec<Way>,
+    /// Those that are open.
+    open: Vec<usize>,
+    opening: usize,
+    asked: usize,
+    /// Of calls that are not going on, with their tags.
+    idle: Vec<(usize, MessageBuffer, MessageBuffer)>,
+    flights: Vec<Option<Flight>>,
+    /// When the next call comes, by the clock.
+    due_ns: Option<u64>,
+    tally: Rc<RefCell<Tally>>,
+}
+
+impl Client {
+    /// A client of these servers' ports (each with its host's name), which begins when `origin_ns` says so.
+    ///
+    /// # Errors
+    ///
+    /// [`AllocError`]: the port's arena is too small for the window.
+    pub fn new(
+        rpc: Endpoint,
+        clock: SimClock,
+        seed: u64,
+        group: &Rc<Group>,
+        servers: Vec<(String, Address)>,
+        origin_ns: &Rc<Cell<Option<u64>>>,
+        tally: &Rc<RefCell<Tally>>,
+    ) -> Result<Self, AllocError> {
+        let (request_len, response_len) = (group.request.bounds().1, group.response.bounds().1);
+        let buffers = |tag| Ok((tag, rpc.alloc(request_len)?, rpc.alloc(response_len)?));
+        Ok(Self {
+            clock,
+            generator: SeededGenerator::new(seed),
+            group: Rc::clone(group),
+            origin_ns: Rc::clone(origin_ns),
+            ways: servers.into_iter().map(|(server, address)| Way { server, address, state: State::Closed }).collect(),
+            open: Vec::new(),
+            opening: 0,
+            asked: 0,
+            idle: (0..group.window).map(buffers).collect::<Result<_, _>>()?,
+            flights: vec![None; group.window],
+            due_ns: None,
+            tally: Rc::clone(tally),
+            rpc,
+        })
+    }
+
+    /// Its endpoint.
+    pub fn rpc(&self) -> &Endpoint {
+        &self.rpc
+    }
+
+    /// Sessions that are open.
+    pub fn open(&self) -> usize {
+        self.open.len()
+    }
+
+    /// All sessions, open or not.
+    pub fn sessions(&self) -> usize {
+        self.ways.len()
+    }
+
+    /// Whether a session could not be opened, or is gone.
+    pub fn has_lost(&self) -> bool {
+        self.ways.iter().any(|way| matches!(way.state, State::Gone(_)))
+    }
+
+    /// The rates that congestion control lets its sessions have, in bytes per second.
+    pub fn rates(&self) -> impl Iterator<Item = f64> {
+        self.open.iter().filter_map(|way| match self.ways[*way].state {
+            State::Open(session) => self.rpc.session_rate(session),
+            _ => None,
+        })
+    }
+
+    /// What it waits for, beside the time.
+    pub fn waits_for(&self) -> Option<String> {
+        let going = self.flights.iter().flatten();
+        if let Some(oldest) = going.clone().min_by_key(|flight| flight.began_ns) {
+            let (calls, server) = (going.count(), &self.ways[oldest.way].server);
+            let ms = self.clock.now_ns().saturating_sub(oldest.began_ns) as f64 / 1e6;
+            return Some(format!("the answers to {calls} calls, the oldest to {server} and {ms:.3} ms old"));
+        }
+        let lost = self.ways.iter().find_map(|way| match &way.state {
+            State::Gone(why) => Some(format!("a session with {}: {why}", way.server)),
+            _ => None,
+        });
+        let opening = self.ways.iter().find(|way| matches!(way.state, State::Opening(_) | State::Closed));
+        if self.open.is_empty() { lost } else { None }
+            .or_else(|| opening.map(|way| format!("a session with {}", way.server)))
+    }
+
+    fn chance(&mut self) -> f64 {
+        (self.generator.next_u64() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    fn open_sessions(&mut self) {
+        while self.asked < self.ways.len() && self.opening < OPENING_MAX {
+            let way = &mut self.ways[self.asked];
+            self.asked += 1;
+            way.state = match self.rpc.begin_connect(&way.address) {
+                Ok(session) => {
+                    self.opening += 1;
+                    State::Opening(session)
+                }
+                Err(error) => State::Gone(error.to_string()),
+            };
+        }
+    }
+
+    fn see_events(&mut self) {
+        while let Some(event) = self.rpc.poll_event() {
+            let (session, state) = match event {
+                SessionEvent::Connected(session) => (session, State::Open(session)),
+                SessionEvent::ConnectFailed { session, error } => (session, State::Gone(error.to_string())),
+                SessionEvent::Lost { session, cause, .. } => (session, State::Gone(cause.to_string())),
+                SessionEvent::Disconnected(session) => (session, State::Gone("it was closed".to_owned())),
+            };
+            let is_it = |way: &Way| way.state == State::Opening(session) || way.state == State::Open(session);
+            let Some(at) = self.ways.iter().position(is_it) else { continue };
+            self.opening -= usize::from(matches!(self.ways[at].state, State::Opening(_)));
+            self.open.retain(|way| *way != at);
+            if let State::Open(_) = state {
+                self.open.push(at);
+            }
+            self.ways[at].state = state;
+        }
+    }
+
+    fn see_completions(&mut self) {
+        let mut tally = self.tally.borrow_mut();
+        while let Some(over) = self.rpc.poll_completion() {
+            let tag = over.tag as usize;
+            let Some(flight) = self.flights[tag].take() else { continue };
+            match over.result {
+                Ok(()) => {
+                    tally.calls += 1;
+                    tally.latency.saturating_record(self.clock.now_ns().saturating_sub(flight.began_ns));
+                }
+                Err(_) => tally.failed += 1,
+            }
+            self.idle.push((tag, over.request, over.response));
+        }
+        while let Some(rtt_ns) = self.rpc.poll_rtt_ns() {
+            tally.rtt.saturating_record(rtt_ns);
+        }
+    }
+
+    /// Begins what is to be begun. Returns when there will be more, beside when calls are over.
+    fn begin_calls(&mut self) -> Option<u64> {
+        let now_ns = self.clock.now_ns();
+        let Some(origin_ns) = self.origin_ns.get() else { return Some(now_ns + LOOK_NS) };
+        let (start_ns, stop_ns) = (origin_ns + self.group.start_ns, origin_ns + self.group.stop_ns);
+        if now_ns < start_ns {
+            return Some(start_ns);
+        }
+        let Some(rate) = self.group.calls_per_s else {
+            while now_ns < stop_ns && self.begin_call(now_ns) {}
+            return None;
+        };
+        loop {
+            let due_ns = match self.due_ns {
+                Some(due_ns) => due_ns,
+                None => start_ns + self.gap_ns(rate),
+            };
+            self.due_ns = Some(due_ns);
+            if due_ns >= stop_ns {
+                return None;
+            }
+            if due_ns > now_ns {
+                return Some(due_ns);
+            }
+            if !self.begin_call(due_ns) {
+                return None;
+            }
+            self.due_ns = Some(due_ns + self.gap_ns(rate));
+        }
+    }
+
+    fn gap_ns(&mut self, rate: f64) -> u64 {
+        (-(1.0 - self.chance()).ln() / rate * 1e9) as u64
+    }
+
+    /// Whether there was a server to call, and room in the window.
+    fn begin_call(&mut self, began_ns: u64) -> bool {
+        if self.open.is_empty() {
+            return false;
+        }
+        let Some((tag, mut request, response)) = self.idle.pop() else { return false };
+        let way = self.open[self.generator.below(self.open.len() as u64) as usize];
+        let State::Open(session) = self.ways[way].state else { return false };
+        let (request_chance, response_chance) = (self.chance(), self.chance());
+        let len = self.group.request.draw(request_chance);
+        let response_len = self.group.response.draw(response_chance) as u32;
+        request.resize(len).expect("its buffer has room for the longest");
+        request[..REQUEST_LEN_MIN].copy_from_slice(&response_len.to_le_bytes());
+        match self.rpc.enqueue_request(session, CALL, request, response, tag as u64) {
+            Ok(()) => self.flights[tag] = Some(Flight { way, began_ns }),
+            Err(rejected) => {
+                // The session has just gone, which an event is about to tell.
+                self.tally.borrow_mut().failed += 1;
+                self.open.retain(|open| *open != way);
+                self.idle.push((tag, rejected.request, rejected.response));
+            }
+        }
+        true
+    }
+}
+
+impl Actor for Client {
+    fn turn(&mut self) -> Doing {
+        self.see_events();
+        self.open_sessions();
+        self.see_completions();
+        let next_ns = self.begin_calls();
+        match (turn(&mut self.rpc), next_ns) {
+            (Doing::Idle, Some(next_ns)) => Doing::IdleUntil(next_ns),
+            (doing, _) => doing,
+        }
+    }
+}

@@ -1,0 +1,411 @@
+//! Workloads as people write them, in TOML.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use serde::Deserialize;
+use serde_spanned::Spanned;
+use sinew_sim::{FileError, HostId, Topology};
+
+use super::{Group, Sizes, Workload, congestion};
+
+/// The longest of all times, in milliseconds.
+const MS_MAX: f64 = 60_000.0;
+/// The shortest time that is measured.
+const MS_MIN: f64 = 0.001;
+/// A request says how long its answer is to be.
+pub(super) const REQUEST_LEN_MIN: usize = 4;
+const LEN_MAX: usize = 1 << 28;
+const WINDOW_MAX: usize = 1 << 16;
+const ENDPOINTS_MAX: usize = 20_000;
+const SESSIONS_MAX: usize = 2_000_000;
+/// Bytes of messages that are on their way at a time, which the simulating machine has to hold.
+const IN_FLIGHT_MAX: u64 = 8 << 30;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    warm_up_ms: f64,
+    duration_ms: f64,
+    #[serde(default = "default_credits")]
+    credits: u16,
+    #[serde(default = "default_slots")]
+    slots: u16,
+    congestion: Option<Spanned<congestion::Entry>>,
+    #[serde(default)]
+    clients: Vec<Spanned<GroupEntry>>,
+}
+
+fn default_credits() -> u16 {
+    sinew_rpc::Config::default().credits
+}
+
+fn default_slots() -> u16 {
+    sinew_rpc::Config::default().slots
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct GroupEntry {
+    name: String,
+    hosts: Hosts,
+    #[serde(default = "one")]
+    endpoints: usize,
+    servers: Hosts,
+    #[serde(default = "one")]
+    server_endpoints: usize,
+    request_bytes: SizesEntry,
+    response_bytes: SizesEntry,
+    window: usize,
+    calls_per_s: Option<f64>,
+    #[serde(default)]
+    start_ms: f64,
+    stop_ms: Option<f64>,
+}
+
+fn one() -> usize {
+    1
+}
+
+#[derive(Deserialize)]
+#[serde(
+    deny_unknown_fields,
+    untagged,
+    expecting = "hosts are a name, a list of names, or { from = \"NAME\", count = ... }"
+)]
+enum Hosts {
+    One(String),
+    Several(Vec<String>),
+    Run { from: String, count: usize },
+}
+
+#[derive(Deserialize)]
+#[serde(
+    deny_unknown_fields,
+    untagged,
+    expecting = "a number of bytes, { from = ..., to = ... }, or a list of { bytes = ..., weight = ... } is needed"
+)]
+enum SizesEntry {
+    Fixed(usize),
+    Uniform { from: usize, to: usize },
+    Mixed(Vec<SizeEntry>),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SizeEntry {
+    bytes: usize,
+    weight: f64,
+}
+
+impl Workload {
+    /// Reads a workload for a topology, as `workloads/incast.toml` shows it.
+    ///
+    /// # Errors
+    ///
+    /// [`FileError`], with the line, and the field where it is one.
+    pub fn parse(text: &str, topology: &Topology) -> Result<Self, FileError> {
+        let file: File = FileError::read(text)?;
+        let top = Place { text, entry: 0..0 };
+        let workload = Self {
+            warm_up_ns: top.time_ns("warm_up_ms", file.warm_up_ms, 0.0)?,
+            duration_ns: top.time_ns("duration_ms", file.duration_ms, MS_MIN)?,
+            credits: file.credits,
+            slots: file.slots,
+            congestion: file.congestion.as_ref().map_or(Ok(None), |entry| congestion::read(text, entry))?,
+            groups: Vec::new(),
+        };
+        top.need(file.credits > 0, "credits", "0", "a session needs one, at least")?;
+        let is_slots = file.slots.is_power_of_two() && file.slots <= 64;
+        top.need(is_slots, "slots", &file.slots.to_string(), "a power of two, 64 at most")?;
+        if file.clients.is_empty() {
+            let problem = "there are no clients: begin a group of them with [[clients]]".to_owned();
+            return Err(FileError { line: 1, problem });
+        }
+        let mut reader = Reader { topology, workload, names: BTreeSet::new(), endpoints: 0, sessions: 0, in_flight: 0 };
+        file.clients.iter().try_for_each(|entry| reader.group(text, entry))?;
+        Ok(reader.workload)
+    }
+}
+
+/// A part of the file, whose fields are checked.
+pub(super) struct Place<'a> {
+    pub text: &'a str,
+    pub entry: Range<usize>,
+}
+
+impl Place<'_> {
+    pub fn error(&self, field: &str, problem: String) -> FileError {
+        FileError::at(self.text, &self.entry, field, problem)
+    }
+
+    pub fn need(&self, holds: bool, field: &str, value: &str, expected: &str) -> Result<(), FileError> {
+        if holds { Ok(()) } else { Err(self.error(field, format!("{field} cannot be {value}: {expected}"))) }
+    }
+
+    fn time_ns(&self, field: &str, ms: f64, least_ms: f64) -> Result<u64, FileError> {
+        let expected = format!("{least_ms} to {MS_MAX} ms");
+        self.need((least_ms..=MS_MAX).contains(&ms), field, &ms.to_string(), &expected)?;
+        Ok((ms * 1e6).round() as u64)
+    }
+
+    fn number(&self, field: &str, value: usize, bounds: std::ops::RangeInclusive<usize>) -> Result<usize, FileError> {
+        let expected = format!("{} to {}", bounds.start(), bounds.end());
+        self.need(bounds.contains(&value), field, &value.to_string(), &expected)?;
+        Ok(value)
+    }
+
+    fn sizes(&self, field: &str, entry: &SizesEntry, least: usize) -> Result<Sizes, FileError> {
+        let len = |len: usize| self.number(field, len, least..=LEN_MAX);
+        match entry {
+            SizesEntry::Fixed(bytes) => Ok(Sizes::Fixed(len(*bytes)?)),
+            SizesEntry::Uniform { from, to } => {
+                let value = format!("from {from} to {to} bytes");
+                self.need(from <= to, field, &value, "the shortest comes first")?;
+                Ok(Sizes::Uniform(len(*from)?, len(*to)?))
+            }
+            SizesEntry::Mixed(entries) => {
+                self.need(!entries.is_empty(), field, "an empty list", "a length, at least")?;
+                let one = |SizeEntry { bytes, weight }: &SizeEntry| {
+                    let is_weight = *weight > 0.0 && *weight <= 1e9;
+                    self.need(is_weight, field, &format!("of weight {weight}"), "more than 0, 10^9 at most")?;
+                    Ok((len(*bytes)?, *weight))
+                };
+                Ok(Sizes::Mixed(entries.iter().map(one).collect::<Result<_, FileError>>()?))
+            }
+        }
+    }
+
+    fn hosts(&self, field: &str, hosts: &Hosts, topology: &Topology) -> Result<Vec<HostId>, FileError> {
+        let find = |name: &str| {
+            let found = topology.find_host(name);
+            found.ok_or_else(|| self.error(field, format!("{field}: the topology has no host named `{name}`")))
+        };
+        match hosts {
+            Hosts::One(name) => Ok(vec![find(name)?]),
+            Hosts::Several(names) => {
+                self.need(!names.is_empty(), field, "an empty list", "a host, at least")?;
+                let hosts: Vec<HostId> = names.iter().map(|name| find(name)).collect::<Result<_, _>>()?;
+                let twice = hosts.iter().zip(names).enumerate().find(|(at, (host, _))| hosts[..*at].contains(host));
+                twice.map_or(Ok(hosts.clone()), |(_, (_, name))| {
+                    Err(self.error(field, format!("{field}: `{name}` is there twice")))
+                })
+            }
+            Hosts::Run { from, count } => {
+                let first = find(from)?.0;
+                let left = topology.hosts.len() - first;
+                let expected = format!("from {from} on there are {left} hosts");
+                self.need((1..=left).contains(count), field, &format!("{count} hosts"), &expected)?;
+                Ok((first..first + count).map(HostId).collect())
+            }
+        }
+    }
+}
+
+struct Reader<'a> {
+    topology: &'a Topology,
+    workload: Workload,
+    names: BTreeSet<String>,
+    endpoints: usize,
+    sessions: usize,
+    in_flight: u64,
+}
+
+impl Reader<'_> {
+    fn group(&mut self, text: &str, entry: &Spanned<GroupEntry>) -> Result<(), FileError> {
+        let (place, entry) = (Place { text, entry: entry.span() }, entry.get_ref());
+        place.need(!entry.name.trim().is_empty(), "name", "empty", "each group has a name")?;
+        place.need(self.names.insert(entry.name.clone()), "name", &entry.name, "another group has that name")?;
+        let end_ms = self.workload.end_ns() as f64 / 1e6;
+        let stop_ms = entry.stop_ms.unwrap_or(end_ms);
+        let group = Group {
+            name: entry.name.clone(),
+            hosts: place.hosts("hosts", &entry.hosts, self.topology)?,
+            endpoints: place.number("endpoints", entry.endpoints, 1..=ENDPOINTS_MAX)?,
+            servers: place.hosts("servers", &entry.servers, self.topology)?,
+            server_endpoints: place.number("server_endpoints", entry.server_endpoints, 1..=ENDPOINTS_MAX)?,
+            request: place.sizes("request_bytes", &entry.request_bytes, REQUEST_LEN_MIN)?,
+            response: place.sizes("response_bytes", &entry.response_bytes, 0)?,
+            window: place.number("window", entry.window, 1..=WINDOW_MAX)?,
+            calls_per_s: entry.calls_per_s,
+            start_ns: place.time_ns("start_ms", entry.start_ms, 0.0)?,
+            stop_ns: entry.stop_ms.map_or(Ok(self.workload.end_ns()), |ms| place.time_ns("stop_ms", ms, 0.0))?,
+        };
+        if let Some(rate) = group.calls_per_s {
+            place.need((1e-3..=1e9).contains(&rate), "calls_per_s", &rate.to_string(), "0.001 to 1000000000")?;
+        }
+        let expected = format!("before the end, at {end_ms} ms");
+        place.need(entry.start_ms < end_ms, "start_ms", &entry.start_ms.to_string(), &expected)?;
+        place.need(entry.start_ms < stop_ms, "stop_ms", &stop_ms.to_string(), "later than start_ms")?;
+        if let [server] = group.servers[..]
+            && group.hosts.contains(&server)
+        {
+            let name = &self.topology.hosts[server.0].name;
+            let problem = format!("servers: {name} has nobody to call but itself; give its group another server");
+            return Err(place.error("servers", problem));
+        }
+        self.count(&place, &group)?;
+        self.workload.groups.push(group);
+        Ok(())
+    }
+
+    /// Whether the machine that simulates it can hold it.
+    fn count(&mut self, place: &Place<'_>, group: &Group) -> Result<(), FileError> {
+        let clients = group.hosts.len().saturating_mul(group.endpoints);
+        let servers = group.servers.len().saturating_mul(group.server_endpoints);
+        self.endpoints = self.endpoints.saturating_add(clients).saturating_add(servers);
+        let expected = format!("{ENDPOINTS_MAX} in all, servers' included, at most");
+        place.need(self.endpoints <= ENDPOINTS_MAX, "endpoints", &format!("{clients} in all"), &expected)?;
+        self.sessions = self.sessions.saturating_add(clients.saturating_mul(group.servers.len()));
+        let expected = format!("there are {SESSIONS_MAX} sessions at most");
+        place.need(self.sessions <= SESSIONS_MAX, "servers", &format!("for {clients} endpoints"), &expected)?;
+        let per_call = (group.request.bounds().1 + group.response.bounds().1) as u64;
+        let in_flight = (clients as u64).saturating_mul(group.window as u64).saturating_mul(per_call);
+        self.in_flight = self.in_flight.saturating_add(in_flight);
+        let value = format!("{} for {clients} endpoints", group.window);
+        let expected = format!("{} GB of messages would be on their way, 8 at most", self.in_flight >> 30);
+        place.need(self.in_flight <= IN_FLIGHT_MAX, "window", &value, &expected)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sinew_rpc::Algorithm;
+
+    use super::*;
+
+    const SMALL: &str = r#"warm_up_ms = 1
+duration_ms = 2
+credits = 8
+slots = 8
+
+[congestion]
+algorithm = "timely"
+low_us = 30
+high_us = 300
+cut = 0.5
+step_mbps = 80
+
+[[clients]]
+name = "some"
+hosts = { from = "node1", count = 3 }
+endpoints = 2
+servers = ["node0", "node4"]
+request_bytes = 32
+response_bytes = { from = 0, to = 64 }
+window = 4
+calls_per_s = 1000
+start_ms = 0.5
+stop_ms = 2.5
+
+[[clients]]
+name = "others"
+hosts = "node0"
+servers = "node1"
+request_bytes = [{ bytes = 4, weight = 1 }, { bytes = 100, weight = 2.5 }]
+response_bytes = 1
+window = 1
+"#;
+
+    fn read(text: &str) -> Result<Workload, FileError> {
+        Workload::parse(text, &Topology::star(5, 10.0, 100, 1500))
+    }
+
+    #[test]
+    fn a_file_is_what_it_says() {
+        let workload = read(SMALL).unwrap();
+        let times = (workload.warm_up_ns, workload.duration_ns, workload.end_ns(), workload.credits);
+        assert_eq!(times, (1_000_000, 2_000_000, 3_000_000, 8));
+        let Algorithm::Timely(timely) = workload.congestion.unwrap().algorithm else { panic!("it is Timely") };
+        assert_eq!((timely.low_ns, timely.high_ns, timely.cut), (30_000, 300_000, 0.5));
+        assert_eq!(timely.step_bytes_per_s, 10e6);
+        let [some, others] = &workload.groups[..] else { panic!("two groups") };
+        assert_eq!((&some.hosts[..], &some.servers[..]), (&[1, 2, 3].map(HostId)[..], &[0, 4].map(HostId)[..]));
+        assert_eq!((some.endpoints, some.server_endpoints, some.window), (2, 1, 4));
+        assert_eq!((some.start_ns, some.stop_ns, some.calls_per_s), (500_000, 2_500_000, Some(1000.0)));
+        assert_eq!((&some.request, &some.response), (&Sizes::Fixed(32), &Sizes::Uniform(0, 64)));
+        assert_eq!((others.start_ns, others.stop_ns, others.calls_per_s), (0, 3_000_000, None));
+        assert_eq!(others.request, Sizes::Mixed(vec![(4, 1.0), (100, 2.5)]));
+    }
+
+    #[test]
+    fn the_example_is_a_workload_for_the_cluster_of_the_paper() {
+        let workload = Workload::parse(include_str!("../../workloads/incast.toml"), &Topology::cx4()).unwrap();
+        assert_eq!(workload.groups.iter().map(|group| group.hosts.len()).collect::<Vec<_>>(), [20, 4]);
+    }
+
+    #[test]
+    fn limits_hold_on_both_sides() {
+        for (from, good, bad) in [
+            ("warm_up_ms = 1", "warm_up_ms = 0", "warm_up_ms = -0.1"),
+            ("duration_ms = 2", "duration_ms = 60000", "duration_ms = 60000.1"),
+            ("credits = 8", "credits = 1", "credits = 0"),
+            ("slots = 8", "slots = 64", "slots = 128"),
+            ("cut = 0.5", "cut = 1", "cut = 1.01"),
+            ("low_us = 30", "low_us = 299", "low_us = 300"),
+            ("count = 3", "count = 4", "count = 5"),
+            ("endpoints = 2", "endpoints = 1", "endpoints = 0"),
+            ("request_bytes = 32", "request_bytes = 4", "request_bytes = 3"),
+            ("request_bytes = 32", "request_bytes = 268435456", "request_bytes = 268435457"),
+            ("from = 0, to = 64", "from = 64, to = 64", "from = 65, to = 64"),
+            ("window = 4", "window = 65536", "window = 65537"),
+            ("calls_per_s = 1000", "calls_per_s = 1e9", "calls_per_s = 1.1e9"),
+            ("start_ms = 0.5", "start_ms = 2.4", "start_ms = 2.5"),
+        ] {
+            assert!(SMALL.contains(from), "{from}");
+            assert!(read(&SMALL.replacen(from, good, 1)).is_ok() || good.contains("268435456"), "{good}");
+            assert!(read(&SMALL.replacen(from, bad, 1)).is_err(), "{bad}");
+        }
+        // A window of four of the largest by six endpoints is 6 GB; of eight, 12.
+        let large = SMALL.replacen("request_bytes = 32", "request_bytes = 268435456", 1);
+        assert!(read(&large).is_ok());
+        let error = read(&large.replacen("window = 4", "window = 8", 1)).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "line 20: window cannot be 8 for 6 endpoints: 12 GB of messages would be on their way, 8 at most"
+        );
+    }
+
+    #[test]
+    fn errors_name_the_line_and_the_field() {
+        let error = |from: &str, to: &str| {
+            assert!(SMALL.contains(from), "{from}");
+            read(&SMALL.replacen(from, to, 1)).unwrap_err().to_string()
+        };
+        for (from, to, expected) in [
+            ("duration_ms = 2", "duration_ms = 0", "line 2: duration_ms cannot be 0: 0.001 to 60000 ms"),
+            ("duration_ms = 2", "duration_ms = nan", "line 2: duration_ms cannot be NaN"),
+            ("duration_ms = 2", "", "line 1: missing field `duration_ms`"),
+            ("credits = 8", "credits = -8", "line 3: invalid value: integer `-8`, expected u16"),
+            ("credits = 8", "credits = 99999", "line 3: invalid value: integer `99999`, expected u16"),
+            ("credits = 8", "credit = 8", "line 3: unknown field `credit`"),
+            ("algorithm = \"timely\"", "algorithm = \"luck\"", "line 7: unknown variant `luck`"),
+            ("low_us = 30", "low_us = 0", "line 8: low_us cannot be 0: 0.1 to 1000000"),
+            ("low_us = 30", "target_us = 30", "line 8: target_us is no parameter of this algorithm"),
+            ("\"timely\"", "\"swift\"", "line 8: low_us is no parameter of this algorithm"),
+            ("step_mbps = 80", "step_mbps = inf", "line 11: step_mbps cannot be inf"),
+            ("name = \"others\"", "name = \"some\"", "line 26: name cannot be some: another group has that name"),
+            ("name = \"some\"", "name = \" \"", "line 14: name cannot be empty"),
+            ("hosts = \"node0\"", "hosts = \"node9\"", "line 27: hosts: the topology has no host named `node9`"),
+            ("hosts = \"node0\"", "hosts = []", "line 27: hosts cannot be an empty list"),
+            ("hosts = \"node0\"", "hosts = 3", "line 27: hosts are a name, a list of names"),
+            ("count = 3", "count = 9", "line 15: hosts cannot be 9 hosts: from node1 on there are 4 hosts"),
+            ("\"node0\", \"node4\"", "\"node0\", \"node0\"", "line 17: servers: `node0` is there twice"),
+            ("servers = \"node1\"", "servers = \"node0\"", "line 28: servers: node0 has nobody to call but itself"),
+            ("request_bytes = 32", "request_bytes = -1", "line 18: a number of bytes, "),
+            ("weight = 1 ", "weight = 0 ", "line 29: request_bytes cannot be of weight 0"),
+            ("window = 4", "window = 0", "line 20: window cannot be 0: 1 to 65536"),
+            ("calls_per_s = 1000", "calls_per_s = 0", "line 21: calls_per_s cannot be 0"),
+            ("calls_per_s = 1000", "calls_per_s = -1", "line 21: calls_per_s cannot be -1"),
+            ("start_ms = 0.5", "start_ms = 3", "line 22: start_ms cannot be 3: before the end, at 3 ms"),
+            ("stop_ms = 2.5", "stop_ms = 0.5", "line 23: stop_ms cannot be 0.5: later than start_ms"),
+            ("endpoints = 2", "endpoints = 20000", "line 16: endpoints cannot be 60000 in all: 20000 in all"),
+        ] {
+            let found = error(from, to);
+            assert!(found.starts_with(expected), "{to}: {found}");
+        }
+        assert!(read("duration_ms = 1").unwrap_err().to_string().starts_with("line 1: there are no clients"));
+        assert!(read("what").is_err());
+    }
+}
