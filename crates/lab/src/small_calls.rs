@@ -167,6 +167,8 @@ struct Thread {
     /// Batches that may begin.
     idle: Vec<usize>,
     buffers: Vec<(MessageBuffer, MessageBuffer)>,
+    /// Sessions of the calls that are about to be made.
+    chosen: Vec<SessionId>,
     generator: SeededGenerator,
     retransmissions: u64,
     shared: Rc<RefCell<Shared>>,
@@ -194,6 +196,7 @@ impl Thread {
             batches: (0..batches).map(|_| Batch { began_ns: 0, left: 0 }).collect(),
             idle: (0..batches).collect(),
             buffers,
+            chosen: Vec::new(),
             generator: SeededGenerator::new(number as u64),
             retransmissions: 0,
             shared: Rc::clone(shared),
@@ -245,10 +248,16 @@ impl Thread {
     }
 
     fn ask(&mut self) {
+        // All of them before the first: the sessions of a hundred nodes are in no cache.
+        for _ in 0..self.idle.len() * self.batch {
+            let session = self.sessions[self.generator.below(self.sessions.len() as u64) as usize];
+            self.rpc.prefetch_session(session);
+            self.chosen.push(session);
+        }
+        let mut chosen = self.chosen.drain(..);
         while let Some(batch) = self.idle.pop() {
             self.batches[batch] = Batch { began_ns: self.clock.now_ns(), left: self.batch };
-            for _ in 0..self.batch {
-                let session = self.sessions[self.generator.below(self.sessions.len() as u64) as usize];
+            for session in chosen.by_ref().take(self.batch) {
                 let (request, response) = self.buffers.pop().expect("each call of each batch has two");
                 let queued = self.rpc.enqueue_request(session, SINK, request, response, batch as u64);
                 queued.expect("the session is open");

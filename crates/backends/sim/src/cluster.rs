@@ -120,7 +120,8 @@ impl Cluster {
         place.next_ns = None;
         place.turn += 1;
         let mut world = self.network.0.world.borrow_mut();
-        place.ports.iter().for_each(|port| world.close(port.0));
+        let now_ns = self.network.0.clock.event_ns();
+        place.ports.iter().for_each(|port| world.close(port.0, now_ns));
         drop(world);
         place.actor.take()
     }
@@ -178,10 +179,7 @@ impl Cluster {
     /// The next thing happens, if it does by `end_ns`.
     fn step(&mut self, end_ns: u64) -> bool {
         let mut world = self.network.0.world.borrow_mut();
-        if world.events.next_ns().is_none_or(|next_ns| next_ns > end_ns) {
-            return false;
-        }
-        let Some((now_ns, event)) = world.events.pop() else { return false };
+        let Some((now_ns, event)) = world.events.pop_until(end_ns) else { return false };
         self.network.0.clock.advance_to(now_ns);
         if let Event::Turn { actor, number } = event {
             drop(world);
@@ -191,10 +189,11 @@ impl Cluster {
             return true;
         }
         world.happen(now_ns, event);
-        let touched = world.touched.take();
-        drop(world);
-        if let Some(actor) = touched {
-            self.wake(actor, now_ns);
+        if !world.touched.is_empty() {
+            let mut touched = std::mem::take(&mut world.touched);
+            drop(world);
+            touched.drain(..).for_each(|(actor, at_ns)| self.wake(actor, at_ns));
+            self.network.0.world.borrow_mut().touched = touched;
         }
         true
     }
@@ -227,7 +226,7 @@ impl Cluster {
         let (mut wants_ns, mut has_more) = (None, false);
         for port in &place.ports {
             let node = &mut world.nodes[port.0];
-            wants_ns = wants_ns.into_iter().chain(node.wake_ns.take()).min();
+            wants_ns = wants_ns.into_iter().chain(node.wake_ns.take()).chain(node.next_ns()).min();
             has_more |= !node.waiting.is_empty() || node.woken.take();
         }
         drop(world);

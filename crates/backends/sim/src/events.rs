@@ -14,14 +14,16 @@ const NONE: u32 = u32::MAX;
 /// Something that happens at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Event {
-    /// A host's packet, and those chained to it, reach its network interface.
-    Sent { packet: u32 },
-    /// The head of a packet reaches the switch, or all of it the host, that the link leads to which it is on.
-    Arrives { packet: u32 },
-    /// A link is done with a packet, and others wait for it.
-    LinkFree { link: u32 },
-    /// A link's sender hears that it is to pause, or to go on.
-    Paused { link: u32, paused: bool },
+    /// Packets of a port, the next that it submitted, reach its host's network interface.
+    Sent { port: u32, count: u32 },
+    /// The head of a lane's first packet reaches the switch at its end, or all of it the host.
+    Landed { lane: u32 },
+    /// A packet arrives that is not in its lane's order.
+    Stray { stray: u32 },
+    /// A lane is done with a packet, and others wait for it.
+    LinkFree { lane: u32 },
+    /// A lane's sender hears that it is to pause, or to go on.
+    Paused { lane: u32, paused: bool },
     /// An actor is to have its turn, if it still waits for this one.
     Turn { actor: u32, number: u32 },
 }
@@ -144,9 +146,15 @@ impl Events {
     }
 
     /// The next event, and when it is.
+    #[cfg(test)]
+    fn pop(&mut self) -> Option<(u64, Event)> {
+        self.pop_until(u64::MAX)
+    }
+
+    /// The next event, if it is by `end_ns`, and when it is.
     #[inline]
-    pub fn pop(&mut self) -> Option<(u64, Event)> {
-        let next_ns = self.next_ns()?;
+    pub fn pop_until(&mut self, end_ns: u64) -> Option<(u64, Event)> {
+        let next_ns = self.next_ns().filter(|next_ns| *next_ns <= end_ns)?;
         if next_ns != self.now_ns {
             self.now_ns = next_ns;
             self.reach();
@@ -188,12 +196,12 @@ mod tests {
     #[test]
     fn events_come_by_time_and_then_as_they_were_foreseen() {
         let mut events = Events::default();
-        for (time_ns, link) in [(5, 0), (3, 9), (5, 1), (4, 7), (3, 2), (5, 2)] {
-            events.add(time_ns, Event::LinkFree { link });
+        for (time_ns, lane) in [(5, 0), (3, 9), (5, 1), (4, 7), (3, 2), (5, 2)] {
+            events.add(time_ns, Event::LinkFree { lane });
         }
         let mut order = Vec::new();
-        while let Some((time_ns, Event::LinkFree { link })) = events.pop() {
-            order.push((time_ns, link));
+        while let Some((time_ns, Event::LinkFree { lane })) = events.pop() {
+            order.push((time_ns, lane));
         }
         assert_eq!(order, [(3, 9), (3, 2), (4, 7), (5, 0), (5, 1), (5, 2)]);
     }
@@ -203,7 +211,7 @@ mod tests {
         for seed in 0..50 {
             let mut generator = SeededGenerator::new(seed);
             let (mut events, mut list, mut now_ns) = (Events::default(), Vec::new(), 0);
-            for link in 0..3_000u32 {
+            for lane in 0..3_000u32 {
                 // Often the same nanosecond, often the last that the wheel reaches and the first that it does not.
                 let ahead = match generator.below(6) {
                     0 => 0,
@@ -213,19 +221,19 @@ mod tests {
                     4 => generator.below(3 * REACH as u64),
                     _ => generator.next_u64() >> 40,
                 };
-                events.add(now_ns + ahead, Event::LinkFree { link });
-                list.push((now_ns + ahead, link));
+                events.add(now_ns + ahead, Event::LinkFree { lane });
+                list.push((now_ns + ahead, lane));
                 while generator.chance(0.45) && !list.is_empty() {
                     let first = (0..list.len()).min_by_key(|at| list[*at]).unwrap();
-                    let (time_ns, link) = list.remove(first);
+                    let (time_ns, lane) = list.remove(first);
                     assert_eq!(events.next_ns(), Some(time_ns));
-                    assert_eq!(events.pop(), Some((time_ns, Event::LinkFree { link })), "seed {seed}");
+                    assert_eq!(events.pop(), Some((time_ns, Event::LinkFree { lane })), "seed {seed}");
                     now_ns = time_ns;
                 }
             }
             list.sort_unstable();
-            for (time_ns, link) in list {
-                assert_eq!(events.pop(), Some((time_ns, Event::LinkFree { link })));
+            for (time_ns, lane) in list {
+                assert_eq!(events.pop(), Some((time_ns, Event::LinkFree { lane })));
             }
             assert_eq!((events.pop(), events.next_ns()), (None, None));
         }

@@ -122,25 +122,23 @@ impl Network {
     /// The next thing happens, if it does by `end_ns`. Turns of actors are not the network's, and none is foreseen.
     pub(crate) fn step(&self, end_ns: u64) -> bool {
         let mut world = self.0.world.borrow_mut();
-        if world.events.next_ns().is_none_or(|next_ns| next_ns > end_ns) {
-            return false;
-        }
-        let Some((time_ns, event)) = world.events.pop() else { return false };
+        let Some((time_ns, event)) = world.events.pop_until(end_ns) else { return false };
         self.0.clock.advance_to(time_ns);
         if !matches!(event, Event::Turn { .. }) {
             world.happen(time_ns, event);
+            world.touched.clear();
         }
         true
     }
 
     /// What happened so far.
     pub fn stats(&self) -> NetworkStats {
-        self.0.world.borrow().stats
+        self.0.world.borrow_mut().stats(self.0.clock.event_ns())
     }
 
     /// What the port of this name did; none where there was never one.
     pub fn port_stats(&self, name: &str) -> Option<PortStats> {
-        self.0.world.borrow().stats_of(name)
+        self.0.world.borrow_mut().stats_of(name, self.0.clock.event_ns())
     }
 
     /// What a link did, from its first end to its second, and from its second to its first.
@@ -150,7 +148,7 @@ impl Network {
     /// When there is no such link.
     pub fn link_stats(&self, link: LinkId) -> [LinkStats; 2] {
         let world = self.0.world.borrow();
-        [0, 1].map(|direction| world.lane_stats(lane(link, direction)))
+        [0, 1].map(|direction| world.lane_stats(lane(link, direction), self.0.clock.event_ns()))
     }
 
     /// The most bytes that waited for a link since this was last asked, in the order of [`Self::link_stats`].
@@ -160,7 +158,7 @@ impl Network {
     /// When there is no such link.
     pub fn take_queued_max(&self, link: LinkId) -> [u64; 2] {
         let mut world = self.0.world.borrow_mut();
-        [0, 1].map(|direction| world.take_queued_max(lane(link, direction)))
+        [0, 1].map(|direction| world.take_queued_max(lane(link, direction), self.0.clock.event_ns()))
     }
 
     /// Packets on their way, waiting ones included.
@@ -170,7 +168,7 @@ impl Network {
 
     /// A number that depends on every packet that arrived or was lost, and when: equal runs have equal ones.
     pub fn trace_hash(&self) -> u64 {
-        self.0.world.borrow().hash.0
+        self.0.world.borrow_mut().trace_hash(self.0.clock.event_ns())
     }
 
     /// A random number, from the network's seed.
@@ -195,7 +193,8 @@ impl Network {
         }
     }
 
-    /// Whether a link carries anything from its first end to its second (0), or back (1).
+    /// Whether a link carries anything from its first end to its second (0), or back (1). What waits for a link that goes down has had its turn
+    /// foreseen, and still comes.
     ///
     /// # Panics
     ///
@@ -206,7 +205,7 @@ impl Network {
 
     /// Whether packets between two hosts are lost, while both reach others.
     pub fn set_cut(&self, a: HostId, b: HostId, cut: bool) {
-        self.0.world.borrow_mut().set_cut(a, b, cut);
+        self.0.world.borrow_mut().set_cut(a, b, cut, self.0.clock.event_ns());
     }
 
     /// The hosts' names, and the links: as it was given.

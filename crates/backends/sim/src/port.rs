@@ -12,8 +12,9 @@ use sinew_mem::{Arena, Frozen};
 
 use crate::SCHEME;
 use crate::network::{Network, PortConfig, address_of};
+use crate::packets::{Arrived, Flight};
 use crate::topology::HostId;
-use crate::world::{Arrived, World};
+use crate::world::World;
 
 /// A port on a [`Network`], from [`Network::open`].
 ///
@@ -48,7 +49,7 @@ pub struct SimTx {
     index: usize,
     config: PortConfig,
     packet_len_max: usize,
-    pending: Vec<u32>,
+    pending: Vec<Flight>,
 }
 
 /// Makes one port's `wait` return.
@@ -130,7 +131,7 @@ impl Drop for SimPort {
     fn drop(&mut self) {
         self.rx.give_back();
         self.tx.submit();
-        self.network.0.world.borrow_mut().close(self.index);
+        self.network.0.world.borrow_mut().close(self.index, self.network.0.clock.event_ns());
     }
 }
 
@@ -149,18 +150,16 @@ impl PacketRx for SimRx {
         let (clock, costs) = (&self.network.0.clock, &self.config.costs);
         let room = self.config.burst_max.min(burst.packets.remaining_capacity());
         let mut world = self.network.0.world.borrow_mut();
-        let mut spent_ns = costs.turn_ns;
-        while self.lent.len() < room {
-            let Some(arrived) = world.take_arrived(self.index) else { break };
-            spent_ns += costs.receive_ns + costs.copy_ns(arrived.bytes.len());
-            self.lent.push(arrived);
-        }
+        world.take_arrived(self.index, clock.event_ns(), room, &mut self.lent);
         drop(world);
-        clock.spend_ns(spent_ns);
+        let mut spent_ns = costs.turn_ns;
         for arrived in &self.lent {
+            let head = arrived.bytes();
+            spent_ns += costs.receive_ns + costs.copy_ns(head.len());
             burst.marked |= u64::from(arrived.is_marked) << burst.packets.len();
-            burst.packets.push(RxPacket { from: arrived.from, head: &arrived.bytes, tail: None });
+            burst.packets.push(RxPacket { from: arrived.from, head, tail: None });
         }
+        clock.spend_ns(spent_ns);
     }
 }
 
@@ -266,10 +265,10 @@ impl PacketPort for SimPort {
             node.wake_ns = deadline_ns;
             return Ok(());
         }
-        let delivered = world.stats.delivered;
+        let delivered = world.delivered();
         let is_over = |world: &World| {
             let node = &world.nodes[self.index];
-            node.woken.take() || !node.waiting.is_empty() || world.stats.delivered != delivered
+            node.woken.take() || !node.waiting.is_empty() || world.delivered() != delivered
         };
         let mut over = is_over(&world);
         drop(world);
@@ -286,7 +285,7 @@ impl PacketPort for SimPort {
     }
 
     fn stats(&self) -> PortStats {
-        self.network.0.world.borrow().nodes[self.index].stats
+        self.network.0.world.borrow_mut().port_stats(self.index, self.network.0.clock.event_ns())
     }
 }
 

@@ -50,13 +50,13 @@ impl Routes {
 
     /// From `node` towards `host`: one of the shortest ways, always the same for a flow. None from a host to itself.
     #[inline]
-    pub fn way(&self, node: NodeId, host: HostId, flow: u64) -> Option<Direction> {
+    pub fn way(&self, node: NodeId, host: HostId, flow: u32) -> Option<Direction> {
         let at = node_index(self.hosts, node) * self.hosts + host.0;
         let ways = &self.ways[self.starts[at] as usize..self.starts[at + 1] as usize];
         match ways {
             [] => None,
             [way] => Some(*way),
-            several => Some(several[(flow % several.len() as u64) as usize]),
+            several => Some(several[flow as usize % several.len()]),
         }
     }
 }

@@ -8,91 +8,61 @@ use sinew_mem::atomic::plain::Arc;
 use crate::events::{Event, Events};
 use crate::faults::LinkFaults;
 use crate::hash::Hash;
+use crate::lanes::{Lane, PS, Waiting};
 use crate::network::{LinkStats, NetworkStats, PortConfig};
+use crate::packets::{Arrived, Coming, Flight, Packets};
 use crate::port::WakeFlag;
 use crate::routes::{Direction, Routes};
 use crate::topology::{Buffer, HostId, NodeId, SwitchId, Topology, TopologyError};
 
 /// Marks the peers of simulated ports, so that others' peers are not taken for them.
 const PEER_MARK: u64 = 0x7369_6d70_6f72_7473;
-/// No packet.
-const NONE: u32 = u32::MAX;
-const PS: u64 = 1000;
-
-/// A packet on its way.
-#[derive(Debug)]
-struct Packet {
-    bytes: Vec<u8>,
-    from: u32,
-    to: u32,
-    /// Whether a switch found it in a long queue.
-    is_marked: bool,
-    target: HostId,
-    /// The next of those that were submitted together.
-    next: u32,
-    /// The direction that it is on, or waits for.
-    on: Direction,
-    /// The direction that it came to a switch by, while it waits there.
-    came_by: Direction,
-    flow: u64,
-    /// When its last byte is at the end of the link that it is on.
-    tail_ps: u64,
-    /// When it may leave at the earliest.
-    ready_ps: u64,
-}
-
-/// A packet that a port lends.
-#[derive(Debug)]
-pub(crate) struct Arrived {
-    number: u32,
-    pub from: Peer,
-    pub is_marked: bool,
-    pub bytes: Vec<u8>,
-}
-
-/// A direction of a link, with what waits for it.
-#[derive(Debug)]
-struct Lane {
-    from: NodeId,
-    to: NodeId,
-    ps_per_byte: u64,
-    delay_ps: u64,
-    busy_until_ps: u64,
-    queue: VecDeque<u32>,
-    queued_bytes: u64,
-    /// Whether a `LinkFree` is foreseen.
-    is_awaited: bool,
-    is_paused: bool,
-    is_up: bool,
-    faults: LinkFaults,
-    /// Of what came by this lane, bytes that wait in the switch at its end.
-    held_bytes: u64,
-    /// Whether its sender was asked to pause.
-    asked_to_pause: bool,
-    stats: LinkStats,
-}
+/// No lane.
+const NONE: Direction = Direction::MAX;
 
 #[derive(Debug)]
 struct SwitchState {
     latency_ps: u64,
     used_bytes: u64,
+    /// The lanes that leave it.
+    leaving: Vec<Direction>,
+}
+
+/// A packet that does not arrive in its lane's order, and the lane.
+#[derive(Clone, Copy, Debug)]
+struct Stray {
+    flight: Flight,
+    on: Direction,
 }
 
 /// A port as the network sees it. They are never removed, so an index names one for good.
 #[derive(Debug)]
 pub(crate) struct Node {
-    pub name: String,
     pub host: HostId,
     pub is_open: bool,
-    pub config: PortConfig,
-    /// Packets that have arrived.
-    pub waiting: VecDeque<u32>,
-    pub stats: PortStats,
-    pub woken: Arc<WakeFlag>,
     /// The actor that works on this port.
     pub actor: Option<u32>,
     /// When it wants its next turn at the latest.
     pub wake_ns: Option<u64>,
+    pub receive_packets: usize,
+    /// Packets that have arrived.
+    pub waiting: VecDeque<u32>,
+    /// Packets that have arrived at their times, whenever somebody looks: an actor looks when it has its turn, so that no event is needed.
+    coming: Coming,
+    /// Packets that were submitted, and have not come to the host's interface.
+    outgoing: VecDeque<Flight>,
+    /// Of what arrived here, and when.
+    hash: Hash,
+    pub stats: PortStats,
+    pub woken: Arc<WakeFlag>,
+    pub name: String,
+}
+
+impl Node {
+    /// When the next packet is here that has not arrived.
+    pub fn next_ns(&self) -> Option<u64> {
+        self.coming.front().map(|(arrives_ns, _)| *arrives_ns)
+    }
 }
 
 /// See the module.
@@ -101,61 +71,56 @@ pub(crate) struct World {
     routes: Routes,
     pub events: Events,
     generator: SeededGenerator,
-    packets: Vec<Packet>,
-    free: Vec<u32>,
+    packets: Packets,
     lanes: Vec<Lane>,
     switches: Vec<SwitchState>,
+    /// Whether any switch asks its neighbours to pause.
+    pauses: bool,
     pub nodes: Vec<Node>,
     by_name: BTreeMap<String, usize>,
-    pub stats: NetworkStats,
-    pub hash: Hash,
+    strays: Vec<Stray>,
+    free_strays: Vec<u32>,
+    stats: NetworkStats,
+    /// Of what was lost on the way.
+    hash: Hash,
     /// Hosts that are cut off from each other.
     cut: BTreeSet<(usize, usize)>,
-    /// Whose port the packet came to that was last delivered, until that is asked for.
-    pub touched: Option<u32>,
+    /// Actors that packets came to, or will come to, and when, until that is asked for.
+    pub touched: Vec<(u32, u64)>,
 }
 
 impl World {
     pub fn new(topology: Topology, seed: u64) -> Result<Self, TopologyError> {
         topology.check()?;
         let routes = Routes::new(&topology)?;
-        let lanes = topology.links.iter().flat_map(|link| {
-            let [a, b] = link.ends;
-            [(a, b), (b, a)].map(|(from, to)| Lane {
-                from,
-                to,
-                ps_per_byte: (8_000.0 / link.rate_gbps).round() as u64,
-                delay_ps: link.delay_ns * PS,
-                busy_until_ps: 0,
-                queue: VecDeque::new(),
-                queued_bytes: 0,
-                is_awaited: false,
-                is_paused: false,
-                is_up: true,
-                faults: LinkFaults::default(),
-                held_bytes: 0,
-                asked_to_pause: false,
-                stats: LinkStats::default(),
-            })
+        let lanes: Vec<Lane> = topology.links.iter().flat_map(Lane::pair).collect();
+        let leaving = |switch| {
+            let from_here =
+                lanes.iter().enumerate().filter(move |(_, lane)| lane.from == NodeId::Switch(SwitchId(switch)));
+            from_here.map(|(index, _)| index as Direction).collect()
+        };
+        let switches = topology.switches.iter().enumerate();
+        let switches = switches.map(|(index, switch)| SwitchState {
+            latency_ps: switch.latency_ns * PS,
+            used_bytes: 0,
+            leaving: leaving(index),
         });
-        let lanes = lanes.collect();
-        let switches = topology.switches.iter();
-        let switches =
-            switches.map(|switch| SwitchState { latency_ps: switch.latency_ns * PS, used_bytes: 0 }).collect();
         Ok(Self {
+            switches: switches.collect(),
             routes,
             events: Events::default(),
             generator: SeededGenerator::new(seed),
-            packets: Vec::new(),
-            free: Vec::new(),
+            packets: Packets::default(),
             lanes,
-            switches,
+            pauses: topology.switches.iter().any(|switch| switch.pause.is_some()),
             nodes: Vec::new(),
             by_name: BTreeMap::new(),
+            strays: Vec::new(),
+            free_strays: Vec::new(),
             stats: NetworkStats::default(),
             hash: Hash::default(),
             cut: BTreeSet::new(),
-            touched: None,
+            touched: Vec::new(),
             topology,
         })
     }
@@ -174,57 +139,89 @@ impl World {
         self.by_name.get(name).copied().filter(|index| self.nodes[*index].is_open)
     }
 
-    pub fn stats_of(&self, name: &str) -> Option<PortStats> {
-        self.by_name.get(name).map(|index| self.nodes[*index].stats)
+    /// What the port of this name did, until `now_ns`.
+    pub fn stats_of(&mut self, name: &str, now_ns: u64) -> Option<PortStats> {
+        let index = self.by_name.get(name).copied()?;
+        Some(self.port_stats(index, now_ns))
+    }
+
+    pub fn port_stats(&mut self, index: usize, now_ns: u64) -> PortStats {
+        self.settle(index, now_ns);
+        self.nodes[index].stats
+    }
+
+    /// What happened until `now_ns`.
+    pub fn stats(&mut self, now_ns: u64) -> NetworkStats {
+        (0..self.nodes.len()).for_each(|index| self.settle(index, now_ns));
+        self.stats
+    }
+
+    /// A number for all that arrived or was lost until `now_ns`, and when.
+    pub fn trace_hash(&mut self, now_ns: u64) -> u64 {
+        self.stats(now_ns);
+        let mut all = self.hash;
+        self.nodes.iter().for_each(|node| all.add(node.hash.0));
+        all.0
     }
 
     /// Opens a port. One that had the same name and is closed is the same to others: packets to it reach this one.
     pub fn open(&mut self, name: &str, host: HostId, config: PortConfig) -> usize {
         if let Some(index) = self.by_name.get(name).copied() {
             let node = &mut self.nodes[index];
-            (node.is_open, node.host, node.config, node.stats) = (true, host, config, PortStats::default());
+            (node.is_open, node.host, node.stats) = (true, host, PortStats::default());
+            node.receive_packets = config.receive_packets;
             return index;
         }
         let index = self.nodes.len();
         self.by_name.insert(name.to_owned(), index);
         self.nodes.push(Node {
-            name: name.to_owned(),
             host,
             is_open: true,
-            config,
-            waiting: VecDeque::new(),
-            stats: PortStats::default(),
-            woken: Arc::default(),
             actor: None,
             wake_ns: None,
+            receive_packets: config.receive_packets,
+            waiting: VecDeque::new(),
+            coming: Coming::new(),
+            outgoing: VecDeque::new(),
+            hash: Hash::default(),
+            stats: PortStats::default(),
+            woken: Arc::default(),
+            name: name.to_owned(),
         });
         index
     }
 
-    pub fn close(&mut self, index: usize) {
+    pub fn close(&mut self, index: usize, now_ns: u64) {
+        self.settle(index, now_ns);
         let node = &mut self.nodes[index];
         node.is_open = false;
         node.actor = None;
-        let waiting = std::mem::take(&mut node.waiting);
-        waiting.into_iter().for_each(|packet| self.give_back(packet));
+        let (waiting, coming) = (std::mem::take(&mut node.waiting), std::mem::take(&mut node.coming));
+        waiting.into_iter().for_each(|packet| self.packets.end(packet));
+        for (arrives_ns, packet) in coming {
+            let flight = Flight { tail_ps: 0, packet, to: index as u32, target: 0, flow: 0, len: 0 };
+            self.stray(Stray { flight, on: NONE }, arrives_ns);
+        }
     }
 
-    /// The next packet that has arrived at a port. Its bytes are the port's until [`Self::take_back`].
+    /// Moves packets that have arrived at a port to `lent`, until there are `room` of them. They are the port's until [`Self::take_back`].
     #[inline]
-    pub fn take_arrived(&mut self, index: usize) -> Option<Arrived> {
+    pub fn take_arrived(&mut self, index: usize, now_ns: u64, room: usize, lent: &mut Vec<Arrived>) {
+        self.settle(index, now_ns);
         let node = &mut self.nodes[index];
-        let number = node.waiting.pop_front()?;
-        let packet = &mut self.packets[number as usize];
-        let bytes = std::mem::take(&mut packet.bytes);
-        node.stats.rx_packets += 1;
-        node.stats.rx_bytes += bytes.len() as u64;
-        Some(Arrived { number, from: Self::peer_of(packet.from as usize), is_marked: packet.is_marked, bytes })
+        let count = room.min(node.waiting.len());
+        for packet in node.waiting.drain(..count) {
+            let from = Self::peer_of(self.packets.get(packet).from as usize);
+            let arrived = self.packets.take(packet, from);
+            node.stats.rx_packets += 1;
+            node.stats.rx_bytes += arrived.bytes().len() as u64;
+            lent.push(arrived);
+        }
     }
 
     #[inline]
     pub fn take_back(&mut self, arrived: Arrived) {
-        self.packets[arrived.number as usize].bytes = arrived.bytes;
-        self.give_back(arrived.number);
+        self.packets.take_back(arrived);
     }
 
     /// The largest packet between two hosts' links.
@@ -238,245 +235,254 @@ impl World {
         self.generator.next_u64()
     }
 
-    /// An empty packet.
-    fn take(&mut self) -> u32 {
-        self.free.pop().unwrap_or_else(|| {
-            self.packets.push(Packet {
-                bytes: Vec::new(),
-                from: 0,
-                to: 0,
-                is_marked: false,
-                target: HostId(0),
-                next: NONE,
-                on: NONE,
-                came_by: NONE,
-                flow: 0,
-                tail_ps: 0,
-                ready_ps: 0,
-            });
-            self.packets.len() as u32 - 1
-        })
-    }
-
-    fn give_back(&mut self, packet: u32) {
-        self.packets[packet as usize].bytes.clear();
-        self.free.push(packet);
-    }
-
     /// A packet of some bytes from one port to another, to be [submitted](Self::submit).
-    pub fn pack(&mut self, from: usize, to: usize, head: &[u8], data: &[u8]) -> u32 {
-        let target = self.nodes[to].host;
-        let index = self.take();
-        let packet = &mut self.packets[index as usize];
-        packet.bytes.extend_from_slice(head);
-        packet.bytes.extend_from_slice(data);
-        packet.from = from as u32;
-        packet.to = to as u32;
-        packet.is_marked = false;
-        packet.target = target;
-        packet.next = NONE;
-        packet.flow = Hash::of(&[from as u64, to as u64]);
-        index
+    #[inline]
+    pub fn pack(&mut self, from: usize, to: usize, head: &[u8], data: &[u8]) -> Flight {
+        let len = head.len() + data.len() + self.topology.frame_bytes;
+        Flight {
+            tail_ps: 0,
+            packet: self.packets.pack(from as u32, to as u32, head, data),
+            to: to as u32,
+            target: self.nodes[to].host.0 as u32,
+            flow: Hash::of(&[(from as u64) << 32 | to as u64]) as u32,
+            len: len as u32,
+        }
     }
 
     /// Sends packets off, from a core that has come to `now_ns`.
-    pub fn submit(&mut self, from: usize, packets: &mut Vec<u32>, now_ns: u64) {
-        if !self.nodes[from].is_open {
+    pub fn submit(&mut self, from: usize, flights: &mut Vec<Flight>, now_ns: u64) {
+        let node = &mut self.nodes[from];
+        if !node.is_open {
             // Of a host that crashed.
-            return packets.drain(..).for_each(|packet| self.give_back(packet));
+            return flights.drain(..).for_each(|flight| self.packets.end(flight.packet));
         }
-        let [first, ..] = packets[..] else { return };
-        for (index, packet) in packets.iter().enumerate() {
-            let next = packets.get(index + 1).copied().unwrap_or(NONE);
-            let packet = &mut self.packets[*packet as usize];
-            packet.next = next;
-            let stats = &mut self.nodes[from].stats;
-            stats.tx_packets += 1;
-            stats.tx_bytes += packet.bytes.len() as u64;
+        if flights.is_empty() {
+            return;
         }
-        packets.clear();
-        let latency_ns = self.topology.hosts[self.nodes[from].host.0].transmit_latency_ns;
-        self.events.add(now_ns + latency_ns, Event::Sent { packet: first });
+        let count = flights.len() as u32;
+        node.stats.tx_packets += u64::from(count);
+        let frames = self.topology.frame_bytes * flights.len();
+        node.stats.tx_bytes += flights.iter().map(|flight| u64::from(flight.len)).sum::<u64>() - frames as u64;
+        node.outgoing.extend(flights.drain(..));
+        let latency_ns = self.topology.hosts[node.host.0].transmit_latency_ns;
+        self.events.add(now_ns + latency_ns, Event::Sent { port: from as u32, count });
     }
 
     /// Does what happens at `now_ns`.
+    #[inline]
     pub fn happen(&mut self, now_ns: u64, event: Event) {
         match event {
-            Event::Sent { packet } => self.sent(packet, now_ns),
-            Event::Arrives { packet } => self.arrives(packet, now_ns),
-            Event::LinkFree { link } => self.link_free(link, now_ns),
-            Event::Paused { link, paused } => self.paused(link, paused, now_ns),
+            Event::Landed { lane } => self.landed(lane, now_ns),
+            Event::Sent { port, count } => self.sent(port, count, now_ns),
+            Event::Stray { stray } => self.stray_lands(stray, now_ns),
+            Event::LinkFree { lane } => self.link_free(lane, now_ns),
+            Event::Paused { lane, paused } => self.paused(lane, paused, now_ns),
             Event::Turn { .. } => unreachable!("turns are the cluster's"),
         }
     }
 
-    fn sent(&mut self, first: u32, now_ns: u64) {
-        let mut next = first;
-        while next != NONE {
-            let index = next;
-            let packet = &mut self.packets[index as usize];
-            next = packet.next;
-            let (host, target, flow) = (self.nodes[packet.from as usize].host, packet.target, packet.flow);
-            packet.ready_ps = now_ns * PS;
-            packet.came_by = NONE;
-            match self.routes.way(NodeId::Host(host), target, flow) {
-                Some(lane) => self.queue(lane, index, now_ns),
+    /// Packets of a port have come to its host's interface.
+    fn sent(&mut self, port: u32, count: u32, now_ns: u64) {
+        let host = self.nodes[port as usize].host;
+        for _ in 0..count {
+            let Some(flight) = self.nodes[port as usize].outgoing.pop_front() else { return };
+            match self.routes.way(NodeId::Host(host), HostId(flight.target as usize), flight.flow) {
+                Some(lane) => self.queue(lane, Waiting { flight, ready_ps: now_ns * PS, came_by: NONE }, now_ns),
                 // To a port of the same host: the interface turns it around.
                 None => {
                     let latency_ns = self.topology.hosts[host.0].receive_latency_ns;
-                    self.packets[index as usize].on = NONE;
-                    self.events.add(now_ns + latency_ns, Event::Arrives { packet: index });
+                    self.stray(Stray { flight, on: NONE }, now_ns + latency_ns);
                 }
             }
         }
     }
 
-    /// Puts a packet on a lane, or behind those that wait for it.
-    fn queue(&mut self, lane_index: Direction, index: u32, now_ns: u64) {
+    /// Gives a packet its turn on a lane.
+    #[inline]
+    fn queue(&mut self, lane_index: Direction, packet: Waiting, now_ns: u64) {
+        if self.pauses {
+            return self.queue_for(lane_index, packet, now_ns);
+        }
         let lane = &mut self.lanes[lane_index as usize];
-        let packet = &mut self.packets[index as usize];
-        packet.on = lane_index;
-        if lane.queue.is_empty() && !lane.is_paused && lane.busy_until_ps <= packet.ready_ps {
-            self.start(lane_index, index, now_ns);
-            return;
-        }
-        let len = (packet.bytes.len() + self.topology.frame_bytes) as u64;
-        lane.queue.push_back(index);
-        lane.queued_bytes += len;
-        lane.stats.queued_bytes_max = lane.stats.queued_bytes_max.max(lane.queued_bytes);
-        let came_by = packet.came_by;
-        if let NodeId::Switch(switch) = lane.from {
-            self.switches[switch.0].used_bytes += len;
-            self.hold(switch, came_by, len, now_ns);
-        }
-        self.await_lane(lane_index);
-    }
-
-    fn await_lane(&mut self, lane_index: Direction) {
-        let lane = &mut self.lanes[lane_index as usize];
-        if !lane.is_awaited && !lane.is_paused && !lane.queue.is_empty() {
-            lane.is_awaited = true;
-            self.events.add(lane.busy_until_ps.div_ceil(PS), Event::LinkFree { link: lane_index });
-        }
-    }
-
-    fn link_free(&mut self, lane_index: Direction, now_ns: u64) {
-        let lane = &mut self.lanes[lane_index as usize];
-        lane.is_awaited = false;
-        if lane.is_paused {
-            return;
-        }
-        let Some(index) = lane.queue.pop_front() else { return };
-        let packet = &self.packets[index as usize];
-        let len = (packet.bytes.len() + self.topology.frame_bytes) as u64;
-        let came_by = packet.came_by;
-        lane.queued_bytes -= len;
-        if let NodeId::Switch(switch) = lane.from {
-            self.switches[switch.0].used_bytes -= len;
-            self.let_go(switch, came_by, len, now_ns);
-        }
-        self.start(lane_index, index, now_ns);
-        self.await_lane(lane_index);
-    }
-
-    /// A packet leaves on a lane that is free.
-    fn start(&mut self, lane_index: Direction, index: u32, now_ns: u64) {
-        let lane = &mut self.lanes[lane_index as usize];
-        let packet = &mut self.packets[index as usize];
-        let len = packet.bytes.len() + self.topology.frame_bytes;
-        let took_ps = len as u64 * lane.ps_per_byte;
-        let started_ps = lane.busy_until_ps.max(packet.ready_ps);
-        lane.busy_until_ps = started_ps + took_ps;
-        lane.stats.packets += 1;
-        lane.stats.bytes += len as u64;
-        packet.tail_ps = lane.busy_until_ps + lane.delay_ps;
-        let mut arrives_ns = match lane.to {
-            NodeId::Switch(_) => (started_ps + lane.delay_ps).div_ceil(PS),
-            NodeId::Host(host) => packet.tail_ps.div_ceil(PS) + self.topology.hosts[host.0].receive_latency_ns,
-        };
-        if !lane.is_up {
-            return self.lose(index, now_ns);
-        }
-        if lane.faults.any() {
-            match self.go_wrong(lane_index, index) {
-                None => return self.lose(index, now_ns),
-                Some(late_ns) => arrives_ns += late_ns,
+        if lane.busy_until_ps > packet.ready_ps {
+            let gone = lane.settle(now_ns);
+            lane.hold(packet.flight.len);
+            lane.leaving.push_back((lane.busy_until_ps, packet.flight.len));
+            if let NodeId::Switch(switch) = lane.from {
+                let used = &mut self.switches[switch.0].used_bytes;
+                *used = *used + u64::from(packet.flight.len) - gone;
             }
         }
-        self.events.add(arrives_ns, Event::Arrives { packet: index });
+        self.start(lane_index, packet.flight, packet.ready_ps);
+    }
+
+    #[inline]
+    fn settle_lane(&mut self, lane_index: Direction, now_ns: u64) {
+        let lane = &mut self.lanes[lane_index as usize];
+        let gone = lane.settle(now_ns);
+        if let NodeId::Switch(switch) = lane.from {
+            self.switches[switch.0].used_bytes -= gone;
+        }
+    }
+
+    /// A packet leaves on a lane, as soon as that is free.
+    #[inline]
+    fn start(&mut self, lane_index: Direction, mut flight: Flight, ready_ps: u64) {
+        let lane = &mut self.lanes[lane_index as usize];
+        let started_ps = lane.busy_until_ps.max(ready_ps);
+        lane.busy_until_ps = started_ps + u64::from(flight.len) * lane.ps_per_byte;
+        lane.stats.packets += 1;
+        lane.stats.bytes += u64::from(flight.len);
+        flight.tail_ps = lane.busy_until_ps + lane.delay_ps;
+        if lane.is_up && lane.faults.is_none() {
+            return self.fly(lane_index, flight);
+        }
+        let late_ns = if lane.is_up { self.go_wrong(lane_index, flight) } else { None };
+        match late_ns {
+            None => self.lose(flight.packet, started_ps / PS),
+            Some(0) => self.fly(lane_index, flight),
+            Some(late_ns) => {
+                let arrives_ns = self.arrives_ns(lane_index, &flight) + late_ns;
+                self.stray(Stray { flight, on: lane_index }, arrives_ns);
+            }
+        }
+    }
+
+    /// When the head of a packet is at a switch, or all of it in a host's memory.
+    #[inline]
+    fn arrives_ns(&self, lane_index: Direction, flight: &Flight) -> u64 {
+        let lane = &self.lanes[lane_index as usize];
+        match lane.to {
+            NodeId::Switch(_) => lane.head_ns(flight),
+            NodeId::Host(host) => flight.tail_ps.div_ceil(PS) + self.topology.hosts[host.0].receive_latency_ns,
+        }
+    }
+
+    /// A packet is on a lane, behind all that were before.
+    #[inline]
+    fn fly(&mut self, lane_index: Direction, flight: Flight) {
+        let arrives_ns = self.arrives_ns(lane_index, &flight);
+        let lane = &mut self.lanes[lane_index as usize];
+        if let NodeId::Host(_) = lane.to {
+            let node = &mut self.nodes[flight.to as usize];
+            if let Some(actor) = node.actor
+                && node.coming.back().is_none_or(|(last_ns, _)| *last_ns <= arrives_ns)
+            {
+                node.coming.push_back((arrives_ns, flight.packet));
+                self.touched.push((actor, arrives_ns));
+                return;
+            }
+        }
+        lane.flying.push_back(flight);
+        if lane.flying.len() == 1 {
+            self.events.add(arrives_ns, Event::Landed { lane: lane_index });
+        }
+    }
+
+    /// The first packet of a lane is at its end.
+    #[inline]
+    fn landed(&mut self, lane_index: Direction, now_ns: u64) {
+        let lane = &mut self.lanes[lane_index as usize];
+        let Some(flight) = lane.flying.pop_front() else { return };
+        let to = lane.to;
+        if let Some(next) = lane.flying.front().copied() {
+            let next_ns = self.arrives_ns(lane_index, &next);
+            self.events.add(next_ns, Event::Landed { lane: lane_index });
+        }
+        match to {
+            NodeId::Host(_) => self.deliver(flight.packet, now_ns),
+            NodeId::Switch(switch) => self.forward(switch, lane_index, flight, now_ns),
+        }
+    }
+
+    /// Foresees the arrival of a packet by itself.
+    fn stray(&mut self, stray: Stray, arrives_ns: u64) {
+        let index = match self.free_strays.pop() {
+            Some(index) => {
+                self.strays[index as usize] = stray;
+                index
+            }
+            None => {
+                self.strays.push(stray);
+                self.strays.len() as u32 - 1
+            }
+        };
+        self.events.add(arrives_ns, Event::Stray { stray: index });
+    }
+
+    fn stray_lands(&mut self, index: u32, now_ns: u64) {
+        let Stray { flight, on } = self.strays[index as usize];
+        self.free_strays.push(index);
+        match self.lanes.get(on as usize).map(|lane| lane.to) {
+            Some(NodeId::Switch(switch)) => self.forward(switch, on, flight, now_ns),
+            _ => self.deliver(flight.packet, now_ns),
+        }
     }
 
     /// Draws what goes wrong with a packet; returns how late it is, or nothing when it is lost.
-    fn go_wrong(&mut self, lane_index: Direction, index: u32) -> Option<u64> {
+    fn go_wrong(&mut self, lane_index: Direction, flight: Flight) -> Option<u64> {
         let lane = &self.lanes[lane_index as usize];
-        let (faults, to, delay_ns) = (lane.faults, lane.to, lane.delay_ps / PS);
+        let (faults, delay_ns) = (lane.faults?, lane.delay_ps / PS);
         if self.generator.chance(faults.loss) {
             return None;
         }
         if self.generator.chance(faults.corruption) {
-            let bits = self.packets[index as usize].bytes.len() as u64 * 8;
+            let bits = u64::from(self.packets.get(flight.packet).len) * 8;
             let bit = self.generator.below(bits);
-            if let Some(byte) = self.packets[index as usize].bytes.get_mut((bit / 8) as usize) {
-                *byte ^= 1 << (bit % 8);
-            }
+            self.packets.flip(flight.packet, bit);
         }
         if self.generator.chance(faults.duplication) {
-            let twin = self.take();
-            let bytes = std::mem::take(&mut self.packets[twin as usize].bytes);
-            let packet = &self.packets[index as usize];
-            let mut copy = Packet { bytes, ..*packet };
-            copy.bytes.extend_from_slice(&packet.bytes);
-            let tail_ns = packet.tail_ps.div_ceil(PS);
-            self.packets[twin as usize] = copy;
-            let latency_ns = match to {
+            let packet = self.packets.twin(flight.packet);
+            let latency_ns = match lane.to {
                 NodeId::Switch(_) => 0,
                 NodeId::Host(host) => self.topology.hosts[host.0].receive_latency_ns,
             };
-            self.events.add(tail_ns + latency_ns + delay_ns, Event::Arrives { packet: twin });
+            let arrives_ns = flight.tail_ps.div_ceil(PS) + latency_ns + delay_ns;
+            self.stray(Stray { flight: Flight { packet, ..flight }, on: lane_index }, arrives_ns);
             self.stats.duplicated += 1;
         }
         Some(if self.generator.chance(faults.reordering) { faults.reordering_ns } else { 0 })
     }
 
-    fn arrives(&mut self, index: u32, now_ns: u64) {
-        let packet = &self.packets[index as usize];
-        let node = if packet.on == NONE { NodeId::Host(packet.target) } else { self.lanes[packet.on as usize].to };
-        match node {
-            NodeId::Host(_) => self.deliver(index, now_ns),
-            NodeId::Switch(switch) => self.forward(switch, index, now_ns),
-        }
-    }
-
     /// A packet's head is at a switch.
-    fn forward(&mut self, switch: SwitchId, index: u32, now_ns: u64) {
-        let packet = &self.packets[index as usize];
-        let (target, flow, came_by, tail_ps) = (packet.target, packet.flow, packet.on, packet.tail_ps);
-        let len = packet.bytes.len() + self.topology.frame_bytes;
-        let Some(lane_index) = self.routes.way(NodeId::Switch(switch), target, flow) else {
-            return self.lose(index, now_ns);
+    #[inline]
+    fn forward(&mut self, switch: SwitchId, came_by: Direction, flight: Flight, now_ns: u64) {
+        let target = HostId(flight.target as usize);
+        let Some(lane_index) = self.routes.way(NodeId::Switch(switch), target, flight.flow) else {
+            return self.lose(flight.packet, now_ns);
         };
         let lane = &self.lanes[lane_index as usize];
-        let latency_ps = self.switches[switch.0].latency_ps;
         // It cannot leave faster than it comes.
-        let ready_ps = (now_ns * PS).max(tail_ps.saturating_sub(len as u64 * lane.ps_per_byte)) + latency_ps;
-        let will_wait = !lane.queue.is_empty() || lane.is_paused || lane.busy_until_ps > ready_ps;
-        if will_wait && !self.has_room(switch, lane_index, len as u64) {
-            self.stats.overflowed += 1;
-            self.lanes[lane_index as usize].stats.overflowed += 1;
-            return self.lose(index, now_ns);
+        let as_it_comes_ps = flight.tail_ps.saturating_sub(u64::from(flight.len) * lane.ps_per_byte);
+        let ready_ps = (now_ns * PS).max(as_it_comes_ps) + self.switches[switch.0].latency_ps;
+        let waits = !lane.queue.is_empty() || lane.is_paused || lane.busy_until_ps > ready_ps;
+        if waits {
+            if !self.has_room(switch, lane_index, u64::from(flight.len), now_ns) {
+                self.stats.overflowed += 1;
+                self.lanes[lane_index as usize].stats.overflowed += 1;
+                return self.lose(flight.packet, now_ns);
+            }
+            if self.marks(switch, lane_index) {
+                self.packets.mark(flight.packet);
+                self.stats.marked += 1;
+            }
         }
-        let is_marked = will_wait && self.marks(switch, lane_index);
-        let packet = &mut self.packets[index as usize];
-        packet.ready_ps = ready_ps;
-        packet.came_by = came_by;
-        if is_marked {
-            packet.is_marked = true;
-            self.stats.marked += 1;
-        }
-        self.queue(lane_index, index, now_ns);
+        self.queue(lane_index, Waiting { flight, ready_ps, came_by }, now_ns);
     }
 
-    fn has_room(&self, switch: SwitchId, lane_index: Direction, len: u64) -> bool {
+    fn has_room(&mut self, switch: SwitchId, lane_index: Direction, len: u64, now_ns: u64) -> bool {
+        self.settle_lane(lane_index, now_ns);
+        if self.fits(switch, lane_index, len) {
+            return true;
+        }
+        // What left by other lanes may not have been noted yet.
+        for at in 0..self.switches[switch.0].leaving.len() {
+            self.settle_lane(self.switches[switch.0].leaving[at], now_ns);
+        }
+        self.fits(switch, lane_index, len)
+    }
+
+    fn fits(&self, switch: SwitchId, lane_index: Direction, len: u64) -> bool {
         let queued = self.lanes[lane_index as usize].queued_bytes;
         match self.topology.switches[switch.0].buffer {
             Buffer::PerPort { bytes } => queued + len <= bytes,
@@ -500,6 +506,46 @@ impl World {
         self.generator.chance(ecn.probability * part)
     }
 
+    /// As [`Self::queue`], where the lane may be paused.
+    fn queue_for(&mut self, lane_index: Direction, packet: Waiting, now_ns: u64) {
+        let lane = &mut self.lanes[lane_index as usize];
+        if lane.queue.is_empty() && !lane.is_paused && lane.busy_until_ps <= packet.ready_ps {
+            return self.start(lane_index, packet.flight, packet.ready_ps);
+        }
+        lane.hold(packet.flight.len);
+        lane.queue.push_back(packet);
+        if let NodeId::Switch(switch) = lane.from {
+            self.switches[switch.0].used_bytes += u64::from(packet.flight.len);
+            self.hold(switch, packet.came_by, u64::from(packet.flight.len), now_ns);
+        }
+        self.await_lane(lane_index);
+    }
+
+    fn await_lane(&mut self, lane_index: Direction) {
+        let lane = &mut self.lanes[lane_index as usize];
+        if !lane.is_awaited && !lane.is_paused && !lane.queue.is_empty() {
+            lane.is_awaited = true;
+            self.events.add(lane.busy_until_ps.div_ceil(PS), Event::LinkFree { lane: lane_index });
+        }
+    }
+
+    fn link_free(&mut self, lane_index: Direction, now_ns: u64) {
+        let lane = &mut self.lanes[lane_index as usize];
+        lane.is_awaited = false;
+        if lane.is_paused {
+            return;
+        }
+        let Some(Waiting { flight, ready_ps, came_by }) = lane.queue.pop_front() else { return };
+        let len = u64::from(flight.len);
+        lane.queued_bytes -= len;
+        if let NodeId::Switch(switch) = lane.from {
+            self.switches[switch.0].used_bytes -= len;
+            self.let_go(switch, came_by, len, now_ns);
+        }
+        self.start(lane_index, flight, ready_ps);
+        self.await_lane(lane_index);
+    }
+
     /// A switch holds so much more that came by a lane.
     fn hold(&mut self, switch: SwitchId, came_by: Direction, len: u64, now_ns: u64) {
         let Some(pause) = self.topology.switches[switch.0].pause else { return };
@@ -509,7 +555,7 @@ impl World {
             lane.asked_to_pause = true;
             self.stats.pauses += 1;
             let heard_ns = now_ns + lane.delay_ps / PS;
-            self.events.add(heard_ns, Event::Paused { link: came_by, paused: true });
+            self.events.add(heard_ns, Event::Paused { lane: came_by, paused: true });
         }
     }
 
@@ -520,7 +566,7 @@ impl World {
         if lane.held_bytes <= pause.on_bytes && lane.asked_to_pause {
             lane.asked_to_pause = false;
             let heard_ns = now_ns + lane.delay_ps / PS;
-            self.events.add(heard_ns, Event::Paused { link: came_by, paused: false });
+            self.events.add(heard_ns, Event::Paused { lane: came_by, paused: false });
         }
     }
 
@@ -534,46 +580,73 @@ impl World {
         }
     }
 
-    /// A packet is in a host's memory.
-    fn deliver(&mut self, index: u32, now_ns: u64) {
-        let packet = &self.packets[index as usize];
-        let (from, to, len) = (packet.from as usize, packet.to as usize, packet.bytes.len());
-        let [a, b] = [self.nodes[from].host.0, self.nodes[to].host.0];
-        let is_cut = !self.cut.is_empty() && self.cut.contains(&(a.min(b), a.max(b)));
-        let node = &mut self.nodes[to];
-        if is_cut || !node.is_open {
-            return self.lose(index, now_ns);
+    /// A packet is in a host's memory now.
+    fn deliver(&mut self, packet: u32, now_ns: u64) {
+        let to = self.packets.get(packet).to as usize;
+        self.settle(to, now_ns);
+        self.arrive(to, packet, now_ns);
+        if let Some(actor) = self.nodes[to].actor {
+            self.touched.push((actor, now_ns));
         }
-        if node.waiting.len() >= node.config.receive_packets {
-            node.stats.count_dropped(Dropped::Overflow, 1);
-            return self.lose(index, now_ns);
+    }
+
+    /// Lets arrive what has arrived at a port by now.
+    #[inline]
+    fn settle(&mut self, index: usize, now_ns: u64) {
+        let coming = self.nodes[index].coming.iter();
+        self.packets.prefetch(coming.take_while(|(at_ns, _)| *at_ns <= now_ns).map(|(_, packet)| *packet));
+        while let Some(&(arrived_ns, packet)) = self.nodes[index].coming.front()
+            && arrived_ns <= now_ns
+        {
+            self.nodes[index].coming.pop_front();
+            self.arrive(index, packet, arrived_ns);
+        }
+    }
+
+    #[inline]
+    fn arrive(&mut self, to: usize, index: u32, now_ns: u64) {
+        let packet = self.packets.get(index);
+        let (from, len) = (packet.from, packet.len);
+        let is_cut = !self.cut.is_empty() && {
+            let [a, b] = [self.nodes[from as usize].host.0, self.nodes[to].host.0];
+            self.cut.contains(&(a.min(b), a.max(b)))
+        };
+        let node = &mut self.nodes[to];
+        let is_full = node.waiting.len() >= node.receive_packets;
+        let is_lost = is_cut || !node.is_open || is_full;
+        node.hash.add(if is_lost { !now_ns } else { now_ns });
+        node.hash.add(u64::from(from) << 32 | u64::from(len));
+        if is_lost {
+            if is_full && !is_cut && node.is_open {
+                node.stats.count_dropped(Dropped::Overflow, 1);
+            }
+            self.stats.lost += 1;
+            return self.packets.end(index);
         }
         self.stats.delivered += 1;
-        self.hash.add(now_ns);
-        self.hash.add((from as u64) << 32 | to as u64);
-        self.hash.add(len as u64);
-        let node = &mut self.nodes[to];
         node.waiting.push_back(index);
-        self.touched = node.actor;
     }
 
     fn lose(&mut self, index: u32, now_ns: u64) {
         self.stats.lost += 1;
-        let packet = &self.packets[index as usize];
+        let packet = self.packets.get(index);
         self.hash.add(!now_ns);
         self.hash.add(u64::from(packet.from) << 32 | u64::from(packet.to));
-        self.give_back(index);
+        self.packets.end(index);
     }
 
     pub fn set_faults(&mut self, lane: Direction, faults: LinkFaults) {
-        self.lanes[lane as usize].faults = faults;
+        self.lanes[lane as usize].faults = faults.any().then_some(faults);
     }
 
+    /// A lane that is down from now on loses what starts there; what has left, or has been given its time, arrives.
     pub fn set_up(&mut self, lane: Direction, up: bool) {
         self.lanes[lane as usize].is_up = up;
     }
 
-    pub fn set_cut(&mut self, a: HostId, b: HostId, cut: bool) {
+    pub fn set_cut(&mut self, a: HostId, b: HostId, cut: bool, now_ns: u64) {
+        // What was there before arrived before.
+        self.stats(now_ns);
         let pair = (a.0.min(b.0), a.0.max(b.0));
         if cut {
             self.cut.insert(pair);
@@ -582,18 +655,23 @@ impl World {
         }
     }
 
-    pub fn lane_stats(&self, lane: Direction) -> LinkStats {
-        let lane = &self.lanes[lane as usize];
-        LinkStats { queued_bytes: lane.queued_bytes, ..lane.stats }
+    pub fn lane_stats(&self, lane: Direction, now_ns: u64) -> LinkStats {
+        self.lanes[lane as usize].stats(now_ns)
     }
 
-    pub fn take_queued_max(&mut self, lane: Direction) -> u64 {
-        let lane = &mut self.lanes[lane as usize];
+    pub fn take_queued_max(&mut self, lane_index: Direction, now_ns: u64) -> u64 {
+        self.settle_lane(lane_index, now_ns);
+        let lane = &mut self.lanes[lane_index as usize];
         std::mem::replace(&mut lane.stats.queued_bytes_max, lane.queued_bytes)
     }
 
     /// Packets on their way, for those who wonder why nothing happens.
     pub fn in_flight(&self) -> usize {
-        self.packets.len() - self.free.len()
+        self.packets.len()
+    }
+
+    /// Packets that reached a port's receive queue, as far as somebody looked.
+    pub fn delivered(&self) -> u64 {
+        self.stats.delivered
     }
 }

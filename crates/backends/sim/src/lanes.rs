@@ -1,0 +1,110 @@
+//! Directions of links: what is on them, and what waits for them.
+
+use std::collections::VecDeque;
+
+use crate::faults::LinkFaults;
+use crate::network::LinkStats;
+use crate::packets::Flight;
+use crate::routes::Direction;
+use crate::topology::{LinkSpec, NodeId};
+
+/// Picoseconds of a nanosecond.
+pub(crate) const PS: u64 = 1000;
+
+/// A packet that waits for a lane that may be paused.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waiting {
+    pub flight: Flight,
+    /// When it may leave at the earliest.
+    pub ready_ps: u64,
+    /// The lane that it came by.
+    pub came_by: Direction,
+}
+
+/// A direction of a link.
+///
+/// Where nothing pauses, a packet's place behind others says when it leaves: it is given its time at once, and `leaving` remembers when it
+/// no longer waits. Where switches ask their neighbours to pause, packets wait in `queue` until the lane is free.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    pub from: NodeId,
+    pub to: NodeId,
+    pub ps_per_byte: u64,
+    pub delay_ps: u64,
+    pub busy_until_ps: u64,
+    pub is_up: bool,
+    /// What goes wrong here, if anything does.
+    pub faults: Option<LinkFaults>,
+    /// On the link, or given their times, and not at its end: an event is foreseen for the first.
+    pub flying: VecDeque<Flight>,
+    /// Of those that wait, when they leave and how long they are.
+    pub leaving: VecDeque<(u64, u32)>,
+    pub queued_bytes: u64,
+    pub stats: LinkStats,
+    pub queue: VecDeque<Waiting>,
+    /// Whether a `LinkFree` is foreseen.
+    pub is_awaited: bool,
+    pub is_paused: bool,
+    /// Of what came by this lane, bytes that wait in the switch at its end.
+    pub held_bytes: u64,
+    /// Whether its sender was asked to pause.
+    pub asked_to_pause: bool,
+}
+
+impl Lane {
+    /// Both directions of a link.
+    pub fn pair(link: &LinkSpec) -> [Self; 2] {
+        let [a, b] = link.ends;
+        [(a, b), (b, a)].map(|(from, to)| Self {
+            from,
+            to,
+            ps_per_byte: (8_000.0 / link.rate_gbps).round() as u64,
+            delay_ps: link.delay_ns * PS,
+            busy_until_ps: 0,
+            is_up: true,
+            faults: None,
+            flying: VecDeque::new(),
+            leaving: VecDeque::new(),
+            queued_bytes: 0,
+            stats: LinkStats::default(),
+            queue: VecDeque::new(),
+            is_awaited: false,
+            is_paused: false,
+            held_bytes: 0,
+            asked_to_pause: false,
+        })
+    }
+
+    /// When the head of a packet is at the end.
+    #[inline]
+    pub fn head_ns(&self, flight: &Flight) -> u64 {
+        (flight.tail_ps - u64::from(flight.len) * self.ps_per_byte).div_ceil(PS)
+    }
+
+    /// Lets those go that wait no longer at `now_ns`; returns how many bytes they have.
+    #[inline]
+    pub fn settle(&mut self, now_ns: u64) -> u64 {
+        let before = self.queued_bytes;
+        while let Some(&(leaves_ps, len)) = self.leaving.front()
+            && leaves_ps <= now_ns * PS
+        {
+            self.leaving.pop_front();
+            self.queued_bytes -= u64::from(len);
+        }
+        before - self.queued_bytes
+    }
+
+    /// One more waits.
+    #[inline]
+    pub fn hold(&mut self, len: u32) {
+        self.queued_bytes += u64::from(len);
+        self.stats.queued_bytes_max = self.stats.queued_bytes_max.max(self.queued_bytes);
+    }
+
+    /// What it did, until `now_ns`.
+    pub fn stats(&self, now_ns: u64) -> LinkStats {
+        let gone = self.leaving.iter().take_while(|(leaves_ps, _)| *leaves_ps <= now_ns * PS);
+        let gone: u64 = gone.map(|(_, len)| u64::from(*len)).sum();
+        LinkStats { queued_bytes: self.queued_bytes - gone, ..self.stats }
+    }
+}
