@@ -35,8 +35,7 @@ fn turn(rpc: &mut Endpoint) -> Doing {
     if rpc.turn() {
         return Doing::Work;
     }
-    rpc.wait(None).unwrap();
-    Doing::Idle
+    if rpc.wait(None).unwrap() { Doing::Idle } else { Doing::Work }
 }
 
 /// Keeps so many calls in flight, until it has made its share.

@@ -292,8 +292,11 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
             }
         }
         busy |= core.take_returns();
+        let told = core.completions.len() + core.events.len();
         core.retransmit_late();
         core.manage();
+        // Who is given up is sent nothing, and yet there is something to hear of it.
+        busy |= core.completions.len() + core.events.len() != told;
         let late = core.has_output();
         if late {
             busy = true;

@@ -31,10 +31,12 @@ fn a_silent_peer_is_asked_twice_a_second_and_given_up_after_five() {
     client.turn();
     world.network.start_tap();
     let started = world.clock.now_ns();
+    let mut happened = false;
     while client.sessions() > 0 {
         world.clock.advance(MS);
-        client.turn();
+        happened = client.turn();
     }
+    assert!(happened, "whoever would sleep now would not hear of it");
     let waited = world.clock.now_ns() - started;
     assert!((4_990 * MS..5_200 * MS).contains(&waited), "{waited}");
     let pings = kinds(&world.network).into_iter().filter(|&kind| kind == Ping).count();
