@@ -2,4 +2,5 @@
 
 pub mod fig4;
 pub mod fig5;
+pub mod table4;
 pub mod table5;

@@ -161,6 +161,11 @@ impl Topology {
         Self::parse(include_str!("../topologies/cx4.toml")).expect("a test reads it")
     }
 
+    /// Two hosts of another cluster of nsdi19, at a switch of InfiniBand, as `topologies/cx5.toml` says, with its sources and calibrations.
+    pub fn cx5() -> Self {
+        Self::parse(include_str!("../topologies/cx5.toml")).expect("a test reads it")
+    }
+
     /// Reads a topology as `topologies/cx4.toml` shows it.
     ///
     /// # Errors
@@ -346,11 +351,14 @@ mtu = 1500
     }
 
     #[test]
-    fn the_cluster_of_the_paper_has_its_parts() {
+    fn the_clusters_of_the_paper_have_their_parts() {
         let topology = Topology::cx4();
         assert_eq!((topology.hosts.len(), topology.switches.len(), topology.links.len()), (100, 6, 100 + 25));
         let network = crate::Network::new(topology, 1).unwrap();
         assert_eq!(network.topology().find_host("node99"), Some(HostId(99)));
+        let topology = Topology::cx5();
+        assert_eq!((topology.hosts.len(), topology.switches.len(), topology.links.len()), (2, 1, 2));
+        crate::Network::new(topology, 1).unwrap();
     }
 
     #[test]

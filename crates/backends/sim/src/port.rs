@@ -175,7 +175,7 @@ impl PacketTx for SimTx {
             return;
         };
         let costs = &self.config.costs;
-        self.network.0.clock.spend_ns(costs.transmit_ns + costs.copy_ns(packet.len()));
+        self.network.0.clock.spend_ns(costs.transmit_ns);
         let packed = world.pack(self.index, to, packet.head, packet.data.as_slice());
         self.pending.push(packed);
     }

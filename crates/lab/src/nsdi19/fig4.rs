@@ -47,7 +47,7 @@ impl Experiment for Fig4 {
             "Table 2",
             "a lone call, median latency (calibrated)".to_owned(),
             Some(LONE_US),
-            lone_us(),
+            lone_us(Topology::cx4(), 5),
             "us",
         )];
         for (done, (batch, paper)) in PAPER.into_iter().enumerate() {
@@ -67,9 +67,9 @@ fn in_batches_of(batch: usize, measured_ns: u64) -> SmallCalls {
     SmallCalls { nodes: 11, threads: 1, batch, window: 60, rate_gbps: Some(25.0), warm_up_ns: MS / 5, measured_ns }
 }
 
-/// Median latency of one call at a time between two hosts of a rack, in microseconds.
-fn lone_us() -> Option<f64> {
-    let network = Network::new(Topology::cx4(), 1).expect("the topology is the paper's");
+/// Median latency of one call of 32 B at a time from a host to the first, in microseconds. (Racks take the hosts in turn.)
+pub(super) fn lone_us(topology: Topology, from: usize) -> Option<f64> {
+    let network = Network::new(topology, 1).expect("the topology is the paper's");
     let mut cluster = Cluster::new(&network);
     let nexus = Nexus::builder()
         .config(Config { overcommit: true, ..Config::default() })
@@ -78,8 +78,7 @@ fn lone_us() -> Option<f64> {
         .expect("the limits make sense");
     let (port, found) = (PortConfig::default(), Rc::<RefCell<Found>>::default());
     start(&mut cluster, &nexus, HostId(0), "server", port, |rpc, _| Server(rpc));
-    // Racks take the hosts in turn.
-    start(&mut cluster, &nexus, HostId(5), "client", port, |rpc, clock| {
+    start(&mut cluster, &nexus, HostId(from), "client", port, |rpc, clock| {
         Sender::new(rpc, clock, "server", SHORT, 1, &found)
     });
     cluster.run_until(MS);
@@ -94,7 +93,7 @@ mod tests {
 
     #[test]
     fn costs_and_latencies_are_calibrated_to_one_rate_and_one_latency() {
-        let lone_us = lone_us().unwrap();
+        let lone_us = lone_us(Topology::cx4(), 5).unwrap();
         assert!((lone_us / LONE_US - 1.0).abs() < 0.01, "{lone_us}");
         let (calls, paper) = (in_batches_of(3, MS / 2), PAPER[0].1.unwrap());
         let rate = calls.rate_mops(&calls.run(Topology::cx4(), &mut |_| ()));
