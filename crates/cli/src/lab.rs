@@ -1,6 +1,7 @@
 //! `sinew lab`.
 
 use std::path::PathBuf;
+use std::time::Instant;
 
 use anyhow::Context;
 use comfy_table::{Table, presets};
@@ -82,8 +83,10 @@ fn measure(it: &dyn Experiment) -> Vec<Row> {
     let bar = ProgressBar::new(1000);
     bar.set_style(ProgressStyle::with_template("{msg:24} {wide_bar} {percent}%").expect("a fixed template"));
     bar.set_message(it.id());
+    let began = Instant::now();
     let rows = it.run(&mut |part| bar.set_position((part * 1000.0) as u64));
     bar.finish_and_clear();
+    output::note(format_args!("{} took {:.1} s", it.id(), began.elapsed().as_secs_f64()));
     rows
 }
 
