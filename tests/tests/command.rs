@@ -51,6 +51,8 @@ fn the_quick_tour_visits_every_fabric() {
         "cache, UDP",
         "memcached's protocol",
         "sequencer",
+        "without congestion control",
+        "with Swift",
         "Next:",
     ] {
         assert!(shown.contains(part), "no `{part}` in\n{shown}");

@@ -1,6 +1,7 @@
 //! `sinew sim`.
 
 mod run;
+pub mod tour;
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Mutex;

@@ -16,7 +16,7 @@ use crate::fabrics::Fabric;
 use crate::serve::LimitArgs;
 use crate::service::{self, SEQUENCE_LEN, Verdict};
 use crate::verbs::{self, Carried};
-use crate::{Outcome, kv, machine, output, pattern, seq, units};
+use crate::{Outcome, kv, machine, output, pattern, seq, sim, units};
 
 /// Messages of these sizes are sent and checked byte for byte before anything is measured.
 const CHECKED_SIZES: [usize; 9] = [0, 1, 31, 32, 1_000, 4_097, 100_000, 1 << 20, 8 << 20];
@@ -139,11 +139,17 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         let measured = std::thread::scope(|threads| threads.spawn(move || measure(duration)).join());
         measured.map_err(|_| anyhow!("it panicked"))?
     });
+    progress.say("simulated cluster", "an incast");
+    let simulated = sim::tour::measure(args.quick);
     progress.finish();
     ensure!(!interrupt.is_set(), "interrupted");
     output::print(show(&stops, &seen))?;
     output::print(show_verbs(&verbs))?;
     output::print(show_services(&services))?;
+    match &simulated {
+        Ok(simulated) => output::print(sim::tour::show(simulated))?,
+        Err(error) => output::print(format_args!("simulated cluster: {}", output::describe(error)))?,
+    };
     output::print(NEXT)?;
     let failed = stops.iter().zip(&seen).find(|(stop, seen)| stop.required && seen.is_err());
     if let Some((stop, Err(error))) = failed {
@@ -154,6 +160,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     for ((name, _), seen) in SERVICES.iter().zip(services) {
         seen.with_context(|| format!("{name} failed"))?;
     }
+    simulated.context("the simulated cluster is not as it should be")?;
     Ok(Outcome::Done)
 }
 
@@ -329,6 +336,7 @@ Next:
   sinew verbs rate --op write         WRITEs into another process's memory
   sinew serve cache                   a key-value cache (--memcached ADDR for memcached's clients), then in another terminal
   sinew kv set greeting hello; sinew kv get greeting
+  sinew sim run cx4 --workload crates/lab/workloads/incast.toml    a workload on a simulated cluster
   sinew limits                        what this machine allows
   README.md                           a service of your own in thirty lines";
 

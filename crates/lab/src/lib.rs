@@ -19,5 +19,11 @@ pub use experiment::{Experiment, Row};
 pub use html::PlotError;
 
 /// All experiments, by paper and place.
-pub const EXPERIMENTS: &[&dyn Experiment] =
-    &[&nsdi19::fig4::Fig4, &nsdi19::fig5::Fig5, &nsdi19::table4::Table4, &nsdi19::table5::Table5];
+pub const EXPERIMENTS: &[&dyn Experiment] = &[
+    &nsdi19::fig4::Fig4,
+    &nsdi19::fig5::Fig5,
+    &nsdi19::table3::Table3,
+    &nsdi19::table4::Table4,
+    &nsdi19::table5::Table5,
+    &nsdi19::incast_background::IncastBackground,
+];

@@ -2,5 +2,7 @@
 
 pub mod fig4;
 pub mod fig5;
+pub mod incast_background;
+pub mod table3;
 pub mod table4;
 pub mod table5;

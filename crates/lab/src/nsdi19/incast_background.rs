@@ -1,0 +1,121 @@
+//! The end of section 6.5: calls that want to be fast, beside an incast.
+
+use sinew_rpc::Congestion;
+use sinew_sim::{HostId, Topology};
+
+use crate::experiment::{Experiment, Row};
+use crate::workload::{self, Group, Sizes, Workload};
+
+/// See the module.
+pub struct IncastBackground;
+
+const MS: u64 = 1_000_000;
+const INCAST: usize = 100;
+const INCAST_LEN: usize = 8 << 20;
+const BACKGROUND_LEN: usize = 64 << 10;
+/// 99th percentile of the fast calls' latency, in microseconds.
+const PAPER_P99_US: f64 = 274.0;
+
+/// How the names of an algorithm's rows end, what it is called, and how it is made. The first is the paper's.
+type Named = (&'static str, &'static str, Option<fn(f64) -> Congestion>);
+const ALGORITHMS: [Named; 4] = [
+    ("", "with Timely", Some(Congestion::timely)),
+    (".swift", "with Swift", Some(Congestion::swift)),
+    (".dcqcn", "with DCQCN", Some(Congestion::dcqcn)),
+    (".nocc", "without congestion control", None),
+];
+
+impl Experiment for IncastBackground {
+    fn id(&self) -> &'static str {
+        "nsdi19-incast-background"
+    }
+
+    fn title(&self) -> &'static str {
+        "Calls that want to be fast, beside an incast"
+    }
+
+    fn source(&self) -> &'static str {
+        "nsdi19 6.5, incast with background traffic"
+    }
+
+    fn setup(&self) -> &'static str {
+        "A 100-way incast of requests of 8 MB on the simulated CX4 cluster; each host but the victim also calls random others, one call of 64 kB each way \
+         at a time. Where the paper has one thread for that at each host, there is one for calls and one for those of others here. The hundredth client \
+         of the incast shares a host. The paper's row is Timely's; the others are held against the same figure."
+    }
+
+    fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {
+        let mut rows = Vec::new();
+        for (done, (suffix, how, congestion)) in ALGORITHMS.into_iter().enumerate() {
+            let workload = beside_an_incast(congestion.map(|algorithm| algorithm(1.0)), 5 * MS, 10 * MS);
+            let report = workload::run(&Topology::cx4(), &workload, 1, &mut |part| {
+                progress((done as f64 + part) / ALGORITHMS.len() as f64);
+                true
+            })
+            .expect("everybody goes on");
+            let [incast, background] = &report.groups[..] else { unreachable!("there are two groups") };
+            let us = |ns: u64| ns as f64 / 1e3;
+            let latency = background.latency;
+            let paper = congestion.map(|_| PAPER_P99_US);
+            for (name, what, unit, paper, model) in [
+                ("p99", "99% latency", "us", paper, latency.map(|it| us(it.p99_ns))),
+                ("p50", "median latency", "us", None, latency.map(|it| us(it.p50_ns))),
+                ("bw", "bandwidth of the incast", "Gbps", None, Some(incast.goodput_gbps)),
+            ] {
+                rows.push(Row {
+                    id: format!("erpc.incast_bg{suffix}.{name}"),
+                    place: "6.5",
+                    metric: format!("64 kB calls beside a 100-way incast {how}, {what}"),
+                    paper,
+                    model,
+                    measured: None,
+                    unit,
+                });
+            }
+        }
+        rows
+    }
+}
+
+/// The incast, and those beside it.
+fn beside_an_incast(congestion: Option<Congestion>, warm_up_ns: u64, duration_ns: u64) -> Workload {
+    let hosts = Topology::cx4().hosts.len();
+    let others: Vec<HostId> = (1..hosts).map(HostId).collect();
+    let group = |name: &str, hosts: Vec<HostId>, servers: &[HostId], request, response| Group {
+        name: name.to_owned(),
+        hosts,
+        endpoints: 1,
+        servers: servers.to_vec(),
+        server_endpoints: 1,
+        request: Sizes::Fixed(request),
+        response: Sizes::Fixed(response),
+        window: 1,
+        calls_per_s: None,
+        start_ns: 0,
+        stop_ns: warm_up_ns + duration_ns,
+    };
+    let senders = others.iter().copied().cycle().take(INCAST).collect();
+    let groups = vec![
+        group("incast", senders, &[HostId(0)], INCAST_LEN, 32),
+        group("background", others.clone(), &others, BACKGROUND_LEN, BACKGROUND_LEN),
+    ];
+    Workload { warm_up_ns, duration_ns, credits: 32, slots: 8, congestion, groups }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_beside_an_incast_are_made_by_all_but_its_victim() {
+        let workload = beside_an_incast(Some(Congestion::swift(1.0)), MS / 10, MS / 5);
+        let report = workload::run(&Topology::cx4(), &workload, 1, &mut |_| true).unwrap();
+        let [incast, background] = &report.groups[..] else { panic!("two groups") };
+        assert_eq!(
+            (incast.endpoints, incast.sessions, background.endpoints, background.sessions),
+            (100, 100, 99, 99 * 98)
+        );
+        assert!(background.calls >= 99 && background.failed == 0, "{background:?}");
+        assert!(incast.goodput_gbps > 15.0 && incast.goodput_gbps < 25.0, "{incast:?}");
+    }
+}
