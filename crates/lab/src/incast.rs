@@ -1,12 +1,12 @@
 //! Incasts on nsdi19's CX4 cluster: many clients that send to one server as fast as they may.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use sinew_rpc::{Algorithm, Call, Config, Congestion, Nexus, TimelyConfig};
-use sinew_sim::{Cluster, HostId, Network, PortConfig, Topology};
+use sinew_sim::{Actor, Cluster, Doing, HostId, Network, PortConfig, Topology};
 
-use crate::programs::{Found, SHORT, SINK, Sender, Server, percentile, start};
+use crate::programs::{Endpoint, Found, SHORT, SINK, Sender, percentile, start, turn};
 
 /// The rate of the cluster's links to hosts.
 pub const RATE_GBPS: f64 = 25.0;
@@ -39,6 +39,21 @@ pub struct Outcome {
     pub overflowed: u64,
 }
 
+/// Answers calls.
+struct Victim {
+    rpc: Endpoint,
+    /// Packets that were no use: had already, or out of their order.
+    refused: Rc<Cell<u64>>,
+}
+
+impl Actor for Victim {
+    fn turn(&mut self) -> Doing {
+        let doing = turn(&mut self.rpc);
+        self.refused.set(self.rpc.stats().dropped_total());
+        doing
+    }
+}
+
 impl Incast {
     /// So many clients send requests of 8 MB, for 40 ms after the first bursts are over.
     pub fn of(clients: usize, congestion: Option<Congestion>) -> Self {
@@ -63,7 +78,9 @@ impl Incast {
             .build()
             .expect("the limits make sense");
         let port = PortConfig::default();
-        start(&mut cluster, &nexus, HostId(0), "victim", port, |rpc, _| Server(rpc));
+        let refused = Rc::<Cell<u64>>::default();
+        let counted = Rc::clone(&refused);
+        start(&mut cluster, &nexus, HostId(0), "victim", port, |rpc, _| Victim { rpc, refused: counted });
         let found = Rc::<RefCell<Found>>::default();
         for client in 0..self.clients {
             let host = HostId(1 + client % others);
@@ -73,17 +90,22 @@ impl Incast {
         }
         cluster.run_until(self.warm_up_ns);
         found.borrow_mut().clear();
-        // What reaches the victim: all but the headers is data.
-        let received = || network.port_stats("victim").map_or((0, 0), |stats| (stats.rx_packets, stats.rx_bytes));
+        // What reaches the victim and is new to it: all but the headers is data.
+        let received = || {
+            let stats = network.port_stats("victim").unwrap_or_default();
+            (stats.rx_packets, stats.rx_bytes, refused.get())
+        };
         let (before, overflowed) = (received(), network.stats().overflowed);
         cluster.run_until(self.warm_up_ns + self.measured_ns);
         let after = received();
-        let data = (after.1 - before.1) - 24 * (after.0 - before.0);
+        let packets = after.0 - before.0;
+        let is_new = 1.0 - (after.2 - before.2) as f64 / packets.max(1) as f64;
+        let data = (after.1 - before.1 - 24 * packets) as f64 * is_new;
         let mut rtts_ns = std::mem::take(&mut found.borrow_mut().rtts_ns);
         rtts_ns.sort_unstable();
         let us = |part| percentile(&rtts_ns, part).map(|ns| ns as f64 / 1e3);
         Outcome {
-            gbps: data as f64 * 8.0 / self.measured_ns as f64,
+            gbps: data * 8.0 / self.measured_ns as f64,
             rtt_p50_us: us(0.5),
             rtt_p99_us: us(0.99),
             overflowed: network.stats().overflowed - overflowed,

@@ -221,7 +221,8 @@ impl Pacing {
                 flow.packets_per_s().map_or(line, |rate| (rate * sample.packet_len as f64).min(line))
             }
         };
-        Limits { is_paced: session.rate < line, withheld }
+        // While packets wait for their time others must not overtake them: go-back-N takes that for a loss.
+        Limits { is_paced: session.rate < line || session.waiting > 0, withheld }
     }
 
     /// Queues packets of a session, each of `packet_len` bytes: those whose time has come for the next burst, the others on the wheel.

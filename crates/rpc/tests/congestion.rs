@@ -114,6 +114,31 @@ fn packets_of_a_slow_session_leave_one_by_one_at_its_rate() {
 }
 
 #[test]
+fn packets_do_not_overtake_those_that_still_wait_when_their_session_is_let_go() {
+    let timely =
+        TimelyConfig { low_ns: 100 * US, high_ns: 200 * US, step_bytes_per_s: 1e12, ..TimelyConfig::default() };
+    let timely = TimelyConfig { cut: 1.0, rate_min_bytes_per_s: 1.024e6, is_patched: false, ..timely };
+    let world = World::new();
+    let (mut client, server) = hand(&world, config(Algorithm::Timely(timely)));
+    (0..40).for_each(|_| round_trip(&world, &mut client, &server, 3 * MS, 0));
+    idle(&world, &mut client, 10 * MS);
+    send(&mut client, server.session, ECHO, &[1; 40_000], 0);
+    let (first, _) = server.turn(&mut client)[0];
+    // A short round trip: the session has the rate of the link again, and 31 packets wait for their time.
+    server.credit_return(first.request_number, 0);
+    let mut numbers = Vec::new();
+    for _ in 0..400 {
+        numbers.extend(server.turn(&mut client).iter().map(|(header, _)| header.packet_number));
+        if numbers.len() >= 32 {
+            break;
+        }
+        world.clock.advance(100 * US);
+    }
+    assert_eq!(client.session_rate(server.session), Some(1.024e9));
+    assert_eq!(numbers, (1..33).collect::<Vec<_>>());
+}
+
+#[test]
 fn a_session_that_waits_for_its_time_does_not_time_out() {
     let timely = TimelyConfig { rate_min_bytes_per_s: 1.024e5, ..TimelyConfig::default() };
     let Algorithm::Timely(slow) = slow_timely() else { unreachable!() };

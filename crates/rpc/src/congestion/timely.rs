@@ -38,7 +38,7 @@ impl Default for TimelyConfig {
             high_ns: 500_000,
             min_rtt_ns: 5_000,
             step_bytes_per_s: 1e5,
-            cut: 0.005,
+            cut: 0.004,
             newest: 0.9,
             eager_after: 5,
             is_patched: true,
