@@ -1,5 +1,6 @@
 //! `sinew lab`.
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -9,6 +10,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use sinew_lab::{EXPERIMENTS, Experiment, Row, report};
 
+use crate::output::create;
 use crate::{Outcome, Usage, output, units};
 
 /// What is done with experiments.
@@ -98,8 +100,9 @@ fn show(args: &RunArgs) -> anyhow::Result<()> {
     let mut rows = Vec::new();
     for it in chosen {
         let own = measure(it);
-        if !args.json {
-            output::print(format!("{}: {} ({})\n{}", it.id(), it.title(), it.source(), table_of(&own)))?;
+        if !args.json && !output::print(format!("{}: {} ({})\n{}", it.id(), it.title(), it.source(), table_of(&own)))? {
+            // Nobody reads: what is left can take minutes.
+            return Ok(());
         }
         rows.extend(own);
     }
@@ -110,9 +113,11 @@ fn show(args: &RunArgs) -> anyhow::Result<()> {
 }
 
 fn write(args: &ReportArgs) -> anyhow::Result<()> {
+    // Before minutes are spent on what could not be kept.
+    let mut file = create(&args.out)?;
     let results: Vec<(&dyn Experiment, Vec<Row>)> = EXPERIMENTS.iter().map(|it| (*it, measure(*it))).collect();
     let html = report::html(&results).context("drawing the plots")?;
-    std::fs::write(&args.out, html).with_context(|| format!("writing {}", args.out.display()))?;
+    file.write_all(html.as_bytes()).with_context(|| format!("writing {}", args.out.display()))?;
     output::note(format_args!("{} experiments are in {}", results.len(), args.out.display()));
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
-const PLOT_SIZE: (u32, u32) = (860, 320);
+const PLOT_SIZE: (u32, u32) = (860, 420);
 const STYLE: &str = "\
 body{font:16px/1.5 sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222}\
 table{border-collapse:collapse;width:100%;margin:1rem 0}\
@@ -81,11 +81,20 @@ pub fn bars(unit: &str, labels: &[&str], series: &[(&str, Vec<Option<f64>>)]) ->
     svg(unit, |area| {
         let mut chart = ChartBuilder::on(area)
             .margin(10)
-            .x_label_area_size(30)
+            .x_label_area_size(170)
             .y_label_area_size(70)
             .build_cartesian_2d(0.0..labels.len() as f64, 0.0..most)?;
         let label = |at: &f64| labels.get(*at as usize).map_or_else(String::new, |label| (*label).to_owned());
-        chart.configure_mesh().disable_x_mesh().x_labels(labels.len()).x_label_formatter(&label).y_desc(unit).draw()?;
+        // Upright, or they would lie on each other. Steps of one need a label more than there are.
+        let upright = ("sans-serif", 11).into_font().transform(FontTransform::Rotate90);
+        chart
+            .configure_mesh()
+            .disable_x_mesh()
+            .x_labels(labels.len() + 1)
+            .x_label_style(upright)
+            .x_label_formatter(&label)
+            .y_desc(unit)
+            .draw()?;
         for (index, (name, values)) in series.iter().enumerate() {
             // What is held against is grey.
             let colour = if index == 0 { RGBColor(170, 170, 170) } else { COLOURS[(index - 1) % COLOURS.len()] };

@@ -34,7 +34,7 @@ enum Outgoing {
 
 /// In place of a time: the call's first packets without an answer are still in the transmit queue.
 const NOT_LEFT: u64 = u64::MAX;
-/// Answers of `in progress` double the time-out at most so often.
+/// Answers of `in progress`, and adaptive time-outs that passed in vain, double the time-out at most so often.
 const BACKOFF_MAX: u8 = 6;
 
 #[derive(Default)]
@@ -94,7 +94,10 @@ impl ClientSlot {
             return None;
         }
         self.timed = 0;
-        Some(now_ns.saturating_sub(self.timed_ns).saturating_sub(residence_ns))
+        // As it was before it was rounded down; the longest may have been longer.
+        let kept_ns = residence_ns + residence_ns / 2048;
+        (residence_ns < residence::RESIDENCE_MAX_NS)
+            .then(|| now_ns.saturating_sub(self.timed_ns).saturating_sub(kept_ns))
     }
 
     /// Whether the request has left whole.
@@ -131,7 +134,7 @@ pub(crate) struct ClientSession {
     pub state: ClientState,
     has_queue: bool,
     /// What congestion control holds it back by.
-    limits: Limits,
+    pub limits: Limits,
     /// The slot after the one that last got credits it waited for.
     turn: u8,
     round_trips: RoundTrips,
@@ -688,7 +691,10 @@ impl Core {
     /// A packet of, or to, a session of ours met a long queue.
     pub(crate) fn marked(&mut self, index: usize) {
         let session = &mut self.clients.table.entries[index];
-        session.limits = self.pacing.marked(session.sample(index, self.now_ns));
+        // While it opens, what is known at its place is another session's.
+        if session.state == ClientState::Open {
+            session.limits = self.pacing.marked(session.sample(index, self.now_ns));
+        }
     }
 
     pub(crate) fn on_in_progress(&mut self, header: &Header, packet: &RxPacket<'_>) -> Result<(), PacketDrop> {

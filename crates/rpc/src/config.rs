@@ -179,6 +179,7 @@ impl Config {
         ] {
             need(value > 0, field, value, "a time-out must be longer than nothing")?;
         }
+        self.congestion.map_or(Ok(()), |congestion| congestion.check())?;
         need(
             self.peer_timeout_ns > self.probe_interval_ns,
             "peer_timeout_ns",

@@ -15,6 +15,7 @@ pub use dcqcn::DcqcnConfig;
 pub use swift::SwiftConfig;
 pub use timely::TimelyConfig;
 
+use crate::config::ConfigError;
 use crate::core::TxItem;
 use dcqcn::Dcqcn;
 use swift::Swift;
@@ -67,6 +68,47 @@ impl Congestion {
         Self::new(rate_gbps, Algorithm::Dcqcn(DcqcnConfig::default()))
     }
 
+    /// What cannot work.
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        let need = |holds: bool, field, value: f64, expected| {
+            if holds { Ok(()) } else { Err(ConfigError { field, value: value as u64, expected }) }
+        };
+        let positive = |field, value: f64| {
+            need(value > 0.0 && value.is_finite(), field, value, "a finite number, and more than nothing")
+        };
+        let part = |field, value: f64| need((0.0..=1.0).contains(&value), field, value, "from 0 to 1");
+        let time = |field, ns: u64| need(ns > 0, field, ns as f64, "longer than nothing");
+        positive("congestion.line_bytes_per_s", self.line_bytes_per_s)?;
+        match &self.algorithm {
+            Algorithm::Timely(timely) => {
+                positive("timely.step_bytes_per_s", timely.step_bytes_per_s)?;
+                positive("timely.rate_min_bytes_per_s", timely.rate_min_bytes_per_s)?;
+                part("timely.cut", timely.cut)?;
+                part("timely.newest", timely.newest)?;
+                time("timely.low_ns", timely.low_ns)?;
+                time("timely.min_rtt_ns", timely.min_rtt_ns)
+            }
+            Algorithm::Swift(swift) => {
+                positive("swift.step", swift.step)?;
+                positive("swift.window_min", swift.window_min)?;
+                positive("swift.window_scaled_most", swift.window_scaled_most)?;
+                positive("swift.window_scaled_least", swift.window_scaled_least)?;
+                part("swift.cut", swift.cut)?;
+                part("swift.cut_most", swift.cut_most)?;
+                time("swift.target_ns", swift.target_ns)
+            }
+            Algorithm::Dcqcn(dcqcn) => {
+                positive("dcqcn.step_bytes_per_s", dcqcn.step_bytes_per_s)?;
+                positive("dcqcn.large_step_bytes_per_s", dcqcn.large_step_bytes_per_s)?;
+                positive("dcqcn.rate_min_bytes_per_s", dcqcn.rate_min_bytes_per_s)?;
+                part("dcqcn.newest", dcqcn.newest)?;
+                time("dcqcn.raise_bytes", dcqcn.raise_bytes)?;
+                time("dcqcn.decay_interval_ns", dcqcn.decay_interval_ns)?;
+                time("dcqcn.raise_interval_ns", dcqcn.raise_interval_ns)
+            }
+        }
+    }
+
     /// Round trips below this do not change an uncongested session.
     fn bypassed_ns(&self) -> u64 {
         match &self.algorithm {
@@ -114,30 +156,54 @@ enum Flow {
     Dcqcn(Dcqcn),
 }
 
-/// What is known of a session.
+/// A packet that waits for its time, and its bytes.
 #[derive(Clone, Copy, Debug)]
+struct Waiting {
+    item: TxItem,
+    len: usize,
+}
+
+/// What is known of a session.
+#[derive(Clone, Debug)]
 struct Paced {
     flow: Flow,
     /// Bytes per second: that of the link, when nothing holds it back.
     rate: f64,
     /// When its next packet may leave.
     next_ns: u64,
-    /// Its packets on the wheel.
-    waiting: u32,
+    /// Its packets that wait, in order.
+    queue: VecDeque<Waiting>,
+    /// Whether the wheel knows when to look at it again.
+    is_on_wheel: bool,
+}
+
+impl Paced {
+    /// Notes that a packet of so many bytes leaves.
+    fn left(&mut self, len: usize) {
+        if let Flow::Dcqcn(flow) = &mut self.flow {
+            flow.sent(len);
+        }
+        self.next_ns = self.next_ns.saturating_add((len as f64 * 1e9 / self.rate) as u64);
+    }
 }
 
 /// The congestion control of an endpoint.
+///
+/// The wheel holds sessions, not packets: those of one session leave in the order in which they came, at the rate that it has when
+/// they leave, and calls that end take theirs along.
 #[derive(Debug)]
 pub(crate) struct Pacing {
     config: Option<Congestion>,
     sessions: Vec<Paced>,
-    wheel: Wheel<TxItem>,
+    wheel: Wheel<u32>,
+    /// Sessions whose time has come; empty between turns.
+    due: Vec<u32>,
     rtts: VecDeque<u64>,
 }
 
 impl Pacing {
     pub fn new(config: Option<Congestion>, now_ns: u64) -> Self {
-        Self { config, sessions: Vec::new(), wheel: Wheel::new(now_ns), rtts: VecDeque::new() }
+        Self { config, sessions: Vec::new(), wheel: Wheel::new(now_ns), due: Vec::new(), rtts: VecDeque::new() }
     }
 
     /// Whether round trips are measured at all.
@@ -155,12 +221,12 @@ impl Pacing {
             Algorithm::Swift(_) => Flow::Swift(Swift::new()),
             Algorithm::Dcqcn(_) => Flow::Dcqcn(Dcqcn::new(line)),
         };
-        let fresh = Paced { flow, rate: line, next_ns: 0, waiting: 0 };
+        let fresh = Paced { flow, rate: line, next_ns: 0, queue: VecDeque::new(), is_on_wheel: false };
         if self.sessions.len() <= index {
-            self.sessions.resize(index + 1, fresh);
+            self.sessions.resize(index + 1, fresh.clone());
         }
-        // Packets of the session before it, at most: they are nobody's, and still on the wheel.
-        self.sessions[index] = Paced { waiting: self.sessions[index].waiting, ..fresh };
+        // The wheel may still know the session that was here before.
+        self.sessions[index] = Paced { is_on_wheel: self.sessions[index].is_on_wheel, ..fresh };
     }
 
     /// Takes in a round trip of a session; returns what holds it back from now on.
@@ -222,47 +288,74 @@ impl Pacing {
             }
         };
         // While packets wait for their time others must not overtake them: go-back-N takes that for a loss.
-        Limits { is_paced: session.rate < line || session.waiting > 0, withheld }
+        Limits { is_paced: session.rate < line || !session.queue.is_empty(), withheld }
     }
 
-    /// Queues packets of a session, each of `packet_len` bytes: those whose time has come for the next burst, the others on the wheel.
+    /// Queues packets of a session, each of `packet_len` bytes: those whose time has come for the next burst, the others behind it.
     pub fn queue(&mut self, run: TxItem, packet_len: usize, now_ns: u64, transmit: &mut Vec<TxItem>) {
         let Some(session) = self.sessions.get_mut(run.session as usize) else { return transmit.push(run) };
-        if let Flow::Dcqcn(flow) = &mut session.flow {
-            flow.sent(packet_len * usize::from(run.count));
-        }
-        let gap_ns = (packet_len as f64 * 1e9 / session.rate) as u64;
         for number in run.numbers() {
             let item = TxItem { first: number, count: 1, ..run };
-            let time_ns = session.next_ns.max(now_ns);
-            session.next_ns = time_ns + gap_ns;
-            if time_ns <= now_ns && session.waiting == 0 {
+            if session.queue.is_empty() && session.next_ns <= now_ns {
+                session.next_ns = now_ns;
+                session.left(packet_len);
                 transmit.push(item);
             } else {
-                session.waiting += 1;
-                self.wheel.put(time_ns, item, now_ns);
+                session.queue.push_back(Waiting { item, len: packet_len });
             }
+        }
+        if !session.queue.is_empty() && !session.is_on_wheel {
+            session.is_on_wheel = true;
+            self.wheel.put(session.next_ns, run.session, now_ns);
         }
     }
 
     /// Lets those go whose time has come.
     #[inline]
     pub fn release(&mut self, now_ns: u64, transmit: &mut Vec<TxItem>) {
-        if self.wheel.is_empty() {
-            return;
+        if !self.wheel.is_empty() {
+            self.release_due(now_ns, transmit);
         }
-        let sessions = &mut self.sessions;
-        self.wheel.take_due(now_ns, |item| {
-            let paced = &mut sessions[item.session as usize];
-            paced.waiting = paced.waiting.saturating_sub(1);
-            transmit.push(item);
-        });
     }
 
-    /// Whether packets of a session wait for their time: they are not late.
+    fn release_due(&mut self, now_ns: u64, transmit: &mut Vec<TxItem>) {
+        let due = &mut self.due;
+        self.wheel.take_due(now_ns, |index| due.push(index));
+        for index in self.due.drain(..) {
+            let session = &mut self.sessions[index as usize];
+            while session.next_ns <= now_ns
+                && let Some(Waiting { item, len }) = session.queue.pop_front()
+            {
+                session.left(len);
+                transmit.push(item);
+            }
+            session.is_on_wheel = !session.queue.is_empty();
+            if session.is_on_wheel {
+                self.wheel.put(session.next_ns, index, now_ns);
+            }
+        }
+    }
+
+    /// Whether packets of a call wait for their time: they are not late.
+    pub fn holds(&self, index: usize, slot: usize) -> bool {
+        let session = self.sessions.get(index);
+        session.is_some_and(|session| session.queue.iter().any(|waiting| usize::from(waiting.item.slot) == slot))
+    }
+
+    /// Takes back the packets of a call that is over: they are not to cost its session time.
     #[inline]
-    pub fn holds(&self, index: usize) -> bool {
-        self.sessions.get(index).is_some_and(|paced| paced.waiting > 0)
+    pub fn forget(&mut self, index: usize, slot: usize) {
+        if let Some(session) = self.sessions.get_mut(index)
+            && !session.queue.is_empty()
+        {
+            session.queue.retain(|waiting| usize::from(waiting.item.slot) != slot);
+        }
+    }
+
+    /// Whether any packet waits for its time.
+    #[inline]
+    pub fn is_waiting(&self) -> bool {
+        !self.wheel.is_empty()
     }
 
     /// When the next packet may leave.

@@ -17,6 +17,7 @@ use sinew_wire::management::{
 use sinew_wire::{HEADER_LEN, Header, Kind, SessionKey};
 
 use crate::client::{ClientState, SessionId};
+use crate::congestion::Limits;
 use crate::core::Core;
 use crate::error::{Cause, ConnectError};
 use crate::peers::PeerEntry;
@@ -502,6 +503,7 @@ impl Core {
         session.message_len_max = granted.message_len_max;
         session.free_slots = u64::MAX >> (64 - slots);
         session.state = ClientState::Open;
+        session.limits = Limits::default();
         self.pacing.begin(index);
         self.events.push_back(SessionEvent::Connected(id));
         self.start_queued(index);

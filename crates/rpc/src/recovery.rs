@@ -35,7 +35,7 @@ pub enum Timeout {
     /// The session's smoothed round trip and four times its variation (RFC 6298), doubled each time that it passes in vain, up to
     /// 64-fold. `Config::retransmit_timeout_ns` holds until a round trip was measured.
     Adaptive {
-        /// No time-out is shorter. A client looks for late packets five times as often.
+        /// No time-out is shorter. A client looks for late packets five times in it.
         min_ns: u64,
     },
 }

@@ -224,8 +224,8 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         response: MessageBuffer,
         tag: u64,
     ) -> Result<(), Rejected> {
-        if self.core.was_idle && self.core.pacing.is_on() {
-            // The time of the last turn can be long ago: packets spaced from then on would leave all at once.
+        if (self.core.was_idle && self.core.pacing.is_on()) || self.core.pacing.is_waiting() {
+            // The last turn began a while ago: packets spaced from then on would leave all at once.
             self.core.now_ns = self.clock.now_ns();
             self.core.was_idle = false;
         }
@@ -289,6 +289,10 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
             }
             if burst.packets.len() < self.burst_max {
                 break;
+            }
+            if core.stats.requests_handled != handled {
+                // What comes next may have arrived while they ran.
+                core.now_ns = self.clock.now_ns();
             }
         }
         busy |= core.take_returns();

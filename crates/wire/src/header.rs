@@ -131,7 +131,8 @@ pub enum HeaderError {
 pub struct Header {
     /// What the packet is for.
     pub kind: Kind,
-    /// Requests: the request type. Answers: how long the server kept the request ([`crate::residence`]).
+    /// Requests: the request type. Responses: how long the server kept the request ([`crate::residence`]). Credit returns: 0, or
+    /// [`CREDIT_ALONE`].
     pub type_or_residence: u16,
     /// Bytes of the whole message; other kinds use the field as their description says.
     pub message_len: u32,

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_spanned::Spanned;
 
+use crate::routes::Routes;
 use crate::topology::{
     Buffer, Ecn, HostId, HostSpec, LinkSpec, NodeId, Pause, SwitchId, SwitchSpec, Topology, TopologyError,
 };
@@ -179,6 +180,7 @@ impl Topology {
         file.host.iter().try_for_each(|entry| reader.host(entry))?;
         file.link.iter().try_for_each(|entry| reader.links(entry))?;
         reader.topology.check().map_err(|error| reader.locate(&error))?;
+        Routes::new(&reader.topology).map_err(|error| reader.locate(&error))?;
         Ok(reader.topology)
     }
 }
@@ -301,9 +303,11 @@ impl Reader<'_> {
                 let entry = self.places.get(&format!("the link of {ends}")).unwrap_or(&whole);
                 self.error(entry, "from", error.to_string())
             }
-            TopologyError::SameName { .. } | TopologyError::NoWay { .. } => {
-                FileError { line: 1, problem: error.to_string() }
+            TopologyError::NoWay { to, .. } => {
+                let entry = self.places.get(to).unwrap_or(&whole);
+                self.error(entry, "switches", error.to_string())
             }
+            TopologyError::SameName { .. } => FileError { line: 1, problem: error.to_string() },
         }
     }
 }
@@ -391,5 +395,8 @@ mtu = 1500
         );
         assert_eq!(error("to = \"tor1\"", "to = \"tor0\""), "line 20: link 5 joins tor0 and tor0: they are one node");
         assert!(error("frame_bytes = 66", "frame_bytes = \"x\"").starts_with("line 1: "));
+        let apart = SMALL.split_once("[[link]]").unwrap().0;
+        let error = Topology::parse(apart).unwrap_err().to_string();
+        assert_eq!(error, "line 12: there is no way from node0 to node1; join them with links");
     }
 }

@@ -259,8 +259,9 @@ impl Topology {
         if !(RATE_GBPS_MIN..=RATE_GBPS_MAX).contains(&link.rate_gbps) {
             return Err(field(&place, "rate_gbps", link.rate_gbps, "0.00001 to 4000"));
         }
-        if !(64..=1 << 20).contains(&link.mtu) {
-            return Err(field(&place, "mtu", link.mtu, "64 to 1048576 bytes"));
+        // The packet that asks for a session has 96 bytes.
+        if !(96..=1 << 20).contains(&link.mtu) {
+            return Err(field(&place, "mtu", link.mtu, "96 to 1048576 bytes"));
         }
         check_delay(&place, "delay_ns", link.delay_ns)
     }

@@ -1,5 +1,6 @@
 //! `sinew sim run`.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
@@ -12,11 +13,9 @@ use sinew_sim::Topology;
 
 use crate::{Outcome, Usage, output, units};
 
-/// The name of the topology that is built in.
-const BUILT_IN: &str = "cx4";
-
 const HELP: &str = "\
-A topology is a TOML file with switches, hosts and links, such as crates/backends/sim/topologies/cx4.toml, which is built in as cx4.
+A topology is a TOML file with switches, hosts and links, such as crates/backends/sim/topologies/cx4.toml and cx5.toml,
+which are built in as cx4 and cx5.
 A workload is a TOML file:
 
   warm_up_ms = 10             not counted; it begins when all sessions are open. Default: 0
@@ -43,7 +42,8 @@ A workload is a TOML file:
   start_ms = 0                from the beginning of the warm-up. Default: 0
   stop_ms = 30                default: the end
 
-Goodput is data of requests and responses that arrived. Queues are what waited for a link: `most` ever, and `mean` of 200 moments.
+Goodput is data of requests and responses that arrived. Queues are what waited for a link: `most` since the warm-up, and
+`mean` of the moments since then, of 200 in all, at which everything is looked at.
 
 Examples:
   sinew sim run cx4 --workload crates/lab/workloads/incast.toml
@@ -53,7 +53,7 @@ Examples:
 #[derive(clap::Args)]
 #[command(after_help = HELP)]
 pub struct Args {
-    /// The topology: a TOML file, or cx4, which is built in
+    /// The topology: a TOML file, or cx4 or cx5, which are built in
     topology: String,
     /// The workload: a TOML file
     #[arg(long, value_name = "FILE")]
@@ -72,10 +72,12 @@ pub struct Args {
 /// Runs it, and shows.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let topology = match &*args.topology {
-        BUILT_IN => Topology::cx4(),
+        "cx4" => Topology::cx4(),
+        "cx5" => Topology::cx5(),
         file => read(Path::new(file), |text| Ok(Topology::parse(text)?))?,
     };
     let workload = read(&args.workload, |text| Ok(Workload::parse(text, &topology)?))?;
+    let out = args.out.as_deref().map(output::create).transpose()?;
     let interrupt = Interrupt::install().context("catching Ctrl-C")?;
     let bar = ProgressBar::new(1000);
     bar.set_style(ProgressStyle::with_template("{wide_bar} {percent}%  {elapsed}").expect("a fixed template"));
@@ -95,9 +97,9 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     } else {
         output::print(text_of(&what, &report))?;
     }
-    if let Some(out) = &args.out {
+    if let (Some(mut file), Some(out)) = (out, &args.out) {
         let html = workload::html(&what, &report).context("drawing the plots")?;
-        std::fs::write(out, html).with_context(|| format!("writing {}", out.display()))?;
+        file.write_all(html.as_bytes()).with_context(|| format!("writing {}", out.display()))?;
         output::note(format_args!("the plots are in {}", out.display()));
     }
     Ok(Outcome::Done)

@@ -83,8 +83,8 @@ impl Experiment for Table4 {
         "One thread keeps one request of 8 MB going to another over simulated 100 Gbps InfiniBand, with 32 credits and a credit return for each \
          packet. Packets are lost with the same chance in both directions. The bandwidth without losses is what the cost of copying was calibrated \
          by. There is no congestion control: these round trips, of 14 us, are below the 50 us from which nsdi19's does anything. The more losses, \
-         the longer it runs, from half a second of virtual time, of whose two million packets 1e-7 most likely loses none, to eight seconds. From \
-         1e-5 on rows have a hundred losses and more behind them."
+         the longer it runs, from a quarter of a second of virtual time, of whose million packets 1e-7 most likely loses none, to eight seconds. From \
+         1e-5 on rows have some fifty losses and more behind them."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {

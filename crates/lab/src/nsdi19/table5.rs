@@ -76,7 +76,7 @@ impl Experiment for Table5 {
             for (at, (metric, what, unit, model)) in metrics.into_iter().enumerate() {
                 rows.push(Row {
                     id: format!("erpc.incast{clients}{suffix}.{metric}"),
-                    place: "Table 5",
+                    place: if paper.is_some() { "Table 5" } else { "" },
                     metric: format!("{clients}-way incast {how}, {what}"),
                     paper: paper.map(|paper| paper[at]),
                     model,

@@ -5,7 +5,8 @@ use std::ops::Range;
 
 use serde::Deserialize;
 use serde_spanned::Spanned;
-use sinew_sim::{FileError, HostId, Topology};
+use sinew_sim::{FileError, HostId, NodeId, Topology};
+use sinew_wire::{HEADER_LEN, PACKETS_MAX};
 
 use super::{Group, Sizes, Workload, congestion};
 
@@ -21,6 +22,10 @@ const ENDPOINTS_MAX: usize = 20_000;
 const SESSIONS_MAX: usize = 2_000_000;
 /// Bytes of messages that are on their way at a time, which the simulating machine has to hold.
 const IN_FLIGHT_MAX: u64 = 8 << 30;
+/// What each of them takes beside its data: heads of two buffers, their least sizes, and what its client remembers of it.
+const PER_CALL: u64 = 512;
+/// Calls that all sessions together have room for.
+const SLOTS_MAX: usize = 8 * SESSIONS_MAX;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -212,6 +217,12 @@ struct Reader<'a> {
     in_flight: u64,
 }
 
+/// Bytes of data that fit a packet of any host.
+fn data_per_packet(topology: &Topology) -> usize {
+    let of_host = topology.links.iter().filter(|link| link.ends.iter().any(|end| matches!(end, NodeId::Host(_))));
+    of_host.map(|link| link.mtu).min().unwrap_or(0).saturating_sub(HEADER_LEN)
+}
+
 impl Reader<'_> {
     fn group(&mut self, text: &str, entry: &Spanned<GroupEntry>) -> Result<(), FileError> {
         let (place, entry) = (Place { text, entry: entry.span() }, entry.get_ref());
@@ -245,6 +256,13 @@ impl Reader<'_> {
             let problem = format!("servers: {name} has nobody to call but itself; give its group another server");
             return Err(place.error("servers", problem));
         }
+        let data = data_per_packet(self.topology);
+        let most = data.saturating_mul(PACKETS_MAX);
+        for (field, sizes) in [("request_bytes", &group.request), ("response_bytes", &group.response)] {
+            let len = sizes.bounds().1;
+            let expected = format!("{most} at most, which are {PACKETS_MAX} packets of {data} bytes");
+            place.need(len <= most, field, &len.to_string(), &expected)?;
+        }
         self.count(&place, &group)?;
         self.workload.groups.push(group);
         Ok(())
@@ -260,7 +278,10 @@ impl Reader<'_> {
         self.sessions = self.sessions.saturating_add(clients.saturating_mul(group.servers.len()));
         let expected = format!("there are {SESSIONS_MAX} sessions at most");
         place.need(self.sessions <= SESSIONS_MAX, "servers", &format!("for {clients} endpoints"), &expected)?;
-        let per_call = (group.request.bounds().1 + group.response.bounds().1) as u64;
+        let slots = self.sessions.saturating_mul(self.workload.slots.into());
+        let expected = format!("with {} slots each there are {} of them at most", self.workload.slots, SLOTS_MAX);
+        place.need(slots <= SLOTS_MAX, "servers", &format!("for {clients} endpoints"), &expected)?;
+        let per_call = (group.request.bounds().1 + group.response.bounds().1) as u64 + PER_CALL;
         let in_flight = (clients as u64).saturating_mul(group.window as u64).saturating_mul(per_call);
         self.in_flight = self.in_flight.saturating_add(in_flight);
         let value = format!("{} for {clients} endpoints", group.window);
@@ -347,23 +368,24 @@ window = 1
             ("count = 3", "count = 4", "count = 5"),
             ("endpoints = 2", "endpoints = 1", "endpoints = 0"),
             ("request_bytes = 32", "request_bytes = 4", "request_bytes = 3"),
-            ("request_bytes = 32", "request_bytes = 268435456", "request_bytes = 268435457"),
+            // As many packets as a message can have, of 1,476 bytes.
+            ("request_bytes = 32", "request_bytes = 96731136", "request_bytes = 96731137"),
             ("from = 0, to = 64", "from = 64, to = 64", "from = 65, to = 64"),
             ("window = 4", "window = 65536", "window = 65537"),
             ("calls_per_s = 1000", "calls_per_s = 1e9", "calls_per_s = 1.1e9"),
             ("start_ms = 0.5", "start_ms = 2.4", "start_ms = 2.5"),
         ] {
             assert!(SMALL.contains(from), "{from}");
-            assert!(read(&SMALL.replacen(from, good, 1)).is_ok() || good.contains("268435456"), "{good}");
+            assert!(read(&SMALL.replacen(from, good, 1)).is_ok(), "{good}");
             assert!(read(&SMALL.replacen(from, bad, 1)).is_err(), "{bad}");
         }
-        // A window of four of the largest by six endpoints is 6 GB; of eight, 12.
-        let large = SMALL.replacen("request_bytes = 32", "request_bytes = 268435456", 1);
+        // A window of four of the largest by six endpoints is 2 GB; of 24, 12.
+        let large = SMALL.replacen("request_bytes = 32", "request_bytes = 96731136", 1);
         assert!(read(&large).is_ok());
-        let error = read(&large.replacen("window = 4", "window = 8", 1)).unwrap_err().to_string();
+        let error = read(&large.replacen("window = 4", "window = 24", 1)).unwrap_err().to_string();
         assert_eq!(
             error,
-            "line 20: window cannot be 8 for 6 endpoints: 12 GB of messages would be on their way, 8 at most"
+            "line 20: window cannot be 24 for 6 endpoints: 12 GB of messages would be on their way, 8 at most"
         );
     }
 

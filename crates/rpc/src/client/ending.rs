@@ -21,6 +21,9 @@ impl Core {
         session.credits += (state.sent - state.received) as u16;
         debug_assert!(session.credits <= session.credits_max);
         state.sent = state.received;
+        if self.pacing.is_on() {
+            self.pacing.forget(index, slot);
+        }
         session.waiting &= !(1 << slot);
         session.free_slots |= 1 << slot;
         let (Some(request), Some(response)) = (state.request.take(), state.response.take()) else { return };

@@ -131,7 +131,7 @@ impl Core {
             Timeout::Fixed => configured_ns,
             Timeout::Adaptive { min_ns } => {
                 let measured_ns = self.clients.table.entries[index].round_trips.timeout_ns();
-                measured_ns.unwrap_or(configured_ns).max(min_ns).min(configured_ns << BACKOFF_MAX)
+                measured_ns.unwrap_or(configured_ns).max(min_ns).min(configured_ns.saturating_mul(1 << BACKOFF_MAX))
             }
         }
     }
@@ -167,11 +167,11 @@ impl Core {
                 continue;
             }
             self.clients.scan_at += 1;
-            let timeout_ns = timeout_ns << state.backoff;
+            let timeout_ns = timeout_ns.saturating_mul(1 << state.backoff);
             if state.sent == state.received || self.now_ns.saturating_sub(state.progress_ns) < timeout_ns {
                 continue;
             }
-            if self.pacing.holds(at / slots) {
+            if self.pacing.holds(at / slots, at % slots) {
                 // They have not left: nothing is late.
                 state.progress_ns = self.now_ns;
                 continue;
@@ -190,7 +190,9 @@ impl Core {
         }
         if self.config.recovery.keeps_ahead() {
             let unanswered = Window::first(state.sent - state.received).0 & !state.ahead.0;
-            return self.resend(index, slot, Window(unanswered));
+            // No more at once than congestion control lets be on their way.
+            let window = u32::from((session.credits_max - session.limits.withheld.min(session.credits_max)).max(1));
+            return self.resend(index, slot, Window(unanswered & Window::first(window).0));
         }
         // Go-back-N (nsdi19 5.3): back to what is known to have arrived, with the credits of the rest.
         session.credits += (state.sent - state.received) as u16;

@@ -3,7 +3,7 @@
 //! A mark, at most one in a while, cuts the rate by a part that grows with how often marks come. Without marks the rate comes back
 //! half of the way at a time, then by steps, which larger ones follow; time and bytes sent both count the way back.
 
-/// DCQCN's parameters, by default those of its paper but for the weight, for which its authors later advised 1/16.
+/// DCQCN's parameters, by default those of its paper.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DcqcnConfig {
     /// Marks less than this apart count as one.
@@ -33,7 +33,7 @@ impl Default for DcqcnConfig {
             decay_interval_ns: 55_000,
             raise_interval_ns: 55_000,
             raise_bytes: 10_000_000,
-            newest: 1.0 / 16.0,
+            newest: 1.0 / 256.0,
             fast_steps: 5,
             step_bytes_per_s: 5e6,
             large_step_bytes_per_s: 50e6,
@@ -98,7 +98,7 @@ impl Dcqcn {
 
     /// Bytes were sent.
     pub fn sent(&mut self, len: usize) {
-        self.sent += len as u64;
+        self.sent = self.sent.saturating_add(len as u64);
     }
 
     /// Lets time pass, and bytes.
@@ -114,12 +114,12 @@ impl Dcqcn {
         }
         while self.rate < line_bytes_per_s && now_ns.saturating_sub(self.raised_ns) >= interval_ns {
             self.raised_ns += interval_ns;
-            self.time_steps += 1;
+            self.time_steps = self.time_steps.saturating_add(1);
             self.raise(line_bytes_per_s, config);
         }
         while self.rate < line_bytes_per_s && self.sent >= config.raise_bytes.max(1) {
             self.sent -= config.raise_bytes.max(1);
-            self.byte_steps += 1;
+            self.byte_steps = self.byte_steps.saturating_add(1);
             self.raise(line_bytes_per_s, config);
         }
         if self.rate >= line_bytes_per_s {

@@ -98,7 +98,10 @@ impl Swift {
     /// A time-out: packets were lost.
     pub fn lost(&mut self, credits: u16, now_ns: u64, config: &SwiftConfig) {
         self.window = self.window.min(credits.into());
-        self.shrink(1.0, now_ns, config);
+        // One burst that was lost is noticed by each of its calls.
+        if self.cut_ns == 0 || now_ns.saturating_sub(self.cut_ns) as f64 >= self.rtt_ns {
+            self.shrink(1.0, now_ns, config);
+        }
     }
 
     fn shrink(&mut self, part: f64, now_ns: u64, config: &SwiftConfig) {

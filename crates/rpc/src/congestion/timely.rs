@@ -6,7 +6,7 @@
 
 /// Timely's parameters.
 ///
-/// The defaults were calibrated once on the simulated CX4 cluster, so that incasts of 20, 50 and 100 clients (nsdi19 Table 5) and a
+/// The defaults were calibrated on the simulated CX4 cluster, so that incasts of 20, 50 and 100 clients (nsdi19 Table 5) and a
 /// lone flow do well with one set. nsdi19 gives only the low threshold, 50 us; with it, and steps and cuts of the usual size, rates
 /// swing here between an empty queue and one of 100 to 500 us.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -92,7 +92,7 @@ impl Timely {
             self.good_in_a_row = 0;
             self.too_long(rtt, config)
         } else if trend <= 0.0 {
-            self.good_in_a_row += 1;
+            self.good_in_a_row = self.good_in_a_row.saturating_add(1);
             let steps = if self.good_in_a_row >= config.eager_after { 5.0 } else { 1.0 };
             self.rate + steps * config.step_bytes_per_s
         } else {

@@ -1,7 +1,7 @@
-//! The pacing wheel (after Carousel): packets that are not to leave yet, by when they are.
+//! The pacing wheel (after Carousel): what is to be looked at again, by when.
 //!
-//! A packet is named by what it is made from, as in the transmit queue: the wheel holds no buffer. What outlived its call is known
-//! when its time comes, and nothing has to be taken out (nsdi19 appendix C is about the reverse).
+//! It holds sessions, whose packets are named by what they are made from, as in the transmit queue: no buffer waits here (nsdi19
+//! appendix C is about wheels that hold some).
 
 use std::collections::VecDeque;
 
@@ -10,7 +10,7 @@ const TICK_NS: u64 = 1_000;
 /// Places: items whose time is further ahead go around once more.
 const PLACES: usize = 1 << 12;
 
-/// Items by time, in ticks. What is due comes in the order of its ticks, and in each as it was put in.
+/// Items by time, in ticks.
 #[derive(Debug)]
 pub(crate) struct Wheel<T> {
     /// With the tick that each is due at.
@@ -29,7 +29,7 @@ impl<T> Wheel<T> {
         self.len == 0
     }
 
-    /// Puts in what is to leave at `time_ns`. Nobody need have looked at an empty wheel before: it turns on in no time.
+    /// Puts in what is due at `time_ns`, or up to a tick later. Nobody need have looked at an empty wheel before: it turns on in no time.
     pub fn put(&mut self, time_ns: u64, item: T, now_ns: u64) {
         if self.places.is_empty() {
             // Only sessions that are held back need it.
@@ -38,7 +38,7 @@ impl<T> Wheel<T> {
         if self.len == 0 {
             self.tick = self.tick.max(now_ns / TICK_NS);
         }
-        self.place((time_ns / TICK_NS).max(self.tick), item);
+        self.place(time_ns.div_ceil(TICK_NS).max(self.tick), item);
         self.len += 1;
     }
 
@@ -47,7 +47,8 @@ impl<T> Wheel<T> {
         self.places[(self.tick + ahead) as usize % PLACES].push_back((due, item));
     }
 
-    /// Takes out what is due.
+    /// Takes out what is due. With items in it, a wheel that was not looked at for long takes as long as it has places, no more; an
+    /// empty one, no time.
     pub fn take_due(&mut self, now_ns: u64, mut taken: impl FnMut(T)) {
         let now = now_ns / TICK_NS;
         if self.len > 0 && now.saturating_sub(self.tick) > PLACES as u64 {
@@ -106,8 +107,8 @@ mod tests {
         }
         assert_eq!(wheel.next_ns(), Some(5_000));
         assert_eq!(due(&mut wheel, 6_999), [0]);
-        assert_eq!(due(&mut wheel, 7_000), [1, 2]);
-        assert_eq!((due(&mut wheel, 8_999), wheel.next_ns()), (vec![], Some(9_000)));
+        assert_eq!(due(&mut wheel, 7_000), [1]);
+        assert_eq!((due(&mut wheel, 8_999), wheel.next_ns()), (vec![2], Some(9_000)));
         assert_eq!(due(&mut wheel, 50_000), [3, 4]);
         assert_eq!((wheel.is_empty(), wheel.next_ns()), (true, None));
     }
@@ -129,7 +130,7 @@ mod tests {
     fn an_empty_wheel_catches_up_at_once() {
         let mut wheel = Wheel::new(0);
         wheel.put(10, 1, 0);
-        assert_eq!(due(&mut wheel, 10), [1]);
+        assert_eq!(due(&mut wheel, 1_000), [1]);
         // A hundred years: were it turned place by place, this would not end.
         let later_ns = 100 * 365 * 86_400 * 1_000_000_000;
         wheel.put(later_ns + 2_000, 2, later_ns);
