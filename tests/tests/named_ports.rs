@@ -159,7 +159,9 @@ fn the_facade_serves_and_calls_over_a_device() {
     let server = echo(config()).server().at("ibverbs://127.0.0.1:0").start().unwrap();
     let address = &server.addresses()[0];
     assert!(address.option("device").is_some(), "it says which device it took: {address}");
-    let mut rpc = Rpc::open_with(&client(), "ibverbs://").unwrap();
+    // Three megabytes there and back, where processors are emulated and others work too.
+    let patient = Nexus::builder().config(Config { call_timeout_ns: 60_000_000_000, ..config() }).build().unwrap();
+    let mut rpc = Rpc::open_with(&patient, "ibverbs://").unwrap();
     let session = rpc.connect(&address.to_string()).unwrap();
     for len in [0, 1, 56, 57, 4_096, 100_000, 3 << 20] {
         assert_eq!(*rpc.call(session, ECHO, message(len)).unwrap(), message(len)[..], "{len} bytes");

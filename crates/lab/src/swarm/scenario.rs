@@ -148,8 +148,8 @@ fn draw_congestion(draw: &mut SeededGenerator) -> Congestion {
     };
     let swift = SwiftConfig {
         target_ns: one_of(draw, &[US, 20 * US]),
-        // A tenth of a packet in a round trip of a millisecond: long calls would take longer than anybody waits for them.
-        window_min: one_of(draw, &[0.5, 1.0]),
+        // A packet of a hundred bytes in a round trip of a millisecond: long calls would take longer than anybody waits for them.
+        window_min: one_of(draw, &[4.0, 16.0]),
         ..SwiftConfig::default()
     };
     let dcqcn = DcqcnConfig {
