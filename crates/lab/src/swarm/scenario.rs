@@ -61,11 +61,15 @@ impl Scenario {
             costs: one_of(draw, &[Costs::default(), Costs::FREE]),
         };
         let faults = draw_faults(draw, &topology, &config);
+        // What a session carries in thirty round trips, with the narrowest window of congestion control: dozens of longer calls that share
+        // one credit and packets of a hundred bytes would take longer than anybody waits for them.
+        let packet = topology.links.iter().map(|link| link.mtu).min().unwrap_or(0);
+        let carried = 30 * usize::from(config.credits.min(4)) * packet;
         Self {
             seed,
             port,
             window: one_of(draw, &[1, 4, 16, 40]),
-            len_max: one_of(draw, &[40, 3_000, 20_000, 150_000]),
+            len_max: one_of(draw, &[40, 3_000, 20_000, 150_000]).min(carried),
             faults,
             calm_ns: draw.below(20 * MS),
             last_calls: 20,
