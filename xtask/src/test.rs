@@ -25,7 +25,8 @@ const FOR_GUEST: &[(&str, &str)] = &[
 
 /// Programs (the beginning of their names) whose tests start processes and threads and wait for them in real time. One that fails
 /// while the machine does other things is run again by itself, and said to have failed sometimes. All others run in virtual time
-/// or from seeds: what they find once is there.
+/// or from seeds: what they find once is there. So must be what fails in `lab`, one of whose
+/// tests measures two threads.
 const IN_REAL_TIME: &[&str] =
     &["cli: ", "ibverbs: ", "kv: door", "kv: hostile_clients", "kv: memcached", "shm: ", "tests: ", "udp: "];
 /// More failures than this are not chance.

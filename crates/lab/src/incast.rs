@@ -3,10 +3,11 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use sinew_rpc::{Algorithm, Call, Config, Congestion, Nexus, TimelyConfig};
+use sinew_rpc::{Config, Congestion};
 use sinew_sim::{Actor, Cluster, Doing, HostId, Network, PortConfig, Topology};
+use sinew_wire::HEADER_LEN;
 
-use crate::programs::{Endpoint, Found, SHORT, SINK, Sender, percentile, start, turn};
+use crate::programs::{Endpoint, Found, Sender, measuring, percentile, sink, start, turn};
 
 /// The rate of the cluster's links to hosts.
 pub const RATE_GBPS: f64 = 25.0;
@@ -35,8 +36,6 @@ pub struct Outcome {
     pub rtt_p50_us: Option<f64>,
     /// 99 of 100 were no longer.
     pub rtt_p99_us: Option<f64>,
-    /// Packets that a switch had no room for.
-    pub overflowed: u64,
 }
 
 /// Answers calls.
@@ -67,16 +66,10 @@ impl Incast {
         let others = topology.hosts.len() - 1;
         let network = Network::new(topology, 1).expect("the topology is the paper's");
         let mut cluster = Cluster::new(&network);
-        // Without congestion control round trips are measured all the same, and none is too long.
-        let never = Algorithm::Timely(TimelyConfig { low_ns: u64::MAX, ..TimelyConfig::default() });
-        let congestion = self.congestion.unwrap_or(Congestion::new(RATE_GBPS, never));
+        let congestion = self.congestion.unwrap_or(measuring(RATE_GBPS));
         let congestion = Some(Congestion { rtts_kept: 64, ..congestion });
         let config = Config { overcommit: true, congestion, ..Config::default() };
-        let nexus = Nexus::builder()
-            .config(config)
-            .handle(SINK, |call: Call| call.reply(&[0; SHORT]))
-            .build()
-            .expect("the limits make sense");
+        let nexus = sink(config);
         let port = PortConfig::default();
         let refused = Rc::<Cell<u64>>::default();
         let counted = Rc::clone(&refused);
@@ -95,20 +88,15 @@ impl Incast {
             let stats = network.port_stats("victim").unwrap_or_default();
             (stats.rx_packets, stats.rx_bytes, refused.get())
         };
-        let (before, overflowed) = (received(), network.stats().overflowed);
+        let before = received();
         cluster.run_until(self.warm_up_ns + self.measured_ns);
         let after = received();
         let packets = after.0 - before.0;
         let is_new = 1.0 - (after.2 - before.2) as f64 / packets.max(1) as f64;
-        let data = (after.1 - before.1 - 24 * packets) as f64 * is_new;
+        let data = (after.1 - before.1 - HEADER_LEN as u64 * packets) as f64 * is_new;
         let mut rtts_ns = std::mem::take(&mut found.borrow_mut().rtts_ns);
         rtts_ns.sort_unstable();
         let us = |part| percentile(&rtts_ns, part).map(|ns| ns as f64 / 1e3);
-        Outcome {
-            gbps: data * 8.0 / self.measured_ns as f64,
-            rtt_p50_us: us(0.5),
-            rtt_p99_us: us(0.99),
-            overflowed: network.stats().overflowed - overflowed,
-        }
+        Outcome { gbps: data * 8.0 / self.measured_ns as f64, rtt_p50_us: us(0.5), rtt_p99_us: us(0.99) }
     }
 }

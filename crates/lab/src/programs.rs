@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use sinew_fabric::{Address, Clock, PortError, SeededGenerator};
 use sinew_mem::MessageBuffer;
-use sinew_rpc::{Nexus, RequestType, Rpc, SessionEvent, SessionId};
+use sinew_rpc::{Algorithm, Call, Config, Congestion, Nexus, RequestType, Rpc, SessionEvent, SessionId, TimelyConfig};
 use sinew_sim::{Actor, Cluster, Doing, HostId, Network, PortConfig, SimClock, SimPort};
 
 /// An endpoint on a simulated host.
@@ -45,6 +45,22 @@ pub fn start<A: Actor + 'static>(
     let rpc = open(cluster.network(), nexus, host, name, port).expect("experiments name their ports once");
     let (place, clock) = (rpc.port().place(), cluster.clock());
     cluster.add(name, [place], Box::new(make(rpc, clock)));
+}
+
+/// What endpoints share that answer [`SINK`].
+///
+/// # Panics
+///
+/// Where the limits make no sense: they are an experiment's own.
+pub fn sink(config: Config) -> Nexus {
+    let nexus = Nexus::builder().config(config).handle(SINK, |call: Call| call.reply(&[0; SHORT]));
+    nexus.build().expect("the limits make sense")
+}
+
+/// Measures round trips and holds nobody back: none is too long.
+pub fn measuring(rate_gbps: f64) -> Congestion {
+    let never = TimelyConfig { low_ns: u64::MAX, ..TimelyConfig::default() };
+    Congestion::new(rate_gbps, Algorithm::Timely(never))
 }
 
 /// Turns the loop once; an endpoint that found nothing waits.

@@ -6,10 +6,10 @@ use std::rc::Rc;
 use hdrhistogram::Histogram;
 use sinew_fabric::{Address, Clock, SeededGenerator};
 use sinew_mem::MessageBuffer;
-use sinew_rpc::{Call, Config, Congestion, Nexus, SessionEvent, SessionId};
-use sinew_sim::{Actor, Cluster, Costs, Doing, HostId, Network, PortConfig, SimClock, Topology};
+use sinew_rpc::{Config, Congestion, SessionEvent, SessionId};
+use sinew_sim::{Actor, Cluster, Doing, HostId, Network, PortConfig, SimClock, Topology};
 
-use crate::programs::{Endpoint, SHORT, SINK, start, turn};
+use crate::programs::{Endpoint, SHORT, SINK, sink, start, turn};
 
 const MS: u64 = 1_000_000;
 /// Sessions that a thread opens at a time: a connect is as good as lost where a thousand come at once.
@@ -74,23 +74,18 @@ impl SmallCalls {
             congestion: self.rate_gbps.map(Congestion::timely),
             ..Config::default()
         };
-        let nexus = Nexus::builder()
-            .config(config)
-            .handle(SINK, |call: Call| call.reply(&[0; SHORT]))
-            .build()
-            .expect("the limits make sense");
-        let port = PortConfig { arena_bytes: 16 << 20, costs: Costs::default(), ..PortConfig::default() };
+        let nexus = sink(config);
+        let port = PortConfig { arena_bytes: 16 << 20, ..PortConfig::default() };
         let shared = Rc::new(RefCell::new(Shared::new()));
         for thread in 0..threads {
             start(&mut cluster, &nexus, HostId(thread % self.nodes), &name_of(thread), port, |rpc, clock| {
                 Thread::new(rpc, clock, thread, threads, self, &shared)
             });
         }
-        let mut part = |part: f64| progress(part);
         let all_open = |_: &Cluster| shared.borrow().ready == threads;
         for step in 1..=100 {
             let done = cluster.run_while(SET_UP_NS / 100 * step, all_open).expect("threads poll");
-            part(0.3 * shared.borrow().open as f64 / (threads * (threads - 1)) as f64);
+            progress(0.3 * shared.borrow().open as f64 / (threads * (threads - 1)) as f64);
             if done {
                 break;
             }
@@ -98,12 +93,12 @@ impl SmallCalls {
         assert!(all_open(&cluster), "{} sessions are open after {SET_UP_NS} ns", shared.borrow().open);
         let open_ns = network.now_ns();
         cluster.run_until(open_ns + self.warm_up_ns);
-        part(0.4);
+        progress(0.4);
         shared.borrow_mut().clear();
         let delivered = network.stats().delivered;
         for step in 1..=50 {
             cluster.run_until(open_ns + self.warm_up_ns + self.measured_ns / 50 * step);
-            part(0.4 + 0.012 * step as f64);
+            progress(0.4 + 0.012 * step as f64);
         }
         let mut shared = shared.borrow_mut();
         Outcome {

@@ -10,23 +10,7 @@ use sinew_wire::Header;
 use sinew_wire::Kind::{CallError, CreditReturn, InProgress, Request, RequestForResponse, Response};
 use sinew_wire::management::Offer;
 
-/// 100 bytes a packet, so that a few hundred bytes are a long message.
-const SMALL: Offer = Offer { data_per_packet: 100, ..OFFER };
 const MS: u64 = 1_000_000;
-
-fn hand_client(config: Config) -> (World, Endpoint, HandClient) {
-    let world = World::new();
-    let mut server = world.server(config, LoopbackConfig::default());
-    let client = HandClient::connected(&world, &mut server, 1, SMALL);
-    (world, server, client)
-}
-
-fn hand_server(config: Config, granted: Offer) -> (World, Endpoint, HandServer) {
-    let world = World::new();
-    let mut client = world.client(config, LoopbackConfig::default());
-    let server = HandServer::connected(&world, &mut client, granted);
-    (world, client, server)
-}
 
 fn singly() -> Config {
     Config { tuning: Tuning { cumulative_credits: false, ..Tuning::default() }, ..Config::default() }

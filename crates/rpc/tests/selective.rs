@@ -10,7 +10,6 @@ use sinew_wire::Kind::{CreditReturn, InProgress, Request, RequestForResponse, Re
 use sinew_wire::management::Offer;
 use sinew_wire::{CREDIT_ALONE, Header};
 
-const SMALL: Offer = Offer { data_per_packet: 100, ..OFFER };
 const US: u64 = 1_000;
 const MS: u64 = 1_000 * US;
 /// The number of a credit return that returns none.
@@ -22,20 +21,6 @@ fn selective(packet_threshold: u8) -> Config {
 
 fn singly(config: Config) -> Config {
     Config { tuning: Tuning { cumulative_credits: false, ..config.tuning }, ..config }
-}
-
-fn hand_client(config: Config) -> (World, Endpoint, HandClient) {
-    let world = World::new();
-    let mut server = world.server(config, LoopbackConfig::default());
-    let client = HandClient::connected(&world, &mut server, 1, SMALL);
-    (world, server, client)
-}
-
-fn hand_server(config: Config, granted: Offer) -> (World, Endpoint, HandServer) {
-    let world = World::new();
-    let mut client = world.client(config, LoopbackConfig::default());
-    let server = HandServer::connected(&world, &mut client, granted);
-    (world, client, server)
 }
 
 /// Returns credits up to `last`, and of packets behind a missing one.

@@ -3,11 +3,11 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use sinew_rpc::{Call, Config, Nexus, Recovery, Timeout, Tuning};
+use sinew_rpc::{Config, Recovery, Timeout, Tuning};
 use sinew_sim::{Cluster, Costs, HostId, LinkFaults, LinkId, Network, PortConfig, Topology};
 
 use crate::experiment::{Experiment, Row};
-use crate::programs::{Found, SHORT, SINK, Sender, Server, start};
+use crate::programs::{Found, Sender, Server, sink, start};
 
 /// See the module.
 pub struct Table4;
@@ -139,11 +139,7 @@ fn gbps(mode: Mode, loss: f64, of_server: Costs, measured_ms: u64) -> f64 {
         tuning: Tuning { cumulative_credits: false, ..Tuning::default() },
         ..Config::default()
     };
-    let nexus = Nexus::builder()
-        .config(config)
-        .handle(SINK, |call: Call| call.reply(&[0; SHORT]))
-        .build()
-        .expect("the limits make sense");
+    let nexus = sink(config);
     let port = PortConfig::default();
     start(&mut cluster, &nexus, HostId(0), "server", PortConfig { costs: of_server, ..port }, |rpc, _| Server(rpc));
     let found = Rc::<RefCell<Found>>::default();

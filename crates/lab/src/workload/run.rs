@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use sinew_fabric::{Address, Dropped, PortError};
 use sinew_mem::{AllocError, HEADER_ROOM};
-use sinew_rpc::{Algorithm, Config, Congestion, Nexus, TimelyConfig};
+use sinew_rpc::{Config, Congestion, Nexus};
 use sinew_sim::{
     Actor, Cluster, Doing, HostId, LinkId, Network, NetworkStats, NodeId, PortConfig, Stuck, Topology, TopologyError,
 };
@@ -13,7 +13,7 @@ use sinew_sim::{
 use super::client::{CALL, Client, Tally, answer};
 use super::report::{Drops, GroupReport, Percentiles, Queue, Report, Series};
 use super::{Group, Workload};
-use crate::programs::{Endpoint, open, turn};
+use crate::programs::{Endpoint, measuring, open, turn};
 
 /// Intervals of a series, but for one more where the warm-up ends.
 const INTERVALS: u64 = 200;
@@ -240,10 +240,8 @@ fn start(
 fn nexus(topology: &Topology, workload: &Workload, group: &Group, host: HostId) -> Nexus {
     let of_host = topology.links.iter().filter(|link| link.ends.contains(&NodeId::Host(host)));
     let rate_gbps = of_host.map(|link| link.rate_gbps).fold(f64::INFINITY, f64::min);
-    // Without congestion control round trips are measured all the same, and none is too long.
-    let never = Algorithm::Timely(TimelyConfig { low_ns: u64::MAX, ..TimelyConfig::default() });
-    let algorithm = workload.congestion.map_or(never, |congestion| congestion.algorithm);
-    let congestion = Congestion { rtts_kept: 256, ..Congestion::new(rate_gbps, algorithm) };
+    let chosen = workload.congestion.map(|congestion| Congestion::new(rate_gbps, congestion.algorithm));
+    let congestion = Congestion { rtts_kept: 256, ..chosen.unwrap_or(measuring(rate_gbps)) };
     let config = Config {
         credits: workload.credits,
         slots: workload.slots,

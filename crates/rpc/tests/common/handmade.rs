@@ -13,6 +13,8 @@ pub type Packet = (Header, Vec<u8>);
 
 /// What a peer made by hand offers unless it says otherwise.
 pub const OFFER: Offer = Offer { credits: 32, slots: 8, data_per_packet: 1448, message_len_max: 16 << 20 };
+/// 100 bytes a packet, so that a few hundred bytes are a long message.
+pub const SMALL: Offer = Offer { data_per_packet: 100, ..OFFER };
 
 /// Header and body of bytes on the wire.
 pub fn parse(bytes: &[u8]) -> Packet {
@@ -231,4 +233,20 @@ impl HandServer {
     pub fn turn(&self, client: &mut Endpoint) -> Vec<Packet> {
         turn_and_tap(&self.network, client, self.peer)
     }
+}
+
+/// A server in a world of its own, and a client made by hand that has a session with it, of [`SMALL`] packets.
+pub fn hand_client(config: sinew_rpc::Config) -> (World, Endpoint, HandClient) {
+    let world = World::new();
+    let mut server = world.server(config, LoopbackConfig::default());
+    let client = HandClient::connected(&world, &mut server, 1, SMALL);
+    (world, server, client)
+}
+
+/// A client in a world of its own, and a server made by hand that granted it a session.
+pub fn hand_server(config: sinew_rpc::Config, granted: Offer) -> (World, Endpoint, HandServer) {
+    let world = World::new();
+    let mut client = world.client(config, LoopbackConfig::default());
+    let server = HandServer::connected(&world, &mut client, granted);
+    (world, client, server)
 }
