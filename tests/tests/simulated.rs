@@ -139,6 +139,8 @@ struct Plan {
     calls: u64,
     faults: LinkFaults,
     costs: Costs,
+    /// When the first server stands still, and until when.
+    pause_ns: Option<(u64, u64)>,
 }
 
 impl Plan {
@@ -153,6 +155,7 @@ impl Plan {
             calls: 500,
             faults: LinkFaults::default(),
             costs: Costs::default(),
+            pause_ns: None,
         }
     }
 
@@ -160,9 +163,8 @@ impl Plan {
         let network = Network::new(self.topology, self.seed).unwrap();
         let mut cluster = Cluster::new(&network);
         let counts = Rc::<RefCell<Counts>>::default();
-        let config = Config::default();
         let nexus = Nexus::builder()
-            .config(config)
+            .config(Config::default())
             .handle(ECHO, |call: Call| {
                 let request = call.request();
                 call.reply(request)
@@ -177,9 +179,10 @@ impl Plan {
             let generator = Box::new(SeededGenerator::new(network.random()));
             (place, Rpc::new(&nexus, port, network.clock(), generator))
         };
+        let mut servers = Vec::new();
         for (index, name) in names.iter().enumerate() {
             let (place, rpc) = open(index, name);
-            cluster.add(name, [place], Box::new(Server(rpc)));
+            servers.push(cluster.add(name, [place], Box::new(Server(rpc))));
         }
         for index in 0..self.clients {
             let name = format!("client{index}");
@@ -188,6 +191,10 @@ impl Plan {
             cluster.add(&name, [place], Box::new(client));
         }
         network.set_all_faults(self.faults);
+        if let Some((begin_ns, end_ns)) = self.pause_ns {
+            cluster.run_until(begin_ns);
+            cluster.pause(servers[0], end_ns);
+        }
         let all = self.calls * self.clients as u64;
         let over = |_: &Cluster| counts.borrow().completed + counts.borrow().failed == all;
         assert_eq!(cluster.run_while(60_000_000_000, over), Ok(true), "{:?} {network:?}", counts.borrow().completed);
@@ -232,6 +239,21 @@ fn long_calls_survive_switches_that_lose_packets() {
     let (cluster, counts) = Plan { topology, len: 200_000, calls: 20, window: 4, ..Plan::small() }.run();
     assert_eq!((counts.completed, counts.failed, counts.wrong), (80, 0, 0));
     assert!(cluster.network().stats().overflowed > 0, "{:?}", cluster.network());
+}
+
+#[test]
+fn copies_that_wait_in_queues_do_not_beget_more_copies() {
+    // A window of packets takes 9.6 ms on the link, and the time-out is 5 ms at first. While the server stands still, copies are made, and
+    // no answer to them is new. Were the time-out still as short then, each lot of them would make another, and the call would never end.
+    const MS: u64 = 1_000_000;
+    let topology = Topology::star(2, 0.04, 200, 1500);
+    let pause_ns = Some((100 * MS, 130 * MS));
+    let (cluster, counts) =
+        Plan { topology, servers: 1, clients: 1, window: 1, len: 3 << 20, calls: 1, pause_ns, ..Plan::small() }.run();
+    assert_eq!((counts.completed, counts.failed, counts.wrong), (1, 0, 0));
+    let took_ms = cluster.network().clock().now_ns() / MS;
+    // 3 MiB there and back, at 5 MB/s and a little more for headers.
+    assert!((1_300..1_600).contains(&took_ms), "{took_ms} ms");
 }
 
 #[test]

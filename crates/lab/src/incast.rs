@@ -7,7 +7,7 @@ use sinew_rpc::{Config, Congestion};
 use sinew_sim::{Actor, Cluster, Doing, HostId, Network, PortConfig, Topology};
 use sinew_wire::HEADER_LEN;
 
-use crate::programs::{Endpoint, Found, Sender, measuring, percentile, sink, start, turn};
+use crate::programs::{Endpoint, Found, Sender, measuring, nsdi19, percentile, sink, start, turn};
 
 /// The rate of the cluster's links to hosts.
 pub const RATE_GBPS: f64 = 25.0;
@@ -68,7 +68,7 @@ impl Incast {
         let mut cluster = Cluster::new(&network);
         let congestion = self.congestion.unwrap_or(measuring(RATE_GBPS));
         let congestion = Some(Congestion { rtts_kept: 64, ..congestion });
-        let config = Config { overcommit: true, congestion, ..Config::default() };
+        let config = Config { overcommit: true, congestion, ..nsdi19() };
         let nexus = sink(config);
         let port = PortConfig::default();
         let refused = Rc::<Cell<u64>>::default();

@@ -5,7 +5,9 @@ use std::rc::Rc;
 
 use sinew_fabric::{Address, Clock, PortError, SeededGenerator};
 use sinew_mem::MessageBuffer;
-use sinew_rpc::{Algorithm, Call, Config, Congestion, Nexus, RequestType, Rpc, SessionEvent, SessionId, TimelyConfig};
+use sinew_rpc::{
+    Algorithm, Call, Config, Congestion, Nexus, RequestType, Rpc, SessionEvent, SessionId, TimelyConfig, Timeout,
+};
 use sinew_sim::{Actor, Cluster, Doing, HostId, Network, PortConfig, SimClock, SimPort};
 
 /// An endpoint on a simulated host.
@@ -55,6 +57,11 @@ pub fn start<A: Actor + 'static>(
 pub fn sink(config: Config) -> Nexus {
     let nexus = Nexus::builder().config(config).handle(SINK, |call: Call| call.reply(&[0; SHORT]));
     nexus.build().expect("the limits make sense")
+}
+
+/// The limits and times of nsdi19's endpoints: 5 ms until packets are sent again, whatever the round trips are (5.2.3).
+pub fn nsdi19() -> Config {
+    Config { timeout: Timeout::Fixed, ..Config::default() }
 }
 
 /// Measures round trips and holds nobody back: none is too long.

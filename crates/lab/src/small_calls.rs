@@ -9,7 +9,7 @@ use sinew_mem::MessageBuffer;
 use sinew_rpc::{Config, Congestion, SessionEvent, SessionId};
 use sinew_sim::{Actor, Cluster, Doing, HostId, Network, PortConfig, SimClock, Topology};
 
-use crate::programs::{Endpoint, SHORT, SINK, sink, start, turn};
+use crate::programs::{Endpoint, SHORT, SINK, nsdi19, sink, start, turn};
 
 const MS: u64 = 1_000_000;
 /// Sessions that a thread opens at a time: a connect is as good as lost where a thousand come at once.
@@ -72,7 +72,7 @@ impl SmallCalls {
             // Answers are short, and two million sessions have one each.
             preallocated_response_len: SHORT,
             congestion: self.rate_gbps.map(Congestion::timely),
-            ..Config::default()
+            ..nsdi19()
         };
         let nexus = sink(config);
         let port = PortConfig { arena_bytes: 16 << 20, ..PortConfig::default() };

@@ -20,7 +20,7 @@ use crate::core::{Core, HasPeer, TxItem, TxKind, copy_data, packet_range, packet
 use crate::error::{CallError, Cause, EnqueueError, Execution, Rejected};
 use crate::management::Opening;
 pub use crate::names::{Completion, RequestType, SessionId};
-use crate::recovery::{RoundTrips, Window};
+use crate::recovery::{RoundTrips, Timeout, Window};
 use crate::server::ErrorCode;
 use crate::stats::PacketDrop;
 use crate::table::{Keyed, Table};
@@ -34,8 +34,11 @@ enum Outgoing {
 
 /// In place of a time: the call's first packets without an answer are still in the transmit queue.
 const NOT_LEFT: u64 = u64::MAX;
-/// Answers of `in progress`, and adaptive time-outs that passed in vain, double the time-out at most so often.
+/// The time-out grows at most to so many times what is configured, as a power of two.
 const BACKOFF_MAX: u8 = 6;
+/// What is left of that when packets get through again of which it is not known whether they had to be sent again. Enough for copies that
+/// wait in queues to drain before more of them are made; more would cost networks that lose every other packet.
+const BACKOFF_KEPT_MAX: u8 = 3;
 
 #[derive(Default)]
 #[repr(align(64))]
@@ -57,7 +60,7 @@ pub(crate) struct ClientSlot {
     /// The count of answers that ends the round trip which is being measured; 0 when none is.
     timed: u32,
     /// Packets up to this count were sent more than once: which of the copies an answer is to cannot be told.
-    timed_from: u32,
+    repeated: u32,
     timed_ns: u64,
     /// Answers that are there, from the first missing one on.
     ahead: Window,
@@ -82,7 +85,7 @@ impl ClientSlot {
     /// Notes that the packet leaves whose answer is the `count`th, to measure its round trip.
     #[inline(always)]
     fn time(&mut self, count: u32, now_ns: u64) {
-        if self.timed == 0 && count > self.timed_from {
+        if self.timed == 0 && count > self.repeated {
             (self.timed, self.timed_ns) = (count, now_ns);
         }
     }
@@ -137,6 +140,8 @@ pub(crate) struct ClientSession {
     pub limits: Limits,
     /// The slot after the one that last got credits it waited for.
     turn: u8,
+    /// How often its time-outs are doubled to begin with, until a packet is answered that was sent once.
+    backoff: u8,
     round_trips: RoundTrips,
 }
 
@@ -367,13 +372,13 @@ impl Core {
             sent_max: 0,
             received: 0,
             timed: 0,
-            timed_from: 0,
+            repeated: 0,
             timed_ns: 0,
             ahead: Window::default(),
             resent: Window::default(),
             resent_before: 0,
             request_type,
-            backoff: 0,
+            backoff: session.backoff,
             listed: true,
         };
         self.pump_in_turn(index, slot);
@@ -579,7 +584,10 @@ impl Core {
         session.credits += before.saturating_sub(after) as u16;
         debug_assert!(session.credits <= session.credits_max);
         state.progress_ns = now_ns;
-        state.backoff = 0;
+        if received > state.repeated {
+            session.backoff = 0;
+        }
+        state.backoff = session.backoff;
     }
 
     #[inline]
@@ -700,12 +708,16 @@ impl Core {
     pub(crate) fn on_in_progress(&mut self, header: &Header, packet: &RxPacket<'_>) -> Result<(), PacketDrop> {
         let (index, slot) = self.find_call(header, packet)?;
         let at = self.clients.table.slot_at(index, slot);
-        let state = &mut self.clients.table.slots[at];
+        let (session, state) = (&mut self.clients.table.entries[index], &mut self.clients.table.slots[at]);
         if !state.may_have_run() || state.response_packets > 0 {
             return Err(PacketDrop::WrongPhase);
         }
         state.progress_ns = self.now_ns;
-        state.backoff = (state.backoff + 1).min(BACKOFF_MAX);
+        match self.config.timeout {
+            Timeout::Fixed => state.backoff = (state.backoff + 1).min(BACKOFF_MAX),
+            // It was doubled when it passed. The handler takes long, not the way: other calls need not wait for it.
+            Timeout::Adaptive => session.backoff = 0,
+        }
         Ok(())
     }
 

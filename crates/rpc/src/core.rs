@@ -19,6 +19,7 @@ use crate::congestion::Pacing;
 use crate::management::{CookieJar, SessionEvent};
 use crate::nexus::Handlers;
 use crate::peers::Peers;
+use crate::recovery::Timeout;
 use crate::server::Servers;
 use crate::stats::{PacketDrop, Stats};
 
@@ -116,7 +117,7 @@ impl Core {
             servers: Servers::new(&config),
             cookies: CookieJar::new(&mut *generator),
             pacing: Pacing::new(config.congestion, now_ns),
-            times_calls: config.congestion.is_some() || config.timeout.needs_round_trips(),
+            times_calls: config.congestion.is_some() || config.timeout == Timeout::Adaptive,
             config,
             link,
             arena,

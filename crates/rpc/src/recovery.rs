@@ -29,25 +29,15 @@ impl Recovery {
 /// How long a client waits for an answer before it sends packets again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Timeout {
-    /// [`Config::retransmit_timeout_ns`](crate::Config::retransmit_timeout_ns), whatever the round trips are (nsdi19 5.2.3).
+    /// [`Config::retransmit_timeout_ns`](crate::Config::retransmit_timeout_ns) at least, and longer where the session's smoothed round
+    /// trip and four times its variation are (RFC 6298; half a round trip at least). Doubled each time that it passes in vain, up to
+    /// 64 times what is configured, and some of that is kept until a packet is answered that was sent once (Karn's rule): a time-out that is
+    /// too short would fill queues with copies, and these delay what the next time-out waits for.
     #[default]
+    Adaptive,
+    /// `Config::retransmit_timeout_ns`, whatever the round trips are (nsdi19 5.2.3). Where they become longer than that, copies of
+    /// packets that were not lost fill the queues, and calls stall.
     Fixed,
-    /// The session's smoothed round trip and four times its variation (RFC 6298), doubled each time that it passes in vain, up to
-    /// 64-fold. `Config::retransmit_timeout_ns` holds until a round trip was measured.
-    Adaptive {
-        /// No time-out is shorter. A client looks for late packets five times in it.
-        min_ns: u64,
-    },
-}
-
-impl Timeout {
-    /// Half a millisecond at least: ten times as fast as the fixed one, and longer than most pauses of a busy machine.
-    pub const ADAPTIVE: Self = Self::Adaptive { min_ns: 500_000 };
-
-    /// Whether round trips have to be measured for it.
-    pub(crate) fn needs_round_trips(self) -> bool {
-        matches!(self, Self::Adaptive { .. })
-    }
 }
 
 /// Which of the next packets of a message are there although one before them is not. The first place is that of the one that is
@@ -125,8 +115,9 @@ impl RoundTrips {
         self.smoothed_ns = (7 * self.smoothed_ns + rtt_ns) / 8;
     }
 
-    pub fn timeout_ns(&self) -> Option<u64> {
-        (self.smoothed_ns > 0).then(|| self.smoothed_ns + 4 * self.variation_ns)
+    /// Longer than a round trip, also where all take the same; 0 until one was measured.
+    pub fn timeout_ns(&self) -> u64 {
+        self.smoothed_ns + (4 * self.variation_ns).max(self.smoothed_ns / 2)
     }
 }
 
@@ -164,15 +155,15 @@ mod tests {
     #[test]
     fn the_time_out_follows_the_round_trips() {
         let mut trips = RoundTrips::default();
-        assert_eq!(trips.timeout_ns(), None);
+        assert_eq!(trips.timeout_ns(), 0);
         trips.add(1000);
-        assert_eq!(trips.timeout_ns(), Some(3000));
+        assert_eq!(trips.timeout_ns(), 3000);
         (0..100).for_each(|_| trips.add(1000));
-        assert!((1000..1020).contains(&trips.timeout_ns().unwrap()), "{trips:?}");
+        assert!((1500..1520).contains(&trips.timeout_ns()), "{trips:?}");
         trips.add(9000);
         // 1/8 of what is new, and four times 1/4 of the difference.
-        assert!((9_990..10_020).contains(&trips.timeout_ns().unwrap()), "{trips:?}");
+        assert!((9_990..10_020).contains(&trips.timeout_ns()), "{trips:?}");
         (0..100).for_each(|_| trips.add(u64::MAX));
-        assert!(trips.timeout_ns().is_some());
+        assert!(trips.timeout_ns() > 9_000);
     }
 }

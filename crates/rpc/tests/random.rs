@@ -419,11 +419,10 @@ fn side(messages: Messages) -> impl Strategy<Value = Side> {
         Just(Recovery::GoBackN),
         (1u8..5).prop_map(|packet_threshold| Recovery::Selective { packet_threshold })
     ];
-    let adaptive =
-        prop_oneof![Just(Timeout::Fixed), (50_000u64..5_000_000).prop_map(|min_ns| Timeout::Adaptive { min_ns })];
-    let recovery = (recovery, 1u64..10, adaptive);
+    let timeout_us = prop_oneof![50u64..1_000, 1_000u64..10_000];
+    let recovery = (recovery, timeout_us, prop_oneof![Just(Timeout::Fixed), Just(Timeout::Adaptive)]);
     (slots, credits, packets, copied, any::<[bool; 12]>(), recovery, 1usize..65).prop_map(
-        move |(slots, credits, packet_len_max, copy_len_max, switches, (recovery, timeout_ms, timeout), burst_max)| {
+        move |(slots, credits, packet_len_max, copy_len_max, switches, (recovery, timeout_us, timeout), burst_max)| {
             let tuning = Tuning {
                 preallocated_responses: switches[0],
                 zero_copy_requests: switches[1],
@@ -438,7 +437,7 @@ fn side(messages: Messages) -> impl Strategy<Value = Side> {
                 credits,
                 tuning,
                 recovery,
-                retransmit_timeout_ns: timeout_ms * 1_000_000,
+                retransmit_timeout_ns: timeout_us * 1_000,
                 timeout,
                 congestion: switches[10].then(|| congestion(switches[11])),
                 preallocated_response_len: if switches[5] { 1472 } else { 16 },

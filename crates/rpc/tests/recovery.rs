@@ -46,7 +46,7 @@ fn assert_all_credits_are_there(world: &World, client: &mut Endpoint, server: &m
 
 #[test]
 fn a_lost_packet_of_any_kind_is_recovered_by_the_time_out() {
-    let timeouts = [Timeout::Fixed, Timeout::ADAPTIVE];
+    let timeouts = [Timeout::Fixed, Timeout::Adaptive];
     let recoveries = [Recovery::GoBackN, Recovery::SELECTIVE].into_iter().flat_map(|it| timeouts.map(|of| (it, of)));
     let modes = recoveries.flat_map(|(recovery, timeout)| {
         [Tuning::default(), singly()].map(|tuning| Config {

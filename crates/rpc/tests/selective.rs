@@ -5,7 +5,8 @@ mod common;
 use common::handmade::*;
 use common::*;
 use sinew_fabric::loopback::LoopbackConfig;
-use sinew_rpc::{Config, PacketDrop, Recovery, Timeout, Tuning};
+use sinew_fabric::{Generator, SeededGenerator};
+use sinew_rpc::{Config, PacketDrop, Recovery, Tuning};
 use sinew_wire::Kind::{CreditReturn, InProgress, Request, RequestForResponse, Response};
 use sinew_wire::management::Offer;
 use sinew_wire::{CREDIT_ALONE, Header};
@@ -250,56 +251,88 @@ fn a_credit_return_that_stands_alone_counts_in_its_turn_only() {
     assert_eq!(server.turn(&mut client).len(), 3);
 }
 
+/// Lets `us` pass in small steps, and says after how many of them the client sent something each time.
+fn sent_after(world: &World, client: &mut Endpoint, server: &HandServer, us: u64) -> Vec<u64> {
+    const STEP_US: u64 = 10;
+    let mut gaps = vec![0];
+    for _ in 0..us / STEP_US {
+        world.clock.advance(STEP_US * US);
+        *gaps.last_mut().unwrap() += STEP_US;
+        if !server.turn(client).is_empty() {
+            gaps.push(0);
+        }
+    }
+    gaps.pop();
+    gaps
+}
+
 #[test]
 fn the_time_out_follows_the_round_trips_and_doubles() {
-    let timeout = Timeout::Adaptive { min_ns: 100 * US };
     for recovery in [Recovery::GoBackN, Recovery::SELECTIVE] {
-        let (world, mut client, server) = hand_server(Config { timeout, recovery, ..Config::default() }, SMALL);
-        // Nothing was measured yet: the first time-out is the configured one.
+        let config = Config { retransmit_timeout_ns: 100 * US, recovery, ..Config::default() };
+        let (world, mut client, server) = hand_server(config, SMALL);
+        // Nothing was measured yet: the time-out is the configured one.
         send(&mut client, server.session, ECHO, b"x", 0);
         let number = server.turn(&mut client)[0].0.request_number;
-        world.clock.advance(4_900 * US);
-        assert_eq!(outline(&server.turn(&mut client)), []);
-        world.clock.advance(200 * US);
-        assert_eq!(outline(&server.turn(&mut client)), [(Request, 0)]);
+        let gaps = sent_after(&world, &mut client, &server, 180);
+        assert!(matches!(gaps[..], [100..=120]), "{gaps:?}");
         server.response(number, 0, b"y");
         server.turn(&mut client);
-        // Which of the two was answered is not known, so that trip counts for nothing.
-        for _ in 0..50 {
+        // Which of the two was answered is not known, so that trip counts for nothing. But the time-out may have been too short.
+        for round in 0..50 {
             send(&mut client, server.session, ECHO, b"x", 0);
             let number = server.turn(&mut client)[0].0.request_number;
-            world.clock.advance(200 * US);
+            assert_eq!(sent_after(&world, &mut client, &server, 180), [], "{round}");
             server.response(number, 0, b"y");
             server.turn(&mut client);
         }
         assert_eq!(client.stats().calls_completed, 51);
         send(&mut client, server.session, ECHO, &pattern(300, 1), 0);
         let number = server.turn(&mut client)[0].0.request_number;
-        let mut gaps = Vec::new();
-        let mut waited_us = 0;
-        while gaps.len() < 8 {
-            world.clock.advance(10 * US);
-            waited_us += 10;
-            if !server.turn(&mut client).is_empty() {
-                gaps.push(waited_us);
-                waited_us = 0;
-            }
-        }
+        let gaps = sent_after(&world, &mut client, &server, 30_000);
         for (times, &gap) in gaps.iter().enumerate() {
-            let expected = 200 << times.min(6);
-            assert!((expected..=expected + 50).contains(&gap), "{gaps:?}");
+            let expected = (270 << times).min(6_400);
+            assert!((expected..=expected + 40).contains(&gap), "{gaps:?}");
         }
-        // An answer makes it short again.
+        assert_eq!(gaps.len(), 8, "{gaps:?}");
+        // An answer to what was sent more than once keeps some of that, one to what was sent once nothing.
         server.credit_return(number, 0);
         server.turn(&mut client);
-        world.clock.advance(260 * US);
-        assert_eq!(outline(&server.turn(&mut client)), [(Request, 1), (Request, 2)]);
-        server.send(server.header(InProgress, number, 0, 0), &[]);
-        assert_eq!(outline(&server.turn(&mut client)), []);
+        let gaps = sent_after(&world, &mut client, &server, 2_200);
+        assert!(matches!(gaps[..], [2_160..=2_200]), "{gaps:?}");
+        server.response(number, 0, b"y");
+        server.turn(&mut client);
+        send(&mut client, server.session, ECHO, b"x", 0);
+        let number = server.turn(&mut client)[0].0.request_number;
+        assert_eq!(sent_after(&world, &mut client, &server, 340), []);
+        server.response(number, 0, b"y");
+        server.turn(&mut client);
+        send(&mut client, server.session, ECHO, b"x", 0);
+        let number = server.turn(&mut client)[0].0.request_number;
+        let gaps = sent_after(&world, &mut client, &server, 500);
+        assert!(matches!(gaps[..], [270..=500]), "{gaps:?}");
         server.response(number, 0, b"y");
         server.turn(&mut client);
         assert!(completions(&mut client).iter().all(|over| over.result.is_ok()));
     }
+}
+
+#[test]
+fn a_handler_that_takes_long_makes_no_other_call_wait() {
+    let (world, mut client, server) = hand_server(Config::default(), SMALL);
+    send(&mut client, server.session, ECHO, b"x", 0);
+    let long = server.turn(&mut client)[0].0.request_number;
+    for backoff in 0..6 {
+        let gaps = sent_after(&world, &mut client, &server, 7_000 << backoff);
+        assert!(gaps.len() == 1, "asked ever more rarely: {gaps:?}");
+        server.send(server.header(InProgress, long, 0, 0), &[]);
+        server.turn(&mut client);
+    }
+    send(&mut client, server.session, ECHO, b"y", 1);
+    let number = server.turn(&mut client)[0].0.request_number;
+    world.clock.advance(7 * MS);
+    let again = server.turn(&mut client);
+    assert!(again.iter().any(|(header, _)| header.request_number == number), "{again:?}");
 }
 
 // What a server does.
@@ -404,18 +437,19 @@ fn each_side_gets_on_with_whatever_the_other_does_about_losses() {
     for of_client in &modes {
         for of_server in &modes {
             let world = World::new();
+            let mut losses = SeededGenerator::new(1);
             let sides = (of_client.clone(), of_server.clone());
             let (mut client, mut server, session) = world.pair_of((sides.0, small), (sides.1, small));
             for round in 0..rounds {
                 send(&mut client, session, ECHO, &pattern(12_000, round), 1);
-                // A third of all turns' packets are lost.
+                // A third of the client's turns' packets are lost, and a fifth of the server's.
                 let mut over = Vec::new();
-                for turn in 0..2_000 {
-                    match (turn + usize::from(round)) % 3 {
+                for _ in 0..20_000 {
+                    match losses.next_u64() % 3 {
                         0 => world.losing(|| client.turn()),
                         _ => client.turn(),
                     };
-                    match (turn / 3 + usize::from(round)) % 5 {
+                    match losses.next_u64() % 5 {
                         0 => world.losing(|| server.turn()),
                         _ => server.turn(),
                     };

@@ -7,7 +7,7 @@ use sinew_rpc::Config;
 use sinew_sim::{Cluster, HostId, Network, PortConfig, Topology};
 
 use crate::experiment::{Experiment, Row};
-use crate::programs::{Found, SHORT, Sender, Server, percentile, sink, start};
+use crate::programs::{Found, SHORT, Sender, Server, nsdi19, percentile, sink, start};
 use crate::small_calls::SmallCalls;
 
 /// See the module.
@@ -71,7 +71,7 @@ fn in_batches_of(batch: usize, measured_ns: u64) -> SmallCalls {
 pub(super) fn lone_us(topology: Topology, from: usize) -> Option<f64> {
     let network = Network::new(topology, 1).expect("the topology is the paper's");
     let mut cluster = Cluster::new(&network);
-    let nexus = sink(Config { overcommit: true, ..Config::default() });
+    let nexus = sink(Config { overcommit: true, ..nsdi19() });
     let (port, found) = (PortConfig::default(), Rc::<RefCell<Found>>::default());
     start(&mut cluster, &nexus, HostId(0), "server", port, |rpc, _| Server(rpc));
     start(&mut cluster, &nexus, HostId(from), "client", port, |rpc, clock| {

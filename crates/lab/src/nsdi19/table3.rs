@@ -11,6 +11,7 @@ use sinew_rpc::{
 use sinew_shm::{Hub, ShmPort};
 
 use crate::experiment::{Experiment, Row};
+use crate::programs::nsdi19;
 
 /// See the module.
 pub struct Table3;
@@ -73,7 +74,7 @@ impl Experiment for Table3 {
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {
-        let mut config = Config { tuning: Tuning::default(), ..Config::default() };
+        let mut config = Config { tuning: Tuning::default(), ..nsdi19() };
         let mut configs = vec![config.clone()];
         for change in STEPS.iter().filter_map(|step| step.4) {
             change(&mut config);

@@ -22,27 +22,36 @@ const WARM_UP_NS: u64 = 2 * MS;
 struct Mode {
     recovery: Recovery,
     timeout: Timeout,
+    retransmit_timeout_ns: u64,
     suffix: &'static str,
     with: &'static str,
 }
 
 /// Go-back-N and 5 ms.
-const PAPERS: Mode = Mode { recovery: Recovery::GoBackN, timeout: Timeout::Fixed, suffix: "", with: "" };
+const PAPERS: Mode = Mode {
+    recovery: Recovery::GoBackN,
+    timeout: Timeout::Fixed,
+    retransmit_timeout_ns: 5_000_000,
+    suffix: "",
+    with: "",
+};
 const SELECTIVE: Mode = Mode {
     // InfiniBand keeps the order of packets.
     recovery: Recovery::Selective { packet_threshold: 1 },
-    timeout: Timeout::Fixed,
     suffix: ".selective",
     with: ", selective retransmission",
+    ..PAPERS
 };
 const ADAPTIVE: Mode = Mode {
-    recovery: Recovery::GoBackN,
-    timeout: Timeout::Adaptive { min_ns: 100_000 },
+    timeout: Timeout::Adaptive,
+    retransmit_timeout_ns: 100_000,
     suffix: ".adaptive",
-    with: ", adaptive time-out",
+    with: ", adaptive time-out of 0.1 ms at least",
+    ..PAPERS
 };
 const BOTH: Mode = Mode {
     timeout: ADAPTIVE.timeout,
+    retransmit_timeout_ns: ADAPTIVE.retransmit_timeout_ns,
     suffix: ".selective_adaptive",
     with: ", selective retransmission and adaptive time-out",
     ..SELECTIVE
@@ -135,6 +144,7 @@ fn gbps(mode: Mode, loss: f64, of_server: Costs, measured_ms: u64) -> f64 {
     let config = Config {
         recovery: mode.recovery,
         timeout: mode.timeout,
+        retransmit_timeout_ns: mode.retransmit_timeout_ns,
         // One credit return a packet, as in nsdi19 5.1.
         tuning: Tuning { cumulative_credits: false, ..Tuning::default() },
         ..Config::default()

@@ -3,7 +3,7 @@
 use sinew_fabric::RxPacket;
 use sinew_wire::{CREDIT_ALONE, Header};
 
-use super::{BACKOFF_MAX, ClientSession, ClientSlot, Outgoing};
+use super::{BACKOFF_KEPT_MAX, BACKOFF_MAX, ClientSession, ClientSlot, Outgoing};
 use crate::core::{Core, TxItem, TxKind};
 use crate::recovery::{Recovery, Timeout, Window};
 use crate::stats::PacketDrop;
@@ -64,7 +64,7 @@ impl Core {
             Self::measured(&mut self.pacing, &self.config, session, index, rtt_ns, self.now_ns);
             Self::acknowledge(session, state, received, self.now_ns);
         } else {
-            (state.progress_ns, state.backoff) = (self.now_ns, 0);
+            (state.progress_ns, state.backoff) = (self.now_ns, session.backoff);
         }
         if state.ahead != Window::default() {
             self.resend_overtaken(index, slot);
@@ -95,7 +95,7 @@ impl Core {
         let (session, state) = (&mut self.clients.table.entries[index], &mut self.clients.table.slots[at]);
         state.resent.0 |= lost.0;
         state.resent_before = state.sent;
-        (state.timed, state.timed_from) = (0, state.sent_max);
+        (state.timed, state.repeated) = (0, state.sent_max);
         self.stats.retransmissions += 1;
         if self.pacing.is_on() {
             session.limits = self.pacing.lost(session.sample(index, self.now_ns));
@@ -124,16 +124,15 @@ impl Core {
         }
     }
 
-    /// How long a session's calls wait for an answer, but for those that waited in vain already.
-    fn timeout_ns(&self, index: usize) -> u64 {
+    /// How long a call of the session waits for an answer that had to wait so often already.
+    fn timeout_ns(&self, index: usize, backoff: u8) -> u64 {
         let configured_ns = self.config.retransmit_timeout_ns;
-        match self.config.timeout {
-            Timeout::Fixed => configured_ns,
-            Timeout::Adaptive { min_ns } => {
-                let measured_ns = self.clients.table.entries[index].round_trips.timeout_ns();
-                measured_ns.unwrap_or(configured_ns).max(min_ns).min(configured_ns.saturating_mul(1 << BACKOFF_MAX))
-            }
-        }
+        let measured_ns = match self.config.timeout {
+            Timeout::Fixed => 0,
+            Timeout::Adaptive => self.clients.table.entries[index].round_trips.timeout_ns(),
+        };
+        let longest_ns = configured_ns.saturating_mul(1 << BACKOFF_MAX);
+        measured_ns.max(configured_ns).saturating_mul(1 << backoff).min(longest_ns)
     }
 
     /// Sends again what was not answered in time. A pass over the busy slots is spread over turns, so that many of them do not
@@ -151,15 +150,11 @@ impl Core {
         for _ in 0..SLOTS_PER_TURN {
             let Some(&at) = self.clients.listed.get(self.clients.scan_at) else {
                 self.clients.scan_at = 0;
-                let shortest_ns = match self.config.timeout {
-                    Timeout::Fixed => self.config.retransmit_timeout_ns,
-                    Timeout::Adaptive { min_ns } => min_ns.min(self.config.retransmit_timeout_ns),
-                };
-                self.clients.next_scan_ns = self.now_ns + shortest_ns / 5;
+                self.clients.next_scan_ns = self.now_ns + self.config.retransmit_timeout_ns / 5;
                 return;
             };
             let (at, slots) = (at as usize, self.clients.table.slots_per_entry());
-            let timeout_ns = self.timeout_ns(at / slots);
+            let timeout_ns = self.timeout_ns(at / slots, self.clients.table.slots[at].backoff);
             let state = &mut self.clients.table.slots[at];
             if state.request.is_none() {
                 state.listed = false;
@@ -167,7 +162,6 @@ impl Core {
                 continue;
             }
             self.clients.scan_at += 1;
-            let timeout_ns = timeout_ns.saturating_mul(1 << state.backoff);
             if state.sent == state.received || self.now_ns.saturating_sub(state.progress_ns) < timeout_ns {
                 continue;
             }
@@ -185,8 +179,9 @@ impl Core {
         let at = self.clients.table.slot_at(index, slot);
         let (session, state) = (&mut self.clients.table.entries[index], &mut self.clients.table.slots[at]);
         state.progress_ns = self.now_ns;
-        if self.config.timeout != Timeout::Fixed {
+        if self.config.timeout == Timeout::Adaptive {
             state.backoff = (state.backoff + 1).min(BACKOFF_MAX);
+            session.backoff = state.backoff.min(BACKOFF_KEPT_MAX);
         }
         if self.config.recovery.keeps_ahead() {
             let unanswered = Window::first(state.sent - state.received).0 & !state.ahead.0;
@@ -197,7 +192,7 @@ impl Core {
         // Go-back-N (nsdi19 5.3): back to what is known to have arrived, with the credits of the rest.
         session.credits += (state.sent - state.received) as u16;
         state.sent = state.received;
-        (state.timed, state.timed_from) = (0, state.sent_max);
+        (state.timed, state.repeated) = (0, state.sent_max);
         self.stats.retransmissions += 1;
         if self.pacing.is_on() {
             session.limits = self.pacing.lost(session.sample(index, self.now_ns));
