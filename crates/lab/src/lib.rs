@@ -22,6 +22,7 @@ pub use html::PlotError;
 pub const EXPERIMENTS: &[&dyn Experiment] = &[
     &nsdi19::fig4::Fig4,
     &nsdi19::fig5::Fig5,
+    &nsdi19::fig6::Fig6,
     &nsdi19::table3::Table3,
     &nsdi19::table4::Table4,
     &nsdi19::table5::Table5,

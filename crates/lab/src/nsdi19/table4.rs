@@ -1,21 +1,15 @@
 //! Table 4: large requests of one thread, while packets are lost.
 
-use std::cell::RefCell;
-use std::rc::Rc;
+use sinew_rpc::{Config, Recovery, Timeout};
+use sinew_sim::Costs;
 
-use sinew_rpc::{Config, Recovery, Timeout, Tuning};
-use sinew_sim::{Cluster, Costs, HostId, LinkFaults, LinkId, Network, PortConfig, Topology};
-
+use super::large_calls::{LargeCalls, singly};
 use crate::experiment::{Experiment, Row};
-use crate::programs::{Found, Sender, Server, sink, start};
 
 /// See the module.
 pub struct Table4;
 
 const LEN: usize = 8 << 20;
-const MS: u64 = 1_000_000;
-/// The session opens, and the first request leaves, before packets are lost.
-const WARM_UP_NS: u64 = 2 * MS;
 
 /// How lost packets are made up for; what a row's name has behind it, and what it says.
 #[derive(Clone, Copy)]
@@ -137,44 +131,20 @@ impl Experiment for Table4 {
     }
 }
 
-/// Gigabits of requests per second, in so many milliseconds.
 fn gbps(mode: Mode, loss: f64, of_server: Costs, measured_ms: u64) -> f64 {
-    let network = Network::new(Topology::cx5(), 1).expect("the topology is the paper's");
-    let mut cluster = Cluster::new(&network);
     let config = Config {
         recovery: mode.recovery,
         timeout: mode.timeout,
         retransmit_timeout_ns: mode.retransmit_timeout_ns,
-        // One credit return a packet, as in nsdi19 5.1.
-        tuning: Tuning { cumulative_credits: false, ..Tuning::default() },
-        ..Config::default()
+        ..singly()
     };
-    let nexus = sink(config);
-    let port = PortConfig::default();
-    start(&mut cluster, &nexus, HostId(0), "server", PortConfig { costs: of_server, ..port }, |rpc, _| Server(rpc));
-    let found = Rc::<RefCell<Found>>::default();
-    start(&mut cluster, &nexus, HostId(1), "client", port, |rpc, clock| {
-        Sender::new(rpc, clock, "server", LEN, 1, &found)
-    });
-    cluster.run_until(WARM_UP_NS);
-    // All packets of both hosts pass the client's link.
-    (0..2).for_each(|direction| network.set_faults(LinkId(1), direction, LinkFaults::losing(loss)));
-    // From the end of a request to that of another.
-    let next_end_ns = |cluster: &mut Cluster| {
-        let calls = found.borrow().calls;
-        while found.borrow().calls == calls {
-            cluster.run_until(network.now_ns() + MS / 100);
-        }
-        (found.borrow().calls, network.now_ns())
-    };
-    let (calls_before, from_ns) = next_end_ns(&mut cluster);
-    cluster.run_until(from_ns + measured_ms * MS);
-    let (calls, to_ns) = next_end_ns(&mut cluster);
-    ((calls - calls_before) as usize * LEN * 8) as f64 / (to_ns - from_ns) as f64
+    LargeCalls { len: LEN, config, of_client: Costs::default(), of_server, loss, measured_ms }.gbps()
 }
 
 #[cfg(test)]
 mod tests {
+    use sinew_sim::Topology;
+
     use super::*;
 
     fn assert_near(found: f64, paper: f64, part: f64) {

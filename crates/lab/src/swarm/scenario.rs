@@ -115,14 +115,19 @@ fn draw_topology(draw: &mut SeededGenerator) -> Topology {
 }
 
 fn draw_config(draw: &mut SeededGenerator) -> Config {
+    let timeout = one_of(draw, &[Timeout::Fixed, Timeout::Adaptive]);
     Config {
         credits: one_of(draw, &[1, 2, 8, 32]),
         slots: one_of(draw, &[1, 2, 8, 64]),
         overcommit: true,
         preallocated_response_len: one_of(draw, &[0, 64, 1472]),
         recovery: one_of(draw, &[Recovery::GoBackN, Recovery::Selective { packet_threshold: 1 }, Recovery::SELECTIVE]),
-        retransmit_timeout_ns: one_of(draw, &[20 * US, 500 * US, 5 * MS]),
-        timeout: one_of(draw, &[Timeout::Fixed, Timeout::Adaptive]),
+        retransmit_timeout_ns: match timeout {
+            // Must be longer than any queue here.
+            Timeout::Fixed => 50 * MS,
+            Timeout::Adaptive => one_of(draw, &[20 * US, 500 * US, 5 * MS]),
+        },
+        timeout,
         probe_interval_ns: one_of(draw, &[2 * MS, 20 * MS]),
         peer_timeout_ns: one_of(draw, &[50 * MS, 200 * MS]),
         connect_timeout_ns: 500 * MS,
