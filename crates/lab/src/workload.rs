@@ -9,7 +9,7 @@ mod page;
 mod report;
 mod run;
 
-use sinew_rpc::Congestion;
+use sinew_rpc::{Congestion, Recovery, Timeout};
 use sinew_sim::HostId;
 
 pub use page::html;
@@ -27,6 +27,12 @@ pub struct Workload {
     pub credits: u16,
     /// Calls that a session can have going on.
     pub slots: u16,
+    /// Which packets are sent again when some were lost.
+    pub recovery: Recovery,
+    /// Whether time-outs follow the round trips.
+    pub timeout: Timeout,
+    /// How long they are, at least.
+    pub retransmit_timeout_ns: u64,
     /// Congestion control; its rate is replaced by that of each client's link.
     pub congestion: Option<Congestion>,
     /// The clients. Each group has endpoints of its own at its servers.

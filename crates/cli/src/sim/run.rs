@@ -22,6 +22,9 @@ A workload is a TOML file:
   duration_ms = 20            counted
   credits = 32                packets that a session may have on their way. Default: 32
   slots = 8                   calls that a session can have going on. Default: 8
+  recovery = \"selective\"      what is lost is sent again alone; or \"go-back-n\", the default: and all behind it
+  timeout_us = 5000           until packets are sent again. Default: 5000
+  timeout = \"fixed\"           for exactly so long; or \"adaptive\", the default: longer where round trips are
 
   [congestion]                default: none
   algorithm = \"swift\"         or \"timely\", \"dcqcn\" (which needs switches with ecn), \"none\"; each client's link has its own rate.

@@ -1,9 +1,10 @@
 //! The end of section 6.5: calls that want to be fast, beside an incast.
 
-use sinew_rpc::Congestion;
+use sinew_rpc::{Config, Congestion};
 use sinew_sim::{HostId, Topology};
 
 use crate::experiment::{Experiment, Row};
+use crate::programs::nsdi19;
 use crate::workload::{self, Group, Sizes, Workload};
 
 /// See the module.
@@ -101,7 +102,8 @@ fn beside_an_incast(congestion: Option<Congestion>, warm_up_ns: u64, duration_ns
         group("incast", senders, &[HostId(0)], INCAST_LEN, 32),
         group("background", others.clone(), &others, BACKGROUND_LEN, BACKGROUND_LEN),
     ];
-    Workload { warm_up_ns, duration_ns, credits: 32, slots: 8, congestion, groups }
+    let Config { credits, slots, recovery, timeout, retransmit_timeout_ns, .. } = nsdi19();
+    Workload { warm_up_ns, duration_ns, credits, slots, recovery, timeout, retransmit_timeout_ns, congestion, groups }
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use serde::Deserialize;
 use serde_spanned::Spanned;
+use sinew_rpc::{Recovery, Timeout};
 use sinew_sim::{FileError, HostId, NodeId, Topology};
 use sinew_wire::{HEADER_LEN, PACKETS_MAX};
 
@@ -14,6 +15,9 @@ use super::{Group, Sizes, Workload, congestion};
 const MS_MAX: f64 = 60_000.0;
 /// The shortest time that is measured.
 const MS_MIN: f64 = 0.001;
+/// The shortest time until packets are sent again, in microseconds.
+const TIMEOUT_US_MIN: f64 = 1.0;
+const SELECTIVE_CREDITS_MAX: u16 = 64;
 /// A request says how long its answer is to be.
 pub(super) const REQUEST_LEN_MIN: usize = 4;
 const LEN_MAX: usize = 1 << 28;
@@ -37,6 +41,12 @@ struct File {
     credits: u16,
     #[serde(default = "default_slots")]
     slots: u16,
+    #[serde(default)]
+    recovery: RecoveryEntry,
+    #[serde(default)]
+    timeout: TimeoutEntry,
+    #[serde(default = "default_timeout_us")]
+    timeout_us: f64,
     congestion: Option<Spanned<congestion::Entry>>,
     #[serde(default)]
     clients: Vec<Spanned<GroupEntry>>,
@@ -48,6 +58,26 @@ fn default_credits() -> u16 {
 
 fn default_slots() -> u16 {
     sinew_rpc::Config::default().slots
+}
+
+fn default_timeout_us() -> f64 {
+    sinew_rpc::Config::default().retransmit_timeout_ns as f64 / 1e3
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum RecoveryEntry {
+    #[default]
+    GoBackN,
+    Selective,
+}
+
+#[derive(Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum TimeoutEntry {
+    #[default]
+    Adaptive,
+    Fixed,
 }
 
 #[derive(Deserialize)]
@@ -118,10 +148,26 @@ impl Workload {
             duration_ns: top.time_ns("duration_ms", file.duration_ms, MS_MIN)?,
             credits: file.credits,
             slots: file.slots,
+            recovery: match file.recovery {
+                RecoveryEntry::GoBackN => Recovery::GoBackN,
+                RecoveryEntry::Selective => Recovery::SELECTIVE,
+            },
+            timeout: match file.timeout {
+                TimeoutEntry::Adaptive => Timeout::Adaptive,
+                TimeoutEntry::Fixed => Timeout::Fixed,
+            },
+            retransmit_timeout_ns: (file.timeout_us * 1e3).round() as u64,
             congestion: file.congestion.as_ref().map_or(Ok(None), |entry| congestion::read(text, entry))?,
             groups: Vec::new(),
         };
         top.need(file.credits > 0, "credits", "0", "a session needs one, at least")?;
+        if file.recovery == RecoveryEntry::Selective {
+            let (expected, most) = ("64 at most with selective retransmission", SELECTIVE_CREDITS_MAX);
+            top.need(file.credits <= most, "credits", &file.credits.to_string(), expected)?;
+        }
+        let is_timeout = (TIMEOUT_US_MIN..=MS_MAX * 1e3).contains(&file.timeout_us);
+        let expected = format!("{TIMEOUT_US_MIN} to {} us", MS_MAX * 1e3);
+        top.need(is_timeout, "timeout_us", &file.timeout_us.to_string(), &expected)?;
         let is_slots = file.slots.is_power_of_two() && file.slots <= 64;
         top.need(is_slots, "slots", &file.slots.to_string(), "a power of two, 64 at most")?;
         if file.clients.is_empty() {
@@ -348,6 +394,26 @@ window = 1
         assert_eq!((&some.request, &some.response), (&Sizes::Fixed(32), &Sizes::Uniform(0, 64)));
         assert_eq!((others.start_ns, others.stop_ns, others.calls_per_s), (0, 3_000_000, None));
         assert_eq!(others.request, Sizes::Mixed(vec![(4, 1.0), (100, 2.5)]));
+    }
+
+    #[test]
+    fn losses_are_made_up_for_as_the_file_says() {
+        let of = |lines: &str| {
+            let workload = read(&SMALL.replacen("slots = 8", &format!("slots = 8\n{lines}"), 1))?;
+            Ok::<_, FileError>((workload.recovery, workload.timeout, workload.retransmit_timeout_ns))
+        };
+        let usual = sinew_rpc::Config::default();
+        assert_eq!(of("").unwrap(), (usual.recovery, usual.timeout, usual.retransmit_timeout_ns));
+        let all = "recovery = \"selective\"\ntimeout = \"fixed\"\ntimeout_us = 500.5";
+        assert_eq!(of(all).unwrap(), (Recovery::SELECTIVE, Timeout::Fixed, 500_500));
+        assert!(of("timeout_us = 1").is_ok());
+        let error = |lines| of(lines).unwrap_err().to_string();
+        assert_eq!(error("timeout_us = 0.9"), "line 5: timeout_us cannot be 0.9: 1 to 60000000 us");
+        assert!(error("recovery = \"luck\"").starts_with("line 5: unknown variant `luck`"));
+        for (credits, is_good) in [(64, true), (65, false)] {
+            let text = SMALL.replacen("credits = 8", &format!("credits = {credits}\nrecovery = \"selective\""), 1);
+            assert_eq!(read(&text).is_ok(), is_good, "{credits}");
+        }
     }
 
     #[test]

@@ -247,6 +247,9 @@ fn nexus(topology: &Topology, workload: &Workload, group: &Group, host: HostId) 
         slots: workload.slots,
         message_len_max: group.request.bounds().1.max(group.response.bounds().1) as u32,
         overcommit: true,
+        recovery: workload.recovery,
+        timeout: workload.timeout,
+        retransmit_timeout_ns: workload.retransmit_timeout_ns,
         congestion: Some(congestion),
         ..Config::default()
     };
