@@ -152,8 +152,10 @@ struct Reader<'a> {
     text: &'a str,
     topology: Topology,
     nodes: BTreeMap<String, NodeId>,
-    /// Where a node or a link comes from, by its name in errors.
+    /// Where a node comes from, by its name in errors.
     places: BTreeMap<String, Range<usize>>,
+    /// The largest packet of a host so far.
+    mtu_of_hosts: usize,
 }
 
 impl Topology {
@@ -175,7 +177,7 @@ impl Topology {
     pub fn parse(text: &str) -> Result<Self, FileError> {
         let file: File = FileError::read(text)?;
         let topology = Self { frame_bytes: file.frame_bytes, ..Self::default() };
-        let mut reader = Reader { text, topology, nodes: BTreeMap::new(), places: BTreeMap::new() };
+        let mut reader = Reader { text, topology, nodes: BTreeMap::new(), places: BTreeMap::new(), mtu_of_hosts: 0 };
         file.switch.iter().try_for_each(|entry| reader.switch(entry))?;
         file.host.iter().try_for_each(|entry| reader.host(entry))?;
         file.link.iter().try_for_each(|entry| reader.links(entry))?;
@@ -266,7 +268,7 @@ impl Reader<'_> {
                 receive_latency_ns: entry.receive_latency_ns,
             });
             let HostEntry { rate_gbps, delay_ns, mtu, .. } = *entry;
-            self.link(LinkSpec { ends: [host, switch], rate_gbps, delay_ns, mtu }, &span);
+            self.link(LinkSpec { ends: [host, switch], rate_gbps, delay_ns, mtu }, &span)?;
         }
         Ok(())
     }
@@ -278,17 +280,24 @@ impl Reader<'_> {
             for to in entry.to.all() {
                 let ends = [self.find(from, &span, "from")?, self.find(to, &span, "to")?];
                 for _ in 0..self.count(&span, entry.count, self.topology.links.len())? {
-                    self.link(LinkSpec { ends, rate_gbps, delay_ns, mtu }, &span);
+                    self.link(LinkSpec { ends, rate_gbps, delay_ns, mtu }, &span)?;
                 }
             }
         }
         Ok(())
     }
 
-    fn link(&mut self, link: LinkSpec, entry: &Range<usize>) {
-        let ends = link.ends.map(|end| self.topology.name_of(end)).join(" and ");
-        self.places.insert(format!("the link of {ends}"), entry.clone());
+    /// Links are looked at as they come: several can have the same ends.
+    fn link(&mut self, link: LinkSpec, entry: &Range<usize>) -> Result<(), FileError> {
+        if link.is_hosts() {
+            self.mtu_of_hosts = self.mtu_of_hosts.max(link.mtu);
+        }
+        self.topology.check_link(self.topology.links.len(), &link, self.mtu_of_hosts).map_err(|error| match error {
+            TopologyError::Field { field, .. } => self.error(entry, field, error.to_string()),
+            _ => self.error(entry, "from", error.to_string()),
+        })?;
         self.topology.link(link);
+        Ok(())
     }
 
     /// The line of an error that was found when all was read.
@@ -299,15 +308,13 @@ impl Reader<'_> {
                 let entry = self.places.get(place).unwrap_or(&whole);
                 self.error(entry, field, error.to_string())
             }
-            TopologyError::Ends { ends, .. } => {
-                let entry = self.places.get(&format!("the link of {ends}")).unwrap_or(&whole);
-                self.error(entry, "from", error.to_string())
-            }
             TopologyError::NoWay { to, .. } => {
                 let entry = self.places.get(to).unwrap_or(&whole);
                 self.error(entry, "switches", error.to_string())
             }
-            TopologyError::SameName { .. } => FileError { line: 1, problem: error.to_string() },
+            TopologyError::SameName { .. } | TopologyError::Ends { .. } => {
+                FileError { line: 1, problem: error.to_string() }
+            }
         }
     }
 }
@@ -387,6 +394,15 @@ mtu = 1500
         assert!(error("delay_ns = 5", "delay_ns = -5").starts_with("line 24: "));
         assert!(error("delay_ns = 5", "delai_ns = 5").starts_with("line 24: unknown field `delai_ns`"));
         assert!(error("mtu = 1500", "mtu = 15").starts_with("line 15: the link of node0 and tor0: mtu cannot be 15"));
+        assert_eq!(
+            error("delay_ns = 5\nmtu = 1500", "delay_ns = 5\nmtu = 1499"),
+            "line 25: the link of tor0 and tor1: mtu cannot be 1499: as much as hosts send, at least"
+        );
+        // Of two entries with the same ends, the one that is wrong.
+        let link = &SMALL[SMALL.find("[[link]]").unwrap()..];
+        let twice = format!("{}\n{link}", SMALL.replacen("rate_gbps = 40.0", "rate_gbps = 0", 1));
+        let twice = Topology::parse(&twice).unwrap_err().to_string();
+        assert_eq!(twice, "line 23: the link of tor0 and tor1: rate_gbps cannot be 0: 0.00001 to 4000");
         assert!(error("count = 5", "count = 0").starts_with("line 11: count cannot be 0"));
         assert!(error("count = 5", "count = 99999999999").starts_with("line 11: count cannot be 99999999999"));
         assert!(

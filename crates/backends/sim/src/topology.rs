@@ -99,6 +99,13 @@ pub struct LinkSpec {
     pub mtu: usize,
 }
 
+impl LinkSpec {
+    /// Whether one of its ends is a host.
+    pub(crate) fn is_hosts(&self) -> bool {
+        self.ends.iter().any(|end| matches!(end, NodeId::Host(_)))
+    }
+}
+
 /// A network: hosts, switches, and the links that join them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Topology {
@@ -237,13 +244,15 @@ impl Topology {
             check_delay(&host.name, "receive_latency_ns", host.receive_latency_ns)?;
         }
         self.switches.iter().try_for_each(check_switch)?;
+        let mtu_of_hosts = self.links.iter().filter(|link| link.is_hosts()).map(|link| link.mtu).max().unwrap_or(0);
         for (index, link) in self.links.iter().enumerate() {
-            self.check_link(index, link)?;
+            self.check_link(index, link, mtu_of_hosts)?;
         }
         Ok(())
     }
 
-    fn check_link(&self, index: usize, link: &LinkSpec) -> Result<(), TopologyError> {
+    /// `mtu_of_hosts` is the largest of their links.
+    pub(crate) fn check_link(&self, index: usize, link: &LinkSpec, mtu_of_hosts: usize) -> Result<(), TopologyError> {
         let ends = link.ends.map(|end| self.name_of(end)).join(" and ");
         let problem = if link.ends[0] == link.ends[1] {
             Some("they are one node")
@@ -262,6 +271,9 @@ impl Topology {
         // The packet that asks for a session has 96 bytes.
         if !(96..=1 << 20).contains(&link.mtu) {
             return Err(field(&place, "mtu", link.mtu, "96 to 1048576 bytes"));
+        }
+        if !link.is_hosts() && link.mtu < mtu_of_hosts {
+            return Err(field(&place, "mtu", link.mtu, "as much as hosts send, at least"));
         }
         check_delay(&place, "delay_ns", link.delay_ns)
     }
