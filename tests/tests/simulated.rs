@@ -241,19 +241,52 @@ fn long_calls_survive_switches_that_lose_packets() {
     assert!(cluster.network().stats().overflowed > 0, "{:?}", cluster.network());
 }
 
+const MS: u64 = 1_000_000;
+
 #[test]
 fn copies_that_wait_in_queues_do_not_beget_more_copies() {
-    // A window of packets takes 9.6 ms on the link, and the time-out is 5 ms at first. While the server stands still, copies are made, and
-    // no answer to them is new. Were the time-out still as short then, each lot of them would make another, and the call would never end.
-    const MS: u64 = 1_000_000;
-    let topology = Topology::star(2, 0.04, 200, 1500);
-    let pause_ns = Some((100 * MS, 130 * MS));
-    let (cluster, counts) =
-        Plan { topology, servers: 1, clients: 1, window: 1, len: 3 << 20, calls: 1, pause_ns, ..Plan::small() }.run();
-    assert_eq!((counts.completed, counts.failed, counts.wrong), (1, 0, 0));
+    // A window of packets takes 9.6, 96 and 384 ms on these links, and the time-out is 5 ms at first. While the server stands still, copies
+    // are made. Were the time-out still as short then, each lot of them would make another, and the call would never end.
+    for (rate_gbps, len) in [(0.04, 3 << 20), (0.004, 3 << 18), (0.001, 3 << 16)] {
+        for pause_ns in [None, Some((100 * MS, 130 * MS))] {
+            let topology = Topology::star(2, rate_gbps, 200, 1500);
+            let (cluster, counts) =
+                Plan { topology, servers: 1, clients: 1, window: 1, len, calls: 1, pause_ns, ..Plan::small() }.run();
+            assert_eq!((counts.completed, counts.failed, counts.wrong), (1, 0, 0));
+            let took_ms = (cluster.network().clock().now_ns() / MS) as f64;
+            // There and back.
+            let least_ms = 2.0 * len as f64 * 8.0 / (rate_gbps * 1e6);
+            assert!((1.0..1.5).contains(&(took_ms / least_ms)), "{took_ms} ms of {least_ms} at {rate_gbps} Gbps");
+        }
+    }
+}
+
+#[test]
+fn round_trips_that_take_longer_than_the_time_out_are_learnt() {
+    for delay_ms in [1, 4, 10, 30, 100] {
+        let topology = Topology::star(2, 10.0, delay_ms * MS / 2, 1500);
+        let (calls, window) = (60, 4);
+        let (cluster, counts) = Plan { topology, servers: 1, clients: 1, window, calls, ..Plan::small() }.run();
+        assert_eq!((counts.completed, counts.failed, counts.wrong), (calls, 0, 0));
+        let network = cluster.network();
+        // Each link is half of the way; a session takes two round trips to open.
+        let turns = network.clock().now_ns() as f64 / (2 * delay_ms * MS) as f64;
+        assert!((15.0..19.0).contains(&turns), "{turns} round trips at {delay_ms} ms");
+        // The first calls of the session, and none after them, were sent again, five times at most in 200 ms; the session was asked for more often.
+        let sent = network.stats().delivered;
+        assert!(sent < 2 * calls + 100, "{sent} packets at {delay_ms} ms");
+    }
+}
+
+#[test]
+fn many_that_call_one_over_a_slow_link_are_all_answered() {
+    let topology = Topology::star(41, 0.1, 200, 1500);
+    let plan = Plan { topology, servers: 1, clients: 40, window: 1, len: 20_000, calls: 10, ..Plan::small() };
+    let (cluster, counts) = plan.run();
+    assert_eq!((counts.completed, counts.failed, counts.wrong), (400, 0, 0));
     let took_ms = cluster.network().clock().now_ns() / MS;
-    // 3 MiB there and back, at 5 MB/s and a little more for headers.
-    assert!((1_300..1_600).contains(&took_ms), "{took_ms} ms");
+    // 8 MB there and 8 MB back at 100 Mbps, at the same time.
+    assert!((640..1_000).contains(&took_ms), "{took_ms} ms");
 }
 
 #[test]

@@ -36,9 +36,6 @@ enum Outgoing {
 const NOT_LEFT: u64 = u64::MAX;
 /// The time-out grows at most to so many times what is configured, as a power of two.
 const BACKOFF_MAX: u8 = 6;
-/// What is left of that when packets get through again of which it is not known whether they had to be sent again. Enough for copies that
-/// wait in queues to drain before more of them are made; more would cost networks that lose every other packet.
-const BACKOFF_KEPT_MAX: u8 = 3;
 
 #[derive(Default)]
 #[repr(align(64))]
@@ -59,7 +56,7 @@ pub(crate) struct ClientSlot {
     received: u32,
     /// The count of answers that ends the round trip which is being measured; 0 when none is.
     timed: u32,
-    /// Packets up to this count were sent more than once: which of the copies an answer is to cannot be told.
+    /// Packets up to this count may have been sent more than once.
     repeated: u32,
     timed_ns: u64,
     /// Answers that are there, from the first missing one on.
@@ -69,6 +66,8 @@ pub(crate) struct ClientSlot {
     resent_before: u32,
     request_type: u16,
     backoff: u8,
+    /// Whether one packet was sent again to see if any gets through.
+    is_probing: bool,
     /// Whether the retransmission timer knows this slot.
     listed: bool,
 }
@@ -90,17 +89,30 @@ impl ClientSlot {
         }
     }
 
-    /// The round trip that ends with the `received`th answer, which the server kept for `residence_ns`.
+    /// The round trip that ends with the `received`th answer, which the server kept for `residence_ns`. What measures it is the first
+    /// copy of its packet: an answer to another, or one that may stand for those of others, says nothing of it.
     #[inline(always)]
-    fn round_trip_ns(&mut self, received: u32, residence_ns: u64, now_ns: u64) -> Option<u64> {
+    fn round_trip_ns(&mut self, received: u32, is_copy: bool, residence_ns: u64, now_ns: u64) -> Option<u64> {
         if self.timed == 0 || received < self.timed {
             return None;
         }
-        self.timed = 0;
+        let timed = std::mem::take(&mut self.timed);
+        if is_copy || timed <= self.repeated && received > self.repeated {
+            return None;
+        }
         // As it was before it was rounded down; the longest may have been longer.
         let kept_ns = residence_ns + residence_ns / 2048;
         (residence_ns < residence::RESIDENCE_MAX_NS)
             .then(|| now_ns.saturating_sub(self.timed_ns).saturating_sub(kept_ns))
+    }
+
+    /// Notes that an answer came that is known already. What the queues hold is still being answered: a time-out that passes meanwhile would
+    /// only add to it.
+    #[inline]
+    fn answered_again(&mut self, now_ns: u64) {
+        if self.sent > self.received && self.progress_ns != NOT_LEFT {
+            self.progress_ns = now_ns;
+        }
     }
 
     /// Whether the request has left whole.
@@ -140,8 +152,6 @@ pub(crate) struct ClientSession {
     pub limits: Limits,
     /// The slot after the one that last got credits it waited for.
     turn: u8,
-    /// How often its time-outs are doubled to begin with, until a packet is answered that was sent once.
-    backoff: u8,
     round_trips: RoundTrips,
 }
 
@@ -336,6 +346,7 @@ impl Core {
             session: remote_key,
             request_number: number,
             packet_number: 0,
+            is_copy: false,
         };
         // A call that was queued while the session was opening meets its limits only here.
         let prepared = if request.len() > message_len_max || packets > PACKETS_MAX {
@@ -378,7 +389,8 @@ impl Core {
             resent: Window::default(),
             resent_before: 0,
             request_type,
-            backoff: session.backoff,
+            backoff: 0,
+            is_probing: false,
             listed: true,
         };
         self.pump_in_turn(index, slot);
@@ -425,6 +437,12 @@ impl Core {
     /// Queues the packets of a call that its session's credits allow.
     #[inline]
     fn pump(&mut self, index: usize, slot: usize) {
+        self.pump_up_to(index, slot, u32::MAX);
+    }
+
+    /// Queues so many packets of a call, as far as its session's credits allow.
+    #[inline(always)]
+    fn pump_up_to(&mut self, index: usize, slot: usize, mut most: u32) {
         let at = self.clients.table.slot_at(index, slot);
         let session = &mut self.clients.table.entries[index];
         let state = &mut self.clients.table.slots[at];
@@ -438,14 +456,18 @@ impl Core {
             } else {
                 break;
             };
-            if left == 0 {
+            if left == 0 || most == 0 {
                 break;
             }
-            let count = left.min(u32::from(session.allowed()));
+            // Copies in runs of their own.
+            let is_copy = state.sent < state.sent_max;
+            let alike = if is_copy { state.sent_max - state.sent } else { left };
+            let count = left.min(alike).min(most).min(u32::from(session.allowed()));
             if count == 0 {
                 session.waiting |= 1 << slot;
                 return;
             }
+            most -= count;
             session.credits -= count as u16;
             if state.sent == state.received {
                 // The time-out runs from when they leave: the call may have waited for credits, or for the loop to turn.
@@ -457,7 +479,7 @@ impl Core {
             let (slot, session_index) = (slot as u8, index as u32);
             let singly = kind == TxKind::RequestForResponse && !self.config.tuning.cumulative_credits;
             if self.pacing.is_on() && (session.limits.is_paced || !self.config.tuning.pacing_bypass) {
-                let run = TxItem { kind, slot, first, count, session: session_index, number_low };
+                let run = TxItem { kind, slot, first, count, session: session_index, number_low, is_copy };
                 let packet_len = recovery::packet_len(session, state, kind);
                 self.pacing.queue(run, packet_len, self.now_ns, &mut self.transmit);
                 continue;
@@ -471,6 +493,7 @@ impl Core {
                     count: if singly { 1 } else { count },
                     session: session_index,
                     number_low,
+                    is_copy,
                 });
             }
         }
@@ -518,18 +541,25 @@ impl Core {
             state.time(u32::from(item.first) + u32::from(item.count), self.now_ns);
         }
         let to = self.clients.table.entries[item.session as usize].peer;
-        match &state.request {
+        match &mut state.request {
             // The call is over already.
             None => {}
             Some(Outgoing::Whole(request)) => {
+                if item.is_copy {
+                    Header::mark_copy(request.header_mut(0));
+                }
                 tx.push(TxPacket { to, head: request.first_packet(), data: TxData::None });
             }
             Some(Outgoing::Shared(buffer)) => {
                 for number in item.numbers() {
                     let range = buffer.packet_range(number.into());
+                    let mut head = *buffer.header(number.into());
+                    if item.is_copy {
+                        Header::mark_copy(&mut head);
+                    }
                     tx.push(TxPacket {
                         to,
-                        head: buffer.header(number.into()),
+                        head: &head,
                         data: TxData::Frozen { buffer, start: range.start, len: range.len() },
                     });
                 }
@@ -556,6 +586,7 @@ impl Core {
             session: session.remote_key,
             request_number: state.number,
             packet_number: item.first,
+            is_copy: item.is_copy,
         };
         tx.push(TxPacket { to: session.peer, head: &header.to_bytes(), data: TxData::None });
     }
@@ -573,9 +604,9 @@ impl Core {
         Ok((index, slot))
     }
 
-    /// Notes that the server has answered the call's first `received` packets.
+    /// Notes that the server has answered the call's first `received` packets, now a first copy or another.
     #[inline(always)]
-    fn acknowledge(session: &mut ClientSession, state: &mut ClientSlot, received: u32, now_ns: u64) {
+    fn acknowledge(session: &mut ClientSession, state: &mut ClientSlot, received: u32, is_copy: bool, now_ns: u64) {
         let before = state.sent - state.received;
         state.received = received;
         // After a roll-back an answer to the earlier copy can be ahead of what was sent again.
@@ -584,10 +615,11 @@ impl Core {
         session.credits += before.saturating_sub(after) as u16;
         debug_assert!(session.credits <= session.credits_max);
         state.progress_ns = now_ns;
-        if received > state.repeated {
-            session.backoff = 0;
+        // An answer to a first copy that was sent again says that the time-out was too short. It stays longer for this call until one to a
+        // packet comes that left since.
+        if is_copy || received > state.repeated {
+            state.backoff = 0;
         }
-        state.backoff = session.backoff;
     }
 
     #[inline]
@@ -604,6 +636,7 @@ impl Core {
         let response = state.response.as_mut().expect("a busy slot has a response buffer");
         if number == 0 {
             if state.response_packets > 0 {
+                state.answered_again(self.now_ns);
                 return Err(PacketDrop::Stale);
             }
             if !may_have_run {
@@ -627,9 +660,9 @@ impl Core {
             }
             copy_data(packet, &mut response[..data_len])?;
             let residence_ns = residence::decode(header.type_or_residence);
-            let rtt_ns = state.round_trip_ns(state.request_packets, residence_ns, self.now_ns);
+            let rtt_ns = state.round_trip_ns(state.request_packets, header.is_copy, residence_ns, self.now_ns);
             Self::measured(&mut self.pacing, &self.config, session, index, rtt_ns, self.now_ns);
-            Self::acknowledge(session, state, state.request_packets, self.now_ns);
+            Self::acknowledge(session, state, state.request_packets, header.is_copy, self.now_ns);
             if packets == 1 {
                 self.finish(index, slot, Ok(()));
                 return Ok(());
@@ -645,7 +678,10 @@ impl Core {
             let answer = state.request_packets + number - 1;
             let place = match answer.checked_sub(state.received) {
                 Some(place) if !state.ahead.has(place) => place,
-                _ => return Err(PacketDrop::Stale),
+                _ => {
+                    state.answered_again(self.now_ns);
+                    return Err(PacketDrop::Stale);
+                }
             };
             if place > 0 && !self.config.recovery.keeps_ahead() {
                 return Err(PacketDrop::OutOfOrder);
@@ -660,7 +696,7 @@ impl Core {
             copy_data(packet, &mut response[range])?;
             state.ahead.mark(place);
             let came = state.ahead.advance();
-            self.take_answers(index, slot, came);
+            self.take_answers(index, slot, came, header.is_copy);
             let state = &self.clients.table.slots[at];
             if state.received == state.request_packets + state.response_packets - 1 {
                 self.finish(index, slot, Ok(()));
@@ -708,15 +744,16 @@ impl Core {
     pub(crate) fn on_in_progress(&mut self, header: &Header, packet: &RxPacket<'_>) -> Result<(), PacketDrop> {
         let (index, slot) = self.find_call(header, packet)?;
         let at = self.clients.table.slot_at(index, slot);
-        let (session, state) = (&mut self.clients.table.entries[index], &mut self.clients.table.slots[at]);
+        let state = &mut self.clients.table.slots[at];
         if !state.may_have_run() || state.response_packets > 0 {
             return Err(PacketDrop::WrongPhase);
         }
         state.progress_ns = self.now_ns;
-        match self.config.timeout {
-            Timeout::Fixed => state.backoff = (state.backoff + 1).min(BACKOFF_MAX),
-            // It was doubled when it passed. The handler takes long, not the way: other calls need not wait for it.
-            Timeout::Adaptive => session.backoff = 0,
+        // The request is there: what comes next answers no copies of it.
+        (state.repeated, state.is_probing) = (0, false);
+        if self.config.timeout == Timeout::Fixed {
+            // The other was doubled when it passed.
+            state.backoff = (state.backoff + 1).min(BACKOFF_MAX);
         }
         Ok(())
     }
@@ -727,7 +764,7 @@ impl Core {
         let (session, state) = (&mut self.clients.table.entries[index], &mut self.clients.table.slots[at]);
         // Also in the midst of a response: a server that is short of memory gives up those that nobody fetches.
         let failure = ErrorCode::from_wire(header.message_len).ok_or(PacketDrop::Malformed)?.meaning();
-        Self::acknowledge(session, state, state.sent, self.now_ns);
+        Self::acknowledge(session, state, state.sent, header.is_copy, self.now_ns);
         self.finish(index, slot, Err(failure));
         Ok(())
     }

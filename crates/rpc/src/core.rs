@@ -53,6 +53,8 @@ pub(crate) struct TxItem {
     pub session: u32,
     /// Low bits of the request number, by which an item that outlived its call is known.
     pub number_low: u32,
+    /// Whether it was sent before, or answers what was.
+    pub is_copy: bool,
 }
 
 impl TxItem {

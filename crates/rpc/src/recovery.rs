@@ -30,9 +30,11 @@ impl Recovery {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Timeout {
     /// [`Config::retransmit_timeout_ns`](crate::Config::retransmit_timeout_ns) at least, and longer where the session's smoothed round
-    /// trip and four times its variation are (RFC 6298; half a round trip at least). Doubled each time that it passes in vain, up to
-    /// 64 times what is configured, and some of that is kept until a packet is answered that was sent once (Karn's rule): a time-out that is
-    /// too short would fill queues with copies, and these delay what the next time-out waits for.
+    /// trip and four times its variation are (RFC 6298; half a round trip at least). Answers say whether they are to the first copy of a
+    /// packet, which measures its round trip, or to a later one (as time stamps do in RFC 3522): a time-out that is too short would fill
+    /// queues with copies, and these delay what the next time-out waits for. Each time that a call's passes in vain it is doubled, up to 64 times
+    /// what is configured or twice what was measured, and from the second time on one packet is sent and not all, until a copy is
+    /// answered or a packet that left since.
     #[default]
     Adaptive,
     /// `Config::retransmit_timeout_ns`, whatever the round trips are (nsdi19 5.2.3). Where they become longer than that, copies of

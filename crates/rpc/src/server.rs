@@ -116,6 +116,8 @@ pub(crate) struct ServerSlot {
     phase: Phase,
     /// A credit return is in the transmit queue, and will say how far we got by then.
     credit_queued: bool,
+    /// Whether a copy is among the packets that the next answer is to.
+    is_copy: bool,
 }
 // A small call touches its session, its slot and the slot's response buffer.
 const _: () = assert!(size_of::<ServerSlot>() <= 64 && size_of::<ServerSession>() <= 64);
@@ -235,20 +237,20 @@ impl Core {
             Phase::Idle => Err(PacketDrop::Stale),
             // The end of the call, whatever the client still sends of it.
             Phase::Answered if matches!(state.response, Response::Error(_)) => {
-                self.queue_first_answer(index, slot);
+                self.queue_first_answer(index, slot, header.is_copy);
                 Err(PacketDrop::Stale)
             }
             Phase::Running | Phase::Answered if number + 1 < state.request_packets => {
-                self.queue_credit_return(index, slot, false);
+                self.queue_credit_return(index, slot, false, header.is_copy);
                 Err(PacketDrop::Stale)
             }
             Phase::Running => {
                 self.stats.in_progress_answers += 1;
-                self.queue(TxKind::InProgress, index, slot, 0, 1);
+                self.queue(TxKind::InProgress, index, slot, 0, 1, header.is_copy);
                 Err(PacketDrop::Stale)
             }
             Phase::Answered => {
-                self.queue_first_answer(index, slot);
+                self.queue_first_answer(index, slot, header.is_copy);
                 Err(PacketDrop::Stale)
             }
         }
@@ -286,7 +288,7 @@ impl Core {
         state.received = ahead.advance();
         state.progress_ns = self.now_ns;
         state.request = Progress::Arriving { message, ahead };
-        self.queue_credit_return(index, slot, true);
+        self.queue_credit_return(index, slot, true, header.is_copy);
         Ok(())
     }
 
@@ -302,12 +304,13 @@ impl Core {
         let data_per_packet = self.servers.table.entries[index].data_per_packet as usize;
         let state = &mut self.servers.table.slots[at];
         let number = u32::from(header.packet_number);
+        state.is_copy |= header.is_copy;
         let Progress::Arriving { message, ahead } = &mut state.request else { return Err(PacketDrop::Stale) };
         let place = match number.checked_sub(state.received) {
             Some(place) if !ahead.has(place) => place,
             // A packet that we have: the client lost our answer to it, so it gets that again.
             _ => {
-                self.queue_credit_return(index, slot, false);
+                self.queue_credit_return(index, slot, false, header.is_copy);
                 return Err(PacketDrop::Stale);
             }
         };
@@ -323,7 +326,7 @@ impl Core {
         state.received += ahead.advance();
         state.progress_ns = self.now_ns;
         if state.received < state.request_packets {
-            self.queue_credit_return(index, slot, true);
+            self.queue_credit_return(index, slot, true, header.is_copy);
             return Ok(None);
         }
         match state.run(self.now_ns) {
@@ -383,7 +386,7 @@ impl Core {
     }
 
     /// `is_first` says that the packet came for the first time: else its client lost what we said, and hears all of it again.
-    fn queue_credit_return(&mut self, index: usize, slot: usize, is_first: bool) {
+    fn queue_credit_return(&mut self, index: usize, slot: usize, is_first: bool, is_copy: bool) {
         let at = self.servers.table.slot_at(index, slot);
         let state = &mut self.servers.table.slots[at];
         let is_cumulative = self.config.tuning.cumulative_credits;
@@ -392,7 +395,7 @@ impl Core {
         }
         let last_taken = state.last_taken();
         let is_alone = is_first && !is_cumulative && !self.config.recovery.keeps_ahead();
-        self.queue(TxKind::CreditReturn, index, slot, last_taken, u16::from(is_alone));
+        self.queue(TxKind::CreditReturn, index, slot, last_taken, u16::from(is_alone), is_copy);
     }
 
     /// Tells a client that a packet of its session met a long queue, unless it was told just now.
@@ -404,11 +407,11 @@ impl Core {
         }
         session.noticed_ns = self.now_ns;
         let slot = self.servers.table.slot_of_number(header.request_number);
-        self.queue(TxKind::CongestionNotice, index, slot, 0, 1);
+        self.queue(TxKind::CongestionNotice, index, slot, 0, 1, header.is_copy);
     }
 
     #[inline]
-    fn queue(&mut self, kind: TxKind, index: usize, slot: usize, first: u16, count: u16) {
+    fn queue(&mut self, kind: TxKind, index: usize, slot: usize, first: u16, count: u16, is_copy: bool) {
         let number = self.servers.table.slots[self.servers.table.slot_at(index, slot)].number;
         self.transmit.push(TxItem {
             kind,
@@ -417,17 +420,18 @@ impl Core {
             count,
             session: index as u32,
             number_low: number as u32,
+            is_copy,
         });
     }
 
     #[inline]
-    fn queue_first_answer(&mut self, index: usize, slot: usize) {
+    fn queue_first_answer(&mut self, index: usize, slot: usize, is_copy: bool) {
         let at = self.servers.table.slot_at(index, slot);
         let kind = match self.servers.table.slots[at].response {
             Response::Error(_) => TxKind::CallError,
             _ => TxKind::Response,
         };
-        self.queue(kind, index, slot, 0, 1);
+        self.queue(kind, index, slot, 0, 1, is_copy);
     }
 
     /// Hands a whole request to its handler.
@@ -457,7 +461,7 @@ impl Core {
         let response = match &state.response {
             Response::Long(response) => response,
             Response::Error(_) => {
-                self.queue_first_answer(index, slot);
+                self.queue_first_answer(index, slot, header.is_copy);
                 return Err(PacketDrop::Stale);
             }
             _ => return Err(PacketDrop::WrongPhase),
@@ -468,7 +472,7 @@ impl Core {
             return Err(PacketDrop::WrongPhase);
         }
         state.progress_ns = self.now_ns;
-        self.queue(TxKind::Response, index, slot, first as u16, count as u16);
+        self.queue(TxKind::Response, index, slot, first as u16, count as u16, header.is_copy);
         Ok(())
     }
 
@@ -547,7 +551,8 @@ impl Core {
         state.response = if short { Response::Short(buffer) } else { Response::Long(buffer.freeze()) };
         state.phase = Phase::Answered;
         state.progress_ns = self.now_ns;
-        self.queue(TxKind::Response, index, call.slot.into(), 0, 1);
+        let is_copy = state.is_copy;
+        self.queue(TxKind::Response, index, call.slot.into(), 0, 1, is_copy);
     }
 
     /// Says that there will be no response.
@@ -555,7 +560,8 @@ impl Core {
         let Some((index, state)) = self.unanswered(call) else { return };
         state.response = Response::Error(code);
         state.phase = Phase::Answered;
-        self.queue(TxKind::CallError, index, call.slot.into(), 0, 1);
+        let is_copy = state.is_copy;
+        self.queue(TxKind::CallError, index, call.slot.into(), 0, 1, is_copy);
     }
 
     /// Takes in what workers and deferred calls answered.
@@ -591,6 +597,7 @@ impl Core {
             session: session.remote_key,
             request_number: state.number,
             packet_number: 0,
+            is_copy: item.is_copy,
         };
         match &mut state.response {
             Response::Short(buffer) => {
@@ -625,14 +632,17 @@ impl Core {
         if state.number as u32 != item.number_low {
             return;
         }
-        let mut type_or_residence = 0;
+        let (mut type_or_residence, mut is_copy) = (0, item.is_copy);
         let (kind, message_len, packet_number) = match item.kind {
             TxKind::CreditReturn if state.request_packets > 1 => {
                 let last_taken = state.last_taken();
                 let last = if self.config.tuning.cumulative_credits { last_taken } else { item.first };
                 state.credit_queued = false;
                 let ahead = match &state.request {
-                    Progress::Arriving { ahead, .. } if last == last_taken => ahead.0 as u32,
+                    Progress::Arriving { ahead, .. } if last == last_taken => {
+                        is_copy |= std::mem::take(&mut state.is_copy);
+                        ahead.0 as u32
+                    }
                     _ => 0,
                 };
                 if item.count > 0 {
@@ -656,6 +666,7 @@ impl Core {
             session: session.remote_key,
             request_number: state.number,
             packet_number,
+            is_copy,
         };
         tx.push(TxPacket { to: session.peer, head: &header.to_bytes(), data: TxData::None });
     }
@@ -675,6 +686,7 @@ impl ServerSlot {
         self.request_type = header.type_or_residence;
         self.phase = Phase::Receiving;
         self.credit_queued = false;
+        self.is_copy = header.is_copy;
     }
 
     /// The request is whole; returns what was known of it.

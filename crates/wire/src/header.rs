@@ -3,14 +3,14 @@
 //! ```text
 //!  0      1       2          4            8                    16                   24
 //!  +------+-------+----------+------------+--------------------+--------------------+
-//!  | E2   | v kind| type or  | message    | session key:       | request number 48, |
-//!  |      | 3 : 5 | residence| length 32  | token 40, index 24 | packet number 16   |
+//!  | E2   |copy v | type or  | message    | session key:       | request number 48, |
+//!  |      |kind   | residence| length 32  | token 40, index 24 | packet number 16   |
 //!  +------+-------+----------+------------+--------------------+--------------------+
 //! ```
 //!
 //! 24 bytes, so that with 8 bytes of a ring's own a packet with 32 bytes of data is one cache line. To fit, requests and
 //! answers share a field: a request names its type, an answer (whose slot knows the type) tells how long the server kept
-//! the request ([`crate::residence`]).
+//! the request ([`crate::residence`]). The second byte is one bit that marks copies, two of the version, and five of the kind.
 
 /// Bytes of a header.
 pub const HEADER_LEN: usize = 24;
@@ -18,6 +18,8 @@ pub const HEADER_LEN: usize = 24;
 pub const MAGIC: u8 = 0xE2;
 /// Version of the protocol.
 pub const VERSION: u8 = 1;
+/// In the second byte.
+const COPY_BIT: u8 = 1 << 7;
 /// The type field of a credit return that stands for its own packet, and not for those before it.
 pub const CREDIT_ALONE: u16 = 1;
 /// Packets of one message at most.
@@ -142,12 +144,23 @@ pub struct Header {
     pub request_number: u64,
     /// Number of the packet in its message.
     pub packet_number: u16,
+    /// From clients: the packet was sent before. From servers: so was the one that this answers. It tells a client whether a packet was lost
+    /// or only late, as the time stamps of RFC 3522 do.
+    pub is_copy: bool,
 }
 
 impl Header {
     /// A header of management packets, which have no message.
     pub fn management(kind: Kind, session: SessionKey, code: u32) -> Self {
-        Self { kind, type_or_residence: 0, message_len: code, session, request_number: 0, packet_number: 0 }
+        Self {
+            kind,
+            type_or_residence: 0,
+            message_len: code,
+            session,
+            request_number: 0,
+            packet_number: 0,
+            is_copy: false,
+        }
     }
 
     /// Reads the header at the start of `packet`.
@@ -165,8 +178,9 @@ impl Header {
             return Err(HeaderError::WrongMagic);
         }
         let second = (first >> 8) as u8;
-        if second >> 5 != VERSION {
-            return Err(HeaderError::WrongVersion(second >> 5));
+        let version = second >> 5 & 3;
+        if version != VERSION {
+            return Err(HeaderError::WrongVersion(version));
         }
         let kind = Kind::from_bits(second & 0x1F).ok_or(HeaderError::UnknownKind(second & 0x1F))?;
         Ok(Self {
@@ -176,6 +190,7 @@ impl Header {
             session: SessionKey(session),
             request_number: numbers >> 16,
             packet_number: numbers as u16,
+            is_copy: second & COPY_BIT != 0,
         })
     }
 
@@ -184,7 +199,7 @@ impl Header {
     pub fn to_bytes(&self) -> [u8; HEADER_LEN] {
         debug_assert!(self.request_number <= REQUEST_NUMBER_MAX);
         let first = u64::from(MAGIC)
-            | u64::from(VERSION << 5 | self.kind as u8) << 8
+            | u64::from(u8::from(self.is_copy) << 7 | VERSION << 5 | self.kind as u8) << 8
             | u64::from(self.type_or_residence) << 16
             | u64::from(self.message_len) << 32;
         let numbers = self.request_number << 16 | u64::from(self.packet_number);
@@ -193,6 +208,12 @@ impl Header {
         bytes[8..16].copy_from_slice(&self.session.0.to_le_bytes());
         bytes[16..].copy_from_slice(&numbers.to_le_bytes());
         bytes
+    }
+
+    /// Marks a header that is written already as that of a copy.
+    #[inline]
+    pub fn mark_copy(bytes: &mut [u8; HEADER_LEN]) {
+        bytes[1] |= COPY_BIT;
     }
 }
 
@@ -208,6 +229,7 @@ mod tests {
             session: SessionKey::new(0x00AB_CDEF, 0x12_3456_789A),
             request_number: 0xFFFF_0000_1111,
             packet_number: 0x2222,
+            is_copy: false,
         }
     }
 
@@ -218,6 +240,10 @@ mod tests {
             assert_eq!(kind as u8, bits);
             let header = Header { kind, ..example() };
             assert_eq!(Header::read(&header.to_bytes()), Ok(header));
+            let mut bytes = header.to_bytes();
+            Header::mark_copy(&mut bytes);
+            let copy = Header { is_copy: true, ..header };
+            assert_eq!((bytes, Header::read(&bytes)), (copy.to_bytes(), Ok(copy)));
         }
         assert_eq!(example().session.index(), 0x00AB_CDEF);
     }
@@ -246,6 +272,7 @@ mod tests {
         };
         assert_eq!(with(0, 0xE3), Err(HeaderError::WrongMagic));
         assert_eq!(with(1, 0x40), Err(HeaderError::WrongVersion(2)));
+        assert_eq!(with(1, 0xE0), Err(HeaderError::WrongVersion(3)));
         assert_eq!(with(1, 0x27), Err(HeaderError::UnknownKind(7)));
         assert_eq!(with(1, 0x3F), Err(HeaderError::UnknownKind(31)));
     }

@@ -3,7 +3,7 @@
 use sinew_fabric::RxPacket;
 use sinew_wire::{CREDIT_ALONE, Header};
 
-use super::{BACKOFF_KEPT_MAX, BACKOFF_MAX, ClientSession, ClientSlot, Outgoing};
+use super::{BACKOFF_MAX, ClientSession, ClientSlot, Outgoing};
 use crate::core::{Core, TxItem, TxKind};
 use crate::recovery::{Recovery, Timeout, Window};
 use crate::stats::PacketDrop;
@@ -25,13 +25,14 @@ impl Core {
         }
         if !self.config.recovery.keeps_ahead() {
             if taken <= state.received {
+                state.answered_again(self.now_ns);
                 return Err(PacketDrop::Stale);
             }
             if header.type_or_residence == CREDIT_ALONE && taken > state.received + 1 {
                 return Err(PacketDrop::OutOfOrder);
             }
             let came = taken - state.received;
-            self.take_answers(index, slot, came);
+            self.take_answers(index, slot, came, header.is_copy);
             self.pump_in_turn(index, slot);
             return Ok(());
         }
@@ -43,10 +44,11 @@ impl Core {
         state.ahead.skip(came);
         state.ahead.0 |= ahead.0;
         if came == 0 && state.ahead == before {
+            state.answered_again(self.now_ns);
             return Err(PacketDrop::Stale);
         }
         let came = came + state.ahead.advance();
-        self.take_answers(index, slot, came);
+        self.take_answers(index, slot, came, header.is_copy);
         if came > 0 {
             self.pump_in_turn(index, slot);
         }
@@ -54,19 +56,23 @@ impl Core {
     }
 
     /// Further answers have come, of which so many are the next ones.
-    pub(super) fn take_answers(&mut self, index: usize, slot: usize, came: u32) {
+    pub(super) fn take_answers(&mut self, index: usize, slot: usize, came: u32, is_copy: bool) {
         let at = self.clients.table.slot_at(index, slot);
         let (session, state) = (&mut self.clients.table.entries[index], &mut self.clients.table.slots[at]);
+        // The one packet that was sent again has come through: those that it was sent for in the first place have not.
+        let was_probe = std::mem::take(&mut state.is_probing) && is_copy;
         if came > 0 {
             let received = state.received + came;
             state.resent.skip(came);
-            let rtt_ns = state.round_trip_ns(received, 0, self.now_ns);
+            let rtt_ns = state.round_trip_ns(received, is_copy, 0, self.now_ns);
             Self::measured(&mut self.pacing, &self.config, session, index, rtt_ns, self.now_ns);
-            Self::acknowledge(session, state, received, self.now_ns);
+            Self::acknowledge(session, state, received, is_copy, self.now_ns);
         } else {
-            (state.progress_ns, state.backoff) = (self.now_ns, session.backoff);
+            state.progress_ns = self.now_ns;
         }
-        if state.ahead != Window::default() {
+        if was_probe && self.config.recovery.keeps_ahead() {
+            self.resend_unanswered(index, slot, u32::MAX);
+        } else if state.ahead != Window::default() {
             self.resend_overtaken(index, slot);
         }
     }
@@ -89,13 +95,25 @@ impl Core {
         }
     }
 
+    /// Sends so many of the packets again that are not answered, and no more than congestion control lets be on their way.
+    fn resend_unanswered(&mut self, index: usize, slot: usize, most: u32) {
+        let at = self.clients.table.slot_at(index, slot);
+        let (session, state) = (&mut self.clients.table.entries[index], &mut self.clients.table.slots[at]);
+        let window = (session.credits_max - session.limits.withheld.min(session.credits_max)).max(1);
+        let near = Window::first(most.min(window.into()));
+        let lost = Window::first(state.sent - state.received).0 & !state.ahead.0 & near.0;
+        if lost != 0 {
+            self.resend(index, slot, Window(lost));
+        }
+    }
+
     /// Sends packets again, whose credits the call still has.
     fn resend(&mut self, index: usize, slot: usize, lost: Window) {
         let at = self.clients.table.slot_at(index, slot);
         let (session, state) = (&mut self.clients.table.entries[index], &mut self.clients.table.slots[at]);
         state.resent.0 |= lost.0;
         state.resent_before = state.sent;
-        (state.timed, state.repeated) = (0, state.sent_max);
+        state.repeated = state.sent_max;
         self.stats.retransmissions += 1;
         if self.pacing.is_on() {
             session.limits = self.pacing.lost(session.sample(index, self.now_ns));
@@ -113,6 +131,7 @@ impl Core {
                 count: count as u16,
                 session: index as u32,
                 number_low: state.number as u32,
+                is_copy: true,
             };
             if self.pacing.is_on() && (session.limits.is_paced || !self.config.tuning.pacing_bypass) {
                 self.pacing.queue(run, packet_len(session, state, kind), self.now_ns, &mut self.transmit);
@@ -131,7 +150,7 @@ impl Core {
             Timeout::Fixed => 0,
             Timeout::Adaptive => self.clients.table.entries[index].round_trips.timeout_ns(),
         };
-        let longest_ns = configured_ns.saturating_mul(1 << BACKOFF_MAX);
+        let longest_ns = configured_ns.saturating_mul(1 << BACKOFF_MAX).max(measured_ns.saturating_mul(2));
         measured_ns.max(configured_ns).saturating_mul(1 << backoff).min(longest_ns)
     }
 
@@ -180,22 +199,24 @@ impl Core {
         let (session, state) = (&mut self.clients.table.entries[index], &mut self.clients.table.slots[at]);
         state.progress_ns = self.now_ns;
         if self.config.timeout == Timeout::Adaptive {
+            // Once copies were not answered either, more than one would only make queues longer.
+            state.is_probing = state.backoff > 0;
             state.backoff = (state.backoff + 1).min(BACKOFF_MAX);
-            session.backoff = state.backoff.min(BACKOFF_KEPT_MAX);
         }
+        let most = if state.is_probing { 1 } else { u32::MAX };
         if self.config.recovery.keeps_ahead() {
-            let unanswered = Window::first(state.sent - state.received).0 & !state.ahead.0;
-            // No more at once than congestion control lets be on their way.
-            let window = u32::from((session.credits_max - session.limits.withheld.min(session.credits_max)).max(1));
-            return self.resend(index, slot, Window(unanswered & Window::first(window).0));
+            return self.resend_unanswered(index, slot, most);
         }
         // Go-back-N (nsdi19 5.3): back to what is known to have arrived, with the credits of the rest.
         session.credits += (state.sent - state.received) as u16;
         state.sent = state.received;
-        (state.timed, state.repeated) = (0, state.sent_max);
+        state.repeated = state.sent_max;
         self.stats.retransmissions += 1;
         if self.pacing.is_on() {
             session.limits = self.pacing.lost(session.sample(index, self.now_ns));
+        }
+        if most == 1 && session.waiting == 0 {
+            return self.pump_up_to(index, slot, most);
         }
         self.pump_in_turn(index, slot);
     }

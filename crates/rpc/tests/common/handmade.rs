@@ -119,6 +119,7 @@ impl HandClient {
             session: self.server_key,
             request_number,
             packet_number,
+            is_copy: false,
         }
     }
 
@@ -214,6 +215,7 @@ impl HandServer {
             session: self.client_key,
             request_number,
             packet_number,
+            is_copy: false,
         }
     }
 

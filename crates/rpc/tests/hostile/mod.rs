@@ -207,6 +207,7 @@ impl<'a> Steps<'a> {
             session: SessionKey::default(),
             request_number: if form & 4 == 0 { u64::from(request % 32) } else { u64::from(request) << 32 },
             packet_number: if form & 8 == 0 { packet % 16 } else { packet },
+            is_copy: form & 16 != 0,
         }
     }
 }
