@@ -9,7 +9,7 @@ mod experiment;
 mod html;
 pub mod incast;
 pub mod nsdi19;
-mod programs;
+pub mod programs;
 pub mod report;
 pub mod small_calls;
 pub mod swarm;
