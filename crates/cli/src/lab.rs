@@ -1,6 +1,5 @@
 //! `sinew lab`.
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -10,8 +9,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use sinew_lab::{EXPERIMENTS, Experiment, Row, report};
 
-use crate::output::create;
-use crate::{Outcome, Usage, output, units};
+use crate::outfile::OutFile;
+use crate::{Outcome, Usage, interrupted, output, units};
 
 /// What is done with experiments.
 #[derive(clap::Subcommand)]
@@ -20,7 +19,7 @@ pub enum Command {
     List(ListArgs),
     /// Run experiments, and show what the papers say beside what comes out
     Run(RunArgs),
-    /// Run all experiments, and write one HTML file that needs nothing beside it
+    /// Run experiments, and write one HTML file that needs nothing beside it
     Report(ReportArgs),
 }
 
@@ -42,16 +41,19 @@ pub struct RunArgs {
     json: bool,
 }
 
-/// Where to.
+/// Which, and where to.
 #[derive(clap::Args)]
 pub struct ReportArgs {
-    /// The file
+    /// Names of experiments, as `list` has them; all, when none is given
+    names: Vec<String>,
+    /// The file; what it held before stays until the report is whole
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
 }
 
 /// Does it, and shows.
 pub fn run(command: &Command) -> anyhow::Result<Outcome> {
+    interrupted::ends()?;
     match command {
         Command::List(args) => list(args)?,
         Command::Run(args) => show(args)?,
@@ -81,6 +83,10 @@ fn find(name: &str) -> anyhow::Result<&'static dyn Experiment> {
     found.ok_or_else(|| Usage::of(anyhow::anyhow!("there is no experiment `{name}`; there are {}", known())))
 }
 
+fn chosen(names: &[String]) -> anyhow::Result<Vec<&'static dyn Experiment>> {
+    if names.is_empty() { Ok(EXPERIMENTS.to_vec()) } else { names.iter().map(|name| find(name)).collect() }
+}
+
 fn measure(it: &dyn Experiment) -> Vec<Row> {
     let bar = ProgressBar::new(1000);
     bar.set_style(ProgressStyle::with_template("{msg:24} {wide_bar} {percent}%").expect("a fixed template"));
@@ -93,12 +99,8 @@ fn measure(it: &dyn Experiment) -> Vec<Row> {
 }
 
 fn show(args: &RunArgs) -> anyhow::Result<()> {
-    let chosen: Vec<&dyn Experiment> = match &args.names[..] {
-        [] => EXPERIMENTS.to_vec(),
-        names => names.iter().map(|name| find(name)).collect::<anyhow::Result<_>>()?,
-    };
     let mut rows = Vec::new();
-    for it in chosen {
+    for it in chosen(&args.names)? {
         let own = measure(it);
         if !args.json && !output::print(format!("{}: {} ({})\n{}", it.id(), it.title(), it.source(), table_of(&own)))? {
             // Nobody reads: what is left can take minutes.
@@ -114,11 +116,11 @@ fn show(args: &RunArgs) -> anyhow::Result<()> {
 
 fn write(args: &ReportArgs) -> anyhow::Result<()> {
     // Before minutes are spent on what could not be kept.
-    let mut file = create(&args.out)?;
-    let results: Vec<(&dyn Experiment, Vec<Row>)> = EXPERIMENTS.iter().map(|it| (*it, measure(*it))).collect();
+    let (chosen, out) = (chosen(&args.names)?, OutFile::check(&args.out)?);
+    let results: Vec<(&dyn Experiment, Vec<Row>)> = chosen.into_iter().map(|it| (it, measure(it))).collect();
     let html = report::html(&results).context("drawing the plots")?;
-    file.write_all(html.as_bytes()).with_context(|| format!("writing {}", args.out.display()))?;
-    output::note(format_args!("{} experiments are in {}", results.len(), args.out.display()));
+    out.write(html.as_bytes())?;
+    output::note(format_args!("{} experiments are in {}", results.len(), out.name()));
     Ok(())
 }
 
