@@ -15,7 +15,7 @@ pub mod small_calls;
 pub mod swarm;
 pub mod workload;
 
-pub use experiment::{Experiment, Row};
+pub use experiment::{Error, Experiment, Row};
 pub use html::PlotError;
 
 /// All experiments, by paper and place.
