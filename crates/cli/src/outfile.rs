@@ -87,6 +87,7 @@ fn target(name: &Path) -> anyhow::Result<Option<PathBuf>> {
             File::options().append(true).open(name)?;
             fs::canonicalize(name)?
         }
+        None if name.as_os_str().as_encoded_bytes().ends_with(b"/") => bail!("there is no such folder"),
         None if fs::symlink_metadata(name).is_ok() => bail!("it is a link to what is not there"),
         None => name.to_owned(),
     };
@@ -184,7 +185,9 @@ mod tests {
     fn what_cannot_be_written_is_refused_at_once() {
         let folder = Folder::new();
         symlink("nowhere", folder.0.join("dangling")).unwrap();
-        for (name, problem) in [("", "folder"), ("no/file", "No such file"), ("dangling", "link")] {
+        for (name, problem) in
+            [("", "folder"), ("no/file", "No such file"), ("no/", "no such folder"), ("dangling", "link")]
+        {
             let error = OutFile::check(&folder.0.join(name)).err().unwrap();
             assert!(error.is::<Usage>() && error.to_string().contains(problem), "{error}");
         }
