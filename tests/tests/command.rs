@@ -304,14 +304,101 @@ fn a_workload_that_is_interrupted_ends_at_once() {
     let folder = Folder::new();
     let workload = folder.0.join("workload.toml").display().to_string();
     std::fs::write(&workload, WORKLOAD.replace("duration_ms = 0.5", "duration_ms = 60000")).unwrap();
-    let mut process = Process::start(&mut sinew(&["sim", "run", "cx4", "--workload", &workload]));
+    let page = folder.0.join("page.html").display().to_string();
+    std::fs::write(&page, "before").unwrap();
+    assert_eq!(status_when_interrupted(&["sim", "run", "cx4", "--workload", &workload, "--out", &page]), Some(130));
+    assert_eq!(std::fs::read_to_string(&page).unwrap(), "before");
+    assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 2, "the workload and the page");
+}
+
+/// The exit status of a command that is interrupted as soon as it catches signals.
+fn status_when_interrupted(args: &[&str]) -> Option<i32> {
+    let mut process = Process::start(&mut sinew(args));
     eventually("it catches signals", || {
         let status = std::fs::read_to_string(format!("/proc/{}/status", process.0.id())).unwrap_or_default();
         let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
         caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 2 != 0)
     });
     process.signal(Signal::INT);
-    assert_eq!(process.wait().code(), Some(1), "interrupted is not done");
+    process.wait().code()
+}
+
+#[test]
+fn simulations_that_are_interrupted_end_at_once_also_while_they_are_set_up() {
+    let folder = Folder::new();
+    let [topology, workload, page] =
+        ["large.toml", "workload.toml", "page"].map(|name| folder.0.join(name).display().to_string());
+    // The routes of so many hosts take half a minute.
+    std::fs::write(&topology, LARGE).unwrap();
+    std::fs::write(&workload, WORKLOAD).unwrap();
+    for args in [
+        &["sim", "run", &topology, "--workload", &workload][..],
+        &["sim", "swarm", "--seconds", "1000"],
+        &["lab", "run", "nsdi19-fig5"],
+        &["lab", "report", "nsdi19-fig5", "--out", &page],
+    ] {
+        assert_eq!(status_when_interrupted(args), Some(130), "{args:?}");
+    }
+    assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 2, "the two files");
+}
+
+const LARGE: &str = r#"frame_bytes = 66
+[[switch]]
+name = "switch"
+latency_ns = 300
+buffer = { per_port_bytes = 1000000 }
+[[host]]
+name = "node"
+count = 9000
+switches = "switch"
+rate_gbps = 10
+delay_ns = 100
+mtu = 1500
+transmit_latency_ns = 300
+receive_latency_ns = 300
+"#;
+
+#[test]
+fn a_report_has_the_experiments_that_were_asked_for() {
+    let folder = Folder::new();
+    let page = folder.0.join("page.html");
+    std::fs::write(&page, "before").unwrap();
+    let report = |names: &[&str]| {
+        let output = run(sinew(&["lab", "report", "--out"]).arg(&page).args(names));
+        (output.status.code(), text(&output.stderr))
+    };
+    let (code, error) = report(&["nsdi19-fig6", "nsdi19-fig7"]);
+    assert!(code == Some(2) && error.contains("there is no experiment `nsdi19-fig7`"), "{error}");
+    assert_eq!(std::fs::read_to_string(&page).unwrap(), "before", "nothing was run");
+    let (code, error) = report(&["nsdi19-table3"]);
+    assert_eq!(code, Some(0), "{error}");
+    let page = std::fs::read_to_string(&page).unwrap();
+    assert!(page.contains("nsdi19 6.2, Table 3") && page.matches("<h2>").count() == 1);
+}
+
+#[test]
+fn a_file_that_is_no_text_file_of_sense_is_refused_at_once() {
+    let folder = Folder::new();
+    let [large, latin] = ["large.toml", "latin.toml"].map(|name| folder.0.join(name));
+    std::fs::File::create(&large).unwrap().set_len((16 << 20) + 1).unwrap();
+    std::fs::write(&latin, b"frame_bytes = 1\nname = \"M\xfcller\"\n").unwrap();
+    let fifo = folder.0.join("fifo");
+    let made = Command::new("mkfifo").arg(&fifo).status().unwrap();
+    assert!(made.success());
+    let of = |path: &std::path::Path| path.display().to_string();
+    for (file, problem) in [
+        (of(&fifo), "it is no regular file"),
+        (of(&folder.0), "it is no regular file"),
+        ("/dev/zero".to_owned(), "it is no regular file"),
+        (of(&large), "it has more than 16 MB"),
+        (of(&latin), "line 2: this is no text in UTF-8"),
+    ] {
+        for args in [["sim", "run", &file, "--workload", "x"], ["sim", "run", "cx4", "--workload", &file]] {
+            let output = run(&mut sinew(&args));
+            let error = text(&output.stderr);
+            assert!(output.status.code() == Some(2) && error.contains(problem) && error.contains(&file), "{error}");
+        }
+    }
 }
 
 #[test]

@@ -4,38 +4,23 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use sinew_fabric::{Address, Clock, SeededGenerator};
+use sinew_lab::programs::{Endpoint, Server, turn};
 use sinew_mem::MessageBuffer;
 use sinew_rpc::{Call, Config, Nexus, RequestType, Rpc, SessionEvent, SessionId};
 use sinew_sim::{
-    Actor, Buffer, Cluster, Costs, Doing, HostId, LinkFaults, Network, PortConfig, SimClock, SimPort, Topology,
+    Actor, Buffer, Cluster, Costs, Doing, HostId, LinkFaults, LinkId, Network, PortConfig, SimClock, SimPort, Topology,
 };
 
 const ECHO: RequestType = RequestType::new(1);
-
-type Endpoint = Rpc<SimPort, SimClock>;
 
 /// What all actors of a run count.
 #[derive(Debug, Default)]
 struct Counts {
     completed: u64,
     failed: u64,
+    retransmissions: u64,
     wrong: u64,
     latencies_ns: Vec<u64>,
-}
-
-struct Server(Endpoint);
-
-impl Actor for Server {
-    fn turn(&mut self) -> Doing {
-        turn(&mut self.0)
-    }
-}
-
-fn turn(rpc: &mut Endpoint) -> Doing {
-    if rpc.turn() {
-        return Doing::Work;
-    }
-    if rpc.wait(None).unwrap() { Doing::Idle } else { Doing::Work }
 }
 
 /// Keeps so many calls in flight, until it has made its share.
@@ -49,6 +34,8 @@ struct Client {
     next: u64,
     calls: u64,
     len: usize,
+    /// Packets that were sent again so far.
+    retransmissions: u64,
     counts: Rc<RefCell<Counts>>,
 }
 
@@ -72,6 +59,7 @@ impl Client {
             next: 0,
             calls,
             len,
+            retransmissions: 0,
             counts: Rc::clone(counts),
         };
         for server in servers {
@@ -113,6 +101,9 @@ impl Actor for Client {
             drop(counts);
             self.idle.push((completion.request, completion.response));
         }
+        let retransmissions = self.rpc.stats().retransmissions;
+        self.counts.borrow_mut().retransmissions += retransmissions - self.retransmissions;
+        self.retransmissions = retransmissions;
         if self.open == self.sessions.len() {
             while self.next < self.calls {
                 let Some((mut request, response)) = self.idle.pop() else { break };
@@ -141,6 +132,10 @@ struct Plan {
     costs: Costs,
     /// When the first server stands still, and until when.
     pause_ns: Option<(u64, u64)>,
+    /// What happens to the network when.
+    happens: Vec<(u64, fn(&Network))>,
+    /// By how many parts in a million the clocks of servers are fast, and those of clients slow.
+    drift_ppm: i32,
 }
 
 impl Plan {
@@ -156,6 +151,8 @@ impl Plan {
             faults: LinkFaults::default(),
             costs: Costs::default(),
             pause_ns: None,
+            happens: Vec::new(),
+            drift_ppm: 0,
         }
     }
 
@@ -172,21 +169,21 @@ impl Plan {
             .build()
             .unwrap();
         let names: Vec<String> = (0..self.servers).map(|server| format!("server{server}")).collect();
-        let open = |host: usize, name: &str| {
+        let open = |host: usize, name: &str, drift_ppm: i32| {
             let config = PortConfig { arena_bytes: 64 << 20, costs: self.costs, ..PortConfig::default() };
             let port = network.open(HostId(host), name, config).unwrap();
             let place = port.place();
             let generator = Box::new(SeededGenerator::new(network.random()));
-            (place, Rpc::new(&nexus, port, network.clock(), generator))
+            (place, Rpc::new(&nexus, port, network.clock().drifting(drift_ppm), generator))
         };
         let mut servers = Vec::new();
         for (index, name) in names.iter().enumerate() {
-            let (place, rpc) = open(index, name);
+            let (place, rpc) = open(index, name, self.drift_ppm);
             servers.push(cluster.add(name, [place], Box::new(Server(rpc))));
         }
         for index in 0..self.clients {
             let name = format!("client{index}");
-            let (place, rpc) = open(self.servers + index, &name);
+            let (place, rpc) = open(self.servers + index, &name, -self.drift_ppm);
             let client = Client::new(rpc, network.clock(), &names, self.window, self.len, self.calls, &counts);
             cluster.add(&name, [place], Box::new(client));
         }
@@ -194,6 +191,10 @@ impl Plan {
         if let Some((begin_ns, end_ns)) = self.pause_ns {
             cluster.run_until(begin_ns);
             cluster.pause(servers[0], end_ns);
+        }
+        for (time_ns, happen) in self.happens {
+            cluster.run_until(time_ns);
+            happen(&network);
         }
         let all = self.calls * self.clients as u64;
         let over = |_: &Cluster| counts.borrow().completed + counts.borrow().failed == all;
@@ -287,6 +288,74 @@ fn many_that_call_one_over_a_slow_link_are_all_answered() {
     let took_ms = cluster.network().clock().now_ns() / MS;
     // 8 MB there and 8 MB back at 100 Mbps, at the same time.
     assert!((640..1_000).contains(&took_ms), "{took_ms} ms");
+}
+
+#[test]
+fn packets_that_are_damaged_harm_no_call_but_their_own() {
+    // As if no fabric had a checksum. A bit of data arrives as it is; one of a header makes a packet useless, or ends its call.
+    let faults = LinkFaults { corruption: 0.01, ..LinkFaults::default() };
+    let (cluster, counts) = Plan { faults, len: 3_000, ..Plan::small() }.run();
+    let stats = cluster.network().stats();
+    assert!(stats.corrupted > 100 && stats.lost == 0, "{stats:?}");
+    assert_eq!(counts.completed + counts.failed, 2_000);
+    assert!(counts.wrong > 0 && counts.wrong + counts.failed <= stats.corrupted, "{stats:?} {counts:?}");
+}
+
+#[test]
+fn clocks_that_drift_apart_change_nothing_but_what_they_show() {
+    let run = |drift_ppm| Plan { drift_ppm, len: 5_000, ..Plan::small() }.run();
+    let (steady, drifting) = (run(0), run(1_000));
+    for (cluster, counts) in [&steady, &drifting] {
+        assert_eq!((counts.completed, counts.failed, counts.wrong, counts.retransmissions), (2_000, 0, 0, 0));
+        assert_eq!(cluster.network().stats().lost, 0);
+    }
+    let [a, b] = [&steady, &drifting].map(|(cluster, _)| cluster.network().now_ns() as f64);
+    assert!((b / a - 1.0).abs() < 0.02, "{a} {b}");
+}
+
+#[test]
+fn calls_get_through_links_that_lose_in_one_direction() {
+    for direction in [0, 1] {
+        let happens: [(u64, fn(&Network)); 1] = match direction {
+            0 => [(0, |network| lose(network, 0))],
+            _ => [(0, |network| lose(network, 1))],
+        };
+        let (cluster, counts) = Plan { happens: happens.to_vec(), len: 5_000, calls: 100, ..Plan::small() }.run();
+        assert_eq!((counts.completed, counts.failed, counts.wrong), (400, 0, 0));
+        let lost = cluster.network().stats().lost;
+        assert!(lost > 50 && counts.retransmissions > 20, "{lost} {counts:?}");
+    }
+}
+
+/// On links to hosts: from the host (0), or to it (1).
+fn lose(network: &Network, direction: usize) {
+    for link in 0..network.topology().links.len() {
+        network.set_faults(LinkId(link), direction, LinkFaults::losing(0.05));
+    }
+}
+
+#[test]
+fn calls_outlast_a_partition_of_one_direction() {
+    const MS: u64 = 1_000_000;
+    // The first server, and the first client.
+    const SERVER: HostId = HostId(0);
+    const CLIENT: HostId = HostId(2);
+    let requests: [(u64, fn(&Network)); 2] = [
+        (MS / 10, |network| network.set_cut(CLIENT, SERVER, true)),
+        (20 * MS, |network| network.set_cut(CLIENT, SERVER, false)),
+    ];
+    let answers: [(u64, fn(&Network)); 2] = [
+        (MS / 10, |network| network.set_cut(SERVER, CLIENT, true)),
+        (20 * MS, |network| network.set_cut(SERVER, CLIENT, false)),
+    ];
+    for happens in [requests, answers] {
+        let (cluster, counts) = Plan { happens: happens.to_vec(), calls: 5_000, ..Plan::small() }.run();
+        assert_eq!((counts.completed, counts.failed, counts.wrong), (20_000, 0, 0));
+        assert!(cluster.network().now_ns() > 20 * MS && cluster.network().stats().lost > 0);
+        // One session of the eight was held up.
+        let late = counts.latencies_ns.iter().filter(|ns| **ns > 15 * MS).count();
+        assert!((1..=16).contains(&late), "{late}");
+    }
 }
 
 #[test]

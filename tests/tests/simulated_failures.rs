@@ -221,7 +221,10 @@ fn a_rack_that_is_cut_off_loses_its_sessions_to_others_and_none_of_its_own() {
     let network = world.cluster.network().clone();
     let cut = |is_cut: bool| {
         for a in (0..NODES).filter(|node| in_rack(*node)) {
-            (0..NODES).filter(|node| !in_rack(*node)).for_each(|b| network.set_cut(HostId(a), HostId(b), is_cut));
+            for b in (0..NODES).filter(|node| !in_rack(*node)) {
+                network.set_cut(HostId(a), HostId(b), is_cut);
+                network.set_cut(HostId(b), HostId(a), is_cut);
+            }
         }
     };
     cut(true);
@@ -234,6 +237,41 @@ fn a_rack_that_is_cut_off_loses_its_sessions_to_others_and_none_of_its_own() {
     }
     cut(false);
     world.pass(40 * MS);
+    let before = world.answered();
+    world.pass(2 * MS);
+    for (pair, answered) in world.answered() {
+        assert!(answered > before[&pair], "{pair:?} do not talk again: {:?}", world.seen(pair.0, pair.1));
+    }
+}
+
+#[test]
+fn who_is_not_heard_any_more_is_given_up_and_hears_of_that_when_it_is_heard_again() {
+    const MUTE: usize = 13;
+    let mut world = World::open();
+    let network = world.cluster.network().clone();
+    let deaf = |node: usize| node % 2 == 1 && node != MUTE;
+    let cut = |is_cut: bool| {
+        (0..NODES).filter(|node| deaf(*node)).for_each(|to| network.set_cut(HostId(MUTE), HostId(to), is_cut));
+    };
+    cut(true);
+    world.pass(PEER_TIMEOUT_NS + 3 * MS);
+    for node in (0..NODES).filter(|node| *node != MUTE) {
+        let (there, back) = (world.seen(node, MUTE), world.seen(MUTE, node));
+        if deaf(node) {
+            // Who hears nothing finds out by itself. The other hears of its attempts to connect, which are signs of life.
+            assert_eq!(there.lost, [Cause::PeerSilent], "{node}: {there:?}");
+            assert!(!there.failed.is_empty() && back.lost.is_empty(), "{node}: {there:?} {back:?}");
+        } else {
+            assert!(there.lost.is_empty() && back.lost.is_empty(), "{node}: {there:?} {back:?}");
+            assert!(there.failed.is_empty() && back.failed.is_empty(), "{node}: {there:?} {back:?}");
+        }
+    }
+    cut(false);
+    world.pass(40 * MS);
+    for node in (0..NODES).filter(|node| deaf(*node)) {
+        let back = world.seen(MUTE, node);
+        assert!(!back.failed.is_empty() && back.lost == [Cause::PeerForgot], "{node}: {back:?}");
+    }
     let before = world.answered();
     world.pass(2 * MS);
     for (pair, answered) in world.answered() {

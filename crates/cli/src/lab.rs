@@ -1,6 +1,5 @@
 //! `sinew lab`.
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -8,10 +7,12 @@ use anyhow::Context;
 use comfy_table::{Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
-use sinew_lab::{EXPERIMENTS, Experiment, Row, report};
+use sinew_lab::report::{self, COLUMNS, Cell, Done};
+use sinew_lab::{EXPERIMENTS, Error, Experiment, Row};
 
-use crate::output::create;
-use crate::{Outcome, Usage, output, units};
+use crate::others::{Others, Watch};
+use crate::outfile::OutFile;
+use crate::{Outcome, Usage, interrupted, output, units};
 
 /// What is done with experiments.
 #[derive(clap::Subcommand)]
@@ -20,7 +21,7 @@ pub enum Command {
     List(ListArgs),
     /// Run experiments, and show what the papers say beside what comes out
     Run(RunArgs),
-    /// Run all experiments, and write one HTML file that needs nothing beside it
+    /// Run experiments, and write one HTML file that needs nothing beside it
     Report(ReportArgs),
 }
 
@@ -42,16 +43,19 @@ pub struct RunArgs {
     json: bool,
 }
 
-/// Where to.
+/// Which, and where to.
 #[derive(clap::Args)]
 pub struct ReportArgs {
-    /// The file
+    /// Names of experiments, as `list` has them; all, when none is given
+    names: Vec<String>,
+    /// The file; what it held before stays until the report is whole
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
 }
 
 /// Does it, and shows.
 pub fn run(command: &Command) -> anyhow::Result<Outcome> {
+    interrupted::ends()?;
     match command {
         Command::List(args) => list(args)?,
         Command::Run(args) => show(args)?,
@@ -81,69 +85,99 @@ fn find(name: &str) -> anyhow::Result<&'static dyn Experiment> {
     found.ok_or_else(|| Usage::of(anyhow::anyhow!("there is no experiment `{name}`; there are {}", known())))
 }
 
-fn measure(it: &dyn Experiment) -> Vec<Row> {
+fn chosen(names: &[String]) -> anyhow::Result<Vec<&'static dyn Experiment>> {
+    if names.is_empty() { Ok(EXPERIMENTS.to_vec()) } else { names.iter().map(|name| find(name)).collect() }
+}
+
+fn measure(it: &dyn Experiment) -> (Done<'_>, Others) {
     let bar = ProgressBar::new(1000);
     bar.set_style(ProgressStyle::with_template("{msg:24} {wide_bar} {percent}%").expect("a fixed template"));
     bar.set_message(it.id());
+    let cpus = it.measures_on();
+    let watch = (!cpus.is_empty()).then(|| Watch::new(cpus, None));
     let began = Instant::now();
     let rows = it.run(&mut |part| bar.set_position((part * 1000.0) as u64));
     bar.finish_and_clear();
     output::note(format_args!("{} took {:.1} s", it.id(), began.elapsed().as_secs_f64()));
-    rows
+    let others = watch.map_or_else(Others::default, |watch| watch.end());
+    let complaint = others.too_large_share().map(|share| {
+        let share = share * 100.0;
+        format!("others used {share:.0} % of the processors while it measured; let them end, and run it again")
+    });
+    (Done { experiment: it, rows, complaint }, others)
 }
 
 fn show(args: &RunArgs) -> anyhow::Result<()> {
-    let chosen: Vec<&dyn Experiment> = match &args.names[..] {
-        [] => EXPERIMENTS.to_vec(),
-        names => names.iter().map(|name| find(name)).collect::<anyhow::Result<_>>()?,
-    };
-    let mut rows = Vec::new();
-    for it in chosen {
-        let own = measure(it);
-        if !args.json && !output::print(format!("{}: {} ({})\n{}", it.id(), it.title(), it.source(), table_of(&own)))? {
+    let (mut rows, mut runs) = (Vec::new(), Vec::new());
+    for it in chosen(&args.names)? {
+        let (done, others) = measure(it);
+        if args.json {
+            rows.extend(done.rows.iter().map(json_of));
+            let (share, valid) = (others.share.map(units::rounded), done.complaint.is_none());
+            runs.push(json!({ "id": it.id(), "others_share": share, "valid": valid }));
+            continue;
+        }
+        let invalid = done.complaint.map(|complaint| format!("\nINVALID: {complaint}")).unwrap_or_default();
+        let head = format!("{}: {} ({})", it.id(), it.title(), it.source());
+        if !output::print(format!("{head}\n{}{invalid}", table_of(&done.rows)))? {
             // Nobody reads: what is left can take minutes.
             return Ok(());
         }
-        rows.extend(own);
     }
     if args.json {
-        output::print(json!({ "rows": rows.iter().map(json_of).collect::<Vec<_>>() }))?;
+        output::print(json!({ "experiments": runs, "rows": rows }))?;
     }
     Ok(())
 }
 
 fn write(args: &ReportArgs) -> anyhow::Result<()> {
     // Before minutes are spent on what could not be kept.
-    let mut file = create(&args.out)?;
-    let results: Vec<(&dyn Experiment, Vec<Row>)> = EXPERIMENTS.iter().map(|it| (*it, measure(*it))).collect();
+    let (chosen, out) = (chosen(&args.names)?, OutFile::check(&args.out)?);
+    let results: Vec<Done<'_>> = chosen.into_iter().map(|it| measure(it).0).collect();
     let html = report::html(&results).context("drawing the plots")?;
-    file.write_all(html.as_bytes()).with_context(|| format!("writing {}", args.out.display()))?;
-    output::note(format_args!("{} experiments are in {}", results.len(), args.out.display()));
+    out.write(html.as_bytes())?;
+    output::note(format_args!("{} experiments are in {}", results.len(), out.name()));
     Ok(())
 }
 
 fn table_of(rows: &[Row]) -> Table {
     let mut table = Table::new();
-    table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_header(["", "paper", "model", "measured", "unit", "error"]);
-    let figure = |value: Option<f64>| value.map_or_else(String::new, units::figure);
-    for row in rows {
-        let error = row.error().map_or_else(String::new, |error| format!("{:+.1} %", error * 100.0));
-        let figures = [row.paper, row.model, row.measured].map(figure);
-        let [paper, model, measured] = figures;
-        table.add_row([row.metric.clone(), paper, model, measured, row.unit.to_owned(), error]);
-    }
+    table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_header(report::heads());
+    rows.iter().for_each(|row| _ = table.add_row(report::cells(row)));
     table
 }
 
 fn json_of(row: &Row) -> Value {
-    json!({
-        "id": row.id,
-        "place": row.place,
-        "metric": row.metric,
-        "paper": row.paper,
-        "model": row.model.map(units::rounded),
-        "measured": row.measured.map(units::rounded),
-        "unit": row.unit,
-        "error": row.error().map(units::rounded),
-    })
+    let value = |cell: Cell<'_>| match cell {
+        Cell::Empty | Cell::Error(Error::Points(_)) => Value::Null,
+        Cell::Text(text) => text.into(),
+        Cell::Figure(value) | Cell::Error(Error::Part(value)) => units::rounded(value).into(),
+    };
+    COLUMNS.iter().map(|column| (column.key.to_owned(), value((column.of)(row)))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_object_has_every_column_and_null_where_there_is_nothing() {
+        let row = Row {
+            id: "a.b".to_owned(),
+            place: None,
+            metric: "what".to_owned(),
+            paper: Some(4.0),
+            model: Some(5.0),
+            measured: None,
+            unit: "us",
+        };
+        assert_eq!(
+            json_of(&row),
+            json!({ "id": "a.b", "place": null, "metric": "what", "paper": 4.0, "model": 5.0, "measured": null,
+                    "unit": "us", "error": 0.25, "error_points": null })
+        );
+        let percent = Row { place: Some("Table 3"), unit: "%", ..row };
+        assert_eq!(json_of(&percent)["place"], "Table 3");
+        assert_eq!((&json_of(&percent)["error"], &json_of(&percent)["error_points"]), (&Value::Null, &json!(1.0)));
+    }
 }

@@ -10,6 +10,7 @@
 //! - `sim`: `sinew sim`, and `lab`: `sinew lab`.
 //! - `limits`: `sinew limits`, and what the benchmarks are measured beside.
 //! - `others`: whether others used the processors meanwhile.
+//! - `outfile`: the file that `--out` names; `interrupted`: Ctrl-C, where nothing has to be put in order.
 //! - `output`: the only place that writes to standard output and standard error.
 #![forbid(unsafe_code)]
 #![warn(clippy::print_stdout, clippy::print_stderr)]
@@ -19,11 +20,13 @@ mod child;
 mod client;
 mod fabrics;
 mod herd;
+mod interrupted;
 mod kv;
 mod lab;
 mod limits;
 mod machine;
 mod others;
+mod outfile;
 mod output;
 mod pattern;
 mod seq;
@@ -61,7 +64,8 @@ Exit status:
   1  failed, or interrupted
   2  wrong usage: nothing was started
   3  a threshold (--fail-if-...) was missed
-  4  thresholds were given, and the machine was too busy for a result to hold against them";
+  4  thresholds were given, and the machine was too busy for a result to hold against them
+  130  sim, lab: interrupted by Ctrl-C (others: 1)";
 
 /// Services that answer in microseconds: RPC over shared memory, UDP and RDMA devices, and verbs. Alone, it takes you on a tour of this machine.
 #[derive(Parser)]
@@ -130,6 +134,8 @@ enum Outcome {
     ThresholdMissed,
     /// It failed, and has said so itself.
     Failed,
+    /// By a signal; this is the exit status.
+    Interrupted(u8),
 }
 
 impl From<Outcome> for ExitCode {
@@ -139,6 +145,7 @@ impl From<Outcome> for ExitCode {
             Outcome::Failed => 1,
             Outcome::ThresholdMissed => 3,
             Outcome::NotJudged => 4,
+            Outcome::Interrupted(status) => status,
         })
     }
 }

@@ -93,9 +93,14 @@ impl Others {
         self.share.is_none_or(|share| share < self.too_much)
     }
 
+    /// Their share, where it is too much.
+    pub fn too_large_share(self) -> Option<f64> {
+        self.share.filter(|_| !self.are_few())
+    }
+
     /// What to say of a result that is invalid because of them.
     pub fn complaint(self) -> Option<String> {
-        let share = self.share.filter(|_| !self.are_few())?;
+        let share = self.too_large_share()?;
         Some(format!(
             "others used {:.0} % of the processors meanwhile: let them end, or --pin to free ones",
             share * 100.0

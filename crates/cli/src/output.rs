@@ -4,13 +4,9 @@
 //! nobody reads is not written, and the exit status stays what it would have been.
 
 use std::fmt::Display;
-use std::fs::File;
 use std::io::{self, ErrorKind, IsTerminal, Write};
-use std::path::Path;
 
 use anyhow::Context;
-
-use crate::Usage;
 
 /// Writes a line, or several, to standard output. Returns whether anybody reads them.
 ///
@@ -24,15 +20,6 @@ pub fn print(text: impl Display) -> anyhow::Result<bool> {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
         Err(error) => Err(error).context("writing to standard output"),
     }
-}
-
-/// Opens a file to write to. That it cannot be is wrong usage.
-///
-/// # Errors
-///
-/// What the system says.
-pub fn create(path: &Path) -> anyhow::Result<File> {
-    File::create(path).with_context(|| format!("writing {}", path.display())).map_err(Usage::of)
 }
 
 /// Writes bytes to standard output as they are, and ends the line where somebody sees them. Returns whether anybody reads them.

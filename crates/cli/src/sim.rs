@@ -15,7 +15,7 @@ use sinew::host::Interrupt;
 use sinew_lab::swarm::{self, Failure, Report};
 
 use crate::units::parse_seconds;
-use crate::{Outcome, machine, output};
+use crate::{Outcome, interrupted, machine, output};
 
 /// What is done with simulated clusters.
 #[derive(clap::Subcommand)]
@@ -29,9 +29,10 @@ pub enum Command {
 }
 
 const SWARM_HELP: &str = "\
-Every host of a cluster serves and calls others, while links lose, duplicate and reorder packets or are down, hosts stand still, crash and
-come back. Then all is well again. No call may run twice; each must complete once, with the right answer or an error; and once all
+Every host of a cluster serves and calls others, while links lose, duplicate and reorder packets or are down, hosts do not reach others, one
+way or both, stand still, crash and come back. Then all is well again. No call may run twice; each must complete once, with the right answer or an error; and once all
 sessions are closed nothing of them may be left. A cluster that breaks this is told with its seed, and ends the hunt with exit status 1.
+Ctrl-C ends it too: what was found until then is told, and the exit status is 130.
 
 Examples:
   sinew sim swarm --seconds 600
@@ -67,6 +68,9 @@ pub struct ReplayArgs {
 
 /// Does it, and shows.
 pub fn run(command: &Command) -> anyhow::Result<Outcome> {
+    if !matches!(command, Command::Swarm(_)) {
+        interrupted::ends()?;
+    }
     match command {
         Command::Run(args) => run::run(args),
         Command::Swarm(args) => hunt(args),
@@ -75,7 +79,10 @@ pub fn run(command: &Command) -> anyhow::Result<Outcome> {
 }
 
 fn replay(args: &ReplayArgs) -> anyhow::Result<Outcome> {
-    let result = swarm::run(args.seed);
+    let bar = progress_bar(1000);
+    bar.set_message(format!("seed {}", args.seed));
+    let result = swarm::run_showing(args.seed, &mut |part| bar.set_position((part * 1000.0) as u64));
+    bar.finish_and_clear();
     let outcome = if result.is_ok() { Outcome::Done } else { Outcome::Failed };
     let text = match &result {
         Ok(report) => format!("seed {}: {}\ntrace {:016x}", args.seed, sentence(1, report), report.trace_hash),
@@ -102,13 +109,19 @@ struct Found {
     failure: Option<Failure>,
 }
 
+fn progress_bar(len: u64) -> ProgressBar {
+    let bar = ProgressBar::new(len);
+    bar.set_style(ProgressStyle::with_template("{wide_bar} {msg}").expect("a fixed template"));
+    bar
+}
+
+/// Tells what it has found when it is interrupted, too.
 fn hunt(args: &SwarmArgs) -> anyhow::Result<Outcome> {
     let interrupt = Interrupt::install().context("catching Ctrl-C")?;
     let first = args.first.unwrap_or_else(any_seed);
     let threads = args.threads.map_or(machine::cpus().len(), usize::from);
     let (next, found) = (AtomicU64::new(first), Mutex::new(Found::default()));
-    let bar = ProgressBar::new(args.seconds.as_millis() as u64);
-    bar.set_style(ProgressStyle::with_template("{wide_bar} {msg}").expect("a fixed template"));
+    let bar = progress_bar(args.seconds.as_millis() as u64);
     let began = Instant::now();
     let is_over = || {
         let failed = found.lock().is_ok_and(|found| found.failure.is_some());
@@ -130,7 +143,11 @@ fn hunt(args: &SwarmArgs) -> anyhow::Result<Outcome> {
     bar.finish_and_clear();
     let Found { clusters, sum, failure } = found.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     let result = failure.map_or(Ok(sum), Err);
-    let outcome = if result.is_ok() { Outcome::Done } else { Outcome::Failed };
+    let outcome = match &result {
+        Err(_) => Outcome::Failed,
+        Ok(_) if interrupt.is_set() => Outcome::Interrupted(interrupted::status(interrupt)),
+        Ok(_) => Outcome::Done,
+    };
     if args.json {
         let mut json = json_of(&result, clusters);
         json["first_seed"] = first.into();
@@ -138,7 +155,7 @@ fn hunt(args: &SwarmArgs) -> anyhow::Result<Outcome> {
     } else {
         output::print(match &result {
             Ok(report) => format!("seeds {first} to {}: {}", first + clusters.max(1) - 1, sentence(clusters, report)),
-            Err(failure) => format!("{failure}\nagain: sinew sim replay {}", failure.seed),
+            Err(failure) => failure.to_string(),
         })?;
     }
     Ok(outcome)
@@ -190,6 +207,7 @@ fn json_of(result: &Result<Report, Failure>, clusters: u64) -> Value {
             "seed": failure.seed,
             "time_ns": failure.time_ns,
             "what": failure.what,
+            "again": failure.again(),
             "scenario": failure.scenario,
         }),
     }

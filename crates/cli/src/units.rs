@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+pub use sinew_lab::report::figure;
+
 /// The shortest and the longest that a measurement may take.
 const SECONDS: std::ops::RangeInclusive<f64> = 0.01..=86_400.0;
 
@@ -63,17 +65,6 @@ pub fn time(ns: f64) -> String {
     }
 }
 
-/// A figure with about three digits, two below one.
-pub fn figure(value: f64) -> String {
-    let decimals = match value.abs() {
-        v if v >= 100.0 => 0,
-        v if v >= 10.0 => 1,
-        v if v >= 0.1 || v == 0.0 => 2,
-        v => (1.0 - v.log10().floor()).min(9.0) as usize,
-    };
-    format!("{value:.decimals$}")
-}
-
 /// The middle value; 0 of none.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
@@ -126,8 +117,6 @@ mod tests {
     #[test]
     fn figures_read_well() {
         assert_eq!((size(8 << 20), size(32), size(1500)), ("8 MB".into(), "32 B".into(), "1500 B".into()));
-        let figures = [1234.0, 35.21, 6.194, 0.18, 0.0423, 0.000_19, 0.0].map(figure);
-        assert_eq!(figures, ["1234", "35.2", "6.19", "0.18", "0.042", "0.00019", "0.00"]);
         assert_eq!([0.000_123_456_7, 6.123_456, 123_456.7, 0.0].map(rounded), [0.000_123_46, 6.1235, 123_457.0, 0.0]);
         assert_eq!((time(91.0), time(1234.0), time(52_300.0)), ("91 ns".into(), "1.23 us".into(), "52.3 us".into()));
     }

@@ -14,6 +14,11 @@ pub trait Experiment: Sync {
     /// What is run, and where the model departs from what the paper ran.
     fn setup(&self) -> &'static str;
 
+    /// The processors that it measures on; none where all is simulated.
+    fn measures_on(&self) -> Vec<usize> {
+        Vec::new()
+    }
+
     /// Runs it. `progress` hears how much is done, from 0 to 1.
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row>;
 }
@@ -23,8 +28,8 @@ pub trait Experiment: Sync {
 pub struct Row {
     /// The figure's name, unlike any other.
     pub id: String,
-    /// Where the paper has it.
-    pub place: &'static str,
+    /// Where the paper has it, if it does.
+    pub place: Option<&'static str>,
     /// What it is a figure of.
     pub metric: String,
     /// What the paper says.
@@ -37,11 +42,24 @@ pub struct Row {
     pub unit: &'static str,
 }
 
+/// How far what was found is from the paper.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Error {
+    /// As a part of what the paper says: 0.1 is a tenth too much.
+    Part(f64),
+    /// Where that is a percentage itself: the difference of the two.
+    Points(f64),
+}
+
 impl Row {
-    /// How far what was found is from the paper: 0.1 is a tenth too much.
-    pub fn error(&self) -> Option<f64> {
-        let paper = self.paper.filter(|paper| *paper != 0.0)?;
-        Some(self.model.or(self.measured)? / paper - 1.0)
+    /// How far what was found is from the paper, where both are there.
+    pub fn error(&self) -> Option<Error> {
+        let (paper, found) = (self.paper?, self.model.or(self.measured)?);
+        match self.unit {
+            "%" => Some(Error::Points(found - paper)),
+            _ if paper == 0.0 => None,
+            _ => Some(Error::Part(found / paper - 1.0)),
+        }
     }
 }
 
@@ -53,17 +71,19 @@ mod tests {
     fn an_error_is_a_part_of_what_the_paper_says() {
         let row = |paper, model, measured| Row {
             id: String::new(),
-            place: "",
+            place: None,
             metric: String::new(),
             paper,
             model,
             measured,
             unit: "us",
         };
-        assert_eq!(row(Some(200.0), Some(250.0), None).error(), Some(0.25));
-        assert_eq!(row(Some(200.0), None, Some(150.0)).error(), Some(-0.25));
+        assert_eq!(row(Some(200.0), Some(250.0), None).error(), Some(Error::Part(0.25)));
+        assert_eq!(row(Some(200.0), None, Some(150.0)).error(), Some(Error::Part(-0.25)));
         assert_eq!(row(None, Some(1.0), None).error(), None);
         assert_eq!(row(Some(0.0), Some(1.0), None).error(), None);
         assert_eq!(row(Some(1.0), None, None).error(), None);
+        let percent = Row { unit: "%", ..row(Some(9.0), None, Some(6.5)) };
+        assert_eq!(percent.error(), Some(Error::Points(-2.5)));
     }
 }

@@ -9,13 +9,13 @@ mod experiment;
 mod html;
 pub mod incast;
 pub mod nsdi19;
-mod programs;
+pub mod programs;
 pub mod report;
 pub mod small_calls;
 pub mod swarm;
 pub mod workload;
 
-pub use experiment::{Experiment, Row};
+pub use experiment::{Error, Experiment, Row};
 pub use html::PlotError;
 
 /// All experiments, by paper and place.

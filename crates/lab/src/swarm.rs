@@ -1,7 +1,7 @@
 //! The hunt for protocol bugs: clusters, workloads, limits and faults drawn from a seed, and facts that hold whatever was drawn.
 //!
-//! Every host is a server and calls others. While faults last, links lose, duplicate and reorder packets or are down, pairs of
-//! hosts do not reach each other, hosts stand still, crash, and come back without memory. Then all is well again, and:
+//! Every host is a server and calls others. While faults last, links lose, duplicate and reorder packets or are down, hosts
+//! do not reach others, one way or both, hosts stand still, crash, and come back without memory. Then all is well again, and:
 //!
 //! - no call was run twice, and none that its client was told not to have run was run at all;
 //! - each call completes once, with what the handler answered or an error;
@@ -10,6 +10,8 @@
 //!
 //! [`run`] is one of them, the same every time for a seed.
 
+#[cfg(test)]
+mod kept;
 mod ledger;
 mod member;
 mod scenario;
@@ -57,9 +59,17 @@ pub struct Failure {
     pub scenario: String,
 }
 
+impl Failure {
+    /// The command that shows it again.
+    pub fn again(&self) -> String {
+        format!("sinew sim replay {}", self.seed)
+    }
+}
+
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "seed {}, at {} us: {}\n{}", self.seed, self.time_ns / 1000, self.what, self.scenario)
+        let Self { seed, time_ns, what, scenario } = self;
+        write!(f, "seed {seed}, at {} us: {what}\n{scenario}again: {}", time_ns / 1000, self.again())
     }
 }
 
@@ -69,6 +79,10 @@ impl std::error::Error for Failure {}
 const PATIENCE_NS: u64 = 5_000_000_000;
 /// How long it takes until all know of each other again.
 const SETTLING_NS: u64 = 1_500_000_000;
+/// Until nothing is on its way any more.
+const EMPTYING_NS: u64 = 1_000_000_000;
+/// How often it says how much is done.
+const STEP_NS: u64 = 1_000_000;
 
 /// One cluster, from its seed.
 ///
@@ -76,8 +90,17 @@ const SETTLING_NS: u64 = 1_500_000_000;
 ///
 /// The [`Failure`], when a fact does not hold.
 pub fn run(seed: u64) -> Result<Report, Failure> {
+    run_showing(seed, &mut |_| ())
+}
+
+/// As [`run`]. `progress` hears about how much is done, from 0 to 1.
+///
+/// # Errors
+///
+/// As [`run`].
+pub fn run_showing(seed: u64, progress: &mut dyn FnMut(f64)) -> Result<Report, Failure> {
     let scenario = Scenario::draw(seed);
-    let mut swarm = Swarm::new(&scenario);
+    let mut swarm = Swarm::new(&scenario, progress);
     let result = swarm.live();
     let time_ns = swarm.cluster.network().now_ns();
     result.map_err(|what| Failure { seed, time_ns, what, scenario: scenario.to_string() })
@@ -90,10 +113,11 @@ struct Swarm<'a> {
     members: Vec<(ActorId, Rc<RefCell<Orders>>)>,
     generator: SeededGenerator,
     crashes: u64,
+    progress: &'a mut dyn FnMut(f64),
 }
 
 impl<'a> Swarm<'a> {
-    fn new(scenario: &'a Scenario) -> Self {
+    fn new(scenario: &'a Scenario, progress: &'a mut dyn FnMut(f64)) -> Self {
         let network = Network::new(scenario.topology.clone(), scenario.seed).expect("scenarios are drawn with sense");
         let mut swarm = Self {
             scenario,
@@ -102,6 +126,7 @@ impl<'a> Swarm<'a> {
             members: Vec::new(),
             generator: SeededGenerator::new(!scenario.seed),
             crashes: 0,
+            progress,
         };
         for host in 0..scenario.hosts() {
             let member = swarm.open(host);
@@ -121,21 +146,39 @@ impl<'a> Swarm<'a> {
         (self.cluster.add(&name, [place], Box::new(member)), orders)
     }
 
+    /// When all faults are healed.
+    fn healed_ns(&self) -> u64 {
+        self.scenario.faults.last().map_or(0, |(time_ns, _)| *time_ns) + self.scenario.calm_ns
+    }
+
+    /// Lets time pass.
+    fn pass_until(&mut self, end_ns: u64) {
+        // What calls need beside this is short, as a rule.
+        let all_ns = (self.healed_ns() + SETTLING_NS + EMPTYING_NS) as f64;
+        loop {
+            let now_ns = end_ns.min(self.cluster.network().now_ns() + STEP_NS);
+            self.cluster.run_until(now_ns);
+            (self.progress)((now_ns as f64 / all_ns).min(1.0));
+            if now_ns >= end_ns {
+                return;
+            }
+        }
+    }
+
     fn live(&mut self) -> Result<Report, String> {
-        let end_ns = self.scenario.faults.last().map_or(0, |(time_ns, _)| *time_ns) + self.scenario.calm_ns;
         for (time_ns, fault) in &self.scenario.faults {
-            self.cluster.run_until(*time_ns);
+            self.pass_until(*time_ns);
             self.check()?;
             self.happen(fault);
         }
-        self.cluster.run_until(end_ns);
+        self.pass_until(self.healed_ns());
         self.heal();
         for (_, orders) in &self.members {
             orders.borrow_mut().begins_no_more = true;
         }
         self.wait_for("calls that do not complete", |swarm| swarm.ledger.lock().outstanding() == 0)?;
         // Until whoever is gone counts as dead, and sessions with those who came back are open.
-        self.cluster.run_until(self.cluster.network().now_ns() + SETTLING_NS);
+        self.pass_until(self.cluster.network().now_ns() + SETTLING_NS);
         // All is well: what is asked now is answered.
         self.ledger.lock().must_succeed = true;
         for (_, orders) in &self.members {
@@ -157,8 +200,7 @@ impl<'a> Swarm<'a> {
         self.wait_for("hosts that do not end", |swarm| {
             swarm.members.iter().all(|(_, orders)| orders.borrow().has_ended)
         })?;
-        let network = self.cluster.network();
-        self.cluster.run_until(network.now_ns() + 1_000_000_000);
+        self.pass_until(self.cluster.network().now_ns() + EMPTYING_NS);
         self.check()?;
         let network = self.cluster.network();
         if network.in_flight() > 0 {
@@ -192,7 +234,7 @@ impl<'a> Swarm<'a> {
             if now_ns >= end_ns {
                 return Err(format!("{what}: {}", self.ledger.lock().left(&self.members_left())));
             }
-            self.cluster.run_until(now_ns + 1_000_000);
+            self.pass_until(now_ns + STEP_NS);
         }
     }
 
@@ -209,7 +251,12 @@ impl<'a> Swarm<'a> {
         match *fault {
             Fault::Link { link, direction, faults } => network.set_faults(LinkId(link), direction, faults),
             Fault::Down { link, direction, is_down } => network.set_link_up(LinkId(link), direction, !is_down),
-            Fault::Cut { a, b, is_cut } => network.set_cut(HostId(a), HostId(b), is_cut),
+            Fault::Cut { from, to, both_ways, is_cut } => {
+                network.set_cut(HostId(from), HostId(to), is_cut);
+                if both_ways {
+                    network.set_cut(HostId(to), HostId(from), is_cut);
+                }
+            }
             Fault::Pause { host, ns } => self.cluster.pause(self.members[host].0, network.now_ns() + ns),
             Fault::Crash { host } => {
                 self.crashes += 1;
@@ -227,8 +274,8 @@ impl<'a> Swarm<'a> {
         for link in 0..self.scenario.topology.links.len() {
             (0..2).for_each(|direction| network.set_link_up(LinkId(link), direction, true));
         }
-        for a in 0..self.scenario.hosts() {
-            (0..a).for_each(|b| network.set_cut(HostId(a), HostId(b), false));
+        for from in 0..self.scenario.hosts() {
+            (0..self.scenario.hosts()).for_each(|to| network.set_cut(HostId(from), HostId(to), false));
         }
     }
 }

@@ -7,6 +7,7 @@ use sinew_fabric::Waker;
 use sinew_mem::atomic::plain::{AtomicU32, Ordering};
 
 // The signal handler may touch nothing but these two words: atomics without locks are all that is safe there.
+/// The number of the signal that came; 0 before.
 static INTERRUPTED: AtomicU32 = AtomicU32::new(0);
 static WAKE_FD: AtomicU32 = AtomicU32::new(NO_FD);
 const NO_FD: u32 = u32::MAX;
@@ -67,9 +68,15 @@ impl Interrupt {
         INTERRUPTED.load(Ordering::Acquire) != 0
     }
 
-    /// Does what a signal does, without one: for a program that ends itself.
+    /// The exit status of a program that the signal ended, as shells have it: 130 after Ctrl-C. None came: none.
+    pub fn exit_status(&self) -> Option<u8> {
+        let signal = u8::try_from(INTERRUPTED.load(Ordering::Acquire)).ok()?;
+        (signal > 0).then(|| signal.saturating_add(128))
+    }
+
+    /// Does what Ctrl-C does, without it: for a program that ends itself.
     pub fn set(&self) {
-        note_interrupt();
+        note_interrupt(libc::SIGINT);
     }
 
     /// Calls `waker` when a signal comes, or at once when it came already, until the returned guard is dropped.
@@ -103,8 +110,8 @@ impl Drop for WakeOnInterrupt {
 }
 
 /// Sets the flag and pokes the thread that calls the wakers. Async-signal-safe.
-fn note_interrupt() {
-    INTERRUPTED.store(1, Ordering::Release);
+fn note_interrupt(signal: libc::c_int) {
+    INTERRUPTED.store(signal as u32, Ordering::Release);
     let fd = WAKE_FD.load(Ordering::Acquire);
     if fd != NO_FD {
         let one = 1u64.to_ne_bytes();
@@ -114,10 +121,10 @@ fn note_interrupt() {
     }
 }
 
-extern "C" fn on_signal(_signal: libc::c_int) {
+extern "C" fn on_signal(signal: libc::c_int) {
     // SAFETY: errno belongs to the interrupted code; `write` may change it, so it is put back.
     let errno = unsafe { *libc::__errno_location() };
-    note_interrupt();
+    note_interrupt(signal);
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = errno };
 }
@@ -194,7 +201,7 @@ mod tests {
     #[test]
     fn a_signal_sets_the_flag_and_calls_the_wakers() {
         let interrupt = Interrupt::install().unwrap();
-        assert!(!Interrupt::install().unwrap().is_set());
+        assert!(!Interrupt::install().unwrap().is_set() && interrupt.exit_status().is_none());
         let (send, receive) = mpsc::channel();
         let (send_dropped, receive_dropped) = mpsc::channel();
         let _kept = interrupt.wake_on_interrupt(Waker::new(Arc::new(Tell(send))));
@@ -203,6 +210,7 @@ mod tests {
         unsafe { libc::raise(libc::SIGTERM) };
         receive.recv_timeout(Duration::from_secs(20)).expect("the waker is called");
         assert!(interrupt.is_set());
+        assert_eq!(interrupt.exit_status(), Some(143));
         assert!(receive_dropped.recv().is_err(), "a waker that was taken back is not called");
         let (send, receive) = mpsc::channel();
         let _late = interrupt.wake_on_interrupt(Waker::new(Arc::new(Tell(send))));

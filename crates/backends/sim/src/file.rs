@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_spanned::Spanned;
 
-use crate::routes::Routes;
+use crate::routes::check_ways;
 use crate::topology::{
     Buffer, Ecn, HostId, HostSpec, LinkSpec, NodeId, Pause, SwitchId, SwitchSpec, Topology, TopologyError,
 };
@@ -29,10 +29,30 @@ impl FileError {
     ///
     /// What the TOML, or its meaning for a `T`, is wrong about.
     pub fn read<T: DeserializeOwned>(text: &str) -> Result<T, Self> {
-        toml::from_str(text).map_err(|error| Self {
-            line: error.span().map_or(1, |span| line_of(text, span.start)),
-            problem: error.message().to_owned(),
-        })
+        toml::from_str(text)
+            .map_err(|error| Self::new(error.span().map_or(1, |span| line_of(text, span.start)), error.message()))
+    }
+
+    /// An error in a line. What a terminal would obey is escaped: the problem may quote the file.
+    fn new(line: usize, problem: &str) -> Self {
+        let escaped =
+            |char: char| if is_printable(char) { char.to_string() } else { char.escape_unicode().to_string() };
+        Self { line, problem: problem.chars().map(escaped).collect() }
+    }
+
+    /// Refuses names that cannot be shown as they are.
+    ///
+    /// # Errors
+    ///
+    /// It is empty, long, or has characters that control a terminal.
+    pub fn check_name(text: &str, entry: &Range<usize>, name: &str) -> Result<(), Self> {
+        let (shown, expected) = match name.trim() {
+            "" => ("empty", "a name"),
+            _ if name.len() > NAME_LEN_MAX => ("so long", "100 bytes at most"),
+            _ if !name.chars().all(is_printable) => (name, "characters that can be shown"),
+            _ => return Ok(()),
+        };
+        Err(Self::at(text, entry, "name", format!("name cannot be {shown}: {expected}")))
     }
 
     /// An error about a field of an entry that begins at `entry` (the range of a TOML table is its header alone): in the line where
@@ -45,14 +65,23 @@ impl FileError {
             }
             let is_it = line.trim_start().strip_prefix(field).is_some_and(|rest| rest.trim_start().starts_with('='));
             if is_it || line.contains('{') && line.contains(field) {
-                return Self { line: line_of(text, at), problem };
+                return Self::new(line_of(text, at), &problem);
             }
             at += line.len();
         }
-        Self { line: line_of(text, entry.start), problem }
+        Self::new(line_of(text, entry.start), &problem)
     }
 }
 
+/// Whether a character can be shown: no terminal obeys it, and it does not turn the direction of others.
+fn is_printable(char: char) -> bool {
+    let is_format =
+        matches!(char, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
+    !char.is_control() && !is_format
+}
+
+/// Bytes of a name.
+const NAME_LEN_MAX: usize = 100;
 /// The most nodes and links that a file may ask for.
 const COUNT_MAX: usize = 10_000;
 
@@ -182,7 +211,7 @@ impl Topology {
         file.host.iter().try_for_each(|entry| reader.host(entry))?;
         file.link.iter().try_for_each(|entry| reader.links(entry))?;
         reader.topology.check().map_err(|error| reader.locate(&error))?;
-        Routes::new(&reader.topology).map_err(|error| reader.locate(&error))?;
+        check_ways(&reader.topology).map_err(|error| reader.locate(&error))?;
         Ok(reader.topology)
     }
 }
@@ -230,6 +259,7 @@ impl Reader<'_> {
 
     fn switch(&mut self, entry: &Spanned<SwitchEntry>) -> Result<(), FileError> {
         let (span, entry) = (entry.span(), entry.get_ref());
+        FileError::check_name(self.text, &span, &entry.name)?;
         for index in 0..self.count(&span, entry.count, self.topology.switches.len())? {
             let name = numbered(&entry.name, entry.count, index);
             self.add(&name, NodeId::Switch(SwitchId(self.topology.switches.len())), &span)?;
@@ -253,12 +283,17 @@ impl Reader<'_> {
 
     fn host(&mut self, entry: &Spanned<HostEntry>) -> Result<(), FileError> {
         let (span, entry) = (entry.span(), entry.get_ref());
+        FileError::check_name(self.text, &span, &entry.name)?;
         let switches = entry.switches.all();
         if switches.is_empty() {
             return Err(self.error(&span, "switches", "switches: a host needs one, at least".to_owned()));
         }
         for index in 0..self.count(&span, entry.count, self.topology.hosts.len())? {
-            let switch = self.find(&switches[index % switches.len()], &span, "switches")?;
+            let name = &switches[index % switches.len()];
+            let switch = self.find(name, &span, "switches")?;
+            if let NodeId::Host(_) = switch {
+                return Err(self.error(&span, "switches", format!("switches: `{name}` is a host")));
+            }
             let name = numbered(&entry.name, entry.count, index);
             let host = NodeId::Host(HostId(self.topology.hosts.len()));
             self.add(&name, host, &span)?;
@@ -276,6 +311,11 @@ impl Reader<'_> {
     fn links(&mut self, entry: &Spanned<LinkEntry>) -> Result<(), FileError> {
         let (span, entry) = (entry.span(), entry.get_ref());
         let LinkEntry { rate_gbps, delay_ns, mtu, .. } = *entry;
+        for (field, names) in [("from", &entry.from), ("to", &entry.to)] {
+            if names.all().is_empty() {
+                return Err(self.error(&span, field, format!("{field} cannot be an empty list: a name, at least")));
+            }
+        }
         for from in entry.from.all() {
             for to in entry.to.all() {
                 let ends = [self.find(from, &span, "from")?, self.find(to, &span, "to")?];
@@ -414,5 +454,73 @@ mtu = 1500
         let apart = SMALL.split_once("[[link]]").unwrap().0;
         let error = Topology::parse(apart).unwrap_err().to_string();
         assert_eq!(error, "line 12: there is no way from node0 to node1; join them with links");
+    }
+
+    const SECOND_HOST: &str = r#"[[host]]
+name = "more"
+rate_gbps = 1
+mtu = 1500
+switches = "node0"
+delay_ns = 1
+transmit_latency_ns = 1
+receive_latency_ns = 1
+[[link]]"#;
+
+    #[test]
+    fn whatever_is_wrong_its_line_and_its_field_are_named() {
+        for (from, to, line, part) in [
+            ("frame_bytes = 66", "frame_bytes = 10001", 1, "frame_bytes cannot be 10001"),
+            ("frame_bytes = 66", "frame_bytes = 66\nwhat = 1", 2, "unknown field `what`"),
+            ("latency_ns = 300", "latency_ns = 1000000001", 6, "latency_ns cannot be 1000000001"),
+            ("latency_ns = 300", "latency_ns = 99999999999999999999", 6, ""),
+            ("shared_bytes = 1000", "shared_bytes = 0", 7, "shared_bytes cannot be 0"),
+            ("shared_bytes = 1000", "shared_bytes = -1", 7, "buffer"),
+            ("alpha = 1.0 }", "alpha = 1.0, beta = 1 }", 7, "buffer"),
+            ("alpha = 1.0", "alpha = nan", 7, "alpha cannot be NaN"),
+            ("alpha = 1.0", "alpha = inf", 7, "alpha cannot be inf"),
+            ("alpha = 1.0 }", "alpha = 1.0 }\necn = { min_bytes = 2, max_bytes = 1, probability = 1 }", 8, "min_bytes"),
+            (
+                "alpha = 1.0 }",
+                "alpha = 1.0 }\necn = { min_bytes = 1, max_bytes = 2, probability = nan }",
+                8,
+                "probability",
+            ),
+            (
+                "alpha = 1.0 }",
+                "alpha = 1.0 }\necn = { min_bytes = 1, max_bytes = 2, probability = 1.1 }",
+                8,
+                "probability",
+            ),
+            ("alpha = 1.0 }", "alpha = 1.0 }\npause = { off_bytes = 2, on_bytes = 2 }", 8, "on_bytes cannot be 2"),
+            ("alpha = 1.0 }", "alpha = 1.0 }\npause = { off_bytes = 2, on_byte = 2 }", 8, "unknown field `on_byte`"),
+            ("switches = [\"tor0\", \"tor1\"]", "switches = []", 12, "switches"),
+            ("switches = [\"tor0\", \"tor1\"]", "switches = \"node0\"", 12, "switches: there is no node named `node0`"),
+            ("[[link]]", SECOND_HOST, 23, "switches: `node0` is a host"),
+            ("switches = [\"tor0\", \"tor1\"]", "switches = 7", 12, "a name or a list of names"),
+            ("rate_gbps = 10.0", "rate_gbps = nan", 13, "rate_gbps cannot be NaN"),
+            ("rate_gbps = 10.0", "rate_gbps = inf", 13, "rate_gbps cannot be inf"),
+            ("rate_gbps = 10.0", "rate_gbps = 1e300", 13, "rate_gbps cannot be"),
+            ("rate_gbps = 10.0", "rate_gbps = \"fast\"", 13, "invalid type"),
+            ("delay_ns = 100", "delay_ns = 1000000001", 14, "delay_ns cannot be 1000000001"),
+            ("mtu = 1500", "mtu = 1048577", 15, "mtu cannot be 1048577"),
+            ("transmit_latency_ns = 1", "transmit_latency_ns = 1000000001", 16, "transmit_latency_ns cannot be"),
+            ("receive_latency_ns = 2", "receive_latency_ns = 1000000001", 17, "receive_latency_ns cannot be"),
+            ("receive_latency_ns = 2", "receive_latency_ns = -2", 17, "invalid value"),
+            ("from = \"tor0\"", "from = \"tor9\"", 20, "no node named `tor9`"),
+            ("from = \"tor0\"", "from = []", 20, "from cannot be an empty list"),
+            ("count = 3", "count = 10001", 22, "count cannot be 10001"),
+            ("name = \"node\"", "name = \"\"", 10, "name cannot be empty"),
+            ("name = \"node\"", "name = \"\\u001b[2Jnode\"", 10, "name cannot be \\u{1b}[2Jnode: "),
+            ("name = \"tor\"", "name = \"a\\nb\"", 4, "name cannot be a\\u{a}b: "),
+            ("from = \"tor0\"", "from = \"\\u202etor\"", 20, "no node named `\\u{202e}tor`"),
+            ("count = 3", "\"\\u001b[2J\" = 3", 22, "unknown field `\\u{1b}[2J`"),
+        ] {
+            assert!(SMALL.contains(from), "{from}");
+            let error = Topology::parse(&SMALL.replacen(from, to, 1)).expect_err(to);
+            assert!(error.line == line && error.problem.contains(part), "{to}: {error}");
+            assert!(!error.to_string().contains(char::is_control), "{to}: {error:?}");
+        }
+        let long = SMALL.replacen("\"node\"", &format!("\"{}\"", "n".repeat(101)), 1);
+        assert!(Topology::parse(&long).unwrap_err().to_string().starts_with("line 10: name cannot be so long"));
     }
 }

@@ -29,7 +29,7 @@ pub(crate) struct Waiting {
 pub(crate) struct Lane {
     pub from: NodeId,
     pub to: NodeId,
-    pub ps_per_byte: u64,
+    ps_per_kib: u64,
     pub delay_ps: u64,
     pub busy_until_ps: u64,
     pub is_up: bool,
@@ -58,7 +58,8 @@ impl Lane {
         [(a, b), (b, a)].map(|(from, to)| Self {
             from,
             to,
-            ps_per_byte: (8_000.0 / link.rate_gbps).round() as u64,
+            // Of 1,024 bytes: picoseconds of one would be off by up to a quarter where links are fast.
+            ps_per_kib: (1024.0 * 8_000.0 / link.rate_gbps).round() as u64,
             delay_ps: link.delay_ns * PS,
             busy_until_ps: 0,
             is_up: true,
@@ -75,10 +76,16 @@ impl Lane {
         })
     }
 
+    /// How long so many bytes take.
+    #[inline]
+    pub fn takes_ps(&self, len: u32) -> u64 {
+        (u64::from(len) * self.ps_per_kib) >> 10
+    }
+
     /// When the head of a packet is at the end.
     #[inline]
     pub fn head_ns(&self, flight: &Flight) -> u64 {
-        (flight.tail_ps - u64::from(flight.len) * self.ps_per_byte).div_ceil(PS)
+        (flight.tail_ps - self.takes_ps(flight.len)).div_ceil(PS)
     }
 
     /// Lets those go that wait no longer at `now_ns`; returns how many bytes they have.
@@ -106,5 +113,26 @@ impl Lane {
         let gone = self.leaving.iter().take_while(|(leaves_ps, _)| *leaves_ps <= now_ns * PS);
         let gone: u64 = gone.map(|(_, len)| u64::from(*len)).sum();
         LinkStats { queued_bytes: self.queued_bytes - gone, ..self.stats }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::{HostId, RATE_GBPS_MAX, RATE_GBPS_MIN};
+
+    #[test]
+    fn bytes_take_as_long_as_the_rate_says_at_any_rate() {
+        let ends = [0, 1].map(|host| NodeId::Host(HostId(host)));
+        for rate_gbps in [RATE_GBPS_MIN, 0.3, 25.0, 56.0, 300.0, 1_600.0, 2_700.0, 3_333.3, RATE_GBPS_MAX] {
+            let [lane, _] = Lane::pair(&LinkSpec { ends, rate_gbps, delay_ns: 0, mtu: 1500 });
+            // A packet as long as the longest with its frame, and a usual one.
+            for len in [(1 << 20) + 10_000, 1_566] {
+                let error = lane.takes_ps(len) as f64 * rate_gbps / (f64::from(len) * 8_000.0) - 1.0;
+                assert!(error.abs() < 0.001, "{len} bytes at {rate_gbps} Gbps: {error}");
+            }
+        }
+        let exactly = |rate_gbps| Lane::pair(&LinkSpec { ends, rate_gbps, delay_ns: 0, mtu: 1500 })[0].takes_ps(1_500);
+        assert_eq!([10.0, 25.0, 40.0, 100.0].map(exactly), [800, 320, 200, 80].map(|ps| 1_500 * ps));
     }
 }

@@ -14,8 +14,8 @@
 //! - **Routes** are the shortest ones; among equal ones each pair of ports has its own, by hash (ECMP).
 //! - **Hosts** have ports, which share the host's links; a port's receive queue has room for so many packets, and what comes on
 //!   top is lost.
-//! - **Faults**: links that lose, damage, duplicate or reorder packets, each direction by itself; links that are down; hosts that
-//!   stand still, crash and come back.
+//! - **Faults**: links that lose, damage, duplicate or reorder packets, each direction by itself; links that are down; hosts
+//!   that others do not reach, one way or both; hosts that stand still, crash and come back.
 
 #![forbid(unsafe_code)]
 

@@ -58,6 +58,8 @@ pub struct NetworkStats {
     pub lost: u64,
     /// Those of them that found a switch's buffer full.
     pub overflowed: u64,
+    /// Packets of which a fault flipped a bit, once for each time.
+    pub corrupted: u64,
     /// Packets that a fault sent twice.
     pub duplicated: u64,
     /// Times that a packet was marked for a long queue.
@@ -203,9 +205,9 @@ impl Network {
         self.0.world.borrow_mut().set_up(lane(link, direction), up);
     }
 
-    /// Whether packets between two hosts are lost, while both reach others.
-    pub fn set_cut(&self, a: HostId, b: HostId, cut: bool) {
-        self.0.world.borrow_mut().set_cut(a, b, cut, self.0.clock.event_ns());
+    /// Whether packets from one host to another are lost, while both reach others, and the way back is as it was.
+    pub fn set_cut(&self, from: HostId, to: HostId, cut: bool) {
+        self.0.world.borrow_mut().set_cut(from, to, cut, self.0.clock.event_ns());
     }
 
     /// The hosts' names, and the links: as it was given.

@@ -19,12 +19,7 @@ pub(crate) struct Routes {
 impl Routes {
     pub fn new(topology: &Topology) -> Result<Self, TopologyError> {
         let (hosts, nodes) = (topology.hosts.len(), topology.hosts.len() + topology.switches.len());
-        let mut leaving: Vec<Vec<(Direction, usize)>> = vec![Vec::new(); nodes];
-        for (index, link) in topology.links.iter().enumerate() {
-            let [a, b] = link.ends.map(|end| node_index(hosts, end));
-            leaving[a].push((2 * index as u32, b));
-            leaving[b].push((2 * index as u32 + 1, a));
-        }
+        let leaving = leaving(topology);
         let mut to_host: Vec<Vec<u32>> = Vec::with_capacity(hosts);
         for host in 0..hosts {
             to_host.push(distances(&leaving, host, hosts));
@@ -39,8 +34,7 @@ impl Routes {
                 let shorter = leaving.iter().filter(|(_, next)| distance[*next].saturating_add(1) == distance[node]);
                 routes.ways.extend(shorter.map(|(direction, _)| direction));
                 if node < hosts && distance[node] == u32::MAX {
-                    let name = |host| topology.name_of(NodeId::Host(HostId(host)));
-                    return Err(TopologyError::NoWay { from: name(node), to: name(host) });
+                    return Err(no_way(topology, node, host));
                 }
             }
         }
@@ -59,6 +53,40 @@ impl Routes {
             several => Some(several[flow as usize % several.len()]),
         }
     }
+}
+
+/// Whether every host reaches every other one: what [`Routes::new`] finds out too, for a small part of its time.
+pub(crate) fn check_ways(topology: &Topology) -> Result<(), TopologyError> {
+    let (hosts, leaving) = (topology.hosts.len(), leaving(topology));
+    // As a rule some switch reaches all of them.
+    if (hosts..leaving.len())
+        .any(|switch| distances(&leaving, switch, hosts)[..hosts].iter().all(|far| *far < u32::MAX))
+    {
+        return Ok(());
+    }
+    for from in 0..hosts {
+        if let Some(to) = distances(&leaving, from, hosts)[..hosts].iter().position(|far| *far == u32::MAX) {
+            return Err(no_way(topology, from, to));
+        }
+    }
+    Ok(())
+}
+
+/// The directions that leave each node, and where to.
+fn leaving(topology: &Topology) -> Vec<Vec<(Direction, usize)>> {
+    let hosts = topology.hosts.len();
+    let mut leaving: Vec<Vec<(Direction, usize)>> = vec![Vec::new(); hosts + topology.switches.len()];
+    for (index, link) in topology.links.iter().enumerate() {
+        let [a, b] = link.ends.map(|end| node_index(hosts, end));
+        leaving[a].push((2 * index as u32, b));
+        leaving[b].push((2 * index as u32 + 1, a));
+    }
+    leaving
+}
+
+fn no_way(topology: &Topology, from: usize, to: usize) -> TopologyError {
+    let name = |host| topology.name_of(NodeId::Host(HostId(host)));
+    TopologyError::NoWay { from: name(from), to: name(to) }
 }
 
 fn node_index(hosts: usize, node: NodeId) -> usize {
@@ -146,8 +174,10 @@ mod tests {
             transmit_latency_ns: 0,
             receive_latency_ns: 0,
         });
-        let error = Routes::new(&topology).unwrap_err().to_string();
-        assert_eq!(error, "there is no way from node0 to alone; join them with links");
+        for error in [Routes::new(&topology).unwrap_err(), check_ways(&topology).unwrap_err()] {
+            assert_eq!(error.to_string(), "there is no way from node0 to alone; join them with links");
+        }
+        check_ways(&two_tiers()).unwrap();
     }
 
     #[test]
@@ -164,5 +194,11 @@ mod tests {
         topology.link(link(middle, NodeId::Switch(SwitchId(0))));
         topology.link(link(middle, NodeId::Host(end)));
         assert!(matches!(Routes::new(&topology), Err(TopologyError::NoWay { .. })));
+        assert_eq!(check_ways(&topology).unwrap_err(), Routes::new(&topology).unwrap_err());
+        // Who reaches each neighbour itself needs no switch.
+        let end = NodeId::Host(end);
+        topology.link(link(HostId(0), end));
+        Routes::new(&topology).unwrap();
+        check_ways(&topology).unwrap();
     }
 }

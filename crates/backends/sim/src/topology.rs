@@ -160,9 +160,9 @@ pub enum TopologyError {
     },
 }
 
-/// Rates that a link can have: its bytes take a whole number of picoseconds, more than none.
-const RATE_GBPS_MAX: f64 = 4000.0;
-const RATE_GBPS_MIN: f64 = 0.000_01;
+/// Rates that a link can have: a packet takes picoseconds, and fewer than 64 bits can count.
+pub(crate) const RATE_GBPS_MAX: f64 = 4000.0;
+pub(crate) const RATE_GBPS_MIN: f64 = 0.000_01;
 /// The longest time that any delay may be: a second.
 const DELAY_NS_MAX: u64 = 1_000_000_000;
 
@@ -285,8 +285,11 @@ fn check_switch(switch: &SwitchSpec) -> Result<(), TopologyError> {
         Buffer::Shared { alpha, .. } if !(alpha > 0.0 && alpha.is_finite()) => {
             return Err(field(&switch.name, "alpha", alpha, "a number above 0"));
         }
-        Buffer::Shared { bytes: 0, .. } | Buffer::PerPort { bytes: 0 } => {
-            return Err(field(&switch.name, "bytes", 0, "room for a packet, at least"));
+        Buffer::Shared { bytes: 0, .. } => {
+            return Err(field(&switch.name, "shared_bytes", 0, "room for a packet, at least"));
+        }
+        Buffer::PerPort { bytes: 0 } => {
+            return Err(field(&switch.name, "per_port_bytes", 0, "room for a packet, at least"));
         }
         _ => {}
     }

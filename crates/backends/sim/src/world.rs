@@ -83,7 +83,7 @@ pub(crate) struct World {
     stats: NetworkStats,
     /// Of what was lost on the way.
     hash: Hash,
-    /// Hosts that are cut off from each other.
+    /// From which host to which nothing comes.
     cut: BTreeSet<(usize, usize)>,
     /// Actors that packets came to, or will come to, and when, until that is asked for.
     pub touched: Vec<(u32, u64)>,
@@ -330,7 +330,7 @@ impl World {
     fn start(&mut self, lane_index: Direction, mut flight: Flight, ready_ps: u64) {
         let lane = &mut self.lanes[lane_index as usize];
         let started_ps = lane.busy_until_ps.max(ready_ps);
-        lane.busy_until_ps = started_ps + u64::from(flight.len) * lane.ps_per_byte;
+        lane.busy_until_ps = started_ps + lane.takes_ps(flight.len);
         lane.stats.packets += 1;
         lane.stats.bytes += u64::from(flight.len);
         flight.tail_ps = lane.busy_until_ps + lane.delay_ps;
@@ -430,6 +430,7 @@ impl World {
             let bits = u64::from(self.packets.get(flight.packet).len) * 8;
             let bit = self.generator.below(bits);
             self.packets.flip(flight.packet, bit);
+            self.stats.corrupted += 1;
         }
         if self.generator.chance(faults.duplication) {
             let packet = self.packets.twin(flight.packet);
@@ -453,7 +454,7 @@ impl World {
         };
         let lane = &self.lanes[lane_index as usize];
         // It cannot leave faster than it comes.
-        let as_it_comes_ps = flight.tail_ps.saturating_sub(u64::from(flight.len) * lane.ps_per_byte);
+        let as_it_comes_ps = flight.tail_ps.saturating_sub(lane.takes_ps(flight.len));
         let ready_ps = (now_ns * PS).max(as_it_comes_ps) + self.switches[switch.0].latency_ps;
         let waits = !lane.queue.is_empty() || lane.is_paused || lane.busy_until_ps > ready_ps;
         if waits {
@@ -607,10 +608,8 @@ impl World {
     fn arrive(&mut self, to: usize, index: u32, now_ns: u64) {
         let packet = self.packets.get(index);
         let (from, len) = (packet.from, packet.len);
-        let is_cut = !self.cut.is_empty() && {
-            let [a, b] = [self.nodes[from as usize].host.0, self.nodes[to].host.0];
-            self.cut.contains(&(a.min(b), a.max(b)))
-        };
+        let is_cut =
+            !self.cut.is_empty() && { self.cut.contains(&(self.nodes[from as usize].host.0, self.nodes[to].host.0)) };
         let node = &mut self.nodes[to];
         let is_full = node.waiting.len() >= node.receive_packets;
         let is_lost = is_cut || !node.is_open || is_full;
@@ -644,14 +643,13 @@ impl World {
         self.lanes[lane as usize].is_up = up;
     }
 
-    pub fn set_cut(&mut self, a: HostId, b: HostId, cut: bool, now_ns: u64) {
+    pub fn set_cut(&mut self, from: HostId, to: HostId, cut: bool, now_ns: u64) {
         // What was there before arrived before.
         self.stats(now_ns);
-        let pair = (a.0.min(b.0), a.0.max(b.0));
         if cut {
-            self.cut.insert(pair);
+            self.cut.insert((from.0, to.0));
         } else {
-            self.cut.remove(&pair);
+            self.cut.remove(&(from.0, to.0));
         }
     }
 

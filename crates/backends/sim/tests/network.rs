@@ -210,6 +210,7 @@ fn damage_is_one_bit_and_late_packets_are_overtaken() {
     network.run_until(1_000_000);
     let flipped = |bytes: &[u8]| bytes.iter().map(|byte| (byte ^ 7).count_ones()).sum::<u32>();
     let of_two_links = flipped(&receive(&mut b)[0]);
+    assert_eq!(network.stats().corrupted, 2);
     assert!(of_two_links == 2 || of_two_links == 0, "{of_two_links}");
     network.set_all_faults(LinkFaults { reordering: 0.2, reordering_ns: 5_000, ..LinkFaults::default() });
     for number in 0..100u8 {
@@ -239,7 +240,11 @@ fn links_that_are_down_and_hosts_cut_off_carry_nothing() {
     assert!(!reaches(0, 1) && !reaches(0, 2) && reaches(1, 0), "one way only");
     network.set_link_up(LinkId(0), 0, true);
     network.set_cut(HostId(0), HostId(1), true);
+    assert!(!reaches(0, 1) && reaches(1, 0) && reaches(0, 2) && reaches(2, 1), "one way only");
+    network.set_cut(HostId(1), HostId(0), true);
     assert!(!reaches(0, 1) && !reaches(1, 0) && reaches(0, 2) && reaches(2, 1));
+    network.set_cut(HostId(0), HostId(1), false);
+    assert!(reaches(0, 1) && !reaches(1, 0));
     network.set_cut(HostId(1), HostId(0), false);
     assert!(reaches(0, 1) && reaches(1, 0));
 }

@@ -1,16 +1,17 @@
 //! `sinew sim run`.
 
-use std::io::Write;
+use std::fs::{self, File};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, ensure};
 use comfy_table::{Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
-use sinew::host::Interrupt;
-use sinew_lab::workload::{self, GroupReport, Percentiles, Report, RunError, Workload};
-use sinew_sim::Topology;
+use sinew_lab::workload::{self, GroupReport, Percentiles, Report, Workload};
+use sinew_sim::{FileError, Topology};
 
+use crate::outfile::OutFile;
 use crate::{Outcome, Usage, output, units};
 
 const HELP: &str = "\
@@ -29,7 +30,8 @@ A workload is a TOML file:
   [congestion]                default: none
   algorithm = \"swift\"         or \"timely\", \"dcqcn\" (which needs switches with ecn), \"none\"; each client's link has its own rate.
                               Parameters, if others are wanted: of swift target_us, scaling_us, step_packets, cut, cut_most;
-                              of timely low_us, high_us, min_rtt_us, step_mbps, cut, newest, rate_min_mbps;
+                              of timely low_us, high_us, min_rtt_us, step_mbps, cut, newest, rate_min_mbps, and patched = false for
+                              its original form;
                               of dcqcn newest, step_mbps, rate_min_mbps
 
   [[clients]]                 a group of clients, with endpoints of its own at its servers; there can be several
@@ -64,7 +66,7 @@ pub struct Args {
     /// What all chance follows from: equal seeds have equal results
     #[arg(long, default_value = "1")]
     seed: u64,
-    /// Also write one HTML file with plots over virtual time, which needs nothing beside it
+    /// Also write one HTML file with plots over virtual time, which needs nothing beside it; what the file held before stays until then
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Print one JSON object
@@ -80,38 +82,53 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         file => read(Path::new(file), |text| Ok(Topology::parse(text)?))?,
     };
     let workload = read(&args.workload, |text| Ok(Workload::parse(text, &topology)?))?;
-    let out = args.out.as_deref().map(output::create).transpose()?;
-    let interrupt = Interrupt::install().context("catching Ctrl-C")?;
+    let out = args.out.as_deref().map(OutFile::check).transpose()?;
     let bar = ProgressBar::new(1000);
     bar.set_style(ProgressStyle::with_template("{wide_bar} {percent}%  {elapsed}").expect("a fixed template"));
     let result = workload::run(&topology, &workload, args.seed, &mut |part| {
         bar.set_position((part * 1000.0) as u64);
-        !interrupt.is_set()
+        true
     });
     bar.finish_and_clear();
-    let report = match result {
-        // It was we who said so.
-        Err(RunError::Stopped) => return Err(anyhow!("interrupted")),
-        result => result?,
-    };
+    let report = result?;
     let what = format!("{} on {}", args.workload.display(), args.topology);
     if args.json {
         output::print(json_of(&report))?;
     } else {
         output::print(text_of(&what, &report))?;
     }
-    if let (Some(mut file), Some(out)) = (out, &args.out) {
+    if let Some(out) = out {
         let html = workload::html(&what, &report).context("drawing the plots")?;
-        file.write_all(html.as_bytes()).with_context(|| format!("writing {}", out.display()))?;
-        output::note(format_args!("the plots are in {}", out.display()));
+        out.write(html.as_bytes())?;
+        output::note(format_args!("the plots are in {}", out.name()));
     }
     Ok(Outcome::Done)
 }
 
+/// Bytes of a file, at most: a hundred times what the largest topology that can be simulated needs.
+const FILE_LEN_MAX: u64 = 16 << 20;
+
 /// Reads a file. What is wrong with it is wrong usage.
 fn read<T>(path: &Path, parse: impl FnOnce(&str) -> anyhow::Result<T>) -> anyhow::Result<T> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()));
-    text.and_then(|text| parse(&text).with_context(|| path.display().to_string())).map_err(Usage::of)
+    let bytes = bytes_of(path).with_context(|| format!("reading {}", path.display()));
+    let parsed = bytes.and_then(|bytes| {
+        let text = std::str::from_utf8(&bytes).map_err(|error| {
+            let before = &bytes[..error.valid_up_to()];
+            let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
+            FileError { line, problem: "this is no text in UTF-8".to_owned() }
+        });
+        text.map_err(Into::into).and_then(parse).with_context(|| path.display().to_string())
+    });
+    parsed.map_err(Usage::of)
+}
+
+/// What a regular file holds, which is not too large. (A FIFO would be waited for, and some devices never end.)
+fn bytes_of(path: &Path) -> anyhow::Result<Vec<u8>> {
+    ensure!(fs::metadata(path)?.is_file(), "it is no regular file");
+    let mut bytes = Vec::new();
+    File::open(path)?.take(FILE_LEN_MAX + 1).read_to_end(&mut bytes)?;
+    ensure!(bytes.len() as u64 <= FILE_LEN_MAX, "it has more than {} MB", FILE_LEN_MAX >> 20);
+    Ok(bytes)
 }
 
 fn text_of(what: &str, report: &Report) -> String {
@@ -156,8 +173,10 @@ fn text_of(what: &str, report: &Report) -> String {
         table.to_string(),
         queues.to_string(),
     ];
-    let Report { delivered, lost, marked, pauses, .. } = report;
-    lines.push(format!("{delivered} packets arrived, {lost} were lost, {marked} marked; {pauses} pauses"));
+    let Report { delivered, lost, corrupted, marked, pauses, .. } = report;
+    lines.push(format!(
+        "{delivered} packets arrived, {lost} were lost, {corrupted} corrupted, {marked} marked; {pauses} pauses"
+    ));
     lines.extend(report.drops.iter().map(|drops| format!("  {} lost: {}", drops.packets, drops.place)));
     lines.push(format!("trace {:016x}", report.trace_hash));
     lines.join("\n")
@@ -218,6 +237,7 @@ fn json_of(report: &Report) -> Value {
         "duration_ns": report.duration_ns,
         "delivered": report.delivered,
         "lost": report.lost,
+        "corrupted": report.corrupted,
         "marked": report.marked,
         "pauses": report.pauses,
         "groups": report.groups.iter().map(group).collect::<Vec<_>>(),

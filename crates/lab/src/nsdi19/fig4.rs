@@ -41,7 +41,15 @@ impl Experiment for Fig4 {
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {
         let steps = PAPER.len() + 1;
-        let row = |id, place, metric, paper, model, unit| Row { id, place, metric, paper, model, measured: None, unit };
+        let row = |id, place, metric, paper, model, unit| Row {
+            id,
+            place: Some(place),
+            metric,
+            paper,
+            model,
+            measured: None,
+            unit,
+        };
         let mut rows = vec![row(
             "erpc.lat.cx4".to_owned(),
             "Table 2",

@@ -90,7 +90,7 @@ fn rows_of(calls: &SmallCalls, outcome: &Outcome) -> Vec<Row> {
         let id = format!("erpc.node{threads}{suffix}");
         let paper = PAPER.iter().find(|published| published.threads == threads && published.id == id);
         Row {
-            place: "6.3, Figure 5",
+            place: Some("6.3, Figure 5"),
             metric: format!("{threads} threads a node: {what}"),
             paper: paper.map(|published| published.value),
             model: Some(model),

@@ -41,7 +41,7 @@ impl Experiment for Fig6 {
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {
         let row = |id, metric, paper, model, unit| Row {
             id,
-            place: "Figure 6",
+            place: Some("Figure 6"),
             metric,
             paper,
             model: Some(model),

@@ -3,6 +3,7 @@
 use sinew_rpc::{Config, Congestion};
 use sinew_sim::{HostId, Topology};
 
+use super::{ALGORITHMS, NO_CONTROL};
 use crate::experiment::{Experiment, Row};
 use crate::programs::nsdi19;
 use crate::workload::{self, Group, Sizes, Workload};
@@ -18,15 +19,6 @@ const INCAST_LEN: usize = 8 << 20;
 const BACKGROUND_LEN: usize = 64 << 10;
 /// 99th percentile of the fast calls' latency, in microseconds.
 const PAPER_P99_US: f64 = 274.0;
-
-/// How the names of an algorithm's rows end, what it is called, and how it is made. The first is the paper's.
-type Named = (&'static str, &'static str, Option<fn(f64) -> Congestion>);
-const ALGORITHMS: [Named; 4] = [
-    ("", "with Timely", Some(Congestion::timely)),
-    (".swift", "with Swift", Some(Congestion::swift)),
-    (".dcqcn", "with DCQCN", Some(Congestion::dcqcn)),
-    (".nocc", "without congestion control", None),
-];
 
 impl Experiment for IncastBackground {
     fn id(&self) -> &'static str {
@@ -49,10 +41,13 @@ impl Experiment for IncastBackground {
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {
         let mut rows = Vec::new();
-        for (done, (suffix, how, congestion)) in ALGORITHMS.into_iter().enumerate() {
-            let workload = beside_an_incast(congestion.map(|algorithm| algorithm(1.0)), WARM_UP_NS, 10 * MS);
+        let with = ALGORITHMS.map(|(suffix, name, congestion)| (suffix, format!("with {name}"), Some(congestion(1.0))));
+        let without = (NO_CONTROL.0, NO_CONTROL.1.to_owned(), None);
+        let runs: Vec<_> = with.into_iter().chain([without]).collect();
+        for (done, (suffix, how, congestion)) in runs.iter().enumerate() {
+            let workload = beside_an_incast(*congestion, WARM_UP_NS, 10 * MS);
             let report = workload::run(&Topology::cx4(), &workload, 1, &mut |part| {
-                progress((done as f64 + part) / ALGORITHMS.len() as f64);
+                progress((done as f64 + part) / runs.len() as f64);
                 true
             })
             .expect("everybody goes on");
@@ -67,7 +62,7 @@ impl Experiment for IncastBackground {
             ] {
                 rows.push(Row {
                     id: format!("erpc.incast_bg{suffix}.{name}"),
-                    place: "6.5",
+                    place: Some("6.5"),
                     metric: format!("64 kB calls beside a 100-way incast {how}, {what}"),
                     paper,
                     model,

@@ -70,7 +70,11 @@ impl Experiment for Table3 {
         "Measured on this machine: two threads, each on a processor of its own, call each other through rings in private memory, 32 B in batches of 3, 60 calls \
          of each going on; the rate is that of one thread's calls. Optimisations are switched off one after the other and stay off. The configurations \
          take turns, 15 times 40 ms each; medians. The rings have no multi-packet receive queue. Losses can be held against the paper's, rates are of other \
-         machines. On a machine that is busy they mean little."
+         machines."
+    }
+
+    fn measures_on(&self) -> Vec<usize> {
+        processors().map_or_else(Vec::new, Vec::from)
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {
@@ -83,7 +87,7 @@ impl Experiment for Table3 {
         let rates = rates(&configs, ROUNDS, MEASURED_NS, progress);
         let row = |id: String, metric: String, paper, measured, unit| Row {
             id: format!("erpc.factor.{id}"),
-            place: "Table 3",
+            place: Some("Table 3"),
             metric,
             paper: Some(paper),
             model: None,
@@ -105,14 +109,19 @@ impl Experiment for Table3 {
     }
 }
 
+/// Those of the two threads, where there are so many.
+fn processors() -> Option<[usize; 2]> {
+    available_cpus().first_chunk().copied()
+}
+
 /// The median rate of each configuration, in M/s; none where there are no two processors, or no memory.
 fn rates(configs: &[Config], rounds: usize, measured_ns: u64, progress: &mut dyn FnMut(f64)) -> Vec<Option<f64>> {
-    let [first, second, ..] = available_cpus()[..] else { return vec![None; configs.len()] };
+    let Some(cpus) = processors() else { return vec![None; configs.len()] };
     let mut rates = vec![Vec::new(); configs.len()];
     for round in 0..rounds {
         for (at, config) in configs.iter().enumerate() {
             progress((round * configs.len() + at) as f64 / (rounds * configs.len()) as f64);
-            rates[at].extend(rate(config, [first, second], measured_ns));
+            rates[at].extend(rate(config, cpus, measured_ns));
         }
     }
     let median = |mut rates: Vec<f64>| {

@@ -103,10 +103,16 @@ impl Experiment for Table4 {
         let whole = Costs::default();
         let uncopied = Costs { copy_line_ns: 0, ..whole };
         let mut rows = vec![
-            row("erpc.large".into(), "6.4", "no loss (calibrated)".into(), Some(75.0), gbps(PAPERS, 0.0, whole, 100)),
+            row(
+                "erpc.large".into(),
+                Some("6.4"),
+                "no loss (calibrated)".into(),
+                Some(75.0),
+                gbps(PAPERS, 0.0, whole, 100),
+            ),
             row(
                 "erpc.large.nocopy".into(),
-                "6.4",
+                Some("6.4"),
                 "no loss, and the server does not copy".into(),
                 Some(92.0),
                 gbps(PAPERS, 0.0, uncopied, 100),
@@ -119,13 +125,7 @@ impl Experiment for Table4 {
             progress(done as f64 / steps);
             let id = format!("erpc.loss.{name}{}", mode.suffix);
             let metric = format!("loss {name}{}", mode.with);
-            rows.push(row(
-                id,
-                if paper.is_some() { "Table 4" } else { "" },
-                metric,
-                paper,
-                gbps(mode, loss, whole, ms),
-            ));
+            rows.push(row(id, paper.map(|_| "Table 4"), metric, paper, gbps(mode, loss, whole, ms)));
         }
         rows
     }

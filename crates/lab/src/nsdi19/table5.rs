@@ -1,22 +1,11 @@
 //! Table 5: an incast, with congestion control and without.
 
-use sinew_rpc::Congestion;
-
+use super::{ALGORITHMS, NO_CONTROL, Named};
 use crate::experiment::{Experiment, Row};
 use crate::incast::{Incast, RATE_GBPS};
 
 /// See the module.
 pub struct Table5;
-
-/// How the names of an algorithm's rows end, what it is called, and how it is made.
-type Named = (&'static str, &'static str, fn(f64) -> Congestion);
-
-/// The first is the paper's.
-const ALGORITHMS: [Named; 3] = [
-    ("", "Timely", Congestion::timely),
-    (".swift", "Swift", Congestion::swift),
-    (".dcqcn", "DCQCN", Congestion::dcqcn),
-];
 
 /// Clients; whether with congestion control; total Gbps, median and 99th percentile of the round trips in microseconds.
 const PAPER: [(usize, bool, [f64; 3]); 6] = [
@@ -55,7 +44,7 @@ impl Experiment for Table5 {
                 };
                 runs.extend(ALGORITHMS.map(of));
             } else {
-                runs.push((clients, ".nocc", "without congestion control".to_owned(), None, Some(paper)));
+                runs.push((clients, NO_CONTROL.0, NO_CONTROL.1.to_owned(), None, Some(paper)));
             }
         }
         // What congestion control costs who is alone.
@@ -76,7 +65,7 @@ impl Experiment for Table5 {
             for (at, (metric, what, unit, model)) in metrics.into_iter().enumerate() {
                 rows.push(Row {
                     id: format!("erpc.incast{clients}{suffix}.{metric}"),
-                    place: if paper.is_some() { "Table 5" } else { "" },
+                    place: paper.map(|_| "Table 5"),
                     metric: format!("{clients}-way incast {how}, {what}"),
                     paper: paper.map(|paper| paper[at]),
                     model,

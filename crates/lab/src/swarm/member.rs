@@ -10,6 +10,7 @@ use sinew_sim::{Actor, Doing, SimClock, SimPort};
 
 use super::ledger::Shared;
 use super::scenario::{self, Scenario};
+use crate::programs::{Endpoint, turn};
 
 const WORK: RequestType = RequestType::new(1);
 const BURST: RequestType = RequestType::new(2);
@@ -55,7 +56,7 @@ enum Way {
 
 /// See the module.
 pub struct Member {
-    rpc: Rpc<SimPort, SimClock>,
+    rpc: Endpoint,
     /// The host's, which goes wrong.
     clock: SimClock,
     /// The cluster's.
@@ -256,7 +257,7 @@ impl Actor for Member {
                 self.make_calls();
             }
         }
-        let is_busy = self.rpc.turn();
+        let doing = turn(&mut self.rpc);
         let mut orders = self.orders.borrow_mut();
         orders.has_looked = true;
         (orders.sessions, orders.committed_packets) = (self.rpc.sessions(), self.rpc.committed_packets());
@@ -264,13 +265,9 @@ impl Actor for Member {
             orders.has_ended = true;
             return Doing::Done;
         }
-        if is_busy {
-            return Doing::Work;
+        match doing {
+            Doing::Idle => Doing::IdleUntil(self.time.now_ns() + self.look_ns.saturating_sub(now_ns)),
+            doing => doing,
         }
-        // It only says when; the cluster waits.
-        if let Ok(false) = self.rpc.wait(None) {
-            return Doing::Work;
-        }
-        Doing::IdleUntil(self.time.now_ns() + self.look_ns.saturating_sub(now_ns))
     }
 }

@@ -14,7 +14,7 @@ const MS: u64 = 1_000 * US;
 pub enum Fault {
     Link { link: usize, direction: usize, faults: LinkFaults },
     Down { link: usize, direction: usize, is_down: bool },
-    Cut { a: usize, b: usize, is_cut: bool },
+    Cut { from: usize, to: usize, both_ways: bool, is_cut: bool },
     Pause { host: usize, ns: u64 },
     Crash { host: usize },
 }
@@ -196,9 +196,11 @@ fn draw_faults(draw: &mut SeededGenerator, topology: &Topology, config: &Config)
                 (down(true), Some(down(false)))
             }
             3 => {
-                let a = draw.below(hosts) as usize;
-                let b = (a + 1 + draw.below(hosts - 1) as usize) % hosts as usize;
-                (Fault::Cut { a, b, is_cut: true }, Some(Fault::Cut { a, b, is_cut: false }))
+                let from = draw.below(hosts) as usize;
+                let to = (from + 1 + draw.below(hosts - 1) as usize) % hosts as usize;
+                let both_ways = draw.chance(0.5);
+                let cut = |is_cut| Fault::Cut { from, to, both_ways, is_cut };
+                (cut(true), Some(cut(false)))
             }
             4 => (Fault::Pause { host: draw.below(hosts) as usize, ns }, None),
             _ => (Fault::Crash { host: draw.below(hosts) as usize }, None),

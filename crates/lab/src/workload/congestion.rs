@@ -31,6 +31,8 @@ pub struct Entry {
     cut: Option<f64>,
     cut_most: Option<f64>,
     newest: Option<f64>,
+    /// Whether the patched form of Timely is used, or the one that was published first.
+    patched: Option<bool>,
     rate_min_mbps: Option<f64>,
 }
 
@@ -63,6 +65,7 @@ pub fn read(text: &str, entry: &Spanned<Entry>) -> Result<Option<Congestion>, Fi
     let step = of(is_timely, &mut timely.step_bytes_per_s).or(of(is_dcqcn, &mut dcqcn.step_bytes_per_s));
     let least = of(is_timely, &mut timely.rate_min_bytes_per_s).or(of(is_dcqcn, &mut dcqcn.rate_min_bytes_per_s));
     let (us, mbps, part) = (0.1..=1e6, 0.001..=4e6, 1e-6..=1.0);
+    let of_another = |name| place.error(name, format!("{name} is no parameter of this algorithm"));
     let field = |name, value, bounds: &std::ops::RangeInclusive<f64>, unit, to| Field {
         name,
         value,
@@ -86,8 +89,13 @@ pub fn read(text: &str, entry: &Spanned<Entry>) -> Result<Option<Congestion>, Fi
         let Field { name, value: Some(value), bounds, unit, to } = field else { continue };
         let expected = format!("{} to {}", bounds.start(), bounds.end());
         place.need(bounds.contains(&value), name, &value.to_string(), &expected)?;
-        let of_another = || place.error(name, format!("{name} is no parameter of this algorithm"));
-        *to.ok_or_else(of_another)? = value * unit;
+        *to.ok_or_else(|| of_another(name))? = value * unit;
+    }
+    if let Some(patched) = entry.patched {
+        if !is_timely {
+            return Err(of_another("patched"));
+        }
+        timely.is_patched = patched;
     }
     let [low, high, min_rtt, target, scaling] = times.map(|ns| ns.round() as u64);
     (timely.low_ns, timely.high_ns, timely.min_rtt_ns) = (low, high, min_rtt);

@@ -272,7 +272,7 @@ fn data_per_packet(topology: &Topology) -> usize {
 impl Reader<'_> {
     fn group(&mut self, text: &str, entry: &Spanned<GroupEntry>) -> Result<(), FileError> {
         let (place, entry) = (Place { text, entry: entry.span() }, entry.get_ref());
-        place.need(!entry.name.trim().is_empty(), "name", "empty", "each group has a name")?;
+        FileError::check_name(text, &place.entry, &entry.name)?;
         place.need(self.names.insert(entry.name.clone()), "name", &entry.name, "another group has that name")?;
         let end_ms = self.workload.end_ns() as f64 / 1e6;
         let stop_ms = entry.stop_ms.unwrap_or(end_ms);
@@ -386,7 +386,14 @@ window = 1
         assert_eq!(times, (1_000_000, 2_000_000, 3_000_000, 8));
         let Algorithm::Timely(timely) = workload.congestion.unwrap().algorithm else { panic!("it is Timely") };
         assert_eq!((timely.low_ns, timely.high_ns, timely.cut), (30_000, 300_000, 0.5));
-        assert_eq!(timely.step_bytes_per_s, 10e6);
+        assert_eq!((timely.step_bytes_per_s, timely.is_patched), (10e6, true));
+        let original = read(&SMALL.replacen("cut = 0.5", "cut = 0.8\npatched = false", 1)).unwrap();
+        let Algorithm::Timely(timely) = original.congestion.unwrap().algorithm else { panic!("it is Timely") };
+        assert_eq!((timely.cut, timely.is_patched), (0.8, false));
+        let timely = "\"timely\"\nlow_us = 30\nhigh_us = 300\ncut = 0.5\nstep_mbps = 80";
+        let swift = SMALL.replacen(timely, "\"swift\"\npatched = true", 1);
+        let error = read(&swift).unwrap_err().to_string();
+        assert_eq!(error, "line 8: patched is no parameter of this algorithm");
         let [some, others] = &workload.groups[..] else { panic!("two groups") };
         assert_eq!((&some.hosts[..], &some.servers[..]), (&[1, 2, 3].map(HostId)[..], &[0, 4].map(HostId)[..]));
         assert_eq!((some.endpoints, some.server_endpoints, some.window), (2, 1, 4));
@@ -475,6 +482,21 @@ window = 1
             ("step_mbps = 80", "step_mbps = inf", "line 11: step_mbps cannot be inf"),
             ("name = \"others\"", "name = \"some\"", "line 26: name cannot be some: another group has that name"),
             ("name = \"some\"", "name = \" \"", "line 14: name cannot be empty"),
+            ("name = \"some\"", "name = \"\\u001b[2J\"", "line 14: name cannot be \\u{1b}[2J: characters that"),
+            ("\"node0\", \"node4\"", "\"\\rnode9\"", "line 17: servers: the topology has no host named `\\u{d}node9`"),
+            ("warm_up_ms = 1", "warm_up_ms = -inf", "line 1: warm_up_ms cannot be -inf"),
+            ("credits = 8", "timeout_us = nan", "line 3: timeout_us cannot be NaN"),
+            ("slots = 8", "slots = 3", "line 4: slots cannot be 3: a power of two"),
+            ("cut = 0.5", "cut = nan", "line 10: cut cannot be NaN"),
+            ("cut = 0.5", "patched = 1", "line 10: invalid type: integer `1`, expected a boolean"),
+            ("count = 3", "count = -3", "line 15: hosts are a name"),
+            ("from = 0, to = 64", "from = 0, to = 64, by = 2", "line 19: a number of bytes"),
+            ("from = 0, to = 64", "from = 0, to = 268435457", "line 19: response_bytes cannot be 268435457"),
+            ("weight = 2.5", "weight = inf", "line 29: request_bytes cannot be of weight inf"),
+            ("window = 4", "window = 4\nwindows = 4", "line 21: unknown field `windows`"),
+            ("calls_per_s = 1000", "calls_per_s = nan", "line 21: calls_per_s cannot be NaN"),
+            ("stop_ms = 2.5", "stop_ms = 60001", "line 23: stop_ms cannot be 60001"),
+            ("servers = \"node1\"", "servers = { from = \"node1\", count = 0 }", "line 28: servers cannot be 0 hosts"),
             ("hosts = \"node0\"", "hosts = \"node9\"", "line 27: hosts: the topology has no host named `node9`"),
             ("hosts = \"node0\"", "hosts = []", "line 27: hosts cannot be an empty list"),
             ("hosts = \"node0\"", "hosts = 3", "line 27: hosts are a name, a list of names"),

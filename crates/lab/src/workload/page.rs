@@ -12,7 +12,7 @@ pub fn html(what: &str, report: &Report) -> Result<String, PlotError> {
     let ms = |ns: u64| ns as f64 / 1e6;
     let mut body = format!(
         "<p>{}. Counted: {} ms after {} ms of warm-up; all sessions were open after {:.3} ms. Seed {}, trace {:016x}. \
-         {} packets arrived, {} were lost.</p>",
+         {} packets arrived, {} were lost, {} corrupted.</p>",
         escaped(what),
         ms(report.duration_ns),
         ms(report.warm_up_ns),
@@ -20,7 +20,8 @@ pub fn html(what: &str, report: &Report) -> Result<String, PlotError> {
         report.seed,
         report.trace_hash,
         report.delivered,
-        report.lost
+        report.lost,
+        report.corrupted
     );
     let us = |percentiles: Option<Percentiles>| {
         let times = percentiles.map(|it| [it.p50_ns, it.p99_ns, it.p999_ns]);

@@ -19,6 +19,8 @@ pub struct Report {
     pub delivered: u64,
     /// Packets that did not.
     pub lost: u64,
+    /// Packets of which a fault flipped a bit.
+    pub corrupted: u64,
     /// Packets that were marked for a long queue.
     pub marked: u64,
     /// Times that a sender was asked to pause.

@@ -164,6 +164,7 @@ fn run_over(
         duration_ns: workload.duration_ns,
         delivered: after.network.delivered - before.network.delivered,
         lost: after.network.lost - before.network.lost,
+        corrupted: after.network.corrupted - before.network.corrupted,
         marked: after.network.marked - before.network.marked,
         pauses: after.network.pauses - before.network.pauses,
         groups: groups.collect(),
