@@ -14,8 +14,8 @@ const NONE: u32 = u32::MAX;
 /// Something that happens at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Event {
-    /// Packets of a port, the next that it submitted, reach its host's network interface.
-    Sent { port: u32, count: u32 },
+    /// Packets that were submitted together reach their host's network interface.
+    Sent { host: u32, sending: u32 },
     /// The head of a lane's first packet reaches the switch at its end, or all of it the host.
     Landed { lane: u32 },
     /// A packet arrives that is not in its lane's order.

@@ -12,7 +12,7 @@ use crate::topology::{LinkSpec, NodeId};
 pub(crate) const PS: u64 = 1000;
 
 /// A packet that waits for a lane that may be paused.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct Waiting {
     pub flight: Flight,
     /// When it may leave at the earliest.

@@ -12,7 +12,7 @@ use sinew_mem::{Arena, Frozen};
 
 use crate::SCHEME;
 use crate::network::{Network, PortConfig, address_of};
-use crate::packets::{Arrived, Flight};
+use crate::packets::{Flight, Packet};
 use crate::topology::HostId;
 use crate::world::World;
 
@@ -40,7 +40,8 @@ pub struct SimRx {
     network: Network,
     index: usize,
     config: PortConfig,
-    lent: Vec<Arrived>,
+    #[expect(clippy::vec_box)]
+    lent: Vec<Box<Packet>>,
 }
 
 /// The transmitting half of a [`SimPort`]. Nothing leaves it before it is submitted.
@@ -139,7 +140,7 @@ impl SimRx {
     fn give_back(&mut self) {
         if !self.lent.is_empty() {
             let mut world = self.network.0.world.borrow_mut();
-            self.lent.drain(..).for_each(|arrived| world.take_back(arrived));
+            self.lent.drain(..).for_each(|packet| world.give_back(packet));
         }
     }
 }
@@ -153,11 +154,11 @@ impl PacketRx for SimRx {
         world.take_arrived(self.index, clock.event_ns(), room, &mut self.lent);
         drop(world);
         let mut spent_ns = costs.turn_ns;
-        for arrived in &self.lent {
-            let head = arrived.bytes();
+        for packet in &self.lent {
+            let (from, head) = (World::peer_of(packet.from as usize), packet.bytes());
             spent_ns += costs.receive_ns + costs.copy_ns(head.len());
-            burst.marked |= u64::from(arrived.is_marked) << burst.packets.len();
-            burst.packets.push(RxPacket { from: arrived.from, head, tail: None });
+            burst.marked |= u64::from(packet.is_marked) << burst.packets.len();
+            burst.packets.push(RxPacket { from, head, tail: None });
         }
         clock.spend_ns(spent_ns);
     }

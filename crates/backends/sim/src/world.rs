@@ -10,7 +10,7 @@ use crate::faults::LinkFaults;
 use crate::hash::Hash;
 use crate::lanes::{Lane, PS, Waiting};
 use crate::network::{LinkStats, NetworkStats, PortConfig};
-use crate::packets::{Arrived, Coming, Flight, Packets};
+use crate::packets::{Coming, Flight, Packet, Packets};
 use crate::port::WakeFlag;
 use crate::routes::{Direction, Routes};
 use crate::topology::{Buffer, HostId, NodeId, SwitchId, Topology, TopologyError};
@@ -29,7 +29,7 @@ struct SwitchState {
 }
 
 /// A packet that does not arrive in its lane's order, and the lane.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Stray {
     flight: Flight,
     on: Direction,
@@ -46,11 +46,9 @@ pub(crate) struct Node {
     pub wake_ns: Option<u64>,
     pub receive_packets: usize,
     /// Packets that have arrived.
-    pub waiting: VecDeque<u32>,
+    pub waiting: VecDeque<Box<Packet>>,
     /// Packets that have arrived at their times, whenever somebody looks: an actor looks when it has its turn, so that no event is needed.
     coming: Coming,
-    /// Packets that were submitted, and have not come to the host's interface.
-    outgoing: VecDeque<Flight>,
     /// Of what arrived here, and when.
     hash: Hash,
     pub stats: PortStats,
@@ -78,8 +76,12 @@ pub(crate) struct World {
     pauses: bool,
     pub nodes: Vec<Node>,
     by_name: BTreeMap<String, usize>,
-    strays: Vec<Stray>,
+    strays: Vec<Option<Stray>>,
     free_strays: Vec<u32>,
+    /// Packets that were submitted together, and have not come to their host's interface. Whoever submits some gets the memory of others that
+    /// have: it was used last, and is near.
+    sendings: Vec<Vec<Flight>>,
+    free_sendings: Vec<u32>,
     stats: NetworkStats,
     /// Of what was lost on the way.
     hash: Hash,
@@ -117,6 +119,8 @@ impl World {
             by_name: BTreeMap::new(),
             strays: Vec::new(),
             free_strays: Vec::new(),
+            sendings: Vec::new(),
+            free_sendings: Vec::new(),
             stats: NetworkStats::default(),
             hash: Hash::default(),
             cut: BTreeSet::new(),
@@ -182,7 +186,6 @@ impl World {
             receive_packets: config.receive_packets,
             waiting: VecDeque::new(),
             coming: Coming::new(),
-            outgoing: VecDeque::new(),
             hash: Hash::default(),
             stats: PortStats::default(),
             woken: Arc::default(),
@@ -204,24 +207,24 @@ impl World {
         }
     }
 
-    /// Moves packets that have arrived at a port to `lent`, until there are `room` of them. They are the port's until [`Self::take_back`].
+    /// Moves packets that have arrived at a port to `lent`, until there are `room` of them. They are the port's until [`Self::give_back`].
     #[inline]
-    pub fn take_arrived(&mut self, index: usize, now_ns: u64, room: usize, lent: &mut Vec<Arrived>) {
+    #[expect(clippy::vec_box)]
+    pub fn take_arrived(&mut self, index: usize, now_ns: u64, room: usize, lent: &mut Vec<Box<Packet>>) {
         self.settle(index, now_ns);
         let node = &mut self.nodes[index];
         let count = room.min(node.waiting.len());
         for packet in node.waiting.drain(..count) {
-            let from = Self::peer_of(self.packets.get(packet).from as usize);
-            let arrived = self.packets.take(packet, from);
             node.stats.rx_packets += 1;
-            node.stats.rx_bytes += arrived.bytes().len() as u64;
-            lent.push(arrived);
+            node.stats.rx_bytes += u64::from(packet.len());
+            self.packets.lend();
+            lent.push(packet);
         }
     }
 
     #[inline]
-    pub fn take_back(&mut self, arrived: Arrived) {
-        self.packets.take_back(arrived);
+    pub fn give_back(&mut self, packet: Box<Packet>) {
+        self.packets.give_back(packet);
     }
 
     /// The largest packet between two hosts' links.
@@ -259,13 +262,17 @@ impl World {
         if flights.is_empty() {
             return;
         }
-        let count = flights.len() as u32;
-        node.stats.tx_packets += u64::from(count);
+        node.stats.tx_packets += flights.len() as u64;
         let frames = self.topology.frame_bytes * flights.len();
         node.stats.tx_bytes += flights.iter().map(|flight| u64::from(flight.len)).sum::<u64>() - frames as u64;
-        node.outgoing.extend(flights.drain(..));
         let latency_ns = self.topology.hosts[node.host.0].transmit_latency_ns;
-        self.events.add(now_ns + latency_ns, Event::Sent { port: from as u32, count });
+        let host = node.host.0 as u32;
+        let sending = self.free_sendings.pop().unwrap_or_else(|| {
+            self.sendings.push(Vec::new());
+            self.sendings.len() as u32 - 1
+        });
+        std::mem::swap(&mut self.sendings[sending as usize], flights);
+        self.events.add(now_ns + latency_ns, Event::Sent { host, sending });
     }
 
     /// Does what happens at `now_ns`.
@@ -273,7 +280,7 @@ impl World {
     pub fn happen(&mut self, now_ns: u64, event: Event) {
         match event {
             Event::Landed { lane } => self.landed(lane, now_ns),
-            Event::Sent { port, count } => self.sent(port, count, now_ns),
+            Event::Sent { host, sending } => self.sent(HostId(host as usize), sending, now_ns),
             Event::Stray { stray } => self.stray_lands(stray, now_ns),
             Event::LinkFree { lane } => self.link_free(lane, now_ns),
             Event::Paused { lane, paused } => self.paused(lane, paused, now_ns),
@@ -282,10 +289,9 @@ impl World {
     }
 
     /// Packets of a port have come to its host's interface.
-    fn sent(&mut self, port: u32, count: u32, now_ns: u64) {
-        let host = self.nodes[port as usize].host;
-        for _ in 0..count {
-            let Some(flight) = self.nodes[port as usize].outgoing.pop_front() else { return };
+    fn sent(&mut self, host: HostId, sending: u32, now_ns: u64) {
+        let mut flights = std::mem::take(&mut self.sendings[sending as usize]);
+        for flight in flights.drain(..) {
             match self.routes.way(NodeId::Host(host), HostId(flight.target as usize), flight.flow) {
                 Some(lane) => self.queue(lane, Waiting { flight, ready_ps: now_ns * PS, came_by: NONE }, now_ns),
                 // To a port of the same host: the interface turns it around.
@@ -295,6 +301,8 @@ impl World {
                 }
             }
         }
+        self.sendings[sending as usize] = flights;
+        self.free_sendings.push(sending);
     }
 
     /// Gives a packet its turn on a lane.
@@ -337,7 +345,7 @@ impl World {
         if lane.is_up && lane.faults.is_none() {
             return self.fly(lane_index, flight);
         }
-        let late_ns = if lane.is_up { self.go_wrong(lane_index, flight) } else { None };
+        let late_ns = if lane.is_up { self.go_wrong(lane_index, &mut flight) } else { None };
         match late_ns {
             None => self.lose(flight.packet, started_ps / PS),
             Some(0) => self.fly(lane_index, flight),
@@ -385,8 +393,8 @@ impl World {
         let lane = &mut self.lanes[lane_index as usize];
         let Some(flight) = lane.flying.pop_front() else { return };
         let to = lane.to;
-        if let Some(next) = lane.flying.front().copied() {
-            let next_ns = self.arrives_ns(lane_index, &next);
+        if let Some(next) = self.lanes[lane_index as usize].flying.front() {
+            let next_ns = self.arrives_ns(lane_index, next);
             self.events.add(next_ns, Event::Landed { lane: lane_index });
         }
         match to {
@@ -399,11 +407,11 @@ impl World {
     fn stray(&mut self, stray: Stray, arrives_ns: u64) {
         let index = match self.free_strays.pop() {
             Some(index) => {
-                self.strays[index as usize] = stray;
+                self.strays[index as usize] = Some(stray);
                 index
             }
             None => {
-                self.strays.push(stray);
+                self.strays.push(Some(stray));
                 self.strays.len() as u32 - 1
             }
         };
@@ -411,7 +419,7 @@ impl World {
     }
 
     fn stray_lands(&mut self, index: u32, now_ns: u64) {
-        let Stray { flight, on } = self.strays[index as usize];
+        let Some(Stray { flight, on }) = self.strays[index as usize].take() else { return };
         self.free_strays.push(index);
         match self.lanes.get(on as usize).map(|lane| lane.to) {
             Some(NodeId::Switch(switch)) => self.forward(switch, on, flight, now_ns),
@@ -420,26 +428,26 @@ impl World {
     }
 
     /// Draws what goes wrong with a packet; returns how late it is, or nothing when it is lost.
-    fn go_wrong(&mut self, lane_index: Direction, flight: Flight) -> Option<u64> {
+    fn go_wrong(&mut self, lane_index: Direction, flight: &mut Flight) -> Option<u64> {
         let lane = &self.lanes[lane_index as usize];
         let (faults, delay_ns) = (lane.faults?, lane.delay_ps / PS);
         if self.generator.chance(faults.loss) {
             return None;
         }
         if self.generator.chance(faults.corruption) {
-            let bits = u64::from(self.packets.get(flight.packet).len) * 8;
-            let bit = self.generator.below(bits);
-            self.packets.flip(flight.packet, bit);
+            let bits = u64::from(flight.packet.len()) * 8;
+            flight.packet.flip(self.generator.below(bits));
             self.stats.corrupted += 1;
         }
         if self.generator.chance(faults.duplication) {
-            let packet = self.packets.twin(flight.packet);
+            let packet = self.packets.twin(&flight.packet);
             let latency_ns = match lane.to {
                 NodeId::Switch(_) => 0,
                 NodeId::Host(host) => self.topology.hosts[host.0].receive_latency_ns,
             };
             let arrives_ns = flight.tail_ps.div_ceil(PS) + latency_ns + delay_ns;
-            self.stray(Stray { flight: Flight { packet, ..flight }, on: lane_index }, arrives_ns);
+            let Flight { tail_ps, to, target, flow, len, .. } = *flight;
+            self.stray(Stray { flight: Flight { tail_ps, packet, to, target, flow, len }, on: lane_index }, arrives_ns);
             self.stats.duplicated += 1;
         }
         Some(if self.generator.chance(faults.reordering) { faults.reordering_ns } else { 0 })
@@ -447,7 +455,7 @@ impl World {
 
     /// A packet's head is at a switch.
     #[inline]
-    fn forward(&mut self, switch: SwitchId, came_by: Direction, flight: Flight, now_ns: u64) {
+    fn forward(&mut self, switch: SwitchId, came_by: Direction, mut flight: Flight, now_ns: u64) {
         let target = HostId(flight.target as usize);
         let Some(lane_index) = self.routes.way(NodeId::Switch(switch), target, flight.flow) else {
             return self.lose(flight.packet, now_ns);
@@ -464,7 +472,7 @@ impl World {
                 return self.lose(flight.packet, now_ns);
             }
             if self.marks(switch, lane_index) {
-                self.packets.mark(flight.packet);
+                flight.packet.is_marked = true;
                 self.stats.marked += 1;
             }
         }
@@ -513,11 +521,12 @@ impl World {
         if lane.queue.is_empty() && !lane.is_paused && lane.busy_until_ps <= packet.ready_ps {
             return self.start(lane_index, packet.flight, packet.ready_ps);
         }
-        lane.hold(packet.flight.len);
+        let (len, came_by) = (packet.flight.len, packet.came_by);
+        lane.hold(len);
         lane.queue.push_back(packet);
         if let NodeId::Switch(switch) = lane.from {
-            self.switches[switch.0].used_bytes += u64::from(packet.flight.len);
-            self.hold(switch, packet.came_by, u64::from(packet.flight.len), now_ns);
+            self.switches[switch.0].used_bytes += u64::from(len);
+            self.hold(switch, came_by, u64::from(len), now_ns);
         }
         self.await_lane(lane_index);
     }
@@ -582,8 +591,8 @@ impl World {
     }
 
     /// A packet is in a host's memory now.
-    fn deliver(&mut self, packet: u32, now_ns: u64) {
-        let to = self.packets.get(packet).to as usize;
+    fn deliver(&mut self, packet: Box<Packet>, now_ns: u64) {
+        let to = packet.to as usize;
         self.settle(to, now_ns);
         self.arrive(to, packet, now_ns);
         if let Some(actor) = self.nodes[to].actor {
@@ -594,22 +603,19 @@ impl World {
     /// Lets arrive what has arrived at a port by now.
     #[inline]
     fn settle(&mut self, index: usize, now_ns: u64) {
-        let coming = self.nodes[index].coming.iter();
-        self.packets.prefetch(coming.take_while(|(at_ns, _)| *at_ns <= now_ns).map(|(_, packet)| *packet));
-        while let Some(&(arrived_ns, packet)) = self.nodes[index].coming.front()
-            && arrived_ns <= now_ns
-        {
-            self.nodes[index].coming.pop_front();
+        // All of them at once: they were sent a while ago.
+        let arrived = self.nodes[index].coming.iter().take_while(|(at_ns, _)| *at_ns <= now_ns);
+        arrived.for_each(|(_, packet)| sinew_mem::prefetch_read::<Packet>(packet));
+        while let Some((arrived_ns, packet)) = self.nodes[index].coming.pop_front_if(|(at_ns, _)| *at_ns <= now_ns) {
             self.arrive(index, packet, arrived_ns);
         }
     }
 
     #[inline]
-    fn arrive(&mut self, to: usize, index: u32, now_ns: u64) {
-        let packet = self.packets.get(index);
-        let (from, len) = (packet.from, packet.len);
+    fn arrive(&mut self, to: usize, packet: Box<Packet>, now_ns: u64) {
+        let (from, len) = (packet.from, packet.len());
         let is_cut =
-            !self.cut.is_empty() && { self.cut.contains(&(self.nodes[from as usize].host.0, self.nodes[to].host.0)) };
+            !self.cut.is_empty() && self.cut.contains(&(self.nodes[from as usize].host.0, self.nodes[to].host.0));
         let node = &mut self.nodes[to];
         let is_full = node.waiting.len() >= node.receive_packets;
         let is_lost = is_cut || !node.is_open || is_full;
@@ -620,18 +626,17 @@ impl World {
                 node.stats.count_dropped(Dropped::Overflow, 1);
             }
             self.stats.lost += 1;
-            return self.packets.end(index);
+            return self.packets.end(packet);
         }
         self.stats.delivered += 1;
-        node.waiting.push_back(index);
+        node.waiting.push_back(packet);
     }
 
-    fn lose(&mut self, index: u32, now_ns: u64) {
+    fn lose(&mut self, packet: Box<Packet>, now_ns: u64) {
         self.stats.lost += 1;
-        let packet = self.packets.get(index);
         self.hash.add(!now_ns);
         self.hash.add(u64::from(packet.from) << 32 | u64::from(packet.to));
-        self.packets.end(index);
+        self.packets.end(packet);
     }
 
     pub fn set_faults(&mut self, lane: Direction, faults: LinkFaults) {
@@ -665,7 +670,7 @@ impl World {
 
     /// Packets on their way, for those who wonder why nothing happens.
     pub fn in_flight(&self) -> usize {
-        self.packets.len()
+        self.packets.in_flight()
     }
 
     /// Packets that reached a port's receive queue, as far as somebody looked.
