@@ -73,7 +73,9 @@ impl Incast {
         let port = PortConfig::default();
         let refused = Rc::<Cell<u64>>::default();
         let counted = Rc::clone(&refused);
-        start(&mut cluster, &nexus, HostId(0), "victim", port, |rpc, _| Victim { rpc, refused: counted });
+        // Room for a request of each client: one for which there is none is refused, and sent again and again.
+        let roomy = PortConfig { arena_bytes: port.arena_bytes.max(2 * self.clients * self.len), ..port };
+        start(&mut cluster, &nexus, HostId(0), "victim", roomy, |rpc, _| Victim { rpc, refused: counted });
         let found = Rc::<RefCell<Found>>::default();
         for client in 0..self.clients {
             let host = HostId(1 + client % others);

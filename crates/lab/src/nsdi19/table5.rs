@@ -77,3 +77,34 @@ impl Experiment for Table5 {
         rows
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn incasts_without_congestion_control_are_the_papers_and_with_it_no_worse() {
+        let rows = Table5.run(&mut |_| {});
+        let of = |id: &str| {
+            let row = rows.iter().find(|row| row.id == format!("erpc.incast{id}")).unwrap();
+            (row.model.unwrap(), row.paper)
+        };
+        for (clients, is_controlled, _) in PAPER {
+            for metric in ["bw", "p50", "p99"] {
+                let suffix = if is_controlled { "" } else { ".nocc" };
+                let (model, paper) = of(&format!("{clients}{suffix}.{metric}"));
+                let ratio = model / paper.unwrap();
+                let is_good = match (is_controlled, metric) {
+                    (false, _) => (0.9..1.1).contains(&ratio),
+                    (true, "bw") => ratio >= 0.9,
+                    (true, _) => ratio <= 1.0,
+                };
+                assert!(is_good, "{clients}{suffix}.{metric}: {ratio}");
+            }
+        }
+        // One configuration for all: 100 clients find short queues, and who is alone has the link.
+        for suffix in ["", ".swift"] {
+            assert!(of(&format!("100{suffix}.p99")).0 < 300.0 && of(&format!("1{suffix}.bw")).0 > 0.9 * RATE_GBPS);
+        }
+    }
+}
