@@ -87,10 +87,13 @@ fn target(name: &Path) -> anyhow::Result<Option<PathBuf>> {
             File::options().append(true).open(name)?;
             fs::canonicalize(name)?
         }
-        None if name.as_os_str().as_encoded_bytes().ends_with(b"/") => bail!("there is no such folder"),
+        None if [&b"/"[..], b"/."].iter().any(|end| name.as_os_str().as_encoded_bytes().ends_with(end)) => {
+            bail!("there is no such folder")
+        }
         None if fs::symlink_metadata(name).is_ok() => bail!("it is a link to what is not there"),
         None => name.to_owned(),
     };
+    let _held = hold();
     let (_, beside) = file_beside(&target).context("no other file can be made in its folder")?;
     fs::remove_file(beside)?;
     Ok(Some(target))
@@ -108,17 +111,17 @@ fn replace(target: &Path, contents: &[u8]) -> std::io::Result<()> {
     let _held = hold();
     let permissions: Option<Permissions> = fs::metadata(target).ok().map(|metadata| metadata.permissions());
     let (mut file, beside) = file_beside(target)?;
-    let written = file.write_all(contents).and_then(|()| {
-        permissions.map_or(Ok(()), |permissions| file.set_permissions(permissions))?;
+    // First: others may not be allowed to read it.
+    let written = permissions.map_or(Ok(()), |permissions| file.set_permissions(permissions)).and_then(|()| {
+        file.write_all(contents)?;
         // Some disks are full only then.
-        file.sync_all()?;
-        fs::rename(&beside, target)
+        file.sync_all()
     });
-    if written.is_err() {
-        // The error to tell is the first.
-        let _ = fs::remove_file(&beside);
-    }
-    written
+    // A file of its own mount, or of another owner, can be written and not replaced.
+    let replaced = written.and_then(|()| fs::rename(&beside, target).or_else(|_| fs::write(target, contents)));
+    // The error to tell is the first. After a rename it is not there any more.
+    let _ = fs::remove_file(&beside);
+    replaced
 }
 
 #[cfg(test)]

@@ -36,6 +36,9 @@ enum Outgoing {
 const NOT_LEFT: u64 = u64::MAX;
 /// The time-out grows at most to so many times what is configured, as a power of two.
 const BACKOFF_MAX: u8 = 6;
+/// What is left of that when a copy is answered, and it is not known whether others still wait in queues. Enough for these to drain before
+/// more of them are made; more would cost networks that lose every other packet.
+const BACKOFF_KEPT_MAX: u8 = 3;
 
 #[derive(Default)]
 #[repr(align(64))]
@@ -109,8 +112,8 @@ impl ClientSlot {
     /// Notes that an answer came that is known already. What the queues hold is still being answered: a time-out that passes meanwhile would
     /// only add to it.
     #[inline]
-    fn answered_again(&mut self, now_ns: u64) {
-        if self.sent > self.received && self.progress_ns != NOT_LEFT {
+    fn answered_again(&mut self, timeout: Timeout, now_ns: u64) {
+        if timeout == Timeout::Adaptive && self.sent > self.received && self.progress_ns != NOT_LEFT {
             self.progress_ns = now_ns;
         }
     }
@@ -260,6 +263,14 @@ impl Clients {
         // The timer's list still holds these slots, and must not get them twice from the next session here.
         self.table.remove_with(index, |slot| *slot = ClientSlot { listed: slot.listed, ..ClientSlot::default() });
         *self.cold(index) = ClientCold::default();
+    }
+
+    /// Our loop stood still: what is being measured took as long as that, not as the way.
+    #[cold]
+    pub fn excuse(&mut self) {
+        for at in &self.listed {
+            self.table.slots[*at as usize].timed = 0;
+        }
     }
 
     /// When the retransmission timer next has something to do.
@@ -606,7 +617,14 @@ impl Core {
 
     /// Notes that the server has answered the call's first `received` packets, now a first copy or another.
     #[inline(always)]
-    fn acknowledge(session: &mut ClientSession, state: &mut ClientSlot, received: u32, is_copy: bool, now_ns: u64) {
+    fn acknowledge(
+        timeout: Timeout,
+        session: &mut ClientSession,
+        state: &mut ClientSlot,
+        received: u32,
+        is_copy: bool,
+        now_ns: u64,
+    ) {
         let before = state.sent - state.received;
         state.received = received;
         // After a roll-back an answer to the earlier copy can be ahead of what was sent again.
@@ -617,9 +635,12 @@ impl Core {
         state.progress_ns = now_ns;
         // An answer to a first copy that was sent again says that the time-out was too short. It stays longer for this call until one to a
         // packet comes that left since.
-        if is_copy || received > state.repeated {
+        if received > state.repeated || timeout == Timeout::Fixed {
             state.backoff = 0;
+        } else if is_copy {
+            state.backoff = state.backoff.min(BACKOFF_KEPT_MAX);
         }
+        state.is_probing = false;
     }
 
     #[inline]
@@ -636,7 +657,7 @@ impl Core {
         let response = state.response.as_mut().expect("a busy slot has a response buffer");
         if number == 0 {
             if state.response_packets > 0 {
-                state.answered_again(self.now_ns);
+                state.answered_again(self.config.timeout, self.now_ns);
                 return Err(PacketDrop::Stale);
             }
             if !may_have_run {
@@ -662,7 +683,8 @@ impl Core {
             let residence_ns = residence::decode(header.type_or_residence);
             let rtt_ns = state.round_trip_ns(state.request_packets, header.is_copy, residence_ns, self.now_ns);
             Self::measured(&mut self.pacing, &self.config, session, index, rtt_ns, self.now_ns);
-            Self::acknowledge(session, state, state.request_packets, header.is_copy, self.now_ns);
+            let timeout = self.config.timeout;
+            Self::acknowledge(timeout, session, state, state.request_packets, header.is_copy, self.now_ns);
             if packets == 1 {
                 self.finish(index, slot, Ok(()));
                 return Ok(());
@@ -679,7 +701,7 @@ impl Core {
             let place = match answer.checked_sub(state.received) {
                 Some(place) if !state.ahead.has(place) => place,
                 _ => {
-                    state.answered_again(self.now_ns);
+                    state.answered_again(self.config.timeout, self.now_ns);
                     return Err(PacketDrop::Stale);
                 }
             };
@@ -764,7 +786,7 @@ impl Core {
         let (session, state) = (&mut self.clients.table.entries[index], &mut self.clients.table.slots[at]);
         // Also in the midst of a response: a server that is short of memory gives up those that nobody fetches.
         let failure = ErrorCode::from_wire(header.message_len).ok_or(PacketDrop::Malformed)?.meaning();
-        Self::acknowledge(session, state, state.sent, header.is_copy, self.now_ns);
+        Self::acknowledge(self.config.timeout, session, state, state.sent, header.is_copy, self.now_ns);
         self.finish(index, slot, Err(failure));
         Ok(())
     }

@@ -94,6 +94,7 @@ impl Core {
         if gap > self.config.probe_interval_ns {
             // We were stopped, or our user was busy: nobody was silent, we did not listen.
             self.peers.excuse(gap);
+            self.clients.excuse();
         }
         self.last_turn_ns = now_ns;
         self.now_ns = now_ns;

@@ -33,8 +33,9 @@ pub enum Timeout {
     /// trip and four times its variation are (RFC 6298; half a round trip at least). Answers say whether they are to the first copy of a
     /// packet, which measures its round trip, or to a later one (as time stamps do in RFC 3522): a time-out that is too short would fill
     /// queues with copies, and these delay what the next time-out waits for. Each time that a call's passes in vain it is doubled, up to 64 times
-    /// what is configured or twice what was measured, and from the second time on one packet is sent and not all, until a copy is
-    /// answered or a packet that left since.
+    /// what is configured or twice what was measured (of which a quarter of
+    /// [`Config::peer_timeout_ns`](crate::Config::peer_timeout_ns) counts at most), and from the second time on one packet is sent and not all.
+    /// That ends with an answer to a packet that left since; one to a copy leaves an eightfold time-out at most.
     #[default]
     Adaptive,
     /// `Config::retransmit_timeout_ns`, whatever the round trips are (nsdi19 5.2.3). Where they become longer than that, copies of

@@ -243,6 +243,14 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         self.core.pacing.rate(index)
     }
 
+    /// The packets that a session of ours may still send now, and all that it was granted; none without such a session. Without a call in
+    /// flight the two are the same.
+    pub fn session_credits(&self, session: SessionId) -> Option<(u16, u16)> {
+        let index = self.core.clients.table.find(session.key())?;
+        let entry = &self.core.clients.table.entries[index];
+        Some((entry.credits, entry.credits_max))
+    }
+
     /// The next round trip that was measured, in nanoseconds, of those that [`Congestion::rtts_kept`](crate::Congestion::rtts_kept) keeps.
     pub fn poll_rtt_ns(&mut self) -> Option<u64> {
         self.core.pacing.poll_rtt_ns()

@@ -304,7 +304,6 @@ impl Core {
         let data_per_packet = self.servers.table.entries[index].data_per_packet as usize;
         let state = &mut self.servers.table.slots[at];
         let number = u32::from(header.packet_number);
-        state.is_copy |= header.is_copy;
         let Progress::Arriving { message, ahead } = &mut state.request else { return Err(PacketDrop::Stale) };
         let place = match number.checked_sub(state.received) {
             Some(place) if !ahead.has(place) => place,
@@ -324,6 +323,7 @@ impl Core {
         copy_data(packet, &mut message[range])?;
         ahead.mark(place);
         state.received += ahead.advance();
+        state.is_copy |= header.is_copy;
         state.progress_ns = self.now_ns;
         if state.received < state.request_packets {
             self.queue_credit_return(index, slot, true, header.is_copy);
@@ -642,6 +642,11 @@ impl Core {
                     Progress::Arriving { ahead, .. } if last == last_taken => {
                         is_copy |= std::mem::take(&mut state.is_copy);
                         ahead.0 as u32
+                    }
+                    // Whole since it was queued, maybe by a copy.
+                    _ if self.config.tuning.cumulative_credits => {
+                        is_copy |= state.is_copy;
+                        0
                     }
                     _ => 0,
                 };

@@ -66,6 +66,25 @@ fn calls_past_the_slots_wait_and_complete() {
 }
 
 #[test]
+fn a_session_without_a_call_has_all_its_credits() {
+    let world = World::new();
+    let (mut client, mut server, session) = world.pair(Config::default(), LoopbackConfig::default());
+    let all = (32, 32);
+    assert_eq!(client.session_credits(session), Some(all));
+    send(&mut client, session, ECHO, &pattern(40_000, 1), 1);
+    client.turn();
+    assert!(client.session_credits(session).unwrap().0 < 32);
+    run(&world, &mut client, &mut server, 1);
+    assert_eq!(client.session_credits(session), Some(all));
+    client.disconnect(session);
+    while client.sessions() > 0 {
+        client.turn();
+        server.turn();
+    }
+    assert_eq!(client.session_credits(session), None);
+}
+
+#[test]
 fn a_worker_answers_out_of_order() {
     let world = World::new();
     let (mut client, mut server, session) = world.pair(Config::default(), LoopbackConfig::default());

@@ -17,7 +17,7 @@ pub const HEADER_LEN: usize = 24;
 /// First byte of every packet.
 pub const MAGIC: u8 = 0xE2;
 /// Version of the protocol.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 /// In the second byte.
 const COPY_BIT: u8 = 1 << 7;
 /// The type field of a credit return that stands for its own packet, and not for those before it.
@@ -253,7 +253,7 @@ mod tests {
         assert_eq!(
             example().to_bytes(),
             [
-                0xE2, 0x20, 0xEF, 0xBE, 0x67, 0x45, 0x23, 0x01, 0xEF, 0xCD, 0xAB, 0x9A, 0x78, 0x56, 0x34, 0x12, 0x22,
+                0xE2, 0x40, 0xEF, 0xBE, 0x67, 0x45, 0x23, 0x01, 0xEF, 0xCD, 0xAB, 0x9A, 0x78, 0x56, 0x34, 0x12, 0x22,
                 0x22, 0x11, 0x11, 0x00, 0x00, 0xFF, 0xFF
             ]
         );
@@ -271,9 +271,9 @@ mod tests {
             Header::read(&bytes)
         };
         assert_eq!(with(0, 0xE3), Err(HeaderError::WrongMagic));
-        assert_eq!(with(1, 0x40), Err(HeaderError::WrongVersion(2)));
+        assert_eq!(with(1, 0x20), Err(HeaderError::WrongVersion(1)));
         assert_eq!(with(1, 0xE0), Err(HeaderError::WrongVersion(3)));
-        assert_eq!(with(1, 0x27), Err(HeaderError::UnknownKind(7)));
-        assert_eq!(with(1, 0x3F), Err(HeaderError::UnknownKind(31)));
+        assert_eq!(with(1, 0x47), Err(HeaderError::UnknownKind(7)));
+        assert_eq!(with(1, 0x5F), Err(HeaderError::UnknownKind(31)));
     }
 }

@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 
 /// Bytes that a packet holds itself; a longer one has a buffer besides.
 const SHORT: usize = 64;
+/// Bytes that a packet which ended keeps for the next at most: those in flight can be many, and the longest few.
+const KEPT: usize = 16 << 10;
 
 /// A packet. Those in flight are many, and are looked at when they are sent and when they arrive: two lines of the cache, which whoever
 /// has the packet hands on without touching them.
@@ -89,12 +91,20 @@ impl Packets {
     /// Ends a packet that was lent.
     #[inline]
     pub fn give_back(&mut self, packet: Box<Packet>) {
-        self.free.push(packet);
+        self.keep(packet);
     }
 
     /// Ends a packet on its way.
     pub fn end(&mut self, packet: Box<Packet>) {
         self.in_flight -= 1;
+        self.keep(packet);
+    }
+
+    #[inline]
+    fn keep(&mut self, mut packet: Box<Packet>) {
+        if packet.long.capacity() > KEPT {
+            packet.long = Vec::new();
+        }
         self.free.push(packet);
     }
 

@@ -205,9 +205,15 @@ impl Member {
         }
     }
 
+    /// No call is left: sessions have their credits back, and are closed.
     fn close_ways(&mut self) {
         for way in &self.ways {
             if let Way::Opening(session) | Way::Open(session) = way {
+                let credits = self.rpc.session_credits(*session);
+                if let Some((left, all)) = credits.filter(|(left, all)| left != all) {
+                    let what = || format!("{left} of {all} credits are left to a session without a call");
+                    self.ledger.lock().wrong.get_or_insert_with(what);
+                }
                 self.rpc.disconnect(*session);
             }
         }

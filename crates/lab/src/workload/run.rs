@@ -499,6 +499,41 @@ start_ms = 0.3
     }
 
     #[test]
+    fn rates_recover_when_a_crowd_is_gone() {
+        // For 10 ms thirty others send to the same host, then one is alone with the link. Timely's steps, which keep an incast's queue short,
+        // take it long to have all of the link again.
+        let mut topology = Topology::star(32, 25.0, 500, 1500);
+        topology.switches[0].ecn = Some(sinew_sim::Ecn { min_bytes: 5_000, max_bytes: 200_000, probability: 0.1 });
+        for (algorithm, alone_ms) in [("timely", 300), ("swift", 1), ("dcqcn", 60)] {
+            let warm_up_ms = 10 + alone_ms;
+            let text = format!(
+                r#"warm_up_ms = {warm_up_ms}
+duration_ms = 5
+congestion = {{ algorithm = "{algorithm}" }}
+[[clients]]
+name = "crowd"
+hosts = {{ from = "node2", count = 30 }}
+servers = "node0"
+request_bytes = 500_000
+response_bytes = 32
+window = 1
+stop_ms = 10
+[[clients]]
+name = "lone"
+hosts = "node1"
+servers = "node0"
+request_bytes = 500_000
+response_bytes = 32
+window = 2
+"#
+            );
+            let report = run_on(&topology, &text, 1).unwrap();
+            let [crowd, lone] = &report.groups[..] else { panic!("two groups") };
+            assert!(lone.goodput_gbps > 0.8 * 25.0 && crowd.goodput_gbps < 1.0, "{algorithm}: {report:?}");
+        }
+    }
+
+    #[test]
     fn calls_are_made_as_the_file_says() {
         let topology = Topology::star(4, 10.0, 100, 1500);
         let report = run_on(&topology, SHORT, 1).unwrap();

@@ -25,7 +25,7 @@ impl Core {
         }
         if !self.config.recovery.keeps_ahead() {
             if taken <= state.received {
-                state.answered_again(self.now_ns);
+                state.answered_again(self.config.timeout, self.now_ns);
                 return Err(PacketDrop::Stale);
             }
             if header.type_or_residence == CREDIT_ALONE && taken > state.received + 1 {
@@ -44,7 +44,7 @@ impl Core {
         state.ahead.skip(came);
         state.ahead.0 |= ahead.0;
         if came == 0 && state.ahead == before {
-            state.answered_again(self.now_ns);
+            state.answered_again(self.config.timeout, self.now_ns);
             return Err(PacketDrop::Stale);
         }
         let came = came + state.ahead.advance();
@@ -59,18 +59,24 @@ impl Core {
     pub(super) fn take_answers(&mut self, index: usize, slot: usize, came: u32, is_copy: bool) {
         let at = self.clients.table.slot_at(index, slot);
         let (session, state) = (&mut self.clients.table.entries[index], &mut self.clients.table.slots[at]);
-        // The one packet that was sent again has come through: those that it was sent for in the first place have not.
-        let was_probe = std::mem::take(&mut state.is_probing) && is_copy;
+        let was_probing = std::mem::take(&mut state.is_probing);
         if came > 0 {
             let received = state.received + came;
             state.resent.skip(came);
             let rtt_ns = state.round_trip_ns(received, is_copy, 0, self.now_ns);
             Self::measured(&mut self.pacing, &self.config, session, index, rtt_ns, self.now_ns);
-            Self::acknowledge(session, state, received, is_copy, self.now_ns);
+            Self::acknowledge(self.config.timeout, session, state, received, is_copy, self.now_ns);
         } else {
             state.progress_ns = self.now_ns;
         }
-        if was_probe && self.config.recovery.keeps_ahead() {
+        if was_probing && !is_copy && !self.config.recovery.keeps_ahead() {
+            // A first copy was late and not lost, and so are those behind it: they are on their way again.
+            let back = (state.sent_max - state.sent).min(session.credits.into());
+            state.sent += back;
+            session.credits -= back as u16;
+        }
+        if was_probing && is_copy && self.config.recovery.keeps_ahead() {
+            // The one packet that was sent again has come through: those that were late with it have not.
             self.resend_unanswered(index, slot, u32::MAX);
         } else if state.ahead != Window::default() {
             self.resend_overtaken(index, slot);
@@ -148,7 +154,11 @@ impl Core {
         let configured_ns = self.config.retransmit_timeout_ns;
         let measured_ns = match self.config.timeout {
             Timeout::Fixed => 0,
-            Timeout::Adaptive => self.clients.table.entries[index].round_trips.timeout_ns(),
+            // Whoever is silent for longer than the other bears is given up, not waited for.
+            Timeout::Adaptive => {
+                let trips = &self.clients.table.entries[index].round_trips;
+                trips.timeout_ns().min(self.config.peer_timeout_ns / 4)
+            }
         };
         let longest_ns = configured_ns.saturating_mul(1 << BACKOFF_MAX).max(measured_ns.saturating_mul(2));
         measured_ns.max(configured_ns).saturating_mul(1 << backoff).min(longest_ns)
@@ -215,8 +225,10 @@ impl Core {
         if self.pacing.is_on() {
             session.limits = self.pacing.lost(session.sample(index, self.now_ns));
         }
-        if most == 1 && session.waiting == 0 {
-            return self.pump_up_to(index, slot, most);
+        if most == 1 {
+            // What that leaves of the credits is for others.
+            self.pump_up_to(index, slot, most);
+            return self.pump_waiting(index);
         }
         self.pump_in_turn(index, slot);
     }
