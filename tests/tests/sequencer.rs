@@ -382,7 +382,7 @@ fn callers_of_herd_get_unique_increasing_numbers_and_the_dead_lose_their_own() {
         let (mut server, seeds) =
             sinew::herd::Server::new(&world.device, &ServerConfig { layout, seed: EPOCH.0 }).unwrap();
         let judge = Judge::default();
-        let (admit, hellos) = std::sync::mpsc::channel::<(Hello, std::sync::mpsc::Sender<Welcome>)>();
+        let (admit, hellos) = std::sync::mpsc::channel::<(Hello, bool, std::sync::mpsc::Sender<Welcome>)>();
         let taken = std::thread::scope(|threads| {
             let _stop = StopWhenDropped(&world.stop);
             for seed in seeds {
@@ -397,42 +397,38 @@ fn callers_of_herd_get_unique_increasing_numbers_and_the_dead_lose_their_own() {
                 });
             }
             let (world, judge) = (&world, &judge);
-            let client = move |admit: &std::sync::mpsc::Sender<_>| {
+            let client = move |admit: &std::sync::mpsc::Sender<_>, will_die| {
                 // Nobody here is as slow as a busy machine.
                 let config = ClientConfig { timeout_ns: 20_000_000_000, ..ClientConfig::new(layout) };
                 let (joining, hello) = Herd::prepare(&world.device, &world.domain, &config).unwrap();
                 let (tell, told) = std::sync::mpsc::channel();
-                admit.send((hello, tell)).unwrap();
+                admit.send((hello, will_die, tell)).unwrap();
                 HerdClient::new(joining.join(&told.recv().unwrap()).unwrap())
             };
             let living: Vec<_> = (0..2)
                 .map(|_| {
                     let admit = admit.clone();
-                    threads.spawn(move || judge.drive(&mut client(&admit), CALLS))
+                    threads.spawn(move || judge.drive(&mut client(&admit, false), CALLS))
                 })
                 .collect();
             let dying = threads.spawn(move || {
                 let mut taken = Vec::new();
                 for _ in 0..10 {
-                    let mut client = client(&admit);
+                    let mut client = client(&admit, true);
                     taken.extend(judge.drive(&mut client, 500));
                     (0..WINDOW).for_each(|tag| client.request(tag as u64, 1).unwrap());
                     client.turn(0).unwrap();
                 }
                 taken
             });
-            // The last of those that die takes the place of the one before.
+            // Each of those that die takes the place of the one before.
             let mut dead = None;
-            let mut admitted = 0;
-            for (hello, tell) in hellos {
-                admitted += 1;
-                if admitted > 3
-                    && let Some(id) = dead.take()
-                {
+            for (hello, will_die, tell) in hellos {
+                if will_die && let Some(id) = dead.take() {
                     server.dismiss(id);
                 }
                 let (id, welcome) = server.admit(&hello).unwrap();
-                if admitted > 3 {
+                if will_die {
                     dead = Some(id);
                 }
                 tell.send(welcome).unwrap();
