@@ -284,8 +284,8 @@ fn round_trips_that_take_longer_than_the_time_out_are_learnt() {
 
 #[test]
 fn losses_before_anything_was_measured_do_not_beget_copies_either() {
-    // Packets of the call leave 12 ms after each other. Were each answer to a copy a reason for a time-out of 5 ms, a window of copies would
-    // leave for every packet: these calls took 1,900 to 2,900 packets so.
+    // Packets of the call leave 12 ms after each other. Were the time-out 5 ms again with each answer to a copy, a window of copies would leave
+    // for every packet: these calls took 1,900 to 2,900 packets so.
     for seed in [1, 2, 3, 4, 6] {
         let topology = Topology::star(2, 0.001, 200, 1500);
         let faults = LinkFaults::losing(0.01);

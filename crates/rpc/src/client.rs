@@ -36,9 +36,6 @@ enum Outgoing {
 const NOT_LEFT: u64 = u64::MAX;
 /// The time-out grows at most to so many times what is configured, as a power of two.
 const BACKOFF_MAX: u8 = 6;
-/// What is left of that when a copy is answered, and it is not known whether others still wait in queues. Enough for these to drain before
-/// more of them are made; more would cost networks that lose every other packet.
-const BACKOFF_KEPT_MAX: u8 = 3;
 
 #[derive(Default)]
 #[repr(align(64))]
@@ -93,20 +90,27 @@ impl ClientSlot {
     }
 
     /// The round trip that ends with the `received`th answer, which the server kept for `residence_ns`. What measures it is the first
-    /// copy of its packet: an answer to another, or one that may stand for those of others, says nothing of it.
+    /// copy of its packet: an answer to another says nothing of it, nor does one to a later packet once there are copies, which may have
+    /// left long after it.
     #[inline(always)]
     fn round_trip_ns(&mut self, received: u32, is_copy: bool, residence_ns: u64, now_ns: u64) -> Option<u64> {
         if self.timed == 0 || received < self.timed {
             return None;
         }
         let timed = std::mem::take(&mut self.timed);
-        if is_copy || timed <= self.repeated && received > self.repeated {
+        if is_copy || timed <= self.repeated && received != timed {
             return None;
         }
         // As it was before it was rounded down; the longest may have been longer.
         let kept_ns = residence_ns + residence_ns / 2048;
         (residence_ns < residence::RESIDENCE_MAX_NS)
             .then(|| now_ns.saturating_sub(self.timed_ns).saturating_sub(kept_ns))
+    }
+
+    /// Where nothing was measured yet: an answer to a copy says that a round trip takes at most about so long.
+    #[inline(always)]
+    fn bound_ns(&self, is_copy: bool, now_ns: u64) -> Option<u64> {
+        (is_copy && self.timed != 0).then(|| now_ns.saturating_sub(self.timed_ns))
     }
 
     /// Notes that an answer came that is known already. What the queues hold is still being answered: a time-out that passes meanwhile would
@@ -635,10 +639,8 @@ impl Core {
         state.progress_ns = now_ns;
         // An answer to a first copy that was sent again says that the time-out was too short. It stays longer for this call until one to a
         // packet comes that left since.
-        if received > state.repeated || timeout == Timeout::Fixed {
+        if is_copy || received > state.repeated || timeout == Timeout::Fixed {
             state.backoff = 0;
-        } else if is_copy {
-            state.backoff = state.backoff.min(BACKOFF_KEPT_MAX);
         }
         state.is_probing = false;
     }
@@ -681,6 +683,7 @@ impl Core {
             }
             copy_data(packet, &mut response[..data_len])?;
             let residence_ns = residence::decode(header.type_or_residence);
+            session.round_trips.bound(state.bound_ns(header.is_copy, self.now_ns));
             let rtt_ns = state.round_trip_ns(state.request_packets, header.is_copy, residence_ns, self.now_ns);
             Self::measured(&mut self.pacing, &self.config, session, index, rtt_ns, self.now_ns);
             let timeout = self.config.timeout;

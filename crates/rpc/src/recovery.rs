@@ -35,7 +35,8 @@ pub enum Timeout {
     /// queues with copies, and these delay what the next time-out waits for. Each time that a call's passes in vain it is doubled, up to 64 times
     /// what is configured or twice what was measured (of which a quarter of
     /// [`Config::peer_timeout_ns`](crate::Config::peer_timeout_ns) counts at most), and from the second time on one packet is sent and not all.
-    /// That ends with an answer to a packet that left since; one to a copy leaves an eightfold time-out at most.
+    /// That ends with an answer to a copy or to a packet that left since. Until a round trip was measured, the first answer to a copy tells
+    /// how long one takes at most: since its packet first left.
     #[default]
     Adaptive,
     /// `Config::retransmit_timeout_ns`, whatever the round trips are (nsdi19 5.2.3). Where they become longer than that, copies of
@@ -102,20 +103,32 @@ impl Window {
 /// The round trips of a session, smoothed as RFC 6298 does.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RoundTrips {
-    /// 0 until one was measured.
+    /// 0 until one was measured, or bounded.
     smoothed_ns: u64,
     variation_ns: u64,
+    is_bound: bool,
 }
 
 impl RoundTrips {
     pub fn add(&mut self, rtt_ns: u64) {
         let rtt_ns = rtt_ns.clamp(1, u64::MAX / 16);
-        if self.smoothed_ns == 0 {
-            (self.smoothed_ns, self.variation_ns) = (rtt_ns, rtt_ns / 2);
+        if self.smoothed_ns == 0 || self.is_bound {
+            *self = Self { smoothed_ns: rtt_ns, variation_ns: rtt_ns / 2, is_bound: false };
             return;
         }
         self.variation_ns = (3 * self.variation_ns + self.smoothed_ns.abs_diff(rtt_ns)) / 4;
         self.smoothed_ns = (7 * self.smoothed_ns + rtt_ns) / 8;
+    }
+
+    /// Until one is measured: they take about so long at most.
+    #[inline(always)]
+    pub fn bound(&mut self, longest_ns: Option<u64>) {
+        if let Some(longest_ns) = longest_ns
+            && self.smoothed_ns == 0
+        {
+            self.add(longest_ns);
+            self.is_bound = true;
+        }
     }
 
     /// Longer than a round trip, also where all take the same; 0 until one was measured.

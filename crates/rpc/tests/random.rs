@@ -323,7 +323,8 @@ impl Run {
 
     /// Turns until `done`, with workers and deferred calls served.
     fn turn_until(&mut self, what: &str, mut done: impl FnMut(&Self) -> bool) {
-        for _ in 0..1_000_000 {
+        // Thousands of packets, one at a time, of which every other is lost, take a million turns.
+        for _ in 0..5_000_000 {
             if done(self) {
                 return;
             }
@@ -536,7 +537,7 @@ fn run(case: &Case) {
 fn cases(part: u32) -> ProptestConfig {
     let asked = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
     let cases = asked.unwrap_or(100u32).div_ceil(part);
-    ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
+    ProptestConfig { cases, failure_persistence: None, max_shrink_time: 120_000, ..ProptestConfig::default() }
 }
 
 proptest! {

@@ -295,22 +295,77 @@ fn the_time_out_follows_the_round_trips_and_doubles() {
             assert!((expected..=expected + 40).contains(&gap), "{gaps:?}");
         }
         assert_eq!(gaps.len(), 8, "{gaps:?}");
-        // An answer to a copy keeps some of that, for those that may still be on their way.
-        let answer = server.header(CreditReturn, number, 0, 0);
+        // An answer to a first copy leaves the time-out as long as it is: it was too short. One to another says that copies get through.
+        server.credit_return(number, 0);
+        server.turn(&mut client);
+        let gaps = sent_after(&world, &mut client, &server, 12_000);
+        assert!(matches!(gaps[..], [6_400..=6_500]), "{gaps:?}");
+        let answer = server.header(CreditReturn, number, 1, 0);
         server.send(Header { is_copy: true, ..answer }, &[]);
         server.turn(&mut client);
-        let gaps = sent_after(&world, &mut client, &server, 2_500);
-        assert!(matches!(gaps[..], [2_160..=2_400]), "{gaps:?}");
-        // One to a first copy leaves it as long as it is: it was too short, and is not any more.
-        server.credit_return(number, 1);
-        server.turn(&mut client);
-        let gaps = sent_after(&world, &mut client, &server, 6_000);
-        assert!(matches!(gaps[..], [4_320..=4_400]), "{gaps:?}");
+        let gaps = sent_after(&world, &mut client, &server, 500);
+        assert!(matches!(gaps[..], [270..=310]), "{gaps:?}");
         server.response(number, 0, b"y");
         server.turn(&mut client);
         assert_eq!(client.stats().calls_completed, 52);
         assert!(completions(&mut client).iter().all(|over| over.result.is_ok()));
     }
+}
+
+#[test]
+fn before_anything_is_measured_the_first_answer_to_a_copy_bounds_the_round_trip() {
+    for recovery in [Recovery::GoBackN, Recovery::SELECTIVE] {
+        let config = Config { retransmit_timeout_ns: 100 * US, recovery, ..Config::default() };
+        let (world, mut client, server) = hand_server(config, SMALL);
+        send(&mut client, server.session, ECHO, &pattern(300, 1), 0);
+        let number = server.turn(&mut client)[0].0.request_number;
+        // Copies leave after 100, 300 and 700 us.
+        assert_eq!(sent_after(&world, &mut client, &server, 1_000).len(), 3);
+        let answer = server.header(CreditReturn, number, 0, 0);
+        server.send(Header { is_copy: true, ..answer }, &[]);
+        server.turn(&mut client);
+        // Three times as long as that, and not 100 us again.
+        let gaps = sent_after(&world, &mut client, &server, 3_500);
+        assert!(matches!(gaps[..], [3_000..=3_400]), "{gaps:?}");
+        // What is measured then counts alone.
+        let answer = server.header(Response, number, 0, 1);
+        server.send(Header { is_copy: true, ..answer }, b"y");
+        server.turn(&mut client);
+        send(&mut client, server.session, ECHO, b"x", 0);
+        let number = server.turn(&mut client)[0].0.request_number;
+        assert_eq!(sent_after(&world, &mut client, &server, 200), []);
+        server.response(number, 0, b"y");
+        server.turn(&mut client);
+        send(&mut client, server.session, ECHO, b"x", 0);
+        server.turn(&mut client);
+        let gaps = sent_after(&world, &mut client, &server, 900);
+        assert!(matches!(gaps[..], [600..=650]), "{gaps:?}");
+    }
+}
+
+#[test]
+fn once_there_are_copies_only_the_answer_to_the_measured_packet_measures() {
+    let config = Config { retransmit_timeout_ns: 100 * US, ..Config::default() };
+    let (world, mut client, server) = hand_server(config, SMALL);
+    for _ in 0..50 {
+        send(&mut client, server.session, ECHO, b"x", 0);
+        let number = server.turn(&mut client)[0].0.request_number;
+        server.response(number, 0, b"y");
+        server.turn(&mut client);
+    }
+    let number = call(&mut client, &server, 80);
+    world.clock.advance(50 * MS);
+    assert_eq!(server.turn(&mut client).len(), 32);
+    // All but the last, whose round trip would be measured; so many others leave.
+    let answer = server.header(CreditReturn, number, 30, 0);
+    server.send(Header { is_copy: true, ..answer }, &[]);
+    assert_eq!(server.turn(&mut client).len(), 31);
+    assert!(!sent_after(&world, &mut client, &server, 200).is_empty());
+    // One of them is answered: since the last left 50 ms have passed, but not since it left itself.
+    server.credit_return(number, 40);
+    server.turn(&mut client);
+    let gaps = sent_after(&world, &mut client, &server, 3_000);
+    assert!(gaps.len() >= 4, "{gaps:?}");
 }
 
 #[test]

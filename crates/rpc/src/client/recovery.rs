@@ -63,6 +63,7 @@ impl Core {
         if came > 0 {
             let received = state.received + came;
             state.resent.skip(came);
+            session.round_trips.bound(state.bound_ns(is_copy, self.now_ns));
             let rtt_ns = state.round_trip_ns(received, is_copy, 0, self.now_ns);
             Self::measured(&mut self.pacing, &self.config, session, index, rtt_ns, self.now_ns);
             Self::acknowledge(self.config.timeout, session, state, received, is_copy, self.now_ns);
