@@ -6,6 +6,8 @@
 //! - no call was run twice, and none that its client was told not to have run was run at all;
 //! - each call completes once, with what the handler answered or an error;
 //! - every call completes, sessions can be opened, and calls succeed again;
+//! - rates that congestion control cut come back, wherever round trips without queues are short enough for it;
+//! - sessions have all their credits when no call is left;
 //! - once all sessions are closed nothing of them is left: no session, no committed receive capacity, no packet on its way.
 //!
 //! [`run`] is one of them, the same every time for a seed.
@@ -14,6 +16,7 @@
 mod kept;
 mod ledger;
 mod member;
+mod recovery;
 mod scenario;
 
 use std::cell::RefCell;
@@ -25,6 +28,7 @@ use sinew_sim::{ActorId, Cluster, HostId, LinkFaults, LinkId, Network};
 
 use ledger::Shared;
 use member::{Member, Orders};
+use recovery::Recovery;
 use scenario::{Fault, Scenario};
 
 /// What a run did.
@@ -188,6 +192,14 @@ impl<'a> Swarm<'a> {
             swarm.members.iter().all(|(_, orders)| orders.borrow().last_calls == 0)
                 && swarm.ledger.lock().outstanding() == 0
         })?;
+        if let Some(recovery) = Recovery::of(self.scenario) {
+            for (_, orders) in &self.members {
+                orders.borrow_mut().recovery = Some(recovery);
+            }
+            self.wait_for("rates that do not recover", |swarm| {
+                swarm.members.iter().all(|(_, orders)| orders.borrow().has_recovered)
+            })?;
+        }
         for (_, orders) in &self.members {
             orders.borrow_mut().closes = true;
         }

@@ -41,5 +41,5 @@ pub use error::{CallError, Cause, ConnectError, EnqueueError, Error, Execution, 
 pub use management::SessionEvent;
 pub use nexus::{Nexus, NexusBuilder, NexusError};
 pub use recovery::{Recovery, Timeout};
-pub use rpc::{Reply, Rpc};
+pub use rpc::{Reply, Rpc, SessionCredits};
 pub use stats::{PacketDrop, Stats};

@@ -50,6 +50,17 @@ pub struct Rpc<P: PacketPort, C: Clock> {
     burst_max: usize,
 }
 
+/// A session's credits: packets that it may have on their way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionCredits {
+    /// Not used now. Without a call in flight these are all.
+    pub left: u16,
+    /// As granted.
+    pub all: u16,
+    /// Those that congestion control lets it not use now.
+    pub withheld: u16,
+}
+
 /// Full bursts that one turn takes in before it answers: where a send costs the same for one packet and for many, as in a
 /// kernel's sockets, answers to several bursts in one send are worth their wait.
 const BURSTS_PER_TURN: usize = 8;
@@ -243,12 +254,12 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         self.core.pacing.rate(index)
     }
 
-    /// The packets that a session of ours may still send now, and all that it was granted; none without such a session. Without a call in
-    /// flight the two are the same.
-    pub fn session_credits(&self, session: SessionId) -> Option<(u16, u16)> {
+    /// The credits of a session of ours; none without such a session.
+    pub fn session_credits(&self, session: SessionId) -> Option<SessionCredits> {
         let index = self.core.clients.table.find(session.key())?;
         let entry = &self.core.clients.table.entries[index];
-        Some((entry.credits, entry.credits_max))
+        let withheld = entry.limits.withheld.min(entry.credits_max);
+        Some(SessionCredits { left: entry.credits, all: entry.credits_max, withheld })
     }
 
     /// The next round trip that was measured, in nanoseconds, of those that [`Congestion::rtts_kept`](crate::Congestion::rtts_kept) keeps.

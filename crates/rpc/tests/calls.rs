@@ -4,7 +4,7 @@ mod common;
 
 use common::*;
 use sinew_fabric::loopback::LoopbackConfig;
-use sinew_rpc::{Cause, Config, Execution};
+use sinew_rpc::{Cause, Config, Execution, SessionCredits};
 
 #[test]
 fn a_small_call_is_answered_with_two_packets() {
@@ -69,11 +69,11 @@ fn calls_past_the_slots_wait_and_complete() {
 fn a_session_without_a_call_has_all_its_credits() {
     let world = World::new();
     let (mut client, mut server, session) = world.pair(Config::default(), LoopbackConfig::default());
-    let all = (32, 32);
+    let all = SessionCredits { left: 32, all: 32, withheld: 0 };
     assert_eq!(client.session_credits(session), Some(all));
     send(&mut client, session, ECHO, &pattern(40_000, 1), 1);
     client.turn();
-    assert!(client.session_credits(session).unwrap().0 < 32);
+    assert!(client.session_credits(session).unwrap().left < 32);
     run(&world, &mut client, &mut server, 1);
     assert_eq!(client.session_credits(session), Some(all));
     client.disconnect(session);

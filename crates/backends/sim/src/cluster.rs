@@ -41,8 +41,19 @@ struct Place {
     next_ns: Option<u64>,
     /// When its core is free.
     free_ns: u64,
-    /// What its core spent on turns that found something, or did.
+    began_ns: u64,
+    ended_ns: Option<u64>,
     worked_ns: u64,
+    paused_ns: u64,
+}
+
+/// How an actor's core spent its time until now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CoreTime {
+    /// On turns that found something, or did.
+    pub worked_ns: u64,
+    /// Polling in vain: turns that need not be run are charged all the same.
+    pub polled_ns: u64,
 }
 
 /// A simulation that cannot go on: everybody waits for packets, and none is on its way.
@@ -107,7 +118,10 @@ impl Cluster {
             turn: 0,
             next_ns: None,
             free_ns: 0,
+            began_ns: self.network.0.clock.event_ns(),
+            ended_ns: None,
             worked_ns: 0,
+            paused_ns: 0,
         });
         self.wake(index, 0);
         ActorId(index)
@@ -121,6 +135,7 @@ impl Cluster {
         place.turn += 1;
         let mut world = self.network.0.world.borrow_mut();
         let now_ns = self.network.0.clock.event_ns();
+        place.ended_ns.get_or_insert(now_ns);
         place.ports.iter().for_each(|port| world.close(port.0, now_ns));
         drop(world);
         place.actor.take()
@@ -129,15 +144,22 @@ impl Cluster {
     /// Lets an actor stand still until `end_ns`: packets come, and it does not look.
     pub fn pause(&mut self, actor: ActorId, end_ns: u64) {
         let place = &mut self.places[actor.0 as usize];
+        let from_ns = place.free_ns.max(self.network.0.clock.event_ns());
+        place.paused_ns += end_ns.saturating_sub(from_ns);
         place.free_ns = place.free_ns.max(end_ns);
         if place.next_ns.is_some_and(|next_ns| next_ns < end_ns) {
             self.foresee(actor.0, end_ns);
         }
     }
 
-    /// What an actor's core spent on turns in which it did something.
-    pub fn worked_ns(&self, actor: ActorId) -> u64 {
-        self.places[actor.0 as usize].worked_ns
+    /// How an actor's core spent its time. A core polls whenever it does not work or stand still, as a loop that never sleeps does.
+    pub fn core_time(&self, actor: ActorId) -> CoreTime {
+        let place = &self.places[actor.0 as usize];
+        let end_ns = place.ended_ns.unwrap_or(self.network.0.clock.event_ns());
+        let there_ns = end_ns.saturating_sub(place.began_ns);
+        // The last turn, or pause, may last beyond now.
+        let worked_ns = place.worked_ns.min(there_ns);
+        CoreTime { worked_ns, polled_ns: there_ns - worked_ns - place.paused_ns.min(there_ns - worked_ns) }
     }
 
     /// Lets everything happen until `end_ns`.
@@ -232,7 +254,8 @@ impl Cluster {
         drop(world);
         let next_ns = match doing {
             Doing::Done => {
-                place.actor = None;
+                place.worked_ns += spent_ns;
+                (place.actor, place.ended_ns) = (None, Some(place.free_ns));
                 return;
             }
             Doing::Work => {

@@ -34,7 +34,7 @@ mod time;
 mod topology;
 mod world;
 
-pub use cluster::{Actor, ActorId, Cluster, Doing, Stuck};
+pub use cluster::{Actor, ActorId, Cluster, CoreTime, Doing, Stuck};
 pub use costs::Costs;
 pub use faults::LinkFaults;
 pub use file::FileError;

@@ -113,7 +113,8 @@ impl Network {
         SimPort::open(self, host, name, config)
     }
 
-    /// Lets what happens until `end_ns` happen, without any actor, and the time be `end_ns`.
+    /// Lets what happens until `end_ns` happen, without any actor, and the time be `end_ns`. Where a [`Cluster`](crate::Cluster) has
+    /// actors on the network, let time pass with [its own](crate::Cluster::run_until): turns that are foreseen until then would be lost.
     pub fn run_until(&self, end_ns: u64) {
         while self.step(end_ns) {}
         if end_ns > self.0.clock.event_ns() {

@@ -25,6 +25,7 @@ pub struct SimPort {
     tx: SimTx,
     network: Network,
     index: usize,
+    opening: u64,
     address: Address,
     arena: Arena,
     config: PortConfig,
@@ -97,7 +98,7 @@ impl SimPort {
             source,
         })?;
         let index = world.open(name, host, config);
-        let packet_len_max = world.packet_len_max(host);
+        let (packet_len_max, opening) = (world.packet_len_max(host), world.openings(index));
         drop(world);
         let (lent, pending) = (Vec::with_capacity(config.burst_max), Vec::new());
         Ok(Self {
@@ -105,6 +106,7 @@ impl SimPort {
             tx: SimTx { network: network.clone(), index, config, packet_len_max, pending },
             network: network.clone(),
             index,
+            opening,
             address,
             arena,
             config,
@@ -132,7 +134,11 @@ impl Drop for SimPort {
     fn drop(&mut self) {
         self.rx.give_back();
         self.tx.submit();
-        self.network.0.world.borrow_mut().close(self.index, self.network.0.clock.event_ns());
+        let mut world = self.network.0.world.borrow_mut();
+        // A host that crashed may be back, with a port of the same name, before what it was is dropped.
+        if world.openings(self.index) == self.opening {
+            world.close(self.index, self.network.0.clock.event_ns());
+        }
     }
 }
 

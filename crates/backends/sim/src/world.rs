@@ -40,6 +40,8 @@ struct Stray {
 pub(crate) struct Node {
     pub host: HostId,
     pub is_open: bool,
+    /// How often it was opened.
+    pub openings: u64,
     /// The actor that works on this port.
     pub actor: Option<u32>,
     /// When it wants its next turn at the latest.
@@ -173,6 +175,7 @@ impl World {
         if let Some(index) = self.by_name.get(name).copied() {
             let node = &mut self.nodes[index];
             (node.is_open, node.host, node.stats) = (true, host, PortStats::default());
+            node.openings += 1;
             node.receive_packets = config.receive_packets;
             return index;
         }
@@ -181,6 +184,7 @@ impl World {
         self.nodes.push(Node {
             host,
             is_open: true,
+            openings: 1,
             actor: None,
             wake_ns: None,
             receive_packets: config.receive_packets,
@@ -192,6 +196,11 @@ impl World {
             name: name.to_owned(),
         });
         index
+    }
+
+    /// How often a port was opened that has this place: tells those apart that had it one after another.
+    pub fn openings(&self, index: usize) -> u64 {
+        self.nodes[index].openings
     }
 
     pub fn close(&mut self, index: usize, now_ns: u64) {

@@ -2,8 +2,8 @@
 
 use sinew_fabric::{Clock, PacketPort, PacketRx, PacketTx, RxBurst, TxData, TxPacket};
 use sinew_sim::{
-    Buffer, Ecn, HostId, HostSpec, LinkFaults, LinkId, LinkSpec, Network, NodeId, Pause, PortConfig, SimPort,
-    SwitchSpec, Topology,
+    Actor, ActorId, Buffer, Cluster, CoreTime, Doing, Ecn, HostId, HostSpec, LinkFaults, LinkId, LinkSpec, Network,
+    NodeId, Pause, PortConfig, SimClock, SimPort, SwitchSpec, Topology,
 };
 
 /// Hosts at one switch; a byte takes 0.8 ns at 10 Gbps, and packets of 934 bytes with their frames 800 ns.
@@ -348,4 +348,61 @@ fn flows_take_all_of_the_equal_ways() {
     let shares = ways.iter().map(|way| network.link_stats(*way)[0].packets).collect::<Vec<_>>();
     assert_eq!(shares.iter().sum::<u64>(), 1024);
     assert!(shares.iter().all(|share| (200..312).contains(share)), "{shares:?}");
+}
+
+/// Holds a port, works in its first turns and then polls in vain.
+struct Worker {
+    _port: SimPort,
+    clock: SimClock,
+    turns: u32,
+}
+
+impl Actor for Worker {
+    fn turn(&mut self) -> Doing {
+        self.turns = self.turns.saturating_sub(1);
+        if self.turns == 0 {
+            return Doing::Idle;
+        }
+        self.clock.spend_ns(100);
+        Doing::Work
+    }
+}
+
+fn worker(cluster: &mut Cluster, host: usize, turns: u32) -> ActorId {
+    let (port, clock) = (open(cluster.network(), host), cluster.clock());
+    let place = port.place();
+    cluster.add("worker", [place], Box::new(Worker { _port: port, clock, turns }))
+}
+
+#[test]
+fn cores_that_poll_in_vain_are_charged_for_it() {
+    let network = Network::new(topology(2, Buffer::PerPort { bytes: 1 << 20 }), 1).unwrap();
+    let mut cluster = Cluster::new(&network);
+    let first = worker(&mut cluster, 0, 4);
+    cluster.run_until(10_000);
+    assert_eq!(cluster.core_time(first), CoreTime { worked_ns: 300, polled_ns: 9_700 });
+    // Of two others one begins later, and one stands still.
+    let second = worker(&mut cluster, 1, 11);
+    cluster.run_until(12_000);
+    cluster.pause(first, 15_000);
+    cluster.run_until(20_000);
+    assert_eq!(cluster.core_time(second), CoreTime { worked_ns: 1_000, polled_ns: 9_000 });
+    assert_eq!(cluster.core_time(first), CoreTime { worked_ns: 300, polled_ns: 16_700 });
+    cluster.crash(second);
+    cluster.run_until(30_000);
+    assert_eq!(cluster.core_time(second), CoreTime { worked_ns: 1_000, polled_ns: 9_000 });
+}
+
+#[test]
+fn a_port_that_outlives_its_crash_does_not_close_its_successor() {
+    let network = Network::new(topology(2, Buffer::PerPort { bytes: 1 << 20 }), 1).unwrap();
+    let mut cluster = Cluster::new(&network);
+    let first = worker(&mut cluster, 0, 1);
+    let crashed = cluster.crash(first);
+    let mut successor = open(&network, 0);
+    drop(crashed);
+    let mut other = open(&network, 1);
+    send(&mut other, &successor, 1, 100);
+    network.run_until(100_000);
+    assert_eq!(receive(&mut successor).len(), 1);
 }

@@ -47,7 +47,7 @@ A workload is a TOML file:
   start_ms = 0                from the beginning of the warm-up. Default: 0
   stop_ms = 30                default: the end
 
-Goodput is data of requests and responses that arrived. Queues are what waited for a link: `most` since the warm-up, and
+Goodput is data of requests and responses that arrived. Cores poll whenever they are not at work. Queues are what waited for a link: `most` since the warm-up, and
 `mean` of the moments since then, of 200 in all, at which everything is looked at.
 
 Examples:
@@ -142,6 +142,7 @@ fn text_of(what: &str, report: &Report) -> String {
         "latency\np50 / p99 / p99.9",
         "round trips\np50 / p99",
         "rates at the end\nlowest to highest",
+        "cores at work\nclients / servers",
     ]);
     for group in &report.groups {
         let latency = times(group.latency.map(|it| vec![it.p50_ns, it.p99_ns, it.p999_ns]));
@@ -154,6 +155,7 @@ fn text_of(what: &str, report: &Report) -> String {
             latency,
             times(group.rtt.map(|it| vec![it.p50_ns, it.p99_ns])),
             rates.unwrap_or_default(),
+            group.cores_at_work.map(|part| format!("{:.0} %", part * 100.0)).join(" / "),
         ]);
     }
     let mut queues = Table::new();
@@ -223,6 +225,7 @@ fn json_of(report: &Report) -> Value {
             "latency": percentiles(group.latency),
             "rtt": percentiles(group.rtt),
             "rates_gbps": group.rates_gbps.map(|rates| rounded(&rates)),
+            "cores_at_work": rounded(&group.cores_at_work),
         })
     };
     let queues = report.queues.iter().map(|queue| {

@@ -9,6 +9,7 @@ use sinew_rpc::{Call, Nexus, RequestType, Rpc, SessionEvent, SessionId};
 use sinew_sim::{Actor, Doing, SimClock, SimPort};
 
 use super::ledger::Shared;
+use super::recovery::{Recovery, Trial};
 use super::scenario::{self, Scenario};
 use crate::programs::{Endpoint, turn};
 
@@ -26,6 +27,9 @@ const AGAIN_NS: u64 = 5_000_000;
 pub struct Orders {
     pub begins_no_more: bool,
     pub last_calls: u32,
+    /// How rates recover, once the member is to show that they do.
+    pub recovery: Option<Recovery>,
+    pub has_recovered: bool,
     pub closes: bool,
     pub ends: bool,
     pub has_ended: bool,
@@ -72,6 +76,10 @@ pub struct Member {
     /// When it next looks after its sessions, and makes calls.
     look_ns: u64,
     is_closing: bool,
+    /// Of the way whose rate is to recover.
+    trial: Option<Trial>,
+    /// Those before it have recovered.
+    next_trial: usize,
     ledger: Shared,
     orders: Rc<RefCell<Orders>>,
 }
@@ -115,8 +123,23 @@ impl Member {
         let rpc = Rpc::new(&nexus, port, clock.clone(), Box::new(SeededGenerator::new(generator.next_u64())));
         let ways = vec![Way::Closed(0); scenario.hosts()];
         let (window, len_max) = (scenario.window, scenario.len_max);
-        let (look_ns, is_closing, calls) = (0, false, 0);
-        Self { rpc, clock, time, host, window, len_max, ways, generator, calls, look_ns, is_closing, ledger, orders }
+        Self {
+            rpc,
+            clock,
+            time,
+            host,
+            window,
+            len_max,
+            ways,
+            generator,
+            calls: 0,
+            look_ns: 0,
+            is_closing: false,
+            trial: None,
+            next_trial: 0,
+            ledger,
+            orders,
+        }
     }
 
     fn see_events(&mut self) {
@@ -175,6 +198,10 @@ impl Member {
         };
         let (request_len, answer_len) =
             (HEAD_LEN + len(&mut self.generator, self.len_max), len(&mut self.generator, self.len_max));
+        self.call_to(server, session, request_len, answer_len)
+    }
+
+    fn call_to(&mut self, server: usize, session: SessionId, request_len: usize, answer_len: usize) -> bool {
         let buffers = (self.rpc.alloc(request_len), self.rpc.alloc(answer_len.min(100)));
         let (Ok(mut request), Ok(response)) = buffers else {
             self.ledger.lock().wrong.get_or_insert_with(|| "the arena is used up".to_owned());
@@ -205,13 +232,41 @@ impl Member {
         }
     }
 
+    /// Calls on one session after another, one call at a time, and sees that congestion control lets them go.
+    fn recover(&mut self, recovery: &Recovery) {
+        while self.calls == 0 && self.next_trial < self.ways.len() {
+            let Way::Open(session) = self.ways[self.next_trial] else {
+                self.next_trial += 1;
+                continue;
+            };
+            let limits = (self.rpc.session_rate(session), self.rpc.session_credits(session));
+            let (Some(rate), Some(credits)) = limits else { return };
+            let now_ns = self.clock.now_ns();
+            let trial = self.trial.get_or_insert_with(|| Trial::new(rate, now_ns));
+            let is_over = match trial.judge(rate, credits.withheld, now_ns, recovery) {
+                Ok(is_over) => is_over,
+                Err(what) => {
+                    self.ledger.lock().wrong.get_or_insert(what);
+                    return;
+                }
+            };
+            if is_over {
+                self.trial = None;
+                self.next_trial += 1;
+            } else if !self.call_to(self.next_trial, session, HEAD_LEN, 0) {
+                return;
+            }
+        }
+        self.orders.borrow_mut().has_recovered |= self.next_trial == self.ways.len();
+    }
+
     /// No call is left: sessions have their credits back, and are closed.
     fn close_ways(&mut self) {
         for way in &self.ways {
             if let Way::Opening(session) | Way::Open(session) = way {
                 let credits = self.rpc.session_credits(*session);
-                if let Some((left, all)) = credits.filter(|(left, all)| left != all) {
-                    let what = || format!("{left} of {all} credits are left to a session without a call");
+                if let Some(credits) = credits.filter(|credits| credits.left != credits.all) {
+                    let what = || format!("a session without a call has {credits:?}");
                     self.ledger.lock().wrong.get_or_insert_with(what);
                 }
                 self.rpc.disconnect(*session);
@@ -251,7 +306,10 @@ impl Actor for Member {
         let now_ns = self.clock.now_ns();
         self.see_events();
         self.see_completions();
-        let closes = self.orders.borrow().closes;
+        let (closes, recovery) = (self.orders.borrow().closes, self.orders.borrow().recovery);
+        if let Some(recovery) = recovery {
+            self.recover(&recovery);
+        }
         if closes && !self.is_closing {
             self.is_closing = true;
             self.close_ways();

@@ -9,6 +9,9 @@ use sinew_sim::{Buffer, Costs, Ecn, LinkFaults, LinkSpec, NodeId, Pause, PortCon
 const US: u64 = 1_000;
 const MS: u64 = 1_000 * US;
 
+/// Two interfaces and two cores, at most.
+const HOSTS_NS: u64 = 1_500;
+
 /// Something that begins or ends.
 #[derive(Clone, Copy, Debug)]
 pub enum Fault {
@@ -80,6 +83,15 @@ impl Scenario {
 
     pub fn hosts(&self) -> usize {
         self.topology.hosts.len()
+    }
+
+    /// What a short call takes when nobody else sends, at most.
+    pub fn lone_call_ns(&self) -> u64 {
+        // At most two links to leaves and two to a spine, all alike.
+        let (links, switches) = if self.topology.switches.len() > 1 { (4, 3) } else { (2, 1) };
+        let link = &self.topology.links[0];
+        let frame_ns = (200.0 * 8.0 / link.rate_gbps) as u64;
+        2 * (links * (link.delay_ns + frame_ns) + switches * 300 + HOSTS_NS)
     }
 }
 

@@ -60,6 +60,8 @@ pub struct GroupReport {
     pub rtt: Option<Percentiles>,
     /// The lowest, the median and the highest rate that congestion control lets sessions have, at the end.
     pub rates_gbps: Option<[f64; 3]>,
+    /// How much of their time the cores of clients, and those of servers, did anything: 0 to 1. They poll for the rest of it.
+    pub cores_at_work: [f64; 2],
 }
 
 /// Of many times, in nanoseconds.

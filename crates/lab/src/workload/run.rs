@@ -7,7 +7,8 @@ use sinew_fabric::{Address, Dropped, PortError};
 use sinew_mem::{AllocError, HEADER_ROOM};
 use sinew_rpc::{Config, Congestion, Nexus};
 use sinew_sim::{
-    Actor, Cluster, Doing, HostId, LinkId, Network, NetworkStats, NodeId, PortConfig, Stuck, Topology, TopologyError,
+    Actor, ActorId, Cluster, CoreTime, Doing, HostId, LinkId, Network, NetworkStats, NodeId, PortConfig, Stuck,
+    Topology, TopologyError,
 };
 
 use super::client::{CALL, Client, Tally, answer};
@@ -55,6 +56,8 @@ struct Running {
     /// With the names of their hosts.
     clients: Vec<(String, Rc<RefCell<Client>>)>,
     servers: Vec<Rc<RefCell<Endpoint>>>,
+    /// The actors of clients, and of servers.
+    cores: [Vec<ActorId>; 2],
     tally: Rc<RefCell<Tally>>,
 }
 
@@ -154,6 +157,7 @@ fn run_over(
             latency: Percentiles::of(&tally.latency),
             rtt: Percentiles::of(&tally.rtt),
             rates_gbps: workload.congestion.and_then(|_| running.rates_gbps()),
+            cores_at_work: [0, 1].map(|side| at_work(&before.cores[side], &after.cores[side])),
         }
     });
     Ok(Report {
@@ -172,6 +176,13 @@ fn run_over(
         drops: drops(topology, &before, &after),
         series: if workload.congestion.is_some() { series } else { Series { rates_gbps: Vec::new(), ..series } },
     })
+}
+
+/// The part of cores' time that was work: the rest is polling in vain.
+fn at_work(before: &CoreTime, after: &CoreTime) -> f64 {
+    let worked_ns = (after.worked_ns - before.worked_ns) as f64;
+    let polled_ns = after.polled_ns.saturating_sub(before.polled_ns) as f64;
+    worked_ns / (worked_ns + polled_ns).max(1.0)
 }
 
 /// The ends of intervals: of each two-hundredth part, and of the warm-up.
@@ -203,14 +214,15 @@ fn start(
     let server_arena = (16 << 20) + clients * group.window * call + sessions * usize::from(workload.slots) * 4096;
     let port = |arena_bytes: usize| PortConfig { arena_bytes, ..PortConfig::default() };
     let server_port = |host: usize, endpoint: usize| format!("group{index}.server{host}.{endpoint}");
-    let mut servers = Vec::new();
+    let (mut servers, mut cores) = (Vec::new(), [const { Vec::new() }; 2]);
     for (at, host) in group.servers.iter().enumerate() {
         let nexus = nexus(topology, workload, &group, *host);
         for endpoint in 0..group.server_endpoints {
             let rpc = open(&network, &nexus, *host, &server_port(at, endpoint), port(server_arena))?;
             let place = rpc.port().place();
             let rpc = Rc::new(RefCell::new(rpc));
-            cluster.add(&format!("{} at {}", group.name, name_of(*host)), [place], Box::new(Shared(Rc::clone(&rpc))));
+            let name = format!("{} at {}", group.name, name_of(*host));
+            cores[1].push(cluster.add(&name, [place], Box::new(Shared(Rc::clone(&rpc)))));
             servers.push(rpc);
         }
     }
@@ -230,11 +242,11 @@ fn start(
                 Client::new(rpc, network.clock(), network.random(), &group, ways.collect(), origin_ns, &tally)?;
             let client = Rc::new(RefCell::new(client));
             let name = format!("{} ({})", name_of(*host), group.name);
-            cluster.add(&name, [place], Box::new(Shared(Rc::clone(&client))));
+            cores[0].push(cluster.add(&name, [place], Box::new(Shared(Rc::clone(&client)))));
             clients.push((name, client));
         }
     }
-    Ok(Running { group, clients, servers, tally })
+    Ok(Running { group, clients, servers, cores, tally })
 }
 
 /// The limits of endpoints on a host.
@@ -282,6 +294,8 @@ struct GroupTotals {
     retransmissions: u64,
     /// Packets that found a receive queue full, at clients and at servers.
     overflowed: [u64; 2],
+    /// How their cores spent their time, all together.
+    cores: [CoreTime; 2],
 }
 
 impl GroupTotals {
@@ -296,10 +310,16 @@ impl GroupTotals {
 }
 
 impl Running {
-    fn totals(&self) -> GroupTotals {
+    fn totals(&self, cluster: &Cluster) -> GroupTotals {
         let mut totals = GroupTotals { name: self.group.name.clone(), ..GroupTotals::default() };
         self.clients.iter().for_each(|(_, client)| totals.add(client.borrow().rpc(), 0));
         self.servers.iter().for_each(|server| totals.add(&server.borrow(), 1));
+        totals.cores = self.cores.each_ref().map(|cores| {
+            cores.iter().map(|core| cluster.core_time(*core)).fold(CoreTime::default(), |all, core| CoreTime {
+                worked_ns: all.worked_ns + core.worked_ns,
+                polled_ns: all.polled_ns + core.polled_ns,
+            })
+        });
         totals
     }
 
@@ -354,7 +374,7 @@ impl Run {
         Totals {
             network: self.network.stats(),
             overflowed: (0..self.links).flat_map(overflowed).collect(),
-            groups: self.groups.iter().map(Running::totals).collect(),
+            groups: self.groups.iter().map(|running| running.totals(&self.cluster)).collect(),
         }
     }
 }
@@ -402,7 +422,7 @@ impl Samples {
             queued: vec![(Vec::new(), Vec::new()); 2 * run.links],
             goodput_gbps: vec![Vec::new(); groups],
             rates_gbps: vec![Vec::new(); groups],
-            data_bytes: run.groups.iter().map(|running| running.totals().data_bytes).collect(),
+            data_bytes: run.groups.iter().map(|running| running.totals(&run.cluster).data_bytes).collect(),
         }
     }
 
@@ -419,7 +439,7 @@ impl Samples {
             }
         }
         for (index, running) in run.groups.iter().enumerate() {
-            let data_bytes = running.totals().data_bytes;
+            let data_bytes = running.totals(&run.cluster).data_bytes;
             let gbps = (data_bytes - self.data_bytes[index]).max(0.0) * 8.0 / took_ns as f64;
             self.data_bytes[index] = data_bytes;
             self.goodput_gbps[index].push(gbps);
