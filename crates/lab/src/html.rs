@@ -76,15 +76,19 @@ fn above(values: impl Iterator<Item = f64>) -> f64 {
 
 /// Bars side by side: for each label a value of each series, or none.
 pub fn bars(unit: &str, labels: &[&str], series: &[(&str, Vec<Option<f64>>)]) -> Result<String, PlotError> {
-    let most = above(series.iter().flat_map(|(_, values)| values.iter().flatten().copied()));
+    // With room for the legend.
+    let most = above(series.iter().flat_map(|(_, values)| values.iter().flatten().copied())) * 1.25;
     let width = 0.7 / series.len().max(1) as f64;
     svg(unit, |area| {
         let mut chart = ChartBuilder::on(area)
             .margin(10)
             .x_label_area_size(170)
             .y_label_area_size(70)
-            .build_cartesian_2d(0.0..labels.len() as f64, 0.0..most)?;
-        let label = |at: &f64| labels.get(*at as usize).map_or_else(String::new, |label| (*label).to_owned());
+            .build_cartesian_2d(-0.5..labels.len() as f64 - 0.5, 0.0..most)?;
+        let label = |at: &f64| {
+            let label = (*at > -0.1).then(|| labels.get(at.round() as usize)).flatten();
+            label.map_or_else(String::new, |label| (*label).to_owned())
+        };
         // Upright, or they would lie on each other. Steps of one need a label more than there are.
         let upright = ("sans-serif", 11).into_font().transform(FontTransform::Rotate90);
         chart
@@ -94,12 +98,13 @@ pub fn bars(unit: &str, labels: &[&str], series: &[(&str, Vec<Option<f64>>)]) ->
             .x_label_style(upright)
             .x_label_formatter(&label)
             .y_desc(unit)
+            .light_line_style(WHITE)
             .draw()?;
         for (index, (name, values)) in series.iter().enumerate() {
             // What is held against is grey.
             let colour = if index == 0 { RGBColor(170, 170, 170) } else { COLOURS[(index - 1) % COLOURS.len()] };
             let bars = values.iter().enumerate().filter_map(|(at, value)| {
-                let left = at as f64 + 0.15 + index as f64 * width;
+                let left = at as f64 - 0.35 + index as f64 * width;
                 Some(Rectangle::new([(left, 0.0), (left + 0.85 * width, (*value)?)], colour.filled()))
             });
             chart
@@ -107,7 +112,8 @@ pub fn bars(unit: &str, labels: &[&str], series: &[(&str, Vec<Option<f64>>)]) ->
                 .label(*name)
                 .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 12, y + 5)], colour.filled()));
         }
-        chart.configure_series_labels().border_style(BLACK).draw()?;
+        let labels = &mut chart.configure_series_labels();
+        labels.position(SeriesLabelPosition::UpperRight).background_style(WHITE).border_style(BLACK).draw()?;
         Ok(())
     })
 }
