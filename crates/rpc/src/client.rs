@@ -89,39 +89,6 @@ impl ClientSlot {
         }
     }
 
-    /// The round trip that ends with the `received`th answer, which the server kept for `residence_ns`. What measures it is the first
-    /// copy of its packet: an answer to another says nothing of it, nor does one to a later packet once there are copies, which may have
-    /// left long after it.
-    #[inline(always)]
-    fn round_trip_ns(&mut self, received: u32, is_copy: bool, residence_ns: u64, now_ns: u64) -> Option<u64> {
-        if self.timed == 0 || received < self.timed {
-            return None;
-        }
-        let timed = std::mem::take(&mut self.timed);
-        if is_copy || timed <= self.repeated && received != timed {
-            return None;
-        }
-        // As it was before it was rounded down; the longest may have been longer.
-        let kept_ns = residence_ns + residence_ns / 2048;
-        (residence_ns < residence::RESIDENCE_MAX_NS)
-            .then(|| now_ns.saturating_sub(self.timed_ns).saturating_sub(kept_ns))
-    }
-
-    /// Where nothing was measured yet: an answer to a copy says that a round trip takes at most about so long.
-    #[inline(always)]
-    fn bound_ns(&self, is_copy: bool, now_ns: u64) -> Option<u64> {
-        (is_copy && self.timed != 0).then(|| now_ns.saturating_sub(self.timed_ns))
-    }
-
-    /// Notes that an answer came that is known already. What the queues hold is still being answered: a time-out that passes meanwhile would
-    /// only add to it.
-    #[inline]
-    fn answered_again(&mut self, timeout: Timeout, now_ns: u64) {
-        if timeout == Timeout::Adaptive && self.sent > self.received && self.progress_ns != NOT_LEFT {
-            self.progress_ns = now_ns;
-        }
-    }
-
     /// Whether the request has left whole.
     #[inline(always)]
     fn may_have_run(&self) -> bool {
@@ -617,32 +584,6 @@ impl Core {
             return Err(PacketDrop::Stale);
         }
         Ok((index, slot))
-    }
-
-    /// Notes that the server has answered the call's first `received` packets, now a first copy or another.
-    #[inline(always)]
-    fn acknowledge(
-        timeout: Timeout,
-        session: &mut ClientSession,
-        state: &mut ClientSlot,
-        received: u32,
-        is_copy: bool,
-        now_ns: u64,
-    ) {
-        let before = state.sent - state.received;
-        state.received = received;
-        // After a roll-back an answer to the earlier copy can be ahead of what was sent again.
-        state.sent = state.sent.max(received);
-        let after = state.sent - state.received;
-        session.credits += before.saturating_sub(after) as u16;
-        debug_assert!(session.credits <= session.credits_max);
-        state.progress_ns = now_ns;
-        // An answer to a first copy that was sent again says that the time-out was too short. It stays longer for this call until one to a
-        // packet comes that left since.
-        if is_copy || received > state.repeated || timeout == Timeout::Fixed {
-            state.backoff = 0;
-        }
-        state.is_probing = false;
     }
 
     #[inline]
