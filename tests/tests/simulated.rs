@@ -300,6 +300,35 @@ fn losses_before_anything_was_measured_do_not_beget_copies_either() {
 }
 
 #[test]
+fn a_silence_before_anything_was_measured_makes_no_long_time_outs() {
+    const CUT: [Event; 2] = [
+        (7_000, |network| network.set_cut(HostId(1), HostId(0), true)),
+        (400 * MS, |network| network.set_cut(HostId(1), HostId(0), false)),
+    ];
+    for seed in 1..9 {
+        let topology = Topology::star(2, 10.0, 100, 1500);
+        let (faults, happens) = (LinkFaults::losing(0.05), CUT.to_vec());
+        let plan = Plan {
+            topology,
+            seed,
+            faults,
+            happens,
+            servers: 1,
+            clients: 1,
+            window: 1,
+            len: 1 << 20,
+            calls: 1,
+            ..Plan::small()
+        };
+        let (cluster, counts) = plan.run();
+        assert_eq!((counts.completed, counts.failed, counts.wrong), (1, 0, 0));
+        let took_ms = cluster.network().now_ns() / MS;
+        // There were 10 to 24 s, when the silence itself passed for a round trip.
+        assert!(took_ms < 4_000, "{took_ms} ms, seed {seed}");
+    }
+}
+
+#[test]
 fn many_that_call_one_over_a_slow_link_are_all_answered() {
     let topology = Topology::star(41, 0.1, 200, 1500);
     let plan = Plan { topology, servers: 1, clients: 40, window: 1, len: 20_000, calls: 10, ..Plan::small() };

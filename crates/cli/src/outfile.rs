@@ -1,7 +1,8 @@
 //! The file that `--out` names.
 //!
 //! A regular file is there whole or not at all: what was there before stays until the new contents lie beside it, on the disk. What else the
-//! name may stand for (`/dev/stdout`, a FIFO) is written straight to.
+//! name may stand for (`/dev/stdout`, a FIFO) is written straight to, and so is a file that cannot be replaced: one of its own mount, or of another
+//! owner in a sticky folder. Should that fail in the midst, all of it is in a file beside, which the error names.
 
 use std::fs::{self, File, Permissions};
 use std::hash::{BuildHasher, RandomState};
@@ -49,7 +50,7 @@ impl OutFile {
         self.name.display()
     }
 
-    /// Writes it. On an error what was there before is there still.
+    /// Writes it. On an error what was there before is there still, but for a file that cannot be replaced.
     ///
     /// # Errors
     ///
@@ -117,11 +118,28 @@ fn replace(target: &Path, contents: &[u8]) -> std::io::Result<()> {
         // Some disks are full only then.
         file.sync_all()
     });
-    // A file of its own mount, or of another owner, can be written and not replaced.
-    let replaced = written.and_then(|()| fs::rename(&beside, target).or_else(|_| fs::write(target, contents)));
-    // The error to tell is the first. After a rename it is not there any more.
-    let _ = fs::remove_file(&beside);
-    replaced
+    match written.and_then(|()| fs::rename(&beside, target)) {
+        Err(error) if is_kept_where_it_is(error.kind()) => {
+            let mut file = File::options().write(true).truncate(true).open(target)?;
+            file.write_all(contents).and_then(|()| file.sync_all()).map_err(|error| {
+                std::io::Error::new(error.kind(), format!("{error}; all of it is in {}", beside.display()))
+            })?;
+            // Its contents are where they belong.
+            let _ = fs::remove_file(&beside);
+            Ok(())
+        }
+        Err(error) => {
+            // The error to tell is the first.
+            let _ = fs::remove_file(&beside);
+            Err(error)
+        }
+        Ok(()) => Ok(()),
+    }
+}
+
+/// A file of its own mount, or of another owner, can be written and not replaced.
+fn is_kept_where_it_is(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::PermissionDenied | ErrorKind::ResourceBusy | ErrorKind::CrossesDevices)
 }
 
 #[cfg(test)]

@@ -30,8 +30,8 @@ pub enum Command {
 
 const SWARM_HELP: &str = "\
 Every host of a cluster serves and calls others, while links lose, duplicate and reorder packets or are down, hosts do not reach others, one
-way or both, stand still, crash and come back. Then all is well again. No call may run twice; each must complete once, with the right answer or an error; and once all
-sessions are closed nothing of them may be left. A cluster that breaks this is told with its seed, and ends the hunt with exit status 1.
+way or both, stand still, crash and come back. Then all is well again. No call may run twice; each must complete once, with the right answer or an error; rates that
+congestion control cut must come back, and credits; and once all sessions are closed nothing of them may be left. A cluster that breaks this is told with its seed, and ends the hunt with exit status 1.
 Ctrl-C ends it too: what was found until then is told, and the exit status is 130.
 
 Examples:

@@ -193,6 +193,8 @@ impl<'a> Swarm<'a> {
                 && swarm.ledger.lock().outstanding() == 0
         })?;
         if let Some(recovery) = Recovery::of(self.scenario) {
+            // What still waits in queues may yet cut a rate.
+            self.pass_until(self.cluster.network().now_ns() + EMPTYING_NS / 10);
             for (_, orders) in &self.members {
                 orders.borrow_mut().recovery = Some(recovery);
             }

@@ -59,6 +59,8 @@ pub(crate) struct ClientSlot {
     /// Packets up to this count may have been sent more than once.
     repeated: u32,
     timed_ns: u64,
+    /// When packets were last sent again for lack of an answer.
+    copied_ns: u64,
     /// Answers that are there, from the first missing one on.
     ahead: Window,
     /// Of the packets without an answer those that were sent again, before packet `resent_before` left.
@@ -367,6 +369,7 @@ impl Core {
             timed: 0,
             repeated: 0,
             timed_ns: 0,
+            copied_ns: 0,
             ahead: Window::default(),
             resent: Window::default(),
             resent_before: 0,
@@ -624,7 +627,7 @@ impl Core {
             }
             copy_data(packet, &mut response[..data_len])?;
             let residence_ns = residence::decode(header.type_or_residence);
-            session.round_trips.bound(state.bound_ns(header.is_copy, self.now_ns));
+            state.bound_trips(&mut session.round_trips, header.is_copy, self.now_ns);
             let rtt_ns = state.round_trip_ns(state.request_packets, header.is_copy, residence_ns, self.now_ns);
             Self::measured(&mut self.pacing, &self.config, session, index, rtt_ns, self.now_ns);
             let timeout = self.config.timeout;

@@ -86,6 +86,9 @@ impl CookieJar {
     }
 }
 
+/// A loop that stands still for longer was stopped. Shorter sleeps are a part of the round trips that it sees.
+const PAUSE_NS: u64 = 5_000_000;
+
 impl Core {
     /// Starts a turn of the loop at `now_ns`.
     #[inline]
@@ -94,6 +97,8 @@ impl Core {
         if gap > self.config.probe_interval_ns {
             // We were stopped, or our user was busy: nobody was silent, we did not listen.
             self.peers.excuse(gap);
+        }
+        if gap > self.config.retransmit_timeout_ns.max(PAUSE_NS) {
             self.clients.excuse();
         }
         self.last_turn_ns = now_ns;

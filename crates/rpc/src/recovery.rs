@@ -35,8 +35,8 @@ pub enum Timeout {
     /// queues with copies, and these delay what the next time-out waits for. Each time that a call's passes in vain it is doubled, up to 64 times
     /// what is configured or twice what was measured (of which a quarter of
     /// [`Config::peer_timeout_ns`](crate::Config::peer_timeout_ns) counts at most), and from the second time on one packet is sent and not all.
-    /// That ends with an answer to a copy or to a packet that left since. Until a round trip was measured, the first answer to a copy tells
-    /// how long one takes at most: since its packet first left.
+    /// That ends with an answer to a copy or to a packet that left since. Until a round trip was measured, answers to copies tell how
+    /// long one takes at most: since the packet first left, and then since it last did. The time-out is eightfold at most for that.
     #[default]
     Adaptive,
     /// `Config::retransmit_timeout_ns`, whatever the round trips are (nsdi19 5.2.3). Where they become longer than that, copies of
@@ -120,12 +120,16 @@ impl RoundTrips {
         self.smoothed_ns = (7 * self.smoothed_ns + rtt_ns) / 8;
     }
 
+    /// Whether nothing is known but how long they take at most.
+    pub fn is_bound(&self) -> bool {
+        self.is_bound
+    }
+
     /// Until one is measured: they take about so long at most.
-    #[inline(always)]
-    pub fn bound(&mut self, longest_ns: Option<u64>) {
-        if let Some(longest_ns) = longest_ns
-            && self.smoothed_ns == 0
-        {
+    #[cold]
+    pub fn bound(&mut self, longest_ns: u64) {
+        if self.smoothed_ns == 0 || self.is_bound && longest_ns < self.smoothed_ns {
+            *self = Self::default();
             self.add(longest_ns);
             self.is_bound = true;
         }

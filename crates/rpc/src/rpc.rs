@@ -12,7 +12,7 @@ use sinew_mem::{AllocError, MessageBuffer};
 use sinew_wire::HEADER_LEN;
 
 use crate::call::Returns;
-use crate::client::{Completion, RequestType, SessionId};
+use crate::client::{ClientState, Completion, RequestType, SessionId};
 use crate::config::Config;
 use crate::core::{Core, Link};
 use crate::error::{CallError, Cause, ConnectError, Error, Rejected};
@@ -254,10 +254,13 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         self.core.pacing.rate(index)
     }
 
-    /// The credits of a session of ours; none without such a session.
+    /// The credits of a session of ours that is open; none of another.
     pub fn session_credits(&self, session: SessionId) -> Option<SessionCredits> {
         let index = self.core.clients.table.find(session.key())?;
         let entry = &self.core.clients.table.entries[index];
+        if entry.state != ClientState::Open {
+            return None;
+        }
         let withheld = entry.limits.withheld.min(entry.credits_max);
         Some(SessionCredits { left: entry.credits, all: entry.credits_max, withheld })
     }

@@ -324,9 +324,9 @@ fn before_anything_is_measured_the_first_answer_to_a_copy_bounds_the_round_trip(
         let answer = server.header(CreditReturn, number, 0, 0);
         server.send(Header { is_copy: true, ..answer }, &[]);
         server.turn(&mut client);
-        // Three times as long as that, and not 100 us again.
-        let gaps = sent_after(&world, &mut client, &server, 3_500);
-        assert!(matches!(gaps[..], [3_000..=3_400]), "{gaps:?}");
+        // Three times as long as that, but eight times what is configured at most; and not 100 us again.
+        let gaps = sent_after(&world, &mut client, &server, 900);
+        assert!(matches!(gaps[..], [800..=850]), "{gaps:?}");
         // What is measured then counts alone.
         let answer = server.header(Response, number, 0, 1);
         server.send(Header { is_copy: true, ..answer }, b"y");
@@ -344,6 +344,33 @@ fn before_anything_is_measured_the_first_answer_to_a_copy_bounds_the_round_trip(
 }
 
 #[test]
+fn a_bound_of_round_trips_shrinks_and_lengthens_the_time_out_eightfold_at_most() {
+    let config = Config { retransmit_timeout_ns: 100 * US, ..Config::default() };
+    let (world, mut client, server) = hand_server(config, SMALL);
+    let number = call(&mut client, &server, 10);
+    let answer_copy = |client: &mut Endpoint, packet| {
+        server.send(Header { is_copy: true, ..server.header(CreditReturn, number, packet, 0) }, &[]);
+        server.turn(client);
+    };
+    // Nothing gets through for long. The last copies left a while ago.
+    sent_after(&world, &mut client, &server, 40_000);
+    answer_copy(&mut client, 0);
+    let mut gaps = Vec::new();
+    for packet in 1..4 {
+        // Until copies leave, and are answered soon.
+        let mut waited_us = 0;
+        while server.turn(&mut client).is_empty() {
+            world.clock.advance(10 * US);
+            waited_us += 10;
+        }
+        gaps.push(waited_us);
+        world.clock.advance(20 * US);
+        answer_copy(&mut client, packet);
+    }
+    assert!(matches!(gaps[..], [800..=850, 100..=150, 100..=150]), "{gaps:?}");
+}
+
+#[test]
 fn once_there_are_copies_only_the_answer_to_the_measured_packet_measures() {
     let config = Config { retransmit_timeout_ns: 100 * US, ..Config::default() };
     let (world, mut client, server) = hand_server(config, SMALL);
@@ -354,14 +381,14 @@ fn once_there_are_copies_only_the_answer_to_the_measured_packet_measures() {
         server.turn(&mut client);
     }
     let number = call(&mut client, &server, 80);
-    world.clock.advance(50 * MS);
+    world.clock.advance(4 * MS);
     assert_eq!(server.turn(&mut client).len(), 32);
     // All but the last, whose round trip would be measured; so many others leave.
     let answer = server.header(CreditReturn, number, 30, 0);
     server.send(Header { is_copy: true, ..answer }, &[]);
     assert_eq!(server.turn(&mut client).len(), 31);
     assert!(!sent_after(&world, &mut client, &server, 200).is_empty());
-    // One of them is answered: since the last left 50 ms have passed, but not since it left itself.
+    // One of them is answered: since the last left 4 ms have passed, but not since it left itself.
     server.credit_return(number, 40);
     server.turn(&mut client);
     let gaps = sent_after(&world, &mut client, &server, 3_000);

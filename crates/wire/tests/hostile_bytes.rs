@@ -21,10 +21,10 @@ proptest! {
 
     #[test]
     fn bytes_that_begin_well_are_a_header_or_refused_by_reason(
-        kind in 0..32u8,
+        second in prop_oneof![any::<u8>(), (0..32u8).prop_map(|kind| VERSION << 5 | kind)],
         rest in prop::collection::vec(any::<u8>(), 0..2 * HEADER_LEN),
     ) {
-        hostile::header(&[&[MAGIC, VERSION << 5 | kind], &rest[..]].concat());
+        hostile::header(&[&[MAGIC, second], &rest[..]].concat());
     }
 
     #[test]

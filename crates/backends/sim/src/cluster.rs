@@ -45,6 +45,8 @@ struct Place {
     ended_ns: Option<u64>,
     worked_ns: u64,
     paused_ns: u64,
+    /// The last pause, if no turn came after it.
+    pauses_ns: u64,
 }
 
 /// How an actor's core spent its time until now.
@@ -122,6 +124,7 @@ impl Cluster {
             ended_ns: None,
             worked_ns: 0,
             paused_ns: 0,
+            pauses_ns: 0,
         });
         self.wake(index, 0);
         ActorId(index)
@@ -144,8 +147,13 @@ impl Cluster {
     /// Lets an actor stand still until `end_ns`: packets come, and it does not look.
     pub fn pause(&mut self, actor: ActorId, end_ns: u64) {
         let place = &mut self.places[actor.0 as usize];
+        if place.ended_ns.is_some() {
+            return;
+        }
         let from_ns = place.free_ns.max(self.network.0.clock.event_ns());
-        place.paused_ns += end_ns.saturating_sub(from_ns);
+        let ns = end_ns.saturating_sub(from_ns);
+        place.paused_ns += ns;
+        place.pauses_ns += ns;
         place.free_ns = place.free_ns.max(end_ns);
         if place.next_ns.is_some_and(|next_ns| next_ns < end_ns) {
             self.foresee(actor.0, end_ns);
@@ -156,10 +164,12 @@ impl Cluster {
     pub fn core_time(&self, actor: ActorId) -> CoreTime {
         let place = &self.places[actor.0 as usize];
         let end_ns = place.ended_ns.unwrap_or(self.network.0.clock.event_ns());
-        let there_ns = end_ns.saturating_sub(place.began_ns);
-        // The last turn, or pause, may last beyond now.
-        let worked_ns = place.worked_ns.min(there_ns);
-        CoreTime { worked_ns, polled_ns: there_ns - worked_ns - place.paused_ns.min(there_ns - worked_ns) }
+        // The last pause, or turn, may last longer.
+        let beyond_ns = place.free_ns.saturating_sub(end_ns);
+        let of_pause_ns = beyond_ns.min(place.pauses_ns);
+        let paused_ns = place.paused_ns - of_pause_ns;
+        let worked_ns = place.worked_ns.saturating_sub(beyond_ns - of_pause_ns);
+        CoreTime { worked_ns, polled_ns: end_ns.saturating_sub(place.began_ns + worked_ns + paused_ns) }
     }
 
     /// Lets everything happen until `end_ns`.
@@ -243,7 +253,7 @@ impl Cluster {
         place.next_ns = None;
         let Some(actor) = &mut place.actor else { return };
         let (doing, spent_ns) = self.network.0.clock.work(|| actor.turn());
-        place.free_ns = now_ns + spent_ns;
+        (place.free_ns, place.pauses_ns) = (now_ns + spent_ns, 0);
         let mut world = self.network.0.world.borrow_mut();
         let (mut wants_ns, mut has_more) = (None, false);
         for port in &place.ports {

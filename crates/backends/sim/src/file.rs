@@ -29,8 +29,20 @@ impl FileError {
     ///
     /// What the TOML, or its meaning for a `T`, is wrong about.
     pub fn read<T: DeserializeOwned>(text: &str) -> Result<T, Self> {
-        toml::from_str(text)
-            .map_err(|error| Self::new(error.span().map_or(1, |span| line_of(text, span.start)), error.message()))
+        toml::from_str(text).map_err(|error| {
+            let at = error.span().map_or(0, |span| span.start);
+            let line = line_of(text, at);
+            let field =
+                text.lines().nth(line - 1).and_then(|line| line.split_once('=')).map_or("", |(field, _)| field.trim());
+            let message = error.message();
+            // Others name it themselves.
+            let is_silent = ["invalid ", "duplicate "].iter().any(|begin| message.starts_with(begin));
+            if !is_silent || message.contains(field) {
+                Self::new(line, message)
+            } else {
+                Self::new(line, &format!("{field}: {message}"))
+            }
+        })
     }
 
     /// An error in a line. What a terminal would obey is escaped: the problem may quote the file.
@@ -431,7 +443,7 @@ mtu = 1500
             error("to = \"tor1\"", "to = \"tor7\""),
             "line 21: to: there is no node named `tor7`; nodes come before the links to them"
         );
-        assert!(error("delay_ns = 5", "delay_ns = -5").starts_with("line 24: "));
+        assert!(error("delay_ns = 5", "delay_ns = -5").starts_with("line 24: delay_ns: invalid value"));
         assert!(error("delay_ns = 5", "delai_ns = 5").starts_with("line 24: unknown field `delai_ns`"));
         assert!(error("mtu = 1500", "mtu = 15").starts_with("line 15: the link of node0 and tor0: mtu cannot be 15"));
         assert_eq!(
@@ -500,12 +512,12 @@ receive_latency_ns = 1
             ("rate_gbps = 10.0", "rate_gbps = nan", 13, "rate_gbps cannot be NaN"),
             ("rate_gbps = 10.0", "rate_gbps = inf", 13, "rate_gbps cannot be inf"),
             ("rate_gbps = 10.0", "rate_gbps = 1e300", 13, "rate_gbps cannot be"),
-            ("rate_gbps = 10.0", "rate_gbps = \"fast\"", 13, "invalid type"),
+            ("rate_gbps = 10.0", "rate_gbps = \"fast\"", 13, "rate_gbps: invalid type"),
             ("delay_ns = 100", "delay_ns = 1000000001", 14, "delay_ns cannot be 1000000001"),
             ("mtu = 1500", "mtu = 1048577", 15, "mtu cannot be 1048577"),
             ("transmit_latency_ns = 1", "transmit_latency_ns = 1000000001", 16, "transmit_latency_ns cannot be"),
             ("receive_latency_ns = 2", "receive_latency_ns = 1000000001", 17, "receive_latency_ns cannot be"),
-            ("receive_latency_ns = 2", "receive_latency_ns = -2", 17, "invalid value"),
+            ("receive_latency_ns = 2", "receive_latency_ns = -2", 17, "receive_latency_ns: invalid value"),
             ("from = \"tor0\"", "from = \"tor9\"", 20, "no node named `tor9`"),
             ("from = \"tor0\"", "from = []", 20, "from cannot be an empty list"),
             ("count = 3", "count = 10001", 22, "count cannot be 10001"),

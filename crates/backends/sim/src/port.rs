@@ -25,7 +25,6 @@ pub struct SimPort {
     tx: SimTx,
     network: Network,
     index: usize,
-    opening: u64,
     address: Address,
     arena: Arena,
     config: PortConfig,
@@ -40,6 +39,7 @@ pub struct PortId(pub(crate) usize);
 pub struct SimRx {
     network: Network,
     index: usize,
+    opening: u64,
     config: PortConfig,
     #[expect(clippy::vec_box)]
     lent: Vec<Box<Packet>>,
@@ -49,6 +49,8 @@ pub struct SimRx {
 pub struct SimTx {
     network: Network,
     index: usize,
+    /// Another port may take the name, and with it the place, once this one is closed.
+    opening: u64,
     config: PortConfig,
     packet_len_max: usize,
     pending: Vec<Flight>,
@@ -98,15 +100,14 @@ impl SimPort {
             source,
         })?;
         let index = world.open(name, host, config);
-        let (packet_len_max, opening) = (world.packet_len_max(host), world.openings(index));
+        let (packet_len_max, opening) = (world.packet_len_max(host), world.opening(index));
         drop(world);
         let (lent, pending) = (Vec::with_capacity(config.burst_max), Vec::new());
         Ok(Self {
-            rx: SimRx { network: network.clone(), index, config, lent },
-            tx: SimTx { network: network.clone(), index, config, packet_len_max, pending },
+            rx: SimRx { network: network.clone(), index, opening, config, lent },
+            tx: SimTx { network: network.clone(), index, opening, config, packet_len_max, pending },
             network: network.clone(),
             index,
-            opening,
             address,
             arena,
             config,
@@ -136,7 +137,7 @@ impl Drop for SimPort {
         self.tx.submit();
         let mut world = self.network.0.world.borrow_mut();
         // A host that crashed may be back, with a port of the same name, before what it was is dropped.
-        if world.openings(self.index) == self.opening {
+        if world.opening(self.index) == self.tx.opening {
             world.close(self.index, self.network.0.clock.event_ns());
         }
     }
@@ -157,7 +158,9 @@ impl PacketRx for SimRx {
         let (clock, costs) = (&self.network.0.clock, &self.config.costs);
         let room = self.config.burst_max.min(burst.packets.remaining_capacity());
         let mut world = self.network.0.world.borrow_mut();
-        world.take_arrived(self.index, clock.event_ns(), room, &mut self.lent);
+        if world.opening(self.index) == self.opening {
+            world.take_arrived(self.index, clock.event_ns(), room, &mut self.lent);
+        }
         drop(world);
         let mut spent_ns = costs.turn_ns;
         for packet in &self.lent {
@@ -193,7 +196,7 @@ impl PacketTx for SimTx {
         }
         let clock = &self.network.0.clock;
         clock.spend_ns(self.config.costs.doorbell_ns);
-        self.network.0.world.borrow_mut().submit(self.index, &mut self.pending, clock.now_ns());
+        self.network.0.world.borrow_mut().submit(self.index, self.opening, &mut self.pending, clock.now_ns());
     }
 
     /// Nothing is held: data was copied when it was pushed.

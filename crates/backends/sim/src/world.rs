@@ -198,8 +198,8 @@ impl World {
         index
     }
 
-    /// How often a port was opened that has this place: tells those apart that had it one after another.
-    pub fn openings(&self, index: usize) -> u64 {
+    /// Which of the ports that had a place one after another is there now.
+    pub fn opening(&self, index: usize) -> u64 {
         self.nodes[index].openings
     }
 
@@ -262,10 +262,10 @@ impl World {
     }
 
     /// Sends packets off, from a core that has come to `now_ns`.
-    pub fn submit(&mut self, from: usize, flights: &mut Vec<Flight>, now_ns: u64) {
+    pub fn submit(&mut self, from: usize, opening: u64, flights: &mut Vec<Flight>, now_ns: u64) {
         let node = &mut self.nodes[from];
-        if !node.is_open {
-            // Of a host that crashed.
+        if !node.is_open || node.openings != opening {
+            // Of a host that crashed, and may be back.
             return flights.drain(..).for_each(|flight| self.packets.end(flight.packet));
         }
         if flights.is_empty() {

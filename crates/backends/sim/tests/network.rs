@@ -368,6 +368,15 @@ impl Actor for Worker {
     }
 }
 
+/// Does nothing.
+struct Nobody;
+
+impl Actor for Nobody {
+    fn turn(&mut self) -> Doing {
+        Doing::Idle
+    }
+}
+
 fn worker(cluster: &mut Cluster, host: usize, turns: u32) -> ActorId {
     let (port, clock) = (open(cluster.network(), host), cluster.clock());
     let place = port.place();
@@ -379,6 +388,8 @@ fn cores_that_poll_in_vain_are_charged_for_it() {
     let network = Network::new(topology(2, Buffer::PerPort { bytes: 1 << 20 }), 1).unwrap();
     let mut cluster = Cluster::new(&network);
     let first = worker(&mut cluster, 0, 4);
+    cluster.run_until(250);
+    assert_eq!(cluster.core_time(first), CoreTime { worked_ns: 250, polled_ns: 0 });
     cluster.run_until(10_000);
     assert_eq!(cluster.core_time(first), CoreTime { worked_ns: 300, polled_ns: 9_700 });
     // Of two others one begins later, and one stands still.
@@ -388,9 +399,16 @@ fn cores_that_poll_in_vain_are_charged_for_it() {
     cluster.run_until(20_000);
     assert_eq!(cluster.core_time(second), CoreTime { worked_ns: 1_000, polled_ns: 9_000 });
     assert_eq!(cluster.core_time(first), CoreTime { worked_ns: 300, polled_ns: 16_700 });
+    // What lasts beyond now is not charged yet, nor what would have lasted beyond the end.
+    cluster.pause(first, 1_000_000);
+    assert_eq!(cluster.core_time(first), CoreTime { worked_ns: 300, polled_ns: 16_700 });
     cluster.crash(second);
     cluster.run_until(30_000);
+    cluster.pause(second, 40_000);
     assert_eq!(cluster.core_time(second), CoreTime { worked_ns: 1_000, polled_ns: 9_000 });
+    cluster.crash(first);
+    cluster.run_until(2_000_000);
+    assert_eq!(cluster.core_time(first), CoreTime { worked_ns: 300, polled_ns: 16_700 });
 }
 
 #[test]
@@ -405,4 +423,17 @@ fn a_port_that_outlives_its_crash_does_not_close_its_successor() {
     send(&mut other, &successor, 1, 100);
     network.run_until(100_000);
     assert_eq!(receive(&mut successor).len(), 1);
+    // Nor does it speak, or hear, in its name.
+    let mut late = other;
+    network.run_until(200_000);
+    let place = late.place();
+    let id = cluster.add("crashes", [place], Box::new(Nobody));
+    drop(cluster.crash(id));
+    let mut other = open(&network, 1);
+    send(&mut late, &successor, 1, 100);
+    send(&mut successor, &other, 1, 100);
+    network.run_until(300_000);
+    assert_eq!((receive(&mut successor).len(), receive(&mut late).len(), receive(&mut other).len()), (0, 0, 1));
+    drop(late);
+    assert_eq!(network.in_flight(), 0);
 }

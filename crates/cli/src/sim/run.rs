@@ -173,8 +173,10 @@ fn text_of(what: &str, report: &Report) -> String {
             ms(report.opened_ns)
         ),
         table.to_string(),
-        queues.to_string(),
     ];
+    if !report.queues.is_empty() {
+        lines.push(queues.to_string());
+    }
     let Report { delivered, lost, corrupted, marked, pauses, .. } = report;
     lines.push(format!(
         "{delivered} packets arrived, {lost} were lost, {corrupted} corrupted, {marked} marked; {pauses} pauses"
@@ -225,7 +227,10 @@ fn json_of(report: &Report) -> Value {
             "latency": percentiles(group.latency),
             "rtt": percentiles(group.rtt),
             "rates_gbps": group.rates_gbps.map(|rates| rounded(&rates)),
-            "cores_at_work": rounded(&group.cores_at_work),
+            "cores_at_work": {
+                "clients": units::rounded(group.cores_at_work[0]),
+                "servers": units::rounded(group.cores_at_work[1]),
+            },
         })
     };
     let queues = report.queues.iter().map(|queue| {

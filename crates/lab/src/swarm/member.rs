@@ -236,6 +236,7 @@ impl Member {
     fn recover(&mut self, recovery: &Recovery) {
         while self.calls == 0 && self.next_trial < self.ways.len() {
             let Way::Open(session) = self.ways[self.next_trial] else {
+                self.trial = None;
                 self.next_trial += 1;
                 continue;
             };

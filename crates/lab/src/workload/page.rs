@@ -33,7 +33,8 @@ pub fn html(what: &str, report: &Report) -> Result<String, PlotError> {
         .map(|group| {
             let counts = [group.calls, group.failed, group.retransmissions].map(|count| count.to_string());
             let head = [group.name.clone(), group.sessions.to_string(), format!("{:.2}", group.goodput_gbps)];
-            [head.to_vec(), counts.to_vec(), us(group.latency), us(group.rtt)[..2].to_vec()].concat()
+            let cores = group.cores_at_work.map(|part| format!("{:.0}", part * 100.0));
+            [head.to_vec(), counts.to_vec(), us(group.latency), us(group.rtt)[..2].to_vec(), cores.to_vec()].concat()
         })
         .collect();
     body.push_str(&table(
@@ -49,6 +50,8 @@ pub fn html(what: &str, report: &Report) -> Result<String, PlotError> {
             "p99.9",
             "round trip p50, us",
             "p99",
+            "clients' cores at work, %",
+            "servers'",
         ],
         &groups,
     ));

@@ -5,8 +5,12 @@ use sinew_wire::{CREDIT_ALONE, Header, residence};
 
 use super::{BACKOFF_MAX, ClientSession, ClientSlot, NOT_LEFT, Outgoing};
 use crate::core::{Core, TxItem, TxKind};
-use crate::recovery::{Recovery, Timeout, Window};
+use crate::recovery::{Recovery, RoundTrips, Timeout, Window};
 use crate::stats::PacketDrop;
+
+/// While round trips are bounded and not measured, the time-out grows by that to so many times what is configured, as a power of two: much
+/// of a bound may be losses.
+const BOUND_MAX: u8 = 3;
 
 impl ClientSlot {
     /// The round trip that ends with the `received`th answer, which the server kept for `residence_ns`. What measures it is the first
@@ -33,10 +37,19 @@ impl ClientSlot {
             .then(|| now_ns.saturating_sub(self.timed_ns).saturating_sub(kept_ns))
     }
 
-    /// Where nothing was measured yet: an answer to a copy says that a round trip takes at most about so long.
+    /// Notes what an answer to a copy says of round trips while none was measured.
     #[inline(always)]
-    pub(super) fn bound_ns(&self, is_copy: bool, now_ns: u64) -> Option<u64> {
-        (is_copy && self.timed != 0).then(|| now_ns.saturating_sub(self.timed_ns))
+    pub(super) fn bound_trips(&self, trips: &mut RoundTrips, is_copy: bool, now_ns: u64) {
+        if !is_copy {
+            return;
+        }
+        // At first all copies may be answered, the first of all included. The time-out is longer than what is bounded so: what left before the
+        // last copies was lost, or its answer was.
+        if trips.is_bound() {
+            trips.bound(now_ns.saturating_sub(self.copied_ns));
+        } else if self.timed != 0 && self.timed <= self.repeated {
+            trips.bound(now_ns.saturating_sub(self.timed_ns));
+        }
     }
 
     /// Notes that an answer came that is known already. What the queues hold is still being answered: a time-out that passes meanwhile would
@@ -130,7 +143,7 @@ impl Core {
         if came > 0 {
             let received = state.received + came;
             state.resent.skip(came);
-            session.round_trips.bound(state.bound_ns(is_copy, self.now_ns));
+            state.bound_trips(&mut session.round_trips, is_copy, self.now_ns);
             let rtt_ns = state.round_trip_ns(received, is_copy, 0, self.now_ns);
             Self::measured(&mut self.pacing, &self.config, session, index, rtt_ns, self.now_ns);
             Self::acknowledge(self.config.timeout, session, state, received, is_copy, self.now_ns);
@@ -225,7 +238,8 @@ impl Core {
             // Whoever is silent for longer than the other bears is given up, not waited for.
             Timeout::Adaptive => {
                 let trips = &self.clients.table.entries[index].round_trips;
-                trips.timeout_ns().min(self.config.peer_timeout_ns / 4)
+                let most_ns = if trips.is_bound() { configured_ns.saturating_mul(1 << BOUND_MAX) } else { u64::MAX };
+                trips.timeout_ns().min(self.config.peer_timeout_ns / 4).min(most_ns)
             }
         };
         let longest_ns = configured_ns.saturating_mul(1 << BACKOFF_MAX).max(measured_ns.saturating_mul(2));
@@ -275,7 +289,7 @@ impl Core {
     fn late(&mut self, index: usize, slot: usize) {
         let at = self.clients.table.slot_at(index, slot);
         let (session, state) = (&mut self.clients.table.entries[index], &mut self.clients.table.slots[at]);
-        state.progress_ns = self.now_ns;
+        (state.progress_ns, state.copied_ns) = (self.now_ns, self.now_ns);
         if self.config.timeout == Timeout::Adaptive {
             // Once copies were not answered either, more than one would only make queues longer.
             state.is_probing = state.backoff > 0;

@@ -9,7 +9,7 @@ pub fn header(bytes: &[u8]) {
         Ok(header) => assert_eq!(header.to_bytes(), bytes[..HEADER_LEN]),
         Err(HeaderError::Truncated) => assert!(bytes.len() < HEADER_LEN),
         Err(HeaderError::WrongMagic) => assert_ne!(bytes[0], MAGIC),
-        Err(HeaderError::WrongVersion(version)) => assert!(version == bytes[1] >> 5 && version != VERSION),
+        Err(HeaderError::WrongVersion(version)) => assert!(version == bytes[1] >> 5 & 3 && version != VERSION),
         Err(HeaderError::UnknownKind(kind)) => assert_eq!(kind, bytes[1] & 0x1F),
     }
 }
