@@ -73,6 +73,28 @@ fn timeless(answer: &[u8]) -> Vec<u8> {
     out
 }
 
+/// Lines of answers without the spaces behind numbers that have become shorter, and what else tells that they are items of their own: whether
+/// memcached has sent all that it had to by then (see [`SEND`]) depends on how the stream is cut, and on the machine.
+fn unpadded(answer: &[u8]) -> Vec<Vec<u8>> {
+    let lines = answer.split(|byte| *byte == b'\n').map(|line| {
+        let mut words: Vec<&[u8]> = line.trim_ascii().split(|byte| *byte == b' ').collect();
+        let is_meta = matches!(words[0], b"VA" | b"HD");
+        if let [b"VALUE", _, _, len, ..] | [b"VA", len, ..] = &mut words[..] {
+            *len = b"#";
+        }
+        // Another item has not been fetched, as a flag would say.
+        let is_told =
+            |word: &&[u8]| is_meta && matches!(word.split_first(), Some((b's' | b'h', number)) if is_number(number));
+        words.retain(|word| !is_told(word));
+        words.join(&b' ')
+    });
+    lines.collect()
+}
+
+fn is_number(bytes: &[u8]) -> bool {
+    !bytes.is_empty() && bytes.iter().all(u8::is_ascii_digit)
+}
+
 /// Each line is a client of its own.
 const SCRIPTS: &str = include_str!("memcached/scripts.txt");
 
@@ -267,7 +289,13 @@ fn random_streams_cut_anywhere_are_answered_as_memcached_answers_them() {
             // They may differ for ever now.
             *both = Both::start("streams").expect("there is a memcached");
         }
-        prop_assert!(theirs == ours, "to {}\nmemcached: {}\nours:      {}", show(&bytes), show(&theirs), show(&ours));
+        prop_assert!(
+            theirs == ours || unpadded(&theirs) == unpadded(&ours),
+            "to {}\nmemcached: {}\nours:      {}",
+            show(&bytes),
+            show(&theirs),
+            show(&ours)
+        );
         Ok(())
     });
     result.unwrap_or_else(|error| panic!("{error}"));
