@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 const PLOT_SIZE: (u32, u32) = (860, 420);
 const STYLE: &str = "\
@@ -85,21 +86,21 @@ pub fn bars(unit: &str, labels: &[&str], series: &[(&str, Vec<Option<f64>>)]) ->
             .x_label_area_size(170)
             .y_label_area_size(70)
             .build_cartesian_2d(-0.5..labels.len() as f64 - 0.5, 0.0..most)?;
-        let label = |at: &f64| {
-            let label = (*at > -0.1).then(|| labels.get(at.round() as usize)).flatten();
-            label.map_or_else(String::new, |label| (*label).to_owned())
-        };
-        // Upright, or they would lie on each other. Steps of one need a label more than there are.
-        let upright = ("sans-serif", 11).into_font().transform(FontTransform::Rotate90);
         chart
             .configure_mesh()
             .disable_x_mesh()
             .x_labels(labels.len() + 1)
-            .x_label_style(upright)
-            .x_label_formatter(&label)
+            .x_label_formatter(&|_| String::new())
             .y_desc(unit)
             .light_line_style(WHITE)
             .draw()?;
+        // Upright, or they would lie on each other; and below the bars, where the chart's own would not lie.
+        let upright = TextStyle::from(("sans-serif", 11).into_font().transform(FontTransform::Rotate90));
+        let upright = upright.pos(Pos::new(HPos::Left, VPos::Center));
+        for (index, label) in labels.iter().enumerate() {
+            let (x, y) = chart.backend_coord(&(index as f64, 0.0));
+            area.draw(&Text::new(*label, (x, y + 8), upright.clone()))?;
+        }
         for (index, (name, values)) in series.iter().enumerate() {
             // What is held against is grey.
             let colour = if index == 0 { RGBColor(170, 170, 170) } else { COLOURS[(index - 1) % COLOURS.len()] };
