@@ -22,8 +22,14 @@ mod random;
 mod recovery;
 #[path = "../../crates/rpc/tests/sessions.rs"]
 mod sessions;
+#[path = "../../crates/rpc/tests/starvation.rs"]
+mod starvation;
+#[path = "../../crates/rpc/tests/starvation_memory.rs"]
+mod starvation_memory;
 #[path = "../../crates/rpc/tests/strangers.rs"]
 mod strangers;
+#[path = "../../crates/rpc/tests/unreachable.rs"]
+mod unreachable;
 
 /// What the tests' ports are.
 mod ports {

@@ -1,6 +1,8 @@
 //! HERD's cache and the sequencers on verbs as processes: clients that are killed, visitors who are none, and RDMA devices.
 
 mod common;
+#[path = "common/crowd.rs"]
+mod crowd;
 #[path = "common/device.rs"]
 mod device;
 #[path = "common/judge.rs"]
@@ -12,6 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{Process, Server, run, sinew, text};
+use crowd::Crowd;
 use device::rdma_device;
 use judge::{Judge, count_unique};
 use rustix::process::Signal;
@@ -182,6 +185,25 @@ fn who_comes_and_says_nothing_keeps_nobody_from_a_server() {
         assert!(server.process.wait().success());
         assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
     }
+}
+
+/// More connections than wait at a server at a time say a byte of a frame now and then, or nothing.
+#[test]
+fn a_crowd_that_speaks_slowly_keeps_nobody_from_a_server() {
+    let (seq, cache) = (sequencer("herd", &[]), herd(&["--clients", "1"]));
+    let crowds = [Crowd::at(&seq.address, 200), Crowd::at(&cache.address, 200)];
+    let device = ShmDevice::open(&"shm://".parse().unwrap()).unwrap();
+    for _ in 0..3 {
+        let began = Instant::now();
+        let (mut client, _hold) = join(&device, "herd", &seq.address);
+        assert_eq!(Judge::default().drive(&mut *client, 100).len(), 100);
+        // Were each heard to its end, one would be there for a hundred times half a second.
+        assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    }
+    let args = ["--seconds", "0.1", "--keys", "1K", "--clients", "1", "--no-pin", "--address", &cache.address];
+    let output = run(sinew(&["kv", "bench", "--design", "herd-opt"]).args(args));
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(crowds.into_iter().all(|crowd| crowd.wait_until_shown_out(common::PATIENCE)));
 }
 
 #[test]

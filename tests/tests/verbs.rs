@@ -1,12 +1,15 @@
 //! `sinew verbs`: its figures, its exit statuses, what it leaves behind.
 
 mod common;
+#[path = "common/crowd.rs"]
+mod crowd;
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, PoisonError};
 
 use common::{Folder, Process, children, eventually, is_alive, sinew, text};
+use crowd::Crowd;
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -270,6 +273,23 @@ fn a_server_serves_one_after_the_other_and_survives_nonsense() {
     server.signal(Signal::INT);
     assert_eq!(server.wait().code(), Some(0));
     assert_eq!(folder.names(), Vec::<String>::new());
+}
+
+/// More connections than a server measures at a time, and than wait at it at a time, say nothing, or no whole word.
+#[test]
+fn a_crowd_that_says_nothing_keeps_nobody_from_measuring() {
+    let folder = Folder::new();
+    let (mut server, address) = serve(&folder);
+    let crowd = Crowd::at(&address, 200);
+    for round in 0..3 {
+        let args = ["verbs", "rate", "--op", "write", "--address", address.as_str()];
+        let output = run(sinew(&args).args(SHORT).env("XDG_RUNTIME_DIR", &folder.0));
+        assert!(output.status.success(), "{round}: {}", text(&output.stderr));
+    }
+    assert!(crowd.wait_until_shown_out(common::PATIENCE));
+    let _later = Crowd::at(&address, 50);
+    server.signal(Signal::INT);
+    assert_eq!(server.wait().code(), Some(0));
 }
 
 #[test]

@@ -50,6 +50,7 @@ const ROOMS: &[Room] = &[
     top("sinew-cli"),
     top("sinew-lab"),
     top("sinew-tests"),
+    top("sinew-cost"),
     top("xtask"),
 ];
 

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod bare;
+mod cost;
 mod deps;
 mod gcc_only;
 mod guest;
@@ -49,6 +50,8 @@ enum Task {
     Bare(bare::Args),
     /// Run a command in a virtual machine that has an RDMA device (soft-RoCE, rxe0), and pass its exit status on.
     Guest(guest::Args),
+    /// Count the instructions of operations, and compare with the code before and with costs.toml.
+    Cost(cost::Args),
     /// Hunt for longer than a commit can wait: property tests with fresh seeds, and the fuzz targets.
     Soak(soak::Args),
     /// Hunt on simulated clusters, as `sinew sim swarm` does.
@@ -80,6 +83,7 @@ fn run(task: &Task) -> anyhow::Result<ExitCode> {
         Task::Test(args) => test::run(args),
         Task::Bare(args) => bare::run(args),
         Task::Guest(args) => return guest::run(args),
+        Task::Cost(args) => cost::run(args),
         Task::Soak(args) => soak::run(args),
         Task::Swarm(args) => swarm::run(args),
         Task::Peers(args) => peers::run(args),

@@ -7,7 +7,7 @@
 use std::net::SocketAddr;
 use std::sync::mpsc;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use serde_json::{Value, json};
@@ -17,7 +17,9 @@ use sinew::herd::{
     Client, ClientConfig, ClientId, Hello, Layout, Server, ServerConfig, Service, SlotDrop, Welcome, Worker,
     WorkerConfig, WorkerSeed, WorkerStats,
 };
-use sinew::host::{HostClock, Interrupt, Rendezvous, RendezvousError, RendezvousLimits, RendezvousListener};
+use sinew::host::{
+    HostClock, Interrupt, Lobby, LobbyLimits, Rendezvous, RendezvousError, RendezvousLimits, RendezvousListener,
+};
 
 use crate::machine::{self, Idle};
 use crate::output;
@@ -25,7 +27,7 @@ use crate::output;
 const LIMITS: RendezvousLimits = RendezvousLimits { frame_len_max: 64 << 10, frame_timeout: Duration::from_secs(10) };
 /// An interrupt, or the end of a connection, is noticed within this time.
 const LOOK: Duration = Duration::from_millis(20);
-/// How long a client tries to reach its server and waits to be admitted, and a server waits for its greeting.
+/// How long a client tries to reach its server and waits to be admitted.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Connections beyond the clients that there is room for: those hear that there is none.
 const SPARE_CONNECTIONS: usize = 16;
@@ -64,7 +66,8 @@ pub fn host<D: Device, S: Service>(
     ready: impl FnOnce(SocketAddr) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let Hosting { at, layout, interrupt, .. } = *hosting;
-    let listener = RendezvousListener::bind(at, LIMITS)?;
+    // Who does not greet keeps no place from others.
+    let lobby = Lobby::new(RendezvousListener::bind(at, LIMITS)?, LobbyLimits::default());
     let seed = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), ());
     let (mut server, seeds) = Server::new(device, &ServerConfig { layout, seed })?;
     let counters: Vec<Mutex<WorkerStats>> = seeds.iter().map(|_| Mutex::default()).collect();
@@ -87,10 +90,9 @@ pub fn host<D: Device, S: Service>(
             for _ in counters {
                 readiness.recv().context("a worker ended at once")??;
             }
-            ready(listener.address())?;
-            let listener = &listener;
+            ready(lobby.address())?;
             threads.spawn(move || {
-                std::thread::scope(|sessions| accept(listener, hosting, counters, &ask, sessions));
+                std::thread::scope(|sessions| accept(lobby, hosting, counters, &ask, sessions));
             });
             while !interrupt.is_set() {
                 match asked.recv_timeout(LOOK) {
@@ -148,9 +150,9 @@ fn work<D: Device, S: Service>(
     }
 }
 
-/// Takes connections, each with a thread of its own.
+/// Takes those who greet, each with a thread of its own.
 fn accept<'scope>(
-    listener: &RendezvousListener,
+    mut lobby: Lobby,
     hosting: &'scope Hosting<'_>,
     counters: &'scope [Mutex<WorkerStats>],
     ask: &mpsc::Sender<Asked>,
@@ -158,8 +160,10 @@ fn accept<'scope>(
 ) {
     let mut running: Vec<std::thread::ScopedJoinHandle<'_, ()>> = Vec::new();
     while !hosting.interrupt.is_set() {
-        let rendezvous = match listener.accept(LOOK) {
-            Ok(Some(rendezvous)) => rendezvous,
+        let heard = lobby.next(LOOK);
+        lobby.turned_away().for_each(drop);
+        let (rendezvous, greeting) = match heard {
+            Ok(Some(heard)) => heard,
             Ok(None) => continue,
             Err(error) => {
                 output::complain(error);
@@ -169,26 +173,21 @@ fn accept<'scope>(
         };
         running.retain(|session| !session.is_finished());
         if running.len() >= hosting.layout.clients + SPARE_CONNECTIONS {
-            let _ = refuse(rendezvous, "too many clients, and others who said nothing yet, are here: try again later");
+            let _ = refuse(rendezvous, "too many clients are here: try again later");
         } else {
             let ask = ask.clone();
             running.push(sessions.spawn(move || {
                 // Who it was is gone, or was told what is wrong.
-                let _ = session(rendezvous, hosting, counters, &ask);
+                let _ = session(rendezvous, &greeting, hosting, counters, &ask);
             }));
         }
     }
 }
 
-/// Waits for the next frame; `None` once the interrupt is set, or after `patience`.
-fn hear(
-    rendezvous: &mut Rendezvous,
-    interrupt: Interrupt,
-    patience: Duration,
-) -> Result<Option<Vec<u8>>, RendezvousError> {
-    let began = Instant::now();
+/// Waits for the next frame; `None` once the interrupt is set.
+fn hear(rendezvous: &mut Rendezvous, interrupt: Interrupt) -> Result<Option<Vec<u8>>, RendezvousError> {
     while !rendezvous.wait(LOOK)? {
-        if interrupt.is_set() || began.elapsed() >= patience {
+        if interrupt.is_set() {
             return Ok(None);
         }
     }
@@ -203,14 +202,13 @@ fn refuse(mut rendezvous: Rendezvous, why: &str) -> Result<(), RendezvousError> 
 /// One client, from its greeting to its end.
 fn session(
     mut rendezvous: Rendezvous,
+    greeting: &[u8],
     hosting: &Hosting<'_>,
     counters: &[Mutex<WorkerStats>],
     ask: &mpsc::Sender<Asked>,
 ) -> anyhow::Result<()> {
     let interrupt = hosting.interrupt;
-    // Who says nothing keeps a place from others no longer than that.
-    let Some(frame) = hear(&mut rendezvous, interrupt, PATIENCE)? else { return Ok(()) };
-    let admitted = Hello::from_bytes(&frame).map_err(|error| error.to_string()).and_then(|hello| {
+    let admitted = Hello::from_bytes(greeting).map_err(|error| error.to_string()).and_then(|hello| {
         let (answer, answered) = mpsc::channel();
         let gone = || "the server ends".to_owned();
         ask.send(Asked::Admit(Box::new(hello), answer)).map_err(|_| gone())?;
@@ -225,7 +223,7 @@ fn session(
     };
     let serve = || -> anyhow::Result<()> {
         rendezvous.send(&[vec![WELCOME], welcome.to_bytes()].concat())?;
-        while let Some(frame) = hear(&mut rendezvous, interrupt, Duration::MAX)? {
+        while let Some(frame) = hear(&mut rendezvous, interrupt)? {
             ensure!(frame.is_empty(), "a client says nothing but its greeting");
             let stats = counters.iter().map(|counters| *counters.lock().unwrap_or_else(PoisonError::into_inner));
             rendezvous.send(stats_json(stats).to_string().as_bytes())?;

@@ -34,7 +34,8 @@ pub use waiting::*;
 pub struct Expectations {
     /// Whether packets may be lost though the receiver had room. Contents and order are checked all the same.
     pub lossy: bool,
-    /// Whether a port is told ([`crate::PortEvent::PeerLost`]) that a peer closed which it exchanged packets with.
+    /// Whether a port is told ([`crate::PortEvent::PeerLost`]) that a peer closed which it exchanged packets with. If so, it
+    /// is told what is certain ([`crate::PeerLoss::is_certain`]).
     pub reports_closed_peers: bool,
     /// Whether the clock runs by itself, so that other threads can wake a port while it waits.
     pub real_time: bool,

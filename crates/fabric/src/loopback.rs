@@ -6,7 +6,7 @@
 //!
 //! Beside the ports, a network lets a test do to them what happens to real ones: [kill](Network::kill) and
 //! [revive](Network::revive) a port, [cut a link](Network::set_link), [inject](Network::inject) bytes from a stranger,
-//! [tap](Network::start_tap) all that is sent. Loss, duplication, reordering and delay at random are the business of
+//! [report](Network::report_loss) the loss of a peer that lives, [tap](Network::start_tap) all that is sent. Loss, duplication, reordering and delay at random are the business of
 //! [`crate::fault`].
 //!
 //! ```
@@ -35,7 +35,7 @@ use std::fmt;
 use std::rc::Rc;
 
 use crate::address::{Address, Peer};
-use crate::port::{PeerLoss, PortError};
+use crate::port::{PeerLoss, PortError, PortEvent};
 use crate::time::{Clock, ManualClock};
 
 pub use port::{LoopbackPort, LoopbackRx, LoopbackTx};
@@ -176,6 +176,15 @@ impl Network {
     /// is none, or a living port has the name meanwhile.
     pub fn revive(&self, name: &str) -> bool {
         self.state.borrow_mut().revive(name)
+    }
+
+    /// Lets a port report the loss of a peer who may be alive and well, as a message that anybody can forge makes real ports do.
+    /// False when the port is not there.
+    pub fn report_loss(&self, to: &str, peer: Peer, loss: PeerLoss) -> bool {
+        let mut state = self.state.borrow_mut();
+        let Some(to) = state.find(to) else { return false };
+        state.node_mut(to).events.push_back(PortEvent::PeerLost { peer, loss });
+        true
     }
 
     /// Sends bytes to a port as if from a peer, who may be made up. They travel like any packet. False when the port is not

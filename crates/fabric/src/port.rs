@@ -227,23 +227,31 @@ impl PortStats {
     }
 }
 
-/// How a port knows that a peer is gone.
+/// How a port knows that a peer is gone, or why it supposes so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerLoss {
     /// Its process ended.
     ProcessDied,
-    /// It closed its port.
+    /// The way to it is closed: it closed its port, or broke the fabric's rules and was cut off for that.
     Closed,
-    /// The fabric refuses packets to it (nobody listens there).
+    /// Something says that nobody listens there. A hint: on a network anybody may have made that up, of anybody, and packets
+    /// to the peer may still arrive. Who is told asks the peer before giving it up.
     Unreachable,
-    /// It is there, and has no room for us: links, memory or descriptors.
+    /// It is there, and one of the two sides has no room for the other: links, memory or descriptors.
     Refused,
+}
+
+impl PeerLoss {
+    /// Whether the port knows; else it was only told, and the peer may be well.
+    pub const fn is_certain(self) -> bool {
+        !matches!(self, Self::Unreachable)
+    }
 }
 
 /// Something that happened beside packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PortEvent {
-    /// A peer is gone; packets to this `Peer` will not arrive again.
+    /// A peer is gone: packets to this `Peer` will not arrive again, if the loss [is certain](PeerLoss::is_certain).
     PeerLost {
         /// Which.
         peer: Peer,

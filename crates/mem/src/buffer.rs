@@ -63,6 +63,69 @@ struct FreeLists {
     fresh: usize,
     /// Offsets of free blocks, by size class.
     by_class: Vec<Vec<usize>>,
+    /// Blocks given back since free ones were last put together.
+    freed: usize,
+}
+
+impl FreeLists {
+    fn put(&mut self, offset: usize, class: u32) {
+        let class = class as usize;
+        if self.by_class.len() <= class {
+            self.by_class.resize_with(class + 1, Vec::new);
+        }
+        self.by_class[class].push(offset);
+    }
+
+    /// Makes free blocks of `len` bytes from `offset` on, as large ones as there can be; `len` is what blocks were made of.
+    fn put_run(&mut self, mut offset: usize, mut len: usize) {
+        while len > 0 {
+            // What is left must be nothing, or enough for a block.
+            let mut class = class_for(len);
+            while class_size(class) > len || (1..class_size(0)).contains(&(len - class_size(class))) {
+                class -= 1;
+            }
+            self.put(offset, class);
+            (offset, len) = (offset + class_size(class), len - class_size(class));
+        }
+    }
+
+    /// A block of the class out of a larger one that is free; what is left of that is free still.
+    fn split(&mut self, class: u32) -> Option<usize> {
+        let larger = (class + 1..self.by_class.len() as u32).find(|&larger| {
+            let left = class_size(larger) - class_size(class);
+            left >= class_size(0) && !self.by_class[larger as usize].is_empty()
+        })?;
+        let offset = self.by_class[larger as usize].pop()?;
+        self.put_run(offset + class_size(class), class_size(larger) - class_size(class));
+        Some(offset)
+    }
+
+    /// Puts free blocks together that lie beside each other. That looks at all of them, so it waits until a part of as many was given back.
+    #[cold]
+    fn merge(&mut self) -> bool {
+        let blocks: usize = self.by_class.iter().map(Vec::len).sum();
+        if self.freed == 0 || self.freed < blocks / 8 {
+            return false;
+        }
+        self.freed = 0;
+        let mut free: Vec<(usize, usize)> = Vec::with_capacity(blocks);
+        for (class, offsets) in self.by_class.iter_mut().enumerate() {
+            free.extend(offsets.drain(..).map(|offset| (offset, class_size(class as u32))));
+        }
+        free.sort_unstable();
+        let mut runs = free.into_iter();
+        let Some(mut run) = runs.next() else { return false };
+        for (offset, len) in runs {
+            if run.0 + run.1 == offset {
+                run.1 += len;
+            } else {
+                self.put_run(run.0, run.1);
+                run = (offset, len);
+            }
+        }
+        self.put_run(run.0, run.1);
+        true
+    }
 }
 
 struct ArenaInner {
@@ -85,6 +148,14 @@ impl std::fmt::Debug for Arena {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Arena").field("id", &self.0.id).field("capacity", &self.0.region.len()).finish()
     }
+}
+
+const _: () = assert!(128 % LINE == 0 && 192 % LINE == 0);
+
+/// The class of the blocks that hold a buffer of this capacity.
+fn class_of(capacity: usize, data_per_packet: usize) -> u32 {
+    let further_headers = capacity.div_ceil(data_per_packet).saturating_sub(1);
+    class_for(HEADROOM + capacity.next_multiple_of(8) + further_headers * HEADER_ROOM)
 }
 
 /// Size of the blocks of a class, in bytes: 128, 192, 256, 384, 512, ...
@@ -133,7 +204,7 @@ impl Arena {
         Self(Arc::new(ArenaInner {
             region,
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
-            free: Mutex::new(FreeLists { fresh: 0, by_class: Vec::new() }),
+            free: Mutex::new(FreeLists { fresh: 0, by_class: Vec::new(), freed: 0 }),
             #[cfg(not(miri))]
             fd,
         }))
@@ -160,6 +231,15 @@ impl Arena {
         self.0.fd.as_ref().map(AsFd::as_fd)
     }
 
+    /// Bytes of an arena that a buffer of this capacity takes, with room for its headers, for packets of `data_per_packet` bytes.
+    ///
+    /// # Panics
+    ///
+    /// When `data_per_packet` is 0.
+    pub fn block_len(capacity: usize, data_per_packet: usize) -> usize {
+        class_size(class_of(capacity, data_per_packet))
+    }
+
     /// Makes a message buffer of length `capacity`, which is sent as packets of `data_per_packet` bytes.
     ///
     /// The bytes are unspecified (zeros, or what an earlier buffer held). Takes a lock: allocate up front and reuse.
@@ -176,10 +256,9 @@ impl Arena {
         if capacity > MAX_DATA_LEN {
             return Err(AllocError::TooLarge { asked: capacity });
         }
-        let further_headers = capacity.div_ceil(data_per_packet).saturating_sub(1);
-        let size = HEADROOM + capacity.next_multiple_of(8) + further_headers * HEADER_ROOM;
-        let (offset, class) =
-            self.take(class_for(size)).ok_or(AllocError::ArenaFull { asked: capacity, capacity: self.capacity() })?;
+        let (offset, class) = self
+            .take(class_of(capacity, data_per_packet))
+            .ok_or(AllocError::ArenaFull { asked: capacity, capacity: self.capacity() })?;
         // SAFETY: `take` gave us this block alone: `class_size(class)` bytes inside the region, aligned to a line.
         let block = unsafe {
             let block = self.0.region.start().add(offset).cast::<Block>();
@@ -202,27 +281,35 @@ impl Arena {
         if let Some(offset) = free.by_class.get_mut(class as usize).and_then(Vec::pop) {
             return Some((offset, class));
         }
-        let size = class_size(class).next_multiple_of(LINE);
+        let size = class_size(class);
         let offset = free.fresh;
         if size <= self.capacity() - offset {
             free.fresh += size;
             return Some((offset, class));
         }
-        // No room is left that no block has used: a larger block that is free will do, and stays one of its class.
-        let larger =
-            (class + 1..free.by_class.len() as u32).find(|&class| !free.by_class[class as usize].is_empty())?;
-        free.by_class[larger as usize].pop().map(|offset| (offset, larger))
+        // No room is left that no block has used: a part of a larger block that is free will do, or of several small ones.
+        loop {
+            if let Some(offset) = free.by_class.get_mut(class as usize).and_then(Vec::pop).or_else(|| free.split(class))
+            {
+                return Some((offset, class));
+            }
+            // One that is hardly larger cannot be cut, and stays what it is.
+            let larger = free.by_class.get(class as usize + 1).is_some_and(|offsets| !offsets.is_empty());
+            if larger {
+                return free.by_class[class as usize + 1].pop().map(|offset| (offset, class + 1));
+            }
+            if !free.merge() {
+                return None;
+            }
+        }
     }
 }
 
 impl ArenaInner {
     fn give_back(&self, offset: usize, class: u32) {
         let mut free = self.free.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let class = class as usize;
-        if free.by_class.len() <= class {
-            free.by_class.resize_with(class + 1, Vec::new);
-        }
-        free.by_class[class].push(offset);
+        free.freed += 1;
+        free.put(offset, class);
     }
 }
 
@@ -262,6 +349,12 @@ macro_rules! block_accessors {
         #[inline]
         pub fn capacity(&self) -> usize {
             self.block().capacity as usize
+        }
+
+        /// Bytes of the arena that the buffer takes: more than it can hold.
+        #[inline]
+        pub fn block_len(&self) -> usize {
+            class_size(self.block().class)
         }
 
         /// Bytes of data in each packet but the last.
@@ -375,7 +468,7 @@ impl MessageBuffer {
     #[inline]
     pub fn fill(&mut self, data: &[u8]) -> Result<(), AllocError> {
         self.resize(data.len())?;
-        self.copy_from_slice(data);
+        crate::copy_small(self, data);
         Ok(())
     }
 
@@ -552,10 +645,54 @@ mod tests {
         let mut large: Vec<_> = std::iter::from_fn(|| arena.alloc(10_000, 10_000).ok()).collect();
         let small: Vec<_> = std::iter::from_fn(|| arena.alloc(10, 10).ok()).collect();
         assert!(large.pop().is_some() && !small.is_empty());
-        let buffer = arena.alloc(10, 10).unwrap();
-        assert!(arena.alloc(10, 10).is_err() && arena.alloc(10_000, 10_000).is_err());
-        drop(buffer);
+        let parts: Vec<_> = std::iter::from_fn(|| arena.alloc(10, 10).ok()).collect();
+        assert!(parts.len() > 50 && arena.alloc(10_000, 10_000).is_err());
+        drop(parts);
         assert!(arena.alloc(10_000, 10_000).is_ok());
+    }
+
+    #[test]
+    fn free_blocks_beside_each_other_become_one() {
+        let arena = arena();
+        let fill = |len: usize| -> Vec<_> { std::iter::from_fn(|| arena.alloc(len, 1024).ok()).collect() };
+        let large = 100_000;
+        let most = fill(large).len();
+        // Miri takes minutes for thousands of small ones.
+        let lens: &[usize] = if cfg!(miri) { &[5_000, 20_000] } else { &[1, 100, 300, 5_000, 1, 20_000] };
+        for &len in lens {
+            let small = fill(len);
+            assert!(small.len() > most);
+            drop(small);
+        }
+        assert!(fill(large).len() + 1 >= most, "what was cut is whole again");
+        // One that is in use in the midst leaves what is on both sides of it.
+        let mut small = fill(if cfg!(miri) { 5_000 } else { 100 });
+        let kept = small.swap_remove(small.len() / 2);
+        drop(small);
+        let both = fill(large);
+        assert!(both.len() + 2 >= most && both.iter().all(|one| one.arena_offset() != kept.arena_offset()));
+    }
+
+    #[test]
+    fn blocks_never_overlap_whatever_is_taken_and_given_back() {
+        let arena = arena();
+        let (mut held, mut state) = (Vec::<MessageBuffer>::new(), 7u64);
+        for step in 0..if cfg!(miri) { 300 } else { 30_000 } {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let (pick, len) = ((state >> 33) as usize, 1usize << ((state >> 20) % if cfg!(miri) { 9 } else { 17 }));
+            match arena.alloc(len + pick % len, 1024) {
+                Ok(mut buffer) => {
+                    buffer.fill(&vec![step as u8; buffer.len()]).unwrap();
+                    held.push(buffer);
+                }
+                Err(_) => (0..held.len() / 2).for_each(|_| drop(held.swap_remove(pick % held.len()))),
+            }
+            if step % 3 == 0 && !held.is_empty() {
+                let buffer = held.swap_remove(pick % held.len());
+                assert!(buffer.iter().all(|&byte| byte == buffer[0]));
+            }
+        }
+        assert!(held.iter().all(|buffer| buffer.iter().all(|&byte| byte == buffer[0])));
     }
 
     #[test]

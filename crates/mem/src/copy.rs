@@ -22,15 +22,15 @@ pub unsafe fn copy_from_shared(source: *const u8, target: *mut u8, len: usize) {
         // SAFETY: the caller's promises are those of `copy_block`.
         unsafe { copy_block(source, target, len) }
     } else {
-        // SAFETY: the caller's promises are those of `copy_words`.
-        unsafe { copy_words(source, target, len) }
+        // SAFETY: the caller's promises are those of `copy_shared_words`.
+        unsafe { copy_shared_words(source, target, len) }
     }
 }
 
 /// # Safety
 /// As for [`copy_from_shared`].
 #[inline]
-unsafe fn copy_words(source: *const u8, target: *mut u8, len: usize) {
+unsafe fn copy_shared_words(source: *const u8, target: *mut u8, len: usize) {
     let mut at = 0;
     if source.addr().is_multiple_of(8) {
         while at + 8 <= len {
@@ -69,7 +69,24 @@ unsafe fn copy_block(source: *const u8, target: *mut u8, len: usize) {
 #[inline]
 unsafe fn copy_block(source: *const u8, target: *mut u8, len: usize) {
     // SAFETY: the same promises.
-    unsafe { copy_words(source, target, len) }
+    unsafe { copy_shared_words(source, target, len) }
+}
+
+/// Copies `COUNT` words one by one.
+///
+/// They were written by words a moment ago, and a wider load over several stores waits until all of them have left the store
+/// buffer, where the lines of what was written before may be waiting for another core.
+///
+/// # Safety
+///
+/// As for `copy_nonoverlapping` of so many words; the source is aligned to one.
+#[inline(always)]
+pub(crate) unsafe fn copy_words<const COUNT: usize>(source: *const u8, target: *mut u8) {
+    let (source, target) = (source.cast::<u64>(), target.cast::<u64>());
+    for at in 0..COUNT {
+        // SAFETY: the caller's promises. Volatile, lest the compiler widen the loads.
+        unsafe { target.add(at).write_unaligned(source.add(at).read_volatile()) };
+    }
 }
 
 /// A copy of few bytes without a call.
@@ -84,14 +101,19 @@ unsafe fn copy_block(source: *const u8, target: *mut u8, len: usize) {
 #[inline(always)]
 pub(crate) unsafe fn copy_few(source: *const u8, target: *mut u8, len: usize) {
     if len.is_multiple_of(8) && len <= 64 && source.addr().is_multiple_of(8) {
-        let (source, target) = (source.cast::<u64>(), target.cast::<u64>());
-        // SAFETY: `at` is a word of the range; the source is aligned. Volatile, lest the compiler widen the loads.
-        let copy = |at: usize| unsafe { target.add(at).write_unaligned(source.add(at).read_volatile()) };
-        match len {
-            // By far the most common lengths: a message, and one behind its header.
-            32 => (0..4).for_each(copy),
-            56 => (0..7).for_each(copy),
-            _ => (0..len / 8).for_each(copy),
+        // SAFETY: so many words are in the range; the source is aligned.
+        unsafe {
+            match len / 8 {
+                0 => {}
+                1 => copy_words::<1>(source, target),
+                2 => copy_words::<2>(source, target),
+                3 => copy_words::<3>(source, target),
+                4 => copy_words::<4>(source, target),
+                5 => copy_words::<5>(source, target),
+                6 => copy_words::<6>(source, target),
+                7 => copy_words::<7>(source, target),
+                _ => copy_words::<8>(source, target),
+            }
         }
         return;
     }

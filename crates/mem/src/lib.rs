@@ -20,6 +20,7 @@ mod memory;
 mod region;
 pub mod ring;
 mod shared;
+mod small;
 mod words;
 
 pub use buffer::{AllocError, Arena, Frozen, HEADER_ROOM, MAX_DATA_LEN, MessageBuffer};
@@ -27,4 +28,5 @@ pub use hints::{grow_for_random_access, prefetch_read};
 pub use memory::{OutOfBounds, SharedMemory, SharedRows};
 pub use region::{Access, MapError, Region};
 pub use shared::{Guard, Revoked, SharedBytes};
+pub use small::copy_small;
 pub use words::{Stamp, Words};

@@ -23,12 +23,14 @@
 //! one process ([`pair`]), the bytes can be read in place, because a published line is not written until it is given back.
 
 mod board;
+mod packet;
 #[cfg(all(test, not(loom)))]
 mod tests;
 mod words;
 
 #[cfg(not(loom))]
 use std::io;
+use std::num::NonZeroU64;
 
 #[cfg(not(loom))]
 use crate::atomic::plain::Arc;
@@ -37,11 +39,19 @@ use crate::atomic::{AtomicU64, Ordering, fence};
 use crate::region::Region;
 use crate::shared::Guard;
 
+use packet::{
+    BURST_LINES_MAX, BURST_SHIFT, KIND_FAR, KIND_INLINE, KIND_REVOKED, KIND_SKIP, kind_of, len_of, lines_of, plain_len,
+    without_burst, word_of,
+};
+
 pub use board::{BOARD_BYTES, BOARD_LINKS_MAX, Board, Doorbell, Sleeper};
+pub use packet::Taken;
 pub use words::Words;
 
 /// Bytes of a line.
 pub const LINE: usize = 64;
+/// Bytes of a packet that fills one line.
+pub const FULL_LINE: usize = LINE - WORD;
 /// The largest packet whose bytes travel in the ring.
 pub const INLINE_MAX: usize = 4 * LINE - WORD;
 /// The largest head that a packet with a [`Far`] rest carries in the ring.
@@ -59,17 +69,6 @@ const FAR_BYTES: usize = 16;
 const CONTROL_BYTES: usize = 2 * LINE;
 const HEAD_WORD: usize = 0;
 const FIRST_LINE_WORD: usize = CONTROL_BYTES / 8;
-
-/// Lines of a burst that its first word can tell, so that the consumer fetches all of them at once.
-const BURST_LINES_MAX: u64 = 32;
-const BURST_SHIFT: u32 = 56;
-const KIND_SHIFT: u32 = 48;
-const KIND_MASK: u64 = 0xFF;
-
-const KIND_INLINE: u64 = 1;
-const KIND_FAR: u64 = 2;
-const KIND_SKIP: u64 = 3;
-const KIND_REVOKED: u64 = 4;
 
 /// Bytes of memory that a ring of `lines` lines needs.
 pub const fn bytes_for(lines: usize) -> usize {
@@ -92,22 +91,6 @@ pub const fn lines_for(packets: usize) -> usize {
 /// Packets that a ring of `lines` lines holds whatever their lengths.
 pub const fn packets_for(lines: usize) -> usize {
     (lines - PACKET_LINES_MAX) / PACKET_LINES_MAX
-}
-
-#[inline(always)]
-const fn lines_of(len: usize) -> usize {
-    (len + WORD).div_ceil(LINE)
-}
-
-/// The word that publishes a packet: the low half of its position, its length, its kind. Never zero.
-#[inline(always)]
-const fn word_of(position: u64, len: usize, kind: u64) -> u64 {
-    (position & 0xFFFF_FFFF) | ((len as u64) << 32) | (kind << KIND_SHIFT)
-}
-
-#[inline(always)]
-const fn kind_of(word: u64) -> u64 {
-    word >> KIND_SHIFT & KIND_MASK
 }
 
 /// Why a ring did not take a packet.
@@ -142,9 +125,14 @@ pub struct Producer {
     tail: u64,
     /// What the consumer had given back when it was last looked at.
     head: u64,
+    /// Before this position a packet of one line can be written without a look at anything: there is room for it, and the word
+    /// behind it needs no clearing. Too low a limit does no harm.
+    limit: u64,
     broken: bool,
-    /// The first packet since the last [`Self::submit`], and the word that will publish it.
-    held: Option<(u64, u64)>,
+    /// Position of the first packet since the last [`Self::submit`]; `tail` when there is none.
+    first: u64,
+    /// The word that will publish it.
+    first_word: u64,
     /// Lines, a bit each, whose word position holds bytes of a packet that started before them.
     continued: Vec<u64>,
 }
@@ -162,8 +150,10 @@ impl Producer {
             mask: lines as u64 - 1,
             tail: 0,
             head: 0,
+            limit: lines as u64 - 1,
             broken: false,
-            held: None,
+            first: 0,
+            first_word: 0,
             continued: vec![0; lines.div_ceil(64)],
         })
     }
@@ -190,24 +180,88 @@ impl Producer {
     /// # Errors
     ///
     /// [`Refused`]; nothing was sent then.
-    #[inline]
+    #[inline(always)]
     pub fn push(&mut self, head: &[u8], data: &[u8]) -> Result<(), Refused> {
+        if self.push_full_line(head, data) { Ok(()) } else { self.push_any(head, data) }
+    }
+
+    /// As [`Self::push`], for a header of 24 bytes and a message of 32, in one piece or in two, each aligned to 8: they fill a
+    /// line. For others, and where there is anything to see to first, it does nothing and returns false.
+    #[inline(always)]
+    pub fn push_full_line(&mut self, head: &[u8], data: &[u8]) -> bool {
+        let tail = self.tail;
+        if tail >= self.limit {
+            return false;
+        }
+        let at = self.byte(tail);
+        // SAFETY: the mask keeps the line inside the ring. It is free, since `tail` is below the limit, and the consumer does not
+        // read it before it is published; no slice covers it.
+        let (word, is_written) = unsafe { (self.words.word(at / 8), self.words.put_full_line(at + WORD, head, data)) };
+        if !is_written {
+            return false;
+        }
+        let told = word_of(tail, FULL_LINE, KIND_INLINE);
+        if tail == self.first {
+            self.first_word = told;
+        } else {
+            // Relaxed: the consumer comes here only through the burst's first packet.
+            word.store(told, Ordering::Relaxed);
+        }
+        self.tail = tail + 1;
+        true
+    }
+
+    /// As [`Self::push`], which is for packets that are likely to fill a line; this is for all others.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    #[inline(never)]
+    pub fn push_any(&mut self, head: &[u8], data: &[u8]) -> Result<(), Refused> {
+        let len = head.len() + data.len();
+        if len > FULL_LINE || self.tail >= self.limit {
+            return self.push_slowly(head, data);
+        }
+        // SAFETY: the line is free, since `tail` is below the limit, and the consumer does not read it before it is published.
+        unsafe { self.put(head, data) };
+        self.hold(word_of(self.tail, len, KIND_INLINE));
+        self.tail += 1;
+        Ok(())
+    }
+
+    /// A packet of several lines, or one for which there may be no room.
+    #[inline(never)]
+    fn push_slowly(&mut self, head: &[u8], data: &[u8]) -> Result<(), Refused> {
         let len = head.len() + data.len();
         if len > INLINE_MAX {
             return Err(Refused::TooLong);
         }
         let lines = lines_of(len) as u64;
         self.reserve(lines)?;
+        // SAFETY: `reserve` made sure of `lines` free lines in a row, which the consumer does not read before they are published.
+        unsafe { self.put(head, data) };
+        self.publish(lines, len, KIND_INLINE);
+        if lines == 1 {
+            self.find_limit();
+        }
+        Ok(())
+    }
+
+    /// Copies a packet's bytes to the lines at `tail`.
+    ///
+    /// # Safety
+    ///
+    /// They are free, and enough.
+    #[inline(always)]
+    unsafe fn put(&self, head: &[u8], data: &[u8]) {
         let at = self.byte(self.tail) + WORD;
-        // SAFETY: `reserve` made sure of `lines` free lines in a row, which the consumer does not read before `publish`.
+        // SAFETY: the caller's promises.
         unsafe {
             self.words.put(at, head);
             if !data.is_empty() {
                 self.words.put(at + head.len(), data);
             }
         }
-        self.publish(lines, len, KIND_INLINE);
-        Ok(())
     }
 
     /// Sends a packet whose first bytes are `head`, at most [`FAR_HEAD_MAX`], and whose rest is in the arena, with the next
@@ -258,6 +312,23 @@ impl Producer {
         self.mask + 1 - (self.tail - self.head)
     }
 
+    /// Finds the limit anew: the first line from `tail` on that has no room behind it, or a word to clear.
+    fn find_limit(&mut self) {
+        let end = self.head + self.mask;
+        let mut next = self.tail + 1;
+        while next <= end {
+            let index = self.index(next);
+            let bits = self.continued[index / 64] >> (index % 64);
+            if bits != 0 {
+                next += u64::from(bits.trailing_zeros());
+                break;
+            }
+            // On to the next 64 lines, or the ring's first ones.
+            next += (64 - index as u64 % 64).min(self.mask + 1 - index as u64);
+        }
+        self.limit = end.min(next - 1);
+    }
+
     #[cold]
     #[inline(never)]
     fn look_for_room(&mut self, needed: u64) -> Result<(), Refused> {
@@ -285,28 +356,46 @@ impl Producer {
             // Relaxed: a release store makes it visible before the packet, this packet's or its burst's.
             self.word(next).store(0, Ordering::Relaxed);
         }
-        let word = word_of(self.tail, len, kind);
-        match self.held {
-            None => self.held = Some((self.tail, word)),
-            // Relaxed: the consumer comes here only through the burst's first packet.
-            Some(_) => self.word(self.tail).store(word, Ordering::Relaxed),
-        }
+        self.hold(word_of(self.tail, len, kind));
         self.tail = next;
+    }
+
+    /// Writes the word of the packet at `tail`, or keeps it until the next [`Self::submit`], when it is the first.
+    #[inline(always)]
+    fn hold(&mut self, word: u64) {
+        if self.tail == self.first {
+            self.first_word = word;
+        } else {
+            // Relaxed: the consumer comes here only through the burst's first packet.
+            self.word(self.tail).store(word, Ordering::Relaxed);
+        }
     }
 
     /// Publishes what was pushed since the last call, at once.
     #[inline]
     pub fn submit(&mut self) {
-        let Some((position, word)) = self.held.take() else { return };
-        let lines = self.tail - position;
+        let lines = self.tail - self.first;
+        if lines == 0 {
+            return;
+        }
+        // Of a burst of one line there is nothing to tell.
+        let told = if lines == 1 { 0 } else { lines.min(BURST_LINES_MAX) << BURST_SHIFT };
         // Release: the burst's bytes and words come first. Partner: the acquire load in `Consumer::take`.
-        self.word(position).store(word | lines.min(BURST_LINES_MAX) << BURST_SHIFT, Ordering::Release);
-        // The next burst will need as many lines, which the consumer's cache still holds from the lap before. Not its first: the
-        // consumer is polling that.
+        self.word(self.first).store(self.first_word | told, Ordering::Release);
+        self.first = self.tail;
+        if told != 0 {
+            self.prefetch(lines.min(BURST_LINES_MAX));
+        }
+    }
+
+    /// The next burst will need as many lines as the last, which the consumer's cache still holds from the lap before. Not its
+    /// first: the consumer is polling that.
+    #[inline(always)]
+    fn prefetch(&self, lines: u64) {
         if self.room() > 2 * BURST_LINES_MAX {
-            for ahead in 1..lines.min(BURST_LINES_MAX) {
-                self.words.prefetch_write(self.byte(self.tail + ahead));
-            }
+            let ahead = self.index(self.tail + 1);
+            let lines = (lines as usize - 1).min(self.mask as usize + 1 - ahead);
+            self.words.prefetch_write(CONTROL_BYTES + ahead * LINE, lines);
         }
     }
 
@@ -362,58 +451,10 @@ impl Producer {
     /// would wait for that packet for ever.
     pub fn is_spoiled(&mut self) -> bool {
         let oldest = self.given_back();
-        let published = self.held.map_or(self.tail, |(position, _)| position);
         // Relaxed: nobody but us has any business to write it.
         let word = self.word(oldest).load(Ordering::Relaxed);
         let stands = word as u32 == oldest as u32 && (KIND_INLINE..=KIND_REVOKED).contains(&kind_of(word));
-        oldest != published && !stands
-    }
-}
-
-/// A packet that a consumer has taken and not yet given back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Taken {
-    /// Byte offset of its ring bytes in the words.
-    at: usize,
-    len: u16,
-    word: u64,
-    far: Option<Far>,
-}
-
-impl Taken {
-    /// Bytes in the ring: the whole packet, or the head of one with a [`Far`] rest.
-    #[inline]
-    pub fn len(&self) -> usize {
-        self.len as usize
-    }
-
-    /// Whether there are no bytes in the ring.
-    #[inline]
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// The rest, if it is in the producer's arena. Its offset and length are the other side's claim: unchecked.
-    #[inline]
-    pub fn far(&self) -> Option<Far> {
-        self.far
-    }
-
-    /// Whether the producer took the packet back before it was read: it has no bytes then and only fills its line.
-    #[inline]
-    pub fn is_revoked(&self) -> bool {
-        kind_of(self.word) == KIND_REVOKED
-    }
-
-    /// Bytes that [`Consumer::copy_out`] writes: [`Self::len`], rounded up to what it copies fastest.
-    #[inline]
-    pub fn copy_len(&self) -> usize {
-        if cfg!(loom) {
-            self.len as usize
-        } else {
-            // The rest of its lines: whole words.
-            lines_of(self.len as usize) * LINE - self.at % LINE
-        }
+        oldest != self.first && !stands
     }
 }
 
@@ -426,7 +467,8 @@ pub struct Consumer {
     at: u64,
     /// What the producer knows of `at`.
     given_back: u64,
-    broken: bool,
+    /// Packets of one line are shorter than this: 0 once the ring is broken, so that none is taken.
+    one_line_below: u64,
     /// Whether the producer is safe code of this process.
     trusted: bool,
 }
@@ -445,7 +487,7 @@ impl Consumer {
             mask: lines as u64 - 1,
             at: 0,
             given_back: 0,
-            broken: false,
+            one_line_below: FULL_LINE as u64 + 1,
             trusted,
         })
     }
@@ -458,7 +500,7 @@ impl Consumer {
     #[inline(always)]
     fn word_at(&self) -> u64 {
         // SAFETY: the mask keeps the line inside the ring; nobody holds a slice over a line that was not taken yet. Acquire: the
-        // packet's bytes are visible once its word is. Partner: the release store in `Producer::publish`.
+        // packet's bytes are visible once its word is. Partner: the release store in `Producer::submit`.
         unsafe { self.words.word(self.byte(self.at) / 8) }.load(Ordering::Acquire)
     }
 
@@ -466,81 +508,119 @@ impl Consumer {
     #[inline]
     pub fn is_empty(&self) -> bool {
         let word = self.word_at();
-        self.broken || word == 0 || word as u32 != self.at as u32
+        self.is_broken() || word == 0 || word as u32 != self.at as u32
+    }
+
+    /// Whether the producer has published nothing since the last [`Self::take`] that found nothing: a look at one word. (`false`
+    /// says less than [`Self::is_empty`].)
+    #[inline(always)]
+    pub fn has_nothing_new(&self) -> bool {
+        self.word_at() as u32 != self.at as u32
     }
 
     /// Takes the next packet. Its bytes stay as they are until [`Self::give_back`].
-    #[inline]
+    #[inline(always)]
     pub fn take(&mut self) -> Option<Taken> {
-        let mut word = self.word_at();
-        if kind_of(word) == KIND_SKIP && word as u32 == self.at as u32 {
-            word = self.skip(word)?;
-        }
-        // A clear word has kind 0; a word of another position cannot be here unless the other side put it there.
-        if word as u32 != self.at as u32 || word == 0 {
+        let position = self.at;
+        let at = self.byte(position);
+        let word = self.word_at();
+        if word as u32 != position as u32 {
             return None;
         }
-        let len = (word >> 32) as u16;
-        let at = self.byte(self.at) + WORD;
+        // Nearly all packets: one line, which is all that its word tells of.
+        if plain_len(word) < self.one_line_below {
+            self.at = position + 1;
+            // SAFETY: the word has a kind, which is not zero.
+            return Some(Taken { at: at + WORD, word: unsafe { NonZeroU64::new_unchecked(word) } });
+        }
+        self.take_any(word)
+    }
+
+    /// The packet that `word` begins, whatever it is; its position is right.
+    #[inline(never)]
+    fn take_any(&mut self, word: u64) -> Option<Taken> {
+        // A clear word has kind 0; a word of another position cannot be here unless the other side put it there.
+        let (told, plain) = (NonZeroU64::new(word)?, NonZeroU64::new(without_burst(word))?);
+        if self.is_broken() {
+            return None;
+        }
+        let len = len_of(word);
+        let index = (self.at & self.mask) as usize;
+        let at = CONTROL_BYTES + index * LINE + WORD;
         // The first word of a burst tells how many lines are written: they are fetched all at once. Lines that are not written
         // yet are left alone, since to take them from the producer just before it writes costs more than it saves.
-        for ahead in 1..word >> BURST_SHIFT {
-            self.words.prefetch_read(self.byte(self.at + ahead));
+        if plain != told {
+            let burst = (word >> BURST_SHIFT) as usize;
+            let lines = burst.min(self.mask as usize + 1 - index);
+            self.words.prefetch_read(CONTROL_BYTES + (index + 1) * LINE, lines - 1);
+            self.words.prefetch_read(CONTROL_BYTES, (burst - lines).min(index));
         }
         match kind_of(word) {
-            KIND_INLINE if !self.broken => {
-                let lines = lines_of(len as usize) as u64;
-                if len as usize > INLINE_MAX || (self.at & self.mask) + lines > self.mask + 1 {
+            KIND_INLINE => {
+                let lines = lines_of(len);
+                if len > INLINE_MAX || index + lines > self.mask as usize + 1 {
                     return self.break_off();
                 }
-                self.at += lines;
-                Some(Taken { at, len, word, far: None })
+                self.at += lines as u64;
+                Some(Taken { at, word: plain })
             }
-            KIND_FAR if !self.broken => {
-                if len as usize > FAR_HEAD_MAX {
-                    return self.break_off();
-                }
-                // SAFETY: both words lie in the line at `at`, which is ours until given back. Relaxed: ordered by the word's acquire.
-                let (offset, far_len) = unsafe {
-                    (
-                        self.words.word(at / 8).load(Ordering::Relaxed),
-                        self.words.word(at / 8 + 1).load(Ordering::Relaxed),
-                    )
-                };
+            KIND_FAR if len <= FAR_HEAD_MAX => {
                 self.at += 1;
-                let far = Far { offset: u64::from_le(offset), len: u64::from_le(far_len) as u32 };
-                Some(Taken { at: at + FAR_BYTES, len, word, far: Some(far) })
+                Some(Taken { at: at + FAR_BYTES, word: told })
             }
-            KIND_REVOKED if !self.broken => {
+            KIND_REVOKED => {
                 self.at += 1;
-                Some(Taken { at, len: 0, word, far: None })
+                // Whatever length it claims.
+                let word = NonZeroU64::new(word_of(0, 0, KIND_REVOKED))?;
+                Some(Taken { at, word })
             }
+            KIND_SKIP => self.skip(len),
             _ => self.break_off(),
         }
     }
 
-    /// Steps over a skip record and returns the word of the ring's first line.
+    /// Steps over a skip record of `len` lines and takes what the ring's first line begins.
     #[cold]
     #[inline(never)]
-    fn skip(&mut self, word: u64) -> Option<u64> {
+    fn skip(&mut self, len: usize) -> Option<Taken> {
         let to_end = self.mask + 1 - (self.at & self.mask);
         // A record leads exactly to the ring's end, and is shorter than a packet: so no walk meets two in a row.
-        if (word >> 32) as u16 as u64 != to_end || to_end >= PACKET_LINES_MAX as u64 || self.broken {
+        if len as u64 != to_end || to_end >= PACKET_LINES_MAX as u64 {
             return self.break_off();
         }
         self.at += to_end;
-        Some(self.word_at())
+        self.take()
     }
 
     #[cold]
-    fn break_off<T>(&mut self) -> Option<T> {
-        self.broken = true;
+    #[inline(never)]
+    fn break_off(&mut self) -> Option<Taken> {
+        self.one_line_below = 0;
         None
     }
 
     /// Whether the producer broke the rules: nothing more will be taken.
     pub fn is_broken(&self) -> bool {
-        self.broken
+        self.one_line_below == 0
+    }
+
+    /// The rest of `taken`, if it is in the producer's arena. Its offset and length are the other side's claim: unchecked, and
+    /// another one, perhaps, at another call.
+    ///
+    /// # Safety
+    ///
+    /// `taken` came from this ring and was not given back.
+    #[inline]
+    pub unsafe fn far(&self, taken: &Taken) -> Option<Far> {
+        if !taken.is_far() {
+            return None;
+        }
+        let at = (taken.at - FAR_BYTES) / 8;
+        // SAFETY: both words lie in the packet's line, which is ours until given back; `take` checked the kind, so that they stand
+        // before its bytes. Relaxed: ordered by the word's acquire.
+        let (offset, len) =
+            unsafe { (self.words.word(at).load(Ordering::Relaxed), self.words.word(at + 1).load(Ordering::Relaxed)) };
+        Some(Far { offset: u64::from_le(offset), len: u64::from_le(len) as u32 })
     }
 
     /// Gives back the lines of everything taken so far. What was taken must not be read any more.
@@ -566,14 +646,13 @@ impl Consumer {
     /// was not given back.
     #[inline(always)]
     pub unsafe fn copy_out(&self, taken: &Taken, target: *mut u8) {
-        let len = taken.copy_len();
-        if len == LINE - WORD {
+        if taken.is_plain_line() && !cfg!(loom) {
             // By far the most common length, as a constant: seven loads and stores in a row.
             // SAFETY: the caller's promises; the line lies in the ring.
-            unsafe { self.words.get(taken.at, target, LINE - WORD) }
+            unsafe { self.words.get_words::<{ FULL_LINE / 8 }>(taken.at, target) }
         } else {
             // SAFETY: the caller's promises; `take` checked that the packet's lines lie in the ring.
-            unsafe { self.words.get(taken.at, target, len) }
+            unsafe { self.words.get(taken.at, target, taken.copy_len()) }
         }
     }
 
@@ -589,7 +668,7 @@ impl Consumer {
         debug_assert!(self.trusted);
         // SAFETY: the range lies in the ring, and the producer, which keeps the rules, does not write it before it is given
         // back.
-        unsafe { std::slice::from_raw_parts(self.words.address(taken.at), taken.len as usize) }
+        unsafe { std::slice::from_raw_parts(self.words.address(taken.at), taken.len()) }
     }
 
     /// What must still hold after a copy of the arena bytes of `taken`; `None` when it has none.
@@ -600,12 +679,14 @@ impl Consumer {
     /// choice.
     #[inline]
     pub unsafe fn guard<'a>(&self, taken: &Taken) -> Option<Guard<'a>> {
-        taken.far?;
+        if !taken.is_far() {
+            return None;
+        }
         let line = taken.at - taken.at % LINE;
         // SAFETY: the line of a taken packet lies in the ring; slices of packets do not cover their words. The caller answers
         // for the lifetime.
         let word = unsafe { &*std::ptr::from_ref(self.words.word(line / 8)) };
-        Some(Guard { word, expected: taken.word })
+        Some(Guard { word, expected: taken.word.get() })
     }
 
     /// The position behind everything taken so far, in lines since the ring was made.

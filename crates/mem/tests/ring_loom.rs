@@ -78,7 +78,8 @@ fn a_copy_that_counts_holds_what_was_sent_and_not_what_was_written_after_a_revoc
         if let Some(taken) = consumer.take()
             && !taken.is_revoked()
         {
-            assert_eq!(taken.far(), Some(Far { offset: 0, len: 8 }));
+            // SAFETY: nothing is given back.
+            assert_eq!(unsafe { consumer.far(&taken) }, Some(Far { offset: 0, len: 8 }));
             // SAFETY: the packet is not given back.
             let guard = unsafe { consumer.guard(&taken) }.unwrap();
             let copied = arena.load(Ordering::Relaxed);

@@ -1,35 +1,15 @@
 //! A request as its handler sees it, and the ways to answer it: at once, later, from another thread.
 
 use std::cell::Cell;
-use std::ops::Deref;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use sinew_fabric::Waker;
-use sinew_mem::atomic::{AtomicBool, Ordering};
 use sinew_mem::{AllocError, Arena, MessageBuffer};
 
-use crate::client::{RequestType, SessionId};
+use crate::answer::{ErrorCode, RequestData, Returns, RunningCall, ServerCall};
+use crate::client::NewCall;
 use crate::core::Core;
 use crate::error::Rejected;
-use crate::server::{ErrorCode, ServerCall};
-
-/// A request's bytes: where they were received, or in a buffer of their own.
-pub(crate) enum RequestData<'a> {
-    Lent(&'a [u8]),
-    Owned(MessageBuffer),
-}
-
-impl Deref for RequestData<'_> {
-    type Target = [u8];
-
-    #[inline]
-    fn deref(&self) -> &[u8] {
-        match self {
-            Self::Lent(bytes) => bytes,
-            Self::Owned(buffer) => buffer,
-        }
-    }
-}
+use crate::names::{RequestType, SessionId};
 
 /// A request in the hands of a dispatch handler, on the endpoint's own thread.
 ///
@@ -37,16 +17,15 @@ impl Deref for RequestData<'_> {
 /// with [`crate::Cause::HandlerDropped`]; one whose handler panics, with [`crate::Cause::HandlerPanicked`].
 pub struct Call<'a> {
     core: &'a mut Core,
-    call: ServerCall,
-    request_type: RequestType,
+    call: RunningCall,
     request: &'a [u8],
     answered: bool,
 }
 
 impl<'a> Call<'a> {
-    #[inline]
-    pub(crate) fn new(core: &'a mut Core, call: ServerCall, request_type: RequestType, request: &'a [u8]) -> Self {
-        Self { core, call, request_type, request, answered: false }
+    #[inline(always)]
+    pub(crate) fn new(core: &'a mut Core, call: RunningCall, request: &'a [u8]) -> Self {
+        Self { core, call, request, answered: false }
     }
 
     /// The request. It stays readable while the call is being answered.
@@ -57,22 +36,22 @@ impl<'a> Call<'a> {
 
     /// What was asked for.
     pub fn request_type(&self) -> RequestType {
-        self.request_type
+        self.call.found.request_type
     }
 
     /// Answers with these bytes.
     ///
     /// A response over the session's largest message fails the call with [`crate::Cause::ResponseTooLarge`].
-    #[inline]
+    #[inline(always)]
     pub fn reply(mut self, response: &[u8]) {
         self.answered = true;
-        self.core.answer_with(self.call, response.len(), |target| target.copy_from_slice(response));
+        self.core.servers.reply(&mut self.core.shared, self.call, response);
     }
 
     /// Answers with `len` bytes that `write` fills in where they will be sent from. They are unspecified before.
     #[inline]
     pub fn reply_with(mut self, len: usize, write: impl FnOnce(&mut [u8])) {
-        self.core.answer_with(self.call, len, write);
+        self.core.servers.answer_with(&mut self.core.shared, self.call, len, write);
         // After it: when `write` panics the call is still unanswered.
         self.answered = true;
     }
@@ -81,7 +60,7 @@ impl<'a> Call<'a> {
     #[inline]
     pub fn reply_buffer(mut self, response: MessageBuffer) {
         self.answered = true;
-        self.core.answer_buffer(self.call, response);
+        self.core.servers.answer_buffer(&mut self.core.shared, self.call.call, response);
     }
 
     /// Makes a message buffer of the endpoint's.
@@ -90,7 +69,7 @@ impl<'a> Call<'a> {
     ///
     /// [`AllocError`].
     pub fn alloc(&self, len: usize) -> Result<MessageBuffer, AllocError> {
-        self.core.alloc(len)
+        self.core.shared.alloc(len)
     }
 
     /// Calls another server from within this call (nsdi19 3.1, nested calls); the call completes through
@@ -107,7 +86,8 @@ impl<'a> Call<'a> {
         response: MessageBuffer,
         tag: u64,
     ) -> Result<(), Rejected> {
-        self.core.enqueue(session, request_type, request, response, tag).map(|_| ())
+        let call = NewCall { request_type: request_type.number(), lane: 0, tag };
+        self.core.clients.enqueue(&mut self.core.shared, session, call, request, response)
     }
 
     /// Keeps the call, with a copy of its request, to answer it later or from another thread.
@@ -117,10 +97,10 @@ impl<'a> Call<'a> {
     /// [`AllocError`] when there is no memory for the copy; the client is told that the server is busy.
     pub fn defer(mut self) -> Result<DeferredCall, AllocError> {
         self.answered = true;
-        match self.core.own(self.request) {
-            Ok(request) => Ok(self.core.deferred(self.call, self.request_type, request)),
+        match own(self.core, self.request) {
+            Ok(request) => Ok(deferred(self.core, self.call, request)),
             Err(error) => {
-                self.core.answer_error(self.call, ErrorCode::NoMemory);
+                self.core.servers.answer_error(&mut self.core.shared, self.call.call, ErrorCode::NoMemory);
                 Err(error)
             }
         }
@@ -132,40 +112,46 @@ fn code_of_drop() -> ErrorCode {
     if std::thread::panicking() { ErrorCode::Panicked } else { ErrorCode::Dropped }
 }
 
+/// Answers for a handler that did not.
+#[cold]
+#[inline(never)]
+fn answer_for(core: &mut Core, call: ServerCall) {
+    core.servers.answer_error(&mut core.shared, call, code_of_drop());
+}
+
 impl Drop for Call<'_> {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
         if !self.answered {
-            self.core.answer_error(self.call, code_of_drop());
+            answer_for(self.core, self.call.call);
         }
     }
 }
 
-impl Core {
-    pub(crate) fn own(&mut self, request: &[u8]) -> Result<MessageBuffer, AllocError> {
-        let data_per_packet = self.data_per_packet_laid_out();
-        let full = AllocError::ArenaFull { asked: request.len(), capacity: self.arena.capacity() };
-        let mut copy = self.alloc_for_call(request.len(), data_per_packet).ok_or(full)?;
-        copy.fill(request)?;
-        Ok(copy)
-    }
+/// A copy of a request, which outlives its burst.
+pub(crate) fn own(core: &mut Core, request: &[u8]) -> Result<MessageBuffer, AllocError> {
+    let shared = &mut core.shared;
+    let data_per_packet = shared.data_per_packet_laid_out();
+    let full = AllocError::ArenaFull { asked: request.len(), capacity: shared.arena.capacity() };
+    let mut copy = core.servers.alloc(shared, request.len(), data_per_packet).ok_or(full)?;
+    copy.fill(request)?;
+    Ok(copy)
+}
 
-    pub(crate) fn deferred(&self, call: ServerCall, request_type: RequestType, request: MessageBuffer) -> DeferredCall {
-        DeferredCall {
-            call,
-            request_type,
-            request: Some(request),
-            returns: Arc::clone(&self.returns),
-            arena: self.arena.clone(),
-            answered: false,
-        }
+pub(crate) fn deferred(core: &Core, call: RunningCall, request: MessageBuffer) -> DeferredCall {
+    DeferredCall {
+        call: call.call,
+        request_type: call.found.request_type,
+        request: Some(request),
+        returns: Arc::clone(&core.servers.returns),
+        arena: core.shared.arena.clone(),
+        answered: false,
     }
 }
 
 /// One request of a [`BurstCalls`].
 pub(crate) struct BurstEntry<'a> {
-    pub call: ServerCall,
-    pub request_type: RequestType,
+    pub call: RunningCall,
     pub request: RequestData<'a>,
     pub answered: Cell<bool>,
 }
@@ -222,7 +208,7 @@ impl<'a, 'b> BurstCalls<'a, 'b> {
     pub fn reply_with(&mut self, index: usize, len: usize, write: impl FnOnce(&mut [u8])) {
         let entry = &self.entries[index];
         if !entry.answered.get() {
-            self.core.answer_with(entry.call, len, write);
+            self.core.servers.answer_with(&mut self.core.shared, entry.call, len, write);
             // After it: when `write` panics the request is still unanswered.
             entry.answered.set(true);
         }
@@ -240,10 +226,10 @@ impl<'a, 'b> BurstCalls<'a, 'b> {
     pub fn defer(&mut self, index: usize) -> Result<DeferredCall, AllocError> {
         let entry = &self.entries[index];
         assert!(!entry.answered.replace(true), "request {index} was answered already");
-        match self.core.own(&entry.request) {
-            Ok(request) => Ok(self.core.deferred(entry.call, entry.request_type, request)),
+        match own(self.core, &entry.request) {
+            Ok(request) => Ok(deferred(self.core, entry.call, request)),
             Err(error) => {
-                self.core.answer_error(entry.call, ErrorCode::NoMemory);
+                self.core.servers.answer_error(&mut self.core.shared, entry.call.call, ErrorCode::NoMemory);
                 Err(error)
             }
         }
@@ -253,7 +239,7 @@ impl<'a, 'b> BurstCalls<'a, 'b> {
 impl Drop for BurstCalls<'_, '_> {
     fn drop(&mut self) {
         for entry in self.entries.iter().filter(|entry| !entry.answered.replace(true)) {
-            self.core.answer_error(entry.call, code_of_drop());
+            self.core.servers.answer_error(&mut self.core.shared, entry.call.call, code_of_drop());
         }
     }
 }
@@ -327,47 +313,5 @@ impl Drop for DeferredCall {
 impl std::fmt::Debug for DeferredCall {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("DeferredCall").field("request_type", &self.request_type).finish_non_exhaustive()
-    }
-}
-
-type Answer = (ServerCall, Result<MessageBuffer, ErrorCode>);
-
-/// The way back from other threads to an endpoint.
-pub(crate) struct Returns {
-    /// Whether `answers` may hold something: spares the endpoint the lock. Set after a push, partner of the swap in `take`.
-    filled: AtomicBool,
-    answers: Mutex<Vec<Answer>>,
-    waker: Waker,
-}
-
-impl Returns {
-    pub fn new(waker: Waker) -> Self {
-        Self { filled: AtomicBool::new(false), answers: Mutex::new(Vec::new()), waker }
-    }
-
-    fn push(&self, call: ServerCall, answer: Result<MessageBuffer, ErrorCode>) {
-        self.answers.lock().unwrap_or_else(PoisonError::into_inner).push((call, answer));
-        if !self.filled.swap(true, Ordering::AcqRel) {
-            self.waker.wake();
-        }
-    }
-
-    #[inline]
-    pub fn waiting(&self) -> bool {
-        self.filled.load(Ordering::Relaxed)
-    }
-
-    pub fn take(&self) -> Vec<Answer> {
-        // First the flag, then the answers: what comes between is taken now, or sets the flag again.
-        self.filled.swap(false, Ordering::AcqRel);
-        std::mem::take(&mut *self.answers.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Gives the emptied vector back, so that the next answers need no new one.
-    pub fn recycle(&self, emptied: Vec<Answer>) {
-        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
-        if answers.capacity() == 0 {
-            *answers = emptied;
-        }
     }
 }

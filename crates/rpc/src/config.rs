@@ -3,6 +3,7 @@
 use sinew_fabric::PollerConfig;
 
 use crate::congestion::Congestion;
+use crate::error::ConfigError;
 use crate::recovery::{Recovery, Timeout, Window};
 
 /// Optimisations for the common case, each of which can be switched off to measure what it is worth (nsdi19 Table 3).
@@ -69,10 +70,15 @@ pub struct Config {
     pub retransmit_timeout_ns: u64,
     /// Whether that time grows with the round trips.
     pub timeout: Timeout,
-    /// A request of several packets none of which came for so long, or a long response of which nothing was asked for for so
-    /// long, is given up when another call finds no memory. Should its client go on, its call fails with
+    /// A request of several packets none of which came for so long, or a response that nothing was asked of for so long, is given up when
+    /// another call finds no memory, or when its peer has its share of it. Should its client go on, its call fails with
     /// [`crate::Cause::ServerBusy`].
     pub stalled_request_ns: u64,
+    /// The most that one peer may have of what all peers share: receive capacity, sessions, and memory for its requests and responses,
+    /// in percent. It holds for what peers ask of us, not for sessions that we open, nor for requests that deferred calls or workers have.
+    pub peer_share_percent: u8,
+    /// A request that arrives more slowly than this, after the first [`Self::stalled_request_ns`], counts as stalled.
+    pub request_rate_min_bytes_per_s: u64,
     /// Silence after which a peer is asked for a sign of life.
     pub probe_interval_ns: u64,
     /// Silence after which a peer counts as dead.
@@ -107,6 +113,8 @@ impl Default for Config {
             retransmit_timeout_ns: 5 * MS,
             timeout: Timeout::Adaptive,
             stalled_request_ns: 1_000 * MS,
+            peer_share_percent: 50,
+            request_rate_min_bytes_per_s: 1_000_000,
             probe_interval_ns: 500 * MS,
             peer_timeout_ns: 5_000 * MS,
             connect_timeout_ns: 3_000 * MS,
@@ -117,18 +125,6 @@ impl Default for Config {
             tuning: Tuning::default(),
         }
     }
-}
-
-/// A configuration that cannot work, and why.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("Config::{field} is {value}: {expected}")]
-pub struct ConfigError {
-    /// The field.
-    pub field: &'static str,
-    /// What it holds.
-    pub value: u64,
-    /// What it may hold.
-    pub expected: &'static str,
 }
 
 impl Config {
@@ -177,6 +173,12 @@ impl Config {
         ] {
             need(value > 0, field, value, "a time-out must be longer than nothing")?;
         }
+        need(
+            (1..=100).contains(&self.peer_share_percent),
+            "peer_share_percent",
+            self.peer_share_percent.into(),
+            "from 1 to 100: with 100 one peer may have all",
+        )?;
         self.congestion.map_or(Ok(()), |congestion| congestion.check())?;
         need(
             self.peer_timeout_ns > self.probe_interval_ns,
@@ -211,6 +213,9 @@ mod tests {
         let timeout = |retransmit_timeout_ns| Config { retransmit_timeout_ns, ..Config::default() }.check();
         assert_eq!(timeout(1), Ok(()));
         assert_eq!(timeout(0).unwrap_err().field, "retransmit_timeout_ns");
+        let share = |peer_share_percent| Config { peer_share_percent, ..Config::default() }.check();
+        assert_eq!((share(1), share(100)), (Ok(()), Ok(())));
+        assert!([0, 101].iter().all(|&percent| share(percent).unwrap_err().field == "peer_share_percent"));
         let config = Config { peer_timeout_ns: 1, probe_interval_ns: 1, ..Config::default() };
         assert_eq!(config.check().unwrap_err().field, "peer_timeout_ns");
     }

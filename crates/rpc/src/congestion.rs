@@ -15,8 +15,9 @@ pub use dcqcn::DcqcnConfig;
 pub use swift::SwiftConfig;
 pub use timely::TimelyConfig;
 
-use crate::config::ConfigError;
-use crate::core::TxItem;
+use crate::error::ConfigError;
+use crate::table::SlotId;
+use crate::transmit::TxItem;
 use dcqcn::Dcqcn;
 use swift::Swift;
 use timely::Timely;
@@ -292,8 +293,8 @@ impl Pacing {
     }
 
     /// Queues packets of a session, each of `packet_len` bytes: those whose time has come for the next burst, the others behind it.
-    pub fn queue(&mut self, run: TxItem, packet_len: usize, now_ns: u64, transmit: &mut Vec<TxItem>) {
-        let Some(session) = self.sessions.get_mut(run.session as usize) else { return transmit.push(run) };
+    pub fn queue(&mut self, index: usize, run: TxItem, packet_len: usize, now_ns: u64, transmit: &mut Vec<TxItem>) {
+        let Some(session) = self.sessions.get_mut(index) else { return transmit.push(run) };
         for number in run.numbers() {
             let item = TxItem { first: number, count: 1, ..run };
             if session.queue.is_empty() && session.next_ns <= now_ns {
@@ -306,7 +307,7 @@ impl Pacing {
         }
         if !session.queue.is_empty() && !session.is_on_wheel {
             session.is_on_wheel = true;
-            self.wheel.put(session.next_ns, run.session, now_ns);
+            self.wheel.put(session.next_ns, index as u32, now_ns);
         }
     }
 
@@ -337,18 +338,18 @@ impl Pacing {
     }
 
     /// Whether packets of a call wait for their time: they are not late.
-    pub fn holds(&self, index: usize, slot: usize) -> bool {
+    pub fn holds(&self, index: usize, slot: SlotId) -> bool {
         let session = self.sessions.get(index);
-        session.is_some_and(|session| session.queue.iter().any(|waiting| usize::from(waiting.item.slot) == slot))
+        session.is_some_and(|session| session.queue.iter().any(|waiting| waiting.item.slot == slot))
     }
 
     /// Takes back the packets of a call that is over: they are not to cost its session time.
     #[inline]
-    pub fn forget(&mut self, index: usize, slot: usize) {
+    pub fn forget(&mut self, index: usize, slot: SlotId) {
         if let Some(session) = self.sessions.get_mut(index)
             && !session.queue.is_empty()
         {
-            session.queue.retain(|waiting| usize::from(waiting.item.slot) != slot);
+            session.queue.retain(|waiting| waiting.item.slot != slot);
         }
     }
 

@@ -6,7 +6,17 @@ use std::sync::Arc;
 use sinew_fabric::PortError;
 use sinew_mem::{AllocError, MessageBuffer};
 
-use crate::config::ConfigError;
+/// A configuration that cannot work, and why.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("Config::{field} is {value}: {expected}")]
+pub struct ConfigError {
+    /// The field.
+    pub field: &'static str,
+    /// What it holds.
+    pub value: u64,
+    /// What it may hold.
+    pub expected: &'static str,
+}
 
 /// Whether a failed call's handler ran.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,8 +67,10 @@ pub enum Cause {
     HandlerDropped,
     /// The handler panicked.
     HandlerPanicked,
-    /// The server had no worker or no memory for the request.
+    /// The server had no worker or no memory for the request, or its share for us is used up.
     ServerBusy,
+    /// The server has seen a later request in the call's place: it knows nothing of this one any more.
+    Overtaken,
     /// The request is larger than the session, once open, allows.
     RequestTooLarge,
     /// The response is larger than the session allows.
@@ -88,7 +100,8 @@ impl Cause {
             Self::NoHandler => "it has no handler for this request type",
             Self::HandlerDropped => "its handler dropped the call without an answer",
             Self::HandlerPanicked => "its handler panicked",
-            Self::ServerBusy => "it has no worker or memory left for the request",
+            Self::ServerBusy => "it has no worker or memory left for the request, or no more of its share for us",
+            Self::Overtaken => "it has seen a later request in this one's place",
             Self::RequestTooLarge => "the request is larger than the session's largest message",
             Self::ResponseTooLarge => "the response is larger than the session's largest message",
             Self::NoMemory => "no memory is left at this side",
@@ -166,6 +179,19 @@ pub enum ConnectError {
         peer: Arc<str>,
         /// Its limit.
         limit: u64,
+    },
+    /// We have what one peer may have of the server.
+    #[error(
+        "{peer} refused the session: its share for one peer is {limit} {of}, and we have that; \
+         close sessions, lower Config::credits, or raise Config::peer_share_percent there"
+    )]
+    PeerShare {
+        /// Whom we asked.
+        peer: Arc<str>,
+        /// The share.
+        limit: u64,
+        /// Of what.
+        of: &'static str,
     },
     /// This port's receive capacity is committed.
     #[error(

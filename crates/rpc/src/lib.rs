@@ -17,29 +17,35 @@
 //! back. A server keeps its response until the client's next use of the slot, for the same reason.
 #![forbid(unsafe_code)]
 
+mod answer;
 mod call;
 mod client;
 mod config;
 mod congestion;
 mod core;
 mod error;
-mod management;
+mod fifo;
+mod message;
 mod names;
 mod nexus;
 mod peers;
+mod receive;
 mod recovery;
 mod rpc;
 mod server;
+mod sessions;
+mod shared;
 mod stats;
 mod table;
+mod transmit;
 
 pub use call::{BurstCalls, Call, DeferredCall};
-pub use client::{Completion, RequestType, SessionId};
-pub use config::{Config, ConfigError, Tuning};
+pub use config::{Config, Tuning};
 pub use congestion::{Algorithm, Congestion, DcqcnConfig, SwiftConfig, TimelyConfig};
-pub use error::{CallError, Cause, ConnectError, EnqueueError, Error, Execution, Rejected};
-pub use management::SessionEvent;
+pub use error::{CallError, Cause, ConfigError, ConnectError, EnqueueError, Error, Execution, Rejected};
+pub use names::{Completion, RequestType, SessionId};
 pub use nexus::{Nexus, NexusBuilder, NexusError};
 pub use recovery::{Recovery, Timeout};
 pub use rpc::{Reply, Rpc, SessionCredits};
+pub use sessions::SessionEvent;
 pub use stats::{PacketDrop, Stats};

@@ -44,6 +44,6 @@ pub struct Completion {
     pub request: MessageBuffer,
     /// The response, when there is one. A larger buffer than was passed in, where the response needed it.
     pub response: MessageBuffer,
-    /// Distinguishes calls for [`crate::Rpc::call`].
-    pub(crate) call: u64,
+    /// Whose it was, of those that use the endpoint.
+    pub(crate) lane: u8,
 }

@@ -1,20 +1,23 @@
 //! What a process serves: handlers by request type, shared by all endpoints of the process.
 
+use std::any::Any;
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use sinew_fabric::{MAX_BURST, WorkerPool};
 
-use crate::call::{BurstCalls, BurstEntry, Call, DeferredCall, RequestData};
-use crate::client::RequestType;
-use crate::config::{Config, ConfigError};
+use crate::answer::{Arrived, ErrorCode, Found, RequestData, RunningCall, ServerCall};
+use crate::call::{BurstCalls, BurstEntry, Call, DeferredCall, deferred, own};
+use crate::config::Config;
 use crate::core::Core;
-use crate::server::{ErrorCode, ServerCall};
+use crate::error::ConfigError;
+use crate::names::RequestType;
 
-type Dispatch = Box<dyn FnMut(Call<'_>)>;
+/// With the call's parts, so that the [`Call`] is made where the handler is inlined.
+type Dispatch = Box<dyn FnMut(&mut Core, ServerCall, Found, &[u8])>;
 type Burst = Box<dyn FnMut(&mut BurstCalls<'_, '_>)>;
 type Worker = Arc<dyn Fn(DeferredCall) + Send + Sync>;
 
@@ -81,7 +84,7 @@ impl Nexus {
                 Registration::Worker(handler) => Handler::Worker(Arc::clone(handler)),
             };
         }
-        Handlers { table, workers: self.inner.workers.clone() }
+        Handlers { table, workers: self.inner.workers.clone(), running: false }
     }
 }
 
@@ -111,7 +114,12 @@ impl NexusBuilder {
     where
         H: FnMut(Call<'_>) + 'static,
     {
-        let make = Box::new(move || Box::new(make()) as Dispatch);
+        let make = Box::new(move || {
+            let mut handler = make();
+            Box::new(move |core: &mut Core, call, found, request: &[u8]| {
+                handler(Call::new(core, RunningCall { call, found }, request));
+            }) as Dispatch
+        });
         self.registrations.push((request_type, Registration::Dispatch(make)));
         self
     }
@@ -207,35 +215,65 @@ enum Handler {
 pub(crate) struct Handlers {
     table: Vec<Handler>,
     workers: Option<Arc<dyn WorkerPool>>,
+    /// Whether a dispatch handler is at work: what panics meanwhile is the handler's.
+    running: bool,
 }
 
 impl Handlers {
-    /// Runs a request, or keeps it for [`Self::run_bursts`].
-    #[inline]
+    /// Lets go of what a handler panicked with. Any other panic is a mistake of ours, and goes on.
+    #[cold]
+    pub fn bear(&mut self, payload: Box<dyn Any + Send>) {
+        if !std::mem::take(&mut self.running) {
+            resume_unwind(payload);
+        }
+        contained(|| drop(payload));
+    }
+
+    /// Runs a request that lies where it was received, or keeps it for [`Self::run_bursts`]. What a handler panics with goes through.
+    #[inline(always)]
+    pub fn run_lent<'a>(
+        &mut self,
+        core: &mut Core,
+        call: RunningCall,
+        request: &'a [u8],
+        batched: &mut ArrayVec<BurstEntry<'a>, MAX_BURST>,
+    ) {
+        if let Some(Handler::Dispatch(handler)) = self.table.get_mut(usize::from(call.found.request_type.number())) {
+            self.running = true;
+            handler(core, call.call, call.found, request);
+            self.running = false;
+            return;
+        }
+        self.run(core, Arrived { call, request: RequestData::Lent(request) }, batched);
+    }
+
+    /// As [`Self::run_lent`], wherever the request lies.
+    #[inline(never)]
     pub fn run<'a>(
         &mut self,
         core: &mut Core,
-        call: ServerCall,
-        request_type: RequestType,
-        request: RequestData<'a>,
+        arrived: Arrived<'a>,
         batched: &mut ArrayVec<BurstEntry<'a>, MAX_BURST>,
     ) {
-        match self.table.get_mut(request_type.number() as usize) {
+        let Arrived { call, request } = arrived;
+        match self.table.get_mut(usize::from(call.found.request_type.number())) {
             Some(Handler::Dispatch(handler)) => {
-                // A handler that panics has lost its own call at most: `Call` answers for it while it unwinds.
-                let run = AssertUnwindSafe(|| handler(Call::new(core, call, request_type, &request)));
-                contain(catch_unwind(run));
+                self.running = true;
+                handler(core, call.call, call.found, &request);
+                self.running = false;
             }
             Some(Handler::Burst(_)) => {
-                batched.push(BurstEntry { call, request_type, request, answered: Cell::new(false) });
+                batched.push(BurstEntry { call, request, answered: Cell::new(false) });
             }
             Some(Handler::Worker(handler)) => {
                 let owned = match request {
                     RequestData::Owned(buffer) => Ok(buffer),
-                    RequestData::Lent(bytes) => core.own(bytes),
+                    RequestData::Lent(bytes) => own(core, bytes),
                 };
-                let Ok(owned) = owned else { return core.answer_error(call, ErrorCode::Busy) };
-                let deferred = core.deferred(call, request_type, owned);
+                let Ok(owned) = owned else {
+                    return core.servers.answer_error(&mut core.shared, call.call, ErrorCode::Busy);
+                };
+                let deferred = deferred(core, call, owned);
                 let Some(workers) = &self.workers else { return deferred.refuse() };
                 let handler = Arc::clone(handler);
                 let slot = Arc::new(std::sync::Mutex::new(Some(deferred)));
@@ -243,7 +281,7 @@ impl Handlers {
                 let job = Box::new(move || {
                     let deferred = in_job.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
                     if let Some(deferred) = deferred {
-                        contain(catch_unwind(AssertUnwindSafe(|| handler(deferred))));
+                        contained(|| handler(deferred));
                     }
                 });
                 if workers.submit(job).is_err()
@@ -252,30 +290,32 @@ impl Handlers {
                     deferred.refuse();
                 }
             }
-            Some(Handler::None) | None => core.answer_error(call, ErrorCode::NoHandler),
+            Some(Handler::None) | None => {
+                core.servers.answer_error(&mut core.shared, call.call, ErrorCode::NoHandler);
+            }
         }
     }
 
     /// Gives each burst handler the requests of its type.
     pub fn run_bursts(&mut self, core: &mut Core, mut waiting: ArrayVec<BurstEntry<'_>, MAX_BURST>) {
         while let Some(first) = waiting.first() {
-            let request_type = first.request_type;
+            let request_type = first.call.found.request_type;
             let (mut now, mut later) = (ArrayVec::<_, MAX_BURST>::new(), ArrayVec::<_, MAX_BURST>::new());
             for entry in waiting {
-                if entry.request_type == request_type { now.push(entry) } else { later.push(entry) }
+                if entry.call.found.request_type == request_type { now.push(entry) } else { later.push(entry) }
             }
             if let Some(Handler::Burst(handler)) = self.table.get_mut(request_type.number() as usize) {
-                let run = AssertUnwindSafe(|| handler(&mut BurstCalls::new(core, &now)));
-                contain(catch_unwind(run));
+                contained(|| handler(&mut BurstCalls::new(core, &now)));
             }
             waiting = later;
         }
     }
 }
 
-/// Lets go of what a handler panicked with, whose own drop may panic too.
-fn contain(outcome: std::thread::Result<()>) {
-    if let Err(payload) = outcome
+/// Runs what may panic, and lets go of what it panicked with, whose own drop may panic too.
+#[inline(always)]
+pub(crate) fn contained(run: impl FnOnce()) {
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(run))
         && let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload)))
     {
         // Twice is enough: leaking this one ends it.

@@ -15,12 +15,26 @@ pub(crate) struct PeerEntry {
     /// When we came to know it: what is older may be of an earlier incarnation.
     pub known_since_ns: u64,
     pub last_ping_ns: u64,
-    /// Whether we went to it, rather than it to us: then its way is ours to give up.
+    /// Whether we went to it, rather than it to us: then the port is told to forget it when its last session ends.
     pub initiated: bool,
     /// Sessions with it, in both roles.
     pub sessions: u32,
     /// Receive capacity committed to them, in packets.
     pub committed: u64,
+    /// Of these sessions those that it asked for, which count against its share...
+    pub granted_sessions: u32,
+    /// ... and the packets that were granted to them.
+    pub granted_packets: u64,
+    /// Bytes of the arena that its requests and our responses hold.
+    pub charged: usize,
+    /// Until then what it holds is not looked through again for what is stalled.
+    pub next_give_up_ns: u64,
+    /// How long the last question that it answered took, in either direction of asking.
+    pub round_trip_ns: u64,
+    /// Since when it is said to be unreachable: by somebody who may lie.
+    pub suspected_since_ns: Option<u64>,
+    /// Since then it was asked so many times.
+    pub suspect_pings: u8,
 }
 
 impl PeerEntry {
@@ -89,6 +103,11 @@ impl Peers {
         if let Some(last) = self.last_heard_ns.get_mut(index as usize) {
             *last = now_ns;
         }
+    }
+
+    /// Whether anything valid came from it after `since_ns`.
+    pub fn was_heard_after(&self, index: u32, since_ns: u64) -> bool {
+        self.last_heard_ns[index as usize] > since_ns
     }
 
     pub fn silence_ns(&self, index: u32, now_ns: u64) -> u64 {

@@ -100,20 +100,35 @@ impl Window {
     }
 }
 
+/// However short round trips are, one in this time is enough for time-outs, which are looked at less often.
+const SAMPLES_APART_MIN_NS: u64 = 50_000;
+/// However long they are, one is added this often: a long one must not stand for all that follow.
+const SAMPLES_APART_MAX_NS: u64 = 1_000_000;
+
 /// The round trips of a session, smoothed as RFC 6298 does.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RoundTrips {
     /// 0 until one was measured, or bounded.
     smoothed_ns: u64,
     variation_ns: u64,
+    /// Until then a further one tells little.
+    next_ns: u64,
     is_bound: bool,
 }
 
 impl RoundTrips {
-    pub fn add(&mut self, rtt_ns: u64) {
+    /// Whether a round trip that ends now is to be [added](Self::add): one in the time of a round trip is enough (RFC 6298 4), so that most
+    /// small calls are spared the work.
+    #[inline(always)]
+    pub fn wants(&self, now_ns: u64) -> bool {
+        now_ns >= self.next_ns
+    }
+
+    pub fn add(&mut self, rtt_ns: u64, now_ns: u64) {
         let rtt_ns = rtt_ns.clamp(1, u64::MAX / 16);
+        self.next_ns = now_ns.saturating_add(rtt_ns.clamp(SAMPLES_APART_MIN_NS, SAMPLES_APART_MAX_NS));
         if self.smoothed_ns == 0 || self.is_bound {
-            *self = Self { smoothed_ns: rtt_ns, variation_ns: rtt_ns / 2, is_bound: false };
+            (self.smoothed_ns, self.variation_ns, self.is_bound) = (rtt_ns, rtt_ns / 2, false);
             return;
         }
         self.variation_ns = (3 * self.variation_ns + self.smoothed_ns.abs_diff(rtt_ns)) / 4;
@@ -130,8 +145,8 @@ impl RoundTrips {
     pub fn bound(&mut self, longest_ns: u64) {
         if self.smoothed_ns == 0 || self.is_bound && longest_ns < self.smoothed_ns {
             *self = Self::default();
-            self.add(longest_ns);
-            self.is_bound = true;
+            self.add(longest_ns, 0);
+            (self.is_bound, self.next_ns) = (true, 0);
         }
     }
 
@@ -176,14 +191,14 @@ mod tests {
     fn the_time_out_follows_the_round_trips() {
         let mut trips = RoundTrips::default();
         assert_eq!(trips.timeout_ns(), 0);
-        trips.add(1000);
+        trips.add(1000, 0);
         assert_eq!(trips.timeout_ns(), 3000);
-        (0..100).for_each(|_| trips.add(1000));
+        (0..100).for_each(|_| trips.add(1000, 0));
         assert!((1500..1520).contains(&trips.timeout_ns()), "{trips:?}");
-        trips.add(9000);
+        trips.add(9000, 0);
         // 1/8 of what is new, and four times 1/4 of the difference.
         assert!((9_990..10_020).contains(&trips.timeout_ns()), "{trips:?}");
-        (0..100).for_each(|_| trips.add(u64::MAX));
+        (0..100).for_each(|_| trips.add(u64::MAX, 0));
         assert!(trips.timeout_ns() > 9_000);
     }
 }

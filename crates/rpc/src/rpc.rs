@@ -11,14 +11,20 @@ use sinew_fabric::{
 use sinew_mem::{AllocError, MessageBuffer};
 use sinew_wire::HEADER_LEN;
 
-use crate::call::Returns;
-use crate::client::{ClientState, Completion, RequestType, SessionId};
+use crate::answer::Returns;
+use crate::client::{ClientState, NewCall};
 use crate::config::Config;
-use crate::core::{Core, Link};
+use crate::core::Core;
 use crate::error::{CallError, Cause, ConnectError, Error, Rejected};
-use crate::management::SessionEvent;
+use crate::names::{Completion, RequestType, SessionId};
 use crate::nexus::{Handlers, Nexus};
+use crate::receive::take_burst;
+use crate::sessions::{SessionEvent, Sessions};
+use crate::shared::Link;
 use crate::stats::Stats;
+
+/// The lane of the calls that [`Rpc::call`] makes, by which it knows their completions.
+const WAITING_LANE: u8 = 1;
 
 /// An endpoint: sessions, the port that carries them, and the loop. It belongs to the thread that made it.
 ///
@@ -43,11 +49,16 @@ use crate::stats::Stats;
 pub struct Rpc<P: PacketPort, C: Clock> {
     // The core first: it holds buffers of the port's arena.
     core: Core,
+    sessions: Sessions,
     handlers: Handlers,
     port: P,
     clock: C,
     poller: Poller,
     burst_max: usize,
+    /// The tag of the last call of [`Self::call`].
+    waited_for: u64,
+    /// Whether the last turn found nothing to do.
+    was_idle: bool,
 }
 
 /// A session's credits: packets that it may have on their way.
@@ -94,7 +105,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
     ///
     /// The clock and the generator are the endpoint's only sources of time and chance. Session tokens come from the
     /// generator: outside tests it must be one that nobody can foresee.
-    pub fn new(nexus: &Nexus, port: P, clock: C, generator: Box<dyn Generator>) -> Self {
+    pub fn new(nexus: &Nexus, port: P, clock: C, mut generator: Box<dyn Generator>) -> Self {
         let caps = port.caps();
         let config = nexus.config().clone();
         let link = Link {
@@ -105,8 +116,11 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         };
         let returns = Arc::new(Returns::new(port.waker()));
         let poller = Poller::new(config.poller);
-        let core = Core::new(config, link, port.arena().clone(), generator, returns, clock.now_ns());
-        Self { core, handlers: nexus.handlers(), port, clock, poller, burst_max: caps.burst_max }
+        let now_ns = clock.now_ns();
+        let sessions = Sessions::new(&config, &mut *generator, now_ns);
+        let core = Core::new(config, link, port.arena().clone(), generator, returns, now_ns);
+        let (handlers, burst_max) = (nexus.handlers(), caps.burst_max);
+        Self { core, sessions, handlers, port, clock, poller, burst_max, waited_for: 0, was_idle: true }
     }
 
     /// Where others reach this endpoint.
@@ -116,7 +130,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
 
     /// The limits it runs with.
     pub fn config(&self) -> &Config {
-        &self.core.config
+        &self.core.shared.config
     }
 
     /// The port, for what only it knows.
@@ -126,7 +140,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
 
     /// What the endpoint counted.
     pub fn stats(&self) -> Stats {
-        self.core.stats
+        self.core.shared.stats
     }
 
     /// What its port counted.
@@ -141,12 +155,12 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
 
     /// Sessions of this endpoint, in both roles.
     pub fn sessions(&self) -> usize {
-        self.core.clients.table.len() + self.core.servers.table.len()
+        self.core.sessions()
     }
 
     /// Receive capacity committed to sessions, in packets.
     pub fn committed_packets(&self) -> u64 {
-        self.core.committed_packets
+        self.core.shared.committed_packets
     }
 
     /// Makes a message buffer of `len` bytes, whose contents are unspecified. Takes a lock: allocate up front and reuse.
@@ -155,7 +169,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
     ///
     /// [`AllocError`].
     pub fn alloc(&self, len: usize) -> Result<MessageBuffer, AllocError> {
-        self.core.alloc(len)
+        self.core.shared.alloc(len)
     }
 
     /// Begins to open a session, without waiting. Calls can be enqueued at once; they leave when the session is open.
@@ -166,9 +180,9 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
     /// [`ConnectError`] when the name leads nowhere or a limit of this endpoint is reached.
     pub fn begin_connect(&mut self, address: &Address) -> Result<SessionId, ConnectError> {
         let peer = self.port.resolve(address)?;
-        self.core.begin_turn(self.clock.now_ns());
+        self.sessions.begin_turn(&mut self.core, self.clock.now_ns());
         let packet_len_max = self.port.packet_len_max(peer);
-        self.core.begin_connect(peer, &address.to_string(), packet_len_max)
+        self.sessions.begin_connect(&mut self.core, peer, &address.to_string(), packet_len_max)
     }
 
     /// Opens a session, turning the loop until it is open.
@@ -183,7 +197,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         // Events of other sessions stay for `poll_event`.
         let mut others = Vec::new();
         let turned = self.run_until(|rpc| {
-            while let Some(event) = rpc.core.events.pop_front() {
+            while let Some(event) = rpc.sessions.events.pop_front() {
                 match event {
                     SessionEvent::Connected(id) if id == session => outcome = Some(Ok(session)),
                     SessionEvent::ConnectFailed { session: id, error } if id == session => {
@@ -194,7 +208,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
             }
             outcome.is_some()
         });
-        self.core.events.extend(others);
+        self.sessions.events.extend(others);
         turned?;
         outcome.expect("the loop ends with an outcome")
     }
@@ -202,12 +216,12 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
     /// Ends a session. Its calls complete with [`Cause::Disconnected`]; [`SessionEvent::Disconnected`] follows. Returns whether
     /// there was such a session.
     pub fn disconnect(&mut self, session: SessionId) -> bool {
-        self.core.disconnect(session)
+        self.sessions.disconnect(&mut self.core, session)
     }
 
     /// The next thing that happened to a session.
     pub fn poll_event(&mut self) -> Option<SessionEvent> {
-        self.core.events.pop_front()
+        self.sessions.events.pop_front()
     }
 
     /// Hands a call to a session (nsdi19 3.1). Both buffers move in, and come back with the completion: until then nobody can
@@ -226,7 +240,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
     /// # Errors
     ///
     /// [`Rejected`], with both buffers: no such session, too large, foreign buffers, a full queue.
-    #[inline]
+    #[inline(always)]
     pub fn enqueue_request(
         &mut self,
         session: SessionId,
@@ -235,23 +249,32 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         response: MessageBuffer,
         tag: u64,
     ) -> Result<(), Rejected> {
-        if (self.core.was_idle && self.core.pacing.is_on()) || self.core.pacing.is_waiting() {
-            // The last turn began a while ago: packets spaced from then on would leave all at once.
-            self.core.now_ns = self.clock.now_ns();
-            self.core.was_idle = false;
+        if self.core.shared.pacing.is_on() {
+            self.look_at_the_clock();
         }
-        self.core.enqueue(session, request_type, request, response, tag).map(|_| ())
+        let call = NewCall { request_type: request_type.number(), lane: 0, tag };
+        self.core.clients.enqueue(&mut self.core.shared, session, call, request, response)
+    }
+
+    /// Where packets are spaced in time, and the last turn began a while ago: those spaced from then on would leave all at once.
+    #[cold]
+    fn look_at_the_clock(&mut self) {
+        if self.was_idle || self.core.shared.pacing.is_waiting() {
+            self.core.shared.now_ns = self.clock.now_ns();
+            self.was_idle = false;
+        }
     }
 
     /// Cancels the calls of a session with this tag; each completes with [`Cause::Cancelled`]. Returns how many there were.
     pub fn cancel(&mut self, session: SessionId, tag: u64) -> usize {
-        self.core.cancel(session, Cause::Cancelled, |of_call, _| of_call == tag)
+        let Core { shared, clients, .. } = &mut self.core;
+        clients.cancel(shared, session, Cause::Cancelled, |lane, of_call| lane == 0 && of_call == tag)
     }
 
     /// The rate that congestion control lets a session have, in bytes per second; none without it, or without such a session.
     pub fn session_rate(&self, session: SessionId) -> Option<f64> {
         let index = self.core.clients.table.find(session.key())?;
-        self.core.pacing.rate(index)
+        self.core.shared.pacing.rate(index)
     }
 
     /// The credits of a session of ours that is open; none of another.
@@ -267,7 +290,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
 
     /// The next round trip that was measured, in nanoseconds, of those that [`Congestion::rtts_kept`](crate::Congestion::rtts_kept) keeps.
     pub fn poll_rtt_ns(&mut self) -> Option<u64> {
-        self.core.pacing.poll_rtt_ns()
+        self.core.shared.pacing.poll_rtt_ns()
     }
 
     /// Starts to bring a session's state near, for a call that is about to be enqueued: with thousands of sessions it lies in
@@ -279,78 +302,125 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
     }
 
     /// The next call that is over.
-    #[inline]
+    #[inline(always)]
     pub fn poll_completion(&mut self) -> Option<Completion> {
-        self.core.completions.pop_front()
+        self.core.clients.completions.pop()
     }
 
     /// Turns the loop once: what was enqueued leaves; what has arrived is taken in (at most eight full bursts), its requests run,
     /// and what they and the timers have to say leaves too. Never blocks. Returns whether anything happened.
     #[inline]
     pub fn turn(&mut self) -> bool {
-        let core = &mut self.core;
-        core.begin_turn(self.clock.now_ns());
-        let handled = core.stats.requests_handled;
-        let (rx, tx) = self.port.split();
-        let mut busy = false;
-        core.pacing.release(core.now_ns, &mut core.transmit);
-        // Calls that were enqueued since the last turn: they need not wait for the look at what has arrived.
-        let early = core.has_output();
-        if early {
-            busy = true;
-            core.transmit(tx);
-            tx.submit_soon(core.now_ns);
+        let handled = self.core.shared.stats.requests_handled;
+        self.sessions.begin_turn(&mut self.core, self.clock.now_ns());
+        let sent = self.send_enqueued();
+        let received = self.receive(handled);
+        let timed = self.run_timers();
+        let heard = self.take_port_events();
+        let answered = self.send_answers(handled, sent);
+        self.forget_peers();
+        let busy = sent | received | timed | heard | answered;
+        self.was_idle = !busy;
+        busy
+    }
+
+    /// Sends the calls that were enqueued since the last turn: they need not wait for the look at what has arrived.
+    #[inline(always)]
+    fn send_enqueued(&mut self) -> bool {
+        let shared = &mut self.core.shared;
+        shared.pacing.release(shared.now_ns, &mut shared.transmit);
+        let any = shared.has_output();
+        if any {
+            let (_, tx) = self.port.split();
+            self.core.transmit(tx);
+            tx.submit_soon(self.core.shared.now_ns);
         }
+        any
+    }
+
+    /// Takes in what has arrived, and runs its requests.
+    #[inline(always)]
+    fn receive(&mut self, handled: u64) -> bool {
+        let mut any = false;
+        let (rx, _) = self.port.split();
         for _ in 0..BURSTS_PER_TURN {
-            let mut burst = RxBurst::new(core.now_ns);
+            let mut burst = RxBurst::new(self.core.shared.now_ns);
             rx.receive(&mut burst);
             if !burst.packets.is_empty() {
-                busy = true;
-                core.now_ns = burst.time_ns;
-                core.handle_burst(&burst, &mut self.handlers, &self.clock);
+                any = true;
+                self.core.shared.now_ns = burst.time_ns;
+                take_burst(&mut self.core, &mut self.sessions, &mut self.handlers, &burst, &self.clock);
             }
             if burst.packets.len() < self.burst_max {
                 break;
             }
-            if core.stats.requests_handled != handled {
+            if self.core.shared.stats.requests_handled != handled {
                 // What comes next may have arrived while they ran.
-                core.now_ns = self.clock.now_ns();
+                self.core.shared.now_ns = self.clock.now_ns();
             }
         }
-        busy |= core.take_returns();
-        let told = core.completions.len() + core.events.len();
-        core.retransmit_late();
-        core.manage();
+        any | self.core.servers.take_returns(&mut self.core.shared)
+    }
+
+    /// Repeats what is late, asks the silent, gives up the dead: all of it every few milliseconds only.
+    #[inline(always)]
+    fn run_timers(&mut self) -> bool {
+        let now_ns = self.core.shared.now_ns;
+        let is_due = now_ns >= self.core.clients.scan_due_ns() || now_ns >= self.sessions.manage_due_ns();
+        is_due && self.run_due_timers()
+    }
+
+    #[inline(never)]
+    fn run_due_timers(&mut self) -> bool {
         // Who is given up is sent nothing, and yet there is something to hear of it.
-        busy |= core.completions.len() + core.events.len() != told;
-        let late = core.has_output();
-        if late {
-            busy = true;
-            if core.stats.requests_handled != handled {
+        let told = self.core.clients.completions.len() + self.sessions.events.len();
+        self.core.clients.retransmit_late(&mut self.core.shared);
+        self.sessions.manage(&mut self.core);
+        self.core.clients.completions.len() + self.sessions.events.len() != told
+    }
+
+    /// Sends what this turn had to say.
+    #[inline(always)]
+    fn send_answers(&mut self, handled: u64, sent: bool) -> bool {
+        let any = self.core.shared.has_output();
+        let (_, tx) = self.port.split();
+        if any {
+            if self.core.shared.stats.requests_handled != handled {
                 // What the handlers took is residence, not round trip.
-                core.now_ns = self.clock.now_ns();
+                self.core.shared.now_ns = self.clock.now_ns();
             }
-            core.transmit(tx);
+            self.core.transmit(tx);
         }
-        if late || !early {
+        if any || !sent {
             // Also with nothing new: the port may hold back what it was given in earlier turns.
-            tx.submit_soon(core.now_ns);
+            tx.submit_soon(self.core.shared.now_ns);
         }
-        if !core.clients.reclaiming.is_empty() {
-            core.reclaim(tx);
+        if self.core.clients.has_unclaimed() {
+            self.core.clients.reclaim(&mut self.core.shared.stats, tx);
         }
+        any
+    }
+
+    /// Hears from the port who is gone.
+    #[inline(always)]
+    fn take_port_events(&mut self) -> bool {
+        let mut any = false;
         while let Some(PortEvent::PeerLost { peer, loss }) = self.port.poll_event() {
-            busy = true;
-            self.core.peer_lost(peer, loss);
+            any = true;
+            self.sessions.peer_lost(&mut self.core, peer, loss);
         }
-        while let Some(peer) = self.core.forgotten.pop() {
+        any
+    }
+
+    /// Tells the port whom nothing connects us to any more, after what we had to say to them.
+    #[inline(always)]
+    fn forget_peers(&mut self) {
+        while let Some(peer) = self.core.shared.forgotten.pop() {
             // Unless a session with it was begun since.
-            if self.core.peers.index_of(peer).is_none() {
+            if self.core.shared.peers.index_of(peer).is_none() {
                 self.port.forget(peer);
             }
         }
-        self.core.was_idle = !busy;
-        busy
     }
 
     /// Sleeps until something may have arrived, a timer of the endpoint is due, or `timeout_ns` passed. Returns whether it did: not
@@ -364,7 +434,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
             return Ok(false);
         }
         let now_ns = self.clock.now_ns();
-        let own = self.core.next_deadline_ns().map(|deadline| deadline.saturating_sub(now_ns));
+        let own = self.sessions.next_deadline_ns(&self.core).map(|deadline| deadline.saturating_sub(now_ns));
         let timeout_ns = own.into_iter().chain(timeout_ns).min();
         if timeout_ns == Some(0) {
             return Ok(false);
@@ -384,7 +454,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
             if done(self) {
                 break;
             }
-            if self.poller.step(self.core.now_ns, busy) == Step::Block {
+            if self.poller.step(self.core.shared.now_ns, busy) == Step::Block {
                 self.wait(None)?;
             }
         }
@@ -406,30 +476,35 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         let mut buffer = self.alloc(request.as_ref().len())?;
         buffer.fill(request.as_ref())?;
         let response = self.alloc(1024)?;
-        self.core.begin_turn(self.clock.now_ns());
-        let deadline_ns = self.core.now_ns.saturating_add(self.core.config.call_timeout_ns);
-        let call = self
-            .core
-            .enqueue(session, request_type, buffer, response, 0)
-            .map_err(|rejected| Error::Enqueue(rejected.error))?;
+        self.sessions.begin_turn(&mut self.core, self.clock.now_ns());
+        let deadline_ns = self.core.shared.now_ns.saturating_add(self.core.shared.config.call_timeout_ns);
+        self.waited_for += 1;
+        let tag = self.waited_for;
+        let call = NewCall { request_type: request_type.number(), lane: WAITING_LANE, tag };
+        let is_ours = |lane: u8, of_call: u64| lane == WAITING_LANE && of_call == tag;
+        let Core { shared, clients, .. } = &mut self.core;
+        clients.enqueue(shared, session, call, buffer, response).map_err(|rejected| Error::Enqueue(rejected.error))?;
         let mut completion = None;
         let mut cancelled = false;
         while completion.is_none() {
             let busy = self.turn();
-            let place = self.core.completions.iter().position(|over| over.call == call);
-            completion = place.and_then(|place| self.core.completions.remove(place));
+            let Core { shared, clients, .. } = &mut self.core;
+            completion = clients.completions.remove(|over| is_ours(over.lane, over.tag));
             if completion.is_some() {
                 break;
             }
-            if !cancelled && self.core.now_ns >= deadline_ns {
+            if !cancelled && shared.now_ns >= deadline_ns {
                 cancelled = true;
-                self.core.cancel(session, Cause::DeadlinePassed, |_, of_call| of_call == call);
+                clients.cancel(shared, session, Cause::DeadlinePassed, is_ours);
                 continue;
             }
             // Other calls' completions wait for their own poll; they must not keep us from sleeping here.
-            if self.poller.step(self.core.now_ns, busy) == Step::Block && !self.core.has_output() {
-                let left = deadline_ns.saturating_sub(self.core.now_ns);
-                let own = self.core.next_deadline_ns().map(|deadline| deadline.saturating_sub(self.core.now_ns));
+            if self.poller.step(self.core.shared.now_ns, busy) == Step::Block && !self.core.shared.has_output() {
+                let left = deadline_ns.saturating_sub(self.core.shared.now_ns);
+                let own = self
+                    .sessions
+                    .next_deadline_ns(&self.core)
+                    .map(|deadline| deadline.saturating_sub(self.core.shared.now_ns));
                 self.port.wait(Some(own.map_or(left, |own| own.min(left)).max(1)))?;
             }
         }
@@ -442,8 +517,8 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
 impl<P: PacketPort, C: Clock> Drop for Rpc<P, C> {
     fn drop(&mut self) {
         // Peers need not wait for a time-out to learn that we are gone.
-        self.core.begin_turn(self.clock.now_ns());
-        self.core.close();
+        self.sessions.begin_turn(&mut self.core, self.clock.now_ns());
+        self.sessions.close(&mut self.core);
         let (_, tx) = self.port.split();
         self.core.transmit(tx);
         tx.submit();

@@ -32,13 +32,17 @@ pub enum PacketDrop {
     BadCookie,
     /// The sender took it back before it was read.
     Revoked,
-    /// No memory to take it; its sender will send it again.
+    /// No memory to take it.
     NoMemory,
+    /// More answers were asked for in one turn than the session has credits.
+    OverCredit,
+    /// While somebody guesses at a session's token: a request with the right one, but not with the number that comes next.
+    Guessed,
 }
 
 impl PacketDrop {
     /// All reasons.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 17] = [
         Self::Truncated,
         Self::WrongMagic,
         Self::WrongVersion,
@@ -54,6 +58,8 @@ impl PacketDrop {
         Self::BadCookie,
         Self::Revoked,
         Self::NoMemory,
+        Self::OverCredit,
+        Self::Guessed,
     ];
 
     /// The reason's name, as metrics show it.
@@ -74,6 +80,8 @@ impl PacketDrop {
             Self::BadCookie => "bad_cookie",
             Self::Revoked => "revoked",
             Self::NoMemory => "no_memory",
+            Self::OverCredit => "over_credit",
+            Self::Guessed => "guessed",
         }
     }
 }
@@ -97,6 +105,8 @@ pub struct Stats {
     pub requests_given_up: u64,
     /// Long responses that nobody fetched any more, and that lost their memory to others.
     pub responses_given_up: u64,
+    /// Packets that named a session of ours, at this side as server, and did not know its token: late ones of a session that ended, or guesses.
+    pub token_misses: u64,
     /// Peers given up.
     pub peers_lost: u64,
     dropped: [u64; PacketDrop::ALL.len()],

@@ -1,11 +1,34 @@
 //! Sessions on file, found by the key in a packet's header.
 
+use sinew_fabric::Peer;
 use sinew_wire::SessionKey;
 
-/// What a [`Table`] keeps: something with the key that packets name it by.
-pub(crate) trait Keyed {
+use crate::stats::PacketDrop;
+
+/// What a [`Table`] keeps: something with the key that packets name it by, and the peer that they come from.
+pub(crate) trait Entry {
     fn key(&self) -> SessionKey;
     fn set_key(&mut self, key: SessionKey);
+    fn peer(&self) -> &Peer;
+
+    /// Whether this is its peer.
+    #[inline(always)]
+    fn is_from(&self, from: &Peer) -> bool {
+        // Without a branch for each word: they nearly always are the same.
+        let [a, b, c] = self.peer().0;
+        (a ^ from.0[0]) | (b ^ from.0[1]) | (c ^ from.0[2]) == 0
+    }
+}
+
+/// A slot of a session, by its place in the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SlotId(pub u32);
+
+impl SlotId {
+    #[inline(always)]
+    pub fn at(self) -> usize {
+        self.0 as usize
+    }
 }
 
 /// Entries with a fixed number of slots each, in two flat arrays, so that an index alone says where state lies in memory and
@@ -15,6 +38,13 @@ pub(crate) struct Table<E, S> {
     pub slots: Vec<S>,
     free: Vec<u32>,
     slot_bits: u32,
+    slot_mask: u64,
+}
+
+/// A slot and the entry that it belongs to.
+pub(crate) struct Place<'a, E, S> {
+    pub entry: &'a mut E,
+    pub slot: &'a mut S,
 }
 
 /// A key that no packet can find entry `index` by: it names another.
@@ -22,9 +52,15 @@ fn unreachable_key(index: usize) -> SessionKey {
     SessionKey::new(index ^ 1, 0)
 }
 
-impl<E: Keyed + Default, S: Default> Table<E, S> {
+impl<E: Entry + Default, S: Default> Table<E, S> {
     pub fn new(slots: u16) -> Self {
-        Self { entries: Vec::new(), slots: Vec::new(), free: Vec::new(), slot_bits: slots.trailing_zeros() }
+        Self {
+            entries: Vec::new(),
+            slots: Vec::new(),
+            free: Vec::new(),
+            slot_bits: slots.trailing_zeros(),
+            slot_mask: u64::from(slots) - 1,
+        }
     }
 
     /// Puts a new entry on file under a key with this token.
@@ -69,19 +105,68 @@ impl<E: Keyed + Default, S: Default> Table<E, S> {
         (self.entries.get(index)?.key() == key).then_some(index)
     }
 
-    /// Where slot `slot` of entry `index` lies.
+    /// Slot `slot` of entry `index`.
     #[inline(always)]
-    pub fn slot_at(&self, index: usize, slot: usize) -> usize {
-        index << self.slot_bits | slot
+    pub fn slot(&self, index: usize, slot: usize) -> SlotId {
+        SlotId((index << self.slot_bits | slot) as u32)
+    }
+
+    /// The slot of entry `index` that a request of this number goes to.
+    #[inline(always)]
+    pub fn slot_of(&self, index: usize, number: u64) -> SlotId {
+        self.slot(index, self.place_of_number(number))
+    }
+
+    /// The entry that a slot belongs to.
+    #[inline(always)]
+    pub fn entry_of(&self, id: SlotId) -> usize {
+        id.at() >> self.slot_bits
+    }
+
+    /// A slot's number in its entry.
+    #[inline(always)]
+    pub fn place_of(&self, id: SlotId) -> usize {
+        id.at() & self.slot_mask as usize
+    }
+
+    /// The number in its entry of the slot that a request of this number goes to.
+    #[inline(always)]
+    pub fn place_of_number(&self, number: u64) -> usize {
+        (number & self.slot_mask) as usize
+    }
+
+    /// The slots of entry `index`.
+    pub fn slots_of(&self, index: usize) -> impl Iterator<Item = SlotId> + use<E, S> {
+        let first = index << self.slot_bits;
+        (first..first + (1 << self.slot_bits)).map(|at| SlotId(at as u32))
+    }
+
+    /// Finds an entry by a packet's key, and checks that the packet comes from the entry's peer.
+    #[inline(always)]
+    pub fn checked(&self, key: SessionKey, from: Peer) -> Result<usize, PacketDrop> {
+        let index = self.find(key).ok_or(PacketDrop::UnknownSession)?;
+        if self.entries[index].is_from(&from) { Ok(index) } else { Err(PacketDrop::WrongSource) }
     }
 
     #[inline(always)]
-    pub fn slot_of_number(&self, number: u64) -> usize {
-        number as usize & ((1 << self.slot_bits) - 1)
-    }
-
     pub fn slots_per_entry(&self) -> usize {
-        1 << self.slot_bits
+        self.slot_mask as usize + 1
+    }
+
+    /// The entry that a packet names, which must come from the entry's peer, and the slot that its request's number goes to.
+    #[inline(always)]
+    pub fn place(&mut self, key: SessionKey, number: u64, from: &Peer) -> Option<Place<'_, E, S>> {
+        let index = key.index();
+        let id = self.slot_of(index, number);
+        let entry = self.entries.get_mut(index).filter(|entry| entry.key() == key && entry.is_from(from))?;
+        Some(Place { entry, slot: self.slots.get_mut(id.at())? })
+    }
+
+    /// A slot, and the entry that it belongs to.
+    #[inline(always)]
+    pub fn at(&mut self, id: SlotId) -> Option<Place<'_, E, S>> {
+        let index = self.entry_of(id);
+        Some(Place { entry: self.entries.get_mut(index)?, slot: self.slots.get_mut(id.at())? })
     }
 
     pub fn len(&self) -> usize {
@@ -96,9 +181,7 @@ impl<E: Keyed + Default, S: Default> Table<E, S> {
     #[inline]
     pub fn prefetch(&self, key: SessionKey, number: u64) {
         let index = key.index();
-        if let (Some(entry), Some(slot)) =
-            (self.entries.get(index), self.slots.get(self.slot_at(index, self.slot_of_number(number))))
-        {
+        if let (Some(entry), Some(slot)) = (self.entries.get(index), self.slots.get(self.slot_of(index, number).at())) {
             sinew_mem::prefetch_read(entry);
             sinew_mem::prefetch_read(slot);
         }

@@ -2,10 +2,12 @@
 
 mod common;
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use common::*;
 use sinew_fabric::loopback::LoopbackConfig;
+use sinew_fabric::{Job, WorkerPool};
 use sinew_rpc::{Call, Cause, Config, Execution, Nexus, NexusBuilder, RequestType};
 
 const TYPE: RequestType = RequestType::new(50);
@@ -200,4 +202,34 @@ fn answers_to_clients_that_are_gone_are_discarded() {
     settle(&mut client, &mut server);
     assert_eq!(server.stats().answers_discarded, 2);
     drop((client, server));
+}
+
+/// A pool that breaks its word.
+struct BrokenPool;
+
+impl WorkerPool for BrokenPool {
+    fn submit(&self, _job: Job) -> Result<(), Job> {
+        panic!("a pool that panics on purpose")
+    }
+}
+
+/// Only what handlers panic with is borne. Anything else is a mistake that nobody must overlook, tests and fuzzers least of all.
+#[test]
+fn a_panic_that_is_no_handlers_goes_to_whoever_turns_the_loop() {
+    let world = World::new();
+    let nexus = Nexus::builder()
+        .workers(Arc::new(BrokenPool))
+        .handle_worker(TYPE, drop)
+        .handle(ECHO, |_call| panic!("on purpose"))
+        .build()
+        .unwrap();
+    let mut server = world.endpoint_with("server", &nexus, 1, LoopbackConfig::default());
+    let mut client = world.client(Config::default(), LoopbackConfig::default());
+    let session = connect(&world, &mut client, &mut server);
+    send(&mut client, session, ECHO, b"x", 1);
+    assert_eq!(run(&world, &mut client, &mut server, 1)[0].result.as_ref().unwrap_err().cause, Cause::HandlerPanicked);
+    send(&mut client, session, TYPE, b"x", 2);
+    client.turn();
+    std::panic::catch_unwind(AssertUnwindSafe(|| server.turn())).expect_err("a panic of the pool");
+    assert_eq!(run(&world, &mut client, &mut server, 1)[0].result.as_ref().unwrap_err().cause, Cause::HandlerPanicked);
 }

@@ -160,11 +160,14 @@ fn a_duplicate_of_an_answered_request_gets_the_response_again_and_does_not_run_a
         client.request_type = request_type;
         client.request(8, 0, &long(300));
         let first = client.turn(&mut server);
-        client.request(8, 0, &long(300));
-        client.request(8, 0, &long(300));
-        let second = client.turn(&mut server);
-        assert_eq!(outline(&second), [outline(&first)[0]; 2]);
-        assert_eq!(second[0].1, first[0].1);
+        for _ in 0..2 {
+            // One answer is on its way by then: as many copies as come in one turn get one.
+            client.request(8, 0, &long(300));
+            client.request(8, 0, &long(300));
+            let again = client.turn(&mut server);
+            assert_eq!(outline(&again), [outline(&first)[0]]);
+            assert_eq!(again[0].1, first[0].1);
+        }
         assert_eq!(server.stats().requests_handled, 1);
     }
 }

@@ -226,19 +226,21 @@ fn a_response_that_finds_no_memory_fails_its_call() {
 }
 
 #[test]
-fn requests_that_find_no_memory_at_the_server_are_taken_when_there_is_some() {
+fn a_request_that_finds_no_memory_at_the_server_is_refused_and_did_not_run() {
     let world = World::new();
     let tight = LoopbackConfig { arena_bytes: 1 << 16, ..small_packets() };
     let of_client = (Config::default(), small_packets());
     let (mut client, mut server, session) = world.pair_of(of_client, (Config::default(), tight));
     let held: Vec<_> = std::iter::from_fn(|| server.alloc(5000).ok()).collect();
     send(&mut client, session, ECHO, &pattern(5000, 2), 0);
-    pass_time(&world, &mut client, &mut server, 50 * MS);
-    assert!(completions(&mut client).is_empty());
-    assert!(server.stats().dropped(sinew_rpc::PacketDrop::NoMemory) > 0);
+    let over = run(&world, &mut client, &mut server, 1).remove(0);
+    assert_eq!(failure(over.result), (Cause::ServerBusy, Execution::NotRun));
+    assert_eq!((server.stats().requests_handled, server.stats().dropped(sinew_rpc::PacketDrop::NoMemory)), (0, 1));
     drop(held);
+    send(&mut client, session, ECHO, &pattern(5000, 2), 0);
     let over = run(&world, &mut client, &mut server, 1).remove(0);
     assert!(over.response[..] == pattern(5000, 2)[..]);
+    assert_all_credits_are_there(&world, &mut client, &mut server, session);
 }
 
 #[test]

@@ -254,9 +254,11 @@ fn a_refused_client_hears_why() {
         assert!(run(&world, &mut client, &mut server, 1)[0].result.is_ok());
         error
     };
-    let error = refused(Config::default(), port(64));
+    // All of the server may be one peer's.
+    let all = Config { peer_share_percent: 100, ..Config::default() };
+    let error = refused(all.clone(), port(64));
     assert!(matches!(error, ConnectError::PeerReceiveCapacity { packets: 64, committed: 32, .. }), "{error}");
-    let error = refused(Config { sessions_max: 1, ..Config::default() }, LoopbackConfig::default());
+    let error = refused(Config { sessions_max: 1, ..all }, LoopbackConfig::default());
     assert!(matches!(error, ConnectError::PeerSessions { limit: 1, .. }), "{error}");
     assert!(error.to_string().contains("sessions_max"), "{error}");
 }

@@ -325,8 +325,13 @@ fn strangers_get_no_more_than_they_sent() {
     assert_served(&world, &mut client, &mut server, session);
 }
 
+/// Limits that let one peer take all.
+fn greedy_allowed() -> Config {
+    Config { peer_share_percent: 100, request_rate_min_bytes_per_s: 0, ..Config::default() }
+}
+
 #[test]
-fn one_packet_of_a_client_is_answered_with_no_more_packets_than_it_has_credits() {
+fn a_client_is_sent_no_more_packets_in_one_turn_than_it_has_credits() {
     let world = World::new();
     let mut server = world.server(Config { credits: 4, ..Config::default() }, LoopbackConfig::default());
     let mut client = HandClient::connected(&world, &mut server, 1, SMALL);
@@ -336,7 +341,10 @@ fn one_packet_of_a_client_is_answered_with_no_more_packets_than_it_has_credits()
     for first in 0..32 {
         client.request_for_response(8, 1 + first, 4);
     }
-    assert_eq!(client.turn(&mut server).len(), 32 * 4);
+    assert_eq!(client.turn(&mut server).len(), 4);
+    assert_eq!(server.stats().dropped(PacketDrop::OverCredit), 31);
+    client.request_for_response(8, 5, 4);
+    assert_eq!(client.turn(&mut server).len(), 4);
     for count in [5, 6, 1_000] {
         client.request_for_response(8, 1, count);
     }
@@ -347,7 +355,7 @@ fn one_packet_of_a_client_is_answered_with_no_more_packets_than_it_has_credits()
 fn a_client_that_fills_the_servers_memory_takes_it_from_nobody_for_good() {
     let world = World::new();
     let tight = LoopbackConfig { arena_bytes: 1 << 20, ..LoopbackConfig::default() };
-    let of_server = (Config { message_len_max: 1 << 18, ..Config::default() }, tight);
+    let of_server = (Config { message_len_max: 1 << 18, ..greedy_allowed() }, tight);
     let of_client = (Config::default(), LoopbackConfig::default());
     let (mut client, mut server, session) = world.pair_of(of_client, of_server);
     let mut greedy = HandClient::connected(&world, &mut server, 1, SMALL);
@@ -379,7 +387,7 @@ fn a_client_that_fills_the_servers_memory_takes_it_from_nobody_for_good() {
 fn requests_that_stopped_arriving_are_given_up_when_others_need_the_memory() {
     let world = World::new();
     let tight = LoopbackConfig { arena_bytes: 1 << 20, ..LoopbackConfig::default() };
-    let of_server = (Config { message_len_max: 1 << 18, ..Config::default() }, tight);
+    let of_server = (Config { message_len_max: 1 << 18, ..greedy_allowed() }, tight);
     let of_client = (Config::default(), LoopbackConfig::default());
     let (mut client, mut server, session) = world.pair_of(of_client, of_server);
     let mut greedy = HandClient::connected(&world, &mut server, 1, SMALL);
@@ -392,10 +400,12 @@ fn requests_that_stopped_arriving_are_given_up_when_others_need_the_memory() {
     // The time that a slow but honest client gets.
     pass_time(&world, &mut client, &mut server, 500 * MS);
     send(&mut client, session, ECHO, &pattern(1 << 18, 4), 1);
-    pass_time(&world, &mut client, &mut server, 100 * MS);
-    assert_eq!((completions(&mut client).len(), server.stats().requests_given_up), (0, 0));
-    pass_time(&world, &mut client, &mut server, 1_000 * MS);
-    let over = completions(&mut client);
+    let over = run(&world, &mut client, &mut server, 1).remove(0).result.unwrap_err();
+    assert_eq!((over.cause, over.execution), (sinew_rpc::Cause::ServerBusy, sinew_rpc::Execution::NotRun));
+    assert_eq!(server.stats().requests_given_up, 0);
+    pass_time(&world, &mut client, &mut server, 600 * MS);
+    send(&mut client, session, ECHO, &pattern(1 << 18, 4), 1);
+    let over = run(&world, &mut client, &mut server, 1);
     assert!(over.len() == 1 && over[0].result.is_ok(), "{over:?}");
     assert!(server.stats().requests_given_up > 0);
     // Whoever goes on with one learns that it did not run.
@@ -407,7 +417,7 @@ fn requests_that_stopped_arriving_are_given_up_when_others_need_the_memory() {
 /// A server of 8 MB, and a client that has had `calls` long worker calls answered at once.
 fn after_long_answers(world: &World, calls: usize) -> (Endpoint, Endpoint, SessionId) {
     let tight = LoopbackConfig { arena_bytes: 8 << 20, ..LoopbackConfig::default() };
-    let of_server = (Config { message_len_max: 1 << 20, ..Config::default() }, tight);
+    let of_server = (Config { message_len_max: 1 << 20, ..greedy_allowed() }, tight);
     let of_client = (Config::default(), LoopbackConfig::default());
     let (mut client, mut server, session) = world.pair_of(of_client, of_server);
     for _ in 0..calls {
@@ -447,7 +457,7 @@ fn a_long_answer_that_was_given_up_ends_its_call_when_the_client_goes_on() {
     let world = World::new();
     let tight = LoopbackConfig { arena_bytes: 2 << 20, ..LoopbackConfig::default() };
     let (mut client, mut server, session) =
-        world.pair_of((Config::default(), LoopbackConfig::default()), (Config::default(), tight));
+        world.pair_of((Config::default(), LoopbackConfig::default()), (greedy_allowed(), tight));
     let mut slow = HandClient::connected(&world, &mut server, 1, SMALL);
     slow.request_type = LONG;
     slow.request(8, 0, &1_000_000u32.to_le_bytes());
@@ -465,7 +475,7 @@ fn a_long_answer_that_was_given_up_ends_its_call_when_the_client_goes_on() {
 fn a_long_request_that_keeps_arriving_is_not_given_up() {
     let world = World::new();
     let tight = LoopbackConfig { arena_bytes: 1 << 20, ..LoopbackConfig::default() };
-    let of_server = (Config { message_len_max: 1 << 18, ..Config::default() }, tight);
+    let of_server = (Config { message_len_max: 1 << 18, ..greedy_allowed() }, tight);
     let (mut client, mut server, session) = world.pair_of((Config::default(), LoopbackConfig::default()), of_server);
     let mut slow = HandClient::connected(&world, &mut server, 1, SMALL);
     slow.request_type = ECHO;
@@ -474,13 +484,15 @@ fn a_long_request_that_keeps_arriving_is_not_given_up() {
         slow.request(8 + slot, 0, &message);
     }
     slow.turn(&mut server);
-    send(&mut client, session, ECHO, &pattern(1 << 18, 4), 1);
     for number in 1..6 {
+        send(&mut client, session, ECHO, &pattern(1 << 18, 4), 1);
         for slot in 0..8 {
             slow.request(8 + slot, number, &message);
         }
         slow.turn(&mut server);
         pass_time(&world, &mut client, &mut server, 400 * MS);
-        assert_eq!((completions(&mut client).len(), server.stats().requests_given_up), (0, 0), "{number}");
+        let over = completions(&mut client).remove(0).result.unwrap_err();
+        assert_eq!(over.cause, sinew_rpc::Cause::ServerBusy);
+        assert_eq!(server.stats().requests_given_up, 0, "{number}");
     }
 }

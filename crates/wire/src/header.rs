@@ -20,6 +20,9 @@ pub const MAGIC: u8 = 0xE2;
 pub const VERSION: u8 = 2;
 /// In the second byte.
 const COPY_BIT: u8 = 1 << 7;
+/// What is the same in the first word of all our packets.
+const OURS: u64 = MAGIC as u64 | (VERSION as u64) << 13;
+const OURS_MASK: u64 = 0xFF | 3 << 13;
 /// The type field of a credit return that stands for its own packet, and not for those before it.
 pub const CREDIT_ALONE: u16 = 1;
 /// Packets of one message at most.
@@ -174,13 +177,10 @@ impl Header {
         // Whole words: four loads rather than a load a field.
         let word = |at: usize| u64::from_le_bytes(*bytes[at..].first_chunk().expect("24 bytes"));
         let (first, session, numbers) = (word(0), word(8), word(16));
-        if first as u8 != MAGIC {
-            return Err(HeaderError::WrongMagic);
-        }
         let second = (first >> 8) as u8;
-        let version = second >> 5 & 3;
-        if version != VERSION {
-            return Err(HeaderError::WrongVersion(version));
+        // Magic and version in one comparison: to tell them apart is only worth while when one is wrong.
+        if first & OURS_MASK != OURS {
+            return Err(Self::foreign(first as u8, second));
         }
         let kind = Kind::from_bits(second & 0x1F).ok_or(HeaderError::UnknownKind(second & 0x1F))?;
         Ok(Self {
@@ -192,6 +192,11 @@ impl Header {
             packet_number: numbers as u16,
             is_copy: second & COPY_BIT != 0,
         })
+    }
+
+    #[cold]
+    fn foreign(magic: u8, second: u8) -> HeaderError {
+        if magic == MAGIC { HeaderError::WrongVersion(second >> 5 & 3) } else { HeaderError::WrongMagic }
     }
 
     /// The header's bytes.

@@ -1,6 +1,7 @@
 //! Header layouts of Sinew's wire protocol: byte views beside their meaning.
 //!
 //! - [`Header`]: the 24 bytes before every packet's data.
+//! - [`Meaning`]: what a packet of a call says with them.
 //! - [`management`]: the bodies of the packets that open, close and watch sessions.
 //!
 //! All numbers are little-endian. Nothing here allocates or panics on what arrives: a reader gets a value or an error.
@@ -8,8 +9,10 @@
 
 pub mod header;
 pub mod management;
+pub mod meaning;
 pub mod residence;
 
 pub use header::{
     CREDIT_ALONE, HEADER_LEN, Header, HeaderError, Kind, MAGIC, PACKETS_MAX, REQUEST_NUMBER_MAX, SessionKey, VERSION,
 };
+pub use meaning::{CallName, Meaning, Part};

@@ -188,6 +188,18 @@ pub enum Refusal {
     },
     /// The server is shutting down.
     Closing,
+    /// The client has as many sessions as one peer may.
+    PeerSessions {
+        /// The server's limit for one peer.
+        limit: u64,
+    },
+    /// The client has as much of the server's receive capacity as one peer may.
+    PeerReceiveCapacity {
+        /// The server's limit for one peer, in packets.
+        packets: u64,
+        /// Packets committed to the client's other sessions.
+        committed: u64,
+    },
 }
 
 impl Refusal {
@@ -197,6 +209,8 @@ impl Refusal {
             Self::ReceiveCapacity { packets, committed } => (1, [packets, committed]),
             Self::Sessions { limit } => (2, [limit, 0]),
             Self::Closing => (3, [0, 0]),
+            Self::PeerSessions { limit } => (4, [limit, 0]),
+            Self::PeerReceiveCapacity { packets, committed } => (5, [packets, committed]),
         };
         Management::new(Header::management(Kind::Refuse, client_key, code), &words)
     }
@@ -208,6 +222,8 @@ impl Refusal {
             1 => Self::ReceiveCapacity { packets: first, committed: second },
             2 => Self::Sessions { limit: first },
             3 => Self::Closing,
+            4 => Self::PeerSessions { limit: first },
+            5 => Self::PeerReceiveCapacity { packets: first, committed: second },
             _ => return None,
         })
     }
@@ -264,9 +280,13 @@ mod tests {
         assert_eq!(Challenge::read(body(&challenge.packet(key))), Some(challenge));
         let accept = Accept { server_key: key, server_token: 1, client_token: 2, granted: OFFER };
         assert_eq!(Accept::read(body(&accept.packet(key))), Some(accept));
-        for refusal in
-            [Refusal::ReceiveCapacity { packets: 10, committed: 9 }, Refusal::Sessions { limit: 4 }, Refusal::Closing]
-        {
+        for refusal in [
+            Refusal::ReceiveCapacity { packets: 10, committed: 9 },
+            Refusal::Sessions { limit: 4 },
+            Refusal::Closing,
+            Refusal::PeerSessions { limit: 5 },
+            Refusal::PeerReceiveCapacity { packets: 6, committed: 3 },
+        ] {
             let packet = refusal.packet(key);
             let header = Header::read(packet.as_bytes()).unwrap();
             assert_eq!((header.kind, header.session), (Kind::Refuse, key));

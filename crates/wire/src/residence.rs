@@ -10,8 +10,12 @@ pub const RESIDENCE_MAX_NS: u64 = 4095 << 15;
 /// Packs a time; longer ones become [`RESIDENCE_MAX_NS`]. Rounds down.
 #[inline]
 pub fn encode(ns: u64) -> u16 {
+    if ns < 1 << 12 {
+        // Most: they are what they say.
+        return ns as u16;
+    }
     let ns = ns.min(RESIDENCE_MAX_NS);
-    let exponent = (64 - ns.leading_zeros()).saturating_sub(12);
+    let exponent = 64 - ns.leading_zeros() - 12;
     ((exponent as u16) << 12) | (ns >> exponent) as u16
 }
 

@@ -14,7 +14,7 @@ use rustix::fd::AsFd;
 
 const MAGIC: [u8; 4] = *b"SNWR";
 const VERSION: u16 = 1;
-const HEADER_LEN: usize = 12;
+pub(crate) const HEADER_LEN: usize = 12;
 /// Pauses between two tries to connect: the first, and the longest.
 const PAUSES: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(500)];
 /// Memory for a frame is taken as its bytes come, so many at a time.
@@ -98,6 +98,12 @@ pub enum RendezvousError {
         /// Bytes that it may have.
         limit: usize,
     },
+    /// The peer had not said yet what it wants when others came.
+    #[error("{peer} had not said what it wants, and made way for others")]
+    MadeWay {
+        /// Who.
+        peer: SocketAddr,
+    },
     /// The system refused.
     #[error("{doing}: {source}")]
     System {
@@ -172,8 +178,22 @@ pub(crate) fn bytes_of(frame: &[u8]) -> Vec<u8> {
     bytes
 }
 
+/// Bytes of the frame that `peer` begins with this header.
+pub(crate) fn body_len(header: &[u8; HEADER_LEN], peer: SocketAddr) -> Result<usize, RendezvousError> {
+    let [m0, m1, m2, m3, v0, v1, z0, z1, len @ ..] = *header;
+    let start = [m0, m1, m2, m3];
+    if start != MAGIC {
+        return Err(RendezvousError::NotOurs { peer, start });
+    }
+    let version = u16::from_le_bytes([v0, v1]);
+    if version != VERSION || [z0, z1] != [0; 2] {
+        return Err(RendezvousError::Version { peer, theirs: version });
+    }
+    Ok(u32::from_le_bytes(len) as usize)
+}
+
 /// When a time-out is over; one that no clock can tell is a year.
-fn deadline(timeout: Duration) -> Instant {
+pub(crate) fn deadline(timeout: Duration) -> Instant {
     const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
     let now = Instant::now();
     now.checked_add(timeout).unwrap_or(now + YEAR)
@@ -229,13 +249,18 @@ impl RendezvousListener {
             return Ok(None);
         }
         match self.listener.accept() {
-            Ok((stream, peer)) => {
-                stream.set_nonblocking(false).map_err(error())?;
-                Rendezvous::new(stream, peer, self.limits).map(Some)
-            }
+            Ok((stream, peer)) => self.meet(stream, peer).map(Some),
             Err(gone) if matches!(gone.kind(), ErrorKind::WouldBlock | ErrorKind::ConnectionAborted) => Ok(None),
             Err(other) => Err(error()(other)),
         }
+    }
+}
+
+impl RendezvousListener {
+    /// A rendezvous with somebody who came in.
+    pub(crate) fn meet(&self, stream: TcpStream, peer: SocketAddr) -> Result<Rendezvous, RendezvousError> {
+        stream.set_nonblocking(false).map_err(system(format!("talking to {peer}")))?;
+        Rendezvous::new(stream, peer, self.limits)
     }
 }
 
@@ -341,16 +366,7 @@ impl Rendezvous {
         let deadline = deadline(self.limits.frame_timeout);
         let mut header = [0; HEADER_LEN];
         self.read_exact(&mut header, deadline)?;
-        let [m0, m1, m2, m3, v0, v1, z0, z1, len @ ..] = header;
-        let (peer, start) = (self.peer, [m0, m1, m2, m3]);
-        if start != MAGIC {
-            return Err(RendezvousError::NotOurs { peer, start });
-        }
-        let version = u16::from_le_bytes([v0, v1]);
-        if version != VERSION || [z0, z1] != [0; 2] {
-            return Err(RendezvousError::Version { peer, theirs: version });
-        }
-        let len = u32::from_le_bytes(len) as usize;
+        let len = body_len(&header, self.peer)?;
         self.check_len(len)?;
         let mut frame = Vec::new();
         while frame.len() < len {

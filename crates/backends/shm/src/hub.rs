@@ -94,6 +94,10 @@ pub(crate) enum Letter {
         link: Arc<Region>,
         bit: usize,
     },
+    /// To the initiator: there is no room.
+    Refusal {
+        link: Arc<Region>,
+    },
     Bye {
         link: Arc<Region>,
         to: Side,

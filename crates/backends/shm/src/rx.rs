@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use rustix::fd::OwnedFd;
-use sinew_fabric::{Dropped, MAX_BURST, PacketRx, Peer, PeerLoss, PortEvent, PortStats, RxBurst, RxPacket};
+use sinew_fabric::{Dropped, PacketRx, Peer, PeerLoss, PortEvent, PortStats, RxBurst, RxPacket};
 use sinew_mem::SharedBytes;
 use sinew_mem::ring::{Board, Consumer, INLINE_MAX, Taken};
 
@@ -99,6 +99,10 @@ pub struct ShmRx {
     /// Where in `hot` the next turn starts, so that everyone is first now and then.
     turn: usize,
     bounce: Bounce,
+    /// Bytes of it that hold packets of this burst.
+    bounced: usize,
+    /// Packets that this burst may still get.
+    left: usize,
     in_place: bool,
     /// Some hot link has been empty for long.
     quiet: bool,
@@ -126,6 +130,8 @@ impl ShmRx {
             hot: Vec::new(),
             turn: 0,
             bounce: Bounce::new(),
+            bounced: 0,
+            left: 0,
             in_place: matches!(door, Door::Hub { .. }),
             quiet: false,
             looked_ns: None,
@@ -230,84 +236,227 @@ unsafe fn far<'a>(link: &RxLink, taken: &Taken, len: usize, offset: u64) -> Opti
     Some(unsafe { SharedBytes::new(start, len, link.consumer.guard(taken)) })
 }
 
-impl PacketRx for ShmRx {
-    #[inline]
-    fn receive<'a>(&'a mut self, burst: &mut RxBurst<'a>) {
-        if self.looked_ns.is_none_or(|looked| burst.time_ns.wrapping_sub(looked) >= LOOK_EVERY_NS) {
-            self.look(Some(burst.time_ns));
+impl ShmRx {
+    /// What there is to do before a burst, now and then.
+    #[cold]
+    #[inline(never)]
+    fn see_to_links(&mut self, time_ns: u64) {
+        if self.is_due(time_ns) {
+            self.look(Some(time_ns));
         }
         if self.board.is_rung() {
             self.collect();
         }
-        let room = BURST_MAX.min(burst.packets.remaining_capacity()).min(MAX_BURST);
-        let lent_before = burst.packets.len();
-        let mut left = room;
-        let mut bounce = self.bounce.start.as_ptr();
-        let mut bytes = 0;
-        let hot = self.hot.len();
-        if self.turn >= hot {
-            self.turn = 0;
+    }
+
+    #[inline(always)]
+    fn is_due(&self, time_ns: u64) -> bool {
+        self.looked_ns.is_none_or(|looked| time_ns.wrapping_sub(looked) >= LOOK_EVERY_NS)
+    }
+}
+
+/// Head and tail of `taken`, which is longer than a line, has a rest, or is none; a reason when it does not count. Bytes in the
+/// ring are copied to `bounce` where they are not lent in place.
+///
+/// # Safety
+///
+/// As for [`ShmRx::drain`]; `taken` is the link's last.
+#[inline(never)]
+unsafe fn packet_of<'a, const IN_PLACE: bool>(
+    link: &RxLink,
+    taken: Taken,
+    bounce: *mut u8,
+) -> Result<(&'a [u8], Option<SharedBytes<'a>>), Dropped> {
+    let head: &'a [u8] = if IN_PLACE {
+        // SAFETY: as in `drain_as`.
+        unsafe { link.consumer.bytes_in_place(&taken) }
+    } else {
+        // SAFETY: as in `drain_as`, and no packet's copy is longer than BOUNCE_PACKET.
+        unsafe {
+            link.consumer.copy_out(&taken, bounce);
+            std::slice::from_raw_parts(bounce, taken.len())
         }
-        let mut at = self.turn;
-        self.turn += 1;
-        for _ in 0..hot {
-            let index = self.hot[at];
+    };
+    if taken.is_revoked() {
+        return Err(Dropped::Revoked);
+    }
+    // SAFETY: the caller's promises.
+    let Some(rest) = (unsafe { link.consumer.far(&taken) }) else { return Ok((head, None)) };
+    // SAFETY: the caller's promises.
+    match unsafe { far(link, &taken, rest.len as usize, rest.offset) } {
+        None => Err(Dropped::Malformed),
+        tail => Ok((head, tail)),
+    }
+}
+
+impl ShmRx {
+    /// Looks at one link after the other until one has something new; it and those behind it are drained then.
+    #[inline(never)]
+    fn poll<'a>(&'a mut self, burst: &mut RxBurst<'a>) {
+        let hot = &self.hot[..];
+        let mut at = if self.turn < hot.len() { self.turn } else { 0 };
+        self.turn = at + 1;
+        for behind in (0..hot.len()).rev() {
+            let Some(&index) = hot.get(at) else { break };
             at += 1;
-            if at == hot {
+            if at == hot.len() {
                 at = 0;
             }
             let Some(Some(link)) = self.links.get_mut(index) else { continue };
+            let link = &mut **link;
             // SAFETY: the previous burst borrowed `self`, so nothing that it lent is alive.
             unsafe { link.consumer.give_back() };
-            if link.arena.is_none() || left == 0 {
+            if link.arena.is_none() {
                 continue;
             }
-            let left_before = left;
-            while left > 0 {
-                let Some(taken) = link.consumer.take() else { break };
-                left -= 1;
-                let head: &'a [u8] = if self.in_place {
-                    // SAFETY: a ring in private memory, whose lines are given back by the next call, which needs `self`.
-                    unsafe { link.consumer.bytes_in_place(&taken) }
-                } else {
-                    // SAFETY: each of at most BURST_MAX packets moves `bounce` on by at most BOUNCE_PACKET. The area is written
-                    // by the next call only, which needs `self`.
-                    unsafe {
-                        let target = bounce;
-                        link.consumer.copy_out(&taken, target);
-                        bounce = bounce.add(taken.copy_len().next_multiple_of(64));
-                        std::slice::from_raw_parts(target, taken.len())
-                    }
-                };
-                let mut tail = None;
-                if let Some(rest) = taken.far() {
-                    // SAFETY: given back by the next call at the earliest, which needs `self`, as dropping the link does.
-                    tail = unsafe { far(link, &taken, rest.len as usize, rest.offset) };
-                    if tail.is_none() {
-                        self.stats.count_dropped(Dropped::Malformed, 1);
-                        continue;
-                    }
-                } else if taken.is_revoked() {
-                    self.stats.count_dropped(Dropped::Revoked, 1);
-                    continue;
-                }
-                let packet = RxPacket { from: Peer([index as u64, link.generation, 0]), head, tail };
-                bytes += packet.len() as u64;
-                burst.packets.push(packet);
-            }
-            if left == left_before {
+            if link.consumer.has_nothing_new() {
                 link.empty_polls += 1;
-                if link.empty_polls > EMPTY_POLLS_MAX && hot > HOT_MIN {
+                if link.empty_polls > EMPTY_POLLS_MAX && hot.len() > HOT_MIN {
                     self.quiet = true;
                 }
-            } else {
-                link.empty_polls = 0;
+                continue;
             }
+            self.left = BURST_MAX.min(burst.packets.remaining_capacity());
+            self.bounced = 0;
+            // SAFETY: what is lent is given back by the next call at the earliest, which needs `self`, as dropping a link does; and
+            // so does writing the bounce area.
+            return unsafe {
+                if behind == 0 && !self.quiet {
+                    self.drain(index, burst)
+                } else {
+                    self.drain_all(index, at, behind, burst)
+                }
+            };
         }
-        self.stats.rx_packets += (burst.packets.len() - lent_before) as u64;
-        self.stats.rx_bytes += bytes;
         if self.quiet {
             self.cool();
         }
+    }
+
+    /// Receives from link `index`, and then from `links` others, from `hot[at]` on.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::drain`]; and nothing that an earlier burst lent is alive.
+    #[inline(never)]
+    unsafe fn drain_all<'a>(&mut self, index: usize, mut at: usize, links: usize, burst: &mut RxBurst<'a>) {
+        // SAFETY: the caller's promises.
+        unsafe { self.drain(index, burst) };
+        for _ in 0..links {
+            let Some(&index) = self.hot.get(at) else { break };
+            at += 1;
+            if at == self.hot.len() {
+                at = 0;
+            }
+            let Some(Some(link)) = self.links.get_mut(index) else { continue };
+            // SAFETY: the caller's promises.
+            unsafe { link.consumer.give_back() };
+            if self.left == 0 || link.arena.is_none() {
+                continue;
+            }
+            if link.consumer.has_nothing_new() {
+                self.was_empty(index);
+            } else {
+                // SAFETY: the caller's promises.
+                unsafe { self.drain(index, burst) };
+            }
+        }
+        if self.quiet {
+            self.cool();
+        }
+    }
+
+    #[inline(always)]
+    fn was_empty(&mut self, index: usize) {
+        let Some(Some(link)) = self.links.get_mut(index) else { return };
+        link.empty_polls += 1;
+        if link.empty_polls > EMPTY_POLLS_MAX && self.hot.len() > HOT_MIN {
+            self.quiet = true;
+        }
+    }
+
+    /// Takes packets from a link until there is no more, or no room. (What is lent is lent for as long as the burst: `'a`.)
+    ///
+    /// # Safety
+    ///
+    /// Nothing of this link is given back during `'a`, nor is it dropped, and nobody else accesses the bounce area. `self.left`
+    /// is no more than the burst has room for, and with the packets since `self.bounced` was 0 no more than BURST_MAX.
+    #[inline(always)]
+    unsafe fn drain<'a>(&mut self, index: usize, burst: &mut RxBurst<'a>) {
+        // SAFETY: the caller's promises. Links of a hub are lent in place.
+        unsafe {
+            if self.in_place { self.drain_as::<true>(index, burst) } else { self.drain_as::<false>(index, burst) }
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As for [`Self::drain`]. `IN_PLACE` only for the links of a hub.
+    #[inline(never)]
+    unsafe fn drain_as<'a, const IN_PLACE: bool>(&mut self, index: usize, burst: &mut RxBurst<'a>) {
+        let Some(Some(link)) = self.links.get_mut(index) else { return };
+        let link = &mut **link;
+        let from = Peer([index as u64, link.generation, 0]);
+        // SAFETY: `bounced` is what earlier packets of this burst took of the area.
+        let mut bounce = unsafe { self.bounce.start.as_ptr().add(self.bounced) };
+        let (mut left, mut bytes, lent_before) = (self.left, 0, burst.packets.len());
+        while left > 0
+            && let Some(taken) = link.consumer.take()
+        {
+            left -= 1;
+            let target = bounce;
+            if !IN_PLACE {
+                let len = if taken.is_plain_line() { 64 } else { taken.copy_len().next_multiple_of(64) };
+                // SAFETY: the area has room for BURST_MAX packets, and none is longer than BOUNCE_PACKET.
+                bounce = unsafe { target.add(len) };
+            }
+            if !taken.is_plain_line() && !taken.is_whole() {
+                // SAFETY: the caller's promises.
+                match unsafe { packet_of::<IN_PLACE>(link, taken, target) } {
+                    Ok((head, tail)) => {
+                        let packet = RxPacket { from, head, tail };
+                        bytes += packet.len();
+                        burst.packets.push(packet);
+                    }
+                    Err(reason) => self.stats.count_dropped(reason, 1),
+                }
+                continue;
+            }
+            let head: &'a [u8] = if IN_PLACE {
+                // SAFETY: a ring in private memory, whose lines stay as they are during `'a`.
+                unsafe { link.consumer.bytes_in_place(&taken) }
+            } else {
+                // SAFETY: the target is ours, and nobody writes it again during `'a`.
+                unsafe {
+                    link.consumer.copy_out(&taken, target);
+                    std::slice::from_raw_parts(target, taken.len())
+                }
+            };
+            bytes += head.len();
+            // SAFETY: there was room for one more.
+            unsafe { burst.packets.push_unchecked(RxPacket { from, head, tail: None }) };
+        }
+        if left == self.left {
+            if left > 0 {
+                // A word that is no packet's.
+                self.was_empty(index);
+            }
+            return;
+        }
+        link.empty_polls = 0;
+        self.left = left;
+        self.bounced = bounce.addr() - self.bounce.start.addr().get();
+        self.stats.rx_packets += (burst.packets.len() - lent_before) as u64;
+        self.stats.rx_bytes += bytes as u64;
+    }
+}
+
+impl PacketRx for ShmRx {
+    #[inline(always)]
+    fn receive<'a>(&'a mut self, burst: &mut RxBurst<'a>) {
+        if self.is_due(burst.time_ns) || self.board.is_rung() {
+            self.see_to_links(burst.time_ns);
+        }
+        self.poll(burst);
     }
 }

@@ -16,7 +16,7 @@ use sinew_mem::{Access, Region};
 use crate::hello::{self, Hello, Message};
 use crate::link::Lines;
 use crate::names;
-use crate::{LOOK_EVERY_NS, PACKET_LEN_MAX, ShmPort};
+use crate::{Hub, LINKS_MAX, LOOK_EVERY_NS, PACKET_LEN_MAX, ShmPort};
 
 fn server(test: &str) -> ShmPort {
     let address = format!("shm://{}?ring=10&arena=1048576", unique(&format!("hostile-{test}")));
@@ -233,7 +233,48 @@ fn a_receiver_that_lies_about_what_it_took_loses_the_link() {
     server.split().1.submit();
     assert!(server.stats().dropped(Dropped::Full) > 0);
     turns(&mut server, &mut now_ns, 2);
-    assert_eq!(server.poll_event(), Some(PortEvent::PeerLost { peer, loss: PeerLoss::Unreachable }));
+    assert_eq!(server.poll_event(), Some(PortEvent::PeerLost { peer, loss: PeerLoss::Closed }));
+}
+
+#[test]
+fn whoever_breaks_the_rules_of_a_link_is_cut_off_for_certain() {
+    let welcome = |villain: &Villain| {
+        let [_, arena, board] = villain.fds.each_ref().map(AsFd::as_fd);
+        hello::send_welcome(&villain.socket, &HELLO, [arena, board]).unwrap();
+    };
+    let nonsense = |villain: &Villain| {
+        rustix::net::send(&villain.socket, b"hello", rustix::net::SendFlags::empty()).unwrap();
+    };
+    let again = |villain: &Villain| villain.greet(&HELLO);
+    for (index, breaks) in [&welcome as &dyn Fn(&Villain), &nonsense, &again].into_iter().enumerate() {
+        let mut server = server("breaker");
+        let mut now_ns = 0;
+        let villain = Villain::new(&server);
+        villain.greet(&HELLO);
+        turns(&mut server, &mut now_ns, 2);
+        assert_eq!(server.links().0, 1);
+        breaks(&villain);
+        turns(&mut server, &mut now_ns, 2);
+        let Some(PortEvent::PeerLost { loss, .. }) = server.poll_event() else { panic!("{index}") };
+        assert_eq!((loss, server.poll_event(), server.links().0), (PeerLoss::Closed, None, 0), "{index}");
+        assert_eq!(server.stats().dropped(Dropped::Malformed), 1, "{index}");
+    }
+}
+
+#[test]
+fn a_port_that_has_no_link_left_refuses() {
+    let hub = Hub::new();
+    let in_hub = (hub.port("full?arena=1048576").unwrap(), hub.port("?arena=1048576").unwrap());
+    let apart = (server("full"), ShmPort::open(&"shm://?arena=1048576".parse().unwrap()).unwrap());
+    for (kind, (mut server, mut client)) in [("hub", in_hub), ("process", apart)] {
+        let mut now_ns = 0;
+        server.split().0.links.resize_with(LINKS_MAX, || None);
+        let peer = client.resolve(&server.address()).unwrap();
+        turns(&mut server, &mut now_ns, 2);
+        turns(&mut client, &mut now_ns, 2);
+        assert_eq!(client.poll_event(), Some(PortEvent::PeerLost { peer, loss: PeerLoss::Refused }), "{kind}");
+        assert_eq!((client.links().0, server.links().0), (0, 0), "{kind}");
+    }
 }
 
 #[test]

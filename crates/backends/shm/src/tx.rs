@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use sinew_fabric::{Dropped, PacketTx, Peer, PortStats, TxData, TxPacket};
-use sinew_mem::ring::{Doorbell, FAR_HEAD_MAX, Far, INLINE_MAX, Producer, Refused};
+use sinew_mem::ring::{Doorbell, FAR_HEAD_MAX, FULL_LINE, Far, INLINE_MAX, Producer, Refused, Sleeper};
 use sinew_mem::{Arena, Frozen, MessageBuffer};
 
 use crate::PACKET_LEN_MAX;
@@ -117,40 +117,55 @@ impl ShmTx {
         Some(Way { sent: link.producer.position(), taken: link.producer.given_back() })
     }
 
-    /// Rings the doorbells of all links that were sent to.
-    #[inline]
+    /// Publishes what was sent and rings the doorbells of the links that it was sent to.
+    #[inline(never)]
     fn announce(&mut self) {
-        if self.touched.is_empty() {
+        // One link, whose receiver makes the fence: by far the most common. Nothing is done after a call, so that none costs registers.
+        if let [index] = self.touched[..]
+            && let Some(Some(link)) = self.links.get_mut(index)
+            && link.fenced
+            && let Some(doorbell) = &link.doorbell
+        {
+            link.producer.submit();
+            Doorbell::fenced_by_receiver();
+            link.touched = false;
+            self.touched.clear();
+            if let Some(sleeper) = doorbell.ring() {
+                wake(link, sleeper);
+            }
             return;
         }
-        let mut fence = false;
+        self.announce_all();
+    }
+
+    #[inline(never)]
+    fn announce_all(&mut self) {
+        let mut is_fenced = true;
         for &index in &self.touched {
-            let Some(link) = self.links[index].as_deref_mut() else { continue };
-            link.producer.submit();
-            fence |= !link.fenced;
+            is_fenced &= announce(&mut self.links, index);
         }
-        if fence {
-            Doorbell::fence();
-        } else {
-            Doorbell::fenced_by_receiver();
+        if !is_fenced {
+            self.announce_unfenced();
         }
-        for index in self.touched.drain(..) {
-            let Some(link) = self.links[index].as_deref_mut() else { continue };
-            link.touched = false;
-            match &link.doorbell {
-                Some(doorbell) => {
-                    if let Some(sleeper) = doorbell.ring() {
-                        link.wake.wake();
-                        doorbell.woken(sleeper);
-                    }
-                }
-                // Not yet told where its board is; it may be asleep.
-                None => link.wake.wake(),
+        self.touched.clear();
+    }
+
+    /// The doorbells of links whose receivers make no fence for us: one of our own serves all of them.
+    #[cold]
+    #[inline(never)]
+    fn announce_unfenced(&mut self) {
+        Doorbell::fence();
+        for &index in &self.touched {
+            if let Some(Some(link)) = self.links.get_mut(index)
+                && !link.fenced
+            {
+                ring(link);
             }
         }
     }
 
     /// Drops the shares of packets that were taken by their receivers.
+    #[inline(never)]
     fn release(&mut self) {
         let mut at = 0;
         while at < self.lenders.len() {
@@ -280,6 +295,39 @@ impl ShmTx {
     }
 }
 
+/// Publishes what was sent to a link and rings its doorbell; returns false when a fence must come in between.
+fn announce(links: &mut [Option<Box<TxLink>>], index: usize) -> bool {
+    let Some(Some(link)) = links.get_mut(index) else { return true };
+    link.producer.submit();
+    if link.fenced {
+        Doorbell::fenced_by_receiver();
+        ring(link);
+    }
+    link.fenced
+}
+
+/// Rings the doorbell of a link, after the fence that comes after the publishing.
+fn ring(link: &mut TxLink) {
+    link.touched = false;
+    let sleeper = match &link.doorbell {
+        Some(doorbell) => doorbell.ring(),
+        // Not yet told where its board is; it may be asleep.
+        None => return link.wake.wake(),
+    };
+    if let Some(sleeper) = sleeper {
+        wake(link, sleeper);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn wake(link: &TxLink, sleeper: Sleeper) {
+    link.wake.wake();
+    if let Some(doorbell) = &link.doorbell {
+        doorbell.woken(sleeper);
+    }
+}
+
 fn keep_staging(pool: &mut Vec<MessageBuffer>, lent: Lent) {
     if lent.staging
         && let Ok(buffer) = lent.buffer.thaw()
@@ -292,6 +340,35 @@ impl ShmTx {
     /// As [`PacketTx::push`], but says when the packet was not taken, and does not count it then.
     #[inline(always)]
     pub(crate) fn offer(&mut self, packet: TxPacket<'_>) -> Result<(), Dropped> {
+        let index = packet.to.0[0] as usize;
+        // A header and a short message, to a link as it was when the burst began: what is left to do is the copy.
+        if let Some(Some(link)) = self.links.get_mut(index)
+            && link.generation == packet.to.0[1]
+            && let Some(data) = copied(&packet.data)
+            && (link.touched || !self.inbox.is_pending())
+        {
+            if !link.touched {
+                link.touched = true;
+                self.touched.push(index);
+            }
+            if link.producer.push_full_line(packet.head, data) {
+                self.stats.tx_packets += 1;
+                self.stats.tx_bytes += FULL_LINE as u64;
+                return Ok(());
+            }
+            if link.producer.push_any(packet.head, data).is_ok() {
+                self.stats.tx_packets += 1;
+                self.stats.tx_bytes += (packet.head.len() + data.len()) as u64;
+                return Ok(());
+            }
+        }
+        // A copy, so that the packet itself need not be in memory before it is known that this is where it goes.
+        let TxPacket { to, head, data } = packet;
+        self.offer_any(&TxPacket { to, head, data })
+    }
+
+    #[inline(never)]
+    fn offer_any(&mut self, packet: &TxPacket<'_>) -> Result<(), Dropped> {
         if self.inbox.is_pending() {
             self.apply_changes();
         }
@@ -307,12 +384,12 @@ impl ShmTx {
             self.touched.push(index);
         }
         let sent = if len <= INLINE_MAX {
-            match link.producer.push(packet.head, data) {
+            match link.producer.push_any(packet.head, data) {
                 Ok(()) => Ok(()),
                 Err(refused) => Err(self.refused(index, refused)),
             }
         } else {
-            self.push_far(index, &packet)
+            self.push_far(index, packet)
         };
         sent?;
         self.stats.tx_packets += 1;
@@ -321,20 +398,32 @@ impl ShmTx {
     }
 }
 
+/// Bytes that are handed over to be copied.
+#[inline(always)]
+fn copied<'a>(data: &TxData<'a>) -> Option<&'a [u8]> {
+    match *data {
+        TxData::None => Some(&[]),
+        TxData::Bytes(bytes) => Some(bytes),
+        TxData::Frozen { .. } => None,
+    }
+}
+
 impl PacketTx for ShmTx {
-    #[inline]
+    #[inline(always)]
     fn push(&mut self, packet: TxPacket<'_>) {
         if let Err(reason) = self.offer(packet) {
             self.stats.count_dropped(reason, 1);
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn submit(&mut self) {
         if self.inbox.is_pending() {
             self.apply_changes();
         }
-        self.announce();
+        if !self.touched.is_empty() {
+            self.announce();
+        }
         if !self.lenders.is_empty() {
             self.release();
         }

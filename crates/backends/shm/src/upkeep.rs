@@ -40,6 +40,14 @@ fn doorbell(board: &Arc<Region>, bit: usize) -> Option<Doorbell> {
     unsafe { Doorbell::new(words, bit) }
 }
 
+/// What a peer sent cannot be used; or this system has no memory for it, which is not the peer's doing.
+fn unusable(error: std::io::Error) -> Refusal {
+    match error.raw_os_error() {
+        Some(libc::ENOMEM | libc::EMFILE | libc::ENFILE | libc::EAGAIN) => Refusal::Links,
+        _ => Refusal::Hello,
+    }
+}
+
 impl ShmRx {
     /// Looks at sockets and letters, and at links that go or are not polled. `now_ns` where the caller's time is known.
     #[cold]
@@ -113,29 +121,21 @@ impl ShmRx {
                 Message::Nothing => return,
                 Message::Bell => self.heat(index),
                 Message::Welcome(hello, fds) => {
-                    if !self.attach_process(index, &hello, &fds) {
-                        self.stats.count_dropped(Dropped::Malformed, 1);
-                        self.end(index, Some(PeerLoss::Unreachable));
+                    if let Err(refusal) = self.attach_process(index, &hello, &fds) {
+                        self.cut_off(index, refusal);
                     }
                 }
                 Message::Refused => self.end(index, Some(PeerLoss::Refused)),
                 Message::NoRoom => {
                     self.door.count_out_of_descriptors();
-                    self.end(index, Some(PeerLoss::Unreachable));
+                    self.end(index, Some(PeerLoss::Refused));
                 }
                 Message::Closed => {
-                    let loss = match () {
-                        // It never answered: its port was closing when we connected.
-                        () if link.arena.is_none() => PeerLoss::Unreachable,
-                        () if link.flags.other_has_closed() => PeerLoss::Closed,
-                        () => PeerLoss::ProcessDied,
-                    };
-                    self.end(index, Some(loss));
+                    // If it never answered, its port was closing when we connected.
+                    let closed = link.arena.is_none() || link.flags.other_has_closed();
+                    self.end(index, Some(if closed { PeerLoss::Closed } else { PeerLoss::ProcessDied }));
                 }
-                Message::Hello(..) | Message::Malformed => {
-                    self.stats.count_dropped(Dropped::Malformed, 1);
-                    self.end(index, Some(PeerLoss::Unreachable));
-                }
+                Message::Hello(..) | Message::Malformed => self.cut_off(index, Refusal::Hello),
             }
         }
     }
@@ -325,15 +325,10 @@ impl ShmRx {
         if lines.to_acceptor < self.own.ring_lines {
             return Err(Refusal::Ring);
         }
-        // What it sent cannot be used; or this system has no memory for it, which is not the peer's doing.
-        let malformed = |error: std::io::Error| match error.raw_os_error() {
-            Some(libc::ENOMEM | libc::EMFILE | libc::ENFILE | libc::EAGAIN) => Refusal::Links,
-            _ => Refusal::Hello,
-        };
-        let region = Arc::new(map_peer(link_fd, lines.bytes(), Access::ReadWrite).map_err(malformed)?);
-        let board = Arc::new(map_peer(board_fd, ring::BOARD_BYTES, Access::ReadWrite).map_err(malformed)?);
-        let arena = PeerArena::of_peer(arena_fd, hello.arena_bytes).map_err(malformed)?;
-        let claim = Claim::new(link_fd, Side::Acceptor, lines).map_err(malformed)?.ok_or(Refusal::Hello)?;
+        let region = Arc::new(map_peer(link_fd, lines.bytes(), Access::ReadWrite).map_err(unusable)?);
+        let board = Arc::new(map_peer(board_fd, ring::BOARD_BYTES, Access::ReadWrite).map_err(unusable)?);
+        let arena = PeerArena::of_peer(arena_fd, hello.arena_bytes).map_err(unusable)?;
+        let claim = Claim::new(link_fd, Side::Acceptor, lines).map_err(unusable)?.ok_or(Refusal::Hello)?;
         // SAFETY: the claim makes this the only use of our side of the memory in this process; not trusted.
         let ends = unsafe { ends(&region, lines, Side::Acceptor, false) }.ok_or(Refusal::Hello)?;
         let doorbell = doorbell(&board, hello.bit).ok_or(Refusal::Hello)?;
@@ -363,19 +358,32 @@ impl ShmRx {
         })
     }
 
-    /// The acceptor has answered: its arena and board are known. False when they are of no use.
-    fn attach_process(&mut self, index: usize, hello: &Hello, fds: &[OwnedFd]) -> bool {
-        let Some(Some(link)) = self.links.get_mut(index) else { return false };
-        let [arena_fd, board_fd] = fds else { return false };
+    /// The acceptor has answered: its arena and board are known, or why they are of no use.
+    fn attach_process(&mut self, index: usize, hello: &Hello, fds: &[OwnedFd]) -> Result<(), Refusal> {
+        let (Some(Some(link)), [arena_fd, board_fd]) = (self.links.get_mut(index), fds) else {
+            return Err(Refusal::Hello);
+        };
         if link.arena.is_some() {
-            return false;
+            return Err(Refusal::Hello);
         }
-        let Ok(board) = map_peer(board_fd, ring::BOARD_BYTES, Access::ReadWrite) else { return false };
-        let Ok(arena) = PeerArena::of_peer(arena_fd, hello.arena_bytes) else { return false };
-        let Some(doorbell) = doorbell(&Arc::new(board), hello.bit) else { return false };
+        let board = map_peer(board_fd, ring::BOARD_BYTES, Access::ReadWrite).map_err(unusable)?;
+        let arena = PeerArena::of_peer(arena_fd, hello.arena_bytes).map_err(unusable)?;
+        let doorbell = doorbell(&Arc::new(board), hello.bit).ok_or(Refusal::Hello)?;
         link.arena = Some(arena);
         self.attach(index, doorbell);
-        true
+        Ok(())
+    }
+
+    /// Ends a link whose peer broke the rules, or that this side has no room for.
+    fn cut_off(&mut self, index: usize, why: Refusal) {
+        let loss = match why {
+            Refusal::Hello => {
+                self.stats.count_dropped(Dropped::Malformed, 1);
+                PeerLoss::Closed
+            }
+            Refusal::Links | Refusal::Ring => PeerLoss::Refused,
+        };
+        self.end(index, Some(loss));
     }
 
     fn attach(&mut self, index: usize, doorbell: Doorbell) {
@@ -427,6 +435,11 @@ impl ShmRx {
                         self.attach(index, doorbell);
                     }
                 }
+                Letter::Refusal { link } => {
+                    if let Some(index) = self.link_of(&link, Side::Initiator) {
+                        self.end(index, Some(PeerLoss::Refused));
+                    }
+                }
                 Letter::Bye { link, to } => {
                     if let Some(index) = self.link_of(&link, to) {
                         self.end(index, Some(PeerLoss::Closed));
@@ -459,7 +472,7 @@ impl ShmRx {
             }
         });
         let Some((index, ends, doorbell)) = made else {
-            from.post(Letter::Bye { link, to: Side::Initiator });
+            from.post(Letter::Refusal { link });
             return;
         };
         let generation = self.next_generation();
@@ -503,8 +516,7 @@ impl ShmRx {
                 && link.ending.is_none()
                 && (link.consumer.is_broken() || link.state.broken.load(Ordering::Relaxed))
             {
-                self.stats.count_dropped(Dropped::Malformed, 1);
-                self.end(index, Some(PeerLoss::Unreachable));
+                self.cut_off(index, Refusal::Hello);
             }
         }
     }

@@ -230,6 +230,16 @@ fn a_server_that_goes_is_seen_by_its_client() {
 }
 
 #[test]
+fn a_server_that_goes_before_it_answered_is_seen_by_its_client() {
+    for (kind, server, mut client, peer) in pairs("unanswered") {
+        drop(server);
+        turn(&mut client);
+        turn(&mut client);
+        assert_eq!(events(&mut client), [PortEvent::PeerLost { peer, loss: PeerLoss::Closed }], "{kind}");
+    }
+}
+
+#[test]
 fn resolving_a_name_again_gives_the_same_peer_and_a_new_one_after_a_restart() {
     for (kind, mut server, mut client, peer) in pairs("again") {
         turn(&mut server);

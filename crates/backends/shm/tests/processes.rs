@@ -193,6 +193,22 @@ fn starved(address: &Address, spare: u64) {
     echo(port, &clock);
 }
 
+/// Asks a server for a link, and has no descriptor left for its answer.
+fn starved_guest(address: &Address) {
+    let clock = Now(Instant::now());
+    let mut port = ShmPort::open(&"shm://?arena=16777216".parse().unwrap()).unwrap();
+    let peer = resolve_patiently(&mut port, address);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(0), ..getrlimit(Resource::Nofile) }).unwrap();
+    let mut lost = None;
+    eventually("a loss", || {
+        assert_eq!(receive(&mut port, clock.now_ns(), |_, _| {}), 0);
+        lost = port.poll_event();
+        lost.is_some()
+    });
+    assert_eq!(lost, Some(PortEvent::PeerLost { peer, loss: PeerLoss::Refused }));
+    assert_eq!((port.out_of_descriptors(), port.stats().dropped_total()), (1, 0));
+}
+
 /// Not a test of its own: what children run.
 #[test]
 fn child() {
@@ -203,6 +219,7 @@ fn child() {
         "echo" => echo(ShmPort::open(&address).unwrap(), &Now(Instant::now())),
         "starved-of-all" => starved(&address, 0),
         "starved-of-some" => starved(&address, 2),
+        "starved-guest" => starved_guest(&address),
         "look-up" => {
             let found = ShmPort::open(&"shm://".parse().unwrap()).unwrap().resolve(&address);
             assert!(matches!(found, Err(PortError::NotFound { .. })), "{found:?}");
@@ -284,6 +301,21 @@ fn a_port_without_descriptors_sleeps_and_lets_peers_in_once_it_has_some() {
         drop(port);
         assert!(server.0.wait().unwrap().success());
     }
+}
+
+#[test]
+fn a_port_that_has_no_descriptor_for_an_answer_says_that_there_is_no_room() {
+    let address = address("starved-guest");
+    let mut port = ShmPort::open(&address).unwrap();
+    let clock = Now(Instant::now());
+    let mut guest = start("starved-guest", &address);
+    eventually("the guest's end", || {
+        receive(&mut port, clock.now_ns(), |_, _| {});
+        guest.0.try_wait().unwrap().is_some_and(|status| {
+            assert!(status.success(), "{status}");
+            true
+        })
+    });
 }
 
 /// Receives until `enough` says so.

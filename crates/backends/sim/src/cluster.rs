@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::events::Event;
+use crate::events::{Event, Events};
 use crate::network::Network;
 use crate::port::PortId;
 use crate::time::SimClock;
@@ -47,6 +47,24 @@ struct Place {
     paused_ns: u64,
     /// The last pause, if no turn came after it.
     pauses_ns: u64,
+}
+
+impl Place {
+    /// Gives the actor a turn as soon as its core is free, unless it has one before that anyway.
+    #[inline]
+    fn wake(&mut self, actor: u32, now_ns: u64, events: &mut Events) {
+        let next_ns = self.free_ns.max(now_ns);
+        if self.actor.is_some() && self.next_ns.is_none_or(|foreseen_ns| next_ns < foreseen_ns) {
+            self.foresee(actor, next_ns, events);
+        }
+    }
+
+    /// The next turn of the actor, in place of the one that was foreseen.
+    fn foresee(&mut self, actor: u32, next_ns: u64, events: &mut Events) {
+        self.turn += 1;
+        self.next_ns = Some(next_ns);
+        events.add(next_ns, Event::Turn { actor, number: self.turn });
+    }
 }
 
 /// How an actor's core spent its time until now.
@@ -126,7 +144,9 @@ impl Cluster {
             paused_ns: 0,
             pauses_ns: 0,
         });
-        self.wake(index, 0);
+        let now_ns = self.network.0.clock.event_ns();
+        let mut world = self.network.0.world.borrow_mut();
+        self.places[index as usize].wake(index, now_ns, &mut world.events);
         ActorId(index)
     }
 
@@ -156,7 +176,7 @@ impl Cluster {
         place.pauses_ns += ns;
         place.free_ns = place.free_ns.max(end_ns);
         if place.next_ns.is_some_and(|next_ns| next_ns < end_ns) {
-            self.foresee(actor.0, end_ns);
+            place.foresee(actor.0, end_ns, &mut self.network.0.world.borrow_mut().events);
         }
     }
 
@@ -208,44 +228,26 @@ impl Cluster {
         Stuck { time_ns: self.network.0.clock.event_ns(), waiting: waiting.collect() }
     }
 
-    /// The next thing happens, if it does by `end_ns`.
+    /// Lets things happen until an actor has had its turn, or until `end_ns`; returns whether one had.
     fn step(&mut self, end_ns: u64) -> bool {
-        let mut world = self.network.0.world.borrow_mut();
-        let Some((now_ns, event)) = world.events.pop_until(end_ns) else { return false };
-        self.network.0.clock.advance_to(now_ns);
-        if let Event::Turn { actor, number } = event {
-            drop(world);
-            if self.places[actor as usize].turn == number {
-                self.turn(actor, now_ns);
+        let mut shared = self.network.0.world.borrow_mut();
+        let world = &mut *shared;
+        while let Some((now_ns, event)) = world.events.pop_until(end_ns) {
+            self.network.0.clock.advance_to(now_ns);
+            if let Event::Turn { actor, number } = event {
+                if self.places[actor as usize].turn == number {
+                    drop(shared);
+                    self.turn(actor, now_ns);
+                    return true;
+                }
+                continue;
             }
-            return true;
+            world.happen(now_ns, event);
+            for (actor, at_ns) in world.touched.drain(..) {
+                self.places[actor as usize].wake(actor, at_ns.max(now_ns), &mut world.events);
+            }
         }
-        world.happen(now_ns, event);
-        if !world.touched.is_empty() {
-            let mut touched = std::mem::take(&mut world.touched);
-            drop(world);
-            touched.drain(..).for_each(|(actor, at_ns)| self.wake(actor, at_ns));
-            self.network.0.world.borrow_mut().touched = touched;
-        }
-        true
-    }
-
-    /// Gives an actor a turn as soon as its core is free, unless it has one before that anyway.
-    fn wake(&mut self, actor: u32, now_ns: u64) {
-        let now_ns = now_ns.max(self.network.0.clock.event_ns());
-        let place = &self.places[actor as usize];
-        let next_ns = place.free_ns.max(now_ns);
-        if place.actor.is_some() && place.next_ns.is_none_or(|foreseen_ns| next_ns < foreseen_ns) {
-            self.foresee(actor, next_ns);
-        }
-    }
-
-    /// The next turn of an actor, in place of the one that was foreseen.
-    fn foresee(&mut self, actor: u32, next_ns: u64) {
-        let place = &mut self.places[actor as usize];
-        place.turn += 1;
-        place.next_ns = Some(next_ns);
-        self.network.0.world.borrow_mut().events.add(next_ns, Event::Turn { actor, number: place.turn });
+        false
     }
 
     fn turn(&mut self, index: u32, now_ns: u64) {
@@ -261,10 +263,11 @@ impl Cluster {
             wants_ns = wants_ns.into_iter().chain(node.wake_ns.take()).chain(node.next_ns()).min();
             has_more |= !node.waiting.is_empty() || node.woken.take();
         }
-        drop(world);
         let next_ns = match doing {
             Doing::Done => {
                 place.worked_ns += spent_ns;
+                // Its ports close, and look at the network.
+                drop(world);
                 (place.actor, place.ended_ns) = (None, Some(place.free_ns));
                 return;
             }
@@ -279,7 +282,7 @@ impl Cluster {
         };
         if let Some(next_ns) = next_ns {
             let next_ns = next_ns.max(place.free_ns).max(now_ns + 1);
-            self.foresee(index, next_ns);
+            place.foresee(index, next_ns, &mut world.events);
         }
     }
 }

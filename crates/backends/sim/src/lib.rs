@@ -24,6 +24,7 @@ mod costs;
 mod events;
 mod faults;
 mod file;
+mod flights;
 mod hash;
 mod lanes;
 mod network;

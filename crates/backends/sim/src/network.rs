@@ -116,7 +116,9 @@ impl Network {
     /// Lets what happens until `end_ns` happen, without any actor, and the time be `end_ns`. Where a [`Cluster`](crate::Cluster) has
     /// actors on the network, let time pass with [its own](crate::Cluster::run_until): turns that are foreseen until then would be lost.
     pub fn run_until(&self, end_ns: u64) {
-        while self.step(end_ns) {}
+        let mut world = self.0.world.borrow_mut();
+        while self.next(&mut world, end_ns) {}
+        drop(world);
         if end_ns > self.0.clock.event_ns() {
             self.0.clock.advance_to(end_ns);
         }
@@ -124,7 +126,10 @@ impl Network {
 
     /// The next thing happens, if it does by `end_ns`. Turns of actors are not the network's, and none is foreseen.
     pub(crate) fn step(&self, end_ns: u64) -> bool {
-        let mut world = self.0.world.borrow_mut();
+        self.next(&mut self.0.world.borrow_mut(), end_ns)
+    }
+
+    fn next(&self, world: &mut World, end_ns: u64) -> bool {
         let Some((time_ns, event)) = world.events.pop_until(end_ns) else { return false };
         self.0.clock.advance_to(time_ns);
         if !matches!(event, Event::Turn { .. }) {

@@ -65,7 +65,9 @@ impl Packets {
         (packet.from, packet.to, packet.len, packet.is_marked) = (from, to, len as u32, false);
         if len <= SHORT {
             packet.short[..head.len()].copy_from_slice(head);
-            packet.short[head.len()..len].copy_from_slice(data);
+            if !data.is_empty() {
+                packet.short[head.len()..len].copy_from_slice(data);
+            }
         } else {
             packet.long.clear();
             packet.long.extend_from_slice(head);
@@ -112,22 +114,6 @@ impl Packets {
     pub fn in_flight(&self) -> usize {
         self.in_flight
     }
-}
-
-/// A packet on its way, with all that switches want to know of it: they do not look at the packet.
-#[derive(Debug)]
-pub(crate) struct Flight {
-    /// When its last byte is at the end of the link that it is on.
-    pub tail_ps: u64,
-    pub packet: Box<Packet>,
-    /// The port.
-    pub to: u32,
-    /// Its host.
-    pub target: u32,
-    /// The same for all packets from one port to another.
-    pub flow: u32,
-    /// Bytes on a link, with its frame.
-    pub len: u32,
 }
 
 /// Packets of a host that will have arrived, in their order.

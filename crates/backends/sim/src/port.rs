@@ -12,9 +12,9 @@ use sinew_mem::{Arena, Frozen};
 
 use crate::SCHEME;
 use crate::network::{Network, PortConfig, address_of};
-use crate::packets::{Flight, Packet};
+use crate::packets::Packet;
 use crate::topology::HostId;
-use crate::world::World;
+use crate::world::{Sending, World};
 
 /// A port on a [`Network`], from [`Network::open`].
 ///
@@ -53,7 +53,7 @@ pub struct SimTx {
     opening: u64,
     config: PortConfig,
     packet_len_max: usize,
-    pending: Vec<Flight>,
+    pending: Sending,
 }
 
 /// Makes one port's `wait` return.
@@ -102,7 +102,7 @@ impl SimPort {
         let index = world.open(name, host, config);
         let (packet_len_max, opening) = (world.packet_len_max(host), world.opening(index));
         drop(world);
-        let (lent, pending) = (Vec::with_capacity(config.burst_max), Vec::new());
+        let (lent, pending) = (Vec::with_capacity(config.burst_max), Sending::default());
         Ok(Self {
             rx: SimRx { network: network.clone(), index, opening, config, lent },
             tx: SimTx { network: network.clone(), index, opening, config, packet_len_max, pending },
@@ -186,8 +186,7 @@ impl PacketTx for SimTx {
         };
         let costs = &self.config.costs;
         self.network.0.clock.spend_ns(costs.transmit_ns);
-        let packed = world.pack(self.index, to, packet.head, packet.data.as_slice());
-        self.pending.push(packed);
+        world.pack(self.index, to, packet.head, packet.data.as_slice(), &mut self.pending);
     }
 
     fn submit(&mut self) {
@@ -196,7 +195,8 @@ impl PacketTx for SimTx {
         }
         let clock = &self.network.0.clock;
         clock.spend_ns(self.config.costs.doorbell_ns);
-        self.network.0.world.borrow_mut().submit(self.index, self.opening, &mut self.pending, clock.now_ns());
+        let sending = std::mem::take(&mut self.pending);
+        self.network.0.world.borrow_mut().submit(self.index, self.opening, sending, clock.now_ns());
     }
 
     /// Nothing is held: data was copied when it was pushed.

@@ -1,6 +1,6 @@
 //! Which links lead to a host.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use crate::topology::{HostId, NodeId, Topology, TopologyError};
 
@@ -11,9 +11,18 @@ pub(crate) type Direction = u32;
 #[derive(Debug)]
 pub(crate) struct Routes {
     hosts: usize,
-    /// Of a host as a source, and of a switch: where in `ways` those to host 0, 1, ... begin.
-    starts: Vec<u32>,
+    /// Of a host as a source, and of a switch: those to host 0, 1, ...
+    choices: Vec<Choice>,
+    /// What is chosen from. The same ways of a node to several hosts are here once: a core's cache has room for them.
     ways: Vec<Direction>,
+}
+
+/// Some of [`Routes::ways`].
+#[derive(Clone, Copy, Debug)]
+struct Choice {
+    /// Where they begin; where there is one only, as mostly, that itself.
+    start: u32,
+    count: u32,
 }
 
 impl Routes {
@@ -24,21 +33,30 @@ impl Routes {
         for host in 0..hosts {
             to_host.push(distances(&leaving, host, hosts));
         }
-        let mut routes = Self { hosts, starts: Vec::with_capacity(nodes * hosts + 1), ways: Vec::new() };
+        let mut routes = Self { hosts, choices: Vec::with_capacity(nodes * hosts), ways: Vec::new() };
         for (node, leaving) in leaving.iter().enumerate() {
+            let mut known: HashMap<Vec<Direction>, u32> = HashMap::new();
             for (host, distance) in to_host.iter().enumerate() {
-                routes.starts.push(routes.ways.len() as u32);
                 if node == host {
+                    routes.choices.push(Choice { start: 0, count: 0 });
                     continue;
                 }
                 let shorter = leaving.iter().filter(|(_, next)| distance[*next].saturating_add(1) == distance[node]);
-                routes.ways.extend(shorter.map(|(direction, _)| direction));
+                let ways: Vec<Direction> = shorter.map(|(direction, _)| *direction).collect();
+                let count = ways.len() as u32;
+                let start = match ways[..] {
+                    [way] => way,
+                    _ => *known.entry(ways).or_insert_with_key(|ways| {
+                        routes.ways.extend(ways);
+                        routes.ways.len() as u32 - count
+                    }),
+                };
+                routes.choices.push(Choice { start, count });
                 if node < hosts && distance[node] == u32::MAX {
                     return Err(no_way(topology, node, host));
                 }
             }
         }
-        routes.starts.push(routes.ways.len() as u32);
         Ok(routes)
     }
 
@@ -46,11 +64,11 @@ impl Routes {
     #[inline]
     pub fn way(&self, node: NodeId, host: HostId, flow: u32) -> Option<Direction> {
         let at = node_index(self.hosts, node) * self.hosts + host.0;
-        let ways = &self.ways[self.starts[at] as usize..self.starts[at + 1] as usize];
-        match ways {
-            [] => None,
-            [way] => Some(*way),
-            several => Some(several[flow as usize % several.len()]),
+        let Choice { start, count } = self.choices[at];
+        match count {
+            0 => None,
+            1 => Some(start),
+            _ => self.ways.get((start + flow % count) as usize).copied(),
         }
     }
 }

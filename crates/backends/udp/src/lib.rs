@@ -55,8 +55,8 @@
 //! or the receiver's ([`Dropped::Overflow`](sinew_fabric::Dropped::Overflow), told by the kernel with the next packet).
 //! [`Caps::receive_packets`](sinew_fabric::Caps::receive_packets) is what the granted buffer holds of the largest packets at
 //! their dearest. A host that answers that nobody listens becomes
-//! [`PortEvent::PeerLost`](sinew_fabric::PortEvent::PeerLost), at most every 100 ms for a peer. Such answers can be forged
-//! by whoever sees the traffic, as can senders' addresses: the layer above decides what they mean.
+//! [`PeerLoss::Unreachable`](sinew_fabric::PeerLoss::Unreachable), at most every 100 ms for a peer. Such answers can be forged
+//! by whoever sees the traffic, as can senders' addresses: they are hints, and the layer above decides what they mean.
 
 pub mod frame;
 mod hold;

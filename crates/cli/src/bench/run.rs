@@ -373,7 +373,7 @@ fn is_nobody_there(error: &anyhow::Error) -> bool {
         error.downcast_ref(),
         Some(
             ConnectError::Port(PortError::NotFound { .. })
-                | ConnectError::Failed { cause: Cause::PeerUnreachable, .. }
+                | ConnectError::Failed { cause: Cause::PeerUnreachable | Cause::PeerClosed | Cause::PeerDied, .. }
                 | ConnectError::TimedOut { .. }
         )
     )

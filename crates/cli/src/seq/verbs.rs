@@ -6,7 +6,7 @@
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail, ensure};
 use serde_json::{Value, json};
@@ -17,7 +17,7 @@ use sinew::fabric::{Clock, Poller, Step, Waker};
 use sinew::herd::{
     Client as Herd, ClientConfig, ClientId, Hello, ServerConfig, Welcome, Worker, WorkerConfig, WorkerSeed,
 };
-use sinew::host::{HostClock, Interrupt, Rendezvous, RendezvousLimits, RendezvousListener};
+use sinew::host::{HostClock, Interrupt, Lobby, LobbyLimits, Rendezvous, RendezvousLimits, RendezvousListener};
 use sinew::sequencer::atomics::{AtomicsClient, Word, server_queue_pair};
 use sinew::sequencer::herd::{HerdClient, NumberService, layout};
 use sinew::sequencer::spec::{SpecClient, SpecConfig, SpecServer};
@@ -37,7 +37,7 @@ const RECEIVES: usize = 8192;
 pub const HERD_WINDOW: usize = 64;
 /// An interrupt is noticed, and clients that went, within this time.
 const LOOK: Duration = Duration::from_millis(20);
-/// How long a client may take to say what it wants, and a server to answer.
+/// How long a server may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long a client tries to reach its server.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -45,10 +45,8 @@ const CONNECT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_micros(50);
 /// What clients of another design or fabric, and nobody else, need to hear.
 const LIMITS: RendezvousLimits = RendezvousLimits { frame_len_max: 4096, frame_timeout: PATIENCE };
-/// A server hears one after the other: who stops in the middle of a frame holds up those that come, and nobody else, for this long.
-const HEARING: RendezvousLimits = RendezvousLimits { frame_timeout: Duration::from_millis(500), ..LIMITS };
-/// Connections that have said nothing yet.
-const STRANGERS_MAX: usize = 64;
+/// A server answers one after the other: who does not take its answer holds up those that come, and nobody else, for this long.
+const ANSWERING: RendezvousLimits = RendezvousLimits { frame_timeout: Duration::from_millis(500), ..LIMITS };
 /// Threads of a HERD server that clients make room for.
 const HERD_THREADS_MAX: usize = 64;
 
@@ -97,15 +95,16 @@ impl Job for Serving<'_> {
 
 impl Serving<'_> {
     fn serve<D: Device>(&self, device: &D, carried: Carried, interrupt: Interrupt) -> anyhow::Result<()> {
-        let listener = RendezvousListener::bind(self.at, HEARING)?;
-        let (stop, at) = (Stop::default(), listener.address());
+        let limits = LobbyLimits { hello_len_max: LIMITS.frame_len_max, ..LobbyLimits::default() };
+        let mut lobby = Lobby::new(RendezvousListener::bind(self.at, ANSWERING)?, limits);
+        let (stop, at) = (Stop::default(), lobby.address());
         std::thread::scope(|threads| {
             let _stop = StopWhenDropped(&stop);
             let (ended, ends) = mpsc::channel();
             let design = self.start(device, &stop, &ended, threads)?;
             drop(ended);
-            let (name, guests, strangers) = (self.design.name(), Vec::new(), Vec::new());
-            let mut door = Door { design, carried, sequence: self.sequence, name, guests, strangers };
+            let (name, guests) = (self.design.name(), Vec::new());
+            let mut door = Door { design, carried, sequence: self.sequence, name, guests };
             output::print(format_args!("{SERVING}{at}"))?;
             if is_waited_for(self.threads)? {
                 let (first, epoch) = (self.sequence.next(), self.sequence.epoch());
@@ -119,10 +118,11 @@ impl Serving<'_> {
                 if let Ok(result) = ends.try_recv() {
                     return result;
                 }
-                door.hear_strangers();
-                match listener.accept(LOOK) {
+                let heard = lobby.next(LOOK);
+                lobby.turned_away().for_each(output::complain);
+                match heard {
                     Ok(None) => {}
-                    Ok(Some(rendezvous)) => door.open(rendezvous),
+                    Ok(Some((rendezvous, said))) => door.welcome(rendezvous, &said),
                     Err(error) => {
                         output::complain(error);
                         std::thread::sleep(LOOK);
@@ -265,34 +265,13 @@ struct Door<'a, D: Device> {
     sequence: &'a Sequence,
     name: &'static str,
     guests: Vec<Guest<D>>,
-    /// Who came when, and has said nothing yet.
-    strangers: Vec<(Rendezvous, Instant)>,
 }
 
 impl<D: Device> Door<'_, D> {
-    /// Somebody came. Who says at once what they want, as clients do, has it at once.
-    fn open(&mut self, rendezvous: Rendezvous) {
-        match rendezvous.wait(LOOK) {
-            Ok(false) if self.strangers.len() < STRANGERS_MAX => self.strangers.push((rendezvous, Instant::now())),
-            Ok(false) => complain(rendezvous.peer(), &anyhow!("{STRANGERS_MAX} others have said nothing yet either")),
-            _ => self.welcome(rendezvous),
-        }
-    }
-
-    /// Hears those who came and said nothing then.
-    fn hear_strangers(&mut self) {
-        for (rendezvous, came) in std::mem::take(&mut self.strangers) {
-            match rendezvous.wait(Duration::ZERO) {
-                Ok(false) if came.elapsed() < PATIENCE => self.strangers.push((rendezvous, came)),
-                Ok(false) => complain(rendezvous.peer(), &anyhow!("it said nothing for {} ms", PATIENCE.as_millis())),
-                _ => self.welcome(rendezvous),
-            }
-        }
-    }
-
-    fn welcome(&mut self, rendezvous: Rendezvous) {
+    /// Somebody came and said what they want.
+    fn welcome(&mut self, rendezvous: Rendezvous, said: &[u8]) {
         let peer = rendezvous.peer();
-        if let Err(error) = self.meet(rendezvous) {
+        if let Err(error) = self.meet(rendezvous, said) {
             complain(peer, &error);
         }
     }
@@ -318,11 +297,9 @@ impl<D: Device> Door<'_, D> {
         }
     }
 
-    /// Hears what a client wants, and tells it.
-    fn meet(&mut self, mut rendezvous: Rendezvous) -> anyhow::Result<()> {
-        let frame = rendezvous.receive()?;
-        let said =
-            serde_json::from_slice(&frame).context("what was said is no JSON, as clients of sequencers speak it");
+    /// Tells a client what it wants to know.
+    fn meet(&mut self, mut rendezvous: Rendezvous, said: &[u8]) -> anyhow::Result<()> {
+        let said = serde_json::from_slice(said).context("what was said is no JSON, as clients of sequencers speak it");
         match said.and_then(|said| self.admit(&said)) {
             Ok((told, guest)) => {
                 rendezvous.send(told.to_string().as_bytes())?;

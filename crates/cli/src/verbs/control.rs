@@ -11,7 +11,7 @@ use serde_json::Value;
 use sinew::host::{Interrupt, Rendezvous, RendezvousLimits};
 
 /// The other side has this long for what it was asked.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(30);
 /// An interrupt is noticed within this time.
 const LOOK: Duration = Duration::from_millis(50);
 /// How long a client tries to reach its server.
@@ -46,8 +46,13 @@ impl Talk {
             ensure!(!self.interrupt.is_set(), "interrupted");
         }
         let frame = self.rendezvous.receive()?;
+        self.read(&frame)
+    }
+
+    /// What a frame of the other side says.
+    pub fn read(&self, frame: &[u8]) -> anyhow::Result<Value> {
         let peer = self.rendezvous.peer();
-        let value: Value = serde_json::from_slice(&frame).with_context(|| format!("{peer} said what is no JSON"))?;
+        let value: Value = serde_json::from_slice(frame).with_context(|| format!("{peer} said what is no JSON"))?;
         ensure!(value.is_object(), "{peer} said what is no JSON object");
         if let Some(error) = value["error"].as_str() {
             // It comes from elsewhere: nothing that moves a terminal's cursor.
@@ -60,12 +65,17 @@ impl Talk {
     /// Tells, and hears the answer, which must come soon.
     pub fn ask(&mut self, value: &Value) -> anyhow::Result<Value> {
         self.tell(value)?;
-        let asked = Instant::now();
+        self.hear_within(PATIENCE)
+    }
+
+    /// What the other side says next, which must come within `patience`.
+    pub fn hear_within(&mut self, patience: Duration) -> anyhow::Result<Value> {
+        let began = Instant::now();
         while !self.rendezvous.wait(LOOK)? {
             ensure!(!self.interrupt.is_set(), "interrupted");
             ensure!(
-                asked.elapsed() < PATIENCE,
-                "the server at {} does not answer; look whether it is stopped",
+                began.elapsed() < patience,
+                "{} does not answer; look whether it is stopped",
                 self.rendezvous.peer()
             );
         }

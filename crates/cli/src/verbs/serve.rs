@@ -9,9 +9,9 @@ use anyhow::{Context, bail, ensure};
 use serde_json::{Value, json};
 use sinew::fabric::Waker;
 use sinew::fabric::verbs::Device;
-use sinew::host::{Interrupt, Rendezvous, RendezvousListener};
+use sinew::host::{Interrupt, Lobby, LobbyLimits, Rendezvous, RendezvousListener};
 
-use super::control::{LIMITS, Talk};
+use super::control::{self, LIMITS, Talk};
 use super::device::{Carried, DeviceArgs, Job};
 use super::link::{LinkAddress, NTH_MASK};
 use super::plan::Plan;
@@ -85,12 +85,13 @@ impl Job for Server<'_> {
 
     fn run<D: Device>(self, device: D, carried: Carried) -> anyhow::Result<Outcome> {
         let Self { args, interrupt } = self;
-        let listener = RendezvousListener::bind(&args.at, LIMITS)?;
-        output::print(format_args!("{SERVING}{}", listener.address()))?;
+        // Who says nothing has a place there, and none among those who measure.
+        let mut lobby = Lobby::new(RendezvousListener::bind(&args.at, LIMITS)?, LobbyLimits::default());
+        output::print(format_args!("{SERVING}{}", lobby.address()))?;
         if args.child {
             output::print(READY)?;
         } else {
-            let at = listener.address();
+            let at = lobby.address();
             output::print(format_args!(
                 "Stop with Ctrl-C. Measure with: sinew verbs rate --fabric {} --address {at}",
                 carried.name()
@@ -99,8 +100,12 @@ impl Job for Server<'_> {
         let sessions = AtomicUsize::new(0);
         std::thread::scope(|threads| {
             while !interrupt.is_set() {
-                let rendezvous = match listener.accept(LOOK) {
-                    Ok(Some(rendezvous)) => rendezvous,
+                let heard = lobby.next(LOOK);
+                if !args.child {
+                    lobby.turned_away().for_each(output::complain);
+                }
+                let (rendezvous, hello) = match heard {
+                    Ok(Some(heard)) => heard,
                     Ok(None) => continue,
                     Err(error) => {
                         output::complain(error);
@@ -113,7 +118,7 @@ impl Job for Server<'_> {
                 sessions.fetch_add(1, Ordering::Relaxed);
                 let (device, sessions) = (&device, &sessions);
                 threads.spawn(move || {
-                    if let Err(error) = session(device, carried, args, rendezvous, interrupt, is_full)
+                    if let Err(error) = session(device, carried, args, (rendezvous, &hello), interrupt, is_full)
                         && !args.child
                     {
                         output::complain(output::describe(&error));
@@ -131,7 +136,7 @@ fn session<D: Device>(
     device: &D,
     carried: Carried,
     args: &Args,
-    rendezvous: Rendezvous,
+    (rendezvous, hello): (Rendezvous, &[u8]),
     interrupt: Interrupt,
     is_full: bool,
 ) -> anyhow::Result<()> {
@@ -140,7 +145,7 @@ fn session<D: Device>(
     let result = if is_full {
         Err(anyhow::anyhow!("{SESSIONS_MAX} measurements run here already: try again later"))
     } else {
-        std::thread::scope(|threads| serve_one(device, carried, args, &mut talk, threads))
+        std::thread::scope(|threads| serve_one(device, carried, args, &mut talk, hello, threads))
     };
     if let Err(error) = &result
         && !interrupt.is_set()
@@ -188,9 +193,10 @@ fn serve_one<'scope, D: Device>(
     carried: Carried,
     args: &Args,
     talk: &mut Talk,
+    hello: &[u8],
     threads: &'scope Scope<'scope, '_>,
 ) -> anyhow::Result<()> {
-    let first = talk.hear()?;
+    let first = talk.read(hello)?;
     ensure!(
         first["fabric"].as_str() == Some(carried.name()),
         "this server is one of --fabric {}, and {} was asked for",
@@ -220,7 +226,7 @@ fn serve_one<'scope, D: Device>(
         addresses.extend(own.iter().map(LinkAddress::to_json));
     }
     talk.tell(&json!({ "links": addresses }))?;
-    let mut theirs = LinkAddress::list(&talk.hear()?, links.len())?.into_iter();
+    let mut theirs = LinkAddress::list(&talk.hear_within(control::PATIENCE)?, links.len())?.into_iter();
     for worker in &workers {
         worker.order(Order::Connect(theirs.by_ref().take(worker.links).collect()));
     }

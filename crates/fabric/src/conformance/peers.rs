@@ -107,8 +107,9 @@ pub fn a_closed_peer_is_reported<F: Fixture>(fixture: &mut F) {
     let deadline_ns = fixture.now_ns() + fixture.expectations().patience_ns;
     loop {
         match a.poll_event() {
-            Some(PortEvent::PeerLost { peer: lost, .. }) => {
+            Some(PortEvent::PeerLost { peer: lost, loss }) => {
                 assert_eq!(lost, peer);
+                assert!(loss.is_certain(), "the port knows that the peer closed, and says {loss:?}");
                 break;
             }
             None => assert!(fixture.now_ns() < deadline_ns, "nobody said that the peer closed"),

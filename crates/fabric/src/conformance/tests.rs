@@ -1,11 +1,11 @@
 //! The suite on the ports of this crate.
 
 use super::{Expectations, Fixture};
-use crate::address::Address;
+use crate::address::{Address, Peer};
 use crate::fault::{FaultConfig, Faults, Faulty};
 use crate::loopback::{LoopbackConfig, LoopbackPort, Network};
 use crate::pcap::Captured;
-use crate::port::PacketPort;
+use crate::port::{Caps, PacketPort, PeerLoss, PortError, PortEvent, PortStats, Waker};
 use crate::time::{Clock, ManualClock};
 use crate::trace::{TextSink, Traced};
 
@@ -119,6 +119,61 @@ mod facts_notice {
     fn faulty(rx: Faults) -> impl Fixture {
         let config = FaultConfig { rx, ..FaultConfig::NONE };
         Loopback::new(0, holding(), move |port| Faulty::new(port, config, 3))
+    }
+
+    /// A port that is sure of nothing.
+    struct Doubting(LoopbackPort);
+
+    impl PacketPort for Doubting {
+        type Rx = <LoopbackPort as PacketPort>::Rx;
+        type Tx = <LoopbackPort as PacketPort>::Tx;
+
+        fn caps(&self) -> Caps {
+            self.0.caps()
+        }
+
+        fn address(&self) -> Address {
+            self.0.address()
+        }
+
+        fn arena(&self) -> &sinew_mem::Arena {
+            self.0.arena()
+        }
+
+        fn resolve(&mut self, address: &Address) -> Result<Peer, PortError> {
+            self.0.resolve(address)
+        }
+
+        fn describe(&self, peer: Peer) -> String {
+            self.0.describe(peer)
+        }
+
+        fn split(&mut self) -> (&mut Self::Rx, &mut Self::Tx) {
+            self.0.split()
+        }
+
+        fn poll_event(&mut self) -> Option<PortEvent> {
+            let PortEvent::PeerLost { peer, .. } = self.0.poll_event()?;
+            Some(PortEvent::PeerLost { peer, loss: PeerLoss::Unreachable })
+        }
+
+        fn waker(&self) -> Waker {
+            self.0.waker()
+        }
+
+        fn wait(&mut self, timeout_ns: Option<u64>) -> std::io::Result<()> {
+            self.0.wait(timeout_ns)
+        }
+
+        fn stats(&self) -> PortStats {
+            self.0.stats()
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "the port knows that the peer closed, and says Unreachable")]
+    fn doubt_where_there_is_none() {
+        crate::conformance::a_closed_peer_is_reported(&mut Loopback::new(0, copying(), Doubting));
     }
 
     #[test]

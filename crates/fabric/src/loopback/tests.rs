@@ -152,6 +152,19 @@ fn a_killed_port_is_lost_to_its_peers_until_revived() {
 }
 
 #[test]
+fn a_loss_that_is_reported_of_a_living_peer_keeps_nothing_from_it() {
+    let network = network();
+    let (mut a, mut b) = (network.port("a").unwrap(), network.port("b").unwrap());
+    let to = a.resolve(&b.address()).unwrap();
+    assert!(network.report_loss("a", to, PeerLoss::Unreachable));
+    assert!(!network.report_loss("nobody", to, PeerLoss::Unreachable));
+    assert_eq!(a.poll_event(), Some(PortEvent::PeerLost { peer: to, loss: PeerLoss::Unreachable }));
+    assert_eq!((a.poll_event(), b.poll_event()), (None, None));
+    send(&mut a, to, b"x");
+    assert_eq!(received(&mut b).len(), 1);
+}
+
+#[test]
 fn a_name_is_taken_until_its_port_goes_and_the_next_holder_is_another_peer() {
     let network = network();
     let mut a = network.port("a").unwrap();

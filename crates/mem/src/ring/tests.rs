@@ -88,6 +88,61 @@ fn old_bytes_never_look_like_a_packet() {
 }
 
 #[test]
+fn packets_of_one_line_clear_what_longer_ones_left_behind_them() {
+    for (lines, start) in (0..if cfg!(miri) { 1 } else { 8 }).flat_map(|start| [(8, start), (128, start)]) {
+        let (mut producer, mut consumer, _) = untrusted(lines);
+        let full = [7u64.to_ne_bytes(); 7];
+        let one = |producer: &mut Producer, consumer: &mut Consumer| {
+            producer.push(full.as_flattened(), &[]).unwrap();
+            producer.submit();
+            assert_eq!(consumer.pop(<[u8]>::len), Some(FULL_LINE));
+            assert!(consumer.is_empty() && consumer.take().is_none());
+        };
+        for _ in 0..start {
+            one(&mut producer, &mut consumer);
+        }
+        for _ in 0..3 {
+            // Its bytes are, word for word, what a packet of the next lap would begin with.
+            let mut payload = Vec::new();
+            while payload.len() < INLINE_MAX {
+                let position = producer.position() + lines as u64 + (payload.len() as u64 + 8) / 64;
+                payload.extend(word_of(position, 5, KIND_INLINE).to_le_bytes());
+            }
+            producer.push(&payload, &[]).unwrap();
+            producer.submit();
+            assert!(consumer.pop(|_| ()).is_some());
+            for _ in 0..lines {
+                one(&mut producer, &mut consumer);
+            }
+        }
+    }
+}
+
+#[test]
+fn bytes_arrive_in_one_piece_or_two_of_whatever_length_and_alignment() {
+    let source: Vec<u8> = (1..=96).collect();
+    for (head, data, shift) in
+        (0..=56).flat_map(|head| (0..=56 - head).flat_map(move |data| [0, 3].map(|shift| (head, data, shift))))
+    {
+        if cfg!(miri) && (head + data) % 13 != 4 {
+            continue;
+        }
+        for trusted in [true, false] {
+            let (mut producer, mut consumer) = if trusted {
+                pair(8).unwrap()
+            } else {
+                let (producer, consumer, _) = untrusted(8);
+                (producer, consumer)
+            };
+            let bytes = &source[shift..];
+            producer.push(&bytes[..head], &bytes[head..head + data]).unwrap();
+            producer.submit();
+            assert_eq!(consumer.pop(<[u8]>::to_vec).unwrap(), bytes[..head + data]);
+        }
+    }
+}
+
+#[test]
 fn a_description_arrives_and_is_revoked_alone() {
     let (mut producer, mut consumer, _) = untrusted(8);
     let mut memory = bytes(1000, 3);
@@ -99,7 +154,8 @@ fn a_description_arrives_and_is_revoked_alone() {
     Producer::revoked();
     let taken: Vec<_> = std::iter::from_fn(|| consumer.take()).collect();
     assert_eq!(taken.iter().map(Taken::is_revoked).collect::<Vec<_>>(), [false, true, false]);
-    assert_eq!(taken[2].far(), Some(Far { offset: 5, len: 900 }));
+    // SAFETY: nothing is given back yet.
+    assert_eq!(unsafe { consumer.far(&taken[2]) }, Some(Far { offset: 5, len: 900 }));
     for (at, counts) in [(0, true), (2, false)] {
         if !counts {
             // SAFETY: as above.

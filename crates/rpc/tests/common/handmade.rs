@@ -3,7 +3,7 @@
 use sinew_fabric::loopback::{LoopbackConfig, LoopbackPort, Network};
 use sinew_fabric::{PacketPort, Peer};
 use sinew_rpc::{RequestType, SessionEvent, SessionId};
-use sinew_wire::management::{Accept, Challenge, Connect, Cookie, Management, Offer};
+use sinew_wire::management::{Accept, Challenge, Connect, Cookie, Life, Management, Offer};
 use sinew_wire::{HEADER_LEN, Header, Kind, SessionKey};
 
 use super::{Endpoint, World};
@@ -68,6 +68,56 @@ impl HandClient {
             granted: OFFER,
             request_type: super::ECHO,
         }
+    }
+
+    /// Another session of the same peer, not open yet; `index` tells it from its siblings.
+    pub fn sibling(&self, world: &World, index: u64) -> Self {
+        let key = SessionKey::new(100 + index as usize, 0x9876_0000 + index);
+        Self { network: world.network.clone(), key, server_key: SessionKey(0), ..*self }
+    }
+
+    /// Opens the session.
+    ///
+    /// # Errors
+    ///
+    /// What the server refused it with.
+    pub fn open<P: PacketPort>(&mut self, server: &mut Endpoint<P>, offer: Offer) -> Result<(), Packet> {
+        let cookie = self.challenged(server, offer);
+        self.send_management(&self.connect_packet(offer, cookie));
+        let mut answers = self.turn(server);
+        assert_eq!(answers.len(), 1, "{answers:?}");
+        let answer = answers.remove(0);
+        if answer.0.kind == Kind::Refuse {
+            return Err(answer);
+        }
+        self.accepted(&answer.0, &answer.1);
+        Ok(())
+    }
+
+    /// Opens sessions of this peer until the server refuses one, or there are `most`.
+    pub fn open_many<P: PacketPort>(
+        world: &World,
+        server: &mut Endpoint<P>,
+        number: u32,
+        offer: Offer,
+        most: u64,
+    ) -> Vec<Self> {
+        let first = Self::new(world, number);
+        let mut open = Vec::new();
+        for index in 0..most {
+            let mut session = first.sibling(world, index);
+            if session.open(server, offer).is_err() {
+                break;
+            }
+            open.push(session);
+        }
+        open
+    }
+
+    /// Says that the client lives.
+    pub fn ping(&self) {
+        let life = Life { sender_token: self.token, receiver_token: self.server_token };
+        self.send_management(&life.packet(Kind::Ping));
     }
 
     /// A client with a session.

@@ -1,0 +1,107 @@
+//! The word that publishes a packet, and what a consumer keeps of it.
+
+use std::num::NonZeroU64;
+
+use super::{FULL_LINE, LINE, WORD};
+
+/// Lines of a burst that its first word can tell, so that the consumer fetches all of them at once.
+pub(super) const BURST_LINES_MAX: u64 = 32;
+pub(super) const BURST_SHIFT: u32 = 56;
+const KIND_SHIFT: u32 = 48;
+const KIND_MASK: u64 = 0xFF;
+
+pub(super) const KIND_INLINE: u64 = 1;
+pub(super) const KIND_FAR: u64 = 2;
+pub(super) const KIND_SKIP: u64 = 3;
+pub(super) const KIND_REVOKED: u64 = 4;
+
+#[inline(always)]
+pub(super) const fn lines_of(len: usize) -> usize {
+    (len + WORD).div_ceil(LINE)
+}
+
+/// `word` of a packet that begins a burst, as it were if it did not.
+#[inline(always)]
+pub(super) const fn without_burst(word: u64) -> u64 {
+    word & !(u64::MAX << BURST_SHIFT)
+}
+
+/// The word that publishes a packet: the low half of its position, its length, its kind. Never zero.
+#[inline(always)]
+pub(super) const fn word_of(position: u64, len: usize, kind: u64) -> u64 {
+    (position & 0xFFFF_FFFF) | ((len as u64) << 32) | (kind << KIND_SHIFT)
+}
+
+#[inline(always)]
+pub(super) const fn kind_of(word: u64) -> u64 {
+    word >> KIND_SHIFT & KIND_MASK
+}
+
+#[inline(always)]
+pub(super) const fn len_of(word: u64) -> usize {
+    (word >> 32) as u16 as usize
+}
+
+/// The length of a packet whose bytes travel in the ring and whose word tells of no burst; else more than any packet's.
+#[inline(always)]
+pub(super) const fn plain_len(word: u64) -> u64 {
+    (word >> 32).wrapping_sub(KIND_INLINE << (KIND_SHIFT - 32))
+}
+
+/// A packet that a consumer has taken and not yet given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Taken {
+    /// Byte offset of its ring bytes in the words.
+    pub(super) at: usize,
+    /// Not zero, as no packet's is: so one that may not be there is two registers.
+    pub(super) word: NonZeroU64,
+}
+
+impl Taken {
+    /// Bytes in the ring: the whole packet, or the head of one whose rest is in the producer's arena.
+    #[inline]
+    pub fn len(&self) -> usize {
+        len_of(self.word.get())
+    }
+
+    /// Whether there are no bytes in the ring.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether the rest is in the producer's arena; see [`super::Consumer::far`].
+    #[inline]
+    pub fn is_far(&self) -> bool {
+        kind_of(self.word.get()) == KIND_FAR
+    }
+
+    /// Whether the producer took the packet back before it was read: it has no bytes then and only fills its line.
+    #[inline]
+    pub fn is_revoked(&self) -> bool {
+        kind_of(self.word.get()) == KIND_REVOKED
+    }
+
+    /// Whether this is a whole packet, with no rest elsewhere, and not revoked.
+    #[inline(always)]
+    pub fn is_whole(&self) -> bool {
+        kind_of(self.word.get()) == KIND_INLINE
+    }
+
+    /// Whether this is a whole packet in one line, as nearly all are.
+    #[inline(always)]
+    pub fn is_plain_line(&self) -> bool {
+        plain_len(self.word.get()) <= FULL_LINE as u64
+    }
+
+    /// Bytes that [`super::Consumer::copy_out`] writes: [`Self::len`], rounded up to what it copies fastest.
+    #[inline]
+    pub fn copy_len(&self) -> usize {
+        if cfg!(loom) {
+            self.len()
+        } else {
+            // The rest of its lines: whole words.
+            lines_of(self.len()) * LINE - self.at % LINE
+        }
+    }
+}

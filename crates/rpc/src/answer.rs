@@ -1,0 +1,144 @@
+//! What passes between the server's half of the protocol and the handlers: requests, and the ways back.
+
+use std::ops::Deref;
+use std::sync::{Mutex, PoisonError};
+
+use sinew_fabric::Waker;
+use sinew_mem::MessageBuffer;
+use sinew_mem::atomic::{AtomicBool, Ordering};
+use sinew_wire::SessionKey;
+
+use crate::error::{Cause, Execution};
+use crate::names::RequestType;
+use crate::table::SlotId;
+
+/// Names a call at its server for as long as it is unanswered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ServerCall {
+    pub key: SessionKey,
+    pub number: u64,
+}
+
+/// Where a call is found, and what it asks for.
+#[derive(Clone, Copy)]
+pub(crate) struct Found {
+    /// By the time of an answer it may be another call's.
+    pub slot: SlotId,
+    pub request_type: RequestType,
+}
+
+/// A call that its handler has.
+#[derive(Clone, Copy)]
+pub(crate) struct RunningCall {
+    pub call: ServerCall,
+    pub found: Found,
+}
+
+/// A request's bytes: where they were received, or in a buffer of their own.
+pub(crate) enum RequestData<'a> {
+    Lent(&'a [u8]),
+    Owned(MessageBuffer),
+}
+
+impl Deref for RequestData<'_> {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Lent(bytes) => bytes,
+            Self::Owned(buffer) => buffer,
+        }
+    }
+}
+
+/// A request that is whole, for its handler.
+pub(crate) struct Arrived<'a> {
+    pub call: RunningCall,
+    pub request: RequestData<'a>,
+}
+
+/// Why a call gets no response, as the wire says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum ErrorCode {
+    NoHandler = 1,
+    Dropped = 2,
+    Panicked = 3,
+    Busy = 4,
+    ResponseTooLarge = 5,
+    /// As `Busy`, but for an answer: the handler ran.
+    NoMemory = 6,
+    /// A later request was seen in the call's slot.
+    Overtaken = 7,
+}
+
+impl ErrorCode {
+    pub fn from_wire(code: u32) -> Option<Self> {
+        [
+            Self::NoHandler,
+            Self::Dropped,
+            Self::Panicked,
+            Self::Busy,
+            Self::ResponseTooLarge,
+            Self::NoMemory,
+            Self::Overtaken,
+        ]
+        .into_iter()
+        .find(|&known| known as u32 == code)
+    }
+
+    pub fn meaning(self) -> (Cause, Execution) {
+        match self {
+            Self::NoHandler => (Cause::NoHandler, Execution::NotRun),
+            Self::Dropped => (Cause::HandlerDropped, Execution::MayHaveRun),
+            Self::Panicked => (Cause::HandlerPanicked, Execution::MayHaveRun),
+            Self::Busy => (Cause::ServerBusy, Execution::NotRun),
+            Self::ResponseTooLarge => (Cause::ResponseTooLarge, Execution::MayHaveRun),
+            Self::NoMemory => (Cause::ServerBusy, Execution::MayHaveRun),
+            Self::Overtaken => (Cause::Overtaken, Execution::MayHaveRun),
+        }
+    }
+}
+
+pub(crate) type Answer = (ServerCall, Result<MessageBuffer, ErrorCode>);
+
+/// The way back from other threads to an endpoint.
+pub(crate) struct Returns {
+    /// Whether `answers` may hold something: spares the endpoint the lock. Set after a push, partner of the swap in `take`.
+    filled: AtomicBool,
+    answers: Mutex<Vec<Answer>>,
+    waker: Waker,
+}
+
+impl Returns {
+    pub fn new(waker: Waker) -> Self {
+        Self { filled: AtomicBool::new(false), answers: Mutex::new(Vec::new()), waker }
+    }
+
+    pub fn push(&self, call: ServerCall, answer: Result<MessageBuffer, ErrorCode>) {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner).push((call, answer));
+        if !self.filled.swap(true, Ordering::AcqRel) {
+            self.waker.wake();
+        }
+    }
+
+    #[inline]
+    pub fn waiting(&self) -> bool {
+        self.filled.load(Ordering::Relaxed)
+    }
+
+    pub fn take(&self) -> Vec<Answer> {
+        // First the flag, then the answers: what comes between is taken now, or sets the flag again.
+        self.filled.swap(false, Ordering::AcqRel);
+        std::mem::take(&mut *self.answers.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Gives the emptied vector back, so that the next answers need no new one.
+    pub fn recycle(&self, emptied: Vec<Answer>) {
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        if answers.capacity() == 0 {
+            *answers = emptied;
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! What is known of a call that we made, and of its session.
+//!
+//! A slot has two parts. What each call touches is one cache line, [`ClientSlot`]. Most calls are one packet that leaves at once and one that
+//! answers it: these are *short*, and need no more. What long calls need, and those that wait for credits or whose packets are sent again, lies
+//! in [`Travel`], and is written when a call becomes long: at its start, or by [`CallView::lengthen`].
+
+use std::collections::VecDeque;
+
+use sinew_fabric::Peer;
+use sinew_mem::{Frozen, MessageBuffer};
+use sinew_wire::management::{Cookie, Offer};
+use sinew_wire::{HEADER_LEN, SessionKey};
+
+use crate::congestion::{Limits, Sample};
+use crate::names::SessionId;
+use crate::recovery::{RoundTrips, Timeout, Window};
+use crate::table::Entry;
+
+/// In place of a time: the call's first packets without an answer are still in the transmit queue.
+pub(super) const NOT_LEFT: u64 = u64::MAX;
+
+pub(super) enum Outgoing {
+    /// Small: the port copies it.
+    Whole(MessageBuffer),
+    /// Large: the port takes shares.
+    Shared(Frozen),
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Form {
+    /// One packet of request, which has its credit, was queued or sent once, and has no answer yet.
+    #[default]
+    Short,
+    /// Any other: see [`Travel`].
+    Long,
+}
+
+/// What every call touches.
+#[derive(Default)]
+#[repr(align(64))]
+pub(crate) struct ClientSlot {
+    /// None: the slot is free.
+    pub(super) request: Option<Outgoing>,
+    pub(super) response: Option<MessageBuffer>,
+    pub(super) tag: u64,
+    /// That of the slot's last call, or of the one that is under way. Numbers of a slot are congruent to it.
+    pub(super) number: u64,
+    /// When the call last got somewhere: for a short one, when its packet left.
+    pub(super) progress_ns: u64,
+    pub(super) request_type: u16,
+    pub(super) lane: u8,
+    pub(super) form: Form,
+    /// Whether the retransmission timer knows this slot.
+    pub(super) listed: bool,
+}
+const _: () = assert!(size_of::<ClientSlot>() == 64);
+
+/// How far a long call is.
+#[derive(Default)]
+pub(crate) struct Travel {
+    pub request_packets: u32,
+    /// 0 until the first response packet.
+    pub response_packets: u32,
+    pub sent: u32,
+    /// The most that `sent` ever was, before losses rolled it back.
+    pub sent_max: u32,
+    pub received: u32,
+    /// The count of answers that ends the round trip which is being measured; 0 when none is.
+    pub timed: u32,
+    /// Packets up to this count may have been sent more than once.
+    pub repeated: u32,
+    pub resent_before: u32,
+    pub timed_ns: u64,
+    /// When packets were last sent again for lack of an answer.
+    pub copied_ns: u64,
+    /// Answers that are there, from the first missing one on.
+    pub ahead: Window,
+    /// Of the packets without an answer those that were sent again, before packet `resent_before` left.
+    pub resent: Window,
+    pub backoff: u8,
+    /// Whether one packet was sent again to see if any gets through.
+    pub is_probing: bool,
+}
+
+impl Travel {
+    /// Notes that the packet leaves whose answer is the `count`th, to measure its round trip.
+    #[inline(always)]
+    pub fn time(&mut self, count: u32, now_ns: u64) {
+        if self.timed == 0 && count > self.repeated {
+            (self.timed, self.timed_ns) = (count, now_ns);
+        }
+    }
+
+    /// Whether the request has left whole.
+    #[inline(always)]
+    pub fn may_have_run(&self) -> bool {
+        self.sent_max >= self.request_packets
+    }
+}
+
+/// A call, with all that is known of it.
+pub(super) struct CallView<'a> {
+    pub session: &'a mut ClientSession,
+    pub slot: &'a mut ClientSlot,
+    pub travel: &'a mut Travel,
+}
+
+impl CallView<'_> {
+    /// Writes down where a short call is in the way that long ones do.
+    #[inline]
+    pub fn lengthen(&mut self, times_calls: bool) {
+        if self.slot.form == Form::Short {
+            let left_ns = Some(self.slot.progress_ns).filter(|&left_ns| times_calls && left_ns != NOT_LEFT);
+            *self.travel = Travel {
+                request_packets: 1,
+                sent: 1,
+                sent_max: 1,
+                timed: u32::from(left_ns.is_some()),
+                timed_ns: left_ns.unwrap_or(0),
+                ..Travel::default()
+            };
+            self.slot.form = Form::Long;
+        }
+    }
+
+    /// Notes that packets leave now.
+    #[inline(always)]
+    pub fn left(&mut self, now_ns: u64) {
+        if self.slot.progress_ns == NOT_LEFT {
+            self.slot.progress_ns = now_ns;
+        }
+    }
+
+    /// Notes that an answer came that is known already. What the queues hold is still being answered: a time-out that passes meanwhile would
+    /// only add to it.
+    #[inline]
+    pub fn answered_again(&mut self, timeout: Timeout, now_ns: u64) {
+        if timeout == Timeout::Adaptive && self.travel.sent > self.travel.received && self.slot.progress_ns != NOT_LEFT
+        {
+            self.slot.progress_ns = now_ns;
+        }
+    }
+
+    /// Whether the request may have reached the server whole.
+    pub fn may_have_run(&self) -> bool {
+        self.slot.form == Form::Short || self.travel.may_have_run()
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum ClientState {
+    #[default]
+    Connecting,
+    Open,
+    Disconnecting,
+}
+
+#[derive(Default)]
+#[repr(align(64))]
+pub(crate) struct ClientSession {
+    key: SessionKey,
+    pub peer: Peer,
+    pub remote_key: SessionKey,
+    pub free_slots: u64,
+    /// Slots that have packets to send and no credit for them.
+    pub(super) waiting: u64,
+    pub peer_index: u32,
+    /// Requests shorter than this can be short calls; 0 while the session is not open.
+    pub(super) short_limit: u32,
+    /// Responses up to this long are one packet.
+    pub(super) one_packet_max: u32,
+    pub credits: u16,
+    pub credits_max: u16,
+    /// What congestion control holds it back by.
+    pub limits: Limits,
+    pub(super) has_queue: bool,
+    pub data_per_packet: u32,
+    pub message_len_max: u32,
+    pub state: ClientState,
+    /// The slot after the one that last got credits it waited for.
+    pub(super) turn: u8,
+    pub(super) round_trips: RoundTrips,
+}
+const _: () = assert!(size_of::<ClientSession>() == 128);
+
+impl Entry for ClientSession {
+    #[inline(always)]
+    fn key(&self) -> SessionKey {
+        self.key
+    }
+
+    fn set_key(&mut self, key: SessionKey) {
+        self.key = key;
+    }
+
+    #[inline(always)]
+    fn peer(&self) -> &Peer {
+        &self.peer
+    }
+}
+
+impl ClientSession {
+    #[inline(always)]
+    pub fn id(&self) -> SessionId {
+        SessionId(self.key.0)
+    }
+
+    /// Packets that it may send now.
+    #[inline(always)]
+    pub(super) fn allowed(&self) -> u16 {
+        self.credits.saturating_sub(self.limits.withheld)
+    }
+
+    /// Whether a request of this length can leave at once, as one packet: the session is open, and nothing holds it back.
+    #[inline(always)]
+    pub(super) fn takes_short(&self, len: usize) -> bool {
+        len < self.short_limit as usize
+            && self.free_slots != 0
+            && self.waiting == 0
+            && self.credits > self.limits.withheld
+            && !self.limits.is_paced
+    }
+
+    /// What congestion control needs to know of it.
+    #[inline]
+    pub(super) fn sample(&self, index: usize, now_ns: u64) -> Sample {
+        let packet_len = self.data_per_packet as usize + HEADER_LEN;
+        Sample { index, credits: self.credits_max, packet_len, limits: self.limits, now_ns }
+    }
+}
+
+/// What the caller says of a call, beside its buffers.
+#[derive(Clone, Copy)]
+pub(crate) struct NewCall {
+    pub request_type: u16,
+    /// Whose it is, of those that use the endpoint.
+    pub lane: u8,
+    pub tag: u64,
+}
+
+/// A call that waits for a slot.
+pub(super) struct Queued {
+    pub call: NewCall,
+    pub request: MessageBuffer,
+    pub response: MessageBuffer,
+}
+
+/// A session that is being opened.
+pub(crate) struct Opening {
+    pub since_ns: u64,
+    pub offer: Offer,
+    pub cookie: Cookie,
+}
+
+/// What a session needs rarely.
+#[derive(Default)]
+pub(crate) struct ClientCold {
+    pub(super) queue: VecDeque<Queued>,
+    pub opening: Option<Opening>,
+    pub ending_since_ns: u64,
+    pub last_try_ns: u64,
+}

@@ -1,0 +1,102 @@
+//! What came first goes first: a queue that is filled in one turn and emptied in the next.
+
+/// A queue whose items are put and taken without a detour: `VecDeque` moves each of them twice, which a small call notices.
+pub(crate) struct Fifo<T> {
+    /// A ring, of a power of two: the places from `first` to `end` are full, all others empty.
+    places: Vec<Option<T>>,
+    /// Both count up for ever.
+    first: usize,
+    end: usize,
+}
+
+impl<T> Fifo<T> {
+    pub fn with_capacity(capacity: usize) -> Self {
+        let mut places = Vec::new();
+        places.resize_with(capacity.next_power_of_two(), || None);
+        Self { places, first: 0, end: 0 }
+    }
+
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        self.end - self.first
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn index(&self, at: usize) -> usize {
+        at & (self.places.len() - 1)
+    }
+
+    #[inline(always)]
+    pub fn push(&mut self, item: T) {
+        if self.len() == self.places.len() {
+            self.grow();
+        }
+        let index = self.index(self.end);
+        // The place is empty: to look whether there is something to drop would cost as much as to put the item.
+        std::mem::forget(self.places[index].replace(item));
+        self.end += 1;
+    }
+
+    #[inline(always)]
+    pub fn pop(&mut self) -> Option<T> {
+        if self.is_empty() {
+            return None;
+        }
+        let index = self.index(self.first);
+        self.first += 1;
+        self.places[index].take()
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn grow(&mut self) {
+        let at = self.index(self.first);
+        self.places.rotate_left(at);
+        (self.end, self.first) = (self.len(), 0);
+        self.places.resize_with(2 * self.places.len(), || None);
+    }
+
+    /// Takes the first item that `picks` says yes to, out of its turn.
+    pub fn remove(&mut self, mut picks: impl FnMut(&T) -> bool) -> Option<T> {
+        let found = (self.first..self.end).find(|&at| self.places[self.index(at)].as_ref().is_some_and(&mut picks))?;
+        // Those before it move up.
+        for at in (self.first + 1..=found).rev() {
+            let (one, before) = (self.index(at), self.index(at - 1));
+            self.places.swap(one, before);
+        }
+        self.pop()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_came_first_goes_first() {
+        let mut fifo = Fifo::with_capacity(2);
+        (0..5).for_each(|item| fifo.push(item));
+        assert_eq!((fifo.pop(), fifo.pop(), fifo.len()), (Some(0), Some(1), 3));
+        (5..10).for_each(|item| fifo.push(item));
+        assert_eq!((fifo.remove(|&item| item == 4), fifo.remove(|&item| item == 0)), (Some(4), None));
+        assert_eq!(std::iter::from_fn(|| fifo.pop()).collect::<Vec<_>>(), [2, 3, 5, 6, 7, 8, 9]);
+        assert!(fifo.is_empty());
+    }
+
+    #[test]
+    fn a_full_queue_grows_wherever_its_first_item_lies() {
+        for first in 0..8 {
+            let mut fifo = Fifo::with_capacity(4);
+            for item in 0..first {
+                fifo.push(item);
+                assert_eq!(fifo.pop(), Some(item));
+            }
+            (0..20).for_each(|item| fifo.push(item));
+            assert_eq!(std::iter::from_fn(|| fifo.pop()).collect::<Vec<_>>(), (0..20).collect::<Vec<_>>());
+            assert_eq!(fifo.places.len(), 32);
+        }
+    }
+}

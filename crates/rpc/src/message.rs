@@ -1,0 +1,36 @@
+//! How a message lies in packets.
+
+use std::ops::Range;
+
+use sinew_fabric::RxPacket;
+use sinew_wire::HEADER_LEN;
+
+use crate::stats::PacketDrop;
+
+/// The data of packet `number` of a message is this range.
+#[inline(always)]
+pub(crate) fn packet_range(message_len: usize, data_per_packet: usize, number: usize) -> Range<usize> {
+    let start = (number * data_per_packet).min(message_len);
+    start..(start + data_per_packet).min(message_len)
+}
+
+/// Packets of a message.
+#[inline(always)]
+pub(crate) fn packets_of(message_len: usize, data_per_packet: usize) -> usize {
+    if message_len <= data_per_packet { 1 } else { message_len.div_ceil(data_per_packet) }
+}
+
+/// Copies a packet's data, whose length was checked, to `target`.
+#[inline(always)]
+pub(crate) fn copy_data(packet: &RxPacket<'_>, target: &mut [u8]) -> Result<(), PacketDrop> {
+    let in_head = &packet.head[HEADER_LEN..];
+    match packet.tail {
+        None => target.copy_from_slice(in_head),
+        Some(tail) => {
+            let (first, rest) = target.split_at_mut(in_head.len());
+            first.copy_from_slice(in_head);
+            tail.copy_to(rest).map_err(|_| PacketDrop::Revoked)?;
+        }
+    }
+    Ok(())
+}

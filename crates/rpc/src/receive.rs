@@ -1,0 +1,132 @@
+//! What becomes of a received burst: each packet goes to its role, each request to its handler.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use arrayvec::ArrayVec;
+use sinew_fabric::{Clock, MAX_BURST, RxBurst, RxPacket};
+use sinew_wire::{Header, HeaderError, Kind, Meaning};
+
+use crate::answer::Arrived;
+use crate::call::BurstEntry;
+use crate::core::Core;
+use crate::nexus::Handlers;
+use crate::sessions::Sessions;
+use crate::stats::PacketDrop;
+
+type Batched<'a> = ArrayVec<BurstEntry<'a>, MAX_BURST>;
+
+/// Takes in a received burst: answers go to the transmit queue, requests to their handlers.
+#[inline(never)]
+pub(crate) fn take_burst(
+    core: &mut Core,
+    sessions: &mut Sessions,
+    handlers: &mut Handlers,
+    burst: &RxBurst<'_>,
+    clock: &impl Clock,
+) {
+    core.prefetch(burst);
+    let mut batched = Batched::new_const();
+    let mut next = 0;
+    // A handler that panics loses its own call at most: `Call` answers for it while it unwinds, and the others go on.
+    while next < burst.packets.len() {
+        let taken = catch_unwind(AssertUnwindSafe(|| {
+            for packet in &burst.packets[next..] {
+                next += 1;
+                if !core.shared.config.tuning.batched_clock {
+                    core.shared.now_ns = clock.now_ns();
+                }
+                take_packet(core, sessions, handlers, packet, &mut batched);
+            }
+        }));
+        if let Err(payload) = taken {
+            handlers.bear(payload);
+        }
+    }
+    if !batched.is_empty() {
+        handlers.run_bursts(core, batched);
+    }
+    if burst.marked != 0 {
+        core.note_marks(burst);
+    }
+}
+
+/// Takes in a packet: first as what most packets are, one that is a whole request or response, then as any other.
+#[inline(always)]
+fn take_packet<'a>(
+    core: &mut Core,
+    sessions: &mut Sessions,
+    handlers: &mut Handlers,
+    packet: &'a RxPacket<'a>,
+    batched: &mut Batched<'a>,
+) {
+    if let Ok(header) = Header::read(packet.head) {
+        match header.kind {
+            Kind::Request => {
+                if let Some((call, request)) = core.servers.take_short(&mut core.shared, &header, packet) {
+                    return handlers.run_lent(core, call, request, batched);
+                }
+            }
+            Kind::Response if core.clients.take_short(&mut core.shared, &header, packet) => return,
+            _ => {}
+        }
+    }
+    take_other(core, sessions, handlers, packet, batched);
+}
+
+#[inline(never)]
+fn take_other<'a>(
+    core: &mut Core,
+    sessions: &mut Sessions,
+    handlers: &mut Handlers,
+    packet: &'a RxPacket<'a>,
+    batched: &mut Batched<'a>,
+) {
+    match give_to_role(core, sessions, packet) {
+        Ok(None) => {}
+        Ok(Some(arrived)) => handlers.run(core, arrived, batched),
+        Err(reason) => drop_packet(core, packet, reason),
+    }
+}
+
+fn drop_packet(core: &mut Core, packet: &RxPacket<'_>, reason: PacketDrop) {
+    core.shared.stats.count_drop(reason);
+    if reason == PacketDrop::UnknownSession
+        && let Ok(header) = Header::read(packet.head)
+        && matches!(header.kind, Kind::Request | Kind::RequestForResponse)
+    {
+        core.servers.note_miss(&mut core.shared, header.session, packet.from);
+    }
+}
+
+/// Gives a packet to its role; returns the request that it makes whole.
+fn give_to_role<'a>(
+    core: &mut Core,
+    sessions: &mut Sessions,
+    packet: &'a RxPacket<'a>,
+) -> Result<Option<Arrived<'a>>, PacketDrop> {
+    let header = Header::read(packet.head).map_err(|error| match error {
+        HeaderError::Truncated => PacketDrop::Truncated,
+        HeaderError::WrongMagic => PacketDrop::WrongMagic,
+        HeaderError::WrongVersion(_) => PacketDrop::WrongVersion,
+        HeaderError::UnknownKind(_) => PacketDrop::UnknownKind,
+    })?;
+    let call = header.call();
+    let Core { shared, clients, servers } = core;
+    match header.meaning() {
+        Meaning::Request { request_type, part } => {
+            return servers.on_request(shared, call, (request_type, part), packet);
+        }
+        Meaning::Response { residence, part } => clients.on_response(shared, call, (residence, part), packet),
+        Meaning::CreditReturn { taken, ahead, is_alone } => {
+            clients.on_credit_return(shared, call, (taken, ahead, is_alone), packet)
+        }
+        Meaning::RequestForResponse { first, count, .. } => {
+            servers.on_request_for_response(shared, call, (first, count), packet)
+        }
+        Meaning::InProgress => clients.on_in_progress(shared, call, packet),
+        Meaning::CallError(code) => clients.on_call_error(shared, call, code, packet),
+        Meaning::CongestionNotice => clients.on_congestion_notice(shared, call, packet),
+        Meaning::Management(_) => sessions.on_management(core, &header, packet),
+    }?;
+    Ok(None)
+}

@@ -1,0 +1,215 @@
+//! How calls are answered: by their handlers at once, or by other threads later.
+
+use sinew_mem::{Arena, MessageBuffer};
+use sinew_wire::{HEADER_LEN, PACKETS_MAX};
+
+use super::Servers;
+use super::state::{Phase, Response, ServerSlot};
+use crate::answer::{ErrorCode, Found, RunningCall, ServerCall};
+use crate::message::packets_of;
+use crate::shared::Shared;
+use crate::table::{Place, SlotId};
+use crate::transmit::{TxItem, TxKind};
+
+/// Lengths that are copied by a few moves.
+const SMALL: std::ops::RangeInclusive<usize> = 16..=64;
+
+/// A response to be sent.
+#[inline(always)]
+fn response_item(slot: SlotId, number: u64, is_copy: bool) -> TxItem {
+    TxItem { slot, number_low: number as u32, first: 0, count: 1, kind: TxKind::Response, is_copy }
+}
+
+impl Servers {
+    /// The slot of an unanswered call; `None` when its client has gone or given up.
+    fn unanswered(&mut self, shared: &mut Shared, call: ServerCall) -> Option<(usize, SlotId)> {
+        if let Some(index) = self.table.find(call.key) {
+            let id = self.table.slot_of(index, call.number);
+            let slot = &self.table.slots[id.at()];
+            if slot.number == call.number && slot.phase == Phase::Running {
+                return Some((index, id));
+            }
+        }
+        shared.stats.answers_discarded += 1;
+        None
+    }
+
+    /// Answers a call whose handler runs with these bytes.
+    #[inline(always)]
+    pub fn reply(&mut self, shared: &mut Shared, call: RunningCall, response: &[u8]) {
+        // As in `answer_with`, of a length for which nothing is called: so a handler that does little else needs no stack.
+        let len = response.len();
+        if SMALL.contains(&len)
+            && shared.transmit.len() < shared.transmit.capacity()
+            && let Some(slot) = self.own_buffer(shared, call, len)
+            && let Response::Short(buffer) = &mut slot.response
+            && len <= buffer.capacity()
+        {
+            // Queued first, while it is known that there is room.
+            shared.transmit.push(response_item(call.found.slot, call.call.number, slot.is_copy));
+            if buffer.fill(response).is_ok() {
+                (slot.phase, slot.progress_ns) = (Phase::Answered, shared.now_ns);
+            }
+            return;
+        }
+        self.reply_any(shared, call.call, call.found, response);
+    }
+
+    #[inline(never)]
+    fn reply_any(&mut self, shared: &mut Shared, call: ServerCall, found: Found, response: &[u8]) {
+        let call = RunningCall { call, found };
+        self.answer_with(shared, call, response.len(), |target| target.copy_from_slice(response));
+    }
+
+    /// The slot of a call whose handler runs, where a response of this length goes into the slot's own buffer: by far the most common.
+    #[inline(always)]
+    fn own_buffer(&mut self, shared: &Shared, call: RunningCall, len: usize) -> Option<&mut ServerSlot> {
+        let Place { entry: session, slot } = self.table.at(call.found.slot)?;
+        let is_it = session.key == call.call.key
+            && slot.number == call.call.number
+            && slot.phase == Phase::Running
+            && slot.request_packets == 1
+            && len <= session.short_len_max as usize
+            && shared.config.tuning.preallocated_responses;
+        is_it.then_some(slot)
+    }
+
+    /// Answers a call whose handler runs with `len` bytes that `write` fills in.
+    #[inline(always)]
+    pub fn answer_with(&mut self, shared: &mut Shared, call: RunningCall, len: usize, write: impl FnOnce(&mut [u8])) {
+        if let Some(slot) = self.own_buffer(shared, call, len)
+            && let Response::Short(buffer) = &mut slot.response
+            && buffer.resize(len).is_ok()
+        {
+            write(buffer);
+            (slot.phase, slot.progress_ns) = (Phase::Answered, shared.now_ns);
+            shared.transmit.push(response_item(call.found.slot, call.call.number, slot.is_copy));
+            return;
+        }
+        self.answer_otherwise(shared, call.call, len, write);
+    }
+
+    /// As [`Self::answer_with`], whoever answers.
+    #[inline(never)]
+    fn answer_otherwise(&mut self, shared: &mut Shared, call: ServerCall, len: usize, write: impl FnOnce(&mut [u8])) {
+        let Some((index, id)) = self.unanswered(shared, call) else { return };
+        match self.response_buffer(shared, (index, id), len) {
+            Ok(mut buffer) => {
+                write(&mut buffer);
+                self.store_response(shared, (index, id), buffer);
+            }
+            Err(code) => self.answer_error(shared, call, code),
+        }
+    }
+
+    /// A buffer for a response of `len` bytes, of this length.
+    #[inline(never)]
+    fn response_buffer(
+        &mut self,
+        shared: &mut Shared,
+        (index, id): (usize, SlotId),
+        len: usize,
+    ) -> Result<MessageBuffer, ErrorCode> {
+        let session = &self.table.entries[index];
+        let data_per_packet = session.data_per_packet as usize;
+        let slot = &mut self.table.slots[id.at()];
+        // A long request may have a short answer.
+        if let Response::Short(mut buffer) = std::mem::take(&mut slot.response)
+            && len <= session.short_len_max as usize
+            && shared.config.tuning.preallocated_responses
+            && buffer.resize(len).is_ok()
+        {
+            return Ok(buffer);
+        }
+        self.charge(shared, index, id);
+        let session = &self.table.entries[index];
+        if len > session.message_len_max as usize || packets_of(len, data_per_packet) > PACKETS_MAX {
+            return Err(ErrorCode::ResponseTooLarge);
+        }
+        let capacity = if len <= session.short_len_max as usize && shared.config.tuning.preallocated_responses {
+            len.max(shared.config.preallocated_response_len.min(session.short_len_max as usize))
+        } else {
+            len
+        };
+        if !self.may_hold(shared, index, capacity) {
+            return Err(ErrorCode::NoMemory);
+        }
+        let mut buffer = self.alloc(shared, capacity, data_per_packet).ok_or(ErrorCode::NoMemory)?;
+        buffer.resize(len).map_err(|_| ErrorCode::NoMemory)?;
+        Ok(buffer)
+    }
+
+    /// Answers with a buffer that the handler filled.
+    pub fn answer_buffer(&mut self, shared: &mut Shared, call: ServerCall, mut buffer: MessageBuffer) {
+        let Some((index, id)) = self.unanswered(shared, call) else { return };
+        let session = &self.table.entries[index];
+        let data_per_packet = session.data_per_packet as usize;
+        if buffer.len() > session.message_len_max as usize || packets_of(buffer.len(), data_per_packet) > PACKETS_MAX {
+            return self.answer_error(shared, call, ErrorCode::ResponseTooLarge);
+        }
+        let laid_out = buffer.is_from(&shared.arena)
+            && (buffer.data_per_packet() == data_per_packet || buffer.set_data_per_packet(data_per_packet).is_ok());
+        if !laid_out {
+            let len = buffer.len();
+            return self.answer_otherwise(shared, call, len, |target| target.copy_from_slice(&buffer));
+        }
+        let (len, short_max) = (buffer.len(), session.short_len_max as usize);
+        let usual = len.max(shared.config.preallocated_response_len.min(short_max));
+        // A slot keeps its answer until it is used again: a short one, in the large buffer of its request, moves to a buffer of its size.
+        if len <= short_max
+            && buffer.block_len() > 2 * Arena::block_len(usual, data_per_packet)
+            && let Ok(mut small) = self.response_buffer(shared, (index, id), len)
+        {
+            small.copy_from_slice(&buffer);
+            return self.store_response(shared, (index, id), small);
+        }
+        self.store_response(shared, (index, id), buffer);
+    }
+
+    fn store_response(&mut self, shared: &mut Shared, (index, id): (usize, SlotId), buffer: MessageBuffer) {
+        let data_per_packet = self.table.entries[index].data_per_packet as usize;
+        let is_short = buffer.len() <= data_per_packet && buffer.len() + HEADER_LEN <= shared.link.copy_len_max;
+        let slot = &mut self.table.slots[id.at()];
+        slot.response = if is_short { Response::Short(buffer) } else { Response::Long(buffer.freeze()) };
+        slot.phase = Phase::Answered;
+        slot.progress_ns = shared.now_ns;
+        let is_copy = slot.is_copy;
+        self.charge(shared, index, id);
+        self.queue(shared, TxKind::Response, id, 0, 1, is_copy);
+    }
+
+    /// Says that there will be no response.
+    #[cold]
+    pub fn answer_error(&mut self, shared: &mut Shared, call: ServerCall, code: ErrorCode) {
+        let Some((index, id)) = self.unanswered(shared, call) else { return };
+        let slot = &mut self.table.slots[id.at()];
+        slot.response = Response::Error(code);
+        slot.phase = Phase::Answered;
+        slot.progress_ns = shared.now_ns;
+        let is_copy = slot.is_copy;
+        self.charge(shared, index, id);
+        self.queue(shared, TxKind::CallError, id, 0, 1, is_copy);
+    }
+
+    /// Takes in what workers and deferred calls answered.
+    #[inline]
+    pub fn take_returns(&mut self, shared: &mut Shared) -> bool {
+        let waiting = self.returns.waiting();
+        if waiting {
+            self.take_waiting_returns(shared);
+        }
+        waiting
+    }
+
+    #[inline(never)]
+    fn take_waiting_returns(&mut self, shared: &mut Shared) {
+        let mut answers = self.returns.take();
+        for (call, answer) in answers.drain(..) {
+            match answer {
+                Ok(buffer) => self.answer_buffer(shared, call, buffer),
+                Err(code) => self.answer_error(shared, call, code),
+            }
+        }
+        self.returns.recycle(answers);
+    }
+}

@@ -1,0 +1,124 @@
+//! Who holds what of the arena: memory for a request or a response, each peer's share of it, and taking it back from those that do
+//! nothing with it.
+
+use sinew_mem::{Arena, MessageBuffer};
+
+use super::Servers;
+use super::state::{Phase, Response};
+use crate::answer::ErrorCode;
+use crate::shared::Shared;
+use crate::table::SlotId;
+
+impl Servers {
+    /// A buffer for a request or a response; `None` when there is no memory, not even after others gave theirs.
+    #[inline]
+    pub fn alloc(&mut self, shared: &mut Shared, len: usize, data_per_packet: usize) -> Option<MessageBuffer> {
+        match shared.arena.alloc(len, data_per_packet) {
+            Ok(buffer) => Some(buffer),
+            Err(_) if self.give_up_stalled(shared, len, None) => shared.arena.alloc(len, data_per_packet).ok(),
+            Err(_) => None,
+        }
+    }
+
+    /// Whether a session's peer may hold a message of `len` bytes more, if need be after it gave back what is stalled.
+    pub(super) fn may_hold(&mut self, shared: &mut Shared, index: usize, len: usize) -> bool {
+        let session = &self.table.entries[index];
+        let (peer_index, more) = (session.peer_index, Arena::block_len(len, session.data_per_packet as usize));
+        let share = shared.share_of(shared.arena.capacity() as u64) as usize;
+        let fits = |shared: &Shared| shared.peers.get(peer_index).charged.saturating_add(more) <= share;
+        fits(shared) || more <= share && self.give_up_stalled(shared, more, Some(peer_index)) && fits(shared)
+    }
+
+    /// Charges a slot's peer for what the slot holds now.
+    pub(super) fn charge(&mut self, shared: &mut Shared, index: usize, id: SlotId) {
+        let arrival = &mut self.arrivals[id.at()];
+        let held = self.table.slots[id.at()].held(arrival);
+        if held != arrival.charged {
+            let peer = shared.peers.get_mut(self.table.entries[index].peer_index);
+            peer.charged = peer.charged - arrival.charged + held;
+            arrival.charged = held;
+        }
+    }
+
+    /// Lets go of what a slot's last call holds: its client has a new one for the slot.
+    pub(super) fn let_go(&mut self, shared: &mut Shared, index: usize, id: SlotId) {
+        let slot = &mut self.table.slots[id.at()];
+        if matches!(slot.response, Response::Long(_)) {
+            slot.response = Response::None;
+        }
+        self.arrivals[id.at()].message = None;
+        self.charge(shared, index, id);
+    }
+
+    /// Gives up requests that arrive too slowly or not at all, and long responses that nobody fetches; then, if that is not enough, the
+    /// buffers of short ones that were answered long ago: a client must not keep the memory of others for as long as it lives. It hears so
+    /// if it goes on. Returns whether there were any.
+    /// With a peer, only what that one holds.
+    #[cold]
+    fn give_up_stalled(&mut self, shared: &mut Shared, len: usize, of: Option<u32>) -> bool {
+        let next_ns = of.map_or(self.next_give_up_ns, |peer| shared.peers.get(peer).next_give_up_ns);
+        if shared.now_ns < next_ns {
+            return false;
+        }
+        // More than is needed now, so that the next calls need not look again.
+        let enough = len.saturating_mul(2).max(shared.arena.capacity() / 16);
+        let mut freed = self.give_up(shared, enough, false, of);
+        if freed < enough {
+            freed += self.give_up(shared, enough - freed, true, of);
+        }
+        if freed == 0 {
+            let next_ns = shared.now_ns + shared.config.stalled_request_ns / 10;
+            *of.map_or(&mut self.next_give_up_ns, |peer| &mut shared.peers.get_mut(peer).next_give_up_ns) = next_ns;
+        }
+        freed > 0
+    }
+
+    /// Gives up what is stalled until so many bytes are free: short responses, or all else. Returns how many bytes that were.
+    fn give_up(&mut self, shared: &mut Shared, enough: usize, short: bool, of: Option<u32>) -> usize {
+        let mut freed = 0;
+        for at in 0..self.table.slots.len() {
+            if freed >= enough {
+                break;
+            }
+            let id = SlotId(at as u32);
+            let index = self.table.entry_of(id);
+            if self.arrivals[at].charged == 0 || of.is_some_and(|peer| self.table.entries[index].peer_index != peer) {
+                continue;
+            }
+            let slot = &self.table.slots[at];
+            let is_stalled = shared.now_ns.saturating_sub(slot.progress_ns) >= shared.config.stalled_request_ns;
+            let code = match (slot.phase, &slot.response) {
+                (Phase::Receiving, _) if !short && (is_stalled || self.is_slow(shared, index, id)) => {
+                    shared.stats.requests_given_up += 1;
+                    self.arrivals[at].clear();
+                    ErrorCode::Busy
+                }
+                (Phase::Answered, Response::Long(_)) if !short && is_stalled => {
+                    shared.stats.responses_given_up += 1;
+                    ErrorCode::NoMemory
+                }
+                (Phase::Answered, Response::Short(_)) if short && is_stalled => {
+                    shared.stats.responses_given_up += 1;
+                    ErrorCode::NoMemory
+                }
+                _ => continue,
+            };
+            let slot = &mut self.table.slots[at];
+            slot.response = Response::Error(code);
+            slot.phase = Phase::Answered;
+            let charged = self.arrivals[at].charged;
+            self.charge(shared, index, id);
+            freed += charged - self.arrivals[at].charged;
+        }
+        freed
+    }
+
+    /// Whether a request arrives more slowly than it must.
+    fn is_slow(&self, shared: &Shared, index: usize, id: SlotId) -> bool {
+        let arrival = &self.arrivals[id.at()];
+        let age_ns = shared.now_ns.saturating_sub(arrival.begun_ns);
+        let due = u128::from(age_ns) * u128::from(shared.config.request_rate_min_bytes_per_s) / 1_000_000_000;
+        let data_per_packet = self.table.entries[index].data_per_packet as usize;
+        age_ns >= shared.config.stalled_request_ns && (arrival.received_len(data_per_packet) as u128) < due
+    }
+}

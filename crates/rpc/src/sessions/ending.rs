@@ -1,0 +1,176 @@
+//! How a session ends: by its user, with its endpoint, or with its peer.
+
+use std::sync::Arc;
+
+use sinew_fabric::Peer;
+use sinew_wire::management::{ending, read_ending};
+use sinew_wire::{Header, Kind};
+
+use super::{SessionEvent, Sessions};
+use crate::client::ClientState;
+use crate::core::Core;
+use crate::error::{Cause, ConnectError};
+use crate::names::SessionId;
+use crate::stats::PacketDrop;
+
+impl Sessions {
+    /// Ends a session; its calls complete with [`Cause::Disconnected`]. Returns whether there was such a session.
+    pub fn disconnect(&mut self, core: &mut Core, id: SessionId) -> bool {
+        let Some(index) = core.clients.table.find(id.key()) else { return false };
+        match core.clients.table.entries[index].state {
+            ClientState::Disconnecting => {}
+            ClientState::Connecting => {
+                core.clients.cancel(&mut core.shared, id, Cause::Disconnected, |_, _| true);
+                Self::remove_client(core, index);
+                self.events.push_back(SessionEvent::Disconnected(id));
+            }
+            ClientState::Open => {
+                core.clients.close(index);
+                core.clients.cancel(&mut core.shared, id, Cause::Disconnected, |_, _| true);
+                core.clients.cold(index).ending_since_ns = core.shared.now_ns;
+                self.attention.push(id);
+                Self::send_disconnect(core, index);
+            }
+        }
+        true
+    }
+
+    pub(super) fn send_disconnect(core: &mut Core, index: usize) {
+        let now_ns = core.shared.now_ns;
+        core.clients.cold(index).last_try_ns = now_ns;
+        let session = &core.clients.table.entries[index];
+        let packet = ending(Kind::Disconnect, session.remote_key, session.id().key());
+        core.shared.send(session.peer, packet);
+    }
+
+    pub(super) fn remove_client(core: &mut Core, index: usize) {
+        let session = &core.clients.table.entries[index];
+        let (peer_index, credits) = (session.peer_index, session.credits_max);
+        core.clients.remove(index);
+        Self::release(core, peer_index, credits);
+    }
+
+    pub(super) fn remove_server(&mut self, core: &mut Core, index: usize) {
+        let session = &core.servers.table.entries[index];
+        let (peer_index, credits) = (session.peer_index, session.credits);
+        self.granted.remove(&(session.peer, session.remote_key.0));
+        core.servers.remove(&mut core.shared, index);
+        let entry = core.shared.peers.get_mut(peer_index);
+        entry.granted_sessions -= 1;
+        entry.granted_packets -= u64::from(credits);
+        Self::release(core, peer_index, credits);
+    }
+
+    fn release(core: &mut Core, peer_index: u32, credits: u16) {
+        core.shared.committed_packets -= u64::from(credits);
+        if let Some(forgotten) = core.shared.peers.release(peer_index, credits.into()) {
+            core.shared.forgotten.push(forgotten);
+        }
+    }
+
+    /// Ends everything at once, and tells the peers.
+    pub fn close(&mut self, core: &mut Core) {
+        self.closing = true;
+        let clients: Vec<_> = core.clients.table.occupied().collect();
+        for index in clients {
+            let session = &core.clients.table.entries[index];
+            let (id, open) = (session.id(), session.state != ClientState::Connecting);
+            core.clients.cancel(&mut core.shared, id, Cause::Disconnected, |_, _| true);
+            if open {
+                Self::send_disconnect(core, index);
+            }
+            Self::remove_client(core, index);
+        }
+        let servers: Vec<_> = core.servers.table.occupied().collect();
+        for index in servers {
+            self.reset(core, index);
+        }
+    }
+
+    /// Ends a session that a client has with us, and says so.
+    pub(super) fn reset(&mut self, core: &mut Core, index: usize) {
+        let session = &core.servers.table.entries[index];
+        let packet = ending(Kind::Reset, session.remote_key, session.key);
+        core.shared.send(session.peer, packet);
+        self.remove_server(core, index);
+    }
+
+    /// Gives a peer up: calls to it complete with `cause`, and what its sessions held is free.
+    pub(super) fn fail_peer(&mut self, core: &mut Core, peer_index: u32, cause: Cause) {
+        core.shared.stats.peers_lost += 1;
+        let clients: Vec<_> =
+            core.clients.table.occupied().filter(|&i| core.clients.table.entries[i].peer_index == peer_index).collect();
+        let servers: Vec<_> =
+            core.servers.table.occupied().filter(|&i| core.servers.table.entries[i].peer_index == peer_index).collect();
+        for index in servers {
+            self.remove_server(core, index);
+        }
+        for index in clients {
+            self.fail_client(core, index, cause);
+        }
+    }
+
+    pub(super) fn fail_client(&mut self, core: &mut Core, index: usize, cause: Cause) {
+        let session = &core.clients.table.entries[index];
+        let (id, state) = (session.id(), session.state);
+        let peer = Arc::clone(&core.shared.peers.get(session.peer_index).name);
+        core.clients.cancel(&mut core.shared, id, cause, |_, _| true);
+        Self::remove_client(core, index);
+        self.events.push_back(match state {
+            ClientState::Connecting => {
+                SessionEvent::ConnectFailed { session: id, error: ConnectError::Failed { peer, cause } }
+            }
+            ClientState::Open => SessionEvent::Lost { session: id, peer, cause },
+            ClientState::Disconnecting => SessionEvent::Disconnected(id),
+        });
+    }
+
+    /// Confirm, disconnect, disconnected, reset: the header names our session, the body the peer's.
+    pub(super) fn on_ending(
+        &mut self,
+        core: &mut Core,
+        header: &Header,
+        body: &[u8],
+        from: Peer,
+    ) -> Result<(), PacketDrop> {
+        let theirs = read_ending(body).ok_or(PacketDrop::Malformed)?;
+        match header.kind {
+            Kind::Confirm | Kind::Disconnect => {
+                let index = match core.servers.table.checked(header.session, from) {
+                    Ok(index) if core.servers.table.entries[index].remote_key == theirs => index,
+                    Ok(_) => return Err(PacketDrop::UnknownSession),
+                    Err(reason) => {
+                        if header.kind == Kind::Disconnect {
+                            // Gone already: the answer was lost.
+                            core.shared.send(from, ending(Kind::Disconnected, theirs, header.session));
+                        }
+                        return Err(reason);
+                    }
+                };
+                let session = &mut core.servers.table.entries[index];
+                core.shared.peers.heard(session.peer_index, core.shared.now_ns);
+                session.confirmed = true;
+                if header.kind == Kind::Disconnect {
+                    core.shared.send(from, ending(Kind::Disconnected, theirs, header.session));
+                    self.remove_server(core, index);
+                }
+                Ok(())
+            }
+            _ => {
+                let index = Self::client_of(core, header, from)?;
+                let session = &core.clients.table.entries[index];
+                if session.remote_key != theirs || session.state == ClientState::Connecting {
+                    return Err(PacketDrop::Stale);
+                }
+                if header.kind == Kind::Reset {
+                    self.fail_client(core, index, Cause::PeerClosed);
+                } else if session.state == ClientState::Disconnecting {
+                    let id = session.id();
+                    Self::remove_client(core, index);
+                    self.events.push_back(SessionEvent::Disconnected(id));
+                }
+                Ok(())
+            }
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! How peers are watched, and what is repeated until it is answered.
+
+use std::sync::Arc;
+
+use sinew_fabric::{Peer, PeerLoss};
+use sinew_wire::management::{Life, Management};
+use sinew_wire::{Header, Kind, SessionKey};
+
+use super::{SessionEvent, Sessions};
+use crate::client::ClientState;
+use crate::config::Config;
+use crate::core::Core;
+use crate::error::{Cause, ConnectError};
+use crate::stats::PacketDrop;
+
+/// A client that never used an accepted session is reminded of it this often...
+const REMIND_NS: u64 = 1_000_000_000;
+/// ... and so many times although its peer is alive, before the session is taken back: where every second exchange is lost, five would be lost
+/// together once in thirty times, and an honest client's session with them.
+const REMINDERS_MAX: u8 = 20;
+/// A loop that stands still for longer was stopped. Shorter sleeps are a part of the round trips that it sees.
+const PAUSE_NS: u64 = 5_000_000;
+/// A peer that is said to be unreachable is given up when nothing valid came from it for so long, and for two round trips...
+const SUSPICION_NS: u64 = 100_000_000;
+/// ... although it was asked this often...
+const SUSPECT_PING_NS: u64 = 20_000_000;
+/// ... and at least so many times, however rarely our loop turned: some may have been lost.
+const SUSPECT_PINGS: u8 = 4;
+
+/// The time after which a loop that did not turn has something to make up for.
+pub(super) fn pause_ns(config: &Config) -> u64 {
+    config.probe_interval_ns.min(config.retransmit_timeout_ns.max(PAUSE_NS))
+}
+
+/// We were stopped, or our user was busy.
+#[cold]
+fn excuse(core: &mut Core, gap_ns: u64) {
+    if gap_ns > core.shared.config.probe_interval_ns {
+        // Nobody was silent, we did not listen.
+        core.shared.peers.excuse(gap_ns);
+    }
+    if gap_ns > core.shared.config.retransmit_timeout_ns.max(PAUSE_NS) {
+        core.clients.excuse(core.shared.times_calls);
+    }
+}
+
+impl Sessions {
+    /// Starts a turn of the loop at `now_ns`.
+    #[inline(always)]
+    pub fn begin_turn(&mut self, core: &mut Core, now_ns: u64) {
+        let gap_ns = now_ns.saturating_sub(self.last_turn_ns);
+        (self.last_turn_ns, core.shared.now_ns) = (now_ns, now_ns);
+        if gap_ns > self.pause_ns {
+            excuse(core, gap_ns);
+        }
+    }
+
+    /// When there is next something to do in [`Self::manage`].
+    #[inline(always)]
+    pub fn manage_due_ns(&self) -> u64 {
+        self.next_manage_ns
+    }
+
+    /// When the loop must turn next although nothing arrives.
+    pub fn next_deadline_ns(&self, core: &Core) -> Option<u64> {
+        let watch = core.clients.table.len() + core.servers.table.len() > 0;
+        let manage = watch.then_some(self.next_manage_ns);
+        manage.into_iter().chain(core.clients.next_scan_ns()).chain(core.shared.pacing.next_ns()).min()
+    }
+
+    /// Takes in what the port knows about a peer.
+    pub fn peer_lost(&mut self, core: &mut Core, peer: Peer, loss: PeerLoss) {
+        let Some(index) = core.shared.peers.index_of(peer) else { return };
+        let cause = match loss {
+            PeerLoss::ProcessDied => Cause::PeerDied,
+            PeerLoss::Closed => Cause::PeerClosed,
+            PeerLoss::Refused => Cause::PeerRefused,
+            // Anybody on the network can say so, of anybody.
+            PeerLoss::Unreachable => return Self::suspect(core, index),
+        };
+        self.fail_peer(core, index, cause);
+    }
+
+    /// Asks a peer at once that is said to be unreachable.
+    fn suspect(core: &mut Core, index: u32) {
+        let now_ns = core.shared.now_ns;
+        let entry = core.shared.peers.get_mut(index);
+        if entry.suspected_since_ns.is_none() {
+            (entry.suspected_since_ns, entry.suspect_pings) = (Some(now_ns), 1);
+            Self::ping(core, index);
+        }
+    }
+
+    fn ping(core: &mut Core, index: u32) {
+        let now_ns = core.shared.now_ns;
+        let entry = core.shared.peers.get_mut(index);
+        entry.last_ping_ns = now_ns;
+        let life = Life { sender_token: entry.local_token, receiver_token: entry.remote_token };
+        let to = entry.peer;
+        core.shared.send(to, life.packet(Kind::Ping));
+    }
+
+    pub(super) fn on_ping(&mut self, core: &mut Core, body: &[u8], from: Peer) -> Result<(), PacketDrop> {
+        let life = Life::read(body).ok_or(PacketDrop::Malformed)?;
+        let ours = match core.shared.peers.index_of(from) {
+            Some(index) => {
+                let ours = core.shared.peers.get(index).local_token;
+                if life.receiver_token == ours {
+                    core.shared.peers.heard(index, core.shared.now_ns);
+                }
+                ours
+            }
+            None => 0,
+        };
+        // The token that the asker took for ours comes back in the key's place: it dates the answer.
+        let header = Header::management(Kind::Pong, SessionKey(life.receiver_token), 0);
+        core.shared.send(from, Management::new(header, &[ours, life.sender_token]));
+        Ok(())
+    }
+
+    pub(super) fn on_pong(
+        &mut self,
+        core: &mut Core,
+        header: &Header,
+        body: &[u8],
+        from: Peer,
+    ) -> Result<(), PacketDrop> {
+        let life = Life::read(body).ok_or(PacketDrop::Malformed)?;
+        let index = core.shared.peers.index_of(from).ok_or(PacketDrop::UnknownSession)?;
+        let entry = core.shared.peers.get(index);
+        // The echo of our token shows that the answer is to a question of ours.
+        if life.receiver_token != entry.local_token {
+            return Err(PacketDrop::Stale);
+        }
+        let (known, asked_with) = (entry.remote_token, header.session.0);
+        core.shared.peers.heard(index, core.shared.now_ns);
+        if known != asked_with {
+            // Asked before an accept or connect told us what we know now.
+            return Err(PacketDrop::Stale);
+        }
+        if known != 0 && life.sender_token != known {
+            self.fail_peer(core, index, Cause::PeerForgot);
+            return Ok(());
+        }
+        let now_ns = core.shared.now_ns;
+        let entry = core.shared.peers.get_mut(index);
+        // Who is suspected is asked again before it can have answered.
+        if entry.suspected_since_ns.is_none() {
+            entry.round_trip_ns = now_ns.saturating_sub(entry.last_ping_ns);
+        }
+        Ok(())
+    }
+
+    /// Repeats what was not answered, asks the silent, gives up the dead. Does something every few milliseconds only.
+    pub fn manage(&mut self, core: &mut Core) {
+        if core.shared.now_ns >= self.next_manage_ns {
+            self.manage_now(core);
+        }
+    }
+
+    fn manage_now(&mut self, core: &mut Core) {
+        let config = &core.shared.config;
+        self.next_manage_ns =
+            core.shared.now_ns + (config.connect_retry_ns / 2).min(config.probe_interval_ns / 4).max(1);
+        self.repeat_unanswered(core);
+        self.remind_unconfirmed(core);
+        for index in 0..core.shared.peers.index_end() {
+            if core.shared.peers.is_known(index) {
+                self.watch(core, index);
+            }
+        }
+    }
+
+    /// Asks a peer that is silent, or said to be gone, for a sign of life; gives it up when none comes.
+    fn watch(&mut self, core: &mut Core, index: u32) {
+        let shared = &mut core.shared;
+        let now_ns = shared.now_ns;
+        let silence_ns = shared.peers.silence_ns(index, now_ns);
+        let entry = shared.peers.get(index);
+        let since_ping_ns = now_ns.saturating_sub(entry.last_ping_ns);
+        if silence_ns >= shared.config.peer_timeout_ns {
+            return self.fail_peer(core, index, Cause::PeerSilent);
+        }
+        if let Some(since_ns) = entry.suspected_since_ns {
+            if shared.peers.was_heard_after(index, since_ns) {
+                shared.peers.get_mut(index).suspected_since_ns = None;
+            } else if since_ping_ns >= SUSPECT_PING_NS {
+                let patience_ns = SUSPICION_NS.max(entry.round_trip_ns.saturating_mul(2));
+                if now_ns.saturating_sub(since_ns) >= patience_ns && entry.suspect_pings >= SUSPECT_PINGS {
+                    return self.fail_peer(core, index, Cause::PeerUnreachable);
+                }
+                let entry = shared.peers.get_mut(index);
+                entry.suspect_pings = entry.suspect_pings.saturating_add(1);
+                return Self::ping(core, index);
+            }
+        }
+        let interval_ns = shared.config.probe_interval_ns;
+        if silence_ns >= interval_ns && since_ping_ns >= interval_ns {
+            Self::ping(core, index);
+        }
+    }
+
+    fn repeat_unanswered(&mut self, core: &mut Core) {
+        let watched = std::mem::take(&mut self.attention);
+        for id in watched {
+            let Some(index) = core.clients.table.find(id.key()) else { continue };
+            let (now_ns, retry_ns, timeout_ns) =
+                (core.shared.now_ns, core.shared.config.connect_retry_ns, core.shared.config.connect_timeout_ns);
+            let session = &core.clients.table.entries[index];
+            let (state, peer_index) = (session.state, session.peer_index);
+            let cold = core.clients.cold(index);
+            let late = now_ns.saturating_sub(cold.last_try_ns) >= retry_ns;
+            match state {
+                ClientState::Open => continue,
+                ClientState::Connecting => {
+                    let since = cold.opening.as_ref().map_or(now_ns, |opening| opening.since_ns);
+                    if now_ns.saturating_sub(since) >= timeout_ns {
+                        let peer = Arc::clone(&core.shared.peers.get(peer_index).name);
+                        core.clients.cancel(&mut core.shared, id, Cause::PeerSilent, |_, _| true);
+                        Self::remove_client(core, index);
+                        let error = ConnectError::TimedOut { peer, timeout_ms: timeout_ns / 1_000_000 };
+                        self.events.push_back(SessionEvent::ConnectFailed { session: id, error });
+                        continue;
+                    }
+                    if late {
+                        Self::send_connect(core, index);
+                    }
+                }
+                ClientState::Disconnecting => {
+                    if now_ns.saturating_sub(cold.ending_since_ns) >= timeout_ns {
+                        Self::remove_client(core, index);
+                        self.events.push_back(SessionEvent::Disconnected(id));
+                        continue;
+                    }
+                    if late {
+                        Self::send_disconnect(core, index);
+                    }
+                }
+            }
+            self.attention.push(id);
+        }
+    }
+
+    fn remind_unconfirmed(&mut self, core: &mut Core) {
+        let mut waiting = std::mem::take(&mut core.servers.unconfirmed);
+        waiting.retain_mut(|session| {
+            let Some(index) = core.servers.table.find(session.key) else { return false };
+            if core.servers.table.entries[index].confirmed {
+                return false;
+            }
+            if core.shared.now_ns.saturating_sub(session.since_ns) < REMIND_NS {
+                return true;
+            }
+            if session.reminders >= REMINDERS_MAX {
+                // Whoever asked for it does not want it, or is not there.
+                self.reset(core, index);
+                return false;
+            }
+            // Who says nothing at all may be busy, and has until the peer time-out.
+            let peer_index = core.servers.table.entries[index].peer_index;
+            session.reminders += u8::from(core.shared.peers.was_heard_after(peer_index, session.since_ns));
+            session.since_ns = core.shared.now_ns;
+            Self::send_accept(core, index);
+            true
+        });
+        waiting.append(&mut core.servers.unconfirmed);
+        core.servers.unconfirmed = waiting;
+    }
+}

@@ -1,0 +1,107 @@
+//! What the roles of an endpoint share: its limits, its memory, its peers, the time, and what waits to be sent.
+
+use sinew_fabric::{Generator, PacketTx, Peer, TxData, TxPacket};
+use sinew_mem::{AllocError, Arena, MessageBuffer};
+use sinew_wire::HEADER_LEN;
+use sinew_wire::management::Management;
+
+use crate::config::Config;
+use crate::congestion::Pacing;
+use crate::peers::Peers;
+use crate::recovery::Timeout;
+use crate::stats::Stats;
+use crate::transmit::TxItem;
+
+const _: () = assert!(HEADER_LEN == sinew_mem::HEADER_ROOM);
+
+/// Message buffers are laid out so that they can be sent in packets of this size, that of an Ethernet frame, or larger.
+const DATA_PER_PACKET_LAID_OUT: usize = 1448;
+
+/// What the port below can do, as far as the protocol cares.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Link {
+    pub copy_len_max: usize,
+    pub packet_len_max: usize,
+    pub receive_packets: u64,
+    pub receive_packets_per_peer: u64,
+}
+
+pub(crate) struct Shared {
+    /// The time of this turn, or of the burst that is being taken in.
+    pub now_ns: u64,
+    pub transmit: Vec<TxItem>,
+    /// Packets that are no call's, as they go.
+    pub outbox: Vec<(Peer, Management)>,
+    pub peers: Peers,
+    pub stats: Stats,
+    pub config: Config,
+    pub link: Link,
+    pub arena: Arena,
+    pub pacing: Pacing,
+    /// Whether round trips are measured.
+    pub times_calls: bool,
+    pub generator: Box<dyn Generator>,
+    /// Receive capacity committed to sessions, in packets.
+    pub committed_packets: u64,
+    /// Peers that nothing connects us to any more, for the port to forget.
+    pub forgotten: Vec<Peer>,
+}
+
+impl Shared {
+    pub fn new(config: Config, link: Link, arena: Arena, generator: Box<dyn Generator>, now_ns: u64) -> Self {
+        Self {
+            now_ns,
+            transmit: Vec::with_capacity(1024),
+            outbox: Vec::new(),
+            peers: Peers::default(),
+            stats: Stats::default(),
+            pacing: Pacing::new(config.congestion, now_ns),
+            times_calls: config.congestion.is_some() || config.timeout == Timeout::Adaptive,
+            config,
+            link,
+            arena,
+            generator,
+            committed_packets: 0,
+            forgotten: Vec::new(),
+        }
+    }
+
+    /// Makes a message buffer for this endpoint.
+    pub fn alloc(&self, len: usize) -> Result<MessageBuffer, AllocError> {
+        self.arena.alloc(len, self.data_per_packet_laid_out())
+    }
+
+    pub fn data_per_packet_laid_out(&self) -> usize {
+        (self.link.packet_len_max - HEADER_LEN).min(DATA_PER_PACKET_LAID_OUT)
+    }
+
+    /// The longest data that goes, behind its header, as one piece that the port copies.
+    pub fn copied_data_max(&self) -> usize {
+        self.link.copy_len_max - HEADER_LEN
+    }
+
+    /// What one peer may have of `total`: at least one.
+    pub fn share_of(&self, total: u64) -> u64 {
+        let share = u128::from(total) * u128::from(self.config.peer_share_percent) / 100;
+        (share as u64).max(1)
+    }
+
+    /// Queues a packet that is no call's.
+    pub fn send(&mut self, to: Peer, packet: Management) {
+        self.outbox.push((to, packet));
+    }
+
+    /// Pushes the packets that are no call's.
+    #[cold]
+    pub fn send_outbox(&mut self, tx: &mut impl PacketTx) {
+        for (to, packet) in self.outbox.drain(..) {
+            tx.push(TxPacket { to, head: packet.as_bytes(), data: TxData::None });
+        }
+    }
+
+    /// Whether anything waits to be sent.
+    #[inline]
+    pub fn has_output(&self) -> bool {
+        !self.transmit.is_empty() || !self.outbox.is_empty()
+    }
+}

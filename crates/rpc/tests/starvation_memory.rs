@@ -1,0 +1,467 @@
+//! One peer takes all the memory, receive capacity and sessions that it can get. There is enough left for others.
+
+mod common;
+
+use common::handmade::*;
+use common::*;
+use sinew_fabric::Clock;
+use sinew_fabric::loopback::LoopbackConfig;
+use sinew_rpc::{Cause, Config, ConnectError, Execution, Nexus, SessionEvent, SessionId};
+use sinew_wire::Kind::{CallError, CreditReturn, Response};
+use sinew_wire::management::Offer;
+
+const MS: u64 = 1_000_000;
+const MB: usize = 1 << 20;
+/// A long message: 256 KB, for which the arena gives 384 KB.
+const LONG_LEN: usize = 1 << 18;
+/// Slots of a session by default.
+const SLOTS: u64 = 8;
+
+fn port(receive_packets: usize) -> LoopbackConfig {
+    LoopbackConfig { receive_packets, ..LoopbackConfig::default() }
+}
+
+fn memory(arena_bytes: usize) -> LoopbackConfig {
+    LoopbackConfig { arena_bytes, ..LoopbackConfig::default() }
+}
+
+/// A good client with a session, beside whoever is there already.
+fn good_client(world: &World, server: &mut Endpoint) -> (Endpoint, SessionId) {
+    let mut client = world.client(Config::default(), LoopbackConfig::default());
+    let session = connect(world, &mut client, server);
+    (client, session)
+}
+
+/// Makes one echo call of `len` bytes, which must be answered in so many milliseconds.
+fn assert_served_in(
+    world: &World,
+    client: &mut Endpoint,
+    server: &mut Endpoint,
+    session: SessionId,
+    len: usize,
+    ms: u64,
+) {
+    send(client, session, ECHO, &pattern(len, 3), 9);
+    for _ in 0..ms {
+        pass_time(world, client, server, MS);
+        if let Some(over) = client.poll_completion() {
+            assert_eq!(over.result, Ok(()), "{len} bytes");
+            assert!(over.response[..] == pattern(len, 3)[..]);
+            return;
+        }
+    }
+    panic!("a call of {len} bytes was not answered in {ms} ms");
+}
+
+/// Connects to the server once more; what became of that.
+fn try_connect(client: &mut Endpoint, server: &mut Endpoint) -> Result<SessionId, ConnectError> {
+    let session = client.begin_connect(&server.address())?;
+    settle(client, server);
+    match event(client) {
+        SessionEvent::Connected(id) if id == session => Ok(id),
+        SessionEvent::ConnectFailed { session: id, error } if id == session => Err(error),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// That the client was refused for the share of one peer, with this limit.
+fn assert_over_share(error: &ConnectError, limit: u64) {
+    let text = error.to_string();
+    assert!(text.contains("share") && text.contains("peer_share_percent"), "{text}");
+    assert!(text.contains("loopback://server") && text.contains(&limit.to_string()), "{text}");
+}
+
+/// One peer opens session after session, each with all the credits that it can get. It is left half of the receive capacity; others get
+/// sessions with all their credits.
+#[test]
+fn one_peers_sessions_commit_no_more_than_its_share_of_the_receive_capacity() {
+    const CAPACITY: u64 = 256;
+    let world = World::new();
+    let mut server = world.server(Config::default(), port(32 + CAPACITY as usize));
+    let greedy = HandClient::open_many(&world, &mut server, 66, OFFER, 100);
+    let committed = server.committed_packets();
+    assert!((CAPACITY / 2..=(32 + CAPACITY) / 2).contains(&committed), "{committed} of {CAPACITY} packets");
+    assert!(greedy.len() >= 4);
+    let (mut client, first) = good_client(&world, &mut server);
+    let second = connect(&world, &mut client, &mut server);
+    for session in [first, second] {
+        assert_eq!(client.session_credits(session).unwrap().all, 32);
+    }
+    assert_served_in(&world, &mut client, &mut server, first, 50_000, 100);
+}
+
+/// The client hears that it has its share, and how much that is.
+#[test]
+fn a_peer_that_has_its_share_of_the_sessions_hears_so_and_others_get_theirs() {
+    let world = World::new();
+    let mut server = world.server(Config { sessions_max: 16, ..Config::default() }, LoopbackConfig::default());
+    let nexus = Nexus::builder().config(Config::default()).build().unwrap();
+    let mut greedy = world.endpoint("greedy", &nexus, 3);
+    for _ in 0..8 {
+        try_connect(&mut greedy, &mut server).unwrap();
+    }
+    let error = try_connect(&mut greedy, &mut server).expect_err("a ninth session of one peer, of 16 in all");
+    assert_over_share(&error, 8);
+    assert_eq!(server.sessions(), 8);
+    let (mut client, session) = good_client(&world, &mut server);
+    assert_served_in(&world, &mut client, &mut server, session, 100, 100);
+    // A session that ends makes room for another of the same peer.
+    let mine = server.sessions();
+    drop(greedy);
+    settle(&mut client, &mut server);
+    assert_eq!((mine, server.sessions()), (9, 1));
+}
+
+/// Where one peer is all that there is, it may have everything.
+#[test]
+fn with_a_share_of_a_hundred_percent_one_peer_may_have_everything() {
+    let world = World::new();
+    let config = Config { sessions_max: 16, peer_share_percent: 100, ..Config::default() };
+    let mut server = world.server(config, LoopbackConfig::default());
+    assert_eq!(HandClient::open_many(&world, &mut server, 66, OFFER, 100).len(), 16);
+}
+
+/// The share is for what others take from us: the sessions that we open ourselves are ours.
+#[test]
+fn ones_own_sessions_with_one_server_are_not_bounded_by_the_share() {
+    let world = World::new();
+    let mut server = world.server(Config::default(), LoopbackConfig::default());
+    let mut client = world.client(Config { sessions_max: 4, ..Config::default() }, port(32 + 4 * 32));
+    for _ in 0..4 {
+        let session = try_connect(&mut client, &mut server).unwrap();
+        assert_eq!(client.session_credits(session).unwrap().all, 32);
+    }
+}
+
+/// Two servers call each other. The sessions that one opened are not the other's share: it gets all that it would have got without them.
+#[test]
+fn sessions_that_we_opened_with_a_peer_leave_it_its_share() {
+    for (sessions_max, packets) in [(8, 1_000), (1_000, 8 * 32)] {
+        let world = World::new();
+        let mut first = world.server(Config { sessions_max, ..Config::default() }, port(32 + packets));
+        let mut second = world.client(Config { peer_share_percent: 100, ..Config::default() }, port(1_000));
+        for _ in 0..4 {
+            try_connect(&mut first, &mut second).unwrap();
+        }
+        for _ in 0..4 {
+            let session = try_connect(&mut second, &mut first).unwrap();
+            assert_eq!(second.session_credits(session).unwrap().all, 32);
+            second.disconnect(session);
+            settle(&mut first, &mut second);
+            assert!(matches!(event(&mut second), SessionEvent::Disconnected(id) if id == session));
+            try_connect(&mut second, &mut first).unwrap();
+        }
+        try_connect(&mut second, &mut first).expect_err("a fifth session of a peer that may have four");
+    }
+}
+
+/// Even where half of what there is would be less than one session, the first one is granted.
+#[test]
+fn the_share_of_a_peer_is_at_least_one_session() {
+    let world = World::new();
+    let mut server = world.server(Config { sessions_max: 1, ..Config::default() }, LoopbackConfig::default());
+    HandClient::connected(&world, &mut server, 1, OFFER);
+    let mut second = HandClient::new(&world, 2);
+    assert!(second.open(&mut server, OFFER).is_err());
+}
+
+#[test]
+fn a_share_is_between_one_and_a_hundred_percent() {
+    for (peer_share_percent, is_right) in [(0, false), (1, true), (100, true), (101, false), (255, false)] {
+        let built = Nexus::builder().config(Config { peer_share_percent, ..Config::default() }).build();
+        assert_eq!(built.is_ok(), is_right, "{peer_share_percent}");
+        assert!(built.err().is_none_or(|error| error.to_string().contains("peer_share_percent")));
+    }
+}
+
+/// Makes a short call in each slot of each session, and lets the answers go.
+fn touch_all_slots(server: &mut Endpoint, sessions: &[HandClient]) {
+    for session in sessions {
+        for slot in 0..SLOTS {
+            session.request(SLOTS + slot, 0, b"a short call");
+        }
+        session.turn(server);
+    }
+}
+
+/// Sessions of one credit each, so that the receive capacity is not what bounds them.
+const THIN: Offer = Offer { credits: 1, ..OFFER };
+
+/// One peer makes a short call in each slot of hundreds of sessions: the server keeps an answer of each, and they would fill its arena.
+/// They do not get more than the peer's share, and others' calls are answered at once.
+#[test]
+fn short_answers_of_one_peer_leave_memory_for_the_calls_of_others() {
+    let world = World::new();
+    let mut server = world.server(Config { credits: 1, ..Config::default() }, memory(MB));
+    let greedy = HandClient::open_many(&world, &mut server, 66, THIN, 300);
+    assert!(greedy.len() == 300);
+    touch_all_slots(&mut server, &greedy);
+    let (mut client, session) = good_client(&world, &mut server);
+    for len in [100, 1_000, 20_000] {
+        assert_served_in(&world, &mut client, &mut server, session, len, 100);
+    }
+}
+
+/// Clients at many addresses, none of which has more than its share, made short calls in all slots of many sessions, which fill the
+/// server's arena. They are idle since. Another's calls are answered: what idle slots hold is given back. Whoever asks for one of those
+/// answers again hears that it is gone, and its request does not run again.
+#[test]
+fn short_answers_of_idle_sessions_give_their_memory_to_the_calls_of_others() {
+    let world = World::new();
+    let mut server = world.server(Config { credits: 1, ..Config::default() }, memory(MB));
+    let idle: Vec<_> =
+        (0..6).flat_map(|number| HandClient::open_many(&world, &mut server, 60 + number, THIN, 50)).collect();
+    assert!(idle.len() == 300);
+    touch_all_slots(&mut server, &idle);
+    for _ in 0..30 {
+        idle.iter().step_by(50).for_each(HandClient::ping);
+        server.turn();
+        world.clock.advance(100 * MS);
+    }
+    assert_eq!(server.sessions(), 300);
+    let (mut client, session) = good_client(&world, &mut server);
+    for _ in 0..10 {
+        assert_served_in(&world, &mut client, &mut server, session, 100, 100);
+    }
+    let handled = server.stats().requests_handled;
+    let mut gone = 0;
+    for session in &idle {
+        session.request(SLOTS, 0, b"a short call");
+        for (header, _) in session.turn(&mut server) {
+            assert!(matches!(header.kind, Response | CallError), "{header:?}");
+            gone += usize::from(header.kind == CallError);
+        }
+    }
+    assert!(gone > 0 && gone < idle.len(), "{gone} of {}: as much as is needed, and no more", idle.len());
+    assert_eq!(server.stats().requests_handled, handled);
+}
+
+/// Begins a long request in each slot, and says how many were refused.
+fn begin_long_requests(client: &HandClient, server: &mut Endpoint, message: &[u8]) -> usize {
+    for slot in 0..SLOTS {
+        client.request(SLOTS + slot, 0, message);
+    }
+    client.turn(server).iter().filter(|(header, _)| header.kind == CallError).count()
+}
+
+/// One peer begins long requests in all slots of some sessions, which would fill the arena, all in the same moment. It gets its share, and
+/// hears that there is no more; a long call of another is answered at once.
+#[test]
+fn long_requests_of_one_peer_leave_memory_for_the_calls_of_others() {
+    let world = World::new();
+    let mut server = world.server(Config { message_len_max: LONG_LEN as u32, ..Config::default() }, memory(4 * MB));
+    let (mut client, session) = good_client(&world, &mut server);
+    let message = pattern(LONG_LEN, 1);
+    let greedy = HandClient::open_many(&world, &mut server, 66, OFFER, 4);
+    let refused: usize = greedy.iter().map(|one| begin_long_requests(one, &mut server, &message)).sum();
+    assert_served_in(&world, &mut client, &mut server, session, LONG_LEN, 100);
+    assert!((16..32).contains(&refused), "{refused} requests of 32 were refused");
+}
+
+/// A server without memory for a request says so at once, and the client knows that the request did not run. It is not left to send it
+/// again and again.
+#[test]
+fn a_request_that_finds_no_memory_fails_at_once_and_did_not_run() {
+    let world = World::new();
+    let of_server = (Config { message_len_max: LONG_LEN as u32, ..Config::default() }, memory(2 * MB));
+    let (mut client, mut server, session) = world.pair_of((Config::default(), LoopbackConfig::default()), of_server);
+    // Workers keep the requests until they run.
+    for tag in 0..SLOTS {
+        send(&mut client, session, WORKER, &pattern(LONG_LEN, 1), tag);
+    }
+    pass_time(&world, &mut client, &mut server, 300 * MS);
+    let failed = completions(&mut client);
+    assert!((3..8).contains(&failed.len()), "{} of 8 calls failed", failed.len());
+    for over in &failed {
+        let error = over.result.clone().unwrap_err();
+        assert_eq!((error.cause, error.execution), (Cause::ServerBusy, Execution::NotRun), "{error}");
+    }
+    let running = SLOTS as usize - failed.len();
+    assert_eq!((server.stats().requests_handled as usize, world.pool.len()), (running, running));
+    // The next call finds what the others gave back.
+    run(&world, &mut client, &mut server, running);
+    assert_served_in(&world, &mut client, &mut server, session, 20_000, 100);
+}
+
+/// Clients at two addresses begin long requests in all their slots and then send a packet of each every 400 ms, so that none ever
+/// stops arriving. They are too slow: another's long call gets their memory, and they hear that their requests did not run.
+#[test]
+fn requests_that_drip_in_lose_their_memory_to_others() {
+    let world = World::new();
+    let mut server = world.server(Config { message_len_max: LONG_LEN as u32, ..Config::default() }, memory(4 * MB));
+    let (mut client, session) = good_client(&world, &mut server);
+    let message = pattern(LONG_LEN, 1);
+    let slow = [66, 67].map(|number| HandClient::connected(&world, &mut server, number, SMALL));
+    for one in &slow {
+        begin_long_requests(one, &mut server, &message);
+    }
+    let mut told = 0;
+    let mut drip = |server: &mut Endpoint, number| {
+        for one in &slow {
+            for slot in 0..SLOTS {
+                one.request(SLOTS + slot, number, &message);
+            }
+            told += one.turn(server).iter().filter(|(header, _)| header.kind == CallError).count();
+        }
+    };
+    for number in 1..4 {
+        pass_time(&world, &mut client, &mut server, 400 * MS);
+        drip(&mut server, number);
+    }
+    send(&mut client, session, ECHO, &message, 1);
+    for number in 4..9 {
+        pass_time(&world, &mut client, &mut server, 400 * MS);
+        drip(&mut server, number);
+    }
+    let over = completions(&mut client);
+    assert!(over.len() == 1 && over[0].result.is_ok(), "{over:?}");
+    assert!(told > 0 && server.stats().requests_given_up > 0);
+}
+
+/// No attack: a request that comes at twice the least rate keeps its memory while others find none.
+#[test]
+fn a_request_that_comes_fast_enough_keeps_its_memory() {
+    let world = World::new();
+    let mut server = world.server(Config { message_len_max: LONG_LEN as u32, ..Config::default() }, memory(MB));
+    let (mut client, session) = good_client(&world, &mut server);
+    let message = pattern(LONG_LEN, 1);
+    let steady = HandClient::connected(&world, &mut server, 66, OFFER);
+    let packets = LONG_LEN.div_ceil(1448) as u16;
+    let began_ns = world.clock.now_ns();
+    let mut last = Vec::new();
+    for number in 0..packets {
+        steady.request(SLOTS, number, &message);
+        if number % 20 == 10 {
+            // Takes what is left, and asks for more.
+            send(&mut client, session, DEFER, &message, number.into());
+        }
+        last = steady.turn(&mut server);
+        client.turn();
+        assert!(last.iter().all(|(header, _)| header.kind != CallError), "packet {number}");
+        world.clock.advance(1448 * 500);
+    }
+    assert!(world.clock.now_ns() - began_ns > 130 * MS);
+    assert!(matches!(last.last().unwrap().0.kind, Response | CallError), "the request was taken whole");
+    assert!(server.stats().requests_handled > 0);
+    drop(take_kept());
+}
+
+/// A peer takes its share in pieces of one size, gives them back, and takes it again in somewhat larger ones, until all of the arena was
+/// cut into small pieces once. Then it goes. A long call is answered: small pieces beside each other become large again.
+#[test]
+fn memory_that_was_cut_into_small_pieces_serves_long_calls_again() {
+    let world = World::new();
+    let mut server = world.server(Config { credits: 1, ..Config::default() }, memory(4 * MB));
+    let (mut client, session) = good_client(&world, &mut server);
+    for data_per_packet in [100, 150, 220, 300, 430] {
+        // Answers of the greatest length that is kept in a slot make its buffer as long as that.
+        let greedy = HandClient::open_many(&world, &mut server, 66, Offer { data_per_packet, ..THIN }, 1_500);
+        touch_all_slots(&mut server, &greedy);
+        for one in greedy {
+            one.send_management(&sinew_wire::management::ending(sinew_wire::Kind::Disconnect, one.server_key, one.key));
+            one.turn(&mut server);
+        }
+        assert_eq!(server.sessions(), 1);
+    }
+    // A packet in each turn, and two turns for each.
+    assert_served_in(&world, &mut client, &mut server, session, LONG_LEN, 2_000);
+}
+
+/// A peer asks for packets as small as there can be, so that a slot's answer is far smaller than the block of the arena that it lies in. It is
+/// charged for the block.
+#[test]
+fn the_smallest_answers_of_one_peer_leave_memory_for_the_calls_of_others() {
+    let world = World::new();
+    let mut server = world.server(Config { credits: 1, ..Config::default() }, memory(MB));
+    let greedy = HandClient::open_many(&world, &mut server, 66, Offer { data_per_packet: 64, ..THIN }, 1_200);
+    assert!(greedy.len() == 1_200);
+    touch_all_slots(&mut server, &greedy);
+    let (mut client, session) = good_client(&world, &mut server);
+    for len in [100, 1_000, 20_000] {
+        assert_served_in(&world, &mut client, &mut server, session, len, 100);
+    }
+}
+
+/// Headers between the packets of a message, and rounding, make it half as large again as its bytes.
+#[test]
+fn a_long_request_in_the_smallest_packets_is_charged_for_its_headers() {
+    let world = World::new();
+    let mut server = world.server(Config { peer_share_percent: 60, ..Config::default() }, memory(4 * MB));
+    let greedy = HandClient::connected(&world, &mut server, 66, Offer { data_per_packet: 64, ..OFFER });
+    greedy.request(SLOTS, 0, &pattern(2_400_000, 1));
+    assert_eq!(outline(&greedy.turn(&mut server)), [(CallError, 0)]);
+    let (mut client, session) = good_client(&world, &mut server);
+    assert_served_in(&world, &mut client, &mut server, session, 100_000, 100);
+}
+
+/// One client has long answers in several sessions, all of which it fetched, and uses another session then. What the idle ones hold is its
+/// own: it does not keep it from calling for ever.
+#[test]
+fn answers_that_a_peer_fetched_long_ago_do_not_use_up_its_share() {
+    let world = World::new();
+    let mut server = world.server(Config::default(), memory(8 * MB));
+    let (mut client, first) = good_client(&world, &mut server);
+    let others: Vec<_> = (0..8).map(|_| connect(&world, &mut client, &mut server)).collect();
+    for session in others.into_iter().chain([first]) {
+        assert_served_in(&world, &mut client, &mut server, session, 700_000, 2_000);
+        pass_time(&world, &mut client, &mut server, 1_500 * MS);
+    }
+}
+
+/// A client gives up one long call after another before their requests are whole, each in the slot of the last. What the server has of the
+/// last makes room for the next.
+#[test]
+fn a_request_that_its_client_gave_up_makes_room_for_the_next_in_its_slot() {
+    let world = World::new();
+    let mut server = world.server(Config::default(), memory(8 * MB));
+    let client = HandClient::connected(&world, &mut server, 1, OFFER);
+    let message = pattern(5 * MB / 2, 1);
+    for round in 1..4 {
+        client.request(SLOTS * round, 0, &message);
+        assert_eq!(outline(&client.turn(&mut server)), [(CreditReturn, 0)], "round {round}");
+    }
+}
+
+/// A client gives up long calls that the server has whole, and makes short ones in their slots. When the handlers have let go of the long
+/// requests, its peer has its share again.
+#[test]
+fn requests_that_were_overtaken_by_short_ones_count_no_longer() {
+    let world = World::new();
+    let mut server = world.server(Config::default(), memory(8 * MB));
+    let mut client = HandClient::connected(&world, &mut server, 1, OFFER);
+    let message = pattern(MB / 2, 1);
+    for slot in 0..5 {
+        client.request(SLOTS + slot, 0, b"short");
+        client.turn(&mut server);
+        client.request_type = WORKER;
+        for number in 0..message.len().div_ceil(1448) as u16 {
+            client.request(2 * SLOTS + slot, number, &message);
+            client.turn(&mut server);
+        }
+        client.request_type = ECHO;
+        client.request(3 * SLOTS + slot, 0, b"short");
+        assert_eq!(outline(&client.turn(&mut server)), [(Response, 0)]);
+    }
+    assert_eq!(world.pool.run_all(), 5);
+    server.turn();
+    let mut other = client.sibling(&world, 1);
+    other.open(&mut server, OFFER).unwrap();
+    other.request(SLOTS, 0, &message);
+    assert_eq!(outline(&other.turn(&mut server)), [(CreditReturn, 0)]);
+}
+
+/// Workers answer long requests with a few bytes, which they write into the request's own buffer. The slot does not keep that large buffer
+/// for the small answer: one long call after another is answered.
+#[test]
+fn short_answers_to_long_requests_do_not_keep_the_memory_of_the_requests() {
+    let world = World::new();
+    let pool = std::sync::Arc::clone(&world.pool);
+    let nexus = Nexus::builder().workers(pool).handle_worker(WORKER, |call| call.reply(b"stored")).build().unwrap();
+    let mut server = world.endpoint_with("server", &nexus, 1, memory(16 * MB));
+    let (mut client, session) = good_client(&world, &mut server);
+    for tag in 0..4 {
+        send(&mut client, session, WORKER, &pattern(5 * MB, 1), tag);
+        let over = run(&world, &mut client, &mut server, 1).remove(0);
+        assert_eq!((over.result, &over.response[..]), (Ok(()), &b"stored"[..]), "call {tag}");
+    }
+}

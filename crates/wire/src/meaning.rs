@@ -1,0 +1,155 @@
+//! What the packets of a call say: the fields of a [`Header`], each under the name that it has in a packet of this kind.
+
+use crate::header::{CREDIT_ALONE, Header, Kind, SessionKey};
+
+/// The call that a packet belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallName {
+    /// The session at the packet's receiver.
+    pub session: SessionKey,
+    /// Number of the request on its session.
+    pub number: u64,
+    /// Whether the packet is a copy, or answers one: [`Header::is_copy`].
+    pub is_copy: bool,
+}
+
+/// A piece of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Bytes of the whole message.
+    pub message_len: u32,
+    /// Number of the packet in the message.
+    pub packet: u16,
+}
+
+/// What a packet says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Meaning {
+    /// Data of a request of this type.
+    Request {
+        /// What is asked for.
+        request_type: u16,
+        /// Which piece.
+        part: Part,
+    },
+    /// Data of a response, to a request that the server kept for so long ([`crate::residence`]).
+    Response {
+        /// The residence, packed.
+        residence: u16,
+        /// Which piece.
+        part: Part,
+    },
+    /// The server has taken packets of the request (nsdi19 5.1).
+    CreditReturn {
+        /// So many from the first on: all before the first that is missing. With `is_alone` only the last of these.
+        taken: u16,
+        /// Bit `i`: also the packet `i + 1` after the first that is missing.
+        ahead: u32,
+        /// Whether it stands for one packet alone, and not for those before it.
+        is_alone: bool,
+    },
+    /// The client asks for packets of the response (nsdi19 5.1).
+    RequestForResponse {
+        /// The type of the request.
+        request_type: u16,
+        /// The first packet that is asked for.
+        first: u16,
+        /// How many.
+        count: u32,
+    },
+    /// The request has arrived whole and its handler is still at work.
+    InProgress,
+    /// The request will get no response, and why not.
+    CallError(u32),
+    /// Packets of the session met long queues on their way to the server.
+    CongestionNotice,
+    /// The packet belongs to no call: it opens, closes or watches sessions.
+    Management(Kind),
+}
+
+impl Meaning {
+    /// As a packet's header.
+    #[inline]
+    pub fn header(self, call: CallName) -> Header {
+        let (kind, type_or_residence, message_len, packet_number) = match self {
+            Self::Request { request_type, part } => (Kind::Request, request_type, part.message_len, part.packet),
+            Self::Response { residence, part } => (Kind::Response, residence, part.message_len, part.packet),
+            Self::CreditReturn { taken, ahead, is_alone } => {
+                (Kind::CreditReturn, if is_alone { CREDIT_ALONE } else { 0 }, ahead, taken.wrapping_sub(1))
+            }
+            Self::RequestForResponse { request_type, first, count } => {
+                (Kind::RequestForResponse, request_type, count, first)
+            }
+            Self::InProgress => (Kind::InProgress, 0, 0, 0),
+            Self::CallError(code) => (Kind::CallError, 0, code, 0),
+            Self::CongestionNotice => (Kind::CongestionNotice, 0, 0, 0),
+            Self::Management(kind) => (kind, 0, 0, 0),
+        };
+        Header {
+            kind,
+            type_or_residence,
+            message_len,
+            session: call.session,
+            request_number: call.number,
+            packet_number,
+            is_copy: call.is_copy,
+        }
+    }
+}
+
+impl Header {
+    /// Whose packet it is.
+    #[inline]
+    pub fn call(&self) -> CallName {
+        CallName { session: self.session, number: self.request_number, is_copy: self.is_copy }
+    }
+
+    /// What the packet says.
+    #[inline]
+    pub fn meaning(&self) -> Meaning {
+        let part = Part { message_len: self.message_len, packet: self.packet_number };
+        match self.kind {
+            Kind::Request => Meaning::Request { request_type: self.type_or_residence, part },
+            Kind::Response => Meaning::Response { residence: self.type_or_residence, part },
+            Kind::CreditReturn => Meaning::CreditReturn {
+                taken: self.packet_number.wrapping_add(1),
+                ahead: self.message_len,
+                is_alone: self.type_or_residence == CREDIT_ALONE,
+            },
+            Kind::RequestForResponse => Meaning::RequestForResponse {
+                request_type: self.type_or_residence,
+                first: self.packet_number,
+                count: self.message_len,
+            },
+            Kind::InProgress => Meaning::InProgress,
+            Kind::CallError => Meaning::CallError(self.message_len),
+            Kind::CongestionNotice => Meaning::CongestionNotice,
+            management => Meaning::Management(management),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_meaning_survives_the_header() {
+        let call = CallName { session: SessionKey::new(7, 0x1234), number: 99, is_copy: true };
+        let part = Part { message_len: 3000, packet: 2 };
+        for meaning in [
+            Meaning::Request { request_type: 5, part },
+            Meaning::Response { residence: 0x1FFF, part },
+            Meaning::CreditReturn { taken: 0, ahead: 0b101, is_alone: false },
+            Meaning::CreditReturn { taken: u16::MAX, ahead: 0, is_alone: true },
+            Meaning::RequestForResponse { request_type: 5, first: 1, count: 31 },
+            Meaning::InProgress,
+            Meaning::CallError(4),
+            Meaning::CongestionNotice,
+            Meaning::Management(Kind::Ping),
+        ] {
+            let header = Header::read(&meaning.header(call).to_bytes()).unwrap();
+            assert_eq!((header.meaning(), header.call()), (meaning, call));
+        }
+    }
+}

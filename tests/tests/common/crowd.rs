@@ -1,0 +1,52 @@
+//! Connections that are there to keep others out.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// The beginning of a frame whose end never comes.
+const HEADER: &[u8] = b"SNWR\x01\0\0\0\xE8\x03\0\0";
+const BETWEEN_BYTES: Duration = Duration::from_millis(100);
+
+/// A crowd that says nothing, or says a byte of a frame now and then, for as long as this lives.
+pub struct Crowd {
+    stop: mpsc::Sender<()>,
+    thread: Option<JoinHandle<Vec<TcpStream>>>,
+}
+
+impl Crowd {
+    /// So many connections to `address`, every other of which says a byte now and then.
+    pub fn at(address: &str, count: usize) -> Self {
+        let mut crowd: Vec<_> = (0..count).map(|_| TcpStream::connect(address).unwrap()).collect();
+        let (stop, stopped) = mpsc::channel();
+        let frame = [HEADER, &[b' '; 1000]].concat();
+        let thread = std::thread::spawn(move || {
+            let mut said = 0;
+            while stopped.recv_timeout(BETWEEN_BYTES) == Err(mpsc::RecvTimeoutError::Timeout) {
+                for slow in crowd.iter_mut().step_by(2) {
+                    // Some were let go.
+                    let _ = slow.write_all(&frame[said..=said]);
+                }
+                said = (said + 1).min(frame.len() - 1);
+            }
+            crowd
+        });
+        Self { stop, thread: Some(thread) }
+    }
+
+    /// Stops talking. Whether the server closes all connections, each within `patience`.
+    pub fn wait_until_shown_out(mut self, patience: Duration) -> bool {
+        let _ = self.stop.send(());
+        let crowd = self.thread.take().unwrap().join().unwrap();
+        crowd.iter().all(|mut visitor| {
+            visitor.set_read_timeout(Some(patience)).unwrap();
+            match visitor.read_to_end(&mut Vec::new()) {
+                Ok(_) => true,
+                // It closed before it had read all that was said.
+                Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
+            }
+        })
+    }
+}

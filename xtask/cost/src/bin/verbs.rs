@@ -1,0 +1,172 @@
+//! Verbs over shared memory, between two thread domains' queue pairs that one thread has.
+
+use anyhow::{Context, ensure};
+use sinew_cost::{Count, Operation, device, operation};
+use sinew_fabric::verbs::{
+    Access, Completion, CompletionQueue, Device, Exposed, Operation as Verb, ProtectionDomain, QpConfig, QueuePair,
+    Request, Scatter, Source, ThreadDomain, Transport,
+};
+use sinew_mem::{Arena, MessageBuffer};
+use sinew_shm::verbs::{ShmCompletionQueue, ShmDomain, ShmQueuePair, ShmThread};
+
+const OPERATIONS: &[Operation] = &[
+    operation("WRITE of 32 B, a doorbell each", &["initiator"], |count| writes(count, false)),
+    operation("WRITE of 32 B, in lists of 16", &["initiator"], |count| writes(count, true)),
+    operation("READ of 32 B", &["initiator"], reads),
+    operation("SEND of 32 B over UD, in lists of 16", &["sender", "receiver"], datagrams),
+];
+
+fn main() -> anyhow::Result<()> {
+    sinew_cost::main(OPERATIONS)
+}
+
+const LEN: usize = 32;
+/// Requests of a step, of which the last tells that they are over.
+const BURST: usize = 16;
+const ROUNDS: usize = 512;
+
+struct End {
+    qp: ShmQueuePair,
+    sends: ShmCompletionQueue,
+    receives: ShmCompletionQueue,
+    thread: ShmThread,
+    arena: Arena,
+}
+
+impl End {
+    fn new(domain: &ShmDomain, transport: Transport) -> anyhow::Result<Self> {
+        let thread = domain.thread()?;
+        let (sends, receives) = (thread.completion_queue(64)?, thread.completion_queue(64)?);
+        let config = QpConfig { send_depth: 64, receive_depth: 64, ..QpConfig::new(transport) };
+        let qp = thread.queue_pair(&config, &sends, &receives)?;
+        Ok(Self { qp, sends, receives, thread, arena: domain.arena(4 << 20)? })
+    }
+
+    fn buffer(&self) -> anyhow::Result<MessageBuffer> {
+        Ok(self.arena.alloc(LEN, LEN)?)
+    }
+}
+
+fn pair(transport: Transport) -> anyhow::Result<(ShmDomain, [End; 2])> {
+    let domain = device()?.protection_domain()?;
+    let mut ends = [End::new(&domain, transport)?, End::new(&domain, transport)?];
+    let addresses = [ends[1].qp.address(), ends[0].qp.address()];
+    for (end, address) in ends.iter_mut().zip(addresses) {
+        end.qp.connect(Some(&address))?;
+    }
+    Ok((domain, ends))
+}
+
+fn request(number: usize, operation: Verb<'_>) -> Request<'_> {
+    Request { signaled: number + 1 == BURST, ..Request::new(number as u64, operation) }
+}
+
+fn all_good(completions: &[Completion], expected: usize) -> anyhow::Result<()> {
+    let good = completions.iter().filter(|completion| completion.status.is_success()).count();
+    ensure!(good == completions.len() && good == expected, "{completions:?}");
+    Ok(())
+}
+
+fn writes(count: &mut Count, in_lists: bool) -> anyhow::Result<()> {
+    let (domain, [mut end, _other]) = pair(Transport::Rc)?;
+    let exposed = domain.expose(4096, Access::ALL)?;
+    let remote = exposed.remote();
+    let mut completions = Vec::with_capacity(64);
+    count.rounds(ROUNDS, ROUNDS, |count| {
+        let bytes = std::hint::black_box([7; LEN]);
+        let posted = count.step("initiator", BURST, || {
+            let write =
+                |number| request(number, Verb::Write { source: Source::Inline(&bytes), remote, immediate: None });
+            let posted = if in_lists {
+                end.qp.post_list((0..BURST).map(write)).is_ok()
+            } else {
+                (0..BURST).all(|number| end.qp.post(write(number)).is_ok())
+            };
+            end.sends.poll(&mut completions, BURST);
+            posted
+        });
+        ensure!(posted, "a WRITE was refused");
+        all_good(&completions, 1)?;
+        completions.clear();
+        Ok(())
+    })
+}
+
+fn reads(count: &mut Count) -> anyhow::Result<()> {
+    let (domain, [mut end, _other]) = pair(Transport::Rc)?;
+    let exposed = domain.expose(4096, Access::ALL)?;
+    let remote = exposed.remote().at(0).context("there is memory")?;
+    let mut targets = (0..BURST).map(|_| end.buffer()).collect::<anyhow::Result<Vec<_>>>()?;
+    let mut completions: Vec<Completion> = Vec::with_capacity(64);
+    count.rounds(ROUNDS, ROUNDS, |count| {
+        let good = count.step("initiator", BURST, || {
+            for number in 0..BURST {
+                let Some(buffer) = targets.pop() else { return false };
+                let mut target = Scatter::new();
+                target.push(buffer);
+                // All of them tell that they are over, and give their buffers back.
+                if end.qp.post(Request::new(number as u64, Verb::Read { target, remote })).is_err() {
+                    return false;
+                }
+            }
+            end.sends.poll(&mut completions, BURST);
+            let mut good = true;
+            for mut completion in completions.drain(..) {
+                good &= completion.status.is_success();
+                targets.extend(completion.buffers.drain(..));
+            }
+            good
+        });
+        ensure!(good && targets.len() == BURST, "{} READs of {BURST}", targets.len());
+        Ok(())
+    })
+}
+
+fn datagrams(count: &mut Count) -> anyhow::Result<()> {
+    let (_, [mut sender, mut receiver]) = pair(Transport::Ud)?;
+    let to = Some(sender.thread.destination(&receiver.qp.address())?);
+    for _ in 0..2 * BURST {
+        let buffer = receiver.buffer()?;
+        receiver.qp.post_buffer(0, buffer)?;
+    }
+    let mut sent: Vec<Completion> = Vec::with_capacity(64);
+    let mut received: Vec<Completion> = Vec::with_capacity(64);
+    let mut round = 0;
+    count.rounds(ROUNDS, ROUNDS, |count| {
+        let bytes = std::hint::black_box([7; LEN]);
+        let posted = count.step("sender", BURST, || {
+            let send = |number| request(number, Verb::Send { source: Source::Inline(&bytes), immediate: None, to });
+            let posted = sender.qp.post_list((0..BURST).map(send)).is_ok();
+            sender.sends.poll(&mut sent, BURST);
+            posted
+        });
+        ensure!(posted, "a SEND was refused");
+        all_good(&sent, 1)?;
+        sent.clear();
+        let good = count.step("receiver", BURST, || {
+            receiver.receives.poll(&mut received, BURST);
+            let mut good = received.len();
+            for mut completion in received.drain(..) {
+                let buffer = completion.buffers.pop().filter(|_| completion.status.is_success());
+                if buffer.is_none_or(|buffer| receiver.qp.post_buffer(0, buffer).is_err()) {
+                    good = 0;
+                }
+            }
+            good
+        });
+        // The first ones wait until the link is complete.
+        ensure!(round < ROUNDS / 2 || good == BURST, "{good} messages");
+        round += 1;
+        Ok(())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::OPERATIONS;
+
+    #[test]
+    fn two_runs_are_equal() {
+        sinew_cost::check_that_runs_are_equal(OPERATIONS);
+    }
+}
