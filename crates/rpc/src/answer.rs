@@ -22,9 +22,11 @@ pub(crate) struct ServerCall {
 /// Where a call is found, and what it asks for.
 #[derive(Clone, Copy)]
 pub(crate) struct Found {
-    /// By the time of an answer it may be another call's.
+    /// By the time of a late answer it may be another call's.
     pub slot: SlotId,
     pub request_type: RequestType,
+    /// An answer that is given at once and is no longer than this goes into the slot's own buffer, if there is one.
+    pub own_len_max: u16,
 }
 
 /// A call that its handler has.

@@ -66,9 +66,9 @@ impl Servers {
         }
     }
 
-    /// Puts a session on file, under a key with this token.
-    pub fn insert(&mut self, token: u64, session: ServerSession, now_ns: u64) -> usize {
-        let index = self.table.insert(token);
+    /// Puts a session on file, under a key with a new token.
+    pub fn insert(&mut self, shared: &mut Shared, session: ServerSession) -> usize {
+        let index = self.table.insert(shared.generator.next_u64());
         let slots = self.table.slots.len();
         if self.arrivals.capacity() < slots {
             sinew_mem::grow_for_random_access(&mut self.arrivals);
@@ -78,7 +78,8 @@ impl Servers {
         self.cold[index] = ServerCold::default();
         let key = self.table.entries[index].key;
         self.table.entries[index] = ServerSession { key, ..session };
-        self.unconfirmed.push(Unconfirmed { key, since_ns: now_ns, reminders: 0 });
+        self.table.entries[index].settle(shared);
+        self.unconfirmed.push(Unconfirmed { key, since_ns: shared.now_ns, reminders: 0 });
         index
     }
 
@@ -109,11 +110,9 @@ impl Servers {
         let data = &packet.head[HEADER_LEN..];
         if header.request_number <= slot.number
             || header.message_len as usize != data.len()
-            || header.message_len > session.short_len_max
+            || header.message_len >= u32::from(session.lent_end)
             || !matches!(slot.response, Response::Short(_) | Response::None)
             || matches!(slot.phase, Phase::Receiving | Phase::Running)
-            || session.is_guarded
-            || !shared.config.tuning.zero_copy_requests
         {
             return None;
         }
@@ -124,7 +123,8 @@ impl Servers {
         shared.stats.requests_handled += 1;
         let call = ServerCall { key: header.session, number: header.request_number };
         let request_type = RequestType::new(header.type_or_residence);
-        Some((RunningCall { call, found: Found { slot: id, request_type } }, data))
+        let found = Found { slot: id, request_type, own_len_max: session.own_len_max };
+        Some((RunningCall { call, found }, data))
     }
 
     /// Takes in a packet of a request; returns the request when that makes it whole.
@@ -195,7 +195,8 @@ impl Servers {
     ) -> Arrived<'a> {
         shared.stats.requests_handled += 1;
         let call = ServerCall { key: call.session, number: call.number };
-        Arrived { call: RunningCall { call, found: Found { slot, request_type } }, request }
+        let found = Found { slot, request_type, own_len_max: 0 };
+        Arrived { call: RunningCall { call, found }, request }
     }
 
     /// A new request takes the slot: that the client uses it again says that it has the last response.

@@ -99,10 +99,6 @@ pub struct ShmRx {
     /// Where in `hot` the next turn starts, so that everyone is first now and then.
     turn: usize,
     bounce: Bounce,
-    /// Bytes of it that hold packets of this burst.
-    bounced: usize,
-    /// Packets that this burst may still get.
-    left: usize,
     in_place: bool,
     /// Some hot link has been empty for long.
     quiet: bool,
@@ -130,8 +126,6 @@ impl ShmRx {
             hot: Vec::new(),
             turn: 0,
             bounce: Bounce::new(),
-            bounced: 0,
-            left: 0,
             in_place: matches!(door, Door::Hub { .. }),
             quiet: false,
             looked_ns: None,
@@ -260,7 +254,7 @@ impl ShmRx {
 ///
 /// # Safety
 ///
-/// As for [`ShmRx::drain`]; `taken` is the link's last.
+/// As for [`RxLink::drain_as`]; `taken` is the link's last.
 #[inline(never)]
 unsafe fn packet_of<'a, const IN_PLACE: bool>(
     link: &RxLink,
@@ -289,146 +283,63 @@ unsafe fn packet_of<'a, const IN_PLACE: bool>(
     }
 }
 
-impl ShmRx {
-    /// Looks at one link after the other until one has something new; it and those behind it are drained then.
-    #[inline(never)]
-    fn poll<'a>(&'a mut self, burst: &mut RxBurst<'a>) {
-        let hot = &self.hot[..];
-        let mut at = if self.turn < hot.len() { self.turn } else { 0 };
-        self.turn = at + 1;
-        for behind in (0..hot.len()).rev() {
-            let Some(&index) = hot.get(at) else { break };
-            at += 1;
-            if at == hot.len() {
-                at = 0;
-            }
-            let Some(Some(link)) = self.links.get_mut(index) else { continue };
-            let link = &mut **link;
-            // SAFETY: the previous burst borrowed `self`, so nothing that it lent is alive.
-            unsafe { link.consumer.give_back() };
-            if link.arena.is_none() {
-                continue;
-            }
-            if link.consumer.has_nothing_new() {
-                link.empty_polls += 1;
-                if link.empty_polls > EMPTY_POLLS_MAX && hot.len() > HOT_MIN {
-                    self.quiet = true;
-                }
-                continue;
-            }
-            self.left = BURST_MAX.min(burst.packets.remaining_capacity());
-            self.bounced = 0;
-            // SAFETY: what is lent is given back by the next call at the earliest, which needs `self`, as dropping a link does; and
-            // so does writing the bounce area.
-            return unsafe {
-                if behind == 0 && !self.quiet {
-                    self.drain(index, burst)
-                } else {
-                    self.drain_all(index, at, behind, burst)
-                }
-            };
-        }
-        if self.quiet {
-            self.cool();
-        }
-    }
+/// What a burst may still get.
+#[derive(Clone, Copy)]
+struct Room {
+    /// Packets.
+    left: usize,
+    /// The bounce area from here on.
+    bounce: *mut u8,
+}
 
-    /// Receives from link `index`, and then from `links` others, from `hot[at]` on.
+impl RxLink {
+    /// Takes packets until there is no more, or no room; returns what room is left. (What is lent is lent for as long as the burst: `'a`.)
     ///
     /// # Safety
     ///
-    /// As for [`Self::drain`]; and nothing that an earlier burst lent is alive.
+    /// Nothing of this link is given back during `'a`, nor is it dropped, and nobody else accesses the bounce area. `room.left`
+    /// is no more than the burst has room for, nor than the packets that the bounce area has room for from `room.bounce` on. `IN_PLACE` only for
+    /// the links of a hub.
     #[inline(never)]
-    unsafe fn drain_all<'a>(&mut self, index: usize, mut at: usize, links: usize, burst: &mut RxBurst<'a>) {
-        // SAFETY: the caller's promises.
-        unsafe { self.drain(index, burst) };
-        for _ in 0..links {
-            let Some(&index) = self.hot.get(at) else { break };
-            at += 1;
-            if at == self.hot.len() {
-                at = 0;
-            }
-            let Some(Some(link)) = self.links.get_mut(index) else { continue };
-            // SAFETY: the caller's promises.
-            unsafe { link.consumer.give_back() };
-            if self.left == 0 || link.arena.is_none() {
-                continue;
-            }
-            if link.consumer.has_nothing_new() {
-                self.was_empty(index);
-            } else {
-                // SAFETY: the caller's promises.
-                unsafe { self.drain(index, burst) };
-            }
-        }
-        if self.quiet {
-            self.cool();
-        }
-    }
-
-    #[inline(always)]
-    fn was_empty(&mut self, index: usize) {
-        let Some(Some(link)) = self.links.get_mut(index) else { return };
-        link.empty_polls += 1;
-        if link.empty_polls > EMPTY_POLLS_MAX && self.hot.len() > HOT_MIN {
-            self.quiet = true;
-        }
-    }
-
-    /// Takes packets from a link until there is no more, or no room. (What is lent is lent for as long as the burst: `'a`.)
-    ///
-    /// # Safety
-    ///
-    /// Nothing of this link is given back during `'a`, nor is it dropped, and nobody else accesses the bounce area. `self.left`
-    /// is no more than the burst has room for, and with the packets since `self.bounced` was 0 no more than BURST_MAX.
-    #[inline(always)]
-    unsafe fn drain<'a>(&mut self, index: usize, burst: &mut RxBurst<'a>) {
-        // SAFETY: the caller's promises. Links of a hub are lent in place.
-        unsafe {
-            if self.in_place { self.drain_as::<true>(index, burst) } else { self.drain_as::<false>(index, burst) }
-        }
-    }
-
-    /// # Safety
-    ///
-    /// As for [`Self::drain`]. `IN_PLACE` only for the links of a hub.
-    #[inline(never)]
-    unsafe fn drain_as<'a, const IN_PLACE: bool>(&mut self, index: usize, burst: &mut RxBurst<'a>) {
-        let Some(Some(link)) = self.links.get_mut(index) else { return };
-        let link = &mut **link;
-        let from = Peer([index as u64, link.generation, 0]);
-        // SAFETY: `bounced` is what earlier packets of this burst took of the area.
-        let mut bounce = unsafe { self.bounce.start.as_ptr().add(self.bounced) };
-        let (mut left, mut bytes, lent_before) = (self.left, 0, burst.packets.len());
+    unsafe fn drain_as<'a, const IN_PLACE: bool>(
+        &mut self,
+        index: usize,
+        room: Room,
+        burst: &mut RxBurst<'a>,
+        stats: &mut PortStats,
+    ) -> Room {
+        let from = Peer([index as u64, self.generation, 0]);
+        let Room { mut left, mut bounce } = room;
+        let (mut bytes, lent_before) = (0, burst.packets.len());
         while left > 0
-            && let Some(taken) = link.consumer.take()
+            && let Some(taken) = self.consumer.take()
         {
             left -= 1;
             let target = bounce;
             if !IN_PLACE {
                 let len = if taken.is_plain_line() { 64 } else { taken.copy_len().next_multiple_of(64) };
-                // SAFETY: the area has room for BURST_MAX packets, and none is longer than BOUNCE_PACKET.
+                // SAFETY: the area has room for so many packets, and none is longer than BOUNCE_PACKET.
                 bounce = unsafe { target.add(len) };
             }
             if !taken.is_plain_line() && !taken.is_whole() {
                 // SAFETY: the caller's promises.
-                match unsafe { packet_of::<IN_PLACE>(link, taken, target) } {
+                match unsafe { packet_of::<IN_PLACE>(self, taken, target) } {
                     Ok((head, tail)) => {
                         let packet = RxPacket { from, head, tail };
                         bytes += packet.len();
                         burst.packets.push(packet);
                     }
-                    Err(reason) => self.stats.count_dropped(reason, 1),
+                    Err(reason) => stats.count_dropped(reason, 1),
                 }
                 continue;
             }
             let head: &'a [u8] = if IN_PLACE {
                 // SAFETY: a ring in private memory, whose lines stay as they are during `'a`.
-                unsafe { link.consumer.bytes_in_place(&taken) }
+                unsafe { self.consumer.bytes_in_place(&taken) }
             } else {
                 // SAFETY: the target is ours, and nobody writes it again during `'a`.
                 unsafe {
-                    link.consumer.copy_out(&taken, target);
+                    self.consumer.copy_out(&taken, target);
                     std::slice::from_raw_parts(target, taken.len())
                 }
             };
@@ -436,18 +347,84 @@ impl ShmRx {
             // SAFETY: there was room for one more.
             unsafe { burst.packets.push_unchecked(RxPacket { from, head, tail: None }) };
         }
-        if left == self.left {
-            if left > 0 {
-                // A word that is no packet's.
-                self.was_empty(index);
-            }
-            return;
+        if left != room.left {
+            self.empty_polls = 0;
+            stats.rx_packets += (burst.packets.len() - lent_before) as u64;
+            stats.rx_bytes += bytes as u64;
         }
-        link.empty_polls = 0;
-        self.left = left;
-        self.bounced = bounce.addr() - self.bounce.start.addr().get();
-        self.stats.rx_packets += (burst.packets.len() - lent_before) as u64;
-        self.stats.rx_bytes += bytes as u64;
+        Room { left, bounce }
+    }
+
+    /// Notes that it had nothing, which is all it has to say when `polled` links are polled and it is so for long.
+    #[inline(always)]
+    fn was_empty(&mut self, polled: usize) -> bool {
+        self.empty_polls += 1;
+        self.empty_polls > EMPTY_POLLS_MAX && polled > HOT_MIN
+    }
+}
+
+impl ShmRx {
+    /// All the room of a new burst.
+    #[inline(always)]
+    fn room(&self, burst: &RxBurst<'_>) -> Room {
+        Room { left: BURST_MAX.min(burst.packets.remaining_capacity()), bounce: self.bounce.start.as_ptr() }
+    }
+
+    /// Takes packets from link `index`, which is not empty.
+    ///
+    /// # Safety
+    ///
+    /// As for [`RxLink::drain_as`].
+    #[inline(always)]
+    unsafe fn drain<'a>(&mut self, index: usize, room: Room, burst: &mut RxBurst<'a>) -> Room {
+        let Some(Some(link)) = self.links.get_mut(index) else { return room };
+        // SAFETY: the caller's promises. Links of a hub are lent in place.
+        unsafe {
+            if self.in_place {
+                link.drain_as::<true>(index, room, burst, &mut self.stats)
+            } else {
+                link.drain_as::<false>(index, room, burst, &mut self.stats)
+            }
+        }
+    }
+
+    /// Receives from one link after the other, beginning with another one at each call.
+    #[inline(never)]
+    fn drain_links<'a>(&'a mut self, burst: &mut RxBurst<'a>) {
+        let polled = self.hot.len();
+        let mut at = if self.turn < polled { self.turn } else { 0 };
+        self.turn = at + 1;
+        let mut room = self.room(burst);
+        for _ in 0..polled {
+            let Some(&index) = self.hot.get(at) else { break };
+            at += 1;
+            if at == polled {
+                at = 0;
+            }
+            let Some(Some(link)) = self.links.get_mut(index) else { continue };
+            // SAFETY: the previous burst borrowed `self`, so nothing that it lent is alive; and this one lends nothing of a link that is yet to come.
+            unsafe { link.consumer.give_back() };
+            if room.left == 0 || link.arena.is_none() {
+                continue;
+            }
+            if link.consumer.has_nothing_new() {
+                self.quiet |= link.was_empty(polled);
+                continue;
+            }
+            // SAFETY: what is lent is given back by the next call at the earliest, which needs `self`, as dropping a link does; and
+            // so does writing the bounce area, which has room for BURST_MAX packets.
+            let then = unsafe { self.drain(index, room, burst) };
+            if then.left == room.left
+                && let Some(Some(link)) = self.links.get_mut(index)
+            {
+                // A word that is no packet's.
+                self.quiet |= link.was_empty(polled);
+            }
+            room = then;
+        }
+        if self.quiet {
+            self.cool();
+        }
     }
 }
 
@@ -457,6 +434,16 @@ impl PacketRx for ShmRx {
         if self.is_due(burst.time_ns) || self.board.is_rung() {
             self.see_to_links(burst.time_ns);
         }
-        self.poll(burst);
+        // One link: by far the most common, and then a turn needs no loop over them.
+        let [index] = self.hot[..] else { return self.drain_links(burst) };
+        let room = self.room(burst);
+        let Some(Some(link)) = self.links.get_mut(index) else { return };
+        // SAFETY: the previous burst borrowed `self`, so nothing that it lent is alive.
+        unsafe { link.consumer.give_back() };
+        if link.consumer.has_nothing_new() || link.arena.is_none() {
+            return;
+        }
+        // SAFETY: as in `drain_links`.
+        unsafe { self.drain(index, room, burst) };
     }
 }

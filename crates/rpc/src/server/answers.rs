@@ -34,14 +34,16 @@ impl Servers {
         None
     }
 
-    /// Answers a call whose handler runs with these bytes.
+    /// Answers a call whose handler runs, and has run since the call came, with these bytes.
     #[inline(always)]
     pub fn reply(&mut self, shared: &mut Shared, call: RunningCall, response: &[u8]) {
         // As in `answer_with`, of a length for which nothing is called: so a handler that does little else needs no stack.
+        // The slot is still the call's: nothing else came in since.
         let len = response.len();
         if SMALL.contains(&len)
+            && len <= usize::from(call.found.own_len_max)
             && shared.transmit.len() < shared.transmit.capacity()
-            && let Some(slot) = self.own_buffer(shared, call, len)
+            && let Some(slot) = self.table.slots.get_mut(call.found.slot.at())
             && let Response::Short(buffer) = &mut slot.response
             && len <= buffer.capacity()
         {
@@ -63,21 +65,20 @@ impl Servers {
 
     /// The slot of a call whose handler runs, where a response of this length goes into the slot's own buffer: by far the most common.
     #[inline(always)]
-    fn own_buffer(&mut self, shared: &Shared, call: RunningCall, len: usize) -> Option<&mut ServerSlot> {
+    fn own_buffer(&mut self, call: RunningCall, len: usize) -> Option<&mut ServerSlot> {
         let Place { entry: session, slot } = self.table.at(call.found.slot)?;
         let is_it = session.key == call.call.key
             && slot.number == call.call.number
             && slot.phase == Phase::Running
             && slot.request_packets == 1
-            && len <= session.short_len_max as usize
-            && shared.config.tuning.preallocated_responses;
+            && len <= usize::from(session.own_len_max);
         is_it.then_some(slot)
     }
 
     /// Answers a call whose handler runs with `len` bytes that `write` fills in.
     #[inline(always)]
     pub fn answer_with(&mut self, shared: &mut Shared, call: RunningCall, len: usize, write: impl FnOnce(&mut [u8])) {
-        if let Some(slot) = self.own_buffer(shared, call, len)
+        if let Some(slot) = self.own_buffer(call, len)
             && let Response::Short(buffer) = &mut slot.response
             && buffer.resize(len).is_ok()
         {
@@ -115,8 +116,7 @@ impl Servers {
         let slot = &mut self.table.slots[id.at()];
         // A long request may have a short answer.
         if let Response::Short(mut buffer) = std::mem::take(&mut slot.response)
-            && len <= session.short_len_max as usize
-            && shared.config.tuning.preallocated_responses
+            && len <= usize::from(session.own_len_max)
             && buffer.resize(len).is_ok()
         {
             return Ok(buffer);
@@ -126,8 +126,8 @@ impl Servers {
         if len > session.message_len_max as usize || packets_of(len, data_per_packet) > PACKETS_MAX {
             return Err(ErrorCode::ResponseTooLarge);
         }
-        let capacity = if len <= session.short_len_max as usize && shared.config.tuning.preallocated_responses {
-            len.max(shared.config.preallocated_response_len.min(session.short_len_max as usize))
+        let capacity = if len <= usize::from(session.own_len_max) {
+            len.max(shared.config.preallocated_response_len.min(usize::from(session.own_len_max)))
         } else {
             len
         };
@@ -153,7 +153,7 @@ impl Servers {
             let len = buffer.len();
             return self.answer_otherwise(shared, call, len, |target| target.copy_from_slice(&buffer));
         }
-        let (len, short_max) = (buffer.len(), session.short_len_max as usize);
+        let (len, short_max) = (buffer.len(), session.short_len_max(shared));
         let usual = len.max(shared.config.preallocated_response_len.min(short_max));
         // A slot keeps its answer until it is used again: a short one, in the large buffer of its request, moves to a buffer of its size.
         if len <= short_max

@@ -21,6 +21,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 pub(super) struct Guesses {
     since_ns: u64,
     misses: u32,
+    is_guarded: bool,
 }
 
 impl Servers {
@@ -34,19 +35,25 @@ impl Servers {
             return;
         }
         if shared.now_ns.saturating_sub(cold.guesses.since_ns) >= SECOND_NS {
-            cold.guesses = Guesses { since_ns: shared.now_ns, misses: 0 };
+            (cold.guesses.since_ns, cold.guesses.misses) = (shared.now_ns, 0);
         }
         cold.guesses.misses += 1;
-        session.is_guarded |= cold.guesses.misses > MISSES_MAX;
+        if cold.guesses.misses > MISSES_MAX {
+            // Every request is looked at twice from now on.
+            cold.guesses.is_guarded = true;
+            session.lent_end = 0;
+        }
     }
 
     /// Whether a request may be a guess that hit.
     pub(super) fn may_be_guessed(&mut self, shared: &Shared, index: usize, id: SlotId, call: CallName) -> bool {
-        if !self.table.entries[index].is_guarded {
+        let guesses = &mut self.cold[index].guesses;
+        if !guesses.is_guarded {
             return false;
         }
-        if shared.now_ns.saturating_sub(self.cold[index].guesses.since_ns) >= 2 * SECOND_NS {
-            self.table.entries[index].is_guarded = false;
+        if shared.now_ns.saturating_sub(guesses.since_ns) >= 2 * SECOND_NS {
+            guesses.is_guarded = false;
+            self.table.entries[index].settle(shared);
             return false;
         }
         let last = self.table.slots[id.at()].number;

@@ -223,14 +223,13 @@ impl Sessions {
             peer: from,
             remote_key: connect.client_key,
             peer_index,
-            short_len_max: data_per_packet.min(message_len_max).min(shared.copied_data_max() as u32),
             data_per_packet,
             message_len_max,
             credits,
             ..ServerSession::default()
         };
         Self::commit(core, peer_index, credits);
-        let index = core.servers.insert(core.shared.generator.next_u64(), session, core.shared.now_ns);
+        let index = core.servers.insert(&mut core.shared, session);
         self.granted.insert((from, connect.client_key.0), index as u32);
         Self::send_accept(core, index);
         Ok(())
