@@ -55,8 +55,7 @@ impl Core {
     /// Pushes everything that waits, as one burst. Its submission is the caller's.
     pub fn transmit(&mut self, tx: &mut impl PacketTx) {
         let Self { shared, clients, servers } = self;
-        for at in 0..shared.transmit.len() {
-            let item = shared.transmit[at];
+        for &item in &shared.transmit {
             match item.kind {
                 TxKind::Request => clients.send_requests(shared, item, tx),
                 TxKind::Response => servers.send_responses(shared, item, tx),

@@ -59,15 +59,15 @@ fn take_packet<'a>(
     packet: &'a RxPacket<'a>,
     batched: &mut Batched<'a>,
 ) {
-    if let Ok(header) = Header::read(packet.head) {
-        match header.kind {
-            Kind::Request => {
-                if let Some((call, request)) = core.servers.take_short(&mut core.shared, &header, packet) {
-                    return handlers.run_lent(core, call, request, batched);
-                }
+    if let Some(header) = Header::read_first(packet.head)
+        && packet.tail.is_none()
+    {
+        if header.kind == Kind::Response {
+            if core.clients.take_short(&mut core.shared, &header, packet) {
+                return;
             }
-            Kind::Response if core.clients.take_short(&mut core.shared, &header, packet) => return,
-            _ => {}
+        } else if let Some((call, request)) = core.servers.take_short(&mut core.shared, &header, packet) {
+            return handlers.run_lent(core, call, request, batched);
         }
     }
     take_other(core, sessions, handlers, packet, batched);

@@ -93,8 +93,9 @@ impl Servers {
         self.table.remove(index);
     }
 
-    /// Takes a new request of one packet that can be handled where it lies: by far the most common. Returns its bytes; any other packet is
-    /// left as it is, for [`Self::on_request`]. So is one whose slot has an unanswered call, which may hold memory.
+    /// Takes a new request of one packet that can be handled where it lies: by far the most common. `packet` is the first of a request and
+    /// has no tail. Returns the request's bytes; any other packet is left as it is, for [`Self::on_request`]. So is one whose slot has an
+    /// unanswered call, which may hold memory.
     #[inline(always)]
     pub fn take_short<'a>(
         &mut self,
@@ -102,9 +103,6 @@ impl Servers {
         header: &Header,
         packet: &RxPacket<'a>,
     ) -> Option<(RunningCall, &'a [u8])> {
-        if packet.tail.is_some() || header.packet_number != 0 {
-            return None;
-        }
         let id = self.table.slot_of(header.session.index(), header.request_number);
         let Place { entry: session, slot } = self.table.place(header.session, header.request_number, &packet.from)?;
         let data = &packet.head[HEADER_LEN..];
@@ -116,11 +114,11 @@ impl Servers {
         {
             return None;
         }
-        shared.peers.heard(session.peer_index, shared.now_ns);
         session.confirmed = true;
         slot.begin(header.request_number, header.type_or_residence, 1, header.is_copy);
         slot.run(shared.now_ns);
         shared.stats.requests_handled += 1;
+        shared.peers.heard(session.peer_index, shared.now_ns);
         let call = ServerCall { key: header.session, number: header.request_number };
         let request_type = RequestType::new(header.type_or_residence);
         let found = Found { slot: id, request_type, own_len_max: session.own_len_max };

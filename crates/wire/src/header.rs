@@ -23,6 +23,8 @@ const COPY_BIT: u8 = 1 << 7;
 /// What is the same in the first word of all our packets.
 const OURS: u64 = MAGIC as u64 | (VERSION as u64) << 13;
 const OURS_MASK: u64 = 0xFF | 3 << 13;
+/// All bits of the kind but the lowest, by which requests (0) and responses (1) differ.
+const CALL_MASK: u64 = 0x1E << 8;
 /// The type field of a credit return that stands for its own packet, and not for those before it.
 pub const CREDIT_ALONE: u16 = 1;
 /// Packets of one message at most.
@@ -173,25 +175,47 @@ impl Header {
     /// [`HeaderError`].
     #[inline]
     pub fn read(packet: &[u8]) -> Result<Self, HeaderError> {
-        let Some(bytes) = packet.first_chunk::<HEADER_LEN>() else { return Err(HeaderError::Truncated) };
-        // Whole words: four loads rather than a load a field.
-        let word = |at: usize| u64::from_le_bytes(*bytes[at..].first_chunk().expect("24 bytes"));
-        let (first, session, numbers) = (word(0), word(8), word(16));
-        let second = (first >> 8) as u8;
+        let words = Self::words(packet).ok_or(HeaderError::Truncated)?;
+        let (first, second) = (words[0], (words[0] >> 8) as u8);
         // Magic and version in one comparison: to tell them apart is only worth while when one is wrong.
         if first & OURS_MASK != OURS {
             return Err(Self::foreign(first as u8, second));
         }
         let kind = Kind::from_bits(second & 0x1F).ok_or(HeaderError::UnknownKind(second & 0x1F))?;
-        Ok(Self {
+        Ok(Self::of_words(words, kind))
+    }
+
+    /// As [`Self::read`], for the first packets of requests and responses alone: nearly all packets are that, and one comparison tells. `None`
+    /// says that `packet` is any other, or none.
+    #[inline(always)]
+    pub fn read_first(packet: &[u8]) -> Option<Self> {
+        let words = Self::words(packet)?;
+        if words[0] & (OURS_MASK | CALL_MASK) != OURS || words[2] as u16 != 0 {
+            return None;
+        }
+        let kind = if words[0] & 1 << 8 == 0 { Kind::Request } else { Kind::Response };
+        Some(Self::of_words(words, kind))
+    }
+
+    /// The header's words: three loads rather than a load a field.
+    #[inline(always)]
+    fn words(packet: &[u8]) -> Option<[u64; 3]> {
+        let bytes = packet.first_chunk::<HEADER_LEN>()?;
+        let word = |at: usize| u64::from_le_bytes(*bytes[at..].first_chunk().expect("24 bytes"));
+        Some([word(0), word(8), word(16)])
+    }
+
+    #[inline(always)]
+    fn of_words([first, session, numbers]: [u64; 3], kind: Kind) -> Self {
+        Self {
             kind,
             type_or_residence: (first >> 16) as u16,
             message_len: (first >> 32) as u32,
             session: SessionKey(session),
             request_number: numbers >> 16,
             packet_number: numbers as u16,
-            is_copy: second & COPY_BIT != 0,
-        })
+            is_copy: (first >> 8) as u8 & COPY_BIT != 0,
+        }
     }
 
     #[cold]
@@ -245,6 +269,10 @@ mod tests {
             assert_eq!(kind as u8, bits);
             let header = Header { kind, ..example() };
             assert_eq!(Header::read(&header.to_bytes()), Ok(header));
+            assert_eq!(Header::read_first(&header.to_bytes()), None);
+            let header = Header { packet_number: 0, ..header };
+            let is_call = matches!(kind, Kind::Request | Kind::Response);
+            assert_eq!(Header::read_first(&header.to_bytes()), is_call.then_some(header));
             let mut bytes = header.to_bytes();
             Header::mark_copy(&mut bytes);
             let copy = Header { is_copy: true, ..header };

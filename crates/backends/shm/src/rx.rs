@@ -355,6 +355,30 @@ impl RxLink {
         Room { left, bounce }
     }
 
+    /// As [`Self::drain_as`], as links of this port are lent.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::drain_as`]; `in_place` only for the links of a hub.
+    #[inline(always)]
+    unsafe fn drain<'a>(
+        &mut self,
+        in_place: bool,
+        index: usize,
+        room: Room,
+        burst: &mut RxBurst<'a>,
+        stats: &mut PortStats,
+    ) -> Room {
+        // SAFETY: the caller's promises.
+        unsafe {
+            if in_place {
+                self.drain_as::<true>(index, room, burst, stats)
+            } else {
+                self.drain_as::<false>(index, room, burst, stats)
+            }
+        }
+    }
+
     /// Notes that it had nothing, which is all it has to say when `polled` links are polled and it is so for long.
     #[inline(always)]
     fn was_empty(&mut self, polled: usize) -> bool {
@@ -368,24 +392,6 @@ impl ShmRx {
     #[inline(always)]
     fn room(&self, burst: &RxBurst<'_>) -> Room {
         Room { left: BURST_MAX.min(burst.packets.remaining_capacity()), bounce: self.bounce.start.as_ptr() }
-    }
-
-    /// Takes packets from link `index`, which is not empty.
-    ///
-    /// # Safety
-    ///
-    /// As for [`RxLink::drain_as`].
-    #[inline(always)]
-    unsafe fn drain<'a>(&mut self, index: usize, room: Room, burst: &mut RxBurst<'a>) -> Room {
-        let Some(Some(link)) = self.links.get_mut(index) else { return room };
-        // SAFETY: the caller's promises. Links of a hub are lent in place.
-        unsafe {
-            if self.in_place {
-                link.drain_as::<true>(index, room, burst, &mut self.stats)
-            } else {
-                link.drain_as::<false>(index, room, burst, &mut self.stats)
-            }
-        }
     }
 
     /// Receives from one link after the other, beginning with another one at each call.
@@ -413,10 +419,8 @@ impl ShmRx {
             }
             // SAFETY: what is lent is given back by the next call at the earliest, which needs `self`, as dropping a link does; and
             // so does writing the bounce area, which has room for BURST_MAX packets.
-            let then = unsafe { self.drain(index, room, burst) };
-            if then.left == room.left
-                && let Some(Some(link)) = self.links.get_mut(index)
-            {
+            let then = unsafe { link.drain(self.in_place, index, room, burst, &mut self.stats) };
+            if then.left == room.left {
                 // A word that is no packet's.
                 self.quiet |= link.was_empty(polled);
             }
@@ -444,6 +448,6 @@ impl PacketRx for ShmRx {
             return;
         }
         // SAFETY: as in `drain_links`.
-        unsafe { self.drain(index, room, burst) };
+        unsafe { link.drain(self.in_place, index, room, burst, &mut self.stats) };
     }
 }

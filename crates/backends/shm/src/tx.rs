@@ -126,10 +126,10 @@ impl ShmTx {
             && link.fenced
             && let Some(doorbell) = &link.doorbell
         {
-            link.producer.submit();
-            Doorbell::fenced_by_receiver();
             link.touched = false;
             self.touched.clear();
+            link.producer.submit();
+            Doorbell::fenced_by_receiver();
             if let Some(sleeper) = doorbell.ring() {
                 wake(link, sleeper);
             }

@@ -39,13 +39,10 @@ impl Clients {
         view
     }
 
-    /// Takes a response of one packet to a short call: by far the most common. Says whether it was one; any other packet is left as it is,
-    /// for [`Self::on_response`].
+    /// Takes a response of one packet to a short call: by far the most common. `packet` is the first of a response and has no tail. Says
+    /// whether it was such a response; any other packet is left as it is, for [`Self::on_response`].
     #[inline(always)]
     pub fn take_short(&mut self, shared: &mut Shared, header: &Header, packet: &RxPacket<'_>) -> bool {
-        if packet.tail.is_some() || header.packet_number != 0 {
-            return false;
-        }
         let place = self.table.place_of_number(header.request_number);
         let Some(Place { entry: session, slot }) =
             self.table.place(header.session, header.request_number, &packet.from)
