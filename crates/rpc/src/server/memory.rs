@@ -31,12 +31,13 @@ impl Servers {
 
     /// Charges a slot's peer for what the slot holds now.
     pub(super) fn charge(&mut self, shared: &mut Shared, index: usize, id: SlotId) {
-        let arrival = &mut self.arrivals[id.at()];
-        let held = self.table.slots[id.at()].held(arrival);
-        if held != arrival.charged {
+        let slot = &mut self.table.slots[id.at()];
+        let held = slot.response.held() + slot.arrival.map_or(0, |arrival| self.arrivals.get(arrival).held());
+        let charged = slot.charged();
+        if held != charged {
             let peer = shared.peers.get_mut(self.table.entries[index].peer_index);
-            peer.charged = peer.charged - arrival.charged + held;
-            arrival.charged = held;
+            peer.charged = peer.charged - charged + held;
+            slot.set_charged(held);
         }
     }
 
@@ -46,7 +47,7 @@ impl Servers {
         if matches!(slot.response, Response::Long(_)) {
             slot.response = Response::None;
         }
-        self.arrivals[id.at()].message = None;
+        self.end_arrival(id);
         self.charge(shared, index, id);
     }
 
@@ -82,15 +83,16 @@ impl Servers {
             }
             let id = SlotId(at as u32);
             let index = self.table.entry_of(id);
-            if self.arrivals[at].charged == 0 || of.is_some_and(|peer| self.table.entries[index].peer_index != peer) {
+            let slot = &self.table.slots[at];
+            let charged = slot.charged();
+            if charged == 0 || of.is_some_and(|peer| self.table.entries[index].peer_index != peer) {
                 continue;
             }
-            let slot = &self.table.slots[at];
             let is_stalled = shared.now_ns.saturating_sub(slot.progress_ns) >= shared.config.stalled_request_ns;
             let code = match (slot.phase, &slot.response) {
                 (Phase::Receiving, _) if !short && (is_stalled || self.is_slow(shared, index, id)) => {
                     shared.stats.requests_given_up += 1;
-                    self.arrivals[at].clear();
+                    self.end_arrival(id);
                     ErrorCode::Busy
                 }
                 (Phase::Answered, Response::Long(_)) if !short && is_stalled => {
@@ -106,16 +108,16 @@ impl Servers {
             let slot = &mut self.table.slots[at];
             slot.response = Response::Error(code);
             slot.phase = Phase::Answered;
-            let charged = self.arrivals[at].charged;
             self.charge(shared, index, id);
-            freed += charged - self.arrivals[at].charged;
+            freed += charged - self.table.slots[at].charged();
         }
         freed
     }
 
     /// Whether a request arrives more slowly than it must.
     fn is_slow(&self, shared: &Shared, index: usize, id: SlotId) -> bool {
-        let arrival = &self.arrivals[id.at()];
+        let Some(arrival) = self.table.slots[id.at()].arrival else { return false };
+        let arrival = self.arrivals.get(arrival);
         let age_ns = shared.now_ns.saturating_sub(arrival.begun_ns);
         let due = u128::from(age_ns) * u128::from(shared.config.request_rate_min_bytes_per_s) / 1_000_000_000;
         let data_per_packet = self.table.entries[index].data_per_packet as usize;
