@@ -171,7 +171,7 @@ impl Servers {
             RequestData::Lent(&packet.head[HEADER_LEN..])
         } else {
             let Some(mut copy) = self.alloc(shared, message_len, data_per_packet) else {
-                return Err(self.refuse(shared, (index, id), call, request_type, 1));
+                return Err(self.refuse(shared, (index, id), call, (request_type, 1), ErrorCode::Busy));
             };
             copy_data(packet, &mut copy)?;
             RequestData::Owned(copy)
@@ -218,21 +218,21 @@ impl Servers {
         self.arrivals.end(arrival)
     }
 
-    /// Takes a new request's place and says that there is no room for it: it does not run.
+    /// Takes a new request's place and says why there is no room for it: it does not run.
     #[cold]
     fn refuse(
         &mut self,
         shared: &mut Shared,
         at: (usize, SlotId),
         call: CallName,
-        request_type: u16,
-        packets: u32,
+        (request_type, packets): (u16, u32),
+        code: ErrorCode,
     ) -> PacketDrop {
         self.begin(shared, at, call, request_type, packets);
         let slot = &mut self.table.slots[at.1.at()];
         slot.phase = Phase::Answered;
         slot.progress_ns = shared.now_ns;
-        slot.response = Response::Error(ErrorCode::Busy);
+        slot.response = Response::Error(code);
         self.charge(shared, at.0, at.1);
         self.queue(shared, TxKind::CallError, at.1, 0, 1, call.is_copy);
         PacketDrop::NoMemory

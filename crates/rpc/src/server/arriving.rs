@@ -1,11 +1,12 @@
 //! Requests of several packets on their way in.
 
 use sinew_fabric::RxPacket;
-use sinew_mem::MessageBuffer;
+use sinew_mem::{Arena, MessageBuffer};
 use sinew_wire::{CallName, HEADER_LEN, Part};
 
 use super::Servers;
 use super::state::Arrival;
+use crate::answer::ErrorCode;
 use crate::message::{copy_data, packet_range, packets_of};
 use crate::recovery::Window;
 use crate::shared::Shared;
@@ -38,7 +39,9 @@ impl Servers {
             false => None,
         };
         let Some(mut message) = message else {
-            return Err(self.refuse(shared, (index, id), call, request_type, packets));
+            let is_ever = Arena::block_len(message_len, data_per_packet) <= shared.memory_share();
+            let code = if is_ever { ErrorCode::Busy } else { ErrorCode::RequestTooLarge };
+            return Err(self.refuse(shared, (index, id), call, (request_type, packets), code));
         };
         copy_data(packet, &mut message[range])?;
         self.begin(shared, (index, id), call, request_type, packets);

@@ -5,7 +5,8 @@ use sinew_mem::{Arena, MessageBuffer};
 
 use super::Servers;
 use super::state::{Phase, Response};
-use crate::answer::ErrorCode;
+use crate::answer::{ErrorCode, ServerCall};
+use crate::peers::Share;
 use crate::shared::Shared;
 use crate::table::SlotId;
 
@@ -22,11 +23,25 @@ impl Servers {
 
     /// Whether a session's peer may hold a message of `len` bytes more, if need be after it gave back what is stalled.
     pub(super) fn may_hold(&mut self, shared: &mut Shared, index: usize, len: usize) -> bool {
-        let session = &self.table.entries[index];
-        let (peer_index, more) = (session.peer_index, Arena::block_len(len, session.data_per_packet as usize));
-        let share = shared.share_of(shared.arena.capacity() as u64) as usize;
-        let fits = |shared: &Shared| shared.peers.get(peer_index).charged.saturating_add(more) <= share;
+        let block_len = Arena::block_len(len, self.table.entries[index].data_per_packet as usize);
+        self.may_hold_block(shared, index, block_len)
+    }
+
+    /// As [`Self::may_hold`], of a block of the arena.
+    pub(super) fn may_hold_block(&mut self, shared: &mut Shared, index: usize, more: usize) -> bool {
+        let peer_index = self.table.entries[index].peer_index;
+        let share = shared.memory_share();
+        let fits = |shared: &Shared| shared.peers.get(peer_index).holds().saturating_add(more) <= share;
         fits(shared) || more <= share && self.give_up_stalled(shared, more, Some(peer_index)) && fits(shared)
+    }
+
+    /// Counts for a call's peer the block in which a handler keeps its request; `None` when the peer has its share, or has gone.
+    pub fn keep(&mut self, shared: &mut Shared, call: ServerCall, block_len: usize) -> Option<Share> {
+        let index = self.table.find(call.key)?;
+        // A long request was its slot's until now.
+        self.charge(shared, index, self.table.slot_of(index, call.number));
+        let peer_index = self.table.entries[index].peer_index;
+        self.may_hold_block(shared, index, block_len).then(|| shared.peers.get_mut(peer_index).keep(block_len))
     }
 
     /// Charges a slot's peer for what the slot holds now.
