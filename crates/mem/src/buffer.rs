@@ -22,6 +22,8 @@ const HEADROOM: usize = 64;
 const FIRST_HEADER: usize = HEADROOM - HEADER_ROOM;
 /// Block sizes are multiples of a cache line.
 const LINE: usize = 64;
+/// Bytes that a buffer takes of an arena are a multiple of this: see [`Arena::block_len`].
+pub const BLOCK_UNIT: usize = LINE;
 
 /// What is known about a block, at its very start. Only the sole holder changes anything but `refs`.
 struct Block {

@@ -23,7 +23,7 @@ mod shared;
 mod small;
 mod words;
 
-pub use buffer::{AllocError, Arena, Frozen, HEADER_ROOM, MAX_DATA_LEN, MessageBuffer};
+pub use buffer::{AllocError, Arena, BLOCK_UNIT, Frozen, HEADER_ROOM, MAX_DATA_LEN, MessageBuffer};
 pub use hints::{grow_for_random_access, prefetch_read};
 pub use memory::{OutOfBounds, SharedMemory, SharedRows};
 pub use region::{Access, MapError, Region};

@@ -10,6 +10,7 @@ use sinew_wire::SessionKey;
 
 use crate::error::{Cause, Execution};
 use crate::names::RequestType;
+use crate::peers::Share;
 use crate::table::SlotId;
 
 /// Names a call at its server for as long as it is unanswered.
@@ -73,6 +74,8 @@ pub(crate) enum ErrorCode {
     NoMemory = 6,
     /// A later request was seen in the call's slot.
     Overtaken = 7,
+    /// The request is more than a peer's share.
+    RequestTooLarge = 8,
 }
 
 impl ErrorCode {
@@ -85,6 +88,7 @@ impl ErrorCode {
             Self::ResponseTooLarge,
             Self::NoMemory,
             Self::Overtaken,
+            Self::RequestTooLarge,
         ]
         .into_iter()
         .find(|&known| known as u32 == code)
@@ -99,11 +103,17 @@ impl ErrorCode {
             Self::ResponseTooLarge => (Cause::ResponseTooLarge, Execution::MayHaveRun),
             Self::NoMemory => (Cause::ServerBusy, Execution::MayHaveRun),
             Self::Overtaken => (Cause::Overtaken, Execution::MayHaveRun),
+            Self::RequestTooLarge => (Cause::RequestTooLarge, Execution::NotRun),
         }
     }
 }
 
-pub(crate) type Answer = (ServerCall, Result<MessageBuffer, ErrorCode>);
+/// From a handler that kept the request: its answer, and what counts for the peer until the endpoint has the answer.
+pub(crate) struct Answer {
+    pub call: ServerCall,
+    pub answer: Result<MessageBuffer, ErrorCode>,
+    pub share: Option<Share>,
+}
 
 /// The way back from other threads to an endpoint.
 pub(crate) struct Returns {
@@ -118,8 +128,8 @@ impl Returns {
         Self { filled: AtomicBool::new(false), answers: Mutex::new(Vec::new()), waker }
     }
 
-    pub fn push(&self, call: ServerCall, answer: Result<MessageBuffer, ErrorCode>) {
-        self.answers.lock().unwrap_or_else(PoisonError::into_inner).push((call, answer));
+    pub fn push(&self, answer: Answer) {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner).push(answer);
         if !self.filled.swap(true, Ordering::AcqRel) {
             self.waker.wake();
         }

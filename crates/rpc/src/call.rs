@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use sinew_mem::{AllocError, Arena, MessageBuffer};
 
-use crate::answer::{ErrorCode, RequestData, Returns, RunningCall, ServerCall};
+use crate::answer::{Answer, ErrorCode, RequestData, Returns, RunningCall, ServerCall};
 use crate::client::NewCall;
 use crate::core::Core;
 use crate::error::Rejected;
 use crate::names::{RequestType, SessionId};
+use crate::peers::Share;
 
 /// A request in the hands of a dispatch handler, on the endpoint's own thread.
 ///
@@ -90,20 +91,18 @@ impl<'a> Call<'a> {
         self.core.clients.enqueue(&mut self.core.shared, session, call, request, response)
     }
 
-    /// Keeps the call, with a copy of its request, to answer it later or from another thread.
+    /// Keeps the call, with a copy of its request, to answer it later or from another thread. Until then the copy counts for its
+    /// client's share of the memory ([`crate::Config::peer_share_percent`]).
     ///
     /// # Errors
     ///
-    /// [`AllocError`] when there is no memory for the copy; the client is told that the server is busy.
+    /// [`AllocError`] when there is no memory for the copy, or the client has its share: then that is the capacity which the error names.
+    /// The client is told that the server is busy.
     pub fn defer(mut self) -> Result<DeferredCall, AllocError> {
         self.answered = true;
-        match own(self.core, self.request) {
-            Ok(request) => Ok(deferred(self.core, self.call, request)),
-            Err(error) => {
-                self.core.servers.answer_error(&mut self.core.shared, self.call.call, ErrorCode::NoMemory);
-                Err(error)
-            }
-        }
+        keep(self.core, self.call, RequestData::Lent(self.request)).inspect_err(|_| {
+            self.core.servers.answer_error(&mut self.core.shared, self.call.call, ErrorCode::NoMemory);
+        })
     }
 }
 
@@ -128,25 +127,35 @@ impl Drop for Call<'_> {
     }
 }
 
-/// A copy of a request, which outlives its burst.
-pub(crate) fn own(core: &mut Core, request: &[u8]) -> Result<MessageBuffer, AllocError> {
-    let shared = &mut core.shared;
+/// Keeps a request to be answered later. One that lies where it was received is copied.
+#[inline(never)]
+pub(crate) fn keep(core: &mut Core, call: RunningCall, request: RequestData<'_>) -> Result<DeferredCall, AllocError> {
+    let Core { shared, servers, .. } = core;
     let data_per_packet = shared.data_per_packet_laid_out();
-    let full = AllocError::ArenaFull { asked: request.len(), capacity: shared.arena.capacity() };
-    let mut copy = core.servers.alloc(shared, request.len(), data_per_packet).ok_or(full)?;
-    copy.fill(request)?;
-    Ok(copy)
-}
-
-pub(crate) fn deferred(core: &Core, call: RunningCall, request: MessageBuffer) -> DeferredCall {
-    DeferredCall {
+    let (asked, share) = (request.len(), shared.memory_share());
+    let block_len = match &request {
+        RequestData::Lent(bytes) => Arena::block_len(bytes.len(), data_per_packet),
+        RequestData::Owned(buffer) => buffer.block_len(),
+    };
+    let share = servers.keep(shared, call.call, block_len).ok_or(AllocError::ArenaFull { asked, capacity: share })?;
+    let request = match request {
+        RequestData::Owned(buffer) => buffer,
+        RequestData::Lent(bytes) => {
+            let full = AllocError::ArenaFull { asked, capacity: shared.arena.capacity() };
+            let mut copy = servers.alloc(shared, asked, data_per_packet).ok_or(full)?;
+            copy.fill(bytes)?;
+            copy
+        }
+    };
+    Ok(DeferredCall {
         call: call.call,
         request_type: call.found.request_type,
         request: Some(request),
-        returns: Arc::clone(&core.servers.returns),
-        arena: core.shared.arena.clone(),
+        share: Some(share),
+        returns: Arc::clone(&servers.returns),
+        arena: shared.arena.clone(),
         answered: false,
-    }
+    })
 }
 
 /// One request of a [`BurstCalls`].
@@ -218,7 +227,7 @@ impl<'a, 'b> BurstCalls<'a, 'b> {
     ///
     /// # Errors
     ///
-    /// [`AllocError`] when there is no memory for its copy; the client is told that the server is busy.
+    /// As [`Call::defer`], and when its client has ended the session in the same burst.
     ///
     /// # Panics
     ///
@@ -226,13 +235,9 @@ impl<'a, 'b> BurstCalls<'a, 'b> {
     pub fn defer(&mut self, index: usize) -> Result<DeferredCall, AllocError> {
         let entry = &self.entries[index];
         assert!(!entry.answered.replace(true), "request {index} was answered already");
-        match own(self.core, &entry.request) {
-            Ok(request) => Ok(deferred(self.core, entry.call, request)),
-            Err(error) => {
-                self.core.servers.answer_error(&mut self.core.shared, entry.call.call, ErrorCode::NoMemory);
-                Err(error)
-            }
-        }
+        keep(self.core, entry.call, RequestData::Lent(&entry.request)).inspect_err(|_| {
+            self.core.servers.answer_error(&mut self.core.shared, entry.call.call, ErrorCode::NoMemory);
+        })
     }
 }
 
@@ -251,6 +256,8 @@ pub struct DeferredCall {
     call: ServerCall,
     request_type: RequestType,
     request: Option<MessageBuffer>,
+    /// Behind the buffer that it counts: dropped after it.
+    share: Option<Share>,
     returns: Arc<Returns>,
     arena: Arena,
     answered: bool,
@@ -293,7 +300,7 @@ impl DeferredCall {
 
     fn finish(&mut self, answer: Result<MessageBuffer, ErrorCode>) {
         self.answered = true;
-        self.returns.push(self.call, answer);
+        self.returns.push(Answer { call: self.call, answer, share: self.share.take() });
     }
 
     /// Says that nobody could be found to do the work.
@@ -305,7 +312,7 @@ impl DeferredCall {
 impl Drop for DeferredCall {
     fn drop(&mut self) {
         if !self.answered {
-            self.returns.push(self.call, Err(code_of_drop()));
+            self.returns.push(Answer { call: self.call, answer: Err(code_of_drop()), share: None });
         }
     }
 }

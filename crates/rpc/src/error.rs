@@ -71,7 +71,8 @@ pub enum Cause {
     ServerBusy,
     /// The server has seen a later request in the call's place: it knows nothing of this one any more.
     Overtaken,
-    /// The request is larger than the session, once open, allows.
+    /// The request is larger than the session, once open, allows, or than all that the server has for us: its
+    /// [`Config::peer_share_percent`](crate::Config::peer_share_percent) of its memory.
     RequestTooLarge,
     /// The response is larger than the session allows.
     ResponseTooLarge,
@@ -102,7 +103,9 @@ impl Cause {
             Self::HandlerPanicked => "its handler panicked",
             Self::ServerBusy => "it has no worker or memory left for the request, or no more of its share for us",
             Self::Overtaken => "it has seen a later request in this one's place",
-            Self::RequestTooLarge => "the request is larger than the session's largest message",
+            Self::RequestTooLarge => {
+                "the request is larger than the session's largest message, or than one peer's share of its memory"
+            }
             Self::ResponseTooLarge => "the response is larger than the session's largest message",
             Self::NoMemory => "no memory is left at this side",
         }

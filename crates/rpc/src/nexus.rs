@@ -10,7 +10,7 @@ use arrayvec::ArrayVec;
 use sinew_fabric::{MAX_BURST, WorkerPool};
 
 use crate::answer::{Arrived, ErrorCode, Found, RequestData, RunningCall, ServerCall};
-use crate::call::{BurstCalls, BurstEntry, Call, DeferredCall, deferred, own};
+use crate::call::{BurstCalls, BurstEntry, Call, DeferredCall, keep};
 use crate::config::Config;
 use crate::core::Core;
 use crate::error::ConfigError;
@@ -266,29 +266,7 @@ impl Handlers {
                 batched.push(BurstEntry { call, request, answered: Cell::new(false) });
             }
             Some(Handler::Worker(handler)) => {
-                let owned = match request {
-                    RequestData::Owned(buffer) => Ok(buffer),
-                    RequestData::Lent(bytes) => own(core, bytes),
-                };
-                let Ok(owned) = owned else {
-                    return core.servers.answer_error(&mut core.shared, call.call, ErrorCode::Busy);
-                };
-                let deferred = deferred(core, call, owned);
-                let Some(workers) = &self.workers else { return deferred.refuse() };
-                let handler = Arc::clone(handler);
-                let slot = Arc::new(std::sync::Mutex::new(Some(deferred)));
-                let in_job = Arc::clone(&slot);
-                let job = Box::new(move || {
-                    let deferred = in_job.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
-                    if let Some(deferred) = deferred {
-                        contained(|| handler(deferred));
-                    }
-                });
-                if workers.submit(job).is_err()
-                    && let Some(deferred) = slot.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take()
-                {
-                    deferred.refuse();
-                }
+                give_to_worker(core, Arrived { call, request }, handler, self.workers.as_deref());
             }
             Some(Handler::None) | None => {
                 core.servers.answer_error(&mut core.shared, call.call, ErrorCode::NoHandler);
@@ -309,6 +287,30 @@ impl Handlers {
             }
             waiting = later;
         }
+    }
+}
+
+/// Has a worker run a request. Apart, so that other requests do not pay for its stack.
+#[inline(never)]
+fn give_to_worker(core: &mut Core, arrived: Arrived<'_>, handler: &Worker, workers: Option<&dyn WorkerPool>) {
+    let Arrived { call, request } = arrived;
+    let Ok(deferred) = keep(core, call, request) else {
+        return core.servers.answer_error(&mut core.shared, call.call, ErrorCode::Busy);
+    };
+    let Some(workers) = workers else { return deferred.refuse() };
+    let handler = Arc::clone(handler);
+    let slot = Arc::new(std::sync::Mutex::new(Some(deferred)));
+    let in_job = Arc::clone(&slot);
+    let job = Box::new(move || {
+        let deferred = in_job.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+        if let Some(deferred) = deferred {
+            contained(|| handler(deferred));
+        }
+    });
+    if workers.submit(job).is_err()
+        && let Some(deferred) = slot.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take()
+    {
+        deferred.refuse();
     }
 }
 

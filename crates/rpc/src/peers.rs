@@ -4,6 +4,30 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sinew_fabric::Peer;
+use sinew_mem::atomic::{AtomicUsize, Ordering};
+
+/// Bytes of the arena in which handlers keep a peer's requests: they may be answered by other threads, and after the peer has gone.
+#[derive(Default)]
+struct Kept(AtomicUsize);
+
+impl Kept {
+    // Relaxed, here and below: nothing is read because of the count, and one that is late only refuses a request.
+    fn bytes(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A part of what handlers keep of a peer's requests: counts until it is dropped, which comes after the request's buffer.
+pub(crate) struct Share {
+    of: Arc<Kept>,
+    len: usize,
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.of.0.fetch_sub(self.len, Ordering::Relaxed);
+    }
+}
 
 pub(crate) struct PeerEntry {
     pub peer: Peer,
@@ -25,8 +49,10 @@ pub(crate) struct PeerEntry {
     pub granted_sessions: u32,
     /// ... and the packets that were granted to them.
     pub granted_packets: u64,
-    /// Bytes of the arena that its requests and our responses hold.
+    /// Bytes of the arena that its requests and our responses hold in its sessions' slots...
     pub charged: usize,
+    /// ... and those in which handlers keep its requests; none until one does.
+    kept: Option<Arc<Kept>>,
     /// Until then what it holds is not looked through again for what is stalled.
     pub next_give_up_ns: u64,
     /// How long the last question that it answered took, in either direction of asking.
@@ -38,6 +64,40 @@ pub(crate) struct PeerEntry {
 }
 
 impl PeerEntry {
+    pub fn new(peer: Peer, name: &str, local_token: u64, now_ns: u64) -> Self {
+        Self {
+            peer,
+            name: Arc::from(name),
+            local_token,
+            remote_token: 0,
+            known_since_ns: 0,
+            last_ping_ns: now_ns,
+            initiated: false,
+            sessions: 0,
+            committed: 0,
+            granted_sessions: 0,
+            granted_packets: 0,
+            charged: 0,
+            kept: None,
+            next_give_up_ns: 0,
+            round_trip_ns: 0,
+            suspected_since_ns: None,
+            suspect_pings: 0,
+        }
+    }
+
+    /// Bytes of the arena that are its, wherever they are.
+    pub fn holds(&self) -> usize {
+        self.charged + self.kept.as_ref().map_or(0, |kept| kept.bytes())
+    }
+
+    /// Counts a request that a handler keeps.
+    pub fn keep(&mut self, len: usize) -> Share {
+        let of = Arc::clone(self.kept.get_or_insert_default());
+        of.0.fetch_add(len, Ordering::Relaxed);
+        Share { of, len }
+    }
+
     /// Takes note of the peer's token for us.
     pub fn know(&mut self, remote_token: u64, now_ns: u64) {
         if self.remote_token != remote_token {
@@ -55,6 +115,10 @@ pub(crate) struct Peers {
     last_heard_ns: Vec<u64>,
     by_peer: BTreeMap<Peer, u32>,
     free: Vec<u32>,
+    /// Of peers that have gone: what handlers keep of them still. Should one come back, it counts.
+    gone: BTreeMap<Peer, Arc<Kept>>,
+    /// With so many of them those of which nothing is kept any more are forgotten, so that the arena bounds how many there are.
+    gone_max: usize,
 }
 
 impl Peers {
@@ -70,7 +134,8 @@ impl Peers {
         self.entries[index as usize].as_mut().expect("sessions keep their peer's entry")
     }
 
-    pub fn insert(&mut self, entry: PeerEntry, now_ns: u64) -> u32 {
+    pub fn insert(&mut self, mut entry: PeerEntry, now_ns: u64) -> u32 {
+        entry.kept = self.gone.remove(&entry.peer);
         let index = self.free.pop().unwrap_or(self.entries.len() as u32);
         self.by_peer.insert(entry.peer, index);
         if index as usize == self.entries.len() {
@@ -93,9 +158,21 @@ impl Peers {
         }
         let (peer, initiated) = (entry.peer, entry.initiated);
         self.by_peer.remove(&peer);
-        self.entries[index as usize] = None;
+        if let Some(kept) = self.entries[index as usize].take().and_then(|entry| entry.kept) {
+            self.note_gone(peer, kept);
+        }
         self.free.push(index);
         initiated.then_some(peer)
+    }
+
+    fn note_gone(&mut self, peer: Peer, kept: Arc<Kept>) {
+        if self.gone.len() >= self.gone_max {
+            self.gone.retain(|_, kept| kept.bytes() > 0);
+            self.gone_max = 2 * self.gone.len() + 16;
+        }
+        if kept.bytes() > 0 {
+            self.gone.insert(peer, kept);
+        }
     }
 
     #[inline(always)]
@@ -128,5 +205,33 @@ impl Peers {
 
     pub fn is_known(&self, index: u32) -> bool {
         self.entries[index as usize].is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_of_peers_that_have_gone_is_forgotten_when_it_is_nothing() {
+        let mut peers = Peers::default();
+        let visit = |peers: &mut Peers, number| {
+            let index = peers.insert(PeerEntry::new(Peer([number, 0, 0]), "", 1, 0), 0);
+            let entry = peers.get_mut(index);
+            entry.sessions = 1;
+            let before = entry.holds();
+            let share = entry.keep(100);
+            assert_eq!(entry.holds(), before + 100);
+            peers.release(index, 0);
+            (before, share)
+        };
+        let kept: Vec<_> = (0..50).map(|number| visit(&mut peers, number).1).collect();
+        assert_eq!((peers.gone.len(), visit(&mut peers, 7).0), (50, 100));
+        drop(kept);
+        for number in 100..300 {
+            assert_eq!(visit(&mut peers, number).0, 0);
+        }
+        assert_eq!(visit(&mut peers, 7).0, 0);
+        assert!(peers.gone.len() < 150, "{} peers", peers.gone.len());
     }
 }

@@ -16,6 +16,7 @@ mod state;
 use std::sync::Arc;
 
 use sinew_fabric::RxPacket;
+use sinew_mem::MessageBuffer;
 use sinew_wire::{CallName, HEADER_LEN, Header, Meaning, PACKETS_MAX, Part, SessionKey};
 
 use crate::answer::{Arrived, ErrorCode, Found, RequestData, Returns, RunningCall, ServerCall};
@@ -25,7 +26,7 @@ use crate::shared::Shared;
 use crate::stats::PacketDrop;
 use crate::table::{Place, SlotId, Table};
 use crate::transmit::TxKind;
-use state::{Arrival, Phase, Response, ServerCold};
+use state::{Arrivals, Phase, Response, ServerCold};
 pub(crate) use state::{ServerSession, ServerSlot};
 
 /// So many copies of a request that a later one has overtaken are answered by one error: fewer may be late, and not wrong.
@@ -41,8 +42,7 @@ pub(crate) struct Unconfirmed {
 
 pub(crate) struct Servers {
     pub table: Table<ServerSession, ServerSlot>,
-    /// One for each slot of the table.
-    arrivals: Vec<Arrival>,
+    arrivals: Arrivals,
     cold: Vec<ServerCold>,
     /// Accepted sessions that their clients have not been heard to use.
     pub unconfirmed: Vec<Unconfirmed>,
@@ -57,7 +57,7 @@ impl Servers {
     pub fn new(slots: u16, returns: Arc<Returns>) -> Self {
         Self {
             table: Table::new(slots),
-            arrivals: Vec::new(),
+            arrivals: Arrivals::default(),
             cold: Vec::new(),
             unconfirmed: Vec::new(),
             repeating: Vec::new(),
@@ -69,11 +69,6 @@ impl Servers {
     /// Puts a session on file, under a key with a new token.
     pub fn insert(&mut self, shared: &mut Shared, session: ServerSession) -> usize {
         let index = self.table.insert(shared.generator.next_u64());
-        let slots = self.table.slots.len();
-        if self.arrivals.capacity() < slots {
-            sinew_mem::grow_for_random_access(&mut self.arrivals);
-        }
-        self.arrivals.resize_with(slots.max(self.arrivals.len()), Arrival::default);
         self.cold.resize_with(self.table.entries.len(), ServerCold::default);
         self.cold[index] = ServerCold::default();
         let key = self.table.entries[index].key;
@@ -87,8 +82,8 @@ impl Servers {
     pub fn remove(&mut self, shared: &mut Shared, index: usize) {
         let peer_index = self.table.entries[index].peer_index;
         for id in self.table.slots_of(index) {
-            let arrival = std::mem::take(&mut self.arrivals[id.at()]);
-            shared.peers.get_mut(peer_index).charged -= arrival.charged;
+            self.end_arrival(id);
+            shared.peers.get_mut(peer_index).charged -= self.table.slots[id.at()].charged();
         }
         self.table.remove(index);
     }
@@ -174,7 +169,7 @@ impl Servers {
             RequestData::Lent(&packet.head[HEADER_LEN..])
         } else {
             let Some(mut copy) = self.alloc(shared, message_len, data_per_packet) else {
-                return Err(self.refuse(shared, (index, id), call, request_type, 1));
+                return Err(self.refuse(shared, (index, id), call, (request_type, 1), ErrorCode::Busy));
             };
             copy_data(packet, &mut copy)?;
             RequestData::Owned(copy)
@@ -211,25 +206,32 @@ impl Servers {
             slot.response = Response::None;
         }
         slot.begin(call.number, request_type, packets, call.is_copy);
-        self.arrivals[id.at()].clear();
+        (slot.credit_queued, slot.asked_first) = (false, 0);
+        self.end_arrival(id);
         self.charge(shared, index, id);
     }
 
-    /// Takes a new request's place and says that there is no room for it: it does not run.
+    /// Of a slot whose long request comes no more, or is whole: returns what came of it.
+    fn end_arrival(&mut self, id: SlotId) -> Option<MessageBuffer> {
+        let arrival = self.table.slots[id.at()].arrival.take()?;
+        self.arrivals.end(arrival)
+    }
+
+    /// Takes a new request's place and says why there is no room for it: it does not run.
     #[cold]
     fn refuse(
         &mut self,
         shared: &mut Shared,
         at: (usize, SlotId),
         call: CallName,
-        request_type: u16,
-        packets: u32,
+        (request_type, packets): (u16, u32),
+        code: ErrorCode,
     ) -> PacketDrop {
         self.begin(shared, at, call, request_type, packets);
         let slot = &mut self.table.slots[at.1.at()];
         slot.phase = Phase::Answered;
         slot.progress_ns = shared.now_ns;
-        slot.response = Response::Error(ErrorCode::Busy);
+        slot.response = Response::Error(code);
         self.charge(shared, at.0, at.1);
         self.queue(shared, TxKind::CallError, at.1, 0, 1, call.is_copy);
         PacketDrop::NoMemory
@@ -243,7 +245,7 @@ impl Servers {
         call: CallName,
         part: Part,
         packet: &RxPacket<'_>,
-    ) -> Result<Option<sinew_mem::MessageBuffer>, PacketDrop> {
+    ) -> Result<Option<MessageBuffer>, PacketDrop> {
         let slot = &self.table.slots[id.at()];
         let number = u32::from(part.packet);
         if number >= slot.request_packets {

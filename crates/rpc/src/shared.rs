@@ -86,6 +86,11 @@ impl Shared {
         (share as u64).max(1)
     }
 
+    /// Bytes of the arena that one peer may have.
+    pub fn memory_share(&self) -> usize {
+        self.share_of(self.arena.capacity() as u64) as usize
+    }
+
     /// Queues a packet that is no call's.
     pub fn send(&mut self, to: Peer, packet: Management) {
         self.outbox.push((to, packet));

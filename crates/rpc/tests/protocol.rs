@@ -504,6 +504,8 @@ fn an_error_ends_the_call_with_what_the_server_said() {
         (4, Cause::ServerBusy, Execution::NotRun),
         (5, Cause::ResponseTooLarge, Execution::MayHaveRun),
         (6, Cause::ServerBusy, Execution::MayHaveRun),
+        (7, Cause::Overtaken, Execution::MayHaveRun),
+        (8, Cause::RequestTooLarge, Execution::NotRun),
     ];
     let (_world, mut client, server) = hand_server(Config::default(), Offer { credits: 4, ..SMALL });
     for (code, cause, execution) in meanings {

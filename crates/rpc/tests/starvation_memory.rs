@@ -465,3 +465,160 @@ fn short_answers_to_long_requests_do_not_keep_the_memory_of_the_requests() {
         assert_eq!((over.result, &over.response[..]), (Ok(()), &b"stored"[..]), "call {tag}");
     }
 }
+
+/// A long message, for which the arena gives 64 KB: in one of 1 MB a peer's share is eight.
+const DEFERRED_LEN: usize = 60_000;
+
+/// Sends a whole request; what was answered then.
+fn request_whole(client: &HandClient, server: &mut Endpoint, number: u64, message: &[u8]) -> Vec<Packet> {
+    let mut answers = Vec::new();
+    for packet in 0..message.len().div_ceil(1448).max(1) as u16 {
+        client.request(number, packet, message);
+        answers = client.turn(server);
+    }
+    answers
+}
+
+/// The code of the error that ends the answers, if one does.
+fn error_code(answers: &[Packet]) -> Option<u32> {
+    answers.last().filter(|(header, _)| header.kind == CallError).map(|(header, _)| header.message_len)
+}
+
+/// A server's code for `Busy`: the request did not run.
+const BUSY: u32 = 4;
+
+/// One peer makes a long call, which the handler keeps or a worker has, and uses the slot for the next at once, again and again. What
+/// handlers have of its requests counts for it until they let go of it, whatever is in its slots: others' long calls are answered.
+#[test]
+fn requests_that_handlers_keep_count_for_their_peer_though_it_used_their_slots_again() {
+    for request_type in [DEFER, WORKER] {
+        let world = World::new();
+        let mut server = world.server(Config::default(), memory(MB));
+        let (mut client, session) = good_client(&world, &mut server);
+        let mut greedy = HandClient::connected(&world, &mut server, 66, OFFER);
+        greedy.request_type = request_type;
+        let message = pattern(DEFERRED_LEN, 1);
+        let mut busy = 0;
+        for round in 1..30 {
+            let code = error_code(&request_whole(&greedy, &mut server, SLOTS * round, &message));
+            assert!(code.is_none_or(|code| code == BUSY), "{code:?}");
+            busy += u32::from(code.is_some());
+        }
+        assert!((20..29).contains(&busy), "{busy} of 29 requests were refused");
+        assert_served_in(&world, &mut client, &mut server, session, DEFERRED_LEN, 100);
+        // When handlers have let go, the peer has its share again.
+        assert_eq!(take_kept().len() + world.pool.run_all(), 29 - busy as usize);
+        server.turn();
+        greedy.request_type = ECHO;
+        for slot in 0..3 {
+            let answers = request_whole(&greedy, &mut server, SLOTS * 40 + slot, &message);
+            assert_eq!(answers.last().unwrap().0.kind, Response);
+        }
+    }
+}
+
+/// One peer makes a long call, which the handler keeps or a worker has, ends the session, and comes back with another, again and again. It is
+/// still the same peer.
+#[test]
+fn requests_that_handlers_keep_count_for_their_peer_though_it_went_and_came_back() {
+    for request_type in [DEFER, WORKER] {
+        let world = World::new();
+        let mut server = world.server(Config::default(), memory(MB));
+        let (mut client, session) = good_client(&world, &mut server);
+        let first = HandClient::new(&world, 66);
+        let message = pattern(DEFERRED_LEN, 1);
+        let visit = |server: &mut Endpoint, index, request_type| {
+            let mut visitor = HandClient { request_type, ..first.sibling(&world, index) };
+            visitor.open(server, OFFER).unwrap();
+            let answers = request_whole(&visitor, server, SLOTS, &message);
+            let end = sinew_wire::management::ending(sinew_wire::Kind::Disconnect, visitor.server_key, visitor.key);
+            visitor.send_management(&end);
+            visitor.turn(server);
+            assert_eq!(server.sessions(), 1);
+            answers
+        };
+        let busy = (0..30).filter(|&index| error_code(&visit(&mut server, index, request_type)) == Some(BUSY)).count();
+        assert!((20..30).contains(&busy), "{busy} of 30 requests were refused");
+        assert_served_in(&world, &mut client, &mut server, session, DEFERRED_LEN, 100);
+        assert_eq!(take_kept().len() + world.pool.run_all(), 30 - busy);
+        server.turn();
+        assert_eq!(visit(&mut server, 99, ECHO).last().unwrap().0.kind, Response);
+    }
+}
+
+/// One peer makes short calls that handlers keep, or that workers have, one after another in its slots. Copies of their requests count for it,
+/// too. A request that no worker could be given did not run.
+#[test]
+fn short_requests_that_handlers_keep_leave_memory_for_the_calls_of_others() {
+    for request_type in [DEFER, WORKER] {
+        let world = World::new();
+        let mut server = world.server(Config::default(), memory(MB));
+        let (mut client, session) = good_client(&world, &mut server);
+        let mut greedy = HandClient::connected(&world, &mut server, 66, OFFER);
+        greedy.request_type = request_type;
+        let mut refused = 0;
+        for number in SLOTS..SLOTS + 1_000 {
+            let code = error_code(&request_whole(&greedy, &mut server, number, &[1; 1_000]));
+            assert!(request_type == DEFER || code.is_none_or(|code| code == BUSY), "{code:?}");
+            refused += usize::from(code.is_some());
+        }
+        assert!((500..800).contains(&refused), "{refused} of 1,000 requests were refused");
+        assert_served_in(&world, &mut client, &mut server, session, DEFERRED_LEN, 100);
+        assert_eq!(take_kept().len() + world.pool.run_all(), 1_000 - refused);
+        server.turn();
+        greedy.request_type = ECHO;
+        assert_eq!(outline(&request_whole(&greedy, &mut server, SLOTS * 200, b"short")), [(Response, 0)]);
+    }
+}
+
+/// One peer asks workers for long answers in all slots of some sessions, with a few bytes each. It gets its share.
+#[test]
+fn long_answers_of_workers_to_one_peer_leave_memory_for_the_calls_of_others() {
+    let world = World::new();
+    let pool = std::sync::Arc::clone(&world.pool);
+    let answer = |call: sinew_rpc::DeferredCall| call.reply(&pattern(DEFERRED_LEN, 1));
+    let builder = Nexus::builder().workers(pool).handle_worker(WORKER, answer);
+    let echo = |call: sinew_rpc::Call<'_>| {
+        let request = call.request();
+        call.reply(request);
+    };
+    let nexus = builder.handle(ECHO, echo).build().unwrap();
+    let mut server = world.endpoint_with("server", &nexus, 1, memory(MB));
+    let (mut client, session) = good_client(&world, &mut server);
+    let mut greedy = HandClient::open_many(&world, &mut server, 66, OFFER, 2);
+    for one in &mut greedy {
+        one.request_type = WORKER;
+        for slot in 0..SLOTS {
+            one.request(SLOTS + slot, 0, b"a long answer, please");
+        }
+        assert_eq!(one.turn(&mut server), []);
+    }
+    assert_eq!(world.pool.run_all(), 16);
+    let answers = greedy[0].turn(&mut server);
+    let refused = answers.iter().filter(|(header, _)| header.kind == CallError).count();
+    assert_eq!(answers.len(), 16);
+    assert!((8..12).contains(&refused), "{refused} of 16 answers were refused");
+    assert_served_in(&world, &mut client, &mut server, session, DEFERRED_LEN, 100);
+}
+
+/// A request that a peer's share has no room for even when it has nothing else is none to wait with: its client hears that it is too large.
+#[test]
+fn a_request_over_the_share_of_a_peer_is_told_to_be_too_large() {
+    let world = World::new();
+    let of_server = (Config::default(), memory(4 * MB));
+    let (mut client, mut server, session) = world.pair_of((Config::default(), memory(16 * MB)), of_server);
+    // Blocks are of 1.5 and of 2 MB; the share is of 2 MB. A packet is of 1448 bytes, and each but the first has its header elsewhere.
+    let largest = (1..2 * MB).rev().step_by(8).find(|&len| sinew_mem::Arena::block_len(len, 1448) <= 2 * MB).unwrap();
+    for (len, is_right) in [(largest, true), (largest + 64, false)] {
+        send(&mut client, session, LONG, &[&64u32.to_le_bytes()[..], &vec![0; len - 4]].concat(), 1);
+        let over = run(&world, &mut client, &mut server, 1).remove(0);
+        match over.result {
+            Ok(()) => assert!(is_right, "{len} bytes"),
+            Err(error) => {
+                assert!(!is_right, "{len} bytes: {error}");
+                assert_eq!((error.cause, error.execution), (Cause::RequestTooLarge, Execution::NotRun), "{error}");
+                assert!(error.to_string().contains("share"), "{error}");
+            }
+        }
+    }
+}

@@ -5,7 +5,7 @@ use sinew_wire::{HEADER_LEN, PACKETS_MAX};
 
 use super::Servers;
 use super::state::{Phase, Response, ServerSlot};
-use crate::answer::{ErrorCode, Found, RunningCall, ServerCall};
+use crate::answer::{Answer, ErrorCode, Found, RunningCall, ServerCall};
 use crate::message::packets_of;
 use crate::shared::Shared;
 use crate::table::{Place, SlotId};
@@ -163,6 +163,11 @@ impl Servers {
             small.copy_from_slice(&buffer);
             return self.store_response(shared, (index, id), small);
         }
+        // Its request is the slot's no longer.
+        self.charge(shared, index, id);
+        if !self.may_hold_block(shared, index, buffer.block_len()) {
+            return self.answer_error(shared, call, ErrorCode::NoMemory);
+        }
         self.store_response(shared, (index, id), buffer);
     }
 
@@ -204,7 +209,9 @@ impl Servers {
     #[inline(never)]
     fn take_waiting_returns(&mut self, shared: &mut Shared) {
         let mut answers = self.returns.take();
-        for (call, answer) in answers.drain(..) {
+        for Answer { call, answer, share } in answers.drain(..) {
+            // From here on its slot is charged.
+            drop(share);
             match answer {
                 Ok(buffer) => self.answer_buffer(shared, call, buffer),
                 Err(code) => self.answer_error(shared, call, code),

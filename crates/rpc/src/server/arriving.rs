@@ -1,10 +1,12 @@
 //! Requests of several packets on their way in.
 
 use sinew_fabric::RxPacket;
-use sinew_mem::MessageBuffer;
+use sinew_mem::{Arena, MessageBuffer};
 use sinew_wire::{CallName, HEADER_LEN, Part};
 
 use super::Servers;
+use super::state::Arrival;
+use crate::answer::ErrorCode;
 use crate::message::{copy_data, packet_range, packets_of};
 use crate::recovery::Window;
 use crate::shared::Shared;
@@ -37,15 +39,19 @@ impl Servers {
             false => None,
         };
         let Some(mut message) = message else {
-            return Err(self.refuse(shared, (index, id), call, request_type, packets));
+            let is_ever = Arena::block_len(message_len, data_per_packet) <= shared.memory_share();
+            let code = if is_ever { ErrorCode::Busy } else { ErrorCode::RequestTooLarge };
+            return Err(self.refuse(shared, (index, id), call, (request_type, packets), code));
         };
         copy_data(packet, &mut message[range])?;
         self.begin(shared, (index, id), call, request_type, packets);
-        self.table.slots[id.at()].progress_ns = shared.now_ns;
-        let arrival = &mut self.arrivals[id.at()];
-        arrival.ahead.mark(number);
-        arrival.received = arrival.ahead.advance();
-        (arrival.message, arrival.begun_ns) = (Some(message), shared.now_ns);
+        let mut ahead = Window::default();
+        ahead.mark(number);
+        let received = ahead.advance();
+        let arrival = Arrival { message: Some(message), ahead, begun_ns: shared.now_ns, received };
+        let slot = &mut self.table.slots[id.at()];
+        slot.progress_ns = shared.now_ns;
+        slot.arrival = Some(self.arrivals.begin(arrival));
         self.charge(shared, index, id);
         self.queue_credit_return(shared, id, true, call.is_copy);
         Ok(())
@@ -61,7 +67,9 @@ impl Servers {
         packet: &RxPacket<'_>,
     ) -> Result<Option<MessageBuffer>, PacketDrop> {
         let data_per_packet = self.table.entries[index].data_per_packet as usize;
-        let (slot, arrival) = (&mut self.table.slots[id.at()], &mut self.arrivals[id.at()]);
+        let slot = &mut self.table.slots[id.at()];
+        let Some(arrival) = slot.arrival else { return Err(PacketDrop::Stale) };
+        let arrival = self.arrivals.get_mut(arrival);
         let Some(message) = &mut arrival.message else { return Err(PacketDrop::Stale) };
         let number = u32::from(part.packet);
         let place = match number.checked_sub(arrival.received) {
@@ -90,6 +98,6 @@ impl Servers {
         }
         slot.run(shared.now_ns);
         // The peer is charged for it until it is answered.
-        Ok(arrival.message.take())
+        Ok(self.end_arrival(id))
     }
 }

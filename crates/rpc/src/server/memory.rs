@@ -5,7 +5,8 @@ use sinew_mem::{Arena, MessageBuffer};
 
 use super::Servers;
 use super::state::{Phase, Response};
-use crate::answer::ErrorCode;
+use crate::answer::{ErrorCode, ServerCall};
+use crate::peers::Share;
 use crate::shared::Shared;
 use crate::table::SlotId;
 
@@ -22,21 +23,36 @@ impl Servers {
 
     /// Whether a session's peer may hold a message of `len` bytes more, if need be after it gave back what is stalled.
     pub(super) fn may_hold(&mut self, shared: &mut Shared, index: usize, len: usize) -> bool {
-        let session = &self.table.entries[index];
-        let (peer_index, more) = (session.peer_index, Arena::block_len(len, session.data_per_packet as usize));
-        let share = shared.share_of(shared.arena.capacity() as u64) as usize;
-        let fits = |shared: &Shared| shared.peers.get(peer_index).charged.saturating_add(more) <= share;
+        let block_len = Arena::block_len(len, self.table.entries[index].data_per_packet as usize);
+        self.may_hold_block(shared, index, block_len)
+    }
+
+    /// As [`Self::may_hold`], of a block of the arena.
+    pub(super) fn may_hold_block(&mut self, shared: &mut Shared, index: usize, more: usize) -> bool {
+        let peer_index = self.table.entries[index].peer_index;
+        let share = shared.memory_share();
+        let fits = |shared: &Shared| shared.peers.get(peer_index).holds().saturating_add(more) <= share;
         fits(shared) || more <= share && self.give_up_stalled(shared, more, Some(peer_index)) && fits(shared)
+    }
+
+    /// Counts for a call's peer the block in which a handler keeps its request; `None` when the peer has its share, or has gone.
+    pub fn keep(&mut self, shared: &mut Shared, call: ServerCall, block_len: usize) -> Option<Share> {
+        let index = self.table.find(call.key)?;
+        // A long request was its slot's until now.
+        self.charge(shared, index, self.table.slot_of(index, call.number));
+        let peer_index = self.table.entries[index].peer_index;
+        self.may_hold_block(shared, index, block_len).then(|| shared.peers.get_mut(peer_index).keep(block_len))
     }
 
     /// Charges a slot's peer for what the slot holds now.
     pub(super) fn charge(&mut self, shared: &mut Shared, index: usize, id: SlotId) {
-        let arrival = &mut self.arrivals[id.at()];
-        let held = self.table.slots[id.at()].held(arrival);
-        if held != arrival.charged {
+        let slot = &mut self.table.slots[id.at()];
+        let held = slot.response.held() + slot.arrival.map_or(0, |arrival| self.arrivals.get(arrival).held());
+        let charged = slot.charged();
+        if held != charged {
             let peer = shared.peers.get_mut(self.table.entries[index].peer_index);
-            peer.charged = peer.charged - arrival.charged + held;
-            arrival.charged = held;
+            peer.charged = peer.charged - charged + held;
+            slot.set_charged(held);
         }
     }
 
@@ -46,7 +62,7 @@ impl Servers {
         if matches!(slot.response, Response::Long(_)) {
             slot.response = Response::None;
         }
-        self.arrivals[id.at()].message = None;
+        self.end_arrival(id);
         self.charge(shared, index, id);
     }
 
@@ -82,15 +98,16 @@ impl Servers {
             }
             let id = SlotId(at as u32);
             let index = self.table.entry_of(id);
-            if self.arrivals[at].charged == 0 || of.is_some_and(|peer| self.table.entries[index].peer_index != peer) {
+            let slot = &self.table.slots[at];
+            let charged = slot.charged();
+            if charged == 0 || of.is_some_and(|peer| self.table.entries[index].peer_index != peer) {
                 continue;
             }
-            let slot = &self.table.slots[at];
             let is_stalled = shared.now_ns.saturating_sub(slot.progress_ns) >= shared.config.stalled_request_ns;
             let code = match (slot.phase, &slot.response) {
                 (Phase::Receiving, _) if !short && (is_stalled || self.is_slow(shared, index, id)) => {
                     shared.stats.requests_given_up += 1;
-                    self.arrivals[at].clear();
+                    self.end_arrival(id);
                     ErrorCode::Busy
                 }
                 (Phase::Answered, Response::Long(_)) if !short && is_stalled => {
@@ -106,16 +123,16 @@ impl Servers {
             let slot = &mut self.table.slots[at];
             slot.response = Response::Error(code);
             slot.phase = Phase::Answered;
-            let charged = self.arrivals[at].charged;
             self.charge(shared, index, id);
-            freed += charged - self.arrivals[at].charged;
+            freed += charged - self.table.slots[at].charged();
         }
         freed
     }
 
     /// Whether a request arrives more slowly than it must.
     fn is_slow(&self, shared: &Shared, index: usize, id: SlotId) -> bool {
-        let arrival = &self.arrivals[id.at()];
+        let Some(arrival) = self.table.slots[id.at()].arrival else { return false };
+        let arrival = self.arrivals.get(arrival);
         let age_ns = shared.now_ns.saturating_sub(arrival.begun_ns);
         let due = u128::from(age_ns) * u128::from(shared.config.request_rate_min_bytes_per_s) / 1_000_000_000;
         let data_per_packet = self.table.entries[index].data_per_packet as usize;

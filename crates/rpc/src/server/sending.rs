@@ -92,7 +92,7 @@ impl Servers {
         id: SlotId,
         is_copy: bool,
     ) -> Result<(), PacketDrop> {
-        if !self.arrivals[id.at()].credit_queued {
+        if !self.table.slots[id.at()].credit_queued {
             self.take_room(index, 1)?;
             self.queue_credit_return(shared, id, false, is_copy);
         }
@@ -100,13 +100,19 @@ impl Servers {
     }
 
     /// `is_first` says that the packet came for the first time: else its client lost what we said, and hears all of it again.
+    #[inline(always)]
     pub(super) fn queue_credit_return(&mut self, shared: &mut Shared, id: SlotId, is_first: bool, is_copy: bool) {
-        let arrival = &mut self.arrivals[id.at()];
-        let is_cumulative = shared.config.tuning.cumulative_credits;
-        if is_cumulative && std::mem::replace(&mut arrival.credit_queued, true) {
-            return;
+        if !(self.table.slots[id.at()].credit_queued && shared.config.tuning.cumulative_credits) {
+            self.queue_one_credit_return(shared, id, is_first, is_copy);
         }
-        let taken = self.table.slots[id.at()].taken(arrival);
+    }
+
+    #[inline(never)]
+    fn queue_one_credit_return(&mut self, shared: &mut Shared, id: SlotId, is_first: bool, is_copy: bool) {
+        let slot = &mut self.table.slots[id.at()];
+        let is_cumulative = shared.config.tuning.cumulative_credits;
+        slot.credit_queued = is_cumulative;
+        let taken = slot.taken(&self.arrivals);
         let is_alone = is_first && !is_cumulative && !shared.config.recovery.keeps_ahead();
         let kind = if is_alone { TxKind::CreditAlone } else { TxKind::CreditReturn };
         self.queue(shared, kind, id, taken, 1, is_copy);
@@ -153,10 +159,10 @@ impl Servers {
         }
         slot.progress_ns = shared.now_ns;
         let mut any = false;
-        for (first, end) in self.arrivals[id.at()].not_asked_yet(first.into(), end) {
+        for (first, end) in slot.not_asked_yet(first.into(), end) {
             if first < end {
                 self.take_room(index, (end - first) as u16)?;
-                self.arrivals[id.at()].ask(first, end);
+                self.table.slots[id.at()].ask(first, end);
                 self.queue(shared, TxKind::Response, id, first as u16, (end - first) as u16, call.is_copy);
                 any = true;
             }
@@ -185,10 +191,9 @@ impl Servers {
 
     #[inline(never)]
     fn send_long_response(&mut self, shared: &Shared, item: TxItem, tx: &mut impl PacketTx) {
-        let slot = &self.table.slots[item.slot.at()];
         let session = &self.table.entries[self.table.entry_of(item.slot)];
-        let arrival = &mut self.arrivals[item.slot.at()];
-        (arrival.asked_from, arrival.asked_to) = (0, 0);
+        let slot = &mut self.table.slots[item.slot.at()];
+        slot.asked_first = 0;
         let Response::Long(buffer) = &slot.response else { return };
         let name = CallName { session: session.remote_key, number: slot.number, is_copy: item.is_copy };
         for packet in item.numbers() {
@@ -210,20 +215,21 @@ impl Servers {
     pub fn send_note(&mut self, shared: &Shared, item: TxItem, tx: &mut impl PacketTx) {
         let is_cumulative = shared.config.tuning.cumulative_credits;
         let session = &self.table.entries[self.table.entry_of(item.slot)];
-        let (slot, arrival) = (&mut self.table.slots[item.slot.at()], &mut self.arrivals[item.slot.at()]);
+        let slot = &mut self.table.slots[item.slot.at()];
         if slot.number as u32 != item.number_low {
             return;
         }
         let mut is_copy = item.is_copy;
         let meaning = match item.kind {
             TxKind::CreditReturn | TxKind::CreditAlone if slot.request_packets > 1 => {
-                arrival.credit_queued = false;
-                let taken = if is_cumulative { slot.taken(arrival) } else { item.first };
+                slot.credit_queued = false;
+                let so_far = slot.taken(&self.arrivals);
+                let taken = if is_cumulative { so_far } else { item.first };
                 let mut ahead = 0;
-                if arrival.message.is_some() {
-                    if taken == slot.taken(arrival) {
+                if let Some(arrival) = slot.arrival {
+                    if taken == so_far {
                         is_copy |= std::mem::take(&mut slot.is_copy);
-                        ahead = arrival.ahead.0 as u32;
+                        ahead = self.arrivals.get(arrival).ahead.0 as u32;
                     }
                 } else if is_cumulative {
                     // Whole since it was queued, maybe by a copy.

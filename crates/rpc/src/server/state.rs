@@ -1,10 +1,12 @@
 //! What is known of a call that we answer, and of its session.
 //!
 //! As at the client, what each call touches is one line of its slot and one of its session; what only requests of several packets need lies
-//! in [`Arrival`], what only troubled sessions need in [`ServerCold`].
+//! in [`Arrivals`] for as long as they come, what only troubled sessions need in [`ServerCold`].
+
+use std::num::NonZeroU32;
 
 use sinew_fabric::Peer;
-use sinew_mem::{Frozen, MessageBuffer};
+use sinew_mem::{BLOCK_UNIT, Frozen, MessageBuffer};
 use sinew_wire::SessionKey;
 
 use super::guesses::Guesses;
@@ -26,7 +28,7 @@ pub(super) enum Response {
 
 impl Response {
     /// Bytes of the arena that it holds.
-    fn held(&self) -> usize {
+    pub fn held(&self) -> usize {
         match self {
             Self::Short(buffer) => buffer.block_len(),
             Self::Long(buffer) => buffer.block_len(),
@@ -65,52 +67,84 @@ pub(crate) struct ServerSlot {
     pub(super) is_copy: bool,
     /// An answer to a packet that was answered before is in the transmit queue.
     pub(super) repeat_queued: bool,
+    /// A credit return is in the transmit queue, and will say how far we got by then.
+    pub(super) credit_queued: bool,
+    /// What the peer is charged for this slot, in [`BLOCK_UNIT`]s of the arena.
+    charged_units: u32,
+    /// While packets of a long request come: where the request is.
+    pub(super) arrival: Option<ArrivalId>,
+    /// The first of the response packets that were asked for since the last burst was sent; 0 when none were.
+    pub(super) asked_first: u16,
+    /// The last of them.
+    asked_last: u16,
 }
 const _: () = assert!(size_of::<ServerSlot>() == 64);
 
-/// A request of several packets on its way in, and what was asked of a response of several.
-#[derive(Default)]
-pub(crate) struct Arrival {
+/// The place of an [`Arrival`] among [`Arrivals`].
+#[derive(Clone, Copy)]
+pub(super) struct ArrivalId(NonZeroU32);
+
+impl ArrivalId {
+    #[inline(always)]
+    fn at(self) -> usize {
+        self.0.get() as usize - 1
+    }
+}
+
+/// A request of several packets on its way in.
+pub(super) struct Arrival {
+    /// There for as long as a slot names this place.
     pub message: Option<MessageBuffer>,
     /// Packets that are there, from the first missing one on.
     pub ahead: Window,
     pub begun_ns: u64,
     /// Packets of the request that are there, up to the first that is missing.
     pub received: u32,
-    /// A credit return is in the transmit queue, and will say how far we got by then.
-    pub credit_queued: bool,
-    /// The first of the response packets that were asked for since the last burst was sent.
-    pub asked_from: u32,
-    /// The number after the last of them.
-    pub asked_to: u32,
-    /// Bytes of the arena that the peer is charged for this slot.
-    pub charged: usize,
 }
 
 impl Arrival {
-    /// Forgets the request, but for what its slot is charged.
-    pub fn clear(&mut self) {
-        *self = Self { charged: self.charged, ..Self::default() };
-    }
-
-    /// Of the response packets from `first` up to `end` those before and those behind the ones that were asked for in this turn.
-    pub fn not_asked_yet(&self, first: u32, end: u32) -> [(u32, u32); 2] {
-        if self.asked_from >= self.asked_to || end <= self.asked_from || first >= self.asked_to {
-            return [(first, end), (0, 0)];
-        }
-        [(first, self.asked_from), (self.asked_to, end)]
-    }
-
-    /// Notes that these packets were asked for. Of ranges that do not touch only the last is known.
-    pub fn ask(&mut self, first: u32, end: u32) {
-        let touches = self.asked_from < self.asked_to && first <= self.asked_to && end >= self.asked_from;
-        (self.asked_from, self.asked_to) =
-            if touches { (first.min(self.asked_from), end.max(self.asked_to)) } else { (first, end) };
-    }
-
     /// Bytes of the message that are there, or nearly.
     pub fn received_len(&self, data_per_packet: usize) -> usize {
         self.received as usize * data_per_packet
+    }
+
+    /// Bytes of the arena that it holds.
+    pub fn held(&self) -> usize {
+        self.message.as_ref().map_or(0, MessageBuffer::block_len)
+    }
+}
+
+/// Requests of several packets on their way in, apart from the slots: few slots have one at a time.
+#[derive(Default)]
+pub(super) struct Arrivals {
+    places: Vec<Arrival>,
+    free: Vec<ArrivalId>,
+}
+
+impl Arrivals {
+    pub fn begin(&mut self, arrival: Arrival) -> ArrivalId {
+        if let Some(id) = self.free.pop() {
+            self.places[id.at()] = arrival;
+            return id;
+        }
+        self.places.push(arrival);
+        ArrivalId(NonZeroU32::new(self.places.len() as u32).expect("one at least"))
+    }
+
+    /// Frees a place, and returns the request as far as it came.
+    pub fn end(&mut self, id: ArrivalId) -> Option<MessageBuffer> {
+        self.free.push(id);
+        self.places[id.at()].message.take()
+    }
+
+    #[inline(always)]
+    pub fn get(&self, id: ArrivalId) -> &Arrival {
+        &self.places[id.at()]
+    }
+
+    #[inline(always)]
+    pub fn get_mut(&mut self, id: ArrivalId) -> &mut Arrival {
+        &mut self.places[id.at()]
     }
 }
 
@@ -134,14 +168,44 @@ impl ServerSlot {
     }
 
     /// Packets whose credits can be returned: as far as we got, short of the last, whose credit the response returns.
-    pub(super) fn taken(&self, arrival: &Arrival) -> u16 {
-        let received = if self.phase == Phase::Receiving { arrival.received } else { self.request_packets };
+    pub(super) fn taken(&self, arrivals: &Arrivals) -> u16 {
+        let received = self.arrival.map_or(self.request_packets, |arrival| arrivals.get(arrival).received);
         received.min(self.request_packets - 1) as u16
     }
 
-    /// Bytes of the arena that the slot holds.
-    pub(super) fn held(&self, arrival: &Arrival) -> usize {
-        self.response.held() + arrival.message.as_ref().map_or(0, MessageBuffer::block_len)
+    /// Bytes of the arena that the peer is charged for this slot.
+    pub(super) fn charged(&self) -> usize {
+        self.charged_units as usize * BLOCK_UNIT
+    }
+
+    pub(super) fn set_charged(&mut self, len: usize) {
+        self.charged_units = (len / BLOCK_UNIT) as u32;
+    }
+
+    /// Of the response packets from `first` up to `end` those before and those behind the ones that were asked for in this turn.
+    pub(super) fn not_asked_yet(&self, first: u32, end: u32) -> [(u32, u32); 2] {
+        let Some((asked, asked_end)) = self.asked() else { return [(first, end), (0, 0)] };
+        if end <= asked || first >= asked_end {
+            return [(first, end), (0, 0)];
+        }
+        [(first, asked), (asked_end, end)]
+    }
+
+    /// Notes that these packets were asked for. Of ranges that do not touch only the last is known.
+    pub(super) fn ask(&mut self, mut first: u32, mut end: u32) {
+        if let Some((asked, asked_end)) = self.asked()
+            && first <= asked_end
+            && end >= asked
+        {
+            (first, end) = (first.min(asked), end.max(asked_end));
+        }
+        (self.asked_first, self.asked_last) = (first as u16, (end - 1) as u16);
+    }
+
+    /// The first of the response packets that were asked for in this turn, and the number after the last.
+    fn asked(&self) -> Option<(u32, u32)> {
+        // Nobody asks for the first packet of a response: it comes by itself.
+        (self.asked_first > 0).then_some((self.asked_first.into(), u32::from(self.asked_last) + 1))
     }
 }
 

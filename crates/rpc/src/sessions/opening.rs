@@ -81,24 +81,7 @@ impl Sessions {
         }
         // Zero stands for `unknown`.
         let local_token = core.shared.generator.next_u64().max(1);
-        let entry = PeerEntry {
-            peer,
-            name: Arc::from(name),
-            local_token,
-            remote_token: 0,
-            known_since_ns: 0,
-            last_ping_ns: core.shared.now_ns,
-            initiated: false,
-            sessions: 0,
-            committed: 0,
-            granted_sessions: 0,
-            granted_packets: 0,
-            charged: 0,
-            next_give_up_ns: 0,
-            round_trip_ns: 0,
-            suspected_since_ns: None,
-            suspect_pings: 0,
-        };
+        let entry = PeerEntry::new(peer, name, local_token, core.shared.now_ns);
         core.shared.peers.insert(entry, core.shared.now_ns)
     }
 
