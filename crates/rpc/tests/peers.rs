@@ -302,3 +302,24 @@ fn a_disconnected_session_takes_no_calls() {
     assert_eq!(rejected.error, EnqueueError::NoSuchSession);
     settle(&mut client, &mut server);
 }
+
+/// A peer forgets us with our last session. A ping that is on its way then is answered by somebody who does not know us; meanwhile we have
+/// begun a session that it will grant.
+#[test]
+fn who_reconnects_while_a_ping_is_on_its_way_is_connected() {
+    for after_ms in 480..560 {
+        let world = World::new();
+        world.network.set_latency_ns(2 * MS);
+        let (mut client, mut server, session) = world.pair(Config::default(), LoopbackConfig::default());
+        pass_time(&world, &mut client, &mut server, after_ms * MS);
+        client.disconnect(session);
+        let session = client.begin_connect(&server.address()).unwrap();
+        pass_time(&world, &mut client, &mut server, 100 * MS);
+        let events = events(&mut client);
+        assert!(
+            events.iter().any(|event| matches!(event, SessionEvent::Connected(id) if *id == session)),
+            "{events:?}"
+        );
+        assert_eq!((client.sessions(), server.sessions()), (1, 1), "after {after_ms} ms: {events:?}");
+    }
+}

@@ -139,7 +139,7 @@ impl Sessions {
             return Err(PacketDrop::Stale);
         }
         if known != 0 && life.sender_token != known {
-            self.fail_peer(core, index, Cause::PeerForgot);
+            self.forget_established(core, index);
             return Ok(());
         }
         let now_ns = core.shared.now_ns;
