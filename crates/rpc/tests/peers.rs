@@ -22,7 +22,7 @@ fn life(sender_token: u64, receiver_token: u64) -> Life {
 }
 
 #[test]
-fn a_silent_peer_is_asked_twice_a_second_and_given_up_after_five() {
+fn a_silent_peer_is_asked_twice_a_second_then_more_often_and_given_up_after_five() {
     let world = World::new();
     let (mut client, server, session) = world.pair(Config { slots: 1, ..Config::default() }, LoopbackConfig::default());
     for tag in 0..2 {
@@ -40,7 +40,7 @@ fn a_silent_peer_is_asked_twice_a_second_and_given_up_after_five() {
     let waited = world.clock.now_ns() - started;
     assert!((4_990 * MS..5_200 * MS).contains(&waited), "{waited}");
     let pings = kinds(&world.network).into_iter().filter(|&kind| kind == Ping).count();
-    assert!((7..=10).contains(&pings), "{pings} pings in 5 s");
+    assert!((45..=60).contains(&pings), "{pings} pings in 5 s");
     assert_eq!(lost(&mut client, session), Cause::PeerSilent);
     let mut over = completions(&mut client);
     over.sort_by_key(|over| over.tag);
