@@ -1,6 +1,6 @@
 //! What HERD's cache takes from the heap: once warm, nothing, at either side.
 
-#[path = "../../crates/kv/tests/common/counting.rs"]
+#[path = "../../xtask/cost/src/counting.rs"]
 mod counting;
 #[path = "common/herd.rs"]
 mod herd;

@@ -8,6 +8,8 @@ mod carried;
 mod calls;
 #[path = "../../crates/rpc/tests/handlers.rs"]
 mod handlers;
+#[path = "../../crates/rpc/tests/histories.rs"]
+mod histories;
 #[path = "../../crates/rpc/tests/hostile_bytes.rs"]
 mod hostile_bytes;
 #[path = "../../crates/rpc/tests/peers.rs"]

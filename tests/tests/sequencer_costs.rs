@@ -1,6 +1,6 @@
 //! What a call of a sequencer takes from the heap, at either side: nothing, once warm.
 
-#[path = "../../crates/kv/tests/common/counting.rs"]
+#[path = "../../xtask/cost/src/counting.rs"]
 mod counting;
 
 use std::sync::Arc;

@@ -30,7 +30,6 @@ const UNSAFE_ROOMS: Exceptions = &[
 
 /// Files outside those rooms that may hold unsafe code.
 const UNSAFE_FILES: Exceptions = &[
-    ("crates/kv/tests/common/counting.rs", "a counting allocator is an unsafe trait"),
     ("crates/rpc/tests/allocations.rs", "a counting allocator is an unsafe trait"),
     ("crates/mem/tests/", "tests of the room's own unsafe functions"),
     ("xtask/cost/", "a counting allocator is an unsafe trait, and rings are taken from as ports do"),

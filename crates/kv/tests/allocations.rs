@@ -1,7 +1,7 @@
 //! What a cache and its client take from the heap: a warm get or put nothing.
 
 mod common;
-#[path = "common/counting.rs"]
+#[path = "../../../xtask/cost/src/counting.rs"]
 mod counting;
 
 use common::{TestPipeline, World};

@@ -1,6 +1,6 @@
 //! What the memcached door takes from the heap: a warm get or set nothing, whichever thread owns the key.
 
-#[path = "common/counting.rs"]
+#[path = "../../../xtask/cost/src/counting.rs"]
 mod counting;
 
 use std::io::{ErrorKind, Read, Write};

@@ -505,7 +505,14 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
                     .sessions
                     .next_deadline_ns(&self.core)
                     .map(|deadline| deadline.saturating_sub(self.core.shared.now_ns));
-                self.port.wait(Some(own.map_or(left, |own| own.min(left)).max(1)))?;
+                if let Err(error) = self.port.wait(Some(own.map_or(left, |own| own.min(left)).max(1))) {
+                    let Core { shared, clients, .. } = &mut self.core;
+                    clients.cancel(shared, session, Cause::Cancelled, is_ours);
+                    // Its buffers are free, also of the port, and nobody waits for its completion.
+                    clients.reclaim(&mut shared.stats, self.port.split().1);
+                    clients.completions.remove(|over| is_ours(over.lane, over.tag));
+                    return Err(error.into());
+                }
             }
         }
         let completion = completion.expect("the loop ends with a completion");

@@ -2,9 +2,16 @@
 
 mod common;
 
+use std::cell::Cell;
+use std::rc::Rc;
+
 use common::*;
 use sinew_fabric::loopback::LoopbackConfig;
-use sinew_rpc::{Cause, Config, Execution, SessionCredits};
+use sinew_fabric::{
+    Address, Caps, PacketPort, Peer, PollerConfig, PortError, PortEvent, PortStats, SeededGenerator, Waker,
+};
+use sinew_mem::Arena;
+use sinew_rpc::{Cause, Config, Error, Execution, Nexus, Rpc, SessionCredits};
 
 #[test]
 fn a_small_call_is_answered_with_two_packets() {
@@ -137,4 +144,82 @@ fn long_calls_of_one_session_share_its_credits() {
     send(&mut client, session, ECHO, b"short", 9);
     let short = (0..8).any(|_| run(&world, &mut client, &mut server, 1).iter().any(|over| over.tag == 9));
     assert!(short, "a short call waits for its turn only");
+}
+
+/// A port that cannot sleep while it is told so.
+struct Sleepless {
+    port: TestPort,
+    fails: Rc<Cell<bool>>,
+}
+
+impl PacketPort for Sleepless {
+    type Rx = <TestPort as PacketPort>::Rx;
+    type Tx = <TestPort as PacketPort>::Tx;
+
+    fn caps(&self) -> Caps {
+        self.port.caps()
+    }
+
+    fn address(&self) -> Address {
+        self.port.address()
+    }
+
+    fn arena(&self) -> &Arena {
+        self.port.arena()
+    }
+
+    fn resolve(&mut self, address: &Address) -> Result<Peer, PortError> {
+        self.port.resolve(address)
+    }
+
+    fn describe(&self, peer: Peer) -> String {
+        self.port.describe(peer)
+    }
+
+    fn split(&mut self) -> (&mut Self::Rx, &mut Self::Tx) {
+        self.port.split()
+    }
+
+    fn poll_event(&mut self) -> Option<PortEvent> {
+        self.port.poll_event()
+    }
+
+    fn waker(&self) -> Waker {
+        self.port.waker()
+    }
+
+    fn wait(&mut self, timeout_ns: Option<u64>) -> std::io::Result<()> {
+        if self.fails.get() { Err(std::io::Error::other("no sleep")) } else { self.port.wait(timeout_ns) }
+    }
+
+    fn stats(&self) -> PortStats {
+        self.port.stats()
+    }
+}
+
+/// What a call that cannot be waited for held is free at once: its credits, its slot and its memory, although the port had shares of it.
+#[test]
+fn a_blocking_call_whose_wait_fails_leaves_nothing_in_flight() {
+    for holds_shares in [false, true] {
+        let world = World::new();
+        let mut server = world.server(Config::default(), LoopbackConfig::default());
+        let config = Config { poller: PollerConfig::SLEEP, slots: 1, ..Config::default() };
+        let nexus = Nexus::builder().config(config).build().unwrap();
+        let port = LoopbackConfig { holds_shares, arena_bytes: 4 << 20, ..LoopbackConfig::default() };
+        let fails = Rc::new(Cell::new(true));
+        let port = Sleepless { port: world.port("client", port), fails: Rc::clone(&fails) };
+        let mut client = Rpc::new(&nexus, port, world.clock.clone(), Box::new(SeededGenerator::new(2)));
+        let session = connect(&world, &mut client, &mut server);
+        for round in 0..20 {
+            let error = client.call(session, ECHO, pattern(900_000, round)).unwrap_err();
+            assert!(matches!(error, Error::Io(_)), "round {round}: {error}");
+            let credits = client.session_credits(session).unwrap();
+            assert_eq!(credits.left, credits.all);
+            assert!(client.poll_completion().is_none());
+        }
+        fails.set(false);
+        settle(&mut client, &mut server);
+        send(&mut client, session, ECHO, b"the slot is free", 1);
+        assert_eq!(run(&world, &mut client, &mut server, 1)[0].result, Ok(()));
+    }
 }

@@ -376,7 +376,7 @@ fn a_session_that_its_client_never_confirms_is_reminded_of_and_removed_in_silenc
     }
     let reminders = sent.iter().filter(|&&kind| kind == Accept).count();
     assert!((4..=5).contains(&reminders), "one a second until it is given up after five");
-    assert!(sent.iter().filter(|&&kind| kind == Ping).count() <= 10);
+    assert!(sent.iter().filter(|&&kind| kind == Ping).count() <= 60);
     assert_nothing_is_left(&server);
 }
 

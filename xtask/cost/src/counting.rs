@@ -1,4 +1,4 @@
-//! The system's allocator, counted.
+//! The system's allocator, counted. Tests that count what they allocate bring this file, too.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

@@ -1,37 +1,14 @@
 //! A queue pair that works allocates nothing, whatever is posted to it.
 
 mod common;
-
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+#[path = "../../../../xtask/cost/src/counting.rs"]
+mod counting;
 
 use common::Pair;
+use counting::allocations;
 use sinew_fabric::verbs::{
     Access, Completion, CompletionQueue, Exposed, Operation, ProtectionDomain, QueuePair, Request, Source, Transport,
 };
-
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: everything is passed on to the system's allocator; the count is a plain cell of the thread.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promises are the system allocator's.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 /// Takes completions until there were `count`.
 fn take(cq: &mut impl CompletionQueue, completions: &mut Vec<Completion>, count: usize) {
@@ -58,7 +35,7 @@ fn posting_and_polling_allocate_nothing() {
         for round in 0..10 {
             // What the first round meets for the first time is the library's and the arenas'.
             if round == 1 {
-                before = ALLOCATIONS.with(Cell::get);
+                before = allocations();
             }
             for (id, mut target) in targets.drain(..).enumerate() {
                 target.resize(1000).unwrap();
@@ -84,6 +61,6 @@ fn posting_and_polling_allocate_nothing() {
             take(&mut pair.a.sends, &mut completions, if transport == Transport::Rc { 3 } else { 1 });
             words.extend(completions.drain(..).flat_map(|completion| completion.buffers));
         }
-        assert_eq!(ALLOCATIONS.with(Cell::get) - before, 0, "{transport:?}");
+        assert_eq!(allocations() - before, 0, "{transport:?}");
     }
 }

@@ -1,33 +1,11 @@
 //! A port that has been opened allocates nothing, whatever is sent through it.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+#[path = "../../../../xtask/cost/src/counting.rs"]
+mod counting;
 
+use counting::allocations;
 use sinew_fabric::{PacketPort, PacketRx, PacketTx, RxBurst, TxData, TxPacket};
 use sinew_udp::UdpPort;
-
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: everything is passed on to the system's allocator; the count is a plain cell of the thread.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promises are the system allocator's.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 #[test]
 fn sending_and_receiving_allocate_nothing() {
@@ -38,7 +16,7 @@ fn sending_and_receiving_allocate_nothing() {
         let peer = from.resolve(&to.address()).unwrap();
         let peers: Vec<_> = others.iter().map(|other| from.resolve(&other.address()).unwrap()).collect();
         let frozen = from.arena().alloc(60_000, 7_000).unwrap().freeze();
-        let before = ALLOCATIONS.with(Cell::get);
+        let before = allocations();
         // From the very first packet, in bursts of every kind.
         for round in 0..20 {
             let tx = from.split().1;
@@ -68,6 +46,6 @@ fn sending_and_receiving_allocate_nothing() {
                 other.split().0.receive(&mut burst);
             }
         }
-        assert_eq!(ALLOCATIONS.with(Cell::get) - before, 0, "{mode}");
+        assert_eq!(allocations() - before, 0, "{mode}");
     }
 }

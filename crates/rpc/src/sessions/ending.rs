@@ -98,10 +98,27 @@ impl Sessions {
     /// Gives a peer up: calls to it complete with `cause`, and what its sessions held is free.
     pub(super) fn fail_peer(&mut self, core: &mut Core, peer_index: u32, cause: Cause) {
         core.shared.stats.peers_lost += 1;
-        let clients: Vec<_> =
-            core.clients.table.occupied().filter(|&i| core.clients.table.entries[i].peer_index == peer_index).collect();
-        let servers: Vec<_> =
-            core.servers.table.occupied().filter(|&i| core.servers.table.entries[i].peer_index == peer_index).collect();
+        let (clients, servers) = Self::sessions_with(core, peer_index);
+        self.fail_sessions(core, clients, servers, cause);
+    }
+
+    /// The peer is not what it was: it knows nothing of the sessions that it had with us. Those that are opening go on, with what it is now.
+    pub(super) fn forget_established(&mut self, core: &mut Core, peer_index: u32) {
+        let (mut clients, servers) = Self::sessions_with(core, peer_index);
+        clients.retain(|&index| core.clients.table.entries[index].state != ClientState::Connecting);
+        core.shared.stats.peers_lost += u64::from(!clients.is_empty() || !servers.is_empty());
+        self.fail_sessions(core, clients, servers, Cause::PeerForgot);
+    }
+
+    /// Sessions that we have with a peer, and those that it has with us.
+    fn sessions_with(core: &Core, peer_index: u32) -> (Vec<usize>, Vec<usize>) {
+        let (clients, servers) = (&core.clients.table, &core.servers.table);
+        let ours = clients.occupied().filter(|&index| clients.entries[index].peer_index == peer_index);
+        let theirs = servers.occupied().filter(|&index| servers.entries[index].peer_index == peer_index);
+        (ours.collect(), theirs.collect())
+    }
+
+    fn fail_sessions(&mut self, core: &mut Core, clients: Vec<usize>, servers: Vec<usize>, cause: Cause) {
         for index in servers {
             self.remove_server(core, index);
         }

@@ -179,8 +179,7 @@ impl Sessions {
         if let Some(index) = core.shared.peers.index_of(from) {
             let known = core.shared.peers.get(index).remote_token;
             if known != 0 && known != connect.client_token {
-                // The peer started anew and knows nothing of what it had with us.
-                self.fail_peer(core, index, Cause::PeerForgot);
+                self.forget_established(core, index);
             }
         }
         let credits = match grant(core, from, connect.offer.credits) {
@@ -301,7 +300,7 @@ impl Sessions {
         }
         let known = core.shared.peers.get(peer_index).remote_token;
         if known != 0 && known != accept.server_token {
-            self.forget_others(core, peer_index, index);
+            self.forget_established(core, peer_index);
         }
         let asked_ns = core.clients.cold(index).last_try_ns;
         let entry = core.shared.peers.get_mut(peer_index);
@@ -322,27 +321,6 @@ impl Sessions {
         self.events.push_back(SessionEvent::Connected(id));
         core.clients.start_queued(&mut core.shared, index);
         Ok(())
-    }
-
-    /// The peer has started anew: sessions with what it was before are gone, but for the one that is opening.
-    fn forget_others(&mut self, core: &mut Core, peer_index: u32, opening: usize) {
-        let others: Vec<_> = core
-            .clients
-            .table
-            .occupied()
-            .filter(|&i| {
-                let session = &core.clients.table.entries[i];
-                i != opening && session.peer_index == peer_index && session.state != ClientState::Connecting
-            })
-            .collect();
-        for index in others {
-            self.fail_client(core, index, Cause::PeerForgot);
-        }
-        let theirs: Vec<_> =
-            core.servers.table.occupied().filter(|&i| core.servers.table.entries[i].peer_index == peer_index).collect();
-        for index in theirs {
-            self.remove_server(core, index);
-        }
     }
 
     pub(super) fn on_refuse(

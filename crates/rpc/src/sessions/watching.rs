@@ -15,9 +15,10 @@ use crate::stats::PacketDrop;
 
 /// A client that never used an accepted session is reminded of it this often...
 const REMIND_NS: u64 = 1_000_000_000;
-/// ... and so many times although its peer is alive, before the session is taken back: where every second exchange is lost, five would be lost
-/// together once in thirty times, and an honest client's session with them.
-const REMINDERS_MAX: u8 = 20;
+/// ... and so many times although its peer is alive, before the session is taken back. Where half of all packets are lost, three of four
+/// reminders bring no answer, and twenty in a row of those during which the client was heard once in a thousand sessions. That they are many
+/// gives nobody anything: who wants to keep a session that it does not use need only answer.
+const REMINDERS_MAX: u8 = 100;
 /// A loop that stands still for longer was stopped. Shorter sleeps are a part of the round trips that it sees.
 const PAUSE_NS: u64 = 5_000_000;
 /// A peer that is said to be unreachable is given up when nothing valid came from it for so long, and for two round trips...
@@ -26,6 +27,9 @@ const SUSPICION_NS: u64 = 100_000_000;
 const SUSPECT_PING_NS: u64 = 20_000_000;
 /// ... and at least so many times, however rarely our loop turned: some may have been lost.
 const SUSPECT_PINGS: u8 = 4;
+/// In the second half of the time after which a silent peer is given up it is asked so many times: where half of all packets are lost, three of
+/// four questions bring no answer, and ten in a row every ten minutes.
+const LAST_PINGS: u64 = 50;
 
 /// The time after which a loop that did not turn has something to make up for.
 pub(super) fn pause_ns(config: &Config) -> u64 {
@@ -139,7 +143,7 @@ impl Sessions {
             return Err(PacketDrop::Stale);
         }
         if known != 0 && life.sender_token != known {
-            self.fail_peer(core, index, Cause::PeerForgot);
+            self.forget_established(core, index);
             return Ok(());
         }
         let now_ns = core.shared.now_ns;
@@ -194,8 +198,10 @@ impl Sessions {
                 return Self::ping(core, index);
             }
         }
-        let interval_ns = shared.config.probe_interval_ns;
-        if silence_ns >= interval_ns && since_ping_ns >= interval_ns {
+        let (interval_ns, timeout_ns) = (shared.config.probe_interval_ns, shared.config.peer_timeout_ns);
+        let last_chance = silence_ns >= timeout_ns / 2;
+        let spacing_ns = if last_chance { interval_ns.min(timeout_ns / 2 / LAST_PINGS) } else { interval_ns };
+        if silence_ns >= interval_ns && since_ping_ns >= spacing_ns {
             Self::ping(core, index);
         }
     }

@@ -1,0 +1,102 @@
+//! Sessions that lie idle on a network that loses packets: they stay, and their first call works.
+
+mod common;
+
+use std::sync::Arc;
+
+use common::*;
+use sinew_fabric::fault::{FaultConfig, FaultHandle, Faults, Faulty};
+use sinew_fabric::loopback::LoopbackConfig;
+use sinew_rpc::{Config, Nexus, SessionEvent, SessionId};
+
+const MS: u64 = 1_000_000;
+
+/// A client and a server both of which lose a share of what they send, and a session that was opened in spite of it.
+struct Lossy {
+    world: World,
+    client: Endpoint<Faulty<TestPort>>,
+    server: Endpoint<Faulty<TestPort>>,
+    faults: [FaultHandle; 2],
+    session: SessionId,
+}
+
+impl Lossy {
+    fn open(seed: u64, loss: f64, config: &Config) -> Self {
+        let world = World::new();
+        let faults = FaultConfig { tx: Faults::loss(loss), rx: Faults::NONE };
+        let nexus = server_nexus(Arc::clone(&world.pool), config.clone());
+        let mut server = world.faulty("server", &nexus, 2 * seed, LoopbackConfig::default(), faults);
+        let nexus = Nexus::builder().config(config.clone()).build().unwrap();
+        let mut client = world.faulty("client", &nexus, 2 * seed + 1, LoopbackConfig::default(), faults);
+        let handles = [client.port().handle(), server.port().handle()];
+        let session = client.begin_connect(&server.address()).unwrap();
+        for _ in 0..150 {
+            settle(&mut client, &mut server);
+            match client.poll_event() {
+                Some(SessionEvent::Connected(_)) => return Self { world, client, server, faults: handles, session },
+                Some(other) => panic!("seed {seed}: {other:?}"),
+                None => world.clock.advance(20 * MS),
+            }
+        }
+        panic!("seed {seed}: no session");
+    }
+
+    fn idle(&mut self, ns: u64, step_ns: u64) {
+        for _ in 0..ns / step_ns {
+            self.world.clock.advance(step_ns);
+            settle(&mut self.client, &mut self.server);
+        }
+    }
+
+    /// That the session is there on both sides, nothing was said of it, and a call on it works.
+    fn assert_usable(&mut self, seed: u64) {
+        let events = events(&mut self.client);
+        assert!(events.is_empty(), "seed {seed}: {events:?}");
+        assert_eq!((self.client.sessions(), self.server.sessions()), (1, 1), "seed {seed}");
+        send(&mut self.client, self.session, ECHO, b"first", 1);
+        // The time-outs of a call that gets nowhere grow to a third of a second.
+        for _ in 0..60_000 {
+            settle(&mut self.client, &mut self.server);
+            if let Some(over) = self.client.poll_completion() {
+                assert!(over.result.is_ok() && over.response[..] == b"first"[..], "seed {seed}: {:?}", over.result);
+                return;
+            }
+            self.world.clock.advance(MS);
+        }
+        panic!("seed {seed}: no answer");
+    }
+}
+
+/// Neither side takes the other for dead, although every other packet is lost: who was silent for long is asked more often.
+#[test]
+fn half_of_all_packets_may_be_lost_while_a_session_is_idle() {
+    for seed in 0..100 {
+        let mut pair = Lossy::open(seed, 0.5, &Config::default());
+        pair.idle(60_000 * MS, 20 * MS);
+        pair.assert_usable(seed);
+    }
+}
+
+#[test]
+fn a_session_is_used_first_after_it_was_idle_at_any_time_of_its_opening() {
+    for seed in 0..1_000 {
+        let mut pair = Lossy::open(seed, 0.5, &Config::default());
+        pair.idle(seed * 7 % 3_000 * MS, 20 * MS);
+        pair.assert_usable(seed);
+    }
+}
+
+/// One exchange in eleven succeeds, so that dozens of reminders bring no confirmation. The peers' own patience is not what is asked here.
+#[test]
+fn an_idle_session_that_cannot_be_confirmed_for_long_is_not_taken_back() {
+    let config = Config { peer_timeout_ns: 3_600_000 * MS, ..Config::default() };
+    for seed in 0..500 {
+        let mut pair = Lossy::open(seed, 0.5, &config);
+        for faults in &pair.faults {
+            faults.set(FaultConfig { tx: Faults::loss(0.7), rx: Faults::NONE });
+        }
+        pair.idle(150_000 * MS, 250 * MS);
+        pair.faults.iter().for_each(FaultHandle::heal);
+        pair.assert_usable(seed);
+    }
+}
