@@ -51,7 +51,7 @@ pub struct Config {
     pub credits: u16,
     /// Calls of a session that can be outstanding; further ones wait in a queue. A power of two, at most 64 (nsdi19 4.3).
     pub slots: u16,
-    /// The largest request or response, in bytes.
+    /// The largest request or response, in bytes. A server with little memory takes less: see [`Self::peer_share_percent`].
     pub message_len_max: u32,
     /// Calls that may wait in a session's queue.
     pub queued_calls_max: usize,
@@ -75,7 +75,9 @@ pub struct Config {
     /// [`crate::Cause::ServerBusy`].
     pub stalled_request_ns: u64,
     /// The most that one peer may have of what all peers share: receive capacity, sessions, and memory for its requests and responses,
-    /// in percent. It holds for what peers ask of us, not for sessions that we open, nor for requests that deferred calls or workers have.
+    /// in percent. Requests that deferred calls or workers have count, too, until they are answered. It holds for what peers ask of us, not for
+    /// sessions that we open. A call that finds its client's share used up fails with [`crate::Cause::ServerBusy`]; a request that is larger than all
+    /// of the share, as the arena lays it out in blocks of 2^n and 1.5 x 2^n bytes, with [`crate::Cause::RequestTooLarge`].
     pub peer_share_percent: u8,
     /// A request that arrives more slowly than this, after the first [`Self::stalled_request_ns`], counts as stalled.
     pub request_rate_min_bytes_per_s: u64,

@@ -26,12 +26,11 @@ pub(crate) fn take_burst(
 ) {
     core.prefetch(burst);
     let mut batched = Batched::new_const();
-    let mut next = 0;
+    let mut packets = burst.packets.iter();
     // A handler that panics loses its own call at most: `Call` answers for it while it unwinds, and the others go on.
-    while next < burst.packets.len() {
+    while packets.len() > 0 {
         let taken = catch_unwind(AssertUnwindSafe(|| {
-            for packet in &burst.packets[next..] {
-                next += 1;
+            for packet in packets.by_ref() {
                 if !core.shared.config.tuning.batched_clock {
                     core.shared.now_ns = clock.now_ns();
                 }

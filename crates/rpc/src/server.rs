@@ -73,9 +73,26 @@ impl Servers {
         self.cold[index] = ServerCold::default();
         let key = self.table.entries[index].key;
         self.table.entries[index] = ServerSession { key, ..session };
-        self.table.entries[index].settle(shared);
+        self.settle(shared, index);
         self.unconfirmed.push(Unconfirmed { key, since_ns: shared.now_ns, reminders: 0 });
         index
+    }
+
+    /// Notes that a session's client has used or confirmed it.
+    pub fn confirm(&mut self, shared: &Shared, index: usize) {
+        if !std::mem::replace(&mut self.table.entries[index].confirmed, true) {
+            self.settle(shared, index);
+        }
+    }
+
+    /// Fills in what a session's short calls go by, from its lengths, its state and the endpoint's settings.
+    fn settle(&mut self, shared: &Shared, index: usize) {
+        let (session, tuning) = (&mut self.table.entries[index], &shared.config.tuning);
+        let short_len_max = u16::try_from(session.short_len_max(shared)).unwrap_or(u16::MAX);
+        let needs_no_look = session.confirmed && !self.cold[index].guesses.is_guarded;
+        let may_be_lent = tuning.zero_copy_requests && needs_no_look;
+        session.lent_end = if may_be_lent { short_len_max.saturating_add(1) } else { 0 };
+        session.own_len_max = if tuning.preallocated_responses { short_len_max } else { 0 };
     }
 
     /// Takes a session off file; what its peer was charged for it is returned.
@@ -109,7 +126,6 @@ impl Servers {
         {
             return None;
         }
-        session.confirmed = true;
         slot.begin(header.request_number, header.type_or_residence, 1, header.is_copy);
         slot.run(shared.now_ns);
         shared.stats.requests_handled += 1;
@@ -130,9 +146,8 @@ impl Servers {
     ) -> Result<Option<Arrived<'a>>, PacketDrop> {
         let index = self.table.checked(call.session, packet.from)?;
         let id = self.table.slot_of(index, call.number);
-        let session = &mut self.table.entries[index];
-        shared.peers.heard(session.peer_index, shared.now_ns);
-        session.confirmed = true;
+        shared.peers.heard(self.table.entries[index].peer_index, shared.now_ns);
+        self.confirm(shared, index);
         if self.may_be_guessed(shared, index, id, call) {
             return Err(PacketDrop::Guessed);
         }

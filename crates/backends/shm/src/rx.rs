@@ -9,10 +9,10 @@ use sinew_fabric::{Dropped, PacketRx, Peer, PeerLoss, PortEvent, PortStats, RxBu
 use sinew_mem::SharedBytes;
 use sinew_mem::ring::{Board, Consumer, INLINE_MAX, Taken};
 
+use crate::PACKET_LEN_MAX;
 use crate::door::Door;
 use crate::link::{Flags, LinkState, PeerArena, TxInbox};
 use crate::upkeep::Own;
-use crate::{LOOK_EVERY_NS, PACKET_LEN_MAX};
 
 /// Packets of one burst.
 pub(crate) const BURST_MAX: usize = 32;
@@ -102,7 +102,8 @@ pub struct ShmRx {
     in_place: bool,
     /// Some hot link has been empty for long.
     quiet: bool,
-    pub(crate) looked_ns: Option<u64>,
+    /// From then on a look at everything else is due.
+    pub(crate) look_due_ns: u64,
     pub(crate) door: Door,
     pub(crate) own: Own,
     pub(crate) inbox: Arc<TxInbox>,
@@ -128,7 +129,7 @@ impl ShmRx {
             bounce: Bounce::new(),
             in_place: matches!(door, Door::Hub { .. }),
             quiet: false,
-            looked_ns: None,
+            look_due_ns: 0,
             door,
             own,
             inbox,
@@ -245,7 +246,7 @@ impl ShmRx {
 
     #[inline(always)]
     fn is_due(&self, time_ns: u64) -> bool {
-        self.looked_ns.is_none_or(|looked| time_ns.wrapping_sub(looked) >= LOOK_EVERY_NS)
+        time_ns >= self.look_due_ns
     }
 }
 
@@ -435,12 +436,13 @@ impl ShmRx {
 impl PacketRx for ShmRx {
     #[inline(always)]
     fn receive<'a>(&'a mut self, burst: &mut RxBurst<'a>) {
+        // First, while the compiler knows that a new burst is empty.
+        let room = self.room(burst);
         if self.is_due(burst.time_ns) || self.board.is_rung() {
             self.see_to_links(burst.time_ns);
         }
         // One link: by far the most common, and then a turn needs no loop over them.
         let [index] = self.hot[..] else { return self.drain_links(burst) };
-        let room = self.room(burst);
         let Some(Some(link)) = self.links.get_mut(index) else { return };
         // SAFETY: the previous burst borrowed `self`, so nothing that it lent is alive.
         unsafe { link.consumer.give_back() };

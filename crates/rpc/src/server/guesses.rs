@@ -21,7 +21,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 pub(super) struct Guesses {
     since_ns: u64,
     misses: u32,
-    is_guarded: bool,
+    pub is_guarded: bool,
 }
 
 impl Servers {
@@ -39,9 +39,9 @@ impl Servers {
         }
         cold.guesses.misses += 1;
         if cold.guesses.misses > MISSES_MAX {
-            // Every request is looked at twice from now on.
+            // Every request is looked at closely from now on.
             cold.guesses.is_guarded = true;
-            session.lent_end = 0;
+            self.settle(shared, index);
         }
     }
 
@@ -53,7 +53,7 @@ impl Servers {
         }
         if shared.now_ns.saturating_sub(guesses.since_ns) >= 2 * SECOND_NS {
             guesses.is_guarded = false;
-            self.table.entries[index].settle(shared);
+            self.settle(shared, index);
             return false;
         }
         let last = self.table.slots[id.at()].number;

@@ -221,7 +221,7 @@ pub(crate) struct ServerSession {
     pub credits: u16,
     /// Packets in the transmit queue that repeat, or that were asked for.
     pub repeats_queued: u16,
-    /// Requests shorter than this are handled where they lie, without a further look.
+    /// Requests shorter than this are handled where they lie, without a further look; none before the session is confirmed.
     pub lent_end: u16,
     /// Responses up to this long go into their slot's own buffer.
     pub own_len_max: u16,
@@ -234,14 +234,6 @@ impl ServerSession {
     /// Requests and responses up to this long are one packet, which the port copies.
     pub fn short_len_max(&self, shared: &Shared) -> usize {
         (self.data_per_packet.min(self.message_len_max) as usize).min(shared.copied_data_max())
-    }
-
-    /// Fills in what follows from the session's lengths and the endpoint's settings.
-    pub(super) fn settle(&mut self, shared: &Shared) {
-        let short_len_max = u16::try_from(self.short_len_max(shared)).unwrap_or(u16::MAX);
-        let tuning = &shared.config.tuning;
-        self.lent_end = if tuning.zero_copy_requests { short_len_max.saturating_add(1) } else { 0 };
-        self.own_len_max = if tuning.preallocated_responses { short_len_max } else { 0 };
     }
 }
 

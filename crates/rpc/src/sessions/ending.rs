@@ -164,9 +164,8 @@ impl Sessions {
                         return Err(reason);
                     }
                 };
-                let session = &mut core.servers.table.entries[index];
-                core.shared.peers.heard(session.peer_index, core.shared.now_ns);
-                session.confirmed = true;
+                core.shared.peers.heard(core.servers.table.entries[index].peer_index, core.shared.now_ns);
+                core.servers.confirm(&core.shared, index);
                 if header.kind == Kind::Disconnect {
                     core.shared.send(from, ending(Kind::Disconnected, theirs, header.session));
                     self.remove_server(core, index);
