@@ -16,8 +16,8 @@ use crate::stats::PacketDrop;
 /// A client that never used an accepted session is reminded of it this often...
 const REMIND_NS: u64 = 1_000_000_000;
 /// ... and so many times although its peer is alive, before the session is taken back. Where half of all packets are lost, three of four
-/// reminders bring no answer, and twenty in a row of those during which the client was heard once in a thousand sessions. That they are many
-/// gives nobody anything: who wants to keep a session that it does not use need only answer.
+/// reminders bring no answer: twenty would lose one session in a thousand. A high number helps no attacker, since a client keeps a session that
+/// it does not use by answering one reminder.
 const REMINDERS_MAX: u8 = 100;
 /// A loop that stands still for longer was stopped. Shorter sleeps are a part of the round trips that it sees.
 const PAUSE_NS: u64 = 5_000_000;
