@@ -383,7 +383,7 @@ impl RxLink {
     /// Notes that it had nothing, which is all it has to say when `polled` links are polled and it is so for long.
     #[inline(always)]
     fn was_empty(&mut self, polled: usize) -> bool {
-        self.empty_polls += 1;
+        self.empty_polls = self.empty_polls.saturating_add(1);
         self.empty_polls > EMPTY_POLLS_MAX && polled > HOT_MIN
     }
 }

@@ -297,3 +297,21 @@ fn a_closed_peer_that_goes_on_sending_is_not_listened_to_for_ever() {
         assert!(sent < 500);
     }
 }
+
+#[test]
+fn a_link_may_be_found_empty_any_number_of_times() {
+    let hub = Hub::new();
+    let mut server = hub.port("server").unwrap();
+    let mut clients = [hub.port("?").unwrap(), hub.port("?").unwrap()];
+    let peers = clients.each_mut().map(|client| client.resolve(&server.address()).unwrap());
+    let mut now_ns = 0;
+    turns(&mut server, &mut now_ns, 2);
+    for link in server.split().0.links.iter_mut().flatten() {
+        link.empty_polls = u32::MAX;
+    }
+    assert_eq!(turns(&mut server, &mut now_ns, 2), []);
+    let (_, tx) = clients[0].split();
+    tx.push(TxPacket { to: peers[0], head: b"heard", data: TxData::None });
+    tx.submit();
+    assert_eq!(turns(&mut server, &mut now_ns, 2).len(), 1);
+}
