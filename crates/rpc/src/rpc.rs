@@ -209,7 +209,12 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
             outcome.is_some()
         });
         self.sessions.events.extend(others);
-        turned?;
+        if let Err(error) = turned {
+            // Nobody knows its name, so there is nobody to end it or to hear of it.
+            self.sessions.disconnect(&mut self.core, session);
+            self.sessions.events.retain(|event| !matches!(event, SessionEvent::Disconnected(id) if *id == session));
+            return Err(error.into());
+        }
         outcome.expect("the loop ends with an outcome")
     }
 

@@ -223,3 +223,25 @@ fn a_blocking_call_whose_wait_fails_leaves_nothing_in_flight() {
         assert_eq!(run(&world, &mut client, &mut server, 1)[0].result, Ok(()));
     }
 }
+
+/// A session that cannot be waited for leaves nothing, and nothing is heard of it: nobody knows its name.
+#[test]
+fn a_blocking_connect_whose_wait_fails_leaves_no_session() {
+    let world = World::new();
+    let mut server = world.server(Config::default(), LoopbackConfig::default());
+    let config = Config { poller: PollerConfig::SLEEP, ..Config::default() };
+    let nexus = Nexus::builder().config(config).build().unwrap();
+    let fails = Rc::new(Cell::new(true));
+    let port = Sleepless { port: world.port("client", LoopbackConfig::default()), fails: Rc::clone(&fails) };
+    let mut client = Rpc::new(&nexus, port, world.clock.clone(), Box::new(SeededGenerator::new(2)));
+    for _ in 0..5 {
+        assert!(client.connect("loopback://server").is_err());
+        assert_nothing_is_left(&client);
+        settle(&mut client, &mut server);
+        let events = events(&mut client);
+        assert!(events.is_empty(), "{events:?}");
+    }
+    let session = connect(&world, &mut client, &mut server);
+    send(&mut client, session, ECHO, b"and another", 1);
+    assert_eq!(run(&world, &mut client, &mut server, 1)[0].result, Ok(()));
+}
