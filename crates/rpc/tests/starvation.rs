@@ -415,3 +415,31 @@ fn a_few_wrong_tokens_or_many_from_elsewhere_guard_nothing() {
     }
     assert_eq!(server.stats().dropped(PacketDrop::Guessed), 0);
 }
+
+/// Once there were many wrong tokens. A few from then on do not keep the client from slots that it has not used yet.
+#[test]
+fn a_few_wrong_tokens_after_many_do_not_go_on_guarding() {
+    let world = World::new();
+    let mut server = world.server(Config::default(), LoopbackConfig::default());
+    let client = HandClient::connected(&world, &mut server, 1, SMALL);
+    let guess = |token: u64| {
+        let session = SessionKey::new(client.server_key.index(), token);
+        client.send(Header { session, ..client.header(SLOTS, 0, 4) }, b"evil");
+    };
+    for token in 0..1_500 {
+        guess(token);
+        if token % 50 == 0 {
+            client.turn(&mut server);
+        }
+    }
+    client.turn(&mut server);
+    client.request(SLOTS, 0, b"first");
+    assert_eq!(outline(&client.turn(&mut server)), []);
+    for token in 0..4 {
+        world.clock.advance(1_000 * MS);
+        guess(token);
+        client.turn(&mut server);
+    }
+    client.request(SLOTS, 0, b"first");
+    assert_eq!(outline(&client.turn(&mut server)), [(Response, 0)]);
+}

@@ -35,14 +35,14 @@ impl Servers {
             return;
         }
         if shared.now_ns.saturating_sub(cold.guesses.since_ns) >= SECOND_NS {
+            // A second with few of them is the end of the guessing.
+            cold.guesses.is_guarded &= cold.guesses.misses > MISSES_MAX;
             (cold.guesses.since_ns, cold.guesses.misses) = (shared.now_ns, 0);
         }
         cold.guesses.misses += 1;
-        if cold.guesses.misses > MISSES_MAX {
-            // Every request is looked at closely from now on.
-            cold.guesses.is_guarded = true;
-            self.settle(shared, index);
-        }
+        // Every request is looked at closely while there are many.
+        cold.guesses.is_guarded |= cold.guesses.misses > MISSES_MAX;
+        self.settle(shared, index);
     }
 
     /// Whether a request may be a guess that hit.
