@@ -81,7 +81,8 @@ pub struct Config {
     pub peer_share_percent: u8,
     /// A request that arrives more slowly than this, after the first [`Self::stalled_request_ns`], counts as stalled.
     pub request_rate_min_bytes_per_s: u64,
-    /// Silence after which a peer is asked for a sign of life.
+    /// Silence after which a peer is asked for a sign of life, and the time between two questions; from half of [`Self::peer_timeout_ns`] on that
+    /// is no more than a hundredth of the latter.
     pub probe_interval_ns: u64,
     /// Silence after which a peer counts as dead.
     pub peer_timeout_ns: u64,

@@ -100,3 +100,25 @@ fn an_idle_session_that_cannot_be_confirmed_for_long_is_not_taken_back() {
         pair.assert_usable(seed);
     }
 }
+
+/// However rarely anything else is due: a peer that is silent for half of the time-out is asked fifty times in the other half.
+#[test]
+fn a_silent_peer_is_asked_fifty_times_before_it_is_given_up() {
+    for (probe_ms, retry_ms) in [(500, 20), (2_000, 20), (2_000, 2_000)] {
+        let world = World::new();
+        let config = Config { probe_interval_ns: probe_ms * MS, connect_retry_ns: retry_ms * MS, ..Config::default() };
+        let (mut client, mut server, session) = world.pair(config, sinew_fabric::loopback::LoopbackConfig::default());
+        send(&mut client, session, ECHO, b"confirms", 1);
+        settle(&mut client, &mut server);
+        world.network.set_link("client", "server", false);
+        world.network.start_tap();
+        let mut asked = 0;
+        for _ in 0..6_000 {
+            world.clock.advance(MS);
+            client.turn();
+            asked += kinds(&world.network).len();
+        }
+        assert_eq!(client.sessions(), 0);
+        assert!(asked > 40, "{probe_ms} {retry_ms}: asked {asked} times");
+    }
+}

@@ -36,6 +36,11 @@ pub(super) fn pause_ns(config: &Config) -> u64 {
     config.probe_interval_ns.min(config.retransmit_timeout_ns.max(PAUSE_NS))
 }
 
+/// The time between two of the last questions to a silent peer.
+fn last_ping_spacing_ns(config: &Config) -> u64 {
+    config.peer_timeout_ns / 2 / LAST_PINGS
+}
+
 /// We were stopped, or our user was busy.
 #[cold]
 fn excuse(core: &mut Core, gap_ns: u64) {
@@ -164,8 +169,8 @@ impl Sessions {
 
     fn manage_now(&mut self, core: &mut Core) {
         let config = &core.shared.config;
-        self.next_manage_ns =
-            core.shared.now_ns + (config.connect_retry_ns / 2).min(config.probe_interval_ns / 4).max(1);
+        let due_ns = [config.connect_retry_ns / 2, config.probe_interval_ns / 4, last_ping_spacing_ns(config)];
+        self.next_manage_ns = core.shared.now_ns + due_ns.into_iter().fold(u64::MAX, u64::min).max(1);
         self.repeat_unanswered(core);
         self.remind_unconfirmed(core);
         for index in 0..core.shared.peers.index_end() {
@@ -198,9 +203,9 @@ impl Sessions {
                 return Self::ping(core, index);
             }
         }
-        let (interval_ns, timeout_ns) = (shared.config.probe_interval_ns, shared.config.peer_timeout_ns);
-        let last_chance = silence_ns >= timeout_ns / 2;
-        let spacing_ns = if last_chance { interval_ns.min(timeout_ns / 2 / LAST_PINGS) } else { interval_ns };
+        let interval_ns = shared.config.probe_interval_ns;
+        let last_chance = silence_ns >= shared.config.peer_timeout_ns / 2;
+        let spacing_ns = if last_chance { interval_ns.min(last_ping_spacing_ns(&shared.config)) } else { interval_ns };
         if silence_ns >= interval_ns && since_ping_ns >= spacing_ns {
             Self::ping(core, index);
         }
