@@ -256,6 +256,49 @@ fn a_session_that_is_never_confirmed_is_reminded_of_a_hundred_times_and_removed(
     assert_eq!(used.turn(&mut server)[0].1, b"still there");
 }
 
+/// A client opens sessions by the thousand, answers no reminder, and says once a second that it lives. It is sent a bounded number of bytes
+/// for that, and each session is reminded of in its turn.
+#[test]
+fn reminders_of_thousands_of_sessions_are_spread_over_time() {
+    const SESSIONS: u64 = 2_000;
+    let world = World::new();
+    let config = Config { overcommit: true, ..Config::default() };
+    let mut server = world.server(config, LoopbackConfig::default());
+    let opened = HandClient::open_many(&world, &mut server, 1, SMALL, SESSIONS);
+    assert_eq!(opened.len() as u64, SESSIONS);
+    let seconds = 10;
+    world.network.start_tap();
+    world.network.take_tapped();
+    for step in 0..100 * seconds {
+        if step % 100 == 0 {
+            opened[0].ping();
+        }
+        world.clock.advance(10 * MS);
+        server.turn();
+    }
+    let tapped = world.network.take_tapped();
+    assert!(tapped.len() < 900 * seconds, "{} packets in {seconds} seconds", tapped.len());
+    for session in &opened {
+        let reminders = tapped.iter().filter(|packet| parse(&packet.bytes).0.session == session.key).count();
+        assert!((3..=4).contains(&reminders), "{reminders} reminders");
+    }
+    // Whoever answers is no longer reminded.
+    for session in &opened {
+        session.send_management(&sinew_wire::management::ending(Kind::Confirm, session.server_key, session.key));
+        if session.server_key.index() % 100 == 0 {
+            server.turn();
+        }
+    }
+    server.turn();
+    world.network.take_tapped();
+    for _ in 0..200 {
+        opened[0].ping();
+        world.clock.advance(10 * MS);
+        server.turn();
+    }
+    assert_eq!(kinds(&world.network).into_iter().filter(|&kind| kind == Accept).count(), 0);
+}
+
 /// A client whose user is busy turns no loop for longer than all reminders take, and less than the peer time-out: its session is there
 /// when it comes back.
 #[test]

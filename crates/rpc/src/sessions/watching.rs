@@ -19,6 +19,8 @@ const REMIND_NS: u64 = 1_000_000_000;
 /// reminders bring no answer: twenty would lose one session in a thousand. A high number helps no attacker, since a client keeps a session that
 /// it does not use by answering one reminder.
 const REMINDERS_MAX: u8 = 100;
+/// So many are reminded in one look, each in its turn: who asks for sessions by the thousand, and answers nothing, is not sent megabytes.
+const REMINDERS_AT_ONCE: usize = 8;
 /// A loop that stands still for longer was stopped. Shorter sleeps are a part of the round trips that it sees.
 const PAUSE_NS: u64 = 5_000_000;
 /// A peer that is said to be unreachable is given up when nothing valid came from it for so long, and for two round trips...
@@ -254,19 +256,23 @@ impl Sessions {
 
     fn remind_unconfirmed(&mut self, core: &mut Core) {
         let mut waiting = std::mem::take(&mut core.servers.unconfirmed);
+        let (mut kept, mut reminded, mut next) = (0, 0, 0);
         waiting.retain_mut(|session| {
             let Some(index) = core.servers.table.find(session.key) else { return false };
             if core.servers.table.entries[index].confirmed {
                 return false;
             }
-            if core.shared.now_ns.saturating_sub(session.since_ns) < REMIND_NS {
+            kept += 1;
+            if reminded == REMINDERS_AT_ONCE || core.shared.now_ns.saturating_sub(session.since_ns) < REMIND_NS {
                 return true;
             }
             if session.reminders >= REMINDERS_MAX {
                 // Whoever asked for it does not want it, or is not there.
                 self.reset(core, index);
+                kept -= 1;
                 return false;
             }
+            (reminded, next) = (reminded + 1, kept);
             // Who says nothing at all may be busy, and has until the peer time-out.
             let peer_index = core.servers.table.entries[index].peer_index;
             session.reminders += u8::from(core.shared.peers.was_heard_after(peer_index, session.since_ns));
@@ -274,6 +280,10 @@ impl Sessions {
             Self::send_accept(core, index);
             true
         });
+        if reminded == REMINDERS_AT_ONCE {
+            // The next look begins with the next.
+            waiting.rotate_left(next);
+        }
         waiting.append(&mut core.servers.unconfirmed);
         core.servers.unconfirmed = waiting;
     }
