@@ -92,41 +92,50 @@ impl Servers {
     /// Gives up what is stalled until so many bytes are free: short responses, or all else. Returns how many bytes that were.
     fn give_up(&mut self, shared: &mut Shared, enough: usize, short: bool, of: Option<u32>) -> usize {
         let mut freed = 0;
-        for at in 0..self.table.slots.len() {
-            if freed >= enough {
-                break;
-            }
-            let id = SlotId(at as u32);
-            let index = self.table.entry_of(id);
-            let slot = &self.table.slots[at];
-            let charged = slot.charged();
-            if charged == 0 || of.is_some_and(|peer| self.table.entries[index].peer_index != peer) {
+        for index in 0..self.table.entries.len() {
+            // Few sessions are one peer's: the slots of the others stay where they are in memory.
+            if of.is_some_and(|peer| self.table.entries[index].peer_index != peer) {
                 continue;
             }
-            let is_stalled = shared.now_ns.saturating_sub(slot.progress_ns) >= shared.config.stalled_request_ns;
-            let code = match (slot.phase, &slot.response) {
-                (Phase::Receiving, _) if !short && (is_stalled || self.is_slow(shared, index, id)) => {
-                    shared.stats.requests_given_up += 1;
-                    self.end_arrival(id);
-                    ErrorCode::Busy
+            for id in self.table.slots_of(index) {
+                if freed >= enough {
+                    return freed;
                 }
-                (Phase::Answered, Response::Long(_)) if !short && is_stalled => {
-                    shared.stats.responses_given_up += 1;
-                    ErrorCode::NoMemory
-                }
-                (Phase::Answered, Response::Short(_)) if short && is_stalled => {
-                    shared.stats.responses_given_up += 1;
-                    ErrorCode::NoMemory
-                }
-                _ => continue,
-            };
-            let slot = &mut self.table.slots[at];
-            slot.response = Response::Error(code);
-            slot.phase = Phase::Answered;
-            self.charge(shared, index, id);
-            freed += charged - self.table.slots[at].charged();
+                freed += self.give_up_slot(shared, index, id, short);
+            }
         }
         freed
+    }
+
+    /// Gives up what a slot holds, if it is stalled and short, or all else. Returns how many bytes that were.
+    fn give_up_slot(&mut self, shared: &mut Shared, index: usize, id: SlotId, short: bool) -> usize {
+        let slot = &self.table.slots[id.at()];
+        let charged = slot.charged();
+        if charged == 0 {
+            return 0;
+        }
+        let is_stalled = shared.now_ns.saturating_sub(slot.progress_ns) >= shared.config.stalled_request_ns;
+        let code = match (slot.phase, &slot.response) {
+            (Phase::Receiving, _) if !short && (is_stalled || self.is_slow(shared, index, id)) => {
+                shared.stats.requests_given_up += 1;
+                self.end_arrival(id);
+                ErrorCode::Busy
+            }
+            (Phase::Answered, Response::Long(_)) if !short && is_stalled => {
+                shared.stats.responses_given_up += 1;
+                ErrorCode::NoMemory
+            }
+            (Phase::Answered, Response::Short(_)) if short && is_stalled => {
+                shared.stats.responses_given_up += 1;
+                ErrorCode::NoMemory
+            }
+            _ => return 0,
+        };
+        let slot = &mut self.table.slots[id.at()];
+        slot.response = Response::Error(code);
+        slot.phase = Phase::Answered;
+        self.charge(shared, index, id);
+        charged - self.table.slots[id.at()].charged()
     }
 
     /// Whether a request arrives more slowly than it must.
