@@ -9,10 +9,10 @@ use sinew_fabric::{Dropped, PacketRx, Peer, PeerLoss, PortEvent, PortStats, RxBu
 use sinew_mem::SharedBytes;
 use sinew_mem::ring::{Board, Consumer, INLINE_MAX, Taken};
 
-use crate::PACKET_LEN_MAX;
 use crate::door::Door;
 use crate::link::{Flags, LinkState, PeerArena, TxInbox};
 use crate::upkeep::Own;
+use crate::{LOOK_EVERY_NS, PACKET_LEN_MAX};
 
 /// Packets of one burst.
 pub(crate) const BURST_MAX: usize = 32;
@@ -102,8 +102,8 @@ pub struct ShmRx {
     in_place: bool,
     /// Some hot link has been empty for long.
     quiet: bool,
-    /// From then on a look at everything else is due.
-    pub(crate) look_due_ns: u64,
+    /// When everything else was last looked at. A clock that is not what it was before makes a look due.
+    pub(crate) looked_ns: u64,
     pub(crate) door: Door,
     pub(crate) own: Own,
     pub(crate) inbox: Arc<TxInbox>,
@@ -129,7 +129,7 @@ impl ShmRx {
             bounce: Bounce::new(),
             in_place: matches!(door, Door::Hub { .. }),
             quiet: false,
-            look_due_ns: 0,
+            looked_ns: LOOK_EVERY_NS.wrapping_neg(),
             door,
             own,
             inbox,
@@ -246,7 +246,7 @@ impl ShmRx {
 
     #[inline(always)]
     fn is_due(&self, time_ns: u64) -> bool {
-        time_ns >= self.look_due_ns
+        time_ns.wrapping_sub(self.looked_ns) >= LOOK_EVERY_NS
     }
 }
 

@@ -15,7 +15,7 @@ use crate::hello::{self, Hello, Message, Refusal};
 use crate::hub::{Letter, Mailbox};
 use crate::link::{Claim, Ends, Lines, LinkState, PeerArena, Side, TxChange, TxLink, Wake, ends, map_peer};
 use crate::rx::{Ending, Remote, RxLink, ShmRx};
-use crate::{LINKS_MAX, LOOK_EVERY_NS, names};
+use crate::{LINKS_MAX, names};
 
 /// Links that are not polled and are looked into all the same, in one look. A sender that was stopped before it rang its
 /// doorbell, or whose bit another process has cleared, waits for this at most.
@@ -54,7 +54,7 @@ impl ShmRx {
     #[inline(never)]
     pub(crate) fn look(&mut self, now_ns: Option<u64>) {
         if let Some(now_ns) = now_ns {
-            self.look_due_ns = now_ns.saturating_add(LOOK_EVERY_NS);
+            self.looked_ns = now_ns;
         }
         // What is accepted in one round says hello in the next.
         for _ in 0..ROUNDS_PER_LOOK {

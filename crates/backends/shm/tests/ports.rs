@@ -287,10 +287,8 @@ fn a_hub_port_hears_itself_without_a_look_and_can_leave_itself() {
     assert!(here.0[0] < there.0[0], "{here:?} {there:?}");
     // So many others that both sides are not polled any more.
     let others: Vec<_> = (0..20).map(|_| client(&port)).collect();
-    turn(&mut port);
-    // The time of a look is long past, and the next is not due.
     let quietly = |port: &mut ShmPort| {
-        let mut burst = RxBurst::new(0);
+        let mut burst = RxBurst::new(u64::MAX);
         port.split().0.receive(&mut burst);
         burst.packets.iter().map(|packet| (packet.from, packet.head.to_vec())).collect::<Vec<_>>()
     };
@@ -350,7 +348,7 @@ fn idle_senders_are_not_polled() {
     for (client, peer) in &mut clients {
         turn(client);
         send(client, *peer, b"y", TxData::None);
-        let mut burst = RxBurst::new(0);
+        let mut burst = RxBurst::new(u64::MAX);
         server.split().0.receive(&mut burst);
         assert_eq!(burst.packets.len(), 1);
     }
