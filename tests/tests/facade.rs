@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::{ECHO, client, config, echo, unique};
 use sinew::prelude::*;
-use sinew::{Error, Rpc};
+use sinew::rpc::EnqueueError;
 
 #[test]
 fn an_address_chooses_its_fabric_and_an_unknown_one_is_named() {
@@ -18,6 +18,20 @@ fn an_address_chooses_its_fabric_and_an_unknown_one_is_named() {
     assert!(error.to_string().contains("known are shm, udp, ibverbs"), "{error}");
     let error = Rpc::open("shout").err().unwrap().to_string();
     assert!(error.contains("shm://name"), "{error}");
+}
+
+#[test]
+fn a_call_that_is_not_taken_is_an_error_of_the_program() {
+    fn program() -> sinew::Result<()> {
+        let server = echo(config()).server().at(format!("shm://{}", unique("untaken"))).start()?;
+        let mut rpc = client("shm://");
+        let session = rpc.connect(&server.addresses()[0].to_string())?;
+        let (request, response) = (rpc.alloc(8)?, rpc.alloc(8)?);
+        rpc.disconnect(session);
+        rpc.enqueue_request(session, ECHO, request, response, 0)?;
+        Ok(())
+    }
+    assert!(matches!(program(), Err(Error::Enqueue(EnqueueError::NoSuchSession))));
 }
 
 #[test]

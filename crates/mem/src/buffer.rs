@@ -48,6 +48,24 @@ pub enum AllocError {
         /// Bytes asked for.
         asked: usize,
     },
+    /// More than this buffer holds.
+    #[error("a message of {len} bytes does not fit in a buffer of {capacity} bytes; allocate a larger one")]
+    PastCapacity {
+        /// Length of the message.
+        len: usize,
+        /// Capacity of the buffer, in bytes.
+        capacity: usize,
+    },
+    /// Packets of this size are more than the buffer has room for the headers of.
+    #[error(
+        "a buffer of {capacity} bytes has no room for the headers of packets of {data_per_packet} bytes; allocate it for such packets"
+    )]
+    HeadersDoNotFit {
+        /// Bytes of data in a packet.
+        data_per_packet: usize,
+        /// Capacity of the buffer, in bytes.
+        capacity: usize,
+    },
     /// The arena has no room left.
     #[error(
         "no room for a message buffer of {asked} bytes: the arena of {capacity} bytes is in use; open it larger or drop buffers"
@@ -451,11 +469,11 @@ impl MessageBuffer {
     ///
     /// # Errors
     ///
-    /// [`AllocError::TooLarge`] beyond the capacity; nothing changes then.
+    /// [`AllocError::PastCapacity`]; nothing changes then.
     #[inline]
     pub fn resize(&mut self, len: usize) -> Result<(), AllocError> {
         if len > self.capacity() {
-            return Err(AllocError::TooLarge { asked: len });
+            return Err(AllocError::PastCapacity { len, capacity: self.capacity() });
         }
         // SAFETY: the handle is exclusive.
         unsafe { self.block.as_mut() }.len = len as u32;
@@ -466,7 +484,7 @@ impl MessageBuffer {
     ///
     /// # Errors
     ///
-    /// [`AllocError::TooLarge`] beyond the capacity; nothing changes then.
+    /// [`AllocError::PastCapacity`]; nothing changes then.
     #[inline]
     pub fn fill(&mut self, data: &[u8]) -> Result<(), AllocError> {
         self.resize(data.len())?;
@@ -478,13 +496,13 @@ impl MessageBuffer {
     ///
     /// # Errors
     ///
-    /// [`AllocError::TooLarge`] when the headers of so many packets do not fit beside the data; nothing changes then.
+    /// [`AllocError::HeadersDoNotFit`]: the buffer has no room for the headers of so many packets beside the data; nothing changes then.
     pub fn set_data_per_packet(&mut self, data_per_packet: usize) -> Result<(), AllocError> {
         assert!(data_per_packet > 0, "a packet carries at least one byte");
         let (class, capacity) = (self.block().class, self.capacity());
         let further_headers = capacity.div_ceil(data_per_packet).saturating_sub(1);
         if HEADROOM + capacity.next_multiple_of(8) + further_headers * HEADER_ROOM > class_size(class) {
-            return Err(AllocError::TooLarge { asked: capacity });
+            return Err(AllocError::HeadersDoNotFit { data_per_packet, capacity });
         }
         // SAFETY: the handle is exclusive.
         unsafe { self.block.as_mut() }.data_per_packet = u32::try_from(data_per_packet).unwrap_or(u32::MAX);
@@ -639,6 +657,19 @@ mod tests {
         assert_eq!(buffer.packet_range(2), 200..250);
         assert!(buffer.iter().all(|&b| b == 7));
         assert_eq!((buffer.header(1)[0], buffer.header(2)[23]), (2, 3));
+    }
+
+    #[test]
+    fn what_does_not_fit_in_a_buffer_is_refused_with_its_length_and_the_capacity() {
+        let mut buffer = arena().alloc(32, 32).unwrap();
+        let capacity = buffer.capacity();
+        buffer.fill(&vec![7; capacity]).unwrap();
+        let refused = AllocError::PastCapacity { len: capacity + 1, capacity };
+        assert_eq!(buffer.fill(&vec![8; capacity + 1]), Err(refused));
+        assert_eq!(buffer.resize(capacity + 1), Err(refused));
+        assert_eq!(*buffer, vec![7; capacity]);
+        assert!(refused.to_string().contains(&format!("buffer of {capacity} bytes")), "{refused}");
+        assert_eq!(buffer.set_data_per_packet(1), Err(AllocError::HeadersDoNotFit { data_per_packet: 1, capacity }));
     }
 
     #[test]

@@ -268,6 +268,13 @@ impl fmt::Display for Rejected {
 
 impl std::error::Error for Rejected {}
 
+impl From<Rejected> for Error {
+    /// Drops the buffers.
+    fn from(rejected: Rejected) -> Self {
+        Self::Enqueue(rejected.error)
+    }
+}
+
 /// Anything that the blocking, beginner's side of the interface can meet.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

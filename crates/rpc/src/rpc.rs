@@ -488,7 +488,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         let call = NewCall { request_type: request_type.number(), lane: WAITING_LANE, tag };
         let is_ours = |lane: u8, of_call: u64| lane == WAITING_LANE && of_call == tag;
         let Core { shared, clients, .. } = &mut self.core;
-        clients.enqueue(shared, session, call, buffer, response).map_err(|rejected| Error::Enqueue(rejected.error))?;
+        clients.enqueue(shared, session, call, buffer, response)?;
         let mut completion = None;
         let mut cancelled = false;
         while completion.is_none() {

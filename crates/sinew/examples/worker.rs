@@ -26,7 +26,7 @@ fn main() -> sinew::Result<()> {
     // The long call goes first, without waiting for its answer.
     let (mut request, response) = (rpc.alloc(1)?, rpc.alloc(64)?);
     request[0] = 100;
-    rpc.enqueue_request(session, SLEEP, request, response, 0).map_err(|rejected| rejected.error)?;
+    rpc.enqueue_request(session, SLEEP, request, response, 0)?;
     let began = Instant::now();
     println!("{} after {:?}", rpc.call(session, PING, b"")?, began.elapsed());
     let mut slept = None;

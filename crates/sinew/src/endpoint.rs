@@ -104,7 +104,7 @@ macro_rules! each {
 ///     let mut request = rpc.alloc(2)?;
 ///     request.fill(&[40, tag as u8])?;
 ///     let response = rpc.alloc(1)?;
-///     rpc.enqueue_request(session, ADD, request, response, tag).map_err(|rejected| rejected.error)?;
+///     rpc.enqueue_request(session, ADD, request, response, tag)?;
 /// }
 /// let mut done = 0;
 /// rpc.run_until(|rpc| {

@@ -2,7 +2,7 @@ use std::fmt;
 
 use sinew_fabric::{AddressError, PortError};
 use sinew_mem::AllocError;
-use sinew_rpc::{CallError, ConfigError, ConnectError, EnqueueError, NexusError};
+use sinew_rpc::{CallError, ConfigError, ConnectError, EnqueueError, NexusError, Rejected};
 
 /// A result whose error is [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -71,6 +71,13 @@ pub enum Error {
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
+    }
+}
+
+impl From<Rejected> for Error {
+    /// Drops the buffers: who wants them back takes them from the [`Rejected`].
+    fn from(rejected: Rejected) -> Self {
+        Self::Enqueue(rejected.error)
     }
 }
 

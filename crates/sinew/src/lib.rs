@@ -96,7 +96,7 @@ pub use sinew_udp as udp;
 
 /// What most programs need, to import with a star.
 pub mod prelude {
-    pub use crate::{Nexus, Rpc};
+    pub use crate::{Error, Nexus, Rpc, Server, ServerHandle};
     pub use sinew_mem::MessageBuffer;
     pub use sinew_rpc::{
         BurstCalls, Call, Cause, Completion, Config, DeferredCall, Execution, Reply, RequestType, SessionEvent,

@@ -16,7 +16,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use sinew_fabric::PortError;
+use sinew_fabric::{AddressError, PortError};
 use sinew_mem::ring;
 
 use crate::options::RING_LINES_MAX;
@@ -47,11 +47,11 @@ pub(crate) fn check(address: &str, name: &str) -> Result<(), PortError> {
     } else {
         return Ok(());
     };
-    Err(PortError::Unavailable {
-        fabric: "shm",
-        reason: format!("`{address}`: {reason}"),
-        remedy: format!("write shm://NAME, with a name of at most {NAME_LEN_MAX} characters, for example shm://shout"),
-    })
+    Err(PortError::Address(AddressError::Malformed {
+        address: address.to_owned(),
+        problem: reason.to_owned(),
+        expected: format!("shm://NAME, with a name of at most {NAME_LEN_MAX} characters, for example shm://shout"),
+    }))
 }
 
 /// Where names can be: the user's runtime directory, then a place that is there always.

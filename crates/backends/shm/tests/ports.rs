@@ -359,6 +359,8 @@ fn malformed_names_and_addresses_are_refused() {
     for text in ["udp://x", "shm://a/b", "shm://.", "shm://x?ring=0", "shm://x?mtu=9"] {
         assert!(ShmPort::open(&text.parse().unwrap()).is_err(), "{text}");
     }
+    let error = ShmPort::open(&"shm://a/b".parse().unwrap()).unwrap_err().to_string();
+    assert!(error.starts_with("`shm://a/b`: the name has other characters"), "{error}");
     let mut port = anonymous();
     assert!(port.resolve(&"shm://".parse().unwrap()).is_err());
     let missing = port.resolve(&"shm://no-such-port-here".parse().unwrap()).unwrap_err();
