@@ -191,10 +191,15 @@ const THIN: Offer = Offer { credits: 1, ..OFFER };
 /// They do not get more than the peer's share, and others' calls are answered at once.
 #[test]
 fn short_answers_of_one_peer_leave_memory_for_the_calls_of_others() {
+    assert_served_beside_short_answers(THIN, 300);
+}
+
+/// That a good client is served although one peer made a short call in each slot of so many sessions.
+fn assert_served_beside_short_answers(offer: Offer, sessions: usize) {
     let world = World::new();
     let mut server = world.server(Config { credits: 1, ..Config::default() }, memory(MB));
-    let greedy = HandClient::open_many(&world, &mut server, 66, THIN, 300);
-    assert!(greedy.len() == 300);
+    let greedy = HandClient::open_many(&world, &mut server, 66, offer, sessions as u64);
+    assert_eq!(greedy.len(), sessions);
     touch_all_slots(&mut server, &greedy);
     let (mut client, session) = good_client(&world, &mut server);
     for len in [100, 1_000, 20_000] {
@@ -371,15 +376,7 @@ fn memory_that_was_cut_into_small_pieces_serves_long_calls_again() {
 /// charged for the block.
 #[test]
 fn the_smallest_answers_of_one_peer_leave_memory_for_the_calls_of_others() {
-    let world = World::new();
-    let mut server = world.server(Config { credits: 1, ..Config::default() }, memory(MB));
-    let greedy = HandClient::open_many(&world, &mut server, 66, Offer { data_per_packet: 64, ..THIN }, 1_200);
-    assert!(greedy.len() == 1_200);
-    touch_all_slots(&mut server, &greedy);
-    let (mut client, session) = good_client(&world, &mut server);
-    for len in [100, 1_000, 20_000] {
-        assert_served_in(&world, &mut client, &mut server, session, len, 100);
-    }
+    assert_served_beside_short_answers(Offer { data_per_packet: 64, ..THIN }, 1_200);
 }
 
 /// Headers between the packets of a message, and rounding, make it half as large again as its bytes.

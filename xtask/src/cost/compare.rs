@@ -15,26 +15,18 @@ fn is_above(instructions: f64, than: f64) -> bool {
 
 /// In which ways `now` is dearer than `before`.
 pub fn dearer(before: &Cost, now: &Cost) -> Vec<String> {
-    let mut ways = Vec::new();
-    if is_above(now.instructions, before.instructions) {
-        ways.push(format!("{:.1} instructions, {:.1}", now.instructions, before.instructions));
-    }
-    for (what, before, now) in [
-        ("locked instructions", before.locked, now.locked),
-        ("system calls", before.system_calls, now.system_calls),
-        ("allocations", before.allocations, now.allocations),
-    ] {
-        if now - before > OTHERS {
-            ways.push(format!("{now:.3} {what}, {before:.3}"));
-        }
-    }
-    ways
+    ways(before, now, |is_above, before, now| is_above(now, before))
 }
 
 /// In which ways they differ, either being dearer.
 pub fn differences(before: &Cost, now: &Cost) -> Vec<String> {
-    let mut ways = dearer(before, now);
-    if is_above(before.instructions, now.instructions) {
+    ways(before, now, |is_above, before, now| is_above(now, before) || is_above(before, now))
+}
+
+/// What `counts` of the differences, in words.
+fn ways(before: &Cost, now: &Cost, counts: impl Fn(fn(f64, f64) -> bool, f64, f64) -> bool) -> Vec<String> {
+    let mut ways = Vec::new();
+    if counts(is_above, before.instructions, now.instructions) {
         ways.push(format!("{:.1} instructions, {:.1}", now.instructions, before.instructions));
     }
     for (what, before, now) in [
@@ -42,7 +34,7 @@ pub fn differences(before: &Cost, now: &Cost) -> Vec<String> {
         ("system calls", before.system_calls, now.system_calls),
         ("allocations", before.allocations, now.allocations),
     ] {
-        if before - now > OTHERS {
+        if counts(|more, than| more - than > OTHERS, before, now) {
             ways.push(format!("{now:.3} {what}, {before:.3}"));
         }
     }

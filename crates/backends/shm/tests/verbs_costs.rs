@@ -1,7 +1,5 @@
 //! What posting costs beside time: nothing from the heap, and no system call.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::process::{Command, ExitStatus};
 
 use sinew_fabric::verbs::{
@@ -10,46 +8,13 @@ use sinew_fabric::verbs::{
 };
 use sinew_mem::{Frozen, MessageBuffer};
 
+#[path = "../../../../xtask/cost/src/counting.rs"]
+mod counting;
 #[allow(dead_code)] // shared with other tests
 #[path = "verbs/pair.rs"]
 mod pair;
+use counting::allocations;
 use pair::{Pair, devices};
-
-/// The system's allocator, counted.
-struct Counting;
-
-thread_local! {
-    /// Of this thread alone: the test harness and the device have threads of their own.
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-fn count() {
-    // A thread that ends may allocate after its locals are gone.
-    let _ = ALLOCATIONS.try_with(|all| all.set(all.get() + 1));
-}
-
-// SAFETY: every call goes on to the system's allocator as it came.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: as the caller promised us.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: as the caller promised us.
-        unsafe { System.dealloc(block, layout) }
-    }
-
-    unsafe fn realloc(&self, block: *mut u8, layout: Layout, len: usize) -> *mut u8 {
-        count();
-        // SAFETY: as the caller promised us.
-        unsafe { System.realloc(block, layout, len) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 /// Requests of a kind between two polls.
 const ROUND: usize = 16;
@@ -146,9 +111,9 @@ fn warm_requests_receives_and_completions_allocate_nothing() {
                 }
             };
             rounds(300);
-            let before = ALLOCATIONS.get();
+            let before = allocations();
             rounds(300);
-            assert_eq!(ALLOCATIONS.get() - before, 0, "{transport:?}, {name}");
+            assert_eq!(allocations() - before, 0, "{transport:?}, {name}");
         }
     }
 }
