@@ -2,9 +2,6 @@
 
 mod common;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use common::{ECHO, client, config, echo, unique};
 use sinew::prelude::*;
 use sinew::rpc::EnqueueError;
@@ -18,6 +15,35 @@ fn an_address_chooses_its_fabric_and_an_unknown_one_is_named() {
     assert!(error.to_string().contains("known are shm, udp, ibverbs"), "{error}");
     let error = Rpc::open("shout").err().unwrap().to_string();
     assert!(error.contains("shm://name"), "{error}");
+}
+
+#[test]
+fn an_address_of_another_fabric_says_which_endpoint_it_needs() {
+    for (own, other) in [("shm", "udp://127.0.0.1:7000"), ("udp", "shm://name")] {
+        let mut rpc = client(&format!("{own}://"));
+        let needed = other.split_once("://").unwrap().0;
+        let own_form = format!("this endpoint is on `{own}`: write {own}://");
+        for error in [rpc.connect(other).unwrap_err(), rpc.begin_connect(other).unwrap_err()] {
+            assert!(matches!(error, Error::Connect(_)), "{error}");
+            for part in [other, &own_form, &format!("open an endpoint with {needed}:// for it")] {
+                assert!(error.to_string().contains(part), "no `{part}` in {error}");
+            }
+        }
+        // One that nobody has is not for another endpoint.
+        let error = rpc.connect("pigeon://home").unwrap_err();
+        assert!(matches!(error, Error::UnknownFabric { .. }), "{error}");
+        assert!(error.to_string().contains("known are shm, udp, ibverbs"), "{error}");
+    }
+}
+
+#[test]
+fn a_call_without_a_handler_names_its_type() {
+    let server = echo(config()).server().at(format!("shm://{}", unique("untyped"))).start().unwrap();
+    let mut rpc = client("shm://");
+    let session = rpc.connect(&server.addresses()[0].to_string()).unwrap();
+    let error = rpc.call(session, RequestType::new(517), b"").unwrap_err();
+    assert!(matches!(&error, Error::Call(error) if error.cause == Cause::NoHandler), "{error}");
+    assert!(error.to_string().contains("no handler for request type 517"), "{error}");
 }
 
 #[test]
@@ -95,27 +121,228 @@ fn worker_handlers_get_threads_without_being_asked_for() {
     server.stop().unwrap();
 }
 
+/// How the endpoints of a server that is told so end.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Way {
+    Error,
+    Panic,
+    End,
+}
+
+/// What a program of ours says when it fails.
+#[derive(Debug)]
+struct OutOfPaper {
+    endpoint: usize,
+}
+
+impl std::fmt::Display for OutOfPaper {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "endpoint {} is out of paper", self.endpoint)
+    }
+}
+
+impl std::error::Error for OutOfPaper {}
+
+const END: RequestType = RequestType::new(70);
+
+/// A server of two endpoints, whose first ends like this when it is asked to. It keeps that request.
+fn ending_server(way: Way) -> ServerHandle {
+    let server = echo(config()).server().at("udp://127.0.0.1:0").at(format!("shm://{}", unique("ending")));
+    let program = move |endpoint: &EndpointInfo, rpc: &mut Rpc| {
+        rpc.handle_polled(END).unwrap();
+        let (endpoint, mut kept) = (endpoint.index, Vec::new());
+        Ok(move |rpc: &mut Rpc| {
+            let busy = rpc.turn();
+            kept.extend(rpc.poll_request());
+            match way {
+                _ if kept.is_empty() => Ok(busy.into()),
+                Way::Error => Err(OutOfPaper { endpoint }),
+                Way::Panic => panic!("on purpose"),
+                Way::End => Ok(Flow::End),
+            }
+        })
+    };
+    server.program(program).start().unwrap()
+}
+
 #[test]
-fn a_panic_between_turns_ends_the_server_and_says_where() {
-    let panics = Arc::new(AtomicBool::new(false));
-    let when = Arc::clone(&panics);
-    let server = echo(config())
+fn a_program_that_ends_ends_the_server_and_its_clients_hear_of_it() {
+    for way in [Way::Error, Way::Panic, Way::End] {
+        let well = echo(config()).server().at("udp://127.0.0.1:0").start().unwrap();
+        let server = ending_server(way);
+        let [udp, shm] = [0, 1].map(|index| server.addresses()[index].to_string());
+        let (mut over_udp, mut over_shm) = (client("udp://"), client("shm://"));
+        let sessions = [over_udp.connect(&udp).unwrap(), over_shm.connect(&shm).unwrap()];
+        let elsewhere = over_udp.connect(&well.addresses()[0].to_string()).unwrap();
+        assert_eq!(over_shm.call(sessions[1], ECHO, b"before").unwrap().to_string(), "before");
+
+        let error = over_udp.call(sessions[0], END, b"").unwrap_err();
+        let Error::Call(error) = error else { panic!("{way:?}: {error}") };
+        assert_eq!(error.cause, Cause::PeerClosed, "{way:?}: {error}");
+        // The other endpoint is well, but ends too.
+        let mut lost = None;
+        over_shm
+            .run_until(|rpc| {
+                lost = rpc.poll_event();
+                lost.is_some()
+            })
+            .unwrap();
+        assert!(
+            matches!(lost, Some(SessionEvent::Lost { session, .. }) if session == sessions[1]),
+            "{way:?}: {lost:?}"
+        );
+        // Sessions with other servers are not concerned.
+        assert_eq!(over_udp.call(elsewhere, ECHO, b"well").unwrap().to_string(), "well");
+
+        let ended = server.run_until_interrupted(sinew::host::Interrupt::install().unwrap());
+        match (way, ended) {
+            (Way::Error, Err(Error::Program { address, source })) => {
+                assert_eq!(address, udp);
+                assert_eq!(source.downcast_ref::<OutOfPaper>().unwrap().endpoint, 0);
+            }
+            (Way::Panic, Err(Error::Panicked { address, message })) => {
+                assert!(address.starts_with("udp://") && message == "on purpose", "{address}: {message}");
+            }
+            (Way::End, Ok(reports)) => assert_eq!(reports[0].stats.requests_handled, 1),
+            (_, other) => panic!("{way:?}: {other:?}"),
+        }
+        // Nothing is left: both places are free.
+        echo(config()).server().at(&udp).at(&shm).start().unwrap().stop().unwrap();
+        well.stop().unwrap();
+    }
+}
+
+#[test]
+fn a_program_that_cannot_be_made_keeps_the_server_from_starting() {
+    let (first, second) = (format!("shm://{}", unique("made")), format!("shm://{}", unique("unmade")));
+    let server = echo(config()).server().at(&first).at(&second).program(|endpoint, rpc| {
+        if endpoint.index == 1 {
+            // There is one in the nexus.
+            rpc.handle(ECHO, |_call| {})?;
+        }
+        Ok(|rpc: &mut Rpc| -> sinew::Result<Flow> { Ok(rpc.turn().into()) })
+    });
+    let error = server.start().err().unwrap();
+    let Error::Program { address, source } = &error else { panic!("{error}") };
+    assert_eq!(*address, second);
+    assert!(matches!(source.downcast_ref(), Some(Error::Nexus(_))), "{error}");
+    assert!(error.to_string().contains("request type 1 has two handlers"), "{error}");
+    echo(config()).server().at(&first).at(&second).start().unwrap().stop().unwrap();
+}
+
+#[test]
+fn each_endpoint_of_a_server_has_handlers_and_a_program_with_state_of_its_own() {
+    const OF_HANDLER: RequestType = RequestType::new(71);
+    const OF_PROGRAM: RequestType = RequestType::new(72);
+    const OF_CLOSURE: RequestType = RequestType::new(73);
+    let counting = |endpoint: &EndpointInfo| {
+        let (index, mut count) = (endpoint.index, 0);
+        move || {
+            count += 1;
+            format!("{count} at {index}")
+        }
+    };
+    let nexus = Nexus::builder().config(config()).handle_with(OF_HANDLER, move |endpoint| {
+        let mut next = counting(endpoint);
+        move |call: Call| call.reply(next().as_bytes())
+    });
+    let server = nexus.build().unwrap().server();
+    let server = server.at(format!("shm://{}", unique("state"))).at(format!("shm://{}", unique("state")));
+    let server = server.program(move |endpoint, rpc| {
+        let next = std::rc::Rc::new(std::cell::RefCell::new(counting(endpoint)));
+        let in_handler = std::rc::Rc::clone(&next);
+        rpc.handle(OF_PROGRAM, move |call| call.reply(in_handler.borrow_mut()().as_bytes()))?;
+        let mut of_closure = counting(endpoint);
+        Ok(move |rpc: &mut Rpc| -> sinew::Result<Flow> {
+            Ok(rpc.turn_with(|call| call.reply(of_closure().as_bytes())).into())
+        })
+    });
+    let server = server.start().unwrap();
+    let mut rpc = client("shm://");
+    for (index, address) in server.addresses().iter().enumerate() {
+        let session = rpc.connect(&address.to_string()).unwrap();
+        for request_type in [OF_HANDLER, OF_PROGRAM, OF_CLOSURE] {
+            for count in 1..=3 {
+                let expected = format!("{count} at {index}");
+                assert_eq!(rpc.call(session, request_type, b"").unwrap().to_string(), expected);
+            }
+        }
+    }
+    server.stop().unwrap();
+}
+
+/// What woke its endpoint's thread was taken within the turn: the thread must not sleep for what has come already.
+#[test]
+fn a_program_that_sleeps_by_itself_is_stopped() {
+    let (asleep, is_asleep) = std::sync::mpsc::channel();
+    let server = Nexus::builder()
+        .config(Config { poller: sinew::fabric::PollerConfig::SLEEP, ..Config::default() })
+        .build()
+        .unwrap()
         .server()
         .at("udp://127.0.0.1:0")
-        .at(format!("shm://{}", unique("panics")))
-        .on_turn(move |rpc| assert!(!(when.load(Ordering::Relaxed) && rpc.address().scheme() == "udp"), "on purpose"))
+        .program(move |_endpoint, _rpc| {
+            let asleep = asleep.clone();
+            Ok(move |rpc: &mut Rpc| -> sinew::Result<Flow> {
+                rpc.turn();
+                let _ = asleep.send(());
+                rpc.wait(None)?;
+                Ok(Flow::Idle)
+            })
+        })
         .start()
         .unwrap();
-    panics.store(true, Ordering::Relaxed);
-    // A packet wakes the endpoint that sleeps.
-    let address = server.addresses()[0].to_string();
-    let mut rpc = client(&address);
-    let _ = rpc.begin_connect(&address).unwrap();
-    rpc.turn();
-    let interrupt = sinew::host::Interrupt::install().unwrap();
-    // The other endpoint is well, but ends too.
-    let error = server.run_until_interrupted(interrupt).unwrap_err();
-    assert!(matches!(&error, Error::Panicked { message, .. } if message == "on purpose"), "{error}");
+    is_asleep.recv().unwrap();
+    server.stop().unwrap();
+}
+
+#[test]
+fn a_program_with_a_timer_does_not_oversleep() {
+    let server = echo(Config { poller: sinew::fabric::PollerConfig::SLEEP, ..config() }).server();
+    let server = server.at(format!("shm://{}", unique("timer"))).program(|_endpoint, _rpc| {
+        let mut ticks = 0;
+        Ok(move |rpc: &mut Rpc| -> sinew::Result<Flow> {
+            ticks += 1;
+            Ok(if rpc.turn() {
+                Flow::Busy
+            } else if ticks < 100 {
+                Flow::IdleFor(1_000)
+            } else {
+                Flow::End
+            })
+        })
+    });
+    // It ends by itself, without a packet that would wake it.
+    server.start().unwrap().run_until_interrupted(sinew::host::Interrupt::install().unwrap()).unwrap();
+}
+
+#[test]
+fn a_running_server_shows_what_it_counts() {
+    let shm = format!("shm://{}", unique("live"));
+    let server = echo(config()).server().at(&shm).at("udp://127.0.0.1:0").start().unwrap();
+    let addresses: Vec<_> = server.stats().into_iter().map(|report| report.address).collect();
+    assert_eq!(addresses, server.addresses());
+    for (index, address) in server.addresses().iter().map(ToString::to_string).enumerate() {
+        let mut rpc = client(&address);
+        let session = rpc.connect(&address).unwrap();
+        for number in 1..=100 {
+            let received = server.stats()[index].port_stats.rx_packets;
+            rpc.call(session, ECHO, b"hello").unwrap();
+            // Who has the answer finds it counted.
+            let report = &server.stats()[index];
+            assert_eq!((report.stats.requests_handled, report.sessions), (number, 1));
+            assert!(report.port_stats.rx_packets > received);
+        }
+        assert_eq!(server.stats()[1 - index].stats.requests_handled, 101 * index as u64);
+        rpc.call(session, RequestType::new(99), b"").unwrap_err();
+        drop(rpc);
+    }
+    while server.stats().iter().any(|report| report.sessions > 0) {
+        std::thread::yield_now();
+    }
+    let last = server.stats();
+    assert!(last.iter().all(|report| report.port_stats.tx_packets > 100));
+    assert_eq!(server.stop().unwrap(), last);
 }
 
 #[test]

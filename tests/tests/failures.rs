@@ -134,7 +134,8 @@ fn a_call_whose_packets_a_frozen_server_finds_taken_back_is_sent_again_and_runs_
         Nexus::builder().config(Config { peer_timeout_ns: 60_000_000_000, ..common::config() }).build().unwrap();
     let takes_back = Rc::new(Cell::new(false));
     let port = ShmPort::open(&"shm://".parse().unwrap()).unwrap();
-    let mut rpc = sinew::endpoint(&nexus, Layered::around(port, TakesBack(Rc::clone(&takes_back)))).unwrap();
+    let port = Layered::around(port, TakesBack(Rc::clone(&takes_back))).unwrap();
+    let mut rpc = sinew::endpoint(&nexus, port).unwrap();
     let session = rpc.connect(&server.address).unwrap();
     let before = report(&mut rpc, session);
 

@@ -123,8 +123,7 @@ fn what_one_process_stores_others_get() {
 fn a_client_finds_its_cache_again_after_it_was_killed() {
     let address = format!("shm://{}", unique("cache"));
     let server = serve(&address, &[]);
-    let sinew::Endpoint::Shm(rpc) = client(&address).into_endpoint() else { panic!("not over shared memory") };
-    let mut cache = Client::connect(rpc, [address.clone()]).unwrap();
+    let mut cache = Client::connect(client(&address), [address.clone()]).unwrap();
     cache.put(b"key", b"value", PutOptions::default()).unwrap();
     assert_eq!(cache.get(b"key").unwrap().as_deref(), Some(&b"value"[..]));
     let keys = [&b"key"[..], b"none"];

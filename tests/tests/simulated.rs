@@ -276,9 +276,10 @@ fn round_trips_that_take_longer_than_the_time_out_are_learnt() {
         // Each link is half of the way; a session takes two round trips to open.
         let turns = network.clock().now_ns() as f64 / (2 * delay_ms * MS) as f64;
         assert!((15.0..19.0).contains(&turns), "{turns} round trips at {delay_ms} ms");
-        // The first calls of the session, and none after them, were sent again, five times at most in 200 ms; the session was asked for more often.
+        // The first calls of the session, and none after them, were sent again, five times at most in 200 ms; the session was asked for more
+        // often, and in the version before too.
         let sent = network.stats().delivered;
-        assert!(sent < 2 * calls + 100, "{sent} packets at {delay_ms} ms");
+        assert!(sent < 2 * calls + 120, "{sent} packets at {delay_ms} ms");
     }
 }
 

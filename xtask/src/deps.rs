@@ -9,8 +9,13 @@ struct Room {
     name: &'static str,
     /// Crates of the workspace that it may depend on.
     uses: Uses,
-    /// Whether it may call the operating system or read a clock itself.
-    system: bool,
+    /// Crates that call the system, read a clock or draw randomness which it may use.
+    system: System,
+}
+
+enum System {
+    All,
+    Only(&'static [&'static str]),
 }
 
 enum Uses {
@@ -20,22 +25,23 @@ enum Uses {
 }
 
 const fn room(name: &'static str, uses: &'static [&'static str]) -> Room {
-    Room { name, uses: Uses::Only(uses), system: false }
+    Room { name, uses: Uses::Only(uses), system: System::Only(&[]) }
 }
 
 const fn system_room(name: &'static str, uses: &'static [&'static str]) -> Room {
-    Room { name, uses: Uses::Only(uses), system: true }
+    Room { name, uses: Uses::Only(uses), system: System::All }
 }
 
 const fn top(name: &'static str) -> Room {
-    Room { name, uses: Uses::Everything, system: true }
+    Room { name, uses: Uses::Everything, system: System::All }
 }
 
 /// The arrows of ARCHITECTURE.md. A new crate gets a line here.
 const ROOMS: &[Room] = &[
     room("sinew-wire", &[]),
     system_room("sinew-mem", &[]),
-    room("sinew-fabric", &["sinew-mem", "sinew-wire"]),
+    // How threads sleep is the same for all ports, and stands in `fabric::readiness`.
+    Room { system: System::Only(&["rustix"]), ..room("sinew-fabric", &["sinew-mem", "sinew-wire"]) },
     system_room("sinew-host", &["sinew-fabric", "sinew-mem", "sinew-wire"]),
     system_room("sinew-ibverbs", &["sinew-fabric", "sinew-mem", "sinew-wire"]),
     system_room("sinew-shm", &["sinew-fabric", "sinew-mem", "sinew-wire"]),
@@ -124,7 +130,11 @@ fn objection(room: &Room, to: &str, kind: Kind, members: &[&str]) -> Option<Stri
             format!("it may use {} only", allowed.join(", "))
         });
     }
-    if kind == Kind::Normal && !room.system && SYSTEM_CRATES.contains(&to) {
+    let may_use = match room.system {
+        System::All => true,
+        System::Only(crates) => crates.contains(&to),
+    };
+    if kind == Kind::Normal && !may_use && SYSTEM_CRATES.contains(&to) {
         return Some("a crate that runs in virtual time is handed its clock, randomness and system".into());
     }
     None
@@ -194,6 +204,14 @@ mod tests {
         let findings = check(&workspace(&[("sinew-rpc", "libc", None)]), &rooms());
         assert!(findings[0].starts_with("sinew-rpc -> libc"), "{findings:?}");
         assert!(check(&workspace(&[("sinew-rpc", "libc", Some("dev"))]), &rooms()).is_empty());
+    }
+
+    #[test]
+    fn a_room_may_use_the_crates_of_the_system_that_it_lists_and_no_others() {
+        let mut rooms = rooms();
+        rooms[3].system = System::Only(&["rustix"]);
+        assert!(check(&workspace(&[("sinew-rpc", "rustix", None)]), &rooms).is_empty());
+        assert_eq!(check(&workspace(&[("sinew-rpc", "libc", None)]), &rooms).len(), 1);
     }
 
     #[test]

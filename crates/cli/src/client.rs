@@ -203,9 +203,10 @@ impl<P: PacketPort> Client<P> {
         };
         self.in_flight[tag] = InFlight { sequence, began_ns };
         let session = self.upcoming.pop().unwrap_or_else(|| self.random_session());
-        self.rpc
-            .enqueue_request(session, request_type, request, response, tag as u64)
-            .map_err(|rejected| self.why_refused(rejected.error))
+        match self.rpc.enqueue_request(session, request_type, request, response, tag as u64) {
+            Ok(_) => Ok(()),
+            Err(rejected) => Err(self.why_refused(rejected.error)),
+        }
     }
 
     /// Why a call was not taken: when its session was lost while nothing was in flight, what became of that.

@@ -213,7 +213,9 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let threads = &args.threads;
     let addresses = threads.addresses(&args.address).map_err(Usage::of)?;
     let start = || {
-        let server = service::nexus(threads.config())?.server().on_turn(service::on_turn);
+        let server = service::nexus(threads.config())?
+            .server()
+            .program(|_endpoint, _rpc| Ok(|rpc: &mut Rpc| -> sinew::Result<Flow> { Ok(service::turn(rpc).into()) }));
         threads.start(server, addresses)
     };
     let advice = |address: &str| {

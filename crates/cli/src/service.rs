@@ -1,6 +1,5 @@
 //! What the test server answers, and how its client reads the answers.
 
-use std::cell::RefCell;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -64,11 +63,6 @@ impl Verdict {
     }
 }
 
-thread_local! {
-    /// Requests for a report, which the endpoint's loop answers: its handlers do not see its counters.
-    static REPORTS: RefCell<Vec<DeferredCall>> = const { RefCell::new(Vec::new()) };
-}
-
 /// The handlers.
 pub fn nexus(config: Config) -> sinew::Result<Nexus> {
     Nexus::builder()
@@ -81,11 +75,8 @@ pub fn nexus(config: Config) -> sinew::Result<Nexus> {
             let verdict = Verdict::of(call.request());
             call.reply_with(VERDICT_LEN, |target| verdict.write(target));
         })
-        .handle(REPORT, |call: Call| {
-            if let Ok(call) = call.defer() {
-                REPORTS.with_borrow_mut(|reports| reports.push(call));
-            }
-        })
+        // The endpoint's loop answers them: handlers do not see the counters.
+        .handle_polled(REPORT)
         .handle_worker(SLEEP, |call: DeferredCall| {
             let ms = std::str::from_utf8(call.request()).ok().and_then(|text| text.parse().ok()).unwrap_or(0);
             std::thread::sleep(Duration::from_millis(SLEEP_MAX_MS.min(ms)));
@@ -94,15 +85,19 @@ pub fn nexus(config: Config) -> sinew::Result<Nexus> {
         .build()
 }
 
-/// Between the turns of the server's loop: answers requests for a report.
-pub fn on_turn(rpc: &mut Rpc) {
+/// Turns the loop of a server's endpoint. Returns whether anything happened.
+pub fn turn(rpc: &mut Rpc) -> bool {
+    let busy = rpc.turn();
     while rpc.poll_completion().is_some() || rpc.poll_event().is_some() {}
-    if REPORTS.with_borrow(Vec::is_empty) {
-        return;
-    }
-    for call in REPORTS.take() {
-        let report = counters(&rpc.stats(), &rpc.port_stats(), rpc.sessions());
-        call.reply(report.to_string().as_bytes());
+    answer_reports(rpc);
+    busy
+}
+
+/// Between the turns of the loop of a server's endpoint: answers requests for a report.
+pub fn answer_reports(rpc: &mut Rpc) {
+    while let Some(call) = rpc.poll_request() {
+        let report = counters(&rpc.stats(), &rpc.port_stats(), rpc.sessions()).to_string();
+        rpc.reply(call, report.as_bytes());
     }
 }
 

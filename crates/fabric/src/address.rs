@@ -29,6 +29,21 @@ pub enum AddressError {
         /// What it should look like.
         expected: String,
     },
+    /// An address of another fabric than the port that was handed it.
+    #[error(
+        "`{address}` is an address of the fabric `{scheme}`, and this endpoint is on `{own}`: write {expected}, or open an \
+         endpoint with {scheme}:// for it"
+    )]
+    WrongFabric {
+        /// The whole text.
+        address: String,
+        /// The fabric that it names.
+        scheme: String,
+        /// The port's fabric.
+        own: String,
+        /// What addresses of that look like.
+        expected: String,
+    },
     /// An option without a value.
     #[error("`{address}`: the option `{option}` has no value; write ?{option}=VALUE")]
     OptionWithoutValue {
@@ -136,12 +151,17 @@ impl Address {
     ///
     /// # Errors
     ///
-    /// [`AddressError::Malformed`] when it is another's.
+    /// [`AddressError::WrongFabric`] when it is another's.
     pub fn check_scheme(&self, scheme: &str, expected: &str) -> Result<(), AddressError> {
         if self.scheme == scheme {
             return Ok(());
         }
-        Err(self.malformed(format!("`{}` is another fabric", self.scheme), format!("{scheme}://{expected}")))
+        Err(AddressError::WrongFabric {
+            address: self.to_string(),
+            scheme: self.scheme.clone(),
+            own: scheme.to_owned(),
+            expected: format!("{scheme}://{expected}"),
+        })
     }
 
     fn malformed(&self, problem: String, expected: String) -> AddressError {

@@ -14,6 +14,8 @@
 
 mod delivery;
 mod peers;
+mod readiness;
+pub mod sealing;
 mod sharing;
 #[cfg(test)]
 mod tests;
@@ -26,6 +28,7 @@ use crate::port::{PacketPort, PacketRx, PacketTx, RxBurst, RxPacket, TxData, TxP
 
 pub use delivery::*;
 pub use peers::*;
+pub use readiness::*;
 pub use sharing::*;
 pub use waiting::*;
 
@@ -113,6 +116,12 @@ macro_rules! __conformance_facts {
             a_wake_before_the_wait_is_not_lost
             wakes_from_another_thread_are_not_lost
             a_waker_outlives_its_port
+            an_armed_port_is_readable_once_a_packet_comes
+            a_packet_just_before_arming_is_not_slept_through
+            arming_submits_what_is_held_back
+            a_waker_makes_an_armed_port_readable
+            wakes_from_another_thread_end_a_sleep_on_the_descriptor
+            a_descriptor_outlives_its_port
         }
     };
 }

@@ -150,7 +150,7 @@ impl<P: PacketPort> Layered<P, FaultLayer> {
             tx: Lane::new(seeds.next_u64()),
             rx: Lane::new(seeds.next_u64()),
         };
-        Self::around(port, layer)
+        Self::enclose(port, layer)
     }
 
     /// The handle that changes the faults.

@@ -1,9 +1,30 @@
-//! Ports around ports: what fault injection, tracing and capture have in common.
+//! Ports around ports: what fault injection, tracing, capture and sealing have in common.
 //!
-//! A [`Layer`] sees every packet that passes and may drop, change, hold back or add some; [`Layered`] puts it around any
-//! port and is a port itself. To send is to pass through: borrowed data and shares reach the inner port as they are. What
-//! is received is copied out of the inner port's burst, once and into recycled buffers, since the burst would otherwise
-//! keep the inner port borrowed while its other half sends.
+//! A [`Layer`] sees every packet that passes and may drop, change, hold back, add or grow some; [`Layered`] puts it around any
+//! port and is a port itself. To send is to pass through: borrowed data and shares reach the inner port as they are, unless the
+//! layer makes a packet of its own of them. What is received is copied out of the inner port's burst, once and into recycled
+//! buffers, since the burst would otherwise keep the inner port borrowed while its other half sends.
+//!
+//! # Layers that grow packets
+//!
+//! A layer says how many bytes it adds to each packet ([`Layer::overhead`]), and the port around it offers packets that are
+//! shorter by so much ([`Caps`]), so that protocols above need not know. The port inside is given no packet that is too long
+//! for it, whatever the layer does: such packets are dropped and counted as [`Dropped::TooLong`].
+//!
+//! Bytes that a layer transforms cannot stay in the buffer that they were shared from. [`Pool::copy`] gives it a buffer of its own,
+//! which [`Pool::recycle`] takes back once the packet is pushed. Once there are as many as are in use at a time, nothing is allocated.
+//!
+//! # Layers that seal
+//!
+//! Three things are promised, so that authentication and encryption can be layers:
+//!
+//! - **Each push is a packet of its own.** The protocol above repeats what may be lost by pushing it again, and it comes through the
+//!   layer again. So a layer numbers what it is given in the order of coming, and no two packets ever bear one number.
+//! - **What a layer does not hand on did not arrive.** It counts why: [`Dropped::BadSeal`], [`Dropped::Replayed`],
+//!   [`Dropped::Malformed`].
+//! - **A layer hears when a peer is forgotten** ([`Layer::forgotten`]), and can forget it too.
+//!
+//! `conformance::sealing` (a feature) is an example of such a layer, and what the tests use.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -14,12 +35,15 @@ use sinew_mem::{Arena, Frozen};
 
 use crate::address::{Address, Peer};
 use crate::port::{
-    Caps, Dropped, PacketPort, PacketRx, PacketTx, PortError, PortEvent, PortStats, RxBurst, RxPacket, TxData,
-    TxPacket, Waker,
+    Caps, Dropped, PACKET_LEN_MIN, PacketPort, PacketRx, PacketTx, PortError, PortEvent, PortStats, RxBurst, RxPacket,
+    TxData, TxPacket, Waker,
 };
+use crate::readiness::{Armed, Descriptor, Readiness};
 
 /// Buffers that a layered port keeps for reuse.
 const SPARE_BUFFERS_MAX: usize = 4096;
+/// The least that [`Caps::copy_len_max`] may be: a header of the protocol above.
+const COPY_LEN_MIN: usize = 24;
 
 /// A packet that is nobody else's.
 #[derive(Debug)]
@@ -42,14 +66,18 @@ impl OwnedPacket {
     }
 }
 
-/// Recycled buffers.
+/// Recycled buffers, each with room for a packet of the port.
 #[derive(Debug, Default)]
-pub struct Pool(Vec<Vec<u8>>);
+pub struct Pool {
+    spare: Vec<Vec<u8>>,
+    /// What a buffer has room for, lest it be made anew as packets grow: memory that is not touched costs nothing.
+    packet_len_max: usize,
+}
 
 impl Pool {
-    /// A packet of the bytes of `head` and `data`.
+    /// A packet of the bytes of `head` and `data`, to change, grow, or keep.
     pub fn copy(&mut self, peer: Peer, head: &[u8], data: &[u8]) -> OwnedPacket {
-        let mut bytes = self.0.pop().unwrap_or_default();
+        let mut bytes = self.spare.pop().unwrap_or_else(|| Vec::with_capacity(self.packet_len_max));
         bytes.extend_from_slice(head);
         bytes.extend_from_slice(data);
         OwnedPacket { peer, bytes, head_len: head.len(), is_marked: false }
@@ -67,26 +95,47 @@ impl Pool {
     /// Takes a packet's buffer back.
     pub fn recycle(&mut self, mut packet: OwnedPacket) {
         packet.bytes.clear();
-        if self.0.len() < SPARE_BUFFERS_MAX {
-            self.0.push(packet.bytes);
+        if self.spare.len() < SPARE_BUFFERS_MAX {
+            self.spare.push(packet.bytes);
         }
     }
 }
 
 /// Something that packets pass through on their way from and to a port. Each method's default changes nothing.
 pub trait Layer {
+    /// Bytes that it adds to a packet, at most. Always the same: it is asked once.
+    fn overhead(&self) -> usize {
+        0
+    }
+
     /// A peer appears in the next call; `describe` says how its port shows it.
+    ///
+    /// Any stranger's packet is enough for that, and the protocol above forgets only whom it knew. So what a layer keeps of peers must
+    /// be bounded by itself, too.
     fn meet(&mut self, peer: Peer, describe: &mut dyn FnMut() -> String) {
         let _ = (peer, describe);
     }
 
+    /// The protocol above keeps nothing of a peer any more ([`PacketPort::forget`], [`PacketPort::peer_left`]), or the port inside
+    /// knows that it is gone ([`PeerLoss::is_certain`](crate::PeerLoss::is_certain)): what is kept of it can go. It may be told of the same
+    /// peer more than once, of one that it never met, and meet the peer again later: a last copy of something may still come.
+    ///
+    /// What must never come twice, as the numbers that a layer seals by, is not to begin anew here: packets of before are
+    /// still on their way.
+    fn forgotten(&mut self, peer: Peer) {
+        let _ = peer;
+    }
+
     /// A packet to transmit, to hand on to `tx` or not. `now_ns` is when the port last received.
+    ///
+    /// A copy of a packet that may be lost is pushed as the first one was: a layer never sees a packet twice as the same.
     fn push(&mut self, packet: TxPacket<'_>, now_ns: u64, tx: &mut dyn PacketTx, pool: &mut Pool) {
         let _ = (now_ns, pool);
         tx.push(packet);
     }
 
-    /// A packet that was received, to hand on to `ready` or not.
+    /// A packet that was received, to hand on to `ready` or not. What is refused goes back to `pool`, and is counted in
+    /// [`Self::stats`].
     fn receive(&mut self, packet: OwnedPacket, now_ns: u64, ready: &mut VecDeque<OwnedPacket>, pool: &mut Pool) {
         let _ = (now_ns, pool);
         ready.push_back(packet);
@@ -123,8 +172,42 @@ struct Inner<P, L> {
     now_ns: u64,
     ready: VecDeque<OwnedPacket>,
     pool: Pool,
-    /// What was received, as the user of the wrapper saw it, and what was lost while it was copied.
-    rx_stats: PortStats,
+    /// What the layer adds to a packet, at most.
+    overhead: usize,
+    /// What was received, as the user of the wrapper saw it, what was lost while it was copied, and what was too long to send.
+    stats: PortStats,
+}
+
+/// What a layer hands on to: the port inside, spared what is too long for it.
+struct Outlet<'a, P> {
+    port: &'a mut P,
+    stats: &'a mut PortStats,
+}
+
+impl<P: PacketPort> PacketTx for Outlet<'_, P> {
+    fn push(&mut self, packet: TxPacket<'_>) {
+        if packet.len() > self.port.packet_len_max(packet.to) {
+            self.stats.count_dropped(Dropped::TooLong, 1);
+        } else {
+            self.port.split().1.push(packet);
+        }
+    }
+
+    fn submit(&mut self) {
+        self.port.split().1.submit();
+    }
+
+    fn submit_soon(&mut self, now_ns: u64) {
+        self.port.split().1.submit_soon(now_ns);
+    }
+
+    fn flush(&mut self) {
+        self.port.split().1.flush();
+    }
+
+    fn reclaim(&mut self, buffer: &Frozen) {
+        self.port.split().1.reclaim(buffer);
+    }
 }
 
 /// A port with a layer around it.
@@ -148,15 +231,34 @@ pub struct LayeredTx<P, L> {
 
 impl<P: PacketPort, L: Layer> Layered<P, L> {
     /// Puts `layer` around `port`.
-    pub fn around(port: P, layer: L) -> Self {
+    ///
+    /// # Errors
+    ///
+    /// [`PortError::PacketsTooSmall`]: what the layer adds leaves less than [`PACKET_LEN_MIN`] of the port's packets.
+    pub fn around(port: P, layer: L) -> Result<Self, PortError> {
+        let (caps, overhead) = (port.caps(), layer.overhead());
+        if overhead > 0 && caps.packet_len_max < PACKET_LEN_MIN.saturating_add(overhead) {
+            return Err(PortError::PacketsTooSmall {
+                address: port.address().to_string(),
+                packet_len_max: caps.packet_len_max + caps.overhead,
+                overhead: overhead.saturating_add(caps.overhead),
+            });
+        }
+        Ok(Self::enclose(port, layer))
+    }
+
+    /// Puts a layer around `port` that adds nothing, or leaves enough.
+    pub(crate) fn enclose(port: P, layer: L) -> Self {
+        let (overhead, packet_len_max) = (layer.overhead(), port.caps().packet_len_max);
         let arena = port.arena().clone();
         let inner = Rc::new(RefCell::new(Inner {
             port,
             layer,
             now_ns: 0,
             ready: VecDeque::new(),
-            pool: Pool::default(),
-            rx_stats: PortStats::default(),
+            pool: Pool { spare: Vec::new(), packet_len_max },
+            overhead,
+            stats: PortStats::default(),
         }));
         Self {
             rx: LayeredRx { inner: Rc::clone(&inner), lent: Vec::new() },
@@ -180,7 +282,7 @@ impl<P: PacketPort, L: Layer> Layered<P, L> {
 impl<P: PacketPort, L: Layer> Inner<P, L> {
     /// Fetches a burst from the port inside and sends it through the layer. Returns when it arrived.
     fn fetch(&mut self, time_ns: u64) -> u64 {
-        let Self { port, layer, ready, pool, rx_stats, .. } = self;
+        let Self { port, layer, ready, pool, stats, .. } = self;
         let mut fetched: arrayvec::ArrayVec<OwnedPacket, { crate::port::MAX_BURST }> = arrayvec::ArrayVec::new();
         let mut burst = RxBurst::new(time_ns);
         port.split().0.receive(&mut burst);
@@ -191,7 +293,7 @@ impl<P: PacketPort, L: Layer> Inner<P, L> {
             if let Some(tail) = packet.tail {
                 owned.bytes.resize(packet.len(), 0);
                 if tail.copy_to(&mut owned.bytes[packet.head.len()..]).is_err() {
-                    rx_stats.count_dropped(Dropped::Revoked, 1);
+                    stats.count_dropped(Dropped::Revoked, 1);
                     pool.recycle(owned);
                     continue;
                 }
@@ -216,8 +318,8 @@ impl<P: PacketPort, L: Layer> PacketRx for LayeredRx<P, L> {
             inner.pool.recycle(packet);
         }
         inner.now_ns = burst.time_ns;
-        let (_, tx) = inner.port.split();
-        if inner.layer.advance(inner.now_ns, tx, &mut inner.ready, &mut inner.pool) {
+        let mut tx = Outlet { port: &mut inner.port, stats: &mut inner.stats };
+        if inner.layer.advance(inner.now_ns, &mut tx, &mut inner.ready, &mut inner.pool) {
             tx.submit();
         }
         let room = inner.port.caps().burst_max.min(burst.packets.remaining_capacity());
@@ -228,8 +330,8 @@ impl<P: PacketPort, L: Layer> PacketRx for LayeredRx<P, L> {
         }
         while self.lent.len() < room {
             let Some(packet) = inner.ready.pop_front() else { break };
-            inner.rx_stats.rx_packets += 1;
-            inner.rx_stats.rx_bytes += packet.bytes.len() as u64;
+            inner.stats.rx_packets += 1;
+            inner.stats.rx_bytes += packet.bytes.len() as u64;
             self.lent.push(packet);
         }
         for packet in &self.lent {
@@ -241,9 +343,14 @@ impl<P: PacketPort, L: Layer> PacketRx for LayeredRx<P, L> {
 
 impl<P: PacketPort, L: Layer> PacketTx for LayeredTx<P, L> {
     fn push(&mut self, packet: TxPacket<'_>) {
-        let inner = &mut *self.inner.borrow_mut();
-        inner.layer.meet(packet.to, &mut || inner.port.describe(packet.to));
-        inner.layer.push(packet, inner.now_ns, inner.port.split().1, &mut inner.pool);
+        let Inner { port, layer, now_ns, pool, overhead, stats, .. } = &mut *self.inner.borrow_mut();
+        // Also where the layer would have added less: what may be sent is one length.
+        if *overhead > 0 && packet.len().saturating_add(*overhead) > port.packet_len_max(packet.to) {
+            stats.count_dropped(Dropped::TooLong, 1);
+            return;
+        }
+        layer.meet(packet.to, &mut || port.describe(packet.to));
+        layer.push(packet, *now_ns, &mut Outlet { port, stats }, pool);
     }
 
     fn submit_soon(&mut self, now_ns: u64) {
@@ -255,7 +362,7 @@ impl<P: PacketPort, L: Layer> PacketTx for LayeredTx<P, L> {
     }
 
     fn flush(&mut self) {
-        // What a layer holds back are copies, so all shares are the port's.
+        // What a layer holds back, or makes of a packet, are copies: all shares are the port's.
         self.inner.borrow_mut().port.split().1.flush();
     }
 
@@ -264,12 +371,49 @@ impl<P: PacketPort, L: Layer> PacketTx for LayeredTx<P, L> {
     }
 }
 
+impl<P: PacketPort, L: Layer> Inner<P, L> {
+    /// Until when there is nothing to do at the layer itself.
+    fn quiet(&self) -> Armed {
+        if self.ready.is_empty() { Armed::Sleep { until_ns: self.layer.next_due_ns() } } else { Armed::Ready }
+    }
+}
+
+impl<P: PacketPort, L: Layer> Readiness for Layered<P, L> {
+    fn descriptor(&self) -> Option<Descriptor> {
+        self.inner.borrow().port.descriptor()
+    }
+
+    /// One may sleep no longer than until something that the layer holds back is due.
+    fn arm(&mut self, now_ns: u64) -> std::io::Result<Armed> {
+        let inner = &mut *self.inner.borrow_mut();
+        match inner.quiet() {
+            Armed::Sleep { until_ns } if until_ns.is_none_or(|due_ns| due_ns > now_ns) => {
+                Ok(inner.port.arm(now_ns)?.by(until_ns))
+            }
+            _ => Ok(Armed::Ready),
+        }
+    }
+
+    fn disarm(&mut self) -> bool {
+        self.inner.borrow_mut().port.disarm()
+    }
+}
+
 impl<P: PacketPort, L: Layer> PacketPort for Layered<P, L> {
     type Rx = LayeredRx<P, L>;
     type Tx = LayeredTx<P, L>;
 
     fn caps(&self) -> Caps {
-        Caps { lends_in_place: false, ..self.inner.borrow().port.caps() }
+        let inner = self.inner.borrow();
+        let caps = inner.port.caps();
+        Caps {
+            packet_len_max: caps.packet_len_max - inner.overhead,
+            overhead: caps.overhead + inner.overhead,
+            // Advice, where the port inside would have any length copied: a header at least goes as one piece.
+            copy_len_max: caps.copy_len_max.saturating_sub(inner.overhead).max(COPY_LEN_MIN),
+            lends_in_place: false,
+            ..caps
+        }
     }
 
     fn address(&self) -> Address {
@@ -289,7 +433,8 @@ impl<P: PacketPort, L: Layer> PacketPort for Layered<P, L> {
     }
 
     fn packet_len_max(&self, peer: Peer) -> usize {
-        self.inner.borrow().port.packet_len_max(peer)
+        let inner = self.inner.borrow();
+        inner.port.packet_len_max(peer).saturating_sub(inner.overhead)
     }
 
     fn split(&mut self) -> (&mut Self::Rx, &mut Self::Tx) {
@@ -297,36 +442,52 @@ impl<P: PacketPort, L: Layer> PacketPort for Layered<P, L> {
     }
 
     fn poll_event(&mut self) -> Option<PortEvent> {
-        self.inner.borrow_mut().port.poll_event()
+        let inner = &mut *self.inner.borrow_mut();
+        let event = inner.port.poll_event();
+        if let Some(PortEvent::PeerLost { peer, loss }) = event
+            && loss.is_certain()
+        {
+            inner.layer.forgotten(peer);
+        }
+        event
     }
 
     fn forget(&mut self, peer: Peer) {
-        self.inner.borrow_mut().port.forget(peer);
+        let inner = &mut *self.inner.borrow_mut();
+        inner.layer.forgotten(peer);
+        inner.port.forget(peer);
+    }
+
+    fn peer_left(&mut self, peer: Peer) {
+        let inner = &mut *self.inner.borrow_mut();
+        inner.layer.forgotten(peer);
+        inner.port.peer_left(peer);
     }
 
     fn waker(&self) -> Waker {
         self.inner.borrow().port.waker()
     }
 
-    /// Waits on the port inside, though no longer than until something that the layer holds back is due, as seen from the
-    /// last time of receiving.
+    /// Waits on the port inside, which has its own way where it has no descriptor, though no longer than until something that the layer
+    /// holds back is due, as seen from the last time of receiving.
     fn wait(&mut self, timeout_ns: Option<u64>) -> std::io::Result<()> {
-        let mut inner = self.inner.borrow_mut();
-        if !inner.ready.is_empty() {
+        let inner = &mut *self.inner.borrow_mut();
+        let quiet = inner.quiet();
+        if quiet == Armed::Ready {
             return Ok(());
         }
-        let until_due_ns = inner.layer.next_due_ns().map(|due_ns| due_ns.saturating_sub(inner.now_ns));
-        let timeout_ns = timeout_ns.into_iter().chain(until_due_ns).min();
-        inner.port.wait(timeout_ns)
+        let until_due_ns = quiet.timeout_ns(inner.now_ns);
+        inner.port.wait(timeout_ns.into_iter().chain(until_due_ns).min())
     }
 
-    /// What the port inside and the layer counted; received packets are those that came out of the layer.
+    /// What the port inside and the layer counted. Received packets are those that came out of the layer, with the bytes that they had
+    /// there; sent ones are those that went into the port, with what the layer had added.
     fn stats(&self) -> PortStats {
         let inner = self.inner.borrow();
         let mut stats = inner.port.stats();
         stats.rx_packets = 0;
         stats.rx_bytes = 0;
-        stats.merged(&inner.rx_stats).merged(&inner.layer.stats())
+        stats.merged(&inner.stats).merged(&inner.layer.stats())
     }
 }
 
@@ -348,3 +509,6 @@ impl<P, L> fmt::Debug for LayeredTx<P, L> {
         f.debug_struct("LayeredTx").finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,6 +8,7 @@
 //! - [`address`]: how a fabric's names are written and what a resolved peer is.
 //! - [`time`]: the clock and the generator that library code is handed instead of reading its own.
 //! - [`poller`]: when to spin and when to sleep.
+//! - [`readiness`]: how to sleep, on several things at once.
 //! - [`worker`]: where long work runs.
 //! - [`loopback`]: a deterministic network in memory, for tests.
 //! - `conformance` (a feature): one suite of facts for every port.
@@ -24,6 +25,7 @@ pub mod loopback;
 pub mod pcap;
 pub mod poller;
 pub mod port;
+pub mod readiness;
 pub mod time;
 pub mod trace;
 pub mod verbs;
@@ -32,8 +34,9 @@ pub mod worker;
 pub use address::{Address, AddressError, Peer};
 pub use poller::{Poller, PollerConfig, Step};
 pub use port::{
-    Caps, Dropped, MAX_BURST, PacketPort, PacketRx, PacketTx, PeerLoss, PortError, PortEvent, PortStats, RxBurst,
-    RxPacket, TxData, TxPacket, WakeTarget, Waker,
+    Caps, Dropped, MAX_BURST, PACKET_LEN_MIN, PacketPort, PacketRx, PacketTx, PeerLoss, PortError, PortEvent,
+    PortStats, RxBurst, RxPacket, TxData, TxPacket, WakeTarget, Waker,
 };
+pub use readiness::{Armed, Descriptor, Readiness};
 pub use time::{Clock, Generator, ManualClock, SeededGenerator};
 pub use worker::{Job, WorkerPool};

@@ -45,7 +45,7 @@ impl<P: PacketPort, W: io::Write> Layered<P, CaptureLayer<W>> {
     pub fn new(port: P, mut writer: W) -> io::Result<Self> {
         write_file_header(&mut writer)?;
         let layer = CaptureLayer { writer, error: None, peers: HashMap::new(), record: Vec::new(), packets: 0 };
-        Ok(Self::around(port, layer))
+        Ok(Self::enclose(port, layer))
     }
 
     /// Completes what was captured so far.

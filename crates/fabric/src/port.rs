@@ -6,17 +6,24 @@ use arrayvec::ArrayVec;
 use sinew_mem::{Arena, Frozen, SharedBytes};
 
 use crate::address::{Address, AddressError, Peer};
+use crate::readiness::{self, Readiness};
 
 /// The most packets that one receive burst lends.
 pub const MAX_BURST: usize = 64;
 
+/// The least that [`Caps::packet_len_max`] may be, in bytes: what the protocols above need to open a session.
+pub const PACKET_LEN_MIN: usize = 96;
+
 /// What a port can do, as data. It affects speed and limits, never soundness.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Caps {
-    /// The largest packet, header included, in bytes.
+    /// The largest packet, header included, in bytes; at least [`PACKET_LEN_MIN`].
     pub packet_len_max: usize,
+    /// Bytes that [layers](crate::layer) around the fabric's own port add to each packet, at most; 0 where there are none. The other
+    /// lengths here have them taken off already: the fabric carries up to `packet_len_max + overhead`.
+    pub overhead: usize,
     /// Up to this many bytes a packet is best handed over as one borrowed slice, which the port copies; longer data is best
-    /// handed over as [`TxData::Frozen`].
+    /// handed over as [`TxData::Frozen`]. At least 24.
     pub copy_len_max: usize,
     /// Packets that a receive burst lends at most; `<= MAX_BURST`.
     pub burst_max: usize,
@@ -162,12 +169,25 @@ pub enum Dropped {
     Overflow,
     /// On purpose, by a fault injector.
     Injected,
+    /// Receiving: a layer's seal on the packet is not that of its bytes. They were changed on their way, or made up.
+    BadSeal,
+    /// Receiving: a layer has let the same packet through before, or the packet is too old for it to tell.
+    Replayed,
 }
 
 impl Dropped {
     /// All reasons.
-    pub const ALL: [Self; 7] =
-        [Self::Full, Self::NoSuchPeer, Self::TooLong, Self::Malformed, Self::Revoked, Self::Overflow, Self::Injected];
+    pub const ALL: [Self; 9] = [
+        Self::Full,
+        Self::NoSuchPeer,
+        Self::TooLong,
+        Self::Malformed,
+        Self::Revoked,
+        Self::Overflow,
+        Self::Injected,
+        Self::BadSeal,
+        Self::Replayed,
+    ];
 
     /// The reason's name, as metrics show it.
     pub fn name(self) -> &'static str {
@@ -179,6 +199,8 @@ impl Dropped {
             Self::Revoked => "revoked",
             Self::Overflow => "overflow",
             Self::Injected => "injected",
+            Self::BadSeal => "bad_seal",
+            Self::Replayed => "replayed",
         }
     }
 }
@@ -188,11 +210,11 @@ impl Dropped {
 pub struct PortStats {
     /// Packets handed to receivers.
     pub rx_packets: u64,
-    /// Bytes in them.
+    /// Bytes in them, as they were handed over.
     pub rx_bytes: u64,
     /// Packets taken for sending and not dropped.
     pub tx_packets: u64,
-    /// Bytes in them.
+    /// Bytes in them, with those that layers added.
     pub tx_bytes: u64,
     dropped: [u64; Dropped::ALL.len()],
 }
@@ -302,6 +324,19 @@ pub enum PortError {
         /// What to do.
         remedy: String,
     },
+    /// Packets that no protocol above could use.
+    #[error(
+        "packets of {packet_len_max} bytes at {address}, of which layers add {overhead}, are too small: {} bytes beside those are needed; open the port with larger packets",
+        PACKET_LEN_MIN
+    )]
+    PacketsTooSmall {
+        /// The port.
+        address: String,
+        /// The largest packet that the fabric carries there, in bytes.
+        packet_len_max: usize,
+        /// Bytes that layers add to each.
+        overhead: usize,
+    },
     /// This machine or user cannot use the fabric.
     #[error("{fabric} cannot be used here: {reason}; {remedy}")]
     Unavailable {
@@ -324,11 +359,23 @@ pub enum PortError {
 
 /// What a waker does. It may be called from any thread.
 pub trait WakeTarget: Send + Sync {
-    /// Makes the port's current or next `wait` return.
+    /// Ends the current sleep on the port, or the next one before it begins.
     fn wake(&self);
+
+    /// Whether wakes happen in virtual time, where the waker's core may be ahead of the one that is woken.
+    fn is_in_virtual_time(&self) -> bool {
+        false
+    }
+
+    /// Does what the one that is woken is to find, and wakes it: now, or in virtual time when the woken core has come to the waker's time.
+    fn wake_with(&self, effect: Box<dyn FnOnce() + Send>) {
+        effect();
+        self.wake();
+    }
 }
 
-/// Wakes a thread that sleeps in a port's [`PacketPort::wait`]. Cheap to clone; outlives its port harmlessly.
+/// Wakes a thread that sleeps on a port, in [`PacketPort::wait`] or by its [descriptor](Readiness::descriptor). Cheap to clone; outlives
+/// its port harmlessly.
 #[derive(Clone)]
 pub struct Waker(Arc<dyn WakeTarget>);
 
@@ -338,9 +385,20 @@ impl Waker {
         Self(target)
     }
 
-    /// Makes the port's current or next `wait` return.
+    /// Ends the current sleep on the port, or the next one before it begins.
     pub fn wake(&self) {
         self.0.wake();
+    }
+
+    /// Whether what is left for the one that is woken should go [with the wake](Self::wake_with).
+    pub fn is_in_virtual_time(&self) -> bool {
+        self.0.is_in_virtual_time()
+    }
+
+    /// Does what the one that is woken is to find, and wakes it. Where cores take turns in one thread, and the waker's is ahead in virtual time,
+    /// both happen at the waker's time, rather than before.
+    pub fn wake_with(&self, effect: Box<dyn FnOnce() + Send>) {
+        self.0.wake_with(effect);
     }
 }
 
@@ -394,7 +452,9 @@ pub trait PacketTx {
 }
 
 /// A packet port.
-pub trait PacketPort {
+///
+/// A thread sleeps on it alone by [`Self::wait`], or on several things at once by what it has of [`Readiness`].
+pub trait PacketPort: Readiness {
     /// The receiving half.
     type Rx: PacketRx;
     /// The transmitting half.
@@ -437,16 +497,24 @@ pub trait PacketPort {
         let _ = peer;
     }
 
+    /// Says that the protocol above keeps nothing of `peer` any more, which opened the way between the two, and may use it again: unlike
+    /// [`Self::forget`], this leaves the way open. [Layers](crate::layer) drop what they keep of the peer.
+    fn peer_left(&mut self, peer: Peer) {
+        let _ = peer;
+    }
+
     /// Wakes this port from other threads.
     fn waker(&self) -> Waker;
 
     /// Blocks until a packet or an event may be there, the waker was called, or `timeout_ns` passed (`None`: no time-out).
-    /// May return early.
+    /// May return early. Arms the port, sleeps on its descriptor, and disarms it; a port without one does it in its own way.
     ///
     /// # Errors
     ///
     /// What the system says.
-    fn wait(&mut self, timeout_ns: Option<u64>) -> std::io::Result<()>;
+    fn wait(&mut self, timeout_ns: Option<u64>) -> std::io::Result<()> {
+        readiness::wait(self, timeout_ns)
+    }
 
     /// What went through so far.
     fn stats(&self) -> PortStats;

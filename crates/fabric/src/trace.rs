@@ -135,7 +135,7 @@ pub type Traced<P, S> = Layered<P, TraceLayer<S>>;
 impl<P: PacketPort, S: TraceSink> Layered<P, TraceLayer<S>> {
     /// Wraps `port`.
     pub fn new(port: P, sink: S) -> Self {
-        Self::around(port, TraceLayer { sink, names: HashMap::new() })
+        Self::enclose(port, TraceLayer { sink, names: HashMap::new() })
     }
 
     /// Looks at the sink.
@@ -166,6 +166,11 @@ impl<S: TraceSink> Layer for TraceLayer<S> {
             self.names.clear();
         }
         self.names.insert(peer, describe());
+    }
+
+    /// A port may give its name to another.
+    fn forgotten(&mut self, peer: Peer) {
+        self.names.remove(&peer);
     }
 
     fn push(&mut self, packet: TxPacket<'_>, now_ns: u64, tx: &mut dyn PacketTx, _pool: &mut Pool) {
@@ -247,6 +252,20 @@ mod tests {
             assert_eq!(burst.packets.len(), 1);
         }
         assert!(traced.with_sink(|sink| sink.error().is_some()));
+    }
+
+    #[test]
+    fn a_forgotten_peer_is_asked_for_its_name_anew() {
+        let network = Network::new(ManualClock::new());
+        let mut traced = Traced::new(network.port("a").unwrap(), |_: &TraceRecord<'_>| {});
+        let to = network.port("b").unwrap().peer();
+        for names in [1, 0, 1] {
+            match names {
+                0 => traced.forget(to),
+                _ => traced.split().1.push(TxPacket { to, head: b"x", data: TxData::None }),
+            }
+            assert_eq!(traced.with_layer(|layer| layer.names.len()), names);
+        }
     }
 
     #[test]

@@ -245,14 +245,36 @@ fn a_client_wants_each_partition_once() {
 #[test]
 fn an_endpoint_without_a_partition_refuses() {
     let mut world = World::new(0, &small());
-    let service = Service::new(1, &small()).unwrap();
-    world.serve(&service);
-    world.serve(&service);
-    assert_eq!(world.partitions.len(), 1);
+    let service = Service::new(2, &small()).unwrap();
+    let nexus =
+        Nexus::builder().handle_burst_with(REQUESTS, move |endpoint| service.handler(endpoint)).build().unwrap();
+    // The numbers say which partition is whose: one that was claimed is another's, and there are no more than there are.
+    for index in [1, 0, 2, 0] {
+        let server = world.numbered_endpoint(&format!("server.{}", world.servers.len()), index, &nexus);
+        world.servers.push(server);
+    }
     let mut info = [0; 1];
     Request::Info.write(&mut info);
-    let answer = raw(&mut world, 1, &info);
-    assert_eq!(Response::read(&answer), Ok(Response::Refused(Refusal::NoPartition)));
+    let partitions = [0, 1, 2, 3].map(|server| match Response::read(&raw(&mut world, server, &info)) {
+        Ok(Response::Info(info)) => Some(info.partition),
+        Ok(Response::Refused(Refusal::NoPartition)) => None,
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(partitions, [Some(1), Some(0), None, None]);
+}
+
+#[test]
+fn items_end_by_the_clock_of_their_endpoint() {
+    let mut world = World::new(1, &small());
+    world.now_s = 0;
+    let mut pipeline = world.connect(ClientConfig::default(), FaultConfig::NONE);
+    let options = PutOptions { lives_s: 2, ..PutOptions::default() };
+    assert_eq!(put(&mut world, &mut pipeline, b"key", b"1", options), "stored");
+    assert_eq!(get(&mut world, &mut pipeline, b"key"), "value 1");
+    world.clock.advance(1_500_000_000);
+    assert_eq!(get(&mut world, &mut pipeline, b"key"), "value 1");
+    world.clock.advance(1_000_000_000);
+    assert_eq!(get(&mut world, &mut pipeline, b"key"), "miss");
 }
 
 #[test]

@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 
 use ours::{NOW_S, Ours, Table};
 use proptest::prelude::*;
+use sinew_fabric::readiness::{Alarm, wait_on};
+use sinew_fabric::{Readiness, Waker};
 use sinew_kv::Partitions;
 use sinew_kv::memcached::{Door, DoorConfig, Listener};
 use sinew_store::cache::{Cache, CacheConfig};
@@ -21,29 +23,52 @@ use sinew_store::cache::{Cache, CacheConfig};
 struct Server {
     address: String,
     stopping: Arc<AtomicBool>,
+    wakers: Vec<Waker>,
     threads: Vec<JoinHandle<Door>>,
+}
+
+/// What the threads do beside.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Beside {
+    Nothing,
+    /// They sleep on another thing too, for as long as nothing wakes them.
+    AnAlarm,
 }
 
 impl Server {
     fn start(address: &str, threads: usize, config: DoorConfig) -> Self {
+        Self::start_beside(Beside::Nothing, address, threads, config)
+    }
+
+    fn start_beside(beside: Beside, address: &str, threads: usize, config: DoorConfig) -> Self {
         let listener = Listener::bind(address).unwrap();
         let address = listener.address().to_owned();
         let doors = Door::open(listener, &Partitions::new(threads), 0, config).unwrap();
         let stopping = Arc::new(AtomicBool::new(false));
+        let wakers = doors.iter().map(Door::waker).collect();
         let start = |mut door: Door| {
             let stopping = Arc::clone(&stopping);
             std::thread::spawn(move || {
                 let config = CacheConfig { items: 10_000, memory_bytes: 24 << 20, ..CacheConfig::default() };
                 let mut cache = Cache::new(&config).unwrap();
+                let mut alarm = Alarm::new().unwrap();
                 while !stopping.load(Ordering::Relaxed) {
-                    door.wait(Duration::from_millis(20));
-                    door.turn(&mut cache, NOW_S);
+                    match beside {
+                        Beside::Nothing => {
+                            door.wait(Duration::from_millis(20));
+                            door.turn(&mut cache, NOW_S);
+                        }
+                        Beside::AnAlarm => {
+                            wait_on(&mut [&mut alarm, &mut door], 0, None).unwrap();
+                            while door.turn_beside(&mut cache, NOW_S) {}
+                        }
+                    }
                 }
                 door
             })
         };
         let threads = doors.into_iter().map(start).collect();
-        Self { address, stopping, threads }
+        Self { address, stopping, wakers, threads }
     }
 
     fn tcp(threads: usize) -> Self {
@@ -56,15 +81,20 @@ impl Server {
         stream
     }
 
-    fn stop(mut self) -> Vec<Door> {
+    fn tell_to_stop(&self) {
         self.stopping.store(true, Ordering::Relaxed);
+        self.wakers.iter().for_each(Waker::wake);
+    }
+
+    fn stop(mut self) -> Vec<Door> {
+        self.tell_to_stop();
         std::mem::take(&mut self.threads).into_iter().map(|thread| thread.join().unwrap()).collect()
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.stopping.store(true, Ordering::Relaxed);
+        self.tell_to_stop();
     }
 }
 
@@ -102,8 +132,12 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
 
     #[test]
-    fn threads_answer_a_connection_as_one_does_alone(script in script(), threads in 1..4usize) {
-        let server = Server::tcp(threads);
+    fn threads_answer_a_connection_as_one_does_alone(
+        script in script(),
+        threads in 1..4usize,
+        beside in prop_oneof![Just(Beside::Nothing), Just(Beside::AnAlarm)],
+    ) {
+        let server = Server::start_beside(beside, "127.0.0.1:0", threads, DoorConfig::default());
         let said = converse(server.connect(), &script);
         let expected = Ours::default().hear(&mut Table::new(), &script);
         prop_assert!(said == expected, "{} threads: {} bytes, not {}", threads, said.len(), expected.len());
@@ -111,6 +145,58 @@ proptest! {
         let handed_over: u64 = doors[0].counters().iter().map(|counters| counters.handed_over.get()).sum();
         prop_assert!(threads > 1 || handed_over == 0);
     }
+}
+
+/// Each thread sleeps until something wakes it: what a client says, what another thread hands over or answers, a new connection.
+#[test]
+fn doors_beside_other_things_sleep_through_nothing() {
+    for threads in [1, 3] {
+        let server = Server::start_beside(Beside::AnAlarm, "127.0.0.1:0", threads, DoorConfig::default());
+        let mut clients: Vec<_> = (0..threads + 1).map(|_| BufReader::new(server.connect())).collect();
+        for round in 0..40 {
+            let clients_count = clients.len();
+            let client = &mut clients[round % clients_count];
+            if round % 8 == 0 {
+                // Everybody sleeps by now.
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            for key in 0..6 {
+                let commands = format!("set key-{key} 0 0 1\r\n{key}\r\nget key-{key}\r\n");
+                client.get_mut().write_all(commands.as_bytes()).unwrap();
+                let expected = format!("STORED\r\nVALUE key-{key} 0 1\r\n{key}\r\nEND\r\n");
+                let mut said = vec![0; expected.len()];
+                client.read_exact(&mut said).unwrap();
+                assert_eq!(std::str::from_utf8(&said), Ok(&expected[..]), "{threads} threads, round {round}");
+            }
+        }
+        server.stop();
+    }
+}
+
+/// A thread that has slept on its door asks its sockets at once; while there is nothing, it asks them only now and then.
+#[test]
+fn a_door_beside_other_things_looks_at_its_sockets_after_a_sleep() {
+    let listener = Listener::bind("127.0.0.1:0").unwrap();
+    let mut client = TcpStream::connect(listener.address()).unwrap();
+    let mut door = Door::open(listener, &Partitions::new(1), 0, DoorConfig::default()).unwrap().pop().unwrap();
+    let mut cache = Cache::new(&CacheConfig { items: 100, memory_bytes: 4 << 20, ..CacheConfig::default() }).unwrap();
+    while door.counters()[0].curr_connections.get() == 0 {
+        door.turn_beside(&mut cache, NOW_S);
+    }
+    let mut turns_until = |what: &str, sleeps: bool| {
+        while door.turn_beside(&mut cache, NOW_S) {}
+        client.write_all(b"get x\r\n").unwrap();
+        let descriptor = door.descriptor().unwrap();
+        assert!(descriptor.wait(Some(20_000_000_000)).unwrap(), "{what}: the socket is readable");
+        if sleeps {
+            assert!(wait_on(&mut [&mut door], 0, None).unwrap());
+        }
+        let turns = (1..=33).find(|_| door.turn_beside(&mut cache, NOW_S)).expect(what);
+        client.read_exact(&mut [0; 5]).unwrap();
+        turns
+    };
+    assert_eq!(turns_until("after a sleep", true), 1);
+    assert!(turns_until("without one", false) > 1);
 }
 
 #[test]

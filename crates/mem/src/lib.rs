@@ -11,6 +11,7 @@
 //! - [`Region`] is a mapping: private, or a sealed memfd that other processes map.
 //! - [`Words`] is memory for tables, which one thread writes and others may read.
 //! - [`ring`] is the packet ring between one producer and one consumer, and the board that many rings share.
+//! - [`WakeCell`] says whether a thread sleeps, to those that may have to wake it.
 
 pub mod atomic;
 mod buffer;
@@ -21,12 +22,14 @@ mod region;
 pub mod ring;
 mod shared;
 mod small;
+mod wake;
 mod words;
 
-pub use buffer::{AllocError, Arena, BLOCK_UNIT, Frozen, HEADER_ROOM, MAX_DATA_LEN, MessageBuffer};
+pub use buffer::{AllocError, Arena, BLOCK_UNIT, FRONT_ROOM, Frozen, HEADER_ROOM, MAX_DATA_LEN, MessageBuffer};
 pub use hints::{grow_for_random_access, prefetch_read};
 pub use memory::{OutOfBounds, SharedMemory, SharedRows};
 pub use region::{Access, MapError, Region};
 pub use shared::{Guard, Revoked, SharedBytes};
 pub use small::copy_small;
+pub use wake::WakeCell;
 pub use words::{Stamp, Words};

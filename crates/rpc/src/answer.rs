@@ -1,7 +1,7 @@
 //! What passes between the server's half of the protocol and the handlers: requests, and the ways back.
 
 use std::ops::Deref;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use sinew_fabric::Waker;
 use sinew_mem::MessageBuffer;
@@ -76,6 +76,12 @@ pub(crate) enum ErrorCode {
     Overtaken = 7,
     /// The request is more than a peer's share.
     RequestTooLarge = 8,
+    /// Its caller waits no longer, as it said when the call began.
+    DeadlinePassed = 9,
+    /// As `DeadlinePassed`, before the handler had it.
+    CameTooLate = 10,
+    /// Its caller waits no longer, as it said later.
+    Cancelled = 11,
 }
 
 impl ErrorCode {
@@ -89,6 +95,9 @@ impl ErrorCode {
             Self::NoMemory,
             Self::Overtaken,
             Self::RequestTooLarge,
+            Self::DeadlinePassed,
+            Self::CameTooLate,
+            Self::Cancelled,
         ]
         .into_iter()
         .find(|&known| known as u32 == code)
@@ -104,6 +113,9 @@ impl ErrorCode {
             Self::NoMemory => (Cause::ServerBusy, Execution::MayHaveRun),
             Self::Overtaken => (Cause::Overtaken, Execution::MayHaveRun),
             Self::RequestTooLarge => (Cause::RequestTooLarge, Execution::NotRun),
+            Self::DeadlinePassed => (Cause::DeadlinePassed, Execution::MayHaveRun),
+            Self::CameTooLate => (Cause::DeadlinePassed, Execution::NotRun),
+            Self::Cancelled => (Cause::Cancelled, Execution::MayHaveRun),
         }
     }
 }
@@ -121,18 +133,29 @@ pub(crate) struct Returns {
     filled: AtomicBool,
     answers: Mutex<Vec<Answer>>,
     waker: Waker,
+    /// Whether an answer is to arrive with the wake, and not before.
+    in_virtual_time: bool,
 }
 
 impl Returns {
     pub fn new(waker: Waker) -> Self {
-        Self { filled: AtomicBool::new(false), answers: Mutex::new(Vec::new()), waker }
+        let in_virtual_time = waker.is_in_virtual_time();
+        Self { filled: AtomicBool::new(false), answers: Mutex::new(Vec::new()), waker, in_virtual_time }
     }
 
-    pub fn push(&self, answer: Answer) {
-        self.answers.lock().unwrap_or_else(PoisonError::into_inner).push(answer);
-        if !self.filled.swap(true, Ordering::AcqRel) {
+    pub fn push(self: &Arc<Self>, answer: Answer) {
+        if self.in_virtual_time {
+            let returns = Arc::clone(self);
+            self.waker.wake_with(Box::new(move || _ = returns.put(answer)));
+        } else if self.put(answer) {
             self.waker.wake();
         }
+    }
+
+    /// Returns whether nothing was there before.
+    fn put(&self, answer: Answer) -> bool {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner).push(answer);
+        !self.filled.swap(true, Ordering::AcqRel)
     }
 
     #[inline]

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use sinew_mem::{AllocError, Arena, MessageBuffer};
 
 use crate::answer::{Answer, ErrorCode, RequestData, Returns, RunningCall, ServerCall};
-use crate::client::NewCall;
 use crate::core::Core;
 use crate::error::Rejected;
-use crate::names::{RequestType, SessionId};
+use crate::names::{CallId, RequestType, SessionId};
+use crate::options::CallOptions;
 use crate::peers::Share;
+use crate::server::Abandoned;
 
 /// A request in the hands of a dispatch handler, on the endpoint's own thread.
 ///
@@ -40,6 +41,18 @@ impl<'a> Call<'a> {
         self.call.found.request_type
     }
 
+    /// When the caller waits no longer, on the endpoint's clock ([`Self::now_ns`]); none if it did not say.
+    pub fn deadline_ns(&self) -> Option<u64> {
+        self.core.servers.deadline_ns(self.call.found.slot)
+    }
+
+    /// The time of this turn of the endpoint's loop, on the endpoint's clock: no later than now, and read once for all requests of a received
+    /// burst.
+    #[inline]
+    pub fn now_ns(&self) -> u64 {
+        self.core.shared.now_ns
+    }
+
     /// Answers with these bytes.
     ///
     /// A response over the session's largest message fails the call with [`crate::Cause::ResponseTooLarge`].
@@ -57,11 +70,27 @@ impl<'a> Call<'a> {
         self.answered = true;
     }
 
+    /// Answers with as many bytes as `write` says that it has filled in, of a buffer of `max` bytes, which are unspecified before: for answers
+    /// whose length is only known when they are written. More than `max` counts as `max`. `max` bytes of memory are needed while `write` runs, and a
+    /// `max` over the session's largest message fails the call with [`crate::Cause::ResponseTooLarge`].
+    pub fn reply_up_to(mut self, max: usize, write: impl FnOnce(&mut [u8]) -> usize) {
+        self.core.servers.answer_up_to(&mut self.core.shared, self.call.call, max, write);
+        // After it: when `write` panics the call is still unanswered.
+        self.answered = true;
+    }
+
     /// Answers with a buffer from [`Call::alloc`], without a copy.
     #[inline]
     pub fn reply_buffer(mut self, response: MessageBuffer) {
         self.answered = true;
         self.core.servers.answer_buffer(&mut self.core.shared, self.call.call, response);
+    }
+
+    /// Answers as if no handler were registered for requests of this type: the client learns [`crate::Cause::NoHandler`], and that its request
+    /// did not run. For a handler of many types ([`crate::Rpc::turn_with`]) that does not know this one.
+    pub fn refuse_type(mut self) {
+        self.answered = true;
+        self.core.servers.answer_error(&mut self.core.shared, self.call.call, ErrorCode::NoHandler);
     }
 
     /// Makes a message buffer of the endpoint's.
@@ -85,10 +114,9 @@ impl<'a> Call<'a> {
         request_type: RequestType,
         request: MessageBuffer,
         response: MessageBuffer,
-        tag: u64,
-    ) -> Result<(), Rejected> {
-        let call = NewCall { request_type: request_type.number(), lane: 0, tag };
-        self.core.clients.enqueue(&mut self.core.shared, session, call, request, response)
+        options: impl Into<CallOptions>,
+    ) -> Result<CallId, Rejected> {
+        self.core.enqueue(session, request_type, request, response, options.into())
     }
 
     /// Keeps the call, with a copy of its request, to answer it later or from another thread. Until then the copy counts for its
@@ -137,7 +165,9 @@ pub(crate) fn keep(core: &mut Core, call: RunningCall, request: RequestData<'_>)
         RequestData::Lent(bytes) => Arena::block_len(bytes.len(), data_per_packet),
         RequestData::Owned(buffer) => buffer.block_len(),
     };
-    let share = servers.keep(shared, call.call, block_len).ok_or(AllocError::ArenaFull { asked, capacity: share })?;
+    let full = AllocError::ArenaFull { asked, capacity: share };
+    let deadline_ns = servers.deadline_ns(call.found.slot);
+    let (share, abandoned) = servers.keep(shared, call.call, block_len).ok_or(full)?;
     let request = match request {
         RequestData::Owned(buffer) => buffer,
         RequestData::Lent(bytes) => {
@@ -152,8 +182,11 @@ pub(crate) fn keep(core: &mut Core, call: RunningCall, request: RequestData<'_>)
         request_type: call.found.request_type,
         request: Some(request),
         share: Some(share),
+        abandoned,
+        deadline_ns,
         returns: Arc::clone(&servers.returns),
         arena: shared.arena.clone(),
+        data_per_packet,
         answered: false,
     })
 }
@@ -186,6 +219,12 @@ impl<'a, 'b> BurstCalls<'a, 'b> {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
+    }
+
+    /// The time of this turn of the endpoint's loop: see [`Call::now_ns`].
+    #[inline]
+    pub fn now_ns(&self) -> u64 {
+        self.core.shared.now_ns
     }
 
     /// Request `index`. It stays readable while calls are being answered.
@@ -223,11 +262,73 @@ impl<'a, 'b> BurstCalls<'a, 'b> {
         }
     }
 
+    /// Answers request `index` with as many bytes as `write` says that it has filled in; see [`Call::reply_up_to`].
+    ///
+    /// # Panics
+    ///
+    /// When there is no such request.
+    pub fn reply_up_to(&mut self, index: usize, max: usize, write: impl FnOnce(&mut [u8]) -> usize) {
+        let entry = &self.entries[index];
+        if !entry.answered.get() {
+            self.core.servers.answer_up_to(&mut self.core.shared, entry.call.call, max, write);
+            entry.answered.set(true);
+        }
+    }
+
+    /// Answers request `index` with a buffer from [`Self::alloc`], without a copy.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such request.
+    pub fn reply_buffer(&mut self, index: usize, response: MessageBuffer) {
+        let entry = &self.entries[index];
+        if !entry.answered.replace(true) {
+            self.core.servers.answer_buffer(&mut self.core.shared, entry.call.call, response);
+        }
+    }
+
+    /// Makes a message buffer of the endpoint's.
+    ///
+    /// # Errors
+    ///
+    /// [`AllocError`].
+    pub fn alloc(&self, len: usize) -> Result<MessageBuffer, AllocError> {
+        self.core.shared.alloc(len)
+    }
+
+    /// Calls another server from within these calls; see [`Call::enqueue_request`].
+    ///
+    /// # Errors
+    ///
+    /// [`Rejected`], with the buffers.
+    pub fn enqueue_request(
+        &mut self,
+        session: SessionId,
+        request_type: RequestType,
+        request: MessageBuffer,
+        response: MessageBuffer,
+        options: impl Into<CallOptions>,
+    ) -> Result<CallId, Rejected> {
+        self.core.enqueue(session, request_type, request, response, options.into())
+    }
+
+    /// When the caller of request `index` waits no longer, on the endpoint's clock; none if it did not say.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such request.
+    pub fn deadline_ns(&self, index: usize) -> Option<u64> {
+        let RunningCall { call, found } = self.entries[index].call;
+        // The slot may be another call's by now: that came later in the same burst.
+        self.core.servers.deadline_ns(found.slot).filter(|_| self.core.servers.is_unanswered(call))
+    }
+
     /// Keeps request `index` to answer it later.
     ///
     /// # Errors
     ///
-    /// As [`Call::defer`], and when its client has ended the session in the same burst.
+    /// As [`Call::defer`], and when its client no longer waits: in the same burst it ended the session, cancelled the call or gave its
+    /// slot to another.
     ///
     /// # Panics
     ///
@@ -249,7 +350,8 @@ impl Drop for BurstCalls<'_, '_> {
     }
 }
 
-/// A request that outlives its handler: answered later, from any thread. Worker handlers get their requests as this.
+/// A request that outlives its handler: answered later, from any thread. Worker handlers get their requests as this, and so does
+/// [`crate::Rpc::poll_request`]. On its endpoint's own thread [`crate::Rpc::reply`] is the quicker way to answer it.
 ///
 /// Dropping it answers its client with an error, as for [`Call`].
 pub struct DeferredCall {
@@ -258,8 +360,12 @@ pub struct DeferredCall {
     request: Option<MessageBuffer>,
     /// Behind the buffer that it counts: dropped after it.
     share: Option<Share>,
+    abandoned: Abandoned,
+    deadline_ns: Option<u64>,
     returns: Arc<Returns>,
     arena: Arena,
+    /// As the endpoint's buffers are laid out.
+    data_per_packet: usize,
     answered: bool,
 }
 
@@ -274,6 +380,17 @@ impl DeferredCall {
         self.request_type
     }
 
+    /// When the caller waits no longer, on the endpoint's clock; none if it did not say.
+    pub fn deadline_ns(&self) -> Option<u64> {
+        self.deadline_ns
+    }
+
+    /// Whether nobody waits for the answer any more: the client cancelled the call, its deadline has passed, its session ended, or its slot
+    /// has a later call. A hint, which the endpoint's loop gives while it turns; an answer is still allowed, and goes to nobody.
+    pub fn is_abandoned(&self) -> bool {
+        self.abandoned.is_set()
+    }
+
     /// Answers with these bytes; reuses the request's buffer where it is large enough.
     pub fn reply(mut self, response: &[u8]) {
         let reusable = self.request.take().filter(|buffer| buffer.capacity() >= response.len());
@@ -283,6 +400,30 @@ impl DeferredCall {
         };
         let answer = buffer.and_then(|mut buffer| buffer.fill(response).map(|()| buffer));
         self.finish(answer.map_err(|_| ErrorCode::NoMemory));
+    }
+
+    /// Answers with as many bytes as `write` says that it has filled in from the request, of a buffer of `max` bytes, which are unspecified before.
+    /// More than `max` counts as `max`.
+    pub fn reply_up_to(mut self, max: usize, write: impl FnOnce(&[u8], &mut [u8]) -> usize) {
+        let answer = self.alloc(max).and_then(|mut buffer| {
+            let len = write(self.request(), &mut buffer).min(max);
+            buffer.resize(len).map(|()| buffer)
+        });
+        self.finish(answer.map_err(|_| ErrorCode::NoMemory));
+    }
+
+    /// Answers with a buffer from [`Self::alloc`], without a copy where the session's packets allow it.
+    pub fn reply_buffer(mut self, response: MessageBuffer) {
+        self.finish(Ok(response));
+    }
+
+    /// Makes a message buffer of the endpoint's, on any thread.
+    ///
+    /// # Errors
+    ///
+    /// [`AllocError`].
+    pub fn alloc(&self, len: usize) -> Result<MessageBuffer, AllocError> {
+        self.arena.alloc(len, self.data_per_packet)
     }
 
     /// Answers with the request's own buffer, as it was changed through [`Self::request_mut`].
@@ -301,6 +442,41 @@ impl DeferredCall {
     fn finish(&mut self, answer: Result<MessageBuffer, ErrorCode>) {
         self.answered = true;
         self.returns.push(Answer { call: self.call, answer, share: self.share.take() });
+    }
+
+    pub(crate) fn name(&self) -> ServerCall {
+        self.call
+    }
+
+    pub(crate) fn begin_waiting(&mut self) {
+        self.share.iter().for_each(Share::begin_waiting);
+    }
+
+    pub(crate) fn end_waiting(&mut self) {
+        self.share.iter().for_each(Share::end_waiting);
+    }
+
+    /// Lets go of it without an answer: nobody waits for one.
+    pub(crate) fn forget(mut self) {
+        self.answered = true;
+    }
+
+    /// Answers on the thread of an endpoint, at once if it is its own.
+    pub(crate) fn reply_at(mut self, core: &mut Core, len: usize, write: impl FnOnce(&[u8], &mut [u8])) {
+        let Core { shared, servers, .. } = core;
+        if !Arc::ptr_eq(&self.returns, &servers.returns) {
+            let answer = self.arena.alloc(len, len.max(1)).map(|mut buffer| {
+                write(self.request(), &mut buffer);
+                buffer
+            });
+            return self.finish(answer.map_err(|_| ErrorCode::NoMemory));
+        }
+        // From here on its slot is charged.
+        self.share = None;
+        let request = self.request.as_deref().unwrap_or_default();
+        servers.answer_kept(shared, self.call, len, |response| write(request, response));
+        // After it: when `write` panics the call is still unanswered.
+        self.answered = true;
     }
 
     /// Says that nobody could be found to do the work.

@@ -4,11 +4,13 @@
 //! the client sends N + M - 1 packets (the requests, then a request-for-response for each response but the first) and
 //! receives as many (credit returns for all requests but the last, then the responses), so two counters tell where it is.
 //!
-//! A call comes in here, leaves in [`sending`], is answered in [`answers`] and ends in [`ending`]; [`recovery`] knows what to do when no
-//! answer comes.
+//! A call comes in here, waits in [`queue`] if need be, leaves in [`sending`], is answered in [`answers`] and ends in [`ending`]; [`recovery`]
+//! knows what to do when no answer comes, [`deadlines`] when it comes too late.
 
 mod answers;
+mod deadlines;
 mod ending;
+mod queue;
 mod recovery;
 mod sending;
 mod state;
@@ -16,18 +18,20 @@ mod state;
 use std::sync::Arc;
 
 use sinew_mem::{Frozen, MessageBuffer};
-use sinew_wire::{CallName, HEADER_LEN, Header, Meaning, PACKETS_MAX, Part, REQUEST_NUMBER_MAX};
+use sinew_wire::{CallName, HEADER_LEN, Meaning, OPTIONS_LEN, PACKETS_MAX, Part, REQUEST_NUMBER_MAX};
 
 use crate::congestion::Limits;
 use crate::error::{CallError, Cause, EnqueueError, Execution, Rejected};
-use crate::fifo::Fifo;
+use crate::lanes::{LaneId, Lanes};
 use crate::message::packets_of;
-use crate::names::{Completion, SessionId};
+use crate::names::{CallId, RequestType, SessionId};
 use crate::shared::Shared;
 use crate::table::{SlotId, Table};
 use crate::transmit::{TxItem, TxKind};
-use state::{CallView, Form, NOT_LEFT, Outgoing, Queued};
-pub(crate) use state::{ClientCold, ClientSession, ClientSlot, ClientState, NewCall, Opening, Travel};
+pub(crate) use queue::NewCall;
+use queue::{PlaceId, Queued, Queues};
+use state::{CallView, Form, NOT_LEFT, Outgoing};
+pub(crate) use state::{ClientCold, ClientSession, ClientSlot, ClientState, Opening, Travel};
 
 /// The time-out grows at most to so many times what is configured, as a power of two.
 const BACKOFF_MAX: u8 = 6;
@@ -39,8 +43,8 @@ struct Reclaiming {
 }
 
 struct Unfinished {
-    session: SessionId,
-    lane: u8,
+    id: CallId,
+    lane: u32,
     tag: u64,
     result: Result<(), CallError>,
     response: MessageBuffer,
@@ -51,7 +55,8 @@ pub(crate) struct Clients {
     /// One for each slot of the table.
     travel: Vec<Travel>,
     pub cold: Vec<ClientCold>,
-    pub completions: Fifo<Completion>,
+    pub lanes: Lanes,
+    queues: Queues,
     reclaiming: Vec<Reclaiming>,
     /// Slots that may be busy, for the retransmission timer; idle ones leave when the timer passes.
     listed: Vec<SlotId>,
@@ -60,12 +65,13 @@ pub(crate) struct Clients {
 }
 
 impl Clients {
-    pub fn new(slots: u16, now_ns: u64) -> Self {
+    pub fn new(slots: u16, lane_backlog_max: usize, now_ns: u64) -> Self {
         Self {
             table: Table::new(slots),
             travel: Vec::new(),
             cold: Vec::new(),
-            completions: Fifo::with_capacity(1024),
+            lanes: Lanes::new(lane_backlog_max),
+            queues: Queues::default(),
             reclaiming: Vec::new(),
             listed: Vec::with_capacity(1024),
             scan_at: 0,
@@ -109,6 +115,12 @@ impl Clients {
         (session.state, session.short_limit) = (ClientState::Disconnecting, 0);
     }
 
+    /// The sessions that a lane opened.
+    pub fn sessions_of(&self, lane: LaneId) -> Vec<SessionId> {
+        let is_its = |index: &usize| self.cold.get(*index).is_some_and(|cold| cold.lane == lane);
+        self.table.occupied().filter(is_its).map(|index| self.table.entries[index].id()).collect()
+    }
+
     pub fn cold(&mut self, index: usize) -> &mut ClientCold {
         if self.cold.len() <= index {
             self.cold.resize_with(index + 1, ClientCold::default);
@@ -141,7 +153,7 @@ impl Clients {
 
     /// Whether somebody has something to do already.
     pub fn has_work(&self) -> bool {
-        !self.completions.is_empty() || self.has_unclaimed()
+        self.lanes.has_news() || self.has_unclaimed()
     }
 
     /// Whether a call waits for its port to let go of the request.
@@ -159,19 +171,20 @@ impl Clients {
         }
     }
 
-    /// Takes a call; see [`crate::Rpc::enqueue_request`].
+    /// Takes a call, with a deadline if it is `TIMED`.
     #[inline(always)]
-    pub fn enqueue(
+    pub fn enqueue<const TIMED: bool>(
         &mut self,
         shared: &mut Shared,
         session: SessionId,
         call: NewCall,
         mut request: MessageBuffer,
         response: MessageBuffer,
-    ) -> Result<(), Rejected> {
+    ) -> Result<CallId, Rejected> {
+        let lead = if TIMED { OPTIONS_LEN } else { 0 };
         if let Some(index) = self.table.find(session.key())
             && let entry = &mut self.table.entries[index]
-            && entry.takes_short(request.len())
+            && entry.takes_short(request.len() + lead)
             && request.len() <= request.data_per_packet()
             && request.is_from(&shared.arena)
             && response.is_from(&shared.arena)
@@ -186,8 +199,18 @@ impl Clients {
                 self.listed.push(id);
             }
             let number = slot.number + slots;
-            *request.header_mut(0) =
-                first_header(call, CallName { session: remote_key, number, is_copy: false }, request.len()).to_bytes();
+            let name = CallName { session: remote_key, number, is_copy: false };
+            let part = Part { message_len: (request.len() + lead) as u32, packet: 0 };
+            let meaning = Meaning::Request { request_type: call.request_type, has_options: TIMED, part };
+            let header = meaning.header(name).to_bytes();
+            if TIMED {
+                // The options are written when it leaves.
+                request.front_mut()[..HEADER_LEN].copy_from_slice(&header);
+                self.travel[id.at()].deadline_ns = call.deadline_ns;
+                shared.note_deadline(call.deadline_ns);
+            } else {
+                *request.header_mut(0) = header;
+            }
             let taken = ClientSlot {
                 request: Some(Outgoing::Whole(request)),
                 response: Some(response),
@@ -195,9 +218,9 @@ impl Clients {
                 number,
                 progress_ns: NOT_LEFT,
                 request_type: call.request_type,
-                lane: call.lane,
-                form: Form::Short,
+                form: if TIMED { Form::ShortTimed } else { Form::Short },
                 listed: true,
+                lane: call.lane,
             };
             // A free slot holds no buffers: to look whether there are any to drop would cost a tenth of the way.
             std::mem::forget(std::mem::replace(slot, taken));
@@ -209,7 +232,7 @@ impl Clients {
                 kind: TxKind::Request,
                 is_copy: false,
             });
-            return Ok(());
+            return Ok(CallId { session, number });
         }
         self.enqueue_other(shared, session, call, request, response)
     }
@@ -223,20 +246,22 @@ impl Clients {
         call: NewCall,
         request: MessageBuffer,
         response: MessageBuffer,
-    ) -> Result<(), Rejected> {
+    ) -> Result<CallId, Rejected> {
         let index = match self.check(shared, session, &request, &response) {
             Ok(index) => index,
             Err(error) => return Err(Rejected { error, request, response }),
         };
+        shared.note_deadline(call.deadline_ns);
         let queued = Queued { call, request, response };
-        let session = &mut self.table.entries[index];
-        if session.free_slots == 0 || session.state != ClientState::Open {
-            session.has_queue = true;
-            self.cold(index).queue.push_back(queued);
-            return Ok(());
-        }
-        self.start(shared, index, queued);
-        Ok(())
+        let entry = &mut self.table.entries[index];
+        let number = if entry.free_slots == 0 || entry.state != ClientState::Open {
+            entry.has_queue = true;
+            let place = self.queues.push(&mut self.cold[index].queue, index, queued);
+            self.queues.number(place)
+        } else {
+            self.start(shared, index, queued, None)
+        };
+        Ok(CallId { session, number })
     }
 
     fn check(
@@ -268,36 +293,37 @@ impl Clients {
         Ok(index)
     }
 
-    /// Gives a call a slot and sends what the credits allow.
-    fn start(&mut self, shared: &mut Shared, index: usize, queued: Queued) {
+    /// Gives a call a slot and sends what the credits allow. Returns its number.
+    fn start(&mut self, shared: &mut Shared, index: usize, queued: Queued, waited: Option<PlaceId>) -> u64 {
         let Queued { call, request, response } = queued;
         let slots = self.table.slots_per_entry() as u64;
         let session = &mut self.table.entries[index];
         let place = session.free_slots.trailing_zeros() as usize;
-        let (remote_key, data_per_packet) = (session.remote_key, session.data_per_packet as usize);
+        let data_per_packet = session.data_per_packet as usize;
         let message_len_max = session.message_len_max as usize;
         let id = self.table.slot(index, place);
         let number = self.table.slots[id.at()].number + slots;
         debug_assert!(number <= REQUEST_NUMBER_MAX);
-        let packets = packets_of(request.len(), data_per_packet);
-        let header = first_header(call, CallName { session: remote_key, number, is_copy: false }, request.len());
+        let travel = Travel { deadline_ns: call.deadline_ns, waited, ..Travel::default() };
+        let packets = packets_of(request.len() + travel.lead(), data_per_packet);
         // A call that was queued while the session was opening meets its limits only here.
         let prepared = if request.len() > message_len_max || packets > PACKETS_MAX {
             Err((request, Cause::RequestTooLarge))
         } else {
-            lay_out(shared, request, header, packets, data_per_packet)
+            lay_out(shared, request, travel.lead(), packets, data_per_packet)
         };
-        let view = self.view(id);
         let request = match prepared {
             Ok(request) => request,
             Err((request, cause)) => {
-                let peer = Arc::clone(&shared.peers.get(view.session.peer_index).name);
-                let result = Err(CallError { peer, cause, execution: Execution::NeverSent });
-                let unfinished =
-                    Unfinished { session: view.session.id(), lane: call.lane, tag: call.tag, result, response };
-                return self.push_completion(&mut shared.stats, request, unfinished);
+                if waited.is_none() {
+                    // It is the call's name, and no other's.
+                    self.table.slots[id.at()].number = number;
+                }
+                self.never_sent(shared, index, (waited, number), Queued { call, request, response }, cause);
+                return number;
             }
         };
+        let view = self.view(id);
         view.session.free_slots &= view.session.free_slots - 1;
         let was_listed = view.slot.listed;
         *view.slot = ClientSlot {
@@ -307,15 +333,47 @@ impl Clients {
             number,
             progress_ns: shared.now_ns,
             request_type: call.request_type,
-            lane: call.lane,
             form: Form::Long,
             listed: true,
+            lane: call.lane,
         };
-        *view.travel = Travel { request_packets: packets as u32, ..Travel::default() };
+        *view.travel = Travel { request_packets: packets as u32, ..travel };
+        if let Some(waited) = waited {
+            self.queues.start(waited, id);
+        }
         if !was_listed {
             self.listed.push(id);
         }
         self.pump_in_turn(shared, index, id);
+        number
+    }
+
+    /// Ends a call that has no slot.
+    fn never_sent(
+        &mut self,
+        shared: &mut Shared,
+        index: usize,
+        (waited, number): (Option<PlaceId>, u64),
+        queued: Queued,
+        cause: Cause,
+    ) {
+        let Queued { call, request, response } = queued;
+        let session = &self.table.entries[index];
+        let peer = Arc::clone(&shared.peers.get(session.peer_index).name);
+        let id = CallId { session: session.id(), number: self.let_name_go(waited, number) };
+        let request_type = RequestType::new(call.request_type);
+        let result = Err(CallError { peer, cause, execution: Execution::NeverSent, request_type });
+        let unfinished = Unfinished { id, lane: call.lane, tag: call.tag, result, response };
+        self.push_completion(&mut shared.stats, request, unfinished);
+    }
+
+    /// The number by which a call's caller knows it, which is over.
+    fn let_name_go(&mut self, waited: Option<PlaceId>, number: u64) -> u64 {
+        waited.map_or(number, |waited| {
+            let number = self.queues.number(waited);
+            self.queues.free(waited);
+            number
+        })
     }
 
     /// Starts calls that wait for a slot.
@@ -325,52 +383,45 @@ impl Clients {
             if session.free_slots == 0 || session.state != ClientState::Open {
                 return;
             }
-            let Some(queued) = self.cold(index).queue.pop_front() else {
+            let list = &mut self.cold[index].queue;
+            let Some(first) = self.queues.first(list) else {
                 self.table.entries[index].has_queue = false;
                 return;
             };
-            self.start(shared, index, queued);
+            if let Some(queued) = self.queues.remove(list, first) {
+                self.start(shared, index, queued, Some(first));
+            }
         }
     }
 }
 
-/// The header of a request's first packet.
-#[inline(always)]
-fn first_header(call: NewCall, name: CallName, len: usize) -> Header {
-    let part = Part { message_len: len as u32, packet: 0 };
-    Meaning::Request { request_type: call.request_type, part }.header(name)
-}
-
-/// Writes a request's headers into its buffer.
+/// Sees to it that a request can be sent as so many packets.
 fn lay_out(
     shared: &Shared,
     mut request: MessageBuffer,
-    mut header: Header,
+    lead: usize,
     packets: usize,
     data_per_packet: usize,
 ) -> Result<Outgoing, (MessageBuffer, Cause)> {
-    let whole = packets == 1 && request.len() + HEADER_LEN <= shared.link.copy_len_max;
-    // The session's packets can be larger than those that the buffer was laid out for.
-    let laid_out =
-        if whole { request.len() <= request.data_per_packet() } else { request.data_per_packet() == data_per_packet };
-    if !laid_out && request.set_data_per_packet(data_per_packet).is_err() {
-        // Smaller packets than the buffer was laid out for: its headers need more room.
-        let copy = shared.arena.alloc(request.capacity(), data_per_packet).and_then(|mut copy| {
-            copy.fill(&request)?;
-            Ok(copy)
-        });
-        match copy {
-            Ok(copy) => request = copy,
-            Err(_) => return Err((request, Cause::NoMemory)),
+    if packets == 1 && request.len() + lead + HEADER_LEN <= shared.link.copy_len_max {
+        // The session's packets can be larger than those that the buffer was laid out for.
+        if request.len() > request.data_per_packet() && request.set_data_per_packet(data_per_packet).is_err() {
+            request = copy_of(shared, request, data_per_packet)?;
         }
-    }
-    if whole {
-        *request.header_mut(0) = header.to_bytes();
         return Ok(Outgoing::Whole(request));
     }
-    for number in 0..packets {
-        header.packet_number = number as u16;
-        *request.header_mut(number) = header.to_bytes();
-    }
     Ok(Outgoing::Shared(request.freeze()))
+}
+
+/// A copy of a request in a buffer for packets of another size.
+fn copy_of(
+    shared: &Shared,
+    request: MessageBuffer,
+    data_per_packet: usize,
+) -> Result<MessageBuffer, (MessageBuffer, Cause)> {
+    let copy = shared.arena.alloc(request.capacity(), data_per_packet).and_then(|mut copy| {
+        copy.fill(&request)?;
+        Ok(copy)
+    });
+    copy.map_err(|_| (request, Cause::NoMemory))
 }

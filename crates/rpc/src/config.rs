@@ -55,6 +55,11 @@ pub struct Config {
     pub message_len_max: u32,
     /// Calls that may wait in a session's queue.
     pub queued_calls_max: usize,
+    /// Calls of a [lane](crate::LaneId) that can be under way or wait to be taken; more are refused. The main lane has no limit of its own.
+    pub lane_backlog_max: usize,
+    /// Requests that may wait for [`crate::Rpc::poll_request`], of which one client has up to [`Self::peer_share_percent`]; further ones fail with
+    /// [`crate::Cause::ServerBusy`].
+    pub polled_requests_max: usize,
     /// Sessions of this endpoint in both roles.
     pub sessions_max: usize,
     /// Receive capacity kept for packets that open, close and watch sessions.
@@ -108,6 +113,8 @@ impl Default for Config {
             slots: 8,
             message_len_max: 16 << 20,
             queued_calls_max: 1 << 16,
+            lane_backlog_max: 1 << 14,
+            polled_requests_max: 4096,
             sessions_max: 1 << 16,
             management_packets: 32,
             overcommit: false,
@@ -168,6 +175,7 @@ impl Config {
             self.sessions_max as u64,
             "at most 2^24 - 1 sessions",
         )?;
+        need(self.lane_backlog_max > 0, "lane_backlog_max", 0, "a lane takes at least one call")?;
         for (field, value) in [
             ("retransmit_timeout_ns", self.retransmit_timeout_ns),
             ("stalled_request_ns", self.stalled_request_ns),

@@ -3,15 +3,20 @@
 //! [`crate::client`] knows the calls that we make, [`crate::server`] those that we answer. Neither knows the other: what both need is in
 //! [`Shared`], which they are handed.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use sinew_fabric::{Generator, PacketTx, RxBurst};
-use sinew_mem::Arena;
+use sinew_mem::{Arena, MessageBuffer};
 use sinew_wire::{Header, Kind};
 
 use crate::answer::Returns;
-use crate::client::Clients;
+use crate::client::{Clients, NewCall};
 use crate::config::Config;
+use crate::error::Rejected;
+use crate::lanes::LaneId;
+use crate::names::{CallId, RequestType, SessionId};
+use crate::options::CallOptions;
 use crate::server::Servers;
 use crate::shared::{Link, Shared};
 use crate::transmit::TxKind;
@@ -34,10 +39,10 @@ impl Core {
         returns: Arc<Returns>,
         now_ns: u64,
     ) -> Self {
-        let slots = config.slots;
+        let (slots, lane_backlog_max) = (config.slots, config.lane_backlog_max);
         Self {
             shared: Shared::new(config, link, arena, generator, now_ns),
-            clients: Clients::new(slots, now_ns),
+            clients: Clients::new(slots, lane_backlog_max, now_ns),
             servers: Servers::new(slots, returns),
         }
     }
@@ -45,6 +50,65 @@ impl Core {
     /// Sessions in both roles.
     pub fn sessions(&self) -> usize {
         self.clients.table.len() + self.servers.table.len()
+    }
+
+    /// Takes a call, of an endpoint whose time is now; see [`crate::Rpc::enqueue_request`]. What its options are is mostly known where it is
+    /// compiled.
+    #[inline(always)]
+    pub fn enqueue(
+        &mut self,
+        session: SessionId,
+        request_type: RequestType,
+        request: MessageBuffer,
+        response: MessageBuffer,
+        options: CallOptions,
+    ) -> Result<CallId, Rejected> {
+        let Self { shared, clients, .. } = self;
+        // A deadline at the clock's zero has passed as one a moment later has.
+        let deadline_ns = options.ends_ns(shared.now_ns).and_then(|ends_ns| NonZeroU64::new(ends_ns.max(1)));
+        let (request_type, lane, tag) = (request_type.number(), options.lane.index(), options.tag);
+        let call = NewCall { request_type, lane, tag, deadline_ns };
+        if options.lane != LaneId::MAIN {
+            return Self::enqueue_aside(shared, clients, session, (call, options.lane), request, response);
+        }
+        match deadline_ns {
+            None => clients.enqueue::<false>(shared, session, call, request, response),
+            Some(_) => clients.enqueue::<true>(shared, session, call, request, response),
+        }
+    }
+
+    /// Takes a call of another lane than the main one.
+    #[inline(never)]
+    fn enqueue_aside(
+        shared: &mut Shared,
+        clients: &mut Clients,
+        session: SessionId,
+        (call, lane): (NewCall, LaneId),
+        request: MessageBuffer,
+        response: MessageBuffer,
+    ) -> Result<CallId, Rejected> {
+        if let Err(error) = clients.lanes.check(lane) {
+            return Err(Rejected { error, request, response });
+        }
+        let taken = match call.deadline_ns {
+            None => clients.enqueue::<false>(shared, session, call, request, response),
+            Some(_) => clients.enqueue::<true>(shared, session, call, request, response),
+        };
+        if taken.is_ok() {
+            clients.lanes.begin(lane);
+        }
+        taken
+    }
+
+    /// Ends calls, in both roles, whose deadlines have passed.
+    #[inline(never)]
+    pub fn end_expired(&mut self) {
+        let Self { shared, clients, servers } = self;
+        if shared.now_ns >= shared.deadlines_due_ns {
+            let (ours, theirs) = (clients.end_expired(shared), servers.end_expired(shared));
+            let calls = clients.expiring() + servers.expiring();
+            shared.looked_at_deadlines(calls, ours.into_iter().chain(theirs).min());
+        }
     }
 
     /// Whether the loop, or the endpoint's user, has something to do already.
@@ -84,7 +148,7 @@ impl Core {
         for packet in &burst.packets {
             let Ok(header) = Header::read(packet.head) else { continue };
             match header.kind {
-                Kind::Request | Kind::RequestForResponse => {
+                Kind::Request | Kind::RequestWithOptions | Kind::RequestForResponse => {
                     self.servers.table.prefetch(header.session, header.request_number);
                 }
                 _ => self.clients.table.prefetch(header.session, header.request_number),
@@ -93,7 +157,9 @@ impl Core {
         // The slots lead on to the buffers that responses will be written to: their reads overlap in turn.
         for packet in &burst.packets {
             match Header::read(packet.head) {
-                Ok(header) if header.kind == Kind::Request => self.servers.prefetch_response(header.call()),
+                Ok(header) if matches!(header.kind, Kind::Request | Kind::RequestWithOptions) => {
+                    self.servers.prefetch_response(header.call())
+                }
                 _ => {}
             }
         }
@@ -107,7 +173,7 @@ impl Core {
         for (_, packet) in marked {
             let Ok(header) = Header::read(packet.head) else { continue };
             match header.kind {
-                Kind::Request | Kind::RequestForResponse => {
+                Kind::Request | Kind::RequestWithOptions | Kind::RequestForResponse => {
                     servers.queue_congestion_notice(shared, header.call(), packet);
                 }
                 Kind::Response | Kind::CreditReturn => {

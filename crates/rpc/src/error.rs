@@ -6,6 +6,8 @@ use std::sync::Arc;
 use sinew_fabric::PortError;
 use sinew_mem::{AllocError, MessageBuffer};
 
+use crate::request_type::RequestType;
+
 /// A configuration that cannot work, and why.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("Config::{field} is {value}: {expected}")]
@@ -129,11 +131,20 @@ pub struct CallError {
     pub cause: Cause,
     /// Whether its handler ran.
     pub execution: Execution,
+    /// What it asked for.
+    pub request_type: RequestType,
 }
 
 impl fmt::Display for CallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "call to {} failed: {}; {}", self.peer, self.cause.text(), self.execution)
+        let Self { peer, cause, execution, request_type } = self;
+        match cause {
+            Cause::NoHandler => {
+                let number = request_type.number();
+                write!(f, "call to {peer} failed: it has no handler for request type {number}; {execution}")
+            }
+            _ => write!(f, "call to {peer} failed: {}; {execution}", cause.text()),
+        }
     }
 }
 
@@ -207,6 +218,19 @@ pub enum ConnectError {
         /// Packets committed to sessions.
         committed: u64,
     },
+    /// The server speaks another version of the protocol.
+    #[error("{peer} speaks version {theirs} of the protocol, and we speak {ours}: update the older side")]
+    PeerVersion {
+        /// Whom we asked.
+        peer: Arc<str>,
+        /// Its version.
+        theirs: u8,
+        /// Ours.
+        ours: u8,
+    },
+    /// The lane that shall hear of the session is no lane, or has too much to take already.
+    #[error(transparent)]
+    Lane(EnqueueError),
     /// This endpoint has as many sessions as it may.
     #[error("this endpoint has its limit of {limit} sessions; raise Config::sessions_max")]
     Sessions {
@@ -238,6 +262,17 @@ pub enum EnqueueError {
     /// A buffer comes from another endpoint's arena.
     #[error("the message buffer comes from another endpoint; allocate it with this endpoint's `alloc`")]
     ForeignBuffer,
+    /// The lane is closed, or was never this endpoint's.
+    #[error("no such lane: it was closed, or belongs to another endpoint")]
+    NoSuchLane,
+    /// The lane's user takes too little of what it has.
+    #[error(
+        "{limit} calls and events of this lane are under way or wait to be taken already (Config::lane_backlog_max); poll the lane"
+    )]
+    LaneFull {
+        /// The limit.
+        limit: usize,
+    },
     /// Too many calls wait already.
     #[error("{limit} calls wait for a slot of this session already (Config::queued_calls_max)")]
     QueueFull {

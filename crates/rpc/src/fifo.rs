@@ -58,17 +58,6 @@ impl<T> Fifo<T> {
         (self.end, self.first) = (self.len(), 0);
         self.places.resize_with(2 * self.places.len(), || None);
     }
-
-    /// Takes the first item that `picks` says yes to, out of its turn.
-    pub fn remove(&mut self, mut picks: impl FnMut(&T) -> bool) -> Option<T> {
-        let found = (self.first..self.end).find(|&at| self.places[self.index(at)].as_ref().is_some_and(&mut picks))?;
-        // Those before it move up.
-        for at in (self.first + 1..=found).rev() {
-            let (one, before) = (self.index(at), self.index(at - 1));
-            self.places.swap(one, before);
-        }
-        self.pop()
-    }
 }
 
 #[cfg(test)]
@@ -81,8 +70,7 @@ mod tests {
         (0..5).for_each(|item| fifo.push(item));
         assert_eq!((fifo.pop(), fifo.pop(), fifo.len()), (Some(0), Some(1), 3));
         (5..10).for_each(|item| fifo.push(item));
-        assert_eq!((fifo.remove(|&item| item == 4), fifo.remove(|&item| item == 0)), (Some(4), None));
-        assert_eq!(std::iter::from_fn(|| fifo.pop()).collect::<Vec<_>>(), [2, 3, 5, 6, 7, 8, 9]);
+        assert_eq!(std::iter::from_fn(|| fifo.pop()).collect::<Vec<_>>(), (2..10).collect::<Vec<_>>());
         assert!(fifo.is_empty());
     }
 

@@ -4,7 +4,7 @@
 //! time. Calls run at most once, are asynchronous, and complete in any order.
 //!
 //! - [`Nexus`]: the handlers of a process, shared by its endpoints.
-//! - [`Rpc`]: an endpoint, one a thread.
+//! - [`Rpc`]: an endpoint, one a thread. [`Endpoint`]: any of them, for libraries that are clients.
 //! - [`Call`], [`BurstCalls`], [`DeferredCall`]: a request in the hands of its handler.
 //! - [`Completion`]: a call that is over.
 //! - [`Config`], [`Tuning`]: limits, times, switches.
@@ -23,14 +23,22 @@ mod client;
 mod config;
 mod congestion;
 mod core;
+mod endpoint;
 mod error;
+mod events;
 mod fifo;
+mod handlers;
+mod lanes;
+mod live;
 mod message;
 mod names;
 mod nexus;
+mod options;
 mod peers;
+mod polled;
 mod receive;
 mod recovery;
+mod request_type;
 mod rpc;
 mod server;
 mod sessions;
@@ -42,10 +50,14 @@ mod transmit;
 pub use call::{BurstCalls, Call, DeferredCall};
 pub use config::{Config, Tuning};
 pub use congestion::{Algorithm, Congestion, DcqcnConfig, SwiftConfig, TimelyConfig};
+pub use endpoint::Endpoint;
 pub use error::{CallError, Cause, ConfigError, ConnectError, EnqueueError, Error, Execution, Rejected};
-pub use names::{Completion, RequestType, SessionId};
-pub use nexus::{Nexus, NexusBuilder, NexusError};
+pub use events::SessionEvent;
+pub use lanes::LaneId;
+pub use live::{EndpointStats, StatsReader};
+pub use names::{CallId, Completion, RequestType, SessionId};
+pub use nexus::{EndpointInfo, Nexus, NexusBuilder, NexusError};
+pub use options::{CallOptions, ConnectOptions};
 pub use recovery::{Recovery, Timeout};
 pub use rpc::{Reply, Rpc, SessionCredits};
-pub use sessions::SessionEvent;
 pub use stats::{PacketDrop, Stats};

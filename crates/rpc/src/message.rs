@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use sinew_fabric::RxPacket;
-use sinew_wire::HEADER_LEN;
+use sinew_wire::{HEADER_LEN, Options};
 
 use crate::stats::PacketDrop;
 
@@ -20,10 +20,10 @@ pub(crate) fn packets_of(message_len: usize, data_per_packet: usize) -> usize {
     if message_len <= data_per_packet { 1 } else { message_len.div_ceil(data_per_packet) }
 }
 
-/// Copies a packet's data, whose length was checked, to `target`.
+/// Copies a packet's data, whose length was checked, without its first `skipped` bytes, which [`options_of`] has found in the head.
 #[inline(always)]
-pub(crate) fn copy_data(packet: &RxPacket<'_>, target: &mut [u8]) -> Result<(), PacketDrop> {
-    let in_head = &packet.head[HEADER_LEN..];
+pub(crate) fn copy_data(packet: &RxPacket<'_>, skipped: usize, target: &mut [u8]) -> Result<(), PacketDrop> {
+    let in_head = &packet.head[HEADER_LEN + skipped..];
     match packet.tail {
         None => target.copy_from_slice(in_head),
         Some(tail) => {
@@ -33,4 +33,11 @@ pub(crate) fn copy_data(packet: &RxPacket<'_>, target: &mut [u8]) -> Result<(), 
         }
     }
     Ok(())
+}
+
+/// The options that lead a request's first packet. They lie in its head, where nobody else writes.
+#[inline]
+pub(crate) fn options_of(packet: &RxPacket<'_>) -> Result<Options, PacketDrop> {
+    let bytes = packet.head[HEADER_LEN..].first_chunk().ok_or(PacketDrop::Malformed)?;
+    Ok(Options::read(*bytes))
 }

@@ -4,6 +4,7 @@ use sinew_mem::MessageBuffer;
 use sinew_wire::SessionKey;
 
 use crate::error::CallError;
+pub use crate::request_type::RequestType;
 
 /// A session as its client names it. Never reused: a session that is gone is known to be gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -15,19 +16,18 @@ impl SessionId {
     }
 }
 
-/// What a request asks for: the number under which the server registered a handler.
+/// A call, as its caller names it: from the moment when it is taken until its completion. Never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct RequestType(u16);
+pub struct CallId {
+    pub(crate) session: SessionId,
+    /// The request's number on its session; of a call that had to wait, that of its place in the queue.
+    pub(crate) number: u64,
+}
 
-impl RequestType {
-    /// The type with this number.
-    pub const fn new(number: u16) -> Self {
-        Self(number)
-    }
-
-    /// Its number.
-    pub const fn number(self) -> u16 {
-        self.0
+impl CallId {
+    /// The session that it goes over.
+    pub const fn session(self) -> SessionId {
+        self.session
     }
 }
 
@@ -36,6 +36,7 @@ impl RequestType {
 pub struct Completion {
     /// The session it went over.
     pub session: SessionId,
+    pub(crate) number: u64,
     /// The tag it was given.
     pub tag: u64,
     /// Whether there is a response.
@@ -44,6 +45,12 @@ pub struct Completion {
     pub request: MessageBuffer,
     /// The response, when there is one. A larger buffer than was passed in, where the response needed it.
     pub response: MessageBuffer,
-    /// Whose it was, of those that use the endpoint.
-    pub(crate) lane: u8,
+}
+
+impl Completion {
+    /// The name that the call was given when it was taken.
+    #[inline]
+    pub fn id(&self) -> CallId {
+        CallId { session: self.session, number: self.number }
+    }
 }

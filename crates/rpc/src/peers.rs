@@ -6,14 +6,23 @@ use std::sync::Arc;
 use sinew_fabric::Peer;
 use sinew_mem::atomic::{AtomicUsize, Ordering};
 
-/// Bytes of the arena in which handlers keep a peer's requests: they may be answered by other threads, and after the peer has gone.
+/// What is kept of a peer's requests: they may be answered by other threads, and after the peer has gone.
+// Relaxed, here and below: nothing is read because of the counts, and one that is late only refuses a request.
 #[derive(Default)]
-struct Kept(AtomicUsize);
+struct Kept {
+    /// Bytes of the arena in which handlers keep them.
+    bytes: AtomicUsize,
+    /// Those that wait to be polled. Only the endpoint's thread writes it.
+    waiting: AtomicUsize,
+}
 
 impl Kept {
-    // Relaxed, here and below: nothing is read because of the count, and one that is late only refuses a request.
     fn bytes(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
     }
 }
 
@@ -23,9 +32,21 @@ pub(crate) struct Share {
     len: usize,
 }
 
+impl Share {
+    /// Notes that its request waits to be polled.
+    pub fn begin_waiting(&self) {
+        self.of.waiting.store(self.of.waiting() + 1, Ordering::Relaxed);
+    }
+
+    /// Notes that it was polled.
+    pub fn end_waiting(&self) {
+        self.of.waiting.store(self.of.waiting() - 1, Ordering::Relaxed);
+    }
+}
+
 impl Drop for Share {
     fn drop(&mut self) {
-        self.of.0.fetch_sub(self.len, Ordering::Relaxed);
+        self.of.bytes.fetch_sub(self.len, Ordering::Relaxed);
     }
 }
 
@@ -94,8 +115,13 @@ impl PeerEntry {
     /// Counts a request that a handler keeps.
     pub fn keep(&mut self, len: usize) -> Share {
         let of = Arc::clone(self.kept.get_or_insert_default());
-        of.0.fetch_add(len, Ordering::Relaxed);
+        of.bytes.fetch_add(len, Ordering::Relaxed);
         Share { of, len }
+    }
+
+    /// Its requests that wait to be polled.
+    pub fn requests_waiting(&self) -> usize {
+        self.kept.as_ref().map_or(0, |kept| kept.waiting())
     }
 
     /// Takes note of the peer's token for us.
@@ -108,6 +134,14 @@ impl PeerEntry {
 }
 
 /// Peers by index; ordered, so that every run visits them in the same order.
+/// A peer that no session connects us to any more.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Forgotten {
+    pub peer: Peer,
+    /// Whether the way to it was ours.
+    pub initiated: bool,
+}
+
 #[derive(Default)]
 pub(crate) struct Peers {
     entries: Vec<Option<PeerEntry>>,
@@ -148,8 +182,8 @@ impl Peers {
         index
     }
 
-    /// Drops the entry when no session needs it any more; says which peer that was when the way to it was ours.
-    pub fn release(&mut self, index: u32, committed: u64) -> Option<Peer> {
+    /// Drops the entry when no session needs it any more; says which peer that was.
+    pub fn release(&mut self, index: u32, committed: u64) -> Option<Forgotten> {
         let entry = self.get_mut(index);
         entry.sessions -= 1;
         entry.committed -= committed;
@@ -162,7 +196,7 @@ impl Peers {
             self.note_gone(peer, kept);
         }
         self.free.push(index);
-        initiated.then_some(peer)
+        Some(Forgotten { peer, initiated })
     }
 
     fn note_gone(&mut self, peer: Peer, kept: Arc<Kept>) {

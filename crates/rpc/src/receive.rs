@@ -9,7 +9,7 @@ use sinew_wire::{Header, HeaderError, Kind, Meaning};
 use crate::answer::Arrived;
 use crate::call::BurstEntry;
 use crate::core::Core;
-use crate::nexus::Handlers;
+use crate::handlers::Serve;
 use crate::sessions::Sessions;
 use crate::stats::PacketDrop;
 
@@ -20,7 +20,7 @@ type Batched<'a> = ArrayVec<BurstEntry<'a>, MAX_BURST>;
 pub(crate) fn take_burst(
     core: &mut Core,
     sessions: &mut Sessions,
-    handlers: &mut Handlers,
+    service: &mut impl Serve,
     burst: &RxBurst<'_>,
     clock: &impl Clock,
 ) {
@@ -34,15 +34,15 @@ pub(crate) fn take_burst(
                 if !core.shared.config.tuning.batched_clock {
                     core.shared.now_ns = clock.now_ns();
                 }
-                take_packet(core, sessions, handlers, packet, &mut batched);
+                take_packet(core, sessions, service, packet, &mut batched);
             }
         }));
         if let Err(payload) = taken {
-            handlers.bear(payload);
+            service.handlers().bear(payload);
         }
     }
     if !batched.is_empty() {
-        handlers.run_bursts(core, batched);
+        service.handlers().run_bursts(core, batched);
     }
     if burst.marked != 0 {
         core.note_marks(burst);
@@ -54,7 +54,7 @@ pub(crate) fn take_burst(
 fn take_packet<'a>(
     core: &mut Core,
     sessions: &mut Sessions,
-    handlers: &mut Handlers,
+    service: &mut impl Serve,
     packet: &'a RxPacket<'a>,
     batched: &mut Batched<'a>,
 ) {
@@ -65,33 +65,42 @@ fn take_packet<'a>(
             if core.clients.take_short(&mut core.shared, &header, packet) {
                 return;
             }
-        } else if let Some((call, request)) = core.servers.take_short(&mut core.shared, &header, packet) {
-            return handlers.run_lent(core, call, request, batched);
+        } else if let Some((call, mut request)) = core.servers.take_short(&mut core.shared, &header, packet) {
+            if header.kind == Kind::RequestWithOptions {
+                match core.servers.take_options(core.shared.now_ns, call.found.slot, request) {
+                    Some(behind) => request = behind,
+                    None => return core.servers.refuse_short(&mut core.shared, call.call, request),
+                }
+            }
+            return service.run_lent(core, call, request, batched);
         }
     }
-    take_other(core, sessions, handlers, packet, batched);
+    take_other(core, sessions, service, packet, batched);
 }
 
 #[inline(never)]
 fn take_other<'a>(
     core: &mut Core,
     sessions: &mut Sessions,
-    handlers: &mut Handlers,
+    service: &mut impl Serve,
     packet: &'a RxPacket<'a>,
     batched: &mut Batched<'a>,
 ) {
     match give_to_role(core, sessions, packet) {
         Ok(None) => {}
-        Ok(Some(arrived)) => handlers.run(core, arrived, batched),
-        Err(reason) => drop_packet(core, packet, reason),
+        Ok(Some(arrived)) => service.run(core, arrived, batched),
+        Err(reason) => drop_packet(core, sessions, packet, reason),
     }
 }
 
-fn drop_packet(core: &mut Core, packet: &RxPacket<'_>, reason: PacketDrop) {
+fn drop_packet(core: &mut Core, sessions: &mut Sessions, packet: &RxPacket<'_>, reason: PacketDrop) {
     core.shared.stats.count_drop(reason);
+    if reason == PacketDrop::WrongVersion {
+        return sessions.on_other_version(core, packet);
+    }
     if reason == PacketDrop::UnknownSession
         && let Ok(header) = Header::read(packet.head)
-        && matches!(header.kind, Kind::Request | Kind::RequestForResponse)
+        && matches!(header.kind, Kind::Request | Kind::RequestWithOptions | Kind::RequestForResponse | Kind::Cancel)
     {
         core.servers.note_miss(&mut core.shared, header.session, packet.from);
     }
@@ -112,9 +121,10 @@ fn give_to_role<'a>(
     let call = header.call();
     let Core { shared, clients, servers } = core;
     match header.meaning() {
-        Meaning::Request { request_type, part } => {
-            return servers.on_request(shared, call, (request_type, part), packet);
+        Meaning::Request { request_type, has_options, part } => {
+            return servers.on_request(shared, call, (request_type, has_options, part), packet);
         }
+        Meaning::Cancel => servers.on_cancel(shared, call, packet),
         Meaning::Response { residence, part } => clients.on_response(shared, call, (residence, part), packet),
         Meaning::CreditReturn { taken, ahead, is_alone } => {
             clients.on_credit_return(shared, call, (taken, ahead, is_alone), packet)

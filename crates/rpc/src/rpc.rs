@@ -1,30 +1,41 @@
 //! The endpoint: the core, its port, its clock, and the loop that turns them.
+//!
+//! What a program does with the requests that come to it is in [`serving`].
+
+mod serving;
+
+mod sleep;
 
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
+use sinew_fabric::readiness::wait_on;
 use sinew_fabric::{
-    Address, Clock, Generator, PacketPort, PacketRx, PacketTx, Poller, PortError, PortEvent, PortStats, RxBurst, Step,
-    Waker,
+    Address, Clock, Generator, PacketPort, PacketRx, PacketTx, Poller, PortError, PortEvent, PortStats, Readiness,
+    RxBurst, Step, Waker,
 };
 use sinew_mem::{AllocError, MessageBuffer};
 use sinew_wire::HEADER_LEN;
 
 use crate::answer::Returns;
-use crate::client::{ClientState, NewCall};
+use crate::client::ClientState;
 use crate::config::Config;
 use crate::core::Core;
-use crate::error::{CallError, Cause, ConnectError, Error, Rejected};
-use crate::names::{Completion, RequestType, SessionId};
-use crate::nexus::{Handlers, Nexus};
+use crate::error::{CallError, ConnectError, Error, Rejected};
+use crate::events::SessionEvent;
+use crate::handlers::Handlers;
+use crate::lanes::LaneId;
+use crate::live::Publisher;
+use crate::names::{CallId, Completion, RequestType, SessionId};
+use crate::nexus::{EndpointInfo, Nexus};
+use crate::options::{CallOptions, ConnectOptions};
+use crate::peers::Forgotten;
 use crate::receive::take_burst;
-use crate::sessions::{SessionEvent, Sessions};
+use crate::sessions::Sessions;
 use crate::shared::Link;
 use crate::stats::Stats;
-
-/// The lane of the calls that [`Rpc::call`] makes, by which it knows their completions.
-const WAITING_LANE: u8 = 1;
+use sleep::Sleep;
 
 /// An endpoint: sessions, the port that carries them, and the loop. It belongs to the thread that made it.
 ///
@@ -35,7 +46,11 @@ const WAITING_LANE: u8 = 1;
 /// - **call, the quick way**: [`Self::alloc`] buffers once; [`Self::enqueue_request`] moves them in,
 ///   [`Self::poll_completion`] hands them back.
 /// - **call, the simple way**: [`Self::call`].
-/// - **turn the loop**: [`Self::turn`] once, [`Self::run_until`] for long; [`Self::wait`] sleeps.
+/// - **turn the loop**: [`Self::turn`] once, [`Self::run_until`] and [`Self::try_run_until`] for long; [`Self::wait`] sleeps.
+/// - **sleep on more than one thing**: [`Self::arm`] says whether and until when, [`Self::descriptor`] on what.
+/// - **serve with state of one's own**: [`Self::handle`] and [`Self::handle_burst`] for handlers that belong to this endpoint;
+///   [`Self::turn_with`] hands requests to a closure, [`Self::poll_request`] to whoever asks.
+/// - **be watched**: [`Self::stats`] here, [`Self::stats_reader`] from other threads.
 ///
 /// Calls go out and come in, and requests are handled, only while the loop turns. Using an endpoint from another thread does
 /// not compile:
@@ -51,14 +66,24 @@ pub struct Rpc<P: PacketPort, C: Clock> {
     core: Core,
     sessions: Sessions,
     handlers: Handlers,
+    info: EndpointInfo,
     port: P,
     clock: C,
     poller: Poller,
     burst_max: usize,
-    /// The tag of the last call of [`Self::call`].
-    waited_for: u64,
     /// Whether the last turn found nothing to do.
     was_idle: bool,
+    sleep: Sleep,
+    /// Where the counters go, once somebody reads them.
+    publisher: Option<Publisher>,
+}
+
+/// What a received burst is taken in with.
+struct Taking<'a, C> {
+    core: &'a mut Core,
+    sessions: &'a mut Sessions,
+    handlers: &'a mut Handlers,
+    clock: &'a C,
 }
 
 /// A session's credits: packets that it may have on their way.
@@ -105,12 +130,18 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
     ///
     /// The clock and the generator are the endpoint's only sources of time and chance. Session tokens come from the
     /// generator: outside tests it must be one that nobody can foresee.
-    pub fn new(nexus: &Nexus, port: P, clock: C, mut generator: Box<dyn Generator>) -> Self {
+    pub fn new(nexus: &Nexus, port: P, clock: C, generator: Box<dyn Generator>) -> Self {
+        Self::numbered(nexus, 0, port, clock, generator)
+    }
+
+    /// As [`Self::new`], for one of several endpoints: makers of handlers are told its number ([`EndpointInfo::index`]).
+    pub fn numbered(nexus: &Nexus, index: usize, port: P, clock: C, mut generator: Box<dyn Generator>) -> Self {
         let caps = port.caps();
         let config = nexus.config().clone();
         let link = Link {
             copy_len_max: caps.copy_len_max.max(HEADER_LEN),
             packet_len_max: caps.packet_len_max,
+            overhead: caps.overhead,
             receive_packets: caps.receive_packets as u64,
             receive_packets_per_peer: caps.receive_packets_per_peer as u64,
         };
@@ -119,8 +150,31 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         let now_ns = clock.now_ns();
         let sessions = Sessions::new(&config, &mut *generator, now_ns);
         let core = Core::new(config, link, port.arena().clone(), generator, returns, now_ns);
-        let (handlers, burst_max) = (nexus.handlers(), caps.burst_max);
-        Self { core, sessions, handlers, port, clock, poller, burst_max, waited_for: 0, was_idle: true }
+        let info = EndpointInfo {
+            index,
+            address: port.address(),
+            arena: port.arena().clone(),
+            data_per_packet: core.shared.data_per_packet_laid_out(),
+        };
+        let (handlers, burst_max) = (nexus.handlers(&info), caps.burst_max);
+        Self {
+            core,
+            sessions,
+            handlers,
+            info,
+            port,
+            clock,
+            poller,
+            burst_max,
+            was_idle: true,
+            sleep: Sleep::default(),
+            publisher: None,
+        }
+    }
+
+    /// What makers of handlers are told of this endpoint.
+    pub fn info(&self) -> &EndpointInfo {
+        &self.info
     }
 
     /// Where others reach this endpoint.
@@ -148,7 +202,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         self.port.stats()
     }
 
-    /// Wakes the endpoint's thread out of [`Self::wait`], from any thread.
+    /// Wakes the endpoint's thread out of [`Self::wait`], or whoever sleeps on its descriptor, from any thread.
     pub fn waker(&self) -> Waker {
         self.port.waker()
     }
@@ -179,10 +233,24 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
     ///
     /// [`ConnectError`] when the name leads nowhere or a limit of this endpoint is reached.
     pub fn begin_connect(&mut self, address: &Address) -> Result<SessionId, ConnectError> {
+        self.begin_connect_with(address, ConnectOptions::new())
+    }
+
+    /// As [`Self::begin_connect`], with options: who hears of the session.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::begin_connect`], and [`ConnectError::Lane`].
+    pub fn begin_connect_with(
+        &mut self,
+        address: &Address,
+        options: ConnectOptions,
+    ) -> Result<SessionId, ConnectError> {
+        self.wake_sleeper();
         let peer = self.port.resolve(address)?;
         self.sessions.begin_turn(&mut self.core, self.clock.now_ns());
         let packet_len_max = self.port.packet_len_max(peer);
-        self.sessions.begin_connect(&mut self.core, peer, &address.to_string(), packet_len_max)
+        self.sessions.begin_connect(&mut self.core, peer, &address.to_string(), packet_len_max, options)
     }
 
     /// Opens a session, turning the loop until it is open.
@@ -194,45 +262,83 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         let address: Address = address.parse().map_err(PortError::from)?;
         let session = self.begin_connect(&address)?;
         let mut outcome = None;
-        // Events of other sessions stay for `poll_event`.
-        let mut others = Vec::new();
         let turned = self.run_until(|rpc| {
-            while let Some(event) = rpc.sessions.events.pop_front() {
-                match event {
-                    SessionEvent::Connected(id) if id == session => outcome = Some(Ok(session)),
-                    SessionEvent::ConnectFailed { session: id, error } if id == session => {
-                        outcome = Some(Err(error));
-                    }
-                    other => others.push(other),
-                }
-            }
+            // Events of other sessions stay for `poll_event`.
+            let is_its = |event: &SessionEvent| event.session() == session;
+            outcome = rpc.core.clients.lanes.take_event(LaneId::MAIN, is_its);
             outcome.is_some()
         });
-        self.sessions.events.extend(others);
+        self.sleep.may_have_ended();
         if let Err(error) = turned {
             // Nobody knows its name, so there is nobody to end it or to hear of it.
             self.sessions.disconnect(&mut self.core, session);
-            self.sessions.events.retain(|event| !matches!(event, SessionEvent::Disconnected(id) if *id == session));
+            self.core.clients.lanes.take_event(LaneId::MAIN, |event| event.session() == session);
             return Err(error.into());
         }
-        outcome.expect("the loop ends with an outcome")
+        match outcome {
+            Some(SessionEvent::ConnectFailed { error, .. }) => Err(error),
+            _ => Ok(session),
+        }
     }
 
-    /// Ends a session. Its calls complete with [`Cause::Disconnected`]; [`SessionEvent::Disconnected`] follows. Returns whether
+    /// Opens a lane: completions and events of its own, for a client library or a future that shares this endpoint with others. A lane in
+    /// which nothing happens costs nothing.
+    pub fn open_lane(&mut self) -> LaneId {
+        self.core.clients.lanes.open()
+    }
+
+    /// Closes a lane: its calls are cancelled, the sessions that were opened for it end, and what it has not taken is dropped, buffers
+    /// included. Returns whether there was such a lane; the main lane is never closed.
+    pub fn close_lane(&mut self, lane: LaneId) -> bool {
+        self.wake_sleeper();
+        let Core { shared, clients, .. } = &mut self.core;
+        if !clients.lanes.close(lane) {
+            return false;
+        }
+        clients.cancel_lane(shared, lane.index());
+        for session in clients.sessions_of(lane) {
+            self.sessions.disconnect(&mut self.core, session);
+        }
+        true
+    }
+
+    /// The next lane, but for the main one, that got something since it was last told here. Take all that it has: it is told again only when
+    /// something new comes.
+    pub fn poll_ready_lane(&mut self) -> Option<LaneId> {
+        self.core.clients.lanes.poll_ready()
+    }
+
+    /// The next call of a lane that is over; none of a lane that is closed.
+    pub fn poll_lane(&mut self, lane: LaneId) -> Option<Completion> {
+        self.core.clients.lanes.poll(lane)
+    }
+
+    /// The next thing that happened to a session of a lane.
+    pub fn poll_lane_event(&mut self, lane: LaneId) -> Option<SessionEvent> {
+        if lane == LaneId::MAIN {
+            return self.poll_event();
+        }
+        self.core.clients.lanes.poll_event(lane)
+    }
+
+    /// Ends a session. Its calls complete with [`crate::Cause::Disconnected`]; [`SessionEvent::Disconnected`] follows. Returns whether
     /// there was such a session.
     pub fn disconnect(&mut self, session: SessionId) -> bool {
+        self.wake_sleeper();
         self.sessions.disconnect(&mut self.core, session)
     }
 
     /// The next thing that happened to a session.
     pub fn poll_event(&mut self) -> Option<SessionEvent> {
-        self.sessions.events.pop_front()
+        self.sleep.events_told = self.sleep.events_told.saturating_sub(1);
+        self.core.clients.lanes.poll_event(LaneId::MAIN)
     }
 
     /// Hands a call to a session (nsdi19 3.1). Both buffers move in, and come back with the completion: until then nobody can
     /// touch them. The response buffer is replaced by a larger one where the response needs it.
     ///
-    /// Calls past the session's slots wait in a queue. `tag` comes back with the completion and means nothing here.
+    /// Calls past the session's slots wait in a queue. `options` are a number, which comes back as the completion's tag, or
+    /// [`CallOptions`] with a deadline or a lane. The name that is returned is good for [`Self::cancel`].
     ///
     /// ```compile_fail,E0382
     /// # fn f<P: sinew_fabric::PacketPort, C: sinew_fabric::Clock>(rpc: &mut sinew_rpc::Rpc<P, C>, session: sinew_rpc::SessionId) {
@@ -244,7 +350,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
     ///
     /// # Errors
     ///
-    /// [`Rejected`], with both buffers: no such session, too large, foreign buffers, a full queue.
+    /// [`Rejected`], with both buffers: no such session or lane, too large, foreign buffers, a full queue.
     #[inline(always)]
     pub fn enqueue_request(
         &mut self,
@@ -252,28 +358,42 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         request_type: RequestType,
         request: MessageBuffer,
         response: MessageBuffer,
-        tag: u64,
-    ) -> Result<(), Rejected> {
-        if self.core.shared.pacing.is_on() {
+        options: impl Into<CallOptions>,
+    ) -> Result<CallId, Rejected> {
+        let options = options.into();
+        if self.core.shared.heeds_calls {
+            self.heed_call();
+        }
+        if options.is_timed() {
+            // Its time begins now, and not with the last turn.
             self.look_at_the_clock();
         }
-        let call = NewCall { request_type: request_type.number(), lane: 0, tag };
-        self.core.clients.enqueue(&mut self.core.shared, session, call, request, response)
+        self.core.enqueue(session, request_type, request, response, options)
     }
 
-    /// Where packets are spaced in time, and the last turn began a while ago: those spaced from then on would leave all at once.
     #[cold]
-    fn look_at_the_clock(&mut self) {
-        if self.was_idle || self.core.shared.pacing.is_waiting() {
-            self.core.shared.now_ns = self.clock.now_ns();
-            self.was_idle = false;
+    #[inline(never)]
+    fn heed_call(&mut self) {
+        self.wake_sleeper();
+        // Packets that are spaced in time from then on would leave all at once if the last turn began a while ago.
+        if self.core.shared.pacing.is_on() && (self.was_idle || self.core.shared.pacing.is_waiting()) {
+            self.look_at_the_clock();
         }
     }
 
-    /// Cancels the calls of a session with this tag; each completes with [`Cause::Cancelled`]. Returns how many there were.
-    pub fn cancel(&mut self, session: SessionId, tag: u64) -> usize {
+    #[inline]
+    fn look_at_the_clock(&mut self) {
+        self.core.shared.now_ns = self.clock.now_ns();
+        self.was_idle = false;
+    }
+
+    /// Cancels a call: it completes with [`crate::Cause::Cancelled`]. The server is told, so that a deferred call can see that nobody waits
+    /// ([`crate::DeferredCall::is_abandoned`]); that is a hint, and takes nothing back that ran. Returns whether the call was there: else it is
+    /// over, and its completion has come or will be the next.
+    pub fn cancel(&mut self, call: CallId) -> bool {
+        self.wake_sleeper();
         let Core { shared, clients, .. } = &mut self.core;
-        clients.cancel(shared, session, Cause::Cancelled, |lane, of_call| lane == 0 && of_call == tag)
+        clients.cancel(shared, call)
     }
 
     /// The rate that congestion control lets a session have, in bytes per second; none without it, or without such a session.
@@ -309,24 +429,30 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
     /// The next call that is over.
     #[inline(always)]
     pub fn poll_completion(&mut self) -> Option<Completion> {
-        self.core.clients.completions.pop()
+        self.core.clients.lanes.main.pop()
     }
 
     /// Turns the loop once: what was enqueued leaves; what has arrived is taken in (at most eight full bursts), its requests run,
-    /// and what they and the timers have to say leaves too. Never blocks. Returns whether anything happened.
+    /// and what they and the timers have to say leaves too. Never blocks. Returns whether anything happened. Disarms the endpoint.
     #[inline]
     pub fn turn(&mut self) -> bool {
+        self.turn_taking(|rpc, burst| {
+            take_burst(rpc.core, rpc.sessions, rpc.handlers, burst, rpc.clock);
+        })
+    }
+
+    /// A turn that has `take` take in what was received.
+    #[inline(always)]
+    fn turn_taking(&mut self, take: impl FnMut(Taking<'_, C>, &RxBurst<'_>)) -> bool {
         let handled = self.core.shared.stats.requests_handled;
-        self.sessions.begin_turn(&mut self.core, self.clock.now_ns());
+        if self.sessions.begin_turn(&mut self.core, self.clock.now_ns()) {
+            self.end_sleep();
+        }
         let sent = self.send_enqueued();
-        let received = self.receive(handled);
+        let received = self.receive(handled, take);
         let timed = self.run_timers();
         let heard = self.take_port_events();
-        let answered = self.send_answers(handled, sent);
-        self.forget_peers();
-        let busy = sent | received | timed | heard | answered;
-        self.was_idle = !busy;
-        busy
+        self.send_answers(handled, sent, sent | received | timed | heard)
     }
 
     /// Sends the calls that were enqueued since the last turn: they need not wait for the look at what has arrived.
@@ -345,7 +471,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
 
     /// Takes in what has arrived, and runs its requests.
     #[inline(always)]
-    fn receive(&mut self, handled: u64) -> bool {
+    fn receive(&mut self, handled: u64, mut take: impl FnMut(Taking<'_, C>, &RxBurst<'_>)) -> bool {
         let mut any = false;
         let (rx, _) = self.port.split();
         for _ in 0..BURSTS_PER_TURN {
@@ -354,7 +480,8 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
             if !burst.packets.is_empty() {
                 any = true;
                 self.core.shared.now_ns = burst.time_ns;
-                take_burst(&mut self.core, &mut self.sessions, &mut self.handlers, &burst, &self.clock);
+                let Self { core, sessions, handlers, clock, .. } = self;
+                take(Taking { core, sessions, handlers, clock }, &burst);
             }
             if burst.packets.len() < self.burst_max {
                 break;
@@ -372,38 +499,58 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
     fn run_timers(&mut self) -> bool {
         let now_ns = self.core.shared.now_ns;
         let is_due = now_ns >= self.core.clients.scan_due_ns() || now_ns >= self.sessions.manage_due_ns();
+        let is_due = is_due || now_ns >= self.core.shared.deadlines_due_ns;
         is_due && self.run_due_timers()
     }
 
     #[inline(never)]
     fn run_due_timers(&mut self) -> bool {
         // Who is given up is sent nothing, and yet there is something to hear of it.
-        let told = self.core.clients.completions.len() + self.sessions.events.len();
+        let told = self.core.clients.lanes.told();
         self.core.clients.retransmit_late(&mut self.core.shared);
+        self.core.end_expired();
         self.sessions.manage(&mut self.core);
-        self.core.clients.completions.len() + self.sessions.events.len() != told
+        self.core.clients.lanes.told() != told
     }
 
-    /// Sends what this turn had to say.
+    /// Sends what this turn had to say, and ends it. Returns whether the turn, which was `busy` so far, had anything to do.
     #[inline(always)]
-    fn send_answers(&mut self, handled: u64, sent: bool) -> bool {
+    fn send_answers(&mut self, handled: u64, sent: bool, busy: bool) -> bool {
         let any = self.core.shared.has_output();
-        let (_, tx) = self.port.split();
         if any {
             if self.core.shared.stats.requests_handled != handled {
                 // What the handlers took is residence, not round trip.
                 self.core.shared.now_ns = self.clock.now_ns();
             }
-            self.core.transmit(tx);
+            self.core.transmit(self.port.split().1);
         }
-        if any || !sent {
+        let busy = busy | any;
+        let (publishes, unclaimed) = (self.publisher.is_some(), self.core.clients.has_unclaimed());
+        if publishes | unclaimed | !self.core.shared.forgotten.is_empty() {
+            self.end_turn_with_more(sent, any, busy);
+        } else if any || !sent {
             // Also with nothing new: the port may hold back what it was given in earlier turns.
+            self.port.split().1.submit_soon(self.core.shared.now_ns);
+        }
+        self.was_idle = !busy;
+        busy
+    }
+
+    /// Submits what was sent, and does what few turns have to do beside.
+    #[inline(never)]
+    fn end_turn_with_more(&mut self, sent: bool, any: bool, busy: bool) {
+        if busy || !self.was_idle {
+            // Before anybody can hear of what happened; and once after it, for what was counted since.
+            self.publish();
+        }
+        let (_, tx) = self.port.split();
+        if any || !sent {
             tx.submit_soon(self.core.shared.now_ns);
         }
         if self.core.clients.has_unclaimed() {
             self.core.clients.reclaim(&mut self.core.shared.stats, tx);
         }
-        any
+        self.forget_peers();
     }
 
     /// Hears from the port who is gone.
@@ -418,34 +565,69 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
     }
 
     /// Tells the port whom nothing connects us to any more, after what we had to say to them.
-    #[inline(always)]
     fn forget_peers(&mut self) {
-        while let Some(peer) = self.core.shared.forgotten.pop() {
+        while let Some(Forgotten { peer, initiated }) = self.core.shared.forgotten.pop() {
             // Unless a session with it was begun since.
             if self.core.shared.peers.index_of(peer).is_none() {
-                self.port.forget(peer);
+                match initiated {
+                    true => self.port.forget(peer),
+                    // The way is the peer's, which may be about to come back over it.
+                    false => self.port.peer_left(peer),
+                }
             }
         }
     }
 
-    /// Sleeps until something may have arrived, a timer of the endpoint is due, or `timeout_ns` passed. Returns whether it did: not
-    /// where there is something to do already, in the next [turn](Self::turn) or for who takes completions.
+    /// Turns the loop once, and sleeps when there is nothing to do for longer than [`Config::poller`] spins. Returns whether anything
+    /// happened.
     ///
     /// # Errors
     ///
-    /// What the port says.
-    pub fn wait(&mut self, timeout_ns: Option<u64>) -> std::io::Result<bool> {
-        if self.core.has_work() {
-            return Ok(false);
+    /// What the port says when it cannot sleep.
+    #[inline]
+    pub fn turn_or_wait(&mut self) -> std::io::Result<bool> {
+        let busy = self.turn();
+        self.rest(busy, None)?;
+        Ok(busy)
+    }
+
+    /// After a turn that was `busy` or not: sleeps when there was nothing to do for longer than [`Config::poller`] spins, until there is, for so
+    /// many nanoseconds at most.
+    ///
+    /// # Errors
+    ///
+    /// What the port says when it cannot sleep.
+    #[inline]
+    pub fn rest(&mut self, busy: bool, timeout_ns: Option<u64>) -> std::io::Result<()> {
+        if self.is_idle_for_long(busy) {
+            self.wait(timeout_ns)?;
         }
-        let now_ns = self.clock.now_ns();
-        let own = self.sessions.next_deadline_ns(&self.core).map(|deadline| deadline.saturating_sub(now_ns));
-        let timeout_ns = own.into_iter().chain(timeout_ns).min();
-        if timeout_ns == Some(0) {
-            return Ok(false);
+        Ok(())
+    }
+
+    /// As [`Self::rest`], on a thread that serves something else too: it sleeps on both.
+    ///
+    /// # Errors
+    ///
+    /// What the port says when it cannot sleep, or the other.
+    pub fn rest_beside(
+        &mut self,
+        busy: bool,
+        beside: &mut dyn Readiness,
+        timeout_ns: Option<u64>,
+    ) -> std::io::Result<()> {
+        if self.is_idle_for_long(busy) {
+            let now_ns = self.clock.now_ns();
+            let until_ns = timeout_ns.map(|timeout_ns| now_ns.saturating_add(timeout_ns));
+            wait_on(&mut [beside, self], now_ns, until_ns)?;
         }
-        self.port.wait(timeout_ns)?;
-        Ok(true)
+        Ok(())
+    }
+
+    /// Whether to sleep after a turn that was `busy` or not.
+    #[inline]
+    fn is_idle_for_long(&mut self, busy: bool) -> bool {
+        self.poller.step(self.core.shared.now_ns, busy) == Step::Block
     }
 
     /// Turns the loop until `done` says so, sleeping when there is nothing to do as [`Config::poller`] allows.
@@ -454,9 +636,22 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
     ///
     /// What the port says when it cannot sleep.
     pub fn run_until(&mut self, mut done: impl FnMut(&mut Self) -> bool) -> std::io::Result<()> {
-        while !done(self) {
+        self.try_run_until(|rpc| Ok(done(rpc)))
+    }
+
+    /// As [`Self::run_until`], until `done` says so or fails, of which the loop ends at once. The endpoint is as well as before: the loop
+    /// can be entered again.
+    ///
+    /// # Errors
+    ///
+    /// What `done` returns, and what the port says when it cannot sleep.
+    pub fn try_run_until<E: From<std::io::Error>>(
+        &mut self,
+        mut done: impl FnMut(&mut Self) -> Result<bool, E>,
+    ) -> Result<(), E> {
+        while !done(self)? {
             let busy = self.turn();
-            if done(self) {
+            if done(self)? {
                 break;
             }
             if self.poller.step(self.core.shared.now_ns, busy) == Step::Block {
@@ -478,49 +673,51 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         request_type: RequestType,
         request: impl AsRef<[u8]>,
     ) -> Result<Reply, Error> {
+        self.call_within(session, request_type, request, self.config().call_timeout_ns)
+    }
+
+    /// As [`Self::call`], for at most so many nanoseconds.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::call`].
+    pub fn call_within(
+        &mut self,
+        session: SessionId,
+        request_type: RequestType,
+        request: impl AsRef<[u8]>,
+        timeout_ns: u64,
+    ) -> Result<Reply, Error> {
         let mut buffer = self.alloc(request.as_ref().len())?;
         buffer.fill(request.as_ref())?;
         let response = self.alloc(1024)?;
         self.sessions.begin_turn(&mut self.core, self.clock.now_ns());
-        let deadline_ns = self.core.shared.now_ns.saturating_add(self.core.shared.config.call_timeout_ns);
-        self.waited_for += 1;
-        let tag = self.waited_for;
-        let call = NewCall { request_type: request_type.number(), lane: WAITING_LANE, tag };
-        let is_ours = |lane: u8, of_call: u64| lane == WAITING_LANE && of_call == tag;
-        let Core { shared, clients, .. } = &mut self.core;
-        clients.enqueue(shared, session, call, buffer, response)?;
-        let mut completion = None;
-        let mut cancelled = false;
-        while completion.is_none() {
+        let options = CallOptions::tag(0).lane(LaneId::WAITING).timeout_ns(timeout_ns);
+        let call = self.core.enqueue(session, request_type, buffer, response, options)?;
+        let completion = loop {
             let busy = self.turn();
-            let Core { shared, clients, .. } = &mut self.core;
-            completion = clients.completions.remove(|over| is_ours(over.lane, over.tag));
-            if completion.is_some() {
-                break;
-            }
-            if !cancelled && shared.now_ns >= deadline_ns {
-                cancelled = true;
-                clients.cancel(shared, session, Cause::DeadlinePassed, is_ours);
-                continue;
+            // Another is of a call that was given up, and whose buffers came back late.
+            if let Some(completion) = self.core.clients.lanes.poll(LaneId::WAITING)
+                && completion.id() == call
+            {
+                break completion;
             }
             // Other calls' completions wait for their own poll; they must not keep us from sleeping here.
             if self.poller.step(self.core.shared.now_ns, busy) == Step::Block && !self.core.shared.has_output() {
-                let left = deadline_ns.saturating_sub(self.core.shared.now_ns);
-                let own = self
-                    .sessions
-                    .next_deadline_ns(&self.core)
-                    .map(|deadline| deadline.saturating_sub(self.core.shared.now_ns));
-                if let Err(error) = self.port.wait(Some(own.map_or(left, |own| own.min(left)).max(1))) {
+                let own = self.sessions.next_deadline_ns(&self.core);
+                let timeout_ns = own.map(|own| own.saturating_sub(self.core.shared.now_ns).max(1));
+                self.publish();
+                self.sleep.may_have_ended();
+                if let Err(error) = self.port.wait(timeout_ns) {
                     let Core { shared, clients, .. } = &mut self.core;
-                    clients.cancel(shared, session, Cause::Cancelled, is_ours);
+                    clients.cancel(shared, call);
                     // Its buffers are free, also of the port, and nobody waits for its completion.
                     clients.reclaim(&mut shared.stats, self.port.split().1);
-                    clients.completions.remove(|over| is_ours(over.lane, over.tag));
+                    clients.lanes.poll(LaneId::WAITING);
                     return Err(error.into());
                 }
             }
-        }
-        let completion = completion.expect("the loop ends with a completion");
+        };
         completion.result.map_err(|error: CallError| Error::Call(error))?;
         Ok(Reply(completion.response))
     }
@@ -528,6 +725,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
 
 impl<P: PacketPort, C: Clock> Drop for Rpc<P, C> {
     fn drop(&mut self) {
+        self.publish();
         // Peers need not wait for a time-out to learn that we are gone.
         self.sessions.begin_turn(&mut self.core, self.clock.now_ns());
         self.sessions.close(&mut self.core);

@@ -4,11 +4,12 @@
 //! lost response can be sent again without running the request again (nsdi19 5.3: at most once).
 //!
 //! A request comes in here, or in [`arriving`] when it has several packets; its handler answers through [`answers`]; [`sending`] makes packets
-//! of answers, and bounds those that repeat; [`memory`] knows who holds what of the arena.
+//! of answers, and bounds those that repeat; [`memory`] knows who holds what of the arena, [`kept`] which calls wait for other threads.
 
 mod answers;
 mod arriving;
 mod guesses;
+mod kept;
 mod memory;
 mod sending;
 mod state;
@@ -17,15 +18,17 @@ use std::sync::Arc;
 
 use sinew_fabric::RxPacket;
 use sinew_mem::MessageBuffer;
-use sinew_wire::{CallName, HEADER_LEN, Header, Meaning, PACKETS_MAX, Part, SessionKey};
+use sinew_wire::{CallName, HEADER_LEN, Header, Meaning, OPTIONS_LEN, Options, PACKETS_MAX, Part, SessionKey};
 
 use crate::answer::{Arrived, ErrorCode, Found, RequestData, Returns, RunningCall, ServerCall};
-use crate::message::{copy_data, packets_of};
+use crate::message::{copy_data, options_of, packets_of};
 use crate::names::RequestType;
 use crate::shared::Shared;
 use crate::stats::PacketDrop;
 use crate::table::{Place, SlotId, Table};
 use crate::transmit::TxKind;
+pub(crate) use kept::Abandoned;
+use kept::KeptCalls;
 use state::{Arrivals, Phase, Response, ServerCold};
 pub(crate) use state::{ServerSession, ServerSlot};
 
@@ -43,6 +46,9 @@ pub(crate) struct Unconfirmed {
 pub(crate) struct Servers {
     pub table: Table<ServerSession, ServerSlot>,
     arrivals: Arrivals,
+    kept: KeptCalls,
+    /// When callers wait no longer, beside the slots that have [such a call](ServerSlot::has_deadline); empty until there is one.
+    deadlines: Vec<u64>,
     cold: Vec<ServerCold>,
     /// Accepted sessions that their clients have not been heard to use.
     pub unconfirmed: Vec<Unconfirmed>,
@@ -58,6 +64,8 @@ impl Servers {
         Self {
             table: Table::new(slots),
             arrivals: Arrivals::default(),
+            kept: KeptCalls::default(),
+            deadlines: Vec::new(),
             cold: Vec::new(),
             unconfirmed: Vec::new(),
             repeating: Vec::new(),
@@ -100,6 +108,7 @@ impl Servers {
         let peer_index = self.table.entries[index].peer_index;
         for id in self.table.slots_of(index) {
             self.end_arrival(id);
+            self.abandon(id);
             shared.peers.get_mut(peer_index).charged -= self.table.slots[id.at()].charged();
         }
         self.table.remove(index);
@@ -136,12 +145,38 @@ impl Servers {
         Some((RunningCall { call, found }, data))
     }
 
+    /// Takes note of the options that lead a message which [`Self::take_short`] has taken, and returns the request behind them; none if there
+    /// are none, or it came after its caller's deadline. Apart, so that requests without options pay no more than a look.
+    #[inline(never)]
+    pub fn take_options<'a>(&mut self, now_ns: u64, id: SlotId, message: &'a [u8]) -> Option<&'a [u8]> {
+        let (options, request) = message.split_first_chunk()?;
+        if let Some(remaining_ns) = Options::read(*options).remaining_ns {
+            if remaining_ns == 0 {
+                return None;
+            }
+            self.set_deadline_ns(id, now_ns.saturating_add(remaining_ns));
+        }
+        Some(request)
+    }
+
+    /// Answers a call that [`Self::take_short`] has taken, and whose message has [no options](Self::take_options) that let it run.
+    #[cold]
+    #[inline(never)]
+    pub fn refuse_short(&mut self, shared: &mut Shared, call: ServerCall, message: &[u8]) {
+        shared.stats.requests_handled -= 1;
+        if message.len() < OPTIONS_LEN {
+            shared.stats.count_drop(PacketDrop::WrongLength);
+            return self.answer_error(shared, call, ErrorCode::Dropped);
+        }
+        self.answer_too_late(shared, call);
+    }
+
     /// Takes in a packet of a request; returns the request when that makes it whole.
     pub fn on_request<'a>(
         &mut self,
         shared: &mut Shared,
         call: CallName,
-        (request_type, part): (u16, Part),
+        (request_type, has_options, part): (u16, bool, Part),
         packet: &'a RxPacket<'a>,
     ) -> Result<Option<Arrived<'a>>, PacketDrop> {
         let index = self.table.checked(call.session, packet.from)?;
@@ -158,7 +193,9 @@ impl Servers {
         if call.number == last {
             let request_type = RequestType::new(self.table.slots[id.at()].request_type);
             let whole = self.on_known_request(shared, (index, id), call, part, packet)?;
-            return Ok(whole.map(|request| self.whole(shared, (call, id), request_type, RequestData::Owned(request))));
+            return Ok(
+                whole.and_then(|request| self.whole(shared, (call, id), request_type, RequestData::Owned(request)))
+            );
         }
         let session = &self.table.entries[index];
         if part.packet != 0 && !shared.config.recovery.keeps_ahead() {
@@ -166,45 +203,96 @@ impl Servers {
         }
         let (message_len, data_per_packet) = (part.message_len as usize, session.data_per_packet as usize);
         let packets = packets_of(message_len, data_per_packet);
-        if part.message_len > session.message_len_max || packets > PACKETS_MAX {
+        let lead = if has_options { OPTIONS_LEN } else { 0 };
+        let Some(body_len) = message_len.checked_sub(lead) else { return Err(PacketDrop::WrongLength) };
+        if body_len > session.message_len_max as usize || packets > PACKETS_MAX {
             return Err(PacketDrop::TooLong);
         }
         if usize::from(part.packet) >= packets {
             return Err(PacketDrop::WrongPhase);
         }
         if packets > 1 {
-            self.begin_long(shared, (index, id), call, (request_type, part), packet)?;
+            self.begin_long(shared, (index, id), call, (request_type, lead, part), packet)?;
             return Ok(None);
         }
         if packet.len() - HEADER_LEN != message_len {
             return Err(PacketDrop::WrongLength);
         }
+        let options = if has_options { Some(options_of(packet)?) } else { None };
         // Copied or lent before the slot changes: a revoked packet leaves it as it was.
         let request = if packet.tail.is_none() && shared.config.tuning.zero_copy_requests {
-            RequestData::Lent(&packet.head[HEADER_LEN..])
+            RequestData::Lent(&packet.head[HEADER_LEN + lead..])
         } else {
-            let Some(mut copy) = self.alloc(shared, message_len, data_per_packet) else {
+            let Some(mut copy) = self.alloc(shared, body_len, data_per_packet) else {
                 return Err(self.refuse(shared, (index, id), call, (request_type, 1), ErrorCode::Busy));
             };
-            copy_data(packet, &mut copy)?;
+            copy_data(packet, lead, &mut copy)?;
             RequestData::Owned(copy)
         };
         self.begin(shared, (index, id), call, request_type, 1);
+        if let Some(options) = options {
+            self.heed(shared, id, options);
+        }
         self.table.slots[id.at()].run(shared.now_ns);
-        Ok(Some(self.whole(shared, (call, id), RequestType::new(request_type), request)))
+        Ok(self.whole(shared, (call, id), RequestType::new(request_type), request))
     }
 
+    /// Takes note of what a call asks for beside its request.
+    #[inline(always)]
+    fn heed(&mut self, shared: &Shared, id: SlotId, options: Options) {
+        if let Some(remaining_ns) = options.remaining_ns {
+            self.set_deadline_ns(id, shared.now_ns.saturating_add(remaining_ns));
+        }
+    }
+
+    /// A client no longer waits for a call. What runs, runs on; what is kept for it goes. A cancellation that has overtaken its request finds
+    /// nothing to cancel.
+    pub fn on_cancel(&mut self, shared: &mut Shared, call: CallName, packet: &RxPacket<'_>) -> Result<(), PacketDrop> {
+        let index = self.table.checked(call.session, packet.from)?;
+        shared.peers.heard(self.table.entries[index].peer_index, shared.now_ns);
+        self.confirm(shared, index);
+        let id = self.table.slot_of(index, call.number);
+        let slot = &mut self.table.slots[id.at()];
+        let is_held = match slot.phase {
+            Phase::Receiving | Phase::Running => true,
+            Phase::Answered => matches!(slot.response, Response::Long(_)),
+            Phase::Idle => false,
+        };
+        if slot.number != call.number || !is_held {
+            return Err(PacketDrop::Stale);
+        }
+        (slot.phase, slot.progress_ns) = (Phase::Answered, shared.now_ns);
+        slot.response = Response::Error(ErrorCode::Cancelled);
+        shared.stats.calls_cancelled += 1;
+        self.end_arrival(id);
+        self.abandon(id);
+        self.charge(shared, index, id);
+        Ok(())
+    }
+
+    /// A request that is whole, for its handler. One that came after its deadline is answered here.
     fn whole<'a>(
-        &self,
+        &mut self,
         shared: &mut Shared,
         (call, slot): (CallName, SlotId),
         request_type: RequestType,
         request: RequestData<'a>,
-    ) -> Arrived<'a> {
-        shared.stats.requests_handled += 1;
+    ) -> Option<Arrived<'a>> {
         let call = ServerCall { key: call.session, number: call.number };
+        if self.deadline_ns(slot).is_some_and(|deadline_ns| shared.now_ns >= deadline_ns) {
+            self.answer_too_late(shared, call);
+            return None;
+        }
+        shared.stats.requests_handled += 1;
         let found = Found { slot, request_type, own_len_max: 0 };
-        Arrived { call: RunningCall { call, found }, request }
+        Some(Arrived { call: RunningCall { call, found }, request })
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn answer_too_late(&mut self, shared: &mut Shared, call: ServerCall) {
+        shared.stats.requests_too_late += 1;
+        self.answer_error(shared, call, ErrorCode::CameTooLate);
     }
 
     /// A new request takes the slot: that the client uses it again says that it has the last response.
@@ -223,12 +311,13 @@ impl Servers {
         slot.begin(call.number, request_type, packets, call.is_copy);
         (slot.credit_queued, slot.asked_first) = (false, 0);
         self.end_arrival(id);
+        self.abandon(id);
         self.charge(shared, index, id);
     }
 
     /// Of a slot whose long request comes no more, or is whole: returns what came of it.
     fn end_arrival(&mut self, id: SlotId) -> Option<MessageBuffer> {
-        let arrival = self.table.slots[id.at()].arrival.take()?;
+        let arrival = self.table.slots[id.at()].take_arrival()?;
         self.arrivals.end(arrival)
     }
 

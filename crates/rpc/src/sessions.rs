@@ -9,44 +9,18 @@
 
 mod ending;
 mod opening;
+mod versions;
 mod watching;
 
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
+use std::collections::BTreeMap;
 
 use sinew_fabric::{Generator, Peer, RxPacket};
 use sinew_wire::{HEADER_LEN, Header, Kind};
 
 use crate::config::Config;
 use crate::core::Core;
-use crate::error::{Cause, ConnectError};
 use crate::names::SessionId;
 use crate::stats::PacketDrop;
-
-/// Something that happened to a session of ours.
-#[derive(Debug)]
-pub enum SessionEvent {
-    /// It is open; queued calls are on their way.
-    Connected(SessionId),
-    /// It could not be opened.
-    ConnectFailed {
-        /// Which.
-        session: SessionId,
-        /// Why.
-        error: ConnectError,
-    },
-    /// It is gone; its calls have completed with an error.
-    Lost {
-        /// Which.
-        session: SessionId,
-        /// Whom it was with.
-        peer: Arc<str>,
-        /// Why.
-        cause: Cause,
-    },
-    /// It ended as asked.
-    Disconnected(SessionId),
-}
 
 /// What an endpoint knows of its sessions' beginnings and ends.
 pub(crate) struct Sessions {
@@ -56,24 +30,30 @@ pub(crate) struct Sessions {
     granted: BTreeMap<(Peer, u64), u32>,
     /// Sessions of ours that open or end.
     attention: Vec<SessionId>,
-    pub events: VecDeque<SessionEvent>,
     next_manage_ns: u64,
     last_turn_ns: u64,
     /// A loop that did not turn for longer was stopped.
     pause_ns: u64,
+    /// Somebody sleeps on the endpoint, which the next turn ends.
+    armed: bool,
+    /// Of a turn that begins so long after the one before, or longer, notice is taken: after a pause, and always where the endpoint is
+    /// armed. One comparison for both.
+    noticed_gap_ns: u64,
     closing: bool,
 }
 
 impl Sessions {
     pub fn new(config: &Config, generator: &mut dyn Generator, now_ns: u64) -> Self {
+        let pause_ns = watching::pause_ns(config);
         Self {
             secret: [generator.next_u64(), generator.next_u64()],
             granted: BTreeMap::new(),
             attention: Vec::new(),
-            events: VecDeque::new(),
             next_manage_ns: now_ns,
             last_turn_ns: now_ns,
-            pause_ns: watching::pause_ns(config),
+            pause_ns,
+            armed: false,
+            noticed_gap_ns: pause_ns.saturating_add(1),
             closing: false,
         }
     }

@@ -95,6 +95,10 @@ pub struct Stats {
     pub calls_failed: u64,
     /// Requests given to handlers, at this side as server.
     pub requests_handled: u64,
+    /// Requests that came after their callers' deadlines, at this side as server: they did not run.
+    pub requests_too_late: u64,
+    /// Calls whose clients said that they no longer wait, at this side as server.
+    pub calls_cancelled: u64,
     /// Times a call's packets were sent again.
     pub retransmissions: u64,
     /// Duplicates of running requests that were answered `in progress`.
@@ -121,6 +125,93 @@ impl Stats {
     /// Packets dropped in all.
     pub fn dropped_total(&self) -> u64 {
         self.dropped.iter().sum()
+    }
+
+    /// How many counters move with calls that go well...
+    pub(crate) const HOT: usize = 2;
+    /// ... and how many do not.
+    pub(crate) const RARE: usize = 10 + PacketDrop::ALL.len();
+
+    #[inline(always)]
+    pub(crate) fn hot_counters(&self) -> [u64; Self::HOT] {
+        [self.calls_completed, self.requests_handled]
+    }
+
+    /// The sum of those that move rarely. None of them ever falls: with the same sum they are the same.
+    #[inline(always)]
+    pub(crate) fn rare_sum(&self) -> u64 {
+        let of_client = self.calls_failed + self.retransmissions + self.peers_lost;
+        let of_server = self.in_progress_answers + self.answers_discarded + self.token_misses;
+        let given_up = self.requests_given_up + self.responses_given_up;
+        let unwanted = self.requests_too_late + self.calls_cancelled;
+        of_client + of_server + given_up + unwanted + self.dropped_total()
+    }
+
+    /// Those that move rarely, for [`Self::of_counters`].
+    pub(crate) fn rare_counters(&self) -> [u64; Self::RARE] {
+        let Self {
+            calls_completed: _,
+            calls_failed,
+            requests_handled: _,
+            requests_too_late,
+            calls_cancelled,
+            retransmissions,
+            in_progress_answers,
+            answers_discarded,
+            requests_given_up,
+            responses_given_up,
+            token_misses,
+            peers_lost,
+            dropped,
+        } = *self;
+        let mut rare = [0; Self::RARE];
+        let (others, drops) = rare.split_at_mut(Self::RARE - PacketDrop::ALL.len());
+        others.copy_from_slice(&[
+            calls_failed,
+            requests_too_late,
+            calls_cancelled,
+            retransmissions,
+            in_progress_answers,
+            answers_discarded,
+            requests_given_up,
+            responses_given_up,
+            token_misses,
+            peers_lost,
+        ]);
+        drops.copy_from_slice(&dropped);
+        rare
+    }
+
+    pub(crate) fn of_counters(hot: &[u64; Self::HOT], rare: &[u64; Self::RARE]) -> Self {
+        let [calls_completed, requests_handled] = *hot;
+        let [
+            calls_failed,
+            requests_too_late,
+            calls_cancelled,
+            retransmissions,
+            in_progress_answers,
+            answers_discarded,
+            requests_given_up,
+            responses_given_up,
+            token_misses,
+            peers_lost,
+            dropped @ ..,
+        ] = *rare;
+        Self {
+            calls_completed,
+            calls_failed,
+            requests_handled,
+            requests_too_late,
+            calls_cancelled,
+            retransmissions,
+            in_progress_answers,
+            answers_discarded,
+            requests_given_up,
+            responses_given_up,
+            token_misses,
+            peers_lost,
+            dropped,
+        }
     }
 
     pub(crate) fn count_drop(&mut self, reason: PacketDrop) {

@@ -7,6 +7,7 @@ use std::cell::Cell;
 
 use common::handmade::{HandClient, OFFER};
 use common::*;
+use sinew_fabric::fault::FaultConfig;
 use sinew_fabric::loopback::LoopbackConfig;
 use sinew_fabric::{PacketPort, SeededGenerator};
 use sinew_mem::MessageBuffer;
@@ -54,7 +55,9 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Answers a request in its own length, from either kind of handler.
+const POLLED: RequestType = RequestType::new(60);
+
+/// Answers a request in its own length, from either kind of handler; or leaves it to be polled.
 fn nexus() -> Nexus {
     Nexus::builder()
         .handle(ECHO, |call| {
@@ -67,16 +70,17 @@ fn nexus() -> Nexus {
                 calls.reply_with(index, len, |response| response.fill(7));
             }
         })
+        .handle_polled(POLLED)
         .build()
         .unwrap()
 }
 
 /// Makes `count` calls with the buffers that are there, which come back.
 #[allow(clippy::too_many_arguments)]
-fn make_calls(
+fn make_calls<P: PacketPort>(
     world: &World,
-    client: &mut Endpoint,
-    server: &mut Endpoint,
+    client: &mut Endpoint<P>,
+    server: &mut Endpoint<P>,
     session: SessionId,
     request_type: RequestType,
     buffers: &mut Vec<(MessageBuffer, MessageBuffer)>,
@@ -92,6 +96,10 @@ fn make_calls(
         }
         client.turn();
         server.turn();
+        while let Some(call) = server.poll_request() {
+            let len = call.request().len();
+            server.reply_with(call, len, |request, response| response.copy_from_slice(request));
+        }
         while let Some(completion) = client.poll_completion() {
             assert!(completion.result.is_ok() && completion.response.len() == completion.request.len());
             buffers.push((completion.request, completion.response));
@@ -103,32 +111,51 @@ fn make_calls(
     settle(client, server);
 }
 
+/// That calls of every form allocate nothing once they are warm.
+fn assert_warm_calls_allocate_nothing<P: PacketPort>(
+    world: &World,
+    mut client: Endpoint<P>,
+    mut server: Endpoint<P>,
+    over: &str,
+) {
+    let session = connect(world, &mut client, &mut server);
+    for request_type in [ECHO, BURST, POLLED] {
+        for len in [0, 32, 1_000, 1_448, 1_449, 1_472, 20_000] {
+            let buffer = || client.alloc(len).unwrap();
+            // More calls than slots, so that some are queued.
+            let mut buffers: Vec<_> = (0..20).map(|_| (buffer(), buffer())).collect();
+            // Long enough for the periodic work of sessions and time-outs to have run, too.
+            let mut calls = |count| {
+                make_calls(world, &mut client, &mut server, session, request_type, &mut buffers, count);
+            };
+            calls(5_000);
+            let before = ALLOCATIONS.get();
+            calls(5_000);
+            let allocations = ALLOCATIONS.get() - before;
+            assert_eq!(allocations, 0, "5,000 calls of {len} bytes, {over}");
+        }
+    }
+    assert_eq!(client.stats().retransmissions, 0);
+}
+
 #[test]
 fn a_warm_call_allocates_nothing() {
     for holds_shares in [false, true] {
         let port = LoopbackConfig { holds_shares, ..LoopbackConfig::default() };
         let world = World::new();
-        let mut server = world.endpoint_with("server", &nexus(), 1, port);
-        let mut client = world.client(Config::default(), port);
-        let session = connect(&world, &mut client, &mut server);
-        for request_type in [ECHO, BURST] {
-            for len in [0, 32, 1_000, 1_448, 20_000] {
-                let buffer = || client.alloc(len).unwrap();
-                // More calls than slots, so that some are queued.
-                let mut buffers: Vec<_> = (0..20).map(|_| (buffer(), buffer())).collect();
-                // Long enough for the periodic work of sessions and time-outs to have run, too.
-                let mut calls = |count| {
-                    make_calls(&world, &mut client, &mut server, session, request_type, &mut buffers, count);
-                };
-                calls(5_000);
-                let before = ALLOCATIONS.get();
-                calls(5_000);
-                let allocations = ALLOCATIONS.get() - before;
-                assert_eq!(allocations, 0, "5,000 calls of {len} bytes, shares held: {holds_shares}");
-            }
-        }
-        assert_eq!(client.stats().retransmissions, 0);
+        let server = world.endpoint_with("server", &nexus(), 1, port);
+        let client = world.client(Config::default(), port);
+        assert_warm_calls_allocate_nothing(&world, client, server, &format!("shares held: {holds_shares}"));
     }
+}
+
+#[test]
+fn a_warm_call_through_a_layer_that_transforms_packets_allocates_nothing() {
+    let world = World::new();
+    let port = LoopbackConfig { holds_shares: true, ..LoopbackConfig::default() };
+    let [server, client] = [("server", nexus()), ("client", Nexus::client())]
+        .map(|(name, nexus)| world.sealed(name, &nexus, port, FaultConfig::NONE));
+    assert_warm_calls_allocate_nothing(&world, client, server, "sealed");
 }
 
 /// Bytes that `act` has allocated and not freed.

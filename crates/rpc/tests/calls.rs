@@ -8,7 +8,8 @@ use std::rc::Rc;
 use common::*;
 use sinew_fabric::loopback::LoopbackConfig;
 use sinew_fabric::{
-    Address, Caps, PacketPort, Peer, PollerConfig, PortError, PortEvent, PortStats, SeededGenerator, Waker,
+    Address, Caps, Descriptor, PacketPort, Peer, PollerConfig, PortError, PortEvent, PortStats, Readiness,
+    SeededGenerator, Waker,
 };
 use sinew_mem::Arena;
 use sinew_rpc::{Cause, Config, Error, Execution, Nexus, Rpc, SessionCredits};
@@ -116,8 +117,9 @@ fn calls_without_an_answer_fail_with_the_reason() {
     for (request_type, cause, execution) in cases {
         send(&mut client, session, request_type, b"x", 0);
         let error = run(&world, &mut client, &mut server, 1).remove(0).result.unwrap_err();
-        assert_eq!((error.cause, error.execution), (cause, execution));
+        assert_eq!((error.cause, error.execution, error.request_type), (cause, execution, request_type));
         assert!(error.to_string().contains("loopback://server"), "{error}");
+        assert_eq!(error.to_string().contains("request type 99"), cause == Cause::NoHandler, "{error}");
     }
     send(&mut client, session, ECHO, b"still alive", 0);
     assert!(run(&world, &mut client, &mut server, 1)[0].result.is_ok());
@@ -150,6 +152,12 @@ fn long_calls_of_one_session_share_its_credits() {
 struct Sleepless {
     port: TestPort,
     fails: Rc<Cell<bool>>,
+}
+
+impl Readiness for Sleepless {
+    fn descriptor(&self) -> Option<Descriptor> {
+        self.port.descriptor()
+    }
 }
 
 impl PacketPort for Sleepless {

@@ -137,7 +137,7 @@ fn a_burst_handler_gets_the_requests_of_its_type_in_a_received_burst_at_once() {
 fn each_endpoint_has_handlers_of_its_own() {
     let world = World::new();
     let nexus = Nexus::builder()
-        .handle_with(TYPE, || {
+        .handle_with(TYPE, |_endpoint| {
             let mut count = 0u8;
             move |call: Call<'_>| {
                 count += 1;
@@ -232,4 +232,107 @@ fn a_panic_that_is_no_handlers_goes_to_whoever_turns_the_loop() {
     client.turn();
     std::panic::catch_unwind(AssertUnwindSafe(|| server.turn())).expect_err("a panic of the pool");
     assert_eq!(run(&world, &mut client, &mut server, 1)[0].result.as_ref().unwrap_err().cause, Cause::HandlerPanicked);
+}
+
+#[test]
+fn answers_of_unknown_length_are_as_long_as_was_written() {
+    const IN_BURST: RequestType = RequestType::new(51);
+    const LATER: RequestType = RequestType::new(52);
+    let count = |request: &[u8], response: &mut [u8]| -> usize {
+        let len = usize::from(request[0]) * 100;
+        for (at, byte) in response.iter_mut().take(len).enumerate() {
+            *byte = at as u8;
+        }
+        len
+    };
+    let world = World::new();
+    let port = LoopbackConfig { packet_len_max: 400, ..LoopbackConfig::default() };
+    let (mut client, mut server, session) = pair_with(&world, port, |nexus| {
+        nexus
+            .handle(TYPE, move |call| {
+                let request = call.request();
+                call.reply_up_to(5_000, |response| count(request, response));
+            })
+            .handle_burst(IN_BURST, move |calls| {
+                for index in 0..calls.len() {
+                    let request = calls.request(index);
+                    calls.reply_up_to(index, 5_000, |response| count(request, response));
+                }
+            })
+            .handle_worker(LATER, move |call| call.reply_up_to(5_000, count))
+    });
+    for request_type in [TYPE, IN_BURST, LATER] {
+        // The last says more than there is room for.
+        for hundreds in [0u8, 1, 3, 4, 50, 51] {
+            send(&mut client, session, request_type, &[hundreds], 0);
+            let over = run(&world, &mut client, &mut server, 1).remove(0);
+            let len = (usize::from(hundreds) * 100).min(5_000);
+            let expected: Vec<u8> = (0..len).map(|at| at as u8).collect();
+            assert!(over.result.is_ok() && over.response[..] == expected[..], "{request_type:?} {hundreds}");
+        }
+    }
+    assert_eq!(server.stats().answers_discarded, 0);
+}
+
+#[test]
+fn an_answer_of_unknown_length_that_panics_fails_its_call_and_the_next_one_goes_well() {
+    let world = World::new();
+    let (mut client, mut server, session) = pair_with(&world, LoopbackConfig::default(), |nexus| {
+        nexus.handle(TYPE, |call| {
+            let is_first = call.request() == b"x";
+            call.reply_up_to(100, |_| if is_first { panic!("on purpose, while writing") } else { 3 });
+        })
+    });
+    let failed = error_of(&world, &mut client, &mut server, session);
+    assert_eq!(failed, (Cause::HandlerPanicked, Execution::MayHaveRun));
+    send(&mut client, session, TYPE, b"y", 0);
+    assert_eq!(run(&world, &mut client, &mut server, 1)[0].response.len(), 3);
+}
+
+#[test]
+fn more_than_a_session_allows_is_refused_before_it_is_written() {
+    let world = World::new();
+    let (mut client, mut server, session) = pair_with(&world, LoopbackConfig::default(), |nexus| {
+        nexus.handle(TYPE, |call| call.reply_up_to(usize::MAX, |_| panic!("there is nothing to write to")))
+    });
+    let failed = error_of(&world, &mut client, &mut server, session);
+    assert_eq!(failed.0, Cause::ResponseTooLarge);
+}
+
+#[test]
+fn bursts_and_deferred_calls_answer_with_buffers_and_call_others() {
+    const ASK: RequestType = RequestType::new(53);
+    let world = World::new();
+    let inner = world.endpoint("inner", &server_nexus(Arc::clone(&world.pool), Config::default()), 3);
+    let mut inner = inner;
+    let session_of = Arc::new(std::sync::OnceLock::new());
+    let to_inner = Arc::clone(&session_of);
+    let nexus = Nexus::builder()
+        .handle_burst(ASK, move |calls| {
+            for index in 0..calls.len() {
+                let (mut request, response) = (calls.alloc(3).unwrap(), calls.alloc(3).unwrap());
+                request.fill(b"abc").unwrap();
+                calls.enqueue_request(*to_inner.get().unwrap(), ECHO, request, response, index as u64).unwrap();
+                let mut answer = calls.alloc(2).unwrap();
+                answer.fill(b"ok").unwrap();
+                calls.reply_buffer(index, answer);
+            }
+        })
+        .handle(TYPE, |call| {
+            let deferred = call.defer().unwrap();
+            let mut answer = deferred.alloc(700).unwrap();
+            answer.fill(&[7; 700]).unwrap();
+            deferred.reply_buffer(answer);
+        })
+        .build()
+        .unwrap();
+    let mut server = world.endpoint("server", &nexus, 1);
+    let mut client = world.client(Config::default(), LoopbackConfig::default());
+    let session = connect(&world, &mut client, &mut server);
+    session_of.set(connect(&world, &mut server, &mut inner)).unwrap();
+    send(&mut client, session, ASK, b"?", 0);
+    assert_eq!(run(&world, &mut client, &mut server, 1)[0].response[..], *b"ok");
+    assert_eq!(run(&world, &mut server, &mut inner, 1)[0].response[..], *b"abc");
+    send(&mut client, session, TYPE, b"?", 0);
+    assert_eq!(run(&world, &mut client, &mut server, 1)[0].response[..], [7; 700]);
 }

@@ -17,8 +17,8 @@ use sinew_fabric::SeededGenerator;
 use sinew_fabric::fault::{FaultConfig, FaultHandle, Faults, Faulty};
 use sinew_fabric::loopback::LoopbackConfig;
 use sinew_rpc::{
-    Algorithm, Call, Cause, Config, Congestion, DeferredCall, Execution, Nexus, Recovery, RequestType, Rpc,
-    SessionEvent, SessionId, SwiftConfig, TimelyConfig, Timeout, Tuning,
+    Algorithm, Call, CallId, CallOptions, Cause, Config, Congestion, DeferredCall, Execution, LaneId, Nexus, Recovery,
+    RequestType, Rpc, SessionEvent, SessionId, SwiftConfig, TimelyConfig, Timeout, Tuning,
 };
 use sinew_wire::Kind;
 
@@ -142,21 +142,49 @@ fn answer_kept(upto: usize) {
 struct Asked {
     id: u64,
     response_len: usize,
-    session: SessionId,
+    call: CallId,
     empty: bool,
     cancelled: bool,
+    has_deadline: bool,
+    aside: bool,
     kind: u16,
 }
 
 #[derive(Clone, Debug)]
 enum Step {
-    Call { session: usize, kind: u16, request_len: usize, response_len: u32 },
-    Empty { session: usize },
-    Cancel { recent: u64 },
-    Reconnect { session: usize },
-    Answer { kept: usize },
+    /// With a time-out unless that is 0, and aside from the main lane or not.
+    Call {
+        session: usize,
+        kind: u16,
+        request_len: usize,
+        response_len: u32,
+        timeout_us: u64,
+        aside: bool,
+    },
+    Empty {
+        session: usize,
+    },
+    Cancel {
+        recent: u64,
+    },
+    /// Closes the lane beside the main one, and opens another.
+    Reopen,
+    Reconnect {
+        session: usize,
+    },
+    Answer {
+        kept: usize,
+    },
     Work,
-    Turn { turns: usize },
+    Turn {
+        turns: usize,
+    },
+}
+
+impl Step {
+    fn plain(kind: u16, request_len: usize, response_len: u32) -> Self {
+        Self::Call { session: 0, kind, request_len, response_len, timeout_us: 0, aside: false }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -180,6 +208,7 @@ struct Run {
     endpoints: [FaultyEndpoint; 3],
     faults: Vec<FaultHandle>,
     sessions: [SessionId; 2],
+    lane: LaneId,
     disconnected: Vec<SessionId>,
     asked: HashMap<u64, Asked>,
     next_tag: u64,
@@ -213,11 +242,13 @@ impl Run {
         let (server, inner) = (endpoints[1].address(), endpoints[2].address());
         INNER_SESSION.set(Some(endpoints[1].begin_connect(&inner).unwrap()));
         let sessions = [(); 2].map(|()| endpoints[0].begin_connect(&server).unwrap());
+        let lane = endpoints[0].open_lane();
         Self {
             world,
             endpoints,
             faults: handles,
             sessions,
+            lane,
             disconnected: Vec::new(),
             asked: HashMap::new(),
             next_tag: 0,
@@ -228,18 +259,24 @@ impl Run {
 
     fn step(&mut self, step: &Step) {
         match *step {
-            Step::Call { session, kind, request_len, response_len } => {
+            Step::Call { session, kind, request_len, response_len, timeout_us, aside } => {
                 let request = request_of(self.next_tag, request_len, response_len);
-                self.call(self.sessions[session], kind, &request, response_len as usize);
+                let timeout_ns = Some(timeout_us * 1000).filter(|&timeout_ns| timeout_ns > 0);
+                self.call_with(self.sessions[session], kind, &request, response_len as usize, timeout_ns, aside);
             }
             Step::Empty { session } => self.call(self.sessions[session], DISPATCH, &[], 0),
+            Step::Reopen => {
+                assert!(self.endpoints[0].close_lane(self.lane) && !self.endpoints[0].close_lane(self.lane));
+                self.asked.retain(|_, asked| !asked.aside);
+                self.lane = self.endpoints[0].open_lane();
+            }
             Step::Cancel { recent } => {
                 let tag = self.next_tag.wrapping_sub(1 + recent);
                 if let Some(asked) = self.asked.get_mut(&tag) {
                     asked.cancelled = true;
-                    let cancelled = self.endpoints[0].cancel(asked.session, tag);
                     // It may be over already, and wait to be polled or for its request's shares.
-                    assert!(cancelled <= 1);
+                    self.endpoints[0].cancel(asked.call);
+                    assert!(!self.endpoints[0].cancel(asked.call), "no call is cancelled twice");
                 }
             }
             Step::Reconnect { session } => {
@@ -255,15 +292,33 @@ impl Run {
     }
 
     fn call(&mut self, session: SessionId, kind: u16, data: &[u8], response_len: usize) {
+        self.call_with(session, kind, data, response_len, None, false);
+    }
+
+    fn call_with(
+        &mut self,
+        session: SessionId,
+        kind: u16,
+        data: &[u8],
+        response_len: usize,
+        timeout_ns: Option<u64>,
+        aside: bool,
+    ) {
+        let lane = if aside { self.lane } else { LaneId::MAIN };
         let client = &mut self.endpoints[0];
         let (mut request, response) = (client.alloc(data.len()).unwrap(), client.alloc(200).unwrap());
         request.fill(data).unwrap();
         let tag = self.next_tag;
         self.next_tag += 1;
         let empty = data.is_empty();
-        let asked = Asked { id: tag, response_len, session, empty, cancelled: false, kind };
-        match client.enqueue_request(session, RequestType::new(kind), request, response, tag) {
-            Ok(()) => assert!(self.asked.insert(tag, asked).is_none()),
+        let options = CallOptions::tag(tag).lane(lane);
+        let options = timeout_ns.map_or(options, |timeout_ns| options.timeout_ns(timeout_ns));
+        match client.enqueue_request(session, RequestType::new(kind), request, response, options) {
+            Ok(call) => {
+                let has_deadline = timeout_ns.is_some();
+                let asked = Asked { id: tag, response_len, call, empty, cancelled: false, has_deadline, aside, kind };
+                assert!(self.asked.insert(tag, asked).is_none());
+            }
             // Damage can end a session.
             Err(rejected) => assert!(DAMAGED.get(), "{rejected}"),
         }
@@ -281,9 +336,15 @@ impl Run {
                 Err(error) => assert!(DAMAGED.get(), "{error}"),
             }
         }
-        for over in completions(&mut self.endpoints[0]) {
+        let is_told = self.endpoints[0].poll_ready_lane() == Some(self.lane);
+        let mut over = completions(&mut self.endpoints[0]);
+        let mains = over.len();
+        over.extend(std::iter::from_fn(|| self.endpoints[0].poll_lane(self.lane)));
+        assert_eq!(is_told, over.len() > mains, "a lane is told of what it has, once");
+        for (at, over) in over.into_iter().enumerate() {
             let asked = self.asked.remove(&over.tag);
             let asked = asked.unwrap_or_else(|| panic!("call {} completed twice: {:?}", over.tag, over.result));
+            assert_eq!((asked.call, asked.aside), (over.id(), at >= mains));
             self.completed += 1;
             if !DAMAGED.get() {
                 self.check(&asked, over);
@@ -311,7 +372,8 @@ impl Run {
             Err(error) => {
                 match error.cause {
                     Cause::Cancelled => assert!(asked.cancelled),
-                    Cause::Disconnected => assert!(self.disconnected.contains(&asked.session)),
+                    Cause::DeadlinePassed => assert!(asked.has_deadline),
+                    Cause::Disconnected => assert!(self.disconnected.contains(&asked.call.session())),
                     _ => panic!("call {id}: {error}"),
                 }
                 if error.execution != Execution::MayHaveRun {
@@ -480,15 +542,23 @@ fn len(messages: Messages) -> BoxedStrategy<usize> {
     }
 }
 
+/// None, for most calls; else from less than a round trip to more than all that can be in its way.
+fn timeout_us() -> impl Strategy<Value = u64> {
+    prop_oneof![4 => Just(0u64), 1 => 1u64..100, 1 => 100u64..20_000, 1 => Just(100_000_000)]
+}
+
 fn step(messages: Messages) -> impl Strategy<Value = Step> {
     let calls = match messages {
         Messages::Usual => 20,
         Messages::Long => 8,
     };
     prop_oneof![
-        calls => (0..2usize, 1..=KINDS, len(messages), len(messages)).prop_map(|(session, kind, request_len, response_len)| {
-            Step::Call { session, kind, request_len, response_len: response_len as u32 }
-        }),
+        calls => (0..2usize, 1..=KINDS, len(messages), len(messages), timeout_us(), any::<bool>()).prop_map(
+            |(session, kind, request_len, response_len, timeout_us, aside)| {
+                Step::Call { session, kind, request_len, response_len: response_len as u32, timeout_us, aside }
+            }
+        ),
+        1 => Just(Step::Reopen),
         1 => (0..2usize).prop_map(|session| Step::Empty { session }),
         2 => (0..6u64).prop_map(|recent| Step::Cancel { recent }),
         1 => (0..2usize).prop_map(|session| Step::Reconnect { session }),
@@ -576,7 +646,7 @@ fn eight_megabytes_survive_loss_duplication_and_reordering() {
         let case = Case { seed: 5, sides: plain(port), faults, latency_ns: 1_000, steps: Vec::new() };
         let mut run = Run::new(&case);
         for kind in [DISPATCH, NESTED] {
-            run.step(&Step::Call { session: 0, kind, request_len: 8 << 20, response_len: 8 << 20 });
+            run.step(&Step::plain(kind, 8 << 20, 8 << 20));
         }
         run.turn_until("both complete", |run| run.asked.is_empty());
         run.finish(&case);
@@ -594,7 +664,7 @@ fn an_arena_that_hardly_suffices_never_runs_dry() {
         let mut run = Run::new(&case);
         for round in 0..400u64 {
             for kind in 1..=KINDS {
-                run.step(&Step::Call { session: 0, kind, request_len: 10_000, response_len: 10_012 });
+                run.step(&Step::plain(kind, 10_000, 10_012));
             }
             match round % 8 {
                 3 => (0..6).for_each(|recent| run.step(&Step::Cancel { recent })),

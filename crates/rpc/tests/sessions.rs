@@ -549,3 +549,64 @@ fn a_connect_to_a_peer_that_was_just_left_keeps_the_way_to_it() {
         "the port still tells of the peer: {failed:?}"
     );
 }
+
+#[test]
+fn a_client_of_the_version_before_is_refused_in_its_own_version() {
+    let world = World::new();
+    let mut server = world.server(Config::default(), LoopbackConfig::default());
+    let client = handmade::HandClient::new(&world, 1);
+    for (version, code) in [(2, 3), (1, 3), (0, 3)] {
+        let connect = client.connect_packet(handmade::OFFER, sinew_wire::management::Cookie::default());
+        client.send_management(&connect.of_version(version));
+        world.network.start_tap();
+        world.network.take_tapped();
+        server.turn();
+        let sent = world.network.take_tapped();
+        let (theirs, header) = sinew_wire::Header::read_other_version(&sent[0].bytes).unwrap();
+        assert_eq!((sent.len(), theirs, header.kind, header.message_len), (1, version, Refuse, code));
+        assert_eq!(header.session, client.key);
+    }
+    assert_eq!(server.stats().dropped(PacketDrop::WrongVersion), 3);
+    assert_nothing_is_left(&server);
+}
+
+#[test]
+fn a_server_of_the_version_before_is_known_by_what_it_answers() {
+    let world = World::new();
+    let mut client = world.client(Config::default(), LoopbackConfig::default());
+    let server = handmade::HandServer::asked(&world, &mut client);
+    let call = send(&mut client, server.session, ECHO, b"waits", 0);
+    world.clock.advance(Config::default().connect_retry_ns + 10_000_000);
+    world.network.start_tap();
+    world.network.take_tapped();
+    client.turn();
+    let sent = world.network.take_tapped();
+    let asked = sent.iter().filter_map(|packet| sinew_wire::Header::read_other_version(&packet.bytes)).next();
+    assert!(matches!(asked, Some((2, header)) if header.kind == Connect), "{asked:?}");
+    let cookie = sinew_wire::management::Cookie { code: 7, made_ns: 8 };
+    let challenge = sinew_wire::management::Challenge { cookie }.packet(server.client_key);
+    // One with a key that we did not give is anybody's.
+    let wrong = sinew_wire::management::Challenge { cookie }.packet(sinew_wire::SessionKey(77));
+    server.send_management(&wrong.of_version(2));
+    client.turn();
+    assert!(events(&mut client).is_empty());
+    server.send_management(&challenge.of_version(2));
+    client.turn();
+    let SessionEvent::ConnectFailed { error, .. } = event(&mut client) else { panic!() };
+    assert!(error.to_string().contains("speaks version 2 of the protocol, and we speak 3"), "{error}");
+    let over = completions(&mut client).remove(0);
+    assert_eq!((over.id(), over.result.unwrap_err().execution), (call, sinew_rpc::Execution::NeverSent));
+    assert_nothing_is_left(&client);
+}
+
+#[test]
+fn a_refusal_for_the_version_names_both() {
+    let world = World::new();
+    let mut client = world.client(Config::default(), LoopbackConfig::default());
+    let server = handmade::HandServer::asked(&world, &mut client);
+    let refusal = sinew_wire::management::Refusal::Version { version: 9 };
+    server.send_management(&refusal.packet(server.client_key));
+    client.turn();
+    let SessionEvent::ConnectFailed { error, .. } = event(&mut client) else { panic!() };
+    assert!(error.to_string().contains("speaks version 9"), "{error}");
+}

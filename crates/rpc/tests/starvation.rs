@@ -436,6 +436,28 @@ fn a_token_that_is_guessed_among_many_runs_nothing_and_the_client_goes_on() {
     assert_eq!(outline(&client.turn(&mut server)), [(Response, 0)]);
 }
 
+/// Whatever it is that would run if the token were right, or end what runs.
+#[test]
+fn guesses_count_whatever_kind_of_packet_makes_them() {
+    for kind in [Kind::Request, Kind::RequestWithOptions, Kind::RequestForResponse, Kind::Cancel] {
+        let world = World::new();
+        let mut server = world.server(Config::default(), LoopbackConfig::default());
+        let client = HandClient::connected(&world, &mut server, 1, SMALL);
+        for token in 0..1_500 {
+            let session = SessionKey::new(client.server_key.index(), token);
+            client.send(Header { session, kind, ..client.header(5 * SLOTS, 0, 0) }, b"");
+            if token % 50 == 0 {
+                client.turn(&mut server);
+            }
+        }
+        client.turn(&mut server);
+        assert_eq!(server.stats().token_misses, 1_500, "{kind:?}");
+        client.request(5 * SLOTS, 0, b"evil");
+        assert_eq!(outline(&client.turn(&mut server)), [], "{kind:?}");
+        assert_eq!(server.stats().dropped(PacketDrop::Guessed), 1);
+    }
+}
+
 /// A few packets of a session that was there before are no guesses, nor are those that come from elsewhere.
 #[test]
 fn a_few_wrong_tokens_or_many_from_elsewhere_guard_nothing() {

@@ -338,7 +338,7 @@ fn a_request_that_comes_fast_enough_keeps_its_memory() {
         steady.request(SLOTS, number, &message);
         if number % 20 == 10 {
             // Takes what is left, and asks for more.
-            send(&mut client, session, DEFER, &message, number.into());
+            send(&mut client, session, DEFER, &message, u64::from(number));
         }
         last = steady.turn(&mut server);
         client.turn();

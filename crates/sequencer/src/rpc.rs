@@ -7,9 +7,8 @@
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use sinew_fabric::{Clock, PacketPort};
 use sinew_mem::{AllocError, MessageBuffer};
-use sinew_rpc::{BurstCalls, RequestType, Rpc, SessionId};
+use sinew_rpc::{BurstCalls, Endpoint, RequestType, SessionId};
 
 use crate::client::{Answer, Client, Numbers};
 use crate::error::{CallError, ClientError, Refusal, RequestError};
@@ -118,8 +117,8 @@ fn answer_burst(sequence: &Sequence, calls: &mut BurstCalls<'_, '_>) {
 }
 
 /// A client over one session.
-pub struct RpcClient<P: PacketPort, C: Clock> {
-    rpc: Rpc<P, C>,
+pub struct RpcClient<E: Endpoint> {
+    rpc: E,
     session: SessionId,
     window: usize,
     /// Buffers of calls that are not in flight.
@@ -127,7 +126,7 @@ pub struct RpcClient<P: PacketPort, C: Clock> {
     epoch: Option<Epoch>,
 }
 
-impl<P: PacketPort, C: Clock> RpcClient<P, C> {
+impl<E: Endpoint> RpcClient<E> {
     /// A client over a session of `rpc`'s, with up to `window` calls in flight. Those past the session's slots wait in its queue.
     ///
     /// With `epoch`, only numbers of that life of the server are taken; else the first answer says which.
@@ -135,7 +134,7 @@ impl<P: PacketPort, C: Clock> RpcClient<P, C> {
     /// # Errors
     ///
     /// [`AllocError`].
-    pub fn new(rpc: Rpc<P, C>, session: SessionId, window: usize, epoch: Option<Epoch>) -> Result<Self, AllocError> {
+    pub fn new(rpc: E, session: SessionId, window: usize, epoch: Option<Epoch>) -> Result<Self, AllocError> {
         let buffers = |_| Ok((rpc.alloc(REQUEST_LEN)?, rpc.alloc(ANSWER_LEN)?));
         let idle = (0..window).map(buffers).collect::<Result<_, AllocError>>()?;
         Ok(Self { rpc, session, window, idle, epoch })
@@ -148,7 +147,7 @@ impl<P: PacketPort, C: Clock> RpcClient<P, C> {
 
     /// The endpoint, for its events and counters. Calls that are made there are answered there, unless [`Client::answer`] finds
     /// them first.
-    pub fn rpc(&mut self) -> &mut Rpc<P, C> {
+    pub fn rpc(&mut self) -> &mut E {
         &mut self.rpc
     }
 
@@ -162,7 +161,7 @@ impl<P: PacketPort, C: Clock> RpcClient<P, C> {
     }
 }
 
-impl<P: PacketPort, C: Clock> Client for RpcClient<P, C> {
+impl<E: Endpoint> Client for RpcClient<E> {
     fn window(&self) -> usize {
         self.window
     }
@@ -177,10 +176,13 @@ impl<P: PacketPort, C: Clock> Client for RpcClient<P, C> {
         let window = self.window;
         let (mut request, response) = self.idle.pop().ok_or(RequestError::WindowFull { window })?;
         request.copy_from_slice(&request_bytes(count));
-        self.rpc.enqueue_request(self.session, NEXT, request, response, tag).map_err(|rejected| {
-            self.idle.push((rejected.request, rejected.response));
-            RequestError::Enqueue(rejected.error)
-        })
+        match self.rpc.enqueue_request(self.session, NEXT, request, response, tag.into()) {
+            Ok(_) => Ok(()),
+            Err(rejected) => {
+                self.idle.push((rejected.request, rejected.response));
+                Err(RequestError::Enqueue(rejected.error))
+            }
+        }
     }
 
     #[inline]

@@ -10,7 +10,7 @@ use sinew_sequencer::rpc::{NEXT, RpcClient, handler};
 use sinew_sequencer::{Answer, CallError, Client, Epoch, LAST, Numbers, Refusal, RequestError, Sequence};
 
 type Server = Rpc<LoopbackPort, ManualClock>;
-type FaultyClient = RpcClient<Faulty<LoopbackPort>, ManualClock>;
+type FaultyClient = RpcClient<Rpc<Faulty<LoopbackPort>, ManualClock>>;
 
 const EPOCH: Epoch = Epoch(7);
 const STEP_NS: u64 = 20_000;

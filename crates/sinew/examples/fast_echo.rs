@@ -63,13 +63,9 @@ fn drive(hub: &Hub, address: &str, run_for: Duration) -> sinew::Result<u64> {
     }
     let began = Instant::now();
     let (mut started, mut completed) = (0u64, 0u64);
-    let mut failure = None;
-    rpc.run_until(|rpc| {
+    rpc.try_run_until(|rpc| -> sinew::Result<bool> {
         while let Some(completion) = rpc.poll_completion() {
-            if let Err(error) = completion.result {
-                failure = Some(error);
-                return true;
-            }
+            completion.result?;
             assert_eq!(completion.response[..8], completion.tag.to_le_bytes(), "an echo returns what it was sent");
             completed += 1;
             idle.push((completion.request, completion.response));
@@ -78,16 +74,11 @@ fn drive(hub: &Hub, address: &str, run_for: Duration) -> sinew::Result<u64> {
             for (mut request, response) in idle.drain(idle.len() - BATCH..) {
                 request[..8].copy_from_slice(&started.to_le_bytes());
                 let session = sessions[started as usize % SESSIONS];
-                if rpc.enqueue_request(session, ECHO, request, response, started).is_err() {
-                    return true;
-                }
+                rpc.enqueue_request(session, ECHO, request, response, started)?;
                 started += 1;
             }
         }
-        began.elapsed() >= run_for && completed == started
+        Ok(began.elapsed() >= run_for && completed == started)
     })?;
-    match failure {
-        Some(error) => Err(error.into()),
-        None => Ok(completed),
-    }
+    Ok(completed)
 }

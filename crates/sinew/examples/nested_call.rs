@@ -2,8 +2,9 @@
 //!
 //! The handler keeps its call ([`Call::defer`]), calls on, and returns; the answer goes out when the other service's does.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::rc::Rc;
 
 use sinew::prelude::*;
 
@@ -12,10 +13,9 @@ const LENGTH: RequestType = RequestType::new(1);
 /// The front end: says it in words.
 const DESCRIBE: RequestType = RequestType::new(2);
 
-/// What the front end's handler and its loop share. One thread uses it, so the lock is never contended.
-#[derive(Default)]
+/// What the front end's handler and its loop share, on one thread.
 struct Front {
-    backend: Option<SessionId>,
+    backend: SessionId,
     waiting: HashMap<u64, DeferredCall>,
     next_tag: u64,
 }
@@ -32,11 +32,8 @@ fn main() -> sinew::Result<()> {
         .start()?;
     let backend_address = backend.addresses()[0].to_string();
 
-    let front = Arc::new(Mutex::new(Front::default()));
-    let in_handler = Arc::clone(&front);
-    let nexus = Nexus::builder().handle(DESCRIBE, move |call: Call| ask_on(&in_handler, call)).build()?;
-    let server =
-        nexus.server().at("udp://127.0.0.1:0").on_turn(move |rpc| answer(&front, rpc, &backend_address)).start()?;
+    let server = Nexus::builder().build()?.server().at("udp://127.0.0.1:0");
+    let server = server.program(move |_endpoint, rpc| describe(rpc, &backend_address)).start()?;
 
     let mut rpc = Rpc::open("udp://")?;
     let session = rpc.connect(&server.addresses()[0].to_string())?;
@@ -46,33 +43,39 @@ fn main() -> sinew::Result<()> {
     Ok(())
 }
 
+/// The program of the front end: the handler asks on, the loop answers what was answered.
+fn describe(rpc: &mut Rpc, backend: &str) -> sinew::Result<impl FnMut(&mut Rpc) -> sinew::Result<Flow> + use<>> {
+    let front = Front { backend: rpc.connect(backend)?, waiting: HashMap::new(), next_tag: 0 };
+    let front = Rc::new(RefCell::new(front));
+    let in_handler = Rc::clone(&front);
+    rpc.handle(DESCRIBE, move |call: Call| ask_on(&mut in_handler.borrow_mut(), call))?;
+    Ok(move |rpc: &mut Rpc| {
+        let busy = rpc.turn();
+        let waiting = &mut front.borrow_mut().waiting;
+        while let Some(completion) = rpc.poll_completion() {
+            let Some(call) = waiting.remove(&completion.tag) else { continue };
+            match (&completion.result, completion.response.as_array::<8>()) {
+                (Ok(()), Some(length)) => {
+                    let length = u64::from_le_bytes(*length);
+                    rpc.reply(call, format!("it has {length} bytes").as_bytes());
+                }
+                // Dropped: the client learns that there is no answer.
+                _ => drop(call),
+            }
+        }
+        Ok(busy.into())
+    })
+}
+
 /// The handler. Whatever fails here drops the call, which tells the client so.
-fn ask_on(front: &Mutex<Front>, mut call: Call<'_>) {
-    let mut front = front.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some(session) = front.backend else { return };
+fn ask_on(front: &mut Front, mut call: Call<'_>) {
     let (Ok(mut request), Ok(response)) = (call.alloc(call.request().len()), call.alloc(8)) else { return };
     request.copy_from_slice(call.request());
     let tag = front.next_tag;
-    if call.enqueue_request(session, LENGTH, request, response, tag).is_ok()
+    if call.enqueue_request(front.backend, LENGTH, request, response, tag).is_ok()
         && let Ok(deferred) = call.defer()
     {
         front.next_tag += 1;
         front.waiting.insert(tag, deferred);
-    }
-}
-
-/// Between turns: opens the session to the back end once, and answers what it has answered.
-fn answer(front: &Mutex<Front>, rpc: &mut Rpc, backend: &str) {
-    let mut front = front.lock().unwrap_or_else(PoisonError::into_inner);
-    if front.backend.is_none() {
-        front.backend = rpc.begin_connect(backend).ok();
-    }
-    while let Some(completion) = rpc.poll_completion() {
-        let Some(call) = front.waiting.remove(&completion.tag) else { continue };
-        match (&completion.result, completion.response.as_array::<8>()) {
-            (Ok(()), Some(length)) => call.reply(format!("it has {} bytes", u64::from_le_bytes(*length)).as_bytes()),
-            // Dropped: the client learns that there is no answer.
-            _ => drop(call),
-        }
     }
 }

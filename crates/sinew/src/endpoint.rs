@@ -1,7 +1,12 @@
-use sinew_fabric::{Address, Clock, PacketPort, Poller, PortStats, Step, Waker};
+use sinew_fabric::{
+    Address, AddressError, Armed, Descriptor, PACKET_LEN_MIN, PacketPort, PortError, PortStats, Readiness, Waker,
+};
 use sinew_host::{HostClock, SystemEntropy};
 use sinew_mem::{AllocError, MessageBuffer};
-use sinew_rpc::{Completion, Config, Rejected, Reply, RequestType, SessionEvent, SessionId, Stats};
+use sinew_rpc::{
+    BurstCalls, Call, CallId, CallOptions, Completion, Config, ConnectError, ConnectOptions, DeferredCall, Endpoint,
+    EndpointInfo, LaneId, Rejected, Reply, RequestType, SessionEvent, SessionId, Stats, StatsReader,
+};
 #[cfg(feature = "shm")]
 use sinew_shm::ShmPort;
 #[cfg(feature = "udp")]
@@ -36,17 +41,45 @@ pub const FABRICS: &[&str] = &[
 ///
 /// # Errors
 ///
-/// [`Error::System`] when the system has no randomness.
+/// [`Error::System`] when the system has no randomness; [`PortError::PacketsTooSmall`] for a port that no session could open over.
 pub fn endpoint<P: PacketPort>(nexus: &Nexus, port: P) -> Result<sinew_rpc::Rpc<P, HostClock>> {
-    let entropy = SystemEntropy::new()
-        .map_err(|source| Error::System { doing: "reading the system's randomness".to_owned(), source })?;
-    Ok(sinew_rpc::Rpc::new(nexus, port, HostClock::new(), Box::new(entropy)))
+    numbered(nexus, 0, port)
 }
 
-/// An endpoint on one of the enabled fabrics, for what only that fabric has, or for code that is generic over the port.
+/// As [`endpoint`], for one of several.
+fn numbered<P: PacketPort>(nexus: &Nexus, index: usize, port: P) -> Result<sinew_rpc::Rpc<P, HostClock>> {
+    let caps = port.caps();
+    if caps.packet_len_max < PACKET_LEN_MIN {
+        let packet_len_max = caps.packet_len_max + caps.overhead;
+        let address = port.address().to_string();
+        return Err(PortError::PacketsTooSmall { address, packet_len_max, overhead: caps.overhead }.into());
+    }
+    let entropy = SystemEntropy::new()
+        .map_err(|source| Error::System { doing: "reading the system's randomness".to_owned(), source })?;
+    Ok(sinew_rpc::Rpc::numbered(nexus, index, port, HostClock::new(), Box::new(entropy)))
+}
+
+fn unknown_fabric(address: &str, scheme: &str) -> Error {
+    Error::UnknownFabric { address: address.to_owned(), scheme: scheme.to_owned(), known: FABRICS.join(", ") }
+}
+
+/// What is said of an address that an endpoint could not connect to: of one that is no fabric's, which there are.
+fn told(error: ConnectError) -> Error {
+    match error {
+        ConnectError::Port(PortError::Address(AddressError::WrongFabric { address, scheme, .. }))
+            if !FABRICS.contains(&&*scheme) =>
+        {
+            unknown_fabric(&address, &scheme)
+        }
+        error => error.into(),
+    }
+}
+
+/// An endpoint on one of the enabled fabrics, for what only that fabric has, or for code that is generic over the port; or one on a port
+/// of the program's own.
 // One endpoint a thread: the size does not matter, one more pointer to follow would.
 #[allow(clippy::large_enum_variant)]
-pub enum Endpoint {
+pub enum FabricEndpoint {
     /// Shared memory.
     #[cfg(feature = "shm")]
     Shm(sinew_rpc::Rpc<ShmPort, HostClock>),
@@ -56,35 +89,52 @@ pub enum Endpoint {
     /// RDMA devices.
     #[cfg(feature = "ibverbs")]
     Ibverbs(sinew_rpc::Rpc<IbPort, HostClock>),
+    /// Any other port; see [`Rpc::over`].
+    Other(Box<dyn Endpoint>),
 }
 
-/// Does the same for every fabric.
+/// Does the same for every fabric, and for other ports unless that is done in another way.
 macro_rules! each {
     ($endpoint:expr, $rpc:ident => $do:expr) => {
+        each!($endpoint, $rpc => $do, $rpc => $do)
+    };
+    ($endpoint:expr, $rpc:ident => $do:expr, $other:ident => $do_other:expr) => {
         match $endpoint {
             #[cfg(feature = "shm")]
-            Endpoint::Shm($rpc) => $do,
+            FabricEndpoint::Shm($rpc) => $do,
             #[cfg(feature = "udp")]
-            Endpoint::Udp($rpc) => $do,
+            FabricEndpoint::Udp($rpc) => $do,
             #[cfg(feature = "ibverbs")]
-            Endpoint::Ibverbs($rpc) => $do,
+            FabricEndpoint::Ibverbs($rpc) => $do,
+            FabricEndpoint::Other($other) => $do_other,
         }
     };
 }
 
+// Behind the macro, which it uses.
+mod faces;
+
 /// An endpoint on a fabric that its address chooses: sessions, and the loop that serves and calls. It belongs to the thread that
 /// made it.
 ///
-/// It has the methods of [`sinew_rpc::Rpc`], where they are documented in full; each decides once between the enabled fabrics. By
-/// what they are for:
+/// It has the methods of [`sinew_rpc::Rpc`], where they are documented in full; each decides once between the enabled fabrics. It is an
+/// [`Endpoint`], which libraries take. By what the methods are for:
 ///
-/// - **open**: [`Self::open`] for a client, [`Self::open_with`] with handlers, limits, or both.
+/// - **open**: [`Self::open`] for a client, [`Self::open_with`] with handlers, limits, or both; [`Self::over`] a port that is no fabric's of
+///   this build.
 /// - **open sessions**: [`Self::connect`] waits, [`Self::begin_connect`] does not; [`Self::poll_event`] tells what became of
 ///   them; [`Self::disconnect`] ends them.
 /// - **call, the quick way**: [`Self::alloc`] buffers once; [`Self::enqueue_request`] moves them in,
 ///   [`Self::poll_completion`] hands them back.
 /// - **call, the simple way**: [`Self::call`].
-/// - **turn the loop**: [`Self::turn`] once, [`Self::run_until`] for long; [`Self::wait`] sleeps.
+/// - **call in time, and in several names**: [`CallOptions`] have a deadline and a lane; [`Self::cancel`] ends a call by its name;
+///   [`Self::open_lane`] gives a library completions and events of its own.
+/// - **turn the loop**: [`Self::turn`] once, [`Self::run_until`] and [`Self::try_run_until`] for long; [`Self::wait`] sleeps.
+/// - **sleep on more than one thing**: [`Self::arm`] says whether and until when, [`Self::descriptor`] on what; [`Self::rest_beside`] does both.
+/// - **serve with state of one's own**: [`Self::handle`] and [`Self::handle_burst`] for handlers that belong to this endpoint;
+///   [`Self::turn_with`] hands requests to a closure, [`Self::poll_request`] to whoever asks. A server turns its endpoints itself, or has
+///   [a program](crate::Program) do it.
+/// - **be watched**: [`Self::stats`] here, [`Self::stats_reader`] from other threads.
 ///
 /// ```
 /// use sinew::prelude::*;
@@ -118,9 +168,7 @@ macro_rules! each {
 /// # Ok::<(), sinew::Error>(())
 /// ```
 pub struct Rpc {
-    endpoint: Endpoint,
-    poller: Poller,
-    clock: HostClock,
+    endpoint: FabricEndpoint,
 }
 
 impl Rpc {
@@ -140,39 +188,74 @@ impl Rpc {
     ///
     /// As [`Self::open`].
     pub fn open_with(nexus: &Nexus, address: &str) -> Result<Self> {
+        Self::open_numbered(nexus, 0, address)
+    }
+
+    /// As [`Self::open_with`], for one of several endpoints: makers of handlers are told its number ([`EndpointInfo::index`]).
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::open`].
+    pub fn open_numbered(nexus: &Nexus, index: usize, address: &str) -> Result<Self> {
         let parsed: Address = address.parse()?;
         match parsed.scheme() {
             #[cfg(feature = "shm")]
-            "shm" => Ok(endpoint(nexus, ShmPort::open(&parsed)?)?.into()),
+            "shm" => Ok(numbered(nexus, index, ShmPort::open(&parsed)?)?.into()),
             #[cfg(feature = "udp")]
-            "udp" => Ok(endpoint(nexus, UdpPort::open(&parsed)?)?.into()),
+            "udp" => Ok(numbered(nexus, index, UdpPort::open(&parsed)?)?.into()),
             #[cfg(feature = "ibverbs")]
-            "ibverbs" => Ok(endpoint(nexus, ibverbs_port(&parsed)?)?.into()),
-            scheme => Err(Error::UnknownFabric {
-                address: address.to_owned(),
-                scheme: scheme.to_owned(),
-                known: FABRICS.join(", "),
-            }),
+            "ibverbs" => Ok(numbered(nexus, index, ibverbs_port(&parsed)?)?.into()),
+            scheme => Err(unknown_fabric(address, scheme)),
         }
     }
 
-    fn around(endpoint: Endpoint) -> Self {
-        let poller = Poller::new(each!(&endpoint, rpc => rpc.config().poller));
-        Self { endpoint, poller, clock: HostClock::new() }
+    /// Opens an endpoint over any port: a fabric that this crate does not know, or one of its own in [layers](sinew_fabric::layer), which
+    /// trace, capture, disturb or seal what passes.
+    ///
+    /// Each method is an indirect call then, which cannot be inlined, where the fabrics of this build are told apart by a
+    /// comparison: some forty instructions for each small call, see [`Endpoint`]. Packets go as they always do. Where that is too
+    /// much, [`endpoint`] makes one whose type names its port.
+    ///
+    /// ```
+    /// use sinew::fabric::trace::{TextSink, Traced};
+    /// use sinew::prelude::*;
+    ///
+    /// # fn main() -> sinew::Result<()> {
+    /// let port = sinew::udp::UdpPort::open(&"udp://".parse()?)?;
+    /// let mut rpc = Rpc::over(&Nexus::client(), Traced::new(port, TextSink::new(std::io::stderr())))?;
+    /// assert_eq!(rpc.address().scheme(), "udp");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`endpoint`].
+    pub fn over(nexus: &Nexus, port: impl PacketPort + 'static) -> Result<Self> {
+        Self::over_numbered(nexus, 0, port)
+    }
+
+    /// As [`Self::over`], for one of several endpoints.
+    ///
+    /// # Errors
+    ///
+    /// As [`endpoint`].
+    pub fn over_numbered(nexus: &Nexus, index: usize, port: impl PacketPort + 'static) -> Result<Self> {
+        Ok(Self { endpoint: FabricEndpoint::Other(Box::new(numbered(nexus, index, port)?)) })
     }
 
     /// The endpoint on its fabric.
-    pub fn endpoint(&self) -> &Endpoint {
+    pub fn endpoint(&self) -> &FabricEndpoint {
         &self.endpoint
     }
 
     /// The endpoint on its fabric, to use.
-    pub fn endpoint_mut(&mut self) -> &mut Endpoint {
+    pub fn endpoint_mut(&mut self) -> &mut FabricEndpoint {
         &mut self.endpoint
     }
 
     /// Gives up the choice at run time.
-    pub fn into_endpoint(self) -> Endpoint {
+    pub fn into_endpoint(self) -> FabricEndpoint {
         self.endpoint
     }
 
@@ -196,7 +279,17 @@ impl Rpc {
         each!(&self.endpoint, rpc => rpc.port_stats())
     }
 
-    /// Wakes the endpoint's thread out of [`Self::wait`], from any thread.
+    /// What makers of handlers are told of this endpoint.
+    pub fn info(&self) -> &EndpointInfo {
+        each!(&self.endpoint, rpc => rpc.info())
+    }
+
+    /// Has the endpoint publish its counters from now on, for other threads to read while it runs; see [`StatsReader`].
+    pub fn stats_reader(&mut self) -> StatsReader {
+        each!(&mut self.endpoint, rpc => rpc.stats_reader())
+    }
+
+    /// Wakes the endpoint's thread out of [`Self::wait`], or whoever sleeps on its descriptor, from any thread.
     pub fn waker(&self) -> Waker {
         each!(&self.endpoint, rpc => rpc.waker())
     }
@@ -219,19 +312,31 @@ impl Rpc {
     ///
     /// # Errors
     ///
-    /// [`Error::Connect`] when the name leads nowhere or a limit of this endpoint is reached.
+    /// [`Error::Connect`] when the name leads nowhere, is of another fabric than this endpoint, or a limit of this endpoint is reached;
+    /// [`Error::UnknownFabric`].
     pub fn begin_connect(&mut self, address: &str) -> Result<SessionId> {
         let address: Address = address.parse()?;
-        Ok(each!(&mut self.endpoint, rpc => rpc.begin_connect(&address))?)
+        each!(&mut self.endpoint, rpc => rpc.begin_connect(&address)).map_err(told)
+    }
+
+    /// As [`Self::begin_connect`], with options; see [`sinew_rpc::Rpc::begin_connect_with`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::begin_connect`].
+    pub fn begin_connect_with(&mut self, address: &str, options: ConnectOptions) -> Result<SessionId> {
+        let address: Address = address.parse()?;
+        each!(&mut self.endpoint, rpc => rpc.begin_connect_with(&address, options)).map_err(told)
     }
 
     /// Opens a session, turning the loop until it is open.
     ///
     /// # Errors
     ///
-    /// [`Error::Connect`]: no such server, no answer, refused, or a limit of this endpoint.
+    /// [`Error::Connect`]: no such server, one on another fabric than this endpoint, no answer, refused, or a limit of this endpoint;
+    /// [`Error::UnknownFabric`].
     pub fn connect(&mut self, address: &str) -> Result<SessionId> {
-        Ok(each!(&mut self.endpoint, rpc => rpc.connect(address))?)
+        each!(&mut self.endpoint, rpc => rpc.connect(address)).map_err(told)
     }
 
     /// Ends a session; its calls complete with [`sinew_rpc::Cause::Disconnected`]. Returns whether there was such a session.
@@ -258,14 +363,45 @@ impl Rpc {
         request_type: RequestType,
         request: MessageBuffer,
         response: MessageBuffer,
-        tag: u64,
-    ) -> Result<(), Rejected> {
-        each!(&mut self.endpoint, rpc => rpc.enqueue_request(session, request_type, request, response, tag))
+        options: impl Into<CallOptions>,
+    ) -> Result<CallId, Rejected> {
+        let options = options.into();
+        each!(&mut self.endpoint, rpc => rpc.enqueue_request(session, request_type, request, response, options))
     }
 
-    /// Cancels the calls of a session with this tag. Returns how many there were.
-    pub fn cancel(&mut self, session: SessionId, tag: u64) -> usize {
-        each!(&mut self.endpoint, rpc => rpc.cancel(session, tag))
+    /// Cancels a call; see [`sinew_rpc::Rpc::cancel`]. Returns whether it was there.
+    pub fn cancel(&mut self, call: CallId) -> bool {
+        each!(&mut self.endpoint, rpc => rpc.cancel(call))
+    }
+
+    /// The time on the endpoint's clock; see [`sinew_rpc::Rpc::now_ns`].
+    pub fn now_ns(&self) -> u64 {
+        each!(&self.endpoint, rpc => rpc.now_ns())
+    }
+
+    /// Opens a lane: completions and events of its own; see [`sinew_rpc::Rpc::open_lane`].
+    pub fn open_lane(&mut self) -> LaneId {
+        each!(&mut self.endpoint, rpc => rpc.open_lane())
+    }
+
+    /// Closes a lane: its calls are cancelled, its sessions end. Returns whether there was such a lane.
+    pub fn close_lane(&mut self, lane: LaneId) -> bool {
+        each!(&mut self.endpoint, rpc => rpc.close_lane(lane))
+    }
+
+    /// The next lane that got something since it was last told here; see [`sinew_rpc::Rpc::poll_ready_lane`].
+    pub fn poll_ready_lane(&mut self) -> Option<LaneId> {
+        each!(&mut self.endpoint, rpc => rpc.poll_ready_lane())
+    }
+
+    /// The next call of a lane that is over.
+    pub fn poll_lane(&mut self, lane: LaneId) -> Option<Completion> {
+        each!(&mut self.endpoint, rpc => rpc.poll_lane(lane))
+    }
+
+    /// The next thing that happened to a session of a lane.
+    pub fn poll_lane_event(&mut self, lane: LaneId) -> Option<SessionEvent> {
+        each!(&mut self.endpoint, rpc => rpc.poll_lane_event(lane))
     }
 
     /// Starts to bring a session's state near, for a call that is about to be enqueued; see
@@ -297,25 +433,155 @@ impl Rpc {
         Ok(())
     }
 
+    /// Turns the loop once, and sleeps when there is nothing to do for longer than [`Config::poller`] spins. Returns whether anything
+    /// happened.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::System`] when the port cannot sleep.
+    #[inline]
+    pub fn turn_or_wait(&mut self) -> Result<bool> {
+        Ok(each!(&mut self.endpoint, rpc => rpc.turn_or_wait())?)
+    }
+
+    /// After a turn that was `busy` or not: sleeps when there was nothing to do for longer than [`Config::poller`] spins, until there is, for so
+    /// many nanoseconds at most.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::System`] when the port cannot sleep.
+    pub fn rest(&mut self, busy: bool, timeout_ns: Option<u64>) -> Result<()> {
+        Ok(each!(&mut self.endpoint, rpc => rpc.rest(busy, timeout_ns))?)
+    }
+
+    /// As [`Self::rest`], on a thread that serves something else too: it sleeps on both.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::System`] when one of them cannot sleep.
+    pub fn rest_beside(&mut self, busy: bool, beside: &mut dyn Readiness, timeout_ns: Option<u64>) -> Result<()> {
+        Ok(each!(&mut self.endpoint, rpc => rpc.rest_beside(busy, beside, timeout_ns))?)
+    }
+
+    /// What becomes readable when there is something to do at an endpoint that is [armed](Self::arm); see [`sinew_rpc::Rpc::descriptor`].
+    pub fn descriptor(&self) -> Option<Descriptor> {
+        each!(&self.endpoint, rpc => rpc.descriptor())
+    }
+
+    /// Gets the endpoint ready for its thread to sleep; see [`sinew_rpc::Rpc::arm`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::System`]: there is no descriptor, or what the port says.
+    pub fn arm(&mut self) -> Result<Armed> {
+        Ok(each!(&mut self.endpoint, rpc => rpc.arm())?)
+    }
+
+    /// Says that the thread is awake, as a turn does; see [`sinew_rpc::Rpc::disarm`].
+    pub fn disarm(&mut self) -> bool {
+        each!(&mut self.endpoint, rpc => rpc.disarm())
+    }
+
     /// Turns the loop until `done` says so, sleeping when there is nothing to do as [`Config::poller`] allows.
     ///
     /// # Errors
     ///
     /// [`Error::System`] when the port cannot sleep.
     pub fn run_until(&mut self, mut done: impl FnMut(&mut Self) -> bool) -> Result<()> {
-        let mut was_busy = false;
-        while !done(self) {
-            if self.turn() {
-                was_busy = true;
-                continue;
-            }
-            // The poller hears of work once it pauses: while there is some, its clock need not be read.
-            let found_work = std::mem::take(&mut was_busy);
-            if self.poller.step(self.clock.now_ns(), found_work) == Step::Block {
-                self.wait(None)?;
-            }
+        self.try_run_until(|rpc| Ok(done(rpc)))
+    }
+
+    /// As [`Self::run_until`], until `done` says so or fails, with whose error the loop ends at once. The endpoint is as well as before: the
+    /// loop can be entered again.
+    ///
+    /// ```
+    /// # use sinew::prelude::*;
+    /// # fn first_answer(rpc: &mut Rpc) -> sinew::Result<()> {
+    /// rpc.try_run_until(|rpc| -> sinew::Result<bool> {
+    ///     let Some(completion) = rpc.poll_completion() else { return Ok(false) };
+    ///     completion.result?;
+    ///     Ok(true)
+    /// })
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// What `done` returns; [`Error::System`] when the port cannot sleep.
+    pub fn try_run_until<E: From<Error>>(
+        &mut self,
+        mut done: impl FnMut(&mut Self) -> Result<bool, E>,
+    ) -> Result<(), E> {
+        while !done(self)? {
+            self.turn_or_wait()?;
         }
         Ok(())
+    }
+
+    /// Handles requests of a type with a handler of this endpoint's own. It stays on this thread: what it shares with the program, it can share
+    /// by `Rc`. To be called before clients ask, since until then they hear that there is no handler.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Nexus`] when the type has a handler already, here or in the [`Nexus`].
+    pub fn handle(&mut self, request_type: RequestType, handler: impl FnMut(Call<'_>) + 'static) -> Result<()> {
+        Ok(
+            each!(&mut self.endpoint, rpc => rpc.handle(request_type, handler), other => other.handle(request_type, Box::new(handler)))?,
+        )
+    }
+
+    /// As [`Self::handle`], of all requests of a type in a received burst at once.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::handle`].
+    pub fn handle_burst(
+        &mut self,
+        request_type: RequestType,
+        handler: impl FnMut(&mut BurstCalls<'_, '_>) + 'static,
+    ) -> Result<()> {
+        Ok(
+            each!(&mut self.endpoint, rpc => rpc.handle_burst(request_type, handler), other => other.handle_burst(request_type, Box::new(handler)))?,
+        )
+    }
+
+    /// Copies requests of a type and queues them for [`Self::poll_request`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::handle`].
+    pub fn handle_polled(&mut self, request_type: RequestType) -> Result<()> {
+        Ok(each!(&mut self.endpoint, rpc => rpc.handle_polled(request_type))?)
+    }
+
+    /// As [`Self::turn`], and hands `take` the requests of all types that no handler is registered for, so that they can be handled with state
+    /// that the caller borrows. Other ways to turn the loop refuse these requests: see [`sinew_rpc::Rpc::turn_with`].
+    #[inline]
+    pub fn turn_with(&mut self, mut take: impl FnMut(Call<'_>)) -> bool {
+        each!(&mut self.endpoint, rpc => rpc.turn_with(take), other => other.turn_with(&mut take))
+    }
+
+    /// The next request of a type that is polled ([`Self::handle_polled`]); see [`sinew_rpc::Rpc::poll_request`]. Answer it with
+    /// [`Self::reply`], or as any [`DeferredCall`].
+    pub fn poll_request(&mut self) -> Option<DeferredCall> {
+        each!(&mut self.endpoint, rpc => rpc.poll_request())
+    }
+
+    /// Answers a call that was kept, with these bytes: quicker than [`DeferredCall::reply`], on its endpoint's own thread.
+    pub fn reply(&mut self, call: DeferredCall, response: &[u8]) {
+        each!(&mut self.endpoint, rpc => rpc.reply(call, response));
+    }
+
+    /// As [`Self::reply`], with `len` bytes that `write` fills in from the request. They are unspecified before.
+    pub fn reply_with(&mut self, call: DeferredCall, len: usize, write: impl FnOnce(&[u8], &mut [u8])) {
+        each!(&mut self.endpoint, rpc => rpc.reply_with(call, len, write), other => {
+            let mut write = Some(write);
+            other.reply_with(call, len, &mut |request, response| {
+                if let Some(write) = write.take() {
+                    write(request, response);
+                }
+            });
+        });
     }
 
     /// Calls and waits for the response, at most [`Config::call_timeout_ns`].
@@ -324,27 +590,42 @@ impl Rpc {
     ///
     /// [`Error::Call`] says which peer, why, and whether the request may have run.
     pub fn call(&mut self, session: SessionId, request_type: RequestType, request: impl AsRef<[u8]>) -> Result<Reply> {
-        Ok(each!(&mut self.endpoint, rpc => rpc.call(session, request_type, request))?)
+        Ok(each!(&mut self.endpoint, rpc => rpc.call(session, request_type, request.as_ref()))?)
+    }
+
+    /// As [`Self::call`], for at most so many nanoseconds.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::call`].
+    pub fn call_within(
+        &mut self,
+        session: SessionId,
+        request_type: RequestType,
+        request: impl AsRef<[u8]>,
+        timeout_ns: u64,
+    ) -> Result<Reply> {
+        Ok(each!(&mut self.endpoint, rpc => rpc.call_within(session, request_type, request.as_ref(), timeout_ns))?)
     }
 }
 
 #[cfg(feature = "shm")]
 impl From<sinew_rpc::Rpc<ShmPort, HostClock>> for Rpc {
     fn from(rpc: sinew_rpc::Rpc<ShmPort, HostClock>) -> Self {
-        Self::around(Endpoint::Shm(rpc))
+        Self { endpoint: FabricEndpoint::Shm(rpc) }
     }
 }
 
 #[cfg(feature = "udp")]
 impl From<sinew_rpc::Rpc<UdpPort, HostClock>> for Rpc {
     fn from(rpc: sinew_rpc::Rpc<UdpPort, HostClock>) -> Self {
-        Self::around(Endpoint::Udp(rpc))
+        Self { endpoint: FabricEndpoint::Udp(rpc) }
     }
 }
 
 #[cfg(feature = "ibverbs")]
 impl From<sinew_rpc::Rpc<IbPort, HostClock>> for Rpc {
     fn from(rpc: sinew_rpc::Rpc<IbPort, HostClock>) -> Self {
-        Self::around(Endpoint::Ibverbs(rpc))
+        Self { endpoint: FabricEndpoint::Ibverbs(rpc) }
     }
 }

@@ -35,7 +35,10 @@ pub enum Error {
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// No fabric has this scheme.
-    #[error("`{address}`: there is no fabric `{scheme}` here; known are {known}")]
+    #[error(
+        "`{address}`: there is no fabric `{scheme}` in this build; known are {known}: write one of these before the `://`, or build \
+         sinew with the feature of the fabric"
+    )]
     UnknownFabric {
         /// The whole address.
         address: String,
@@ -47,6 +50,14 @@ pub enum Error {
     /// A server without an address.
     #[error("nowhere to serve: give at least one address, for example shm://name or udp://0.0.0.0:7000")]
     Nowhere,
+    /// The program of a server's endpoint ended with an error, and the server with it: see [`Server::program`](crate::Server::program).
+    #[error("the program that served {address} ended with an error: {source}")]
+    Program {
+        /// What it served.
+        address: String,
+        /// What the program returned.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// A thread that served ended by a panic.
     #[error("the thread that served {address} panicked: {message}")]
     Panicked {

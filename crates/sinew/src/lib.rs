@@ -46,7 +46,13 @@
 //! change. The example `fast_echo` shows it.
 //!
 //! [`Rpc`] decides between fabrics at run time, once per method. Where the fabric is known when the program is written, make an
-//! [`rpc::Rpc`] over its port with [`endpoint`]: it has the same methods, resolved at compile time.
+//! [`rpc::Rpc`] over its port with [`endpoint`]: it has the same methods, resolved at compile time. Libraries that are clients take
+//! any [`Endpoint`], which both are.
+//!
+//! # Ports of your own
+//!
+//! [`Rpc::over`] and [`Server::over`] take any [`fabric::PacketPort`]: a fabric that this crate does not know, or one that it knows inside
+//! [layers](fabric::layer).
 //!
 //! # Where things are
 //!
@@ -72,12 +78,12 @@ mod ibverbs_port;
 mod nexus;
 mod server;
 
-pub use endpoint::{Endpoint, FABRICS, Rpc, endpoint};
+pub use endpoint::{FABRICS, FabricEndpoint, Rpc, endpoint};
 pub use error::{Error, Result};
 #[cfg(feature = "ibverbs")]
 pub use ibverbs_port::{IbPort, ibverbs_port};
 pub use nexus::{Nexus, NexusBuilder};
-pub use server::{EndpointReport, Server, ServerHandle};
+pub use server::{EndpointReport, Flow, Program, Server, ServerHandle};
 
 pub use sinew_fabric as fabric;
 pub use sinew_herd as herd;
@@ -87,6 +93,7 @@ pub use sinew_ibverbs as ibverbs;
 pub use sinew_kv as kv;
 pub use sinew_mem as mem;
 pub use sinew_rpc as rpc;
+pub use sinew_rpc::Endpoint;
 pub use sinew_sequencer as sequencer;
 #[cfg(feature = "shm")]
 pub use sinew_shm as shm;
@@ -96,10 +103,10 @@ pub use sinew_udp as udp;
 
 /// What most programs need, to import with a star.
 pub mod prelude {
-    pub use crate::{Error, Nexus, Rpc, Server, ServerHandle};
+    pub use crate::{Error, Flow, Nexus, Rpc, Server, ServerHandle};
     pub use sinew_mem::MessageBuffer;
     pub use sinew_rpc::{
-        BurstCalls, Call, Cause, Completion, Config, DeferredCall, Execution, Reply, RequestType, SessionEvent,
-        SessionId,
+        BurstCalls, Call, CallId, CallOptions, Cause, Completion, Config, DeferredCall, EndpointInfo, Execution,
+        LaneId, Reply, RequestType, SessionEvent, SessionId,
     };
 }

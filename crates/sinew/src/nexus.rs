@@ -3,7 +3,7 @@ use std::sync::{Arc, OnceLock};
 
 use sinew_fabric::{PollerConfig, WorkerPool};
 use sinew_host::{ThreadPool, available_cpus};
-use sinew_rpc::{BurstCalls, Call, Config, DeferredCall, RequestType};
+use sinew_rpc::{BurstCalls, Call, Config, DeferredCall, EndpointInfo, RequestType};
 
 use crate::error::{Error, Result};
 use crate::server::Server;
@@ -118,10 +118,28 @@ impl NexusBuilder {
         self
     }
 
-    /// As [`Self::handle`], with a handler that `make` makes for each endpoint, on its thread: each can own its part of the
-    /// data.
+    /// As [`Self::handle`], with a handler that `make` makes for each endpoint, on its thread. `make` is told which endpoint that is. The
+    /// handler belongs to the endpoint: it owns what it changes, without locks, and need not be `Send`.
+    ///
+    /// ```
+    /// # use sinew::prelude::*;
+    /// const COUNT: RequestType = RequestType::new(1);
+    /// let nexus = Nexus::builder().handle_with(COUNT, |endpoint| {
+    ///     let (index, mut calls) = (endpoint.index, 0);
+    ///     move |call: Call| {
+    ///         calls += 1;
+    ///         call.reply(format!("call {calls} of endpoint {index}").as_bytes())
+    ///     }
+    /// });
+    /// ```
+    ///
+    /// For handlers that share their state with the program that turns the endpoint, see [`Server::program`].
     #[must_use]
-    pub fn handle_with<H>(mut self, request_type: RequestType, make: impl Fn() -> H + Send + Sync + 'static) -> Self
+    pub fn handle_with<H>(
+        mut self,
+        request_type: RequestType,
+        make: impl Fn(&EndpointInfo) -> H + Send + Sync + 'static,
+    ) -> Self
     where
         H: FnMut(Call<'_>) + 'static,
     {
@@ -140,12 +158,12 @@ impl NexusBuilder {
         self
     }
 
-    /// As [`Self::handle_burst`], with a handler of its own for each endpoint.
+    /// As [`Self::handle_burst`], with a handler of its own for each endpoint: see [`Self::handle_with`].
     #[must_use]
     pub fn handle_burst_with<H>(
         mut self,
         request_type: RequestType,
-        make: impl Fn() -> H + Send + Sync + 'static,
+        make: impl Fn(&EndpointInfo) -> H + Send + Sync + 'static,
     ) -> Self
     where
         H: FnMut(&mut BurstCalls<'_, '_>) + 'static,
@@ -164,6 +182,29 @@ impl NexusBuilder {
         handler: impl Fn(DeferredCall) + Send + Sync + 'static,
     ) -> Self {
         self.inner = self.inner.handle_worker(request_type, handler);
+        self
+    }
+
+    /// As [`Self::handle_worker`], with a handler of its own for each endpoint. `make` runs on the endpoint's thread; the handler runs on
+    /// those of the pool, on several at once.
+    #[must_use]
+    pub fn handle_worker_with<H>(
+        mut self,
+        request_type: RequestType,
+        make: impl Fn(&EndpointInfo) -> H + Send + Sync + 'static,
+    ) -> Self
+    where
+        H: Fn(DeferredCall) + Send + Sync + 'static,
+    {
+        self.inner = self.inner.handle_worker_with(request_type, make);
+        self
+    }
+
+    /// Copies requests of a type and queues them for [`Rpc::poll_request`](crate::Rpc::poll_request), where the program that turns the endpoint
+    /// takes them when it likes. The program of a [`Server`] is [`Server::program`]; without one nobody takes them.
+    #[must_use]
+    pub fn handle_polled(mut self, request_type: RequestType) -> Self {
+        self.inner = self.inner.handle_polled(request_type);
         self
     }
 

@@ -1,20 +1,92 @@
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 
-use sinew_fabric::{Address, PortStats, WakeTarget, Waker};
+use sinew_fabric::{Address, PacketPort, PortStats, Readiness, WakeTarget, Waker};
 use sinew_host::{Interrupt, pin_current_thread};
 use sinew_mem::atomic::{AtomicBool, Ordering};
-use sinew_rpc::Stats;
+use sinew_rpc::{EndpointInfo, EndpointStats, Stats, StatsReader};
 
 use crate::endpoint::Rpc;
 use crate::error::{Error, Result};
 use crate::nexus::Nexus;
 
-type OnTurn = Arc<dyn Fn(&mut Rpc) + Send + Sync>;
+type AnyError = Box<dyn std::error::Error + Send + Sync>;
+type MakeProgram = Arc<dyn Fn(&EndpointInfo, &mut Rpc) -> Result<Box<dyn AnyProgram>, AnyError> + Send + Sync>;
+type Open = Box<dyn FnOnce(&Nexus) -> Result<Rpc> + Send>;
+
+/// A program of one's own that runs on an endpoint's thread, in place of a [server](Server::program)'s loop. A closure that is given the
+/// endpoint and returns how to go on is one.
+pub trait Program {
+    /// What ends it before its time.
+    type Error: Into<Box<dyn std::error::Error + Send + Sync>>;
+
+    /// Turns the endpoint ([`Rpc::turn`] or [`Rpc::turn_with`]), does what else there is to do, without waiting for it, and says how to go on.
+    ///
+    /// # Errors
+    ///
+    /// What ends the server.
+    fn turn(&mut self, rpc: &mut Rpc) -> Result<Flow, Self::Error>;
+
+    /// What the thread sleeps on beside the endpoint, such as sockets of another protocol.
+    fn beside(&mut self) -> Option<&mut dyn Readiness> {
+        None
+    }
+}
+
+impl<F, E> Program for F
+where
+    F: FnMut(&mut Rpc) -> Result<Flow, E>,
+    E: Into<AnyError>,
+{
+    type Error = E;
+
+    fn turn(&mut self, rpc: &mut Rpc) -> Result<Flow, E> {
+        self(rpc)
+    }
+}
+
+/// A program, whatever its errors.
+trait AnyProgram {
+    fn turn(&mut self, rpc: &mut Rpc) -> Result<Flow, AnyError>;
+    fn beside(&mut self) -> Option<&mut dyn Readiness>;
+}
+
+impl<P: Program> AnyProgram for P {
+    fn turn(&mut self, rpc: &mut Rpc) -> Result<Flow, AnyError> {
+        Program::turn(self, rpc).map_err(Into::into)
+    }
+
+    fn beside(&mut self) -> Option<&mut dyn Readiness> {
+        Program::beside(self)
+    }
+}
+
+/// How a server goes on after a turn of its [program](Server::program).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flow {
+    /// Something happened: turn again at once.
+    Busy,
+    /// Nothing happened: sleep, as [`Config::poller`](sinew_rpc::Config::poller) allows, until something does.
+    Idle,
+    /// As `Idle`, and for so many nanoseconds at most: a timer of the program's is due then.
+    IdleFor(u64),
+    /// The program is over, and the server ends, with all of its endpoints.
+    End,
+}
+
+impl From<bool> for Flow {
+    /// Of what [`Rpc::turn`] returns.
+    fn from(busy: bool) -> Self {
+        if busy { Self::Busy } else { Self::Idle }
+    }
+}
 
 struct Place {
-    address: String,
+    /// What it is called until its address is known.
+    name: String,
     cpu: Option<usize>,
+    /// Called on the place's own thread.
+    open: Open,
 }
 
 /// A server to configure, then to [`run`](Self::run) or [`start`](Self::start): one thread and one endpoint for each address.
@@ -37,33 +109,120 @@ struct Place {
 pub struct Server {
     nexus: Nexus,
     places: Vec<Place>,
-    on_turn: Option<OnTurn>,
+    program: MakeProgram,
 }
 
 impl Server {
     pub(crate) fn new(nexus: Nexus) -> Self {
-        Self { nexus, places: Vec::new(), on_turn: None }
+        Self { nexus, places: Vec::new(), program: Arc::new(|_endpoint, _rpc| Ok(Box::new(turn))) }
     }
 
     /// Serves at this address too.
     #[must_use]
-    pub fn at(mut self, address: impl Into<String>) -> Self {
-        self.places.push(Place { address: address.into(), cpu: None });
-        self
+    pub fn at(self, address: impl Into<String>) -> Self {
+        self.at_address(address.into(), None)
     }
 
     /// Serves at this address too, on a thread that stays on one processor.
     #[must_use]
-    pub fn at_on_cpu(mut self, address: impl Into<String>, cpu: usize) -> Self {
-        self.places.push(Place { address: address.into(), cpu: Some(cpu) });
+    pub fn at_on_cpu(self, address: impl Into<String>, cpu: usize) -> Self {
+        self.at_address(address.into(), Some(cpu))
+    }
+
+    fn at_address(mut self, address: String, cpu: Option<usize>) -> Self {
+        let (index, name) = (self.places.len(), address.clone());
+        let open: Open = Box::new(move |nexus| Rpc::open_numbered(nexus, index, &address));
+        self.places.push(Place { name, cpu, open });
         self
     }
 
-    /// Runs `on_turn` between the turns of each endpoint's loop, on its thread: the place to take the completions of nested
-    /// calls and to open sessions of the server's own. Without it, completions and events are dropped.
+    /// Serves over a port of any kind too, as [`Rpc::over`] does. `make` is called on the thread that serves: a port never leaves
+    /// its thread.
+    ///
+    /// ```
+    /// use sinew::fabric::trace::{TextSink, Traced};
+    /// use sinew::prelude::*;
+    ///
+    /// const PING: RequestType = RequestType::new(1);
+    /// let nexus = Nexus::builder().handle(PING, |call: Call| call.reply(b"pong")).build()?;
+    /// let traced = || {
+    ///     let port = sinew::udp::UdpPort::open(&"udp://127.0.0.1:0".parse()?)?;
+    ///     Ok(Traced::new(port, TextSink::new(std::io::stderr())))
+    /// };
+    /// let server = nexus.server().over(traced).start()?;
+    ///
+    /// let mut rpc = Rpc::open("udp://")?;
+    /// let session = rpc.connect(&server.addresses()[0].to_string())?;
+    /// assert_eq!(rpc.call(session, PING, b"")?.to_string(), "pong");
+    /// # Ok::<(), sinew::Error>(())
+    /// ```
     #[must_use]
-    pub fn on_turn(mut self, on_turn: impl Fn(&mut Rpc) + Send + Sync + 'static) -> Self {
-        self.on_turn = Some(Arc::new(on_turn));
+    pub fn over<P: PacketPort + 'static>(self, make: impl FnOnce() -> Result<P> + Send + 'static) -> Self {
+        self.over_port(make, None)
+    }
+
+    /// Serves over a port of any kind too, on a thread that stays on one processor.
+    #[must_use]
+    pub fn over_on_cpu<P: PacketPort + 'static>(
+        self,
+        make: impl FnOnce() -> Result<P> + Send + 'static,
+        cpu: usize,
+    ) -> Self {
+        self.over_port(make, Some(cpu))
+    }
+
+    fn over_port<P: PacketPort + 'static>(
+        mut self,
+        make: impl FnOnce() -> Result<P> + Send + 'static,
+        cpu: Option<usize>,
+    ) -> Self {
+        let (index, name) = (self.places.len(), "a port of the program's own".to_owned());
+        let open: Open = Box::new(move |nexus| Rpc::over_numbered(nexus, index, make()?));
+        self.places.push(Place { name, cpu, open });
+        self
+    }
+
+    /// Serves with a program of one's own. `make` makes it for each endpoint, on its thread, before anybody can call; it is told which endpoint that
+    /// is, and given the endpoint. What it returns is called for each turn of the endpoint's loop, and has to turn it ([`Rpc::turn`] or
+    /// [`Rpc::turn_with`]) and say how to go on. Without a program endpoints are turned, and completions and events dropped.
+    ///
+    /// Here handlers and loop share what belongs to the endpoint, and the loop begins sessions and calls of its own:
+    ///
+    /// ```
+    /// use std::{cell::Cell, rc::Rc};
+    /// use sinew::prelude::*;
+    ///
+    /// const HIT: RequestType = RequestType::new(1);
+    /// let server = Nexus::builder().build()?.server().at("udp://127.0.0.1:0").program(|endpoint, rpc| {
+    ///     let hits = Rc::new(Cell::new(0u64));
+    ///     let (in_handler, index) = (Rc::clone(&hits), endpoint.index);
+    ///     rpc.handle(HIT, move |call: Call| {
+    ///         in_handler.set(in_handler.get() + 1);
+    ///         call.reply(&in_handler.get().to_le_bytes());
+    ///     })?;
+    ///     Ok(move |rpc: &mut Rpc| -> sinew::Result<Flow> {
+    ///         let busy = rpc.turn();
+    ///         if hits.get() == 1_000_000 {
+    ///             println!("endpoint {index} was hit a million times");
+    ///             return Ok(Flow::End);
+    ///         }
+    ///         Ok(busy.into())
+    ///     })
+    /// }).start()?;
+    /// # server.stop()?;
+    /// # Ok::<(), sinew::Error>(())
+    /// ```
+    ///
+    /// A thread that serves something else too sleeps on both: see [`Program::beside`].
+    ///
+    /// A program or a maker that fails ends the server with [`Error::Program`]: its endpoint closes its sessions, of which the clients hear, and so do
+    /// the others. A server that is stopped ends between two turns: a program must not wait for long inside of one.
+    #[must_use]
+    pub fn program<P: Program + 'static>(
+        mut self,
+        make: impl Fn(&EndpointInfo, &mut Rpc) -> Result<P, P::Error> + Send + Sync + 'static,
+    ) -> Self {
+        self.program = Arc::new(move |endpoint, rpc| Ok(Box::new(make(endpoint, rpc).map_err(Into::into)?)));
         self
     }
 
@@ -71,28 +230,43 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// [`Error::Nowhere`]; what [`Rpc::open_with`] says for an address, after which nothing runs; [`Error::System`]: no
-    /// thread, or no such processor.
+    /// [`Error::Nowhere`]; what [`Rpc::open_with`] says for an address, or the maker of a port, and [`Error::Program`] where no program could be made, after which nothing
+    /// runs; [`Error::System`]: no thread, or no such processor.
     pub fn start(self) -> Result<ServerHandle> {
+        self.start_with(true)
+    }
+
+    /// Starts, with counters that can be read meanwhile, or without.
+    fn start_with(self, has_readers: bool) -> Result<ServerHandle> {
         if self.places.is_empty() {
             return Err(Error::Nowhere);
         }
         let shared = Arc::new(Shared::default());
-        let mut handle = ServerHandle { addresses: Vec::new(), threads: Vec::new(), shared: Arc::clone(&shared) };
+        let mut handle = ServerHandle {
+            addresses: Vec::new(),
+            readers: Vec::new(),
+            threads: Vec::new(),
+            shared: Arc::clone(&shared),
+        };
         for place in self.places {
             let (ready, opened) = mpsc::channel();
-            let (nexus, on_turn, shared) = (self.nexus.clone(), self.on_turn.clone(), Arc::clone(&shared));
-            let address = place.address.clone();
+            let (nexus, program, shared) = (self.nexus.clone(), Arc::clone(&self.program), Arc::clone(&shared));
+            let name = place.name.clone();
             let thread = std::thread::Builder::new()
                 .name("sinew-server".to_owned())
                 .spawn(move || {
                     let _others = StopOthers(&shared);
-                    serve(&nexus, &place, on_turn.as_ref(), &shared, &ready)
+                    serve(&nexus, place, &program, &shared, has_readers, &ready)
                 })
-                .map_err(|source| Error::System { doing: format!("starting a thread to serve {address}"), source })?;
-            handle.threads.push((address, thread));
-            match opened.recv() {
-                Ok(reached_at) => handle.addresses.push(reached_at),
+                .map_err(|source| Error::System { doing: format!("starting a thread to serve {name}"), source })?;
+            let reached_at = opened.recv();
+            let name = reached_at.as_ref().map_or(name, |(address, _)| address.to_string());
+            handle.threads.push((name, thread));
+            match reached_at {
+                Ok((reached_at, reader)) => {
+                    handle.addresses.push(reached_at);
+                    handle.readers.extend(reader);
+                }
                 // The thread ended before it was ready, and says why.
                 Err(mpsc::RecvError) => {
                     handle.shared.stop();
@@ -111,7 +285,8 @@ impl Server {
     pub fn run(self) -> Result<()> {
         let interrupt = Interrupt::install()
             .map_err(|source| Error::System { doing: "catching Ctrl-C and SIGTERM".to_owned(), source })?;
-        let handle = self.start()?;
+        // Nobody has the handle, to ask for counters.
+        let handle = self.start_with(false)?;
         handle.run_until_interrupted(interrupt)?;
         Ok(())
     }
@@ -147,8 +322,9 @@ impl Drop for StopOthers<'_> {
     }
 }
 
-/// What an endpoint of a server had counted when it closed.
-#[derive(Clone, Debug)]
+/// What an endpoint of a server has counted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct EndpointReport {
     /// Where it was reached.
     pub address: Address,
@@ -163,6 +339,8 @@ pub struct EndpointReport {
 /// A server that runs. Dropping it stops it.
 pub struct ServerHandle {
     addresses: Vec<Address>,
+    /// Of the same endpoints.
+    readers: Vec<StatsReader>,
     threads: Vec<(String, JoinHandle<Result<EndpointReport>>)>,
     shared: Arc<Shared>,
 }
@@ -171,6 +349,14 @@ impl ServerHandle {
     /// Where its endpoints are reached, in the order in which they were asked for; ports chosen by the system are filled in.
     pub fn addresses(&self) -> &[Address] {
         &self.addresses
+    }
+
+    /// What each endpoint has counted so far, in the order of [`Self::addresses`], while it serves. Nobody waits for it: each endpoint publishes its
+    /// counters by plain stores, once in a turn that found something to do, before its answers leave, and before it sleeps. So who has an answer
+    /// finds its request counted, and the counters of one endpoint are all of one moment.
+    pub fn stats(&self) -> Vec<EndpointReport> {
+        let endpoints = self.addresses.iter().zip(&self.readers);
+        endpoints.map(|(address, reader)| EndpointReport::of(address.clone(), reader.read())).collect()
     }
 
     /// Closes its sessions, ends its threads, and returns what each endpoint counted.
@@ -216,32 +402,56 @@ fn join(thread: JoinHandle<Result<EndpointReport>>, address: &str) -> Result<End
     })
 }
 
+impl EndpointReport {
+    fn of(address: Address, counted: EndpointStats) -> Self {
+        let EndpointStats { stats, port_stats, sessions, .. } = counted;
+        Self { address, stats, port_stats, sessions }
+    }
+}
+
 fn serve(
     nexus: &Nexus,
-    place: &Place,
-    on_turn: Option<&OnTurn>,
+    place: Place,
+    make: &MakeProgram,
     shared: &Shared,
-    ready: &mpsc::Sender<Address>,
+    has_readers: bool,
+    ready: &mpsc::Sender<(Address, Option<StatsReader>)>,
 ) -> Result<EndpointReport> {
     if let Some(cpu) = place.cpu {
         pin_current_thread(cpu)
-            .map_err(|source| Error::System { doing: format!("pinning the thread of {}", place.address), source })?;
+            .map_err(|source| Error::System { doing: format!("pinning the thread of {}", place.name), source })?;
     }
-    let mut rpc = Rpc::open_with(nexus, &place.address)?;
+    let mut rpc = (place.open)(nexus)?;
+    let address = rpc.address();
+    let failed = |source| Error::Program { address: address.to_string(), source };
     shared.wakers.lock().unwrap_or_else(PoisonError::into_inner).push(rpc.waker());
+    let info = rpc.info().clone();
+    let mut program = make(&info, &mut rpc).map_err(failed)?;
     // Whoever started us may have given up already; the stop flag tells.
-    let _ = ready.send(rpc.address());
-    rpc.run_until(|rpc| {
-        match on_turn {
-            Some(on_turn) => on_turn(rpc),
-            None => while rpc.poll_completion().is_some() || rpc.poll_event().is_some() {},
+    let _ = ready.send((address.clone(), has_readers.then(|| rpc.stats_reader())));
+    while !shared.stopping.load(Ordering::Acquire) {
+        let (busy, timeout_ns) = match program.turn(&mut rpc).map_err(failed)? {
+            Flow::Busy => (true, None),
+            Flow::Idle => (false, None),
+            Flow::IdleFor(timeout_ns) => (false, Some(timeout_ns)),
+            Flow::End => break,
+        };
+        // What stops us may have ended a sleep within the program's turn: the next would have no end.
+        if shared.stopping.load(Ordering::Acquire) {
+            break;
         }
-        shared.stopping.load(Ordering::Acquire)
-    })?;
-    Ok(EndpointReport {
-        address: rpc.address(),
-        stats: rpc.stats(),
-        port_stats: rpc.port_stats(),
-        sessions: rpc.sessions(),
-    })
+        match program.beside() {
+            None => rpc.rest(busy, timeout_ns)?,
+            Some(beside) => rpc.rest_beside(busy, beside, timeout_ns)?,
+        }
+    }
+    let (stats, port_stats, sessions) = (rpc.stats(), rpc.port_stats(), rpc.sessions());
+    Ok(EndpointReport { address, stats, port_stats, sessions })
+}
+
+/// A turn of a server without a program.
+fn turn(rpc: &mut Rpc) -> Result<Flow> {
+    let busy = rpc.turn();
+    while rpc.poll_completion().is_some() || rpc.poll_event().is_some() {}
+    Ok(busy.into())
 }

@@ -17,14 +17,14 @@ pub const HEADER_LEN: usize = 24;
 /// First byte of every packet.
 pub const MAGIC: u8 = 0xE2;
 /// Version of the protocol.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 /// In the second byte.
 const COPY_BIT: u8 = 1 << 7;
 /// What is the same in the first word of all our packets.
 const OURS: u64 = MAGIC as u64 | (VERSION as u64) << 13;
 const OURS_MASK: u64 = 0xFF | 3 << 13;
-/// All bits of the kind but the lowest, by which requests (0) and responses (1) differ.
-const CALL_MASK: u64 = 0x1E << 8;
+/// All bits of the kind but the lowest two, by which requests (0), responses (1) and requests with options (2) differ.
+const CALL_MASK: u64 = 0x1C << 8;
 /// The type field of a credit return that stands for its own packet, and not for those before it.
 pub const CREDIT_ALONE: u16 = 1;
 /// Packets of one message at most.
@@ -40,17 +40,17 @@ pub enum Kind {
     Request = 0,
     /// Data of a response.
     Response = 1,
+    /// Data of a request that carries [options](crate::options): its message begins with them.
+    RequestWithOptions = 2,
     /// The server has taken request packets up to this number, of which 65535 stands for none (nsdi19 5.1). The length field's bit `i` says
     /// so of the packet `i + 1` after it, where some between are missing. See [`CREDIT_ALONE`].
-    CreditReturn = 2,
+    CreditReturn = 4,
     /// The client asks for response packets from this number on; the length field says how many (nsdi19 5.1).
-    RequestForResponse = 3,
+    RequestForResponse = 5,
     /// The request has arrived whole and its handler is still at work.
-    InProgress = 4,
+    InProgress = 6,
     /// The request will get no response; the length field says why.
-    CallError = 5,
-    /// Packets of the session met long queues on their way to the server (the CNP of DCQCN).
-    CongestionNotice = 6,
+    CallError = 7,
     /// Asks for a session.
     Connect = 8,
     /// Asks the asker to repeat itself with a cookie.
@@ -71,6 +71,10 @@ pub enum Kind {
     Ping = 16,
     /// Gives it.
     Pong = 17,
+    /// Packets of the session met long queues on their way to the server (the CNP of DCQCN).
+    CongestionNotice = 18,
+    /// The client no longer waits for the request's response.
+    Cancel = 19,
 }
 
 impl Kind {
@@ -78,11 +82,11 @@ impl Kind {
         Some(match bits {
             0 => Self::Request,
             1 => Self::Response,
-            2 => Self::CreditReturn,
-            3 => Self::RequestForResponse,
-            4 => Self::InProgress,
-            5 => Self::CallError,
-            6 => Self::CongestionNotice,
+            2 => Self::RequestWithOptions,
+            4 => Self::CreditReturn,
+            5 => Self::RequestForResponse,
+            6 => Self::InProgress,
+            7 => Self::CallError,
             8 => Self::Connect,
             9 => Self::Challenge,
             10 => Self::Accept,
@@ -93,6 +97,8 @@ impl Kind {
             15 => Self::Reset,
             16 => Self::Ping,
             17 => Self::Pong,
+            18 => Self::CongestionNotice,
+            19 => Self::Cancel,
             _ => return None,
         })
     }
@@ -185,15 +191,20 @@ impl Header {
         Ok(Self::of_words(words, kind))
     }
 
-    /// As [`Self::read`], for the first packets of requests and responses alone: nearly all packets are that, and one comparison tells. `None`
-    /// says that `packet` is any other, or none.
+    /// As [`Self::read`], for the first packets of requests, with options or without, and of responses: nearly all packets are that, and one
+    /// comparison tells. `None` says that `packet` is any other, or none.
     #[inline(always)]
     pub fn read_first(packet: &[u8]) -> Option<Self> {
         let words = Self::words(packet)?;
         if words[0] & (OURS_MASK | CALL_MASK) != OURS || words[2] as u16 != 0 {
             return None;
         }
-        let kind = if words[0] & 1 << 8 == 0 { Kind::Request } else { Kind::Response };
+        let has = |bit: u64| words[0] & bit << 8 != 0;
+        let kind = match (has(1), has(2)) {
+            (true, _) => Kind::Response,
+            (false, false) => Kind::Request,
+            (false, true) => Kind::RequestWithOptions,
+        };
         Some(Self::of_words(words, kind))
     }
 
@@ -218,6 +229,22 @@ impl Header {
         }
     }
 
+    /// Reads the header of a packet of another version, and which that is. What versions have in common is the header, and the kinds of the
+    /// packets that open sessions.
+    #[cold]
+    pub fn read_other_version(packet: &[u8]) -> Option<(u8, Self)> {
+        let words = Self::words(packet)?;
+        let (magic, second) = (words[0] as u8, (words[0] >> 8) as u8);
+        let HeaderError::WrongVersion(version) = Self::foreign(magic, second) else { return None };
+        let kind = Kind::from_bits(second & 0x1F)?;
+        (version != VERSION).then(|| (version, Self::of_words(words, kind)))
+    }
+
+    /// Says that a header that is written already is of another version.
+    pub fn mark_version(bytes: &mut [u8; HEADER_LEN], version: u8) {
+        bytes[1] = bytes[1] & !(3 << 5) | (version & 3) << 5;
+    }
+
     #[cold]
     fn foreign(magic: u8, second: u8) -> HeaderError {
         if magic == MAGIC { HeaderError::WrongVersion(second >> 5 & 3) } else { HeaderError::WrongMagic }
@@ -237,12 +264,6 @@ impl Header {
         bytes[8..16].copy_from_slice(&self.session.0.to_le_bytes());
         bytes[16..].copy_from_slice(&numbers.to_le_bytes());
         bytes
-    }
-
-    /// Marks a header that is written already as that of a copy.
-    #[inline]
-    pub fn mark_copy(bytes: &mut [u8; HEADER_LEN]) {
-        bytes[1] |= COPY_BIT;
     }
 }
 
@@ -271,14 +292,25 @@ mod tests {
             assert_eq!(Header::read(&header.to_bytes()), Ok(header));
             assert_eq!(Header::read_first(&header.to_bytes()), None);
             let header = Header { packet_number: 0, ..header };
-            let is_call = matches!(kind, Kind::Request | Kind::Response);
+            let is_call = matches!(kind, Kind::Request | Kind::Response | Kind::RequestWithOptions);
             assert_eq!(Header::read_first(&header.to_bytes()), is_call.then_some(header));
-            let mut bytes = header.to_bytes();
-            Header::mark_copy(&mut bytes);
             let copy = Header { is_copy: true, ..header };
-            assert_eq!((bytes, Header::read(&bytes)), (copy.to_bytes(), Ok(copy)));
+            assert_eq!(Header::read(&copy.to_bytes()), Ok(copy));
         }
         assert_eq!(example().session.index(), 0x00AB_CDEF);
+    }
+
+    #[test]
+    fn a_header_of_another_version_is_read_as_such() {
+        let header = Header { kind: Kind::Connect, ..example() };
+        let mut bytes = header.to_bytes();
+        assert_eq!(Header::read_other_version(&bytes), None);
+        Header::mark_version(&mut bytes, 2);
+        assert_eq!(Header::read(&bytes), Err(HeaderError::WrongVersion(2)));
+        assert_eq!(Header::read_other_version(&bytes), Some((2, header)));
+        assert_eq!(Header::read_other_version(&bytes[..HEADER_LEN - 1]), None);
+        bytes[0] = 0;
+        assert_eq!(Header::read_other_version(&bytes), None);
     }
 
     #[test]
@@ -286,7 +318,7 @@ mod tests {
         assert_eq!(
             example().to_bytes(),
             [
-                0xE2, 0x40, 0xEF, 0xBE, 0x67, 0x45, 0x23, 0x01, 0xEF, 0xCD, 0xAB, 0x9A, 0x78, 0x56, 0x34, 0x12, 0x22,
+                0xE2, 0x60, 0xEF, 0xBE, 0x67, 0x45, 0x23, 0x01, 0xEF, 0xCD, 0xAB, 0x9A, 0x78, 0x56, 0x34, 0x12, 0x22,
                 0x22, 0x11, 0x11, 0x00, 0x00, 0xFF, 0xFF
             ]
         );
@@ -304,9 +336,9 @@ mod tests {
             Header::read(&bytes)
         };
         assert_eq!(with(0, 0xE3), Err(HeaderError::WrongMagic));
-        assert_eq!(with(1, 0x20), Err(HeaderError::WrongVersion(1)));
-        assert_eq!(with(1, 0xE0), Err(HeaderError::WrongVersion(3)));
-        assert_eq!(with(1, 0x47), Err(HeaderError::UnknownKind(7)));
-        assert_eq!(with(1, 0x5F), Err(HeaderError::UnknownKind(31)));
+        assert_eq!(with(1, 0x40), Err(HeaderError::WrongVersion(2)));
+        assert_eq!(with(1, 0x80), Err(HeaderError::WrongVersion(0)));
+        assert_eq!(with(1, 0x63), Err(HeaderError::UnknownKind(3)));
+        assert_eq!(with(1, 0x7F), Err(HeaderError::UnknownKind(31)));
     }
 }

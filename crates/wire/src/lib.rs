@@ -2,6 +2,7 @@
 //!
 //! - [`Header`]: the 24 bytes before every packet's data.
 //! - [`Meaning`]: what a packet of a call says with them.
+//! - [`options`]: what a call asks for beside its request.
 //! - [`management`]: the bodies of the packets that open, close and watch sessions.
 //!
 //! All numbers are little-endian. Nothing here allocates or panics on what arrives: a reader gets a value or an error.
@@ -10,9 +11,11 @@
 pub mod header;
 pub mod management;
 pub mod meaning;
+pub mod options;
 pub mod residence;
 
 pub use header::{
     CREDIT_ALONE, HEADER_LEN, Header, HeaderError, Kind, MAGIC, PACKETS_MAX, REQUEST_NUMBER_MAX, SessionKey, VERSION,
 };
 pub use meaning::{CallName, Meaning, Part};
+pub use options::{OPTIONS_LEN, Options};

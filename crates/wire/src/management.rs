@@ -28,6 +28,15 @@ impl Management {
         Self { bytes, len: HEADER_LEN + 8 * words.len() }
     }
 
+    /// The same packet, of another version of the protocol.
+    #[must_use]
+    pub fn of_version(mut self, version: u8) -> Self {
+        if let Some(header) = self.bytes.first_chunk_mut() {
+            Header::mark_version(header, version);
+        }
+        self
+    }
+
     /// As they go on the wire.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
@@ -200,6 +209,11 @@ pub enum Refusal {
         /// Packets committed to the client's other sessions.
         committed: u64,
     },
+    /// The server speaks another version of the protocol. The packet is of the version that was asked for.
+    Version {
+        /// The server's.
+        version: u8,
+    },
 }
 
 impl Refusal {
@@ -211,6 +225,7 @@ impl Refusal {
             Self::Closing => (3, [0, 0]),
             Self::PeerSessions { limit } => (4, [limit, 0]),
             Self::PeerReceiveCapacity { packets, committed } => (5, [packets, committed]),
+            Self::Version { version } => (6, [version.into(), 0]),
         };
         Management::new(Header::management(Kind::Refuse, client_key, code), &words)
     }
@@ -224,6 +239,7 @@ impl Refusal {
             3 => Self::Closing,
             4 => Self::PeerSessions { limit: first },
             5 => Self::PeerReceiveCapacity { packets: first, committed: second },
+            6 => Self::Version { version: u8::try_from(first).ok()? },
             _ => return None,
         })
     }
@@ -286,6 +302,7 @@ mod tests {
             Refusal::Closing,
             Refusal::PeerSessions { limit: 5 },
             Refusal::PeerReceiveCapacity { packets: 6, committed: 3 },
+            Refusal::Version { version: 3 },
         ] {
             let packet = refusal.packet(key);
             let header = Header::read(packet.as_bytes()).unwrap();

@@ -29,6 +29,8 @@ pub enum Meaning {
     Request {
         /// What is asked for.
         request_type: u16,
+        /// Whether the message begins with [options](crate::options).
+        has_options: bool,
         /// Which piece.
         part: Part,
     },
@@ -63,6 +65,8 @@ pub enum Meaning {
     CallError(u32),
     /// Packets of the session met long queues on their way to the server.
     CongestionNotice,
+    /// The client no longer waits for the response.
+    Cancel,
     /// The packet belongs to no call: it opens, closes or watches sessions.
     Management(Kind),
 }
@@ -72,7 +76,10 @@ impl Meaning {
     #[inline]
     pub fn header(self, call: CallName) -> Header {
         let (kind, type_or_residence, message_len, packet_number) = match self {
-            Self::Request { request_type, part } => (Kind::Request, request_type, part.message_len, part.packet),
+            Self::Request { request_type, has_options, part } => {
+                let kind = if has_options { Kind::RequestWithOptions } else { Kind::Request };
+                (kind, request_type, part.message_len, part.packet)
+            }
             Self::Response { residence, part } => (Kind::Response, residence, part.message_len, part.packet),
             Self::CreditReturn { taken, ahead, is_alone } => {
                 (Kind::CreditReturn, if is_alone { CREDIT_ALONE } else { 0 }, ahead, taken.wrapping_sub(1))
@@ -83,6 +90,7 @@ impl Meaning {
             Self::InProgress => (Kind::InProgress, 0, 0, 0),
             Self::CallError(code) => (Kind::CallError, 0, code, 0),
             Self::CongestionNotice => (Kind::CongestionNotice, 0, 0, 0),
+            Self::Cancel => (Kind::Cancel, 0, 0, 0),
             Self::Management(kind) => (kind, 0, 0, 0),
         };
         Header {
@@ -109,7 +117,11 @@ impl Header {
     pub fn meaning(&self) -> Meaning {
         let part = Part { message_len: self.message_len, packet: self.packet_number };
         match self.kind {
-            Kind::Request => Meaning::Request { request_type: self.type_or_residence, part },
+            Kind::Request | Kind::RequestWithOptions => Meaning::Request {
+                request_type: self.type_or_residence,
+                has_options: self.kind == Kind::RequestWithOptions,
+                part,
+            },
             Kind::Response => Meaning::Response { residence: self.type_or_residence, part },
             Kind::CreditReturn => Meaning::CreditReturn {
                 taken: self.packet_number.wrapping_add(1),
@@ -124,6 +136,7 @@ impl Header {
             Kind::InProgress => Meaning::InProgress,
             Kind::CallError => Meaning::CallError(self.message_len),
             Kind::CongestionNotice => Meaning::CongestionNotice,
+            Kind::Cancel => Meaning::Cancel,
             management => Meaning::Management(management),
         }
     }
@@ -138,7 +151,8 @@ mod tests {
         let call = CallName { session: SessionKey::new(7, 0x1234), number: 99, is_copy: true };
         let part = Part { message_len: 3000, packet: 2 };
         for meaning in [
-            Meaning::Request { request_type: 5, part },
+            Meaning::Request { request_type: 5, has_options: false, part },
+            Meaning::Request { request_type: 5, has_options: true, part },
             Meaning::Response { residence: 0x1FFF, part },
             Meaning::CreditReturn { taken: 0, ahead: 0b101, is_alone: false },
             Meaning::CreditReturn { taken: u16::MAX, ahead: 0, is_alone: true },
@@ -146,6 +160,7 @@ mod tests {
             Meaning::InProgress,
             Meaning::CallError(4),
             Meaning::CongestionNotice,
+            Meaning::Cancel,
             Meaning::Management(Kind::Ping),
         ] {
             let header = Header::read(&meaning.header(call).to_bytes()).unwrap();

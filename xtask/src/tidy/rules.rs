@@ -13,6 +13,7 @@ pub const RULES: &[Rule] = &[
     unsafe_code_stays_in_its_rooms,
     atomics_come_from_the_facade,
     virtual_time_is_not_broken,
+    the_seam_names_the_system_once,
     tests_read_as_facts,
 ];
 
@@ -118,6 +119,15 @@ fn virtual_time_is_not_broken(file: &File) -> Vec<String> {
         }
     }
     findings
+}
+
+/// How threads sleep is the same for all fabrics; whatever else is the system's is a backend's.
+fn the_seam_names_the_system_once(file: &File) -> Vec<String> {
+    if !file.path.starts_with("crates/fabric/src/") || file.path == "crates/fabric/src/readiness.rs" {
+        return Vec::new();
+    }
+    let named = file.shipped_code().filter(|(_, code)| contains_word(code, "rustix"));
+    named.map(|(number, _)| finding(file, number, "the seam names the system in `readiness` alone")).collect()
 }
 
 fn tests_read_as_facts(file: &File) -> Vec<String> {
@@ -235,6 +245,15 @@ mod tests {
         assert_eq!(virtual_time_is_not_broken(&file("crates/rpc/src/core.rs", text)).len(), 1);
         assert!(virtual_time_is_not_broken(&file("crates/backends/host/src/clock.rs", text)).is_empty());
         assert!(virtual_time_is_not_broken(&file("crates/rpc/tests/calls.rs", text)).is_empty());
+    }
+
+    #[test]
+    fn the_system_is_found_in_the_seam_outside_its_place() {
+        let text = "use rustix::event::poll;\n";
+        assert_eq!(the_seam_names_the_system_once(&file("crates/fabric/src/port.rs", text)).len(), 1);
+        for allowed in ["crates/fabric/src/readiness.rs", "crates/backends/udp/src/sys.rs"] {
+            assert!(the_seam_names_the_system_once(&file(allowed, text)).is_empty());
+        }
     }
 
     #[test]

@@ -5,15 +5,12 @@ use std::collections::VecDeque;
 use std::io;
 use std::ptr::{NonNull, null_mut};
 use std::rc::Rc;
-use std::sync::Arc;
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::fd::BorrowedFd;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
-use rustix::io::Errno;
+use sinew_fabric::readiness::Alarm;
 use sinew_fabric::verbs::{Completion, CompletionQueue, QpNumber, VerbsError};
-use sinew_fabric::{WakeTarget, Waker};
-use sinew_mem::atomic::plain::{AtomicU32, Ordering};
+use sinew_fabric::{Armed, Descriptor, Readiness, Waker};
 
 use crate::abi::*;
 use crate::library::{last_error, system};
@@ -21,27 +18,6 @@ use crate::thread::{ThreadInner, WorkId};
 
 /// Completions taken from the device at once.
 const BURST: usize = 16;
-
-const AWAKE: u32 = 0;
-const SLEEPING: u32 = 1;
-const WOKEN: u32 = 2;
-
-/// Wakes a `wait`. A wake-up that finds the thread awake costs no system call.
-struct WakeCell {
-    event: OwnedFd,
-    /// AWAKE, SLEEPING or WOKEN. The swap in `wake` is the partner of the two in `wait`.
-    state: AtomicU32,
-}
-
-impl WakeTarget for WakeCell {
-    fn wake(&self) {
-        // Release: what the waker did before happens before the woken thread goes on.
-        if self.state.swap(WOKEN, Ordering::AcqRel) == SLEEPING {
-            // A full counter is as good as one more.
-            let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
-        }
-    }
-}
 
 /// Where the operations of an [`IbQueuePair`](crate::IbQueuePair) complete.
 pub struct IbCompletionQueue(pub(crate) Rc<CqInner>);
@@ -64,7 +40,8 @@ pub(crate) struct CqInner {
     armed: Cell<bool>,
     /// Whether the device said that the queue does not work.
     broken: Cell<bool>,
-    wake: Arc<WakeCell>,
+    /// Readable when the channel is.
+    alarm: Alarm,
 }
 
 impl std::fmt::Debug for CqInner {
@@ -86,25 +63,24 @@ impl IbCompletionQueue {
         if depth > limit {
             return Err(VerbsError::Limit { what: "completions of a queue", asked: depth, limit });
         }
-        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|error| system("making an eventfd", error.into(), None))?;
+        let alarm = Alarm::new().map_err(|error| system("making an epoll set and an eventfd", error, None))?;
         let (context, name, library) = (device.context.as_ptr(), &device.context.name, device.context.library);
         // SAFETY: an open device.
         let channel = unsafe { (library.ibv_create_comp_channel)(context) };
         let channel =
             NonNull::new(channel).ok_or_else(|| last_error(format!("making a completion channel on {name}")))?;
         // SAFETY: a descriptor of the channel's, which lives.
-        let nonblocking = set_nonblocking(unsafe { channel_fd(channel) });
-        let cq = match nonblocking {
+        let watched = watch(&alarm, unsafe { channel_fd(channel) });
+        let cq = match watched {
             // SAFETY: an open device, and a channel of it.
             Ok(()) => unsafe { (library.ibv_create_cq)(context, depth.max(1) as i32, null_mut(), channel.as_ptr(), 0) },
             Err(_) => null_mut(),
         };
         let Some(cq) = NonNull::new(cq) else {
             let doing = format!("making a completion queue of {depth} on {name}");
-            let error = match nonblocking {
+            let error = match watched {
                 Ok(()) => last_error(doing),
-                Err(error) => system(doing, error.into(), None),
+                Err(error) => system(doing, error, None),
             };
             // SAFETY: made above; no queue was made on it.
             unsafe { (library.ibv_destroy_comp_channel)(channel.as_ptr()) };
@@ -122,7 +98,7 @@ impl IbCompletionQueue {
             backlog: RefCell::new(VecDeque::with_capacity(BURST)),
             armed: Cell::new(false),
             broken: Cell::new(false),
-            wake: Arc::new(WakeCell { event, state: AtomicU32::new(AWAKE) }),
+            alarm,
             thread: Rc::clone(thread),
         })))
     }
@@ -136,8 +112,10 @@ unsafe fn channel_fd<'a>(channel: NonNull<ibv_comp_channel>) -> BorrowedFd<'a> {
     unsafe { BorrowedFd::borrow_raw(channel.as_ref().fd) }
 }
 
-fn set_nonblocking(fd: BorrowedFd<'_>) -> Result<(), Errno> {
-    fcntl_setfl(fd, fcntl_getfl(fd)? | OFlags::NONBLOCK)
+/// Has the alarm be readable when the channel is, of which reads do not block.
+fn watch(alarm: &Alarm, fd: BorrowedFd<'_>) -> io::Result<()> {
+    fcntl_setfl(fd, fcntl_getfl(fd)? | OFlags::NONBLOCK)?;
+    alarm.watch(fd)
 }
 
 impl CqInner {
@@ -258,6 +236,27 @@ impl Drop for CqInner {
     }
 }
 
+impl Readiness for IbCompletionQueue {
+    fn descriptor(&self) -> Option<Descriptor> {
+        Some(self.0.alarm.descriptor())
+    }
+
+    fn arm(&mut self, _: u64) -> io::Result<Armed> {
+        let inner = &*self.0;
+        let may_sleep = inner.may_sleep(|| ())? && inner.alarm.set();
+        Ok(if may_sleep { Armed::Sleep { until_ns: None } } else { Armed::Ready })
+    }
+
+    fn disarm(&mut self) -> bool {
+        let inner = &*self.0;
+        if inner.alarm.is_set() {
+            // Of what the device told of while somebody slept: it would keep the descriptor readable.
+            inner.take_events();
+        }
+        inner.alarm.clear()
+    }
+}
+
 impl CompletionQueue for IbCompletionQueue {
     #[inline]
     fn poll(&mut self, completions: &mut Vec<Completion>, max: usize) -> usize {
@@ -283,38 +282,8 @@ impl CompletionQueue for IbCompletionQueue {
         taken
     }
 
-    fn wait(&mut self, timeout_ns: Option<u64>) -> io::Result<()> {
-        let inner = &*self.0;
-        if !inner.may_sleep(|| ())? {
-            return Ok(());
-        }
-        // Partner: the swap in `wake`. One that came before this is seen here, a later one finds SLEEPING and writes.
-        if inner.wake.state.swap(SLEEPING, Ordering::AcqRel) == WOKEN {
-            inner.wake.state.store(AWAKE, Ordering::Release);
-            return Ok(());
-        }
-        let timeout =
-            timeout_ns.map(|ns| Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as _ });
-        // SAFETY: the channel lives as long as we do.
-        let channel = unsafe { channel_fd(inner.channel) };
-        let mut fds = [PollFd::new(&channel, PollFlags::IN), PollFd::new(&inner.wake.event, PollFlags::IN)];
-        let polled = poll(&mut fds, timeout.as_ref());
-        let (of_channel, of_event) = (fds[0].revents(), fds[1].revents());
-        inner.wake.state.swap(AWAKE, Ordering::AcqRel);
-        if !of_event.is_empty() {
-            let _ = rustix::io::read(&inner.wake.event, &mut [0u8; 8]);
-        }
-        if !of_channel.is_empty() {
-            inner.take_events();
-        }
-        match polled {
-            Ok(_) | Err(Errno::INTR) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
-    }
-
     fn waker(&self) -> Waker {
-        Waker::new(Arc::clone(&self.0.wake) as _)
+        self.0.alarm.waker()
     }
 }
 

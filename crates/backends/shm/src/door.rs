@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use rustix::event::epoll;
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
-use sinew_fabric::PortError;
+use sinew_fabric::{Descriptor, PortError};
 
 use crate::hello::{self, Message};
 use crate::hub::{Hub, Mailbox};
@@ -66,7 +66,7 @@ impl Token {
 /// The descriptors that a sleeping port waits for.
 #[derive(Debug)]
 pub(crate) struct Watch {
-    epoll: OwnedFd,
+    epoll: Descriptor,
     pub event: Arc<OwnedFd>,
 }
 
@@ -75,7 +75,7 @@ impl Watch {
         let make = || {
             let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
             let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
-            let watch = Self { epoll, event: Arc::new(rustix::event::eventfd(0, flags)?) };
+            let watch = Self { epoll: epoll.into(), event: Arc::new(rustix::event::eventfd(0, flags)?) };
             watch.add(&watch.event, Token::Waker)?;
             Ok(watch)
         };
@@ -85,8 +85,8 @@ impl Watch {
         })
     }
 
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.epoll.as_fd()
+    pub fn descriptor(&self) -> Descriptor {
+        self.epoll.clone()
     }
 
     pub fn add(&self, fd: impl AsFd, token: Token) -> Result<(), Errno> {

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::OwnedFd;
-use rustix::io::Errno;
-use sinew_fabric::{Address, AddressError, Caps, PacketPort, Peer, PortError, PortEvent, PortStats, WakeTarget, Waker};
+use sinew_fabric::{
+    Address, Armed, Caps, Descriptor, PacketPort, PacketTx, Peer, PortError, PortEvent, PortStats, Readiness,
+    WakeTarget, Waker,
+};
 use sinew_mem::ring::{self, BOARD_BYTES, Board, INLINE_MAX, Words};
 use sinew_mem::{Access, Arena, Region};
 
@@ -32,6 +33,8 @@ pub struct ShmPort {
     address: Address,
     /// Peers that were forgotten and still hold shares.
     forgotten: Vec<Peer>,
+    /// The board says that the thread sleeps.
+    armed: bool,
 }
 
 /// How long a port sleeps at most where it cannot be sure that senders see it sleep.
@@ -96,9 +99,7 @@ impl ShmPort {
     }
 
     fn options(address: &Address) -> Result<Options, PortError> {
-        if address.scheme() != "shm" {
-            return Err(PortError::Address(AddressError::NoScheme(address.to_string())));
-        }
+        address.check_scheme("shm", "NAME")?;
         Ok(Options::of(address)?)
     }
 
@@ -111,6 +112,7 @@ impl ShmPort {
             arena,
             address: Address::new("shm", address.rest()),
             forgotten: Vec::new(),
+            armed: false,
         }
     }
 
@@ -134,6 +136,17 @@ impl ShmPort {
     /// Links that this port has, and how many of them it polls now.
     pub fn links(&self) -> (usize, usize) {
         (self.rx.links.iter().flatten().count(), self.rx.hot.len())
+    }
+
+    /// The thread is awake. Sees to what made the descriptor readable; returns whether a waker was called.
+    fn end_sleep(&mut self) -> bool {
+        self.armed = false;
+        self.rx.board.awake();
+        self.rx.look(None);
+        if self.tx.has_changes() {
+            self.tx.apply_changes();
+        }
+        std::mem::take(&mut self.rx.woken)
     }
 
     /// Closes the links of forgotten peers as soon as nothing is lent to them.
@@ -173,6 +186,34 @@ impl WakeTarget for EventWaker {
     }
 }
 
+impl Readiness for ShmPort {
+    fn descriptor(&self) -> Option<Descriptor> {
+        Some(self.rx.own.watch.descriptor())
+    }
+
+    /// One may sleep for a millisecond at most where the system has no `membarrier` any more, and for ten where connections wait for a
+    /// descriptor.
+    fn arm(&mut self, now_ns: u64) -> std::io::Result<Armed> {
+        self.tx.submit();
+        let was_woken = self.armed && self.end_sleep();
+        self.rx.board.sleep();
+        self.armed = true;
+        // The fence of senders comes before the look into their rings: what was published before they could see the sleeper is seen here.
+        let is_fenced = barrier::fence_everywhere();
+        if was_woken || self.rx.has_work() {
+            self.end_sleep();
+            return Ok(Armed::Ready);
+        }
+        // A sender whose fence could not be made may be missed: then this sleep is a nap.
+        let nap_ns = if is_fenced { self.rx.door.is_paused().then_some(PAUSE_NS) } else { Some(NAP_NS) };
+        Ok(Armed::Sleep { until_ns: nap_ns.map(|nap_ns| now_ns.saturating_add(nap_ns)) })
+    }
+
+    fn disarm(&mut self) -> bool {
+        self.armed && self.end_sleep()
+    }
+}
+
 impl PacketPort for ShmPort {
     type Rx = ShmRx;
     type Tx = ShmTx;
@@ -181,6 +222,7 @@ impl PacketPort for ShmPort {
         let per_peer = ring::packets_for(self.rx.own.ring_lines);
         Caps {
             packet_len_max: PACKET_LEN_MAX,
+            overhead: 0,
             copy_len_max: INLINE_MAX,
             burst_max: BURST_MAX,
             receive_packets: per_peer * LINKS_MAX,
@@ -241,38 +283,6 @@ impl PacketPort for ShmPort {
 
     fn waker(&self) -> Waker {
         Waker::new(Arc::new(EventWaker(Arc::clone(&self.rx.own.watch.event))))
-    }
-
-    fn wait(&mut self, timeout_ns: Option<u64>) -> std::io::Result<()> {
-        self.rx.board.sleep();
-        let bounded = |by_ns: u64| Some(timeout_ns.map_or(by_ns, |ns| ns.min(by_ns)));
-        let timeout_ns = match () {
-            // A sender whose fence could not be made may be missed: then this sleep is a nap.
-            () if !barrier::fence_everywhere() => bounded(NAP_NS),
-            () if self.rx.door.is_paused() => bounded(PAUSE_NS),
-            () => timeout_ns,
-        };
-        let mut slept = Ok(());
-        if !self.rx.has_work() {
-            let timeout = timeout_ns.map(|ns| Timespec {
-                tv_sec: (ns / 1_000_000_000).try_into().unwrap_or(i64::MAX / 2),
-                tv_nsec: (ns % 1_000_000_000) as _,
-            });
-            slept = match rustix::event::poll(
-                &mut [PollFd::from_borrowed_fd(self.rx.own.watch.fd(), PollFlags::IN)],
-                timeout.as_ref(),
-            ) {
-                Ok(_) | Err(Errno::INTR) => Ok(()),
-                Err(error) => Err(error.into()),
-            };
-        }
-        self.rx.board.awake();
-        self.rx.look(None);
-        self.rx.woken = false;
-        if self.tx.has_changes() {
-            self.tx.apply_changes();
-        }
-        slept
     }
 
     fn stats(&self) -> PortStats {

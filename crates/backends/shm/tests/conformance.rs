@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use sinew_fabric::Address;
+use sinew_fabric::conformance::sealing::SealedFixture;
 use sinew_fabric::conformance::{Expectations, Fixture, unique};
 use sinew_fabric::verbs::port::{UdPort, UdPortConfig};
 use sinew_shm::verbs::{ShmDevice, ShmDomain};
@@ -94,6 +95,10 @@ mod processes {
 
 mod threads {
     sinew_fabric::conformance_tests!(super::Threads(super::Hub::new(), std::time::Instant::now()));
+}
+
+mod sealed_between_processes {
+    sinew_fabric::conformance_tests!(super::SealedFixture::new(super::Processes(std::time::Instant::now())));
 }
 
 mod datagrams_of_processes {

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use sinew_fabric::conformance::unique;
-use sinew_fabric::{PacketPort, PacketRx, PacketTx, RxBurst, SeededGenerator, TxData, TxPacket};
+use sinew_fabric::{Armed, PacketPort, PacketRx, PacketTx, Readiness, RxBurst, SeededGenerator, TxData, TxPacket};
 use sinew_shm::{Hub, ShmPort};
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -59,11 +59,24 @@ fn a_packet_wakes_a_sleeping_receiver_whenever_it_is_sent() {
                 client
             });
             let mut random = SeededGenerator::new(4);
+            let descriptor = server.descriptor().unwrap();
             while got.load(Ordering::Relaxed) < packets {
                 let burst = receive(&mut server) as u64;
                 got.fetch_add(burst, Ordering::Release);
-                if burst == 0 && random.chance(0.7) {
+                if burst == 0 && random.chance(0.5) {
                     server.wait(None).unwrap();
+                } else if burst == 0 && random.chance(0.5) {
+                    // As an event loop does, which may be woken for something else before, and forget to say so.
+                    let armed = server.arm(0).unwrap();
+                    if random.chance(0.2) {
+                        continue;
+                    }
+                    if armed != Armed::Ready {
+                        descriptor.wait(armed.timeout_ns(0)).unwrap();
+                    }
+                    if random.chance(0.8) {
+                        server.disarm();
+                    }
                 }
             }
         });

@@ -27,9 +27,12 @@ pub(crate) enum Event {
     LinkFree { lane: u32 },
     /// A lane's sender hears that it is to pause, or to go on.
     Paused { lane: u32, paused: bool },
-    /// An actor is to have its turn, if it still waits for this one.
+    /// An actor is to have its turn, if it still waits for this one; or, as that of [`WOKEN`], who was woken first of all who are now.
     Turn { actor: u32, number: u32 },
 }
+
+/// Whose turn it is when somebody was woken. A kind of event for that would make all events cost more.
+const WOKEN: u32 = (1 << 29) - 1;
 
 /// An event in one word: what it is in 3 bits, and then its numbers, of 29 and of 32.
 ///
@@ -124,6 +127,12 @@ impl Events {
         self.add_word(time_ns, event.to_word());
     }
 
+    /// Foresees that somebody who was woken is to hear of it.
+    #[cold]
+    pub fn add_wake(&mut self, time_ns: u64) {
+        self.add(time_ns, Event::Turn { actor: WOKEN, number: 0 });
+    }
+
     #[inline]
     fn add_word(&mut self, time_ns: u64, event: Word) {
         let time_ns = time_ns.max(self.now_ns);
@@ -141,7 +150,8 @@ impl Events {
         self.far_from_ns = self.far_from_ns.min(time_ns - (REACH as u64 - 1));
     }
 
-    #[inline]
+    // Left to itself it is inlined here and there only, by how often it is called elsewhere: 4 % of a packet's instructions.
+    #[inline(always)]
     fn put(&mut self, time_ns: u64, event: Word) {
         if self.free == NONE {
             self.grow();

@@ -16,10 +16,23 @@
 //!   top is lost.
 //! - **Faults**: links that lose, damage, duplicate or reorder packets, each direction by itself; links that are down; hosts
 //!   that others do not reach, one way or both; hosts that stand still, crash and come back.
+//!
+//! What is modelled of a host's programs:
+//!
+//! - **Cores**: an [`Actor`] has its turns on a core of its own, which is charged for what its ports do ([`Costs`]) and for what the actor
+//!   [spends](SimClock::spend_ns). An actor may work on several ports, and its core's time goes on through all of a turn.
+//! - **Wakes**: whatever has a [`Waker`](sinew_fabric::Waker), of a port ([`waker`](sinew_fabric::PacketPort::waker)), of an actor
+//!   ([`Cluster::waker`]) or of a [`WakeSource`], wakes from wherever it is: the actor has a turn at the time that the waker's core has come to.
+//! - **Workers**: a pool for handlers that take long ([`SimWorkers`]), whose jobs are charged to cores of their own.
+//!
+//! All of this happens in one thread, a turn or a job at a time, and each to its end, so that one may be executed before another that is earlier
+//! in virtual time: memory that actors share tells them of things that are yet to come, by a turn's or a job's length at most. What must not be
+//! early goes through the network, or [with a wake](sinew_fabric::Waker::wake_with), as answers to deferred calls do.
 
 #![forbid(unsafe_code)]
 
 mod cluster;
+mod cores;
 mod costs;
 mod events;
 mod faults;
@@ -33,9 +46,12 @@ mod port;
 mod routes;
 mod time;
 mod topology;
+mod wakes;
+mod workers;
 mod world;
 
-pub use cluster::{Actor, ActorId, Cluster, CoreTime, Doing, Stuck};
+pub use cluster::{Actor, ActorId, Cluster, Doing, Stuck};
+pub use cores::CoreTime;
 pub use costs::Costs;
 pub use faults::LinkFaults;
 pub use file::FileError;
@@ -45,6 +61,8 @@ pub use time::SimClock;
 pub use topology::{
     Buffer, Ecn, HostId, HostSpec, LinkId, LinkSpec, NodeId, Pause, SwitchId, SwitchSpec, Topology, TopologyError,
 };
+pub use wakes::WakeSource;
+pub use workers::{SimWorkers, WorkersConfig};
 
 /// The scheme of addresses on a simulated network: `sim://PORT`.
 pub const SCHEME: &str = "sim";

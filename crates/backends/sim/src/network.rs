@@ -5,6 +5,7 @@ use std::fmt;
 use std::rc::Rc;
 
 use sinew_fabric::{Address, Clock, PortError, PortStats};
+use sinew_mem::atomic::plain::Arc;
 
 use crate::SCHEME;
 use crate::costs::Costs;
@@ -13,6 +14,7 @@ use crate::faults::LinkFaults;
 use crate::port::SimPort;
 use crate::time::SimClock;
 use crate::topology::{HostId, LinkId, Topology, TopologyError};
+use crate::wakes::{WakeSource, Wakes};
 use crate::world::World;
 
 /// What a port is opened with.
@@ -70,6 +72,7 @@ pub struct NetworkStats {
 
 pub(crate) struct Shared {
     pub clock: SimClock,
+    pub wakes: Arc<Wakes>,
     pub world: RefCell<World>,
 }
 
@@ -90,8 +93,10 @@ impl Network {
     ///
     /// [`TopologyError`].
     pub fn new(topology: Topology, seed: u64) -> Result<Self, TopologyError> {
-        let world = RefCell::new(World::new(topology, seed)?);
-        Ok(Self(Rc::new(Shared { clock: SimClock::default(), world })))
+        let clock = SimClock::default();
+        let wakes = Wakes::new(clock.clone());
+        let world = RefCell::new(World::new(topology, seed, Arc::clone(&wakes))?);
+        Ok(Self(Rc::new(Shared { clock, wakes, world })))
     }
 
     /// The clock of all who take part.
@@ -113,8 +118,13 @@ impl Network {
         SimPort::open(self, host, name, config)
     }
 
+    /// Something that wakes an actor without a port: see [`WakeSource`].
+    pub fn wake_source(&self) -> WakeSource {
+        WakeSource::new(self.0.wakes.source())
+    }
+
     /// Lets what happens until `end_ns` happen, without any actor, and the time be `end_ns`. Where a [`Cluster`](crate::Cluster) has
-    /// actors on the network, let time pass with [its own](crate::Cluster::run_until): turns that are foreseen until then would be lost.
+    /// actors on the network, let time pass with [its own](crate::Cluster::run_until): turns and wakes that are foreseen until then would be lost.
     pub fn run_until(&self, end_ns: u64) {
         let mut world = self.0.world.borrow_mut();
         while self.next(&mut world, end_ns) {}

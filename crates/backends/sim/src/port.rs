@@ -3,11 +3,9 @@
 use std::fmt;
 
 use sinew_fabric::{
-    Address, Caps, Clock, Dropped, MAX_BURST, PacketPort, PacketRx, PacketTx, Peer, PortError, PortEvent, PortStats,
-    RxBurst, RxPacket, TxPacket, WakeTarget, Waker,
+    Address, Caps, Clock, Descriptor, Dropped, MAX_BURST, PacketPort, PacketRx, PacketTx, Peer, PortError, PortEvent,
+    PortStats, Readiness, RxBurst, RxPacket, TxPacket, Waker,
 };
-use sinew_mem::atomic::Ordering;
-use sinew_mem::atomic::plain::AtomicU32;
 use sinew_mem::{Arena, Frozen};
 
 use crate::SCHEME;
@@ -54,24 +52,6 @@ pub struct SimTx {
     config: PortConfig,
     packet_len_max: usize,
     pending: Sending,
-}
-
-/// Makes one port's `wait` return.
-#[derive(Debug, Default)]
-pub(crate) struct WakeFlag(AtomicU32);
-
-impl WakeTarget for WakeFlag {
-    fn wake(&self) {
-        // Release: what the waker did before is seen by whoever takes it. Partner: `take`.
-        self.0.store(1, Ordering::Release);
-    }
-}
-
-impl WakeFlag {
-    pub fn take(&self) -> bool {
-        // Acquire: see `wake`.
-        self.0.swap(0, Ordering::Acquire) != 0
-    }
 }
 
 impl SimPort {
@@ -205,6 +185,13 @@ impl PacketTx for SimTx {
     fn reclaim(&mut self, _: &Frozen) {}
 }
 
+/// There is none: the network's time passes only when somebody waits, or in turns of a cluster's actors.
+impl Readiness for SimPort {
+    fn descriptor(&self) -> Option<Descriptor> {
+        None
+    }
+}
+
 impl PacketPort for SimPort {
     type Rx = SimRx;
     type Tx = SimTx;
@@ -212,6 +199,7 @@ impl PacketPort for SimPort {
     fn caps(&self) -> Caps {
         Caps {
             packet_len_max: self.packet_len_max,
+            overhead: 0,
             copy_len_max: self.packet_len_max,
             burst_max: self.config.burst_max,
             receive_packets: self.config.receive_packets,
@@ -229,7 +217,7 @@ impl PacketPort for SimPort {
     }
 
     fn resolve(&mut self, address: &Address) -> Result<Peer, PortError> {
-        address.check_scheme(SCHEME, "sim://PORT")?;
+        address.check_scheme(SCHEME, "PORT")?;
         address.check_options(&[])?;
         let world = self.network.0.world.borrow();
         world.find(address.rest()).map(World::peer_of).ok_or_else(|| PortError::NotFound {
@@ -261,8 +249,9 @@ impl PacketPort for SimPort {
         None
     }
 
+    /// In virtual time: see [`Cluster::waker`](crate::Cluster::waker).
     fn waker(&self) -> Waker {
-        Waker::new(self.network.0.world.borrow().nodes[self.index].woken.clone())
+        Waker::new(self.network.0.world.borrow().nodes[self.index].source.clone())
     }
 
     /// Where a [`Cluster`](crate::Cluster)'s actor works on the port: says when the actor wants its next turn at the latest, and
@@ -278,7 +267,7 @@ impl PacketPort for SimPort {
         let delivered = world.delivered();
         let is_over = |world: &World| {
             let node = &world.nodes[self.index];
-            node.woken.take() || !node.waiting.is_empty() || world.delivered() != delivered
+            node.source.take() || !node.waiting.is_empty() || world.delivered() != delivered
         };
         let mut over = is_over(&world);
         drop(world);

@@ -12,9 +12,9 @@ use crate::hash::Hash;
 use crate::lanes::{Lane, PS, Waiting, ceil_ns};
 use crate::network::{LinkStats, NetworkStats, PortConfig};
 use crate::packets::{Coming, Packet, Packets};
-use crate::port::WakeFlag;
 use crate::routes::{Direction, Routes};
 use crate::topology::{Buffer, Ecn, HostId, NodeId, Pause, SwitchId, Topology, TopologyError};
+use crate::wakes::{Source, Wakes};
 
 /// Marks the peers of simulated ports, so that others' peers are not taken for them.
 const PEER_MARK: u64 = 0x7369_6d70_6f72_7473;
@@ -85,7 +85,8 @@ pub(crate) struct Node {
     /// Of what arrived here, and when.
     hash: Hash,
     pub stats: PortStats,
-    pub woken: Arc<WakeFlag>,
+    /// Wakes who works on this port.
+    pub source: Arc<Source>,
     pub name: String,
 }
 
@@ -146,10 +147,11 @@ pub(crate) struct World {
     cut: BTreeSet<(usize, usize)>,
     /// Actors that packets came to, or will come to, and when, until that is asked for.
     pub touched: Vec<(u32, u64)>,
+    wakes: Arc<Wakes>,
 }
 
 impl World {
-    pub fn new(topology: Topology, seed: u64) -> Result<Self, TopologyError> {
+    pub fn new(topology: Topology, seed: u64, wakes: Arc<Wakes>) -> Result<Self, TopologyError> {
         topology.check()?;
         let routes = Routes::new(&topology)?;
         let latency_ns = |host: HostId| topology.hosts[host.0].receive_latency_ns;
@@ -183,6 +185,7 @@ impl World {
             hash: Hash::default(),
             cut: BTreeSet::new(),
             touched: Vec::new(),
+            wakes,
             topology,
         })
     }
@@ -248,7 +251,7 @@ impl World {
             coming: Coming::new(),
             hash: Hash::default(),
             stats: PortStats::default(),
-            woken: Arc::default(),
+            source: self.wakes.source(),
             name: name.to_owned(),
         });
         index
@@ -264,6 +267,7 @@ impl World {
         let node = &mut self.nodes[index];
         node.is_open = false;
         node.actor = None;
+        node.source.leave();
         let (waiting, coming) = (std::mem::take(&mut node.waiting), std::mem::take(&mut node.coming));
         waiting.into_iter().for_each(|packet| self.packets.end(packet));
         for (arrives_ns, packet) in coming {

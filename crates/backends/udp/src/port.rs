@@ -3,10 +3,10 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::fd::OwnedFd;
+use sinew_fabric::readiness::Alarm;
 use sinew_fabric::{
-    Address, Caps, MAX_BURST, PacketPort, PacketTx, Peer, PortError, PortEvent, PortStats, WakeTarget, Waker,
+    Address, Armed, Caps, Descriptor, MAX_BURST, PacketPort, PacketTx, Peer, PortError, PortEvent, PortStats,
+    Readiness, Waker,
 };
 use sinew_mem::Arena;
 use sinew_mem::atomic::plain::{Arc, AtomicU32, Ordering};
@@ -52,6 +52,10 @@ impl Shared {
         self.notes.load(Ordering::Relaxed) & note != 0 && self.notes.fetch_and(!note, Ordering::Relaxed) & note != 0
     }
 
+    pub fn has_error_note(&self) -> bool {
+        self.notes.load(Ordering::Relaxed) & NOTE_ERROR != 0
+    }
+
     #[inline]
     pub fn take_error_note(&self) -> bool {
         self.take(NOTE_ERROR)
@@ -63,33 +67,13 @@ impl Shared {
     }
 }
 
-const AWAKE: u32 = 0;
-const SLEEPING: u32 = 1;
-const WOKEN: u32 = 2;
-
-/// Wakes a port's `wait`. A wake-up that finds the port awake costs no system call.
-struct WakeCell {
-    event: OwnedFd,
-    /// AWAKE, SLEEPING or WOKEN. The swap in `wake` is the partner of the two in `wait`.
-    state: AtomicU32,
-}
-
-impl WakeTarget for WakeCell {
-    fn wake(&self) {
-        // Release: what the waker did before happens before the woken thread goes on.
-        if self.state.swap(WOKEN, Ordering::AcqRel) == SLEEPING {
-            // A full counter is as good as one more.
-            let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
-        }
-    }
-}
-
 /// A packet port on a kernel UDP socket.
 pub struct UdpPort {
     rx: UdpRx,
     tx: UdpTx,
     shared: Arc<Shared>,
-    wake: Arc<WakeCell>,
+    /// Readable when the socket is.
+    alarm: Alarm,
     arena: Arena,
     local: SocketAddr,
     caps: Caps,
@@ -126,8 +110,9 @@ impl UdpPort {
         if options.coalesce != Coalesce::Off {
             socket.join_segments();
         }
-        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|error| system("making an eventfd", error.into()))?;
+        let alarm = Alarm::new()
+            .and_then(|alarm| alarm.watch(socket.fd()).map(|()| alarm))
+            .map_err(|error| system("making an epoll set and an eventfd", error))?;
         let arena = Arena::private(options.arena).map_err(|source| PortError::System {
             doing: format!("reserving {} bytes for message buffers (say ?arena=BYTES for fewer)", options.arena),
             source,
@@ -136,6 +121,7 @@ impl UdpPort {
         let receive_packets = receive_capacity(receive_buffer, packet_len_max);
         let caps = Caps {
             packet_len_max,
+            overhead: 0,
             copy_len_max: tx::COPY_LEN_MAX,
             burst_max: MAX_BURST,
             receive_packets,
@@ -147,7 +133,7 @@ impl UdpPort {
             rx: UdpRx::new(Arc::clone(&shared), packet_len_max),
             tx: UdpTx::new(Arc::clone(&shared), Paths::new(options.mtu), options.coalesce, can_segment, packet_len_max),
             shared,
-            wake: Arc::new(WakeCell { event, state: AtomicU32::new(AWAKE) }),
+            alarm,
             arena,
             local,
             caps,
@@ -239,6 +225,28 @@ fn bind(address: &Address) -> Result<Socket, PortError> {
     })
 }
 
+impl Readiness for UdpPort {
+    fn descriptor(&self) -> Option<Descriptor> {
+        Some(self.alarm.descriptor())
+    }
+
+    fn arm(&mut self, _: u64) -> io::Result<Armed> {
+        // Nothing is held back from a peer while we sleep.
+        self.tx.submit();
+        // What the kernel has makes the socket, and so the alarm, readable by itself.
+        let is_quiet = !self.rx.has_news() && self.alarm.set();
+        Ok(if is_quiet { Armed::Sleep { until_ns: None } } else { Armed::Ready })
+    }
+
+    fn disarm(&mut self) -> bool {
+        if self.alarm.is_set() && self.alarm.has_error() {
+            self.shared.socket.clear_error();
+            self.rx.take_errors();
+        }
+        self.alarm.clear()
+    }
+}
+
 impl PacketPort for UdpPort {
     type Rx = UdpRx;
     type Tx = UdpTx;
@@ -308,38 +316,7 @@ impl PacketPort for UdpPort {
     }
 
     fn waker(&self) -> Waker {
-        Waker::new(Arc::clone(&self.wake) as _)
-    }
-
-    fn wait(&mut self, timeout_ns: Option<u64>) -> io::Result<()> {
-        // Nothing is held back from a peer while we sleep.
-        self.tx.submit();
-        if self.rx.has_packets() {
-            return Ok(());
-        }
-        // Partner: the swap in `wake`. One that came before this is seen here, a later one finds SLEEPING and writes.
-        if self.wake.state.swap(SLEEPING, Ordering::AcqRel) == WOKEN {
-            self.wake.state.store(AWAKE, Ordering::Release);
-            return Ok(());
-        }
-        let timeout =
-            timeout_ns.map(|ns| Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as _ });
-        let socket = self.shared.socket.fd();
-        let mut fds = [PollFd::new(&socket, PollFlags::IN), PollFd::new(&self.wake.event, PollFlags::IN)];
-        let polled = poll(&mut fds, timeout.as_ref());
-        let (of_socket, of_event) = (fds[0].revents(), fds[1].revents());
-        self.wake.state.swap(AWAKE, Ordering::AcqRel);
-        if !of_event.is_empty() {
-            let _ = rustix::io::read(&self.wake.event, &mut [0u8; 8]);
-        }
-        if of_socket.contains(PollFlags::ERR) {
-            self.shared.socket.clear_error();
-            self.rx.take_errors();
-        }
-        match polled {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
+        self.alarm.waker()
     }
 
     fn stats(&self) -> PortStats {

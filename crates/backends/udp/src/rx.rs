@@ -93,9 +93,9 @@ impl UdpRx {
         }
     }
 
-    /// Whether packets that the kernel has handed over wait to be lent.
-    pub(crate) fn has_packets(&self) -> bool {
-        self.cursor.slot < self.cursor.filled
+    /// Whether there is something to take that the kernel does not know of: packets that it has handed over, or events.
+    pub(crate) fn has_news(&self) -> bool {
+        self.cursor.slot < self.cursor.filled || !self.losses.waiting.is_empty() || self.shared.has_error_note()
     }
 
     pub(crate) fn poll_event(&mut self) -> Option<PortEvent> {

@@ -3,8 +3,10 @@
 use std::net::UdpSocket;
 use std::time::Instant;
 
+use sinew_fabric::conformance::sealing::SealedFixture;
 use sinew_fabric::conformance::{Expectations, Fixture, skipped};
-use sinew_fabric::{Address, PacketPort};
+use sinew_fabric::fault::{FaultConfig, Faults, Faulty};
+use sinew_fabric::{Address, Armed, PacketPort, PacketRx, PacketTx, Readiness, RxBurst, TxData, TxPacket};
 use sinew_udp::UdpPort;
 
 struct Udp {
@@ -55,6 +57,9 @@ mod ipv4_segments {
 mod ipv4_frames {
     sinew_fabric::conformance_tests!(super::Udp::new("127.0.0.1", "on"));
 }
+mod ipv4_sealed {
+    sinew_fabric::conformance_tests!(super::SealedFixture::new(super::Udp::new("127.0.0.1", "on")));
+}
 mod ipv6_off {
     sinew_fabric::conformance_tests!(super::Udp::v6("off"));
 }
@@ -63,6 +68,50 @@ mod ipv6_segments {
 }
 mod ipv6_frames {
     sinew_fabric::conformance_tests!(super::Udp::v6("on"));
+}
+
+/// Behind a layer that does nothing, which passes on what the port says of sleeping.
+struct Layered(Udp);
+
+impl Fixture for Layered {
+    type Port = Faulty<UdpPort>;
+
+    fn open(&mut self) -> Self::Port {
+        Faulty::new(self.0.open(), FaultConfig::NONE, 1)
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.0.now_ns()
+    }
+
+    fn expectations(&self) -> Expectations {
+        self.0.expectations()
+    }
+}
+
+mod behind_a_layer {
+    sinew_fabric::conformance_tests!(super::Layered(super::Udp::new("127.0.0.1", "on")));
+}
+
+#[test]
+fn one_does_not_sleep_through_what_a_layer_holds_back() {
+    let mut udp = Udp::new("127.0.0.1", "on");
+    let delay_ns = 50_000_000;
+    let rx = Faults { delay: 1.0, delay_ns_max: delay_ns, ..Faults::NONE };
+    let (mut from, mut to) = (udp.open(), Faulty::new(udp.open(), FaultConfig { rx, ..FaultConfig::NONE }, 1));
+    let peer = from.resolve(&to.address()).unwrap();
+    from.split().1.push(TxPacket { to: peer, head: b"late", data: TxData::None });
+    from.split().1.submit();
+    assert!(to.descriptor().unwrap().wait(None).unwrap());
+    let mut now_ns = udp.now_ns();
+    to.split().0.receive(&mut RxBurst::new(now_ns));
+    let Armed::Sleep { until_ns: Some(until_ns) } = to.arm(now_ns).unwrap() else { panic!("it is held back") };
+    assert!((now_ns + 1..=now_ns + delay_ns).contains(&until_ns));
+    now_ns = until_ns;
+    assert_eq!(to.arm(now_ns).unwrap(), Armed::Ready);
+    let mut burst = RxBurst::new(now_ns);
+    to.split().0.receive(&mut burst);
+    assert_eq!(burst.packets.len(), 1);
 }
 
 #[test]

@@ -374,7 +374,7 @@ fn an_address_to_call_has_a_port_and_the_error_says_how_to_write_it() {
         ("udp://::1:7000", "brackets"),
         ("udp://localhost:0", "port 0"),
         ("udp://localhost:70000", "`70000` is no port"),
-        ("shm://localhost", "another fabric"),
+        ("shm://localhost", "is an address of the fabric `shm`, and this endpoint is on `udp`"),
     ] {
         let error = port.resolve(&address.parse().unwrap()).unwrap_err();
         assert!(matches!(error, PortError::Address(_)), "{address}: {error}");

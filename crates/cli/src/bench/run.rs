@@ -310,7 +310,7 @@ fn serve<'scope>(plan: &Plan, hub: &Hub, threads: &'scope Scope<'scope, '_>) -> 
                 machine::pin(cpu)?;
                 let mut rpc = Rpc::from(sinew::endpoint(&nexus, port)?);
                 rpc.run_until(|rpc| {
-                    service::on_turn(rpc);
+                    service::answer_reports(rpc);
                     stopping.load(Ordering::Relaxed)
                 })?;
                 Ok(())

@@ -4,9 +4,8 @@ use std::io::Read;
 
 use anyhow::Context;
 use serde_json::{Value, json};
-use sinew::fabric::{Clock, PacketPort};
+use sinew::kv::cache::Client;
 use sinew::kv::cache::protocol::{PutOptions, Stats};
-use sinew::kv::cache::{Client, Error, Item};
 use sinew::prelude::*;
 
 use super::ADDRESS;
@@ -66,42 +65,12 @@ pub struct StatsArgs {
     at: At,
 }
 
-/// A client on any fabric.
-trait Cache {
-    fn inspect(&mut self, key: &[u8]) -> Result<Option<Item>, Error>;
-    fn put(&mut self, key: &[u8], value: &[u8], options: PutOptions) -> Result<u64, Error>;
-    fn delete(&mut self, key: &[u8]) -> Result<bool, Error>;
-    fn stats(&mut self) -> Result<Vec<Stats>, Error>;
-}
-
-impl<P: PacketPort, C: Clock> Cache for Client<P, C> {
-    fn inspect(&mut self, key: &[u8]) -> Result<Option<Item>, Error> {
-        self.inspect(key)
-    }
-
-    fn put(&mut self, key: &[u8], value: &[u8], options: PutOptions) -> Result<u64, Error> {
-        self.put(key, value, options)
-    }
-
-    fn delete(&mut self, key: &[u8]) -> Result<bool, Error> {
-        self.delete(key)
-    }
-
-    fn stats(&mut self) -> Result<Vec<Stats>, Error> {
-        self.stats()
-    }
-}
-
 impl At {
-    fn connect(&self) -> anyhow::Result<Box<dyn Cache>> {
+    fn connect(&self) -> anyhow::Result<Client<Rpc>> {
         let fabric = fabrics::check(&self.address, Purpose::Call).map_err(Usage::of)?;
         let rpc = Rpc::open(&fabric.client_address(""))?;
         let addresses = addresses_from(&self.address);
-        Ok(match rpc.into_endpoint() {
-            sinew::Endpoint::Shm(rpc) => Box::new(Client::connect(rpc, addresses)?),
-            sinew::Endpoint::Udp(rpc) => Box::new(Client::connect(rpc, addresses)?),
-            sinew::Endpoint::Ibverbs(rpc) => Box::new(Client::connect(rpc, addresses)?),
-        })
+        Ok(Client::connect(rpc, addresses)?)
     }
 }
 

@@ -2,16 +2,14 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, bail};
 use sinew::fabric::Clock;
 use sinew::host::{HostClock, Interrupt, lengthen_backlog, pin_current_thread, raise_descriptor_limit};
 use sinew::kv::Partitions;
-use sinew::kv::cache::{Partition, Service};
-use sinew::kv::memcached::{Door, DoorConfig, Listener, StopWatcher, Watcher};
-use sinew::prelude::*;
+use sinew::kv::cache::{Partition, Service, seconds_of};
+use sinew::kv::memcached::{Door, DoorConfig, Listener};
 
 use crate::serve::{FAILED, READY, SERVING, ThreadArgs, end_with_stdin};
 use crate::{Outcome, output};
@@ -21,18 +19,13 @@ const TICK: Duration = Duration::from_secs(1);
 /// Clients that may wait to be let in, as with memcached.
 const BACKLOG: u16 = 1024;
 
-/// Seconds since the process began, from 1 on.
-pub fn now_s(clock: &HostClock) -> u32 {
-    (clock.now_ns() / 1_000_000_000) as u32 + 1
-}
-
 fn open(address: &str, threads: usize, value_len_max: usize) -> anyhow::Result<Vec<Door>> {
     // With fewer there can be fewer clients: `complain` says when it comes to that.
     let _ = raise_descriptor_limit();
     let listener = Listener::bind(address).with_context(|| format!("listening at {address}"))?;
     lengthen_backlog(&listener, BACKLOG).with_context(|| format!("listening at {address}"))?;
     let unix_s = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs();
-    let epoch_unix_s = unix_s.saturating_sub(u64::from(now_s(&HostClock::new())));
+    let epoch_unix_s = unix_s.saturating_sub(u64::from(seconds_of(HostClock::new().now_ns())));
     let config = DoorConfig { item_len_max: value_len_max, ..DoorConfig::default() };
     Ok(Door::open(listener, &Partitions::new(threads), epoch_unix_s, config)?)
 }
@@ -44,22 +37,13 @@ pub struct Doors {
     address: String,
 }
 
-/// The thread that wakes those of the endpoints.
-pub struct Watching {
-    stop: StopWatcher,
-    thread: Option<JoinHandle<std::io::Result<()>>>,
-}
-
 impl Doors {
     /// Listens at `address`, for `threads`.
-    pub fn open(address: &str, threads: usize, value_len_max: usize) -> anyhow::Result<(Self, Watching)> {
-        let mut doors = open(address, threads, value_len_max)?;
+    pub fn open(address: &str, threads: usize, value_len_max: usize) -> anyhow::Result<Self> {
+        let doors = open(address, threads, value_len_max)?;
         let address = doors[0].address().unwrap_or(address).to_owned();
-        let watcher = Watcher::new(&mut doors).context("watching the sockets of memcached clients")?;
-        let stop = watcher.stop_handle();
-        let thread = std::thread::Builder::new().name("sinew-watcher".to_owned()).spawn(move || watcher.run())?;
         let doors = Arc::new(Mutex::new(doors.into_iter().map(Some).collect()));
-        Ok((Self { doors, address }, Watching { stop, thread: Some(thread) }))
+        Ok(Self { doors, address })
     }
 
     /// Where clients come in.
@@ -74,23 +58,13 @@ impl Doors {
     }
 }
 
-impl Drop for Watching {
-    fn drop(&mut self) {
-        self.stop.stop();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
-
-/// Turns the door that a thread has beside its endpoint.
-pub fn turn_beside(door: &mut Door, partition: &Partition, rpc: &Rpc, is_new: &mut bool) {
-    if std::mem::take(is_new) {
-        door.wake_with(rpc.waker());
-    }
-    if door.turn_beside(&mut partition.cache(), partition.now_s()) {
+/// Turns the door that a thread has beside its endpoint. Returns whether there was anything to do.
+pub fn turn_beside(door: &mut Door, partition: &Partition) -> bool {
+    let found = door.turn_beside(&mut partition.cache(), partition.now_s());
+    if found {
         complain(door);
     }
+    found
 }
 
 /// Says, once, that clients have to wait.
@@ -137,7 +111,7 @@ pub fn serve_alone(
         if let Some(&cpu) = threads.pins().get(index) {
             pin_current_thread(cpu).with_context(|| format!("pinning a thread to processor {cpu}"))?;
         }
-        let Some(partition) = service.claim() else { bail!("more threads than partitions") };
+        let Some(partition) = service.claim(index) else { bail!("more threads than partitions") };
         let door = doors.lock().unwrap_or_else(PoisonError::into_inner)[partition.index()].take();
         serve_one(door.context("each partition has a door")?, &partition, interrupt);
         Ok(())
@@ -155,7 +129,7 @@ fn serve_one(mut door: Door, partition: &Partition, interrupt: Interrupt) {
     let _guard = interrupt.wake_on_interrupt(door.waker());
     while !interrupt.is_set() {
         door.wait(TICK);
-        partition.set_now_s(now_s(&clock));
+        partition.set_now_s(seconds_of(clock.now_ns()));
         if door.turn(&mut partition.cache(), partition.now_s()) {
             complain(&door);
         }

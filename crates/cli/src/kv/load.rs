@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use hdrhistogram::Histogram;
-use sinew::fabric::{Clock, PacketPort};
+use sinew::Endpoint;
+use sinew::fabric::Clock;
 use sinew::host::{HostClock, Interrupt, WakeOnInterrupt};
 use sinew::kv::cache::protocol::{KEYS_MAX, Lookup, PutOptions, Response};
 use sinew::kv::cache::{ClientConfig, Connecting, Pipeline};
-use sinew::rpc::Rpc as FabricRpc;
 
 use crate::client::histogram;
 use crate::machine::has_two_cpus;
@@ -66,8 +66,8 @@ pub trait Loads {
 }
 
 /// A client on one fabric.
-pub struct Loader<P: PacketPort> {
-    pipeline: Pipeline<P, HostClock>,
+pub struct Loader<E: Endpoint> {
+    pipeline: Pipeline<E>,
     load: Load,
     sizes: Sizes,
     trace: Vec<Request>,
@@ -103,10 +103,10 @@ struct InFlight {
     began_ns: u64,
 }
 
-impl<P: PacketPort> Loader<P> {
+impl<E: Endpoint> Loader<E> {
     /// Connects to the cache whose threads are at these addresses.
     pub fn connect(
-        rpc: FabricRpc<P, HostClock>,
+        rpc: E,
         addresses: Vec<String>,
         load: Load,
         workload: &Workload,
@@ -249,7 +249,7 @@ impl<P: PacketPort> Loader<P> {
     }
 }
 
-impl<P: PacketPort> Loads for Loader<P> {
+impl<E: Endpoint> Loads for Loader<E> {
     fn fill(&mut self, from: u64, to: u64) -> anyhow::Result<()> {
         let mut ignored = histogram();
         let mut next = from;

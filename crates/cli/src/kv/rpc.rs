@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
+use sinew::FabricEndpoint;
 use sinew::host::Interrupt;
 use sinew::kv::cache::protocol::VALUE_AT;
 use sinew::prelude::*;
@@ -326,9 +327,10 @@ fn open_loader(
     let workload = Workload { seed: plan.workload.seed + index as u64, ..plan.workload };
     let load = plan.load;
     Ok(match rpc.into_endpoint() {
-        sinew::Endpoint::Shm(rpc) => Box::new(Loader::connect(rpc, addresses, load, &workload, interrupt)?),
-        sinew::Endpoint::Udp(rpc) => Box::new(Loader::connect(rpc, addresses, load, &workload, interrupt)?),
-        sinew::Endpoint::Ibverbs(rpc) => Box::new(Loader::connect(rpc, addresses, load, &workload, interrupt)?),
+        FabricEndpoint::Shm(rpc) => Box::new(Loader::connect(rpc, addresses, load, &workload, interrupt)?),
+        FabricEndpoint::Udp(rpc) => Box::new(Loader::connect(rpc, addresses, load, &workload, interrupt)?),
+        FabricEndpoint::Ibverbs(rpc) => Box::new(Loader::connect(rpc, addresses, load, &workload, interrupt)?),
+        FabricEndpoint::Other(rpc) => Box::new(Loader::connect(rpc, addresses, load, &workload, interrupt)?),
     })
 }
 

@@ -1,10 +1,10 @@
 //! `sinew serve cache`.
 
-use std::cell::RefCell;
-
-use sinew::fabric::Generator;
+use anyhow::Context;
+use sinew::Program;
+use sinew::fabric::{Clock, Generator, Readiness};
 use sinew::host::{HostClock, SystemEntropy};
-use sinew::kv::cache::{Partition, REQUESTS, Service};
+use sinew::kv::cache::{Partition, REQUESTS, Service, seconds_of};
 use sinew::kv::memcached::Door;
 use sinew::prelude::*;
 use sinew::store::cache::{CacheConfig, VALUE_LEN_MAX, WhenFull};
@@ -51,19 +51,6 @@ pub struct Args {
     no_evict: bool,
 }
 
-/// A thread's part of the cache, and the clock by which its items end.
-struct Shard {
-    partition: Partition,
-    clock: HostClock,
-    /// For memcached clients.
-    door: Option<Door>,
-    is_new: bool,
-}
-
-thread_local! {
-    static SHARD: RefCell<Option<Shard>> = const { RefCell::new(None) };
-}
-
 impl Args {
     fn service(&self) -> anyhow::Result<Service> {
         Ok(Service::new(
@@ -90,27 +77,20 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     if args.value_max > VALUE_LEN_MAX {
         return Err(Usage(format!("--value-max can be up to {}", crate::units::size(VALUE_LEN_MAX))).into());
     }
-    let mut watching = None;
     let start = || {
         let service = args.service()?;
         let doors = match &args.memcached {
             Some(address) => {
-                let (doors, thread) = Doors::open(address, threads.threads(), args.value_max)?;
+                let doors = Doors::open(address, threads.threads(), args.value_max)?;
                 output::note(format_args!("memcached clients: {}", doors.address()));
-                watching = Some(thread);
                 Some(doors)
             }
             None => None,
         };
         let config = Config { message_len_max: service.message_len_max() as u32, ..threads.config() };
-        let nexus = Nexus::builder()
-            .config(config)
-            .handle_burst_with(REQUESTS, move || {
-                let doors = doors.clone();
-                service.handler(move |partition| begin_shard(partition, doors.as_ref()))
-            })
-            .build()?;
-        threads.start(nexus.server().on_turn(on_turn), addresses)
+        let nexus = Nexus::builder().config(config).build()?;
+        let server = nexus.server().program(move |endpoint, rpc| Part::new(&service, doors.as_ref(), endpoint, rpc));
+        threads.start(server, addresses)
     };
     let advice = |address: &str| format!("Ask it with: sinew kv get KEY --address {address}");
     let Some(reports) = threads.serve(start, advice)? else { return Ok(Outcome::Failed) };
@@ -121,20 +101,36 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-fn begin_shard(partition: &Partition, doors: Option<&Doors>) {
-    let door = doors.and_then(|doors| doors.take(partition));
-    SHARD.set(Some(Shard { partition: partition.clone(), clock: HostClock::new(), door, is_new: true }));
+/// A thread's program: it owns a part of the cache, which the endpoint's handler and the door for memcached clients share.
+struct Part {
+    partition: Partition,
+    door: Option<Door>,
+    clock: HostClock,
 }
 
-/// Between the turns of a thread's loop.
-fn on_turn(rpc: &mut Rpc) {
-    while rpc.poll_completion().is_some() || rpc.poll_event().is_some() {}
-    SHARD.with_borrow_mut(|shard| {
-        if let Some(Shard { partition, clock, door, is_new }) = shard {
-            partition.set_now_s(door::now_s(clock));
-            if let Some(door) = door {
-                door::turn_beside(door, partition, rpc, is_new);
-            }
+impl Part {
+    fn new(service: &Service, doors: Option<&Doors>, endpoint: &EndpointInfo, rpc: &mut Rpc) -> anyhow::Result<Self> {
+        let partition = service.claim(endpoint.index).context("more threads than partitions")?;
+        rpc.handle_burst(REQUESTS, partition.handler())?;
+        let door = doors.and_then(|doors| doors.take(&partition));
+        Ok(Self { partition, door, clock: HostClock::new() })
+    }
+}
+
+impl Program for Part {
+    type Error = anyhow::Error;
+
+    fn turn(&mut self, rpc: &mut Rpc) -> anyhow::Result<Flow> {
+        let mut busy = rpc.turn();
+        while rpc.poll_completion().is_some() || rpc.poll_event().is_some() {}
+        self.partition.set_now_s(seconds_of(self.clock.now_ns()));
+        if let Some(door) = &mut self.door {
+            busy |= door::turn_beside(door, &self.partition);
         }
-    });
+        Ok(busy.into())
+    }
+
+    fn beside(&mut self) -> Option<&mut dyn Readiness> {
+        self.door.as_mut().map(|door| door as _)
+    }
 }

@@ -1,7 +1,7 @@
 //! Packets arrive: intact, in order, counted, within the limits.
 
 use super::*;
-use crate::port::{Dropped, MAX_BURST, PortStats};
+use crate::port::{Dropped, MAX_BURST, PACKET_LEN_MIN, PortStats};
 
 /// Packets that a fact sends before it receives, so that no room runs out.
 fn chunk_len<P: PacketPort>(port: &P) -> usize {
@@ -14,7 +14,8 @@ pub fn capabilities_make_sense<F: Fixture>(fixture: &mut F) {
     let port = fixture.open();
     let caps = port.caps();
     assert!((1..=MAX_BURST).contains(&caps.burst_max), "{caps:?}");
-    assert!(caps.packet_len_max > HEAD_LEN, "a packet holds more than its header: {caps:?}");
+    assert!(caps.packet_len_max >= PACKET_LEN_MIN, "a packet holds what opens a session: {caps:?}");
+    assert!(caps.copy_len_max >= HEAD_LEN, "a header is worth copying: {caps:?}");
     assert!(caps.receive_packets >= 1, "{caps:?}");
     assert!((1..=caps.receive_packets).contains(&caps.receive_packets_per_peer), "{caps:?}");
     let address = port.address();
@@ -127,7 +128,9 @@ pub fn counters_add_up<F: Fixture>(fixture: &mut F) {
     assert_eq!(b_after.rx_bytes - b_before.rx_bytes, bytes(&mut got.iter().map(|(_, bytes)| bytes.len())));
     if !fixture.expectations().lossy {
         assert_eq!(a_after.tx_packets - a_before.tx_packets, sent.len() as u64);
-        assert_eq!(a_after.tx_bytes - a_before.tx_bytes, bytes(&mut sent.iter().map(Vec::len)));
+        let (handed_over, overhead) = (bytes(&mut sent.iter().map(Vec::len)), a.caps().overhead as u64);
+        let with_what_layers_added = handed_over..=handed_over + overhead * sent.len() as u64;
+        assert!(with_what_layers_added.contains(&(a_after.tx_bytes - a_before.tx_bytes)));
         assert_eq!((a_after.dropped_total(), b_after.dropped_total()), (0, 0));
     }
 }

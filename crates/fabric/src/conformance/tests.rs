@@ -1,11 +1,13 @@
 //! The suite on the ports of this crate.
 
+use super::sealing::{SEAL_LEN, Sealed, SealedFixture};
 use super::{Expectations, Fixture};
 use crate::address::{Address, Peer};
 use crate::fault::{FaultConfig, Faults, Faulty};
 use crate::loopback::{LoopbackConfig, LoopbackPort, Network};
 use crate::pcap::Captured;
-use crate::port::{Caps, PacketPort, PeerLoss, PortError, PortEvent, PortStats, Waker};
+use crate::port::{Caps, PACKET_LEN_MIN, PacketPort, PeerLoss, PortError, PortEvent, PortStats, Waker};
+use crate::readiness::{Alarm, Armed, Descriptor, Readiness};
 use crate::time::{Clock, ManualClock};
 use crate::trace::{TextSink, Traced};
 
@@ -58,7 +60,7 @@ fn lending() -> LoopbackConfig {
 
 /// Room for few packets, in bursts of one, that barely hold a header.
 fn tiny() -> LoopbackConfig {
-    LoopbackConfig { burst_max: 1, receive_packets: 2, packet_len_max: 90, ..holding() }
+    LoopbackConfig { burst_max: 1, receive_packets: 2, packet_len_max: PACKET_LEN_MIN, ..holding() }
 }
 
 mod loopback {
@@ -104,11 +106,33 @@ mod captured {
     .unwrap()));
 }
 
+mod sealed {
+    crate::conformance_tests!(super::SealedFixture::new(super::Loopback::new(0, super::copying(), |port| port)));
+}
+
+mod sealed_over_lent_tails {
+    crate::conformance_tests!(super::SealedFixture::new(super::Loopback::new(1500, super::lending(), |port| port)));
+}
+
+/// As small as packets may be that a seal has room in.
+mod tiny_sealed {
+    crate::conformance_tests!(super::SealedFixture::new(super::Loopback::new(
+        10,
+        super::LoopbackConfig { packet_len_max: super::PACKET_LEN_MIN + super::SEAL_LEN, ..super::tiny() },
+        |port| port
+    )));
+}
+
 #[test]
 fn wrappers_stack() {
+    let mut opened = 0;
     super::run_all(&mut Loopback::new(700, lending(), |port| {
+        opened += 1;
         let captured = Captured::new(port, std::io::sink()).unwrap();
-        Traced::new(Faulty::new(captured, FaultConfig::NONE, 7), TextSink::new(std::io::sink()))
+        let sealed = Sealed::new(captured, [3, 4], opened << 32).unwrap();
+        let twice = Sealed::new(Faulty::new(sealed, FaultConfig::NONE, 7), [5, 6], opened << 32).unwrap();
+        assert_eq!(twice.caps().overhead, 2 * SEAL_LEN);
+        Traced::new(twice, TextSink::new(std::io::sink()))
     }));
 }
 
@@ -123,6 +147,12 @@ mod facts_notice {
 
     /// A port that is sure of nothing.
     struct Doubting(LoopbackPort);
+
+    impl Readiness for Doubting {
+        fn descriptor(&self) -> Option<Descriptor> {
+            self.0.descriptor()
+        }
+    }
 
     impl PacketPort for Doubting {
         type Rx = <LoopbackPort as PacketPort>::Rx;
@@ -174,6 +204,123 @@ mod facts_notice {
     #[should_panic(expected = "the port knows that the peer closed, and says Unreachable")]
     fn doubt_where_there_is_none() {
         crate::conformance::a_closed_peer_is_reported(&mut Loopback::new(0, copying(), Doubting));
+    }
+
+    /// A port that says that one may sleep, on a descriptor of which it takes no care, and how it does so.
+    struct Careless(LoopbackPort, Alarm, fn(&Alarm) -> Armed);
+
+    impl Readiness for Careless {
+        fn descriptor(&self) -> Option<Descriptor> {
+            Some(self.1.descriptor())
+        }
+
+        fn arm(&mut self, _: u64) -> std::io::Result<Armed> {
+            Ok(self.2(&self.1))
+        }
+
+        fn disarm(&mut self) -> bool {
+            self.1.clear()
+        }
+    }
+
+    impl PacketPort for Careless {
+        type Rx = <LoopbackPort as PacketPort>::Rx;
+        type Tx = <LoopbackPort as PacketPort>::Tx;
+
+        fn caps(&self) -> Caps {
+            self.0.caps()
+        }
+
+        fn address(&self) -> Address {
+            self.0.address()
+        }
+
+        fn arena(&self) -> &sinew_mem::Arena {
+            self.0.arena()
+        }
+
+        fn resolve(&mut self, address: &Address) -> Result<Peer, PortError> {
+            self.0.resolve(address)
+        }
+
+        fn describe(&self, peer: Peer) -> String {
+            self.0.describe(peer)
+        }
+
+        fn split(&mut self) -> (&mut Self::Rx, &mut Self::Tx) {
+            self.0.split()
+        }
+
+        fn poll_event(&mut self) -> Option<PortEvent> {
+            self.0.poll_event()
+        }
+
+        fn waker(&self) -> Waker {
+            self.1.waker()
+        }
+
+        fn stats(&self) -> PortStats {
+            self.0.stats()
+        }
+    }
+
+    /// Packets come to loopback ports without a word to anybody's descriptor.
+    struct Impatient(Network, fn(&Alarm) -> Armed);
+
+    impl Fixture for Impatient {
+        type Port = Careless;
+
+        fn open(&mut self) -> Careless {
+            Careless(self.0.port_with("", copying()).unwrap(), Alarm::new().unwrap(), self.1)
+        }
+
+        fn now_ns(&self) -> u64 {
+            // A look at the clock is what lets time pass.
+            self.0.clock().advance(1_000);
+            self.0.clock().now_ns()
+        }
+
+        fn expectations(&self) -> Expectations {
+            Expectations { real_time: false, patience_ns: 100_000, ..Expectations::default() }
+        }
+    }
+
+    const SLEEP: Armed = Armed::Sleep { until_ns: None };
+
+    fn blindly(alarm: &Alarm) -> Armed {
+        if alarm.set() { SLEEP } else { Armed::Ready }
+    }
+
+    #[test]
+    #[should_panic(expected = "packet 0 woke nobody")]
+    fn a_dark_descriptor() {
+        let mut fixture = Impatient(Network::new(ManualClock::new()), blindly);
+        crate::conformance::an_armed_port_is_readable_once_a_packet_comes(&mut fixture);
+    }
+
+    #[test]
+    #[should_panic(expected = "packet 0 was slept through")]
+    fn a_missing_look() {
+        let mut fixture = Impatient(Network::new(ManualClock::new()), blindly);
+        crate::conformance::a_packet_just_before_arming_is_not_slept_through(&mut fixture);
+    }
+
+    #[test]
+    #[should_panic(expected = "an early wake-up was lost")]
+    fn a_forgotten_wake_up() {
+        let forgetful = |alarm: &Alarm| {
+            while !alarm.set() {}
+            SLEEP
+        };
+        let mut fixture = Impatient(Network::new(ManualClock::new()), forgetful);
+        crate::conformance::a_waker_makes_an_armed_port_readable(&mut fixture);
+    }
+
+    #[test]
+    #[should_panic(expected = "says for ever that something has")]
+    fn endless_readiness() {
+        let mut fixture = Impatient(Network::new(ManualClock::new()), |_| Armed::Ready);
+        crate::conformance::a_waker_makes_an_armed_port_readable(&mut fixture);
     }
 
     #[test]

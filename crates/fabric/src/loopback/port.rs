@@ -13,6 +13,7 @@ use crate::port::{
     Caps, Dropped, MAX_BURST, PacketPort, PacketRx, PacketTx, PortError, PortEvent, PortStats, RxBurst, RxPacket,
     TxData, TxPacket, Waker,
 };
+use crate::readiness::{Descriptor, Readiness};
 use crate::time::Clock;
 
 /// A port on a [`Network`], from [`Network::port`]. Its peers learn when it is dropped.
@@ -201,6 +202,13 @@ impl PacketTx for LoopbackTx {
     }
 }
 
+/// There is none: the network's time passes only when somebody waits.
+impl Readiness for LoopbackPort {
+    fn descriptor(&self) -> Option<Descriptor> {
+        None
+    }
+}
+
 impl PacketPort for LoopbackPort {
     type Rx = LoopbackRx;
     type Tx = LoopbackTx;
@@ -208,6 +216,7 @@ impl PacketPort for LoopbackPort {
     fn caps(&self) -> Caps {
         Caps {
             packet_len_max: self.config.packet_len_max,
+            overhead: 0,
             copy_len_max: self.config.copy_len_max,
             burst_max: self.config.burst_max,
             receive_packets: self.config.receive_packets,
@@ -225,9 +234,10 @@ impl PacketPort for LoopbackPort {
     }
 
     fn resolve(&mut self, address: &Address) -> Result<Peer, PortError> {
+        address.check_scheme(SCHEME, "NAME")?;
         address.check_options(&[])?;
         let mut state = self.network.state.borrow_mut();
-        match state.find(address.rest()).filter(|_| address.scheme() == SCHEME) {
+        match state.find(address.rest()) {
             Some(index) => {
                 state.set_acquainted(self.index, index, true);
                 Ok(State::peer_of(index))

@@ -93,6 +93,8 @@ pub(super) struct State {
     nodes: Vec<Node>,
     cut_links: HashSet<(String, String)>,
     spare: Vec<Vec<u8>>,
+    /// The longest packet of any port, which every buffer is made with room for: none grows once traffic is steady.
+    buffer_len: usize,
     pub(super) tap: Option<Vec<TappedPacket>>,
     pub(super) latency_ns: u64,
     pub(super) lost_on_links: u64,
@@ -128,6 +130,7 @@ impl State {
     /// Adds a node; an empty name becomes one that no other has.
     pub(super) fn open(&mut self, name: &str, config: LoopbackConfig) -> usize {
         let index = self.nodes.len();
+        self.buffer_len = self.buffer_len.max(config.packet_len_max);
         let mut name = name.to_owned();
         let mut number = index;
         while name.is_empty() || (number != index && self.find(&name).is_some()) {
@@ -225,7 +228,7 @@ impl State {
     }
 
     fn buffer(&mut self) -> Vec<u8> {
-        self.spare.pop().unwrap_or_default()
+        self.spare.pop().unwrap_or_else(|| Vec::with_capacity(self.buffer_len))
     }
 
     pub(super) fn recycle(&mut self, mut bytes: Vec<u8>) {

@@ -26,6 +26,7 @@ mod order;
 mod processes;
 mod protection;
 mod queues;
+mod readiness;
 mod receivers;
 mod sources;
 mod states;
@@ -49,6 +50,7 @@ pub use order::*;
 pub use processes::*;
 pub use protection::*;
 pub use queues::*;
+pub use readiness::*;
 pub use receivers::*;
 pub use sources::*;
 pub use states::*;
@@ -277,6 +279,12 @@ macro_rules! __verbs_facts {
             wakes_from_another_thread_are_not_lost
             a_completion_wakes_a_sleeping_thread
             a_waker_outlives_its_completion_queue
+
+            an_armed_queue_is_readable_once_a_completion_comes
+            a_completion_just_before_arming_is_not_slept_through
+            a_waker_makes_an_armed_queue_readable
+            a_thread_sleeps_on_both_queues_at_once
+            a_descriptor_outlives_its_completion_queue
 
             everything_can_be_dropped_in_every_order
             buffers_outlive_what_they_were_posted_to

@@ -15,6 +15,7 @@ use super::types::{QpAddress, QpConfig, QpNumber, QpState, Transport};
 use crate::address::{Address, AddressError, Peer};
 use crate::port::{Caps, Dropped, PacketPort, PacketRx, PacketTx, PortError, PortEvent, PortStats, RxBurst, RxPacket};
 use crate::port::{TxData, TxPacket, Waker};
+use crate::readiness::{Armed, Descriptor, Readiness};
 
 /// What addresses begin with.
 const SCHEME: &str = "ud";
@@ -128,9 +129,7 @@ pub(super) fn read_address(address: &Address) -> Result<QpAddress, AddressError>
         problem: problem.into(),
         expected: "what the other port's address says, which begins with ud://".into(),
     };
-    if address.scheme() != SCHEME {
-        return Err(malformed("that is another fabric"));
-    }
+    address.check_scheme(SCHEME, "QUEUE-PAIR as the other port's address says it")?;
     address.check_options(&[])?;
     let digit = |digit: u8| char::from(digit).to_digit(16).map(|value| value as u8);
     let byte = |&[high, low]: &[u8; 2]| Some(digit(high)? << 4 | digit(low)?);
@@ -176,6 +175,7 @@ impl<D: ProtectionDomain> UdPort<D> {
         let address = address_of(&qp.address());
         let caps = Caps {
             packet_len_max: attributes.mtu,
+            overhead: 0,
             copy_len_max: COPY_MAX.min(attributes.mtu),
             burst_max: BURST_MAX,
             receive_packets: receive_depth,
@@ -414,6 +414,21 @@ impl<T: ThreadDomain> PacketTx for UdTx<T> {
     }
 }
 
+impl<D: ProtectionDomain> Readiness for UdPort<D> {
+    fn descriptor(&self) -> Option<Descriptor> {
+        self.rx.cq.descriptor()
+    }
+
+    fn arm(&mut self, now_ns: u64) -> std::io::Result<Armed> {
+        self.tx.submit();
+        self.rx.cq.arm(now_ns)
+    }
+
+    fn disarm(&mut self) -> bool {
+        self.rx.cq.disarm()
+    }
+}
+
 impl<D: ProtectionDomain> PacketPort for UdPort<D> {
     type Rx = UdRx<D::Thread>;
     type Tx = UdTx<D::Thread>;
@@ -470,6 +485,7 @@ impl<D: ProtectionDomain> PacketPort for UdPort<D> {
     }
 
     fn wait(&mut self, timeout_ns: Option<u64>) -> std::io::Result<()> {
+        self.tx.submit();
         self.rx.cq.wait(timeout_ns)
     }
 

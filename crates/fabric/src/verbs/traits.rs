@@ -8,6 +8,7 @@ use super::memory::Exposed;
 use super::request::{Destination, Request, Scatter};
 use super::types::{Access, Attributes, QpAddress, QpConfig, QpNumber, QpState, Transport};
 use crate::port::Waker;
+use crate::readiness::{self, Readiness};
 
 /// A device, opened. Clones are the same device.
 pub trait Device: Clone + Send + Sync {
@@ -86,20 +87,26 @@ pub trait ThreadDomain {
 }
 
 /// Where operations complete.
-pub trait CompletionQueue {
+///
+/// A thread sleeps on it alone by [`Self::wait`], or on several things at once by what it has of [`Readiness`]. Queues of one thread domain
+/// that are slept on are all armed last: to poll or arm one of them, or to post at one of the domain's queue pairs, ends what arming another
+/// promised if that [took something in](crate::Armed::Ready) for it.
+pub trait CompletionQueue: Readiness {
     /// Takes up to `max` completions, oldest first, and adds them to `completions`. Returns how many. Never blocks, and
     /// allocates only if `completions` must grow.
     fn poll(&mut self, completions: &mut Vec<Completion>, max: usize) -> usize;
 
     /// Sleeps until there may be a completion, the waker was called, or `timeout_ns` passed. A completion that came before the
-    /// call, or comes during it, is not slept through.
+    /// call, or comes during it, is not slept through. Arms the queue, sleeps on its descriptor, and disarms it.
     ///
     /// # Errors
     ///
     /// What the system says.
-    fn wait(&mut self, timeout_ns: Option<u64>) -> std::io::Result<()>;
+    fn wait(&mut self, timeout_ns: Option<u64>) -> std::io::Result<()> {
+        readiness::wait(self, timeout_ns)
+    }
 
-    /// Ends a [`Self::wait`], from any thread.
+    /// Ends a sleep on the queue, or the next one before it begins, from any thread.
     fn waker(&self) -> Waker;
 }
 

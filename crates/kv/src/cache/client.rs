@@ -1,7 +1,6 @@
 //! A client that waits for each answer.
 
-use sinew_fabric::{Clock, PacketPort};
-use sinew_rpc::Rpc;
+use sinew_rpc::Endpoint;
 
 use super::connect::{ClientConfig, Connecting};
 use super::error::Error;
@@ -9,8 +8,8 @@ use super::pipeline::Pipeline;
 use super::protocol::{KEYS_MAX, Lookup, Malformed, PutOptions, Response, Stats};
 
 /// A client of a cache whose methods wait for their answers. For many requests in flight see [`Pipeline`].
-pub struct Client<P: PacketPort, C: Clock> {
-    pipeline: Pipeline<P, C>,
+pub struct Client<E: Endpoint> {
+    pipeline: Pipeline<E>,
     /// Of the method that was called last: what an earlier one did not wait for is not its answer.
     tag: u64,
 }
@@ -31,13 +30,13 @@ pub struct Item {
 /// What a server answers that keeps to the protocol is of the kind that was asked for: [`Pipeline`] has checked it.
 const OTHER: Malformed = Malformed { what: "it is of another kind than what was asked" };
 
-impl<P: PacketPort, C: Clock> Client<P, C> {
+impl<E: Endpoint> Client<E> {
     /// Connects to all partitions of a cache: see [`Connecting::begin`].
     ///
     /// # Errors
     ///
     /// As [`Connecting::wait`].
-    pub fn connect<A>(rpc: Rpc<P, C>, addresses: A) -> Result<Self, Error>
+    pub fn connect<A>(rpc: E, addresses: A) -> Result<Self, Error>
     where
         A: IntoIterator<Item = String>,
         A::IntoIter: 'static,
@@ -47,7 +46,7 @@ impl<P: PacketPort, C: Clock> Client<P, C> {
     }
 
     /// The same client, to have many requests in flight.
-    pub fn into_pipeline(self) -> Pipeline<P, C> {
+    pub fn into_pipeline(self) -> Pipeline<E> {
         self.pipeline
     }
 

@@ -1,7 +1,7 @@
 //! How a client finds who has which partition.
 
-use sinew_fabric::{Address, Clock, PacketPort, PortError};
-use sinew_rpc::{Completion, ConnectError, Rpc, SessionEvent, SessionId};
+use sinew_fabric::{Address, PortError};
+use sinew_rpc::{Completion, ConnectError, Endpoint, SessionEvent, SessionId};
 
 use super::REQUESTS;
 use super::error::Error;
@@ -28,8 +28,8 @@ impl Default for ClientConfig {
 /// asked for.
 ///
 /// [`Self::wait`] turns the loop until all are there. Who turns it himself asks [`Self::poll`] in between.
-pub struct Connecting<P: PacketPort, C: Clock> {
-    rpc: Rpc<P, C>,
+pub struct Connecting<E: Endpoint> {
+    rpc: E,
     addresses: Box<dyn Iterator<Item = String>>,
     config: ClientConfig,
     /// In the order of their addresses, with what each said.
@@ -37,14 +37,14 @@ pub struct Connecting<P: PacketPort, C: Clock> {
     open: usize,
 }
 
-impl<P: PacketPort, C: Clock> Connecting<P, C> {
+impl<E: Endpoint> Connecting<E> {
     /// Begins at the first of `addresses`; of the others as many are taken as there are further partitions. Each partition has one
     /// of its own, in any order.
     ///
     /// # Errors
     ///
     /// [`Error::Connect`] when the address leads nowhere or a limit of this endpoint is reached, [`Error::Addresses`] when there is none.
-    pub fn begin<A>(rpc: Rpc<P, C>, addresses: A, config: ClientConfig) -> Result<Self, Error>
+    pub fn begin<A>(rpc: E, addresses: A, config: ClientConfig) -> Result<Self, Error>
     where
         A: IntoIterator<Item = String>,
         A::IntoIter: 'static,
@@ -56,7 +56,7 @@ impl<P: PacketPort, C: Clock> Connecting<P, C> {
     }
 
     /// The endpoint, to turn its loop.
-    pub fn rpc_mut(&mut self) -> &mut Rpc<P, C> {
+    pub fn rpc_mut(&mut self) -> &mut E {
         &mut self.rpc
     }
 
@@ -77,7 +77,7 @@ impl<P: PacketPort, C: Clock> Connecting<P, C> {
         let mut request = self.rpc.alloc(Request::Info.len())?;
         Request::Info.write(&mut request);
         let response = self.rpc.alloc(64)?;
-        self.rpc.enqueue_request(sessions[0], REQUESTS, request, response, addresses as u64)?;
+        self.rpc.enqueue_request(sessions[0], REQUESTS, request, response, (addresses as u64).into())?;
         self.found.push((Owner { address, sessions, next: 0 }, None));
         Ok(())
     }
@@ -144,7 +144,7 @@ impl<P: PacketPort, C: Clock> Connecting<P, C> {
     /// # Errors
     ///
     /// [`Error::Alloc`]; [`Error::Addresses`] when not all is there.
-    pub fn finish(self) -> Result<Pipeline<P, C>, Error> {
+    pub fn finish(self) -> Result<Pipeline<E>, Error> {
         let addresses = self.found.len();
         let mut owners: Vec<_> =
             self.found.into_iter().filter_map(|(owner, info)| info.map(|info| (info, owner))).collect();
@@ -161,7 +161,7 @@ impl<P: PacketPort, C: Clock> Connecting<P, C> {
     /// # Errors
     ///
     /// As [`Self::poll`] and [`Self::finish`].
-    pub fn wait(mut self) -> Result<Pipeline<P, C>, Error> {
+    pub fn wait(mut self) -> Result<Pipeline<E>, Error> {
         while !self.poll()? {
             let (mut event, mut over) = (None, None);
             self.rpc.run_until(|rpc| {

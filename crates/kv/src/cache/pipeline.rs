@@ -1,8 +1,8 @@
 //! A client that has many requests in flight.
 
-use sinew_fabric::{Address, Clock, PacketPort};
+use sinew_fabric::Address;
 use sinew_mem::{AllocError, MessageBuffer};
-use sinew_rpc::{Completion, EnqueueError, Rpc, SessionId};
+use sinew_rpc::{Completion, Endpoint, EnqueueError, SessionId};
 use sinew_store::cache::KEY_LEN_MAX;
 
 use super::REQUESTS;
@@ -19,8 +19,8 @@ const KEPT_LEN: usize = 64 << 10;
 /// to the thread that made it, and allocates nothing in steady state.
 ///
 /// [`Connecting`](super::Connecting) makes one; [`Client`](super::Client) is simpler.
-pub struct Pipeline<P: PacketPort, C: Clock> {
-    pub(super) rpc: Rpc<P, C>,
+pub struct Pipeline<E: Endpoint> {
+    pub(super) rpc: E,
     partitions: Partitions,
     info: Info,
     /// By partition.
@@ -76,8 +76,8 @@ pub struct Answer<'a> {
     pub response: Result<Response<'a>, Error>,
 }
 
-impl<P: PacketPort, C: Clock> Pipeline<P, C> {
-    pub(super) fn new(rpc: Rpc<P, C>, owners: Vec<Owner>, info: Info, window: usize) -> Result<Self, Error> {
+impl<E: Endpoint> Pipeline<E> {
+    pub(super) fn new(rpc: E, owners: Vec<Owner>, info: Info, window: usize) -> Result<Self, Error> {
         let idle = (0..window)
             .map(|number| Ok(Idle { number, request: rpc.alloc(BUFFER_LEN)?, response: rpc.alloc(BUFFER_LEN)? }));
         let idle = idle.collect::<Result<_, AllocError>>()?;
@@ -94,7 +94,7 @@ impl<P: PacketPort, C: Clock> Pipeline<P, C> {
     }
 
     /// The endpoint.
-    pub fn rpc(&self) -> &Rpc<P, C> {
+    pub fn rpc(&self) -> &E {
         &self.rpc
     }
 
@@ -275,7 +275,8 @@ impl<P: PacketPort, C: Clock> Pipeline<P, C> {
         let owner = &mut self.owners[partition];
         owner.next = if owner.next + 1 >= owner.sessions.len() { 0 } else { owner.next + 1 };
         let session = owner.sessions[owner.next];
-        let Err(mut rejected) = self.rpc.enqueue_request(session, REQUESTS, request, response, number as u64) else {
+        let Err(mut rejected) = self.rpc.enqueue_request(session, REQUESTS, request, response, (number as u64).into())
+        else {
             return Ok(number);
         };
         if rejected.error == EnqueueError::NoSuchSession {
@@ -284,8 +285,8 @@ impl<P: PacketPort, C: Clock> Pipeline<P, C> {
                 Ok(session) => {
                     owner.sessions[owner.next] = session;
                     let (request, response) = (rejected.request, rejected.response);
-                    match self.rpc.enqueue_request(session, REQUESTS, request, response, number as u64) {
-                        Ok(()) => return Ok(number),
+                    match self.rpc.enqueue_request(session, REQUESTS, request, response, (number as u64).into()) {
+                        Ok(_) => return Ok(number),
                         Err(again) => rejected = again,
                     }
                 }

@@ -1,11 +1,10 @@
 //! The side that answers.
 
 use std::cell::{Cell, RefCell, RefMut};
-use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use sinew_rpc::BurstCalls;
+use sinew_rpc::{BurstCalls, EndpointInfo};
 use sinew_store::cache::{Cache, CacheConfig, CacheError, KEY_LEN_MAX};
 
 use super::protocol::{Info, KEYS_MAX, Stats, VALUES_AT};
@@ -24,7 +23,7 @@ const PUT_HEAD_LEN: usize = 20;
 /// use sinew_store::cache::CacheConfig;
 ///
 /// let service = Service::new(2, &CacheConfig { memory_bytes: 1 << 20, items: 1000, ..CacheConfig::default() })?;
-/// let nexus = Nexus::builder().handle_burst_with(REQUESTS, move || service.handler(|_partition| {})).build()?;
+/// let nexus = Nexus::builder().handle_burst_with(REQUESTS, move |endpoint| service.handler(endpoint)).build()?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
@@ -33,8 +32,8 @@ pub struct Service {
 }
 
 struct Shared {
-    /// Those that no endpoint has yet, with their numbers.
-    unclaimed: Mutex<VecDeque<(usize, Cache)>>,
+    /// Those that no endpoint has yet, by their numbers.
+    unclaimed: Mutex<Vec<Option<Cache>>>,
     partitions: Partitions,
     value_len_max: usize,
 }
@@ -54,7 +53,7 @@ impl Service {
                 seed: whole.seed.wrapping_add(index as u64),
                 ..whole.clone()
             })?;
-            Ok((index, cache))
+            Ok(Some(cache))
         });
         let unclaimed = Mutex::new(caches.collect::<Result<_, CacheError>>()?);
         Ok(Self { shared: Arc::new(Shared { unclaimed, partitions, value_len_max: whole.value_len_max }) })
@@ -70,23 +69,21 @@ impl Service {
         RESPONSE_LEN.max(VALUES_AT + 4 * KEYS_MAX + self.shared.value_len_max)
     }
 
-    /// The handler of [`REQUESTS`](super::REQUESTS) for one endpoint, to be called on its thread: see
-    /// `NexusBuilder::handle_burst_with`. The endpoint gets a partition of its own, if one is left, which `claimed` hears of; else
-    /// it refuses what it is asked.
-    pub fn handler<F: FnOnce(&Partition)>(&self, claimed: F) -> impl FnMut(&mut BurstCalls<'_, '_>) + use<F> {
-        let partition = self.claim();
-        if let Some(partition) = &partition {
-            claimed(partition);
-        }
-        move |calls: &mut BurstCalls<'_, '_>| match &partition {
-            Some(partition) => partition.answer(calls),
+    /// The handler of [`REQUESTS`](super::REQUESTS) for one endpoint, for `NexusBuilder::handle_burst_with`. The endpoint gets the partition
+    /// of its number; if there is none, or another endpoint has it, it refuses what it is asked. Where more is to be done with the partition, see
+    /// [`Self::claim`].
+    pub fn handler(&self, endpoint: &EndpointInfo) -> impl FnMut(&mut BurstCalls<'_, '_>) + use<> {
+        let mut answer = self.claim(endpoint.index).map(|partition| partition.handler());
+        move |calls: &mut BurstCalls<'_, '_>| match &mut answer {
+            Some(answer) => answer(calls),
             None => super::answer::refuse_all(calls),
         }
     }
 
-    /// A partition that nobody has yet, to own on this thread.
-    pub fn claim(&self) -> Option<Partition> {
-        let (index, cache) = self.shared.unclaimed.lock().unwrap_or_else(PoisonError::into_inner).pop_front()?;
+    /// The partition of this number, to own on this thread: once.
+    pub fn claim(&self, index: usize) -> Option<Partition> {
+        let mut unclaimed = self.shared.unclaimed.lock().unwrap_or_else(PoisonError::into_inner);
+        let cache = unclaimed.get_mut(index)?.take()?;
         Some(Partition(Rc::new(Owned {
             cache: RefCell::new(cache),
             index,
@@ -97,6 +94,12 @@ impl Service {
             refused: Cell::new(0),
         })))
     }
+}
+
+/// The time in seconds that items end by, from 1 on, of a clock that counts nanoseconds from 0.
+#[inline]
+pub fn seconds_of(now_ns: u64) -> u32 {
+    (now_ns / 1_000_000_000) as u32 + 1
 }
 
 /// A part of the keys and their items, for the use of one thread. Clones are the same partition.
@@ -145,10 +148,21 @@ impl Partition {
         self.0.now_s.get()
     }
 
-    /// Says what time it is: whoever turns the endpoint's loop does so before each turn. Items end by it; it never goes back.
+    /// Says what time it is: [`Self::handler`] does so with each burst, and so does whoever uses the partition beside. Items end by it; it
+    /// never goes back.
     #[inline(always)]
     pub fn set_now_s(&self, now_s: u32) {
         self.0.now_s.set(now_s.max(self.0.now_s.get()));
+    }
+
+    /// The handler of [`REQUESTS`](super::REQUESTS) for the endpoint that owns the partition, for `Rpc::handle_burst`. It takes the time from the
+    /// endpoint: [`seconds_of`] its clock.
+    pub fn handler(&self) -> impl FnMut(&mut BurstCalls<'_, '_>) + use<> {
+        let partition = self.clone();
+        move |calls: &mut BurstCalls<'_, '_>| {
+            partition.set_now_s(seconds_of(calls.now_ns()));
+            partition.answer(calls);
+        }
     }
 
     /// What was counted.

@@ -1,10 +1,11 @@
 //! The door of one thread.
 
 use std::io::{self, ErrorKind};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use mio::{Events, Poll, Token};
-use sinew_fabric::Waker;
+use sinew_fabric::{Armed, Descriptor, Readiness, Waker};
 use sinew_store::cache::Cache;
 
 use super::connection::Connection;
@@ -12,7 +13,6 @@ use super::hand_over::{Batch, Batches, Entry, Inbox, Mailbox, Message, Wants, ma
 use super::listener::{Listener, Stream};
 use super::pool::Pool;
 use super::protocol::{Counters, HandOver, Service, Session, Then};
-use super::watch::Armed;
 use crate::Partitions;
 
 /// Bytes that are read at once.
@@ -29,10 +29,10 @@ const EVENTS: usize = 1024;
 const BATCH_LEN: usize = 1024;
 /// Bytes of answers that may wait at another thread before further ones are made.
 const UNREAD_MAX: usize = 16 << 20;
-/// Turns that find something before others have theirs.
-const TURNS_BESIDE: usize = 4;
-/// Turns without a look at the sockets while the watcher looks at them.
-const TURNS_WATCHED: u32 = 32;
+/// Turns beside something else between two looks at the sockets, while those have nothing.
+const TURNS_BETWEEN_LOOKS: u32 = 32;
+/// When there was no descriptor for a connection, it is tried again after so long at the latest.
+const TRY_AGAIN_NS: u64 = 1_000_000_000;
 
 const WAKER: Token = Token(0);
 const LISTENER: Token = Token(1);
@@ -87,8 +87,10 @@ pub struct Door {
     others: Vec<Other>,
     next_thread: usize,
     ticked_s: u32,
-    pub(super) armed: Option<Armed>,
-    watched_turns: u32,
+    /// Of the sockets together.
+    descriptor: Descriptor,
+    /// Turns beside something else since there was anything to do.
+    idle_turns: u32,
 }
 
 /// Another thread.
@@ -127,6 +129,7 @@ impl Door {
         let mut mailboxes = Vec::new();
         for partition in 0..partitions.count() {
             let poll = Poll::new()?;
+            let descriptor = poll.registry().as_fd().try_clone_to_owned()?.into();
             let (mailbox, inbox) = mailbox(mio::Waker::new(poll.registry(), WAKER)?);
             mailboxes.push(mailbox);
             let mut listener = listener.take();
@@ -159,8 +162,8 @@ impl Door {
                 others: Vec::new(),
                 next_thread: 0,
                 ticked_s: 0,
-                armed: None,
-                watched_turns: 0,
+                descriptor,
+                idle_turns: 0,
             });
         }
         for door in &mut doors {
@@ -192,10 +195,6 @@ impl Door {
     /// What ends a [wait](Door::wait).
     pub fn waker(&self) -> Waker {
         self.inbox.waker()
-    }
-
-    pub(super) fn poll_mut(&mut self) -> &mut Poll {
-        &mut self.poll
     }
 
     /// Does what there is to do, without waiting for more; returns whether there was anything. `cache` is the partition's table, and
@@ -231,39 +230,31 @@ impl Door {
         found
     }
 
-    /// As [`Door::turn`], on a thread that does other things as well and sleeps elsewhere, where this door's
-    /// [watcher](super::Watcher) wakes it. While there is nothing to do, it costs hardly anything.
+    /// As [`Door::turn`], on a thread that does other things as well: while there is nothing to do here, most of these turns cost hardly
+    /// anything, since they do not ask the system. What comes is seen some turns later, or when the thread has slept on this door.
     pub fn turn_beside(&mut self, cache: &mut Cache, now_s: u32) -> bool {
-        let Some(armed) = self.armed.clone() else { return self.turn(cache, now_s) };
-        if armed.is_set() {
-            self.watched_turns += 1;
-            if !self.watched_turns.is_multiple_of(TURNS_WATCHED) && now_s == self.ticked_s {
-                return false;
-            }
+        let is_due = self.idle_turns.is_multiple_of(TURNS_BETWEEN_LOOKS) || now_s != self.ticked_s;
+        if !is_due && !self.inbox.has_messages() {
+            self.idle_turns += 1;
+            return false;
         }
-        let mut found = false;
-        for _ in 0..TURNS_BESIDE {
-            // First, since what comes before the last look, which finds nothing, is told to nobody.
-            armed.set();
-            let messages = self.inbox.go_to_sleep();
-            if !self.turn(cache, now_s) && !messages {
-                return found;
-            }
-            found = true;
-        }
-        // There is more to do, and what this thread does beside may let it sleep.
-        armed.wake();
+        let found = self.turn(cache, now_s);
+        self.idle_turns = if found { 0 } else { self.idle_turns.wrapping_add(1) };
         found
+    }
+
+    /// Whether there is something to do that no socket tells of.
+    fn is_busy(&self) -> bool {
+        self.polled
+            || self.accepting
+            || !self.queue.is_empty()
+            || !self.requests.is_empty()
+            || self.others.iter().any(|other| !other.unsent.is_empty())
     }
 
     /// Waits until there is something to do, at most for so long.
     pub fn wait(&mut self, timeout: Duration) {
-        let busy = self.polled
-            || self.accepting
-            || !self.queue.is_empty()
-            || !self.requests.is_empty()
-            || self.others.iter().any(|other| !other.unsent.is_empty());
-        let timeout = if busy || self.inbox.go_to_sleep() { Duration::ZERO } else { timeout };
+        let timeout = if self.is_busy() || self.inbox.go_to_sleep() { Duration::ZERO } else { timeout };
         self.poll_for(Some(timeout));
         self.inbox.be_awake();
         self.polled = true;
@@ -709,6 +700,29 @@ impl Door {
             self.send_to(to);
         }
         found
+    }
+}
+
+/// A door beside other things that its thread sleeps on, such as an endpoint.
+impl Readiness for Door {
+    fn descriptor(&self) -> Option<Descriptor> {
+        Some(self.descriptor.clone())
+    }
+
+    fn arm(&mut self, now_ns: u64) -> io::Result<Armed> {
+        if self.is_busy() || self.inbox.go_to_sleep() {
+            self.inbox.be_awake();
+            return Ok(Armed::Ready);
+        }
+        // The sockets tell by themselves.
+        Ok(Armed::Sleep { until_ns: self.accepts_later.then(|| now_ns.saturating_add(TRY_AGAIN_NS)) })
+    }
+
+    fn disarm(&mut self) -> bool {
+        self.inbox.be_awake();
+        // The next turn looks at the sockets.
+        self.idle_turns = 0;
+        false
     }
 }
 

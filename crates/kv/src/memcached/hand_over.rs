@@ -182,15 +182,20 @@ impl Inbox {
         Some(message)
     }
 
+    /// Whether there is a message, as far as this thread knows.
+    pub fn has_messages(&mut self) -> bool {
+        if self.first.is_none() {
+            self.first = self.receiver.try_recv().ok();
+        }
+        self.first.is_some()
+    }
+
     /// Says that from now on this thread has to be woken; returns whether there is a message nevertheless.
     pub fn go_to_sleep(&mut self) -> bool {
         self.alarm.asleep.store(true, Ordering::SeqCst);
         // Partner: the fence of `send`.
         fence(Ordering::SeqCst);
-        if self.first.is_none() {
-            self.first = self.receiver.try_recv().ok();
-        }
-        self.first.is_some()
+        self.has_messages()
     }
 
     /// What ends a wait.

@@ -36,8 +36,6 @@ mod hand_over;
 mod listener;
 mod pool;
 pub mod protocol;
-mod watch;
 
 pub use door::{Door, DoorConfig};
 pub use listener::Listener;
-pub use watch::{StopWatcher, Watcher};

@@ -1,8 +1,6 @@
 //! A cache and its clients on a network in memory, in virtual time.
 #![allow(dead_code, missing_docs)] // each test file uses its part
 
-use std::cell::RefCell;
-
 use sinew_fabric::fault::{FaultConfig, Faulty};
 use sinew_fabric::loopback::{LoopbackConfig, LoopbackPort, Network};
 use sinew_fabric::{ManualClock, SeededGenerator};
@@ -11,12 +9,7 @@ use sinew_rpc::{Config, Nexus, Rpc};
 use sinew_store::cache::CacheConfig;
 
 pub type Endpoint = Rpc<Faulty<LoopbackPort>, ManualClock>;
-pub type TestPipeline = Pipeline<Faulty<LoopbackPort>, ManualClock>;
-
-thread_local! {
-    /// What was claimed since somebody looked.
-    static CLAIMED: RefCell<Vec<Partition>> = const { RefCell::new(Vec::new()) };
-}
+pub type TestPipeline = Pipeline<Endpoint>;
 
 pub struct World {
     pub network: Network,
@@ -44,24 +37,29 @@ impl World {
     /// One more endpoint of a service.
     pub fn serve(&mut self, service: &Service) {
         let config = Config { message_len_max: service.message_len_max() as u32, ..Config::default() };
-        let service = service.clone();
-        let claim = |partition: &Partition| CLAIMED.with_borrow_mut(|claimed| claimed.push(partition.clone()));
-        let nexus = Nexus::builder()
-            .config(config)
-            .handle_burst_with(REQUESTS, move || service.handler(claim))
-            .build()
-            .unwrap();
-        let name = format!("cache.{}", self.servers.len());
-        let endpoint = self.endpoint(&name, &nexus, FaultConfig::NONE);
+        let nexus = Nexus::builder().config(config).build().unwrap();
+        let index = self.servers.len();
+        let mut endpoint = self.endpoint(&format!("cache.{index}"), &nexus, FaultConfig::NONE);
+        let partition = service.claim(index).unwrap();
+        endpoint.handle_burst(REQUESTS, partition.handler()).unwrap();
         self.servers.push(endpoint);
-        self.partitions.extend(CLAIMED.take());
+        self.partitions.push(partition);
     }
 
     pub fn endpoint(&mut self, name: &str, nexus: &Nexus, faults: FaultConfig) -> Endpoint {
+        self.endpoint_with(name, 0, nexus, faults)
+    }
+
+    /// An endpoint of this number, without faults.
+    pub fn numbered_endpoint(&mut self, name: &str, index: usize, nexus: &Nexus) -> Endpoint {
+        self.endpoint_with(name, index, nexus, FaultConfig::NONE)
+    }
+
+    fn endpoint_with(&mut self, name: &str, index: usize, nexus: &Nexus, faults: FaultConfig) -> Endpoint {
         self.seed += 1;
         let port = self.network.port_with(name, LoopbackConfig::default()).unwrap();
         let port = Faulty::new(port, faults, self.seed);
-        Rpc::new(nexus, port, self.clock.clone(), Box::new(SeededGenerator::new(self.seed)))
+        Rpc::numbered(nexus, index, port, self.clock.clone(), Box::new(SeededGenerator::new(self.seed)))
     }
 
     pub fn addresses(&self) -> Vec<String> {

@@ -40,10 +40,11 @@ fn drawn(scenario: &Scenario) -> Vec<&'static str> {
     let switch = &scenario.topology.switches[0];
     drawn.extend(switch.ecn.map(|_| "marks"));
     drawn.extend(switch.pause.map(|_| "pauses of links"));
+    drawn.push(if scenario.impatience > 0.0 { "impatient calls" } else { "patient calls" });
     drawn
 }
 
-const WANTED: [&str; 17] = [
+const WANTED: [&str; 19] = [
     "a bad link",
     "a link that is down",
     "a partition",
@@ -61,6 +62,8 @@ const WANTED: [&str; 17] = [
     "DCQCN",
     "marks",
     "pauses of links",
+    "impatient calls",
+    "patient calls",
 ];
 
 #[test]

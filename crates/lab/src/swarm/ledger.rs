@@ -40,14 +40,17 @@ struct Known {
     must_not_run: bool,
     /// Its client is no more.
     is_orphan: bool,
+    /// Its client may not wait for its end.
+    is_impatient: bool,
 }
 
 impl Ledger {
     /// A call begins; its number is unlike any other.
-    pub fn begin(&mut self, client: usize, server: usize) -> u64 {
+    pub fn begin(&mut self, client: usize, server: usize, is_impatient: bool) -> u64 {
         self.next += 1;
         self.outstanding += 1;
-        let known = Known { client, server, runs: 0, completions: 0, must_not_run: false, is_orphan: false };
+        let (runs, completions, must_not_run, is_orphan) = (0, 0, false, false);
+        let known = Known { client, server, runs, completions, must_not_run, is_orphan, is_impatient };
         self.calls.insert(self.next, known);
         self.next
     }
@@ -105,7 +108,11 @@ impl Ledger {
                         format!("call {call} ends as if it had not run: {known:?} {cause:?} {execution:?}")
                     });
                 }
-                if must_succeed {
+                let ended_itself = matches!(cause, Cause::DeadlinePassed | Cause::Cancelled);
+                if ended_itself && !known.is_impatient {
+                    self.complain(|| format!("call {call} ends as nobody wanted: {known:?} {cause:?}"));
+                }
+                if must_succeed && !ended_itself {
                     self.complain(|| format!("call {call} fails though all is well: {known:?} {cause:?}"));
                 }
             }

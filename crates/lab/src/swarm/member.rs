@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use sinew_fabric::{Address, Clock, Generator, SeededGenerator};
 use sinew_mem::MessageBuffer;
-use sinew_rpc::{Call, Nexus, RequestType, Rpc, SessionEvent, SessionId};
+use sinew_rpc::{Call, CallId, CallOptions, Nexus, RequestType, Rpc, SessionEvent, SessionId};
 use sinew_sim::{Actor, Doing, SimClock, SimPort};
 
 use super::ledger::Shared;
@@ -73,6 +73,9 @@ pub struct Member {
     generator: SeededGenerator,
     /// Calls that are not over.
     calls: usize,
+    impatience: f64,
+    /// Calls that will be cancelled, over or not.
+    doomed: Vec<CallId>,
     /// When it next looks after its sessions, and makes calls.
     look_ns: u64,
     is_closing: bool,
@@ -133,6 +136,8 @@ impl Member {
             ways,
             generator,
             calls: 0,
+            impatience: scenario.impatience,
+            doomed: Vec::new(),
             look_ns: 0,
             is_closing: false,
             trial: None,
@@ -145,12 +150,7 @@ impl Member {
     fn see_events(&mut self) {
         let now_ns = self.clock.now_ns();
         while let Some(event) = self.rpc.poll_event() {
-            let (session, opened) = match &event {
-                SessionEvent::Connected(session) => (*session, true),
-                SessionEvent::ConnectFailed { session, .. }
-                | SessionEvent::Disconnected(session)
-                | SessionEvent::Lost { session, .. } => (*session, false),
-            };
+            let (session, opened) = (event.session(), matches!(event, SessionEvent::Connected(_)));
             let of_it = |way: &&mut Way| matches!(way, Way::Opening(id) | Way::Open(id) if *id == session);
             if let Some(way) = self.ways.iter_mut().find(of_it) {
                 *way = if opened { Way::Open(session) } else { Way::Closed(now_ns + AGAIN_NS) };
@@ -184,7 +184,7 @@ impl Member {
     }
 
     /// Makes a call to one of the others, if there is a way.
-    fn call(&mut self) -> bool {
+    fn call(&mut self, may_be_impatient: bool) -> bool {
         let first = self.generator.below(self.ways.len() as u64) as usize;
         let hosts = self.ways.len();
         let way = (first..first + hosts).map(|host| host % hosts).find_map(|host| match self.ways[host] {
@@ -196,26 +196,53 @@ impl Member {
             let most = if generator.chance(0.7) { max.min(60) } else { max };
             generator.below(most as u64 + 1) as usize
         };
-        let (request_len, answer_len) =
-            (HEAD_LEN + len(&mut self.generator, self.len_max), len(&mut self.generator, self.len_max));
-        self.call_to(server, session, request_len, answer_len)
+        let lens = (HEAD_LEN + len(&mut self.generator, self.len_max), len(&mut self.generator, self.len_max));
+        self.call_to(server, session, lens, may_be_impatient)
     }
 
-    fn call_to(&mut self, server: usize, session: SessionId, request_len: usize, answer_len: usize) -> bool {
+    fn call_to(
+        &mut self,
+        server: usize,
+        session: SessionId,
+        (request_len, answer_len): (usize, usize),
+        may_be_impatient: bool,
+    ) -> bool {
         let buffers = (self.rpc.alloc(request_len), self.rpc.alloc(answer_len.min(100)));
         let (Ok(mut request), Ok(response)) = buffers else {
             self.ledger.lock().wrong.get_or_insert_with(|| "the arena is used up".to_owned());
             return false;
         };
-        let call = self.ledger.lock().begin(self.host, server);
+        let is_impatient = may_be_impatient && self.generator.chance(self.impatience);
+        let call = self.ledger.lock().begin(self.host, server, is_impatient);
+        let mut options = CallOptions::tag(call);
+        let is_doomed = is_impatient && self.generator.chance(0.3);
+        if is_impatient && !is_doomed {
+            // From less than a round trip to longer than most faults.
+            options = options.timeout_ns(1 << (10 + self.generator.below(17)));
+        }
         write_request(&mut request, call, answer_len as u32);
         let kind = if self.generator.chance(0.5) { WORK } else { BURST };
         self.calls += 1;
-        if let Err(rejected) = self.rpc.enqueue_request(session, kind, request, response, call) {
-            let error = rejected.error;
-            self.ledger.lock().wrong.get_or_insert_with(|| format!("call {call} is rejected: {error}"));
+        match self.rpc.enqueue_request(session, kind, request, response, options) {
+            Ok(name) if is_doomed => self.doomed.push(name),
+            Ok(_) => {}
+            Err(rejected) => {
+                let error = rejected.error;
+                self.ledger.lock().wrong.get_or_insert_with(|| format!("call {call} is rejected: {error}"));
+            }
         }
         true
+    }
+
+    /// Cancels what is to be cancelled, about half of it.
+    fn cancel_some(&mut self) {
+        for call in std::mem::take(&mut self.doomed) {
+            if self.generator.chance(0.5) {
+                self.rpc.cancel(call);
+            } else {
+                self.doomed.push(call);
+            }
+        }
     }
 
     fn make_calls(&mut self) {
@@ -225,7 +252,7 @@ impl Member {
             if orders.begins_no_more && orders.last_calls == 0 {
                 return;
             }
-            if !self.call() {
+            if !self.call(!orders.begins_no_more) {
                 return;
             }
             orders.last_calls = orders.last_calls.saturating_sub(u32::from(orders.begins_no_more));
@@ -254,7 +281,7 @@ impl Member {
             if is_over {
                 self.trial = None;
                 self.next_trial += 1;
-            } else if !self.call_to(self.next_trial, session, HEAD_LEN, 0) {
+            } else if !self.call_to(self.next_trial, session, (HEAD_LEN, 0), false) {
                 return;
             }
         }
@@ -317,6 +344,7 @@ impl Actor for Member {
         }
         if now_ns >= self.look_ns {
             self.look_ns = now_ns + LOOK_NS;
+            self.cancel_some();
             if !closes {
                 self.open_ways();
                 self.make_calls();

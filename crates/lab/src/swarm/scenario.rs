@@ -39,6 +39,8 @@ pub struct Scenario {
     pub calm_ns: u64,
     /// Calls that each host makes when all is well.
     pub last_calls: u32,
+    /// The share of calls before that whose callers do not wait for ever: they have deadlines, or are cancelled.
+    pub impatience: f64,
 }
 
 /// The name of a host's port.
@@ -76,6 +78,7 @@ impl Scenario {
             faults,
             calm_ns: draw.below(20 * MS),
             last_calls: 20,
+            impatience: one_of(draw, &[0.0, 0.1, 0.5]),
             topology,
             config,
         }
@@ -232,7 +235,8 @@ impl fmt::Display for Scenario {
         writeln!(f, "{hosts} hosts, {switches} switches, {:?}, {:?}", topology.switches[0], topology.links[0])?;
         writeln!(f, "{:?}", self.port)?;
         writeln!(f, "{config:?}")?;
-        writeln!(f, "windows of {}, messages to {} B", self.window, self.len_max)?;
+        let impatient = 100.0 * self.impatience;
+        writeln!(f, "windows of {}, messages to {} B, {impatient} % impatient calls", self.window, self.len_max)?;
         self.faults.iter().try_for_each(|(time_ns, fault)| writeln!(f, "at {} us: {fault:?}", time_ns / 1000))
     }
 }

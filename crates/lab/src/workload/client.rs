@@ -17,8 +17,6 @@ use crate::programs::{Endpoint, turn};
 pub const CALL: RequestType = RequestType::new(1);
 /// Sessions that a client opens at a time, so that a server's headroom for management packets suffices.
 const OPENING_MAX: usize = 12;
-/// How often a client looks whether it may begin.
-const LOOK_NS: u64 = 10_000;
 
 /// Answers a call.
 pub fn answer(call: Call<'_>) {
@@ -76,7 +74,7 @@ pub struct Client {
     clock: SimClock,
     generator: SeededGenerator,
     group: Rc<Group>,
-    /// When all clients begin, once that is known.
+    /// When all clients begin, once that is known: they are woken then.
     origin_ns: Rc<Cell<Option<u64>>>,
     ways: Vec<Way>,
     /// Those that are open.
@@ -229,7 +227,7 @@ impl Client {
     /// Begins what is to be begun. Returns when there will be more, beside when calls are over.
     fn begin_calls(&mut self) -> Option<u64> {
         let now_ns = self.clock.now_ns();
-        let Some(origin_ns) = self.origin_ns.get() else { return Some(now_ns + LOOK_NS) };
+        let origin_ns = self.origin_ns.get()?;
         let (start_ns, stop_ns) = (origin_ns + self.group.start_ns, origin_ns + self.group.stop_ns);
         if now_ns < start_ns {
             return Some(start_ns);
@@ -275,7 +273,7 @@ impl Client {
         request.resize(len).expect("its buffer has room for the longest");
         request[..REQUEST_LEN_MIN].copy_from_slice(&response_len.to_le_bytes());
         match self.rpc.enqueue_request(session, CALL, request, response, tag as u64) {
-            Ok(()) => self.flights[tag] = Some(Flight { way, began_ns }),
+            Ok(_) => self.flights[tag] = Some(Flight { way, began_ns }),
             Err(rejected) => {
                 // The session has just gone, which an event is about to tell.
                 self.tally.borrow_mut().failed += 1;

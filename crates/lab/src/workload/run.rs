@@ -120,6 +120,7 @@ fn run_over(
     }
     let opened_ns = network.now_ns();
     origin_ns.set(Some(opened_ns));
+    run.wake_clients();
 
     let mut samples = Samples::new(&run);
     let mut before = None;
@@ -340,6 +341,12 @@ impl Running {
 impl Run {
     fn clients(&self) -> impl Iterator<Item = &Rc<RefCell<Client>>> {
         self.groups.iter().flat_map(|running| running.clients.iter().map(|(_, client)| client))
+    }
+
+    /// Tells the clients that they may begin.
+    fn wake_clients(&self) {
+        let clients = self.groups.iter().flat_map(|running| &running.cores[0]);
+        clients.for_each(|client| self.cluster.waker(*client).wake());
     }
 
     /// Lets time pass until `end_ns`.

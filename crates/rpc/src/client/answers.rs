@@ -51,7 +51,7 @@ impl Clients {
         };
         let data = &packet.head[HEADER_LEN..];
         if slot.number != header.request_number
-            || slot.form != Form::Short
+            || slot.form == Form::Long
             || slot.progress_ns == NOT_LEFT
             || header.is_copy
             || header.message_len as usize != data.len()
@@ -69,7 +69,7 @@ impl Clients {
             let residence_ns = residence::decode(header.type_or_residence);
             measured(shared, session, index, round_trip_ns(shared.now_ns, slot.progress_ns, residence_ns));
         }
-        finish_short(&mut self.completions, session, slot, place);
+        finish_short(&mut self.lanes, session, slot, place);
         shared.stats.calls_completed += 1;
         if session.has_queue || session.waiting != 0 {
             self.let_others_go(shared, header.session.index());
@@ -128,7 +128,7 @@ impl Clients {
                 }
             }
         }
-        copy_data(packet, &mut response[..data_len])?;
+        copy_data(packet, 0, &mut response[..data_len])?;
         let request_packets = view.travel.request_packets;
         view.acknowledge(shared, index, request_packets, call.is_copy, residence::decode(residence));
         if packets == 1 {
@@ -173,7 +173,7 @@ impl Clients {
         if part.message_len as usize != response.len() || packet.len() - HEADER_LEN != range.len() {
             return Err(PacketDrop::WrongLength);
         }
-        copy_data(packet, &mut response[range])?;
+        copy_data(packet, 0, &mut response[range])?;
         view.travel.ahead.mark(place);
         let came = view.travel.ahead.advance();
         self.take_answers(shared, index, id, came, call.is_copy);

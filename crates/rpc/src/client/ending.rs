@@ -4,30 +4,28 @@ use std::sync::Arc;
 
 use sinew_fabric::PacketTx;
 use sinew_mem::MessageBuffer;
+use sinew_wire::management::Management;
+use sinew_wire::{CallName, Meaning};
 
-use super::state::{ClientSession, ClientSlot, Form, Outgoing, Queued};
+use super::queue::{Found, PlaceId, Queues};
+use super::state::{ClientSession, ClientSlot, Form, Outgoing};
 use super::{Clients, Reclaiming, Unfinished};
 use crate::error::{CallError, Cause, Execution};
-use crate::fifo::Fifo;
-use crate::names::{Completion, SessionId};
+use crate::lanes::Lanes;
+use crate::names::{CallId, Completion, RequestType, SessionId};
 use crate::shared::Shared;
 use crate::stats::Stats;
 use crate::table::SlotId;
 
 /// Ends a short call whose response is there, and gives its slot to the next.
 #[inline(always)]
-pub(super) fn finish_short(
-    completions: &mut Fifo<Completion>,
-    session: &mut ClientSession,
-    slot: &mut ClientSlot,
-    place: usize,
-) {
+pub(super) fn finish_short(lanes: &mut Lanes, session: &mut ClientSession, slot: &mut ClientSlot, place: usize) {
     session.credits += 1;
     debug_assert!(session.credits <= session.credits_max);
     session.free_slots |= 1 << place;
     if let (Some(Outgoing::Whole(request)), Some(response)) = (slot.request.take(), slot.response.take()) {
-        let (session, tag, lane) = (session.id(), slot.tag, slot.lane);
-        completions.push(Completion { session, tag, result: Ok(()), request, response, lane });
+        let (session, number, tag) = (session.id(), slot.number, slot.tag);
+        lanes.push(slot.lane, Completion { session, number, tag, result: Ok(()), request, response });
     }
 }
 
@@ -53,10 +51,11 @@ impl Clients {
         let view = self.view(id);
         let (session, slot, travel) = (view.session, view.slot, view.travel);
         // What is still on its way will be answered to nobody.
-        session.credits += match slot.form {
-            Form::Short => 1,
-            Form::Long => (travel.sent - travel.received) as u16,
+        let (credits, waited) = match slot.form {
+            Form::Short | Form::ShortTimed => (1, None),
+            Form::Long => ((travel.sent - travel.received) as u16, travel.waited.take()),
         };
+        session.credits += credits;
         debug_assert!(session.credits <= session.credits_max);
         travel.sent = travel.received;
         if shared.pacing.is_on() {
@@ -69,8 +68,11 @@ impl Clients {
             peer: Arc::clone(&shared.peers.get(session.peer_index).name),
             cause,
             execution,
+            request_type: RequestType::new(slot.request_type),
         });
-        let unfinished = Unfinished { session: session.id(), lane: slot.lane, tag: slot.tag, result, response };
+        let (session, number, lane, tag) = (session.id(), slot.number, slot.lane, slot.tag);
+        let id = CallId { session, number: self.let_name_go(waited, number) };
+        let unfinished = Unfinished { id, lane, tag, result, response };
         self.complete(&mut shared.stats, request, unfinished);
         self.let_others_go(shared, index);
     }
@@ -91,12 +93,12 @@ impl Clients {
     }
 
     pub(super) fn push_completion(&mut self, stats: &mut Stats, request: MessageBuffer, unfinished: Unfinished) {
-        let Unfinished { session, lane, tag, result, response } = unfinished;
+        let Unfinished { id: CallId { session, number }, lane, tag, result, response } = unfinished;
         match result {
             Ok(()) => stats.calls_completed += 1,
             Err(_) => stats.calls_failed += 1,
         }
-        self.completions.push(Completion { session, tag, result, request, response, lane });
+        self.lanes.push(lane, Completion { session, number, tag, result, request, response });
     }
 
     /// Has the port end its shares of requests whose calls are over, and completes them.
@@ -116,45 +118,76 @@ impl Clients {
         }
     }
 
-    /// Cancels the calls of a session that `picks` says yes to, by lane and tag; returns how many there were.
-    pub fn cancel(
-        &mut self,
-        shared: &mut Shared,
-        session: SessionId,
-        cause: Cause,
-        mut picks: impl FnMut(u8, u64) -> bool,
-    ) -> usize {
-        let Some(index) = self.table.find(session.key()) else { return 0 };
-        let peer = Arc::clone(&shared.peers.get(self.table.entries[index].peer_index).name);
-        let mut cancelled = 0;
-        // The queue first, so that a freed slot does not start a call that is to be cancelled too.
-        let queue = std::mem::take(&mut self.cold(index).queue);
-        for queued in queue {
-            if picks(queued.call.lane, queued.call.tag) {
-                cancelled += 1;
-                let Queued { call, request, response } = queued;
-                let result = Err(CallError { peer: Arc::clone(&peer), cause, execution: Execution::NeverSent });
-                let unfinished = Unfinished { session, lane: call.lane, tag: call.tag, result, response };
-                self.push_completion(&mut shared.stats, request, unfinished);
-            } else {
-                self.cold(index).queue.push_back(queued);
-            }
+    /// Ends all calls of a session, whatever their lane.
+    pub fn end_calls(&mut self, shared: &mut Shared, session: SessionId, cause: Cause) {
+        let Some(index) = self.table.find(session.key()) else { return };
+        // The queue first, so that a freed slot does not start a call that is to end too.
+        while let Some(place) = self.queues.first(&self.cold[index].queue) {
+            self.end_waiting(shared, index, place, cause);
         }
-        let picked = self.table.slots_of(index).filter(|id| {
-            let slot = &self.table.slots[id.at()];
-            slot.request.is_some() && picks(slot.lane, slot.tag)
-        });
-        let picked = picked.fold(0u64, |picked, id| picked | 1 << self.table.place_of(id));
-        // Credits that come back must not send a call that is to be cancelled too.
-        self.table.entries[index].waiting &= !picked;
+        // Credits that come back must not send such a call either.
+        self.table.entries[index].waiting = 0;
         for id in self.table.slots_of(index) {
-            if picked & 1 << self.table.place_of(id) != 0 {
-                cancelled += 1;
-                let may_have_run = self.view(id).may_have_run();
-                let execution = if may_have_run { Execution::MayHaveRun } else { Execution::NeverSent };
-                self.finish(shared, index, id, Err((cause, execution)));
+            if self.table.slots[id.at()].request.is_some() {
+                self.give_up(shared, index, id, cause);
             }
         }
-        cancelled
+    }
+
+    /// Ends one call because its caller no longer waits, and tells the server. Says whether it was there: else it is over already.
+    pub fn cancel(&mut self, shared: &mut Shared, call: CallId) -> bool {
+        let Some(index) = self.table.find(call.session.key()) else { return false };
+        if Queues::is_number(call.number) {
+            return match self.queues.find(index, call.number) {
+                Some(Found::Waits(place)) => self.end_waiting(shared, index, place, Cause::Cancelled),
+                Some(Found::Started(id)) => self.cancel_slot(shared, index, id),
+                None => false,
+            };
+        }
+        let id = self.table.slot_of(index, call.number);
+        let slot = &self.table.slots[id.at()];
+        // A call that had to wait goes by another number.
+        let is_it = slot.number == call.number && slot.request.is_some();
+        is_it && self.cancel_slot(shared, index, id)
+    }
+
+    /// Ends a lane's calls.
+    pub fn cancel_lane(&mut self, shared: &mut Shared, lane: u32) {
+        let waiting = self.queues.waiting().filter(|(_, _, queued)| queued.call.lane == lane);
+        let waiting: Vec<_> = waiting.map(|(place, index, _)| (place, index)).collect();
+        for (place, index) in waiting {
+            self.end_waiting(shared, index, place, Cause::Cancelled);
+        }
+        let is_its = |slot: &ClientSlot| slot.lane == lane && slot.request.is_some();
+        let picked: Vec<_> = self.listed.iter().copied().filter(|id| is_its(&self.table.slots[id.at()])).collect();
+        for id in picked {
+            let index = self.table.entry_of(id);
+            self.cancel_slot(shared, index, id);
+        }
+    }
+
+    fn cancel_slot(&mut self, shared: &mut Shared, index: usize, id: SlotId) -> bool {
+        let view = self.view(id);
+        if view.has_left() {
+            let name = CallName { session: view.session.remote_key, number: view.slot.number, is_copy: false };
+            let packet = Management::new(Meaning::Cancel.header(name), &[]);
+            let peer = view.session.peer;
+            shared.send(peer, packet);
+        }
+        self.give_up(shared, index, id, Cause::Cancelled);
+        true
+    }
+
+    /// Ends a call of which nothing more is expected.
+    pub(super) fn give_up(&mut self, shared: &mut Shared, index: usize, id: SlotId, cause: Cause) {
+        let execution = if self.view(id).may_have_run() { Execution::MayHaveRun } else { Execution::NeverSent };
+        self.finish(shared, index, id, Err((cause, execution)));
+    }
+
+    /// Ends a call that waits for a slot.
+    pub(super) fn end_waiting(&mut self, shared: &mut Shared, index: usize, place: PlaceId, cause: Cause) -> bool {
+        let Some(queued) = self.queues.remove(&mut self.cold[index].queue, place) else { return false };
+        self.never_sent(shared, index, (Some(place), 0), queued, cause);
+        true
     }
 }

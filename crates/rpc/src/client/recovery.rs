@@ -264,7 +264,7 @@ impl Clients {
                 continue;
             }
             let (waits, backoff) = match view.slot.form {
-                Form::Short => (true, 0),
+                Form::Short | Form::ShortTimed => (true, 0),
                 Form::Long => (view.travel.sent != view.travel.received, view.travel.backoff),
             };
             let waited_ns = shared.now_ns.saturating_sub(view.slot.progress_ns);

@@ -1,10 +1,12 @@
 //! How a call's packets leave: as far as its session's credits allow, each call in its turn.
 
 use sinew_fabric::{PacketTx, TxData, TxPacket};
-use sinew_wire::{CallName, Header, Meaning};
+use sinew_mem::Frozen;
+use sinew_wire::{CallName, HEADER_LEN, Meaning, OPTIONS_LEN};
 
-use super::state::{Form, NOT_LEFT, Outgoing};
+use super::state::{CallView, Form, NOT_LEFT, Outgoing};
 use super::{Clients, recovery};
+use crate::message::packet_range;
 use crate::shared::Shared;
 use crate::table::{Place, SlotId};
 use crate::transmit::{TxItem, TxKind};
@@ -94,12 +96,19 @@ impl Clients {
     #[inline(always)]
     pub fn send_requests(&mut self, shared: &Shared, item: TxItem, tx: &mut impl PacketTx) {
         if let Some(Place { entry: session, slot }) = self.table.at(item.slot)
-            && slot.form == Form::Short
+            && slot.form != Form::Long
             && slot.number as u32 == item.number_low
-            && let Some(Outgoing::Whole(request)) = &slot.request
+            && let Some(Outgoing::Whole(request)) = &mut slot.request
         {
             slot.progress_ns = shared.now_ns;
-            tx.push(TxPacket { to: session.peer, head: request.first_packet(), data: TxData::None });
+            let head = match (slot.form, self.travel.get(item.slot.at())) {
+                (Form::ShortTimed, Some(travel)) => {
+                    request.front_mut()[HEADER_LEN..].copy_from_slice(&travel.options(shared.now_ns));
+                    request.front_and_data()
+                }
+                _ => request.first_packet(),
+            };
+            tx.push(TxPacket { to: session.peer, head, data: TxData::None });
             return;
         }
         self.send_long(shared, item, tx);
@@ -109,38 +118,21 @@ impl Clients {
     fn send_long(&mut self, shared: &Shared, item: TxItem, tx: &mut impl PacketTx) {
         let upto = u32::from(item.first) + u32::from(item.count);
         let mut view = self.view(item.slot);
+        if view.slot.number as u32 != item.number_low {
+            return;
+        }
         // What waited for its time may have been taken back, to be sent anew.
-        if view.slot.form == Form::Short || view.slot.number as u32 != item.number_low || upto > view.travel.sent {
+        if view.slot.form != Form::Long || upto > view.travel.sent {
             return;
         }
         view.left(shared.now_ns);
         if shared.times_calls {
             view.travel.time(upto, shared.now_ns);
         }
-        let to = view.session.peer;
-        match &mut view.slot.request {
-            // The call is over already.
-            None => {}
-            Some(Outgoing::Whole(request)) => {
-                if item.is_copy {
-                    Header::mark_copy(request.header_mut(0));
-                }
-                tx.push(TxPacket { to, head: request.first_packet(), data: TxData::None });
-            }
-            Some(Outgoing::Shared(buffer)) => {
-                for number in item.numbers() {
-                    let range = buffer.packet_range(number.into());
-                    let mut head = *buffer.header(number.into());
-                    if item.is_copy {
-                        Header::mark_copy(&mut head);
-                    }
-                    tx.push(TxPacket {
-                        to,
-                        head: &head,
-                        data: TxData::Frozen { buffer, start: range.start, len: range.len() },
-                    });
-                }
-            }
+        if let Some(Outgoing::Shared(buffer)) = &view.slot.request {
+            push_parts(&view, buffer, item, shared.now_ns, tx);
+        } else {
+            push_whole(&mut view, shared.now_ns, item.is_copy, tx);
         }
     }
 
@@ -162,5 +154,46 @@ impl Clients {
         };
         let call = CallName { session: view.session.remote_key, number: view.slot.number, is_copy: item.is_copy };
         tx.push(TxPacket { to: view.session.peer, head: &meaning.header(call).to_bytes(), data: TxData::None });
+    }
+}
+
+/// Sends a request that is one packet, and that the port copies; nothing if the call is over.
+#[inline(always)]
+fn push_whole(view: &mut CallView<'_>, now_ns: u64, is_copy: bool, tx: &mut impl PacketTx) {
+    let Some(Outgoing::Whole(request)) = &view.slot.request else { return };
+    let header = view.request_header(0, request.len(), is_copy).to_bytes();
+    let (to, has_options, options) =
+        (view.session.peer, view.travel.deadline_ns.is_some(), view.travel.options(now_ns));
+    let Some(Outgoing::Whole(request)) = &mut view.slot.request else { return };
+    let head = if has_options {
+        let front = request.front_mut();
+        front[..HEADER_LEN].copy_from_slice(&header);
+        front[HEADER_LEN..].copy_from_slice(&options);
+        request.front_and_data()
+    } else {
+        *request.header_mut(0) = header;
+        request.first_packet()
+    };
+    tx.push(TxPacket { to, head, data: TxData::None });
+}
+
+/// Sends some of the packets of a request of which the port takes shares.
+fn push_parts(view: &CallView<'_>, buffer: &Frozen, item: TxItem, now_ns: u64, tx: &mut impl PacketTx) {
+    let (lead, data_per_packet) = (view.travel.lead(), view.session.data_per_packet as usize);
+    let to = view.session.peer;
+    for packet in item.numbers() {
+        let range = packet_range(buffer.len() + lead, data_per_packet, packet.into());
+        let start = range.start.saturating_sub(lead);
+        let data = TxData::Frozen { buffer, start, len: range.end - lead - start };
+        let header = view.request_header(packet, buffer.len(), item.is_copy).to_bytes();
+        if packet == 0 && lead > 0 {
+            // The options are the first bytes of the message.
+            let mut head = [0; HEADER_LEN + OPTIONS_LEN];
+            head[..HEADER_LEN].copy_from_slice(&header);
+            head[HEADER_LEN..].copy_from_slice(&view.travel.options(now_ns));
+            tx.push(TxPacket { to, head: &head, data });
+        } else {
+            tx.push(TxPacket { to, head: &header, data });
+        }
     }
 }

@@ -4,14 +4,16 @@
 //! answers it: these are *short*, and need no more. What long calls need, and those that wait for credits or whose packets are sent again, lies
 //! in [`Travel`], and is written when a call becomes long: at its start, or by [`CallView::lengthen`].
 
-use std::collections::VecDeque;
+use std::num::NonZeroU64;
 
 use sinew_fabric::Peer;
 use sinew_mem::{Frozen, MessageBuffer};
 use sinew_wire::management::{Cookie, Offer};
-use sinew_wire::{HEADER_LEN, SessionKey};
+use sinew_wire::{CallName, HEADER_LEN, Header, Meaning, OPTIONS_LEN, Options, Part, SessionKey};
 
+use super::queue::{List, PlaceId};
 use crate::congestion::{Limits, Sample};
+use crate::lanes::LaneId;
 use crate::names::SessionId;
 use crate::recovery::{RoundTrips, Timeout, Window};
 use crate::table::Entry;
@@ -31,6 +33,8 @@ pub(super) enum Form {
     /// One packet of request, which has its credit, was queued or sent once, and has no answer yet.
     #[default]
     Short,
+    /// As short, with a deadline, which is in its [`Travel`].
+    ShortTimed,
     /// Any other: see [`Travel`].
     Long,
 }
@@ -48,10 +52,11 @@ pub(crate) struct ClientSlot {
     /// When the call last got somewhere: for a short one, when its packet left.
     pub(super) progress_ns: u64,
     pub(super) request_type: u16,
-    pub(super) lane: u8,
     pub(super) form: Form,
     /// Whether the retransmission timer knows this slot.
     pub(super) listed: bool,
+    /// The index of its lane.
+    pub(super) lane: u32,
 }
 const _: () = assert!(size_of::<ClientSlot>() == 64);
 
@@ -80,6 +85,10 @@ pub(crate) struct Travel {
     pub backoff: u8,
     /// Whether one packet was sent again to see if any gets through.
     pub is_probing: bool,
+    /// When its caller waits no longer, if ever; then options lead its request.
+    pub deadline_ns: Option<NonZeroU64>,
+    /// Where it waited for its slot, which gave it its name.
+    pub waited: Option<PlaceId>,
 }
 
 impl Travel {
@@ -96,6 +105,19 @@ impl Travel {
     pub fn may_have_run(&self) -> bool {
         self.sent_max >= self.request_packets
     }
+
+    /// Bytes of options that lead the request's data.
+    #[inline(always)]
+    pub fn lead(&self) -> usize {
+        if self.deadline_ns.is_some() { OPTIONS_LEN } else { 0 }
+    }
+
+    /// The options, as they are now.
+    #[inline(always)]
+    pub fn options(&self, now_ns: u64) -> [u8; OPTIONS_LEN] {
+        let remaining_ns = self.deadline_ns.map(|deadline_ns| deadline_ns.get().saturating_sub(now_ns));
+        Options { remaining_ns }.to_bytes()
+    }
 }
 
 /// A call, with all that is known of it.
@@ -109,9 +131,11 @@ impl CallView<'_> {
     /// Writes down where a short call is in the way that long ones do.
     #[inline]
     pub fn lengthen(&mut self, times_calls: bool) {
-        if self.slot.form == Form::Short {
+        if self.slot.form != Form::Long {
             let left_ns = Some(self.slot.progress_ns).filter(|&left_ns| times_calls && left_ns != NOT_LEFT);
+            let is_timed = self.slot.form == Form::ShortTimed;
             *self.travel = Travel {
+                deadline_ns: self.travel.deadline_ns.filter(|_| is_timed),
                 request_packets: 1,
                 sent: 1,
                 sent_max: 1,
@@ -143,7 +167,33 @@ impl CallView<'_> {
 
     /// Whether the request may have reached the server whole.
     pub fn may_have_run(&self) -> bool {
-        self.slot.form == Form::Short || self.travel.may_have_run()
+        match self.slot.form {
+            Form::Short | Form::ShortTimed => self.slot.progress_ns != NOT_LEFT,
+            Form::Long => self.travel.may_have_run(),
+        }
+    }
+
+    /// Whether any packet of the request has left.
+    pub fn has_left(&self) -> bool {
+        match self.slot.form {
+            Form::Short | Form::ShortTimed => self.slot.progress_ns != NOT_LEFT,
+            Form::Long => self.travel.sent_max > 1 || self.travel.sent_max > 0 && self.slot.progress_ns != NOT_LEFT,
+        }
+    }
+
+    /// When its caller waits no longer.
+    pub fn deadline_ns(&self) -> Option<u64> {
+        let deadline_ns = if self.slot.form == Form::Short { None } else { self.travel.deadline_ns };
+        deadline_ns.map(NonZeroU64::get)
+    }
+
+    /// The header of packet `packet` of its request.
+    #[inline(always)]
+    pub fn request_header(&self, packet: u16, len: usize, is_copy: bool) -> Header {
+        let call = CallName { session: self.session.remote_key, number: self.slot.number, is_copy };
+        let (lead, request_type) = (self.travel.lead(), self.slot.request_type);
+        let part = Part { message_len: (len + lead) as u32, packet };
+        Meaning::Request { request_type, has_options: lead > 0, part }.header(call)
     }
 }
 
@@ -229,22 +279,6 @@ impl ClientSession {
     }
 }
 
-/// What the caller says of a call, beside its buffers.
-#[derive(Clone, Copy)]
-pub(crate) struct NewCall {
-    pub request_type: u16,
-    /// Whose it is, of those that use the endpoint.
-    pub lane: u8,
-    pub tag: u64,
-}
-
-/// A call that waits for a slot.
-pub(super) struct Queued {
-    pub call: NewCall,
-    pub request: MessageBuffer,
-    pub response: MessageBuffer,
-}
-
 /// A session that is being opened.
 pub(crate) struct Opening {
     pub since_ns: u64,
@@ -255,7 +289,9 @@ pub(crate) struct Opening {
 /// What a session needs rarely.
 #[derive(Default)]
 pub(crate) struct ClientCold {
-    pub(super) queue: VecDeque<Queued>,
+    pub(super) queue: List,
+    /// Who hears of the session.
+    pub lane: LaneId,
     pub opening: Option<Opening>,
     pub ending_since_ns: u64,
     pub last_try_ns: u64,

@@ -7,6 +7,7 @@ use super::Servers;
 use super::state::{Phase, Response, ServerSlot};
 use crate::answer::{Answer, ErrorCode, Found, RunningCall, ServerCall};
 use crate::message::packets_of;
+use crate::names::RequestType;
 use crate::shared::Shared;
 use crate::table::{Place, SlotId};
 use crate::transmit::{TxItem, TxKind};
@@ -22,16 +23,26 @@ fn response_item(slot: SlotId, number: u64, is_copy: bool) -> TxItem {
 
 impl Servers {
     /// The slot of an unanswered call; `None` when its client has gone or given up.
+    pub(super) fn find_unanswered(&self, call: ServerCall) -> Option<(usize, SlotId)> {
+        let index = self.table.find(call.key)?;
+        let id = self.table.slot_of(index, call.number);
+        let slot = &self.table.slots[id.at()];
+        (slot.number == call.number && slot.phase == Phase::Running).then_some((index, id))
+    }
+
+    /// Whether somebody waits for the answer to a call.
+    pub fn is_unanswered(&self, call: ServerCall) -> bool {
+        self.find_unanswered(call).is_some()
+    }
+
+    /// As [`Self::find_unanswered`], for its answer: one to nobody is counted.
     fn unanswered(&mut self, shared: &mut Shared, call: ServerCall) -> Option<(usize, SlotId)> {
-        if let Some(index) = self.table.find(call.key) {
-            let id = self.table.slot_of(index, call.number);
-            let slot = &self.table.slots[id.at()];
-            if slot.number == call.number && slot.phase == Phase::Running {
-                return Some((index, id));
-            }
+        let found = self.find_unanswered(call);
+        match found {
+            Some((_, id)) => self.end_keeping(id),
+            None => shared.stats.answers_discarded += 1,
         }
-        shared.stats.answers_discarded += 1;
-        None
+        found
     }
 
     /// Answers a call whose handler runs, and has run since the call came, with these bytes.
@@ -90,6 +101,14 @@ impl Servers {
         self.answer_otherwise(shared, call.call, len, write);
     }
 
+    /// Answers a call that the endpoint's program kept.
+    pub fn answer_kept(&mut self, shared: &mut Shared, call: ServerCall, len: usize, write: impl FnOnce(&mut [u8])) {
+        let Some((_, slot)) = self.unanswered(shared, call) else { return };
+        let request_type = RequestType::new(self.table.slots[slot.at()].request_type);
+        let found = Found { slot, request_type, own_len_max: 0 };
+        self.answer_with(shared, RunningCall { call, found }, len, write);
+    }
+
     /// As [`Self::answer_with`], whoever answers.
     #[inline(never)]
     fn answer_otherwise(&mut self, shared: &mut Shared, call: ServerCall, len: usize, write: impl FnOnce(&mut [u8])) {
@@ -98,6 +117,32 @@ impl Servers {
             Ok(mut buffer) => {
                 write(&mut buffer);
                 self.store_response(shared, (index, id), buffer);
+            }
+            Err(code) => self.answer_error(shared, call, code),
+        }
+    }
+
+    /// As [`Self::answer_with`], with as many of `max` bytes as `write` says that it has filled in.
+    #[inline(never)]
+    pub fn answer_up_to(
+        &mut self,
+        shared: &mut Shared,
+        call: ServerCall,
+        max: usize,
+        write: impl FnOnce(&mut [u8]) -> usize,
+    ) {
+        let Some(at) = self.find_unanswered(call) else {
+            shared.stats.answers_discarded += 1;
+            return;
+        };
+        match self.response_buffer(shared, at, max) {
+            Ok(mut buffer) => {
+                let len = write(&mut buffer).min(max);
+                // It gets shorter, which it always can.
+                match buffer.resize(len) {
+                    Ok(()) => self.answer_buffer(shared, call, buffer),
+                    Err(_) => self.answer_error(shared, call, ErrorCode::NoMemory),
+                }
             }
             Err(code) => self.answer_error(shared, call, code),
         }

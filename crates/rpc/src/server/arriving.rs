@@ -1,13 +1,15 @@
 //! Requests of several packets on their way in.
 
+use std::ops::Range;
+
 use sinew_fabric::RxPacket;
 use sinew_mem::{Arena, MessageBuffer};
-use sinew_wire::{CallName, HEADER_LEN, Part};
+use sinew_wire::{CallName, HEADER_LEN, Options, Part};
 
 use super::Servers;
 use super::state::Arrival;
 use crate::answer::ErrorCode;
-use crate::message::{copy_data, packet_range, packets_of};
+use crate::message::{copy_data, options_of, packet_range, packets_of};
 use crate::recovery::Window;
 use crate::shared::Shared;
 use crate::stats::PacketDrop;
@@ -20,7 +22,7 @@ impl Servers {
         shared: &mut Shared,
         (index, id): (usize, SlotId),
         call: CallName,
-        (request_type, part): (u16, Part),
+        (request_type, lead, part): (u16, usize, Part),
         packet: &RxPacket<'_>,
     ) -> Result<(), PacketDrop> {
         let data_per_packet = self.table.entries[index].data_per_packet as usize;
@@ -33,25 +35,29 @@ impl Servers {
             return Err(PacketDrop::OutOfOrder);
         }
         let packets = packets_of(message_len, data_per_packet) as u32;
+        let body_len = message_len - lead;
         self.let_go(shared, index, id);
-        let message = match self.may_hold(shared, index, message_len) {
-            true => self.alloc(shared, message_len, data_per_packet),
+        let message = match self.may_hold(shared, index, body_len) {
+            true => self.alloc(shared, body_len, data_per_packet),
             false => None,
         };
         let Some(mut message) = message else {
-            let is_ever = Arena::block_len(message_len, data_per_packet) <= shared.memory_share();
+            let is_ever = Arena::block_len(body_len, data_per_packet) <= shared.memory_share();
             let code = if is_ever { ErrorCode::Busy } else { ErrorCode::RequestTooLarge };
             return Err(self.refuse(shared, (index, id), call, (request_type, packets), code));
         };
-        copy_data(packet, &mut message[range])?;
+        let options = take_part(packet, &mut message, lead, range)?;
         self.begin(shared, (index, id), call, request_type, packets);
+        if let Some(options) = options {
+            self.heed(shared, id, options);
+        }
         let mut ahead = Window::default();
         ahead.mark(number);
         let received = ahead.advance();
-        let arrival = Arrival { message: Some(message), ahead, begun_ns: shared.now_ns, received };
+        let arrival = Arrival { message: Some(message), lead, ahead, begun_ns: shared.now_ns, received };
         let slot = &mut self.table.slots[id.at()];
         slot.progress_ns = shared.now_ns;
-        slot.arrival = Some(self.arrivals.begin(arrival));
+        slot.set_arrival(self.arrivals.begin(arrival));
         self.charge(shared, index, id);
         self.queue_credit_return(shared, id, true, call.is_copy);
         Ok(())
@@ -68,7 +74,7 @@ impl Servers {
     ) -> Result<Option<MessageBuffer>, PacketDrop> {
         let data_per_packet = self.table.entries[index].data_per_packet as usize;
         let slot = &mut self.table.slots[id.at()];
-        let Some(arrival) = slot.arrival else { return Err(PacketDrop::Stale) };
+        let Some(arrival) = slot.arrival() else { return Err(PacketDrop::Stale) };
         let arrival = self.arrivals.get_mut(arrival);
         let Some(message) = &mut arrival.message else { return Err(PacketDrop::Stale) };
         let number = u32::from(part.packet);
@@ -83,21 +89,41 @@ impl Servers {
         if place > 0 && (!shared.config.recovery.keeps_ahead() || place >= Window::PLACES) {
             return Err(PacketDrop::OutOfOrder);
         }
-        let range = packet_range(message.len(), data_per_packet, number as usize);
-        if part.message_len as usize != message.len() || packet.len() - HEADER_LEN != range.len() {
+        let message_len = arrival.lead + message.len();
+        let range = packet_range(message_len, data_per_packet, number as usize);
+        if part.message_len as usize != message_len || packet.len() - HEADER_LEN != range.len() {
             return Err(PacketDrop::WrongLength);
         }
-        copy_data(packet, &mut message[range])?;
+        let options = take_part(packet, message, arrival.lead, range)?;
         arrival.ahead.mark(place);
         arrival.received += arrival.ahead.advance();
         slot.is_copy |= call.is_copy;
         slot.progress_ns = shared.now_ns;
-        if arrival.received < slot.request_packets {
+        let is_whole = arrival.received == slot.request_packets;
+        if let Some(options) = options {
+            self.heed(shared, id, options);
+        }
+        if !is_whole {
             self.queue_credit_return(shared, id, true, call.is_copy);
             return Ok(None);
         }
-        slot.run(shared.now_ns);
+        self.table.slots[id.at()].run(shared.now_ns);
         // The peer is charged for it until it is answered.
         Ok(self.end_arrival(id))
     }
+}
+
+/// Copies a packet's part of a message, and returns the options that lead it if this is its first.
+#[inline(always)]
+fn take_part(
+    packet: &RxPacket<'_>,
+    message: &mut MessageBuffer,
+    lead: usize,
+    range: Range<usize>,
+) -> Result<Option<Options>, PacketDrop> {
+    let leads = range.start == 0 && lead > 0;
+    let options = if leads { Some(options_of(packet)?) } else { None };
+    let skipped = if leads { lead } else { 0 };
+    copy_data(packet, skipped, &mut message[range.start + skipped - lead..range.end - lead])?;
+    Ok(options)
 }

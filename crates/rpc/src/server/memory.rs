@@ -3,8 +3,8 @@
 
 use sinew_mem::{Arena, MessageBuffer};
 
-use super::Servers;
 use super::state::{Phase, Response};
+use super::{Abandoned, Servers};
 use crate::answer::{ErrorCode, ServerCall};
 use crate::peers::Share;
 use crate::shared::Shared;
@@ -35,19 +35,30 @@ impl Servers {
         fits(shared) || more <= share && self.give_up_stalled(shared, more, Some(peer_index)) && fits(shared)
     }
 
-    /// Counts for a call's peer the block in which a handler keeps its request; `None` when the peer has its share, or has gone.
-    pub fn keep(&mut self, shared: &mut Shared, call: ServerCall, block_len: usize) -> Option<Share> {
-        let index = self.table.find(call.key)?;
+    /// Counts for a call's peer the block in which a handler keeps its request; `None` when the peer has its share, or nobody waits for
+    /// the call: its slot may be another's since the handler's burst began, and what is known of that one stays.
+    pub fn keep(&mut self, shared: &mut Shared, call: ServerCall, block_len: usize) -> Option<(Share, Abandoned)> {
+        let (index, id) = self.find_unanswered(call)?;
         // A long request was its slot's until now.
-        self.charge(shared, index, self.table.slot_of(index, call.number));
+        self.charge(shared, index, id);
         let peer_index = self.table.entries[index].peer_index;
-        self.may_hold_block(shared, index, block_len).then(|| shared.peers.get_mut(peer_index).keep(block_len))
+        if !self.may_hold_block(shared, index, block_len) {
+            return None;
+        }
+        let share = shared.peers.get_mut(peer_index).keep(block_len);
+        Some((share, self.begin_keeping(shared, call, id)))
+    }
+
+    /// Requests of a call's peer that wait to be polled; `None` when the peer has gone.
+    pub fn requests_waiting(&self, shared: &Shared, call: ServerCall) -> Option<u64> {
+        let peer_index = self.table.entries[self.table.find(call.key)?].peer_index;
+        Some(shared.peers.get(peer_index).requests_waiting() as u64)
     }
 
     /// Charges a slot's peer for what the slot holds now.
     pub(super) fn charge(&mut self, shared: &mut Shared, index: usize, id: SlotId) {
         let slot = &mut self.table.slots[id.at()];
-        let held = slot.response.held() + slot.arrival.map_or(0, |arrival| self.arrivals.get(arrival).held());
+        let held = slot.response.held() + slot.arrival().map_or(0, |arrival| self.arrivals.get(arrival).held());
         let charged = slot.charged();
         if held != charged {
             let peer = shared.peers.get_mut(self.table.entries[index].peer_index);
@@ -140,7 +151,7 @@ impl Servers {
 
     /// Whether a request arrives more slowly than it must.
     fn is_slow(&self, shared: &Shared, index: usize, id: SlotId) -> bool {
-        let Some(arrival) = self.table.slots[id.at()].arrival else { return false };
+        let Some(arrival) = self.table.slots[id.at()].arrival() else { return false };
         let arrival = self.arrivals.get(arrival);
         let age_ns = shared.now_ns.saturating_sub(arrival.begun_ns);
         let due = u128::from(age_ns) * u128::from(shared.config.request_rate_min_bytes_per_s) / 1_000_000_000;

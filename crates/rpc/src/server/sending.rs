@@ -226,7 +226,7 @@ impl Servers {
                 let so_far = slot.taken(&self.arrivals);
                 let taken = if is_cumulative { so_far } else { item.first };
                 let mut ahead = 0;
-                if let Some(arrival) = slot.arrival {
+                if let Some(arrival) = slot.arrival() {
                     if taken == so_far {
                         is_copy |= std::mem::take(&mut slot.is_copy);
                         ahead = self.arrivals.get(arrival).ahead.0 as u32;

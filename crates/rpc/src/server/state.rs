@@ -10,6 +10,7 @@ use sinew_mem::{BLOCK_UNIT, Frozen, MessageBuffer};
 use sinew_wire::SessionKey;
 
 use super::guesses::Guesses;
+use super::kept::KeptId;
 use crate::answer::ErrorCode;
 use crate::recovery::Window;
 use crate::shared::Shared;
@@ -71,14 +72,25 @@ pub(crate) struct ServerSlot {
     pub(super) credit_queued: bool,
     /// What the peer is charged for this slot, in [`BLOCK_UNIT`]s of the arena.
     charged_units: u32,
-    /// While packets of a long request come: where the request is.
-    pub(super) arrival: Option<ArrivalId>,
+    /// What is known of its call elsewhere: of a long request while its packets come, of a call that its handler keeps.
+    pooled: Option<PoolId>,
     /// The first of the response packets that were asked for since the last burst was sent; 0 when none were.
     pub(super) asked_first: u16,
     /// The last of them.
     asked_last: u16,
+    /// Whether the caller waits no longer than until the time that lies beside the slots.
+    pub(super) has_deadline: bool,
 }
 const _: () = assert!(size_of::<ServerSlot>() == 64);
+
+/// A place in a pool: that of [`Arrivals`], or of [`super::kept::KeptCalls`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct PoolId(NonZeroU32);
+
+impl PoolId {
+    /// In the places of kept calls.
+    const KEPT: u32 = 1 << 31;
+}
 
 /// The place of an [`Arrival`] among [`Arrivals`].
 #[derive(Clone, Copy)]
@@ -95,6 +107,8 @@ impl ArrivalId {
 pub(super) struct Arrival {
     /// There for as long as a slot names this place.
     pub message: Option<MessageBuffer>,
+    /// Bytes of options before the message, in its first packet.
+    pub lead: usize,
     /// Packets that are there, from the first missing one on.
     pub ahead: Window,
     pub begun_ns: u64,
@@ -149,6 +163,42 @@ impl Arrivals {
 }
 
 impl ServerSlot {
+    /// Where its long request is, while the packets come.
+    #[inline(always)]
+    pub(super) fn arrival(&self) -> Option<ArrivalId> {
+        self.pooled.filter(|id| id.0.get() & PoolId::KEPT == 0).map(|id| ArrivalId(id.0))
+    }
+
+    pub(super) fn set_arrival(&mut self, arrival: ArrivalId) {
+        self.pooled = Some(PoolId(arrival.0));
+    }
+
+    pub(super) fn take_arrival(&mut self) -> Option<ArrivalId> {
+        let arrival = self.arrival();
+        if arrival.is_some() {
+            self.pooled = None;
+        }
+        arrival
+    }
+
+    /// What is known of its call, which a handler keeps.
+    #[inline(always)]
+    pub(super) fn kept(&self) -> Option<KeptId> {
+        self.pooled.filter(|id| id.0.get() & PoolId::KEPT != 0).map(|id| KeptId(id.0.get() & !PoolId::KEPT))
+    }
+
+    pub(super) fn set_kept(&mut self, kept: KeptId) {
+        self.pooled = NonZeroU32::new(kept.0 | PoolId::KEPT).map(PoolId);
+    }
+
+    pub(super) fn take_kept(&mut self) -> Option<KeptId> {
+        let kept = self.kept();
+        if kept.is_some() {
+            self.pooled = None;
+        }
+        kept
+    }
+
     /// A new request takes the slot.
     #[inline(always)]
     pub(super) fn begin(&mut self, number: u64, request_type: u16, packets: u32, is_copy: bool) {
@@ -158,6 +208,7 @@ impl ServerSlot {
         self.phase = Phase::Receiving;
         self.is_copy = is_copy;
         self.repeat_queued = false;
+        self.has_deadline = false;
     }
 
     /// The request is whole.
@@ -169,7 +220,7 @@ impl ServerSlot {
 
     /// Packets whose credits can be returned: as far as we got, short of the last, whose credit the response returns.
     pub(super) fn taken(&self, arrivals: &Arrivals) -> u16 {
-        let received = self.arrival.map_or(self.request_packets, |arrival| arrivals.get(arrival).received);
+        let received = self.arrival().map_or(self.request_packets, |arrival| arrivals.get(arrival).received);
         received.min(self.request_packets - 1) as u16
     }
 

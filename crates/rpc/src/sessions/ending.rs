@@ -6,10 +6,11 @@ use sinew_fabric::Peer;
 use sinew_wire::management::{ending, read_ending};
 use sinew_wire::{Header, Kind};
 
-use super::{SessionEvent, Sessions};
+use super::Sessions;
 use crate::client::ClientState;
 use crate::core::Core;
 use crate::error::{Cause, ConnectError};
+use crate::events::SessionEvent;
 use crate::names::SessionId;
 use crate::stats::PacketDrop;
 
@@ -20,13 +21,12 @@ impl Sessions {
         match core.clients.table.entries[index].state {
             ClientState::Disconnecting => {}
             ClientState::Connecting => {
-                core.clients.cancel(&mut core.shared, id, Cause::Disconnected, |_, _| true);
-                Self::remove_client(core, index);
-                self.events.push_back(SessionEvent::Disconnected(id));
+                core.clients.end_calls(&mut core.shared, id, Cause::Disconnected);
+                Self::end_client(core, index, SessionEvent::Disconnected(id));
             }
             ClientState::Open => {
                 core.clients.close(index);
-                core.clients.cancel(&mut core.shared, id, Cause::Disconnected, |_, _| true);
+                core.clients.end_calls(&mut core.shared, id, Cause::Disconnected);
                 core.clients.cold(index).ending_since_ns = core.shared.now_ns;
                 self.attention.push(id);
                 Self::send_disconnect(core, index);
@@ -48,6 +48,13 @@ impl Sessions {
         let (peer_index, credits) = (session.peer_index, session.credits_max);
         core.clients.remove(index);
         Self::release(core, peer_index, credits);
+    }
+
+    /// Takes a session of ours off file, and tells its lane.
+    pub(super) fn end_client(core: &mut Core, index: usize, event: SessionEvent) {
+        let lane = core.clients.cold(index).lane;
+        Self::remove_client(core, index);
+        core.clients.lanes.tell(lane, event);
     }
 
     pub(super) fn remove_server(&mut self, core: &mut Core, index: usize) {
@@ -75,7 +82,7 @@ impl Sessions {
         for index in clients {
             let session = &core.clients.table.entries[index];
             let (id, open) = (session.id(), session.state != ClientState::Connecting);
-            core.clients.cancel(&mut core.shared, id, Cause::Disconnected, |_, _| true);
+            core.clients.end_calls(&mut core.shared, id, Cause::Disconnected);
             if open {
                 Self::send_disconnect(core, index);
             }
@@ -131,15 +138,15 @@ impl Sessions {
         let session = &core.clients.table.entries[index];
         let (id, state) = (session.id(), session.state);
         let peer = Arc::clone(&core.shared.peers.get(session.peer_index).name);
-        core.clients.cancel(&mut core.shared, id, cause, |_, _| true);
-        Self::remove_client(core, index);
-        self.events.push_back(match state {
+        core.clients.end_calls(&mut core.shared, id, cause);
+        let event = match state {
             ClientState::Connecting => {
                 SessionEvent::ConnectFailed { session: id, error: ConnectError::Failed { peer, cause } }
             }
             ClientState::Open => SessionEvent::Lost { session: id, peer, cause },
             ClientState::Disconnecting => SessionEvent::Disconnected(id),
-        });
+        };
+        Self::end_client(core, index, event);
     }
 
     /// Confirm, disconnect, disconnected, reset: the header names our session, the body the peer's.
@@ -182,8 +189,7 @@ impl Sessions {
                     self.fail_client(core, index, Cause::PeerClosed);
                 } else if session.state == ClientState::Disconnecting {
                     let id = session.id();
-                    Self::remove_client(core, index);
-                    self.events.push_back(SessionEvent::Disconnected(id));
+                    Self::end_client(core, index, SessionEvent::Disconnected(id));
                 }
                 Ok(())
             }

@@ -5,22 +5,22 @@ use std::sync::Arc;
 
 use sinew_fabric::Peer;
 use sinew_wire::management::{Accept, Challenge, Connect, Cookie, Offer, Refusal, ending};
-use sinew_wire::{HEADER_LEN, Header, Kind};
+use sinew_wire::{HEADER_LEN, Header, Kind, VERSION};
 
-use super::{SessionEvent, Sessions};
+use super::Sessions;
 use crate::client::{ClientState, Opening};
 use crate::core::Core;
 use crate::error::{Cause, ConnectError};
+use crate::events::SessionEvent;
 use crate::names::SessionId;
+use crate::options::ConnectOptions;
 use crate::peers::PeerEntry;
 use crate::server::ServerSession;
-use crate::shared::Shared;
+use crate::shared::{DATA_PER_PACKET_MIN, Shared};
 use crate::stats::PacketDrop;
 
 /// Cookies are good for this long.
 const COOKIE_LIFE_NS: u64 = 10_000_000_000;
-/// Packets smaller than this are a way to make us do work, not to talk.
-const DATA_PER_PACKET_MIN: u32 = 64;
 
 /// Packets that a further session with this peer may have on their way to us.
 fn available_packets(shared: &Shared, peer_index: Option<u32>) -> u64 {
@@ -97,7 +97,9 @@ impl Sessions {
         peer: Peer,
         name: &str,
         packet_len_max: usize,
+        options: ConnectOptions,
     ) -> Result<SessionId, ConnectError> {
+        core.clients.lanes.check(options.lane).map_err(ConnectError::Lane)?;
         if core.sessions() >= core.shared.config.sessions_max {
             return Err(ConnectError::Sessions { limit: core.shared.config.sessions_max });
         }
@@ -131,7 +133,9 @@ impl Sessions {
         session.credits_max = credits;
         let id = session.id();
         let now_ns = core.shared.now_ns;
-        core.clients.cold(index).opening = Some(Opening { since_ns: now_ns, offer, cookie: Cookie::default() });
+        let cold = core.clients.cold(index);
+        cold.opening = Some(Opening { since_ns: now_ns, offer, cookie: Cookie::default() });
+        cold.lane = options.lane;
         self.attention.push(id);
         Self::send_connect(core, index);
         Ok(id)
@@ -143,10 +147,17 @@ impl Sessions {
         let (peer, id) = (session.peer, session.id());
         let client_token = core.shared.peers.get(session.peer_index).local_token;
         let cold = core.clients.cold(index);
-        cold.last_try_ns = now_ns;
+        // Not for the first time, and without any answer yet.
+        let opening_is_repeated =
+            cold.last_try_ns != 0 && cold.opening.as_ref().is_some_and(|opening| opening.cookie == Cookie::default());
+        cold.last_try_ns = now_ns.max(1);
         let Some(opening) = &cold.opening else { return };
         let connect = Connect { client_key: id.key(), client_token, offer: opening.offer, cookie: opening.cookie };
         core.shared.send(peer, connect.packet());
+        if opening_is_repeated {
+            // A server of the version before hears nothing of ours. It answers its own, and says by that what it is.
+            core.shared.send(peer, connect.packet().of_version(VERSION - 1));
+        }
     }
 
     pub(super) fn on_connect(&mut self, core: &mut Core, body: &[u8], from: Peer) -> Result<(), PacketDrop> {
@@ -318,7 +329,8 @@ impl Sessions {
             session.data_per_packet = granted.data_per_packet;
             session.message_len_max = granted.message_len_max;
         });
-        self.events.push_back(SessionEvent::Connected(id));
+        let lane = core.clients.cold(index).lane;
+        core.clients.lanes.tell(lane, SessionEvent::Connected(id));
         core.clients.start_queued(&mut core.shared, index);
         Ok(())
     }
@@ -337,8 +349,7 @@ impl Sessions {
             return Err(PacketDrop::Stale);
         }
         let (id, peer) = (session.id(), Arc::clone(&core.shared.peers.get(session.peer_index).name));
-        core.clients.cancel(&mut core.shared, id, Cause::PeerClosed, |_, _| true);
-        Self::remove_client(core, index);
+        core.clients.end_calls(&mut core.shared, id, Cause::PeerClosed);
         let error = match refusal {
             Refusal::ReceiveCapacity { packets, committed } => {
                 ConnectError::PeerReceiveCapacity { peer, packets, committed }
@@ -346,11 +357,12 @@ impl Sessions {
             Refusal::Sessions { limit } => ConnectError::PeerSessions { peer, limit },
             Refusal::Closing => ConnectError::Failed { peer, cause: Cause::PeerClosed },
             Refusal::PeerSessions { limit } => ConnectError::PeerShare { peer, limit, of: "sessions" },
+            Refusal::Version { version } => ConnectError::PeerVersion { peer, theirs: version, ours: VERSION },
             Refusal::PeerReceiveCapacity { packets, .. } => {
                 ConnectError::PeerShare { peer, limit: packets, of: "packets of its receive capacity" }
             }
         };
-        self.events.push_back(SessionEvent::ConnectFailed { session: id, error });
+        Self::end_client(core, index, SessionEvent::ConnectFailed { session: id, error });
         Ok(())
     }
 }

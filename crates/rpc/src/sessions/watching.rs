@@ -6,11 +6,12 @@ use sinew_fabric::{Peer, PeerLoss};
 use sinew_wire::management::{Life, Management};
 use sinew_wire::{Header, Kind, SessionKey};
 
-use super::{SessionEvent, Sessions};
+use super::Sessions;
 use crate::client::ClientState;
 use crate::config::Config;
 use crate::core::Core;
 use crate::error::{Cause, ConnectError};
+use crate::events::SessionEvent;
 use crate::stats::PacketDrop;
 
 /// A client that never used an accepted session is reminded of it this often...
@@ -56,14 +57,31 @@ fn excuse(core: &mut Core, gap_ns: u64) {
 }
 
 impl Sessions {
-    /// Starts a turn of the loop at `now_ns`.
+    /// Starts a turn of the loop at `now_ns`. Returns whether the endpoint is armed.
     #[inline(always)]
-    pub fn begin_turn(&mut self, core: &mut Core, now_ns: u64) {
+    pub fn begin_turn(&mut self, core: &mut Core, now_ns: u64) -> bool {
         let gap_ns = now_ns.saturating_sub(self.last_turn_ns);
         (self.last_turn_ns, core.shared.now_ns) = (now_ns, now_ns);
+        gap_ns >= self.noticed_gap_ns && self.notice_gap(core, gap_ns)
+    }
+
+    #[cold]
+    fn notice_gap(&self, core: &mut Core, gap_ns: u64) -> bool {
         if gap_ns > self.pause_ns {
             excuse(core, gap_ns);
         }
+        self.armed
+    }
+
+    /// Notes whether somebody sleeps on the endpoint.
+    pub fn set_armed(&mut self, armed: bool) {
+        self.armed = armed;
+        self.noticed_gap_ns = if armed { 0 } else { self.pause_ns.saturating_add(1) };
+    }
+
+    /// Whether somebody sleeps on the endpoint, and it did not turn since.
+    pub fn is_armed(&self) -> bool {
+        self.armed
     }
 
     /// When there is next something to do in [`Self::manage`].
@@ -76,7 +94,9 @@ impl Sessions {
     pub fn next_deadline_ns(&self, core: &Core) -> Option<u64> {
         let watch = core.clients.table.len() + core.servers.table.len() > 0;
         let manage = watch.then_some(self.next_manage_ns);
-        manage.into_iter().chain(core.clients.next_scan_ns()).chain(core.shared.pacing.next_ns()).min()
+        let deadlines = Some(core.shared.deadlines_due_ns).filter(|&due_ns| due_ns != u64::MAX);
+        let others = core.clients.next_scan_ns().into_iter().chain(core.shared.pacing.next_ns()).chain(deadlines);
+        manage.into_iter().chain(others).min()
     }
 
     /// Takes in what the port knows about a peer.
@@ -229,10 +249,9 @@ impl Sessions {
                     let since = cold.opening.as_ref().map_or(now_ns, |opening| opening.since_ns);
                     if now_ns.saturating_sub(since) >= timeout_ns {
                         let peer = Arc::clone(&core.shared.peers.get(peer_index).name);
-                        core.clients.cancel(&mut core.shared, id, Cause::PeerSilent, |_, _| true);
-                        Self::remove_client(core, index);
+                        core.clients.end_calls(&mut core.shared, id, Cause::PeerSilent);
                         let error = ConnectError::TimedOut { peer, timeout_ms: timeout_ns / 1_000_000 };
-                        self.events.push_back(SessionEvent::ConnectFailed { session: id, error });
+                        Self::end_client(core, index, SessionEvent::ConnectFailed { session: id, error });
                         continue;
                     }
                     if late {
@@ -241,8 +260,7 @@ impl Sessions {
                 }
                 ClientState::Disconnecting => {
                     if now_ns.saturating_sub(cold.ending_since_ns) >= timeout_ns {
-                        Self::remove_client(core, index);
-                        self.events.push_back(SessionEvent::Disconnected(id));
+                        Self::end_client(core, index, SessionEvent::Disconnected(id));
                         continue;
                     }
                     if late {

@@ -33,8 +33,10 @@ fn gets(count: &mut Count, keys_of_get: usize) -> anyhow::Result<()> {
     let service = Service::new(1, &cache_config(KEYS))?;
     let limits = || Config { message_len_max: service.message_len_max() as u32, ..Config::default() };
     let (server_limits, client_limits) = (limits(), limits());
-    let server =
-        Nexus::builder().config(server_limits).handle_burst_with(REQUESTS, move || service.handler(|_| {})).build()?;
+    let server = Nexus::builder()
+        .config(server_limits)
+        .handle_burst_with(REQUESTS, move |endpoint| service.handler(endpoint))
+        .build()?;
     let client = Nexus::builder().config(client_limits).build()?;
     let Ends { clock, mut server, client } = Ends::new(Rings::Private, &server, &client)?;
     let address = server.address().to_string();

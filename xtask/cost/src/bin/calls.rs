@@ -4,16 +4,25 @@ use anyhow::{Context, ensure};
 use sinew_cost::{CALL_NS, Count, Ends, Operation, Perform, Rings, operation};
 use sinew_fabric::ManualClock;
 use sinew_mem::MessageBuffer;
-use sinew_rpc::{Nexus, RequestType, Rpc, SessionId};
+use sinew_rpc::{CallOptions, Nexus, RequestType, Rpc, SessionId};
 use sinew_shm::ShmPort;
 
 const OPERATIONS: &[Operation] = &[
-    operation("call in batches of 8, private rings", ENDS, |count| calls(count, Rings::Private, 8)),
-    operation("call in batches of 3, private rings", ENDS, |count| calls(count, Rings::Private, 3)),
-    operation("call in batches of 1, private rings", ENDS, |count| calls(count, Rings::Private, 1)),
-    operation("call in batches of 8, shared rings", ENDS, |count| calls(count, Rings::Shared, 8)),
-    operation("call in batches of 3, shared rings", ENDS, |count| calls(count, Rings::Shared, 3)),
-    operation("call in batches of 1, shared rings", ENDS, |count| calls(count, Rings::Shared, 1)),
+    operation("call in batches of 8, private rings", ENDS, |count| calls::<LEN, _>(count, Rings::Private, 8, plain)),
+    operation("call in batches of 3, private rings", ENDS, |count| calls::<LEN, _>(count, Rings::Private, 3, plain)),
+    operation("call in batches of 1, private rings", ENDS, |count| calls::<LEN, _>(count, Rings::Private, 1, plain)),
+    operation("call with a deadline in batches of 8, private rings", ENDS, |count| {
+        calls::<LEN, _>(count, Rings::Private, 8, with_deadline)
+    }),
+    operation("call of 24 B in batches of 8, private rings", ENDS, |count| {
+        calls::<24, _>(count, Rings::Private, 8, plain)
+    }),
+    operation("call of 24 B with a deadline in batches of 8, private rings", ENDS, |count| {
+        calls::<24, _>(count, Rings::Private, 8, with_deadline)
+    }),
+    operation("call in batches of 8, shared rings", ENDS, |count| calls::<LEN, _>(count, Rings::Shared, 8, plain)),
+    operation("call in batches of 3, shared rings", ENDS, |count| calls::<LEN, _>(count, Rings::Shared, 3, plain)),
+    operation("call in batches of 1, shared rings", ENDS, |count| calls::<LEN, _>(count, Rings::Shared, 1, plain)),
     long("packet of an 8 MB request, private rings", |count| packets(count, Rings::Private)),
     long("packet of an 8 MB request, shared rings", |count| packets(count, Rings::Shared)),
     operation("turn that finds nothing", ENDS, idle_turns),
@@ -35,7 +44,7 @@ const CALLS: usize = 8192;
 const LEN: usize = 32;
 const LONG_LEN: usize = 8 << 20;
 
-fn echo() -> anyhow::Result<Nexus> {
+fn echo<const LEN: usize>() -> anyhow::Result<Nexus> {
     let builder = Nexus::builder().handle(ECHO, |call| {
         let request = call.request();
         // Of a long request the packets are what counts.
@@ -44,10 +53,24 @@ fn echo() -> anyhow::Result<Nexus> {
     Ok(builder.build()?)
 }
 
+fn plain(tag: u64) -> u64 {
+    tag
+}
+
+/// Later than any call ends.
+fn with_deadline(tag: u64) -> CallOptions {
+    CallOptions::tag(tag).timeout_ns(1_000_000_000)
+}
+
 /// As many calls in each turn of either end: the client takes the answers to the batch before the last, asks anew with their
 /// buffers, and turns.
-fn calls(count: &mut Count, rings: Rings, batch: usize) -> anyhow::Result<()> {
-    let mut ends = Ends::new(rings, &echo()?, &Nexus::client())?;
+fn calls<const LEN: usize, O: Into<CallOptions>>(
+    count: &mut Count,
+    rings: Rings,
+    batch: usize,
+    options: impl Fn(u64) -> O,
+) -> anyhow::Result<()> {
+    let mut ends = Ends::new(rings, &echo::<LEN>()?, &Nexus::client())?;
     let sessions = (0..SESSIONS).map(|_| ends.connect()).collect::<anyhow::Result<Vec<_>>>()?;
     let mut idle: Vec<(MessageBuffer, MessageBuffer)> = Vec::new();
     for _ in 0..2 * batch {
@@ -72,7 +95,7 @@ fn calls(count: &mut Count, rings: Rings, batch: usize) -> anyhow::Result<()> {
                 let (mut request, response) = idle.pop()?;
                 request[..8].copy_from_slice(&started.to_le_bytes());
                 let session = sessions[started as usize % SESSIONS];
-                client.enqueue_request(session, ECHO, request, response, started).ok()?;
+                client.enqueue_request(session, ECHO, request, response, options(started)).ok()?;
                 started += 1;
             }
             client.turn();
@@ -96,7 +119,7 @@ fn calls(count: &mut Count, rings: Rings, batch: usize) -> anyhow::Result<()> {
 
 /// The packets of long requests, one request after the other. What the requests have beside them counts, too.
 fn packets(count: &mut Count, rings: Rings) -> anyhow::Result<()> {
-    let mut ends = Ends::new(rings, &echo()?, &Nexus::client())?;
+    let mut ends = Ends::new(rings, &echo::<LEN>()?, &Nexus::client())?;
     let session = ends.connect()?;
     let mut buffers = Some((ends.client.alloc(LONG_LEN)?, ends.client.alloc(LEN)?));
     let Ends { clock, server, client } = &mut ends;
@@ -144,7 +167,7 @@ fn long_request(
 
 /// With eight sessions open, and nothing to do in any.
 fn idle_turns(count: &mut Count) -> anyhow::Result<()> {
-    let mut ends = Ends::new(Rings::Private, &echo()?, &Nexus::client())?;
+    let mut ends = Ends::new(Rings::Private, &echo::<LEN>()?, &Nexus::client())?;
     for _ in 0..SESSIONS {
         ends.connect()?;
     }

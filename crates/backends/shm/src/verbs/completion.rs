@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use sinew_fabric::verbs::{Completion, CompletionQueue, Destination, Opcode, QpNumber, Status, VerbsError};
-use sinew_fabric::{PacketPort, WakeTarget, Waker};
+use sinew_fabric::{Armed, Descriptor, PacketPort, Readiness, WakeTarget, Waker};
 
 use super::engine::{Engine, clock_ns};
 use super::fifo::{Buffers, Fifo, Pool};
@@ -76,6 +76,17 @@ impl Queues {
         self.list[index].as_mut().expect("a queue is there as long as its handle or a queue pair")
     }
 
+    /// Whether somebody who sleeps on one of the queues would sleep through something that was taken in already.
+    fn has_news(&self) -> bool {
+        let has_news = |queue: &Queue| !queue.ready.is_empty() || queue.woken.load(Ordering::Relaxed);
+        self.list.iter().flatten().any(|queue| queue.armed && has_news(queue))
+    }
+
+    /// Whether somebody sleeps on one of the queues.
+    fn any_armed(&self) -> bool {
+        self.list.iter().flatten().any(|queue| queue.armed)
+    }
+
     /// Takes the completions of a queue pair out of a queue.
     pub fn forget(&mut self, index: usize, number: QpNumber) {
         let Self { list, pool } = self;
@@ -115,13 +126,23 @@ pub(crate) struct Queue {
     /// Queue pairs' halves, and the handle.
     users: usize,
     woken: Arc<AtomicBool>,
+    /// Somebody sleeps on it, by the descriptor of the thread's port.
+    armed: bool,
     polls: u32,
 }
 
 impl Queue {
     pub fn new(depth: usize, waker: Waker) -> (Self, Arc<QueueWaker>) {
         let woken = Arc::new(AtomicBool::new(false));
-        let queue = Self { ready: Fifo::default(), depth, reserved: 0, users: 1, woken: Arc::clone(&woken), polls: 0 };
+        let queue = Self {
+            ready: Fifo::default(),
+            depth,
+            reserved: 0,
+            users: 1,
+            woken: Arc::clone(&woken),
+            armed: false,
+            polls: 0,
+        };
         (queue, Arc::new(QueueWaker { woken, port: waker }))
     }
 
@@ -146,7 +167,7 @@ pub(crate) struct QueueWaker {
 
 impl WakeTarget for QueueWaker {
     fn wake(&self) {
-        // Partner: the swap in `wait`, which comes after the port's wait has returned.
+        // Partner: the swaps in `wait`, `arm` and `disarm`, which come after the port's descriptor was readable.
         self.woken.store(true, Ordering::Release);
         self.port.wake();
     }
@@ -185,6 +206,42 @@ impl Drop for ShmCompletionQueue {
     }
 }
 
+impl Readiness for ShmCompletionQueue {
+    /// That of the thread's port, which all queues of the thread share.
+    fn descriptor(&self) -> Option<Descriptor> {
+        self.engine.borrow().port.descriptor()
+    }
+
+    /// One may sleep no longer than for what the thread waits for that wakes nobody, such as room in a peer's ring.
+    fn arm(&mut self, now_ns: u64) -> std::io::Result<Armed> {
+        let engine = &mut *self.engine.borrow_mut();
+        // It takes in what is on its way to all of the thread's queues, of which others may be armed already.
+        let packets = engine.turn_before_sleep();
+        engine.queues.get(self.index).armed = true;
+        let armed = if packets > 0 || engine.queues.has_news() { Armed::Ready } else { engine.port.arm(now_ns)? };
+        if armed == Armed::Ready {
+            let queue = engine.queues.get(self.index);
+            queue.armed = false;
+            queue.woken.swap(false, Ordering::Acquire);
+            return Ok(Armed::Ready);
+        }
+        Ok(armed.by(engine.nap_ns().map(|nap_ns| now_ns.saturating_add(nap_ns))))
+    }
+
+    fn disarm(&mut self) -> bool {
+        let engine = &mut *self.engine.borrow_mut();
+        let queue = engine.queues.get(self.index);
+        if !std::mem::take(&mut queue.armed) {
+            return false;
+        }
+        let was_woken = queue.woken.swap(false, Ordering::Acquire);
+        if !engine.queues.any_armed() {
+            engine.port.disarm();
+        }
+        was_woken
+    }
+}
+
 impl CompletionQueue for ShmCompletionQueue {
     #[inline]
     fn poll(&mut self, completions: &mut Vec<Completion>, max: usize) -> usize {
@@ -198,12 +255,13 @@ impl CompletionQueue for ShmCompletionQueue {
         engine.take(self.index, completions, max)
     }
 
+    /// Sleeps on the port, and goes on where it brings nothing for this queue.
     fn wait(&mut self, timeout_ns: Option<u64>) -> std::io::Result<()> {
         let engine = &mut *self.engine.borrow_mut();
         let end_ns = timeout_ns.map(|timeout_ns| clock_ns().saturating_add(timeout_ns));
         loop {
             // What is on its way is taken first, a burst at a time: a port whose ring has packets does not sleep.
-            let packets = engine.turn();
+            let packets = engine.turn_before_sleep();
             let queue = engine.queues.get(self.index);
             if queue.woken.swap(false, Ordering::Acquire) || !queue.ready.is_empty() {
                 return Ok(());
@@ -215,7 +273,6 @@ impl CompletionQueue for ShmCompletionQueue {
             if packets > 0 {
                 continue;
             }
-            engine.look_at_clock();
             let nap_ns = engine.nap_ns();
             engine.port.wait(left_ns.into_iter().chain(nap_ns).min())?;
         }

@@ -90,9 +90,7 @@ impl ShmDevice {
     /// [`VerbsError::Device`]: a name that is taken, or no directory for names; [`VerbsError::System`].
     pub fn open(address: &Address) -> Result<Self, VerbsError> {
         let no_device = |error: AddressError| VerbsError::NoDevice(error.to_string());
-        if address.scheme() != "shm" {
-            return Err(no_device(AddressError::NoScheme(address.to_string())));
-        }
+        address.check_scheme("shm", "NAME").map_err(no_device)?;
         address.check_options(&["ring", "exposed"]).map_err(no_device)?;
         let number = |name, default, min, max| options::number(address, name, default, min, max).map_err(no_device);
         let ring_packets = number("ring", RING_PACKETS_DEFAULT, 1, RING_PACKETS_MAX)?;

@@ -164,6 +164,12 @@ impl QueuePair {
         self.arenas.iter().any(is_from)
     }
 
+    /// Whether a buffer is of an arena of the domain's that was seen before, as it is almost always.
+    #[inline(always)]
+    pub fn knows_already(&self, is_from: impl Fn(&Arena) -> bool) -> bool {
+        self.arenas.iter().any(is_from)
+    }
+
     #[inline(always)]
     pub fn knows_buffers(&mut self, buffers: &[MessageBuffer]) -> bool {
         buffers.iter().all(|buffer| self.knows(|arena| buffer.is_from(arena)))

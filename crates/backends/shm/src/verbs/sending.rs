@@ -470,12 +470,12 @@ impl QueuePair {
 
     /// Whether a READ into one buffer can be taken.
     #[inline(always)]
-    fn takes_target(&mut self, target: &MessageBuffer) -> bool {
+    fn takes_target(&self, target: &MessageBuffer) -> bool {
         self.takes_inline(0)
             && self.config.transport == Transport::Rc
             && self.config.gather_max > 0
             && (1..=CHUNK).contains(&target.len())
-            && self.knows(|arena| target.is_from(arena))
+            && self.knows_already(|arena| target.is_from(arena))
     }
 
     /// Takes a READ into one buffer, if it can be taken. Else the buffer comes back: nothing has happened.

@@ -158,6 +158,11 @@ mod facts_notice {
         lost_wake_ups: LosesWakes by a_wake_before_the_wait_is_not_lost;
         ignored_wake_ups: IgnoresWakes by wakes_from_another_thread_are_not_lost;
         oversleeping_threads: SleepsOn by a_completion_wakes_a_sleeping_thread;
+        a_dark_descriptor: LeavesDescriptorsDark by an_armed_queue_is_readable_once_a_completion_comes;
+        an_endless_alarm: StaysReadable by a_waker_makes_an_armed_queue_readable;
+        a_missing_look: ArmsWithoutALook by a_completion_just_before_arming_is_not_slept_through;
+        wake_ups_of_nobody: IgnoresWakes by a_waker_makes_an_armed_queue_readable;
+        darkness_at_both_queues: LeavesDescriptorsDark by a_thread_sleeps_on_both_queues_at_once;
         lost_room: LosesRoom by room_of_a_dropped_queue_pair_is_used_again;
         voices_of_the_dead: TellsOfTheDead by room_of_a_dropped_queue_pair_is_used_again;
         threads_corrupted: CorruptsMessages by threads_exchange_messages;

@@ -7,7 +7,7 @@ use super::ends::*;
 use super::*;
 use crate::verbs::{CompletionQueue, Operation, QueuePair, Request, Source, Status, ThreadDomain};
 
-fn end<F: Fixture>(fixture: &F) -> Option<End<F::Device>> {
+pub(super) fn end<F: Fixture>(fixture: &F) -> Option<End<F::Device>> {
     let transport = *transports(fixture).first()?;
     let device = fixture.device();
     let config = config(&device, transport);

@@ -82,6 +82,9 @@ pub enum Flaw {
     Oversleeps,
     IgnoresWakes,
     LosesWakes,
+    LeavesDescriptorsDark,
+    ArmsWithoutALook,
+    StaysReadable,
     LosesRoom,
     TellsOfTheDead,
 }

@@ -11,6 +11,7 @@ use sinew_mem::{Arena, Frozen, MessageBuffer, SharedMemory};
 use super::world::{HANDLE, Queue, Region};
 use super::{Flaw, Model};
 use crate::port::{WakeTarget, Waker};
+use crate::readiness::{Alarm, Armed, Descriptor, Readiness};
 use crate::verbs::{
     Access, Attributes, Completion, CompletionQueue, Destination, Device, Exposed, Operation, PostError,
     ProtectionDomain, QpAddress, QpConfig, QpNumber, QpState, QueuePair, RefusedReceive, RefusedRequest, RemoteMemory,
@@ -126,9 +127,11 @@ impl ThreadDomain for ModelThread {
     fn completion_queue(&self, depth: usize) -> Result<ModelCq, VerbsError> {
         let mut state = self.model().state();
         let number = state.number();
-        let queue = Queue { ready: Default::default(), depth, reserved: 0, users: 1, is_woken: false };
+        let alarm = Alarm::new().expect("a descriptor");
+        let queue =
+            Queue { ready: Default::default(), depth, reserved: 0, users: 1, is_woken: false, bell: alarm.waker() };
         state.queues.insert(number, queue);
-        Ok(ModelCq { model: self.model().clone(), number, _not_send: Rc::new(()) })
+        Ok(ModelCq { model: self.model().clone(), number, alarm, _not_send: Rc::new(()) })
     }
 
     fn queue_pair(&self, config: &QpConfig, send: &ModelCq, receive: &ModelCq) -> Result<ModelQp, VerbsError> {
@@ -179,12 +182,45 @@ impl ThreadDomain for ModelThread {
 pub struct ModelCq {
     model: Model,
     number: u64,
+    alarm: Alarm,
     _not_send: Rc<()>,
 }
 
 impl Drop for ModelCq {
     fn drop(&mut self) {
         self.model.state().leave_queue(self.number);
+    }
+}
+
+impl Readiness for ModelCq {
+    fn descriptor(&self) -> Option<Descriptor> {
+        Some(self.alarm.descriptor())
+    }
+
+    fn arm(&mut self, now_ns: u64) -> std::io::Result<Armed> {
+        let mut state = self.model.state();
+        while state.progress() {
+            self.model.0.changed.notify_all();
+        }
+        let queue = state.queues.get_mut(&self.number).expect("as long as its handle");
+        let is_over = std::mem::take(&mut queue.is_woken) || !queue.ready.is_empty();
+        let is_set = self.alarm.set();
+        if self.model.has(Flaw::ArmsWithoutALook) {
+            return Ok(Armed::Sleep { until_ns: None });
+        }
+        if is_over || !is_set {
+            self.alarm.clear();
+            return Ok(Armed::Ready);
+        }
+        // Tries of others count while we sleep.
+        Ok(Armed::Sleep { until_ns: state.has_posted().then_some(now_ns + 1_000_000) })
+    }
+
+    fn disarm(&mut self) -> bool {
+        let mut state = self.model.state();
+        let queue = state.queues.get_mut(&self.number).expect("as long as its handle");
+        queue.is_woken = false;
+        !self.model.has(Flaw::StaysReadable) && self.alarm.clear()
     }
 }
 
@@ -248,6 +284,9 @@ impl WakeTarget for ModelWaker {
     fn wake(&self) {
         if let Some(queue) = self.model.state().queues.get_mut(&self.number) {
             queue.is_woken = !self.model.has(Flaw::IgnoresWakes);
+            if queue.is_woken {
+                queue.bell.wake();
+            }
         }
         self.model.0.changed.notify_all();
     }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use sinew_mem::{Arena, SharedMemory};
 
 use super::{Flaw, Options};
+use crate::port::Waker;
 use crate::verbs::{
     Access, Completion, Destination, Entry, Opcode, Operation, QpConfig, QpNumber, QpState, RemoteMemory, Request,
     Scatter, Source, Status, Transport, Verb,
@@ -61,6 +62,8 @@ pub struct Queue {
     pub reserved: usize,
     pub users: usize,
     pub is_woken: bool,
+    /// Sets its descriptor off.
+    pub bell: Waker,
 }
 
 pub struct Qp {
@@ -541,7 +544,17 @@ impl State {
         if self.has(Flaw::NamesTheWrongQueuePair) {
             ready.completion.qp.0 ^= 1;
         }
-        self.queues.get_mut(&queue).expect("as long as its users").ready.push_back(ready);
+        let is_dark = self.has(Flaw::LeavesDescriptorsDark);
+        let queue = self.queues.get_mut(&queue).expect("as long as its users");
+        queue.ready.push_back(ready);
+        if !is_dark {
+            queue.bell.wake();
+        }
+    }
+
+    /// Whether something was posted that others may yet have to do with.
+    pub fn has_posted(&self) -> bool {
+        self.qps.values().any(|qp| !qp.sends.is_empty())
     }
 
     /// Ends all that is posted.

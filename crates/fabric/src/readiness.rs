@@ -1,0 +1,453 @@
+//! Sleeping on ports, completion queues, endpoints and anything else that has a file descriptor, all at once.
+//!
+//! What can be waited for is a [`Readiness`]. Whoever wants to sleep *arms* it: it submits what it holds back, makes visible that
+//! somebody sleeps, looks once more at everything that may have come, and then says either that there is something to do
+//! ([`Armed::Ready`]) or until when one may sleep ([`Armed::Sleep`]). From then on its [`Descriptor`] becomes readable when something
+//! comes, and stays so until it is disarmed. Since arming costs system calls, one [`Poller`](crate::Poller) of the thread decides when to
+//! arm: after it has spun for a while, not in every idle turn.
+//!
+//! [`wait_on`] is all of it for a thread of our own:
+//!
+//! ```
+//! use sinew_fabric::readiness::{Alarm, wait_on};
+//!
+//! let (mut a, mut b) = (Alarm::new()?, Alarm::new()?);
+//! let waker = b.waker();
+//! let thread = std::thread::spawn(move || waker.wake());
+//! wait_on(&mut [&mut a, &mut b], 0, None)?; // sleeps until one of them is woken
+//! # thread.join().unwrap();
+//! # Ok::<(), std::io::Error>(())
+//! ```
+//!
+//! A foreign event loop registers the descriptors, level-triggered and for reading, arms before it blocks, blocks no longer than it is
+//! told, and turns what it drives afterwards.
+//!
+//! This module is the only one of the crate that names the system: `poll`, `epoll` and `eventfd`.
+
+use std::cell::Cell;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::Arc;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd};
+use rustix::io::Errno;
+use sinew_mem::WakeCell;
+
+use crate::port::{WakeTarget, Waker};
+
+/// What [`Readiness::arm`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Armed {
+    /// There is something to do, or may be. It is not armed.
+    Ready,
+    /// There is nothing to do: it is armed, and one may sleep.
+    Sleep {
+        /// Until when at most, on the clock of the caller; `None`: until the descriptor is readable.
+        until_ns: Option<u64>,
+    },
+}
+
+impl Armed {
+    /// The same with a deadline of the caller's own.
+    pub fn by(self, deadline_ns: Option<u64>) -> Self {
+        match self {
+            Self::Ready => Self::Ready,
+            Self::Sleep { until_ns } => Self::Sleep { until_ns: until_ns.into_iter().chain(deadline_ns).min() },
+        }
+    }
+
+    /// The same on another clock, of which it is `other_now_ns` when it is `now_ns` on this one.
+    pub fn on_clock(self, now_ns: u64, other_now_ns: u64) -> Self {
+        match self {
+            Self::Ready => Self::Ready,
+            Self::Sleep { until_ns } => Self::Sleep {
+                until_ns: until_ns.map(|until_ns| other_now_ns.saturating_add(until_ns.saturating_sub(now_ns))),
+            },
+        }
+    }
+
+    /// How long one may block from `now_ns` on: not at all when there is something to do, and without end for `None`.
+    pub fn timeout_ns(self, now_ns: u64) -> Option<u64> {
+        match self {
+            Self::Ready => Some(0),
+            Self::Sleep { until_ns } => until_ns.map(|until_ns| until_ns.saturating_sub(now_ns)),
+        }
+    }
+}
+
+/// A file descriptor to wait for, readable or not, and nothing else: reading it would take what is not the reader's. Cheap to clone. It outlives
+/// what it belongs to harmlessly: it is then readable or it is not, for ever.
+#[derive(Clone, Debug)]
+pub struct Descriptor(Arc<OwnedFd>);
+
+impl Descriptor {
+    /// Blocks until it is readable or `timeout_ns` passed (`None`: no time-out). Returns whether it is. A signal ends it early.
+    ///
+    /// # Errors
+    ///
+    /// What the system says.
+    pub fn wait(&self, timeout_ns: Option<u64>) -> io::Result<bool> {
+        poll(&mut [PollFd::new(&*self.0, PollFlags::IN)], timeout_ns)
+    }
+}
+
+impl From<OwnedFd> for Descriptor {
+    fn from(fd: OwnedFd) -> Self {
+        Self(Arc::new(fd))
+    }
+}
+
+impl AsFd for Descriptor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl AsRawFd for Descriptor {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+fn poll(fds: &mut [PollFd<'_>], timeout_ns: Option<u64>) -> io::Result<bool> {
+    let timeout = timeout_ns.map(|ns| Timespec {
+        tv_sec: (ns / 1_000_000_000).try_into().unwrap_or(i64::MAX / 2),
+        tv_nsec: (ns % 1_000_000_000) as _,
+    });
+    match rustix::event::poll(fds, timeout.as_ref()) {
+        Ok(ready) => Ok(ready > 0),
+        Err(Errno::INTR) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Something that a thread can sleep on.
+///
+/// To receive, to poll or to turn it while it is armed is allowed, and ends what arming promised: whoever wants to sleep then arms it
+/// again, which is allowed too.
+pub trait Readiness {
+    /// What becomes readable; the same each time. `None` where there is none, as on simulated networks, whose time does not pass by
+    /// itself: such a thing cannot be armed.
+    fn descriptor(&self) -> Option<Descriptor>;
+
+    /// Gets ready for the caller to sleep. What is held back is submitted. After [`Armed::Sleep`] the descriptor becomes readable
+    /// when there is something to do, or a waker was called, and stays so until [`Self::disarm`]; it may become so for no reason,
+    /// too. `now_ns` is the caller's clock, which deadlines are on.
+    ///
+    /// A wake-up that came since the last [`Self::disarm`], or `Ready`, makes it say [`Armed::Ready`]: none is lost.
+    ///
+    /// # Errors
+    ///
+    /// [`io::ErrorKind::Unsupported`] where there is no descriptor; what the system says.
+    fn arm(&mut self, now_ns: u64) -> io::Result<Armed> {
+        let _ = now_ns;
+        Err(no_descriptor())
+    }
+
+    /// The thread is awake: the descriptor is readable no more, and nobody has to wake it. Returns whether a waker was called since
+    /// it was armed, as far as can be told from other news; that wake-up is over. Does nothing where it is not armed.
+    fn disarm(&mut self) -> bool {
+        false
+    }
+}
+
+/// What [`Readiness::arm`] says where there is no descriptor.
+pub fn no_descriptor() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::Unsupported,
+        "nothing to sleep on: it has no file descriptor (simulated networks have none)",
+    )
+}
+
+/// Arms one thing, sleeps unless it is ready, and disarms it: what `wait` is for all that have a descriptor.
+pub(crate) fn wait(source: &mut (impl Readiness + ?Sized), timeout_ns: Option<u64>) -> io::Result<()> {
+    // By a clock that stands at 0, deadlines are durations.
+    let armed = source.arm(0)?;
+    if armed == Armed::Ready {
+        return Ok(());
+    }
+    let descriptor = source.descriptor().ok_or_else(no_descriptor)?;
+    let slept = descriptor.wait(armed.by(timeout_ns).timeout_ns(0));
+    source.disarm();
+    slept.map(|_| ())
+}
+
+/// Sleeps until there is something to do at one of `sources`, or until `until_ns` (`None`: no such time), on the clock that says
+/// `now_ns`. Returns at once when one of them is ready. Afterwards none is armed. Returns whether it slept.
+///
+/// # Errors
+///
+/// As for [`Readiness::arm`], of any of them.
+pub fn wait_on(sources: &mut [&mut dyn Readiness], now_ns: u64, until_ns: Option<u64>) -> io::Result<bool> {
+    let slept = arm_and_sleep(sources, now_ns, until_ns);
+    for source in sources {
+        source.disarm();
+    }
+    slept
+}
+
+fn arm_and_sleep(sources: &mut [&mut dyn Readiness], now_ns: u64, until_ns: Option<u64>) -> io::Result<bool> {
+    let mut all = Armed::Sleep { until_ns };
+    let mut descriptors = Vec::with_capacity(sources.len());
+    for source in sources {
+        match source.arm(now_ns)? {
+            Armed::Ready => return Ok(false),
+            Armed::Sleep { until_ns } => all = all.by(until_ns),
+        }
+        descriptors.push(source.descriptor().ok_or_else(no_descriptor)?);
+    }
+    let mut fds: Vec<_> = descriptors.iter().map(|descriptor| PollFd::new(descriptor, PollFlags::IN)).collect();
+    poll(&mut fds, all.timeout_ns(now_ns))?;
+    Ok(true)
+}
+
+/// A foreign descriptor as something to sleep on, such as a socket: readable when the system says so, armed or not.
+#[derive(Clone, Debug)]
+pub struct Foreign(pub Descriptor);
+
+impl Readiness for Foreign {
+    fn descriptor(&self) -> Option<Descriptor> {
+        Some(self.0.clone())
+    }
+
+    fn arm(&mut self, _: u64) -> io::Result<Armed> {
+        Ok(Armed::Sleep { until_ns: None })
+    }
+
+    fn disarm(&mut self) -> bool {
+        false
+    }
+}
+
+/// A descriptor that wakers make readable, and whatever else is [watched](Self::watch): what ports and queues are made of whose news
+/// comes through descriptors.
+#[derive(Debug)]
+pub struct Alarm {
+    set: Descriptor,
+    bell: Arc<Bell>,
+    armed: Cell<bool>,
+    /// Writes to the eventfd that wakers have made, or will have made soon, and that were not read.
+    owed: Cell<u64>,
+}
+
+/// What wakers have of an [`Alarm`].
+#[derive(Debug)]
+struct Bell {
+    event: OwnedFd,
+    cell: WakeCell,
+}
+
+impl WakeTarget for Bell {
+    fn wake(&self) {
+        if self.cell.wake() {
+            // A full counter is as good as one more.
+            let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+impl Alarm {
+    /// An alarm that only wakers set off.
+    ///
+    /// # Errors
+    ///
+    /// What the system says when it has no descriptors; an alarm takes two.
+    pub fn new() -> io::Result<Self> {
+        let set = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let bell = Arc::new(Bell { event, cell: WakeCell::new() });
+        let alarm = Self { set: set.into(), bell, armed: Cell::new(false), owed: Cell::new(0) };
+        alarm.watch(&alarm.bell.event)?;
+        Ok(alarm)
+    }
+
+    /// Has the alarm be readable whenever `fd` is, or has an error; armed or not.
+    ///
+    /// # Errors
+    ///
+    /// What the system says.
+    pub fn watch(&self, fd: impl AsFd) -> io::Result<()> {
+        Ok(epoll::add(&self.set, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?)
+    }
+
+    /// Whether anything that is watched has an error or has hung up, which keeps the alarm readable until it is seen to. One system call.
+    pub fn has_error(&self) -> bool {
+        let mut events = [const { std::mem::MaybeUninit::uninit() }; 8];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let Ok((events, _)) = epoll::wait(&self.set, &mut events, Some(&now)) else { return false };
+        let bad = epoll::EventFlags::ERR | epoll::EventFlags::HUP;
+        events.iter().any(|event| { event.flags }.intersects(bad))
+    }
+
+    /// What sets the alarm off. One that finds it not armed costs no system call.
+    pub fn waker(&self) -> Waker {
+        Waker::new(Arc::clone(&self.bell) as _)
+    }
+
+    /// What is readable.
+    pub fn descriptor(&self) -> Descriptor {
+        self.set.clone()
+    }
+
+    /// Whether it is set, and was not cleared since.
+    pub fn is_set(&self) -> bool {
+        self.armed.get()
+    }
+
+    /// From now on wakers make it readable. False when one was called before: then it is not armed, and that wake-up is over. What was
+    /// done before a waker was called is seen by looks after this call, or the alarm is readable.
+    pub fn set(&self) -> bool {
+        let was_woken = self.armed.get() && self.clear();
+        let is_set = !was_woken && self.bell.cell.sleep();
+        self.armed.set(is_set);
+        is_set
+    }
+
+    /// Ends that, and what wakers did; returns whether there was one. Does nothing when the alarm is not set.
+    pub fn clear(&self) -> bool {
+        if !self.armed.replace(false) {
+            return false;
+        }
+        let was_woken = self.bell.cell.awake();
+        let mut owed = self.owed.get() + u64::from(was_woken);
+        if owed > 0 {
+            // The waker may not have come to it yet: then it is read another time.
+            let mut count = [0; 8];
+            if rustix::io::read(&self.bell.event, &mut count).is_ok() {
+                owed = owed.saturating_sub(u64::from_ne_bytes(count));
+            }
+            self.owed.set(owed);
+        }
+        was_woken
+    }
+}
+
+impl Readiness for Alarm {
+    fn descriptor(&self) -> Option<Descriptor> {
+        Some(self.set.clone())
+    }
+
+    fn arm(&mut self, _: u64) -> io::Result<Armed> {
+        Ok(if self.set() { Armed::Sleep { until_ns: None } } else { Armed::Ready })
+    }
+
+    fn disarm(&mut self) -> bool {
+        self.clear()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOT_LONG: Option<u64> = Some(0);
+
+    #[test]
+    fn an_alarm_that_is_woken_is_readable_until_it_is_cleared() {
+        let alarm = Alarm::new().unwrap();
+        let descriptor = alarm.descriptor();
+        assert!(alarm.set());
+        assert!(!descriptor.wait(NOT_LONG).unwrap());
+        (0..3).for_each(|_| alarm.waker().wake());
+        for _ in 0..2 {
+            assert!(descriptor.wait(NOT_LONG).unwrap());
+        }
+        assert!(alarm.clear());
+        assert!(!descriptor.wait(NOT_LONG).unwrap() && !alarm.clear());
+        assert!(alarm.set(), "the wake-ups are over");
+    }
+
+    #[test]
+    fn a_wake_up_before_an_alarm_is_set_is_told_and_costs_nothing() {
+        let alarm = Alarm::new().unwrap();
+        alarm.waker().wake();
+        assert!(!alarm.set());
+        assert!(!alarm.descriptor().wait(NOT_LONG).unwrap());
+        assert!(alarm.set());
+    }
+
+    #[test]
+    fn an_alarm_that_is_set_again_forgets_no_wake_up() {
+        let alarm = Alarm::new().unwrap();
+        assert!(alarm.set() && alarm.set());
+        alarm.waker().wake();
+        assert!(!alarm.set());
+        assert!(!alarm.descriptor().wait(NOT_LONG).unwrap() && alarm.set());
+    }
+
+    /// What it wrote is read when it is there, however late that is.
+    #[test]
+    fn a_waker_that_was_stopped_before_it_wrote_keeps_nobody_awake() {
+        let mut alarm = Alarm::new().unwrap();
+        for _ in 0..2 {
+            assert!(alarm.set());
+            assert!(alarm.bell.cell.wake());
+            assert!(alarm.clear());
+        }
+        rustix::io::write(&alarm.bell.event, &1u64.to_ne_bytes()).unwrap();
+        assert!(alarm.set() && alarm.descriptor().wait(NOT_LONG).unwrap() && !alarm.clear());
+        assert!(!alarm.descriptor().wait(NOT_LONG).unwrap());
+        rustix::io::write(&alarm.bell.event, &1u64.to_ne_bytes()).unwrap();
+        wait(&mut alarm, Some(u64::MAX)).unwrap();
+        assert!(!alarm.descriptor().wait(NOT_LONG).unwrap());
+    }
+
+    #[test]
+    fn what_is_watched_sets_an_alarm_off_and_a_closed_alarm_is_harmless() {
+        let (outer, inner) = (Alarm::new().unwrap(), Alarm::new().unwrap());
+        outer.watch(inner.descriptor()).unwrap();
+        assert!(outer.set() && inner.set());
+        let descriptor = outer.descriptor();
+        inner.waker().wake();
+        assert!(descriptor.wait(NOT_LONG).unwrap());
+        assert!(!outer.clear(), "no waker of its own was called");
+        let waker = inner.waker();
+        drop((outer, inner));
+        waker.wake();
+        let _ = descriptor.wait(NOT_LONG).unwrap();
+    }
+
+    #[test]
+    fn deadlines_are_the_earliest_of_all() {
+        let sleep = |until_ns| Armed::Sleep { until_ns };
+        assert_eq!(sleep(None).by(None), sleep(None));
+        assert_eq!(sleep(Some(7)).by(None), sleep(Some(7)));
+        assert_eq!(sleep(Some(7)).by(Some(5)), sleep(Some(5)));
+        assert_eq!(Armed::Ready.by(Some(5)), Armed::Ready);
+        let timeouts = [sleep(None), sleep(Some(7)), sleep(Some(4)), Armed::Ready].map(|armed| armed.timeout_ns(5));
+        assert_eq!(timeouts, [None, Some(2), Some(0), Some(0)]);
+    }
+
+    #[test]
+    fn a_thread_sleeps_on_several_things_until_one_is_there_or_the_first_deadline() {
+        let (mut a, mut b) = (Alarm::new().unwrap(), Alarm::new().unwrap());
+        assert!(wait_on(&mut [&mut a, &mut b], 5, Some(1_000_005)).unwrap());
+        b.waker().wake();
+        assert!(!wait_on(&mut [&mut a, &mut b], 5, None).unwrap(), "one is ready");
+        assert!(!a.armed.get(), "and none stays armed");
+        for waker in [a.waker(), b.waker()] {
+            let thread = std::thread::spawn(move || waker.wake());
+            wait_on(&mut [&mut a, &mut b], 5, None).unwrap();
+            thread.join().unwrap();
+            // It may have come before, and been told, or during the sleep.
+            assert!(a.set() && b.set());
+            a.clear();
+            b.clear();
+        }
+    }
+
+    #[test]
+    fn what_has_no_descriptor_says_so() {
+        struct Nothing;
+        impl Readiness for Nothing {
+            fn descriptor(&self) -> Option<Descriptor> {
+                None
+            }
+        }
+        let mut alarm = Alarm::new().unwrap();
+        let error = wait_on(&mut [&mut alarm, &mut Nothing], 0, None).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::Unsupported);
+        assert!(!alarm.armed.get());
+    }
+}

@@ -1,0 +1,52 @@
+//! Calls whose callers wait no longer.
+
+use super::Clients;
+use super::state::Form;
+use crate::error::Cause;
+use crate::shared::Shared;
+
+impl Clients {
+    /// Ends the calls whose deadlines have passed, and says when the next does. It looks at all busy slots: how often it may do so, its caller
+    /// bounds.
+    pub fn end_expired(&mut self, shared: &mut Shared) -> Option<u64> {
+        let now_ns = shared.now_ns;
+        let mut next_ns: Option<u64> = None;
+        let mut is_over = |deadline_ns: u64| {
+            let is_over = deadline_ns <= now_ns;
+            if !is_over {
+                next_ns = Some(next_ns.map_or(deadline_ns, |next_ns| next_ns.min(deadline_ns)));
+            }
+            is_over
+        };
+        let waiting = self.queues.waiting().filter_map(|(place, index, queued)| {
+            let deadline_ns = queued.call.deadline_ns?.get();
+            is_over(deadline_ns).then_some((place, index))
+        });
+        let waiting: Vec<_> = waiting.collect();
+        let mut late = Vec::new();
+        for at in 0..self.listed.len() {
+            let id = self.listed[at];
+            let slot = &self.table.slots[id.at()];
+            // Nothing else of a plain call is read.
+            if slot.form == Form::Short || slot.request.is_none() {
+                continue;
+            }
+            if self.view(id).deadline_ns().is_some_and(&mut is_over) {
+                late.push(id);
+            }
+        }
+        for (place, index) in waiting {
+            self.end_waiting(shared, index, place, Cause::DeadlinePassed);
+        }
+        for id in late {
+            let index = self.table.entry_of(id);
+            self.give_up(shared, index, id, Cause::DeadlinePassed);
+        }
+        next_ns
+    }
+
+    /// How many calls [`Self::end_expired`] looks at.
+    pub fn expiring(&self) -> usize {
+        self.listed.len()
+    }
+}

@@ -1,0 +1,174 @@
+//! Calls that wait for a slot of their session: a list for each session, in one pool, so that a call can leave from anywhere.
+
+use std::num::NonZeroU64;
+
+use sinew_mem::MessageBuffer;
+
+use crate::table::SlotId;
+
+/// In the numbers of calls that had to wait, which lie above all that the wire knows.
+const WAITED: u64 = 1 << 63;
+/// In place of a place.
+const NONE: u32 = u32::MAX;
+
+/// What the caller says of a call, beside its buffers.
+#[derive(Clone, Copy)]
+pub(crate) struct NewCall {
+    pub request_type: u16,
+    /// The index of its lane.
+    pub lane: u32,
+    pub tag: u64,
+    pub deadline_ns: Option<NonZeroU64>,
+}
+
+/// A call that waits for a slot.
+pub(super) struct Queued {
+    pub call: NewCall,
+    pub request: MessageBuffer,
+    pub response: MessageBuffer,
+}
+
+/// A session's calls in the pool, in the order in which they came.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct List {
+    first: u32,
+    last: u32,
+    len: u32,
+}
+
+impl Default for List {
+    fn default() -> Self {
+        Self { first: NONE, last: NONE, len: 0 }
+    }
+}
+
+impl List {
+    pub fn len(&self) -> usize {
+        self.len as usize
+    }
+}
+
+#[derive(Default)]
+enum State {
+    #[default]
+    Free,
+    Waits(Queued),
+    /// It has a slot now, and is still called by the name that it got here.
+    Started(SlotId),
+}
+
+struct Place {
+    generation: u32,
+    next: u32,
+    previous: u32,
+    /// The session's index.
+    session: u32,
+    state: State,
+}
+
+/// Where a call is that had to wait.
+pub(super) enum Found {
+    Waits(PlaceId),
+    Started(SlotId),
+}
+
+/// A place in the pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PlaceId(u32);
+
+#[derive(Default)]
+pub(super) struct Queues {
+    places: Vec<Place>,
+    free: Vec<u32>,
+    waiting: usize,
+}
+
+impl Queues {
+    /// Puts a call at the end of its session's list.
+    pub fn push(&mut self, list: &mut List, session: usize, queued: Queued) -> PlaceId {
+        let at = self.free.pop().unwrap_or_else(|| {
+            self.places.push(Place { generation: 0, next: NONE, previous: NONE, session: 0, state: State::Free });
+            self.places.len() as u32 - 1
+        });
+        let place = &mut self.places[at as usize];
+        (place.next, place.previous, place.session) = (NONE, list.last, session as u32);
+        place.state = State::Waits(queued);
+        match list.last {
+            NONE => list.first = at,
+            last => self.places[last as usize].next = at,
+        }
+        list.last = at;
+        list.len += 1;
+        self.waiting += 1;
+        PlaceId(at)
+    }
+
+    /// Takes a call out of its session's list, wherever it is. Its place stays its own until it is [freed](Self::free).
+    pub fn remove(&mut self, list: &mut List, id: PlaceId) -> Option<Queued> {
+        let place = &mut self.places[id.0 as usize];
+        let State::Waits(queued) = std::mem::take(&mut place.state) else { return None };
+        let (previous, next) = (place.previous, place.next);
+        match previous {
+            NONE => list.first = next,
+            previous => self.places[previous as usize].next = next,
+        }
+        match next {
+            NONE => list.last = previous,
+            next => self.places[next as usize].previous = previous,
+        }
+        list.len -= 1;
+        self.waiting -= 1;
+        Some(queued)
+    }
+
+    /// The call that has waited for longest.
+    pub fn first(&self, list: &List) -> Option<PlaceId> {
+        (list.first != NONE).then_some(PlaceId(list.first))
+    }
+
+    /// The call has a slot.
+    pub fn start(&mut self, id: PlaceId, slot: SlotId) {
+        self.places[id.0 as usize].state = State::Started(slot);
+    }
+
+    /// The call is over: nobody finds it any more.
+    pub fn free(&mut self, id: PlaceId) {
+        let place = &mut self.places[id.0 as usize];
+        place.state = State::Free;
+        place.generation = place.generation.wrapping_add(1) & (u32::MAX >> 1);
+        self.free.push(id.0);
+    }
+
+    /// What a call is called that waits, or did.
+    pub fn number(&self, id: PlaceId) -> u64 {
+        WAITED | u64::from(self.places[id.0 as usize].generation) << 32 | u64::from(id.0)
+    }
+
+    /// Whether a call's number says that it had to wait.
+    pub fn is_number(number: u64) -> bool {
+        number & WAITED != 0
+    }
+
+    /// Finds a call of a session by the number that it got here.
+    pub fn find(&self, session: usize, number: u64) -> Option<Found> {
+        let id = PlaceId(number as u32);
+        let place = self.places.get(number as u32 as usize)?;
+        if self.number(id) != number || place.session as usize != session {
+            return None;
+        }
+        match place.state {
+            State::Waits(_) => Some(Found::Waits(id)),
+            State::Started(slot) => Some(Found::Started(slot)),
+            State::Free => None,
+        }
+    }
+
+    /// The calls that wait, of all sessions, with their sessions' indices.
+    pub fn waiting(&self) -> impl Iterator<Item = (PlaceId, usize, &Queued)> {
+        let places = if self.waiting == 0 { &[] } else { &self.places[..] };
+        places.iter().enumerate().filter_map(|(at, place)| match &place.state {
+            State::Waits(queued) => Some((PlaceId(at as u32), place.session as usize, queued)),
+            _ => None,
+        })
+    }
+}

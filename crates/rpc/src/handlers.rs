@@ -1,0 +1,204 @@
+//! An endpoint's handlers, by the number of their type, and how they are run.
+
+use std::any::Any;
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+use sinew_fabric::{MAX_BURST, WorkerPool};
+
+use crate::answer::{Arrived, ErrorCode, Found, RequestData, RunningCall, ServerCall};
+use crate::call::{BurstCalls, BurstEntry, Call, DeferredCall, keep};
+use crate::core::Core;
+use crate::polled::Backlog;
+
+/// With the call's parts, so that the [`Call`] is made where the handler is inlined.
+type Dispatch = Box<dyn FnMut(&mut Core, ServerCall, Found, &[u8])>;
+type Burst = Box<dyn FnMut(&mut BurstCalls<'_, '_>)>;
+type Worker = Arc<dyn Fn(DeferredCall) + Send + Sync>;
+
+pub(crate) enum Handler {
+    None,
+    Dispatch(Dispatch),
+    Burst(Burst),
+    Worker(Worker),
+    /// The endpoint's program takes them.
+    Polled,
+}
+
+impl Handler {
+    pub fn dispatch(mut handler: impl FnMut(Call<'_>) + 'static) -> Self {
+        Self::Dispatch(Box::new(move |core: &mut Core, call, found, request: &[u8]| {
+            handler(Call::new(core, RunningCall { call, found }, request));
+        }))
+    }
+}
+
+/// One endpoint's handlers, by the number of their type.
+pub(crate) struct Handlers {
+    table: Vec<Handler>,
+    workers: Option<Arc<dyn WorkerPool>>,
+    /// Whether a dispatch handler, or a closure in its place, is at work: what panics meanwhile is its.
+    running: bool,
+    pub backlog: Backlog,
+}
+
+impl Handlers {
+    pub fn new(workers: Option<Arc<dyn WorkerPool>>) -> Self {
+        Self { table: Vec::new(), workers, running: false, backlog: Backlog::default() }
+    }
+
+    pub fn set(&mut self, number: u16, handler: Handler) {
+        let at = usize::from(number);
+        if self.table.len() <= at {
+            self.table.resize_with(at + 1, || Handler::None);
+        }
+        self.table[at] = handler;
+    }
+
+    pub fn has(&self, number: u16) -> bool {
+        self.table.get(usize::from(number)).is_some_and(|handler| !matches!(handler, Handler::None))
+    }
+
+    /// Lets go of what a handler panicked with. Any other panic is a mistake of ours, and goes on.
+    #[cold]
+    pub fn bear(&mut self, payload: Box<dyn Any + Send>) {
+        if !std::mem::take(&mut self.running) {
+            resume_unwind(payload);
+        }
+        contained(|| drop(payload));
+    }
+
+    /// Gives each burst handler the requests of its type.
+    pub fn run_bursts(&mut self, core: &mut Core, mut waiting: ArrayVec<BurstEntry<'_>, MAX_BURST>) {
+        while let Some(first) = waiting.first() {
+            let request_type = first.call.found.request_type;
+            let (mut now, mut later) = (ArrayVec::<_, MAX_BURST>::new(), ArrayVec::<_, MAX_BURST>::new());
+            for entry in waiting {
+                if entry.call.found.request_type == request_type { now.push(entry) } else { later.push(entry) }
+            }
+            if let Some(Handler::Burst(handler)) = self.table.get_mut(request_type.number() as usize) {
+                contained(|| handler(&mut BurstCalls::new(core, &now)));
+            }
+            waiting = later;
+        }
+    }
+}
+
+/// Runs requests: with an endpoint's handlers, and something for those of types that have none.
+pub(crate) trait Serve {
+    fn handlers(&mut self) -> &mut Handlers;
+
+    /// Takes a request that no handler is registered for.
+    fn take_unhandled(&mut self, core: &mut Core, call: RunningCall, request: &[u8]);
+
+    /// Runs a request that lies where it was received, or keeps it for [`Handlers::run_bursts`]. What a handler panics with goes through.
+    #[inline(always)]
+    fn run_lent<'a>(
+        &mut self,
+        core: &mut Core,
+        call: RunningCall,
+        request: &'a [u8],
+        batched: &mut ArrayVec<BurstEntry<'a>, MAX_BURST>,
+    ) {
+        let handlers = self.handlers();
+        if let Some(Handler::Dispatch(handler)) = handlers.table.get_mut(usize::from(call.found.request_type.number()))
+        {
+            handlers.running = true;
+            handler(core, call.call, call.found, request);
+            handlers.running = false;
+            return;
+        }
+        self.run(core, Arrived { call, request: RequestData::Lent(request) }, batched);
+    }
+
+    /// As [`Self::run_lent`], wherever the request lies.
+    #[inline(never)]
+    fn run<'a>(&mut self, core: &mut Core, arrived: Arrived<'a>, batched: &mut ArrayVec<BurstEntry<'a>, MAX_BURST>) {
+        let Arrived { call, request } = arrived;
+        let handlers = self.handlers();
+        match handlers.table.get_mut(usize::from(call.found.request_type.number())) {
+            Some(Handler::Dispatch(handler)) => {
+                handlers.running = true;
+                handler(core, call.call, call.found, &request);
+                handlers.running = false;
+            }
+            Some(Handler::Burst(_)) => {
+                batched.push(BurstEntry { call, request, answered: Cell::new(false) });
+            }
+            Some(Handler::Worker(handler)) => {
+                give_to_worker(core, Arrived { call, request }, handler, handlers.workers.as_deref());
+            }
+            Some(Handler::Polled) => handlers.backlog.add(core, Arrived { call, request }),
+            Some(Handler::None) | None => self.take_unhandled(core, call, &request),
+        }
+    }
+}
+
+/// Clients hear that there is no handler.
+impl Serve for Handlers {
+    #[inline(always)]
+    fn handlers(&mut self) -> &mut Handlers {
+        self
+    }
+
+    fn take_unhandled(&mut self, core: &mut Core, call: RunningCall, _request: &[u8]) {
+        core.servers.answer_error(&mut core.shared, call.call, ErrorCode::NoHandler);
+    }
+}
+
+/// Handlers, and a closure of whoever turns the loop for the types that have none.
+pub(crate) struct WithRest<'a> {
+    pub handlers: &'a mut Handlers,
+    pub take: &'a mut dyn FnMut(Call<'_>),
+}
+
+impl Serve for WithRest<'_> {
+    #[inline(always)]
+    fn handlers(&mut self) -> &mut Handlers {
+        self.handlers
+    }
+
+    fn take_unhandled(&mut self, core: &mut Core, call: RunningCall, request: &[u8]) {
+        self.handlers.running = true;
+        (self.take)(Call::new(core, call, request));
+        self.handlers.running = false;
+    }
+}
+
+/// Has a worker run a request. Apart, so that other requests do not pay for its stack.
+#[inline(never)]
+fn give_to_worker(core: &mut Core, arrived: Arrived<'_>, handler: &Worker, workers: Option<&dyn WorkerPool>) {
+    let Arrived { call, request } = arrived;
+    let Ok(deferred) = keep(core, call, request) else {
+        return core.servers.answer_error(&mut core.shared, call.call, ErrorCode::Busy);
+    };
+    let Some(workers) = workers else { return deferred.refuse() };
+    let handler = Arc::clone(handler);
+    let slot = Arc::new(std::sync::Mutex::new(Some(deferred)));
+    let in_job = Arc::clone(&slot);
+    let job = Box::new(move || {
+        let deferred = in_job.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+        // What nobody waits for need not run.
+        if let Some(deferred) = deferred.filter(|deferred| !deferred.is_abandoned()) {
+            contained(|| handler(deferred));
+        }
+    });
+    if workers.submit(job).is_err()
+        && let Some(deferred) = slot.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take()
+    {
+        deferred.refuse();
+    }
+}
+
+/// Runs what may panic, and lets go of what it panicked with, whose own drop may panic too.
+#[inline(always)]
+pub(crate) fn contained(run: impl FnOnce()) {
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(run))
+        && let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload)))
+    {
+        // Twice is enough: leaking this one ends it.
+        std::mem::forget(second);
+    }
+}

@@ -1,0 +1,227 @@
+//! Who hears of what: completions and events, in a queue for each user of an endpoint.
+//!
+//! Several client libraries, or futures, can share an endpoint and its thread. Each opens a *lane*, names it in its calls, and hears of nothing
+//! but these. The main lane is the endpoint's owner's: it is what calls without a lane go to, and is never closed.
+
+use std::collections::VecDeque;
+
+use crate::error::EnqueueError;
+use crate::events::SessionEvent;
+use crate::fifo::Fifo;
+use crate::names::Completion;
+
+/// A lane of an endpoint. Never reused: one that was closed is known to be closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LaneId {
+    index: u32,
+    generation: u32,
+}
+
+impl LaneId {
+    /// The lane of the endpoint's owner.
+    pub const MAIN: Self = Self { index: 0, generation: 0 };
+    /// The lane of [`crate::Rpc::call`], which waits for the one call that it makes.
+    pub(crate) const WAITING: Self = Self { index: 1, generation: 0 };
+
+    /// What a call's slot knows of it.
+    #[inline(always)]
+    pub(crate) fn index(self) -> u32 {
+        self.index
+    }
+}
+
+impl Default for LaneId {
+    fn default() -> Self {
+        Self::MAIN
+    }
+}
+
+#[derive(Default)]
+struct Lane {
+    generation: u32,
+    is_open: bool,
+    /// Calls that are under way, and completions that nobody has taken. A lane that was closed keeps its place until there are none.
+    outstanding: usize,
+    completions: VecDeque<Completion>,
+    events: VecDeque<SessionEvent>,
+    /// Whether it waits to be reported.
+    is_ready: bool,
+}
+
+impl Lane {
+    /// Whether there is something to take, and somebody to take it.
+    fn has_any(&self) -> bool {
+        self.is_open && !(self.completions.is_empty() && self.events.is_empty())
+    }
+}
+
+/// The lanes of an endpoint.
+pub(crate) struct Lanes {
+    /// Completions of the main lane, apart: nearly all calls are its.
+    pub main: Fifo<Completion>,
+    /// By index; the main lane has its events here.
+    lanes: Vec<Lane>,
+    free: Vec<u32>,
+    /// Lanes that got something since they were last reported.
+    ready: VecDeque<u32>,
+    backlog_max: usize,
+}
+
+impl Lanes {
+    pub fn new(backlog_max: usize) -> Self {
+        let open = || Lane { is_open: true, ..Lane::default() };
+        Self {
+            main: Fifo::with_capacity(1024),
+            lanes: vec![open(), open()],
+            free: Vec::new(),
+            ready: VecDeque::new(),
+            backlog_max,
+        }
+    }
+
+    pub fn open(&mut self) -> LaneId {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.lanes.push(Lane::default());
+            self.lanes.len() as u32 - 1
+        });
+        let lane = &mut self.lanes[index as usize];
+        lane.is_open = true;
+        LaneId { index, generation: lane.generation }
+    }
+
+    /// Closes a lane: what it has not taken is dropped, and so is what comes. Says whether there was such a lane, which can be closed.
+    pub fn close(&mut self, id: LaneId) -> bool {
+        if id.index <= LaneId::WAITING.index || self.find(id).is_none() {
+            return false;
+        }
+        let lane = &mut self.lanes[id.index as usize];
+        lane.is_open = false;
+        lane.generation = lane.generation.wrapping_add(1);
+        lane.outstanding -= lane.completions.len();
+        lane.completions.clear();
+        lane.events.clear();
+        self.give_back(id.index);
+        true
+    }
+
+    /// Frees the place of a closed lane, once no call under way names it.
+    fn give_back(&mut self, index: u32) {
+        let lane = &self.lanes[index as usize];
+        if !lane.is_open && lane.outstanding == 0 {
+            self.free.push(index);
+        }
+    }
+
+    fn find(&self, id: LaneId) -> Option<&Lane> {
+        self.lanes.get(id.index as usize).filter(|lane| lane.generation == id.generation && lane.is_open)
+    }
+
+    fn find_mut(&mut self, id: LaneId) -> Option<&mut Lane> {
+        self.find(id)?;
+        self.lanes.get_mut(id.index as usize)
+    }
+
+    /// Whether a lane takes one more call, or session.
+    pub fn check(&self, id: LaneId) -> Result<(), EnqueueError> {
+        let lane = self.find(id).ok_or(EnqueueError::NoSuchLane)?;
+        let limit = self.backlog_max;
+        if id.index > LaneId::WAITING.index && lane.outstanding + lane.events.len() >= limit {
+            return Err(EnqueueError::LaneFull { limit });
+        }
+        Ok(())
+    }
+
+    /// A call of a lane beside the main one, which was checked, was taken.
+    pub fn begin(&mut self, id: LaneId) {
+        self.lanes[id.index as usize].outstanding += 1;
+    }
+
+    /// A call of the lane is over.
+    #[inline(always)]
+    pub fn push(&mut self, index: u32, completion: Completion) {
+        if index == LaneId::MAIN.index {
+            self.main.push(completion);
+        } else {
+            self.push_aside(index, completion);
+        }
+    }
+
+    #[inline(never)]
+    fn push_aside(&mut self, index: u32, completion: Completion) {
+        let lane = &mut self.lanes[index as usize];
+        if lane.is_open {
+            lane.completions.push_back(completion);
+            self.note_ready(index);
+        } else {
+            lane.outstanding -= 1;
+            drop(completion);
+            self.give_back(index);
+        }
+    }
+
+    /// Tells a lane of its session. Nobody hears of a session whose lane was closed.
+    pub fn tell(&mut self, id: LaneId, event: SessionEvent) {
+        if let Some(lane) = self.find_mut(id) {
+            lane.events.push_back(event);
+            self.note_ready(id.index);
+        }
+    }
+
+    fn note_ready(&mut self, index: u32) {
+        if index > LaneId::WAITING.index && !std::mem::replace(&mut self.lanes[index as usize].is_ready, true) {
+            self.ready.push_back(index);
+        }
+    }
+
+    /// The next completion of a lane.
+    pub fn poll(&mut self, id: LaneId) -> Option<Completion> {
+        if id == LaneId::MAIN {
+            return self.main.pop();
+        }
+        let lane = self.find_mut(id)?;
+        let completion = lane.completions.pop_front()?;
+        lane.outstanding -= 1;
+        Some(completion)
+    }
+
+    /// The next event of a lane.
+    pub fn poll_event(&mut self, id: LaneId) -> Option<SessionEvent> {
+        self.find_mut(id)?.events.pop_front()
+    }
+
+    /// Takes an event of a lane out of its turn.
+    pub fn take_event(&mut self, id: LaneId, mut picks: impl FnMut(&SessionEvent) -> bool) -> Option<SessionEvent> {
+        let events = &mut self.find_mut(id)?.events;
+        let at = events.iter().position(&mut picks)?;
+        events.remove(at)
+    }
+
+    /// The next lane that got something since it was last reported.
+    pub fn poll_ready(&mut self) -> Option<LaneId> {
+        while let Some(index) = self.ready.pop_front() {
+            let lane = &mut self.lanes[index as usize];
+            lane.is_ready = false;
+            if lane.has_any() {
+                return Some(LaneId { index, generation: lane.generation });
+            }
+        }
+        None
+    }
+
+    /// Whether somebody has something to take and was not told so, but for events of the main lane. A lane that was reported does not count: its
+    /// user may leave it be.
+    pub fn has_news(&self) -> bool {
+        // Some may have been emptied, or closed, before they were reported.
+        !self.main.is_empty() || self.ready.iter().any(|&index| self.lanes[index as usize].has_any())
+    }
+
+    /// How many events of the main lane wait to be taken.
+    pub fn events_of_main(&self) -> usize {
+        self.lanes[0].events.len()
+    }
+
+    /// How many completions and events wait to be taken.
+    pub fn told(&self) -> usize {
+        self.main.len() + self.lanes[0].events.len() + self.ready.len() + self.lanes[1].completions.len()
+    }
+}

@@ -1,0 +1,52 @@
+//! Requests that wait for the program that turns the endpoint.
+
+use crate::answer::{Arrived, ErrorCode};
+use crate::call::{DeferredCall, keep};
+use crate::core::Core;
+use crate::fifo::Fifo;
+
+/// Copies of requests, the oldest first. Their buffers are the arena's, and count for their clients' shares of it.
+pub(crate) struct Backlog {
+    waiting: Fifo<DeferredCall>,
+}
+
+impl Default for Backlog {
+    fn default() -> Self {
+        Self { waiting: Fifo::with_capacity(1) }
+    }
+}
+
+impl Backlog {
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Puts a request behind the others; past the limits its client is told that the server is busy.
+    #[inline(never)]
+    pub fn add(&mut self, core: &mut Core, arrived: Arrived<'_>) {
+        let Arrived { call, request } = arrived;
+        let max = core.shared.config.polled_requests_max;
+        let of_peer = core.servers.requests_waiting(&core.shared, call.call);
+        let has_room = self.waiting.len() < max && of_peer.is_some_and(|of| of < core.shared.share_of(max as u64));
+        match has_room.then(|| keep(core, call, request)) {
+            Some(Ok(mut kept)) => {
+                kept.begin_waiting();
+                self.waiting.push(kept);
+            }
+            // Too many wait, or there is no memory for one more.
+            None | Some(Err(_)) => core.servers.answer_error(&mut core.shared, call.call, ErrorCode::Busy),
+        }
+    }
+
+    /// The next request whose client still waits for the answer.
+    pub fn next(&mut self, core: &Core) -> Option<DeferredCall> {
+        loop {
+            let mut call = self.waiting.pop()?;
+            call.end_waiting();
+            if core.servers.is_unanswered(call.name()) {
+                return Some(call);
+            }
+            call.forget();
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Sleeping on an endpoint: alone, or beside other things.
+
+use std::io;
+
+use sinew_fabric::readiness::no_descriptor;
+use sinew_fabric::{Armed, Clock, Descriptor, PacketPort, Readiness};
+
+use super::Rpc;
+
+/// What an endpoint remembers of sleeps.
+#[derive(Debug, Default)]
+pub(super) struct Sleep {
+    /// Whoever sleeps was told that there is something to do since.
+    is_told: bool,
+    /// A turn, or the end of a call or a connect that waits, ended a sleep that a waker may have ended too. Who called it is owed that the
+    /// next sleep does not begin.
+    was_woken: bool,
+    /// Events of sessions that a sleep did not begin for already. They do not have to be taken.
+    pub(super) events_told: usize,
+}
+
+impl Sleep {
+    /// The endpoint sleeps for something of its own, which a waker may end: who called it knows nothing of that.
+    pub(super) fn may_have_ended(&mut self) {
+        self.was_woken = true;
+    }
+}
+
+impl<P: PacketPort, C: Clock> Rpc<P, C> {
+    /// The time on the endpoint's clock, which the deadlines of [`Self::arm`] are on.
+    pub fn now_ns(&self) -> u64 {
+        self.clock.now_ns()
+    }
+
+    /// What becomes readable when there is something to do at an endpoint that is [armed](Self::arm); the same each time. `None` where the
+    /// port has none, as on simulated networks. It outlives the endpoint, and then says nothing of use.
+    pub fn descriptor(&self) -> Option<Descriptor> {
+        self.port.descriptor()
+    }
+
+    /// Gets the endpoint ready for its thread to sleep. [`Armed::Ready`]: there is something to do, in the next [turn](Self::turn) or for
+    /// who takes completions and events. [`Armed::Sleep`]: there is not; the [descriptor](Self::descriptor) becomes readable when something
+    /// comes, and stays so until the next turn or [`Self::disarm`], and the endpoint wants a turn at the deadline at the latest, on
+    /// its own clock ([`Self::now_ns`]).
+    ///
+    /// What else has the endpoint do something makes the descriptor readable too: a call that is enqueued or cancelled meanwhile, a
+    /// session that is begun or ended, an answer to a call that was kept, a waker. An event that nobody takes keeps nobody awake for longer than once;
+    /// a completion that nobody takes does.
+    ///
+    /// When it says [`Armed::Sleep`] the descriptor was not readable a moment ago, so event loops may be edge-triggered.
+    ///
+    /// It takes system calls, so a loop spins for a while before ([`Poller`](sinew_fabric::Poller)). An event loop of one's own:
+    ///
+    /// ```no_run
+    /// # use sinew_fabric::{Armed, Clock, PacketPort};
+    /// # fn f<P: PacketPort, C: Clock>(rpc: &mut sinew_rpc::Rpc<P, C>) -> std::io::Result<()> {
+    /// let descriptor = rpc.descriptor().expect("a port of a real fabric");
+    /// loop {
+    ///     rpc.turn();
+    ///     while let Some(completion) = rpc.poll_completion() { /* ... */ }
+    ///     while let Some(event) = rpc.poll_event() { /* ... */ }
+    ///     let armed = rpc.arm()?;
+    ///     if armed != Armed::Ready {
+    ///         // Or epoll, with other descriptors.
+    ///         descriptor.wait(armed.timeout_ns(rpc.now_ns()))?;
+    ///     }
+    /// }
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`io::ErrorKind::Unsupported`] where there is no descriptor; what the port says.
+    pub fn arm(&mut self) -> io::Result<Armed> {
+        let descriptor = self.port.descriptor().ok_or_else(no_descriptor)?;
+        let now_ns = self.clock.now_ns();
+        match self.quiet() {
+            Armed::Sleep { until_ns } if until_ns.is_none_or(|until_ns| until_ns > now_ns) => {
+                self.publish();
+                let mut armed = self.port.arm(now_ns)?;
+                // What makes it readable already, such as datagrams that the last turn left in the kernel, is no news to an event loop that
+                // hears of changes only.
+                if armed != Armed::Ready && descriptor.wait(Some(0))? {
+                    self.port.disarm();
+                    armed = Armed::Ready;
+                }
+                self.set_armed(armed != Armed::Ready);
+                Ok(armed.by(until_ns))
+            }
+            _ => Ok(Armed::Ready),
+        }
+    }
+
+    /// Says that the thread is awake, as a turn does. Returns whether a waker was called, as far as can be told from other news; that wake-up is
+    /// over.
+    pub fn disarm(&mut self) -> bool {
+        let was_woken = self.sessions.is_armed() && self.port.disarm();
+        self.set_armed(false);
+        std::mem::take(&mut self.sleep.was_woken) | was_woken
+    }
+
+    /// Sleeps until something may have arrived, a timer of the endpoint is due, or `timeout_ns` passed. Returns whether it did: not
+    /// where there is something to do already, in the next [turn](Self::turn) or for who takes completions and events.
+    ///
+    /// # Errors
+    ///
+    /// What the port says.
+    pub fn wait(&mut self, timeout_ns: Option<u64>) -> io::Result<bool> {
+        let now_ns = self.clock.now_ns();
+        let quiet = self.quiet();
+        let own_ns = quiet.timeout_ns(now_ns);
+        let timeout_ns = own_ns.into_iter().chain(timeout_ns).min();
+        if timeout_ns == Some(0) {
+            return Ok(false);
+        }
+        self.publish();
+        // Armed, slept on and disarmed; a port without a descriptor has a way of its own.
+        self.port.wait(timeout_ns)?;
+        Ok(true)
+    }
+
+    /// Until when there is nothing to do but for what arrives.
+    fn quiet(&mut self) -> Armed {
+        let events = self.core.clients.lanes.events_of_main();
+        let is_news = events > self.sleep.events_told;
+        self.sleep.events_told = events;
+        if std::mem::take(&mut self.sleep.was_woken)
+            || is_news
+            || self.core.has_work()
+            || !self.handlers.backlog.is_empty()
+        {
+            return Armed::Ready;
+        }
+        Armed::Sleep { until_ns: self.sessions.next_deadline_ns(&self.core) }
+    }
+
+    fn set_armed(&mut self, armed: bool) {
+        self.sessions.set_armed(armed);
+        self.sleep.is_told = false;
+        self.core.shared.heeds_calls = armed || self.core.shared.pacing.is_on();
+    }
+
+    /// A turn begins although somebody may sleep on the endpoint.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn end_sleep(&mut self) {
+        self.sleep.was_woken |= self.port.disarm();
+        self.set_armed(false);
+    }
+
+    /// There is something to do that whoever sleeps on the endpoint cannot know of.
+    pub(super) fn wake_sleeper(&mut self) {
+        if self.sessions.is_armed() && !std::mem::replace(&mut self.sleep.is_told, true) {
+            self.port.waker().wake();
+            self.core.shared.heeds_calls = self.core.shared.pacing.is_on();
+        }
+    }
+}
+
+/// An endpoint beside other things that a thread sleeps on. Deadlines are on the caller's clock.
+impl<P: PacketPort, C: Clock> Readiness for Rpc<P, C> {
+    fn descriptor(&self) -> Option<Descriptor> {
+        self.descriptor()
+    }
+
+    fn arm(&mut self, now_ns: u64) -> io::Result<Armed> {
+        let armed = self.arm()?;
+        Ok(armed.on_clock(self.clock.now_ns(), now_ns))
+    }
+
+    fn disarm(&mut self) -> bool {
+        self.disarm()
+    }
+}

@@ -1,0 +1,150 @@
+//! Calls that their handlers keep, to answer them later: whether anybody still waits for them.
+
+use std::num::NonZeroU64;
+use std::sync::Arc;
+
+use sinew_mem::atomic::{AtomicBool, Ordering};
+
+use super::Servers;
+use crate::answer::{ErrorCode, ServerCall};
+use crate::shared::Shared;
+use crate::table::SlotId;
+
+/// A call's place among [`KeptCalls`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct KeptId(pub(super) u32);
+
+/// Whether nobody waits for a call any more, as its endpoint tells the thread that has it.
+#[derive(Clone, Default)]
+pub(crate) struct Abandoned(Arc<AtomicBool>);
+
+impl Abandoned {
+    // Relaxed, here and below: a hint, because of which nothing else is read.
+    pub fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn set(&self, is_abandoned: bool) {
+        self.0.store(is_abandoned, Ordering::Relaxed);
+    }
+
+    /// Whether nobody else has it.
+    fn is_free(&self) -> bool {
+        Arc::strong_count(&self.0) == 1
+    }
+}
+
+struct Kept {
+    call: ServerCall,
+    deadline_ns: Option<u64>,
+    abandoned: Abandoned,
+    /// Whether a slot names this place.
+    is_used: bool,
+}
+
+/// The calls that handlers keep, apart from their slots.
+#[derive(Default)]
+pub(super) struct KeptCalls {
+    places: Vec<Kept>,
+    free: Vec<KeptId>,
+}
+
+impl KeptCalls {
+    fn add(&mut self, call: ServerCall, deadline_ns: Option<u64>) -> (KeptId, Abandoned) {
+        let Some(id) = self.free.pop() else {
+            let abandoned = Abandoned::default();
+            self.places.push(Kept { call, deadline_ns, abandoned: abandoned.clone(), is_used: true });
+            return (KeptId(self.places.len() as u32 - 1), abandoned);
+        };
+        let place = &mut self.places[id.0 as usize];
+        // A handler may still have that of the place's last call.
+        if !place.abandoned.is_free() {
+            place.abandoned = Abandoned::default();
+        }
+        place.abandoned.set(false);
+        (place.call, place.deadline_ns, place.is_used) = (call, deadline_ns, true);
+        (id, place.abandoned.clone())
+    }
+
+    fn free(&mut self, id: KeptId) {
+        self.places[id.0 as usize].is_used = false;
+        self.free.push(id);
+    }
+}
+
+impl Servers {
+    /// A handler keeps a call.
+    pub(super) fn begin_keeping(&mut self, shared: &mut Shared, call: ServerCall, id: SlotId) -> Abandoned {
+        let deadline_ns = self.deadline_ns(id);
+        let (kept, abandoned) = self.kept.add(call, deadline_ns);
+        shared.note_deadline(deadline_ns.and_then(NonZeroU64::new));
+        self.table.slots[id.at()].set_kept(kept);
+        abandoned
+    }
+
+    /// A slot's call was answered, or its handler did not get it.
+    #[inline]
+    pub(super) fn end_keeping(&mut self, id: SlotId) {
+        if let Some(kept) = self.table.slots[id.at()].take_kept() {
+            self.kept.free(kept);
+        }
+    }
+
+    /// Nobody waits for the answer to a slot's call: if a handler keeps it, it can see that.
+    #[inline]
+    pub(super) fn abandon(&mut self, id: SlotId) {
+        if let Some(kept) = self.table.slots[id.at()].take_kept() {
+            self.kept.places[kept.0 as usize].abandoned.set(true);
+            self.kept.free(kept);
+        }
+    }
+
+    /// When the caller of a slot's call waits no longer.
+    #[inline]
+    pub fn deadline_ns(&self, id: SlotId) -> Option<u64> {
+        let has_deadline = self.table.slots.get(id.at())?.has_deadline;
+        self.deadlines.get(id.at()).copied().filter(|_| has_deadline)
+    }
+
+    /// Notes when the caller of a slot's call waits no longer.
+    #[inline(always)]
+    pub(super) fn set_deadline_ns(&mut self, id: SlotId, deadline_ns: u64) {
+        let (Some(slot), Some(place)) = (self.table.slots.get_mut(id.at()), self.deadlines.get_mut(id.at())) else {
+            return self.set_first_deadline_ns(id, deadline_ns);
+        };
+        (*place, slot.has_deadline) = (deadline_ns, true);
+    }
+
+    /// As [`Self::set_deadline_ns`], where there is no room for deadlines yet.
+    #[cold]
+    #[inline(never)]
+    fn set_first_deadline_ns(&mut self, id: SlotId, deadline_ns: u64) {
+        self.deadlines.resize(self.table.slots.len(), 0);
+        self.deadlines[id.at()] = deadline_ns;
+        self.table.slots[id.at()].has_deadline = true;
+    }
+
+    /// Ends the calls that handlers keep and whose deadlines have passed; says when the next does.
+    pub fn end_expired(&mut self, shared: &mut Shared) -> Option<u64> {
+        let mut next_ns: Option<u64> = None;
+        for at in 0..self.kept.places.len() {
+            let Kept { call, deadline_ns: Some(deadline_ns), is_used: true, .. } = self.kept.places[at] else {
+                continue;
+            };
+            if deadline_ns > shared.now_ns {
+                next_ns = Some(next_ns.map_or(deadline_ns, |next_ns| next_ns.min(deadline_ns)));
+                continue;
+            }
+            if let Some(index) = self.table.find(call.key) {
+                self.abandon(self.table.slot_of(index, call.number));
+            }
+            self.answer_error(shared, call, ErrorCode::DeadlinePassed);
+        }
+        next_ns
+    }
+
+    /// How many calls [`Self::end_expired`] looks at.
+    pub fn expiring(&self) -> usize {
+        self.kept.places.len()
+    }
+}

@@ -1,0 +1,478 @@
+//! Endpoints that somebody sleeps on: what wakes them, and until when.
+#![cfg(all(test, not(miri)))]
+
+mod common;
+
+use std::cell::Cell;
+use std::io;
+use std::rc::Rc;
+
+use common::*;
+use sinew_fabric::loopback::LoopbackConfig;
+use sinew_fabric::readiness::{Alarm, no_descriptor};
+use sinew_fabric::{
+    Address, Armed, Caps, Clock, Descriptor, PacketPort, Peer, PollerConfig, PortError, PortEvent, PortStats,
+    Readiness, SeededGenerator, Waker,
+};
+use sinew_mem::Arena;
+use sinew_rpc::{CallId, CallOptions, Config, LaneId, Rpc, SessionId};
+
+/// What was done to a port.
+#[derive(Default)]
+struct Counts {
+    armed: Cell<u32>,
+    disarmed: Cell<u32>,
+    /// Wakers that the endpoint itself asked for.
+    woken: Cell<u32>,
+    /// How often it may be armed still before it fails.
+    left: Cell<Option<u32>>,
+    /// How long one may sleep at most.
+    nap_ns: Cell<Option<u64>>,
+}
+
+/// A port whose waker makes a descriptor readable. Packets come without a word.
+struct Wakeable {
+    port: TestPort,
+    alarm: Alarm,
+    counts: Rc<Counts>,
+}
+
+impl Readiness for Wakeable {
+    fn descriptor(&self) -> Option<Descriptor> {
+        Some(self.alarm.descriptor())
+    }
+
+    fn arm(&mut self, now_ns: u64) -> io::Result<Armed> {
+        self.counts.armed.set(self.counts.armed.get() + 1);
+        if let Some(left) = self.counts.left.get() {
+            let left = left.checked_sub(1).ok_or_else(|| io::Error::other("on purpose"))?;
+            self.counts.left.set(Some(left));
+        }
+        let nap = Armed::Sleep { until_ns: self.counts.nap_ns.get().map(|nap_ns| now_ns + nap_ns) };
+        Ok(if self.alarm.set() { nap } else { Armed::Ready })
+    }
+
+    fn disarm(&mut self) -> bool {
+        self.counts.disarmed.set(self.counts.disarmed.get() + 1);
+        self.alarm.clear()
+    }
+}
+
+impl PacketPort for Wakeable {
+    type Rx = <TestPort as PacketPort>::Rx;
+    type Tx = <TestPort as PacketPort>::Tx;
+
+    fn caps(&self) -> Caps {
+        self.port.caps()
+    }
+
+    fn address(&self) -> Address {
+        self.port.address()
+    }
+
+    fn arena(&self) -> &Arena {
+        self.port.arena()
+    }
+
+    fn resolve(&mut self, address: &Address) -> Result<Peer, PortError> {
+        self.port.resolve(address)
+    }
+
+    fn describe(&self, peer: Peer) -> String {
+        self.port.describe(peer)
+    }
+
+    fn split(&mut self) -> (&mut Self::Rx, &mut Self::Tx) {
+        self.port.split()
+    }
+
+    fn poll_event(&mut self) -> Option<PortEvent> {
+        self.port.poll_event()
+    }
+
+    fn waker(&self) -> Waker {
+        self.counts.woken.set(self.counts.woken.get() + 1);
+        self.alarm.waker()
+    }
+
+    fn stats(&self) -> PortStats {
+        self.port.stats()
+    }
+}
+
+/// A client that can be slept on, with a session at a server.
+struct Sleepers {
+    world: World,
+    client: Endpoint<Wakeable>,
+    server: Endpoint,
+    session: SessionId,
+    counts: Rc<Counts>,
+    /// A call without an answer, and a lane, where a test has them.
+    kept: Option<CallId>,
+    lane: Option<LaneId>,
+}
+
+impl Sleepers {
+    fn with(config: Config) -> Self {
+        let world = World::new();
+        let mut server = world.server(Config::default(), LoopbackConfig::default());
+        let counts = Rc::new(Counts::default());
+        let nexus = server_nexus(std::sync::Arc::clone(&world.pool), config);
+        let port = world.port("client", LoopbackConfig::default());
+        let port = Wakeable { port, alarm: Alarm::new().unwrap(), counts: Rc::clone(&counts) };
+        let mut client = Rpc::new(&nexus, port, world.clock.clone(), Box::new(SeededGenerator::new(2)));
+        let session = connect(&world, &mut client, &mut server);
+        counts.woken.set(0);
+        Self { world, client, server, session, counts, kept: None, lane: None }
+    }
+
+    fn new() -> Self {
+        Self::with(Config::default())
+    }
+
+    fn is_readable(&self) -> bool {
+        self.client.descriptor().unwrap().wait(Some(0)).unwrap()
+    }
+
+    /// Arms the client, which has nothing to do.
+    fn arm(&mut self) {
+        assert_ne!(self.client.arm().unwrap(), Armed::Ready);
+        assert!(!self.is_readable());
+    }
+
+    fn turns_disarm(&mut self) {
+        let disarmed = self.counts.disarmed.get();
+        self.client.turn();
+        assert_eq!(self.counts.disarmed.get(), disarmed + 1);
+        assert!(!self.is_readable());
+        self.client.turn();
+        assert_eq!(self.counts.disarmed.get(), disarmed + 1, "once is enough");
+    }
+}
+
+#[test]
+fn a_turn_disarms_and_costs_the_port_nothing_where_nobody_sleeps() {
+    let mut it = Sleepers::new();
+    (0..100).for_each(|_| _ = it.client.turn());
+    assert_eq!((it.counts.armed.get(), it.counts.disarmed.get()), (0, 0));
+    it.arm();
+    it.turns_disarm();
+    it.arm();
+    assert!(!it.client.disarm() && !it.client.disarm());
+    assert_eq!((it.counts.armed.get(), it.counts.disarmed.get()), (2, 2));
+}
+
+#[test]
+fn whatever_gives_an_endpoint_something_to_do_wakes_who_sleeps_on_it() {
+    type Act = fn(&mut Sleepers);
+    let acts: [(&str, Act); 6] = [
+        ("a call", |it| _ = send(&mut it.client, it.session, ECHO, b"wake", 1)),
+        ("a call that is cancelled", |it| assert!(it.client.cancel(it.kept.unwrap()))),
+        ("a lane that is closed", |it| assert!(it.client.close_lane(it.lane.unwrap()))),
+        ("a session that is begun", |it| _ = it.client.begin_connect(&it.server.address()).unwrap()),
+        ("a waker", |it| it.client.waker().wake()),
+        ("a session that is ended", |it| assert!(it.client.disconnect(it.session))),
+    ];
+    for (what, act) in acts {
+        let mut it = Sleepers::new();
+        // A call that is on its way and stays there.
+        let kept = send(&mut it.client, it.session, DEFER, b"kept", 7);
+        (it.kept, it.lane) = (Some(kept), Some(it.client.open_lane()));
+        settle(&mut it.client, &mut it.server);
+        while it.client.arm().unwrap() == Armed::Ready {
+            it.client.turn();
+        }
+        assert!(!it.is_readable());
+        act(&mut it);
+        assert!(it.is_readable(), "{what} wakes nobody");
+        it.turns_disarm();
+        take_kept();
+    }
+}
+
+/// As an answer from another thread does.
+#[test]
+fn an_answer_to_a_kept_call_wakes_who_sleeps_on_its_endpoint() {
+    let mut it = Sleepers::new();
+    let back = connect(&it.world, &mut it.server, &mut it.client);
+    send(&mut it.server, back, DEFER, b"kept", 1);
+    settle(&mut it.client, &mut it.server);
+    let kept = take_kept().remove(0);
+    it.arm();
+    it.client.reply(kept, b"at last");
+    assert!(it.is_readable());
+    it.turns_disarm();
+    it.server.turn();
+    assert_eq!(completions(&mut it.server).len(), 1);
+}
+
+/// It would be a system call for each call.
+#[test]
+fn who_was_woken_for_a_call_is_not_woken_for_further_ones() {
+    let mut it = Sleepers::new();
+    for round in 0..2 {
+        it.arm();
+        for tag in 0..3 {
+            send(&mut it.client, it.session, ECHO, b"wake", tag);
+        }
+        assert_eq!(it.counts.woken.get(), round + 1);
+        assert!(it.is_readable());
+        assert_eq!(run(&it.world, &mut it.client, &mut it.server, 3).len(), 3);
+        assert_eq!(it.client.arm().unwrap(), Armed::Ready, "the wake-up was ended by a turn");
+    }
+}
+
+#[test]
+fn paced_endpoints_wake_who_sleeps_on_them_too() {
+    let congestion = Some(sinew_rpc::Congestion::timely(25.0));
+    let mut it = Sleepers::with(Config { congestion, ..Config::default() });
+    for round in 0..3 {
+        while it.client.arm().unwrap() == Armed::Ready {
+            it.client.turn();
+        }
+        send(&mut it.client, it.session, ECHO, b"paced", round);
+        assert!(it.is_readable());
+        assert_eq!(run(&it.world, &mut it.client, &mut it.server, 1).len(), 1);
+    }
+}
+
+#[test]
+fn what_is_there_already_is_not_slept_on() {
+    let mut it = Sleepers::new();
+    send(&mut it.client, it.session, ECHO, b"to be sent", 1);
+    assert_eq!(it.client.arm().unwrap(), Armed::Ready);
+    settle(&mut it.client, &mut it.server);
+    for _ in 0..2 {
+        assert_eq!(it.client.arm().unwrap(), Armed::Ready, "a completion waits for who takes it");
+    }
+    assert!(it.client.poll_completion().is_some());
+    it.arm();
+    assert_eq!(it.counts.armed.get(), 1, "what is there was seen without a system call");
+}
+
+/// An event loop may hear of changes only.
+#[test]
+fn an_endpoint_whose_descriptor_is_readable_already_is_ready() {
+    let mut it = Sleepers::new();
+    let waiting = Alarm::new().unwrap();
+    it.client.port().alarm.watch(waiting.descriptor()).unwrap();
+    it.arm();
+    it.client.turn();
+    assert!(waiting.set());
+    waiting.waker().wake();
+    for _ in 0..2 {
+        assert_eq!(it.client.arm().unwrap(), Armed::Ready);
+        it.client.turn();
+    }
+    assert_eq!(it.counts.armed.get(), it.counts.disarmed.get());
+    waiting.clear();
+    it.arm();
+}
+
+/// Not even by a loop that turns before it looks at what wakers announce.
+#[test]
+fn a_wake_up_that_a_turn_ended_is_told_by_the_next_arming() {
+    let mut it = Sleepers::new();
+    it.arm();
+    it.client.waker().wake();
+    it.client.turn();
+    assert_eq!(it.client.arm().unwrap(), Armed::Ready);
+    it.arm();
+    it.client.waker().wake();
+    assert!(it.client.disarm(), "one who disarms knows");
+    it.arm();
+    it.client.waker().wake();
+    it.client.turn();
+    assert!(!it.client.wait(Some(u64::MAX)).unwrap(), "nor is it slept through so");
+}
+
+/// Nor by one that waits for something of its own meanwhile, whatever comes of that.
+#[test]
+fn a_wake_up_that_ended_a_sleep_within_a_call_or_a_connect_is_told_by_the_next_arming() {
+    for connects in [false, true] {
+        let mut it = Sleepers::with(Config { poller: PollerConfig::SLEEP, ..Config::default() });
+        it.client.turn();
+        it.client.waker().wake();
+        // The first attempt to sleep ends by the waker, the second fails.
+        it.counts.left.set(Some(1));
+        if connects {
+            it.client.connect("loopback://server").unwrap_err();
+        } else {
+            it.client.call(it.session, ECHO, b"nobody turns the server").unwrap_err();
+        }
+        it.counts.left.set(None);
+        while it.client.turn() {}
+        assert_eq!((it.client.poll_completion().is_none(), events(&mut it.client).len()), (true, 0));
+        assert_eq!(it.client.arm().unwrap(), Armed::Ready, "connects: {connects}");
+        it.arm();
+    }
+}
+
+#[test]
+fn an_event_that_nobody_takes_keeps_nobody_awake_for_longer_than_once() {
+    let mut it = Sleepers::new();
+    for round in 0..3 {
+        it.client.begin_connect(&it.server.address()).unwrap();
+        settle(&mut it.client, &mut it.server);
+        assert_eq!(it.client.arm().unwrap(), Armed::Ready, "round {round}: there is an event");
+        it.arm();
+        it.client.turn();
+    }
+    assert!(it.client.poll_event().is_some());
+    it.arm();
+    it.client.turn();
+    it.client.begin_connect(&it.server.address()).unwrap();
+    settle(&mut it.client, &mut it.server);
+    assert_eq!(it.client.arm().unwrap(), Armed::Ready, "one was taken, and another came");
+}
+
+#[test]
+fn an_event_that_was_taken_as_the_main_lanes_hides_no_later_one() {
+    let mut it = Sleepers::new();
+    for round in 0..2 {
+        it.client.begin_connect(&it.server.address()).unwrap();
+        settle(&mut it.client, &mut it.server);
+        assert_eq!(it.client.arm().unwrap(), Armed::Ready, "round {round}: there is an event");
+        assert!(it.client.poll_lane_event(LaneId::MAIN).is_some());
+    }
+}
+
+/// Its user takes what it has without asking which lanes got something, or has closed it.
+#[test]
+fn a_lane_that_has_nothing_left_keeps_nobody_awake() {
+    let mut it = Sleepers::new();
+    let lanes = [it.client.open_lane(), it.client.open_lane()];
+    for lane in lanes {
+        send(&mut it.client, it.session, ECHO, b"x", CallOptions::tag(0).lane(lane));
+    }
+    settle(&mut it.client, &mut it.server);
+    assert!(it.client.poll_lane(lanes[0]).is_some());
+    assert_eq!(it.client.arm().unwrap(), Armed::Ready, "the other has something");
+    assert!(it.client.close_lane(lanes[1]));
+    it.arm();
+    it.client.turn();
+    // What comes later is told as ever.
+    send(&mut it.client, it.session, ECHO, b"x", CallOptions::tag(0).lane(lanes[0]));
+    settle(&mut it.client, &mut it.server);
+    assert_eq!(it.client.arm().unwrap(), Armed::Ready);
+    assert_eq!((it.client.poll_ready_lane(), it.client.poll_ready_lane()), (Some(lanes[0]), None));
+}
+
+/// It is woken by another thread, which nobody would wait for who takes the time-out for a time long past.
+#[test]
+fn resting_beside_something_lasts_for_as_long_as_it_may() {
+    struct Beside(Alarm);
+    impl Readiness for Beside {
+        fn descriptor(&self) -> Option<Descriptor> {
+            Readiness::descriptor(&self.0)
+        }
+
+        fn arm(&mut self, now_ns: u64) -> io::Result<Armed> {
+            let waker = self.0.waker();
+            std::thread::spawn(move || {
+                std::thread::sleep(std::time::Duration::from_millis(20));
+                waker.wake();
+            });
+            self.0.arm(now_ns)
+        }
+
+        fn disarm(&mut self) -> bool {
+            assert!(self.0.disarm(), "it has slept until it was woken");
+            true
+        }
+    }
+    let mut it = Sleepers::with(Config { poller: PollerConfig::SLEEP, ..Config::default() });
+    // Nothing of its own is due.
+    it.client.disconnect(it.session);
+    settle(&mut it.client, &mut it.server);
+    events(&mut it.client);
+    const TIMEOUT_NS: u64 = 1_000_000_000_000;
+    it.world.clock.advance(2 * TIMEOUT_NS);
+    while it.client.turn() {}
+    while it.client.arm().unwrap() == Armed::Ready {
+        it.client.turn();
+    }
+    it.client.turn();
+    let mut beside = Beside(Alarm::new().unwrap());
+    it.client.rest_beside(false, &mut beside, Some(TIMEOUT_NS)).unwrap();
+}
+
+#[test]
+fn an_armed_endpoint_wants_its_next_turn_when_a_timer_is_due_or_its_port_naps() {
+    let mut it = Sleepers::new();
+    let until = |it: &mut Sleepers| match it.client.arm().unwrap() {
+        Armed::Sleep { until_ns: Some(until_ns) } => until_ns,
+        other => panic!("{other:?}"),
+    };
+    let idle_ns = until(&mut it);
+    assert!(idle_ns > it.client.now_ns());
+    it.counts.nap_ns.set(Some(10));
+    let now_ns = it.client.now_ns();
+    assert_eq!(until(&mut it), now_ns + 10);
+    it.counts.nap_ns.set(None);
+    assert_eq!(until(&mut it), idle_ns);
+    // Beside others: on the caller's clock.
+    let left_ns = idle_ns - it.client.now_ns();
+    let armed = Readiness::arm(&mut it.client, 77).unwrap();
+    assert_eq!(armed, Armed::Sleep { until_ns: Some(77 + left_ns) });
+    it.world.clock.advance(left_ns);
+    assert_eq!(it.client.arm().unwrap(), Armed::Ready, "it is due");
+    it.client.turn();
+    assert!(until(&mut it) > it.client.now_ns());
+    // One without sessions waits for nothing.
+    it.client.disconnect(it.session);
+    settle(&mut it.client, &mut it.server);
+    while it.client.poll_event().is_some() {}
+    while it.client.arm().unwrap() == Armed::Ready {
+        it.client.turn();
+    }
+    assert_eq!(it.client.arm().unwrap(), Armed::Sleep { until_ns: None });
+}
+
+/// An endpoint that nobody calls wakes by its timers alone: what keeps its sessions, a few times a second.
+#[test]
+fn an_idle_endpoint_is_woken_by_its_timers_alone() {
+    let mut it = Sleepers::new();
+    const SECONDS: u64 = 10;
+    let end_ns = it.world.clock.now_ns() + SECONDS * 1_000_000_000;
+    let mut wake_ups = 0;
+    while it.client.now_ns() < end_ns {
+        match it.client.arm().unwrap() {
+            Armed::Ready => {}
+            Armed::Sleep { until_ns } => {
+                assert!(!it.is_readable(), "nobody calls");
+                it.world.clock.advance_to(until_ns.expect("sessions have timers"));
+                wake_ups += 1;
+            }
+        }
+        it.client.turn();
+        it.server.turn();
+    }
+    assert_eq!((it.client.sessions(), it.server.sessions()), (1, 1));
+    let timer_ns = Config::default().connect_retry_ns / 2;
+    assert!(wake_ups <= SECONDS * 1_000_000_000 / timer_ns + 1, "{wake_ups} wake-ups");
+}
+
+#[test]
+fn a_descriptor_of_an_endpoint_that_is_gone_does_no_harm() {
+    let mut it = Sleepers::new();
+    let (descriptor, waker) = (it.client.descriptor().unwrap(), it.client.waker());
+    it.arm();
+    drop(it.client);
+    waker.wake();
+    descriptor.wait(Some(0)).unwrap();
+}
+
+#[test]
+fn an_endpoint_on_a_port_without_a_descriptor_says_so() {
+    let world = World::new();
+    let mut client = world.client(Config::default(), LoopbackConfig::default());
+    if client.descriptor().is_some() {
+        // Carried by a port that has one.
+        return;
+    }
+    assert_eq!(client.arm().unwrap_err().kind(), no_descriptor().kind());
+    assert!(!client.disarm());
+    // It sleeps in its port's own way.
+    assert!(client.wait(Some(5)).unwrap());
+}

@@ -1,0 +1,164 @@
+//! Ports that the facade does not know, and layers around those that it knows, on real fabrics.
+
+mod common;
+
+use common::{ECHO, client, config, echo, unique};
+use sinew::Endpoint;
+use sinew::fabric::conformance::sealing::{SEAL_LEN, Sealed};
+use sinew::fabric::fault::{FaultConfig, Faults, Faulty};
+use sinew::fabric::loopback::{LoopbackConfig, Network};
+use sinew::fabric::{Dropped, ManualClock, PACKET_LEN_MIN, PacketPort, PortError};
+use sinew::prelude::*;
+use sinew::rpc::PacketDrop;
+use sinew::shm::ShmPort;
+use sinew::udp::UdpPort;
+
+const KEY: [u64; 2] = [3, 4];
+const BELOW: Faults = Faults { drop: 0.01, duplicate: 0.02, reorder: 0.01, corrupt: 0.02, ..Faults::NONE };
+
+/// A port that seals, above one that mistreats what it sends.
+fn sealed<P: PacketPort>(port: P, seed: u64) -> sinew::Result<Sealed<Faulty<P>>> {
+    let faults = FaultConfig { tx: BELOW, rx: Faults::NONE };
+    Ok(Sealed::new(Faulty::new(port, faults, seed), KEY, seed << 32)?)
+}
+
+/// That damaged packets arrived, and that the protocol saw none of them.
+fn assert_undamaged(rpc: &sinew::rpc::Stats, port: &sinew::fabric::PortStats) {
+    assert!(port.dropped(Dropped::BadSeal) > 0 && port.dropped(Dropped::Replayed) > 0, "{port:?}");
+    let damage = [PacketDrop::WrongMagic, PacketDrop::WrongLength, PacketDrop::UnknownKind, PacketDrop::Malformed];
+    assert_eq!(damage.map(|reason| rpc.dropped(reason)), [0; 4]);
+}
+
+fn eight_megabytes_pass<P: PacketPort + 'static>(
+    open: impl Fn(&str) -> Result<P, PortError> + Send + Clone + 'static,
+    server_at: String,
+    client_at: &str,
+) {
+    let open_server = open.clone();
+    let server = echo(config()).server().over(move || sealed(open_server(&server_at)?, 1)).start().unwrap();
+    let address = server.addresses()[0].to_string();
+    let nexus = Nexus::builder().config(config()).build().unwrap();
+    let mut rpc = Rpc::over(&nexus, sealed(open(client_at).unwrap(), 2).unwrap()).unwrap();
+    let session = rpc.connect(&address).unwrap();
+    let message: Vec<u8> = (0..8 << 20).map(|at: u32| ((at * 31) >> 3) as u8).collect();
+    for _ in 0..2 {
+        assert!(*rpc.call(session, ECHO, &message).unwrap() == message[..]);
+    }
+    assert_undamaged(&rpc.stats(), &rpc.port_stats());
+    drop(rpc);
+    let report = server.stop().unwrap().remove(0);
+    assert_eq!((report.stats.requests_handled, report.address.to_string()), (2, address));
+    assert_undamaged(&report.stats, &report.port_stats);
+}
+
+#[test]
+fn eight_megabytes_pass_a_layer_that_seals_over_shared_memory() {
+    let open = |address: &str| ShmPort::open(&address.parse()?);
+    eight_megabytes_pass(open, format!("shm://{}", unique("sealed")), "shm://");
+}
+
+#[test]
+fn eight_megabytes_pass_a_layer_that_seals_over_udp() {
+    let open = |address: &str| UdpPort::open(&address.parse()?);
+    eight_megabytes_pass(open, "udp://127.0.0.1:0".to_owned(), "udp://127.0.0.1:0");
+}
+
+#[test]
+fn a_client_without_the_layer_gets_no_session() {
+    let at = format!("shm://{}", unique("sealed"));
+    let server_at = at.clone();
+    let open = move || Ok(Sealed::new(ShmPort::open(&server_at.parse()?)?, KEY, 1)?);
+    let server = echo(config()).server().over(open).start().unwrap();
+    let quick = Config { connect_timeout_ns: 50_000_000, ..config() };
+    let mut rpc = Rpc::open_with(&Nexus::builder().config(quick).build().unwrap(), "shm://").unwrap();
+    assert!(matches!(rpc.connect(&at), Err(Error::Connect(_))));
+    drop(rpc);
+    let report = server.stop().unwrap().remove(0);
+    assert!(report.port_stats.dropped(Dropped::BadSeal) > 0);
+    assert_eq!(report.stats.dropped_total(), 0);
+}
+
+#[test]
+fn a_port_that_no_session_could_open_over_is_refused() {
+    let network = Network::new(ManualClock::new());
+    let port =
+        |packet_len_max| network.port_with("", LoopbackConfig { packet_len_max, ..LoopbackConfig::default() }).unwrap();
+    assert!(Rpc::over(&Nexus::client(), port(PACKET_LEN_MIN)).is_ok());
+    let error = Rpc::over(&Nexus::client(), port(PACKET_LEN_MIN - 1)).err().unwrap();
+    assert!(matches!(error, Error::Port(PortError::PacketsTooSmall { overhead: 0, .. })), "{error}");
+    // A server says what the maker of its port said.
+    let narrow = || {
+        let network = Network::new(ManualClock::new());
+        let config = LoopbackConfig { packet_len_max: PACKET_LEN_MIN + SEAL_LEN - 1, ..LoopbackConfig::default() };
+        Ok(Sealed::new(network.port_with("", config)?, KEY, 1)?)
+    };
+    let error = echo(config()).server().over(narrow).start().err().unwrap();
+    assert!(matches!(error, Error::Port(PortError::PacketsTooSmall { overhead: SEAL_LEN, .. })), "{error}");
+}
+
+#[test]
+fn a_server_has_addresses_and_ports_of_its_own_side_by_side() {
+    let (own, known) = (format!("shm://{}", unique("own")), format!("shm://{}", unique("known")));
+    let at = own.clone();
+    let server = echo(config()).server().over(move || Ok(ShmPort::open(&at.parse()?)?)).at(&known);
+    let server = server.over_on_cpu(|| Ok(UdpPort::open(&"udp://127.0.0.1:0".parse()?)?), 0).start().unwrap();
+    let addresses: Vec<String> = server.addresses().iter().map(ToString::to_string).collect();
+    assert_eq!(addresses[..2], [own, known]);
+    for address in &addresses {
+        let mut rpc = client(address);
+        let session = rpc.connect(address).unwrap();
+        assert_eq!(rpc.call(session, ECHO, "over any port").unwrap().to_string(), "over any port");
+    }
+    server.stop().unwrap();
+}
+
+/// What a client library does, with whatever endpoint it is given.
+fn use_endpoint(endpoint: &mut (impl Endpoint + ?Sized), address: &str) {
+    let session = endpoint.connect(address).unwrap();
+    assert_eq!(*endpoint.call(session, ECHO, b"at once").unwrap(), *b"at once");
+    endpoint.prefetch_session(session);
+    let calls = [0u64, 1].map(|tag| {
+        let (mut request, response) = (endpoint.alloc(5).unwrap(), endpoint.alloc(5).unwrap());
+        request.fill(b"later").unwrap();
+        endpoint.enqueue_request(session, ECHO, request, response, tag.into()).unwrap()
+    });
+    assert!(endpoint.cancel(calls[1]));
+    let mut over = Vec::new();
+    while over.len() < 2 {
+        endpoint.turn_or_wait().unwrap();
+        over.extend(std::iter::from_fn(|| endpoint.poll_completion()));
+    }
+    over.sort_by_key(|completion| completion.tag);
+    assert_eq!((&over[0].response[..], over[1].result.is_err()), (&b"later"[..], true));
+    endpoint.waker().wake();
+    endpoint.wait(Some(60_000_000_000)).unwrap();
+    assert!(endpoint.disconnect(session) && endpoint.address().scheme() == "udp");
+    while !matches!(endpoint.poll_event(), Some(SessionEvent::Disconnected(id)) if id == session) {
+        endpoint.turn();
+    }
+    let again = endpoint.begin_connect(&address.parse().unwrap()).unwrap();
+    while !matches!(endpoint.poll_event(), Some(SessionEvent::Connected(id)) if id == again) {
+        endpoint.turn();
+    }
+    assert_eq!((endpoint.sessions(), endpoint.stats().calls_completed), (1, 2));
+    assert!(endpoint.port_stats().tx_packets > 0 && endpoint.config().slots > 0);
+}
+
+#[test]
+fn a_library_takes_any_endpoint() {
+    let server = echo(config()).server().at("udp://127.0.0.1:0").start().unwrap();
+    let address = server.addresses()[0].to_string();
+    let nexus = Nexus::builder().config(config()).build().unwrap();
+    let port = || UdpPort::open(&"udp://".parse().unwrap()).unwrap();
+
+    use_endpoint(&mut client("udp://"), &address);
+    use_endpoint(&mut Rpc::over(&nexus, port()).unwrap(), &address);
+    use_endpoint(&mut sinew::endpoint(&nexus, port()).unwrap(), &address);
+    let mut boxed: Box<dyn Endpoint> = Box::new(client("udp://"));
+    use_endpoint(&mut *boxed, &address);
+    drop(boxed);
+    let mut boxed: Box<dyn Endpoint> = Box::new(sinew::endpoint(&nexus, port()).unwrap());
+    use_endpoint(&mut &mut boxed, &address);
+    drop(boxed);
+    server.stop().unwrap();
+}

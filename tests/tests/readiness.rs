@@ -1,0 +1,255 @@
+//! Threads that sleep on endpoints and on other things at once, on real fabrics.
+
+mod common;
+
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use common::{ECHO, PATIENCE, config, echo, unique};
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Token};
+use sinew::fabric::readiness::{Foreign, wait_on};
+use sinew::fabric::{Armed, Readiness, Waker};
+use sinew::prelude::*;
+
+fn server(address: &str) -> Rpc {
+    Rpc::open_with(&echo(config()), address).unwrap()
+}
+
+/// Addresses of a server on each fabric.
+fn addresses(test: &str) -> [String; 2] {
+    [format!("shm://{}", unique(test)), "udp://127.0.0.1:0".to_owned()]
+}
+
+/// Answers what a peer said on a socket; false when it is gone.
+fn echo_socket(socket: &mut UnixStream) -> bool {
+    let mut bytes = [0; 64];
+    loop {
+        match socket.read(&mut bytes) {
+            Ok(0) => return false,
+            Ok(len) => socket.write_all(&bytes[..len]).unwrap(),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return true,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Calls and says something in turn, sometimes after everybody sleeps.
+fn ask_all(addresses: &[String], mut socket: UnixStream) {
+    let mut clients: Vec<_> = addresses
+        .iter()
+        .map(|address| {
+            let mut rpc = Rpc::open(if address.starts_with("shm") { "shm://" } else { "udp://" }).unwrap();
+            let session = rpc.connect(address).unwrap();
+            (rpc, session)
+        })
+        .collect();
+    for round in 0..60u64 {
+        if round % 5 == 0 {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let bytes = round.to_le_bytes();
+        for (rpc, session) in &mut clients {
+            assert_eq!(rpc.call(*session, ECHO, bytes).unwrap()[..], bytes, "round {round}");
+        }
+        socket.write_all(&bytes).unwrap();
+        let mut said = [0; 8];
+        socket.read_exact(&mut said).unwrap();
+        assert_eq!(said, bytes);
+    }
+}
+
+#[test]
+fn one_thread_serves_endpoints_of_two_fabrics_and_a_socket_and_sleeps_on_all() {
+    let (mut near, far) = UnixStream::pair().unwrap();
+    far.set_read_timeout(Some(PATIENCE)).unwrap();
+    near.set_nonblocking(true).unwrap();
+    let mut servers = addresses("all").map(|address| server(&address));
+    let addresses = servers.each_ref().map(|server| server.address().to_string());
+    let asking = std::thread::spawn(move || ask_all(&addresses, far));
+    let mut socket = Foreign(near.try_clone().unwrap().as_fd().try_clone_to_owned().unwrap().into());
+    let mut sleeps = 0;
+    loop {
+        while servers.iter_mut().fold(false, |busy, server| server.turn() | busy) {}
+        if !echo_socket(&mut near) {
+            break;
+        }
+        let now_ns = servers[0].now_ns();
+        let [a, b] = &mut servers;
+        sleeps += u32::from(wait_on(&mut [a, b, &mut socket], now_ns, None).unwrap());
+    }
+    asking.join().unwrap();
+    assert!(sleeps > 0);
+}
+
+/// mio tells of changes only, which asks more of an endpoint than telling of what is there.
+#[test]
+fn a_foreign_event_loop_drives_endpoints_beside_its_own_sockets() {
+    let (mut near, far) = UnixStream::pair().unwrap();
+    far.set_read_timeout(Some(PATIENCE)).unwrap();
+    near.set_nonblocking(true).unwrap();
+    let mut servers = addresses("foreign").map(|address| server(&address));
+    let addresses = servers.each_ref().map(|server| server.address().to_string());
+    let asking = std::thread::spawn(move || ask_all(&addresses, far));
+    let mut poll = Poll::new().unwrap();
+    let watch = |fd, token| poll.registry().register(&mut SourceFd(&fd), Token(token), Interest::READABLE).unwrap();
+    for (token, server) in servers.iter().enumerate() {
+        watch(server.descriptor().unwrap().as_raw_fd(), token);
+    }
+    watch(near.as_raw_fd(), 2);
+    let mut events = Events::with_capacity(8);
+    while echo_socket(&mut near) {
+        let mut timeout_ns: Option<u64> = None;
+        for server in &mut servers {
+            server.turn();
+            let armed = server.arm().unwrap();
+            timeout_ns = armed.timeout_ns(server.now_ns()).into_iter().chain(timeout_ns).min();
+        }
+        poll.poll(&mut events, timeout_ns.map(Duration::from_nanos)).unwrap();
+    }
+    asking.join().unwrap();
+}
+
+#[test]
+fn a_call_that_is_enqueued_while_its_thread_may_sleep_wakes_it() {
+    for address in addresses("enqueued") {
+        let running = echo(config()).server().at(&address).start().unwrap();
+        let to = running.addresses()[0].to_string();
+        let mut rpc = Rpc::open(&format!("{}://", running.addresses()[0].scheme())).unwrap();
+        let session = rpc.connect(&to).unwrap();
+        let descriptor = rpc.descriptor().unwrap();
+        for round in 0..10u64 {
+            while rpc.arm().unwrap() == Armed::Ready {
+                rpc.turn();
+            }
+            let (mut request, response) = (rpc.alloc(8).unwrap(), rpc.alloc(8).unwrap());
+            request.fill(&round.to_le_bytes()).unwrap();
+            rpc.enqueue_request(session, ECHO, request, response, round).unwrap();
+            assert!(descriptor.wait(Some(0)).unwrap(), "{to}");
+            let completion = loop {
+                rpc.turn();
+                if let Some(completion) = rpc.poll_completion() {
+                    break completion;
+                }
+                let armed = rpc.arm().unwrap();
+                descriptor.wait(armed.timeout_ns(rpc.now_ns())).unwrap();
+            };
+            assert_eq!((completion.result, completion.tag), (Ok(()), round));
+        }
+    }
+}
+
+/// What woke a server that sleeps through its descriptors.
+#[derive(Default)]
+struct Wakes {
+    /// Something came.
+    by_news: AtomicU64,
+    /// A time had come.
+    by_time: AtomicU64,
+    stopping: AtomicBool,
+}
+
+/// Serves until it is told to stop, and sleeps whenever there is nothing to do.
+fn serve(mut server: Rpc, wakes: &Wakes) {
+    let descriptor = server.descriptor().unwrap();
+    while !wakes.stopping.load(Ordering::Acquire) {
+        while server.turn() {}
+        let armed = server.arm().unwrap();
+        if armed != Armed::Ready {
+            let is_news = descriptor.wait(armed.timeout_ns(server.now_ns())).unwrap();
+            let count = if is_news { &wakes.by_news } else { &wakes.by_time };
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A server at `address` that sleeps on its descriptor, and a client with a session.
+fn sleeping_server(address: &str, test: impl FnOnce(&mut Rpc, SessionId, &Wakes)) {
+    let wakes = Wakes::default();
+    std::thread::scope(|scope| {
+        let (tell, told) = std::sync::mpsc::channel();
+        let wakes = &wakes;
+        scope.spawn(move || {
+            let server = server(address);
+            tell.send((server.address(), server.waker())).unwrap();
+            serve(server, wakes);
+        });
+        let (to, waker) = told.recv().unwrap();
+        let _stop = Stop(wakes, waker);
+        let mut rpc = Rpc::open(&format!("{}://", to.scheme())).unwrap();
+        let session = rpc.connect(&to.to_string()).unwrap();
+        test(&mut rpc, session, wakes);
+    });
+}
+
+/// However the test ends.
+struct Stop<'a>(&'a Wakes, Waker);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.stopping.store(true, Ordering::Release);
+        self.1.wake();
+    }
+}
+
+#[test]
+fn a_server_that_nobody_calls_is_woken_by_its_timers_alone() {
+    for address in addresses("idle") {
+        sleeping_server(&address, |rpc, session, wakes| {
+            rpc.call(session, ECHO, b"awake").unwrap();
+            let counts = || (wakes.by_news.load(Ordering::Relaxed), wakes.by_time.load(Ordering::Relaxed));
+            let (began, before) = (Instant::now(), counts());
+            rpc.run_until(|_| began.elapsed() > Duration::from_secs(2)).unwrap();
+            let (passed_ns, after) = (began.elapsed().as_nanos() as u64, counts());
+            let config = Config::default();
+            let timers = passed_ns / (config.connect_retry_ns / 2).min(config.probe_interval_ns / 4);
+            assert!(after.1 - before.1 <= timers + 1, "{address}: {before:?} to {after:?}");
+            // The client asks whether it lives, and answers where it is asked.
+            let signs = 2 * passed_ns / config.probe_interval_ns + 4;
+            assert!(after.0 - before.0 <= signs, "{address}: {before:?} to {after:?}, {signs} signs of life");
+        });
+    }
+}
+
+#[test]
+fn the_first_call_after_a_silence_wakes_a_server_once() {
+    for address in addresses("first") {
+        sleeping_server(&address, |rpc, session, wakes| {
+            const ROUNDS: u64 = 20;
+            let before = wakes.by_news.load(Ordering::Relaxed);
+            for round in 0..ROUNDS {
+                std::thread::sleep(Duration::from_millis(20));
+                assert_eq!(rpc.call(session, ECHO, round.to_le_bytes()).unwrap()[..], round.to_le_bytes());
+            }
+            // And once in a while by a sign of life.
+            let woken = wakes.by_news.load(Ordering::Relaxed) - before;
+            assert!(woken <= ROUNDS + ROUNDS / 2, "{address}: woken {woken} times for {ROUNDS} calls");
+        });
+    }
+}
+
+#[test]
+fn descriptors_outlive_their_endpoints_harmlessly() {
+    for address in addresses("gone") {
+        let mut rpc = server(&address);
+        let descriptor = rpc.descriptor().unwrap();
+        let own = descriptor.as_fd().try_clone_to_owned().unwrap();
+        let waker = rpc.waker();
+        while rpc.arm().unwrap() == Armed::Ready {
+            rpc.turn();
+        }
+        drop(rpc);
+        waker.wake();
+        let mut foreign = Foreign(own.into());
+        for _ in 0..3 {
+            descriptor.wait(Some(0)).unwrap();
+            wait_on(&mut [&mut foreign], 0, Some(0)).unwrap();
+        }
+        assert!(!foreign.disarm());
+        // Its name is free again, whoever holds a descriptor.
+        server(&address);
+    }
+}
