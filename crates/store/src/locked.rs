@@ -196,6 +196,16 @@ impl Layout {
         self.record_span(record).offset + self.value_start(version) as u64
     }
 
+    /// The key in the bytes of a record.
+    #[inline(always)]
+    fn key<'a>(&self, bytes: &'a [u8]) -> Option<&'a [u8]> {
+        let len = word(bytes, 1);
+        if len > self.key_len_max.into() {
+            return None;
+        }
+        bytes.get(HEAD_LEN..HEAD_LEN + len as usize)
+    }
+
     /// What the bytes of a record say. Of the key that is searched the hash is known.
     #[inline(always)]
     fn record<'a>(&self, bytes: &'a [u8], record: u32, searched: (&[u8], u64)) -> Record<'a> {
@@ -203,11 +213,7 @@ impl Layout {
         if lock.holder() == Some(LockWord::OWNER) {
             return Record::Nothing;
         }
-        let key_len = word(bytes, 1);
-        if key_len > self.key_len_max.into() {
-            return Record::Torn;
-        }
-        let key = bytes.get(HEAD_LEN..HEAD_LEN + key_len as usize);
+        let key = self.key(bytes);
         let place = bytes.get(self.value_start(lock.version())..);
         let (Some(key), Some(place)) = (key, place) else { return Record::Torn };
         let hash = if key == searched.0 { searched.1 } else { self.hash(key) };

@@ -254,6 +254,20 @@ proptest! {
 }
 
 #[test]
+fn a_key_that_was_spoiled_for_a_while_has_one_item() {
+    let (mut table, layout, memory) = table(20);
+    table.insert(b"key", b"first").unwrap();
+    let len_at = word_at(&layout, search(&layout, &memory, b"key", 10).flatten().unwrap().record) + 8;
+    memory.store(len_at, 2).unwrap();
+    assert_eq!(table.insert(b"key", b"second"), Ok(true));
+    memory.store(len_at, 3).unwrap();
+    (0..20).for_each(|record| {
+        table.inspect(record);
+    });
+    assert_eq!((table.len(), get(&layout, &memory, b"key")), (1, Some(b"second".to_vec())));
+}
+
+#[test]
 fn what_cannot_be_is_refused() {
     let (mut table, layout, _) = table(20);
     let (key, value) = (KEY_LEN_MAX as usize, VALUE_LEN_MAX as usize);

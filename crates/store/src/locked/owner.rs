@@ -115,6 +115,8 @@ impl LockedTable {
         let _ = self.memory.read(start, &mut self.image);
     }
 
+    /// The record of a key. A record whose key was spoiled is freed if its hash was this one: were its key put right some day, there would be
+    /// two items of that key.
     fn find(&mut self, key: &[u8], hash: u64) -> Option<u32> {
         for way in 0..WAYS {
             for entry in self.buckets[self.layout.bucket(hash, way) as usize] {
@@ -123,10 +125,10 @@ impl LockedTable {
                     continue;
                 }
                 self.load(record);
-                if self.image.get(8..16) == Some(&(key.len() as u64).to_le_bytes())
-                    && self.image.get(HEAD_LEN..HEAD_LEN + key.len()) == Some(key)
-                {
-                    return Some(record);
+                match self.layout.key(&self.image) {
+                    Some(found) if found == key => return Some(record),
+                    Some(found) if self.layout.hash(found) == hash => {}
+                    _ => self.discard(record),
                 }
             }
         }
