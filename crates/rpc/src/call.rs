@@ -7,8 +7,8 @@ use sinew_mem::{AllocError, Arena, MessageBuffer};
 
 use crate::answer::{Answer, ErrorCode, RequestData, Returns, RunningCall, ServerCall};
 use crate::core::Core;
-use crate::error::Rejected;
-use crate::names::{CallId, RequestType, SessionId};
+use crate::error::{CallBackError, Rejected};
+use crate::names::{CallId, ClientId, RequestType, SessionId};
 use crate::options::CallOptions;
 use crate::peers::Share;
 use crate::server::Abandoned;
@@ -39,6 +39,22 @@ impl<'a> Call<'a> {
     /// What was asked for.
     pub fn request_type(&self) -> RequestType {
         self.call.found.request_type
+    }
+
+    /// The client that calls: the session over which the call came.
+    #[inline]
+    pub fn client(&self) -> ClientId {
+        ClientId(self.call.call.key.0)
+    }
+
+    /// The session over which this endpoint can call whoever calls it: a client that takes calls back ([`crate::Rpc::session_to`]),
+    /// or, where this is such a call back, the server that it comes from.
+    ///
+    /// # Errors
+    ///
+    /// [`CallBackError`].
+    pub fn session_to_caller(&self) -> Result<SessionId, CallBackError> {
+        self.core.servers.session_to(self.client())
     }
 
     /// When the caller waits no longer, on the endpoint's clock ([`Self::now_ns`]); none if it did not say.
@@ -312,6 +328,29 @@ impl<'a, 'b> BurstCalls<'a, 'b> {
         self.core.enqueue(session, request_type, request, response, options.into())
     }
 
+    /// The client that made request `index`.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such request.
+    #[inline]
+    pub fn client(&self, index: usize) -> ClientId {
+        ClientId(self.entries[index].call.call.key.0)
+    }
+
+    /// The session over which whoever made request `index` can be called; see [`Call::session_to_caller`].
+    ///
+    /// # Errors
+    ///
+    /// [`CallBackError`].
+    ///
+    /// # Panics
+    ///
+    /// When there is no such request.
+    pub fn session_to_caller(&self, index: usize) -> Result<SessionId, CallBackError> {
+        self.core.servers.session_to(self.client(index))
+    }
+
     /// When the caller of request `index` waits no longer, on the endpoint's clock; none if it did not say.
     ///
     /// # Panics
@@ -378,6 +417,11 @@ impl DeferredCall {
     /// What was asked for.
     pub fn request_type(&self) -> RequestType {
         self.request_type
+    }
+
+    /// The client that calls. It may be gone by now.
+    pub fn client(&self) -> ClientId {
+        ClientId(self.call.key.0)
     }
 
     /// When the caller waits no longer, on the endpoint's clock; none if it did not say.

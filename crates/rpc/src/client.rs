@@ -24,14 +24,14 @@ use crate::congestion::Limits;
 use crate::error::{CallError, Cause, EnqueueError, Execution, Rejected};
 use crate::lanes::{LaneId, Lanes};
 use crate::message::packets_of;
-use crate::names::{CallId, RequestType, SessionId};
+use crate::names::{CallId, ClientId, RequestType, SessionId};
 use crate::shared::Shared;
 use crate::table::{SlotId, Table};
 use crate::transmit::{TxItem, TxKind};
 pub(crate) use queue::NewCall;
 use queue::{PlaceId, Queued, Queues};
+pub(crate) use state::{Back, ClientCold, ClientSession, ClientSlot, ClientState, Opening, Travel};
 use state::{CallView, Form, NOT_LEFT, Outgoing};
-pub(crate) use state::{ClientCold, ClientSession, ClientSlot, ClientState, Opening, Travel};
 
 /// The time-out grows at most to so many times what is configured, as a power of two.
 const BACKOFF_MAX: u8 = 6;
@@ -113,6 +113,11 @@ impl Clients {
     pub fn close(&mut self, index: usize) {
         let session = &mut self.table.entries[index];
         (session.state, session.short_limit) = (ClientState::Disconnecting, 0);
+    }
+
+    /// The client whose session this one belongs to: over it that client is called.
+    pub fn client_called(&self, index: usize) -> Option<ClientId> {
+        self.cold.get(index).and_then(|cold| cold.of)
     }
 
     /// The sessions that a lane opened.

@@ -57,6 +57,8 @@ pub struct Config {
     pub queued_calls_max: usize,
     /// Calls of a [lane](crate::LaneId) that can be under way or wait to be taken; more are refused. The main lane has no limit of its own.
     pub lane_backlog_max: usize,
+    /// Whether [`crate::Rpc::poll_client_event`] tells when clients come and go.
+    pub client_events: bool,
     /// Requests that may wait for [`crate::Rpc::poll_request`], of which one client has up to [`Self::peer_share_percent`]; further ones fail with
     /// [`crate::Cause::ServerBusy`].
     pub polled_requests_max: usize,
@@ -114,6 +116,7 @@ impl Default for Config {
             message_len_max: 16 << 20,
             queued_calls_max: 1 << 16,
             lane_backlog_max: 1 << 14,
+            client_events: false,
             polled_requests_max: 4096,
             sessions_max: 1 << 16,
             management_packets: 32,

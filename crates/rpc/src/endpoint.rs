@@ -7,11 +7,11 @@ use sinew_mem::{AllocError, MessageBuffer};
 
 use crate::call::{BurstCalls, Call, DeferredCall};
 use crate::config::Config;
-use crate::error::{ConnectError, Error, Rejected};
-use crate::events::SessionEvent;
+use crate::error::{CallBackError, ConnectError, Error, Rejected};
+use crate::events::{ClientEvent, SessionEvent};
 use crate::lanes::LaneId;
 use crate::live::StatsReader;
-use crate::names::{CallId, Completion, RequestType, SessionId};
+use crate::names::{CallId, ClientId, Completion, RequestType, SessionId};
 use crate::nexus::{EndpointInfo, NexusError};
 use crate::options::{CallOptions, ConnectOptions};
 use crate::rpc::{Reply, Rpc};
@@ -88,11 +88,31 @@ pub trait Endpoint {
     /// [`ConnectError`]: no such server, no answer, refused, or a limit of this endpoint.
     fn connect(&mut self, address: &str) -> Result<SessionId, ConnectError>;
 
+    /// See [`Rpc::connect_with`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::connect`].
+    fn connect_with(&mut self, address: &str, options: ConnectOptions) -> Result<SessionId, ConnectError>;
+
     /// See [`Rpc::disconnect`].
     fn disconnect(&mut self, session: SessionId) -> bool;
 
     /// See [`Rpc::poll_event`].
     fn poll_event(&mut self) -> Option<SessionEvent>;
+
+    /// See [`Rpc::session_to`].
+    ///
+    /// # Errors
+    ///
+    /// [`CallBackError`].
+    fn session_to(&self, client: ClientId) -> Result<SessionId, CallBackError>;
+
+    /// See [`Rpc::poll_client_event`].
+    fn poll_client_event(&mut self) -> Option<ClientEvent>;
+
+    /// See [`Rpc::dismiss`].
+    fn dismiss(&mut self, client: ClientId) -> bool;
 
     /// See [`Rpc::enqueue_request`].
     ///
@@ -324,6 +344,11 @@ macro_rules! forward {
         }
 
         #[inline]
+        fn connect_with(&mut $self_mut, address: &str, options: ConnectOptions) -> Result<SessionId, ConnectError> {
+            $to_mut.connect_with(address, options)
+        }
+
+        #[inline]
         fn disconnect(&mut $self_mut, session: SessionId) -> bool {
             $to_mut.disconnect(session)
         }
@@ -331,6 +356,18 @@ macro_rules! forward {
         #[inline]
         fn poll_event(&mut $self_mut) -> Option<SessionEvent> {
             $to_mut.poll_event()
+        }
+
+        fn session_to(&$self, client: ClientId) -> Result<SessionId, CallBackError> {
+            $to.session_to(client)
+        }
+
+        fn poll_client_event(&mut $self_mut) -> Option<ClientEvent> {
+            $to_mut.poll_client_event()
+        }
+
+        fn dismiss(&mut $self_mut, client: ClientId) -> bool {
+            $to_mut.dismiss(client)
         }
 
         #[inline(always)]

@@ -138,6 +138,8 @@ pub struct CallError {
 impl fmt::Display for CallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { peer, cause, execution, request_type } = self;
+        // Clients that are called back have come by themselves.
+        let peer = if peer.is_empty() { "a client" } else { peer };
         match cause {
             Cause::NoHandler => {
                 let number = request_type.number();
@@ -284,6 +286,18 @@ pub enum EnqueueError {
     Alloc(#[from] AllocError),
 }
 
+/// Why a client cannot be called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CallBackError {
+    /// Its session is gone, or was never this endpoint's.
+    #[error("no such client: its session ended, or it is another endpoint's")]
+    NoSuchClient,
+    /// It did not ask for calls when it connected.
+    #[error("the client takes no calls: it has to connect with ConnectOptions::call_back")]
+    NotTaken,
+}
+
 /// A request that was not taken, with its buffers.
 #[derive(Debug)]
 pub struct Rejected {
@@ -323,6 +337,9 @@ pub enum Error {
     /// See [`EnqueueError`].
     #[error(transparent)]
     Enqueue(#[from] EnqueueError),
+    /// See [`CallBackError`].
+    #[error(transparent)]
+    CallBack(#[from] CallBackError),
     /// See [`AllocError`].
     #[error(transparent)]
     Alloc(#[from] AllocError),

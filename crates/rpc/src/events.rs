@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::error::{Cause, ConnectError};
-use crate::names::SessionId;
+use crate::names::{ClientId, SessionId};
 
 /// Something that happened to a session of ours.
 #[derive(Debug)]
@@ -36,6 +36,29 @@ impl SessionEvent {
         match self {
             Self::Connected(session) | Self::Disconnected(session) => *session,
             Self::ConnectFailed { session, .. } | Self::Lost { session, .. } => *session,
+        }
+    }
+}
+
+/// A client of this endpoint came or went ([`crate::Config::client_events`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClientEvent {
+    /// It has a session with this endpoint.
+    Came(ClientId),
+    /// Its session is gone. Calls that handlers keep for it are abandoned, calls back to it have completed with an error.
+    Left {
+        /// Which.
+        client: ClientId,
+        /// Why: [`Cause::PeerClosed`] when it disconnected, [`Cause::Disconnected`] when it was dismissed here.
+        cause: Cause,
+    },
+}
+
+impl ClientEvent {
+    /// Which client it is about.
+    pub fn client(&self) -> ClientId {
+        match self {
+            Self::Came(client) | Self::Left { client, .. } => *client,
         }
     }
 }

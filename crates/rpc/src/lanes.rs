@@ -23,6 +23,9 @@ impl LaneId {
     /// The lane of [`crate::Rpc::call`], which waits for the one call that it makes.
     pub(crate) const WAITING: Self = Self { index: 1, generation: 0 };
 
+    /// The lane of sessions that nobody hears of.
+    pub(crate) const NOBODY: Self = Self { index: u32::MAX, generation: 0 };
+
     /// What a call's slot knows of it.
     #[inline(always)]
     pub(crate) fn index(self) -> u32 {

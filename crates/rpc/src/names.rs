@@ -16,6 +16,17 @@ impl SessionId {
     }
 }
 
+/// A client as its server sees it: one session that the client has with this endpoint. Never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ClientId(pub(crate) u64);
+
+impl ClientId {
+    #[inline(always)]
+    pub(crate) fn key(self) -> SessionKey {
+        SessionKey(self.0)
+    }
+}
+
 /// A call, as its caller names it: from the moment when it is taken until its completion. Never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CallId {

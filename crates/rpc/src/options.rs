@@ -83,17 +83,27 @@ impl From<u64> for CallOptions {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConnectOptions {
     pub(crate) lane: LaneId,
+    pub(crate) call_back: u16,
 }
 
 impl ConnectOptions {
     /// As [`crate::Rpc::begin_connect`] opens one.
     pub const fn new() -> Self {
-        Self { lane: LaneId::MAIN }
+        Self { lane: LaneId::MAIN, call_back: 0 }
     }
 
     /// What becomes of the session is told to this [lane](LaneId), with which it ends. Any lane's calls may go over it.
     #[must_use]
     pub const fn lane(self, lane: LaneId) -> Self {
-        Self { lane }
+        Self { lane, ..self }
+    }
+
+    /// The server may call this endpoint over the session ([`crate::Rpc::session_to`]), and the endpoint's handlers answer, as they do any
+    /// call. So many packets of these calls, at most, may be on their way to either side: they commit receive capacity of both, up to
+    /// half of what there is for the session, and a session that takes calls counts as two. With 0, as by default, the server gets
+    /// [`CallBackError::NotTaken`](crate::CallBackError::NotTaken).
+    #[must_use]
+    pub const fn call_back(self, credits: u16) -> Self {
+        Self { call_back: credits, ..self }
     }
 }

@@ -1,7 +1,8 @@
 //! The endpoint: the core, its port, its clock, and the loop that turns them.
 //!
-//! What a program does with the requests that come to it is in [`serving`].
+//! What a program does with the requests that come to it is in [`serving`], what it knows of its clients in [`clients`].
 
+mod clients;
 mod serving;
 
 mod sleep;
@@ -50,6 +51,7 @@ use sleep::Sleep;
 /// - **sleep on more than one thing**: [`Self::arm`] says whether and until when, [`Self::descriptor`] on what.
 /// - **serve with state of one's own**: [`Self::handle`] and [`Self::handle_burst`] for handlers that belong to this endpoint;
 ///   [`Self::turn_with`] hands requests to a closure, [`Self::poll_request`] to whoever asks.
+/// - **know one's clients**: [`Self::poll_client_event`] tells who comes and goes, [`Self::session_to`] how to call them.
 /// - **be watched**: [`Self::stats`] here, [`Self::stats_reader`] from other threads.
 ///
 /// Calls go out and come in, and requests are handled, only while the loop turns. Using an endpoint from another thread does
@@ -236,7 +238,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         self.begin_connect_with(address, ConnectOptions::new())
     }
 
-    /// As [`Self::begin_connect`], with options: who hears of the session.
+    /// As [`Self::begin_connect`], with options: who hears of the session, and whether its server may call back.
     ///
     /// # Errors
     ///
@@ -259,20 +261,29 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
     ///
     /// [`ConnectError`]: no such server, no answer, refused, or a limit of this endpoint.
     pub fn connect(&mut self, address: &str) -> Result<SessionId, ConnectError> {
+        self.connect_with(address, ConnectOptions::new())
+    }
+
+    /// As [`Self::connect`], with options.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::connect`], and [`ConnectError::Lane`].
+    pub fn connect_with(&mut self, address: &str, options: ConnectOptions) -> Result<SessionId, ConnectError> {
         let address: Address = address.parse().map_err(PortError::from)?;
-        let session = self.begin_connect(&address)?;
+        let session = self.begin_connect_with(&address, options)?;
         let mut outcome = None;
         let turned = self.run_until(|rpc| {
-            // Events of other sessions stay for `poll_event`.
+            // Events of other sessions stay for those whom they are for.
             let is_its = |event: &SessionEvent| event.session() == session;
-            outcome = rpc.core.clients.lanes.take_event(LaneId::MAIN, is_its);
+            outcome = rpc.core.clients.lanes.take_event(options.lane, is_its);
             outcome.is_some()
         });
         self.sleep.may_have_ended();
         if let Err(error) = turned {
             // Nobody knows its name, so there is nobody to end it or to hear of it.
             self.sessions.disconnect(&mut self.core, session);
-            self.core.clients.lanes.take_event(LaneId::MAIN, |event| event.session() == session);
+            self.core.clients.lanes.take_event(options.lane, |event| event.session() == session);
             return Err(error.into());
         }
         match outcome {
@@ -506,11 +517,16 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
     #[inline(never)]
     fn run_due_timers(&mut self) -> bool {
         // Who is given up is sent nothing, and yet there is something to hear of it.
-        let told = self.core.clients.lanes.told();
+        let told = self.told();
         self.core.clients.retransmit_late(&mut self.core.shared);
         self.core.end_expired();
         self.sessions.manage(&mut self.core);
-        self.core.clients.lanes.told() != told
+        self.told() != told
+    }
+
+    /// How many completions and events wait to be taken.
+    fn told(&self) -> usize {
+        self.core.clients.lanes.told() + self.core.servers.client_events()
     }
 
     /// Sends what this turn had to say, and ends it. Returns whether the turn, which was `busy` so far, had anything to do.

@@ -4,10 +4,12 @@
 //! lost response can be sent again without running the request again (nsdi19 5.3: at most once).
 //!
 //! A request comes in here, or in [`arriving`] when it has several packets; its handler answers through [`answers`]; [`sending`] makes packets
-//! of answers, and bounds those that repeat; [`memory`] knows who holds what of the arena, [`kept`] which calls wait for other threads.
+//! of answers, and bounds those that repeat; [`memory`] knows who holds what of the arena, [`kept`] which calls wait for other threads,
+//! [`clients`] who the clients are.
 
 mod answers;
 mod arriving;
+mod clients;
 mod guesses;
 mod kept;
 mod memory;
@@ -27,6 +29,7 @@ use crate::shared::Shared;
 use crate::stats::PacketDrop;
 use crate::table::{Place, SlotId, Table};
 use crate::transmit::TxKind;
+use clients::Visits;
 pub(crate) use kept::Abandoned;
 use kept::KeptCalls;
 use state::{Arrivals, Phase, Response, ServerCold};
@@ -56,6 +59,7 @@ pub(crate) struct Servers {
     repeating: Vec<u32>,
     /// Until then stalled requests are not looked for again.
     next_give_up_ns: u64,
+    visits: Visits,
     pub returns: Arc<Returns>,
 }
 
@@ -70,19 +74,27 @@ impl Servers {
             unconfirmed: Vec::new(),
             repeating: Vec::new(),
             next_give_up_ns: 0,
+            visits: Visits::default(),
             returns,
         }
     }
 
-    /// Puts a session on file, under a key with a new token.
+    /// Puts a session on file that a client asked for, under a key with a new token.
     pub fn insert(&mut self, shared: &mut Shared, session: ServerSession) -> usize {
+        let index = self.put(shared, session);
+        let key = self.table.entries[index].key;
+        self.unconfirmed.push(Unconfirmed { key, since_ns: shared.now_ns, reminders: 0 });
+        self.came(shared, index);
+        index
+    }
+
+    fn put(&mut self, shared: &mut Shared, session: ServerSession) -> usize {
         let index = self.table.insert(shared.generator.next_u64());
         self.cold.resize_with(self.table.entries.len(), ServerCold::default);
         self.cold[index] = ServerCold::default();
         let key = self.table.entries[index].key;
         self.table.entries[index] = ServerSession { key, ..session };
         self.settle(shared, index);
-        self.unconfirmed.push(Unconfirmed { key, since_ns: shared.now_ns, reminders: 0 });
         index
     }
 

@@ -2,11 +2,12 @@
 //!
 //! Opening takes two round trips, so that a server keeps nothing for a client that has not shown that it receives at the
 //! address that it sends from: connect, challenge (a cookie), connect with the cookie, accept ([`opening`]). A session ends with its user, its
-//! peer or its endpoint ([`ending`]).
+//! peer or its endpoint ([`ending`]). A server may call its client where that was asked for ([`back`]).
 //!
 //! A peer is asked for a sign of life when it was silent, and given up when it stays so ([`watching`]). Each side has an *incarnation token*
 //! for each peer, fresh whenever it starts to know that peer; a peer whose token has changed no longer knows our sessions.
 
+mod back;
 mod ending;
 mod opening;
 mod versions;

@@ -85,6 +85,18 @@ impl<E: Entry + Default, S: Default> Table<E, S> {
         index
     }
 
+    /// Keeps packets from finding an entry until [`Self::show`]; returns its key.
+    pub fn hide(&mut self, index: usize) -> SessionKey {
+        let key = self.entries[index].key();
+        self.entries[index].set_key(unreachable_key(index));
+        key
+    }
+
+    /// Packets find the entry by this key from here on.
+    pub fn show(&mut self, index: usize, key: SessionKey) {
+        self.entries[index].set_key(key);
+    }
+
     /// Takes an entry off file, and drops what its slots hold.
     pub fn remove(&mut self, index: usize) {
         self.remove_with(index, |slot| *slot = S::default());

@@ -28,8 +28,14 @@ fn packets_about(key: SessionKey, other: SessionKey) -> Vec<Vec<u8>> {
     let mut packets: Vec<Vec<u8>> = [
         connect.connect_packet(OFFER, Cookie::default()),
         sinew_wire::management::Challenge { cookie: Cookie { code: 1, made_ns: 2 } }.packet(key),
-        sinew_wire::management::Accept { server_key: other, server_token: 1, client_token: 2, granted: OFFER }
-            .packet(key),
+        sinew_wire::management::Accept {
+            server_key: other,
+            server_token: 1,
+            client_token: 2,
+            granted: OFFER,
+            call_back: None,
+        }
+        .packet(key),
         Refusal::Closing.packet(key),
         Refusal::Sessions { limit: 3 }.packet(key),
         ending(Kind::Confirm, key, other),

@@ -4,8 +4,9 @@ use sinew_fabric::{
 use sinew_host::{HostClock, SystemEntropy};
 use sinew_mem::{AllocError, MessageBuffer};
 use sinew_rpc::{
-    BurstCalls, Call, CallId, CallOptions, Completion, Config, ConnectError, ConnectOptions, DeferredCall, Endpoint,
-    EndpointInfo, LaneId, Rejected, Reply, RequestType, SessionEvent, SessionId, Stats, StatsReader,
+    BurstCalls, Call, CallBackError, CallId, CallOptions, ClientEvent, ClientId, Completion, Config, ConnectError,
+    ConnectOptions, DeferredCall, Endpoint, EndpointInfo, LaneId, Rejected, Reply, RequestType, SessionEvent,
+    SessionId, Stats, StatsReader,
 };
 #[cfg(feature = "shm")]
 use sinew_shm::ShmPort;
@@ -127,6 +128,7 @@ mod faces;
 /// - **call, the quick way**: [`Self::alloc`] buffers once; [`Self::enqueue_request`] moves them in,
 ///   [`Self::poll_completion`] hands them back.
 /// - **call, the simple way**: [`Self::call`].
+/// - **know one's clients**: [`Self::poll_client_event`] tells who comes and goes, [`Self::session_to`] how to call them.
 /// - **call in time, and in several names**: [`CallOptions`] have a deadline and a lane; [`Self::cancel`] ends a call by its name;
 ///   [`Self::open_lane`] gives a library completions and events of its own.
 /// - **turn the loop**: [`Self::turn`] once, [`Self::run_until`] and [`Self::try_run_until`] for long; [`Self::wait`] sleeps.
@@ -336,7 +338,16 @@ impl Rpc {
     /// [`Error::Connect`]: no such server, one on another fabric than this endpoint, no answer, refused, or a limit of this endpoint;
     /// [`Error::UnknownFabric`].
     pub fn connect(&mut self, address: &str) -> Result<SessionId> {
-        each!(&mut self.endpoint, rpc => rpc.connect(address)).map_err(told)
+        self.connect_with(address, ConnectOptions::new())
+    }
+
+    /// As [`Self::connect`], with options: who hears of the session, and whether its server may call back.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::connect`].
+    pub fn connect_with(&mut self, address: &str, options: ConnectOptions) -> Result<SessionId> {
+        each!(&mut self.endpoint, rpc => rpc.connect_with(address, options)).map_err(told)
     }
 
     /// Ends a session; its calls complete with [`sinew_rpc::Cause::Disconnected`]. Returns whether there was such a session.
@@ -347,6 +358,25 @@ impl Rpc {
     /// The next thing that happened to a session.
     pub fn poll_event(&mut self) -> Option<SessionEvent> {
         each!(&mut self.endpoint, rpc => rpc.poll_event())
+    }
+
+    /// The session over which a client is called back; see [`sinew_rpc::Rpc::session_to`].
+    ///
+    /// # Errors
+    ///
+    /// [`CallBackError`]: no such client any more, or it takes no calls.
+    pub fn session_to(&self, client: ClientId) -> Result<SessionId, CallBackError> {
+        each!(&self.endpoint, rpc => rpc.session_to(client))
+    }
+
+    /// The next client that came or went; see [`sinew_rpc::Rpc::poll_client_event`].
+    pub fn poll_client_event(&mut self) -> Option<ClientEvent> {
+        each!(&mut self.endpoint, rpc => rpc.poll_client_event())
+    }
+
+    /// Ends a client's session; see [`sinew_rpc::Rpc::dismiss`]. Returns whether there was such a client.
+    pub fn dismiss(&mut self, client: ClientId) -> bool {
+        each!(&mut self.endpoint, rpc => rpc.dismiss(client))
     }
 
     /// Hands a call to a session; see [`sinew_rpc::Rpc::enqueue_request`]. Both buffers come back with the completion.

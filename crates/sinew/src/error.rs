@@ -2,7 +2,7 @@ use std::fmt;
 
 use sinew_fabric::{AddressError, PortError};
 use sinew_mem::AllocError;
-use sinew_rpc::{CallError, ConfigError, ConnectError, EnqueueError, NexusError, Rejected};
+use sinew_rpc::{CallBackError, CallError, ConfigError, ConnectError, EnqueueError, NexusError, Rejected};
 
 /// A result whose error is [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -22,6 +22,9 @@ pub enum Error {
     /// A call was not taken.
     #[error(transparent)]
     Enqueue(#[from] EnqueueError),
+    /// A client cannot be called.
+    #[error(transparent)]
+    CallBack(#[from] CallBackError),
     /// No message buffer.
     #[error(transparent)]
     Alloc(#[from] AllocError),
@@ -110,6 +113,7 @@ impl From<sinew_rpc::Error> for Error {
             sinew_rpc::Error::Connect(error) => Self::Connect(error),
             sinew_rpc::Error::Call(error) => Self::Call(error),
             sinew_rpc::Error::Enqueue(error) => Self::Enqueue(error),
+            sinew_rpc::Error::CallBack(error) => Self::CallBack(error),
             sinew_rpc::Error::Alloc(error) => Self::Alloc(error),
             sinew_rpc::Error::Port(error) => Self::Port(error),
             sinew_rpc::Error::Config(error) => Self::Config(error),

@@ -106,7 +106,7 @@ pub mod prelude {
     pub use crate::{Error, Flow, Nexus, Rpc, Server, ServerHandle};
     pub use sinew_mem::MessageBuffer;
     pub use sinew_rpc::{
-        BurstCalls, Call, CallId, CallOptions, Cause, Completion, Config, DeferredCall, EndpointInfo, Execution,
-        LaneId, Reply, RequestType, SessionEvent, SessionId,
+        BurstCalls, Call, CallId, CallOptions, Cause, ClientEvent, ClientId, Completion, Config, ConnectOptions,
+        DeferredCall, EndpointInfo, Execution, LaneId, Reply, RequestType, SessionEvent, SessionId,
     };
 }

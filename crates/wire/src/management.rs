@@ -87,6 +87,33 @@ impl Offer {
     }
 }
 
+/// The other direction of a session, in which its server calls its client. It ends with the session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallBack {
+    /// What the sender of this calls the direction: packets of the other side name it by this key.
+    pub key: SessionKey,
+    /// Packets that may be on their way to one side.
+    pub credits: u16,
+    /// Requests that may be outstanding.
+    pub slots: u16,
+}
+
+impl CallBack {
+    fn pack(back: Option<Self>) -> [u64; 2] {
+        back.map_or([0; 2], |back| [back.key.0, u64::from(back.credits) | u64::from(back.slots) << 16])
+    }
+
+    /// `Some(None)` is none; `None` makes no sense.
+    fn unpack([key, limits]: [u64; 2]) -> Option<Option<Self>> {
+        let back = Self { key: SessionKey(key), credits: limits as u16, slots: (limits >> 16) as u16 };
+        match (back.credits > 0, back.slots > 0) {
+            (true, true) => Some(Some(back)),
+            (false, false) => Some(None),
+            _ => None,
+        }
+    }
+}
+
 /// Proof that the sender receives at the address that it sends from: a code over it, and when it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cookie {
@@ -107,26 +134,31 @@ pub struct Connect {
     pub offer: Offer,
     /// Echo of the server's challenge.
     pub cookie: Cookie,
+    /// What the client offers for calls of the server, if it takes any.
+    pub call_back: Option<CallBack>,
 }
 
 impl Connect {
     /// As a packet.
     pub fn packet(&self) -> Management {
         let [first, second] = self.offer.pack();
+        let [back, limits] = CallBack::pack(self.call_back);
+        let Cookie { code, made_ns } = self.cookie;
         Management::new(
             Header::management(Kind::Connect, SessionKey::default(), 0),
-            &[self.client_key.0, self.client_token, first, second, self.cookie.code, self.cookie.made_ns, 0, 0, 0],
+            &[self.client_key.0, self.client_token, first, second, code, made_ns, back, limits, 0],
         )
     }
 
     /// Reads the body; `None` when it makes no sense.
     pub fn read(body: &[u8]) -> Option<Self> {
-        let [key, client_token, first, second, code, made_ns, _, _, _] = words::<CONNECT_WORDS>(body)?;
+        let [key, client_token, first, second, code, made_ns, back, limits, _] = words::<CONNECT_WORDS>(body)?;
         Some(Self {
             client_key: SessionKey(key),
             client_token,
             offer: Offer::unpack([first, second])?,
             cookie: Cookie { code, made_ns },
+            call_back: CallBack::unpack([back, limits])?,
         })
     }
 }
@@ -161,22 +193,31 @@ pub struct Accept {
     pub client_token: u64,
     /// What holds: no more than was offered.
     pub granted: Offer,
+    /// What holds of the server's calls: no more than was offered, and something if anything was.
+    pub call_back: Option<CallBack>,
 }
 
 impl Accept {
     /// As a packet.
     pub fn packet(&self, client_key: SessionKey) -> Management {
         let [first, second] = self.granted.pack();
+        let [back, limits] = CallBack::pack(self.call_back);
         Management::new(
             Header::management(Kind::Accept, client_key, 0),
-            &[self.server_key.0, self.server_token, self.client_token, first, second],
+            &[self.server_key.0, self.server_token, self.client_token, first, second, back, limits],
         )
     }
 
     /// Reads the body; `None` when it makes no sense.
     pub fn read(body: &[u8]) -> Option<Self> {
-        let [key, server_token, client_token, first, second] = words(body)?;
-        Some(Self { server_key: SessionKey(key), server_token, client_token, granted: Offer::unpack([first, second])? })
+        let [key, server_token, client_token, first, second, back, limits] = words(body)?;
+        Some(Self {
+            server_key: SessionKey(key),
+            server_token,
+            client_token,
+            granted: Offer::unpack([first, second])?,
+            call_back: CallBack::unpack([back, limits])?,
+        })
     }
 }
 
@@ -289,13 +330,16 @@ mod tests {
     #[test]
     fn bodies_survive_the_wire() {
         let key = SessionKey::new(5, 77);
-        let connect =
-            Connect { client_key: key, client_token: 9, offer: OFFER, cookie: Cookie { code: 3, made_ns: 4 } };
-        assert_eq!(Connect::read(body(&connect.packet())), Some(connect));
+        let back = CallBack { key: SessionKey::new(3, 9), credits: 4, slots: 2 };
+        for call_back in [None, Some(back)] {
+            let cookie = Cookie { code: 3, made_ns: 4 };
+            let connect = Connect { client_key: key, client_token: 9, offer: OFFER, cookie, call_back };
+            assert_eq!(Connect::read(body(&connect.packet())), Some(connect));
+            let accept = Accept { server_key: key, server_token: 1, client_token: 2, granted: OFFER, call_back };
+            assert_eq!(Accept::read(body(&accept.packet(key))), Some(accept));
+        }
         let challenge = Challenge { cookie: Cookie { code: 1, made_ns: 2 } };
         assert_eq!(Challenge::read(body(&challenge.packet(key))), Some(challenge));
-        let accept = Accept { server_key: key, server_token: 1, client_token: 2, granted: OFFER };
-        assert_eq!(Accept::read(body(&accept.packet(key))), Some(accept));
         for refusal in [
             Refusal::ReceiveCapacity { packets: 10, committed: 9 },
             Refusal::Sessions { limit: 4 },
@@ -320,20 +364,26 @@ mod tests {
         let answers = [
             Challenge { cookie: Cookie::default() }.packet(key),
             Refusal::Closing.packet(key),
-            Accept { server_key: key, server_token: 0, client_token: 0, granted: OFFER }.packet(key),
+            Accept { server_key: key, server_token: 0, client_token: 0, granted: OFFER, call_back: None }.packet(key),
         ];
         assert!(answers.iter().all(|answer| answer.as_bytes().len() <= CONNECT_LEN));
     }
 
     #[test]
     fn bodies_of_wrong_length_or_without_credits_are_refused() {
-        let connect = Connect {
+        let good = Connect {
             client_key: SessionKey(1),
             client_token: 9,
-            offer: Offer { credits: 0, ..OFFER },
+            offer: OFFER,
             cookie: Cookie::default(),
+            call_back: None,
         };
+        let connect = Connect { offer: Offer { credits: 0, ..OFFER }, ..good };
         assert_eq!(Connect::read(body(&connect.packet())), None);
+        for (credits, slots) in [(0, 8), (8, 0)] {
+            let connect = Connect { call_back: Some(CallBack { key: SessionKey(1), credits, slots }), ..good };
+            assert_eq!(Connect::read(body(&connect.packet())), None);
+        }
         for len in 0..100 {
             let bytes = vec![0xFF; len];
             let _ = (Connect::read(&bytes), Accept::read(&bytes), Challenge::read(&bytes), Life::read(&bytes));

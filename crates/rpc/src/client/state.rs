@@ -14,7 +14,7 @@ use sinew_wire::{CallName, HEADER_LEN, Header, Meaning, OPTIONS_LEN, Options, Pa
 use super::queue::{List, PlaceId};
 use crate::congestion::{Limits, Sample};
 use crate::lanes::LaneId;
-use crate::names::SessionId;
+use crate::names::{ClientId, SessionId};
 use crate::recovery::{RoundTrips, Timeout, Window};
 use crate::table::Entry;
 
@@ -279,6 +279,15 @@ impl ClientSession {
     }
 }
 
+/// The place among sessions that we answer on which belongs to a session of ours: its server's calls come there.
+#[derive(Clone, Copy)]
+pub(crate) struct Back {
+    pub index: usize,
+    /// By which the server's packets name it.
+    pub key: SessionKey,
+    pub credits: u16,
+}
+
 /// A session that is being opened.
 pub(crate) struct Opening {
     pub since_ns: u64,
@@ -292,6 +301,10 @@ pub(crate) struct ClientCold {
     pub(super) queue: List,
     /// Who hears of the session.
     pub lane: LaneId,
+    /// Where the server's calls are answered, if it may call us.
+    pub back: Option<Back>,
+    /// Of a session over which a client of ours is called: whose it is.
+    pub of: Option<ClientId>,
     pub opening: Option<Opening>,
     pub ending_since_ns: u64,
     pub last_try_ns: u64,

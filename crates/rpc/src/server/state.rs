@@ -12,6 +12,7 @@ use sinew_wire::SessionKey;
 use super::guesses::Guesses;
 use super::kept::KeptId;
 use crate::answer::ErrorCode;
+use crate::names::SessionId;
 use crate::recovery::Window;
 use crate::shared::Shared;
 use crate::table::Entry;
@@ -278,6 +279,8 @@ pub(crate) struct ServerSession {
     pub own_len_max: u16,
     /// Whether the client has used the session or confirmed it.
     pub confirmed: bool,
+    /// Whether it belongs to a session of ours, whose server calls us on it.
+    pub is_back: bool,
 }
 const _: () = assert!(size_of::<ServerSession>() == 64);
 
@@ -312,4 +315,8 @@ pub(crate) struct ServerCold {
     pub noticed_ns: u64,
     /// Copies of requests that later ones have overtaken, since the last was answered.
     pub overtaken: u8,
+    /// Whether somebody was told that the client came.
+    pub is_told: bool,
+    /// The session over which we call the client.
+    pub session: Option<SessionId>,
 }

@@ -11,13 +11,16 @@ use crate::client::ClientState;
 use crate::core::Core;
 use crate::error::{Cause, ConnectError};
 use crate::events::SessionEvent;
-use crate::names::SessionId;
+use crate::names::{ClientId, SessionId};
 use crate::stats::PacketDrop;
 
 impl Sessions {
     /// Ends a session; its calls complete with [`Cause::Disconnected`]. Returns whether there was such a session.
     pub fn disconnect(&mut self, core: &mut Core, id: SessionId) -> bool {
         let Some(index) = core.clients.table.find(id.key()) else { return false };
+        if let Some(client) = core.clients.client_called(index) {
+            return self.dismiss(core, client);
+        }
         match core.clients.table.entries[index].state {
             ClientState::Disconnecting => {}
             ClientState::Connecting => {
@@ -35,6 +38,16 @@ impl Sessions {
         true
     }
 
+    /// Ends a client's session; calls back to it complete with [`Cause::Disconnected`]. Returns whether there was such a client.
+    pub fn dismiss(&mut self, core: &mut Core, client: ClientId) -> bool {
+        let Some(index) = core.servers.table.find(client.key()) else { return false };
+        if core.servers.table.entries[index].is_back {
+            return false;
+        }
+        self.reset(core, index, Cause::Disconnected);
+        true
+    }
+
     pub(super) fn send_disconnect(core: &mut Core, index: usize) {
         let now_ns = core.shared.now_ns;
         core.clients.cold(index).last_try_ns = now_ns;
@@ -44,6 +57,7 @@ impl Sessions {
     }
 
     pub(super) fn remove_client(core: &mut Core, index: usize) {
+        Self::remove_back(core, index);
         let session = &core.clients.table.entries[index];
         let (peer_index, credits) = (session.peer_index, session.credits_max);
         core.clients.remove(index);
@@ -57,7 +71,10 @@ impl Sessions {
         core.clients.lanes.tell(lane, event);
     }
 
-    pub(super) fn remove_server(&mut self, core: &mut Core, index: usize) {
+    /// Takes a client's session off file.
+    pub(super) fn remove_server(&mut self, core: &mut Core, index: usize, cause: Cause) {
+        core.servers.leaves(index, cause);
+        Self::end_call_back(core, index, cause);
         let session = &core.servers.table.entries[index];
         let (peer_index, credits) = (session.peer_index, session.credits);
         self.granted.remove(&(session.peer, session.remote_key.0));
@@ -68,7 +85,7 @@ impl Sessions {
         Self::release(core, peer_index, credits);
     }
 
-    fn release(core: &mut Core, peer_index: u32, credits: u16) {
+    pub(super) fn release(core: &mut Core, peer_index: u32, credits: u16) {
         core.shared.committed_packets -= u64::from(credits);
         if let Some(forgotten) = core.shared.peers.release(peer_index, credits.into()) {
             core.shared.forgotten.push(forgotten);
@@ -78,8 +95,7 @@ impl Sessions {
     /// Ends everything at once, and tells the peers.
     pub fn close(&mut self, core: &mut Core) {
         self.closing = true;
-        let clients: Vec<_> = core.clients.table.occupied().collect();
-        for index in clients {
+        for index in Self::own_clients(core).collect::<Vec<_>>() {
             let session = &core.clients.table.entries[index];
             let (id, open) = (session.id(), session.state != ClientState::Connecting);
             core.clients.end_calls(&mut core.shared, id, Cause::Disconnected);
@@ -88,18 +104,27 @@ impl Sessions {
             }
             Self::remove_client(core, index);
         }
-        let servers: Vec<_> = core.servers.table.occupied().collect();
-        for index in servers {
-            self.reset(core, index);
+        for index in Self::own_servers(core).collect::<Vec<_>>() {
+            self.reset(core, index, Cause::Disconnected);
         }
     }
 
+    /// Our sessions, but for those over which clients are called: these end with their clients'.
+    fn own_clients(core: &Core) -> impl Iterator<Item = usize> + '_ {
+        core.clients.table.occupied().filter(|&index| core.clients.client_called(index).is_none())
+    }
+
+    /// Our clients' sessions, but for those on which our servers call us: these end with ours.
+    fn own_servers(core: &Core) -> impl Iterator<Item = usize> + '_ {
+        core.servers.table.occupied().filter(|&index| !core.servers.table.entries[index].is_back)
+    }
+
     /// Ends a session that a client has with us, and says so.
-    pub(super) fn reset(&mut self, core: &mut Core, index: usize) {
+    pub(super) fn reset(&mut self, core: &mut Core, index: usize, cause: Cause) {
         let session = &core.servers.table.entries[index];
         let packet = ending(Kind::Reset, session.remote_key, session.key);
         core.shared.send(session.peer, packet);
-        self.remove_server(core, index);
+        self.remove_server(core, index, cause);
     }
 
     /// Gives a peer up: calls to it complete with `cause`, and what its sessions held is free.
@@ -119,15 +144,14 @@ impl Sessions {
 
     /// Sessions that we have with a peer, and those that it has with us.
     fn sessions_with(core: &Core, peer_index: u32) -> (Vec<usize>, Vec<usize>) {
-        let (clients, servers) = (&core.clients.table, &core.servers.table);
-        let ours = clients.occupied().filter(|&index| clients.entries[index].peer_index == peer_index);
-        let theirs = servers.occupied().filter(|&index| servers.entries[index].peer_index == peer_index);
+        let ours = Self::own_clients(core).filter(|&at| core.clients.table.entries[at].peer_index == peer_index);
+        let theirs = Self::own_servers(core).filter(|&at| core.servers.table.entries[at].peer_index == peer_index);
         (ours.collect(), theirs.collect())
     }
 
     fn fail_sessions(&mut self, core: &mut Core, clients: Vec<usize>, servers: Vec<usize>, cause: Cause) {
         for index in servers {
-            self.remove_server(core, index);
+            self.remove_server(core, index, cause);
         }
         for index in clients {
             self.fail_client(core, index, cause);
@@ -161,6 +185,7 @@ impl Sessions {
         match header.kind {
             Kind::Confirm | Kind::Disconnect => {
                 let index = match core.servers.table.checked(header.session, from) {
+                    Ok(index) if core.servers.table.entries[index].is_back => return Err(PacketDrop::UnknownSession),
                     Ok(index) if core.servers.table.entries[index].remote_key == theirs => index,
                     Ok(_) => return Err(PacketDrop::UnknownSession),
                     Err(reason) => {
@@ -175,7 +200,7 @@ impl Sessions {
                 core.servers.confirm(&core.shared, index);
                 if header.kind == Kind::Disconnect {
                     core.shared.send(from, ending(Kind::Disconnected, theirs, header.session));
-                    self.remove_server(core, index);
+                    self.remove_server(core, index, Cause::PeerClosed);
                 }
                 Ok(())
             }

@@ -4,11 +4,12 @@ use std::hash::Hasher;
 use std::sync::Arc;
 
 use sinew_fabric::Peer;
-use sinew_wire::management::{Accept, Challenge, Connect, Cookie, Offer, Refusal, ending};
+use sinew_wire::management::{Accept, CallBack, Challenge, Connect, Cookie, Offer, Refusal, ending};
 use sinew_wire::{HEADER_LEN, Header, Kind, VERSION};
 
 use super::Sessions;
-use crate::client::{ClientState, Opening};
+use super::back::split;
+use crate::client::{Back, ClientState, Opening};
 use crate::core::Core;
 use crate::error::{Cause, ConnectError};
 use crate::events::SessionEvent;
@@ -33,11 +34,15 @@ fn available_packets(shared: &Shared, peer_index: Option<u32>) -> u64 {
     total.min(shared.link.receive_packets_per_peer.saturating_sub(reserve + with_peer))
 }
 
-/// The credits that a session which a peer asks for can have, or why it cannot be.
-fn grant(core: &Core, from: Peer, offered: u16) -> Result<u16, Refusal> {
+/// The credits that a session which a peer asks for can have, and those of the other direction, if it asks for that; or why it cannot be.
+fn grant(core: &Core, from: Peer, connect: &Connect) -> Result<(u16, u16), Refusal> {
     let shared = &core.shared;
+    let limit = shared.config.credits;
+    let offered = connect.offer.credits.min(limit);
+    let back = connect.call_back.map_or(0, |back| back.credits.min(limit));
+    let asks_sessions = 1 + u64::from(back > 0);
     let sessions_max = shared.config.sessions_max as u64;
-    if core.sessions() as u64 >= sessions_max {
+    if core.sessions() as u64 + asks_sessions > sessions_max {
         return Err(Refusal::Sessions { limit: sessions_max });
     }
     let peer = shared.peers.index_of(from);
@@ -46,23 +51,25 @@ fn grant(core: &Core, from: Peer, offered: u16) -> Result<u16, Refusal> {
         (u64::from(entry.granted_sessions), entry.granted_packets)
     });
     let share = shared.share_of(sessions_max);
-    if sessions >= share {
+    if sessions + asks_sessions > share {
         return Err(Refusal::PeerSessions { limit: share });
     }
-    let credits = u64::from(offered.min(shared.config.credits)).min(available_packets(shared, peer));
-    if credits == 0 {
+    let suffices = |(granted, granted_back)| granted > 0 && (granted_back > 0 || back == 0);
+    let available = available_packets(shared, peer);
+    let granted = split(available, offered, back);
+    if !suffices(granted) {
         let packets = shared.link.receive_packets.min(shared.link.receive_packets_per_peer);
         return Err(Refusal::ReceiveCapacity { packets, committed: shared.committed_packets });
     }
     if shared.config.overcommit {
-        return Ok(credits as u16);
+        return Ok(granted);
     }
     let share = shared.share_of(shared.link.receive_packets.saturating_sub(shared.config.management_packets as u64));
-    let credits = credits.min(share.saturating_sub(committed));
-    if credits == 0 {
+    let granted = split(available.min(share.saturating_sub(committed)), offered, back);
+    if !suffices(granted) {
         return Err(Refusal::PeerReceiveCapacity { packets: share, committed });
     }
-    Ok(credits as u16)
+    Ok(granted)
 }
 
 impl Sessions {
@@ -85,7 +92,7 @@ impl Sessions {
         core.shared.peers.insert(entry, core.shared.now_ns)
     }
 
-    fn commit(core: &mut Core, peer_index: u32, packets: u16) {
+    pub(super) fn commit(core: &mut Core, peer_index: u32, packets: u16) {
         core.shared.committed_packets += u64::from(packets);
         core.shared.peers.get_mut(peer_index).committed += u64::from(packets);
     }
@@ -100,12 +107,13 @@ impl Sessions {
         options: ConnectOptions,
     ) -> Result<SessionId, ConnectError> {
         core.clients.lanes.check(options.lane).map_err(ConnectError::Lane)?;
-        if core.sessions() >= core.shared.config.sessions_max {
+        let asks_sessions = 1 + usize::from(options.call_back > 0);
+        if core.sessions() + asks_sessions > core.shared.config.sessions_max {
             return Err(ConnectError::Sessions { limit: core.shared.config.sessions_max });
         }
         let available = available_packets(&core.shared, core.shared.peers.index_of(peer));
-        let credits = u64::from(core.shared.config.credits).min(available) as u16;
-        if credits == 0 {
+        let (credits, back) = split(available, core.shared.config.credits, options.call_back);
+        if credits == 0 || (back == 0 && options.call_back > 0) {
             return Err(ConnectError::ReceiveCapacity {
                 packets: core.shared.link.receive_packets.min(core.shared.link.receive_packets_per_peer),
                 committed: core.shared.committed_packets,
@@ -133,9 +141,10 @@ impl Sessions {
         session.credits_max = credits;
         let id = session.id();
         let now_ns = core.shared.now_ns;
+        let back = (back > 0).then(|| Self::reserve_back(core, peer, peer_index, back));
         let cold = core.clients.cold(index);
         cold.opening = Some(Opening { since_ns: now_ns, offer, cookie: Cookie::default() });
-        cold.lane = options.lane;
+        (cold.lane, cold.back) = (options.lane, back);
         self.attention.push(id);
         Self::send_connect(core, index);
         Ok(id)
@@ -152,7 +161,10 @@ impl Sessions {
             cold.last_try_ns != 0 && cold.opening.as_ref().is_some_and(|opening| opening.cookie == Cookie::default());
         cold.last_try_ns = now_ns.max(1);
         let Some(opening) = &cold.opening else { return };
-        let connect = Connect { client_key: id.key(), client_token, offer: opening.offer, cookie: opening.cookie };
+        let slots = core.shared.config.slots;
+        let call_back = cold.back.map(|Back { key, credits, .. }| CallBack { key, credits, slots });
+        let Opening { offer, cookie, .. } = *opening;
+        let connect = Connect { client_key: id.key(), client_token, offer, cookie, call_back };
         core.shared.send(peer, connect.packet());
         if opening_is_repeated {
             // A server of the version before hears nothing of ours. It answers its own, and says by that what it is.
@@ -162,7 +174,10 @@ impl Sessions {
 
     pub(super) fn on_connect(&mut self, core: &mut Core, body: &[u8], from: Peer) -> Result<(), PacketDrop> {
         let connect = Connect::read(body).ok_or(PacketDrop::Malformed)?;
-        if connect.offer.data_per_packet < DATA_PER_PACKET_MIN || connect.client_token == 0 {
+        if connect.offer.data_per_packet < DATA_PER_PACKET_MIN
+            || connect.client_token == 0
+            || connect.call_back.is_some_and(|back| !back.slots.is_power_of_two())
+        {
             return Err(PacketDrop::Malformed);
         }
         if self.closing {
@@ -193,8 +208,8 @@ impl Sessions {
                 self.forget_established(core, index);
             }
         }
-        let credits = match grant(core, from, connect.offer.credits) {
-            Ok(credits) => credits,
+        let (credits, back_credits) = match grant(core, from, &connect) {
+            Ok(granted) => granted,
             Err(refusal) => {
                 core.shared.send(from, refusal.packet(connect.client_key));
                 return Ok(());
@@ -224,6 +239,9 @@ impl Sessions {
         Self::commit(core, peer_index, credits);
         let index = core.servers.insert(&mut core.shared, session);
         self.granted.insert((from, connect.client_key.0), index as u32);
+        if let Some(asked) = connect.call_back {
+            Self::call_back(core, index, asked, back_credits);
+        }
         Self::send_accept(core, index);
         Ok(())
     }
@@ -241,6 +259,7 @@ impl Sessions {
                 data_per_packet: session.data_per_packet,
                 message_len_max: session.message_len_max,
             },
+            call_back: Self::call_back_of(core, index),
         };
         let (to, packet) = (session.peer, accept.packet(session.remote_key));
         core.shared.send(to, packet);
@@ -248,7 +267,9 @@ impl Sessions {
 
     /// Finds the client session that a management packet is for.
     pub(super) fn client_of(core: &Core, header: &Header, from: Peer) -> Result<usize, PacketDrop> {
-        core.clients.table.checked(header.session, from)
+        let index = core.clients.table.checked(header.session, from)?;
+        // One over which a client is called begins and ends with that client's.
+        if core.clients.client_called(index).is_some() { Err(PacketDrop::UnknownSession) } else { Ok(index) }
     }
 
     pub(super) fn on_challenge(
@@ -306,6 +327,7 @@ impl Sessions {
             || granted.data_per_packet < DATA_PER_PACKET_MIN.min(offer.data_per_packet)
             || granted.message_len_max > offer.message_len_max
             || !granted.slots.is_power_of_two()
+            || !Self::grants_back(core.clients.cold(index).back, &accept)
         {
             return Err(PacketDrop::Malformed);
         }
@@ -329,6 +351,7 @@ impl Sessions {
             session.data_per_packet = granted.data_per_packet;
             session.message_len_max = granted.message_len_max;
         });
+        Self::open_back(core, index, &accept);
         let lane = core.clients.cold(index).lane;
         core.clients.lanes.tell(lane, SessionEvent::Connected(id));
         core.clients.start_queued(&mut core.shared, index);

@@ -286,7 +286,7 @@ impl Sessions {
             }
             if session.reminders >= REMINDERS_MAX {
                 // Whoever asked for it does not want it, or is not there.
-                self.reset(core, index);
+                self.reset(core, index, Cause::PeerClosed);
                 kept -= 1;
                 return false;
             }

@@ -2,8 +2,8 @@
 
 use sinew_fabric::loopback::{LoopbackConfig, LoopbackPort, Network};
 use sinew_fabric::{PacketPort, Peer};
-use sinew_rpc::{RequestType, SessionEvent, SessionId};
-use sinew_wire::management::{Accept, Challenge, Connect, Cookie, Life, Management, Offer};
+use sinew_rpc::{ConnectOptions, RequestType, SessionEvent, SessionId};
+use sinew_wire::management::{Accept, CallBack, Challenge, Connect, Cookie, Life, Management, Offer};
 use sinew_wire::{HEADER_LEN, Header, Kind, SessionKey};
 
 use super::{Endpoint, World};
@@ -56,6 +56,9 @@ pub struct HandClient {
     pub server_token: u64,
     pub granted: Offer,
     pub request_type: RequestType,
+    /// What it offers for the server's calls.
+    pub call_back: Option<CallBack>,
+    pub granted_back: Option<CallBack>,
 }
 
 impl HandClient {
@@ -70,6 +73,8 @@ impl HandClient {
             server_token: 0,
             granted: OFFER,
             request_type: super::ECHO,
+            call_back: None,
+            granted_back: None,
         }
     }
 
@@ -144,7 +149,7 @@ impl HandClient {
     }
 
     pub fn connect_packet(&self, offer: Offer, cookie: Cookie) -> Management {
-        Connect { client_key: self.key, client_token: self.token, offer, cookie }.packet()
+        Connect { client_key: self.key, client_token: self.token, offer, cookie, call_back: self.call_back }.packet()
     }
 
     /// Takes in an accept.
@@ -153,6 +158,7 @@ impl HandClient {
         let accept = Accept::read(body).unwrap();
         assert_eq!(accept.client_token, self.token);
         (self.server_key, self.server_token, self.granted) = (accept.server_key, accept.server_token, accept.granted);
+        self.granted_back = accept.call_back;
     }
 
     pub fn send_management(&self, packet: &Management) {
@@ -207,6 +213,8 @@ pub struct HandServer {
     pub client_token: u64,
     pub data_per_packet: usize,
     pub session: SessionId,
+    /// What the client offers for this server's calls.
+    pub offered: Option<CallBack>,
 }
 
 impl HandServer {
@@ -221,8 +229,13 @@ impl HandServer {
 
     /// A server that the client has sent a connect.
     pub fn asked(world: &World, client: &mut Endpoint) -> Self {
+        Self::asked_with(world, client, ConnectOptions::new())
+    }
+
+    /// As [`Self::asked`], with options of the client's.
+    pub fn asked_with(world: &World, client: &mut Endpoint, options: ConnectOptions) -> Self {
         let port = world.network.port_with("server", LoopbackConfig::default()).unwrap();
-        let session = client.begin_connect(&port.address()).unwrap();
+        let session = client.begin_connect_with(&port.address(), options).unwrap();
         let mut server = Self {
             network: world.network.clone(),
             peer: port.peer(),
@@ -233,21 +246,32 @@ impl HandServer {
             client_token: 0,
             data_per_packet: 0,
             session,
+            offered: None,
         };
         let sent = server.turn(client);
         let [(header, body)] = &sent[..] else { panic!("{sent:?}") };
         assert_eq!(header.kind, Kind::Connect);
         let connect = Connect::read(body).unwrap();
         (server.client_key, server.client_token) = (connect.client_key, connect.client_token);
-        server.data_per_packet = connect.offer.data_per_packet as usize;
+        (server.data_per_packet, server.offered) = (connect.offer.data_per_packet as usize, connect.call_back);
         server
     }
 
     /// Grants the session.
     pub fn accept(&mut self, granted: Offer) {
+        self.accept_with(granted, None);
+    }
+
+    /// As [`Self::accept`], with what it grants for calls back.
+    pub fn accept_with(&mut self, granted: Offer, call_back: Option<CallBack>) {
         self.data_per_packet = granted.data_per_packet as usize;
-        let accept =
-            Accept { server_key: self.key, server_token: self.token, client_token: self.client_token, granted };
+        let accept = Accept {
+            server_key: self.key,
+            server_token: self.token,
+            client_token: self.client_token,
+            granted,
+            call_back,
+        };
         self.send_management(&accept.packet(self.client_key));
     }
 

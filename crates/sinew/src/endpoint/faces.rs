@@ -3,8 +3,9 @@
 use sinew_fabric::{Address, Armed, Descriptor, PortStats, Readiness, Waker};
 use sinew_mem::{AllocError, MessageBuffer};
 use sinew_rpc::{
-    BurstCalls, Call, CallId, CallOptions, Completion, Config, ConnectError, ConnectOptions, DeferredCall, Endpoint,
-    EndpointInfo, LaneId, NexusError, Rejected, Reply, RequestType, SessionEvent, SessionId, Stats, StatsReader,
+    BurstCalls, Call, CallBackError, CallId, CallOptions, ClientEvent, ClientId, Completion, Config, ConnectError,
+    ConnectOptions, DeferredCall, Endpoint, EndpointInfo, LaneId, NexusError, Rejected, Reply, RequestType,
+    SessionEvent, SessionId, Stats, StatsReader,
 };
 
 use super::{FabricEndpoint, Rpc};
@@ -64,12 +65,28 @@ impl Endpoint for Rpc {
         each!(&mut self.endpoint, rpc => rpc.connect(address))
     }
 
+    fn connect_with(&mut self, address: &str, options: ConnectOptions) -> Result<SessionId, ConnectError> {
+        each!(&mut self.endpoint, rpc => rpc.connect_with(address, options))
+    }
+
     fn disconnect(&mut self, session: SessionId) -> bool {
         self.disconnect(session)
     }
 
     fn poll_event(&mut self) -> Option<SessionEvent> {
         self.poll_event()
+    }
+
+    fn session_to(&self, client: ClientId) -> Result<SessionId, CallBackError> {
+        self.session_to(client)
+    }
+
+    fn poll_client_event(&mut self) -> Option<ClientEvent> {
+        self.poll_client_event()
+    }
+
+    fn dismiss(&mut self, client: ClientId) -> bool {
+        self.dismiss(client)
     }
 
     #[inline]

@@ -1,0 +1,95 @@
+//! Clients as their server sees them: who they are, over which session they can be called, and when they come and go.
+
+use std::collections::VecDeque;
+
+use super::Servers;
+use crate::error::{CallBackError, Cause};
+use crate::events::ClientEvent;
+use crate::names::{ClientId, SessionId};
+use crate::server::ServerSession;
+use crate::shared::Shared;
+use sinew_wire::SessionKey;
+
+/// Who came and went, for whom that is wanted.
+#[derive(Default)]
+pub(super) struct Visits {
+    events: VecDeque<ClientEvent>,
+    /// With so many events those of clients that came and went unnoticed are dropped, so that sessions bound how many there are.
+    len_max: usize,
+}
+
+impl Servers {
+    /// Puts a session on file that no packet finds before [`Self::open_back`]; returns its place and its key.
+    pub fn reserve(&mut self, shared: &mut Shared, session: ServerSession) -> (usize, SessionKey) {
+        let index = self.put(shared, session);
+        (index, self.table.hide(index))
+    }
+
+    /// Opens a [reserved](Self::reserve) session with what its client grants; `session` is ours with that client.
+    pub fn open_back(
+        &mut self,
+        shared: &Shared,
+        (index, key): (usize, SessionKey),
+        session: SessionId,
+        grant: impl FnOnce(&mut ServerSession),
+    ) {
+        self.table.show(index, key);
+        grant(&mut self.table.entries[index]);
+        self.set_session_to(index, session);
+        // Its key went to the server alone, which has shown that it receives where it sends from.
+        self.confirm(shared, index);
+    }
+
+    /// The session over which a client can be called.
+    pub fn session_to(&self, client: ClientId) -> Result<SessionId, CallBackError> {
+        let index = self.table.find(client.key()).ok_or(CallBackError::NoSuchClient)?;
+        self.cold[index].session.ok_or(CallBackError::NotTaken)
+    }
+
+    pub fn set_session_to(&mut self, index: usize, session: SessionId) {
+        self.cold[index].session = Some(session);
+    }
+
+    /// Notes that a client came.
+    pub fn came(&mut self, shared: &Shared, index: usize) {
+        if shared.config.client_events {
+            let event = ClientEvent::Came(ClientId(self.table.entries[index].key.0));
+            self.tell(event);
+        }
+    }
+
+    /// Notes that a client goes, whose session is still there. Nobody hears of one that was never told to have come.
+    pub fn leaves(&mut self, index: usize, cause: Cause) {
+        if self.cold[index].is_told {
+            let client = ClientId(self.table.entries[index].key.0);
+            self.tell(ClientEvent::Left { client, cause });
+        }
+    }
+
+    fn tell(&mut self, event: ClientEvent) {
+        let table = &self.table;
+        let Visits { events, len_max } = &mut self.visits;
+        if events.len() >= *len_max {
+            events.retain(|event| !matches!(event, ClientEvent::Came(client) if table.find(client.key()).is_none()));
+            *len_max = 2 * events.len() + 64;
+        }
+        events.push_back(event);
+    }
+
+    /// The next that came or went.
+    pub fn poll_client_event(&mut self) -> Option<ClientEvent> {
+        loop {
+            let event = self.visits.events.pop_front()?;
+            let ClientEvent::Came(client) = event else { return Some(event) };
+            if let Some(index) = self.table.find(client.key()) {
+                self.cold[index].is_told = true;
+                return Some(event);
+            }
+        }
+    }
+
+    /// How many events wait to be taken.
+    pub fn client_events(&self) -> usize {
+        self.visits.events.len()
+    }
+}

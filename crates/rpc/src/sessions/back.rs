@@ -1,0 +1,116 @@
+//! The other direction of a session, in which its server calls its client.
+//!
+//! A client asks for it when it connects ([`crate::ConnectOptions::call_back`]). It keeps a place among the sessions on which it answers, the
+//! server opens one among those over which it calls, and the handshake of the session tells each side the other's key. The direction
+//! has credits and slots of its own, and ends with the session: no packet is about it alone.
+
+use sinew_fabric::Peer;
+use sinew_wire::management::{Accept, CallBack};
+
+use super::Sessions;
+use crate::client::Back;
+use crate::core::Core;
+use crate::error::Cause;
+use crate::lanes::LaneId;
+use crate::names::ClientId;
+use crate::server::ServerSession;
+
+/// Splits packets that may be on their way to us between a session and the other direction, which gets what it asks for, up to half.
+pub(super) fn split(available: u64, credits: u16, back: u16) -> (u16, u16) {
+    let back = u64::from(back).min(available / 2);
+    (u64::from(credits).min(available - back) as u16, back as u16)
+}
+
+impl Sessions {
+    /// At the client: keeps a place for the calls of a server that is about to be asked. No packet finds it yet.
+    pub(super) fn reserve_back(core: &mut Core, peer: Peer, peer_index: u32, credits: u16) -> Back {
+        let session = ServerSession { peer, peer_index, is_back: true, ..ServerSession::default() };
+        let (index, key) = core.servers.reserve(&mut core.shared, session);
+        core.shared.peers.get_mut(peer_index).sessions += 1;
+        Self::commit(core, peer_index, credits);
+        Back { index, key, credits }
+    }
+
+    /// Whether an answer grants what was asked for.
+    pub(super) fn grants_back(asked: Option<Back>, accept: &Accept) -> bool {
+        match (asked, accept.call_back) {
+            (None, None) => true,
+            (Some(asked), Some(granted)) => granted.credits <= asked.credits && granted.slots.is_power_of_two(),
+            _ => false,
+        }
+    }
+
+    /// At the client: from here on the server's calls are taken. What was granted is [what was asked for](Self::grants_back).
+    pub(super) fn open_back(core: &mut Core, client: usize, accept: &Accept) {
+        let session = &core.clients.table.entries[client];
+        let (id, peer_index) = (session.id(), session.peer_index);
+        let (Some(back), Some(granted)) = (&mut core.clients.cold(client).back, accept.call_back) else { return };
+        let unused = u64::from(back.credits - granted.credits);
+        back.credits = granted.credits;
+        let Back { index, key, credits } = *back;
+        core.shared.committed_packets -= unused;
+        core.shared.peers.get_mut(peer_index).committed -= unused;
+        core.servers.open_back(&core.shared, (index, key), id, |session| {
+            session.remote_key = granted.key;
+            session.credits = credits;
+            session.data_per_packet = accept.granted.data_per_packet;
+            session.message_len_max = accept.granted.message_len_max;
+        });
+    }
+
+    /// At the client: the place goes with its session.
+    pub(super) fn remove_back(core: &mut Core, client: usize) {
+        let peer_index = core.clients.table.entries[client].peer_index;
+        if let Some(back) = core.clients.cold(client).back.take() {
+            core.servers.remove(&mut core.shared, back.index);
+            Self::release(core, peer_index, back.credits);
+        }
+    }
+
+    /// At the server: opens the direction in which it calls a client that has asked for that.
+    pub(super) fn call_back(core: &mut Core, server: usize, asked: CallBack, credits: u16) {
+        let of = &core.servers.table.entries[server];
+        let (client, peer, peer_index) = (ClientId(of.key.0), of.peer, of.peer_index);
+        let (data_per_packet, message_len_max) = (of.data_per_packet, of.message_len_max);
+        let index = core.clients.insert(core.shared.generator.next_u64());
+        let slots = asked.slots.min(core.shared.config.slots);
+        core.clients.open(&mut core.shared, index, slots, |session| {
+            (session.peer, session.peer_index) = (peer, peer_index);
+            session.remote_key = asked.key;
+            (session.credits, session.credits_max) = (credits, credits);
+            session.data_per_packet = data_per_packet;
+            session.message_len_max = message_len_max;
+        });
+        let cold = core.clients.cold(index);
+        // Whoever wants to know hears of the client.
+        (cold.lane, cold.of) = (LaneId::NOBODY, Some(client));
+        core.servers.set_session_to(server, core.clients.table.entries[index].id());
+        let entry = core.shared.peers.get_mut(peer_index);
+        entry.sessions += 1;
+        entry.granted_sessions += 1;
+        entry.granted_packets += u64::from(credits);
+        Self::commit(core, peer_index, credits);
+    }
+
+    /// At the server: the direction ends with the client's session, and calls on it with `cause`.
+    pub(super) fn end_call_back(core: &mut Core, server: usize, cause: Cause) {
+        let session = &core.servers.table.entries[server];
+        let (client, peer_index) = (ClientId(session.key.0), session.peer_index);
+        let Ok(id) = core.servers.session_to(client) else { return };
+        let Some(index) = core.clients.table.find(id.key()) else { return };
+        core.clients.end_calls(&mut core.shared, id, cause);
+        let credits = core.clients.table.entries[index].credits_max;
+        core.clients.remove(index);
+        let entry = core.shared.peers.get_mut(peer_index);
+        entry.granted_sessions -= 1;
+        entry.granted_packets -= u64::from(credits);
+        Self::release(core, peer_index, credits);
+    }
+
+    /// At the server: what it says of the direction when it accepts a session.
+    pub(super) fn call_back_of(core: &Core, server: usize) -> Option<CallBack> {
+        let id = core.servers.session_to(ClientId(core.servers.table.entries[server].key.0)).ok()?;
+        let session = &core.clients.table.entries[core.clients.table.find(id.key())?];
+        Some(CallBack { key: id.key(), credits: session.credits_max, slots: core.shared.config.slots })
+    }
+}
