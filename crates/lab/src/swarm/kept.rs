@@ -6,7 +6,7 @@ use super::scenario::{Fault, Scenario};
 
 /// A seed that failed goes here, in front, with what was wrong. (Where what it drew is drawn otherwise later, it is any other seed; what it
 /// found is a test of its own by then.) Behind them are seeds that between them draw what a test below asks for.
-const KEPT: &[u64] = &[101, 102, 104, 107, 122];
+const KEPT: &[u64] = &[101, 102, 104, 106, 107, 122];
 
 /// What a scenario has of what is to be drawn.
 fn drawn(scenario: &Scenario) -> Vec<&'static str> {
@@ -41,10 +41,11 @@ fn drawn(scenario: &Scenario) -> Vec<&'static str> {
     drawn.extend(switch.ecn.map(|_| "marks"));
     drawn.extend(switch.pause.map(|_| "pauses of links"));
     drawn.push(if scenario.impatience > 0.0 { "impatient calls" } else { "patient calls" });
+    drawn.push(if scenario.calls_back > 0.0 { "calls back" } else { "no calls back" });
     drawn
 }
 
-const WANTED: [&str; 19] = [
+const WANTED: [&str; 21] = [
     "a bad link",
     "a link that is down",
     "a partition",
@@ -64,6 +65,8 @@ const WANTED: [&str; 19] = [
     "pauses of links",
     "impatient calls",
     "patient calls",
+    "calls back",
+    "no calls back",
 ];
 
 #[test]

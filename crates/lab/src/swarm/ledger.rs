@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use sinew_rpc::{Cause, Execution};
+use sinew_rpc::{Cause, ClientId, Execution};
 
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Ledger {
     calls: BTreeMap<u64, Known>,
+    /// The hosts of clients, as the hosts that they call know them.
+    clients: BTreeMap<(usize, ClientId), usize>,
     next: u64,
     outstanding: u64,
     pub answered: u64,
@@ -61,11 +63,21 @@ impl Ledger {
         }
     }
 
-    /// A server runs a call.
-    pub fn run(&mut self, call: u64, server: usize) {
+    /// The host of a client of `server`'s, once that has run a call of the client's.
+    pub fn host_of(&self, server: usize, client: ClientId) -> Option<usize> {
+        self.clients.get(&(server, client)).copied()
+    }
+
+    /// A server runs a call of a client's.
+    pub fn run(&mut self, call: u64, server: usize, client: ClientId) {
         let Some(known) = self.calls.get_mut(&call) else {
             return self.complain(|| format!("call {call} is run and was never made"));
         };
+        let host = *self.clients.entry((server, client)).or_insert(known.client);
+        if host != known.client {
+            let known = *known;
+            return self.complain(|| format!("call {call} seems to come from host {host}: {known:?}"));
+        }
         known.runs += 1;
         let known = *known;
         if known.runs > 1 {

@@ -5,7 +5,9 @@ use std::rc::Rc;
 
 use sinew_fabric::{Address, Clock, Generator, SeededGenerator};
 use sinew_mem::MessageBuffer;
-use sinew_rpc::{Call, CallId, CallOptions, Nexus, RequestType, Rpc, SessionEvent, SessionId};
+use sinew_rpc::{
+    Call, CallId, CallOptions, ClientEvent, ClientId, ConnectOptions, Nexus, RequestType, Rpc, SessionEvent, SessionId,
+};
 use sinew_sim::{Actor, Doing, SimClock, SimPort};
 
 use super::ledger::Shared;
@@ -74,6 +76,9 @@ pub struct Member {
     /// Calls that are not over.
     calls: usize,
     impatience: f64,
+    calls_back: f64,
+    /// Clients that are there.
+    clients: Vec<ClientId>,
     /// Calls that will be cancelled, over or not.
     doomed: Vec<CallId>,
     /// When it next looks after its sessions, and makes calls.
@@ -93,7 +98,7 @@ fn content(call: u64, at: usize) -> u8 {
 }
 
 /// Runs a request, and gives the answer.
-fn answer(request: &[u8], host: usize, ledger: &Shared) -> Vec<u8> {
+fn answer(request: &[u8], client: ClientId, host: usize, ledger: &Shared) -> Vec<u8> {
     let number = |range: std::ops::Range<usize>| {
         request
             .get(range)
@@ -101,7 +106,7 @@ fn answer(request: &[u8], host: usize, ledger: &Shared) -> Vec<u8> {
     };
     let (call, len) = (number(0..8), number(8..HEAD_LEN) as usize);
     let mut ledger = ledger.lock();
-    ledger.run(call, host);
+    ledger.run(call, host, client);
     let same = request.iter().enumerate().skip(HEAD_LEN).all(|(at, byte)| *byte == content(call, at));
     if !same || request.len() < HEAD_LEN {
         ledger.wrong.get_or_insert_with(|| format!("the request of call {call} arrived changed"));
@@ -137,6 +142,8 @@ impl Member {
             generator,
             calls: 0,
             impatience: scenario.impatience,
+            calls_back: scenario.calls_back,
+            clients: Vec::new(),
             doomed: Vec::new(),
             look_ns: 0,
             is_closing: false,
@@ -154,6 +161,12 @@ impl Member {
             let of_it = |way: &&mut Way| matches!(way, Way::Opening(id) | Way::Open(id) if *id == session);
             if let Some(way) = self.ways.iter_mut().find(of_it) {
                 *way = if opened { Way::Open(session) } else { Way::Closed(now_ns + AGAIN_NS) };
+            }
+        }
+        while let Some(event) = self.rpc.poll_client_event() {
+            match event {
+                ClientEvent::Came(client) => self.clients.push(client),
+                ClientEvent::Left { client, .. } => self.clients.retain(|known| *known != client),
             }
         }
     }
@@ -175,7 +188,9 @@ impl Member {
             let address: Address = format!("sim://{}", scenario::name(host)).parse().expect("an address");
             if now_ns >= from_ns {
                 // A host that has just crashed has no name for a moment.
-                self.ways[host] = match self.rpc.begin_connect(&address) {
+                let credits = if self.calls_back > 0.0 { self.rpc.config().credits } else { 0 };
+                let options = ConnectOptions::new().call_back(credits);
+                self.ways[host] = match self.rpc.begin_connect_with(&address, options) {
                     Ok(session) => Way::Opening(session),
                     Err(_) => Way::Closed(now_ns + AGAIN_NS),
                 };
@@ -191,13 +206,22 @@ impl Member {
             Way::Open(session) => Some((host, session)),
             _ => None,
         });
-        let Some((server, session)) = way else { return false };
+        let back = if self.generator.chance(self.calls_back) { self.way_back() } else { None };
+        let Some((server, session)) = back.or(way) else { return false };
         let len = |generator: &mut SeededGenerator, max: usize| {
             let most = if generator.chance(0.7) { max.min(60) } else { max };
             generator.below(most as u64 + 1) as usize
         };
         let lens = (HEAD_LEN + len(&mut self.generator, self.len_max), len(&mut self.generator, self.len_max));
         self.call_to(server, session, lens, may_be_impatient)
+    }
+
+    /// One of the clients, and the session over which it is called.
+    fn way_back(&mut self) -> Option<(usize, SessionId)> {
+        let drawn = self.generator.below(self.clients.len().max(1) as u64) as usize;
+        let client = *self.clients.get(drawn)?;
+        // It may have called nobody yet, or have gone in this turn.
+        Some((self.ledger.lock().host_of(self.host, client)?, self.rpc.session_to(client).ok()?))
     }
 
     fn call_to(
@@ -290,15 +314,21 @@ impl Member {
 
     /// No call is left: sessions have their credits back, and are closed.
     fn close_ways(&mut self) {
-        for way in &self.ways {
-            if let Way::Opening(session) | Way::Open(session) = way {
-                let credits = self.rpc.session_credits(*session);
-                if let Some(credits) = credits.filter(|credits| credits.left != credits.all) {
-                    let what = || format!("a session without a call has {credits:?}");
-                    self.ledger.lock().wrong.get_or_insert_with(what);
-                }
-                self.rpc.disconnect(*session);
+        let of_clients: Vec<_> = self.clients.iter().filter_map(|client| self.rpc.session_to(*client).ok()).collect();
+        let ours = self.ways.iter().filter_map(|way| match way {
+            Way::Opening(session) | Way::Open(session) => Some(*session),
+            Way::Closed(_) => None,
+        });
+        let ours: Vec<_> = ours.collect();
+        for session in ours.iter().chain(&of_clients) {
+            let credits = self.rpc.session_credits(*session);
+            if let Some(credits) = credits.filter(|credits| credits.left != credits.all) {
+                let what = || format!("a session without a call has {credits:?}");
+                self.ledger.lock().wrong.get_or_insert_with(what);
             }
+        }
+        for session in ours {
+            self.rpc.disconnect(session);
         }
     }
 }
@@ -316,12 +346,12 @@ fn nexus(scenario: &Scenario, host: usize, ledger: &Shared) -> Nexus {
     Nexus::builder()
         .config(scenario.config.clone())
         .handle(WORK, move |call: Call| {
-            let response = answer(call.request(), host, &one_by_one);
+            let response = answer(call.request(), call.client(), host, &one_by_one);
             call.reply(&response);
         })
         .handle_burst(BURST, move |calls| {
             for index in 0..calls.len() {
-                let response = answer(calls.request(index), host, &in_bursts);
+                let response = answer(calls.request(index), calls.client(index), host, &in_bursts);
                 calls.reply(index, &response);
             }
         })

@@ -41,6 +41,8 @@ pub struct Scenario {
     pub last_calls: u32,
     /// The share of calls before that whose callers do not wait for ever: they have deadlines, or are cancelled.
     pub impatience: f64,
+    /// The share of calls that servers make, back to their clients; at 0 sessions take none.
+    pub calls_back: f64,
 }
 
 /// The name of a host's port.
@@ -79,6 +81,7 @@ impl Scenario {
             calm_ns: draw.below(20 * MS),
             last_calls: 20,
             impatience: one_of(draw, &[0.0, 0.1, 0.5]),
+            calls_back: one_of(draw, &[0.0, 0.2, 0.6]),
             topology,
             config,
         }
@@ -135,6 +138,7 @@ fn draw_config(draw: &mut SeededGenerator) -> Config {
         credits: one_of(draw, &[1, 2, 8, 32]),
         slots: one_of(draw, &[1, 2, 8, 64]),
         overcommit: true,
+        client_events: true,
         preallocated_response_len: one_of(draw, &[0, 64, 1472]),
         recovery: one_of(draw, &[Recovery::GoBackN, Recovery::Selective { packet_threshold: 1 }, Recovery::SELECTIVE]),
         retransmit_timeout_ns: match timeout {
@@ -235,8 +239,9 @@ impl fmt::Display for Scenario {
         writeln!(f, "{hosts} hosts, {switches} switches, {:?}, {:?}", topology.switches[0], topology.links[0])?;
         writeln!(f, "{:?}", self.port)?;
         writeln!(f, "{config:?}")?;
-        let impatient = 100.0 * self.impatience;
-        writeln!(f, "windows of {}, messages to {} B, {impatient} % impatient calls", self.window, self.len_max)?;
+        let (impatient, back) = (100.0 * self.impatience, 100.0 * self.calls_back);
+        writeln!(f, "windows of {}, messages to {} B", self.window, self.len_max)?;
+        writeln!(f, "{impatient} % impatient calls, {back} % calls back")?;
         self.faults.iter().try_for_each(|(time_ns, fault)| writeln!(f, "at {} us: {fault:?}", time_ns / 1000))
     }
 }
