@@ -58,6 +58,7 @@ fn every_example_runs_to_its_end() {
         (env!("CARGO_BIN_EXE_example-fast-echo"), Some("30"), "calls in 30 ms"),
         (env!("CARGO_BIN_EXE_example-worker"), None, "pong"),
         (env!("CARGO_BIN_EXE_example-nested-call"), None, "bytes"),
+        (env!("CARGO_BIN_EXE_example-subscribe"), None, "3 clients will hear of it"),
         (env!("CARGO_BIN_EXE_example-one-sided"), None, "visitors: 1; the first wrote: hello from another process"),
     ] {
         // The first sleeps at its end when the time is up just before its server would have, so it runs more than once.

@@ -47,14 +47,13 @@ impl<'a> Call<'a> {
         ClientId(self.call.call.key.0)
     }
 
-    /// The session over which this endpoint can call whoever calls it: a client that takes calls back ([`crate::Rpc::session_to`]),
-    /// or, where this is such a call back, the server that it comes from.
+    /// The session over which a client that takes calls is called; see [`crate::Rpc::session_to`].
     ///
     /// # Errors
     ///
     /// [`CallBackError`].
-    pub fn session_to_caller(&self) -> Result<SessionId, CallBackError> {
-        self.core.servers.session_to(self.client())
+    pub fn session_to(&self, client: ClientId) -> Result<SessionId, CallBackError> {
+        self.core.servers.session_to(client)
     }
 
     /// When the caller waits no longer, on the endpoint's clock ([`Self::now_ns`]); none if it did not say.
@@ -338,17 +337,13 @@ impl<'a, 'b> BurstCalls<'a, 'b> {
         ClientId(self.entries[index].call.call.key.0)
     }
 
-    /// The session over which whoever made request `index` can be called; see [`Call::session_to_caller`].
+    /// The session over which a client that takes calls is called; see [`crate::Rpc::session_to`].
     ///
     /// # Errors
     ///
     /// [`CallBackError`].
-    ///
-    /// # Panics
-    ///
-    /// When there is no such request.
-    pub fn session_to_caller(&self, index: usize) -> Result<SessionId, CallBackError> {
-        self.core.servers.session_to(self.client(index))
+    pub fn session_to(&self, client: ClientId) -> Result<SessionId, CallBackError> {
+        self.core.servers.session_to(client)
     }
 
     /// When the caller of request `index` waits no longer, on the endpoint's clock; none if it did not say.

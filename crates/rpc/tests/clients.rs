@@ -84,10 +84,10 @@ fn a_handler_calls_its_caller_back_before_it_answers() {
     let kept = Rc::new(RefCell::new(Vec::new()));
     let keep = Rc::clone(&kept);
     let greet = move |mut call: sinew_rpc::Call<'_>| {
-        assert_eq!((call.client(), call.session_to_caller()), (of_client, Ok(back)));
+        assert_eq!((call.client(), call.session_to(call.client())), (of_client, Ok(back)));
         let mut question = call.alloc(12).unwrap();
         question.fill(b"who are you?").unwrap();
-        let (to, response) = (call.session_to_caller().unwrap(), call.alloc(64).unwrap());
+        let (to, response) = (call.session_to(call.client()).unwrap(), call.alloc(64).unwrap());
         call.enqueue_request(to, ECHO, question, response, 5).unwrap();
         keep.borrow_mut().push(call.defer().unwrap());
     };
@@ -147,7 +147,7 @@ fn clients_that_take_no_calls_cannot_be_called() {
     assert_eq!(server.session_to(shy), Err(CallBackError::NotTaken));
     server
         .handle(HELLO, |call| {
-            assert_eq!(call.session_to_caller(), Err(CallBackError::NotTaken));
+            assert_eq!(call.session_to(call.client()), Err(CallBackError::NotTaken));
             call.reply(b"");
         })
         .unwrap();
@@ -178,7 +178,7 @@ fn a_call_back_knows_the_session_that_it_belongs_to() {
     let session = both.session;
     both.client
         .handle(HELLO, move |call| {
-            assert_eq!(call.session_to_caller(), Ok(session));
+            assert_eq!(call.session_to(call.client()), Ok(session));
             call.reply(b"here");
         })
         .unwrap();

@@ -11,7 +11,8 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
     /// The session over which a client is called back: calls go over it as over any other session ([`Self::enqueue_request`],
     /// [`Self::call`]), with the deadlines, lanes and cancellations of any call. It was opened with the client's own
     /// ([`ConnectOptions::call_back`](crate::ConnectOptions::call_back)) and ends with it: no [`SessionEvent`](crate::SessionEvent) tells of it,
-    /// but [`Self::poll_client_event`] does. To disconnect it is to [dismiss](Self::dismiss) the client.
+    /// but [`Self::poll_client_event`] does. To disconnect it is to [dismiss](Self::dismiss) the client. At the client's side, where the server
+    /// of such a call is the [client](crate::Call::client) of it, it is the session that the client has opened.
     ///
     /// # Errors
     ///
