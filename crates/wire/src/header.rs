@@ -114,7 +114,7 @@ impl SessionKey {
     pub const INDEX_LIMIT: usize = 1 << 24;
 
     /// The key of session `index` with the low 40 bits of `token`.
-    pub fn new(index: usize, token: u64) -> Self {
+    pub const fn new(index: usize, token: u64) -> Self {
         debug_assert!(index < Self::INDEX_LIMIT);
         Self(token << 24 | (index & (Self::INDEX_LIMIT - 1)) as u64)
     }

@@ -6,13 +6,17 @@
 
 use sinew_fabric::Peer;
 use sinew_fabric::loopback::{LoopbackConfig, Network};
-use sinew_rpc::{Config, Nexus, SessionId};
+use sinew_rpc::{ClientEvent, Config, ConnectOptions, Nexus, SessionEvent, SessionId};
+use sinew_wire::management::CallBack;
 use sinew_wire::{Header, Kind, SessionKey};
 
 use super::common::handmade::{HandClient, HandServer, OFFER, bytes_of};
 use super::common::{BURST, DEFER, ECHO, Endpoint, World, connect, pass_time, run, send, take_kept};
 
 const MS: u64 = 1_000_000;
+const CALLS: u64 = 10;
+/// What the hostile side calls the other direction.
+const BACK: CallBack = CallBack { key: SessionKey::new(5, 0xBAC4), credits: 8, slots: 4 };
 
 /// Bytes of data in one packet of the histories, so that messages of some hundred bytes are long.
 const OFFERED: sinew_wire::management::Offer = sinew_wire::management::Offer { data_per_packet: 100, ..OFFER };
@@ -20,8 +24,8 @@ const OFFERED: sinew_wire::management::Offer = sinew_wire::management::Offer { d
 /// A history that a server and its client survive.
 pub fn endpoint(bytes: &[u8]) {
     match bytes.split_first() {
-        Some((role, steps)) if role % 2 == 0 => server(steps),
-        Some((_, steps)) => client(steps),
+        Some((role, steps)) if role % 2 == 0 => server(steps, role % 4 == 2),
+        Some((role, steps)) => client(steps, role % 4 == 3),
         None => {}
     }
     // Calls that a handler kept must not be seen by the next history in this thread.
@@ -29,8 +33,8 @@ pub fn endpoint(bytes: &[u8]) {
 }
 
 /// A server hears a peer with a session that says anything, and strangers; afterwards another client, which had a session
-/// all the time, is served as if nothing had happened.
-fn server(steps: &[u8]) {
+/// all the time, is served as if nothing had happened. With `calls_back` the peer is called, too, and each call completes once.
+fn server(steps: &[u8], calls_back: bool) {
     let world = World::new();
     let nexus = Nexus::builder()
         .handle(ECHO, |call| {
@@ -46,18 +50,47 @@ fn server(steps: &[u8]) {
         .handle(DEFER, |call| {
             let _ = call.defer();
         });
+    let nexus = nexus.config(Config { client_events: true, ..Config::default() });
     let mut server = world.endpoint("server", &nexus.build().unwrap(), 1);
     let mut good = world.client(Config::default(), LoopbackConfig::default());
     let session = connect(&world, &mut good, &mut server);
-    let bad = HandClient::connected(&world, &mut server, 9, OFFERED);
-    let target =
-        Target { network: &world.network, name: "server", from: bad.peer, to: bad.server_key, from_key: bad.key };
+    let mut bad = HandClient::new(&world, 9);
+    bad.call_back = calls_back.then_some(BACK);
+    bad.open(&mut server, OFFERED).unwrap();
+    if let Some(ClientEvent::Came(client)) = std::iter::from_fn(|| server.poll_client_event()).last()
+        && let Ok(back) = server.session_to(client)
+    {
+        (0..CALLS).for_each(|tag| _ = send(&mut server, back, ECHO, &vec![tag as u8; tag as usize * 60], tag));
+    }
+    let target = Target {
+        network: &world.network,
+        name: "server",
+        from: bad.peer,
+        to: bad.server_key,
+        from_key: bad.key,
+        to_back: bad.granted_back.map_or(bad.server_key, |back| back.key),
+    };
     let mut steps = Steps(steps);
     while let Some(step) = steps.byte() {
         target.play(step, &mut steps, &world);
         server.turn();
     }
     assert_served(&world, &mut good, &mut server, session);
+    if calls_back {
+        assert_each_completes_once(&world, &mut server, Vec::new());
+    }
+}
+
+/// Silence longer than a peer may keep it: then each of the calls is over, and was once.
+fn assert_each_completes_once(world: &World, endpoint: &mut Endpoint, mut over: Vec<u64>) {
+    let silence_ns = 2 * (endpoint.config().peer_timeout_ns + endpoint.config().probe_interval_ns);
+    for _ in 0..100 {
+        world.clock.advance(silence_ns / 100);
+        endpoint.turn();
+        over.extend(std::iter::from_fn(|| endpoint.poll_completion()).map(|completion| completion.tag));
+    }
+    over.sort_unstable();
+    assert_eq!(over, (0..CALLS).collect::<Vec<_>>());
 }
 
 fn assert_served(world: &World, good: &mut Endpoint, server: &mut Endpoint, session: SessionId) {
@@ -70,17 +103,31 @@ fn assert_served(world: &World, good: &mut Endpoint, server: &mut Endpoint, sess
     assert_eq!(&over[0].response[..], b"still there");
 }
 
-/// A client has calls at a server that answers anything, and then nothing: each call completes exactly once.
-fn client(steps: &[u8]) {
-    const CALLS: u64 = 10;
+/// A client has calls at a server that answers anything, and then nothing: each call completes exactly once. With `is_called` the
+/// server may call it, too.
+fn client(steps: &[u8], is_called: bool) {
     let world = World::new();
-    let mut client = world.client(Config::default(), LoopbackConfig::default());
-    let bad = HandServer::connected(&world, &mut client, OFFERED);
+    let nexus = Nexus::builder().handle(ECHO, |call| {
+        let request = call.request();
+        call.reply(request);
+    });
+    let mut client = world.endpoint("client", &nexus.build().unwrap(), 2);
+    let options = ConnectOptions::new().call_back(if is_called { BACK.credits } else { 0 });
+    let mut bad = HandServer::asked_with(&world, &mut client, options);
+    bad.accept_with(OFFERED, is_called.then_some(BACK));
+    bad.turn(&mut client);
+    assert!(matches!(client.poll_event(), Some(SessionEvent::Connected(_))));
     for tag in 0..CALLS {
         send(&mut client, bad.session, ECHO, &vec![tag as u8; tag as usize * 60], tag);
     }
-    let target =
-        Target { network: &world.network, name: "client", from: bad.peer, to: bad.client_key, from_key: bad.key };
+    let target = Target {
+        network: &world.network,
+        name: "client",
+        from: bad.peer,
+        to: bad.client_key,
+        from_key: bad.key,
+        to_back: bad.offered.map_or(bad.client_key, |back| back.key),
+    };
     let mut steps = Steps(steps);
     let mut over = Vec::new();
     while let Some(step) = steps.byte() {
@@ -88,15 +135,7 @@ fn client(steps: &[u8]) {
         client.turn();
         over.extend(std::iter::from_fn(|| client.poll_completion()).map(|completion| completion.tag));
     }
-    // Silence longer than a peer may keep it.
-    let silence_ns = 2 * (client.config().peer_timeout_ns + client.config().probe_interval_ns);
-    for _ in 0..100 {
-        world.clock.advance(silence_ns / 100);
-        client.turn();
-        over.extend(std::iter::from_fn(|| client.poll_completion()).map(|completion| completion.tag));
-    }
-    over.sort_unstable();
-    assert_eq!(over, (0..CALLS).collect::<Vec<_>>());
+    assert_each_completes_once(&world, &mut client, over);
 }
 
 /// Whom the packets go to, and who seems to send them.
@@ -108,6 +147,8 @@ struct Target<'a> {
     to: SessionKey,
     /// The sender's key of the session.
     from_key: SessionKey,
+    /// The receiver's key of the other direction, if there is one.
+    to_back: SessionKey,
 }
 
 impl Target<'_> {
@@ -125,7 +166,8 @@ impl Target<'_> {
                 self.inject(self.from, &bytes_of(header, steps.words().as_slice()));
             }
             _ => {
-                let header = Header { session: self.to, ..steps.header() };
+                let session = if step % 8 == 7 { self.to_back } else { self.to };
+                let header = Header { session, ..steps.header() };
                 self.inject(self.from, &bytes_of(header, steps.bytes()));
             }
         }
@@ -159,10 +201,11 @@ impl<'a> Steps<'a> {
         bytes
     }
 
-    /// The session's key, the sender's, none, or one with another token.
+    /// The session's key, the other direction's, the sender's, none, or one with another token.
     fn key(&mut self, target: &Target<'_>) -> SessionKey {
-        match self.byte().unwrap_or(0) % 4 {
+        match self.byte().unwrap_or(0) % 5 {
             0 => target.to,
+            4 => target.to_back,
             1 => target.from_key,
             2 => SessionKey::default(),
             _ => SessionKey(target.to.0 ^ 1 << 40),
@@ -177,7 +220,10 @@ impl<'a> Steps<'a> {
 
     /// A header whose numbers are mostly near those of good packets.
     fn header(&mut self) -> Header {
-        const KINDS: [Kind; 16] = [
+        const KINDS: [Kind; 19] = [
+            Kind::RequestWithOptions,
+            Kind::Cancel,
+            Kind::CongestionNotice,
             Kind::Request,
             Kind::Response,
             Kind::CreditReturn,
