@@ -1,6 +1,9 @@
 //! Tests under miri, counted, with every exclusion on file.
 
 use std::path::Path;
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
 
 use anyhow::{Context, bail};
 use serde::Deserialize;
@@ -98,19 +101,77 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 
 fn run_package(listed: &Listed) -> anyhow::Result<usize> {
     println!("miri: {}", listed.name);
-    let mut command = process::nightly_cargo();
-    command.args(["miri", "test", "--package", &listed.name, "--lib", "--tests", "--"]);
-    for excluded in &listed.exclude {
-        command.args(["--skip", &excluded.test]);
+    process::run(miri_test(&listed.name).args(["--lib", "--tests", "--no-run"]))?;
+    // Miri runs all threads of a program on one core.
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let programs = Mutex::new(test_programs(&listed.name)?);
+    let results = std::thread::scope(|threads| {
+        let worker = || {
+            let mut results = Vec::new();
+            // The lock is let go before the program runs.
+            while let Some(program) = { programs.lock().unwrap_or_else(PoisonError::into_inner).pop() } {
+                results.push(run_program(listed, &program));
+            }
+            results
+        };
+        let workers: Vec<_> = (0..cores).map(|_| threads.spawn(worker)).collect();
+        workers.into_iter().flat_map(|worker| worker.join().expect("no worker panics")).collect::<Vec<_>>()
+    });
+    let mut passed = 0;
+    let mut failures = Vec::new();
+    for result in results {
+        match result {
+            Ok(count) => passed += count,
+            Err(error) => failures.push(error.to_string()),
+        }
     }
+    println!("miri: {}: {passed} tests passed, at least {} wanted", listed.name, listed.tests_min);
+    if !failures.is_empty() {
+        bail!("{}", failures.join("\n"));
+    }
+    Ok(passed)
+}
+
+fn miri_test(package: &str) -> Command {
+    let mut command = process::nightly_cargo();
+    command.args(["miri", "test", "--package", package]);
     command.env("CARGO_TARGET_DIR", process::target_dir().join("miri"));
     // Isolation forbids reading the real clock and files; proptest does both at its start. A fixed seed is miri's own
     // default, so a failure repeats.
     let flags = std::env::var("MIRIFLAGS").unwrap_or_default();
     command.env("MIRIFLAGS", format!("{flags} -Zmiri-disable-isolation"));
-    let passed = process::tests_passed(&process::tee(&mut command)?);
-    println!("miri: {}: {passed} tests passed, at least {} wanted", listed.name, listed.tests_min);
-    Ok(passed)
+    command
+}
+
+/// What cargo takes to run each of a package's test programs.
+fn test_programs(package: &str) -> anyhow::Result<Vec<Vec<String>>> {
+    let metadata = process::output(process::cargo().args(["metadata", "--format-version", "1", "--no-deps"]))?;
+    let metadata: serde_json::Value = serde_json::from_str(&metadata)?;
+    let package = metadata["packages"].as_array().and_then(|all| all.iter().find(|one| one["name"] == package));
+    let targets =
+        package.and_then(|package| package["targets"].as_array()).context("cargo lists what packages make")?;
+    let tests =
+        targets.iter().filter(|target| target["kind"][0] == "test").filter_map(|target| target["name"].as_str());
+    let tests = tests.map(|name| vec!["--test".to_owned(), name.to_owned()]);
+    Ok(tests.chain([vec!["--lib".to_owned()]]).collect())
+}
+
+/// Runs a test program, and shows what it said when it is over; says how many tests passed.
+fn run_program(listed: &Listed, program: &[String]) -> anyhow::Result<usize> {
+    let began = Instant::now();
+    let mut command = miri_test(&listed.name);
+    command.args(program).arg("--");
+    for excluded in &listed.exclude {
+        command.args(["--skip", &excluded.test]);
+    }
+    let shown = program.join(" ");
+    let output = command.output().with_context(|| format!("cannot run {} {shown}", listed.name))?;
+    let (out, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    println!("miri: {} {shown}: {} s\n{out}", listed.name, began.elapsed().as_secs());
+    if !output.status.success() {
+        bail!("{errors}\nmiri: {} {shown}: {}", listed.name, output.status);
+    }
+    Ok(process::tests_passed(&out))
 }
 
 fn shortfall(listed: &Listed, passed: usize) -> Option<String> {
