@@ -2,12 +2,10 @@
 //!
 //! What a program does with the requests that come to it is in [`serving`].
 
+mod faces;
 mod serving;
-
 mod sleep;
 
-use std::fmt;
-use std::ops::Deref;
 use std::sync::Arc;
 
 use sinew_fabric::readiness::wait_on;
@@ -32,6 +30,7 @@ use crate::nexus::{EndpointInfo, Nexus};
 use crate::options::{CallOptions, ConnectOptions};
 use crate::peers::Forgotten;
 use crate::receive::take_burst;
+use crate::reply::Reply;
 use crate::sessions::Sessions;
 use crate::shared::Link;
 use crate::stats::Stats;
@@ -100,30 +99,6 @@ pub struct SessionCredits {
 /// Full bursts that one turn takes in before it answers: where a send costs the same for one packet and for many, as in a
 /// kernel's sockets, answers to several bursts in one send are worth their wait.
 const BURSTS_PER_TURN: usize = 8;
-
-/// A response, as [`Rpc::call`] returns it: bytes by `Deref`, readable text by `Display`.
-#[derive(Debug)]
-pub struct Reply(MessageBuffer);
-
-impl Deref for Reply {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        &self.0
-    }
-}
-
-impl AsRef<[u8]> for Reply {
-    fn as_ref(&self) -> &[u8] {
-        &self.0
-    }
-}
-
-impl fmt::Display for Reply {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&String::from_utf8_lossy(&self.0))
-    }
-}
 
 impl<P: PacketPort, C: Clock> Rpc<P, C> {
     /// An endpoint of `nexus` on `port`.
