@@ -1,5 +1,7 @@
 //! One face of all endpoints, whatever their port and clock.
 
+pub(crate) mod handle;
+
 use std::io;
 
 use sinew_fabric::{Address, Armed, Descriptor, PortStats, Readiness, Waker};
@@ -16,6 +18,7 @@ use crate::nexus::{EndpointInfo, NexusError};
 use crate::options::{CallOptions, ConnectOptions};
 use crate::reply::Reply;
 use crate::stats::Stats;
+pub use handle::{Pending, RpcHandle};
 
 /// What a client needs of an endpoint: [`crate::Rpc`] over any port and clock, the facade's `sinew::Rpc`, a borrowed or a boxed one. Libraries
 /// that are written against it take all of them.
@@ -59,6 +62,9 @@ pub trait Endpoint {
 
     /// See [`crate::Rpc::stats_reader`].
     fn stats_reader(&mut self) -> StatsReader;
+
+    /// See [`crate::Rpc::remote_handle`].
+    fn remote_handle(&mut self) -> RpcHandle;
 
     /// See [`crate::Rpc::alloc`].
     ///
@@ -297,6 +303,10 @@ macro_rules! forward {
         #[inline]
         fn stats_reader(&mut $self_mut) -> StatsReader {
             $to_mut.stats_reader()
+        }
+
+        fn remote_handle(&mut $self_mut) -> RpcHandle {
+            $to_mut.remote_handle()
         }
 
         #[inline]

@@ -310,6 +310,36 @@ impl From<Rejected> for Error {
     }
 }
 
+/// Why something that another thread handed to an endpoint came to nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum HandleError {
+    /// The endpoint went before it began.
+    #[error("the endpoint is gone: what was handed to it never began")]
+    EndpointGone,
+    /// Too much waits for the endpoint already.
+    #[error(
+        "{limit} closures and calls of other threads wait for the endpoint already (Config::handle_queue_max): is its loop being \
+         turned?"
+    )]
+    QueueFull {
+        /// The limit.
+        limit: usize,
+    },
+    /// The closure panicked; the endpoint goes on.
+    #[error("the closure panicked on the endpoint's thread: {message}")]
+    Panicked {
+        /// What the panic said.
+        message: String,
+    },
+    /// The endpoint's own thread cannot block until the endpoint has turned.
+    #[error("the endpoint's own thread would wait for itself: turn the endpoint, and take the result when it is there")]
+    OwnThread,
+    /// Somebody has the result already.
+    #[error("the result was taken already")]
+    Taken,
+}
+
 /// Anything that the blocking, beginner's side of the interface can meet.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -332,6 +362,9 @@ pub enum Error {
     /// See [`ConfigError`].
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// See [`HandleError`].
+    #[error(transparent)]
+    Handle(#[from] HandleError),
     /// The system refused something.
     #[error(transparent)]
     Io(#[from] std::io::Error),

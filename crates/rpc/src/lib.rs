@@ -7,6 +7,7 @@
 //! - [`Rpc`]: an endpoint, one a thread. [`Endpoint`]: any of them, for libraries that are clients.
 //! - [`Call`], [`BurstCalls`], [`DeferredCall`]: a request in the hands of its handler.
 //! - [`Completion`]: a call that is over.
+//! - [`RpcHandle`], [`Pending`]: an endpoint as other threads reach it.
 //! - [`Config`], [`Tuning`]: limits, times, switches.
 //!
 //! # Who owns a buffer, and why
@@ -51,8 +52,8 @@ mod transmit;
 pub use call::{BurstCalls, Call, DeferredCall};
 pub use config::{Config, Tuning};
 pub use congestion::{Algorithm, Congestion, DcqcnConfig, SwiftConfig, TimelyConfig};
-pub use endpoint::Endpoint;
-pub use error::{CallError, Cause, ConfigError, ConnectError, EnqueueError, Error, Execution, Rejected};
+pub use endpoint::{Endpoint, Pending, RpcHandle};
+pub use error::{CallError, Cause, ConfigError, ConnectError, EnqueueError, Error, Execution, HandleError, Rejected};
 pub use events::SessionEvent;
 pub use lanes::LaneId;
 pub use live::{EndpointStats, StatsReader};

@@ -3,6 +3,7 @@
 //! What a program does with the requests that come to it is in [`serving`].
 
 mod faces;
+mod remote;
 mod serving;
 mod sleep;
 
@@ -34,6 +35,7 @@ use crate::reply::Reply;
 use crate::sessions::Sessions;
 use crate::shared::Link;
 use crate::stats::Stats;
+use remote::Remote;
 use sleep::Sleep;
 
 /// An endpoint: sessions, the port that carries them, and the loop. It belongs to the thread that made it.
@@ -49,6 +51,7 @@ use sleep::Sleep;
 /// - **sleep on more than one thing**: [`Self::arm`] says whether and until when, [`Self::descriptor`] on what.
 /// - **serve with state of one's own**: [`Self::handle`] and [`Self::handle_burst`] for handlers that belong to this endpoint;
 ///   [`Self::turn_with`] hands requests to a closure, [`Self::poll_request`] to whoever asks.
+/// - **be reached from other threads**: [`Self::remote_handle`] takes closures and calls of theirs.
 /// - **be watched**: [`Self::stats`] here, [`Self::stats_reader`] from other threads.
 ///
 /// Calls go out and come in, and requests are handled, only while the loop turns. Using an endpoint from another thread does
@@ -75,6 +78,8 @@ pub struct Rpc<P: PacketPort, C: Clock> {
     sleep: Sleep,
     /// Where the counters go, once somebody reads them.
     publisher: Option<Publisher>,
+    /// What other threads have to say, once they can.
+    remote: Option<Box<Remote>>,
 }
 
 /// What a received burst is taken in with.
@@ -144,6 +149,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
             was_idle: true,
             sleep: Sleep::default(),
             publisher: None,
+            remote: None,
         }
     }
 
@@ -466,7 +472,11 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
                 self.core.shared.now_ns = self.clock.now_ns();
             }
         }
-        any | self.core.servers.take_returns(&mut self.core.shared)
+        let returned = self.core.servers.take_returns(&mut self.core.shared);
+        if returned {
+            self.take_handed();
+        }
+        any | returned
     }
 
     /// Repeats what is late, asks the silent, gives up the dead: all of it every few milliseconds only.
@@ -501,7 +511,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         }
         let busy = busy | any;
         let (publishes, unclaimed) = (self.publisher.is_some(), self.core.clients.has_unclaimed());
-        if publishes | unclaimed | !self.core.shared.forgotten.is_empty() {
+        if publishes | unclaimed | self.remote.is_some() | !self.core.shared.forgotten.is_empty() {
             self.end_turn_with_more(sent, any, busy);
         } else if any || !sent {
             // Also with nothing new: the port may hold back what it was given in earlier turns.
@@ -526,6 +536,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
             self.core.clients.reclaim(&mut self.core.shared.stats, tx);
         }
         self.forget_peers();
+        self.tell_handed();
     }
 
     /// Hears from the port who is gone.
@@ -671,11 +682,11 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         let call = self.core.enqueue(session, request_type, buffer, response, options)?;
         let completion = loop {
             let busy = self.turn();
-            // Another is of a call that was given up, and whose buffers came back late.
-            if let Some(completion) = self.core.clients.lanes.poll(LaneId::WAITING)
-                && completion.id() == call
-            {
-                break completion;
+            if let Some(completion) = self.core.clients.lanes.poll(LaneId::WAITING) {
+                if completion.id() == call {
+                    break completion;
+                }
+                self.set_aside(completion);
             }
             // Other calls' completions wait for their own poll; they must not keep us from sleeping here.
             if self.poller.step(self.core.shared.now_ns, busy) == Step::Block && !self.core.shared.has_output() {
@@ -688,7 +699,9 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
                     clients.cancel(shared, call);
                     // Its buffers are free, also of the port, and nobody waits for its completion.
                     clients.reclaim(&mut shared.stats, self.port.split().1);
-                    clients.lanes.poll(LaneId::WAITING);
+                    if let Some(other) = clients.lanes.poll(LaneId::WAITING).filter(|over| over.id() != call) {
+                        self.set_aside(other);
+                    }
                     return Err(error.into());
                 }
             }
@@ -708,5 +721,6 @@ impl<P: PacketPort, C: Clock> Drop for Rpc<P, C> {
         self.core.transmit(tx);
         tx.submit();
         tx.flush();
+        self.end_handed();
     }
 }

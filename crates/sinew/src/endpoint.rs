@@ -5,7 +5,7 @@ use sinew_host::{HostClock, SystemEntropy};
 use sinew_mem::{AllocError, MessageBuffer};
 use sinew_rpc::{
     BurstCalls, Call, CallId, CallOptions, Completion, Config, ConnectError, ConnectOptions, DeferredCall, Endpoint,
-    EndpointInfo, LaneId, Rejected, Reply, RequestType, SessionEvent, SessionId, Stats, StatsReader,
+    EndpointInfo, LaneId, Rejected, Reply, RequestType, RpcHandle, SessionEvent, SessionId, Stats, StatsReader,
 };
 #[cfg(feature = "shm")]
 use sinew_shm::ShmPort;
@@ -134,6 +134,7 @@ mod faces;
 /// - **serve with state of one's own**: [`Self::handle`] and [`Self::handle_burst`] for handlers that belong to this endpoint;
 ///   [`Self::turn_with`] hands requests to a closure, [`Self::poll_request`] to whoever asks. A server turns its endpoints itself, or has
 ///   [a program](crate::Program) do it.
+/// - **be reached from other threads**: [`Self::remote_handle`] takes closures and calls of theirs.
 /// - **be watched**: [`Self::stats`] here, [`Self::stats_reader`] from other threads.
 ///
 /// ```
@@ -287,6 +288,32 @@ impl Rpc {
     /// Has the endpoint publish its counters from now on, for other threads to read while it runs; see [`StatsReader`].
     pub fn stats_reader(&mut self) -> StatsReader {
         each!(&mut self.endpoint, rpc => rpc.stats_reader())
+    }
+
+    /// A handle by which other threads reach this endpoint: they have it run closures and make calls, and hear of their ends; see
+    /// [`sinew_rpc::Rpc::remote_handle`].
+    ///
+    /// ```
+    /// use sinew::prelude::*;
+    ///
+    /// const ADD: RequestType = RequestType::new(7);
+    /// let nexus = Nexus::builder().handle(ADD, |call: Call| call.reply(&[call.request().iter().sum()])).build()?;
+    /// let server = nexus.server().at("udp://127.0.0.1:0").start()?;
+    ///
+    /// let mut rpc = Rpc::open("udp://")?;
+    /// let session = rpc.connect(&server.addresses()[0].to_string())?;
+    /// let handle = rpc.remote_handle();
+    /// let adding = std::thread::spawn(move || -> sinew::Result<u8> {
+    ///     let reply = handle.call(session, ADD, [40, 2], 0)?.wait()?;
+    ///     Ok(reply[0])
+    /// });
+    /// rpc.run_until(|_| adding.is_finished())?;
+    /// assert_eq!(adding.join().unwrap()?, 42);
+    /// # server.stop()?;
+    /// # Ok::<(), sinew::Error>(())
+    /// ```
+    pub fn remote_handle(&mut self) -> RpcHandle {
+        each!(&mut self.endpoint, rpc => rpc.remote_handle())
     }
 
     /// Wakes the endpoint's thread out of [`Self::wait`], or whoever sleeps on its descriptor, from any thread.

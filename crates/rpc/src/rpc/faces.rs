@@ -8,7 +8,7 @@ use sinew_mem::{AllocError, MessageBuffer};
 use super::Rpc;
 use crate::call::{BurstCalls, Call, DeferredCall};
 use crate::config::Config;
-use crate::endpoint::{Endpoint, forward};
+use crate::endpoint::{Endpoint, RpcHandle, forward};
 use crate::error::{ConnectError, Error, Rejected};
 use crate::events::SessionEvent;
 use crate::lanes::LaneId;

@@ -4,7 +4,8 @@ use sinew_fabric::{Address, Armed, Descriptor, PortStats, Readiness, Waker};
 use sinew_mem::{AllocError, MessageBuffer};
 use sinew_rpc::{
     BurstCalls, Call, CallId, CallOptions, Completion, Config, ConnectError, ConnectOptions, DeferredCall, Endpoint,
-    EndpointInfo, LaneId, NexusError, Rejected, Reply, RequestType, SessionEvent, SessionId, Stats, StatsReader,
+    EndpointInfo, LaneId, NexusError, Rejected, Reply, RequestType, RpcHandle, SessionEvent, SessionId, Stats,
+    StatsReader,
 };
 
 use super::{FabricEndpoint, Rpc};
@@ -49,6 +50,10 @@ impl Endpoint for Rpc {
 
     fn sessions(&self) -> usize {
         self.sessions()
+    }
+
+    fn remote_handle(&mut self) -> RpcHandle {
+        self.remote_handle()
     }
 
     #[inline]
