@@ -13,7 +13,7 @@ use crate::error::{ConnectError, Error, Rejected};
 use crate::events::SessionEvent;
 use crate::lanes::LaneId;
 use crate::live::StatsReader;
-use crate::names::{CallId, Completion, RequestType, SessionId};
+use crate::names::{CallId, Completion, RequestType, SessionId, SessionSlots};
 use crate::nexus::{EndpointInfo, NexusError};
 use crate::options::{CallOptions, ConnectOptions};
 use crate::reply::Reply;
@@ -99,6 +99,12 @@ pub trait Endpoint {
 
     /// See [`crate::Rpc::poll_event`].
     fn poll_event(&mut self) -> Option<SessionEvent>;
+
+    /// See [`crate::Rpc::session_slots`].
+    fn session_slots(&self, session: SessionId) -> Option<SessionSlots>;
+
+    /// See [`crate::Rpc::take_session_event`].
+    fn take_session_event(&mut self, lane: LaneId, session: SessionId) -> Option<SessionEvent>;
 
     /// See [`crate::Rpc::enqueue_request`].
     ///
@@ -341,6 +347,16 @@ macro_rules! forward {
         #[inline]
         fn poll_event(&mut $self_mut) -> Option<SessionEvent> {
             $to_mut.poll_event()
+        }
+
+        #[inline]
+        fn session_slots(&$self, session: SessionId) -> Option<SessionSlots> {
+            $to.session_slots(session)
+        }
+
+        #[inline]
+        fn take_session_event(&mut $self_mut, lane: LaneId, session: SessionId) -> Option<SessionEvent> {
+            $to_mut.take_session_event(lane, session)
         }
 
         #[inline(always)]

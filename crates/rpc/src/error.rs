@@ -310,6 +310,47 @@ impl From<Rejected> for Error {
     }
 }
 
+/// Why a [`crate::Channel`] could not be opened, or opened again.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ChannelError {
+    /// It was to have no call in flight.
+    #[error("a channel takes at least one call")]
+    NoCalls,
+    /// It would need more sessions than this endpoint may have.
+    #[error(
+        "{calls} calls in flight need {sessions} sessions, and this endpoint may have {limit}; raise Config::slots on both sides, or \
+         Config::sessions_max"
+    )]
+    Sessions {
+        /// Calls that were to be in flight.
+        calls: usize,
+        /// Sessions that they need.
+        sessions: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// An open session was lost.
+    #[error("a session with {peer} was lost: {}; open it again with `Channel::begin_reconnect`", cause.text())]
+    Lost {
+        /// Whom it was with.
+        peer: Arc<str>,
+        /// Why.
+        cause: Cause,
+    },
+    /// Sessions are gone, of which somebody else has heard.
+    #[error("{gone} sessions with {address} are gone; open them again with `Channel::begin_reconnect`")]
+    Gone {
+        /// Where the server is.
+        address: String,
+        /// How many.
+        gone: usize,
+    },
+    /// See [`ConnectError`].
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+}
+
 /// Why something that another thread handed to an endpoint came to nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -362,6 +403,9 @@ pub enum Error {
     /// See [`ConfigError`].
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// See [`ChannelError`].
+    #[error(transparent)]
+    Channel(#[from] ChannelError),
     /// See [`HandleError`].
     #[error(transparent)]
     Handle(#[from] HandleError),

@@ -5,6 +5,7 @@
 mod faces;
 mod remote;
 mod serving;
+mod sessions;
 mod sleep;
 
 use std::sync::Arc;
@@ -18,7 +19,6 @@ use sinew_mem::{AllocError, MessageBuffer};
 use sinew_wire::HEADER_LEN;
 
 use crate::answer::Returns;
-use crate::client::ClientState;
 use crate::config::Config;
 use crate::core::Core;
 use crate::error::{CallError, ConnectError, Error, Rejected};
@@ -47,6 +47,7 @@ use sleep::Sleep;
 /// - **call, the quick way**: [`Self::alloc`] buffers once; [`Self::enqueue_request`] moves them in,
 ///   [`Self::poll_completion`] hands them back.
 /// - **call, the simple way**: [`Self::call`].
+/// - **keep many calls in flight**: a [`Channel`](crate::Channel) spreads them over as many sessions as that needs.
 /// - **turn the loop**: [`Self::turn`] once, [`Self::run_until`] and [`Self::try_run_until`] for long; [`Self::wait`] sleeps.
 /// - **sleep on more than one thing**: [`Self::arm`] says whether and until when, [`Self::descriptor`] on what.
 /// - **serve with state of one's own**: [`Self::handle`] and [`Self::handle_burst`] for handlers that belong to this endpoint;
@@ -381,17 +382,6 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
     pub fn session_rate(&self, session: SessionId) -> Option<f64> {
         let index = self.core.clients.table.find(session.key())?;
         self.core.shared.pacing.rate(index)
-    }
-
-    /// The credits of a session of ours that is open; none of another.
-    pub fn session_credits(&self, session: SessionId) -> Option<SessionCredits> {
-        let index = self.core.clients.table.find(session.key())?;
-        let entry = &self.core.clients.table.entries[index];
-        if entry.state != ClientState::Open {
-            return None;
-        }
-        let withheld = entry.limits.withheld.min(entry.credits_max);
-        Some(SessionCredits { left: entry.credits, all: entry.credits_max, withheld })
     }
 
     /// The next round trip that was measured, in nanoseconds, of those that [`Congestion::rtts_kept`](crate::Congestion::rtts_kept) keeps.

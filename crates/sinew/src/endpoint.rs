@@ -5,7 +5,8 @@ use sinew_host::{HostClock, SystemEntropy};
 use sinew_mem::{AllocError, MessageBuffer};
 use sinew_rpc::{
     BurstCalls, Call, CallId, CallOptions, Completion, Config, ConnectError, ConnectOptions, DeferredCall, Endpoint,
-    EndpointInfo, LaneId, Rejected, Reply, RequestType, RpcHandle, SessionEvent, SessionId, Stats, StatsReader,
+    EndpointInfo, LaneId, Rejected, Reply, RequestType, RpcHandle, SessionEvent, SessionId, SessionSlots, Stats,
+    StatsReader,
 };
 #[cfg(feature = "shm")]
 use sinew_shm::ShmPort;
@@ -129,6 +130,7 @@ mod faces;
 /// - **call, the simple way**: [`Self::call`].
 /// - **call in time, and in several names**: [`CallOptions`] have a deadline and a lane; [`Self::cancel`] ends a call by its name;
 ///   [`Self::open_lane`] gives a library completions and events of its own.
+/// - **keep many calls in flight**: a [`Channel`](crate::Channel) spreads them over as many sessions as that needs.
 /// - **turn the loop**: [`Self::turn`] once, [`Self::run_until`] and [`Self::try_run_until`] for long; [`Self::wait`] sleeps.
 /// - **sleep on more than one thing**: [`Self::arm`] says whether and until when, [`Self::descriptor`] on what; [`Self::rest_beside`] does both.
 /// - **serve with state of one's own**: [`Self::handle`] and [`Self::handle_burst`] for handlers that belong to this endpoint;
@@ -374,6 +376,17 @@ impl Rpc {
     /// The next thing that happened to a session.
     pub fn poll_event(&mut self) -> Option<SessionEvent> {
         each!(&mut self.endpoint, rpc => rpc.poll_event())
+    }
+
+    /// The slots of a session of ours; see [`sinew_rpc::Rpc::session_slots`].
+    #[inline]
+    pub fn session_slots(&self, session: SessionId) -> Option<SessionSlots> {
+        each!(&self.endpoint, rpc => rpc.session_slots(session))
+    }
+
+    /// The next event of one session, out of its turn; see [`sinew_rpc::Rpc::take_session_event`].
+    pub fn take_session_event(&mut self, lane: LaneId, session: SessionId) -> Option<SessionEvent> {
+        each!(&mut self.endpoint, rpc => rpc.take_session_event(lane, session))
     }
 
     /// Hands a call to a session; see [`sinew_rpc::Rpc::enqueue_request`]. Both buffers come back with the completion.

@@ -293,6 +293,8 @@ pub(crate) struct ClientCold {
     /// Who hears of the session.
     pub lane: LaneId,
     pub opening: Option<Opening>,
+    /// Slots that the server granted; 0 until it has.
+    pub slots: u16,
     pub ending_since_ns: u64,
     pub last_try_ns: u64,
 }

@@ -13,7 +13,7 @@ use crate::error::{ConnectError, Error, Rejected};
 use crate::events::SessionEvent;
 use crate::lanes::LaneId;
 use crate::live::StatsReader;
-use crate::names::{CallId, Completion, RequestType, SessionId};
+use crate::names::{CallId, Completion, RequestType, SessionId, SessionSlots};
 use crate::nexus::{EndpointInfo, NexusError};
 use crate::options::{CallOptions, ConnectOptions};
 use crate::reply::Reply;

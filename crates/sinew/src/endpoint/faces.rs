@@ -4,8 +4,8 @@ use sinew_fabric::{Address, Armed, Descriptor, PortStats, Readiness, Waker};
 use sinew_mem::{AllocError, MessageBuffer};
 use sinew_rpc::{
     BurstCalls, Call, CallId, CallOptions, Completion, Config, ConnectError, ConnectOptions, DeferredCall, Endpoint,
-    EndpointInfo, LaneId, NexusError, Rejected, Reply, RequestType, RpcHandle, SessionEvent, SessionId, Stats,
-    StatsReader,
+    EndpointInfo, LaneId, NexusError, Rejected, Reply, RequestType, RpcHandle, SessionEvent, SessionId, SessionSlots,
+    Stats, StatsReader,
 };
 
 use super::{FabricEndpoint, Rpc};
@@ -75,6 +75,15 @@ impl Endpoint for Rpc {
 
     fn poll_event(&mut self) -> Option<SessionEvent> {
         self.poll_event()
+    }
+
+    #[inline]
+    fn session_slots(&self, session: SessionId) -> Option<SessionSlots> {
+        self.session_slots(session)
+    }
+
+    fn take_session_event(&mut self, lane: LaneId, session: SessionId) -> Option<SessionEvent> {
+        self.take_session_event(lane, session)
     }
 
     #[inline]
