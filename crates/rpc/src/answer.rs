@@ -129,7 +129,8 @@ pub(crate) struct Answer {
 
 /// The way back from other threads to an endpoint.
 pub(crate) struct Returns {
-    /// Whether `answers` may hold something: spares the endpoint the lock. Set after a push, partner of the swap in `take`.
+    /// Whether `answers`, or a queue beside them, may hold something: spares the endpoint the locks. Set after a push, partner of the swap in
+    /// `take`.
     filled: AtomicBool,
     answers: Mutex<Vec<Answer>>,
     waker: Waker,
@@ -155,7 +156,28 @@ impl Returns {
     /// Returns whether nothing was there before.
     fn put(&self, answer: Answer) -> bool {
         self.answers.lock().unwrap_or_else(PoisonError::into_inner).push(answer);
+        self.note()
+    }
+
+    /// Says that there is something, in a queue of its own. Returns whether nothing was there before.
+    pub fn note(&self) -> bool {
         !self.filled.swap(true, Ordering::AcqRel)
+    }
+
+    /// Has something put down that lies in a queue of its own, and wakes the endpoint, which finds it in its next turn.
+    pub fn put_beside(self: &Arc<Self>, put: impl FnOnce() + Send + 'static) {
+        if self.in_virtual_time {
+            let returns = Arc::clone(self);
+            self.waker.wake_with(Box::new(move || {
+                put();
+                returns.note();
+            }));
+        } else {
+            put();
+            if self.note() {
+                self.waker.wake();
+            }
+        }
     }
 
     #[inline]

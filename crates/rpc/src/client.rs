@@ -97,6 +97,7 @@ impl Clients {
 
     /// Opens a session with what its server grants.
     pub fn open(&mut self, shared: &mut Shared, index: usize, slots: u16, grant: impl FnOnce(&mut ClientSession)) {
+        self.cold(index).slots = slots;
         let session = &mut self.table.entries[index];
         grant(session);
         session.state = ClientState::Open;

@@ -62,6 +62,8 @@ pub struct Config {
     /// Requests that may wait for [`crate::Rpc::poll_request`], of which one client has up to [`Self::peer_share_percent`]; further ones fail with
     /// [`crate::Cause::ServerBusy`].
     pub polled_requests_max: usize,
+    /// Closures and calls of other threads ([`crate::RpcHandle`]) that may wait for the endpoint's next turn; further ones are refused.
+    pub handle_queue_max: usize,
     /// Sessions of this endpoint in both roles.
     pub sessions_max: usize,
     /// Receive capacity kept for packets that open, close and watch sessions.
@@ -118,6 +120,7 @@ impl Default for Config {
             lane_backlog_max: 1 << 14,
             client_events: false,
             polled_requests_max: 4096,
+            handle_queue_max: 4096,
             sessions_max: 1 << 16,
             management_packets: 32,
             overcommit: false,
@@ -179,6 +182,7 @@ impl Config {
             "at most 2^24 - 1 sessions",
         )?;
         need(self.lane_backlog_max > 0, "lane_backlog_max", 0, "a lane takes at least one call")?;
+        need(self.handle_queue_max > 0, "handle_queue_max", 0, "a handle's queue takes at least one closure or call")?;
         for (field, value) in [
             ("retransmit_timeout_ns", self.retransmit_timeout_ns),
             ("stalled_request_ns", self.stalled_request_ns),
@@ -224,6 +228,9 @@ mod tests {
         assert_eq!((selective(64, 1), selective(1, 255)), (Ok(()), Ok(())));
         assert_eq!(selective(65, 1).unwrap_err().field, "credits");
         assert_eq!(selective(64, 0).unwrap_err().field, "recovery.packet_threshold");
+        let queue = |handle_queue_max| Config { handle_queue_max, ..Config::default() }.check();
+        assert_eq!(queue(1), Ok(()));
+        assert_eq!(queue(0).unwrap_err().field, "handle_queue_max");
         let timeout = |retransmit_timeout_ns| Config { retransmit_timeout_ns, ..Config::default() }.check();
         assert_eq!(timeout(1), Ok(()));
         assert_eq!(timeout(0).unwrap_err().field, "retransmit_timeout_ns");

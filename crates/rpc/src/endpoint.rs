@@ -1,8 +1,10 @@
 //! One face of all endpoints, whatever their port and clock.
 
+pub(crate) mod handle;
+
 use std::io;
 
-use sinew_fabric::{Address, Armed, Clock, Descriptor, PacketPort, PortStats, Readiness, Waker};
+use sinew_fabric::{Address, Armed, Descriptor, PortStats, Readiness, Waker};
 use sinew_mem::{AllocError, MessageBuffer};
 
 use crate::call::{BurstCalls, Call, DeferredCall};
@@ -11,16 +13,17 @@ use crate::error::{CallBackError, ConnectError, Error, Rejected};
 use crate::events::{ClientEvent, SessionEvent};
 use crate::lanes::LaneId;
 use crate::live::StatsReader;
-use crate::names::{CallId, ClientId, Completion, RequestType, SessionId};
+use crate::names::{CallId, ClientId, Completion, RequestType, SessionId, SessionSlots};
 use crate::nexus::{EndpointInfo, NexusError};
 use crate::options::{CallOptions, ConnectOptions};
-use crate::rpc::{Reply, Rpc};
+use crate::reply::Reply;
 use crate::stats::Stats;
+pub use handle::{Pending, RpcHandle};
 
-/// What a client needs of an endpoint: [`Rpc`] over any port and clock, the facade's `sinew::Rpc`, a borrowed or a boxed one. Libraries
+/// What a client needs of an endpoint: [`crate::Rpc`] over any port and clock, the facade's `sinew::Rpc`, a borrowed or a boxed one. Libraries
 /// that are written against it take all of them.
 ///
-/// The methods do what those of [`Rpc`] of the same names do, and are documented there. A library that is generic over the endpoint
+/// The methods do what those of [`crate::Rpc`] of the same names do, and are documented there. A library that is generic over the endpoint
 /// (`E: Endpoint`) costs what the endpoint itself does. `dyn Endpoint` costs an indirect call for each method, which moves its
 /// arguments through memory and cannot be inlined: 36 instructions of a small call's 570 at the client in batches of 8, 46 of 907 one by
 /// one (callgrind, shared memory), and none for each packet of a long one.
@@ -33,88 +36,97 @@ use crate::stats::Stats;
 /// }
 /// ```
 pub trait Endpoint {
-    /// See [`Rpc::address`].
+    /// See [`crate::Rpc::address`].
     fn address(&self) -> Address;
 
-    /// See [`Rpc::config`].
+    /// See [`crate::Rpc::config`].
     fn config(&self) -> &Config;
 
-    /// See [`Rpc::stats`].
+    /// See [`crate::Rpc::stats`].
     fn stats(&self) -> Stats;
 
-    /// See [`Rpc::port_stats`].
+    /// See [`crate::Rpc::port_stats`].
     fn port_stats(&self) -> PortStats;
 
-    /// See [`Rpc::waker`].
+    /// See [`crate::Rpc::waker`].
     fn waker(&self) -> Waker;
 
-    /// See [`Rpc::sessions`].
+    /// See [`crate::Rpc::sessions`].
     fn sessions(&self) -> usize;
 
-    /// See [`Rpc::info`].
+    /// See [`crate::Rpc::info`].
     fn info(&self) -> &EndpointInfo;
 
-    /// See [`Rpc::now_ns`].
+    /// See [`crate::Rpc::now_ns`].
     fn now_ns(&self) -> u64;
 
-    /// See [`Rpc::stats_reader`].
+    /// See [`crate::Rpc::stats_reader`].
     fn stats_reader(&mut self) -> StatsReader;
 
-    /// See [`Rpc::alloc`].
+    /// See [`crate::Rpc::remote_handle`].
+    fn remote_handle(&mut self) -> RpcHandle;
+
+    /// See [`crate::Rpc::alloc`].
     ///
     /// # Errors
     ///
     /// [`AllocError`].
     fn alloc(&self, len: usize) -> Result<MessageBuffer, AllocError>;
 
-    /// See [`Rpc::begin_connect`].
+    /// See [`crate::Rpc::begin_connect`].
     ///
     /// # Errors
     ///
     /// [`ConnectError`] when the name leads nowhere or a limit of this endpoint is reached.
     fn begin_connect(&mut self, address: &Address) -> Result<SessionId, ConnectError>;
 
-    /// See [`Rpc::begin_connect_with`].
+    /// See [`crate::Rpc::begin_connect_with`].
     ///
     /// # Errors
     ///
     /// As for [`Self::begin_connect`].
     fn begin_connect_with(&mut self, address: &Address, options: ConnectOptions) -> Result<SessionId, ConnectError>;
 
-    /// See [`Rpc::connect`].
+    /// See [`crate::Rpc::connect`].
     ///
     /// # Errors
     ///
     /// [`ConnectError`]: no such server, no answer, refused, or a limit of this endpoint.
     fn connect(&mut self, address: &str) -> Result<SessionId, ConnectError>;
 
-    /// See [`Rpc::connect_with`].
+    /// See [`crate::Rpc::connect_with`].
     ///
     /// # Errors
     ///
     /// As for [`Self::connect`].
     fn connect_with(&mut self, address: &str, options: ConnectOptions) -> Result<SessionId, ConnectError>;
 
-    /// See [`Rpc::disconnect`].
+    /// See [`crate::Rpc::disconnect`].
     fn disconnect(&mut self, session: SessionId) -> bool;
 
-    /// See [`Rpc::poll_event`].
+    /// See [`crate::Rpc::poll_event`].
     fn poll_event(&mut self) -> Option<SessionEvent>;
 
-    /// See [`Rpc::session_to`].
+    /// See [`crate::Rpc::session_to`].
     ///
     /// # Errors
     ///
     /// [`CallBackError`].
     fn session_to(&self, client: ClientId) -> Result<SessionId, CallBackError>;
 
-    /// See [`Rpc::poll_client_event`].
+    /// See [`crate::Rpc::poll_client_event`].
     fn poll_client_event(&mut self) -> Option<ClientEvent>;
 
-    /// See [`Rpc::dismiss`].
+    /// See [`crate::Rpc::dismiss`].
     fn dismiss(&mut self, client: ClientId) -> bool;
 
-    /// See [`Rpc::enqueue_request`].
+    /// See [`crate::Rpc::session_slots`].
+    fn session_slots(&self, session: SessionId) -> Option<SessionSlots>;
+
+    /// See [`crate::Rpc::take_session_event`].
+    fn take_session_event(&mut self, lane: LaneId, session: SessionId) -> Option<SessionEvent>;
+
+    /// See [`crate::Rpc::enqueue_request`].
     ///
     /// # Errors
     ///
@@ -130,82 +142,82 @@ pub trait Endpoint {
         options: CallOptions,
     ) -> Result<CallId, Rejected>;
 
-    /// See [`Rpc::cancel`].
+    /// See [`crate::Rpc::cancel`].
     fn cancel(&mut self, call: CallId) -> bool;
 
-    /// See [`Rpc::open_lane`].
+    /// See [`crate::Rpc::open_lane`].
     fn open_lane(&mut self) -> LaneId;
 
-    /// See [`Rpc::close_lane`].
+    /// See [`crate::Rpc::close_lane`].
     fn close_lane(&mut self, lane: LaneId) -> bool;
 
-    /// See [`Rpc::poll_ready_lane`].
+    /// See [`crate::Rpc::poll_ready_lane`].
     fn poll_ready_lane(&mut self) -> Option<LaneId>;
 
-    /// See [`Rpc::poll_lane`].
+    /// See [`crate::Rpc::poll_lane`].
     fn poll_lane(&mut self, lane: LaneId) -> Option<Completion>;
 
-    /// See [`Rpc::poll_lane_event`].
+    /// See [`crate::Rpc::poll_lane_event`].
     fn poll_lane_event(&mut self, lane: LaneId) -> Option<SessionEvent>;
 
-    /// See [`Rpc::prefetch_session`].
+    /// See [`crate::Rpc::prefetch_session`].
     fn prefetch_session(&self, session: SessionId);
 
-    /// See [`Rpc::poll_completion`].
+    /// See [`crate::Rpc::poll_completion`].
     fn poll_completion(&mut self) -> Option<Completion>;
 
-    /// See [`Rpc::turn`].
+    /// See [`crate::Rpc::turn`].
     fn turn(&mut self) -> bool;
 
-    /// See [`Rpc::wait`].
+    /// See [`crate::Rpc::wait`].
     ///
     /// # Errors
     ///
     /// What the port says.
     fn wait(&mut self, timeout_ns: Option<u64>) -> io::Result<bool>;
 
-    /// See [`Rpc::turn_or_wait`].
+    /// See [`crate::Rpc::turn_or_wait`].
     ///
     /// # Errors
     ///
     /// What the port says when it cannot sleep.
     fn turn_or_wait(&mut self) -> io::Result<bool>;
 
-    /// See [`Rpc::rest`].
+    /// See [`crate::Rpc::rest`].
     ///
     /// # Errors
     ///
     /// What the port says when it cannot sleep.
     fn rest(&mut self, busy: bool, timeout_ns: Option<u64>) -> io::Result<()>;
 
-    /// See [`Rpc::rest_beside`].
+    /// See [`crate::Rpc::rest_beside`].
     ///
     /// # Errors
     ///
     /// What the port says when it cannot sleep, or the other.
     fn rest_beside(&mut self, busy: bool, beside: &mut dyn Readiness, timeout_ns: Option<u64>) -> io::Result<()>;
 
-    /// See [`Rpc::descriptor`].
+    /// See [`crate::Rpc::descriptor`].
     fn descriptor(&self) -> Option<Descriptor>;
 
-    /// See [`Rpc::arm`].
+    /// See [`crate::Rpc::arm`].
     ///
     /// # Errors
     ///
     /// [`io::ErrorKind::Unsupported`] where there is no descriptor; what the port says.
     fn arm(&mut self) -> io::Result<Armed>;
 
-    /// See [`Rpc::disarm`].
+    /// See [`crate::Rpc::disarm`].
     fn disarm(&mut self) -> bool;
 
-    /// See [`Rpc::call`].
+    /// See [`crate::Rpc::call`].
     ///
     /// # Errors
     ///
     /// [`Error::Call`] says which peer, why, and whether the request may have run.
     fn call(&mut self, session: SessionId, request_type: RequestType, request: &[u8]) -> Result<Reply, Error>;
 
-    /// See [`Rpc::call_within`].
+    /// See [`crate::Rpc::call_within`].
     ///
     /// # Errors
     ///
@@ -218,14 +230,14 @@ pub trait Endpoint {
         timeout_ns: u64,
     ) -> Result<Reply, Error>;
 
-    /// See [`Rpc::handle`].
+    /// See [`crate::Rpc::handle`].
     ///
     /// # Errors
     ///
     /// [`NexusError::DuplicateType`].
     fn handle(&mut self, request_type: RequestType, handler: Box<dyn FnMut(Call<'_>)>) -> Result<(), NexusError>;
 
-    /// See [`Rpc::handle_burst`].
+    /// See [`crate::Rpc::handle_burst`].
     ///
     /// # Errors
     ///
@@ -236,23 +248,23 @@ pub trait Endpoint {
         handler: Box<dyn FnMut(&mut BurstCalls<'_, '_>)>,
     ) -> Result<(), NexusError>;
 
-    /// See [`Rpc::handle_polled`].
+    /// See [`crate::Rpc::handle_polled`].
     ///
     /// # Errors
     ///
     /// [`NexusError::DuplicateType`].
     fn handle_polled(&mut self, request_type: RequestType) -> Result<(), NexusError>;
 
-    /// See [`Rpc::turn_with`].
+    /// See [`crate::Rpc::turn_with`].
     fn turn_with(&mut self, take: &mut dyn FnMut(Call<'_>)) -> bool;
 
-    /// See [`Rpc::poll_request`].
+    /// See [`crate::Rpc::poll_request`].
     fn poll_request(&mut self) -> Option<DeferredCall>;
 
-    /// See [`Rpc::reply`].
+    /// See [`crate::Rpc::reply`].
     fn reply(&mut self, call: DeferredCall, response: &[u8]);
 
-    /// See [`Rpc::reply_with`].
+    /// See [`crate::Rpc::reply_with`].
     fn reply_with(&mut self, call: DeferredCall, len: usize, write: &mut dyn FnMut(&[u8], &mut [u8]));
 
     /// Turns the loop until `done` says so, sleeping when there is nothing to do as [`Config::poller`] allows.
@@ -319,6 +331,10 @@ macro_rules! forward {
             $to_mut.stats_reader()
         }
 
+        fn remote_handle(&mut $self_mut) -> RpcHandle {
+            $to_mut.remote_handle()
+        }
+
         #[inline]
         fn alloc(&$self, len: usize) -> Result<MessageBuffer, AllocError> {
             $to.alloc(len)
@@ -368,6 +384,16 @@ macro_rules! forward {
 
         fn dismiss(&mut $self_mut, client: ClientId) -> bool {
             $to_mut.dismiss(client)
+        }
+
+        #[inline]
+        fn session_slots(&$self, session: SessionId) -> Option<SessionSlots> {
+            $to.session_slots(session)
+        }
+
+        #[inline]
+        fn take_session_event(&mut $self_mut, lane: LaneId, session: SessionId) -> Option<SessionEvent> {
+            $to_mut.take_session_event(lane, session)
         }
 
         #[inline(always)]
@@ -525,10 +551,7 @@ macro_rules! forward {
     };
 }
 
-// Methods of the type itself come before those of the trait, which have the same names.
-impl<P: PacketPort, C: Clock> Endpoint for Rpc<P, C> {
-    forward!(|self| self, |self| self);
-}
+pub(crate) use forward;
 
 impl<E: Endpoint + ?Sized> Endpoint for Box<E> {
     forward!(|self| (**self), |self| (**self));

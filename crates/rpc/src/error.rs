@@ -324,6 +324,77 @@ impl From<Rejected> for Error {
     }
 }
 
+/// Why a [`crate::Channel`] could not be opened, or opened again.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ChannelError {
+    /// It was to have no call in flight.
+    #[error("a channel takes at least one call")]
+    NoCalls,
+    /// It would need more sessions than this endpoint may have.
+    #[error(
+        "{calls} calls in flight need {sessions} sessions, and this endpoint may have {limit}; raise Config::slots on both sides, or \
+         Config::sessions_max"
+    )]
+    Sessions {
+        /// Calls that were to be in flight.
+        calls: usize,
+        /// Sessions that they need.
+        sessions: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// An open session was lost.
+    #[error("a session with {peer} was lost: {}; open it again with `Channel::begin_reconnect`", cause.text())]
+    Lost {
+        /// Whom it was with.
+        peer: Arc<str>,
+        /// Why.
+        cause: Cause,
+    },
+    /// Sessions are gone, of which somebody else has heard.
+    #[error("{gone} sessions with {address} are gone; open them again with `Channel::begin_reconnect`")]
+    Gone {
+        /// Where the server is.
+        address: String,
+        /// How many.
+        gone: usize,
+    },
+    /// See [`ConnectError`].
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+}
+
+/// Why something that another thread handed to an endpoint came to nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum HandleError {
+    /// The endpoint went before it began.
+    #[error("the endpoint is gone: what was handed to it never began")]
+    EndpointGone,
+    /// Too much waits for the endpoint already.
+    #[error(
+        "{limit} closures and calls of other threads wait for the endpoint already (Config::handle_queue_max): is its loop being \
+         turned?"
+    )]
+    QueueFull {
+        /// The limit.
+        limit: usize,
+    },
+    /// The closure panicked; the endpoint goes on.
+    #[error("the closure panicked on the endpoint's thread: {message}")]
+    Panicked {
+        /// What the panic said.
+        message: String,
+    },
+    /// The endpoint's own thread cannot block until the endpoint has turned.
+    #[error("the endpoint's own thread would wait for itself: turn the endpoint, and take the result when it is there")]
+    OwnThread,
+    /// Somebody has the result already.
+    #[error("the result was taken already")]
+    Taken,
+}
+
 /// Anything that the blocking, beginner's side of the interface can meet.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -349,6 +420,12 @@ pub enum Error {
     /// See [`ConfigError`].
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// See [`ChannelError`].
+    #[error(transparent)]
+    Channel(#[from] ChannelError),
+    /// See [`HandleError`].
+    #[error(transparent)]
+    Handle(#[from] HandleError),
     /// The system refused something.
     #[error(transparent)]
     Io(#[from] std::io::Error),

@@ -22,6 +22,8 @@ impl LaneId {
     pub const MAIN: Self = Self { index: 0, generation: 0 };
     /// The lane of [`crate::Rpc::call`], which waits for the one call that it makes.
     pub(crate) const WAITING: Self = Self { index: 1, generation: 0 };
+    /// The lane of calls that other threads handed over, which the endpoint itself takes.
+    pub(crate) const REMOTE: Self = Self { index: 2, generation: 0 };
 
     /// The lane of sessions that nobody hears of.
     pub(crate) const NOBODY: Self = Self { index: u32::MAX, generation: 0 };
@@ -75,7 +77,7 @@ impl Lanes {
         let open = || Lane { is_open: true, ..Lane::default() };
         Self {
             main: Fifo::with_capacity(1024),
-            lanes: vec![open(), open()],
+            lanes: vec![open(), open(), open()],
             free: Vec::new(),
             ready: VecDeque::new(),
             backlog_max,
@@ -94,7 +96,7 @@ impl Lanes {
 
     /// Closes a lane: what it has not taken is dropped, and so is what comes. Says whether there was such a lane, which can be closed.
     pub fn close(&mut self, id: LaneId) -> bool {
-        if id.index <= LaneId::WAITING.index || self.find(id).is_none() {
+        if id.index <= LaneId::REMOTE.index || self.find(id).is_none() {
             return false;
         }
         let lane = &mut self.lanes[id.index as usize];
@@ -171,7 +173,7 @@ impl Lanes {
     }
 
     fn note_ready(&mut self, index: u32) {
-        if index > LaneId::WAITING.index && !std::mem::replace(&mut self.lanes[index as usize].is_ready, true) {
+        if index > LaneId::REMOTE.index && !std::mem::replace(&mut self.lanes[index as usize].is_ready, true) {
             self.ready.push_back(index);
         }
     }
@@ -185,6 +187,12 @@ impl Lanes {
         let completion = lane.completions.pop_front()?;
         lane.outstanding -= 1;
         Some(completion)
+    }
+
+    /// Gives a completion back that was polled of a lane, as its last one.
+    pub fn put_back(&mut self, id: LaneId, completion: Completion) {
+        self.begin(id);
+        self.push(id.index, completion);
     }
 
     /// The next event of a lane.
@@ -215,7 +223,8 @@ impl Lanes {
     /// user may leave it be.
     pub fn has_news(&self) -> bool {
         // Some may have been emptied, or closed, before they were reported.
-        !self.main.is_empty() || self.ready.iter().any(|&index| self.lanes[index as usize].has_any())
+        let is_remote = !self.lanes[LaneId::REMOTE.index as usize].completions.is_empty();
+        !self.main.is_empty() || is_remote || self.ready.iter().any(|&index| self.lanes[index as usize].has_any())
     }
 
     /// How many events of the main lane wait to be taken.
@@ -225,6 +234,7 @@ impl Lanes {
 
     /// How many completions and events wait to be taken.
     pub fn told(&self) -> usize {
-        self.main.len() + self.lanes[0].events.len() + self.ready.len() + self.lanes[1].completions.len()
+        let aside: usize = self.lanes[1..=2].iter().map(|lane| lane.completions.len()).sum();
+        self.main.len() + self.lanes[0].events.len() + self.ready.len() + aside
     }
 }

@@ -7,6 +7,8 @@
 //! - [`Rpc`]: an endpoint, one a thread. [`Endpoint`]: any of them, for libraries that are clients.
 //! - [`Call`], [`BurstCalls`], [`DeferredCall`]: a request in the hands of its handler.
 //! - [`Completion`]: a call that is over.
+//! - [`Channel`]: many calls in flight to one server.
+//! - [`RpcHandle`], [`Pending`]: an endpoint as other threads reach it.
 //! - [`Config`], [`Tuning`]: limits, times, switches.
 //!
 //! # Who owns a buffer, and why
@@ -19,6 +21,7 @@
 
 mod answer;
 mod call;
+mod channel;
 mod client;
 mod config;
 mod congestion;
@@ -38,6 +41,7 @@ mod peers;
 mod polled;
 mod receive;
 mod recovery;
+mod reply;
 mod request_type;
 mod rpc;
 mod server;
@@ -48,16 +52,21 @@ mod table;
 mod transmit;
 
 pub use call::{BurstCalls, Call, DeferredCall};
+pub use channel::{Channel, ChannelStatus};
 pub use config::{Config, Tuning};
 pub use congestion::{Algorithm, Congestion, DcqcnConfig, SwiftConfig, TimelyConfig};
-pub use endpoint::Endpoint;
-pub use error::{CallBackError, CallError, Cause, ConfigError, ConnectError, EnqueueError, Error, Execution, Rejected};
+pub use endpoint::{Endpoint, Pending, RpcHandle};
+pub use error::{
+    CallBackError, CallError, Cause, ChannelError, ConfigError, ConnectError, EnqueueError, Error, Execution,
+    HandleError, Rejected,
+};
 pub use events::{ClientEvent, SessionEvent};
 pub use lanes::LaneId;
 pub use live::{EndpointStats, StatsReader};
-pub use names::{CallId, ClientId, Completion, RequestType, SessionId};
+pub use names::{CallId, ClientId, Completion, RequestType, SessionId, SessionSlots};
 pub use nexus::{EndpointInfo, Nexus, NexusBuilder, NexusError};
 pub use options::{CallOptions, ConnectOptions};
 pub use recovery::{Recovery, Timeout};
-pub use rpc::{Reply, Rpc, SessionCredits};
+pub use reply::Reply;
+pub use rpc::{Rpc, SessionCredits};
 pub use stats::{PacketDrop, Stats};

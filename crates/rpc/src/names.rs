@@ -27,6 +27,15 @@ impl ClientId {
     }
 }
 
+/// A session's slots: calls that it takes at once; further ones wait in its queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SessionSlots {
+    /// Not used now: so many calls would not wait.
+    pub free: u16,
+    /// As granted; 0 while the session is being opened.
+    pub all: u16,
+}
+
 /// A call, as its caller names it: from the moment when it is taken until its completion. Never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CallId {

@@ -3,12 +3,12 @@
 //! What a program does with the requests that come to it is in [`serving`], what it knows of its clients in [`clients`].
 
 mod clients;
+mod faces;
+mod remote;
 mod serving;
-
+mod sessions;
 mod sleep;
 
-use std::fmt;
-use std::ops::Deref;
 use std::sync::Arc;
 
 use sinew_fabric::readiness::wait_on;
@@ -20,7 +20,6 @@ use sinew_mem::{AllocError, MessageBuffer};
 use sinew_wire::HEADER_LEN;
 
 use crate::answer::Returns;
-use crate::client::ClientState;
 use crate::config::Config;
 use crate::core::Core;
 use crate::error::{CallError, ConnectError, Error, Rejected};
@@ -33,9 +32,11 @@ use crate::nexus::{EndpointInfo, Nexus};
 use crate::options::{CallOptions, ConnectOptions};
 use crate::peers::Forgotten;
 use crate::receive::take_burst;
+use crate::reply::Reply;
 use crate::sessions::Sessions;
 use crate::shared::Link;
 use crate::stats::Stats;
+use remote::Remote;
 use sleep::Sleep;
 
 /// An endpoint: sessions, the port that carries them, and the loop. It belongs to the thread that made it.
@@ -47,11 +48,13 @@ use sleep::Sleep;
 /// - **call, the quick way**: [`Self::alloc`] buffers once; [`Self::enqueue_request`] moves them in,
 ///   [`Self::poll_completion`] hands them back.
 /// - **call, the simple way**: [`Self::call`].
+/// - **keep many calls in flight**: a [`Channel`](crate::Channel) spreads them over as many sessions as that needs.
 /// - **turn the loop**: [`Self::turn`] once, [`Self::run_until`] and [`Self::try_run_until`] for long; [`Self::wait`] sleeps.
 /// - **sleep on more than one thing**: [`Self::arm`] says whether and until when, [`Self::descriptor`] on what.
 /// - **serve with state of one's own**: [`Self::handle`] and [`Self::handle_burst`] for handlers that belong to this endpoint;
 ///   [`Self::turn_with`] hands requests to a closure, [`Self::poll_request`] to whoever asks.
 /// - **know one's clients**: [`Self::poll_client_event`] tells who comes and goes, [`Self::session_to`] how to call them.
+/// - **be reached from other threads**: [`Self::remote_handle`] takes closures and calls of theirs.
 /// - **be watched**: [`Self::stats`] here, [`Self::stats_reader`] from other threads.
 ///
 /// Calls go out and come in, and requests are handled, only while the loop turns. Using an endpoint from another thread does
@@ -78,6 +81,8 @@ pub struct Rpc<P: PacketPort, C: Clock> {
     sleep: Sleep,
     /// Where the counters go, once somebody reads them.
     publisher: Option<Publisher>,
+    /// What other threads have to say, once they can.
+    remote: Option<Box<Remote>>,
 }
 
 /// What a received burst is taken in with.
@@ -102,30 +107,6 @@ pub struct SessionCredits {
 /// Full bursts that one turn takes in before it answers: where a send costs the same for one packet and for many, as in a
 /// kernel's sockets, answers to several bursts in one send are worth their wait.
 const BURSTS_PER_TURN: usize = 8;
-
-/// A response, as [`Rpc::call`] returns it: bytes by `Deref`, readable text by `Display`.
-#[derive(Debug)]
-pub struct Reply(MessageBuffer);
-
-impl Deref for Reply {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        &self.0
-    }
-}
-
-impl AsRef<[u8]> for Reply {
-    fn as_ref(&self) -> &[u8] {
-        &self.0
-    }
-}
-
-impl fmt::Display for Reply {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&String::from_utf8_lossy(&self.0))
-    }
-}
 
 impl<P: PacketPort, C: Clock> Rpc<P, C> {
     /// An endpoint of `nexus` on `port`.
@@ -171,6 +152,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
             was_idle: true,
             sleep: Sleep::default(),
             publisher: None,
+            remote: None,
         }
     }
 
@@ -413,17 +395,6 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         self.core.shared.pacing.rate(index)
     }
 
-    /// The credits of a session of ours that is open; none of another.
-    pub fn session_credits(&self, session: SessionId) -> Option<SessionCredits> {
-        let index = self.core.clients.table.find(session.key())?;
-        let entry = &self.core.clients.table.entries[index];
-        if entry.state != ClientState::Open {
-            return None;
-        }
-        let withheld = entry.limits.withheld.min(entry.credits_max);
-        Some(SessionCredits { left: entry.credits, all: entry.credits_max, withheld })
-    }
-
     /// The next round trip that was measured, in nanoseconds, of those that [`Congestion::rtts_kept`](crate::Congestion::rtts_kept) keeps.
     pub fn poll_rtt_ns(&mut self) -> Option<u64> {
         self.core.shared.pacing.poll_rtt_ns()
@@ -502,7 +473,11 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
                 self.core.shared.now_ns = self.clock.now_ns();
             }
         }
-        any | self.core.servers.take_returns(&mut self.core.shared)
+        let returned = self.core.servers.take_returns(&mut self.core.shared);
+        if returned {
+            self.take_handed();
+        }
+        any | returned
     }
 
     /// Repeats what is late, asks the silent, gives up the dead: all of it every few milliseconds only.
@@ -542,7 +517,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         }
         let busy = busy | any;
         let (publishes, unclaimed) = (self.publisher.is_some(), self.core.clients.has_unclaimed());
-        if publishes | unclaimed | !self.core.shared.forgotten.is_empty() {
+        if publishes | unclaimed | self.remote.is_some() | !self.core.shared.forgotten.is_empty() {
             self.end_turn_with_more(sent, any, busy);
         } else if any || !sent {
             // Also with nothing new: the port may hold back what it was given in earlier turns.
@@ -567,6 +542,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
             self.core.clients.reclaim(&mut self.core.shared.stats, tx);
         }
         self.forget_peers();
+        self.tell_handed();
     }
 
     /// Hears from the port who is gone.
@@ -712,11 +688,11 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         let call = self.core.enqueue(session, request_type, buffer, response, options)?;
         let completion = loop {
             let busy = self.turn();
-            // Another is of a call that was given up, and whose buffers came back late.
-            if let Some(completion) = self.core.clients.lanes.poll(LaneId::WAITING)
-                && completion.id() == call
-            {
-                break completion;
+            if let Some(completion) = self.core.clients.lanes.poll(LaneId::WAITING) {
+                if completion.id() == call {
+                    break completion;
+                }
+                self.set_aside(completion);
             }
             // Other calls' completions wait for their own poll; they must not keep us from sleeping here.
             if self.poller.step(self.core.shared.now_ns, busy) == Step::Block && !self.core.shared.has_output() {
@@ -729,7 +705,9 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
                     clients.cancel(shared, call);
                     // Its buffers are free, also of the port, and nobody waits for its completion.
                     clients.reclaim(&mut shared.stats, self.port.split().1);
-                    clients.lanes.poll(LaneId::WAITING);
+                    if let Some(other) = clients.lanes.poll(LaneId::WAITING).filter(|over| over.id() != call) {
+                        self.set_aside(other);
+                    }
                     return Err(error.into());
                 }
             }
@@ -749,5 +727,6 @@ impl<P: PacketPort, C: Clock> Drop for Rpc<P, C> {
         self.core.transmit(tx);
         tx.submit();
         tx.flush();
+        self.end_handed();
     }
 }

@@ -5,8 +5,8 @@ use sinew_host::{HostClock, SystemEntropy};
 use sinew_mem::{AllocError, MessageBuffer};
 use sinew_rpc::{
     BurstCalls, Call, CallBackError, CallId, CallOptions, ClientEvent, ClientId, Completion, Config, ConnectError,
-    ConnectOptions, DeferredCall, Endpoint, EndpointInfo, LaneId, Rejected, Reply, RequestType, SessionEvent,
-    SessionId, Stats, StatsReader,
+    ConnectOptions, DeferredCall, Endpoint, EndpointInfo, LaneId, Rejected, Reply, RequestType, RpcHandle,
+    SessionEvent, SessionId, SessionSlots, Stats, StatsReader,
 };
 #[cfg(feature = "shm")]
 use sinew_shm::ShmPort;
@@ -131,11 +131,13 @@ mod faces;
 /// - **know one's clients**: [`Self::poll_client_event`] tells who comes and goes, [`Self::session_to`] how to call them.
 /// - **call in time, and in several names**: [`CallOptions`] have a deadline and a lane; [`Self::cancel`] ends a call by its name;
 ///   [`Self::open_lane`] gives a library completions and events of its own.
+/// - **keep many calls in flight**: a [`Channel`](crate::Channel) spreads them over as many sessions as that needs.
 /// - **turn the loop**: [`Self::turn`] once, [`Self::run_until`] and [`Self::try_run_until`] for long; [`Self::wait`] sleeps.
 /// - **sleep on more than one thing**: [`Self::arm`] says whether and until when, [`Self::descriptor`] on what; [`Self::rest_beside`] does both.
 /// - **serve with state of one's own**: [`Self::handle`] and [`Self::handle_burst`] for handlers that belong to this endpoint;
 ///   [`Self::turn_with`] hands requests to a closure, [`Self::poll_request`] to whoever asks. A server turns its endpoints itself, or has
 ///   [a program](crate::Program) do it.
+/// - **be reached from other threads**: [`Self::remote_handle`] takes closures and calls of theirs.
 /// - **be watched**: [`Self::stats`] here, [`Self::stats_reader`] from other threads.
 ///
 /// ```
@@ -291,6 +293,32 @@ impl Rpc {
         each!(&mut self.endpoint, rpc => rpc.stats_reader())
     }
 
+    /// A handle by which other threads reach this endpoint: they have it run closures and make calls, and hear of their ends; see
+    /// [`sinew_rpc::Rpc::remote_handle`].
+    ///
+    /// ```
+    /// use sinew::prelude::*;
+    ///
+    /// const ADD: RequestType = RequestType::new(7);
+    /// let nexus = Nexus::builder().handle(ADD, |call: Call| call.reply(&[call.request().iter().sum()])).build()?;
+    /// let server = nexus.server().at("udp://127.0.0.1:0").start()?;
+    ///
+    /// let mut rpc = Rpc::open("udp://")?;
+    /// let session = rpc.connect(&server.addresses()[0].to_string())?;
+    /// let handle = rpc.remote_handle();
+    /// let adding = std::thread::spawn(move || -> sinew::Result<u8> {
+    ///     let reply = handle.call(session, ADD, [40, 2], 0)?.wait()?;
+    ///     Ok(reply[0])
+    /// });
+    /// rpc.run_until(|_| adding.is_finished())?;
+    /// assert_eq!(adding.join().unwrap()?, 42);
+    /// # server.stop()?;
+    /// # Ok::<(), sinew::Error>(())
+    /// ```
+    pub fn remote_handle(&mut self) -> RpcHandle {
+        each!(&mut self.endpoint, rpc => rpc.remote_handle())
+    }
+
     /// Wakes the endpoint's thread out of [`Self::wait`], or whoever sleeps on its descriptor, from any thread.
     pub fn waker(&self) -> Waker {
         each!(&self.endpoint, rpc => rpc.waker())
@@ -377,6 +405,17 @@ impl Rpc {
     /// Ends a client's session; see [`sinew_rpc::Rpc::dismiss`]. Returns whether there was such a client.
     pub fn dismiss(&mut self, client: ClientId) -> bool {
         each!(&mut self.endpoint, rpc => rpc.dismiss(client))
+    }
+
+    /// The slots of a session of ours; see [`sinew_rpc::Rpc::session_slots`].
+    #[inline]
+    pub fn session_slots(&self, session: SessionId) -> Option<SessionSlots> {
+        each!(&self.endpoint, rpc => rpc.session_slots(session))
+    }
+
+    /// The next event of one session, out of its turn; see [`sinew_rpc::Rpc::take_session_event`].
+    pub fn take_session_event(&mut self, lane: LaneId, session: SessionId) -> Option<SessionEvent> {
+        each!(&mut self.endpoint, rpc => rpc.take_session_event(lane, session))
     }
 
     /// Hands a call to a session; see [`sinew_rpc::Rpc::enqueue_request`]. Both buffers come back with the completion.

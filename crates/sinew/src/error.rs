@@ -2,7 +2,9 @@ use std::fmt;
 
 use sinew_fabric::{AddressError, PortError};
 use sinew_mem::AllocError;
-use sinew_rpc::{CallBackError, CallError, ConfigError, ConnectError, EnqueueError, NexusError, Rejected};
+use sinew_rpc::{
+    CallBackError, CallError, ChannelError, ConfigError, ConnectError, EnqueueError, HandleError, NexusError, Rejected,
+};
 
 /// A result whose error is [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -16,6 +18,9 @@ pub enum Error {
     /// A session could not be opened.
     #[error(transparent)]
     Connect(#[from] ConnectError),
+    /// A channel could not be opened, or opened again.
+    #[error(transparent)]
+    Channel(#[from] ChannelError),
     /// A call got no response. Says which peer, why, and whether the request may have run.
     #[error(transparent)]
     Call(#[from] CallError),
@@ -28,6 +33,9 @@ pub enum Error {
     /// No message buffer.
     #[error(transparent)]
     Alloc(#[from] AllocError),
+    /// What another thread handed to an endpoint came to nothing.
+    #[error(transparent)]
+    Handle(#[from] HandleError),
     /// A port could not be opened.
     #[error(transparent)]
     Port(#[from] PortError),
@@ -117,6 +125,8 @@ impl From<sinew_rpc::Error> for Error {
             sinew_rpc::Error::Alloc(error) => Self::Alloc(error),
             sinew_rpc::Error::Port(error) => Self::Port(error),
             sinew_rpc::Error::Config(error) => Self::Config(error),
+            sinew_rpc::Error::Channel(error) => Self::Channel(error),
+            sinew_rpc::Error::Handle(error) => Self::Handle(error),
             sinew_rpc::Error::Io(source) => source.into(),
             other => Self::Rpc(other),
         }

@@ -93,7 +93,7 @@ pub use sinew_ibverbs as ibverbs;
 pub use sinew_kv as kv;
 pub use sinew_mem as mem;
 pub use sinew_rpc as rpc;
-pub use sinew_rpc::Endpoint;
+pub use sinew_rpc::{Channel, Endpoint, Pending, RpcHandle};
 pub use sinew_sequencer as sequencer;
 #[cfg(feature = "shm")]
 pub use sinew_shm as shm;

@@ -213,6 +213,8 @@ impl Server {
     /// # Ok::<(), sinew::Error>(())
     /// ```
     ///
+    /// Other threads reach the endpoint by a handle that the maker makes ([`Rpc::remote_handle`]) and leaves where they find it.
+    ///
     /// A thread that serves something else too sleeps on both: see [`Program::beside`].
     ///
     /// A program or a maker that fails ends the server with [`Error::Program`]: its endpoint closes its sessions, of which the clients hear, and so do

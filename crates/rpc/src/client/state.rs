@@ -306,6 +306,8 @@ pub(crate) struct ClientCold {
     /// Of a session over which a client of ours is called: whose it is.
     pub of: Option<ClientId>,
     pub opening: Option<Opening>,
+    /// Slots that the server granted; 0 until it has.
+    pub slots: u16,
     pub ending_since_ns: u64,
     pub last_try_ns: u64,
 }

@@ -4,8 +4,8 @@ use sinew_fabric::{Address, Armed, Descriptor, PortStats, Readiness, Waker};
 use sinew_mem::{AllocError, MessageBuffer};
 use sinew_rpc::{
     BurstCalls, Call, CallBackError, CallId, CallOptions, ClientEvent, ClientId, Completion, Config, ConnectError,
-    ConnectOptions, DeferredCall, Endpoint, EndpointInfo, LaneId, NexusError, Rejected, Reply, RequestType,
-    SessionEvent, SessionId, Stats, StatsReader,
+    ConnectOptions, DeferredCall, Endpoint, EndpointInfo, LaneId, NexusError, Rejected, Reply, RequestType, RpcHandle,
+    SessionEvent, SessionId, SessionSlots, Stats, StatsReader,
 };
 
 use super::{FabricEndpoint, Rpc};
@@ -52,6 +52,10 @@ impl Endpoint for Rpc {
         self.sessions()
     }
 
+    fn remote_handle(&mut self) -> RpcHandle {
+        self.remote_handle()
+    }
+
     #[inline]
     fn alloc(&self, len: usize) -> Result<MessageBuffer, AllocError> {
         self.alloc(len)
@@ -87,6 +91,15 @@ impl Endpoint for Rpc {
 
     fn dismiss(&mut self, client: ClientId) -> bool {
         self.dismiss(client)
+    }
+
+    #[inline]
+    fn session_slots(&self, session: SessionId) -> Option<SessionSlots> {
+        self.session_slots(session)
+    }
+
+    fn take_session_event(&mut self, lane: LaneId, session: SessionId) -> Option<SessionEvent> {
+        self.take_session_event(lane, session)
     }
 
     #[inline]

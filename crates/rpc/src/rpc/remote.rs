@@ -1,0 +1,144 @@
+//! What other threads hand over: begun in a turn, and told of at the end of one.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use sinew_fabric::{Clock, PacketPort};
+
+use super::Rpc;
+use crate::endpoint::handle::{HandedCall, Inbox, Promise, Task};
+use crate::endpoint::{Endpoint, RpcHandle};
+use crate::error::Error;
+use crate::handlers::contained;
+use crate::lanes::LaneId;
+use crate::names::{CallId, Completion};
+use crate::reply::Reply;
+
+/// A call of another thread that is under way.
+struct Begun {
+    id: CallId,
+    promise: Promise<Reply, Error>,
+}
+
+/// The endpoint's side of its handles.
+pub(super) struct Remote {
+    inbox: Arc<Inbox>,
+    /// By their numbers, which are the tags of their completions.
+    calls: BTreeMap<u64, Begun>,
+    /// Whether a closure runs: further ones wait, however often it turns the endpoint.
+    is_running: bool,
+    /// Whether such a turn has left something in the inbox.
+    has_left: bool,
+    /// Completions that a blocking call of a closure met, of a call in whose turns the closure runs.
+    aside: Vec<Completion>,
+}
+
+impl<P: PacketPort, C: Clock> Rpc<P, C> {
+    /// A handle by which other threads reach this endpoint: they have it run closures and make calls. All handles are one: clones of it, and those
+    /// that are made by calling this again. From the first on, a turn costs some instructions more.
+    ///
+    /// What they hand over begins in turns of the loop, and its end is told there: the owner has nothing to poll, and their calls have a
+    /// lane of their own. An endpoint that sleeps is woken, also one that is [armed](Self::arm).
+    pub fn remote_handle(&mut self) -> RpcHandle {
+        let (returns, config) = (&self.core.servers.returns, &self.core.shared.config);
+        let remote = self.remote.get_or_insert_with(|| {
+            let inbox = Arc::new(Inbox::new(Arc::clone(returns), config.handle_queue_max));
+            let (calls, aside) = (BTreeMap::new(), Vec::new());
+            Box::new(Remote { inbox, calls, is_running: false, has_left: false, aside })
+        });
+        RpcHandle::new(Arc::clone(&remote.inbox), self.info.clone())
+    }
+
+    /// Begins what was handed over, and cancels calls that nobody waits for any more.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn take_handed(&mut self) {
+        let Some(remote) = &mut self.remote else { return };
+        if remote.is_running {
+            remote.has_left = true;
+            return;
+        }
+        let (tasks, cancelled) = remote.inbox.take();
+        for task in tasks {
+            match task {
+                Task::Run(closure) => self.run_handed(closure),
+                Task::Call(call) => self.begin_handed(call),
+            }
+        }
+        for number in cancelled {
+            // One that is not there is over, or was never begun.
+            if let Some(id) = self.remote.as_ref().and_then(|remote| remote.calls.get(&number)).map(|call| call.id) {
+                self.cancel(id);
+            }
+        }
+        if self.remote.as_mut().is_some_and(|remote| std::mem::take(&mut remote.has_left)) {
+            self.core.servers.returns.note();
+        }
+    }
+
+    fn run_handed(&mut self, closure: Box<dyn FnOnce(&mut dyn Endpoint) + Send>) {
+        self.mark_running(true);
+        closure(self);
+        self.mark_running(false);
+        // It may have taken long, and have turned the loop.
+        self.look_at_the_clock();
+        if let Some(remote) = &mut self.remote {
+            for completion in remote.aside.drain(..) {
+                self.core.clients.lanes.put_back(LaneId::WAITING, completion);
+            }
+        }
+    }
+
+    fn mark_running(&mut self, is_running: bool) {
+        if let Some(remote) = &mut self.remote {
+            remote.is_running = is_running;
+        }
+    }
+
+    fn begin_handed(&mut self, call: HandedCall) {
+        let HandedCall { number, session, request_type, request, response, options, promise } = call;
+        if promise.is_abandoned() {
+            return;
+        }
+        let mut options = options.lane(LaneId::REMOTE);
+        options.tag = number;
+        match self.enqueue_request(session, request_type, request, response, options) {
+            Ok(id) => {
+                if let Some(remote) = &mut self.remote {
+                    remote.calls.insert(number, Begun { id, promise });
+                }
+            }
+            Err(rejected) => promise.end(Err(rejected.error.into())),
+        }
+    }
+
+    /// Tells other threads whose calls are over.
+    pub(super) fn tell_handed(&mut self) {
+        let Some(remote) = &mut self.remote else { return };
+        while let Some(completion) = self.core.clients.lanes.poll(LaneId::REMOTE) {
+            let Completion { tag, result, response, .. } = completion;
+            if let Some(call) = remote.calls.remove(&tag) {
+                call.promise.end(result.map(|()| Reply(response)).map_err(Error::Call));
+            }
+        }
+    }
+
+    /// Keeps a completion that a blocking call polled, and that is another's: of a call in whose turns a closure makes this one, else of one that was
+    /// given up, and whose buffers came back late.
+    #[cold]
+    pub(super) fn set_aside(&mut self, completion: Completion) {
+        if let Some(remote) = self.remote.as_mut().filter(|remote| remote.is_running) {
+            remote.aside.push(completion);
+        }
+    }
+
+    /// The endpoint goes, with all of its sessions: tells whoever waits.
+    pub(super) fn end_handed(&mut self) {
+        let Some(remote) = &self.remote else { return };
+        remote.inbox.close();
+        let (_, tx) = self.port.split();
+        self.core.clients.reclaim(&mut self.core.shared.stats, tx);
+        self.tell_handed();
+        contained(|| self.remote = None);
+    }
+}

@@ -1,0 +1,449 @@
+//! Channels: many calls in flight to one server, over as many sessions as that needs, which are opened anew in one call.
+#![cfg(test)]
+
+mod common;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io;
+use std::rc::Rc;
+
+use common::*;
+use sinew_fabric::loopback::LoopbackConfig;
+use sinew_fabric::{
+    Address, Armed, Caps, Descriptor, ManualClock, PacketPort, Peer, PortError, PortEvent, PortStats, Readiness,
+    SeededGenerator, Waker,
+};
+use sinew_mem::Arena;
+use sinew_rpc::{
+    CallOptions, Cause, Channel, ChannelError, ChannelStatus, Completion, Config, ConnectError, ConnectOptions,
+    EnqueueError, Execution, LaneId, Nexus, Rejected, RequestType, Rpc, SessionEvent,
+};
+
+type Servers = Rc<RefCell<Option<Endpoint>>>;
+
+/// The client's port. Each turn of the client turns the server too, so that the client can wait for it.
+struct Beside {
+    port: TestPort,
+    server: Servers,
+    clock: ManualClock,
+}
+
+impl Readiness for Beside {
+    fn descriptor(&self) -> Option<Descriptor> {
+        None
+    }
+
+    fn arm(&mut self, _now_ns: u64) -> io::Result<Armed> {
+        Ok(Armed::Ready)
+    }
+
+    fn disarm(&mut self) -> bool {
+        false
+    }
+}
+
+impl PacketPort for Beside {
+    type Rx = <TestPort as PacketPort>::Rx;
+    type Tx = <TestPort as PacketPort>::Tx;
+
+    fn caps(&self) -> Caps {
+        self.port.caps()
+    }
+
+    fn address(&self) -> Address {
+        self.port.address()
+    }
+
+    fn arena(&self) -> &Arena {
+        self.port.arena()
+    }
+
+    fn resolve(&mut self, address: &Address) -> Result<Peer, PortError> {
+        self.port.resolve(address)
+    }
+
+    fn describe(&self, peer: Peer) -> String {
+        self.port.describe(peer)
+    }
+
+    fn split(&mut self) -> (&mut Self::Rx, &mut Self::Tx) {
+        self.port.split()
+    }
+
+    fn poll_event(&mut self) -> Option<PortEvent> {
+        if let Some(server) = &mut *self.server.borrow_mut() {
+            server.turn();
+        }
+        self.clock.advance(50_000);
+        self.port.poll_event()
+    }
+
+    fn waker(&self) -> Waker {
+        self.port.waker()
+    }
+
+    fn stats(&self) -> PortStats {
+        self.port.stats()
+    }
+}
+
+const SERVER: &str = "loopback://server";
+const CALLS: usize = 64;
+
+struct Pair {
+    world: World,
+    server: Servers,
+    client: Endpoint<Beside>,
+}
+
+impl Pair {
+    fn with(of_client: Config, of_server: Config) -> Self {
+        let world = World::new();
+        let server = Rc::new(RefCell::new(Some(world.server(of_server, LoopbackConfig::default()))));
+        let nexus = Nexus::builder().config(of_client).build().unwrap();
+        let (port, clock) = (world.port("client", LoopbackConfig::default()), world.clock.clone());
+        let port = Beside { port, server: Rc::clone(&server), clock };
+        let client = Rpc::new(&nexus, port, world.clock.clone(), Box::new(SeededGenerator::new(2)));
+        Self { world, server, client }
+    }
+
+    fn new() -> Self {
+        Self::with(Config::default(), Config::default())
+    }
+
+    fn turn(&mut self, times: usize) {
+        (0..times).for_each(|_| _ = self.client.turn());
+    }
+
+    fn open(&mut self, calls: usize) -> Channel {
+        Channel::open(&mut self.client, SERVER, calls).unwrap()
+    }
+
+    fn send(&mut self, channel: &mut Channel, request_type: RequestType, options: impl Into<CallOptions>) {
+        self.try_send(channel, request_type, options).unwrap();
+    }
+
+    fn try_send(
+        &mut self,
+        channel: &mut Channel,
+        request_type: RequestType,
+        options: impl Into<CallOptions>,
+    ) -> Result<sinew_rpc::CallId, Rejected> {
+        let (request, response) = (self.client.alloc(4).unwrap(), self.client.alloc(4).unwrap());
+        channel.enqueue_request(&mut self.client, request_type, request, response, options)
+    }
+
+    /// The server, started again or for the first time.
+    fn start(&mut self, config: Config) {
+        self.stop();
+        *self.server.borrow_mut() = Some(self.world.endpoint_with(
+            "server",
+            &server_nexus(self.world.pool.clone(), config),
+            77,
+            LoopbackConfig::default(),
+        ));
+    }
+
+    fn stop(&mut self) {
+        let server = self.server.borrow_mut().take();
+        drop(server);
+    }
+
+    fn sessions_at_server(&self) -> usize {
+        self.server.borrow().as_ref().unwrap().sessions()
+    }
+}
+
+/// By session, how many calls went over it.
+fn by_session(over: &[Completion]) -> Vec<usize> {
+    let mut counts = BTreeMap::new();
+    over.iter().for_each(|over| *counts.entry(over.session).or_insert(0) += 1);
+    counts.into_values().collect()
+}
+
+#[test]
+fn as_many_calls_as_were_asked_for_are_in_flight_at_once() {
+    // Both sides of each number of sessions.
+    for calls in [1, 8, 9, 63, CALLS, 65] {
+        let mut it = Pair::new();
+        let mut channel = it.open(calls);
+        let sessions = calls.div_ceil(8);
+        assert_eq!(
+            (channel.sessions().len(), it.client.sessions(), it.sessions_at_server()),
+            (sessions, sessions, sessions)
+        );
+        for tag in 0..calls {
+            it.send(&mut channel, DEFER, tag as u64);
+        }
+        it.turn(3);
+        let kept = take_kept();
+        assert_eq!(kept.len(), calls, "all are at the server at once");
+        kept.into_iter().for_each(|call| call.reply(b"done"));
+        it.turn(3);
+        let over = completions(&mut it.client);
+        assert!(over.len() == calls && over.iter().all(|over| over.result.is_ok() && &over.response[..] == b"done"));
+        assert!(by_session(&over).iter().all(|&count| count <= 8));
+        assert!(events(&mut it.client).is_empty(), "whoever waits for a channel hears of its sessions by that");
+    }
+}
+
+#[test]
+fn calls_past_the_slots_wait_in_all_queues_alike() {
+    let mut it = Pair::new();
+    let mut channel = it.open(16);
+    (0..48).for_each(|tag| it.send(&mut channel, DEFER, tag));
+    it.turn(3);
+    assert_eq!(answer_kept(), 16);
+    for _ in 0..2 {
+        it.turn(3);
+        assert_eq!(answer_kept(), 16);
+    }
+    it.turn(3);
+    assert_eq!(by_session(&completions(&mut it.client)), [24, 24]);
+}
+
+#[test]
+fn calls_go_where_there_is_room() {
+    let mut it = Pair::new();
+    let mut channel = it.open(16);
+    // The first session is full, by somebody else's calls.
+    let full = channel.sessions()[0];
+    (0..8).for_each(|tag| _ = send(&mut it.client, full, DEFER, b"theirs", tag));
+    (0..8).for_each(|tag| it.send(&mut channel, ECHO, tag));
+    it.turn(3);
+    let over = completions(&mut it.client);
+    assert!(over.len() == 8 && over.iter().all(|over| over.session == channel.sessions()[1]));
+    // In turn, where all have room.
+    take_kept();
+    it.turn(3);
+    assert_eq!(completions(&mut it.client).len(), 8, "dropped without an answer");
+    (0..6).for_each(|tag| it.send(&mut channel, ECHO, tag));
+    it.turn(3);
+    assert_eq!(by_session(&completions(&mut it.client)), [3, 3]);
+}
+
+#[test]
+fn a_server_that_grants_fewer_slots_gets_more_sessions() {
+    for slots in [1, 2, 8, 64] {
+        let mut it = Pair::with(Config::default(), Config { slots, ..Config::default() });
+        let mut channel = it.open(20);
+        let sessions = 20usize.div_ceil(usize::from(slots.min(8)));
+        let status = channel.status(&it.client);
+        let all = sessions * usize::from(slots.min(8));
+        assert_eq!(status, ChannelStatus { open: sessions, opening: 0, gone: 0, slots: all });
+        (0..20).for_each(|tag| it.send(&mut channel, DEFER, tag));
+        it.turn(3);
+        assert_eq!(answer_kept(), 20, "{slots} slots a session");
+        it.turn(3);
+        assert_eq!(completions(&mut it.client).len(), 20);
+    }
+}
+
+#[test]
+fn a_channel_opens_while_its_owner_does_something_else() {
+    let mut it = Pair::with(Config::default(), Config { slots: 4, ..Config::default() });
+    let address = SERVER.parse().unwrap();
+    let mut channel = Channel::begin_open(&mut it.client, &address, 16, ConnectOptions::new()).unwrap();
+    assert_eq!(channel.status(&it.client), ChannelStatus { opening: 2, ..ChannelStatus::default() });
+    // These leave once there are sessions.
+    (0..16).for_each(|tag| it.send(&mut channel, DEFER, tag));
+    let mut polls = 0;
+    while !channel.poll(&mut it.client).unwrap() {
+        it.turn(1);
+        polls += 1;
+        assert!(polls < 100);
+    }
+    assert_eq!(channel.status(&it.client), ChannelStatus { open: 4, opening: 0, gone: 0, slots: 16 });
+    assert!(channel.poll(&mut it.client).unwrap(), "and stays open");
+    it.turn(3);
+    // Half of them wait in the queues of the first two.
+    assert_eq!(answer_kept(), 8);
+    it.turn(3);
+    assert_eq!(answer_kept(), 8);
+    it.turn(3);
+    assert_eq!(completions(&mut it.client).len(), 16);
+}
+
+#[test]
+fn what_cannot_be_is_refused_before_anything_is_opened() {
+    let mut it = Pair::with(Config { sessions_max: 3, ..Config::default() }, Config::default());
+    assert!(matches!(Channel::open(&mut it.client, SERVER, 0), Err(ChannelError::NoCalls)));
+    let refused = Channel::open(&mut it.client, SERVER, 25);
+    assert!(matches!(refused, Err(ChannelError::Sessions { calls: 25, sessions: 4, limit: 3 })), "{refused:?}");
+    assert_eq!(it.client.sessions(), 0);
+    let channel = it.open(24);
+    assert_eq!(channel.sessions().len(), 3);
+    assert!(matches!(Channel::open(&mut it.client, "not an address", 1), Err(ChannelError::Connect(_))));
+}
+
+#[test]
+fn a_channel_some_of_whose_sessions_cannot_be_opened_leaves_none() {
+    // By a limit here, at once.
+    let mut it = Pair::with(Config { sessions_max: 3, ..Config::default() }, Config::default());
+    let one = it.open(8);
+    let refused = Channel::open(&mut it.client, SERVER, 24);
+    assert!(matches!(refused, Err(ChannelError::Connect(ConnectError::Sessions { limit: 3 }))), "{refused:?}");
+    it.turn(5);
+    assert_eq!((it.client.sessions(), it.sessions_at_server(), events(&mut it.client).len()), (1, 1, 0));
+    one.close(&mut it.client);
+    it.turn(5);
+    assert_eq!((it.client.sessions(), it.sessions_at_server(), events(&mut it.client).len()), (0, 0, 1));
+    // By a limit of the server's, when some are open.
+    let mut it =
+        Pair::with(Config::default(), Config { sessions_max: 3, peer_share_percent: 100, ..Config::default() });
+    let refused = Channel::open(&mut it.client, SERVER, 25);
+    assert!(matches!(refused, Err(ChannelError::Connect(ConnectError::PeerSessions { limit: 3, .. }))), "{refused:?}");
+    it.turn(5);
+    assert_eq!((it.client.sessions(), it.sessions_at_server()), (0, 0));
+    events(&mut it.client);
+    it.open(24).close(&mut it.client);
+    // By a limit here, when the server grants less than was hoped.
+    let of_client = Config { sessions_max: 3, ..Config::default() };
+    let mut it = Pair::with(of_client, Config { slots: 4, ..Config::default() });
+    let refused = Channel::open(&mut it.client, SERVER, 16);
+    assert!(matches!(refused, Err(ChannelError::Connect(ConnectError::Sessions { limit: 3 }))), "{refused:?}");
+    it.turn(5);
+    assert_eq!((it.client.sessions(), it.sessions_at_server()), (0, 0));
+    assert_eq!(it.open(12).sessions().len(), 3);
+}
+
+#[test]
+fn a_server_that_was_started_again_is_reached_by_one_call() {
+    for slots in [8, 4] {
+        let mut it = Pair::new();
+        let mut channel = it.open(CALLS);
+        (0..CALLS as u64).for_each(|tag| it.send(&mut channel, DEFER, tag));
+        it.turn(3);
+        it.stop();
+        drop(take_kept());
+        it.turn(3);
+        // Each call that was in flight says so.
+        let over = completions(&mut it.client);
+        assert_eq!(over.len(), CALLS);
+        for over in over {
+            let error = over.result.unwrap_err();
+            assert_eq!((error.cause, error.execution), (Cause::PeerClosed, Execution::MayHaveRun));
+        }
+        assert_eq!(channel.status(&it.client), ChannelStatus { gone: 8, ..ChannelStatus::default() });
+        let Err(rejected) = it.try_send(&mut channel, ECHO, 0) else { panic!("there is no session") };
+        assert_eq!(rejected.error, EnqueueError::NoSuchSession);
+        let first = it.client.poll_event();
+        assert!(matches!(first, Some(SessionEvent::Lost { session, .. }) if session == channel.sessions()[0]));
+        // Nobody is there yet: the next time will do.
+        assert!(matches!(channel.reconnect(&mut it.client), Err(ChannelError::Connect(_))));
+        it.start(Config { slots, ..Config::default() });
+        let opened = channel.reconnect(&mut it.client).unwrap();
+        assert_eq!(opened, CALLS / usize::from(slots));
+        assert!(events(&mut it.client).is_empty(), "of the others nobody has to hear any more");
+        (0..CALLS as u64).for_each(|tag| it.send(&mut channel, DEFER, tag));
+        it.turn(3);
+        assert_eq!(answer_kept(), CALLS);
+        it.turn(3);
+        assert!(completions(&mut it.client).iter().filter(|over| over.result.is_ok()).count() == CALLS);
+        assert_eq!(channel.reconnect(&mut it.client).unwrap(), 0, "all are there");
+        channel.close(&mut it.client);
+        it.turn(5);
+        assert_eq!((it.client.sessions(), it.sessions_at_server()), (0, 0));
+    }
+}
+
+/// One session is known to be gone. By opening that the client learns that the server knows none of the others.
+#[test]
+fn sessions_that_turn_out_to_be_gone_while_others_open_are_opened_too() {
+    let mut it = Pair::new();
+    let mut channel = it.open(24);
+    let sessions = channel.sessions().to_vec();
+    it.client.disconnect(sessions[1]);
+    it.turn(5);
+    // It goes without a word.
+    it.world.losing(|| it.server.borrow_mut().take());
+    it.start(Config::default());
+    assert_eq!(channel.status(&it.client), ChannelStatus { open: 2, opening: 0, gone: 1, slots: 16 });
+    (0..4).for_each(|tag| it.send(&mut channel, DEFER, tag));
+    assert_eq!(channel.reconnect(&mut it.client).unwrap(), 3);
+    let over = completions(&mut it.client);
+    assert!(over.iter().all(|over| over.result.is_err()) && over.len() == 4, "none is lost silently, none sent again");
+    assert_eq!(channel.status(&it.client), ChannelStatus { open: 3, opening: 0, gone: 0, slots: 24 });
+    (0..24).for_each(|tag| it.send(&mut channel, DEFER, tag));
+    it.turn(3);
+    assert_eq!(answer_kept(), 24);
+}
+
+#[test]
+fn calls_go_over_the_sessions_that_are_left() {
+    let mut it = Pair::new();
+    let mut channel = it.open(24);
+    it.client.disconnect(channel.sessions()[1]);
+    (0..20).for_each(|tag| it.send(&mut channel, ECHO, tag));
+    it.turn(5);
+    let over = completions(&mut it.client);
+    assert!(over.iter().all(|over| over.result.is_ok()));
+    assert_eq!(by_session(&over), [10, 10]);
+    let gone = channel.poll(&mut it.client);
+    assert!(matches!(gone, Err(ChannelError::Gone { gone: 1, .. })), "{gone:?}");
+    // Without waiting.
+    assert_eq!(channel.begin_reconnect(&mut it.client).unwrap(), 1);
+    assert!(!channel.poll(&mut it.client).unwrap());
+    it.turn(5);
+    assert!(channel.poll(&mut it.client).unwrap());
+}
+
+#[test]
+fn a_channel_of_a_lane_is_heard_of_there_and_ends_with_it() {
+    let mut it = Pair::new();
+    let lane = it.client.open_lane();
+    let options = ConnectOptions::new().lane(lane);
+    let mut channel = Channel::open_with(&mut it.client, SERVER, 16, options).unwrap();
+    it.send(&mut channel, ECHO, CallOptions::tag(1).lane(lane));
+    it.send(&mut channel, ECHO, 2);
+    it.turn(3);
+    assert_eq!(completions(&mut it.client).len(), 1);
+    assert_eq!(it.client.poll_lane(lane).map(|over| over.tag), Some(1));
+    it.client.disconnect(channel.sessions()[0]);
+    it.turn(3);
+    assert!(matches!(it.client.poll_lane_event(lane), Some(SessionEvent::Disconnected(_))));
+    assert_eq!(channel.reconnect(&mut it.client).unwrap(), 1);
+    assert!(it.client.poll_lane_event(lane).is_none() && it.client.poll_lane_event(LaneId::MAIN).is_none());
+    assert!(it.client.close_lane(lane));
+    it.turn(5);
+    assert_eq!((it.client.sessions(), it.sessions_at_server()), (0, 0));
+    assert!(matches!(channel.reconnect(&mut it.client), Err(ChannelError::Connect(ConnectError::Lane(_)))));
+}
+
+#[test]
+fn a_session_says_how_many_slots_it_has_and_how_many_are_free() {
+    let mut it = Pair::with(Config::default(), Config { slots: 4, ..Config::default() });
+    let session = it.client.begin_connect(&SERVER.parse().unwrap()).unwrap();
+    let slots = |it: &Pair| it.client.session_slots(session).map(|slots| (slots.free, slots.all));
+    assert_eq!(slots(&it), Some((0, 0)), "it is being opened");
+    it.turn(5);
+    assert_eq!(slots(&it), Some((4, 4)));
+    for used in 1..=5u16 {
+        send(&mut it.client, session, DEFER, b"kept", 0);
+        assert_eq!(slots(&it), Some((4 - used.min(4), 4)), "{used} calls");
+    }
+    it.turn(3);
+    assert_eq!(answer_kept(), 4);
+    it.turn(3);
+    assert_eq!(slots(&it), Some((3, 4)), "the fifth has one of them");
+    it.client.disconnect(session);
+    assert_eq!(slots(&it), None);
+    it.turn(3);
+    assert_eq!(slots(&it), None);
+}
+
+#[test]
+fn an_event_is_taken_out_of_its_turn_and_others_are_left() {
+    let mut it = Pair::new();
+    let address = SERVER.parse().unwrap();
+    let [first, second] = [(), ()].map(|()| it.client.begin_connect(&address).unwrap());
+    it.turn(5);
+    let lane = it.client.open_lane();
+    assert!(it.client.take_session_event(lane, second).is_none());
+    assert!(
+        matches!(it.client.take_session_event(LaneId::MAIN, second), Some(SessionEvent::Connected(id)) if id == second)
+    );
+    assert!(it.client.take_session_event(LaneId::MAIN, second).is_none());
+    assert!(matches!(&events(&mut it.client)[..], [SessionEvent::Connected(id)] if *id == first));
+}

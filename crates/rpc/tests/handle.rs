@@ -1,0 +1,544 @@
+//! Endpoints as other threads reach them: closures and calls that are handed over.
+#![cfg(test)]
+
+mod common;
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use common::*;
+use sinew_fabric::PollerConfig;
+use sinew_fabric::loopback::LoopbackConfig;
+use sinew_rpc::{
+    CallOptions, Cause, Config, Endpoint as _, EnqueueError, Error, Execution, HandleError, Pending, Reply, RpcHandle,
+    SessionId,
+};
+
+struct Pair {
+    world: World,
+    client: Endpoint,
+    server: Endpoint,
+    session: SessionId,
+    handle: RpcHandle,
+}
+
+impl Pair {
+    fn with(config: Config) -> Self {
+        let world = World::new();
+        let (mut client, server, session) =
+            world.pair_of((config, LoopbackConfig::default()), (Config::default(), LoopbackConfig::default()));
+        let handle = client.remote_handle();
+        Self { world, client, server, session, handle }
+    }
+
+    fn new() -> Self {
+        Self::with(Config::default())
+    }
+
+    fn settle(&mut self) {
+        settle(&mut self.client, &mut self.server);
+    }
+
+    fn ask(&self, data: &[u8]) -> Pending<Reply, Error> {
+        self.handle.call(self.session, ECHO, data, 0).unwrap()
+    }
+
+    /// That every slot is free, and nobody has anything to take.
+    fn assert_idle(&mut self) {
+        assert!(self.client.poll_completion().is_none() && self.client.poll_event().is_none());
+        assert!(self.client.poll_ready_lane().is_none());
+        assert_eq!(self.client.session_credits(self.session).map(|it| it.left == it.all), Some(true));
+    }
+}
+
+/// What a task was told.
+#[derive(Default)]
+struct Told(AtomicUsize);
+
+impl Wake for Told {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Told {
+    fn times(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+fn poll<F: Future + Unpin>(future: &mut F, told: &Arc<Told>) -> Poll<F::Output> {
+    pin!(future).poll(&mut Context::from_waker(&Waker::from(Arc::clone(told))))
+}
+
+fn cause(result: Option<Result<Reply, Error>>) -> (Cause, Execution) {
+    match result {
+        Some(Err(Error::Call(error))) => (error.cause, error.execution),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn of_handle<T: std::fmt::Debug>(result: Option<Result<T, Error>>) -> HandleError {
+    match result {
+        Some(Err(Error::Handle(error))) => error,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_handle_and_what_it_gives_go_to_other_threads() {
+    fn is_shared<T: Send + Sync + 'static>() {}
+    is_shared::<RpcHandle>();
+    is_shared::<Pending<Vec<u8>>>();
+    is_shared::<Pending<Reply, Error>>();
+}
+
+#[test]
+fn closures_and_calls_of_many_threads_end_where_they_began() {
+    const THREADS: usize = if cfg!(miri) { 2 } else { 4 };
+    const CALLS: usize = if cfg!(miri) { 3 } else { 200 };
+    let mut it = Pair::new();
+    let (left, session) = (Arc::new(AtomicUsize::new(THREADS)), it.session);
+    std::thread::scope(|threads| {
+        for thread in 0..THREADS {
+            let (handle, left) = (it.handle.clone(), Arc::clone(&left));
+            threads.spawn(move || {
+                for number in 0..CALLS {
+                    let said = format!("{thread}: {number}");
+                    let call = handle.call(session, ECHO, &said, 0).unwrap();
+                    let address = handle.run(|endpoint| endpoint.address()).unwrap();
+                    assert_eq!(call.wait().unwrap().to_string(), said);
+                    assert_eq!(&address.wait().unwrap(), handle.address());
+                }
+                left.fetch_sub(1, Ordering::Release);
+            });
+        }
+        while left.load(Ordering::Acquire) > 0 {
+            it.client.turn();
+            it.server.turn();
+        }
+    });
+    it.settle();
+    it.assert_idle();
+    assert_eq!(it.client.stats().calls_completed as usize, THREADS * CALLS);
+}
+
+#[test]
+fn a_closure_opens_sessions_and_calls_with_the_endpoint() {
+    let mut it = Pair::new();
+    let address = it.server.address();
+    let mut opened = it.handle.run(move |endpoint| endpoint.begin_connect(&address).unwrap()).unwrap();
+    it.settle();
+    let session = opened.try_take().unwrap().unwrap();
+    assert_ne!(session, it.session);
+    let mut call = it.handle.call(session, ECHO, b"over it", 0).unwrap();
+    it.settle();
+    assert_eq!(&*call.try_take().unwrap().unwrap(), b"over it");
+    assert_eq!(events(&mut it.client).len(), 1, "its owner hears of the session");
+}
+
+#[test]
+fn what_one_thread_hands_over_begins_in_its_order() {
+    let mut it = Pair::new();
+    let (sum, ten) = (Arc::new(AtomicUsize::new(0)), 10);
+    for number in 0..ten {
+        let sum = Arc::clone(&sum);
+        // Nobody waits for it, and it runs.
+        drop(it.handle.run(move |_| assert_eq!(sum.fetch_add(1, Ordering::Relaxed), number)).unwrap());
+    }
+    assert_eq!(sum.load(Ordering::Relaxed), 0, "not before a turn");
+    assert!(it.client.turn());
+    assert_eq!(sum.load(Ordering::Relaxed), ten);
+    assert!(!it.client.turn());
+}
+
+#[test]
+fn calls_of_a_handle_never_mix_with_those_of_the_owner() {
+    let mut it = Pair::new();
+    let lane = it.client.open_lane();
+    let session = it.session;
+    // The same tag everywhere, and a lane that the handle ignores.
+    let options = CallOptions::tag(1).lane(lane);
+    let mut theirs: Vec<_> = (0..20).map(|_| it.handle.call(session, ECHO, b"theirs", options).unwrap()).collect();
+    for _ in 0..20 {
+        send(&mut it.client, session, ECHO, b"ours", 1);
+    }
+    send(&mut it.client, session, ECHO, b"the lane's", options);
+    it.settle();
+    let ours = completions(&mut it.client);
+    assert!(ours.len() == 20 && ours.iter().all(|over| &over.response[..] == b"ours" && over.tag == 1));
+    assert_eq!((it.client.poll_ready_lane(), it.client.poll_ready_lane()), (Some(lane), None));
+    assert_eq!(&it.client.poll_lane(lane).unwrap().response[..], b"the lane's");
+    assert!(it.client.poll_lane(lane).is_none());
+    assert!(theirs.iter_mut().all(|call| &*call.try_take().unwrap().unwrap() == b"theirs"));
+}
+
+#[test]
+fn the_errors_of_a_call_are_those_of_the_endpoints_own() {
+    let mut it = Pair::new();
+    let calls =
+        [(NO_HANDLER, Cause::NoHandler, Execution::NotRun), (DROP, Cause::HandlerDropped, Execution::MayHaveRun)];
+    for (request_type, why, execution) in calls {
+        let mut call = it.handle.call(it.session, request_type, b"", 0).unwrap();
+        it.settle();
+        assert_eq!(cause(call.try_take()), (why, execution));
+    }
+    let mut late = it.handle.call(it.session, DEFER, b"", CallOptions::tag(0).timeout_ns(1_000_000)).unwrap();
+    it.settle();
+    it.world.clock.advance(2_000_000);
+    it.settle();
+    assert_eq!(cause(late.try_take()).0, Cause::DeadlinePassed);
+    take_kept();
+    it.client.disconnect(it.session);
+    it.settle();
+    let mut gone = it.ask(b"x");
+    it.settle();
+    assert!(matches!(gone.try_take(), Some(Err(Error::Enqueue(EnqueueError::NoSuchSession)))));
+}
+
+const NO_HANDLER: sinew_rpc::RequestType = sinew_rpc::RequestType::new(99);
+
+#[test]
+fn a_reply_is_as_long_as_it_is() {
+    let mut it = Pair::new();
+    for len in [0u32, 1, 1024, 1025, 5000] {
+        let mut call = it.handle.call(it.session, LONG, len.to_le_bytes(), 0).unwrap();
+        it.settle();
+        assert_eq!(&*call.try_take().unwrap().unwrap(), pattern(len as usize, len as u8));
+    }
+}
+
+#[test]
+fn a_task_is_told_once_and_takes_the_result() {
+    let mut it = Pair::new();
+    let told = Arc::new(Told::default());
+    let mut call = it.ask(b"awaited");
+    let mut closure = it.handle.run(|endpoint| endpoint.sessions()).unwrap();
+    for _ in 0..2 {
+        assert!(poll(&mut call, &told).is_pending() && poll(&mut closure, &told).is_pending());
+    }
+    // Who asked last is told.
+    let other = Arc::new(Told::default());
+    assert!(poll(&mut closure, &other).is_pending());
+    it.settle();
+    assert_eq!((told.times(), other.times()), (1, 1));
+    assert!(matches!(poll(&mut call, &told), Poll::Ready(Ok(reply)) if &*reply == b"awaited"));
+    assert!(matches!(poll(&mut closure, &told), Poll::Ready(Ok(1))));
+    assert_eq!((told.times(), other.times()), (1, 1));
+}
+
+#[test]
+fn a_result_is_had_once() {
+    let mut it = Pair::new();
+    let mut closure = it.handle.run(|_| 7).unwrap();
+    assert!(closure.try_take().is_none());
+    assert!(closure.wait_timeout(Duration::ZERO).is_none() && closure.wait_timeout(Duration::from_millis(1)).is_none());
+    it.client.turn();
+    assert_eq!(closure.wait_timeout(Duration::ZERO), Some(Ok(7)));
+    assert_eq!(closure.try_take(), Some(Err(HandleError::Taken)));
+    assert_eq!(poll(&mut closure, &Arc::default()), Poll::Ready(Err(HandleError::Taken)));
+    assert_eq!(closure.wait(), Err(HandleError::Taken));
+}
+
+#[test]
+fn the_endpoints_own_thread_does_not_wait_for_itself() {
+    let mut it = Pair::new();
+    assert_eq!(it.handle.run(|_| ()).unwrap().wait(), Err(HandleError::OwnThread));
+    let call = it.ask(b"x");
+    assert_eq!(of_handle(Some(call.wait())), HandleError::OwnThread);
+    // What is there already it takes.
+    let closure = it.handle.run(|_| 1).unwrap();
+    it.settle();
+    assert_eq!(closure.wait(), Ok(1));
+    assert_eq!(it.client.stats().calls_completed, 0, "the call was dropped, and never left");
+}
+
+#[test]
+fn a_closure_that_panics_takes_nobody_along() {
+    let mut it = Pair::new();
+    let mut texts = [
+        it.handle.run(|_| panic!("on purpose")).unwrap(),
+        it.handle.run(|_| panic!("with {}", 42)).unwrap(),
+        it.handle.run(|_| std::panic::panic_any(42)).unwrap(),
+        it.handle.run(|_| std::panic::panic_any(Unruly)).unwrap(),
+    ];
+    let mut after = it.ask(b"after");
+    it.settle();
+    let messages = ["on purpose", "with 42", "no message", "no message"];
+    for (closure, message) in texts.iter_mut().zip(messages) {
+        assert_eq!(closure.try_take(), Some(Err::<(), _>(HandleError::Panicked { message: message.to_owned() })));
+    }
+    assert_eq!(&*after.try_take().unwrap().unwrap(), b"after");
+}
+
+/// Panics when it is dropped.
+struct Unruly;
+
+impl Drop for Unruly {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            panic!("dropped on purpose");
+        }
+    }
+}
+
+#[test]
+fn captures_and_results_that_panic_when_they_are_dropped_take_nobody_along() {
+    let mut it = Pair::new();
+    let mut captured = it.handle.run({
+        let unruly = Unruly;
+        move |_| _ = &unruly
+    });
+    drop(it.handle.run(|_| Unruly).unwrap());
+    it.settle();
+    let result = captured.as_mut().unwrap().try_take();
+    assert_eq!(result, Some(Err(HandleError::Panicked { message: "dropped on purpose".to_owned() })));
+    let mut waiting = it.handle.run({
+        let unruly = Unruly;
+        move |_| _ = &unruly
+    });
+    drop(it.client);
+    assert_eq!(waiting.as_mut().unwrap().try_take(), Some(Err(HandleError::EndpointGone)));
+}
+
+#[test]
+fn a_waker_that_panics_takes_nobody_along() {
+    struct Panics;
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("woken on purpose");
+        }
+    }
+    let mut it = Pair::new();
+    let mut call = it.ask(b"x");
+    assert!(pin!(&mut call).poll(&mut Context::from_waker(&Waker::from(Arc::new(Panics)))).is_pending());
+    it.settle();
+    assert_eq!(&*call.try_take().unwrap().unwrap(), b"x");
+}
+
+#[test]
+fn a_full_queue_refuses_and_takes_again_after_a_turn() {
+    const LIMIT: usize = 3;
+    let mut it = Pair::with(Config { handle_queue_max: LIMIT, ..Config::default() });
+    for round in 0..3 {
+        let mut calls: Vec<_> = (1..LIMIT).map(|_| it.ask(b"fits")).collect();
+        let mut closure = it.handle.run(|_| ()).unwrap();
+        let full = HandleError::QueueFull { limit: LIMIT };
+        assert_eq!(it.handle.run(|_| ()).unwrap_err(), full, "round {round}");
+        assert_eq!(of_handle(Some(it.handle.call(it.session, ECHO, b"x", 0))), full);
+        it.client.turn();
+        // The calls are under way, and no longer in the queue.
+        drop((0..LIMIT).map(|_| it.handle.run(|_| ()).unwrap()).collect::<Vec<_>>());
+        assert!(it.handle.run(|_| ()).is_err());
+        it.settle();
+        assert!(calls.iter_mut().all(|call| call.try_take().unwrap().is_ok()));
+        assert_eq!(closure.try_take(), Some(Ok(())));
+    }
+}
+
+#[test]
+fn calls_under_way_are_as_many_as_a_lane_takes() {
+    const LIMIT: usize = 3;
+    let mut it = Pair::with(Config { lane_backlog_max: LIMIT, ..Config::default() });
+    let mut calls: Vec<_> = (0..=LIMIT).map(|_| it.handle.call(it.session, DEFER, b"kept", 0).unwrap()).collect();
+    it.settle();
+    let refused = calls.pop().unwrap().try_take();
+    assert!(matches!(refused, Some(Err(Error::Enqueue(EnqueueError::LaneFull { limit: LIMIT })))), "{refused:?}");
+    assert_eq!(answer_kept(), LIMIT);
+    it.settle();
+    assert!(calls.iter_mut().all(|call| call.try_take().unwrap().is_ok()));
+    let mut next = it.ask(b"next");
+    it.settle();
+    assert!(next.try_take().unwrap().is_ok());
+}
+
+#[test]
+fn a_call_that_nobody_waits_for_is_cancelled_and_its_buffers_come_back() {
+    let mut it = Pair::new();
+    // Never begun, on its way to the server, kept there, and in the session's queue.
+    drop(it.handle.call(it.session, DEFER, b"never begun", 0).unwrap());
+    it.settle();
+    assert!(take_kept().is_empty());
+    let slots = usize::from(it.client.config().slots);
+    let mut calls: Vec<_> =
+        (0..slots + 2).map(|_| it.handle.call(it.session, DEFER, pattern(3000, 1), 0).unwrap()).collect();
+    it.settle();
+    let kept = take_kept();
+    assert_eq!(kept.len(), slots);
+    calls.truncate(1);
+    it.settle();
+    assert_eq!(kept.iter().filter(|call| call.is_abandoned()).count(), slots - 1);
+    assert_eq!(it.client.stats().calls_failed as usize, slots + 1, "each is over here, too");
+    for call in kept {
+        call.reply(b"late");
+    }
+    it.settle();
+    assert_eq!(&*calls[0].try_take().unwrap().unwrap(), b"late");
+    calls.clear();
+    it.assert_idle();
+}
+
+#[test]
+fn calls_that_are_dropped_again_and_again_leave_no_memory_behind() {
+    const ROUNDS: usize = if cfg!(miri) { 5 } else { 300 };
+    let world = World::new();
+    let small = LoopbackConfig { arena_bytes: 8 << 20, ..LoopbackConfig::default() };
+    let (mut client, mut server, session) = world.pair_of((Config::default(), small), (Config::default(), small));
+    let handle = client.remote_handle();
+    for round in 0..ROUNDS {
+        let call = handle.call(session, DEFER, pattern(1 << 20, 1), 0).unwrap();
+        if round % 3 > 0 {
+            client.turn();
+        }
+        if round % 3 > 1 {
+            settle(&mut client, &mut server);
+        }
+        drop(call);
+        settle(&mut client, &mut server);
+        take_kept();
+        settle(&mut client, &mut server);
+    }
+    assert_eq!(client.sessions(), 1);
+}
+
+#[test]
+fn who_hands_over_to_an_endpoint_that_is_gone_hears_so() {
+    let it = Pair::new();
+    drop(it.client);
+    assert_eq!(it.handle.run(|_| ()).unwrap_err(), HandleError::EndpointGone);
+    assert_eq!(of_handle(Some(it.handle.call(it.session, ECHO, b"x", 0))), HandleError::EndpointGone);
+}
+
+#[test]
+fn what_waits_for_an_endpoint_that_goes_never_runs() {
+    let it = Pair::new();
+    let has_run = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&has_run);
+    let mut closure = it.handle.run(move |_| flag.store(true, Ordering::Relaxed)).unwrap();
+    let mut call = it.ask(b"never begun");
+    let told = Arc::new(Told::default());
+    assert!(poll(&mut call, &told).is_pending());
+    drop(it.client);
+    assert_eq!(closure.try_take(), Some(Err(HandleError::EndpointGone)));
+    assert_eq!(of_handle(call.try_take()), HandleError::EndpointGone);
+    assert_eq!((has_run.load(Ordering::Relaxed), told.times()), (false, 1));
+}
+
+#[test]
+fn calls_that_an_endpoint_takes_along_say_whether_they_may_have_run() {
+    let mut it = Pair::new();
+    let slots = usize::from(it.client.config().slots);
+    let mut calls: Vec<_> = (0..=slots).map(|_| it.handle.call(it.session, DEFER, b"kept", 0).unwrap()).collect();
+    let mut large = Vec::new();
+    it.settle();
+    assert_eq!(take_kept().len(), slots);
+    let mut over = it.ask(b"cancelled, which nobody was told");
+    it.client.turn();
+    large.push(it.handle.call(it.session, DEFER, pattern(100_000, 1), 0).unwrap());
+    it.client.turn();
+    drop(it.client);
+    for call in &mut calls[..slots] {
+        assert_eq!(cause(call.try_take()), (Cause::Disconnected, Execution::MayHaveRun));
+    }
+    for call in [&mut calls[slots], &mut over, &mut large[0]] {
+        assert_eq!(cause(call.try_take()), (Cause::Disconnected, Execution::NeverSent));
+    }
+}
+
+#[test]
+fn a_long_request_that_is_on_its_way_when_the_endpoint_goes_ends_too() {
+    let mut it = Pair::new();
+    let mut call = it.handle.call(it.session, DEFER, pattern(100_000, 1), 0).unwrap();
+    it.client.turn();
+    drop(it.client);
+    assert_eq!(cause(call.try_take()), (Cause::Disconnected, Execution::NeverSent));
+}
+
+#[test]
+fn a_thread_that_waits_hears_that_the_endpoint_is_gone() {
+    let it = Pair::new();
+    let (call, closure) = (it.ask(b"x"), it.handle.run(|_| ()).unwrap());
+    std::thread::scope(|threads| {
+        let waits = threads.spawn(move || (call.wait(), closure.wait()));
+        drop(it.client);
+        let (call, closure) = waits.join().unwrap();
+        assert_eq!((of_handle(Some(call)), closure), (HandleError::EndpointGone, Err(HandleError::EndpointGone)));
+    });
+}
+
+#[test]
+fn a_handle_outlives_its_endpoint_with_its_replies() {
+    let mut it = Pair::new();
+    let mut call = it.ask(b"kept for long");
+    it.settle();
+    drop(it.client);
+    let reply = call.try_take().unwrap().unwrap();
+    assert_eq!(&*reply, b"kept for long");
+    drop(it.handle);
+    assert_eq!(&*reply, b"kept for long");
+}
+
+#[test]
+fn all_handles_of_an_endpoint_are_one() {
+    let mut it = Pair::with(Config { handle_queue_max: 2, ..Config::default() });
+    let handles = [it.handle.clone(), it.client.remote_handle()];
+    let mut closures = handles.each_ref().map(|handle| handle.run(|_| ()).unwrap());
+    assert!(it.handle.run(|_| ()).is_err(), "they share a queue");
+    it.client.turn();
+    assert!(closures.iter_mut().all(|closure| closure.try_take() == Some(Ok(()))));
+}
+
+#[test]
+fn a_closure_that_turns_the_endpoint_lets_calls_end_and_no_closure_begin() {
+    let mut it = Pair::new();
+    let mut early = it.ask(b"early");
+    // On its way, with the answer waiting to be taken in.
+    it.client.turn();
+    it.server.turn();
+    let (handle, session) = (it.handle.clone(), it.session);
+    let mut outer = it
+        .handle
+        .run(move |endpoint| {
+            let mut inner = handle.run(|_| "inner").unwrap();
+            let mut call = handle.call(session, ECHO, b"later", 0).unwrap();
+            for _ in 0..3 {
+                endpoint.turn();
+            }
+            let begun = (inner.try_take(), call.try_take().is_some());
+            (begun, inner, call)
+        })
+        .unwrap();
+    it.client.turn();
+    let (begun, mut inner, mut call) = outer.try_take().unwrap().unwrap();
+    assert_eq!(begun, (None, false));
+    assert_eq!(&*early.try_take().unwrap().unwrap(), b"early");
+    it.settle();
+    assert_eq!(inner.try_take(), Some(Ok("inner")), "nothing had to wake the endpoint for it");
+    assert_eq!(&*call.try_take().unwrap().unwrap(), b"later");
+}
+
+#[test]
+fn a_blocking_call_in_a_closure_leaves_the_owners_its_answer() {
+    let mut it = Pair::with(Config { poller: PollerConfig::SLEEP, ..Config::default() });
+    let session = it.session;
+    let mut closure = it
+        .handle
+        .run(move |endpoint| {
+            // Nobody turns the server: it ends by its deadline, and meets the other's completion on its way.
+            endpoint.call_within(session, ECHO, b"the closure's", 1_000).map(|reply| reply.to_string())
+        })
+        .unwrap();
+    // Begins with the first turn, in which the closure runs, and the deadline of both passes.
+    let owners = it.client.call_within(session, ECHO, b"the owner's", 500);
+    let Err(Error::Call(error)) = owners else { panic!("{owners:?}") };
+    assert_eq!(error.cause, Cause::DeadlinePassed);
+    let closures = closure.try_take().unwrap().unwrap();
+    assert!(matches!(&closures, Err(Error::Call(error)) if error.cause == Cause::DeadlinePassed), "{closures:?}");
+    it.settle();
+    it.assert_idle();
+    assert_eq!(it.client.stats().calls_failed, 2);
+}
