@@ -483,10 +483,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
     /// Repeats what is late, asks the silent, gives up the dead: all of it every few milliseconds only.
     #[inline(always)]
     fn run_timers(&mut self) -> bool {
-        let now_ns = self.core.shared.now_ns;
-        let is_due = now_ns >= self.core.clients.scan_due_ns() || now_ns >= self.sessions.manage_due_ns();
-        let is_due = is_due || now_ns >= self.core.shared.deadlines_due_ns;
-        is_due && self.run_due_timers()
+        self.core.shared.now_ns >= self.core.shared.timers_due_ns && self.run_due_timers()
     }
 
     #[inline(never)]
@@ -496,6 +493,8 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         self.core.clients.retransmit_late(&mut self.core.shared);
         self.core.end_expired();
         self.sessions.manage(&mut self.core);
+        let (scan_ns, manage_ns) = (self.core.clients.scan_due_ns(), self.sessions.manage_due_ns());
+        self.core.shared.timers_due_ns = scan_ns.min(manage_ns).min(self.core.shared.deadlines_due_ns);
         self.told() != told
     }
 

@@ -58,6 +58,8 @@ pub(crate) struct Shared {
     pub committed_packets: u64,
     /// When deadlines of calls, in either role, are looked at; `u64::MAX` without any.
     pub deadlines_due_ns: u64,
+    /// When the loop next looks at deadlines, late answers and silent peers, whichever is first: one comparison a turn for all.
+    pub timers_due_ns: u64,
     /// Not before then: many calls with deadlines close to each other must not be looked at all the time.
     deadlines_rest_ns: u64,
     /// Peers that nothing connects us to any more, for the port to hear of.
@@ -81,6 +83,7 @@ impl Shared {
             generator,
             committed_packets: 0,
             deadlines_due_ns: u64::MAX,
+            timers_due_ns: 0,
             deadlines_rest_ns: 0,
             forgotten: Vec::new(),
         }
@@ -106,6 +109,7 @@ impl Shared {
     pub fn note_deadline(&mut self, deadline_ns: Option<NonZeroU64>) {
         if let Some(deadline_ns) = deadline_ns {
             self.deadlines_due_ns = self.deadlines_due_ns.min(deadline_ns.get().max(self.deadlines_rest_ns));
+            self.timers_due_ns = self.timers_due_ns.min(self.deadlines_due_ns);
         }
     }
 
