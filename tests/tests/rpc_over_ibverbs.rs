@@ -8,12 +8,16 @@ mod device;
 
 #[path = "../../crates/rpc/tests/calls.rs"]
 mod calls;
+#[path = "../../crates/rpc/tests/clients.rs"]
+mod clients;
 #[path = "../../crates/rpc/tests/handlers.rs"]
 mod handlers;
 #[path = "../../crates/rpc/tests/histories.rs"]
 mod histories;
 #[path = "../../crates/rpc/tests/hostile_bytes.rs"]
 mod hostile_bytes;
+#[path = "../../crates/rpc/tests/identities.rs"]
+mod identities;
 #[path = "../../crates/rpc/tests/peers.rs"]
 mod peers;
 #[path = "../../crates/rpc/tests/protocol.rs"]
@@ -22,8 +26,12 @@ mod protocol;
 mod random;
 #[path = "../../crates/rpc/tests/recovery.rs"]
 mod recovery;
+#[path = "../../crates/rpc/tests/serving.rs"]
+mod serving;
 #[path = "../../crates/rpc/tests/sessions.rs"]
 mod sessions;
+#[path = "../../crates/rpc/tests/sleeping.rs"]
+mod sleeping;
 #[path = "../../crates/rpc/tests/starvation.rs"]
 mod starvation;
 #[path = "../../crates/rpc/tests/starvation_memory.rs"]
