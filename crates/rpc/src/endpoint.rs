@@ -283,17 +283,12 @@ pub trait Endpoint {
     }
 }
 
-/// The methods of an endpoint, each that of `$to`.
-macro_rules! forward {
+/// The methods of an endpoint that are the same whoever calls them, each that of `$to`.
+macro_rules! forward_common {
     (|$self:ident| $to:expr, |$self_mut:ident| $to_mut:expr) => {
         #[inline]
         fn address(&$self) -> Address {
             $to.address()
-        }
-
-        #[inline]
-        fn config(&$self) -> &Config {
-            $to.config()
         }
 
         #[inline]
@@ -317,11 +312,6 @@ macro_rules! forward {
         }
 
         #[inline]
-        fn info(&$self) -> &EndpointInfo {
-            $to.info()
-        }
-
-        #[inline]
         fn now_ns(&$self) -> u64 {
             $to.now_ns()
         }
@@ -341,47 +331,21 @@ macro_rules! forward {
         }
 
         #[inline]
-        fn begin_connect(&mut $self_mut, address: &Address) -> Result<SessionId, ConnectError> {
-            $to_mut.begin_connect(address)
-        }
-
-        #[inline]
-        fn begin_connect_with(
-            &mut $self_mut,
-            address: &Address,
-            options: ConnectOptions,
-        ) -> Result<SessionId, ConnectError> {
-            $to_mut.begin_connect_with(address, options)
-        }
-
-        #[inline]
-        fn connect(&mut $self_mut, address: &str) -> Result<SessionId, ConnectError> {
-            $to_mut.connect(address)
-        }
-
-        #[inline]
-        fn connect_with(&mut $self_mut, address: &str, options: ConnectOptions) -> Result<SessionId, ConnectError> {
-            $to_mut.connect_with(address, options)
-        }
-
-        #[inline]
         fn disconnect(&mut $self_mut, session: SessionId) -> bool {
             $to_mut.disconnect(session)
         }
 
         #[inline]
-        fn poll_event(&mut $self_mut) -> Option<SessionEvent> {
-            $to_mut.poll_event()
-        }
-
         fn session_to(&$self, client: ClientId) -> Result<SessionId, CallBackError> {
             $to.session_to(client)
         }
 
+        #[inline]
         fn poll_client_event(&mut $self_mut) -> Option<ClientEvent> {
             $to_mut.poll_client_event()
         }
 
+        #[inline]
         fn dismiss(&mut $self_mut, client: ClientId) -> bool {
             $to_mut.dismiss(client)
         }
@@ -389,23 +353,6 @@ macro_rules! forward {
         #[inline]
         fn session_slots(&$self, session: SessionId) -> Option<SessionSlots> {
             $to.session_slots(session)
-        }
-
-        #[inline]
-        fn take_session_event(&mut $self_mut, lane: LaneId, session: SessionId) -> Option<SessionEvent> {
-            $to_mut.take_session_event(lane, session)
-        }
-
-        #[inline(always)]
-        fn enqueue_request(
-            &mut $self_mut,
-            session: SessionId,
-            request_type: RequestType,
-            request: MessageBuffer,
-            response: MessageBuffer,
-            options: CallOptions,
-        ) -> Result<CallId, Rejected> {
-            $to_mut.enqueue_request(session, request_type, request, response, options)
         }
 
         #[inline]
@@ -429,23 +376,8 @@ macro_rules! forward {
         }
 
         #[inline]
-        fn poll_lane(&mut $self_mut, lane: LaneId) -> Option<Completion> {
-            $to_mut.poll_lane(lane)
-        }
-
-        #[inline]
-        fn poll_lane_event(&mut $self_mut, lane: LaneId) -> Option<SessionEvent> {
-            $to_mut.poll_lane_event(lane)
-        }
-
-        #[inline]
         fn prefetch_session(&$self, session: SessionId) {
             $to.prefetch_session(session);
-        }
-
-        #[inline(always)]
-        fn poll_completion(&mut $self_mut) -> Option<Completion> {
-            $to_mut.poll_completion()
         }
 
         #[inline]
@@ -547,6 +479,85 @@ macro_rules! forward {
         #[inline]
         fn reply_with(&mut $self_mut, call: DeferredCall, len: usize, write: &mut dyn FnMut(&[u8], &mut [u8])) {
             $to_mut.reply_with(call, len, write);
+        }
+    };
+}
+pub(crate) use forward_common;
+
+/// The methods of an endpoint, each that of `$to`.
+macro_rules! forward {
+    (|$self:ident| $to:expr, |$self_mut:ident| $to_mut:expr) => {
+        forward_common!(|$self| $to, |$self_mut| $to_mut);
+
+        #[inline]
+        fn config(&$self) -> &Config {
+            $to.config()
+        }
+
+        #[inline]
+        fn info(&$self) -> &EndpointInfo {
+            $to.info()
+        }
+
+        #[inline]
+        fn begin_connect(&mut $self_mut, address: &Address) -> Result<SessionId, ConnectError> {
+            $to_mut.begin_connect(address)
+        }
+
+        #[inline]
+        fn begin_connect_with(
+            &mut $self_mut,
+            address: &Address,
+            options: ConnectOptions,
+        ) -> Result<SessionId, ConnectError> {
+            $to_mut.begin_connect_with(address, options)
+        }
+
+        #[inline]
+        fn connect(&mut $self_mut, address: &str) -> Result<SessionId, ConnectError> {
+            $to_mut.connect(address)
+        }
+
+        #[inline]
+        fn connect_with(&mut $self_mut, address: &str, options: ConnectOptions) -> Result<SessionId, ConnectError> {
+            $to_mut.connect_with(address, options)
+        }
+
+        #[inline]
+        fn poll_event(&mut $self_mut) -> Option<SessionEvent> {
+            $to_mut.poll_event()
+        }
+
+        #[inline]
+        fn take_session_event(&mut $self_mut, lane: LaneId, session: SessionId) -> Option<SessionEvent> {
+            $to_mut.take_session_event(lane, session)
+        }
+
+        #[inline(always)]
+        fn enqueue_request(
+            &mut $self_mut,
+            session: SessionId,
+            request_type: RequestType,
+            request: MessageBuffer,
+            response: MessageBuffer,
+            options: CallOptions,
+        ) -> Result<CallId, Rejected> {
+            $to_mut.enqueue_request(session, request_type, request, response, options)
+        }
+
+        #[inline]
+        fn poll_lane(&mut $self_mut, lane: LaneId) -> Option<Completion> {
+            $to_mut.poll_lane(lane)
+        }
+
+        #[inline]
+        fn poll_lane_event(&mut $self_mut, lane: LaneId) -> Option<SessionEvent> {
+            $to_mut.poll_lane_event(lane)
+        }
+
+        #[inline(always)]
+        fn poll_completion(&mut $self_mut) -> Option<Completion> {
+            $to_mut.poll_completion()
         }
     };
 }

@@ -4,7 +4,7 @@
 //! time. Calls run at most once, are asynchronous, and complete in any order.
 //!
 //! - [`Nexus`]: the handlers of a process, shared by its endpoints.
-//! - [`Rpc`]: an endpoint, one a thread. [`Endpoint`]: any of them, for libraries that are clients.
+//! - [`Rpc`]: an endpoint, one a thread. [`Endpoint`]: any of them, for libraries that are clients. [`SharedEndpoint`]: one for several.
 //! - [`Call`], [`BurstCalls`], [`DeferredCall`]: a request in the hands of its handler.
 //! - [`Completion`]: a call that is over.
 //! - [`Channel`]: many calls in flight to one server.
@@ -47,6 +47,7 @@ mod rpc;
 mod server;
 mod sessions;
 mod shared;
+mod sharing;
 mod stats;
 mod table;
 mod transmit;
@@ -69,4 +70,5 @@ pub use options::{CallOptions, ConnectOptions};
 pub use recovery::{Recovery, Timeout};
 pub use reply::Reply;
 pub use rpc::{Rpc, SessionCredits};
+pub use sharing::SharedEndpoint;
 pub use stats::{PacketDrop, Stats};

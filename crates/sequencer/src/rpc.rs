@@ -116,7 +116,7 @@ fn answer_burst(sequence: &Sequence, calls: &mut BurstCalls<'_, '_>) {
     }
 }
 
-/// A client over one session.
+/// A client over one session, on an endpoint of its own or on a [share](sinew_rpc::SharedEndpoint) of one.
 pub struct RpcClient<E: Endpoint> {
     rpc: E,
     session: SessionId,
@@ -145,8 +145,8 @@ impl<E: Endpoint> RpcClient<E> {
         self.epoch
     }
 
-    /// The endpoint, for its events and counters. Calls that are made there are answered there, unless [`Client::answer`] finds
-    /// them first.
+    /// The endpoint, for its counters. Calls that are made there are answered there, unless [`Client::answer`] finds them first, which
+    /// also drops its events: whoever has calls or sessions of his own shares it ([`sinew_rpc::SharedEndpoint`]).
     pub fn rpc(&mut self) -> &mut E {
         &mut self.rpc
     }
@@ -192,7 +192,11 @@ impl<E: Endpoint> Client for RpcClient<E> {
 
     #[inline]
     fn answer(&mut self) -> Option<Answer> {
-        let completion = self.rpc.poll_completion()?;
+        let Some(completion) = self.rpc.poll_completion() else {
+            // What becomes of the session shows in its calls. Events that nobody takes would keep a shared endpoint awake.
+            while self.rpc.poll_event().is_some() {}
+            return None;
+        };
         let result = match completion.result {
             Err(error) => Err(CallError::Rpc(error)),
             Ok(()) => {

@@ -47,7 +47,7 @@
 //!
 //! [`Rpc`] decides between fabrics at run time, once per method. Where the fabric is known when the program is written, make an
 //! [`rpc::Rpc`] over its port with [`endpoint`]: it has the same methods, resolved at compile time. Libraries that are clients take
-//! any [`Endpoint`], which both are.
+//! any [`Endpoint`], which both are; several libraries share one through [`SharedEndpoint`].
 //!
 //! # Ports of your own
 //!
@@ -93,7 +93,7 @@ pub use sinew_ibverbs as ibverbs;
 pub use sinew_kv as kv;
 pub use sinew_mem as mem;
 pub use sinew_rpc as rpc;
-pub use sinew_rpc::{Channel, Endpoint, Pending, RpcHandle};
+pub use sinew_rpc::{Channel, Endpoint, Pending, RpcHandle, SharedEndpoint};
 pub use sinew_sequencer as sequencer;
 #[cfg(feature = "shm")]
 pub use sinew_shm as shm;

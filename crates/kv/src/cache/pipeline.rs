@@ -16,7 +16,8 @@ const BUFFER_LEN: usize = 128;
 const KEPT_LEN: usize = 64 << 10;
 
 /// A client of a cache on the quick path: requests are enqueued, the loop is turned, answers are taken, in any order. It belongs
-/// to the thread that made it, and allocates nothing in steady state.
+/// to the thread that made it, and allocates nothing in steady state. It takes all completions and events of its endpoint; beside others it
+/// has a [share](sinew_rpc::SharedEndpoint) of one, which ends its sessions when it is dropped.
 ///
 /// [`Connecting`](super::Connecting) makes one; [`Client`](super::Client) is simpler.
 pub struct Pipeline<E: Endpoint> {
@@ -216,7 +217,10 @@ impl<E: Endpoint> Pipeline<E> {
     #[inline]
     pub fn poll(&mut self) -> Option<Answer<'_>> {
         self.recycle();
-        let completion = self.rpc.poll_completion()?;
+        let Some(completion) = self.rpc.poll_completion() else {
+            self.drop_events();
+            return None;
+        };
         Some(self.answer(completion))
     }
 
@@ -323,10 +327,15 @@ impl<E: Endpoint> Pipeline<E> {
         self.idle.push(Idle { number: tag as usize, request, response });
     }
 
+    /// What becomes of sessions shows in their calls. Events that nobody takes would keep a shared endpoint awake.
+    #[inline]
+    fn drop_events(&mut self) {
+        while self.rpc.poll_event().is_some() {}
+    }
+
     #[inline]
     fn answer(&mut self, completion: Completion) -> Answer<'_> {
-        // What becomes of sessions shows in their calls.
-        while self.rpc.poll_event().is_some() {}
+        self.drop_events();
         let Completion { tag: number, result, .. } = self.last.insert(completion);
         let asked = &self.asked[*number as usize];
         let result = std::mem::replace(result, Ok(()));
