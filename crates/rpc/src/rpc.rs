@@ -284,6 +284,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
     /// included. Returns whether there was such a lane; the main lane is never closed.
     pub fn close_lane(&mut self, lane: LaneId) -> bool {
         self.wake_sleeper();
+        self.sessions.begin_turn(&mut self.core, self.clock.now_ns());
         let Core { shared, clients, .. } = &mut self.core;
         if !clients.lanes.close(lane) {
             return false;
@@ -318,6 +319,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
     /// there was such a session.
     pub fn disconnect(&mut self, session: SessionId) -> bool {
         self.wake_sleeper();
+        self.sessions.begin_turn(&mut self.core, self.clock.now_ns());
         self.sessions.disconnect(&mut self.core, session)
     }
 
@@ -368,6 +370,11 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
     #[inline(never)]
     fn heed_call(&mut self) {
         self.wake_sleeper();
+        if self.sessions.has_slept() {
+            // It would be taken for one that waits since the sleep began.
+            self.core.shared.now_ns = self.clock.now_ns();
+        }
+        self.core.shared.heeds_calls = self.core.shared.pacing.is_on();
         // Packets that are spaced in time from then on would leave all at once if the last turn began a while ago.
         if self.core.shared.pacing.is_on() && (self.was_idle || self.core.shared.pacing.is_waiting()) {
             self.look_at_the_clock();
