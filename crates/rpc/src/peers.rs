@@ -221,6 +221,11 @@ impl Peers {
         self.last_heard_ns[index as usize] > since_ns
     }
 
+    /// When anything valid last came from it, but for time that was [excused](Self::excuse).
+    pub fn last_heard_ns(&self, index: u32) -> u64 {
+        self.last_heard_ns[index as usize]
+    }
+
     pub fn silence_ns(&self, index: u32, now_ns: u64) -> u64 {
         now_ns.saturating_sub(self.last_heard_ns[index as usize])
     }

@@ -291,6 +291,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
     /// included. Returns whether there was such a lane; the main lane is never closed.
     pub fn close_lane(&mut self, lane: LaneId) -> bool {
         self.wake_sleeper();
+        self.sessions.begin_turn(&mut self.core, self.clock.now_ns());
         let Core { shared, clients, .. } = &mut self.core;
         if !clients.lanes.close(lane) {
             return false;
@@ -325,6 +326,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
     /// there was such a session.
     pub fn disconnect(&mut self, session: SessionId) -> bool {
         self.wake_sleeper();
+        self.sessions.begin_turn(&mut self.core, self.clock.now_ns());
         self.sessions.disconnect(&mut self.core, session)
     }
 

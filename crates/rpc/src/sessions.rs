@@ -30,14 +30,22 @@ pub(crate) struct Sessions {
     granted: BTreeMap<(Peer, u64), u32>,
     /// Sessions of ours that open or end.
     attention: Vec<SessionId>,
+    /// When a loop that turns looks next whether anything is due.
     next_manage_ns: u64,
+    /// When something is due next, as far as the last look knew: it may be due later by now, and sooner only where `unseen` says so.
+    due_ns: u64,
+    /// How many sessions the last look left to [`Self::attention`] and [`crate::server::Servers::unconfirmed`]. With more of them there are some
+    /// that it has not seen.
+    seen: [usize; 2],
     last_turn_ns: u64,
+    /// Until then somebody sleeps on the endpoint, and hears what arrives: that no loop turns meanwhile is no pause.
+    listens_until_ns: u64,
     /// A loop that did not turn for longer was stopped.
     pause_ns: u64,
     /// Somebody sleeps on the endpoint, which the next turn ends.
     armed: bool,
-    /// Of a turn that begins so long after the one before, or longer, notice is taken: after a pause, and always where the endpoint is
-    /// armed. One comparison for both.
+    /// Of a turn that begins so long after the one before, or longer, notice is taken: after a pause, and always after a sleep and where
+    /// the endpoint is armed. One comparison for all.
     noticed_gap_ns: u64,
     closing: bool,
 }
@@ -50,7 +58,10 @@ impl Sessions {
             granted: BTreeMap::new(),
             attention: Vec::new(),
             next_manage_ns: now_ns,
+            due_ns: u64::MAX,
+            seen: [0; 2],
             last_turn_ns: now_ns,
+            listens_until_ns: 0,
             pause_ns,
             armed: false,
             noticed_gap_ns: pause_ns.saturating_add(1),

@@ -7,6 +7,7 @@ use std::cell::Cell;
 use std::io;
 use std::rc::Rc;
 
+use common::handmade::{HandClient, OFFER};
 use common::*;
 use sinew_fabric::loopback::LoopbackConfig;
 use sinew_fabric::readiness::{Alarm, no_descriptor};
@@ -15,7 +16,8 @@ use sinew_fabric::{
     Readiness, SeededGenerator, Waker,
 };
 use sinew_mem::Arena;
-use sinew_rpc::{CallId, CallOptions, Config, LaneId, Rpc, SessionId};
+use sinew_rpc::{CallId, CallOptions, Completion, Config, LaneId, Rpc, SessionEvent, SessionId};
+use sinew_wire::{Header, Kind};
 
 /// What was done to a port.
 #[derive(Default)]
@@ -429,28 +431,238 @@ fn an_armed_endpoint_wants_its_next_turn_when_a_timer_is_due_or_its_port_naps() 
     assert_eq!(it.client.arm().unwrap(), Armed::Sleep { until_ns: None });
 }
 
-/// An endpoint that nobody calls wakes by its timers alone: what keeps its sessions, a few times a second.
+/// How often an endpoint that sleeps was woken.
+#[derive(Clone, Copy, Debug, Default)]
+struct WakeUps {
+    by_time: u64,
+    by_news: u64,
+}
+
+/// A client and a server that sleep whenever they can.
+struct BothAsleep {
+    world: World,
+    ends: [Endpoint<Wakeable>; 2],
+    /// What they are called on the network.
+    names: [&'static str; 2],
+    session: SessionId,
+    /// The client's calls that are over.
+    over: Vec<Completion>,
+    /// Of the client and of the server.
+    wake_ups: [WakeUps; 2],
+}
+
+impl BothAsleep {
+    fn with(config: &Config) -> Self {
+        let world = World::new();
+        let names = ["client", "server"];
+        let [mut client, mut server] = names.map(|name| {
+            let nexus = server_nexus(std::sync::Arc::clone(&world.pool), config.clone());
+            let port = world.port(name, LoopbackConfig::default());
+            let port = Wakeable { port, alarm: Alarm::new().unwrap(), counts: Rc::default() };
+            Rpc::new(&nexus, port, world.clock.clone(), Box::new(SeededGenerator::new(name.len() as u64)))
+        });
+        let session = connect(&world, &mut client, &mut server);
+        settle(&mut client, &mut server);
+        world.network.start_tap();
+        Self { world, ends: [client, server], names, session, over: Vec::new(), wake_ups: Default::default() }
+    }
+
+    /// Turns who is sent something, until nobody is. Returns what was sent.
+    fn deliver(&mut self) -> Vec<Kind> {
+        let mut all = Vec::new();
+        loop {
+            let sent = self.world.network.take_tapped();
+            if sent.is_empty() {
+                return all;
+            }
+            for (at, name) in self.names.iter().enumerate() {
+                if sent.iter().any(|packet| Some(packet.to) == self.world.network.peer(name)) {
+                    self.ends[at].turn();
+                    self.wake_ups[at].by_news += 1;
+                }
+            }
+            all.extend(sent.iter().filter_map(|packet| Header::read(&packet.bytes).ok()).map(|header| header.kind));
+        }
+    }
+
+    /// Lets time pass, in which they wake when they want to or are sent something. Returns what was sent.
+    fn sleep(&mut self, ns: u64) -> Vec<Kind> {
+        let end_ns = self.world.clock.now_ns() + ns;
+        let mut sent = self.deliver();
+        loop {
+            self.over.extend(completions(&mut self.ends[0]));
+            let until_ns = self.ends.each_mut().map(|end| {
+                while end.arm().unwrap() == Armed::Ready {
+                    end.turn();
+                }
+                match end.arm().unwrap() {
+                    Armed::Sleep { until_ns } => until_ns.unwrap_or(u64::MAX),
+                    Armed::Ready => panic!("it had nothing to do a moment ago"),
+                }
+            });
+            let next_ns = until_ns[0].min(until_ns[1]);
+            if next_ns > end_ns {
+                self.world.clock.advance_to(end_ns);
+                return sent;
+            }
+            self.world.clock.advance_to(next_ns);
+            for (at, until_ns) in until_ns.into_iter().enumerate() {
+                if until_ns <= next_ns {
+                    self.ends[at].turn();
+                    self.wake_ups[at].by_time += 1;
+                }
+            }
+            sent.extend(self.deliver());
+        }
+    }
+
+    /// The client's next event.
+    fn event(&mut self) -> Option<SessionEvent> {
+        self.ends[0].poll_event()
+    }
+}
+
+const MS: u64 = 1_000_000;
+const SECOND: u64 = 1_000 * MS;
+
+/// By the questions whether its peer lives, that is, and by the peer's.
 #[test]
-fn an_idle_endpoint_is_woken_by_its_timers_alone() {
-    let mut it = Sleepers::new();
+fn an_endpoint_with_idle_sessions_is_woken_a_few_times_a_second() {
     const SECONDS: u64 = 10;
-    let end_ns = it.world.clock.now_ns() + SECONDS * 1_000_000_000;
-    let mut wake_ups = 0;
-    while it.client.now_ns() < end_ns {
-        match it.client.arm().unwrap() {
-            Armed::Ready => {}
-            Armed::Sleep { until_ns } => {
-                assert!(!it.is_readable(), "nobody calls");
-                it.world.clock.advance_to(until_ns.expect("sessions have timers"));
-                wake_ups += 1;
+    let config = Config::default();
+    let mut it = BothAsleep::with(&config);
+    // What the opening left to do.
+    it.sleep(2 * SECOND);
+    it.wake_ups = Default::default();
+    let sent = it.sleep(SECONDS * SECOND);
+    let questions = SECONDS * SECOND / config.probe_interval_ns;
+    for WakeUps { by_time, by_news } in it.wake_ups {
+        assert!(by_time <= questions + 2 && by_news <= 2 * questions + 2, "{:?}", it.wake_ups);
+    }
+    let pings = sent.iter().filter(|kind| **kind == Kind::Ping).count() as u64;
+    assert!((questions * 9 / 10..=2 * questions + 2).contains(&pings), "{pings} questions");
+    assert!(sent.iter().all(|kind| [Kind::Ping, Kind::Pong].contains(kind)), "{sent:?}");
+    assert_eq!((it.ends[0].sessions(), it.ends[1].sessions()), (1, 1));
+}
+
+/// Neither what is sent then is late at once, nor was anybody silent.
+#[test]
+fn what_is_done_after_a_long_sleep_begins_then() {
+    let config = Config { probe_interval_ns: 4 * SECOND, ..Config::default() };
+    let mut it = BothAsleep::with(&config);
+    for (round, len) in [8, 100_000].into_iter().cycle().take(6).enumerate() {
+        let sent = it.sleep(3 * SECOND);
+        assert!(sent.len() < 10, "round {round}: {sent:?}");
+        send(&mut it.ends[0], it.session, LONG, &(len as u32).to_le_bytes().repeat(len / 4), round as u64);
+        it.ends[0].turn();
+        it.sleep(50 * MS);
+        let over = it.over.pop().expect("it is over");
+        assert!(over.result.is_ok() && over.response.len() == len, "{:?}", over.result);
+    }
+    assert_eq!(it.ends[0].stats().retransmissions, 0);
+    it.sleep(3 * SECOND);
+    assert!(it.ends[0].disconnect(it.session));
+    it.ends[0].turn();
+    let sent = it.sleep(SECOND);
+    assert_eq!(sent.iter().filter(|kind| **kind == Kind::Disconnect).count(), 1);
+    assert!(matches!(it.event(), Some(SessionEvent::Disconnected(id)) if id == it.session));
+}
+
+#[test]
+fn an_endpoint_that_sleeps_asks_a_silent_peer_fifty_times_and_gives_it_up_in_time() {
+    let config = Config::default();
+    let mut it = BothAsleep::with(&config);
+    it.sleep(SECOND);
+    let [client, _] = &mut it.ends;
+    it.world.network.set_link("client", "server", false);
+    let (since_ns, mut asked, mut wake_ups) = (client.now_ns(), 0, 0);
+    let lost_ns = loop {
+        while client.arm().unwrap() == Armed::Ready {
+            client.turn();
+        }
+        let Armed::Sleep { until_ns: Some(until_ns) } = client.arm().unwrap() else { panic!("it has a session") };
+        it.world.clock.advance_to(until_ns);
+        client.turn();
+        wake_ups += 1;
+        asked += kinds(&it.world.network).into_iter().filter(|kind| *kind == Kind::Ping).count();
+        if let Some(event) = client.poll_event() {
+            assert!(matches!(event, SessionEvent::Lost { cause: sinew_rpc::Cause::PeerSilent, .. }), "{event:?}");
+            break client.now_ns() - since_ns;
+        }
+        assert!(client.now_ns() < since_ns + 60 * SECOND, "it is never given up");
+    };
+    // The last sign of life came at most an interval and a look before.
+    let silent_ns = config.peer_timeout_ns - config.probe_interval_ns - 20 * MS..=config.peer_timeout_ns + 20 * MS;
+    assert!(silent_ns.contains(&lost_ns), "after {lost_ns} ns");
+    assert!((45..70).contains(&asked), "asked {asked} times");
+    assert!(wake_ups < 2 * asked, "{wake_ups} wake-ups to ask {asked} times");
+}
+
+/// As one that was stopped does: it did not listen.
+#[test]
+fn a_sleeper_that_wakes_long_after_its_time_gives_nobody_up() {
+    let mut it = BothAsleep::with(&Config::default());
+    for _ in 0..3 {
+        it.sleep(SECOND);
+        for end in &mut it.ends {
+            while end.arm().unwrap() == Armed::Ready {
+                end.turn();
             }
         }
-        it.client.turn();
-        it.server.turn();
+        it.world.clock.advance(30 * SECOND);
+        // The client is back before the server is.
+        it.ends[0].turn();
+        it.sleep(SECOND);
+        assert_eq!((it.ends[0].sessions(), it.ends[1].sessions()), (1, 1));
     }
-    assert_eq!((it.client.sessions(), it.server.sessions()), (1, 1));
-    let timer_ns = Config::default().connect_retry_ns / 2;
-    assert!(wake_ups <= SECONDS * 1_000_000_000 / timer_ns + 1, "{wake_ups} wake-ups");
+    assert!(it.event().is_none());
+}
+
+/// Sessions that open are asked for again in time: once at first, and then every retry interval.
+#[test]
+fn an_endpoint_that_sleeps_repeats_a_connect_that_is_not_answered() {
+    let config = Config::default();
+    let mut it = BothAsleep::with(&config);
+    it.sleep(SECOND);
+    it.world.network.set_link("client", "server", false);
+    let to = it.ends[1].address();
+    it.ends[0].begin_connect(&to).unwrap();
+    it.ends[0].turn();
+    let repeats = 15;
+    let sent = it.sleep(config.connect_retry_ns * repeats + MS);
+    // Each goes out in the version before, too, from the second on.
+    let connects = sent.iter().filter(|kind| **kind == Kind::Connect).count() as u64;
+    assert_eq!(connects, repeats + 1);
+    it.world.network.set_link("client", "server", true);
+    it.sleep(2 * config.connect_retry_ns);
+    assert!(matches!(it.event(), Some(SessionEvent::Connected(_))));
+    assert_eq!((it.ends[0].sessions(), it.ends[1].sessions()), (2, 2));
+}
+
+/// The accept is repeated once a second until the session is used, and costs a wake-up each time.
+#[test]
+fn an_endpoint_that_sleeps_reminds_who_has_not_used_a_session() {
+    let config = Config { peer_timeout_ns: 60 * SECOND, probe_interval_ns: 30 * SECOND, ..Config::default() };
+    let mut it = BothAsleep::with(&config);
+    it.sleep(SECOND);
+    let server = &mut it.ends[1];
+    let hand = HandClient::connected(&it.world, server, 1, OFFER);
+    it.world.network.take_tapped();
+    let end_ns = server.now_ns() + 10 * SECOND + MS;
+    let (mut accepts, mut wake_ups) = (0, 0);
+    while server.now_ns() < end_ns {
+        while server.arm().unwrap() == Armed::Ready {
+            server.turn();
+        }
+        let Armed::Sleep { until_ns: Some(until_ns) } = server.arm().unwrap() else { panic!("it has sessions") };
+        it.world.clock.advance_to(until_ns.min(end_ns));
+        server.turn();
+        wake_ups += 1;
+        let sent = it.world.network.take_tapped();
+        accepts += sent.iter().filter(|packet| packet.to == hand.peer).count();
+    }
+    assert_eq!(accepts, 10);
+    assert!(wake_ups <= 13, "{wake_ups} wake-ups");
 }
 
 #[test]

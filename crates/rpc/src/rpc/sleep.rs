@@ -85,7 +85,11 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
                     armed = Armed::Ready;
                 }
                 self.set_armed(armed != Armed::Ready);
-                Ok(armed.by(until_ns))
+                let armed = armed.by(until_ns);
+                if let Armed::Sleep { until_ns } = armed {
+                    self.sessions.listen_until(until_ns);
+                }
+                Ok(armed)
             }
             _ => Ok(Armed::Ready),
         }
@@ -114,6 +118,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
             return Ok(false);
         }
         self.publish();
+        self.sessions.listen_until(timeout_ns.map(|timeout_ns| now_ns.saturating_add(timeout_ns)));
         // Armed, slept on and disarmed; a port without a descriptor has a way of its own.
         self.port.wait(timeout_ns)?;
         Ok(true)

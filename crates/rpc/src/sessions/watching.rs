@@ -44,6 +44,23 @@ fn last_ping_spacing_ns(config: &Config) -> u64 {
     config.peer_timeout_ns / 2 / LAST_PINGS
 }
 
+/// The time between two looks of a loop that turns.
+fn look_spacing_ns(config: &Config) -> u64 {
+    let due_ns = [config.connect_retry_ns / 2, config.probe_interval_ns / 4, last_ping_spacing_ns(config)];
+    due_ns.into_iter().fold(u64::MAX, u64::min).max(1)
+}
+
+/// When a peer that was last heard and asked then is asked next, or given up, if it stays silent.
+fn silence_due_ns(config: &Config, last_heard_ns: u64, last_ping_ns: u64) -> u64 {
+    let (interval_ns, timeout_ns) = (config.probe_interval_ns, config.peer_timeout_ns);
+    let next_ns =
+        |silence_ns, spacing_ns| last_heard_ns.saturating_add(silence_ns).max(last_ping_ns.saturating_add(spacing_ns));
+    // By a look later than it could be: by then the peer has mostly answered the last question, and this one is not due any more.
+    let next = next_ns(interval_ns, interval_ns).saturating_add(look_spacing_ns(config));
+    let last_chance = next_ns(interval_ns.max(timeout_ns / 2), interval_ns.min(last_ping_spacing_ns(config)));
+    next.min(last_chance).min(last_heard_ns.saturating_add(timeout_ns))
+}
+
 /// We were stopped, or our user was busy.
 #[cold]
 fn excuse(core: &mut Core, gap_ns: u64) {
@@ -66,9 +83,15 @@ impl Sessions {
     }
 
     #[cold]
-    fn notice_gap(&self, core: &mut Core, gap_ns: u64) -> bool {
+    fn notice_gap(&mut self, core: &mut Core, gap_ns: u64) -> bool {
+        // Who sleeps until something arrives listens meanwhile, but not after the time when he was to wake.
+        let gap_ns = gap_ns.min(self.last_turn_ns.saturating_sub(self.listens_until_ns));
         if gap_ns > self.pause_ns {
             excuse(core, gap_ns);
+        }
+        self.listens_until_ns = 0;
+        if !self.armed {
+            self.noticed_gap_ns = self.pause_ns.saturating_add(1);
         }
         self.armed
     }
@@ -76,7 +99,15 @@ impl Sessions {
     /// Notes whether somebody sleeps on the endpoint.
     pub fn set_armed(&mut self, armed: bool) {
         self.armed = armed;
-        self.noticed_gap_ns = if armed { 0 } else { self.pause_ns.saturating_add(1) };
+        // The turn after a sleep takes notice of it, even if somebody else ended that.
+        let slept = armed || self.listens_until_ns > 0;
+        self.noticed_gap_ns = if slept { 0 } else { self.pause_ns.saturating_add(1) };
+    }
+
+    /// Notes that the endpoint's thread sleeps until something arrives, or until then.
+    pub fn listen_until(&mut self, until_ns: Option<u64>) {
+        self.listens_until_ns = until_ns.unwrap_or(u64::MAX);
+        self.noticed_gap_ns = 0;
     }
 
     /// Whether somebody sleeps on the endpoint, and it did not turn since.
@@ -93,7 +124,10 @@ impl Sessions {
     /// When the loop must turn next although nothing arrives.
     pub fn next_deadline_ns(&self, core: &Core) -> Option<u64> {
         let watch = core.clients.table.len() + core.servers.table.len() > 0;
-        let manage = watch.then_some(self.next_manage_ns);
+        // What is due is known from the last look, and whoever came since is soon looked at.
+        let unseen = self.seen != [self.attention.len(), core.servers.unconfirmed.len()];
+        let manage_ns = if unseen { self.next_manage_ns } else { self.due_ns.max(self.next_manage_ns) };
+        let manage = watch.then_some(manage_ns);
         let deadlines = Some(core.shared.deadlines_due_ns).filter(|&due_ns| due_ns != u64::MAX);
         let others = core.clients.next_scan_ns().into_iter().chain(core.shared.pacing.next_ns()).chain(deadlines);
         manage.into_iter().chain(others).min()
@@ -107,18 +141,19 @@ impl Sessions {
             PeerLoss::Closed => Cause::PeerClosed,
             PeerLoss::Refused => Cause::PeerRefused,
             // Anybody on the network can say so, of anybody.
-            PeerLoss::Unreachable => return Self::suspect(core, index),
+            PeerLoss::Unreachable => return self.suspect(core, index),
         };
         self.fail_peer(core, index, cause);
     }
 
     /// Asks a peer at once that is said to be unreachable.
-    fn suspect(core: &mut Core, index: u32) {
+    fn suspect(&mut self, core: &mut Core, index: u32) {
         let now_ns = core.shared.now_ns;
         let entry = core.shared.peers.get_mut(index);
         if entry.suspected_since_ns.is_none() {
             (entry.suspected_since_ns, entry.suspect_pings) = (Some(now_ns), 1);
             Self::ping(core, index);
+            self.note_due(now_ns + SUSPECT_PING_NS);
         }
     }
 
@@ -190,9 +225,8 @@ impl Sessions {
     }
 
     fn manage_now(&mut self, core: &mut Core) {
-        let config = &core.shared.config;
-        let due_ns = [config.connect_retry_ns / 2, config.probe_interval_ns / 4, last_ping_spacing_ns(config)];
-        self.next_manage_ns = core.shared.now_ns + due_ns.into_iter().fold(u64::MAX, u64::min).max(1);
+        self.next_manage_ns = core.shared.now_ns + look_spacing_ns(&core.shared.config);
+        self.due_ns = u64::MAX;
         self.repeat_unanswered(core);
         self.remind_unconfirmed(core);
         for index in 0..core.shared.peers.index_end() {
@@ -200,10 +234,29 @@ impl Sessions {
                 self.watch(core, index);
             }
         }
+        self.seen = [self.attention.len(), core.servers.unconfirmed.len()];
     }
 
-    /// Asks a peer that is silent, or said to be gone, for a sign of life; gives it up when none comes.
+    /// Notes that something is due then.
+    fn note_due(&mut self, due_ns: u64) {
+        self.due_ns = self.due_ns.min(due_ns);
+    }
+
+    /// Asks a peer that is silent, or said to be gone, for a sign of life; gives it up when none comes. Notes when to do so next.
     fn watch(&mut self, core: &mut Core, index: u32) {
+        self.ask_if_silent(core, index);
+        if core.shared.peers.is_known(index) {
+            let shared = &core.shared;
+            let entry = shared.peers.get(index);
+            if entry.suspected_since_ns.is_some() {
+                self.note_due(entry.last_ping_ns + SUSPECT_PING_NS);
+            }
+            let last_heard_ns = shared.peers.last_heard_ns(index);
+            self.note_due(silence_due_ns(&shared.config, last_heard_ns, entry.last_ping_ns));
+        }
+    }
+
+    fn ask_if_silent(&mut self, core: &mut Core, index: u32) {
         let shared = &mut core.shared;
         let now_ns = shared.now_ns;
         let silence_ns = shared.peers.silence_ns(index, now_ns);
@@ -243,11 +296,11 @@ impl Sessions {
             let (state, peer_index) = (session.state, session.peer_index);
             let cold = core.clients.cold(index);
             let late = now_ns.saturating_sub(cold.last_try_ns) >= retry_ns;
-            match state {
+            let since_ns = match state {
                 ClientState::Open => continue,
                 ClientState::Connecting => {
-                    let since = cold.opening.as_ref().map_or(now_ns, |opening| opening.since_ns);
-                    if now_ns.saturating_sub(since) >= timeout_ns {
+                    let since_ns = cold.opening.as_ref().map_or(now_ns, |opening| opening.since_ns);
+                    if now_ns.saturating_sub(since_ns) >= timeout_ns {
                         let peer = Arc::clone(&core.shared.peers.get(peer_index).name);
                         core.clients.end_calls(&mut core.shared, id, Cause::PeerSilent);
                         let error = ConnectError::TimedOut { peer, timeout_ms: timeout_ns / 1_000_000 };
@@ -257,17 +310,22 @@ impl Sessions {
                     if late {
                         Self::send_connect(core, index);
                     }
+                    since_ns
                 }
                 ClientState::Disconnecting => {
-                    if now_ns.saturating_sub(cold.ending_since_ns) >= timeout_ns {
+                    let since_ns = cold.ending_since_ns;
+                    if now_ns.saturating_sub(since_ns) >= timeout_ns {
                         Self::end_client(core, index, SessionEvent::Disconnected(id));
                         continue;
                     }
                     if late {
                         Self::send_disconnect(core, index);
                     }
+                    since_ns
                 }
-            }
+            };
+            let last_try_ns = core.clients.cold(index).last_try_ns;
+            self.note_due(last_try_ns.saturating_add(retry_ns).min(since_ns.saturating_add(timeout_ns)));
             self.attention.push(id);
         }
     }
@@ -282,6 +340,7 @@ impl Sessions {
             }
             kept += 1;
             if reminded == REMINDERS_AT_ONCE || core.shared.now_ns.saturating_sub(session.since_ns) < REMIND_NS {
+                self.note_due(session.since_ns + REMIND_NS);
                 return true;
             }
             if session.reminders >= REMINDERS_MAX {
@@ -296,6 +355,7 @@ impl Sessions {
             session.reminders += u8::from(core.shared.peers.was_heard_after(peer_index, session.since_ns));
             session.since_ns = core.shared.now_ns;
             Self::send_accept(core, index);
+            self.note_due(session.since_ns + REMIND_NS);
             true
         });
         if reminded == REMINDERS_AT_ONCE {
