@@ -370,11 +370,6 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
     #[inline(never)]
     fn heed_call(&mut self) {
         self.wake_sleeper();
-        if self.sessions.has_slept() {
-            // It would be taken for one that waits since the sleep began.
-            self.core.shared.now_ns = self.clock.now_ns();
-        }
-        self.core.shared.heeds_calls = self.core.shared.pacing.is_on();
         // Packets that are spaced in time from then on would leave all at once if the last turn began a while ago.
         if self.core.shared.pacing.is_on() && (self.was_idle || self.core.shared.pacing.is_waiting()) {
             self.look_at_the_clock();

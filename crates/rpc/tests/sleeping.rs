@@ -589,6 +589,7 @@ fn an_endpoint_that_sleeps_asks_a_silent_peer_fifty_times_and_gives_it_up_in_tim
             assert!(matches!(event, SessionEvent::Lost { cause: sinew_rpc::Cause::PeerSilent, .. }), "{event:?}");
             break client.now_ns() - since_ns;
         }
+        assert!(client.now_ns() < since_ns + 60 * SECOND, "it is never given up");
     };
     // The last sign of life came at most an interval and a look before.
     let silent_ns = config.peer_timeout_ns - config.probe_interval_ns - 20 * MS..=config.peer_timeout_ns + 20 * MS;

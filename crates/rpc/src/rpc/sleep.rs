@@ -15,7 +15,7 @@ pub(super) struct Sleep {
     /// A turn, or the end of a call or a connect that waits, ended a sleep that a waker may have ended too. Who called it is owed that the
     /// next sleep does not begin.
     was_woken: bool,
-    /// Events of sessions and of clients that a sleep did not begin for already. They do not have to be taken.
+    /// Events of sessions that a sleep did not begin for already. They do not have to be taken.
     pub(super) events_told: usize,
 }
 
@@ -119,7 +119,6 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         }
         self.publish();
         self.sessions.listen_until(timeout_ns.map(|timeout_ns| now_ns.saturating_add(timeout_ns)));
-        self.core.shared.heeds_calls = true;
         // Armed, slept on and disarmed; a port without a descriptor has a way of its own.
         self.port.wait(timeout_ns)?;
         Ok(true)
@@ -127,7 +126,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
 
     /// Until when there is nothing to do but for what arrives.
     fn quiet(&mut self) -> Armed {
-        let events = self.core.clients.lanes.events_of_main() + self.core.servers.client_events();
+        let events = self.core.clients.lanes.events_of_main();
         let is_news = events > self.sleep.events_told;
         self.sleep.events_told = events;
         if std::mem::take(&mut self.sleep.was_woken)
@@ -143,7 +142,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
     fn set_armed(&mut self, armed: bool) {
         self.sessions.set_armed(armed);
         self.sleep.is_told = false;
-        self.core.shared.heeds_calls = armed || self.sessions.has_slept() || self.core.shared.pacing.is_on();
+        self.core.shared.heeds_calls = armed || self.core.shared.pacing.is_on();
     }
 
     /// A turn begins although somebody may sleep on the endpoint.

@@ -110,11 +110,6 @@ impl Sessions {
         self.noticed_gap_ns = 0;
     }
 
-    /// Whether it slept, and the endpoint has not turned since.
-    pub fn has_slept(&self) -> bool {
-        self.noticed_gap_ns == 0
-    }
-
     /// Whether somebody sleeps on the endpoint, and it did not turn since.
     pub fn is_armed(&self) -> bool {
         self.armed
