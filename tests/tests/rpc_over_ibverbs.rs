@@ -14,6 +14,8 @@ mod handlers;
 mod histories;
 #[path = "../../crates/rpc/tests/hostile_bytes.rs"]
 mod hostile_bytes;
+#[path = "../../crates/rpc/tests/identities.rs"]
+mod identities;
 #[path = "../../crates/rpc/tests/peers.rs"]
 mod peers;
 #[path = "../../crates/rpc/tests/protocol.rs"]
@@ -22,8 +24,14 @@ mod protocol;
 mod random;
 #[path = "../../crates/rpc/tests/recovery.rs"]
 mod recovery;
+#[path = "../../crates/rpc/tests/serving.rs"]
+mod serving;
 #[path = "../../crates/rpc/tests/sessions.rs"]
 mod sessions;
+#[path = "../../crates/rpc/tests/sharing.rs"]
+mod sharing;
+#[path = "../../crates/rpc/tests/sleeping.rs"]
+mod sleeping;
 #[path = "../../crates/rpc/tests/starvation.rs"]
 mod starvation;
 #[path = "../../crates/rpc/tests/starvation_memory.rs"]
