@@ -30,6 +30,8 @@ mod recovery;
 mod serving;
 #[path = "../../crates/rpc/tests/sessions.rs"]
 mod sessions;
+#[path = "../../crates/rpc/tests/sharing.rs"]
+mod sharing;
 #[path = "../../crates/rpc/tests/sleeping.rs"]
 mod sleeping;
 #[path = "../../crates/rpc/tests/starvation.rs"]

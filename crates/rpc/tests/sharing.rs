@@ -208,7 +208,7 @@ fn a_method_in_a_handler_panics_and_fails_that_call_alone() {
     let back = it.server.begin_connect(&it.owner.address()).unwrap();
     let used = Rc::new(it.owner.share());
     let in_handler = Rc::clone(&used);
-    it.owner.handle(USES, Box::new(move |call| _ = call.reply(&in_handler.sessions().to_le_bytes()))).unwrap();
+    it.owner.handle(USES, Box::new(move |call| call.reply(&in_handler.sessions().to_le_bytes()))).unwrap();
     send(&mut it.server, back, USES, b"", 1);
     it.settle();
     let over = completions(&mut it.server).remove(0);

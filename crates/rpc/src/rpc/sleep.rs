@@ -15,7 +15,7 @@ pub(super) struct Sleep {
     /// A turn, or the end of a call or a connect that waits, ended a sleep that a waker may have ended too. Who called it is owed that the
     /// next sleep does not begin.
     was_woken: bool,
-    /// Events of sessions that a sleep did not begin for already. They do not have to be taken.
+    /// Events of sessions and of clients that a sleep did not begin for already. They do not have to be taken.
     pub(super) events_told: usize,
 }
 
@@ -126,7 +126,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
 
     /// Until when there is nothing to do but for what arrives.
     fn quiet(&mut self) -> Armed {
-        let events = self.core.clients.lanes.events_of_main();
+        let events = self.core.clients.lanes.events_of_main() + self.core.servers.client_events();
         let is_news = events > self.sleep.events_told;
         self.sleep.events_told = events;
         if std::mem::take(&mut self.sleep.was_woken)
