@@ -2,18 +2,19 @@
 //!
 //! Opening takes two round trips, so that a server keeps nothing for a client that has not shown that it receives at the
 //! address that it sends from: connect, challenge (a cookie), connect with the cookie, accept ([`opening`]). A session ends with its user, its
-//! peer or its endpoint ([`ending`]). A server may call its client where that was asked for ([`back`]).
+//! peer or its endpoint ([`ending`], [`farewells`]). A server may call its client where that was asked for ([`back`]).
 //!
 //! A peer is asked for a sign of life when it was silent, and given up when it stays so ([`watching`]). Each side has an *incarnation token*
 //! for each peer, fresh whenever it starts to know that peer; a peer whose token has changed no longer knows our sessions.
 
 mod back;
 mod ending;
+mod farewells;
 mod opening;
 mod versions;
 mod watching;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use sinew_fabric::{Generator, Peer, RxPacket};
 use sinew_wire::{HEADER_LEN, Header, Kind};
@@ -22,6 +23,7 @@ use crate::config::Config;
 use crate::core::Core;
 use crate::names::SessionId;
 use crate::stats::PacketDrop;
+use farewells::Farewell;
 
 /// What an endpoint knows of its sessions' beginnings and ends.
 pub(crate) struct Sessions {
@@ -31,6 +33,8 @@ pub(crate) struct Sessions {
     granted: BTreeMap<(Peer, u64), u32>,
     /// Sessions of ours that open or end.
     attention: Vec<SessionId>,
+    /// Sessions that are off file here, and maybe not at the other side.
+    farewells: VecDeque<Farewell>,
     next_manage_ns: u64,
     last_turn_ns: u64,
     /// A loop that did not turn for longer was stopped.
@@ -50,6 +54,7 @@ impl Sessions {
             secret: [generator.next_u64(), generator.next_u64()],
             granted: BTreeMap::new(),
             attention: Vec::new(),
+            farewells: VecDeque::new(),
             next_manage_ns: now_ns,
             last_turn_ns: now_ns,
             pause_ns,

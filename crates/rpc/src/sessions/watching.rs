@@ -195,6 +195,7 @@ impl Sessions {
         self.next_manage_ns = core.shared.now_ns + due_ns.into_iter().fold(u64::MAX, u64::min).max(1);
         self.repeat_unanswered(core);
         self.remind_unconfirmed(core);
+        self.repeat_farewells(core);
         for index in 0..core.shared.peers.index_end() {
             if core.shared.peers.is_known(index) {
                 self.watch(core, index);
@@ -260,7 +261,10 @@ impl Sessions {
                 }
                 ClientState::Disconnecting => {
                     if now_ns.saturating_sub(cold.ending_since_ns) >= timeout_ns {
+                        let session = &core.clients.table.entries[index];
+                        let (peer, keys) = (session.peer, (id.key(), session.remote_key));
                         Self::end_client(core, index, SessionEvent::Disconnected(id));
+                        self.remember(core, Kind::Disconnect, peer, keys);
                         continue;
                     }
                     if late {
