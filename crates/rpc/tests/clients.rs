@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use common::handmade::{HandClient, HandServer, OFFER, outline, turn_and_tap};
+use common::handmade::{HandClient, HandServer, OFFER, bytes_of, outline, turn_and_tap};
 use common::*;
 use sinew_fabric::PacketPort;
 use sinew_fabric::loopback::LoopbackConfig;
@@ -481,6 +481,44 @@ fn a_call_back_that_overtakes_the_accept_is_sent_again() {
 }
 
 #[test]
+fn late_calls_back_of_a_session_that_never_opened_are_none_of_the_next() {
+    let world = World::new();
+    let nexus = server_nexus(Arc::clone(&world.pool), config());
+    let mut client = world.endpoint_with("client", &nexus, 2, small_packets());
+    let mut server = world.server(config(), small_packets());
+    let session = client.begin_connect_with(&server.address(), ConnectOptions::new().call_back(8)).unwrap();
+    client.turn();
+    server.turn();
+    client.turn();
+    // The accept is lost, a call back is late, and the client is dismissed.
+    world.losing(|| server.turn());
+    let [ClientEvent::Came(first)] = client_events(&mut server)[..] else { panic!("one client") };
+    let back = server.session_to(first).unwrap();
+    let old = send(&mut server, back, ECHO, b"old", 0);
+    let (of_client, of_server) = (world.network.peer("client").unwrap(), world.network.peer("server").unwrap());
+    let late = world.losing(|| turn_and_tap(&world.network, &mut server, of_client));
+    assert_eq!(outline(&late), [(Kind::Request, 0)]);
+    assert!(server.dismiss(first));
+    world.losing(|| server.turn());
+    // It is granted another session for the same connect.
+    pass_time(&world, &mut client, &mut server, 100 * MS);
+    assert!(matches!(event(&mut client), SessionEvent::Connected(id) if id == session));
+    let [ClientEvent::Left { .. }, ClientEvent::Came(second)] = client_events(&mut server)[..] else {
+        panic!("another")
+    };
+    assert!(world.network.inject("client", of_server, &bytes_of(late[0].0, &late[0].1)));
+    client.turn();
+    let back = server.session_to(second).unwrap();
+    let new = send(&mut server, back, ECHO, b"new", 0);
+    settle(&mut client, &mut server);
+    let over = completions(&mut server);
+    assert_eq!(over.iter().map(|over| over.id()).collect::<Vec<_>>(), [old, new]);
+    assert_eq!(over[0].result.as_ref().unwrap_err().cause, Cause::Disconnected);
+    assert_eq!(&*over[1].response, b"new");
+    assert_eq!(client.stats().requests_handled, 1);
+}
+
+#[test]
 fn an_accept_that_grants_other_calls_back_than_were_asked_for_is_dropped() {
     let good = CallBack { key: SessionKey::new(1, 99), credits: 8, slots: 8 };
     let wrong = [
@@ -523,7 +561,8 @@ fn a_direction_is_ended_by_nothing_but_its_session() {
     let nexus = server_nexus(Arc::clone(&world.pool), config());
     let mut client = world.endpoint_with("client", &nexus, 2, LoopbackConfig::default());
     let mut server = HandServer::asked_with(&world, &mut client, ConnectOptions::new().call_back(8));
-    let (ours, theirs) = (CallBack { key: SessionKey::new(1, 99), credits: 8, slots: 8 }, server.offered.unwrap().key);
+    let ours = CallBack { key: SessionKey::new(1, 99), credits: 8, slots: 8 };
+    let theirs = server.offered.unwrap().key.in_session(server.key);
     server.accept_with(OFFER, Some(ours));
     server.turn(&mut client);
     for kind in [Kind::Disconnect, Kind::Confirm, Kind::Disconnected, Kind::Reset] {
@@ -546,7 +585,7 @@ fn a_direction_is_ended_by_nothing_but_its_session() {
     send(&mut server, back, ECHO, b"?", 0);
     let sent = turn_and_tap(&world.network, &mut server, client.peer);
     let (request, _) = sent.iter().find(|(header, _)| header.kind == Kind::Request).unwrap();
-    assert_eq!(request.session, ours.key);
+    assert_eq!(request.session, ours.key.in_session(client.server_key));
     let theirs = client.granted_back.unwrap().key;
     for kind in [Kind::Disconnect, Kind::Confirm, Kind::Disconnected, Kind::Reset, Kind::Refuse, Kind::Challenge] {
         client.send_management(&ending(kind, theirs, ours.key));
