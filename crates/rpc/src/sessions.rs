@@ -2,18 +2,19 @@
 //!
 //! Opening takes two round trips, so that a server keeps nothing for a client that has not shown that it receives at the
 //! address that it sends from: connect, challenge (a cookie), connect with the cookie, accept ([`opening`]). A session ends with its user, its
-//! peer or its endpoint ([`ending`]). A server may call its client where that was asked for ([`back`]).
+//! peer or its endpoint ([`ending`], [`farewells`]). A server may call its client where that was asked for ([`back`]).
 //!
 //! A peer is asked for a sign of life when it was silent, and given up when it stays so ([`watching`]). Each side has an *incarnation token*
 //! for each peer, fresh whenever it starts to know that peer; a peer whose token has changed no longer knows our sessions.
 
 mod back;
 mod ending;
+mod farewells;
 mod opening;
 mod versions;
 mod watching;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use sinew_fabric::{Generator, Peer, RxPacket};
 use sinew_wire::{HEADER_LEN, Header, Kind};
@@ -22,6 +23,7 @@ use crate::config::Config;
 use crate::core::Core;
 use crate::names::SessionId;
 use crate::stats::PacketDrop;
+use farewells::Farewell;
 
 /// What an endpoint knows of its sessions' beginnings and ends.
 pub(crate) struct Sessions {
@@ -31,6 +33,8 @@ pub(crate) struct Sessions {
     granted: BTreeMap<(Peer, u64), u32>,
     /// Sessions of ours that open or end.
     attention: Vec<SessionId>,
+    /// Sessions that are off file here, and maybe not at the other side.
+    farewells: VecDeque<Farewell>,
     /// When a loop that turns looks next whether anything is due.
     next_manage_ns: u64,
     /// When something is due next, as far as the last look knew: it may be due later by now, and sooner only where `unseen` says so.
@@ -58,6 +62,7 @@ impl Sessions {
             secret: [generator.next_u64(), generator.next_u64()],
             granted: BTreeMap::new(),
             attention: Vec::new(),
+            farewells: VecDeque::new(),
             next_manage_ns: now_ns,
             due_ns: u64::MAX,
             seen: [0; 2],

@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use common::handmade::{HandClient, HandServer, OFFER, turn_and_tap};
+use common::handmade::{HandClient, HandServer, OFFER, bytes_of, outline, turn_and_tap};
 use common::*;
 use sinew_fabric::PacketPort;
 use sinew_fabric::loopback::LoopbackConfig;
@@ -231,6 +231,56 @@ fn disconnecting_the_session_to_a_client_dismisses_it() {
 }
 
 #[test]
+fn a_client_that_was_dismissed_hears_so_whatever_is_lost() {
+    for (loses_news, loses_answer) in [(true, false), (false, true), (true, true)] {
+        let mut both = Both::new(config(), small_packets(), 8);
+        // With another session the peer is not forgotten.
+        let other = connect_with(&mut both.client, &mut both.server, 0);
+        let _ = client_events(&mut both.server);
+        let lose = |both: &mut Both, loses: bool, turn: fn(&mut Both)| {
+            both.world.network.set_link("client", "server", !loses);
+            turn(both);
+            both.world.network.set_link("client", "server", true);
+        };
+        assert!(both.server.dismiss(both.of_client));
+        lose(&mut both, loses_news, |both| _ = both.server.turn());
+        lose(&mut both, loses_answer, |both| _ = both.client.turn());
+        both.pass(1_000 * MS);
+        assert_eq!(lost(&mut both.client, both.session), Cause::PeerClosed);
+        assert_eq!((both.client.sessions(), both.server.sessions()), (1, 1));
+        // It is said again until it was heard, and no longer.
+        both.world.network.start_tap();
+        both.world.network.take_tapped();
+        both.pass(1_000 * MS);
+        assert!(!kinds(&both.world.network).contains(&Kind::Reset), "{loses_news} {loses_answer}");
+        send(&mut both.client, other, ECHO, b"other", 0);
+        both.settle();
+        assert!(completions(&mut both.client)[0].result.is_ok());
+    }
+}
+
+#[test]
+fn a_session_that_its_client_ends_is_gone_at_the_server_too_once_they_reach_each_other() {
+    let mut both = Both::new(config(), small_packets(), 8);
+    // With another session the peer is not forgotten.
+    connect_with(&mut both.client, &mut both.server, 0);
+    let _ = client_events(&mut both.server);
+    let call = send(&mut both.server, both.back, DEFER, b"work", 0);
+    both.settle();
+    drop(take_kept());
+    both.world.network.set_link("client", "server", false);
+    both.client.disconnect(both.session);
+    // Longer than a disconnect is waited for, and not so long that a peer is given up.
+    both.pass(4_000 * MS);
+    assert!(matches!(event(&mut both.client), SessionEvent::Disconnected(id) if id == both.session));
+    both.world.network.set_link("client", "server", true);
+    both.pass(1_000 * MS);
+    assert_eq!((both.client.sessions(), both.server.sessions()), (1, 1));
+    let over = completions(&mut both.server).remove(0);
+    assert_eq!((over.id(), over.result.unwrap_err().cause), (call, Cause::PeerClosed));
+}
+
+#[test]
 fn a_client_that_vanishes_while_it_is_called_is_given_up() {
     let mut both = Both::new(config(), small_packets(), 8);
     send(&mut both.server, both.back, DEFER, b"work", 0);
@@ -431,6 +481,44 @@ fn a_call_back_that_overtakes_the_accept_is_sent_again() {
 }
 
 #[test]
+fn late_calls_back_of_a_session_that_never_opened_are_none_of_the_next() {
+    let world = World::new();
+    let nexus = server_nexus(Arc::clone(&world.pool), config());
+    let mut client = world.endpoint_with("client", &nexus, 2, small_packets());
+    let mut server = world.server(config(), small_packets());
+    let session = client.begin_connect_with(&server.address(), ConnectOptions::new().call_back(8)).unwrap();
+    client.turn();
+    server.turn();
+    client.turn();
+    // The accept is lost, a call back is late, and the client is dismissed.
+    world.losing(|| server.turn());
+    let [ClientEvent::Came(first)] = client_events(&mut server)[..] else { panic!("one client") };
+    let back = server.session_to(first).unwrap();
+    let old = send(&mut server, back, ECHO, b"old", 0);
+    let (of_client, of_server) = (world.network.peer("client").unwrap(), world.network.peer("server").unwrap());
+    let late = world.losing(|| turn_and_tap(&world.network, &mut server, of_client));
+    assert_eq!(outline(&late), [(Kind::Request, 0)]);
+    assert!(server.dismiss(first));
+    world.losing(|| server.turn());
+    // It is granted another session for the same connect.
+    pass_time(&world, &mut client, &mut server, 100 * MS);
+    assert!(matches!(event(&mut client), SessionEvent::Connected(id) if id == session));
+    let [ClientEvent::Left { .. }, ClientEvent::Came(second)] = client_events(&mut server)[..] else {
+        panic!("another")
+    };
+    assert!(world.network.inject("client", of_server, &bytes_of(late[0].0, &late[0].1)));
+    client.turn();
+    let back = server.session_to(second).unwrap();
+    let new = send(&mut server, back, ECHO, b"new", 0);
+    settle(&mut client, &mut server);
+    let over = completions(&mut server);
+    assert_eq!(over.iter().map(|over| over.id()).collect::<Vec<_>>(), [old, new]);
+    assert_eq!(over[0].result.as_ref().unwrap_err().cause, Cause::Disconnected);
+    assert_eq!(&*over[1].response, b"new");
+    assert_eq!(client.stats().requests_handled, 1);
+}
+
+#[test]
 fn an_accept_that_grants_other_calls_back_than_were_asked_for_is_dropped() {
     let good = CallBack { key: SessionKey::new(1, 99), credits: 8, slots: 8 };
     let wrong = [
@@ -473,12 +561,15 @@ fn a_direction_is_ended_by_nothing_but_its_session() {
     let nexus = server_nexus(Arc::clone(&world.pool), config());
     let mut client = world.endpoint_with("client", &nexus, 2, LoopbackConfig::default());
     let mut server = HandServer::asked_with(&world, &mut client, ConnectOptions::new().call_back(8));
-    let (ours, theirs) = (CallBack { key: SessionKey::new(1, 99), credits: 8, slots: 8 }, server.offered.unwrap().key);
+    let ours = CallBack { key: SessionKey::new(1, 99), credits: 8, slots: 8 };
+    let theirs = server.offered.unwrap().key.in_session(server.key);
     server.accept_with(OFFER, Some(ours));
     server.turn(&mut client);
     for kind in [Kind::Disconnect, Kind::Confirm, Kind::Disconnected, Kind::Reset] {
         server.send_management(&ending(kind, theirs, ours.key));
-        assert!(server.turn(&mut client).is_empty(), "{kind:?}");
+        // There is no such session, which is what a reset's sender waits to hear.
+        let answers = if kind == Kind::Reset { vec![(Kind::Disconnected, 0)] } else { vec![] };
+        assert_eq!(outline(&server.turn(&mut client)), answers, "{kind:?}");
     }
     assert_eq!((client.sessions(), client.stats().dropped(PacketDrop::UnknownSession)), (2, 4));
 
@@ -494,7 +585,7 @@ fn a_direction_is_ended_by_nothing_but_its_session() {
     send(&mut server, back, ECHO, b"?", 0);
     let sent = turn_and_tap(&world.network, &mut server, client.peer);
     let (request, _) = sent.iter().find(|(header, _)| header.kind == Kind::Request).unwrap();
-    assert_eq!(request.session, ours.key);
+    assert_eq!(request.session, ours.key.in_session(client.server_key));
     let theirs = client.granted_back.unwrap().key;
     for kind in [Kind::Disconnect, Kind::Confirm, Kind::Disconnected, Kind::Reset, Kind::Refuse, Kind::Challenge] {
         client.send_management(&ending(kind, theirs, ours.key));

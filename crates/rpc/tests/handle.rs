@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::cell::OnceCell;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
@@ -11,8 +12,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use common::*;
-use sinew_fabric::PollerConfig;
 use sinew_fabric::loopback::LoopbackConfig;
+use sinew_fabric::{ManualClock, PollerConfig};
 use sinew_rpc::{
     CallOptions, Cause, Config, Endpoint as _, EnqueueError, Error, Execution, HandleError, Pending, Reply, RpcHandle,
     SessionId,
@@ -519,6 +520,23 @@ fn a_closure_that_turns_the_endpoint_lets_calls_end_and_no_closure_begin() {
     it.settle();
     assert_eq!(inner.try_take(), Some(Ok("inner")), "nothing had to wake the endpoint for it");
     assert_eq!(&*call.try_take().unwrap().unwrap(), b"later");
+}
+
+#[test]
+fn a_closure_that_takes_long_loses_no_session() {
+    let mut it = Pair::new();
+    thread_local!(static CLOCK: OnceCell<ManualClock> = const { OnceCell::new() });
+    CLOCK.with(|clock| clock.set(it.world.clock.clone()).unwrap());
+    let long_ns = 2 * it.client.config().peer_timeout_ns;
+    // It runs on this thread.
+    it.handle.run(move |_| CLOCK.with(|clock| clock.get().unwrap().advance(long_ns))).unwrap();
+    it.settle();
+    let retransmissions = it.client.stats().retransmissions;
+    let mut call = it.ask(b"still there");
+    it.settle();
+    assert_eq!(&*call.try_take().unwrap().unwrap(), b"still there");
+    assert_eq!((it.client.stats().peers_lost, it.client.stats().retransmissions), (0, retransmissions));
+    it.assert_idle();
 }
 
 #[test]

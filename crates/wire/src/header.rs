@@ -124,6 +124,20 @@ impl SessionKey {
     pub fn index(self) -> usize {
         self.0 as usize & (Self::INDEX_LIMIT - 1)
     }
+
+    /// What only those know who were told the key.
+    #[inline]
+    pub fn token(self) -> u64 {
+        self.0 >> 24
+    }
+
+    /// The key by which a server's packets name the direction that a client offered by this key, in the session that the server calls
+    /// `server_key`. A connect can be granted twice, since the server may have ended or forgotten the first session before the client heard of
+    /// it: late packets of that one must not be taken for the second's, whose requests have the same numbers.
+    #[must_use]
+    pub fn in_session(self, server_key: Self) -> Self {
+        Self::new(self.index(), self.token() ^ server_key.token())
+    }
 }
 
 /// Why bytes are no header.

@@ -90,7 +90,8 @@ impl Offer {
 /// The other direction of a session, in which its server calls its client. It ends with the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallBack {
-    /// What the sender of this calls the direction: packets of the other side name it by this key.
+    /// What the sender of this calls the direction. Packets of a client name it by this key, those of a server
+    /// by [what becomes of it](SessionKey::in_session) in the session.
     pub key: SessionKey,
     /// Packets that may be on their way to one side.
     pub credits: u16,
@@ -356,6 +357,15 @@ mod tests {
         let life = Life { sender_token: 6, receiver_token: 7 };
         assert_eq!(Life::read(body(&life.packet(Kind::Ping))), Some(life));
         assert_eq!(read_ending(body(&ending(Kind::Disconnect, key, SessionKey(8)))), Some(SessionKey(8)));
+    }
+
+    #[test]
+    fn each_grant_of_a_direction_has_a_key_of_its_own_at_the_same_place() {
+        let offered = SessionKey::new(3, 9);
+        let (first, second) = (SessionKey::new(7, 0xFF_0000_0001), SessionKey::new(7, 0xFF_0000_0002));
+        let keys = [offered.in_session(first), offered.in_session(second)];
+        assert_eq!(keys.map(SessionKey::index), [3; 2]);
+        assert_eq!(keys.map(SessionKey::token), [0xFF_0000_0008, 0xFF_0000_000B]);
     }
 
     #[test]

@@ -283,7 +283,7 @@ impl ClientSession {
 #[derive(Clone, Copy)]
 pub(crate) struct Back {
     pub index: usize,
-    /// By which the server's packets name it.
+    /// That it was offered with.
     pub key: SessionKey,
     pub credits: u16,
 }

@@ -80,8 +80,11 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         self.mark_running(true);
         closure(self);
         self.mark_running(false);
-        // It may have taken long, and have turned the loop.
-        self.look_at_the_clock();
+        // It may have taken long, of which no peer knows, and have turned the loop or armed it.
+        if self.sessions.begin_turn(&mut self.core, self.clock.now_ns()) {
+            self.end_sleep();
+        }
+        self.was_idle = false;
         if let Some(remote) = &mut self.remote {
             for completion in remote.aside.drain(..) {
                 self.core.clients.lanes.put_back(LaneId::WAITING, completion);

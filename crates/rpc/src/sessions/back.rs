@@ -48,6 +48,7 @@ impl Sessions {
         let unused = u64::from(back.credits - granted.credits);
         back.credits = granted.credits;
         let Back { index, key, credits } = *back;
+        let key = key.in_session(accept.server_key);
         core.shared.committed_packets -= unused;
         core.shared.peers.get_mut(peer_index).committed -= unused;
         core.servers.open_back(&core.shared, (index, key), id, |session| {
@@ -70,13 +71,14 @@ impl Sessions {
     /// At the server: opens the direction in which it calls a client that has asked for that.
     pub(super) fn call_back(core: &mut Core, server: usize, asked: CallBack, credits: u16) {
         let of = &core.servers.table.entries[server];
+        let remote_key = asked.key.in_session(of.key);
         let (client, peer, peer_index) = (ClientId(of.key.0), of.peer, of.peer_index);
         let (data_per_packet, message_len_max) = (of.data_per_packet, of.message_len_max);
         let index = core.clients.insert(core.shared.generator.next_u64());
         let slots = asked.slots.min(core.shared.config.slots);
         core.clients.open(&mut core.shared, index, slots, |session| {
             (session.peer, session.peer_index) = (peer, peer_index);
-            session.remote_key = asked.key;
+            session.remote_key = remote_key;
             (session.credits, session.credits_max) = (credits, credits);
             session.data_per_packet = data_per_packet;
             session.message_len_max = message_len_max;

@@ -41,10 +41,13 @@ impl Sessions {
     /// Ends a client's session; calls back to it complete with [`Cause::Disconnected`]. Returns whether there was such a client.
     pub fn dismiss(&mut self, core: &mut Core, client: ClientId) -> bool {
         let Some(index) = core.servers.table.find(client.key()) else { return false };
-        if core.servers.table.entries[index].is_back {
+        let session = &core.servers.table.entries[index];
+        if session.is_back {
             return false;
         }
+        let (peer, keys) = (session.peer, (session.key, session.remote_key));
         self.reset(core, index, Cause::Disconnected);
+        self.remember(core, Kind::Reset, peer, keys);
         true
     }
 
@@ -204,15 +207,15 @@ impl Sessions {
                 }
                 Ok(())
             }
+            Kind::Reset => self.on_reset(core, header, theirs, from),
+            Kind::Disconnected if self.confirm_farewell(from, header.session, theirs) => Ok(()),
             _ => {
                 let index = Self::client_of(core, header, from)?;
                 let session = &core.clients.table.entries[index];
                 if session.remote_key != theirs || session.state == ClientState::Connecting {
                     return Err(PacketDrop::Stale);
                 }
-                if header.kind == Kind::Reset {
-                    self.fail_client(core, index, Cause::PeerClosed);
-                } else if session.state == ClientState::Disconnecting {
+                if session.state == ClientState::Disconnecting {
                     let id = session.id();
                     Self::end_client(core, index, SessionEvent::Disconnected(id));
                 }

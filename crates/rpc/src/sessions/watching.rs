@@ -229,6 +229,7 @@ impl Sessions {
         self.due_ns = u64::MAX;
         self.repeat_unanswered(core);
         self.remind_unconfirmed(core);
+        self.repeat_farewells(core);
         for index in 0..core.shared.peers.index_end() {
             if core.shared.peers.is_known(index) {
                 self.watch(core, index);
@@ -238,7 +239,7 @@ impl Sessions {
     }
 
     /// Notes that something is due then.
-    fn note_due(&mut self, due_ns: u64) {
+    pub(super) fn note_due(&mut self, due_ns: u64) {
         self.due_ns = self.due_ns.min(due_ns);
     }
 
@@ -315,7 +316,10 @@ impl Sessions {
                 ClientState::Disconnecting => {
                     let since_ns = cold.ending_since_ns;
                     if now_ns.saturating_sub(since_ns) >= timeout_ns {
+                        let session = &core.clients.table.entries[index];
+                        let (peer, keys) = (session.peer, (id.key(), session.remote_key));
                         Self::end_client(core, index, SessionEvent::Disconnected(id));
+                        self.remember(core, Kind::Disconnect, peer, keys);
                         continue;
                     }
                     if late {

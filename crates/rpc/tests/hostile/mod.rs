@@ -126,7 +126,7 @@ fn client(steps: &[u8], is_called: bool) {
         from: bad.peer,
         to: bad.client_key,
         from_key: bad.key,
-        to_back: bad.offered.map_or(bad.client_key, |back| back.key),
+        to_back: bad.offered.map_or(bad.client_key, |back| back.key.in_session(bad.key)),
     };
     let mut steps = Steps(steps);
     let mut over = Vec::new();
