@@ -354,3 +354,77 @@ fn errors_say_what_happened_in_debug_too() {
         assert!(error.to_string().contains(part), "no `{part}` in {error}");
     }
 }
+
+#[test]
+fn a_channel_takes_many_calls_and_reaches_a_server_that_was_started_again_with_one_call() {
+    const CALLS: u64 = 64;
+    // The service keeps every call until there are as many as were to be in flight.
+    fn gathers() -> Nexus {
+        Nexus::builder()
+            .config(config())
+            .handle_with(ECHO, |_endpoint| {
+                let mut kept = Vec::new();
+                move |call: Call| {
+                    kept.extend(call.defer().ok());
+                    if kept.len() == CALLS as usize {
+                        kept.drain(..).for_each(DeferredCall::reply_in_place);
+                    }
+                }
+            })
+            .build()
+            .unwrap()
+    }
+    fn ask(rpc: &mut Rpc, channel: &mut sinew::Channel) {
+        for tag in 0..CALLS {
+            let (mut request, response) = (rpc.alloc(8).unwrap(), rpc.alloc(8).unwrap());
+            request.fill(&tag.to_le_bytes()).unwrap();
+            channel.enqueue_request(rpc, ECHO, request, response, tag).unwrap();
+        }
+        let mut left = CALLS;
+        rpc.run_until(|rpc| {
+            while let Some(over) = rpc.poll_completion() {
+                over.result.unwrap();
+                assert_eq!(over.response[..], over.tag.to_le_bytes());
+                left -= 1;
+            }
+            left == 0
+        })
+        .unwrap();
+    }
+    for address in [format!("shm://{}", unique("channel")), "udp://127.0.0.1:0".to_owned()] {
+        let server = gathers().server().at(&address).start().unwrap();
+        let address = server.addresses()[0].to_string();
+        let mut rpc = client(&format!("{}://", server.addresses()[0].scheme()));
+        let mut channel = sinew::Channel::open(&mut rpc, &address, CALLS as usize).unwrap();
+        ask(&mut rpc, &mut channel);
+        server.stop().unwrap();
+        rpc.run_until(|rpc| channel.status(rpc).gone > 0).unwrap();
+        let server = gathers().server().at(&address).start().unwrap();
+        channel.reconnect(&mut rpc).unwrap();
+        ask(&mut rpc, &mut channel);
+        channel.close(&mut rpc);
+        server.stop().unwrap();
+    }
+}
+
+#[test]
+fn programs_on_servers_threads_are_reached_by_handles_that_their_makers_leave() {
+    let (leave, left) = std::sync::mpsc::channel();
+    let leave = std::sync::Mutex::new(leave);
+    let server = Nexus::builder().build().unwrap().server().at("udp://127.0.0.1:0").at("udp://127.0.0.1:0");
+    let server = server
+        .program(move |endpoint, rpc| -> sinew::Result<_> {
+            leave.lock().unwrap().send((endpoint.index, rpc.remote_handle())).unwrap();
+            Ok(|rpc: &mut Rpc| -> sinew::Result<Flow> { Ok(rpc.turn().into()) })
+        })
+        .start()
+        .unwrap();
+    let mut handles: Vec<_> = left.iter().take(2).collect();
+    handles.sort_by_key(|(index, _)| *index);
+    for (index, handle) in &handles {
+        let info = handle.run(|endpoint| (endpoint.info().index, endpoint.address())).unwrap().wait().unwrap();
+        assert_eq!(info, (*index, server.addresses()[*index].clone()));
+    }
+    server.stop().unwrap();
+    assert!(matches!(handles[0].1.run(|_| ()), Err(sinew::rpc::HandleError::EndpointGone)));
+}

@@ -255,3 +255,52 @@ fn descriptors_outlive_their_endpoints_harmlessly() {
         server(&address);
     }
 }
+
+/// Another thread hands a sleeping endpoint's thread closures and calls, and waits for each. `sleep` turns the endpoint and sleeps.
+fn hand_over_to(address: &str, mut sleep: impl FnMut(&mut Rpc)) {
+    let server = echo(config()).server().at(address).start().unwrap();
+    let address = server.addresses()[0].to_string();
+    let mut rpc = Rpc::open(&format!("{}://", server.addresses()[0].scheme())).unwrap();
+    let handle = rpc.remote_handle();
+    let asking = std::thread::spawn(move || {
+        let opened = handle.run(move |endpoint| endpoint.begin_connect(&address.parse().unwrap()).unwrap());
+        let session = opened.unwrap().wait().unwrap();
+        for round in 0..100u64 {
+            if round % 5 == 0 {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            let mut call = handle.call(session, ECHO, round.to_le_bytes(), 0).unwrap();
+            let reply = call.wait_timeout(PATIENCE).expect("the endpoint was woken").unwrap();
+            assert_eq!(&*reply, round.to_le_bytes());
+        }
+        handle.run(move |endpoint| endpoint.disconnect(session)).unwrap().wait().unwrap()
+    });
+    let began = Instant::now();
+    while !asking.is_finished() {
+        // The thread that ends wakes nobody.
+        sleep(&mut rpc);
+        assert!(began.elapsed() < PATIENCE);
+    }
+    assert!(asking.join().unwrap());
+    server.stop().unwrap();
+}
+
+#[test]
+fn what_another_thread_hands_over_wakes_an_endpoint_that_sleeps_in_its_loop_or_on_its_descriptor() {
+    const NAP_NS: u64 = 20_000_000;
+    for address in addresses("handed") {
+        hand_over_to(&address, |rpc| {
+            let busy = rpc.turn();
+            rpc.rest(busy, Some(NAP_NS)).unwrap();
+        });
+        hand_over_to(&address, |rpc| {
+            while rpc.turn() {}
+            while rpc.poll_event().is_some() {}
+            let armed = rpc.arm().unwrap();
+            if armed != Armed::Ready {
+                let timeout_ns = armed.timeout_ns(rpc.now_ns()).unwrap_or(NAP_NS).min(NAP_NS);
+                rpc.descriptor().unwrap().wait(Some(timeout_ns)).unwrap();
+            }
+        });
+    }
+}

@@ -6,17 +6,21 @@ mod common;
 use std::cell::OnceCell;
 use std::future::Future;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use common::*;
 use sinew_fabric::loopback::LoopbackConfig;
-use sinew_fabric::{ManualClock, PollerConfig};
+use sinew_fabric::{
+    Address, Armed, Caps, Descriptor, ManualClock, PacketPort, Peer, PollerConfig, PortError, PortEvent, PortStats,
+    Readiness, SeededGenerator, WakeTarget,
+};
+use sinew_mem::Arena;
 use sinew_rpc::{
-    CallOptions, Cause, Config, Endpoint as _, EnqueueError, Error, Execution, HandleError, Pending, Reply, RpcHandle,
-    SessionId,
+    CallOptions, Cause, Config, Endpoint as _, EnqueueError, Error, Execution, HandleError, Nexus, Pending, Reply, Rpc,
+    RpcHandle, SessionId,
 };
 
 struct Pair {
@@ -559,4 +563,121 @@ fn a_blocking_call_in_a_closure_leaves_the_owners_its_answer() {
     it.settle();
     it.assert_idle();
     assert_eq!(it.client.stats().calls_failed, 2);
+}
+
+/// A port whose wakes happen in virtual time, at the test's word.
+struct Late {
+    port: TestPort,
+    later: Arc<Later>,
+}
+
+#[derive(Default)]
+struct Later(Mutex<Vec<Box<dyn FnOnce() + Send>>>);
+
+impl Later {
+    fn come(&self) -> usize {
+        let effects = std::mem::take(&mut *self.0.lock().unwrap());
+        effects.into_iter().map(|effect| effect()).count()
+    }
+}
+
+impl WakeTarget for Later {
+    fn wake(&self) {}
+
+    fn is_in_virtual_time(&self) -> bool {
+        true
+    }
+
+    fn wake_with(&self, effect: Box<dyn FnOnce() + Send>) {
+        self.0.lock().unwrap().push(effect);
+    }
+}
+
+impl Readiness for Late {
+    fn descriptor(&self) -> Option<Descriptor> {
+        None
+    }
+
+    fn arm(&mut self, _now_ns: u64) -> std::io::Result<Armed> {
+        Ok(Armed::Ready)
+    }
+
+    fn disarm(&mut self) -> bool {
+        false
+    }
+}
+
+impl PacketPort for Late {
+    type Rx = <TestPort as PacketPort>::Rx;
+    type Tx = <TestPort as PacketPort>::Tx;
+
+    fn caps(&self) -> Caps {
+        self.port.caps()
+    }
+
+    fn address(&self) -> Address {
+        self.port.address()
+    }
+
+    fn arena(&self) -> &Arena {
+        self.port.arena()
+    }
+
+    fn resolve(&mut self, address: &Address) -> Result<Peer, PortError> {
+        self.port.resolve(address)
+    }
+
+    fn describe(&self, peer: Peer) -> String {
+        self.port.describe(peer)
+    }
+
+    fn split(&mut self) -> (&mut Self::Rx, &mut Self::Tx) {
+        self.port.split()
+    }
+
+    fn poll_event(&mut self) -> Option<PortEvent> {
+        self.port.poll_event()
+    }
+
+    fn waker(&self) -> sinew_fabric::Waker {
+        sinew_fabric::Waker::new(Arc::clone(&self.later) as Arc<dyn WakeTarget>)
+    }
+
+    fn stats(&self) -> PortStats {
+        self.port.stats()
+    }
+}
+
+#[test]
+fn in_virtual_time_what_is_handed_over_arrives_with_the_wake_and_has_its_place_before() {
+    const LIMIT: usize = 2;
+    let (world, later) = (World::new(), Arc::new(Later::default()));
+    let nexus = Nexus::builder().config(Config { handle_queue_max: LIMIT, ..Config::default() }).build().unwrap();
+    let port = Late { port: world.port("client", LoopbackConfig::default()), later: Arc::clone(&later) };
+    let mut client = Rpc::new(&nexus, port, world.clock.clone(), Box::new(SeededGenerator::new(2)));
+    let mut server = world.server(Config::default(), LoopbackConfig::default());
+    let session = connect(&world, &mut client, &mut server);
+    let handle = client.remote_handle();
+    let mut closure = handle.run(|_| ()).unwrap();
+    let call = handle.call(session, DEFER, b"kept", 0).unwrap();
+    assert_eq!(handle.run(|_| ()).unwrap_err(), HandleError::QueueFull { limit: LIMIT });
+    settle(&mut client, &mut server);
+    assert!(closure.try_take().is_none(), "it is on its way");
+    assert_eq!(later.come(), LIMIT);
+    settle(&mut client, &mut server);
+    assert_eq!(closure.try_take(), Some(Ok(())));
+    drop(call);
+    settle(&mut client, &mut server);
+    let kept = take_kept();
+    assert!(!kept[0].is_abandoned());
+    assert_eq!(later.come(), 1);
+    settle(&mut client, &mut server);
+    assert!(kept[0].is_abandoned());
+    // What is on its way when the endpoint goes, or never arrives, never began.
+    let mut closures = [handle.run(|_| ()).unwrap(), handle.run(|_| ()).unwrap()];
+    let lost = later.0.lock().unwrap().pop();
+    drop(client);
+    assert_eq!(later.come(), 1);
+    drop(lost);
+    assert!(closures.iter_mut().all(|closure| closure.try_take() == Some(Err(HandleError::EndpointGone))));
 }

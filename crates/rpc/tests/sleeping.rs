@@ -142,6 +142,14 @@ impl Sleepers {
         assert!(!self.is_readable());
     }
 
+    /// Arms the client once it has nothing to do, and was told of wake-ups.
+    fn doze(&mut self) {
+        while self.client.arm().unwrap() == Armed::Ready {
+            self.client.turn();
+        }
+        assert!(!self.is_readable());
+    }
+
     fn turns_disarm(&mut self) {
         let disarmed = self.counts.disarmed.get();
         self.client.turn();
@@ -206,6 +214,73 @@ fn an_answer_to_a_kept_call_wakes_who_sleeps_on_its_endpoint() {
     it.turns_disarm();
     it.server.turn();
     assert_eq!(completions(&mut it.server).len(), 1);
+}
+
+/// Also one that was awake when the handle was made, and calls that are cancelled.
+#[test]
+fn what_another_thread_hands_over_wakes_who_sleeps_on_the_endpoint() {
+    let mut it = Sleepers::new();
+    let handle = it.client.remote_handle();
+    it.client.turn();
+    it.doze();
+    assert!(!it.is_readable(), "a handle alone is nothing to do");
+    std::thread::scope(|threads| _ = threads.spawn(|| drop(handle.run(|_| ()).unwrap())));
+    assert!(it.is_readable());
+    it.turns_disarm();
+    it.doze();
+    let session = it.session;
+    let call = std::thread::scope(|threads| {
+        threads.spawn(|| handle.call(session, DEFER, b"kept", 0).unwrap()).join().unwrap()
+    });
+    assert!(it.is_readable());
+    settle(&mut it.client, &mut it.server);
+    it.doze();
+    drop(call);
+    assert!(it.is_readable(), "the server is to hear that nobody waits");
+    settle(&mut it.client, &mut it.server);
+    assert!(take_kept().iter().all(|call| call.is_abandoned()));
+    it.doze();
+}
+
+#[test]
+fn who_was_woken_for_a_closure_is_not_woken_for_further_ones_and_sleeps_through_none() {
+    let mut it = Sleepers::new();
+    let handle = it.client.remote_handle();
+    for _ in 0..3 {
+        drop(handle.run(|_| ()).unwrap());
+    }
+    assert_eq!(it.client.arm().unwrap(), Armed::Ready, "they came while nobody slept");
+    it.client.turn();
+    // The wake-up that came with them is told of, as any is.
+    it.doze();
+    it.client.turn();
+    // What a closure's own turn leaves is there for the next turn.
+    let inner = handle.clone();
+    let outer = handle.run(move |endpoint| {
+        drop(inner.run(|_| ()).unwrap());
+        endpoint.turn();
+    });
+    drop(outer.unwrap());
+    it.client.turn();
+    assert_eq!(it.client.arm().unwrap(), Armed::Ready);
+}
+
+/// The answer came, and the session that was to carry the next call ended, outside of a turn.
+#[test]
+fn an_endpoint_does_not_sleep_on_the_ends_of_calls_that_other_threads_wait_for() {
+    let mut it = Sleepers::new();
+    let handle = it.client.remote_handle();
+    let mut call = handle.call(it.session, DEFER, b"kept", 0).unwrap();
+    settle(&mut it.client, &mut it.server);
+    it.doze();
+    it.client.disconnect(it.session);
+    assert!(it.is_readable());
+    it.client.disarm();
+    assert!(call.try_take().is_none());
+    assert_eq!(it.client.arm().unwrap(), Armed::Ready);
+    it.client.turn();
+    assert!(call.try_take().unwrap().is_err());
+    take_kept();
 }
 
 /// It would be a system call for each call.
