@@ -6,8 +6,8 @@ use std::sync::Arc;
 use sinew_fabric::{Clock, PacketPort};
 
 use super::Rpc;
-use crate::endpoint::handle::{HandedCall, Inbox, Promise, Task};
-use crate::endpoint::{Endpoint, RpcHandle};
+use crate::endpoint::RpcHandle;
+use crate::endpoint::handle::{Closure, HandedCall, Inbox, Promise, Task};
 use crate::error::Error;
 use crate::handlers::contained;
 use crate::lanes::LaneId;
@@ -76,7 +76,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         }
     }
 
-    fn run_handed(&mut self, closure: Box<dyn FnOnce(&mut dyn Endpoint) + Send>) {
+    fn run_handed(&mut self, closure: Closure) {
         self.mark_running(true);
         closure(self);
         self.mark_running(false);
@@ -113,6 +113,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
     }
 
     /// Tells other threads whose calls are over.
+    #[inline(never)]
     pub(super) fn tell_handed(&mut self) {
         let Some(remote) = &mut self.remote else { return };
         while let Some(completion) = self.core.clients.lanes.poll(LaneId::REMOTE) {
