@@ -543,7 +543,9 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
             self.core.clients.reclaim(&mut self.core.shared.stats, tx);
         }
         self.forget_peers();
-        self.tell_handed();
+        if self.remote.is_some() {
+            self.tell_handed();
+        }
     }
 
     /// Hears from the port who is gone.

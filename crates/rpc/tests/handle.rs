@@ -443,7 +443,7 @@ fn calls_that_an_endpoint_takes_along_say_whether_they_may_have_run() {
     assert_eq!(take_kept().len(), slots);
     let mut over = it.ask(b"cancelled, which nobody was told");
     it.client.turn();
-    large.push(it.handle.call(it.session, DEFER, pattern(100_000, 1), 0).unwrap());
+    large.push(it.handle.call(it.session, DEFER, pattern(6_000, 1), 0).unwrap());
     it.client.turn();
     drop(it.client);
     for call in &mut calls[..slots] {
@@ -456,8 +456,8 @@ fn calls_that_an_endpoint_takes_along_say_whether_they_may_have_run() {
 
 #[test]
 fn a_long_request_that_is_on_its_way_when_the_endpoint_goes_ends_too() {
-    let mut it = Pair::new();
-    let mut call = it.handle.call(it.session, DEFER, pattern(100_000, 1), 0).unwrap();
+    let mut it = Pair::with(Config { credits: 2, ..Config::default() });
+    let mut call = it.handle.call(it.session, DEFER, pattern(6_000, 1), 0).unwrap();
     it.client.turn();
     drop(it.client);
     assert_eq!(cause(call.try_take()), (Cause::Disconnected, Execution::NeverSent));

@@ -134,7 +134,7 @@ fn message_of(payload: Box<dyn Any + Send>) -> String {
     message.unwrap_or_else(|| "no message".to_owned())
 }
 
-/// What another thread has the endpoint's run.
+/// What another thread has the endpoint's thread run; it does not panic.
 pub(crate) type Closure = Box<dyn FnOnce(&mut dyn Endpoint) + Send>;
 
 /// What another thread wants of the endpoint. Dropped, it says that the endpoint is gone.

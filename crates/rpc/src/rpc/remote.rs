@@ -116,6 +116,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
     }
 
     /// Tells other threads whose calls are over.
+    #[inline(never)]
     pub(super) fn tell_handed(&mut self) {
         let Some(remote) = &mut self.remote else { return };
         while let Some(completion) = self.core.clients.lanes.poll(LaneId::REMOTE) {
