@@ -198,8 +198,12 @@ fn the_errors_of_a_call_are_those_of_the_endpoints_own() {
     it.settle();
     assert_eq!(cause(late.try_take()).0, Cause::DeadlinePassed);
     take_kept();
-    it.client.disconnect(it.session);
+    let mut cut = it.handle.call(it.session, DEFER, b"", 0).unwrap();
     it.settle();
+    it.client.disconnect(it.session);
+    assert!(it.client.poll_ready_lane().is_none(), "nobody else is told");
+    it.settle();
+    assert_eq!(cause(cut.try_take()), (Cause::Disconnected, Execution::MayHaveRun));
     let mut gone = it.ask(b"x");
     it.settle();
     assert!(matches!(gone.try_take(), Some(Err(Error::Enqueue(EnqueueError::NoSuchSession)))));

@@ -161,10 +161,11 @@ fn a_call_whose_slot_is_anothers_when_its_handler_runs_is_not_kept() {
         client.request(number, 0, message);
         number
     };
+    let long = pattern(100_000, 1);
     for _ in 0..50 {
         // The slot takes in a long request.
         ask(&mut client, KEEP, b"first");
-        ask(&mut client, ECHO, &pattern(100_000, 1));
+        ask(&mut client, ECHO, &long);
         client.turn(&mut server);
         // It has been answered.
         ask(&mut client, KEEP, b"first");

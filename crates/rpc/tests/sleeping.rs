@@ -265,22 +265,25 @@ fn who_was_woken_for_a_closure_is_not_woken_for_further_ones_and_sleeps_through_
     assert_eq!(it.client.arm().unwrap(), Armed::Ready);
 }
 
-/// The answer came, and the session that was to carry the next call ended, outside of a turn.
+/// The session ends outside of a turn, and has nobody to tell it.
 #[test]
 fn an_endpoint_does_not_sleep_on_the_ends_of_calls_that_other_threads_wait_for() {
     let mut it = Sleepers::new();
     let handle = it.client.remote_handle();
-    let mut call = handle.call(it.session, DEFER, b"kept", 0).unwrap();
-    settle(&mut it.client, &mut it.server);
+    let opening = it.client.begin_connect(&it.server.address()).unwrap();
+    let mut call = handle.call(opening, ECHO, b"waits for its session", 0).unwrap();
+    it.client.turn();
     it.doze();
-    it.client.disconnect(it.session);
-    assert!(it.is_readable());
+    it.client.disconnect(opening);
+    assert!(it.client.poll_event().is_some());
     it.client.disarm();
-    assert!(call.try_take().is_none());
-    assert_eq!(it.client.arm().unwrap(), Armed::Ready);
+    for _ in 0..2 {
+        assert!(call.try_take().is_none());
+        assert_eq!(it.client.arm().unwrap(), Armed::Ready);
+    }
     it.client.turn();
     assert!(call.try_take().unwrap().is_err());
-    take_kept();
+    it.doze();
 }
 
 /// It would be a system call for each call.
