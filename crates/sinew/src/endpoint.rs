@@ -300,7 +300,12 @@ impl Rpc {
     /// use sinew::prelude::*;
     ///
     /// const ADD: RequestType = RequestType::new(7);
-    /// let nexus = Nexus::builder().handle(ADD, |call: Call| call.reply(&[call.request().iter().sum()])).build()?;
+    /// let nexus = Nexus::builder()
+    ///     .handle(ADD, |call: Call| {
+    ///         let sum = call.request().iter().sum();
+    ///         call.reply(&[sum])
+    ///     })
+    ///     .build()?;
     /// let server = nexus.server().at("udp://127.0.0.1:0").start()?;
     ///
     /// let mut rpc = Rpc::open("udp://")?;
