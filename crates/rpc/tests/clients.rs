@@ -386,6 +386,21 @@ fn a_client_that_comes_keeps_no_sleeper_asleep() {
     assert_eq!(client_events(&mut server).len(), 1);
 }
 
+/// Those that came and went unnoticed are forgotten at some time: one that comes then is told all the same.
+#[test]
+fn a_client_that_comes_after_many_went_unnoticed_keeps_no_sleeper_asleep() {
+    let world = World::new();
+    let (mut client, mut server) = (world.client(config(), small_packets()), world.server(config(), small_packets()));
+    for visit in 0..70 {
+        let session = connect(&world, &mut client, &mut server);
+        assert!(!server.wait(Some(1)).unwrap(), "visit {visit}: a client came");
+        assert!(server.wait(Some(1)).unwrap(), "visit {visit}: nobody came since");
+        client.disconnect(session);
+        settle(&mut client, &mut server);
+        let _ = events(&mut client);
+    }
+}
+
 #[test]
 fn receive_capacity_is_split_between_both_directions_and_freed_whole() {
     // Of both sides' 32 credits and 8 more for management packets; what calls back may have, what they get, and what is left for calls.

@@ -24,11 +24,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
     /// The next client that came or went, if [`Config::client_events`](crate::Config::client_events) asks for that. A client that went before it
     /// was told of here is never told of. So there are at most two events for each session, however late they are taken.
     pub fn poll_client_event(&mut self) -> Option<ClientEvent> {
-        let before = self.core.servers.client_events();
-        let event = self.core.servers.poll_client_event();
-        let taken = before - self.core.servers.client_events();
-        self.sleep.events_told = self.sleep.events_told.saturating_sub(taken);
-        event
+        self.core.servers.poll_client_event()
     }
 
     /// Ends a client's session. Its calls complete with [`Cause::PeerClosed`](crate::Cause::PeerClosed) there, calls back to it with

@@ -126,8 +126,8 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
 
     /// Until when there is nothing to do but for what arrives.
     fn quiet(&mut self) -> Armed {
-        let events = self.core.clients.lanes.events_of_main() + self.core.servers.client_events();
-        let is_news = events > self.sleep.events_told;
+        let events = self.core.clients.lanes.events_of_main();
+        let is_news = (events > self.sleep.events_told) | self.core.servers.is_client_news();
         self.sleep.events_told = events;
         if std::mem::take(&mut self.sleep.was_woken)
             || is_news

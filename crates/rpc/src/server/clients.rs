@@ -16,6 +16,8 @@ pub(super) struct Visits {
     events: VecDeque<ClientEvent>,
     /// With so many events those of clients that came and went unnoticed are dropped, so that sessions bound how many there are.
     len_max: usize,
+    /// There are events since the owner was last asked to look at them.
+    is_news: bool,
 }
 
 impl Servers {
@@ -68,12 +70,18 @@ impl Servers {
 
     fn tell(&mut self, event: ClientEvent) {
         let table = &self.table;
-        let Visits { events, len_max } = &mut self.visits;
+        let Visits { events, len_max, is_news } = &mut self.visits;
         if events.len() >= *len_max {
             events.retain(|event| !matches!(event, ClientEvent::Came(client) if table.find(client.key()).is_none()));
             *len_max = 2 * events.len() + 64;
         }
         events.push_back(event);
+        *is_news = true;
+    }
+
+    /// Whether events wait of which there were none when this was last asked.
+    pub fn is_client_news(&mut self) -> bool {
+        std::mem::take(&mut self.visits.is_news) && !self.visits.events.is_empty()
     }
 
     /// The next that came or went.
