@@ -33,7 +33,8 @@ use crate::stats::Stats;
 /// call costs some 190 instructions more, of 560 in batches of 8 (`cargo xtask cost`, rows of lanes): the way of the main lane is inlined
 /// into the library, that of the others is not. That is why not every library opens a lane for itself.
 ///
-/// The endpoint ends with its last share.
+/// The endpoint ends with its last share. A share that a handler of the endpoint owns keeps it for ever: give the handler a
+/// [`Weak`](std::rc::Weak) reference to one, or something to drop it by.
 ///
 /// # Panics
 ///

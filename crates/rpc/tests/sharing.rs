@@ -207,8 +207,13 @@ fn a_method_in_a_handler_panics_and_fails_that_call_alone() {
     let mut it = Shared::new();
     let back = it.server.begin_connect(&it.owner.address()).unwrap();
     let used = Rc::new(it.owner.share());
-    let in_handler = Rc::clone(&used);
-    it.owner.handle(USES, Box::new(move |call| call.reply(&in_handler.sessions().to_le_bytes()))).unwrap();
+    // A share would keep the endpoint, and the endpoint this handler with it.
+    let in_handler = Rc::downgrade(&used);
+    let uses = move |call: sinew_rpc::Call<'_>| {
+        let sessions = in_handler.upgrade().expect("it is held outside").sessions();
+        call.reply(&sessions.to_le_bytes())
+    };
+    it.owner.handle(USES, Box::new(uses)).unwrap();
     send(&mut it.server, back, USES, b"", 1);
     it.settle();
     let over = completions(&mut it.server).remove(0);
