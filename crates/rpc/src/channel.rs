@@ -269,6 +269,12 @@ impl Channel {
 
     /// Turns the endpoint until all is open.
     fn finish<E: Endpoint + ?Sized>(&mut self, endpoint: &mut E) -> Result<(), ChannelError> {
+        let result = self.turn_until_open(endpoint);
+        endpoint.end_waiting();
+        result
+    }
+
+    fn turn_until_open<E: Endpoint + ?Sized>(&mut self, endpoint: &mut E) -> Result<(), ChannelError> {
         let mut rounds = 1;
         loop {
             match self.poll(endpoint) {
