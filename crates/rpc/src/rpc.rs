@@ -391,7 +391,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
 
     /// Cancels a call: it completes with [`crate::Cause::Cancelled`]. The server is told, so that a deferred call can see that nobody waits
     /// ([`crate::DeferredCall::is_abandoned`]); that is a hint, and takes nothing back that ran. Returns whether the call was there: else it is
-    /// over, and its completion has come or will be the next.
+    /// over, and its completion has come or is about to.
     pub fn cancel(&mut self, call: CallId) -> bool {
         self.wake_sleeper();
         let Core { shared, clients, .. } = &mut self.core;
