@@ -44,7 +44,7 @@ fn an_endpoint_visits_itself_calls_itself_back_and_leaves() {
         tags.sort_unstable();
         assert_eq!(tags, [(1, true), (9, true)]);
         // Longer than any peer may be silent.
-        for _ in 0..8_000 {
+        for _ in 0..if cfg!(miri) { 10 } else { 8_000 } {
             world.clock.advance(MS);
             it.turn();
         }
@@ -100,7 +100,7 @@ fn shares_that_come_and_go_with_calls_in_flight_leave_nothing_behind() {
     }
     take_kept();
     world.pool.run_all();
-    for _ in 0..20_000 {
+    for _ in 0..if cfg!(miri) { 20 } else { 2_000 } {
         world.clock.advance(MS);
         turns(&mut owner, &mut server, 1);
     }
