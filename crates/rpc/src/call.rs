@@ -56,7 +56,7 @@ impl<'a> Call<'a> {
         self.core.servers.session_to(client)
     }
 
-    /// When the caller waits no longer, on the endpoint's clock ([`Self::now_ns`]); none if it did not say.
+    /// Until when the caller waits, on the endpoint's clock ([`Self::now_ns`]); none if it did not say.
     pub fn deadline_ns(&self) -> Option<u64> {
         self.core.servers.deadline_ns(self.call.found.slot)
     }
@@ -262,7 +262,7 @@ impl<'a, 'b> BurstCalls<'a, 'b> {
         self.reply_with(index, response.len(), |target| target.copy_from_slice(response));
     }
 
-    /// Answers request `index` with `len` bytes that `write` fills in from the request.
+    /// Answers request `index` with `len` bytes that `write` fills in where they will be sent from. They are unspecified before.
     ///
     /// # Panics
     ///
@@ -346,7 +346,7 @@ impl<'a, 'b> BurstCalls<'a, 'b> {
         self.core.servers.session_to(client)
     }
 
-    /// When the caller of request `index` waits no longer, on the endpoint's clock; none if it did not say.
+    /// Until when the caller of request `index` waits, on the endpoint's clock; none if it did not say.
     ///
     /// # Panics
     ///
@@ -385,7 +385,8 @@ impl Drop for BurstCalls<'_, '_> {
 }
 
 /// A request that outlives its handler: answered later, from any thread. Worker handlers get their requests as this, and so does
-/// [`crate::Rpc::poll_request`]. On its endpoint's own thread [`crate::Rpc::reply`] is the quicker way to answer it.
+/// [`crate::Rpc::poll_request`]. On its endpoint's own thread [`crate::Rpc::reply`] is the quicker way to answer it. On other threads a
+/// [`RpcHandle`](crate::RpcHandle) makes the calls that an answer needs.
 ///
 /// Dropping it answers its client with an error, as for [`Call`].
 pub struct DeferredCall {
@@ -419,7 +420,7 @@ impl DeferredCall {
         ClientId(self.call.key.0)
     }
 
-    /// When the caller waits no longer, on the endpoint's clock; none if it did not say.
+    /// Until when the caller waits, on the endpoint's clock; none if it did not say.
     pub fn deadline_ns(&self) -> Option<u64> {
         self.deadline_ns
     }

@@ -16,7 +16,7 @@ const ROUNDS_MAX: u32 = 3;
 /// A way to one server that takes a given number of calls at once, over as many sessions as that needs.
 ///
 /// A session has [`Config::slots`](crate::Config::slots) slots at most, and fewer where the server grants fewer; further calls wait in its queue. A channel
-/// opens sessions until they have slots enough, hands each call to one that has room, in turn, and opens those anew that are gone, in one call. It
+/// opens sessions until they have slots enough, and hands each call to one that has room, in turn. One call opens those anew that are gone. It
 /// is a list of names: the sessions are the endpoint's, calls over them complete where their options say, and whoever polls events hears of them.
 ///
 /// ```no_run
@@ -269,6 +269,12 @@ impl Channel {
 
     /// Turns the endpoint until all is open.
     fn finish<E: Endpoint + ?Sized>(&mut self, endpoint: &mut E) -> Result<(), ChannelError> {
+        let result = self.turn_until_open(endpoint);
+        endpoint.end_waiting();
+        result
+    }
+
+    fn turn_until_open<E: Endpoint + ?Sized>(&mut self, endpoint: &mut E) -> Result<(), ChannelError> {
         let mut rounds = 1;
         loop {
             match self.poll(endpoint) {

@@ -197,6 +197,9 @@ pub trait Endpoint {
     /// What the port says when it cannot sleep, or the other.
     fn rest_beside(&mut self, busy: bool, beside: &mut dyn Readiness, timeout_ns: Option<u64>) -> io::Result<()>;
 
+    /// See [`crate::Rpc::end_waiting`].
+    fn end_waiting(&mut self);
+
     /// See [`crate::Rpc::descriptor`].
     fn descriptor(&self) -> Option<Descriptor>;
 
@@ -276,10 +279,15 @@ pub trait Endpoint {
     where
         Self: Sized,
     {
-        while !done(self) {
-            self.turn_or_wait()?;
+        let mut result = Ok(());
+        let mut has_rested = false;
+        while result.is_ok() && !done(self) {
+            result = self.turn_or_wait().map(|busy| has_rested |= !busy);
         }
-        Ok(())
+        if has_rested {
+            self.end_waiting();
+        }
+        result
     }
 }
 
@@ -408,6 +416,11 @@ macro_rules! forward_common {
             timeout_ns: Option<u64>,
         ) -> io::Result<()> {
             $to_mut.rest_beside(busy, beside, timeout_ns)
+        }
+
+        #[inline]
+        fn end_waiting(&mut $self_mut) {
+            $to_mut.end_waiting();
         }
 
         #[inline]

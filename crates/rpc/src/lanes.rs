@@ -10,7 +10,8 @@ use crate::events::SessionEvent;
 use crate::fifo::Fifo;
 use crate::names::Completion;
 
-/// A lane of an endpoint. Never reused: one that was closed is known to be closed.
+/// A lane of an endpoint. Never reused: one that was closed is known to be closed. It means something at its own endpoint alone: at another one the
+/// same name may be another lane's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LaneId {
     index: u32,

@@ -92,7 +92,7 @@ impl ConnectOptions {
         Self { lane: LaneId::MAIN, call_back: 0 }
     }
 
-    /// What becomes of the session is told to this [lane](LaneId), with which it ends. Any lane's calls may go over it.
+    /// What becomes of the session is told to this [lane](LaneId), and it ends when the lane is closed. Any lane's calls may go over it.
     #[must_use]
     pub const fn lane(self, lane: LaneId) -> Self {
         Self { lane, ..self }

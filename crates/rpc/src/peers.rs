@@ -133,7 +133,6 @@ impl PeerEntry {
     }
 }
 
-/// Peers by index; ordered, so that every run visits them in the same order.
 /// A peer that no session connects us to any more.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Forgotten {
@@ -142,6 +141,7 @@ pub(crate) struct Forgotten {
     pub initiated: bool,
 }
 
+/// Peers by index; ordered, so that every run visits them in the same order.
 #[derive(Default)]
 pub(crate) struct Peers {
     entries: Vec<Option<PeerEntry>>,

@@ -22,12 +22,12 @@ use sinew_wire::HEADER_LEN;
 use crate::answer::Returns;
 use crate::config::Config;
 use crate::core::Core;
-use crate::error::{CallError, ConnectError, Error, Rejected};
+use crate::error::{CallError, Cause, ConnectError, EnqueueError, Error, Rejected};
 use crate::events::SessionEvent;
 use crate::handlers::Handlers;
 use crate::lanes::LaneId;
 use crate::live::Publisher;
-use crate::names::{CallId, Completion, RequestType, SessionId};
+use crate::names::{CallId, Completion, RequestType, SessionId, SessionSlots};
 use crate::nexus::{EndpointInfo, Nexus};
 use crate::options::{CallOptions, ConnectOptions};
 use crate::peers::Forgotten;
@@ -259,7 +259,8 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
             // Events of other sessions stay for those whom they are for.
             let is_its = |event: &SessionEvent| event.session() == session;
             outcome = rpc.core.clients.lanes.take_event(options.lane, is_its);
-            outcome.is_some()
+            // A closure of another thread may have closed the lane, or taken the event.
+            outcome.is_some() || rpc.session_slots(session) != Some(SessionSlots::default())
         });
         self.sleep.may_have_ended();
         if let Err(error) = turned {
@@ -269,8 +270,14 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
             return Err(error.into());
         }
         match outcome {
+            Some(SessionEvent::Connected(_)) => Ok(session),
             Some(SessionEvent::ConnectFailed { error, .. }) => Err(error),
-            _ => Ok(session),
+            Some(SessionEvent::Lost { peer, cause, .. }) => Err(ConnectError::Failed { peer, cause }),
+            None if self.session_slots(session).is_some() => Ok(session),
+            _ => match self.core.clients.lanes.check(options.lane) {
+                Err(error @ EnqueueError::NoSuchLane) => Err(ConnectError::Lane(error)),
+                _ => Err(ConnectError::Failed { peer: address.to_string().into(), cause: Cause::Disconnected }),
+            },
         }
     }
 
@@ -384,7 +391,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
 
     /// Cancels a call: it completes with [`crate::Cause::Cancelled`]. The server is told, so that a deferred call can see that nobody waits
     /// ([`crate::DeferredCall::is_abandoned`]); that is a hint, and takes nothing back that ran. Returns whether the call was there: else it is
-    /// over, and its completion has come or will be the next.
+    /// over, and its completion has come or is about to.
     pub fn cancel(&mut self, call: CallId) -> bool {
         self.wake_sleeper();
         let Core { shared, clients, .. } = &mut self.core;

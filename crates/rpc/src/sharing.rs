@@ -24,7 +24,7 @@ use crate::stats::Stats;
 ///
 /// [`Self::new`] takes the endpoint, and is the share of its owner, on the [main lane](LaneId::MAIN). [`Self::share`] gives further ones, each
 /// with a [lane](LaneId) of its own, which closes when it is dropped: its calls are cancelled then, and its sessions end. (The main lane is
-/// never closed, so the owner keeps its share for as long as it has calls.) Calls and sessions that name no lane go to the share's, and
+/// never closed: the owner's calls and sessions go on when its share is dropped before others, and what they would tell is dropped.) Calls and sessions that name no lane go to the share's, and
 /// that is what [`Endpoint::poll_completion`] and [`Endpoint::poll_event`] look at. Everything else is the endpoint's: a turn of any share
 /// turns it for all, and it sleeps when there is nothing to do for any of them. While one has something that it did not take, none sleeps,
 /// so a loop asks all of them before it does.
@@ -61,7 +61,7 @@ struct Common<E> {
     /// What references to are handed out, which a borrowed endpoint cannot lend.
     config: Config,
     info: EndpointInfo,
-    /// Lanes of shares that were dropped while the endpoint was borrowed.
+    /// Lanes of shares that were dropped while the endpoint was borrowed. The main lane stays here from the end of the owner's share on.
     to_close: RefCell<Vec<LaneId>>,
 }
 
@@ -114,7 +114,13 @@ impl<E: Endpoint> Common<E> {
     #[cold]
     fn close_dropped(&self, endpoint: &mut E) {
         for lane in self.to_close.take() {
-            endpoint.close_lane(lane);
+            if lane == LaneId::MAIN {
+                // Nobody else takes it, and it would keep the thread awake.
+                while endpoint.poll_completion().is_some() || endpoint.poll_event().is_some() {}
+                self.to_close.borrow_mut().push(lane);
+            } else {
+                endpoint.close_lane(lane);
+            }
         }
     }
 }
@@ -122,9 +128,8 @@ impl<E: Endpoint> Common<E> {
 impl<E: Endpoint> Drop for SharedEndpoint<E> {
     fn drop(&mut self) {
         match self.all.endpoint.try_borrow_mut() {
-            // The main lane is never closed, which the endpoint knows.
-            Ok(mut endpoint) => _ = endpoint.close_lane(self.lane),
-            Err(_) => self.all.to_close.borrow_mut().push(self.lane),
+            Ok(mut endpoint) if self.lane != LaneId::MAIN => _ = endpoint.close_lane(self.lane),
+            _ => self.all.to_close.borrow_mut().push(self.lane),
         }
     }
 }

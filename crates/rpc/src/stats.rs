@@ -36,7 +36,7 @@ pub enum PacketDrop {
     NoMemory,
     /// More answers were asked for in one turn than the session has credits.
     OverCredit,
-    /// While somebody guesses at a session's token: a request with the right one, but not with the number that comes next.
+    /// While somebody guesses at a session's token: a request with the right one, but not with a number that comes next.
     Guessed,
 }
 

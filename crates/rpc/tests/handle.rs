@@ -19,8 +19,8 @@ use sinew_fabric::{
 };
 use sinew_mem::Arena;
 use sinew_rpc::{
-    CallOptions, Cause, Config, Endpoint as _, EnqueueError, Error, Execution, HandleError, Nexus, Pending, Reply, Rpc,
-    RpcHandle, SessionId,
+    CallOptions, Cause, Config, ConnectError, ConnectOptions, Endpoint as _, EnqueueError, Error, Execution,
+    HandleError, Nexus, Pending, Reply, Rpc, RpcHandle, SessionId,
 };
 
 struct Pair {
@@ -650,6 +650,19 @@ impl PacketPort for Late {
     fn stats(&self) -> PortStats {
         self.port.stats()
     }
+}
+
+#[test]
+fn a_connect_ends_when_its_lane_is_closed_meanwhile() {
+    let mut it = Pair::with(Config { poller: PollerConfig::SLEEP, ..Config::default() });
+    let lane = it.client.open_lane();
+    let closing = it.handle.run(move |endpoint| endpoint.close_lane(lane)).unwrap();
+    let options = ConnectOptions::new().lane(lane);
+    let error = it.client.connect_with("loopback://server", options).unwrap_err();
+    assert!(matches!(error, ConnectError::Lane(EnqueueError::NoSuchLane)), "{error}");
+    assert!(closing.wait().unwrap());
+    it.settle();
+    assert_eq!((it.client.sessions(), it.server.sessions()), (1, 1));
 }
 
 #[test]

@@ -138,6 +138,23 @@ fn the_owners_share_can_go_before_the_others() {
     assert_eq!((told(&mut a), a.sessions()), (vec![(1, b"on".to_vec())], 2));
 }
 
+/// What its calls end as is nobody's then: it is dropped, and keeps nobody awake.
+#[test]
+fn what_an_owner_that_is_gone_would_be_told_is_dropped() {
+    let mut it = Shared::new();
+    let sessions = it.connect();
+    ask(&mut it.owner, sessions[2], ECHO, b"nobody waits", 1);
+    it.owner.disconnect(sessions[2]);
+    it.owner.begin_connect(&it.server.address()).unwrap();
+    let [mut a, b] = it.shares;
+    drop((it.owner, b));
+    ask(&mut a, sessions[0], ECHO, b"on", 2);
+    while a.turn() | it.server.turn() {}
+    assert_eq!(told(&mut a), [(2, b"on".to_vec())]);
+    let (over, event) = a.with(|endpoint| (endpoint.poll_completion(), endpoint.poll_event()));
+    assert!(over.is_none() && event.is_none());
+}
+
 /// The endpoint is at work then: the lane closes afterwards.
 #[test]
 fn a_share_can_be_dropped_in_a_handler_of_its_endpoint() {

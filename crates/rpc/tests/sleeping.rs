@@ -16,7 +16,7 @@ use sinew_fabric::{
     Readiness, SeededGenerator, Waker,
 };
 use sinew_mem::Arena;
-use sinew_rpc::{CallId, CallOptions, Completion, Config, LaneId, Rpc, SessionEvent, SessionId};
+use sinew_rpc::{CallId, CallOptions, Channel, Completion, Config, LaneId, Rpc, SessionEvent, SessionId};
 use sinew_wire::{Header, Kind};
 
 /// What was done to a port.
@@ -384,6 +384,29 @@ fn a_wake_up_that_ended_a_sleep_within_a_call_or_a_connect_is_told_by_the_next_a
         while it.client.turn() {}
         assert_eq!((it.client.poll_completion().is_none(), events(&mut it.client).len()), (true, 0));
         assert_eq!(it.client.arm().unwrap(), Armed::Ready, "connects: {connects}");
+        it.arm();
+    }
+}
+
+/// Nor by a loop of somebody else's, such as a library's.
+#[test]
+fn a_wake_up_that_ended_a_sleep_within_a_librarys_loop_is_told_by_the_next_arming() {
+    type Waits = fn(&mut Endpoint<Wakeable>);
+    let libraries: [(&str, Waits); 2] = [
+        ("a channel", |client| _ = Channel::open(client, "loopback://server", 1).unwrap_err()),
+        ("a loop", |client| _ = sinew_rpc::Endpoint::run_until(client, |_| false).unwrap_err()),
+    ];
+    for (what, waits) in libraries {
+        let mut it = Sleepers::with(Config { poller: PollerConfig::SLEEP, ..Config::default() });
+        it.client.turn();
+        it.client.waker().wake();
+        // The first attempt to sleep ends by the waker, the second fails.
+        it.counts.left.set(Some(1));
+        waits(&mut it.client);
+        it.counts.left.set(None);
+        settle(&mut it.client, &mut it.server);
+        events(&mut it.client);
+        assert_eq!(it.client.arm().unwrap(), Armed::Ready, "{what}");
         it.arm();
     }
 }

@@ -31,10 +31,10 @@ const RESPONSE_LEN: usize = 1024;
 ///
 /// What is handed over begins in the endpoint's next turn, on its thread, which is woken if it sleeps; in the order in which one thread handed it
 /// over. Until then it waits in a queue of [`Config::handle_queue_max`](crate::Config::handle_queue_max) places. What comes of it is a [`Pending`]: a thread
-/// waits for it, or a task does, since it is a `Future`. Both a lock and an allocation are taken for each, so this is for what threads have to say
+/// waits for it, or a task does, since it is a `Future`. Each takes a lock and an allocation, so this is for what threads have to say
 /// to each other, and not for a thread's own calls: those are an order of magnitude quicker over an endpoint of its own.
 ///
-/// A handle keeps nobody alive. What was not begun when the endpoint goes ends with [`HandleError::EndpointGone`].
+/// A handle does not keep its endpoint alive. What was not begun when the endpoint goes ends with [`HandleError::EndpointGone`].
 ///
 /// ```no_run
 /// use sinew_rpc::{Endpoint, RequestType, RpcHandle};
@@ -66,7 +66,7 @@ impl RpcHandle {
 
     /// Has the endpoint's thread run a closure in its next turn, with the endpoint. Whatever becomes of the [`Pending`], the closure runs.
     ///
-    /// Until it returns the endpoint does nothing else, and neither does what other threads handed over begin: it should be short. It may
+    /// Until it returns the endpoint does nothing else, and nothing else that other threads handed over begins, so it should be short. It may
     /// make blocking calls all the same. It shares the main lane with the endpoint's owner, so it should take no completions and events from there that
     /// are not its own, and requests that the owner takes by [`crate::Rpc::turn_with`] are refused in turns of the closure's. A panic ends
     /// with the closure; the endpoint goes on.

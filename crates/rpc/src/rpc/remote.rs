@@ -34,8 +34,8 @@ pub(super) struct Remote {
 }
 
 impl<P: PacketPort, C: Clock> Rpc<P, C> {
-    /// A handle by which other threads reach this endpoint: they have it run closures and make calls. All handles are one: clones of it, and those
-    /// that are made by calling this again. From the first on, a turn costs some instructions more.
+    /// A handle by which other threads reach this endpoint: they have it run closures and make calls. Clones of it, and handles from further
+    /// calls of this method, share one queue. From the first on, a turn costs some instructions more.
     ///
     /// What they hand over begins in turns of the loop, and its end is told there: the owner has nothing to poll, and their calls have a
     /// lane of their own. An endpoint that sleeps is woken, also one that is [armed](Self::arm).

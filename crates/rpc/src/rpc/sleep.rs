@@ -124,6 +124,12 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         Ok(true)
     }
 
+    /// Says that a loop that turned the endpoint for one purpose, such as a library's, is over: a waker that was called may have ended one of its
+    /// sleeps, of which whoever entered the loop knows nothing. The next sleep does not begin.
+    pub fn end_waiting(&mut self) {
+        self.sleep.may_have_ended();
+    }
+
     /// Until when there is nothing to do but for what arrives.
     fn quiet(&mut self) -> Armed {
         let events = self.core.clients.lanes.events_of_main();

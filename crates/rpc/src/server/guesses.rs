@@ -2,8 +2,9 @@
 //! one.
 //!
 //! Only packets that come from the session's own peer could ever be right, so misses are counted for each session and its peer. While there
-//! are many, what was guessed right must also fit what came before: a request has the number that comes next in its slot. A client's own
-//! requests have it, so that it goes on as before, but for the first request of a slot, which waits for the end of the guessing.
+//! are many, what was guessed right must also fit what came before: a request has one of the numbers that come next in its slot. A client's own
+//! requests have one, so that it goes on as before, but for the first request of a slot, which waits for the end of the guessing. It need not be
+//! the very next: calls that were cancelled, or whose deadlines passed, before they arrived have had numbers, too.
 
 use sinew_fabric::Peer;
 use sinew_wire::{CallName, SessionKey};
@@ -15,6 +16,8 @@ use crate::table::SlotId;
 /// So many misses in a second are no late packets of a session that was there before. At this rate all tokens take 34 years.
 const MISSES_MAX: u32 = 1_000;
 const SECOND_NS: u64 = 1_000_000_000;
+/// So many calls in a row, less one, may never have come over a slot.
+const NUMBERS_AHEAD: u64 = 64;
 
 /// Misses of a session's token.
 #[derive(Default)]
@@ -57,7 +60,7 @@ impl Servers {
             return false;
         }
         let last = self.table.slots[id.at()].number;
-        let next = last + self.table.slots_per_entry() as u64;
-        last == 0 || (call.number != last && call.number != next)
+        let furthest = last + NUMBERS_AHEAD * self.table.slots_per_entry() as u64;
+        last == 0 || !(last..=furthest).contains(&call.number)
     }
 }

@@ -187,6 +187,10 @@ impl Endpoint for Rpc {
         self.poll_lane_event(lane)
     }
 
+    fn end_waiting(&mut self) {
+        each!(&mut self.endpoint, rpc => rpc.end_waiting());
+    }
+
     fn descriptor(&self) -> Option<Descriptor> {
         self.descriptor()
     }
