@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::sync::OnceLock;
+
 use common::{ECHO, client, config, echo, unique};
 use sinew::prelude::*;
 use sinew::rpc::EnqueueError;
@@ -119,6 +121,39 @@ fn worker_handlers_get_threads_without_being_asked_for() {
     let name = rpc.call(session, ECHO, b"").unwrap().to_string();
     assert!(name.starts_with("sinew-worker"), "{name}");
     server.stop().unwrap();
+}
+
+/// The handle is there before any request is, and the workers share a session that the first of them opens.
+#[test]
+fn a_worker_asks_another_server_before_it_answers() {
+    const TWICE: RequestType = RequestType::new(60);
+    let of_shm = || format!("shm://{}", unique("asks"));
+    for (back, front) in [(of_shm(), of_shm()), ("udp://127.0.0.1:0".to_owned(), "udp://127.0.0.1:0".to_owned())] {
+        let backend = echo(config()).server().at(back).start().unwrap();
+        let address = backend.addresses()[0].to_string();
+        let nexus = Nexus::builder().config(config()).worker_threads(3).handle_worker_with(TWICE, move |endpoint| {
+            let (handle, session, address) = (endpoint.remote_handle(), OnceLock::new(), address.clone());
+            move |call: DeferredCall| {
+                let session = *session.get_or_init(|| {
+                    let address = address.clone();
+                    handle.run(move |rpc| rpc.connect(&address)).unwrap().wait().unwrap().unwrap()
+                });
+                let asked: Vec<_> = (0..2).map(|_| handle.call(session, ECHO, call.request(), 0).unwrap()).collect();
+                let replies: Vec<_> = asked.into_iter().map(|pending| pending.wait().unwrap().to_vec()).collect();
+                call.reply(&replies.concat());
+            }
+        });
+        let server = nexus.build().unwrap().server().at(front).start().unwrap();
+        let address = server.addresses()[0].to_string();
+        let mut rpc = client(&address);
+        let session = rpc.connect(&address).unwrap();
+        for len in [0, 1, 3_000] {
+            let request = vec![len as u8; len];
+            assert_eq!(rpc.call(session, TWICE, &request).unwrap()[..], vec![len as u8; 2 * len]);
+        }
+        server.stop().unwrap();
+        backend.stop().unwrap();
+    }
 }
 
 /// How the endpoints of a server that is told so end.

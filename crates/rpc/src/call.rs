@@ -386,7 +386,7 @@ impl Drop for BurstCalls<'_, '_> {
 
 /// A request that outlives its handler: answered later, from any thread. Worker handlers get their requests as this, and so does
 /// [`crate::Rpc::poll_request`]. On its endpoint's own thread [`crate::Rpc::reply`] is the quicker way to answer it. On other threads a
-/// [`RpcHandle`](crate::RpcHandle) makes the calls that an answer needs.
+/// handle makes the calls that an answer needs ([`EndpointInfo::remote_handle`](crate::EndpointInfo::remote_handle)).
 ///
 /// Dropping it answers its client with an error, as for [`Call`].
 pub struct DeferredCall {

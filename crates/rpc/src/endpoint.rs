@@ -63,8 +63,10 @@ pub trait Endpoint {
     /// See [`crate::Rpc::stats_reader`].
     fn stats_reader(&mut self) -> StatsReader;
 
-    /// See [`crate::Rpc::remote_handle`].
-    fn remote_handle(&mut self) -> RpcHandle;
+    /// A handle by which other threads reach this endpoint. See [`EndpointInfo::remote_handle`].
+    fn remote_handle(&self) -> RpcHandle {
+        self.info().remote_handle()
+    }
 
     /// See [`crate::Rpc::alloc`].
     ///
@@ -327,10 +329,6 @@ macro_rules! forward_common {
         #[inline]
         fn stats_reader(&mut $self_mut) -> StatsReader {
             $to_mut.stats_reader()
-        }
-
-        fn remote_handle(&mut $self_mut) -> RpcHandle {
-            $to_mut.remote_handle()
         }
 
         #[inline]

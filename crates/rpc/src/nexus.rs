@@ -1,5 +1,6 @@
 //! What a process serves: handlers by request type, of which each endpoint of the process gets its own.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -32,6 +33,8 @@ pub struct EndpointInfo {
     pub address: Address,
     pub(crate) arena: Arena,
     pub(crate) data_per_packet: usize,
+    /// Its `endpoint::handle::Inbox`. That takes closures over whole endpoints, of which nothing is known down here.
+    pub(crate) inbox: Arc<dyn Any + Send + Sync>,
 }
 
 impl EndpointInfo {

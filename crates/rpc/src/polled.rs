@@ -8,17 +8,20 @@ use crate::fifo::Fifo;
 /// Copies of requests, the oldest first. Their buffers are the arena's, and count for their clients' shares of it.
 pub(crate) struct Backlog {
     waiting: Fifo<DeferredCall>,
+    /// One came or was taken since somebody was last asked to look.
+    is_news: bool,
 }
 
 impl Default for Backlog {
     fn default() -> Self {
-        Self { waiting: Fifo::with_capacity(1) }
+        Self { waiting: Fifo::with_capacity(1), is_news: false }
     }
 }
 
 impl Backlog {
-    pub fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
+    /// Whether requests wait that whoever sleeps on the endpoint should look at. Requests that nobody takes keep no thread awake.
+    pub fn is_news(&mut self) -> bool {
+        std::mem::take(&mut self.is_news) && !self.waiting.is_empty()
     }
 
     /// Puts a request behind the others; past the limits its client is told that the server is busy.
@@ -32,6 +35,7 @@ impl Backlog {
             Some(Ok(mut kept)) => {
                 kept.begin_waiting();
                 self.waiting.push(kept);
+                self.is_news = true;
             }
             // Too many wait, or there is no memory for one more.
             None | Some(Err(_)) => core.servers.answer_error(&mut core.shared, call.call, ErrorCode::Busy),
@@ -42,6 +46,7 @@ impl Backlog {
     pub fn next(&mut self, core: &Core) -> Option<DeferredCall> {
         loop {
             let mut call = self.waiting.pop()?;
+            self.is_news = true;
             call.end_waiting();
             if core.servers.is_unanswered(call.name()) {
                 return Some(call);

@@ -9,6 +9,7 @@ mod serving;
 mod sessions;
 mod sleep;
 
+use std::any::Any;
 use std::sync::Arc;
 
 use sinew_fabric::readiness::wait_on;
@@ -22,6 +23,7 @@ use sinew_wire::HEADER_LEN;
 use crate::answer::Returns;
 use crate::config::Config;
 use crate::core::Core;
+use crate::endpoint::handle::Inbox;
 use crate::error::{CallError, Cause, ConnectError, EnqueueError, Error, Rejected};
 use crate::events::SessionEvent;
 use crate::handlers::Handlers;
@@ -81,7 +83,9 @@ pub struct Rpc<P: PacketPort, C: Clock> {
     sleep: Sleep,
     /// Where the counters go, once somebody reads them.
     publisher: Option<Publisher>,
-    /// What other threads have to say, once they can.
+    /// Where other threads leave what they want of the endpoint.
+    inbox: Arc<Inbox>,
+    /// What they wanted, once they did.
     remote: Option<Box<Remote>>,
 }
 
@@ -132,12 +136,14 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         let poller = Poller::new(config.poller);
         let now_ns = clock.now_ns();
         let sessions = Sessions::new(&config, &mut *generator, now_ns);
+        let inbox = Arc::new(Inbox::new(Arc::clone(&returns), config.handle_queue_max));
         let core = Core::new(config, link, port.arena().clone(), generator, returns, now_ns);
         let info = EndpointInfo {
             index,
             address: port.address(),
             arena: port.arena().clone(),
             data_per_packet: core.shared.data_per_packet_laid_out(),
+            inbox: Arc::clone(&inbox) as Arc<dyn Any + Send + Sync>,
         };
         let (handlers, burst_max) = (nexus.handlers(&info), caps.burst_max);
         Self {
@@ -152,6 +158,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
             was_idle: true,
             sleep: Sleep::default(),
             publisher: None,
+            inbox,
             remote: None,
         }
     }

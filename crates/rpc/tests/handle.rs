@@ -34,7 +34,7 @@ struct Pair {
 impl Pair {
     fn with(config: Config) -> Self {
         let world = World::new();
-        let (mut client, server, session) =
+        let (client, server, session) =
             world.pair_of((config, LoopbackConfig::default()), (Config::default(), LoopbackConfig::default()));
         let handle = client.remote_handle();
         Self { world, client, server, session, handle }

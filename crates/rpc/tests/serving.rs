@@ -247,6 +247,24 @@ fn polled_requests_wait_in_their_order_and_are_answered_when_the_program_likes()
 }
 
 #[test]
+fn polled_requests_that_nobody_takes_keep_nobody_awake_for_longer_than_once() {
+    let world = World::new();
+    let (mut client, mut server, session) = pair_with(&world, Config::default(), |nexus| nexus.handle_polled(TYPE));
+    for tag in 0..3 {
+        send(&mut client, session, TYPE, b"", tag);
+        settle(&mut client, &mut server);
+        assert!(!server.wait(Some(1)).unwrap(), "request {tag} came");
+        assert!(server.wait(Some(1)).unwrap(), "nothing came since request {tag}");
+    }
+    // Who takes one at a time sleeps when there is none.
+    let mut taken = Vec::new();
+    for left in [2, 1, 0] {
+        taken.push(server.poll_request().unwrap());
+        assert_eq!(server.wait(Some(1)).unwrap(), left == 0, "{left} are left");
+    }
+}
+
+#[test]
 fn a_backlog_that_nobody_polls_is_bounded_for_each_client_and_for_all() {
     const BUSY: Result<Vec<u8>, (Cause, Execution)> = Err((Cause::ServerBusy, Execution::NotRun));
     let world = World::new();

@@ -294,7 +294,7 @@ impl Rpc {
     }
 
     /// A handle by which other threads reach this endpoint: they have it run closures and make calls, and hear of their ends; see
-    /// [`sinew_rpc::Rpc::remote_handle`].
+    /// [`EndpointInfo::remote_handle`].
     ///
     /// ```
     /// use sinew::prelude::*;
@@ -320,8 +320,8 @@ impl Rpc {
     /// # server.stop()?;
     /// # Ok::<(), sinew::Error>(())
     /// ```
-    pub fn remote_handle(&mut self) -> RpcHandle {
-        each!(&mut self.endpoint, rpc => rpc.remote_handle())
+    pub fn remote_handle(&self) -> RpcHandle {
+        self.info().remote_handle()
     }
 
     /// Wakes the endpoint's thread out of [`Self::wait`], or whoever sleeps on its descriptor, from any thread.

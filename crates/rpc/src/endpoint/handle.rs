@@ -12,6 +12,7 @@ use std::thread::ThreadId;
 
 use sinew_fabric::Address;
 use sinew_mem::MessageBuffer;
+use sinew_mem::atomic::{AtomicBool, Ordering};
 
 use super::Endpoint;
 use crate::answer::Returns;
@@ -27,7 +28,7 @@ pub(crate) use pending::Promise;
 /// The response buffer of a call, in bytes; a longer response gets a buffer of its own.
 const RESPONSE_LEN: usize = 1024;
 
-/// An endpoint as other threads reach it, from [`crate::Rpc::remote_handle`]: `Clone`, `Send` and `Sync`, where the endpoint is neither.
+/// An endpoint as other threads reach it, from [`EndpointInfo::remote_handle`]: `Clone`, `Send` and `Sync`, where the endpoint is neither.
 ///
 /// What is handed over begins in the endpoint's next turn, on its thread, which is woken if it sleeps; in the order in which one thread handed it
 /// over. Until then it waits in a queue of [`Config::handle_queue_max`](crate::Config::handle_queue_max) places. What comes of it is a [`Pending`]: a thread
@@ -54,11 +55,50 @@ pub struct RpcHandle {
     info: EndpointInfo,
 }
 
-impl RpcHandle {
-    pub(crate) fn new(inbox: Arc<Inbox>, info: EndpointInfo) -> Self {
-        Self { inbox, info }
+impl EndpointInfo {
+    /// A handle by which other threads reach the endpoint: they have it run closures and make calls. All handles of an endpoint share one queue.
+    /// From the first use on, a turn costs some instructions more.
+    ///
+    /// What they hand over begins in turns of the loop, and its end is told there: the owner has nothing to poll, and their calls have a
+    /// lane of their own. An endpoint that sleeps is woken, also one that is [armed](crate::Rpc::arm).
+    ///
+    /// A maker of handlers leaves one with handlers that run in worker threads, so that they can ask others before they answer:
+    ///
+    /// ```
+    /// # use std::sync::OnceLock;
+    /// # use sinew_rpc::{DeferredCall, Error, NexusBuilder, RequestType, RpcHandle, SessionId};
+    /// const SPELL: RequestType = RequestType::new(1);
+    /// const CHECK: RequestType = RequestType::new(2);
+    ///
+    /// # fn with(nexus: NexusBuilder) -> NexusBuilder {
+    /// nexus.handle_worker_with(CHECK, |endpoint| {
+    ///     let (handle, speller) = (endpoint.remote_handle(), OnceLock::new());
+    ///     move |call: DeferredCall| match ask(&handle, &speller, call.request()) {
+    ///         Ok(reply) => call.reply(&reply),
+    ///         Err(error) => call.reply(error.to_string().as_bytes()),
+    ///     }
+    /// })
+    /// # }
+    ///
+    /// fn ask(handle: &RpcHandle, speller: &OnceLock<SessionId>, word: &[u8]) -> Result<Vec<u8>, Error> {
+    ///     let session = match speller.get() {
+    ///         Some(&session) => session,
+    ///         // Two workers may connect at once: both sessions will do.
+    ///         None => {
+    ///             let session = handle.run(|rpc| rpc.connect("shm://speller"))?.wait()??;
+    ///             *speller.get_or_init(|| session)
+    ///         }
+    ///     };
+    ///     Ok(handle.call(session, SPELL, word, 0)?.wait()?.to_vec())
+    /// }
+    /// ```
+    pub fn remote_handle(&self) -> RpcHandle {
+        let inbox = Arc::clone(&self.inbox).downcast().expect("an endpoint's inbox is all that is put there");
+        RpcHandle { inbox, info: self.clone() }
     }
+}
 
+impl RpcHandle {
     /// Where others reach the endpoint.
     pub fn address(&self) -> &Address {
         &self.info.address
@@ -174,12 +214,21 @@ pub(crate) struct Inbox {
     /// The endpoint's.
     thread: ThreadId,
     places_max: usize,
+    /// Whether there was ever anything. Set before `returns` says so, whose flag orders it.
+    is_used: AtomicBool,
 }
 
 impl Inbox {
     /// Of an endpoint that belongs to this thread.
     pub fn new(returns: Arc<Returns>, places_max: usize) -> Self {
-        Self { waiting: Mutex::default(), returns, thread: std::thread::current().id(), places_max }
+        let (thread, is_used) = (std::thread::current().id(), AtomicBool::new(false));
+        Self { waiting: Mutex::default(), returns, thread, places_max, is_used }
+    }
+
+    /// Whether there was ever anything.
+    #[inline]
+    pub fn is_used(&self) -> bool {
+        self.is_used.load(Ordering::Relaxed)
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
@@ -200,6 +249,7 @@ impl Inbox {
             waiting.next_number += 1;
             waiting.next_number
         };
+        self.is_used.store(true, Ordering::Relaxed);
         let (inbox, task) = (Arc::clone(self), make(number));
         self.returns.put_beside(move || {
             let mut waiting = inbox.lock();

@@ -8,7 +8,7 @@ use sinew_mem::{AllocError, MessageBuffer};
 use super::Rpc;
 use crate::call::{BurstCalls, Call, DeferredCall};
 use crate::config::Config;
-use crate::endpoint::{Endpoint, RpcHandle, forward, forward_common};
+use crate::endpoint::{Endpoint, forward, forward_common};
 use crate::error::{CallBackError, ConnectError, Error, Rejected};
 use crate::events::{ClientEvent, SessionEvent};
 use crate::lanes::LaneId;

@@ -1,13 +1,12 @@
 //! What other threads hand over: begun in a turn, and told of at the end of one.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use sinew_fabric::{Clock, PacketPort};
 
 use super::Rpc;
 use crate::endpoint::RpcHandle;
-use crate::endpoint::handle::{Closure, HandedCall, Inbox, Promise, Task};
+use crate::endpoint::handle::{Closure, HandedCall, Promise, Task};
 use crate::error::Error;
 use crate::handlers::contained;
 use crate::lanes::LaneId;
@@ -21,8 +20,8 @@ struct Begun {
 }
 
 /// The endpoint's side of its handles.
+#[derive(Default)]
 pub(super) struct Remote {
-    inbox: Arc<Inbox>,
     /// By their numbers, which are the tags of their completions.
     calls: BTreeMap<u64, Begun>,
     /// Whether a closure runs: further ones wait, however often it turns the endpoint.
@@ -34,31 +33,25 @@ pub(super) struct Remote {
 }
 
 impl<P: PacketPort, C: Clock> Rpc<P, C> {
-    /// A handle by which other threads reach this endpoint: they have it run closures and make calls. Clones of it, and handles from further
-    /// calls of this method, share one queue. From the first on, a turn costs some instructions more.
-    ///
-    /// What they hand over begins in turns of the loop, and its end is told there: the owner has nothing to poll, and their calls have a
-    /// lane of their own. An endpoint that sleeps is woken, also one that is [armed](Self::arm).
-    pub fn remote_handle(&mut self) -> RpcHandle {
-        let (returns, config) = (&self.core.servers.returns, &self.core.shared.config);
-        let remote = self.remote.get_or_insert_with(|| {
-            let inbox = Arc::new(Inbox::new(Arc::clone(returns), config.handle_queue_max));
-            let (calls, aside) = (BTreeMap::new(), Vec::new());
-            Box::new(Remote { inbox, calls, is_running: false, has_left: false, aside })
-        });
-        RpcHandle::new(Arc::clone(&remote.inbox), self.info.clone())
+    /// A handle by which other threads reach this endpoint: they have it run closures and make calls. See
+    /// [`EndpointInfo::remote_handle`](crate::EndpointInfo::remote_handle).
+    pub fn remote_handle(&self) -> RpcHandle {
+        self.info.remote_handle()
     }
 
     /// Begins what was handed over, and cancels calls that nobody waits for any more.
     #[cold]
     #[inline(never)]
     pub(super) fn take_handed(&mut self) {
-        let Some(remote) = &mut self.remote else { return };
+        if !self.inbox.is_used() {
+            return;
+        }
+        let remote = self.remote.get_or_insert_default();
         if remote.is_running {
             remote.has_left = true;
             return;
         }
-        let (tasks, cancelled) = remote.inbox.take();
+        let (tasks, cancelled) = self.inbox.take();
         for task in tasks {
             match task {
                 Task::Run(closure) => self.run_handed(closure),
@@ -138,8 +131,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
 
     /// The endpoint goes, with all of its sessions: tells whoever waits.
     pub(super) fn end_handed(&mut self) {
-        let Some(remote) = &self.remote else { return };
-        remote.inbox.close();
+        self.inbox.close();
         let (_, tx) = self.port.split();
         self.core.clients.reclaim(&mut self.core.shared.stats, tx);
         self.tell_handed();

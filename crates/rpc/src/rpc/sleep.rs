@@ -133,13 +133,10 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
     /// Until when there is nothing to do but for what arrives.
     fn quiet(&mut self) -> Armed {
         let events = self.core.clients.lanes.events_of_main();
-        let is_news = (events > self.sleep.events_told) | self.core.servers.is_client_news();
+        let is_news =
+            (events > self.sleep.events_told) | self.core.servers.is_client_news() | self.handlers.backlog.is_news();
         self.sleep.events_told = events;
-        if std::mem::take(&mut self.sleep.was_woken)
-            || is_news
-            || self.core.has_work()
-            || !self.handlers.backlog.is_empty()
-        {
+        if std::mem::take(&mut self.sleep.was_woken) || is_news || self.core.has_work() {
             return Armed::Ready;
         }
         Armed::Sleep { until_ns: self.sessions.next_deadline_ns(&self.core) }

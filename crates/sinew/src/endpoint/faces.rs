@@ -4,7 +4,7 @@ use sinew_fabric::{Address, Armed, Descriptor, PortStats, Readiness, Waker};
 use sinew_mem::{AllocError, MessageBuffer};
 use sinew_rpc::{
     BurstCalls, Call, CallBackError, CallId, CallOptions, ClientEvent, ClientId, Completion, Config, ConnectError,
-    ConnectOptions, DeferredCall, Endpoint, EndpointInfo, LaneId, NexusError, Rejected, Reply, RequestType, RpcHandle,
+    ConnectOptions, DeferredCall, Endpoint, EndpointInfo, LaneId, NexusError, Rejected, Reply, RequestType,
     SessionEvent, SessionId, SessionSlots, Stats, StatsReader,
 };
 
@@ -50,10 +50,6 @@ impl Endpoint for Rpc {
 
     fn sessions(&self) -> usize {
         self.sessions()
-    }
-
-    fn remote_handle(&mut self) -> RpcHandle {
-        self.remote_handle()
     }
 
     #[inline]
