@@ -123,6 +123,7 @@ impl ShmTx {
         // One link, whose receiver makes the fence: by far the most common. Nothing is done after a call, so that none costs registers.
         if let [index] = self.touched[..]
             && let Some(Some(link)) = self.links.get_mut(index)
+            && let link = &mut **link
             && link.fenced
             && let Some(doorbell) = &link.doorbell
         {
@@ -343,6 +344,7 @@ impl ShmTx {
         let index = packet.to.0[0] as usize;
         // A header and a short message, to a link as it was when the burst began: what is left to do is the copy.
         if let Some(Some(link)) = self.links.get_mut(index)
+            && let link = &mut **link
             && link.generation == packet.to.0[1]
             && let Some(data) = copied(&packet.data)
             && (link.touched || !self.inbox.is_pending())
