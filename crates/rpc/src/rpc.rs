@@ -81,6 +81,8 @@ pub struct Rpc<P: PacketPort, C: Clock> {
     sleep: Sleep,
     /// Where the counters go, once somebody reads them.
     publisher: Option<Publisher>,
+    /// Whether there is a [publisher](Self::publisher) or a [remote](Self::remote), from the first on: one look a turn for both.
+    has_audience: bool,
     /// What other threads have to say, once they can.
     remote: Option<Box<Remote>>,
 }
@@ -152,6 +154,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
             was_idle: true,
             sleep: Sleep::default(),
             publisher: None,
+            has_audience: false,
             remote: None,
         }
     }
@@ -517,8 +520,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
             self.core.transmit(self.port.split().1);
         }
         let busy = busy | any;
-        let (publishes, unclaimed) = (self.publisher.is_some(), self.core.clients.has_unclaimed());
-        if publishes | unclaimed | self.remote.is_some() | !self.core.shared.forgotten.is_empty() {
+        if self.has_audience | self.core.clients.has_unclaimed() | !self.core.shared.forgotten.is_empty() {
             self.end_turn_with_more(sent, any, busy);
         } else if any || !sent {
             // Also with nothing new: the port may hold back what it was given in earlier turns.

@@ -125,16 +125,11 @@ impl ShmTx {
             && let Some(Some(link)) = self.links.get_mut(index)
             && let link = &mut **link
             && link.fenced
-            && let Some(doorbell) = &link.doorbell
         {
-            link.touched = false;
             self.touched.clear();
             link.producer.submit();
             Doorbell::fenced_by_receiver();
-            if let Some(sleeper) = doorbell.ring() {
-                wake(link, sleeper);
-            }
-            return;
+            return ring(link);
         }
         self.announce_all();
     }
@@ -308,8 +303,18 @@ fn announce(links: &mut [Option<Box<TxLink>>], index: usize) -> bool {
 }
 
 /// Rings the doorbell of a link, after the fence that comes after the publishing.
+#[inline(always)]
 fn ring(link: &mut TxLink) {
     link.touched = false;
+    if !link.doorbell.as_ref().is_some_and(Doorbell::needs_no_ring) {
+        ring_aloud(link);
+    }
+}
+
+/// As [`ring`], where the receiver may have to hear it.
+#[cold]
+#[inline(never)]
+fn ring_aloud(link: &TxLink) {
     let sleeper = match &link.doorbell {
         Some(doorbell) => doorbell.ring(),
         // Not yet told where its board is; it may be asleep.

@@ -40,6 +40,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
     /// What they hand over begins in turns of the loop, and its end is told there: the owner has nothing to poll, and their calls have a
     /// lane of their own. An endpoint that sleeps is woken, also one that is [armed](Self::arm).
     pub fn remote_handle(&mut self) -> RpcHandle {
+        self.has_audience = true;
         let (returns, config) = (&self.core.servers.returns, &self.core.shared.config);
         let remote = self.remote.get_or_insert_with(|| {
             let inbox = Arc::new(Inbox::new(Arc::clone(returns), config.handle_queue_max));
