@@ -70,7 +70,8 @@ impl Handlers {
         contained(|| drop(payload));
     }
 
-    /// Gives each burst handler the requests of its type.
+    /// Gives each burst handler the requests of its type. Apart, so that other bursts do not pay for its stack.
+    #[inline(never)]
     pub fn run_bursts(&mut self, core: &mut Core, mut waiting: ArrayVec<BurstEntry<'_>, MAX_BURST>) {
         while let Some(first) = waiting.first() {
             let request_type = first.call.found.request_type;

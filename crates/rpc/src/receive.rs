@@ -41,11 +41,12 @@ pub(crate) fn take_burst(
             service.handlers().bear(payload);
         }
     }
-    if !batched.is_empty() {
-        service.handlers().run_bursts(core, batched);
-    }
     if burst.marked != 0 {
         core.note_marks(burst);
+    }
+    // Last, so that there is nothing to drop behind it.
+    if !batched.is_empty() {
+        service.handlers().run_bursts(core, batched);
     }
 }
 

@@ -83,6 +83,8 @@ pub struct Rpc<P: PacketPort, C: Clock> {
     sleep: Sleep,
     /// Where the counters go, once somebody reads them.
     publisher: Option<Publisher>,
+    /// Whether there is a [publisher](Self::publisher) or a [remote](Self::remote), from the first on: one look a turn for both.
+    has_audience: bool,
     /// Where other threads leave what they want of the endpoint.
     inbox: Arc<Inbox>,
     /// What they wanted, once they did.
@@ -158,6 +160,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
             was_idle: true,
             sleep: Sleep::default(),
             publisher: None,
+            has_audience: false,
             inbox,
             remote: None,
         }
@@ -531,8 +534,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
             self.core.transmit(self.port.split().1);
         }
         let busy = busy | any;
-        let (publishes, unclaimed) = (self.publisher.is_some(), self.core.clients.has_unclaimed());
-        if publishes | unclaimed | self.remote.is_some() | !self.core.shared.forgotten.is_empty() {
+        if self.has_audience | self.core.clients.has_unclaimed() | !self.core.shared.forgotten.is_empty() {
             self.end_turn_with_more(sent, any, busy);
         } else if any || !sent {
             // Also with nothing new: the port may hold back what it was given in earlier turns.

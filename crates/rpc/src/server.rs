@@ -147,10 +147,11 @@ impl Servers {
         {
             return None;
         }
+        let now_ns = shared.now_ns;
         slot.begin(header.request_number, header.type_or_residence, 1, header.is_copy);
-        slot.run(shared.now_ns);
+        slot.run(now_ns);
         shared.stats.requests_handled += 1;
-        shared.peers.heard(session.peer_index, shared.now_ns);
+        shared.peers.heard(session.peer_index, now_ns);
         let call = ServerCall { key: header.session, number: header.request_number };
         let request_type = RequestType::new(header.type_or_residence);
         let found = Found { slot: id, request_type, own_len_max: session.own_len_max };
@@ -321,7 +322,7 @@ impl Servers {
             slot.response = Response::None;
         }
         slot.begin(call.number, request_type, packets, call.is_copy);
-        (slot.credit_queued, slot.asked_first) = (false, 0);
+        slot.asked_first = 0;
         self.end_arrival(id);
         self.abandon(id);
         self.charge(shared, index, id);

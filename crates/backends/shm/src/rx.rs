@@ -444,6 +444,7 @@ impl PacketRx for ShmRx {
         // One link: by far the most common, and then a turn needs no loop over them.
         let [index] = self.hot[..] else { return self.drain_links(burst) };
         let Some(Some(link)) = self.links.get_mut(index) else { return };
+        let link = &mut **link;
         // SAFETY: the previous burst borrowed `self`, so nothing that it lent is alive.
         unsafe { link.consumer.give_back() };
         if link.consumer.has_nothing_new() || link.arena.is_none() {

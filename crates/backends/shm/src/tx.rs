@@ -123,17 +123,13 @@ impl ShmTx {
         // One link, whose receiver makes the fence: by far the most common. Nothing is done after a call, so that none costs registers.
         if let [index] = self.touched[..]
             && let Some(Some(link)) = self.links.get_mut(index)
+            && let link = &mut **link
             && link.fenced
-            && let Some(doorbell) = &link.doorbell
         {
-            link.touched = false;
             self.touched.clear();
             link.producer.submit();
             Doorbell::fenced_by_receiver();
-            if let Some(sleeper) = doorbell.ring() {
-                wake(link, sleeper);
-            }
-            return;
+            return ring(link);
         }
         self.announce_all();
     }
@@ -307,8 +303,18 @@ fn announce(links: &mut [Option<Box<TxLink>>], index: usize) -> bool {
 }
 
 /// Rings the doorbell of a link, after the fence that comes after the publishing.
+#[inline(always)]
 fn ring(link: &mut TxLink) {
     link.touched = false;
+    if !link.doorbell.as_ref().is_some_and(Doorbell::needs_no_ring) {
+        ring_aloud(link);
+    }
+}
+
+/// As [`ring`], where the receiver may have to hear it.
+#[cold]
+#[inline(never)]
+fn ring_aloud(link: &TxLink) {
     let sleeper = match &link.doorbell {
         Some(doorbell) => doorbell.ring(),
         // Not yet told where its board is; it may be asleep.
@@ -343,6 +349,7 @@ impl ShmTx {
         let index = packet.to.0[0] as usize;
         // A header and a short message, to a link as it was when the burst began: what is left to do is the copy.
         if let Some(Some(link)) = self.links.get_mut(index)
+            && let link = &mut **link
             && link.generation == packet.to.0[1]
             && let Some(data) = copied(&packet.data)
             && (link.touched || !self.inbox.is_pending())

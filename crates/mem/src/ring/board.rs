@@ -163,6 +163,14 @@ impl Doorbell {
         }
     }
 
+    /// Whether [`Self::ring`] would do nothing: the receiver polls this sender's ring and is awake. To be called when that is.
+    #[inline(always)]
+    pub fn needs_no_ring(&self) -> bool {
+        // SAFETY: as in `ring`.
+        let (active, sleep) = unsafe { (self.words.word(self.word), self.words.word(SLEEP_WORD)) };
+        active.load(Ordering::Relaxed) & self.bit != 0 && sleep.load(Ordering::Relaxed) & 3 != 1
+    }
+
     /// Tells the receiver to look at this sender's ring. To be called after [`Self::fence`], which comes after the publishing.
     #[inline]
     pub fn ring(&self) -> Option<Sleeper> {

@@ -46,6 +46,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         if !self.inbox.is_used() {
             return;
         }
+        self.has_audience = true;
         let remote = self.remote.get_or_insert_default();
         if remote.is_running {
             remote.has_left = true;

@@ -112,6 +112,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
     /// Has the endpoint publish its counters from now on, for other threads to read while it runs; see [`StatsReader`] for when. Without
     /// a reader nothing is published.
     pub fn stats_reader(&mut self) -> StatsReader {
+        self.has_audience = true;
         let reader = self.publisher.get_or_insert_with(Publisher::new).reader();
         self.publish();
         reader

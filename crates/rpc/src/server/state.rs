@@ -44,12 +44,12 @@ pub(super) enum Phase {
     /// No request yet.
     #[default]
     Idle,
+    /// The response is there, until the client uses the slot again.
+    Answered,
     /// Request packets are arriving.
     Receiving,
     /// The handler has it.
     Running,
-    /// The response is there, until the client uses the slot again.
-    Answered,
 }
 
 /// What every call touches.
@@ -64,13 +64,16 @@ pub(crate) struct ServerSlot {
     pub(super) response: Response,
     pub(super) request_packets: u32,
     pub(super) request_type: u16,
+    // These four lie side by side: what a new request makes of them is one store.
     pub(super) phase: Phase,
-    /// Whether the next answer is, among others, to a copy.
-    pub(super) is_copy: bool,
     /// An answer to a packet that was answered before is in the transmit queue.
     pub(super) repeat_queued: bool,
     /// A credit return is in the transmit queue, and will say how far we got by then.
     pub(super) credit_queued: bool,
+    /// Whether the caller waits no longer than until the time that lies beside the slots.
+    pub(super) has_deadline: bool,
+    /// Whether the next answer is, among others, to a copy.
+    pub(super) is_copy: bool,
     /// What the peer is charged for this slot, in [`BLOCK_UNIT`]s of the arena.
     charged_units: u32,
     /// What is known of its call elsewhere: of a long request while its packets come, of a call that its handler keeps.
@@ -79,8 +82,6 @@ pub(crate) struct ServerSlot {
     pub(super) asked_first: u16,
     /// The last of them.
     asked_last: u16,
-    /// Whether the caller waits no longer than until the time that lies beside the slots.
-    pub(super) has_deadline: bool,
 }
 const _: () = assert!(size_of::<ServerSlot>() == 64);
 
@@ -206,9 +207,10 @@ impl ServerSlot {
         self.number = number;
         self.request_packets = packets;
         self.request_type = request_type;
-        self.phase = Phase::Receiving;
         self.is_copy = is_copy;
+        self.phase = Phase::Receiving;
         self.repeat_queued = false;
+        self.credit_queued = false;
         self.has_deadline = false;
     }
 
