@@ -1,7 +1,7 @@
 //! What passes between the server's half of the protocol and the handlers: requests, and the ways back.
 
 use std::ops::Deref;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sinew_fabric::Waker;
 use sinew_mem::MessageBuffer;
@@ -127,12 +127,20 @@ pub(crate) struct Answer {
     pub share: Option<Share>,
 }
 
+/// Answers that the endpoint has not taken yet.
+#[derive(Default)]
+struct Waiting {
+    answers: Vec<Answer>,
+    /// Whether the endpoint is gone.
+    is_closed: bool,
+}
+
 /// The way back from other threads to an endpoint.
 pub(crate) struct Returns {
-    /// Whether `answers`, or a queue beside them, may hold something: spares the endpoint the locks. Set after a push, partner of the swap in
+    /// Whether answers, or a queue beside them, may hold something: spares the endpoint the locks. Set after a push, partner of the swap in
     /// `take`.
     filled: AtomicBool,
-    answers: Mutex<Vec<Answer>>,
+    waiting: Mutex<Waiting>,
     waker: Waker,
     /// Whether an answer is to arrive with the wake, and not before.
     in_virtual_time: bool,
@@ -141,7 +149,11 @@ pub(crate) struct Returns {
 impl Returns {
     pub fn new(waker: Waker) -> Self {
         let in_virtual_time = waker.is_in_virtual_time();
-        Self { filled: AtomicBool::new(false), answers: Mutex::new(Vec::new()), waker, in_virtual_time }
+        Self { filled: AtomicBool::new(false), waiting: Mutex::default(), waker, in_virtual_time }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn push(self: &Arc<Self>, answer: Answer) {
@@ -153,9 +165,15 @@ impl Returns {
         }
     }
 
-    /// Returns whether nothing was there before.
+    /// Returns whether the endpoint is to be woken: nothing was there before.
     fn put(&self, answer: Answer) -> bool {
-        self.answers.lock().unwrap_or_else(PoisonError::into_inner).push(answer);
+        {
+            let mut waiting = self.lock();
+            if waiting.is_closed {
+                return false;
+            }
+            waiting.answers.push(answer);
+        }
         self.note()
     }
 
@@ -188,14 +206,24 @@ impl Returns {
     pub fn take(&self) -> Vec<Answer> {
         // First the flag, then the answers: what comes between is taken now, or sets the flag again.
         self.filled.swap(false, Ordering::AcqRel);
-        std::mem::take(&mut *self.answers.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut self.lock().answers)
     }
 
     /// Gives the emptied vector back, so that the next answers need no new one.
     pub fn recycle(&self, emptied: Vec<Answer>) {
-        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        let answers = &mut self.lock().answers;
         if answers.capacity() == 0 {
             *answers = emptied;
         }
+    }
+
+    /// The endpoint is gone: frees the answers that it has not taken, and from now on those that come, whoever still has a way here.
+    pub fn close(&self) {
+        let left = {
+            let mut waiting = self.lock();
+            waiting.is_closed = true;
+            std::mem::take(&mut waiting.answers)
+        };
+        drop(left);
     }
 }

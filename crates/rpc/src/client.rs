@@ -5,11 +5,12 @@
 //! receives as many (credit returns for all requests but the last, then the responses), so two counters tell where it is.
 //!
 //! A call comes in here, waits in [`queue`] if need be, leaves in [`sending`], is answered in [`answers`] and ends in [`ending`]; [`recovery`]
-//! knows what to do when no answer comes, [`deadlines`] when it comes too late.
+//! knows what to do when no answer comes, [`deadlines`] when it comes too late, [`owed`] what is still on its way of calls that are over.
 
 mod answers;
 mod deadlines;
 mod ending;
+mod owed;
 mod queue;
 mod recovery;
 mod sending;
@@ -18,6 +19,7 @@ mod state;
 use std::sync::Arc;
 
 use sinew_mem::{Frozen, MessageBuffer};
+use sinew_wire::management::Features;
 use sinew_wire::{CallName, HEADER_LEN, Meaning, OPTIONS_LEN, PACKETS_MAX, Part, REQUEST_NUMBER_MAX};
 
 use crate::congestion::Limits;
@@ -28,6 +30,7 @@ use crate::names::{CallId, ClientId, RequestType, SessionId};
 use crate::shared::Shared;
 use crate::table::{SlotId, Table};
 use crate::transmit::{TxItem, TxKind};
+use owed::OwedUntil;
 pub(crate) use queue::NewCall;
 use queue::{PlaceId, Queued, Queues};
 pub(crate) use state::{Back, ClientCold, ClientSession, ClientSlot, ClientState, Opening, Travel};
@@ -58,6 +61,7 @@ pub(crate) struct Clients {
     pub lanes: Lanes,
     queues: Queues,
     reclaiming: Vec<Reclaiming>,
+    owed_until: OwedUntil,
     /// Slots that may be busy, for the retransmission timer; idle ones leave when the timer passes.
     listed: Vec<SlotId>,
     scan_at: usize,
@@ -73,6 +77,7 @@ impl Clients {
             lanes: Lanes::new(lane_backlog_max),
             queues: Queues::default(),
             reclaiming: Vec::new(),
+            owed_until: OwedUntil::default(),
             listed: Vec::with_capacity(1024),
             scan_at: 0,
             next_scan_ns: now_ns,
@@ -191,6 +196,7 @@ impl Clients {
         if let Some(index) = self.table.find(session.key())
             && let entry = &mut self.table.entries[index]
             && entry.takes_short(request.len() + lead)
+            && (!TIMED || entry.features.has(Features::OPTIONS) && !call.is_too_late(shared.now_ns))
             && request.len() <= request.data_per_packet()
             && request.is_from(&shared.arena)
             && response.is_from(&shared.arena)
@@ -260,6 +266,12 @@ impl Clients {
         shared.note_deadline(call.deadline_ns);
         let queued = Queued { call, request, response };
         let entry = &mut self.table.entries[index];
+        if call.is_too_late(shared.now_ns) {
+            let place = self.queues.push(&mut self.cold[index].queue, index, queued);
+            let number = self.queues.number(place);
+            self.end_waiting(shared, index, place, Cause::DeadlinePassed);
+            return Ok(CallId { session, number });
+        }
         let number = if entry.free_slots == 0 || entry.state != ClientState::Open {
             entry.has_queue = true;
             let place = self.queues.push(&mut self.cold[index].queue, index, queued);
@@ -307,10 +319,12 @@ impl Clients {
         let place = session.free_slots.trailing_zeros() as usize;
         let data_per_packet = session.data_per_packet as usize;
         let message_len_max = session.message_len_max as usize;
+        // A server that knows no deadlines is not told: the call ends here alone.
+        let has_options = call.deadline_ns.is_some() && session.features.has(Features::OPTIONS);
         let id = self.table.slot(index, place);
         let number = self.table.slots[id.at()].number + slots;
         debug_assert!(number <= REQUEST_NUMBER_MAX);
-        let travel = Travel { deadline_ns: call.deadline_ns, waited, ..Travel::default() };
+        let travel = Travel { has_options, deadline_ns: call.deadline_ns, waited, ..Travel::default() };
         let packets = packets_of(request.len() + travel.lead(), data_per_packet);
         // A call that was queued while the session was opening meets its limits only here.
         let prepared = if request.len() > message_len_max || packets > PACKETS_MAX {

@@ -343,14 +343,14 @@ impl Pacing {
         session.is_some_and(|session| session.queue.iter().any(|waiting| waiting.item.slot == slot))
     }
 
-    /// Takes back the packets of a call that is over: they are not to cost its session time.
+    /// Takes back the packets of a call that is over: they are not to cost its session time. Says how many; a session has no more here than
+    /// credits.
     #[inline]
-    pub fn forget(&mut self, index: usize, slot: SlotId) {
-        if let Some(session) = self.sessions.get_mut(index)
-            && !session.queue.is_empty()
-        {
-            session.queue.retain(|waiting| waiting.item.slot != slot);
-        }
+    pub fn forget(&mut self, index: usize, slot: SlotId) -> u32 {
+        let Some(session) = self.sessions.get_mut(index).filter(|session| !session.queue.is_empty()) else { return 0 };
+        let before = session.queue.len();
+        session.queue.retain(|waiting| waiting.item.slot != slot);
+        (before - session.queue.len()) as u32
     }
 
     /// Whether any packet waits for its time.

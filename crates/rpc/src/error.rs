@@ -55,6 +55,8 @@ pub enum Cause {
     PeerUnreachable,
     /// Its port is there and has no room for us.
     PeerRefused,
+    /// The server did not open the session: [`ConnectError`], in the session's event, says why.
+    SessionRefused,
     /// The peer no longer knows this session: it restarted, or gave us up while we were silent.
     PeerForgot,
     /// This side disconnected the session.
@@ -96,6 +98,7 @@ impl Cause {
             Self::PeerClosed => "it closed the session",
             Self::PeerUnreachable => "nobody listens there",
             Self::PeerRefused => "its port refused us: it has no room for more links, memory or descriptors",
+            Self::SessionRefused => "it refused the session (the session's ConnectFailed event says why)",
             Self::PeerForgot => "it no longer knows this session (it restarted, or gave us up)",
             Self::Disconnected => "this side disconnected the session",
             Self::Cancelled => "the caller cancelled",

@@ -70,6 +70,8 @@ pub(crate) struct Lanes {
     free: Vec<u32>,
     /// Lanes that got something since they were last reported.
     ready: VecDeque<u32>,
+    /// One of them got an event since somebody was last asked to look.
+    is_event_news: bool,
     backlog_max: usize,
 }
 
@@ -81,6 +83,7 @@ impl Lanes {
             lanes: vec![open(), open(), open()],
             free: Vec::new(),
             ready: VecDeque::new(),
+            is_event_news: false,
             backlog_max,
         }
     }
@@ -169,6 +172,7 @@ impl Lanes {
     pub fn tell(&mut self, id: LaneId, event: SessionEvent) {
         if let Some(lane) = self.find_mut(id) {
             lane.events.push_back(event);
+            self.is_event_news |= id != LaneId::MAIN;
             self.note_ready(id.index);
         }
     }
@@ -198,14 +202,19 @@ impl Lanes {
 
     /// The next event of a lane.
     pub fn poll_event(&mut self, id: LaneId) -> Option<SessionEvent> {
-        self.find_mut(id)?.events.pop_front()
+        let event = self.find_mut(id)?.events.pop_front()?;
+        // Somebody takes them: those behind it are news again.
+        self.is_event_news |= id != LaneId::MAIN;
+        Some(event)
     }
 
     /// Takes an event of a lane out of its turn.
     pub fn take_event(&mut self, id: LaneId, mut picks: impl FnMut(&SessionEvent) -> bool) -> Option<SessionEvent> {
         let events = &mut self.find_mut(id)?.events;
         let at = events.iter().position(&mut picks)?;
-        events.remove(at)
+        let event = events.remove(at);
+        self.is_event_news |= id != LaneId::MAIN;
+        event
     }
 
     /// The next lane that got something since it was last reported.
@@ -220,12 +229,19 @@ impl Lanes {
         None
     }
 
-    /// Whether somebody has something to take and was not told so, but for events of the main lane. A lane that was reported does not count: its
-    /// user may leave it be.
+    /// Whether a completion waits whose owner was not told so. A lane that was reported does not count: its user may leave it be.
     pub fn has_news(&self) -> bool {
         // Some may have been emptied, or closed, before they were reported.
-        let is_remote = !self.lanes[LaneId::REMOTE.index as usize].completions.is_empty();
-        !self.main.is_empty() || is_remote || self.ready.iter().any(|&index| self.lanes[index as usize].has_any())
+        let has_completion = |index: u32| !self.lanes[index as usize].completions.is_empty();
+        !self.main.is_empty()
+            || has_completion(LaneId::REMOTE.index)
+            || self.ready.iter().any(|&index| has_completion(index))
+    }
+
+    /// Whether lanes beside the main one have events, and somebody is to look at them: once for each that comes or goes.
+    pub fn is_event_news(&mut self) -> bool {
+        let has_event = |index: &u32| !self.lanes[*index as usize].events.is_empty();
+        std::mem::take(&mut self.is_event_news) && self.ready.iter().any(has_event)
     }
 
     /// How many events of the main lane wait to be taken.

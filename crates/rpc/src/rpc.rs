@@ -102,8 +102,11 @@ struct Taking<'a, C> {
 /// A session's credits: packets that it may have on their way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionCredits {
-    /// Not used now. Without a call in flight these are all.
+    /// Not used now. Without a call in flight these are all, but for those that are [owed](Self::owed).
     pub left: u16,
+    /// Of packets of calls that were cancelled, or ended by their deadlines, and are still on their way: they are back when the server has answered
+    /// them, or a time-out passes.
+    pub owed: u16,
     /// As granted.
     pub all: u16,
     /// Those that congestion control lets it not use now.
@@ -342,8 +345,10 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
 
     /// The next thing that happened to a session.
     pub fn poll_event(&mut self) -> Option<SessionEvent> {
-        self.sleep.events_told = self.sleep.events_told.saturating_sub(1);
-        self.core.clients.lanes.poll_event(LaneId::MAIN)
+        let event = self.core.clients.lanes.poll_event(LaneId::MAIN)?;
+        // Somebody takes them: those behind it are news again.
+        self.sleep.events_told = 0;
+        Some(event)
     }
 
     /// Hands a call to a session (nsdi19 3.1). Both buffers move in, and come back with the completion: until then nobody can
@@ -463,6 +468,10 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         shared.pacing.release(shared.now_ns, &mut shared.transmit);
         let any = shared.has_output();
         if any {
+            if self.core.shared.now_ns >= self.core.shared.deadlines_due_ns {
+                // What nobody waits for any more need not leave.
+                self.core.end_expired();
+            }
             let (_, tx) = self.port.split();
             self.core.transmit(tx);
             tx.submit_soon(self.core.shared.now_ns);
@@ -547,14 +556,19 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
     /// Submits what was sent, and does what few turns have to do beside.
     #[inline(never)]
     fn end_turn_with_more(&mut self, sent: bool, any: bool, busy: bool) {
-        if busy || !self.was_idle {
-            // Before anybody can hear of what happened; and once after it, for what was counted since.
+        if busy {
+            // Before anybody can hear of what happened.
             self.publish();
         }
         let (_, tx) = self.port.split();
         if any || !sent {
             tx.submit_soon(self.core.shared.now_ns);
         }
+        if !busy && !self.was_idle {
+            // Once after that, for what was counted since, such as packets that the port had held back.
+            self.publish();
+        }
+        let (_, tx) = self.port.split();
         if self.core.clients.has_unclaimed() {
             self.core.clients.reclaim(&mut self.core.shared.stats, tx);
         }
@@ -717,9 +731,8 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
             if self.poller.step(self.core.shared.now_ns, busy) == Step::Block && !self.core.shared.has_output() {
                 let own = self.sessions.next_deadline_ns(&self.core);
                 let timeout_ns = own.map(|own| own.saturating_sub(self.core.shared.now_ns).max(1));
-                self.publish();
                 self.sleep.may_have_ended();
-                if let Err(error) = self.port.wait(timeout_ns) {
+                if let Err(error) = self.sleep_on_port(self.core.shared.now_ns, timeout_ns) {
                     let Core { shared, clients, .. } = &mut self.core;
                     clients.cancel(shared, call);
                     // Its buffers are free, also of the port, and nobody waits for its completion.
@@ -738,7 +751,6 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
 
 impl<P: PacketPort, C: Clock> Drop for Rpc<P, C> {
     fn drop(&mut self) {
-        self.publish();
         // Peers need not wait for a time-out to learn that we are gone.
         self.sessions.begin_turn(&mut self.core, self.clock.now_ns());
         self.sessions.close(&mut self.core);
@@ -747,5 +759,7 @@ impl<P: PacketPort, C: Clock> Drop for Rpc<P, C> {
         tx.submit();
         tx.flush();
         self.end_handed();
+        self.core.servers.returns.close();
+        self.publish();
     }
 }

@@ -16,10 +16,12 @@ mod memory;
 mod sending;
 mod state;
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use sinew_fabric::RxPacket;
 use sinew_mem::MessageBuffer;
+use sinew_wire::management::Management;
 use sinew_wire::{CallName, HEADER_LEN, Header, Meaning, OPTIONS_LEN, Options, PACKETS_MAX, Part, SessionKey};
 
 use crate::answer::{Arrived, ErrorCode, Found, RequestData, Returns, RunningCall, ServerCall};
@@ -252,14 +254,17 @@ impl Servers {
 
     /// Takes note of what a call asks for beside its request.
     #[inline(always)]
-    fn heed(&mut self, shared: &Shared, id: SlotId, options: Options) {
+    fn heed(&mut self, shared: &mut Shared, id: SlotId, options: Options) {
         if let Some(remaining_ns) = options.remaining_ns {
-            self.set_deadline_ns(id, shared.now_ns.saturating_add(remaining_ns));
+            let deadline_ns = shared.now_ns.saturating_add(remaining_ns);
+            self.set_deadline_ns(id, deadline_ns);
+            // It may pass before the request is whole.
+            shared.note_deadline(NonZeroU64::new(deadline_ns));
         }
     }
 
-    /// A client no longer waits for a call. What runs, runs on; what is kept for it goes. A cancellation that has overtaken its request finds
-    /// nothing to cancel.
+    /// A client no longer waits for a call. What runs, runs on; what is kept for it goes, and the client hears that, which settles the call's
+    /// credits. A cancellation that has overtaken its request finds nothing to cancel.
     pub fn on_cancel(&mut self, shared: &mut Shared, call: CallName, packet: &RxPacket<'_>) -> Result<(), PacketDrop> {
         let index = self.table.checked(call.session, packet.from)?;
         shared.peers.heard(self.table.entries[index].peer_index, shared.now_ns);
@@ -271,16 +276,28 @@ impl Servers {
             Phase::Answered => matches!(slot.response, Response::Long(_)),
             Phase::Idle => false,
         };
+        if call.number < slot.number {
+            // Its slot has another call, so that nothing else will be said of it.
+            return Err(self.say_of(shared, index, call, ErrorCode::Cancelled).err().unwrap_or(PacketDrop::Stale));
+        }
         if slot.number != call.number || !is_held {
             return Err(PacketDrop::Stale);
         }
-        (slot.phase, slot.progress_ns) = (Phase::Answered, shared.now_ns);
-        slot.response = Response::Error(ErrorCode::Cancelled);
         shared.stats.calls_cancelled += 1;
+        self.end_unanswered(shared, index, id, ErrorCode::Cancelled);
+        Ok(())
+    }
+
+    /// Ends a slot's call without the answer of a handler: what is held for it goes, and its client is told.
+    fn end_unanswered(&mut self, shared: &mut Shared, index: usize, id: SlotId, code: ErrorCode) {
+        let slot = &mut self.table.slots[id.at()];
+        (slot.phase, slot.progress_ns) = (Phase::Answered, shared.now_ns);
+        slot.response = Response::Error(code);
+        let is_copy = slot.is_copy;
         self.end_arrival(id);
         self.abandon(id);
         self.charge(shared, index, id);
-        Ok(())
+        self.queue(shared, TxKind::CallError, id, 0, 1, is_copy);
     }
 
     /// A request that is whole, for its handler. One that came after its deadline is answered here.
@@ -394,15 +411,20 @@ impl Servers {
         cold.overtaken += u8::from(call.is_copy);
         if cold.overtaken >= OVERTAKEN_COPIES {
             cold.overtaken = 0;
-            if let Err(reason) = self.take_room(index, 1) {
+            if let Err(reason) = self.say_of(shared, index, call, ErrorCode::Overtaken) {
                 return reason;
             }
-            let session = &self.table.entries[index];
-            let name = CallName { session: session.remote_key, ..call };
-            let header = Meaning::CallError(ErrorCode::Overtaken as u32).header(name);
-            shared.send(session.peer, sinew_wire::management::Management::new(header, &[]));
         }
         PacketDrop::Stale
+    }
+
+    /// Says that a call of which no slot knows gets no response.
+    fn say_of(&mut self, shared: &mut Shared, index: usize, call: CallName, code: ErrorCode) -> Result<(), PacketDrop> {
+        self.take_room(index, 1)?;
+        let session = &self.table.entries[index];
+        let name = CallName { session: session.remote_key, ..call };
+        shared.send(session.peer, Management::new(Meaning::CallError(code as u32).header(name), &[]));
+        Ok(())
     }
 
     /// Starts the memory reads that a request's slot leads on to: those of the buffer that its response will be written to.

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use common::*;
 use sinew_fabric::loopback::LoopbackConfig;
-use sinew_fabric::{Job, WorkerPool};
-use sinew_rpc::{Call, Cause, Config, Execution, Nexus, NexusBuilder, RequestType};
+use sinew_fabric::{Job, PacketPort, WorkerPool};
+use sinew_rpc::{Call, Cause, Config, DeferredCall, Execution, Nexus, NexusBuilder, RequestType};
 
 const TYPE: RequestType = RequestType::new(50);
 
@@ -335,4 +335,29 @@ fn bursts_and_deferred_calls_answer_with_buffers_and_call_others() {
     assert_eq!(run(&world, &mut server, &mut inner, 1)[0].response[..], *b"abc");
     send(&mut client, session, TYPE, b"?", 0);
     assert_eq!(run(&world, &mut client, &mut server, 1)[0].response[..], [7; 700]);
+}
+
+/// Nobody takes it any more; a handle that lives on keeps none of it.
+#[test]
+fn an_answer_to_a_kept_call_of_an_endpoint_that_is_gone_gives_its_memory_back() {
+    let world = World::new();
+    let mut server =
+        world.server(Config::default(), LoopbackConfig { arena_bytes: 16 << 20, ..LoopbackConfig::default() });
+    let mut client = world.client(Config::default(), LoopbackConfig::default());
+    let session = connect(&world, &mut client, &mut server);
+    let (handle, arena) = (server.remote_handle(), server.port().arena().clone());
+    for tag in 0..3 {
+        send(&mut client, session, DEFER, &pattern(1 << 20, 1), tag);
+    }
+    settle(&mut client, &mut server);
+    let mut kept = take_kept();
+    assert_eq!(kept.len(), 3);
+    let blocks_left = || std::iter::from_fn(|| arena.alloc(1 << 20, 1448).ok()).collect::<Vec<_>>().len();
+    let held = blocks_left();
+    // One answer waits when the endpoint goes, the others come later.
+    kept.remove(0).reply_in_place();
+    drop(server);
+    kept.into_iter().for_each(DeferredCall::reply_in_place);
+    assert_eq!(blocks_left(), held + 3);
+    drop(handle);
 }

@@ -249,7 +249,7 @@ fn a_refused_client_hears_why() {
         let SessionEvent::ConnectFailed { session, error } = event(&mut client) else { panic!() };
         assert_eq!((session, client.sessions(), server.sessions()), (second, 1, 1));
         let over = completions(&mut client).remove(0).result.unwrap_err();
-        assert_eq!((over.cause, over.execution), (Cause::PeerClosed, Execution::NeverSent));
+        assert_eq!((over.cause, over.execution), (Cause::SessionRefused, Execution::NeverSent));
         send(&mut client, first, ECHO, b"the other session works", 2);
         assert!(run(&world, &mut client, &mut server, 1)[0].result.is_ok());
         error
@@ -595,7 +595,8 @@ fn a_server_of_the_version_before_is_known_by_what_it_answers() {
     let SessionEvent::ConnectFailed { error, .. } = event(&mut client) else { panic!() };
     assert!(error.to_string().contains("speaks version 2 of the protocol, and we speak 3"), "{error}");
     let over = completions(&mut client).remove(0);
-    assert_eq!((over.id(), over.result.unwrap_err().execution), (call, sinew_rpc::Execution::NeverSent));
+    let error = over.result.as_ref().unwrap_err();
+    assert_eq!((over.id(), error.cause, error.execution), (call, Cause::SessionRefused, Execution::NeverSent));
     assert_nothing_is_left(&client);
 }
 

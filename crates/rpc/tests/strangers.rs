@@ -34,6 +34,7 @@ fn packets_about(key: SessionKey, other: SessionKey) -> Vec<Vec<u8>> {
             client_token: 2,
             granted: OFFER,
             call_back: None,
+            features: sinew_wire::management::Features::OURS,
         }
         .packet(key),
         Refusal::Closing.packet(key),

@@ -16,7 +16,8 @@
 pub const HEADER_LEN: usize = 24;
 /// First byte of every packet.
 pub const MAGIC: u8 = 0xE2;
-/// Version of the protocol.
+/// Version of the protocol, of two bits. What can be added without breaking others is a
+/// [feature](crate::management::Features); what cannot, after this version, takes another [`MAGIC`].
 pub const VERSION: u8 = 3;
 /// In the second byte.
 const COPY_BIT: u8 = 1 << 7;

@@ -115,6 +115,36 @@ impl CallBack {
     }
 }
 
+/// What the sender of a [`Connect`] or an [`Accept`] can take beside plain calls. Features that are not known are ignored, so newer
+/// peers and older ones of one version of the protocol make do with what both have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Features(u8);
+
+impl Features {
+    /// Calls with [options](crate::options).
+    pub const OPTIONS: Self = Self(1);
+    /// [Cancellations](Kind::Cancel).
+    pub const CANCEL: Self = Self(2);
+    /// All that this side has.
+    pub const OURS: Self = Self(Self::OPTIONS.0 | Self::CANCEL.0);
+    /// Plain calls alone.
+    pub const NONE: Self = Self(0);
+
+    /// Whether these are all there.
+    #[inline(always)]
+    pub fn has(self, features: Self) -> bool {
+        self.0 & features.0 == features.0
+    }
+
+    fn pack(self) -> u64 {
+        self.0.into()
+    }
+
+    fn unpack(word: u64) -> Self {
+        Self(word as u8 & Self::OURS.0)
+    }
+}
+
 /// Proof that the sender receives at the address that it sends from: a code over it, and when it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cookie {
@@ -137,6 +167,8 @@ pub struct Connect {
     pub cookie: Cookie,
     /// What the client offers for calls of the server, if it takes any.
     pub call_back: Option<CallBack>,
+    /// What the client can take.
+    pub features: Features,
 }
 
 impl Connect {
@@ -147,19 +179,20 @@ impl Connect {
         let Cookie { code, made_ns } = self.cookie;
         Management::new(
             Header::management(Kind::Connect, SessionKey::default(), 0),
-            &[self.client_key.0, self.client_token, first, second, code, made_ns, back, limits, 0],
+            &[self.client_key.0, self.client_token, first, second, code, made_ns, back, limits, self.features.pack()],
         )
     }
 
     /// Reads the body; `None` when it makes no sense.
     pub fn read(body: &[u8]) -> Option<Self> {
-        let [key, client_token, first, second, code, made_ns, back, limits, _] = words::<CONNECT_WORDS>(body)?;
+        let [key, client_token, first, second, code, made_ns, back, limits, features] = words::<CONNECT_WORDS>(body)?;
         Some(Self {
             client_key: SessionKey(key),
             client_token,
             offer: Offer::unpack([first, second])?,
             cookie: Cookie { code, made_ns },
             call_back: CallBack::unpack([back, limits])?,
+            features: Features::unpack(features),
         })
     }
 }
@@ -196,6 +229,8 @@ pub struct Accept {
     pub granted: Offer,
     /// What holds of the server's calls: no more than was offered, and something if anything was.
     pub call_back: Option<CallBack>,
+    /// What the server can take.
+    pub features: Features,
 }
 
 impl Accept {
@@ -205,19 +240,29 @@ impl Accept {
         let [back, limits] = CallBack::pack(self.call_back);
         Management::new(
             Header::management(Kind::Accept, client_key, 0),
-            &[self.server_key.0, self.server_token, self.client_token, first, second, back, limits],
+            &[
+                self.server_key.0,
+                self.server_token,
+                self.client_token,
+                first,
+                second,
+                back,
+                limits,
+                self.features.pack(),
+            ],
         )
     }
 
     /// Reads the body; `None` when it makes no sense.
     pub fn read(body: &[u8]) -> Option<Self> {
-        let [key, server_token, client_token, first, second, back, limits] = words(body)?;
+        let [key, server_token, client_token, first, second, back, limits, features] = words(body)?;
         Some(Self {
             server_key: SessionKey(key),
             server_token,
             client_token,
             granted: Offer::unpack([first, second])?,
             call_back: CallBack::unpack([back, limits])?,
+            features: Features::unpack(features),
         })
     }
 }
@@ -334,9 +379,11 @@ mod tests {
         let back = CallBack { key: SessionKey::new(3, 9), credits: 4, slots: 2 };
         for call_back in [None, Some(back)] {
             let cookie = Cookie { code: 3, made_ns: 4 };
-            let connect = Connect { client_key: key, client_token: 9, offer: OFFER, cookie, call_back };
+            let features = Features::CANCEL;
+            let connect = Connect { client_key: key, client_token: 9, offer: OFFER, cookie, call_back, features };
             assert_eq!(Connect::read(body(&connect.packet())), Some(connect));
-            let accept = Accept { server_key: key, server_token: 1, client_token: 2, granted: OFFER, call_back };
+            let (server_token, client_token) = (1, 2);
+            let accept = Accept { server_key: key, server_token, client_token, granted: OFFER, call_back, features };
             assert_eq!(Accept::read(body(&accept.packet(key))), Some(accept));
         }
         let challenge = Challenge { cookie: Cookie { code: 1, made_ns: 2 } };
@@ -369,12 +416,27 @@ mod tests {
     }
 
     #[test]
+    fn features_that_are_not_known_are_ignored() {
+        assert_eq!(Features::unpack(u64::MAX), Features::OURS);
+        assert_eq!(Features::unpack(0), Features::NONE);
+        assert!(Features::OURS.has(Features::OPTIONS) && !Features::CANCEL.has(Features::OPTIONS));
+    }
+
+    #[test]
     fn no_answer_to_a_stranger_is_longer_than_its_connect() {
         let key = SessionKey::default();
         let answers = [
             Challenge { cookie: Cookie::default() }.packet(key),
             Refusal::Closing.packet(key),
-            Accept { server_key: key, server_token: 0, client_token: 0, granted: OFFER, call_back: None }.packet(key),
+            Accept {
+                server_key: key,
+                server_token: 0,
+                client_token: 0,
+                granted: OFFER,
+                call_back: None,
+                features: Features::OURS,
+            }
+            .packet(key),
         ];
         assert!(answers.iter().all(|answer| answer.as_bytes().len() <= CONNECT_LEN));
     }
@@ -387,6 +449,7 @@ mod tests {
             offer: OFFER,
             cookie: Cookie::default(),
             call_back: None,
+            features: Features::OURS,
         };
         let connect = Connect { offer: Offer { credits: 0, ..OFFER }, ..good };
         assert_eq!(Connect::read(body(&connect.packet())), None);

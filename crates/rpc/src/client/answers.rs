@@ -32,6 +32,22 @@ impl Clients {
         Ok((index, id))
     }
 
+    /// As [`Self::find_call`], for an answer. One to a call that is over gives its session the credits of what it answers: as many packets of
+    /// the call as `answered` says of so many request packets, or all.
+    pub(super) fn find_answered(
+        &mut self,
+        shared: &mut Shared,
+        call: CallName,
+        packet: &RxPacket<'_>,
+        answered: impl FnOnce(u32) -> Option<u32>,
+    ) -> Result<(usize, SlotId), PacketDrop> {
+        let found = self.find_call(shared, call, packet);
+        if found == Err(PacketDrop::Stale) {
+            self.answered_late(shared, call.session.index(), call.number, answered);
+        }
+        found
+    }
+
     /// As a view of a long call.
     fn long(&mut self, id: SlotId, shared: &Shared) -> CallView<'_> {
         let mut view = self.view(id);
@@ -84,7 +100,8 @@ impl Clients {
         (residence, part): (u16, Part),
         packet: &RxPacket<'_>,
     ) -> Result<(), PacketDrop> {
-        let (index, id) = self.find_call(shared, call, packet)?;
+        let answered = |request_packets| Some(request_packets + u32::from(part.packet));
+        let (index, id) = self.find_answered(shared, call, packet, answered)?;
         if part.packet == 0 {
             self.on_first_response(shared, (index, id), call, (residence, part), packet)
         } else {
@@ -238,7 +255,7 @@ impl Clients {
         code: u32,
         packet: &RxPacket<'_>,
     ) -> Result<(), PacketDrop> {
-        let (index, id) = self.find_call(shared, call, packet)?;
+        let (index, id) = self.find_answered(shared, call, packet, |_| None)?;
         // Also in the midst of a response: a server that is short of memory gives up those that nobody fetches.
         let failure = ErrorCode::from_wire(code).ok_or(PacketDrop::Malformed)?.meaning();
         self.finish(shared, index, id, Err(failure));

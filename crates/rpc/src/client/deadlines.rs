@@ -40,13 +40,15 @@ impl Clients {
         }
         for id in late {
             let index = self.table.entry_of(id);
-            self.give_up(shared, index, id, Cause::DeadlinePassed);
+            // The server knows the deadline. But it may hold a long response that nobody fetches now, and says nothing of a call whose slot
+            // has the next.
+            self.abandon(shared, index, id, Cause::DeadlinePassed);
         }
         next_ns
     }
 
     /// How many calls [`Self::end_expired`] looks at.
     pub fn expiring(&self) -> usize {
-        self.listed.len()
+        self.listed.len() + self.queues.places()
     }
 }

@@ -4,8 +4,6 @@ use std::sync::Arc;
 
 use sinew_fabric::PacketTx;
 use sinew_mem::MessageBuffer;
-use sinew_wire::management::Management;
-use sinew_wire::{CallName, Meaning};
 
 use super::queue::{Found, PlaceId, Queues};
 use super::state::{ClientSession, ClientSlot, Form, Outgoing};
@@ -39,7 +37,7 @@ impl Clients {
         }
     }
 
-    /// Ends a call and gives its slot to the next.
+    /// Ends a call and gives its slot to the next, and its credits to its session.
     pub(super) fn finish(
         &mut self,
         shared: &mut Shared,
@@ -47,15 +45,26 @@ impl Clients {
         id: SlotId,
         result: Result<(), (Cause, Execution)>,
     ) {
+        self.finish_but(shared, index, id, result, 0);
+    }
+
+    /// As [`Self::finish`], but for so many of its credits.
+    fn finish_but(
+        &mut self,
+        shared: &mut Shared,
+        index: usize,
+        id: SlotId,
+        result: Result<(), (Cause, Execution)>,
+        owed: u16,
+    ) {
         let place = self.table.place_of(id);
         let view = self.view(id);
         let (session, slot, travel) = (view.session, view.slot, view.travel);
-        // What is still on its way will be answered to nobody.
         let (credits, waited) = match slot.form {
             Form::Short | Form::ShortTimed => (1, None),
             Form::Long => ((travel.sent - travel.received) as u16, travel.waited.take()),
         };
-        session.credits += credits;
+        session.credits += credits - owed;
         debug_assert!(session.credits <= session.credits_max);
         travel.sent = travel.received;
         if shared.pacing.is_on() {
@@ -167,15 +176,22 @@ impl Clients {
     }
 
     fn cancel_slot(&mut self, shared: &mut Shared, index: usize, id: SlotId) -> bool {
-        let view = self.view(id);
-        if view.has_left() {
-            let name = CallName { session: view.session.remote_key, number: view.slot.number, is_copy: false };
-            let packet = Management::new(Meaning::Cancel.header(name), &[]);
-            let peer = view.session.peer;
-            shared.send(peer, packet);
-        }
-        self.give_up(shared, index, id, Cause::Cancelled);
+        self.abandon(shared, index, id, Cause::Cancelled);
         true
+    }
+
+    /// Ends a call whose caller waits no longer, while its session goes on, and tells the server.
+    pub(super) fn abandon(&mut self, shared: &mut Shared, index: usize, id: SlotId, cause: Cause) {
+        let held_back = if shared.pacing.is_on() { shared.pacing.forget(index, id) } else { 0 };
+        let view = self.view(id);
+        if !view.has_left() {
+            return self.give_up(shared, index, id, cause);
+        }
+        let (number, mut ended) = (view.slot.number, view.ended());
+        ended.sent = ended.sent.saturating_sub(held_back).max(ended.answered);
+        let execution = if view.may_have_run() { Execution::MayHaveRun } else { Execution::NeverSent };
+        self.finish_but(shared, index, id, Err((cause, execution)), (ended.sent - ended.answered) as u16);
+        self.owe(shared, index, number, ended);
     }
 
     /// Ends a call of which nothing more is expected.

@@ -21,6 +21,14 @@ pub(crate) struct NewCall {
     pub deadline_ns: Option<NonZeroU64>,
 }
 
+impl NewCall {
+    /// Whether its deadline has passed.
+    #[inline(always)]
+    pub fn is_too_late(&self, now_ns: u64) -> bool {
+        self.deadline_ns.is_some_and(|deadline_ns| deadline_ns.get() <= now_ns)
+    }
+}
+
 /// A call that waits for a slot.
 pub(super) struct Queued {
     pub call: NewCall,
@@ -135,8 +143,11 @@ impl Queues {
     pub fn free(&mut self, id: PlaceId) {
         let place = &mut self.places[id.0 as usize];
         place.state = State::Free;
-        place.generation = place.generation.wrapping_add(1) & (u32::MAX >> 1);
-        self.free.push(id.0);
+        // After two billion calls a place has no names left, and is used no more.
+        if place.generation < u32::MAX >> 1 {
+            place.generation += 1;
+            self.free.push(id.0);
+        }
     }
 
     /// What a call is called that waits, or did.
@@ -163,12 +174,50 @@ impl Queues {
         }
     }
 
+    /// How many places [`Self::waiting`] looks at.
+    pub fn places(&self) -> usize {
+        if self.waiting == 0 { 0 } else { self.places.len() }
+    }
+
     /// The calls that wait, of all sessions, with their sessions' indices.
     pub fn waiting(&self) -> impl Iterator<Item = (PlaceId, usize, &Queued)> {
-        let places = if self.waiting == 0 { &[] } else { &self.places[..] };
+        let places = &self.places[..self.places()];
         places.iter().enumerate().filter_map(|(at, place)| match &place.state {
             State::Waits(queued) => Some((PlaceId(at as u32), place.session as usize, queued)),
             _ => None,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn queued(arena: &sinew_mem::Arena) -> Queued {
+        let [request, response] = [0; 2].map(|len| arena.alloc(len, 1024).unwrap());
+        let call = NewCall { request_type: 1, lane: 0, tag: 0, deadline_ns: None };
+        Queued { call, request, response }
+    }
+
+    #[test]
+    fn a_place_that_has_no_names_left_is_used_no_more() {
+        let arena = sinew_mem::Arena::private(1 << 20).unwrap();
+        let (mut queues, mut list) = (Queues::default(), List::default());
+        let mut numbers = Vec::new();
+        for round in 0..4 {
+            let id = queues.push(&mut list, 7, queued(&arena));
+            numbers.push(queues.number(id));
+            assert!(Queues::is_number(numbers[round]) && queues.find(7, numbers[round]).is_some());
+            assert!(queues.remove(&mut list, id).is_some());
+            queues.free(id);
+            assert!(queues.find(7, numbers[round]).is_none());
+            if round == 1 {
+                queues.places[0].generation = u32::MAX >> 1;
+            }
+        }
+        // The third call was the last there.
+        assert_eq!(numbers.iter().map(|number| *number as u32).collect::<Vec<_>>(), [0, 0, 0, 1]);
+        numbers.dedup();
+        assert_eq!(numbers.len(), 4);
     }
 }

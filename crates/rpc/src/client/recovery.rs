@@ -85,7 +85,7 @@ impl Clients {
         (taken, ahead, is_alone): (u16, u32, bool),
         packet: &RxPacket<'_>,
     ) -> Result<(), PacketDrop> {
-        let (index, id) = self.find_call(shared, call, packet)?;
+        let (index, id) = self.find_answered(shared, call, packet, |_| Some(taken.into()))?;
         let mut view = self.view(id);
         view.lengthen(shared.times_calls);
         let (taken, mut ahead) = (u32::from(taken), Window(ahead.into()));
@@ -219,7 +219,7 @@ impl Clients {
     }
 
     /// How long a call of the session waits for an answer that had to wait so often already.
-    fn timeout_ns(&self, shared: &Shared, index: usize, backoff: u8) -> u64 {
+    pub(super) fn timeout_ns(&self, shared: &Shared, index: usize, backoff: u8) -> u64 {
         let configured_ns = shared.config.retransmit_timeout_ns;
         let measured_ns = match shared.config.timeout {
             Timeout::Fixed => 0,
@@ -250,6 +250,7 @@ impl Clients {
 
     fn scan_late(&mut self, shared: &mut Shared) {
         const SLOTS_PER_TURN: usize = 64;
+        self.stop_waiting_for_owed(shared);
         for _ in 0..SLOTS_PER_TURN {
             let Some(&id) = self.listed.get(self.scan_at) else {
                 self.scan_at = 0;

@@ -162,8 +162,7 @@ impl Clients {
 fn push_whole(view: &mut CallView<'_>, now_ns: u64, is_copy: bool, tx: &mut impl PacketTx) {
     let Some(Outgoing::Whole(request)) = &view.slot.request else { return };
     let header = view.request_header(0, request.len(), is_copy).to_bytes();
-    let (to, has_options, options) =
-        (view.session.peer, view.travel.deadline_ns.is_some(), view.travel.options(now_ns));
+    let (to, has_options, options) = (view.session.peer, view.travel.has_options, view.travel.options(now_ns));
     let Some(Outgoing::Whole(request)) = &mut view.slot.request else { return };
     let head = if has_options {
         let front = request.front_mut();

@@ -8,9 +8,10 @@ use std::num::NonZeroU64;
 
 use sinew_fabric::Peer;
 use sinew_mem::{Frozen, MessageBuffer};
-use sinew_wire::management::{Cookie, Offer};
+use sinew_wire::management::{Cookie, Features, Offer};
 use sinew_wire::{CallName, HEADER_LEN, Header, Meaning, OPTIONS_LEN, Options, Part, SessionKey};
 
+use super::owed::{Ended, OwedCalls};
 use super::queue::{List, PlaceId};
 use crate::congestion::{Limits, Sample};
 use crate::lanes::LaneId;
@@ -60,7 +61,7 @@ pub(crate) struct ClientSlot {
 }
 const _: () = assert!(size_of::<ClientSlot>() == 64);
 
-/// How far a long call is.
+/// How far a long call is. There is one for each slot, in memory that short calls do not touch.
 #[derive(Default)]
 pub(crate) struct Travel {
     pub request_packets: u32,
@@ -85,11 +86,15 @@ pub(crate) struct Travel {
     pub backoff: u8,
     /// Whether one packet was sent again to see if any gets through.
     pub is_probing: bool,
-    /// When its caller waits no longer, if ever; then options lead its request.
+    /// Whether options lead its request.
+    pub has_options: bool,
+    /// When its caller waits no longer, if ever.
     pub deadline_ns: Option<NonZeroU64>,
     /// Where it waited for its slot, which gave it its name.
     pub waited: Option<PlaceId>,
 }
+
+const _: () = assert!(size_of::<Travel>() == 88);
 
 impl Travel {
     /// Notes that the packet leaves whose answer is the `count`th, to measure its round trip.
@@ -109,7 +114,7 @@ impl Travel {
     /// Bytes of options that lead the request's data.
     #[inline(always)]
     pub fn lead(&self) -> usize {
-        if self.deadline_ns.is_some() { OPTIONS_LEN } else { 0 }
+        if self.has_options { OPTIONS_LEN } else { 0 }
     }
 
     /// The options, as they are now.
@@ -135,6 +140,7 @@ impl CallView<'_> {
             let left_ns = Some(self.slot.progress_ns).filter(|&left_ns| times_calls && left_ns != NOT_LEFT);
             let is_timed = self.slot.form == Form::ShortTimed;
             *self.travel = Travel {
+                has_options: is_timed,
                 deadline_ns: self.travel.deadline_ns.filter(|_| is_timed),
                 request_packets: 1,
                 sent: 1,
@@ -167,17 +173,30 @@ impl CallView<'_> {
 
     /// Whether the request may have reached the server whole.
     pub fn may_have_run(&self) -> bool {
-        match self.slot.form {
-            Form::Short | Form::ShortTimed => self.slot.progress_ns != NOT_LEFT,
-            Form::Long => self.travel.may_have_run(),
-        }
+        self.has_left() && (self.slot.form != Form::Long || self.travel.may_have_run())
     }
 
     /// Whether any packet of the request has left.
     pub fn has_left(&self) -> bool {
+        let is_in_queue = self.slot.progress_ns == NOT_LEFT;
         match self.slot.form {
-            Form::Short | Form::ShortTimed => self.slot.progress_ns != NOT_LEFT,
-            Form::Long => self.travel.sent_max > 1 || self.travel.sent_max > 0 && self.slot.progress_ns != NOT_LEFT,
+            Form::Short | Form::ShortTimed => !is_in_queue,
+            // What waits to be sent again has left before.
+            Form::Long => {
+                self.travel.sent_max > 0 && (!is_in_queue || self.travel.received > 0 || self.travel.repeated > 0)
+            }
+        }
+    }
+
+    /// How far it is, for when it ends.
+    pub fn ended(&self) -> Ended {
+        match self.slot.form {
+            Form::Short | Form::ShortTimed => Ended { request_packets: 1, sent: 1, answered: 0 },
+            Form::Long => Ended {
+                request_packets: self.travel.request_packets,
+                sent: self.travel.sent,
+                answered: self.travel.received,
+            },
         }
     }
 
@@ -227,6 +246,8 @@ pub(crate) struct ClientSession {
     pub data_per_packet: u32,
     pub message_len_max: u32,
     pub state: ClientState,
+    /// What the server can take.
+    pub features: Features,
     /// The slot after the one that last got credits it waited for.
     pub(super) turn: u8,
     pub(super) round_trips: RoundTrips,
@@ -299,6 +320,7 @@ pub(crate) struct Opening {
 #[derive(Default)]
 pub(crate) struct ClientCold {
     pub(super) queue: List,
+    pub(super) owed: OwedCalls,
     /// Who hears of the session.
     pub lane: LaneId,
     /// Where the server's calls are answered, if it may call us.

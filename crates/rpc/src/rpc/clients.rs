@@ -31,6 +31,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
     /// [`Cause::Disconnected`](crate::Cause::Disconnected) here. Returns whether there was such a client.
     pub fn dismiss(&mut self, client: ClientId) -> bool {
         self.wake_sleeper();
+        self.sessions.begin_turn(&mut self.core, self.clock.now_ns());
         self.sessions.dismiss(&mut self.core, client)
     }
 }

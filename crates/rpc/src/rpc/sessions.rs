@@ -30,7 +30,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
     pub fn take_session_event(&mut self, lane: LaneId, session: SessionId) -> Option<SessionEvent> {
         let taken = self.core.clients.lanes.take_event(lane, |event| event.session() == session);
         if taken.is_some() && lane == LaneId::MAIN {
-            self.sleep.events_told = self.sleep.events_told.saturating_sub(1);
+            self.sleep.events_told = 0;
         }
         taken
     }
@@ -43,6 +43,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
             return None;
         }
         let withheld = entry.limits.withheld.min(entry.credits_max);
-        Some(SessionCredits { left: entry.credits, all: entry.credits_max, withheld })
+        let owed = self.core.clients.owed_credits(index);
+        Some(SessionCredits { left: entry.credits, owed, all: entry.credits_max, withheld })
     }
 }

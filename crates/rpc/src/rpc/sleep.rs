@@ -3,7 +3,7 @@
 use std::io;
 
 use sinew_fabric::readiness::no_descriptor;
-use sinew_fabric::{Armed, Clock, Descriptor, PacketPort, Readiness};
+use sinew_fabric::{Armed, Clock, Descriptor, PacketPort, PacketTx, Readiness};
 
 use super::Rpc;
 
@@ -76,13 +76,16 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         let now_ns = self.clock.now_ns();
         match self.quiet() {
             Armed::Sleep { until_ns } if until_ns.is_none_or(|until_ns| until_ns > now_ns) => {
-                self.publish();
+                self.submit_and_publish();
                 let mut armed = self.port.arm(now_ns)?;
                 // What makes it readable already, such as datagrams that the last turn left in the kernel, is no news to an event loop that
                 // hears of changes only.
                 if armed != Armed::Ready && descriptor.wait(Some(0))? {
-                    self.port.disarm();
                     armed = Armed::Ready;
+                }
+                if armed == Armed::Ready {
+                    // It may be armed from the last time.
+                    self.port.disarm();
                 }
                 self.set_armed(armed != Armed::Ready);
                 let armed = armed.by(until_ns);
@@ -91,7 +94,14 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
                 }
                 Ok(armed)
             }
-            _ => Ok(Armed::Ready),
+            _ => {
+                if self.sessions.is_armed() {
+                    self.end_sleep();
+                    // What woke it is told now.
+                    self.sleep.was_woken = false;
+                }
+                Ok(Armed::Ready)
+            }
         }
     }
 
@@ -117,11 +127,24 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         if timeout_ns == Some(0) {
             return Ok(false);
         }
-        self.publish();
+        self.sleep_on_port(now_ns, timeout_ns)?;
+        Ok(true)
+    }
+
+    /// Sleeps on the port, whatever else there is to do.
+    pub(super) fn sleep_on_port(&mut self, now_ns: u64, timeout_ns: Option<u64>) -> io::Result<()> {
+        self.submit_and_publish();
         self.sessions.listen_until(timeout_ns.map(|timeout_ns| now_ns.saturating_add(timeout_ns)));
         // Armed, slept on and disarmed; a port without a descriptor has a way of its own.
-        self.port.wait(timeout_ns)?;
-        Ok(true)
+        self.port.wait(timeout_ns)
+    }
+
+    /// Publishes the counters before a sleep, if anybody reads them: with what the port held back until now.
+    fn submit_and_publish(&mut self) {
+        if self.has_audience {
+            self.port.split().1.submit();
+            self.publish();
+        }
     }
 
     /// Says that a loop that turned the endpoint for one purpose, such as a library's, is over: a waker that was called may have ended one of its
@@ -133,8 +156,10 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
     /// Until when there is nothing to do but for what arrives.
     fn quiet(&mut self) -> Armed {
         let events = self.core.clients.lanes.events_of_main();
-        let is_news =
-            (events > self.sleep.events_told) | self.core.servers.is_client_news() | self.handlers.backlog.is_news();
+        let is_news = (events > self.sleep.events_told)
+            | self.core.clients.lanes.is_event_news()
+            | self.core.servers.is_client_news()
+            | self.handlers.backlog.is_news();
         self.sleep.events_told = events;
         if std::mem::take(&mut self.sleep.was_woken) || is_news || self.core.has_work() {
             return Armed::Ready;

@@ -54,7 +54,7 @@ impl Servers {
         let mut ahead = Window::default();
         ahead.mark(number);
         let received = ahead.advance();
-        let arrival = Arrival { message: Some(message), lead, ahead, begun_ns: shared.now_ns, received };
+        let arrival = Arrival { message: Some(message), slot: id, lead, ahead, begun_ns: shared.now_ns, received };
         let slot = &mut self.table.slots[id.at()];
         slot.progress_ns = shared.now_ns;
         slot.set_arrival(self.arrivals.begin(arrival));

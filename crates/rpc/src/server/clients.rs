@@ -88,6 +88,8 @@ impl Servers {
     pub fn poll_client_event(&mut self) -> Option<ClientEvent> {
         loop {
             let event = self.visits.events.pop_front()?;
+            // Somebody takes them: those behind it are news again.
+            self.visits.is_news = true;
             let ClientEvent::Came(client) = event else { return Some(event) };
             if let Some(index) = self.table.find(client.key()) {
                 self.cold[index].is_told = true;

@@ -124,9 +124,19 @@ impl Servers {
         self.table.slots[id.at()].has_deadline = true;
     }
 
-    /// Ends the calls that handlers keep and whose deadlines have passed; says when the next does.
+    /// Ends the calls that handlers keep, and the requests on their way in, whose deadlines have passed; says when the next does.
     pub fn end_expired(&mut self, shared: &mut Shared) -> Option<u64> {
         let mut next_ns: Option<u64> = None;
+        for place in 0..self.arrivals.places() {
+            let Some(id) = self.arrivals.slot_in(place) else { continue };
+            let Some(deadline_ns) = self.deadline_ns(id) else { continue };
+            if deadline_ns > shared.now_ns {
+                next_ns = Some(next_ns.map_or(deadline_ns, |next_ns| next_ns.min(deadline_ns)));
+                continue;
+            }
+            shared.stats.requests_too_late += 1;
+            self.end_unanswered(shared, self.table.entry_of(id), id, ErrorCode::CameTooLate);
+        }
         for at in 0..self.kept.places.len() {
             let Kept { call, deadline_ns: Some(deadline_ns), is_used: true, .. } = self.kept.places[at] else {
                 continue;
@@ -145,6 +155,6 @@ impl Servers {
 
     /// How many calls [`Self::end_expired`] looks at.
     pub fn expiring(&self) -> usize {
-        self.kept.places.len()
+        self.kept.places.len() + self.arrivals.places()
     }
 }

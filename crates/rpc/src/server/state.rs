@@ -15,7 +15,7 @@ use crate::answer::ErrorCode;
 use crate::names::SessionId;
 use crate::recovery::Window;
 use crate::shared::Shared;
-use crate::table::Entry;
+use crate::table::{Entry, SlotId};
 
 #[derive(Default)]
 pub(super) enum Response {
@@ -109,6 +109,7 @@ impl ArrivalId {
 pub(super) struct Arrival {
     /// There for as long as a slot names this place.
     pub message: Option<MessageBuffer>,
+    pub slot: SlotId,
     /// Bytes of options before the message, in its first packet.
     pub lead: usize,
     /// Packets that are there, from the first missing one on.
@@ -151,6 +152,17 @@ impl Arrivals {
     pub fn end(&mut self, id: ArrivalId) -> Option<MessageBuffer> {
         self.free.push(id);
         self.places[id.at()].message.take()
+    }
+
+    /// How many places there are: one is free, or a request's.
+    pub fn places(&self) -> usize {
+        self.places.len()
+    }
+
+    /// The slot of the request in a place.
+    pub fn slot_in(&self, place: usize) -> Option<SlotId> {
+        let arrival = &self.places[place];
+        arrival.message.is_some().then_some(arrival.slot)
     }
 
     #[inline(always)]

@@ -5,7 +5,7 @@
 //! has credits and slots of its own, and ends with the session: no packet is about it alone.
 
 use sinew_fabric::Peer;
-use sinew_wire::management::{Accept, CallBack};
+use sinew_wire::management::{Accept, CallBack, Features};
 
 use super::Sessions;
 use crate::client::Back;
@@ -69,7 +69,7 @@ impl Sessions {
     }
 
     /// At the server: opens the direction in which it calls a client that has asked for that.
-    pub(super) fn call_back(core: &mut Core, server: usize, asked: CallBack, credits: u16) {
+    pub(super) fn call_back(core: &mut Core, server: usize, asked: CallBack, credits: u16, features: Features) {
         let of = &core.servers.table.entries[server];
         let remote_key = asked.key.in_session(of.key);
         let (client, peer, peer_index) = (ClientId(of.key.0), of.peer, of.peer_index);
@@ -82,6 +82,7 @@ impl Sessions {
             (session.credits, session.credits_max) = (credits, credits);
             session.data_per_packet = data_per_packet;
             session.message_len_max = message_len_max;
+            session.features = features;
         });
         let cold = core.clients.cold(index);
         // Whoever wants to know hears of the client.

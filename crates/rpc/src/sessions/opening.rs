@@ -4,7 +4,7 @@ use std::hash::Hasher;
 use std::sync::Arc;
 
 use sinew_fabric::Peer;
-use sinew_wire::management::{Accept, CallBack, Challenge, Connect, Cookie, Offer, Refusal, ending};
+use sinew_wire::management::{Accept, CallBack, Challenge, Connect, Cookie, Features, Offer, Refusal, ending};
 use sinew_wire::{HEADER_LEN, Header, Kind, VERSION};
 
 use super::Sessions;
@@ -164,7 +164,8 @@ impl Sessions {
         let slots = core.shared.config.slots;
         let call_back = cold.back.map(|Back { key, credits, .. }| CallBack { key, credits, slots });
         let Opening { offer, cookie, .. } = *opening;
-        let connect = Connect { client_key: id.key(), client_token, offer, cookie, call_back };
+        let connect =
+            Connect { client_key: id.key(), client_token, offer, cookie, call_back, features: Features::OURS };
         core.shared.send(peer, connect.packet());
         if opening_is_repeated {
             // A server of the version before hears nothing of ours. It answers its own, and says by that what it is.
@@ -240,7 +241,7 @@ impl Sessions {
         let index = core.servers.insert(&mut core.shared, session);
         self.granted.insert((from, connect.client_key.0), index as u32);
         if let Some(asked) = connect.call_back {
-            Self::call_back(core, index, asked, back_credits);
+            Self::call_back(core, index, asked, back_credits, connect.features);
         }
         Self::send_accept(core, index);
         Ok(())
@@ -260,6 +261,7 @@ impl Sessions {
                 message_len_max: session.message_len_max,
             },
             call_back: Self::call_back_of(core, index),
+            features: Features::OURS,
         };
         let (to, packet) = (session.peer, accept.packet(session.remote_key));
         core.shared.send(to, packet);
@@ -350,6 +352,7 @@ impl Sessions {
             session.credits_max = granted.credits;
             session.data_per_packet = granted.data_per_packet;
             session.message_len_max = granted.message_len_max;
+            session.features = accept.features;
         });
         Self::open_back(core, index, &accept);
         let lane = core.clients.cold(index).lane;
@@ -372,7 +375,8 @@ impl Sessions {
             return Err(PacketDrop::Stale);
         }
         let (id, peer) = (session.id(), Arc::clone(&core.shared.peers.get(session.peer_index).name));
-        core.clients.end_calls(&mut core.shared, id, Cause::PeerClosed);
+        let cause = if refusal == Refusal::Closing { Cause::PeerClosed } else { Cause::SessionRefused };
+        core.clients.end_calls(&mut core.shared, id, cause);
         let error = match refusal {
             Refusal::ReceiveCapacity { packets, committed } => {
                 ConnectError::PeerReceiveCapacity { peer, packets, committed }

@@ -1,4 +1,5 @@
-//! Peers that speak another version of the protocol: both sides hear of it, whoever asked.
+//! Peers that speak another version of the protocol. Who asked hears of it, as far as their version has words for it: a client of ours is told
+//! both versions; one of a version before the third, that the server closes, which is the nearest that it understands.
 
 use sinew_fabric::RxPacket;
 use sinew_wire::management::{Connect, Refusal};
@@ -7,7 +8,7 @@ use sinew_wire::{HEADER_LEN, Header, Kind, VERSION};
 use super::Sessions;
 use crate::client::ClientState;
 use crate::core::Core;
-use crate::error::ConnectError;
+use crate::error::{Cause, ConnectError};
 use crate::events::SessionEvent;
 
 /// The first version that knows of refusals for its version.
@@ -44,7 +45,7 @@ impl Sessions {
         }
         let (session, peer_index) = (session.id(), session.peer_index);
         let peer = std::sync::Arc::clone(&core.shared.peers.get(peer_index).name);
-        core.clients.end_calls(&mut core.shared, session, crate::error::Cause::PeerRefused);
+        core.clients.end_calls(&mut core.shared, session, Cause::SessionRefused);
         let error = ConnectError::PeerVersion { peer, theirs, ours: VERSION };
         Self::end_client(core, index, SessionEvent::ConnectFailed { session, error });
     }

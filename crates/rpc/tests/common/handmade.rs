@@ -3,7 +3,7 @@
 use sinew_fabric::loopback::{LoopbackConfig, LoopbackPort, Network};
 use sinew_fabric::{PacketPort, Peer};
 use sinew_rpc::{ConnectOptions, RequestType, SessionEvent, SessionId};
-use sinew_wire::management::{Accept, CallBack, Challenge, Connect, Cookie, Life, Management, Offer};
+use sinew_wire::management::{Accept, CallBack, Challenge, Connect, Cookie, Features, Life, Management, Offer};
 use sinew_wire::{HEADER_LEN, Header, Kind, SessionKey};
 
 use super::{Endpoint, World};
@@ -149,7 +149,8 @@ impl HandClient {
     }
 
     pub fn connect_packet(&self, offer: Offer, cookie: Cookie) -> Management {
-        Connect { client_key: self.key, client_token: self.token, offer, cookie, call_back: self.call_back }.packet()
+        let (client_key, client_token, call_back) = (self.key, self.token, self.call_back);
+        Connect { client_key, client_token, offer, cookie, call_back, features: Features::OURS }.packet()
     }
 
     /// Takes in an accept.
@@ -215,6 +216,8 @@ pub struct HandServer {
     pub session: SessionId,
     /// What the client offers for this server's calls.
     pub offered: Option<CallBack>,
+    /// What it says that it can take.
+    pub features: Features,
 }
 
 impl HandServer {
@@ -247,6 +250,7 @@ impl HandServer {
             data_per_packet: 0,
             session,
             offered: None,
+            features: Features::OURS,
         };
         let sent = server.turn(client);
         let [(header, body)] = &sent[..] else { panic!("{sent:?}") };
@@ -271,6 +275,7 @@ impl HandServer {
             client_token: self.client_token,
             granted,
             call_back,
+            features: self.features,
         };
         self.send_management(&accept.packet(self.client_key));
     }
