@@ -197,20 +197,75 @@ impl Channel {
     /// started again. Calls that were in flight have completed, with an error that says whether they may have run; none is sent again. Returns how
     /// many sessions were opened: none when all are there.
     ///
-    /// An endpoint learns that a server was started again by its next sign of life or by a new session; until then its sessions are there, and calls
-    /// over them end with [`Cause::PeerForgot`](crate::Cause::PeerForgot). Sessions that turn out to be gone while others open are opened too.
+    /// An endpoint need not have heard yet that a server died and was started again. So where no session is known to be gone, one more is opened and
+    /// closed: by that the endpoint learns which server is there now. Sessions that turn out to be gone while others open are opened too.
     ///
     /// # Errors
     ///
     /// [`ChannelError`]: why a session could not be opened. The channel goes on with those that are there.
     pub fn reconnect<E: Endpoint + ?Sized>(&mut self, endpoint: &mut E) -> Result<usize, ChannelError> {
         let before = self.sessions.clone();
-        self.begin_reconnect(endpoint)?;
-        self.finish(endpoint)?;
+        let result = self.reopen(endpoint);
+        endpoint.end_waiting();
+        result?;
         Ok(self.sessions.iter().filter(|session| !before.contains(session)).count())
     }
 
-    /// As [`Self::reconnect`], without waiting: calls can be enqueued at once, and [`Self::poll`] goes on with it. Returns how many sessions are being
+    fn reopen<E: Endpoint + ?Sized>(&mut self, endpoint: &mut E) -> Result<(), ChannelError> {
+        // The port may have heard of the server's end already.
+        endpoint.turn();
+        if self.begin_reconnect(endpoint)? == 0 {
+            self.ask_who_is_there(endpoint)?;
+            self.begin_reconnect(endpoint)?;
+        }
+        self.turn_until_open(endpoint)
+    }
+
+    /// Opens a session and closes it. A server that was started again since the others were opened shows by its answer that it knows none of them.
+    fn ask_who_is_there<E: Endpoint + ?Sized>(&self, endpoint: &mut E) -> Result<(), ChannelError> {
+        let options = ConnectOptions::new().lane(self.options.lane);
+        let asked = endpoint.begin_connect_with(&self.address, options).and_then(|session| {
+            let is_opening = |endpoint: &mut E| endpoint.session_slots(session).is_some();
+            let result = match self.event_of(endpoint, session, is_opening)? {
+                Some(SessionEvent::ConnectFailed { error, .. }) => Err(error),
+                Some(SessionEvent::Lost { peer, cause, .. }) => Err(ConnectError::Failed { peer, cause }),
+                _ => Ok(()),
+            };
+            // To say it again says whether it is still there.
+            self.event_of(endpoint, session, |endpoint| endpoint.disconnect(session))?;
+            result
+        });
+        match asked {
+            // There is no room for one more, which says nothing of the others.
+            Err(
+                ConnectError::Sessions { .. }
+                | ConnectError::ReceiveCapacity { .. }
+                | ConnectError::PeerSessions { .. }
+                | ConnectError::PeerReceiveCapacity { .. }
+                | ConnectError::PeerShare { .. },
+            ) => Ok(()),
+            asked => Ok(asked?),
+        }
+    }
+
+    /// Turns the endpoint until something is heard of a session, or it is not there any more: of one whose lane was closed nothing is heard.
+    fn event_of<E: Endpoint + ?Sized>(
+        &self,
+        endpoint: &mut E,
+        session: SessionId,
+        mut is_there: impl FnMut(&mut E) -> bool,
+    ) -> Result<Option<SessionEvent>, ConnectError> {
+        loop {
+            let is_there = is_there(endpoint);
+            let event = endpoint.take_session_event(self.options.lane, session);
+            if event.is_some() || !is_there {
+                return Ok(event);
+            }
+            endpoint.turn_or_wait()?;
+        }
+    }
+
+    /// As [`Self::reconnect`], without waiting, for the sessions that are known to be gone: calls can be enqueued at once, and [`Self::poll`] goes on with it. Returns how many sessions are being
     /// opened anew. What was to be heard of the sessions that are gone is taken off their lane.
     ///
     /// # Errors

@@ -253,7 +253,7 @@ impl Servers {
     }
 
     /// Takes note of what a call asks for beside its request.
-    #[inline(always)]
+    #[inline(never)]
     fn heed(&mut self, shared: &mut Shared, id: SlotId, options: Options) {
         if let Some(remaining_ns) = options.remaining_ns {
             let deadline_ns = shared.now_ns.saturating_add(remaining_ns);

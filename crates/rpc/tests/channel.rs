@@ -348,6 +348,50 @@ fn a_server_that_was_started_again_is_reached_by_one_call() {
     }
 }
 
+/// It was killed: no word of it came, and its successor is asked first.
+#[test]
+fn a_server_that_died_without_a_word_is_reached_by_one_call_too() {
+    let mut it = Pair::new();
+    let mut channel = it.open(24);
+    (0..4).for_each(|tag| it.send(&mut channel, DEFER, tag));
+    it.turn(3);
+    drop(take_kept());
+    it.world.losing(|| it.server.borrow_mut().take());
+    it.start(Config::default());
+    assert_eq!(channel.status(&it.client).open, 3, "nothing was heard of its end");
+    assert_eq!(channel.reconnect(&mut it.client).unwrap(), 3);
+    let over = completions(&mut it.client);
+    assert!(over.iter().all(|over| over.result.is_err()) && over.len() == 4, "none is lost silently, none sent again");
+    assert!(events(&mut it.client).is_empty());
+    (0..24).for_each(|tag| it.send(&mut channel, ECHO, tag));
+    it.turn(5);
+    assert_eq!(completions(&mut it.client).iter().filter(|over| over.result.is_ok()).count(), 24);
+    it.turn(5);
+    assert_eq!((it.client.sessions(), it.sessions_at_server()), (3, 3), "the one that asked is closed");
+}
+
+/// Nobody would be told of it otherwise.
+#[test]
+fn a_server_that_died_without_a_word_and_is_not_there_again_is_an_error() {
+    let mut it = Pair::new();
+    let mut channel = it.open(24);
+    it.world.losing(|| it.server.borrow_mut().take());
+    let error = channel.reconnect(&mut it.client).unwrap_err();
+    assert!(matches!(error, ChannelError::Connect(_)), "{error}");
+    it.start(Config::default());
+    assert_eq!(channel.reconnect(&mut it.client).unwrap(), 3);
+}
+
+/// That it has no room for one more says nothing of those that are there.
+#[test]
+fn a_full_server_loses_no_sessions_by_being_asked() {
+    let mut it = Pair::with(Config::default(), Config { sessions_max: 3, peer_share_percent: 100, ..Config::default() });
+    let mut channel = it.open(24);
+    assert_eq!(channel.reconnect(&mut it.client).unwrap(), 0);
+    assert_eq!(channel.status(&it.client).open, 3);
+    assert!(events(&mut it.client).is_empty());
+}
+
 /// One session is known to be gone. By opening that the client learns that the server knows none of the others.
 #[test]
 fn sessions_that_turn_out_to_be_gone_while_others_open_are_opened_too() {
