@@ -58,7 +58,7 @@ impl<'a> Call<'a> {
 
     /// Until when the caller waits, on the endpoint's clock ([`Self::now_ns`]); none if it did not say.
     pub fn deadline_ns(&self) -> Option<u64> {
-        self.core.servers.deadline_ns(self.call.found.slot)
+        self.core.servers.deadline_ns(self.call.call)
     }
 
     /// The time of this turn of the endpoint's loop, on the endpoint's clock: no later than now, and read once for all requests of a received
@@ -143,7 +143,8 @@ impl<'a> Call<'a> {
     /// The client is told that the server is busy.
     pub fn defer(mut self) -> Result<DeferredCall, AllocError> {
         self.answered = true;
-        keep(self.core, self.call, RequestData::Lent(self.request)).inspect_err(|_| {
+        let deadline_ns = self.deadline_ns();
+        keep(self.core, self.call, deadline_ns, RequestData::Lent(self.request)).inspect_err(|_| {
             self.core.servers.answer_error(&mut self.core.shared, self.call.call, ErrorCode::NoMemory);
         })
     }
@@ -172,7 +173,12 @@ impl Drop for Call<'_> {
 
 /// Keeps a request to be answered later. One that lies where it was received is copied.
 #[inline(never)]
-pub(crate) fn keep(core: &mut Core, call: RunningCall, request: RequestData<'_>) -> Result<DeferredCall, AllocError> {
+pub(crate) fn keep(
+    core: &mut Core,
+    call: RunningCall,
+    deadline_ns: Option<u64>,
+    request: RequestData<'_>,
+) -> Result<DeferredCall, AllocError> {
     let Core { shared, servers, .. } = core;
     let data_per_packet = shared.data_per_packet_laid_out();
     let (asked, share) = (request.len(), shared.memory_share());
@@ -181,8 +187,7 @@ pub(crate) fn keep(core: &mut Core, call: RunningCall, request: RequestData<'_>)
         RequestData::Owned(buffer) => buffer.block_len(),
     };
     let full = AllocError::ArenaFull { asked, capacity: share };
-    let deadline_ns = servers.deadline_ns(call.found.slot);
-    let (share, abandoned) = servers.keep(shared, call.call, block_len).ok_or(full)?;
+    let (share, abandoned) = servers.keep(shared, call.call, deadline_ns, block_len).ok_or(full)?;
     let request = match request {
         RequestData::Owned(buffer) => buffer,
         RequestData::Lent(bytes) => {
@@ -210,6 +215,7 @@ pub(crate) fn keep(core: &mut Core, call: RunningCall, request: RequestData<'_>)
 pub(crate) struct BurstEntry<'a> {
     pub call: RunningCall,
     pub request: RequestData<'a>,
+    pub deadline_ns: Option<u64>,
     pub answered: Cell<bool>,
 }
 
@@ -352,9 +358,7 @@ impl<'a, 'b> BurstCalls<'a, 'b> {
     ///
     /// When there is no such request.
     pub fn deadline_ns(&self, index: usize) -> Option<u64> {
-        let RunningCall { call, found } = self.entries[index].call;
-        // The slot may be another call's by now: that came later in the same burst.
-        self.core.servers.deadline_ns(found.slot).filter(|_| self.core.servers.is_unanswered(call))
+        self.entries[index].deadline_ns
     }
 
     /// Keeps request `index` to answer it later.
@@ -370,7 +374,7 @@ impl<'a, 'b> BurstCalls<'a, 'b> {
     pub fn defer(&mut self, index: usize) -> Result<DeferredCall, AllocError> {
         let entry = &self.entries[index];
         assert!(!entry.answered.replace(true), "request {index} was answered already");
-        keep(self.core, entry.call, RequestData::Lent(&entry.request)).inspect_err(|_| {
+        keep(self.core, entry.call, entry.deadline_ns, RequestData::Lent(&entry.request)).inspect_err(|_| {
             self.core.servers.answer_error(&mut self.core.shared, entry.call.call, ErrorCode::NoMemory);
         })
     }

@@ -126,7 +126,8 @@ pub(crate) trait Serve {
                 handlers.running = false;
             }
             Some(Handler::Burst(_)) => {
-                batched.push(BurstEntry { call, request, answered: Cell::new(false) });
+                let deadline_ns = core.servers.deadline_ns(call.call);
+                batched.push(BurstEntry { call, request, deadline_ns, answered: Cell::new(false) });
             }
             Some(Handler::Worker(handler)) => {
                 give_to_worker(core, Arrived { call, request }, handler, handlers.workers.as_deref());
@@ -172,7 +173,7 @@ impl Serve for WithRest<'_> {
 #[inline(never)]
 fn give_to_worker(core: &mut Core, arrived: Arrived<'_>, handler: &Worker, workers: Option<&dyn WorkerPool>) {
     let Arrived { call, request } = arrived;
-    let Ok(deferred) = keep(core, call, request) else {
+    let Ok(deferred) = keep(core, call, core.servers.deadline_ns(call.call), request) else {
         return core.servers.answer_error(&mut core.shared, call.call, ErrorCode::Busy);
     };
     let Some(workers) = workers else { return deferred.refuse() };

@@ -31,7 +31,7 @@ impl Backlog {
         let max = core.shared.config.polled_requests_max;
         let of_peer = core.servers.requests_waiting(&core.shared, call.call);
         let has_room = self.waiting.len() < max && of_peer.is_some_and(|of| of < core.shared.share_of(max as u64));
-        match has_room.then(|| keep(core, call, request)) {
+        match has_room.then(|| keep(core, call, core.servers.deadline_ns(call.call), request)) {
             Some(Ok(mut kept)) => {
                 kept.begin_waiting();
                 self.waiting.push(kept);

@@ -68,7 +68,7 @@ fn take_packet<'a>(
             }
         } else if let Some((call, mut request)) = core.servers.take_short(&mut core.shared, &header, packet) {
             if header.kind == Kind::RequestWithOptions {
-                match core.servers.take_options(core.shared.now_ns, call.found.slot, request) {
+                match core.servers.take_options(core.shared.now_ns, call.call, request) {
                     Some(behind) => request = behind,
                     None => return core.servers.refuse_short(&mut core.shared, call.call, request),
                 }

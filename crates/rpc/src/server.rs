@@ -16,7 +16,6 @@ mod memory;
 mod sending;
 mod state;
 
-use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use sinew_fabric::RxPacket;
@@ -48,12 +47,19 @@ pub(crate) struct Unconfirmed {
     pub reminders: u8,
 }
 
+/// A call, and when its caller waits no longer.
+#[derive(Clone, Copy, Default)]
+struct Timed {
+    call: Option<ServerCall>,
+    deadline_ns: u64,
+}
+
 pub(crate) struct Servers {
     pub table: Table<ServerSession, ServerSlot>,
     arrivals: Arrivals,
     kept: KeptCalls,
-    /// When callers wait no longer, beside the slots that have [such a call](ServerSlot::has_deadline); empty until there is one.
-    deadlines: Vec<u64>,
+    /// The last call that was whole and has a deadline: its handler may ask for that as long as no other call comes.
+    timed: Timed,
     cold: Vec<ServerCold>,
     /// Accepted sessions that their clients have not been heard to use.
     pub unconfirmed: Vec<Unconfirmed>,
@@ -71,7 +77,7 @@ impl Servers {
             table: Table::new(slots),
             arrivals: Arrivals::default(),
             kept: KeptCalls::default(),
-            deadlines: Vec::new(),
+            timed: Timed::default(),
             cold: Vec::new(),
             unconfirmed: Vec::new(),
             repeating: Vec::new(),
@@ -163,15 +169,21 @@ impl Servers {
     /// Takes note of the options that lead a message which [`Self::take_short`] has taken, and returns the request behind them; none if there
     /// are none, or it came after its caller's deadline. Apart, so that requests without options pay no more than a look.
     #[inline(never)]
-    pub fn take_options<'a>(&mut self, now_ns: u64, id: SlotId, message: &'a [u8]) -> Option<&'a [u8]> {
+    pub fn take_options<'a>(&mut self, now_ns: u64, call: ServerCall, message: &'a [u8]) -> Option<&'a [u8]> {
         let (options, request) = message.split_first_chunk()?;
         if let Some(remaining_ns) = Options::read(*options).remaining_ns {
             if remaining_ns == 0 {
                 return None;
             }
-            self.set_deadline_ns(id, now_ns.saturating_add(remaining_ns));
+            self.timed = Timed { call: Some(call), deadline_ns: now_ns.saturating_add(remaining_ns) };
         }
         Some(request)
+    }
+
+    /// When the caller of a call waits no longer that came last of all; none if it did not say.
+    #[inline]
+    pub fn deadline_ns(&self, call: ServerCall) -> Option<u64> {
+        (self.timed.call == Some(call)).then_some(self.timed.deadline_ns)
     }
 
     /// Answers a call that [`Self::take_short`] has taken, and whose message has [no options](Self::take_options) that let it run.
@@ -208,9 +220,9 @@ impl Servers {
         if call.number == last {
             let request_type = RequestType::new(self.table.slots[id.at()].request_type);
             let whole = self.on_known_request(shared, (index, id), call, part, packet)?;
-            return Ok(
-                whole.and_then(|request| self.whole(shared, (call, id), request_type, RequestData::Owned(request)))
-            );
+            return Ok(whole.and_then(|(request, deadline_ns)| {
+                self.whole(shared, (call, id), request_type, RequestData::Owned(request), deadline_ns)
+            }));
         }
         let session = &self.table.entries[index];
         if part.packet != 0 && !shared.config.recovery.keeps_ahead() {
@@ -245,22 +257,9 @@ impl Servers {
             RequestData::Owned(copy)
         };
         self.begin(shared, (index, id), call, request_type, 1);
-        if let Some(options) = options {
-            self.heed(shared, id, options);
-        }
         self.table.slots[id.at()].run(shared.now_ns);
-        Ok(self.whole(shared, (call, id), RequestType::new(request_type), request))
-    }
-
-    /// Takes note of what a call asks for beside its request.
-    #[inline(never)]
-    fn heed(&mut self, shared: &mut Shared, id: SlotId, options: Options) {
-        if let Some(remaining_ns) = options.remaining_ns {
-            let deadline_ns = shared.now_ns.saturating_add(remaining_ns);
-            self.set_deadline_ns(id, deadline_ns);
-            // It may pass before the request is whole.
-            shared.note_deadline(NonZeroU64::new(deadline_ns));
-        }
+        let deadline_ns = options.and_then(|options| options.deadline_ns(shared.now_ns));
+        Ok(self.whole(shared, (call, id), RequestType::new(request_type), request, deadline_ns))
     }
 
     /// A client no longer waits for a call. What runs, runs on; what is kept for it goes, and the client hears that, which settles the call's
@@ -307,11 +306,15 @@ impl Servers {
         (call, slot): (CallName, SlotId),
         request_type: RequestType,
         request: RequestData<'a>,
+        deadline_ns: Option<u64>,
     ) -> Option<Arrived<'a>> {
         let call = ServerCall { key: call.session, number: call.number };
-        if self.deadline_ns(slot).is_some_and(|deadline_ns| shared.now_ns >= deadline_ns) {
-            self.answer_too_late(shared, call);
-            return None;
+        if let Some(deadline_ns) = deadline_ns {
+            if shared.now_ns >= deadline_ns {
+                self.answer_too_late(shared, call);
+                return None;
+            }
+            self.timed = Timed { call: Some(call), deadline_ns };
         }
         shared.stats.requests_handled += 1;
         let found = Found { slot, request_type, own_len_max: 0 };
@@ -371,7 +374,7 @@ impl Servers {
         PacketDrop::NoMemory
     }
 
-    /// A packet of the request that the slot holds. Returns the request when that makes it whole.
+    /// A packet of the request that the slot holds. Returns the request when that makes it whole, and its deadline.
     fn on_known_request(
         &mut self,
         shared: &mut Shared,
@@ -379,7 +382,7 @@ impl Servers {
         call: CallName,
         part: Part,
         packet: &RxPacket<'_>,
-    ) -> Result<Option<MessageBuffer>, PacketDrop> {
+    ) -> Result<Option<(MessageBuffer, Option<u64>)>, PacketDrop> {
         let slot = &self.table.slots[id.at()];
         let number = u32::from(part.packet);
         if number >= slot.request_packets {

@@ -385,7 +385,8 @@ fn a_server_that_died_without_a_word_and_is_not_there_again_is_an_error() {
 /// That it has no room for one more says nothing of those that are there.
 #[test]
 fn a_full_server_loses_no_sessions_by_being_asked() {
-    let mut it = Pair::with(Config::default(), Config { sessions_max: 3, peer_share_percent: 100, ..Config::default() });
+    let mut it =
+        Pair::with(Config::default(), Config { sessions_max: 3, peer_share_percent: 100, ..Config::default() });
     let mut channel = it.open(24);
     assert_eq!(channel.reconnect(&mut it.client).unwrap(), 0);
     assert_eq!(channel.status(&it.client).open, 3);

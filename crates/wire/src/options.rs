@@ -34,6 +34,12 @@ impl Options {
         let remaining_ns = u64::from_le_bytes(bytes) & MASK;
         Self { remaining_ns: (remaining_ns != MASK).then_some(remaining_ns) }
     }
+
+    /// When the caller waits no longer, on a clock on which they came at `now_ns`.
+    #[inline]
+    pub fn deadline_ns(self, now_ns: u64) -> Option<u64> {
+        self.remaining_ns.map(|remaining_ns| now_ns.saturating_add(remaining_ns))
+    }
 }
 
 #[cfg(test)]

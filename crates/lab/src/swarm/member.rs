@@ -312,24 +312,27 @@ impl Member {
         self.orders.borrow_mut().has_recovered |= self.next_trial == self.ways.len();
     }
 
-    /// No call is left: sessions have their credits back, and are closed.
-    fn close_ways(&mut self) {
+    /// No call is left: sessions have their credits back, and are closed. Says whether they are: calls that were given up keep some for a while.
+    fn close_ways(&mut self) -> bool {
         let of_clients: Vec<_> = self.clients.iter().filter_map(|client| self.rpc.session_to(*client).ok()).collect();
         let ours = self.ways.iter().filter_map(|way| match way {
             Way::Opening(session) | Way::Open(session) => Some(*session),
             Way::Closed(_) => None,
         });
         let ours: Vec<_> = ours.collect();
-        for session in ours.iter().chain(&of_clients) {
-            let credits = self.rpc.session_credits(*session);
-            if let Some(credits) = credits.filter(|credits| credits.left != credits.all) {
-                let what = || format!("a session without a call has {credits:?}");
-                self.ledger.lock().wrong.get_or_insert_with(what);
-            }
+        let all = ours.iter().chain(&of_clients).filter_map(|session| self.rpc.session_credits(*session));
+        let all: Vec<_> = all.collect();
+        if let Some(credits) = all.iter().find(|credits| credits.left + credits.owed != credits.all) {
+            let what = || format!("a session without a call has {credits:?}");
+            self.ledger.lock().wrong.get_or_insert_with(what);
+        }
+        if all.iter().any(|credits| credits.owed > 0) {
+            return false;
         }
         for session in ours {
             self.rpc.disconnect(session);
         }
+        true
     }
 }
 
@@ -369,8 +372,7 @@ impl Actor for Member {
             self.recover(&recovery);
         }
         if closes && !self.is_closing {
-            self.is_closing = true;
-            self.close_ways();
+            self.is_closing = self.close_ways();
         }
         if now_ns >= self.look_ns {
             self.look_ns = now_ns + LOOK_NS;

@@ -1,5 +1,6 @@
 //! Requests of several packets on their way in.
 
+use std::num::NonZeroU64;
 use std::ops::Range;
 
 use sinew_fabric::RxPacket;
@@ -48,13 +49,21 @@ impl Servers {
         };
         let options = take_part(packet, &mut message, lead, range)?;
         self.begin(shared, (index, id), call, request_type, packets);
-        if let Some(options) = options {
-            self.heed(shared, id, options);
-        }
         let mut ahead = Window::default();
         ahead.mark(number);
         let received = ahead.advance();
-        let arrival = Arrival { message: Some(message), slot: id, lead, ahead, begun_ns: shared.now_ns, received };
+        let mut arrival = Arrival {
+            message: Some(message),
+            slot: id,
+            lead,
+            ahead,
+            begun_ns: shared.now_ns,
+            deadline_ns: None,
+            received,
+        };
+        if let Some(options) = options {
+            arrival.heed(shared, options);
+        }
         let slot = &mut self.table.slots[id.at()];
         slot.progress_ns = shared.now_ns;
         slot.set_arrival(self.arrivals.begin(arrival));
@@ -63,7 +72,7 @@ impl Servers {
         Ok(())
     }
 
-    /// A further packet of a long request; returns the request when it is whole.
+    /// A further packet of a long request; returns the request when it is whole, and its deadline.
     pub(super) fn take_packet(
         &mut self,
         shared: &mut Shared,
@@ -71,7 +80,7 @@ impl Servers {
         call: CallName,
         part: Part,
         packet: &RxPacket<'_>,
-    ) -> Result<Option<MessageBuffer>, PacketDrop> {
+    ) -> Result<Option<(MessageBuffer, Option<u64>)>, PacketDrop> {
         let data_per_packet = self.table.entries[index].data_per_packet as usize;
         let slot = &mut self.table.slots[id.at()];
         let Some(arrival) = slot.arrival() else { return Err(PacketDrop::Stale) };
@@ -101,15 +110,26 @@ impl Servers {
         slot.progress_ns = shared.now_ns;
         let is_whole = arrival.received == slot.request_packets;
         if let Some(options) = options {
-            self.heed(shared, id, options);
+            arrival.heed(shared, options);
         }
+        let deadline_ns = arrival.deadline_ns;
         if !is_whole {
             self.queue_credit_return(shared, id, true, call.is_copy);
             return Ok(None);
         }
         self.table.slots[id.at()].run(shared.now_ns);
         // The peer is charged for it until it is answered.
-        Ok(self.end_arrival(id))
+        Ok(self.end_arrival(id).map(|request| (request, deadline_ns)))
+    }
+}
+
+impl Arrival {
+    /// Takes note of what a call asks for beside its request, which may take longer to come than its caller waits.
+    #[cold]
+    #[inline(never)]
+    fn heed(&mut self, shared: &mut Shared, options: Options) {
+        self.deadline_ns = options.deadline_ns(shared.now_ns);
+        shared.note_deadline(self.deadline_ns.and_then(NonZeroU64::new));
     }
 }
 

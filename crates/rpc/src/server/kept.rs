@@ -74,8 +74,12 @@ impl KeptCalls {
 
 impl Servers {
     /// A handler keeps a call.
-    pub(super) fn begin_keeping(&mut self, shared: &mut Shared, call: ServerCall, id: SlotId) -> Abandoned {
-        let deadline_ns = self.deadline_ns(id);
+    pub(super) fn begin_keeping(
+        &mut self,
+        shared: &mut Shared,
+        (call, id): (ServerCall, SlotId),
+        deadline_ns: Option<u64>,
+    ) -> Abandoned {
         let (kept, abandoned) = self.kept.add(call, deadline_ns);
         shared.note_deadline(deadline_ns.and_then(NonZeroU64::new));
         self.table.slots[id.at()].set_kept(kept);
@@ -99,37 +103,11 @@ impl Servers {
         }
     }
 
-    /// When the caller of a slot's call waits no longer.
-    #[inline]
-    pub fn deadline_ns(&self, id: SlotId) -> Option<u64> {
-        let has_deadline = self.table.slots.get(id.at())?.has_deadline;
-        self.deadlines.get(id.at()).copied().filter(|_| has_deadline)
-    }
-
-    /// Notes when the caller of a slot's call waits no longer.
-    #[inline(always)]
-    pub(super) fn set_deadline_ns(&mut self, id: SlotId, deadline_ns: u64) {
-        let (Some(slot), Some(place)) = (self.table.slots.get_mut(id.at()), self.deadlines.get_mut(id.at())) else {
-            return self.set_first_deadline_ns(id, deadline_ns);
-        };
-        (*place, slot.has_deadline) = (deadline_ns, true);
-    }
-
-    /// As [`Self::set_deadline_ns`], where there is no room for deadlines yet.
-    #[cold]
-    #[inline(never)]
-    fn set_first_deadline_ns(&mut self, id: SlotId, deadline_ns: u64) {
-        self.deadlines.resize(self.table.slots.len(), 0);
-        self.deadlines[id.at()] = deadline_ns;
-        self.table.slots[id.at()].has_deadline = true;
-    }
-
     /// Ends the calls that handlers keep, and the requests on their way in, whose deadlines have passed; says when the next does.
     pub fn end_expired(&mut self, shared: &mut Shared) -> Option<u64> {
         let mut next_ns: Option<u64> = None;
         for place in 0..self.arrivals.places() {
-            let Some(id) = self.arrivals.slot_in(place) else { continue };
-            let Some(deadline_ns) = self.deadline_ns(id) else { continue };
+            let Some((id, deadline_ns)) = self.arrivals.timed_in(place) else { continue };
             if deadline_ns > shared.now_ns {
                 next_ns = Some(next_ns.map_or(deadline_ns, |next_ns| next_ns.min(deadline_ns)));
                 continue;

@@ -37,7 +37,13 @@ impl Servers {
 
     /// Counts for a call's peer the block in which a handler keeps its request; `None` when the peer has its share, or nobody waits for
     /// the call: its slot may be another's since the handler's burst began, and what is known of that one stays.
-    pub fn keep(&mut self, shared: &mut Shared, call: ServerCall, block_len: usize) -> Option<(Share, Abandoned)> {
+    pub fn keep(
+        &mut self,
+        shared: &mut Shared,
+        call: ServerCall,
+        deadline_ns: Option<u64>,
+        block_len: usize,
+    ) -> Option<(Share, Abandoned)> {
         let (index, id) = self.find_unanswered(call)?;
         // A long request was its slot's until now.
         self.charge(shared, index, id);
@@ -46,7 +52,7 @@ impl Servers {
             return None;
         }
         let share = shared.peers.get_mut(peer_index).keep(block_len);
-        Some((share, self.begin_keeping(shared, call, id)))
+        Some((share, self.begin_keeping(shared, (call, id), deadline_ns)))
     }
 
     /// Requests of a call's peer that wait to be polled; `None` when the peer has gone.

@@ -64,14 +64,12 @@ pub(crate) struct ServerSlot {
     pub(super) response: Response,
     pub(super) request_packets: u32,
     pub(super) request_type: u16,
-    // These four lie side by side: what a new request makes of them is one store.
+    // These three lie side by side: what a new request makes of them is one store.
     pub(super) phase: Phase,
     /// An answer to a packet that was answered before is in the transmit queue.
     pub(super) repeat_queued: bool,
     /// A credit return is in the transmit queue, and will say how far we got by then.
     pub(super) credit_queued: bool,
-    /// Whether the caller waits no longer than until the time that lies beside the slots.
-    pub(super) has_deadline: bool,
     /// Whether the next answer is, among others, to a copy.
     pub(super) is_copy: bool,
     /// What the peer is charged for this slot, in [`BLOCK_UNIT`]s of the arena.
@@ -115,6 +113,8 @@ pub(super) struct Arrival {
     /// Packets that are there, from the first missing one on.
     pub ahead: Window,
     pub begun_ns: u64,
+    /// When its caller waits no longer.
+    pub deadline_ns: Option<u64>,
     /// Packets of the request that are there, up to the first that is missing.
     pub received: u32,
 }
@@ -159,10 +159,10 @@ impl Arrivals {
         self.places.len()
     }
 
-    /// The slot of the request in a place.
-    pub fn slot_in(&self, place: usize) -> Option<SlotId> {
+    /// The slot of the request in a place, if it has a deadline, and when that is.
+    pub fn timed_in(&self, place: usize) -> Option<(SlotId, u64)> {
         let arrival = &self.places[place];
-        arrival.message.is_some().then_some(arrival.slot)
+        arrival.deadline_ns.filter(|_| arrival.message.is_some()).map(|deadline_ns| (arrival.slot, deadline_ns))
     }
 
     #[inline(always)]
@@ -223,7 +223,6 @@ impl ServerSlot {
         self.phase = Phase::Receiving;
         self.repeat_queued = false;
         self.credit_queued = false;
-        self.has_deadline = false;
     }
 
     /// The request is whole.
