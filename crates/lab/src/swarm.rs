@@ -11,7 +11,7 @@
 //! - every call completes, sessions can be opened, and calls succeed again;
 //! - rates that congestion control cut come back, wherever round trips without queues are short enough for it;
 //! - sessions have all their credits when no call is left;
-//! - once all sessions are closed nothing of them is left: no session, no committed receive capacity, no packet on its way.
+//! - once all sessions are closed nothing of them is left: no session, no committed receive capacity, no packet on its way, no buffer.
 //!
 //! [`run`] is one of them, the same every time for a seed.
 
@@ -21,6 +21,7 @@ mod kept;
 mod lanes;
 mod ledger;
 mod member;
+mod memory;
 mod messages;
 mod recovery;
 mod scenario;

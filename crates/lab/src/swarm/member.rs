@@ -3,20 +3,20 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use sinew_fabric::{Address, Clock, Generator, SeededGenerator};
+use sinew_fabric::{Address, Clock, Generator, PacketPort, SeededGenerator};
 use sinew_rpc::{
     CallId, CallOptions, Cause, ClientEvent, ClientId, Completion, ConnectOptions, Error, Execution, LaneId, Pending,
     Reply, RequestType, Rpc, SessionEvent, SessionId,
 };
 use sinew_sim::{Actor, Doing, SimClock, SimPort, SimWorkers};
 
-use super::handlers;
 use super::lanes::Lanes;
 use super::ledger::{Moment, Patience, Shared};
 use super::messages::{BURST, DEFERRED, DEFERRED_BURST, HEAD_LEN, POLLED, WORK, WORKER, is_content, write_request};
 use super::recovery::{Recovery, Trial};
 use super::scenario::{self, Scenario, one_of};
 use super::shelf::{Shelf, Turned};
+use super::{handlers, memory};
 use crate::programs::{Endpoint, turn};
 
 /// A member looks after its sessions, and makes calls, so often.
@@ -476,6 +476,14 @@ impl Member {
         self.orders.borrow_mut().has_recovered |= self.next_trial == self.ways.len();
     }
 
+    /// No session is left: all buffers are the arena's again.
+    fn see_memory(&self) {
+        let missing = memory::missing(self.rpc.port().arena());
+        if missing > 0 {
+            self.complain(|| format!("{missing} bytes of host {}'s arena never came back", self.host));
+        }
+    }
+
     /// No call is left: sessions have their credits back, and are closed.
     fn close_ways(&mut self) {
         let of_clients: Vec<_> = self.clients.iter().filter_map(|client| self.rpc.session_to(*client).ok()).collect();
@@ -529,6 +537,9 @@ impl Actor for Member {
         self.see_completions();
         if doing == Doing::Work {
             self.see_all_handed();
+        }
+        if self.orders.borrow().ends {
+            self.see_memory();
         }
         let mut orders = self.orders.borrow_mut();
         orders.has_looked = true;
