@@ -31,7 +31,8 @@ pub enum Command {
 const SWARM_HELP: &str = "\
 Every host of a cluster serves and calls others, while links lose, duplicate and reorder packets or are down, hosts do not reach others, one
 way or both, stand still, crash and come back. Then all is well again. No call may run twice; each must complete once, with the right answer or an error; rates that
-congestion control cut must come back, and credits; and once all sessions are closed nothing of them may be left. A cluster that breaks this is told with its seed, and ends the hunt with exit status 1.
+congestion control cut must come back, and credits. Handlers keep calls, lanes are closed with calls under way, calls are handed over as from other
+threads: calls count as abandoned when nobody waits for them and only then, and nothing comes of a closed lane. And once all sessions are closed nothing of them may be left. A cluster that breaks this is told with its seed, and ends the hunt with exit status 1.
 Ctrl-C ends it too: what was found until then is told, and the exit status is 130.
 
 Examples:
@@ -172,6 +173,9 @@ impl Found {
                 self.sum.delivered += report.delivered;
                 self.sum.lost += report.lost;
                 self.sum.crashes += report.crashes;
+                self.sum.kept += report.kept;
+                self.sum.abandoned += report.abandoned;
+                self.sum.silenced += report.silenced;
             }
             // The first is the one that is told.
             Err(failure) => _ = self.failure.get_or_insert(failure),
@@ -195,6 +199,9 @@ fn json_of(result: &Result<Report, Failure>, clusters: u64) -> Value {
             "clusters": clusters,
             "hosts": report.hosts,
             "crashes": report.crashes,
+            "kept": report.kept,
+            "abandoned": report.abandoned,
+            "silenced": report.silenced,
             "answered": report.answered,
             "failed": report.failed,
             "delivered": report.delivered,

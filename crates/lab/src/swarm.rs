@@ -4,27 +4,35 @@
 //! do not reach others, one way or both, hosts stand still, crash, and come back without memory. Then all is well again, and:
 //!
 //! - no call was run twice, and none that its client was told not to have run was run at all;
-//! - each call completes once, with what the handler answered or an error;
+//! - each call completes once, on its lane, with what the handler answered or an error;
+//! - of a lane that was closed, nothing completes any more;
+//! - a call that its handler keeps is abandoned only when its client does not wait or is gone, and then for certain: when its session has ended,
+//!   its deadline has passed, or its client has said that it does not wait, and no packet was lost since;
 //! - every call completes, sessions can be opened, and calls succeed again;
 //! - rates that congestion control cut come back, wherever round trips without queues are short enough for it;
 //! - sessions have all their credits when no call is left;
-//! - once all sessions are closed nothing of them is left: no session, no committed receive capacity, no packet on its way.
+//! - once all sessions are closed nothing of them is left: no session, no committed receive capacity, no packet on its way, no buffer.
 //!
 //! [`run`] is one of them, the same every time for a seed.
 
+mod handlers;
 #[cfg(test)]
 mod kept;
+mod lanes;
 mod ledger;
 mod member;
+mod memory;
+mod messages;
 mod recovery;
 mod scenario;
+mod shelf;
 
 use std::cell::RefCell;
 use std::fmt;
 use std::rc::Rc;
 
 use sinew_fabric::{Generator, SeededGenerator};
-use sinew_sim::{ActorId, Cluster, HostId, LinkFaults, LinkId, Network};
+use sinew_sim::{ActorId, Cluster, HostId, LinkFaults, LinkId, Network, SimWorkers, WorkersConfig};
 
 use ledger::Shared;
 use member::{Member, Orders};
@@ -46,6 +54,12 @@ pub struct Report {
     pub lost: u64,
     /// Hosts that crashed.
     pub crashes: u64,
+    /// Calls that handlers kept, or gave to workers.
+    pub kept: u64,
+    /// Those of them that the program saw nobody wait for any more.
+    pub abandoned: u64,
+    /// Calls under way of which nobody was to hear any more: their lanes were closed, or whoever had handed them over let them go.
+    pub silenced: u64,
     /// Depends on every packet: equal for equal seeds.
     pub trace_hash: u64,
 }
@@ -110,11 +124,18 @@ pub fn run_showing(seed: u64, progress: &mut dyn FnMut(f64)) -> Result<Report, F
     result.map_err(|what| Failure { seed, time_ns, what, scenario: scenario.to_string() })
 }
 
+/// A host's program.
+struct Place {
+    actor: ActorId,
+    orders: Rc<RefCell<Orders>>,
+    workers: Option<SimWorkers>,
+}
+
 struct Swarm<'a> {
     scenario: &'a Scenario,
     cluster: Cluster,
     ledger: Shared,
-    members: Vec<(ActorId, Rc<RefCell<Orders>>)>,
+    members: Vec<Place>,
     generator: SeededGenerator,
     crashes: u64,
     progress: &'a mut dyn FnMut(f64),
@@ -140,14 +161,15 @@ impl<'a> Swarm<'a> {
     }
 
     /// Starts a host's program.
-    fn open(&mut self, host: usize) -> (ActorId, Rc<RefCell<Orders>>) {
+    fn open(&mut self, host: usize) -> Place {
         let name = scenario::name(host);
         let port = self.cluster.network().open(HostId(host), &name, self.scenario.port).expect("the name is free");
-        let place = port.place();
-        let orders = Rc::<RefCell<Orders>>::default();
-        let member =
-            Member::new(self.scenario, host, port, self.generator.next_u64(), self.ledger.clone(), Rc::clone(&orders));
-        (self.cluster.add(&name, [place], Box::new(member)), orders)
+        let (place, orders) = (port.place(), Rc::<RefCell<Orders>>::default());
+        let config = WorkersConfig { workers: self.scenario.workers, capacity: 1 << 20, job_ns: 500 };
+        let workers = (self.scenario.kept > 0.0).then(|| self.cluster.workers(&name, config));
+        let (seed, ledger) = (self.generator.next_u64(), self.ledger.clone());
+        let member = Member::new(self.scenario, host, port, workers.as_ref(), seed, ledger, Rc::clone(&orders));
+        Place { actor: self.cluster.add(&name, [place], Box::new(member)), orders, workers }
     }
 
     /// When all faults are healed.
@@ -177,7 +199,7 @@ impl<'a> Swarm<'a> {
         }
         self.pass_until(self.healed_ns());
         self.heal();
-        for (_, orders) in &self.members {
+        for Place { orders, .. } in &self.members {
             orders.borrow_mut().begins_no_more = true;
         }
         self.wait_for("calls that do not complete", |swarm| swarm.ledger.lock().outstanding() == 0)?;
@@ -185,34 +207,34 @@ impl<'a> Swarm<'a> {
         self.pass_until(self.cluster.network().now_ns() + SETTLING_NS);
         // All is well: what is asked now is answered.
         self.ledger.lock().must_succeed = true;
-        for (_, orders) in &self.members {
+        for Place { orders, .. } in &self.members {
             orders.borrow_mut().last_calls = self.scenario.last_calls;
         }
         self.wait_for("calls after the faults that do not complete", |swarm| {
-            swarm.members.iter().all(|(_, orders)| orders.borrow().last_calls == 0)
+            swarm.members.iter().all(|Place { orders, .. }| orders.borrow().last_calls == 0)
                 && swarm.ledger.lock().outstanding() == 0
         })?;
         if let Some(recovery) = Recovery::of(self.scenario) {
             // What still waits in queues may yet cut a rate.
             self.pass_until(self.cluster.network().now_ns() + EMPTYING_NS / 10);
-            for (_, orders) in &self.members {
+            for Place { orders, .. } in &self.members {
                 orders.borrow_mut().recovery = Some(recovery);
             }
             self.wait_for("rates that do not recover", |swarm| {
-                swarm.members.iter().all(|(_, orders)| orders.borrow().has_recovered)
+                swarm.members.iter().all(|Place { orders, .. }| orders.borrow().has_recovered)
             })?;
         }
-        for (_, orders) in &self.members {
+        for Place { orders, .. } in &self.members {
             orders.borrow_mut().closes = true;
         }
         self.wait_for("sessions that are still there", |swarm| {
-            swarm.members.iter().all(|(_, orders)| orders.borrow().is_empty())
+            swarm.members.iter().all(|Place { orders, .. }| orders.borrow().is_empty())
         })?;
-        for (_, orders) in &self.members {
+        for Place { orders, .. } in &self.members {
             orders.borrow_mut().ends = true;
         }
         self.wait_for("hosts that do not end", |swarm| {
-            swarm.members.iter().all(|(_, orders)| orders.borrow().has_ended)
+            swarm.members.iter().all(|Place { orders, .. }| orders.borrow().has_ended)
         })?;
         self.pass_until(self.cluster.network().now_ns() + EMPTYING_NS);
         self.check()?;
@@ -228,6 +250,9 @@ impl<'a> Swarm<'a> {
             delivered: stats.delivered,
             lost: stats.lost,
             crashes: self.crashes,
+            kept: ledger.kept,
+            abandoned: ledger.abandoned,
+            silenced: ledger.silenced,
             trace_hash: network.trace_hash(),
         })
     }
@@ -253,8 +278,8 @@ impl<'a> Swarm<'a> {
     }
 
     fn members_left(&self) -> String {
-        let left = |(host, (_, orders)): (usize, &(ActorId, Rc<RefCell<Orders>>))| {
-            let orders = orders.borrow();
+        let left = |(host, place): (usize, &Place)| {
+            let orders = place.orders.borrow();
             (!orders.is_empty()).then(|| format!("{} {}", scenario::name(host), orders.left()))
         };
         self.members.iter().enumerate().filter_map(left).collect::<Vec<_>>().join("; ")
@@ -271,10 +296,15 @@ impl<'a> Swarm<'a> {
                     network.set_cut(HostId(to), HostId(from), is_cut);
                 }
             }
-            Fault::Pause { host, ns } => self.cluster.pause(self.members[host].0, network.now_ns() + ns),
+            Fault::Pause { host, ns } => {
+                let end_ns = network.now_ns() + ns;
+                self.cluster.pause(self.members[host].actor, end_ns);
+                self.members[host].workers.iter().for_each(|workers| workers.pause(end_ns));
+            }
             Fault::Crash { host } => {
                 self.crashes += 1;
-                self.cluster.crash(self.members[host].0);
+                self.members[host].workers.iter().for_each(SimWorkers::crash);
+                self.cluster.crash(self.members[host].actor);
                 self.ledger.lock().crashed(host);
                 self.members[host] = self.open(host);
             }
@@ -307,7 +337,11 @@ mod tests {
             all.failed += report.failed;
             all.lost += report.lost;
             all.crashes += report.crashes;
+            all.kept += report.kept;
+            all.abandoned += report.abandoned;
+            all.silenced += report.silenced;
         }
+        assert!(all.kept > 1_000 && all.abandoned > 20 && all.silenced > 20, "{all:?}");
         assert!(all.answered > 1_000 && all.failed > 20 && all.lost > 100 && all.crashes > 3, "{all:?}");
     }
 

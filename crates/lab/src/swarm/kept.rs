@@ -42,10 +42,13 @@ fn drawn(scenario: &Scenario) -> Vec<&'static str> {
     drawn.extend(switch.pause.map(|_| "pauses of links"));
     drawn.push(if scenario.impatience > 0.0 { "impatient calls" } else { "patient calls" });
     drawn.push(if scenario.calls_back > 0.0 { "calls back" } else { "no calls back" });
+    drawn.push(if scenario.kept > 0.0 { "kept calls" } else { "no kept calls" });
+    drawn.push(if scenario.lanes > 0 { "lanes" } else { "no lanes" });
+    drawn.push(if scenario.handed > 0.0 { "calls handed over" } else { "no calls handed over" });
     drawn
 }
 
-const WANTED: [&str; 21] = [
+const WANTED: [&str; 27] = [
     "a bad link",
     "a link that is down",
     "a partition",
@@ -67,6 +70,12 @@ const WANTED: [&str; 21] = [
     "patient calls",
     "calls back",
     "no calls back",
+    "kept calls",
+    "no kept calls",
+    "lanes",
+    "no lanes",
+    "calls handed over",
+    "no calls handed over",
 ];
 
 #[test]

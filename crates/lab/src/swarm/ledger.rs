@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use sinew_rpc::{Cause, ClientId, Execution};
+use sinew_rpc::{Cause, ClientId, Execution, LaneId};
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -15,6 +15,11 @@ pub struct Ledger {
     outstanding: u64,
     pub answered: u64,
     pub failed: u64,
+    /// Calls that handlers kept, and those of them that were then seen to be waited for no more.
+    pub kept: u64,
+    pub abandoned: u64,
+    /// Calls of lanes that were closed meanwhile.
+    pub silenced: u64,
     /// No call may fail any more.
     pub must_succeed: bool,
     /// The first thing that was wrong.
@@ -31,33 +36,82 @@ impl Shared {
     }
 }
 
+/// How long a call's client waits for its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patience {
+    /// For ever.
+    Endless,
+    /// Until a deadline. No clock of a host says before this time, which is the cluster's, that it has passed.
+    Until(u64),
+    /// Until it cancels.
+    Cancels,
+}
+
+/// A moment, of which one can tell later whether a packet that was sent then must have arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment {
+    /// On the cluster's clock.
+    pub time_ns: u64,
+    /// Packets that were lost until then, in the whole cluster.
+    pub lost: u64,
+}
+
 /// What is known of a call.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     client: usize,
     server: usize,
+    /// Where its completion belongs.
+    lane: LaneId,
+    patience: Patience,
     runs: u32,
     completions: u32,
     /// Its client was told that it did not run.
     must_not_run: bool,
     /// Its client is no more.
     is_orphan: bool,
-    /// Its client may not wait for its end.
-    is_impatient: bool,
+    /// When its client cancelled it, or closed its lane.
+    stopped: Option<Moment>,
+    /// Nobody is to hear of it any more.
+    is_silenced: bool,
+    /// Its server let it go without an answer.
+    is_dropped: bool,
+    /// Its server was told that nobody waits for it.
+    is_abandoned: bool,
+}
+
+impl Known {
+    /// Whether its client waits for it, at this time.
+    fn is_waited_for(&self, time_ns: u64) -> bool {
+        let is_late = matches!(self.patience, Patience::Until(end_ns) if time_ns >= end_ns);
+        self.completions == 0 && !self.is_orphan && self.stopped.is_none() && !is_late
+    }
 }
 
 impl Ledger {
     /// A call begins; its number is unlike any other.
-    pub fn begin(&mut self, client: usize, server: usize, is_impatient: bool) -> u64 {
+    pub fn begin(&mut self, client: usize, server: usize, lane: LaneId, patience: Patience) -> u64 {
         self.next += 1;
         self.outstanding += 1;
-        let (runs, completions, must_not_run, is_orphan) = (0, 0, false, false);
-        let known = Known { client, server, runs, completions, must_not_run, is_orphan, is_impatient };
+        let known = Known {
+            client,
+            server,
+            lane,
+            patience,
+            runs: 0,
+            completions: 0,
+            must_not_run: false,
+            is_orphan: false,
+            stopped: None,
+            is_silenced: false,
+            is_dropped: false,
+            is_abandoned: false,
+        };
         self.calls.insert(self.next, known);
         self.next
     }
 
-    fn complain(&mut self, what: impl FnOnce() -> String) {
+    pub fn complain(&mut self, what: impl FnOnce() -> String) {
         if self.wrong.is_none() {
             self.wrong = Some(what());
         }
@@ -91,8 +145,52 @@ impl Ledger {
         }
     }
 
-    /// A call is over; `is_right` says whether the answer was the right one.
-    pub fn complete(&mut self, call: u64, result: Result<bool, (Cause, Execution)>) {
+    /// Whether the client of a call will stop waiting for it, whatever its server does.
+    pub fn is_impatient(&self, call: u64) -> bool {
+        self.calls.get(&call).is_some_and(|known| known.patience != Patience::Endless)
+    }
+
+    /// Its client waits no longer for a call, and will hear so.
+    pub fn cancel(&mut self, call: u64, now: Moment) {
+        if let Some(known) = self.calls.get_mut(&call) {
+            known.stopped.get_or_insert(now);
+        }
+    }
+
+    /// Its client waits no longer for a call, and must hear no more of it.
+    pub fn silence(&mut self, call: u64, now: Moment) {
+        let Some(known) = self.calls.get_mut(&call) else { return };
+        known.stopped.get_or_insert(now);
+        known.is_silenced = true;
+        self.outstanding -= u64::from(known.completions == 0 && !known.is_orphan);
+        self.silenced += 1;
+    }
+
+    /// When the client of a call stopped waiting, if that is still there to have said so.
+    pub fn stopped(&self, call: u64) -> Option<Moment> {
+        self.calls.get(&call).filter(|known| !known.is_orphan).and_then(|known| known.stopped)
+    }
+
+    /// A server sees that nobody waits for a call that it keeps; its client may still be there.
+    pub fn abandon(&mut self, call: u64, is_there: bool, time_ns: u64) {
+        self.abandoned += 1;
+        let Some(known) = self.calls.get_mut(&call) else { return };
+        known.is_abandoned = true;
+        let known = *known;
+        if is_there && known.is_waited_for(time_ns) {
+            self.complain(|| format!("call {call} counts as abandoned while its client waits: {known:?}"));
+        }
+    }
+
+    /// A server lets go of a call without an answer.
+    pub fn drop_unanswered(&mut self, call: u64) {
+        if let Some(known) = self.calls.get_mut(&call) {
+            known.is_dropped = true;
+        }
+    }
+
+    /// A call of a lane is over; `is_right` says whether the answer was the right one.
+    pub fn complete(&mut self, call: u64, lane: LaneId, result: Result<bool, (Cause, Execution)>) {
         let must_succeed = self.must_succeed;
         let Some(known) = self.calls.get_mut(&call) else {
             return self.complain(|| format!("call {call} completes and was never made"));
@@ -102,15 +200,24 @@ impl Ledger {
             known.must_not_run = true;
         }
         let known = *known;
+        if known.is_silenced {
+            return self.complain(|| format!("call {call} completes though its lane was closed: {known:?} {result:?}"));
+        }
         self.outstanding -= u64::from(known.completions == 1 && !known.is_orphan);
         if known.completions > 1 {
             return self.complain(|| format!("call {call} completes again: {known:?} {result:?}"));
+        }
+        if known.lane != lane {
+            return self.complain(|| format!("call {call} completes on {lane:?}: {known:?} {result:?}"));
         }
         match result {
             Ok(is_right) => {
                 self.answered += 1;
                 if !is_right || known.runs != 1 {
                     self.complain(|| format!("call {call} has the wrong answer, or was not run: {known:?} {is_right}"));
+                }
+                if known.is_dropped || known.is_abandoned {
+                    self.complain(|| format!("call {call} has an answer that nobody can have given: {known:?}"));
                 }
             }
             Err((cause, execution)) => {
@@ -121,10 +228,14 @@ impl Ledger {
                     });
                 }
                 let ended_itself = matches!(cause, Cause::DeadlinePassed | Cause::Cancelled);
-                if ended_itself && !known.is_impatient {
+                if ended_itself && known.patience == Patience::Endless {
                     self.complain(|| format!("call {call} ends as nobody wanted: {known:?} {cause:?}"));
                 }
-                if must_succeed && !ended_itself {
+                let was_dropped = cause == Cause::HandlerDropped;
+                if was_dropped && !known.is_dropped {
+                    self.complain(|| format!("call {call} was not dropped: {known:?} {cause:?}"));
+                }
+                if must_succeed && !ended_itself && !was_dropped {
                     self.complain(|| format!("call {call} fails though all is well: {known:?} {cause:?}"));
                 }
             }
@@ -133,11 +244,9 @@ impl Ledger {
 
     /// A host lost its memory: its calls end with it.
     pub fn crashed(&mut self, client: usize) {
-        for known in self.calls.values_mut().filter(|known| known.client == client) {
-            if known.completions == 0 && !known.is_orphan {
-                known.is_orphan = true;
-                self.outstanding -= 1;
-            }
+        for known in self.calls.values_mut().filter(|known| known.client == client && !known.is_orphan) {
+            self.outstanding -= u64::from(known.completions == 0 && !known.is_silenced);
+            known.is_orphan = true;
         }
     }
 
@@ -148,7 +257,8 @@ impl Ledger {
 
     /// For people: what is not over.
     pub fn left(&self, members: &str) -> String {
-        let left = self.calls.iter().filter(|(_, known)| known.completions == 0 && !known.is_orphan);
+        let is_left = |known: &Known| known.completions == 0 && !known.is_orphan && !known.is_silenced;
+        let left = self.calls.iter().filter(|(_, known)| is_left(known));
         let some: Vec<String> = left.take(5).map(|(call, known)| format!("call {call}: {known:?}")).collect();
         format!("{} calls are not over, as {}; {members}", self.outstanding, some.join(", "))
     }

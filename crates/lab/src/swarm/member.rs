@@ -3,26 +3,30 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use sinew_fabric::{Address, Clock, Generator, SeededGenerator};
-use sinew_mem::MessageBuffer;
+use sinew_fabric::{Address, Clock, Generator, PacketPort, SeededGenerator};
 use sinew_rpc::{
-    Call, CallId, CallOptions, ClientEvent, ClientId, ConnectOptions, Nexus, RequestType, Rpc, SessionEvent, SessionId,
+    CallId, CallOptions, Cause, ClientEvent, ClientId, Completion, ConnectOptions, Error, Execution, LaneId, Pending,
+    Reply, RequestType, Rpc, SessionEvent, SessionId,
 };
-use sinew_sim::{Actor, Doing, SimClock, SimPort};
+use sinew_sim::{Actor, Doing, SimClock, SimPort, SimWorkers};
 
-use super::ledger::Shared;
+use super::lanes::Lanes;
+use super::ledger::{Moment, Patience, Shared};
+use super::messages::{BURST, DEFERRED, DEFERRED_BURST, HEAD_LEN, POLLED, WORK, WORKER, is_content, write_request};
 use super::recovery::{Recovery, Trial};
-use super::scenario::{self, Scenario};
+use super::scenario::{self, Scenario, one_of};
+use super::shelf::{Shelf, Turned};
+use super::{handlers, memory};
 use crate::programs::{Endpoint, turn};
 
-const WORK: RequestType = RequestType::new(1);
-const BURST: RequestType = RequestType::new(2);
-/// A request begins with the call's number and the length of the answer.
-const HEAD_LEN: usize = 12;
 /// A member looks after its sessions, and makes calls, so often.
 const LOOK_NS: u64 = 1_000_000;
 /// It waits so long before it opens a session anew.
 const AGAIN_NS: u64 = 5_000_000;
+/// How often it closes a lane when it looks, while calls are to begin.
+const CLOSES_LANE: f64 = 0.01;
+/// Of sessions, those that are opened for lanes.
+const OF_LANES: f64 = 0.3;
 
 /// What the swarm wants of a member, and what it knows of it.
 #[derive(Debug, Default)]
@@ -37,19 +41,40 @@ pub struct Orders {
     pub has_ended: bool,
     sessions: usize,
     committed_packets: u64,
+    kept: usize,
     has_looked: bool,
 }
 
 impl Orders {
     /// Whether the member has closed its sessions, others have closed theirs to it, and nothing of them is left.
     pub fn is_empty(&self) -> bool {
-        self.has_looked && self.sessions == 0 && self.committed_packets == 0
+        self.has_looked && self.sessions == 0 && self.committed_packets == 0 && self.kept == 0
     }
 
     /// For people: what is left.
     pub fn left(&self) -> String {
-        format!("has {} sessions and {} committed packets", self.sessions, self.committed_packets)
+        let Self { sessions, committed_packets, kept, .. } = self;
+        format!("has {sessions} sessions, {committed_packets} committed packets and {kept} calls of others")
     }
+}
+
+/// A call that was handed over to the endpoint.
+struct Handed {
+    call: u64,
+    pending: Pending<Reply, Error>,
+    /// It will be cancelled.
+    is_doomed: bool,
+}
+
+/// A call to be made.
+struct NewCall {
+    server: usize,
+    session: SessionId,
+    request_len: usize,
+    answer_len: usize,
+    may_be_impatient: bool,
+    /// Whether it may be kept, have a lane, or be handed over.
+    is_usual: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,15 +97,25 @@ pub struct Member {
     len_max: usize,
     /// To each other host.
     ways: Vec<Way>,
+    /// The lanes that these sessions are of.
+    way_lanes: Vec<LaneId>,
     generator: SeededGenerator,
+    /// For lanes, kept calls, and such as are handed over.
+    more: SeededGenerator,
     /// Calls that are not over.
     calls: usize,
     impatience: f64,
     calls_back: f64,
+    kept: f64,
+    handed_share: f64,
     /// Clients that are there.
     clients: Vec<ClientId>,
     /// Calls that will be cancelled, over or not.
-    doomed: Vec<CallId>,
+    doomed: Vec<(CallId, u64)>,
+    lanes: Lanes,
+    handed: Vec<Handed>,
+    shelf: Shelf,
+    turned: Turned,
     /// When it next looks after its sessions, and makes calls.
     look_ns: u64,
     is_closing: bool,
@@ -92,33 +127,12 @@ pub struct Member {
     orders: Rc<RefCell<Orders>>,
 }
 
-/// The byte at a place of the answer to a call, or of its request.
-fn content(call: u64, at: usize) -> u8 {
-    (call as u8).wrapping_mul(31).wrapping_add(at as u8).wrapping_add((at >> 8) as u8)
-}
-
-/// Runs a request, and gives the answer.
-fn answer(request: &[u8], client: ClientId, host: usize, ledger: &Shared) -> Vec<u8> {
-    let number = |range: std::ops::Range<usize>| {
-        request
-            .get(range)
-            .map_or(0, |bytes| bytes.iter().rev().fold(0u64, |number, byte| number << 8 | u64::from(*byte)))
-    };
-    let (call, len) = (number(0..8), number(8..HEAD_LEN) as usize);
-    let mut ledger = ledger.lock();
-    ledger.run(call, host, client);
-    let same = request.iter().enumerate().skip(HEAD_LEN).all(|(at, byte)| *byte == content(call, at));
-    if !same || request.len() < HEAD_LEN {
-        ledger.wrong.get_or_insert_with(|| format!("the request of call {call} arrived changed"));
-    }
-    (0..len).map(|at| content(call, at)).collect()
-}
-
 impl Member {
     pub fn new(
         scenario: &Scenario,
         host: usize,
         port: SimPort,
+        workers: Option<&SimWorkers>,
         seed: u64,
         ledger: Shared,
         orders: Rc<RefCell<Orders>>,
@@ -127,10 +141,15 @@ impl Member {
         let time = port.network().clock();
         // Far worse than hosts' clocks are.
         let clock = time.drifting(generator.below(2_001) as i32 - 1_000);
-        let nexus = nexus(scenario, host, &ledger);
-        let rpc = Rpc::new(&nexus, port, clock.clone(), Box::new(SeededGenerator::new(generator.next_u64())));
+        // What is drawn of it was added later: other draws stay what they were.
+        let mut more = SeededGenerator::new(!seed);
+        let nexus = handlers::nexus(scenario, host, &ledger, workers, &time);
+        let mut rpc = Rpc::new(&nexus, port, clock.clone(), Box::new(SeededGenerator::new(generator.next_u64())));
         let ways = vec![Way::Closed(0); scenario.hosts()];
         let (window, len_max) = (scenario.window, scenario.len_max);
+        let for_shelf = SeededGenerator::new(more.next_u64());
+        let shelf = Shelf::new(&mut rpc, host, scenario.config.slots, for_shelf, clock.clone(), ledger.clone());
+        let lanes = Lanes::new(&mut rpc, scenario.lanes);
         Self {
             rpc,
             clock,
@@ -139,12 +158,20 @@ impl Member {
             window,
             len_max,
             ways,
+            way_lanes: vec![LaneId::MAIN; scenario.hosts()],
             generator,
+            more,
             calls: 0,
             impatience: scenario.impatience,
             calls_back: scenario.calls_back,
+            kept: scenario.kept,
+            handed_share: scenario.handed,
             clients: Vec::new(),
             doomed: Vec::new(),
+            lanes,
+            handed: Vec::new(),
+            shelf,
+            turned: Turned::default(),
             look_ns: 0,
             is_closing: false,
             trial: None,
@@ -154,14 +181,17 @@ impl Member {
         }
     }
 
+    fn complain(&self, what: impl FnOnce() -> String) {
+        self.ledger.lock().complain(what);
+    }
+
+    fn now(&self) -> Moment {
+        Moment { time_ns: self.time.now_ns(), lost: self.rpc.port().network().stats().lost }
+    }
+
     fn see_events(&mut self) {
-        let now_ns = self.clock.now_ns();
         while let Some(event) = self.rpc.poll_event() {
-            let (session, opened) = (event.session(), matches!(event, SessionEvent::Connected(_)));
-            let of_it = |way: &&mut Way| matches!(way, Way::Opening(id) | Way::Open(id) if *id == session);
-            if let Some(way) = self.ways.iter_mut().find(of_it) {
-                *way = if opened { Way::Open(session) } else { Way::Closed(now_ns + AGAIN_NS) };
-            }
+            self.see_event(LaneId::MAIN, &event);
         }
         while let Some(event) = self.rpc.poll_client_event() {
             match event {
@@ -171,14 +201,69 @@ impl Member {
         }
     }
 
+    fn see_event(&mut self, lane: LaneId, event: &SessionEvent) {
+        let (session, opened) = (event.session(), matches!(event, SessionEvent::Connected(_)));
+        let of_it = |way: &Way| matches!(way, Way::Opening(id) | Way::Open(id) if *id == session);
+        if let Some(host) = self.ways.iter().position(of_it) {
+            let of_way = self.way_lanes[host];
+            if of_way != lane {
+                self.complain(|| format!("{lane:?} is told of {event:?}, which is of {of_way:?}"));
+            }
+            let again = Way::Closed(self.clock.now_ns() + AGAIN_NS);
+            self.ways[host] = if opened { Way::Open(session) } else { again };
+        }
+    }
+
     fn see_completions(&mut self) {
         while let Some(over) = self.rpc.poll_completion() {
-            self.calls -= 1;
-            let call = over.tag;
-            let result =
-                over.result.map(|()| over.response.iter().enumerate().all(|(at, byte)| *byte == content(call, at)));
-            self.ledger.lock().complete(call, result.map_err(|error| (error.cause, error.execution)));
+            self.see_completion(LaneId::MAIN, &over);
         }
+        while let Some(lane) = self.rpc.poll_ready_lane() {
+            if !self.lanes.is_open(lane) {
+                self.complain(|| format!("{lane:?} is told of and is not open"));
+            }
+            while let Some(over) = self.rpc.poll_lane(lane) {
+                self.see_completion(lane, &over);
+            }
+            while let Some(event) = self.rpc.poll_lane_event(lane) {
+                self.see_event(lane, &event);
+            }
+        }
+    }
+
+    /// Those that were handed over, which the endpoint told of.
+    fn see_all_handed(&mut self) {
+        let mut at = 0;
+        while at < self.handed.len() {
+            match self.handed[at].pending.try_take() {
+                Some(result) => {
+                    let call = self.handed.swap_remove(at).call;
+                    self.calls -= 1;
+                    self.see_handed(call, result);
+                }
+                None => at += 1,
+            }
+        }
+    }
+
+    fn see_completion(&mut self, lane: LaneId, over: &Completion) {
+        let call = over.tag;
+        self.calls -= 1;
+        self.lanes.end(lane, call);
+        let result = over.result.as_ref().map(|()| is_content(call, &over.response, 0));
+        self.ledger.lock().complete(call, lane, result.map_err(|error| (error.cause, error.execution)));
+    }
+
+    fn see_handed(&self, call: u64, result: Result<Reply, Error>) {
+        let mut ledger = self.ledger.lock();
+        let result = match result {
+            Ok(reply) => Ok(is_content(call, &reply, 0)),
+            Err(Error::Call(error)) => Err((error.cause, error.execution)),
+            // Its session went before the call had begun.
+            Err(Error::Enqueue(_)) => Err((Cause::Disconnected, Execution::NeverSent)),
+            Err(error) => return ledger.complain(|| format!("call {call} ends with {error}")),
+        };
+        ledger.complete(call, LaneId::MAIN, result);
     }
 
     fn open_ways(&mut self) {
@@ -189,7 +274,9 @@ impl Member {
             if now_ns >= from_ns {
                 // A host that has just crashed has no name for a moment.
                 let credits = if self.calls_back > 0.0 { self.rpc.config().credits } else { 0 };
-                let options = ConnectOptions::new().call_back(credits);
+                let lane = if self.more.chance(OF_LANES) { self.lanes.draw(&mut self.more) } else { LaneId::MAIN };
+                self.way_lanes[host] = lane;
+                let options = ConnectOptions::new().call_back(credits).lane(lane);
                 self.ways[host] = match self.rpc.begin_connect_with(&address, options) {
                     Ok(session) => Way::Opening(session),
                     Err(_) => Way::Closed(now_ns + AGAIN_NS),
@@ -212,8 +299,9 @@ impl Member {
             let most = if generator.chance(0.7) { max.min(60) } else { max };
             generator.below(most as u64 + 1) as usize
         };
-        let lens = (HEAD_LEN + len(&mut self.generator, self.len_max), len(&mut self.generator, self.len_max));
-        self.call_to(server, session, lens, may_be_impatient)
+        let request_len = HEAD_LEN + len(&mut self.generator, self.len_max);
+        let answer_len = len(&mut self.generator, self.len_max);
+        self.call_to(&NewCall { server, session, request_len, answer_len, may_be_impatient, is_usual: true })
     }
 
     /// One of the clients, and the session over which it is called.
@@ -224,48 +312,122 @@ impl Member {
         Some((self.ledger.lock().host_of(self.host, client)?, self.rpc.session_to(client).ok()?))
     }
 
-    fn call_to(
-        &mut self,
-        server: usize,
-        session: SessionId,
-        (request_len, answer_len): (usize, usize),
-        may_be_impatient: bool,
-    ) -> bool {
-        let buffers = (self.rpc.alloc(request_len), self.rpc.alloc(answer_len.min(100)));
-        let (Ok(mut request), Ok(response)) = buffers else {
-            self.ledger.lock().wrong.get_or_insert_with(|| "the arena is used up".to_owned());
-            return false;
-        };
-        let is_impatient = may_be_impatient && self.generator.chance(self.impatience);
-        let call = self.ledger.lock().begin(self.host, server, is_impatient);
-        let mut options = CallOptions::tag(call);
+    fn call_to(&mut self, new: &NewCall) -> bool {
+        let is_impatient = new.may_be_impatient && self.generator.chance(self.impatience);
         let is_doomed = is_impatient && self.generator.chance(0.3);
-        if is_impatient && !is_doomed {
-            // From less than a round trip to longer than most faults.
-            options = options.timeout_ns(1 << (10 + self.generator.below(17)));
-        }
-        write_request(&mut request, call, answer_len as u32);
-        let kind = if self.generator.chance(0.5) { WORK } else { BURST };
-        self.calls += 1;
-        match self.rpc.enqueue_request(session, kind, request, response, options) {
-            Ok(name) if is_doomed => self.doomed.push(name),
-            Ok(_) => {}
-            Err(rejected) => {
-                let error = rejected.error;
-                self.ledger.lock().wrong.get_or_insert_with(|| format!("call {call} is rejected: {error}"));
+        // From less than a round trip to longer than most faults.
+        let timeout_ns = (is_impatient && !is_doomed).then(|| 1u64 << (10 + self.generator.below(17)));
+        let patience = match timeout_ns {
+            // Two clocks are wrong by a thousandth at most.
+            Some(timeout_ns) => Patience::Until(self.time.now_ns() + timeout_ns - timeout_ns / 400 - 1),
+            None if is_doomed => Patience::Cancels,
+            None => Patience::Endless,
+        };
+        let mut kind = if self.generator.chance(0.5) { WORK } else { BURST };
+        let (mut lane, mut is_handed) = (LaneId::MAIN, false);
+        if new.is_usual {
+            if self.more.chance(self.kept) {
+                kind = one_of(&mut self.more, &[DEFERRED, DEFERRED_BURST, POLLED, WORKER]);
             }
+            is_handed = self.more.chance(self.handed_share);
+            lane = if is_handed { LaneId::MAIN } else { self.lanes.draw(&mut self.more) };
+        }
+        let call = self.ledger.lock().begin(self.host, new.server, lane, patience);
+        let options = CallOptions::tag(call).lane(lane);
+        let options = timeout_ns.map_or(options, |timeout_ns| options.timeout_ns(timeout_ns));
+        self.calls += 1;
+        let begun = if is_handed {
+            self.hand_over(call, new, kind, options, is_doomed)
+        } else {
+            self.enqueue(call, new, kind, options, (lane, is_doomed))
+        };
+        if let Err(error) = begun {
+            self.complain(|| format!("call {call} is rejected: {error}"));
         }
         true
     }
 
+    fn enqueue(
+        &mut self,
+        call: u64,
+        new: &NewCall,
+        kind: RequestType,
+        options: CallOptions,
+        (lane, is_doomed): (LaneId, bool),
+    ) -> Result<(), Error> {
+        let (mut request, response) = (self.rpc.alloc(new.request_len)?, self.rpc.alloc(new.answer_len.min(100))?);
+        write_request(&mut request, call, new.answer_len as u32);
+        let name = self.rpc.enqueue_request(new.session, kind, request, response, options);
+        let name = name.map_err(|rejected| rejected.error)?;
+        self.lanes.begin(lane, call);
+        if is_doomed {
+            self.doomed.push((name, call));
+        }
+        Ok(())
+    }
+
+    /// As another thread makes a call.
+    fn hand_over(
+        &mut self,
+        call: u64,
+        new: &NewCall,
+        kind: RequestType,
+        options: CallOptions,
+        is_doomed: bool,
+    ) -> Result<(), Error> {
+        let mut request = vec![0; new.request_len];
+        write_request(&mut request, call, new.answer_len as u32);
+        let pending = self.rpc.remote_handle().call(new.session, kind, request, options)?;
+        self.handed.push(Handed { call, pending, is_doomed });
+        Ok(())
+    }
+
     /// Cancels what is to be cancelled, about half of it.
     fn cancel_some(&mut self) {
-        for call in std::mem::take(&mut self.doomed) {
+        let now = self.now();
+        for (name, call) in std::mem::take(&mut self.doomed) {
             if self.generator.chance(0.5) {
-                self.rpc.cancel(call);
+                self.ledger.lock().cancel(call, now);
+                self.rpc.cancel(name);
             } else {
-                self.doomed.push(call);
+                self.doomed.push((name, call));
             }
+        }
+        for handed in std::mem::take(&mut self.handed) {
+            if handed.is_doomed && self.more.chance(0.5) {
+                // Dropping it is what cancels it.
+                self.ledger.lock().silence(handed.call, now);
+                self.calls -= 1;
+            } else {
+                self.handed.push(handed);
+            }
+        }
+    }
+
+    /// Closes a lane, with whatever is under way there.
+    fn close_a_lane(&mut self) -> Result<(), String> {
+        let now = self.now();
+        let Some((lane, calls)) = self.lanes.replace(&mut self.rpc, &mut self.more)? else { return Ok(()) };
+        self.calls -= calls.len();
+        for call in calls {
+            self.ledger.lock().silence(call, now);
+        }
+        // Its sessions have ended, which nobody is told of.
+        let again = Way::Closed(self.clock.now_ns() + AGAIN_NS);
+        for host in (0..self.ways.len()).filter(|host| self.way_lanes[*host] == lane) {
+            if !matches!(self.ways[host], Way::Closed(_)) {
+                self.ways[host] = again;
+            }
+        }
+        let open = self.ways.iter().find_map(|way| if let Way::Open(session) = way { Some(*session) } else { None });
+        open.map_or(Ok(()), |session| self.lanes.call_closed(&mut self.rpc, session))
+    }
+
+    fn look_after_lanes(&mut self, may_close: bool) {
+        let closes = may_close && self.more.chance(CLOSES_LANE);
+        let closed = if closes { self.close_a_lane() } else { Ok(()) };
+        if let Err(what) = closed.and_then(|()| self.lanes.look(&mut self.rpc)) {
+            self.complain(|| what);
         }
     }
 
@@ -305,11 +467,21 @@ impl Member {
             if is_over {
                 self.trial = None;
                 self.next_trial += 1;
-            } else if !self.call_to(self.next_trial, session, (HEAD_LEN, 0), false) {
-                return;
+            } else {
+                let (server, request_len, answer_len) = (self.next_trial, HEAD_LEN, 0);
+                let (may_be_impatient, is_usual) = (false, false);
+                self.call_to(&NewCall { server, session, request_len, answer_len, may_be_impatient, is_usual });
             }
         }
         self.orders.borrow_mut().has_recovered |= self.next_trial == self.ways.len();
+    }
+
+    /// No session is left: all buffers are the arena's again.
+    fn see_memory(&self) {
+        let missing = memory::missing(self.rpc.port().arena());
+        if missing > 0 {
+            self.complain(|| format!("{missing} bytes of host {}'s arena never came back", self.host));
+        }
     }
 
     /// No call is left: sessions have their credits back, and are closed. Says whether they are: calls that were given up keep some for a while.
@@ -323,8 +495,7 @@ impl Member {
         let all = ours.iter().chain(&of_clients).filter_map(|session| self.rpc.session_credits(*session));
         let all: Vec<_> = all.collect();
         if let Some(credits) = all.iter().find(|credits| credits.left + credits.owed != credits.all) {
-            let what = || format!("a session without a call has {credits:?}");
-            self.ledger.lock().wrong.get_or_insert_with(what);
+            self.complain(|| format!("a session without a call has {credits:?}"));
         }
         if all.iter().any(|credits| credits.owed > 0) {
             return false;
@@ -336,37 +507,10 @@ impl Member {
     }
 }
 
-fn write_request(request: &mut MessageBuffer, call: u64, answer_len: u32) {
-    for (at, byte) in request.iter_mut().enumerate() {
-        *byte = content(call, at);
-    }
-    request[..8].copy_from_slice(&call.to_le_bytes());
-    request[8..HEAD_LEN].copy_from_slice(&answer_len.to_le_bytes());
-}
-
-fn nexus(scenario: &Scenario, host: usize, ledger: &Shared) -> Nexus {
-    let (one_by_one, in_bursts) = (ledger.clone(), ledger.clone());
-    Nexus::builder()
-        .config(scenario.config.clone())
-        .handle(WORK, move |call: Call| {
-            let response = answer(call.request(), call.client(), host, &one_by_one);
-            call.reply(&response);
-        })
-        .handle_burst(BURST, move |calls| {
-            for index in 0..calls.len() {
-                let response = answer(calls.request(index), calls.client(index), host, &in_bursts);
-                calls.reply(index, &response);
-            }
-        })
-        .build()
-        .expect("scenarios are drawn with sense")
-}
-
 impl Actor for Member {
     fn turn(&mut self) -> Doing {
         let now_ns = self.clock.now_ns();
         self.see_events();
-        self.see_completions();
         let (closes, recovery) = (self.orders.borrow().closes, self.orders.borrow().recovery);
         if let Some(recovery) = recovery {
             self.recover(&recovery);
@@ -374,24 +518,43 @@ impl Actor for Member {
         if closes && !self.is_closing {
             self.is_closing = self.close_ways();
         }
+        self.shelf.take(&mut self.rpc, self.time.now_ns());
         if now_ns >= self.look_ns {
             self.look_ns = now_ns + LOOK_NS;
+            let now = self.now();
+            self.shelf.look(&self.rpc, now, self.turned);
             self.cancel_some();
+            let may_close = !self.orders.borrow().begins_no_more;
+            self.look_after_lanes(may_close);
             if !closes {
                 self.open_ways();
                 self.make_calls();
             }
         }
+        self.shelf.serve(&mut self.rpc);
+        self.turned = Turned { host_ns: now_ns, time_ns: self.time.now_ns() };
         let doing = turn(&mut self.rpc);
+        // At once: what a later call of this turn says to a server, all know by then.
+        self.see_completions();
+        if doing == Doing::Work {
+            self.see_all_handed();
+        }
+        if self.orders.borrow().ends {
+            self.see_memory();
+        }
         let mut orders = self.orders.borrow_mut();
         orders.has_looked = true;
         (orders.sessions, orders.committed_packets) = (self.rpc.sessions(), self.rpc.committed_packets());
+        orders.kept = self.shelf.len();
         if orders.ends {
             orders.has_ended = true;
             return Doing::Done;
         }
         match doing {
-            Doing::Idle => Doing::IdleUntil(self.time.now_ns() + self.look_ns.saturating_sub(now_ns)),
+            Doing::Idle => {
+                let due_ns = self.shelf.due_ns().map_or(self.look_ns, |due_ns| due_ns.min(self.look_ns));
+                Doing::IdleUntil(self.time.now_ns() + due_ns.saturating_sub(now_ns))
+            }
             doing => doing,
         }
     }

@@ -43,6 +43,13 @@ pub struct Scenario {
     pub impatience: f64,
     /// The share of calls that servers make, back to their clients; at 0 sessions take none.
     pub calls_back: f64,
+    /// The share of calls that handlers keep: to be answered later by the program, or by workers, of which there are so many.
+    pub kept: f64,
+    pub workers: usize,
+    /// Lanes that each host has beside the main one.
+    pub lanes: usize,
+    /// The share of calls that are handed over to the endpoint, as from another thread.
+    pub handed: f64,
 }
 
 /// The name of a host's port.
@@ -51,7 +58,7 @@ pub fn name(host: usize) -> String {
 }
 
 /// One of these.
-fn one_of<T: Copy>(generator: &mut SeededGenerator, choices: &[T]) -> T {
+pub fn one_of<T: Copy>(generator: &mut SeededGenerator, choices: &[T]) -> T {
     choices[generator.below(choices.len() as u64) as usize]
 }
 
@@ -82,6 +89,10 @@ impl Scenario {
             last_calls: 20,
             impatience: one_of(draw, &[0.0, 0.1, 0.5]),
             calls_back: one_of(draw, &[0.0, 0.2, 0.6]),
+            kept: one_of(draw, &[0.0, 0.2, 0.6]),
+            workers: one_of(draw, &[1, 4]),
+            lanes: one_of(draw, &[0, 1, 5]),
+            handed: one_of(draw, &[0.0, 0.0, 0.3]),
             topology,
             config,
         }
@@ -242,6 +253,8 @@ impl fmt::Display for Scenario {
         let (impatient, back) = (100.0 * self.impatience, 100.0 * self.calls_back);
         writeln!(f, "windows of {}, messages to {} B", self.window, self.len_max)?;
         writeln!(f, "{impatient} % impatient calls, {back} % calls back")?;
+        let (kept, handed) = (100.0 * self.kept, 100.0 * self.handed);
+        writeln!(f, "{kept} % kept calls, {} workers, {} lanes, {handed} % handed over", self.workers, self.lanes)?;
         self.faults.iter().try_for_each(|(time_ns, fault)| writeln!(f, "at {} us: {fault:?}", time_ns / 1000))
     }
 }
