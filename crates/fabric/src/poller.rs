@@ -9,7 +9,7 @@
 pub enum Step {
     /// Poll again at once.
     Spin,
-    /// Block in the port's `wait` until something arrives or the caller's own deadline.
+    /// Sleep until something arrives or the caller's own deadline: in the port's `wait`, or armed and on its descriptor.
     Block,
 }
 

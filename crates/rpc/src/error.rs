@@ -272,7 +272,7 @@ pub enum EnqueueError {
     NoSuchLane,
     /// The lane's user takes too little of what it has.
     #[error(
-        "{limit} calls and events of this lane are under way or wait to be taken already (Config::lane_backlog_max); poll the lane"
+        "{limit} calls and events of this lane are under way or wait to be taken already (Config::lane_backlog_max): take what it has, or make fewer calls at once"
     )]
     LaneFull {
         /// The limit.

@@ -26,7 +26,7 @@ use crate::stats::Stats;
 /// with a [lane](LaneId) of its own, which closes when it is dropped: its calls are cancelled then, and its sessions end. (The main lane is
 /// never closed: the owner's calls and sessions go on when its share is dropped before others, and what they would tell is dropped.) Calls and sessions that name no lane go to the share's, and
 /// that is what [`Endpoint::poll_completion`] and [`Endpoint::poll_event`] look at. Everything else is the endpoint's: a turn of any share
-/// turns it for all, and it sleeps when there is nothing to do for any of them. While one has something that it did not take, none sleeps,
+/// turns it for all, and it sleeps when there is nothing to do for any of them. While one has a completion that it did not take, none sleeps,
 /// so a loop asks all of them before it does.
 ///
 /// Libraries that take any [`Endpoint`] need not know whether they share it, and pay nothing where they do not. Where they do, a small
