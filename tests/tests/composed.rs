@@ -138,7 +138,7 @@ impl<E: Endpoint> Service<E> {
         let mut for_numbers = out.share();
         let numbers = for_numbers.begin_connect(backend).unwrap();
         let sequencer = RpcClient::new(for_numbers, numbers, WINDOW, None).unwrap();
-        let config = ClientConfig { window: WINDOW, sessions: 0 };
+        let config = ClientConfig { window: WINDOW, ..ClientConfig::default() };
         let connecting = Connecting::begin(out.share(), [backend.to_string()], config).unwrap();
         Self {
             fronts,
@@ -194,7 +194,7 @@ impl<E: Endpoint> Service<E> {
             let tag = self.next_tag;
             match kind {
                 REMEMBER => self.sequencer.request(tag, 1).unwrap(),
-                RECALL => self.cache.as_mut().unwrap().get(call.request(), tag).unwrap(),
+                RECALL => _ = self.cache.as_mut().unwrap().get(call.request(), tag).unwrap(),
                 _ => {
                     self.ask_in_vain(front, kind == CHANGE_ONES_MIND, call, tag);
                     continue;
