@@ -38,6 +38,50 @@ fn an_address_of_another_fabric_says_which_endpoint_it_needs() {
     }
 }
 
+/// Which fabrics this build has is nothing to somebody on another.
+#[test]
+fn a_port_of_the_programs_own_says_itself_where_it_can_connect() {
+    let network = sinew_fabric::loopback::Network::new(sinew_fabric::ManualClock::new());
+    let mut rpc = Rpc::over(&Nexus::client(), network.port("here").unwrap()).unwrap();
+    for other in ["pigeon://home", "udp://127.0.0.1:7000"] {
+        for error in [rpc.connect(other).unwrap_err(), rpc.begin_connect(other).unwrap_err()] {
+            assert!(matches!(error, Error::Connect(_)), "{error}");
+            let error = error.to_string();
+            assert!(error.contains("this endpoint is on `loopback`: write loopback://"), "{error}");
+            assert!(!error.contains("ibverbs"), "{error}");
+        }
+    }
+    // The command has no such fabric either.
+    let error = rpc.connect("loopback://nobody").unwrap_err().to_string();
+    assert!(error.contains("no server at loopback://nobody") && !error.contains("sinew rpc serve"), "{error}");
+}
+
+#[test]
+fn no_terminal_obeys_an_address_that_an_error_quotes() {
+    for evil in ["shm://\u{1b}[31m", "\u{1b}[31m://x", "udp://\u{1b}[31m:7", "udp://:0?\u{1b}[31m=1", "\u{1b}[31m"] {
+        let errors = [
+            Rpc::open(evil).err().unwrap(),
+            client("shm://").connect(evil).unwrap_err(),
+            echo(config()).server().at(evil).start().err().unwrap(),
+            echo(config()).server().at_on_cpu(evil, 100_000).start().err().unwrap(),
+        ];
+        for error in errors.map(|error| error.to_string()) {
+            assert!(!error.contains(char::is_control) && error.contains(r"\u{1b}[31m"), "{error:?}");
+        }
+    }
+}
+
+#[test]
+fn an_endpoint_says_whether_it_slept() {
+    let mut rpc = client("shm://");
+    while rpc.turn() {}
+    assert!(rpc.wait(Some(1)).unwrap());
+    let server = echo(config()).server().at(format!("shm://{}", unique("slept"))).start().unwrap();
+    let session = rpc.connect(&server.addresses()[0].to_string()).unwrap();
+    rpc.disconnect(session);
+    assert!(!rpc.wait(None).unwrap(), "there is an event to take");
+}
+
 #[test]
 fn a_call_without_a_handler_names_its_type() {
     let server = echo(config()).server().at(format!("shm://{}", unique("untyped"))).start().unwrap();

@@ -3,12 +3,15 @@
 mod common;
 
 use std::fs::{self, File};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::{Folder, Server, client, eventually, run, sinew, text, unique};
 use rustix::process::Signal;
 use serde_json::Value;
 use sinew::kv::cache::protocol::PutOptions;
-use sinew::kv::cache::{Client, Error};
+use sinew::kv::cache::{Client, ClientConfig, Error, REQUESTS, Service};
+use sinew::store::cache::CacheConfig;
 
 #[test]
 fn a_table_is_measured_beside_what_memory_allows() {
@@ -187,4 +190,36 @@ fn stores_whose_gets_are_reads_are_measured_beside_bare_reads() {
             assert!(result["atomics_per_put"].as_f64() >= Some(1.9), "{result}");
         }
     }
+}
+
+#[test]
+fn a_client_that_waits_waits_no_longer_than_it_says() {
+    use sinew::prelude::{Cause, Config, Flow, Nexus, Rpc};
+    let pause = Arc::new(AtomicBool::new(false));
+    let service = Service::new(1, &CacheConfig { items: 16, memory_bytes: 1 << 20, ..CacheConfig::default() }).unwrap();
+    let config = Config { message_len_max: service.message_len_max() as u32, ..common::config() };
+    let nexus = Nexus::builder().config(config).build().unwrap();
+    let in_program = Arc::clone(&pause);
+    let server = nexus.server().at(format!("shm://{}", unique("slow"))).program(move |endpoint, rpc| {
+        rpc.handle_burst(REQUESTS, service.handler(endpoint))?;
+        let pause = Arc::clone(&in_program);
+        Ok(move |rpc: &mut Rpc| -> sinew::Result<Flow> {
+            Ok(match pause.load(Ordering::Acquire) {
+                false => rpc.turn().into(),
+                true => Flow::IdleFor(1_000_000),
+            })
+        })
+    });
+    let server = server.start().unwrap();
+    let addresses = [server.addresses()[0].to_string()];
+    let config = ClientConfig { timeout_ns: Some(common::PATIENCE.as_nanos() as u64), ..ClientConfig::default() };
+    let mut cache = Client::connect_with(client("shm://"), addresses, config).unwrap();
+    cache.put(b"key", b"value", PutOptions::default()).unwrap();
+    cache.set_timeout_ns(Some(5_000_000));
+    pause.store(true, Ordering::Release);
+    let error = cache.get(b"key").unwrap_err();
+    assert!(matches!(&error, Error::Call(error) if error.cause == Cause::DeadlinePassed), "{error}");
+    pause.store(false, Ordering::Release);
+    cache.set_timeout_ns(None);
+    assert_eq!(cache.get(b"key").unwrap().as_deref(), Some(b"value".as_slice()));
 }

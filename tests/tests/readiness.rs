@@ -12,7 +12,7 @@ use common::{ECHO, PATIENCE, config, echo, unique};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
 use sinew::fabric::readiness::{Foreign, wait_on};
-use sinew::fabric::{Armed, Readiness, Waker};
+use sinew::fabric::{Armed, Descriptor, Poller, PollerConfig, Readiness, Step, Waker};
 use sinew::prelude::*;
 
 fn server(address: &str) -> Rpc {
@@ -71,18 +71,40 @@ fn one_thread_serves_endpoints_of_two_fabrics_and_a_socket_and_sleeps_on_all() {
     let addresses = servers.each_ref().map(|server| server.address().to_string());
     let asking = std::thread::spawn(move || ask_all(&addresses, far));
     let mut socket = Foreign(near.try_clone().unwrap().as_fd().try_clone_to_owned().unwrap().into());
-    let mut sleeps = 0;
-    loop {
-        while servers.iter_mut().fold(false, |busy, server| server.turn() | busy) {}
-        if !echo_socket(&mut near) {
-            break;
-        }
-        let now_ns = servers[0].now_ns();
+    while echo_socket(&mut near) {
+        let busy = servers.iter_mut().fold(false, |busy, server| server.turn() | busy);
+        // The poller of the one decides for all.
         let [a, b] = &mut servers;
-        sleeps += u32::from(wait_on(&mut [a, b, &mut socket], now_ns, None).unwrap());
+        a.rest_beside(busy, &mut [b, &mut socket], None).unwrap();
     }
     asking.join().unwrap();
-    assert!(sleeps > 0);
+}
+
+#[test]
+fn the_poller_of_the_endpoint_that_rests_decides_when_all_are_armed() {
+    /// How often it was armed.
+    struct Counted(u32);
+    impl Readiness for Counted {
+        fn descriptor(&self) -> Option<Descriptor> {
+            None
+        }
+
+        fn arm(&mut self, _: u64) -> std::io::Result<Armed> {
+            self.0 += 1;
+            Ok(Armed::Ready)
+        }
+    }
+    for (poller, armed) in [(PollerConfig::SPIN, 0), (PollerConfig::SLEEP, 1)] {
+        let mut rpc = Rpc::open_with(&echo(Config { poller, ..config() }), "shm://").unwrap();
+        let mut beside = [Counted(0), Counted(0)];
+        for busy in [true, false] {
+            let [a, b] = &mut beside;
+            rpc.turn();
+            rpc.rest_beside(busy, &mut [a, b], Some(0)).unwrap();
+        }
+        // The first is ready: nobody asks the second.
+        assert_eq!(beside.map(|beside| beside.0), [armed, 0], "{poller:?}");
+    }
 }
 
 /// mio tells of changes only, which asks more of an endpoint than telling of what is there.
@@ -101,10 +123,14 @@ fn a_foreign_event_loop_drives_endpoints_beside_its_own_sockets() {
     }
     watch(near.as_raw_fd(), 2);
     let mut events = Events::with_capacity(8);
+    let mut poller = Poller::new(config().poller);
     while echo_socket(&mut near) {
+        let busy = servers.iter_mut().fold(false, |busy, server| server.turn() | busy);
+        if poller.step(servers[0].now_ns(), busy) == Step::Spin {
+            continue;
+        }
         let mut timeout_ns: Option<u64> = None;
         for server in &mut servers {
-            server.turn();
             let armed = server.arm().unwrap();
             timeout_ns = armed.timeout_ns(server.now_ns()).into_iter().chain(timeout_ns).min();
         }
@@ -155,8 +181,12 @@ struct Wakes {
 /// Serves until it is told to stop, and sleeps whenever there is nothing to do.
 fn serve(mut server: Rpc, wakes: &Wakes) {
     let descriptor = server.descriptor().unwrap();
+    let mut poller = Poller::new(PollerConfig::SLEEP);
     while !wakes.stopping.load(Ordering::Acquire) {
-        while server.turn() {}
+        let busy = server.turn();
+        if poller.step(server.now_ns(), busy) == Step::Spin {
+            continue;
+        }
         let armed = server.arm().unwrap();
         if armed != Armed::Ready {
             let is_news = descriptor.wait(armed.timeout_ns(server.now_ns())).unwrap();
@@ -293,9 +323,13 @@ fn what_another_thread_hands_over_wakes_an_endpoint_that_sleeps_in_its_loop_or_o
             let busy = rpc.turn();
             rpc.rest(busy, Some(NAP_NS)).unwrap();
         });
+        let mut poller = Poller::new(config().poller);
         hand_over_to(&address, |rpc| {
-            while rpc.turn() {}
+            let busy = rpc.turn();
             while rpc.poll_event().is_some() {}
+            if poller.step(rpc.now_ns(), busy) == Step::Spin {
+                return;
+            }
             let armed = rpc.arm().unwrap();
             if armed != Armed::Ready {
                 let timeout_ns = armed.timeout_ns(rpc.now_ns()).unwrap_or(NAP_NS).min(NAP_NS);

@@ -59,6 +59,7 @@ fn every_example_runs_to_its_end() {
         (env!("CARGO_BIN_EXE_example-worker"), None, "pong"),
         (env!("CARGO_BIN_EXE_example-nested-call"), None, "bytes"),
         (env!("CARGO_BIN_EXE_example-subscribe"), None, "3 clients will hear of it"),
+        (env!("CARGO_BIN_EXE_example-event-loop"), None, "visitors heard: pong, welcome"),
         (env!("CARGO_BIN_EXE_example-one-sided"), None, "visitors: 1; the first wrote: hello from another process"),
     ] {
         // The first sleeps at its end when the time is up just before its server would have, so it runs more than once.
@@ -68,4 +69,11 @@ fn every_example_runs_to_its_end() {
             assert!(text(&output.stdout).contains(shows), "{path}: {}", text(&output.stdout));
         }
     }
+}
+
+#[test]
+fn an_example_tells_an_error_in_words() {
+    let output = run(Command::new(env!("CARGO_BIN_EXE_example-one-sided")).arg("sit"));
+    assert!(!output.status.success());
+    assert_eq!(text(&output.stderr), "usage: one_sided [serve|visit shm|ibverbs HOST:PORT]\n");
 }

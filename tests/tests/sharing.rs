@@ -60,7 +60,7 @@ impl World {
 
     fn cache_client(&mut self, server: usize) -> Pipeline<Share> {
         let addresses = [self.servers[server].address().to_string()];
-        let config = ClientConfig { window: WINDOW, sessions: 0 };
+        let config = ClientConfig { window: WINDOW, ..ClientConfig::default() };
         let mut connecting = Connecting::begin(self.shared.share(), addresses, config).unwrap();
         for _ in 0..PATIENCE_STEPS {
             if connecting.poll().unwrap() {
@@ -103,7 +103,7 @@ fn step_cache(client: &mut Pipeline<Share>, value: &[u8], asked: &mut u64, calls
             0 => client.put(key.as_bytes(), value, PutOptions::default(), *asked).unwrap(),
             _ if client.in_flight() > 0 => break,
             _ => client.get(key.as_bytes(), *asked).unwrap(),
-        }
+        };
         *asked += 1;
     }
     answers

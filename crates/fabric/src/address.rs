@@ -1,11 +1,12 @@
 //! Addresses as people write them, and peers as ports know them.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::str::FromStr;
 
 /// Where a port is, or should be: `scheme://rest?option=value&...`.
 ///
-/// The scheme names the fabric; what the rest means is the fabric's own affair (`shm://name`, `udp://host:port`).
+/// The scheme names the fabric; what the rest means is the fabric's own affair (`shm://name`, `udp://host:port`). A text with characters
+/// that control a terminal, or turn the direction of others, is none: addresses stand in messages as they are.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Address {
     scheme: String,
@@ -13,14 +14,35 @@ pub struct Address {
     options: Vec<(String, String)>,
 }
 
-/// Why a text is no address.
+/// Whether a character can be shown: no terminal obeys it, and it does not turn the direction of others.
+fn is_printable(char: char) -> bool {
+    let is_format =
+        matches!(char, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
+    !char.is_control() && !is_format
+}
+
+/// A text as an error quotes it: what a terminal would obey is escaped.
+///
+/// ```
+/// assert_eq!(sinew_fabric::address::shown("shm://\u{1b}[31m").to_string(), "shm://\\u{1b}[31m");
+/// ```
+pub fn shown(text: &str) -> impl fmt::Display + '_ {
+    fmt::from_fn(move |f| {
+        text.chars().try_for_each(|char| match is_printable(char) {
+            true => f.write_char(char),
+            false => write!(f, "{}", char.escape_unicode()),
+        })
+    })
+}
+
+/// Why a text is no address. What it quotes is [`shown`] such that no terminal obeys it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
     /// There is no `://`.
-    #[error("`{0}` is not an address: write fabric://where, for example shm://name or udp://127.0.0.1:7000")]
+    #[error("`{}` is not an address: write fabric://where, for example shm://name or udp://127.0.0.1:7000", shown(.0))]
     NoScheme(String),
     /// What stands between the scheme and the options is not what the fabric needs there.
-    #[error("`{address}`: {problem}; write {expected}")]
+    #[error("`{address}`: {problem}; write {expected}", address = shown(.address), problem = shown(.problem))]
     Malformed {
         /// The whole text.
         address: String,
@@ -32,7 +54,9 @@ pub enum AddressError {
     /// An address of another fabric than the port that was handed it.
     #[error(
         "`{address}` is an address of the fabric `{scheme}`, and this endpoint is on `{own}`: write {expected}, or open an \
-         endpoint with {scheme}:// for it"
+         endpoint with {scheme}:// for it",
+        address = shown(.address),
+        scheme = shown(.scheme),
     )]
     WrongFabric {
         /// The whole text.
@@ -45,7 +69,11 @@ pub enum AddressError {
         expected: String,
     },
     /// An option without a value.
-    #[error("`{address}`: the option `{option}` has no value; write ?{option}=VALUE")]
+    #[error(
+        "`{address}`: the option `{option}` has no value; write ?{option}=VALUE",
+        address = shown(.address),
+        option = shown(.option),
+    )]
     OptionWithoutValue {
         /// The whole text.
         address: String,
@@ -53,7 +81,11 @@ pub enum AddressError {
         option: String,
     },
     /// The fabric does not know this option.
-    #[error("`{address}`: no such option `{option}` (known here: {known})")]
+    #[error(
+        "`{address}`: no such option `{option}` (known here: {known})",
+        address = shown(.address),
+        option = shown(.option),
+    )]
     UnknownOption {
         /// The whole text.
         address: String,
@@ -63,7 +95,12 @@ pub enum AddressError {
         known: String,
     },
     /// The fabric cannot read an option's value.
-    #[error("`{address}`: the option `{option}` cannot be `{value}`: {expected}")]
+    #[error(
+        "`{address}`: the option `{option}` cannot be `{value}`: {expected}",
+        address = shown(.address),
+        option = shown(.option),
+        value = shown(.value),
+    )]
     BadValue {
         /// The whole text.
         address: String,
@@ -213,6 +250,13 @@ impl FromStr for Address {
             .split_once("://")
             .filter(|(scheme, _)| !scheme.is_empty())
             .ok_or_else(|| AddressError::NoScheme(text.to_owned()))?;
+        if !text.chars().all(is_printable) {
+            return Err(AddressError::Malformed {
+                address: text.to_owned(),
+                problem: "it has characters that cannot be shown".to_owned(),
+                expected: "it without them".to_owned(),
+            });
+        }
         let (rest, options) = rest.split_once('?').unwrap_or((rest, ""));
         let options = options
             .split('&')
@@ -295,5 +339,30 @@ mod tests {
             assert!(text.parse::<Address>().unwrap_err().to_string().contains("shm://"), "{text}");
         }
         assert!("shm://x?ring".parse::<Address>().is_err());
+    }
+
+    #[test]
+    fn no_terminal_obeys_what_an_error_quotes() {
+        for evil in ["\u{1b}[31m", "\u{9b}31m", "\r\n", "\u{202e}"] {
+            let texts = ["shm://it", "it", "it://x", "shm://x?it", "shm://x?it=1", "shm://x?ring=it"];
+            for text in texts.map(|text| text.replace("it", evil)) {
+                let error = text.parse::<Address>().unwrap_err().to_string();
+                assert!(error.chars().all(is_printable) && error.contains("\\u{"), "{error:?}");
+            }
+            // Those that a program puts together.
+            let address = Address::new("shm", evil).with_option(evil, evil);
+            let errors = [
+                address.host_to_call().unwrap_err(),
+                Address::new("shm", &format!("x:{evil}")).host_and_port().unwrap_err(),
+                address.check_scheme("udp", "HOST:PORT").unwrap_err(),
+                Address::new(evil, "x").check_scheme("udp", "HOST:PORT").unwrap_err(),
+                address.check_options(&["ring"]).unwrap_err(),
+                address.parsed_option::<u32>(evil, "a number").unwrap_err(),
+            ];
+            for error in errors.map(|error| error.to_string()) {
+                assert!(error.chars().all(is_printable) && error.contains("\\u{"), "{error:?}");
+            }
+        }
+        assert!("shm://caf\u{e9}".parse::<Address>().is_ok());
     }
 }

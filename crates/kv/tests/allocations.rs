@@ -20,8 +20,8 @@ fn exchange(world: &mut World, pipeline: &mut TestPipeline, value: &[u8], reques
             let numbers: [u64; 4] = std::array::from_fn(|at| (asked / 3 + at as u64) % 50);
             let [key, others @ ..] = numbers.map(u64::to_le_bytes);
             match asked % 3 {
-                0 => pipeline.put(&key, value, PutOptions { flags: 1, ..PutOptions::default() }, 0).unwrap(),
-                1 => pipeline.get(&key, 1).unwrap(),
+                0 => pipeline.put(&key, value, PutOptions { flags: 1, ..PutOptions::default() }, 0).map(drop).unwrap(),
+                1 => pipeline.get(&key, 1).map(drop).unwrap(),
                 // One partition, so one request.
                 _ => assert_eq!(pipeline.get_many(&others.each_ref().map(|key| &key[..]), 2).unwrap(), 1),
             }
@@ -46,7 +46,7 @@ fn a_warm_get_or_put_allocates_nothing() {
     let config = CacheConfig { items: 1000, memory_bytes: 1 << 20, ..CacheConfig::default() };
     for len in [0, 32, 1_000, 5_000] {
         let mut world = World::new(1, &config);
-        let mut pipeline = world.connect(ClientConfig { window: 40, sessions: 0 }, FaultConfig::NONE);
+        let mut pipeline = world.connect(ClientConfig { window: 40, ..ClientConfig::default() }, FaultConfig::NONE);
         let value = vec![7; len];
         // Lists of free buffers grow to what was once free.
         (0..4).for_each(|_| _ = exchange(&mut world, &mut pipeline, &value, 6_000));

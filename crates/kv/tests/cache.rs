@@ -5,8 +5,8 @@ mod common;
 use common::{TestPipeline, World};
 use sinew_fabric::fault::FaultConfig;
 use sinew_kv::cache::protocol::{Lookup, PutOptions, Refusal, Request, Response};
-use sinew_kv::cache::{ClientConfig, Error, REQUESTS, Service};
-use sinew_rpc::Nexus;
+use sinew_kv::cache::{ClientConfig, Error, REQUESTS, RequestOptions, Service};
+use sinew_rpc::{Cause, Config, Nexus};
 use sinew_store::cache::{CacheConfig, When, WhenFull};
 
 fn small() -> CacheConfig {
@@ -280,9 +280,9 @@ fn items_end_by_the_clock_of_their_endpoint() {
 #[test]
 fn a_full_window_is_told_and_nothing_is_lost() {
     let mut world = World::new(2, &small());
-    let config = ClientConfig { window: 4, sessions: 1 };
+    let config = ClientConfig { window: 4, ..ClientConfig::default() };
     let mut pipeline = world.connect(config, FaultConfig::NONE);
-    (0..4u8).for_each(|tag| pipeline.put(&[tag], &[tag], PutOptions::default(), tag.into()).unwrap());
+    (0..4u8).for_each(|tag| _ = pipeline.put(&[tag], &[tag], PutOptions::default(), u64::from(tag)).unwrap());
     assert!(matches!(pipeline.get(b"key", 9), Err(Error::WindowFull { window: 4 })));
     assert!(matches!(pipeline.get_many(&[b"key"], 9), Err(Error::WindowFull { window: 4 })));
     let mut tags: Vec<_> = (0..4).map(|_| world.answer(&mut pipeline, |answer| answer.tag)).collect();
@@ -291,4 +291,91 @@ fn a_full_window_is_told_and_nothing_is_lost() {
     let long_key = vec![0; 65_536];
     assert!(matches!(pipeline.get(&long_key, 0), Err(Error::KeyTooLong { len: 65_536 })));
     assert_eq!(get(&mut world, &mut pipeline, &long_key[1..]), "miss");
+}
+
+/// The next answer, while no server turns: its tag, and why it is none.
+fn unanswered(world: &mut World, pipeline: &mut TestPipeline) -> Option<(u64, Cause)> {
+    pipeline.turn();
+    world.clock.advance(20_000);
+    pipeline.poll().map(|answer| match answer.response {
+        Err(Error::Call(error)) => (answer.tag, error.cause),
+        other => panic!("{other:?}"),
+    })
+}
+
+#[test]
+fn requests_end_when_they_were_waited_for_long_enough() {
+    const MS: u64 = 1_000_000;
+    let mut world = World::new(2, &small());
+    let config = ClientConfig { timeout_ns: Some(2 * MS), ..ClientConfig::default() };
+    let mut pipeline = world.connect(config, FaultConfig::NONE);
+    // Time enough.
+    assert_eq!(put(&mut world, &mut pipeline, b"key", b"1", PutOptions::default()), "stored");
+    assert_eq!(get(&mut world, &mut pipeline, b"key"), "value 1");
+    // Nobody answers from now on.
+    pipeline.get(b"key", 1).unwrap();
+    pipeline.put(b"key", b"2", PutOptions::default(), RequestOptions::tag(2).timeout_ns(MS)).unwrap();
+    pipeline.get(b"key", RequestOptions::tag(3).timeout_ns(u64::MAX)).unwrap();
+    let parts = pipeline.get_many(&[b"key", b"k", b"e", b"y"], RequestOptions::tag(4).timeout_ns(3 * MS)).unwrap();
+    pipeline.stats(1, RequestOptions::tag(5).timeout_ns(4 * MS)).unwrap();
+    let ended: Vec<_> = (0..250).filter_map(|_| unanswered(&mut world, &mut pipeline)).collect();
+    let tags = [[2, 1].as_slice(), &vec![4; parts], &[5]].concat();
+    assert_eq!(ended, tags.into_iter().map(|tag| (tag, Cause::DeadlinePassed)).collect::<Vec<_>>());
+    // One had as long as it takes; and those to come have it.
+    pipeline.set_timeout_ns(None);
+    pipeline.delete(b"k", 6).unwrap();
+    assert!((0..250).all(|_| unanswered(&mut world, &mut pipeline).is_none()));
+    let mut tags = [0; 2].map(|_| world.answer(&mut pipeline, |answer| (answer.tag, answer.response.is_ok())));
+    tags.sort_unstable();
+    assert_eq!(tags, [(3, true), (6, true)]);
+}
+
+#[test]
+fn a_request_is_cancelled_by_its_name() {
+    let (mut world, mut pipeline) = world(1);
+    let [one, other] = [1, 2].map(|tag| pipeline.put(&[tag], b"value", PutOptions::default(), u64::from(tag)).unwrap());
+    assert!(pipeline.cancel(one));
+    assert!(!pipeline.cancel(one), "it is over");
+    assert_eq!(unanswered(&mut world, &mut pipeline), Some((1, Cause::Cancelled)));
+    assert_eq!(world.answer(&mut pipeline, |answer| (answer.tag, answer.response.is_ok())), (2, true));
+    assert!(!pipeline.cancel(other), "it was answered");
+    assert_eq!(pipeline.in_flight(), 0);
+}
+
+/// Requests without a time-out are to the byte what they were before there were any.
+#[test]
+fn only_requests_with_a_time_out_carry_options() {
+    let (mut world, mut pipeline) = world(1);
+    let mut bytes = [RequestOptions::tag(0), RequestOptions::tag(0).timeout_ns(u64::MAX), 0.into()].map(|options| {
+        let before = pipeline.rpc().port_stats().tx_bytes;
+        pipeline.get(b"key", options).unwrap();
+        assert_eq!(outcome(&mut world, &mut pipeline), "miss");
+        pipeline.rpc().port_stats().tx_bytes - before
+    });
+    assert!(bytes.iter().all(|len| *len == bytes[0]), "{bytes:?}");
+    let before = pipeline.rpc().port_stats().tx_bytes;
+    pipeline.get(b"key", RequestOptions::tag(0).timeout_ns(1_000_000_000)).unwrap();
+    assert_eq!(outcome(&mut world, &mut pipeline), "miss");
+    bytes[1] = pipeline.rpc().port_stats().tx_bytes - before;
+    assert_eq!(bytes[1], bytes[0] + 8);
+}
+
+#[test]
+fn a_window_has_its_slots_whatever_a_server_grants() {
+    let mut world = World::new(0, &small());
+    let service = Service::new(1, &small()).unwrap();
+    let config = Config { slots: 2, message_len_max: service.message_len_max() as u32, ..Config::default() };
+    let nexus = Nexus::builder().config(config).build().unwrap();
+    let mut server = world.endpoint("sparing", &nexus, FaultConfig::NONE);
+    server.handle_burst(REQUESTS, service.handler(server.info())).unwrap();
+    world.servers.push(server);
+    let config = ClientConfig { window: 8, ..ClientConfig::default() };
+    let mut pipeline = world.connect(config, FaultConfig::NONE);
+    assert_eq!((pipeline.rpc().sessions(), world.servers[0].sessions()), (4, 4));
+    for key in 0..8 {
+        pipeline.get(&[key], 0).unwrap();
+    }
+    for _ in 0..8 {
+        assert_eq!(outcome(&mut world, &mut pipeline), "miss");
+    }
 }

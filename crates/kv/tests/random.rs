@@ -123,7 +123,7 @@ impl Run {
         let mut world = World::new(case.partitions, &config);
         // Far ahead of the endpoints' clock, so that it passes only when the model says so.
         world.now_s = 1_000_000;
-        let config = ClientConfig { window: case.window, sessions: 0 };
+        let config = ClientConfig { window: case.window, ..ClientConfig::default() };
         let pipeline = world.connect(config, FaultConfig::both(case.faults));
         let (items, asked, busy) = <_>::default();
         Self { world, pipeline, items, evicts: case.evicts, asked, busy, tag: 0 }
@@ -166,14 +166,14 @@ impl Run {
         }
         let (tag, bytes) = (self.tag, bytes_of(key));
         let result = match &asked {
-            Asked::Get => self.pipeline.get(&bytes, tag),
-            Asked::Inspect => self.pipeline.inspect(&bytes, tag),
-            Asked::Delete => self.pipeline.delete(&bytes, tag),
-            Asked::Put { value, options } => self.pipeline.put(&bytes, value, *options, tag),
+            Asked::Get => self.pipeline.get(&bytes, tag).map(drop),
+            Asked::Inspect => self.pipeline.inspect(&bytes, tag).map(drop),
+            Asked::Delete => self.pipeline.delete(&bytes, tag).map(drop),
+            Asked::Put { value, options } => self.pipeline.put(&bytes, value, *options, tag).map(drop),
             Asked::GetMany(keys) => {
                 let bytes: Vec<_> = keys.iter().map(|key| bytes_of(*key)).collect();
                 let bytes: Vec<_> = bytes.iter().map(Vec::as_slice).collect();
-                self.pipeline.get_many(&bytes, tag).map(|_| ())
+                self.pipeline.get_many(&bytes, tag).map(drop)
             }
         };
         match result {

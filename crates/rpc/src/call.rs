@@ -215,7 +215,6 @@ pub(crate) fn keep(
 pub(crate) struct BurstEntry<'a> {
     pub call: RunningCall,
     pub request: RequestData<'a>,
-    pub deadline_ns: Option<u64>,
     pub answered: Cell<bool>,
 }
 
@@ -358,7 +357,7 @@ impl<'a, 'b> BurstCalls<'a, 'b> {
     ///
     /// When there is no such request.
     pub fn deadline_ns(&self, index: usize) -> Option<u64> {
-        self.entries[index].deadline_ns
+        self.core.servers.deadline_in_burst_ns(self.entries[index].call.call)
     }
 
     /// Keeps request `index` to answer it later.
@@ -374,7 +373,8 @@ impl<'a, 'b> BurstCalls<'a, 'b> {
     pub fn defer(&mut self, index: usize) -> Result<DeferredCall, AllocError> {
         let entry = &self.entries[index];
         assert!(!entry.answered.replace(true), "request {index} was answered already");
-        keep(self.core, entry.call, entry.deadline_ns, RequestData::Lent(&entry.request)).inspect_err(|_| {
+        let deadline_ns = self.core.servers.deadline_in_burst_ns(entry.call.call);
+        keep(self.core, entry.call, deadline_ns, RequestData::Lent(&entry.request)).inspect_err(|_| {
             self.core.servers.answer_error(&mut self.core.shared, entry.call.call, ErrorCode::NoMemory);
         })
     }

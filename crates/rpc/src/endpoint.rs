@@ -23,7 +23,8 @@ pub use handle::{Pending, RpcHandle};
 /// What a client needs of an endpoint: [`crate::Rpc`] over any port and clock, the facade's `sinew::Rpc`, a borrowed or a boxed one. Libraries
 /// that are written against it take all of them.
 ///
-/// The methods do what those of [`crate::Rpc`] of the same names do, and are documented there. A library that is generic over the endpoint
+/// The methods do what those of [`crate::Rpc`] of the same names do, and are documented there; so that `dyn Endpoint` has them, they take a `Box` or
+/// `&mut dyn` where those take any closure, and [`CallOptions`] and slices where those take what can be made into them. A library that is generic over the endpoint
 /// (`E: Endpoint`) costs what the endpoint itself does. `dyn Endpoint` costs an indirect call for each method, which moves its
 /// arguments through memory and cannot be inlined: 36 instructions of a small call's 570 at the client in batches of 8, 46 of 907 one by
 /// one (callgrind, shared memory), and none for each packet of a long one.
@@ -196,8 +197,9 @@ pub trait Endpoint {
     ///
     /// # Errors
     ///
-    /// What the port says when it cannot sleep, or the other.
-    fn rest_beside(&mut self, busy: bool, beside: &mut dyn Readiness, timeout_ns: Option<u64>) -> io::Result<()>;
+    /// What the port says when it cannot sleep, or one of the others.
+    fn rest_beside(&mut self, busy: bool, beside: &mut [&mut dyn Readiness], timeout_ns: Option<u64>)
+    -> io::Result<()>;
 
     /// See [`crate::Rpc::end_waiting`].
     fn end_waiting(&mut self);
@@ -410,7 +412,7 @@ macro_rules! forward_common {
         fn rest_beside(
             &mut $self_mut,
             busy: bool,
-            beside: &mut dyn Readiness,
+            beside: &mut [&mut dyn Readiness],
             timeout_ns: Option<u64>,
         ) -> io::Result<()> {
             $to_mut.rest_beside(busy, beside, timeout_ns)

@@ -84,6 +84,7 @@ impl Handlers {
             }
             waiting = later;
         }
+        core.servers.end_burst();
     }
 }
 
@@ -126,8 +127,8 @@ pub(crate) trait Serve {
                 handlers.running = false;
             }
             Some(Handler::Burst(_)) => {
-                let deadline_ns = core.servers.deadline_ns(call.call);
-                batched.push(BurstEntry { call, request, deadline_ns, answered: Cell::new(false) });
+                core.servers.wait_for_burst(call.call);
+                batched.push(BurstEntry { call, request, answered: Cell::new(false) });
             }
             Some(Handler::Worker(handler)) => {
                 give_to_worker(core, Arrived { call, request }, handler, handlers.workers.as_deref());

@@ -12,10 +12,9 @@ mod sleep;
 use std::any::Any;
 use std::sync::Arc;
 
-use sinew_fabric::readiness::wait_on;
 use sinew_fabric::{
-    Address, Clock, Generator, PacketPort, PacketRx, PacketTx, Poller, PortError, PortEvent, PortStats, Readiness,
-    RxBurst, Step, Waker,
+    Address, Clock, Generator, PacketPort, PacketRx, PacketTx, Poller, PortError, PortEvent, PortStats, RxBurst, Step,
+    Waker,
 };
 use sinew_mem::{AllocError, MessageBuffer};
 use sinew_wire::HEADER_LEN;
@@ -626,25 +625,6 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
     pub fn rest(&mut self, busy: bool, timeout_ns: Option<u64>) -> std::io::Result<()> {
         if self.is_idle_for_long(busy) {
             self.wait(timeout_ns)?;
-        }
-        Ok(())
-    }
-
-    /// As [`Self::rest`], on a thread that serves something else too: it sleeps on both.
-    ///
-    /// # Errors
-    ///
-    /// What the port says when it cannot sleep, or the other.
-    pub fn rest_beside(
-        &mut self,
-        busy: bool,
-        beside: &mut dyn Readiness,
-        timeout_ns: Option<u64>,
-    ) -> std::io::Result<()> {
-        if self.is_idle_for_long(busy) {
-            let now_ns = self.clock.now_ns();
-            let until_ns = timeout_ns.map(|timeout_ns| now_ns.saturating_add(timeout_ns));
-            wait_on(&mut [beside, self], now_ns, until_ns)?;
         }
         Ok(())
     }

@@ -60,6 +60,8 @@ pub(crate) struct Servers {
     kept: KeptCalls,
     /// The last call that was whole and has a deadline: its handler may ask for that as long as no other call comes.
     timed: Timed,
+    /// Those of a received burst that burst handlers will have.
+    timed_in_burst: Vec<Timed>,
     cold: Vec<ServerCold>,
     /// Accepted sessions that their clients have not been heard to use.
     pub unconfirmed: Vec<Unconfirmed>,
@@ -78,6 +80,7 @@ impl Servers {
             arrivals: Arrivals::default(),
             kept: KeptCalls::default(),
             timed: Timed::default(),
+            timed_in_burst: Vec::new(),
             cold: Vec::new(),
             unconfirmed: Vec::new(),
             repeating: Vec::new(),
@@ -186,6 +189,30 @@ impl Servers {
         (self.timed.call == Some(call)).then_some(self.timed.deadline_ns)
     }
 
+    /// Notes when the caller of a call that is whole waits no longer.
+    fn note_deadline(&mut self, call: CallName, deadline_ns: u64) {
+        self.timed = Timed { call: Some(ServerCall { key: call.session, number: call.number }), deadline_ns };
+    }
+
+    /// The call that came last of all waits for the rest of its burst.
+    #[inline]
+    pub fn wait_for_burst(&mut self, call: ServerCall) {
+        if self.timed.call == Some(call) {
+            self.timed_in_burst.push(self.timed);
+        }
+    }
+
+    /// As [`Self::deadline_ns`], of a call that waited for its burst.
+    pub fn deadline_in_burst_ns(&self, call: ServerCall) -> Option<u64> {
+        let timed = self.timed_in_burst.iter().find(|timed| timed.call == Some(call));
+        timed.map(|timed| timed.deadline_ns)
+    }
+
+    /// The calls of a burst are over, or kept.
+    pub fn end_burst(&mut self) {
+        self.timed_in_burst.clear();
+    }
+
     /// Answers a call that [`Self::take_short`] has taken, and whose message has [no options](Self::take_options) that let it run.
     #[cold]
     #[inline(never)]
@@ -220,9 +247,9 @@ impl Servers {
         if call.number == last {
             let request_type = RequestType::new(self.table.slots[id.at()].request_type);
             let whole = self.on_known_request(shared, (index, id), call, part, packet)?;
-            return Ok(whole.and_then(|(request, deadline_ns)| {
-                self.whole(shared, (call, id), request_type, RequestData::Owned(request), deadline_ns)
-            }));
+            return Ok(
+                whole.and_then(|request| self.whole(shared, (call, id), request_type, RequestData::Owned(request)))
+            );
         }
         let session = &self.table.entries[index];
         if part.packet != 0 && !shared.config.recovery.keeps_ahead() {
@@ -258,8 +285,10 @@ impl Servers {
         };
         self.begin(shared, (index, id), call, request_type, 1);
         self.table.slots[id.at()].run(shared.now_ns);
-        let deadline_ns = options.and_then(|options| options.deadline_ns(shared.now_ns));
-        Ok(self.whole(shared, (call, id), RequestType::new(request_type), request, deadline_ns))
+        if let Some(deadline_ns) = options.and_then(|options| options.deadline_ns(shared.now_ns)) {
+            self.note_deadline(call, deadline_ns);
+        }
+        Ok(self.whole(shared, (call, id), RequestType::new(request_type), request))
     }
 
     /// A client no longer waits for a call. What runs, runs on; what is kept for it goes, and the client hears that, which settles the call's
@@ -306,15 +335,11 @@ impl Servers {
         (call, slot): (CallName, SlotId),
         request_type: RequestType,
         request: RequestData<'a>,
-        deadline_ns: Option<u64>,
     ) -> Option<Arrived<'a>> {
         let call = ServerCall { key: call.session, number: call.number };
-        if let Some(deadline_ns) = deadline_ns {
-            if shared.now_ns >= deadline_ns {
-                self.answer_too_late(shared, call);
-                return None;
-            }
-            self.timed = Timed { call: Some(call), deadline_ns };
+        if self.deadline_ns(call).is_some_and(|deadline_ns| shared.now_ns >= deadline_ns) {
+            self.answer_too_late(shared, call);
+            return None;
         }
         shared.stats.requests_handled += 1;
         let found = Found { slot, request_type, own_len_max: 0 };
@@ -374,7 +399,7 @@ impl Servers {
         PacketDrop::NoMemory
     }
 
-    /// A packet of the request that the slot holds. Returns the request when that makes it whole, and its deadline.
+    /// A packet of the request that the slot holds. Returns the request when that makes it whole.
     fn on_known_request(
         &mut self,
         shared: &mut Shared,
@@ -382,7 +407,7 @@ impl Servers {
         call: CallName,
         part: Part,
         packet: &RxPacket<'_>,
-    ) -> Result<Option<(MessageBuffer, Option<u64>)>, PacketDrop> {
+    ) -> Result<Option<MessageBuffer>, PacketDrop> {
         let slot = &self.table.slots[id.at()];
         let number = u32::from(part.packet);
         if number >= slot.request_packets {

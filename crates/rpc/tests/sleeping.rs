@@ -498,7 +498,7 @@ fn resting_beside_something_lasts_for_as_long_as_it_may() {
     }
     it.client.turn();
     let mut beside = Beside(Alarm::new().unwrap());
-    it.client.rest_beside(false, &mut beside, Some(TIMEOUT_NS)).unwrap();
+    it.client.rest_beside(false, &mut [&mut beside], Some(TIMEOUT_NS)).unwrap();
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use sinew_mem::{AllocError, MessageBuffer};
-use sinew_rpc::{BurstCalls, Endpoint, RequestType, SessionId};
+use sinew_rpc::{BurstCalls, CallId, CallOptions, Endpoint, RequestType, SessionId};
 
 use crate::client::{Answer, Client, Numbers};
 use crate::error::{CallError, ClientError, Refusal, RequestError};
@@ -22,6 +22,8 @@ pub const REQUEST_LEN: usize = 4;
 /// Bytes of an answer with numbers; refusals are shorter.
 pub const ANSWER_LEN: usize = 16;
 const REFUSAL_LEN: usize = 9;
+/// In place of a time: as long as it takes.
+const NEVER: u64 = u64::MAX;
 
 impl Refusal {
     fn to_bytes(self) -> [u8; REFUSAL_LEN] {
@@ -124,6 +126,8 @@ pub struct RpcClient<E: Endpoint> {
     /// Buffers of calls that are not in flight.
     idle: Vec<(MessageBuffer, MessageBuffer)>,
     epoch: Option<Epoch>,
+    /// How long calls are waited for that do not say it themselves.
+    timeout_ns: u64,
 }
 
 impl<E: Endpoint> RpcClient<E> {
@@ -137,7 +141,47 @@ impl<E: Endpoint> RpcClient<E> {
     pub fn new(rpc: E, session: SessionId, window: usize, epoch: Option<Epoch>) -> Result<Self, AllocError> {
         let buffers = |_| Ok((rpc.alloc(REQUEST_LEN)?, rpc.alloc(ANSWER_LEN)?));
         let idle = (0..window).map(buffers).collect::<Result<_, AllocError>>()?;
-        Ok(Self { rpc, session, window, idle, epoch })
+        Ok(Self { rpc, session, window, idle, epoch, timeout_ns: NEVER })
+    }
+
+    /// The same client, whose calls are waited for so many nanoseconds. The remaining time travels with a call, which ends with
+    /// [`Cause::DeadlinePassed`](sinew_rpc::Cause::DeadlinePassed) at both sides when it has passed; the server may have taken its numbers by then,
+    /// which are gaps. Without it, a call is waited for until it is answered or the server is given up.
+    #[must_use]
+    pub fn timeout_ns(self, timeout_ns: u64) -> Self {
+        Self { timeout_ns, ..self }
+    }
+
+    /// As [`Client::request`], for a time of its own in place of the client's; `u64::MAX` is as long as it takes. Returns the call's name, for
+    /// [`Self::cancel`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::request`].
+    // Apart from what most calls are, so that those do not pay for it.
+    #[inline(never)]
+    pub fn request_within(&mut self, tag: u64, count: u32, timeout_ns: u64) -> Result<CallId, RequestError> {
+        self.enqueue(CallOptions::tag(tag).timeout_ns(timeout_ns), count)
+    }
+
+    /// Cancels a call: its answer is an error with [`Cause::Cancelled`](sinew_rpc::Cause::Cancelled), and its numbers may have been taken, as gaps.
+    /// Returns whether it was in flight.
+    pub fn cancel(&mut self, call: CallId) -> bool {
+        self.rpc.cancel(call)
+    }
+
+    #[inline(always)]
+    fn enqueue(&mut self, options: CallOptions, count: u32) -> Result<CallId, RequestError> {
+        let window = self.window;
+        let (mut request, response) = self.idle.pop().ok_or(RequestError::WindowFull { window })?;
+        request.copy_from_slice(&request_bytes(count));
+        match self.rpc.enqueue_request(self.session, NEXT, request, response, options) {
+            Ok(call) => Ok(call),
+            Err(rejected) => {
+                self.idle.push((rejected.request, rejected.response));
+                Err(RequestError::Enqueue(rejected.error))
+            }
+        }
     }
 
     /// The life of the server that numbers come from, once known.
@@ -173,16 +217,11 @@ impl<E: Endpoint> Client for RpcClient<E> {
 
     #[inline]
     fn request(&mut self, tag: u64, count: u32) -> Result<(), RequestError> {
-        let window = self.window;
-        let (mut request, response) = self.idle.pop().ok_or(RequestError::WindowFull { window })?;
-        request.copy_from_slice(&request_bytes(count));
-        match self.rpc.enqueue_request(self.session, NEXT, request, response, tag.into()) {
-            Ok(_) => Ok(()),
-            Err(rejected) => {
-                self.idle.push((rejected.request, rejected.response));
-                Err(RequestError::Enqueue(rejected.error))
-            }
+        if self.timeout_ns != NEVER {
+            return self.request_within(tag, count, self.timeout_ns).map(|_| ());
         }
+        // The options are known to be none here, so what they would cost is not there.
+        self.enqueue(CallOptions::tag(tag), count).map(|_| ())
     }
 
     #[inline]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sinew_fabric::fault::{FaultConfig, Faults, Faulty};
 use sinew_fabric::loopback::{LoopbackPort, Network};
 use sinew_fabric::{Clock, Generator, ManualClock, SeededGenerator};
-use sinew_rpc::{Config, Nexus, Rpc, SessionEvent};
+use sinew_rpc::{Cause, Config, Nexus, Rpc, SessionEvent};
 use sinew_sequencer::rpc::{NEXT, RpcClient, handler};
 use sinew_sequencer::{Answer, CallError, Client, Epoch, LAST, Numbers, Refusal, RequestError, Sequence};
 
@@ -295,4 +295,34 @@ fn a_full_window_takes_no_more() {
     assert_eq!(client.request(2, 1), Err(RequestError::WindowFull { window: 2 }));
     world.answer(&mut server, &mut client);
     client.request(2, 1).unwrap();
+}
+
+#[test]
+fn calls_end_when_they_were_waited_for_long_enough_or_are_cancelled() {
+    const MS: u64 = 1_000_000;
+    let world = World::new();
+    let sequence = Arc::new(Sequence::new(0, EPOCH, 100));
+    let mut server = world.server("server", &sequence);
+    let client = world.client("client", &mut server, 8, Faults::NONE, 1);
+    let mut client = client.timeout_ns(2 * MS);
+    assert_eq!(world.call(&mut server, &mut client, 10), Ok(Numbers { first: 0, count: 10 }));
+    // Nobody answers from now on.
+    client.request(1, 1).unwrap();
+    client.request_within(2, 1, MS).unwrap();
+    let [cancelled, kept] = [3, 4].map(|tag| client.request_within(tag, 1, u64::MAX).unwrap());
+    assert!(client.cancel(cancelled) && !client.cancel(cancelled));
+    let mut ended = Vec::new();
+    for _ in 0..10 * MS / STEP_NS {
+        client.turn(world.clock.now_ns()).unwrap();
+        ended.extend(std::iter::from_fn(|| client.answer()).map(|answer| match answer.result {
+            Err(CallError::Rpc(error)) => (answer.tag, error.cause),
+            other => panic!("{other:?}"),
+        }));
+        world.clock.advance(STEP_NS);
+    }
+    assert_eq!(ended, [(3, Cause::Cancelled), (2, Cause::DeadlinePassed), (1, Cause::DeadlinePassed)]);
+    assert_eq!(client.in_flight(), 1);
+    let answer = world.answer(&mut server, &mut client);
+    assert!(answer.tag == 4 && answer.result.is_ok(), "{answer:?}");
+    assert!(!client.cancel(kept) && client.in_flight() == 0);
 }

@@ -4,14 +4,14 @@
 
 use std::time::{Duration, Instant};
 
+use sinew::Channel;
 use sinew::fabric::{PacketPort, PollerConfig};
 use sinew::prelude::*;
 use sinew::shm::Hub;
 
 const ECHO: RequestType = RequestType::new(1);
-/// Calls in flight. A session has eight slots by default, so this many need eight sessions.
+/// Calls in flight.
 const WINDOW: usize = 60;
-const SESSIONS: usize = 8;
 /// Calls that are enqueued between two turns of the loop, so that they leave as one burst.
 const BATCH: usize = 6;
 
@@ -52,10 +52,10 @@ fn drive(hub: &Hub, address: &str, run_for: Duration) -> sinew::Result<u64> {
     let poller = if cpus > 1 { PollerConfig::ADAPTIVE } else { PollerConfig::SLEEP };
     let client = Nexus::builder().config(Config { poller, ..Config::default() }).build()?;
     let mut rpc = sinew::endpoint(&client, hub.port("")?)?;
-    let mut sessions = Vec::new();
-    for _ in 0..SESSIONS {
-        sessions.push(rpc.connect(address)?);
-    }
+    // As many sessions as so many calls need. `Channel::enqueue_request` would look which of them has room; these calls are all alike, so they
+    // go to the sessions in turn, and save the look.
+    let channel = Channel::open(&mut rpc, address, WINDOW)?;
+    let mut sessions = channel.sessions().iter().cycle();
     // The buffers of calls that are not in flight.
     let mut idle = Vec::new();
     for _ in 0..WINDOW {
@@ -71,10 +71,10 @@ fn drive(hub: &Hub, address: &str, run_for: Duration) -> sinew::Result<u64> {
             idle.push((completion.request, completion.response));
         }
         if idle.len() >= BATCH && began.elapsed() < run_for {
-            for (mut request, response) in idle.drain(idle.len() - BATCH..) {
+            let batch = idle.drain(idle.len() - BATCH..);
+            for ((mut request, response), session) in batch.zip(&mut sessions) {
                 request[..8].copy_from_slice(&started.to_le_bytes());
-                let session = sessions[started as usize % SESSIONS];
-                rpc.enqueue_request(session, ECHO, request, response, started)?;
+                rpc.enqueue_request(*session, ECHO, request, response, started)?;
                 started += 1;
             }
         }

@@ -4,6 +4,7 @@
 //! `one_sided visit shm 127.0.0.1:7100`; with `ibverbs` instead of `shm` they may run on two hosts.
 
 use std::error::Error;
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use sinew::fabric::verbs::{
@@ -23,7 +24,17 @@ const LINES: usize = 16;
 const DEPTH: usize = 8;
 const PATIENCE: Duration = Duration::from_secs(30);
 
-fn main() -> Result<()> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match &arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [] => both(),

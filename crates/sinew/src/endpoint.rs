@@ -1,12 +1,10 @@
-use sinew_fabric::{
-    Address, AddressError, Armed, Descriptor, PACKET_LEN_MIN, PacketPort, PortError, PortStats, Readiness, Waker,
-};
+use sinew_fabric::{Address, AddressError, PACKET_LEN_MIN, PacketPort, PortError, PortStats, Waker};
 use sinew_host::{HostClock, SystemEntropy};
 use sinew_mem::{AllocError, MessageBuffer};
 use sinew_rpc::{
-    BurstCalls, Call, CallBackError, CallId, CallOptions, ClientEvent, ClientId, Completion, Config, ConnectError,
-    ConnectOptions, DeferredCall, Endpoint, EndpointInfo, LaneId, Rejected, Reply, RequestType, RpcHandle,
-    SessionEvent, SessionId, SessionSlots, Stats, StatsReader,
+    CallBackError, CallId, CallOptions, ClientEvent, ClientId, Completion, Config, ConnectError, ConnectOptions,
+    Endpoint, EndpointInfo, LaneId, Rejected, Reply, RequestType, RpcHandle, SessionEvent, SessionId, SessionSlots,
+    Stats, StatsReader,
 };
 #[cfg(feature = "shm")]
 use sinew_shm::ShmPort;
@@ -64,18 +62,6 @@ fn unknown_fabric(address: &str, scheme: &str) -> Error {
     Error::UnknownFabric { address: address.to_owned(), scheme: scheme.to_owned(), known: FABRICS.join(", ") }
 }
 
-/// What is said of an address that an endpoint could not connect to: of one that is no fabric's, which there are.
-fn told(error: ConnectError) -> Error {
-    match error {
-        ConnectError::Port(PortError::Address(AddressError::WrongFabric { address, scheme, .. }))
-            if !FABRICS.contains(&&*scheme) =>
-        {
-            unknown_fabric(&address, &scheme)
-        }
-        error => error.into(),
-    }
-}
-
 /// An endpoint on one of the enabled fabrics, for what only that fabric has, or for code that is generic over the port; or one on a port
 /// of the program's own.
 // One endpoint a thread: the size does not matter, one more pointer to follow would.
@@ -90,7 +76,7 @@ pub enum FabricEndpoint {
     /// RDMA devices.
     #[cfg(feature = "ibverbs")]
     Ibverbs(sinew_rpc::Rpc<IbPort, HostClock>),
-    /// Any other port; see [`Rpc::over`].
+    /// Any other port, or clock; see [`Rpc::over`].
     Other(Box<dyn Endpoint>),
 }
 
@@ -112,8 +98,10 @@ macro_rules! each {
     };
 }
 
-// Behind the macro, which it uses.
+// Behind the macro, which they use.
 mod faces;
+mod serving;
+mod sleeping;
 
 /// An endpoint on a fabric that its address chooses: sessions, and the loop that serves and calls. It belongs to the thread that
 /// made it.
@@ -310,13 +298,22 @@ impl Rpc {
     ///
     /// let mut rpc = Rpc::open("udp://")?;
     /// let session = rpc.connect(&server.addresses()[0].to_string())?;
-    /// let handle = rpc.remote_handle();
-    /// let adding = std::thread::spawn(move || -> sinew::Result<u8> {
+    /// let (handle, waker) = (rpc.remote_handle(), rpc.waker());
+    /// let (tell, told) = std::sync::mpsc::channel();
+    /// let adding = std::thread::spawn(move || -> sinew::Result<()> {
     ///     let reply = handle.call(session, ADD, [40, 2], 0)?.wait()?;
-    ///     Ok(reply[0])
+    ///     tell.send(reply[0]).expect("somebody listens");
+    ///     // A channel wakes no endpoint that sleeps.
+    ///     waker.wake();
+    ///     Ok(())
     /// });
-    /// rpc.run_until(|_| adding.is_finished())?;
-    /// assert_eq!(adding.join().unwrap()?, 42);
+    /// let mut sum = None;
+    /// rpc.run_until(|_| {
+    ///     sum = told.try_recv().ok();
+    ///     sum.is_some() || adding.is_finished()
+    /// })?;
+    /// adding.join().unwrap()?;
+    /// assert_eq!(sum, Some(42));
     /// # server.stop()?;
     /// # Ok::<(), sinew::Error>(())
     /// ```
@@ -351,7 +348,7 @@ impl Rpc {
     /// [`Error::UnknownFabric`].
     pub fn begin_connect(&mut self, address: &str) -> Result<SessionId> {
         let address: Address = address.parse()?;
-        each!(&mut self.endpoint, rpc => rpc.begin_connect(&address)).map_err(told)
+        self.told(|rpc| Endpoint::begin_connect(rpc, &address))
     }
 
     /// As [`Self::begin_connect`], with options; see [`sinew_rpc::Rpc::begin_connect_with`].
@@ -361,7 +358,7 @@ impl Rpc {
     /// As for [`Self::begin_connect`].
     pub fn begin_connect_with(&mut self, address: &str, options: ConnectOptions) -> Result<SessionId> {
         let address: Address = address.parse()?;
-        each!(&mut self.endpoint, rpc => rpc.begin_connect_with(&address, options)).map_err(told)
+        self.told(|rpc| Endpoint::begin_connect_with(rpc, &address, options))
     }
 
     /// Opens a session, turning the loop until it is open.
@@ -380,7 +377,20 @@ impl Rpc {
     ///
     /// As for [`Self::connect`].
     pub fn connect_with(&mut self, address: &str, options: ConnectOptions) -> Result<SessionId> {
-        each!(&mut self.endpoint, rpc => rpc.connect_with(address, options)).map_err(told)
+        self.told(|rpc| Endpoint::connect_with(rpc, address, options))
+    }
+
+    /// Connects, and says of an address that is no fabric's of this build which there are. What a port of the program's own can reach, the
+    /// port says itself.
+    fn told(&mut self, connect: impl FnOnce(&mut Self) -> Result<SessionId, ConnectError>) -> Result<SessionId> {
+        connect(self).map_err(|error| match error {
+            ConnectError::Port(PortError::Address(AddressError::WrongFabric { address, scheme, .. }))
+                if !FABRICS.contains(&&*scheme) && !matches!(self.endpoint, FabricEndpoint::Other(_)) =>
+            {
+                unknown_fabric(&address, &scheme)
+            }
+            error => error.into(),
+        })
     }
 
     /// Ends a session; its calls complete with [`sinew_rpc::Cause::Disconnected`]. Returns whether there was such a session.
@@ -497,16 +507,6 @@ impl Rpc {
         each!(&mut self.endpoint, rpc => rpc.turn())
     }
 
-    /// Sleeps until something may have arrived, a timer of the endpoint is due, or `timeout_ns` passed.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::System`], what the port says.
-    pub fn wait(&mut self, timeout_ns: Option<u64>) -> Result<()> {
-        each!(&mut self.endpoint, rpc => rpc.wait(timeout_ns))?;
-        Ok(())
-    }
-
     /// Turns the loop once, and sleeps when there is nothing to do for longer than [`Config::poller`] spins. Returns whether anything
     /// happened.
     ///
@@ -516,44 +516,6 @@ impl Rpc {
     #[inline]
     pub fn turn_or_wait(&mut self) -> Result<bool> {
         Ok(each!(&mut self.endpoint, rpc => rpc.turn_or_wait())?)
-    }
-
-    /// After a turn that was `busy` or not: sleeps when there was nothing to do for longer than [`Config::poller`] spins, until there is, for so
-    /// many nanoseconds at most.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::System`] when the port cannot sleep.
-    pub fn rest(&mut self, busy: bool, timeout_ns: Option<u64>) -> Result<()> {
-        Ok(each!(&mut self.endpoint, rpc => rpc.rest(busy, timeout_ns))?)
-    }
-
-    /// As [`Self::rest`], on a thread that serves something else too: it sleeps on both.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::System`] when one of them cannot sleep.
-    pub fn rest_beside(&mut self, busy: bool, beside: &mut dyn Readiness, timeout_ns: Option<u64>) -> Result<()> {
-        Ok(each!(&mut self.endpoint, rpc => rpc.rest_beside(busy, beside, timeout_ns))?)
-    }
-
-    /// What becomes readable when there is something to do at an endpoint that is [armed](Self::arm); see [`sinew_rpc::Rpc::descriptor`].
-    pub fn descriptor(&self) -> Option<Descriptor> {
-        each!(&self.endpoint, rpc => rpc.descriptor())
-    }
-
-    /// Gets the endpoint ready for its thread to sleep; see [`sinew_rpc::Rpc::arm`].
-    ///
-    /// # Errors
-    ///
-    /// [`Error::System`]: there is no descriptor, or what the port says.
-    pub fn arm(&mut self) -> Result<Armed> {
-        Ok(each!(&mut self.endpoint, rpc => rpc.arm())?)
-    }
-
-    /// Says that the thread is awake, as a turn does; see [`sinew_rpc::Rpc::disarm`].
-    pub fn disarm(&mut self) -> bool {
-        each!(&mut self.endpoint, rpc => rpc.disarm())
     }
 
     /// Turns the loop until `done` says so, sleeping when there is nothing to do as [`Config::poller`] allows.
@@ -592,72 +554,6 @@ impl Rpc {
         Ok(())
     }
 
-    /// Handles requests of a type with a handler of this endpoint's own. It stays on this thread: what it shares with the program, it can share
-    /// by `Rc`. To be called before clients ask, since until then they hear that there is no handler.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Nexus`] when the type has a handler already, here or in the [`Nexus`].
-    pub fn handle(&mut self, request_type: RequestType, handler: impl FnMut(Call<'_>) + 'static) -> Result<()> {
-        Ok(
-            each!(&mut self.endpoint, rpc => rpc.handle(request_type, handler), other => other.handle(request_type, Box::new(handler)))?,
-        )
-    }
-
-    /// As [`Self::handle`], of all requests of a type in a received burst at once.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::handle`].
-    pub fn handle_burst(
-        &mut self,
-        request_type: RequestType,
-        handler: impl FnMut(&mut BurstCalls<'_, '_>) + 'static,
-    ) -> Result<()> {
-        Ok(
-            each!(&mut self.endpoint, rpc => rpc.handle_burst(request_type, handler), other => other.handle_burst(request_type, Box::new(handler)))?,
-        )
-    }
-
-    /// Copies requests of a type and queues them for [`Self::poll_request`].
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::handle`].
-    pub fn handle_polled(&mut self, request_type: RequestType) -> Result<()> {
-        Ok(each!(&mut self.endpoint, rpc => rpc.handle_polled(request_type))?)
-    }
-
-    /// As [`Self::turn`], and hands `take` the requests of all types that no handler is registered for, so that they can be handled with state
-    /// that the caller borrows. Other ways to turn the loop refuse these requests: see [`sinew_rpc::Rpc::turn_with`].
-    #[inline]
-    pub fn turn_with(&mut self, mut take: impl FnMut(Call<'_>)) -> bool {
-        each!(&mut self.endpoint, rpc => rpc.turn_with(take), other => other.turn_with(&mut take))
-    }
-
-    /// The next request of a type that is polled ([`Self::handle_polled`]); see [`sinew_rpc::Rpc::poll_request`]. Answer it with
-    /// [`Self::reply`], or as any [`DeferredCall`].
-    pub fn poll_request(&mut self) -> Option<DeferredCall> {
-        each!(&mut self.endpoint, rpc => rpc.poll_request())
-    }
-
-    /// Answers a call that was kept, with these bytes: quicker than [`DeferredCall::reply`], on its endpoint's own thread.
-    pub fn reply(&mut self, call: DeferredCall, response: &[u8]) {
-        each!(&mut self.endpoint, rpc => rpc.reply(call, response));
-    }
-
-    /// As [`Self::reply`], with `len` bytes that `write` fills in from the request. They are unspecified before.
-    pub fn reply_with(&mut self, call: DeferredCall, len: usize, write: impl FnOnce(&[u8], &mut [u8])) {
-        each!(&mut self.endpoint, rpc => rpc.reply_with(call, len, write), other => {
-            let mut write = Some(write);
-            other.reply_with(call, len, &mut |request, response| {
-                if let Some(write) = write.take() {
-                    write(request, response);
-                }
-            });
-        });
-    }
-
     /// Calls and waits for the response, at most [`Config::call_timeout_ns`].
     ///
     /// # Errors
@@ -680,6 +576,24 @@ impl Rpc {
         timeout_ns: u64,
     ) -> Result<Reply> {
         Ok(each!(&mut self.endpoint, rpc => rpc.call_within(session, request_type, request.as_ref(), timeout_ns))?)
+    }
+}
+
+/// An endpoint of any kind, such as one in virtual time: for what is written against this type. Its methods cost what those of [`Rpc::over`] do.
+///
+/// ```
+/// # use sinew::fabric::{ManualClock, SeededGenerator, loopback::Network};
+/// let clock = ManualClock::new();
+/// let (nexus, port) = (sinew::Nexus::client(), Network::new(clock.clone()).port("here")?);
+/// let endpoint = sinew::rpc::Rpc::new(&nexus, port, clock, Box::new(SeededGenerator::new(1)));
+/// let endpoint: Box<dyn sinew::Endpoint> = Box::new(endpoint);
+/// let mut rpc = sinew::Rpc::from(endpoint);
+/// assert!(!rpc.turn());
+/// # Ok::<(), sinew::Error>(())
+/// ```
+impl From<Box<dyn Endpoint>> for Rpc {
+    fn from(endpoint: Box<dyn Endpoint>) -> Self {
+        Self { endpoint: FabricEndpoint::Other(endpoint) }
     }
 }
 

@@ -1,7 +1,8 @@
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 
-use sinew_fabric::{Address, PacketPort, PortStats, Readiness, WakeTarget, Waker};
+use sinew_fabric::address::shown;
+use sinew_fabric::{Address, PacketPort, PortStats, WakeTarget, Waker};
 use sinew_host::{Interrupt, pin_current_thread};
 use sinew_mem::atomic::{AtomicBool, Ordering};
 use sinew_rpc::{EndpointInfo, EndpointStats, Stats, StatsReader};
@@ -27,9 +28,35 @@ pub trait Program {
     /// What ends the server.
     fn turn(&mut self, rpc: &mut Rpc) -> Result<Flow, Self::Error>;
 
-    /// What the thread sleeps on beside the endpoint, such as sockets of another protocol.
-    fn beside(&mut self) -> Option<&mut dyn Readiness> {
-        None
+    /// After each turn, which was `busy` or not: sleeps when there was nothing to do for a while, until there is, or `timeout_ns` passed. A program
+    /// that serves something else too, such as sockets or further endpoints, sleeps on all of them:
+    ///
+    /// ```
+    /// # use sinew::fabric::{Readiness, readiness::Foreign};
+    /// # use sinew::{Flow, Program, Rpc};
+    /// struct Both {
+    ///     other: Rpc,
+    ///     socket: Foreign,
+    /// }
+    ///
+    /// impl Program for Both {
+    ///     type Error = sinew::Error;
+    ///
+    ///     fn turn(&mut self, rpc: &mut Rpc) -> sinew::Result<Flow> {
+    ///         Ok((rpc.turn() | self.other.turn()).into()) // and look at the socket
+    ///     }
+    ///
+    ///     fn rest(&mut self, rpc: &mut Rpc, busy: bool, timeout_ns: Option<u64>) -> sinew::Result<()> {
+    ///         rpc.rest_beside(busy, &mut [&mut self.other, &mut self.socket], timeout_ns)
+    ///     }
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// What ends the server: one of them cannot sleep.
+    fn rest(&mut self, rpc: &mut Rpc, busy: bool, timeout_ns: Option<u64>) -> Result<()> {
+        rpc.rest(busy, timeout_ns)
     }
 }
 
@@ -48,7 +75,7 @@ where
 /// A program, whatever its errors.
 trait AnyProgram {
     fn turn(&mut self, rpc: &mut Rpc) -> Result<Flow, AnyError>;
-    fn beside(&mut self) -> Option<&mut dyn Readiness>;
+    fn rest(&mut self, rpc: &mut Rpc, busy: bool, timeout_ns: Option<u64>) -> Result<()>;
 }
 
 impl<P: Program> AnyProgram for P {
@@ -56,8 +83,8 @@ impl<P: Program> AnyProgram for P {
         Program::turn(self, rpc).map_err(Into::into)
     }
 
-    fn beside(&mut self) -> Option<&mut dyn Readiness> {
-        Program::beside(self)
+    fn rest(&mut self, rpc: &mut Rpc, busy: bool, timeout_ns: Option<u64>) -> Result<()> {
+        Program::rest(self, rpc, busy, timeout_ns)
     }
 }
 
@@ -130,7 +157,7 @@ impl Server {
     }
 
     fn at_address(mut self, address: String, cpu: Option<usize>) -> Self {
-        let (index, name) = (self.places.len(), address.clone());
+        let (index, name) = (self.places.len(), shown(&address).to_string());
         let open: Open = Box::new(move |nexus| Rpc::open_numbered(nexus, index, &address));
         self.places.push(Place { name, cpu, open });
         self
@@ -215,7 +242,7 @@ impl Server {
     ///
     /// Other threads reach the endpoint by a handle that the maker makes ([`Rpc::remote_handle`]) and leaves where they find it.
     ///
-    /// A thread that serves something else too sleeps on both: see [`Program::beside`].
+    /// A thread that serves something else too sleeps on all of it: see [`Program::rest`].
     ///
     /// A program or a maker that fails ends the server with [`Error::Program`]: its endpoint closes its sessions, of which the clients hear, and so do
     /// the others. A server that is stopped ends between two turns: a program must not wait for long inside of one.
@@ -442,10 +469,7 @@ fn serve(
         if shared.stopping.load(Ordering::Acquire) {
             break;
         }
-        match program.beside() {
-            None => rpc.rest(busy, timeout_ns)?,
-            Some(beside) => rpc.rest_beside(busy, beside, timeout_ns)?,
-        }
+        program.rest(&mut rpc, busy, timeout_ns)?;
     }
     let (stats, port_stats, sessions) = (rpc.stats(), rpc.port_stats(), rpc.sessions());
     Ok(EndpointReport { address, stats, port_stats, sessions })

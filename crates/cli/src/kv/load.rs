@@ -115,7 +115,7 @@ impl<E: Endpoint> Loader<E> {
         let wake = interrupt.wake_on_interrupt(rpc.waker());
         // A request for several keys takes a place for each partition.
         let places = addresses.len().min(load.keys_per_get);
-        let config = ClientConfig { window: load.window * places, sessions: 0 };
+        let config = ClientConfig { window: load.window * places, ..ClientConfig::default() };
         let pipeline = Connecting::begin(rpc, addresses, config)?.wait()?;
         let nothing = InFlight { answers: 0, stores: false, began_ns: 0 };
         Ok(Self {
@@ -193,7 +193,8 @@ impl<E: Endpoint> Loader<E> {
     fn store(&mut self, tag: u32, key: u64, round: u64) -> anyhow::Result<()> {
         let value = &mut self.value[..self.sizes.of(key)];
         fill_value(value, key, round);
-        Ok(self.pipeline.put(&key_bytes(key), value, PutOptions::default(), u64::from(tag))?)
+        self.pipeline.put(&key_bytes(key), value, PutOptions::default(), u64::from(tag))?;
+        Ok(())
     }
 
     /// Takes the answers that are there, and checks them. Returns keys that were answered, those of gets, and hits.

@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 use sinew::Program;
-use sinew::fabric::{Clock, Generator, Readiness};
+use sinew::fabric::{Clock, Generator};
 use sinew::host::{HostClock, SystemEntropy};
 use sinew::kv::cache::{Partition, REQUESTS, Service, seconds_of};
 use sinew::kv::memcached::Door;
@@ -130,7 +130,10 @@ impl Program for Part {
         Ok(busy.into())
     }
 
-    fn beside(&mut self) -> Option<&mut dyn Readiness> {
-        self.door.as_mut().map(|door| door as _)
+    fn rest(&mut self, rpc: &mut Rpc, busy: bool, timeout_ns: Option<u64>) -> sinew::Result<()> {
+        match &mut self.door {
+            None => rpc.rest(busy, timeout_ns),
+            Some(door) => rpc.rest_beside(busy, &mut [door], timeout_ns),
+        }
     }
 }

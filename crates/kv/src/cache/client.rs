@@ -41,8 +41,26 @@ impl<E: Endpoint> Client<E> {
         A: IntoIterator<Item = String>,
         A::IntoIter: 'static,
     {
-        let pipeline = Connecting::begin(rpc, addresses, ClientConfig::default())?.wait()?;
-        Ok(Self { pipeline, tag: 0 })
+        Self::connect_with(rpc, addresses, ClientConfig::default())
+    }
+
+    /// As [`Self::connect`], with a window, and a time-out for each request.
+    ///
+    /// # Errors
+    ///
+    /// As [`Connecting::wait`].
+    pub fn connect_with<A>(rpc: E, addresses: A, config: ClientConfig) -> Result<Self, Error>
+    where
+        A: IntoIterator<Item = String>,
+        A::IntoIter: 'static,
+    {
+        Ok(Self { pipeline: Connecting::begin(rpc, addresses, config)?.wait()?, tag: 0 })
+    }
+
+    /// How long requests from now on are waited for; `None`: as long as it takes. See [`ClientConfig::timeout_ns`]. What asks for many keys
+    /// is several requests, each of which has so long.
+    pub fn set_timeout_ns(&mut self, timeout_ns: Option<u64>) {
+        self.pipeline.set_timeout_ns(timeout_ns);
     }
 
     /// The same client, to have many requests in flight.

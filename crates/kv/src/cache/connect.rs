@@ -1,7 +1,7 @@
 //! How a client finds who has which partition.
 
 use sinew_fabric::{Address, PortError};
-use sinew_rpc::{Completion, ConnectError, Endpoint, SessionEvent, SessionId};
+use sinew_rpc::{CallOptions, Channel, Completion, ConnectError, ConnectOptions, Endpoint};
 
 use super::REQUESTS;
 use super::error::Error;
@@ -9,18 +9,20 @@ use super::pipeline::{Owner, Pipeline};
 use super::protocol::{Info, Malformed, Request, Response};
 use crate::Partitions;
 
-/// How much a client asks for at once.
+/// How much a client asks for at once, and how long it waits.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
-    /// Requests in flight.
+    /// Requests in flight. With each partition there are as many sessions as have slots for them, among which requests take turns.
     pub window: usize,
-    /// Sessions with each partition, among which requests take turns. When 0: as many as have slots for the window.
-    pub sessions: usize,
+    /// How long a request is waited for, in nanoseconds, unless it says otherwise ([`RequestOptions`](super::RequestOptions)). The remaining time
+    /// travels with the request, which ends with [`Cause::DeadlinePassed`](sinew_rpc::Cause::DeadlinePassed) at both sides when it has passed.
+    /// `None`, the default: until it is answered or the server is given up.
+    pub timeout_ns: Option<u64>,
 }
 
 impl Default for ClientConfig {
     fn default() -> Self {
-        Self { window: 64, sessions: 0 }
+        Self { window: 64, timeout_ns: None }
     }
 }
 
@@ -33,8 +35,7 @@ pub struct Connecting<E: Endpoint> {
     addresses: Box<dyn Iterator<Item = String>>,
     config: ClientConfig,
     /// In the order of their addresses, with what each said.
-    found: Vec<(Owner, Option<Info>)>,
-    open: usize,
+    found: Vec<(Channel, Option<Info>)>,
 }
 
 impl<E: Endpoint> Connecting<E> {
@@ -43,14 +44,14 @@ impl<E: Endpoint> Connecting<E> {
     ///
     /// # Errors
     ///
-    /// [`Error::Connect`] when the address leads nowhere or a limit of this endpoint is reached, [`Error::Addresses`] when there is none.
+    /// [`Error::Connect`] when the address leads nowhere, [`Error::Channel`] when the window needs more sessions than this endpoint may have,
+    /// [`Error::Addresses`] when there is no address.
     pub fn begin<A>(rpc: E, addresses: A, config: ClientConfig) -> Result<Self, Error>
     where
         A: IntoIterator<Item = String>,
         A::IntoIter: 'static,
     {
-        let mut connecting =
-            Self { rpc, addresses: Box::new(addresses.into_iter()), config, found: Vec::new(), open: 0 };
+        let mut connecting = Self { rpc, addresses: Box::new(addresses.into_iter()), config, found: Vec::new() };
         connecting.begin_next(1)?;
         Ok(connecting)
     }
@@ -60,25 +61,21 @@ impl<E: Endpoint> Connecting<E> {
         &mut self.rpc
     }
 
-    fn sessions(&self) -> usize {
-        match self.config.sessions {
-            0 => self.config.window.max(1).div_ceil(usize::from(self.rpc.config().slots)),
-            sessions => sessions,
-        }
-    }
-
     /// Begins with one more partition, of so many.
     fn begin_next(&mut self, partitions: usize) -> Result<(), Error> {
         let addresses = self.found.len();
         let address = self.addresses.next().ok_or(Error::Addresses { partitions, addresses })?;
         let address: Address = address.parse().map_err(|error| ConnectError::from(PortError::from(error)))?;
-        let sessions = (0..self.sessions()).map(|_| self.rpc.begin_connect(&address));
-        let sessions = sessions.collect::<Result<Vec<SessionId>, ConnectError>>()?;
+        let window = self.config.window.max(1);
+        let mut channel = Channel::begin_open(&mut self.rpc, &address, window, ConnectOptions::new())?;
         let mut request = self.rpc.alloc(Request::Info.len())?;
         Request::Info.write(&mut request);
         let response = self.rpc.alloc(64)?;
-        self.rpc.enqueue_request(sessions[0], REQUESTS, request, response, (addresses as u64).into())?;
-        self.found.push((Owner { address, sessions, next: 0 }, None));
+        // It waits until its session is open, too.
+        let timeout_ns = self.config.timeout_ns.map(|ns| ns.saturating_add(self.rpc.config().connect_timeout_ns));
+        let options = CallOptions::tag(addresses as u64).timeout_ns(timeout_ns.unwrap_or(u64::MAX));
+        channel.enqueue_request(&mut self.rpc, REQUESTS, request, response, options)?;
+        self.found.push((channel, None));
         Ok(())
     }
 
@@ -88,29 +85,21 @@ impl<E: Endpoint> Connecting<E> {
     ///
     /// What keeps the client from connecting.
     pub fn poll(&mut self) -> Result<bool, Error> {
-        while let Some(event) = self.rpc.poll_event() {
-            self.heard(event)?;
+        let mut all_open = true;
+        for (channel, _) in &mut self.found {
+            all_open &= channel.poll(&mut self.rpc)?;
         }
         while let Some(completion) = self.rpc.poll_completion() {
             self.told(&completion)?;
         }
-        Ok(self.is_ready())
+        // Those that were told of just now are not open yet.
+        Ok(all_open && self.is_complete())
     }
 
-    fn is_ready(&self) -> bool {
+    /// Whether each partition was found.
+    fn is_complete(&self) -> bool {
         let partitions = self.found.first().and_then(|(_, info)| *info).map(|info| usize::from(info.partitions));
-        let all_said = self.found.iter().all(|(_, info)| info.is_some());
-        partitions == Some(self.found.len()) && all_said && self.open >= self.found.len() * self.sessions()
-    }
-
-    fn heard(&mut self, event: SessionEvent) -> Result<(), Error> {
-        match event {
-            SessionEvent::Connected(_) => self.open += 1,
-            SessionEvent::ConnectFailed { error, .. } => return Err(error.into()),
-            // Its call says so.
-            _ => {}
-        }
-        Ok(())
+        partitions == Some(self.found.len()) && self.found.iter().all(|(_, info)| info.is_some())
     }
 
     fn told(&mut self, completion: &Completion) -> Result<(), Error> {
@@ -128,9 +117,9 @@ impl<E: Endpoint> Connecting<E> {
         let fits = partitions == Partitions::new(partitions).count()
             && partition < partitions
             && others.clone().all(|other| other.partition != info.partition && other.partitions == info.partitions);
-        let Some((owner, said)) = self.found.get_mut(index) else { return Ok(()) };
+        let Some((channel, said)) = self.found.get_mut(index) else { return Ok(()) };
         if !fits {
-            return Err(Error::Partition { address: owner.address.to_string(), partition, partitions });
+            return Err(Error::Partition { address: channel.address().to_string(), partition, partitions });
         }
         *said = Some(info);
         if index == 0 {
@@ -145,15 +134,20 @@ impl<E: Endpoint> Connecting<E> {
     ///
     /// [`Error::Alloc`]; [`Error::Addresses`] when not all is there.
     pub fn finish(self) -> Result<Pipeline<E>, Error> {
-        let addresses = self.found.len();
+        let (addresses, ClientConfig { window, timeout_ns }) = (self.found.len(), self.config);
         let mut owners: Vec<_> =
-            self.found.into_iter().filter_map(|(owner, info)| info.map(|info| (info, owner))).collect();
+            self.found.into_iter().filter_map(|(channel, info)| info.map(|info| (info, channel))).collect();
         owners.sort_by_key(|(info, _)| info.partition);
         let Some(&(info, _)) = owners.first() else { return Err(Error::Addresses { partitions: 1, addresses }) };
         if owners.len() != usize::from(info.partitions) {
             return Err(Error::Addresses { partitions: info.partitions.into(), addresses });
         }
-        Pipeline::new(self.rpc, owners.into_iter().map(|(_, owner)| owner).collect(), info, self.config.window.max(1))
+        let owners = owners.into_iter().map(|(_, channel)| Owner {
+            address: channel.address().clone(),
+            sessions: channel.sessions().to_vec(),
+            next: 0,
+        });
+        Pipeline::new(self.rpc, owners.collect(), info, window.max(1), timeout_ns)
     }
 
     /// Turns the loop until all is there.
@@ -162,16 +156,16 @@ impl<E: Endpoint> Connecting<E> {
     ///
     /// As [`Self::poll`] and [`Self::finish`].
     pub fn wait(mut self) -> Result<Pipeline<E>, Error> {
-        while !self.poll()? {
-            let (mut event, mut over) = (None, None);
-            self.rpc.run_until(|rpc| {
-                event = event.take().or_else(|| rpc.poll_event());
-                over = over.take().or_else(|| rpc.poll_completion());
-                event.is_some() || over.is_some()
-            })?;
-            event.map_or(Ok(()), |event| self.heard(event))?;
-            over.map_or(Ok(()), |over| self.told(&over))?;
-        }
+        let result = self.turn_until_ready();
+        self.rpc.end_waiting();
+        result?;
         self.finish()
+    }
+
+    fn turn_until_ready(&mut self) -> Result<(), Error> {
+        while !self.poll()? {
+            self.rpc.turn_or_wait()?;
+        }
+        Ok(())
     }
 }

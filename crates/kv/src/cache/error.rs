@@ -1,7 +1,7 @@
 //! What a client of a cache can meet.
 
 use sinew_mem::AllocError;
-use sinew_rpc::{CallError, ConnectError, EnqueueError, Rejected};
+use sinew_rpc::{CallError, ChannelError, ConnectError, EnqueueError, Rejected};
 use sinew_store::cache::KEY_LEN_MAX;
 
 use super::protocol::{KEYS_MAX, Malformed, Refusal};
@@ -13,6 +13,9 @@ pub enum Error {
     /// A session could not be opened.
     #[error(transparent)]
     Connect(#[from] ConnectError),
+    /// The sessions with a partition could not be opened, or were lost before all were open.
+    #[error(transparent)]
+    Channel(ChannelError),
     /// A call got no response. Says which peer, why, and whether the request may have run.
     #[error(transparent)]
     Call(#[from] CallError),
@@ -70,6 +73,15 @@ pub enum Error {
     /// The port failed while we waited.
     #[error("the port failed: {0}")]
     Io(#[from] std::io::Error),
+}
+
+impl From<ChannelError> for Error {
+    fn from(error: ChannelError) -> Self {
+        match error {
+            ChannelError::Connect(error) => Self::Connect(error),
+            error => Self::Channel(error),
+        }
+    }
 }
 
 impl From<Rejected> for Error {

@@ -16,7 +16,7 @@ use sinew_rpc::RequestType;
 pub use client::{Client, Item};
 pub use connect::{ClientConfig, Connecting};
 pub use error::Error;
-pub use pipeline::{Answer, Pipeline};
+pub use pipeline::{Answer, Pipeline, RequestOptions};
 pub use service::{Partition, Service, seconds_of};
 
 /// The request type of everything that a cache is asked: one type, so that requests of all kinds that arrive together are one

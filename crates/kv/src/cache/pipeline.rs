@@ -2,7 +2,7 @@
 
 use sinew_fabric::Address;
 use sinew_mem::{AllocError, MessageBuffer};
-use sinew_rpc::{Completion, Endpoint, EnqueueError, SessionId};
+use sinew_rpc::{CallId, CallOptions, Completion, Endpoint, EnqueueError, Rejected, SessionId};
 use sinew_store::cache::KEY_LEN_MAX;
 
 use super::REQUESTS;
@@ -14,6 +14,50 @@ use crate::Partitions;
 const BUFFER_LEN: usize = 128;
 /// A buffer longer than that is not kept for the next request.
 const KEPT_LEN: usize = 64 << 10;
+/// In place of a time: as long as it takes.
+const NEVER: u64 = u64::MAX;
+
+/// What a caller says of a request beside what it asks for: the tag that comes back with its answer, and how long it is waited for. A plain
+/// number is a tag alone.
+///
+/// ```
+/// # use sinew_kv::cache::{Error, Pipeline, RequestOptions};
+/// # fn f<E: sinew_rpc::Endpoint>(cache: &mut Pipeline<E>) -> Result<(), Error> {
+/// cache.get(b"key", 7)?;
+/// let patient = cache.get(b"key", RequestOptions::tag(8).timeout_ns(2_000_000))?;
+/// cache.cancel(patient);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestOptions {
+    tag: u64,
+    timeout_ns: Option<u64>,
+}
+
+impl RequestOptions {
+    /// A request whose answer carries `tag`, and which is waited for as long as the client's requests are
+    /// ([`ClientConfig::timeout_ns`](super::ClientConfig::timeout_ns)).
+    #[inline]
+    pub const fn tag(tag: u64) -> Self {
+        Self { tag, timeout_ns: None }
+    }
+
+    /// In place of that: for so many nanoseconds from now on. Then it ends, at both sides, with
+    /// [`Cause::DeadlinePassed`](sinew_rpc::Cause::DeadlinePassed). `u64::MAX` is as long as it takes.
+    #[must_use]
+    #[inline]
+    pub const fn timeout_ns(self, timeout_ns: u64) -> Self {
+        Self { timeout_ns: Some(timeout_ns), ..self }
+    }
+}
+
+impl From<u64> for RequestOptions {
+    #[inline]
+    fn from(tag: u64) -> Self {
+        Self::tag(tag)
+    }
+}
 
 /// A client of a cache on the quick path: requests are enqueued, the loop is turned, answers are taken, in any order. It belongs
 /// to the thread that made it, and allocates nothing in steady state. It takes all completions and events of its endpoint; beside others it
@@ -24,6 +68,8 @@ pub struct Pipeline<E: Endpoint> {
     pub(super) rpc: E,
     partitions: Partitions,
     info: Info,
+    /// How long requests are waited for that do not say it themselves.
+    timeout_ns: u64,
     /// By partition.
     owners: Vec<Owner>,
     /// By number of the request.
@@ -78,7 +124,13 @@ pub struct Answer<'a> {
 }
 
 impl<E: Endpoint> Pipeline<E> {
-    pub(super) fn new(rpc: E, owners: Vec<Owner>, info: Info, window: usize) -> Result<Self, Error> {
+    pub(super) fn new(
+        rpc: E,
+        owners: Vec<Owner>,
+        info: Info,
+        window: usize,
+        timeout_ns: Option<u64>,
+    ) -> Result<Self, Error> {
         let idle = (0..window)
             .map(|number| Ok(Idle { number, request: rpc.alloc(BUFFER_LEN)?, response: rpc.alloc(BUFFER_LEN)? }));
         let idle = idle.collect::<Result<_, AllocError>>()?;
@@ -86,6 +138,7 @@ impl<E: Endpoint> Pipeline<E> {
         Ok(Self {
             partitions: Partitions::new(owners.len()),
             info,
+            timeout_ns: timeout_ns.unwrap_or(NEVER),
             owners,
             asked: (0..window).map(|_| asked()).collect(),
             idle,
@@ -119,14 +172,26 @@ impl<E: Endpoint> Pipeline<E> {
         self.asked.len() - self.idle.len() - usize::from(self.last.is_some())
     }
 
-    /// Asks for the value of `key`: [`Response::Value`] or [`Response::Miss`].
+    /// How long requests from now on are waited for that do not say it themselves; `None`: as long as it takes. See
+    /// [`ClientConfig::timeout_ns`](super::ClientConfig::timeout_ns).
+    pub fn set_timeout_ns(&mut self, timeout_ns: Option<u64>) {
+        self.timeout_ns = timeout_ns.unwrap_or(NEVER);
+    }
+
+    /// Cancels a request by the name that it was given: its answer is an error with [`Cause::Cancelled`](sinew_rpc::Cause::Cancelled), and what it
+    /// asked for may have been done or not. Returns whether it was in flight.
+    pub fn cancel(&mut self, request: CallId) -> bool {
+        self.rpc.cancel(request)
+    }
+
+    /// Asks for the value of `key`: [`Response::Value`] or [`Response::Miss`]. The request's name is for [`Self::cancel`].
     ///
     /// # Errors
     ///
     /// [`Error::WindowFull`], [`Error::KeyTooLong`], or what the endpoint says. Nothing was sent then.
     #[inline]
-    pub fn get(&mut self, key: &[u8], tag: u64) -> Result<(), Error> {
-        self.ask_of_key(key, &Request::Get { key }, Kind::Get, tag)
+    pub fn get(&mut self, key: &[u8], options: impl Into<RequestOptions>) -> Result<CallId, Error> {
+        self.ask_of_key(key, &Request::Get { key }, Kind::Get, options.into())
     }
 
     /// Asks for the value of `key` and what is known about it: [`Response::Item`] or [`Response::Miss`].
@@ -134,8 +199,8 @@ impl<E: Endpoint> Pipeline<E> {
     /// # Errors
     ///
     /// As [`Self::get`].
-    pub fn inspect(&mut self, key: &[u8], tag: u64) -> Result<(), Error> {
-        self.ask_of_key(key, &Request::Inspect { key }, Kind::Inspect, tag)
+    pub fn inspect(&mut self, key: &[u8], options: impl Into<RequestOptions>) -> Result<CallId, Error> {
+        self.ask_of_key(key, &Request::Inspect { key }, Kind::Inspect, options.into())
     }
 
     /// Has a value stored: [`Response::Stored`].
@@ -144,8 +209,14 @@ impl<E: Endpoint> Pipeline<E> {
     ///
     /// As [`Self::get`].
     #[inline]
-    pub fn put(&mut self, key: &[u8], value: &[u8], options: PutOptions, tag: u64) -> Result<(), Error> {
-        self.ask_of_key(key, &Request::Put(Put { key, value, options }), Kind::Put, tag)
+    pub fn put(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        how: PutOptions,
+        options: impl Into<RequestOptions>,
+    ) -> Result<CallId, Error> {
+        self.ask_of_key(key, &Request::Put(Put { key, value, options: how }), Kind::Put, options.into())
     }
 
     /// Has an item forgotten: [`Response::Deleted`] or [`Response::Miss`].
@@ -153,8 +224,8 @@ impl<E: Endpoint> Pipeline<E> {
     /// # Errors
     ///
     /// As [`Self::get`].
-    pub fn delete(&mut self, key: &[u8], tag: u64) -> Result<(), Error> {
-        self.ask_of_key(key, &Request::Delete { key }, Kind::Delete, tag)
+    pub fn delete(&mut self, key: &[u8], options: impl Into<RequestOptions>) -> Result<CallId, Error> {
+        self.ask_of_key(key, &Request::Delete { key }, Kind::Delete, options.into())
     }
 
     /// Asks for the values of up to [`KEYS_MAX`] keys, in one request to each partition that has some of them. Returns how many
@@ -164,7 +235,8 @@ impl<E: Endpoint> Pipeline<E> {
     ///
     /// As [`Self::get`], and [`Error::Keys`]. Where a session is refused to the request of a later partition, those to earlier ones
     /// were sent: their answers come, with this tag, and hold places in the window until they are taken.
-    pub fn get_many(&mut self, keys: &[&[u8]], tag: u64) -> Result<usize, Error> {
+    pub fn get_many(&mut self, keys: &[&[u8]], options: impl Into<RequestOptions>) -> Result<usize, Error> {
+        let options = options.into();
         if keys.is_empty() || keys.len() > KEYS_MAX {
             return Err(Error::Keys { count: keys.len() });
         }
@@ -183,9 +255,10 @@ impl<E: Endpoint> Pipeline<E> {
         for at in (0..keys.len()).filter(|at| is_first(*at)) {
             let owner = owners[at];
             let own = || owners.iter().zip(keys).filter(move |(of, _)| **of == owner).map(|(_, key)| *key);
-            let number = self.ask(usize::from(owner), Keys::request_len(own()), Kind::GetMany, tag, |target| {
-                Keys::write_request(own(), target);
-            })?;
+            let (number, _) =
+                self.ask(usize::from(owner), Keys::request_len(own()), Kind::GetMany, options, |target| {
+                    Keys::write_request(own(), target);
+                })?;
             let indices = &mut self.asked[number].keys;
             indices.clear();
             indices.extend((0u16..).zip(owners).filter(|(_, of)| **of == owner).map(|(index, _)| index));
@@ -203,8 +276,9 @@ impl<E: Endpoint> Pipeline<E> {
     /// # Panics
     ///
     /// When there is no such partition.
-    pub fn stats(&mut self, partition: usize, tag: u64) -> Result<(), Error> {
-        self.ask(partition, Request::Stats.len(), Kind::Stats, tag, |target| Request::Stats.write(target)).map(|_| ())
+    pub fn stats(&mut self, partition: usize, options: impl Into<RequestOptions>) -> Result<CallId, Error> {
+        let write = |target: &mut [u8]| Request::Stats.write(target);
+        self.ask(partition, Request::Stats.len(), Kind::Stats, options.into(), write).map(|(_, call)| call)
     }
 
     /// Turns the endpoint's loop once: what was enqueued leaves, what arrived is taken in. Returns whether anything happened.
@@ -249,22 +323,28 @@ impl<E: Endpoint> Pipeline<E> {
     }
 
     #[inline]
-    fn ask_of_key(&mut self, key: &[u8], request: &Request<'_>, kind: Kind, tag: u64) -> Result<(), Error> {
+    fn ask_of_key(
+        &mut self,
+        key: &[u8],
+        request: &Request<'_>,
+        kind: Kind,
+        options: RequestOptions,
+    ) -> Result<CallId, Error> {
         check_key(key)?;
         let partition = self.partitions.of(key);
-        self.ask(partition, request.len(), kind, tag, |target| request.write(target)).map(|_| ())
+        self.ask(partition, request.len(), kind, options, |target| request.write(target)).map(|(_, call)| call)
     }
 
-    /// Enqueues a request; returns its number.
+    /// Enqueues a request; returns its number and its name.
     #[inline]
     fn ask(
         &mut self,
         partition: usize,
         len: usize,
         kind: Kind,
-        tag: u64,
+        options: RequestOptions,
         write: impl FnOnce(&mut [u8]),
-    ) -> Result<usize, Error> {
+    ) -> Result<(usize, CallId), Error> {
         self.recycle();
         let Some(mut idle) = self.idle.pop() else { return Err(Error::WindowFull { window: self.window() }) };
         if let Err(error) = self.make_room(&mut idle.request, len) {
@@ -274,34 +354,69 @@ impl<E: Endpoint> Pipeline<E> {
         write(&mut idle.request);
         let Idle { number, request, response } = idle;
         let asked = &mut self.asked[number];
-        (asked.tag, asked.kind) = (tag, kind);
+        (asked.tag, asked.kind) = (options.tag, kind);
         asked.keys.clear();
         let owner = &mut self.owners[partition];
         owner.next = if owner.next + 1 >= owner.sessions.len() { 0 } else { owner.next + 1 };
         let session = owner.sessions[owner.next];
-        let Err(mut rejected) = self.rpc.enqueue_request(session, REQUESTS, request, response, (number as u64).into())
-        else {
-            return Ok(number);
+        let tag = number as u64;
+        let timeout_ns = options.timeout_ns.unwrap_or(self.timeout_ns);
+        let result = if timeout_ns == NEVER {
+            self.rpc.enqueue_request(session, REQUESTS, request, response, CallOptions::tag(tag))
+        } else {
+            self.enqueue_timed(session, request, response, CallOptions::tag(tag).timeout_ns(timeout_ns))
         };
-        if rejected.error == EnqueueError::NoSuchSession {
-            // It was lost: the server may be there again.
-            match self.rpc.begin_connect(&owner.address) {
-                Ok(session) => {
-                    owner.sessions[owner.next] = session;
-                    let (request, response) = (rejected.request, rejected.response);
-                    match self.rpc.enqueue_request(session, REQUESTS, request, response, (number as u64).into()) {
-                        Ok(_) => return Ok(number),
-                        Err(again) => rejected = again,
-                    }
-                }
-                Err(error) => {
-                    self.idle.push(Idle { number, request: rejected.request, response: rejected.response });
-                    return Err(error.into());
-                }
+        match result {
+            Ok(call) => Ok((number, call)),
+            Err(rejected) => {
+                let options = CallOptions::tag(tag).timeout_ns(timeout_ns);
+                self.enqueue_again(partition, number, rejected, options).map(|call| (number, call))
             }
         }
+    }
+
+    /// Apart from what most requests are, so that those do not pay for it.
+    #[inline(never)]
+    // As for the endpoint's.
+    #[allow(clippy::result_large_err)]
+    fn enqueue_timed(
+        &mut self,
+        session: SessionId,
+        request: MessageBuffer,
+        response: MessageBuffer,
+        options: CallOptions,
+    ) -> Result<CallId, Rejected> {
+        self.rpc.enqueue_request(session, REQUESTS, request, response, options)
+    }
+
+    /// Goes on with a request that was not taken. Where the session was lost, the server may be there again.
+    #[cold]
+    fn enqueue_again(
+        &mut self,
+        partition: usize,
+        number: usize,
+        rejected: Rejected,
+        options: CallOptions,
+    ) -> Result<CallId, Error> {
+        let (error, rejected) = match rejected.error {
+            EnqueueError::NoSuchSession => {
+                let owner = &mut self.owners[partition];
+                match self.rpc.begin_connect(&owner.address) {
+                    Ok(session) => {
+                        owner.sessions[owner.next] = session;
+                        let Rejected { request, response, .. } = rejected;
+                        match self.rpc.enqueue_request(session, REQUESTS, request, response, options) {
+                            Ok(call) => return Ok(call),
+                            Err(again) => (again.error.into(), again),
+                        }
+                    }
+                    Err(error) => (error.into(), rejected),
+                }
+            }
+            error => (error.into(), rejected),
+        };
         self.idle.push(Idle { number, request: rejected.request, response: rejected.response });
-        Err(rejected.error.into())
+        Err(error)
     }
 
     /// Makes a buffer `len` long, another one where it cannot be.

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use sinew_fabric::readiness::no_descriptor;
+use sinew_fabric::readiness::{no_descriptor, wait_on};
 use sinew_fabric::{Armed, Clock, Descriptor, PacketPort, PacketTx, Readiness};
 
 use super::Rpc;
@@ -49,20 +49,24 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
     ///
     /// When it says [`Armed::Sleep`] the descriptor was not readable a moment ago, so event loops may be edge-triggered.
     ///
-    /// It takes system calls, so a loop spins for a while before ([`Poller`](sinew_fabric::Poller)). An event loop of one's own:
+    /// It takes system calls, so one [`Poller`](sinew_fabric::Poller) of the thread decides when, after the loop has spun for a while. That is what
+    /// [`Self::rest_beside`] does; an event loop of one's own:
     ///
     /// ```no_run
-    /// # use sinew_fabric::{Armed, Clock, PacketPort};
+    /// # use sinew_fabric::{Armed, Clock, PacketPort, Poller, Step};
     /// # fn f<P: PacketPort, C: Clock>(rpc: &mut sinew_rpc::Rpc<P, C>) -> std::io::Result<()> {
     /// let descriptor = rpc.descriptor().expect("a port of a real fabric");
+    /// let mut poller = Poller::new(rpc.config().poller);
     /// loop {
-    ///     rpc.turn();
+    ///     let busy = rpc.turn();
     ///     while let Some(completion) = rpc.poll_completion() { /* ... */ }
     ///     while let Some(event) = rpc.poll_event() { /* ... */ }
-    ///     let armed = rpc.arm()?;
-    ///     if armed != Armed::Ready {
-    ///         // Or epoll, with other descriptors.
-    ///         descriptor.wait(armed.timeout_ns(rpc.now_ns()))?;
+    ///     if poller.step(rpc.now_ns(), busy) == Step::Block {
+    ///         let armed = rpc.arm()?;
+    ///         if armed != Armed::Ready {
+    ///             // Or epoll, with other descriptors.
+    ///             descriptor.wait(armed.timeout_ns(rpc.now_ns()))?;
+    ///         }
     ///     }
     /// }
     /// # }
@@ -129,6 +133,30 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         }
         self.sleep_on_port(now_ns, timeout_ns)?;
         Ok(true)
+    }
+
+    /// As [`Self::rest`], on a thread that serves something else too, such as sockets and further endpoints: it sleeps on all of them, and this
+    /// endpoint's poller decides when, for all. `busy` is whether any of them was. Other endpoints among them are not turned here: each is to be
+    /// turned in every round of the loop.
+    ///
+    /// # Errors
+    ///
+    /// What the port says when it cannot sleep, or one of the others.
+    pub fn rest_beside(
+        &mut self,
+        busy: bool,
+        beside: &mut [&mut dyn Readiness],
+        timeout_ns: Option<u64>,
+    ) -> io::Result<()> {
+        if self.is_idle_for_long(busy) {
+            let now_ns = self.clock.now_ns();
+            let until_ns = timeout_ns.map(|timeout_ns| now_ns.saturating_add(timeout_ns));
+            let mut all: Vec<&mut dyn Readiness> = Vec::with_capacity(beside.len() + 1);
+            all.extend(beside.iter_mut().map(|other| &mut **other as &mut dyn Readiness));
+            all.push(self);
+            wait_on(&mut all, now_ns, until_ns)?;
+        }
+        Ok(())
     }
 
     /// Sleeps on the port, whatever else there is to do.

@@ -72,7 +72,7 @@ impl Servers {
         Ok(())
     }
 
-    /// A further packet of a long request; returns the request when it is whole, and its deadline.
+    /// A further packet of a long request; returns the request when it is whole.
     pub(super) fn take_packet(
         &mut self,
         shared: &mut Shared,
@@ -80,7 +80,7 @@ impl Servers {
         call: CallName,
         part: Part,
         packet: &RxPacket<'_>,
-    ) -> Result<Option<(MessageBuffer, Option<u64>)>, PacketDrop> {
+    ) -> Result<Option<MessageBuffer>, PacketDrop> {
         let data_per_packet = self.table.entries[index].data_per_packet as usize;
         let slot = &mut self.table.slots[id.at()];
         let Some(arrival) = slot.arrival() else { return Err(PacketDrop::Stale) };
@@ -112,14 +112,25 @@ impl Servers {
         if let Some(options) = options {
             arrival.heed(shared, options);
         }
-        let deadline_ns = arrival.deadline_ns;
         if !is_whole {
             self.queue_credit_return(shared, id, true, call.is_copy);
             return Ok(None);
         }
         self.table.slots[id.at()].run(shared.now_ns);
         // The peer is charged for it until it is answered.
-        Ok(self.end_arrival(id).map(|request| (request, deadline_ns)))
+        Ok(self.end_whole(id, call))
+    }
+}
+
+impl Servers {
+    /// Ends the arrival of a request that is whole, and returns it.
+    #[inline(never)]
+    fn end_whole(&mut self, id: SlotId, call: CallName) -> Option<MessageBuffer> {
+        let arrival = self.table.slots[id.at()].arrival()?;
+        if let Some(deadline_ns) = self.arrivals.get(arrival).deadline_ns {
+            self.note_deadline(call, deadline_ns);
+        }
+        self.end_arrival(id)
     }
 }
 

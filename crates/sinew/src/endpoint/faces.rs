@@ -1,4 +1,4 @@
-//! The endpoint as libraries and sleeping threads see it.
+//! The endpoint as libraries see it.
 
 use sinew_fabric::{Address, Armed, Descriptor, PortStats, Readiness, Waker};
 use sinew_mem::{AllocError, MessageBuffer};
@@ -9,22 +9,6 @@ use sinew_rpc::{
 };
 
 use super::{FabricEndpoint, Rpc};
-
-/// An endpoint beside other things that a thread sleeps on. Deadlines are on the caller's clock.
-impl Readiness for Rpc {
-    fn descriptor(&self) -> Option<Descriptor> {
-        self.descriptor()
-    }
-
-    fn arm(&mut self, now_ns: u64) -> std::io::Result<Armed> {
-        let armed = each!(&mut self.endpoint, rpc => rpc.arm())?;
-        Ok(armed.on_clock(self.now_ns(), now_ns))
-    }
-
-    fn disarm(&mut self) -> bool {
-        self.disarm()
-    }
-}
 
 /// What libraries use; errors are those of the RPC layer.
 impl Endpoint for Rpc {
@@ -219,7 +203,12 @@ impl Endpoint for Rpc {
         each!(&mut self.endpoint, rpc => rpc.rest(busy, timeout_ns))
     }
 
-    fn rest_beside(&mut self, busy: bool, beside: &mut dyn Readiness, timeout_ns: Option<u64>) -> std::io::Result<()> {
+    fn rest_beside(
+        &mut self,
+        busy: bool,
+        beside: &mut [&mut dyn Readiness],
+        timeout_ns: Option<u64>,
+    ) -> std::io::Result<()> {
         each!(&mut self.endpoint, rpc => rpc.rest_beside(busy, beside, timeout_ns))
     }
 

@@ -40,7 +40,7 @@ fn gets(count: &mut Count, keys_of_get: usize) -> anyhow::Result<()> {
     let client = Nexus::builder().config(client_limits).build()?;
     let Ends { clock, mut server, client } = Ends::new(Rings::Private, &server, &client)?;
     let address = server.address().to_string();
-    let mut connecting = Connecting::begin(client, [address], ClientConfig { window: 64, sessions: 0 })?;
+    let mut connecting = Connecting::begin(client, [address], ClientConfig { window: 64, ..ClientConfig::default() })?;
     for _ in 0..1_000 {
         if connecting.poll()? {
             break;

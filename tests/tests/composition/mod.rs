@@ -1,0 +1,111 @@
+//! The programs that are composed: a backend, a service that is its client, and the service's visitors. Each has endpoints of any kind, and waits
+//! for nothing, so whoever has them turns them by the real clock or in virtual time.
+
+pub mod service;
+mod visitor;
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use sinew::fabric::Address;
+use sinew::kv::cache::{REQUESTS, Service as Cache};
+use sinew::prelude::*;
+use sinew::sequencer::rpc::{NEXT, handler};
+use sinew::sequencer::{Epoch, Sequence};
+use sinew::store::cache::CacheConfig;
+
+pub use service::Service;
+pub use visitor::Visitor;
+
+/// Of the service: hears of values that others remember.
+pub const SUBSCRIBE: RequestType = RequestType::new(20);
+/// Puts a value into the cache, under the next number of the sequencer, which is the answer.
+pub const REMEMBER: RequestType = RequestType::new(21);
+/// Gets the value of a number.
+pub const RECALL: RequestType = RequestType::new(22);
+/// Asks for what never comes, for a while; answers with what became of it.
+pub const WAIT_IN_VAIN: RequestType = RequestType::new(23);
+/// Asks for what never comes, and cancels that.
+pub const CHANGE_ONES_MIND: RequestType = RequestType::new(24);
+/// Of the visitors: a value was remembered.
+pub const NEWS: RequestType = RequestType::new(25);
+/// Of the backend: who asks is called back when numbers were given.
+pub const WATCH: RequestType = RequestType::new(26);
+/// Of the service: so many numbers were given.
+pub const GIVEN: RequestType = RequestType::new(27);
+
+pub fn config() -> Config {
+    Config { message_len_max: 4 << 20, ..Config::default() }
+}
+
+pub fn number(bytes: &[u8]) -> u64 {
+    u64::from_le_bytes(bytes.try_into().unwrap())
+}
+
+/// A cache and a sequencer, which calls back who watches it; and, at an endpoint of its own, a sequencer that keeps each request for ever.
+pub struct Backend {
+    pub rpc: Rpc,
+    pub deaf: Rpc,
+    kept: Rc<RefCell<Vec<DeferredCall>>>,
+    watcher: Rc<Cell<Option<ClientId>>>,
+    given: Rc<Cell<u64>>,
+    told: u64,
+}
+
+impl Backend {
+    pub fn new(mut rpc: Rpc, mut deaf: Rpc) -> Self {
+        let cache =
+            Cache::new(1, &CacheConfig { items: 1024, memory_bytes: 4 << 20, ..CacheConfig::default() }).unwrap();
+        rpc.handle_burst(REQUESTS, cache.handler(rpc.info())).unwrap();
+        let numbers = handler(Arc::new(Sequence::new(1, Epoch(1), 100)));
+        let given = Rc::<Cell<u64>>::default();
+        let counts = Rc::clone(&given);
+        let count = move |calls: &mut BurstCalls<'_, '_>| {
+            counts.set(counts.get() + calls.len() as u64);
+            numbers(calls);
+        };
+        rpc.handle_burst(NEXT, count).unwrap();
+        let watcher = Rc::<Cell<Option<ClientId>>>::default();
+        let watches = Rc::clone(&watcher);
+        let watch = move |call: Call<'_>| {
+            watches.set(Some(call.client()));
+            call.reply(b"");
+        };
+        rpc.handle(WATCH, watch).unwrap();
+        let kept = Rc::<RefCell<Vec<DeferredCall>>>::default();
+        let keeps = Rc::clone(&kept);
+        deaf.handle(NEXT, move |call: Call<'_>| keeps.borrow_mut().push(call.defer().unwrap())).unwrap();
+        Self { rpc, deaf, kept, watcher, given, told: 0 }
+    }
+
+    pub fn addresses(&self) -> [Address; 2] {
+        [self.rpc.address(), self.deaf.address()]
+    }
+
+    pub fn turn(&mut self) -> bool {
+        let mut busy = self.rpc.turn() | self.deaf.turn();
+        let given = self.given.get();
+        if given > self.told
+            && let Some(watcher) = self.watcher.get()
+        {
+            let session = self.rpc.session_to(watcher).unwrap();
+            let (mut request, response) = (self.rpc.alloc(8).unwrap(), self.rpc.alloc(0).unwrap());
+            request.fill(&given.to_le_bytes()).unwrap();
+            self.rpc.enqueue_request(session, GIVEN, request, response, 0).unwrap();
+            self.told = given;
+            busy = true;
+        }
+        while let Some(heard) = self.rpc.poll_completion() {
+            heard.result.unwrap();
+            busy = true;
+        }
+        busy
+    }
+
+    /// Calls that are kept, and how many of them nobody waits for.
+    pub fn kept(&self) -> (usize, usize) {
+        let kept = self.kept.borrow();
+        (kept.len(), kept.iter().filter(|call| call.is_abandoned()).count())
+    }
+}
