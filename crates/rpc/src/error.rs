@@ -120,7 +120,11 @@ impl Cause {
 /// What can be done about a session that did not open.
 fn remedy(cause: Cause, peer: &str) -> String {
     match cause {
-        Cause::PeerUnreachable | Cause::PeerDied => format!("; start a server with `sinew rpc serve {peer}`"),
+        Cause::PeerUnreachable | Cause::PeerDied
+            if ["shm://", "udp://", "ibverbs://"].iter().any(|scheme| peer.starts_with(scheme)) =>
+        {
+            format!("; start a server with `sinew rpc serve {peer}`")
+        }
         _ => String::new(),
     }
 }

@@ -20,6 +20,9 @@ const OPERATIONS: &[Operation] = &[
     operation("call of 24 B with a deadline in batches of 8, private rings", ENDS, |count| {
         calls::<24, _>(count, Rings::Private, 8, with_deadline)
     }),
+    operation("call of 40 B in batches of 8, private rings", ENDS, |count| {
+        calls::<40, _>(count, Rings::Private, 8, plain)
+    }),
     operation("call in batches of 8, shared rings", ENDS, |count| calls::<LEN, _>(count, Rings::Shared, 8, plain)),
     operation("call in batches of 3, shared rings", ENDS, |count| calls::<LEN, _>(count, Rings::Shared, 3, plain)),
     operation("call in batches of 1, shared rings", ENDS, |count| calls::<LEN, _>(count, Rings::Shared, 1, plain)),
