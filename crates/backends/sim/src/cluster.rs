@@ -126,6 +126,8 @@ impl fmt::Debug for Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
+        self.network.0.is_driven.set(false);
+        self.network.0.clock.rest();
         self.network.0.wakes.end();
     }
 }
@@ -148,6 +150,7 @@ impl Cluster {
 
     /// Adds an actor, which works on these ports and has its first turn at once.
     pub fn add(&mut self, name: &str, ports: impl IntoIterator<Item = PortId>, actor: Box<dyn Actor>) -> ActorId {
+        self.network.0.is_driven.set(true);
         let index = self.places.len() as u32;
         let ports: Vec<PortId> = ports.into_iter().collect();
         let mut world = self.network.0.world.borrow_mut();
@@ -197,6 +200,7 @@ impl Cluster {
 
     /// A pool of workers, each on a core of its own.
     pub fn workers(&mut self, name: &str, config: WorkersConfig) -> SimWorkers {
+        self.network.0.is_driven.set(true);
         let (number, source) = (self.pools.len() as u32, self.network.0.wakes.source());
         source.listen(Listener::Pool(number));
         let pool = SimWorkers::new(name, config, source, self.clock());
@@ -304,16 +308,24 @@ impl Cluster {
         false
     }
 
-    /// Foresees the wakes that were noted since the last step.
+    /// Foresees the wakes that were noted since the last step, and the turns of those whom packets came to while nobody turned the cluster.
     #[cold]
     fn read_notes(&mut self) {
         let mut notes = Vec::new();
         self.network.0.wakes.take(&mut notes);
         // One from another thread may have read the clock a while ago.
         let now_ns = self.network.0.clock.event_ns();
+        self.wake_touched(now_ns);
         for Note { time_ns, source, listener, effect } in notes {
             let time_ns = time_ns.max(now_ns);
             self.foresee_wake(time_ns, listener, Wake { time_ns, source, effect });
+        }
+    }
+
+    fn wake_touched(&mut self, now_ns: u64) {
+        let world = &mut *self.network.0.world.borrow_mut();
+        for (actor, at_ns) in world.touched.drain(..) {
+            self.places[actor as usize].wake(actor, at_ns.max(now_ns), &mut world.events);
         }
     }
 

@@ -40,7 +40,7 @@ struct State {
 
 /// The wakes of a network.
 pub(crate) struct Wakes {
-    /// Whether there are notes: spares the cluster the lock. It is written under the lock, which orders all else.
+    /// Whether there are notes, or other news: spares the cluster the lock. It is written under the lock, which orders all else.
     noted: AtomicU32,
     state: Mutex<State>,
     clock: SimClock,
@@ -79,6 +79,12 @@ impl Wakes {
         let mut state = self.lock();
         notes.append(&mut state.notes);
         self.noted.store(0, Ordering::Relaxed);
+    }
+
+    /// Has the cluster read the notes before its next step, whether or not there are any.
+    pub fn look(&self) {
+        let _state = self.lock();
+        self.noted.store(1, Ordering::Relaxed);
     }
 
     /// From now on nobody listens.
