@@ -350,10 +350,14 @@ impl Cluster {
             number = self.noted;
             self.noted += 1;
         }
+        if listener == Listener::Nobody {
+            return;
+        }
         if let Some(other) = self.network.0.wakes.listener(wake.source).filter(|other| *other != listener) {
             return self.put_off_wake((now_ns, other, number), wake);
         }
         match listener {
+            Listener::Nobody => {}
             Listener::Pool(pool) => {
                 if let Some(next_ns) = self.pools[pool as usize].run(now_ns) {
                     self.foresee_wake(next_ns, listener, Wake { time_ns: next_ns, source: wake.source, effect: None });

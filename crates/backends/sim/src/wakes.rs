@@ -17,6 +17,8 @@ type Effect = Box<dyn FnOnce() + Send>;
 /// Whom a source wakes. Of those that are woken at one time, the lesser comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Listener {
+    /// What happens is for all to find.
+    Nobody,
     Pool(u32),
     Actor(u32),
 }
@@ -171,6 +173,16 @@ impl WakeTarget for Source {
                 effect();
                 self.wake();
             }
+        }
+    }
+
+    fn take_effect(&self, effect: Effect) {
+        let mut state = self.wakes.lock();
+        if self.wakes.clock.at_work() == NO_CORE {
+            drop(state);
+            effect();
+        } else {
+            self.wakes.note(&mut state, self.number, Listener::Nobody, Some(effect));
         }
     }
 }
