@@ -109,6 +109,15 @@ impl fmt::Display for Stuck {
 impl std::error::Error for Stuck {}
 
 /// Actors, each on a core of its own, at the ports of a [`Network`]: whoever turns it lets time pass.
+///
+/// From the first actor or pool on, time passes in the cluster alone, for as long as it is there: a port of no actor cannot
+/// [wait](sinew_fabric::PacketPort::wait) beside it.
+///
+/// What happens at one nanosecond happens in the order in which it was foreseen: packets, the turns for packets and at times that were asked
+/// for, and the moments at which wakes are heard. At such a moment the first is heard of all wakes that are due by then: what
+/// [takes effect](sinew_fabric::Waker::take_effect) and wakes nobody, then pools, then actors, in the order in which they were added. So of two actors that
+/// are woken at one time the first that was added has the first turn, and an actor that has a turn at that time anyway has it before or after them as it was
+/// foreseen.
 pub struct Cluster {
     network: Network,
     places: Vec<Place>,
@@ -181,8 +190,8 @@ impl Cluster {
     /// Wakes an actor, whether or not it has a port. A [`WakeSource`] has wakers before there is an actor.
     ///
     /// A wake in an actor's turn, or in a worker's job, is at the time that its core has come to; one from code that holds the cluster is now. The actor that
-    /// is woken has a turn then, or as soon as its core is free; several wakes that it can see in one turn are one. Turns of wakes at one time are had in the
-    /// order in which the actors were added. A wake from another thread is no part of virtual time: it is noticed at the cluster's next step.
+    /// is woken has a turn then, or as soon as its core is free; several wakes that it can see in one turn are one. Wakes at one time are heard in
+    /// the order in which the actors were added ([`Cluster`]). A wake from another thread is no part of virtual time: it is noticed at the cluster's next step.
     pub fn waker(&self, actor: ActorId) -> Waker {
         Waker::new(self.places[actor.0 as usize].source.clone())
     }

@@ -219,6 +219,29 @@ fn what_others_may_find_happens_at_its_cores_time_and_wakes_nobody() {
 }
 
 #[test]
+fn at_one_nanosecond_timers_and_wakes_are_had_as_they_were_foreseen_and_wakes_by_actor() {
+    let mut world = World::new();
+    let clock = world.cluster.clock();
+    let timer = |due_ns: u64| {
+        let clock = clock.clone();
+        move || if clock.now_ns() < due_ns { Doing::IdleUntil(due_ns) } else { Doing::Idle }
+    };
+    // Actors 0 and 1 are woken for the moment at which 2 and 3 have timers.
+    let woken = [(); 2].map(|()| world.add(None, || Doing::Idle));
+    world.add(None, timer(1_000));
+    let wakers = woken.map(|actor| world.cluster.waker(actor));
+    let ahead = clock.clone();
+    at(&mut world, 500, move || {
+        ahead.spend_ns(500);
+        wakers.iter().rev().for_each(Waker::wake);
+    });
+    world.until(900);
+    world.add(None, timer(1_000));
+    assert_eq!(world.until(999), [(4, 900)]);
+    assert_eq!(world.until(1_000), [(2, 1_000), (0, 1_000), (1, 1_000), (4, 1_000)]);
+}
+
+#[test]
 fn a_wake_from_another_thread_is_noticed_at_the_next_step() {
     let mut world = World::new();
     let actor = world.add(None, || Doing::Idle);
