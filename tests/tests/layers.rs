@@ -2,12 +2,18 @@
 
 mod common;
 
-use common::{ECHO, client, config, echo, unique};
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Instant;
+
+use common::{ECHO, PATIENCE, client, config, echo, unique};
 use sinew::Endpoint;
 use sinew::fabric::conformance::sealing::{SEAL_LEN, Sealed};
 use sinew::fabric::fault::{FaultConfig, Faults, Faulty};
+use sinew::fabric::layer::{Layer, Layered};
 use sinew::fabric::loopback::{LoopbackConfig, Network};
-use sinew::fabric::{Dropped, ManualClock, PACKET_LEN_MIN, PacketPort, PortError};
+use sinew::fabric::{Dropped, ManualClock, PACKET_LEN_MIN, PacketPort, Peer, PortError};
+use sinew::host::HostClock;
 use sinew::prelude::*;
 use sinew::rpc::PacketDrop;
 use sinew::shm::ShmPort;
@@ -76,6 +82,81 @@ fn a_client_without_the_layer_gets_no_session() {
     let report = server.stop().unwrap().remove(0);
     assert!(report.port_stats.dropped(Dropped::BadSeal) > 0);
     assert_eq!(report.stats.dropped_total(), 0);
+}
+
+/// Notes who appeared last, and who was forgotten.
+#[derive(Clone, Default)]
+struct Hears(Rc<RefCell<(Option<Peer>, Vec<Peer>)>>);
+
+impl Layer for Hears {
+    fn meet(&mut self, peer: Peer, _: &mut dyn FnMut() -> String) {
+        self.0.borrow_mut().0 = Some(peer);
+    }
+
+    fn forgotten(&mut self, peer: Peer) {
+        self.0.borrow_mut().1.push(peer);
+    }
+}
+
+impl Hears {
+    /// The peer that appeared last, of which nobody has said that it is forgotten.
+    fn living(&self) -> Peer {
+        let (met, forgotten) = &mut *self.0.borrow_mut();
+        let peer = met.take().expect("somebody is connected");
+        assert!(!forgotten.contains(&peer), "it is connected");
+        peer
+    }
+
+    fn forgets(&self, peer: Peer, turns: &mut [&mut Heard]) {
+        let began = Instant::now();
+        while !self.0.borrow().1.contains(&peer) {
+            assert!(began.elapsed() < PATIENCE, "it is kept for ever");
+            turns.iter_mut().for_each(|rpc| _ = rpc.turn());
+        }
+    }
+}
+
+type Heard = sinew::rpc::Rpc<Layered<ShmPort, Hears>, HostClock>;
+
+/// An endpoint over shared memory, and what its layer hears.
+fn heard(address: &str) -> (Heard, Hears) {
+    let hears = Hears::default();
+    let port = Layered::around(ShmPort::open(&address.parse().unwrap()).unwrap(), hears.clone()).unwrap();
+    (sinew::endpoint(&echo(config()), port).unwrap(), hears)
+}
+
+fn connected(client: &mut Heard, server: &mut Heard) -> SessionId {
+    let session = client.begin_connect(&server.address()).unwrap();
+    let began = Instant::now();
+    while !matches!(client.poll_event(), Some(SessionEvent::Connected(id)) if id == session) {
+        assert!(began.elapsed() < PATIENCE, "no session");
+        client.turn();
+        server.turn();
+    }
+    session
+}
+
+#[test]
+fn a_layer_over_shared_memory_hears_that_who_came_to_us_and_whom_we_went_to_is_forgotten() {
+    let (mut server, at_server) = heard(&format!("shm://{}", unique("heard")));
+    let (mut client, at_client) = heard("shm://");
+    // The client ends its session, and comes back.
+    let session = connected(&mut client, &mut server);
+    let peers = [&at_client, &at_server].map(Hears::living);
+    assert!(client.disconnect(session));
+    at_client.forgets(peers[0], &mut [&mut client, &mut server]);
+    at_server.forgets(peers[1], &mut [&mut client, &mut server]);
+    connected(&mut client, &mut server);
+    // The client goes.
+    let peer = at_server.living();
+    drop(client);
+    at_server.forgets(peer, &mut [&mut server]);
+    // The server goes.
+    let (mut client, at_client) = heard("shm://");
+    connected(&mut client, &mut server);
+    let peer = at_client.living();
+    drop(server);
+    at_client.forgets(peer, &mut [&mut client]);
 }
 
 #[test]

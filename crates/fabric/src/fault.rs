@@ -8,12 +8,13 @@
 //! through a data centre differ in length, routing changes duplicate, and memory errors pass checksums of 16 bits.
 //!
 //! Delays are measured on the clock of the bursts ([`RxBurst::time_ns`](crate::RxBurst::time_ns)): a packet that is held
-//! back goes on when the port next receives at or after its time.
+//! back goes on when the port next receives at or after its time. What is held back of a peer that is forgotten meanwhile is lost.
 
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::address::Peer;
 use crate::layer::{Layer, Layered, OwnedPacket, Pool};
 use crate::port::{Dropped, PacketPort, PacketTx, PortStats, TxPacket};
 use crate::time::{Generator, SeededGenerator};
@@ -90,7 +91,7 @@ impl FaultConfig {
 /// How many packets of both directions met which fault.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultCounts {
-    /// Lost.
+    /// Lost, those included that were held back when their peer was forgotten.
     pub dropped: u64,
     /// Copies added.
     pub duplicated: u64,
@@ -232,6 +233,14 @@ impl Lane {
         self.delayed.is_empty() && self.overtaken.is_empty()
     }
 
+    /// Loses what is held back of a peer; returns how many packets that were.
+    fn forget(&mut self, peer: Peer) -> u64 {
+        let before = self.delayed.len() + self.overtaken.len();
+        self.delayed.retain(|delayed| delayed.packet.peer != peer);
+        self.overtaken.retain(|overtaken| overtaken.packet.peer != peer);
+        (before - self.delayed.len() - self.overtaken.len()) as u64
+    }
+
     /// When the next packet goes on though no other follows; `u64::MAX` when none is held back.
     fn next_due_ns(&self) -> u64 {
         let delayed_ns = self.delayed.peek().map(|delayed| delayed.due_ns);
@@ -312,6 +321,13 @@ impl Lane {
 }
 
 impl Layer for FaultLayer {
+    /// A port may give its name to another, who is not to get what was for it.
+    fn forgotten(&mut self, peer: Peer) {
+        if !self.tx.holds_nothing() || !self.rx.holds_nothing() {
+            self.handle.lock().counts.dropped += self.tx.forget(peer) + self.rx.forget(peer);
+        }
+    }
+
     fn push(&mut self, packet: TxPacket<'_>, now_ns: u64, tx: &mut dyn PacketTx, pool: &mut Pool) {
         let mut control = self.handle.lock();
         let faults = control.config.tx;

@@ -3,7 +3,7 @@
 //! [`Captured`] wraps any port and writes a pcap file with times in nanoseconds. Fabrics have no Ethernet beneath them, so
 //! each packet stands in made-up IPv4 and UDP headers, whose lengths and checksums are right: this port is
 //! [`OWN_IPV4`]:[`UDP_PORT`], and each peer gets an address in 10.0.0.0/8 at the same port, in the order in which they
-//! appear ([`CaptureLayer::ipv4_of`] says which).
+//! appear ([`CaptureLayer::ipv4_of`] says which). One that was forgotten and comes back appears anew.
 //!
 //! Times are those of the bursts, so they start where the port's clock starts.
 
@@ -30,8 +30,12 @@ const IPV4_LEN: usize = 20;
 const UDP_LEN: usize = 8;
 const HEADERS_LEN: usize = IPV4_LEN + UDP_LEN;
 const PROTOCOL_UDP: u8 = 17;
-/// Peers that are given addresses of their own, so that strangers cannot fill the memory; further ones share 10.255.255.253.
+/// Peers that have addresses of their own at a time, so that strangers cannot fill the memory; further ones share [`OTHERS_IPV4`].
 const PEERS_MAX: usize = 1 << 16;
+const OTHERS_IPV4: Ipv4Addr = Ipv4Addr::new(10, 255, 255, 253);
+/// Addresses that peers are given, from 10.0.0.1 on: all below [`OTHERS_IPV4`].
+const ADDRESSES: u32 = 0xFF_FFFC;
+const _: () = assert!(PEERS_MAX < ADDRESSES as usize);
 
 /// A port that records what passes; see the [module](self).
 pub type Captured<P, W> = Layered<P, CaptureLayer<W>>;
@@ -44,7 +48,8 @@ impl<P: PacketPort, W: io::Write> Layered<P, CaptureLayer<W>> {
     /// What the writer says.
     pub fn new(port: P, mut writer: W) -> io::Result<Self> {
         write_file_header(&mut writer)?;
-        let layer = CaptureLayer { writer, error: None, peers: HashMap::new(), record: Vec::new(), packets: 0 };
+        let layer =
+            CaptureLayer { writer, error: None, peers: HashMap::new(), given: 0, record: Vec::new(), packets: 0 };
         Ok(Self::enclose(port, layer))
     }
 
@@ -67,13 +72,15 @@ pub struct CaptureLayer<W> {
     writer: W,
     error: Option<io::Error>,
     peers: HashMap<Peer, Ipv4Addr>,
+    /// Addresses that were given to peers so far.
+    given: u64,
     /// The record being made, kept for its memory.
     record: Vec<u8>,
     packets: u64,
 }
 
 impl<W> CaptureLayer<W> {
-    /// The address that stands for a peer in the file, once it has appeared.
+    /// The address that stands for a peer in the file, once it has appeared and until it is forgotten.
     pub fn ipv4_of(&self, peer: Peer) -> Option<Ipv4Addr> {
         self.peers.get(&peer).copied()
     }
@@ -95,13 +102,21 @@ impl<W: io::Write> CaptureLayer<W> {
             return ipv4;
         }
         if self.peers.len() >= PEERS_MAX {
-            return Ipv4Addr::new(10, 255, 255, 253);
+            return OTHERS_IPV4;
         }
-        // 10.0.0.1 and on.
-        let [_, b, c, d] = (self.peers.len() as u32 + 1).to_be_bytes();
-        let ipv4 = Ipv4Addr::new(10, b, c, d);
+        let mut ipv4 = self.next_ipv4();
+        // Once all were given, those that nobody has any more are given again.
+        while self.given > u64::from(ADDRESSES) && self.peers.values().any(|taken| *taken == ipv4) {
+            ipv4 = self.next_ipv4();
+        }
         self.peers.insert(peer, ipv4);
         ipv4
+    }
+
+    fn next_ipv4(&mut self) -> Ipv4Addr {
+        let [_, b, c, d] = ((self.given % u64::from(ADDRESSES)) as u32 + 1).to_be_bytes();
+        self.given += 1;
+        Ipv4Addr::new(10, b, c, d)
     }
 
     fn capture(&mut self, time_ns: u64, from: Ipv4Addr, to: Ipv4Addr, parts: [&[u8]; 2]) {
@@ -134,6 +149,10 @@ impl<W: io::Write> CaptureLayer<W> {
 }
 
 impl<W: io::Write> Layer for CaptureLayer<W> {
+    fn forgotten(&mut self, peer: Peer) {
+        self.peers.remove(&peer);
+    }
+
     fn push(&mut self, packet: TxPacket<'_>, now_ns: u64, tx: &mut dyn PacketTx, _pool: &mut Pool) {
         let to = self.peer_ipv4(packet.to);
         self.capture(now_ns, OWN_IPV4, to, [packet.head, packet.data.as_slice()]);
@@ -292,6 +311,33 @@ mod tests {
                 (5_999_999_999, Ipv4Addr::new(10, 0, 0, 2), OWN_IPV4, b"odd" as &[u8]),
             ]
         );
+    }
+
+    #[test]
+    fn peers_that_are_forgotten_make_room_and_no_two_have_one_address() {
+        let network = Network::new(ManualClock::new());
+        let mut captured = Captured::new(network.port("a").unwrap(), io::sink()).unwrap();
+        let meet = |captured: &mut Captured<_, io::Sink>, number| {
+            network.inject("a", Network::stranger(number), b"x");
+            captured.split().0.receive(&mut RxBurst::new(0));
+            captured.with_layer(|layer| layer.ipv4_of(Network::stranger(number)))
+        };
+        let at = |number: u32| Some(Ipv4Addr::from(10 << 24 | number));
+        assert_eq!([1, 2].map(|number| meet(&mut captured, number)), [at(1), at(2)]);
+        captured.forget(Network::stranger(1));
+        assert_eq!(captured.with_layer(|layer| layer.ipv4_of(Network::stranger(1))), None);
+        assert_eq!([3, 1, 2].map(|number| meet(&mut captured, number)), [at(3), at(4), at(2)]);
+        // As many as there may be at a time.
+        (4..=PEERS_MAX as u32).for_each(|number| assert!(meet(&mut captured, number).is_some()));
+        assert_eq!(meet(&mut captured, 1 << 20), None, "it shares one");
+        captured.peer_left(Network::stranger(3));
+        assert_eq!(meet(&mut captured, 1 << 20), at(PEERS_MAX as u32 + 2));
+        // Once all were given, those are given again that nobody has.
+        captured.with_layer(|layer| layer.given = u64::from(ADDRESSES));
+        captured.peer_left(Network::stranger(5));
+        assert_eq!(meet(&mut captured, 1 << 21), at(1));
+        captured.peer_left(Network::stranger(6));
+        assert_eq!(meet(&mut captured, 1 << 22), at(3), "the second still has its own");
     }
 
     #[test]

@@ -380,6 +380,11 @@ pub trait WakeTarget: Send + Sync {
         effect();
         self.wake();
     }
+
+    /// Does what anybody may find, and wakes nobody: now, or in virtual time when everybody has come to the time of the core at work.
+    fn take_effect(&self, effect: Box<dyn FnOnce() + Send>) {
+        effect();
+    }
 }
 
 /// Wakes a thread that sleeps on a port, in [`PacketPort::wait`] or by its [descriptor](Readiness::descriptor). Cheap to clone; outlives
@@ -407,6 +412,12 @@ impl Waker {
     /// both happen at the waker's time, rather than before.
     pub fn wake_with(&self, effect: Box<dyn FnOnce() + Send>) {
         self.0.wake_with(effect);
+    }
+
+    /// Does what others may find than the one that is woken, and wakes nobody. Where cores take turns in one thread, it happens at the time that the
+    /// core at work has come to, rather than before.
+    pub fn take_effect(&self, effect: Box<dyn FnOnce() + Send>) {
+        self.0.take_effect(effect);
     }
 }
 

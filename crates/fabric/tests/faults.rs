@@ -96,6 +96,40 @@ fn converse(network: &Network, a: &mut impl PacketPort, b: &mut impl PacketPort,
     arrived
 }
 
+#[test]
+fn what_is_held_back_of_a_forgotten_peer_is_lost_in_both_directions_and_nothing_else_is() {
+    for (faults, forgets) in [
+        (Faults { delay: 1.0, delay_ns_max: 1_000, ..Faults::NONE }, true),
+        (Faults { reorder: 1.0, reorder_ns_max: 1_000, reorder_packets_max: 100, ..Faults::NONE }, true),
+        (Faults { delay: 1.0, delay_ns_max: 1_000, ..Faults::NONE }, false),
+    ] {
+        let network = Network::new(ManualClock::new());
+        let mut port = Faulty::new(network.port("port").unwrap(), FaultConfig::both(faults), 1);
+        let mut others = ["left", "stays"].map(|name| network.port(name).unwrap());
+        let (own, peers) = (network.peer("port").unwrap(), [0, 1].map(|at: usize| others[at].peer()));
+        for (other, peer) in others.iter_mut().zip(peers) {
+            port.split().1.push(TxPacket { to: peer, head: b"to", data: TxData::None });
+            other.split().1.push(TxPacket { to: own, head: b"from", data: TxData::None });
+            other.split().1.submit();
+        }
+        port.split().1.submit();
+        let mut arrived = Vec::new();
+        assert!(!receive(&network, &mut port, &mut arrived));
+        if forgets {
+            port.forget(peers[0]);
+        } else {
+            // One that we never met.
+            port.peer_left(Network::stranger(1));
+        }
+        network.clock().advance(2_000);
+        while receive(&network, &mut port, &mut arrived) {}
+        let lost = if forgets { 1 } else { 0 };
+        assert_eq!((arrived.len(), port.handle().counts().dropped), (2 - lost, 2 * lost as u64));
+        let of_others = others.each_mut().map(|other| receive(&network, other, &mut Vec::new()));
+        assert_eq!(of_others, [!forgets, true]);
+    }
+}
+
 fn times_by_number(arrived: &[(u64, Vec<u8>)]) -> HashMap<u64, u64> {
     let mut times = HashMap::new();
     for (_, bytes) in arrived {

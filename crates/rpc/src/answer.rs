@@ -156,6 +156,11 @@ impl Returns {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The endpoint's waker, where what others are to find of it takes effect in virtual time.
+    pub fn virtual_waker(&self) -> Option<Waker> {
+        self.in_virtual_time.then(|| self.waker.clone())
+    }
+
     pub fn push(self: &Arc<Self>, answer: Answer) {
         if self.in_virtual_time {
             let returns = Arc::clone(self);

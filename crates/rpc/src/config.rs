@@ -101,7 +101,7 @@ pub struct Config {
     pub connect_retry_ns: u64,
     /// Deadline of blocking calls.
     pub call_timeout_ns: u64,
-    /// How blocking calls and `run_until` wait.
+    /// How blocking calls and `run_until` wait. In virtual time they sleep at once.
     pub poller: PollerConfig,
     /// Congestion control; none, where the fabric has none to control.
     pub congestion: Option<Congestion>,

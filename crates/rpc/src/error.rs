@@ -397,6 +397,12 @@ pub enum HandleError {
     /// The endpoint's own thread cannot block until the endpoint has turned.
     #[error("the endpoint's own thread would wait for itself: turn the endpoint, and take the result when it is there")]
     OwnThread,
+    /// In virtual time nobody can block: whatever turns endpoints and runs workers' jobs is one thread, which runs each to its end.
+    #[error(
+        "virtual time stands still for who waits: no endpoint has a turn before this turn, or this worker's job, is over; take the result in a \
+         later turn when it is there, and let a handler that asks others keep its call (DeferredCall) instead of being a worker's"
+    )]
+    VirtualTime,
     /// Somebody has the result already.
     #[error("the result was taken already")]
     Taken,

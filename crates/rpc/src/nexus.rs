@@ -177,7 +177,9 @@ impl NexusBuilder {
     }
 
     /// As [`Self::handle_worker`], with a handler of its own for each endpoint. `make` runs on the endpoint's thread; the handler runs on
-    /// those of the pool, on several at once.
+    /// those of the pool, on several at once. It may make calls by the endpoint's handle and wait for them
+    /// ([`EndpointInfo::remote_handle`]), but for workers in virtual time: their jobs run to their ends at once, so waiting is an error
+    /// ([`HandleError::VirtualTime`](crate::HandleError::VirtualTime)).
     #[must_use]
     pub fn handle_worker_with<H>(
         mut self,

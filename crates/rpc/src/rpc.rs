@@ -13,8 +13,8 @@ use std::any::Any;
 use std::sync::Arc;
 
 use sinew_fabric::{
-    Address, Clock, Generator, PacketPort, PacketRx, PacketTx, Poller, PortError, PortEvent, PortStats, RxBurst, Step,
-    Waker,
+    Address, Clock, Generator, PacketPort, PacketRx, PacketTx, Poller, PollerConfig, PortError, PortEvent, PortStats,
+    RxBurst, Step, Waker,
 };
 use sinew_mem::{AllocError, MessageBuffer};
 use sinew_wire::HEADER_LEN;
@@ -137,7 +137,9 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
             receive_packets_per_peer: caps.receive_packets_per_peer as u64,
         };
         let returns = Arc::new(Returns::new(port.waker()));
-        let poller = Poller::new(config.poller);
+        // Virtual time passes while somebody sleeps, and never for who spins.
+        let is_virtual = port.waker().is_in_virtual_time();
+        let poller = Poller::new(if is_virtual { PollerConfig::SLEEP } else { config.poller });
         let now_ns = clock.now_ns();
         let sessions = Sessions::new(&config, &mut *generator, now_ns);
         let inbox = Arc::new(Inbox::new(Arc::clone(&returns), config.handle_queue_max));

@@ -109,6 +109,15 @@ impl fmt::Display for Stuck {
 impl std::error::Error for Stuck {}
 
 /// Actors, each on a core of its own, at the ports of a [`Network`]: whoever turns it lets time pass.
+///
+/// From the first actor or pool on, time passes in the cluster alone, for as long as it is there: a port of no actor cannot
+/// [wait](sinew_fabric::PacketPort::wait) beside it.
+///
+/// What happens at one nanosecond happens in the order in which it was foreseen: packets, the turns for packets and at times that were asked
+/// for, and the moments at which wakes are heard. At such a moment the first is heard of all wakes that are due by then: what
+/// [takes effect](sinew_fabric::Waker::take_effect) and wakes nobody, then pools, then actors, in the order in which they were added. So of two actors that
+/// are woken at one time the first that was added has the first turn, and an actor that has a turn at that time anyway has it before or after them as it was
+/// foreseen.
 pub struct Cluster {
     network: Network,
     places: Vec<Place>,
@@ -126,6 +135,8 @@ impl fmt::Debug for Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
+        self.network.0.is_driven.set(false);
+        self.network.0.clock.rest();
         self.network.0.wakes.end();
     }
 }
@@ -148,6 +159,7 @@ impl Cluster {
 
     /// Adds an actor, which works on these ports and has its first turn at once.
     pub fn add(&mut self, name: &str, ports: impl IntoIterator<Item = PortId>, actor: Box<dyn Actor>) -> ActorId {
+        self.network.0.is_driven.set(true);
         let index = self.places.len() as u32;
         let ports: Vec<PortId> = ports.into_iter().collect();
         let mut world = self.network.0.world.borrow_mut();
@@ -178,8 +190,8 @@ impl Cluster {
     /// Wakes an actor, whether or not it has a port. A [`WakeSource`] has wakers before there is an actor.
     ///
     /// A wake in an actor's turn, or in a worker's job, is at the time that its core has come to; one from code that holds the cluster is now. The actor that
-    /// is woken has a turn then, or as soon as its core is free; several wakes that it can see in one turn are one. Turns of wakes at one time are had in the
-    /// order in which the actors were added. A wake from another thread is no part of virtual time: it is noticed at the cluster's next step.
+    /// is woken has a turn then, or as soon as its core is free; several wakes that it can see in one turn are one. Wakes at one time are heard in
+    /// the order in which the actors were added ([`Cluster`]). A wake from another thread is no part of virtual time: it is noticed at the cluster's next step.
     pub fn waker(&self, actor: ActorId) -> Waker {
         Waker::new(self.places[actor.0 as usize].source.clone())
     }
@@ -197,6 +209,7 @@ impl Cluster {
 
     /// A pool of workers, each on a core of its own.
     pub fn workers(&mut self, name: &str, config: WorkersConfig) -> SimWorkers {
+        self.network.0.is_driven.set(true);
         let (number, source) = (self.pools.len() as u32, self.network.0.wakes.source());
         source.listen(Listener::Pool(number));
         let pool = SimWorkers::new(name, config, source, self.clock());
@@ -304,16 +317,24 @@ impl Cluster {
         false
     }
 
-    /// Foresees the wakes that were noted since the last step.
+    /// Foresees the wakes that were noted since the last step, and the turns of those whom packets came to while nobody turned the cluster.
     #[cold]
     fn read_notes(&mut self) {
         let mut notes = Vec::new();
         self.network.0.wakes.take(&mut notes);
         // One from another thread may have read the clock a while ago.
         let now_ns = self.network.0.clock.event_ns();
+        self.wake_touched(now_ns);
         for Note { time_ns, source, listener, effect } in notes {
             let time_ns = time_ns.max(now_ns);
             self.foresee_wake(time_ns, listener, Wake { time_ns, source, effect });
+        }
+    }
+
+    fn wake_touched(&mut self, now_ns: u64) {
+        let world = &mut *self.network.0.world.borrow_mut();
+        for (actor, at_ns) in world.touched.drain(..) {
+            self.places[actor as usize].wake(actor, at_ns.max(now_ns), &mut world.events);
         }
     }
 
@@ -338,10 +359,14 @@ impl Cluster {
             number = self.noted;
             self.noted += 1;
         }
+        if listener == Listener::Nobody {
+            return;
+        }
         if let Some(other) = self.network.0.wakes.listener(wake.source).filter(|other| *other != listener) {
             return self.put_off_wake((now_ns, other, number), wake);
         }
         match listener {
+            Listener::Nobody => {}
             Listener::Pool(pool) => {
                 if let Some(next_ns) = self.pools[pool as usize].run(now_ns) {
                     self.foresee_wake(next_ns, listener, Wake { time_ns: next_ns, source: wake.source, effect: None });

@@ -27,7 +27,9 @@
 //!
 //! All of this happens in one thread, a turn or a job at a time, and each to its end, so that one may be executed before another that is earlier
 //! in virtual time: memory that actors share tells them of things that are yet to come, by a turn's or a job's length at most. What must not be
-//! early goes through the network, or [with a wake](sinew_fabric::Waker::wake_with), as answers to deferred calls do.
+//! early goes through the network, or [with a wake](sinew_fabric::Waker::wake_with), as answers to deferred calls do, or
+//! [takes effect later](sinew_fabric::Waker::take_effect), as results of handles do. Nothing can block: what is waited for happens when the turn is
+//! over. Calls that block work on networks without actors only, where time passes while they sleep.
 
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,6 @@
 //! The network as those see it who build and watch it.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::rc::Rc;
 
@@ -74,6 +74,8 @@ pub(crate) struct Shared {
     pub clock: SimClock,
     pub wakes: Arc<Wakes>,
     pub world: RefCell<World>,
+    /// Whether a cluster has actors or workers here, whose turns and jobs are among what happens.
+    pub is_driven: Cell<bool>,
 }
 
 /// A simulated network. Clones are the same network.
@@ -96,7 +98,7 @@ impl Network {
         let clock = SimClock::default();
         let wakes = Wakes::new(clock.clone());
         let world = RefCell::new(World::new(topology, seed, Arc::clone(&wakes))?);
-        Ok(Self(Rc::new(Shared { clock, wakes, world })))
+        Ok(Self(Rc::new(Shared { clock, wakes, world, is_driven: Cell::new(false) })))
     }
 
     /// The clock of all who take part.
@@ -124,17 +126,38 @@ impl Network {
     }
 
     /// Lets what happens until `end_ns` happen, without any actor, and the time be `end_ns`. Where a [`Cluster`](crate::Cluster) has
-    /// actors on the network, let time pass with [its own](crate::Cluster::run_until): turns and wakes that are foreseen until then would be lost.
+    /// actors on the network, let time pass with [its own](crate::Cluster::run_until): turns and wakes that were due meanwhile are late, and had when
+    /// the cluster goes on.
     pub fn run_until(&self, end_ns: u64) {
         let mut world = self.0.world.borrow_mut();
-        while self.next(&mut world, end_ns) {}
+        if self.0.is_driven.get() {
+            self.run_beside_actors(&mut world, end_ns);
+        } else {
+            while self.next(&mut world, end_ns) {}
+        }
         drop(world);
         if end_ns > self.0.clock.event_ns() {
             self.0.clock.advance_to(end_ns);
         }
     }
 
-    /// The next thing happens, if it does by `end_ns`. Turns of actors are not the network's, and none is foreseen.
+    /// What happens until `end_ns` but for the cluster's part, which is put off.
+    fn run_beside_actors(&self, world: &mut World, end_ns: u64) {
+        let mut late = Vec::new();
+        while let Some((time_ns, event)) = world.events.pop_until(end_ns) {
+            self.0.clock.advance_to(time_ns);
+            match event {
+                Event::Turn { .. } => late.push(event),
+                _ => world.happen(time_ns, event),
+            }
+        }
+        late.into_iter().for_each(|turn| world.events.add(end_ns, turn));
+        if !world.touched.is_empty() {
+            self.0.wakes.look();
+        }
+    }
+
+    /// The next thing happens, if it does by `end_ns`. Not beside actors: turns are nobody's here.
     pub(crate) fn step(&self, end_ns: u64) -> bool {
         self.next(&mut self.0.world.borrow_mut(), end_ns)
     }

@@ -1,6 +1,7 @@
 //! The port on a simulated network.
 
 use std::fmt;
+use std::io::{self, ErrorKind};
 
 use sinew_fabric::{
     Address, Caps, Clock, Descriptor, Dropped, MAX_BURST, PacketPort, PacketRx, PacketTx, Peer, PortError, PortEvent,
@@ -13,6 +14,13 @@ use crate::network::{Network, PortConfig, address_of};
 use crate::packets::Packet;
 use crate::topology::HostId;
 use crate::world::{Sending, World};
+
+/// How often an actor may say in one turn when it wants the next one.
+const WAITS_MAX: u32 = 1_000;
+const NOT_IN_A_TURN: &str = "an actor waits in its turn for what cannot happen before that is over: begin what takes time, and look for what \
+    comes of it in later turns";
+const NOT_BESIDE_ACTORS: &str = "a port of no actor cannot wait beside a cluster's actors, who would lose their turns: let time pass with \
+    Cluster::run_until, or make what works on the port an actor";
 
 /// A port on a [`Network`], from [`Network::open`].
 ///
@@ -256,12 +264,25 @@ impl PacketPort for SimPort {
 
     /// Where a [`Cluster`](crate::Cluster)'s actor works on the port: says when the actor wants its next turn at the latest, and
     /// returns at once. Else lets things happen until a packet arrives anywhere on the network, or until the time-out.
-    fn wait(&mut self, timeout_ns: Option<u64>) -> std::io::Result<()> {
-        let deadline_ns = timeout_ns.and_then(|timeout_ns| self.network.0.clock.now_ns().checked_add(timeout_ns));
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unsupported`]: it would wait for ever. A port of no actor does where a cluster has actors or workers on the network, since
+    /// [the cluster alone](crate::Cluster::run_until) gives them their turns; and so does an actor that waits for something in its turn, as
+    /// calls that block do, since nothing happens before the turn is over: after a thousand times in one turn.
+    fn wait(&mut self, timeout_ns: Option<u64>) -> io::Result<()> {
+        let clock = &self.network.0.clock;
+        let deadline_ns = timeout_ns.and_then(|timeout_ns| clock.now_ns().checked_add(timeout_ns));
         let mut world = self.network.0.world.borrow_mut();
         let node = &mut world.nodes[self.index];
         if node.actor.is_some() {
             node.wake_ns = deadline_ns;
+            // An actor has one turn at a time.
+            let turn_ns = clock.event_ns();
+            node.waits = if node.waits.0 == turn_ns { (turn_ns, node.waits.1 + 1) } else { (turn_ns, 1) };
+            if node.waits.1 > WAITS_MAX {
+                return Err(io::Error::new(ErrorKind::Unsupported, NOT_IN_A_TURN));
+            }
             return Ok(());
         }
         let delivered = world.delivered();
@@ -271,6 +292,9 @@ impl PacketPort for SimPort {
         };
         let mut over = is_over(&world);
         drop(world);
+        if !over && self.network.0.is_driven.get() && timeout_ns != Some(0) {
+            return Err(io::Error::new(ErrorKind::Unsupported, NOT_BESIDE_ACTORS));
+        }
         while !over {
             if !self.network.step(deadline_ns.unwrap_or(u64::MAX)) {
                 if let Some(deadline_ns) = deadline_ns {

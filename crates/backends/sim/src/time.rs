@@ -71,13 +71,18 @@ impl SimClock {
         }
     }
 
+    /// From now on no core is at work: one may have panicked.
+    pub(crate) fn rest(&self) {
+        self.time.at_work.store(NO_CORE, Ordering::Relaxed);
+        self.time.spent_ns.store(0, Ordering::Relaxed);
+    }
+
     /// A core works; returns what it spent meanwhile, beside what it did.
     pub(crate) fn work<T>(&self, core: u32, work: impl FnOnce() -> T) -> (T, u64) {
         self.time.at_work.store(core, Ordering::Relaxed);
         let done = work();
-        self.time.at_work.store(NO_CORE, Ordering::Relaxed);
         let spent_ns = self.time.spent_ns.load(Ordering::Relaxed);
-        self.time.spent_ns.store(0, Ordering::Relaxed);
+        self.rest();
         (done, spent_ns)
     }
 }

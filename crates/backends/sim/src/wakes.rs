@@ -17,6 +17,8 @@ type Effect = Box<dyn FnOnce() + Send>;
 /// Whom a source wakes. Of those that are woken at one time, the lesser comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Listener {
+    /// What happens is for all to find.
+    Nobody,
     Pool(u32),
     Actor(u32),
 }
@@ -40,7 +42,7 @@ struct State {
 
 /// The wakes of a network.
 pub(crate) struct Wakes {
-    /// Whether there are notes: spares the cluster the lock. It is written under the lock, which orders all else.
+    /// Whether there are notes, or other news: spares the cluster the lock. It is written under the lock, which orders all else.
     noted: AtomicU32,
     state: Mutex<State>,
     clock: SimClock,
@@ -79,6 +81,12 @@ impl Wakes {
         let mut state = self.lock();
         notes.append(&mut state.notes);
         self.noted.store(0, Ordering::Relaxed);
+    }
+
+    /// Has the cluster read the notes before its next step, whether or not there are any.
+    pub fn look(&self) {
+        let _state = self.lock();
+        self.noted.store(1, Ordering::Relaxed);
     }
 
     /// From now on nobody listens.
@@ -165,6 +173,16 @@ impl WakeTarget for Source {
                 effect();
                 self.wake();
             }
+        }
+    }
+
+    fn take_effect(&self, effect: Effect) {
+        let mut state = self.wakes.lock();
+        if self.wakes.clock.at_work() == NO_CORE {
+            drop(state);
+            effect();
+        } else {
+            self.wakes.note(&mut state, self.number, Listener::Nobody, Some(effect));
         }
     }
 }

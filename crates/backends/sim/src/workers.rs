@@ -30,6 +30,9 @@ pub struct WorkersConfig {
 /// for, and what the job does then is at the time that the core has come to: an answer to a call arrives at the endpoint when the job has paid for all that
 /// it did before. Other effects, those on memory that the job shares with others, happen at the job's beginning.
 ///
+/// A job runs to its end at once, so it cannot wait for what others do meanwhile: a nested call through an endpoint's handle can be begun in it, but
+/// not waited for, which is an error in virtual time. A handler that asks others before it answers keeps its call for later turns instead.
+///
 /// As with threads, a job that panics ends alone, and is counted. A job takes a nanosecond at least.
 #[derive(Clone)]
 pub struct SimWorkers(Arc<Pool>);

@@ -77,6 +77,8 @@ pub(crate) struct Node {
     pub actor: Option<u32>,
     /// When it wants its next turn at the latest.
     pub wake_ns: Option<u64>,
+    /// The actor's last turn in which it said so, and how often it did.
+    pub waits: (u64, u32),
     pub receive_packets: usize,
     /// Packets that have arrived.
     pub waiting: VecDeque<Box<Packet>>,
@@ -246,6 +248,7 @@ impl World {
             openings: 1,
             actor: None,
             wake_ns: None,
+            waits: (0, 0),
             receive_packets: config.receive_packets,
             waiting: VecDeque::new(),
             coming: Coming::new(),

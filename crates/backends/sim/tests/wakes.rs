@@ -190,6 +190,58 @@ fn an_effect_happens_with_its_wake_and_no_turn_before_it_sees_it() {
 }
 
 #[test]
+fn what_others_may_find_happens_at_its_cores_time_and_wakes_nobody() {
+    let mut world = World::new();
+    let happened = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let source = world.cluster.network().wake_source();
+    let listens = world.add(None, || Doing::Idle);
+    world.cluster.listen(listens, &source);
+    let does = |what: u64| {
+        let (happened, clock) = (happened.clone(), world.cluster.clock());
+        move || happened.lock().unwrap().push((what, clock.now_ns()))
+    };
+    let (waker, clock, first, second) = (source.waker(), world.cluster.clock(), does(1), does(2));
+    at(&mut world, 1_000, move || {
+        clock.spend_ns(500);
+        // Also for the one that is woken itself: others look, too.
+        waker.take_effect(Box::new(first));
+        clock.spend_ns(500);
+        waker.take_effect(Box::new(second));
+    });
+    assert_eq!(world.until(1_499), [(0, 0), (1, 0), (1, 1_000)]);
+    assert_eq!(*happened.lock().unwrap(), []);
+    assert_eq!(world.until(9_999), [], "it woke nobody");
+    assert_eq!(*happened.lock().unwrap(), [(1, 1_500), (2, 2_000)]);
+    // Outside all turns it is now.
+    let (clock, third) = (world.cluster.clock(), happened.clone());
+    source.waker().take_effect(Box::new(move || third.lock().unwrap().push((3, clock.now_ns()))));
+    assert_eq!(happened.lock().unwrap().last(), Some(&(3, 9_999)));
+}
+
+#[test]
+fn at_one_nanosecond_timers_and_wakes_are_had_as_they_were_foreseen_and_wakes_by_actor() {
+    let mut world = World::new();
+    let clock = world.cluster.clock();
+    let timer = |due_ns: u64| {
+        let clock = clock.clone();
+        move || if clock.now_ns() < due_ns { Doing::IdleUntil(due_ns) } else { Doing::Idle }
+    };
+    // Actors 0 and 1 are woken for the moment at which 2 and 3 have timers.
+    let woken = [(); 2].map(|()| world.add(None, || Doing::Idle));
+    world.add(None, timer(1_000));
+    let wakers = woken.map(|actor| world.cluster.waker(actor));
+    let ahead = clock.clone();
+    at(&mut world, 500, move || {
+        ahead.spend_ns(500);
+        wakers.iter().rev().for_each(Waker::wake);
+    });
+    world.until(900);
+    world.add(None, timer(1_000));
+    assert_eq!(world.until(999), [(4, 900)]);
+    assert_eq!(world.until(1_000), [(2, 1_000), (0, 1_000), (1, 1_000), (4, 1_000)]);
+}
+
+#[test]
 fn a_wake_from_another_thread_is_noticed_at_the_next_step() {
     let mut world = World::new();
     let actor = world.add(None, || Doing::Idle);

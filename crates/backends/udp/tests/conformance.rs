@@ -4,7 +4,7 @@ use std::net::UdpSocket;
 use std::time::Instant;
 
 use sinew_fabric::conformance::sealing::SealedFixture;
-use sinew_fabric::conformance::{Expectations, Fixture, skipped};
+use sinew_fabric::conformance::{self, Expectations, Fixture, skipped};
 use sinew_fabric::fault::{FaultConfig, Faults, Faulty};
 use sinew_fabric::{Address, Armed, PacketPort, PacketRx, PacketTx, Readiness, RxBurst, TxData, TxPacket};
 use sinew_udp::UdpPort;
@@ -70,27 +70,63 @@ mod ipv6_frames {
     sinew_fabric::conformance_tests!(super::Udp::v6("on"));
 }
 
-/// Behind a layer that does nothing, which passes on what the port says of sleeping.
-struct Layered(Udp);
+/// Behind a layer, which passes on what the port says of sleeping; some lose packets.
+struct Layered<W> {
+    udp: Udp,
+    wrap: W,
+    lossy: bool,
+}
 
-impl Fixture for Layered {
-    type Port = Faulty<UdpPort>;
-
-    fn open(&mut self) -> Self::Port {
-        Faulty::new(self.0.open(), FaultConfig::NONE, 1)
-    }
-
-    fn now_ns(&self) -> u64 {
-        self.0.now_ns()
-    }
-
-    fn expectations(&self) -> Expectations {
-        self.0.expectations()
+impl<P: PacketPort, W: Fn(UdpPort) -> P> Layered<W> {
+    fn new(wrap: W, lossy: bool) -> Self {
+        Self { udp: Udp::new("127.0.0.1", "on"), wrap, lossy }
     }
 }
 
+impl<P: PacketPort, W: Fn(UdpPort) -> P> Fixture for Layered<W> {
+    type Port = P;
+
+    fn open(&mut self) -> P {
+        (self.wrap)(self.udp.open())
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.udp.now_ns()
+    }
+
+    fn expectations(&self) -> Expectations {
+        let patience_ns = if self.lossy { 1_000_000_000 } else { self.udp.expectations().patience_ns };
+        Expectations { lossy: self.lossy, patience_ns, ..self.udp.expectations() }
+    }
+}
+
+fn with_faults(tx: f64, rx: f64) -> impl Fn(UdpPort) -> Faulty<UdpPort> {
+    move |port| Faulty::new(port, FaultConfig { tx: Faults::loss(tx), rx: Faults::loss(rx) }, 1)
+}
+
 mod behind_a_layer {
-    sinew_fabric::conformance_tests!(super::Layered(super::Udp::new("127.0.0.1", "on")));
+    sinew_fabric::conformance_tests!(super::Layered::new(super::with_faults(0.0, 0.0), false));
+}
+mod traced {
+    sinew_fabric::conformance_tests!(super::Layered::new(|port| Traced::new(port, TextSink::new(sink())), false));
+    use sinew_fabric::trace::{TextSink, Traced};
+    use std::io::sink;
+}
+mod captured {
+    sinew_fabric::conformance_tests!(super::Layered::new(|port| Captured::new(port, sink()).unwrap(), false));
+    use sinew_fabric::pcap::Captured;
+    use std::io::sink;
+}
+
+/// What the suite says of sleeping holds also where packets are lost, on the way out and on the way in.
+#[test]
+fn packets_that_are_not_lost_end_sleeps_and_leave_before_them() {
+    for (tx, rx) in [(0.2, 0.0), (0.0, 0.2)] {
+        let mut fixture = Layered::new(with_faults(tx, rx), true);
+        conformance::an_armed_port_is_readable_once_a_packet_comes(&mut fixture);
+        conformance::a_packet_just_before_arming_is_not_slept_through(&mut fixture);
+        conformance::arming_submits_what_is_held_back(&mut fixture);
+    }
 }
 
 #[test]

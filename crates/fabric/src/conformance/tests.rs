@@ -1,12 +1,17 @@
 //! The suite on the ports of this crate.
 
+use std::collections::VecDeque;
+
 use super::sealing::{SEAL_LEN, Sealed, SealedFixture};
 use super::{Expectations, Fixture};
 use crate::address::{Address, Peer};
 use crate::fault::{FaultConfig, Faults, Faulty};
+use crate::layer::{Layer, Layered, OwnedPacket, Pool};
 use crate::loopback::{LoopbackConfig, LoopbackPort, Network};
 use crate::pcap::Captured;
-use crate::port::{Caps, PACKET_LEN_MIN, PacketPort, PeerLoss, PortError, PortEvent, PortStats, Waker};
+use crate::port::{
+    Caps, PACKET_LEN_MIN, PacketPort, PacketTx, PeerLoss, PortError, PortEvent, PortStats, TxPacket, Waker,
+};
 use crate::readiness::{Alarm, Armed, Descriptor, Readiness};
 use crate::time::{Clock, ManualClock};
 use crate::trace::{TextSink, Traced};
@@ -207,9 +212,9 @@ mod facts_notice {
     }
 
     /// A port that says that one may sleep, on a descriptor of which it takes no care, and how it does so.
-    struct Careless(LoopbackPort, Alarm, fn(&Alarm) -> Armed);
+    struct Careless<P>(P, Alarm, fn(&Alarm) -> Armed);
 
-    impl Readiness for Careless {
+    impl<P> Readiness for Careless<P> {
         fn descriptor(&self) -> Option<Descriptor> {
             Some(self.1.descriptor())
         }
@@ -223,9 +228,9 @@ mod facts_notice {
         }
     }
 
-    impl PacketPort for Careless {
-        type Rx = <LoopbackPort as PacketPort>::Rx;
-        type Tx = <LoopbackPort as PacketPort>::Tx;
+    impl<P: PacketPort> PacketPort for Careless<P> {
+        type Rx = P::Rx;
+        type Tx = P::Tx;
 
         fn caps(&self) -> Caps {
             self.0.caps()
@@ -264,28 +269,63 @@ mod facts_notice {
         }
     }
 
-    /// Packets come to loopback ports without a word to anybody's descriptor.
-    struct Impatient(Network, fn(&Alarm) -> Armed);
+    /// Packets come to loopback ports without a word to anybody's descriptor; but for these, which are lost.
+    struct Impatient<L> {
+        network: Network,
+        arms: fn(&Alarm) -> Armed,
+        loss: f64,
+        layer: fn() -> L,
+    }
 
-    impl Fixture for Impatient {
-        type Port = Careless;
+    fn impatient(arms: fn(&Alarm) -> Armed, loss: f64) -> Impatient<Nothing> {
+        Impatient { network: Network::new(ManualClock::new()), arms, loss, layer: || Nothing }
+    }
 
-        fn open(&mut self) -> Careless {
-            Careless(self.0.port_with("", copying()).unwrap(), Alarm::new().unwrap(), self.1)
+    struct Nothing;
+
+    impl Layer for Nothing {}
+
+    /// Holds the packets of the facts back until somebody receives, and says nothing of it.
+    #[derive(Default)]
+    struct Secretive(Vec<OwnedPacket>);
+
+    impl Layer for Secretive {
+        fn push(&mut self, packet: TxPacket<'_>, _: u64, tx: &mut dyn PacketTx, pool: &mut Pool) {
+            if packet.len() == 64 {
+                self.0.push(pool.copy(packet.to, packet.head, packet.data.as_slice()));
+            } else {
+                tx.push(packet);
+            }
+        }
+
+        fn advance(&mut self, _: u64, tx: &mut dyn PacketTx, _: &mut VecDeque<OwnedPacket>, _: &mut Pool) -> bool {
+            self.0.drain(..).inspect(|packet| tx.push(packet.to_transmit())).count() > 0
+        }
+    }
+
+    impl<L: Layer> Fixture for Impatient<L> {
+        type Port = Layered<Careless<Faulty<LoopbackPort>>, L>;
+
+        fn open(&mut self) -> Self::Port {
+            let config = FaultConfig { rx: Faults::loss(self.loss), ..FaultConfig::NONE };
+            let port = Faulty::new(self.network.port_with("", copying()).unwrap(), config, 5);
+            Layered::around(Careless(port, Alarm::new().unwrap(), self.arms), (self.layer)()).unwrap()
         }
 
         fn now_ns(&self) -> u64 {
             // A look at the clock is what lets time pass.
-            self.0.clock().advance(1_000);
-            self.0.clock().now_ns()
+            self.network.clock().advance(1_000);
+            self.network.clock().now_ns()
         }
 
         fn expectations(&self) -> Expectations {
-            Expectations { real_time: false, patience_ns: 100_000, ..Expectations::default() }
+            let lossy = self.loss > 0.0;
+            Expectations { lossy, real_time: false, patience_ns: 100_000, ..Expectations::default() }
         }
     }
 
     const SLEEP: Armed = Armed::Sleep { until_ns: None };
+    const LOSS: f64 = 0.3;
 
     fn blindly(alarm: &Alarm) -> Armed {
         if alarm.set() { SLEEP } else { Armed::Ready }
@@ -294,15 +334,41 @@ mod facts_notice {
     #[test]
     #[should_panic(expected = "packet 0 woke nobody")]
     fn a_dark_descriptor() {
-        let mut fixture = Impatient(Network::new(ManualClock::new()), blindly);
-        crate::conformance::an_armed_port_is_readable_once_a_packet_comes(&mut fixture);
+        crate::conformance::an_armed_port_is_readable_once_a_packet_comes(&mut impatient(blindly, 0.0));
     }
 
     #[test]
-    #[should_panic(expected = "packet 0 was slept through")]
+    #[should_panic(expected = "woke nobody")]
+    fn a_dark_descriptor_where_packets_are_lost() {
+        crate::conformance::an_armed_port_is_readable_once_a_packet_comes(&mut impatient(blindly, LOSS));
+    }
+
+    #[test]
+    #[should_panic(expected = "a packet was slept through")]
     fn a_missing_look() {
-        let mut fixture = Impatient(Network::new(ManualClock::new()), blindly);
-        crate::conformance::a_packet_just_before_arming_is_not_slept_through(&mut fixture);
+        crate::conformance::a_packet_just_before_arming_is_not_slept_through(&mut impatient(blindly, 0.0));
+    }
+
+    #[test]
+    #[should_panic(expected = "a packet was slept through")]
+    fn a_missing_look_where_packets_are_lost() {
+        crate::conformance::a_packet_just_before_arming_is_not_slept_through(&mut impatient(blindly, LOSS));
+    }
+
+    fn secretive(loss: f64) -> Impatient<Secretive> {
+        Impatient { network: Network::new(ManualClock::new()), arms: blindly, loss, layer: Secretive::default }
+    }
+
+    #[test]
+    #[should_panic(expected = "of 1 packets of round 0 none arrived")]
+    fn what_is_held_back_while_one_sleeps() {
+        crate::conformance::arming_submits_what_is_held_back(&mut secretive(0.0));
+    }
+
+    #[test]
+    #[should_panic(expected = "of 20 packets of round 0 none arrived")]
+    fn what_is_held_back_while_one_sleeps_where_packets_are_lost() {
+        crate::conformance::arming_submits_what_is_held_back(&mut secretive(LOSS));
     }
 
     #[test]
@@ -312,15 +378,13 @@ mod facts_notice {
             while !alarm.set() {}
             SLEEP
         };
-        let mut fixture = Impatient(Network::new(ManualClock::new()), forgetful);
-        crate::conformance::a_waker_makes_an_armed_port_readable(&mut fixture);
+        crate::conformance::a_waker_makes_an_armed_port_readable(&mut impatient(forgetful, 0.0));
     }
 
     #[test]
     #[should_panic(expected = "says for ever that something has")]
     fn endless_readiness() {
-        let mut fixture = Impatient(Network::new(ManualClock::new()), |_| Armed::Ready);
-        crate::conformance::a_waker_makes_an_armed_port_readable(&mut fixture);
+        crate::conformance::a_waker_makes_an_armed_port_readable(&mut impatient(|_| Armed::Ready, 0.0));
     }
 
     #[test]

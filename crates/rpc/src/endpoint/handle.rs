@@ -62,7 +62,8 @@ impl EndpointInfo {
     /// What they hand over begins in turns of the loop, and its end is told there: the owner has nothing to poll, and their calls have a
     /// lane of their own. An endpoint that sleeps is woken, also one that is [armed](crate::Rpc::arm).
     ///
-    /// A maker of handlers leaves one with handlers that run in worker threads, so that they can ask others before they answer:
+    /// A maker of handlers leaves one with handlers that run in worker threads, so that they can ask others before they answer (in virtual time
+    /// they cannot wait, see [`HandleError::VirtualTime`]):
     ///
     /// ```
     /// # use std::sync::OnceLock;
@@ -120,7 +121,7 @@ impl RpcHandle {
         F: FnOnce(&mut dyn Endpoint) -> R + Send + 'static,
         R: Send + 'static,
     {
-        let (promise, pending) = Promise::new(self.inbox.thread);
+        let (promise, pending) = self.inbox.promise();
         self.inbox.put(|_number| {
             Task::Run(Box::new(move |endpoint| {
                 let result = catch_unwind(AssertUnwindSafe(|| closure(endpoint)));
@@ -151,7 +152,7 @@ impl RpcHandle {
         let mut buffer = self.info.alloc(request.as_ref().len())?;
         buffer.fill(request.as_ref())?;
         let (request, response, options) = (buffer, self.info.alloc(RESPONSE_LEN)?, options.into());
-        let (promise, mut pending) = Promise::new(self.inbox.thread);
+        let (promise, mut pending) = self.inbox.promise();
         let number = self.inbox.put(|number| {
             Task::Call(HandedCall { number, session, request_type, request, response, options, promise })
         })?;
@@ -223,6 +224,10 @@ impl Inbox {
     pub fn new(returns: Arc<Returns>, places_max: usize) -> Self {
         let (thread, is_used) = (std::thread::current().id(), AtomicBool::new(false));
         Self { waiting: Mutex::default(), returns, thread, places_max, is_used }
+    }
+
+    fn promise<T, E: From<HandleError>>(&self) -> (Promise<T, E>, Pending<T, E>) {
+        Promise::new(self.thread, self.returns.virtual_waker())
     }
 
     /// Whether there was ever anything.

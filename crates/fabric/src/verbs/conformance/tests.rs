@@ -7,7 +7,7 @@ use std::time::Instant;
 use model::{Flaw, Model, Options};
 
 use super::{Expectations, Fixture, Promise};
-use crate::verbs::conformance;
+use crate::verbs::{Transport, conformance};
 
 /// Devices of one world.
 struct Worlds(Model, Instant, Options, u64);
@@ -64,6 +64,35 @@ mod model_of_a_network {
     crate::verbs_conformance_tests!(super::Worlds::new(OPTIONS));
 }
 
+/// Where only transports are that lose messages.
+struct Unreliable(Worlds, Transport);
+
+impl Unreliable {
+    fn flawed(flaw: Option<Flaw>, transport: Transport) -> Self {
+        let options = Options { flaw, is_lossy: true, ..Options::PLAIN };
+        Self(Worlds(Model::new(options), Instant::now(), options, PATIENCE_NS), transport)
+    }
+}
+
+impl Fixture for Unreliable {
+    type Device = Model;
+
+    fn device(&self) -> Model {
+        self.0.device()
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.0.now_ns()
+    }
+
+    fn expectations(&self) -> Expectations {
+        let only =
+            |transport| if transport == self.1 { Promise::Kept } else { Promise::Not("the model was told not to") };
+        let [rc, uc, ud] = [Transport::Rc, Transport::Uc, Transport::Ud].map(only);
+        Expectations { rc, uc, ud, ..self.0.expectations() }
+    }
+}
+
 /// Each flaw makes the fact fail that forbids it.
 macro_rules! noticed {
     ($($name:ident: $flaw:ident by $fact:ident;)*) => {
@@ -79,6 +108,27 @@ macro_rules! noticed {
 
 mod facts_notice {
     use super::*;
+
+    #[test]
+    #[should_panic(expected = "Uc: the message of round 0 woke nobody")]
+    fn a_dark_descriptor_of_a_connection_that_loses_messages() {
+        let fixture = Unreliable::flawed(Some(Flaw::LeavesDescriptorsDark), Transport::Uc);
+        conformance::an_armed_queue_is_readable_once_a_completion_comes(&fixture);
+    }
+
+    #[test]
+    #[should_panic(expected = "Ud: the message of round 0 woke nobody")]
+    fn a_dark_descriptor_of_lost_datagrams() {
+        let fixture = Unreliable::flawed(Some(Flaw::LeavesDescriptorsDark), Transport::Ud);
+        conformance::an_armed_queue_is_readable_once_a_completion_comes(&fixture);
+    }
+
+    #[test]
+    #[should_panic(expected = "Ud: round 0 was slept through")]
+    fn a_missing_look_for_datagrams_that_can_be_lost() {
+        let fixture = Unreliable::flawed(Some(Flaw::ArmsWithoutALook), Transport::Ud);
+        conformance::a_completion_just_before_arming_is_not_slept_through(&fixture);
+    }
 
     noticed! {
         corruption: CorruptsMessages by messages_of_every_length_arrive_intact;

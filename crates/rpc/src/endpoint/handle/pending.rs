@@ -7,6 +7,8 @@ use std::task::{Context, Poll, Waker};
 use std::thread::ThreadId;
 use std::time::Duration;
 
+use sinew_fabric::Waker as PortWaker;
+
 use super::Inbox;
 use crate::error::HandleError;
 use crate::handlers::contained;
@@ -44,26 +46,27 @@ fn take<T, E: From<HandleError>>(state: &mut State<Result<T, E>>) -> Option<Resu
 }
 
 /// The side that will know the result. Dropped without one, it says that the endpoint is gone.
-pub(crate) struct Promise<T, E: From<HandleError> = HandleError>(Arc<Parcel<Result<T, E>>>);
+pub(crate) struct Promise<T, E: From<HandleError> = HandleError> {
+    parcel: Arc<Parcel<Result<T, E>>>,
+    /// In virtual time: the endpoint's.
+    waker: Option<PortWaker>,
+}
 
 impl<T, E: From<HandleError>> Promise<T, E> {
-    /// A promise of an endpoint that belongs to `thread`.
-    pub fn new(thread: ThreadId) -> (Self, Pending<T, E>) {
+    /// A promise of an endpoint that belongs to `thread`; `waker` is its own, where it is in virtual time.
+    pub fn new(thread: ThreadId, waker: Option<PortWaker>) -> (Self, Pending<T, E>) {
         let parcel = Arc::new(Parcel { state: Mutex::new(State::Waiting(None)), ended: Condvar::new() });
-        (Self(Arc::clone(&parcel)), Pending { parcel, thread, call: None })
+        let pending = Pending { parcel: Arc::clone(&parcel), thread, is_virtual: waker.is_some(), call: None };
+        (Self { parcel, waker }, pending)
     }
 
     /// Whether nobody waits any more.
     pub fn is_abandoned(&self) -> bool {
-        matches!(*self.0.lock(), State::Abandoned)
-    }
-
-    pub fn end(self, result: Result<T, E>) {
-        self.set(result);
+        matches!(*self.parcel.lock(), State::Abandoned)
     }
 
     fn set(&self, result: Result<T, E>) {
-        let mut state = self.0.lock();
+        let mut state = self.parcel.lock();
         if !matches!(*state, State::Waiting(_)) {
             drop(state);
             // A result of somebody else's type may panic when it is dropped.
@@ -71,7 +74,7 @@ impl<T, E: From<HandleError>> Promise<T, E> {
         }
         let before = std::mem::replace(&mut *state, State::Ended(result));
         drop(state);
-        self.0.ended.notify_all();
+        self.parcel.ended.notify_all();
         if let State::Waiting(Some(waker)) = before {
             // An executor's code.
             contained(|| waker.wake());
@@ -79,10 +82,20 @@ impl<T, E: From<HandleError>> Promise<T, E> {
     }
 }
 
+impl<T: Send + 'static, E: From<HandleError> + Send + 'static> Promise<T, E> {
+    /// The result is there; in virtual time, when everybody has come to the time of the core that made it.
+    pub fn end(mut self, result: Result<T, E>) {
+        match self.waker.take() {
+            Some(waker) => waker.take_effect(Box::new(move || self.set(result))),
+            None => self.set(result),
+        }
+    }
+}
+
 impl<T, E: From<HandleError>> Drop for Promise<T, E> {
     fn drop(&mut self) {
         // After `end` this changes nothing.
-        if matches!(*self.0.lock(), State::Waiting(_)) {
+        if matches!(*self.parcel.lock(), State::Waiting(_)) {
             self.set(Err(HandleError::EndpointGone.into()));
         }
     }
@@ -93,10 +106,15 @@ impl<T, E: From<HandleError>> Drop for Promise<T, E> {
 ///
 /// There is one result, for whoever takes it first; who asks again hears [`HandleError::Taken`]. Dropping it cancels a call that is not over, and lets
 /// a closure run for nobody.
+///
+/// In virtual time the result is there when it is made: when the endpoint's core has come so far, whatever code runs before. Nothing can be waited for
+/// there ([`HandleError::VirtualTime`]): look for it, or await it, in turns.
 pub struct Pending<T, E: From<HandleError> = HandleError> {
     parcel: Arc<Parcel<Result<T, E>>>,
     /// The endpoint's.
     thread: ThreadId,
+    /// Whether the endpoint is in virtual time.
+    is_virtual: bool,
     /// Of a call: its number, and where to cancel it.
     call: Option<(Arc<Inbox>, u64)>,
 }
@@ -111,7 +129,8 @@ impl<T, E: From<HandleError>> Pending<T, E> {
     ///
     /// # Errors
     ///
-    /// What it ended with; [`HandleError::OwnThread`] on the thread of the endpoint, which would wait for itself; [`HandleError::Taken`].
+    /// What it ended with; [`HandleError::OwnThread`] on the thread of the endpoint, which would wait for itself, as
+    /// [`HandleError::VirtualTime`] where that is a simulation's; [`HandleError::Taken`].
     pub fn wait(self) -> Result<T, E> {
         let mut state = self.parcel.lock();
         loop {
@@ -119,7 +138,8 @@ impl<T, E: From<HandleError>> Pending<T, E> {
                 return result;
             }
             if std::thread::current().id() == self.thread {
-                return Err(HandleError::OwnThread.into());
+                let error = if self.is_virtual { HandleError::VirtualTime } else { HandleError::OwnThread };
+                return Err(error.into());
             }
             state = self.parcel.ended.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
