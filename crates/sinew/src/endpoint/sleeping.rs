@@ -11,17 +11,17 @@ impl Rpc {
     ///
     /// # Errors
     ///
-    /// [`Error::System`], what the port says.
+    /// [`Error::System`](crate::Error::System), what the port says.
     pub fn wait(&mut self, timeout_ns: Option<u64>) -> Result<bool> {
         Ok(each!(&mut self.endpoint, rpc => rpc.wait(timeout_ns))?)
     }
 
-    /// After a turn that was `busy` or not: sleeps when there was nothing to do for longer than [`Config::poller`] spins, until there is, for so
+    /// After a turn that was `busy` or not: sleeps when there was nothing to do for longer than [`Config::poller`](sinew_rpc::Config::poller) spins, until there is, for so
     /// many nanoseconds at most.
     ///
     /// # Errors
     ///
-    /// [`Error::System`] when the port cannot sleep.
+    /// [`Error::System`](crate::Error::System) when the port cannot sleep.
     pub fn rest(&mut self, busy: bool, timeout_ns: Option<u64>) -> Result<()> {
         Ok(each!(&mut self.endpoint, rpc => rpc.rest(busy, timeout_ns))?)
     }
@@ -39,7 +39,7 @@ impl Rpc {
     ///
     /// # Errors
     ///
-    /// [`Error::System`] when one of them cannot sleep.
+    /// [`Error::System`](crate::Error::System) when one of them cannot sleep.
     pub fn rest_beside(
         &mut self,
         busy: bool,
@@ -58,7 +58,7 @@ impl Rpc {
     ///
     /// # Errors
     ///
-    /// [`Error::System`]: there is no descriptor, or what the port says.
+    /// [`Error::System`](crate::Error::System): there is no descriptor, or what the port says.
     pub fn arm(&mut self) -> Result<Armed> {
         Ok(each!(&mut self.endpoint, rpc => rpc.arm())?)
     }
