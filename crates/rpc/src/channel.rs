@@ -4,9 +4,9 @@ use sinew_fabric::Address;
 use sinew_mem::MessageBuffer;
 
 use crate::endpoint::Endpoint;
-use crate::error::{ChannelError, ConnectError, Rejected};
+use crate::error::{ChannelError, ConnectError, EnqueueError, Rejected};
 use crate::events::SessionEvent;
-use crate::names::{CallId, RequestType, SessionId};
+use crate::names::{CallId, RequestType, SessionId, SessionSlots};
 use crate::options::{CallOptions, ConnectOptions};
 
 /// How often sessions are opened anew that are lost while the others open: a server that is started again loses all that were there before, and
@@ -198,7 +198,7 @@ impl Channel {
     /// many sessions were opened: none when all are there.
     ///
     /// An endpoint need not have heard yet that a server died and was started again. So where no session is known to be gone, one more is opened and
-    /// closed: by that the endpoint learns which server is there now. Sessions that turn out to be gone while others open are opened too.
+    /// closed: by that the endpoint learns which server is there now; where there is no room for one more, it learns nothing. Sessions that turn out to be gone while others open are opened too.
     ///
     /// # Errors
     ///
@@ -225,11 +225,17 @@ impl Channel {
     fn ask_who_is_there<E: Endpoint + ?Sized>(&self, endpoint: &mut E) -> Result<(), ChannelError> {
         let options = ConnectOptions::new().lane(self.options.lane);
         let asked = endpoint.begin_connect_with(&self.address, options).and_then(|session| {
-            let is_opening = |endpoint: &mut E| endpoint.session_slots(session).is_some();
-            let result = match self.event_of(endpoint, session, is_opening)? {
-                Some(SessionEvent::ConnectFailed { error, .. }) => Err(error),
-                Some(SessionEvent::Lost { peer, cause, .. }) => Err(ConnectError::Failed { peer, cause }),
-                _ => Ok(()),
+            let is_opening = |endpoint: &mut E| endpoint.session_slots(session) == Some(SessionSlots::default());
+            let result = match self.event_of(endpoint, session, is_opening) {
+                Ok(Some(SessionEvent::ConnectFailed { error, .. })) => Err(error),
+                Ok(Some(SessionEvent::Lost { peer, cause, .. })) => Err(ConnectError::Failed { peer, cause }),
+                Ok(_) => Ok(()),
+                Err(error) => {
+                    // The port cannot sleep; nobody knows the session.
+                    endpoint.disconnect(session);
+                    while endpoint.take_session_event(self.options.lane, session).is_some() {}
+                    return Err(error);
+                }
             };
             // To say it again says whether it is still there.
             self.event_of(endpoint, session, |endpoint| endpoint.disconnect(session))?;
@@ -242,7 +248,8 @@ impl Channel {
                 | ConnectError::ReceiveCapacity { .. }
                 | ConnectError::PeerSessions { .. }
                 | ConnectError::PeerReceiveCapacity { .. }
-                | ConnectError::PeerShare { .. },
+                | ConnectError::PeerShare { .. }
+                | ConnectError::Lane(EnqueueError::LaneFull { .. }),
             ) => Ok(()),
             asked => Ok(asked?),
         }

@@ -159,7 +159,9 @@ impl Clients {
 
     /// When the retransmission timer next has something to do.
     pub fn next_scan_ns(&self) -> Option<u64> {
-        (!self.listed.is_empty()).then_some(self.next_scan_ns)
+        let calls_ns = (!self.listed.is_empty()).then_some(self.next_scan_ns);
+        let owed_ns = self.owed_until.next_ns().map(|owed_ns| owed_ns.max(self.next_scan_ns));
+        calls_ns.into_iter().chain(owed_ns).min()
     }
 
     /// Whether somebody has something to do already.

@@ -410,6 +410,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
     /// over, and its completion has come or is about to.
     pub fn cancel(&mut self, call: CallId) -> bool {
         self.wake_sleeper();
+        self.sessions.begin_turn(&mut self.core, self.clock.now_ns());
         let Core { shared, clients, .. } = &mut self.core;
         clients.cancel(shared, call)
     }

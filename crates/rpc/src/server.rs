@@ -304,8 +304,8 @@ impl Servers {
             Phase::Answered => matches!(slot.response, Response::Long(_)),
             Phase::Idle => false,
         };
-        if call.number < slot.number {
-            // Its slot has another call, so that nothing else will be said of it.
+        if call.number < slot.number || call.number == slot.number && slot.phase == Phase::Answered && !is_held {
+            // It is over here, so that nothing else will be said of it.
             return Err(self.say_of(shared, index, call, ErrorCode::Cancelled).err().unwrap_or(PacketDrop::Stale));
         }
         if slot.number != call.number || !is_held {
