@@ -7,6 +7,8 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::*;
 use sinew_fabric::loopback::LoopbackConfig;
@@ -17,7 +19,7 @@ use sinew_fabric::{
 use sinew_mem::Arena;
 use sinew_rpc::{
     CallOptions, Cause, Channel, ChannelError, ChannelStatus, Completion, Config, ConnectError, ConnectOptions,
-    EnqueueError, Execution, LaneId, Nexus, Rejected, RequestType, Rpc, SessionEvent,
+    EnqueueError, Execution, LaneId, Nexus, Rejected, RequestType, Rpc, RpcHandle, SessionEvent,
 };
 
 type Servers = Rc<RefCell<Option<Endpoint>>>;
@@ -380,6 +382,29 @@ fn a_server_that_died_without_a_word_and_is_not_there_again_is_an_error() {
     assert!(matches!(error, ChannelError::Connect(_)), "{error}");
     it.start(Config::default());
     assert_eq!(channel.reconnect(&mut it.client).unwrap(), 3);
+}
+
+/// By closures of other threads, which run in its turns.
+#[test]
+fn a_reconnect_whose_events_somebody_else_takes_ends() {
+    fn take_all(handle: RpcHandle, goes_on: Arc<AtomicBool>) {
+        let again = handle.clone();
+        let taken = handle.run(move |endpoint: &mut dyn sinew_rpc::Endpoint| {
+            while endpoint.poll_event().is_some() {}
+            if goes_on.load(Ordering::Relaxed) {
+                take_all(again, goes_on);
+            }
+        });
+        assert!(taken.is_ok());
+    }
+    let mut it = Pair::new();
+    let mut channel = it.open(24);
+    let goes_on = Arc::new(AtomicBool::new(true));
+    take_all(it.client.remote_handle(), Arc::clone(&goes_on));
+    assert_eq!(channel.reconnect(&mut it.client).unwrap(), 0);
+    goes_on.store(false, Ordering::Relaxed);
+    it.turn(5);
+    assert_eq!((it.client.sessions(), it.sessions_at_server()), (3, 3));
 }
 
 /// That it has no room for one more says nothing of those that are there.

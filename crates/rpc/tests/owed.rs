@@ -282,3 +282,109 @@ fn a_server_without_features_gets_plain_calls_alone() {
     over.sort_by_key(|over| over.0);
     assert_eq!(over, [(1, Cause::DeadlinePassed), (2, Cause::DeadlinePassed), (3, Cause::Cancelled)]);
 }
+
+/// The packets that a client sends in a turn and that are cancellations.
+fn cancels(world: &World, client: &mut Endpoint) -> usize {
+    world.network.start_tap();
+    world.network.take_tapped();
+    client.turn();
+    kinds(&world.network).into_iter().filter(|kind| *kind == Kind::Cancel).count()
+}
+
+/// However long the server is silent, whatever it answers meanwhile, and however long the client's loop stood still.
+#[test]
+fn cancellations_never_leave_together() {
+    for case in ["a silent server", "answers that cross them", "a loop that stood still"] {
+        let world = World::new();
+        let config = Config { slots: 32, ..Config::default() };
+        let (mut client, mut server, session) = world.pair(config, LoopbackConfig::default());
+        let calls: Vec<_> = (0..32).map(|tag| send(&mut client, session, ECHO, b"x", tag)).collect();
+        client.turn();
+        match case {
+            "answers that cross them" => _ = server.turn(),
+            "a loop that stood still" => world.clock.advance(6 * MS),
+            _ => {}
+        }
+        for call in calls {
+            client.cancel(call);
+        }
+        for turn in 0..30 {
+            let cancels = cancels(&world, &mut client);
+            assert!(cancels <= 1, "{case}: {cancels} in turn {turn}");
+            world.clock.advance(if case == "a silent server" { MS } else { US });
+        }
+        for _ in 0..2_000 {
+            world.clock.advance(MS / 10);
+            client.turn();
+            server.turn();
+        }
+        assert_eq!(credits(&client, session), (32, 0), "{case}");
+    }
+}
+
+/// A session with long round trips waits for long, and no other with it.
+#[test]
+fn credits_of_one_session_do_not_wait_for_those_of_a_slower_one() {
+    let world = World::new();
+    let nexus = server_nexus(std::sync::Arc::clone(&world.pool), Config::default());
+    let mut servers = [("near", 5), ("far", 6)].map(|(name, seed)| world.endpoint(name, &nexus, seed));
+    let mut client = world.client(Config::default(), LoopbackConfig::default());
+    let [near, far] = servers.each_mut().map(|server| connect(&world, &mut client, server));
+    // Round trips of 200 ms are measured.
+    for _ in 0..2 {
+        send(&mut client, far, ECHO, b"x", 0);
+        for _ in 0..200 {
+            client.turn();
+            servers[0].turn();
+            world.clock.advance(MS);
+        }
+        settle(&mut client, &mut servers[1]);
+        assert_eq!(completions(&mut client).len(), 1);
+    }
+    let calls = [far, near].map(|session| send(&mut client, session, ECHO, b"x", 0));
+    world.losing(|| {
+        client.turn();
+        calls.into_iter().for_each(|call| _ = client.cancel(call));
+        client.turn();
+    });
+    for _ in 0..20 {
+        world.clock.advance(MS);
+        client.turn();
+    }
+    assert_eq!((credits(&client, near), credits(&client, far)), ((32, 0), (31, 1)));
+}
+
+/// A server that was not told of one call is told of the next in time.
+#[test]
+fn an_endpoint_that_sleeps_wakes_for_what_is_owed() {
+    let world = World::new();
+    let (mut client, mut server, session) = world.pair(Config::default(), LoopbackConfig::default());
+    let calls = [1, 2].map(|tag| send(&mut client, session, DEFER, b"kept", tag));
+    settle(&mut client, &mut server);
+    let kept = take_kept();
+    world.losing(|| {
+        calls.into_iter().for_each(|call| _ = client.cancel(call));
+        client.turn();
+    });
+    completions(&mut client);
+    let lost_ns = client.now_ns();
+    while !kept[1].is_abandoned() {
+        let _ = client.wait(Some(100 * MS));
+        client.turn();
+        server.turn();
+        assert!(client.now_ns() < lost_ns + 10 * MS, "it slept on");
+    }
+}
+
+#[test]
+fn a_time_out_that_never_passes_is_one() {
+    let world = World::new();
+    let config = Config { retransmit_timeout_ns: u64::MAX, ..Config::default() };
+    let (mut client, mut server, session) = world.pair(config, LoopbackConfig::default());
+    let call = send(&mut client, session, DEFER, b"kept", 0);
+    settle(&mut client, &mut server);
+    take_kept();
+    assert!(client.cancel(call));
+    settle(&mut client, &mut server);
+    assert_eq!(credits(&client, session), (32, 0));
+}
