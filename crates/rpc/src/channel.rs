@@ -198,7 +198,8 @@ impl Channel {
     /// many sessions were opened: none when all are there.
     ///
     /// An endpoint need not have heard yet that a server died and was started again. So where no session is known to be gone, one more is opened and
-    /// closed: by that the endpoint learns which server is there now; where there is no room for one more, it learns nothing. Sessions that turn out to be gone while others open are opened too.
+    /// closed: by that the endpoint learns which server is there now; where there is no room for one more, it learns nothing. Sessions that turn out
+    /// to be gone while others open are opened too.
     ///
     /// # Errors
     ///
@@ -272,8 +273,8 @@ impl Channel {
         }
     }
 
-    /// As [`Self::reconnect`], without waiting, for the sessions that are known to be gone: calls can be enqueued at once, and [`Self::poll`] goes on with it. Returns how many sessions are being
-    /// opened anew. What was to be heard of the sessions that are gone is taken off their lane.
+    /// As [`Self::reconnect`], without waiting, for the sessions that are known to be gone: calls can be enqueued at once, and
+    /// [`Self::poll`] goes on with it. Returns how many sessions are being opened anew. What was to be heard of the sessions that are gone is taken off their lane.
     ///
     /// # Errors
     ///
