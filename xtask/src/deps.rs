@@ -53,6 +53,7 @@ const ROOMS: &[Room] = &[
     room("sinew-sequencer", &["sinew-fabric", "sinew-herd", "sinew-mem", "sinew-rpc"]),
     room("sinew-herd", &["sinew-fabric", "sinew-mem"]),
     top("sinew"),
+    top("sinew-harness"),
     top("sinew-cli"),
     top("sinew-lab"),
     top("sinew-tests"),
@@ -169,7 +170,8 @@ mod tests {
             room("sinew-fabric", &["sinew-mem"]),
             system_room("sinew-shm", &["sinew-fabric"]),
             room("sinew-rpc", &["sinew-fabric", "sinew-mem"]),
-            top("sinew-cli"),
+            top("sinew-harness"),
+    top("sinew-cli"),
         ]
     }
 

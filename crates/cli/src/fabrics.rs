@@ -3,10 +3,14 @@
 use anyhow::{Context, ensure};
 use clap::ValueEnum;
 use sinew::fabric::{Address, Generator, PortError};
+use sinew::FabricEndpoint;
 use sinew::host::SystemEntropy;
 use sinew::ibverbs::IbOptions;
+use sinew::prelude::*;
 use sinew::shm::Hub;
 use sinew::udp::UdpOptions;
+
+use crate::serve::LimitArgs;
 
 /// What carries the calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -59,6 +63,39 @@ impl Fabric {
             _ => None,
         }
     }
+}
+
+/// An endpoint that calls, on the calling thread; of [`Fabric::Hub`] in this hub.
+pub fn open(fabric: Fabric, limits: &LimitArgs, options: &str, hub: &Hub) -> anyhow::Result<FabricEndpoint> {
+    let nexus = Nexus::builder().config(limits.config()).build()?;
+    let own = fabric.client_address(options);
+    if fabric == Fabric::Hub {
+        let port = hub.port(own.trim_start_matches("shm://"))?;
+        return Ok(FabricEndpoint::Shm(sinew::endpoint(&nexus, port)?));
+    }
+    Ok(Rpc::open_with(&nexus, &own)?.into_endpoint())
+}
+
+/// Options of a fabric as they stand behind an address.
+pub fn options_of(options: Option<&str>) -> String {
+    match options.map(|options| options.trim_start_matches('?')) {
+        None | Some("") => String::new(),
+        Some(options) => format!("?{options}"),
+    }
+}
+
+/// The fabric of a benchmark's clients: that of the address, each of whose threads is looked at, or what was asked for.
+pub fn of_clients(fabric: Option<Fabric>, address: Option<&str>, threads: usize) -> anyhow::Result<Fabric> {
+    let Some(address) = address else { return Ok(fabric.unwrap_or(Fabric::Shm)) };
+    let mut of_address = check(address, Purpose::Call)?;
+    for index in 1..threads {
+        of_address = check(&nth_address(address, index)?, Purpose::Call)?;
+    }
+    ensure!(
+        fabric.is_none_or(|fabric| fabric == of_address),
+        "--fabric and --address {address} disagree; leave --fabric out"
+    );
+    Ok(of_address)
 }
 
 /// What is done at an address.

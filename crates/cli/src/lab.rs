@@ -10,9 +10,11 @@ use serde_json::{Value, json};
 use sinew_lab::report::{self, COLUMNS, Cell, Done};
 use sinew_lab::{EXPERIMENTS, Error, Experiment, Row};
 
-use crate::others::{Others, Watch};
+use sinew_harness::others::{TOO_MUCH, Watch};
 use crate::outfile::OutFile;
-use crate::{Outcome, Usage, interrupted, output, units};
+use sinew_harness::units;
+
+use crate::{Outcome, Usage, interrupted, output};
 
 /// What is done with experiments.
 #[derive(clap::Subcommand)]
@@ -89,31 +91,31 @@ fn chosen(names: &[String]) -> anyhow::Result<Vec<&'static dyn Experiment>> {
     if names.is_empty() { Ok(EXPERIMENTS.to_vec()) } else { names.iter().map(|name| find(name)).collect() }
 }
 
-fn measure(it: &dyn Experiment) -> (Done<'_>, Others) {
+fn measure(it: &dyn Experiment) -> (Done<'_>, Option<f64>) {
     let bar = ProgressBar::new(1000);
     bar.set_style(ProgressStyle::with_template("{msg:24} {wide_bar} {percent}%").expect("a fixed template"));
     bar.set_message(it.id());
-    let cpus = it.measures_on();
-    let watch = (!cpus.is_empty()).then(|| Watch::new(cpus, None));
+    let cpus: Vec<_> = it.measures_on().into_iter().map(Some).collect();
+    let watch = (!cpus.is_empty()).then(|| Watch::new(&cpus, None));
     let began = Instant::now();
     let rows = it.run(&mut |part| bar.set_position((part * 1000.0) as u64));
     bar.finish_and_clear();
     output::note(format_args!("{} took {:.1} s", it.id(), began.elapsed().as_secs_f64()));
-    let others = watch.map_or_else(Others::default, |watch| watch.end());
-    let complaint = others.too_large_share().map(|share| {
+    let share = watch.and_then(|watch| watch.share());
+    let complaint = share.filter(|share| *share >= TOO_MUCH).map(|share| {
         let share = share * 100.0;
         format!("others used {share:.0} % of the processors while it measured; let them end, and run it again")
     });
-    (Done { experiment: it, rows, complaint }, others)
+    (Done { experiment: it, rows, complaint }, share)
 }
 
 fn show(args: &RunArgs) -> anyhow::Result<()> {
     let (mut rows, mut runs) = (Vec::new(), Vec::new());
     for it in chosen(&args.names)? {
-        let (done, others) = measure(it);
+        let (done, share) = measure(it);
         if args.json {
             rows.extend(done.rows.iter().map(json_of));
-            let (share, valid) = (others.share.map(units::rounded), done.complaint.is_none());
+            let (share, valid) = (share.map(units::rounded), done.complaint.is_none());
             runs.push(json!({ "id": it.id(), "others_share": share, "valid": valid }));
             continue;
         }

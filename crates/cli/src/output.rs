@@ -37,6 +37,12 @@ pub fn print_bytes(bytes: &[u8]) -> anyhow::Result<bool> {
     }
 }
 
+/// Columns that lines may have: those of the terminal, up to a width at which lines still read well, and 80 elsewhere.
+pub fn width() -> usize {
+    let terminal = terminal_size::terminal_size().filter(|_| io::stdout().is_terminal());
+    terminal.map_or(80, |(width, _)| usize::from(width.0).clamp(40, 110))
+}
+
 /// Writes a line to standard error, if it can be written.
 pub fn note(text: impl Display) {
     // There is nowhere left to complain.

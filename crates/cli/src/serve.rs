@@ -7,9 +7,10 @@ use anyhow::{Context, ensure};
 use sinew::fabric::PollerConfig;
 use sinew::host::Interrupt;
 use sinew::prelude::*;
+use sinew_harness::{machine, service};
 
 use crate::fabrics::{self, Purpose};
-use crate::{Outcome, Usage, machine, output, service};
+use crate::{Outcome, Usage, output};
 
 /// The line that tells the parent of a child server that all addresses are served.
 pub const READY: &str = "ready";

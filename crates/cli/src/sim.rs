@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use sinew::host::Interrupt;
 use sinew_lab::swarm::{self, Failure, Report};
 
-use crate::units::parse_seconds;
+use sinew_harness::units::parse_seconds;
 use crate::{Outcome, interrupted, machine, output};
 
 /// What is done with simulated clusters.

@@ -12,7 +12,9 @@ use sinew_lab::workload::{self, GroupReport, Percentiles, Report, Workload};
 use sinew_sim::{FileError, Topology};
 
 use crate::outfile::OutFile;
-use crate::{Outcome, Usage, output, units};
+use sinew_harness::units;
+
+use crate::{Outcome, Usage, output};
 
 const HELP: &str = "\
 A topology is a TOML file with switches, hosts and links, such as crates/backends/sim/topologies/cx4.toml and cx5.toml,

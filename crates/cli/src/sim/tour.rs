@@ -5,7 +5,7 @@ use comfy_table::{Table, presets};
 use sinew::rpc::Congestion;
 use sinew_lab::incast::{Incast, Outcome, RATE_GBPS};
 
-use crate::units;
+use sinew_harness::units;
 
 const CLIENTS: usize = 20;
 const MS: u64 = 1_000_000;

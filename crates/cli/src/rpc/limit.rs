@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use sinew::udp::raw::{Mode, PACKET_LEN_MAX};
 
-use super::result::Kind;
-use super::run::Plan;
+use sinew_harness::limits::{self, Datagrams, HEADER_LEN};
+use sinew_harness::machine::{self, Pair};
+use sinew_harness::service::VERDICT_LEN;
+
+use super::run::{Kind, Plan};
 use crate::fabrics::Fabric;
-use crate::limits::{self, Datagrams, HEADER_LEN};
-use crate::machine::Pair;
-use crate::service::VERDICT_LEN;
 
 /// Bytes of the raw packets beside a bandwidth over UDP.
 const UDP_BANDWIDTH_PACKET: usize = 4096;
@@ -39,10 +39,7 @@ pub struct LimitMeter {
 impl LimitMeter {
     /// The limit for a plan.
     pub fn new(plan: &Plan) -> Self {
-        let cpus = match (plan.client_cpus[0], plan.server_cpus[0]) {
-            (Some(client), Some(server)) => Some([client, server]),
-            _ => None,
-        };
+        let cpus = machine::pair(&plan.client_cpus, &plan.server_cpus);
         let size = match (plan.kind, plan.fabric) {
             (Kind::Latency | Kind::Rate, Fabric::Udp) => plan.size.min(PACKET_LEN_MAX - HEADER_LEN),
             (Kind::Bandwidth, Fabric::Udp) => UDP_BANDWIDTH_PACKET,
@@ -70,6 +67,21 @@ impl LimitMeter {
     /// Bytes of the messages that it moves.
     pub fn size(&self) -> usize {
         self.size
+    }
+
+    /// What it is, in words.
+    pub fn what(&self) -> String {
+        let size = sinew_harness::units::size(self.size);
+        match (self.kind, self.fabric) {
+            (Kind::Scale, _) => format!("the same over {} sessions", Plan::FEW_SESSIONS),
+            (Kind::Bandwidth, Fabric::Udp) => "UDP packets of 4 KB one way, cut and joined by the kernel".to_owned(),
+            (Kind::Bandwidth, Fabric::Ibverbs) => format!("datagrams of {size} between two bare queue pairs"),
+            (Kind::Bandwidth, _) => format!("copies of {size} that the other core has just written"),
+            (_, Fabric::Udp) => "the same packets between two bare sockets".to_owned(),
+            (_, Fabric::Ibverbs) => "the same datagrams between two bare queue pairs".to_owned(),
+            _ if self.size + HEADER_LEN <= sinew::mem::ring::INLINE_MAX => "the same packets through two bare rings".to_owned(),
+            _ => "the same messages between two bare ports".to_owned(),
+        }
     }
 
     /// Measures once. Zero when nothing came through in all the time that may be spent on it.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use sinew::host::{available_cpus, pin_current_thread};
 
-use crate::units;
+use crate::{others, units};
 
 /// Cores whose cache line takes less than this to go to and fro share a cache.
 pub const NEAR_BELOW_NS: f64 = 150.0;
@@ -42,28 +42,38 @@ pub fn check_pins(pins: &[usize]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A processor for each client thread, then one for each server thread: those of `pins`, or, unless `no_pin`, the first that
+/// Processors of client threads and of server threads; `None` leaves a thread where the system puts it.
+pub type Places = (Vec<Option<usize>>, Vec<Option<usize>>);
+
+/// A processor for each client thread, and one for each server thread: those of `pins`, or, unless `no_pin`, the first that
 /// there are. For a server elsewhere the clients' are enough.
-pub fn choose_cpus(
+///
+/// # Errors
+///
+/// `--pin` names too few, too many, or processors that this process may not use.
+pub fn places(
     pins: &[usize],
     no_pin: bool,
-    server_elsewhere: bool,
-    threads: usize,
-) -> anyhow::Result<Vec<Option<usize>>> {
-    let wanted = 2 * threads;
-    if !pins.is_empty() {
-        ensure!(
-            pins.len() == wanted || (server_elsewhere && pins.len() == threads),
-            "--pin: {wanted} processors are needed, one for each client thread and then one for each server thread"
-        );
-        check_pins(pins)?;
-        return Ok(pins.iter().copied().map(Some).chain(std::iter::repeat(None)).take(wanted).collect());
-    }
-    let available = cpus();
-    if no_pin || available.len() < wanted || !has_two_cpus() {
-        return Ok(vec![None; wanted]);
-    }
-    Ok(available.iter().copied().map(Some).take(wanted).collect())
+    (clients, servers): (usize, usize),
+    is_server_elsewhere: bool,
+) -> anyhow::Result<Places> {
+    let wanted = clients + servers;
+    let is_enough = |len: usize| len == wanted || (is_server_elsewhere && len == clients);
+    ensure!(
+        pins.is_empty() || is_enough(pins.len()),
+        "--pin: {wanted} processors are needed, one for each client thread ({clients}) and then one for each server thread"
+    );
+    check_pins(pins)?;
+    let available = if pins.is_empty() { cpus() } else { pins };
+    let is_pinned = !pins.is_empty() || !(no_pin || available.len() < wanted || !has_two_cpus());
+    let mut all: Vec<_> = (0..wanted).map(|nth| available.get(nth).copied().filter(|_| is_pinned)).collect();
+    let servers = all.split_off(clients);
+    Ok((all, servers))
+}
+
+/// The processors of the first client and the first server.
+pub fn pair(clients: &[Option<usize>], servers: &[Option<usize>]) -> Pair {
+    Some([(*clients.first()?)?, (*servers.first()?)?])
 }
 
 /// Pins the calling thread, if it should be.
@@ -81,10 +91,12 @@ pub struct Idle {
 }
 
 impl Idle {
+    /// As the machine allows.
     pub fn new() -> Self {
         Self { yields: !has_two_cpus() }
     }
 
+    /// Waits a moment.
     #[inline(always)]
     pub fn pass(self) {
         if self.yields {
@@ -110,8 +122,17 @@ pub fn two_threads<A: Send, B: Send>(
     };
     std::thread::scope(|threads| {
         let (stop, both_pinned) = (&stop, &both_pinned);
-        let second = threads.spawn(move || both_pinned(1).map(|run| run.then(|| second(stop))));
-        let first = threads.spawn(move || both_pinned(0).map(|run| run.then(first))).join();
+        let second = threads.spawn(move || {
+            let result = both_pinned(1).map(|run| run.then(|| second(stop)));
+            others::thread_ends();
+            result
+        });
+        let first = threads.spawn(move || {
+            let result = both_pinned(0).map(|run| run.then(first));
+            others::thread_ends();
+            result
+        });
+        let first = first.join();
         stop.store(true, Ordering::Relaxed);
         let lost = |_| anyhow::anyhow!("a measuring thread panicked");
         let second = second.join();

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use sinew::mem::ring::{self, Consumer, Producer};
 
-use crate::client::histogram;
+use crate::histogram;
 use crate::machine::{Idle, Pair, two_threads};
 
 /// Lines of each ring, as a port's by default; more for windows that would not fit.

@@ -11,7 +11,7 @@ use sinew::fabric::{Address, Clock, PacketPort, PacketRx, PacketTx, Peer, RxBurs
 use sinew::host::HostClock;
 use sinew::ibverbs::{IbDevice, IbOptions};
 
-use crate::client::histogram;
+use crate::histogram;
 use crate::machine::{Idle, Pair, two_threads};
 
 /// The clock is read at every so many polls.

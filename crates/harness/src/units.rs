@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-pub use sinew_lab::report::figure;
-
 /// The shortest and the longest that a measurement may take.
 const SECONDS: std::ops::RangeInclusive<f64> = 0.01..=86_400.0;
 
@@ -13,12 +11,6 @@ pub fn parse_seconds(text: &str) -> Result<Duration, String> {
     // No comparison holds of what is no number.
     let seconds = text.parse().ok().filter(|seconds| SECONDS.contains(seconds));
     seconds.map(Duration::from_secs_f64).ok_or_else(expected)
-}
-
-/// Reads what a figure is held against: a number that is not below zero.
-pub fn parse_threshold(text: &str) -> Result<f64, String> {
-    let threshold = text.parse().ok().filter(|threshold: &f64| threshold.is_finite() && *threshold >= 0.0);
-    threshold.ok_or_else(|| "a number from 0 is needed".to_owned())
 }
 
 /// Reads a size in bytes: `32`, `64K`, `8M`, `1G` (powers of 1024).
@@ -86,19 +78,53 @@ pub fn rounded(value: f64) -> f64 {
     (value * scale).round() / scale
 }
 
+/// Several [`rounded`] numbers.
+pub fn rounded_all(values: &[f64]) -> Vec<f64> {
+    values.iter().copied().map(rounded).collect()
+}
+
+/// A figure with about three digits, two below one.
+pub fn figure(value: f64) -> String {
+    let decimals = match value.abs() {
+        v if v >= 100.0 => 0,
+        v if v >= 10.0 => 1,
+        v if v >= 0.1 || v == 0.0 => 2,
+        v => (1.0 - v.log10().floor()).min(9.0) as usize,
+    };
+    format!("{value:.decimals$}")
+}
+
+/// Breaks a line between words so that no part is longer than `width`, if words allow it; all but the first are indented.
+pub fn wrapped(line: &str, width: usize, indent: usize) -> String {
+    let first = line.len() - line.trim_start().len();
+    let (mut text, mut len) = (" ".repeat(first), first);
+    let mut is_new = true;
+    for word in line.split_whitespace() {
+        let chars = word.chars().count();
+        if !is_new && len + 1 + chars > width {
+            text.push('\n');
+            text.push_str(&" ".repeat(indent));
+            (len, is_new) = (indent, true);
+        }
+        if !is_new {
+            text.push(' ');
+            len += 1;
+        }
+        text.push_str(word);
+        (len, is_new) = (len + chars, false);
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn times_and_thresholds_that_mean_nothing_are_refused() {
+    fn times_that_mean_nothing_are_refused() {
         assert_eq!(parse_seconds("0.5"), Ok(Duration::from_millis(500)));
         for text in ["", "0", "0.009", "-1", "nan", "inf", "86401", "1e300", "3s"] {
             assert!(parse_seconds(text).is_err(), "{text}");
-        }
-        assert_eq!((parse_threshold("0"), parse_threshold("1e9")), (Ok(0.0), Ok(1e9)));
-        for text in ["", "-1", "nan", "inf", "x"] {
-            assert!(parse_threshold(text).is_err(), "{text}");
         }
     }
 
@@ -119,6 +145,13 @@ mod tests {
         assert_eq!((size(8 << 20), size(32), size(1500)), ("8 MB".into(), "32 B".into(), "1500 B".into()));
         assert_eq!([0.000_123_456_7, 6.123_456, 123_456.7, 0.0].map(rounded), [0.000_123_46, 6.1235, 123_457.0, 0.0]);
         assert_eq!((time(91.0), time(1234.0), time(52_300.0)), ("91 ns".into(), "1.23 us".into(), "52.3 us".into()));
+    }
+
+    #[test]
+    fn lines_are_broken_between_words() {
+        assert_eq!(wrapped("  one two three", 9, 4), "  one two\n    three");
+        assert_eq!(wrapped("one two", 7, 4), "one two");
+        assert_eq!(wrapped("a-long-word b", 5, 1), "a-long-word\n b");
     }
 
     #[test]

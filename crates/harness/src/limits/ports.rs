@@ -13,7 +13,7 @@ use sinew::mem::{Arena, Frozen, MessageBuffer};
 use sinew::shm::{Hub, ShmPort};
 
 use super::HEADER_LEN;
-use crate::client::histogram;
+use crate::histogram;
 use crate::machine::{Idle, Pair, two_threads};
 
 /// What a side's messages take together at most: more than its caches hold.

@@ -1,50 +1,17 @@
 //! A client that is kept busy, and what must hold of the numbers that it gets.
 
-use std::time::Duration;
-
 use anyhow::{bail, ensure};
-use hdrhistogram::Histogram;
 use sinew::fabric::Clock;
-use sinew::host::{HostClock, Interrupt};
 use sinew::sequencer::{CallError, Client, Numbers};
 
-use crate::client::histogram;
-use crate::machine::Idle;
+use super::{Load, Slice, Span, State};
 
 /// Of so many batches the latency of one is recorded.
 const SAMPLE_EVERY: u64 = 32;
-/// The clock is looked at every so many turns.
-const TURNS_PER_LOOK: u64 = 16;
 /// An answer that takes longer will not come.
 const PATIENCE_NS: u64 = 5_000_000_000;
 /// Numbers of one slice lie no further apart.
 const SPAN_MAX: u64 = 1 << 36;
-
-/// What a client is to do.
-#[derive(Clone, Copy, Debug)]
-pub struct Ask {
-    pub duration: Duration,
-    /// Numbers that each call asks for.
-    pub count: u32,
-    /// All numbers must be at least this.
-    pub from: u64,
-}
-
-/// What came of it.
-pub struct Slice {
-    /// Calls that were answered in the time.
-    pub calls: u64,
-    pub elapsed_ns: u64,
-    pub latency: Histogram<u64>,
-    /// Calls that an unreliable transport lost.
-    pub lost: u64,
-    pub seen: Seen,
-}
-
-/// A client, of whatever design, or what one is compared with.
-pub trait Drive {
-    fn slice(&mut self, ask: Ask) -> anyhow::Result<Slice>;
-}
 
 /// The numbers that were seen, each as a bit.
 #[derive(Default)]
@@ -125,48 +92,61 @@ struct Flight {
     began_ns: u64,
 }
 
-/// Keeps a client's window full.
-pub struct Driver<C: Client, H> {
+/// A driver of a sequencer's client; `H` is whatever has to live as long as that.
+pub struct Sequencer<C: Client, K, H> {
     client: C,
     _hold: H,
     batch: usize,
-    clock: HostClock,
-    interrupt: Interrupt,
-    idle: Idle,
+    clock: K,
     /// By tag.
     flights: Vec<Flight>,
     /// Tags of calls that are not in flight.
     free: Vec<u32>,
+    /// Numbers that each call asks for.
+    count: u32,
     floor: u64,
     seen: Seen,
-    latency: Histogram<u64>,
-    lost: u64,
+    batches: u64,
+    heard_ns: u64,
+    span: Span,
+    slice: Slice,
 }
 
-impl<C: Client, H> Driver<C, H> {
+impl<C: Client, K: Clock, H> Sequencer<C, K, H> {
     /// Up to `window` calls are in flight, of which `batch` go out together; `hold` lives as long as the client.
-    pub fn new(client: C, hold: H, window: usize, batch: usize, interrupt: Interrupt) -> Self {
+    pub fn new(client: C, clock: K, hold: H, window: usize, batch: usize) -> Self {
         let window = client.window().min(window);
         Self {
             client,
             _hold: hold,
             batch: batch.min(window),
-            clock: HostClock::new(),
-            interrupt,
-            idle: Idle::new(),
+            clock,
             flights: vec![Flight::default(); window],
             free: (0..window as u32).collect(),
+            count: 1,
             floor: 0,
             seen: Seen::default(),
-            latency: histogram(),
-            lost: 0,
+            batches: 0,
+            heard_ns: 0,
+            span: Span::default(),
+            slice: Slice::new(),
         }
     }
 
-    /// Turns the client once; how many calls were answered.
+    /// In the next slice each call asks for `count` numbers, all of which must be at least `from`.
+    pub fn expect(&mut self, count: u32, from: u64) {
+        self.count = count;
+        self.seen = Seen::new(from);
+    }
+
+    /// The numbers that came since.
+    pub fn take_seen(&mut self) -> Seen {
+        std::mem::take(&mut self.seen)
+    }
+
+    /// Takes the answers that are there; how many.
     #[inline]
-    fn turn(&mut self, now_ns: u64, count: u32) -> anyhow::Result<u64> {
-        let is_busy = self.client.turn(now_ns)?;
+    fn take_answers(&mut self) -> anyhow::Result<u64> {
         let mut answered = 0;
         while let Some(answer) = self.client.answer() {
             let Flight { floor, began_ns } = self.flights[answer.tag as usize];
@@ -174,75 +154,67 @@ impl<C: Client, H> Driver<C, H> {
             let numbers = match answer.result {
                 Ok(numbers) => numbers,
                 Err(CallError::NoAnswer { .. }) => {
-                    self.lost += 1;
+                    self.slice.lost += 1;
                     continue;
                 }
                 Err(error) => return Err(error.into()),
             };
             ensure!(
-                numbers.first >= floor && numbers.count == count,
+                numbers.first >= floor && numbers.count == self.count,
                 "{numbers:?} came although {} numbers above {floor} were asked for",
-                count
+                self.count
             );
             self.floor = self.floor.max(numbers.last() + 1);
             self.seen.take(numbers)?;
             if began_ns != 0 {
-                self.latency.saturating_record(self.clock.now_ns().saturating_sub(began_ns).max(1));
+                self.slice.latency.saturating_record(self.clock.now_ns().saturating_sub(began_ns).max(1));
             }
             answered += 1;
-        }
-        if !is_busy {
-            self.idle.pass();
         }
         Ok(answered)
     }
 }
 
-impl<C: Client, H> Drive for Driver<C, H> {
-    fn slice(&mut self, ask: Ask) -> anyhow::Result<Slice> {
-        let Ask { duration, count, from } = ask;
-        self.seen = Seen::new(from);
-        self.latency.reset();
-        self.lost = 0;
-        let window = self.flights.len();
-        let began_ns = self.clock.now_ns();
-        let end_ns = began_ns + duration.as_nanos() as u64;
-        let (mut now_ns, mut heard_ns, mut turns, mut batches, mut calls) = (began_ns, began_ns, 0u64, 0u64, 0);
-        // At least one call comes back, however little of the time others leave us.
-        while now_ns < end_ns || calls == 0 {
-            if self.free.len() >= self.batch {
-                let began_ns = if batches.is_multiple_of(SAMPLE_EVERY) { self.clock.now_ns() } else { 0 };
-                batches += 1;
-                for _ in 0..self.batch {
-                    let Some(tag) = self.free.pop() else { break };
-                    self.flights[tag as usize] = Flight { floor: self.floor, began_ns };
-                    self.client.request(tag.into(), count)?;
-                }
+impl<C: Client, K: Clock, H> Load for Sequencer<C, K, H> {
+    fn begin(&mut self, now_ns: u64, end_ns: u64) -> anyhow::Result<()> {
+        self.span = Span::begin(now_ns, end_ns);
+        self.slice = Slice::new();
+        (self.batches, self.heard_ns) = (0, now_ns);
+        Ok(())
+    }
+
+    #[inline]
+    fn turn(&mut self, now_ns: u64) -> anyhow::Result<State> {
+        let goes_on = self.span.goes_on(now_ns, self.slice.done);
+        let starts = goes_on && self.free.len() >= self.batch;
+        if starts {
+            let began_ns = if self.batches.is_multiple_of(SAMPLE_EVERY) { self.clock.now_ns() } else { 0 };
+            self.batches += 1;
+            for _ in 0..self.batch {
+                let Some(tag) = self.free.pop() else { break };
+                self.flights[tag as usize] = Flight { floor: self.floor, began_ns };
+                self.client.request(tag.into(), self.count)?;
             }
-            let answered = self.turn(now_ns, count)?;
-            calls += answered;
-            turns += 1;
-            if turns.is_multiple_of(TURNS_PER_LOOK) {
-                now_ns = self.clock.now_ns();
-                ensure!(!self.interrupt.is_set(), "interrupted");
-            }
-            if answered > 0 {
-                heard_ns = now_ns;
-            }
-            ensure!(now_ns.saturating_sub(heard_ns) < PATIENCE_NS, "the sequencer does not answer any more");
         }
-        let elapsed_ns = now_ns - began_ns;
-        // What comes now is looked at all the same.
-        while self.free.len() < window {
-            now_ns = self.clock.now_ns();
-            if self.turn(now_ns, count)? > 0 {
-                heard_ns = now_ns;
-            }
-            ensure!(now_ns.saturating_sub(heard_ns) < PATIENCE_NS, "the sequencer does not answer any more");
-            ensure!(!self.interrupt.is_set(), "interrupted");
+        let is_busy = self.client.turn(now_ns)?;
+        // What comes late is looked at all the same.
+        let answered = self.take_answers()?;
+        if goes_on {
+            self.slice.done += answered;
         }
-        let seen = std::mem::take(&mut self.seen);
-        Ok(Slice { calls, elapsed_ns, latency: self.latency.clone(), lost: self.lost, seen })
+        if answered > 0 {
+            self.heard_ns = now_ns;
+        }
+        ensure!(now_ns.saturating_sub(self.heard_ns) < PATIENCE_NS, "the sequencer does not answer any more");
+        if !goes_on && self.free.len() == self.flights.len() {
+            return Ok(State::Over);
+        }
+        Ok(State::of(is_busy || starts || answered > 0))
+    }
+
+    fn end(&mut self) -> Slice {
+        let slice = std::mem::take(&mut self.slice);
+        Slice { elapsed_ns: self.span.elapsed_ns(), ..slice }
     }
 }
 

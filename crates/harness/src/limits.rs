@@ -1,11 +1,9 @@
-//! What the machine itself allows: `sinew limits`, and the figures that benchmarks are measured beside.
+//! What the machine itself allows, with nothing above: what benchmarks are measured beside.
 
 mod datagrams;
 mod memory;
 mod ports;
-mod reference;
 mod ring;
-mod show;
 
 use std::time::Duration;
 
@@ -13,13 +11,11 @@ use sinew::udp::raw::{self, Mode, Run};
 
 pub use datagrams::{Datagrams, datagram_len_max};
 pub use memory::{LARGE, clock_read_ns, copy_fresh_bytes_per_s, copy_own_bytes_per_s};
-pub use reference::{Reading, References};
 pub use ring::{ring_echo_mops, ring_round_trips, ring_stream_mops};
-pub use show::{Args, run};
 
 use sinew::mem::ring::INLINE_MAX;
 
-use crate::client::histogram;
+use crate::histogram;
 use crate::machine::Pair;
 
 /// The header that every packet of the RPC layer has, in bytes: raw packets of the same size have it too.

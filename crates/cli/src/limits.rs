@@ -1,0 +1,169 @@
+//! `sinew limits`.
+
+use std::time::Duration;
+
+use comfy_table::{Table, presets};
+use serde_json::json;
+use sinew::udp::raw::Mode;
+use sinew_harness::limits::{
+    HEADER_LEN, LARGE, clock_read_ns, copy_fresh_bytes_per_s, copy_own_bytes_per_s, ring_echo_mops, ring_round_trips,
+    ring_stream_mops, udp_bandwidth_gbps, udp_echo_mops, udp_round_trip_ns,
+};
+use sinew_harness::machine::{self, Pair};
+use sinew_harness::others::{TOO_MUCH, Watch};
+use sinew_harness::surroundings::{Surroundings, cores_text};
+use sinew_harness::units::{self, parse_seconds};
+use sinew_harness::{Figure, Unit, figure};
+
+use crate::{Outcome, Usage, output};
+
+/// How often each is measured; the best counts.
+const ROUNDS: u32 = 5;
+/// The worst of the middle rounds may be so much worse than the best, before the machine counts as restless.
+const SPREAD: f64 = 0.2;
+
+const HELP: &str = "\
+Each is measured five times, of which the best counts: that is what the machine allows. Where the rounds differ by more than a fifth,
+or others used the processors meanwhile, the result says so; a file for --reference wants a quieter moment then.
+
+Example: sinew limits --json > quiet.json; sinew rpc bench latency --reference quiet.json";
+
+/// Measure what the machine alone allows, with nothing of the RPC layer in the way.
+#[derive(clap::Args)]
+#[command(after_help = HELP)]
+pub struct Args {
+    /// Print one JSON object (see docs/results.md)
+    #[arg(long)]
+    json: bool,
+    /// Processors of the two threads; the first two by default
+    #[arg(long, value_name = "CPU,CPU", value_delimiter = ',')]
+    pin: Vec<usize>,
+    /// Seconds that each measurement takes
+    #[arg(long, default_value = "0.5", allow_negative_numbers = true, value_parser = parse_seconds)]
+    seconds: Duration,
+}
+
+/// What measures a limit once, for so long; nothing where there is one processor.
+type Measure = fn(Pair, Duration) -> anyhow::Result<Option<f64>>;
+
+/// Its name, what it is, its unit, and what measures it.
+const LIMITS: [(&str, &str, Unit, Measure); 12] = [
+    ("core_round_trip", "a cache line to another core and back", Unit::Ns, machine::core_round_trip_ns),
+    ("ring_round_trip", "a 32 B message through a ring and back, median", Unit::Ns, |pair, time| {
+        Ok(Some(ring_round_trips(pair, SMALL, time)?.value_at_quantile(0.5) as f64))
+    }),
+    ("ring_stream", "32 B messages through a ring", Unit::Mops, |pair, time| ring_stream_mops(pair, SMALL, time).map(Some)),
+    ("ring_echo", "32 B messages through a ring and back, 60 in flight", Unit::Mops, |pair, time| {
+        ring_echo_mops(pair, SMALL, 60, 3, time).map(Some)
+    }),
+    ("copy_own", "copying 8 MB", Unit::Gbps, |_, time| Ok(Some(copy_own_bytes_per_s(time) * 8e-9))),
+    ("copy_fresh", "copying 8 MB that the other core has just written", Unit::Gbps, |pair, time| {
+        Ok(Some(copy_fresh_bytes_per_s(pair, LARGE, time)? * 8e-9))
+    }),
+    ("clock_read", "reading the clock", Unit::Ns, |_, _| Ok(Some(clock_read_ns()))),
+    ("udp_round_trip", "a 32 B UDP packet to another thread and back, spinning, median", Unit::Ns, |pair, time| {
+        udp_round_trip_ns(pair, SMALL, time).map(Some)
+    }),
+    ("udp_single", "32 B UDP packets there and back, a call each, 60 in flight", Unit::Mops, |pair, time| {
+        udp_echo_mops(pair, Mode::Single, SMALL, 60, 3, time).map(Some)
+    }),
+    ("udp_list", "the same with sendmmsg and recvmmsg", Unit::Mops, |pair, time| {
+        udp_echo_mops(pair, Mode::List, SMALL, 60, 3, time).map(Some)
+    }),
+    ("udp_joined", "the same, many in one datagram", Unit::Mops, |pair, time| {
+        udp_echo_mops(pair, Mode::Joined, SMALL, 60, 3, time).map(Some)
+    }),
+    ("udp_bandwidth", "UDP one way, 4 KB packets cut and joined by the kernel", Unit::Gbps, |pair, time| {
+        udp_bandwidth_gbps(pair, 4096, time).map(Some)
+    }),
+];
+
+/// Bytes of a small packet.
+const SMALL: usize = 32 + HEADER_LEN;
+
+impl Args {
+    fn pair(&self) -> anyhow::Result<Pair> {
+        machine::check_pins(&self.pin)?;
+        match self.pin[..] {
+            [first, second] => Ok(Some([first, second])),
+            [] => Ok(machine::default_pair()),
+            _ => anyhow::bail!("--pin takes two processors, as in --pin 0,1"),
+        }
+    }
+}
+
+/// Measures, and shows a table or JSON.
+pub fn run(args: &Args) -> anyhow::Result<Outcome> {
+    let pair = args.pair().map_err(Usage::of)?;
+    let pins = pair.map_or_else(|| vec![None], |pair| pair.map(Some).to_vec());
+    let figures = LIMITS.map(|limit| measure(limit, pair, &pins, args.seconds / ROUNDS));
+    let figures: Vec<Figure> = figures.into_iter().collect::<anyhow::Result<_>>()?;
+    if args.json {
+        output::print(figure::list(figures.iter().map(Figure::to_json)))?;
+        return Ok(Outcome::Done);
+    }
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_width(output::width() as u16).set_header(["what", "figure"]);
+    for figure in &figures {
+        table.add_row([figure.title.clone(), figure.text()]);
+    }
+    output::print(format_args!(
+        "{table}\n{} processors; {} at the time (below {} ns is near).",
+        machine::cpus().len(),
+        cores_text(figures[0].value),
+        machine::NEAR_BELOW_NS
+    ))?;
+    for figure in figures.iter().filter(|figure| !figure.is_valid()) {
+        let text = format!("{}: {}", figure.title, figure.invalid_because.join("; "));
+        output::print(units::wrapped(&text, output::width(), 2))?;
+    }
+    Ok(Outcome::Done)
+}
+
+fn measure(
+    (name, what, unit, measure): (&str, &str, Unit, Measure),
+    pair: Pair,
+    pins: &[Option<usize>],
+    duration: Duration,
+) -> anyhow::Result<Figure> {
+    let watch = Watch::new(pins, None);
+    let mut slices = Vec::new();
+    for _ in 0..ROUNDS {
+        slices.extend(measure(pair, duration)?.filter(|figure| *figure > 0.0));
+    }
+    let others_share = watch.share();
+    slices.sort_by(f64::total_cmp);
+    if unit != Unit::Ns {
+        slices.reverse();
+    }
+    let (best, usual) = (slices.first().copied(), units::median(&slices));
+    let mut invalid_because = Vec::new();
+    match best {
+        None if machine::has_two_cpus() => invalid_because.push("nothing came through in the time".to_owned()),
+        None => invalid_because.push("it needs two processors".to_owned()),
+        Some(best) if best.max(usual) > best.min(usual) * (1.0 + SPREAD) => invalid_because.push(format!(
+            "the best of {} rounds was {}, the middle one {}: the machine is restless",
+            slices.len(),
+            unit.text(best),
+            unit.text(usual)
+        )),
+        Some(_) => {}
+    }
+    if let Some(share) = others_share.filter(|share| *share >= TOO_MUCH) {
+        invalid_because.push(format!("others used {:.0} % of the processors meanwhile", share * 100.0));
+    }
+    Ok(Figure {
+        bench: "limits".to_owned(),
+        title: what.to_owned(),
+        value: best,
+        unit,
+        slices,
+        beside: None,
+        latency: None,
+        invalid_because,
+        surroundings: Surroundings { cores_ns: Vec::new(), others_share, attempts: 1 },
+        setup: json!({ "cpus": pair, "seconds": (duration * ROUNDS).as_secs_f64() }),
+        details: json!({ "name": name, "what": what }),
+        lines: Vec::new(),
+    })
+}

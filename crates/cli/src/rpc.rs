@@ -1,0 +1,17 @@
+//! `sinew rpc bench`: calls measured beside the machine's own limit, in the same run, by turns.
+
+mod args;
+mod limit;
+mod run;
+
+pub use args::Command;
+pub use run::{Kind, Plan, measure};
+
+use crate::measure::with_progress;
+use crate::{Outcome, Usage};
+
+/// Runs the benchmark that was asked for and shows what came of it.
+pub fn run(command: &Command) -> anyhow::Result<Outcome> {
+    let (plan, args) = command.plan().map_err(Usage::of)?;
+    args.show(&with_progress(|progress| measure(&plan, progress))?)
+}

@@ -1,0 +1,354 @@
+//! Runs a benchmark: server, clients, and slices of limit and measurement by turns.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use serde_json::{Value, json};
+use sinew::fabric::{PacketPort, Waker};
+use sinew::host::Interrupt;
+use sinew::prelude::*;
+use sinew::shm::Hub;
+use sinew_harness::load::Slice;
+use sinew_harness::load::echo::Shape;
+use sinew_harness::reference::{References, Yardstick};
+use sinew_harness::run::{Interrupted, Progress};
+use sinew_harness::{Comparison, Figure, Run, Turns, Unit, histogram, machine, service, units};
+
+use super::limit::LimitMeter;
+use crate::child::ServerProcess;
+use crate::echo::{EchoPlan, Echoes};
+use crate::fabrics::{Fabric, nth_address};
+use crate::output;
+use crate::serve::LimitArgs;
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// One call at a time.
+    Latency,
+    /// Small calls, many in flight.
+    Rate,
+    /// Large requests.
+    Bandwidth,
+    /// The rate over many sessions against that over few.
+    Scale,
+}
+
+impl Kind {
+    /// As on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Latency => "latency",
+            Self::Rate => "rate",
+            Self::Bandwidth => "bandwidth",
+            Self::Scale => "scale",
+        }
+    }
+
+    /// What its figures are counted in.
+    pub fn unit(self) -> Unit {
+        match self {
+            Self::Latency => Unit::Ns,
+            Self::Rate | Self::Scale => Unit::Mops,
+            Self::Bandwidth => Unit::Gbps,
+        }
+    }
+}
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub kind: Kind,
+    pub fabric: Fabric,
+    pub duration: Duration,
+    pub size: usize,
+    pub window: usize,
+    pub batch: usize,
+    pub sessions: usize,
+    pub threads: usize,
+    pub client_cpus: Vec<Option<usize>>,
+    pub server_cpus: Vec<Option<usize>>,
+    /// A server that runs already.
+    pub address: Option<String>,
+    /// `?name=value...` for addresses made here.
+    pub options: String,
+    pub limits: LimitArgs,
+    pub references: References,
+}
+
+impl Plan {
+    /// Sessions that [`Kind::Scale`] compares with.
+    pub const FEW_SESSIONS: usize = 20;
+
+    /// A plan with the defaults of its kind.
+    pub fn new(kind: Kind, fabric: Fabric, duration: Duration) -> Self {
+        let (size, window, batch, sessions) = match kind {
+            Kind::Latency => (32, 1, 1, 1),
+            Kind::Rate => (32, 60, 3, Self::sessions_for(60, 8)),
+            Kind::Bandwidth => (8 << 20, 2, 1, 1),
+            Kind::Scale => (32, 60, 3, 20_000),
+        };
+        let pair = machine::default_pair();
+        Self {
+            kind,
+            fabric,
+            duration,
+            size,
+            window,
+            batch,
+            sessions,
+            threads: 1,
+            client_cpus: vec![pair.map(|cpus| cpus[0])],
+            server_cpus: vec![pair.map(|cpus| cpus[1])],
+            address: None,
+            options: String::new(),
+            limits: LimitArgs::default(),
+            references: References::default(),
+        }
+    }
+
+    /// Sessions that a window needs: calls choose theirs at random, so that some get more than their share; with twice the
+    /// slots few of them wait.
+    pub fn sessions_for(window: usize, slots: u16) -> usize {
+        (2 * window).div_ceil(usize::from(slots.max(1))).max(1)
+    }
+
+    /// Packets that a ring has to hold for so many sessions, where no option says how many.
+    pub fn ring_packets(&self) -> Option<usize> {
+        let packets = self.sessions * usize::from(self.limits.credits()) + 64;
+        let rings = matches!(self.fabric, Fabric::Shm | Fabric::Hub);
+        (self.kind == Kind::Scale && rings && self.options.is_empty()).then_some(packets)
+    }
+
+    /// The options that addresses need for so many sessions.
+    pub fn options(&self) -> String {
+        match self.ring_packets() {
+            Some(packets) => format!("?ring={packets}"),
+            None => self.options.clone(),
+        }
+    }
+
+    /// Whether a figure can be divided by a limit that was measured with messages of `limit_size` bytes.
+    pub fn has_ratio(&self, limit_size: usize) -> bool {
+        // Bits per second are bits per second, whatever they come in.
+        self.kind == Kind::Bandwidth || self.size == limit_size
+    }
+
+    fn clients(&self) -> EchoPlan {
+        let sink = self.kind == Kind::Bandwidth;
+        EchoPlan {
+            fabric: self.fabric,
+            options: self.options(),
+            limits: self.limits.clone(),
+            shape: Shape { size: self.size, window: self.window, batch: self.batch, sink },
+            sessions: self.sessions,
+        }
+    }
+
+    fn yardstick(&self) -> Yardstick {
+        match (self.kind, self.fabric) {
+            (Kind::Bandwidth, Fabric::Udp) => Yardstick::UdpBandwidth,
+            (_, Fabric::Udp) => Yardstick::UdpRoundTrip,
+            (Kind::Bandwidth, _) => Yardstick::Copy,
+            _ => Yardstick::RingRoundTrip,
+        }
+    }
+}
+
+/// The server of a benchmark. Goes when it is dropped.
+enum Serving {
+    Process(ServerProcess),
+    Threads(ServerThreads),
+    Elsewhere(Vec<String>),
+}
+
+/// Server threads of this process. They end when this is dropped.
+#[derive(Default)]
+struct ServerThreads {
+    addresses: Vec<String>,
+    stop: Arc<AtomicBool>,
+    threads: Vec<(Waker, JoinHandle<()>)>,
+}
+
+impl ServerThreads {
+    fn start(plan: &Plan, hub: &Hub) -> anyhow::Result<Self> {
+        let (mut serving, address) = (Self::default(), plan.fabric.fresh_address(&plan.options())?);
+        for (index, cpu) in plan.server_cpus.iter().copied().enumerate() {
+            let address = nth_address(&address, index)?;
+            let port = hub.port(address.trim_start_matches("shm://"))?;
+            let (waker, nexus) = (port.waker(), service::nexus(plan.limits.config())?);
+            let stop = Arc::clone(&serving.stop);
+            let serve = move || -> anyhow::Result<()> {
+                machine::pin(cpu)?;
+                let mut rpc = Rpc::from(sinew::endpoint(&nexus, port)?);
+                rpc.run_until(|rpc| {
+                    service::answer_reports(rpc);
+                    stop.load(Ordering::Relaxed)
+                })?;
+                Ok(())
+            };
+            let thread = std::thread::spawn(move || {
+                if let Err(error) = serve() {
+                    output::complain(format_args!("the server thread ended: {}", output::describe(&error)));
+                }
+            });
+            serving.threads.push((waker, thread));
+            serving.addresses.push(address);
+        }
+        Ok(serving)
+    }
+}
+
+impl Drop for ServerThreads {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for (waker, thread) in self.threads.drain(..) {
+            waker.wake();
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Serving {
+    /// Starts a server, unless there is one.
+    fn start(plan: &Plan, hub: &Hub) -> anyhow::Result<Self> {
+        if let Some(address) = &plan.address {
+            let addresses = (0..plan.threads).map(|index| nth_address(address, index));
+            return Ok(Self::Elsewhere(addresses.collect::<Result<_, _>>()?));
+        }
+        if plan.fabric == Fabric::Hub {
+            return Ok(Self::Threads(ServerThreads::start(plan, hub)?));
+        }
+        let address = plan.fabric.fresh_address(&plan.options())?;
+        Ok(Self::Process(ServerProcess::start(&address, &plan.server_cpus, &plan.limits)?))
+    }
+
+    fn addresses(&self) -> &[String] {
+        match self {
+            Self::Process(server) => server.addresses(),
+            Self::Threads(ServerThreads { addresses, .. }) | Self::Elsewhere(addresses) => addresses,
+        }
+    }
+
+    fn process(&self) -> Option<u32> {
+        if let Self::Process(server) = self { Some(server.id()) } else { None }
+    }
+}
+
+/// Calls, and their limit.
+struct Calls<'a> {
+    plan: &'a Plan,
+    clients: Echoes,
+    meter: LimitMeter,
+    sum: Slice,
+}
+
+impl Calls<'_> {
+    /// The mean figure of the client threads.
+    fn slices(&mut self, sessions: usize, duration: Duration, is_ours: bool) -> anyhow::Result<f64> {
+        let slices = self.clients.slice(sessions, duration)?;
+        let mut sum = 0.0;
+        for slice in &slices {
+            sum += match self.plan.kind {
+                Kind::Latency => slice.latency.value_at_quantile(0.5) as f64,
+                Kind::Rate | Kind::Scale => slice.mops(),
+                Kind::Bandwidth => slice.mops() * 8e-3 * self.plan.size as f64,
+            };
+            if is_ours {
+                self.sum.add(slice);
+            }
+        }
+        Ok(sum / slices.len().max(1) as f64)
+    }
+}
+
+impl Turns for Calls<'_> {
+    fn slice(&mut self, side: usize, duration: Duration) -> anyhow::Result<Option<f64>> {
+        Ok(Some(match (side, self.plan.kind) {
+            (0, _) => self.slices(self.plan.sessions, duration, true)?,
+            (_, Kind::Scale) => self.slices(Plan::FEW_SESSIONS, duration, false)?,
+            _ => self.meter.measure(duration)?,
+        }))
+    }
+
+    fn forget(&mut self) {
+        self.sum.latency.reset();
+    }
+}
+
+/// Measures. `progress` hears what is done, and how much of it.
+pub fn measure(plan: &Plan, progress: &mut Progress<'_>) -> anyhow::Result<Figure> {
+    let interrupt = Interrupt::install().context("catching Ctrl-C")?;
+    let result = measure_until(plan, interrupt, progress);
+    // Ctrl-C reaches the server too: what a call says of its going is not the cause.
+    ensure!(!interrupt.is_set(), Interrupted);
+    result
+}
+
+fn measure_until(plan: &Plan, interrupt: Interrupt, progress: &mut Progress<'_>) -> anyhow::Result<Figure> {
+    let hub = Hub::new();
+    let serving = Serving::start(plan, &hub)?;
+    let clients = Echoes::start(&plan.clients(), &plan.client_cpus, serving.addresses(), &hub, interrupt);
+    let mut calls = Calls { plan, clients: clients?, meter: LimitMeter::new(plan), sum: Slice { latency: histogram(), ..Slice::new() } };
+    let is_elsewhere = matches!(serving, Serving::Elsewhere(_));
+    let servers = if is_elsewhere { &[] } else { &plan.server_cpus[..] };
+    let run = Run {
+        duration: plan.duration,
+        pair: calls.meter.cpus(),
+        pins: [&plan.client_cpus, servers].concat(),
+        servers: serving.process().into_iter().collect(),
+        judged: 2,
+        yardstick: Some((plan.yardstick(), &plan.references)),
+        interrupt,
+    };
+    let measured = run.alternate(2, &mut calls, progress)?;
+    let [server, client] = calls.clients.report()?;
+    let Calls { meter, sum, .. } = calls;
+    let comparison = if plan.kind == Kind::Scale { Comparison::Baseline } else { Comparison::Limit };
+    let figure = measured.figure(format!("rpc {}", plan.kind.name()), title(plan), plan.kind.unit(), 0);
+    let mut figure = figure.beside(&measured, 1, comparison, meter.what());
+    if let Some(beside) = &mut figure.beside {
+        beside.has_ratio = plan.has_ratio(meter.size());
+        if !beside.has_ratio {
+            beside.what += &format!(", of {}, the most that it can be measured with", units::size(meter.size()));
+        }
+    }
+    figure.latency = Some(sum.latency);
+    let resent = client["retransmissions"].as_u64().unwrap_or(0);
+    figure.lines.push(format!("{} answers checked, {resent} sent again", sum.done));
+    figure.setup = setup(plan);
+    figure.details = json!({
+        "calls_checked": sum.done, "limit_size": meter.size(), "server": server, "client": client,
+        "total": figure.value.map(|value| units::rounded(value * plan.threads as f64)),
+    });
+    Ok(figure)
+}
+
+fn title(plan: &Plan) -> String {
+    let Plan { kind, window, batch, sessions, threads, .. } = plan;
+    let what = format!("{} over {}, {}", kind.name(), plan.fabric.name(), units::size(plan.size));
+    let each = if *threads > 1 { format!(", each of {threads} threads") } else { String::new() };
+    match kind {
+        Kind::Latency | Kind::Bandwidth => format!("{what}{each}"),
+        Kind::Rate => format!("{what}, {window} in flight in batches of {batch}{each}"),
+        Kind::Scale => format!("{what}, {sessions} sessions{each}"),
+    }
+}
+
+fn setup(plan: &Plan) -> Value {
+    json!({
+        "fabric": plan.fabric.name(),
+        "size": plan.size,
+        "batch": plan.batch,
+        "window": plan.window,
+        "sessions": plan.sessions,
+        "credits": plan.limits.credits(),
+        "threads": plan.threads,
+        "seconds": plan.duration.as_secs_f64(),
+        "client_cpus": plan.client_cpus,
+        "server_cpus": plan.server_cpus,
+    })
+}

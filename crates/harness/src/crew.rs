@@ -1,0 +1,195 @@
+//! Client threads that obey orders.
+//!
+//! What a client works with often belongs to its thread, so it is made there and stays there. A crew is one thread for each client, all
+//! of which do the same at once, and answer.
+
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::Context;
+
+use crate::machine;
+
+/// How often a member that has no orders tends what it works with.
+const TENDING: Duration = Duration::from_millis(200);
+/// Beyond the time of its order, a member has this long to answer.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What a thread of a crew works with.
+pub trait Member {
+    /// What it can be told to do.
+    type Order;
+    /// What it answers.
+    type Answer;
+
+    /// Does what it is told.
+    ///
+    /// # Errors
+    ///
+    /// Whatever ends the measurement.
+    fn obey(&mut self, order: Self::Order) -> anyhow::Result<Self::Answer>;
+
+    /// Is called now and then while there are no orders, to show peers that somebody is there.
+    fn tend(&mut self) {}
+}
+
+/// Threads, each with a [`Member`]. They end when this is dropped.
+pub struct Crew<O, A> {
+    threads: Vec<Thread<O, A>>,
+}
+
+struct Thread<O, A> {
+    /// `None` while it ends.
+    orders: Option<mpsc::Sender<O>>,
+    answers: mpsc::Receiver<anyhow::Result<A>>,
+    handle: Option<JoinHandle<()>>,
+}
+
+/// What a member is made as.
+pub type BoxedMember<O, A> = Box<dyn Member<Order = O, Answer = A>>;
+
+impl<O: Clone + Send + 'static, A: Send + 'static> Crew<O, A> {
+    /// Starts a thread on each of the processors, in which `make` makes its member: one after the other, so that the first error is the
+    /// one to tell.
+    ///
+    /// # Errors
+    ///
+    /// That a thread could not be pinned, or what `make` returned, with the index of its thread.
+    pub fn start(
+        cpus: &[Option<usize>],
+        make: impl Fn(usize) -> anyhow::Result<BoxedMember<O, A>> + Clone + Send + 'static,
+    ) -> anyhow::Result<Self> {
+        let mut crew = Self { threads: Vec::new() };
+        for (index, cpu) in cpus.iter().copied().enumerate() {
+            let (orders, incoming) = mpsc::channel();
+            let (outgoing, answers) = mpsc::channel();
+            let (ready, is_ready) = mpsc::channel();
+            let make = make.clone();
+            let work = move || match machine::pin(cpu).and_then(|()| make(index)) {
+                Ok(member) => {
+                    let _ = ready.send(Ok(()));
+                    serve(member, &incoming, &outgoing);
+                }
+                Err(error) => drop(ready.send(Err(error))),
+            };
+            let name = format!("client {index}");
+            let handle = std::thread::Builder::new().name(name).spawn(work).context("starting a client thread")?;
+            crew.threads.push(Thread { orders: Some(orders), answers, handle: Some(handle) });
+            is_ready.recv().context("a client thread panicked")??;
+        }
+        Ok(crew)
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.threads.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.threads.is_empty()
+    }
+
+    /// Has all members do the same at once, which takes about so long; their answers, in their order.
+    ///
+    /// # Errors
+    ///
+    /// What a member returned, or that one is stuck.
+    pub fn order(&self, order: &O, duration: Duration) -> anyhow::Result<Vec<A>> {
+        self.order_each(|_| order.clone(), duration)
+    }
+
+    /// Has each member do something of its own.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::order`].
+    pub fn order_each(&self, order: impl Fn(usize) -> O, duration: Duration) -> anyhow::Result<Vec<A>> {
+        for (index, thread) in self.threads.iter().enumerate() {
+            // One that has ended says why when it is asked for its answer.
+            let _ = thread.orders.as_ref().map(|orders| orders.send(order(index)));
+        }
+        self.threads.iter().map(|thread| thread.answer(duration)).collect()
+    }
+
+    /// Has the first member do something; its answer.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::order`].
+    pub fn order_first(&self, order: O) -> anyhow::Result<A> {
+        let first = self.threads.first().context("there is no client thread")?;
+        let _ = first.orders.as_ref().map(|orders| orders.send(order));
+        first.answer(Duration::ZERO)
+    }
+}
+
+impl<O, A> Thread<O, A> {
+    fn answer(&self, duration: Duration) -> anyhow::Result<A> {
+        self.answers.recv_timeout(duration + PATIENCE).context("a client thread ended, or is stuck")?
+    }
+}
+
+fn serve<O, A>(
+    mut member: BoxedMember<O, A>,
+    orders: &mpsc::Receiver<O>,
+    answers: &mpsc::Sender<anyhow::Result<A>>,
+) {
+    loop {
+        match orders.recv_timeout(TENDING) {
+            Ok(order) => drop(answers.send(member.obey(order))),
+            Err(mpsc::RecvTimeoutError::Timeout) => member.tend(),
+            Err(mpsc::RecvTimeoutError::Disconnected) => return,
+        }
+    }
+}
+
+impl<O, A> Drop for Crew<O, A> {
+    fn drop(&mut self) {
+        self.threads.iter_mut().for_each(|thread| drop(thread.orders.take()));
+        for thread in &mut self.threads {
+            // One that panicked has said so.
+            let _ = thread.handle.take().map(JoinHandle::join);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Adder(u64);
+
+    impl Member for Adder {
+        type Order = u64;
+        type Answer = u64;
+
+        fn obey(&mut self, order: u64) -> anyhow::Result<u64> {
+            anyhow::ensure!(order < 100, "too much");
+            self.0 += order;
+            Ok(self.0)
+        }
+    }
+
+    fn adder(index: usize) -> anyhow::Result<BoxedMember<u64, u64>> {
+        anyhow::ensure!(index < 3, "there is no fourth");
+        Ok(Box::new(Adder(index as u64)))
+    }
+
+    #[test]
+    fn all_members_obey_and_answer_in_their_order() {
+        let crew = Crew::start(&[None; 3], adder).unwrap();
+        assert_eq!(crew.order(&10, Duration::ZERO).unwrap(), [10, 11, 12]);
+        assert_eq!(crew.order_each(|index| index as u64, Duration::ZERO).unwrap(), [10, 12, 14]);
+        assert_eq!((crew.order_first(1).unwrap(), crew.len()), (11, 3));
+        assert_eq!(crew.order(&100, Duration::ZERO).unwrap_err().to_string(), "too much");
+    }
+
+    #[test]
+    fn a_member_that_cannot_be_made_says_why() {
+        let error = Crew::start(&[None; 4], adder).err().unwrap();
+        assert_eq!(error.to_string(), "there is no fourth");
+        assert!(Crew::start(&[Some(usize::MAX)], adder).is_err(), "no such processor");
+    }
+}

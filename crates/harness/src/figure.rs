@@ -1,0 +1,361 @@
+//! What came of a measurement, how it reads, and the schema in which programs read it.
+//!
+//! `docs/results.md` describes the schema; a test reads what every command prints.
+
+use hdrhistogram::Histogram;
+use serde_json::{Map, Value, json};
+
+use crate::run::Measured;
+use crate::surroundings::Surroundings;
+use crate::{units, validity};
+
+/// What a single result says it is.
+pub const RESULT: &str = "sinew.result/1";
+/// What a list of results says it is.
+pub const RESULTS: &str = "sinew.results/1";
+
+/// What a figure is counted in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Nanoseconds: less is better.
+    Ns,
+    /// Millions a second.
+    Mops,
+    /// Gigabits a second.
+    Gbps,
+}
+
+impl Unit {
+    /// As in the schema.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ns => "ns",
+            Self::Mops => "Mops",
+            Self::Gbps => "Gbps",
+        }
+    }
+
+    /// A value, with the unit that reads best.
+    pub fn text(self, value: f64) -> String {
+        match self {
+            Self::Ns => units::time(value),
+            Self::Mops => format!("{} M/s", units::figure(value)),
+            Self::Gbps => format!("{} Gbps", units::figure(value)),
+        }
+    }
+}
+
+/// What a figure stands beside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Comparison {
+    /// What the machine allows: as good as it gets.
+    Limit,
+    /// Something else that does as much, or less: ours may be better.
+    Baseline,
+    /// Somebody else's program.
+    Peer,
+}
+
+impl Comparison {
+    /// As in the schema, and in what people read.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Limit => "limit",
+            Self::Baseline => "baseline",
+            Self::Peer => "peer",
+        }
+    }
+}
+
+/// What a figure stands beside, and what that came to.
+#[derive(Clone, Debug)]
+pub struct Beside {
+    /// How to take it.
+    pub comparison: Comparison,
+    /// What it is, in words.
+    pub what: String,
+    /// Its value, in the figure's unit; `None` when nothing came through.
+    pub value: Option<f64>,
+    /// Whether the figure can be divided by it: not where they are of different sizes.
+    pub has_ratio: bool,
+    /// Its slices.
+    pub slices: Vec<f64>,
+}
+
+/// A figure, and all that belongs to it.
+#[derive(Clone, Debug)]
+pub struct Figure {
+    /// Which benchmark: `rpc latency`.
+    pub bench: String,
+    /// What was measured, for people: `latency over shm, 32 B`.
+    pub title: String,
+    /// The figure; `None` when nothing came through.
+    pub value: Option<f64>,
+    /// Its unit.
+    pub unit: Unit,
+    /// Its slices.
+    pub slices: Vec<f64>,
+    /// What it stands beside, if there is anything.
+    pub beside: Option<Beside>,
+    /// How long single requests took, or a sample of them.
+    pub latency: Option<Histogram<u64>>,
+    /// Why it cannot be believed.
+    pub invalid_because: Vec<String>,
+    /// What the machine was like.
+    pub surroundings: Surroundings,
+    /// What was asked for.
+    pub setup: Value,
+    /// What else was seen.
+    pub details: Value,
+    /// More lines for people.
+    pub lines: Vec<String>,
+}
+
+impl Measured {
+    /// The figure of a side, with what is wrong with it.
+    pub fn figure(&self, bench: impl Into<String>, title: impl Into<String>, unit: Unit, side: usize) -> Figure {
+        let unsteady = validity::unsteady(self, side).map(|unsteady| unsteady.complaint("the figure"));
+        Figure {
+            bench: bench.into(),
+            title: title.into(),
+            value: validity::figure(self, side),
+            unit,
+            slices: self.slices(side),
+            beside: None,
+            latency: None,
+            invalid_because: self.disturbed.iter().cloned().chain(unsteady).collect(),
+            surroundings: self.surroundings.clone(),
+            setup: json!({}),
+            details: json!({}),
+            lines: Vec::new(),
+        }
+    }
+}
+
+impl Figure {
+    /// Stands it beside another side of the same measurement.
+    #[must_use]
+    pub fn beside(mut self, measured: &Measured, side: usize, comparison: Comparison, what: impl Into<String>) -> Self {
+        let unsteady = validity::unsteady(measured, side);
+        let complaint = unsteady.map(|unsteady| unsteady.complaint(&format!("the {}", comparison.name())));
+        // What is wrong with the cores is wrong with both.
+        self.invalid_because.extend(complaint.filter(|complaint| !self.invalid_because.contains(complaint)));
+        let (value, slices) = (validity::figure(measured, side), measured.slices(side));
+        self.beside = Some(Beside { comparison, what: what.into(), value, has_ratio: true, slices });
+        self
+    }
+
+    /// The figure divided by what it stands beside.
+    pub fn ratio(&self) -> Option<f64> {
+        let beside = self.beside.as_ref().filter(|beside| beside.has_ratio)?;
+        Some(self.value? / beside.value?)
+    }
+
+    /// Whether it can be believed.
+    pub fn is_valid(&self) -> bool {
+        self.invalid_because.is_empty()
+    }
+
+    /// A percentile of the latency.
+    pub fn percentile_ns(&self, quantile: f64) -> Option<f64> {
+        let latency = self.latency.as_ref().filter(|latency| !latency.is_empty())?;
+        Some(latency.value_at_quantile(quantile) as f64)
+    }
+
+    /// The figure with its unit.
+    pub fn text(&self) -> String {
+        self.value.map_or_else(|| "not measured".to_owned(), |value| self.unit.text(value))
+    }
+
+    /// What it stands beside, with its unit.
+    pub fn beside_text(&self) -> String {
+        match self.beside.as_ref().map(|beside| beside.value) {
+            None => "none".to_owned(),
+            Some(None) => "not measured".to_owned(),
+            Some(Some(value)) => self.unit.text(value),
+        }
+    }
+
+    /// `p50 / p99`, and so on, of some quantiles.
+    pub fn percentiles_text(&self, quantiles: &[f64]) -> String {
+        let text = |quantile: &f64| self.percentile_ns(*quantile).map(units::time);
+        quantiles.iter().filter_map(text).collect::<Vec<_>>().join(" / ")
+    }
+
+    /// In the schema.
+    pub fn to_json(&self) -> Value {
+        let beside = self.beside.as_ref();
+        let latency = self.latency.as_ref().filter(|latency| !latency.is_empty());
+        json!({
+            "schema": RESULT,
+            "bench": self.bench,
+            "figure": self.value.map(units::rounded),
+            "unit": self.unit.name(),
+            "limit": beside.and_then(|beside| beside.value).map(units::rounded),
+            "limit_kind": beside.map(|beside| beside.comparison.name()),
+            "limit_what": beside.map(|beside| &beside.what),
+            "ratio": self.ratio().map(units::rounded),
+            "valid": self.is_valid(),
+            "invalid_because": self.invalid_because,
+            "percentiles": latency.map(percentiles),
+            "slices": {
+                "figure": units::rounded_all(&self.slices),
+                "limit": beside.map(|beside| units::rounded_all(&beside.slices)).unwrap_or_default(),
+            },
+            "surroundings": self.surroundings.to_json(),
+            "setup": self.setup,
+            "details": self.details,
+        })
+    }
+
+    /// A few lines to read, none longer than `width` unless a word is.
+    pub fn to_text(&self, width: usize) -> String {
+        let mut lines = vec![format!("{}: {}", self.title, self.text())];
+        if let Some(latency) = self.latency.as_ref().filter(|latency| !latency.is_empty()) {
+            let time = |value: u64| units::time(value as f64);
+            let at = |quantile| time(latency.value_at_quantile(quantile));
+            lines.push(format!(
+                "  latency: min {}, p50 {}, p99 {}, p99.9 {}, max {}",
+                time(latency.min()),
+                at(0.5),
+                at(0.99),
+                at(0.999),
+                time(latency.max())
+            ));
+        }
+        if let Some(beside) = &self.beside {
+            let ratio = match self.ratio().map(units::figure) {
+                Some(ratio) if self.unit == Unit::Ns => format!(" ({ratio} times)"),
+                Some(ratio) => format!(" (ratio {ratio})"),
+                None => String::new(),
+            };
+            lines.push(format!("  {}: {}{ratio}: {}", beside.comparison.name(), self.beside_text(), beside.what));
+        }
+        lines.extend(self.lines.iter().map(|line| format!("  {line}")));
+        let again = match self.surroundings.attempts {
+            0 | 1 => String::new(),
+            attempts => format!("; disturbed, and measured {attempts} times"),
+        };
+        lines.push(format!("  {}{again}", self.surroundings.cores_text()));
+        lines.extend(self.invalid_because.iter().map(|reason| format!("  INVALID: {reason}")));
+        lines.iter().map(|line| units::wrapped(line, width, 4)).collect::<Vec<_>>().join("\n")
+    }
+}
+
+/// All percentiles that a result tells.
+fn percentiles(latency: &Histogram<u64>) -> Value {
+    json!({
+        "min_ns": latency.min(),
+        "mean_ns": units::rounded(latency.mean()),
+        "p50_ns": latency.value_at_quantile(0.5),
+        "p90_ns": latency.value_at_quantile(0.9),
+        "p99_ns": latency.value_at_quantile(0.99),
+        "p999_ns": latency.value_at_quantile(0.999),
+        "max_ns": latency.max(),
+    })
+}
+
+/// Several results as one object.
+pub fn list(results: impl IntoIterator<Item = Value>) -> Value {
+    json!({ "schema": RESULTS, "results": results.into_iter().collect::<Vec<_>>() })
+}
+
+/// What is wrong with an object that should be in the schema, as every command prints it.
+///
+/// # Errors
+///
+/// Names the field.
+pub fn check(object: &Value) -> Result<(), String> {
+    let fields = object.as_object().ok_or("it is no object")?;
+    if object["schema"] == RESULTS {
+        let results = object["results"].as_array().filter(|results| !results.is_empty()).ok_or("`results` is no list")?;
+        return results.iter().try_for_each(check);
+    }
+    let has = |name: &str, is: fn(&Value) -> bool| match fields.get(name) {
+        Some(value) if is(value) => Ok(()),
+        other => Err(format!("`{name}` is {other:?}")),
+    };
+    let (number, text) = (|value: &Value| value.is_number() || value.is_null(), |value: &Value| value.is_string() || value.is_null());
+    has("schema", |value| value == RESULT)?;
+    has("bench", Value::is_string)?;
+    has("unit", Value::is_string)?;
+    for name in ["figure", "limit", "ratio"] {
+        has(name, number)?;
+    }
+    for name in ["limit_kind", "limit_what"] {
+        has(name, text)?;
+    }
+    has("valid", Value::is_boolean)?;
+    has("invalid_because", Value::is_array)?;
+    has("percentiles", |value| value.is_object() || value.is_null())?;
+    for name in ["slices", "surroundings", "setup", "details"] {
+        has(name, Value::is_object)?;
+    }
+    let is_explained = object["valid"] == json!(object["invalid_because"].as_array().is_some_and(Vec::is_empty));
+    let known = ["schema", "bench", "figure", "unit", "limit", "limit_kind", "limit_what", "ratio", "valid", "invalid_because"];
+    let known = known.into_iter().chain(["percentiles", "slices", "surroundings", "setup", "details"]);
+    let unknown = unknown(fields, &known.collect::<Vec<_>>());
+    match (is_explained, unknown) {
+        (false, _) => Err("`valid` and `invalid_because` disagree".to_owned()),
+        (true, Some(name)) => Err(format!("`{name}` is no field of the schema")),
+        (true, None) => Ok(()),
+    }
+}
+
+fn unknown(fields: &Map<String, Value>, known: &[&str]) -> Option<String> {
+    fields.keys().find(|name| !known.contains(&name.as_str())).cloned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::Round;
+
+    fn measured() -> Measured {
+        let round = Round { cores_ns: None, values: vec![Some(6.0), Some(4.0)] };
+        let surroundings = Surroundings { attempts: 1, ..Surroundings::default() };
+        Measured { rounds: vec![round; 10], surroundings, disturbed: Vec::new() }
+    }
+
+    fn figure() -> Figure {
+        let measured = measured();
+        measured.figure("rpc rate", "a rate", Unit::Mops, 0).beside(&measured, 1, Comparison::Limit, "a bare ring")
+    }
+
+    #[test]
+    fn a_result_is_in_the_schema_and_a_list_of_them() {
+        let one = figure().to_json();
+        check(&one).unwrap();
+        check(&list([one.clone(), one.clone()])).unwrap();
+        assert_eq!((&one["figure"], &one["ratio"], &one["valid"]), (&json!(6.0), &json!(1.5), &json!(true)));
+        for (name, bad) in [("unit", json!(1)), ("valid", json!(false)), ("extra", json!(1)), ("schema", json!("x"))] {
+            let mut wrong = one.clone();
+            wrong[name] = bad;
+            assert!(check(&wrong).is_err(), "{name}");
+        }
+        assert!(check(&list([])).is_err() && check(&json!([])).is_err());
+    }
+
+    #[test]
+    fn what_is_invalid_says_why_in_both_forms() {
+        let mut figure = figure();
+        figure.invalid_because.push("others used 30 % of the processors meanwhile".to_owned());
+        assert!(figure.to_text(80).contains("INVALID: others used 30 %"));
+        assert_eq!(figure.to_json()["invalid_because"][0], "others used 30 % of the processors meanwhile");
+        check(&figure.to_json()).unwrap();
+    }
+
+    #[test]
+    fn a_size_that_the_limit_was_not_measured_with_has_no_ratio() {
+        let mut figure = figure();
+        figure.beside.as_mut().unwrap().has_ratio = false;
+        assert_eq!((figure.ratio(), &figure.to_json()["limit"]), (None, &json!(4.0)));
+    }
+
+    #[test]
+    fn no_line_is_longer_than_the_terminal_is_wide() {
+        let mut figure = figure();
+        figure.lines.push("word ".repeat(60));
+        assert!(figure.to_text(80).lines().all(|line| line.chars().count() <= 80), "{}", figure.to_text(80));
+    }
+}

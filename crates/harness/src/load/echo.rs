@@ -1,0 +1,295 @@
+//! Echoes of test messages, and large requests whose verdict a server tells.
+
+use anyhow::{Context, anyhow, bail, ensure};
+use sinew::Endpoint;
+use sinew::fabric::Clock;
+use sinew::prelude::*;
+use sinew::rpc::EnqueueError;
+
+use super::{Load, Slice, Span, State};
+use crate::service::{self, Verdict};
+use crate::{pattern, units};
+
+/// Of every so many batches the latency of one is recorded, the first to begin with, since reading the clock for all would be
+/// most of what is measured.
+const SAMPLE_EVERY: u64 = 32;
+/// Of messages from this size on all are recorded: moving one takes longer than reading the clock by far.
+const SAMPLE_ALL_FROM: usize = 4096;
+/// Sessions that are being opened at a time, so that a server's headroom for management packets suffices.
+const CONNECTING_MAX: usize = 12;
+
+/// What a slice keeps in flight.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// Bytes of each request; for echoes also of each response.
+    pub size: usize,
+    /// Calls in flight.
+    pub window: usize,
+    /// Calls that are enqueued together.
+    pub batch: usize,
+    /// Whether the server checks and answers 32 bytes, instead of echoing.
+    pub sink: bool,
+}
+
+/// A driver of calls over one endpoint.
+pub struct Echo<E, C> {
+    rpc: E,
+    clock: C,
+    sessions: Vec<SessionId>,
+    sessions_used: usize,
+    shape: Shape,
+    random: u64,
+    /// Sessions chosen for the next calls, whose state is on its way into the caches.
+    upcoming: Vec<SessionId>,
+    sequence: u64,
+    /// Buffers of calls that are not in flight, with their tags.
+    idle: Vec<(usize, MessageBuffer, MessageBuffer)>,
+    /// By tag.
+    in_flight: Vec<InFlight>,
+    batches: u64,
+    span: Span,
+    slice: Slice,
+}
+
+#[derive(Clone, Copy, Default)]
+struct InFlight {
+    sequence: u64,
+    /// When it was enqueued, if its latency counts; else 0.
+    began_ns: u64,
+}
+
+/// Opens sessions to a server, some at a time, until all are open or `stop` says so.
+///
+/// # Errors
+///
+/// Why one could not be opened, or that it was stopped.
+pub fn open_sessions(
+    rpc: &mut impl Endpoint,
+    address: &str,
+    sessions: usize,
+    stop: impl Fn() -> bool,
+) -> anyhow::Result<Vec<SessionId>> {
+    let address = address.parse()?;
+    let (mut open, mut asked) = (Vec::with_capacity(sessions), 0);
+    let mut failure = None;
+    while open.len() < sessions && failure.is_none() {
+        while asked < sessions && asked - open.len() < CONNECTING_MAX {
+            rpc.begin_connect(&address)?;
+            asked += 1;
+        }
+        let waited_for = open.len();
+        rpc.run_until(|rpc| {
+            while let Some(event) = rpc.poll_event() {
+                match event {
+                    SessionEvent::Connected(session) => open.push(session),
+                    SessionEvent::ConnectFailed { error, .. } => failure = Some(error),
+                    _ => {}
+                }
+            }
+            open.len() > waited_for || failure.is_some() || stop()
+        })?;
+        ensure!(!stop(), crate::run::Interrupted);
+    }
+    match failure {
+        Some(error) => Err(error).with_context(|| format!("opening session {} of {sessions}", open.len() + 1)),
+        None => Ok(open),
+    }
+}
+
+impl<E: Endpoint, C: Clock> Echo<E, C> {
+    /// Calls over these sessions, each of which leads to a server of [`service`].
+    pub fn new(rpc: E, clock: C, sessions: Vec<SessionId>, shape: Shape) -> Self {
+        Self {
+            rpc,
+            clock,
+            sessions_used: sessions.len(),
+            sessions,
+            shape,
+            random: 0x2545_F491_4F6C_DD1D,
+            upcoming: Vec::new(),
+            sequence: 0,
+            idle: Vec::new(),
+            in_flight: Vec::new(),
+            batches: 0,
+            span: Span::default(),
+            slice: Slice::new(),
+        }
+    }
+
+    /// Uses only the first so many sessions from now on.
+    pub fn use_sessions(&mut self, sessions: usize) {
+        self.sessions_used = sessions.clamp(1, self.sessions.len());
+        self.upcoming.clear();
+    }
+
+    /// Its endpoint.
+    pub fn rpc(&mut self) -> &mut E {
+        &mut self.rpc
+    }
+
+    /// The server's counters, and ours.
+    ///
+    /// # Errors
+    ///
+    /// The server does not tell them.
+    pub fn report(&mut self) -> anyhow::Result<[serde_json::Value; 2]> {
+        let theirs =
+            self.rpc.call(self.sessions[0], service::REPORT, b"").context("asking the server for its counters")?;
+        let theirs = serde_json::from_slice(&theirs).context("reading the server's counters")?;
+        Ok([theirs, service::counters(&self.rpc.stats(), &self.rpc.port_stats(), self.rpc.sessions())])
+    }
+
+    /// Answers a server that asks whether anybody is there.
+    pub fn tend(&mut self) {
+        // No more than that, whatever keeps coming.
+        let _ = (0..1000).take_while(|_| self.rpc.turn()).count();
+    }
+
+    #[inline]
+    fn random_session(&mut self) -> SessionId {
+        // xorshift64: a session for each call, as clients of many servers would.
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        let index = ((self.random >> 32) * self.sessions_used as u64) >> 32;
+        self.sessions[index as usize]
+    }
+
+    fn request_len(&self) -> usize {
+        self.shape.size + if self.shape.sink { service::SEQUENCE_LEN } else { 0 }
+    }
+
+    /// Makes sure of buffers for all calls.
+    fn prepare(&mut self) -> anyhow::Result<()> {
+        let Shape { size, window, sink, .. } = self.shape;
+        let (request_len, response_len) = (self.request_len(), if sink { service::VERDICT_LEN } else { size });
+        if self.idle.len() == window {
+            return Ok(());
+        }
+        let alloc = |len| {
+            self.rpc.alloc(len).with_context(|| {
+                let size = units::size(size);
+                format!("{window} calls of {size}: lower --window or --size, or raise --options arena=BYTES")
+            })
+        };
+        for tag in 0..window {
+            let mut request = alloc(request_len)?;
+            pattern::write_body(&mut request[request_len - size..]);
+            let mut response = alloc(response_len)?;
+            response[..].fill(0);
+            self.idle.push((tag, request, response));
+        }
+        self.in_flight = vec![InFlight::default(); window];
+        Ok(())
+    }
+
+    /// Enqueues one call with the buffers of an idle one.
+    #[inline]
+    fn start(&mut self, began_ns: u64) -> anyhow::Result<()> {
+        let Some((tag, mut request, response)) = self.idle.pop() else { bail!("no idle call") };
+        self.sequence += 1;
+        let sequence = self.sequence;
+        let request_type = if self.shape.sink {
+            let (head, message) = request.split_at_mut(service::SEQUENCE_LEN);
+            head.copy_from_slice(&sequence.to_le_bytes());
+            pattern::write_stamps(message, sequence);
+            service::SINK
+        } else {
+            pattern::write_stamps(&mut request, sequence);
+            service::ECHO
+        };
+        self.in_flight[tag] = InFlight { sequence, began_ns };
+        let session = self.upcoming.pop().unwrap_or_else(|| self.random_session());
+        match self.rpc.enqueue_request(session, request_type, request, response, (tag as u64).into()) {
+            Ok(_) => Ok(()),
+            Err(rejected) => Err(self.why_refused(rejected.error)),
+        }
+    }
+
+    /// Why a call was not taken: when its session was lost while nothing was in flight, what became of that.
+    #[cold]
+    fn why_refused(&mut self, error: EnqueueError) -> anyhow::Error {
+        while let Some(event) = self.rpc.poll_event() {
+            if let SessionEvent::Lost { peer, cause, .. } = event {
+                return anyhow!("the session with {peer} was lost: {cause}");
+            }
+        }
+        error.into()
+    }
+
+    /// Starts a batch, and chooses the next one's sessions.
+    #[inline]
+    fn start_batch(&mut self) -> anyhow::Result<()> {
+        let Shape { size, window, batch, sink } = self.shape;
+        let sampled = self.batches.is_multiple_of(SAMPLE_EVERY) || sink || size >= SAMPLE_ALL_FROM || window == 1;
+        self.batches += 1;
+        let stamp_ns = if sampled { self.clock.now_ns() } else { 0 };
+        for _ in 0..batch {
+            self.start(stamp_ns)?;
+        }
+        if window == 1 {
+            return Ok(());
+        }
+        // While this one is sent and answers are taken.
+        for _ in 0..batch {
+            let session = self.random_session();
+            self.rpc.prefetch_session(session);
+            self.upcoming.push(session);
+        }
+        Ok(())
+    }
+
+    /// Takes a call that is over: checks its answer and keeps its buffers.
+    #[inline]
+    fn finish(&mut self, completion: Completion) -> anyhow::Result<()> {
+        let InFlight { sequence, began_ns } = self.in_flight[completion.tag as usize];
+        // The check of an answer is no part of its latency.
+        let now_ns = if began_ns == 0 { 0 } else { self.clock.now_ns() };
+        completion.result?;
+        let good = if self.shape.sink {
+            let expected = Verdict { sequence, len: self.shape.size as u64, good: true };
+            Verdict::read(&completion.response) == Some(expected)
+        } else {
+            completion.response.len() == self.shape.size && pattern::check(&completion.response, sequence)
+        };
+        ensure!(good, "the answer to call {sequence} is wrong: {} bytes", completion.response.len());
+        if began_ns != 0 {
+            self.slice.latency.saturating_record(now_ns.saturating_sub(began_ns));
+        }
+        self.idle.push((completion.tag as usize, completion.request, completion.response));
+        Ok(())
+    }
+}
+
+impl<E: Endpoint, C: Clock> Load for Echo<E, C> {
+    fn begin(&mut self, now_ns: u64, end_ns: u64) -> anyhow::Result<()> {
+        self.prepare()?;
+        self.span = Span::begin(now_ns, end_ns);
+        self.slice = Slice::new();
+        self.batches = 0;
+        Ok(())
+    }
+
+    #[inline]
+    fn turn(&mut self, now_ns: u64) -> anyhow::Result<State> {
+        let goes_on = self.span.goes_on(now_ns, self.slice.done);
+        let starts = goes_on && self.idle.len() >= self.shape.batch;
+        if starts {
+            self.start_batch()?;
+        }
+        let is_busy = self.rpc.turn();
+        while let Some(completion) = self.rpc.poll_completion() {
+            self.finish(completion)?;
+            self.slice.done += u64::from(goes_on);
+        }
+        if !goes_on && self.idle.len() == self.shape.window {
+            return Ok(State::Over);
+        }
+        Ok(State::of(is_busy || starts))
+    }
+
+    fn end(&mut self) -> Slice {
+        let slice = std::mem::take(&mut self.slice);
+        Slice { elapsed_ns: self.span.elapsed_ns(), ..slice }
+    }
+}

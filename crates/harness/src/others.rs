@@ -1,0 +1,198 @@
+//! Whether others used the processors that something was measured on.
+//!
+//! A thread whose processor others use half of the time seems half as fast, and so does the limit that is measured beside it. The
+//! kernel tells two things: for each thread, how long it waited for its processor; and for each processor how busy it was, of which the
+//! processes that measure say what was theirs. The first is exact, but says something only where each thread has a processor of its own.
+//! The second counts in ticks of 10 ms, and what the hypervisor took is in it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use crate::machine;
+
+/// From this share of the processors' time on, a figure says too much of the others.
+pub const TOO_MUCH: f64 = 0.05;
+/// Ticks of the kernel's counters that tell anything.
+const TICKS_MIN: u64 = 100;
+
+/// Nanoseconds that measuring threads of this process which have ended had waited for their processors.
+static ENDED_WAITED_NS: AtomicU64 = AtomicU64::new(0);
+
+/// Watches processors from its making on.
+pub struct Watch {
+    cpus: Vec<usize>,
+    /// Whether each thread that measures has a processor of its own.
+    are_own: bool,
+    processes: Vec<u32>,
+    began: Instant,
+    before: Reading,
+}
+
+/// What the kernel counted so far.
+struct Reading {
+    ticks: Option<Ticks>,
+    /// Nanoseconds that each thread of the measuring processes waited for a processor, and those that have ended.
+    waited_ns: BTreeMap<u32, u64>,
+    ended_waited_ns: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Ticks {
+    /// Of the processors, idle ones included.
+    all: u64,
+    busy: u64,
+    /// Of the processes that measure.
+    own: u64,
+}
+
+impl Watch {
+    /// Watches the processors to which measuring threads are pinned (all, where one is not) for others than this process and `servers`.
+    pub fn new(pins: &[Option<usize>], servers: impl IntoIterator<Item = u32>) -> Self {
+        let pinned: Option<BTreeSet<usize>> = pins.iter().copied().collect();
+        let are_own = pinned.as_ref().is_some_and(|pinned| pinned.len() == pins.len());
+        let cpus = pinned.map_or_else(|| machine::cpus().to_vec(), |pinned| pinned.into_iter().collect());
+        let processes: Vec<u32> = std::iter::once(std::process::id()).chain(servers).collect();
+        let before = Reading::take(&cpus, &processes);
+        Self { cpus, are_own, processes, began: Instant::now(), before }
+    }
+
+    /// The share of the processors' time that others used since, from 0 to 1, where that can be told.
+    pub fn share(&self) -> Option<f64> {
+        let now = Reading::take(&self.cpus, &self.processes);
+        let by_ticks = self.before.ticks.zip(now.ticks).and_then(|(before, now)| ticks_share(before, now));
+        let waited_ns = now.waited_since(&self.before);
+        let time_ns = self.began.elapsed().as_nanos() as f64 * self.cpus.len() as f64;
+        let by_waiting = self.are_own.then(|| (waited_ns as f64 / time_ns.max(1.0)).min(1.0));
+        by_ticks.into_iter().chain(by_waiting).reduce(f64::max)
+    }
+}
+
+impl Reading {
+    fn take(cpus: &[usize], processes: &[u32]) -> Self {
+        let waited_ns = processes.iter().flat_map(|process| waits(*process)).collect();
+        Self { ticks: Ticks::read(cpus, processes), waited_ns, ended_waited_ns: ENDED_WAITED_NS.load(Ordering::Relaxed) }
+    }
+
+    fn waited_since(&self, before: &Self) -> u64 {
+        let of = |thread: &u32| before.waited_ns.get(thread).copied().unwrap_or(0);
+        let living: u64 = self.waited_ns.iter().map(|(thread, now)| now.saturating_sub(of(thread))).sum();
+        living + self.ended_waited_ns.saturating_sub(before.ended_waited_ns)
+    }
+}
+
+impl Ticks {
+    fn read(cpus: &[usize], processes: &[u32]) -> Option<Self> {
+        let stat = fs::read_to_string("/proc/stat").ok()?;
+        let (mut all, mut busy) = (0, 0);
+        for cpu in cpus {
+            let (of_all, of_busy) = processor(&stat, *cpu)?;
+            all += of_all;
+            busy += of_busy;
+        }
+        let process = |id: &u32| process(&fs::read_to_string(format!("/proc/{id}/stat")).ok()?);
+        let own: Option<u64> = processes.iter().map(process).sum();
+        Some(Self { all, busy, own: own? })
+    }
+}
+
+/// To be called by a measuring thread before it ends: how long it waited for its processor would be lost with it.
+pub fn thread_ends() {
+    let waited_ns = fs::read_to_string("/proc/thread-self/schedstat").ok().and_then(|text| waited(&text));
+    ENDED_WAITED_NS.fetch_add(waited_ns.unwrap_or(0), Ordering::Relaxed);
+}
+
+/// The threads of a process, and the nanoseconds that each waited for a processor.
+fn waits(process: u32) -> Vec<(u32, u64)> {
+    let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    let of = |thread: fs::DirEntry| {
+        let id = thread.file_name().to_str()?.parse().ok()?;
+        Some((id, waited(&fs::read_to_string(thread.path().join("schedstat")).ok()?)?))
+    };
+    threads.filter_map(of).collect()
+}
+
+/// From `schedstat`: nanoseconds on a processor, nanoseconds that it waited for one, and how often it was given one.
+fn waited(schedstat: &str) -> Option<u64> {
+    schedstat.split_whitespace().nth(1)?.parse().ok()
+}
+
+fn ticks_share(before: Ticks, now: Ticks) -> Option<f64> {
+    let [all, busy, own] =
+        [(before.all, now.all), (before.busy, now.busy), (before.own, now.own)].map(|(was, is)| is.saturating_sub(was));
+    (all >= TICKS_MIN).then(|| busy.saturating_sub(own) as f64 / all as f64)
+}
+
+/// All ticks of a processor, and those in which it did something, from `/proc/stat`.
+fn processor(stat: &str, cpu: usize) -> Option<(u64, u64)> {
+    let name = format!("cpu{cpu}");
+    let mut words =
+        stat.lines().map(str::split_whitespace).find_map(|mut words| (words.next()? == name).then_some(words))?;
+    // User, nice, system, idle, waiting for a device, interrupts of two kinds, stolen. (Guests are counted as users.)
+    let mut ticks = [0; 8];
+    for tick in &mut ticks {
+        *tick = words.next()?.parse().ok()?;
+    }
+    let all = ticks.iter().sum::<u64>();
+    Some((all, all - ticks[3] - ticks[4]))
+}
+
+/// Ticks that a process used, from `/proc/PID/stat`.
+fn process(stat: &str) -> Option<u64> {
+    // Its name may hold anything, and ends with the last parenthesis.
+    let mut words = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
+    let mut next = || words.next()?.parse::<u64>().ok();
+    Some(next()? + next()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn what_the_kernel_writes_is_read() {
+        let stat =
+            "cpu  99 99 99 99 99 99 99 99 0 0\ncpu0 10 20 30 1000 5 1 2 3 0 0\ncpu1 1 0 0 7 0 0 0 0 0 0\nintr 5\n";
+        assert_eq!((processor(stat, 0), processor(stat, 1)), (Some((1071, 66)), Some((8, 1))));
+        assert_eq!((processor(stat, 2), processor("cpu0 1 2", 0)), (None, None));
+        assert_eq!(process("7 (a ) b) R 1 2 3 4 5 6 7 8 9 10 30 12 0 0"), Some(42));
+        assert_eq!(process("7 (a"), None);
+        assert_eq!((waited("5 17 3\n"), waited("5"), waited("")), (Some(17), None, None));
+    }
+
+    #[test]
+    fn busy_ticks_that_are_not_ours_are_the_others() {
+        let before = Ticks { all: 1000, busy: 500, own: 100 };
+        let after = |own: u64| ticks_share(before, Ticks { all: 1200, busy: 700, own: 100 + own }).unwrap();
+        assert!((after(180) - 0.1).abs() < 1e-9 && after(200) == 0.0 && after(250) == 0.0);
+        assert!(ticks_share(before, Ticks { all: 1099, ..before }).is_none(), "too short to tell");
+    }
+
+    #[test]
+    fn a_busy_loop_on_a_measured_processor_is_noticed_within_a_tenth_of_a_second() {
+        let cpu = machine::cpus()[0];
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        let spin = |until: &dyn Fn() -> bool| {
+            machine::pin(Some(cpu)).unwrap();
+            while !until() {
+                std::hint::spin_loop();
+            }
+        };
+        let share = std::thread::scope(|threads| {
+            let (stop, spin) = (&stop, &spin);
+            threads.spawn(move || spin(&|| stop.load(Ordering::Relaxed)));
+            let measured = threads.spawn(move || {
+                let watch = Watch::new(&[Some(cpu)], None);
+                let began = Instant::now();
+                spin(&|| began.elapsed() > Duration::from_millis(100));
+                watch.share()
+            });
+            let share = measured.join().unwrap();
+            stop.store(true, Ordering::Relaxed);
+            share
+        });
+        assert!(share.unwrap() > TOO_MUCH, "{share:?}");
+    }
+}

@@ -1,0 +1,179 @@
+//! Measures sides by turns.
+//!
+//! Machines change while programs run: their clocks, the distance of their cores, what others leave of them. So ours and what it
+//! stands beside are not measured one after the other, but in slices by turns, and the machine is looked at between them. What something
+//! disturbed is measured again, twice at most; the last attempt is told, with why it is invalid if it is.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use sinew::host::Interrupt;
+
+use crate::machine::{self, Pair};
+use crate::others::Watch;
+use crate::reference::{References, Yardstick};
+use crate::surroundings::Surroundings;
+use crate::validity;
+
+/// Rounds of slices, of each side one.
+pub const ROUNDS: u32 = 10;
+/// What comes before the first round and does not count, of each side.
+const WARM_UP: Duration = Duration::from_millis(100);
+/// The longest slice of anything but ours.
+const SIDE_SLICE_MAX: Duration = Duration::from_millis(150);
+/// How long the distance of the cores is measured before each round.
+const LOOK: Duration = Duration::from_millis(2);
+/// How often something is measured that something keeps disturbing.
+const ATTEMPTS_MAX: u32 = 3;
+
+/// Sides that can be measured by turns. The first is ours.
+pub trait Turns {
+    /// Measures a side for so long; `None` when nothing came through.
+    ///
+    /// # Errors
+    ///
+    /// Whatever ends the measurement: an answer that is wrong, a server that is gone.
+    fn slice(&mut self, side: usize, duration: Duration) -> anyhow::Result<Option<f64>>;
+
+    /// Forgets what was summed up over slices: they were the warm-up, or an attempt that was disturbed.
+    fn forget(&mut self) {}
+}
+
+/// How something is measured.
+pub struct Run<'a> {
+    /// Of our slices together; each other side takes half as long at most.
+    pub duration: Duration,
+    /// The processors of client and server, whose distance is looked at.
+    pub pair: Pair,
+    /// The processors of all threads that measure.
+    pub pins: Vec<Option<usize>>,
+    /// Server processes whose work is not others'.
+    pub servers: Vec<u32>,
+    /// How many of the sides a result depends on: one or two, as a rule.
+    pub judged: usize,
+    /// What the machine is held against, if the user said what.
+    pub yardstick: Option<(Yardstick, &'a References)>,
+    /// Ends it.
+    pub interrupt: Interrupt,
+}
+
+/// One round of slices.
+#[derive(Clone, Debug)]
+pub struct Round {
+    /// How far apart the cores were before it.
+    pub cores_ns: Option<f64>,
+    /// What each side came to.
+    pub values: Vec<Option<f64>>,
+}
+
+/// What came of it.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    /// In their order.
+    pub rounds: Vec<Round>,
+    /// What the machine was like.
+    pub surroundings: Surroundings,
+    /// Why all of it is invalid; of single sides [`validity`] says more.
+    pub disturbed: Vec<String>,
+}
+
+/// Hears what is done, and how much of it, from 0 to 1.
+pub type Progress<'a> = dyn FnMut(&str, f64) + 'a;
+
+/// For whoever shows none.
+pub fn no_progress(_: &str, _: f64) {}
+
+impl Run<'_> {
+    /// Measures so many sides by turns.
+    ///
+    /// # Errors
+    ///
+    /// An interrupt, or what a slice returned.
+    pub fn alternate(&self, sides: usize, turns: &mut dyn Turns, progress: &mut Progress<'_>) -> anyhow::Result<Measured> {
+        let ours = self.duration / ROUNDS;
+        let lens: Vec<Duration> =
+            (0..sides).map(|side| if side == 0 { ours } else { (ours / 2).min(SIDE_SLICE_MAX) }).collect();
+        progress("warming up", 0.0);
+        for (side, len) in lens.iter().enumerate() {
+            turns.slice(side, WARM_UP.min(*len))?;
+        }
+        let mut attempt = 1;
+        loop {
+            turns.forget();
+            let measured = self.attempt(&lens, attempt, turns, progress)?;
+            if attempt == ATTEMPTS_MAX || self.is_undisturbed(&measured) {
+                return Ok(measured);
+            }
+            attempt += 1;
+        }
+    }
+
+    fn is_undisturbed(&self, measured: &Measured) -> bool {
+        let fine = |side: usize| validity::unsteady(measured, side).is_none();
+        measured.disturbed.is_empty() && (0..self.judged).all(fine)
+    }
+
+    fn attempt(
+        &self,
+        lens: &[Duration],
+        attempt: u32,
+        turns: &mut dyn Turns,
+        progress: &mut Progress<'_>,
+    ) -> anyhow::Result<Measured> {
+        let what = if attempt == 1 { "measuring" } else { "disturbed: measuring again" };
+        let before = self.look_at_yardstick()?;
+        let watch = Watch::new(&self.pins, self.servers.iter().copied());
+        let (mut rounds, mut surroundings) = (Vec::new(), Surroundings { attempts: attempt, ..Surroundings::default() });
+        let distance = || machine::core_round_trip_ns(self.pair, LOOK.min(lens[0]));
+        for round in 0..ROUNDS {
+            progress(what, f64::from(round) / f64::from(ROUNDS));
+            let cores_ns = distance()?;
+            surroundings.cores_ns.extend(cores_ns);
+            let mut values = Vec::with_capacity(lens.len());
+            // The sides swap places, so that none is always behind the other.
+            for at in 0..lens.len() {
+                let side = if round % 2 == 0 { at } else { lens.len() - 1 - at };
+                values.push((side, turns.slice(side, lens[side])?.filter(|value| *value > 0.0)));
+                ensure!(!self.interrupt.is_set(), Interrupted);
+            }
+            values.sort_unstable_by_key(|(side, _)| *side);
+            rounds.push(Round { cores_ns, values: values.into_iter().map(|(_, value)| value).collect() });
+        }
+        surroundings.cores_ns.extend(distance()?);
+        surroundings.others_share = watch.share();
+        let after = self.look_at_yardstick()?;
+        let disturbed = validity::disturbed(&surroundings, before.zip(after));
+        Ok(Measured { rounds, surroundings, disturbed })
+    }
+
+    fn look_at_yardstick(&self) -> anyhow::Result<Option<crate::reference::Reading>> {
+        let Some((yardstick, references)) = self.yardstick else { return Ok(None) };
+        yardstick.read(self.pair, references)
+    }
+}
+
+impl Measured {
+    /// The slices of a side that had a value.
+    pub fn slices(&self, side: usize) -> Vec<f64> {
+        self.rounds.iter().filter_map(|round| round.values[side]).collect()
+    }
+
+    /// The middle of how many times as much `ours` was as `theirs`, within each round.
+    pub fn times(&self, ours: usize, theirs: usize) -> Option<f64> {
+        let ratio = |round: &Round| Some(round.values[ours]? / round.values[theirs]?);
+        let ratios: Vec<f64> = self.rounds.iter().filter_map(ratio).collect();
+        (!ratios.is_empty()).then(|| crate::units::median(&ratios))
+    }
+}
+
+/// A signal asked the command to end.
+#[derive(Clone, Copy, Debug)]
+pub struct Interrupted;
+
+impl std::fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("interrupted")
+    }
+}
+
+impl std::error::Error for Interrupted {}

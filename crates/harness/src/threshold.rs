@@ -1,0 +1,196 @@
+//! What figures are held against: `--fail-if-below 5`, `--fail-if-above '1 ms'`.
+
+use std::str::FromStr;
+
+use crate::figure::{Figure, Unit};
+
+/// A threshold on a figure: a number, and its unit where that was said.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Threshold {
+    value: f64,
+    unit: Option<Unit>,
+}
+
+/// Units as they are written, what they are units of, and how many of that unit they are.
+const UNITS: [(&str, Unit, f64); 12] = [
+    ("ns", Unit::Ns, 1.0),
+    ("us", Unit::Ns, 1e3),
+    ("ms", Unit::Ns, 1e6),
+    ("s", Unit::Ns, 1e9),
+    ("Kops", Unit::Mops, 1e-3),
+    ("Mops", Unit::Mops, 1.0),
+    ("K/s", Unit::Mops, 1e-3),
+    ("M/s", Unit::Mops, 1.0),
+    ("M", Unit::Mops, 1.0),
+    ("Mbps", Unit::Gbps, 1e-3),
+    ("Gbps", Unit::Gbps, 1.0),
+    ("Tbps", Unit::Gbps, 1e3),
+];
+
+impl FromStr for Threshold {
+    type Err = String;
+
+    /// Reads `5`, `1.5ms`, `2 M/s`, `40 Gbps`; a number alone is in the figure's own unit.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let expected = || {
+            let units = UNITS.map(|(name, ..)| name).join(", ");
+            format!("a number from 0 is needed, with or without a unit ({units})")
+        };
+        let text = text.trim();
+        let at = text.find(|char: char| char.is_alphabetic() && char != 'e').unwrap_or(text.len());
+        let (number, unit) = (text[..at].trim(), &text[at..]);
+        let number = number.parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0);
+        let number = number.ok_or_else(expected)?;
+        if unit.is_empty() {
+            return Ok(Self { value: number, unit: None });
+        }
+        let (_, unit, factor) = UNITS.iter().find(|(name, ..)| *name == unit).ok_or_else(expected)?;
+        Ok(Self { value: number * factor, unit: Some(*unit) })
+    }
+}
+
+/// How a result is judged.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct Thresholds {
+    /// Exit with status 3 when the figure is below this, and with 4 when the result is invalid: 5, '5 M/s', 1ms, '40 Gbps'
+    #[arg(long, value_name = "FIGURE", allow_negative_numbers = true)]
+    fail_if_below: Option<Threshold>,
+    /// Exit with status 3 when the figure is above this
+    #[arg(long, value_name = "FIGURE", allow_negative_numbers = true)]
+    fail_if_above: Option<Threshold>,
+    /// Exit with status 3 when the ratio of the figure to its limit is below this
+    #[arg(long, value_name = "RATIO", allow_negative_numbers = true, value_parser = parse_ratio)]
+    fail_if_ratio_below: Option<f64>,
+    /// Exit with status 3 when the ratio of the figure to its limit is above this
+    #[arg(long, value_name = "RATIO", allow_negative_numbers = true, value_parser = parse_ratio)]
+    fail_if_ratio_above: Option<f64>,
+}
+
+fn parse_ratio(text: &str) -> Result<f64, String> {
+    let threshold: Threshold = text.parse()?;
+    if threshold.unit.is_some() { Err("a ratio has no unit".to_owned()) } else { Ok(threshold.value) }
+}
+
+/// How results compare with thresholds. Of several the greatest is what a caller must hear of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Verdict {
+    /// None was missed.
+    Kept,
+    /// The result is not one that could be held against them.
+    NotJudged,
+    /// One was missed.
+    Missed,
+}
+
+impl Thresholds {
+    /// Whether a threshold is one of the ratio.
+    pub fn judge_ratio(&self) -> bool {
+        self.fail_if_ratio_below.is_some() || self.fail_if_ratio_above.is_some()
+    }
+
+    /// Whether they can be held against figures of this unit.
+    ///
+    /// # Errors
+    ///
+    /// Names the option that has another.
+    pub fn check(&self, unit: Unit) -> Result<(), String> {
+        let both = [("--fail-if-below", self.fail_if_below), ("--fail-if-above", self.fail_if_above)];
+        let other = both.into_iter().find_map(|(name, threshold)| {
+            threshold?.unit.filter(|own| *own != unit).map(|own| (name, own))
+        });
+        other.map_or(Ok(()), |(name, own)| {
+            Err(format!("{name}: the figure is in {}, and the threshold in {}", unit.name(), own.name()))
+        })
+    }
+
+    /// Holds a result against the thresholds; `tell` hears which it missed.
+    ///
+    /// None is missed or met by a result that is invalid: it says little about what was measured.
+    pub fn judge(&self, figure: &Figure, tell: &mut dyn FnMut(String)) -> Verdict {
+        let of = |threshold: Option<Threshold>| threshold.map(|threshold| threshold.value);
+        let thresholds = [
+            (of(self.fail_if_below), "below", "the figure", figure.value),
+            (of(self.fail_if_above), "above", "the figure", figure.value),
+            (self.fail_if_ratio_below, "below", "the ratio", figure.ratio()),
+            (self.fail_if_ratio_above, "above", "the ratio", figure.ratio()),
+        ];
+        let mut verdict = Verdict::Kept;
+        for (threshold, side, what, value) in thresholds {
+            let Some(threshold) = threshold else { continue };
+            let unit = if what == "the figure" { format!(" {}", figure.unit.name()) } else { String::new() };
+            let Some(value) = value.filter(|_| figure.is_valid()) else {
+                let why = figure.invalid_because.join("; ");
+                let why = if why.is_empty() { "it was not measured" } else { &why };
+                tell(format!("{what} was not held against {threshold}{unit}: the result is INVALID, since {why}"));
+                return Verdict::NotJudged;
+            };
+            if if side == "below" { value < threshold } else { value > threshold } {
+                tell(format!("{what} is {value:.3}{unit}, {side} {threshold}{unit}"));
+                verdict = Verdict::Missed;
+            }
+        }
+        verdict
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::surroundings::Surroundings;
+    use serde_json::json;
+
+    fn figure(value: f64, is_valid: bool) -> Figure {
+        Figure {
+            bench: "rpc rate".to_owned(),
+            title: String::new(),
+            value: Some(value),
+            unit: Unit::Mops,
+            slices: Vec::new(),
+            beside: None,
+            latency: None,
+            invalid_because: if is_valid { Vec::new() } else { vec!["others used it".to_owned()] },
+            surroundings: Surroundings::default(),
+            setup: json!({}),
+            details: json!({}),
+            lines: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn thresholds_have_units_or_that_of_the_figure() {
+        let read = |text: &str| text.parse::<Threshold>().map(|threshold| (threshold.value, threshold.unit));
+        for (text, value, unit) in [
+            ("0", 0.0, None),
+            ("1e9", 1e9, None),
+            ("1 ms", 1e6, Some(Unit::Ns)),
+            ("1.5us", 1500.0, Some(Unit::Ns)),
+            ("5 M/s", 5.0, Some(Unit::Mops)),
+            ("40Gbps", 40.0, Some(Unit::Gbps)),
+        ] {
+            assert_eq!(read(text), Ok((value, unit)), "{text}");
+        }
+        for text in ["", "-1", "nan", "inf", "x", "1 parsec", "ms", "1 ms ms"] {
+            assert!(read(text).is_err(), "{text}");
+        }
+        assert!(parse_ratio("1.5").is_ok() && parse_ratio("1 ms").is_err());
+    }
+
+    #[test]
+    fn a_threshold_in_another_unit_than_the_figures_is_refused_by_name() {
+        let above = |text: &str| Thresholds { fail_if_above: text.parse().ok(), ..Thresholds::default() };
+        assert!(above("1 ms").check(Unit::Ns).is_ok() && above("1").check(Unit::Gbps).is_ok());
+        assert!(above("1 ms").check(Unit::Mops).unwrap_err().contains("--fail-if-above"));
+    }
+
+    #[test]
+    fn a_threshold_that_is_missed_outweighs_results_that_could_not_be_judged() {
+        let limits = Thresholds { fail_if_below: "5".parse().ok(), ..Thresholds::default() };
+        let judged = |value, is_valid| limits.judge(&figure(value, is_valid), &mut |_| ());
+        assert_eq!(judged(6.0, true), Verdict::Kept);
+        assert_eq!((judged(4.0, true), judged(4.0, false)), (Verdict::Missed, Verdict::NotJudged));
+        assert!(Verdict::Missed > Verdict::NotJudged && Verdict::NotJudged > Verdict::Kept);
+        let mut told = Vec::new();
+        limits.judge(&figure(4.0, false), &mut |text| told.push(text));
+        assert!(told[0].contains("INVALID, since others used it"), "{told:?}");
+    }
+}

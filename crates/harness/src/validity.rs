@@ -1,0 +1,156 @@
+//! Whether a figure can be believed.
+//!
+//! It cannot when something disturbed it: others used the processors, the two halves of the measurement disagree, or what it stands beside
+//! moved meanwhile. A machine that is slower than another is none of these. The distance of the cores, which on virtual machines
+//! changes while programs run, is looked at before each round: only rounds at which it was the same are compared.
+
+use crate::others::TOO_MUCH;
+use crate::reference::Reading;
+use crate::run::{Measured, Round};
+use crate::surroundings::Surroundings;
+use crate::units::{self, median};
+
+/// How far the halves of a measurement, as a part of the smaller, may differ.
+pub const TOLERANCE: f64 = 0.05;
+/// Distances of the cores that differ by no more than this are the same.
+const SAME_DISTANCE: f64 = 0.1;
+/// Rounds at the same distance that each half needs.
+const ROUNDS_MIN: usize = 2;
+
+/// What disturbed all sides.
+pub fn disturbed(surroundings: &Surroundings, yardstick: Option<(Reading, Reading)>) -> Vec<String> {
+    let others = surroundings.others_share.filter(|share| *share >= TOO_MUCH);
+    let others = others.map(|share| {
+        format!("others used {:.0} % of the processors meanwhile: let them end, or --pin to free ones", share * 100.0)
+    });
+    let slower = yardstick.and_then(|(before, after)| Reading::complaint(&before, &after));
+    others.into_iter().chain(slower).collect()
+}
+
+/// The rounds of a measurement at which the cores were as far apart as they mostly were.
+fn steady(rounds: &[Round]) -> impl Iterator<Item = (usize, &Round)> {
+    let distances: Vec<f64> = rounds.iter().filter_map(|round| round.cores_ns).collect();
+    let usual_ns = median(&distances);
+    let is_usual = move |ns: f64| ns.max(usual_ns) <= ns.min(usual_ns) * (1.0 + SAME_DISTANCE);
+    rounds.iter().enumerate().filter(move |(_, round)| round.cores_ns.is_none_or(is_usual))
+}
+
+/// The slices of a side in the steady rounds of the first half, and of the second.
+fn halves(measured: &Measured, side: usize) -> [Vec<f64>; 2] {
+    let rounds = &measured.rounds;
+    let half = |second: bool| {
+        let of_half = steady(rounds).filter(move |(index, _)| (2 * index >= rounds.len()) == second);
+        of_half.filter_map(|(_, round)| round.values[side]).collect()
+    };
+    [half(false), half(true)]
+}
+
+/// What is wrong with a side's slices: `None` when their halves agree.
+pub fn unsteady(measured: &Measured, side: usize) -> Option<Unsteady> {
+    if measured.rounds.iter().all(|round| round.values[side].is_none()) {
+        return Some(Unsteady::Nothing);
+    }
+    let [first, second] = halves(measured, side);
+    if first.len().min(second.len()) < ROUNDS_MIN {
+        let distances = || measured.surroundings.cores_ns.iter().copied();
+        let (least, most) = (distances().fold(f64::INFINITY, f64::min), distances().fold(0.0, f64::max));
+        return Some(Unsteady::Distance { least_ns: least, most_ns: most });
+    }
+    let (first, second) = (median(&first), median(&second));
+    let part = first.max(second) / first.min(second) - 1.0;
+    // No comparison holds of what is no number.
+    (part > TOLERANCE || part.is_nan()).then_some(Unsteady::Halves(part))
+}
+
+/// The figure of a side: the middle of the slices that were measured at the usual distance of the cores.
+pub fn figure(measured: &Measured, side: usize) -> Option<f64> {
+    let [first, second] = halves(measured, side);
+    let slices = [first, second].concat();
+    (!slices.is_empty()).then(|| median(&slices)).or_else(|| {
+        let all = measured.slices(side);
+        (!all.is_empty()).then(|| median(&all))
+    })
+}
+
+/// What is wrong with a side's slices.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Unsteady {
+    /// Nothing came through.
+    Nothing,
+    /// The second half differs from the first by this part.
+    Halves(f64),
+    /// The cores were too seldom as far apart as they mostly were.
+    Distance {
+        /// The shortest way of a cache line to the other core and back.
+        least_ns: f64,
+        /// The longest.
+        most_ns: f64,
+    },
+}
+
+impl Unsteady {
+    /// Why a figure is invalid whose side `name` is so.
+    pub fn complaint(self, name: &str) -> String {
+        match self {
+            Self::Nothing => format!("nothing came through while {name} was measured"),
+            Self::Halves(part) => format!("{name} moved by {:.0} % from the first half to the second", part * 100.0),
+            Self::Distance { least_ns, most_ns } => format!(
+                "the cores' distance kept changing, from {} to {}",
+                units::time(least_ns),
+                units::time(most_ns)
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn measured(rounds: &[(f64, f64)]) -> Measured {
+        let round = |&(cores_ns, value): &(f64, f64)| Round { cores_ns: Some(cores_ns), values: vec![Some(value)] };
+        let cores_ns = rounds.iter().map(|(cores_ns, _)| *cores_ns).collect();
+        let surroundings = Surroundings { cores_ns, ..Surroundings::default() };
+        Measured { rounds: rounds.iter().map(round).collect(), surroundings, disturbed: Vec::new() }
+    }
+
+    #[test]
+    fn halves_may_differ_by_five_percent_and_no_more() {
+        let halves = |second: f64| unsteady(&measured(&[[(100.0, 20.0); 5], [(100.0, second); 5]].concat()), 0);
+        assert_eq!((halves(20.0), halves(21.0), halves(19.05)), (None, None, None));
+        for second in [21.1, 19.0, 40.0] {
+            assert!(matches!(halves(second), Some(Unsteady::Halves(part)) if part > TOLERANCE), "{second}");
+        }
+    }
+
+    #[test]
+    fn a_spike_in_either_half_moves_nothing() {
+        let mut rounds = [(100.0, 20.0); 10];
+        (rounds[1].1, rounds[8].1) = (200.0, 1.0);
+        assert_eq!(unsteady(&measured(&rounds), 0), None);
+        assert_eq!(figure(&measured(&rounds), 0), Some(20.0));
+    }
+
+    #[test]
+    fn rounds_at_another_distance_of_the_cores_are_not_compared() {
+        let mut rounds = [(400.0, 20.0); 10];
+        rounds[6..8].fill((100.0, 5.0));
+        assert_eq!((unsteady(&measured(&rounds), 0), figure(&measured(&rounds), 0)), (None, Some(20.0)));
+        rounds[5..].fill((100.0, 5.0));
+        assert!(matches!(unsteady(&measured(&rounds), 0), Some(Unsteady::Distance { .. })));
+    }
+
+    #[test]
+    fn a_slower_machine_is_not_disturbed_and_one_that_others_use_is() {
+        let with = |others_share| Surroundings { cores_ns: vec![5_000.0; 3], others_share, attempts: 1 };
+        assert!(disturbed(&with(None), None).is_empty() && disturbed(&with(Some(0.049)), None).is_empty());
+        assert!(disturbed(&with(Some(0.05)), None)[0].starts_with("others used 5 %"));
+    }
+
+    #[test]
+    fn what_never_came_through_is_told() {
+        let mut measured = measured(&[(100.0, 1.0); 4]);
+        measured.rounds.iter_mut().for_each(|round| round.values[0] = None);
+        assert_eq!((unsteady(&measured, 0), figure(&measured, 0)), (Some(Unsteady::Nothing), None));
+    }
+}
