@@ -23,17 +23,7 @@ impl ServerProcess {
     /// Starts one server with a thread for each processor of `cpus` (`None`: not pinned), and waits until it serves.
     pub fn start(address: &str, cpus: &[Option<usize>], limits: &LimitArgs) -> anyhow::Result<Self> {
         let mut args = vec!["rpc".to_owned(), "serve".to_owned(), address.to_owned()];
-        let mut option = |name: &str, value: String| args.extend([name.to_owned(), value]);
-        option("--threads", cpus.len().max(1).to_string());
-        for cpu in cpus.iter().flatten() {
-            option("--pin", cpu.to_string());
-        }
-        option("--credits", limits.credits().to_string());
-        option("--slots", limits.slots.to_string());
-        option("--peer-timeout-ms", limits.peer_timeout_ms.to_string());
-        if limits.block {
-            args.push("--block".to_owned());
-        }
+        args.extend(limits.to_args(cpus));
         Self::spawn(&args)
     }
 

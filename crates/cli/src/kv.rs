@@ -4,7 +4,6 @@ mod bench;
 mod client;
 mod door;
 pub mod herd;
-mod load;
 mod memcached;
 mod one_sided;
 mod rpc;
@@ -30,8 +29,9 @@ pub enum Command {
     Delete(client::DeleteArgs),
     /// Print what a cache counted
     Stats(client::StatsArgs),
-    /// Measure a design of a key-value store
-    Bench(Box<bench::Args>),
+    /// Measure designs of key-value stores
+    #[command(subcommand)]
+    Bench(Box<bench::Command>),
 }
 
 /// Does it.
@@ -41,6 +41,6 @@ pub fn run(command: &Command) -> anyhow::Result<Outcome> {
         Command::Set(args) => client::set(args),
         Command::Delete(args) => client::delete(args),
         Command::Stats(args) => client::stats(args),
-        Command::Bench(args) => bench::run(args),
+        Command::Bench(command) => bench::run(command),
     }
 }

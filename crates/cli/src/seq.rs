@@ -1,7 +1,6 @@
 //! `sinew seq`: sequencers.
 
 mod bench;
-mod drive;
 mod limit;
 mod next;
 mod notes;

@@ -103,6 +103,23 @@ impl LimitArgs {
         self.credits.unwrap_or(Config::default().credits)
     }
 
+    /// The arguments that give a server process the same limits, and a thread for each of these processors.
+    pub fn to_args(&self, cpus: &[Option<usize>]) -> Vec<String> {
+        let mut args = Vec::new();
+        let mut option = |name: &str, value: String| args.extend([name.to_owned(), value]);
+        option("--threads", cpus.len().max(1).to_string());
+        for cpu in cpus.iter().flatten() {
+            option("--pin", cpu.to_string());
+        }
+        option("--credits", self.credits().to_string());
+        option("--slots", self.slots.to_string());
+        option("--peer-timeout-ms", self.peer_timeout_ms.to_string());
+        if self.block {
+            args.push("--block".to_owned());
+        }
+        args
+    }
+
     /// The configuration of an endpoint.
     ///
     /// Receive capacity may be overcommitted: a test server takes whatever sessions a test opens, and what overflows is

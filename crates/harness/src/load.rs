@@ -5,6 +5,7 @@
 
 pub mod cache;
 pub mod echo;
+pub mod memcached;
 pub mod sequencer;
 
 use std::time::Duration;

@@ -10,7 +10,9 @@ use sinew::prelude::*;
 
 use super::ADDRESS;
 use crate::fabrics::{self, Purpose};
-use crate::{Outcome, Usage, output, units};
+use sinew_harness::units;
+
+use crate::{Outcome, Usage, output};
 
 /// Where the cache is.
 #[derive(clap::Args)]

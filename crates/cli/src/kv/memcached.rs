@@ -1,7 +1,6 @@
 //! Memcached and Redis servers, measured by a client of their protocols: one that runs already, or ours and memcached itself by
 //! turns.
 
-mod client;
 mod peers;
 mod servers;
 
@@ -9,131 +8,291 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use comfy_table::{Table, presets};
-use hdrhistogram::Histogram;
 use serde_json::{Value, json};
-use sinew::host::Interrupt;
+use sinew::host::{HostClock, Interrupt};
+use sinew_harness::crew::{BoxedMember, Crew, Member};
+use sinew_harness::load::memcached::{KEY_LEN, Memcached, Shape, Wire};
+use sinew_harness::load::{Slice, drive};
+use sinew_harness::run::{Interrupted, Progress};
+use sinew_harness::units;
+use sinew_harness::workload::Workload;
+use sinew_harness::{Comparison, Figure, Run, Turns, Unit, machine};
 
-use client::{Client, KEY_LEN};
-pub use client::{Load, Wire};
-pub use peers::{Measured, Peers};
-use servers::Server;
+pub use peers::Peers;
+use servers::{ServerPlan, Started};
 
-use crate::bench::Judged;
-use crate::client::histogram;
-use crate::others::{self, Others, Watch};
-use crate::tour::Row;
-use crate::workload::Workload;
-use crate::{machine, units};
+use super::bench::{KEYS_MAX_OF_FABRIC, WorkloadArgs, workload_json, workload_text};
+use super::rpc::parse_rate;
+use crate::measure::{MeasureArgs, with_progress};
+use crate::{Outcome, Usage, output};
 
-/// Slices of a measurement, of each side in turn.
-const SLICES: u32 = 5;
-/// What comes before them and does not count.
-const WARM_UP: Duration = Duration::from_millis(100);
+pub const HELP: &str = "\
+A server is started, or any that runs is taken with --connect. --depth requests go out together on each connection, and the next when
+all are answered. Every value is checked. All servers have one thread. With `memcached --peer` memcached itself is started, too, and both are
+measured by turns.
+
+Examples:
+  sinew kv bench memcached --peer --depth 64 --fail-if-ratio-below 1
+  sinew kv bench memcached --connect 127.0.0.1:11211 --connections 8 --rate 0.1
+  sinew kv bench redis --depth 16";
+
+/// Options of the clients of both protocols.
+#[derive(clap::Args, Clone)]
+struct ClientArgs {
+    #[command(flatten)]
+    workload: WorkloadArgs,
+    /// A server that runs, HOST:PORT or unix:PATH; else one is started
+    #[arg(long, value_name = "ADDRESS")]
+    connect: Option<String>,
+    /// Start servers at Unix sockets rather than TCP ports
+    #[arg(long, conflicts_with = "connect")]
+    unix: bool,
+    /// Connections of the client
+    #[arg(long, default_value_t = 1, allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    connections: u16,
+    /// Requests in flight on each connection
+    #[arg(long, default_value_t = 64, allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    depth: u16,
+    /// Millions of requests in a second, made by the clock whether answers come or not; latencies count from when a request should
+    /// have been made [default: as many as can be]
+    #[arg(long, value_name = "M/s", allow_negative_numbers = true, value_parser = parse_rate)]
+    rate: Option<f64>,
+    #[command(flatten)]
+    measure: MeasureArgs,
+}
+
+/// Options of `sinew kv bench memcached`.
+#[derive(clap::Args)]
+pub struct MemcachedArgs {
+    #[command(flatten)]
+    client: ClientArgs,
+    /// Start memcached, too, with one thread, and measure both by turns
+    #[arg(long, conflicts_with = "connect")]
+    peer: bool,
+    /// Keys that one request asks for
+    #[arg(long, default_value_t = 1, allow_negative_numbers = true, conflicts_with = "meta", value_parser = clap::value_parser!(u8).range(1..=64))]
+    keys_per_get: u8,
+    /// `mg` and `ms` rather than `get` and `set`
+    #[arg(long)]
+    meta: bool,
+}
+
+/// Options of `sinew kv bench redis`.
+#[derive(clap::Args)]
+pub struct RedisArgs {
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+impl MemcachedArgs {
+    /// Measures and shows.
+    pub fn run(&self) -> anyhow::Result<Outcome> {
+        let wire = if self.meta { Wire::Meta } else { Wire::Text };
+        self.client.run(wire, self.keys_per_get.into(), self.peer)
+    }
+}
+
+impl RedisArgs {
+    /// Measures and shows.
+    pub fn run(&self) -> anyhow::Result<Outcome> {
+        self.client.run(Wire::Redis, 1, false)
+    }
+}
+
+impl ClientArgs {
+    fn run(&self, wire: Wire, keys_per_get: usize, has_peer: bool) -> anyhow::Result<Outcome> {
+        let plan = self.plan(wire, keys_per_get, has_peer).map_err(Usage::of)?;
+        let (figure, sides) = with_progress(|progress| measure(&plan, progress))?;
+        if !self.measure.json && sides.len() > 1 {
+            output::print(table_of(&sides))?;
+        }
+        self.measure.show(&figure)
+    }
+
+    fn plan(&self, wire: Wire, keys_per_get: usize, has_peer: bool) -> anyhow::Result<MemcachedPlan> {
+        let measure = &self.measure;
+        measure.check_thresholds(Unit::Mops)?;
+        ensure!(has_peer || !measure.thresholds.judge_ratio(), "--fail-if-ratio-...: a ratio is to memcached; add --peer");
+        ensure!(self.workload.value_size < (1 << 20) - 1024, "--value-size: memcached takes less than 1 MB");
+        let (client_cpus, server_cpus) = measure.places((1, 1), self.connect.is_some())?;
+        Ok(MemcachedPlan {
+            workload: self.workload.workload(1_000_000, KEYS_MAX_OF_FABRIC)?,
+            shape: Shape {
+                connections: self.connections.into(),
+                depth: self.depth.into(),
+                keys_per_get,
+                wire,
+                value_size: self.workload.value_size,
+                rate: self.rate.map(|mops| mops * 1e6),
+            },
+            connect: self.connect.clone(),
+            has_peer,
+            unix: self.unix,
+            duration: measure.seconds,
+            client_cpu: client_cpus[0],
+            server_cpu: server_cpus[0],
+        })
+    }
+}
 
 /// What to measure.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct MemcachedPlan {
     pub workload: Workload,
-    pub load: Load,
-    pub target: Target,
+    pub shape: Shape,
+    /// A server that runs: `HOST:PORT` or `unix:PATH`.
+    pub connect: Option<String>,
+    /// Whether memcached itself is measured too.
+    pub has_peer: bool,
+    pub unix: bool,
     pub duration: Duration,
     pub client_cpu: Option<usize>,
     pub server_cpu: Option<usize>,
 }
 
-/// Whom.
-#[derive(Clone, Debug)]
-pub enum Target {
-    /// A server that runs: `HOST:PORT` or `unix:PATH`.
-    Running(String),
-    /// A server of ours.
-    Ours { unix: bool },
-    /// One of ours, and memcached itself.
-    Both { unix: bool },
-    /// Redis.
-    Redis { unix: bool },
-}
-
+/// A server, and a client thread of its own.
 struct Side {
-    name: String,
-    client: Client,
-    rates: Vec<f64>,
-    latency: Histogram<u64>,
-    keys: u64,
-    gets: u64,
-    hits: u64,
-    /// If it was started here; it ends with this.
-    server: Option<Server>,
+    started: Started,
+    client: Crew<Duration, Slice>,
+    sum: Slice,
 }
 
-/// What came of it.
-pub struct Figures {
-    plan: Plan,
-    sides: Vec<Side>,
-    /// Who else used the processors.
-    others: Others,
+/// What a side came to, for a table.
+pub struct SideResult {
+    name: String,
+    rates: Vec<f64>,
+    sum: Slice,
+}
+
+struct ClientThread {
+    load: Memcached<HostClock>,
+    clock: HostClock,
+    interrupt: Interrupt,
+}
+
+impl Member for ClientThread {
+    type Order = Duration;
+    type Answer = Slice;
+
+    fn obey(&mut self, duration: Duration) -> anyhow::Result<Slice> {
+        drive(&mut self.load, &self.clock, duration, self.interrupt)
+    }
+}
+
+/// A client thread that has stored all keys.
+fn start_client(
+    started: &Started,
+    shape: Shape,
+    workload: &Workload,
+    cpu: Option<usize>,
+    interrupt: Interrupt,
+) -> anyhow::Result<Crew<Duration, Slice>> {
+    let (name, address, workload) = (started.name.clone(), started.address.clone(), *workload);
+    Crew::start(&[cpu], move |_| {
+        let mut load = Memcached::connect(&address, shape, &workload, HostClock::new())?;
+        load.fill(workload.keys as u64);
+        let mut client = ClientThread { load, clock: HostClock::new(), interrupt };
+        client.obey(Duration::ZERO).with_context(|| format!("filling {name} at {address}"))?;
+        Ok(Box::new(client) as BoxedMember<_, _>)
+    })
+}
+
+impl Turns for Vec<Side> {
+    fn slice(&mut self, side: usize, duration: Duration) -> anyhow::Result<Option<f64>> {
+        let Side { started, client, sum } = &mut self[side];
+        let slice = client.order(&duration, duration).with_context(|| started.name.clone())?.remove(0);
+        sum.add(&slice);
+        Ok(Some(slice.mops()))
+    }
+
+    fn forget(&mut self) {
+        self.iter_mut().for_each(|side| side.sum = Slice::new());
+    }
 }
 
 /// Starts servers, fills them, and measures. `progress` hears what is done, and how much of it, from 0 to 1.
-pub fn measure(plan: &Plan, progress: &mut dyn FnMut(&'static str, f64)) -> anyhow::Result<Figures> {
+pub fn measure(plan: &MemcachedPlan, progress: &mut Progress<'_>) -> anyhow::Result<(Figure, Vec<SideResult>)> {
     let interrupt = Interrupt::install().context("catching Ctrl-C")?;
+    let result = measure_until(plan, interrupt, progress);
+    ensure!(!interrupt.is_set(), Interrupted);
+    result
+}
+
+fn measure_until(
+    plan: &MemcachedPlan,
+    interrupt: Interrupt,
+    progress: &mut Progress<'_>,
+) -> anyhow::Result<(Figure, Vec<SideResult>)> {
+    let MemcachedPlan { workload, shape, .. } = plan;
+    let server = ServerPlan { keys: workload.keys, value_size: shape.value_size, cpu: plan.server_cpu, unix: plan.unix };
     progress("starting", 0.0);
-    let started = match &plan.target {
-        Target::Running(address) => vec![("server".to_owned(), address.clone(), None)],
-        Target::Ours { unix } => vec![servers::ours(plan, *unix)?],
-        Target::Both { unix } => vec![servers::ours(plan, *unix)?, servers::memcached(plan, *unix)?],
-        Target::Redis { unix } => vec![servers::redis(plan, *unix)?],
-    };
-    machine::pin(plan.client_cpu)?;
+    let mut started = vec![match &plan.connect {
+        Some(address) => Started::elsewhere(address),
+        None if shape.wire == Wire::Redis => servers::redis(&server)?,
+        None => servers::ours(&server)?,
+    }];
+    if plan.has_peer {
+        started.push(servers::memcached(&server)?);
+    }
     let mut sides = Vec::new();
-    for (name, address, server) in started {
+    for started in started {
         progress("filling", 0.0);
-        let mut client = Client::connect(&address, plan.load, &plan.workload, interrupt)?;
-        client.fill(plan.workload.keys as u64).with_context(|| format!("filling {name} at {address}"))?;
-        let (rates, latency) = (Vec::new(), histogram());
-        sides.push(Side { name, client, rates, latency, keys: 0, gets: 0, hits: 0, server });
+        let client = start_client(&started, *shape, workload, plan.client_cpu, interrupt)?;
+        sides.push(Side { started, client, sum: Slice::new() });
     }
-    let servers = sides.iter().filter_map(|side| Some(side.server.as_ref()?.id()));
     // Where a server that was not started here runs, it is as if others did.
-    let cpus = [Some(plan.client_cpu), plan.starts_servers().then_some(plan.server_cpu)];
-    let watch = Watch::new(others::cpus(cpus.iter().flatten()), servers);
-    let steps = SLICES as usize * sides.len();
-    for step in 0..steps {
-        progress("measuring", step as f64 / steps as f64);
-        let at = step % sides.len();
-        let side = &mut sides[at];
-        if step < plan.sides() {
-            side.client.run(WARM_UP)?;
-        }
-        let slice = side.client.run(plan.duration / SLICES).with_context(|| side.name.clone())?;
-        side.rates.push(slice.mops());
-        side.latency.add(&slice.latency).context("adding histograms of one kind")?;
-        side.keys += slice.keys;
-        side.gets += slice.gets;
-        side.hits += slice.hits;
-        ensure!(!interrupt.is_set(), "interrupted");
+    let pins = [Some(plan.client_cpu), plan.connect.is_none().then_some(plan.server_cpu)];
+    let run = Run {
+        duration: plan.duration,
+        pair: machine::pair(&[plan.client_cpu], &[plan.server_cpu]).filter(|_| plan.connect.is_none()),
+        pins: pins.into_iter().flatten().collect(),
+        servers: sides.iter().filter_map(|side| side.started.process()).collect(),
+        judged: sides.len(),
+        yardstick: None,
+        interrupt,
+    };
+    let measured = run.alternate(sides.len(), &mut sides, progress)?;
+    let bench = if shape.wire == Wire::Redis { "kv redis" } else { "kv memcached" };
+    let title = format!("{}, {} of keys", sides[0].started.name, shape.wire.name());
+    let mut figure = measured.figure(bench, title, Unit::Mops, 0);
+    if plan.has_peer {
+        let Started { name, command, .. } = &sides[1].started;
+        figure = figure.beside(&measured, 1, Comparison::Peer, format!("{name}, started as `{command}`"));
     }
-    Ok(Figures { plan: plan.clone(), sides, others: watch.end() })
+    let Shape { connections, depth, keys_per_get, rate, .. } = *shape;
+    let asked_for = rate.map(|rate| format!(", {rate} requests/s asked for")).unwrap_or_default();
+    figure.lines = vec![
+        workload_text(workload, KEY_LEN),
+        format!("{connections} x {depth} requests in flight, {keys_per_get} keys a get{asked_for}"),
+        format!("{} answers checked, {:.1} % of the gets hit", sides[0].sum.done, sides[0].sum.hit_percent()),
+    ];
+    figure.setup = json!({
+        "design": bench.trim_start_matches("kv "),
+        "workload": workload_json(workload, KEY_LEN),
+        "connections": connections,
+        "depth": depth,
+        "keys_per_get": keys_per_get,
+        "commands": shape.wire.name(),
+        "offered_mops": rate.map(|rate| units::rounded(rate / 1e6)),
+        "seconds": plan.duration.as_secs_f64(),
+    });
+    figure.latency = Some(sides[0].sum.latency.clone());
+    let results: Vec<SideResult> = (0..)
+        .zip(sides)
+        .map(|(index, side)| SideResult { name: side.started.name, rates: measured.slices(index), sum: side.sum })
+        .collect();
+    figure.details = json!({
+        "hit_percent": units::rounded(results[0].sum.hit_percent()),
+        "keys_checked": results[0].sum.done,
+        "sides": results.iter().map(SideResult::json).collect::<Vec<_>>(),
+    });
+    Ok((figure, results))
 }
 
-impl Plan {
-    fn starts_servers(&self) -> bool {
-        !matches!(self.target, Target::Running(_))
-    }
-
-    fn sides(&self) -> usize {
-        if matches!(self.target, Target::Both { .. }) { 2 } else { 1 }
-    }
-}
-
-impl Side {
+impl SideResult {
     fn extremes(&self) -> [f64; 2] {
         let fold = |pick: fn(f64, f64) -> f64| self.rates.iter().copied().reduce(pick).unwrap_or(0.0);
         [fold(f64::min), fold(f64::max)]
-    }
-
-    fn hit_percent(&self) -> f64 {
-        if self.gets == 0 { 0.0 } else { self.hits as f64 * 100.0 / self.gets as f64 }
     }
 
     fn json(&self) -> Value {
@@ -143,111 +302,31 @@ impl Side {
             "rate_mops": units::rounded(units::median(&self.rates)),
             "min_mops": min,
             "max_mops": max,
-            "p50_ns": self.latency.value_at_quantile(0.5),
-            "p99_ns": self.latency.value_at_quantile(0.99),
-            "p999_ns": self.latency.value_at_quantile(0.999),
-            "hit_percent": units::rounded(self.hit_percent()),
-            "keys_checked": self.keys,
+            "p50_ns": self.sum.latency.value_at_quantile(0.5),
+            "p99_ns": self.sum.latency.value_at_quantile(0.99),
+            "p999_ns": self.sum.latency.value_at_quantile(0.999),
+            "hit_percent": units::rounded(self.sum.hit_percent()),
+            "keys_checked": self.sum.done,
         })
     }
 }
 
-impl Figures {
-    /// Ours over theirs, within each repetition.
-    fn ratio(&self) -> Option<f64> {
-        let [ours, theirs] = &self.sides[..] else { return None };
-        let ratios: Vec<f64> = ours.rates.iter().zip(&theirs.rates).map(|(ours, theirs)| ours / theirs).collect();
-        Some(units::median(&ratios))
-    }
-
-    /// What the tour shows of it.
-    pub fn row(&self) -> Row {
-        let Plan { workload, load, .. } = &self.plan;
-        let rate = self.sides.first().map_or(0.0, |side| units::median(&side.rates));
-        Row {
-            what: format!(
-                "{} % GET, values of {}, {} in flight",
-                workload.get_percent,
-                units::size(load.value_size),
-                load.depth
-            ),
-            figure: format!("{} M/s", units::figure(rate)),
-            limit: "none; `sinew kv bench --design memcached --peer` has memcached beside it".to_owned(),
-            is_valid: self.others.are_few(),
-        }
-    }
-
-    /// What thresholds are held against.
-    pub fn judged(&self) -> Judged {
-        let figure = self.sides.first().map(|side| units::median(&side.rates));
-        Judged { name: "rate_mops", figure, ratio: self.ratio(), valid: self.others.are_few() }
-    }
-
-    pub fn json(&self) -> Value {
-        let mut object = self.sides.first().map(Side::json).unwrap_or_default();
-        let Plan { workload, load, .. } = &self.plan;
-        let rest = json!({
-            "design": if load.wire == Wire::Redis { "redis" } else { "memcached" },
-            "ratio": self.ratio().map(units::rounded),
-            "sides": self.sides.iter().map(Side::json).collect::<Vec<_>>(),
-            "keys": workload.keys,
-            "key_size": KEY_LEN,
-            "value_size": load.value_size,
-            "get_percent": workload.get_percent,
-            "dist": workload.distribution.name(),
-            "seed": workload.seed,
-            "connections": load.connections,
-            "depth": load.depth,
-            "keys_per_get": load.keys_per_get,
-            "meta": load.wire == Wire::Meta,
-            "rate": load.rate,
-            "others_share": self.others.share.map(units::rounded),
-        });
-        if let (Some(object), Value::Object(rest)) = (object.as_object_mut(), rest) {
-            object.extend(rest);
-        }
-        object
-    }
-
-    pub fn text(&self) -> String {
-        let mut table = Table::new();
-        table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_header([
-            "server",
-            "keys, M/s",
-            "lowest .. highest",
-            "p50",
-            "p99",
-            "p99.9",
-            "hits",
+fn table_of(sides: &[SideResult]) -> Table {
+    let mut table = Table::new();
+    let heads = ["server", "keys, M/s", "lowest .. highest", "p50", "p99", "p99.9", "hits"];
+    table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_width(output::width() as u16).set_header(heads);
+    for side in sides {
+        let [min, max] = side.extremes().map(units::figure);
+        let time = |quantile| units::time(side.sum.latency.value_at_quantile(quantile) as f64);
+        table.add_row([
+            side.name.clone(),
+            units::figure(units::median(&side.rates)),
+            format!("{min} .. {max}"),
+            time(0.5),
+            time(0.99),
+            time(0.999),
+            format!("{:.1} %", side.sum.hit_percent()),
         ]);
-        for side in &self.sides {
-            let [min, max] = side.extremes().map(units::figure);
-            let time = |quantile| units::time(side.latency.value_at_quantile(quantile) as f64);
-            table.add_row([
-                side.name.clone(),
-                units::figure(units::median(&side.rates)),
-                format!("{min} .. {max}"),
-                time(0.5),
-                time(0.99),
-                time(0.999),
-                format!("{:.1} %", side.hit_percent()),
-            ]);
-        }
-        let Plan { workload, load, .. } = &self.plan;
-        let ratio = self.ratio().map(|ratio| format!("\nours over memcached: {}", units::figure(ratio)));
-        let rate = load.rate.map(|rate| format!(", {rate} requests/s asked for")).unwrap_or_default();
-        let complaint = self.others.complaint().map(|complaint| format!("\nINVALID: {complaint}")).unwrap_or_default();
-        format!(
-            "{table}\n{} keys of {KEY_LEN} B, values of {}, {} % GET, {}; {} x {} requests in flight, {} keys a get, {}{rate}{}{complaint}",
-            workload.keys,
-            units::size(load.value_size),
-            workload.get_percent,
-            workload.distribution.name(),
-            load.connections,
-            load.depth,
-            load.keys_per_get,
-            load.wire.name(),
-            ratio.unwrap_or_default(),
-        )
     }
+    table
 }

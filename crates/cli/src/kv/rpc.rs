@@ -1,54 +1,147 @@
 //! The cache over RPC, measured beside the echo of the same messages.
 
-use std::sync::mpsc;
-use std::thread::{Scope, ScopedJoinHandle};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use hdrhistogram::Histogram;
 use serde_json::{Value, json};
-use sinew::FabricEndpoint;
-use sinew::host::Interrupt;
+use sinew::host::{HostClock, Interrupt, WakeOnInterrupt};
 use sinew::kv::cache::protocol::VALUE_AT;
-use sinew::prelude::*;
+use sinew::kv::cache::{ClientConfig, Connecting};
 use sinew::shm::Hub;
+use sinew::{Endpoint, FabricEndpoint};
+use sinew_harness::crew::{BoxedMember, Crew, Member};
+use sinew_harness::load::cache::{Cache, Shape};
+use sinew_harness::load::{Slice, drive, echo};
+use sinew_harness::reference::{References, Yardstick};
+use sinew_harness::run::{Interrupted, Measured, Progress};
+use sinew_harness::workload::{KEY_LEN, Mix, Workload};
+use sinew_harness::{Comparison, Figure, Run, Turns, Unit, machine, units};
 
+use super::bench::{KEYS_MAX_OF_FABRIC, WINDOW_MAX, WorkloadArgs, workload_json, workload_text};
 use super::client::addresses_from;
-use super::load::{Load, Loader, Loads, Slice};
-use super::memcached::{Measured, Peers};
-use crate::bench::{self, Judged, Kind};
+use super::memcached::Peers;
 use crate::child::ServerProcess;
-use crate::client::{self, Calls, histogram};
-use crate::fabrics::Fabric;
-use crate::limits::{Reading, References};
-use crate::machine::Pair;
-use crate::others::{self, Others};
+use crate::echo::{EchoPlan, Echoes};
+use crate::fabrics::{self, Fabric, Purpose};
+use crate::measure::{MeasureArgs, with_progress};
 use crate::serve::LimitArgs;
-use crate::tour::Row;
-use crate::workload::{KEY_LEN, Mix, Workload};
-use crate::{machine, units};
+use crate::{Outcome, Usage};
 
-/// Slices of a measurement: as many of the limit, in turn.
-const SLICES: u32 = 5;
-/// What comes before them and does not count.
-const WARM_UP: Duration = Duration::from_millis(100);
-/// The longest slice of a limit.
-const LIMIT_SLICE_MAX: Duration = Duration::from_millis(400);
-/// How long a yardstick, and the distance of the cores, are measured.
-const YARDSTICK: Duration = Duration::from_millis(30);
-/// How often a client that has nothing to do answers a server that asks whether it is there.
-const SIGN_OF_LIFE: Duration = Duration::from_millis(200);
+pub const HELP: &str = "\
+A server process is started (or takes --address), its cache is filled, and --window requests are kept in flight, of which --batch go
+out together. Every value that comes back is checked in full. The baseline is the echo of as many messages, as long as the longer of a
+get and its answer, by the same RPC layer, times the keys of a get. With --rate a result is valid if the requests were answered as fast
+as they came. With --peer memcached and Redis are started, too, and measured by turns, over TCP, with 8 x 128 and 16 x 64 requests in
+flight.
+
+Examples:
+  sinew kv bench rpc --fabric udp --window 512 --batch 32
+  sinew kv bench rpc --keys-per-get 8
+  sinew kv bench rpc --fabric udp --keys-per-get 16 --peer
+  sinew kv bench rpc --mix ycsb-a --rate 1";
+
+/// Options of `sinew kv bench rpc`.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    workload: WorkloadArgs,
+    /// A mix of requests that others measure with too, in place of --get and --dist, and of --value-size where it says how long values are
+    #[arg(long, value_enum, conflicts_with_all = ["get", "dist"])]
+    mix: Option<Mix>,
+    /// What carries the requests; follows from --address [default: shm]
+    #[arg(long, value_enum)]
+    fabric: Option<Fabric>,
+    /// A cache that runs already (see `sinew serve cache`); else one is started in a process of its own
+    #[arg(long, value_name = "URL")]
+    address: Option<String>,
+    /// Options of the fabric for addresses made here, as in `ring=4095` or `coalesce=off`
+    #[arg(long, value_name = "OPTIONS")]
+    options: Option<String>,
+    /// Client threads, and as many server threads
+    #[arg(long, default_value_t = 1, allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..=64))]
+    threads: u16,
+    /// Requests in flight for each client thread [default: 128; 512 over udp]
+    #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=WINDOW_MAX))]
+    window: Option<u32>,
+    /// Requests that go out together [default: 16]
+    #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=WINDOW_MAX))]
+    batch: Option<u32>,
+    /// Keys that one request asks for; gets that follow each other go together
+    #[arg(long, default_value_t = 1, allow_negative_numbers = true, value_parser = clap::value_parser!(u8).range(1..=64))]
+    keys_per_get: u8,
+    /// Millions of requests in a second of each client thread, made by the clock whether answers come or not; latencies count from
+    /// when a request should have been made [default: as many as can be]
+    #[arg(long, value_name = "M/s", allow_negative_numbers = true, value_parser = parse_rate, conflicts_with = "peer")]
+    rate: Option<f64>,
+    /// Start memcached and Redis, too, and measure all by turns
+    #[arg(long, conflicts_with_all = ["mix", "threads"])]
+    peer: bool,
+    #[command(flatten)]
+    limits: LimitArgs,
+    #[command(flatten)]
+    measure: MeasureArgs,
+}
+
+/// Reads millions of requests in a second.
+pub fn parse_rate(text: &str) -> Result<f64, String> {
+    let rate = text.parse().ok().filter(|rate| (0.000_001..=1000.0).contains(rate));
+    rate.ok_or_else(|| "millions of requests in a second are needed, from 0.000001 to 1000".to_owned())
+}
+
+/// The longest value that a cache takes unless it is told otherwise.
+const VALUE_SIZE_MAX: usize = 1 << 20;
+
+impl Args {
+    fn plan(&self) -> anyhow::Result<CachePlan> {
+        self.measure.check_thresholds(Unit::Mops)?;
+        let mut workload = self.workload.workload(1_000_000, KEYS_MAX_OF_FABRIC)?;
+        if let Some(mix) = self.mix {
+            workload = mix.workload(workload.keys, self.workload.value_size, workload.seed);
+        }
+        let value_max = units::size(VALUE_SIZE_MAX);
+        ensure!(self.workload.value_size <= VALUE_SIZE_MAX, "--value-size can be up to {value_max}");
+        let threads = usize::from(self.threads);
+        let fabric = fabrics::of_clients(self.fabric, self.address.as_deref(), threads)?;
+        ensure!(fabric != Fabric::Hub, "--fabric hub: the cache is served by a process of its own");
+        let window = self.window.unwrap_or(if fabric == Fabric::Udp { 512 } else { 128 }) as usize;
+        let batch = self.batch.map_or(16.min(window), |batch| batch as usize);
+        ensure!(batch <= window, "--batch {batch}: more than the {window} requests in flight at all (--window)");
+        let (client_cpus, server_cpus) = self.measure.places((threads, threads), self.address.is_some())?;
+        let options = fabrics::options_of(self.options.as_deref());
+        fabrics::check(&fabric.client_address(&options), Purpose::CallFrom)?;
+        let (keys_per_get, rate) = (usize::from(self.keys_per_get), self.rate.map(|mops| mops * 1e6));
+        Ok(CachePlan {
+            fabric,
+            workload,
+            mix: self.mix,
+            shape: Shape { window, batch, keys_per_get, rate },
+            client_cpus,
+            server_cpus,
+            address: self.address.clone(),
+            options,
+            duration: self.measure.seconds,
+            limits: self.limits.clone(),
+            references: self.measure.references()?,
+            has_peers: self.peer,
+        })
+    }
+}
+
+/// Measures and shows.
+pub fn run(args: &Args) -> anyhow::Result<Outcome> {
+    let plan = args.plan().map_err(Usage::of)?;
+    args.measure.show(&with_progress(|progress| measure(&plan, progress))?)
+}
 
 /// What to measure.
-#[derive(Clone, Debug)]
-pub struct Plan {
+#[derive(Clone)]
+pub struct CachePlan {
     pub fabric: Fabric,
     pub workload: Workload,
     /// Whose workload it is.
     pub mix: Option<Mix>,
-    pub load: Load,
-    /// Client threads, and as many server threads.
-    pub threads: usize,
+    pub shape: Shape,
+    /// Of client threads, and of as many server threads.
     pub client_cpus: Vec<Option<usize>>,
     pub server_cpus: Vec<Option<usize>>,
     /// A cache that runs already.
@@ -62,10 +155,14 @@ pub struct Plan {
     pub has_peers: bool,
 }
 
-impl Plan {
+impl CachePlan {
+    fn threads(&self) -> usize {
+        self.client_cpus.len()
+    }
+
     /// Bytes of a get, and of its answer.
     fn message_lens(&self) -> [usize; 2] {
-        match self.load.keys_per_get {
+        match self.shape.keys_per_get {
             1 => [1 + KEY_LEN, VALUE_AT + self.mean_value_len()],
             keys => [2 + keys * (2 + KEY_LEN), 2 + keys * (4 + self.mean_value_len())],
         }
@@ -78,392 +175,215 @@ impl Plan {
     }
 
     /// The echo that is as long as the longer of the two.
-    fn echo(&self) -> bench::Plan {
-        let mut plan = bench::Plan::new(Kind::Rate, self.fabric, self.duration);
-        plan.size = self.message_lens().into_iter().max().unwrap_or(0);
-        plan.window = self.load.window;
-        plan.batch = self.load.batch;
-        plan.sessions = self.load.window.div_ceil(usize::from(self.limits.slots));
-        plan.options.clone_from(&self.options);
-        plan.limits = self.limits.clone();
-        plan
+    fn echo(&self) -> EchoPlan {
+        let Shape { window, batch, .. } = self.shape;
+        let size = self.message_lens().into_iter().max().unwrap_or(0);
+        EchoPlan {
+            fabric: self.fabric,
+            options: self.options.clone(),
+            limits: self.limits.clone(),
+            shape: echo::Shape { size, window, batch, sink: false },
+            sessions: window.div_ceil(usize::from(self.limits.slots)),
+        }
     }
 
-    fn pair(&self) -> Pair {
-        Some([self.client_cpus[0]?, self.server_cpus[0]?])
+    /// A server with room for all keys.
+    fn start_cache(&self) -> anyhow::Result<ServerProcess> {
+        let (keys, threads) = (self.workload.keys, self.threads());
+        let item = 2 * 8 + KEY_LEN + self.mean_value_len().next_multiple_of(8) + 8;
+        // Partitions are not quite alike.
+        let memory = item * (keys + keys / 8) + (threads << 20);
+        let mut args = vec!["serve".to_owned(), "cache".to_owned(), self.fabric.fresh_address(&self.options)?];
+        args.extend(["--memory".to_owned(), memory.to_string(), "--items".to_owned(), keys.to_string()]);
+        args.extend(self.limits.to_args(&self.server_cpus));
+        ServerProcess::spawn(&args)
     }
-}
-
-/// What came of it.
-pub struct Figures {
-    plan: Plan,
-    /// Keys, in millions per second, of one client thread.
-    ours: Vec<f64>,
-    /// Echoes times the keys of a request.
-    limits: Vec<f64>,
-    latency: Histogram<u64>,
-    keys: u64,
-    gets: u64,
-    hits: u64,
-    yardstick: [Reading; 2],
-    /// What memcached and Redis did in turn.
-    peers: Vec<Measured>,
-    /// Who else used the processors.
-    others: Others,
 }
 
 /// What a client thread is told to do.
 #[derive(Clone, Copy)]
 enum Ask {
-    Fill,
-    Echo(Duration),
+    Fill(u64, u64),
     Load(Duration),
 }
 
-enum Answer {
-    Ready,
-    Echoes(f64),
-    Slice(Slice),
+/// A client thread.
+struct Loader<E: Endpoint> {
+    cache: Cache<E, HostClock>,
+    clock: HostClock,
+    interrupt: Interrupt,
+    /// Ctrl-C ends a sleep of the loop.
+    _wake: WakeOnInterrupt,
 }
 
-type Order = (Ask, mpsc::Sender<anyhow::Result<Answer>>);
-
-struct ClientThread<'scope> {
-    orders: mpsc::Sender<Order>,
-    thread: ScopedJoinHandle<'scope, ()>,
+impl<E: Endpoint + 'static> Loader<E> {
+    fn boxed(
+        rpc: E,
+        plan: &CachePlan,
+        index: usize,
+        addresses: Vec<String>,
+        interrupt: Interrupt,
+    ) -> anyhow::Result<BoxedMember<Ask, Slice>> {
+        let wake = interrupt.wake_on_interrupt(rpc.waker());
+        let window = Cache::<E, HostClock>::window_for(plan.shape, addresses.len());
+        let pipeline = Connecting::begin(rpc, addresses, ClientConfig { window, ..ClientConfig::default() })?.wait()?;
+        let workload = Workload { seed: plan.workload.seed + index as u64, ..plan.workload };
+        let cache = Cache::new(pipeline, HostClock::new(), plan.shape, &workload);
+        Ok(Box::new(Self { cache, clock: HostClock::new(), interrupt, _wake: wake }))
+    }
 }
 
-/// Where the servers are.
-#[derive(Clone)]
-struct Places {
-    cache: Vec<String>,
-    echo: Vec<String>,
+impl<E: Endpoint> Member for Loader<E> {
+    type Order = Ask;
+    type Answer = Slice;
+
+    fn obey(&mut self, ask: Ask) -> anyhow::Result<Slice> {
+        let duration = match ask {
+            Ask::Fill(from, to) => {
+                self.cache.fill(from, to);
+                Duration::ZERO
+            }
+            Ask::Load(duration) => duration,
+        };
+        drive(&mut self.cache, &self.clock, duration, self.interrupt)
+    }
+
+    fn tend(&mut self) {
+        self.cache.tend();
+    }
+}
+
+/// The cache, echoes, and others' caches.
+struct CacheTurns<'a> {
+    plan: &'a CachePlan,
+    loaders: Crew<Ask, Slice>,
+    echoes: Echoes,
+    peers: Option<Peers>,
+    sum: Slice,
+}
+
+impl Turns for CacheTurns<'_> {
+    fn slice(&mut self, side: usize, duration: Duration) -> anyhow::Result<Option<f64>> {
+        let threads = self.plan.threads() as f64;
+        let rate = match side {
+            0 => {
+                let slices = self.loaders.order(&Ask::Load(duration), duration)?;
+                slices.iter().for_each(|slice| self.sum.add(slice));
+                slices.iter().map(Slice::mops).sum::<f64>() / threads
+            }
+            1 => {
+                let slices = self.echoes.slice(self.plan.echo().sessions, duration)?;
+                let keys = self.plan.shape.keys_per_get as f64;
+                slices.iter().map(Slice::mops).sum::<f64>() * keys / threads
+            }
+            peer => self.peers.as_mut().context("there are no peers")?.slice(peer - 2, duration)?,
+        };
+        Ok(Some(rate))
+    }
+
+    fn forget(&mut self) {
+        self.sum = Slice::new();
+    }
 }
 
 /// Starts servers, fills the cache, and measures. `progress` hears what is done, and how much of it, from 0 to 1.
-pub fn measure(plan: &Plan, progress: &mut dyn FnMut(&'static str, f64)) -> anyhow::Result<Figures> {
+pub fn measure(plan: &CachePlan, progress: &mut Progress<'_>) -> anyhow::Result<Figure> {
     let interrupt = Interrupt::install().context("catching Ctrl-C")?;
-    let echo = plan.fabric.fresh_address(&plan.options)?;
-    let echo_server = ServerProcess::start(&echo, &plan.server_cpus, &plan.limits)?;
-    let cache_server = if plan.address.is_none() { Some(start_cache(plan)?) } else { None };
-    let cache = match (&cache_server, &plan.address) {
+    let result = measure_until(plan, interrupt, progress);
+    // Ctrl-C reaches the servers too: what a call says of their going is not the cause.
+    ensure!(!interrupt.is_set(), Interrupted);
+    result
+}
+
+fn measure_until(plan: &CachePlan, interrupt: Interrupt, progress: &mut Progress<'_>) -> anyhow::Result<Figure> {
+    let echo_server =
+        ServerProcess::start(&plan.fabric.fresh_address(&plan.options)?, &plan.server_cpus, &plan.limits)?;
+    let cache_server = if plan.address.is_none() { Some(plan.start_cache()?) } else { None };
+    let addresses = match (&cache_server, &plan.address) {
         (Some(server), _) => server.addresses().to_vec(),
-        (None, address) => addresses_from(address.as_deref().unwrap_or_default()).take(plan.threads).collect(),
+        (None, address) => addresses_from(address.as_deref().unwrap_or_default()).take(plan.threads()).collect(),
     };
     let peers = plan.has_peers.then(|| {
         progress("starting memcached and Redis", 0.0);
-        Peers::start(&plan.workload, plan.mean_value_len(), plan.server_cpus[0], interrupt)
+        Peers::start(&plan.workload, plan.mean_value_len(), plan.client_cpus[0], plan.server_cpus[0], interrupt)
     });
-    let mut peers = peers.transpose()?;
-    let places = Places { cache, echo: echo_server.addresses().to_vec() };
-    let result = std::thread::scope(|threads| {
-        let mut clients = Vec::new();
-        for index in 0..plan.threads {
-            clients.push(start_client(plan, index, &places, interrupt, threads)?);
+    let of_thread = plan.clone();
+    let loaders = Crew::start(&plan.client_cpus, move |index| {
+        let (plan, addresses) = (&of_thread, addresses.clone());
+        match fabrics::open(plan.fabric, &plan.limits, &plan.options, &Hub::new())? {
+            FabricEndpoint::Shm(rpc) => Loader::boxed(rpc, plan, index, addresses, interrupt),
+            FabricEndpoint::Udp(rpc) => Loader::boxed(rpc, plan, index, addresses, interrupt),
+            FabricEndpoint::Ibverbs(rpc) => Loader::boxed(rpc, plan, index, addresses, interrupt),
+            FabricEndpoint::Other(rpc) => Loader::boxed(rpc, plan, index, addresses, interrupt),
         }
-        let servers = cache_server.iter().chain([&echo_server]).map(ServerProcess::id);
-        let servers = servers.chain(peers.iter().flat_map(Peers::ids));
-        // What a cache elsewhere uses is not known to be its own.
-        let own_cpus = if plan.address.is_some() { &[] } else { &plan.server_cpus[..] };
-        let watch = others::Watch::new(others::cpus(plan.client_cpus.iter().chain(own_cpus)), servers)
-            .allowing(&plan.references);
-        let result = alternate(plan, &clients, peers.as_mut(), progress);
-        let result = result.map(|figures| Figures { others: watch.end(), ..figures });
-        // The clients first, so that the servers see them leave.
-        for ClientThread { orders, thread } in clients {
-            drop(orders);
-            let _ = thread.join();
-        }
-        result
-    });
-    // Ctrl-C reaches the servers too: what a call says of their going is not the cause.
-    ensure!(!interrupt.is_set(), "interrupted");
-    Ok(Figures { peers: peers.map(Peers::end).unwrap_or_default(), ..result? })
-}
-
-/// A server with room for all keys.
-fn start_cache(plan: &Plan) -> anyhow::Result<ServerProcess> {
-    let keys = plan.workload.keys;
-    let item = 2 * 8 + KEY_LEN + plan.mean_value_len().next_multiple_of(8) + 8;
-    // Partitions are not quite alike.
-    let memory = item * (keys + keys / 8) + (plan.threads << 20);
-    let address = plan.fabric.fresh_address(&plan.options)?;
-    let mut args = ["serve", "cache", &address].map(str::to_owned).to_vec();
-    let mut option = |name: &str, value: String| args.extend([name.to_owned(), value]);
-    option("--threads", plan.threads.to_string());
-    for cpu in plan.server_cpus.iter().flatten() {
-        option("--pin", cpu.to_string());
-    }
-    option("--memory", memory.to_string());
-    option("--items", keys.to_string());
-    option("--credits", plan.limits.credits().to_string());
-    option("--slots", plan.limits.slots.to_string());
-    option("--peer-timeout-ms", plan.limits.peer_timeout_ms.to_string());
-    if plan.limits.block {
-        args.push("--block".to_owned());
-    }
-    ServerProcess::spawn(&args)
-}
-
-fn alternate(
-    plan: &Plan,
-    clients: &[ClientThread<'_>],
-    mut peers: Option<&mut Peers>,
-    progress: &mut dyn FnMut(&'static str, f64),
-) -> anyhow::Result<Figures> {
-    if peers.is_some() {
-        // This thread drives them while the clients sleep.
-        machine::pin(plan.client_cpus[0])?;
-    }
+    })?;
+    let echoes = Echoes::start(&plan.echo(), &plan.client_cpus, echo_server.addresses(), &Hub::new(), interrupt)?;
+    let mut turns = CacheTurns { plan, loaders, echoes, peers: peers.transpose()?, sum: Slice::new() };
     progress("filling the cache", 0.0);
-    ask_all(clients, Ask::Fill)?;
-    let slice = plan.duration / SLICES;
-    let yardstick =
-        || Reading::take(Kind::Rate, plan.fabric, plan.pair(), &plan.references, YARDSTICK.min(plan.duration));
-    let before = yardstick()?;
-    let warm_up = WARM_UP.min(slice);
-    ask_all(clients, Ask::Echo(warm_up))?;
-    ask_all(clients, Ask::Load(warm_up))?;
-    let (mut ours, mut limits, mut latency) = (Vec::new(), Vec::new(), histogram());
-    let [mut keys, mut gets, mut hits] = [0; 3];
-    for index in 0..SLICES {
-        progress("measuring", f64::from(index) / f64::from(SLICES));
-        let (mut echoes, mut rate) = (0.0, 0.0);
-        for answer in ask_all(clients, Ask::Echo((slice / 2).min(LIMIT_SLICE_MAX)))? {
-            if let Answer::Echoes(mops) = answer {
-                echoes += mops;
-            }
-        }
-        for answer in ask_all(clients, Ask::Load(slice))? {
-            let Answer::Slice(slice) = answer else { continue };
-            rate += slice.mops();
-            latency.add(&slice.latency)?;
-            (keys, gets, hits) = (keys + slice.keys, gets + slice.gets, hits + slice.hits);
-        }
-        if let Some(peers) = &mut peers {
-            peers.run(slice)?;
-        }
-        let threads = clients.len().max(1) as f64;
-        limits.push(echoes * plan.load.keys_per_get as f64 / threads);
-        ours.push(rate / threads);
-    }
-    let yardstick = [before, yardstick()?];
-    let (others, peers) = (Others::default(), Vec::new());
-    Ok(Figures { plan: plan.clone(), ours, limits, latency, keys, gets, hits, yardstick, peers, others })
+    let (keys, threads) = (plan.workload.keys, plan.threads());
+    let share = |index: usize| (keys * index / threads) as u64;
+    turns.loaders.order_each(|index| Ask::Fill(share(index), share(index + 1)), Duration::from_secs(600))?;
+    let peers = turns.peers.as_ref();
+    let servers = cache_server.iter().chain([&echo_server]).map(ServerProcess::id).chain(peers.iter().flat_map(|peers| peers.ids()));
+    // What a cache elsewhere uses is not known to be its own.
+    let own_cpus = if plan.address.is_some() { &[] } else { &plan.server_cpus[..] };
+    let run = Run {
+        duration: plan.duration,
+        pair: machine::pair(&plan.client_cpus, &plan.server_cpus),
+        pins: [&plan.client_cpus, own_cpus].concat(),
+        servers: servers.collect(),
+        judged: 2,
+        yardstick: Some((
+            if plan.fabric == Fabric::Udp { Yardstick::UdpRoundTrip } else { Yardstick::RingRoundTrip },
+            &plan.references,
+        )),
+        interrupt,
+    };
+    let sides = 2 + turns.peers.as_ref().map_or(0, Peers::len);
+    let measured = run.alternate(sides, &mut turns, progress)?;
+    Ok(figure(plan, &measured, turns.sum, turns.peers))
 }
 
-/// Has all client threads do the same at once.
-fn ask_all(clients: &[ClientThread<'_>], ask: Ask) -> anyhow::Result<Vec<Answer>> {
-    let mut pending = Vec::new();
-    for client in clients {
-        let (send, receive) = mpsc::channel();
-        client.orders.send((ask, send)).ok().context("a client thread has ended")?;
-        pending.push(receive);
+fn figure(plan: &CachePlan, measured: &Measured, sum: Slice, peers: Option<Peers>) -> Figure {
+    let Shape { window, batch, keys_per_get, rate } = plan.shape;
+    let title = format!("cache over RPC over {}, keys asked for or stored, each client thread", plan.fabric.name());
+    let figure = measured.figure("kv rpc", title, Unit::Mops, 0);
+    let mut figure = figure.beside(measured, 1, Comparison::Baseline, "echoes of the same messages");
+    if let (Some(rate), Some(value)) = (rate, figure.value)
+        // Else the times of its requests only say how long it was tried.
+        && value * 1e6 < 0.95 * rate
+    {
+        let [came, answered] = [rate / 1e6, value].map(units::figure);
+        figure.invalid_because.push(format!("{came} M requests/s came, and {answered} M/s were answered"));
     }
-    pending.into_iter().map(|receive| receive.recv().context("a client thread has ended")?).collect()
-}
-
-fn start_client<'scope>(
-    plan: &Plan,
-    index: usize,
-    places: &Places,
-    interrupt: Interrupt,
-    threads: &'scope Scope<'scope, '_>,
-) -> anyhow::Result<ClientThread<'scope>> {
-    let (orders, incoming) = mpsc::channel::<Order>();
-    let (ready, is_ready) = mpsc::channel();
-    let (plan, places) = (plan.clone(), places.clone());
-    let thread = threads.spawn(move || {
-        let open = || -> anyhow::Result<_> {
-            machine::pin(plan.client_cpus[index])?;
-            let echo = bench::open(&plan.echo(), &Hub::new(), &places.echo[index], interrupt)?;
-            Ok((echo, open_loader(&plan, index, places.cache.clone(), interrupt)?))
-        };
-        let (mut echo, mut loader) = match open() {
-            Ok(opened) => opened,
-            Err(error) => {
-                let _ = ready.send(Err(error));
-                return;
-            }
-        };
-        let _ = ready.send(Ok(()));
-        loop {
-            match incoming.recv_timeout(SIGN_OF_LIFE) {
-                Ok((ask, answer)) => drop(answer.send(obey(&plan, index, &mut *echo, &mut *loader, ask))),
-                Err(mpsc::RecvTimeoutError::Timeout) => {}
-                Err(mpsc::RecvTimeoutError::Disconnected) => return,
-            }
-            echo.keep_alive();
-            loader.keep_alive();
-        }
+    let by_the_clock =
+        rate.map_or_else(String::new, |rate| format!(", {} M requests/s by the clock", units::figure(rate / 1e6)));
+    let several = if keys_per_get > 1 { format!(", {keys_per_get} keys to a get") } else { String::new() };
+    figure.lines = vec![
+        workload_text(&plan.workload, KEY_LEN),
+        format!("{window} in flight in batches of {batch}{several}{by_the_clock}"),
+        format!("{} answers checked, {:.1} % of the gets hit", sum.done, sum.hit_percent()),
+    ];
+    let peers = peers.map(|peers| peers.end(measured, 2)).unwrap_or_default();
+    figure.lines.extend(peers.iter().map(|peer| peer.text.clone()));
+    figure.setup = json!({
+        "design": "rpc",
+        "fabric": plan.fabric.name(),
+        "workload": workload_json(&plan.workload, KEY_LEN),
+        "mix": plan.mix.map(Mix::name),
+        "offered_mops": rate.map(|rate| units::rounded(rate / 1e6)),
+        "threads": plan.threads(),
+        "window": window,
+        "batch": batch,
+        "keys_per_get": keys_per_get,
+        "seconds": plan.duration.as_secs_f64(),
     });
-    is_ready.recv().context("a client thread ended at once")??;
-    Ok(ClientThread { orders, thread })
-}
-
-fn obey(plan: &Plan, index: usize, echo: &mut dyn Calls, loader: &mut dyn Loads, ask: Ask) -> anyhow::Result<Answer> {
-    match ask {
-        Ask::Fill => {
-            let share = |index: usize| (plan.workload.keys * index / plan.threads) as u64;
-            loader.fill(share(index), share(index + 1))?;
-            Ok(Answer::Ready)
-        }
-        Ask::Echo(duration) => {
-            let bench::Plan { size, window, batch, .. } = plan.echo();
-            Ok(Answer::Echoes(echo.load(client::Load { size, window, batch, sink: false }, duration)?.mops()))
-        }
-        Ask::Load(duration) => Ok(Answer::Slice(loader.load(duration)?)),
-    }
-}
-
-fn open_loader(
-    plan: &Plan,
-    index: usize,
-    addresses: Vec<String>,
-    interrupt: Interrupt,
-) -> anyhow::Result<Box<dyn Loads>> {
-    let nexus = Nexus::builder().config(plan.limits.config()).build()?;
-    let rpc = Rpc::open_with(&nexus, &plan.fabric.client_address(&plan.options))?;
-    let workload = Workload { seed: plan.workload.seed + index as u64, ..plan.workload };
-    let load = plan.load;
-    Ok(match rpc.into_endpoint() {
-        FabricEndpoint::Shm(rpc) => Box::new(Loader::connect(rpc, addresses, load, &workload, interrupt)?),
-        FabricEndpoint::Udp(rpc) => Box::new(Loader::connect(rpc, addresses, load, &workload, interrupt)?),
-        FabricEndpoint::Ibverbs(rpc) => Box::new(Loader::connect(rpc, addresses, load, &workload, interrupt)?),
-        FabricEndpoint::Other(rpc) => Box::new(Loader::connect(rpc, addresses, load, &workload, interrupt)?),
-    })
-}
-
-impl Figures {
-    fn rate(&self) -> f64 {
-        units::median(&self.ours)
-    }
-
-    fn limit(&self) -> Option<f64> {
-        Some(units::median(&self.limits)).filter(|limit| *limit > 0.0)
-    }
-
-    fn ratio(&self) -> Option<f64> {
-        self.limit().map(|limit| self.rate() / limit)
-    }
-
-    fn is_valid(&self) -> bool {
-        // Requests that came by the clock were answered as fast as they came, else their times only say how long it was tried.
-        let kept_up = self.plan.load.rate.is_none_or(|rate| self.rate() * 1e6 >= 0.95 * rate);
-        self.limit().is_some() && kept_up && self.yardstick.iter().all(Reading::is_enough) && self.others.are_few()
-    }
-
-    fn hit_percent(&self) -> f64 {
-        if self.gets == 0 { 0.0 } else { self.hits as f64 * 100.0 / self.gets as f64 }
-    }
-
-    /// What thresholds are held against.
-    pub fn judged(&self) -> Judged {
-        Judged { name: "rate_mops", figure: Some(self.rate()), ratio: self.ratio(), valid: self.is_valid() }
-    }
-
-    /// What the tour shows of it.
-    pub fn row(&self) -> Row {
-        let workload = &self.plan.workload;
-        Row {
-            what: format!("{} % GET, values of {}", workload.get_percent, workload.sizes.name()),
-            figure: format!("{} M/s", units::figure(self.rate())),
-            limit: self.limit().map_or_else(
-                || "not measured".to_owned(),
-                |limit| format!("{} M/s: echoes of the same messages", units::figure(limit)),
-            ),
-            is_valid: self.is_valid(),
-        }
-    }
-
-    pub fn json(&self) -> Value {
-        let Plan { fabric, workload, load, threads, .. } = &self.plan;
-        let list = |values: &[f64]| values.iter().copied().map(units::rounded).collect::<Vec<_>>();
-        let [before, after] = &self.yardstick;
-        json!({
-            "design": "rpc",
-            "fabric": fabric.name(),
-            "rate_mops": units::rounded(self.rate()),
-            "limit_mops": self.limit().map(units::rounded),
-            "ratio": self.ratio().map(units::rounded),
-            "total_mops": units::rounded(self.rate() * *threads as f64),
-            "p50_ns": self.latency.value_at_quantile(0.5),
-            "p99_ns": self.latency.value_at_quantile(0.99),
-            "p999_ns": self.latency.value_at_quantile(0.999),
-            "keys": workload.keys,
-            "key_size": KEY_LEN,
-            "value_size": self.plan.mean_value_len(),
-            "values": workload.sizes.name(),
-            "mix": self.plan.mix.map(Mix::name),
-            "offered_mops": load.rate.map(|rate| units::rounded(rate / 1e6)),
-            "get_percent": workload.get_percent,
-            "dist": workload.distribution.name(),
-            "seed": workload.seed,
-            "threads": threads,
-            "window": load.window,
-            "batch": load.batch,
-            "keys_per_get": load.keys_per_get,
-            "hit_percent": units::rounded(self.hit_percent()),
-            "keys_checked": self.keys,
-            "slices": { "ours": list(&self.ours), "limit": list(&self.limits) },
-            "cores": {
-                "before": machine::distance(before.cores_ns),
-                "before_ns": before.cores_ns.map(units::rounded),
-                "after": machine::distance(after.cores_ns),
-                "after_ns": after.cores_ns.map(units::rounded),
-            },
-            "yardstick": {
-                "what": before.name(),
-                "before": units::rounded(before.value),
-                "after": units::rounded(after.value),
-                "reference": units::rounded(before.reference),
-            },
-            "peers": self.peers.iter().map(|peer| peer.json(&self.ours)).collect::<Vec<_>>(),
-            "others_share": self.others.share.map(units::rounded),
-            "limit_valid": self.is_valid(),
-        })
-    }
-
-    pub fn text(&self) -> String {
-        let Plan { fabric, workload, load, threads, .. } = &self.plan;
-        let percentiles =
-            [0.5, 0.99, 0.999].map(|quantile| units::time(self.latency.value_at_quantile(quantile) as f64));
-        let mut several = match load.keys_per_get {
-            1 => String::new(),
-            keys => format!(", {keys} keys to a get"),
-        };
-        if let Some(rate) = load.rate {
-            several += &format!(", {} M requests/s by the clock", units::figure(rate / 1e6));
-        }
-        let limit = match (self.limit(), self.ratio()) {
-            (Some(limit), Some(ratio)) => format!("{} M/s (ratio {})", units::figure(limit), units::figure(ratio)),
-            _ => "not measured".to_owned(),
-        };
-        let peers: String = self.peers.iter().map(|peer| format!("\n  {}", peer.text(&self.ours))).collect();
-        let valid = match self.others.complaint() {
-            Some(complaint) => format!("\n  INVALID: {complaint}"),
-            None if self.is_valid() => String::new(),
-            None => {
-                "\n  INVALID: the machine was busy, or is slower than the one that the references come from".to_owned()
-            }
-        };
-        format!(
-            "cache over rpc over {}, {} keys of {KEY_LEN} B, values of {}, {} % GET, {}: {} M keys/s per client core ({threads})\n  \
-             limit, echoes of the same messages: {limit}; latency p50 {}, p99 {}, p99.9 {}\n  \
-             {} in flight in batches of {}{several}; {} answers checked, {:.1} % of the gets hit{peers}{valid}",
-            fabric.name(),
-            workload.keys,
-            workload.sizes.name(),
-            workload.get_percent,
-            workload.distribution.name(),
-            units::figure(self.rate()),
-            percentiles[0],
-            percentiles[1],
-            percentiles[2],
-            load.window,
-            load.batch,
-            self.keys,
-            self.hit_percent(),
-        )
-    }
+    figure.details = json!({
+        "total_mops": figure.value.map(|value| units::rounded(value * plan.threads() as f64)),
+        "hit_percent": units::rounded(sum.hit_percent()),
+        "keys_checked": sum.done,
+        "peers": peers.into_iter().map(|peer| peer.json).collect::<Vec<Value>>(),
+    });
+    figure.latency = Some(sum.latency);
+    figure
 }

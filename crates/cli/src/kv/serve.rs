@@ -12,8 +12,10 @@ use sinew::store::cache::{CacheConfig, VALUE_LEN_MAX, WhenFull};
 use super::ADDRESS;
 use super::door::{self, Doors};
 use crate::serve::ThreadArgs;
-use crate::units::{parse_count, parse_size};
-use crate::{Outcome, Usage, output, service};
+use sinew_harness::units::{parse_count, parse_size};
+use sinew_harness::service;
+
+use crate::{Outcome, Usage, output};
 
 const AFTER_HELP: &str = "\
 Each thread owns a part of the keys, and shares nothing. Values live in --memory; the oldest make way for new ones, or, with --no-evict, what
@@ -75,7 +77,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     }
     let addresses = threads.addresses(args.address.as_deref().unwrap_or(ADDRESS)).map_err(Usage::of)?;
     if args.value_max > VALUE_LEN_MAX {
-        return Err(Usage(format!("--value-max can be up to {}", crate::units::size(VALUE_LEN_MAX))).into());
+        return Err(Usage(format!("--value-max can be up to {}", sinew_harness::units::size(VALUE_LEN_MAX))).into());
     }
     let start = || {
         let service = args.service()?;

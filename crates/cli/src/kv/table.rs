@@ -1,6 +1,5 @@
 //! The table of the cache, measured alone.
 
-use std::fmt::Write as _;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
@@ -12,19 +11,29 @@ use serde_json::{Value, json};
 use sinew::host::Interrupt;
 use sinew::mem::Words;
 use sinew::store::cache::{Cache, CacheConfig, CacheStats, Key, Put};
+use sinew_harness::run::{Interrupted, Measured, Progress};
+use sinew_harness::units;
+use sinew_harness::workload::{self, KEY_LEN, KEYS_MAX, Request, Workload, check_value, fill_value, key_bytes};
+use sinew_harness::{Comparison, Figure, Run, Turns, Unit, histogram, machine};
 
-use crate::bench::Judged;
-use crate::client::histogram;
-use crate::others::{self, Others, Watch};
-use crate::workload::{self, KEY_LEN, Request, Workload, check_value, fill_value, key_bytes};
-use crate::{machine, units};
+use super::bench::{WorkloadArgs, workload_json, workload_text};
+use crate::measure::{MeasureArgs, with_progress};
+use crate::{Outcome, Usage, output};
+
+pub const HELP: &str = "\
+The table of the cache is filled, and one thread serves a trace of requests drawn ahead: one at a time, and in batches whose cache misses
+overlap. Every value that is found is copied out and checked, from 16 bytes on in full. The limit is what the memory allows: as many
+pairs of random cache lines, one of the index and one of the items, read in batches of the same size from a table as large, with
+nothing else done.
+
+There is a result for each size of batches; thresholds are held against that of the largest.
+
+Example: sinew kv bench table --keys 8M --get 95 --dist uniform --json";
 
 /// Requests that are served together at most.
-pub const BATCH_MAX: usize = 64;
+const BATCH_MAX: usize = 64;
 /// The longest value.
-pub const VALUE_SIZE_MAX: usize = 4096;
-/// Slices of a measurement: as many of the limit, in turn.
-const SLICES: usize = 5;
+const VALUE_SIZE_MAX: usize = 4096;
 /// Requests that are drawn ahead.
 const TRACE: usize = 1 << 22;
 /// Requests between looks at the clock.
@@ -34,39 +43,76 @@ const NOW_S: u32 = 1;
 /// Words of a cache line.
 const LINE: usize = 8;
 
+/// Options of `sinew kv bench table`.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    workload: WorkloadArgs,
+    /// Requests that are served together, in several sizes
+    #[arg(long, value_delimiter = ',', default_value = "1,8,16,32", allow_negative_numbers = true,
+        value_parser = clap::value_parser!(u8).range(1..=BATCH_MAX as i64))]
+    batch: Vec<u8>,
+    #[command(flatten)]
+    measure: MeasureArgs,
+}
+
 /// What to measure.
-#[derive(Clone, Debug)]
-pub struct Plan {
-    pub workload: Workload,
-    pub value_size: usize,
+struct TablePlan {
+    workload: Workload,
+    value_size: usize,
     /// In ascending order.
-    pub batches: Vec<usize>,
-    /// Of each batch size.
-    pub duration: Duration,
-    pub cpu: Option<usize>,
+    batches: Vec<usize>,
+    duration: Duration,
+    cpu: Option<usize>,
 }
 
-/// What came of one size of batches.
-struct Row {
-    batch: usize,
-    ours: Vec<f64>,
-    limits: Vec<f64>,
-    /// Of one request, in nanoseconds.
-    latency: Histogram<u64>,
+impl Args {
+    fn plan(&self) -> anyhow::Result<TablePlan> {
+        self.measure.check_thresholds(Unit::Mops)?;
+        let value_size = self.workload.value_size;
+        ensure!(value_size <= VALUE_SIZE_MAX, "--value-size can be up to {VALUE_SIZE_MAX}");
+        let (cpus, _) = self.measure.places((1, 0), false)?;
+        let mut batches: Vec<usize> = self.batch.iter().map(|batch| usize::from(*batch)).collect();
+        batches.sort_unstable();
+        batches.dedup();
+        let workload = self.workload.workload(8_000_000, KEYS_MAX)?;
+        Ok(TablePlan { workload, value_size, batches, duration: self.measure.seconds, cpu: cpus[0] })
+    }
 }
 
-/// What came of it.
-pub struct Figures {
-    plan: Plan,
-    rows: Vec<Row>,
-    requests: u64,
-    stats: CacheStats,
-    /// Who else used the processor.
-    others: Others,
+/// Measures and shows.
+pub fn run(args: &Args) -> anyhow::Result<Outcome> {
+    let plan = args.plan().map_err(Usage::of)?;
+    let (figures, text) = with_progress(|progress| measure(&plan, progress))?;
+    args.measure.show_all(&figures, || text)
+}
+
+/// A table that is served, and memory that is read, in batches of several sizes: two sides for each.
+struct TableTurns<'a> {
+    batches: &'a [usize],
+    server: Server<'a>,
+    limit: Limit,
+    /// Of one request, for each size.
+    latencies: Vec<Histogram<u64>>,
+}
+
+impl Turns for TableTurns<'_> {
+    fn slice(&mut self, side: usize, duration: Duration) -> anyhow::Result<Option<f64>> {
+        let (at, is_limit) = (side / 2, side % 2 == 1);
+        let batch = self.batches[at];
+        Ok(Some(match is_limit {
+            true => self.limit.mops(batch, duration),
+            false => self.server.mops(batch, duration, &mut self.latencies[at])?,
+        }))
+    }
+
+    fn forget(&mut self) {
+        self.latencies.iter_mut().for_each(Histogram::reset);
+    }
 }
 
 /// Fills a table and measures. `progress` hears what is done, and how much of it, from 0 to 1.
-pub fn measure(plan: &Plan, progress: &mut dyn FnMut(&'static str, f64)) -> anyhow::Result<Figures> {
+fn measure(plan: &TablePlan, progress: &mut Progress<'_>) -> anyhow::Result<(Vec<Figure>, String)> {
     let interrupt = Interrupt::install().context("catching Ctrl-C")?;
     machine::pin(plan.cpu)?;
     let keys = plan.workload.keys;
@@ -86,30 +132,88 @@ pub fn measure(plan: &Plan, progress: &mut dyn FnMut(&'static str, f64)) -> anyh
         fill_value(&mut value, key, 0);
         cache.put(&hasher.key(&bytes), &value, &Put::default(), NOW_S)?;
         if key % (1 << 16) == 0 {
-            ensure!(!interrupt.is_set(), "interrupted");
+            ensure!(!interrupt.is_set(), Interrupted);
             progress("filling the table", key as f64 / keys as f64);
         }
     }
     let trace = plan.workload.trace(TRACE);
-    let limit = Limit::new(keys, item)?;
-    let mut rows: Vec<Row> = plan
-        .batches
-        .iter()
-        .map(|batch| Row { batch: *batch, ours: Vec::new(), limits: Vec::new(), latency: histogram() })
-        .collect();
-    let mut server = Server { cache, trace: &trace, at: 0, round: 0, value, requests: 0 };
-    let slice = plan.duration / SLICES as u32;
-    let steps = SLICES * rows.len();
-    let watch = Watch::new(others::cpus(std::iter::once(&plan.cpu)), None);
-    for step in 0..steps {
-        progress("measuring", step as f64 / steps as f64);
-        let row = &mut rows[step % plan.batches.len()];
-        row.limits.push(limit.mops(row.batch, slice));
-        row.ours.push(server.mops(row.batch, slice, &mut row.latency)?);
-        ensure!(!interrupt.is_set(), "interrupted");
+    let server = Server { cache, trace: &trace, at: 0, round: 0, value, requests: 0 };
+    let latencies = plan.batches.iter().map(|_| histogram()).collect();
+    let mut turns = TableTurns { batches: &plan.batches, server, limit: Limit::new(keys, item)?, latencies };
+    let sides = 2 * plan.batches.len();
+    let run = Run {
+        duration: plan.duration,
+        pair: None,
+        pins: vec![plan.cpu],
+        servers: Vec::new(),
+        judged: sides,
+        yardstick: None,
+        interrupt,
+    };
+    let measured = run.alternate(sides, &mut turns, progress)?;
+    let TableTurns { server, latencies, .. } = turns;
+    let stats = server.cache.stats();
+    let figure = |(at, latency)| figure(plan, &measured, at, latency, &stats);
+    let figures: Vec<Figure> = latencies.into_iter().enumerate().map(figure).collect();
+    let text = text_of(plan, &figures, &stats);
+    Ok((figures, text))
+}
+
+fn figure(plan: &TablePlan, measured: &Measured, at: usize, latency: Histogram<u64>, stats: &CacheStats) -> Figure {
+    let batch = plan.batches[at];
+    let title = format!("cache table, one thread, batches of {batch}");
+    let figure = measured.figure("kv table", title, Unit::Mops, 2 * at);
+    let what = "pairs of random cache lines, read in batches of the same size";
+    let mut figure = figure.beside(measured, 2 * at + 1, Comparison::Limit, what);
+    figure.latency = Some(latency);
+    figure.setup = json!({
+        "design": "table",
+        "batch": batch,
+        "workload": workload_json(&plan.workload, KEY_LEN),
+        "seconds": plan.duration.as_secs_f64(),
+    });
+    figure.details = json!({
+        "hit_percent": units::rounded(hit_percent(stats)),
+        "items": stats.items,
+        "item_bytes": stats.used_bytes,
+        "index_bytes": stats.index_bytes,
+        "gain": if at > 0 && plan.batches[0] == 1 { measured.times(2 * at, 0).map(units::rounded) } else { None },
+    });
+    figure
+}
+
+fn hit_percent(stats: &CacheStats) -> f64 {
+    let gets = stats.hits + stats.misses;
+    if gets == 0 { 0.0 } else { stats.hits as f64 * 100.0 / gets as f64 }
+}
+
+fn text_of(plan: &TablePlan, figures: &[Figure], stats: &CacheStats) -> String {
+    let mut table = Table::new();
+    let heads = ["batch", "requests", "lowest .. highest", "limit", "ratio", "p50", "p99"];
+    table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_width(output::width() as u16).set_header(heads);
+    for figure in figures {
+        let fold = |pick: fn(f64, f64) -> f64| figure.slices.iter().copied().reduce(pick).unwrap_or(0.0);
+        table.add_row([
+            figure.setup["batch"].to_string(),
+            figure.text(),
+            format!("{} .. {}", units::figure(fold(f64::min)), units::figure(fold(f64::max))),
+            figure.beside_text(),
+            figure.ratio().map(units::figure).unwrap_or_default(),
+            figure.percentiles_text(&[0.5]),
+            figure.percentiles_text(&[0.99]),
+        ]);
     }
-    let others = watch.end();
-    Ok(Figures { plan: plan.clone(), rows, requests: server.requests, stats: server.cache.stats(), others })
+    let memory = |bytes: usize| units::size(bytes >> 20 << 20);
+    let mut lines = vec![
+        format!("{}; {:.1} % of the GETs hit.", workload_text(&plan.workload, KEY_LEN), hit_percent(stats)),
+        format!("Items take {}, their index {}.", memory(stats.used_bytes), memory(stats.index_bytes)),
+        "The limit is pairs of random cache lines, read in batches of the same size; p50 and p99 are of one request.".to_owned(),
+    ];
+    lines.extend(figures.last().and_then(|figure| figure.details["gain"].as_f64()).map(|gain| format!("Batches gain {gain:.1} times.")));
+    let invalid = figures.iter().flat_map(|figure| &figure.invalid_because).collect::<std::collections::BTreeSet<_>>();
+    lines.extend(invalid.into_iter().map(|reason| format!("INVALID: {reason}")));
+    let lines: Vec<String> = lines.iter().map(|line| units::wrapped(line, output::width(), 2)).collect();
+    format!("{table}\n{}", lines.join("\n"))
 }
 
 /// Serves requests of a trace, again and again.
@@ -239,125 +343,5 @@ impl Limit {
         }
         black_box(sum);
         read as f64 / began.elapsed().as_secs_f64() / 1e6
-    }
-}
-
-impl Row {
-    fn ratio(&self) -> Option<f64> {
-        let limit = units::median(&self.limits);
-        (limit > 0.0).then(|| units::median(&self.ours) / limit)
-    }
-
-    fn extremes(&self) -> [f64; 2] {
-        let fold = |pick: fn(f64, f64) -> f64| self.ours.iter().copied().reduce(pick).unwrap_or(0.0);
-        [fold(f64::min), fold(f64::max)]
-    }
-
-    fn json(&self) -> Value {
-        let [min, max] = self.extremes().map(units::rounded);
-        json!({
-            "batch": self.batch,
-            "rate_mops": units::rounded(units::median(&self.ours)),
-            "min_mops": min,
-            "max_mops": max,
-            "limit_mops": units::rounded(units::median(&self.limits)),
-            "ratio": self.ratio().map(units::rounded),
-            "p50_ns": self.latency.value_at_quantile(0.5),
-            "p99_ns": self.latency.value_at_quantile(0.99),
-        })
-    }
-}
-
-impl Figures {
-    fn largest(&self) -> Option<&Row> {
-        self.rows.last()
-    }
-
-    /// The largest batch over batches of one.
-    fn gain(&self) -> Option<f64> {
-        let [first, last] = [self.rows.first()?, self.largest()?];
-        let single = units::median(&first.ours);
-        (first.batch == 1 && last.batch > 1 && single > 0.0).then(|| units::median(&last.ours) / single)
-    }
-
-    fn hit_percent(&self) -> f64 {
-        let gets = self.stats.hits + self.stats.misses;
-        if gets == 0 { 0.0 } else { self.stats.hits as f64 * 100.0 / gets as f64 }
-    }
-
-    /// What thresholds are held against.
-    pub fn judged(&self) -> Judged {
-        let figure = self.largest().map(|row| units::median(&row.ours));
-        Judged { name: "rate_mops", figure, ratio: self.largest().and_then(Row::ratio), valid: self.others.are_few() }
-    }
-
-    pub fn json(&self) -> Value {
-        let mut object = self.largest().map(Row::json).unwrap_or_default();
-        let workload = &self.plan.workload;
-        let rest = json!({
-            "design": "table",
-            "keys": workload.keys,
-            "key_size": KEY_LEN,
-            "value_size": self.plan.value_size,
-            "get_percent": workload.get_percent,
-            "dist": workload.distribution.name(),
-            "seed": workload.seed,
-            "others_share": self.others.share.map(units::rounded),
-            "limit_valid": self.others.are_few(),
-            "batches": self.rows.iter().map(Row::json).collect::<Vec<_>>(),
-            "gain": self.gain().map(units::rounded),
-            "hit_percent": units::rounded(self.hit_percent()),
-            "requests": self.requests,
-            "items": self.stats.items,
-            "item_bytes": self.stats.used_bytes,
-            "index_bytes": self.stats.index_bytes,
-        });
-        if let (Some(object), Value::Object(rest)) = (object.as_object_mut(), rest) {
-            object.extend(rest);
-        }
-        object
-    }
-
-    pub fn text(&self) -> String {
-        let mut table = Table::new();
-        table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_header([
-            "batch",
-            "requests, M/s",
-            "lowest .. highest",
-            "limit, M/s",
-            "ratio",
-            "p50",
-            "p99",
-        ]);
-        for row in &self.rows {
-            let [min, max] = row.extremes().map(units::figure);
-            table.add_row([
-                row.batch.to_string(),
-                units::figure(units::median(&row.ours)),
-                format!("{min} .. {max}"),
-                units::figure(units::median(&row.limits)),
-                row.ratio().map(units::figure).unwrap_or_default(),
-                units::time(row.latency.value_at_quantile(0.5) as f64),
-                units::time(row.latency.value_at_quantile(0.99) as f64),
-            ]);
-        }
-        let workload = &self.plan.workload;
-        let mut text = format!(
-            "{table}\n{} keys of {KEY_LEN} B, values of {}, {} % GET, {}; {:.1} % of the GETs hit. Items take {}, their index {}.",
-            workload.keys,
-            units::size(self.plan.value_size),
-            workload.get_percent,
-            workload.distribution.name(),
-            self.hit_percent(),
-            units::size(self.stats.used_bytes >> 20 << 20),
-            units::size(self.stats.index_bytes >> 20 << 20),
-        );
-        if let Some(complaint) = self.others.complaint() {
-            let _ = write!(text, "\nINVALID: {complaint}");
-        }
-        if let Some(gain) = self.gain() {
-            let _ = write!(text, "\nBatches gain {gain:.1} times.");
-        }
-        text
     }
 }

@@ -1,33 +1,25 @@
 //! `sinew seq bench`.
 
-use std::path::PathBuf;
-use std::time::Duration;
-
 use anyhow::ensure;
+use sinew_harness::Unit;
 
 use super::Design;
-use super::run::{self, Plan};
+use super::run::{self, SequencerPlan};
 use super::verbs::HERD_WINDOW;
-use crate::bench::Output;
 use crate::fabrics::{self, Fabric, Purpose};
-use crate::limits::References;
-use crate::units::parse_seconds;
+use crate::measure::{MeasureArgs, with_progress};
 use crate::verbs::{Carried, DeviceArgs, parse_address};
-use crate::{Outcome, Usage, machine, output};
+use crate::{Outcome, Usage};
 
 const HELP: &str = "\
 A server process is started, and clients keep --window calls in flight, --batch of them at a time. In every slice each number is looked at: no
 number may come twice, to whichever client, and none that is no greater than those of calls that were over before.
 
-The limit, measured in turn with it:
-  rpc       echoes by RPC of 16 bytes, with the same window and batch
-  spec-s0   datagrams without data that a thread sends back, with the same window
-  herd-opt  --design herd: the ratio is what batches and several queue pairs bring
-  herd, atomics  none
-
-JSON: rate_mops (millions of numbers a second, one a call, of all clients together), p50_ns, p99_ns, limit_mops, limit_what, ratio; ranges (the same
-for calls that ask for --range numbers: rate_mops of calls, and numbers_mops); calls_checked, numbers_checked, lost (calls without an
-answer), gaps (numbers that nobody got).
+What it stands beside, measured by turns with it:
+  rpc       baseline: echoes by RPC of 16 bytes, with the same window and batch
+  spec-s0   limit: datagrams without data that a thread sends back, with the same window
+  herd-opt  baseline: --design herd; the ratio is what batches and several queue pairs bring
+  herd, atomics  nothing
 
 Examples:
   sinew seq bench --design rpc --fabric shm --json
@@ -62,27 +54,16 @@ pub struct Args {
     /// Numbers of one call where they are measured in ranges (rpc, atomics); 1 leaves that out
     #[arg(long, default_value_t = 64, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     range: u32,
-    /// Seconds of measuring; limit and ranges take about half as long again
-    #[arg(long, default_value = "3", allow_negative_numbers = true, value_parser = parse_seconds)]
-    seconds: Duration,
-    /// Processors of the client threads, then of the server [default: 0,1,... where there are enough]
-    #[arg(long, value_name = "CPU,CPU", value_delimiter = ',')]
-    pin: Vec<usize>,
-    /// Leave threads where the system puts them
-    #[arg(long, conflicts_with = "pin")]
-    no_pin: bool,
-    /// What `sinew limits --json` printed on this machine when it was quiet, to judge by whether it is quiet now
-    #[arg(long, value_name = "FILE")]
-    reference: Option<PathBuf>,
     #[command(flatten)]
-    output: Output,
+    measure: MeasureArgs,
 }
 
 /// Calls that go out together.
 const BATCH: u16 = 16;
 
 impl Args {
-    fn plan(&self) -> anyhow::Result<Plan> {
+    fn plan(&self) -> anyhow::Result<SequencerPlan> {
+        self.measure.check_thresholds(Unit::Mops)?;
         let is_rpc = self.design == Design::Rpc;
         let mut fabric = self.fabric;
         if let Some(address) = &self.address {
@@ -114,53 +95,28 @@ impl Args {
         let batch = self.batch.unwrap_or(BATCH.min(self.window));
         ensure!(batch <= self.window, "--batch {batch}: more than the {} calls in flight (--window)", self.window);
         ensure!(
-            !self.output.judges_ratio() || !matches!(self.design, Design::Herd | Design::Atomics),
+            !self.measure.thresholds.judge_ratio() || !matches!(self.design, Design::Herd | Design::Atomics),
             "--fail-if-ratio-...: there is no limit for --design {name}"
         );
-        let clients = usize::from(self.clients);
-        let cpus = self.cpus(clients + 1)?;
-        Ok(Plan {
+        let (client_cpus, server_cpus) = self.measure.places((self.clients.into(), 1), self.address.is_some())?;
+        Ok(SequencerPlan {
             design: self.design,
             fabric,
             device,
             address: self.address.clone(),
-            clients,
             window: self.window.into(),
             batch: batch.into(),
             range: if self.design.has_ranges() { self.range } else { 1 },
-            duration: self.seconds,
-            client_cpus: cpus[..clients].to_vec(),
-            server_cpu: cpus[clients],
-            references: self.reference.as_deref().map(References::read).transpose()?.unwrap_or_default(),
+            duration: self.measure.seconds,
+            client_cpus,
+            server_cpu: server_cpus[0],
+            references: self.measure.references()?,
         })
-    }
-
-    /// For each client, then for the server.
-    fn cpus(&self, wanted: usize) -> anyhow::Result<Vec<Option<usize>>> {
-        if !self.pin.is_empty() {
-            ensure!(
-                self.pin.len() == wanted || (self.address.is_some() && self.pin.len() + 1 == wanted),
-                "--pin: {wanted} processors are needed, one for each client and then one for the server"
-            );
-            machine::check_pins(&self.pin)?;
-            return Ok(self.pin.iter().copied().map(Some).chain([None]).take(wanted).collect());
-        }
-        let available = machine::cpus();
-        if self.no_pin || available.len() < wanted || !machine::has_two_cpus() {
-            return Ok(vec![None; wanted]);
-        }
-        Ok(available.iter().copied().map(Some).take(wanted).collect())
     }
 }
 
 /// Measures and shows.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let plan = args.plan().map_err(Usage::of)?;
-    let figures = run::measure(plan)?;
-    if args.output.json {
-        output::print(figures.to_json())?;
-    } else {
-        output::print(figures.to_text())?;
-    }
-    Ok(args.output.judge(&figures.judged()))
+    args.measure.show(&with_progress(|progress| run::measure(&plan, progress))?)
 }

@@ -10,7 +10,8 @@ use sinew::fabric::verbs::{
     Request, Scatter, Source, ThreadDomain, Transport,
 };
 
-use crate::machine::{Pair, two_threads};
+use sinew_harness::machine::{Pair, two_threads};
+
 use crate::verbs::{Cq, Qp, Thread};
 
 /// Completions taken, and answers sent, at a time.

@@ -1,60 +1,45 @@
-//! Runs a measurement of a sequencer: its server, clients, and slices of limit and measurement in turn.
+//! Runs a measurement of a sequencer: its server, clients, and slices of ours, ranges and what it stands beside by turns.
 
-use std::sync::mpsc;
-use std::thread::{Scope, ScopedJoinHandle};
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use hdrhistogram::Histogram;
 use serde_json::{Value, json};
-use sinew::fabric::PacketPort;
 use sinew::fabric::verbs::Device;
 use sinew::host::{HostClock, Interrupt, Rendezvous};
-use sinew::prelude::*;
 use sinew::sequencer::Client;
 use sinew::sequencer::rpc::RpcClient;
-use sinew::shm::ShmPort;
-use sinew::udp::UdpPort;
+use sinew::shm::Hub;
+use sinew::{Endpoint, FabricEndpoint};
+use sinew_harness::crew::{BoxedMember, Crew, Member};
+use sinew_harness::load::sequencer::{Seen, Sequencer};
+use sinew_harness::load::{Slice, drive, echo};
+use sinew_harness::reference::{References, Yardstick};
+use sinew_harness::run::{Interrupted, Measured, Progress};
+use sinew_harness::{Comparison, Figure, Run, Turns, Unit, machine, units};
 
 use super::Design;
-use super::drive::{Ask, Drive, Driver, Seen, Slice};
 use super::limit::header_only_echo_mops;
 use super::verbs::{Whom, WithClient, meet};
-use crate::bench::{Judged, Kind};
 use crate::child::ServerProcess;
-use crate::client::{Calls, Client as EchoClient, Load, histogram};
-use crate::fabrics::Fabric;
-use crate::limits::{Reading, References};
-use crate::machine::Pair;
-use crate::others::{self, Others};
+use crate::echo::{EchoPlan, Echoes};
+use crate::fabrics::{self, Fabric};
 use crate::serve::LimitArgs;
-use crate::tour::Row;
 use crate::verbs::{Carried, DeviceArgs, Job};
-use crate::{machine, units};
 
-/// Slices of a measurement: as many of each thing, in turn.
-const SLICES: u32 = 5;
-/// The first is preceded by this much that does not count.
-const WARM_UP: Duration = Duration::from_millis(100);
-/// The longest slice of a limit, and of ranges.
-const SIDE_SLICE_MAX: Duration = Duration::from_millis(300);
-const YARDSTICK: Duration = Duration::from_millis(30);
-/// Beyond its slice, a client thread has this long to answer.
-const PATIENCE: Duration = Duration::from_secs(30);
 /// Bytes of the calls that RPC is measured beside: those of an answer.
 const ECHO_LEN: usize = 16;
 
 /// What to measure.
-pub struct Plan {
+#[derive(Clone)]
+pub struct SequencerPlan {
     pub design: Design,
     pub fabric: Fabric,
     pub device: DeviceArgs,
     /// A server that runs already.
     pub address: Option<String>,
-    pub clients: usize,
     pub window: usize,
     pub batch: usize,
-    /// Numbers that one call of those in the second row asks for; 1 leaves that out.
+    /// Numbers that one call asks for where they are measured in ranges; 1 leaves that out.
     pub range: u32,
     pub duration: Duration,
     pub client_cpus: Vec<Option<usize>>,
@@ -62,185 +47,142 @@ pub struct Plan {
     pub references: References,
 }
 
-impl Plan {
+impl SequencerPlan {
     /// Limits of both sides' endpoints: one session has the whole window.
     fn limits(&self) -> LimitArgs {
         let slots = (self.window as u16).next_power_of_two().min(64);
         LimitArgs { credits: Some(self.window.max(32) as u16), slots, ..LimitArgs::default() }
     }
 
-    fn pair(&self) -> Pair {
-        match (self.client_cpus.first(), self.server_cpu) {
-            (Some(Some(client)), Some(server)) => Some([*client, server]),
-            _ => None,
-        }
-    }
-
-    /// A server of a design, unless there is one.
+    /// A server of a design, unless there is one, and where it is.
     fn server(&self, design: Design) -> anyhow::Result<(Option<ServerProcess>, String)> {
         if let Some(address) = &self.address {
             return Ok((None, address.clone()));
         }
         let mut args: Vec<String> = ["serve", "sequencer", "--design", design.name()].map(str::to_owned).into();
         if design == Design::Rpc {
-            let limits = self.limits();
             args.push(self.fabric.fresh_address("")?);
-            args.extend(["--credits".to_owned(), limits.credits().to_string()]);
-            args.extend(["--slots".to_owned(), limits.slots.to_string()]);
+            args.extend(self.limits().to_args(&[self.server_cpu]));
         } else {
             args.push("127.0.0.1:0".to_owned());
             args.extend(self.device.to_args());
+            args.extend(self.server_cpu.iter().flat_map(|cpu| ["--pin".to_owned(), cpu.to_string()]));
         }
-        args.extend(self.server_cpu.iter().flat_map(|cpu| ["--pin".to_owned(), cpu.to_string()]));
         let server = ServerProcess::spawn(&args)?;
         let address = server.addresses().first().context("the server did not say where it serves")?.clone();
         Ok((Some(server), address))
     }
-}
 
-/// What came of it.
-pub struct Figures {
-    pub plan: Plan,
-    /// Millions of calls a second of all clients, for each slice.
-    pub ours: Vec<f64>,
-    /// The same of calls for ranges.
-    pub ranges: Vec<f64>,
-    pub limits: Vec<f64>,
-    pub limit_what: &'static str,
-    pub latency: Histogram<u64>,
-    /// Calls and numbers that were checked.
-    pub calls: u64,
-    pub numbers: u64,
-    /// Calls without an answer, and numbers that nobody got.
-    pub lost: u64,
-    pub gaps: u64,
-    pub yardstick: [Reading; 2],
-    pub others: Others,
-}
-
-/// What a figure stands beside.
-enum Limit<'a, 'scope> {
-    None,
-    Clients(&'a Side<'scope>, &'static str),
-    Meter(&'a dyn Fn(Duration) -> anyhow::Result<f64>, &'static str),
-}
-
-type Order = (Ask, mpsc::Sender<anyhow::Result<Slice>>);
-
-/// A client thread. It ends when nobody gives orders any more.
-struct ClientThread<'scope> {
-    orders: Option<mpsc::Sender<Order>>,
-    thread: Option<ScopedJoinHandle<'scope, ()>>,
-}
-
-/// Client threads.
-struct Side<'scope> {
-    threads: Vec<ClientThread<'scope>>,
-}
-
-impl Drop for Side<'_> {
-    fn drop(&mut self) {
-        for ClientThread { orders, thread } in &mut self.threads {
-            drop(orders.take());
-            let _ = thread.take().map(ScopedJoinHandle::join);
-        }
+    fn echo(&self) -> EchoPlan {
+        let shape = echo::Shape { size: ECHO_LEN, window: self.window, batch: self.batch, sink: false };
+        EchoPlan { fabric: self.fabric, options: String::new(), limits: self.limits(), shape, sessions: 1 }
     }
 }
 
-/// What a client thread's program needs: orders, and how to say that it is ready or why it is not.
-struct Desk {
-    orders: mpsc::Receiver<Order>,
-    ready: mpsc::Sender<anyhow::Result<()>>,
+/// What a client thread is to do in a slice.
+#[derive(Clone, Copy)]
+struct Ask {
+    duration: Duration,
+    /// Numbers that each call asks for.
+    count: u32,
+    /// All numbers must be at least this.
+    from: u64,
+}
+
+/// Client threads of a sequencer.
+type Clients = Crew<Ask, (Slice, Seen)>;
+
+/// A client thread.
+struct ClientThread<C: Client, H> {
+    load: Sequencer<C, HostClock, H>,
+    clock: HostClock,
+    interrupt: Interrupt,
+}
+
+impl<C: Client, H> Member for ClientThread<C, H> {
+    type Order = Ask;
+    type Answer = (Slice, Seen);
+
+    fn obey(&mut self, Ask { duration, count, from }: Ask) -> anyhow::Result<(Slice, Seen)> {
+        self.load.expect(count, from);
+        let slice = drive(&mut self.load, &self.clock, duration, self.interrupt)?;
+        Ok((slice, self.load.take_seen()))
+    }
+}
+
+/// How a client becomes a thread's member.
+#[derive(Clone, Copy)]
+struct Boxing {
     window: usize,
     batch: usize,
     interrupt: Interrupt,
 }
 
-impl Desk {
-    fn obey(&self, drive: &mut dyn Drive) {
-        let _ = self.ready.send(Ok(()));
-        for (ask, answer) in &self.orders {
-            let _ = answer.send(drive.slice(ask));
-        }
+impl Boxing {
+    fn boxed<H: 'static>(self, client: impl Client + 'static, hold: H) -> BoxedMember<Ask, (Slice, Seen)> {
+        let load = Sequencer::new(client, HostClock::new(), hold, self.window, self.batch);
+        Box::new(ClientThread { load, clock: HostClock::new(), interrupt: self.interrupt })
     }
 
-    fn drive<H>(&self, client: impl Client, hold: H) {
-        self.obey(&mut Driver::new(client, hold, self.window, self.batch, self.interrupt));
-    }
-}
-
-impl WithClient for &Desk {
-    type Result = ();
-
-    fn run<C: Client>(self, client: C, hold: Rendezvous) {
-        self.drive(client, hold);
+    fn over_rpc(self, mut rpc: impl Endpoint + 'static, address: &str) -> anyhow::Result<BoxedMember<Ask, (Slice, Seen)>> {
+        let session = rpc.connect(address)?;
+        Ok(self.boxed(RpcClient::new(rpc, session, self.window, None)?, ()))
     }
 }
 
-impl<'scope> Side<'scope> {
-    /// Starts a thread for each client, in which `program` makes it and obeys.
-    fn start(
-        plan: &Plan,
-        interrupt: Interrupt,
-        scope: &'scope Scope<'scope, '_>,
-        program: impl Fn(&Desk) -> anyhow::Result<()> + Clone + Send + 'scope,
-    ) -> anyhow::Result<Self> {
-        let mut side = Self { threads: Vec::new() };
-        for index in 0..plan.clients {
-            let (orders, incoming) = mpsc::channel();
-            let (ready, is_ready) = mpsc::channel();
-            let (program, cpu) = (program.clone(), plan.client_cpus.get(index).copied().flatten());
-            let desk = Desk { orders: incoming, ready, window: plan.window, batch: plan.batch, interrupt };
-            let thread = scope.spawn(move || {
-                if let Err(error) = machine::pin(cpu).and_then(|()| program(&desk)) {
-                    let _ = desk.ready.send(Err(error));
-                }
-            });
-            side.threads.push(ClientThread { orders: Some(orders), thread: Some(thread) });
-            is_ready.recv_timeout(PATIENCE).context("a client thread ended at once, or is stuck")??;
-        }
-        Ok(side)
-    }
+impl WithClient for Boxing {
+    type Result = BoxedMember<Ask, (Slice, Seen)>;
 
-    /// Has all clients do the same at once.
-    fn ask(&self, ask: Ask) -> anyhow::Result<Vec<Slice>> {
-        let mut pending = Vec::new();
-        for ClientThread { orders, .. } in &self.threads {
-            let (send, receive) = mpsc::channel();
-            let orders = orders.as_ref().context("a client thread has ended")?;
-            orders.send((ask, send)).ok().context("a client thread has ended")?;
-            pending.push(receive);
-        }
-        let answer = |receive: mpsc::Receiver<anyhow::Result<Slice>>| {
-            receive.recv_timeout(ask.duration + PATIENCE).context("a client thread has ended, or is stuck")?
-        };
-        pending.into_iter().map(answer).collect()
+    fn run<C: Client + 'static>(self, client: C, hold: Rendezvous) -> Self::Result {
+        self.boxed(client, hold)
     }
 }
 
-fn mops(slices: &[Slice]) -> f64 {
-    slices.iter().map(|slice| slice.calls as f64 * 1e3 / slice.elapsed_ns.max(1) as f64).sum()
+/// What the figure stands beside.
+enum Beside<'a> {
+    Nothing,
+    Echoes(Echoes),
+    /// HERD's calls one by one.
+    Herd(Clients),
+    Meter(&'a dyn Fn(Duration) -> anyhow::Result<f64>),
 }
 
-/// What all slices have shown so far.
-#[derive(Default)]
-struct Sum {
+impl Beside<'_> {
+    fn comparison(&self) -> Option<(Comparison, &'static str)> {
+        Some(match self {
+            Self::Nothing => return None,
+            Self::Echoes(_) => (Comparison::Baseline, "RPC echoes of 16 B, as many in flight, each checked"),
+            Self::Herd(_) => (Comparison::Baseline, "HERD's calls one by one"),
+            Self::Meter(_) => (Comparison::Limit, "datagrams without data, echoed, as many in flight"),
+        })
+    }
+}
+
+/// A sequencer's clients and what they stand beside; then its clients once more, for ranges.
+struct SequencerTurns<'a> {
+    clients: Clients,
+    beside: Beside<'a>,
+    range: u32,
+    /// All numbers from here on are to be handed out once.
     from: u64,
-    calls: u64,
     numbers: u64,
-    lost: u64,
     gaps: u64,
+    sum: Slice,
 }
 
-impl Sum {
-    /// One slice of a sequencer: the rate, when no number was handed out twice or too low.
-    fn slice(&mut self, side: &Side<'_>, duration: Duration, count: u32) -> anyhow::Result<(f64, Vec<Slice>)> {
-        let slices = side.ask(Ask { duration, count, from: self.from })?;
+fn mops<'a>(slices: impl IntoIterator<Item = &'a Slice>) -> f64 {
+    slices.into_iter().map(Slice::mops).sum()
+}
+
+impl SequencerTurns<'_> {
+    /// One slice of the sequencer: the rate of calls, when no number was handed out twice or too low.
+    fn calls(&mut self, duration: Duration, count: u32) -> anyhow::Result<f64> {
+        let answers = self.clients.order(&Ask { duration, count, from: self.from }, duration)?;
         let mut all = Seen::new(self.from);
-        for slice in &slices {
-            all.add(&slice.seen)?;
-            self.calls += slice.calls;
-            self.lost += slice.lost;
+        for (slice, seen) in &answers {
+            all.add(seen)?;
+            let latency = if count == 1 { slice.latency.clone() } else { sinew_harness::histogram() };
+            self.sum.add(&Slice { latency, ..slice.clone() });
         }
         self.numbers += all.numbers;
         // Before the first slice nobody knows where it begins.
@@ -248,329 +190,170 @@ impl Sum {
             self.gaps += all.end - self.from - all.numbers;
         }
         self.from = all.end;
-        Ok((mops(&slices), slices))
+        Ok(mops(answers.iter().map(|(slice, _)| slice)))
     }
 }
 
-/// Measures `ours` and its limit, in turn.
-fn alternate(
-    plan: Plan,
-    ours: &Side<'_>,
-    limit: &Limit<'_, '_>,
-    servers: [Option<&ServerProcess>; 2],
-) -> anyhow::Result<Figures> {
-    let slice = plan.duration / SLICES;
-    let side_slice = (slice / 2).min(SIDE_SLICE_MAX);
-    let pair = plan.pair();
-    let yardstick = || Reading::take(Kind::Latency, Fabric::Shm, pair, &plan.references, YARDSTICK.min(slice));
-    let (mut sum, mut rates, mut ranges, mut limits) = (Sum::default(), Vec::new(), Vec::new(), Vec::new());
-    let (mut latency, before) = (histogram(), yardstick()?);
-    // Where the sequencer is somebody else's, so is its processor.
-    let is_ours = plan.address.is_none();
-    let servers = servers.into_iter().flatten().filter(|_| is_ours).map(ServerProcess::id);
-    let watched = plan.client_cpus.iter().chain(is_ours.then_some(&plan.server_cpu));
-    let watch = others::Watch::new(others::cpus(watched), servers).allowing(&plan.references);
-    let measure_limit = |duration: Duration| -> anyhow::Result<Option<f64>> {
-        Ok(match limit {
-            Limit::None => None,
-            Limit::Meter(meter, _) => Some(meter(duration)?),
-            Limit::Clients(side, _) => Some(mops(&side.ask(Ask { duration, count: 1, from: 0 })?)),
-        })
-    };
-    sum.slice(ours, WARM_UP.min(slice) / 10, 1)?;
-    sum.slice(ours, WARM_UP.min(slice), 1)?;
-    measure_limit(WARM_UP.min(side_slice))?;
-    let warmed_up = (sum.calls, sum.numbers);
-    for _ in 0..SLICES {
-        limits.extend(measure_limit(side_slice)?);
-        let (rate, slices) = sum.slice(ours, slice, 1)?;
-        rates.push(rate);
-        for slice in slices {
-            latency.add(&slice.latency)?;
-        }
-        if plan.range > 1 {
-            ranges.push(sum.slice(ours, side_slice, plan.range)?.0);
-        }
+impl Turns for SequencerTurns<'_> {
+    fn slice(&mut self, side: usize, duration: Duration) -> anyhow::Result<Option<f64>> {
+        let rate = match (side, &self.beside) {
+            (0, _) => self.calls(duration, 1)?,
+            (1, Beside::Nothing) => return Ok(None),
+            (1, Beside::Echoes(echoes)) => mops(&echoes.slice(1, duration)?),
+            (1, Beside::Herd(clients)) => {
+                let answers = clients.order(&Ask { duration, count: 1, from: 0 }, duration)?;
+                mops(answers.iter().map(|(slice, _)| slice))
+            }
+            (1, Beside::Meter(meter)) => meter(duration)?,
+            _ => self.calls(duration, self.range)?,
+        };
+        Ok(Some(rate))
     }
-    let (others, after) = (watch.end(), yardstick()?);
-    let limit_what = match limit {
-        Limit::None => "none",
-        Limit::Clients(_, what) | Limit::Meter(_, what) => what,
-    };
-    Ok(Figures {
-        plan,
-        ours: rates,
-        ranges,
-        limits,
-        limit_what,
-        latency,
-        calls: sum.calls - warmed_up.0,
-        numbers: sum.numbers - warmed_up.1,
-        lost: sum.lost,
-        gaps: sum.gaps,
-        yardstick: [before, after],
-        others,
-    })
+
+    fn forget(&mut self) {
+        self.sum.latency.reset();
+    }
 }
 
 /// Measures.
-pub fn measure(plan: Plan) -> anyhow::Result<Figures> {
+pub fn measure(plan: &SequencerPlan, progress: &mut Progress<'_>) -> anyhow::Result<Figure> {
     let interrupt = Interrupt::install().context("catching Ctrl-C")?;
     let result = match plan.design {
-        Design::Rpc => calls(plan, interrupt),
-        _ => plan.device.clone().run(OnVerbs { plan, interrupt }),
+        Design::Rpc => over_rpc(plan, interrupt, progress),
+        _ => plan.device.run(OnVerbs { plan, interrupt, progress }),
     };
     // Ctrl-C reaches the server too: what is said of its going is not the cause.
-    ensure!(!interrupt.is_set(), "interrupted");
+    ensure!(!interrupt.is_set(), Interrupted);
     result
 }
 
 /// The sequencer over RPC beside echoes.
-fn calls(plan: Plan, interrupt: Interrupt) -> anyhow::Result<Figures> {
+fn over_rpc(plan: &SequencerPlan, interrupt: Interrupt, progress: &mut Progress<'_>) -> anyhow::Result<Figure> {
     let (server, address) = plan.server(Design::Rpc)?;
-    let limits = plan.limits();
-    let echo = ServerProcess::start(&plan.fabric.fresh_address("")?, &[plan.server_cpu], &limits)?;
-    let echo_address = echo.addresses().first().context("the echo server did not say where it serves")?;
-    let (window, batch, fabric) = (plan.window, plan.batch, plan.fabric);
-    let load = Load { size: ECHO_LEN, window, batch, sink: false };
-    std::thread::scope(|scope| {
-        let (limits, address) = (&limits, &address);
-        let ours = Side::start(&plan, interrupt, scope, move |desk: &Desk| {
-            let nexus = Nexus::builder().config(limits.config()).build()?;
-            let own = fabric.client_address("").parse()?;
-            match fabric {
-                Fabric::Shm => desk.call(sinew::endpoint(&nexus, ShmPort::open(&own)?)?, address, window),
-                Fabric::Udp => desk.call(sinew::endpoint(&nexus, UdpPort::open(&own)?)?, address, window),
-                Fabric::Ibverbs => desk.call(sinew::endpoint(&nexus, sinew::ibverbs_port(&own)?)?, address, window),
-                Fabric::Hub => bail!("a server of another process is not at a hub"),
-            }
-        })?;
-        let echoes = Side::start(&plan, interrupt, scope, move |desk: &Desk| {
-            let nexus = Nexus::builder().config(limits.config()).build()?;
-            let own = fabric.client_address("").parse()?;
-            match fabric {
-                Fabric::Shm => desk.echo(sinew::endpoint(&nexus, ShmPort::open(&own)?)?, echo_address, load),
-                Fabric::Udp => desk.echo(sinew::endpoint(&nexus, UdpPort::open(&own)?)?, echo_address, load),
-                Fabric::Ibverbs => desk.echo(sinew::endpoint(&nexus, sinew::ibverbs_port(&own)?)?, echo_address, load),
-                Fabric::Hub => bail!("a server of another process is not at a hub"),
-            }
-        })?;
-        let limit = Limit::Clients(&echoes, "RPC echoes of 16 B, as many in flight, each checked");
-        alternate(plan, &ours, &limit, [server.as_ref(), Some(&echo)])
-    })
+    let (limits, fabric) = (plan.limits(), plan.fabric);
+    let echo = ServerProcess::start(&fabric.fresh_address("")?, &[plan.server_cpu], &limits)?;
+    let boxing = Boxing { window: plan.window, batch: plan.batch, interrupt };
+    let clients = Crew::start(&plan.client_cpus, move |_| match fabrics::open(fabric, &limits, "", &Hub::new())? {
+        FabricEndpoint::Shm(rpc) => boxing.over_rpc(rpc, &address),
+        FabricEndpoint::Udp(rpc) => boxing.over_rpc(rpc, &address),
+        FabricEndpoint::Ibverbs(rpc) => boxing.over_rpc(rpc, &address),
+        FabricEndpoint::Other(rpc) => boxing.over_rpc(rpc, &address),
+    })?;
+    // One server thread echoes for all clients.
+    let addresses = vec![echo.addresses()[0].clone(); plan.client_cpus.len()];
+    let echoes = Echoes::start(&plan.echo(), &plan.client_cpus, &addresses, &Hub::new(), interrupt)?;
+    alternate(plan, clients, Beside::Echoes(echoes), [server.as_ref(), Some(&echo)], interrupt, progress)
 }
 
-impl Desk {
-    fn call<P: PacketPort>(
-        &self,
-        mut rpc: sinew::rpc::Rpc<P, HostClock>,
-        address: &str,
-        window: usize,
-    ) -> anyhow::Result<()> {
-        let session = rpc.connect(address)?;
-        self.drive(RpcClient::new(rpc, session, window, None)?, ());
-        Ok(())
-    }
-
-    fn echo<P: PacketPort>(&self, rpc: sinew::rpc::Rpc<P, HostClock>, address: &str, load: Load) -> anyhow::Result<()> {
-        let client = EchoClient::connect(rpc, address, 1, self.interrupt)?;
-        self.obey(&mut Echo { client, load });
-        Ok(())
-    }
-}
-
-/// Echoes, for comparison.
-struct Echo<P: PacketPort> {
-    client: EchoClient<P>,
-    load: Load,
-}
-
-impl<P: PacketPort> Drive for Echo<P> {
-    fn slice(&mut self, ask: Ask) -> anyhow::Result<Slice> {
-        let slice = self.client.load(self.load, ask.duration)?;
-        let seen = Seen::new(ask.from);
-        Ok(Slice { calls: slice.calls, elapsed_ns: slice.elapsed_ns, latency: slice.latency, lost: 0, seen })
-    }
-}
-
-struct OnVerbs {
-    plan: Plan,
+struct OnVerbs<'a, 'b> {
+    plan: &'a SequencerPlan,
     interrupt: Interrupt,
+    progress: &'a mut Progress<'b>,
 }
 
-impl Job for OnVerbs {
-    type Result = Figures;
+impl Job for OnVerbs<'_, '_> {
+    type Result = Figure;
 
-    fn run<D: Device>(self, device: D, carried: Carried) -> anyhow::Result<Figures> {
-        let Self { plan, interrupt } = self;
-        let design = plan.design;
+    fn run<D: Device + 'static>(self, device: D, carried: Carried) -> anyhow::Result<Figure> {
+        let Self { plan, interrupt, progress } = self;
+        let (design, window) = (plan.design, plan.window);
         let (server, address) = plan.server(design)?;
         let base =
             if design == Design::HerdOpt && plan.address.is_none() { Some(plan.server(Design::Herd)?) } else { None };
-        let (device, window, pair) = (&device, plan.window, plan.pair());
-        let meter = |duration| header_only_echo_mops(device, pair, window, duration);
-        std::thread::scope(|scope| {
-            let start = |design, address: &str| {
-                let address = address.to_owned();
-                Side::start(&plan, interrupt, scope, move |desk: &Desk| {
-                    meet(device, Whom { design, carried, address: &address, window }, desk)
-                })
-            };
-            let ours = start(design, &address)?;
-            let bases = base.as_ref().map(|(_, address)| start(Design::Herd, address)).transpose()?;
-            let limit = match (design, &bases) {
-                (_, Some(side)) => Limit::Clients(side, "the baseline: HERD's calls one by one"),
-                (Design::SpecS0, None) => Limit::Meter(&meter, "datagrams without data, echoed, as many in flight"),
-                _ => Limit::None,
-            };
-            alternate(plan, &ours, &limit, [server.as_ref(), base.as_ref().and_then(|(server, _)| server.as_ref())])
-        })
-    }
-}
-
-impl Figures {
-    fn rate(&self) -> f64 {
-        units::median(&self.ours)
-    }
-
-    fn limit(&self) -> Option<f64> {
-        (!self.limits.is_empty()).then(|| units::median(&self.limits)).filter(|limit| *limit > 0.0)
-    }
-
-    fn ratio(&self) -> Option<f64> {
-        self.limit().map(|limit| self.rate() / limit)
-    }
-
-    fn percentile_ns(&self, quantile: f64) -> f64 {
-        self.latency.value_at_quantile(quantile) as f64
-    }
-
-    fn is_valid(&self) -> bool {
-        self.yardstick.iter().all(Reading::is_enough) && self.others.are_few()
-    }
-
-    /// What thresholds are held against.
-    pub fn judged(&self) -> Judged {
-        Judged { name: "rate_mops", figure: Some(self.rate()), ratio: self.ratio(), valid: self.is_valid() }
-    }
-
-    /// What the tour shows of it.
-    pub fn row(&self) -> Row {
-        Row {
-            what: "unique, increasing numbers".to_owned(),
-            figure: format!("{} M/s", units::figure(self.rate())),
-            limit: self.limit().map_or_else(
-                || "not measured".to_owned(),
-                |limit| format!("{} M/s: {}", units::figure(limit), self.limit_what),
-            ),
-            is_valid: self.is_valid(),
-        }
-    }
-
-    /// What must be said of a design.
-    fn remark(&self) -> Option<&'static str> {
-        let shm = self.plan.fabric == Fabric::Shm;
-        (shm && self.plan.design == Design::Atomics).then_some(
-            "over shared memory the atomic is the processor's own: there is no NIC that locks the word for as long as PCIe takes, which makes \
-             this design the slowest on NICs (atc16 4.2.3)",
-        )
-    }
-
-    /// One JSON object.
-    pub fn to_json(&self) -> Value {
-        let plan = &self.plan;
-        let list = |values: &[f64]| values.iter().copied().map(units::rounded).collect::<Vec<_>>();
-        let ranges = (!self.ranges.is_empty()).then(|| {
-            let rate = units::median(&self.ranges);
-            json!({ "count": plan.range, "rate_mops": units::rounded(rate), "numbers_mops": units::rounded(rate * f64::from(plan.range)) })
-        });
-        let [before, after] = &self.yardstick;
-        json!({
-            "bench": "seq",
-            "design": plan.design.name(),
-            "fabric": plan.fabric.name(),
-            "clients": plan.clients,
-            "window": plan.window,
-            "batch": plan.batch,
-            "seconds": plan.duration.as_secs_f64(),
-            "client_cpus": plan.client_cpus,
-            "server_cpu": plan.server_cpu,
-            "rate_mops": units::rounded(self.rate()),
-            "p50_ns": self.percentile_ns(0.5),
-            "p99_ns": self.percentile_ns(0.99),
-            "p999_ns": self.percentile_ns(0.999),
-            "limit_mops": self.limit().map(units::rounded),
-            "limit_what": self.limit_what,
-            "ratio": self.ratio().map(units::rounded),
-            "ranges": ranges,
-            "calls_checked": self.calls,
-            "numbers_checked": self.numbers,
-            "lost": self.lost,
-            "gaps": self.gaps,
-            "remark": self.remark(),
-            "slices": { "ours": list(&self.ours), "limit": list(&self.limits), "ranges": list(&self.ranges) },
-            "cores": {
-                "before": machine::distance(before.cores_ns),
-                "before_ns": before.cores_ns.map(units::rounded),
-                "after": machine::distance(after.cores_ns),
-                "after_ns": after.cores_ns.map(units::rounded),
-            },
-            "others": self.others.share.map(units::rounded),
-            "limit_valid": self.is_valid(),
-        })
-    }
-
-    /// A few lines to read.
-    pub fn to_text(&self) -> String {
-        let plan = &self.plan;
-        let [p50, p99] = [0.5, 0.99].map(|quantile| units::time(self.percentile_ns(quantile)));
-        let clients = if plan.clients > 1 { format!("{} clients, ", plan.clients) } else { String::new() };
-        let mut text = format!(
-            "sequencer {} over {}, {clients}{} in flight in batches of {}: {} M numbers/s, one a call",
-            plan.design.name(),
-            plan.fabric.name(),
-            plan.window,
-            plan.batch,
-            units::figure(self.rate())
-        );
-        let limit = match (self.limit(), self.ratio()) {
-            (Some(limit), Some(ratio)) => {
-                format!("{} M/s (ratio {}): {}", units::figure(limit), units::figure(ratio), self.limit_what)
-            }
-            _ => "none".to_owned(),
+        let boxing = Boxing { window, batch: plan.batch, interrupt };
+        let start = |design, address: &str| {
+            let (device, address) = (device.clone(), address.to_owned());
+            Crew::start(&plan.client_cpus, move |_| {
+                meet(&device, Whom { design, carried, address: &address, window }, boxing)
+            })
         };
-        text += &format!("\n  limit: {limit}\n  latency p50 {p50}, p99 {p99}");
-        if !self.ranges.is_empty() {
-            let rate = units::median(&self.ranges);
-            let numbers = rate * f64::from(plan.range);
-            text += &format!(
-                "\n  in ranges of {}: {} M calls/s, {} M numbers/s",
-                plan.range,
-                units::figure(rate),
-                units::figure(numbers)
-            );
-        }
-        let (calls, numbers) = (self.calls, self.numbers);
-        text += &format!(
-            "\n  {calls} calls and {numbers} numbers checked: each once, and in order; {} calls lost, {} numbers in gaps",
-            self.lost, self.gaps
-        );
-        if let Some(remark) = self.remark() {
-            text += &format!("\n  {remark}");
-        }
-        if let Some(complaint) = self.others.complaint() {
-            text += &format!("\n  INVALID: {complaint}");
-        } else if !self.is_valid() {
-            let [before, after] = &self.yardstick;
-            text += &format!(
-                "\n  INVALID: the machine was busy, or is slower than the one that the references come from (see --reference): {} was {} \
-                 before and {} after, where {} is expected",
-                before.name(),
-                units::figure(before.value),
-                units::figure(after.value),
-                units::figure(before.reference)
-            );
-        }
-        text
+        let clients = start(design, &address)?;
+        let pair = machine::pair(&plan.client_cpus, &[plan.server_cpu]);
+        let meter = |duration| header_only_echo_mops(&device, pair, window, duration);
+        let beside = match (design, &base) {
+            (_, Some((_, address))) => Beside::Herd(start(Design::Herd, address)?),
+            (Design::SpecS0, None) => Beside::Meter(&meter),
+            _ => Beside::Nothing,
+        };
+        let servers = [server.as_ref(), base.as_ref().and_then(|(server, _)| server.as_ref())];
+        alternate(plan, clients, beside, servers, interrupt, progress)
     }
 }
+
+/// Measures the clients and what they stand beside.
+fn alternate(
+    plan: &SequencerPlan,
+    clients: Clients,
+    beside: Beside<'_>,
+    servers: [Option<&ServerProcess>; 2],
+    interrupt: Interrupt,
+    progress: &mut Progress<'_>,
+) -> anyhow::Result<Figure> {
+    let comparison = beside.comparison();
+    let mut turns =
+        SequencerTurns { clients, beside, range: plan.range, from: 0, numbers: 0, gaps: 0, sum: Slice::new() };
+    // Where the sequencer is somebody else's, so is its processor.
+    let is_ours = plan.address.is_none();
+    let run = Run {
+        duration: plan.duration,
+        pair: machine::pair(&plan.client_cpus, &[plan.server_cpu]),
+        pins: plan.client_cpus.iter().copied().chain(is_ours.then_some(plan.server_cpu)).collect(),
+        servers: servers.into_iter().flatten().filter(|_| is_ours).map(ServerProcess::id).collect(),
+        judged: if comparison.is_some() { 2 } else { 1 },
+        yardstick: Some((Yardstick::RingRoundTrip, &plan.references)),
+        interrupt,
+    };
+    let measured = run.alternate(if plan.range > 1 { 3 } else { 2 }, &mut turns, progress)?;
+    let SequencerTurns { numbers, gaps, sum, .. } = turns;
+    Ok(figure(plan, &measured, comparison, sum, [numbers, gaps]))
+}
+
+fn figure(
+    plan: &SequencerPlan,
+    measured: &Measured,
+    comparison: Option<(Comparison, &'static str)>,
+    sum: Slice,
+    [numbers, gaps]: [u64; 2],
+) -> Figure {
+    let SequencerPlan { design, fabric, window, batch, range, .. } = plan;
+    let clients = plan.client_cpus.len();
+    let of_all = if clients > 1 { format!(", of {clients} clients together") } else { String::new() };
+    let title = format!("sequencer {} over {}, a number a call{of_all}", design.name(), fabric.name());
+    let mut figure = measured.figure("seq", title, Unit::Mops, 0);
+    if let Some((comparison, what)) = comparison {
+        figure = figure.beside(measured, 1, comparison, what);
+    }
+    figure.lines.push(format!("{window} in flight in batches of {batch}"));
+    let ranges: Option<Value> = (*range > 1).then(|| {
+        let calls = units::median(&measured.slices(2));
+        let numbers = calls * f64::from(*range);
+        let [calls_text, numbers_text] = [calls, numbers].map(units::figure);
+        figure.lines.push(format!("in ranges of {range}: {calls_text} M calls/s, {numbers_text} M numbers/s"));
+        json!({ "count": range, "rate_mops": units::rounded(calls), "numbers_mops": units::rounded(numbers) })
+    });
+    let Slice { done, lost, .. } = sum;
+    figure.lines.push(format!("{done} calls and {numbers} numbers checked: each once, and in order"));
+    figure.lines.push(format!("{lost} calls lost, {gaps} numbers in gaps"));
+    if *fabric == Fabric::Shm && *design == Design::Atomics {
+        figure.lines.push(ATOMICS.to_owned());
+    }
+    figure.setup = json!({
+        "design": design.name(),
+        "fabric": fabric.name(),
+        "clients": clients,
+        "window": window,
+        "batch": batch,
+        "seconds": plan.duration.as_secs_f64(),
+        "client_cpus": plan.client_cpus,
+        "server_cpu": plan.server_cpu,
+    });
+    figure.details = json!({
+        "ranges": ranges, "calls_checked": done, "numbers_checked": numbers, "lost": lost, "gaps": gaps,
+    });
+    figure.latency = Some(sum.latency);
+    figure
+}
+
+/// What must be said of a design.
+const ATOMICS: &str = "over shared memory the atomic is the processor's own: there is no NIC that locks the word for as long as PCIe takes, \
+                       which makes this design the slowest on NICs (atc16 4.2.3)";

@@ -2,23 +2,23 @@
 
 use std::time::Duration;
 
+use sinew_harness::reference::References;
+use sinew_harness::run::Progress;
+use sinew_harness::{Figure, machine};
+
 use super::Design;
-use super::run::{self, Plan};
+use super::run::{self, SequencerPlan};
 use crate::fabrics::Fabric;
-use crate::limits::References;
-use crate::machine;
-use crate::tour::Row;
 use crate::verbs::{Carried, DeviceArgs};
 
 /// The one for every day, on shared memory.
-pub fn over_shm(duration: Duration) -> anyhow::Result<Row> {
+pub fn over_shm(duration: Duration, progress: &mut Progress<'_>) -> anyhow::Result<Figure> {
     let pair = machine::default_pair();
-    run::measure(Plan {
+    let plan = SequencerPlan {
         design: Design::Rpc,
         fabric: Fabric::Shm,
         device: DeviceArgs { fabric: Carried::Shm, device: None },
         address: None,
-        clients: 1,
         window: 64,
         batch: 16,
         range: 1,
@@ -26,6 +26,6 @@ pub fn over_shm(duration: Duration) -> anyhow::Result<Row> {
         client_cpus: vec![pair.map(|cpus| cpus[0])],
         server_cpu: pair.map(|cpus| cpus[1]),
         references: References::default(),
-    })
-    .map(|figures| figures.row())
+    };
+    run::measure(&plan, progress)
 }

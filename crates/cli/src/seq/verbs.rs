@@ -23,11 +23,12 @@ use sinew::sequencer::herd::{HerdClient, NumberService, layout};
 use sinew::sequencer::spec::{SpecClient, SpecConfig, SpecServer};
 use sinew::sequencer::{Client, Sequence};
 
+use sinew_harness::machine::{self, Idle};
+
 use super::Design;
-use crate::machine::Idle;
 use crate::serve::{FAILED, READY, SERVING, ThreadArgs, end_with_stdin};
 use crate::verbs::{Carried, Cq, Domain, Job, Qp, Thread, bytes_of, digits};
-use crate::{machine, output};
+use crate::output;
 
 /// Clients of one server at a time, of the designs that connect.
 const CLIENTS_MAX: usize = 256;
@@ -77,7 +78,7 @@ impl Drop for StopWhenDropped<'_> {
 impl Job for Serving<'_> {
     type Result = bool;
 
-    fn run<D: Device>(self, device: D, carried: Carried) -> anyhow::Result<bool> {
+    fn run<D: Device + 'static>(self, device: D, carried: Carried) -> anyhow::Result<bool> {
         let interrupt = Interrupt::install().context("catching Ctrl-C")?;
         let is_child = self.threads.is_child();
         if is_child {
@@ -393,11 +394,11 @@ pub trait WithClient {
     type Result;
 
     /// `hold` is to live as long as the client.
-    fn run<C: Client>(self, client: C, hold: Rendezvous) -> Self::Result;
+    fn run<C: Client + 'static>(self, client: C, hold: Rendezvous) -> Self::Result;
 }
 
 /// Meets a server, and goes on as its client.
-pub fn meet<D: Device, W: WithClient>(device: &D, whom: Whom<'_>, then: W) -> anyhow::Result<W::Result> {
+pub fn meet<D: Device + 'static, W: WithClient>(device: &D, whom: Whom<'_>, then: W) -> anyhow::Result<W::Result> {
     let Whom { design, carried, address, window } = whom;
     let meeting = || Rendezvous::connect(address, CONNECT, LIMITS).map(Meeting);
     let mut said = json!({ "design": design.name(), "fabric": carried.name() });

@@ -5,12 +5,15 @@ use std::time::Duration;
 use anyhow::Context;
 use serde_json::{Value, json};
 use sinew::host::Interrupt;
+use sinew_harness::crew::Crew;
+use sinew_harness::load::Slice;
+use sinew_harness::run::Measured;
+use sinew_harness::units;
+use sinew_harness::workload::Workload;
 
-use super::client::{Client, Load, Wire};
-use super::servers::{self, Server};
-use super::{Plan, Target};
-use crate::units;
-use crate::workload::Workload;
+use sinew_harness::load::memcached::{Shape, Wire};
+use super::servers::{self, ServerPlan, Started};
+use super::start_client;
 
 /// Connections, and requests in flight on each: enough that a server of one thread always has some to answer.
 const OF_MEMCACHED: [usize; 2] = [8, 128];
@@ -20,16 +23,16 @@ const OF_REDIS: [usize; 2] = [16, 64];
 pub struct Peers(Vec<Peer>);
 
 struct Peer {
-    name: String,
-    client: Client,
-    server: Option<Server>,
-    rates: Vec<f64>,
+    client: Crew<Duration, Slice>,
+    started: Started,
+    shape: Shape,
+    sum: Slice,
 }
 
-/// What came of one of them: its name, and millions of keys in a second, slice by slice.
-pub struct Measured {
-    pub name: String,
-    pub rates: Vec<f64>,
+/// What came of one of them, for people and programs.
+pub struct PeerResult {
+    pub text: String,
+    pub json: Value,
 }
 
 impl Peers {
@@ -37,70 +40,67 @@ impl Peers {
     pub fn start(
         workload: &Workload,
         value_size: usize,
+        client_cpu: Option<usize>,
         server_cpu: Option<usize>,
         interrupt: Interrupt,
     ) -> anyhow::Result<Self> {
-        let one =
-            |wire, [connections, depth]: [usize; 2], start: fn(&Plan, bool) -> anyhow::Result<servers::Started>| {
-                let load = Load { connections, depth, keys_per_get: 1, wire, value_size, rate: None };
-                let plan = Plan {
-                    workload: *workload,
-                    load,
-                    target: Target::Ours { unix: false },
-                    duration: Duration::ZERO,
-                    client_cpu: None,
-                    server_cpu,
-                };
-                let (name, address, server) = start(&plan, false)?;
-                let mut client = Client::connect(&address, load, workload, interrupt)?;
-                client.fill(workload.keys as u64).with_context(|| format!("filling {name} at {address}"))?;
-                Ok::<_, anyhow::Error>(Peer { name, client, server, rates: Vec::new() })
-            };
+        let one = |wire, [connections, depth]: [usize; 2], start: fn(&ServerPlan) -> anyhow::Result<Started>| {
+            let plan = ServerPlan { keys: workload.keys, value_size, cpu: server_cpu, unix: false };
+            let shape = Shape { connections, depth, keys_per_get: 1, wire, value_size, rate: None };
+            let started = start(&plan)?;
+            let client = start_client(&started, shape, workload, client_cpu, interrupt)?;
+            anyhow::Ok(Peer { client, started, shape, sum: Slice::new() })
+        };
         Ok(Self(vec![one(Wire::Meta, OF_MEMCACHED, servers::memcached)?, one(Wire::Redis, OF_REDIS, servers::redis)?]))
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
     }
 
     /// Their processes.
     pub fn ids(&self) -> impl Iterator<Item = u32> {
-        self.0.iter().filter_map(|peer| Some(peer.server.as_ref()?.id()))
+        self.0.iter().filter_map(|peer| peer.started.process())
     }
 
-    /// Measures a slice of each.
-    pub fn run(&mut self, duration: Duration) -> anyhow::Result<()> {
-        for peer in &mut self.0 {
-            let slice = peer.client.run(duration).with_context(|| peer.name.clone())?;
-            peer.rates.push(slice.mops());
-        }
-        Ok(())
+    /// Measures a slice of one of them.
+    pub fn slice(&mut self, index: usize, duration: Duration) -> anyhow::Result<f64> {
+        let peer = self.0.get_mut(index).context("there is no such peer")?;
+        let slice = peer.client.order(&duration, duration).with_context(|| peer.started.name.clone())?.remove(0);
+        peer.sum.add(&slice);
+        Ok(slice.mops())
     }
 
-    /// What came of it.
-    pub fn end(self) -> Vec<Measured> {
-        self.0.into_iter().map(|Peer { name, rates, .. }| Measured { name, rates }).collect()
-    }
-}
-
-impl Measured {
-    /// How many times as fast `ours` was, slice by slice; the median.
-    pub fn times(&self, ours: &[f64]) -> f64 {
-        let ratios: Vec<f64> = ours.iter().zip(&self.rates).map(|(ours, theirs)| ours / theirs).collect();
-        units::median(&ratios)
-    }
-
-    pub fn json(&self, ours: &[f64]) -> Value {
-        json!({
-            "server": self.name,
-            "rate_mops": units::rounded(units::median(&self.rates)),
-            "slices": self.rates.iter().copied().map(units::rounded).collect::<Vec<_>>(),
-            "ours_over_theirs": units::rounded(self.times(ours)),
-        })
-    }
-
-    pub fn text(&self, ours: &[f64]) -> String {
-        format!(
-            "{}: {} M/s; ours is {} times as fast",
-            self.name,
-            units::figure(units::median(&self.rates)),
-            units::figure(self.times(ours))
-        )
+    /// What came of them; the first was the side `first`, and the others follow. How many times as fast ours was is the middle of what it was
+    /// slice by slice.
+    pub fn end(self, measured: &Measured, first: usize) -> Vec<PeerResult> {
+        let result = |(index, peer): (usize, Peer)| {
+            let side = first + index;
+            let (rates, times) = (measured.slices(side), measured.times(0, side));
+            let Started { name, command, .. } = &peer.started;
+            let Shape { connections, depth, .. } = peer.shape;
+            let (rate, hits) = (units::median(&rates), peer.sum.hit_percent());
+            let times_text = times.map_or_else(|| "not comparable".to_owned(), units::figure);
+            let missed = if hits < 99.95 { ", since it had evicted the others to stay within its memory" } else { "" };
+            PeerResult {
+                text: format!(
+                    "{name}: {} M/s, ours is {times_text} times as fast; {hits:.1} % of its gets hit{missed}; started as `{command}`, \
+                     {connections} connections with {depth} in flight each",
+                    units::figure(rate)
+                ),
+                json: json!({
+                    "server": name,
+                    "command": command,
+                    "connections": connections,
+                    "depth": depth,
+                    "rate_mops": units::rounded(rate),
+                    "hit_percent": units::rounded(hits),
+                    "slices": units::rounded_all(&rates),
+                    "ours_over_theirs": times.map(units::rounded),
+                }),
+            }
+        };
+        self.0.into_iter().enumerate().map(result).collect()
     }
 }

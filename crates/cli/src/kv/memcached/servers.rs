@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
-use super::Plan;
+use sinew_harness::load::memcached::KEY_LEN;
+
 use crate::child::ServerProcess;
 
 /// How long a server may take to begin.
@@ -15,24 +16,48 @@ const START_MAX: Duration = Duration::from_secs(5);
 /// Bytes of an item beside key and value, of either server, at most.
 const ITEM_OVERHEAD: usize = 128;
 
-/// A server that ends when this is dropped.
-pub enum Server {
+/// What a server is to be.
+pub struct ServerPlan {
+    /// Keys that it will hold.
+    pub keys: usize,
+    pub value_size: usize,
+    pub cpu: Option<usize>,
+    /// At a Unix socket rather than a TCP port.
+    pub unix: bool,
+}
+
+/// A server that ends when this is dropped, if it was started here.
+pub struct Started {
+    pub name: String,
+    /// Where it listens.
+    pub address: String,
+    /// How it was started.
+    pub command: String,
+    server: Option<Server>,
+}
+
+enum Server {
     Ours(ServerProcess),
     Other(Other),
 }
 
-impl Server {
-    /// Its process.
-    pub fn id(&self) -> u32 {
-        match self {
-            Self::Ours(server) => server.id(),
-            Self::Other(server) => server.child.id(),
-        }
+impl Started {
+    /// One that runs already.
+    pub fn elsewhere(address: &str) -> Self {
+        Self { name: "server".to_owned(), address: address.to_owned(), command: String::new(), server: None }
+    }
+
+    /// Its process, if it was started here.
+    pub fn process(&self) -> Option<u32> {
+        Some(match self.server.as_ref()? {
+            Server::Ours(server) => server.id(),
+            Server::Other(server) => server.child.id(),
+        })
     }
 }
 
 /// Somebody else's.
-pub struct Other {
+struct Other {
     child: Child,
     /// Its Unix socket, if it has one.
     socket: Option<PathBuf>,
@@ -48,38 +73,35 @@ impl Drop for Other {
     }
 }
 
-/// Its name, where it listens, and the server itself.
-pub type Started = (String, String, Option<Server>);
-
 fn socket(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("sinew-bench-{name}-{}", std::process::id()))
 }
 
 /// Megabytes that are enough for all items.
-fn memory_mb(plan: &Plan) -> usize {
-    ((plan.workload.keys * (super::KEY_LEN + plan.load.value_size + ITEM_OVERHEAD) * 2) >> 20).max(64)
+fn memory_mb(plan: &ServerPlan) -> usize {
+    ((plan.keys * (KEY_LEN + plan.value_size + ITEM_OVERHEAD) * 2) >> 20).max(64)
 }
 
 /// One of ours, of one thread.
-pub fn ours(plan: &Plan, unix: bool) -> anyhow::Result<Started> {
-    let address = if unix { format!("unix:{}", socket("ours").display()) } else { "127.0.0.1:0".to_owned() };
+pub fn ours(plan: &ServerPlan) -> anyhow::Result<Started> {
+    let address = if plan.unix { format!("unix:{}", socket("ours").display()) } else { "127.0.0.1:0".to_owned() };
     let mut args: Vec<String> = ["serve", "cache", "--memcached", &address, "--memory"].map(str::to_owned).into();
     args.push(format!("{}M", memory_mb(plan)));
-    args.extend(["--items".to_owned(), plan.workload.keys.to_string()]);
-    if let Some(cpu) = plan.server_cpu {
+    args.extend(["--items".to_owned(), plan.keys.to_string()]);
+    if let Some(cpu) = plan.cpu {
         args.extend(["--pin".to_owned(), cpu.to_string()]);
     }
     let server = ServerProcess::spawn(&args)?;
     let address = server.addresses().first().context("the server told no address")?.clone();
-    Ok(("sinew".to_owned(), address, Some(Server::Ours(server))))
+    Ok(Started { name: "sinew".to_owned(), address, command: format!("sinew {}", args.join(" ")), server: Some(Server::Ours(server)) })
 }
 
 /// memcached, with one thread.
-pub fn memcached(plan: &Plan, unix: bool) -> anyhow::Result<Started> {
+pub fn memcached(plan: &ServerPlan) -> anyhow::Result<Started> {
     let name = version("memcached", "-V")?;
     let mut command = pinned(plan, "memcached");
     command.args(["-u", "root", "-U", "0", "-t", "1", "-m", &memory_mb(plan).to_string()]);
-    let (address, socket) = if unix {
+    let (address, socket) = if plan.unix {
         let socket = socket("memcached");
         command.arg("-s").arg(&socket);
         (format!("unix:{}", socket.display()), Some(socket))
@@ -92,13 +114,13 @@ pub fn memcached(plan: &Plan, unix: bool) -> anyhow::Result<Started> {
 }
 
 /// Redis, which keeps nothing on disk.
-pub fn redis(plan: &Plan, unix: bool) -> anyhow::Result<Started> {
+pub fn redis(plan: &ServerPlan) -> anyhow::Result<Started> {
     let text = version("redis-server", "--version")?;
     let number = text.split_whitespace().find_map(|word| word.strip_prefix("v=")).unwrap_or_default();
     let mut command = pinned(plan, "redis-server");
     command.args(["--save", "", "--appendonly", "no", "--maxmemory-policy", "allkeys-lru"]);
     command.args(["--maxmemory", &format!("{}mb", memory_mb(plan)), "--bind", "127.0.0.1"]);
-    let (address, socket) = if unix {
+    let (address, socket) = if plan.unix {
         let socket = socket("redis");
         command.args(["--port", "0", "--unixsocket"]).arg(&socket);
         (format!("unix:{}", socket.display()), Some(socket))
@@ -119,8 +141,8 @@ fn version(program: &str, option: &str) -> anyhow::Result<String> {
 }
 
 /// A program on the processor of servers.
-fn pinned(plan: &Plan, program: &str) -> Command {
-    let Some(cpu) = plan.server_cpu else { return Command::new(program) };
+fn pinned(plan: &ServerPlan, program: &str) -> Command {
+    let Some(cpu) = plan.cpu else { return Command::new(program) };
     let mut command = Command::new("taskset");
     command.args(["-c", &cpu.to_string(), program]);
     command
@@ -133,6 +155,8 @@ fn free_port() -> anyhow::Result<(String, String)> {
 }
 
 fn start(name: String, mut command: Command, address: String, socket: Option<PathBuf>) -> anyhow::Result<Started> {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let shown = words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
     let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
     let server = Other { child: child.with_context(|| format!("starting {name}"))?, socket };
     let deadline = Instant::now() + START_MAX;
@@ -146,5 +170,5 @@ fn start(name: String, mut command: Command, address: String, socket: Option<Pat
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    Ok((name, address, Some(Server::Other(server))))
+    Ok(Started { name, address, command: shown, server: Some(Server::Other(server)) })
 }

@@ -4,14 +4,11 @@ use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
-use hdrhistogram::Histogram;
-use sinew::host::Interrupt;
+use sinew::fabric::Clock;
 
-use crate::client::histogram;
-use crate::machine;
+use super::{Load, Slice, Span, State};
 use crate::workload::{Request, Workload, check_value, fill_value};
 
 /// Requests that are drawn ahead.
@@ -23,7 +20,7 @@ const READ_LEN: usize = 64 << 10;
 /// Of every so many batches the latency of one is recorded.
 const SAMPLE_EVERY: u64 = 8;
 /// How long a server may be silent.
-const SILENCE_MAX: Duration = Duration::from_secs(10);
+const SILENCE_MAX_NS: u64 = 10_000_000_000;
 
 /// What a client and a server say to each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +34,7 @@ pub enum Wire {
 }
 
 impl Wire {
+    /// In words.
     pub fn name(self) -> &'static str {
         match self {
             Self::Text => "get and set",
@@ -48,34 +46,19 @@ impl Wire {
 
 /// What a client asks, and how.
 #[derive(Clone, Copy, Debug)]
-pub struct Load {
+pub struct Shape {
+    /// Connections of the client.
     pub connections: usize,
     /// Requests in flight on each connection, which go out together and of which all are answered before the next.
     pub depth: usize,
     /// Keys of one request to get.
     pub keys_per_get: usize,
+    /// What is said on them.
     pub wire: Wire,
+    /// Bytes of every value.
     pub value_size: usize,
     /// Requests per second, over all connections; as many as are answered when none is given.
     pub rate: Option<f64>,
-}
-
-/// What came of a slice.
-pub struct Slice {
-    /// Keys that were asked for or stored.
-    pub keys: u64,
-    pub gets: u64,
-    pub hits: u64,
-    pub elapsed: Duration,
-    /// Of requests, from when they went out; with a rate, from when they should have.
-    pub latency: Histogram<u64>,
-}
-
-impl Slice {
-    /// Millions of keys per second.
-    pub fn mops(&self) -> f64 {
-        self.keys as f64 / self.elapsed.as_secs_f64() / 1e6
-    }
 }
 
 enum Stream {
@@ -117,8 +100,8 @@ struct Pending {
     /// Of its first key, in the list of keys.
     keys: usize,
     is_get: bool,
-    /// If its latency counts.
-    began: Option<Instant>,
+    /// When it went out, or should have, if its latency counts.
+    began_ns: Option<u64>,
 }
 
 struct Connection {
@@ -133,25 +116,24 @@ struct Connection {
     keys: VecDeque<u64>,
 }
 
-/// See the module.
-pub struct Client {
+/// A driver of connections to a server of memcached's protocol, or of Redis'.
+pub struct Memcached<C> {
     connections: Vec<Connection>,
-    load: Load,
+    clock: C,
+    shape: Shape,
     trace: Vec<Request>,
     at: usize,
     round: u64,
     batches: u64,
     value: Vec<u8>,
-    interrupt: Interrupt,
-}
-
-/// What a stretch of answers was.
-#[derive(Default)]
-struct Counts {
-    requests: u64,
-    keys: u64,
-    gets: u64,
-    hits: u64,
+    /// Keys that are still to be stored before the trace begins.
+    filling: std::ops::Range<u64>,
+    /// Requests that were started in the slice, and when it began, for those that come by the clock.
+    started: u64,
+    began_ns: u64,
+    heard_ns: u64,
+    span: Span,
+    slice: Slice,
 }
 
 /// The key with this number.
@@ -159,9 +141,13 @@ fn key_text(key: u64) -> [u8; KEY_LEN] {
     std::array::from_fn(|at| b"0123456789abcdef"[(key >> (60 - 4 * at)) as usize & 15])
 }
 
-impl Client {
+impl<C: Clock> Memcached<C> {
     /// Connects to the server at `HOST:PORT` or `unix:PATH`.
-    pub fn connect(address: &str, load: Load, workload: &Workload, interrupt: Interrupt) -> anyhow::Result<Self> {
+    ///
+    /// # Errors
+    ///
+    /// There is none.
+    pub fn connect(address: &str, shape: Shape, workload: &Workload, clock: C) -> anyhow::Result<Self> {
         let connect = || {
             let stream = Stream::connect(address).with_context(|| format!("no server at {address}"))?;
             Ok(Connection {
@@ -175,102 +161,26 @@ impl Client {
             })
         };
         Ok(Self {
-            connections: (0..load.connections).map(|_| connect()).collect::<anyhow::Result<_>>()?,
-            load,
+            connections: (0..shape.connections).map(|_| connect()).collect::<anyhow::Result<_>>()?,
+            clock,
+            shape,
             trace: workload.trace(TRACE),
             at: 0,
             round: 0,
             batches: 0,
-            value: vec![0; load.value_size],
-            interrupt,
+            value: vec![0; shape.value_size],
+            filling: 0..0,
+            started: 0,
+            began_ns: 0,
+            heard_ns: 0,
+            span: Span::default(),
+            slice: Slice::new(),
         })
     }
 
-    /// Stores every key.
-    pub fn fill(&mut self, keys: u64) -> anyhow::Result<()> {
-        let mut ignored = histogram();
-        let mut next = 0;
-        let mut last = Instant::now();
-        let depth = (READ_LEN / (self.load.value_size + 64)).clamp(1, 256);
-        let mut connection = 0;
-        while next < keys || self.connections.iter().any(|connection| !connection.pending.is_empty()) {
-            connection = (connection + 1) % self.connections.len();
-            if next < keys && self.connections[connection].pending.is_empty() {
-                for key in next..keys.min(next + depth as u64) {
-                    self.store(connection, key, None);
-                }
-                next += depth as u64;
-            }
-            let counts = self.exchange(connection, &mut ignored)?;
-            self.look_out(&mut last, counts.requests)?;
-        }
-        Ok(())
-    }
-
-    /// Fails when nothing comes for long.
-    fn look_out(&self, last: &mut Instant, answers: u64) -> anyhow::Result<()> {
-        if answers > 0 {
-            *last = Instant::now();
-            return Ok(());
-        }
-        ensure!(!self.interrupt.is_set(), "interrupted");
-        ensure!(last.elapsed() < SILENCE_MAX, "the server does not answer");
-        if !machine::has_two_cpus() {
-            std::thread::yield_now();
-        }
-        Ok(())
-    }
-
-    /// Goes on with the trace.
-    pub fn run(&mut self, duration: Duration) -> anyhow::Result<Slice> {
-        let mut latency = histogram();
-        let mut counts = Counts::default();
-        let began = Instant::now();
-        let (mut last, mut now) = (began, began);
-        let mut started = 0u64;
-        let mut turns = 0u64;
-        while now.duration_since(began) < duration || counts.requests == 0 {
-            for connection in 0..self.connections.len() {
-                match self.load.rate {
-                    None => {
-                        if self.connections[connection].pending.is_empty() {
-                            let stamp = self.batches.is_multiple_of(SAMPLE_EVERY).then(Instant::now);
-                            self.batches += 1;
-                            for _ in 0..self.load.depth {
-                                self.start(connection, stamp);
-                            }
-                        }
-                    }
-                    Some(rate) => {
-                        let due = (Instant::now().duration_since(began).as_secs_f64() * rate) as u64;
-                        let room = self.load.depth.saturating_sub(self.connections[connection].pending.len());
-                        for _ in 0..due.saturating_sub(started).min(room as u64) {
-                            // When it should have gone out, not when it did.
-                            let stamp = began + Duration::from_secs_f64(started as f64 / rate);
-                            self.start(connection, Some(stamp));
-                            started += 1;
-                        }
-                    }
-                }
-                let more = self.exchange(connection, &mut latency)?;
-                counts.add(&more);
-                turns += 1;
-                if more.requests == 0 || turns.is_multiple_of(16) {
-                    self.look_out(&mut last, more.requests)?;
-                    now = Instant::now();
-                }
-            }
-        }
-        let elapsed = began.elapsed();
-        // What is in flight is nobody's.
-        let mut ignored = histogram();
-        while self.connections.iter().any(|connection| !connection.pending.is_empty()) {
-            for connection in 0..self.connections.len() {
-                let more = self.exchange(connection, &mut ignored)?;
-                self.look_out(&mut last, more.requests)?;
-            }
-        }
-        Ok(Slice { keys: counts.keys, gets: counts.gets, hits: counts.hits, elapsed, latency })
+    /// Has the next slice store so many keys, and end with that.
+    pub fn fill(&mut self, keys: u64) {
+        self.filling = 0..keys;
     }
 
     fn next(&mut self) -> Request {
@@ -278,35 +188,60 @@ impl Client {
         self.trace[self.at]
     }
 
+    /// Puts what is due in a connection's output.
+    fn start_due(&mut self, connection: usize) {
+        let in_flight = self.connections[connection].pending.len();
+        if !self.filling.is_empty() {
+            let depth = (READ_LEN / (self.shape.value_size + 64)).clamp(1, 256);
+            for _ in in_flight..if in_flight == 0 { depth } else { 0 } {
+                let Some(key) = self.filling.next() else { break };
+                self.store(connection, key, None);
+            }
+        } else if let Some(rate) = self.shape.rate {
+            let due = (self.clock.now_ns().saturating_sub(self.began_ns) as f64 * rate / 1e9) as u64;
+            let room = self.shape.depth.saturating_sub(in_flight) as u64;
+            for _ in 0..due.saturating_sub(self.started).min(room) {
+                // When it should have gone out, not when it did.
+                let stamp_ns = self.began_ns + (self.started as f64 / rate * 1e9) as u64;
+                self.start(connection, Some(stamp_ns));
+                self.started += 1;
+            }
+        } else if in_flight == 0 {
+            let stamp_ns = self.batches.is_multiple_of(SAMPLE_EVERY).then(|| self.clock.now_ns());
+            self.batches += 1;
+            (0..self.shape.depth).for_each(|_| self.start(connection, stamp_ns));
+        }
+    }
+
     /// Puts the next request of the trace in a connection's output.
-    fn start(&mut self, connection: usize, began: Option<Instant>) {
+    fn start(&mut self, connection: usize, began_ns: Option<u64>) {
         let request = self.next();
         if !request.is_get() {
-            return self.store(connection, request.key(), began);
+            return self.store(connection, request.key(), began_ns);
         }
         let mut key = request.key();
         let connection = &mut self.connections[connection];
         let out = &mut connection.out;
-        let [before, after]: [&[u8]; 2] = match self.load.wire {
+        let [before, after]: [&[u8]; 2] = match self.shape.wire {
             Wire::Text => [b"get ", b"\r\n"],
             Wire::Meta => [b"mg ", b" v\r\n"],
             Wire::Redis => [b"*2\r\n$3\r\nGET\r\n$16\r\n", b"\r\n"],
         };
         out.extend_from_slice(before);
-        for more in 1..=self.load.keys_per_get {
+        for more in 1..=self.shape.keys_per_get {
             out.extend_from_slice(&key_text(key));
             connection.keys.push_back(key);
-            if more < self.load.keys_per_get {
+            if more < self.shape.keys_per_get {
                 out.push(b' ');
                 self.at = if self.at + 1 < self.trace.len() { self.at + 1 } else { 0 };
                 key = self.trace[self.at].key();
             }
         }
         out.extend_from_slice(after);
-        connection.pending.push_back(Pending { keys: self.load.keys_per_get, is_get: true, began });
+        connection.pending.push_back(Pending { keys: self.shape.keys_per_get, is_get: true, began_ns });
     }
 
-    fn store(&mut self, connection: usize, key: u64, began: Option<Instant>) {
+    fn store(&mut self, connection: usize, key: u64, began_ns: Option<u64>) {
         self.round += 1;
         fill_value(&mut self.value, key, self.round);
         let connection = &mut self.connections[connection];
@@ -314,34 +249,67 @@ impl Client {
         let text = key_text(key);
         let text = std::str::from_utf8(&text).unwrap_or_default();
         // It can be written: it is memory.
-        let _ = match self.load.wire {
+        let _ = match self.shape.wire {
             Wire::Text => write!(connection.out, "set {text} 0 0 {len}\r\n"),
             Wire::Meta => write!(connection.out, "ms {text} {len}\r\n"),
             Wire::Redis => write!(connection.out, "*3\r\n$3\r\nSET\r\n$16\r\n{text}\r\n${len}\r\n"),
         };
         connection.out.extend_from_slice(&self.value);
         connection.out.extend_from_slice(b"\r\n");
-        connection.pending.push_back(Pending { keys: 1, is_get: false, began });
-    }
-
-    /// Sends and reads what it can, and checks the answers that are there.
-    fn exchange(&mut self, connection: usize, latency: &mut Histogram<u64>) -> anyhow::Result<Counts> {
-        let connection = &mut self.connections[connection];
-        connection.send()?;
-        if connection.pending.is_empty() || !connection.receive()? {
-            return Ok(Counts::default());
-        }
-        connection.take_answers(self.load.wire, self.load.value_size, latency)
+        connection.pending.push_back(Pending { keys: 1, is_get: false, began_ns });
     }
 }
 
-impl Counts {
-    fn add(&mut self, more: &Self) {
-        self.requests += more.requests;
-        self.keys += more.keys;
-        self.gets += more.gets;
-        self.hits += more.hits;
+impl<C: Clock> Load for Memcached<C> {
+    fn begin(&mut self, now_ns: u64, end_ns: u64) -> anyhow::Result<()> {
+        self.span = Span::begin(now_ns, end_ns);
+        self.slice = Slice::new();
+        (self.batches, self.started, self.began_ns, self.heard_ns) = (0, 0, now_ns, now_ns);
+        Ok(())
     }
+
+    fn turn(&mut self, now_ns: u64) -> anyhow::Result<State> {
+        let goes_on = !self.filling.is_empty() || self.span.goes_on(now_ns, self.slice.done);
+        let mut answered = 0;
+        for at in 0..self.connections.len() {
+            if goes_on {
+                self.start_due(at);
+            }
+            let connection = &mut self.connections[at];
+            connection.send()?;
+            if connection.pending.is_empty() || !connection.receive()? {
+                continue;
+            }
+            let counts = connection.take_answers(self.shape, &self.clock, &mut self.slice)?;
+            answered += counts.done;
+            if goes_on {
+                self.slice.done += counts.done;
+                self.slice.gets += counts.gets;
+                self.slice.hits += counts.hits;
+            }
+        }
+        if answered > 0 {
+            self.heard_ns = now_ns;
+        }
+        ensure!(now_ns.saturating_sub(self.heard_ns) < SILENCE_MAX_NS, "the server does not answer");
+        if !goes_on && self.connections.iter().all(|connection| connection.pending.is_empty()) {
+            return Ok(State::Over);
+        }
+        Ok(State::of(answered > 0))
+    }
+
+    fn end(&mut self) -> Slice {
+        let slice = std::mem::take(&mut self.slice);
+        Slice { elapsed_ns: self.span.elapsed_ns(), ..slice }
+    }
+}
+
+/// Keys of a stretch of answers.
+#[derive(Default)]
+struct Counts {
+    done: u64,
+    gets: u64,
+    hits: u64,
 }
 
 impl Connection {
@@ -379,10 +347,12 @@ impl Connection {
         }
     }
 
-    fn take_answers(&mut self, wire: Wire, value_size: usize, latency: &mut Histogram<u64>) -> anyhow::Result<Counts> {
+    /// Takes and checks the answers that are there; what they say of latencies goes into the slice, and how many they are is returned.
+    fn take_answers(&mut self, shape: Shape, clock: &impl Clock, slice: &mut Slice) -> anyhow::Result<Counts> {
+        let Shape { wire, value_size, .. } = shape;
         let mut counts = Counts::default();
         let mut now = None;
-        while let Some(&Pending { keys, is_get, began }) = self.pending.front() {
+        while let Some(&Pending { keys, is_get, began_ns }) = self.pending.front() {
             let rest = &self.input[self.filled.clone()];
             let Some(end) = rest.windows(2).take(300).position(|two| two == b"\r\n") else {
                 ensure!(rest.len() < 300, "no answer: {}", shown(rest));
@@ -420,12 +390,11 @@ impl Connection {
             self.filled.start += len;
             if done {
                 self.pending.pop_front();
-                counts.requests += 1;
-                counts.keys += keys as u64;
+                counts.done += keys as u64;
                 counts.gets += if is_get { keys as u64 } else { 0 };
-                if let Some(began) = began {
-                    let now = *now.get_or_insert_with(Instant::now);
-                    latency.saturating_record(now.saturating_duration_since(began).as_nanos() as u64);
+                if let Some(began_ns) = began_ns {
+                    let now_ns = *now.get_or_insert_with(|| clock.now_ns());
+                    slice.latency.saturating_record(now_ns.saturating_sub(began_ns));
                 }
             }
         }
