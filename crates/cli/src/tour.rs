@@ -3,25 +3,28 @@
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use anyhow::{Context, anyhow, bail, ensure};
+use anyhow::{Context, bail, ensure};
 use comfy_table::{Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
 use sinew::fabric::PortError;
 use sinew::host::Interrupt;
 use sinew::prelude::*;
+use sinew_harness::run::Interrupted;
+use sinew_harness::service::{self, SEQUENCE_LEN, Verdict};
+use sinew_harness::surroundings::{Machine, cores_text};
+use sinew_harness::{Figure, figure, machine, pattern, units};
 
-use crate::bench::{self, Figures, Kind, Plan};
 use crate::child::ServerProcess;
 use crate::fabrics::Fabric;
+use crate::rpc::{self, Kind, Plan};
 use crate::serve::LimitArgs;
-use crate::service::{self, SEQUENCE_LEN, Verdict};
 use crate::verbs::{self, Carried};
-use crate::{Outcome, kv, machine, output, pattern, seq, sim, units};
+use crate::{Outcome, kv, output, seq, sim};
 
 /// Messages of these sizes are sent and checked byte for byte before anything is measured.
 const CHECKED_SIZES: [usize; 9] = [0, 1, 31, 32, 1_000, 4_097, 100_000, 1 << 20, 8 << 20];
-/// Parts of the progress for each stop: the checks, then three measurements.
-const PARTS: u64 = 100;
+/// How long the cores' distance is measured, to say what machine this is.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Options of the tour.
 #[derive(clap::Args)]
@@ -29,9 +32,12 @@ pub struct Args {
     /// The tour with rougher figures, in a few seconds
     #[arg(long)]
     quick: bool,
+    /// Print one JSON object (see docs/results.md)
+    #[arg(long)]
+    json: bool,
 }
 
-/// A stop of the tour.
+/// A stop of the tour: a fabric that carries calls.
 struct Stop {
     name: &'static str,
     fabric: Fabric,
@@ -42,44 +48,31 @@ struct Stop {
     remedy: &'static str,
 }
 
-/// What was seen of a service, for the table.
-pub struct Row {
-    /// What was measured.
-    pub what: String,
-    pub figure: String,
-    pub limit: String,
-    /// Whether the machine was free enough for figures to mean something.
-    pub is_valid: bool,
-}
+/// What carries verbs, and its name in the table.
+const VERBS: [(Carried, &str); 2] =
+    [(Carried::Shm, "verbs, shared memory, two processes"), (Carried::Ibverbs, "verbs, RDMA device")];
 
-/// A service: its name, and what starts it, checks its answers and measures them for a time.
-type Service = (&'static str, fn(Duration) -> anyhow::Result<Row>);
+/// Starts a service, checks its answers and measures them for a time.
+type Measure = fn(Duration, &mut dyn FnMut(&str, f64)) -> anyhow::Result<Figure>;
 
-const SERVICES: [Service; 4] = [
-    ("cache, shared memory", kv::tour::over_shm),
-    ("cache, UDP", kv::tour::over_udp),
+const SERVICES: [(&str, Measure); 4] = [
+    ("cache, shared memory", |duration, progress| kv::tour::over_rpc(Fabric::Shm, duration, progress)),
+    ("cache, UDP", |duration, progress| kv::tour::over_rpc(Fabric::Udp, duration, progress)),
     ("cache, memcached's protocol, TCP", kv::tour::memcached),
     ("sequencer, shared memory", seq::tour::over_shm),
 ];
 
-/// What was seen at a stop.
-struct Seen {
-    latency: Figures,
-    rate: Figures,
-    bandwidth: Figures,
-}
-
 fn stops() -> anyhow::Result<Vec<Stop>> {
     Ok(vec![
         Stop {
-            name: "shared memory,\ntwo processes",
+            name: "shared memory, two processes",
             fabric: Fabric::Shm,
             address: Some(Fabric::Shm.fresh_address("")?),
             required: true,
             remedy: "it needs Linux with memfd and a directory of your own ($XDG_RUNTIME_DIR or /tmp)",
         },
         Stop {
-            name: "shared memory,\ntwo threads",
+            name: "shared memory, two threads",
             fabric: Fabric::Hub,
             address: None,
             required: true,
@@ -102,75 +95,76 @@ fn stops() -> anyhow::Result<Vec<Stop>> {
     ])
 }
 
+/// What was seen at each place of the tour, or why nothing was.
+struct Seen {
+    /// Latency, rate and bandwidth of each stop.
+    calls: Vec<anyhow::Result<Vec<Figure>>>,
+    verbs: Vec<anyhow::Result<Vec<Figure>>>,
+    services: Vec<anyhow::Result<Figure>>,
+    simulated: anyhow::Result<sim::tour::Seen>,
+}
+
 /// Starts servers, calls them, measures, and shows.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let interrupt = Interrupt::install().context("catching Ctrl-C")?;
-    let cpus = machine::cpus().len();
-    let cpus = if cpus == 1 { "1 CPU".to_owned() } else { format!("{cpus} CPUs") };
-    let heard = output::print(format_args!(
-        "Sinew calls services that answer in microseconds. This is what it does on this machine ({cpus}).\n"
-    ))?;
-    if !heard {
+    if !args.json && !output::print(units::wrapped(&greeting()?, output::width(), 0))? {
         return Ok(Outcome::Done);
     }
     let stops = stops()?;
-    let progress = Progress::new(stops.len() as u64 + 2);
-    let mut seen = Vec::new();
+    let progress = Progress::new(stops.len() + VERBS.len() + SERVICES.len() + 1);
+    let seconds = |full: f64, quick: f64| Duration::from_secs_f64(if args.quick { quick } else { full });
+    let step = |number: usize, name: &str| {
+        progress.begin(number, name);
+        if interrupt.is_set() { Err(Interrupted) } else { Ok(()) }
+    };
+    let mut number = 0..;
+    let mut next = || number.next().unwrap_or(0);
+    let mut calls = Vec::new();
     for stop in &stops {
-        seen.push(visit(stop, args.quick, &progress));
-        progress.end_of_stop();
-        if interrupt.is_set() {
-            progress.finish();
-            bail!("interrupted");
-        }
+        step(next(), stop.name)?;
+        calls.push(visit(stop, args.quick, &progress));
     }
-    let verbs = VERBS.map(|(fabric, name)| {
-        progress.say(name, "WRITE, SEND, READ, fetch-and-add");
-        verbs::tour::measure(fabric, Duration::from_secs_f64(if args.quick { 0.05 } else { 0.25 }))
-    });
-    progress.end_of_stop();
-    let services = SERVICES.map(|(name, measure)| {
-        progress.say(name, "starting, checking, measuring");
-        if interrupt.is_set() {
-            bail!("interrupted");
-        }
-        let duration = Duration::from_secs_f64(if args.quick { 0.1 } else { 0.8 });
-        // In a thread of its own, which may pin itself.
-        let measured = std::thread::scope(|threads| threads.spawn(move || measure(duration)).join());
-        measured.map_err(|_| anyhow!("it panicked"))?
-    });
-    progress.say("simulated cluster", "an incast");
+    let mut verbs = Vec::new();
+    for (fabric, name) in VERBS {
+        step(next(), name)?;
+        verbs.push(verbs::for_tour(fabric, seconds(0.3, 0.05), &mut progress.hears()));
+    }
+    let mut services = Vec::new();
+    for (name, measure) in SERVICES {
+        step(next(), name)?;
+        services.push(measure(seconds(0.8, 0.1), &mut progress.hears()));
+    }
+    step(next(), "simulated cluster: an incast")?;
     let simulated = sim::tour::measure(args.quick);
     progress.finish();
-    ensure!(!interrupt.is_set(), "interrupted");
-    output::print(show(&stops, &seen))?;
-    output::print(show_verbs(&verbs))?;
-    output::print(show_services(&services))?;
-    match &simulated {
-        Ok(simulated) => output::print(sim::tour::show(simulated))?,
-        Err(error) => output::print(format_args!("simulated cluster: {}", output::describe(error)))?,
-    };
-    output::print(NEXT)?;
-    let failed = stops.iter().zip(&seen).find(|(stop, seen)| stop.required && seen.is_err());
-    if let Some((stop, Err(error))) = failed {
-        bail!("{} failed: {}", one_line(stop.name), output::describe(error));
+    ensure!(!interrupt.is_set(), Interrupted);
+    let seen = Seen { calls, verbs, services, simulated };
+    if args.json {
+        output::print(figure::list(seen.figures().map(Figure::to_json)))?;
+    } else {
+        output::print(seen.text(&stops))?;
     }
-    let [over_shm, _] = verbs;
-    over_shm.context("verbs over shared memory failed")?;
-    for ((name, _), seen) in SERVICES.iter().zip(services) {
-        seen.with_context(|| format!("{name} failed"))?;
-    }
-    simulated.context("the simulated cluster is not as it should be")?;
+    seen.check(&stops)?;
     Ok(Outcome::Done)
 }
 
+fn greeting() -> anyhow::Result<String> {
+    let Machine { cpus, clock_read_ns, copy_gbps } = Machine::this();
+    let cores = cores_text(machine::core_round_trip_ns(machine::default_pair(), LOOK)?);
+    Ok(format!(
+        "Sinew calls services that answer in microseconds. This is what it does on this machine: {cpus} {}, {cores}, copies at {} Gbps, a \
+         clock that is read in {}.",
+        if cpus == 1 { "CPU" } else { "CPUs" },
+        units::figure(copy_gbps),
+        units::time(clock_read_ns)
+    ))
+}
+
 /// Serves, checks and measures at one stop.
-fn visit(stop: &Stop, quick: bool, progress: &Progress) -> anyhow::Result<Seen> {
-    let seconds = |full: f64| Duration::from_secs_f64(if quick { 0.05 } else { full });
-    let plan = |kind, full| Plan::new(kind, stop.fabric, seconds(full));
-    let mut plans = [plan(Kind::Latency, 1.0), plan(Kind::Rate, 1.2), plan(Kind::Bandwidth, 1.2)];
+fn visit(stop: &Stop, quick: bool, progress: &Progress) -> anyhow::Result<Vec<Figure>> {
+    let plan = |(kind, full)| Plan::new(kind, stop.fabric, Duration::from_secs_f64(if quick { 0.05 } else { full }));
+    let mut plans = [(Kind::Latency, 1.0), (Kind::Rate, 1.0), (Kind::Bandwidth, 1.2)].map(plan);
     let limits = LimitArgs::default();
-    progress.say(stop.name, "starting a server");
     let server = match &stop.address {
         Some(address) => {
             reachable(address)?;
@@ -178,20 +172,14 @@ fn visit(stop: &Stop, quick: bool, progress: &Progress) -> anyhow::Result<Seen> 
         }
         None => None,
     };
-    progress.say(stop.name, "checking answers");
     if let Some(server) = &server {
         let address = &server.addresses()[0];
         check_answers(stop.fabric, address, &limits)?;
-        plans.iter_mut().for_each(|plan| plan.address = Some(address.clone()));
+        for plan in &mut plans {
+            (plan.address, plan.server) = (Some(address.clone()), Some(server.id()));
+        }
     }
-    progress.part();
-    let [latency, rate, bandwidth] = plans.map(|plan| {
-        progress.say(stop.name, &format!("measuring {}", plan.kind.name()));
-        let figures = bench::measure(&plan, &mut |_| ());
-        progress.part();
-        figures
-    });
-    Ok(Seen { latency: latency?, rate: rate?, bandwidth: bandwidth? })
+    plans.iter().map(|plan| rpc::measure(plan, &mut progress.hears())).collect()
 }
 
 /// Whether a server could listen at an address, found out here, where the error can be told from others.
@@ -225,190 +213,147 @@ fn check_answers(fabric: Fabric, address: &str, limits: &LimitArgs) -> anyhow::R
     Ok(())
 }
 
-fn show(stops: &[Stop], seen: &[anyhow::Result<Seen>]) -> String {
+/// A table as wide as the terminal.
+fn table(heads: &[&str]) -> Table {
     let mut table = Table::new();
-    table.load_style(presets::UTF8_FULL_CONDENSED).set_header([
-        "fabric",
-        "32 B latency\np50 / p99 / p99.9",
-        "32 B calls a second,\nper client core",
-        "8 MB requests",
-    ]);
-    for (stop, seen) in stops.iter().zip(seen) {
-        match seen {
-            Ok(seen) => table.add_row([
-                stop.name.to_owned(),
-                latency_cell(&seen.latency),
-                rate_cell(&seen.rate),
-                bandwidth_cell(&seen.bandwidth),
-            ]),
-            Err(_) => table.add_row([stop.name, "not measured", "", ""]),
-        };
-    }
-    let mut lines = vec![
-        table.to_string(),
-        "Every answer was checked. `limit` is the same with nothing above the raw ring or socket, in the same run."
-            .to_owned(),
-    ];
-    for (stop, seen) in stops.iter().zip(seen) {
-        match seen {
-            Err(error) => {
-                lines.push(format!(
-                    "{} did not run: {}; {}.",
-                    one_line(stop.name),
-                    output::describe(error),
-                    stop.remedy
-                ));
-            }
-            Ok(seen) if machine::has_two_cpus() => lines.extend(warning(stop, seen)),
-            Ok(_) => {}
-        }
-    }
-    if !machine::has_two_cpus() {
-        lines.push(
-            "There is one processor: client and server take turns on it, so these figures say little.".to_owned(),
-        );
-    }
-    lines.join("\n")
+    table.load_style(presets::UTF8_FULL_CONDENSED).set_width(output::width() as u16).set_header(heads);
+    table.set_content_arrangement(comfy_table::ContentArrangement::Dynamic);
+    table
 }
 
-/// What carries verbs, and its name in the table.
-const VERBS: [(Carried, &str); 2] =
-    [(Carried::Shm, "verbs, shared memory,\ntwo processes"), (Carried::Ibverbs, "verbs, RDMA device")];
+/// A figure, and below it what it stands beside.
+fn cell(figure: &Figure) -> String {
+    let own = match figure.unit {
+        figure::Unit::Ns => figure.percentiles_text(&[0.5, 0.99]),
+        _ => figure.text(),
+    };
+    match &figure.beside {
+        Some(beside) => format!("{own}\n{} {}", beside.comparison.name(), figure.beside_text()),
+        None => own,
+    }
+}
 
-fn show_verbs(seen: &[anyhow::Result<Vec<verbs::Figures>>]) -> String {
-    let mut table = Table::new();
-    table.load_style(presets::UTF8_FULL_CONDENSED).set_header(["fabric", "operation", "p50 / p99, or rate", "limit"]);
-    let mut lines = Vec::new();
-    for ((_, name), seen) in VERBS.iter().zip(seen) {
-        match seen {
-            Ok(seen) => {
-                let column =
-                    |cell: &dyn Fn(&verbs::Figures) -> String| seen.iter().map(cell).collect::<Vec<_>>().join("\n");
-                table.add_row([
-                    (*name).to_owned(),
-                    column(&verbs::Figures::title),
-                    column(&verbs::Figures::figure_text),
-                    column(&verbs::Figures::limit_text),
-                ]);
-            }
-            Err(error) => {
-                table.add_row([name, "not measured", "", ""]);
-                lines.push(format!("{} did not run: {}", one_line(name), output::describe(error)));
+/// What a figure stands beside, in words.
+fn beside_what(figure: &Figure) -> String {
+    figure.beside.as_ref().map_or_else(|| "alone".to_owned(), |beside| beside.what.clone())
+}
+
+impl Seen {
+    fn figures(&self) -> impl Iterator<Item = &Figure> {
+        self.calls.iter().chain(&self.verbs).flatten().flatten().chain(self.services.iter().flatten())
+    }
+
+    /// The tables, what they mean, and what went wrong.
+    fn text(&self, stops: &[Stop]) -> String {
+        let mut calls = table(&["calls over", "32 B: p50 / p99", "32 B, of one client core", "8 MB"]);
+        for (stop, seen) in stops.iter().zip(&self.calls) {
+            let cells = seen.as_ref().map_or_else(|_| vec!["not measured".to_owned()], |seen| seen.iter().map(cell).collect());
+            calls.add_row([stop.name.to_owned()].into_iter().chain(cells));
+        }
+        let mut others = table(&["more", "", "beside"]);
+        for ((_, name), seen) in VERBS.iter().zip(&self.verbs) {
+            for figure in seen.iter().flatten() {
+                others.add_row([format!("{name}: {}", figure.title), cell(figure), beside_what(figure)]);
             }
         }
+        for ((name, _), seen) in SERVICES.iter().zip(&self.services) {
+            for figure in seen {
+                let what = if figure.unit == figure::Unit::Mops { "" } else { &figure.title };
+                others.add_row([format!("{name}{what}"), cell(figure), beside_what(figure)]);
+            }
+        }
+        let mut lines = vec![MEANING.to_owned()];
+        let names = stops.iter().map(|stop| stop.name).chain(VERBS.iter().map(|(_, name)| *name));
+        for (name, error) in names.zip(self.calls.iter().chain(&self.verbs)).filter_map(|(name, seen)| Some((name, seen.as_ref().err()?))) {
+            let remedy = stops.iter().find(|stop| stop.name == name).map(|stop| format!("; {}", stop.remedy));
+            lines.push(format!("{name} did not run: {}{}", output::describe(error), remedy.unwrap_or_default()));
+        }
+        for ((name, _), seen) in SERVICES.iter().zip(&self.services) {
+            lines.extend(seen.as_ref().err().map(|error| format!("{name} did not run: {}", output::describe(error))));
+        }
+        lines.extend(self.complaints());
+        let lines: Vec<String> = lines.iter().map(|line| units::wrapped(line, output::width(), 2)).collect();
+        let simulated = match &self.simulated {
+            Ok(simulated) => sim::tour::show(simulated),
+            Err(error) => format!("simulated cluster: {}", output::describe(error)),
+        };
+        format!("{calls}\n{others}\n{}\n{simulated}\n{NEXT}", lines.join("\n"))
     }
-    let is_busy = seen.iter().flatten().flatten().any(|figures| !figures.is_valid());
-    if is_busy && machine::has_two_cpus() {
-        lines.push("verbs: the machine was busy (or is slow), so the figures mean little.".to_owned());
+
+    /// What disturbed figures: each reason once, with how many it spoilt.
+    fn complaints(&self) -> Vec<String> {
+        if !machine::has_two_cpus() {
+            return vec!["There is one processor: client and server take turns on it, so these figures say little.".to_owned()];
+        }
+        let invalid = self.figures().filter(|figure| !figure.is_valid());
+        invalid.map(|figure| format!("INVALID: {}: {}", figure.title, figure.invalid_because.join("; "))).collect()
     }
-    lines.insert(0, "What each left or brought was checked.".to_owned());
-    lines.insert(0, table.to_string());
-    lines.join("\n")
+
+    /// Fails where something that every machine has did not work.
+    fn check(self, stops: &[Stop]) -> anyhow::Result<()> {
+        for (stop, seen) in stops.iter().zip(self.calls) {
+            if stop.required {
+                seen.with_context(|| format!("{} failed", stop.name))?;
+            }
+        }
+        for ((fabric, name), seen) in VERBS.into_iter().zip(self.verbs) {
+            if fabric == Carried::Shm {
+                seen.with_context(|| format!("{name} failed"))?;
+            }
+        }
+        for ((name, _), seen) in SERVICES.iter().zip(self.services) {
+            seen.with_context(|| format!("{name} failed"))?;
+        }
+        self.simulated.context("the simulated cluster is not as it should be")?;
+        Ok(())
+    }
 }
 
-fn show_services(seen: &[anyhow::Result<Row>]) -> String {
-    let mut table = Table::new();
-    table.load_style(presets::UTF8_FULL_CONDENSED).set_header(["service", "measured", "figure", "limit"]);
-    let mut lines = Vec::new();
-    for ((name, _), seen) in SERVICES.iter().zip(seen) {
-        match seen {
-            Ok(Row { what, figure, limit, .. }) => table.add_row([name, what.as_str(), figure, limit]),
-            Err(error) => {
-                lines.push(format!("{name} did not run: {}", output::describe(error)));
-                table.add_row([name, "not measured", "", ""])
-            }
-        };
-    }
-    let is_busy = seen.iter().flatten().any(|row| !row.is_valid);
-    if is_busy && machine::has_two_cpus() {
-        lines.push("services: the machine was busy (or is slow), so the figures mean little.".to_owned());
-    }
-    lines.insert(0, "Every value and every number was checked.".to_owned());
-    lines.insert(0, table.to_string());
-    lines.join("\n")
-}
+const MEANING: &str = "Every answer, value and number was checked. A limit is what this machine allows for the same bytes with nothing above; \
+                       a baseline is something else that does as much, which ours may beat.";
 
 const NEXT: &str = "
 Next:
-  sinew rpc serve shm://test          a server of your own, then in another terminal
+  sinew rpc serve shm://test         a server of your own; in another terminal
   sinew rpc bench latency --address shm://test
-  sinew rpc bench rate --fabric udp --window 512 --batch 8
-  sinew verbs rate --op write         WRITEs into another process's memory
-  sinew serve cache                   a key-value cache (--memcached ADDR for memcached's clients), then in another terminal
+  sinew verbs rate --op write        WRITEs into another process's memory
+  sinew serve cache                  a key-value cache; in another terminal
   sinew kv set greeting hello; sinew kv get greeting
-  sinew sim run cx4 --workload crates/lab/workloads/incast.toml    a workload on a simulated cluster
-  sinew limits                        what this machine allows
-  README.md                           a service of your own in thirty lines";
+  sinew serve cache --memcached 127.0.0.1:11211      for memcached's clients
+  sinew sim run cx4 --workload crates/lab/workloads/incast.toml
+                                     a workload on a simulated cluster
+  sinew sim swarm --seconds 60       hunts for bugs on clusters drawn by chance
+  sinew lab report --out lab.html    published figures, run again
+  sinew limits                       what this machine allows
+  README.md                          a service of your own in thirty lines";
 
-fn warning(stop: &Stop, seen: &Seen) -> Option<String> {
-    let invalid: Vec<&str> = [&seen.latency, &seen.rate, &seen.bandwidth]
-        .into_iter()
-        .filter(|figures| !figures.limit_valid())
-        .map(|figures| figures.plan.kind.name())
-        .collect();
-    let what = (!invalid.is_empty()).then(|| invalid.join(", "))?;
-    Some(format!("{}: the machine was busy (or is slow), so what it says of {what} means little.", one_line(stop.name)))
-}
-
-fn one_line(name: &str) -> String {
-    name.replace('\n', " ")
-}
-
-fn latency_cell(figures: &Figures) -> String {
-    let [p50, p99, p999] = [0.5, 0.99, 0.999].map(|quantile| units::time(figures.percentile_ns(quantile)));
-    format!("{p50} / {p99} / {p999}\nlimit {}", figures.limit_text())
-}
-
-fn rate_cell(figures: &Figures) -> String {
-    format!("{} M/s\nlimit {}", units::figure(figures.figure()), figures.limit_text())
-}
-
-fn bandwidth_cell(figures: &Figures) -> String {
-    format!("{} Gbps\nlimit {}", units::figure(figures.figure()), figures.limit_text())
-}
-
-/// A bar on a terminal, lines elsewhere.
+/// A bar on a terminal, nothing elsewhere.
 struct Progress {
-    bar: Option<ProgressBar>,
+    bar: ProgressBar,
 }
+
+/// Parts of the bar for each place.
+const PARTS: u64 = 100;
 
 impl Progress {
-    fn new(stops: u64) -> Self {
-        let bar = std::io::stderr().is_terminal().then(|| {
-            let bar = ProgressBar::new(stops * PARTS);
-            if let Ok(style) = ProgressStyle::with_template("{bar:30} {percent:>3} %  {msg}") {
-                bar.set_style(style);
-            }
-            bar.enable_steady_tick(Duration::from_millis(200));
-            bar
-        });
+    fn new(places: usize) -> Self {
+        let bar = if std::io::stderr().is_terminal() { ProgressBar::new(places as u64 * PARTS) } else { ProgressBar::hidden() };
+        bar.set_style(ProgressStyle::with_template("{bar:24} {percent:>3} %  {prefix}: {msg}").expect("a fixed template"));
         Self { bar }
     }
 
-    fn say(&self, name: &str, what: &str) {
-        let message = format!("{}: {what}", one_line(name));
-        match &self.bar {
-            Some(bar) => bar.set_message(message),
-            None => output::note(message),
-        }
+    fn begin(&self, number: usize, name: &str) {
+        self.bar.set_prefix(name.to_owned());
+        self.bar.set_message("starting, checking");
+        self.bar.set_position(number as u64 * PARTS);
     }
 
-    fn part(&self) {
-        if let Some(bar) = &self.bar {
-            bar.inc(PARTS / 4);
-        }
-    }
-
-    /// Whatever was left out counts as done.
-    fn end_of_stop(&self) {
-        if let Some(bar) = &self.bar {
-            bar.set_position(bar.position().next_multiple_of(PARTS));
-        }
+    /// What measurements tell of their progress.
+    fn hears(&self) -> impl FnMut(&str, f64) + '_ {
+        |what, _| self.bar.set_message(what.to_owned())
     }
 
     fn finish(&self) {
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
-        }
+        self.bar.finish_and_clear();
     }
 }

@@ -71,8 +71,10 @@ pub struct Plan {
     pub threads: usize,
     pub client_cpus: Vec<Option<usize>>,
     pub server_cpus: Vec<Option<usize>>,
-    /// A server that runs already.
+    /// A server that runs already,
     pub address: Option<String>,
+    /// and its process, where that is one of ours.
+    pub server: Option<u32>,
     /// `?name=value...` for addresses made here.
     pub options: String,
     pub limits: LimitArgs,
@@ -104,6 +106,7 @@ impl Plan {
             client_cpus: vec![pair.map(|cpus| cpus[0])],
             server_cpus: vec![pair.map(|cpus| cpus[1])],
             address: None,
+            server: None,
             options: String::new(),
             limits: LimitArgs::default(),
             references: References::default(),
@@ -293,13 +296,13 @@ fn measure_until(plan: &Plan, interrupt: Interrupt, progress: &mut Progress<'_>)
     let serving = Serving::start(plan, &hub)?;
     let clients = Echoes::start(&plan.clients(), &plan.client_cpus, serving.addresses(), &hub, interrupt);
     let mut calls = Calls { plan, clients: clients?, meter: LimitMeter::new(plan), sum: Slice { latency: histogram(), ..Slice::new() } };
-    let is_elsewhere = matches!(serving, Serving::Elsewhere(_));
+    let is_elsewhere = matches!(serving, Serving::Elsewhere(_)) && plan.server.is_none();
     let servers = if is_elsewhere { &[] } else { &plan.server_cpus[..] };
     let run = Run {
         duration: plan.duration,
         pair: calls.meter.cpus(),
         pins: [&plan.client_cpus, servers].concat(),
-        servers: serving.process().into_iter().collect(),
+        servers: serving.process().or(plan.server).into_iter().collect(),
         judged: 2,
         yardstick: Some((plan.yardstick(), &plan.references)),
         interrupt,

@@ -35,8 +35,8 @@ pub fn measure(is_quick: bool) -> anyhow::Result<Seen> {
 /// A table of it.
 pub fn show(seen: &Seen) -> String {
     let mut table = Table::new();
-    table.load_style(presets::UTF8_FULL_CONDENSED).set_header([
-        "simulated: 20 hosts send 8 MB requests to one",
+    table.load_style(presets::UTF8_FULL_CONDENSED).set_width(crate::output::width() as u16).set_header([
+        "simulated: 20 hosts send 8 MB to one",
         "data",
         "round trips\np50 / p99",
     ]);
@@ -45,7 +45,6 @@ pub fn show(seen: &Seen) -> String {
             [outcome.rtt_p50_us, outcome.rtt_p99_us].map(|us| us.map_or(String::new(), |us| units::time(us * 1e3)));
         table.add_row([(*name).to_owned(), format!("{} Gbps", units::figure(outcome.gbps)), times.join(" / ")]);
     }
-    format!(
-        "{table}\nOn a cluster of a hundred hosts in virtual time (nsdi19's CX4, links of 25 Gbps): the same everywhere."
-    )
+    let note = "On a cluster of a hundred hosts in virtual time (nsdi19's CX4, links of 25 Gbps): the same everywhere.";
+    format!("{table}\n{}", units::wrapped(note, crate::output::width(), 2))
 }
