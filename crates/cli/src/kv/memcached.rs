@@ -150,6 +150,9 @@ pub struct MemcachedPlan {
     pub server_cpu: Option<usize>,
 }
 
+/// Servers that are measured by turns.
+struct Sides(Vec<Side>);
+
 /// A server, and a client thread of its own.
 struct Side {
     started: Started,
@@ -197,16 +200,16 @@ fn start_client(
     })
 }
 
-impl Turns for Vec<Side> {
+impl Turns for Sides {
     fn slice(&mut self, side: usize, duration: Duration) -> anyhow::Result<Option<f64>> {
-        let Side { started, client, sum } = &mut self[side];
+        let Side { started, client, sum } = &mut self.0[side];
         let slice = client.order(&duration, duration).with_context(|| started.name.clone())?.remove(0);
         sum.add(&slice);
         Ok(Some(slice.mops()))
     }
 
     fn forget(&mut self) {
-        self.iter_mut().for_each(|side| side.sum = Slice::new());
+        self.0.iter_mut().for_each(|side| side.sum = Slice::new());
     }
 }
 
@@ -251,7 +254,9 @@ fn measure_until(
         yardstick: None,
         interrupt,
     };
-    let measured = run.alternate(sides.len(), &mut sides, progress)?;
+    let mut sides = Sides(sides);
+    let measured = run.alternate(sides.0.len(), &mut sides, progress)?;
+    let Sides(sides) = sides;
     let bench = if shape.wire == Wire::Redis { "kv redis" } else { "kv memcached" };
     let title = format!("{}, {} of keys", sides[0].started.name, shape.wire.name());
     let mut figure = measured.figure(bench, title, Unit::Mops, 0);
