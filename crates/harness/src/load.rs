@@ -7,6 +7,7 @@ pub mod cache;
 pub mod echo;
 pub mod memcached;
 pub mod sequencer;
+pub mod verbs;
 
 use std::time::Duration;
 
@@ -105,6 +106,15 @@ pub trait Load {
     /// An answer that is wrong, a server that is gone.
     fn turn(&mut self, now_ns: u64) -> anyhow::Result<State>;
 
+    /// Waits for something to come, where it can sleep and its owner has nothing else to do; whether it has slept.
+    ///
+    /// # Errors
+    ///
+    /// What it waits for is gone.
+    fn rest(&mut self) -> anyhow::Result<bool> {
+        Ok(false)
+    }
+
     /// What came of the slice that is over.
     fn end(&mut self) -> Slice;
 }
@@ -127,6 +137,8 @@ pub fn drive(
     loop {
         match load.turn(now_ns)? {
             State::Busy => {}
+            // Whoever has slept does not know what time it is.
+            State::Idle if load.rest()? => turns |= TURNS_PER_LOOK - 1,
             State::Idle => idle.pass(),
             State::Over => return Ok(load.end()),
         }

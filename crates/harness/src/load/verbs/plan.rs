@@ -2,14 +2,15 @@
 
 use anyhow::{Context, ensure};
 use clap::ValueEnum;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use sinew::fabric::verbs::Transport;
 
-use super::link::Side;
 use super::message::{Exchange, Layout, SHORT};
 
 /// What a request does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
 pub enum Op {
     /// Messages into buffers that the server posts
     Send,
@@ -26,7 +27,8 @@ pub enum Op {
 }
 
 /// How a message goes to the server and comes back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
 pub enum Form {
     /// WRITE there, WRITE back
     Ww,
@@ -39,7 +41,8 @@ pub enum Form {
 }
 
 /// How a queue pair talks to its peer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
 pub enum Carrier {
     /// Reliable connection
     Rc,
@@ -61,7 +64,8 @@ impl Carrier {
 }
 
 /// How a thread waits for completions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
 pub enum Wait {
     /// Looks again and again
     Poll,
@@ -72,7 +76,8 @@ pub enum Wait {
 }
 
 /// What the server's threads do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Work {
     /// Requests of one kind, from the client to the server.
     Load(Op),
@@ -81,7 +86,8 @@ pub enum Work {
 }
 
 /// Which client thread works with which server thread.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
 pub enum Shape {
     /// One to one
     Pairs,
@@ -93,16 +99,29 @@ pub enum Shape {
     All,
 }
 
+/// Which side of the measurement somebody is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The one that asks.
+    Client,
+    /// The one that is asked.
+    Server,
+}
+
 /// The name of a value as on the command line.
 pub fn name(value: impl ValueEnum) -> String {
     value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
 /// What both sides must agree on.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plan {
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VerbsPlan {
+    /// What requests do.
     pub work: Work,
+    /// How queue pairs talk.
     pub carrier: Carrier,
+    /// Bytes of a message.
     pub size: usize,
     /// Requests of each queue pair that are not over.
     pub window: usize,
@@ -110,15 +129,21 @@ pub struct Plan {
     pub doorbell: usize,
     /// One in so many is signaled.
     pub signal: usize,
+    /// Messages are copied into the requests.
     pub inline: bool,
+    /// SEND with immediate and no bytes.
     pub header_only: bool,
     /// READs one after the other for one object: all but the last are of 8 bytes (READ-Intr-2 to 4 in apnet19).
     pub reads: usize,
     /// Before each READ the server writes what is read, so that it comes from its processor's cache.
     pub fresh: bool,
+    /// Queue pairs between two threads.
     pub qps: usize,
+    /// Threads of a side that has several.
     pub threads: usize,
+    /// Which of them work with each other.
     pub shape: Shape,
+    /// How they wait.
     pub wait: Wait,
     /// Of the server's threads.
     pub cpus: Vec<Option<usize>>,
@@ -129,7 +154,9 @@ const LINKS_MAX: usize = 4096;
 const BYTES_MAX: usize = 4 << 30;
 /// A message's bytes at most.
 pub const SIZE_MAX: usize = 64 << 20;
+/// Requests of a queue pair at a time, at most.
 pub const WINDOW_MAX: usize = 16 << 10;
+/// Threads of a side, at most.
 pub const THREADS_MAX: usize = 256;
 /// Bytes of a queue pair's memory that a load spreads over, if more than one message needs.
 const SPREAD: usize = 8 << 20;
@@ -144,7 +171,7 @@ const RECEIVE_BYTES: usize = 32 << 20;
 /// Of so many short echoes one is signaled.
 const ECHO_SIGNAL: usize = 64;
 
-impl Plan {
+impl VerbsPlan {
     /// One queue pair between two threads that are not pinned; 128 requests in flight, of which one in 64 is signaled.
     pub fn new(work: Work, carrier: Carrier, size: usize) -> Self {
         Self {
@@ -169,6 +196,11 @@ impl Plan {
     /// Whether the request is a message, or the echo's way there.
     pub fn sends(&self) -> bool {
         matches!(self.work, Work::Load(Op::Send) | Work::Echo(Form::Ss))
+    }
+
+    /// Whether a request is an atomic.
+    pub fn is_atomic(&self) -> bool {
+        matches!(self.work, Work::Load(Op::FetchAdd | Op::CompareSwap))
     }
 
     /// Whether a request takes a receive of the server's, and the server hears of it.
@@ -297,6 +329,10 @@ impl Plan {
     }
 
     /// Whether it can be, whatever the machine.
+    ///
+    /// # Errors
+    ///
+    /// Names the option that cannot be as it is.
     pub fn check(&self) -> anyhow::Result<()> {
         let Self { size, window, doorbell, signal, .. } = *self;
         ensure!(size <= SIZE_MAX, "--size {size}: at most {SIZE_MAX}");
@@ -374,66 +410,30 @@ impl Plan {
 
     /// For the other side.
     pub fn to_json(&self) -> Value {
-        let (mode, what) = match self.work {
-            Work::Load(op) => ("load", name(op)),
-            Work::Echo(form) => ("echo", name(form)),
-        };
-        json!({
-            "mode": mode, "what": what, "transport": name(self.carrier), "size": self.size, "window": self.window,
-            "doorbell": self.doorbell, "signal": self.signal, "inline": self.inline, "header_only": self.header_only,
-            "reads": self.reads, "fresh": self.fresh, "qps": self.qps, "threads": self.threads, "shape": name(self.shape), "wait": name(self.wait),
-            "cpus": self.cpus,
-        })
+        serde_json::to_value(self).expect("a plan is numbers, names and truth values")
     }
 
     /// What the other side said, checked.
+    ///
+    /// # Errors
+    ///
+    /// Names what is no part of a plan, or cannot be.
     pub fn from_json(value: &Value) -> anyhow::Result<Self> {
-        let number = |key: &str| {
-            let number = value[key].as_u64().and_then(|number| usize::try_from(number).ok());
-            number.with_context(|| format!("the plan's `{key}` is no number"))
-        };
-        let flag = |key: &str| value[key].as_bool().with_context(|| format!("the plan's `{key}` is no truth value"));
-        fn choice<T: ValueEnum>(value: &Value, key: &str) -> anyhow::Result<T> {
-            let text = value[key].as_str().with_context(|| format!("the plan's `{key}` is no text"))?;
-            T::from_str(text, false).ok().with_context(|| format!("the plan's `{key}` is `{text}`"))
-        }
-        let work = match value["mode"].as_str() {
-            Some("load") => Work::Load(choice(value, "what")?),
-            Some("echo") => Work::Echo(choice(value, "what")?),
-            _ => anyhow::bail!("the plan's `mode` is unknown: use the same release on both sides"),
-        };
-        let cpus = value["cpus"].as_array().context("the plan's `cpus` are no list")?;
-        ensure!(cpus.len() <= THREADS_MAX, "the plan names too many processors");
-        let cpu = |cpu: &Value| cpu.as_u64().and_then(|cpu| usize::try_from(cpu).ok());
-        let plan = Self {
-            work,
-            carrier: choice(value, "transport")?,
-            size: number("size")?,
-            window: number("window")?,
-            doorbell: number("doorbell")?,
-            signal: number("signal")?,
-            inline: flag("inline")?,
-            header_only: flag("header_only")?,
-            reads: number("reads")?,
-            fresh: flag("fresh")?,
-            qps: number("qps")?,
-            threads: number("threads")?,
-            shape: choice(value, "shape")?,
-            wait: choice(value, "wait")?,
-            cpus: cpus.iter().map(cpu).collect(),
-        };
+        let plan = Self::deserialize(value).context("the plan is none of this release")?;
+        ensure!(plan.cpus.len() <= THREADS_MAX, "the plan names too many processors");
         plan.check()?;
         Ok(plan)
     }
 }
 
 #[cfg(test)]
-pub mod tests {
+mod tests {
     use super::*;
+    use serde_json::json;
 
-    pub fn plan(work: Work, carrier: Carrier) -> Plan {
+    fn plan(work: Work, carrier: Carrier) -> VerbsPlan {
         let size = if matches!(work, Work::Load(Op::FetchAdd | Op::CompareSwap)) { 8 } else { 32 };
-        Plan { window: 16, doorbell: 4, signal: 8, cpus: vec![None], ..Plan::new(work, carrier, size) }
+        VerbsPlan { window: 16, doorbell: 4, signal: 8, cpus: vec![None], ..VerbsPlan::new(work, carrier, size) }
     }
 
     #[test]
@@ -445,14 +445,14 @@ pub mod tests {
             Work::Echo(Form::Ws),
             Work::Echo(Form::Imm),
         ] {
-            let plan = Plan { cpus: vec![Some(3), None], ..plan(work, Carrier::Rc) };
-            assert_eq!(Plan::from_json(&plan.to_json()).unwrap(), plan);
+            let plan = VerbsPlan { cpus: vec![Some(3), None], ..plan(work, Carrier::Rc) };
+            assert_eq!(VerbsPlan::from_json(&plan.to_json()).unwrap(), plan);
         }
         let good = plan(Work::Load(Op::Send), Carrier::Ud).to_json();
         for (key, bad) in [
-            ("mode", json!("x")),
-            ("what", json!(7)),
-            ("transport", json!("xrc")),
+            ("work", json!({ "load": 7 })),
+            ("work", json!({ "sleep": "write" })),
+            ("carrier", json!("xrc")),
             ("size", json!(-1)),
             ("size", json!(u64::MAX)),
             ("window", json!(0)),
@@ -460,15 +460,17 @@ pub mod tests {
             ("reads", json!(2)),
             ("threads", json!(0)),
             ("cpus", json!(null)),
+            ("cpus", json!(vec![0; 257])),
             ("inline", json!(1)),
+            ("colour", json!("red")),
             ("fresh", json!(true)),
         ] {
             let mut plan = good.clone();
             plan[key] = bad;
-            assert!(Plan::from_json(&plan).is_err(), "{key}");
+            assert!(VerbsPlan::from_json(&plan).is_err(), "{key}");
         }
         for bad in [json!(null), json!([]), json!("x")] {
-            assert!(Plan::from_json(&bad).is_err());
+            assert!(VerbsPlan::from_json(&bad).is_err());
         }
     }
 
@@ -483,26 +485,26 @@ pub mod tests {
 
     #[test]
     fn what_nobody_hears_of_counts_as_memory() {
-        let echo = |form, size, signal| Plan {
+        let echo = |form, size, signal| VerbsPlan {
             window: 1,
             signal,
-            ..Plan::new(Work::Echo(form), if form == Form::Ss { Carrier::Ud } else { Carrier::Rc }, size)
+            ..VerbsPlan::new(Work::Echo(form), if form == Form::Ss { Carrier::Ud } else { Carrier::Rc }, size)
         };
         for form in [Form::Ww, Form::Ws, Form::Ss, Form::Imm] {
             assert!(echo(form, 64 << 20, 64).check().is_err(), "{form:?}");
             assert!(echo(form, 1 << 20, 16384).check().is_err(), "{form:?}");
             assert!(echo(form, 64, 16384).check().is_ok(), "{form:?}");
-            let signal = Plan::echo_signal(64 << 20, false);
+            let signal = VerbsPlan::echo_signal(64 << 20, false);
             assert!(echo(form, 64 << 20, signal).check().is_ok(), "{form:?}");
         }
-        let inline = Plan { inline: true, ..echo(Form::Ww, 1024, 16384) };
+        let inline = VerbsPlan { inline: true, ..echo(Form::Ww, 1024, 16384) };
         assert_eq!([Side::Client, Side::Server].map(|side| inline.buffers(side)), [0, 0]);
-        assert_eq!([32, 64 << 10, 1 << 20, 64 << 20].map(|size| Plan::echo_signal(size, false)), [64, 64, 32, 1]);
+        assert_eq!([32, 64 << 10, 1 << 20, 64 << 20].map(|size| VerbsPlan::echo_signal(size, false)), [64, 64, 32, 1]);
     }
 
     #[test]
     fn links_are_as_the_shape_says() {
-        let links = |shape| Plan { shape, threads: 2, qps: 2, ..plan(Work::Load(Op::Send), Carrier::Ud) }.links();
+        let links = |shape| VerbsPlan { shape, threads: 2, qps: 2, ..plan(Work::Load(Op::Send), Carrier::Ud) }.links();
         assert_eq!(links(Shape::Pairs), [(0, 0), (0, 0), (1, 1), (1, 1)]);
         assert_eq!(links(Shape::Inbound), [(0, 0), (0, 0), (1, 0), (1, 0)]);
         assert_eq!(links(Shape::Outbound), [(0, 0), (0, 0), (0, 1), (0, 1)]);

@@ -1,7 +1,6 @@
 //! A thread's queue pairs, on either side.
 
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail, ensure};
 use serde_json::{Value, json};
@@ -12,29 +11,29 @@ use sinew::fabric::verbs::{
 use sinew::mem::{Arena, Frozen, MessageBuffer};
 
 use super::message::{self, Layout};
-use super::plan::{Carrier, Op, Plan, Wait, Work};
-use crate::machine::Idle;
+use super::plan::{Carrier, Op, Side, VerbsPlan, Wait, Work};
 
 /// Completions taken at a time.
-pub const BURST: usize = 32;
+const BURST: usize = 32;
 /// A thread that waits adaptively looks so often before it sleeps; some 50 us.
 const LOOKS_BEFORE_SLEEP: u32 = 1000;
 /// A thread sleeps so long at a time, and looks between whether it should end.
-pub const NAP: Duration = Duration::from_millis(20);
+const NAP_NS: u64 = 20_000_000;
 /// Bytes that an inline source of a message may have, where the device has as much.
 const INLINE_MAX: usize = 1024;
 
-pub type Domain<D> = <D as Device>::Domain;
-pub type Thread<D> = <Domain<D> as ProtectionDomain>::Thread;
-pub type Cq<D> = <Thread<D> as ThreadDomain>::Cq;
-pub type Qp<D> = <Thread<D> as ThreadDomain>::Qp;
+type Thread<D> = <<D as Device>::Domain as ProtectionDomain>::Thread;
+type Cq<D> = <Thread<D> as ThreadDomain>::Cq;
+type Qp<D> = <Thread<D> as ThreadDomain>::Qp;
 
 /// What one side tells the other of a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkAddress {
+    /// Its queue pair.
     pub qp: QpAddress,
-    /// Where answers go, if not to `qp`.
+    /// Where answers go, if not there.
     pub reply: Option<QpAddress>,
+    /// The memory that it exposes.
     pub memory: Option<RemoteMemory>,
 }
 
@@ -51,6 +50,7 @@ pub fn bytes_of(value: &Value) -> Option<Vec<u8>> {
 }
 
 impl LinkAddress {
+    /// For the other side.
     pub fn to_json(&self) -> Value {
         json!({
             "qp": digits(&self.qp.to_bytes()),
@@ -59,23 +59,33 @@ impl LinkAddress {
         })
     }
 
+    /// What the other side said, checked.
+    ///
+    /// # Errors
+    ///
+    /// Shows what is no address.
     pub fn from_json(value: &Value) -> anyhow::Result<Self> {
         let address = |value: &Value| {
             let address = bytes_of(value).and_then(|bytes| QpAddress::from_bytes(&bytes));
             address.with_context(|| format!("{value} is no address of a queue pair"))
         };
-        let optional = |value: &Value| if value.is_null() { Ok(None) } else { address(value).map(Some) };
-        let memory = match &value["memory"] {
-            Value::Null => None,
-            memory => {
-                let bytes = bytes_of(memory).and_then(|bytes| bytes.try_into().ok());
-                Some(RemoteMemory::from_bytes(&bytes.with_context(|| format!("{memory} is no address of memory"))?))
-            }
+        let memory = |value: &Value| {
+            let bytes = bytes_of(value).and_then(|bytes| bytes.try_into().ok());
+            bytes.map(|bytes| RemoteMemory::from_bytes(&bytes)).with_context(|| format!("{value} is no address of memory"))
         };
-        Ok(Self { qp: address(&value["qp"])?, reply: optional(&value["reply"])?, memory })
+        let told = |key: &str| Some(&value[key]).filter(|value| !value.is_null());
+        Ok(Self {
+            qp: address(&value["qp"])?,
+            reply: told("reply").map(address).transpose()?,
+            memory: told("memory").map(memory).transpose()?,
+        })
     }
 
     /// A list of them from the other side, which must have as many as expected.
+    ///
+    /// # Errors
+    ///
+    /// It has more or fewer, or shows what is no address.
     pub fn list(value: &Value, count: usize) -> anyhow::Result<Vec<Self>> {
         let list = value["links"].as_array().context("the other side told no links")?;
         ensure!(list.len() == count, "the other side told {} links rather than {count}", list.len());
@@ -99,8 +109,8 @@ pub struct Flow {
 
 impl Flow {
     /// The flow of a plan's requests.
-    pub fn of(plan: &Plan) -> Self {
-        let each = matches!(plan.work, Work::Load(Op::Read | Op::FetchAdd | Op::CompareSwap));
+    pub fn of(plan: &VerbsPlan) -> Self {
+        let each = plan.is_atomic() || plan.work == Work::Load(Op::Read);
         Self { each, ..Self::new(plan.requests(), plan.signal, plan.doorbell) }
     }
 
@@ -158,23 +168,32 @@ impl Flow {
 pub struct Link<D: Device> {
     pub qp: Qp<D>,
     /// UD, for answers of an echo that was asked by WRITE.
-    pub reply: Option<Qp<D>>,
-    pub exposed: Option<<Domain<D> as ProtectionDomain>::Exposed>,
+    reply: Option<Qp<D>>,
+    pub exposed: Option<<D::Domain as ProtectionDomain>::Exposed>,
     pub remote: Option<RemoteMemory>,
     /// Whom datagrams go to.
     pub to: Option<Destination>,
     pub flow: Flow,
+    /// Messages, or requests, of this side so far.
+    pub made: u64,
     /// Sources of requests that are not inline, by their place in the window.
     staged: Vec<Option<Frozen>>,
+}
+
+/// How a message goes.
+#[derive(Clone, Copy, Debug)]
+pub enum Way {
+    Write { slot: usize, immediate: Option<u32> },
+    Send { immediate: Option<u32> },
 }
 
 /// What a thread measures with. Fields are dropped in this order: children first.
 pub struct Rig<D: Device> {
     pub links: Vec<Link<D>>,
     pub cq: Cq<D>,
-    pub thread: Thread<D>,
+    thread: Thread<D>,
     pub arena: Arena,
-    pub plan: Plan,
+    pub plan: VerbsPlan,
     pub layout: Layout,
     /// A message that is being put together, and one that is looked at.
     pub message: Vec<u8>,
@@ -182,44 +201,34 @@ pub struct Rig<D: Device> {
     messages: Vec<u8>,
     pub seen: Vec<u8>,
     pub completions: Vec<Completion>,
-    inline_max: usize,
-    idle: Idle,
     looks: u32,
 }
 
-/// Which side of the measurement a rig is on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
-    Client,
-    Server,
-}
-
-/// Of what is refused for good, whatever the machine.
-pub fn check_device(plan: &Plan, attributes: &Attributes) -> anyhow::Result<()> {
-    let name = &attributes.name;
-    let limit =
-        if plan.carrier == Carrier::Ud || (plan.has_reply_qp()) { attributes.mtu } else { attributes.message_len_max };
-    ensure!(plan.size <= limit, "--size {}: {name} takes {limit} bytes in a message over this transport", plan.size);
+/// Whether a device can do what a plan asks for.
+///
+/// # Errors
+///
+/// Names the option that asks too much of it.
+pub fn check_device(plan: &VerbsPlan, attributes: &Attributes) -> anyhow::Result<()> {
+    let (name, size) = (&attributes.name, plan.size);
+    let is_datagram = plan.carrier == Carrier::Ud || plan.has_reply_qp();
+    let limit = if is_datagram { attributes.mtu } else { attributes.message_len_max };
+    ensure!(size <= limit, "--size {size}: {name} takes {limit} bytes in a message over this transport");
+    let limit = attributes.inline_max.min(INLINE_MAX);
+    ensure!(!plan.inline || size <= limit, "--inline: {name} takes {limit} bytes inline, and --size is {size}");
+    let limit = attributes.queue_depth_max;
     ensure!(
-        !plan.inline || plan.size <= attributes.inline_max.min(INLINE_MAX),
-        "--inline: {name} takes {} bytes inline, and --size is {}",
-        attributes.inline_max.min(INLINE_MAX),
-        plan.size
+        plan.requests().max(plan.receives()) + 8 < limit,
+        "--window {}: {name} takes {limit} requests a queue",
+        plan.window
     );
-    ensure!(
-        plan.requests().max(plan.receives()) + 8 < attributes.queue_depth_max,
-        "--window {}: {name} takes {} requests a queue",
-        plan.window,
-        attributes.queue_depth_max
-    );
-    let atomic = matches!(plan.work, Work::Load(Op::FetchAdd | Op::CompareSwap));
-    ensure!(!atomic || attributes.atomics, "{name} has no atomics");
+    ensure!(!plan.is_atomic() || attributes.atomics, "{name} has no atomics");
     Ok(())
 }
 
 impl<D: Device> Rig<D> {
     /// The rig of the calling thread, with `count` links that are not connected yet.
-    pub fn new(device: &D, domain: &Domain<D>, plan: &Plan, side: Side, count: usize) -> anyhow::Result<Self> {
+    pub fn new(device: &D, domain: &D::Domain, plan: &VerbsPlan, side: Side, count: usize) -> anyhow::Result<Self> {
         let attributes = device.attributes();
         check_device(plan, attributes)?;
         let receives = plan.receives();
@@ -231,14 +240,11 @@ impl<D: Device> Rig<D> {
         // A block is at most half as long again as what is asked for, with what is in front of it.
         let block_bytes = (plan.size.max(64) + 512) * 3 / 2;
         let arena = domain.arena((count.max(1) * (plan.buffers(side) + 2) * block_bytes).max(16 << 20))?;
-        let layout = plan.layout();
-        let inline_max = if plan.inline { plan.size.max(8) } else { 0 };
-        // A word says which message is asked for.
-        let qp_inline_max = if plan.fresh { inline_max.max(8) } else { inline_max };
         let config = QpConfig {
             send_depth,
             receive_depth: receives,
-            inline_max: qp_inline_max,
+            // A word says which message is asked for.
+            inline_max: if plan.inline { plan.size.max(8) } else if plan.fresh { 8 } else { 0 },
             ..QpConfig::new(plan.carrier.transport())
         };
         let mut links = Vec::with_capacity(count);
@@ -248,53 +254,44 @@ impl<D: Device> Rig<D> {
             let reply = plan.has_reply_qp().then(|| thread.queue_pair(&reply_config, &cq, &cq)).transpose()?;
             let exposed = plan.exposes(side).then(|| domain.expose(plan.exposed_bytes(), Access::ALL)).transpose()?;
             let staged = (0..plan.requests()).map(|_| None).collect();
-            links.push(Link { qp, reply, exposed, remote: None, to: None, flow: Flow::of(plan), staged });
+            links.push(Link { qp, reply, exposed, remote: None, to: None, flow: Flow::of(plan), made: 0, staged });
         }
         let mut message = vec![0; plan.message_len()];
         message::write_body(&mut message);
-        let messages = message.repeat(plan.doorbell);
-        let seen = vec![0; plan.size];
-        let completions = Vec::with_capacity(BURST);
-        let (plan, idle) = (plan.clone(), Idle::new());
         Ok(Self {
             links,
             cq,
             thread,
             arena,
-            plan,
-            layout,
+            layout: plan.layout(),
+            messages: message.repeat(plan.doorbell),
             message,
-            messages,
-            seen,
-            completions,
-            inline_max,
-            idle,
+            seen: vec![0; plan.size],
+            completions: Vec::with_capacity(BURST),
+            plan: plan.clone(),
             looks: 0,
         })
     }
 
     /// What to tell the other side. Datagrams need no connection, and are reached from now on.
     pub fn addresses(&mut self) -> anyhow::Result<Vec<LinkAddress>> {
-        self.links
-            .iter_mut()
-            .map(|link| {
-                for qp in std::iter::once(&mut link.qp).chain(&mut link.reply) {
-                    if !qp.transport().is_connected() {
-                        qp.connect(None).context("starting a UD queue pair")?;
-                    }
+        let address = |link: &mut Link<D>| {
+            for qp in std::iter::once(&mut link.qp).chain(&mut link.reply) {
+                if !qp.transport().is_connected() {
+                    qp.connect(None).context("starting a UD queue pair")?;
                 }
-                Ok(LinkAddress {
-                    qp: link.qp.address(),
-                    reply: link.reply.as_ref().map(QueuePair::address),
-                    memory: link.exposed.as_ref().map(Exposed::remote),
-                })
-            })
-            .collect()
+            }
+            let reply = link.reply.as_ref().map(QueuePair::address);
+            Ok(LinkAddress { qp: link.qp.address(), reply, memory: link.exposed.as_ref().map(Exposed::remote) })
+        };
+        self.links.iter_mut().map(address).collect()
     }
 
     /// Connects the links, and posts the receives of those queue pairs that messages come to.
     pub fn connect(&mut self, side: Side, addresses: &[LinkAddress]) -> anyhow::Result<()> {
         ensure!(addresses.len() == self.links.len(), "{} addresses for {} links", addresses.len(), self.links.len());
+        let other = if side == Side::Client { Side::Server } else { Side::Client };
+        let needed = if self.plan.exposes(other) { self.plan.exposed_bytes() as u64 } else { 0 };
         for (index, address) in addresses.iter().enumerate() {
             let link = &mut self.links[index];
             if link.qp.transport().is_connected() {
@@ -306,14 +303,8 @@ impl<D: Device> Rig<D> {
                 link.to = Some(self.thread.destination(&address.qp)?);
             }
             link.remote = address.memory;
-            let other = if side == Side::Client { Side::Server } else { Side::Client };
-            if self.plan.exposes(other) {
-                let bytes = link.remote.context("the other side told of no memory")?.len;
-                ensure!(
-                    bytes >= self.plan.exposed_bytes() as u64,
-                    "the other side exposes {bytes} bytes, which are too few"
-                );
-            }
+            let bytes = link.remote.map_or(0, |remote| remote.len);
+            ensure!(bytes >= needed, "the other side exposes {bytes} bytes, and {needed} are needed");
             if self.plan.posts_receives(side) {
                 for _ in 0..self.plan.receives() {
                     let buffer = self.arena.alloc(self.plan.size.max(8), self.plan.size.max(8))?;
@@ -331,16 +322,20 @@ impl<D: Device> Rig<D> {
         Ok(message::is_good(&self.seen, sequence))
     }
 
+    /// Whether message number `sequence` has arrived in the exposed memory of a link.
+    #[inline]
+    pub fn has_arrived(&mut self, index: usize, slot: usize, sequence: u64) -> bool {
+        let exposed = self.links[index].exposed.as_ref();
+        exposed.is_some_and(|exposed| self.layout.arrived(exposed, slot, sequence, &mut self.seen))
+    }
+
     /// Posts a buffer to where messages of a link come.
     #[inline]
     pub fn post_receive(&mut self, index: usize, mut buffer: MessageBuffer) -> anyhow::Result<()> {
         buffer.resize(self.plan.size.max(8))?;
         let link = &mut self.links[index];
         let qp = link.reply.as_mut().unwrap_or(&mut link.qp);
-        if let Err(refused) = qp.post_buffer(id(index, 0), buffer) {
-            bail!("posting a receive: {refused}");
-        }
-        Ok(())
+        qp.post_buffer(id(index, 0), buffer).map_err(|refused| anyhow!("posting a receive: {refused}"))
     }
 
     /// Takes up to [`BURST`] completions into `self.completions`, all of which went well; how many.
@@ -358,73 +353,68 @@ impl<D: Device> Rig<D> {
 
     /// What a thread does that found nothing. Returns whether it has slept.
     #[inline]
-    pub fn pass(&mut self, wait: Wait) -> anyhow::Result<bool> {
+    pub fn rest(&mut self, wait: Wait) -> anyhow::Result<bool> {
         self.looks = self.looks.saturating_add(1);
-        let sleeps = match wait {
-            Wait::Poll => false,
-            Wait::Events => true,
-            Wait::Adaptive => self.looks >= LOOKS_BEFORE_SLEEP,
-        };
+        let sleeps = wait == Wait::Events || (wait == Wait::Adaptive && self.looks >= LOOKS_BEFORE_SLEEP);
         if sleeps {
-            self.cq.wait(Some(NAP.as_nanos() as u64)).context("waiting for completions")?;
-        } else {
-            self.idle.pass();
+            self.cq.wait(Some(NAP_NS)).context("waiting for completions")?;
         }
         Ok(sleeps)
     }
 
-    /// Pushes a message, `self.message` made number `sequence`, which is the `nth` request of its queue pair: as a WRITE to `slot`,
-    /// or as a SEND.
+    /// Pushes a message, `self.message` made number `sequence`, as a WRITE to `slot`, or as a SEND.
     #[inline(always)]
-    pub fn push_message(
-        &mut self,
-        index: usize,
-        nth: u64,
-        sequence: u64,
-        way: Way,
-        signaled: bool,
-    ) -> anyhow::Result<()> {
-        if self.inline_max == 0 || self.message.is_empty() {
-            return self.push_staged(index, nth, sequence, way, signaled);
+    pub fn push_message(&mut self, index: usize, sequence: u64, way: Way, signaled: bool) -> anyhow::Result<()> {
+        if !self.plan.inline || self.message.is_empty() {
+            return self.push_staged(index, sequence, way, signaled);
         }
         message::stamp(&mut self.message, sequence);
-        let link = &mut self.links[index];
-        let (id, source) = (id(index, nth), Source::Inline(&self.message));
-        // Each request is put together where it is pushed: moving one costs more than a WRITE of a few bytes.
-        let pushed = match way {
-            Way::Write { slot, immediate } => {
-                let remote = link.remote.and_then(|remote| remote.at(self.layout.offset(slot) as u64));
-                let remote = remote.context("no memory to write to")?;
-                let operation = Operation::Write { source, remote, immediate };
-                link.qp.push(Request { id, operation, signaled, fence: false, solicited: false })
-            }
-            Way::Send { immediate } => {
-                let operation = Operation::Send { source, immediate, to: link.to };
-                let qp = link.reply.as_mut().unwrap_or(&mut link.qp);
-                qp.push(Request { id, operation, signaled, fence: false, solicited: false })
-            }
-        };
-        pushed.map_err(|refused| anyhow!("posting request {nth}: {refused}"))
+        self.links[index].push_from(index, self.layout, Source::Inline(&self.message), way, signaled)
+    }
+
+    /// Pushes a message that lies in a buffer, or has no bytes.
+    #[inline(never)]
+    fn push_staged(&mut self, index: usize, sequence: u64, way: Way, signaled: bool) -> anyhow::Result<()> {
+        let (link, len) = (&mut self.links[index], self.message.len());
+        let mut source = Source::Empty;
+        if len > 0 {
+            let turn = link.made % link.staged.len() as u64;
+            let place = &mut link.staged[turn as usize];
+            let mut buffer = match place.take().map(Frozen::thaw) {
+                Some(Ok(buffer)) => buffer,
+                // The first time; or the queue pair holds its share still.
+                _ => {
+                    let mut fresh = self.arena.alloc(len, len)?;
+                    message::write_body(&mut fresh);
+                    fresh
+                }
+            };
+            message::stamp(&mut buffer, sequence);
+            let buffer = buffer.freeze();
+            *place = Some(buffer.clone());
+            source = Source::from(buffer);
+        }
+        link.push_from(index, self.layout, source, way, signaled)
     }
 
     /// Whether messages are posted with [`Self::post_writes`].
     #[inline(always)]
     pub fn posts_writes(&self) -> bool {
-        self.inline_max > 0 && self.plan.work == Work::Load(Op::Write)
+        self.plan.inline && self.plan.work == Work::Load(Op::Write)
     }
 
-    /// Posts as many messages as a doorbell starts, as a list of inline WRITEs of which the first is the `first` request of its queue
-    /// pair.
+    /// Posts as many messages as a doorbell starts, as a list of inline WRITEs.
     #[inline]
-    pub fn post_writes(&mut self, index: usize, first: u64) -> anyhow::Result<()> {
+    pub fn post_writes(&mut self, index: usize) -> anyhow::Result<()> {
         let Self { links, messages, layout, .. } = self;
-        let nths = first..first + self.plan.doorbell as u64;
-        for (nth, message) in nths.clone().zip(messages.chunks_exact_mut(layout.size)) {
+        let Link { qp, flow, remote, made, .. } = &mut links[index];
+        let first = *made;
+        *made += self.plan.doorbell as u64;
+        for (nth, message) in (first..*made).zip(messages.chunks_exact_mut(layout.size)) {
             message::stamp(message, layout.place(nth).1);
         }
-        let Link { qp, flow, remote, .. } = &mut links[index];
         let RemoteMemory { address, rkey, len } = remote.context("no memory to write to")?;
-        let requests = nths.zip(messages.chunks_exact(layout.size)).map(
+        let requests = (first..*made).zip(messages.chunks_exact(layout.size)).map(
             // Else each request is put together in memory, which costs more than the WRITE.
             #[inline(always)]
             |(nth, message)| {
@@ -441,66 +431,56 @@ impl<D: Device> Rig<D> {
         qp.post_list(requests).map_err(|refused| anyhow!("posting a list from request {first} on: {refused}"))
     }
 
-    /// Pushes a message that lies in a buffer, or has no bytes.
-    #[inline(never)]
-    fn push_staged(&mut self, index: usize, nth: u64, sequence: u64, way: Way, signaled: bool) -> anyhow::Result<()> {
-        let link = &mut self.links[index];
-        let len = self.message.len();
-        let source = if len == 0 {
-            Source::Empty
-        } else {
-            let turn = nth % link.staged.len() as u64;
-            let place = &mut link.staged[turn as usize];
-            let mut buffer = match place.take().map(Frozen::thaw) {
-                Some(Ok(buffer)) => buffer,
-                // The first time; or the queue pair holds its share still.
-                _ => {
-                    let mut fresh = self.arena.alloc(len, len)?;
-                    message::write_body(&mut fresh);
-                    fresh
-                }
-            };
-            message::stamp(&mut buffer, sequence);
-            let buffer = buffer.freeze();
-            *place = Some(buffer.clone());
-            Source::from(buffer)
-        };
-        let operation = match way {
-            Way::Write { slot, immediate } => {
-                let remote = link.remote.and_then(|remote| remote.at(self.layout.offset(slot) as u64));
-                Operation::Write { source, remote: remote.context("no memory to write to")?, immediate }
-            }
-            Way::Send { immediate } => Operation::Send { source, immediate, to: link.to },
-        };
-        let mut request = Request::new(id(index, nth), operation);
-        request.signaled = signaled;
-        let qp = match (&mut link.reply, way) {
-            (Some(reply), Way::Send { .. }) => reply,
-            _ => &mut link.qp,
-        };
-        qp.push(request).map_err(|refused| anyhow!("posting request {nth}: {refused}"))
-    }
-
     /// Tells the sender of a link's messages how far they were received: a SEND of a header alone.
-    pub fn push_credit(&mut self, index: usize, credit: u32, signaled: bool) -> anyhow::Result<()> {
+    pub fn push_credit(&mut self, index: usize, credit: u32) -> anyhow::Result<()> {
         let link = &mut self.links[index];
+        let signaled = link.flow.is_signal_due();
         let operation = Operation::Send { source: Source::Empty, immediate: Some(credit), to: link.to };
         let mut request = Request::new(id(index, 0), operation);
         request.signaled = signaled;
-        if let Err(refused) = link.qp.post(request) {
-            bail!("posting a credit: {refused}");
-        }
+        link.qp.post(request).map_err(|refused| anyhow!("posting a credit: {refused}"))?;
         link.flow.pushed(signaled);
         Ok(())
     }
+}
 
-    /// Starts what was pushed to a link the same way.
+impl<D: Device> Link<D> {
+    /// Pushes a message. Each request is put together where it is pushed: moving one costs more than a WRITE of a few bytes.
+    #[inline(always)]
+    fn push_from(
+        &mut self,
+        index: usize,
+        layout: Layout,
+        source: Source<'_>,
+        way: Way,
+        signaled: bool,
+    ) -> anyhow::Result<()> {
+        let id = id(index, self.made);
+        let pushed = match way {
+            Way::Write { slot, immediate } => {
+                let remote = self.remote.and_then(|remote| remote.at(layout.offset(slot) as u64));
+                let remote = remote.context("no memory to write to")?;
+                let operation = Operation::Write { source, remote, immediate };
+                self.qp.push(Request { id, operation, signaled, fence: false, solicited: false })
+            }
+            Way::Send { immediate } => {
+                let operation = Operation::Send { source, immediate, to: self.to };
+                let qp = self.reply.as_mut().unwrap_or(&mut self.qp);
+                qp.push(Request { id, operation, signaled, fence: false, solicited: false })
+            }
+        };
+        pushed.map_err(|refused| anyhow!("posting request {}: {refused}", self.made))?;
+        self.made += 1;
+        self.flow.pushed(signaled);
+        Ok(())
+    }
+
+    /// Starts what was pushed the same way.
     #[inline]
-    pub fn ring(&mut self, index: usize, way: Way) {
-        let link = &mut self.links[index];
-        match (&mut link.reply, way) {
+    pub fn ring(&mut self, way: Way) {
+        match (&mut self.reply, way) {
             (Some(reply), Way::Send { .. }) => reply.doorbell(),
-            _ => link.qp.doorbell(),
+            _ => self.qp.doorbell(),
         }
     }
 }
@@ -511,14 +491,8 @@ pub fn is_arrival(opcode: Opcode) -> bool {
     matches!(opcode, Opcode::Receive | Opcode::ReceiveWrite)
 }
 
-/// How a message goes.
-#[derive(Clone, Copy, Debug)]
-pub enum Way {
-    Write { slot: usize, immediate: Option<u32> },
-    Send { immediate: Option<u32> },
-}
-
 const NTH_BITS: u32 = 48;
+/// The bits of a request's id that say which of its link's it is: no link gets any further.
 pub const NTH_MASK: u64 = (1 << NTH_BITS) - 1;
 
 /// The id of the `nth` request of a link, or of a receive.
@@ -531,36 +505,6 @@ pub fn id(link: usize, nth: u64) -> u64 {
 #[inline(always)]
 pub fn link_of(id: u64) -> (usize, u64) {
     ((id >> NTH_BITS) as usize, id & NTH_MASK)
-}
-
-/// Time that has an end. It begins with the first look at the clock, which is not at once: where a clock is slow to read (as in an
-/// emulated machine), one that is begun anew with every message costs more than the message.
-#[derive(Clone, Copy, Debug)]
-pub struct Patience {
-    patience: Duration,
-    deadline: Option<Instant>,
-    looks: u32,
-}
-
-impl Patience {
-    #[inline(always)]
-    pub fn new(patience: Duration) -> Self {
-        Self { patience, deadline: None, looks: 0 }
-    }
-
-    /// Whether it is over; the clock is looked at now and then.
-    #[inline]
-    pub fn is_over(&mut self) -> bool {
-        self.looks = self.looks.wrapping_add(1);
-        self.looks.is_multiple_of(64) && self.look()
-    }
-
-    /// The same, with a look at the clock in any case.
-    #[cold]
-    pub fn look(&mut self) -> bool {
-        let now = Instant::now();
-        now >= *self.deadline.get_or_insert(now + self.patience)
-    }
 }
 
 #[cfg(test)]

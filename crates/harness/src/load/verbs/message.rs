@@ -69,11 +69,14 @@ pub fn first_word(sequence: u64) -> [u8; 8] {
 /// Messages of one size in memory, each from a cache line on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
+    /// Bytes of a message.
     pub size: usize,
+    /// Messages.
     pub slots: usize,
 }
 
 impl Layout {
+    /// So many of so many bytes.
     pub fn new(size: usize, slots: usize) -> Self {
         Self { size, slots }
     }
@@ -83,10 +86,12 @@ impl Layout {
         self.size.max(1).next_multiple_of(64)
     }
 
+    /// Bytes of all.
     pub fn bytes(self) -> usize {
         self.stride() * self.slots
     }
 
+    /// Where a slot begins.
     pub fn offset(self, slot: usize) -> usize {
         slot * self.stride()
     }
@@ -124,13 +129,16 @@ impl Layout {
 /// processors fetch lines in pairs.
 #[derive(Clone, Copy, Debug)]
 pub struct Exchange {
+    /// Where the first is.
     pub asked: usize,
+    /// Where the second is.
     pub written: usize,
 }
 
 impl Exchange {
     const APART: usize = 128;
 
+    /// Those behind the messages of a layout.
     pub fn of(layout: Layout) -> Self {
         let asked = (layout.bytes() + Self::APART).next_multiple_of(Self::APART);
         Self { asked, written: asked + Self::APART }
@@ -142,6 +150,10 @@ impl Exchange {
     }
 
     /// Writes the first message as number `sequence`, if that is asked for and was not `written` before; which was written last.
+    ///
+    /// # Errors
+    ///
+    /// The memory is too small for them.
     #[inline(always)]
     pub fn answer(self, memory: &SharedMemory, message: &mut [u8], written: u64) -> Result<u64, OutOfBounds> {
         let asked = memory.load(self.asked)?;

@@ -1,0 +1,174 @@
+//! Messages to the server and back, one in each slot of each link.
+
+use std::collections::VecDeque;
+
+use anyhow::bail;
+use sinew::fabric::Clock;
+use sinew::fabric::verbs::{Completion, Device, Opcode};
+
+use super::link::{Rig, Way, is_arrival, link_of};
+use super::message;
+use super::plan::Form;
+use super::requester::Turned;
+use crate::load::Slice;
+
+/// Of so many echoes the time of one is taken, where several are on their way.
+const SAMPLE_EVERY: u64 = 32;
+
+#[derive(Clone, Copy)]
+struct Slot {
+    /// Which message is on its way, or goes next,
+    next: u64,
+    /// and which of them it is.
+    is_asked: bool,
+    /// When it began, if that is recorded; else 0.
+    began_ns: u64,
+}
+
+pub struct Echoes {
+    form: Form,
+    /// By link and slot.
+    slots: Vec<Slot>,
+    /// Slots whose next message has to wait for room in the queue.
+    waiting: VecDeque<usize>,
+    /// Messages on their way.
+    left: usize,
+    count: u64,
+}
+
+impl Echoes {
+    pub fn new<D: Device>(rig: &Rig<D>, form: Form) -> Self {
+        let of_link = (0..rig.layout.slots as u64).map(|next| Slot { next, is_asked: false, began_ns: 0 });
+        let slots = (0..rig.links.len()).flat_map(|_| of_link.clone()).collect();
+        Self { form, slots, waiting: VecDeque::new(), left: 0, count: 0 }
+    }
+
+    pub fn begin(&mut self) {
+        self.waiting = (0..self.slots.len()).collect();
+    }
+
+    #[inline]
+    pub fn turn<D: Device>(
+        &mut self,
+        rig: &mut Rig<D>,
+        clock: &impl Clock,
+        goes_on: bool,
+        slice: &mut Slice,
+    ) -> anyhow::Result<Turned> {
+        if !goes_on {
+            self.waiting.clear();
+        }
+        for _ in 0..self.waiting.len() {
+            let Some(at) = self.waiting.pop_front() else { break };
+            self.ask(rig, at, clock.now_ns())?;
+        }
+        let mut came = 0;
+        let polls_memory = self.form == Form::Ww;
+        if polls_memory {
+            for at in 0..self.slots.len() {
+                let (index, slot) = (at / rig.layout.slots, at % rig.layout.slots);
+                let Slot { next, is_asked, .. } = self.slots[at];
+                if is_asked && rig.has_arrived(index, slot, rig.layout.place(next).1) {
+                    came += 1;
+                    self.answered(rig, clock, at, goes_on, slice)?;
+                }
+            }
+        }
+        if (!polls_memory || rig.links.iter().any(|link| link.flow.is_awaited())) && rig.poll()? > 0 {
+            let mut completions = std::mem::take(&mut rig.completions);
+            for completion in completions.drain(..) {
+                let (index, _) = link_of(completion.id);
+                if is_arrival(completion.opcode) {
+                    came += 1;
+                    let at = self.received(rig, index, completion)?;
+                    self.answered(rig, clock, at, goes_on, slice)?;
+                } else {
+                    rig.links[index].flow.completed();
+                }
+            }
+            rig.completions = completions;
+        }
+        Ok(Turned { is_busy: came > 0, came: came > 0, is_over: self.left == 0 })
+    }
+
+    /// Sends the next message of a slot on its way, or has it wait until there is room; `began_ns` is 0 where its time is not taken.
+    #[inline]
+    fn ask<D: Device>(&mut self, rig: &mut Rig<D>, at: usize, began_ns: u64) -> anyhow::Result<()> {
+        let index = at / rig.layout.slots;
+        if !rig.links[index].flow.has_room() {
+            self.waiting.push_back(at);
+            return Ok(());
+        }
+        let state = &mut self.slots[at];
+        let nth = state.next;
+        (state.began_ns, state.is_asked) = (began_ns, true);
+        self.left += 1;
+        let (slot, sequence) = rig.layout.place(nth);
+        let way = match self.form {
+            Form::Ss => Way::Send { immediate: Some(nth as u32) },
+            Form::Imm => Way::Write { slot, immediate: Some(nth as u32) },
+            Form::Ww | Form::Ws => Way::Write { slot, immediate: None },
+        };
+        let signaled = rig.links[index].flow.is_signal_due();
+        rig.push_message(index, sequence, way, signaled)?;
+        rig.links[index].ring(way);
+        Ok(())
+    }
+
+    /// The message of a slot is back: the next one goes, while there is time.
+    #[inline]
+    fn answered<D: Device>(
+        &mut self,
+        rig: &mut Rig<D>,
+        clock: &impl Clock,
+        at: usize,
+        goes_on: bool,
+        slice: &mut Slice,
+    ) -> anyhow::Result<()> {
+        self.count += 1;
+        let state = &mut self.slots[at];
+        state.is_asked = false;
+        state.next += rig.layout.slots as u64;
+        self.left -= 1;
+        // One look at the clock ends one and begins the next.
+        let is_sampled = rig.layout.slots == 1 || self.count.is_multiple_of(SAMPLE_EVERY);
+        let now_ns = if is_sampled || state.began_ns > 0 { clock.now_ns() } else { 0 };
+        if state.began_ns > 0 {
+            slice.latency.saturating_record((now_ns - state.began_ns).max(1));
+        }
+        if goes_on {
+            slice.done += 1;
+            self.ask(rig, at, if is_sampled { now_ns } else { 0 })?;
+        }
+        Ok(())
+    }
+
+    /// A message came back; the slot that it is of.
+    #[inline]
+    fn received<D: Device>(
+        &mut self,
+        rig: &mut Rig<D>,
+        index: usize,
+        mut completion: Completion,
+    ) -> anyhow::Result<usize> {
+        let (len, slots, low) = (completion.len, rig.layout.slots, completion.immediate.unwrap_or(0));
+        let first = index * slots;
+        // Its slot, as long as the number has no high half.
+        let guess = first + low as usize % slots;
+        let is_it = |&at: &usize| self.slots[at].is_asked && self.slots[at].next as u32 == low;
+        let found = std::iter::once(guess).chain(first..first + slots).find(is_it);
+        let buffer = completion.buffers.pop();
+        let is_good = match (found.map(|at| rig.layout.place(self.slots[at].next)), &buffer) {
+            (Some((slot, sequence)), _) if completion.opcode == Opcode::ReceiveWrite => rig.holds(index, slot, sequence)?,
+            (Some((_, sequence)), Some(buffer)) => message::is_good(&buffer[..len], sequence),
+            _ => false,
+        };
+        let Some(found) = found.filter(|_| is_good && len == rig.plan.message_len()) else {
+            bail!("what came back as echo {low} is none that was sent: the fabric corrupts data")
+        };
+        if let Some(buffer) = buffer {
+            rig.post_receive(index, buffer)?;
+        }
+        Ok(found)
+    }
+}

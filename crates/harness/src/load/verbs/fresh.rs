@@ -1,0 +1,116 @@
+//! One READ at a time, of what the server has written since the last.
+
+use std::sync::atomic::{Ordering, fence};
+
+use anyhow::{Context, anyhow, ensure};
+use sinew::fabric::Clock;
+use sinew::fabric::verbs::{Device, Operation, QueuePair, RemoteMemory, Request, Source};
+use sinew::mem::MessageBuffer;
+
+use super::link::Rig;
+use super::message::Exchange;
+use super::requester::Turned;
+use super::stream::{is_right, spoil};
+use crate::load::Slice;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Resting,
+    /// The server was asked to write; a READ looks whether it has.
+    Asked,
+    /// The READ that is timed, and when it began.
+    Timed(u64),
+}
+
+pub struct Fresh {
+    exchange: Exchange,
+    step: Step,
+    /// For the word that says what was written, and for what is read. Each is away while a READ brings it.
+    word: Option<MessageBuffer>,
+    target: Option<MessageBuffer>,
+}
+
+impl Fresh {
+    pub fn new<D: Device>(rig: &Rig<D>) -> anyhow::Result<Self> {
+        let (word, target) = (rig.arena.alloc(8, 8)?, rig.arena.alloc(rig.plan.size, rig.plan.size)?);
+        let exchange = Exchange::of(rig.layout);
+        Ok(Self { exchange, step: Step::Resting, word: Some(word), target: Some(target) })
+    }
+
+    #[inline]
+    pub fn turn<D: Device>(
+        &mut self,
+        rig: &mut Rig<D>,
+        clock: &impl Clock,
+        goes_on: bool,
+        slice: &mut Slice,
+    ) -> anyhow::Result<Turned> {
+        let turned = |came| Ok(Turned { is_busy: came, came, is_over: false });
+        let sequence = rig.links[0].made + 1;
+        if self.step == Step::Resting {
+            if !goes_on {
+                return Ok(Turned { is_busy: false, came: false, is_over: true });
+            }
+            let source = &sequence.to_ne_bytes();
+            let remote = part(rig, self.exchange.asked)?;
+            let operation = Operation::Write { source: Source::Inline(source), remote, immediate: None };
+            post(rig, Request::new(sequence, operation).unsignaled())?;
+            self.read_word(rig)?;
+            self.step = Step::Asked;
+        }
+        if rig.poll()? == 0 {
+            return turned(false);
+        }
+        if self.step == Step::Asked {
+            let word = self.word.insert(taken(rig)?);
+            if word.first_chunk() != Some(&sequence.to_ne_bytes()) {
+                self.read_word(rig)?;
+                return turned(false);
+            }
+            let mut target = self.target.take().context("no buffer for a result")?;
+            spoil(&mut target);
+            let operation = Operation::Read { target: [target].into_iter().collect(), remote: part(rig, 0)? };
+            let request = Request::new(sequence, operation);
+            // As in the limit: nothing is read ahead of the clock, nor the clock ahead of what it waits for.
+            fence(Ordering::SeqCst);
+            let began_ns = clock.now_ns();
+            post(rig, request)?;
+            self.step = Step::Timed(began_ns);
+            if rig.poll()? == 0 {
+                return turned(false);
+            }
+        }
+        if let Step::Timed(began_ns) = self.step {
+            fence(Ordering::SeqCst);
+            slice.latency.saturating_record((clock.now_ns() - began_ns).max(1));
+            let target = self.target.insert(taken(rig)?);
+            ensure!(is_right(target, sequence, sequence), "READ {sequence} did not bring what is there: the fabric corrupts data");
+            rig.links[0].made += 1;
+            slice.done += u64::from(goes_on);
+            self.step = Step::Resting;
+        }
+        turned(true)
+    }
+
+    fn read_word<D: Device>(&mut self, rig: &mut Rig<D>) -> anyhow::Result<()> {
+        let word = self.word.take().context("no buffer for a word")?;
+        let remote = part(rig, self.exchange.written)?;
+        post(rig, Request::new(0, Operation::Read { target: [word].into_iter().collect(), remote }))
+    }
+}
+
+/// The server's memory from an offset on.
+fn part<D: Device>(rig: &Rig<D>, offset: usize) -> anyhow::Result<RemoteMemory> {
+    rig.links[0].remote.and_then(|remote| remote.at(offset as u64)).context("too little memory to read")
+}
+
+#[inline(always)]
+fn post<D: Device>(rig: &mut Rig<D>, request: Request<'_>) -> anyhow::Result<()> {
+    rig.links[0].qp.post(request).map_err(|refused| anyhow!("posting a request: {refused}"))
+}
+
+/// What the only READ has brought.
+fn taken<D: Device>(rig: &mut Rig<D>) -> anyhow::Result<MessageBuffer> {
+    let buffer = rig.completions.pop().and_then(|mut completion| completion.buffers.pop());
+    buffer.context("a READ came back without its buffer")
+}

@@ -1,0 +1,137 @@
+//! A client thread's driver.
+
+use sinew::fabric::Clock;
+use sinew::fabric::verbs::Device;
+
+use anyhow::ensure;
+
+use super::echoes::Echoes;
+use super::fresh::Fresh;
+use super::link::{LinkAddress, Rig};
+use super::plan::{Form, Side, VerbsPlan, Wait, Work};
+use super::stream::Stream;
+use crate::load::{Load, Slice, Span, State};
+
+/// How long an answer, or the end of a request, is waited for.
+const PATIENCE_NS: u64 = 5_000_000_000;
+
+/// What a turn came to.
+pub(super) struct Turned {
+    /// Whether anything was begun or came.
+    pub is_busy: bool,
+    /// Whether a request, or a credit, came back.
+    pub came: bool,
+    /// Whether nothing is on its way.
+    pub is_over: bool,
+}
+
+/// What it does.
+enum Does {
+    Stream(Stream),
+    Fresh(Fresh),
+    Echoes(Echoes),
+}
+
+/// A driver of requests on the queue pairs of a client thread.
+pub struct Requester<D: Device, C> {
+    does: Does,
+    rig: Rig<D>,
+    clock: C,
+    /// When something came last.
+    heard_ns: u64,
+    span: Span,
+    slice: Slice,
+}
+
+impl<D: Device, C: Clock> Requester<D, C> {
+    /// The driver of the calling thread, with `count` links that are not connected yet. Where there is one request at a time, `times` has
+    /// each of them timed.
+    ///
+    /// # Errors
+    ///
+    /// The device cannot do what the plan asks for, or lacks room.
+    pub fn new(
+        device: &D,
+        domain: &D::Domain,
+        plan: &VerbsPlan,
+        count: usize,
+        times: bool,
+        clock: C,
+    ) -> anyhow::Result<Self> {
+        let rig = Rig::new(device, domain, plan, Side::Client, count)?;
+        let does = match plan.work {
+            Work::Load(_) if plan.fresh => Does::Fresh(Fresh::new(&rig)?),
+            Work::Load(op) => Does::Stream(Stream::new(&rig, op, times)?),
+            Work::Echo(form) => Does::Echoes(Echoes::new(&rig, form)),
+        };
+        Ok(Self { does, rig, clock, heard_ns: 0, span: Span::default(), slice: Slice::new() })
+    }
+
+    /// What to tell the other side.
+    ///
+    /// # Errors
+    ///
+    /// A datagram queue pair does not start.
+    pub fn addresses(&mut self) -> anyhow::Result<Vec<LinkAddress>> {
+        self.rig.addresses()
+    }
+
+    /// Connects the links, in their order.
+    ///
+    /// # Errors
+    ///
+    /// The other side has told of something else than the plan needs.
+    pub fn connect(&mut self, addresses: &[LinkAddress]) -> anyhow::Result<()> {
+        self.rig.connect(Side::Client, addresses)
+    }
+
+    /// Requests of each link so far.
+    pub fn made(&self) -> Vec<u64> {
+        self.rig.links.iter().map(|link| link.made).collect()
+    }
+}
+
+impl<D: Device, C: Clock> Load for Requester<D, C> {
+    fn begin(&mut self, now_ns: u64, end_ns: u64) -> anyhow::Result<()> {
+        self.span = Span::begin(now_ns, end_ns);
+        self.slice = Slice::new();
+        self.heard_ns = now_ns;
+        match &mut self.does {
+            Does::Stream(stream) => stream.begin(),
+            Does::Fresh(_) => {}
+            Does::Echoes(echoes) => echoes.begin(),
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn turn(&mut self, now_ns: u64) -> anyhow::Result<State> {
+        let Self { does, rig, clock, slice, .. } = self;
+        let goes_on = self.span.goes_on(now_ns, slice.done);
+        let turned = match does {
+            Does::Stream(stream) => stream.turn(rig, clock, (now_ns, goes_on), slice)?,
+            Does::Fresh(fresh) => fresh.turn(rig, clock, goes_on, slice)?,
+            Does::Echoes(echoes) => echoes.turn(rig, clock, goes_on, slice)?,
+        };
+        if turned.came {
+            self.heard_ns = now_ns;
+        }
+        if !goes_on && turned.is_over {
+            return Ok(State::Over);
+        }
+        let silence_ns = now_ns.saturating_sub(self.heard_ns);
+        ensure!(silence_ns < PATIENCE_NS, "requests were not answered, or do not end, in {} s", silence_ns / 1_000_000_000);
+        Ok(State::of(turned.is_busy))
+    }
+
+    #[inline]
+    fn rest(&mut self) -> anyhow::Result<bool> {
+        let polls_memory = self.rig.plan.fresh || self.rig.plan.work == Work::Echo(Form::Ww);
+        self.rig.rest(if polls_memory { Wait::Poll } else { self.rig.plan.wait })
+    }
+
+    fn end(&mut self) -> Slice {
+        let slice = std::mem::take(&mut self.slice);
+        Slice { elapsed_ns: self.span.elapsed_ns(), ..slice }
+    }
+}

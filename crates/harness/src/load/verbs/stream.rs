@@ -1,0 +1,265 @@
+//! Requests of one kind, so many at a time on each link.
+
+use anyhow::{Context, anyhow, bail, ensure};
+use sinew::fabric::Clock;
+use sinew::fabric::verbs::{Completion, Device, Opcode, Operation, QueuePair, Request};
+use sinew::mem::MessageBuffer;
+
+use super::link::{Rig, Way, id, link_of};
+use super::message;
+use super::plan::{Op, POINTER, READS_MAX};
+use super::requester::Turned;
+use crate::load::Slice;
+
+/// Silence after which messages of an unreliable transport count as lost.
+const LOST_AFTER_NS: u64 = 20_000_000;
+/// One READ in so many is looked at byte for byte.
+const FULL_CHECK_EVERY: u64 = 64;
+
+pub struct Stream {
+    op: Op,
+    /// How far each link's messages were received, by credits,
+    credits: Vec<u64>,
+    /// and since when one that may send no more has waited for a credit.
+    blocked_ns: Vec<Option<u64>>,
+    /// Messages that the other side has room for.
+    receives: u64,
+    /// Buffers for results of READs and atomics.
+    targets: Vec<MessageBuffer>,
+    /// Whether each request is timed,
+    times: bool,
+    /// and when the one that is on its way began: with the end of the one before it.
+    began_ns: Option<u64>,
+}
+
+/// Overwrites a buffer's ends: what the last result left is no result.
+#[inline(always)]
+pub fn spoil(target: &mut [u8]) {
+    let len = target.len();
+    target[..len.min(8)].fill(0xEE);
+    target[len - len.min(8)..].fill(0xEE);
+}
+
+/// Whether the result of the `nth` READ is message number `sequence`.
+#[inline]
+pub fn is_right(buffer: &[u8], nth: u64, sequence: u64) -> bool {
+    if nth.is_multiple_of(FULL_CHECK_EVERY) {
+        message::is_all_good(buffer, sequence)
+    } else {
+        message::is_good(buffer, sequence)
+    }
+}
+
+impl Stream {
+    pub fn new<D: Device>(rig: &Rig<D>, op: Op, times: bool) -> anyhow::Result<Self> {
+        let (plan, count) = (&rig.plan, rig.links.len());
+        let mut targets = Vec::new();
+        if matches!(op, Op::Read | Op::FetchAdd | Op::CompareSwap) {
+            for _ in 0..count * plan.window {
+                let capacity = plan.size.max(POINTER);
+                let mut target = rig.arena.alloc(capacity, capacity)?;
+                target.resize(plan.size)?;
+                targets.push(target);
+            }
+        }
+        let receives = if plan.has_credits() { plan.receives() as u64 } else { u64::MAX / 2 };
+        let (credits, blocked_ns) = (vec![0; count], vec![None; count]);
+        Ok(Self { op, credits, blocked_ns, receives, targets, times, began_ns: None })
+    }
+
+    pub fn begin(&mut self) {
+        self.blocked_ns.fill(None);
+        self.began_ns = None;
+    }
+
+    #[inline]
+    pub fn turn<D: Device>(
+        &mut self,
+        rig: &mut Rig<D>,
+        clock: &impl Clock,
+        (now_ns, goes_on): (u64, bool),
+        slice: &mut Slice,
+    ) -> anyhow::Result<Turned> {
+        let mut is_busy = false;
+        for index in 0..rig.links.len() {
+            let flow = &rig.links[index].flow;
+            if goes_on && flow.has_room() && self.may_send(rig, index, now_ns) {
+                is_busy = true;
+                if self.times {
+                    self.began_ns.get_or_insert_with(|| clock.now_ns());
+                }
+                if rig.posts_writes() {
+                    rig.post_writes(index)?;
+                    continue;
+                }
+                for _ in 0..rig.plan.doorbell {
+                    let signaled = rig.links[index].flow.is_signal_due();
+                    self.push(rig, index, signaled)?;
+                }
+                rig.links[index].qp.doorbell();
+            } else if !goes_on && flow.has_silent_tail() {
+                // Else nobody would hear of the end of the last.
+                self.push(rig, index, true)?;
+                rig.links[index].qp.doorbell();
+            }
+        }
+        let came = rig.poll()? > 0;
+        let done = if came { self.collect(rig)? } else { 0 };
+        if done > 0 && self.times {
+            let done_ns = clock.now_ns();
+            let began_ns = self.began_ns.replace(done_ns).unwrap_or(done_ns);
+            slice.latency.saturating_record((done_ns - began_ns).max(1));
+        }
+        if goes_on {
+            slice.done += done;
+        }
+        let is_over = rig.links.iter().all(|link| link.flow.in_flight == 0);
+        Ok(Turned { is_busy: is_busy || came, came, is_over })
+    }
+
+    /// Whether the other side has room for a batch on a link.
+    #[inline(always)]
+    fn may_send<D: Device>(&mut self, rig: &Rig<D>, index: usize, now_ns: u64) -> bool {
+        let made = rig.links[index].made;
+        if made + rig.plan.doorbell as u64 <= self.credits[index] + self.receives {
+            self.blocked_ns[index] = None;
+            return true;
+        }
+        let since_ns = *self.blocked_ns[index].get_or_insert(now_ns);
+        if now_ns.saturating_sub(since_ns) > LOST_AFTER_NS {
+            // What was lost with the last messages is never credited.
+            self.credits[index] = made;
+        }
+        false
+    }
+
+    /// Pushes the next request of a link.
+    #[inline]
+    fn push<D: Device>(&mut self, rig: &mut Rig<D>, index: usize, signaled: bool) -> anyhow::Result<()> {
+        let nth = rig.links[index].made;
+        match self.op {
+            Op::Send => {
+                let immediate = rig.plan.is_numbered().then_some(nth as u32);
+                return rig.push_message(index, nth + 1, Way::Send { immediate }, signaled);
+            }
+            Op::Write | Op::WriteImm => {
+                let (slot, sequence) = rig.layout.place(nth);
+                let immediate = (self.op == Op::WriteImm).then_some(nth as u32);
+                return rig.push_message(index, sequence, Way::Write { slot, immediate }, signaled);
+            }
+            Op::Read => {
+                let target = self.targets.pop().context("no buffer for a result")?;
+                push_read(rig, index, nth, 0, target, signaled)?;
+            }
+            Op::FetchAdd | Op::CompareSwap => {
+                let mut target = self.targets.pop().context("no buffer for a result")?;
+                spoil(&mut target);
+                let link = &mut rig.links[index];
+                let remote = link.remote.context("no memory to count in")?;
+                let operation = match self.op {
+                    Op::FetchAdd => Operation::FetchAdd { target, remote, add: 1 },
+                    _ => Operation::CompareSwap { target, remote, expected: nth, desired: nth + 1 },
+                };
+                let request = Request { signaled, ..Request::new(id(index, nth), operation) };
+                link.qp.push(request).map_err(|refused| anyhow!("posting request {nth}: {refused}"))?;
+            }
+        }
+        rig.links[index].made += 1;
+        rig.links[index].flow.pushed(signaled);
+        Ok(())
+    }
+
+    /// Takes what came; how many requests are over.
+    #[inline]
+    fn collect<D: Device>(&mut self, rig: &mut Rig<D>) -> anyhow::Result<u64> {
+        let mut done = 0;
+        let mut completions = std::mem::take(&mut rig.completions);
+        for mut completion in completions.drain(..) {
+            let (index, nth) = link_of(completion.id);
+            match completion.opcode {
+                Opcode::Receive => self.take_credit(rig, index, completion)?,
+                Opcode::Read => done += self.take_read(rig, index, nth, completion)?,
+                _ => {
+                    done += rig.links[index].flow.completed() as u64;
+                    if let Some(buffer) = completion.buffers.pop() {
+                        let is_right = buffer.first_chunk().is_some_and(|word| u64::from_ne_bytes(*word) == nth);
+                        ensure!(is_right, "atomic {nth} did not find {nth}: the fabric corrupts data");
+                        self.targets.push(buffer);
+                    }
+                }
+            }
+        }
+        rig.completions = completions;
+        Ok(done)
+    }
+
+    fn take_credit<D: Device>(
+        &mut self,
+        rig: &mut Rig<D>,
+        index: usize,
+        mut completion: Completion,
+    ) -> anyhow::Result<()> {
+        let (known, told) = (self.credits[index], completion.immediate.unwrap_or(0));
+        let more = u64::from(told.wrapping_sub(known as u32));
+        // Whatever a peer says, no more is received than was made.
+        if more <= rig.links[index].made - known {
+            self.credits[index] += more;
+            self.blocked_ns[index] = None;
+        }
+        completion.buffers.pop().map_or(Ok(()), |buffer| rig.post_receive(index, buffer))
+    }
+
+    /// A READ is over: the object's next goes, unless it was the last. How many requests are over.
+    #[inline]
+    fn take_read<D: Device>(
+        &mut self,
+        rig: &mut Rig<D>,
+        index: usize,
+        id: u64,
+        mut completion: Completion,
+    ) -> anyhow::Result<u64> {
+        let (nth, step) = (id / READS_MAX as u64, (id % READS_MAX as u64) as usize);
+        let Some(buffer) = completion.buffers.pop() else { bail!("a READ came back without its buffer") };
+        let sequence = nth % rig.layout.slots as u64 + 1;
+        let is_last = step + 1 >= rig.plan.reads;
+        let is_good = if is_last {
+            is_right(&buffer, nth, sequence)
+        } else {
+            // The beginning of the object, as far as that goes.
+            buffer.len() == POINTER && (rig.plan.size < POINTER || buffer[..] == message::first_word(sequence))
+        };
+        ensure!(is_good, "READ {nth} did not bring what is there: the fabric corrupts data");
+        if is_last {
+            self.targets.push(buffer);
+            return Ok(rig.links[index].flow.completed() as u64);
+        }
+        // It takes the place of the one before in its queue pair's flow.
+        push_read(rig, index, nth, step + 1, buffer, true)?;
+        rig.links[index].qp.doorbell();
+        Ok(0)
+    }
+}
+
+/// Pushes one of the READs of an object: those before the last are of [`POINTER`] bytes.
+#[inline]
+fn push_read<D: Device>(
+    rig: &mut Rig<D>,
+    index: usize,
+    nth: u64,
+    step: usize,
+    mut target: MessageBuffer,
+    signaled: bool,
+) -> anyhow::Result<()> {
+    let (reads, size) = (rig.plan.reads, rig.plan.size);
+    if reads > 1 {
+        target.resize(if step + 1 < reads { POINTER } else { size })?;
+    }
+    spoil(&mut target);
+    let offset = rig.layout.offset(rig.layout.place(nth).0) as u64;
+    let link = &mut rig.links[index];
+    let remote = link.remote.and_then(|remote| remote.at(offset)).context("no memory to read")?;
+    let operation = Operation::Read { target: [target].into_iter().collect(), remote };
+    let id = id(index, nth * READS_MAX as u64 + step as u64);
+    let pushed = link.qp.push(Request { signaled, ..Request::new(id, operation) });
+    pushed.map_err(|refused| anyhow!("posting READ {nth}: {refused}"))
+}
