@@ -55,7 +55,12 @@ struct EchoMember<E> {
 }
 
 impl<E: Endpoint> EchoMember<E> {
-    fn boxed(mut rpc: E, plan: &EchoPlan, address: &str, interrupt: Interrupt) -> anyhow::Result<BoxedMember<Ask, Answer>>
+    fn boxed(
+        mut rpc: E,
+        plan: &EchoPlan,
+        address: &str,
+        interrupt: Interrupt,
+    ) -> anyhow::Result<BoxedMember<Ask, Answer>>
     where
         E: 'static,
     {
@@ -96,7 +101,8 @@ impl Echoes {
     ) -> anyhow::Result<Self> {
         let (plan, addresses, hub) = (plan.clone(), addresses.to_vec(), hub.clone());
         let make = move |index: usize| {
-            let (address, endpoint) = (&addresses[index], fabrics::open(plan.fabric, &plan.limits, &plan.options, &hub)?);
+            let (address, endpoint) =
+                (&addresses[index], fabrics::open(plan.fabric, &plan.limits, &plan.options, &hub)?);
             let member = match endpoint {
                 FabricEndpoint::Shm(rpc) => EchoMember::boxed(rpc, &plan, address, interrupt),
                 FabricEndpoint::Udp(rpc) => EchoMember::boxed(rpc, &plan, address, interrupt),
@@ -120,7 +126,10 @@ impl Echoes {
     /// Measures a slice over so many sessions of each thread.
     pub fn slice(&self, sessions: usize, duration: Duration) -> anyhow::Result<Vec<Slice>> {
         let answers = self.0.order(&Ask::Slice { sessions, duration }, duration)?;
-        answers.into_iter().map(|answer| if let Answer::Slice(slice) = answer { Ok(slice) } else { confused() }).collect()
+        answers
+            .into_iter()
+            .map(|answer| if let Answer::Slice(slice) = answer { Ok(slice) } else { confused() })
+            .collect()
     }
 
     /// The counters of the first thread's server, and its own.

@@ -2,8 +2,8 @@
 
 use anyhow::{Context, ensure};
 use clap::ValueEnum;
-use sinew::fabric::{Address, Generator, PortError};
 use sinew::FabricEndpoint;
+use sinew::fabric::{Address, Generator, PortError};
 use sinew::host::SystemEntropy;
 use sinew::ibverbs::IbOptions;
 use sinew::prelude::*;

@@ -21,7 +21,8 @@ use sinew::host::{
     HostClock, Interrupt, Lobby, LobbyLimits, Rendezvous, RendezvousError, RendezvousLimits, RendezvousListener,
 };
 
-use crate::machine::{self, Idle};
+use sinew_harness::machine::{self, Idle};
+
 use crate::output;
 
 const LIMITS: RendezvousLimits = RendezvousLimits { frame_len_max: 64 << 10, frame_timeout: Duration::from_secs(10) };

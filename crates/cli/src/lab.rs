@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use sinew_lab::report::{self, COLUMNS, Cell, Done};
 use sinew_lab::{EXPERIMENTS, Error, Experiment, Row};
 
-use sinew_harness::others::{TOO_MUCH, Watch};
 use crate::outfile::OutFile;
+use sinew_harness::others::{TOO_MUCH, Watch};
 use sinew_harness::units;
 
 use crate::{Outcome, Usage, interrupted, output};

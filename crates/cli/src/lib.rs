@@ -18,10 +18,8 @@
 mod child;
 mod echo;
 mod fabrics;
-#[cfg(kvseq)]
 mod herd;
 mod interrupted;
-#[cfg(kvseq)]
 mod kv;
 mod lab;
 mod limits;
@@ -29,13 +27,10 @@ mod measure;
 mod outfile;
 mod output;
 mod rpc;
-#[cfg(kvseq)]
 mod seq;
 mod serve;
 mod sim;
-#[cfg(kvseq)]
 mod tour;
-#[cfg(verbs)]
 mod verbs;
 
 use std::fmt;
@@ -74,7 +69,6 @@ Exit status:
 struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
-    #[cfg(kvseq)]
     #[command(flatten)]
     tour: tour::Args,
 }
@@ -86,19 +80,15 @@ enum Command {
     Rpc(Box<RpcCommand>),
     /// Measure SEND, WRITE, READ and atomics
     #[command(subcommand)]
-    #[cfg(verbs)]
     Verbs(Box<verbs::Command>),
     /// Ask a key-value cache, and measure key-value stores
     #[command(subcommand)]
-    #[cfg(kvseq)]
     Kv(Box<kv::Command>),
     /// Run a service
     #[command(subcommand)]
-    #[cfg(kvseq)]
     Serve(Box<ServeCommand>),
     /// Take numbers from a sequencer, and measure sequencers
     #[command(subcommand)]
-    #[cfg(kvseq)]
     Seq(Box<seq::Command>),
     /// Run simulated clusters
     #[command(subcommand)]
@@ -110,18 +100,14 @@ enum Command {
     Limits(limits::Args),
 }
 
-#[cfg(kvseq)]
 /// The services, each with a file of its own.
 #[derive(Subcommand)]
 enum ServeCommand {
     /// Serve a key-value cache
-    #[cfg(kvseq)]
     Cache(kv::serve::Args),
     /// Serve a key-value cache over verbs: HERD
-    #[cfg(kvseq)]
     Herd(kv::herd::serve::Args),
     /// Hand out unique, increasing numbers
-    #[cfg(kvseq)]
     Sequencer(seq::serve::Args),
 }
 
@@ -188,25 +174,18 @@ pub fn main() -> ExitCode {
     // Before any thread is pinned.
     machine::cpus();
     let result = match cli.command {
-        #[cfg(kvseq)]
         None => tour::run(&cli.tour),
-        #[cfg(not(kvseq))]
-        None => unreachable!(),
         Some(Command::Rpc(rpc)) => match *rpc {
             RpcCommand::Serve(args) => serve::run(&args),
             RpcCommand::Bench(command) => rpc::run(&command),
         },
-        #[cfg(verbs)]
         Some(Command::Verbs(command)) => verbs::run(&command),
-        #[cfg(kvseq)]
         Some(Command::Kv(command)) => kv::run(&command),
-        #[cfg(kvseq)]
         Some(Command::Serve(service)) => match *service {
             ServeCommand::Cache(args) => kv::serve::run(&args),
             ServeCommand::Herd(args) => kv::herd::serve::run(&args),
             ServeCommand::Sequencer(args) => seq::serve::run(&args),
         },
-        #[cfg(kvseq)]
         Some(Command::Seq(command)) => seq::run(&command),
         Some(Command::Sim(command)) => sim::run(&command),
         Some(Command::Lab(command)) => lab::run(&command),

@@ -52,7 +52,9 @@ const LIMITS: [(&str, &str, Unit, Measure); 12] = [
     ("ring_round_trip", "a 32 B message through a ring and back, median", Unit::Ns, |pair, time| {
         Ok(Some(ring_round_trips(pair, SMALL, time)?.value_at_quantile(0.5) as f64))
     }),
-    ("ring_stream", "32 B messages through a ring", Unit::Mops, |pair, time| ring_stream_mops(pair, SMALL, time).map(Some)),
+    ("ring_stream", "32 B messages through a ring", Unit::Mops, |pair, time| {
+        ring_stream_mops(pair, SMALL, time).map(Some)
+    }),
     ("ring_echo", "32 B messages through a ring and back, 60 in flight", Unit::Mops, |pair, time| {
         ring_echo_mops(pair, SMALL, 60, 3, time).map(Some)
     }),

@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 use sinew::host::Interrupt;
 use sinew_lab::swarm::{self, Failure, Report};
 
-use sinew_harness::units::parse_seconds;
 use crate::{Outcome, interrupted, machine, output};
+use sinew_harness::units::parse_seconds;
 
 /// What is done with simulated clusters.
 #[derive(clap::Subcommand)]

@@ -247,7 +247,8 @@ impl Seen {
     fn text(&self, stops: &[Stop]) -> String {
         let mut calls = table(&["calls over", "32 B: p50 / p99", "32 B, of one client core", "8 MB"]);
         for (stop, seen) in stops.iter().zip(&self.calls) {
-            let cells = seen.as_ref().map_or_else(|_| vec!["not measured".to_owned()], |seen| seen.iter().map(cell).collect());
+            let cells =
+                seen.as_ref().map_or_else(|_| vec!["not measured".to_owned()], |seen| seen.iter().map(cell).collect());
             calls.add_row([stop.name.to_owned()].into_iter().chain(cells));
         }
         let mut others = table(&["more", "", "beside"]);
@@ -264,7 +265,10 @@ impl Seen {
         }
         let mut lines = vec![MEANING.to_owned()];
         let names = stops.iter().map(|stop| stop.name).chain(VERBS.iter().map(|(_, name)| *name));
-        for (name, error) in names.zip(self.calls.iter().chain(&self.verbs)).filter_map(|(name, seen)| Some((name, seen.as_ref().err()?))) {
+        for (name, error) in names
+            .zip(self.calls.iter().chain(&self.verbs))
+            .filter_map(|(name, seen)| Some((name, seen.as_ref().err()?)))
+        {
             let remedy = stops.iter().find(|stop| stop.name == name).map(|stop| format!("; {}", stop.remedy));
             lines.push(format!("{name} did not run: {}{}", output::describe(error), remedy.unwrap_or_default()));
         }
@@ -283,7 +287,9 @@ impl Seen {
     /// What disturbed figures: each reason once, with how many it spoilt.
     fn complaints(&self) -> Vec<String> {
         if !machine::has_two_cpus() {
-            return vec!["There is one processor: client and server take turns on it, so these figures say little.".to_owned()];
+            return vec![
+                "There is one processor: client and server take turns on it, so these figures say little.".to_owned(),
+            ];
         }
         let invalid = self.figures().filter(|figure| !figure.is_valid());
         invalid.map(|figure| format!("INVALID: {}: {}", figure.title, figure.invalid_because.join("; "))).collect()
@@ -337,8 +343,14 @@ const PARTS: u64 = 100;
 
 impl Progress {
     fn new(places: usize) -> Self {
-        let bar = if std::io::stderr().is_terminal() { ProgressBar::new(places as u64 * PARTS) } else { ProgressBar::hidden() };
-        bar.set_style(ProgressStyle::with_template("{bar:24} {percent:>3} %  {prefix}: {msg}").expect("a fixed template"));
+        let bar = if std::io::stderr().is_terminal() {
+            ProgressBar::new(places as u64 * PARTS)
+        } else {
+            ProgressBar::hidden()
+        };
+        bar.set_style(
+            ProgressStyle::with_template("{bar:24} {percent:>3} %  {prefix}: {msg}").expect("a fixed template"),
+        );
         Self { bar }
     }
 

@@ -1,35 +1,33 @@
 //! `sinew verbs`: SEND, WRITE, READ and atomics, measured as perftest and the tools of atc16 do, beside the machine's own limit in the
 //! same run.
 //!
-//! - `args` makes a `plan`, on which both sides agree over the rendezvous (`control`).
-//! - `serve` starts a `worker` for each server thread, `run` a `client` for each client thread; both work on a `link`'s rig.
-//! - `written` is the echo that other benchmarks are measured beside.
-//! - `reads` is the rate that other benchmarks are measured beside.
-//! - `tour` is what `sinew` alone shows. `limit` is what a figure of `result` stands beside. `message` is what is moved, `device` what moves it.
+//! - `args` makes a plan, on which both sides agree over the rendezvous (`control`).
+//! - `serve` starts a `worker` for each server thread, `run` a driver of the harness for each client thread.
+//! - `limit` is what a figure stands beside, `show` how it reads, `device` what moves the messages.
 
 mod args;
-mod client;
 mod control;
 mod device;
+mod kind;
 mod limit;
-mod link;
-mod message;
-mod plan;
-mod reads;
-mod result;
 mod run;
 mod serve;
-pub mod tour;
+mod show;
 mod worker;
-mod written;
+
+use std::time::Duration;
 
 use clap::Subcommand;
+use sinew_harness::load::verbs::{Carrier, Op, VerbsPlan, Work};
+use sinew_harness::reference::References;
+use sinew_harness::run::Progress;
+use sinew_harness::{Figure, machine};
+
+pub use args::INLINE_DEFAULT;
 pub use device::{Carried, DeviceArgs, Job};
-pub use link::{Cq, Domain, Qp, Thread, bytes_of, digits};
-pub use reads::ReadRate;
-pub use result::{Figures, Kind};
+pub use kind::Kind;
+pub use run::Bare;
 pub use serve::parse_address;
-pub use written::WrittenEcho;
 
 use crate::Outcome;
 
@@ -64,4 +62,35 @@ pub fn run(command: &Command) -> anyhow::Result<Outcome> {
         Command::Devices(args) => device::run(args),
         Command::Serve(args) => serve::run(args),
     }
+}
+
+/// What the tour shows: a WRITE, a SEND, a READ and an atomic, each between two processes and with what it leaves or brings checked.
+pub fn for_tour(fabric: Carried, duration: Duration, progress: &mut Progress<'_>) -> anyhow::Result<Vec<Figure>> {
+    const SHOWN: [(Kind, Op, Carrier); 4] = [
+        (Kind::Rate, Op::Write, Carrier::Rc),
+        (Kind::Rate, Op::Send, Carrier::Ud),
+        (Kind::Latency, Op::Read, Carrier::Rc),
+        (Kind::Latency, Op::FetchAdd, Carrier::Rc),
+    ];
+    let pair = machine::default_pair();
+    let plans = SHOWN.map(|(kind, op, carrier)| {
+        let size = if op == Op::FetchAdd { 8 } else { 32 };
+        let plan = VerbsPlan { cpus: vec![pair.map(|cpus| cpus[1])], ..VerbsPlan::new(Work::Load(op), carrier, size) };
+        let plan = match (kind, op) {
+            (_, Op::FetchAdd) => VerbsPlan { window: 1, signal: 1, ..plan },
+            (Kind::Latency, _) => VerbsPlan { window: 1, signal: 1, fresh: fabric == Carried::Shm, ..plan },
+            _ => VerbsPlan { doorbell: 16, inline: true, ..plan },
+        };
+        (kind, plan)
+    });
+    let device = DeviceArgs { fabric, device: None };
+    device.run(run::Measure {
+        plans: &plans,
+        duration,
+        client_cpus: &[pair.map(|cpus| cpus[0])],
+        references: &References::default(),
+        device: &device,
+        address: None,
+        progress,
+    })
 }

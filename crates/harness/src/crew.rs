@@ -131,11 +131,7 @@ impl<O, A> Thread<O, A> {
     }
 }
 
-fn serve<O, A>(
-    mut member: BoxedMember<O, A>,
-    orders: &mpsc::Receiver<O>,
-    answers: &mpsc::Sender<anyhow::Result<A>>,
-) {
+fn serve<O, A>(mut member: BoxedMember<O, A>, orders: &mpsc::Receiver<O>, answers: &mpsc::Sender<anyhow::Result<A>>) {
     loop {
         match orders.recv_timeout(TENDING) {
             Ok(order) => drop(answers.send(member.obey(order))),

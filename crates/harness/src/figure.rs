@@ -268,14 +268,16 @@ pub fn list(results: impl IntoIterator<Item = Value>) -> Value {
 pub fn check(object: &Value) -> Result<(), String> {
     let fields = object.as_object().ok_or("it is no object")?;
     if object["schema"] == RESULTS {
-        let results = object["results"].as_array().filter(|results| !results.is_empty()).ok_or("`results` is no list")?;
+        let results =
+            object["results"].as_array().filter(|results| !results.is_empty()).ok_or("`results` is no list")?;
         return results.iter().try_for_each(check);
     }
     let has = |name: &str, is: fn(&Value) -> bool| match fields.get(name) {
         Some(value) if is(value) => Ok(()),
         other => Err(format!("`{name}` is {other:?}")),
     };
-    let (number, text) = (|value: &Value| value.is_number() || value.is_null(), |value: &Value| value.is_string() || value.is_null());
+    let (number, text) =
+        (|value: &Value| value.is_number() || value.is_null(), |value: &Value| value.is_string() || value.is_null());
     has("schema", |value| value == RESULT)?;
     has("bench", Value::is_string)?;
     has("unit", Value::is_string)?;
@@ -292,7 +294,8 @@ pub fn check(object: &Value) -> Result<(), String> {
         has(name, Value::is_object)?;
     }
     let is_explained = object["valid"] == json!(object["invalid_because"].as_array().is_some_and(Vec::is_empty));
-    let known = ["schema", "bench", "figure", "unit", "limit", "limit_kind", "limit_what", "ratio", "valid", "invalid_because"];
+    let known =
+        ["schema", "bench", "figure", "unit", "limit", "limit_kind", "limit_what", "ratio", "valid", "invalid_because"];
     let known = known.into_iter().chain(["percentiles", "slices", "surroundings", "setup", "details"]);
     let unknown = unknown(fields, &known.collect::<Vec<_>>());
     match (is_explained, unknown) {

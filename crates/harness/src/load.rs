@@ -5,7 +5,9 @@
 
 pub mod cache;
 pub mod echo;
+pub mod herd;
 pub mod memcached;
+pub mod one_sided;
 pub mod sequencer;
 pub mod verbs;
 

@@ -72,7 +72,11 @@ impl Watch {
 impl Reading {
     fn take(cpus: &[usize], processes: &[u32]) -> Self {
         let waited_ns = processes.iter().flat_map(|process| waits(*process)).collect();
-        Self { ticks: Ticks::read(cpus, processes), waited_ns, ended_waited_ns: ENDED_WAITED_NS.load(Ordering::Relaxed) }
+        Self {
+            ticks: Ticks::read(cpus, processes),
+            waited_ns,
+            ended_waited_ns: ENDED_WAITED_NS.load(Ordering::Relaxed),
+        }
     }
 
     fn waited_since(&self, before: &Self) -> u64 {

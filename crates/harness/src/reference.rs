@@ -147,7 +147,8 @@ mod tests {
     #[test]
     fn a_figure_is_found_by_its_name() {
         let result = |name: &str, figure: f64| json!({ "figure": figure, "details": { "name": name } });
-        let references = References(Some(json!({ "results": [result("copy_own", 7.0), result("udp_bandwidth", 0.0)] })));
+        let references =
+            References(Some(json!({ "results": [result("copy_own", 7.0), result("udp_bandwidth", 0.0)] })));
         assert_eq!((references.figure("copy_own"), references.figure("udp_bandwidth")), (Some(7.0), None));
         assert_eq!(References::default().figure("copy_own"), None);
     }

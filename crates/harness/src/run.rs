@@ -89,7 +89,12 @@ impl Run<'_> {
     /// # Errors
     ///
     /// An interrupt, or what a slice returned.
-    pub fn alternate(&self, sides: usize, turns: &mut dyn Turns, progress: &mut Progress<'_>) -> anyhow::Result<Measured> {
+    pub fn alternate(
+        &self,
+        sides: usize,
+        turns: &mut dyn Turns,
+        progress: &mut Progress<'_>,
+    ) -> anyhow::Result<Measured> {
         let ours = self.duration / ROUNDS;
         let lens: Vec<Duration> =
             (0..sides).map(|side| if side == 0 { ours } else { (ours / 2).min(SIDE_SLICE_MAX) }).collect();
@@ -123,7 +128,8 @@ impl Run<'_> {
         let what = if attempt == 1 { "measuring" } else { "disturbed: measuring again" };
         let before = self.look_at_yardstick()?;
         let watch = Watch::new(&self.pins, self.servers.iter().copied());
-        let (mut rounds, mut surroundings) = (Vec::new(), Surroundings { attempts: attempt, ..Surroundings::default() });
+        let (mut rounds, mut surroundings) =
+            (Vec::new(), Surroundings { attempts: attempt, ..Surroundings::default() });
         let distance = || machine::core_round_trip_ns(self.pair, LOOK.min(lens[0]));
         for round in 0..ROUNDS {
             progress(what, f64::from(round) / f64::from(ROUNDS));

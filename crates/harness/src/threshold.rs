@@ -95,9 +95,9 @@ impl Thresholds {
     /// Names the option that has another.
     pub fn check(&self, unit: Unit) -> Result<(), String> {
         let both = [("--fail-if-below", self.fail_if_below), ("--fail-if-above", self.fail_if_above)];
-        let other = both.into_iter().find_map(|(name, threshold)| {
-            threshold?.unit.filter(|own| *own != unit).map(|own| (name, own))
-        });
+        let other = both
+            .into_iter()
+            .find_map(|(name, threshold)| threshold?.unit.filter(|own| *own != unit).map(|own| (name, own)));
         other.map_or(Ok(()), |(name, own)| {
             Err(format!("{name}: the figure is in {}, and the threshold in {}", unit.name(), own.name()))
         })

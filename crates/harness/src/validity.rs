@@ -94,11 +94,9 @@ impl Unsteady {
         match self {
             Self::Nothing => format!("nothing came through while {name} was measured"),
             Self::Halves(part) => format!("{name} moved by {:.0} % from the first half to the second", part * 100.0),
-            Self::Distance { least_ns, most_ns } => format!(
-                "the cores' distance kept changing, from {} to {}",
-                units::time(least_ns),
-                units::time(most_ns)
-            ),
+            Self::Distance { least_ns, most_ns } => {
+                format!("the cores' distance kept changing, from {} to {}", units::time(least_ns), units::time(most_ns))
+            }
         }
     }
 }

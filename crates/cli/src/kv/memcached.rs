@@ -112,7 +112,10 @@ impl ClientArgs {
     fn plan(&self, wire: Wire, keys_per_get: usize, has_peer: bool) -> anyhow::Result<MemcachedPlan> {
         let measure = &self.measure;
         measure.check_thresholds(Unit::Mops)?;
-        ensure!(has_peer || !measure.thresholds.judge_ratio(), "--fail-if-ratio-...: a ratio is to memcached; add --peer");
+        ensure!(
+            has_peer || !measure.thresholds.judge_ratio(),
+            "--fail-if-ratio-...: a ratio is to memcached; add --peer"
+        );
         ensure!(self.workload.value_size < (1 << 20) - 1024, "--value-size: memcached takes less than 1 MB");
         let (client_cpus, server_cpus) = measure.places((1, 1), self.connect.is_some())?;
         Ok(MemcachedPlan {
@@ -227,7 +230,8 @@ fn measure_until(
     progress: &mut Progress<'_>,
 ) -> anyhow::Result<(Figure, Vec<SideResult>)> {
     let MemcachedPlan { workload, shape, .. } = plan;
-    let server = ServerPlan { keys: workload.keys, value_size: shape.value_size, cpu: plan.server_cpu, unix: plan.unix };
+    let server =
+        ServerPlan { keys: workload.keys, value_size: shape.value_size, cpu: plan.server_cpu, unix: plan.unix };
     progress("starting", 0.0);
     let mut started = vec![match &plan.connect {
         Some(address) => Started::elsewhere(address),

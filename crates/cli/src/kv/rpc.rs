@@ -324,7 +324,11 @@ fn measure_until(plan: &CachePlan, interrupt: Interrupt, progress: &mut Progress
     let share = |index: usize| (keys * index / threads) as u64;
     turns.loaders.order_each(|index| Ask::Fill(share(index), share(index + 1)), Duration::from_secs(600))?;
     let peers = turns.peers.as_ref();
-    let servers = cache_server.iter().chain([&echo_server]).map(ServerProcess::id).chain(peers.iter().flat_map(|peers| peers.ids()));
+    let servers = cache_server
+        .iter()
+        .chain([&echo_server])
+        .map(ServerProcess::id)
+        .chain(peers.iter().flat_map(|peers| peers.ids()));
     // What a cache elsewhere uses is not known to be its own.
     let own_cpus = if plan.address.is_some() { &[] } else { &plan.server_cpus[..] };
     let run = Run {

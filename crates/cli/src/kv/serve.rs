@@ -12,8 +12,8 @@ use sinew::store::cache::{CacheConfig, VALUE_LEN_MAX, WhenFull};
 use super::ADDRESS;
 use super::door::{self, Doors};
 use crate::serve::ThreadArgs;
-use sinew_harness::units::{parse_count, parse_size};
 use sinew_harness::service;
+use sinew_harness::units::{parse_count, parse_size};
 
 use crate::{Outcome, Usage, output};
 

@@ -207,9 +207,15 @@ fn text_of(plan: &TablePlan, figures: &[Figure], stats: &CacheStats) -> String {
     let mut lines = vec![
         format!("{}; {:.1} % of the GETs hit.", workload_text(&plan.workload, KEY_LEN), hit_percent(stats)),
         format!("Items take {}, their index {}.", memory(stats.used_bytes), memory(stats.index_bytes)),
-        "The limit is pairs of random cache lines, read in batches of the same size; p50 and p99 are of one request.".to_owned(),
+        "The limit is pairs of random cache lines, read in batches of the same size; p50 and p99 are of one request."
+            .to_owned(),
     ];
-    lines.extend(figures.last().and_then(|figure| figure.details["gain"].as_f64()).map(|gain| format!("Batches gain {gain:.1} times.")));
+    lines.extend(
+        figures
+            .last()
+            .and_then(|figure| figure.details["gain"].as_f64())
+            .map(|gain| format!("Batches gain {gain:.1} times.")),
+    );
     let invalid = figures.iter().flat_map(|figure| &figure.invalid_because).collect::<std::collections::BTreeSet<_>>();
     lines.extend(invalid.into_iter().map(|reason| format!("INVALID: {reason}")));
     let lines: Vec<String> = lines.iter().map(|line| units::wrapped(line, output::width(), 2)).collect();

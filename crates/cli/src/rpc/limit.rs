@@ -79,7 +79,9 @@ impl LimitMeter {
             (Kind::Bandwidth, _) => format!("copies of {size} that the other core has just written"),
             (_, Fabric::Udp) => "the same packets between two bare sockets".to_owned(),
             (_, Fabric::Ibverbs) => "the same datagrams between two bare queue pairs".to_owned(),
-            _ if self.size + HEADER_LEN <= sinew::mem::ring::INLINE_MAX => "the same packets through two bare rings".to_owned(),
+            _ if self.size + HEADER_LEN <= sinew::mem::ring::INLINE_MAX => {
+                "the same packets through two bare rings".to_owned()
+            }
             _ => "the same messages between two bare ports".to_owned(),
         }
     }

@@ -295,7 +295,12 @@ fn measure_until(plan: &Plan, interrupt: Interrupt, progress: &mut Progress<'_>)
     let hub = Hub::new();
     let serving = Serving::start(plan, &hub)?;
     let clients = Echoes::start(&plan.clients(), &plan.client_cpus, serving.addresses(), &hub, interrupt);
-    let mut calls = Calls { plan, clients: clients?, meter: LimitMeter::new(plan), sum: Slice { latency: histogram(), ..Slice::new() } };
+    let mut calls = Calls {
+        plan,
+        clients: clients?,
+        meter: LimitMeter::new(plan),
+        sum: Slice { latency: histogram(), ..Slice::new() },
+    };
     let is_elsewhere = matches!(serving, Serving::Elsewhere(_)) && plan.server.is_none();
     let servers = if is_elsewhere { &[] } else { &plan.server_cpus[..] };
     let run = Run {

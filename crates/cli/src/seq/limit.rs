@@ -10,9 +10,8 @@ use sinew::fabric::verbs::{
     Request, Scatter, Source, ThreadDomain, Transport,
 };
 
+use sinew_harness::load::verbs::{Cq, Qp, Thread};
 use sinew_harness::machine::{Pair, two_threads};
-
-use crate::verbs::{Cq, Qp, Thread};
 
 /// Completions taken, and answers sent, at a time.
 const BURST: usize = 64;

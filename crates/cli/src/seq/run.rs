@@ -124,7 +124,11 @@ impl Boxing {
         Box::new(ClientThread { load, clock: HostClock::new(), interrupt: self.interrupt })
     }
 
-    fn over_rpc(self, mut rpc: impl Endpoint + 'static, address: &str) -> anyhow::Result<BoxedMember<Ask, (Slice, Seen)>> {
+    fn over_rpc(
+        self,
+        mut rpc: impl Endpoint + 'static,
+        address: &str,
+    ) -> anyhow::Result<BoxedMember<Ask, (Slice, Seen)>> {
         let session = rpc.connect(address)?;
         Ok(self.boxed(RpcClient::new(rpc, session, self.window, None)?, ()))
     }

@@ -23,12 +23,13 @@ use sinew::sequencer::herd::{HerdClient, NumberService, layout};
 use sinew::sequencer::spec::{SpecClient, SpecConfig, SpecServer};
 use sinew::sequencer::{Client, Sequence};
 
+use sinew_harness::load::verbs::{Cq, Qp, Thread, bytes_of, digits};
 use sinew_harness::machine::{self, Idle};
 
 use super::Design;
-use crate::serve::{FAILED, READY, SERVING, ThreadArgs, end_with_stdin};
-use crate::verbs::{Carried, Cq, Domain, Job, Qp, Thread, bytes_of, digits};
 use crate::output;
+use crate::serve::{FAILED, READY, SERVING, ThreadArgs, end_with_stdin};
+use crate::verbs::{Carried, Job};
 
 /// Clients of one server at a time, of the designs that connect.
 const CLIENTS_MAX: usize = 256;
@@ -192,7 +193,7 @@ impl Serving<'_> {
     fn guess<D: Device>(
         &self,
         device: &D,
-        domain: &Domain<D>,
+        domain: &D::Domain,
         index: usize,
         stop: &Stop,
         tell: &mpsc::Sender<QpAddress>,
@@ -244,7 +245,7 @@ fn is_waited_for(threads: &ThreadArgs) -> anyhow::Result<bool> {
 /// What clients come for.
 enum Served<D: Device> {
     Spec { workers: Vec<QpAddress>, next: usize },
-    Atomics { word: Word<<Domain<D> as ProtectionDomain>::Exposed>, cq: Cq<D>, thread: Thread<D> },
+    Atomics { word: Word<<D::Domain as ProtectionDomain>::Exposed>, cq: Cq<D>, thread: Thread<D> },
     Herd(sinew::herd::Server<D>),
 }
 

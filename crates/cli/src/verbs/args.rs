@@ -1,28 +1,23 @@
 //! What `sinew verbs` can be told.
 
-use std::path::PathBuf;
-use std::time::Duration;
-
 use anyhow::ensure;
+use sinew_harness::load::verbs::{Carrier, Form, Op, Shape, THREADS_MAX, VerbsPlan, Wait, Work};
+use sinew_harness::units::parse_size;
 
 use super::device::{Carried, DeviceArgs};
+use super::kind::Kind;
 use super::limit::Meter;
-use super::plan::{Carrier, Form, Op, Plan, Shape, THREADS_MAX, Wait, Work};
-use super::result::{Figures, Kind};
 use super::run::Measure;
 use super::serve::parse_address;
-use crate::bench::Output;
-use crate::limits::References;
-use crate::units::{parse_seconds, parse_size};
-use crate::{Outcome, Usage, machine, output};
+use super::show;
+use crate::measure::{MeasureArgs, with_progress};
+use crate::{Outcome, Usage};
 
 pub const BW_HELP: &str = "\
 As ib_send_bw, ib_write_bw and ib_read_bw. MB are 2^20 bytes. The limit over shm is one thread that copies messages of the same size
 into memory of the same layout; for SEND a bare ring, and past what that holds copies of
 what another core has just written.
 Contents are checked: messages and results of READs as they come; of what was written the last in each place, at the end of each slice.
-
-JSON: gbps, mb_per_s, rate_mops (of one client thread), total_mops, limit_gbps, ratio; counted, checked and lost as for `rate`.
 
 Examples:
   sinew verbs bw --op write --size 64K
@@ -32,10 +27,6 @@ pub const RATE_HELP: &str = "\
 Small messages, --window in flight on each queue pair, started --doorbell at a time, one in --signal signaled. Over UC and UD the
 receiver of SENDs and WRITEs with immediate tells the sender how far it is, with a SEND of a header now and then, and only what arrived
 counts. Of plain WRITEs over UC nobody is told: what has left counts. The limit is as for `bw`; for atomics, those of one thread alone.
-
-JSON: rate_mops (of one client thread), total_mops, limit_mops, ratio, counted (`arrived`, or `left` for plain WRITEs over UC), checked
-(messages and results that were looked at: of WRITEs the last in each place, at the end of each slice; the immediate is that of each),
-lost (of plain WRITEs over UC, as many of those checked).
 
 Examples:
   sinew verbs rate --op write --inline
@@ -48,8 +39,6 @@ WRITE with immediate as half of a message there and back. A READ over shm is of 
 same bytes out of what another processor has just written. The others' are one atomic, half a cache line's round trip between the
 cores (WRITE), and half of a packet's through bare rings (SEND, WRITE with immediate).
 
-JSON: min_ns, typical_ns (the median), avg_ns, p50_ns, p99_ns, p999_ns, max_ns, limit_p50_ns, ratio (1 is the limit itself).
-
 Examples:
   sinew verbs lat --op read --size 64
   sinew verbs lat --op send --transport ud --wait events";
@@ -58,8 +47,6 @@ pub const ECHO_HELP: &str = "\
 A client sends a message and the server sends it back (sigcomm14 3.2.2): as WRITE and WRITE (ww), WRITE and SEND over UD (ws), SEND and
 SEND (ss), WRITEs with immediate (imm). Either side checks each message: the first 32 bytes and the last 8, a word of every 4 KB, and one message in 64 byte for byte.
 With one in flight the figure is the round trip, with more the rate.
-
-JSON: as for `lat`, and rate_mops, total_mops with more than one in flight.
 
 Examples:
   sinew verbs echo --form ww
@@ -115,20 +102,11 @@ pub struct Args {
     /// The same as --wait events
     #[arg(long, conflicts_with = "wait")]
     events: bool,
-    /// Seconds of measuring each size; the limit takes about half as long again
-    #[arg(long, visible_alias = "duration", default_value = "3", allow_negative_numbers = true, value_parser = parse_seconds)]
-    seconds: Duration,
-    /// Processors of the client threads, then of the server threads [default: 0,1,... where there are enough]
-    #[arg(long, value_name = "CPU,CPU", value_delimiter = ',')]
-    pin: Vec<usize>,
-    /// Leave threads where the system puts them
-    #[arg(long, conflicts_with = "pin")]
-    no_pin: bool,
-    /// What `sinew limits --json` printed on this machine when it was quiet, to judge by whether it is quiet now
-    #[arg(long, value_name = "FILE")]
-    reference: Option<PathBuf>,
+    /// Print the table of --sizes as CSV
+    #[arg(long, requires = "sizes", conflicts_with = "json")]
+    csv: bool,
     #[command(flatten)]
-    output: Output,
+    measure: MeasureArgs,
 }
 
 /// Options of measurements of one kind of request.
@@ -180,9 +158,8 @@ fn parse_sizes(text: &str) -> Result<(usize, usize), String> {
 
 /// A measurement of several sizes, and how it is shown.
 struct Planned {
-    plans: Vec<(Kind, Plan)>,
+    plans: Vec<(Kind, VerbsPlan)>,
     client_cpus: Vec<Option<usize>>,
-    references: References,
 }
 
 pub fn load(args: &LoadArgs, kind: Kind) -> anyhow::Result<Outcome> {
@@ -222,28 +199,23 @@ impl Extra {
 impl Args {
     fn run(&self, kind: Kind, work: Work, extra: Extra) -> anyhow::Result<Outcome> {
         let planned = self.plan(kind, work, extra).map_err(Usage::of)?;
-        let measure = Measure {
-            plans: &planned.plans,
-            duration: self.seconds,
-            client_cpus: &planned.client_cpus,
-            references: &planned.references,
-            device: &self.device,
-            address: self.address.as_deref(),
-        };
-        self.show(&self.device.run(measure)?)
-    }
-
-    fn show(&self, figures: &[Figures]) -> anyhow::Result<Outcome> {
-        let outcome = self.output.judge_all(figures.iter().map(Figures::judged));
-        match (figures, self.output.json) {
-            ([one], true) if self.sizes.is_none() => output::print(one.to_json())?,
-            (all, true) => {
-                let all: Vec<_> = all.iter().map(Figures::to_json).collect();
-                output::print(serde_json::json!({ "sizes": all }))?
-            }
-            (all, false) => output::print(all.iter().map(Figures::to_text).collect::<Vec<_>>().join("\n"))?,
-        };
-        Ok(outcome)
+        let references = self.measure.references().map_err(Usage::of)?;
+        let figures = with_progress(|progress| {
+            self.device.run(Measure {
+                plans: &planned.plans,
+                duration: self.measure.seconds,
+                client_cpus: &planned.client_cpus,
+                references: &references,
+                device: &self.device,
+                address: self.address.as_deref(),
+                progress,
+            })
+        })?;
+        match &figures[..] {
+            [one] if self.sizes.is_none() => self.measure.show(one),
+            all if self.csv => self.measure.show_all(all, || show::csv(all)),
+            all => self.measure.show_all(all, || show::table(all)),
+        }
     }
 
     fn plan(&self, kind: Kind, work: Work, extra: Extra) -> anyhow::Result<Planned> {
@@ -300,7 +272,7 @@ impl Args {
         let sizes = std::iter::successors(Some(first), |size| size.checked_mul(2)).take_while(|size| *size <= last);
         let sizes: Vec<usize> = if first == 0 { vec![0] } else { sizes.collect() };
         ensure!(!header_only || self.sizes.is_none(), "--header-only has no --sizes");
-        let mut plan = Plan {
+        let mut plan = VerbsPlan {
             work,
             carrier,
             size: 0,
@@ -320,18 +292,18 @@ impl Args {
             wait: self.wait.unwrap_or(if self.events || read_intr.is_some() { Wait::Events } else { Wait::Poll }),
             cpus: Vec::new(),
         };
-        let (clients, servers) = plan.sides();
-        let cpus = self.cpus(clients, servers)?;
-        plan.cpus = cpus[clients..].to_vec();
-        let plans: Vec<(Kind, Plan)> = sizes
+        self.measure.check_thresholds(kind.unit(&plan))?;
+        let (client_cpus, server_cpus) = self.measure.places(plan.sides(), false)?;
+        plan.cpus = server_cpus;
+        let plans: Vec<(Kind, VerbsPlan)> = sizes
             .into_iter()
             .map(|size| {
                 let inline = self.inline || (!is_many && !self.no_inline && size <= INLINE_DEFAULT && has_source);
                 let signal = match work {
-                    Work::Echo(_) => self.signal.unwrap_or(Plan::echo_signal(size, inline)),
+                    Work::Echo(_) => self.signal.unwrap_or(VerbsPlan::echo_signal(size, inline)),
                     Work::Load(_) => plan.signal,
                 };
-                (kind, Plan { size, inline, signal, ..plan.clone() })
+                (kind, VerbsPlan { size, inline, signal, ..plan.clone() })
             })
             .collect();
         for (_, plan) in &plans {
@@ -339,29 +311,10 @@ impl Args {
             plan.check()?;
             let meter = Meter::new(plan, kind, self.device.fabric, None);
             ensure!(
-                !self.output.judges_ratio() || meter.has_limit(),
+                !self.measure.thresholds.judge_ratio() || meter.has_limit(),
                 "--fail-if-ratio-...: there is no limit beside this measurement"
             );
         }
-        let references = self.reference.as_deref().map(References::read).transpose()?.unwrap_or_default();
-        Ok(Planned { plans, client_cpus: cpus[..clients].to_vec(), references })
-    }
-
-    /// For each client thread, then for each server thread.
-    fn cpus(&self, clients: usize, servers: usize) -> anyhow::Result<Vec<Option<usize>>> {
-        let wanted = clients + servers;
-        if !self.pin.is_empty() {
-            ensure!(
-                self.pin.len() == wanted,
-                "--pin: {wanted} processors are needed, one for each client thread and then one for each server thread"
-            );
-            machine::check_pins(&self.pin)?;
-            return Ok(self.pin.iter().copied().map(Some).collect());
-        }
-        let available = machine::cpus();
-        if self.no_pin || available.len() < wanted || !machine::has_two_cpus() {
-            return Ok(vec![None; wanted]);
-        }
-        Ok(available.iter().copied().map(Some).take(wanted).collect())
+        Ok(Planned { plans, client_cpus })
     }
 }

@@ -7,7 +7,9 @@ use sinew::fabric::verbs::{Attributes, Device};
 use sinew::ibverbs::{self, DeviceInfo, IbDevice, Link, PortInfo, Selector};
 use sinew::shm::verbs::ShmDevice;
 
-use crate::{Outcome, output, units};
+use sinew_harness::units;
+
+use crate::{Outcome, output};
 
 /// What carries the verbs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -43,7 +45,7 @@ pub struct DeviceArgs {
 pub trait Job {
     type Result;
 
-    fn run<D: Device>(self, device: D, carried: Carried) -> anyhow::Result<Self::Result>;
+    fn run<D: Device + 'static>(self, device: D, carried: Carried) -> anyhow::Result<Self::Result>;
 }
 
 impl DeviceArgs {
@@ -88,7 +90,7 @@ struct Describe;
 impl Job for Describe {
     type Result = Attributes;
 
-    fn run<D: Device>(self, device: D, _: Carried) -> anyhow::Result<Attributes> {
+    fn run<D: Device + 'static>(self, device: D, _: Carried) -> anyhow::Result<Attributes> {
         Ok(device.attributes().clone())
     }
 }

@@ -9,13 +9,12 @@ use sinew::host::HostClock;
 use sinew::mem::SharedMemory;
 use sinew::mem::ring::INLINE_MAX;
 
+use sinew_harness::load::verbs::{Exchange, Form, Layout, Op, POINTER, VerbsPlan, Work};
+use sinew_harness::machine::{self, Pair, two_threads};
+use sinew_harness::{Comparison, histogram, limits};
+
 use super::device::Carried;
-use super::message::{Exchange, Layout};
-use super::plan::{Form, Op, POINTER, Plan, Work};
-use super::result::Kind;
-use crate::client::histogram;
-use crate::limits;
-use crate::machine::{self, Pair, two_threads};
+use super::kind::Kind;
 
 /// Times around a loop between two looks at the clock.
 const GROUP: usize = 256;
@@ -58,7 +57,7 @@ pub struct Meter {
 }
 
 impl Meter {
-    pub fn new(plan: &Plan, kind: Kind, carried: Carried, cpus: Pair) -> Self {
+    pub fn new(plan: &VerbsPlan, kind: Kind, carried: Carried, cpus: Pair) -> Self {
         let packet_fits = plan.message_len() + PACKET_HEADER <= INLINE_MAX;
         let part = if kind == Kind::Latency { 2 } else { 1 };
         let against = match (carried, plan.work, kind) {
@@ -86,6 +85,14 @@ impl Meter {
     /// Whether there is a limit.
     pub fn has_limit(&self) -> bool {
         self.against.is_some()
+    }
+
+    /// How to take it: what one thread does alone, or half a line's round trip, can be beaten.
+    pub fn comparison(&self) -> Option<Comparison> {
+        Some(match self.against? {
+            Against::Copies | Against::Atomics | Against::Cores(_) => Comparison::Baseline,
+            _ => Comparison::Limit,
+        })
     }
 
     /// What it is, in words.

@@ -1,90 +1,139 @@
-//! Runs a measurement: server, client threads, and slices of limit and measurement in turn.
+//! Runs a measurement: server, client threads, and slices of limit and measurement by turns.
 
-use std::sync::mpsc;
-use std::thread::{Scope, ScopedJoinHandle};
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use serde_json::{Value, json};
 use sinew::fabric::verbs::Device;
-use sinew::host::Interrupt;
+use sinew::host::{HostClock, Interrupt};
+use sinew_harness::crew::{BoxedMember, Crew, Member};
+use sinew_harness::load::verbs::{Carrier, LinkAddress, Op, Requester, VerbsPlan, Work, check_device};
+use sinew_harness::load::{Slice, drive};
+use sinew_harness::reference::{References, Yardstick};
+use sinew_harness::run::{Interrupted, Progress};
+use sinew_harness::{Figure, Run, Turns, histogram, machine};
 
-use super::client::{Client, Slice};
 use super::control::Talk;
 use super::device::{Carried, DeviceArgs, Job};
+use super::kind::Kind;
 use super::limit::Meter;
-use super::link::{Domain, LinkAddress, check_device};
-use super::plan::{Carrier, Op, Plan, Work};
-use super::result::{Figures, Kind, is_halved, is_single};
-use crate::bench::Kind as RpcKind;
+use super::show;
+use crate::Usage;
 use crate::child::ServerProcess;
-use crate::client::histogram;
-use crate::fabrics::Fabric;
-use crate::limits::{Reading, References};
-use crate::others::{self, Others, Watch};
-use crate::{Usage, machine};
-
-/// Slices of a measurement: as many of the limit, in turn.
-const SLICES: u32 = 5;
-/// The first slice is preceded by this much that does not count.
-const WARM_UP: Duration = Duration::from_millis(100);
-/// The longest slice of a limit.
-const LIMIT_SLICE_MAX: Duration = Duration::from_millis(300);
-/// How long a yardstick is measured.
-const YARDSTICK: Duration = Duration::from_millis(30);
-/// Beyond its slice, a client thread has this long to answer.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Measurements to make with one device and one server.
-pub struct Measure<'a> {
-    pub plans: &'a [(Kind, Plan)],
+pub struct Measure<'a, 'b> {
+    pub plans: &'a [(Kind, VerbsPlan)],
     pub duration: Duration,
     pub client_cpus: &'a [Option<usize>],
     pub references: &'a References,
     pub device: &'a DeviceArgs,
     /// Where a server is; else one is started.
     pub address: Option<&'a str>,
+    pub progress: &'a mut Progress<'b>,
 }
 
-impl Job for Measure<'_> {
-    type Result = Vec<Figures>;
+impl Job for Measure<'_, '_> {
+    type Result = Vec<Figure>;
 
-    fn run<D: Device>(self, device: D, carried: Carried) -> anyhow::Result<Vec<Figures>> {
+    fn run<D: Device + 'static>(self, device: D, carried: Carried) -> anyhow::Result<Vec<Figure>> {
         let interrupt = Interrupt::install().context("catching Ctrl-C")?;
         self.plans.iter().try_for_each(|(_, plan)| check_device(plan, device.attributes())).map_err(Usage::of)?;
-        let server = match self.address {
-            Some(_) => None,
-            None => {
-                let args = ["verbs", "serve"].into_iter().map(str::to_owned).chain(self.device.to_args());
-                Some(ServerProcess::spawn(&args.collect::<Vec<_>>())?)
-            }
-        };
+        let server = if self.address.is_none() { Some(start_server(self.device)?) } else { None };
         let started = server.as_ref().and_then(|server| server.addresses().first().map(String::as_str));
         let address = self.address.or(started).context("the server did not say where it serves")?;
         let mut figures = Vec::new();
-        for what in self.plans {
-            let servers: &[Option<usize>] = match (&server, &what.1.cpus[..]) {
-                (None, _) => &[],
-                (Some(_), []) => &[None],
-                (Some(_), cpus) => cpus,
+        for (kind, plan) in self.plans {
+            let clients = &self.client_cpus[..plan.sides().0.min(self.client_cpus.len())];
+            // The processors of a server elsewhere are not ours to watch.
+            let servers = if server.is_some() { &plan.cpus[..] } else { &[] };
+            let run = Run {
+                duration: self.duration,
+                pair: machine::pair(clients, &plan.cpus),
+                pins: [clients, servers].concat(),
+                servers: server.iter().map(ServerProcess::id).collect(),
+                judged: 2,
+                yardstick: Some((
+                    if *kind == Kind::Bandwidth { Yardstick::Copy } else { Yardstick::RingRoundTrip },
+                    self.references,
+                )),
+                interrupt,
             };
-            let watch = Watch::new(
-                others::cpus(self.client_cpus.iter().take(what.1.sides().0).chain(servers)),
-                server.as_ref().map(ServerProcess::id),
-            )
-            .allowing(self.references);
-            let one = std::thread::scope(|threads| self.one(&device, carried, address, what, interrupt, threads));
-            let one = one.map(|figures| Figures { others: watch.end(), ..figures });
+            let one = measure_one(&device, carried, address, (*kind, plan), clients, &run, self.progress);
             // Ctrl-C reaches the server too: what is said of its going is not the cause.
-            ensure!(!interrupt.is_set(), "interrupted");
+            ensure!(!interrupt.is_set(), Interrupted);
             figures.push(one?);
         }
         Ok(figures)
     }
 }
 
-enum Order {
+/// A server process for measurements on a device like ours.
+fn start_server(device: &DeviceArgs) -> anyhow::Result<ServerProcess> {
+    let args = ["verbs", "serve"].into_iter().map(str::to_owned).chain(device.to_args());
+    ServerProcess::spawn(&args.collect::<Vec<_>>())
+}
+
+fn measure_one<D: Device + 'static>(
+    device: &D,
+    carried: Carried,
+    address: &str,
+    (kind, plan): (Kind, &VerbsPlan),
+    clients: &[Option<usize>],
+    run: &Run<'_>,
+    progress: &mut Progress<'_>,
+) -> anyhow::Result<Figure> {
+    let rig = Clients::meet(device, carried, address, (kind, plan), clients, run.interrupt)?;
+    let meter = Meter::new(plan, kind, carried, run.pair);
+    let mut turns = VerbsTurns { rig, meter, latency: histogram() };
+    let run = Run { judged: if turns.meter.has_limit() { 2 } else { 1 }, ..copied(run) };
+    let measured = run.alternate(run.judged, &mut turns, progress)?;
+    let VerbsTurns { rig, meter, latency } = turns;
+    let setup = show::Setup {
+        kind,
+        plan,
+        carried,
+        device: &device.attributes().name,
+        client_cpus: clients,
+        seconds: run.duration.as_secs_f64(),
+    };
+    Ok(show::figure(&setup, &measured, &meter, latency, &rig.sum))
+}
+
+fn copied<'a>(run: &Run<'a>) -> Run<'a> {
+    let Run { duration, pair, judged, yardstick, interrupt, .. } = *run;
+    Run { duration, pair, pins: run.pins.clone(), servers: run.servers.clone(), judged, yardstick, interrupt }
+}
+
+/// Client threads, and what the machine allows beside them.
+struct VerbsTurns {
+    rig: Clients,
+    meter: Meter,
+    latency: hdrhistogram::Histogram<u64>,
+}
+
+impl Turns for VerbsTurns {
+    fn slice(&mut self, side: usize, duration: Duration) -> anyhow::Result<Option<f64>> {
+        let (kind, plan) = (self.rig.kind, &self.rig.plan);
+        let scale = if kind == Kind::Bandwidth { 8e-3 * plan.message_len() as f64 } else { 1.0 };
+        if side == 1 {
+            return Ok(self.meter.measure(duration)?.map(|limit| limit * scale));
+        }
+        let (figure, latency) = self.rig.slice(duration)?;
+        self.latency.add(&latency)?;
+        Ok(Some(figure * scale))
+    }
+
+    fn forget(&mut self) {
+        self.latency.reset();
+    }
+}
+
+/// Orders for a client thread.
+#[derive(Clone)]
+enum Ask {
     Connect(Vec<LinkAddress>),
+    Addresses,
     Slice(Duration),
 }
 
@@ -94,222 +143,177 @@ enum Answer {
     Slice(Slice, Vec<u64>),
 }
 
-struct ClientThread<'scope> {
-    orders: Option<mpsc::Sender<Order>>,
-    answers: mpsc::Receiver<anyhow::Result<Answer>>,
-    thread: Option<ScopedJoinHandle<'scope, ()>>,
-    /// Its links, by their places in the plan's list.
-    links: Vec<usize>,
-}
-
-impl ClientThread<'_> {
-    fn order(&self, order: Order) {
-        // One that has ended says why when it is asked for its answer.
-        let _ = self.orders.as_ref().map(|orders| orders.send(order));
-    }
-
-    fn answer(&self, duration: Duration) -> anyhow::Result<Answer> {
-        self.answers.recv_timeout(duration + PATIENCE).context("a client thread ended, or is stuck")?
-    }
-}
-
-impl Drop for ClientThread<'_> {
-    fn drop(&mut self) {
-        drop(self.orders.take());
-        let _ = self.thread.take().map(ScopedJoinHandle::join);
-    }
-}
-
-/// A client thread.
-fn work<D: Device>(
-    device: &D,
-    domain: &Domain<D>,
-    plan: &Plan,
-    (cpu, count, single): (Option<usize>, usize, bool),
+struct ClientThread<D: Device> {
+    load: Requester<D, HostClock>,
+    clock: HostClock,
     interrupt: Interrupt,
-    orders: &mpsc::Receiver<Order>,
-    answers: &mpsc::Sender<anyhow::Result<Answer>>,
-) {
-    let obey = || -> anyhow::Result<()> {
-        machine::pin(cpu)?;
-        let mut client = Client::new(device, domain, plan, count, interrupt)?;
-        let _ = answers.send(Ok(Answer::Addresses(client.addresses()?)));
-        for order in orders {
-            let answer = match order {
-                Order::Connect(addresses) => client.connect(&addresses).map(|()| Answer::Connected)?,
-                Order::Slice(duration) => {
-                    let slice = client.slice(duration, single)?;
-                    Answer::Slice(slice, client.made().to_vec())
-                }
-            };
-            let _ = answers.send(Ok(answer));
-        }
-        Ok(())
-    };
-    if let Err(error) = obey() {
-        let _ = answers.send(Err(error));
+}
+
+impl<D: Device> Member for ClientThread<D> {
+    type Order = Ask;
+    type Answer = Answer;
+
+    fn obey(&mut self, ask: Ask) -> anyhow::Result<Answer> {
+        Ok(match ask {
+            Ask::Addresses => Answer::Addresses(self.load.addresses()?),
+            Ask::Connect(addresses) => self.load.connect(&addresses).map(|()| Answer::Connected)?,
+            Ask::Slice(duration) => {
+                let slice = drive(&mut self.load, &self.clock, duration, self.interrupt)?;
+                Answer::Slice(slice, self.load.made())
+            }
+        })
     }
 }
 
-/// What all slices have found so far.
-struct Sum {
-    /// Of the whole run, warm-up included.
+/// What all slices have found so far, of the whole run, warm-up included.
+#[derive(Default)]
+pub struct Found {
     made: Vec<u64>,
-    received: u64,
-    wrong: u64,
-    lost: u64,
-    checked: u64,
+    /// Messages of an unreliable transport that did not arrive.
+    pub lost: u64,
+    /// Messages, results and echoes that were looked at; of WRITEs the last in each place, after each slice.
+    pub checked: u64,
 }
 
-impl Measure<'_> {
-    fn one<'scope, D: Device>(
-        &self,
-        device: &'scope D,
+/// Client threads that are connected with a server, which checks what they leave.
+pub struct Clients {
+    kind: Kind,
+    plan: VerbsPlan,
+    talk: Talk,
+    crew: Crew<Ask, Answer>,
+    /// For each thread its links, by their places in the plan's list.
+    links: Vec<Vec<usize>>,
+    sum: Found,
+}
+
+impl Clients {
+    /// Starts client threads, and connects them with the server at `address`.
+    fn meet<D: Device + 'static>(
+        device: &D,
         carried: Carried,
         address: &str,
-        what: &(Kind, Plan),
+        (kind, plan): (Kind, &VerbsPlan),
+        cpus: &[Option<usize>],
         interrupt: Interrupt,
-        threads: &'scope Scope<'scope, '_>,
-    ) -> anyhow::Result<Figures> {
-        let (kind, plan) = what;
+    ) -> anyhow::Result<Self> {
         let mut talk = Talk::with(address, interrupt)?;
-        let links = plan.links();
+        let all = plan.links();
         let told = talk.ask(&json!({ "fabric": carried.name(), "plan": plan.to_json() }))?;
-        let theirs = LinkAddress::list(&told, links.len())?;
-        let domain = device.protection_domain()?;
-        let mut clients = Vec::new();
-        for index in 0..plan.sides().0 {
-            let own = (0..links.len()).filter(|&link| links[link].0 == index).collect::<Vec<_>>();
-            let how = (self.client_cpus.get(index).copied().flatten(), own.len(), is_single(*kind, plan));
-            let (orders, incoming) = mpsc::channel();
-            let (outgoing, answers) = mpsc::channel();
-            let (domain, plan) = (domain.clone(), plan.clone());
-            let thread = threads.spawn(move || work(device, &domain, &plan, how, interrupt, &incoming, &outgoing));
-            clients.push(ClientThread { orders: Some(orders), answers, thread: Some(thread), links: own });
-        }
-        let mut ours = vec![Value::Null; links.len()];
-        for client in &clients {
-            let Answer::Addresses(addresses) = client.answer(Duration::ZERO)? else { bail!("a thread is confused") };
-            for (link, address) in client.links.iter().zip(&addresses) {
+        let theirs = LinkAddress::list(&told, all.len())?;
+        let of_thread = |index: usize| (0..all.len()).filter(|&link| all[link].0 == index).collect::<Vec<_>>();
+        let links: Vec<Vec<usize>> = (0..plan.sides().0).map(of_thread).collect();
+        let cpus: Vec<Option<usize>> = (0..links.len()).map(|index| cpus.get(index).copied().flatten()).collect();
+        let (domain, device) = (device.protection_domain()?, device.clone());
+        let (own_plan, counts): (_, Vec<usize>) = (plan.clone(), links.iter().map(Vec::len).collect());
+        let times = kind.is_single(plan);
+        let crew = Crew::start(&cpus, move |index| {
+            let load = Requester::new(&device, &domain, &own_plan, counts[index], times, HostClock::new())?;
+            Ok(Box::new(ClientThread { load, clock: HostClock::new(), interrupt }) as BoxedMember<_, _>)
+        })?;
+        let mut ours = vec![Value::Null; all.len()];
+        for (links, answer) in links.iter().zip(crew.order(&Ask::Addresses, Duration::ZERO)?) {
+            let Answer::Addresses(addresses) = answer else { bail!("a client thread is confused") };
+            for (link, address) in links.iter().zip(&addresses) {
                 ours[*link] = address.to_json();
             }
         }
-        for client in &clients {
-            client.order(Order::Connect(client.links.iter().map(|&link| theirs[link].clone()).collect()));
-        }
-        clients.iter().try_for_each(|client| client.answer(Duration::ZERO).map(|_| ()))?;
+        let of_each = |index: usize| Ask::Connect(links[index].iter().map(|&link| theirs[link].clone()).collect());
+        crew.order_each(of_each, Duration::ZERO)?;
         let ready = talk.ask(&json!({ "links": ours }))?;
         ensure!(ready["ready"].as_bool() == Some(true), "the server said {ready} instead of `ready`");
-        self.alternate(device, carried, what, &mut talk, &clients)
+        let sum = Found { made: vec![0; all.len()], ..Found::default() };
+        Ok(Self { kind, plan: plan.clone(), talk, crew, links, sum })
     }
 
-    fn alternate<D: Device>(
-        &self,
-        device: &D,
-        carried: Carried,
-        what: &(Kind, Plan),
-        talk: &mut Talk,
-        clients: &[ClientThread<'_>],
-    ) -> anyhow::Result<Figures> {
-        let (kind, plan) = (what.0, &what.1);
-        let slice = self.duration / SLICES;
-        let cpus = match (self.client_cpus.first(), plan.cpus.first()) {
-            (Some(Some(client)), Some(Some(server))) => Some([*client, *server]),
-            _ => None,
-        };
-        let meter = Meter::new(plan, kind, carried, cpus);
-        let rpc_kind = if kind == Kind::Bandwidth { RpcKind::Bandwidth } else { RpcKind::Latency };
-        let yardstick = || Reading::take(rpc_kind, Fabric::Shm, cpus, self.references, YARDSTICK.min(slice));
-        let limit_slice = (slice / 2).min(LIMIT_SLICE_MAX);
-        let mut sum = Sum { made: vec![0; plan.links().len()], received: 0, wrong: 0, lost: 0, checked: 0 };
-        let before = yardstick()?;
-        meter.measure(limit_slice.min(WARM_UP))?;
-        self.slice(what, talk, clients, WARM_UP.min(slice), &mut sum)?;
-        let (mut ours, mut limits, mut latency) = (Vec::new(), Vec::new(), histogram());
-        for _ in 0..SLICES {
-            limits.push(meter.measure(limit_slice)?);
-            let (figure, times) = self.slice(what, talk, clients, slice, &mut sum)?;
-            ours.push(figure);
-            latency.add(times)?;
-        }
-        let after = yardstick()?;
-        Ok(Figures {
-            plan: plan.clone(),
-            kind,
-            fabric: carried.name(),
-            device: device.attributes().name.clone(),
-            seconds: self.duration.as_secs_f64(),
-            client_cpus: self.client_cpus[..plan.sides().0.min(self.client_cpus.len())].to_vec(),
-            ours,
-            limits,
-            limit_what: meter.what(),
-            latency,
-            checked: sum.checked,
-            lost: sum.lost,
-            yardstick: [before, after],
-            others: Others::default(),
-        })
-    }
-
-    /// One slice on all client threads, and the server's verdict on it. The mean figure of the threads, and the latencies.
-    fn slice(
-        &self,
-        what: &(Kind, Plan),
-        talk: &mut Talk,
-        clients: &[ClientThread<'_>],
-        duration: Duration,
-        sum: &mut Sum,
-    ) -> anyhow::Result<(f64, hdrhistogram::Histogram<u64>)> {
-        let (kind, plan) = (what.0, &what.1);
+    /// One slice on all client threads, and the server's verdict on it: the mean figure of the threads, and the latencies.
+    fn slice(&mut self, duration: Duration) -> anyhow::Result<(f64, hdrhistogram::Histogram<u64>)> {
+        let Self { kind, plan, talk, crew, links, sum } = self;
         talk.ask(&json!({ "go": true }))?;
-        clients.iter().for_each(|client| client.order(Order::Slice(duration)));
         let (mut latency, mut rates, mut medians, mut done) = (histogram(), Vec::new(), Vec::new(), 0);
-        for client in clients {
-            let Answer::Slice(slice, made) = client.answer(duration)? else { bail!("a client thread is confused") };
-            for (link, made) in client.links.iter().zip(made) {
+        for (links, answer) in links.iter().zip(crew.order(&Ask::Slice(duration), duration)?) {
+            let Answer::Slice(slice, made) = answer else { bail!("a client thread is confused") };
+            for (link, made) in links.iter().zip(made) {
                 sum.made[*link] = made;
             }
-            sum.wrong += slice.wrong;
             done += slice.done;
-            rates.push(slice.done as f64 * 1e3 / slice.elapsed_ns.max(1) as f64);
+            rates.push(slice.mops());
             medians.push(slice.latency.value_at_quantile(0.5) as f64);
-            if is_halved(kind, plan) {
-                for value in slice.latency.iter_recorded() {
-                    latency.saturating_record_n((value.value_iterated_to() / 2).max(1), value.count_at_value());
-                }
-            } else {
-                latency.add(&slice.latency)?;
+            let part = if kind.is_halved(plan) { 2 } else { 1 };
+            for value in slice.latency.iter_recorded() {
+                latency.saturating_record_n((value.value_iterated_to() / part).max(1), value.count_at_value());
             }
         }
         let found = talk.ask(&json!({ "check": sum.made }))?;
-        let count = |key: &str| found[key].as_u64().with_context(|| format!("the server's verdict has no `{key}`"));
-        let made: u64 = sum.made.iter().sum();
-        let (received, wrong) = (count("received")?, count("wrong")? + sum.wrong);
-        let unseen =
-            if plan.takes_receives() || matches!(plan.work, Work::Echo(_)) { made.saturating_sub(received) } else { 0 };
-        // Of WRITEs, the last of each place can be looked at. One with immediate is missed twice.
-        let (lost, looked) = (unseen.max(count("lost")?), count("looked")?);
-        ensure!(looked <= made, "the server looked at {looked} messages in memory, of {made} that were written");
-        ensure!(received <= made, "the server received {received} messages, of {made} that were sent");
-        let unreliable = plan.carrier != Carrier::Rc;
-        ensure!(
-            wrong == 0,
-            "{wrong} of {made} requests did not leave, or bring, what they must: the fabric corrupts data"
-        );
-        ensure!(lost == 0 || unreliable, "{lost} of {made} messages were lost on a reliable transport");
-        let (lost_now, rate) = (lost.saturating_sub(sum.lost), rates.iter().sum::<f64>() / rates.len().max(1) as f64);
+        let lost_now = judge(plan, &found, sum)?;
+        let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len().max(1) as f64;
         let arrived = if plan.knows_arrivals() { 1.0 - lost_now as f64 / done.max(1) as f64 } else { 1.0 };
-        (sum.received, sum.lost) = (received, lost);
         sum.checked = match plan.work {
-            Work::Load(Op::Write | Op::WriteImm) => looked,
+            Work::Load(Op::Write | Op::WriteImm) => found["looked"].as_u64().unwrap_or(0),
             _ => sum.checked + done.saturating_sub(lost_now),
         };
-        let figure = if super::result::is_time(kind, plan) {
-            let median = medians.iter().sum::<f64>() / medians.len().max(1) as f64;
-            if is_halved(kind, plan) { median / 2.0 } else { median }
-        } else {
-            rate * arrived.max(0.0)
+        let figure = match (kind.is_time(plan), kind.is_halved(plan)) {
+            (true, true) => mean(&medians) / 2.0,
+            (true, false) => mean(&medians),
+            (false, _) => mean(&rates) * arrived.max(0.0),
         };
         Ok((figure, latency))
+    }
+}
+
+/// Holds what the server found against what was made; how many messages were lost in this slice.
+fn judge(plan: &VerbsPlan, found: &Value, sum: &mut Found) -> anyhow::Result<u64> {
+    let count = |key: &str| found[key].as_u64().with_context(|| format!("the server's verdict has no `{key}`"));
+    let made: u64 = sum.made.iter().sum();
+    let (received, wrong, looked) = (count("received")?, count("wrong")?, count("looked")?);
+    let is_heard = plan.takes_receives() || matches!(plan.work, Work::Echo(_));
+    let unseen = if is_heard { made.saturating_sub(received) } else { 0 };
+    // Of WRITEs, the last of each place can be looked at. One with immediate is missed twice.
+    let lost = unseen.max(count("lost")?);
+    ensure!(looked <= made, "the server looked at {looked} messages in memory, of {made} that were written");
+    ensure!(received <= made, "the server received {received} messages, of {made} that were sent");
+    ensure!(wrong == 0, "{wrong} of {made} requests did not leave, or bring, what they must: the fabric corrupts data");
+    let is_reliable = plan.carrier == Carrier::Rc;
+    ensure!(lost == 0 || !is_reliable, "{lost} of {made} messages were lost on a reliable transport");
+    let lost_now = lost.saturating_sub(sum.lost);
+    sum.lost = lost;
+    Ok(lost_now)
+}
+
+/// Client threads and a server process of their own: what services on verbs stand beside.
+pub struct Bare {
+    clients: Clients,
+    _server: ServerProcess,
+}
+
+impl Bare {
+    /// Starts them.
+    pub fn open<D: Device + 'static>(
+        device: &D,
+        args: &DeviceArgs,
+        (kind, plan): (Kind, &VerbsPlan),
+        client_cpus: &[Option<usize>],
+        interrupt: Interrupt,
+    ) -> anyhow::Result<Self> {
+        let server = start_server(args)?;
+        let address = server.addresses().first().context("the server did not say where it serves")?;
+        let clients = Clients::meet(device, args.fabric, address, (kind, plan), client_cpus, interrupt)?;
+        Ok(Self { clients, _server: server })
+    }
+
+    /// The server's process.
+    pub fn process(&self) -> u32 {
+        self._server.id()
+    }
+
+    /// Measures a slice: messages of all threads, in millions a second.
+    pub fn mops(&mut self, duration: Duration) -> anyhow::Result<f64> {
+        let (figure, _) = self.clients.slice(duration)?;
+        let Clients { kind, plan, .. } = &self.clients;
+        Ok(match kind.is_time(plan) {
+            // One message at a time is told as the time that it takes.
+            true if figure > 0.0 => 1e3 / figure,
+            true => 0.0,
+            false => figure * plan.sides().0 as f64,
+        })
     }
 }

@@ -11,13 +11,14 @@ use sinew::fabric::Waker;
 use sinew::fabric::verbs::Device;
 use sinew::host::{Interrupt, Lobby, LobbyLimits, Rendezvous, RendezvousListener};
 
+use sinew_harness::load::verbs::{Findings, LinkAddress, NTH_MASK, VerbsPlan};
+use sinew_harness::machine;
+
 use super::control::{self, LIMITS, Talk};
 use super::device::{Carried, DeviceArgs, Job};
-use super::link::{LinkAddress, NTH_MASK};
-use super::plan::Plan;
-use super::worker::{self, Answer, Findings, Order};
+use super::worker::{self, Answer, Order};
 use crate::serve::{FAILED, READY, SERVING, end_with_stdin};
-use crate::{Outcome, Usage, machine, output};
+use crate::{Outcome, Usage, output};
 
 const AFTER_HELP: &str = "\
 Serves measurements until Ctrl-C, each with threads, queue pairs and memory of its own. Who measures names HOST:PORT, where the two
@@ -83,7 +84,7 @@ struct Server<'a> {
 impl Job for Server<'_> {
     type Result = Outcome;
 
-    fn run<D: Device>(self, device: D, carried: Carried) -> anyhow::Result<Outcome> {
+    fn run<D: Device + 'static>(self, device: D, carried: Carried) -> anyhow::Result<Outcome> {
         let Self { args, interrupt } = self;
         // Who says nothing has a place there, and none among those who measure.
         let mut lobby = Lobby::new(RendezvousListener::bind(&args.at, LIMITS)?, LobbyLimits::default());
@@ -203,7 +204,7 @@ fn serve_one<'scope, D: Device>(
         carried.name(),
         first["fabric"]
     );
-    let plan = Plan::from_json(&first["plan"])?;
+    let plan = VerbsPlan::from_json(&first["plan"])?;
     let links = plan.links();
     let domain = device.protection_domain()?;
     let mut workers = Vec::new();

@@ -14,7 +14,7 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
-pub use link::{LinkAddress, NTH_MASK, bytes_of, check_device, digits};
+pub use link::{Cq, LinkAddress, NTH_MASK, Qp, Thread, bytes_of, check_device, digits};
 pub use message::{Exchange, Layout};
 pub use plan::{Carrier, Form, Op, POINTER, SIZE_MAX, Shape, THREADS_MAX, VerbsPlan, WINDOW_MAX, Wait, Work, name};
 pub use requester::Requester;

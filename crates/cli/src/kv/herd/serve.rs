@@ -9,12 +9,14 @@ use sinew::kv::Partitions;
 use sinew::kv::herd::{CacheService, ITEM_LEN_MAX, layout};
 use sinew::store::cache::{Cache, CacheConfig, Put};
 
+use sinew_harness::machine;
+use sinew_harness::units::{parse_count, parse_size};
+use sinew_harness::workload::{KEY_LEN, fill_value, key_bytes};
+
 use crate::herd::{Hosting, host};
 use crate::serve::{FAILED, READY, SERVING, end_with_stdin};
-use crate::units::{parse_count, parse_size};
 use crate::verbs::{Carried, DeviceArgs, Job, parse_address};
-use crate::workload::{KEY_LEN, fill_value, key_bytes};
-use crate::{Outcome, Usage, machine, output};
+use crate::{Outcome, Usage, output};
 
 const AFTER_HELP: &str = "\
 HERD's cache: clients WRITE requests into the server's memory, over shared memory or an RDMA device, and are answered with datagrams.
@@ -22,7 +24,7 @@ They come to HOST:PORT to be admitted. Each worker polls, with a processor of it
 
 Examples:
   sinew serve herd 127.0.0.1:7200 --keys 1M
-  sinew kv bench --design herd-opt --keys 1M --address 127.0.0.1:7200";
+  sinew kv bench herd-opt --keys 1M --address 127.0.0.1:7200";
 
 /// How workers work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -36,22 +38,22 @@ pub enum Schedule {
 /// How workers work, beside their schedule.
 #[derive(clap::Args, Clone, Debug)]
 pub struct WorkerArgs {
-    /// HERD: worker threads, each with a partition of the keys
+    /// Worker threads, each with a partition of the keys
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub workers: u16,
-    /// HERD: UD queue pairs of each worker, which take turns [default: 1 for herd, 3 for herd-opt]
+    /// UD queue pairs of each worker, which take turns [default: 1 for herd, 3 for herd-opt]
     #[arg(long, value_parser = clap::value_parser!(u8).range(1..=64))]
     response_qps: Option<u8>,
-    /// HERD: each answer has its own doorbell
+    /// Each answer has its own doorbell
     #[arg(long)]
     doorbell_each: bool,
-    /// HERD: bytes up to which an answer is inline
+    /// Bytes up to which an answer is inline
     #[arg(long, default_value = "256", value_parser = parse_size)]
     inline: usize,
 }
 
 /// Requests that a client may have on their way to each worker.
-fn parse_window(text: &str) -> Result<usize, String> {
+pub fn parse_window(text: &str) -> Result<usize, String> {
     let window = text.parse().ok().filter(|window| check_window(*window).is_ok());
     window.ok_or_else(|| format!("a power of two up to {WINDOW_MAX} is needed"))
 }
@@ -175,7 +177,7 @@ struct Serve<'a> {
 impl Job for Serve<'_> {
     type Result = Outcome;
 
-    fn run<D: Device>(self, device: D, carried: Carried) -> anyhow::Result<Outcome> {
+    fn run<D: Device + 'static>(self, device: D, carried: Carried) -> anyhow::Result<Outcome> {
         let Self { args, interrupt } = self;
         let workers = usize::from(args.workers.workers);
         let cpus: Vec<_> = (0..workers).map(|index| args.pin.get(index % args.pin.len().max(1)).copied()).collect();
@@ -197,7 +199,7 @@ impl Job for Serve<'_> {
                 } else {
                     let fabric = carried.name();
                     output::print(format_args!(
-                        "Stop with Ctrl-C. Measure with: sinew kv bench --design herd-opt --fabric {fabric} --address {address}"
+                        "Stop with Ctrl-C. Measure with: sinew kv bench herd-opt --fabric {fabric} --address {address}"
                     ))?;
                 }
                 Ok(())

@@ -11,9 +11,9 @@ use sinew_harness::run::Measured;
 use sinew_harness::units;
 use sinew_harness::workload::Workload;
 
-use sinew_harness::load::memcached::{Shape, Wire};
 use super::servers::{self, ServerPlan, Started};
 use super::start_client;
+use sinew_harness::load::memcached::{Shape, Wire};
 
 /// Connections, and requests in flight on each: enough that a server of one thread always has some to answer.
 const OF_MEMCACHED: [usize; 2] = [8, 128];

@@ -93,7 +93,12 @@ pub fn ours(plan: &ServerPlan) -> anyhow::Result<Started> {
     }
     let server = ServerProcess::spawn(&args)?;
     let address = server.addresses().first().context("the server told no address")?.clone();
-    Ok(Started { name: "sinew".to_owned(), address, command: format!("sinew {}", args.join(" ")), server: Some(Server::Ours(server)) })
+    Ok(Started {
+        name: "sinew".to_owned(),
+        address,
+        command: format!("sinew {}", args.join(" ")),
+        server: Some(Server::Ours(server)),
+    })
 }
 
 /// memcached, with one thread.

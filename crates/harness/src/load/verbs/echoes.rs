@@ -159,7 +159,9 @@ impl Echoes {
         let found = std::iter::once(guess).chain(first..first + slots).find(is_it);
         let buffer = completion.buffers.pop();
         let is_good = match (found.map(|at| rig.layout.place(self.slots[at].next)), &buffer) {
-            (Some((slot, sequence)), _) if completion.opcode == Opcode::ReceiveWrite => rig.holds(index, slot, sequence)?,
+            (Some((slot, sequence)), _) if completion.opcode == Opcode::ReceiveWrite => {
+                rig.holds(index, slot, sequence)?
+            }
             (Some((_, sequence)), Some(buffer)) => message::is_good(&buffer[..len], sequence),
             _ => false,
         };

@@ -84,7 +84,10 @@ impl Fresh {
             fence(Ordering::SeqCst);
             slice.latency.saturating_record((clock.now_ns() - began_ns).max(1));
             let target = self.target.insert(taken(rig)?);
-            ensure!(is_right(target, sequence, sequence), "READ {sequence} did not bring what is there: the fabric corrupts data");
+            ensure!(
+                is_right(target, sequence, sequence),
+                "READ {sequence} did not bring what is there: the fabric corrupts data"
+            );
             rig.links[0].made += 1;
             slice.done += u64::from(goes_on);
             self.step = Step::Resting;

@@ -22,9 +22,12 @@ const NAP_NS: u64 = 20_000_000;
 /// Bytes that an inline source of a message may have, where the device has as much.
 const INLINE_MAX: usize = 1024;
 
-type Thread<D> = <<D as Device>::Domain as ProtectionDomain>::Thread;
-type Cq<D> = <Thread<D> as ThreadDomain>::Cq;
-type Qp<D> = <Thread<D> as ThreadDomain>::Qp;
+/// What a device's thread works with.
+pub type Thread<D> = <<D as Device>::Domain as ProtectionDomain>::Thread;
+/// Its completion queues.
+pub type Cq<D> = <Thread<D> as ThreadDomain>::Cq;
+/// Its queue pairs.
+pub type Qp<D> = <Thread<D> as ThreadDomain>::Qp;
 
 /// What one side tells the other of a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,7 +74,9 @@ impl LinkAddress {
         };
         let memory = |value: &Value| {
             let bytes = bytes_of(value).and_then(|bytes| bytes.try_into().ok());
-            bytes.map(|bytes| RemoteMemory::from_bytes(&bytes)).with_context(|| format!("{value} is no address of memory"))
+            bytes
+                .map(|bytes| RemoteMemory::from_bytes(&bytes))
+                .with_context(|| format!("{value} is no address of memory"))
         };
         let told = |key: &str| Some(&value[key]).filter(|value| !value.is_null());
         Ok(Self {
@@ -244,7 +249,13 @@ impl<D: Device> Rig<D> {
             send_depth,
             receive_depth: receives,
             // A word says which message is asked for.
-            inline_max: if plan.inline { plan.size.max(8) } else if plan.fresh { 8 } else { 0 },
+            inline_max: if plan.inline {
+                plan.size.max(8)
+            } else if plan.fresh {
+                8
+            } else {
+                0
+            },
             ..QpConfig::new(plan.carrier.transport())
         };
         let mut links = Vec::with_capacity(count);

@@ -120,7 +120,11 @@ impl<D: Device, C: Clock> Load for Requester<D, C> {
             return Ok(State::Over);
         }
         let silence_ns = now_ns.saturating_sub(self.heard_ns);
-        ensure!(silence_ns < PATIENCE_NS, "requests were not answered, or do not end, in {} s", silence_ns / 1_000_000_000);
+        ensure!(
+            silence_ns < PATIENCE_NS,
+            "requests were not answered, or do not end, in {} s",
+            silence_ns / 1_000_000_000
+        );
         Ok(State::of(turned.is_busy))
     }
 

@@ -35,7 +35,8 @@ fn slice<D: Device>(
 }
 
 fn plans() -> impl Iterator<Item = (VerbsPlan, bool)> {
-    let of = |work, carrier, size| VerbsPlan { window: 8, doorbell: 4, signal: 4, ..VerbsPlan::new(work, carrier, size) };
+    let of =
+        |work, carrier, size| VerbsPlan { window: 8, doorbell: 4, signal: 4, ..VerbsPlan::new(work, carrier, size) };
     let loads = [
         (Op::Send, Carrier::Rc, 32),
         (Op::Send, Carrier::Ud, 5),
@@ -47,8 +48,11 @@ fn plans() -> impl Iterator<Item = (VerbsPlan, bool)> {
     ];
     let echoes = [(Form::Ww, Carrier::Uc), (Form::Ws, Carrier::Uc), (Form::Ss, Carrier::Ud), (Form::Imm, Carrier::Rc)];
     let loads = loads.into_iter().map(move |(op, carrier, size)| of(Work::Load(op), carrier, size));
-    let echoes = echoes.into_iter().map(move |(form, carrier)| {
-        VerbsPlan { doorbell: 1, qps: 2, signal: 3, ..of(Work::Echo(form), carrier, 40) }
+    let echoes = echoes.into_iter().map(move |(form, carrier)| VerbsPlan {
+        doorbell: 1,
+        qps: 2,
+        signal: 3,
+        ..of(Work::Echo(form), carrier, 40)
     });
     let inline = |plan: &VerbsPlan| plan.work == Work::Load(Op::Write) || plan.work == Work::Echo(Form::Ws);
     let many = loads.chain(echoes).map(move |plan| (VerbsPlan { inline: inline(&plan), ..plan }, false));

@@ -1,0 +1,187 @@
+//! How what came of measurements reads.
+
+use comfy_table::{Table, presets};
+use hdrhistogram::Histogram;
+use serde_json::json;
+use sinew_harness::load::verbs::{Form, Op, VerbsPlan, Work, name};
+use sinew_harness::run::Measured;
+use sinew_harness::{Figure, Unit, units};
+
+use super::device::Carried;
+use super::kind::Kind;
+use super::limit::Meter;
+use super::run::Found;
+use crate::output;
+
+/// What was measured, and on what.
+pub struct Setup<'a> {
+    pub kind: Kind,
+    pub plan: &'a VerbsPlan,
+    pub carried: Carried,
+    pub device: &'a str,
+    pub client_cpus: &'a [Option<usize>],
+    pub seconds: f64,
+}
+
+/// The figure of a measurement.
+pub fn figure(setup: &Setup<'_>, measured: &Measured, meter: &Meter, latency: Histogram<u64>, found: &Found) -> Figure {
+    let Setup { kind, plan, .. } = *setup;
+    let figure = measured.figure(format!("verbs {}", kind.name()), setup.title(), kind.unit(plan), 0);
+    let mut figure = match meter.comparison() {
+        Some(comparison) => figure.beside(measured, 1, comparison, meter.what()),
+        None => figure,
+    };
+    let len = plan.message_len() as f64;
+    let mops = match (figure.unit, figure.value) {
+        (Unit::Gbps, Some(gbps)) => Some(gbps / (8e-3 * len)),
+        (Unit::Mops, value) => value,
+        _ => None,
+    };
+    let mb_per_s = (kind == Kind::Bandwidth).then(|| mops.unwrap_or(0.0) * 1e6 * len / f64::from(1 << 20));
+    if let (Some(mb_per_s), Some(mops)) = (mb_per_s, mops) {
+        let [mb_per_s, mops] = [mb_per_s, mops].map(units::figure);
+        figure.lines.push(format!("{mb_per_s} MB/s, {mops} M messages/s per client thread"));
+    }
+    if figure.unit != Unit::Ns {
+        let left = if plan.knows_arrivals() {
+            ""
+        } else {
+            "; what has left is counted, since of plain WRITEs over UC nobody is told"
+        };
+        figure.lines.push(format!("{} in flight on each queue pair{left}", plan.window));
+    }
+    let how = match plan.work {
+        Work::Load(Op::Write) => ": the last in each place, after each slice",
+        Work::Load(Op::WriteImm) => ": the last in each place, after each slice; the immediate of each",
+        _ => "",
+    };
+    let lost = if found.lost > 0 { format!("; {} lost", found.lost) } else { String::new() };
+    figure.lines.push(format!("{} checked{how}{lost}", found.checked));
+    figure.latency = matches!(kind, Kind::Latency | Kind::Echo).then_some(latency);
+    figure.setup = json!({
+        "op": setup.what(),
+        "fabric": setup.carried.name(),
+        "device": setup.device,
+        "transport": name(plan.carrier),
+        "size": plan.message_len(),
+        "window": plan.window,
+        "doorbell": plan.doorbell,
+        "signal": plan.signal,
+        "inline": plan.inline,
+        "header_only": plan.header_only,
+        "reads": plan.reads,
+        "qps": plan.qps,
+        "threads": plan.threads,
+        "shape": name(plan.shape),
+        "wait": name(plan.wait),
+        "seconds": setup.seconds,
+        "client_cpus": setup.client_cpus,
+        "server_cpus": plan.cpus,
+    });
+    figure.details = json!({
+        "checked": found.checked,
+        "lost": found.lost,
+        "counted": if plan.knows_arrivals() { "arrived" } else { "left" },
+        "rate_mops": mops.map(units::rounded),
+        "total_mops": mops.map(|mops| units::rounded(mops * plan.sides().0 as f64)),
+        "mb_per_s": mb_per_s.map(units::rounded),
+    });
+    figure
+}
+
+impl Setup<'_> {
+    /// What requests do, as on the command line.
+    fn what(&self) -> String {
+        match self.plan.work {
+            Work::Load(op) => name(op),
+            // What a latency is half of.
+            Work::Echo(Form::Ww | Form::Ws) if self.kind == Kind::Latency => name(Op::Write),
+            Work::Echo(Form::Ss) if self.kind == Kind::Latency => name(Op::Send),
+            Work::Echo(Form::Imm) if self.kind == Kind::Latency => name(Op::WriteImm),
+            Work::Echo(form) => name(form),
+        }
+    }
+
+    fn title(&self) -> String {
+        let (kind, plan) = (self.kind.name(), self.plan);
+        let objects = if plan.reads > 1 { format!("objects of {} READs", plan.reads) } else { self.what() };
+        let shape = match plan.sides() {
+            (1, 1) => String::new(),
+            (clients, servers) => format!(", {clients} client threads to {servers}"),
+        };
+        let size = units::size(plan.message_len());
+        format!("{kind} of {objects} on {} over {}, {size}{shape}", name(plan.carrier), self.carried.name())
+    }
+}
+
+/// A column of a table of several sizes: its head on the screen, its name in CSV, and its value as shown and as a plain number.
+type Column = (&'static str, &'static str, fn(&Figure) -> (String, String));
+
+fn number(value: Option<f64>) -> (String, String) {
+    value.map_or_else(Default::default, |value| (units::figure(value), units::rounded(value).to_string()))
+}
+
+fn percentile(figure: &Figure, quantile: f64) -> (String, String) {
+    let value = figure.percentile_ns(quantile);
+    value.map_or_else(Default::default, |ns| (units::time(ns), ns.to_string()))
+}
+
+const COMMON: [Column; 1] = [("#bytes", "bytes", |figure| {
+    let size = figure.setup["size"].to_string();
+    (size.clone(), size)
+})];
+const RATES: [Column; 3] = [
+    ("MB/s", "mb_per_s", |figure| number(figure.details["mb_per_s"].as_f64())),
+    ("Gbps", "gbps", |figure| number(figure.value.filter(|_| figure.unit == Unit::Gbps))),
+    ("Mmsg/s", "mops", |figure| number(figure.details["rate_mops"].as_f64())),
+];
+const TIMES: [Column; 5] = [
+    ("min", "min_ns", |figure| percentile(figure, 0.0)),
+    ("typical", "p50_ns", |figure| percentile(figure, 0.5)),
+    ("p99", "p99_ns", |figure| percentile(figure, 0.99)),
+    ("p99.9", "p999_ns", |figure| percentile(figure, 0.999)),
+    ("max", "max_ns", |figure| percentile(figure, 1.0)),
+];
+const BESIDE: [Column; 3] = [
+    ("limit", "limit", |figure| {
+        let value = figure.beside.as_ref().and_then(|beside| beside.value);
+        (figure.beside_text(), number(value).1)
+    }),
+    ("ratio", "ratio", |figure| number(figure.ratio())),
+    ("valid", "valid", |figure| {
+        let text = if figure.is_valid() { "yes" } else { "NO" };
+        (text.to_owned(), figure.is_valid().to_string())
+    }),
+];
+
+fn columns(figures: &[Figure]) -> Vec<Column> {
+    let are_times = figures.first().is_some_and(|figure| figure.unit == Unit::Ns);
+    let own = if are_times { &TIMES[..] } else { &RATES[..] };
+    COMMON.iter().chain(own).chain(&BESIDE).copied().collect()
+}
+
+/// Several sizes as a table, as perftest has it.
+pub fn table(figures: &[Figure]) -> String {
+    let columns = columns(figures);
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_width(output::width() as u16);
+    table.set_header(columns.iter().map(|(head, ..)| *head));
+    for figure in figures {
+        table.add_row(columns.iter().map(|(.., value)| value(figure).0));
+    }
+    let Some(first) = figures.first() else { return table.to_string() };
+    let mut lines = vec![first.title.clone()];
+    lines.extend(first.beside.as_ref().map(|beside| format!("limit: {} ({})", beside.what, beside.comparison.name())));
+    let invalid: std::collections::BTreeSet<_> = figures.iter().flat_map(|figure| &figure.invalid_because).collect();
+    lines.extend(invalid.into_iter().map(|reason| format!("INVALID: {reason}")));
+    let lines: Vec<String> = lines.iter().map(|line| units::wrapped(line, output::width(), 2)).collect();
+    format!("{table}\n{}", lines.join("\n"))
+}
+
+/// Several sizes as CSV: plain numbers in the units that the heads name.
+pub fn csv(figures: &[Figure]) -> String {
+    let columns = columns(figures);
+    let head = columns.iter().map(|(_, name, _)| *name).collect::<Vec<_>>().join(",");
+    let row = |figure: &Figure| columns.iter().map(|(.., value)| value(figure).1).collect::<Vec<_>>().join(",");
+    std::iter::once(head).chain(figures.iter().map(row)).collect::<Vec<_>>().join("\n")
+}
