@@ -24,7 +24,7 @@
 //!   [`Dropped::Malformed`].
 //! - **A layer hears when a peer is forgotten** ([`Layer::forgotten`]), and can forget it too.
 //!
-//! `conformance::sealing` (a feature) is an example of such a layer, and what the tests use.
+//! `sinew_conformance::sealing` is an example of such a layer, and what the tests use.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

@@ -47,11 +47,9 @@
 //! One exception: where a device performs WRITEs, READs and atomics without waiting for the answer to a message before them (its
 //! documentation says so), those behind a message that fails may have taken effect although they complete as flushed.
 //!
-//! `conformance` (a feature) is this, as one suite of facts for every device.
+//! `sinew_conformance::verbs` is this, as one suite of facts for every device.
 
 mod completion;
-#[cfg(any(test, feature = "conformance"))]
-pub mod conformance;
 mod error;
 mod memory;
 mod names;
