@@ -2,11 +2,11 @@
 
 use sinew_fabric::verbs::{Completion, Destination, Opcode, QpNumber, Scatter, Status};
 
+use super::QpInner;
 use crate::abi::*;
 use crate::gid;
-use crate::qp::QpInner;
-use crate::thread::WorkId;
 use crate::work::Posted;
+use crate::work_id::WorkId;
 
 fn status_of(number: u32) -> Status {
     match number {

@@ -12,9 +12,10 @@ use sinew_fabric::readiness::Alarm;
 use sinew_fabric::verbs::{Completion, CompletionQueue, QpNumber, VerbsError};
 use sinew_fabric::{Armed, Descriptor, Readiness, Waker};
 
+use super::ThreadInner;
 use crate::abi::*;
 use crate::library::{last_error, system};
-use crate::thread::{ThreadInner, WorkId};
+use crate::work_id::WorkId;
 
 /// Completions taken from the device at once.
 const BURST: usize = 16;

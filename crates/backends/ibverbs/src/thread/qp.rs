@@ -1,5 +1,8 @@
 //! Queue pairs: how they are made, what is posted to them, and how they end.
 
+mod settle;
+mod states;
+
 use std::cell::{Cell, RefCell};
 use std::hash::BuildHasher;
 use std::io;
@@ -12,14 +15,16 @@ use sinew_fabric::verbs::{
     RefusedReceive, RefusedRequest, RemoteMemory, Request, Scatter, Transport, VerbsError, check_receive,
 };
 
+use super::ThreadInner;
+use super::cq::{CqInner, IbCompletionQueue};
 use crate::abi::*;
-use crate::cq::{CqInner, IbCompletionQueue};
 use crate::device::qp_type;
 use crate::library::system;
-use crate::states::PACKET_MASK;
-use crate::thread::{ThreadInner, WorkId};
 use crate::ways::AddressHandle;
 use crate::work::{Headers, Posted, Rung, Sent, Work};
+use crate::work_id::WorkId;
+
+use states::PACKET_MASK;
 
 /// The most that retries for a receiver that is not ready can be, which means for ever.
 const RNR_RETRIES_MAX: u8 = 7;

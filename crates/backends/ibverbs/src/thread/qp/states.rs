@@ -2,10 +2,10 @@
 
 use sinew_fabric::verbs::{QpAddress, QpState, Status, Transport, VerbsError};
 
+use super::QpInner;
 use crate::abi::*;
 use crate::library::{Library, error_of};
 use crate::port::common_mtu;
-use crate::qp::QpInner;
 use crate::thread::read_port;
 use crate::ways::ah_attr;
 
@@ -16,7 +16,7 @@ const RETRIES: u8 = 6;
 /// How long a sender waits whose message found no receive: 0.64 ms.
 const RNR_TIMER: u8 = 12;
 /// Packet numbers have 24 bits.
-pub(crate) const PACKET_MASK: u32 = 0xFF_FFFF;
+pub(super) const PACKET_MASK: u32 = 0xFF_FFFF;
 
 impl QpInner {
     pub fn library(&self) -> &'static Library {
