@@ -4,10 +4,10 @@ use std::rc::Rc;
 
 use sinew_fabric::verbs::{Opcode, RemoteMemory};
 
-use super::completion::Queues;
-use super::initiator::{Seat, Sitting};
-use super::queue_pair::{Connection, QueuePair};
 use super::sending::WRITES_AT_ONCE;
+use super::{Connection, QueuePair};
+use crate::verbs::initiator::{Seat, Sitting};
+use crate::verbs::queues::Queues;
 
 /// WRITEs of a list, until one cannot be performed at once.
 pub(crate) struct WriteRun<'a> {

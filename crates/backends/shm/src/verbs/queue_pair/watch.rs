@@ -5,12 +5,9 @@
 //! wrote ends the link, and a message that was taken is acknowledged in the same turn, or in a later one if the way back was
 //! full. So that a peer's turns can be counted, it is sent an acknowledgement that tells it nothing new, one after the other.
 
-use sinew_fabric::PacketPort;
-use sinew_fabric::verbs::Status;
-
-use super::engine::{Engine, Wire};
-use super::packet::Kind;
-use super::queue_pair::QueuePair;
+use super::QueuePair;
+use crate::verbs::packet::Kind;
+use crate::verbs::wire::Wire;
 
 /// Time between two looks.
 pub(crate) const WATCH_EVERY_NS: u64 = 100_000_000;
@@ -34,7 +31,7 @@ impl QueuePair {
     }
 
     /// Whether its oldest message was taken and will not be acknowledged any more.
-    fn is_forgotten(&mut self, wire: &mut Wire<'_>) -> bool {
+    pub fn is_forgotten(&mut self, wire: &mut Wire<'_>) -> bool {
         let waits = self.waits_for_peer();
         let Some(connection) = self.connection.as_ref().filter(|_| waits) else {
             self.sight = None;
@@ -55,22 +52,5 @@ impl QueuePair {
         }
         self.sight = Some(sight);
         sight.probes > PROBES_MAX
-    }
-}
-
-impl Engine {
-    /// Looks after the messages that are not acknowledged.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn watch(&mut self) {
-        self.watched_ns = self.time_ns;
-        let Self { port, queue_pairs, queues, notes, counts, scratch, .. } = self;
-        let mut wire = Wire { tx: port.split().1, counts, scratch, offered: false };
-        for qp in queue_pairs.iter_mut().flatten() {
-            if qp.is_forgotten(&mut wire) {
-                qp.fail_and_leave(Status::RetryExceeded, queues, notes);
-            }
-        }
-        wire.submit();
     }
 }

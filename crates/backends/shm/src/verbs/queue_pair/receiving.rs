@@ -5,12 +5,13 @@ use sinew_fabric::verbs::{Destination, Opcode, PostError, QpState, Status, Trans
 use sinew_mem::copy::copy_short;
 use sinew_mem::{MessageBuffer, Revoked, SharedBytes};
 
-use super::completion::{Frees, Queues};
-use super::device::MESSAGE_LEN_MAX;
-use super::engine::{Counts, Discarded, Notes, Wire, handle_of};
-use super::fifo::Buffers;
-use super::packet::{Header, Kind};
-use super::queue_pair::QueuePair;
+use super::QueuePair;
+use crate::verbs::counts::{Counts, Discarded};
+use crate::verbs::device::MESSAGE_LEN_MAX;
+use crate::verbs::fifo::Buffers;
+use crate::verbs::packet::{Header, Kind};
+use crate::verbs::queues::{Frees, Queues};
+use crate::verbs::wire::{Notes, Wire, handle_of};
 
 /// Buffers for one message.
 #[derive(Debug, Default)]
@@ -127,7 +128,7 @@ fn shorten(buffers: &mut [MessageBuffer], len: usize) {
 }
 
 /// What an arrival changes beside the queue pair.
-pub(crate) struct Around<'a> {
+pub(crate) struct Inbound<'a> {
     pub queues: &'a mut Queues,
     pub notes: &'a mut Notes,
     pub counts: &'a mut Counts,
@@ -137,7 +138,7 @@ pub(crate) struct Around<'a> {
 impl QueuePair {
     /// Takes a packet that is addressed to this queue pair.
     #[inline]
-    pub fn deliver(&mut self, header: Header, rest: &[u8], packet: &RxPacket<'_>, around: &mut Around<'_>) {
+    pub fn deliver(&mut self, header: Header, rest: &[u8], packet: &RxPacket<'_>, around: &mut Inbound<'_>) {
         let bytes = Bytes { head: rest, tail: packet.tail };
         let delivered = if self.config.transport == Transport::Ud {
             self.deliver_datagram(header, bytes, handle_of(packet.from), around)
@@ -155,7 +156,7 @@ impl QueuePair {
         header: Header,
         bytes: Bytes<'_>,
         handle: u64,
-        around: &mut Around<'_>,
+        around: &mut Inbound<'_>,
     ) -> Result<(), Discarded> {
         if header.kind != Kind::Datagram || !self.receives_packets() {
             return Err(Discarded::NoSuchQueuePair);
@@ -229,7 +230,7 @@ impl QueuePair {
         &mut self,
         header: Header,
         bytes: Bytes<'_>,
-        around: &mut Around<'_>,
+        around: &mut Inbound<'_>,
     ) -> Result<(), Discarded> {
         let known = self.connection.as_ref().is_some_and(|connection| connection.number == header.from);
         if !known || header.key != self.key {
@@ -256,7 +257,7 @@ impl QueuePair {
     }
 
     #[inline(always)]
-    fn deliver_message(&mut self, header: Header, bytes: Bytes<'_>, around: &mut Around<'_>) -> Result<(), Discarded> {
+    fn deliver_message(&mut self, header: Header, bytes: Bytes<'_>, around: &mut Inbound<'_>) -> Result<(), Discarded> {
         let reliable = self.config.transport == Transport::Rc;
         if reliable && header.number != self.expected {
             return Err(Discarded::Malformed);
