@@ -26,14 +26,16 @@ pub mod readiness;
 pub mod time;
 pub mod trace;
 pub mod verbs;
+mod waker;
 pub mod worker;
 
 pub use address::{Address, AddressError, Peer};
 pub use poller::{Poller, PollerConfig, Step};
 pub use port::{
     Caps, Dropped, MAX_BURST, PACKET_LEN_MIN, PacketPort, PacketRx, PacketTx, PeerLoss, PortError, PortEvent,
-    PortStats, RxBurst, RxPacket, TxData, TxPacket, WakeTarget, Waker,
+    PortStats, RxBurst, RxPacket, TxData, TxPacket,
 };
 pub use readiness::{Armed, Descriptor, Readiness};
 pub use time::{Clock, Generator, ManualClock, SeededGenerator};
+pub use waker::{WakeTarget, Waker};
 pub use worker::{Job, WorkerPool};

@@ -59,14 +59,16 @@ mod table;
 mod traits;
 mod types;
 
-pub use completion::{Completion, Opcode, Status};
-pub use error::{PostError, RefusedReceive, RefusedRequest, VerbsError};
+pub use completion::{Completion, Status};
+pub use error::{PostError, VerbsError};
 pub use memory::{Exposed, RemoteMemory};
 pub use names::Names;
-pub use request::{Destination, GATHER_MAX, Operation, Request, Scatter, Slice, Source, check_receive};
+pub use request::{
+    Destination, GATHER_MAX, Operation, RefusedReceive, RefusedRequest, Request, Scatter, Slice, Source, check_receive,
+};
 pub use table::{Entry, WorkTable};
 pub use traits::{CompletionQueue, Device, ProtectionDomain, QueuePair, ThreadDomain};
-pub use types::{Access, Attributes, QpAddress, QpConfig, QpNumber, QpState, Transport, Verb};
+pub use types::{Access, Attributes, Opcode, QpAddress, QpConfig, QpNumber, QpState, Transport, Verb};
 
 // Named for the documentation above.
 #[allow(unused_imports)]

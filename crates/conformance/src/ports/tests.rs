@@ -2,13 +2,14 @@
 
 use std::collections::VecDeque;
 
+use sinew_fabric::Waker;
 use sinew_fabric::address::{Address, Peer};
 use sinew_fabric::fault::{FaultConfig, Faults, Faulty};
 use sinew_fabric::layer::{Layer, Layered, OwnedPacket, Pool};
 use sinew_fabric::loopback::{LoopbackConfig, LoopbackPort, Network};
 use sinew_fabric::pcap::Captured;
 use sinew_fabric::port::{
-    Caps, PACKET_LEN_MIN, PacketPort, PacketTx, PeerLoss, PortError, PortEvent, PortStats, TxPacket, Waker,
+    Caps, PACKET_LEN_MIN, PacketPort, PacketTx, PeerLoss, PortError, PortEvent, PortStats, TxPacket,
 };
 use sinew_fabric::readiness::{Alarm, Armed, Descriptor, Readiness};
 use sinew_fabric::time::{Clock, ManualClock};

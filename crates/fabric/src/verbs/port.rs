@@ -14,8 +14,9 @@ use super::traits::{CompletionQueue, Device, ProtectionDomain, QueuePair, Thread
 use super::types::{QpAddress, QpConfig, QpNumber, QpState, Transport};
 use crate::address::{Address, AddressError, Peer};
 use crate::port::{Caps, Dropped, PacketPort, PacketRx, PacketTx, PortError, PortEvent, PortStats, RxBurst, RxPacket};
-use crate::port::{TxData, TxPacket, Waker};
+use crate::port::{TxData, TxPacket};
 use crate::readiness::{Armed, Descriptor, Readiness};
+use crate::waker::Waker;
 
 /// What addresses begin with.
 const SCHEME: &str = "ud";

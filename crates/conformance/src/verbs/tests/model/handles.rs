@@ -6,13 +6,13 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
-use sinew_fabric::port::{WakeTarget, Waker};
 use sinew_fabric::readiness::{Alarm, Armed, Descriptor, Readiness};
 use sinew_fabric::verbs::{
     Access, Attributes, Completion, CompletionQueue, Destination, Device, Exposed, Operation, PostError,
     ProtectionDomain, QpAddress, QpConfig, QpNumber, QpState, QueuePair, RefusedReceive, RefusedRequest, RemoteMemory,
     Request, Scatter, Source, Status, ThreadDomain, Transport, Verb, VerbsError, check_receive,
 };
+use sinew_fabric::{WakeTarget, Waker};
 use sinew_mem::{Arena, Frozen, MessageBuffer, SharedMemory};
 
 use super::world::{HANDLE, Queue, Region};

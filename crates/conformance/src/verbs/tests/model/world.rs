@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use sinew_fabric::port::Waker;
+use sinew_fabric::Waker;
 use sinew_fabric::verbs::{
     Access, Completion, Destination, Entry, Opcode, Operation, QpConfig, QpNumber, QpState, RemoteMemory, Request,
     Scatter, Source, Status, Transport, Verb,
