@@ -8,7 +8,6 @@ use std::time::Instant;
 
 use common::{ECHO, PATIENCE, client, config, echo, unique};
 use sinew::Endpoint;
-use sinew::fabric::conformance::sealing::{SEAL_LEN, Sealed};
 use sinew::fabric::fault::{FaultConfig, Faults, Faulty};
 use sinew::fabric::layer::{Layer, Layered};
 use sinew::fabric::loopback::{LoopbackConfig, Network};
@@ -18,6 +17,7 @@ use sinew::prelude::*;
 use sinew::rpc::PacketDrop;
 use sinew::shm::ShmPort;
 use sinew::udp::UdpPort;
+use sinew_conformance::sealing::{SEAL_LEN, Sealed, seal};
 
 const KEY: [u64; 2] = [3, 4];
 const BELOW: Faults = Faults { drop: 0.01, duplicate: 0.02, reorder: 0.01, corrupt: 0.02, ..Faults::NONE };
@@ -25,7 +25,7 @@ const BELOW: Faults = Faults { drop: 0.01, duplicate: 0.02, reorder: 0.01, corru
 /// A port that seals, above one that mistreats what it sends.
 fn sealed<P: PacketPort>(port: P, seed: u64) -> sinew::Result<Sealed<Faulty<P>>> {
     let faults = FaultConfig { tx: BELOW, rx: Faults::NONE };
-    Ok(Sealed::new(Faulty::new(port, faults, seed), KEY, seed << 32)?)
+    Ok(seal(Faulty::new(port, faults, seed), KEY, seed << 32)?)
 }
 
 /// That damaged packets arrived, and that the protocol saw none of them.
@@ -73,7 +73,7 @@ fn eight_megabytes_pass_a_layer_that_seals_over_udp() {
 fn a_client_without_the_layer_gets_no_session() {
     let at = format!("shm://{}", unique("sealed"));
     let server_at = at.clone();
-    let open = move || Ok(Sealed::new(ShmPort::open(&server_at.parse()?)?, KEY, 1)?);
+    let open = move || Ok(seal(ShmPort::open(&server_at.parse()?)?, KEY, 1)?);
     let server = echo(config()).server().over(open).start().unwrap();
     let quick = Config { connect_timeout_ns: 50_000_000, ..config() };
     let mut rpc = Rpc::open_with(&Nexus::builder().config(quick).build().unwrap(), "shm://").unwrap();
@@ -171,7 +171,7 @@ fn a_port_that_no_session_could_open_over_is_refused() {
     let narrow = || {
         let network = Network::new(ManualClock::new());
         let config = LoopbackConfig { packet_len_max: PACKET_LEN_MIN + SEAL_LEN - 1, ..LoopbackConfig::default() };
-        Ok(Sealed::new(network.port_with("", config)?, KEY, 1)?)
+        Ok(seal(network.port_with("", config)?, KEY, 1)?)
     };
     let error = echo(config()).server().over(narrow).start().err().unwrap();
     assert!(matches!(error, Error::Port(PortError::PacketsTooSmall { overhead: SEAL_LEN, .. })), "{error}");

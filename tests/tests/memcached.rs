@@ -12,7 +12,7 @@ use std::time::Duration;
 use common::{Folder, Server, run, sinew, text, unique};
 use memcache::Client;
 use serde_json::Value;
-use sinew_fabric::conformance::skipped;
+use sinew_conformance::skipped;
 
 /// A cache in a process of its own.
 fn serve(args: &[&str]) -> Server {

@@ -10,7 +10,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use common::{ECHO, PATIENCE, Server, echo, run, sinew as command, text};
-use sinew::fabric::conformance::{self, Expectations, Fixture};
 use sinew::fabric::verbs::port::{UdPort, UdPortConfig};
 use sinew::fabric::verbs::{Device, ProtectionDomain};
 use sinew::fabric::{Address, PortError};
@@ -18,6 +17,7 @@ use sinew::host::TcpNames;
 use sinew::ibverbs::IbDevice;
 use sinew::prelude::*;
 use sinew::shm::verbs::ShmDevice;
+use sinew_conformance::ports::{self, Expectations, Fixture};
 
 const SCHEME: &str = "queue-pairs";
 /// Emulated processors stand still for seconds, and nobody dies here.
@@ -71,13 +71,13 @@ impl<D: Device> Fixture for Ports<D> {
 }
 
 mod over_shm {
-    sinew_fabric::conformance_tests!(super::Ports::new(super::ShmDevice::threads().expect("a device"), false));
+    sinew_conformance::port_tests!(super::Ports::new(super::ShmDevice::threads().expect("a device"), false));
 }
 
 #[test]
 fn a_named_queue_pair_of_a_device_is_a_packet_port() {
     let Some((_one, device)) = rdma_device() else { return };
-    conformance::run_all(&mut Ports::new(device, true));
+    ports::run_all(&mut Ports::new(device, true));
 }
 
 fn config() -> Config {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use common::{ECHO, PATIENCE, config, echo};
 use rustix::net::{AddressFamily, SendFlags, SocketType, ipproto, sendto, socket};
 use sinew::prelude::*;
-use sinew_fabric::conformance::skipped;
+use sinew_conformance::skipped;
 
 /// How long a peer may be away at most for these tests to say anything: half of what it is given to answer.
 const A_MOMENT: Duration = Duration::from_millis(50);

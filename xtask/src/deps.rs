@@ -42,6 +42,7 @@ const ROOMS: &[Room] = &[
     system_room("sinew-mem", &[]),
     // How threads sleep is the same for all ports, and stands in `fabric::readiness`.
     Room { system: System::Only(&["rustix"]), ..room("sinew-fabric", &["sinew-mem", "sinew-wire"]) },
+    room("sinew-conformance", &["sinew-fabric", "sinew-mem"]),
     system_room("sinew-host", &["sinew-fabric", "sinew-mem", "sinew-wire"]),
     system_room("sinew-ibverbs", &["sinew-fabric", "sinew-mem", "sinew-wire"]),
     system_room("sinew-shm", &["sinew-fabric", "sinew-mem", "sinew-wire"]),
@@ -65,7 +66,10 @@ const ROOMS: &[Room] = &[
 const BACKENDS: &[&str] = &["sinew-host", "sinew-ibverbs", "sinew-shm", "sinew-sim", "sinew-udp"];
 
 /// What any crate may use in its tests, beside what it may use anyway.
-const IN_TESTS: &[&str] = &["sinew-fabric", "sinew-sim"];
+const IN_TESTS: &[&str] = &["sinew-conformance", "sinew-fabric", "sinew-sim"];
+
+/// Crates that no program carries: whoever uses them does so in tests alone.
+const FOR_TESTS: &[&str] = &["sinew-conformance"];
 
 /// Crates from outside that call the system, read a clock or draw randomness: not for rooms that run in virtual time.
 const SYSTEM_CRATES: &[&str] = &[
@@ -118,6 +122,9 @@ fn check(metadata: &Metadata, rooms: &[Room]) -> Vec<String> {
 }
 
 fn objection(room: &Room, to: &str, kind: Kind, members: &[&str]) -> Option<String> {
+    if kind != Kind::Dev && FOR_TESTS.contains(&to) {
+        return Some("it is for tests, and no program carries it: make it a dev-dependency".into());
+    }
     let Uses::Only(allowed) = room.uses else { return None };
     if kind == Kind::Dev && (IN_TESTS.contains(&to) || to == room.name) {
         return None;
@@ -192,6 +199,17 @@ mod tests {
             let findings = check(&workspace(&[("sinew-rpc", "sinew-shm", kind)]), &rooms());
             assert_eq!(findings.len(), 1, "{findings:?}");
             assert!(findings[0].starts_with("sinew-rpc -> sinew-shm: only the facade"), "{findings:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_for_tests_is_used_by_tests_alone() {
+        for from in ["sinew-rpc", "sinew-cli"] {
+            let metadata = |kind| workspace(&[(from, "sinew-conformance", kind)]);
+            assert_eq!(check(&metadata(Some("dev")), &rooms()), CLEAN);
+            let findings = check(&metadata(None), &rooms());
+            assert_eq!(findings.len(), 1, "{findings:?}");
+            assert!(findings[0].contains("-> sinew-conformance: it is for tests"), "{findings:?}");
         }
     }
 

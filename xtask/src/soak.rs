@@ -6,8 +6,17 @@ use crate::process;
 
 /// Crates whose property tests are worth more cases. Their tests read `PROPTEST_CASES` (as proptest itself does) and
 /// `SINEW_SOAK_SECONDS` where they loop by themselves.
-const PACKAGES: &[&str] =
-    &["sinew-wire", "sinew-mem", "sinew-fabric", "sinew-shm", "sinew-udp", "sinew-rpc", "sinew-store", "sinew-tests"];
+const PACKAGES: &[&str] = &[
+    "sinew-wire",
+    "sinew-mem",
+    "sinew-fabric",
+    "sinew-conformance",
+    "sinew-shm",
+    "sinew-udp",
+    "sinew-rpc",
+    "sinew-store",
+    "sinew-tests",
+];
 
 /// Cases of a property in the first round; each round doubles them. Proptest's own default is 256.
 const FIRST_CASES: u32 = 1024;

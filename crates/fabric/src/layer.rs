@@ -24,7 +24,7 @@
 //!   [`Dropped::Malformed`].
 //! - **A layer hears when a peer is forgotten** ([`Layer::forgotten`]), and can forget it too.
 //!
-//! `conformance::sealing` (a feature) is an example of such a layer, and what the tests use.
+//! `sinew_conformance::sealing` is an example of such a layer, and what the tests use.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -36,9 +36,10 @@ use sinew_mem::{Arena, Frozen};
 use crate::address::{Address, Peer};
 use crate::port::{
     Caps, Dropped, PACKET_LEN_MIN, PacketPort, PacketRx, PacketTx, PortError, PortEvent, PortStats, RxBurst, RxPacket,
-    TxData, TxPacket, Waker,
+    TxData, TxPacket,
 };
 use crate::readiness::{Armed, Descriptor, Readiness};
+use crate::waker::Waker;
 
 /// Buffers that a layered port keeps for reuse.
 const SPARE_BUFFERS_MAX: usize = 4096;

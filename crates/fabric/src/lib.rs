@@ -2,7 +2,7 @@
 //!
 //! A *packet port* ([`PacketPort`]) moves unreliable datagrams in bursts and is owned by one thread. Everything above this
 //! crate is written against the port, everything below implements it, and nothing here names an implementation: what a
-//! port can do is data ([`Caps`]).
+//! port can do is data ([`Caps`]). What each implementation must satisfy is a suite of tests, in the crate `sinew-conformance`.
 //!
 //! - [`port`]: the traits, the bursts, the pieces to transmit.
 //! - [`address`]: how a fabric's names are written and what a resolved peer is.
@@ -11,14 +11,11 @@
 //! - [`readiness`]: how to sleep, on several things at once.
 //! - [`worker`]: where long work runs.
 //! - [`loopback`]: a deterministic network in memory, for tests.
-//! - `conformance` (a feature): one suite of facts for every port.
 //! - [`verbs`]: the operations of an RDMA NIC.
 //! - [`layer`]: ports around ports, of which there are [`fault`], [`trace`] and [`pcap`].
 #![forbid(unsafe_code)]
 
 pub mod address;
-#[cfg(any(test, feature = "conformance"))]
-pub mod conformance;
 pub mod fault;
 pub mod layer;
 pub mod loopback;
@@ -29,14 +26,16 @@ pub mod readiness;
 pub mod time;
 pub mod trace;
 pub mod verbs;
+mod waker;
 pub mod worker;
 
 pub use address::{Address, AddressError, Peer};
 pub use poller::{Poller, PollerConfig, Step};
 pub use port::{
     Caps, Dropped, MAX_BURST, PACKET_LEN_MIN, PacketPort, PacketRx, PacketTx, PeerLoss, PortError, PortEvent,
-    PortStats, RxBurst, RxPacket, TxData, TxPacket, WakeTarget, Waker,
+    PortStats, RxBurst, RxPacket, TxData, TxPacket,
 };
 pub use readiness::{Armed, Descriptor, Readiness};
 pub use time::{Clock, Generator, ManualClock, SeededGenerator};
+pub use waker::{WakeTarget, Waker};
 pub use worker::{Job, WorkerPool};

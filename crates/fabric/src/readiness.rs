@@ -33,7 +33,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd};
 use rustix::io::Errno;
 use sinew_mem::WakeCell;
 
-use crate::port::{WakeTarget, Waker};
+use crate::waker::{WakeTarget, Waker};
 
 /// What [`Readiness::arm`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -47,11 +47,9 @@
 //! One exception: where a device performs WRITEs, READs and atomics without waiting for the answer to a message before them (its
 //! documentation says so), those behind a message that fails may have taken effect although they complete as flushed.
 //!
-//! `conformance` (a feature) is this, as one suite of facts for every device.
+//! `sinew_conformance::verbs` is this, as one suite of facts for every device.
 
 mod completion;
-#[cfg(any(test, feature = "conformance"))]
-pub mod conformance;
 mod error;
 mod memory;
 mod names;
@@ -61,14 +59,16 @@ mod table;
 mod traits;
 mod types;
 
-pub use completion::{Completion, Opcode, Status};
-pub use error::{PostError, RefusedReceive, RefusedRequest, VerbsError};
+pub use completion::{Completion, Status};
+pub use error::{PostError, VerbsError};
 pub use memory::{Exposed, RemoteMemory};
 pub use names::Names;
-pub use request::{Destination, GATHER_MAX, Operation, Request, Scatter, Slice, Source, check_receive};
+pub use request::{
+    Destination, GATHER_MAX, Operation, RefusedReceive, RefusedRequest, Request, Scatter, Slice, Source, check_receive,
+};
 pub use table::{Entry, WorkTable};
 pub use traits::{CompletionQueue, Device, ProtectionDomain, QueuePair, ThreadDomain};
-pub use types::{Access, Attributes, QpAddress, QpConfig, QpNumber, QpState, Transport, Verb};
+pub use types::{Access, Attributes, Opcode, QpAddress, QpConfig, QpNumber, QpState, Transport, Verb};
 
 // Named for the documentation above.
 #[allow(unused_imports)]

@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 use ours::{Ours, Table};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use sinew_fabric::conformance::skipped;
+use sinew_conformance::skipped;
 use sinew_store::cache::{Cache, CacheConfig, WhenFull};
 use theirs::Memcached;
 

@@ -3,8 +3,8 @@
 mod common;
 
 use common::*;
+use sinew_conformance::sealing::{SEAL_LEN, SealLayer, Sealed};
 use sinew_fabric::Dropped;
-use sinew_fabric::conformance::sealing::{SEAL_LEN, SealLayer, Sealed};
 use sinew_fabric::fault::{FaultConfig, Faults, Faulty};
 use sinew_fabric::loopback::LoopbackConfig;
 use sinew_rpc::{Config, Nexus, PacketDrop, Recovery, SessionEvent};

@@ -6,7 +6,6 @@ use sinew_host::{ThreadPool, available_cpus};
 use sinew_rpc::{BurstCalls, Call, Config, DeferredCall, EndpointInfo, RequestType};
 
 use crate::error::{Error, Result};
-use crate::server::Server;
 
 /// Jobs that may wait for a worker before further requests are answered `busy`.
 const WORKER_QUEUE: usize = 16 << 10;
@@ -27,29 +26,6 @@ impl Nexus {
         let built = sinew_rpc::Nexus::builder().config(default_config()).build();
         // The default configuration always builds.
         Self(built.unwrap_or_else(|_| sinew_rpc::Nexus::client()))
-    }
-
-    /// Serves at one address, on a thread of its own, until Ctrl-C or SIGTERM.
-    ///
-    /// # Errors
-    ///
-    /// As [`Server::run`].
-    pub fn serve(&self, address: &str) -> Result<()> {
-        self.server().at(address).run()
-    }
-
-    /// Serves at several addresses, each on a thread of its own, until Ctrl-C or SIGTERM.
-    ///
-    /// # Errors
-    ///
-    /// As [`Server::run`].
-    pub fn serve_on<A: AsRef<str>>(&self, addresses: impl IntoIterator<Item = A>) -> Result<()> {
-        addresses.into_iter().fold(self.server(), |server, address| server.at(address.as_ref())).run()
-    }
-
-    /// A server to configure: several addresses, pinned threads, a handle to stop it with.
-    pub fn server(&self) -> Server {
-        Server::new(self.clone())
     }
 }
 

@@ -139,6 +139,31 @@ pub struct Server {
     program: MakeProgram,
 }
 
+impl Nexus {
+    /// Serves at one address, on a thread of its own, until Ctrl-C or SIGTERM.
+    ///
+    /// # Errors
+    ///
+    /// As [`Server::run`].
+    pub fn serve(&self, address: &str) -> Result<()> {
+        self.server().at(address).run()
+    }
+
+    /// Serves at several addresses, each on a thread of its own, until Ctrl-C or SIGTERM.
+    ///
+    /// # Errors
+    ///
+    /// As [`Server::run`].
+    pub fn serve_on<A: AsRef<str>>(&self, addresses: impl IntoIterator<Item = A>) -> Result<()> {
+        addresses.into_iter().fold(self.server(), |server, address| server.at(address.as_ref())).run()
+    }
+
+    /// A server to configure: several addresses, pinned threads, a handle to stop it with.
+    pub fn server(&self) -> Server {
+        Server::new(self.clone())
+    }
+}
+
 impl Server {
     pub(crate) fn new(nexus: Nexus) -> Self {
         Self { nexus, places: Vec::new(), program: Arc::new(|_endpoint, _rpc| Ok(Box::new(turn))) }

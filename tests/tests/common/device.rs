@@ -1,7 +1,7 @@
 //! The machine's RDMA device, for tests that need one.
 
-use sinew::fabric::conformance::skipped;
 use sinew::ibverbs::{IbDevice, Selector};
+use sinew_conformance::skipped;
 
 /// Opens it. Where there is none, the test says so and ends, unless the variable `SINEW_RDMA` says that there is one.
 pub fn rdma_device() -> Option<IbDevice> {

@@ -125,11 +125,20 @@ impl<'a> Crate<'a> {
         self.files.values().flat_map(|(path, names)| names.named.iter().map(|named| (*path, named)))
     }
 
-    /// Imports of all that another module has: by them a name could come from anywhere unseen.
+    /// Whether a module's file uses names of other modules, which it could pass on.
+    fn uses_others(&self, module: &[String]) -> bool {
+        let file = self.file_of(module);
+        let (_, names) = self.files[&file.to_vec()];
+        names.named.iter().any(|named| self.target(&named.within, &named.path, 0).is_some())
+    }
+
+    /// Imports of all that another module has: by them a name could come from anywhere unseen, unless that module has only its own.
     fn imports_of_everything(&self) -> Vec<String> {
         let all = self.named().filter(|(_, named)| named.import == Import::All);
         let unseen = all.filter(|(_, named)| match self.target(&named.within, &named.path, 0) {
-            Some((module, true)) => !self.file_of(&module).starts_with(self.file_of(&named.within)),
+            Some((module, true)) => {
+                !self.file_of(&module).starts_with(self.file_of(&named.within)) && self.uses_others(&module)
+            }
             _ => false,
         });
         let finding = |path: &str, named: &Named| {
@@ -304,11 +313,22 @@ mod tests {
     fn importing_everything_of_another_module_hides_what_is_used() {
         let inner = ("a/b.rs", "use super::*;");
         assert_eq!(
-            found(&[("a.rs", "mod b;"), inner]),
+            found(&[("a.rs", "mod b; use crate::c::C;"), inner, ("c.rs", "")]),
             ["x/src/a/b.rs: `use super::*`: name what is used, so that circles of modules can be seen"]
         );
         assert_eq!(found(&[("a.rs", "pub use b::*; use Kind::*; mod c { use super::*; }"), ("a/b.rs", "")]), CLEAN);
         assert_eq!(found(&[("a.rs", "use crate::b::Kind::*;"), ("b.rs", "")]), CLEAN);
+        let of_b = ("a.rs", "use crate::b::*;");
+        assert_eq!(found(&[of_b, ("b.rs", "pub use crate::c::C;"), ("c.rs", "")]).len(), 1);
+    }
+
+    #[test]
+    fn everything_of_a_module_that_has_only_its_own_may_be_imported_and_is_a_use_of_it() {
+        let (all, alone) = (("a.rs", "use crate::b::*;"), ("b.rs", "pub use std::fmt; pub struct B;"));
+        assert_eq!(found(&[all, alone]), CLEAN);
+        let from_c = [all, alone, ("c.rs", "use crate::a::A;"), ("b/d.rs", "use crate::c::C;")];
+        let findings = found(&from_c);
+        assert!(findings.len() == 1 && findings[0].contains("a uses b: `crate::b"), "{findings:?}");
     }
 
     #[test]

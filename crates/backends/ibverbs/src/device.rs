@@ -5,14 +5,14 @@ use std::ptr::{NonNull, null_mut};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use sinew_fabric::verbs::{Attributes, Device, GATHER_MAX, Transport, VerbsError};
+use sinew_fabric::verbs::{Attributes, GATHER_MAX, Transport, VerbsError};
 
 use crate::abi::*;
-use crate::domain::IbDomain;
 use crate::gid::Gid;
 use crate::library::Library;
 use crate::list::{Context, List};
 use crate::port::PortInfo;
+use crate::work_id::DEPTH_MAX;
 
 /// Lengths of inline data that are tried, since no device says how much it takes.
 const INLINE_LENS: [u32; 6] = [1024, 512, 256, 128, 64, 32];
@@ -171,7 +171,7 @@ impl IbDevice {
             inline_max: find_inline_max(&context)?,
             gather_max: count(limits.max_sge).min(GATHER_MAX),
             // More fit no number of ours.
-            queue_depth_max: count(limits.max_qp_wr).min(crate::thread::DEPTH_MAX),
+            queue_depth_max: count(limits.max_qp_wr).min(DEPTH_MAX),
             reads_max: reads_out.into(),
             atomics: limits.atomic_cap != IBV_ATOMIC_NONE,
             line_rate_bps: port.rate_bps,
@@ -196,18 +196,6 @@ impl IbDevice {
     /// The port, and what it is called.
     pub fn port(&self) -> &PortInfo {
         &self.0.port
-    }
-}
-
-impl Device for IbDevice {
-    type Domain = IbDomain;
-
-    fn attributes(&self) -> &Attributes {
-        &self.0.attributes
-    }
-
-    fn protection_domain(&self) -> Result<IbDomain, VerbsError> {
-        IbDomain::new(self)
     }
 }
 

@@ -47,7 +47,6 @@
 
 mod abi;
 mod address;
-mod cq;
 mod device;
 mod domain;
 mod gid;
@@ -55,13 +54,12 @@ mod library;
 mod list;
 mod options;
 mod port;
-mod qp;
-mod settle;
-mod states;
+mod registration;
 mod strangers;
 mod thread;
 mod ways;
 mod work;
+mod work_id;
 
 #[cfg(test)]
 extern crate self as sinew_ibverbs;
@@ -69,12 +67,10 @@ extern crate self as sinew_ibverbs;
 #[path = "../tests/common/mod.rs"]
 mod common;
 
-pub use cq::IbCompletionQueue;
 pub use device::{IbDevice, Selector};
 pub use domain::{IbDomain, IbMemory};
 pub use gid::{Gid, GidKind};
 pub use list::{DeviceInfo, devices};
 pub use options::{IbOptions, SCHEME};
 pub use port::{Link, PortInfo};
-pub use qp::IbQueuePair;
-pub use thread::IbThread;
+pub use thread::{IbCompletionQueue, IbQueuePair, IbThread};

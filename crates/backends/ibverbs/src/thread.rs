@@ -1,121 +1,28 @@
-//! What one thread has of a domain: its queue pairs, found by their work requests' identifiers, and the ways that it knows.
+//! What one thread has of a domain: its completion queues, its queue pairs, and the ways that it knows.
+
+mod cq;
+mod qp;
+mod registry;
 
 use std::cell::RefCell;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
 use sinew_fabric::verbs::{Destination, QpAddress, QpConfig, ThreadDomain, Transport, VerbsError};
 
 use crate::address::PortAddress;
-use crate::cq::IbCompletionQueue;
-use crate::domain::{DomainInner, IbDomain};
 use crate::library::system;
 use crate::port::common_mtu;
-use crate::qp::{IbQueuePair, QpInner};
+use crate::registration::DomainInner;
 use crate::ways::{AddressHandle, Target, Ways};
 
-const NUMBER_BITS: u32 = 24;
-const SLOT_BITS: u32 = 16;
-/// Operations that a queue can hold at most: half the numbers, so that those in flight are told from those long over.
-pub(crate) const DEPTH_MAX: usize = 1 << (NUMBER_BITS - 1);
-const QPS_MAX: usize = 1 << SLOT_BITS;
+use registry::Registry;
 
-/// What a work request says of itself when it completes (`wr_id`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct WorkId {
-    /// Which life of its queue pair's slot it belongs to: completions of queue pairs that are gone, or were reset, may come late.
-    pub generation: u32,
-    /// Whether it is a receive: failed completions say it nowhere else.
-    pub receive: bool,
-    /// Its queue pair's place in the thread's list.
-    pub slot: usize,
-    /// The low bits of its number in the queue pair's table.
-    pub number: u32,
-}
+pub use cq::IbCompletionQueue;
+pub use qp::IbQueuePair;
 
-impl WorkId {
-    const GENERATION_MASK: u32 = (1 << (64 - NUMBER_BITS - SLOT_BITS - 1)) - 1;
-    const NUMBER_MASK: u64 = (1 << NUMBER_BITS) - 1;
-
-    #[inline]
-    pub fn pack(generation: u32, slot: usize, receive: bool, number: u64) -> u64 {
-        let above = u64::from(generation) << (SLOT_BITS + 1) | (slot as u64) << 1 | u64::from(receive);
-        above << NUMBER_BITS | (number & Self::NUMBER_MASK)
-    }
-
-    #[inline]
-    pub fn unpack(bits: u64) -> Self {
-        let above = bits >> NUMBER_BITS;
-        Self {
-            generation: (above >> (SLOT_BITS + 1)) as u32,
-            receive: above & 1 == 1,
-            slot: (above >> 1) as usize & (QPS_MAX - 1),
-            number: (bits & Self::NUMBER_MASK) as u32,
-        }
-    }
-
-    /// The whole number, of those from `oldest` on.
-    #[inline]
-    pub fn number_from(self, oldest: u64) -> u64 {
-        oldest + (u64::from(self.number).wrapping_sub(oldest) & Self::NUMBER_MASK)
-    }
-}
-
-#[derive(Debug)]
-struct QpSlot {
-    generation: u32,
-    qp: Weak<QpInner>,
-}
-
-/// The queue pairs of a thread.
-#[derive(Debug, Default)]
-pub(crate) struct Registry {
-    slots: Vec<QpSlot>,
-    free: Vec<usize>,
-}
-
-impl Registry {
-    /// A slot for a queue pair that is being made, and its generation.
-    pub fn reserve(&mut self) -> Result<(usize, u32), VerbsError> {
-        let slot = match self.free.pop() {
-            Some(slot) => slot,
-            None if self.slots.len() < QPS_MAX => {
-                self.slots.push(QpSlot { generation: 0, qp: Weak::new() });
-                self.slots.len() - 1
-            }
-            None => {
-                return Err(VerbsError::Limit { what: "queue pairs of a thread", asked: QPS_MAX + 1, limit: QPS_MAX });
-            }
-        };
-        Ok((slot, self.slots[slot].generation))
-    }
-
-    pub fn set(&mut self, slot: usize, qp: &Rc<QpInner>) {
-        self.slots[slot].qp = Rc::downgrade(qp);
-    }
-
-    /// Disowns what the queue pair posted so far; returns its new generation.
-    pub fn renew(&mut self, slot: usize) -> u32 {
-        let slot = &mut self.slots[slot];
-        slot.generation = (slot.generation + 1) & WorkId::GENERATION_MASK;
-        slot.generation
-    }
-
-    pub fn free(&mut self, slot: usize) {
-        self.renew(slot);
-        self.slots[slot].qp = Weak::new();
-        self.free.push(slot);
-    }
-
-    /// Whose a completion is; `None` when its queue pair is gone or was reset.
-    #[inline]
-    pub fn find(&self, id: WorkId) -> Option<Rc<QpInner>> {
-        self.slots.get(id.slot).filter(|slot| slot.generation == id.generation)?.qp.upgrade()
-    }
-}
-
-/// One thread's part of an [`IbDomain`].
+/// One thread's part of an [`IbDomain`](crate::IbDomain).
 #[derive(Debug)]
 pub struct IbThread(pub(crate) Rc<ThreadInner>);
 
@@ -129,8 +36,7 @@ pub(crate) struct ThreadInner {
 }
 
 impl IbThread {
-    pub(crate) fn new(domain: &IbDomain) -> Self {
-        let domain = Arc::clone(&domain.0);
+    pub(crate) fn new(domain: Arc<DomainInner>) -> Self {
         let address = PortAddress::of(&domain.device);
         let ways = RefCell::new(Ways::new(domain.device.attributes.mtu));
         Self(Rc::new(ThreadInner { domain, address, ways, qps: RefCell::default(), began: Instant::now() }))
@@ -253,38 +159,5 @@ mod tests {
         let (before, after) = (ask(), ask());
         assert_eq!(before.0, after.0);
         assert!(!Rc::ptr_eq(&before.1, &after.1), "its MAC would be the old one");
-    }
-
-    #[test]
-    fn an_identifier_says_what_was_put_in() {
-        for (generation, slot, receive, number) in [
-            (0, 0, false, 0),
-            (WorkId::GENERATION_MASK, QPS_MAX - 1, true, WorkId::NUMBER_MASK),
-            (77, 5, true, 1 << 23),
-        ] {
-            let id = WorkId::unpack(WorkId::pack(generation, slot, receive, number));
-            assert_eq!(id, WorkId { generation, receive, slot, number: number as u32 });
-        }
-    }
-
-    #[test]
-    fn numbers_are_whole_again_when_they_come_back() {
-        for oldest in [0, 1 << 24, (1 << 40) - 3, u64::from(u32::MAX)] {
-            for later in [0, 1, DEPTH_MAX as u64] {
-                let number = oldest + later;
-                assert_eq!(WorkId::unpack(WorkId::pack(1, 2, false, number)).number_from(oldest), number);
-            }
-        }
-    }
-
-    #[test]
-    fn a_slot_that_is_used_again_has_another_generation() {
-        let mut registry = Registry::default();
-        let (slot, first) = registry.reserve().unwrap();
-        registry.free(slot);
-        assert_eq!(registry.reserve().unwrap(), (slot, first + 1));
-        assert_eq!(registry.reserve().unwrap(), (slot + 1, 0));
-        registry.slots[slot].generation = WorkId::GENERATION_MASK;
-        assert_eq!(registry.renew(slot), 0);
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use sinew_mem::atomic::plain::{AtomicU64, Ordering};
 
 use crate::abi::*;
-use crate::domain::DomainInner;
+use crate::registration::DomainInner;
 use crate::strangers::Share;
 
 /// Ways that are remembered at once; one of those that were not used for longest goes for a new one.

@@ -9,9 +9,9 @@ use sinew_fabric::verbs::{Entry, GATHER_MAX, PostError, QpConfig, Scatter, Slice
 use sinew_mem::{Arena, MessageBuffer, SharedMemory};
 
 use crate::abi::*;
-use crate::domain::{DomainInner, Registration};
 use crate::gid::GRH_LEN;
 use crate::library::system;
+use crate::registration::{DomainInner, Registration};
 use crate::ways::AddressHandle;
 
 /// Bytes between the addresses of two received datagrams: a multiple of 8, as the memory's words want it.

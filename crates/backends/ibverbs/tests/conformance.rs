@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Instant;
 
-use sinew_fabric::verbs::conformance::{Expectations, Fixture, Promise, serve_peer};
+use sinew_conformance::verbs::{Expectations, Fixture, Promise, serve_peer};
 use sinew_ibverbs::IbDevice;
 
 mod common;
@@ -58,11 +58,11 @@ macro_rules! facts {
             #[test]
             fn $fact() {
                 if let Some(device) = common::device() {
-                    sinew_fabric::verbs::conformance::$fact(&Machine(device, Instant::now()));
+                    sinew_conformance::verbs::$fact(&Machine(device, Instant::now()));
                 }
             }
         )*
     };
 }
 
-sinew_fabric::__verbs_facts!(facts,);
+sinew_conformance::__verbs_facts!(facts,);

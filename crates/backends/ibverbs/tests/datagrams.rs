@@ -5,7 +5,7 @@ mod common;
 use std::time::Instant;
 
 use common::{Pair, Side, assert_ok, assert_silent, config};
-use sinew_fabric::conformance::{self, Expectations, Fixture};
+use sinew_conformance::ports::{self, Expectations, Fixture};
 use sinew_fabric::verbs::port::{UdPort, UdPortConfig};
 use sinew_fabric::verbs::{
     Destination, Operation, PostError, QpConfig, QueuePair, Request, Source, ThreadDomain, Transport, VerbsError,
@@ -152,5 +152,5 @@ impl Fixture for Ports {
 #[test]
 fn a_queue_pair_is_a_packet_port() {
     let Some(device) = common::device() else { return };
-    conformance::run_all(&mut Ports { device, began: Instant::now() });
+    ports::run_all(&mut Ports { device, began: Instant::now() });
 }

@@ -5,12 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fd::OwnedFd;
-use sinew_fabric::{Address, PortError};
+use sinew_fabric::PortError;
 use sinew_mem::{Arena, Region};
 
 use crate::link::{Lines, Side, wake_event};
 use crate::names;
-use crate::port::ShmPort;
 
 /// A place where threads of one process find each other's ports. Clones are the same hub.
 ///
@@ -34,17 +33,6 @@ impl Hub {
     /// A hub without ports.
     pub fn new() -> Self {
         Self::default()
-    }
-
-    /// Opens a port: `name`, or `name?option=value&...` with the options of `shm://` addresses. An empty name is a port that
-    /// others cannot find, but answer.
-    ///
-    /// # Errors
-    ///
-    /// [`PortError`]: a name that is taken or cannot be one, options that make no sense, or what the system says.
-    pub fn port(&self, name: &str) -> Result<ShmPort, PortError> {
-        let address: Address = format!("shm://{name}").parse()?;
-        ShmPort::in_hub(self, &address)
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Arc<Mailbox>>> {

@@ -48,7 +48,6 @@ mod rx;
 #[cfg(test)]
 mod tests;
 mod tx;
-mod upkeep;
 pub mod verbs;
 
 pub use hub::Hub;

@@ -289,7 +289,7 @@ pub(crate) fn is_own(socket: impl AsFd) -> bool {
 mod tests {
     use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-    use sinew_fabric::conformance::unique;
+    use sinew_conformance::unique;
 
     use super::*;
 

@@ -16,9 +16,8 @@ use crate::hub::{Hub, Mailbox};
 use crate::link::{TxInbox, wake_event};
 use crate::names::{self, Name};
 use crate::options::Options;
-use crate::rx::{BURST_MAX, ShmRx};
+use crate::rx::{BURST_MAX, Own, ShmRx};
 use crate::tx::ShmTx;
-use crate::upkeep::Own;
 use crate::{LINKS_MAX, PACKET_LEN_MAX};
 
 /// A packet port over shared memory. See the [crate's documentation](crate).
@@ -85,7 +84,7 @@ impl ShmPort {
         Ok(Self::with(board_of(&board)?, door, watch, arena, options, address))
     }
 
-    pub(crate) fn in_hub(hub: &Hub, address: &Address) -> Result<Self, PortError> {
+    fn in_hub(hub: &Hub, address: &Address) -> Result<Self, PortError> {
         let options = Self::options(address)?;
         let watch = Watch::new()?;
         let arena = Arena::private(options.arena_bytes).map_err(system("making the arena"))?;
@@ -167,6 +166,19 @@ impl ShmPort {
             false
         });
         self.rx.finish_ending();
+    }
+}
+
+impl Hub {
+    /// Opens a port: `name`, or `name?option=value&...` with the options of `shm://` addresses. An empty name is a port that
+    /// others cannot find, but answer.
+    ///
+    /// # Errors
+    ///
+    /// [`PortError`]: a name that is taken or cannot be one, options that make no sense, or what the system says.
+    pub fn port(&self, name: &str) -> Result<ShmPort, PortError> {
+        let address: Address = format!("shm://{name}").parse()?;
+        ShmPort::in_hub(self, &address)
     }
 }
 

@@ -1,17 +1,21 @@
 //! The receiving half: polling the rings that are active. What happens rarely is in `upkeep`.
 
+mod links;
+mod processes;
+mod threads;
+mod upkeep;
+
 use std::collections::VecDeque;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use rustix::fd::OwnedFd;
 use sinew_fabric::{Dropped, PacketRx, Peer, PeerLoss, PortEvent, PortStats, RxBurst, RxPacket};
-use sinew_mem::SharedBytes;
 use sinew_mem::ring::{Board, Consumer, INLINE_MAX, Taken};
+use sinew_mem::{Arena, SharedBytes};
 
-use crate::door::Door;
+use crate::door::{Door, Watch};
 use crate::link::{Flags, LinkState, PeerArena, TxInbox};
-use crate::upkeep::Own;
 use crate::{LOOK_EVERY_NS, PACKET_LEN_MAX};
 
 /// Packets of one burst.
@@ -85,6 +89,15 @@ impl Drop for Bounce {
         // SAFETY: allocated in `new` with this layout.
         unsafe { std::alloc::dealloc(self.start.as_ptr(), BOUNCE_LAYOUT) };
     }
+}
+
+/// A port's own side, as it tells it to peers.
+#[derive(Debug)]
+pub(crate) struct Own {
+    pub watch: Watch,
+    pub arena: Arena,
+    /// Lines of rings that lead here.
+    pub ring_lines: usize,
 }
 
 /// The receiving half of a [`crate::ShmPort`].

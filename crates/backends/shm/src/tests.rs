@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rustix::fs::{MemfdFlags, SealFlags};
-use sinew_fabric::conformance::unique;
+use sinew_conformance::unique;
 use sinew_fabric::{
     Dropped, Generator, PacketPort, PacketRx, PacketTx, Peer, PeerLoss, PortEvent, RxBurst, SeededGenerator, TxData,
     TxPacket,

@@ -35,10 +35,13 @@
 //! again for as long as it stays stopped ([`ShmDevice::quarantined`]), and delays nobody else.
 
 mod address;
+mod clock;
 mod completion;
 mod control;
+mod counts;
 mod device;
 mod directory;
+mod domain;
 mod engine;
 mod exposed;
 mod fifo;
@@ -46,18 +49,19 @@ mod initiator;
 mod life;
 mod memory;
 mod packet;
+mod posting;
 mod queue_pair;
+mod queues;
 mod ranges;
-mod receiving;
-mod sending;
 #[cfg(test)]
 mod tests;
+mod thread;
 mod waiting;
-mod watch;
-mod writing;
+mod wire;
 
 pub use completion::ShmCompletionQueue;
+pub use counts::Discarded;
 pub use device::{EXPOSED_BYTES_DEFAULT, EXPOSED_BYTES_MAX, MESSAGE_LEN_MAX, MTU, ShmDevice, ShmDomain};
-pub use engine::{Discarded, ShmThread};
 pub use exposed::ShmExposed;
-pub use queue_pair::ShmQueuePair;
+pub use posting::ShmQueuePair;
+pub use thread::ShmThread;

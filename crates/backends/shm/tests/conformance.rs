@@ -2,9 +2,10 @@
 
 use std::time::Instant;
 
+use sinew_conformance::ports::{Expectations, Fixture};
+use sinew_conformance::sealing::SealedFixture;
+use sinew_conformance::unique;
 use sinew_fabric::Address;
-use sinew_fabric::conformance::sealing::SealedFixture;
-use sinew_fabric::conformance::{Expectations, Fixture, unique};
 use sinew_fabric::verbs::port::{UdPort, UdPortConfig};
 use sinew_shm::verbs::{ShmDevice, ShmDomain};
 use sinew_shm::{Hub, ShmPort};
@@ -90,21 +91,21 @@ impl Fixture for Datagrams {
 }
 
 mod processes {
-    sinew_fabric::conformance_tests!(super::Processes(std::time::Instant::now()));
+    sinew_conformance::port_tests!(super::Processes(std::time::Instant::now()));
 }
 
 mod threads {
-    sinew_fabric::conformance_tests!(super::Threads(super::Hub::new(), std::time::Instant::now()));
+    sinew_conformance::port_tests!(super::Threads(super::Hub::new(), std::time::Instant::now()));
 }
 
 mod sealed_between_processes {
-    sinew_fabric::conformance_tests!(super::SealedFixture::new(super::Processes(std::time::Instant::now())));
+    sinew_conformance::port_tests!(super::SealedFixture::new(super::Processes(std::time::Instant::now())));
 }
 
 mod datagrams_of_processes {
-    sinew_fabric::conformance_tests!(super::Datagrams::new(None));
+    sinew_conformance::port_tests!(super::Datagrams::new(None));
 }
 
 mod datagrams_of_threads {
-    sinew_fabric::conformance_tests!(super::Datagrams::new(Some(super::ShmDevice::threads().expect("a device"))));
+    sinew_conformance::port_tests!(super::Datagrams::new(Some(super::ShmDevice::threads().expect("a device"))));
 }

@@ -1,6 +1,6 @@
 //! Ports of one process: both kinds, links between them, and what happens when one goes.
 
-use sinew_fabric::conformance::unique;
+use sinew_conformance::unique;
 use sinew_fabric::{
     Address, Dropped, PacketPort, PacketRx, PacketTx, Peer, PeerLoss, PortError, PortEvent, RxBurst, TxData, TxPacket,
 };

@@ -3,8 +3,7 @@
 use std::process::Command;
 use std::time::Instant;
 
-use sinew_fabric::verbs::conformance::Expectations;
-use sinew_fabric::verbs::conformance::{Fixture, serve_peer};
+use sinew_conformance::verbs::{Expectations, Fixture, serve_peer};
 use sinew_shm::verbs::ShmDevice;
 
 /// Set in a process that is the peer of another.
@@ -57,9 +56,9 @@ fn child() {
 }
 
 mod threads {
-    sinew_fabric::verbs_conformance_tests!(super::Devices::of(Some(super::ShmDevice::threads().expect("a device"))));
+    sinew_conformance::verbs_tests!(super::Devices::of(Some(super::ShmDevice::threads().expect("a device"))));
 }
 
 mod processes {
-    sinew_fabric::verbs_conformance_tests!(super::Devices::of(None));
+    sinew_conformance::verbs_tests!(super::Devices::of(None));
 }

@@ -601,7 +601,7 @@ fn memory_is_kept_aside_while_an_initiator_is_stopped_inside_and_until_it_goes()
 
 #[test]
 fn a_device_that_was_opened_anew_is_not_taken_for_the_old_one() {
-    let name = format!("shm://{}", &sinew_fabric::conformance::unique("anew")[..20]);
+    let name = format!("shm://{}", &sinew_conformance::unique("anew")[..20]);
     let mut peer = Peer::named("serve rc", &name);
     let old = peer.told();
     peer.kill();

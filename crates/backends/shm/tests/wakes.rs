@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use sinew_fabric::conformance::unique;
+use sinew_conformance::unique;
 use sinew_fabric::{Armed, PacketPort, PacketRx, PacketTx, Readiness, RxBurst, SeededGenerator, TxData, TxPacket};
 use sinew_shm::{Hub, ShmPort};
 

@@ -1,6 +1,6 @@
 //! The suite of all packet ports, on simulated ones.
 
-use sinew_fabric::conformance::{Expectations, Fixture};
+use sinew_conformance::ports::{Expectations, Fixture};
 use sinew_fabric::{Address, Clock};
 use sinew_sim::{HostId, Network, PortConfig, SimPort, Topology};
 
@@ -41,9 +41,9 @@ impl Fixture for Simulated {
 }
 
 mod hosts_at_a_switch {
-    sinew_fabric::conformance_tests!(super::Simulated::new(8));
+    sinew_conformance::port_tests!(super::Simulated::new(8));
 }
 
 mod ports_of_one_host {
-    sinew_fabric::conformance_tests!(super::Simulated::new(1));
+    sinew_conformance::port_tests!(super::Simulated::new(1));
 }

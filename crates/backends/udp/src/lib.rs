@@ -66,6 +66,7 @@ mod peer;
 mod port;
 pub mod raw;
 mod rx;
+mod shared;
 mod sys;
 mod tx;
 

@@ -9,11 +9,12 @@ use sinew_fabric::{
     Readiness, Waker,
 };
 use sinew_mem::Arena;
-use sinew_mem::atomic::plain::{Arc, AtomicU32, Ordering};
+use sinew_mem::atomic::plain::Arc;
 
 use crate::frame::{BATCH_HEADER, FRAME_HEADER};
 use crate::options::{Coalesce, UdpOptions};
 use crate::path::{LOCAL_DATAGRAM, Paths};
+use crate::shared::Shared;
 use crate::sys::Socket;
 use crate::{PACKET_LENS, peer, rx::UdpRx, tx, tx::UdpTx};
 
@@ -24,48 +25,6 @@ const SEND_BUFFER: usize = 4 << 20;
 
 /// Packets that a receive buffer should hold for a packet length to be taken by default.
 const PACKETS_ENOUGH: usize = 48;
-
-// What the two halves note for each other: bits of one word.
-const NOTE_ERROR: u32 = 1;
-const NOTE_NARROW_PATH: u32 = 2;
-
-/// What both halves use.
-pub(crate) struct Shared {
-    pub socket: Socket,
-    /// Only one thread works on a port; the word is atomic so that the halves need no cell. No ordering is needed.
-    notes: AtomicU32,
-}
-
-impl Shared {
-    /// Notes that the kernel holds news of an earlier packet.
-    pub fn note_error(&self) {
-        self.notes.fetch_or(NOTE_ERROR, Ordering::Relaxed);
-    }
-
-    /// Notes that some path carries less than it did.
-    pub fn note_narrow_path(&self) {
-        self.notes.fetch_or(NOTE_NARROW_PATH, Ordering::Relaxed);
-    }
-
-    #[inline]
-    fn take(&self, note: u32) -> bool {
-        self.notes.load(Ordering::Relaxed) & note != 0 && self.notes.fetch_and(!note, Ordering::Relaxed) & note != 0
-    }
-
-    pub fn has_error_note(&self) -> bool {
-        self.notes.load(Ordering::Relaxed) & NOTE_ERROR != 0
-    }
-
-    #[inline]
-    pub fn take_error_note(&self) -> bool {
-        self.take(NOTE_ERROR)
-    }
-
-    #[inline]
-    pub fn take_narrow_path_note(&self) -> bool {
-        self.take(NOTE_NARROW_PATH)
-    }
-}
 
 /// A packet port on a kernel UDP socket.
 pub struct UdpPort {
@@ -128,7 +87,7 @@ impl UdpPort {
             receive_packets_per_peer: receive_packets,
             lends_in_place: true,
         };
-        let shared = Arc::new(Shared { socket, notes: AtomicU32::new(0) });
+        let shared = Arc::new(Shared::new(socket));
         Ok(Self {
             rx: UdpRx::new(Arc::clone(&shared), packet_len_max),
             tx: UdpTx::new(Arc::clone(&shared), Paths::new(options.mtu), options.coalesce, can_segment, packet_len_max),

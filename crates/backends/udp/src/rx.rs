@@ -5,7 +5,7 @@ use sinew_fabric::{Dropped, MAX_BURST, PacketRx, Peer, PeerLoss, PortEvent, Port
 use sinew_mem::atomic::plain::Arc;
 
 use crate::frame::{check_batch, frame_at, is_batch};
-use crate::port::Shared;
+use crate::shared::Shared;
 use crate::sys::{ReceiveRing, Received};
 
 /// Datagrams that one call takes at most.

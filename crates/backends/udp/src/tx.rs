@@ -8,7 +8,7 @@ use crate::frame::{BATCH_HEADER, BATCH_MAGIC, BATCH_VERSION, FRAME_HEADER, is_ba
 use crate::hold::{HOLD_LEN_MAX, Hold};
 use crate::options::Coalesce;
 use crate::path::Paths;
-use crate::port::Shared;
+use crate::shared::Shared;
 use crate::sys::{Name, SendMemory};
 use crate::{SEGMENTS_MAX, peer};
 

@@ -3,8 +3,9 @@
 use std::net::UdpSocket;
 use std::time::Instant;
 
-use sinew_fabric::conformance::sealing::SealedFixture;
-use sinew_fabric::conformance::{self, Expectations, Fixture, skipped};
+use sinew_conformance::ports::{self, Expectations, Fixture};
+use sinew_conformance::sealing::SealedFixture;
+use sinew_conformance::skipped;
 use sinew_fabric::fault::{FaultConfig, Faults, Faulty};
 use sinew_fabric::{Address, Armed, PacketPort, PacketRx, PacketTx, Readiness, RxBurst, TxData, TxPacket};
 use sinew_udp::UdpPort;
@@ -49,25 +50,25 @@ impl Fixture for Udp {
 }
 
 mod ipv4_off {
-    sinew_fabric::conformance_tests!(super::Udp::new("127.0.0.1", "off"));
+    sinew_conformance::port_tests!(super::Udp::new("127.0.0.1", "off"));
 }
 mod ipv4_segments {
-    sinew_fabric::conformance_tests!(super::Udp::new("127.0.0.1", "gso"));
+    sinew_conformance::port_tests!(super::Udp::new("127.0.0.1", "gso"));
 }
 mod ipv4_frames {
-    sinew_fabric::conformance_tests!(super::Udp::new("127.0.0.1", "on"));
+    sinew_conformance::port_tests!(super::Udp::new("127.0.0.1", "on"));
 }
 mod ipv4_sealed {
-    sinew_fabric::conformance_tests!(super::SealedFixture::new(super::Udp::new("127.0.0.1", "on")));
+    sinew_conformance::port_tests!(super::SealedFixture::new(super::Udp::new("127.0.0.1", "on")));
 }
 mod ipv6_off {
-    sinew_fabric::conformance_tests!(super::Udp::v6("off"));
+    sinew_conformance::port_tests!(super::Udp::v6("off"));
 }
 mod ipv6_segments {
-    sinew_fabric::conformance_tests!(super::Udp::v6("gso"));
+    sinew_conformance::port_tests!(super::Udp::v6("gso"));
 }
 mod ipv6_frames {
-    sinew_fabric::conformance_tests!(super::Udp::v6("on"));
+    sinew_conformance::port_tests!(super::Udp::v6("on"));
 }
 
 /// Behind a layer, which passes on what the port says of sleeping; some lose packets.
@@ -105,15 +106,15 @@ fn with_faults(tx: f64, rx: f64) -> impl Fn(UdpPort) -> Faulty<UdpPort> {
 }
 
 mod behind_a_layer {
-    sinew_fabric::conformance_tests!(super::Layered::new(super::with_faults(0.0, 0.0), false));
+    sinew_conformance::port_tests!(super::Layered::new(super::with_faults(0.0, 0.0), false));
 }
 mod traced {
-    sinew_fabric::conformance_tests!(super::Layered::new(|port| Traced::new(port, TextSink::new(sink())), false));
+    sinew_conformance::port_tests!(super::Layered::new(|port| Traced::new(port, TextSink::new(sink())), false));
     use sinew_fabric::trace::{TextSink, Traced};
     use std::io::sink;
 }
 mod captured {
-    sinew_fabric::conformance_tests!(super::Layered::new(|port| Captured::new(port, sink()).unwrap(), false));
+    sinew_conformance::port_tests!(super::Layered::new(|port| Captured::new(port, sink()).unwrap(), false));
     use sinew_fabric::pcap::Captured;
     use std::io::sink;
 }
@@ -123,9 +124,9 @@ mod captured {
 fn packets_that_are_not_lost_end_sleeps_and_leave_before_them() {
     for (tx, rx) in [(0.2, 0.0), (0.0, 0.2)] {
         let mut fixture = Layered::new(with_faults(tx, rx), true);
-        conformance::an_armed_port_is_readable_once_a_packet_comes(&mut fixture);
-        conformance::a_packet_just_before_arming_is_not_slept_through(&mut fixture);
-        conformance::arming_submits_what_is_held_back(&mut fixture);
+        ports::an_armed_port_is_readable_once_a_packet_comes(&mut fixture);
+        ports::a_packet_just_before_arming_is_not_slept_through(&mut fixture);
+        ports::arming_submits_what_is_held_back(&mut fixture);
     }
 }
 

@@ -11,10 +11,11 @@ use super::{LoopbackConfig, Network, SCHEME, address_of};
 use crate::address::{Address, Peer};
 use crate::port::{
     Caps, Dropped, MAX_BURST, PacketPort, PacketRx, PacketTx, PortError, PortEvent, PortStats, RxBurst, RxPacket,
-    TxData, TxPacket, Waker,
+    TxData, TxPacket,
 };
 use crate::readiness::{Descriptor, Readiness};
 use crate::time::Clock;
+use crate::waker::Waker;
 
 /// A port on a [`Network`], from [`Network::port`]. Its peers learn when it is dropped.
 #[derive(Debug)]

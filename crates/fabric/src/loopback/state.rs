@@ -8,7 +8,8 @@ use sinew_mem::atomic::{AtomicU64, Ordering};
 
 use super::{LoopbackConfig, TappedPacket};
 use crate::address::Peer;
-use crate::port::{Dropped, PeerLoss, PortEvent, PortStats, WakeTarget};
+use crate::port::{Dropped, PeerLoss, PortEvent, PortStats};
+use crate::waker::WakeTarget;
 
 /// Marks the peers of loopback ports, so that others' peers are not taken for them.
 const PEER_MARK: u64 = 0x6c6f_6f70_6261_636b;

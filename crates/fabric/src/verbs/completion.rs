@@ -1,7 +1,7 @@
 //! What became of requests and receives.
 
 use super::request::{Destination, Scatter};
-use super::types::QpNumber;
+use super::types::{Opcode, QpNumber};
 
 /// How an operation ended: the standard statuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
@@ -47,25 +47,6 @@ pub enum Status {
     /// Anything else, with the device's own number.
     #[error("device error {0}")]
     Other(u32),
-}
-
-/// What completed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Opcode {
-    /// A SEND of ours.
-    Send,
-    /// A WRITE of ours, with or without immediate.
-    Write,
-    /// A READ of ours.
-    Read,
-    /// A compare-and-swap of ours.
-    CompareSwap,
-    /// A fetch-and-add of ours.
-    FetchAdd,
-    /// A message arrived in a buffer that we posted.
-    Receive,
-    /// A WRITE with immediate of the peer's took a buffer that we posted, and nothing else of it.
-    ReceiveWrite,
 }
 
 /// One operation that is over.

@@ -2,7 +2,6 @@
 
 use sinew_mem::AllocError;
 
-use super::request::Scatter;
 use super::types::{QpState, Transport, Verb};
 
 /// Why a device, memory or a queue could not be had.
@@ -106,33 +105,4 @@ pub enum PostError {
     /// The device refused, with its own number.
     #[error("the device refused the request: error {0}")]
     Device(i32),
-}
-
-/// A receive that was not taken, with its buffers.
-#[derive(Debug, thiserror::Error)]
-#[error("{error}")]
-pub struct RefusedReceive {
-    /// Why.
-    #[source]
-    pub error: PostError,
-    /// What was to be posted.
-    pub buffers: Scatter,
-}
-
-/// A request that was not taken, with the targets that it had moved in.
-#[derive(Debug, thiserror::Error)]
-#[error("{error}")]
-pub struct RefusedRequest {
-    /// Why.
-    #[source]
-    pub error: PostError,
-    /// The targets of a READ or an atomic.
-    pub buffers: Scatter,
-}
-
-impl RefusedRequest {
-    /// A refusal that gives back what `operation` holds.
-    pub fn new(error: PostError, operation: super::Operation<'_>) -> Self {
-        Self { error, buffers: operation.into_targets() }
-    }
 }

@@ -3,10 +3,9 @@
 use arrayvec::ArrayVec;
 use sinew_mem::{Frozen, MessageBuffer};
 
-use super::completion::Opcode;
 use super::error::PostError;
 use super::memory::RemoteMemory;
-use super::types::{Attributes, QpConfig, QpNumber, QpState, Transport, Verb};
+use super::types::{Attributes, Opcode, QpConfig, QpNumber, QpState, Transport, Verb};
 
 /// Pieces that a source or a target has at most.
 pub const GATHER_MAX: usize = 4;
@@ -303,6 +302,35 @@ impl<'a> Request<'a> {
     pub fn unsignaled(mut self) -> Self {
         self.signaled = false;
         self
+    }
+}
+
+/// A receive that was not taken, with its buffers.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct RefusedReceive {
+    /// Why.
+    #[source]
+    pub error: PostError,
+    /// What was to be posted.
+    pub buffers: Scatter,
+}
+
+/// A request that was not taken, with the targets that it had moved in.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct RefusedRequest {
+    /// Why.
+    #[source]
+    pub error: PostError,
+    /// The targets of a READ or an atomic.
+    pub buffers: Scatter,
+}
+
+impl RefusedRequest {
+    /// A refusal that gives back what `operation` holds.
+    pub fn new(error: PostError, operation: Operation<'_>) -> Self {
+        Self { error, buffers: operation.into_targets() }
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 
-use super::completion::{Completion, Opcode, Status};
+use super::completion::{Completion, Status};
 use super::request::{Operation, Request, Scatter, Slice, Source};
-use super::types::QpNumber;
+use super::types::{Opcode, QpNumber};
 use arrayvec::ArrayVec;
 
 use super::request::GATHER_MAX;

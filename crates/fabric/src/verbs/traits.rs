@@ -3,12 +3,12 @@
 use sinew_mem::{Arena, MessageBuffer};
 
 use super::completion::Completion;
-use super::error::{RefusedReceive, RefusedRequest, VerbsError};
+use super::error::VerbsError;
 use super::memory::Exposed;
-use super::request::{Destination, Request, Scatter};
+use super::request::{Destination, RefusedReceive, RefusedRequest, Request, Scatter};
 use super::types::{Access, Attributes, QpAddress, QpConfig, QpNumber, QpState, Transport};
-use crate::port::Waker;
 use crate::readiness::{self, Readiness};
+use crate::waker::Waker;
 
 /// A device, opened. Clones are the same device.
 pub trait Device: Clone + Send + Sync {

@@ -231,6 +231,25 @@ impl QpAddress {
     }
 }
 
+/// What completed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Opcode {
+    /// A SEND of ours.
+    Send,
+    /// A WRITE of ours, with or without immediate.
+    Write,
+    /// A READ of ours.
+    Read,
+    /// A compare-and-swap of ours.
+    CompareSwap,
+    /// A fetch-and-add of ours.
+    FetchAdd,
+    /// A message arrived in a buffer that we posted.
+    Receive,
+    /// A WRITE with immediate of the peer's took a buffer that we posted, and nothing else of it.
+    ReceiveWrite,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

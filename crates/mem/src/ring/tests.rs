@@ -1,6 +1,8 @@
 use std::collections::VecDeque;
 
+use super::packet::*;
 use super::*;
+use crate::atomic::Ordering;
 use crate::shared::SharedBytes;
 
 fn bytes(len: usize, seed: usize) -> Vec<u8> {

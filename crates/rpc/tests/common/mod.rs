@@ -6,7 +6,7 @@ pub mod handmade;
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex};
 
-use sinew_fabric::conformance::sealing::Sealed;
+use sinew_conformance::sealing::{Sealed, seal};
 use sinew_fabric::fault::{FaultConfig, Faulty};
 use sinew_fabric::loopback::{LoopbackConfig, Network};
 use sinew_fabric::{Clock, Job, ManualClock, PacketPort, SeededGenerator, WorkerPool};
@@ -178,7 +178,7 @@ impl World {
     ) -> Endpoint<Sealed<Faulty<TestPort>>> {
         let number = self.clock.now_ns();
         let port = Faulty::new(self.port(name, config), faults, number);
-        let port = Sealed::new(port, SEAL_KEY, number).unwrap();
+        let port = seal(port, SEAL_KEY, number).unwrap();
         // No two have the same chance.
         self.clock.advance(1);
         Rpc::new(nexus, port, self.clock.clone(), Box::new(SeededGenerator::new(number)))

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-pub use sinew_fabric::conformance::skipped;
+pub use sinew_conformance::skipped;
 use sinew_fabric::verbs::{
     Completion, CompletionQueue, Destination, Device, Operation, ProtectionDomain, QpConfig, QueuePair, Source, Status,
     ThreadDomain, Transport,

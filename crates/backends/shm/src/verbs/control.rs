@@ -13,11 +13,10 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 use sinew_fabric::verbs::VerbsError;
-use sinew_mem::Access;
+use sinew_mem::{Access, SharedMemory};
 
 use super::address::{Home, memory_name};
 use super::directory::{DIRECTORY_BYTES, Directory};
-use super::initiator::Target;
 use super::life;
 use super::memory::{DeviceMemory, system, whole};
 use crate::hello;
@@ -246,8 +245,8 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Asks the device of `home` for its memory.
-    pub fn connect(home: &Home) -> Result<Target, VerbsError> {
+    /// Asks the device of `home` for its memory: the directory, and what is exposed.
+    pub fn connect(home: &Home) -> Result<(Self, Directory, SharedMemory), VerbsError> {
         let address = format!("shm://{}", home.device);
         let unreachable = |error| VerbsError::Address(format!("its device cannot be reached: {error}"));
         let connection = names::connect(&address, &memory_name(&home.device)).map_err(unreachable)?;
@@ -265,7 +264,8 @@ impl Client {
         };
         let directory = Directory::new(whole(map(directory, DIRECTORY_BYTES)?)?).ok_or_else(|| client.nonsense())?;
         let exposed_bytes = usize::try_from(exposed_bytes).map_err(|_| client.nonsense())?;
-        Ok(Target::theirs(directory, whole(map(exposed, exposed_bytes)?)?, client))
+        let exposed = whole(map(exposed, exposed_bytes)?)?;
+        Ok((client, directory, exposed))
     }
 
     /// Asks for a seat.

@@ -5,15 +5,13 @@ use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use sinew_fabric::verbs::{Access, Attributes, Device, GATHER_MAX, ProtectionDomain, QpNumber, VerbsError};
+use sinew_fabric::verbs::{Attributes, GATHER_MAX, QpNumber, VerbsError};
 use sinew_fabric::{Address, AddressError};
 use sinew_mem::Arena;
 
 use super::address::{DEVICE_NAME_MAX, Home, port_name};
-use super::control::{Client, Server};
+use super::control::Server;
 use super::directory::QUEUE_PAIRS_MAX;
-use super::engine::ShmThread;
-use super::exposed::ShmExposed;
 use super::initiator::Target;
 use super::life;
 use super::memory::{DeviceMemory, system};
@@ -164,7 +162,7 @@ impl ShmDevice {
         if let Some(target) = theirs.get(&home.incarnation).and_then(Weak::upgrade) {
             return Ok(target);
         }
-        let target = Arc::new(Client::connect(home)?);
+        let target = Arc::new(Target::theirs(home)?);
         theirs.retain(|_, target| target.strong_count() > 0);
         theirs.insert(home.incarnation, Arc::downgrade(&target));
         Ok(target)
@@ -200,18 +198,9 @@ impl ShmDevice {
         let limit = QUEUE_PAIRS_MAX;
         self.0.memory.take_number().ok_or(VerbsError::Limit { what: "queue pairs", asked: limit + 1, limit })
     }
-}
 
-impl Device for ShmDevice {
-    type Domain = ShmDomain;
-
-    fn attributes(&self) -> &Attributes {
+    pub(super) fn limits(&self) -> &Attributes {
         &self.0.attributes
-    }
-
-    fn protection_domain(&self) -> Result<ShmDomain, VerbsError> {
-        let number = self.0.domains.fetch_add(1, Ordering::Relaxed) & 0xFF_FFFF;
-        Ok(ShmDomain(Arc::new(Domain { device: self.clone(), number, arenas: Mutex::default() })))
     }
 }
 
@@ -227,6 +216,21 @@ struct Domain {
 }
 
 impl ShmDomain {
+    pub(super) fn new(device: &ShmDevice) -> Self {
+        let number = device.0.domains.fetch_add(1, Ordering::Relaxed) & 0xFF_FFFF;
+        Self(Arc::new(Domain { device: device.clone(), number, arenas: Mutex::default() }))
+    }
+
+    /// Makes an arena of which buffers may be used from now on.
+    pub(super) fn new_arena(&self, bytes: usize) -> Result<Arena, VerbsError> {
+        if bytes > ARENA_BYTES_MAX {
+            return Err(VerbsError::Limit { what: "bytes of an arena", asked: bytes, limit: ARENA_BYTES_MAX });
+        }
+        let arena = Arena::private(bytes.max(PAGE)).map_err(|source| system("making an arena", source))?;
+        self.0.arenas.lock().unwrap_or_else(PoisonError::into_inner).push(arena.clone());
+        Ok(arena)
+    }
+
     pub(super) fn device(&self) -> &ShmDevice {
         &self.0.device
     }
@@ -238,28 +242,5 @@ impl ShmDomain {
     /// The arenas of which buffers may be used.
     pub(super) fn arenas(&self) -> Vec<Arena> {
         self.0.arenas.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-}
-
-impl ProtectionDomain for ShmDomain {
-    type Exposed = ShmExposed;
-    type Thread = ShmThread;
-
-    fn arena(&self, bytes: usize) -> Result<Arena, VerbsError> {
-        if bytes > ARENA_BYTES_MAX {
-            return Err(VerbsError::Limit { what: "bytes of an arena", asked: bytes, limit: ARENA_BYTES_MAX });
-        }
-        let arena = Arena::private(bytes.max(PAGE)).map_err(|source| system("making an arena", source))?;
-        self.0.arenas.lock().unwrap_or_else(PoisonError::into_inner).push(arena.clone());
-        Ok(arena)
-    }
-
-    fn expose(&self, len: usize, access: Access) -> Result<ShmExposed, VerbsError> {
-        let (memory, remote) = self.device().memory().expose(self.number(), len, access)?;
-        Ok(ShmExposed::new(self.device().clone(), memory, remote, access))
-    }
-
-    fn thread(&self) -> Result<ShmThread, VerbsError> {
-        ShmThread::new(self.clone())
     }
 }

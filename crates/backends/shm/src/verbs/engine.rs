@@ -1,104 +1,26 @@
 //! A thread's engine: its port, its queue pairs and its completion queues. Polling any of the queues turns it.
 
-use std::cell::RefCell;
-use std::collections::VecDeque;
 use std::rc::Rc;
-use std::sync::Arc;
 
-use sinew_fabric::verbs::{
-    Completion, Destination, QpAddress, QpConfig, QpNumber, Scatter, ThreadDomain, Transport, VerbsError,
-};
-use sinew_fabric::{Address, PacketPort, PacketRx, PacketTx, Peer, PortError, PortEvent, RxBurst, TxData, TxPacket};
+use sinew_fabric::verbs::{Completion, QpNumber, Scatter, Status, VerbsError};
+use sinew_fabric::{Address, PacketPort, PacketRx, Peer, PortError, PortEvent, RxBurst};
 
 use super::address::{Home, port_name};
-use super::completion::{Frees, Queue, QueueWaker, Queues, Ready, ShmCompletionQueue};
+use super::clock::clock_ns;
+use super::counts::{Counts, Discarded};
 use super::device::ShmDomain;
 use super::initiator::Seat;
 use super::life;
-use super::packet::{Header, SHORT};
-use super::queue_pair::{QueuePair, ShmQueuePair};
-use super::receiving::Around;
-use super::watch::WATCH_EVERY_NS;
+use super::packet::Header;
+use super::queue_pair::{Inbound, QueuePair, WATCH_EVERY_NS};
+use super::queues::{Frees, Queues, Ready};
+use super::wire::{Notes, Wire};
 use crate::port::ShmPort;
-use crate::tx::ShmTx;
 
 /// Turns between two looks at the clock, where nothing waits for a time.
 const TURNS_PER_LOOK: u32 = 64;
 /// How long a thread sleeps at most while something of it waits for what wakes nobody: a peer's receive, or room in its ring.
 const NAP_NS: u64 = 200_000;
-/// The most completions of one queue.
-const COMPLETIONS_MAX: usize = 1 << 22;
-
-/// Why a message or a packet was discarded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Discarded {
-    /// Receiving, UC and UD: no receive was posted.
-    NoReceive,
-    /// Receiving: there is no such queue pair, it does not receive, or is connected to another.
-    NoSuchQueuePair,
-    /// Receiving, UD: the datagram has not the queue pair's key.
-    WrongKey,
-    /// Receiving: what makes no sense.
-    Malformed,
-    /// Receiving, UC: a message of which another part was lost.
-    Incomplete,
-    /// Sending, UC and UD: the receiver's ring was full.
-    Full,
-    /// Sending, UC and UD: nobody listens there, or not any more.
-    NobodyThere,
-}
-
-impl Discarded {
-    /// All reasons.
-    pub const ALL: [Self; 7] = [
-        Self::NoReceive,
-        Self::NoSuchQueuePair,
-        Self::WrongKey,
-        Self::Malformed,
-        Self::Incomplete,
-        Self::Full,
-        Self::NobodyThere,
-    ];
-}
-
-/// How much was discarded, by reason.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Counts([u64; Discarded::ALL.len()]);
-
-impl Counts {
-    #[inline]
-    pub fn count(&mut self, reason: Discarded) {
-        self.0[reason as usize] += 1;
-    }
-}
-
-pub(crate) fn clock_ns() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-}
-
-/// What a queue pair sends through.
-pub(crate) struct Wire<'a> {
-    pub tx: &'a mut ShmTx,
-    pub counts: &'a mut Counts,
-    /// For messages that do not lie in one piece.
-    pub scratch: &'a mut Vec<u8>,
-    /// Whether something was put into a ring that the doorbells do not tell of yet.
-    pub offered: bool,
-}
-
-/// What becomes of a thread's queue pairs beside their own state.
-#[derive(Debug, Default)]
-pub(crate) struct Notes {
-    /// Queue pairs that owe an acknowledgement.
-    pub owing: VecDeque<QpNumber>,
-    /// Queue pairs whose requests wait.
-    pub stalled: VecDeque<QpNumber>,
-    /// Last words to peers.
-    pub letters: VecDeque<(Peer, Header)>,
-}
-
 /// Everything of one thread.
 pub(crate) struct Engine {
     pub domain: ShmDomain,
@@ -128,7 +50,7 @@ pub(crate) struct At<'a> {
 }
 
 impl Engine {
-    fn new(domain: ShmDomain) -> Result<Self, VerbsError> {
+    pub fn new(domain: ShmDomain) -> Result<Self, VerbsError> {
         let (port, port_number) = domain.device().port()?;
         Ok(Self {
             domain,
@@ -217,7 +139,7 @@ impl Engine {
             // Dropped where it lies: it is thousands of bytes.
             let mut burst = RxBurst::new(self.time_ns);
             port.split().0.receive(&mut burst);
-            let mut around = Around { queues, notes, counts, scratch };
+            let mut around = Inbound { queues, notes, counts, scratch };
             for packet in &burst.packets {
                 let Some((header, rest)) = Header::read(packet.head) else {
                     around.counts.count(Discarded::Malformed);
@@ -253,6 +175,21 @@ impl Engine {
         if self.time_ns.saturating_sub(self.watched_ns) >= WATCH_EVERY_NS {
             self.watch();
         }
+    }
+
+    /// Looks after the messages that are not acknowledged.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn watch(&mut self) {
+        self.watched_ns = self.time_ns;
+        let Self { port, queue_pairs, queues, notes, counts, scratch, .. } = self;
+        let mut wire = Wire { tx: port.split().1, counts, scratch, offered: false };
+        for qp in queue_pairs.iter_mut().flatten() {
+            if qp.is_forgotten(&mut wire) {
+                qp.fail_and_leave(Status::RetryExceeded, queues, notes);
+            }
+        }
+        wire.submit();
     }
 
     #[inline]
@@ -356,126 +293,4 @@ impl Engine {
 fn find(queue_pairs: &mut [Option<Box<QueuePair>>], number: QpNumber) -> Option<&mut QueuePair> {
     let qp = queue_pairs.get_mut((number.0 & 0xFFFF) as usize)?.as_deref_mut()?;
     (qp.number == number).then_some(qp)
-}
-
-impl Wire<'_> {
-    /// Tells the receivers of what was put into their rings.
-    #[inline(always)]
-    pub fn submit(&mut self) {
-        if std::mem::take(&mut self.offered) {
-            self.tx.submit();
-        }
-    }
-
-    /// Sends a packet of a header alone; false when there is no room for it now.
-    pub fn send_header(&mut self, to: Peer, header: Header) -> bool {
-        let (bytes, len) = header.to_bytes();
-        debug_assert_eq!(len, SHORT);
-        let packet = TxPacket { to, head: &bytes[..len], data: TxData::None };
-        self.offered = true;
-        !matches!(self.tx.offer(packet), Err(sinew_fabric::Dropped::Full))
-    }
-}
-
-/// The queues of one thread. Dropping the last handle on them, and on the queues, closes the thread's port.
-pub struct ShmThread {
-    pub(super) engine: Rc<RefCell<Engine>>,
-}
-
-impl std::fmt::Debug for ShmThread {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ShmThread").finish_non_exhaustive()
-    }
-}
-
-impl ShmThread {
-    pub(super) fn new(domain: ShmDomain) -> Result<Self, VerbsError> {
-        Ok(Self { engine: Rc::new(RefCell::new(Engine::new(domain)?)) })
-    }
-
-    /// Messages and packets of this thread that were discarded for a reason.
-    pub fn discarded(&self, reason: Discarded) -> u64 {
-        self.engine.borrow().counts.0[reason as usize]
-    }
-}
-
-impl ThreadDomain for ShmThread {
-    type Cq = ShmCompletionQueue;
-    type Qp = ShmQueuePair;
-
-    fn completion_queue(&self, depth: usize) -> Result<ShmCompletionQueue, VerbsError> {
-        if depth > COMPLETIONS_MAX {
-            return Err(VerbsError::Limit { what: "completions of a queue", asked: depth, limit: COMPLETIONS_MAX });
-        }
-        let engine = &mut *self.engine.borrow_mut();
-        let (queue, waker): (Queue, Arc<QueueWaker>) = Queue::new(depth, engine.port.waker());
-        let list = &mut engine.queues.list;
-        let index = list.iter().position(Option::is_none).unwrap_or(list.len());
-        if index == list.len() {
-            list.push(None);
-        }
-        list[index] = Some(queue);
-        Ok(ShmCompletionQueue::new(Rc::clone(&self.engine), index, waker))
-    }
-
-    fn queue_pair(
-        &self,
-        config: &QpConfig,
-        send: &ShmCompletionQueue,
-        receive: &ShmCompletionQueue,
-    ) -> Result<ShmQueuePair, VerbsError> {
-        let attributes = sinew_fabric::verbs::Device::attributes(self.engine.borrow().domain.device()).clone();
-        for (what, asked, limit) in [
-            ("requests of a queue pair", config.send_depth, attributes.queue_depth_max),
-            ("receives of a queue pair", config.receive_depth, attributes.queue_depth_max),
-            ("bytes inline", config.inline_max, attributes.inline_max),
-            ("pieces of a source or target", config.gather_max, attributes.gather_max),
-        ] {
-            if asked > limit {
-                return Err(VerbsError::Limit { what, asked, limit });
-            }
-        }
-        if !send.is_of(&self.engine) || !receive.is_of(&self.engine) {
-            return Err(VerbsError::Device("a completion queue is of another thread's".to_owned()));
-        }
-        let engine = &mut *self.engine.borrow_mut();
-        let queues = &mut engine.queues;
-        queues.get(send.index()).reserve(config.send_depth)?;
-        queues
-            .get(receive.index())
-            .reserve(config.receive_depth)
-            .inspect_err(|_| queues.release(send.index(), config.send_depth))?;
-        let number = engine.domain.device().number().inspect_err(|_| {
-            queues.release(send.index(), config.send_depth);
-            queues.release(receive.index(), config.receive_depth);
-        })?;
-        let epoch = engine.epoch();
-        let qp = QueuePair::new(number, config, engine.domain.clone(), epoch, (send.index(), receive.index()));
-        let index = (number.0 & 0xFFFF) as usize;
-        if engine.queue_pairs.len() <= index {
-            engine.queue_pairs.resize_with(index + 1, || None);
-        }
-        engine.queue_pairs[index] = Some(Box::new(qp));
-        Ok(ShmQueuePair::new(Rc::clone(&self.engine), number, attributes, config))
-    }
-
-    fn destination(&self, to: &QpAddress) -> Result<Destination, VerbsError> {
-        if to.transport != Transport::Ud {
-            return Err(VerbsError::Address(format!("it is one of a {:?} queue pair, not of a UD one", to.transport)));
-        }
-        let home = Home::from_bytes(&to.port)?;
-        let link = self.engine.borrow_mut().resolve(&home)?;
-        Ok(Destination { handle: handle_of(link), number: to.number, qkey: to.qkey })
-    }
-}
-
-/// A link in one word: 16 bits of its index, the rest of its generation.
-#[inline(always)]
-pub(crate) fn handle_of(link: Peer) -> u64 {
-    link.0[1] << 16 | link.0[0] & 0xFFFF
-}
-
-#[inline(always)]
-pub(crate) fn link_of(handle: u64) -> Peer {
-    Peer([handle & 0xFFFF, handle >> 16, 0])
 }

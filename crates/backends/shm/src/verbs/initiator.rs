@@ -6,6 +6,7 @@ use sinew_fabric::verbs::{RemoteMemory, Status, Verb, VerbsError};
 use sinew_mem::ring::Doorbell;
 use sinew_mem::{MessageBuffer, SharedMemory};
 
+use super::address::Home;
 use super::control::Client;
 use super::directory::{Directory, Entry};
 use super::memory::DeviceMemory;
@@ -42,9 +43,10 @@ impl Target {
         Self::new(memory.directory.clone(), memory.exposed.clone(), Seats::Own(Arc::clone(memory)))
     }
 
-    /// A device of another process, of which we hold the memory.
-    pub fn theirs(directory: Directory, exposed: SharedMemory, client: Client) -> Self {
-        Self::new(directory, exposed, Seats::Theirs { client, free: Mutex::default() })
+    /// The device of another process that is at `home`.
+    pub fn theirs(home: &Home) -> Result<Self, VerbsError> {
+        let (client, directory, exposed) = Client::connect(home)?;
+        Ok(Self::new(directory, exposed, Seats::Theirs { client, free: Mutex::default() }))
     }
 
     /// A seat for one thread.

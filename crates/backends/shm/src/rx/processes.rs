@@ -1,0 +1,203 @@
+//! Links with ports of other processes: sockets, and memory that is passed over them.
+
+use std::io::ErrorKind;
+use std::sync::Arc;
+
+use rustix::fd::{AsFd, OwnedFd};
+use sinew_fabric::{Dropped, PeerLoss, PortError};
+use sinew_mem::{Access, Region, ring};
+
+use super::links::{NewLink, doorbell};
+use super::{Remote, ShmRx};
+use crate::door::{Door, Token};
+use crate::hello::{self, Hello, Message, Refusal};
+use crate::link::{Claim, Lines, PeerArena, Side, Wake, ends, map_peer};
+use crate::names;
+
+/// Messages read from one socket in one look.
+const MESSAGES_PER_LOOK: usize = 16;
+
+/// What a peer sent cannot be used; or this system has no memory for it, which is not the peer's doing.
+fn unusable(error: std::io::Error) -> Refusal {
+    match error.raw_os_error() {
+        Some(libc::ENOMEM | libc::EMFILE | libc::ENFILE | libc::EAGAIN) => Refusal::Links,
+        _ => Refusal::Hello,
+    }
+}
+
+impl ShmRx {
+    pub(super) fn read_socket(&mut self, index: usize, generation: u64) {
+        for _ in 0..MESSAGES_PER_LOOK {
+            if !self.is_link(index, generation) {
+                return;
+            }
+            let Some(Some(link)) = self.links.get(index) else { return };
+            let Remote::Process { socket, .. } = &link.peer else { return };
+            match hello::receive(socket) {
+                Message::Nothing => return,
+                Message::Bell => self.heat(index),
+                Message::Welcome(hello, fds) => {
+                    if let Err(refusal) = self.attach_process(index, &hello, &fds) {
+                        self.cut_off(index, refusal);
+                    }
+                }
+                Message::Refused => self.end(index, Some(PeerLoss::Refused)),
+                Message::NoRoom => {
+                    self.door.count_out_of_descriptors();
+                    self.end(index, Some(PeerLoss::Refused));
+                }
+                Message::Closed => {
+                    // If it never answered, its port was closing when we connected.
+                    let closed = link.arena.is_none() || link.flags.other_has_closed();
+                    self.end(index, Some(if closed { PeerLoss::Closed } else { PeerLoss::ProcessDied }));
+                }
+                Message::Hello(..) | Message::Malformed => self.cut_off(index, Refusal::Hello),
+            }
+        }
+    }
+
+    pub(super) fn connect_process(&mut self, index: usize, address: &str, name: &str) -> Result<NewLink, PortError> {
+        let system = |what: &str| {
+            let doing = format!("{what} for {address}");
+            move |source| PortError::System { doing, source }
+        };
+        let connection = names::connect(address, name)?;
+        let lines = Lines { to_acceptor: connection.ring_lines, to_initiator: self.own.ring_lines };
+        let (region, link_fd) = Region::shared("sinew-link", lines.bytes(), Access::ReadWrite)
+            .map_err(system("making the link's memory"))?;
+        let region = Arc::new(region);
+        let claim = Claim::new(&link_fd, Side::Initiator, lines).map_err(system("claiming the link's memory"))?;
+        // SAFETY: our side of memory that was made here; shared, so not trusted.
+        let ends = unsafe { ends(&region, lines, Side::Initiator, false) }
+            .ok_or_else(|| system("laying out the link")(ErrorKind::InvalidInput.into()))?;
+        let Door::Process { board, .. } = &self.door else {
+            return Err(system("finding the board")(ErrorKind::NotFound.into()));
+        };
+        let arena_fd = self.own.arena.fd().ok_or_else(|| system("sharing the arena")(ErrorKind::NotFound.into()))?;
+        let hello = Hello {
+            lines_to_acceptor: lines.to_acceptor,
+            lines_to_initiator: lines.to_initiator,
+            arena_bytes: self.own.arena.capacity(),
+            bit: index,
+        };
+        hello::send_hello(&connection.socket, &hello, [link_fd.as_fd(), arena_fd, board.as_fd()])
+            .map_err(system("saying hello"))?;
+        let generation = self.next_generation();
+        let socket = Arc::new(connection.socket);
+        let peer = self
+            .watch_process(Arc::clone(&socket), index, generation)
+            .map_err(|error| system("watching the link")(error.into()))?;
+        Ok(NewLink {
+            generation,
+            ends,
+            claim,
+            arena: None,
+            doorbell: None,
+            wake: Wake::Socket(socket),
+            peer,
+            name: format!("shm://{name}"),
+            resolved: None,
+        })
+    }
+
+    /// Watches the socket of a link, and the process behind it where that is another than ours.
+    fn watch_process(&self, socket: Arc<OwnedFd>, index: usize, generation: u64) -> Result<Remote, rustix::io::Errno> {
+        self.own.watch.add(&socket, Token::Socket(index, generation))?;
+        let peer = rustix::net::sockopt::socket_peercred(&socket)?.pid;
+        let pidfd = if peer == rustix::process::getpid() {
+            None
+        } else {
+            // Only an additional sign: without it the end of the socket tells. (A child that the peer forked can hold its end.)
+            rustix::process::pidfd_open(peer, rustix::process::PidfdFlags::empty()).ok()
+        };
+        if let Some(pidfd) = &pidfd {
+            self.own.watch.add(pidfd, Token::Process(index, generation))?;
+        }
+        Ok(Remote::Process { socket, pidfd })
+    }
+
+    /// Answers a stranger's hello with a link.
+    pub(super) fn welcome(&mut self, socket: OwnedFd, hello: Hello, fds: &[OwnedFd]) {
+        let Some(index) = self.index() else { return self.refuse(&socket, Refusal::Links) };
+        let socket = Arc::new(socket);
+        match self.answer(index, &socket, hello, fds) {
+            Ok(link) => {
+                self.add(index, link);
+            }
+            Err(refusal) => {
+                self.own.watch.remove(&socket);
+                self.refuse(&socket, refusal);
+                self.free.push(index);
+            }
+        }
+    }
+
+    pub(super) fn refuse(&mut self, socket: impl AsFd, refusal: Refusal) {
+        let _ = hello::send_refusal(socket, refusal);
+        self.door.count_turned_away();
+        if refusal == Refusal::Hello {
+            self.stats.count_dropped(Dropped::Malformed, 1);
+        }
+    }
+
+    fn answer(
+        &mut self,
+        index: usize,
+        socket: &Arc<OwnedFd>,
+        hello: Hello,
+        fds: &[OwnedFd],
+    ) -> Result<NewLink, Refusal> {
+        let [link_fd, arena_fd, board_fd] = fds else { return Err(Refusal::Hello) };
+        let lines = Lines { to_acceptor: hello.lines_to_acceptor, to_initiator: hello.lines_to_initiator };
+        if lines.to_acceptor < self.own.ring_lines {
+            return Err(Refusal::Ring);
+        }
+        let region = Arc::new(map_peer(link_fd, lines.bytes(), Access::ReadWrite).map_err(unusable)?);
+        let board = Arc::new(map_peer(board_fd, ring::BOARD_BYTES, Access::ReadWrite).map_err(unusable)?);
+        let arena = PeerArena::of_peer(arena_fd, hello.arena_bytes).map_err(unusable)?;
+        let claim = Claim::new(link_fd, Side::Acceptor, lines).map_err(unusable)?.ok_or(Refusal::Hello)?;
+        // SAFETY: the claim makes this the only use of our side of the memory in this process; not trusted.
+        let ends = unsafe { ends(&region, lines, Side::Acceptor, false) }.ok_or(Refusal::Hello)?;
+        let doorbell = doorbell(&board, hello.bit).ok_or(Refusal::Hello)?;
+        let generation = self.next_generation();
+        let peer = self.watch_process(Arc::clone(socket), index, generation).map_err(|_| Refusal::Links)?;
+        let (Door::Process { board, .. }, Some(own_arena)) = (&self.door, self.own.arena.fd()) else {
+            return Err(Refusal::Hello);
+        };
+        let answer = Hello { arena_bytes: self.own.arena.capacity(), bit: index, ..hello };
+        match hello::send_welcome(socket, &answer, [own_arena, board.as_fd()]) {
+            Ok(()) => {}
+            // It has gone already, as it may a moment later: what it had sent is delivered, and then its end is seen.
+            Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {}
+            Err(_) => return Err(Refusal::Links),
+        }
+        let pid = rustix::net::sockopt::socket_peercred(socket).map_or(0, |peer| peer.pid.as_raw_nonzero().get());
+        Ok(NewLink {
+            generation,
+            ends,
+            claim: Some(claim),
+            arena: Some(arena),
+            doorbell: Some(doorbell),
+            wake: Wake::Socket(Arc::clone(socket)),
+            peer,
+            name: format!("shm://(process {pid})"),
+            resolved: None,
+        })
+    }
+
+    /// The acceptor has answered: its arena and board are known, or why they are of no use.
+    fn attach_process(&mut self, index: usize, hello: &Hello, fds: &[OwnedFd]) -> Result<(), Refusal> {
+        let (Some(Some(link)), [arena_fd, board_fd]) = (self.links.get_mut(index), fds) else {
+            return Err(Refusal::Hello);
+        };
+        if link.arena.is_some() {
+            return Err(Refusal::Hello);
+        }
+        let board = map_peer(board_fd, ring::BOARD_BYTES, Access::ReadWrite).map_err(unusable)?;
+        let arena = PeerArena::of_peer(arena_fd, hello.arena_bytes).map_err(unusable)?;
+        let doorbell = doorbell(&Arc::new(board), hello.bit).ok_or(Refusal::Hello)?;
+        link.arena = Some(arena);
+        self.attach(index, doorbell);
+        Ok(())
+    }
+}

@@ -1,0 +1,123 @@
+//! Links with ports of other threads of this process: letters, and private memory.
+
+use std::io::ErrorKind;
+use std::sync::Arc;
+
+use sinew_fabric::{PeerLoss, PortError};
+use sinew_mem::Region;
+
+use super::links::{NewLink, doorbell};
+use super::{Remote, RxLink, ShmRx};
+use crate::door::Door;
+use crate::hub::{Letter, Mailbox};
+use crate::link::{Lines, PeerArena, Side, Wake, ends};
+
+impl ShmRx {
+    pub(super) fn connect_thread(
+        &mut self,
+        index: usize,
+        address: &str,
+        other: Arc<Mailbox>,
+    ) -> Result<NewLink, PortError> {
+        let system = |source| PortError::System { doing: format!("making the memory of a link to {address}"), source };
+        let lines = Lines { to_acceptor: other.ring_lines, to_initiator: self.own.ring_lines };
+        let region = Arc::new(Region::private(lines.bytes()).map_err(system)?);
+        // SAFETY: our side of private memory that was made here; the other side is a port of this process too.
+        let ends = unsafe { ends(&region, lines, Side::Initiator, true) }
+            .ok_or_else(|| system(ErrorKind::InvalidInput.into()))?;
+        let Door::Hub { mailbox, .. } = &self.door else { return Err(system(ErrorKind::NotFound.into())) };
+        let hello = Letter::Hello { from: Arc::clone(mailbox), link: Arc::clone(&region), lines, bit: index };
+        if !other.post(hello) {
+            return Err(PortError::NotFound { address: address.to_owned(), looked_in: "this hub".to_owned() });
+        }
+        let generation = self.next_generation();
+        Ok(NewLink {
+            generation,
+            ends,
+            claim: None,
+            arena: Some(PeerArena::Own(other.arena.clone())),
+            doorbell: None,
+            wake: Wake::Event(Arc::clone(&other.event)),
+            name: format!("shm://{}", other.name),
+            peer: Remote::Thread { mailbox: other, link: region },
+            resolved: None,
+        })
+    }
+
+    pub(super) fn read_letters(&mut self) {
+        let letters = match &self.door {
+            Door::Hub { mailbox, .. } if mailbox.is_pending() => mailbox.take(),
+            _ => return,
+        };
+        for letter in letters {
+            match letter {
+                Letter::Hello { from, link, lines, bit } => self.welcome_thread(from, link, lines, bit),
+                Letter::Welcome { link, bit } => {
+                    if let Some(index) = self.link_of(&link, Side::Initiator)
+                        && let Some(Some(there)) = self.links.get(index)
+                        && let Remote::Thread { mailbox, .. } = &there.peer
+                        && let Some(doorbell) = doorbell(&mailbox.board, bit)
+                    {
+                        self.attach(index, doorbell);
+                    }
+                }
+                Letter::Refusal { link } => {
+                    if let Some(index) = self.link_of(&link, Side::Initiator) {
+                        self.end(index, Some(PeerLoss::Refused));
+                    }
+                }
+                Letter::Bye { link, to } => {
+                    if let Some(index) = self.link_of(&link, to) {
+                        self.end(index, Some(PeerLoss::Closed));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Our side, or that of our sides, of the link with this memory.
+    fn link_of(&self, region: &Arc<Region>, side: Side) -> Option<usize> {
+        self.links.iter().position(|link| match link.as_deref() {
+            Some(RxLink { peer: Remote::Thread { link, .. }, flags, .. }) => {
+                flags.side == side && Arc::ptr_eq(link, region)
+            }
+            _ => false,
+        })
+    }
+
+    fn welcome_thread(&mut self, from: Arc<Mailbox>, link: Arc<Region>, lines: Lines, bit: usize) {
+        let made = self.index().and_then(|index| {
+            // SAFETY: the acceptor's side of a link between ports of this process; letters come once.
+            let ends = unsafe { ends(&link, lines, Side::Acceptor, true) };
+            match (ends, doorbell(&from.board, bit)) {
+                (Some(ends), Some(doorbell)) => Some((index, ends, doorbell)),
+                _ => {
+                    self.free.push(index);
+                    None
+                }
+            }
+        });
+        let Some((index, ends, doorbell)) = made else {
+            from.post(Letter::Refusal { link });
+            return;
+        };
+        let generation = self.next_generation();
+        let name = if from.name.is_empty() { "shm://(thread)".to_owned() } else { format!("shm://{}", from.name) };
+        let welcome = Letter::Welcome { link: Arc::clone(&link), bit: index };
+        let new = NewLink {
+            generation,
+            ends,
+            claim: None,
+            arena: Some(PeerArena::Own(from.arena.clone())),
+            doorbell: Some(doorbell),
+            wake: Wake::Event(Arc::clone(&from.event)),
+            peer: Remote::Thread { mailbox: Arc::clone(&from), link },
+            name,
+            resolved: None,
+        };
+        self.add(index, new);
+        if !from.post(welcome) {
+            self.end(index, Some(PeerLoss::Closed));
+        }
+    }
+}

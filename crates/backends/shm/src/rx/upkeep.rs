@@ -1,0 +1,184 @@
+//! What a port does now and then: it looks at its sockets and letters, and at links that go or are not polled.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use sinew_fabric::{Dropped, Peer, PeerLoss, PortEvent};
+
+use super::{Ending, Remote, ShmRx};
+use crate::door::{Door, Heard, Token};
+use crate::hello::{Message, Refusal};
+use crate::hub::Letter;
+use crate::link::{Side, TxChange};
+
+/// Links that are not polled and are looked into all the same, in one look. A sender that was stopped before it rang its
+/// doorbell, or whose bit another process has cleared, waits for this at most.
+const SWEEP: usize = 16;
+/// Times that the sockets are asked for more in one look.
+const ROUNDS_PER_LOOK: usize = 4;
+
+impl ShmRx {
+    /// Looks at sockets and letters, and at links that go or are not polled. `now_ns` where the caller's time is known.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn look(&mut self, now_ns: Option<u64>) {
+        if let Some(now_ns) = now_ns {
+            self.looked_ns = now_ns;
+        }
+        // What is accepted in one round says hello in the next.
+        for _ in 0..ROUNDS_PER_LOOK {
+            let tokens = self.own.watch.ready();
+            for token in tokens.into_iter().flatten() {
+                self.attend(token);
+            }
+            if tokens[0].is_none() {
+                break;
+            }
+        }
+        self.read_letters();
+        if let Some(now_ns) = now_ns {
+            self.door.keep_time(now_ns, &self.own.watch);
+        }
+        self.sweep_idle();
+        self.drop_breakers();
+        self.finish_ending();
+    }
+
+    fn attend(&mut self, token: Token) {
+        match token {
+            Token::Waker => {
+                let _ = rustix::io::read(&*self.own.watch.event, &mut [0; 8]);
+                self.woken = true;
+            }
+            Token::Listener => self.door.accept(&self.own.watch),
+            Token::Stranger(id) => {
+                if let Some(Heard { socket, message }) = self.door.hear(id, &self.own.watch) {
+                    match message {
+                        Message::Hello(hello, fds) => self.welcome(socket, hello, &fds),
+                        // It thought better of it, or was killed.
+                        Message::Closed => self.door.count_turned_away(),
+                        Message::NoRoom => {
+                            self.door.count_out_of_descriptors();
+                            self.refuse(&socket, Refusal::Links);
+                        }
+                        _ => self.refuse(&socket, Refusal::Hello),
+                    }
+                }
+            }
+            Token::Socket(index, generation) => self.read_socket(index, generation),
+            Token::Process(index, generation) => {
+                if self.is_link(index, generation) {
+                    self.end(index, Some(PeerLoss::ProcessDied));
+                }
+            }
+        }
+    }
+
+    pub(super) fn is_link(&self, index: usize, generation: u64) -> bool {
+        // Tokens carry 32 bits of a generation.
+        matches!(self.links.get(index), Some(Some(link)) if link.generation as u32 == generation as u32 && link.ending.is_none())
+    }
+
+    /// Looks into some links that are not polled.
+    fn sweep_idle(&mut self) {
+        let links = self.links.len();
+        for _ in 0..SWEEP.min(links) {
+            self.sweep = if self.sweep + 1 < links { self.sweep + 1 } else { 0 };
+            if let Some(Some(link)) = self.links.get(self.sweep)
+                && !link.hot
+                && !link.consumer.is_empty()
+            {
+                self.heat(self.sweep);
+            }
+        }
+    }
+
+    /// Ends the links of those that broke the rules.
+    fn drop_breakers(&mut self) {
+        for index in 0..self.links.len() {
+            if let Some(Some(link)) = self.links.get(index)
+                && link.ending.is_none()
+                && (link.consumer.is_broken() || link.state.broken.load(Ordering::Relaxed))
+            {
+                self.cut_off(index, Refusal::Hello);
+            }
+        }
+    }
+
+    /// Ends a link whose peer broke the rules, or that this side has no room for.
+    pub(super) fn cut_off(&mut self, index: usize, why: Refusal) {
+        let loss = match why {
+            Refusal::Hello => {
+                self.stats.count_dropped(Dropped::Malformed, 1);
+                PeerLoss::Closed
+            }
+            Refusal::Links | Refusal::Ring => PeerLoss::Refused,
+        };
+        self.end(index, Some(loss));
+    }
+
+    /// Begins the end of a link: nothing is sent any more, what the peer had sent is still delivered.
+    pub(crate) fn end(&mut self, index: usize, loss: Option<PeerLoss>) {
+        let Some(Some(link)) = self.links.get_mut(index) else { return };
+        if link.ending.is_some() {
+            return;
+        }
+        link.flags.close();
+        let other_side = link.flags.side.other();
+        match &link.peer {
+            Remote::Process { socket, pidfd } => {
+                self.own.watch.remove(socket);
+                if let Some(pidfd) = pidfd {
+                    self.own.watch.remove(pidfd);
+                }
+                let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
+            }
+            Remote::Thread { mailbox, link } => {
+                mailbox.post(Letter::Bye { link: Arc::clone(link), to: other_side });
+            }
+        }
+        link.ending = Some(Ending { loss, last_position: link.consumer.last_position() });
+        self.inbox.post(TxChange::Remove(index, link.generation));
+        self.ending += 1;
+        self.heat(index);
+    }
+
+    /// Completes the end of links whose packets were all taken.
+    pub(crate) fn finish_ending(&mut self) {
+        if self.ending == 0 {
+            return;
+        }
+        for index in 0..self.links.len() {
+            let Some(Some(link)) = self.links.get(index) else { continue };
+            let Some(ending) = link.ending else { continue };
+            // A link without an arena never delivers; a living peer could go on sending for ever.
+            let silent = link.consumer.is_empty() || link.consumer.position() >= ending.last_position;
+            if ending.loss.is_some() && link.arena.is_some() && !silent {
+                continue;
+            }
+            if let Some(loss) = ending.loss {
+                self.events.push_back(PortEvent::PeerLost { peer: Peer([index as u64, link.generation, 0]), loss });
+            }
+            self.links[index] = None;
+            self.hot.retain(|&other| other != index);
+            self.board.clear(index);
+            self.free.push(index);
+            self.ending -= 1;
+        }
+    }
+
+    /// Ends all links at once, because the port goes.
+    pub(crate) fn close(&mut self) {
+        for index in 0..self.links.len() {
+            self.end(index, None);
+        }
+        if let Door::Hub { hub, mailbox } = &self.door {
+            hub.remove(mailbox);
+            for letter in mailbox.close() {
+                if let Letter::Hello { from, link, .. } = letter {
+                    from.post(Letter::Bye { link, to: Side::Initiator });
+                }
+            }
+        }
+    }
+}

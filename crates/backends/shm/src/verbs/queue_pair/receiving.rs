@@ -1,0 +1,332 @@
+//! The queue of receives: where packets that arrive are checked, and put into the posted buffers.
+
+use sinew_fabric::RxPacket;
+use sinew_fabric::verbs::{Destination, Opcode, PostError, QpState, Status, Transport, check_receive};
+use sinew_mem::copy::copy_short;
+use sinew_mem::{MessageBuffer, Revoked, SharedBytes};
+
+use super::QueuePair;
+use crate::verbs::counts::{Counts, Discarded};
+use crate::verbs::device::MESSAGE_LEN_MAX;
+use crate::verbs::fifo::Buffers;
+use crate::verbs::packet::{Header, Kind};
+use crate::verbs::queues::{Frees, Queues};
+use crate::verbs::wire::{Notes, Wire, handle_of};
+
+/// Buffers for one message.
+#[derive(Debug, Default)]
+pub(crate) struct Posted {
+    pub id: u64,
+    pub buffers: Buffers,
+}
+
+/// How the oldest receive ends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrived {
+    pub status: Status,
+    pub opcode: Opcode,
+    pub len: usize,
+    pub immediate: Option<u32>,
+    pub from: Option<Destination>,
+}
+
+impl Default for Arrived {
+    fn default() -> Self {
+        Self { status: Status::Success, opcode: Opcode::Receive, len: 0, immediate: None, from: None }
+    }
+}
+
+/// A message of which parts are missing. Its buffers are the oldest.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Assembly {
+    number: u32,
+    received: usize,
+    total: usize,
+}
+
+/// The bytes of a message, or of a part of one.
+#[derive(Clone, Copy)]
+struct Bytes<'a> {
+    head: &'a [u8],
+    tail: Option<SharedBytes<'a>>,
+}
+
+impl Bytes<'_> {
+    #[inline(always)]
+    fn len(&self) -> usize {
+        self.head.len() + self.tail.map_or(0, |tail| tail.len())
+    }
+
+    /// Copies them to the buffers from byte `at` of these on, which have room.
+    #[inline(always)]
+    fn place(&self, buffers: &mut [MessageBuffer], at: usize, scratch: &mut Vec<u8>) -> Result<(), Revoked> {
+        scatter(buffers, at, self.head);
+        match self.tail {
+            None => Ok(()),
+            Some(tail) => place_tail(tail, buffers, at + self.head.len(), scratch),
+        }
+    }
+}
+
+#[inline(always)]
+fn scatter(buffers: &mut [MessageBuffer], at: usize, bytes: &[u8]) {
+    let (mut skip, mut rest) = (at, bytes);
+    for buffer in buffers {
+        if skip >= buffer.len() {
+            skip -= buffer.len();
+            continue;
+        }
+        let room = &mut buffer[skip..];
+        let (now, later) = rest.split_at(rest.len().min(room.len()));
+        copy_short(&mut room[..now.len()], now);
+        (skip, rest) = (0, later);
+        if rest.is_empty() {
+            return;
+        }
+    }
+}
+
+#[inline(never)]
+fn place_tail(
+    tail: SharedBytes<'_>,
+    buffers: &mut [MessageBuffer],
+    at: usize,
+    scratch: &mut Vec<u8>,
+) -> Result<(), Revoked> {
+    let mut skip = at;
+    for buffer in buffers.iter_mut() {
+        if skip < buffer.len() {
+            if let Some(room) = buffer.get_mut(skip..skip + tail.len()) {
+                return tail.copy_to(room);
+            }
+            break;
+        }
+        skip -= buffer.len();
+    }
+    scratch.resize(tail.len(), 0);
+    tail.copy_to(scratch)?;
+    scatter(buffers, at, scratch);
+    Ok(())
+}
+
+/// Bytes that the buffers hold.
+#[inline(always)]
+fn room_of(buffers: &[MessageBuffer]) -> usize {
+    buffers.iter().map(|buffer| buffer.len()).sum()
+}
+
+/// Shortens the buffers to the `len` bytes that arrived in them.
+#[inline(always)]
+fn shorten(buffers: &mut [MessageBuffer], len: usize) {
+    let mut left = len;
+    for buffer in buffers {
+        let now = left.min(buffer.len());
+        left -= now;
+        // Shorter than it is always fits.
+        let _ = buffer.resize(now);
+    }
+}
+
+/// What an arrival changes beside the queue pair.
+pub(crate) struct Inbound<'a> {
+    pub queues: &'a mut Queues,
+    pub notes: &'a mut Notes,
+    pub counts: &'a mut Counts,
+    pub scratch: &'a mut Vec<u8>,
+}
+
+impl QueuePair {
+    /// Takes a packet that is addressed to this queue pair.
+    #[inline]
+    pub fn deliver(&mut self, header: Header, rest: &[u8], packet: &RxPacket<'_>, around: &mut Inbound<'_>) {
+        let bytes = Bytes { head: rest, tail: packet.tail };
+        let delivered = if self.config.transport == Transport::Ud {
+            self.deliver_datagram(header, bytes, handle_of(packet.from), around)
+        } else {
+            self.deliver_connected(header, bytes, around)
+        };
+        if let Err(reason) = delivered {
+            around.counts.count(reason);
+        }
+    }
+
+    #[inline(always)]
+    fn deliver_datagram(
+        &mut self,
+        header: Header,
+        bytes: Bytes<'_>,
+        handle: u64,
+        around: &mut Inbound<'_>,
+    ) -> Result<(), Discarded> {
+        if header.kind != Kind::Datagram || !self.receives_packets() {
+            return Err(Discarded::NoSuchQueuePair);
+        }
+        if header.key != self.config.qkey {
+            return Err(Discarded::WrongKey);
+        }
+        let Some(posted) = self.receives.front() else { return Err(Discarded::NoReceive) };
+        let buffers = posted.buffers.get(&mut around.queues.pool);
+        let len = bytes.len();
+        let fits = len <= room_of(buffers);
+        if fits {
+            bytes.place(buffers, 0, around.scratch).map_err(|Revoked| Discarded::Incomplete)?;
+            shorten(buffers, len);
+        }
+        let status = if fits { Status::Success } else { Status::LocalLength };
+        let from = Some(Destination { handle, number: header.from, qkey: header.number });
+        let immediate = header.immediate;
+        self.complete_receive(Arrived { status, opcode: Opcode::Receive, len, immediate, from }, around.queues);
+        Ok(())
+    }
+
+    /// Whether a receive of these buffers can be posted.
+    #[inline(always)]
+    pub fn check_receive(&mut self, buffers: &[MessageBuffer]) -> Result<(), PostError> {
+        check_receive(buffers, &self.config, self.state)?;
+        if self.receives_held >= self.config.receive_depth {
+            return Err(PostError::QueueFull(self.config.receive_depth));
+        }
+        if self.knows_buffers(buffers) { Ok(()) } else { Err(PostError::ForeignBuffer) }
+    }
+
+    /// Takes a receive that was checked.
+    #[inline(always)]
+    pub fn post_receive(&mut self, id: u64, buffers: Buffers, queues: &mut Queues) {
+        self.receives_held += 1;
+        let posted = self.receives.push();
+        posted.id = id;
+        posted.buffers = buffers;
+        if self.state == QpState::Error {
+            self.complete_receive(Arrived { status: Status::Flushed, ..Arrived::default() }, queues);
+            return;
+        }
+        self.receives_posted = self.receives_posted.wrapping_add(1);
+        if self.config.transport == Transport::Rc {
+            self.directory().set_receives(self.number, self.receives_posted);
+        }
+    }
+
+    /// Completes the oldest receive.
+    #[inline(always)]
+    pub fn complete_receive(&mut self, arrived: Arrived, queues: &mut Queues) {
+        let Some(posted) = self.receives.front() else { return };
+        let (id, buffers) = (posted.id, std::mem::take(&mut posted.buffers));
+        self.receives.drop_front();
+        let ready = queues.ready(self.receive_queue);
+        ready.id = id;
+        ready.qp = self.number;
+        ready.status = arrived.status;
+        ready.opcode = arrived.opcode;
+        ready.len = arrived.len;
+        ready.immediate = arrived.immediate;
+        ready.from = arrived.from;
+        ready.buffers = buffers;
+        ready.frees = Frees::Receive;
+        ready.epoch = self.epoch;
+    }
+
+    #[inline(always)]
+    fn deliver_connected(
+        &mut self,
+        header: Header,
+        bytes: Bytes<'_>,
+        around: &mut Inbound<'_>,
+    ) -> Result<(), Discarded> {
+        let known = self.connection.as_ref().is_some_and(|connection| connection.number == header.from);
+        if !known || header.key != self.key {
+            return Err(Discarded::NoSuchQueuePair);
+        }
+        match header.kind {
+            Kind::Whole | Kind::Part | Kind::Written => {
+                let delivered = self.deliver_message(header, bytes, around);
+                if delivered.is_err() && self.config.transport == Transport::Rc {
+                    // On this transport nothing is lost: the peer does not keep to its rules.
+                    self.fail_and_leave(Status::BadResponse, around.queues, around.notes);
+                }
+                delivered
+            }
+            Kind::Ack | Kind::Misfit if self.config.transport == Transport::Rc => {
+                self.acknowledged(header.number, header.kind == Kind::Misfit, around.queues, around.notes)
+            }
+            Kind::Gone => {
+                self.lose_peer(around.queues, around.notes);
+                Ok(())
+            }
+            Kind::Ack | Kind::Misfit | Kind::Datagram => Err(Discarded::Malformed),
+        }
+    }
+
+    #[inline(always)]
+    fn deliver_message(&mut self, header: Header, bytes: Bytes<'_>, around: &mut Inbound<'_>) -> Result<(), Discarded> {
+        let reliable = self.config.transport == Transport::Rc;
+        if reliable && header.number != self.expected {
+            return Err(Discarded::Malformed);
+        }
+        let (offset, total) = match header.kind {
+            Kind::Part => (header.offset as usize, header.total as usize),
+            Kind::Written => (0, 0),
+            _ => (0, bytes.len()),
+        };
+        let begins = offset == 0;
+        if self.assembly.is_some_and(|assembly| {
+            assembly.number != header.number || assembly.received != offset || assembly.total != total
+        }) {
+            // The rest of it was lost, and its receive is the next message's.
+            self.assembly = None;
+            around.counts.count(Discarded::Incomplete);
+        }
+        if total > MESSAGE_LEN_MAX || offset + bytes.len() > total || (header.kind == Kind::Part && bytes.len() == 0) {
+            return Err(Discarded::Malformed);
+        }
+        if !begins && self.assembly.is_none() {
+            // Of a message whose beginning was discarded, and counted.
+            return if reliable { Err(Discarded::Malformed) } else { Ok(()) };
+        }
+        let Some(posted) = self.receives.front() else { return Err(Discarded::NoReceive) };
+        let buffers = posted.buffers.get(&mut around.queues.pool);
+        if total > room_of(buffers) {
+            let arrived = Arrived { status: Status::LocalLength, len: total, ..Arrived::default() };
+            self.complete_receive(arrived, around.queues);
+            if let Some(connection) = self.connection.as_ref().filter(|_| reliable) {
+                let letter = (connection.link, self.header(Kind::Misfit, connection, self.expected));
+                around.notes.letters.push_back(letter);
+            }
+            self.fail_and_leave(Status::Flushed, around.queues, around.notes);
+            return Ok(());
+        }
+        bytes.place(buffers, offset, around.scratch).map_err(|Revoked| Discarded::Incomplete)?;
+        let received = offset + bytes.len();
+        if received < total {
+            self.assembly = Some(Assembly { number: header.number, received, total });
+            return Ok(());
+        }
+        self.assembly = None;
+        let (opcode, len) = match header.kind {
+            Kind::Written => {
+                shorten(buffers, 0);
+                (Opcode::ReceiveWrite, header.total as usize)
+            }
+            _ => {
+                shorten(buffers, total);
+                (Opcode::Receive, total)
+            }
+        };
+        let arrived = Arrived { opcode, len, immediate: header.immediate, ..Arrived::default() };
+        self.complete_receive(arrived, around.queues);
+        self.expected = header.number.wrapping_add(1);
+        if reliable && !self.owes {
+            self.owes = true;
+            around.notes.owing.push_back(self.number);
+        }
+        Ok(())
+    }
+
+    /// Tells the peer what has arrived; false when there is no room for it now.
+    pub fn acknowledge(&mut self, wire: &mut Wire<'_>) -> bool {
+        let told = self.connection.as_ref().is_none_or(|connection| {
+            wire.send_header(connection.link, self.header(Kind::Ack, connection, self.expected))
+        });
+        self.owes = !told;
+        told
+    }
+}

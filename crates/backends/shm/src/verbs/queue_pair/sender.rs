@@ -1,0 +1,284 @@
+//! How a request is performed: what it moves, and to whom.
+
+use arrayvec::ArrayVec;
+use sinew_fabric::verbs::{Destination, GATHER_MAX, QpConfig, QpNumber, Slice, Status, Transport, Verb};
+use sinew_fabric::{Dropped, Peer, TxData, TxPacket};
+use sinew_mem::MessageBuffer;
+
+use super::Connection;
+use crate::verbs::counts::Discarded;
+use crate::verbs::device::MTU;
+use crate::verbs::directory::Listens;
+use crate::verbs::initiator::Place;
+use crate::verbs::packet::{Header, Kind};
+use crate::verbs::waiting::What;
+use crate::verbs::wire::{Wire, link_of};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reason {
+    /// The peer has not met us yet.
+    NotYet,
+    /// It has posted no receive.
+    NoReceive,
+    /// Its ring is full.
+    Full,
+}
+
+/// What became of a request when it was performed.
+pub(super) enum Step {
+    Over(Status),
+    /// It waits for its acknowledgement.
+    Sent,
+    /// It has to wait for its turn.
+    Wait(Reason),
+}
+
+/// What performs requests: the parts of a queue pair that this takes.
+pub(super) struct Sender<'a> {
+    pub number: QpNumber,
+    pub config: &'a QpConfig,
+    pub connection: Option<&'a Connection>,
+    pub sent: &'a mut u32,
+    pub progress: &'a mut usize,
+}
+
+impl<'a> Sender<'a> {
+    /// Performs a request that moves these pieces to the peer.
+    #[inline(always)]
+    pub fn give(&mut self, what: What, immediate: Option<u32>, pieces: &[&[u8]], wire: &mut Wire<'_>) -> Step {
+        let total = pieces.iter().map(|piece| piece.len()).sum();
+        let connection = match self.peer() {
+            Ok(connection) => connection,
+            Err(Listens::NotYet) if self.is_reliable() => return Step::Wait(Reason::NotYet),
+            Err(_) => {
+                if let What::Datagram(to) = what {
+                    return self.datagram(pieces, total, immediate, to, wire);
+                }
+                return self.lost(matches!(what, What::Write(_)), wire);
+            }
+        };
+        let place = |remote| Place { domain: connection.domain, remote };
+        match (what, immediate) {
+            (What::Write(remote), None) => {
+                let written = connection.seat.write(place(remote), Verb::Write, pieces, total);
+                Step::Over(written.err().unwrap_or(Status::Success))
+            }
+            _ if self.is_reliable() && !self.has_receive(connection) => Step::Wait(Reason::NoReceive),
+            (What::Write(remote), Some(_)) => {
+                // Not again, when only the ring was full.
+                if *self.progress == 0 {
+                    let place = place(remote);
+                    if let Err(status) = connection.seat.write(place, Verb::WriteWithImmediate, pieces, total) {
+                        return Step::Over(status);
+                    }
+                    *self.progress = 1;
+                }
+                self.message(Kind::Written, pieces, total, immediate, wire)
+            }
+            _ => {
+                let kind = if total <= MTU { Kind::Whole } else { Kind::Part };
+                self.message(kind, pieces, total, immediate, wire)
+            }
+        }
+    }
+
+    /// The same, for several pieces.
+    #[inline(never)]
+    pub fn give_pieces(&mut self, what: What, immediate: Option<u32>, slices: &[Slice], wire: &mut Wire<'_>) -> Step {
+        let pieces: ArrayVec<&[u8], GATHER_MAX> = slices.iter().map(Slice::bytes).collect();
+        self.give(what, immediate, &pieces, wire)
+    }
+
+    /// Performs a request that fills the targets.
+    #[inline]
+    pub fn fetch(&mut self, what: What, targets: &mut [MessageBuffer], wire: &mut Wire<'_>) -> Step {
+        let connection = match self.peer() {
+            Ok(connection) => connection,
+            Err(Listens::NotYet) => return Step::Wait(Reason::NotYet),
+            Err(_) => return self.lost(true, wire),
+        };
+        let place = |remote| Place { domain: connection.domain, remote };
+        let fetched = match what {
+            What::Read(remote) => {
+                let total = targets.iter().map(|buffer| buffer.len()).sum();
+                connection.seat.read(place(remote), targets, total).map(|()| None)
+            }
+            What::CompareSwap { remote, expected, desired } => {
+                connection.seat.compare_swap(place(remote), expected, desired).map(Some)
+            }
+            What::FetchAdd { remote, add } => connection.seat.fetch_add(place(remote), add).map(Some),
+            What::Send | What::Datagram(_) | What::Write(_) => Err(Status::LocalQpOperation),
+        };
+        // The check of the request saw to the target's length.
+        if let Ok(Some(was)) = fetched
+            && let Some(target) = targets.first_mut().and_then(|target| target.first_chunk_mut())
+        {
+            *target = was.to_ne_bytes();
+        }
+        Step::Over(fetched.err().unwrap_or(Status::Success))
+    }
+
+    #[inline(always)]
+    fn is_reliable(&self) -> bool {
+        self.config.transport == Transport::Rc
+    }
+
+    /// The way to the peer, if it listens to us.
+    #[inline(always)]
+    fn peer(&self) -> Result<&'a Connection, Listens> {
+        let Some(connection) = self.connection else { return Err(Listens::NoLonger) };
+        if connection.is_listening() {
+            return Ok(connection);
+        }
+        let directory = &connection.seat.target.directory;
+        let word = directory.listens(connection.number);
+        // A word is believed only while its owner lives.
+        let listens = Listens::of_word(word, connection.number);
+        Err(if connection.is_dead() { Listens::NoLonger } else { listens })
+    }
+
+    /// What becomes of a request whose peer does not listen: of an access to memory, when its owner is dead, what becomes of one
+    /// to memory that is not exposed any more.
+    #[cold]
+    fn lost(&self, is_access: bool, wire: &mut Wire<'_>) -> Step {
+        if self.is_reliable() {
+            let is_dead = self.connection.is_some_and(Connection::is_dead);
+            return Step::Over(if is_access && is_dead { Status::RemoteAccess } else { Status::RetryExceeded });
+        }
+        wire.counts.count(Discarded::NobodyThere);
+        Step::Over(Status::Success)
+    }
+
+    /// Whether the peer has posted a receive for the next message.
+    #[inline(always)]
+    fn has_receive(&self, connection: &Connection) -> bool {
+        let left = |receives: u32| receives.wrapping_sub(*self.sent) as i32 > 0;
+        left(connection.receives.get()) || {
+            connection.receives.set(connection.seat.target.directory.receives(connection.number));
+            left(connection.receives.get())
+        }
+    }
+
+    /// Sends a message on a connection, or goes on with it.
+    #[inline(always)]
+    fn message(
+        &mut self,
+        kind: Kind,
+        pieces: &[&[u8]],
+        total: usize,
+        immediate: Option<u32>,
+        wire: &mut Wire<'_>,
+    ) -> Step {
+        let is_access = kind == Kind::Written;
+        let Some(connection) = self.connection else { return self.lost(is_access, wire) };
+        let link = connection.link;
+        let header = Header {
+            kind,
+            to: connection.number,
+            from: self.number,
+            key: connection.key,
+            number: *self.sent,
+            immediate,
+            offset: 0,
+            total: total as u32,
+        };
+        let sent = match kind {
+            Kind::Part => self.parts(header, link, pieces, total, wire),
+            Kind::Written => offer(wire, link, header, &[], 0, 0),
+            _ => offer(wire, link, header, pieces, 0, total),
+        };
+        if let Err(dropped) = sent {
+            match dropped {
+                Dropped::Full if self.is_reliable() => return Step::Wait(Reason::Full),
+                Dropped::Full => wire.counts.count(Discarded::Full),
+                // The link is gone, as the next turn will tell.
+                _ => return self.lost(is_access, wire),
+            }
+        }
+        *self.progress = 0;
+        *self.sent = self.sent.wrapping_add(1);
+        if self.is_reliable() { Step::Sent } else { Step::Over(Status::Success) }
+    }
+
+    /// Sends the parts of a message that were not sent yet.
+    #[cold]
+    #[inline(never)]
+    fn parts(
+        &mut self,
+        mut header: Header,
+        link: Peer,
+        pieces: &[&[u8]],
+        total: usize,
+        wire: &mut Wire<'_>,
+    ) -> Result<(), Dropped> {
+        while *self.progress < total {
+            header.offset = *self.progress as u32;
+            let len = MTU.min(total - *self.progress);
+            offer(wire, link, header, pieces, *self.progress, len)?;
+            *self.progress += len;
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    pub fn datagram(
+        &mut self,
+        pieces: &[&[u8]],
+        total: usize,
+        immediate: Option<u32>,
+        to: Destination,
+        wire: &mut Wire<'_>,
+    ) -> Step {
+        let header = Header {
+            kind: Kind::Datagram,
+            to: to.number,
+            from: self.number,
+            key: to.qkey,
+            number: self.config.qkey,
+            immediate,
+            offset: 0,
+            total: 0,
+        };
+        match offer(wire, link_of(to.handle), header, pieces, 0, total) {
+            Ok(()) => {}
+            Err(Dropped::Full) => wire.counts.count(Discarded::Full),
+            Err(_) => wire.counts.count(Discarded::NobodyThere),
+        }
+        Step::Over(Status::Success)
+    }
+}
+
+/// Puts a packet with `len` bytes of the pieces, from byte `start` of them, into the ring.
+#[inline(always)]
+fn offer(
+    wire: &mut Wire<'_>,
+    to: Peer,
+    header: Header,
+    pieces: &[&[u8]],
+    start: usize,
+    len: usize,
+) -> Result<(), Dropped> {
+    let (head, head_len) = header.to_bytes();
+    let data = match pieces {
+        _ if len == 0 => TxData::None,
+        [piece] => TxData::Bytes(&piece[start..start + len]),
+        _ => TxData::Bytes(gather(wire.scratch, pieces, start, len)),
+    };
+    wire.offered = true;
+    wire.tx.offer(TxPacket { to, head: &head[..head_len], data })
+}
+
+/// Brings a range of the pieces together.
+#[cold]
+#[inline(never)]
+fn gather<'a>(scratch: &'a mut Vec<u8>, pieces: &[&[u8]], start: usize, len: usize) -> &'a [u8] {
+    scratch.clear();
+    let mut skip = start;
+    for piece in pieces {
+        let from = skip.min(piece.len());
+        let to = piece.len().min(from + len - scratch.len());
+        scratch.extend_from_slice(&piece[from..to]);
+        skip -= from;
+    }
+    scratch
+}

@@ -1,0 +1,471 @@
+//! The queue of requests: what is performed when, and what is over.
+//!
+//! One-sided operations are performed on the spot. A message goes into the ring to the peer's port; UC and UD are done with it
+//! then. RC sends only what the peer has posted a receive for, which its device's directory says, so what is in the ring
+//! arrives: nothing is sent twice. It waits, a bounded number of times, where the peer has posted none, and as long as it
+//! takes where the ring is full. Its requests are over when the peer has acknowledged the messages before them.
+
+use sinew_fabric::verbs::{
+    Attributes, Destination, Opcode, Operation, PostError, QpState, RemoteMemory, Request, Source, Status, Transport,
+};
+use sinew_mem::MessageBuffer;
+
+use super::QueuePair;
+use super::sender::{Reason, Sender, Step};
+use crate::verbs::clock::clock_ns;
+use crate::verbs::counts::Discarded;
+use crate::verbs::fifo::{Buffers, Pool};
+use crate::verbs::initiator::{CHUNK, Place};
+use crate::verbs::queues::Queues;
+use crate::verbs::waiting::{
+    Flying, Load, Waiting, What, Work, has_targets, inline, len_of, one_piece, take_targets, what,
+};
+use crate::verbs::wire::{Notes, Wire};
+
+/// How long a request waits for a receive, for each of its tries.
+const RECEIVER_NOT_READY_NS: u64 = 500_000;
+/// How long it waits for a queue pair that has not met ours yet.
+const NOT_YET_NS: u64 = 1_000_000_000;
+/// WRITEs of a list that are performed between two looks at the peer and the region, which bounds the wait of whoever ends the
+/// exposure.
+pub(crate) const WRITES_AT_ONCE: u64 = 64;
+/// Tries that never end.
+const FOR_EVER: u8 = 7;
+
+/// Why the oldest request waits, and since when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stall {
+    reason: Reason,
+    since_ns: u64,
+}
+
+impl Stall {
+    /// Whether it waits for room in the peer's ring.
+    pub fn is_for_room(self) -> bool {
+        self.reason == Reason::Full
+    }
+}
+
+/// What a request changes beside its queue pair.
+pub(crate) struct Outbound<'a, 'w> {
+    pub wire: &'a mut Wire<'w>,
+    pub queues: &'a mut Queues,
+    pub notes: &'a mut Notes,
+}
+
+impl QueuePair {
+    /// Whether a request can be taken.
+    #[inline(always)]
+    pub fn check(&mut self, request: &Request<'_>, attributes: &Attributes) -> Result<(), PostError> {
+        request.check(&self.config, self.state, attributes)?;
+        if self.requests_pushed - self.requests_known >= self.config.send_depth as u64 {
+            return Err(PostError::QueueFull(self.config.send_depth));
+        }
+        if self.knows_request(request) { Ok(()) } else { Err(PostError::ForeignBuffer) }
+    }
+
+    /// Takes a request that was checked.
+    #[inline(always)]
+    pub fn push(&mut self, request: Request<'_>, pool: &mut Pool) {
+        self.requests_pushed += 1;
+        match &request.operation {
+            Operation::Send { source, .. } | Operation::Write { source, .. } if inline(source).is_some() => {
+                let bytes = inline(source).unwrap_or_default();
+                let (what, immediate) = what(&request.operation);
+                self.waiting.push_inline(request.id, request.signaled, what, immediate, bytes);
+            }
+            _ => self.waiting.push_loaded(request, pool),
+        }
+    }
+
+    /// Starts what was pushed.
+    #[inline(always)]
+    pub fn ring(&mut self, wire: &mut Wire<'_>, queues: &mut Queues, notes: &mut Notes) {
+        self.waiting.ring();
+        if self.state == QpState::Error {
+            self.flush_waiting(Status::Flushed, queues);
+            return;
+        }
+        self.write_waiting(queues);
+        if !self.waiting.is_empty() {
+            self.advance(wire, queues, notes);
+        }
+        self.waiting.rewind();
+    }
+
+    /// Performs inline WRITEs in turn, until one cannot be, for whatever reason.
+    #[inline(always)]
+    fn write_waiting(&mut self, queues: &mut Queues) {
+        if self.broken || !self.flying.is_empty() {
+            return;
+        }
+        while let Some(rkey) = self.waiting.oldest_inline_write() {
+            let Some(connection) = self.connection.as_ref().filter(|connection| connection.is_listening()) else {
+                return;
+            };
+            // The region is entered once for all that follow each other into it.
+            let Some(sitting) = connection.seat.sit(connection.domain, rkey) else { return };
+            let (untold, told) =
+                self.waiting.write_inline(rkey, WRITES_AT_ONCE, |address, bytes| sitting.write(address, bytes));
+            drop(sitting);
+            self.requests_over += untold;
+            match told {
+                Some((id, len)) => {
+                    self.tell_success(id, Opcode::Write, len, queues);
+                }
+                None if untold == 0 => return,
+                None => {}
+            }
+        }
+    }
+
+    /// What performs requests, and the requests.
+    #[inline(always)]
+    fn sender(&mut self) -> (Sender<'_>, &mut Waiting) {
+        let sender = Sender {
+            number: self.number,
+            config: &self.config,
+            connection: self.connection.as_ref(),
+            sent: &mut self.sent,
+            progress: &mut self.progress,
+        };
+        (sender, &mut self.waiting)
+    }
+
+    /// Whether an inline request can be taken.
+    #[inline(always)]
+    fn takes_inline(&self, len: usize) -> bool {
+        self.state == QpState::ReadyToSend
+            && self.requests_pushed - self.requests_known < self.config.send_depth as u64
+            && len <= self.config.inline_max
+    }
+
+    /// Whether its turn is now, too.
+    #[inline(always)]
+    pub fn takes_inline_now(&self, len: usize) -> bool {
+        self.takes_inline(len) && self.waiting.is_empty() && !self.broken
+    }
+
+    /// Takes an inline request, if it can be taken. Else false: nothing has happened.
+    #[inline(always)]
+    pub fn push_inline(
+        &mut self,
+        (id, signaled): (u64, bool),
+        bytes: &[u8],
+        what: What,
+        immediate: Option<u32>,
+    ) -> bool {
+        if !self.takes_inline(bytes.len()) || matches!(what, What::Datagram(_)) == self.config.transport.is_connected()
+        {
+            return false;
+        }
+        self.requests_pushed += 1;
+        self.waiting.push_inline(id, signaled, what, immediate, bytes);
+        true
+    }
+
+    /// Performs the plainest request of all, a WRITE of a few bytes, if it can be taken and its turn is now. Else false: nothing
+    /// has happened.
+    #[inline(always)]
+    pub fn write_inline(
+        &mut self,
+        (id, signaled): (u64, bool),
+        bytes: &[u8],
+        remote: RemoteMemory,
+        queues: &mut Queues,
+    ) -> bool {
+        if !self.takes_inline_now(bytes.len()) || !self.flying.is_empty() {
+            return false;
+        }
+        let Some(connection) = self.connection.as_ref().filter(|connection| connection.is_listening()) else {
+            return false;
+        };
+        // Nothing is checked for nothing.
+        let written = (1..=CHUNK).contains(&bytes.len())
+            && connection
+                .seat
+                .sit(connection.domain, remote.rkey)
+                .is_some_and(|sitting| sitting.write(remote.address, bytes));
+        if !written {
+            return false;
+        }
+        self.requests_pushed += 1;
+        if signaled {
+            self.tell_success(id, Opcode::Write, bytes.len(), queues);
+        } else {
+            self.requests_over += 1;
+        }
+        true
+    }
+
+    /// Whether a READ into one buffer can be taken.
+    #[inline(always)]
+    fn takes_target(&self, target: &MessageBuffer) -> bool {
+        self.takes_inline(0)
+            && self.config.transport == Transport::Rc
+            && self.config.gather_max > 0
+            && (1..=CHUNK).contains(&target.len())
+            && self.knows_already(|arena| target.is_from(arena))
+    }
+
+    /// Takes a READ into one buffer, if it can be taken. Else the buffer comes back: nothing has happened.
+    #[inline(always)]
+    pub fn push_read(
+        &mut self,
+        (id, signaled): (u64, bool),
+        target: MessageBuffer,
+        remote: RemoteMemory,
+    ) -> Result<(), MessageBuffer> {
+        if !self.takes_target(&target) {
+            return Err(target);
+        }
+        self.requests_pushed += 1;
+        self.waiting.push_target(id, signaled, What::Read(remote), target);
+        Ok(())
+    }
+
+    /// Performs a READ into one buffer, if it can be taken and its turn is now. Else the buffer comes back: nothing has happened.
+    #[inline(always)]
+    pub fn read_now(
+        &mut self,
+        id: u64,
+        mut target: MessageBuffer,
+        remote: RemoteMemory,
+        queues: &mut Queues,
+    ) -> Result<(), MessageBuffer> {
+        if !self.waiting.is_empty() || self.broken || !self.flying.is_empty() || !self.takes_target(&target) {
+            return Err(target);
+        }
+        let Some(connection) = self.connection.as_ref().filter(|connection| connection.is_listening()) else {
+            return Err(target);
+        };
+        if !connection.seat.read_short(Place { domain: connection.domain, remote }, &mut target) {
+            return Err(target);
+        }
+        self.requests_pushed += 1;
+        let len = target.len();
+        // Told in any case: the target comes back.
+        self.tell_success(id, Opcode::Read, len, queues).buffers = Buffers::one(target);
+        Ok(())
+    }
+
+    /// Performs a SEND of a few bytes, as [`Self::write_inline`] does a WRITE.
+    #[inline(always)]
+    pub fn send_inline(
+        &mut self,
+        (id, signaled): (u64, bool),
+        bytes: &[u8],
+        immediate: Option<u32>,
+        to: Option<Destination>,
+        Outbound { wire, queues, notes }: Outbound<'_, '_>,
+    ) -> bool {
+        if !self.takes_inline_now(bytes.len()) || to.is_some() == self.config.transport.is_connected() {
+            return false;
+        }
+        let mut sender = self.sender().0;
+        let step = match to {
+            Some(to) => sender.datagram(&[bytes], bytes.len(), immediate, to, wire),
+            None => sender.give(What::Send, immediate, &[bytes], wire),
+        };
+        match step {
+            Step::Wait(_) => return false,
+            Step::Over(Status::Success) if self.flying.is_empty() => {
+                self.requests_pushed += 1;
+                if signaled {
+                    self.tell_success(id, Opcode::Send, bytes.len(), queues);
+                } else {
+                    self.requests_over += 1;
+                }
+            }
+            step => {
+                self.requests_pushed += 1;
+                let request = Flying { id, opcode: Opcode::Send, signaled, len: bytes.len(), ..Flying::default() };
+                self.went(request, step, queues, notes);
+            }
+        }
+        wire.submit();
+        true
+    }
+
+    /// Performs a request that was checked, if its turn is now, so that it need not be kept; false when it has to wait.
+    #[inline(always)]
+    pub fn perform_now(
+        &mut self,
+        request: &mut Request<'_>,
+        wire: &mut Wire<'_>,
+        queues: &mut Queues,
+        notes: &mut Notes,
+    ) -> bool {
+        if self.state != QpState::ReadyToSend || !self.waiting.is_empty() || self.broken {
+            return false;
+        }
+        let mut sender = self.sender().0;
+        let (what, immediate) = what(&request.operation);
+        let step = match one_piece(&request.operation) {
+            Some(piece) => sender.give(what, immediate, &[piece], wire),
+            None => match &mut request.operation {
+                Operation::Send { source: Source::Gather(slices), .. }
+                | Operation::Write { source: Source::Gather(slices), .. } => {
+                    sender.give_pieces(what, immediate, slices, wire)
+                }
+                Operation::Read { target, .. } => sender.fetch(what, target, wire),
+                Operation::CompareSwap { target, .. } | Operation::FetchAdd { target, .. } => {
+                    sender.fetch(what, std::slice::from_mut(target), wire)
+                }
+                Operation::Send { .. } | Operation::Write { .. } => Step::Over(Status::LocalQpOperation),
+            },
+        };
+        match step {
+            Step::Wait(_) => return false,
+            // By far the most common: nobody is told.
+            Step::Over(Status::Success) if !request.signaled && !has_targets(what) && self.flying.is_empty() => {
+                self.requests_pushed += 1;
+                self.requests_over += 1;
+            }
+            step => {
+                self.requests_pushed += 1;
+                let len = request.operation.len();
+                let targets = take_targets(&mut request.operation, &mut queues.pool);
+                let &mut Request { id, signaled, .. } = request;
+                let request = Flying { id, opcode: what.opcode(), signaled, len, targets, ..Flying::default() };
+                self.went(request, step, queues, notes);
+            }
+        }
+        wire.submit();
+        true
+    }
+
+    /// Notes what became of a request.
+    #[inline(always)]
+    fn went(&mut self, mut request: Flying, step: Step, queues: &mut Queues, notes: &mut Notes) {
+        match step {
+            Step::Over(status) if self.flying.is_empty() => {
+                self.complete_request(request, status, queues);
+                if !status.is_success() && self.config.transport.is_connected() {
+                    self.fail_and_leave(Status::Flushed, queues, notes);
+                }
+            }
+            Step::Over(status) => {
+                request.end = Some(status);
+                self.broken |= !status.is_success();
+                *self.flying.push() = request;
+            }
+            Step::Sent | Step::Wait(_) => {
+                request.number = self.sent.wrapping_sub(1);
+                *self.flying.push() = request;
+            }
+        }
+    }
+
+    /// Performs requests in turn, until one has to wait.
+    #[inline(always)]
+    pub fn advance(&mut self, wire: &mut Wire<'_>, queues: &mut Queues, notes: &mut Notes) {
+        while !self.broken {
+            let (mut sender, waiting) = self.sender();
+            let Some((&Work { id, what, immediate, signaled, .. }, piece, load)) = waiting.oldest() else { break };
+            let mut step = match load {
+                Load::None => sender.give(what, immediate, &[piece], wire),
+                Load::From(slices) => sender.give_pieces(what, immediate, slices, wire),
+                Load::To(targets) => sender.fetch(what, targets.get(&mut queues.pool), wire),
+            };
+            if let Step::Wait(reason) = step {
+                match self.wait_for(reason, notes) {
+                    None => break,
+                    Some(status) => step = Step::Over(status),
+                }
+            }
+            self.stall = None;
+            if let Step::Over(Status::Success) = step
+                && self.flying.is_empty()
+            {
+                if has_targets(what) {
+                    let mut targets = self.waiting.take_oldest_targets();
+                    let len = len_of(what, targets.get(&mut queues.pool));
+                    self.tell_success(id, what.opcode(), len, queues).buffers = targets;
+                    continue;
+                }
+                let len = self.waiting.drop_oldest();
+                if signaled {
+                    self.tell_success(id, what.opcode(), len, queues);
+                } else {
+                    self.requests_over += 1;
+                }
+                continue;
+            }
+            let Some(request) = self.waiting.pop(&mut queues.pool) else { break };
+            self.went(request, step, queues, notes);
+        }
+        wire.submit();
+    }
+
+    /// Flushes the requests that the doorbell has rung for; the first ends with `first`.
+    pub fn flush_waiting(&mut self, first: Status, queues: &mut Queues) {
+        let mut status = first;
+        while let Some(request) = self.waiting.pop(&mut queues.pool) {
+            self.complete_request(request, status, queues);
+            status = Status::Flushed;
+        }
+        self.progress = 0;
+    }
+
+    /// Flushes all of them.
+    pub fn flush_all_waiting(&mut self, first: Status, queues: &mut Queues) {
+        self.waiting.ring();
+        self.flush_waiting(first, queues);
+    }
+
+    /// Lets the oldest request wait, unless it has waited for too long: then with which status it ends.
+    #[cold]
+    #[inline(never)]
+    fn wait_for(&mut self, reason: Reason, notes: &mut Notes) -> Option<Status> {
+        let now_ns = clock_ns();
+        let stall = self.stall.filter(|stall| stall.reason == reason).unwrap_or(Stall { reason, since_ns: now_ns });
+        let waited_ns = now_ns.saturating_sub(stall.since_ns);
+        let retries = self.config.rnr_retries;
+        let end = match reason {
+            Reason::NotYet => (waited_ns >= NOT_YET_NS).then_some(Status::RetryExceeded),
+            Reason::NoReceive => (retries < FOR_EVER && waited_ns >= u64::from(retries) * RECEIVER_NOT_READY_NS)
+                .then_some(Status::RnrRetryExceeded),
+            Reason::Full => None,
+        };
+        if end.is_none() {
+            self.stall = Some(stall);
+            if !self.is_stalled {
+                self.is_stalled = true;
+                notes.stalled.push_back(self.number);
+            }
+        }
+        end
+    }
+
+    /// The peer has acknowledged all messages before `next`, and, with `misfit`, refused that one.
+    pub fn acknowledged(
+        &mut self,
+        next: u32,
+        misfit: bool,
+        queues: &mut Queues,
+        notes: &mut Notes,
+    ) -> Result<(), Discarded> {
+        // What was not sent cannot have arrived.
+        let unsent = self.sent.wrapping_sub(next) as i32;
+        if unsent < i32::from(misfit) {
+            return Err(Discarded::Malformed);
+        }
+        while let Some(oldest) = self.flying.front() {
+            let status = match oldest.end {
+                Some(status) => status,
+                None if (next.wrapping_sub(oldest.number) as i32) > 0 => Status::Success,
+                None if misfit => Status::RemoteInvalidRequest,
+                None => break,
+            };
+            let oldest = std::mem::take(oldest);
+            self.flying.drop_front();
+            self.complete_request(oldest, status, queues);
+            if !status.is_success() {
+                self.fail_and_leave(Status::Flushed, queues, notes);
+                break;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,104 @@
+//! Lists of inline WRITEs, which are performed while they are read: of millions a second, none is kept anywhere.
+
+use std::rc::Rc;
+
+use sinew_fabric::verbs::{Opcode, RemoteMemory};
+
+use super::sending::WRITES_AT_ONCE;
+use super::{Connection, QueuePair};
+use crate::verbs::initiator::{Seat, Sitting};
+use crate::verbs::queues::Queues;
+
+/// WRITEs of a list, until one cannot be performed at once.
+pub(crate) struct WriteRun<'a> {
+    qp: &'a mut QueuePair,
+    queues: &'a mut Queues,
+    /// `None` when none can be.
+    seat: Option<&'a Seat>,
+    sitting: Option<Sitting<'a>>,
+    rkey: u32,
+    /// How many may be performed before the region is entered anew.
+    left: u64,
+    /// How many the queue has room for.
+    room: u64,
+    inline_max: usize,
+    /// Those that were performed and are not counted yet.
+    untold: u64,
+}
+
+impl<'a> WriteRun<'a> {
+    #[inline(always)]
+    pub fn new(qp: &'a mut QueuePair, queues: &'a mut Queues, seat: Option<&'a Seat>) -> Self {
+        let room = qp.config.send_depth as u64 - (qp.requests_pushed - qp.requests_known);
+        let inline_max = qp.config.inline_max;
+        Self { qp, queues, seat, sitting: None, rkey: 0, left: 0, room, inline_max, untold: 0 }
+    }
+
+    /// Performs a WRITE; false when it cannot be performed so, and nothing has happened.
+    #[inline(always)]
+    pub fn write(&mut self, (id, signaled): (u64, bool), bytes: &[u8], remote: RemoteMemory) -> bool {
+        if (self.left == 0 || remote.rkey != self.rkey) && !self.sit(remote.rkey) {
+            return false;
+        }
+        let Some(sitting) = &self.sitting else { return false };
+        // Nothing is checked for nothing.
+        let fits = (1..=self.inline_max).contains(&bytes.len()) && self.room > 0;
+        // Whoever gives us the list may take long over it.
+        let is_heard = self.qp.connection.as_ref().is_some_and(Connection::is_listening);
+        if !fits || !is_heard || !sitting.write(remote.address, bytes) {
+            return false;
+        }
+        self.left -= 1;
+        self.room -= 1;
+        if signaled {
+            self.tell(id, bytes.len());
+        } else {
+            self.untold += 1;
+        }
+        true
+    }
+
+    /// Enters the region.
+    #[inline(never)]
+    fn sit(&mut self, rkey: u32) -> bool {
+        // One at a time.
+        self.sitting = None;
+        self.left = 0;
+        let connection = self.qp.connection.as_ref().filter(|connection| connection.is_listening());
+        if let (Some(connection), Some(seat)) = (connection, self.seat) {
+            self.sitting = seat.sit(connection.domain, rkey);
+        }
+        (self.rkey, self.left) = (rkey, if self.sitting.is_some() { WRITES_AT_ONCE } else { 0 });
+        self.sitting.is_some()
+    }
+
+    #[inline(never)]
+    fn tell(&mut self, id: u64, len: usize) {
+        self.count();
+        self.qp.requests_pushed += 1;
+        self.qp.tell_success(id, Opcode::Write, len, self.queues);
+    }
+
+    #[inline(always)]
+    fn count(&mut self) {
+        let untold = std::mem::take(&mut self.untold);
+        self.qp.requests_pushed += untold;
+        self.qp.requests_over += untold;
+    }
+}
+
+impl Drop for WriteRun<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.count();
+    }
+}
+
+impl QueuePair {
+    /// Our place at the peer's device, when inline WRITEs need not wait for their turn.
+    #[inline(always)]
+    pub fn seat(&self) -> Option<Rc<Seat>> {
+        let is_their_turn = self.takes_inline_now(0) && self.flying.is_empty();
+        self.connection.as_ref().filter(|_| is_their_turn).map(|connection| Rc::clone(&connection.seat))
+    }
+}

@@ -1,0 +1,169 @@
+//! A thread's completion queues, as its engine has them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use sinew_fabric::verbs::{Destination, Opcode, QpNumber, Status, VerbsError};
+use sinew_fabric::{WakeTarget, Waker};
+
+use super::fifo::{Buffers, Fifo, Pool};
+
+/// A completion, and what is free once it is known.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    pub id: u64,
+    pub qp: QpNumber,
+    pub status: Status,
+    pub opcode: Opcode,
+    pub len: usize,
+    pub immediate: Option<u32>,
+    pub from: Option<Destination>,
+    pub buffers: Buffers,
+    pub frees: Frees,
+    /// The queue pair's at the time: one that was reset since has forgotten.
+    pub epoch: u32,
+}
+
+/// What a completion frees in its queue pair.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Frees {
+    /// All requests before this one.
+    Requests(u64),
+    /// A receive.
+    Receive,
+}
+
+impl Default for Ready {
+    fn default() -> Self {
+        Self {
+            id: 0,
+            qp: QpNumber(0),
+            status: Status::Success,
+            opcode: Opcode::Send,
+            len: 0,
+            immediate: None,
+            from: None,
+            buffers: Buffers::default(),
+            frees: Frees::Receive,
+            epoch: 0,
+        }
+    }
+}
+
+/// The completion queues of a thread.
+#[derive(Debug, Default)]
+pub(crate) struct Queues {
+    pub list: Vec<Option<Queue>>,
+    /// Where completions, receives and requests of several buffers have them.
+    pub pool: Pool,
+}
+
+impl Queues {
+    /// A completion of the queue of this index, to be filled. (It is there: its queue pairs keep it.)
+    #[inline(always)]
+    pub fn ready(&mut self, index: usize) -> &mut Ready {
+        self.get(index).ready.push()
+    }
+
+    #[inline(always)]
+    pub fn get(&mut self, index: usize) -> &mut Queue {
+        self.list[index].as_mut().expect("a queue is there as long as its handle or a queue pair")
+    }
+
+    /// Whether somebody who sleeps on one of the queues would sleep through something that was taken in already.
+    pub fn has_news(&self) -> bool {
+        let has_news = |queue: &Queue| !queue.ready.is_empty() || queue.woken.load(Ordering::Relaxed);
+        self.list.iter().flatten().any(|queue| queue.armed && has_news(queue))
+    }
+
+    /// Whether somebody sleeps on one of the queues.
+    pub fn any_armed(&self) -> bool {
+        self.list.iter().flatten().any(|queue| queue.armed)
+    }
+
+    /// Takes the completions of a queue pair out of a queue.
+    pub fn forget(&mut self, index: usize, number: QpNumber) {
+        let Self { list, pool } = self;
+        let Some(Some(queue)) = list.get_mut(index) else { return };
+        queue.ready.retain(|ready| {
+            let stays = ready.qp != number;
+            if !stays {
+                ready.buffers.take_all(pool);
+            }
+            stays
+        });
+    }
+
+    /// Ends one use of a queue, which goes with the last.
+    pub fn release(&mut self, index: usize, depth: usize) {
+        let queue = self.get(index);
+        queue.reserved -= depth;
+        queue.users -= 1;
+        if queue.users == 0
+            && let Some(mut queue) = self.list[index].take()
+        {
+            while let Some(ready) = queue.ready.front() {
+                ready.buffers.take_all(&mut self.pool);
+                queue.ready.drop_front();
+            }
+        }
+    }
+}
+
+/// A completion queue, as its thread's engine has it.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    pub ready: Fifo<Ready>,
+    depth: usize,
+    /// Completions that its queue pairs can have at a time.
+    reserved: usize,
+    /// Queue pairs' halves, and the handle.
+    users: usize,
+    pub woken: Arc<AtomicBool>,
+    /// Somebody sleeps on it, by the descriptor of the thread's port.
+    pub armed: bool,
+    /// Polls since one looked for packets.
+    pub polls: u32,
+}
+
+impl Queue {
+    pub fn new(depth: usize, waker: Waker) -> (Self, Arc<QueueWaker>) {
+        let woken = Arc::new(AtomicBool::new(false));
+        let queue = Self {
+            ready: Fifo::default(),
+            depth,
+            reserved: 0,
+            users: 1,
+            woken: Arc::clone(&woken),
+            armed: false,
+            polls: 0,
+        };
+        (queue, Arc::new(QueueWaker { woken, port: waker }))
+    }
+
+    /// Sets places aside for half a queue pair.
+    pub fn reserve(&mut self, depth: usize) -> Result<(), VerbsError> {
+        let asked = self.reserved.saturating_add(depth);
+        if asked > self.depth {
+            let what = "completions of the queue pairs of one completion queue";
+            return Err(VerbsError::Limit { what, asked, limit: self.depth });
+        }
+        self.reserved = asked;
+        self.users += 1;
+        Ok(())
+    }
+}
+
+/// Wakes one completion queue's waiter.
+pub(crate) struct QueueWaker {
+    woken: Arc<AtomicBool>,
+    port: Waker,
+}
+
+impl WakeTarget for QueueWaker {
+    fn wake(&self) {
+        // Partner: the swaps in `wait`, `arm` and `disarm`, which come after the port's descriptor was readable.
+        self.woken.store(true, Ordering::Release);
+        self.port.wake();
+    }
+}

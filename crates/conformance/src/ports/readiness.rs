@@ -1,0 +1,231 @@
+//! Ports tell a descriptor to sleep on, and nobody who sleeps on it sleeps through anything.
+
+use std::io::ErrorKind;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use sinew_fabric::readiness::{Armed, Descriptor, Readiness};
+
+use super::*;
+
+/// How long something that must not happen is waited for.
+const A_WHILE_NS: u64 = 1_000_000;
+
+/// The port's descriptor; `None`, after a look that the port then says so, where there is none.
+fn descriptor_of(port: &mut impl PacketPort) -> Option<Descriptor> {
+    let descriptor = port.descriptor();
+    if descriptor.is_none() {
+        let error = port.arm(0).expect_err("a port without a descriptor cannot be armed");
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        assert!(!port.disarm(), "nothing wakes what was never armed");
+    }
+    descriptor
+}
+
+/// Arms a port when nothing keeps it awake any more, and returns until when one may sleep.
+fn arm_quietly<F: Fixture>(fixture: &F, port: &mut F::Port, descriptor: &Descriptor) -> Option<u64> {
+    for _ in 0..1_000 {
+        if let Armed::Sleep { until_ns } = port.arm(fixture.now_ns()).expect("arming works")
+            && !descriptor.wait(Some(A_WHILE_NS)).expect("polling works")
+        {
+            return until_ns;
+        }
+        port.disarm();
+        // What counts as lost may only be late.
+        let got = receive(fixture, port);
+        assert!(got.is_empty() || fixture.expectations().lossy, "nobody has sent anything");
+        while port.poll_event().is_some() {}
+    }
+    panic!("a port to which nothing comes says for ever that something has");
+}
+
+/// Does something with a packet of a number, one number after another, until the packet arrives; the fact is to hold each time that it does.
+/// Only where packets may be lost is there more than one try.
+fn until_it_arrives<F: Fixture>(fixture: &F, round: usize, mut arrives: impl FnMut(usize) -> bool) {
+    const TRIES: usize = 20;
+    let tries = if fixture.expectations().lossy { TRIES } else { 1 };
+    let arrived = (0..tries).any(|nth| arrives(round * TRIES + nth));
+    assert!(arrived, "of {tries} packets of round {round} none arrived");
+}
+
+/// Whether this packet is among what was received: where none is lost, it is all of it.
+fn is_there<F: Fixture>(fixture: &F, got: &[Received], bytes: &[u8]) -> bool {
+    let is_there = got.iter().any(|(_, received)| received == bytes);
+    is_there && (got.len() == 1 || fixture.expectations().lossy)
+}
+
+/// Sleeps on the descriptor as an event loop does, until a burst brings packets or patience ends.
+fn sleep_for_packets<F: Fixture>(fixture: &F, port: &mut F::Port, descriptor: &Descriptor) -> Vec<Received> {
+    let deadline_ns = fixture.now_ns().saturating_add(patience_for_missing_ns(fixture));
+    loop {
+        let now_ns = fixture.now_ns();
+        let armed = port.arm(now_ns).expect("arming works");
+        if armed != Armed::Ready {
+            let bounded = armed.by(Some(deadline_ns));
+            let is_readable = descriptor.wait(bounded.timeout_ns(now_ns)).expect("polling works");
+            port.disarm();
+            if !is_readable && bounded != armed {
+                assert!(receive(fixture, port).is_empty(), "a packet was slept through");
+                return Vec::new();
+            }
+        }
+        let got = receive(fixture, port);
+        if !got.is_empty() || fixture.now_ns() >= deadline_ns {
+            return got;
+        }
+    }
+}
+
+/// A packet makes an armed port's descriptor readable, until it is disarmed. What was received before does not.
+pub fn an_armed_port_is_readable_once_a_packet_comes<F: Fixture>(fixture: &mut F) {
+    let (mut a, mut b) = pair(fixture);
+    let Some(descriptor) = descriptor_of(&mut b) else { return };
+    let (to, _) = exchange(fixture, &mut a, &mut b);
+    let patience_ns = patience_for_missing_ns(fixture);
+    for round in 0..10 {
+        until_it_arrives(fixture, round, |number| {
+            let until_ns = arm_quietly(fixture, &mut b, &descriptor);
+            let bytes = pattern(number, 64);
+            send(&mut a, to, &bytes, MODES[number % 3]);
+            let now_ns = fixture.now_ns();
+            let timeout_ns = Armed::Sleep { until_ns }.by(Some(now_ns.saturating_add(patience_ns))).timeout_ns(now_ns);
+            let is_readable = descriptor.wait(timeout_ns).expect("polling works");
+            // Who naps does not promise to be woken.
+            let is_told = is_readable || until_ns.is_some();
+            assert!(
+                descriptor.wait(Some(0)).expect("polling works") || !is_readable,
+                "it stays so until it is disarmed"
+            );
+            b.disarm();
+            let got = if is_told { collect(fixture, &mut b, 1) } else { receive(fixture, &mut b) };
+            let arrived = is_there(fixture, &got, &bytes);
+            assert!(is_told || !arrived, "packet {number} woke nobody");
+            arrived
+        });
+    }
+    arm_quietly(fixture, &mut b, &descriptor);
+    b.disarm();
+    assert!(!b.disarm(), "a port that is not armed was not woken");
+}
+
+/// A packet that came before a port was armed, seen or not, is not slept through.
+pub fn a_packet_just_before_arming_is_not_slept_through<F: Fixture>(fixture: &mut F) {
+    let (mut a, mut b) = pair(fixture);
+    let Some(descriptor) = descriptor_of(&mut b) else { return };
+    let (to, _) = exchange(fixture, &mut a, &mut b);
+    let lossy = fixture.expectations().lossy;
+    for round in 0..20 {
+        until_it_arrives(fixture, round, |number| {
+            assert!(receive(fixture, &mut b).is_empty() || lossy);
+            let bytes = pattern(number, 64);
+            if round % 4 == 1 {
+                // Armed before and after is as good as after.
+                let _ = b.arm(fixture.now_ns()).expect("arming works");
+            }
+            send(&mut a, to, &bytes, MODES[number % 3]);
+            let got = sleep_for_packets(fixture, &mut b, &descriptor);
+            is_there(fixture, &got, &bytes)
+        });
+    }
+}
+
+/// What is pushed and held back leaves when the port is armed, since its owner may sleep then.
+pub fn arming_submits_what_is_held_back<F: Fixture>(fixture: &mut F) {
+    let (mut a, mut b) = pair(fixture);
+    if descriptor_of(&mut a).is_none() {
+        return;
+    }
+    let (to, _) = exchange(fixture, &mut a, &mut b);
+    for round in 0..5 {
+        until_it_arrives(fixture, round, |number| {
+            // What an earlier try left is not to take this one along.
+            a.split().1.submit();
+            let bytes = pattern(number, 64);
+            push(&mut a, to, &bytes, Mode::Head);
+            a.split().1.submit_soon(fixture.now_ns());
+            while a.arm(fixture.now_ns()).expect("arming works") == Armed::Ready {
+                receive(fixture, &mut a);
+            }
+            let got = collect(fixture, &mut b, 1);
+            a.disarm();
+            is_there(fixture, &got, &bytes)
+        });
+    }
+}
+
+/// A waker makes an armed port's descriptor readable, until it is disarmed; one that comes earlier makes the next arming say so.
+pub fn a_waker_makes_an_armed_port_readable<F: Fixture>(fixture: &mut F) {
+    let mut port = fixture.open();
+    let Some(descriptor) = descriptor_of(&mut port) else { return };
+    let waker = port.waker();
+    let patience_ns = fixture.expectations().patience_ns;
+    for round in 0..10 {
+        arm_quietly(fixture, &mut port, &descriptor);
+        waker.wake();
+        for _ in 0..2 {
+            assert!(descriptor.wait(Some(patience_ns)).expect("polling works"), "the wake-up was lost");
+        }
+        assert!(port.disarm(), "a waker was called");
+        assert!(!descriptor.wait(Some(0)).expect("polling works"), "a wake-up that is over is told again");
+        arm_quietly(fixture, &mut port, &descriptor);
+        if round % 2 == 0 {
+            port.disarm();
+        }
+        waker.wake();
+        let armed = port.arm(fixture.now_ns()).expect("arming works");
+        let is_readable = descriptor.wait(Some(0)).expect("polling works");
+        assert!(armed == Armed::Ready || is_readable, "an early wake-up was lost");
+        port.disarm();
+    }
+}
+
+/// Each of many wake-ups by another thread, some before and some during a sleep, ends one.
+pub fn wakes_from_another_thread_end_a_sleep_on_the_descriptor<F: Fixture>(fixture: &mut F) {
+    if !fixture.expectations().real_time {
+        return;
+    }
+    let mut port = fixture.open();
+    let Some(descriptor) = descriptor_of(&mut port) else { return };
+    let waker = port.waker();
+    let patience_ns = fixture.expectations().patience_ns;
+    let (ask, asked) = mpsc::channel::<u64>();
+    let (answer, answered) = mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        for pause_us in asked {
+            if pause_us > 0 {
+                std::thread::sleep(Duration::from_micros(pause_us));
+            }
+            if answer.send(()).is_err() {
+                return;
+            }
+            waker.wake();
+        }
+    });
+    for round in 0..100u64 {
+        let start_ns = fixture.now_ns();
+        ask.send(round % 4 * 100).expect("the thread lives");
+        while answered.try_recv().is_err() {
+            let now_ns = fixture.now_ns();
+            assert!(now_ns - start_ns < patience_ns, "wake-up {round} was lost");
+            let armed = port.arm(now_ns).expect("arming works");
+            if armed != Armed::Ready {
+                let timeout_ns = armed.by(Some(start_ns + patience_ns)).timeout_ns(now_ns);
+                descriptor.wait(timeout_ns).expect("polling works");
+            }
+            port.disarm();
+        }
+    }
+    drop(ask);
+    thread.join().expect("the waking thread ends well");
+}
+
+/// The descriptor of a port that is gone can be waited for, and says nothing of use.
+pub fn a_descriptor_outlives_its_port<F: Fixture>(fixture: &mut F) {
+    let mut port = fixture.open();
+    let Some(descriptor) = descriptor_of(&mut port) else { return };
+    let waker = port.waker();
+    let _ = port.arm(fixture.now_ns()).expect("arming works");
+    drop(port);
+    waker.wake();
+    descriptor.wait(Some(A_WHILE_NS)).expect("polling works");
+}

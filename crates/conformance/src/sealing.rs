@@ -1,0 +1,210 @@
+//! An example of a layer that grows packets: how sealing would be one. It protects nothing.
+//!
+//! Each packet is masked by a keystream of its number, and gets a trailer of [`SEAL_LEN`] bytes: the number, and a keyed checksum of
+//! number and masked bytes. Packets whose checksum is wrong, and packets that came before, are dropped and counted. So bytes that are
+//! damaged or doubled below the layer never come above it, which is what tests want of it.
+//!
+//! What it lacks to be security: a cipher, keys of each pair and each direction, and their exchange.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::Hasher;
+
+use sinew_fabric::address::{Address, Peer};
+use sinew_fabric::layer::{Layer, Layered, OwnedPacket, Pool};
+use sinew_fabric::port::{Dropped, PacketPort, PacketTx, PortError, PortStats, TxPacket};
+use sinew_fabric::time::{Generator, SeededGenerator};
+use siphasher::sip::SipHasher24;
+use siphasher::sip128::{self, Hasher128};
+
+use crate::ports::{Expectations, Fixture};
+
+/// Bytes that the layer adds to each packet: eight of number, sixteen of checksum.
+pub const SEAL_LEN: usize = NUMBER_LEN + SUM_LEN;
+const NUMBER_LEN: usize = 8;
+const SUM_LEN: usize = 16;
+/// Peers whose numbers are kept, all of which know the key. Some are never forgotten, as those that the protocol above refused: then
+/// that which was silent longest makes way.
+const PEERS_MAX: usize = 1024;
+
+/// A port whose packets are sealed; see the [module](self).
+pub type Sealed<P> = Layered<P, SealLayer>;
+
+/// Seals the packets of `port`. Both sides have the same key. Packets are numbered from `first` on, which must be past every number that
+/// an earlier port at the same address has used: a clock's nanoseconds will do.
+///
+/// # Errors
+///
+/// As for [`Layered::around`].
+pub fn seal<P: PacketPort>(port: P, key: [u64; 2], first: u64) -> Result<Sealed<P>, PortError> {
+    Layered::around(port, SealLayer { key, next: first, heard: HashMap::new(), opened: 0, stats: PortStats::default() })
+}
+
+/// The layer of a [`Sealed`] port.
+#[derive(Debug)]
+pub struct SealLayer {
+    key: [u64; 2],
+    /// The number of the next packet, to whomever it goes: one for each peer would begin anew once the peer is forgotten.
+    next: u64,
+    heard: HashMap<Peer, Heard>,
+    /// Packets that were let through.
+    opened: u64,
+    stats: PortStats,
+}
+
+/// Which packets of a peer have come.
+#[derive(Debug)]
+struct Heard {
+    /// The highest number so far.
+    highest: u64,
+    /// Whether that number has come, and those before it, in the lowest bit and up.
+    came: u128,
+    /// How many packets had been let through, of all peers, when its last one was.
+    last: u64,
+}
+
+impl Heard {
+    /// Notes that `number` has come; false if it had before, or is too far behind to tell.
+    fn note(&mut self, number: u64) -> bool {
+        if number > self.highest {
+            let ahead = u32::try_from(number - self.highest).unwrap_or(u32::MAX);
+            self.came = self.came.checked_shl(ahead).unwrap_or(0) | 1;
+            self.highest = number;
+            return true;
+        }
+        let behind = u32::try_from(self.highest - number).unwrap_or(u32::MAX);
+        let bit = 1u128.checked_shl(behind).unwrap_or(0);
+        let is_new = bit != 0 && self.came & bit == 0;
+        self.came |= bit;
+        is_new
+    }
+}
+
+impl SealLayer {
+    /// Peers that it keeps something of.
+    pub fn peers(&self) -> usize {
+        self.heard.len()
+    }
+
+    /// Masks bytes by the keystream of a number, or unmasks them.
+    fn mask(&self, number: u64, bytes: &mut [u8]) {
+        let mut seed = SipHasher24::new_with_keys(self.key[0], self.key[1]);
+        seed.write_u64(number);
+        let mut stream = SeededGenerator::new(seed.finish());
+        for piece in bytes.chunks_mut(8) {
+            for (byte, mask) in piece.iter_mut().zip(stream.next_u64().to_le_bytes()) {
+                *byte ^= mask;
+            }
+        }
+    }
+
+    fn sum(&self, number: u64, masked: &[u8]) -> [u8; SUM_LEN] {
+        let mut hasher = sip128::SipHasher24::new_with_keys(self.key[0], self.key[1]);
+        hasher.write_u64(number);
+        hasher.write(masked);
+        hasher.finish128().as_bytes()
+    }
+
+    /// The number of a sealed packet and the length of what it seals.
+    fn open(&mut self, packet: &OwnedPacket) -> Result<(u64, usize), Dropped> {
+        let (rest, sum) = packet.bytes.split_last_chunk::<SUM_LEN>().ok_or(Dropped::Malformed)?;
+        let (masked, number) = rest.split_last_chunk::<NUMBER_LEN>().ok_or(Dropped::Malformed)?;
+        let number = u64::from_le_bytes(*number);
+        if self.sum(number, masked) != *sum {
+            return Err(Dropped::BadSeal);
+        }
+        if let Some(heard) = self.heard.get_mut(&packet.peer) {
+            if !heard.note(number) {
+                return Err(Dropped::Replayed);
+            }
+            heard.last = self.opened;
+        } else {
+            if self.heard.len() >= PEERS_MAX
+                && let Some(silent) = self.heard.iter().min_by_key(|(_, heard)| heard.last).map(|(peer, _)| *peer)
+            {
+                self.heard.remove(&silent);
+            }
+            self.heard.insert(packet.peer, Heard { highest: number, came: 1, last: self.opened });
+        }
+        self.opened += 1;
+        Ok((number, masked.len()))
+    }
+}
+
+impl Layer for SealLayer {
+    fn overhead(&self) -> usize {
+        SEAL_LEN
+    }
+
+    fn forgotten(&mut self, peer: Peer) {
+        self.heard.remove(&peer);
+    }
+
+    fn push(&mut self, packet: TxPacket<'_>, _now_ns: u64, tx: &mut dyn PacketTx, pool: &mut Pool) {
+        let mut sealed = pool.copy(packet.to, packet.head, packet.data.as_slice());
+        let number = self.next;
+        self.next += 1;
+        self.mask(number, &mut sealed.bytes);
+        let sum = self.sum(number, &sealed.bytes);
+        sealed.bytes.extend_from_slice(&number.to_le_bytes());
+        sealed.bytes.extend_from_slice(&sum);
+        tx.push(sealed.to_transmit());
+        pool.recycle(sealed);
+    }
+
+    fn receive(&mut self, mut packet: OwnedPacket, _now_ns: u64, ready: &mut VecDeque<OwnedPacket>, pool: &mut Pool) {
+        match self.open(&packet) {
+            Ok((number, len)) => {
+                packet.bytes.truncate(len);
+                packet.head_len = len;
+                self.mask(number, &mut packet.bytes);
+                ready.push_back(packet);
+            }
+            Err(reason) => {
+                self.stats.count_dropped(reason, 1);
+                pool.recycle(packet);
+            }
+        }
+    }
+
+    fn stats(&self) -> PortStats {
+        self.stats
+    }
+}
+
+/// A fixture's ports, each with the layer around it.
+#[derive(Debug)]
+pub struct SealedFixture<F> {
+    inner: F,
+    opened: u64,
+}
+
+impl<F: Fixture> SealedFixture<F> {
+    /// Wraps the ports of `inner`.
+    pub fn new(inner: F) -> Self {
+        Self { inner, opened: 0 }
+    }
+}
+
+impl<F: Fixture> Fixture for SealedFixture<F> {
+    type Port = Sealed<F::Port>;
+
+    fn open(&mut self) -> Self::Port {
+        self.opened += 1;
+        seal(self.inner.open(), [1, 2], self.opened << 32).expect("packets with room for a seal")
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.inner.now_ns()
+    }
+
+    fn expectations(&self) -> Expectations {
+        self.inner.expectations()
+    }
+
+    fn absent_address(&self) -> Option<Address> {
+        self.inner.absent_address()
+    }
+}

@@ -1,0 +1,197 @@
+//! UD: anyone to anyone.
+
+use sinew_fabric::verbs::{
+    Destination, Operation, PostError, QpConfig, QpNumber, QpState, QueuePair, Request, Source, ThreadDomain,
+    VerbsError,
+};
+
+use super::ends::*;
+use super::*;
+
+/// Datagrams of many queue pairs come to one, and say from whom.
+pub fn many_datagrams_come_to_one_queue_pair<F: Fixture>(fixture: &F) {
+    let Some(transport) = datagrams(fixture) else { return };
+    let mut pair = Pair::new(fixture, transport);
+    let config = pair.near.config;
+    let mut senders: Vec<End<F::Device>> = (0..3).map(|_| End::new(fixture.device(), &config)).collect();
+    for sender in &mut senders {
+        sender.qp.connect(None).expect("UD needs no peer");
+    }
+    for round in 0..10 {
+        for (index, sender) in senders.iter_mut().enumerate() {
+            std::mem::swap(&mut pair.near, sender);
+            pair.to = destination(&pair.near, &pair.far);
+            let bytes = pattern(round * 3 + index, 50);
+            let share = pair.near.frozen(&bytes);
+            let received = pair.transfer(64, |pair| pair.send(share.clone().into(), Some(index as u32)));
+            assert_message(&received, &bytes, Some(index as u32));
+            let from = received.from.expect("a datagram says whom an answer goes to");
+            assert_eq!(from.number, pair.near.qp.number());
+            std::mem::swap(&mut pair.near, sender);
+        }
+    }
+    // And all at once.
+    if pair.is_lossy() {
+        return;
+    }
+    for id in 0..12 {
+        pair.far.receive(id, 64);
+    }
+    for (index, sender) in senders.iter_mut().enumerate() {
+        let to = destination(sender, &pair.far);
+        for id in 0..4 {
+            let bytes = pattern(index, 8 + id as usize);
+            let (source, immediate) = (Source::Inline(&bytes), Some(index as u32));
+            sender.push(Request::new(id, Operation::Send { source, immediate, to }));
+        }
+        sender.qp.doorbell();
+    }
+    let mut next = vec![0; senders.len()];
+    for _ in 0..12 {
+        let received = pair.received("datagrams of three senders");
+        let from = received.from.expect("a datagram says whom an answer goes to");
+        // Senders of several devices can have the same number.
+        let index = received.immediate.expect("every message has one") as usize;
+        assert_eq!(from.number, senders[index].qp.number());
+        assert_message(&received, &pattern(index, 8 + next[index]), Some(index as u32));
+        next[index] += 1;
+    }
+}
+
+/// [`sinew_fabric::verbs::Completion::from`] is where an answer goes, when both have the same key.
+pub fn an_answer_goes_back_to_the_sender<F: Fixture>(fixture: &F) {
+    let Some(transport) = datagrams(fixture) else { return };
+    let mut pair = Pair::new(fixture, transport);
+    for round in 0..5 {
+        let received = pair.transfer(64, |pair| pair.send(Source::Inline(b"question"), None));
+        pair.to = received.from;
+        assert!(pair.to.is_some(), "a datagram says whom an answer goes to");
+        std::mem::swap(&mut pair.near, &mut pair.far);
+        let bytes = pattern(round, 40);
+        let share = pair.near.frozen(&bytes);
+        let received = pair.transfer(64, |pair| pair.send(share.clone().into(), Some(1)));
+        assert_message(&received, &bytes, Some(1));
+        // The next question goes where the answer came from.
+        pair.to = received.from;
+        std::mem::swap(&mut pair.near, &mut pair.far);
+    }
+}
+
+/// A queue pair is anyone, too.
+pub fn a_datagram_to_oneself_arrives<F: Fixture>(fixture: &F) {
+    let Some(transport) = datagrams(fixture) else { return };
+    let mut pair = Pair::new(fixture, transport);
+    pair.to = destination(&pair.near, &pair.near);
+    if pair.is_lossy() {
+        return;
+    }
+    for id in 0..4 {
+        pair.near.receive(id, 64);
+        let operation = pair.send(Source::Inline(b"to me"), Some(id as u32));
+        pair.near.post(Request::new(id, operation));
+        pair.sent_well(id);
+        let received = pair.eventually("a datagram to oneself", |pair| pair.near.received.pop_front());
+        assert_message(&received, b"to me", Some(id as u32));
+        assert_eq!(received.from.expect("from whom").number, pair.near.qp.number());
+    }
+}
+
+/// A datagram with another key is dropped, without a word to either side.
+pub fn datagrams_with_the_wrong_key_are_dropped<F: Fixture>(fixture: &F) {
+    let Some(transport) = datagrams(fixture) else { return };
+    // Keys with the highest bit set are the system's own on some devices.
+    for (ours, theirs) in [(0x1111_1111, 0x1111_1110), (0, 1), (0x7FFF_FFFF, 0)] {
+        let device = fixture.device();
+        let config = config(&device, transport);
+        let near = End::new(device, &QpConfig { qkey: ours, ..config });
+        let far = End::new(fixture.device(), &QpConfig { qkey: theirs, ..config });
+        let mut pair = Pair::of(fixture, near, far);
+        assert_eq!(pair.far.qp.address().qkey, theirs);
+        let good = pair.to.expect("datagrams have a destination");
+        assert_eq!((good.qkey, good.number), (theirs, pair.far.qp.number()));
+        pair.far.receive(1, 64);
+        pair.to = Some(Destination { qkey: ours, ..good });
+        let operation = pair.send(Source::Inline(b"stranger"), None);
+        pair.near.post(Request::new(1, operation));
+        pair.sent_well(1);
+        pair.is_quiet("the key is another's");
+        pair.to = Some(good);
+        let received = pair.deliver(1, |pair| pair.send(Source::Inline(b"friend"), None));
+        assert_message(&received, b"friend", None);
+    }
+}
+
+/// A datagram is one packet: a byte more than fits is refused.
+pub fn datagrams_over_the_mtu_are_refused<F: Fixture>(fixture: &F) {
+    let Some(transport) = datagrams(fixture) else { return };
+    let mut pair = Pair::new(fixture, transport);
+    let limit = pair.near.device.attributes().mtu;
+    let bytes = pattern(1, limit + 1);
+    let operation = pair.send(pair.near.frozen(&bytes).into(), None);
+    let refused = pair.near.qp.push(Request::new(1, operation)).expect_err("more than a packet");
+    assert_eq!(refused.error, PostError::TooLong { len: limit + 1, limit });
+    let share = pair.near.frozen(&bytes[..limit]);
+    let received = pair.transfer(limit, |pair| pair.send(share.clone().into(), None));
+    assert_message(&received, &bytes[..limit], None);
+}
+
+/// Datagrams say whom they go to; what is connected knows.
+pub fn datagrams_need_a_destination_and_connections_take_none<F: Fixture>(fixture: &F) {
+    for transport in transports(fixture) {
+        let mut pair = Pair::new(fixture, transport);
+        let anyone = Destination { handle: 0, number: pair.far.qp.number(), qkey: 0 };
+        let to = transport.is_connected().then_some(anyone);
+        let send = Operation::Send { source: Source::Inline(b"whom?"), immediate: None, to };
+        let refused = pair.near.qp.push(Request::new(1, send)).expect_err("a destination, or none");
+        assert_eq!(refused.error, PostError::Destination);
+        pair.works(1);
+    }
+}
+
+/// Only the address of a UD queue pair of this fabric is one to send datagrams to.
+pub fn an_address_that_is_none_is_no_destination<F: Fixture>(fixture: &F) {
+    let Some(transport) = datagrams(fixture) else { return };
+    let pair = Pair::new(fixture, transport);
+    let good = pair.far.qp.address();
+    let mut nonsense = good.clone();
+    nonsense.port.iter_mut().for_each(|byte| *byte = !*byte);
+    let mut nothing = good.clone();
+    nothing.port.clear();
+    let mut wrong = vec![nonsense, nothing];
+    for transport in connected(fixture) {
+        let device = fixture.device();
+        let config = config(&device, transport);
+        wrong.push(End::new(device, &config).qp.address());
+    }
+    for address in wrong {
+        let refused = pair.near.thread.destination(&address).expect_err("that is no destination");
+        assert!(matches!(refused, VerbsError::Address(_)), "{refused}");
+    }
+}
+
+/// What nobody gave out as a destination is refused, or leads nowhere.
+pub fn made_up_destinations_do_no_harm<F: Fixture>(fixture: &F) {
+    let Some(transport) = datagrams(fixture) else { return };
+    let mut pair = Pair::new(fixture, transport);
+    let good = pair.to.expect("datagrams have a destination");
+    pair.far.receive(1, 64);
+    let handles = [0, 1, u64::MAX, !good.handle, good.handle ^ 1 << 40, good.handle ^ 1 << 63];
+    let mut made_up: Vec<Destination> =
+        handles.into_iter().filter(|&it| it != good.handle).map(|handle| Destination { handle, ..good }).collect();
+    made_up.extend([0xFF_FFFE, u32::MAX].map(|number| Destination { number: QpNumber(number), ..good }));
+    for to in made_up {
+        pair.to = Some(to);
+        let operation = pair.send(Source::Inline(b"anybody?"), None);
+        if pair.near.qp.post(Request::new(7, operation)).is_ok() {
+            assert_eq!(pair.sent("a datagram to nobody is over").id, 7, "{to:?}");
+        }
+        if pair.near.qp.state() == QpState::Error {
+            pair.near.qp.modify(QpState::Reset, None).expect("from every state to reset");
+            pair.near.qp.connect(None).expect("UD needs no peer");
+        }
+    }
+    pair.rest();
+    pair.to = destination(&pair.near, &pair.far);
+    let received = pair.deliver(1, |pair| pair.send(Source::Inline(b"you"), None));
+    assert_message(&received, b"you", None);
+}

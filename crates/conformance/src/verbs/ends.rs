@@ -1,0 +1,495 @@
+//! What facts are made with: ends of connections, pairs of them, and patience.
+
+use std::collections::VecDeque;
+use std::sync::mpsc;
+use std::time::Instant;
+
+use sinew_fabric::verbs::{
+    Access, Completion, CompletionQueue, Destination, Device, GATHER_MAX, Operation, ProtectionDomain, QpConfig,
+    QpState, QueuePair, RemoteMemory, Request, Scatter, Source, Status, ThreadDomain, Transport, Verb,
+};
+use sinew_mem::{Arena, Frozen, MessageBuffer};
+
+use super::{Expectations, Fixture, Promise};
+pub(super) use crate::pattern;
+
+pub(super) type Domain<D> = <D as Device>::Domain;
+pub(super) type Thread<D> = <Domain<D> as ProtectionDomain>::Thread;
+pub(super) type Cq<D> = <Thread<D> as ThreadDomain>::Cq;
+pub(super) type Qp<D> = <Thread<D> as ThreadDomain>::Qp;
+pub(super) type Memory<D> = <Domain<D> as ProtectionDomain>::Exposed;
+
+/// Requests, and receives, of a queue pair.
+pub(super) const DEPTH: usize = 16;
+/// Completions of a completion queue.
+const COMPLETIONS: usize = 64;
+/// Completions that one poll takes.
+const POLL_MAX: usize = 16;
+/// Bytes for messages.
+pub(super) const ARENA: usize = 2 << 20;
+/// Bytes for messages where they are long.
+const LARGE_ARENA: usize = 24 << 20;
+/// The longest message.
+pub(super) const LONGEST: usize = 1 << 20;
+/// One sleep, while something is waited for that may wake another queue.
+const NAP_NS: u64 = 1_000_000;
+/// How long nothing must happen for it to count as not happening.
+const QUIET_NS: u64 = 15_000_000;
+/// What a buffer is filled with.
+pub(super) const FILL: u8 = 0xEE;
+
+/// A clock, and how long something may take by it.
+#[derive(Clone, Copy)]
+pub(super) struct Watch<'a> {
+    pub now_ns: &'a dyn Fn() -> u64,
+    pub patience_ns: u64,
+}
+
+/// A queue pair, its completion queues, and all that they need.
+pub(super) struct End<D: Device> {
+    pub qp: Qp<D>,
+    pub sends: Cq<D>,
+    pub receives: Cq<D>,
+    /// What was polled from `sends` and not looked at yet.
+    pub sent: VecDeque<Completion>,
+    /// What was polled from `receives`.
+    pub received: VecDeque<Completion>,
+    pub config: QpConfig,
+    pub thread: Thread<D>,
+    pub arena: Arena,
+    pub domain: Domain<D>,
+    pub device: D,
+    turn: usize,
+}
+
+/// What every queue pair is unless a fact says otherwise.
+pub(super) fn config<D: Device>(device: &D, transport: Transport) -> QpConfig {
+    let attributes = device.attributes();
+    QpConfig {
+        send_depth: DEPTH,
+        receive_depth: DEPTH,
+        inline_max: attributes.inline_max.min(64),
+        gather_max: attributes.gather_max.min(GATHER_MAX),
+        ..QpConfig::new(transport)
+    }
+}
+
+/// All that the device can allow others to do.
+pub(super) fn all_access<D: Device>(device: &D) -> Access {
+    Access { atomic: device.attributes().atomics, ..Access::ALL }
+}
+
+impl<D: Device> End<D> {
+    pub fn new(device: D, config: &QpConfig) -> Self {
+        Self::with_arena(device, config, ARENA)
+    }
+
+    fn with_arena(device: D, config: &QpConfig, bytes: usize) -> Self {
+        let domain = device.protection_domain().expect("a protection domain");
+        let arena = domain.arena(bytes).expect("an arena");
+        Self::in_domain(device, domain, arena, config)
+    }
+
+    pub fn in_domain(device: D, domain: Domain<D>, arena: Arena, config: &QpConfig) -> Self {
+        let thread = domain.thread().expect("a thread's queues");
+        let sends = thread.completion_queue(COMPLETIONS).expect("a completion queue");
+        let receives = thread.completion_queue(COMPLETIONS).expect("a completion queue");
+        let qp = thread.queue_pair(config, &sends, &receives).expect("a queue pair");
+        let (sent, received) = (VecDeque::new(), VecDeque::new());
+        Self { qp, sends, receives, sent, received, config: *config, thread, arena, domain, device, turn: 0 }
+    }
+
+    pub fn transport(&self) -> Transport {
+        self.config.transport
+    }
+
+    /// Whether it can do such a thing.
+    pub fn allows(&self, verb: Verb) -> bool {
+        let atomic = matches!(verb, Verb::CompareSwap | Verb::FetchAdd);
+        self.transport().allows(verb) && (!atomic || self.device.attributes().atomics)
+    }
+
+    /// A buffer of `len` bytes, filled.
+    pub fn buffer(&self, len: usize) -> MessageBuffer {
+        let mut buffer = self.arena.alloc(len, len.max(1)).expect("the arena has room");
+        buffer[..].fill(FILL);
+        buffer
+    }
+
+    /// A share of a buffer with these bytes.
+    pub fn frozen(&self, bytes: &[u8]) -> Frozen {
+        let mut buffer = self.buffer(bytes.len());
+        buffer.copy_from_slice(bytes);
+        buffer.freeze()
+    }
+
+    /// Buffers of these lengths, filled.
+    pub fn buffers(&self, lens: &[usize]) -> Scatter {
+        lens.iter().map(|&len| self.buffer(len)).collect()
+    }
+
+    /// Memory that others may use as they like.
+    pub fn expose(&self, len: usize) -> Memory<D> {
+        self.domain.expose(len, all_access(&self.device)).expect("memory to expose")
+    }
+
+    pub fn receive(&mut self, id: u64, len: usize) {
+        let buffer = self.buffer(len);
+        self.qp.post_buffer(id, buffer).expect("a receive is taken");
+    }
+
+    pub fn push(&mut self, request: Request<'_>) {
+        self.qp.push(request).expect("a request is taken");
+    }
+
+    pub fn post(&mut self, request: Request<'_>) {
+        self.qp.post(request).expect("a request is taken");
+    }
+
+    /// Takes in what completed. Returns how much.
+    pub fn poll(&mut self) -> usize {
+        let mut completions = Vec::new();
+        let sends = self.sends.poll(&mut completions, POLL_MAX);
+        assert!(sends == completions.len() && sends <= POLL_MAX, "a poll says how many completions it added");
+        self.sent.extend(completions.drain(..));
+        let receives = self.receives.poll(&mut completions, POLL_MAX);
+        assert!(receives == completions.len() && receives <= POLL_MAX, "a poll says how many completions it added");
+        self.received.extend(completions);
+        sends + receives
+    }
+
+    /// Sleeps a little, on one queue or the other.
+    fn nap(&mut self) {
+        self.turn += 1;
+        let queue = if self.turn.is_multiple_of(2) { &mut self.sends } else { &mut self.receives };
+        queue.wait(Some(NAP_NS)).expect("waiting works");
+    }
+}
+
+/// Waits until `done` gives something; `None` when patience ends before.
+pub(super) fn within<D: Device, T>(
+    watch: Watch<'_>,
+    ends: &mut [&mut End<D>],
+    mut done: impl FnMut(&mut [&mut End<D>]) -> Option<T>,
+) -> Option<T> {
+    let deadline_ns = (watch.now_ns)().saturating_add(watch.patience_ns);
+    let mut turn = 0;
+    loop {
+        let is_late = (watch.now_ns)() >= deadline_ns;
+        let progress: usize = ends.iter_mut().map(|end| end.poll()).sum();
+        if let Some(result) = done(ends) {
+            return Some(result);
+        }
+        if is_late {
+            return None;
+        }
+        if progress == 0 {
+            let count = ends.len();
+            ends[turn % count].nap();
+            turn += 1;
+        }
+    }
+}
+
+/// Waits until `done` gives something.
+pub(super) fn eventually<D: Device, T>(
+    watch: Watch<'_>,
+    ends: &mut [&mut End<D>],
+    what: &str,
+    done: impl FnMut(&mut [&mut End<D>]) -> Option<T>,
+) -> T {
+    within(watch, ends, done).unwrap_or_else(|| panic!("{what}: not within {} ms", watch.patience_ns / 1_000_000))
+}
+
+/// Connects two queue pairs, or, when they are UD, makes each ready.
+pub(super) fn connect<D: Device>(a: &mut End<D>, b: &mut End<D>) {
+    let (of_a, of_b) = (a.qp.address(), b.qp.address());
+    let is_connected = a.transport().is_connected();
+    a.qp.connect(is_connected.then_some(&of_b)).expect("a connection");
+    b.qp.connect(is_connected.then_some(&of_a)).expect("a connection");
+    assert_eq!((a.qp.state(), b.qp.state()), (QpState::ReadyToSend, QpState::ReadyToSend));
+}
+
+/// The way from `from` to `to`, where datagrams need one.
+pub(super) fn destination<D: Device>(from: &End<D>, to: &End<D>) -> Option<Destination> {
+    let datagrams = to.transport() == Transport::Ud;
+    datagrams.then(|| from.thread.destination(&to.qp.address()).expect("a way to a living queue pair"))
+}
+
+/// Two ends that are connected.
+pub(super) struct Pair<'f, F: Fixture> {
+    pub fixture: &'f F,
+    pub near: End<F::Device>,
+    pub far: End<F::Device>,
+    /// From near to far, where datagrams need it.
+    pub to: Option<Destination>,
+}
+
+impl<'f, F: Fixture> Pair<'f, F> {
+    pub fn new(fixture: &'f F, transport: Transport) -> Self {
+        Self::with(fixture, transport, |config| config)
+    }
+
+    /// A pair whose near queue pair is configured otherwise.
+    pub fn with(fixture: &'f F, transport: Transport, near: impl FnOnce(QpConfig) -> QpConfig) -> Self {
+        Self::connected(fixture, transport, near, ARENA)
+    }
+
+    /// A pair with room for the longest messages.
+    pub fn large(fixture: &'f F, transport: Transport) -> Self {
+        Self::connected(fixture, transport, |config| config, LARGE_ARENA)
+    }
+
+    fn connected(fixture: &'f F, transport: Transport, near: impl FnOnce(QpConfig) -> QpConfig, arena: usize) -> Self {
+        let devices = (fixture.device(), fixture.device());
+        let near_config = near(config(&devices.0, transport));
+        let far_config = config(&devices.1, transport);
+        let near = End::with_arena(devices.0, &near_config, arena);
+        let far = End::with_arena(devices.1, &far_config, arena);
+        Self::of(fixture, near, far)
+    }
+
+    /// Connects two ends.
+    pub fn of(fixture: &'f F, mut near: End<F::Device>, mut far: End<F::Device>) -> Self {
+        connect(&mut near, &mut far);
+        let to = destination(&near, &far);
+        Self { fixture, near, far, to }
+    }
+
+    pub fn transport(&self) -> Transport {
+        self.near.transport()
+    }
+
+    /// Whether what is sent can be lost.
+    pub fn is_lossy(&self) -> bool {
+        self.transport() != Transport::Rc && self.fixture.expectations().lossless != Promise::Kept
+    }
+
+    /// The interesting lengths of messages, with the far buffers' limits in mind.
+    pub fn lengths(&self) -> Vec<usize> {
+        let attributes = self.near.device.attributes();
+        let mtu = attributes.mtu.min(self.far.device.attributes().mtu);
+        let limit = if self.transport().is_connected() { attributes.message_len_max.min(LONGEST) } else { mtu };
+        let mut lens = vec![0, 1, 7, 8, 9, 31, 64, 255, 4096, mtu - 1, mtu, mtu + 1, LONGEST];
+        lens.retain(|&len| len <= limit);
+        lens.sort_unstable();
+        lens.dedup();
+        lens
+    }
+
+    /// A SEND from near to far.
+    pub fn send<'a>(&self, source: Source<'a>, immediate: Option<u32>) -> Operation<'a> {
+        Operation::Send { source, immediate, to: self.to }
+    }
+
+    pub fn eventually<T>(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> Option<T>) -> T {
+        let patience_ns = self.fixture.expectations().patience_ns;
+        let done = self.within(patience_ns, &mut done);
+        done.unwrap_or_else(|| panic!("{:?}: {what}: not within {} ms", self.transport(), patience_ns / 1_000_000))
+    }
+
+    fn within<T>(&mut self, patience_ns: u64, mut done: impl FnMut(&mut Self) -> Option<T>) -> Option<T> {
+        let deadline_ns = self.fixture.now_ns().saturating_add(patience_ns);
+        let mut turn = 0;
+        loop {
+            let is_late = self.fixture.now_ns() >= deadline_ns;
+            let progress = self.near.poll() + self.far.poll();
+            if let Some(result) = done(self) {
+                return Some(result);
+            }
+            if is_late {
+                return None;
+            }
+            if progress == 0 {
+                turn += 1;
+                if turn % 2 == 0 { self.near.nap() } else { self.far.nap() }
+            }
+        }
+    }
+
+    /// Near's next completion of a request.
+    pub fn sent(&mut self, what: &str) -> Completion {
+        self.eventually(what, |pair| pair.near.sent.pop_front())
+    }
+
+    /// Near's next completion of a request, which must be this one, well done.
+    pub fn sent_well(&mut self, id: u64) -> Completion {
+        let completion = self.sent("a request is over");
+        assert_eq!((completion.id, completion.status), (id, Status::Success), "{completion:?}");
+        assert_eq!(completion.qp, self.near.qp.number());
+        completion
+    }
+
+    /// Far's next completion of a receive.
+    pub fn received(&mut self, what: &str) -> Completion {
+        self.eventually(what, |pair| pair.far.received.pop_front())
+    }
+
+    /// Far's next completion of a receive, if it comes.
+    pub fn received_if_any(&mut self) -> Option<Completion> {
+        let patience_ns = self.fixture.expectations().patience_ns / 100;
+        self.within(patience_ns, |pair| pair.far.received.pop_front())
+    }
+
+    /// Nothing completes for a while.
+    pub fn is_quiet(&mut self, what: &str) {
+        let nothing = |end: &End<F::Device>| end.sent.is_empty() && end.received.is_empty();
+        let broken = self.within(QUIET_NS, |pair| (!nothing(&pair.near) || !nothing(&pair.far)).then_some(()));
+        let (near, far) = (&self.near, &self.far);
+        let completions = [&near.sent, &near.received, &far.sent, &far.received];
+        assert!(broken.is_none(), "{:?}: {what}, and yet there is {completions:?}", self.transport());
+    }
+
+    /// Lets a while pass.
+    pub fn rest(&mut self) {
+        self.within(QUIET_NS, |_| None::<()>);
+    }
+
+    /// One request, and the message that it brings to far, into a buffer of `capacity` bytes. Where it can be lost, it is sent
+    /// again.
+    pub fn transfer<'x>(&mut self, capacity: usize, operation: impl FnMut(&Self) -> Operation<'x>) -> Completion {
+        const ID: u64 = 0x7AB5_0000_0000_0001;
+        self.far.receive(ID, capacity);
+        self.deliver(ID, operation)
+    }
+
+    /// As [`Self::transfer`], into the receive of this identifier, which is the next.
+    pub fn deliver<'x>(&mut self, id: u64, mut operation: impl FnMut(&Self) -> Operation<'x>) -> Completion {
+        let attempts = if self.is_lossy() { 100 } else { 1 };
+        for _ in 0..attempts {
+            let operation = operation(self);
+            self.near.post(Request::new(!id, operation));
+            self.sent_well(!id);
+            let received = if self.is_lossy() {
+                self.received_if_any()
+            } else {
+                Some(self.received("a message arrives for which a receive is posted"))
+            };
+            if let Some(received) = received {
+                assert_eq!((received.id, received.status), (id, Status::Success), "{received:?}");
+                assert_eq!(received.qp, self.far.qp.number());
+                return received;
+            }
+        }
+        panic!("{:?}: of {attempts} messages none arrived", self.transport());
+    }
+
+    /// The pair works: a message goes each way there is.
+    pub fn works(&mut self, number: usize) {
+        let bytes = pattern(number, 32);
+        let share = self.near.frozen(&bytes);
+        let received = self.transfer(64, |pair| pair.send(share.clone().into(), Some(number as u32)));
+        assert_message(&received, &bytes, Some(number as u32));
+        if self.transport() == Transport::Rc {
+            let memory = self.far.expose(64);
+            assert_eq!(self.write_and_wait(sinew_fabric::verbs::Exposed::remote(&memory), &bytes), Status::Success);
+            assert_eq!(read(&memory, 0, 32), bytes);
+        }
+    }
+
+    /// A WRITE, and how it ended.
+    pub fn write_and_wait(&mut self, remote: RemoteMemory, bytes: &[u8]) -> Status {
+        let source = self.near.frozen(bytes).into();
+        self.near.post(Request::new(77, Operation::Write { source, remote, immediate: None }));
+        self.sent("a WRITE is over").status
+    }
+}
+
+/// A message arrived as it was sent.
+pub(super) fn assert_message(completion: &Completion, bytes: &[u8], immediate: Option<u32>) {
+    assert_eq!((completion.opcode, completion.status), (sinew_fabric::verbs::Opcode::Receive, Status::Success));
+    assert_eq!((completion.len, completion.immediate), (bytes.len(), immediate), "length and immediate of a message");
+    let got = joined(&completion.buffers);
+    assert_eq!(got.len(), bytes.len(), "a receive's buffers are shortened to what arrived");
+    assert!(got == bytes, "a message of {} bytes arrived with other contents", bytes.len());
+}
+
+/// The bytes of some buffers.
+pub(super) fn joined(buffers: &Scatter) -> Vec<u8> {
+    buffers.iter().flat_map(|buffer| buffer.iter().copied()).collect()
+}
+
+/// Bytes of exposed memory.
+pub(super) fn read(memory: &sinew_mem::SharedMemory, offset: usize, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    memory.read(offset, &mut bytes).expect("inside the memory");
+    bytes
+}
+
+/// The word in an atomic's target.
+pub(super) fn word(completion: &Completion) -> u64 {
+    u64::from_ne_bytes(completion.buffers[0][..8].try_into().expect("a target of 8 bytes"))
+}
+
+/// Whether a failure has the status that the specification gives it.
+pub(super) fn assert_failed<F: Fixture>(fixture: &F, completion: &Completion, status: Status) {
+    let Expectations { standard_statuses, .. } = fixture.expectations();
+    if standard_statuses == Promise::Kept {
+        assert_eq!(completion.status, status, "{completion:?}");
+    } else {
+        assert!(!completion.status.is_success(), "{completion:?}");
+    }
+}
+
+/// What the ends that several threads work on have in common.
+pub(super) struct Server<D: Device> {
+    pub device: D,
+    pub domain: Domain<D>,
+    arena: Arena,
+}
+
+impl<D: Device> Server<D> {
+    pub fn new(device: D) -> Self {
+        let domain = device.protection_domain().expect("a protection domain");
+        let arena = domain.arena(ARENA).expect("an arena");
+        Self { device, domain, arena }
+    }
+
+    /// Runs `work` in so many threads, each with an end that is connected to one of ours. We look after ours in the meantime, and
+    /// call `meanwhile` time and again.
+    pub fn serve<F: Fixture<Device = D>, T: Send>(
+        &self,
+        fixture: &F,
+        transport: Transport,
+        count: usize,
+        work: impl Fn(usize, &mut End<D>, Watch<'_>) -> T + Sync,
+        mut meanwhile: impl FnMut(&mut [End<D>]),
+    ) -> Vec<T> {
+        let config = config(&self.device, transport);
+        let ours = |_| End::in_domain(self.device.clone(), self.domain.clone(), self.arena.clone(), &config);
+        let mut ends: Vec<End<D>> = (0..count).map(ours).collect();
+        let patience_ns = fixture.expectations().patience_ns;
+        let work = &work;
+        std::thread::scope(|scope| {
+            let mut starts = Vec::new();
+            let mut threads = Vec::new();
+            for (index, end) in ends.iter_mut().enumerate() {
+                let (tell, told) = mpsc::channel();
+                let (start, started) = mpsc::channel::<()>();
+                let (device, address) = (fixture.device(), end.qp.address());
+                threads.push(scope.spawn(move || {
+                    let since = Instant::now();
+                    let now_ns = || since.elapsed().as_nanos() as u64;
+                    let mut near = End::new(device, &config);
+                    tell.send(near.qp.address()).expect("the other side waits");
+                    near.qp.connect(transport.is_connected().then_some(&address)).expect("a connection");
+                    started.recv().expect("all start together");
+                    work(index, &mut near, Watch { now_ns: &now_ns, patience_ns })
+                }));
+                let address = told.recv().expect("a thread starts");
+                end.qp.connect(transport.is_connected().then_some(&address)).expect("a connection");
+                starts.push(start);
+            }
+            for start in starts {
+                start.send(()).expect("a thread waits");
+            }
+            while threads.iter().any(|thread| !thread.is_finished()) {
+                meanwhile(&mut ends);
+                if ends.iter_mut().map(End::poll).sum::<usize>() == 0 {
+                    ends[0].nap();
+                }
+            }
+            threads.into_iter().map(|thread| thread.join().expect("a thread ends well")).collect()
+        })
+    }
+}

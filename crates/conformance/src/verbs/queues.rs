@@ -1,0 +1,335 @@
+//! How much a queue holds, who is told, and what a doorbell does.
+
+use sinew_fabric::verbs::{
+    CompletionQueue, Exposed, Opcode, Operation, PostError, QpConfig, QpState, QueuePair, RemoteMemory, Request,
+    Source, Status, ThreadDomain, Transport, Verb, VerbsError,
+};
+
+use super::ends::*;
+use super::*;
+
+/// Of requests that go well, those that asked for it are told, and no others.
+pub fn only_signaled_requests_are_told<F: Fixture>(fixture: &F) {
+    for transport in transports(fixture) {
+        let mut pair = Pair::new(fixture, transport);
+        for id in 0..9 {
+            pair.far.receive(id, 64);
+        }
+        for id in 0..8 {
+            let operation = pair.send(Source::Inline(b"message"), None);
+            let mut request = Request::new(id, operation);
+            request.signaled = id == 2 || id == 5;
+            pair.near.post(request);
+        }
+        pair.sent_well(2);
+        pair.sent_well(5);
+        if !pair.is_lossy() {
+            for id in 0..8 {
+                assert_eq!(pair.received("every message arrives, told or not").id, id);
+            }
+        } else {
+            while pair.received_if_any().is_some() {}
+        }
+        pair.is_quiet("nobody asked for more");
+        let operation = pair.send(Source::Empty, None);
+        pair.near.post(Request::new(9, operation));
+        pair.sent_well(9);
+    }
+}
+
+/// A memory that nobody exposed.
+const NOWHERE: RemoteMemory = RemoteMemory { address: 4096, rkey: 0xDEAD_BEE0, len: 8 };
+
+/// Failures are told to everybody.
+pub fn failures_are_told_though_unsignaled<F: Fixture>(fixture: &F) {
+    let Some(transport) = reliable(fixture) else { return };
+    let mut pair = Pair::new(fixture, transport);
+    let write = |id| {
+        let (source, remote) = (Source::Inline(b"nowhere"), NOWHERE);
+        Request::new(id, Operation::Write { source, remote, immediate: None }).unsignaled()
+    };
+    for id in 1..4 {
+        pair.near.push(write(id));
+    }
+    pair.near.qp.doorbell();
+    let failed = pair.sent("a failure is told");
+    assert_eq!((failed.id, failed.opcode), (1, Opcode::Write));
+    assert_failed(fixture, &failed, Status::RemoteAccess);
+    for id in 2..4 {
+        let flushed = pair.sent("what is flushed is told");
+        assert_eq!((flushed.id, flushed.status), (id, Status::Flushed));
+    }
+}
+
+/// A request that fails takes those behind it along, and nothing of theirs takes effect.
+pub fn a_failure_flushes_what_is_behind_it<F: Fixture>(fixture: &F) {
+    let Some(transport) = reliable(fixture) else { return };
+    let mut pair = Pair::new(fixture, transport);
+    let memory = pair.far.expose(64);
+    pair.far.receive(1, 64);
+    for id in 0..3 {
+        pair.near.receive(id, 8);
+    }
+    let remote = memory.remote();
+    let target = pair.near.buffers(&[8, 8]);
+    let before = Operation::Write { source: Source::Inline(b"before"), remote, immediate: None };
+    let failing = Operation::Write { source: Source::Inline(b"failing"), remote: NOWHERE, immediate: None };
+    let behind = Operation::Write { source: Source::Inline(b"behind!"), remote, immediate: None };
+    let send = pair.send(Source::Inline(b"behind"), None);
+    for (id, operation) in [before, failing, behind, Operation::Read { target, remote }, send].into_iter().enumerate() {
+        pair.near.push(Request::new(id as u64, operation));
+    }
+    pair.near.qp.doorbell();
+    pair.sent_well(0);
+    let failed = pair.sent("a request that fails");
+    assert_eq!(failed.id, 1);
+    assert_failed(fixture, &failed, Status::RemoteAccess);
+    for (id, opcode, targets) in [(2, Opcode::Write, 0), (3, Opcode::Read, 2), (4, Opcode::Send, 0)] {
+        let flushed = pair.sent("requests behind it");
+        assert_eq!((flushed.id, flushed.opcode, flushed.status), (id, opcode, Status::Flushed));
+        assert_eq!(flushed.buffers.len(), targets, "targets come back");
+    }
+    for id in 0..3 {
+        let flushed = pair.eventually("receives are flushed", |pair| pair.near.received.pop_front());
+        assert_eq!((flushed.id, flushed.status), (id, Status::Flushed));
+    }
+    assert_eq!(pair.near.qp.state(), QpState::Error);
+    assert_eq!(read(&memory, 0, 8), b"before\0\0");
+    pair.rest();
+    assert!(pair.far.received.iter().all(|received| !received.status.is_success()), "nothing was sent");
+}
+
+/// Buffers come back with a completion of their own, before that of the request that tells of them.
+pub fn targets_come_back_though_unsignaled<F: Fixture>(fixture: &F) {
+    let Some(transport) = reliable(fixture) else { return };
+    let mut pair = Pair::new(fixture, transport);
+    let memory = pair.far.expose(64);
+    memory.write(0, &pattern(5, 64)).expect("our own memory");
+    let remote = memory.remote();
+    let target = pair.near.buffers(&[64]);
+    pair.near.push(Request::new(1, Operation::Read { target, remote }).unsignaled());
+    if pair.near.allows(Verb::FetchAdd) {
+        let target = pair.near.buffer(8);
+        pair.near.push(Request::new(2, Operation::FetchAdd { target, remote, add: 0 }).unsignaled());
+    }
+    let write = Operation::Write { source: Source::Empty, remote, immediate: None };
+    pair.near.push(Request::new(3, write).unsignaled());
+    let write = Operation::Write { source: Source::Empty, remote, immediate: None };
+    pair.near.push(Request::new(4, write));
+    pair.near.qp.doorbell();
+    assert_eq!(joined(&pair.sent_well(1).buffers), pattern(5, 64));
+    if pair.near.allows(Verb::FetchAdd) {
+        assert_eq!(pair.sent_well(2).buffers.len(), 1);
+    }
+    pair.sent_well(4);
+    pair.is_quiet("the untold WRITE stays untold");
+}
+
+fn empty_send<F: Fixture>(pair: &Pair<'_, F>, id: u64) -> Request<'static> {
+    Request::new(id, pair.send(Source::Empty, None))
+}
+
+/// A queue takes as many requests as it was made for, refuses the next, and has room again for as many as were polled.
+pub fn a_queue_takes_exactly_its_depth<F: Fixture>(fixture: &F) {
+    for transport in transports(fixture) {
+        for depth in [1, 5] {
+            let mut pair = Pair::with(fixture, transport, |config| QpConfig { send_depth: depth, ..config });
+            for round in 0..3 {
+                for id in 0..depth as u64 {
+                    pair.far.receive(id, 8);
+                    let request = empty_send(&pair, id);
+                    pair.near.push(request);
+                }
+                let one_more = empty_send(&pair, 99);
+                let refused = pair.near.qp.push(one_more).expect_err("the queue is full");
+                assert_eq!(refused.error, PostError::QueueFull(depth), "{transport:?}, round {round}");
+                pair.near.qp.doorbell();
+                for id in 0..depth as u64 {
+                    pair.sent_well(id);
+                }
+                if pair.is_lossy() {
+                    return;
+                }
+                for id in 0..depth as u64 {
+                    assert_eq!(pair.received("what was refused did no harm").id, id);
+                }
+            }
+            pair.is_quiet("the refused request does nothing");
+        }
+    }
+}
+
+/// A request has its place until a completion was polled which says that it is over: its own, or a later one's. Requests that
+/// nobody tells of keep theirs.
+pub fn places_are_held_until_a_completion_was_polled<F: Fixture>(fixture: &F) {
+    const PLACES: usize = 4;
+    for transport in transports(fixture) {
+        let mut pair = Pair::with(fixture, transport, |config| QpConfig { send_depth: PLACES, ..config });
+        let full = |pair: &mut Pair<'_, F>| {
+            let request = empty_send(pair, 99);
+            pair.near.qp.push(request).is_err_and(|refused| refused.error == PostError::QueueFull(PLACES))
+        };
+        for round in 0..3 {
+            for id in 0..PLACES as u64 {
+                pair.far.receive(id, 8);
+                let mut request = empty_send(&pair, id);
+                request.signaled = id + 1 == PLACES as u64;
+                pair.near.push(request);
+            }
+            pair.near.qp.doorbell();
+            if !pair.is_lossy() {
+                // Only far is polled: near has not heard that its requests are over.
+                let now_ns = || fixture.now_ns();
+                let watch = Watch { now_ns: &now_ns, patience_ns: fixture.expectations().patience_ns };
+                let arrived = |ends: &mut [&mut End<F::Device>]| (ends[0].received.len() == PLACES).then_some(());
+                eventually(watch, &mut [&mut pair.far], "messages arrive while their sender does not poll", arrived);
+                pair.far.received.clear();
+            }
+            assert!(full(&mut pair), "{transport:?}: nothing was polled");
+            pair.sent_well(PLACES as u64 - 1);
+            assert!(pair.near.sent.is_empty(), "round {round}");
+        }
+        // All four places are free: one completion told of them all. Now nobody tells of any.
+        for id in 0..PLACES as u64 {
+            pair.far.receive(id, 8);
+            let request = empty_send(&pair, id).unsignaled();
+            pair.near.post(request);
+        }
+        pair.rest();
+        assert!(full(&mut pair), "{transport:?}: none of the requests is known to be over");
+    }
+}
+
+/// A receive queue takes as many as it was made for, and the next one's buffers come back.
+pub fn receives_fill_exactly_their_queue<F: Fixture>(fixture: &F) {
+    for transport in transports(fixture) {
+        let mut pair = Pair::new(fixture, transport);
+        for round in 0..2u64 {
+            for id in 0..DEPTH as u64 {
+                pair.far.receive(id, 8);
+            }
+            let buffers = pair.far.buffers(&[8]);
+            let refused = pair.far.qp.post_receive(99, buffers).expect_err("the queue is full");
+            assert_eq!((refused.error, refused.buffers.len()), (PostError::QueueFull(DEPTH), 1), "round {round}");
+            for id in 0..DEPTH as u64 {
+                pair.deliver(id, |pair| pair.send(Source::Empty, None));
+            }
+        }
+    }
+}
+
+/// What the device does not have is refused with its limit.
+pub fn a_queue_pair_larger_than_the_device_is_refused<F: Fixture>(fixture: &F) {
+    let device = fixture.device();
+    let limit = device.attributes().queue_depth_max;
+    for transport in transports(fixture) {
+        let end = End::new(device.clone(), &config(&device, transport));
+        let config = end.config;
+        for over in [QpConfig { send_depth: limit + 1, ..config }, QpConfig { receive_depth: limit + 1, ..config }] {
+            let refused = end.thread.queue_pair(&over, &end.sends, &end.receives).err().expect("over the limit");
+            let named = matches!(refused, VerbsError::Limit { limit: named, .. } if named == limit);
+            assert!(named, "the device's limit is {limit}: {refused}");
+        }
+        assert!(end.thread.queue_pair(&config, &end.sends, &end.receives).is_ok(), "a refusal takes no room");
+    }
+}
+
+/// What is pushed waits for the doorbell.
+pub fn nothing_starts_before_the_doorbell<F: Fixture>(fixture: &F) {
+    for transport in transports(fixture) {
+        let mut pair = Pair::new(fixture, transport);
+        let memory = pair.far.expose(64);
+        pair.far.receive(1, 64);
+        let mut ids = Vec::new();
+        if transport.is_connected() {
+            let (source, remote) = (Source::Inline(b"written"), memory.remote());
+            pair.near.push(Request::new(1, Operation::Write { source, remote, immediate: None }));
+            ids.push(1);
+        }
+        if pair.near.allows(Verb::FetchAdd) {
+            let (target, remote) = (pair.near.buffer(8), memory.remote().at(56).expect("inside the memory"));
+            pair.near.push(Request::new(2, Operation::FetchAdd { target, remote, add: 1 }));
+            ids.push(2);
+        }
+        let operation = pair.send(Source::Inline(b"sent"), None);
+        pair.near.push(Request::new(3, operation));
+        ids.push(3);
+        pair.is_quiet("nothing was started");
+        assert_eq!(read(&memory, 0, 64), [0; 64]);
+        pair.near.qp.doorbell();
+        for id in ids {
+            pair.sent_well(id);
+        }
+        if !pair.is_lossy() {
+            assert_message(&pair.received("everything started"), b"sent", None);
+            assert!(!transport.is_connected() || read(&memory, 0, 7) == b"written");
+        }
+        // Another one starts nothing a second time.
+        pair.rest();
+        pair.far.received.clear();
+        pair.near.qp.doorbell();
+        pair.is_quiet("nothing was pushed");
+    }
+}
+
+/// A list that is posted starts up to the first request that is refused, in order, and is not asked for more.
+pub fn a_list_is_posted_up_to_what_is_refused<F: Fixture>(fixture: &F) {
+    for transport in transports(fixture).into_iter().filter(|transport| transport.is_connected()) {
+        let mut pair = Pair::new(fixture, transport);
+        let memory = pair.far.expose(32);
+        pair.far.receive(1, 64);
+        let limit = pair.near.config.inline_max;
+        let (words, long): (Vec<[u8; 8]>, _) = ((1..9).map(|byte| [byte; 8]).collect(), vec![9; limit + 1]);
+        let mut asked = 0;
+        let list = (0..8usize).map(|id| {
+            asked += 1;
+            let source = Source::Inline(if id == 6 { &long } else { &words[id] });
+            let operation = if id == 4 {
+                Operation::Send { source, immediate: None, to: None }
+            } else {
+                let remote = memory.remote().at(id as u64 % 5 * 8).expect("inside the memory");
+                Operation::Write { source, remote, immediate: None }
+            };
+            Request { signaled: id == 5, ..Request::new(id as u64, operation) }
+        });
+        let refused = pair.near.qp.post_list(list).expect_err("more inline than allowed");
+        assert_eq!((refused.error, asked), (PostError::InlineTooLong { len: limit + 1, limit }, 7));
+        pair.sent_well(5);
+        if !pair.is_lossy() {
+            assert_message(&pair.received("what stands before it"), &words[4], None);
+            let expected = [words[5], words[1], words[2], words[3]].concat();
+            assert_eq!(read(&memory, 0, 32), expected);
+        }
+    }
+}
+
+/// A list of requests is started by one doorbell, all of it.
+pub fn one_doorbell_starts_a_list<F: Fixture>(fixture: &F) {
+    for transport in transports(fixture) {
+        let mut pair = Pair::new(fixture, transport);
+        for len in [1, 2, DEPTH - 1, DEPTH] {
+            let all: Vec<Vec<u8>> = (0..len).map(|number| pattern(number, 8 + number)).collect();
+            for (id, bytes) in all.iter().enumerate() {
+                pair.far.receive(id as u64, 64);
+                let operation = pair.send(Source::Inline(bytes), None);
+                let mut request = Request::new(id as u64, operation);
+                request.signaled = id + 1 == len;
+                // It says whom to wake, and otherwise changes nothing.
+                request.solicited = id % 2 == 0;
+                pair.near.push(request);
+            }
+            pair.near.qp.doorbell();
+            pair.sent_well(len as u64 - 1);
+            if pair.is_lossy() {
+                break;
+            }
+            for (id, bytes) in all.iter().enumerate() {
+                let received = pair.received("every message of the list");
+                assert_eq!(received.id, id as u64);
+                assert_message(&received, bytes, None);
+            }
+        }
+        assert_eq!(pair.near.sends.poll(&mut Vec::new(), 1), 0);
+        assert!(transport != Transport::Rc || pair.near.sent.is_empty());
+    }
+}

@@ -1,0 +1,267 @@
+//! Queues tell a descriptor to sleep on, and nobody who sleeps on it sleeps through anything.
+
+use std::io::ErrorKind;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use sinew_fabric::readiness::{Armed, Descriptor, Readiness, wait_on};
+use sinew_fabric::verbs::{Completion, CompletionQueue, Operation, QueuePair, Request, Source, Status, ThreadDomain};
+
+use super::ends::*;
+use super::waiting::end;
+use super::*;
+
+/// How long something that must not happen is waited for.
+const A_WHILE_NS: u64 = 1_000_000;
+
+/// The queue's descriptor; `None`, after a look that the queue then says so, where there is none.
+fn descriptor_of(queue: &mut impl CompletionQueue) -> Option<Descriptor> {
+    let descriptor = queue.descriptor();
+    if descriptor.is_none() {
+        let error = queue.arm(0).expect_err("a queue without a descriptor cannot be armed");
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        assert!(!queue.disarm(), "nothing wakes what was never armed");
+        eprintln!("left out: readiness: the queue has no descriptor");
+    }
+    descriptor
+}
+
+/// Arms far's queue of receives when nothing keeps it awake any more, and returns until when one may sleep.
+fn arm_quietly<F: Fixture>(pair: &mut Pair<'_, F>, descriptor: &Descriptor) -> Option<u64> {
+    for _ in 0..1_000 {
+        let now_ns = pair.fixture.now_ns();
+        if let Armed::Sleep { until_ns } = pair.far.receives.arm(now_ns).expect("arming works")
+            && !descriptor.wait(Some(A_WHILE_NS)).expect("polling works")
+        {
+            return until_ns;
+        }
+        pair.far.receives.disarm();
+        pair.far.poll();
+    }
+    panic!("{:?}: a queue without completions says for ever that there are some", pair.transport());
+}
+
+/// Sends a message, again and again where it can be lost, until `arrives` returns the receive that it completed: the fact is to hold each
+/// time that it does.
+fn until_it_arrives<F: Fixture>(
+    pair: &mut Pair<'_, F>,
+    mut arrives: impl FnMut(&mut Pair<'_, F>) -> Option<Completion>,
+) -> Completion {
+    let tries = if pair.is_lossy() { 20 } else { 1 };
+    let received = (0..tries).find_map(|_| arrives(pair));
+    received.unwrap_or_else(|| panic!("{:?}: of {tries} messages none arrived", pair.transport()))
+}
+
+/// How long a message is waited for. One that is missing where it can be lost is waited for less long.
+fn patience_ns<F: Fixture>(pair: &Pair<'_, F>) -> u64 {
+    let patience_ns = pair.fixture.expectations().patience_ns;
+    if pair.is_lossy() { patience_ns / 100 } else { patience_ns }
+}
+
+/// Far's next receive after news of one; where it can be lost, if it comes.
+fn told<F: Fixture>(pair: &mut Pair<'_, F>) -> Option<Completion> {
+    if pair.is_lossy() { pair.received_if_any() } else { Some(pair.received("it is there")) }
+}
+
+/// What arrives at a queue that is armed makes its descriptor readable, until it is disarmed.
+pub fn an_armed_queue_is_readable_once_a_completion_comes<F: Fixture>(fixture: &F) {
+    for transport in transports(fixture) {
+        let mut pair = Pair::new(fixture, transport);
+        let Some(descriptor) = descriptor_of(&mut pair.far.receives) else { return };
+        let patience_ns = patience_ns(&pair);
+        for round in 0..10 {
+            pair.far.receive(round, 64);
+            let received = until_it_arrives(&mut pair, |pair| {
+                let until_ns = arm_quietly(pair, &descriptor);
+                if let Some(late) = pair.far.received.pop_front() {
+                    pair.far.receives.disarm();
+                    return Some(late);
+                }
+                let operation = pair.send(Source::Inline(b"wake up"), None);
+                pair.near.post(Request::new(round, operation));
+                let start_ns = fixture.now_ns();
+                let mut is_readable = descriptor.wait(Some(A_WHILE_NS)).expect("polling works");
+                while !is_readable {
+                    pair.near.poll();
+                    let now_ns = fixture.now_ns();
+                    // It did not promise to sleep for longer, or the message is lost.
+                    if until_ns.is_some_and(|until_ns| now_ns >= until_ns) || now_ns - start_ns >= patience_ns {
+                        break;
+                    }
+                    is_readable = descriptor.wait(Some(A_WHILE_NS)).expect("polling works");
+                }
+                if is_readable {
+                    assert!(descriptor.wait(Some(0)).expect("polling works"), "it stays readable until it is disarmed");
+                }
+                pair.far.receives.disarm();
+                let received = if is_readable || until_ns.is_some() {
+                    told(pair)
+                } else {
+                    pair.far.poll();
+                    pair.far.received.pop_front()
+                };
+                let is_told = is_readable || until_ns.is_some() || received.is_none();
+                assert!(is_told, "{transport:?}: the message of round {round} woke nobody");
+                pair.sent_well(round);
+                received
+            });
+            assert_message(&received, b"wake up", None);
+        }
+        arm_quietly(&mut pair, &descriptor);
+    }
+}
+
+/// What arrives before a queue is armed, however short, makes it say so.
+pub fn a_completion_just_before_arming_is_not_slept_through<F: Fixture>(fixture: &F) {
+    for transport in transports(fixture) {
+        let mut pair = Pair::new(fixture, transport);
+        let Some(descriptor) = descriptor_of(&mut pair.far.receives) else { return };
+        let patience_ns = patience_ns(&pair);
+        for round in 0..10 {
+            pair.far.receive(round, 64);
+            let received = until_it_arrives(&mut pair, |pair| {
+                let operation = pair.send(Source::Inline(b"early"), None);
+                pair.near.post(Request::new(round, operation));
+                pair.near.poll();
+                let deadline_ns = fixture.now_ns() + patience_ns;
+                while pair.far.received.is_empty() && fixture.now_ns() < deadline_ns {
+                    let now_ns = fixture.now_ns();
+                    if round % 3 == 1 {
+                        // Armed twice is as good as once.
+                        let _ = pair.far.receives.arm(now_ns).expect("arming works");
+                    }
+                    let armed = pair.far.receives.arm(now_ns).expect("arming works");
+                    let mut is_over = false;
+                    if armed != Armed::Ready {
+                        let bounded = armed.by(Some(deadline_ns));
+                        let is_readable = descriptor.wait(bounded.timeout_ns(now_ns)).expect("polling works");
+                        pair.far.receives.disarm();
+                        is_over = !is_readable && bounded != armed && fixture.now_ns() >= deadline_ns;
+                    }
+                    pair.far.poll();
+                    let is_missed = is_over && !pair.far.received.is_empty();
+                    assert!(!is_missed, "{transport:?}: round {round} was slept through");
+                }
+                let received = pair.far.received.pop_front();
+                pair.sent_well(round);
+                received
+            });
+            assert_message(&received, b"early", None);
+        }
+    }
+}
+
+/// A waker makes an armed queue's descriptor readable, until it is disarmed; one that comes earlier makes the next arming say so.
+pub fn a_waker_makes_an_armed_queue_readable<F: Fixture>(fixture: &F) {
+    let Some(mut end) = end(fixture) else { return };
+    let patience_ns = fixture.expectations().patience_ns;
+    for receives in [false, true] {
+        let queue = if receives { &mut end.receives } else { &mut end.sends };
+        let Some(descriptor) = descriptor_of(queue) else { return };
+        let waker = queue.waker();
+        let armed = |queue: &mut dyn Readiness| queue.arm(0).expect("arming works") != Armed::Ready;
+        for _ in 0..5 {
+            while !armed(queue) {}
+            waker.wake();
+            for _ in 0..2 {
+                assert!(descriptor.wait(Some(patience_ns)).expect("polling works"), "the wake-up was lost");
+            }
+            assert!(queue.disarm(), "a waker was called");
+            assert!(!descriptor.wait(Some(0)).expect("polling works"), "a wake-up that is over is told again");
+            waker.wake();
+            let is_armed = armed(queue);
+            assert!(!is_armed || descriptor.wait(Some(0)).expect("polling works"), "an early wake-up was lost");
+            queue.disarm();
+            while !armed(queue) {}
+            waker.wake();
+            let is_armed = armed(queue);
+            assert!(!is_armed || descriptor.wait(Some(0)).expect("polling works"), "arming again forgot a wake-up");
+            queue.disarm();
+        }
+    }
+}
+
+/// A thread that sleeps on both queues of a queue pair at once sleeps through nothing that another thread causes.
+pub fn a_thread_sleeps_on_both_queues_at_once<F: Fixture>(fixture: &F) {
+    const ROUNDS: u64 = 60;
+    let Expectations { real_time, patience_ns, .. } = fixture.expectations();
+    if !real_time.holds("completions that other threads cause") {
+        return;
+    }
+    for transport in transports(fixture) {
+        if transport != Transport::Rc && fixture.expectations().lossless != Promise::Kept {
+            continue;
+        }
+        let device = fixture.device();
+        let config = config(&device, transport);
+        let mut far = End::new(device, &config);
+        if descriptor_of(&mut far.receives).is_none() {
+            return;
+        }
+        let (tell, told) = mpsc::channel();
+        let (ask, asked) = mpsc::channel::<u64>();
+        let (address, device) = (far.qp.address(), fixture.device());
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let mut near = End::new(device, &config);
+                tell.send(near.qp.address()).expect("the other side waits");
+                near.qp.connect(transport.is_connected().then_some(&address)).expect("a connection");
+                let to = (!transport.is_connected()).then(|| near.thread.destination(&address).expect("a way"));
+                let since = std::time::Instant::now();
+                let now_ns = || since.elapsed().as_nanos() as u64;
+                let watch = Watch { now_ns: &now_ns, patience_ns };
+                for pause_us in asked {
+                    // A receive for the answer, which the other side may already be sending.
+                    near.receive(1, 8);
+                    std::thread::sleep(Duration::from_micros(pause_us));
+                    let send = Operation::Send { source: Source::Inline(b"wake"), immediate: None, to };
+                    near.post(Request::new(2, send));
+                    let answer = |ends: &mut [&mut End<F::Device>]| ends[0].received.pop_front();
+                    eventually(watch, &mut [&mut near], "the answer comes", answer);
+                }
+            });
+            let near = told.recv().expect("the other thread starts");
+            far.qp.connect(transport.is_connected().then_some(&near)).expect("a connection");
+            let back = (!transport.is_connected()).then(|| far.thread.destination(&near).expect("a way"));
+            for round in 0..ROUNDS {
+                far.receive(round, 8);
+                ask.send(round % 4 * 60).expect("the thread lives");
+                let start_ns = fixture.now_ns();
+                let sleep = |far: &mut End<F::Device>, what: &str| {
+                    let now_ns = fixture.now_ns();
+                    let passed_ns = now_ns - start_ns;
+                    assert!(passed_ns < patience_ns, "{transport:?}: {what} of round {round} was slept through");
+                    let mut sources: [&mut dyn Readiness; 2] = [&mut far.sends, &mut far.receives];
+                    if round % 2 == 0 {
+                        sources.reverse();
+                    }
+                    wait_on(&mut sources, now_ns, Some(start_ns + patience_ns)).expect("sleeping works");
+                    far.poll();
+                };
+                while far.received.is_empty() {
+                    sleep(&mut far, "a message");
+                }
+                assert_message(&far.received.pop_front().expect("looked at"), b"wake", None);
+                let answer = Operation::Send { source: Source::Inline(b"awake"), immediate: None, to: back };
+                far.post(Request::new(round, answer));
+                while far.sent.is_empty() {
+                    sleep(&mut far, "the end of a request");
+                }
+                let sent = far.sent.pop_front().expect("looked at");
+                assert_eq!((sent.id, sent.status), (round, Status::Success));
+            }
+            drop(ask);
+        });
+    }
+}
+
+/// The descriptor of a queue that is gone can be waited for, and says nothing of use.
+pub fn a_descriptor_outlives_its_completion_queue<F: Fixture>(fixture: &F) {
+    let Some(mut end) = end(fixture) else { return };
+    let Some(descriptor) = descriptor_of(&mut end.receives) else { return };
+    let waker = end.receives.waker();
+    let _ = end.receives.arm(fixture.now_ns()).expect("arming works");
+    drop(end);
+    waker.wake();
+    descriptor.wait(Some(A_WHILE_NS)).expect("polling works");
+}

@@ -1,0 +1,293 @@
+//! The side of a ring that receives.
+
+use std::num::NonZeroU64;
+
+use super::packet::{
+    BURST_SHIFT, KIND_FAR, KIND_INLINE, KIND_REVOKED, KIND_SKIP, Taken, kind_of, len_of, lines_of, plain_len,
+    without_burst, word_of,
+};
+use super::words::Words;
+use super::{
+    CONTROL_BYTES, FAR_BYTES, FAR_HEAD_MAX, FULL_LINE, Far, HEAD_WORD, INLINE_MAX, LINE, PACKET_LINES_MAX, WORD,
+    bytes_for, valid_lines,
+};
+use crate::atomic::Ordering;
+use crate::shared::Guard;
+
+/// The side that receives.
+#[derive(Debug)]
+pub struct Consumer {
+    words: Words,
+    mask: u64,
+    /// Position of the next line to read.
+    at: u64,
+    /// What the producer knows of `at`.
+    given_back: u64,
+    /// Packets of one line are shorter than this: 0 once the ring is broken, so that none is taken.
+    one_line_below: u64,
+    /// Whether the producer is safe code of this process.
+    trusted: bool,
+}
+
+impl Consumer {
+    /// The consumer of a ring of `lines` lines over fresh, zeroed memory of [`bytes_for`]`(lines)` bytes; `None` when the
+    /// sizes do not fit.
+    ///
+    /// # Safety
+    ///
+    /// There is at most one consumer for the memory. `trusted` only if its producer is a [`Producer`] of this process and
+    /// nobody else can write the memory.
+    pub unsafe fn new(words: Words, lines: usize, trusted: bool) -> Option<Self> {
+        (valid_lines(lines) && words.count() == bytes_for(lines) / 8).then(|| Self {
+            words,
+            mask: lines as u64 - 1,
+            at: 0,
+            given_back: 0,
+            one_line_below: FULL_LINE as u64 + 1,
+            trusted,
+        })
+    }
+
+    #[inline(always)]
+    fn byte(&self, position: u64) -> usize {
+        CONTROL_BYTES + (position & self.mask) as usize * LINE
+    }
+
+    #[inline(always)]
+    fn word_at(&self) -> u64 {
+        // SAFETY: the mask keeps the line inside the ring; nobody holds a slice over a line that was not taken yet. Acquire: the
+        // packet's bytes are visible once its word is. Partner: the release store in `Producer::submit`.
+        unsafe { self.words.word(self.byte(self.at) / 8) }.load(Ordering::Acquire)
+    }
+
+    /// Whether nothing can be taken now.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        let word = self.word_at();
+        self.is_broken() || word == 0 || word as u32 != self.at as u32
+    }
+
+    /// Whether the producer has published nothing since the last [`Self::take`] that found nothing: a look at one word. (`false`
+    /// says less than [`Self::is_empty`].)
+    #[inline(always)]
+    pub fn has_nothing_new(&self) -> bool {
+        self.word_at() as u32 != self.at as u32
+    }
+
+    /// Takes the next packet. Its bytes stay as they are until [`Self::give_back`].
+    #[inline(always)]
+    pub fn take(&mut self) -> Option<Taken> {
+        let position = self.at;
+        let at = self.byte(position);
+        let word = self.word_at();
+        if word as u32 != position as u32 {
+            return None;
+        }
+        // Nearly all packets: one line, which is all that its word tells of.
+        if plain_len(word) < self.one_line_below {
+            self.at = position + 1;
+            // SAFETY: the word has a kind, which is not zero.
+            return Some(Taken { at: at + WORD, word: unsafe { NonZeroU64::new_unchecked(word) } });
+        }
+        self.take_any(word)
+    }
+
+    /// The packet that `word` begins, whatever it is; its position is right.
+    #[inline(never)]
+    fn take_any(&mut self, word: u64) -> Option<Taken> {
+        // A clear word has kind 0; a word of another position cannot be here unless the other side put it there.
+        let (told, plain) = (NonZeroU64::new(word)?, NonZeroU64::new(without_burst(word))?);
+        if self.is_broken() {
+            return None;
+        }
+        let len = len_of(word);
+        let index = (self.at & self.mask) as usize;
+        let at = CONTROL_BYTES + index * LINE + WORD;
+        // The first word of a burst tells how many lines are written: they are fetched all at once. Lines that are not written
+        // yet are left alone, since to take them from the producer just before it writes costs more than it saves.
+        if plain != told {
+            let burst = (word >> BURST_SHIFT) as usize;
+            let lines = burst.min(self.mask as usize + 1 - index);
+            self.words.prefetch_read(CONTROL_BYTES + (index + 1) * LINE, lines - 1);
+            self.words.prefetch_read(CONTROL_BYTES, (burst - lines).min(index));
+        }
+        match kind_of(word) {
+            KIND_INLINE => {
+                let lines = lines_of(len);
+                if len > INLINE_MAX || index + lines > self.mask as usize + 1 {
+                    return self.break_off();
+                }
+                self.at += lines as u64;
+                Some(Taken { at, word: plain })
+            }
+            KIND_FAR if len <= FAR_HEAD_MAX => {
+                self.at += 1;
+                Some(Taken { at: at + FAR_BYTES, word: told })
+            }
+            KIND_REVOKED => {
+                self.at += 1;
+                // Whatever length it claims.
+                let word = NonZeroU64::new(word_of(0, 0, KIND_REVOKED))?;
+                Some(Taken { at, word })
+            }
+            KIND_SKIP => self.skip(len),
+            _ => self.break_off(),
+        }
+    }
+
+    /// Steps over a skip record of `len` lines and takes what the ring's first line begins.
+    #[cold]
+    #[inline(never)]
+    fn skip(&mut self, len: usize) -> Option<Taken> {
+        let to_end = self.mask + 1 - (self.at & self.mask);
+        // A record leads exactly to the ring's end, and is shorter than a packet: so no walk meets two in a row.
+        if len as u64 != to_end || to_end >= PACKET_LINES_MAX as u64 {
+            return self.break_off();
+        }
+        self.at += to_end;
+        self.take()
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn break_off(&mut self) -> Option<Taken> {
+        self.one_line_below = 0;
+        None
+    }
+
+    /// Whether the producer broke the rules: nothing more will be taken.
+    pub fn is_broken(&self) -> bool {
+        self.one_line_below == 0
+    }
+
+    /// The rest of `taken`, if it is in the producer's arena. Its offset and length are the other side's claim: unchecked, and
+    /// another one, perhaps, at another call.
+    ///
+    /// # Safety
+    ///
+    /// `taken` came from this ring and was not given back.
+    #[inline]
+    pub unsafe fn far(&self, taken: &Taken) -> Option<Far> {
+        if !taken.is_far() {
+            return None;
+        }
+        let at = (taken.at - FAR_BYTES) / 8;
+        // SAFETY: both words lie in the packet's line, which is ours until given back; `take` checked the kind, so that they stand
+        // before its bytes. Relaxed: ordered by the word's acquire.
+        let (offset, len) =
+            unsafe { (self.words.word(at).load(Ordering::Relaxed), self.words.word(at + 1).load(Ordering::Relaxed)) };
+        Some(Far { offset: u64::from_le(offset), len: u64::from_le(len) as u32 })
+    }
+
+    /// Gives back the lines of everything taken so far. What was taken must not be read any more.
+    ///
+    /// # Safety
+    ///
+    /// No slice from [`Self::bytes_in_place`] is alive.
+    #[inline]
+    pub unsafe fn give_back(&mut self) {
+        if self.given_back != self.at {
+            self.given_back = self.at;
+            // SAFETY: the control words lie in the ring and are never lent. Release: our reads come before the producer's next
+            // writes. Partner: the acquire load in `Producer::given_back`.
+            unsafe { self.words.word(HEAD_WORD) }.store(self.at, Ordering::Release);
+        }
+    }
+
+    /// Copies the ring bytes of `taken` out to `target`, and possibly bytes of no meaning behind them.
+    ///
+    /// # Safety
+    ///
+    /// `target` is valid for writes of [`Taken::copy_len`] bytes and belongs to the caller; `taken` came from this ring and
+    /// was not given back.
+    #[inline(always)]
+    pub unsafe fn copy_out(&self, taken: &Taken, target: *mut u8) {
+        if taken.is_plain_line() && !cfg!(loom) {
+            // By far the most common length, as a constant: seven loads and stores in a row.
+            // SAFETY: the caller's promises; the line lies in the ring.
+            unsafe { self.words.get_words::<{ FULL_LINE / 8 }>(taken.at, target) }
+        } else {
+            // SAFETY: the caller's promises; `take` checked that the packet's lines lie in the ring.
+            unsafe { self.words.get(taken.at, target, taken.copy_len()) }
+        }
+    }
+
+    /// The ring bytes of `taken`, where they are.
+    ///
+    /// # Safety
+    ///
+    /// The ring is a trusted one, `taken` came from it, and it is not given back while the slice lives (`'a` is the caller's
+    /// choice).
+    #[cfg(not(loom))]
+    #[inline]
+    pub unsafe fn bytes_in_place<'a>(&self, taken: &Taken) -> &'a [u8] {
+        debug_assert!(self.trusted);
+        // SAFETY: the range lies in the ring, and the producer, which keeps the rules, does not write it before it is given
+        // back.
+        unsafe { std::slice::from_raw_parts(self.words.address(taken.at), taken.len()) }
+    }
+
+    /// What must still hold after a copy of the arena bytes of `taken`; `None` when it has none.
+    ///
+    /// # Safety
+    ///
+    /// `taken` came from this ring, and it is not given back, nor the ring's memory freed, during `'a`, which is the caller's
+    /// choice.
+    #[inline]
+    pub unsafe fn guard<'a>(&self, taken: &Taken) -> Option<Guard<'a>> {
+        if !taken.is_far() {
+            return None;
+        }
+        let line = taken.at - taken.at % LINE;
+        // SAFETY: the line of a taken packet lies in the ring; slices of packets do not cover their words. The caller answers
+        // for the lifetime.
+        let word = unsafe { &*std::ptr::from_ref(self.words.word(line / 8)) };
+        Some(Guard { word, expected: taken.word.get() })
+    }
+
+    /// The position behind everything taken so far, in lines since the ring was made.
+    #[inline]
+    pub fn position(&self) -> u64 {
+        self.at
+    }
+
+    /// A position that nothing published by now can have reached.
+    pub fn last_position(&self) -> u64 {
+        self.given_back + self.mask + 1
+    }
+
+    /// Takes one packet, shows its ring bytes to `read`, and gives its lines back: a receiver in one call. A burst costs less
+    /// when it is given back as a whole; see [`Self::receive`].
+    #[cfg(not(loom))]
+    pub fn pop<R>(&mut self, read: impl FnOnce(&[u8]) -> R) -> Option<R> {
+        let mut read = Some(read);
+        let mut result = None;
+        self.receive(1, |bytes| result = read.take().map(|read| read(bytes)));
+        result
+    }
+
+    /// Shows the ring bytes of up to `packets_max` packets to `read`, in order, then gives their lines back. Returns how many
+    /// there were.
+    #[cfg(not(loom))]
+    #[inline]
+    pub fn receive(&mut self, packets_max: usize, mut read: impl FnMut(&[u8])) -> usize {
+        let mut packets = 0;
+        while packets < packets_max
+            && let Some(taken) = self.take()
+        {
+            if self.trusted {
+                // SAFETY: a trusted ring, and the slice ends with the call of `read`.
+                read(unsafe { self.bytes_in_place(&taken) });
+            } else {
+                let mut copy = [0; INLINE_MAX];
+                // SAFETY: no packet's ring bytes are more than INLINE_MAX, rounded up included.
+                unsafe { self.copy_out(&taken, copy.as_mut_ptr()) };
+                read(&copy[..taken.len()]);
+            }
+            packets += 1;
+        }
+        // SAFETY: the slices above are gone.
+        unsafe { self.give_back() };
+        packets
+    }
+}

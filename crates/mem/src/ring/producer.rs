@@ -1,0 +1,353 @@
+//! The side of a ring that sends.
+
+use super::packet::{
+    BURST_LINES_MAX, BURST_SHIFT, KIND_FAR, KIND_INLINE, KIND_REVOKED, KIND_SKIP, kind_of, lines_of, word_of,
+};
+use super::words::Words;
+use super::{
+    CONTROL_BYTES, FAR_BYTES, FAR_HEAD_MAX, FIRST_LINE_WORD, FULL_LINE, Far, HEAD_WORD, INLINE_MAX, LINE, Refused,
+    WORD, bytes_for, valid_lines,
+};
+use crate::atomic::{AtomicU64, Ordering, fence};
+
+/// The side that sends.
+#[derive(Debug)]
+pub struct Producer {
+    words: Words,
+    mask: u64,
+    /// Position of the next line to write, whose word is that of no packet to come.
+    tail: u64,
+    /// What the consumer had given back when it was last looked at.
+    head: u64,
+    /// Before this position a packet of one line can be written without a look at anything: there is room for it, and the word
+    /// behind it needs no clearing. Too low a limit does no harm.
+    limit: u64,
+    broken: bool,
+    /// Position of the first packet since the last [`Self::submit`]; `tail` when there is none.
+    first: u64,
+    /// The word that will publish it.
+    first_word: u64,
+    /// Lines, a bit each, whose word position holds bytes of a packet that started before them.
+    continued: Vec<u64>,
+}
+
+impl Producer {
+    /// The producer of a ring of `lines` lines over fresh, zeroed memory of [`bytes_for`]`(lines)` bytes; `None` when the
+    /// sizes do not fit.
+    ///
+    /// # Safety
+    ///
+    /// There is at most one producer for the memory, and nobody in this process but its consumer accesses it.
+    pub unsafe fn new(words: Words, lines: usize) -> Option<Self> {
+        (valid_lines(lines) && words.count() == bytes_for(lines) / 8).then(|| Self {
+            words,
+            mask: lines as u64 - 1,
+            tail: 0,
+            head: 0,
+            limit: lines as u64 - 1,
+            broken: false,
+            first: 0,
+            first_word: 0,
+            continued: vec![0; lines.div_ceil(64)],
+        })
+    }
+
+    #[inline(always)]
+    fn index(&self, position: u64) -> usize {
+        (position & self.mask) as usize
+    }
+
+    #[inline(always)]
+    fn word(&self, position: u64) -> &AtomicU64 {
+        // SAFETY: the mask keeps the line inside the ring. No slice covers it: the producer passes only positions of lines that
+        // were given back.
+        unsafe { self.words.word(FIRST_LINE_WORD + self.index(position) * (LINE / 8)) }
+    }
+
+    #[inline(always)]
+    fn byte(&self, position: u64) -> usize {
+        CONTROL_BYTES + self.index(position) * LINE
+    }
+
+    /// Sends a packet of at most [`INLINE_MAX`] bytes, `head` and then `data`, with the next [`Self::submit`].
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`]; nothing was sent then.
+    #[inline(always)]
+    pub fn push(&mut self, head: &[u8], data: &[u8]) -> Result<(), Refused> {
+        if self.push_full_line(head, data) { Ok(()) } else { self.push_any(head, data) }
+    }
+
+    /// As [`Self::push`], for a header of 24 bytes and a message of 32, in one piece or in two, each aligned to 8: they fill a
+    /// line. For others, and where there is anything to see to first, it does nothing and returns false.
+    #[inline(always)]
+    pub fn push_full_line(&mut self, head: &[u8], data: &[u8]) -> bool {
+        let tail = self.tail;
+        if tail >= self.limit {
+            return false;
+        }
+        let at = self.byte(tail);
+        // SAFETY: the mask keeps the line inside the ring. It is free, since `tail` is below the limit, and the consumer does not
+        // read it before it is published; no slice covers it.
+        let (word, is_written) = unsafe { (self.words.word(at / 8), self.words.put_full_line(at + WORD, head, data)) };
+        if !is_written {
+            return false;
+        }
+        let told = word_of(tail, FULL_LINE, KIND_INLINE);
+        if tail == self.first {
+            self.first_word = told;
+        } else {
+            // Relaxed: the consumer comes here only through the burst's first packet.
+            word.store(told, Ordering::Relaxed);
+        }
+        self.tail = tail + 1;
+        true
+    }
+
+    /// As [`Self::push`], which is for packets that are likely to fill a line; this is for all others.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    #[inline(never)]
+    pub fn push_any(&mut self, head: &[u8], data: &[u8]) -> Result<(), Refused> {
+        let len = head.len() + data.len();
+        if len > FULL_LINE || self.tail >= self.limit {
+            return self.push_slowly(head, data);
+        }
+        // SAFETY: the line is free, since `tail` is below the limit, and the consumer does not read it before it is published.
+        unsafe { self.put(head, data) };
+        self.hold(word_of(self.tail, len, KIND_INLINE));
+        self.tail += 1;
+        Ok(())
+    }
+
+    /// A packet of several lines, or one for which there may be no room.
+    #[inline(never)]
+    fn push_slowly(&mut self, head: &[u8], data: &[u8]) -> Result<(), Refused> {
+        let len = head.len() + data.len();
+        if len > INLINE_MAX {
+            return Err(Refused::TooLong);
+        }
+        let lines = lines_of(len) as u64;
+        self.reserve(lines)?;
+        // SAFETY: `reserve` made sure of `lines` free lines in a row, which the consumer does not read before they are published.
+        unsafe { self.put(head, data) };
+        self.publish(lines, len, KIND_INLINE);
+        if lines == 1 {
+            self.find_limit();
+        }
+        Ok(())
+    }
+
+    /// Copies a packet's bytes to the lines at `tail`.
+    ///
+    /// # Safety
+    ///
+    /// They are free, and enough.
+    #[inline(always)]
+    unsafe fn put(&self, head: &[u8], data: &[u8]) {
+        let at = self.byte(self.tail) + WORD;
+        // SAFETY: the caller's promises.
+        unsafe {
+            self.words.put(at, head);
+            if !data.is_empty() {
+                self.words.put(at + head.len(), data);
+            }
+        }
+    }
+
+    /// Sends a packet whose first bytes are `head`, at most [`FAR_HEAD_MAX`], and whose rest is in the arena, with the next
+    /// [`Self::submit`]. Returns its position: the arena's bytes may be written again when [`Self::given_back`] is beyond it, or
+    /// after [`Self::revoke`].
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`]; nothing was sent then.
+    #[inline]
+    pub fn push_far(&mut self, head: &[u8], far: Far) -> Result<u64, Refused> {
+        if head.len() > FAR_HEAD_MAX {
+            return Err(Refused::TooLong);
+        }
+        self.reserve(1)?;
+        let at = self.byte(self.tail) + WORD;
+        let mut description = [0; FAR_BYTES];
+        description[..8].copy_from_slice(&far.offset.to_le_bytes());
+        description[8..].copy_from_slice(&u64::from(far.len).to_le_bytes());
+        // SAFETY: as in `push`: one free line.
+        unsafe {
+            self.words.put(at, &description);
+            self.words.put(at + FAR_BYTES, head);
+        }
+        let position = self.tail;
+        self.publish(1, head.len(), KIND_FAR);
+        Ok(position)
+    }
+
+    /// Makes sure that a packet of `lines` lines can be written at `tail`, in one piece.
+    #[inline(always)]
+    fn reserve(&mut self, lines: u64) -> Result<(), Refused> {
+        let to_end = self.mask + 1 - (self.tail & self.mask);
+        let skipped = if to_end < lines { to_end } else { 0 };
+        // One more for the clear word behind the packet.
+        let needed = skipped + lines + 1;
+        if self.room() < needed {
+            self.look_for_room(needed)?;
+        }
+        if skipped > 0 {
+            self.publish(skipped, skipped as usize, KIND_SKIP);
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn room(&self) -> u64 {
+        self.mask + 1 - (self.tail - self.head)
+    }
+
+    /// Finds the limit anew: the first line from `tail` on that has no room behind it, or a word to clear.
+    fn find_limit(&mut self) {
+        let end = self.head + self.mask;
+        let mut next = self.tail + 1;
+        while next <= end {
+            let index = self.index(next);
+            let bits = self.continued[index / 64] >> (index % 64);
+            if bits != 0 {
+                next += u64::from(bits.trailing_zeros());
+                break;
+            }
+            // On to the next 64 lines, or the ring's first ones.
+            next += (64 - index as u64 % 64).min(self.mask + 1 - index as u64);
+        }
+        self.limit = end.min(next - 1);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn look_for_room(&mut self, needed: u64) -> Result<(), Refused> {
+        // The consumer can only make room if it sees what there is.
+        self.submit();
+        self.given_back();
+        if self.broken {
+            return Err(Refused::Broken);
+        }
+        if self.room() < needed { Err(Refused::Full) } else { Ok(()) }
+    }
+
+    #[inline(always)]
+    fn publish(&mut self, lines: u64, len: usize, kind: u64) {
+        let next = self.tail + lines;
+        if lines > 1 {
+            for line in self.tail + 1..next {
+                let index = self.index(line);
+                self.continued[index / 64] |= 1 << (index % 64);
+            }
+        }
+        let index = self.index(next);
+        if self.continued[index / 64] & 1 << (index % 64) != 0 {
+            self.continued[index / 64] &= !(1 << (index % 64));
+            // Relaxed: a release store makes it visible before the packet, this packet's or its burst's.
+            self.word(next).store(0, Ordering::Relaxed);
+        }
+        self.hold(word_of(self.tail, len, kind));
+        self.tail = next;
+    }
+
+    /// Writes the word of the packet at `tail`, or keeps it until the next [`Self::submit`], when it is the first.
+    #[inline(always)]
+    fn hold(&mut self, word: u64) {
+        if self.tail == self.first {
+            self.first_word = word;
+        } else {
+            // Relaxed: the consumer comes here only through the burst's first packet.
+            self.word(self.tail).store(word, Ordering::Relaxed);
+        }
+    }
+
+    /// Publishes what was pushed since the last call, at once.
+    #[inline]
+    pub fn submit(&mut self) {
+        let lines = self.tail - self.first;
+        if lines == 0 {
+            return;
+        }
+        // Of a burst of one line there is nothing to tell.
+        let told = if lines == 1 { 0 } else { lines.min(BURST_LINES_MAX) << BURST_SHIFT };
+        // Release: the burst's bytes and words come first. Partner: the acquire load in `Consumer::take`.
+        self.word(self.first).store(self.first_word | told, Ordering::Release);
+        self.first = self.tail;
+        if told != 0 {
+            self.prefetch(lines.min(BURST_LINES_MAX));
+        }
+    }
+
+    /// The next burst will need as many lines as the last, which the consumer's cache still holds from the lap before. Not its
+    /// first: the consumer is polling that.
+    #[inline(always)]
+    fn prefetch(&self, lines: u64) {
+        if self.room() > 2 * BURST_LINES_MAX {
+            let ahead = self.index(self.tail + 1);
+            let lines = (lines as usize - 1).min(self.mask as usize + 1 - ahead);
+            self.words.prefetch_write(CONTROL_BYTES + ahead * LINE, lines);
+        }
+    }
+
+    /// The position up to which the consumer has given lines back, read anew.
+    #[inline]
+    pub fn given_back(&mut self) -> u64 {
+        // SAFETY: the control words lie in the ring and are never lent. Acquire: what the consumer read from the lines and from
+        // the arena happened before they are written again. Partner: the release store in `Consumer::give_back`.
+        let head = unsafe { self.words.word(HEAD_WORD) }.load(Ordering::Acquire);
+        if head.wrapping_sub(self.head) <= self.tail - self.head {
+            self.head = head;
+        } else {
+            self.broken = true;
+        }
+        self.head
+    }
+
+    /// The position behind everything sent so far.
+    #[inline]
+    pub fn position(&self) -> u64 {
+        self.tail
+    }
+
+    /// Takes back the arena's bytes of the packet that [`Self::push_far`] sent at `position`: a consumer that copies them from
+    /// now on, or is copying them now, finds that they do not count. Never waits. [`Self::revoked`] must follow before the
+    /// bytes are written. A position that was given back already is left alone.
+    ///
+    /// # Safety
+    ///
+    /// [`Self::push_far`] of this producer returned `position`: any other may lie in the middle of a packet that the consumer is
+    /// reading in place.
+    pub unsafe fn revoke(&mut self, position: u64) {
+        self.submit();
+        // Only what the consumer still has: those lines are the packet's own.
+        if position.wrapping_sub(self.head) < self.tail - self.head {
+            // Release: this may be the word by which the consumer comes to the rest of a burst.
+            self.word(position).store(word_of(position, 0, KIND_REVOKED), Ordering::Release);
+        }
+    }
+
+    /// Ends one or more calls of [`Self::revoke`]: writes to the arena that come later are visible later.
+    pub fn revoked() {
+        // The writer's half of a sequence lock. Partner: the acquire fence in `Guard::still_lent`.
+        fence(Ordering::Release);
+    }
+
+    /// Whether the consumer broke the rules.
+    pub fn is_broken(&self) -> bool {
+        self.broken
+    }
+
+    /// Whether somebody else wrote over the word by which the consumer comes to the oldest packet that it has not given back. It
+    /// would wait for that packet for ever.
+    pub fn is_spoiled(&mut self) -> bool {
+        let oldest = self.given_back();
+        // Relaxed: nobody but us has any business to write it.
+        let word = self.word(oldest).load(Ordering::Relaxed);
+        let stands = word as u32 == oldest as u32 && (KIND_INLINE..=KIND_REVOKED).contains(&kind_of(word));
+        oldest != self.first && !stands
+    }
+}

@@ -1,0 +1,253 @@
+//! The loop: what one turn of it does, in which order, and how long it goes on.
+
+use sinew_fabric::{Clock, PacketPort, PacketRx, PacketTx, PortEvent, RxBurst, Step};
+
+use super::Rpc;
+use crate::core::Core;
+use crate::handlers::Handlers;
+use crate::peers::Forgotten;
+use crate::receive::take_burst;
+use crate::sessions::Sessions;
+
+/// Full bursts that one turn takes in before it answers: where a send costs the same for one packet and for many, as in a
+/// kernel's sockets, answers to several bursts in one send are worth their wait.
+const BURSTS_PER_TURN: usize = 8;
+
+/// What a received burst is taken in with.
+pub(super) struct Taking<'a, C> {
+    pub core: &'a mut Core,
+    pub sessions: &'a mut Sessions,
+    pub handlers: &'a mut Handlers,
+    pub clock: &'a C,
+}
+
+impl<P: PacketPort, C: Clock> Rpc<P, C> {
+    /// Turns the loop once: what was enqueued leaves; what has arrived is taken in (at most eight full bursts), its requests run,
+    /// and what they and the timers have to say leaves too. Never blocks. Returns whether anything happened. Disarms the endpoint.
+    #[inline]
+    pub fn turn(&mut self) -> bool {
+        self.turn_taking(|rpc, burst| {
+            take_burst(rpc.core, rpc.sessions, rpc.handlers, burst, rpc.clock);
+        })
+    }
+
+    /// A turn that has `take` take in what was received.
+    #[inline(always)]
+    pub(super) fn turn_taking(&mut self, take: impl FnMut(Taking<'_, C>, &RxBurst<'_>)) -> bool {
+        let handled = self.core.shared.stats.requests_handled;
+        if self.sessions.begin_turn(&mut self.core, self.clock.now_ns()) {
+            self.end_sleep();
+        }
+        let sent = self.send_enqueued();
+        let received = self.receive(handled, take);
+        let timed = self.run_timers();
+        let heard = self.take_port_events();
+        self.send_answers(handled, sent, sent | received | timed | heard)
+    }
+
+    /// Sends the calls that were enqueued since the last turn: they need not wait for the look at what has arrived.
+    #[inline(always)]
+    fn send_enqueued(&mut self) -> bool {
+        let shared = &mut self.core.shared;
+        shared.pacing.release(shared.now_ns, &mut shared.transmit);
+        let any = shared.has_output();
+        if any {
+            if self.core.shared.now_ns >= self.core.shared.deadlines_due_ns {
+                // What nobody waits for any more need not leave.
+                self.core.end_expired();
+            }
+            let (_, tx) = self.port.split();
+            self.core.transmit(tx);
+            tx.submit_soon(self.core.shared.now_ns);
+        }
+        any
+    }
+
+    /// Takes in what has arrived, and runs its requests.
+    #[inline(always)]
+    fn receive(&mut self, handled: u64, mut take: impl FnMut(Taking<'_, C>, &RxBurst<'_>)) -> bool {
+        let mut any = false;
+        let (rx, _) = self.port.split();
+        for _ in 0..BURSTS_PER_TURN {
+            let mut burst = RxBurst::new(self.core.shared.now_ns);
+            rx.receive(&mut burst);
+            if !burst.packets.is_empty() {
+                any = true;
+                self.core.shared.now_ns = burst.time_ns;
+                let Self { core, sessions, handlers, clock, .. } = self;
+                take(Taking { core, sessions, handlers, clock }, &burst);
+            }
+            if burst.packets.len() < self.burst_max {
+                break;
+            }
+            if self.core.shared.stats.requests_handled != handled {
+                // What comes next may have arrived while they ran.
+                self.core.shared.now_ns = self.clock.now_ns();
+            }
+        }
+        let returned = self.core.servers.take_returns(&mut self.core.shared);
+        if returned {
+            self.take_handed();
+        }
+        any | returned
+    }
+
+    /// Repeats what is late, asks the silent, gives up the dead: all of it every few milliseconds only.
+    #[inline(always)]
+    fn run_timers(&mut self) -> bool {
+        self.core.shared.now_ns >= self.core.shared.timers_due_ns && self.run_due_timers()
+    }
+
+    #[inline(never)]
+    fn run_due_timers(&mut self) -> bool {
+        // Who is given up is sent nothing, and yet there is something to hear of it.
+        let told = self.told();
+        self.core.clients.retransmit_late(&mut self.core.shared);
+        self.core.end_expired();
+        self.sessions.manage(&mut self.core);
+        let (scan_ns, manage_ns) = (self.core.clients.scan_due_ns(), self.sessions.manage_due_ns());
+        self.core.shared.timers_due_ns = scan_ns.min(manage_ns).min(self.core.shared.deadlines_due_ns);
+        self.told() != told
+    }
+
+    /// How many completions and events wait to be taken.
+    fn told(&self) -> usize {
+        self.core.clients.lanes.told() + self.core.servers.client_events()
+    }
+
+    /// Sends what this turn had to say, and ends it. Returns whether the turn, which was `busy` so far, had anything to do.
+    #[inline(always)]
+    fn send_answers(&mut self, handled: u64, sent: bool, busy: bool) -> bool {
+        let any = self.core.shared.has_output();
+        if any {
+            if self.core.shared.stats.requests_handled != handled {
+                // What the handlers took is residence, not round trip.
+                self.core.shared.now_ns = self.clock.now_ns();
+            }
+            self.core.transmit(self.port.split().1);
+        }
+        let busy = busy | any;
+        if self.has_audience | self.core.clients.has_unclaimed() | !self.core.shared.forgotten.is_empty() {
+            self.end_turn_with_more(sent, any, busy);
+        } else if any || !sent {
+            // Also with nothing new: the port may hold back what it was given in earlier turns.
+            self.port.split().1.submit_soon(self.core.shared.now_ns);
+        }
+        self.was_idle = !busy;
+        busy
+    }
+
+    /// Submits what was sent, and does what few turns have to do beside.
+    #[inline(never)]
+    fn end_turn_with_more(&mut self, sent: bool, any: bool, busy: bool) {
+        if busy {
+            // Before anybody can hear of what happened.
+            self.publish();
+        }
+        let (_, tx) = self.port.split();
+        if any || !sent {
+            tx.submit_soon(self.core.shared.now_ns);
+        }
+        if !busy && !self.was_idle {
+            // Once after that, for what was counted since, such as packets that the port had held back.
+            self.publish();
+        }
+        let (_, tx) = self.port.split();
+        if self.core.clients.has_unclaimed() {
+            self.core.clients.reclaim(&mut self.core.shared.stats, tx);
+        }
+        self.forget_peers();
+        if self.remote.is_some() {
+            self.tell_handed();
+        }
+    }
+
+    /// Hears from the port who is gone.
+    #[inline(always)]
+    fn take_port_events(&mut self) -> bool {
+        let mut any = false;
+        while let Some(PortEvent::PeerLost { peer, loss }) = self.port.poll_event() {
+            any = true;
+            self.sessions.peer_lost(&mut self.core, peer, loss);
+        }
+        any
+    }
+
+    /// Tells the port whom nothing connects us to any more, after what we had to say to them.
+    fn forget_peers(&mut self) {
+        while let Some(Forgotten { peer, initiated }) = self.core.shared.forgotten.pop() {
+            // Unless a session with it was begun since.
+            if self.core.shared.peers.index_of(peer).is_none() {
+                match initiated {
+                    true => self.port.forget(peer),
+                    // The way is the peer's, which may be about to come back over it.
+                    false => self.port.peer_left(peer),
+                }
+            }
+        }
+    }
+
+    /// Turns the loop once, and sleeps when there is nothing to do for longer than [`Config::poller`] spins. Returns whether anything
+    /// happened.
+    ///
+    /// # Errors
+    ///
+    /// What the port says when it cannot sleep.
+    #[inline]
+    pub fn turn_or_wait(&mut self) -> std::io::Result<bool> {
+        let busy = self.turn();
+        self.rest(busy, None)?;
+        Ok(busy)
+    }
+
+    /// After a turn that was `busy` or not: sleeps when there was nothing to do for longer than [`Config::poller`] spins, until there is, for so
+    /// many nanoseconds at most.
+    ///
+    /// # Errors
+    ///
+    /// What the port says when it cannot sleep.
+    #[inline]
+    pub fn rest(&mut self, busy: bool, timeout_ns: Option<u64>) -> std::io::Result<()> {
+        if self.is_idle_for_long(busy) {
+            self.wait(timeout_ns)?;
+        }
+        Ok(())
+    }
+
+    /// Whether to sleep after a turn that was `busy` or not.
+    #[inline]
+    pub(super) fn is_idle_for_long(&mut self, busy: bool) -> bool {
+        self.poller.step(self.core.shared.now_ns, busy) == Step::Block
+    }
+
+    /// Turns the loop until `done` says so, sleeping when there is nothing to do as [`Config::poller`] allows.
+    ///
+    /// # Errors
+    ///
+    /// What the port says when it cannot sleep.
+    pub fn run_until(&mut self, mut done: impl FnMut(&mut Self) -> bool) -> std::io::Result<()> {
+        self.try_run_until(|rpc| Ok(done(rpc)))
+    }
+
+    /// As [`Self::run_until`], until `done` says so or fails, of which the loop ends at once. The endpoint is as well as before: the loop
+    /// can be entered again.
+    ///
+    /// # Errors
+    ///
+    /// What `done` returns, and what the port says when it cannot sleep.
+    pub fn try_run_until<E: From<std::io::Error>>(
+        &mut self,
+        mut done: impl FnMut(&mut Self) -> Result<bool, E>,
+    ) -> Result<(), E> {
+        while !done(self)? {
+            let busy = self.turn();
+            if done(self)? {
+                break;
+            }
+            if self.poller.step(self.core.shared.now_ns, busy) == Step::Block {
+                self.wait(None)?;
+            }
+        }
+        Ok(())
+    }
+}
