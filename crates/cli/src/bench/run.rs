@@ -22,7 +22,7 @@ use crate::fabrics::{Fabric, nth_address};
 use crate::limits::{Reading, References};
 use crate::others::{self, Others};
 use crate::serve::LimitArgs;
-use crate::{machine, output, service};
+use crate::{advice, machine, output, service};
 
 /// Slices of a measurement: as many of the limit, in turn.
 const SLICES: u32 = 5;
@@ -364,7 +364,7 @@ fn start_client<'scope>(
             addresses[0],
             plan.threads
         ),
-        Err(error) => Err(error),
+        Err(error) => Err(advice::serve_there(error, "sinew rpc serve", &addresses[index])),
     }
 }
 
