@@ -13,7 +13,7 @@ use super::ADDRESS;
 use super::door::{self, Doors};
 use crate::serve::ThreadArgs;
 use crate::units::{parse_count, parse_size};
-use crate::{Outcome, Usage, output, service};
+use crate::{Outcome, Usage, output};
 
 const AFTER_HELP: &str = "\
 Each thread owns a part of the keys, and shares nothing. Values live in --memory; the oldest make way for new ones, or, with --no-evict, what
@@ -94,10 +94,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     };
     let advice = |address: &str| format!("Ask it with: sinew kv get KEY --address {address}");
     let Some(reports) = threads.serve(start, advice)? else { return Ok(Outcome::Failed) };
-    for report in reports.iter().filter(|_| !threads.is_child()) {
-        let counters = service::counters(&report.stats, &report.port_stats, report.sessions);
-        output::print(format_args!("{}: {counters}", report.address))?;
-    }
+    threads.tell_reports(&reports)?;
     Ok(Outcome::Done)
 }
 
