@@ -217,7 +217,7 @@ fn a_server_that_was_killed_can_start_again_under_its_name() {
     server.process.signal(Signal::KILL);
     server.process.wait();
     let error = client(&server.address).connect(&server.address).unwrap_err().to_string();
-    assert!(error.contains(&server.address) && error.contains("sinew rpc serve"), "{error}");
+    assert!(error.contains(&server.address) && error.contains("start it first"), "{error}");
     let nexus =
         Nexus::builder().config(common::config()).handle(ECHO, |call: Call| call.reply(b"new")).build().unwrap();
     let again = nexus.server().at(&server.address).start().unwrap();

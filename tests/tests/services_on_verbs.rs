@@ -228,7 +228,7 @@ fn a_server_that_is_still_filling_its_cache_can_be_interrupted() {
     let mut process = Process::start(&mut sinew(&["serve", "herd", "--keys", "40M", "--memory", "1M"]));
     std::thread::sleep(Duration::from_millis(500));
     process.signal(Signal::INT);
-    assert_eq!(process.wait().code(), Some(1));
+    assert_eq!(process.wait().code(), Some(130));
 }
 
 #[test]

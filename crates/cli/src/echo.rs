@@ -14,6 +14,7 @@ use sinew_harness::crew::{BoxedMember, Crew, Member};
 use sinew_harness::load::echo::{Echo, Shape, open_sessions};
 use sinew_harness::load::{Slice, drive};
 
+use crate::advice;
 use crate::fabrics::{self, Fabric};
 use crate::serve::LimitArgs;
 
@@ -117,7 +118,7 @@ impl Echoes {
                     address,
                     addresses[0]
                 ),
-                false => error,
+                false => advice::serve_there(error, "sinew rpc serve", address),
             })
         };
         Crew::start(cpus, make).map(Self)

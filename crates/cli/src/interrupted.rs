@@ -1,4 +1,4 @@
-//! Ctrl-C, for commands that have nothing to put in order: it ends them at once, wherever they are.
+//! Ctrl-C: the exit status of what it interrupted, and, for commands that have nothing to put in order, the end at once, wherever they are.
 
 use std::io::{self, IsTerminal};
 use std::sync::{Arc, OnceLock};
@@ -25,6 +25,11 @@ impl WakeTarget for End {
         output::complain("interrupted");
         std::process::exit(status(self.0).into());
     }
+}
+
+/// The exit status of a command that was interrupted, if it was.
+pub fn by_signal() -> Option<u8> {
+    Interrupt::installed()?.exit_status()
 }
 
 /// The exit status of a command that was interrupted.

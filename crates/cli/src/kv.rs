@@ -27,6 +27,12 @@ pub enum Command {
     Set(client::SetArgs),
     /// Forget a key
     Delete(client::DeleteArgs),
+    /// Give an item another lifetime
+    Touch(client::TouchArgs),
+    /// Add to a number
+    Incr(client::IncrArgs),
+    /// Forget all keys
+    Flush(client::FlushArgs),
     /// Print what a cache counted
     Stats(client::StatsArgs),
     /// Measure designs of key-value stores
@@ -40,6 +46,9 @@ pub fn run(command: &Command) -> anyhow::Result<Outcome> {
         Command::Get(args) => client::get(args),
         Command::Set(args) => client::set(args),
         Command::Delete(args) => client::delete(args),
+        Command::Touch(args) => client::touch(args),
+        Command::Incr(args) => client::incr(args),
+        Command::Flush(args) => client::flush(args),
         Command::Stats(args) => client::stats(args),
         Command::Bench(command) => bench::run(command),
     }

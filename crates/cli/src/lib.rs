@@ -2,6 +2,7 @@
 //!
 //! - `tour`: `sinew` alone.
 //! - `serve`: `sinew rpc serve`, and `service`, what it serves.
+//! - `advice`: which command serves where nobody is found.
 //! - `bench`: `sinew rpc bench`; its `client` uses the public interface only.
 //! - `verbs`: `sinew verbs`.
 //! - `kv`: `sinew kv` and `sinew serve cache`, and `workload`, what clients ask for.
@@ -15,6 +16,7 @@
 #![forbid(unsafe_code)]
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
+mod advice;
 mod child;
 mod echo;
 mod fabrics;
@@ -57,11 +59,11 @@ Examples:
 
 Exit status:
   0  done
-  1  failed, or interrupted
+  1  failed
   2  wrong usage: nothing was started
   3  a threshold (--fail-if-...) was missed
   4  thresholds were given, and the machine was too busy for a result to hold against them
-  130  sim, lab: interrupted by Ctrl-C (others: 1)";
+  130  interrupted by Ctrl-C before it was done (143: by SIGTERM); a server that is stopped so ends with 0";
 
 /// Services that answer in microseconds: RPC over shared memory, UDP and RDMA devices, and verbs. Alone, it takes you on a tour of this machine.
 #[derive(Parser)]
@@ -189,10 +191,15 @@ pub fn main() -> ExitCode {
         Some(Command::Seq(command)) => seq::run(&command),
         Some(Command::Sim(command)) => sim::run(&command),
         Some(Command::Lab(command)) => lab::run(&command),
-        Some(Command::Limits(args)) => limits::run(&args),
+        Some(Command::Limits(args)) => interrupted::ends().and_then(|()| limits::run(&args)),
     };
     match result {
         Ok(outcome) => outcome.into(),
+        // What fails after a signal, which children and peers may have had, too, fails because of it.
+        Err(_) if let Some(status) = interrupted::by_signal() => {
+            output::complain("interrupted");
+            Outcome::Interrupted(status).into()
+        }
         Err(error) => {
             output::complain(output::describe(&error));
             if error.is::<Usage>() {

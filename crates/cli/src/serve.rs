@@ -1,16 +1,18 @@
 //! `sinew rpc serve`, and what other servers of endpoints share with it.
 
+use std::fmt::Display;
 use std::io::Read;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use serde_json::json;
 use sinew::fabric::PollerConfig;
 use sinew::host::Interrupt;
 use sinew::prelude::*;
 use sinew_harness::{machine, service};
 
 use crate::fabrics::{self, Purpose};
-use crate::{Outcome, Usage, output};
+use crate::{Outcome, Usage, advice, output};
 
 /// The line that tells the parent of a child server that all addresses are served.
 pub const READY: &str = "ready";
@@ -28,6 +30,9 @@ The server answers these request types:
   2 sink     checks a test message (sequence number, stamps, pattern) and answers 32 bytes with the verdict
   3 report   the endpoint's counters as JSON
   4 sleep    answers from a worker thread after so many milliseconds as the request says in digits
+
+JSON, of every server: first `serving`, a list of addresses; at the end `endpoints`, for each its address, sessions, requests_handled,
+packets_received, packets_sent, and what was dropped by reason.
 
 Examples:
   sinew rpc serve shm://test
@@ -56,6 +61,9 @@ pub struct ThreadArgs {
     pin: Vec<usize>,
     #[command(flatten)]
     limits: LimitArgs,
+    /// Print JSON objects, one a line: where it serves, and, at its end, what it did
+    #[arg(long)]
+    json: bool,
     /// Serve for a parent process: say `ready`, and end when standard input does
     #[arg(long, hide = true)]
     child: bool,
@@ -181,6 +189,18 @@ impl ThreadArgs {
         machine::check_pins(&self.pin)
     }
 
+    /// Warns where threads would wait for each other's processors.
+    pub fn warn_if_crowded(&self) {
+        let (threads, cpus) = (self.threads(), machine::cpus().len());
+        if threads > cpus && !self.child {
+            output::complain(format_args!(
+                "--threads {threads}: there {} for this process, so threads take turns, and answers wait meanwhile; give as many \
+                 threads as processors, or fewer",
+                if cpus == 1 { "is 1 processor".to_owned() } else { format!("are {cpus} processors") }
+            ));
+        }
+    }
+
     /// Starts a server with a thread at each address.
     pub fn start(&self, server: sinew::Server, addresses: Vec<String>) -> anyhow::Result<sinew::ServerHandle> {
         let mut server = server;
@@ -193,12 +213,12 @@ impl ThreadArgs {
         Ok(server.start()?)
     }
 
-    /// Serves with what `start` starts until a signal, or, as a child, until standard input ends. `advice` says, for an address,
-    /// what can be done with the server. Returns what the endpoints counted; `None` when a child failed and has said so.
+    /// Serves with what `start` starts until a signal, or, as a child, until standard input ends. `then` says, for an address, what
+    /// can be done with the server. Returns what the endpoints counted; `None` when it failed and has said so.
     pub fn serve(
         &self,
         start: impl FnOnce() -> anyhow::Result<sinew::ServerHandle>,
-        advice: impl FnOnce(&str) -> String,
+        then: impl FnOnce(&str) -> String,
     ) -> anyhow::Result<Option<Vec<sinew::EndpointReport>>> {
         let interrupt = Interrupt::install().context("catching Ctrl-C")?;
         if self.child {
@@ -212,17 +232,66 @@ impl ThreadArgs {
             }
             Err(error) => return Err(error),
         };
-        for address in handle.addresses() {
-            output::print(format_args!("{SERVING}{address}"))?;
-        }
+        self.warn_if_crowded();
+        let addresses: Vec<_> = handle.addresses().iter().map(ToString::to_string).collect();
+        self.tell_addresses(&addresses)?;
         if self.child {
             output::print(READY)?;
         } else {
-            let address = handle.addresses()[0].to_string();
-            let address = if address.contains('&') { format!("'{address}'") } else { address };
-            output::print(format_args!("Stop with Ctrl-C. {}", advice(&address)))?;
+            self.tell(format_args!("Stop with Ctrl-C. {}", then(&advice::quoted(&addresses[0]))))?;
         }
-        Ok(Some(handle.run_until_interrupted(interrupt)?))
+        match handle.run_until_interrupted(interrupt) {
+            // That the server was asked to stop is no reason to fail.
+            Err(error) if interrupt.is_set() => {
+                output::complain(output::describe(&error.into()));
+                Ok(None)
+            }
+            result => Ok(Some(result?)),
+        }
+    }
+
+    /// Says where it serves.
+    pub fn tell_addresses(&self, addresses: &[String]) -> anyhow::Result<()> {
+        if self.json {
+            output::print(json!({ "serving": addresses }))?;
+            return Ok(());
+        }
+        for address in addresses {
+            output::print(format_args!("{SERVING}{address}"))?;
+        }
+        Ok(())
+    }
+
+    /// Says how something stands at the end: `value`, or `text` to people.
+    pub fn tell_end(&self, name: &str, value: u64, text: impl Display) -> anyhow::Result<()> {
+        if self.json && !self.child {
+            output::print(json!({ name: value }))?;
+        }
+        self.tell(text)
+    }
+
+    /// Says something to people alone.
+    pub fn tell(&self, text: impl Display) -> anyhow::Result<()> {
+        if !self.json && !self.child {
+            output::print(text)?;
+        }
+        Ok(())
+    }
+
+    /// Says, at the end, what each endpoint did.
+    pub fn tell_reports(&self, reports: &[sinew::EndpointReport]) -> anyhow::Result<()> {
+        if self.child {
+            return Ok(());
+        }
+        if self.json {
+            output::print(json!({ "endpoints": reports.iter().map(service::report).collect::<Vec<_>>() }))?;
+            return Ok(());
+        }
+        for report in reports {
+            let (address, sessions) = (report.address.to_string(), report.sessions);
+            output::print(service::sentence(&address, &report.stats, &report.port_stats, sessions))?;
+        }
+        Ok(())
     }
 }
 
@@ -241,10 +310,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         format!("Measure with: sinew rpc bench latency --address {address}{more}")
     };
     let Some(reports) = threads.serve(start, advice)? else { return Ok(Outcome::Failed) };
-    for report in reports.iter().filter(|_| !threads.is_child()) {
-        let counters = service::counters(&report.stats, &report.port_stats, report.sessions);
-        output::print(format_args!("{}: {counters}", report.address))?;
-    }
+    threads.tell_reports(&reports)?;
     Ok(Outcome::Done)
 }
 

@@ -281,14 +281,6 @@ pub enum PortEvent {
     },
 }
 
-/// What to do where nobody is: the `sinew` command serves on its own fabrics, and on no program's.
-fn how_to_start(address: &str) -> String {
-    match address.split_once("://") {
-        Some(("shm" | "udp" | "ibverbs", _)) => format!("start one with `sinew rpc serve {address}`"),
-        _ => "start one there, or look at the name".to_owned(),
-    }
-}
-
 /// Why a port could not be opened, or a name not be resolved. Every message says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum PortError {
@@ -296,7 +288,7 @@ pub enum PortError {
     #[error(transparent)]
     Address(#[from] AddressError),
     /// Nobody is there.
-    #[error("no server at {address}: looked in {looked_in}; {}", how_to_start(.address))]
+    #[error("no server at {address}: looked in {looked_in}; start it first, or check the name")]
     NotFound {
         /// The name that was asked for.
         address: String,

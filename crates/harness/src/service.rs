@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use sinew::EndpointReport;
 use sinew::fabric::{Dropped, PortStats};
 use sinew::prelude::*;
 use sinew::rpc::{PacketDrop, Stats};
@@ -125,9 +126,68 @@ pub fn counters(stats: &Stats, port: &PortStats, sessions: usize) -> Value {
     })
 }
 
+/// What an endpoint did, as JSON.
+pub fn report(report: &EndpointReport) -> Value {
+    let mut object = counters(&report.stats, &report.port_stats, report.sessions);
+    object["address"] = json!(report.address.to_string());
+    object
+}
+
+/// What an endpoint did, for people: what went well in short, and whatever did not.
+pub fn sentence(address: &str, stats: &Stats, port: &PortStats, sessions: usize) -> String {
+    let mut text = format!(
+        "{address}: {} answered; {} received, {} sent",
+        counted(stats.requests_handled, "request"),
+        counted(port.rx_packets, "packet"),
+        port.tx_packets
+    );
+    if sessions > 0 {
+        text += &format!("; {} still open", counted(sessions as u64, "session"));
+    }
+    let rare = [
+        (stats.retransmissions, "sent again"),
+        (stats.in_progress_answers, "still in progress when a client asked again"),
+        (stats.requests_given_up, "requests given up"),
+        (stats.responses_given_up, "responses given up"),
+        (stats.peers_lost, "peers lost"),
+    ];
+    for (count, what) in rare.into_iter().filter(|(count, _)| *count > 0) {
+        text += &format!("; {count} {what}");
+    }
+    // The last packets to clients that leave find nobody: those are no loss.
+    let told = |reason: &&Dropped| **reason != Dropped::NoSuchPeer;
+    let by_port = Dropped::ALL.iter().filter(told).map(|&reason| (reason.name(), port.dropped(reason)));
+    let by_rpc = PacketDrop::ALL.iter().map(|&reason| (reason.name(), stats.dropped(reason)));
+    let dropped: Vec<_> = by_rpc
+        .chain(by_port)
+        .filter(|(_, count)| *count > 0)
+        .map(|(name, count)| format!("{count} {}", name.replace('_', " ")))
+        .collect();
+    if !dropped.is_empty() {
+        text += &format!("; packets dropped: {}", dropped.join(", "));
+    }
+    text
+}
+
+fn counted(count: u64, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn people_are_told_what_went_well_in_short_and_each_thing_that_did_not() {
+        let (mut stats, mut port) = (Stats::default(), PortStats::default());
+        (stats.requests_handled, port.rx_packets, port.tx_packets) = (1, 3, 2);
+        assert_eq!(sentence("shm://a", &stats, &port, 0), "shm://a: 1 request answered; 3 packets received, 2 sent");
+        stats.retransmissions = 5;
+        port.count_dropped(Dropped::BadSeal, 4);
+        port.count_dropped(Dropped::NoSuchPeer, 4);
+        let text = sentence("shm://a", &stats, &port, 2);
+        assert!(text.ends_with("sent; 2 sessions still open; 5 sent again; packets dropped: 4 bad seal"), "{text}");
+    }
 
     #[test]
     fn a_verdict_says_whether_the_message_is_good() {

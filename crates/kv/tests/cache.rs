@@ -109,6 +109,102 @@ fn items_end_in_their_time_and_keep_what_is_said_of_them() {
 }
 
 #[test]
+fn a_touched_item_ends_by_its_new_lifetime_and_is_otherwise_as_it_was() {
+    let (mut world, mut pipeline) = world(1);
+    let (world, pipeline) = (&mut world, &mut pipeline);
+    world.now_s = 1_000;
+    pipeline.touch(b"key", 5, 0).unwrap();
+    assert_eq!(outcome(world, pipeline), "miss");
+    let mortal = PutOptions { flags: 7, lives_s: 10, ..PutOptions::default() };
+    for (key, options, lives_s) in [(b"a", mortal, 100), (b"b", PutOptions::default(), 100), (b"c", mortal, 0)] {
+        assert_eq!(put(world, pipeline, key, b"value", options), "stored");
+        pipeline.touch(key, lives_s, 0).unwrap();
+        assert_eq!(outcome(world, pipeline), "Touched");
+        pipeline.inspect(key, 0).unwrap();
+        assert_eq!(outcome(world, pipeline), format!("item value flags {} lives {lives_s}", options.flags));
+    }
+    world.now_s = 1_099;
+    assert_eq!(get(world, pipeline, b"a"), "value value");
+    world.now_s = 1_100;
+    for (key, expected) in [(b"a", "miss"), (b"b", "miss"), (b"c", "value value")] {
+        assert_eq!(get(world, pipeline, key), expected);
+    }
+    pipeline.touch(b"a", 5, 0).unwrap();
+    assert_eq!(outcome(world, pipeline), "miss", "an item that ended does not come back");
+    pipeline.touch(b"c", u32::MAX, 0).unwrap();
+    assert_eq!(outcome(world, pipeline), "Touched");
+}
+
+#[test]
+fn numbers_are_added_to_and_keep_what_is_said_of_them() {
+    let (mut world, mut pipeline) = world(2);
+    let (world, pipeline) = (&mut world, &mut pipeline);
+    let add = |world: &mut World, pipeline: &mut TestPipeline, delta| {
+        pipeline.add(b"key", delta, 0).unwrap();
+        outcome(world, pipeline)
+    };
+    assert_eq!(add(world, pipeline, 1), "miss");
+    let options = PutOptions { flags: 7, lives_s: 10, ..PutOptions::default() };
+    const NONE: &str = "the value is no number of up to 20 decimal digits below 2^64";
+    for (value, delta, expected, stored) in [
+        ("0", 1, "Number(1)", "1"),
+        ("9", 1, "Number(10)", "10"),
+        ("10", -1, "Number(9)", "9"),
+        // As memcached leaves them.
+        ("9 ", 0, "Number(9)", "9"),
+        ("007", 1, "Number(8)", "8"),
+        ("5", -6, "Number(0)", "0"),
+        ("18446744073709551615", 1, "Number(0)", "0"),
+        ("18446744073709551615", i64::MIN, "Number(9223372036854775807)", "9223372036854775807"),
+        ("0", i64::MAX, "Number(9223372036854775807)", "9223372036854775807"),
+        ("18446744073709551616", 0, NONE, "18446744073709551616"),
+        ("000000000000000000001", 0, NONE, "000000000000000000001"),
+        ("", 1, NONE, ""),
+        (" ", 1, NONE, " "),
+        ("-1", 1, NONE, "-1"),
+        ("+1", 1, NONE, "+1"),
+        (" 1", 1, NONE, " 1"),
+        ("1x", 1, NONE, "1x"),
+    ] {
+        assert_eq!(put(world, pipeline, b"key", value.as_bytes(), options), "stored");
+        assert_eq!(add(world, pipeline, delta), expected, "{value:?}");
+        pipeline.inspect(b"key", 0).unwrap();
+        assert_eq!(outcome(world, pipeline), format!("item {stored} flags 7 lives 10"));
+    }
+    // A value that is no number is nobody's fault.
+    assert!(world.partitions.iter().all(|partition| partition.stats().refused == 0));
+}
+
+#[test]
+fn a_number_that_finds_no_room_stays_as_it_was() {
+    let config = CacheConfig { value_len_max: 1, when_full: WhenFull::Refuse, ..small() };
+    let mut world = World::new(1, &config);
+    let mut pipeline = world.connect(ClientConfig::default(), FaultConfig::NONE);
+    assert_eq!(put(&mut world, &mut pipeline, b"key", b"9", PutOptions::default()), "stored");
+    pipeline.add(b"key", 1, 0).unwrap();
+    assert_eq!(outcome(&mut world, &mut pipeline), "a value of 2 bytes is longer than the 1 that this cache takes");
+    assert_eq!(get(&mut world, &mut pipeline, b"key"), "value 9");
+}
+
+#[test]
+fn a_partition_that_is_flushed_has_no_items_and_takes_new_ones() {
+    let (mut world, mut pipeline) = world(2);
+    let keys: Vec<_> = (0..40u8).map(|key| [key]).collect();
+    for key in &keys {
+        assert_eq!(put(&mut world, &mut pipeline, key, b"old", PutOptions::default()), "stored");
+    }
+    pipeline.flush(1, 0).unwrap();
+    assert_eq!(outcome(&mut world, &mut pipeline), "Flushed");
+    let partitions = pipeline.partitions().clone();
+    for key in &keys {
+        let expected = if partitions.of(key) == 1 { "miss" } else { "value old" };
+        assert_eq!(get(&mut world, &mut pipeline, key), expected);
+        assert_eq!(put(&mut world, &mut pipeline, key, b"new", PutOptions::default()), "stored");
+        assert_eq!(get(&mut world, &mut pipeline, key), "value new");
+    }
+}
+
+#[test]
 fn several_keys_come_back_with_their_own_values() {
     let (mut world, mut pipeline) = world(4);
     let keys: Vec<_> = (0..64u32).map(|key| vec![key as u8; key as usize]).collect();
@@ -165,6 +261,9 @@ fn values_of_a_megabyte_come_back_whole_and_longer_ones_are_refused() {
         assert!(values == [Lookup::Hit(&value), Lookup::Omitted, Lookup::Miss, Lookup::Omitted]);
     });
     assert_eq!(world.partitions[0].stats().refused, 3);
+    // What the session carries no message for is told in the same words.
+    let error = pipeline.put(b"key", &vec![0; 2_000_000], PutOptions::default(), 0).unwrap_err().to_string();
+    assert_eq!(error, "a value of 2000000 bytes is longer than the 1048576 that this cache takes");
 }
 
 #[test]
@@ -206,8 +305,19 @@ fn raw(world: &mut World, at: usize, request: &[u8]) -> Vec<u8> {
 #[test]
 fn hostile_requests_are_refused_and_counted() {
     let (mut world, _pipeline) = world(2);
-    let malformed =
-        [&b""[..], b"\x00", b"\x03\x00\xFF\xFFkey", b"\x05\x40", b"\x05\x01\xFF\xFF", b"\xFF\xFF", b"\x06x"];
+    let malformed = [
+        &b""[..],
+        b"\x00",
+        b"\x03\x00\xFF\xFFkey",
+        b"\x05\x40",
+        b"\x05\x01\xFF\xFF",
+        b"\xFF\xFF",
+        b"\x06x",
+        b"\x08\0\0\0",
+        b"\x09\x01",
+        b"\x0Ax",
+        b"\x0B",
+    ];
     for (index, request) in malformed.iter().enumerate() {
         let answer = raw(&mut world, 0, request);
         assert_eq!(Response::read(&answer), Ok(Response::Refused(Refusal::Malformed)), "{request:?}");
@@ -217,7 +327,14 @@ fn hostile_requests_are_refused_and_counted() {
     let partitions = world.partitions[0].partitions().clone();
     let of = |partition| (0u8..=255).find(|key| partitions.of(&[*key]) == partition).unwrap();
     let (own, other) = (of(0), of(1));
-    for request in [&[1, other][..], &[3, 0, 1, 0, other], &[4, other], &[5, 2, 1, 0, own, 1, 0, other]] {
+    for request in [
+        &[1, other][..],
+        &[3, 0, 1, 0, other],
+        &[4, other],
+        &[5, 2, 1, 0, own, 1, 0, other],
+        &[8, 0, 0, 0, 0, other],
+        &[9, 1, 0, 0, 0, 0, 0, 0, 0, other],
+    ] {
         let answer = raw(&mut world, 0, request);
         let refusal = Refusal::WrongPartition { partition: 0 };
         assert_eq!(Response::read(&answer), Ok(Response::Refused(refusal)), "{request:?}");

@@ -27,6 +27,11 @@ enum Step {
         lives_s: u32,
     },
     Delete(u8),
+    Touch(u8, u32),
+    PutNumber(u8, u64),
+    Add(u8, i64),
+    /// Forgets everything, once all answers are taken.
+    Flush,
     GetMany(Vec<u8>),
     Turn(u8),
     /// Takes all answers, and lets seconds pass.
@@ -37,12 +42,18 @@ fn step() -> impl Strategy<Value = Step> {
     let key = 0..KEYS;
     let len = prop_oneof![6 => 0usize..60, 2 => 60usize..3_000, 1 => 3_000usize..50_000];
     let lives_s = prop_oneof![2 => Just(0u32), 1 => 1u32..20];
+    let number = prop_oneof![0..20u64, any::<u64>()];
+    let delta = prop_oneof![-20..20i64, any::<i64>()];
     prop_oneof![
         6 => key.clone().prop_map(Step::Get),
         2 => key.clone().prop_map(Step::Inspect),
-        6 => (key.clone(), len, 0u8..5, 0u32..3, lives_s)
+        6 => (key.clone(), len, 0u8..5, 0u32..3, lives_s.clone())
             .prop_map(|(key, len, when, flags, lives_s)| Step::Put { key, len, when, flags, lives_s }),
         2 => key.clone().prop_map(Step::Delete),
+        2 => (key.clone(), lives_s).prop_map(|(key, lives_s)| Step::Touch(key, lives_s)),
+        2 => (key.clone(), number).prop_map(|(key, number)| Step::PutNumber(key, number)),
+        3 => (key.clone(), delta).prop_map(|(key, delta)| Step::Add(key, delta)),
+        1 => Just(Step::Flush),
         2 => prop::collection::btree_set(key, 1..20).prop_map(|keys| Step::GetMany(keys.into_iter().collect())),
         6 => (1u8..20).prop_map(Step::Turn),
         1 => (0u32..5).prop_map(Step::Wait),
@@ -76,6 +87,9 @@ fn case() -> impl Strategy<Value = Case> {
     })
 }
 
+/// The version of an item that was added to: another than before, which nobody was told.
+const UNKNOWN: u64 = 0;
+
 #[derive(Clone, Debug, PartialEq)]
 struct Known {
     value: Vec<u8>,
@@ -91,6 +105,9 @@ enum Asked {
     Inspect,
     Put { value: Vec<u8>, options: PutOptions },
     Delete,
+    Touch(u32),
+    Add(i64),
+    Flush,
     GetMany(Vec<u8>),
 }
 
@@ -144,6 +161,22 @@ impl Run {
             Step::Get(key) => self.ask(&[*key], *key, Asked::Get),
             Step::Inspect(key) => self.ask(&[*key], *key, Asked::Inspect),
             Step::Delete(key) => self.ask(&[*key], *key, Asked::Delete),
+            Step::Touch(key, lives_s) => self.ask(&[*key], *key, Asked::Touch(*lives_s)),
+            Step::Add(key, delta) => self.ask(&[*key], *key, Asked::Add(*delta)),
+            Step::PutNumber(key, number) => {
+                let value = number.to_string().into_bytes();
+                self.ask(&[*key], *key, Asked::Put { value, options: PutOptions::default() });
+            }
+            Step::Flush => {
+                for partition in 0..self.world.partitions.len() {
+                    self.settle();
+                    self.pipeline.flush(partition, self.tag).unwrap();
+                    self.asked.insert(self.tag, (0, Asked::Flush));
+                    self.tag += 1;
+                }
+                self.settle();
+                self.items.clear();
+            }
             Step::GetMany(keys) => self.ask(keys, keys[0], Asked::GetMany(keys.clone())),
             Step::Put { key, len, when, flags, lives_s } => {
                 let version = self.items.get(key).map_or(1, |known| known.version);
@@ -169,6 +202,9 @@ impl Run {
             Asked::Get => self.pipeline.get(&bytes, tag).map(drop),
             Asked::Inspect => self.pipeline.inspect(&bytes, tag).map(drop),
             Asked::Delete => self.pipeline.delete(&bytes, tag).map(drop),
+            Asked::Touch(lives_s) => self.pipeline.touch(&bytes, *lives_s, tag).map(drop),
+            Asked::Add(delta) => self.pipeline.add(&bytes, *delta, tag).map(drop),
+            Asked::Flush => panic!("flushes are asked for by themselves"),
             Asked::Put { value, options } => self.pipeline.put(&bytes, value, *options, tag).map(drop),
             Asked::GetMany(keys) => {
                 let bytes: Vec<_> = keys.iter().map(|key| bytes_of(*key)).collect();
@@ -237,6 +273,10 @@ impl Run {
             (Said::Item(Some(found)), Asked::Inspect) => {
                 let mut expected = known.expect("nothing was stored");
                 expected.expires_s = expected.expires_s.saturating_sub(self.world.now_s);
+                if expected.version == UNKNOWN {
+                    expected.version = found.version;
+                    self.items.get_mut(&key).expect("it is known").version = found.version;
+                }
                 assert_eq!(*found, expected);
             }
             (Said::Stored(version), Asked::Put { value, options }) => {
@@ -260,13 +300,36 @@ impl Run {
             }
             (Said::Refused(Refusal::Changed { version }), Asked::Put { options, .. }) => {
                 assert!(matches!(options.when, When::Version(expected) if expected != *version));
-                assert_eq!(known.map(|known| known.version), Some(*version));
+                assert!(known.is_some_and(|known| known.version == *version || known.version == UNKNOWN));
             }
             (Said::Refused(Refusal::ValueTooLong { .. }), Asked::Put { value, .. }) => assert!(value.len() > 40_000),
             (Said::Deleted(was), Asked::Delete) => {
                 assert!(*was == known.is_some() || self.evicts && !was);
                 self.items.remove(&key);
             }
+            (Said::Touched(is), Asked::Touch(lives_s)) => {
+                assert!(*is == known.is_some() || self.evicts && !is);
+                self.items.remove(&key);
+                if let Some(known) = known.filter(|_| *is) {
+                    let expires_s = if *lives_s == 0 { 0 } else { self.world.now_s + lives_s };
+                    self.items.insert(key, Known { expires_s, ..known });
+                }
+            }
+            (Said::Number(found), Asked::Add(delta)) => {
+                let number = known.as_ref().and_then(number_of).expect("there is a number");
+                let sum = i128::from(number) + i128::from(*delta);
+                assert_eq!(*found, sum.max(0) as u64);
+                let value = found.to_string().into_bytes();
+                self.items.insert(key, Known { value, version: UNKNOWN, ..known.unwrap() });
+            }
+            (Said::NoNumber, Asked::Add(_)) => {
+                assert!(known.is_none() || self.evicts);
+                self.items.remove(&key);
+            }
+            (Said::Refused(Refusal::NotANumber), Asked::Add(_)) => {
+                assert!(known.is_some_and(|known| number_of(&known).is_none()));
+            }
+            (Said::Flushed, Asked::Flush) => {}
             other => panic!("{other:?}"),
         }
     }
@@ -284,6 +347,11 @@ impl Run {
     }
 }
 
+fn number_of(known: &Known) -> Option<u64> {
+    let text = std::str::from_utf8(&known.value).ok()?;
+    text.parse().ok().filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
 /// An answer, to keep.
 #[derive(Clone, Debug)]
 enum Said {
@@ -292,6 +360,10 @@ enum Said {
     Values(Vec<(u8, Option<Vec<u8>>)>),
     Stored(u64),
     Deleted(bool),
+    Touched(bool),
+    Number(u64),
+    NoNumber,
+    Flushed,
     Refused(Refusal),
 }
 
@@ -311,6 +383,8 @@ fn said(asked: &Asked, keys: &[u16], response: Result<Response<'_>, Error>) -> S
         Ok(Response::Miss) => match asked {
             Asked::Inspect => Said::Item(None),
             Asked::Delete => Said::Deleted(false),
+            Asked::Touch(_) => Said::Touched(false),
+            Asked::Add(_) => Said::NoNumber,
             _ => Said::Value(None),
         },
         Ok(Response::Item(item)) => Said::Item(Some(Known {
@@ -321,6 +395,9 @@ fn said(asked: &Asked, keys: &[u16], response: Result<Response<'_>, Error>) -> S
         })),
         Ok(Response::Stored { version }) => Said::Stored(version),
         Ok(Response::Deleted) => Said::Deleted(true),
+        Ok(Response::Touched) => Said::Touched(true),
+        Ok(Response::Number(number)) => Said::Number(number),
+        Ok(Response::Flushed) => Said::Flushed,
         Ok(Response::Values(values)) => {
             let Asked::GetMany(asked) = asked else { panic!("{asked:?}") };
             let values = values.iter().map(|lookup| match lookup {

@@ -118,14 +118,10 @@ impl Cause {
 }
 
 /// What can be done about a session that did not open.
-fn remedy(cause: Cause, peer: &str) -> String {
+fn remedy(cause: Cause) -> &'static str {
     match cause {
-        Cause::PeerUnreachable | Cause::PeerDied
-            if ["shm://", "udp://", "ibverbs://"].iter().any(|scheme| peer.starts_with(scheme)) =>
-        {
-            format!("; start a server with `sinew rpc serve {peer}`")
-        }
-        _ => String::new(),
+        Cause::PeerUnreachable | Cause::PeerDied => "; start the server first, or check the address",
+        _ => "",
     }
 }
 
@@ -175,7 +171,7 @@ pub enum ConnectError {
         timeout_ms: u64,
     },
     /// The session failed before it was open.
-    #[error("connecting to {peer} failed: {}{}", cause.text(), remedy(*cause, peer))]
+    #[error("connecting to {peer} failed: {}{}", cause.text(), remedy(*cause))]
     Failed {
         /// Whom we asked.
         peer: Arc<str>,

@@ -17,7 +17,7 @@ pub enum Refusal {
     },
     /// There are none left below the ceiling.
     #[error(
-        "the sequencer has too few numbers left below its ceiling; if it notes ceilings, see why it could not note the next"
+        "the sequencer has too few numbers left below its ceiling; if it keeps notes, its complaints say why it could not note a higher one"
     )]
     Exhausted,
     /// The request was none.

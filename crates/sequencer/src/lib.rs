@@ -25,15 +25,16 @@
 //! - of a datagram that the network lost ([`spec`] alone: a call of [`rpc`] that is sent again is answered with the number that it had);
 //! - of a range that its client did not use up;
 //! - of a request of [`herd`] that made no sense, and came in a batch;
-//! - between the last number that was handed out and the ceiling that was noted, when a server starts anew from its notes
-//!   ([`Sequence::raise_ceiling`]).
+//! - between the last number that was handed out and the ceiling that was noted, when a server that was killed starts anew from its
+//!   notes ([`Sequence::from_notes`]). How many these are, whoever keeps the notes decides: a server that notes ceilings further ahead writes less
+//!   often.
 //!
 //! # Restarts
 //!
 //! A server that starts anew cannot know how far it was unless somebody noted it. So each start is an [`Epoch`] of its own, which
 //! clients learn and compare: numbers of another epoch are an error ([`CallError::Restarted`]), never taken for the next ones. And a server
-//! need not begin at 0: with [`Sequence::raise_ceiling`] it hands out no number before a ceiling above it was noted where it survives,
-//! and the next start begins at that ceiling.
+//! need not begin at 0: with [`Notes`] it hands out no number before a ceiling above it was noted where it survives, and the next start begins at
+//! that ceiling. One that is stopped in order can note the next number itself, and leaves no gap.
 #![forbid(unsafe_code)]
 
 pub mod atomics;
@@ -46,4 +47,4 @@ pub mod spec;
 
 pub use client::{Answer, Client, Numbers};
 pub use error::{CallError, ClientError, Refusal, RequestError};
-pub use sequence::{COUNT_MAX_DEFAULT, Epoch, LAST, Sequence};
+pub use sequence::{COUNT_MAX_DEFAULT, Epoch, LAST, Notes, Sequence};

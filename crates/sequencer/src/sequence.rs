@@ -1,6 +1,7 @@
 //! The numbers of a server, shared by its threads.
 
 use std::fmt;
+use std::sync::Arc;
 
 use sinew_mem::atomic::{AtomicU64, Ordering};
 
@@ -21,18 +22,26 @@ impl fmt::Display for Epoch {
     }
 }
 
+/// Where a ceiling is noted so that it survives the server: see [`Sequence::from_notes`].
+pub trait Notes: Send + Sync {
+    /// Notes a ceiling of `needed` or higher, and returns it once it is noted; `None` when it cannot be noted.
+    ///
+    /// A thread calls this that was asked for numbers past the ceiling, and whoever asked waits meanwhile. It is seldom called where
+    /// [`Sequence::raise_ceiling`] is called ahead of need.
+    fn note(&self, needed: u64) -> Option<u64>;
+}
+
 /// The next numbers, and how many a call may have. Shared by a server's threads.
-#[derive(Debug)]
 pub struct Sequence {
     next: Line,
     /// Numbers from here on may not be handed out yet.
     ceiling: AtomicU64,
+    notes: Option<Arc<dyn Notes>>,
     epoch: Epoch,
     count_max: u32,
 }
 
 /// A word that has its cache line, and the one fetched with it, for itself.
-#[derive(Debug)]
 #[repr(align(128))]
 struct Line(AtomicU64);
 
@@ -44,7 +53,7 @@ impl Sequence {
     /// When `count_max` is 0.
     pub fn new(first: u64, epoch: Epoch, count_max: u32) -> Self {
         assert!(count_max > 0, "a call that may have no number");
-        Self { next: Line(AtomicU64::new(first)), ceiling: AtomicU64::new(u64::MAX), epoch, count_max }
+        Self { next: Line(AtomicU64::new(first)), ceiling: AtomicU64::new(u64::MAX), notes: None, epoch, count_max }
     }
 
     /// The server's life.
@@ -69,15 +78,13 @@ impl Sequence {
         self.ceiling.load(Ordering::Acquire)
     }
 
-    /// As [`Self::new`], but nothing is handed out before [`Self::raise_ceiling`]. `first` is the ceiling that was noted last.
+    /// As [`Self::new`], but no number is handed out before a ceiling above it was noted in `notes`. `first` is the ceiling that was noted last.
     ///
     /// # Panics
     ///
     /// As [`Self::new`].
-    pub fn from_notes(first: u64, epoch: Epoch, count_max: u32) -> Self {
-        let sequence = Self::new(first, epoch, count_max);
-        sequence.ceiling.store(first, Ordering::Relaxed);
-        sequence
+    pub fn from_notes(first: u64, epoch: Epoch, count_max: u32, notes: Arc<dyn Notes>) -> Self {
+        Self { ceiling: AtomicU64::new(first), notes: Some(notes), ..Self::new(first, epoch, count_max) }
     }
 
     /// Allows numbers below `ceiling`, once that is noted where it survives the server. A lower one than before changes nothing.
@@ -86,15 +93,47 @@ impl Sequence {
         self.ceiling.fetch_max(ceiling, Ordering::Release);
     }
 
-    /// Takes `count` numbers and returns the first; `None`, and nothing is taken, when there are not as many below the ceiling.
+    /// Takes `count` numbers and returns the first; `None`, and nothing is taken, when there are not as many below the ceiling and a higher one
+    /// cannot be noted.
     ///
     /// One access to the shared word, so a thread takes the numbers of all requests that it has at hand together (atc16 4.2).
     #[inline]
     pub fn take(&self, count: u64) -> Option<u64> {
+        match self.take_below_ceiling(count) {
+            None => self.take_past_ceiling(count),
+            first => first,
+        }
+    }
+
+    #[inline]
+    fn take_below_ceiling(&self, count: u64) -> Option<u64> {
         let ceiling = self.ceiling.load(Ordering::Acquire);
         let after = |next: u64| next.checked_add(count).filter(|&after| after <= ceiling);
         // Relaxed: numbers order calls by being taken one after the other, and publish nothing else.
         self.next.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, after).ok()
+    }
+
+    #[cold]
+    fn take_past_ceiling(&self, count: u64) -> Option<u64> {
+        let notes = self.notes.as_ref()?;
+        loop {
+            let needed = self.next().checked_add(count)?;
+            self.raise_ceiling(notes.note(needed).filter(|ceiling| *ceiling >= needed)?);
+            // Others may have taken what was noted for this call.
+            if let Some(first) = self.take_below_ceiling(count) {
+                return Some(first);
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Sequence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sequence")
+            .field("next", &self.next())
+            .field("ceiling", &self.ceiling())
+            .field("epoch", &self.epoch)
+            .finish_non_exhaustive()
     }
 }
 
@@ -102,14 +141,80 @@ impl Sequence {
 mod tests {
     use super::*;
 
+    /// Notes ceilings in steps, up to a last one, and remembers how often.
+    struct Steps {
+        step: u64,
+        last: u64,
+        noted: AtomicU64,
+        times: AtomicU64,
+    }
+
+    impl Steps {
+        fn new(step: u64, last: u64) -> Arc<Self> {
+            Arc::new(Self { step, last, noted: AtomicU64::new(0), times: AtomicU64::new(0) })
+        }
+    }
+
+    impl Notes for Steps {
+        fn note(&self, needed: u64) -> Option<u64> {
+            let ceiling = needed.saturating_add(self.step).min(self.last);
+            if ceiling < needed {
+                return None;
+            }
+            self.times.fetch_add(1, Ordering::Relaxed);
+            self.noted.fetch_max(ceiling, Ordering::Relaxed);
+            Some(ceiling)
+        }
+    }
+
     #[test]
     fn nothing_is_handed_out_past_the_ceiling_and_nothing_is_lost_at_it() {
-        let sequence = Sequence::from_notes(100, Epoch(1), 10);
-        assert_eq!(sequence.take(1), None);
-        sequence.raise_ceiling(105);
-        assert_eq!((sequence.take(3), sequence.take(3), sequence.take(2)), (Some(100), None, Some(103)));
+        let notes = Steps::new(0, 105);
+        let sequence = Sequence::from_notes(100, Epoch(1), 10, notes.clone());
+        assert_eq!(sequence.take(3), Some(100));
+        assert_eq!((sequence.ceiling(), notes.noted.load(Ordering::Relaxed)), (103, 103));
+        assert_eq!((sequence.take(3), sequence.take(2), sequence.take(1)), (None, Some(103), None));
         sequence.raise_ceiling(50);
         assert_eq!((sequence.ceiling(), sequence.take(1)), (105, None));
+        sequence.raise_ceiling(110);
+        assert_eq!((sequence.take(5), sequence.take(1)), (Some(105), None));
+    }
+
+    #[test]
+    fn a_ceiling_that_is_too_low_is_not_asked_for_again_and_again() {
+        struct Low;
+        impl Notes for Low {
+            fn note(&self, needed: u64) -> Option<u64> {
+                Some(needed - 1)
+            }
+        }
+        let sequence = Sequence::from_notes(100, Epoch(1), 10, Arc::new(Low));
+        assert_eq!((sequence.take(2), sequence.next()), (None, 100));
+    }
+
+    #[test]
+    fn numbers_to_the_last_come_from_notes_too() {
+        let sequence = Sequence::from_notes(LAST - 1, Epoch(1), 10, Steps::new(1000, u64::MAX));
+        assert_eq!((sequence.take(3), sequence.take(2), sequence.take(1)), (None, Some(LAST - 1), None));
+    }
+
+    #[test]
+    fn threads_that_meet_the_ceiling_never_get_more_than_was_noted() {
+        const CALLS: u64 = 20_000;
+        let notes = Steps::new(50, u64::MAX);
+        let sequence = Sequence::from_notes(0, Epoch(1), 10, notes.clone());
+        std::thread::scope(|threads| {
+            for _ in 0..3 {
+                threads.spawn(|| {
+                    for _ in 0..CALLS {
+                        let first = sequence.take(3).unwrap();
+                        assert!(first + 3 <= notes.noted.load(Ordering::Relaxed));
+                    }
+                });
+            }
+        });
+        assert_eq!(sequence.next(), 3 * 3 * CALLS);
+        assert!(notes.times.load(Ordering::Relaxed) > 100);
     }
 
     #[test]

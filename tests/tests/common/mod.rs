@@ -195,6 +195,18 @@ pub fn client(address: &str) -> Rpc {
     Rpc::open_with(&nexus, &format!("{fabric}://")).unwrap()
 }
 
+/// The exit status of a command that is interrupted as soon as it catches signals.
+pub fn status_when_interrupted(args: &[&str]) -> Option<i32> {
+    let mut process = Process::start(&mut sinew(args));
+    eventually("it catches signals", || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", process.0.id())).unwrap_or_default();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+        caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 2 != 0)
+    });
+    process.signal(Signal::INT);
+    process.wait().code()
+}
+
 /// A folder that goes with the test, short enough for socket names.
 pub struct Folder(pub PathBuf);
 

@@ -61,6 +61,11 @@ impl Interrupt {
         Ok(Self { _installed: () })
     }
 
+    /// What was installed earlier, if it was.
+    pub fn installed() -> Option<Self> {
+        state().is_some().then_some(Self { _installed: () })
+    }
+
     /// Whether a signal came.
     #[inline]
     pub fn is_set(&self) -> bool {
@@ -200,7 +205,9 @@ mod tests {
     // One test, since the flag is the process's and never goes back.
     #[test]
     fn a_signal_sets_the_flag_and_calls_the_wakers() {
+        assert!(Interrupt::installed().is_none());
         let interrupt = Interrupt::install().unwrap();
+        assert!(Interrupt::installed().is_some());
         assert!(!Interrupt::install().unwrap().is_set() && interrupt.exit_status().is_none());
         let (send, receive) = mpsc::channel();
         let (send_dropped, receive_dropped) = mpsc::channel();

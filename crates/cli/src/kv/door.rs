@@ -11,7 +11,7 @@ use sinew::kv::Partitions;
 use sinew::kv::cache::{Partition, Service, seconds_of};
 use sinew::kv::memcached::{Door, DoorConfig, Listener};
 
-use crate::serve::{FAILED, READY, SERVING, ThreadArgs, end_with_stdin};
+use crate::serve::{FAILED, READY, ThreadArgs, end_with_stdin};
 use crate::{Outcome, output};
 
 /// A thread that waits for clients looks at the clock so often.
@@ -100,11 +100,12 @@ pub fn serve_alone(
         }
         Err(error) => return Err(error),
     };
-    output::print(format_args!("{SERVING}{}", doors[0].address().unwrap_or(address)))?;
+    threads.warn_if_crowded();
+    threads.tell_addresses(&[doors[0].address().unwrap_or(address).to_owned()])?;
     if threads.is_child() {
         output::print(READY)?;
     } else {
-        output::print("Stop with Ctrl-C. Any memcached client can ask it.")?;
+        threads.tell("Stop with Ctrl-C. Any memcached client can ask it.")?;
     }
     let doors = Mutex::new(doors.into_iter().map(Some).collect::<Vec<_>>());
     let serve = |index: usize| {

@@ -12,7 +12,6 @@ use sinew::store::cache::{CacheConfig, VALUE_LEN_MAX, WhenFull};
 use super::ADDRESS;
 use super::door::{self, Doors};
 use crate::serve::ThreadArgs;
-use sinew_harness::service;
 use sinew_harness::units::{parse_count, parse_size};
 
 use crate::{Outcome, Usage, output};
@@ -96,10 +95,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     };
     let advice = |address: &str| format!("Ask it with: sinew kv get KEY --address {address}");
     let Some(reports) = threads.serve(start, advice)? else { return Ok(Outcome::Failed) };
-    for report in reports.iter().filter(|_| !threads.is_child()) {
-        let counters = service::counters(&report.stats, &report.port_stats, report.sessions);
-        output::print(format_args!("{}: {counters}", report.address))?;
-    }
+    threads.tell_reports(&reports)?;
     Ok(Outcome::Done)
 }
 

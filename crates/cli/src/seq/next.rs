@@ -1,6 +1,6 @@
 //! `sinew seq next`.
 
-use anyhow::{anyhow, ensure};
+use anyhow::ensure;
 use serde_json::json;
 use sinew::prelude::*;
 use sinew::sequencer::rpc::{NEXT, read_answer, request_bytes};
@@ -8,7 +8,7 @@ use sinew::sequencer::{CallError, Epoch};
 
 use super::{ADDRESS, parse_epoch};
 use crate::fabrics::{self, Purpose};
-use crate::{Outcome, Usage, output};
+use crate::{Outcome, Usage, advice, interrupted, output};
 
 const AFTER_HELP: &str = "\
 Prints the numbers one a line. No other call gets them, and a call that begins after this one is over gets greater ones.
@@ -43,10 +43,10 @@ pub struct Args {
 /// Takes and prints.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let fabric = fabrics::check(&args.address, Purpose::Call).map_err(Usage::of)?;
+    interrupted::ends()?;
     let mut rpc = Rpc::open(&fabric.client_address(""))?;
-    // Those who serve anything else know no numbers.
-    let start = |error: sinew::Error| anyhow!(error.to_string().replace("sinew rpc serve", "sinew serve sequencer"));
-    let session = rpc.connect(&args.address).map_err(start)?;
+    let absent = |error| advice::serve_there(error, "sinew serve sequencer", &args.address);
+    let session = rpc.connect(&args.address).map_err(absent)?;
     let reply = rpc.call(session, NEXT, request_bytes(args.count))?;
     let (numbers, found) = read_answer(&reply, args.count)?;
     if let Some(expected) = args.epoch {

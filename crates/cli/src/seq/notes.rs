@@ -4,18 +4,24 @@ use std::fs::{self, File, TryLockError};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::time::Duration;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use sinew::sequencer::Sequence;
+use sinew::sequencer::{self, Sequence};
 
 use crate::output;
 
-/// Numbers between what is handed out and the ceiling that is noted ahead.
-const AHEAD: u64 = 1 << 40;
-/// How often the keeper looks whether the ceiling is near: at the most that one server could hand out in ranges, half of what lies
-/// ahead lasts ten times as long.
-const LOOK: Duration = Duration::from_millis(5);
+/// Numbers that a ceiling lies ahead at least, and at first: the gap that a killed server leaves, unless it is busy.
+const LEASE_MIN: u64 = 1 << 16;
+/// At most: what ranges at their highest rate use up in a second.
+const LEASE_MAX: u64 = 1 << 40;
+/// A lease that is renewed more often than this doubles, ...
+const OFTEN: Duration = Duration::from_millis(500);
+/// ... and one that is renewed less often halves: a ceiling is noted about once a second, whatever the rate.
+const SELDOM: Duration = Duration::from_secs(2);
+/// How often the keeper looks whether half of the lease is used; also, how long nobody tries again after a note could not be written.
+const LOOK: Duration = Duration::from_millis(100);
 /// What stands before the ceiling.
 const HEAD: &str = "sinew sequencer: every number below this may have been handed out\n";
 
@@ -24,6 +30,17 @@ pub struct Notes {
     path: PathBuf,
     /// Locked.
     _lock: File,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// The ceiling in the file.
+    noted: u64,
+    lease: u64,
+    /// When a ceiling was noted last, by this process.
+    renewed: Option<Instant>,
+    /// When a note could not be written, until one is.
+    failed: Option<Instant>,
 }
 
 impl Notes {
@@ -41,8 +58,7 @@ impl Notes {
                 return Err(error).with_context(|| format!("--notes: locking {}", beside.display()));
             }
         }
-        let notes = Self { path: path.to_owned(), _lock: lock };
-        let ceiling = match fs::read_to_string(path) {
+        let noted = match fs::read_to_string(path) {
             Ok(text) => read(&text).with_context(|| {
                 format!(
                     "--notes: {} is no note of a sequencer; whoever knows how far it was can say --first",
@@ -52,11 +68,12 @@ impl Notes {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => 0,
             Err(error) => return Err(error).with_context(|| format!("--notes: reading {}", path.display())),
         };
-        Ok((notes, ceiling))
+        let state = State { noted, lease: LEASE_MIN, renewed: None, failed: None };
+        Ok((Self { path: path.to_owned(), _lock: lock, state: Mutex::new(state) }, noted))
     }
 
     /// Notes a ceiling. When this returns, it survives even a loss of power.
-    pub fn write(&self, ceiling: u64) -> anyhow::Result<()> {
+    fn write(&self, ceiling: u64) -> anyhow::Result<()> {
         let new = beside(&self.path, ".new");
         let doing = || format!("--notes: writing {}", self.path.display());
         let mut file = File::create(&new).with_context(doing)?;
@@ -67,36 +84,87 @@ impl Notes {
         File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all()).with_context(doing)
     }
 
-    /// Raises the ceiling of `sequence` so far that nobody waits for the next time.
-    pub fn raise(&self, sequence: &Sequence) -> anyhow::Result<()> {
-        let (next, ceiling) = (sequence.next(), sequence.ceiling());
-        if ceiling < u64::MAX && ceiling - next.min(ceiling) < AHEAD / 2 {
-            let higher = next.saturating_add(AHEAD);
-            self.write(higher)?;
-            sequence.raise_ceiling(higher);
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes a ceiling of a lease beyond `from`.
+    fn renew(&self, state: &mut State, from: u64) -> anyhow::Result<u64> {
+        if let Some(renewed) = state.renewed.replace(Instant::now()) {
+            state.lease = next_lease(state.lease, renewed.elapsed());
         }
+        let ceiling = from.saturating_add(state.lease);
+        self.write(ceiling)?;
+        state.noted = ceiling;
+        Ok(ceiling)
+    }
+
+    /// As [`Self::renew`]. What cannot be written is said once, and tried again after a while.
+    fn try_renew(&self, state: &mut State, from: u64) -> Option<u64> {
+        if state.failed.is_some_and(|failed| failed.elapsed() < LOOK) {
+            return None;
+        }
+        let renewed = self.renew(state, from);
+        let has_failed = state.failed.take().is_some();
+        renewed
+            .inspect_err(|error| {
+                state.failed = Some(Instant::now());
+                if !has_failed {
+                    output::complain(output::describe(error));
+                }
+            })
+            .ok()
+    }
+
+    /// Allows `sequence` its first numbers.
+    pub fn begin(&self, sequence: &Sequence) -> anyhow::Result<()> {
+        sequence.raise_ceiling(self.renew(&mut self.state(), sequence.next())?);
         Ok(())
     }
 
-    /// Keeps the ceiling above `sequence` until `end` closes. What cannot be written is said once, and tried again.
+    /// Raises the ceiling of `sequence` once half of the lease is used.
+    fn raise(&self, sequence: &Sequence) {
+        let mut state = self.state();
+        let (next, ceiling) = (sequence.next(), sequence.ceiling());
+        if ceiling < u64::MAX
+            && ceiling.saturating_sub(next) < state.lease / 2
+            && let Some(higher) = self.try_renew(&mut state, next)
+        {
+            sequence.raise_ceiling(higher);
+        }
+    }
+
+    /// Keeps the ceiling above `sequence` until `end` closes.
     pub fn keep(&self, sequence: &Sequence, end: &Receiver<()>) {
-        let mut has_complained = false;
         while end.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
-            match self.raise(sequence) {
-                Ok(()) => has_complained = false,
-                Err(error) if !has_complained => {
-                    has_complained = true;
-                    output::complain(output::describe(&error));
-                }
-                Err(_) => {}
-            }
+            self.raise(sequence);
         }
     }
 
     /// Notes exactly how far `sequence` came, once nobody hands out any more of its numbers: the next start leaves no gap.
-    pub fn close(self, sequence: &Sequence) -> anyhow::Result<()> {
+    pub fn close(&self, sequence: &Sequence) -> anyhow::Result<()> {
         self.write(sequence.next())
     }
+}
+
+impl sequencer::Notes for Notes {
+    fn note(&self, needed: u64) -> Option<u64> {
+        let mut state = self.state();
+        // Another thread, or the keeper, may have noted enough while this one waited.
+        if state.noted >= needed { Some(state.noted) } else { self.try_renew(&mut state, needed) }
+    }
+}
+
+/// The lease after one that lasted so long.
+fn next_lease(lease: u64, lasted: Duration) -> u64 {
+    let next = if lasted < OFTEN {
+        lease.saturating_mul(2)
+    } else if lasted > SELDOM {
+        lease / 2
+    } else {
+        lease
+    };
+    next.clamp(LEASE_MIN, LEASE_MAX)
 }
 
 fn beside(path: &Path, suffix: &str) -> PathBuf {
@@ -113,34 +181,86 @@ fn read(text: &str) -> Option<u64> {
 mod tests {
     use super::*;
     use sinew::sequencer::Epoch;
+    use std::sync::Arc;
+
+    fn folder(name: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("sinew-notes-{name}-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        folder
+    }
+
+    fn noted(path: &Path) -> u64 {
+        read(&fs::read_to_string(path).unwrap()).unwrap()
+    }
 
     #[test]
     fn what_was_noted_is_never_below_what_was_handed_out() {
-        let folder = std::env::temp_dir().join(format!("sinew-notes-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
+        let folder = folder("below");
         let path = folder.join("notes");
         let (notes, first) = Notes::open(&path).unwrap();
         assert_eq!(first, 0);
         assert!(Notes::open(&path).is_err_and(|error| error.to_string().contains("another sequencer")));
-        let sequence = Sequence::from_notes(first, Epoch(1), 1 << 20);
-        assert_eq!(sequence.take(1), None, "nothing was noted yet");
-        notes.raise(&sequence).unwrap();
-        for _ in 0..5 {
-            // More than half of what lies ahead: time for the next note.
-            assert!(sequence.take(AHEAD / 2 + 1).is_some());
-            assert!(read(&fs::read_to_string(&path).unwrap()).unwrap() >= sequence.next());
-            notes.raise(&sequence).unwrap();
+        let notes = Arc::new(notes);
+        let sequence = Sequence::from_notes(first, Epoch(1), 1 << 20, notes.clone());
+        notes.begin(&sequence).unwrap();
+        assert_eq!(sequence.ceiling(), LEASE_MIN);
+        for count in [1, LEASE_MIN / 2 + 1, LEASE_MIN, 10 * LEASE_MIN, 1 << 30, 1] {
+            // Whether the keeper was in time, or the call met the ceiling.
+            assert!(sequence.take(count).is_some());
+            assert!(noted(&path) >= sequence.next() && noted(&path) == sequence.ceiling());
+            notes.raise(&sequence);
+            assert!(noted(&path) >= sequence.next() && noted(&path) == sequence.ceiling());
         }
+        let gap = noted(&path) - sequence.next();
+        assert!(gap <= LEASE_MIN << 12, "{gap}: doubled with each note at most");
         // Without a farewell, as when it is killed.
-        drop(notes);
+        let next = sequence.next();
+        drop((notes, sequence));
         let (notes, again) = Notes::open(&path).unwrap();
-        assert!((sequence.next()..=sequence.next() + AHEAD).contains(&again));
+        assert_eq!(again, next + gap);
+        let sequence = Sequence::new(next, Epoch(1), 1);
         notes.close(&sequence).unwrap();
-        assert_eq!(Notes::open(&path).unwrap().1, sequence.next());
+        drop(notes);
+        assert_eq!(Notes::open(&path).unwrap().1, next);
         for wrong in ["", "5\n", &format!("{HEAD}-1\n"), &format!("{HEAD}5"), HEAD] {
             fs::write(&path, wrong).unwrap();
             assert!(Notes::open(&path).is_err(), "{wrong:?}");
         }
         fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn without_a_place_to_note_nothing_more_is_handed_out_until_there_is_one() {
+        let folder = folder("gone");
+        let path = folder.join("notes");
+        let (notes, first) = Notes::open(&path).unwrap();
+        let notes = Arc::new(notes);
+        let sequence = Sequence::from_notes(first, Epoch(1), 1 << 20, notes.clone());
+        notes.begin(&sequence).unwrap();
+        let left = sequence.ceiling();
+        fs::remove_dir_all(&folder).unwrap();
+        assert_eq!((sequence.take(left), sequence.take(1), sequence.take(1)), (Some(0), None, None));
+        fs::create_dir_all(&folder).unwrap();
+        std::thread::sleep(2 * LOOK);
+        assert_eq!((sequence.take(1), noted(&path)), (Some(left), sequence.ceiling()));
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_lease_lasts_about_a_second_whatever_the_rate() {
+        for rate in [0.0, 1e3, 1e6, 1e8, 1e11] {
+            let (mut lease, mut seconds) = (LEASE_MIN, 0.0);
+            // Half of a lease is used when it is renewed.
+            for _ in 0..40 {
+                seconds = lease as f64 / 2.0 / rate;
+                lease = next_lease(lease, Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX));
+            }
+            assert!(
+                lease == LEASE_MIN && seconds > 0.5 || (0.4..=2.1).contains(&seconds),
+                "{rate}: {lease}, {seconds} s"
+            );
+            assert!(lease as f64 <= LEASE_MIN as f64 + 4.0 * rate, "{rate}: {lease}");
+        }
+        assert_eq!(next_lease(LEASE_MAX, Duration::ZERO), LEASE_MAX);
     }
 }

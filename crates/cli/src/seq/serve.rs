@@ -20,9 +20,10 @@ const AFTER_HELP: &str = "\
 Every number is handed out once, and a call that begins after another was over, at whichever client, gets a greater one. A client that dies
 loses the numbers that were on their way to it, and nobody else's.
 
-A server that is started anew begins at --first, which hands out old numbers again if it is too low. With --notes it need not be said: the
-server notes ahead how far it may go, and the next start begins there. What a killed server had noted and not handed out is a gap (up to
-1,099,511,627,776 numbers); one that is stopped in order leaves none. Each start has an epoch of its own, which clients can compare.
+A server that is started anew begins at --first, which hands out old numbers again if it is too low. With --notes it need not be said: one
+that was stopped in order goes on where it was. The server notes about once a second how far it may go, so one that was killed repeats no
+number, and leaves a gap: up to 65,536 numbers, more only where it hands out as many a second, about what it does in two seconds at its
+highest rate. Each start has an epoch of its own, which clients can compare.
 
 Examples:
   sinew serve sequencer
@@ -58,13 +59,14 @@ pub struct Args {
 
 impl Args {
     /// The numbers to hand out, and their notes.
-    fn sequence(&self) -> anyhow::Result<(Arc<Sequence>, Option<Notes>)> {
+    fn sequence(&self) -> anyhow::Result<(Arc<Sequence>, Option<Arc<Notes>>)> {
         let epoch = Epoch(SystemEntropy::new()?.next_u64());
         let first = self.first.unwrap_or(0);
         let Some(path) = &self.notes else { return Ok((Arc::new(Sequence::new(first, epoch, self.count_max)), None)) };
         let (notes, noted) = Notes::open(path)?;
-        let sequence = Sequence::from_notes(first.max(noted), epoch, self.count_max);
-        notes.raise(&sequence)?;
+        let notes = Arc::new(notes);
+        let sequence = Sequence::from_notes(first.max(noted), epoch, self.count_max, notes.clone());
+        notes.begin(&sequence)?;
         Ok((Arc::new(sequence), Some(notes)))
     }
 }
@@ -88,11 +90,15 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
             args.device.run(Serving { design: args.design, at, threads: &args.threads, sequence: &sequence })?;
         Ok(if served { Outcome::Done } else { Outcome::Failed })
     })?;
-    if let Some(notes) = notes {
-        notes.close(&sequence)?;
+    if let Some(notes) = notes
+        && let Err(error) = notes.close(&sequence)
+    {
+        // It was asked to stop, and did; what is lost is that the next start goes on without a gap.
+        output::complain(output::describe(&error));
+        return Ok(Outcome::Failed);
     }
-    if outcome == Outcome::Done && !args.threads.is_child() && args.design != Design::Atomics {
-        output::print(format_args!("the next number is {}", sequence.next()))?;
+    if outcome == Outcome::Done && args.design != Design::Atomics {
+        args.threads.tell_end("next", sequence.next(), format_args!("the next number is {}", sequence.next()))?;
     }
     Ok(outcome)
 }
@@ -130,6 +136,8 @@ impl Args {
         let advice = |address: &str| {
             format!("From {first} on, epoch {epoch}. Take numbers with: sinew seq next --address {address}")
         };
-        Ok(if threads.serve(start, advice)?.is_some() { Outcome::Done } else { Outcome::Failed })
+        let Some(reports) = threads.serve(start, advice)? else { return Ok(Outcome::Failed) };
+        threads.tell_reports(&reports)?;
+        Ok(Outcome::Done)
     }
 }

@@ -28,7 +28,7 @@ use sinew_harness::machine::{self, Idle};
 
 use super::Design;
 use crate::output;
-use crate::serve::{FAILED, READY, SERVING, ThreadArgs, end_with_stdin};
+use crate::serve::{FAILED, READY, ThreadArgs, end_with_stdin};
 use crate::verbs::{Carried, Job};
 
 /// Clients of one server at a time, of the designs that connect.
@@ -107,11 +107,12 @@ impl Serving<'_> {
             drop(ended);
             let (name, guests) = (self.design.name(), Vec::new());
             let mut door = Door { design, carried, sequence: self.sequence, name, guests };
-            output::print(format_args!("{SERVING}{at}"))?;
+            self.threads.warn_if_crowded();
+            self.threads.tell_addresses(&[at.to_string()])?;
             if is_waited_for(self.threads)? {
                 let (first, epoch) = (self.sequence.next(), self.sequence.epoch());
                 let (design, fabric) = (self.design.name(), carried.name());
-                output::print(format_args!(
+                self.threads.tell(format_args!(
                     "From {first} on, epoch {epoch}. Stop with Ctrl-C. Measure with: sinew seq bench --design {design} --fabric {fabric} --address {at}"
                 ))?;
             }

@@ -4,7 +4,7 @@
 use arrayvec::ArrayVec;
 use sinew_fabric::MAX_BURST;
 use sinew_rpc::BurstCalls;
-use sinew_store::cache::{Cache, Item, Key, Put};
+use sinew_store::cache::{Cache, Item, Key, ModifyError, Put, PutError};
 
 use super::protocol::{
     ITEM_VALUE_AT, KEYS_MAX, Keys, PutOptions, Refusal, Request, Response, Slot, VALUE_AT, VALUES_AT, Values,
@@ -60,7 +60,7 @@ impl Owned {
         for (index, asked) in (first..).zip(&asked) {
             let count = match asked {
                 Ok(Request::GetMany(many)) => many.count(),
-                Ok(Request::Info | Request::Stats) | Err(_) => 0,
+                Ok(Request::Info | Request::Stats | Request::Flush) | Err(_) => 0,
                 Ok(_) => 1,
             };
             let (own, rest) = keys.split_at(count);
@@ -90,9 +90,10 @@ impl Owned {
         };
         match request {
             Request::Get { key } | Request::Inspect { key } | Request::Delete { key } => add(key)?,
+            Request::Touch { key, .. } | Request::Add { key, .. } => add(key)?,
             Request::Put(put) => add(put.key)?,
             Request::GetMany(many) => self.take_in_many(cache, &many, keys)?,
-            Request::Info | Request::Stats => {}
+            Request::Info | Request::Stats | Request::Flush => {}
         }
         Ok(request)
     }
@@ -166,7 +167,7 @@ impl Owned {
             (Ok(Request::GetMany(_)), keys) => return self.answer_many(cache, calls, index, keys),
             (Ok(Request::Info), _) => Response::Info(self.info()),
             (Ok(Request::Stats), _) => Response::Stats(self.stats(cache)),
-            (Ok(_), _) => Response::Refused(Refusal::Malformed),
+            (Ok(request), keys) => answer_seldom(cache, request, keys, now_s),
             (Err(refusal), _) => Response::Refused(*refusal),
         };
         if let Response::Refused(refusal) = &response
@@ -205,12 +206,57 @@ impl Owned {
     }
 }
 
+/// Apart from what most requests are, so that those do not pay for it.
+#[cold]
+fn answer_seldom(cache: &mut Cache, request: &Request<'_>, keys: &[Key<'_>], now_s: u32) -> Response<'static> {
+    match (request, keys) {
+        (Request::Touch { lives_s, .. }, [key]) => match cache.touch(key, None, Some(end_of(*lives_s, now_s)), now_s) {
+            Ok(_) => Response::Touched,
+            Err(PutError::Absent) => Response::Miss,
+            Err(error) => Response::Refused(error.into()),
+        },
+        (Request::Add { delta, .. }, [key]) => add(cache, key, *delta, now_s),
+        (Request::Flush, _) => {
+            cache.clear();
+            Response::Flushed
+        }
+        _ => Response::Refused(Refusal::Malformed),
+    }
+}
+
+/// Adds to the number that a value is.
+fn add(cache: &mut Cache, key: &Key<'_>, delta: i64, now_s: u32) -> Response<'static> {
+    let mut number = 0;
+    let changed = cache.modify(key, now_s, |value| {
+        number = number_of(value).ok_or(())?;
+        number =
+            if delta < 0 { number.saturating_sub(delta.unsigned_abs()) } else { number.wrapping_add(delta as u64) };
+        value.clear();
+        value.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+        Ok(())
+    });
+    match changed {
+        Ok(_) => Response::Number(number),
+        Err(ModifyError::Refused(())) => Response::Refused(Refusal::NotANumber),
+        Err(ModifyError::Put(PutError::Absent)) => Response::Miss,
+        Err(ModifyError::Put(error)) => Response::Refused(error.into()),
+    }
+}
+
+/// Reads decimal digits. Spaces may follow: memcached leaves them where a number became shorter.
+fn number_of(value: &[u8]) -> Option<u64> {
+    let digits = value.trim_ascii_end();
+    let is_number = matches!(digits.len(), 1..=20) && digits.iter().all(u8::is_ascii_digit);
+    std::str::from_utf8(digits).ok().filter(|_| is_number)?.parse().ok()
+}
+
 /// A lifetime is of the client's clock, the end of an item of ours.
 #[inline(always)]
 fn put_of(options: &PutOptions, now_s: u32) -> Put {
-    let expires_s = match options.lives_s {
-        0 => 0,
-        lives_s => now_s.saturating_add(lives_s),
-    };
-    Put { when: options.when, flags: options.flags, expires_s }
+    Put { when: options.when, flags: options.flags, expires_s: end_of(options.lives_s, now_s) }
+}
+
+#[inline(always)]
+fn end_of(lives_s: u32, now_s: u32) -> u32 {
+    if lives_s == 0 { 0 } else { now_s.saturating_add(lives_s) }
 }

@@ -152,6 +152,50 @@ impl<E: Endpoint> Client<E> {
         })
     }
 
+    /// Gives the item of `key` another lifetime, so many seconds from now on, or for ever when 0; returns whether there is one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`].
+    pub fn touch(&mut self, key: &[u8], lives_s: u32) -> Result<bool, Error> {
+        let tag = self.next_tag();
+        self.pipeline.touch(key, lives_s, tag)?;
+        self.wait(|response| match response {
+            Response::Touched => Some(true),
+            Response::Miss => Some(false),
+            _ => None,
+        })
+    }
+
+    /// Adds to the number that the value of `key` is ([`Request::Add`](super::protocol::Request::Add)); returns what it is then, if there is an
+    /// item.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`]; a value that is no number is an [`Error::Refused`].
+    pub fn add(&mut self, key: &[u8], delta: i64) -> Result<Option<u64>, Error> {
+        let tag = self.next_tag();
+        self.pipeline.add(key, delta, tag)?;
+        self.wait(|response| match response {
+            Response::Number(number) => Some(Some(number)),
+            Response::Miss => Some(None),
+            _ => None,
+        })
+    }
+
+    /// Forgets all items, one partition after the other.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`]; the partitions before the one that failed are empty.
+    pub fn flush(&mut self) -> Result<(), Error> {
+        (0..self.partitions()).try_for_each(|partition| {
+            let tag = self.next_tag();
+            self.pipeline.flush(partition, tag)?;
+            self.wait(|response| matches!(response, Response::Flushed).then_some(()))
+        })
+    }
+
     /// The values of any number of keys, in their order. As many as can be are asked for together.
     ///
     /// # Errors

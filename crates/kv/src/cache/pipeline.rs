@@ -7,7 +7,7 @@ use sinew_store::cache::KEY_LEN_MAX;
 
 use super::REQUESTS;
 use super::error::Error;
-use super::protocol::{Info, KEYS_MAX, Keys, Malformed, Put, PutOptions, Request, Response};
+use super::protocol::{Info, KEYS_MAX, Keys, Malformed, Put, PutOptions, Refusal, Request, Response};
 use crate::Partitions;
 
 /// Bytes of a buffer at first; one that a longer message needs is made for it.
@@ -95,6 +95,9 @@ enum Kind {
     Delete,
     GetMany,
     Stats,
+    Touch,
+    Add,
+    Flush,
 }
 
 /// A request in flight.
@@ -207,7 +210,7 @@ impl<E: Endpoint> Pipeline<E> {
     ///
     /// # Errors
     ///
-    /// As [`Self::get`].
+    /// As [`Self::get`], and [`Refusal::ValueTooLong`] where the server takes none of this length.
     #[inline]
     pub fn put(
         &mut self,
@@ -216,7 +219,18 @@ impl<E: Endpoint> Pipeline<E> {
         how: PutOptions,
         options: impl Into<RequestOptions>,
     ) -> Result<CallId, Error> {
-        self.ask_of_key(key, &Request::Put(Put { key, value, options: how }), Kind::Put, options.into())
+        let put = Request::Put(Put { key, value, options: how });
+        self.ask_of_key(key, &put, Kind::Put, options.into()).map_err(|error| self.why_not_put(error, value.len()))
+    }
+
+    /// A value that no message can hold is refused in the words in which the server would refuse it.
+    #[cold]
+    fn why_not_put(&self, error: Error, value_len: usize) -> Error {
+        let (len, max) = (value_len as u64, self.info.value_len_max.into());
+        match error {
+            Error::Enqueue(EnqueueError::TooLarge { .. }) if len > max => Refusal::ValueTooLong { len, max }.into(),
+            error => error,
+        }
     }
 
     /// Has an item forgotten: [`Response::Deleted`] or [`Response::Miss`].
@@ -226,6 +240,38 @@ impl<E: Endpoint> Pipeline<E> {
     /// As [`Self::get`].
     pub fn delete(&mut self, key: &[u8], options: impl Into<RequestOptions>) -> Result<CallId, Error> {
         self.ask_of_key(key, &Request::Delete { key }, Kind::Delete, options.into())
+    }
+
+    /// Gives an item another lifetime, so many seconds from now on, or for ever when 0: [`Response::Touched`] or [`Response::Miss`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::get`].
+    pub fn touch(&mut self, key: &[u8], lives_s: u32, options: impl Into<RequestOptions>) -> Result<CallId, Error> {
+        self.ask_of_key(key, &Request::Touch { key, lives_s }, Kind::Touch, options.into())
+    }
+
+    /// Adds to the number that a value is ([`Request::Add`]): [`Response::Number`] with what it is then, or [`Response::Miss`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::get`].
+    pub fn add(&mut self, key: &[u8], delta: i64, options: impl Into<RequestOptions>) -> Result<CallId, Error> {
+        self.ask_of_key(key, &Request::Add { key, delta }, Kind::Add, options.into())
+    }
+
+    /// Has all items of a partition forgotten: [`Response::Flushed`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::get`].
+    ///
+    /// # Panics
+    ///
+    /// When there is no such partition.
+    pub fn flush(&mut self, partition: usize, options: impl Into<RequestOptions>) -> Result<CallId, Error> {
+        let write = |target: &mut [u8]| Request::Flush.write(target);
+        self.ask(partition, Request::Flush.len(), Kind::Flush, options.into(), write).map(|(_, call)| call)
     }
 
     /// Asks for the values of up to [`KEYS_MAX`] keys, in one request to each partition that has some of them. Returns how many
@@ -475,13 +521,16 @@ fn read<'a>(asked: &Asked, bytes: &'a [u8]) -> Result<Response<'a>, Error> {
     let response = Response::read(bytes)?;
     let fits = match (&response, asked.kind) {
         (Response::Refused(refusal), _) => return Err((*refusal).into()),
-        (Response::Miss, kind) => matches!(kind, Kind::Get | Kind::Inspect | Kind::Delete),
+        (Response::Miss, kind) => matches!(kind, Kind::Get | Kind::Inspect | Kind::Delete | Kind::Touch | Kind::Add),
         (Response::Value(_), kind) => kind == Kind::Get,
         (Response::Item(_), kind) => kind == Kind::Inspect,
         (Response::Stored { .. }, kind) => kind == Kind::Put,
         (Response::Deleted, kind) => kind == Kind::Delete,
         (Response::Values(values), kind) => kind == Kind::GetMany && values.count() == asked.keys.len(),
         (Response::Stats(_), kind) => kind == Kind::Stats,
+        (Response::Touched, kind) => kind == Kind::Touch,
+        (Response::Number(_), kind) => kind == Kind::Add,
+        (Response::Flushed, kind) => kind == Kind::Flush,
         (Response::Info(_), _) => false,
     };
     if fits { Ok(response) } else { Err(NOT_ASKED.into()) }

@@ -11,6 +11,9 @@
 //! | get several | 5 | how many (1), for each: length of the key (2), the key |
 //! | info | 6 | |
 //! | stats | 7 | |
+//! | touch | 8 | lifetime (4), the key |
+//! | add | 9 | what to add, with a sign (8), the key |
+//! | flush | 10 | |
 //!
 //! Options are the condition in two bits ([`When`](sinew_store::cache::When)) and bit 2 when flags and lifetime are there; the version is there when it is
 //! the condition. A response is its kind and:
@@ -25,9 +28,14 @@
 //! | values | 5 | how many (1), for each: length of the value (4), the value |
 //! | info | 6 | [`Info`] |
 //! | stats | 7 | how many (1), so many counters (8), in the order of [`Stats`] |
+//! | touched | 8 | |
+//! | number | 9 | the number (8) |
+//! | flushed | 10 | |
 //! | refused | 128 and more | [`Refusal`] |
 //!
 //! A value that is not there has the length 2^32 - 1; one that found no room in its response has 2^32 - 2.
+//!
+//! The kinds from 8 on came later: a server that does not know them refuses them as malformed, and leaves everything as it was.
 //!
 //! With the 24 bytes of a packet's header and the ring's 8, a get of a key of 16 bytes is one cache line.
 

@@ -11,6 +11,9 @@ const DELETE: u8 = 4;
 const GET_MANY: u8 = 5;
 const INFO: u8 = 6;
 const STATS: u8 = 7;
+const TOUCH: u8 = 8;
+const ADD: u8 = 9;
+const FLUSH: u8 = 10;
 
 const WHEN_BITS: u8 = 0b11;
 const HAS_EXTRAS: u8 = 0b100;
@@ -41,6 +44,25 @@ pub enum Request<'a> {
     Info,
     /// What was counted.
     Stats,
+    /// To give an item another lifetime.
+    Touch {
+        /// The key.
+        key: &'a [u8],
+        /// Seconds from now on after which it ends; never when 0.
+        lives_s: u32,
+    },
+    /// To add to the number that a value is, in decimal digits, and to say what it is then.
+    ///
+    /// As with memcached, numbers are of 64 bits without a sign: they wrap around at the upper end, and stay at 0 at the lower one. Flags and
+    /// lifetime stay as they are.
+    Add {
+        /// The key.
+        key: &'a [u8],
+        /// What to add; less than 0: to take away.
+        delta: i64,
+    },
+    /// To forget all items of this partition.
+    Flush,
 }
 
 /// A value to store.
@@ -95,6 +117,15 @@ impl<'a> Request<'a> {
             GET_MANY => Keys::read(reader).map(Self::GetMany),
             INFO => reader.end().map(|()| Self::Info),
             STATS => reader.end().map(|()| Self::Stats),
+            TOUCH => {
+                let lives_s = reader.u32()?;
+                Ok(Self::Touch { key: a_key(reader.rest())?, lives_s })
+            }
+            ADD => {
+                let delta = i64::from_le_bytes(reader.array()?);
+                Ok(Self::Add { key: a_key(reader.rest())?, delta })
+            }
+            FLUSH => reader.end().map(|()| Self::Flush),
             _ => malformed("there is no such request"),
         }
     }
@@ -106,7 +137,9 @@ impl<'a> Request<'a> {
             Self::Get { key } | Self::Inspect { key } | Self::Delete { key } => 1 + key.len(),
             Self::Put(put) => put.options.request_len(put.key.len(), put.value.len()),
             Self::GetMany(keys) => 2 + keys.bytes.len(),
-            Self::Info | Self::Stats => 1,
+            Self::Info | Self::Stats | Self::Flush => 1,
+            Self::Touch { key, .. } => 5 + key.len(),
+            Self::Add { key, .. } => 9 + key.len(),
         }
     }
 
@@ -132,6 +165,9 @@ impl<'a> Request<'a> {
             Self::GetMany(keys) => writer.put(&[GET_MANY, keys.count as u8]).put(keys.bytes),
             Self::Info => writer.put(&[INFO]),
             Self::Stats => writer.put(&[STATS]),
+            Self::Touch { key, lives_s } => writer.put(&[TOUCH]).put(&lives_s.to_le_bytes()).put(key),
+            Self::Add { key, delta } => writer.put(&[ADD]).put(&delta.to_le_bytes()).put(key),
+            Self::Flush => writer.put(&[FLUSH]),
         };
     }
 }

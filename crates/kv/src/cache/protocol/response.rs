@@ -12,6 +12,9 @@ const DELETED: u8 = 4;
 const VALUES: u8 = 5;
 const INFO: u8 = 6;
 const STATS: u8 = 7;
+const TOUCHED: u8 = 8;
+const NUMBER: u8 = 9;
+const FLUSHED: u8 = 10;
 
 const LEN_OF_MISS: u32 = u32::MAX;
 const LEN_OF_OMITTED: u32 = u32::MAX - 1;
@@ -45,6 +48,12 @@ pub enum Response<'a> {
     Info(Info),
     /// See [`Stats`].
     Stats(Stats),
+    /// The item has its new lifetime.
+    Touched,
+    /// What was added to is this now.
+    Number(u64),
+    /// The partition has no items any more.
+    Flushed,
     /// It was not done.
     Refused(Refusal),
 }
@@ -186,6 +195,9 @@ pub enum Refusal {
         /// The one that was asked.
         partition: u64,
     },
+    /// What was to be added to is no number.
+    #[error("the value is no number of up to 20 decimal digits below 2^64")]
+    NotANumber,
     /// The endpoint owns no partition.
     #[error("this endpoint owns no partition: the server has more endpoints than partitions")]
     NoPartition,
@@ -210,7 +222,7 @@ impl Refusal {
     /// Whether the client asked for what nobody should ask for, or for more than there is: not so for conditions, which may hold
     /// or not.
     pub fn is_fault(&self) -> bool {
-        !matches!(self, Self::Present | Self::Absent | Self::Changed { .. })
+        !matches!(self, Self::Present | Self::Absent | Self::Changed { .. } | Self::NotANumber)
     }
 
     /// Kind, and what goes with it; every refusal is as long.
@@ -225,6 +237,7 @@ impl Refusal {
             Self::Full { used_bytes, capacity_bytes } => (134, [used_bytes, capacity_bytes]),
             Self::WrongPartition { partition } => (135, [partition, 0]),
             Self::NoPartition => (136, [0, 0]),
+            Self::NotANumber => (137, [0, 0]),
         }
     }
 
@@ -239,6 +252,7 @@ impl Refusal {
             134 => Self::Full { used_bytes: first, capacity_bytes: second },
             135 => Self::WrongPartition { partition: first },
             136 => Self::NoPartition,
+            137 => Self::NotANumber,
             _ => return None,
         })
     }
@@ -376,6 +390,12 @@ impl<'a> Response<'a> {
                 reader.bytes((count - array.len()) * 8)?;
                 reader.end().map(|()| Self::Stats(Stats::from_array(array)))
             }
+            TOUCHED => reader.end().map(|()| Self::Touched),
+            NUMBER => {
+                let number = reader.u64()?;
+                reader.end().map(|()| Self::Number(number))
+            }
+            FLUSHED => reader.end().map(|()| Self::Flushed),
             kind => {
                 let refusal = Refusal::from_parts(kind, [reader.u64()?, reader.u64()?]);
                 let Some(refusal) = refusal else { return malformed("there is no such response") };
@@ -388,10 +408,10 @@ impl<'a> Response<'a> {
     #[inline]
     pub fn len(&self) -> usize {
         match self {
-            Self::Miss | Self::Deleted => 1,
+            Self::Miss | Self::Deleted | Self::Touched | Self::Flushed => 1,
             Self::Value(value) => VALUE_AT + value.len(),
             Self::Item(item) => ITEM_VALUE_AT + item.value.len(),
-            Self::Stored { .. } => 9,
+            Self::Stored { .. } | Self::Number(_) => 9,
             Self::Values(values) => VALUES_AT + values.bytes.len(),
             Self::Info(_) => Info::LEN,
             Self::Stats(_) => 2 + 8 * Stats::COUNT,
@@ -416,6 +436,9 @@ impl<'a> Response<'a> {
         match *self {
             Self::Miss => writer.put(&[MISS]),
             Self::Deleted => writer.put(&[DELETED]),
+            Self::Touched => writer.put(&[TOUCHED]),
+            Self::Flushed => writer.put(&[FLUSHED]),
+            Self::Number(number) => writer.put(&[NUMBER]).put(&number.to_le_bytes()),
             Self::Value(value) => writer.put(&[VALUE]).put(value),
             Self::Item(Item { flags, lives_s, version, value }) => {
                 write_item_head(flags, lives_s, version, std::mem::take(&mut writer.0)).copy_from_slice(value);

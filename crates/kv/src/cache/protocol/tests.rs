@@ -29,6 +29,10 @@ fn the_layout_of_requests_is_fixed() {
         (Request::Delete { key: b"ab" }, b"\x04ab"),
         (Request::Info, b"\x06"),
         (Request::Stats, b"\x07"),
+        (Request::Touch { key: b"ab", lives_s: 0x0102 }, b"\x08\x02\x01\0\0ab"),
+        (Request::Add { key: b"ab", delta: 0x0102 }, b"\x09\x02\x01\0\0\0\0\0\0ab"),
+        (Request::Add { key: b"", delta: -2 }, b"\x09\xFE\xFF\xFF\xFF\xFF\xFF\xFF\xFF"),
+        (Request::Flush, b"\x0A"),
     ] {
         assert_eq!(written(&request), bytes, "{request:?}");
         assert_eq!(Request::read(bytes), Ok(request));
@@ -58,6 +62,9 @@ fn the_layout_of_responses_is_fixed() {
         (Response::Deleted, b"\x04"),
         (Response::Info(info), b"\x06\x01\x01\0\x02\0\x03\0\0\0\x04\0\0\0"),
         (Response::Stats(stats), &stats_bytes),
+        (Response::Touched, b"\x08"),
+        (Response::Number(0x0102), b"\x09\x02\x01\0\0\0\0\0\0"),
+        (Response::Flushed, b"\x0A"),
     ] {
         assert_eq!(answered(&response), bytes, "{response:?}");
         assert_eq!(Response::read(bytes), Ok(response));
@@ -87,6 +94,7 @@ fn refusals_say_why() {
         Refusal::Full { used_bytes: 1, capacity_bytes: 2 },
         Refusal::WrongPartition { partition: 3 },
         Refusal::NoPartition,
+        Refusal::NotANumber,
     ] {
         let response = Response::Refused(refusal);
         assert_eq!(Response::read(&answered(&response)), Ok(response));
@@ -97,13 +105,24 @@ fn refusals_say_why() {
 fn what_is_no_request_is_refused() {
     let long_key = [&[1u8][..], &vec![b'k'; KEY_LEN_MAX + 1]].concat();
     assert!(Request::read(&long_key[..=KEY_LEN_MAX]).is_ok());
+    let [long_touch, long_add] =
+        [(8, 4), (9, 8)].map(|(kind, head)| [vec![kind; 1 + head], vec![b'k'; KEY_LEN_MAX + 1]].concat());
+    assert!(
+        Request::read(&long_touch[..5 + KEY_LEN_MAX]).is_ok() && Request::read(&long_add[..9 + KEY_LEN_MAX]).is_ok()
+    );
     let many = |count: u8| [vec![5, count], [0, 0].repeat(count.into())].concat();
     assert!(Request::read(&many(64)).is_ok());
     for bytes in [
         &b""[..],
         b"\x00",
         b"\x08",
+        b"\x08\0\0\0",
+        b"\x09\0\0\0\0\0\0\0",
+        b"\x0A\0",
+        b"\x0B",
         &long_key,
+        &long_touch,
+        &long_add,
         b"\x03\x00\x03\x00ab",
         b"\x03\x00\x03",
         b"\x03\x08\x00\x00",
@@ -134,6 +153,10 @@ fn what_is_no_response_is_refused() {
         b"\x06\x02\x01\0\x02\0\x03\0\0\0\x04\0\0\0",
         b"\x06\x01\x01\0\x02\0\x03\0\0\0\x04\0\0\0\0",
         b"\x07\x08",
+        b"\x09\0\0\0\0\0\0\0",
+        b"\x09\0\0\0\0\0\0\0\0\0",
+        b"\x0A\0",
+        b"\x0B",
         b"\x08\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
         b"\x80",
     ] {
@@ -144,7 +167,7 @@ fn what_is_no_response_is_refused() {
 proptest! {
     #[test]
     fn any_bytes_are_read_without_panic_and_what_is_read_is_written_as_it_was(
-        kind in prop_oneof![0u8..9, 126u8..140, any::<u8>()],
+        kind in prop_oneof![0u8..12, 126u8..140, any::<u8>()],
         mut bytes in prop::collection::vec(prop_oneof![0u8..4, any::<u8>()], 0..120),
     ) {
         bytes.insert(0, kind);

@@ -1,0 +1,64 @@
+//! Which command serves where nobody is found: libraries know of no commands.
+
+use anyhow::anyhow;
+use sinew::fabric::PortError;
+use sinew::kv::cache;
+use sinew::rpc::Cause;
+use sinew::rpc::ConnectError;
+
+use crate::output;
+
+/// Adds, to an error that nobody serves at `address`, that `command` would; other errors stay as they are.
+pub fn serve_there(error: impl Into<anyhow::Error>, command: &str, address: &str) -> anyhow::Error {
+    let error = error.into();
+    if !is_nobody_there(&error) {
+        return error;
+    }
+    anyhow!("{} (`{command} {}` starts one)", output::describe(&error), quoted(address))
+}
+
+fn is_nobody_there(error: &anyhow::Error) -> bool {
+    let refused = match (error.downcast_ref(), error.downcast_ref()) {
+        (Some(sinew::Error::Connect(error)), _) | (_, Some(cache::Error::Connect(error))) => Some(error),
+        _ => error.downcast_ref(),
+    };
+    matches!(
+        refused,
+        Some(
+            ConnectError::Port(PortError::NotFound { .. })
+                | ConnectError::Failed { cause: Cause::PeerUnreachable | Cause::PeerDied, .. }
+        )
+    )
+}
+
+/// An address as it is typed in a shell.
+pub fn quoted(address: &str) -> String {
+    if address.contains(['&', '?', ';']) { format!("'{address}'") } else { address.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_error_that_nobody_is_there_gets_the_advice() {
+        let nobody = || PortError::NotFound { address: "shm://a".into(), looked_in: "here".into() };
+        let connect = || ConnectError::from(nobody());
+        let dead = || ConnectError::Failed { peer: "udp://a:1".into(), cause: Cause::PeerUnreachable };
+        let silent = || ConnectError::TimedOut { peer: "udp://a:1".into(), timeout_ms: 1 };
+        let told: [(anyhow::Error, bool); 6] = [
+            (connect().into(), true),
+            (sinew::Error::from(connect()).into(), true),
+            (cache::Error::from(dead()).into(), true),
+            (anyhow::Error::from(dead()).context("opening session 1 of 1"), true),
+            (silent().into(), false),
+            (sinew::Error::Nowhere.into(), false),
+        ];
+        for (error, expected) in told {
+            let said = output::describe(&error);
+            let advised = output::describe(&serve_there(error, "sinew serve cache", "ibverbs://a?gid=1"));
+            let advice = " (`sinew serve cache 'ibverbs://a?gid=1'` starts one)";
+            assert_eq!(advised, if expected { said + advice } else { said });
+        }
+    }
+}
