@@ -13,6 +13,8 @@ pub struct LinkStats {
     pub queued_bytes_max: u64,
     /// Packets lost since too much waited for it.
     pub overflowed: u64,
+    /// Packets lost by its faults, or since it was down.
+    pub failed: u64,
 }
 
 /// What happened on the network.

@@ -98,7 +98,18 @@ fn beside_an_incast(congestion: Option<Congestion>, warm_up_ns: u64, duration_ns
         group("background", others.clone(), &others, BACKGROUND_LEN, BACKGROUND_LEN),
     ];
     let Config { credits, slots, recovery, timeout, retransmit_timeout_ns, .. } = nsdi19();
-    Workload { warm_up_ns, duration_ns, credits, slots, recovery, timeout, retransmit_timeout_ns, congestion, groups }
+    Workload {
+        warm_up_ns,
+        duration_ns,
+        credits,
+        slots,
+        recovery,
+        timeout,
+        retransmit_timeout_ns,
+        congestion,
+        groups,
+        faults: Vec::new(),
+    }
 }
 
 #[cfg(test)]

@@ -98,7 +98,10 @@ impl World {
             None => Some(0),
         };
         match late_ns {
-            None => self.lose(index, started_ns),
+            None => {
+                self.lanes[lane_index as usize].stats.failed += 1;
+                self.lose(index, started_ns);
+            }
             Some(0) => return true,
             Some(late_ns) => self.stray(index, lane_index, arrives_ns + late_ns),
         }
