@@ -3,15 +3,14 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use anyhow::Context;
-use comfy_table::{Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use sinew_lab::report::{self, COLUMNS, Cell, Done};
-use sinew_lab::{EXPERIMENTS, Error, Experiment, Row};
+use sinew_lab::{EXPERIMENTS, Experiment, Row};
 
 use crate::others::{Others, Watch};
 use crate::outfile::OutFile;
+use crate::sim::table;
 use crate::{Outcome, Usage, interrupted, output, units};
 
 /// What is done with experiments.
@@ -70,12 +69,8 @@ fn list(args: &ListArgs) -> anyhow::Result<()> {
         output::print(json!({ "experiments": EXPERIMENTS.iter().map(one).collect::<Vec<_>>() }))?;
         return Ok(());
     }
-    let mut table = Table::new();
-    table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_header(["experiment", "source", "shows"]);
-    for it in EXPERIMENTS {
-        table.add_row([it.id(), it.source(), it.title()]);
-    }
-    output::print(table)?;
+    let rows = EXPERIMENTS.iter().map(|it| [it.id(), it.title()].map(str::to_owned).to_vec());
+    output::print(table::of(&["experiment", "shows"], rows, table::TEXT))?;
     Ok(())
 }
 
@@ -118,8 +113,11 @@ fn show(args: &RunArgs) -> anyhow::Result<()> {
             continue;
         }
         let invalid = done.complaint.map(|complaint| format!("\nINVALID: {complaint}")).unwrap_or_default();
-        let head = format!("{}: {} ({})", it.id(), it.title(), it.source());
-        if !output::print(format!("{head}\n{}{invalid}", table_of(&done.rows)))? {
+        let head = format!("{}: {}\n{}", it.id(), it.title(), it.source());
+        let (heads, rows) = report::table(&done.rows);
+        let table = table::of(&heads, rows, table::FIGURES);
+        let remark = table::wrapped(it.remark());
+        if !output::print(format!("{head}\n\n{table}{remark}{invalid}\n"))? {
             // Nobody reads: what is left can take minutes.
             return Ok(());
         }
@@ -134,30 +132,24 @@ fn write(args: &ReportArgs) -> anyhow::Result<()> {
     // Before minutes are spent on what could not be kept.
     let (chosen, out) = (chosen(&args.names)?, OutFile::check(&args.out)?);
     let results: Vec<Done<'_>> = chosen.into_iter().map(|it| measure(it).0).collect();
-    let html = report::html(&results).context("drawing the plots")?;
-    out.write(html.as_bytes())?;
+    out.write(report::html(&results).as_bytes())?;
     output::note(format_args!("{} experiments are in {}", results.len(), out.name()));
     Ok(())
 }
 
-fn table_of(rows: &[Row]) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_header(report::heads());
-    rows.iter().for_each(|row| _ = table.add_row(report::cells(row)));
-    table
-}
-
 fn json_of(row: &Row) -> Value {
-    let value = |cell: Cell<'_>| match cell {
-        Cell::Empty | Cell::Error(Error::Points(_)) => Value::Null,
+    let value = |cell: Cell| match cell {
+        Cell::Empty => Value::Null,
         Cell::Text(text) => text.into(),
-        Cell::Figure(value) | Cell::Error(Error::Part(value)) => units::rounded(value).into(),
+        Cell::Figure(value) => units::rounded(value).into(),
     };
     COLUMNS.iter().map(|column| (column.key.to_owned(), value((column.of)(row)))).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use sinew_lab::Against;
+
     use super::*;
 
     #[test]
@@ -165,17 +157,21 @@ mod tests {
         let row = Row {
             id: "a.b".to_owned(),
             place: None,
+            case: "case".to_owned(),
             metric: "what".to_owned(),
             paper: Some(4.0),
+            against: Against::Same,
             model: Some(5.0),
             measured: None,
             unit: "us",
         };
         assert_eq!(
             json_of(&row),
-            json!({ "id": "a.b", "place": null, "metric": "what", "paper": 4.0, "model": 5.0, "measured": null,
-                    "unit": "us", "error": 0.25, "error_points": null })
+            json!({ "id": "a.b", "place": null, "metric": "case, what", "paper": 4.0, "model": 5.0, "measured": null,
+                    "unit": "us", "error": 0.25, "error_points": null, "against": "same", "ratio": 1.25 })
         );
+        let other = json_of(&Row { against: Against::Other("another"), ..row.clone() });
+        assert_eq!((&other["error"], &other["against"]), (&Value::Null, &json!("another")));
         let percent = Row { place: Some("Table 3"), unit: "%", ..row };
         assert_eq!(json_of(&percent)["place"], "Table 3");
         assert_eq!((&json_of(&percent)["error"], &json_of(&percent)["error_points"]), (&Value::Null, &json!(1.0)));

@@ -113,15 +113,10 @@ fn one(place: &Place<'_>, entry: &Entry, topology: &Topology, end_ns: u64) -> Re
     place.need(start_ns < end_ns, "from_ms", &entry.from_ms.to_string(), &expected)?;
     place.need(start_ns < stop_ns, "until_ms", &(stop_ns as f64 / 1e6).to_string(), "later than from_ms")?;
     let trouble = trouble(place, entry)?;
-    let of = entry.number.map_or_else(String::new, |number| format!(", link {number},"));
-    let (joins, is) = (
-        if entry.one_way { "to" } else { "and" },
-        match trouble {
-            Trouble::Down => "is down",
-            Trouble::Faults(_) => "has faults",
-        },
-    );
-    Ok(Fault { name: format!("{from} {joins} {to}{of} {is}"), lanes, start_ns, stop_ns, trouble })
+    let number = entry.number.map_or_else(String::new, |number| format!(", number {number}"));
+    let ends = if entry.one_way { format!("from {from} to {to}") } else { format!("of {from} and {to}") };
+    let what = if trouble == Trouble::Down { "down" } else { "faulty" };
+    Ok(Fault { name: format!("link {ends}{number}: {what}"), lanes, start_ns, stop_ns, trouble })
 }
 
 /// The directions that an entry is about.
@@ -263,9 +258,9 @@ link = ["node2", "switch"]
         assert_eq!((down.start_ns, down.stop_ns, down.trouble), (2_000_000, 3_500_000, Trouble::Down));
         // From the spine: the links were made the other way round.
         assert_eq!(down.lanes, [(LinkId(3), 1), (LinkId(3), 0), (LinkId(4), 1), (LinkId(4), 0)]);
-        assert_eq!(down.name, "spine and switch is down");
+        assert_eq!(down.name, "link of spine and switch: down");
         assert_eq!((faults.start_ns, faults.stop_ns, &faults.lanes[..]), (0, 2_000_000, &[(LinkId(4), 0)][..]));
-        assert_eq!(faults.name, "switch to spine, link 1, has faults");
+        assert_eq!(faults.name, "link from switch to spine, number 1: faulty");
         let expected = LinkFaults { loss: 0.5, reordering: 1.0, reordering_ns: 10_000, ..LinkFaults::default() };
         assert_eq!(faults.trouble, Trouble::Faults(expected));
         assert_eq!((to_the_end.stop_ns, to_the_end.lanes.len()), (10_000_000, 2));

@@ -188,7 +188,7 @@ fn a_link_that_is_down_carries_nothing_until_it_is_back_and_the_report_says_so()
     // The second group's server is there alone.
     assert_eq!(gbps_in(800_000, 1_200_000), 0.0);
     assert!(gbps_in(400_000, 800_000) > 0.0 && gbps_in(1_400_000, 2_200_000) > 0.0, "{report:?}");
-    assert_eq!(report.faults[0].name, "node2 and switch is down");
+    assert_eq!(report.faults[0].name, "link of node2 and switch: down");
     assert_eq!((report.faults[0].start_ns, report.faults[0].stop_ns), (800_000, 1_200_000));
     let lost: u64 = report.drops.iter().map(|drops| drops.packets).sum();
     assert!(report.drops.iter().all(|drops| drops.place.ends_with(", by faults of the link")), "{:?}", report.drops);
