@@ -26,6 +26,8 @@ const MAGIC_NANOSECONDS: u32 = 0xA1B2_3C4D;
 const LINKTYPE_RAW: u32 = 101;
 /// The longest packet that IPv4 can state; of longer ones the beginning is kept.
 const LEN_MAX: usize = 65_535;
+/// The times and lengths before each packet.
+const RECORD_HEADER_LEN: usize = 16;
 const IPV4_LEN: usize = 20;
 const UDP_LEN: usize = 8;
 const HEADERS_LEN: usize = IPV4_LEN + UDP_LEN;
@@ -84,6 +86,11 @@ impl<W> PcapFile<W> {
     /// The writer.
     pub fn writer(&self) -> &W {
         &self.writer
+    }
+
+    /// Bytes that the file takes for a packet of this length.
+    pub fn record_len(&self, packet_len: usize) -> usize {
+        RECORD_HEADER_LEN + (HEADERS_LEN + packet_len).min(self.kept_len_max)
     }
 
     /// Gives the writer back.

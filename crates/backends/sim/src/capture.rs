@@ -38,7 +38,7 @@ pub struct Capture {
 #[derive(Debug)]
 pub(crate) struct Capturing {
     file: PcapFile<Vec<u8>>,
-    config: CaptureConfig,
+    len_max: usize,
     /// Of each host, whether its packets are captured.
     hosts: Vec<bool>,
     left_out: u64,
@@ -47,7 +47,7 @@ pub(crate) struct Capturing {
 impl Capturing {
     pub fn new(config: CaptureConfig, hosts: Vec<bool>) -> Self {
         let file = PcapFile::new(Vec::new(), config.kept_len_max).expect("memory is written to without errors");
-        Self { file, config, hosts, left_out: 0 }
+        Self { file, len_max: config.file_len_max, hosts, left_out: 0 }
     }
 
     pub fn has(&self, host: HostId) -> bool {
@@ -56,7 +56,7 @@ impl Capturing {
 
     /// A packet leaves on a link.
     pub fn add(&mut self, packet: &Packet, [from, to]: [HostId; 2], time_ns: u64) {
-        if self.file.writer().len() + packet.bytes().len().min(self.config.kept_len_max) > self.config.file_len_max {
+        if self.file.writer().len() + self.file.record_len(packet.bytes().len()) > self.len_max {
             self.left_out += 1;
             return;
         }
