@@ -178,7 +178,7 @@ mod tests {
             system_room("sinew-shm", &["sinew-fabric"]),
             room("sinew-rpc", &["sinew-fabric", "sinew-mem"]),
             top("sinew-harness"),
-    top("sinew-cli"),
+            top("sinew-cli"),
         ]
     }
 

@@ -53,10 +53,8 @@ const VIRTUAL_TIME_ROOMS: &[&str] =
 
 /// Crates whose modules use each other in circles. In no other may they, beside a module and those in it.
 const WITH_CYCLES: Exceptions = &[
-    ("crates/backends/sim/", "a network opens ports, and a port knows its network"),
     ("crates/cli/", "benchmarks, yardsticks and the tour show each other's rows"),
     ("crates/kv/", "a session and its commands, clients and owners know each other's words"),
-    ("crates/lab/", "a workload's file names congestion control, which says where in the file it is wrong"),
 ];
 
 /// Folders that hold no source of this project.

@@ -3,17 +3,17 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use anyhow::Context;
-use comfy_table::{Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use sinew_lab::report::{self, COLUMNS, Cell, Done};
-use sinew_lab::{EXPERIMENTS, Error, Experiment, Row};
+use sinew_lab::{EXPERIMENTS, Experiment, Row};
+
+use sinew_harness::others::{TOO_MUCH, Watch};
+use sinew_harness::surroundings::Surroundings;
+use sinew_harness::{figure, units};
 
 use crate::outfile::OutFile;
-use sinew_harness::others::{TOO_MUCH, Watch};
-use sinew_harness::units;
-
+use crate::sim::table;
 use crate::{Outcome, Usage, interrupted, output};
 
 /// What is done with experiments.
@@ -72,12 +72,8 @@ fn list(args: &ListArgs) -> anyhow::Result<()> {
         output::print(json!({ "experiments": EXPERIMENTS.iter().map(one).collect::<Vec<_>>() }))?;
         return Ok(());
     }
-    let mut table = Table::new();
-    table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_header(["experiment", "source", "shows"]);
-    for it in EXPERIMENTS {
-        table.add_row([it.id(), it.source(), it.title()]);
-    }
-    output::print(table)?;
+    let rows = EXPERIMENTS.iter().map(|it| [it.id(), it.title()].map(str::to_owned).to_vec());
+    output::print(table::of(&["experiment", "shows"], rows, table::TEXT))?;
     Ok(())
 }
 
@@ -110,24 +106,25 @@ fn measure(it: &dyn Experiment) -> (Done<'_>, Option<f64>) {
 }
 
 fn show(args: &RunArgs) -> anyhow::Result<()> {
-    let (mut rows, mut runs) = (Vec::new(), Vec::new());
+    let mut results = Vec::new();
     for it in chosen(&args.names)? {
         let (done, share) = measure(it);
         if args.json {
-            rows.extend(done.rows.iter().map(json_of));
-            let (share, valid) = (share.map(units::rounded), done.complaint.is_none());
-            runs.push(json!({ "id": it.id(), "others_share": share, "valid": valid }));
+            results.extend(done.rows.iter().map(|row| result_of(&done, share, row)));
             continue;
         }
         let invalid = done.complaint.map(|complaint| format!("\nINVALID: {complaint}")).unwrap_or_default();
-        let head = format!("{}: {} ({})", it.id(), it.title(), it.source());
-        if !output::print(format!("{head}\n{}{invalid}", table_of(&done.rows)))? {
+        let head = format!("{}: {}\n{}", it.id(), it.title(), it.source());
+        let (heads, rows) = report::table(&done.rows);
+        let table = table::of(&heads, rows, table::FIGURES);
+        let remark = table::wrapped(it.remark());
+        if !output::print(format!("{head}\n\n{table}{remark}{invalid}\n"))? {
             // Nobody reads: what is left can take minutes.
             return Ok(());
         }
     }
     if args.json {
-        output::print(json!({ "experiments": runs, "rows": rows }))?;
+        output::print(figure::list(results))?;
     }
     Ok(())
 }
@@ -136,30 +133,47 @@ fn write(args: &ReportArgs) -> anyhow::Result<()> {
     // Before minutes are spent on what could not be kept.
     let (chosen, out) = (chosen(&args.names)?, OutFile::check(&args.out)?);
     let results: Vec<Done<'_>> = chosen.into_iter().map(|it| measure(it).0).collect();
-    let html = report::html(&results).context("drawing the plots")?;
-    out.write(html.as_bytes())?;
+    out.write(report::html(&results).as_bytes())?;
     output::note(format_args!("{} experiments are in {}", results.len(), out.name()));
     Ok(())
 }
 
-fn table_of(rows: &[Row]) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_header(report::heads());
-    rows.iter().for_each(|row| _ = table.add_row(report::cells(row)));
-    table
+/// A row in the schema of all results: what was found stands beside what the paper says.
+fn result_of(done: &Done<'_>, others_share: Option<f64>, row: &Row) -> Value {
+    let surroundings = Surroundings { others_share, attempts: 1, ..Surroundings::default() };
+    let found = row.model.or(row.measured);
+    json!({
+        "schema": figure::RESULT,
+        "bench": format!("lab {}", done.experiment.id()),
+        "figure": found.map(units::rounded),
+        "unit": row.unit,
+        "limit": row.paper.map(units::rounded),
+        "limit_kind": row.paper.map(|_| "paper"),
+        "limit_what": row.place,
+        "ratio": found.zip(row.paper.filter(|paper| *paper != 0.0)).map(|(found, paper)| units::rounded(found / paper)),
+        "valid": done.complaint.is_none(),
+        "invalid_because": done.complaint.iter().collect::<Vec<_>>(),
+        "percentiles": null,
+        "slices": { "figure": [], "limit": [] },
+        "surroundings": surroundings.to_json(),
+        "setup": { "experiment": done.experiment.id(), "source": done.experiment.source() },
+        "details": json_of(row),
+    })
 }
 
 fn json_of(row: &Row) -> Value {
-    let value = |cell: Cell<'_>| match cell {
-        Cell::Empty | Cell::Error(Error::Points(_)) => Value::Null,
+    let value = |cell: Cell| match cell {
+        Cell::Empty => Value::Null,
         Cell::Text(text) => text.into(),
-        Cell::Figure(value) | Cell::Error(Error::Part(value)) => units::rounded(value).into(),
+        Cell::Figure(value) => units::rounded(value).into(),
     };
     COLUMNS.iter().map(|column| (column.key.to_owned(), value((column.of)(row)))).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use sinew_lab::Against;
+
     use super::*;
 
     #[test]
@@ -167,17 +181,21 @@ mod tests {
         let row = Row {
             id: "a.b".to_owned(),
             place: None,
+            case: "case".to_owned(),
             metric: "what".to_owned(),
             paper: Some(4.0),
+            against: Against::Same,
             model: Some(5.0),
             measured: None,
             unit: "us",
         };
         assert_eq!(
             json_of(&row),
-            json!({ "id": "a.b", "place": null, "metric": "what", "paper": 4.0, "model": 5.0, "measured": null,
-                    "unit": "us", "error": 0.25, "error_points": null })
+            json!({ "id": "a.b", "place": null, "metric": "case, what", "paper": 4.0, "model": 5.0, "measured": null,
+                    "unit": "us", "error": 0.25, "error_points": null, "against": "same", "ratio": 1.25 })
         );
+        let other = json_of(&Row { against: Against::Other("another"), ..row.clone() });
+        assert_eq!((&other["error"], &other["against"]), (&Value::Null, &json!("another")));
         let percent = Row { place: Some("Table 3"), unit: "%", ..row };
         assert_eq!(json_of(&percent)["place"], "Table 3");
         assert_eq!((&json_of(&percent)["error"], &json_of(&percent)["error_points"]), (&Value::Null, &json!(1.0)));

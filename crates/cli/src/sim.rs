@@ -1,6 +1,7 @@
 //! `sinew sim`.
 
 mod run;
+pub mod table;
 pub mod tour;
 
 use std::hash::{BuildHasher, RandomState};
@@ -13,8 +14,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use sinew::host::Interrupt;
 use sinew_lab::swarm::{self, Failure, Report};
+use sinew_sim::Topology;
 
-use crate::{Outcome, interrupted, machine, output};
+use crate::{Outcome, Usage, interrupted, machine, output};
 use sinew_harness::units::parse_seconds;
 
 /// What is done with simulated clusters.
@@ -22,18 +24,42 @@ use sinew_harness::units::parse_seconds;
 pub enum Command {
     /// Run a workload on a topology: goodput, latency, queues, lost packets and rates, as tables and as plots
     Run(run::Args),
+    /// Print a topology that is built in, with its comments, to begin one of your own with
+    Topology(TopologyArgs),
     /// Hunt for bugs of the RPC layer: clusters, workloads, limits and faults, each drawn from a seed
     Swarm(SwarmArgs),
     /// Run one of the hunt's clusters again, from its seed
     Replay(ReplayArgs),
 }
 
+const TOPOLOGY_HELP: &str = "\
+Without a name, those that there are. docs/topologies.md says what each field is.
+
+Examples:
+  sinew sim topology
+  sinew sim topology cx4 > mine.toml
+  sinew sim run mine.toml --workload crates/lab/workloads/incast.toml";
+
+/// Which.
+#[derive(clap::Args)]
+#[command(after_help = TOPOLOGY_HELP)]
+pub struct TopologyArgs {
+    /// Its name
+    name: Option<String>,
+}
+
 const SWARM_HELP: &str = "\
-Every host of a cluster serves and calls others, while links lose, duplicate and reorder packets or are down, hosts do not reach others, one
-way or both, stand still, crash and come back. Then all is well again. No call may run twice; each must complete once, with the right answer or an error; rates that
-congestion control cut must come back, and credits. Handlers keep calls, lanes are closed with calls under way, calls are handed over as from other
-threads: calls count as abandoned when nobody waits for them and only then, and nothing comes of a closed lane. And once all sessions are closed nothing of them may be left. A cluster that breaks this is told with its seed, and ends the hunt with exit status 1.
-Ctrl-C ends it too: what was found until then is told, and the exit status is 130.
+Every host of a cluster serves and calls others, while links lose, duplicate
+and reorder packets or are down, hosts do not reach others, one way or both,
+stand still, crash and come back. Then all is well again. No call may run
+twice; each must complete once, with the right answer or an error; rates that
+congestion control cut must come back, and credits. Handlers keep calls, lanes
+are closed with calls under way, calls are handed over as from other threads:
+calls count as abandoned when nobody waits for them and only then, and nothing
+comes of a closed lane. And once all sessions are closed nothing of them may be
+left. A cluster that breaks this is told with its seed, and ends the hunt with
+exit status 1. Ctrl-C ends it too: what was found until then is told, and the
+exit status is 130.
 
 Examples:
   sinew sim swarm --seconds 600
@@ -74,9 +100,24 @@ pub fn run(command: &Command) -> anyhow::Result<Outcome> {
     }
     match command {
         Command::Run(args) => run::run(args),
+        Command::Topology(args) => show_topology(args),
         Command::Swarm(args) => hunt(args),
         Command::Replay(args) => replay(args),
     }
+}
+
+fn show_topology(args: &TopologyArgs) -> anyhow::Result<Outcome> {
+    let names = || Topology::BUILT_IN.map(|(name, _)| name);
+    let Some(name) = &args.name else {
+        output::print(names().join("\n"))?;
+        return Ok(Outcome::Done);
+    };
+    let found = Topology::BUILT_IN.into_iter().find(|(built_in, _)| built_in == name);
+    let (_, text) = found.ok_or_else(|| {
+        Usage::of(anyhow::anyhow!("there is no topology `{name}` built in; there are {}", names().join(" and ")))
+    })?;
+    output::print(text.trim_end())?;
+    Ok(Outcome::Done)
 }
 
 fn replay(args: &ReplayArgs) -> anyhow::Result<Outcome> {

@@ -258,7 +258,7 @@ impl Seen {
             }
         }
         for ((name, _), seen) in SERVICES.iter().zip(&self.services) {
-            for figure in seen {
+            if let Ok(figure) = seen {
                 let what = if figure.unit == figure::Unit::Mops { "" } else { &figure.title };
                 others.add_row([format!("{name}{what}"), cell(figure), beside_what(figure)]);
             }

@@ -9,7 +9,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddrV4};
 
 use crate::address::Peer;
 use crate::layer::{Layer, Layered, OwnedPacket, Pool};
@@ -25,7 +25,9 @@ const MAGIC_NANOSECONDS: u32 = 0xA1B2_3C4D;
 /// Packets begin with their IP header.
 const LINKTYPE_RAW: u32 = 101;
 /// The longest packet that IPv4 can state; of longer ones the beginning is kept.
-const SNAP_LEN: usize = 65_535;
+const LEN_MAX: usize = 65_535;
+/// The times and lengths before each packet.
+const RECORD_HEADER_LEN: usize = 16;
 const IPV4_LEN: usize = 20;
 const UDP_LEN: usize = 8;
 const HEADERS_LEN: usize = IPV4_LEN + UDP_LEN;
@@ -46,11 +48,9 @@ impl<P: PacketPort, W: io::Write> Layered<P, CaptureLayer<W>> {
     /// # Errors
     ///
     /// What the writer says.
-    pub fn new(port: P, mut writer: W) -> io::Result<Self> {
-        write_file_header(&mut writer)?;
-        let layer =
-            CaptureLayer { writer, error: None, peers: HashMap::new(), given: 0, record: Vec::new(), packets: 0 };
-        Ok(Self::enclose(port, layer))
+    pub fn new(port: P, writer: W) -> io::Result<Self> {
+        let file = PcapFile::new(writer, LEN_MAX)?;
+        Ok(Self::enclose(port, CaptureLayer { file, error: None, peers: HashMap::new(), given: 0 }))
     }
 
     /// Completes what was captured so far.
@@ -61,22 +61,106 @@ impl<P: PacketPort, W: io::Write> Layered<P, CaptureLayer<W>> {
     pub fn finish(&self) -> io::Result<()> {
         self.with_layer(|layer| match layer.error.take() {
             Some(error) => Err(error),
-            None => layer.writer.flush(),
+            None => layer.file.writer.flush(),
         })
+    }
+}
+
+/// A pcap file under way: for those who see packets pass elsewhere than at a port.
+#[derive(Debug)]
+pub struct PcapFile<W> {
+    writer: W,
+    /// Bytes of a packet that are kept, with its headers.
+    kept_len_max: usize,
+    /// The record being made, kept for its memory.
+    record: Vec<u8>,
+    packets: u64,
+}
+
+impl<W> PcapFile<W> {
+    /// Packets that it has.
+    pub fn packets(&self) -> u64 {
+        self.packets
+    }
+
+    /// The writer.
+    pub fn writer(&self) -> &W {
+        &self.writer
+    }
+
+    /// Bytes that the file takes for a packet of this length.
+    pub fn record_len(&self, packet_len: usize) -> usize {
+        RECORD_HEADER_LEN + (HEADERS_LEN + packet_len).min(self.kept_len_max)
+    }
+
+    /// Gives the writer back.
+    pub fn into_writer(self) -> W {
+        self.writer
+    }
+}
+
+impl<W: io::Write> PcapFile<W> {
+    /// Begins a file of whose packets at most `kept_len_max` bytes are kept, the headers of IPv4 and UDP included.
+    ///
+    /// # Errors
+    ///
+    /// What the writer says.
+    pub fn new(mut writer: W, kept_len_max: usize) -> io::Result<Self> {
+        let kept_len_max = kept_len_max.clamp(HEADERS_LEN, LEN_MAX);
+        write_file_header(&mut writer, kept_len_max as u32)?;
+        Ok(Self { writer, kept_len_max, record: Vec::new(), packets: 0 })
+    }
+
+    /// Adds a packet of two parts. `is_marked` says whether it met congestion. A packet longer than IPv4 can state is one of 65,535 bytes;
+    /// of which not all is kept, that one has no UDP checksum.
+    ///
+    /// # Errors
+    ///
+    /// What the writer says.
+    pub fn add(
+        &mut self,
+        time_ns: u64,
+        from: SocketAddrV4,
+        to: SocketAddrV4,
+        parts: [&[u8]; 2],
+        is_marked: bool,
+    ) -> io::Result<()> {
+        let original_len = HEADERS_LEN + parts[0].len() + parts[1].len();
+        let stated_len = original_len.min(LEN_MAX);
+        let kept_len = original_len.min(self.kept_len_max);
+        let record = &mut self.record;
+        record.clear();
+        let seconds = u32::try_from(time_ns / 1_000_000_000).unwrap_or(u32::MAX);
+        for word in [seconds, (time_ns % 1_000_000_000) as u32, kept_len as u32, original_len as u32] {
+            record.extend_from_slice(&word.to_le_bytes());
+        }
+        let start = record.len();
+        record.extend_from_slice(&ipv4_header(*from.ip(), *to.ip(), stated_len as u16, is_marked));
+        let udp_len = (stated_len - IPV4_LEN) as u16;
+        for field in [from.port(), to.port(), udp_len, 0] {
+            record.extend_from_slice(&field.to_be_bytes());
+        }
+        for part in parts {
+            let room = start + kept_len - record.len();
+            record.extend_from_slice(&part[..part.len().min(room)]);
+        }
+        if kept_len == stated_len {
+            let checksum = udp_checksum(*from.ip(), *to.ip(), &record[start + IPV4_LEN..]);
+            record[start + IPV4_LEN + 6..][..2].copy_from_slice(&checksum.to_be_bytes());
+        }
+        self.packets += 1;
+        self.writer.write_all(record)
     }
 }
 
 /// The layer of a [`Captured`] port.
 #[derive(Debug)]
 pub struct CaptureLayer<W> {
-    writer: W,
+    file: PcapFile<W>,
     error: Option<io::Error>,
     peers: HashMap<Peer, Ipv4Addr>,
     /// Addresses that were given to peers so far.
     given: u64,
-    /// The record being made, kept for its memory.
-    record: Vec<u8>,
-    packets: u64,
 }
 
 impl<W> CaptureLayer<W> {
@@ -87,12 +171,12 @@ impl<W> CaptureLayer<W> {
 
     /// Packets captured.
     pub fn packets(&self) -> u64 {
-        self.packets
+        self.file.packets()
     }
 
     /// The writer.
     pub fn writer(&self) -> &W {
-        &self.writer
+        self.file.writer()
     }
 }
 
@@ -120,31 +204,10 @@ impl<W: io::Write> CaptureLayer<W> {
     }
 
     fn capture(&mut self, time_ns: u64, from: Ipv4Addr, to: Ipv4Addr, parts: [&[u8]; 2]) {
-        if self.error.is_some() {
-            return;
+        if self.error.is_none() {
+            let [from, to] = [from, to].map(|ipv4| SocketAddrV4::new(ipv4, UDP_PORT));
+            self.error = self.file.add(time_ns, from, to, parts, false).err();
         }
-        let original_len = HEADERS_LEN + parts[0].len() + parts[1].len();
-        let kept_len = original_len.min(SNAP_LEN);
-        let record = &mut self.record;
-        record.clear();
-        let seconds = u32::try_from(time_ns / 1_000_000_000).unwrap_or(u32::MAX);
-        for word in [seconds, (time_ns % 1_000_000_000) as u32, kept_len as u32, original_len as u32] {
-            record.extend_from_slice(&word.to_le_bytes());
-        }
-        let start = record.len();
-        record.extend_from_slice(&ipv4_header(from, to, kept_len as u16));
-        let udp_len = (kept_len - IPV4_LEN) as u16;
-        for field in [UDP_PORT, UDP_PORT, udp_len, 0] {
-            record.extend_from_slice(&field.to_be_bytes());
-        }
-        for part in parts {
-            let room = start + kept_len - record.len();
-            record.extend_from_slice(&part[..part.len().min(room)]);
-        }
-        let checksum = udp_checksum(from, to, &record[start + IPV4_LEN..]);
-        record[start + IPV4_LEN + 6..][..2].copy_from_slice(&checksum.to_be_bytes());
-        self.error = self.writer.write_all(record).err();
-        self.packets += 1;
     }
 }
 
@@ -166,22 +229,24 @@ impl<W: io::Write> Layer for CaptureLayer<W> {
     }
 }
 
-fn write_file_header(writer: &mut impl io::Write) -> io::Result<()> {
+fn write_file_header(writer: &mut impl io::Write, kept_len_max: u32) -> io::Result<()> {
     let mut header = Vec::with_capacity(24);
     header.extend_from_slice(&MAGIC_NANOSECONDS.to_le_bytes());
     // Version 2.4, then the time zone and its accuracy, which nobody uses.
     header.extend_from_slice(&2u16.to_le_bytes());
     header.extend_from_slice(&4u16.to_le_bytes());
-    for word in [0, 0, SNAP_LEN as u32, LINKTYPE_RAW] {
+    for word in [0, 0, kept_len_max, LINKTYPE_RAW] {
         header.extend_from_slice(&word.to_le_bytes());
     }
     writer.write_all(&header)
 }
 
-fn ipv4_header(from: Ipv4Addr, to: Ipv4Addr, total_len: u16) -> [u8; IPV4_LEN] {
+fn ipv4_header(from: Ipv4Addr, to: Ipv4Addr, total_len: u16, is_marked: bool) -> [u8; IPV4_LEN] {
     let mut header = [0; IPV4_LEN];
     // Version 4, five words of header; do not fragment; 64 hops.
     header[0] = 0x45;
+    // ECN: congestion was met.
+    header[1] = if is_marked { 0b11 } else { 0 };
     header[2..4].copy_from_slice(&total_len.to_be_bytes());
     header[6] = 0x40;
     header[8] = 64;

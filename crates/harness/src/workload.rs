@@ -22,6 +22,7 @@ pub enum Distribution {
 }
 
 impl Distribution {
+    /// As on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Uniform => "uniform",
@@ -50,6 +51,7 @@ pub enum Mix {
 }
 
 impl Mix {
+    /// As on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::YcsbA => "ycsb-a",
@@ -92,6 +94,7 @@ pub enum Order {
 /// How long values are. A key's is always as long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sizes {
+    /// All alike.
     Fixed(usize),
     /// Of [`Mix::Etc`].
     Etc,
@@ -142,11 +145,15 @@ impl Sizes {
 pub struct Workload {
     /// Those that are there in the beginning; at most 2^30.
     pub keys: usize,
+    /// How often each key is asked for.
     pub distribution: Distribution,
     /// GETs among a hundred requests; the others are PUTs.
     pub get_percent: f64,
+    /// What PUTs have to do with other requests.
     pub order: Order,
+    /// How long values are.
     pub sizes: Sizes,
+    /// Another seed is another trace.
     pub seed: u64,
 }
 
@@ -164,6 +171,7 @@ impl Request {
         u64::from(self.0 & !(PUT | READ_FIRST))
     }
 
+    /// Whether it asks for the key.
     #[inline(always)]
     pub fn is_get(self) -> bool {
         self.0 & PUT == 0

@@ -14,6 +14,11 @@ pub trait Experiment: Sync {
     /// What is run, and where the model departs from what the paper ran.
     fn setup(&self) -> &'static str;
 
+    /// Why what is found is another thing than the paper's, where it is; empty where nothing needs to be said.
+    fn remark(&self) -> &'static str {
+        ""
+    }
+
     /// The processors that it measures on; none where all is simulated.
     fn measures_on(&self) -> Vec<usize> {
         Vec::new()
@@ -30,16 +35,35 @@ pub struct Row {
     pub id: String,
     /// Where the paper has it, if it does.
     pub place: Option<&'static str>,
+    /// Of which case of the experiment; empty where there is one only.
+    pub case: String,
     /// What it is a figure of.
     pub metric: String,
     /// What the paper says.
     pub paper: Option<f64>,
+    /// How that can be held against what is found.
+    pub against: Against,
     /// What the simulated cluster does.
     pub model: Option<f64>,
     /// What this machine does.
     pub measured: Option<f64>,
     /// Its unit.
     pub unit: &'static str,
+}
+
+/// What the paper's figure of a row is to the one that is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Against {
+    /// It is of the same thing: how far apart they are is an error.
+    Same,
+    /// The model was calibrated by it, or it follows from the set-up: the row shows that, and nothing else.
+    Calibrated,
+    /// It is a bound: nothing more is claimed.
+    AtMost,
+    /// It is a bound: nothing less is claimed.
+    AtLeast,
+    /// It is of another thing, which is named: how far apart they are is no error.
+    Other(&'static str),
 }
 
 /// How far what was found is from the paper.
@@ -52,9 +76,26 @@ pub enum Error {
 }
 
 impl Row {
-    /// How far what was found is from the paper, where both are there.
+    /// What was found.
+    pub fn found(&self) -> Option<f64> {
+        self.model.or(self.measured)
+    }
+
+    /// All words that say what it is a figure of.
+    pub fn name(&self) -> String {
+        if self.case.is_empty() { self.metric.clone() } else { format!("{}, {}", self.case, self.metric) }
+    }
+
+    /// How many times the paper's figure the one that was found is, where both are there.
+    pub fn ratio(&self) -> Option<f64> {
+        let (paper, found) = (self.paper?, self.found()?);
+        (paper != 0.0).then(|| found / paper)
+    }
+
+    /// How far what was found is from the paper, where both are there and of the same thing.
     pub fn error(&self) -> Option<Error> {
-        let (paper, found) = (self.paper?, self.model.or(self.measured)?);
+        let (Against::Same | Against::Calibrated) = self.against else { return None };
+        let (paper, found) = (self.paper?, self.found()?);
         match self.unit {
             "%" => Some(Error::Points(found - paper)),
             _ if paper == 0.0 => None,
@@ -72,8 +113,10 @@ mod tests {
         let row = |paper, model, measured| Row {
             id: String::new(),
             place: None,
+            case: String::new(),
             metric: String::new(),
             paper,
+            against: Against::Same,
             model,
             measured,
             unit: "us",
@@ -85,5 +128,9 @@ mod tests {
         assert_eq!(row(Some(1.0), None, None).error(), None);
         let percent = Row { unit: "%", ..row(Some(9.0), None, Some(6.5)) };
         assert_eq!(percent.error(), Some(Error::Points(-2.5)));
+        for against in [Against::AtMost, Against::AtLeast, Against::Other("another")] {
+            let row = Row { against, ..row(Some(200.0), Some(50.0), None) };
+            assert_eq!((row.error(), row.ratio()), (None, Some(0.25)), "what is another thing has no error");
+        }
     }
 }

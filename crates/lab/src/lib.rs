@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod experiment;
+mod figure;
 mod html;
 pub mod incast;
 pub mod nsdi19;
@@ -15,8 +16,7 @@ pub mod small_calls;
 pub mod swarm;
 pub mod workload;
 
-pub use experiment::{Error, Experiment, Row};
-pub use html::PlotError;
+pub use experiment::{Against, Error, Experiment, Row};
 
 /// All experiments, by paper and place.
 pub const EXPERIMENTS: &[&dyn Experiment] = &[

@@ -1,84 +1,118 @@
-//! What experiments found, as it is shown: its columns, how a figure is written, and the report, one HTML file with tables and plots which
-//! needs nothing beside it.
+//! What experiments found, as it is shown: its columns, and how a row stands to the paper.
 
-use crate::experiment::{Error, Experiment, Row};
-use crate::html::{PlotError, bars, escaped, page, table};
+mod page;
+
+pub use crate::figure::figure;
+pub use page::html;
+
+use crate::experiment::{Against, Error, Experiment, Row};
 
 /// What a row has in a column.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Cell<'a> {
+#[derive(Clone, Debug, PartialEq)]
+pub enum Cell {
     /// Nothing.
     Empty,
     /// A text.
-    Text(&'a str),
-    /// A figure, in the row's unit.
+    Text(String),
+    /// A figure, in the row's unit or as a ratio.
     Figure(f64),
-    /// How far what was found is from the paper.
-    Error(Error),
 }
 
 /// A column.
 pub struct Column {
     /// What JSON calls it.
     pub key: &'static str,
-    /// What is above it in tables; none where they do not have it.
-    pub head: Option<&'static str>,
     /// What it has of a row.
-    pub of: for<'a> fn(&'a Row) -> Cell<'a>,
+    pub of: fn(&Row) -> Cell,
 }
 
-/// All columns, in their order.
-pub const COLUMNS: [Column; 9] = [
-    Column { key: "id", head: None, of: |row| Cell::Text(&row.id) },
-    Column { key: "place", head: None, of: |row| row.place.map_or(Cell::Empty, Cell::Text) },
-    Column { key: "metric", head: Some(""), of: |row| Cell::Text(&row.metric) },
-    Column { key: "paper", head: Some("paper"), of: |row| row.paper.map_or(Cell::Empty, Cell::Figure) },
-    Column { key: "model", head: Some("model"), of: |row| row.model.map_or(Cell::Empty, Cell::Figure) },
-    Column { key: "measured", head: Some("measured"), of: |row| row.measured.map_or(Cell::Empty, Cell::Figure) },
-    Column { key: "unit", head: Some("unit"), of: |row| Cell::Text(row.unit) },
-    Column { key: "error", head: Some("error"), of: |row| row.error().map_or(Cell::Empty, Cell::Error) },
+/// All columns of JSON, in their order.
+pub const COLUMNS: [Column; 11] = [
+    Column { key: "id", of: |row| Cell::Text(row.id.clone()) },
+    Column { key: "place", of: |row| text(row.place) },
+    Column { key: "metric", of: |row| Cell::Text(row.name()) },
+    Column { key: "paper", of: |row| number(row.paper) },
+    Column { key: "model", of: |row| number(row.model) },
+    Column { key: "measured", of: |row| number(row.measured) },
+    Column { key: "unit", of: |row| text(Some(row.unit)) },
+    Column {
+        key: "error",
+        of: |row| match row.error() {
+            Some(Error::Part(part)) => Cell::Figure(part),
+            _ => Cell::Empty,
+        },
+    },
     Column {
         key: "error_points",
-        head: None,
         of: |row| match row.error() {
             Some(Error::Points(points)) => Cell::Figure(points),
             _ => Cell::Empty,
         },
     },
+    Column {
+        key: "against",
+        of: |row| match (row.paper, row.against) {
+            (None, _) => Cell::Empty,
+            (_, Against::Same) => text(Some("same")),
+            (_, Against::Calibrated) => text(Some("calibrated")),
+            (_, Against::AtMost) => text(Some("at most")),
+            (_, Against::AtLeast) => text(Some("at least")),
+            (_, Against::Other(what)) => text(Some(what)),
+        },
+    },
+    Column { key: "ratio", of: |row| number(row.ratio()) },
 ];
 
-impl Cell<'_> {
-    /// As tables have it.
-    pub fn text(&self) -> String {
-        match self {
-            Self::Empty => String::new(),
-            Self::Text(text) => (*text).to_owned(),
-            Self::Figure(value) => figure(*value),
-            Self::Error(Error::Part(part)) => format!("{:+.1} %", part * 100.0),
-            Self::Error(Error::Points(points)) => format!("{points:+.1} points"),
+fn text(text: Option<&str>) -> Cell {
+    text.map_or(Cell::Empty, |text| Cell::Text(text.to_owned()))
+}
+
+fn number(number: Option<f64>) -> Cell {
+    number.map_or(Cell::Empty, Cell::Figure)
+}
+
+/// How a row stands to the paper, in few words; empty where the paper has no figure.
+pub fn standing(row: &Row) -> String {
+    let (Some(paper), Some(found)) = (row.paper, row.found()) else { return String::new() };
+    let error = match row.error() {
+        Some(Error::Part(part)) => format!("{:+.1} %", part * 100.0),
+        Some(Error::Points(points)) => format!("{points:+.1} points"),
+        None => String::new(),
+    };
+    match row.against {
+        Against::Same => error,
+        Against::Calibrated => format!("{error}, calibrated"),
+        Against::AtMost if found <= paper => "not more".to_owned(),
+        Against::AtLeast if found >= paper => "not less".to_owned(),
+        Against::AtMost | Against::AtLeast => {
+            row.ratio().map_or_else(|| "missed".to_owned(), |ratio| format!("missed: {} x", figure(ratio)))
         }
+        Against::Other(what) => row.ratio().map_or_else(String::new, |ratio| format!("{} x {what}", figure(ratio))),
     }
 }
 
-/// What is above the columns of a table.
-pub fn heads() -> Vec<&'static str> {
-    COLUMNS.iter().filter_map(|column| column.head).collect()
-}
+/// A figure of a row, if it has one.
+type Figure = fn(&Row) -> Option<f64>;
 
-/// A row of a table.
-pub fn cells(row: &Row) -> Vec<String> {
-    COLUMNS.iter().filter(|column| column.head.is_some()).map(|column| (column.of)(row).text()).collect()
-}
-
-/// A figure with about three digits, two below one.
-pub fn figure(value: f64) -> String {
-    let decimals = match value.abs() {
-        v if v >= 100.0 => 0,
-        v if v >= 10.0 => 1,
-        v if v >= 0.1 || v == 0.0 => 2,
-        v => (1.0 - v.log10().floor()).min(9.0) as usize,
-    };
-    format!("{value:.decimals$}")
+/// A table of rows for people: what is above its columns, and its lines. Cases stand above their rows, alone in their lines; the rows are indented then.
+pub fn table(rows: &[Row]) -> (Vec<&'static str>, Vec<Vec<String>>) {
+    const FIGURES: [(&str, Figure); 3] =
+        [("paper", |row| row.paper), ("model", |row| row.model), ("measured", |row| row.measured)];
+    let columns: Vec<_> = FIGURES.into_iter().filter(|(_, of)| rows.iter().any(|row| of(row).is_some())).collect();
+    let heads = columns.iter().map(|(head, _)| *head);
+    let heads: Vec<&str> = [""].into_iter().chain(heads).chain(["unit", "against the paper"]).collect();
+    let (mut lines, mut case) = (Vec::new(), "");
+    for row in rows {
+        if row.case != case {
+            lines.push(vec![row.case.clone()]);
+            case = &row.case;
+        }
+        let indent = if case.is_empty() { "" } else { "\u{a0}\u{a0}" };
+        let figures = columns.iter().map(|(_, of)| of(row).map_or_else(String::new, figure));
+        let ends = [row.unit.to_owned(), standing(row)];
+        lines.push([format!("{indent}{}", row.metric)].into_iter().chain(figures).chain(ends).collect());
+    }
+    (heads, lines)
 }
 
 /// An experiment that was run.
@@ -91,95 +125,57 @@ pub struct Done<'a> {
     pub complaint: Option<String>,
 }
 
-/// The report of some experiments.
-///
-/// # Errors
-///
-/// [`PlotError`].
-pub fn html(results: &[Done<'_>]) -> Result<String, PlotError> {
-    let mut body = String::new();
-    for Done { experiment: it, rows, complaint } in results {
-        let (title, source, setup) = (escaped(it.title()), escaped(it.source()), escaped(it.setup()));
-        body.push_str(&format!("<h2>{title}</h2><p>{source}. {setup}</p>"));
-        if let Some(complaint) = complaint {
-            body.push_str(&format!("<p><strong>Invalid: {}.</strong></p>", escaped(complaint)));
-        }
-        let cells: Vec<Vec<String>> = rows.iter().map(cells).collect();
-        body.push_str(&table(&heads(), &cells));
-        let mut units: Vec<&'static str> = rows.iter().map(|row| row.unit).collect();
-        units.sort_unstable();
-        units.dedup();
-        for unit in units {
-            let of_unit = || rows.iter().filter(|row| row.unit == unit);
-            let labels: Vec<&str> = of_unit().map(|row| &*row.id).collect();
-            let paper = of_unit().map(|row| row.paper).collect();
-            let here = of_unit().map(|row| row.model.or(row.measured)).collect();
-            body.push_str(&bars(unit, &labels, &[("paper", paper), ("here", here)])?);
-        }
-    }
-    Ok(page("Published figures, run again", &body))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    struct One;
-
-    impl Experiment for One {
-        fn id(&self) -> &'static str {
-            "one"
-        }
-
-        fn title(&self) -> &'static str {
-            "A < B & C"
-        }
-
-        fn source(&self) -> &'static str {
-            "a paper"
-        }
-
-        fn setup(&self) -> &'static str {
-            "a setup"
-        }
-
-        fn run(&self, _: &mut dyn FnMut(f64)) -> Vec<Row> {
-            Vec::new()
-        }
-    }
-
-    #[test]
-    fn a_report_has_tables_and_plots_and_needs_nothing_else() {
-        let row = |paper, model| Row {
+    fn row(case: &str, paper: f64, model: Option<f64>, against: Against) -> Row {
+        Row {
             id: "a".to_owned(),
-            place: Some("Table 1"),
-            metric: "a <b>".to_owned(),
-            paper,
+            place: None,
+            case: case.to_owned(),
+            metric: "latency".to_owned(),
+            paper: Some(paper),
+            against,
             model,
             measured: None,
             unit: "us",
-        };
-        let rows = vec![row(Some(1.0), Some(2.0)), row(None, Some(3.0)), row(None, None)];
-        let page = html(&[Done { experiment: &One, rows, complaint: Some("a < b".to_owned()) }]).unwrap();
-        assert!(page.contains("<strong>Invalid: a &lt; b.</strong>"));
-        assert!(page.contains("A &lt; B &amp; C") && page.contains("a &lt;b&gt;") && page.contains("+100.0 %"));
-        assert_eq!(page.matches("<svg").count(), 1);
-        assert!(!page.contains("href=") && !page.contains("src="), "{page}");
+        }
     }
 
     #[test]
-    fn a_table_has_the_columns_that_have_a_head_and_figures_of_three_digits() {
-        assert_eq!(heads(), ["", "paper", "model", "measured", "unit", "error"]);
-        let row = Row {
-            id: "a".to_owned(),
-            place: None,
-            metric: "loss".to_owned(),
-            paper: Some(9.0),
-            model: None,
-            measured: Some(6.5),
-            unit: "%",
-        };
-        assert_eq!(cells(&row), ["loss", "9.00", "", "6.50", "%", "-2.5 points"]);
+    fn a_row_stands_to_the_paper_as_what_is_claimed_allows() {
+        let of = |against, model| standing(&row("", 4.0, Some(model), against));
+        assert_eq!(of(Against::Same, 5.0), "+25.0 %");
+        assert_eq!(of(Against::Calibrated, 4.0), "+0.0 %, calibrated");
+        assert_eq!([of(Against::AtMost, 4.0), of(Against::AtMost, 6.0)], ["not more", "missed: 1.50 x"]);
+        assert_eq!([of(Against::AtLeast, 4.0), of(Against::AtLeast, 2.0)], ["not less", "missed: 0.50 x"]);
+        assert_eq!(of(Against::Other("its Timely"), 1.0), "0.25 x its Timely");
+        assert_eq!(standing(&row("", 4.0, None, Against::Same)), "");
+        let points = Row { unit: "%", ..row("", 9.0, Some(6.5), Against::Same) };
+        assert_eq!(standing(&points), "-2.5 points");
+        assert_eq!(standing(&row("", 0.0, Some(1.0), Against::AtMost)), "missed");
+    }
+
+    #[test]
+    fn a_table_has_cases_above_their_rows_and_no_empty_column() {
+        let rows = [
+            row("one", 4.0, Some(5.0), Against::Same),
+            row("one", 4.0, Some(4.0), Against::Same),
+            row("two", 4.0, None, Against::Same),
+        ];
+        let (heads, lines) = table(&rows);
+        assert_eq!(heads, ["", "paper", "model", "unit", "against the paper"]);
+        let lines: Vec<String> = lines.iter().map(|line| line.join("|")).collect();
+        let indented = |line: &str| format!("\u{a0}\u{a0}latency|{line}");
+        let [first, second, third] = ["4.00|5.00|us|+25.0 %", "4.00|4.00|us|+0.0 %", "4.00||us|"].map(indented);
+        assert_eq!(lines, ["one", &first, &second, "two", &third]);
+        let (_, lines) = table(&[row("", 4.0, Some(5.0), Against::Same)]);
+        assert_eq!((lines.len(), &*lines[0][0]), (1, "latency"));
+    }
+
+    #[test]
+    fn figures_have_three_digits() {
         let figures = [1234.0, 35.21, 6.194, 0.18, 0.0423, 0.000_19, 0.0].map(figure);
         assert_eq!(figures, ["1234", "35.2", "6.19", "0.18", "0.042", "0.00019", "0.00"]);
     }

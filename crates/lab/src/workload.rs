@@ -1,20 +1,28 @@
 //! Workloads: groups of clients that call servers on a simulated cluster, and what comes of it.
 //!
-//! [`Workload::parse`] reads one as `workloads/incast.toml` shows it, [`run`] runs it, and [`html`] draws it.
+//! [`Workload::parse`] reads one, as `docs/workloads.md` says and `workloads/incast.toml` shows; [`run`] runs it, and [`html`] draws it.
 
 mod client;
 mod congestion;
+mod faults;
 mod file;
 mod page;
+mod place;
 mod report;
 mod run;
+mod sizes;
 
-use sinew_rpc::{Congestion, Recovery, Timeout};
-use sinew_sim::HostId;
+use sinew_rpc::{Algorithm, Congestion, Recovery, Timeout};
+use sinew_sim::{HostId, Topology};
 
+pub use faults::{Fault, Trouble};
 pub use page::html;
-pub use report::{Drops, GroupReport, Percentiles, Queue, Report, Series};
-pub use run::{RunError, run};
+pub use report::{Drops, FaultReport, GroupReport, Percentiles, Queue, Report, Series};
+pub use run::{RunError, run, run_on};
+pub use sizes::{Curve, Sizes};
+
+/// Switches that a warning names.
+const NAMED_MAX: usize = 5;
 
 /// Clients, whom they call, and how long.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,6 +45,8 @@ pub struct Workload {
     pub congestion: Option<Congestion>,
     /// The clients. Each group has endpoints of its own at its servers.
     pub groups: Vec<Group>,
+    /// What goes wrong on links, and when: no two on one link at a time.
+    pub faults: Vec<Fault>,
 }
 
 /// Clients that are alike.
@@ -67,68 +77,25 @@ pub struct Group {
     pub stop_ns: u64,
 }
 
-/// How long messages are.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Sizes {
-    /// All alike.
-    Fixed(usize),
-    /// Each length from the first to the second as often as another.
-    Uniform(usize, usize),
-    /// These lengths, by their weights.
-    Mixed(Vec<(usize, f64)>),
-}
-
-impl Sizes {
-    /// The shortest and the longest.
-    pub fn bounds(&self) -> (usize, usize) {
-        match self {
-            Self::Fixed(len) => (*len, *len),
-            Self::Uniform(from, to) => (*from, *to),
-            Self::Mixed(lens) => {
-                let lens = || lens.iter().map(|(len, _)| *len);
-                (lens().min().unwrap_or(0), lens().max().unwrap_or(0))
-            }
-        }
-    }
-
-    /// One of them: `chance` is a random number from 0 to 1.
-    fn draw(&self, chance: f64) -> usize {
-        match self {
-            Self::Fixed(len) => *len,
-            Self::Uniform(from, to) => from + (chance * (to - from + 1) as f64) as usize,
-            Self::Mixed(lens) => {
-                let mut rest = chance * lens.iter().map(|(_, weight)| weight).sum::<f64>();
-                let found = lens.iter().find(|(_, weight)| {
-                    rest -= weight;
-                    rest < 0.0
-                });
-                found.or(lens.last()).map_or(0, |(len, _)| *len)
-            }
-        }
-    }
-}
-
 impl Workload {
     /// From when all sessions are open to the end.
     pub fn end_ns(&self) -> u64 {
         self.warm_up_ns + self.duration_ns
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_are_drawn_as_often_as_was_asked_for() {
-        let count = |sizes: &Sizes, len: usize| {
-            (0..1000).filter(|number| sizes.draw(f64::from(*number) / 1000.0) == len).count()
-        };
-        assert_eq!(count(&Sizes::Fixed(7), 7), 1000);
-        let uniform = Sizes::Uniform(10, 13);
-        assert_eq!([9, 10, 11, 12, 13, 14].map(|len| count(&uniform, len)), [0, 250, 250, 250, 250, 0]);
-        let mixed = Sizes::Mixed(vec![(32, 3.0), (1000, 1.0)]);
-        assert_eq!([32, 1000].map(|len| count(&mixed, len)), [750, 250]);
-        assert_eq!((uniform.bounds(), mixed.bounds()), ((10, 13), (32, 1000)));
+    /// What makes the workload on a topology another than its author may think, and what to change.
+    pub fn warnings(&self, topology: &Topology) -> Vec<String> {
+        let goes_by_marks = matches!(self.congestion, Some(Congestion { algorithm: Algorithm::Dcqcn(_), .. }));
+        let silent: Vec<&str> =
+            topology.switches.iter().filter(|switch| switch.ecn.is_none()).map(|switch| &*switch.name).collect();
+        if !goes_by_marks || silent.is_empty() {
+            return Vec::new();
+        }
+        let (named, more) = silent.split_at(silent.len().min(NAMED_MAX));
+        let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
+        vec![format!(
+            "dcqcn goes by marks, and {}{more} mark nothing: queues there hold nobody back; give them ecn = {{}} in the topology",
+            named.join(", ")
+        )]
     }
 }

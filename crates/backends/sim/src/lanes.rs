@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use crate::faults::LinkFaults;
 use crate::flights::{Flight, Row};
-use crate::network::LinkStats;
 use crate::routes::Direction;
+use crate::stats::LinkStats;
 use crate::topology::{HostId, LinkSpec, NodeId};
 
 /// Picoseconds of a nanosecond.
@@ -54,12 +54,16 @@ pub(crate) struct Lane {
     pub queued_bytes: u64,
     /// Of those that wait, when they leave and how long they are.
     pub leaving: VecDeque<(u64, u32)>,
+    /// Whether all comes through, and nobody watches.
+    pub is_plain: bool,
     pub is_up: bool,
     pub is_paused: bool,
     /// Whether a `LinkFree` is foreseen.
     pub is_awaited: bool,
     /// Whether its sender was asked to pause.
     pub asked_to_pause: bool,
+    /// Whether what leaves is captured.
+    pub is_watched: bool,
     /// What goes wrong here, if anything does.
     pub faults: Option<LinkFaults>,
     pub queue: VecDeque<Waiting>,
@@ -85,7 +89,9 @@ impl Lane {
             latency_ns: at_end(to).1,
             delay_ps: link.delay_ns * PS,
             busy_until_ps: 0,
+            is_plain: true,
             is_up: true,
+            is_watched: false,
             faults: None,
             flying: Row::default(),
             leaving: VecDeque::new(),
@@ -97,6 +103,12 @@ impl Lane {
             held_bytes: 0,
             asked_to_pause: false,
         })
+    }
+
+    /// What is said of it from now on.
+    pub fn set(&mut self, change: impl FnOnce(&mut Self)) {
+        change(self);
+        self.is_plain = self.is_up && self.faults.is_none() && !self.is_watched;
     }
 
     /// How long so many bytes take.

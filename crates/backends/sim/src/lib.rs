@@ -33,6 +33,7 @@
 
 #![forbid(unsafe_code)]
 
+mod capture;
 mod cluster;
 mod cores;
 mod costs;
@@ -46,19 +47,23 @@ mod network;
 mod packets;
 mod port;
 mod routes;
+mod stats;
 mod time;
 mod topology;
+mod topology_file;
 mod wakes;
 mod workers;
 mod world;
 
+pub use capture::{Capture, CaptureConfig};
 pub use cluster::{Actor, ActorId, Cluster, Doing, Stuck};
 pub use cores::CoreTime;
 pub use costs::Costs;
 pub use faults::LinkFaults;
-pub use file::FileError;
-pub use network::{LinkStats, Network, NetworkStats, PortConfig};
-pub use port::{PortId, SimPort, SimRx, SimTx};
+pub use file::{Fields, FileError, Problem};
+pub use network::Network;
+pub use port::{PortConfig, PortId, SimPort, SimRx, SimTx};
+pub use stats::{LinkStats, NetworkStats};
 pub use time::SimClock;
 pub use topology::{
     Buffer, Ecn, HostId, HostSpec, LinkId, LinkSpec, NodeId, Pause, SwitchId, SwitchSpec, Topology, TopologyError,

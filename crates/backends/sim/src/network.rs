@@ -4,71 +4,17 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::rc::Rc;
 
-use sinew_fabric::{Address, Clock, PortError, PortStats};
+use sinew_fabric::{Clock, PortStats};
 use sinew_mem::atomic::plain::Arc;
 
-use crate::SCHEME;
-use crate::costs::Costs;
+use crate::capture::{Capture, CaptureConfig, Capturing};
 use crate::events::Event;
 use crate::faults::LinkFaults;
-use crate::port::SimPort;
+use crate::stats::{LinkStats, NetworkStats};
 use crate::time::SimClock;
 use crate::topology::{HostId, LinkId, Topology, TopologyError};
 use crate::wakes::{WakeSource, Wakes};
 use crate::world::World;
-
-/// What a port is opened with.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct PortConfig {
-    /// Packets that wait at most; what comes on top is lost.
-    pub receive_packets: usize,
-    /// Packets of a received burst, at most.
-    pub burst_max: usize,
-    /// Bytes of address space for message buffers, of which only what is used takes memory.
-    pub arena_bytes: usize,
-    /// What the core that works on the port pays.
-    pub costs: Costs,
-}
-
-impl Default for PortConfig {
-    fn default() -> Self {
-        Self { receive_packets: 4096, burst_max: 32, arena_bytes: 1 << 30, costs: Costs::default() }
-    }
-}
-
-/// What one direction of a link did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LinkStats {
-    /// Packets that left on it.
-    pub packets: u64,
-    /// Bytes of them, frames included.
-    pub bytes: u64,
-    /// Bytes that wait for it.
-    pub queued_bytes: u64,
-    /// The most that waited, ever or since [`Network::take_queued_max`].
-    pub queued_bytes_max: u64,
-    /// Packets lost since too much waited for it.
-    pub overflowed: u64,
-}
-
-/// What happened on the network.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct NetworkStats {
-    /// Packets that reached a port's receive queue.
-    pub delivered: u64,
-    /// Packets that did not, for whatever reason.
-    pub lost: u64,
-    /// Those of them that found a switch's buffer full.
-    pub overflowed: u64,
-    /// Packets of which a fault flipped a bit, once for each time.
-    pub corrupted: u64,
-    /// Packets that a fault sent twice.
-    pub duplicated: u64,
-    /// Times that a packet was marked for a long queue.
-    pub marked: u64,
-    /// Times that a sender was asked to pause.
-    pub pauses: u64,
-}
 
 pub(crate) struct Shared {
     pub clock: SimClock,
@@ -109,15 +55,6 @@ impl Network {
     /// The time.
     pub fn now_ns(&self) -> u64 {
         self.0.clock.now_ns()
-    }
-
-    /// Opens a port at `sim://NAME` on a host.
-    ///
-    /// # Errors
-    ///
-    /// [`PortError`]: the name is taken, there is no such host, no address space for its arena.
-    pub fn open(&self, host: HostId, name: &str, config: PortConfig) -> Result<SimPort, PortError> {
-        SimPort::open(self, host, name, config)
     }
 
     /// Something that wakes an actor without a port: see [`WakeSource`].
@@ -244,6 +181,24 @@ impl Network {
         self.0.world.borrow_mut().set_up(lane(link, direction), up);
     }
 
+    /// From now on packets are captured that these hosts send or are sent, each once: when it leaves its sender, or for a host of these from another.
+    /// Packets between ports of one host pass no link. What was captured before is gone.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such host.
+    pub fn capture(&self, hosts: &[HostId], config: CaptureConfig) {
+        let mut world = self.0.world.borrow_mut();
+        let mut is_captured = vec![false; world.topology.hosts.len()];
+        hosts.iter().for_each(|host| is_captured[host.0] = true);
+        world.set_capturing(Some(Capturing::new(config, is_captured)));
+    }
+
+    /// Ends the capture, if there is one.
+    pub fn take_capture(&self) -> Option<Capture> {
+        self.0.world.borrow_mut().set_capturing(None).map(Capturing::end)
+    }
+
     /// Whether packets from one host to another are lost, while both reach others, and the way back is as it was.
     pub fn set_cut(&self, from: HostId, to: HostId, cut: bool) {
         self.0.world.borrow_mut().set_cut(from, to, cut, self.0.clock.event_ns());
@@ -258,8 +213,4 @@ impl Network {
 fn lane(link: LinkId, direction: usize) -> u32 {
     assert!(direction < 2, "a link has two directions");
     2 * link.0 as u32 + direction as u32
-}
-
-pub(crate) fn address_of(name: &str) -> Address {
-    Address::new(SCHEME, name)
 }

@@ -10,10 +10,30 @@ use sinew_fabric::{
 use sinew_mem::{Arena, Frozen};
 
 use crate::SCHEME;
-use crate::network::{Network, PortConfig, address_of};
+use crate::costs::Costs;
+use crate::network::Network;
 use crate::packets::Packet;
 use crate::topology::HostId;
 use crate::world::{Sending, World};
+
+/// What a port is opened with.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PortConfig {
+    /// Packets that wait at most; what comes on top is lost.
+    pub receive_packets: usize,
+    /// Packets of a received burst, at most.
+    pub burst_max: usize,
+    /// Bytes of address space for message buffers, of which only what is used takes memory.
+    pub arena_bytes: usize,
+    /// What the core that works on the port pays.
+    pub costs: Costs,
+}
+
+impl Default for PortConfig {
+    fn default() -> Self {
+        Self { receive_packets: 4096, burst_max: 32, arena_bytes: 1 << 30, costs: Costs::default() }
+    }
+}
 
 /// How often an actor may say in one turn when it wants the next one.
 const WAITS_MAX: u32 = 1_000;
@@ -62,8 +82,23 @@ pub struct SimTx {
     pending: Sending,
 }
 
+impl Network {
+    /// Opens a port at `sim://NAME` on a host.
+    ///
+    /// # Errors
+    ///
+    /// [`PortError`]: the name is taken, there is no such host, no address space for its arena.
+    pub fn open(&self, host: HostId, name: &str, config: PortConfig) -> Result<SimPort, PortError> {
+        SimPort::open(self, host, name, config)
+    }
+}
+
+fn address_of(name: &str) -> Address {
+    Address::new(SCHEME, name)
+}
+
 impl SimPort {
-    pub(crate) fn open(network: &Network, host: HostId, name: &str, config: PortConfig) -> Result<Self, PortError> {
+    fn open(network: &Network, host: HostId, name: &str, config: PortConfig) -> Result<Self, PortError> {
         if config.burst_max == 0 || config.burst_max > MAX_BURST {
             return Err(PortError::Limit {
                 what: format!("bursts of {} packets", config.burst_max),
@@ -87,7 +122,7 @@ impl SimPort {
             doing: format!("reserving {} bytes for the arena of {address}", config.arena_bytes),
             source,
         })?;
-        let index = world.open(name, host, config);
+        let index = world.open(name, host, config.receive_packets);
         let (packet_len_max, opening) = (world.packet_len_max(host), world.opening(index));
         drop(world);
         let (lent, pending) = (Vec::with_capacity(config.burst_max), Sending::default());

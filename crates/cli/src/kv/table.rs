@@ -7,7 +7,7 @@ use anyhow::{Context, ensure};
 use comfy_table::{Table, presets};
 use hdrhistogram::Histogram;
 use rand::RngExt;
-use serde_json::{Value, json};
+use serde_json::json;
 use sinew::host::Interrupt;
 use sinew::mem::Words;
 use sinew::store::cache::{Cache, CacheConfig, CacheStats, Key, Put};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use serde_json::{Value, json};
 use sinew::fabric::verbs::Device;
 use sinew::host::{HostClock, Interrupt, Rendezvous};

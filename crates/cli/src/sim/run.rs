@@ -1,15 +1,17 @@
 //! `sinew sim run`.
 
+mod csv;
+mod text;
+
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
-use comfy_table::{Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use sinew_lab::workload::{self, GroupReport, Percentiles, Report, Workload};
-use sinew_sim::{FileError, Topology};
+use sinew_sim::{CaptureConfig, FileError, HostId, Network, Topology};
 
 use crate::outfile::OutFile;
 use sinew_harness::units;
@@ -17,44 +19,41 @@ use sinew_harness::units;
 use crate::{Outcome, Usage, output};
 
 const HELP: &str = "\
-A topology is a TOML file with switches, hosts and links, such as crates/backends/sim/topologies/cx4.toml and cx5.toml,
-which are built in as cx4 and cx5.
-A workload is a TOML file:
+A topology says what the cluster is made of; a workload who calls whom, with how
+much data, and what goes wrong meanwhile. Both are TOML:
 
-  warm_up_ms = 10             not counted; it begins when all sessions are open. Default: 0
-  duration_ms = 20            counted
-  credits = 32                packets that a session may have on their way. Default: 32
-  slots = 8                   calls that a session can have going on. Default: 8
-  recovery = \"selective\"      what is lost is sent again alone; or \"go-back-n\", the default: and all behind it
-  timeout_us = 5000           until packets are sent again. Default: 5000
-  timeout = \"fixed\"           for exactly so long; or \"adaptive\", the default: longer where round trips are
+  warm_up_ms = 10              # not counted
+  duration_ms = 20             # counted
 
-  [congestion]                default: none
-  algorithm = \"swift\"         or \"timely\", \"dcqcn\" (which needs switches with ecn), \"none\"; each client's link has its own rate.
-                              Parameters, if others are wanted: of swift target_us, scaling_us, step_packets, cut, cut_most;
-                              of timely low_us, high_us, min_rtt_us, step_mbps, cut, newest, rate_min_mbps, and patched = false for
-                              its original form;
-                              of dcqcn newest, step_mbps, rate_min_mbps
+  [congestion]
+  algorithm = \"swift\"          # or timely, dcqcn, none
 
-  [[clients]]                 a group of clients, with endpoints of its own at its servers; there can be several
+  [[clients]]                  # a group of clients; there can be several
   name = \"bulk\"
-  hosts = { from = \"node1\", count = 20 }        or a name, or a list of names
-  endpoints = 1               on each host. Default: 1
-  servers = \"node0\"           as hosts; each call goes to one of them by chance
-  server_endpoints = 1        on each server. Default: 1
-  request_bytes = 8388608     or { from = 32, to = 1000 }, or [{ bytes = 32, weight = 9 }, { bytes = 4096, weight = 1 }]
-  response_bytes = 32         as request_bytes
-  window = 1                  calls that an endpoint has going on; at most, where they come by the clock
-  calls_per_s = 20000         by the clock: calls of an endpoint, at random times. Default: each follows another
-  start_ms = 0                from the beginning of the warm-up. Default: 0
-  stop_ms = 30                default: the end
+  hosts = { from = \"node1\", count = 20 }
+  servers = \"node0\"
+  request_bytes = 1_048_576    # or { from = 32, to = 1000 },
+  response_bytes = 32          # or { file = \"sizes.txt\" }, or by weights
 
-Goodput is data of requests and responses that arrived. Cores poll whenever they are not at work. Queues are what waited for a link: `most` since the warm-up, and
-`mean` of the moments since then, of 200 in all, at which everything is looked at.
+  [[faults]]                   # here: a link that is down
+  link = [\"node1\", \"tor1\"]
+  from_ms = 15
+  until_ms = 16
+
+docs/workloads.md and docs/topologies.md say what else there is, and what each
+field is. crates/lab/workloads has examples; `sinew sim topology cx4` prints a
+topology to begin with.
+
+Goodput is data of requests and responses that arrived. Cores poll whenever they
+are not at work. Queues are what waited for a link: `most` since the warm-up,
+and `mean` of the moments since then, of 200 in all, at which everything is
+looked at. Equal seeds have equal results.
 
 Examples:
   sinew sim run cx4 --workload crates/lab/workloads/incast.toml
-  sinew sim run my.toml --workload mine.toml --seed 7 --out mine.html";
+  sinew sim run mine.toml --workload mine-too.toml --seed 7 --out mine.html
+  sinew sim run cx4 --workload crates/lab/workloads/failure.toml --csv out.csv
+  sinew sim run cx4 --workload x.toml --pcap x.pcap --pcap-host node0";
 
 /// What to run.
 #[derive(clap::Args)]
@@ -71,6 +70,18 @@ pub struct Args {
     /// Also write one HTML file with plots over virtual time, which needs nothing beside it; what the file held before stays until then
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
+    /// Also write what happened when as CSV, for spreadsheets and plots: a line for each of 200 intervals, the warm-up included
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+    /// Also write the packets for Wireshark, each when it leaves its sender, in virtual time; 1 GB at most
+    #[arg(long, value_name = "FILE")]
+    pcap: Option<PathBuf>,
+    /// Of these hosts alone: what they send and are sent; can be given several times [default: of all]
+    #[arg(long, value_name = "HOST", requires = "pcap")]
+    pcap_host: Vec<String>,
+    /// Bytes that are kept of each packet, 28 of made-up IPv4 and UDP headers included
+    #[arg(long, value_name = "BYTES", requires = "pcap", default_value = "128", value_parser = clap::value_parser!(u32).range(28..=65_535))]
+    pcap_bytes: u32,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -78,33 +89,79 @@ pub struct Args {
 
 /// Runs it, and shows.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
-    let topology = match &*args.topology {
-        "cx4" => Topology::cx4(),
-        "cx5" => Topology::cx5(),
-        file => read(Path::new(file), |text| Ok(Topology::parse(text)?))?,
+    let topology = match Topology::BUILT_IN.into_iter().find(|(name, _)| *name == args.topology) {
+        Some((_, text)) => Topology::parse(text)?,
+        None => read(Path::new(&args.topology), |text| Ok(Topology::parse(text)?))?,
     };
-    let workload = read(&args.workload, |text| Ok(Workload::parse(text, &topology)?))?;
-    let out = args.out.as_deref().map(OutFile::check).transpose()?;
-    let bar = ProgressBar::new(1000);
-    bar.set_style(ProgressStyle::with_template("{wide_bar} {percent}%  {elapsed}").expect("a fixed template"));
-    let result = workload::run(&topology, &workload, args.seed, &mut |part| {
-        bar.set_position((part * 1000.0) as u64);
-        true
-    });
-    bar.finish_and_clear();
-    let report = result?;
+    let workload = read(&args.workload, |text| Ok(workload_of(text, &args.workload, &topology)?))?;
+    let captured = hosts(&args.pcap_host, &topology)?;
+    let check = |path: &Option<PathBuf>| path.as_deref().map(OutFile::check).transpose();
+    let (out, csv, pcap) = (check(&args.out)?, check(&args.csv)?, check(&args.pcap)?);
+    let warnings = workload.warnings(&topology);
+    warnings.iter().for_each(output::complain);
+    let network = Network::new(topology, args.seed)?;
+    if pcap.is_some() {
+        let config = CaptureConfig { kept_len_max: args.pcap_bytes as usize, ..CaptureConfig::default() };
+        network.capture(&captured, config);
+    }
+    let report = simulate(&network, &workload, args.seed)?;
     let what = format!("{} on {}", args.workload.display(), args.topology);
     if args.json {
         output::print(json_of(&report))?;
     } else {
-        output::print(text_of(&what, &report))?;
+        output::print(text::of(&what, &report))?;
     }
     if let Some(out) = out {
-        let html = workload::html(&what, &report).context("drawing the plots")?;
-        out.write(html.as_bytes())?;
+        out.write(workload::html(&what, &report, &warnings).as_bytes())?;
         output::note(format_args!("the plots are in {}", out.name()));
     }
+    if let Some(csv) = csv {
+        csv.write(csv::of(&report).as_bytes())?;
+        output::note(format_args!("what happened when is in {}", csv.name()));
+    }
+    if let (Some(pcap), Some(capture)) = (pcap, network.take_capture()) {
+        pcap.write(&capture.file)?;
+        let left_out = match capture.left_out {
+            0 => String::new(),
+            packets => format!("; {packets} more had no room"),
+        };
+        output::note(format_args!("{} packets are in {}{left_out}", capture.packets, pcap.name()));
+    }
     Ok(Outcome::Done)
+}
+
+fn simulate(network: &Network, workload: &Workload, seed: u64) -> anyhow::Result<Report> {
+    let bar = ProgressBar::new(1000);
+    bar.set_style(ProgressStyle::with_template("{wide_bar} {percent}%  {elapsed}").expect("a fixed template"));
+    let result = workload::run_on(network, workload, seed, &mut |part| {
+        bar.set_position((part * 1000.0) as u64);
+        true
+    });
+    bar.finish_and_clear();
+    Ok(result?)
+}
+
+/// Reads a workload, and the files that it names: they are beside it.
+fn workload_of(text: &str, path: &Path, topology: &Topology) -> Result<Workload, FileError> {
+    let folder = path.parent().unwrap_or(Path::new(""));
+    Workload::parse_with(text, topology, &mut |name| {
+        let bytes = bytes_of(&folder.join(name)).map_err(|error| error.to_string())?;
+        String::from_utf8(bytes).map_err(|_| "this is no text in UTF-8".to_owned())
+    })
+}
+
+/// Hosts by their names; all, when none is named.
+fn hosts(names: &[String], topology: &Topology) -> anyhow::Result<Vec<HostId>> {
+    if names.is_empty() {
+        return Ok((0..topology.hosts.len()).map(HostId).collect());
+    }
+    let find = |name: &String| {
+        let found = topology.find_host(name);
+        found.ok_or_else(|| {
+            Usage::of(anyhow::anyhow!("--pcap-host: the topology has no host named `{}`", name.escape_debug()))
+        })
+    };
+    names.iter().map(find).collect()
 }
 
 /// Bytes of a file, at most: a hundred times what the largest topology that can be simulated needs.
@@ -117,7 +174,7 @@ fn read<T>(path: &Path, parse: impl FnOnce(&str) -> anyhow::Result<T>) -> anyhow
         let text = std::str::from_utf8(&bytes).map_err(|error| {
             let before = &bytes[..error.valid_up_to()];
             let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
-            FileError { line, problem: "this is no text in UTF-8".to_owned() }
+            FileError::new(line, "this is no text in UTF-8")
         });
         text.map_err(Into::into).and_then(parse).with_context(|| path.display().to_string())
     });
@@ -131,84 +188,6 @@ fn bytes_of(path: &Path) -> anyhow::Result<Vec<u8>> {
     File::open(path)?.take(FILE_LEN_MAX + 1).read_to_end(&mut bytes)?;
     ensure!(bytes.len() as u64 <= FILE_LEN_MAX, "it has more than {} MB", FILE_LEN_MAX >> 20);
     Ok(bytes)
-}
-
-fn text_of(what: &str, report: &Report) -> String {
-    let ms = |ns: u64| ns as f64 / 1e6;
-    let mut table = Table::new();
-    table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_header([
-        "clients",
-        "sessions",
-        "goodput",
-        "calls",
-        "latency\np50 / p99 / p99.9",
-        "round trips\np50 / p99",
-        "rates at the end\nlowest to highest",
-        "cores at work\nclients / servers",
-    ]);
-    for group in &report.groups {
-        let latency = times(group.latency.map(|it| vec![it.p50_ns, it.p99_ns, it.p999_ns]));
-        let rates = group.rates_gbps.map(|[low, _, high]| [low, high].map(units::figure).join(" to ") + " Gbps");
-        table.add_row([
-            group.name.clone(),
-            group.sessions.to_string(),
-            format!("{} Gbps", units::figure(group.goodput_gbps)),
-            calls(group),
-            latency,
-            times(group.rtt.map(|it| vec![it.p50_ns, it.p99_ns])),
-            rates.unwrap_or_default(),
-            group.cores_at_work.map(|part| format!("{:.0} %", part * 100.0)).join(" / "),
-        ]);
-    }
-    let mut queues = Table::new();
-    queues.load_style(presets::UTF8_HORIZONTAL_ONLY).set_header(["queue", "most", "mean"]);
-    for queue in &report.queues {
-        let [most, mean] = [queue.max_bytes as f64, queue.mean_bytes].map(bytes);
-        queues.add_row([queue.port.clone(), most, mean]);
-    }
-    let mut lines = vec![
-        format!(
-            "{what}, seed {}: {} ms after {} ms of warm-up (and {:.3} ms to open all sessions)",
-            report.seed,
-            ms(report.duration_ns),
-            ms(report.warm_up_ns),
-            ms(report.opened_ns)
-        ),
-        table.to_string(),
-    ];
-    if !report.queues.is_empty() {
-        lines.push(queues.to_string());
-    }
-    let Report { delivered, lost, corrupted, marked, pauses, .. } = report;
-    lines.push(format!(
-        "{delivered} packets arrived, {lost} were lost, {corrupted} corrupted, {marked} marked; {pauses} pauses"
-    ));
-    lines.extend(report.drops.iter().map(|drops| format!("  {} lost: {}", drops.packets, drops.place)));
-    lines.push(format!("trace {:016x}", report.trace_hash));
-    lines.join("\n")
-}
-
-fn calls(group: &GroupReport) -> String {
-    let more = [
-        (group.failed, "failed"),
-        (group.retransmissions, "times sent again"),
-        (group.sessions_lost as u64, "sessions lost"),
-    ];
-    let more = more.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("\n{count} {what}"));
-    group.calls.to_string() + &more.collect::<String>()
-}
-
-fn times(times_ns: Option<Vec<u64>>) -> String {
-    let text = |times: Vec<u64>| times.into_iter().map(|ns| units::time(ns as f64)).collect::<Vec<_>>().join(" / ");
-    times_ns.map_or_else(|| "none".to_owned(), text)
-}
-
-fn bytes(bytes: f64) -> String {
-    match bytes {
-        bytes if bytes < 1e3 => format!("{bytes:.0} B"),
-        bytes if bytes < 1e6 => format!("{} KB", units::figure(bytes / 1e3)),
-        bytes => format!("{} MB", units::figure(bytes / 1e6)),
-    }
 }
 
 fn json_of(report: &Report) -> Value {
@@ -238,8 +217,9 @@ fn json_of(report: &Report) -> Value {
     let queues = report.queues.iter().map(|queue| {
         json!({ "port": queue.port, "max_bytes": queue.max_bytes, "mean_bytes": units::rounded(queue.mean_bytes) })
     });
+    let fault = |it: &workload::FaultReport| json!({ "name": it.name, "start_ns": it.start_ns, "stop_ns": it.stop_ns });
     let series = &report.series;
-    json!({
+    let mut json = json!({
         "seed": report.seed,
         "trace": format!("{:016x}", report.trace_hash),
         "opened_ns": report.opened_ns,
@@ -259,5 +239,10 @@ fn json_of(report: &Report) -> Value {
             "queues_bytes": series.queues_bytes,
             "rates_gbps": series.rates_gbps.iter().map(|group| group.iter().map(|rates| rounded(rates)).collect()).collect::<Vec<Vec<_>>>(),
         },
-    })
+    });
+    // Where nothing goes wrong on purpose there is nothing to say.
+    if !report.faults.is_empty() {
+        json["faults"] = report.faults.iter().map(fault).collect();
+    }
+    json
 }

@@ -25,12 +25,15 @@ const ARENA_BYTES: &str = "33554432";
 /// What goes to a server and comes back.
 #[derive(Clone, Copy, Debug)]
 pub struct Datagrams<'a> {
+    /// Of client and server.
     pub cpus: Pair,
     /// As `?device=rxe0`, of addresses of the fabric.
     pub options: &'a str,
     /// Bytes of a request, and of its answer.
     pub lens: [usize; 2],
+    /// Requests on their way.
     pub window: usize,
+    /// Requests that go out together.
     pub batch: usize,
 }
 

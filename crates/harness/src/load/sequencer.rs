@@ -25,6 +25,7 @@ pub struct Seen {
 }
 
 impl Seen {
+    /// None so far; all are to be at least `from`.
     pub fn new(from: u64) -> Self {
         Self { from, end: from, ..Self::default() }
     }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use sinew_rpc::Config;
 use sinew_sim::{Cluster, HostId, Network, PortConfig, Topology};
 
-use crate::experiment::{Experiment, Row};
+use crate::experiment::{Against, Experiment, Row};
 use crate::programs::{Found, SHORT, Sender, Server, nsdi19, percentile, sink, start};
 use crate::small_calls::SmallCalls;
 
@@ -44,8 +44,10 @@ impl Experiment for Fig4 {
         let row = |id, place, metric, paper, model, unit| Row {
             id,
             place: Some(place),
+            case: String::new(),
             metric,
             paper,
+            against: Against::Calibrated,
             model,
             measured: None,
             unit,
@@ -53,7 +55,7 @@ impl Experiment for Fig4 {
         let mut rows = vec![row(
             "erpc.lat.cx4".to_owned(),
             "Table 2",
-            "a lone call, median latency (calibrated)".to_owned(),
+            "a lone call, median latency".to_owned(),
             Some(LONE_US),
             lone_us(Topology::cx4(), 5),
             "us",
@@ -62,9 +64,8 @@ impl Experiment for Fig4 {
             let calls = in_batches_of(batch, 5 * MS);
             let mut part = |part| progress((1.0 + done as f64 + part) / steps as f64);
             let outcome = calls.run(Topology::cx4(), &mut part);
-            let calibrated = if paper.is_some() { " (calibrated)" } else { "" };
             let id = format!("erpc.rate.cx4{}", if batch == 3 { String::new() } else { format!(".b{batch}") });
-            let metric = format!("batches of {batch}, calls of each thread{calibrated}");
+            let metric = format!("batches of {batch}, calls of each thread");
             rows.push(row(id, "Figure 4", metric, paper, Some(calls.rate_mops(&outcome)), "M/s"));
         }
         rows

@@ -2,7 +2,7 @@
 
 use sinew_sim::Topology;
 
-use crate::experiment::{Experiment, Row};
+use crate::experiment::{Against, Experiment, Row};
 use crate::small_calls::{Outcome, SmallCalls};
 
 /// See the module.
@@ -82,17 +82,23 @@ fn rows_of(calls: &SmallCalls, outcome: &Outcome) -> Vec<Row> {
         (".p99", "99% latency", us(0.99), "us"),
         (".p9999", "99.99% latency", us(0.9999), "us"),
         (".sessions", "sessions of each node", outcome.sessions_per_node, "sessions"),
-        (".retransmissions", "packets that each node sent again", outcome.retransmissions as f64 / per_node_s, "/s"),
+        (".retransmissions", "packets sent again by each node", outcome.retransmissions as f64 / per_node_s, "/s"),
         (".failed", "calls that failed", outcome.failed as f64, "calls"),
-        (".packets", "packets that arrived while it was counted", outcome.delivered as f64 / 1e6, "M"),
+        (".packets", "packets that arrived", outcome.delivered as f64 / 1e6, "M"),
     ];
     let rows = metrics.into_iter().map(|(suffix, what, model, unit)| {
         let id = format!("erpc.node{threads}{suffix}");
         let paper = PAPER.iter().find(|published| published.threads == threads && published.id == id);
         Row {
             place: Some("6.3, Figure 5"),
-            metric: format!("{threads} threads a node: {what}"),
+            case: if threads == 1 { "1 thread a node".to_owned() } else { format!("{threads} threads a node") },
+            metric: what.to_owned(),
             paper: paper.map(|published| published.value),
+            against: match suffix {
+                ".p9999" | ".retransmissions" => Against::AtMost,
+                ".sessions" => Against::Calibrated,
+                _ => Against::Same,
+            },
             model: Some(model),
             measured: None,
             unit,

@@ -4,7 +4,7 @@ use sinew_rpc::Config;
 use sinew_sim::Costs;
 
 use super::large_calls::{LargeCalls, singly};
-use crate::experiment::{Experiment, Row};
+use crate::experiment::{Against, Experiment, Row};
 
 /// See the module.
 pub struct Fig6;
@@ -39,11 +39,13 @@ impl Experiment for Fig6 {
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {
-        let row = |id, metric, paper, model, unit| Row {
+        let row = |id, case, metric: &str, paper, model, unit| Row {
             id,
             place: Some("Figure 6"),
-            metric,
+            case,
+            metric: metric.to_owned(),
             paper,
+            against: Against::AtLeast,
             model: Some(model),
             measured: None,
             unit,
@@ -58,11 +60,11 @@ impl Experiment for Fig6 {
             }
             let name = name(len);
             let id = |what| format!("erpc.large.{what}.{}", name.replace(' ', ""));
-            rows.push(row(id("bw"), format!("requests of {name}"), None, requests, "Gbps"));
-            rows.push(row(id("write"), format!("what the wires carry of {name} at a time"), None, writes, "Gbps"));
+            rows.push(row(id("bw"), format!("{name} at a time"), "requests", None, requests, "Gbps"));
+            rows.push(row(id("write"), format!("{name} at a time"), "what the wires carry", None, writes, "Gbps"));
         }
-        let metric = "requests of 32 kB and more, least share of what the wires carry".to_owned();
-        rows.push(row("erpc.large.vs_write".to_owned(), metric, Some(PAPER_PERCENT), least_percent, "%"));
+        let (id, case) = ("erpc.large.vs_write".to_owned(), "32 kB and more".to_owned());
+        rows.push(row(id, case, "least share of the wires", Some(PAPER_PERCENT), least_percent, "%"));
         rows
     }
 }

@@ -10,7 +10,7 @@ use sinew_rpc::{
 };
 use sinew_shm::{Hub, ShmPort};
 
-use crate::experiment::{Experiment, Row};
+use crate::experiment::{Against, Experiment, Row};
 use crate::programs::nsdi19;
 
 /// See the module.
@@ -59,7 +59,7 @@ impl Experiment for Table3 {
     }
 
     fn title(&self) -> &'static str {
-        "What the optimisations for the common case are worth"
+        "What optimisations for the common case are worth"
     }
 
     fn source(&self) -> &'static str {
@@ -85,11 +85,13 @@ impl Experiment for Table3 {
             configs.push(config.clone());
         }
         let rates = rates(&configs, ROUNDS, MEASURED_NS, progress);
-        let row = |id: String, metric: String, paper, measured, unit| Row {
+        let row = |id: String, case: &str, metric: &str, paper, measured, unit| Row {
             id: format!("erpc.factor.{id}"),
             place: Some("Table 3"),
-            metric,
+            case: case.to_owned(),
+            metric: metric.to_owned(),
             paper: Some(paper),
+            against: if unit == "%" { Against::Same } else { Against::Other("another machine") },
             model: None,
             measured,
             unit,
@@ -97,13 +99,13 @@ impl Experiment for Table3 {
         let mut rates = rates.into_iter();
         let mut before = rates.next().flatten();
         let mut rows =
-            vec![row("nocc".to_owned(), "without congestion control".to_owned(), PAPER_NO_CONTROL, before, "M/s")];
+            vec![row("nocc".to_owned(), "without congestion control", "rate", PAPER_NO_CONTROL, before, "M/s")];
         for (name, what, paper, paper_loss, change) in STEPS {
             let rate = change.and_then(|_| rates.next().flatten());
             let loss = rate.zip(before).map(|(rate, before)| (1.0 - rate / before) * 100.0);
             before = rate.or(before);
-            rows.push(row(name.to_owned(), what.to_owned(), paper, rate, "M/s"));
-            rows.push(row(format!("{name}.loss"), format!("{what}, loss"), paper_loss, loss, "%"));
+            rows.push(row(name.to_owned(), what, "rate", paper, rate, "M/s"));
+            rows.push(row(format!("{name}.loss"), what, "loss of rate", paper_loss, loss, "%"));
         }
         rows
     }

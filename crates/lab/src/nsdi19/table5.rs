@@ -1,7 +1,7 @@
 //! Table 5: an incast, with congestion control and without.
 
-use super::{ALGORITHMS, NO_CONTROL, Named};
-use crate::experiment::{Experiment, Row};
+use super::{ALGORITHMS, BETTER_THAN_THE_PAPER, NO_CONTROL, Named, PAPERS_TIMELY};
+use crate::experiment::{Against, Experiment, Row};
 use crate::incast::{Incast, RATE_GBPS};
 
 /// See the module.
@@ -32,7 +32,11 @@ impl Experiment for Table5 {
 
     fn setup(&self) -> &'static str {
         "Clients of the simulated CX4 cluster send requests of 8 MB to one server, one at a time each, with 32 credits. The round trips are those \
-         that clients measure: one of each run of packets, not each packet's. The paper's rows are Timely's; the other algorithms are held against the same figures. The hundredth client shares a host."
+         that clients measure: one of each run of packets, not each packet's. The hundredth client shares a host."
+    }
+
+    fn remark(&self) -> &'static str {
+        BETTER_THAN_THE_PAPER
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {
@@ -66,8 +70,10 @@ impl Experiment for Table5 {
                 rows.push(Row {
                     id: format!("erpc.incast{clients}{suffix}.{metric}"),
                     place: paper.map(|_| "Table 5"),
-                    metric: format!("{clients}-way incast {how}, {what}"),
+                    case: format!("{clients}-way incast {how}"),
+                    metric: what.to_owned(),
                     paper: paper.map(|paper| paper[at]),
+                    against: if congestion.is_some() { Against::Other(PAPERS_TIMELY) } else { Against::Same },
                     model,
                     measured: None,
                     unit,

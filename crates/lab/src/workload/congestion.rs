@@ -3,9 +3,9 @@
 use serde::Deserialize;
 use serde_spanned::Spanned;
 use sinew_rpc::{Algorithm, Congestion, DcqcnConfig, SwiftConfig, TimelyConfig};
-use sinew_sim::FileError;
+use sinew_sim::{Fields, FileError, Topology};
 
-use super::file::Place;
+use super::place::Place;
 
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -34,6 +34,39 @@ pub struct Entry {
     /// Whether the patched form of Timely is used, or the one that was published first.
     patched: Option<bool>,
     rate_min_mbps: Option<f64>,
+}
+
+/// What it says.
+pub const FIELDS: Fields = Fields {
+    table: "congestion",
+    required: &["algorithm"],
+    optional: &[
+        "low_us",
+        "high_us",
+        "min_rtt_us",
+        "target_us",
+        "scaling_us",
+        "step_mbps",
+        "step_packets",
+        "cut",
+        "cut_most",
+        "newest",
+        "patched",
+        "rate_min_mbps",
+    ],
+};
+
+/// Refuses an algorithm that would never hear of congestion.
+///
+/// # Errors
+///
+/// [`FileError`]: it goes by marks, and no switch marks packets.
+pub fn check(text: &str, entry: &Spanned<Entry>, topology: &Topology) -> Result<(), FileError> {
+    let is_deaf =
+        entry.get_ref().algorithm == Name::Dcqcn && topology.switches.iter().all(|switch| switch.ecn.is_none());
+    let expected = "it goes by marks, and no switch of the topology marks packets: give its switches ecn = {}, or choose timely or swift, \
+                    which go by round trips";
+    Place { text, entry: entry.span() }.need(!is_deaf, "algorithm", "dcqcn here", expected)
 }
 
 /// A field, what is said of it, its bounds, and what makes its unit one of the parameter's.

@@ -1,18 +1,16 @@
 //! Workloads as people write them, in TOML.
 
 use std::collections::BTreeSet;
-use std::ops::Range;
 
 use serde::Deserialize;
 use serde_spanned::Spanned;
 use sinew_rpc::{Recovery, Timeout};
-use sinew_sim::{FileError, HostId, NodeId, Topology};
+use sinew_sim::{Fields, FileError, HostId, NodeId, Topology};
 use sinew_wire::{HEADER_LEN, PACKETS_MAX};
 
-use super::{Group, Sizes, Workload, congestion};
+use super::place::{MS_MAX, Place};
+use super::{Curve, Group, Sizes, Workload, congestion, faults};
 
-/// The longest of all times, in milliseconds.
-const MS_MAX: f64 = 60_000.0;
 /// The shortest time that is measured.
 const MS_MIN: f64 = 0.001;
 /// The shortest time until packets are sent again, in microseconds.
@@ -50,7 +48,35 @@ struct File {
     congestion: Option<Spanned<congestion::Entry>>,
     #[serde(default)]
     clients: Vec<Spanned<GroupEntry>>,
+    #[serde(default)]
+    faults: Vec<Spanned<faults::Entry>>,
 }
+
+/// The fields of a workload, of which all that are missing are told at once.
+const FIELDS: [Fields; 4] = [
+    Fields {
+        table: "",
+        required: &["duration_ms"],
+        optional: &[
+            "warm_up_ms",
+            "credits",
+            "slots",
+            "recovery",
+            "timeout",
+            "timeout_us",
+            "congestion",
+            "clients",
+            "faults",
+        ],
+    },
+    congestion::FIELDS,
+    Fields {
+        table: "clients",
+        required: &["name", "hosts", "servers", "request_bytes", "response_bytes"],
+        optional: &["endpoints", "server_endpoints", "window", "calls_per_s", "start_ms", "stop_ms"],
+    },
+    faults::FIELDS,
+];
 
 fn default_credits() -> u16 {
     sinew_rpc::Config::default().credits
@@ -92,6 +118,7 @@ struct GroupEntry {
     server_endpoints: usize,
     request_bytes: SizesEntry,
     response_bytes: SizesEntry,
+    #[serde(default = "one")]
     window: usize,
     calls_per_s: Option<f64>,
     #[serde(default)]
@@ -119,11 +146,12 @@ enum Hosts {
 #[serde(
     deny_unknown_fields,
     untagged,
-    expecting = "a number of bytes, { from = ..., to = ... }, or a list of { bytes = ..., weight = ... } is needed"
+    expecting = "a number of bytes, { from = ..., to = ... }, { file = ... }, or a list of { bytes = ..., weight = ... } is needed"
 )]
 enum SizesEntry {
     Fixed(usize),
     Uniform { from: usize, to: usize },
+    File { file: String },
     Mixed(Vec<SizeEntry>),
 }
 
@@ -135,13 +163,22 @@ struct SizeEntry {
 }
 
 impl Workload {
-    /// Reads a workload for a topology, as `workloads/incast.toml` shows it.
+    /// Reads a workload for a topology, as `docs/workloads.md` says, which names no other files.
     ///
     /// # Errors
     ///
     /// [`FileError`], with the line, and the field where it is one.
     pub fn parse(text: &str, topology: &Topology) -> Result<Self, FileError> {
-        let file: File = FileError::read(text)?;
+        Self::parse_with(text, topology, &mut |_| Err("no other file is read here".to_owned()))
+    }
+
+    /// As [`Self::parse`]: `read` reads the files that the workload names, or says why it cannot.
+    ///
+    /// # Errors
+    ///
+    /// [`FileError`], with the line, and the field where it is one; of a file that is named, with both lines.
+    pub fn parse_with(text: &str, topology: &Topology, read: ReadFile<'_>) -> Result<Self, FileError> {
+        let file: File = FileError::read(text, &FIELDS)?;
         let top = Place { text, entry: 0..0 };
         let workload = Self {
             warm_up_ns: top.time_ns("warm_up_ms", file.warm_up_ms, 0.0)?,
@@ -159,6 +196,7 @@ impl Workload {
             retransmit_timeout_ns: (file.timeout_us * 1e3).round() as u64,
             congestion: file.congestion.as_ref().map_or(Ok(None), |entry| congestion::read(text, entry))?,
             groups: Vec::new(),
+            faults: Vec::new(),
         };
         top.need(file.credits > 0, "credits", "0", "a session needs one, at least")?;
         if file.recovery == RecoveryEntry::Selective {
@@ -171,85 +209,79 @@ impl Workload {
         let is_slots = file.slots.is_power_of_two() && file.slots <= 64;
         top.need(is_slots, "slots", &file.slots.to_string(), "a power of two, 64 at most")?;
         if file.clients.is_empty() {
-            let problem = "there are no clients: begin a group of them with [[clients]]".to_owned();
-            return Err(FileError { line: 1, problem });
+            return Err(FileError::new(1, "there are no clients: begin a group of them with [[clients]]"));
         }
         let mut reader = Reader { topology, workload, names: BTreeSet::new(), endpoints: 0, sessions: 0, in_flight: 0 };
-        file.clients.iter().try_for_each(|entry| reader.group(text, entry))?;
-        Ok(reader.workload)
+        file.clients.iter().try_for_each(|entry| reader.group(text, entry, read))?;
+        let faults = faults::read(text, &file.faults, topology, reader.workload.end_ns())?;
+        if let Some(entry) = &file.congestion {
+            congestion::check(text, entry, topology)?;
+        }
+        Ok(Self { faults, ..reader.workload })
     }
 }
 
-/// A part of the file, whose fields are checked.
-pub(super) struct Place<'a> {
-    pub text: &'a str,
-    pub entry: Range<usize>,
-}
+/// Reads the files that a workload names.
+pub type ReadFile<'a> = &'a mut dyn FnMut(&str) -> Result<String, String>;
 
-impl Place<'_> {
-    pub fn error(&self, field: &str, problem: String) -> FileError {
-        FileError::at(self.text, &self.entry, field, problem)
-    }
-
-    pub fn need(&self, holds: bool, field: &str, value: &str, expected: &str) -> Result<(), FileError> {
-        if holds { Ok(()) } else { Err(self.error(field, format!("{field} cannot be {value}: {expected}"))) }
-    }
-
-    fn time_ns(&self, field: &str, ms: f64, least_ms: f64) -> Result<u64, FileError> {
-        let expected = format!("{least_ms} to {MS_MAX} ms");
-        self.need((least_ms..=MS_MAX).contains(&ms), field, &ms.to_string(), &expected)?;
-        Ok((ms * 1e6).round() as u64)
-    }
-
-    fn number(&self, field: &str, value: usize, bounds: std::ops::RangeInclusive<usize>) -> Result<usize, FileError> {
-        let expected = format!("{} to {}", bounds.start(), bounds.end());
-        self.need(bounds.contains(&value), field, &value.to_string(), &expected)?;
-        Ok(value)
-    }
-
-    fn sizes(&self, field: &str, entry: &SizesEntry, least: usize) -> Result<Sizes, FileError> {
-        let len = |len: usize| self.number(field, len, least..=LEN_MAX);
-        match entry {
-            SizesEntry::Fixed(bytes) => Ok(Sizes::Fixed(len(*bytes)?)),
-            SizesEntry::Uniform { from, to } => {
-                let value = format!("from {from} to {to} bytes");
-                self.need(from <= to, field, &value, "the shortest comes first")?;
-                Ok(Sizes::Uniform(len(*from)?, len(*to)?))
-            }
-            SizesEntry::Mixed(entries) => {
-                self.need(!entries.is_empty(), field, "an empty list", "a length, at least")?;
-                let one = |SizeEntry { bytes, weight }: &SizeEntry| {
-                    let is_weight = *weight > 0.0 && *weight <= 1e9;
-                    self.need(is_weight, field, &format!("of weight {weight}"), "more than 0, 10^9 at most")?;
-                    Ok((len(*bytes)?, *weight))
-                };
-                Ok(Sizes::Mixed(entries.iter().map(one).collect::<Result<_, FileError>>()?))
-            }
+fn sizes_of(
+    place: &Place<'_>,
+    field: &str,
+    entry: &SizesEntry,
+    least: usize,
+    read: ReadFile<'_>,
+) -> Result<Sizes, FileError> {
+    let len = |len: usize| place.number(field, len, least..=LEN_MAX);
+    match entry {
+        SizesEntry::Fixed(bytes) => Ok(Sizes::Fixed(len(*bytes)?)),
+        SizesEntry::Uniform { from, to } => {
+            let value = format!("from {from} to {to} bytes");
+            place.need(from <= to, field, &value, "the shortest comes first")?;
+            Ok(Sizes::Uniform(len(*from)?, len(*to)?))
+        }
+        SizesEntry::Mixed(entries) => {
+            place.need(!entries.is_empty(), field, "an empty list", "a length, at least")?;
+            let one = |SizeEntry { bytes, weight }: &SizeEntry| {
+                let is_weight = *weight > 0.0 && *weight <= 1e9;
+                place.need(is_weight, field, &format!("of weight {weight}"), "more than 0, 10^9 at most")?;
+                Ok((len(*bytes)?, *weight))
+            };
+            Ok(Sizes::Mixed(entries.iter().map(one).collect::<Result<_, FileError>>()?))
+        }
+        SizesEntry::File { file } => {
+            let error = |problem: &dyn std::fmt::Display| place.error(field, format!("{field}: {file}: {problem}"));
+            let curve =
+                Curve::parse(&read(file).map_err(|problem| error(&problem))?).map_err(|problem| error(&problem))?;
+            let sizes = Sizes::Curve(curve);
+            let (shortest, longest) = sizes.bounds();
+            len(shortest)?;
+            len(longest)?;
+            Ok(sizes)
         }
     }
+}
 
-    fn hosts(&self, field: &str, hosts: &Hosts, topology: &Topology) -> Result<Vec<HostId>, FileError> {
-        let find = |name: &str| {
-            let found = topology.find_host(name);
-            found.ok_or_else(|| self.error(field, format!("{field}: the topology has no host named `{name}`")))
-        };
-        match hosts {
-            Hosts::One(name) => Ok(vec![find(name)?]),
-            Hosts::Several(names) => {
-                self.need(!names.is_empty(), field, "an empty list", "a host, at least")?;
-                let hosts: Vec<HostId> = names.iter().map(|name| find(name)).collect::<Result<_, _>>()?;
-                let twice = hosts.iter().zip(names).enumerate().find(|(at, (host, _))| hosts[..*at].contains(host));
-                twice.map_or(Ok(hosts.clone()), |(_, (_, name))| {
-                    Err(self.error(field, format!("{field}: `{name}` is there twice")))
-                })
-            }
-            Hosts::Run { from, count } => {
-                let first = find(from)?.0;
-                let left = topology.hosts.len() - first;
-                let expected = format!("from {from} on there are {left} hosts");
-                self.need((1..=left).contains(count), field, &format!("{count} hosts"), &expected)?;
-                Ok((first..first + count).map(HostId).collect())
-            }
+fn hosts_of(place: &Place<'_>, field: &str, hosts: &Hosts, topology: &Topology) -> Result<Vec<HostId>, FileError> {
+    let find = |name: &str| {
+        let found = topology.find_host(name);
+        found.ok_or_else(|| place.error(field, format!("{field}: the topology has no host named `{name}`")))
+    };
+    match hosts {
+        Hosts::One(name) => Ok(vec![find(name)?]),
+        Hosts::Several(names) => {
+            place.need(!names.is_empty(), field, "an empty list", "a host, at least")?;
+            let hosts: Vec<HostId> = names.iter().map(|name| find(name)).collect::<Result<_, _>>()?;
+            let twice = hosts.iter().zip(names).enumerate().find(|(at, (host, _))| hosts[..*at].contains(host));
+            twice.map_or(Ok(hosts.clone()), |(_, (_, name))| {
+                Err(place.error(field, format!("{field}: `{name}` is there twice")))
+            })
+        }
+        Hosts::Run { from, count } => {
+            let first = find(from)?.0;
+            let left = topology.hosts.len() - first;
+            let expected = format!("from {from} on there are {left} hosts");
+            place.need((1..=left).contains(count), field, &format!("{count} hosts"), &expected)?;
+            Ok((first..first + count).map(HostId).collect())
         }
     }
 }
@@ -270,7 +302,7 @@ fn data_per_packet(topology: &Topology) -> usize {
 }
 
 impl Reader<'_> {
-    fn group(&mut self, text: &str, entry: &Spanned<GroupEntry>) -> Result<(), FileError> {
+    fn group(&mut self, text: &str, entry: &Spanned<GroupEntry>, read: ReadFile<'_>) -> Result<(), FileError> {
         let (place, entry) = (Place { text, entry: entry.span() }, entry.get_ref());
         FileError::check_name(text, &place.entry, &entry.name)?;
         place.need(self.names.insert(entry.name.clone()), "name", &entry.name, "another group has that name")?;
@@ -278,12 +310,12 @@ impl Reader<'_> {
         let stop_ms = entry.stop_ms.unwrap_or(end_ms);
         let group = Group {
             name: entry.name.clone(),
-            hosts: place.hosts("hosts", &entry.hosts, self.topology)?,
+            hosts: hosts_of(&place, "hosts", &entry.hosts, self.topology)?,
             endpoints: place.number("endpoints", entry.endpoints, 1..=ENDPOINTS_MAX)?,
-            servers: place.hosts("servers", &entry.servers, self.topology)?,
+            servers: hosts_of(&place, "servers", &entry.servers, self.topology)?,
             server_endpoints: place.number("server_endpoints", entry.server_endpoints, 1..=ENDPOINTS_MAX)?,
-            request: place.sizes("request_bytes", &entry.request_bytes, REQUEST_LEN_MIN)?,
-            response: place.sizes("response_bytes", &entry.response_bytes, 0)?,
+            request: sizes_of(&place, "request_bytes", &entry.request_bytes, REQUEST_LEN_MIN, read)?,
+            response: sizes_of(&place, "response_bytes", &entry.response_bytes, 0, read)?,
             window: place.number("window", entry.window, 1..=WINDOW_MAX)?,
             calls_per_s: entry.calls_per_s,
             start_ns: place.time_ns("start_ms", entry.start_ms, 0.0)?,
@@ -423,10 +455,72 @@ window = 1
         }
     }
 
+    const SIZES: &str = include_str!("../../workloads/sizes.txt");
+
+    fn read_with_sizes(text: &str, topology: &Topology) -> Result<Workload, FileError> {
+        Workload::parse_with(text, topology, &mut |name| match name {
+            "sizes.txt" => Ok(SIZES.to_owned()),
+            _ => Err("no such file".to_owned()),
+        })
+    }
+
     #[test]
-    fn the_example_is_a_workload_for_the_cluster_of_the_paper() {
-        let workload = Workload::parse(include_str!("../../workloads/incast.toml"), &Topology::cx4()).unwrap();
-        assert_eq!(workload.groups.iter().map(|group| group.hosts.len()).collect::<Vec<_>>(), [20, 4]);
+    fn the_examples_are_workloads_for_the_cluster_of_the_paper() {
+        let incast = Workload::parse(include_str!("../../workloads/incast.toml"), &Topology::cx4()).unwrap();
+        assert_eq!(incast.groups.iter().map(|group| group.hosts.len()).collect::<Vec<_>>(), [20, 4]);
+        let failure = read_with_sizes(include_str!("../../workloads/failure.toml"), &Topology::cx4()).unwrap();
+        assert_eq!((failure.faults.len(), failure.groups[0].request.bounds()), (2, (64, 1 << 20)));
+    }
+
+    #[test]
+    fn the_examples_of_the_reference_are_workloads_and_it_names_every_field() {
+        let reference = include_str!("../../../../docs/workloads.md");
+        let examples: Vec<&str> =
+            reference.split("```toml\n").skip(1).map(|part| part.split("```").next().unwrap()).collect();
+        assert_eq!(examples.len(), 2);
+        for example in examples {
+            read_with_sizes(example, &Topology::cx4()).expect(example);
+        }
+        for fields in FIELDS {
+            for field in fields.required.iter().chain(fields.optional) {
+                let tables =
+                    [format!("[[{field}]]"), format!("[{field}]"), format!("`{field}`"), format!("`{field} = ")];
+                assert!(tables.iter().any(|name| reference.contains(name)), "{field}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_file_of_sizes_is_told_with_both_lines() {
+        let text = SMALL.replacen("request_bytes = 32", "request_bytes = { file = \"sizes.txt\" }", 1);
+        let topology = Topology::star(5, 10.0, 100, 1500);
+        let error = |sizes: Result<&str, &str>| {
+            let mut read = |_: &str| sizes.map(str::to_owned).map_err(str::to_owned);
+            Workload::parse_with(&text, &topology, &mut read).unwrap_err().to_string()
+        };
+        assert_eq!(error(Err("no such file")), "line 18: request_bytes: sizes.txt: no such file");
+        assert!(error(Ok("4 50\nx 100")).starts_with("line 18: request_bytes: sizes.txt: line 2: `x` is no number"));
+        assert!(error(Ok("3 50\n5 100")).starts_with("line 18: request_bytes cannot be 3: 4 to 268435456"));
+        assert!(error(Ok("4 50\n268435457 100")).starts_with("line 18: request_bytes cannot be 268435457: 4 to"));
+        assert!(error(Ok("4 50\n99999999 100")).starts_with("line 18: request_bytes cannot be 99999999: "));
+        assert!(read(&text).unwrap_err().to_string().starts_with("line 18: request_bytes: sizes.txt: no other file"));
+    }
+
+    #[test]
+    fn dcqcn_is_refused_where_nothing_is_marked_and_warned_of_where_not_all_is() {
+        let text = SMALL.replacen("\"timely\"\nlow_us = 30\nhigh_us = 300\ncut = 0.5\nstep_mbps = 80", "\"dcqcn\"", 1);
+        let mut topology = Topology::star(5, 10.0, 100, 1500);
+        let error = Workload::parse(&text, &topology).unwrap_err().to_string();
+        assert!(error.starts_with("line 7: algorithm cannot be dcqcn here: it goes by marks"), "{error}");
+        assert!(error.contains("give its switches ecn = {}, or choose timely or swift"), "{error}");
+        topology.switch(sinew_sim::SwitchSpec { name: "silent".to_owned(), ..topology.switches[0].clone() });
+        topology.switches[0].ecn = Some(sinew_sim::Ecn { min_bytes: 1, max_bytes: 2, probability: 1.0 });
+        let workload = Workload::parse(&text, &topology).unwrap();
+        let [warning] = &workload.warnings(&topology)[..] else { panic!("one warning") };
+        assert!(warning.contains("silent mark nothing") && warning.contains("ecn = {}"), "{warning}");
+        assert!(read(SMALL).unwrap().warnings(&topology).is_empty(), "Timely goes by round trips");
+        topology.switches[1].ecn = topology.switches[0].ecn;
+        assert!(workload.warnings(&topology).is_empty());
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use hdrhistogram::Histogram;
 
+use super::faults::Fault;
+
 /// What came of a workload. Equal seeds have equal ones.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
@@ -31,6 +33,8 @@ pub struct Report {
     pub queues: Vec<Queue>,
     /// Where packets were lost, most first.
     pub drops: Vec<Drops>,
+    /// What went wrong on links, as the workload says.
+    pub faults: Vec<FaultReport>,
     /// What happened when.
     pub series: Series,
 }
@@ -103,6 +107,23 @@ pub struct Drops {
     pub place: String,
     /// So many.
     pub packets: u64,
+}
+
+/// A time in which something went wrong on links.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FaultReport {
+    /// What.
+    pub name: String,
+    /// When it began, in nanoseconds from when all sessions were open.
+    pub start_ns: u64,
+    /// When it was over.
+    pub stop_ns: u64,
+}
+
+impl FaultReport {
+    pub(super) fn of(fault: &Fault) -> Self {
+        Self { name: fault.name.clone(), start_ns: fault.start_ns, stop_ns: fault.stop_ns }
+    }
 }
 
 /// What happened in intervals of virtual time, the warm-up included. Each list has as many entries as there are times.

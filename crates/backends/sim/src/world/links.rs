@@ -1,0 +1,233 @@
+//! The way of packets over links, and what goes wrong on it.
+
+use super::World;
+use crate::capture::Capturing;
+use crate::events::Event;
+use crate::faults::LinkFaults;
+use crate::flights::Flight;
+use crate::lanes::{PS, Waiting, ceil_ns};
+use crate::routes::Direction;
+use crate::stats::LinkStats;
+use crate::topology::{HostId, NodeId};
+
+/// No lane.
+pub(super) const NONE: Direction = Direction::MAX;
+
+impl World {
+    /// Packets of a port have come to its host's interface.
+    pub(super) fn sent(&mut self, host: HostId, first: u32, now_ns: u64) {
+        let mut next = Some(first);
+        while let Some(index) = next {
+            next = self.flights.next(index);
+            let flight = &self.flights[index];
+            match self.routes.way(NodeId::Host(host), HostId(flight.target as usize), flight.flow) {
+                Some(lane) => {
+                    self.settle_lane(lane, now_ns);
+                    self.queue(lane, Waiting { flight: index, ready_ps: now_ns * PS, came_by: NONE }, now_ns);
+                }
+                // To a port of the same host: the interface turns it around.
+                None => {
+                    let latency_ns = self.topology.hosts[host.0].receive_latency_ns;
+                    self.stray(index, NONE, now_ns + latency_ns);
+                }
+            }
+        }
+    }
+
+    /// Gives a packet its turn on a lane, of which what has left is noted.
+    // This and the next two are one way, which a packet goes three or four times; apart they take a tenth more instructions.
+    #[inline(always)]
+    pub(super) fn queue(&mut self, lane_index: Direction, packet: Waiting, now_ns: u64) {
+        if self.pauses {
+            return self.queue_for(lane_index, packet, now_ns);
+        }
+        let lane = &mut self.lanes[lane_index as usize];
+        if lane.busy_until_ps > packet.ready_ps {
+            let len = self.flights[packet.flight].len;
+            lane.hold(len);
+            lane.leaving.push_back((lane.busy_until_ps, len));
+            if let NodeId::Switch(switch) = lane.from {
+                self.switches[switch.0].used_bytes += u64::from(len);
+            }
+        }
+        self.start(lane_index, packet.flight, packet.ready_ps);
+    }
+
+    #[inline]
+    pub(super) fn settle_lane(&mut self, lane_index: Direction, now_ns: u64) {
+        let lane = &mut self.lanes[lane_index as usize];
+        let gone = lane.settle(now_ns);
+        if let NodeId::Switch(switch) = lane.from {
+            self.switches[switch.0].used_bytes -= gone;
+        }
+    }
+
+    /// A packet leaves on a lane, as soon as that is free.
+    #[inline(always)]
+    pub(super) fn start(&mut self, lane_index: Direction, index: u32, ready_ps: u64) {
+        let (mut lane, flight) = (&mut self.lanes[lane_index as usize], &mut self.flights[index]);
+        let (started_ps, arrives_ns) = lane.start(flight, ready_ps);
+        let to = flight.to;
+        if !lane.is_plain {
+            if !self.comes_through(lane_index, index, started_ps / PS, arrives_ns) {
+                return;
+            }
+            lane = &mut self.lanes[lane_index as usize];
+        }
+        if let NodeId::Host(_) = lane.to
+            && self.nodes[to as usize].foresees(arrives_ns)
+        {
+            return self.foresee(index, to, arrives_ns);
+        }
+        if self.flights.append(&mut lane.flying, index, arrives_ns) {
+            self.events.add(arrives_ns, Event::Landed { lane: lane_index, flight: index });
+        }
+    }
+
+    /// Whether a packet on a lane that has faults, is down or is watched arrives in its order.
+    #[cold]
+    fn comes_through(&mut self, lane_index: Direction, index: u32, started_ns: u64, arrives_ns: u64) -> bool {
+        let lane = &self.lanes[lane_index as usize];
+        let (is_up, faults) = (lane.is_up, lane.faults);
+        if lane.is_watched && is_up {
+            self.capture(lane_index, index, started_ns);
+        }
+        let late_ns = match faults {
+            _ if !is_up => None,
+            Some(faults) => self.go_wrong(lane_index, index, faults),
+            None => Some(0),
+        };
+        match late_ns {
+            None => {
+                self.lanes[lane_index as usize].stats.failed += 1;
+                self.lose(index, started_ns);
+            }
+            Some(0) => return true,
+            Some(late_ns) => self.stray(index, lane_index, arrives_ns + late_ns),
+        }
+        false
+    }
+
+    /// Notes a packet that leaves on a watched lane, unless it was noted when it left its sender.
+    fn capture(&mut self, lane_index: Direction, index: u32, started_ns: u64) {
+        let (flight, from) = (&mut self.flights[index], self.lanes[lane_index as usize].from);
+        let target = HostId(flight.target as usize);
+        let packet = flight.packet();
+        let sender = self.nodes[packet.from as usize].host;
+        if let Some(capturing) = &mut self.capturing
+            && (from == NodeId::Host(sender) || !capturing.has(sender))
+        {
+            capturing.add(packet, [sender, target], started_ns);
+        }
+    }
+
+    /// A packet will have arrived when an actor looks.
+    #[inline]
+    pub(super) fn foresee(&mut self, index: u32, to: u32, arrives_ns: u64) {
+        let node = &mut self.nodes[to as usize];
+        node.coming.push_back((arrives_ns, self.flights.end(index)));
+        self.touched.extend(node.actor.map(|actor| (actor, arrives_ns)));
+    }
+
+    /// The first packet of a lane is at its end.
+    #[inline]
+    pub(super) fn landed(&mut self, lane_index: Direction, index: u32, now_ns: u64) {
+        let lane = &mut self.lanes[lane_index as usize];
+        if let Some((next, next_ns)) = self.flights.take_first(&mut lane.flying, index) {
+            self.events.add(next_ns, Event::Landed { lane: lane_index, flight: next });
+        }
+        match lane.to {
+            NodeId::Host(_) => self.deliver(index, now_ns),
+            NodeId::Switch(switch) => self.forward(switch, lane_index, index, now_ns),
+        }
+    }
+
+    /// Foresees the arrival of a packet by itself: not in the order of the lane that it is on.
+    pub(super) fn stray(&mut self, flight: u32, on: Direction, arrives_ns: u64) {
+        self.events.add(arrives_ns, Event::Stray { flight, on });
+    }
+
+    #[cold]
+    pub(super) fn stray_lands(&mut self, flight: u32, on: Direction, now_ns: u64) {
+        match self.lanes.get(on as usize).map(|lane| lane.to) {
+            Some(NodeId::Switch(switch)) => self.forward(switch, on, flight, now_ns),
+            _ => self.deliver(flight, now_ns),
+        }
+    }
+
+    /// Draws what goes wrong with a packet; returns how late it is, or nothing when it is lost.
+    pub(super) fn go_wrong(&mut self, lane_index: Direction, index: u32, faults: LinkFaults) -> Option<u64> {
+        let (lane, flight) = (&self.lanes[lane_index as usize], &mut self.flights[index]);
+        let delay_ns = lane.delay_ps / PS;
+        if self.generator.chance(faults.loss) {
+            return None;
+        }
+        let packet = flight.packet();
+        if self.generator.chance(faults.corruption) {
+            let bits = u64::from(packet.len()) * 8;
+            packet.flip(self.generator.below(bits));
+            self.stats.corrupted += 1;
+        }
+        if self.generator.chance(faults.duplication) {
+            let packet = self.packets.twin(packet);
+            let arrives_ns = ceil_ns(flight.tail_ps) + lane.latency_ns + delay_ns;
+            let mut twin = Flight::new(packet, flight.target, flight.flow, flight.len);
+            twin.tail_ps = flight.tail_ps;
+            let twin = self.flights.begin(twin);
+            self.stray(twin, lane_index, arrives_ns);
+            self.stats.duplicated += 1;
+        }
+        Some(if self.generator.chance(faults.reordering) { faults.reordering_ns } else { 0 })
+    }
+
+    #[cold]
+    pub(super) fn lose(&mut self, flight: u32, now_ns: u64) {
+        let packet = self.flights.end(flight);
+        self.stats.lost += 1;
+        self.hash.add(!now_ns);
+        self.hash.add(u64::from(packet.from) << 32 | u64::from(packet.to));
+        self.packets.end(packet);
+    }
+
+    pub fn set_faults(&mut self, lane: Direction, faults: LinkFaults) {
+        self.lanes[lane as usize].set(|lane| lane.faults = faults.any().then_some(faults));
+    }
+
+    /// A lane that is down from now on loses what starts there; what has left, or has been given its time, arrives.
+    pub fn set_up(&mut self, lane: Direction, up: bool) {
+        self.lanes[lane as usize].set(|lane| lane.is_up = up);
+    }
+
+    /// From now on what passes the links of hosts is captured, or no longer.
+    pub fn set_capturing(&mut self, capturing: Option<Capturing>) -> Option<Capturing> {
+        for lane in &mut self.lanes {
+            let is_watched = |node| match (node, &capturing) {
+                (NodeId::Host(host), Some(capturing)) => capturing.has(host),
+                _ => false,
+            };
+            let is_watched = is_watched(lane.from) || is_watched(lane.to);
+            lane.set(|lane| lane.is_watched = is_watched);
+        }
+        std::mem::replace(&mut self.capturing, capturing)
+    }
+
+    pub fn set_cut(&mut self, from: HostId, to: HostId, cut: bool, now_ns: u64) {
+        // What was there before arrived before.
+        self.stats(now_ns);
+        if cut {
+            self.cut.insert((from.0, to.0));
+        } else {
+            self.cut.remove(&(from.0, to.0));
+        }
+    }
+
+    pub fn lane_stats(&self, lane: Direction, now_ns: u64) -> LinkStats {
+        self.lanes[lane as usize].stats(now_ns)
+    }
+
+    pub fn take_queued_max(&mut self, lane_index: Direction, now_ns: u64) -> u64 {
+        self.settle_lane(lane_index, now_ns);
+        let lane = &mut self.lanes[lane_index as usize];
+        std::mem::replace(&mut lane.stats.queued_bytes_max, lane.queued_bytes)
+    }
+}

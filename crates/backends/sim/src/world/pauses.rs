@@ -1,0 +1,85 @@
+//! Priority flow control: lanes that wait, and those who ask them to.
+
+use super::World;
+use crate::events::Event;
+use crate::lanes::{PS, Waiting, ceil_ns};
+use crate::routes::Direction;
+use crate::topology::{NodeId, SwitchId};
+
+impl World {
+    /// As [`Self::queue`], where the lane may be paused.
+    pub(super) fn queue_for(&mut self, lane_index: Direction, packet: Waiting, now_ns: u64) {
+        let lane = &mut self.lanes[lane_index as usize];
+        if lane.queue.is_empty() && !lane.is_paused && lane.busy_until_ps <= packet.ready_ps {
+            return self.start(lane_index, packet.flight, packet.ready_ps);
+        }
+        let (len, came_by) = (self.flights[packet.flight].len, packet.came_by);
+        lane.hold(len);
+        lane.queue.push_back(packet);
+        if let NodeId::Switch(switch) = lane.from {
+            self.switches[switch.0].used_bytes += u64::from(len);
+            self.hold(switch, came_by, u64::from(len), now_ns);
+        }
+        self.await_lane(lane_index);
+    }
+
+    pub(super) fn await_lane(&mut self, lane_index: Direction) {
+        let lane = &mut self.lanes[lane_index as usize];
+        if !lane.is_awaited && !lane.is_paused && !lane.queue.is_empty() {
+            lane.is_awaited = true;
+            self.events.add(ceil_ns(lane.busy_until_ps), Event::LinkFree { lane: lane_index });
+        }
+    }
+
+    #[inline(never)]
+    pub(super) fn link_free(&mut self, lane_index: Direction, now_ns: u64) {
+        let lane = &mut self.lanes[lane_index as usize];
+        lane.is_awaited = false;
+        if lane.is_paused {
+            return;
+        }
+        let Some(Waiting { flight, ready_ps, came_by }) = lane.queue.pop_front() else { return };
+        let len = u64::from(self.flights[flight].len);
+        lane.queued_bytes -= len;
+        if let NodeId::Switch(switch) = lane.from {
+            self.switches[switch.0].used_bytes -= len;
+            self.let_go(switch, came_by, len, now_ns);
+        }
+        self.start(lane_index, flight, ready_ps);
+        self.await_lane(lane_index);
+    }
+
+    /// A switch holds so much more that came by a lane.
+    pub(super) fn hold(&mut self, switch: SwitchId, came_by: Direction, len: u64, now_ns: u64) {
+        let Some(pause) = self.switches[switch.0].pause else { return };
+        let lane = &mut self.lanes[came_by as usize];
+        lane.held_bytes += len;
+        if lane.held_bytes >= pause.off_bytes && !lane.asked_to_pause {
+            lane.asked_to_pause = true;
+            self.stats.pauses += 1;
+            let heard_ns = now_ns + lane.delay_ps / PS;
+            self.events.add(heard_ns, Event::Paused { lane: came_by, paused: true });
+        }
+    }
+
+    pub(super) fn let_go(&mut self, switch: SwitchId, came_by: Direction, len: u64, now_ns: u64) {
+        let Some(pause) = self.switches[switch.0].pause else { return };
+        let lane = &mut self.lanes[came_by as usize];
+        lane.held_bytes -= len;
+        if lane.held_bytes <= pause.on_bytes && lane.asked_to_pause {
+            lane.asked_to_pause = false;
+            let heard_ns = now_ns + lane.delay_ps / PS;
+            self.events.add(heard_ns, Event::Paused { lane: came_by, paused: false });
+        }
+    }
+
+    pub(super) fn paused(&mut self, lane_index: Direction, paused: bool, now_ns: u64) {
+        let lane = &mut self.lanes[lane_index as usize];
+        lane.is_paused = paused;
+        if !paused {
+            // What waited while the link was free could have left only now.
+            lane.busy_until_ps = lane.busy_until_ps.max(now_ns * PS);
+            self.await_lane(lane_index);
+        }
+    }
+}

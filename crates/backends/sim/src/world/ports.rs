@@ -1,0 +1,233 @@
+//! Ports as the network sees them, and what arrives there.
+
+use std::collections::VecDeque;
+
+use sinew_fabric::{Dropped, Peer, PortStats};
+use sinew_mem::atomic::plain::Arc;
+
+use super::World;
+use super::links::NONE;
+use crate::flights::Flight;
+use crate::hash::Hash;
+use crate::packets::{Coming, Packet};
+use crate::topology::{HostId, NodeId};
+use crate::wakes::Source;
+
+/// Marks the peers of simulated ports, so that others' peers are not taken for them.
+const PEER_MARK: u64 = 0x7369_6d70_6f72_7473;
+
+/// A port as the network sees it. They are never removed, so an index names one for good.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub host: HostId,
+    pub is_open: bool,
+    /// How often it was opened.
+    pub openings: u64,
+    /// The actor that works on this port.
+    pub actor: Option<u32>,
+    /// When it wants its next turn at the latest.
+    pub wake_ns: Option<u64>,
+    /// The actor's last turn in which it said so, and how often it did.
+    pub waits: (u64, u32),
+    pub receive_packets: usize,
+    /// Packets that have arrived.
+    pub waiting: VecDeque<Box<Packet>>,
+    /// Packets that have arrived at their times, whenever somebody looks: an actor looks when it has its turn, so that no event is needed.
+    pub(super) coming: Coming,
+    /// Of what arrived here, and when.
+    pub(super) hash: Hash,
+    pub stats: PortStats,
+    /// Wakes who works on this port.
+    pub source: Arc<Source>,
+    pub name: String,
+}
+
+impl Node {
+    /// Whether a packet arrives here by itself, without an event: when an actor looks, and behind all that do.
+    #[inline]
+    pub(super) fn foresees(&self, arrives_ns: u64) -> bool {
+        self.actor.is_some() && self.coming.back().is_none_or(|(last_ns, _)| *last_ns <= arrives_ns)
+    }
+
+    /// What has arrived by now will be looked at: all of it at once, since it was sent a while ago.
+    #[inline]
+    pub(super) fn prefetch(&self, now_ns: u64) {
+        let arrived = self.coming.iter().take_while(|(at_ns, _)| *at_ns <= now_ns);
+        arrived.for_each(|(_, packet)| sinew_mem::prefetch_read::<Packet>(packet));
+    }
+
+    /// A packet arrived, or was lost here (a time that no simulation comes to).
+    #[inline]
+    pub(super) fn note(&mut self, packet: &Packet, arrived_ns: u64) {
+        self.hash.add(arrived_ns);
+        self.hash.add(u64::from(packet.from) << 32 | u64::from(packet.len()));
+    }
+
+    /// Hands an arrived packet to the port.
+    #[inline]
+    #[expect(clippy::vec_box)]
+    pub(super) fn lend(&mut self, packet: Box<Packet>, lent: &mut Vec<Box<Packet>>) {
+        self.stats.rx_packets += 1;
+        self.stats.rx_bytes += u64::from(packet.len());
+        lent.push(packet);
+    }
+
+    /// When the next packet is here that has not arrived.
+    pub fn next_ns(&self) -> Option<u64> {
+        self.coming.front().map(|(arrives_ns, _)| *arrives_ns)
+    }
+}
+
+impl World {
+    pub fn peer_of(index: usize) -> Peer {
+        Peer([index as u64, PEER_MARK, 0])
+    }
+
+    /// The index of a peer that is, or was, one of our ports.
+    pub fn index_of(&self, peer: Peer) -> Option<usize> {
+        let Peer([index, PEER_MARK, 0]) = peer else { return None };
+        usize::try_from(index).ok().filter(|index| *index < self.nodes.len())
+    }
+
+    pub fn find(&self, name: &str) -> Option<usize> {
+        self.by_name.get(name).copied().filter(|index| self.nodes[*index].is_open)
+    }
+
+    /// What the port of this name did, until `now_ns`.
+    pub fn stats_of(&mut self, name: &str, now_ns: u64) -> Option<PortStats> {
+        let index = self.by_name.get(name).copied()?;
+        Some(self.port_stats(index, now_ns))
+    }
+
+    pub fn port_stats(&mut self, index: usize, now_ns: u64) -> PortStats {
+        self.settle(index, now_ns);
+        self.nodes[index].stats
+    }
+
+    /// Opens a port. One that had the same name and is closed is the same to others: packets to it reach this one.
+    pub fn open(&mut self, name: &str, host: HostId, receive_packets: usize) -> usize {
+        if let Some(index) = self.by_name.get(name).copied() {
+            let node = &mut self.nodes[index];
+            (node.is_open, node.host, node.stats) = (true, host, PortStats::default());
+            node.openings += 1;
+            node.receive_packets = receive_packets;
+            return index;
+        }
+        let index = self.nodes.len();
+        self.by_name.insert(name.to_owned(), index);
+        self.nodes.push(Node {
+            host,
+            is_open: true,
+            openings: 1,
+            actor: None,
+            wake_ns: None,
+            waits: (0, 0),
+            receive_packets,
+            waiting: VecDeque::new(),
+            coming: Coming::new(),
+            hash: Hash::default(),
+            stats: PortStats::default(),
+            source: self.wakes.source(),
+            name: name.to_owned(),
+        });
+        index
+    }
+
+    /// Which of the ports that had a place one after another is there now.
+    pub fn opening(&self, index: usize) -> u64 {
+        self.nodes[index].openings
+    }
+
+    pub fn close(&mut self, index: usize, now_ns: u64) {
+        self.settle(index, now_ns);
+        let node = &mut self.nodes[index];
+        node.is_open = false;
+        node.actor = None;
+        node.source.leave();
+        let (waiting, coming) = (std::mem::take(&mut node.waiting), std::mem::take(&mut node.coming));
+        waiting.into_iter().for_each(|packet| self.packets.end(packet));
+        for (arrives_ns, packet) in coming {
+            let flight = self.flights.begin(Flight::new(packet, 0, 0, 0));
+            self.stray(flight, NONE, arrives_ns);
+        }
+    }
+
+    /// Moves packets that have arrived at a port to `lent`, until there are `room` of them. They are the port's until [`Self::give_back`].
+    #[inline]
+    #[expect(clippy::vec_box)]
+    pub fn take_arrived(&mut self, index: usize, now_ns: u64, room: usize, lent: &mut Vec<Box<Packet>>) {
+        let node = &mut self.nodes[index];
+        if node.waiting.is_empty() && node.coming.len() <= node.receive_packets && node.is_open && self.cut.is_empty() {
+            // As a rule: all arrive, and need not wait in between.
+            node.prefetch(now_ns);
+            while lent.len() < room
+                && let Some((arrived_ns, packet)) = node.coming.pop_front_if(|(at_ns, _)| *at_ns <= now_ns)
+            {
+                node.note(&packet, arrived_ns);
+                self.stats.delivered += 1;
+                self.packets.lend();
+                node.lend(packet, lent);
+            }
+        }
+        self.settle(index, now_ns);
+        let node = &mut self.nodes[index];
+        while lent.len() < room
+            && let Some(packet) = node.waiting.pop_front()
+        {
+            self.packets.lend();
+            node.lend(packet, lent);
+        }
+    }
+
+    #[inline]
+    pub fn give_back(&mut self, packet: Box<Packet>) {
+        self.packets.give_back(packet);
+    }
+
+    /// The largest packet between two hosts' links.
+    pub fn packet_len_max(&self, host: HostId) -> usize {
+        let of_host = |link: &&crate::topology::LinkSpec| link.ends.contains(&NodeId::Host(host));
+        self.topology.links.iter().filter(of_host).map(|link| link.mtu).min().unwrap_or(0)
+    }
+
+    /// A packet is in a host's memory now.
+    pub(super) fn deliver(&mut self, flight: u32, now_ns: u64) {
+        let packet = self.flights.end(flight);
+        let to = packet.to as usize;
+        self.settle(to, now_ns);
+        self.arrive(to, packet, now_ns);
+        if let Some(actor) = self.nodes[to].actor {
+            self.touched.push((actor, now_ns));
+        }
+    }
+
+    /// Lets arrive what has arrived at a port by now.
+    #[inline]
+    pub(super) fn settle(&mut self, index: usize, now_ns: u64) {
+        if self.nodes[index].next_ns().is_none_or(|next_ns| next_ns > now_ns) {
+            return;
+        }
+        self.nodes[index].prefetch(now_ns);
+        while let Some((arrived_ns, packet)) = self.nodes[index].coming.pop_front_if(|(at_ns, _)| *at_ns <= now_ns) {
+            self.arrive(index, packet, arrived_ns);
+        }
+    }
+
+    pub(super) fn arrive(&mut self, to: usize, packet: Box<Packet>, now_ns: u64) {
+        let from = packet.from as usize;
+        let is_cut = !self.cut.is_empty() && self.cut.contains(&(self.nodes[from].host.0, self.nodes[to].host.0));
+        let node = &mut self.nodes[to];
+        let is_full = node.waiting.len() >= node.receive_packets;
+        let is_lost = is_cut || !node.is_open || is_full;
+        node.note(&packet, if is_lost { !now_ns } else { now_ns });
+        if is_lost {
+            if is_full && !is_cut && node.is_open {
+                node.stats.count_dropped(Dropped::Overflow, 1);
+            }
+            self.stats.lost += 1;
+            return self.packets.end(packet);
+        }
+        self.stats.delivered += 1;
+        node.waiting.push_back(packet);
+    }
+}

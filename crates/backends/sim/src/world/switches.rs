@@ -1,0 +1,102 @@
+//! Switches: which way a packet goes on, whether there is room for it, and whether it is marked.
+
+use super::World;
+use crate::lanes::{PS, Waiting};
+use crate::routes::Direction;
+use crate::topology::{Buffer, Ecn, HostId, NodeId, Pause, SwitchId};
+
+#[derive(Debug)]
+pub(super) struct SwitchState {
+    pub(super) latency_ps: u64,
+    pub(super) used_bytes: u64,
+    pub(super) buffer: Buffer,
+    pub(super) ecn: Option<Ecn>,
+    pub(super) pause: Option<Pause>,
+    /// The lanes that leave it.
+    pub(super) leaving: Vec<Direction>,
+}
+
+impl SwitchState {
+    /// Whether so many bytes more may wait for a lane of its that `queued` bytes wait for.
+    #[inline]
+    pub(super) fn fits(&self, queued: u64, len: u64) -> bool {
+        match self.buffer {
+            Buffer::PerPort { bytes } => queued + len <= bytes,
+            Buffer::Shared { bytes, alpha } => {
+                let free = bytes.saturating_sub(self.used_bytes);
+                // Of a signed number a float is made in one instruction, and no switch has more bytes than it can say.
+                len <= free && queued as i64 as f64 <= alpha * free as i64 as f64
+            }
+        }
+    }
+}
+
+impl World {
+    /// A packet's head is at a switch.
+    #[inline(always)]
+    pub(super) fn forward(&mut self, switch: SwitchId, came_by: Direction, index: u32, now_ns: u64) {
+        let flight = &mut self.flights[index];
+        let (target, len) = (HostId(flight.target as usize), flight.len);
+        let Some(lane_index) = self.routes.way(NodeId::Switch(switch), target, flight.flow) else {
+            return self.lose(index, now_ns);
+        };
+        let lane = &self.lanes[lane_index as usize];
+        // It cannot leave faster than it comes.
+        let as_it_comes_ps = flight.tail_ps.saturating_sub(lane.takes_ps(len));
+        let ready_ps = (now_ns * PS).max(as_it_comes_ps) + self.switches[switch.0].latency_ps;
+        let waits = lane.busy_until_ps > ready_ps || self.pauses && (!lane.queue.is_empty() || lane.is_paused);
+        if waits {
+            if !self.has_room(switch, lane_index, u64::from(len), now_ns) {
+                return self.overflow(lane_index, index, now_ns);
+            }
+            if self.marks(switch, lane_index) {
+                self.flights[index].packet().is_marked = true;
+                self.stats.marked += 1;
+            }
+        }
+        self.queue(lane_index, Waiting { flight: index, ready_ps, came_by }, now_ns);
+    }
+
+    #[cold]
+    pub(super) fn overflow(&mut self, lane_index: Direction, flight: u32, now_ns: u64) {
+        self.stats.overflowed += 1;
+        self.lanes[lane_index as usize].stats.overflowed += 1;
+        self.lose(flight, now_ns);
+    }
+
+    #[inline]
+    pub(super) fn has_room(&mut self, switch: SwitchId, lane_index: Direction, len: u64, now_ns: u64) -> bool {
+        let (lane, state) = (&mut self.lanes[lane_index as usize], &mut self.switches[switch.0]);
+        state.used_bytes -= lane.settle(now_ns);
+        state.fits(lane.queued_bytes, len) || self.has_room_after_all(switch, lane_index, len, now_ns)
+    }
+
+    /// What left by other lanes may not have been noted yet.
+    #[cold]
+    pub(super) fn has_room_after_all(
+        &mut self,
+        switch: SwitchId,
+        lane_index: Direction,
+        len: u64,
+        now_ns: u64,
+    ) -> bool {
+        for at in 0..self.switches[switch.0].leaving.len() {
+            self.settle_lane(self.switches[switch.0].leaving[at], now_ns);
+        }
+        self.switches[switch.0].fits(self.lanes[lane_index as usize].queued_bytes, len)
+    }
+
+    #[inline]
+    pub(super) fn marks(&mut self, switch: SwitchId, lane_index: Direction) -> bool {
+        let Some(ecn) = self.switches[switch.0].ecn else { return false };
+        let queued = self.lanes[lane_index as usize].queued_bytes;
+        if queued < ecn.min_bytes {
+            return false;
+        }
+        if queued >= ecn.max_bytes {
+            return true;
+        }
+        let part = (queued - ecn.min_bytes) as f64 / (ecn.max_bytes - ecn.min_bytes) as f64;
+        self.generator.chance(ecn.probability * part)
+    }
+}

@@ -1,0 +1,90 @@
+//! Tables of simulations and experiments: they fit a terminal of 80 columns, whatever their cells hold.
+
+use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, LineStyle, Table, TableStyle, Width};
+
+/// Columns of a terminal that every table fits.
+pub const WIDTH: u16 = 80;
+/// How the columns after the first lie: figures at the right, texts at the left.
+pub const FIGURES: CellAlignment = CellAlignment::Right;
+pub const TEXT: CellAlignment = CellAlignment::Left;
+
+/// Where a heading stands, until the table has its widths. It is no character of any text.
+const HEADING: &str = "\u{e000}";
+
+/// A table with a line below its heads. A row of one cell is a heading, which may be wider than its column. Others are broken where they leave no room.
+pub fn of(heads: &[&str], rows: impl IntoIterator<Item = Vec<String>>, alignment: CellAlignment) -> String {
+    let mut table = Table::new();
+    table.load_style(TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─')));
+    table.set_content_arrangement(ContentArrangement::Dynamic).set_width(WIDTH).set_header(heads);
+    let mut headings = Vec::new();
+    for row in rows {
+        match <[String; 1]>::try_from(row) {
+            Ok([heading]) if heads.len() > 1 => {
+                headings.push(heading);
+                table.add_row([HEADING]);
+            }
+            Ok(row) => _ = table.add_row(row),
+            Err(row) => _ = table.add_row(row),
+        }
+    }
+    for (index, column) in table.column_iter_mut().enumerate() {
+        if index == 0 {
+            column.set_constraint(ColumnConstraint::UpperBoundary(Width::Fixed(WIDTH / 2)));
+        } else {
+            column.set_cell_alignment(alignment);
+        }
+    }
+    let mut headings = headings.iter();
+    let lines = table.lines().map(|line| match line.trim() {
+        HEADING => format!(" {}", headings.next().map_or("", |heading| heading)),
+        _ => line.trim_end().to_owned(),
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// A text in lines that fit, below an empty one; nothing of nothing.
+pub fn wrapped(text: &str) -> String {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let line = lines.last_mut().expect("there is a line");
+        if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > usize::from(WIDTH) {
+            lines.push(word.to_owned());
+            continue;
+        }
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    if text.is_empty() { String::new() } else { format!("\n\n{}", lines.join("\n")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_table_is_wider_than_a_terminal() {
+        let long = "a name that is as long as names of groups may be, which is a hundred bytes and so is this one here";
+        let row = |cell: &str| vec![cell.to_owned(); 7];
+        let table = of(&["a"; 7], [row("123.4 Gbps"), row(long), row(&"x".repeat(100))], FIGURES);
+        assert!(table.lines().all(|line| line.chars().count() <= usize::from(WIDTH)), "{table}");
+    }
+
+    #[test]
+    fn a_heading_is_as_wide_as_it_is() {
+        let heading = "a heading that is wider than the column that it begins";
+        let row = |cells: &[&str]| cells.iter().map(|cell| (*cell).to_owned()).collect::<Vec<_>>();
+        let table = of(&["", "a", "b"], [row(&[heading]), row(&["x", "1", "2"]), row(&["other"])], FIGURES);
+        let lines: Vec<&str> = table.lines().collect();
+        assert_eq!((lines[2], lines[4]), (&*format!(" {heading}"), " other"));
+        assert!(lines[3].starts_with(" x") && lines[3].ends_with('2') && lines[3].len() < heading.len(), "{table}");
+    }
+
+    #[test]
+    fn a_text_is_broken_between_words() {
+        let text = wrapped(&"word ".repeat(100));
+        assert!(text.lines().all(|line| line.chars().count() <= 80) && text.matches("word").count() == 100, "{text}");
+        assert_eq!(wrapped(""), "");
+    }
+}

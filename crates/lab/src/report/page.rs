@@ -1,0 +1,322 @@
+//! The report: one HTML file, whose first page says how far the paper and what was found agree.
+
+use std::collections::BTreeSet;
+
+use super::{Done, standing, table as lines_of};
+use crate::experiment::{Against, Error, Row};
+use crate::figure::figure;
+use crate::html::{BAND, Bar, Dot, bars, escaped, page, paragraph, ratios, table, tiles};
+
+/// The report of some experiments.
+pub fn html(results: &[Done<'_>]) -> String {
+    let mut body = front(results);
+    for (index, done) in results.iter().enumerate() {
+        body.push_str(&section(index, done));
+    }
+    page("Published figures, run again", &body)
+}
+
+/// Rows of valid experiments that are held against the paper in one way.
+fn held<'a>(results: &'a [Done<'_>], how: fn(Against) -> bool) -> Vec<&'a Row> {
+    let valid = results.iter().filter(|done| done.complaint.is_none());
+    valid.flat_map(|done| &done.rows).filter(|row| row.ratio().is_some() && how(row.against)).collect()
+}
+
+/// The headline, a plot of all rows that run what the paper ran, the table of contents, and plots of others that the paper has.
+fn front(results: &[Done<'_>]) -> String {
+    let is_points = |row: &&Row| matches!(row.error(), Some(Error::Points(_)));
+    let same = held(results, |against| against == Against::Same);
+    let (points, same): (Vec<&Row>, Vec<&Row>) = same.into_iter().partition(is_points);
+    let bounds = held(results, |against| matches!(against, Against::AtMost | Against::AtLeast));
+    let calibrated = held(results, |against| against == Against::Calibrated);
+    let others = held(results, |against| matches!(against, Against::Other(_)));
+    let mut text = headline(&same, &bounds);
+    let invalid: Vec<&str> =
+        results.iter().filter(|done| done.complaint.is_some()).map(|done| done.experiment.title()).collect();
+    if !invalid.is_empty() {
+        text.push_str(&format!(
+            "<p class=\"bad\">Invalid, and not counted here: {}.</p>",
+            escaped(&invalid.join("; "))
+        ));
+    }
+    text.push_str(&plot_of(
+        "Rows that run what the paper ran",
+        "Each row is a figure of the paper; its mark says how many times that was found here. The axis is logarithmic: the middle line is what the \
+         paper says, the band 20 % around it.",
+        &same,
+        true,
+    ));
+    text.push_str("<nav><h3>Contents</h3><ol>");
+    for (index, done) in results.iter().enumerate() {
+        let (title, source) = (escaped(done.experiment.title()), escaped(done.experiment.source()));
+        text.push_str(&format!("<li><a href=\"#e{index}\">{title}</a> <span class=\"soft\">{source}</span></li>"));
+    }
+    text.push_str("</ol></nav>");
+    for (head, sentence, rows) in [
+        (
+            "Rows for which the paper has a bound",
+            "A bound is kept on one side of the middle line, however far from it.",
+            &bounds,
+        ),
+        (
+            "Rows that are percentages themselves",
+            "What counts is the difference in percentage points, which stands beside each row: of small percentages the ratio says little.",
+            &points,
+        ),
+        (
+            "Calibrated rows",
+            "The model was set by these figures, or they follow from the set-up: they show that, and no agreement.",
+            &calibrated,
+        ),
+    ] {
+        text.push_str(&plot_of(head, sentence, rows, false));
+    }
+    for what in others.iter().filter_map(|row| other(row)).collect::<BTreeSet<_>>() {
+        let rows: Vec<&Row> = others.iter().copied().filter(|row| other(row) == Some(what)).collect();
+        text.push_str(&plot_of(
+            &format!("Rows beside figures of {what}"),
+            "The paper has no figure for what was run here. The distance is no error; the experiments below say where it comes from.",
+            &rows,
+            false,
+        ));
+    }
+    text
+}
+
+fn plot_of(head: &str, sentence: &str, rows: &[&Row], has_band: bool) -> String {
+    if rows.is_empty() {
+        return String::new();
+    }
+    let dots: Vec<Dot> = rows.iter().filter_map(|row| dot(row)).collect();
+    format!("<h3>{}</h3>{}{}", escaped(head), paragraph(sentence), ratios(&dots, has_band))
+}
+
+/// What a row stands beside, if that is another thing.
+fn other(row: &Row) -> Option<&'static str> {
+    if let Against::Other(what) = row.against { Some(what) } else { None }
+}
+
+fn dot(row: &Row) -> Option<Dot> {
+    let ratio = row.ratio()?;
+    let is_good = match row.against {
+        Against::Same if row.unit != "%" => Some((BAND[0] - 1e-9..=BAND[1] + 1e-9).contains(&ratio)),
+        Against::AtMost | Against::AtLeast => Some(keeps(row, ratio)),
+        _ => None,
+    };
+    // What the heading says of all of them is not said again.
+    let shown = match (row.against, row.error()) {
+        (Against::Other(_), _) => format!("{} x", figure(ratio)),
+        (Against::Calibrated, Some(Error::Part(part))) => format!("{:+.1} %", part * 100.0),
+        _ => standing(row),
+    };
+    Some(Dot { name: row.name(), ratio, shown, is_good })
+}
+
+/// Whether a row keeps to the paper's bound.
+fn keeps(row: &Row, ratio: f64) -> bool {
+    if row.against == Against::AtMost { ratio <= 1.0 } else { ratio >= 1.0 }
+}
+
+/// How many rows agree, the median and the worst error, and how many bounds are kept.
+fn headline(same: &[&Row], bounds: &[&Row]) -> String {
+    let errors = same.iter().filter_map(|row| match row.error() {
+        Some(Error::Part(part)) => Some((part, *row)),
+        _ => None,
+    });
+    let mut errors: Vec<(f64, &Row)> = errors.collect();
+    errors.sort_by(|(one, _), (other, _)| one.abs().total_cmp(&other.abs()));
+    let mut figures = Vec::new();
+    let worst = errors.last().map(|(part, row)| (format!("worst: {}", row.name()), format!("{:+.1} %", part * 100.0)));
+    if let Some((median, _)) = errors.get(errors.len() / 2) {
+        let within = errors.iter().filter(|(part, _)| part.abs() <= BAND[1] - 1.0 + 1e-9).count();
+        let what = "rows are within 20 % of the paper, of those that run what it ran";
+        figures.push((what, format!("{within} of {}", errors.len())));
+        figures.push(("is the median error of these, whatever its sign", format!("{:.1} %", median.abs() * 100.0)));
+    }
+    figures.extend(worst.iter().map(|(what, value)| (&**what, value.clone())));
+    if !bounds.is_empty() {
+        let kept = bounds.iter().filter(|row| row.ratio().is_some_and(|ratio| keeps(row, ratio))).count();
+        figures.push(("of the paper's bounds are kept", format!("{kept} of {}", bounds.len())));
+    }
+    if figures.is_empty() {
+        return paragraph("None of these rows runs just what the paper ran: the experiments say what they show.");
+    }
+    tiles(&figures)
+}
+
+/// An experiment: what it runs, plots of what was found, the figures, and why they differ from the paper's.
+fn section(index: usize, done: &Done<'_>) -> String {
+    let Done { experiment: it, rows, complaint } = done;
+    let mut text = format!("<h2 id=\"e{index}\">{}</h2>", escaped(it.title()));
+    text.push_str(&format!("<p class=\"soft\">{} ({})</p>", escaped(it.source()), escaped(it.id())));
+    text.push_str(&paragraph(it.setup()));
+    if let Some(complaint) = complaint {
+        text.push_str(&format!("<p class=\"bad\">Invalid: {}.</p>", escaped(complaint)));
+    }
+    if !it.remark().is_empty() {
+        text.push_str(&paragraph(it.remark()));
+    }
+    let mut units: Vec<&'static str> = Vec::new();
+    for row in rows {
+        if !units.contains(&row.unit) {
+            units.push(row.unit);
+        }
+    }
+    for unit in units {
+        let of_unit = rows.iter().filter(|row| row.unit == unit && (row.paper.is_some() || row.found().is_some()));
+        let pairs: Vec<Bar> =
+            of_unit.map(|row| Bar { name: row.name(), paper: row.paper, found: row.found() }).collect();
+        // A figure that is alone is told by the table.
+        if pairs.len() > 1 {
+            text.push_str(&plot(unit, &pairs, rows));
+        }
+    }
+    let (heads, lines) = lines_of(rows);
+    text + &table(&heads, &lines)
+}
+
+fn plot(unit: &str, pairs: &[Bar], rows: &[Row]) -> String {
+    let found = if rows.iter().any(|row| row.measured.is_some()) { "measured on this machine" } else { "the model" };
+    let (has_paper, more) = (pairs.iter().any(|pair| pair.paper.is_some()), more_or_less(unit));
+    let sentence = match has_paper {
+        true => format!("All figures in {}, the paper's and what was found; {more}.", in_words(unit)),
+        false => format!("All figures in {}, for which the paper has none; {more}.", in_words(unit)),
+    };
+    let paper = if has_paper { "<i class=\"paper\"></i>the paper" } else { "" };
+    let key = format!("<p class=\"key\">{paper}<i class=\"found\"></i>{found}</p>");
+    format!("<h3>{}</h3>{}{key}{}", escaped(&heading(unit)), paragraph(&sentence), bars(&in_words(unit), pairs))
+}
+
+fn heading(unit: &str) -> String {
+    let words = in_words(unit);
+    let mut chars = words.chars();
+    chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
+}
+
+/// A unit for those who read no abbreviations.
+fn in_words(unit: &str) -> String {
+    match unit {
+        "us" => "microseconds",
+        "Gbps" => "gigabits per second",
+        "M/s" => "million calls per second",
+        "/s" => "packets per second",
+        "M" => "millions of packets",
+        "%" => "per cent",
+        other => other,
+    }
+    .to_owned()
+}
+
+fn more_or_less(unit: &str) -> &'static str {
+    match unit {
+        "us" => "shorter bars are quicker",
+        "Gbps" | "M/s" => "longer bars are faster",
+        "%" => "of what was there before the step, or of what could be had",
+        _ => "counts",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Experiment;
+
+    struct One;
+
+    impl Experiment for One {
+        fn id(&self) -> &'static str {
+            "one"
+        }
+
+        fn title(&self) -> &'static str {
+            "A < B & C"
+        }
+
+        fn source(&self) -> &'static str {
+            "a paper"
+        }
+
+        fn setup(&self) -> &'static str {
+            "a setup"
+        }
+
+        fn remark(&self) -> &'static str {
+            "a < remark"
+        }
+
+        fn run(&self, _: &mut dyn FnMut(f64)) -> Vec<Row> {
+            Vec::new()
+        }
+    }
+
+    fn row(metric: &str, paper: Option<f64>, model: Option<f64>, against: Against) -> Row {
+        Row {
+            id: "a".to_owned(),
+            place: Some("Table 1"),
+            case: String::new(),
+            metric: metric.to_owned(),
+            paper,
+            against,
+            model,
+            measured: None,
+            unit: "us",
+        }
+    }
+
+    fn report(rows: Vec<Row>, complaint: Option<&str>) -> String {
+        html(&[Done { experiment: &One, rows, complaint: complaint.map(str::to_owned) }])
+    }
+
+    #[test]
+    fn a_report_has_tables_and_plots_and_needs_nothing_else() {
+        let rows = vec![
+            row("a <b>", Some(1.0), Some(2.0), Against::Same),
+            row("b", None, Some(3.0), Against::Same),
+            row("c", None, None, Against::Same),
+        ];
+        let page = report(rows, Some("a < b"));
+        assert!(page.contains("Invalid: a &lt; b.") && page.contains("not counted here: A &lt; B &amp; C"));
+        assert!(page.contains("<h2 id=\"e0\">A &lt; B &amp; C</h2>") && page.contains("a &lt; remark"));
+        assert!(page.contains("a &lt;b&gt;") && page.contains("+100.0 %"));
+        assert_eq!(page.matches("class=\"bars\"").count(), 1);
+        let elsewhere = page.matches("href=").count() - page.matches("href=\"#e").count();
+        assert!(
+            elsewhere == 0 && !page.contains("src=") && !page.contains("<script") && !page.contains("url("),
+            "{page}"
+        );
+        assert!(page.contains("prefers-color-scheme:dark") && page.contains("width=device-width"));
+    }
+
+    #[test]
+    fn the_first_page_counts_what_runs_what_the_paper_ran_and_nothing_else() {
+        let rows = vec![
+            row("near", Some(10.0), Some(12.0), Against::Same),
+            row("near, too", Some(10.0), Some(9.5), Against::Same),
+            row("far", Some(10.0), Some(7.0), Against::Same),
+            row("set", Some(10.0), Some(10.0), Against::Calibrated),
+            row("kept", Some(10.0), Some(1.0), Against::AtMost),
+            row("broken", Some(10.0), Some(1.0), Against::AtLeast),
+            row("another", Some(10.0), Some(90.0), Against::Other("its Timely")),
+        ];
+        let page = report(rows.clone(), None);
+        let front = page.split("<h2").next().unwrap();
+        for part in ["<dd>2 of 3</dd>", "<dd>20.0 %</dd>", "<dt>worst: far</dt><dd>-30.0 %</dd>", "<dd>1 of 2</dd>"] {
+            assert!(front.contains(part), "{part}: {front}");
+        }
+        assert_eq!(
+            front.matches("class=\"ratios").count(),
+            4,
+            "what can be held against the paper in another way is apart"
+        );
+        assert!(front.contains("Rows beside figures of its Timely") && front.contains("9.00 x<"));
+        // What was measured while others worked says nothing.
+        let page = report(rows, Some("busy"));
+        assert!(!page.contains("class=\"ratios") && page.contains("None of these rows"), "{page}");
+    }
+
+    #[test]
+    fn a_figure_that_is_alone_has_no_plot() {
+        let page = report(vec![row("a", Some(1.0), Some(2.0), Against::Same)], None);
+        assert!(!page.contains("class=\"bars\"") && page.contains("class=\"ratios band\""));
+    }
+}

@@ -1,0 +1,36 @@
+//! A part of a workload's file, whose fields are checked.
+
+use std::ops::{Range, RangeInclusive};
+
+use sinew_sim::FileError;
+
+/// The longest of all times, in milliseconds.
+pub const MS_MAX: f64 = 60_000.0;
+
+/// A part of the file, whose fields are checked.
+pub struct Place<'a> {
+    pub text: &'a str,
+    pub entry: Range<usize>,
+}
+
+impl Place<'_> {
+    pub fn error(&self, field: &str, problem: String) -> FileError {
+        FileError::at(self.text, &self.entry, field, problem)
+    }
+
+    pub fn need(&self, holds: bool, field: &str, value: &str, expected: &str) -> Result<(), FileError> {
+        if holds { Ok(()) } else { Err(self.error(field, format!("{field} cannot be {value}: {expected}"))) }
+    }
+
+    pub fn time_ns(&self, field: &str, ms: f64, least_ms: f64) -> Result<u64, FileError> {
+        let expected = format!("{least_ms} to {MS_MAX} ms");
+        self.need((least_ms..=MS_MAX).contains(&ms), field, &ms.to_string(), &expected)?;
+        Ok((ms * 1e6).round() as u64)
+    }
+
+    pub fn number(&self, field: &str, value: usize, bounds: RangeInclusive<usize>) -> Result<usize, FileError> {
+        let expected = format!("{} to {}", bounds.start(), bounds.end());
+        self.need(bounds.contains(&value), field, &value.to_string(), &expected)?;
+        Ok(value)
+    }
+}
