@@ -3,7 +3,8 @@
 mod common;
 
 use common::{
-    Folder, Process, Server, children, eventually, is_alive, run, sinew, status_when_interrupted, text, unique,
+    Folder, Process, Server, children, eventually, is_alive, positive, results, run, sinew, status_when_interrupted, text,
+    unique,
 };
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -11,28 +12,18 @@ use std::process::{Command, Stdio};
 
 const SHORT: [&str; 3] = ["--seconds", "0.05", "--json"];
 
-/// Runs a benchmark whose figures under `keys` are above zero. On a machine that is starved a short slice may see nothing: then
+/// Runs a benchmark whose figures at `places` are above zero. On a machine that is starved a short slice may see nothing: then
 /// it runs again, for longer.
-fn bench(what: &str, fabric: &str, more: &[&str], keys: &[&str]) -> Value {
+fn bench(what: &str, fabric: &str, more: &[&str], places: &[&str]) -> Value {
     for seconds in ["0.05", "0.3", "2", "10"] {
         let args = ["rpc", "bench", what, "--fabric", fabric, "--seconds", seconds, "--json"];
-        let output = run(sinew(&args).args(more));
-        assert!(output.status.success(), "{what} {fabric}: {}", text(&output.stderr));
-        let result: Value =
-            serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", text(&output.stdout)));
-        // A limit of which nothing came through is null.
-        assert!(keys.iter().all(|key| result[key].is_number() || result[key].is_null()), "{keys:?} in {result}");
-        if seconds == "10" || keys.iter().all(|key| result[key].as_f64() > Some(0.0)) {
+        let result = results(sinew(&args).args(more)).remove(0);
+        let number = |place: &&str| result.pointer(place).and_then(Value::as_f64);
+        if seconds == "10" || places.iter().all(|place| number(place) > Some(0.0)) {
             return result;
         }
     }
     unreachable!("the last try returns")
-}
-
-fn positive(object: &Value, key: &str) -> f64 {
-    let value = object[key].as_f64().unwrap_or_else(|| panic!("no number `{key}` in {object}"));
-    assert!(value > 0.0, "{key} in {object}");
-    value
 }
 
 #[test]
@@ -40,6 +31,9 @@ fn the_quick_tour_visits_every_fabric() {
     let output = run(&mut sinew(&["--quick"]));
     let (shown, errors) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{shown}\n{errors}");
+    let shown =
+        shown.split(|char: char| char.is_whitespace() || char == '┆' || char == '│').filter(|word| !word.is_empty());
+    let shown = shown.collect::<Vec<_>>().join(" ");
     for part in [
         "shared memory",
         "two processes",
@@ -49,7 +43,7 @@ fn the_quick_tour_visits_every_fabric() {
         "Gbps",
         "limit",
         "RDMA device",
-        "32 B write, rc",
+        "rate of write",
         "cache, UDP",
         "memcached's protocol",
         "sequencer",
@@ -62,45 +56,70 @@ fn the_quick_tour_visits_every_fabric() {
 }
 
 #[test]
+fn the_tour_is_a_list_of_results_and_says_nothing_else_where_nobody_watches() {
+    let output = run(&mut sinew(&["--quick", "--json"]));
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let tour: Value = serde_json::from_slice(&output.stdout).unwrap();
+    sinew_harness::figure::check(&tour).unwrap_or_else(|error| panic!("{error}: {tour}"));
+    let benches: Vec<_> =
+        tour["results"].as_array().unwrap().iter().filter_map(|result| result["bench"].as_str()).collect();
+    for bench in
+        ["rpc latency", "rpc rate", "rpc bandwidth", "verbs rate", "verbs lat", "kv rpc", "kv memcached", "seq"]
+    {
+        assert!(benches.contains(&bench), "no {bench} in {benches:?}");
+    }
+    assert_eq!(text(&output.stderr), "");
+}
+
+#[test]
+fn no_line_of_the_tour_is_longer_than_a_terminal_is_wide() {
+    let output = run(&mut sinew(&["--quick"]));
+    let shown = text(&output.stdout);
+    assert_eq!(shown.lines().filter(|line| line.chars().count() > 80).collect::<Vec<_>>(), Vec::<&str>::new());
+    assert_eq!(text(&output.stderr), "", "nobody watches its progress");
+}
+
+#[test]
 fn latency_is_reported_with_percentiles_and_its_limit() {
     for fabric in ["shm", "udp", "hub"] {
-        let result = bench("latency", fabric, &[], &["p50_ns", "limit_p50_ns", "ratio"]);
-        let [p50, p99, p999] = ["p50_ns", "p99_ns", "p999_ns"].map(|key| positive(&result, key));
-        assert!(p50 <= p99 && p99 <= p999, "{result}");
-        let ratio = p50 / positive(&result, "limit_p50_ns");
-        assert!((ratio - positive(&result, "ratio")).abs() < 0.01 * ratio + 0.01, "{result}");
-        assert_eq!((&result["fabric"], &result["size"]), (&fabric.into(), &32.into()));
-        assert!(result["limit_valid"].is_boolean());
+        let result = bench("latency", fabric, &[], &["/figure", "/limit", "/ratio"]);
+        let percentiles = ["p50_ns", "p99_ns", "p999_ns"].map(|key| positive(&result, &format!("/percentiles/{key}")));
+        assert!(percentiles.is_sorted(), "{result}");
+        let ratio = positive(&result, "/figure") / positive(&result, "/limit");
+        assert!((ratio - positive(&result, "/ratio")).abs() < 0.01 * ratio + 0.01, "{result}");
+        let setup = &result["setup"];
+        assert_eq!((&setup["fabric"], &setup["size"], &result["unit"]), (&fabric.into(), &32.into(), &"ns".into()));
     }
 }
 
 #[test]
 fn rates_are_reported_beside_their_limit_and_with_the_servers_counters() {
     for fabric in ["shm", "udp", "hub"] {
-        let result = bench("rate", fabric, &["--window", "16", "--batch", "4"], &["rate_mops", "limit_mops"]);
-        positive(&result, "rate_mops");
-        positive(&result, "limit_mops");
-        assert!(result["server"]["requests_handled"].as_u64() >= result["calls_checked"].as_u64(), "{result}");
-        assert!(result["server"]["dropped"].is_object() && result["client"]["retransmissions"].is_u64());
+        let result = bench("rate", fabric, &["--window", "16", "--batch", "4"], &["/figure", "/limit"]);
+        positive(&result, "/figure");
+        positive(&result, "/limit");
+        let details = &result["details"];
+        assert!(details["server"]["requests_handled"].as_u64() >= details["calls_checked"].as_u64(), "{result}");
+        assert!(details["server"]["dropped"].is_object() && details["client"]["retransmissions"].is_u64());
     }
 }
 
 #[test]
 fn bandwidth_is_reported_beside_its_limit() {
     for fabric in ["shm", "udp", "hub"] {
-        let result = bench("bandwidth", fabric, &["--size", "256K"], &["gbps", "limit_gbps"]);
-        positive(&result, "gbps");
-        positive(&result, "limit_gbps");
-        assert_eq!(result["size"], 256 << 10);
+        let result = bench("bandwidth", fabric, &["--size", "256K"], &["/figure", "/limit"]);
+        positive(&result, "/figure");
+        positive(&result, "/limit");
+        assert_eq!((&result["setup"]["size"], &result["unit"]), (&(256 << 10).into(), &"Gbps".into()));
     }
 }
 
 #[test]
 fn scale_compares_many_sessions_with_few() {
-    let result = bench("scale", "shm", &["--sessions", "200"], &["ratio"]);
-    positive(&result, "ratio");
-    assert_eq!((&result["sessions"], &result["credits"]), (&200.into(), &8.into()));
-    assert_eq!(result["server"]["sessions"], 200);
+    let result = bench("scale", "shm", &["--sessions", "200"], &["/ratio"]);
+    positive(&result, "/ratio");
+    assert_eq!((&result["setup"]["sessions"], &result["setup"]["credits"]), (&200.into(), &8.into()));
+    assert_eq!((&result["details"]["server"]["sessions"], &result["limit_kind"]), (&200.into(), &"baseline".into()));
 }
 
 #[test]
@@ -116,16 +135,17 @@ fn a_server_that_runs_already_is_measured_and_outlives_it() {
 }
 
 #[test]
-fn limits_are_one_object_of_numbers() {
-    const KEYS: [&str; 5] =
-        ["ring_round_trip_ns", "ring_stream_mops", "copy_own_gbps", "clock_read_ns", "udp_bandwidth_gbps"];
-    for seconds in ["0.01", "0.1", "2"] {
-        let output = run(&mut sinew(&["limits", "--seconds", seconds, "--json"]));
-        assert!(output.status.success(), "{}", text(&output.stderr));
-        let limits: Value = serde_json::from_slice(&output.stdout).unwrap();
-        let seen = KEYS.iter().all(|key| limits[key].as_f64() > Some(0.0));
+fn limits_are_a_list_of_results() {
+    const NAMES: [&str; 5] = ["ring_round_trip", "ring_stream", "copy_own", "clock_read", "udp_bandwidth"];
+    for seconds in ["0.05", "0.5", "5"] {
+        let limits = results(&mut sinew(&["limits", "--seconds", seconds, "--json"]));
+        let is_seen = |name: &&str| {
+            let limit = limits.iter().find(|limit| limit["details"]["name"] == **name);
+            limit.and_then(|limit| limit["figure"].as_f64()) > Some(0.0)
+        };
         // A starved machine may see nothing in a short time.
-        assert!(seen || seconds != "2", "{limits}");
+        let seen = NAMES.iter().all(is_seen);
+        assert!(seen || seconds != "5", "{limits:?}");
         if seen {
             return;
         }
@@ -143,50 +163,41 @@ fn limits_takes_the_processors_as_the_benchmarks_do() {
 
 /// References for a machine: one that is as quiet as can be, or one that is never quiet enough.
 fn reference(folder: &Folder, is_met: bool) -> String {
-    let figure = |met, missed| if is_met { met } else { missed };
-    let references = json!({
-        "core_round_trip_ns": 1e12,
-        "others_share": 2.0,
-        "ring_round_trip_ns": figure(1e18, 1e-9),
-        "udp_round_trip_ns": figure(1e18, 1e-9),
-        "copy_own_gbps": figure(1e-9, 1e18),
-        "udp_bandwidth_gbps": figure(1e-9, 1e18),
-    });
+    let limit = |name: &str, met: f64, missed: f64| json!({ "figure": if is_met { met } else { missed }, "details": { "name": name } });
+    let limits =
+        [limit("ring_round_trip", 1e18, 1e-9), limit("udp_round_trip", 1e18, 1e-9), limit("copy_own", 1e-9, 1e18)];
+    let references = json!({ "results": limits });
     let path = folder.0.join(if is_met { "met.json" } else { "missed.json" });
     std::fs::write(&path, references.to_string()).unwrap();
     path.to_str().unwrap().to_owned()
 }
 
-/// The exit status of a benchmark with thresholds, and what it said of them.
-fn judged(what: &str, reference: &str, thresholds: &[&str]) -> (i32, String) {
+/// The exit status of a benchmark with thresholds, what it said of them, and whether its result was valid.
+fn judged(what: &str, reference: &str, thresholds: &[&str]) -> (i32, String, bool) {
     let args = ["rpc", "bench", what, "--fabric", "hub", "--reference", reference];
     let output = run(sinew(&args).args(SHORT).args(thresholds));
-    assert!(serde_json::from_slice::<Value>(&output.stdout).is_ok(), "{}", text(&output.stderr));
-    (output.status.code().unwrap(), text(&output.stderr))
+    let result: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(&output.stderr)));
+    (output.status.code().unwrap(), text(&output.stderr), result["valid"] == true)
 }
 
 #[test]
-fn thresholds_decide_the_exit_status() {
-    let folder = Folder::new();
-    let quiet = reference(&folder, true);
-    let status = |thresholds: &[&str]| judged("rate", &quiet, thresholds);
-    assert_eq!(status(&["--fail-if-below", "0", "--fail-if-above", "1e9"]), (0, String::new()));
-    let (code, message) = status(&["--fail-if-below", "1e9"]);
-    assert_eq!(code, 3, "{message}");
-    assert!(message.contains("rate_mops") && message.contains("below"), "{message}");
-    assert_eq!(status(&["--fail-if-above", "0"]).0, 3);
-}
-
-#[test]
-fn every_benchmark_has_thresholds_on_its_ratio() {
+fn thresholds_decide_the_exit_status_of_every_benchmark() {
     let folder = Folder::new();
     let quiet = reference(&folder, true);
     for what in ["latency", "rate", "bandwidth"] {
-        let kept = judged(what, &quiet, &["--fail-if-ratio-below", "0", "--fail-if-ratio-above", "1e9"]);
-        assert_eq!(kept, (0, String::new()), "{what}");
-        let (code, message) = judged(what, &quiet, &["--fail-if-ratio-below", "1e9"]);
-        assert!(code == 3 && message.contains("ratio is") && message.contains("below"), "{what}: {message}");
-        assert_eq!(judged(what, &quiet, &["--fail-if-ratio-above", "0"]).0, 3, "{what}");
+        for (thresholds, expected, said) in [
+            (&["--fail-if-below", "0", "--fail-if-above", "1e18"][..], 0, ""),
+            (&["--fail-if-below", "1e18"], 3, "the figure is"),
+            (&["--fail-if-above", "0"], 3, "above 0"),
+            (&["--fail-if-ratio-below", "0", "--fail-if-ratio-above", "1e9"], 0, ""),
+            (&["--fail-if-ratio-below", "1e9"], 3, "the ratio is"),
+            (&["--fail-if-ratio-above", "0"], 3, "above 0"),
+        ] {
+            let (code, message, is_valid) = judged(what, &quiet, thresholds);
+            // Other tests run beside this one.
+            let (expected, said) = if is_valid { (expected, said) } else { (4, "INVALID, since") };
+            assert!(code == expected && message.contains(said), "{what} {thresholds:?}: {code} {message}");
+        }
     }
 }
 
@@ -195,9 +206,9 @@ fn an_invalid_result_neither_meets_nor_misses_a_threshold() {
     let folder = Folder::new();
     let busy = reference(&folder, false);
     for what in ["latency", "rate", "bandwidth"] {
-        assert_eq!(judged(what, &busy, &[]), (0, String::new()), "{what}: nothing was asked");
+        assert_eq!(judged(what, &busy, &[]), (0, String::new(), false), "{what}: nothing was asked");
         for thresholds in [["--fail-if-below", "0"], ["--fail-if-below", "1e9"], ["--fail-if-ratio-above", "1e9"]] {
-            let (code, message) = judged(what, &busy, &thresholds);
+            let (code, message, _) = judged(what, &busy, &thresholds);
             assert!(code == 4 && message.contains("INVALID"), "{what} {thresholds:?}: {code} {message}");
         }
     }
@@ -206,22 +217,23 @@ fn an_invalid_result_neither_meets_nor_misses_a_threshold() {
 #[test]
 fn a_limit_is_measured_with_the_size_that_was_asked_for() {
     for (fabric, size) in [("shm", "4K"), ("hub", "1M"), ("udp", "60000")] {
-        let result = bench("latency", fabric, &["--size", size], &["limit_p50_ns", "ratio"]);
-        positive(&result, "limit_p50_ns");
-        positive(&result, "ratio");
-        assert_eq!(result["limit_size"], result["size"], "{fabric} {size}");
+        let result = bench("latency", fabric, &["--size", size], &["/limit", "/ratio"]);
+        positive(&result, "/limit");
+        positive(&result, "/ratio");
+        assert_eq!(result["details"]["limit_size"], result["setup"]["size"], "{fabric} {size}");
     }
-    let result = bench("rate", "shm", &["--size", "4K", "--window", "8"], &["limit_mops"]);
-    assert_eq!(result["limit_size"], 4096);
+    let result = bench("rate", "shm", &["--size", "4K", "--window", "8"], &["/limit"]);
+    assert_eq!(result["details"]["limit_size"], 4096);
 }
 
 #[test]
 fn a_size_for_which_there_is_no_limit_has_no_ratio() {
-    let result = bench("latency", "udp", &["--size", "70000"], &["limit_p50_ns"]);
-    assert_eq!((&result["limit_size"], &result["ratio"]), (&64_976.into(), &Value::Null));
+    let result = bench("latency", "udp", &["--size", "70000"], &["/limit"]);
+    assert_eq!((&result["details"]["limit_size"], &result["ratio"]), (&64_976.into(), &Value::Null));
     let args = ["rpc", "bench", "latency", "--fabric", "udp", "--size", "70000", "--seconds", "0.05"];
     let output = run(&mut sinew(&args));
-    assert!(text(&output.stdout).contains("for 64976 B"), "{}", text(&output.stdout));
+    let shown = text(&output.stdout).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(shown.contains("of 64976 B"), "{shown}");
     let output = run(sinew(&args).args(["--fail-if-ratio-above", "9"]));
     assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
 }
@@ -272,8 +284,8 @@ fn a_workload_has_the_same_report_again_and_plots() {
     let bulk = &report["groups"][0];
     assert_eq!((&bulk["name"], &bulk["sessions"], &report["seed"]), (&"bulk".into(), &3.into(), &7.into()));
     // Of a link of 25 Gbps frames have a part.
-    assert!((10.0..25.0).contains(&positive(bulk, "goodput_gbps")), "{bulk}");
-    assert!(positive(&bulk["latency"], "p50_ns") <= positive(&bulk["latency"], "p99_ns"));
+    assert!((10.0..25.0).contains(&positive(bulk, "/goodput_gbps")), "{bulk}");
+    assert!(positive(bulk, "/latency/p50_ns") <= positive(bulk, "/latency/p99_ns"));
     assert_eq!(report["queues"][0]["port"], "tor0 to node0");
     let page = std::fs::read_to_string(page).unwrap();
     let queues = report["series"]["queues_bytes"].as_array().unwrap().len();

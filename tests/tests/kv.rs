@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::{Folder, Server, client, eventually, run, sinew, text, unique};
+use common::{Folder, Server, client, eventually, positive, results, run, sinew, text, unique};
 use rustix::process::Signal;
 use serde_json::Value;
 use sinew::kv::cache::protocol::PutOptions;
@@ -16,27 +16,31 @@ use sinew::store::cache::CacheConfig;
 #[test]
 fn a_table_is_measured_beside_what_memory_allows() {
     for (distribution, value_size) in [("uniform", "32"), ("zipf", "100"), ("uniform", "0")] {
-        let output = run(sinew(&["kv", "bench", "--design", "table", "--keys", "10K", "--seconds", "0.05", "--json"])
-            .args(["--batch", "8,1", "--get", "50", "--dist", distribution, "--value-size", value_size]));
-        assert!(output.status.success(), "{}", text(&output.stderr));
-        let result: Value = serde_json::from_slice(&output.stdout).unwrap();
-        for key in ["rate_mops", "limit_mops", "ratio", "gain", "requests", "p50_ns", "p99_ns", "index_bytes"] {
-            assert!(result[key].as_f64() > Some(0.0), "{key}: {result}");
+        let results =
+            results(
+                sinew(&["kv", "bench", "table", "--keys", "10K", "--seconds", "0.05", "--json", "--batch", "8,1"])
+                    .args(["--get", "50", "--dist", distribution, "--value-size", value_size]),
+            );
+        for result in &results {
+            for place in
+                ["/figure", "/limit", "/ratio", "/percentiles/p50_ns", "/percentiles/p99_ns", "/details/index_bytes"]
+            {
+                positive(result, place);
+            }
+            // Nearly all keys have their place, and what is popular is put again when it has lost it.
+            assert!(positive(result, "/details/hit_percent") > 95.0, "{result}");
+            let workload = &result["setup"]["workload"];
+            assert_eq!((&workload["keys"], &workload["dist"]), (&10_000.into(), &distribution.into()));
         }
-        // Nearly all keys have their place, and what is popular is put again when it has lost it.
-        assert!(result["hit_percent"].as_f64() > Some(95.0), "{result}");
-        let batches: Vec<_> = result["batches"].as_array().unwrap().iter().map(|row| row["batch"].as_u64()).collect();
+        let batches: Vec<_> = results.iter().map(|result| result["setup"]["batch"].as_u64()).collect();
         assert_eq!(batches, [Some(1), Some(8)]);
-        assert_eq!(
-            (&result["batch"], &result["keys"], &result["dist"]),
-            (&8.into(), &10_000.into(), &distribution.into())
-        );
+        positive(&results[1], "/details/gain");
     }
 }
 
 #[test]
 fn a_missed_threshold_is_an_exit_status() {
-    let args = ["kv", "bench", "--keys", "1K", "--seconds", "0.02", "--batch", "4", "--fail-if-below", "1e9"];
+    let args = ["kv", "bench", "table", "--keys", "1K", "--seconds", "0.02", "--batch", "4", "--fail-if-below", "1e9"];
     let output = run(&mut sinew(&args));
     // On a busy machine no threshold is held against the result.
     let expected = if text(&output.stdout).contains("INVALID") { 4 } else { 3 };
@@ -47,31 +51,32 @@ fn a_missed_threshold_is_an_exit_status() {
 #[test]
 fn what_cannot_be_measured_is_told_before_anything_is_started() {
     for wrong in [
-        ["--keys", "0"],
-        ["--keys", "3G"],
-        ["--get", "101"],
-        ["--get", "nan"],
-        ["--batch", "65"],
-        ["--batch", "0"],
-        ["--value-size", "5K"],
-        ["--design=rpc", "--keys=1G"],
-        ["--design=rpc", "--value-size=2M"],
-        ["--design=rpc", "--batch=4,8"],
-        ["--design=rpc", "--fabric=hub"],
-        ["--design=rpc", "--address=shm://"],
-        ["--design=rpc", "--keys-per-get=65"],
-        ["--design=rpc", "--rate=0"],
-        ["--mix=ycsb-a", "--design=table"],
-        ["--design=table", "--emulate"],
-        ["--design=farm", "--address=shm://somewhere"],
-        ["--design=farm", "--value-size=5K"],
-        ["--design=pilaf", "--out-of-line"],
-        ["--design=drtm", "--emulate"],
-        ["--design=drtm", "--out-of-line"],
-        ["--design=pilaf", "--fabric=udp"],
-        ["--design=pilaf", "--window=2000"],
+        "table --keys 0",
+        "table --keys 3G",
+        "table --get 101",
+        "table --get nan",
+        "table --batch 65",
+        "table --batch 0",
+        "table --value-size 5K",
+        "table --fail-if-above 1ms",
+        "table --mix ycsb-a",
+        "table --emulate",
+        "rpc --keys=1G",
+        "rpc --value-size=2M",
+        "rpc --batch=4,8",
+        "rpc --fabric=hub",
+        "rpc --address=shm://",
+        "rpc --keys-per-get=65",
+        "rpc --rate=0",
+        "farm --address=shm://somewhere",
+        "farm --value-size=5K",
+        "pilaf --out-of-line",
+        "drtm --emulate",
+        "pilaf --fabric=udp",
+        "pilaf --window=2000",
+        "no-such-design",
     ] {
-        let output = run(sinew(&["kv", "bench"]).args(wrong));
+        let output = run(sinew(&["kv", "bench"]).args(wrong.split(' ')));
         assert_eq!(output.status.code(), Some(2), "{wrong:?}: {}", text(&output.stderr));
         assert!(output.stdout.is_empty());
     }
@@ -151,16 +156,17 @@ fn a_cache_over_rpc_is_measured_beside_echoes() {
         ("shm", &["--mix", "ycsb-d", "--keys-per-get", "4"]),
         ("udp", &["--mix", "etc"]),
     ] {
-        let mut args = vec!["kv", "bench", "--design", "rpc", "--fabric", fabric, "--keys", "2K", "--seconds", "0.05"];
+        let mut args = vec!["kv", "bench", "rpc", "--fabric", fabric, "--keys", "2K", "--seconds", "0.05"];
         args.extend(["--window", "16", "--batch", "4", "--json"]);
-        let output = run(sinew(&args).args(options));
-        assert!(output.status.success(), "{}", text(&output.stderr));
-        let result: Value = serde_json::from_slice(&output.stdout).unwrap();
-        for key in ["rate_mops", "limit_mops", "ratio", "p50_ns", "p99_ns", "keys_checked"] {
-            assert!(result[key].as_f64() > Some(0.0), "{key}: {result}");
+        let result = &results(sinew(&args).args(options))[0];
+        for place in
+            ["/figure", "/limit", "/ratio", "/percentiles/p50_ns", "/percentiles/p99_ns", "/details/keys_checked"]
+        {
+            positive(result, place);
         }
-        assert!(result["hit_percent"].as_f64() > Some(95.0), "{result}");
-        assert_eq!((&result["fabric"], &result["keys"]), (&fabric.into(), &2_000.into()));
+        assert!(positive(result, "/details/hit_percent") > 95.0, "{result}");
+        let setup = &result["setup"];
+        assert_eq!((&setup["fabric"], &setup["workload"]["keys"]), (&fabric.into(), &2_000.into()));
     }
 }
 
@@ -175,20 +181,17 @@ fn stores_whose_gets_are_reads_are_measured_beside_bare_reads() {
         ("drtm", &["--get", "90"], 1.0..1.1),
         ("drtm", &["--get", "50", "--dist", "zipf", "--value-size", "500"], 1.0..3.0),
     ] {
-        let args = ["kv", "bench", "--design", design, "--keys", "2K", "--seconds", "0.05", "--no-pin", "--json"];
-        let output = run(sinew(&args).args(options));
-        assert!(output.status.success(), "{}", text(&output.stderr));
-        let result: Value = serde_json::from_slice(&output.stdout).unwrap();
-        for key in ["rate_mops", "limit_mops", "ratio", "p50_ns", "p99_ns", "answers_checked", "read_mops"] {
-            assert!(result[key].as_f64() > Some(0.0), "{key}: {result}");
+        let args = ["kv", "bench", design, "--keys", "2K", "--seconds", "0.05", "--no-pin", "--json"];
+        let result = &results(sinew(&args).args(options))[0];
+        let details = &result["details"];
+        for place in ["/figure", "/limit", "/ratio", "/percentiles/p50_ns", "/details/answers_checked"] {
+            positive(result, place);
         }
-        assert!(result["hit_percent"] == 100.0, "{result}");
-        assert!(reads.contains(&result["reads_per_get"].as_f64().unwrap()), "{result}");
+        assert!(details["hit_percent"] == 100.0, "{result}");
+        assert!(reads.contains(&positive(result, "/details/reads_per_get")), "{result}");
         let counts = ["puts", "lock_conflicts", "put_retries", "puts_contended"];
-        assert!(counts.iter().all(|count| result[count].is_u64() == (design == "drtm")), "{result}");
-        if design == "drtm" {
-            assert!(result["atomics_per_put"].as_f64() >= Some(1.9), "{result}");
-        }
+        assert!(counts.iter().all(|count| details[count].is_u64() == (design == "drtm")), "{result}");
+        assert!(design != "drtm" || positive(result, "/details/atomics_per_put") >= 1.9, "{result}");
     }
 }
 

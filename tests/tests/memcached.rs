@@ -1,4 +1,4 @@
-//! `sinew serve cache --memcached` with a client library that its users have, and `sinew kv bench --design memcached`.
+//! `sinew serve cache --memcached` with a client library that its users have, and `sinew kv bench memcached`.
 
 mod common;
 
@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::time::Duration;
 
-use common::{Folder, Server, run, sinew, text, unique};
+use common::{Folder, Server, positive, results, run, sinew, text, unique};
 use memcache::Client;
 use serde_json::Value;
 use sinew_conformance::skipped;
@@ -97,20 +97,18 @@ fn memcached_clients_and_those_of_rpc_share_a_cache() {
 #[test]
 fn memcached_servers_are_measured() {
     let server = serve(&["--memcached", "127.0.0.1:0"]);
-    let bench = ["kv", "bench", "--design", "memcached", "--keys", "1K", "--seconds", "0.1", "--json", "--no-pin"];
+    let bench = ["kv", "bench", "memcached", "--keys", "1K", "--seconds", "0.1", "--json", "--no-pin"];
     for options in [
         &["--connect", &server.address][..],
         &["--connect", &server.address, "--meta", "--connections", "3", "--depth", "8", "--get", "50"],
         &["--unix", "--keys-per-get", "20", "--value-size", "1000"],
         &["--rate", "0.001", "--depth", "16"],
     ] {
-        let output = run(sinew(&bench).args(options));
-        assert!(output.status.success(), "{options:?}: {}", text(&output.stderr));
-        let result: Value = serde_json::from_slice(&output.stdout).unwrap();
-        for key in ["rate_mops", "p50_ns", "p99_ns", "keys_checked"] {
-            assert!(result[key].as_f64() > Some(0.0), "{key}: {result}");
+        let result = &results(sinew(&bench).args(options))[0];
+        for place in ["/figure", "/percentiles/p50_ns", "/percentiles/p99_ns", "/details/keys_checked"] {
+            positive(result, place);
         }
-        assert!(result["hit_percent"].as_f64() > Some(95.0), "{result}");
+        assert!(positive(result, "/details/hit_percent") > 95.0, "{result}");
     }
     let output = run(sinew(&bench).args(["--peer"]));
     if text(&output.stderr).contains("no memcached") {
@@ -118,7 +116,8 @@ fn memcached_servers_are_measured() {
     }
     assert!(output.status.success(), "{}", text(&output.stderr));
     let result: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert!(result["ratio"].as_f64() > Some(0.0) && result["sides"].as_array().map(Vec::len) == Some(2), "{result}");
+    assert!(positive(&result, "/ratio") > 0.0 && result["limit_kind"] == "peer", "{result}");
+    assert_eq!(result["details"]["sides"].as_array().map(Vec::len), Some(2), "{result}");
 }
 
 /// What a memcached server answers to a command, up to a line that begins with `end`.
@@ -208,9 +207,9 @@ fn what_cannot_be_served_or_measured_is_told() {
     for (wrong, why) in [
         (&["serve", "cache", "--memcached", "nowhere"][..], "nowhere"),
         (&["serve", "cache", "--memcached", "unix:/no/such/folder/socket"], "/no/such/folder"),
-        (&["kv", "bench", "--design", "memcached", "--connect", "127.0.0.1:1"], "no server at 127.0.0.1:1"),
-        (&["kv", "bench", "--design", "memcached", "--meta", "--keys-per-get", "2"], "mg asks for one key"),
-        (&["kv", "bench", "--design", "memcached", "--fail-if-ratio-below", "1"], "--peer"),
+        (&["kv", "bench", "memcached", "--connect", "127.0.0.1:1"], "no server at 127.0.0.1:1"),
+        (&["kv", "bench", "memcached", "--meta", "--keys-per-get", "2"], "cannot be used with"),
+        (&["kv", "bench", "memcached", "--fail-if-ratio-below", "1"], "--peer"),
     ] {
         let output = run(&mut sinew(wrong));
         assert!(!output.status.success() && output.stdout.is_empty());

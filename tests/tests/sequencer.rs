@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use common::{Folder, Server, eventually, run, sinew, text, unique};
+use common::{Folder, Server, eventually, positive, results, run, sinew, text, unique};
 use judge::{Judge, count_unique};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -617,17 +617,16 @@ fn every_design_is_measured_beside_its_limit() {
         ("herd-opt", true, false, "1"),
     ] {
         let args = ["seq", "bench", "--design", design, "--seconds", "0.2", "--json", "--clients", clients];
-        let output = run(&mut sinew(&args));
-        assert!(output.status.success(), "{design}: {}", text(&output.stderr));
-        let result: Value = serde_json::from_slice(&output.stdout).unwrap();
-        for key in ["rate_mops", "p50_ns", "p99_ns", "calls_checked", "numbers_checked"] {
-            assert!(result[key].as_f64() > Some(0.0), "{design}: {key}: {result}");
+        let result = &results(&mut sinew(&args))[0];
+        for place in ["/figure", "/percentiles/p50_ns", "/details/calls_checked", "/details/numbers_checked"] {
+            positive(result, place);
         }
-        assert_eq!(result["design"], design);
+        let details = &result["details"];
+        assert_eq!(result["setup"]["design"], design);
         // Only datagrams may be lost.
-        assert!(result["gaps"].as_u64() <= result["lost"].as_u64(), "{result}");
-        assert!(design == "spec-s0" || result["lost"] == 0, "{result}");
-        assert_eq!((result["ratio"].as_f64() > Some(0.0), result["ranges"].is_object()), (has_limit, has_ranges));
+        assert!(details["gaps"].as_u64() <= details["lost"].as_u64(), "{result}");
+        assert!(design == "spec-s0" || details["lost"] == 0, "{result}");
+        assert_eq!((result["ratio"].as_f64() > Some(0.0), details["ranges"].is_object()), (has_limit, has_ranges));
     }
     for wrong in [
         &["--design", "spec-s0", "--fabric", "udp"][..],

@@ -268,3 +268,25 @@ fn status_of(pid: u32) -> Option<(u32, String)> {
     let parent = fields.next()?.parse().ok()?;
     Some((parent, state))
 }
+
+/// What a benchmark prints with `--json`: one or several results in the schema.
+#[allow(dead_code, reason = "not every test measures")]
+pub fn results(command: &mut Command) -> Vec<serde_json::Value> {
+    let output = run(command);
+    assert!(output.status.success(), "{command:?}: {}", text(&output.stderr));
+    let object: serde_json::Value =
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", text(&output.stdout)));
+    sinew_harness::figure::check(&object).unwrap_or_else(|error| panic!("{error}: {object}"));
+    object["results"].as_array().cloned().unwrap_or_else(|| vec![object])
+}
+
+/// The number at a place of a result that is above zero.
+#[allow(dead_code, reason = "not every test measures")]
+pub fn positive(result: &serde_json::Value, place: &str) -> f64 {
+    let number = result
+        .pointer(place)
+        .and_then(serde_json::Value::as_f64)
+        .unwrap_or_else(|| panic!("no number {place} in {result}"));
+    assert!(number > 0.0, "{place} in {result}");
+    number
+}
