@@ -293,7 +293,10 @@ fn a_run_writes_what_happened_when_and_the_packets() {
     let run_it = |more: &[&str]| run(sinew(&["sim", "run", "cx4", "--workload"]).arg(&workload).args(more));
     let output = run_it(&[]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(text(&output.stderr).contains("workload.toml: line 9: request_bytes: sizes.txt: No such file"), "{output:?}");
+    assert!(
+        text(&output.stderr).contains("workload.toml: line 9: request_bytes: sizes.txt: No such file"),
+        "{output:?}"
+    );
     std::fs::write(folder.0.join("sizes.txt"), "1000 50\n50000 100\n").unwrap();
     let [csv_name, pcap_name] = [&csv, &pcap].map(|path| path.display().to_string());
     let output = run_it(&["--csv", &csv_name, "--pcap", &pcap_name, "--pcap-host", "node0", "--pcap-bytes", "64"]);
@@ -320,7 +323,8 @@ fn a_topology_that_is_built_in_is_printed_and_can_be_used() {
     assert!(printed.starts_with("# The CX4 cluster"), "with its comments: {printed}");
     std::fs::write(&topology, printed).unwrap();
     std::fs::write(&workload, WORKLOAD).unwrap();
-    let of = |topology: &str| text(&run(&mut sinew(&["sim", "run", topology, "--workload", &workload, "--json"])).stdout);
+    let of =
+        |topology: &str| text(&run(&mut sinew(&["sim", "run", topology, "--workload", &workload, "--json"])).stdout);
     assert!(!of("cx4").is_empty() && of("cx4") == of(&topology));
     let output = run(&mut sinew(&["sim", "topology", "cx6"]));
     assert_eq!(output.status.code(), Some(2));
