@@ -9,7 +9,7 @@ pub struct LinkStats {
     pub bytes: u64,
     /// Bytes that wait for it.
     pub queued_bytes: u64,
-    /// The most that waited, ever or since [`Network::take_queued_max`].
+    /// The most that waited, ever or since [`Network::take_queued_max`](crate::Network::take_queued_max).
     pub queued_bytes_max: u64,
     /// Packets lost since too much waited for it.
     pub overflowed: u64,

@@ -30,7 +30,10 @@ fn front(results: &[Done<'_>]) -> String {
     let bounds = held(results, |against| matches!(against, Against::AtMost | Against::AtLeast));
     let calibrated = held(results, |against| against == Against::Calibrated);
     let others = held(results, |against| matches!(against, Against::Other(_)));
-    let mut text = headline(&same, &bounds);
+    let mut text = paragraph(
+        "Figures of published papers, beside what this code does: on simulated clusters, and on this machine where an experiment says so.",
+    );
+    text.push_str(&headline(&same, &bounds));
     let invalid: Vec<&str> =
         results.iter().filter(|done| done.complaint.is_some()).map(|done| done.experiment.title()).collect();
     if !invalid.is_empty() {
