@@ -125,7 +125,7 @@ fn whatever_is_interrupted_before_it_is_done_exits_with_130() {
         &["rpc", "bench", "rate", "--fabric", "hub", "--seconds", "600"][..],
         &["rpc", "bench", "latency", "--seconds", "600", "--block"],
         &["verbs", "rate", "--seconds", "600"],
-        &["kv", "bench", "--design", "table", "--seconds", "600"],
+        &["kv", "bench", "table", "--seconds", "600"],
         &["seq", "bench", "--seconds", "600"],
         &["limits", "--seconds", "600"],
     ] {

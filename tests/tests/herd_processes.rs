@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use common::{Process, run, sinew, text};
+use common::{Process, positive, results, run, sinew, text};
 use rustix::process::Signal;
 use serde_json::Value;
 use sinew::fabric::Clock;
@@ -90,8 +90,7 @@ fn clients_that_are_killed_leave_their_places_and_disturb_nobody() {
             counters["executed"].as_u64().unwrap().saturating_sub(2 * stored.get())
         };
         for round in 0..4 {
-            let args =
-                ["kv", "bench", "--design", design, "--window", "16", "--keys", "1K", "--seconds", "6", "--get", "50"];
+            let args = ["kv", "bench", design, "--window", "16", "--keys", "1K", "--seconds", "6", "--get", "50"];
             let start = || Process::start(sinew(&args).args(["--address", &address]));
             let (mut other, before) = (start(), executed());
             let began = Instant::now();
@@ -177,17 +176,16 @@ fn herd_is_measured_beside_the_same_messages_without_a_cache() {
             ],
         ),
     ] {
-        let args = ["kv", "bench", "--design", design, "--keys", "10K", "--seconds", "0.3", "--get", "50", "--json"];
-        let output = run(sinew(&args).args(more));
-        assert!(output.status.success(), "{more:?}: {}", text(&output.stderr));
-        let result: Value = serde_json::from_slice(&output.stdout).unwrap();
-        for key in ["rate_mops", "limit_mops", "ratio", "requests", "mean_ns", "p50_ns", "p99_ns"] {
-            assert!(result[key].as_f64() > Some(0.0), "{key}: {result}");
+        let args = ["kv", "bench", design, "--keys", "10K", "--seconds", "0.3", "--get", "50", "--json"];
+        let result = &results(sinew(&args).args(more))[0];
+        for place in ["/figure", "/limit", "/ratio", "/details/requests", "/percentiles/mean_ns", "/percentiles/p99_ns"]
+        {
+            positive(result, place);
         }
-        assert_eq!((&result["design"], &result["fabric"]), (&design.into(), &"shm".into()));
-        assert!(result["valid"].is_boolean() && result["hit_percent"].as_f64() > Some(90.0), "{result}");
-        let server = &result["server"];
-        assert!(server["executed"].as_u64() > Some(0) && server["dropped"]["token"] == 0, "{result}");
+        assert_eq!((&result["setup"]["design"], &result["setup"]["fabric"]), (&design.into(), &"shm".into()));
+        assert!(positive(result, "/details/hit_percent") > 90.0, "{result}");
+        positive(result, "/details/server/executed");
+        assert_eq!(result["details"]["server"]["dropped"]["token"], 0, "{result}");
     }
 }
 
@@ -203,7 +201,7 @@ fn a_herd_that_cannot_be_is_told_before_anything_is_started() {
         ["--response-qps", "65"],
         ["--device", "rxe0"],
     ] {
-        let output = run(sinew(&["kv", "bench", "--design", "herd"]).args(wrong));
+        let output = run(sinew(&["kv", "bench", "herd"]).args(wrong));
         assert_eq!(output.status.code(), Some(2), "{wrong:?}: {}", text(&output.stderr));
         assert!(output.stdout.is_empty());
     }

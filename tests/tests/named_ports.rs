@@ -192,8 +192,8 @@ fn two_processes_call_over_a_device() {
     let output = run(command(&args).args(["--block", "--peer-timeout-ms", "30000"]));
     assert!(output.status.success(), "{}", text(&output.stderr));
     let result: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(result["fabric"], "ibverbs");
-    assert!(result["calls_checked"].as_u64() > Some(0), "{result}");
+    assert_eq!(result["setup"]["fabric"], "ibverbs");
+    assert!(result["details"]["calls_checked"].as_u64() > Some(0), "{result}");
 }
 
 #[test]
@@ -206,6 +206,6 @@ fn a_benchmark_of_a_device_starts_its_own_server_and_says_when_there_is_no_devic
     let output = run(&mut command(&bench));
     assert!(output.status.success(), "{}", text(&output.stderr));
     let result: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let (figure, limit) = (result["p50_ns"].as_f64(), result["limit_p50_ns"].as_f64());
+    let (figure, limit) = (result["figure"].as_f64(), result["limit"].as_f64());
     assert!(figure > Some(0.0) && limit > Some(0.0), "{result}");
 }

@@ -22,23 +22,24 @@ fn run(command: &mut Command) -> Output {
     common::run(command)
 }
 
-/// Runs a measurement whose figure under `key` is above zero; for longer where a starved machine saw nothing.
-fn measure(args: &str, key: &str) -> Value {
+/// Runs a measurement whose number at `place` is above zero; for longer where a starved machine saw nothing.
+fn measure(args: &str, place: &str) -> Value {
     for seconds in ["0.05", "1", "10"] {
         let args: Vec<&str> = ["verbs"].into_iter().chain(args.split_whitespace()).collect();
         let output = run(sinew(&args).args(["--seconds", seconds, "--json"]));
         assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
         let result: Value = serde_json::from_slice(&output.stdout).unwrap();
-        if result[key].as_f64() > Some(0.0) {
-            assert!(result["checked"].as_u64() > Some(0), "{result}");
+        sinew_harness::figure::check(&result).unwrap_or_else(|error| panic!("{error}: {result}"));
+        if result.pointer(place).and_then(Value::as_f64) > Some(0.0) {
+            assert!(result["details"]["checked"].as_u64() > Some(0), "{result}");
             return result;
         }
     }
-    panic!("{args}: no `{key}` in 10 s");
+    panic!("{args}: nothing at {place} in 10 s");
 }
 
-fn number(object: &Value, key: &str) -> f64 {
-    object[key].as_f64().unwrap_or_else(|| panic!("no number `{key}` in {object}"))
+fn number(object: &Value, place: &str) -> f64 {
+    object.pointer(place).and_then(Value::as_f64).unwrap_or_else(|| panic!("no number {place} in {object}"))
 }
 
 #[test]
@@ -54,10 +55,11 @@ fn every_operation_is_measured_on_every_transport_that_carries_it() {
         for transport in ["rc", "uc", "ud"] {
             let args = format!("rate --op {op} --transport {transport} --window 16 --doorbell 4");
             if transports.contains(&transport) {
-                let result = measure(&args, "rate_mops");
-                assert_eq!((&result["op"], &result["transport"]), (&op.into(), &transport.into()));
-                let ratio = number(&result, "rate_mops") / number(&result, "limit_mops");
-                assert!((ratio - number(&result, "ratio")).abs() < 0.01 * ratio + 0.001, "{result}");
+                let result = measure(&args, "/figure");
+                let setup = &result["setup"];
+                assert_eq!((&setup["op"], &setup["transport"]), (&op.into(), &transport.into()));
+                let ratio = number(&result, "/figure") / number(&result, "/limit");
+                assert!((ratio - number(&result, "/ratio")).abs() < 0.01 * ratio + 0.001, "{result}");
             } else {
                 let args: Vec<&str> = ["verbs"].into_iter().chain(args.split_whitespace()).collect();
                 let output = run(&mut sinew(&args));
@@ -75,32 +77,32 @@ fn of_writes_no_more_count_as_checked_than_are_looked_at() {
         ("--op write --transport uc", "left"),
         ("--op write-imm --transport uc", "arrived"),
     ] {
-        let result = measure(&format!("rate {args} --window 16"), "total_mops");
-        // After each of five slices, and after what precedes them, the last in each place.
-        assert!(number(&result, "checked") <= 6.0 * 16.0, "{result}");
-        assert!(number(&result, "rate_mops") * number(&result, "seconds") * 1e6 > 1000.0, "{result}");
-        assert_eq!(result["counted"], counted, "{result}");
+        let result = measure(&format!("rate {args} --window 16"), "/details/total_mops");
+        // After each of ten slices of each attempt, and after what precedes them, the last in each place.
+        let slices = 10.0 * number(&result, "/surroundings/attempts") + 1.0;
+        assert!(number(&result, "/details/checked") <= slices * 16.0, "{result}");
+        assert!(number(&result, "/figure") * number(&result, "/setup/seconds") * 1e6 > 1000.0, "{result}");
+        assert_eq!(result["details"]["counted"], counted, "{result}");
     }
 }
 
 #[test]
 fn bandwidth_is_given_as_perftest_does() {
     for op in ["send", "write", "read"] {
-        let result = measure(&format!("bw --op {op} --size 16K --window 8"), "gbps");
-        let bytes_per_s = number(&result, "rate_mops") * 1e6 * 16384.0;
-        assert!((number(&result, "mb_per_s") * 1_048_576.0 / bytes_per_s - 1.0).abs() < 0.01, "{result}");
-        assert!((number(&result, "gbps") * 1e9 / 8.0 / bytes_per_s - 1.0).abs() < 0.01, "{result}");
+        let result = measure(&format!("bw --op {op} --size 16K --window 8"), "/figure");
+        let bytes_per_s = number(&result, "/details/rate_mops") * 1e6 * 16384.0;
+        assert!((number(&result, "/details/mb_per_s") * 1_048_576.0 / bytes_per_s - 1.0).abs() < 0.01, "{result}");
+        assert!((number(&result, "/figure") * 1e9 / 8.0 / bytes_per_s - 1.0).abs() < 0.01, "{result}");
     }
 }
 
 #[test]
 fn latencies_have_percentiles_in_order() {
     for op in ["send", "write", "write-imm", "read", "fetch-add", "compare-swap"] {
-        let result = measure(&format!("lat --op {op}"), "p50_ns");
-        let figures = ["min_ns", "typical_ns", "p99_ns", "p999_ns", "max_ns"].map(|key| number(&result, key));
-        assert!(figures.is_sorted(), "{result}");
-        assert_eq!(result["typical_ns"], result["p50_ns"]);
-        assert_eq!(result["op"], op);
+        let result = measure(&format!("lat --op {op}"), "/figure");
+        let figures = ["min_ns", "p50_ns", "p99_ns", "p999_ns", "max_ns"];
+        assert!(figures.map(|key| number(&result, &format!("/percentiles/{key}"))).is_sorted(), "{result}");
+        assert_eq!((&result["setup"]["op"], &result["unit"]), (&op.into(), &"ns".into()));
     }
 }
 
@@ -109,11 +111,10 @@ fn echoes_go_in_every_form_one_by_one_and_many_at_a_time() {
     for (form, transports) in [("ww", ["rc", "uc"]), ("ws", ["rc", "uc"]), ("ss", ["uc", "ud"]), ("imm", ["rc", "uc"])]
     {
         for transport in transports {
-            let result = measure(&format!("echo --form {form} --transport {transport} --size 33"), "p50_ns");
-            assert_eq!((&result["form"], &result["window"]), (&form.into(), &1.into()));
-            let result =
-                measure(&format!("echo --form {form} --transport {transport} --window 7 --qps 2"), "rate_mops");
-            assert!(number(&result, "min_ns") <= number(&result, "max_ns"), "{result}");
+            let result = measure(&format!("echo --form {form} --transport {transport} --size 33"), "/figure");
+            assert_eq!((&result["setup"]["op"], &result["setup"]["window"]), (&form.into(), &1.into()));
+            let result = measure(&format!("echo --form {form} --transport {transport} --window 7 --qps 2"), "/figure");
+            assert!(number(&result, "/percentiles/min_ns") <= number(&result, "/percentiles/max_ns"), "{result}");
         }
     }
 }
@@ -140,10 +141,10 @@ fn requests_may_be_inline_long_signaled_each_or_of_a_header_alone() {
         "echo --form ww --no-inline",
     ] {
         let is_time = ["lat", "echo --form ww", "echo --form ss --transport"].iter().any(|&one| args.starts_with(one));
-        let key = if is_time { "p50_ns" } else { "rate_mops" };
-        let result = measure(args, key);
-        assert_eq!(result["header_only"], args.contains("header-only"));
-        assert_eq!(result["lost"], 0, "{result}");
+        let result = measure(args, "/figure");
+        assert_eq!(result["unit"], if is_time { "ns" } else { "Mops" });
+        assert_eq!(result["setup"]["header_only"], args.contains("header-only"));
+        assert_eq!(result["details"]["lost"], 0, "{result}");
     }
 }
 
@@ -151,11 +152,11 @@ fn requests_may_be_inline_long_signaled_each_or_of_a_header_alone() {
 fn threads_work_in_pairs_many_to_one_one_to_many_and_all_with_all() {
     for (shape, clients) in [("", 2.0), ("--inbound", 2.0), ("--outbound", 1.0), ("--all-to-all", 2.0)] {
         for op in ["send --transport ud", "write"] {
-            let result = measure(&format!("rate --op {op} --threads 2 {shape}"), "rate_mops");
-            let total = number(&result, "rate_mops") * clients;
-            assert!((number(&result, "total_mops") / total - 1.0).abs() < 0.01, "{result}");
+            let result = measure(&format!("rate --op {op} --threads 2 {shape}"), "/figure");
+            let total = number(&result, "/figure") * clients;
+            assert!((number(&result, "/details/total_mops") / total - 1.0).abs() < 0.01, "{result}");
         }
-        measure(&format!("echo --form ws --threads 2 --window 4 {shape}"), "rate_mops");
+        measure(&format!("echo --form ws --threads 2 --window 4 {shape}"), "/figure");
     }
 }
 
@@ -163,23 +164,49 @@ fn threads_work_in_pairs_many_to_one_one_to_many_and_all_with_all() {
 fn an_object_may_take_several_reads_one_after_the_other() {
     for reads in ["2", "3", "4"] {
         for args in ["rate --window 16 --qps 2", "bw --size 4K --signal 16 --window 16", "lat --size 5"] {
-            let key = ["rate_mops", "gbps", "p50_ns"]
-                [["rate", "bw", "lat"].iter().position(|&what| args.starts_with(what)).unwrap()];
-            let result = measure(&format!("{args} --op read --read-intr {reads}"), key);
-            assert_eq!((&result["reads"].to_string()[..], &result["wait"]), (reads, &"events".into()), "{result}");
+            let result = measure(&format!("{args} --op read --read-intr {reads}"), "/figure");
+            assert_eq!(
+                (&result["setup"]["reads"].to_string()[..], &result["setup"]["wait"]),
+                (reads, &"events".into()),
+                "{result}"
+            );
         }
     }
-    let result = measure("rate --op read --read-intr 2 --wait poll", "rate_mops");
-    assert_eq!(result["wait"], "poll");
+    let result = measure("rate --op read --read-intr 2 --wait poll", "/figure");
+    assert_eq!(result["setup"]["wait"], "poll");
 }
 
 #[test]
 fn a_sweep_measures_each_size() {
-    let output = run(sinew(&["verbs", "bw", "--op", "write", "--sizes", "2..64"]).args(SHORT));
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let sizes: Vec<_> = result["sizes"].as_array().unwrap().iter().map(|one| one["size"].as_u64().unwrap()).collect();
-    assert_eq!(sizes, [2, 4, 8, 16, 32, 64]);
+    let sweep = |more: &[&str]| {
+        let args = ["verbs", "bw", "--op", "write", "--sizes", "2..64", "--seconds", "0.05"];
+        let output = run(sinew(&args).args(more));
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    let list: Value = serde_json::from_str(&sweep(&["--json"])).unwrap();
+    sinew_harness::figure::check(&list).unwrap_or_else(|error| panic!("{error}: {list}"));
+    let sizes = list["results"].as_array().unwrap().iter().map(|one| one["setup"]["size"].as_u64().unwrap());
+    assert_eq!(sizes.collect::<Vec<_>>(), [2, 4, 8, 16, 32, 64]);
+    let table = sweep(&[]);
+    assert!(
+        table.lines().any(|line| line.contains("#bytes") && line.contains("MB/s") && line.contains("limit")),
+        "{table}"
+    );
+    assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
+    let csv = sweep(&["--csv"]);
+    let mut lines = csv.lines().map(|line| line.split(',').collect::<Vec<_>>());
+    let head = lines.next().unwrap();
+    assert_eq!(head[..3], ["bytes", "mb_per_s", "gbps"], "{csv}");
+    let rows: Vec<_> = lines.collect();
+    assert_eq!(rows.len(), 6, "{csv}");
+    for row in rows {
+        let (numbers, valid) = row.split_at(head.len() - 1);
+        assert!(
+            numbers.iter().all(|number| number.parse::<f64>().is_ok()) && ["true", "false"].contains(&valid[0]),
+            "{csv}"
+        );
+    }
 }
 
 #[test]
@@ -325,15 +352,17 @@ fn a_measurement_that_is_interrupted_or_killed_leaves_nothing_behind() {
 fn thresholds_decide_the_exit_status() {
     let folder = Folder::new();
     let path = folder.0.join("quiet.json");
-    // A machine that is quiet whatever it does.
-    let references = r#"{"core_round_trip_ns":1e12,"others_share":2.0,"ring_round_trip_ns":1e18,"copy_own_gbps":1e-9}"#;
+    // A machine that is quiet whatever it does; what other tests take of it counts all the same.
+    let references = r#"{"results":[{"figure":1e18,"details":{"name":"ring_round_trip"}}]}"#;
     std::fs::write(&path, references).unwrap();
     for (threshold, status) in
         [("--fail-if-above", 3), ("--fail-if-below", 0), ("--fail-if-ratio-above", 3), ("--fail-if-ratio-below", 0)]
     {
         let args = ["verbs", "lat", "--op", "read", "--reference", path.to_str().unwrap(), threshold, "0"];
         let output = run(sinew(&args).args(SHORT));
-        assert_eq!(output.status.code(), Some(status), "{threshold}: {}", text(&output.stderr));
+        let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let expected = if result["valid"] == true { status } else { 4 };
+        assert_eq!(output.status.code(), Some(expected), "{threshold}: {}", text(&output.stderr));
     }
 }
 

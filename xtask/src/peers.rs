@@ -192,16 +192,11 @@ fn contests() -> Vec<Contest> {
 fn ours(what: &'static str, fabric: &str, args: &[&str]) -> Side {
     let mut words: Vec<String> = ["rpc", "bench", what, "--fabric", fabric].map(str::to_owned).into();
     words.extend(args.iter().map(|&word| word.to_owned()));
-    let key = match what {
-        "latency" => "p50_ns",
-        "rate" => "rate_mops",
-        _ => "gbps",
-    };
     let measure = move |setting: &Setting| {
         let mut command = Command::new(process::target_dir().join("release/sinew"));
         command.args(&words).args(["--seconds", &setting.seconds.to_string(), "--json"]);
         command.stdin(std::process::Stdio::null());
-        figure(&process::output(&mut command)?, key)
+        figure(&process::output(&mut command)?, "figure")
     };
     Side { system: "sinew", name: "sinew".into(), counts: 1.0, measure: Runner::new(measure) }
 }

@@ -116,7 +116,7 @@ fn contests(args: &Args, device: &str) -> Vec<Contest> {
 }
 
 fn ours(args: &Args, op: &'static str, unit: Unit, device: &str) -> Side {
-    let (what, key) = if unit == Unit::Nanoseconds { ("lat", "typical_ns") } else { ("rate", "rate_mops") };
+    let what = if unit == Unit::Nanoseconds { "lat" } else { "rate" };
     let device = format!("{device}?gid={}", args.gid_index);
     let mut words =
         ["verbs", what, "--fabric", "ibverbs", "--op", op, "--json", "--device"].map(str::to_owned).to_vec();
@@ -129,7 +129,7 @@ fn ours(args: &Args, op: &'static str, unit: Unit, device: &str) -> Side {
     let run = move |setting: &Setting| {
         let mut command = Command::new(process::target_dir().join("release/sinew"));
         command.args(&words).args(["--seconds", &setting.seconds.to_string()]).stdin(Stdio::null());
-        figure(&process::output(&mut command)?, key)
+        figure(&process::output(&mut command)?, "figure")
     };
     Side { system: "sinew", name: "sinew".into(), counts: 1.0, measure: Runner::new(run) }
 }
