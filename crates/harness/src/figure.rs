@@ -114,7 +114,9 @@ pub struct Figure {
 impl Measured {
     /// The figure of a side, with what is wrong with it.
     pub fn figure(&self, bench: impl Into<String>, title: impl Into<String>, unit: Unit, side: usize) -> Figure {
-        let unsteady = validity::unsteady(self, side).map(|unsteady| unsteady.complaint("the figure"));
+        // What others do moves figures: that is then no reason of its own.
+        let unsteady = if self.disturbed.is_empty() { validity::unsteady(self, side) } else { None };
+        let unsteady = unsteady.map(|unsteady| unsteady.complaint("the figure"));
         Figure {
             bench: bench.into(),
             title: title.into(),
@@ -136,7 +138,7 @@ impl Figure {
     /// Stands it beside another side of the same measurement.
     #[must_use]
     pub fn beside(mut self, measured: &Measured, side: usize, comparison: Comparison, what: impl Into<String>) -> Self {
-        let unsteady = validity::unsteady(measured, side);
+        let unsteady = if measured.disturbed.is_empty() { validity::unsteady(measured, side) } else { None };
         let complaint = unsteady.map(|unsteady| unsteady.complaint(&format!("the {}", comparison.name())));
         // What is wrong with the cores is wrong with both.
         self.invalid_because.extend(complaint.filter(|complaint| !self.invalid_because.contains(complaint)));
