@@ -25,6 +25,8 @@ const SIDE_SLICE_MAX: Duration = Duration::from_millis(150);
 const LOOK: Duration = Duration::from_millis(2);
 /// How often something is measured that something keeps disturbing.
 const ATTEMPTS_MAX: u32 = 3;
+/// Others that use so much of the processors are there to stay: it is not measured again.
+const HOPELESS: f64 = 0.2;
 
 /// Sides that can be measured by turns. The first is ours.
 pub trait Turns {
@@ -106,7 +108,8 @@ impl Run<'_> {
         loop {
             turns.forget();
             let measured = self.attempt(&lens, attempt, turns, progress)?;
-            if attempt == ATTEMPTS_MAX || self.is_undisturbed(&measured) {
+            let is_hopeless = measured.surroundings.others_share.is_some_and(|share| share >= HOPELESS);
+            if attempt == ATTEMPTS_MAX || is_hopeless || self.is_undisturbed(&measured) {
                 return Ok(measured);
             }
             attempt += 1;
