@@ -178,34 +178,54 @@ fn an_object_may_take_several_reads_one_after_the_other() {
 
 #[test]
 fn a_sweep_measures_each_size() {
-    let sweep = |more: &[&str]| {
-        let args = ["verbs", "bw", "--op", "write", "--sizes", "2..64", "--seconds", "0.05"];
-        let output = run(sinew(&args).args(more));
-        assert!(output.status.success(), "{}", text(&output.stderr));
-        text(&output.stdout)
-    };
-    let list: Value = serde_json::from_str(&sweep(&["--json"])).unwrap();
+    let list: Value = serde_json::from_str(&sweep("bw", &["--json"])).unwrap();
     sinew_harness::figure::check(&list).unwrap_or_else(|error| panic!("{error}: {list}"));
     let sizes = list["results"].as_array().unwrap().iter().map(|one| one["setup"]["size"].as_u64().unwrap());
-    assert_eq!(sizes.collect::<Vec<_>>(), [2, 4, 8, 16, 32, 64]);
-    let table = sweep(&[]);
-    assert!(
-        table.lines().any(|line| line.contains("#bytes") && line.contains("MB/s") && line.contains("limit")),
-        "{table}"
-    );
-    assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
-    let csv = sweep(&["--csv"]);
-    let mut lines = csv.lines().map(|line| line.split(',').collect::<Vec<_>>());
-    let head = lines.next().unwrap();
-    assert_eq!(head[..3], ["bytes", "mb_per_s", "gbps"], "{csv}");
-    let rows: Vec<_> = lines.collect();
-    assert_eq!(rows.len(), 6, "{csv}");
-    for row in rows {
-        let (numbers, valid) = row.split_at(head.len() - 1);
-        assert!(
-            numbers.iter().all(|number| number.parse::<f64>().is_ok()) && ["true", "false"].contains(&valid[0]),
-            "{csv}"
-        );
+    assert_eq!(sizes.collect::<Vec<_>>(), [8, 16, 32]);
+}
+
+/// What a sweep of three sizes prints.
+fn sweep(what: &str, more: &[&str]) -> String {
+    let output = run(sinew(&["verbs", what, "--op", "write", "--sizes", "8..32", "--seconds", "0.05"]).args(more));
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+#[test]
+fn a_sweep_is_one_table_of_80_columns() {
+    for (what, heads) in [
+        ("bw", &["#bytes", "MB/s", "Gbps", "Mmsg/s", "messages", "limit", "ratio"][..]),
+        ("rate", &["#bytes", "Mmsg/s", "messages", "limit", "ratio"]),
+        ("lat", &["#bytes", "min", "typical", "p99", "p99.9", "max", "limit", "ratio"]),
+    ] {
+        let shown = sweep(what, &[]);
+        assert!(shown.lines().all(|line| line.chars().count() <= 80), "{shown}");
+        let head: Vec<&str> = shown.lines().find(|line| line.contains("#bytes")).unwrap().split_whitespace().collect();
+        assert!(head.starts_with(heads), "{shown}");
+        let sizes = shown.lines().filter_map(|line| line.split_whitespace().next()?.parse().ok());
+        assert_eq!(sizes.collect::<Vec<u64>>(), [8, 16, 32], "{shown}");
+    }
+}
+
+#[test]
+fn a_sweep_is_told_as_csv_with_a_head_and_plain_numbers() {
+    for (what, head) in [
+        ("bw", "bytes,mb_per_s,gbps,mops,messages,limit_gbps,ratio,valid"),
+        ("rate", "bytes,mops,messages,limit_mops,ratio,valid"),
+        ("lat", "bytes,min_ns,p50_ns,p99_ns,p999_ns,max_ns,limit_ns,ratio,valid"),
+    ] {
+        let csv = sweep(what, &["--csv"]);
+        let (first, rows) = csv.split_once('\n').unwrap();
+        assert_eq!(first, head);
+        let rows: Vec<Vec<&str>> = rows.lines().map(|row| row.split(',').collect()).collect();
+        assert_eq!(rows.iter().map(|row| row[0]).collect::<Vec<_>>(), ["8", "16", "32"], "{csv}");
+        for row in &rows {
+            let (valid, numbers) = row.split_last().unwrap();
+            // What did not come through in the time is left out.
+            let is_number = |cell: &&str| cell.is_empty() || cell.parse::<f64>().is_ok();
+            assert!(row.len() == head.split(',').count() && numbers.iter().all(is_number), "{csv}");
+            assert!(["true", "false"].contains(valid), "{csv}");
+        }
     }
 }
 
@@ -244,6 +264,9 @@ fn wrong_usage_is_told_before_anything_starts() {
         ("echo --form ww --wait events", "wakes nobody"),
         ("echo --window 8 --fail-if-ratio-above 2", "no limit"),
         ("rate --op send --transport ud --size 1M", "--size 1048576"),
+        ("bw --csv", "--sizes"),
+        ("bw --sizes 2..4 --csv --json", "--json"),
+        ("bw --fail-if-below 1ms", "--fail-if-below"),
         ("rate --device rxe0", "--fabric ibverbs"),
         ("serve --pin 99999", "--pin"),
         ("rate --pin 0", "--pin"),

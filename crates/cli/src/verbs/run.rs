@@ -169,6 +169,8 @@ impl<D: Device> Member for ClientThread<D> {
 #[derive(Default)]
 pub struct Found {
     made: Vec<u64>,
+    /// Requests, or echoes, that are over.
+    pub done: u64,
     /// Messages of an unreliable transport that did not arrive.
     pub lost: u64,
     /// Messages, results and echoes that were looked at; of WRITEs the last in each place, after each slice.
@@ -245,6 +247,7 @@ impl Clients {
         }
         let found = talk.ask(&json!({ "check": sum.made }))?;
         let lost_now = judge(plan, &found, sum)?;
+        sum.done += done;
         let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len().max(1) as f64;
         let arrived = if plan.knows_arrivals() { 1.0 - lost_now as f64 / done.max(1) as f64 } else { 1.0 };
         sum.checked = match plan.work {

@@ -79,6 +79,7 @@ pub fn figure(setup: &Setup<'_>, measured: &Measured, meter: &Meter, latency: Hi
         "server_cpus": plan.cpus,
     });
     figure.details = json!({
+        "messages": found.done,
         "checked": found.checked,
         "lost": found.lost,
         "counted": if plan.knows_arrivals() { "arrived" } else { "left" },
@@ -130,10 +131,16 @@ const COMMON: [Column; 1] = [("#bytes", "bytes", |figure| {
     let size = figure.setup["size"].to_string();
     (size.clone(), size)
 })];
-const RATES: [Column; 3] = [
+const BANDWIDTHS: [Column; 2] = [
     ("MB/s", "mb_per_s", |figure| number(figure.details["mb_per_s"].as_f64())),
-    ("Gbps", "gbps", |figure| number(figure.value.filter(|_| figure.unit == Unit::Gbps))),
+    ("Gbps", "gbps", |figure| number(figure.value)),
+];
+const RATES: [Column; 2] = [
     ("Mmsg/s", "mops", |figure| number(figure.details["rate_mops"].as_f64())),
+    ("messages", "messages", |figure| {
+        let messages = figure.details["messages"].to_string();
+        (messages.clone(), messages)
+    }),
 ];
 const TIMES: [Column; 5] = [
     ("min", "min_ns", |figure| percentile(figure, 0.0)),
@@ -142,11 +149,11 @@ const TIMES: [Column; 5] = [
     ("p99.9", "p999_ns", |figure| percentile(figure, 0.999)),
     ("max", "max_ns", |figure| percentile(figure, 1.0)),
 ];
-const BESIDE: [Column; 3] = [
-    ("limit", "limit", |figure| {
-        let value = figure.beside.as_ref().and_then(|beside| beside.value);
-        (figure.beside_text(), number(value).1)
-    }),
+const LIMIT: fn(&Figure) -> (String, String) = |figure| {
+    let value = figure.beside.as_ref().and_then(|beside| beside.value);
+    (figure.beside_text(), number(value).1)
+};
+const JUDGED: [Column; 2] = [
     ("ratio", "ratio", |figure| number(figure.ratio())),
     ("valid", "valid", |figure| {
         let text = if figure.is_valid() { "yes" } else { "NO" };
@@ -155,9 +162,12 @@ const BESIDE: [Column; 3] = [
 ];
 
 fn columns(figures: &[Figure]) -> Vec<Column> {
-    let are_times = figures.first().is_some_and(|figure| figure.unit == Unit::Ns);
-    let own = if are_times { &TIMES[..] } else { &RATES[..] };
-    COMMON.iter().chain(own).chain(&BESIDE).copied().collect()
+    let (own, limit) = match figures.first().map(|figure| figure.unit) {
+        Some(Unit::Ns) => (TIMES.to_vec(), "limit_ns"),
+        Some(Unit::Gbps) => ([BANDWIDTHS, RATES].concat(), "limit_gbps"),
+        _ => (RATES.to_vec(), "limit_mops"),
+    };
+    COMMON.into_iter().chain(own).chain([("limit", limit, LIMIT)]).chain(JUDGED).collect()
 }
 
 /// Several sizes as a table, as perftest has it.

@@ -202,7 +202,7 @@ where
     ) -> anyhow::Result<Self::Client> {
         let domain = device.protection_domain()?;
         let (window, read_len_max) = (plan.window, self.index.read_len_max());
-        let config = ClientConfig { owner: plan.owner.clone(), window, read_len_max, give_up_ns: GIVE_UP_NS };
+        let config = ClientConfig { owner: plan.owner, window, read_len_max, give_up_ns: GIVE_UP_NS };
         let (joining, hello) = Joining::prepare(device, &domain, &config)?;
         Ok(joining.join(&greet(hello)?)?)
     }
