@@ -1,20 +1,15 @@
-//! Message buffers: one message each, with room for the headers of its packets.
-
-mod arena;
-mod free;
-#[cfg(test)]
-mod tests;
-
+use std::io;
 use std::mem::{MaybeUninit, size_of};
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
+use std::sync::Mutex;
 
-use crate::atomic::plain::{Arc, AtomicU32, Ordering, fence};
-
-use arena::ArenaInner;
-use free::class_size;
-
-pub use arena::{AllocError, Arena};
+use crate::atomic::plain::{Arc, AtomicU32, AtomicU64, Ordering, fence};
+#[cfg(not(miri))]
+use crate::region::Access;
+use crate::region::Region;
+#[cfg(not(miri))]
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Bytes reserved for one packet header in a message buffer.
 pub const HEADER_ROOM: usize = 24;
@@ -46,6 +41,300 @@ struct Block {
     arena: *const ArenaInner,
 }
 const _: () = assert!(size_of::<Block>() <= HEADROOM - FRONT_ROOM);
+
+/// Why no message buffer could be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AllocError {
+    /// More than [`MAX_DATA_LEN`].
+    #[error("a message buffer of {asked} bytes is over the limit of {} bytes", MAX_DATA_LEN)]
+    TooLarge {
+        /// Bytes asked for.
+        asked: usize,
+    },
+    /// More than this buffer holds.
+    #[error("a message of {len} bytes does not fit in a buffer of {capacity} bytes; allocate a larger one")]
+    PastCapacity {
+        /// Length of the message.
+        len: usize,
+        /// Capacity of the buffer, in bytes.
+        capacity: usize,
+    },
+    /// Packets of this size are more than the buffer has room for the headers of.
+    #[error(
+        "a buffer of {capacity} bytes has no room for the headers of packets of {data_per_packet} bytes; allocate it for such packets"
+    )]
+    HeadersDoNotFit {
+        /// Bytes of data in a packet.
+        data_per_packet: usize,
+        /// Capacity of the buffer, in bytes.
+        capacity: usize,
+    },
+    /// The arena has no room left.
+    #[error(
+        "no room for a message buffer of {asked} bytes: the arena of {capacity} bytes is in use; open it larger or drop buffers"
+    )]
+    ArenaFull {
+        /// Bytes asked for.
+        asked: usize,
+        /// Bytes of the whole arena.
+        capacity: usize,
+    },
+}
+
+struct FreeLists {
+    /// Offset of the first byte that no block has used yet.
+    fresh: usize,
+    /// Offsets of free blocks, by size class.
+    by_class: Vec<Vec<usize>>,
+    /// Blocks given back since free ones were last put together.
+    freed: usize,
+}
+
+impl FreeLists {
+    fn put(&mut self, offset: usize, class: u32) {
+        let class = class as usize;
+        if self.by_class.len() <= class {
+            self.by_class.resize_with(class + 1, Vec::new);
+        }
+        self.by_class[class].push(offset);
+    }
+
+    /// Makes free blocks of `len` bytes from `offset` on, as large ones as there can be; `len` is what blocks were made of.
+    fn put_run(&mut self, mut offset: usize, mut len: usize) {
+        while len > 0 {
+            // What is left must be nothing, or enough for a block.
+            let mut class = class_for(len);
+            while class_size(class) > len || (1..class_size(0)).contains(&(len - class_size(class))) {
+                class -= 1;
+            }
+            self.put(offset, class);
+            (offset, len) = (offset + class_size(class), len - class_size(class));
+        }
+    }
+
+    /// A block of the class out of a larger one that is free; what is left of that is free still.
+    fn split(&mut self, class: u32) -> Option<usize> {
+        let larger = (class + 1..self.by_class.len() as u32).find(|&larger| {
+            let left = class_size(larger) - class_size(class);
+            left >= class_size(0) && !self.by_class[larger as usize].is_empty()
+        })?;
+        let offset = self.by_class[larger as usize].pop()?;
+        self.put_run(offset + class_size(class), class_size(larger) - class_size(class));
+        Some(offset)
+    }
+
+    /// Puts free blocks together that lie beside each other. That looks at all of them, so it waits until a part of as many was given back.
+    #[cold]
+    fn merge(&mut self) -> bool {
+        let blocks: usize = self.by_class.iter().map(Vec::len).sum();
+        if self.freed == 0 || self.freed < blocks / 8 {
+            return false;
+        }
+        self.freed = 0;
+        let mut free: Vec<(usize, usize)> = Vec::with_capacity(blocks);
+        for (class, offsets) in self.by_class.iter_mut().enumerate() {
+            free.extend(offsets.drain(..).map(|offset| (offset, class_size(class as u32))));
+        }
+        free.sort_unstable();
+        let mut runs = free.into_iter();
+        let Some(mut run) = runs.next() else { return false };
+        for (offset, len) in runs {
+            if run.0 + run.1 == offset {
+                run.1 += len;
+            } else {
+                self.put_run(run.0, run.1);
+                run = (offset, len);
+            }
+        }
+        self.put_run(run.0, run.1);
+        true
+    }
+}
+
+struct ArenaInner {
+    region: Region,
+    id: u64,
+    free: Mutex<FreeLists>,
+    #[cfg(not(miri))]
+    fd: Option<OwnedFd>,
+}
+
+/// Registered memory that message buffers come from.
+///
+/// The address space is reserved when the arena is made; memory is backed when it is first touched and kept afterwards,
+/// since a first touch costs far more than reuse. Cloning gives another handle on the same arena. Blocks come in sizes of
+/// 2^n and 1.5 x 2^n.
+#[derive(Clone)]
+pub struct Arena(Arc<ArenaInner>);
+
+impl std::fmt::Debug for Arena {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Arena").field("id", &self.0.id).field("capacity", &self.0.region.len()).finish()
+    }
+}
+
+const _: () = assert!(128 % LINE == 0 && 192 % LINE == 0);
+
+/// The class of the blocks that hold a buffer of this capacity.
+fn class_of(capacity: usize, data_per_packet: usize) -> u32 {
+    let further_headers = capacity.div_ceil(data_per_packet).saturating_sub(1);
+    class_for(HEADROOM + capacity.next_multiple_of(8) + further_headers * HEADER_ROOM)
+}
+
+/// Size of the blocks of a class, in bytes: 128, 192, 256, 384, 512, ...
+fn class_size(class: u32) -> usize {
+    let base = 128usize << (class / 2);
+    if class.is_multiple_of(2) { base } else { base + base / 2 }
+}
+
+fn class_for(size: usize) -> u32 {
+    let mut class = 0;
+    // At most some fifty steps, and only when a buffer is made.
+    while class_size(class) < size {
+        class += 1;
+    }
+    class
+}
+
+impl Arena {
+    /// An arena in private memory of this process.
+    ///
+    /// # Errors
+    ///
+    /// What the system says when it has no address space to give.
+    pub fn private(capacity: usize) -> io::Result<Self> {
+        Ok(Self::over(
+            Region::private(capacity)?,
+            #[cfg(not(miri))]
+            None,
+        ))
+    }
+
+    /// An arena that other processes may map, for reading only, through [`Arena::fd`].
+    ///
+    /// # Errors
+    ///
+    /// What the system says.
+    #[cfg(not(miri))]
+    pub fn shared(name: &str, capacity: usize) -> io::Result<Self> {
+        let (region, fd) = Region::shared(name, capacity, Access::ReadOnly)?;
+        Ok(Self::over(region, Some(fd)))
+    }
+
+    fn over(region: Region, #[cfg(not(miri))] fd: Option<OwnedFd>) -> Self {
+        static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+        region.prefer_huge_pages();
+        Self(Arc::new(ArenaInner {
+            region,
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            free: Mutex::new(FreeLists { fresh: 0, by_class: Vec::new(), freed: 0 }),
+            #[cfg(not(miri))]
+            fd,
+        }))
+    }
+
+    /// Reserved bytes.
+    pub fn capacity(&self) -> usize {
+        self.0.region.len()
+    }
+
+    /// Bytes that blocks were ever made of: no more than these are backed by memory, but for what is left of the last page.
+    pub fn touched(&self) -> usize {
+        self.0.free.lock().unwrap_or_else(std::sync::PoisonError::into_inner).fresh
+    }
+
+    /// The memory, for ports that register it with a device or lend it to another process.
+    pub fn region(&self) -> &Region {
+        &self.0.region
+    }
+
+    /// The descriptor to map this arena through, when it is a shared one.
+    #[cfg(not(miri))]
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.0.fd.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Bytes of an arena that a buffer of this capacity takes, with room for its headers, for packets of `data_per_packet` bytes.
+    ///
+    /// # Panics
+    ///
+    /// When `data_per_packet` is 0.
+    pub fn block_len(capacity: usize, data_per_packet: usize) -> usize {
+        class_size(class_of(capacity, data_per_packet))
+    }
+
+    /// Makes a message buffer of length `capacity`, which is sent as packets of `data_per_packet` bytes.
+    ///
+    /// The bytes are unspecified (zeros, or what an earlier buffer held). Takes a lock: allocate up front and reuse.
+    ///
+    /// # Errors
+    ///
+    /// [`AllocError`].
+    ///
+    /// # Panics
+    ///
+    /// When `data_per_packet` is 0.
+    pub fn alloc(&self, capacity: usize, data_per_packet: usize) -> Result<MessageBuffer, AllocError> {
+        assert!(data_per_packet > 0, "a packet carries at least one byte");
+        if capacity > MAX_DATA_LEN {
+            return Err(AllocError::TooLarge { asked: capacity });
+        }
+        let (offset, class) = self
+            .take(class_of(capacity, data_per_packet))
+            .ok_or(AllocError::ArenaFull { asked: capacity, capacity: self.capacity() })?;
+        // SAFETY: `take` gave us this block alone: `class_size(class)` bytes inside the region, aligned to a line.
+        let block = unsafe {
+            let block = self.0.region.start().add(offset).cast::<Block>();
+            block.write(Block {
+                refs: AtomicU32::new(1),
+                class,
+                len: capacity as u32,
+                capacity: capacity as u32,
+                data_per_packet: u32::try_from(data_per_packet).unwrap_or(u32::MAX),
+                arena: Arc::into_raw(Arc::clone(&self.0)),
+            });
+            block
+        };
+        Ok(MessageBuffer { block })
+    }
+
+    /// A free block of at least this class, and the class that it has.
+    fn take(&self, class: u32) -> Option<(usize, u32)> {
+        let mut free = self.0.free.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(offset) = free.by_class.get_mut(class as usize).and_then(Vec::pop) {
+            return Some((offset, class));
+        }
+        let size = class_size(class);
+        let offset = free.fresh;
+        if size <= self.capacity() - offset {
+            free.fresh += size;
+            return Some((offset, class));
+        }
+        // No room is left that no block has used: a part of a larger block that is free will do, or of several small ones.
+        loop {
+            if let Some(offset) = free.by_class.get_mut(class as usize).and_then(Vec::pop).or_else(|| free.split(class))
+            {
+                return Some((offset, class));
+            }
+            // One that is hardly larger cannot be cut, and stays what it is.
+            let larger = free.by_class.get(class as usize + 1).is_some_and(|offsets| !offsets.is_empty());
+            if larger {
+                return free.by_class[class as usize + 1].pop().map(|offset| (offset, class + 1));
+            }
+            if !free.merge() {
+                return None;
+            }
+        }
+    }
+}
+
+impl ArenaInner {
+    fn give_back(&self, offset: usize, class: u32) {
+        let mut free = self.free.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        free.freed += 1;
+        free.put(offset, class);
+    }
+}
 
 /// Drops one handle on a block, and frees it when that was the last.
 ///
@@ -368,3 +657,6 @@ impl std::fmt::Debug for Frozen {
         f.debug_struct("Frozen").field("len", &self.len()).finish()
     }
 }
+
+#[cfg(test)]
+mod tests;
