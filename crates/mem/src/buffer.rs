@@ -1,8 +1,14 @@
+//! Message buffers, and the arenas that they come from.
+
+mod free;
+#[cfg(test)]
+mod tests;
+
 use std::io;
 use std::mem::{MaybeUninit, size_of};
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::atomic::plain::{Arc, AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(not(miri))]
@@ -10,6 +16,8 @@ use crate::region::Access;
 use crate::region::Region;
 #[cfg(not(miri))]
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use free::{FreeLists, class_for, class_size};
 
 /// Bytes reserved for one packet header in a message buffer.
 pub const HEADER_ROOM: usize = 24;
@@ -81,76 +89,6 @@ pub enum AllocError {
     },
 }
 
-struct FreeLists {
-    /// Offset of the first byte that no block has used yet.
-    fresh: usize,
-    /// Offsets of free blocks, by size class.
-    by_class: Vec<Vec<usize>>,
-    /// Blocks given back since free ones were last put together.
-    freed: usize,
-}
-
-impl FreeLists {
-    fn put(&mut self, offset: usize, class: u32) {
-        let class = class as usize;
-        if self.by_class.len() <= class {
-            self.by_class.resize_with(class + 1, Vec::new);
-        }
-        self.by_class[class].push(offset);
-    }
-
-    /// Makes free blocks of `len` bytes from `offset` on, as large ones as there can be; `len` is what blocks were made of.
-    fn put_run(&mut self, mut offset: usize, mut len: usize) {
-        while len > 0 {
-            // What is left must be nothing, or enough for a block.
-            let mut class = class_for(len);
-            while class_size(class) > len || (1..class_size(0)).contains(&(len - class_size(class))) {
-                class -= 1;
-            }
-            self.put(offset, class);
-            (offset, len) = (offset + class_size(class), len - class_size(class));
-        }
-    }
-
-    /// A block of the class out of a larger one that is free; what is left of that is free still.
-    fn split(&mut self, class: u32) -> Option<usize> {
-        let larger = (class + 1..self.by_class.len() as u32).find(|&larger| {
-            let left = class_size(larger) - class_size(class);
-            left >= class_size(0) && !self.by_class[larger as usize].is_empty()
-        })?;
-        let offset = self.by_class[larger as usize].pop()?;
-        self.put_run(offset + class_size(class), class_size(larger) - class_size(class));
-        Some(offset)
-    }
-
-    /// Puts free blocks together that lie beside each other. That looks at all of them, so it waits until a part of as many was given back.
-    #[cold]
-    fn merge(&mut self) -> bool {
-        let blocks: usize = self.by_class.iter().map(Vec::len).sum();
-        if self.freed == 0 || self.freed < blocks / 8 {
-            return false;
-        }
-        self.freed = 0;
-        let mut free: Vec<(usize, usize)> = Vec::with_capacity(blocks);
-        for (class, offsets) in self.by_class.iter_mut().enumerate() {
-            free.extend(offsets.drain(..).map(|offset| (offset, class_size(class as u32))));
-        }
-        free.sort_unstable();
-        let mut runs = free.into_iter();
-        let Some(mut run) = runs.next() else { return false };
-        for (offset, len) in runs {
-            if run.0 + run.1 == offset {
-                run.1 += len;
-            } else {
-                self.put_run(run.0, run.1);
-                run = (offset, len);
-            }
-        }
-        self.put_run(run.0, run.1);
-        true
-    }
-}
-
 struct ArenaInner {
     region: Region,
     id: u64,
@@ -173,27 +111,10 @@ impl std::fmt::Debug for Arena {
     }
 }
 
-const _: () = assert!(128 % LINE == 0 && 192 % LINE == 0);
-
 /// The class of the blocks that hold a buffer of this capacity.
 fn class_of(capacity: usize, data_per_packet: usize) -> u32 {
     let further_headers = capacity.div_ceil(data_per_packet).saturating_sub(1);
     class_for(HEADROOM + capacity.next_multiple_of(8) + further_headers * HEADER_ROOM)
-}
-
-/// Size of the blocks of a class, in bytes: 128, 192, 256, 384, 512, ...
-fn class_size(class: u32) -> usize {
-    let base = 128usize << (class / 2);
-    if class.is_multiple_of(2) { base } else { base + base / 2 }
-}
-
-fn class_for(size: usize) -> u32 {
-    let mut class = 0;
-    // At most some fifty steps, and only when a buffer is made.
-    while class_size(class) < size {
-        class += 1;
-    }
-    class
 }
 
 impl Arena {
@@ -227,7 +148,7 @@ impl Arena {
         Self(Arc::new(ArenaInner {
             region,
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
-            free: Mutex::new(FreeLists { fresh: 0, by_class: Vec::new(), freed: 0 }),
+            free: Mutex::default(),
             #[cfg(not(miri))]
             fd,
         }))
@@ -240,7 +161,7 @@ impl Arena {
 
     /// Bytes that blocks were ever made of: no more than these are backed by memory, but for what is left of the last page.
     pub fn touched(&self) -> usize {
-        self.0.free.lock().unwrap_or_else(std::sync::PoisonError::into_inner).fresh
+        self.0.free().fresh
     }
 
     /// The memory, for ports that register it with a device or lend it to another process.
@@ -280,7 +201,9 @@ impl Arena {
             return Err(AllocError::TooLarge { asked: capacity });
         }
         let (offset, class) = self
-            .take(class_of(capacity, data_per_packet))
+            .0
+            .free()
+            .take(class_of(capacity, data_per_packet), self.capacity())
             .ok_or(AllocError::ArenaFull { asked: capacity, capacity: self.capacity() })?;
         // SAFETY: `take` gave us this block alone: `class_size(class)` bytes inside the region, aligned to a line.
         let block = unsafe {
@@ -297,42 +220,15 @@ impl Arena {
         };
         Ok(MessageBuffer { block })
     }
-
-    /// A free block of at least this class, and the class that it has.
-    fn take(&self, class: u32) -> Option<(usize, u32)> {
-        let mut free = self.0.free.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if let Some(offset) = free.by_class.get_mut(class as usize).and_then(Vec::pop) {
-            return Some((offset, class));
-        }
-        let size = class_size(class);
-        let offset = free.fresh;
-        if size <= self.capacity() - offset {
-            free.fresh += size;
-            return Some((offset, class));
-        }
-        // No room is left that no block has used: a part of a larger block that is free will do, or of several small ones.
-        loop {
-            if let Some(offset) = free.by_class.get_mut(class as usize).and_then(Vec::pop).or_else(|| free.split(class))
-            {
-                return Some((offset, class));
-            }
-            // One that is hardly larger cannot be cut, and stays what it is.
-            let larger = free.by_class.get(class as usize + 1).is_some_and(|offsets| !offsets.is_empty());
-            if larger {
-                return free.by_class[class as usize + 1].pop().map(|offset| (offset, class + 1));
-            }
-            if !free.merge() {
-                return None;
-            }
-        }
-    }
 }
 
 impl ArenaInner {
+    fn free(&self) -> MutexGuard<'_, FreeLists> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn give_back(&self, offset: usize, class: u32) {
-        let mut free = self.free.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        free.freed += 1;
-        free.put(offset, class);
+        self.free().give_back(offset, class);
     }
 }
 
@@ -657,6 +553,3 @@ impl std::fmt::Debug for Frozen {
         f.debug_struct("Frozen").field("len", &self.len()).finish()
     }
 }
-
-#[cfg(test)]
-mod tests;
