@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
-use crate::serve::{FAILED, LimitArgs, READY, SERVING};
+use crate::endpoint_args::LimitArgs;
+use crate::serve::{FAILED, READY, SERVING};
 
 /// How long a server may take to end in order before it is killed.
 const GRACE: Duration = Duration::from_secs(2);

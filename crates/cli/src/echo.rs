@@ -15,8 +15,8 @@ use sinew_harness::load::echo::{Echo, Shape, open_sessions};
 use sinew_harness::load::{Slice, drive};
 
 use crate::advice;
+use crate::endpoint_args::LimitArgs;
 use crate::fabrics::{self, Fabric};
-use crate::serve::LimitArgs;
 
 /// What client threads are to do.
 #[derive(Clone, Debug)]

@@ -10,7 +10,7 @@ use sinew::prelude::*;
 use sinew::shm::Hub;
 use sinew::udp::UdpOptions;
 
-use crate::serve::LimitArgs;
+use crate::endpoint_args::LimitArgs;
 
 /// What carries the calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -10,6 +10,7 @@ mod rpc;
 pub mod serve;
 mod table;
 pub mod tour;
+mod workload;
 
 use clap::Subcommand;
 

@@ -15,6 +15,7 @@
 mod advice;
 mod child;
 mod echo;
+mod endpoint_args;
 mod fabrics;
 mod herd;
 mod interrupted;

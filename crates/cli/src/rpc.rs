@@ -2,10 +2,12 @@
 
 mod args;
 mod limit;
+mod plan;
 mod run;
 
 pub use args::Command;
-pub use run::{Kind, Plan, measure};
+pub use plan::{Kind, Plan};
+pub use run::measure;
 
 use crate::measure::with_progress;
 use crate::{Outcome, Usage};

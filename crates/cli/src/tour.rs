@@ -16,9 +16,9 @@ use sinew_harness::surroundings::{Machine, cores_text};
 use sinew_harness::{Figure, figure, machine, pattern, units};
 
 use crate::child::ServerProcess;
+use crate::endpoint_args::LimitArgs;
 use crate::fabrics::Fabric;
 use crate::rpc::{self, Kind, Plan};
-use crate::serve::LimitArgs;
 use crate::verbs::{self, Carried};
 use crate::{Outcome, kv, output, seq, sim};
 

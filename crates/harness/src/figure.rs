@@ -5,7 +5,7 @@
 use hdrhistogram::Histogram;
 use serde_json::{Map, Value, json};
 
-use crate::run::Measured;
+use crate::measured::Measured;
 use crate::surroundings::Surroundings;
 use crate::{units, validity};
 
@@ -314,7 +314,7 @@ fn unknown(fields: &Map<String, Value>, known: &[&str]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::Round;
+    use crate::measured::Round;
 
     fn measured() -> Measured {
         let round = Round { cores_ns: None, values: vec![Some(6.0), Some(4.0)] };

@@ -15,6 +15,7 @@ pub mod figure;
 pub mod limits;
 pub mod load;
 pub mod machine;
+pub mod measured;
 pub mod others;
 pub mod pattern;
 pub mod reference;
@@ -27,7 +28,8 @@ pub mod validity;
 pub mod workload;
 
 pub use figure::{Beside, Comparison, Figure, Unit};
-pub use run::{Measured, Run, Turns};
+pub use measured::Measured;
+pub use run::{Run, Turns};
 
 use hdrhistogram::Histogram;
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use sinew::host::{available_cpus, pin_current_thread};
 
-use crate::{others, units};
+use crate::units;
 
 /// Cores whose cache line takes less than this to go to and fro share a cache.
 pub const NEAR_BELOW_NS: f64 = 150.0;
@@ -90,6 +90,12 @@ pub struct Idle {
     yields: bool,
 }
 
+impl Default for Idle {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Idle {
     /// As the machine allows.
     pub fn new() -> Self {
@@ -103,6 +109,25 @@ impl Idle {
             std::thread::yield_now();
         }
     }
+}
+
+/// Nanoseconds that measuring threads of this process which have ended had waited for their processors.
+static ENDED_WAITED_NS: AtomicU64 = AtomicU64::new(0);
+
+/// Is called by a measuring thread before it ends: how long it waited for its processor would be lost with it.
+fn thread_ends() {
+    let waited = std::fs::read_to_string("/proc/thread-self/schedstat").ok().and_then(|text| waited_ns(&text));
+    ENDED_WAITED_NS.fetch_add(waited.unwrap_or(0), Ordering::Relaxed);
+}
+
+/// Nanoseconds that measuring threads of this process which have ended had waited for their processors.
+pub(crate) fn ended_waited_ns() -> u64 {
+    ENDED_WAITED_NS.load(Ordering::Relaxed)
+}
+
+/// From `schedstat`, which has nanoseconds on a processor, nanoseconds of waiting for one, and how often one was given: the second.
+pub(crate) fn waited_ns(schedstat: &str) -> Option<u64> {
+    schedstat.split_whitespace().nth(1)?.parse().ok()
 }
 
 /// Runs `first` and `second` on two threads, pinned if so asked; `second` goes on until the flag is set. Neither runs when one
@@ -124,12 +149,12 @@ pub fn two_threads<A: Send, B: Send>(
         let (stop, both_pinned) = (&stop, &both_pinned);
         let second = threads.spawn(move || {
             let result = both_pinned(1).map(|run| run.then(|| second(stop)));
-            others::thread_ends();
+            thread_ends();
             result
         });
         let first = threads.spawn(move || {
             let result = both_pinned(0).map(|run| run.then(first));
-            others::thread_ends();
+            thread_ends();
             result
         });
         let first = first.join();
@@ -195,6 +220,11 @@ pub fn distance(round_trip_ns: Option<f64>) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_kernel_writes_of_a_thread_is_read() {
+        assert_eq!((waited_ns("5 17 3\n"), waited_ns("5"), waited_ns("")), (Some(17), None, None));
+    }
 
     #[test]
     fn a_thread_that_cannot_be_pinned_ends_both() {

@@ -7,7 +7,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use crate::machine;
@@ -16,9 +15,6 @@ use crate::machine;
 pub const TOO_MUCH: f64 = 0.05;
 /// Ticks of the kernel's counters that tell anything.
 const TICKS_MIN: u64 = 100;
-
-/// Nanoseconds that measuring threads of this process which have ended had waited for their processors.
-static ENDED_WAITED_NS: AtomicU64 = AtomicU64::new(0);
 
 /// Watches processors from its making on.
 pub struct Watch {
@@ -72,11 +68,7 @@ impl Watch {
 impl Reading {
     fn take(cpus: &[usize], processes: &[u32]) -> Self {
         let waited_ns = processes.iter().flat_map(|process| waits(*process)).collect();
-        Self {
-            ticks: Ticks::read(cpus, processes),
-            waited_ns,
-            ended_waited_ns: ENDED_WAITED_NS.load(Ordering::Relaxed),
-        }
+        Self { ticks: Ticks::read(cpus, processes), waited_ns, ended_waited_ns: machine::ended_waited_ns() }
     }
 
     fn waited_since(&self, before: &Self) -> u64 {
@@ -101,25 +93,14 @@ impl Ticks {
     }
 }
 
-/// To be called by a measuring thread before it ends: how long it waited for its processor would be lost with it.
-pub fn thread_ends() {
-    let waited_ns = fs::read_to_string("/proc/thread-self/schedstat").ok().and_then(|text| waited(&text));
-    ENDED_WAITED_NS.fetch_add(waited_ns.unwrap_or(0), Ordering::Relaxed);
-}
-
 /// The threads of a process, and the nanoseconds that each waited for a processor.
 fn waits(process: u32) -> Vec<(u32, u64)> {
     let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
     let of = |thread: fs::DirEntry| {
         let id = thread.file_name().to_str()?.parse().ok()?;
-        Some((id, waited(&fs::read_to_string(thread.path().join("schedstat")).ok()?)?))
+        Some((id, machine::waited_ns(&fs::read_to_string(thread.path().join("schedstat")).ok()?)?))
     };
     threads.filter_map(of).collect()
-}
-
-/// From `schedstat`: nanoseconds on a processor, nanoseconds that it waited for one, and how often it was given one.
-fn waited(schedstat: &str) -> Option<u64> {
-    schedstat.split_whitespace().nth(1)?.parse().ok()
 }
 
 fn ticks_share(before: Ticks, now: Ticks) -> Option<f64> {
@@ -163,7 +144,6 @@ mod tests {
         assert_eq!((processor(stat, 2), processor("cpu0 1 2", 0)), (None, None));
         assert_eq!(process("7 (a ) b) R 1 2 3 4 5 6 7 8 9 10 30 12 0 0"), Some(42));
         assert_eq!(process("7 (a"), None);
-        assert_eq!((waited("5 17 3\n"), waited("5"), waited("")), (Some(17), None, None));
     }
 
     #[test]
@@ -186,7 +166,7 @@ mod tests {
         };
         let share = std::thread::scope(|threads| {
             let (stop, spin) = (&stop, &spin);
-            threads.spawn(move || spin(&|| stop.load(Ordering::Relaxed)));
+            threads.spawn(move || spin(&|| stop.load(std::sync::atomic::Ordering::Relaxed)));
             let measured = threads.spawn(move || {
                 let watch = Watch::new(&[Some(cpu)], None);
                 let began = Instant::now();
@@ -194,7 +174,7 @@ mod tests {
                 watch.share()
             });
             let share = measured.join().unwrap();
-            stop.store(true, Ordering::Relaxed);
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
             share
         });
         assert!(share.unwrap() > TOO_MUCH, "{share:?}");

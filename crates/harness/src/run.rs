@@ -10,6 +10,7 @@ use anyhow::ensure;
 use sinew::host::Interrupt;
 
 use crate::machine::{self, Pair};
+use crate::measured::{Measured, Round};
 use crate::others::Watch;
 use crate::reference::{References, Yardstick};
 use crate::surroundings::Surroundings;
@@ -57,26 +58,6 @@ pub struct Run<'a> {
     pub yardstick: Option<(Yardstick, &'a References)>,
     /// Ends it.
     pub interrupt: Interrupt,
-}
-
-/// One round of slices.
-#[derive(Clone, Debug)]
-pub struct Round {
-    /// How far apart the cores were before it.
-    pub cores_ns: Option<f64>,
-    /// What each side came to.
-    pub values: Vec<Option<f64>>,
-}
-
-/// What came of it.
-#[derive(Clone, Debug)]
-pub struct Measured {
-    /// In their order.
-    pub rounds: Vec<Round>,
-    /// What the machine was like.
-    pub surroundings: Surroundings,
-    /// Why all of it is invalid; of single sides [`validity`] says more.
-    pub disturbed: Vec<String>,
 }
 
 /// Hears what is done, and how much of it, from 0 to 1.
@@ -161,20 +142,6 @@ impl Run<'_> {
     fn look_at_yardstick(&self) -> anyhow::Result<Option<crate::reference::Reading>> {
         let Some((yardstick, references)) = self.yardstick else { return Ok(None) };
         yardstick.read(self.pair, references)
-    }
-}
-
-impl Measured {
-    /// The slices of a side that had a value.
-    pub fn slices(&self, side: usize) -> Vec<f64> {
-        self.rounds.iter().filter_map(|round| round.values[side]).collect()
-    }
-
-    /// The middle of how many times as much `ours` was as `theirs`, within each round.
-    pub fn times(&self, ours: usize, theirs: usize) -> Option<f64> {
-        let ratio = |round: &Round| Some(round.values[ours]? / round.values[theirs]?);
-        let ratios: Vec<f64> = self.rounds.iter().filter_map(ratio).collect();
-        (!ratios.is_empty()).then(|| crate::units::median(&ratios))
     }
 }
 

@@ -4,9 +4,9 @@
 //! moved meanwhile. A machine that is slower than another is none of these. The distance of the cores, which on virtual machines
 //! changes while programs run, is looked at before each round: only rounds at which it was the same are compared.
 
+use crate::measured::{Measured, Round};
 use crate::others::TOO_MUCH;
 use crate::reference::Reading;
-use crate::run::{Measured, Round};
 use crate::surroundings::Surroundings;
 use crate::units::{self, median};
 

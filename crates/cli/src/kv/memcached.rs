@@ -21,8 +21,7 @@ use sinew_harness::{Comparison, Figure, Run, Turns, Unit, machine};
 pub use peers::Peers;
 use servers::{ServerPlan, Started};
 
-use super::bench::{KEYS_MAX_OF_FABRIC, WorkloadArgs, workload_json, workload_text};
-use super::rpc::parse_rate;
+use super::workload::{KEYS_MAX_OF_FABRIC, WorkloadArgs, parse_rate, workload_json, workload_text};
 use crate::measure::{MeasureArgs, with_progress};
 use crate::{Outcome, Usage, output};
 

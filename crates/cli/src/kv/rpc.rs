@@ -9,22 +9,23 @@ use sinew::kv::cache::protocol::VALUE_AT;
 use sinew::kv::cache::{ClientConfig, Connecting};
 use sinew::shm::Hub;
 use sinew::{Endpoint, FabricEndpoint};
+use sinew_harness::Measured;
 use sinew_harness::crew::{BoxedMember, Crew, Member};
 use sinew_harness::load::cache::{Cache, Shape};
 use sinew_harness::load::{Slice, drive, echo};
 use sinew_harness::reference::{References, Yardstick};
-use sinew_harness::run::{Interrupted, Measured, Progress};
+use sinew_harness::run::{Interrupted, Progress};
 use sinew_harness::workload::{KEY_LEN, Mix, Workload};
 use sinew_harness::{Comparison, Figure, Run, Turns, Unit, machine, units};
 
-use super::bench::{KEYS_MAX_OF_FABRIC, WINDOW_MAX, WorkloadArgs, workload_json, workload_text};
 use super::client::addresses_from;
 use super::memcached::Peers;
+use super::workload::{KEYS_MAX_OF_FABRIC, WINDOW_MAX, WorkloadArgs, parse_rate, workload_json, workload_text};
 use crate::child::ServerProcess;
 use crate::echo::{EchoPlan, Echoes};
+use crate::endpoint_args::LimitArgs;
 use crate::fabrics::{self, Fabric, Purpose};
 use crate::measure::{MeasureArgs, with_progress};
-use crate::serve::LimitArgs;
 use crate::{Outcome, Usage};
 
 pub const HELP: &str = "\
@@ -80,12 +81,6 @@ pub struct Args {
     limits: LimitArgs,
     #[command(flatten)]
     measure: MeasureArgs,
-}
-
-/// Reads millions of requests in a second.
-pub fn parse_rate(text: &str) -> Result<f64, String> {
-    let rate = text.parse().ok().filter(|rate| (0.000_001..=1000.0).contains(rate));
-    rate.ok_or_else(|| "millions of requests in a second are needed, from 0.000001 to 1000".to_owned())
 }
 
 /// The longest value that a cache takes unless it is told otherwise.

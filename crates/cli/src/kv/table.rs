@@ -11,12 +11,13 @@ use serde_json::json;
 use sinew::host::Interrupt;
 use sinew::mem::Words;
 use sinew::store::cache::{Cache, CacheConfig, CacheStats, Key, Put};
-use sinew_harness::run::{Interrupted, Measured, Progress};
+use sinew_harness::Measured;
+use sinew_harness::run::{Interrupted, Progress};
 use sinew_harness::units;
 use sinew_harness::workload::{self, KEY_LEN, KEYS_MAX, Request, Workload, check_value, fill_value, key_bytes};
 use sinew_harness::{Comparison, Figure, Run, Turns, Unit, histogram, machine};
 
-use super::bench::{WorkloadArgs, workload_json, workload_text};
+use super::workload::{WorkloadArgs, workload_json, workload_text};
 use crate::measure::{MeasureArgs, with_progress};
 use crate::{Outcome, Usage, output};
 

@@ -10,8 +10,8 @@ use sinew_harness::{Figure, machine};
 
 use super::memcached::{self, MemcachedPlan};
 use super::rpc::{self, CachePlan};
+use crate::endpoint_args::LimitArgs;
 use crate::fabrics::Fabric;
-use crate::serve::LimitArgs;
 
 /// Keys of the cache.
 const KEYS: usize = 100_000;

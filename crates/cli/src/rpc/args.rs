@@ -6,10 +6,10 @@ use sinew::shm::RING_PACKETS_MAX;
 use sinew_harness::units::{self, parse_size};
 
 use super::limit::LimitMeter;
-use super::run::{Kind, Plan};
+use super::plan::{Kind, Plan};
+use crate::endpoint_args::{LimitArgs, SIZE_MAX};
 use crate::fabrics::{self, Fabric, Purpose};
 use crate::measure::MeasureArgs;
-use crate::serve::{LimitArgs, SIZE_MAX};
 
 /// The benchmarks.
 #[derive(Subcommand)]

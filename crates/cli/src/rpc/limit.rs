@@ -8,7 +8,7 @@ use sinew_harness::limits::{self, Datagrams, HEADER_LEN};
 use sinew_harness::machine::{self, Pair};
 use sinew_harness::service::VERDICT_LEN;
 
-use super::run::{Kind, Plan};
+use super::plan::{Kind, Plan};
 use crate::fabrics::Fabric;
 
 /// Bytes of the raw packets beside a bandwidth over UDP.

@@ -10,11 +10,12 @@ use sinew::sequencer::Client;
 use sinew::sequencer::rpc::RpcClient;
 use sinew::shm::Hub;
 use sinew::{Endpoint, FabricEndpoint};
+use sinew_harness::Measured;
 use sinew_harness::crew::{BoxedMember, Crew, Member};
 use sinew_harness::load::sequencer::{Seen, Sequencer};
 use sinew_harness::load::{Slice, drive, echo};
 use sinew_harness::reference::{References, Yardstick};
-use sinew_harness::run::{Interrupted, Measured, Progress};
+use sinew_harness::run::{Interrupted, Progress};
 use sinew_harness::{Comparison, Figure, Run, Turns, Unit, machine, units};
 
 use super::Design;
@@ -22,8 +23,8 @@ use super::limit::header_only_echo_mops;
 use super::verbs::{Whom, WithClient, meet};
 use crate::child::ServerProcess;
 use crate::echo::{EchoPlan, Echoes};
+use crate::endpoint_args::LimitArgs;
 use crate::fabrics::{self, Fabric};
-use crate::serve::LimitArgs;
 use crate::verbs::{Carried, DeviceArgs, Job};
 
 /// Bytes of the calls that RPC is measured beside: those of an answer.

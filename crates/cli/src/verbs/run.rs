@@ -17,7 +17,7 @@ use super::control::Talk;
 use super::device::{Carried, DeviceArgs, Job};
 use super::kind::Kind;
 use super::limit::Meter;
-use super::show;
+use super::show::{self, Found};
 use crate::Usage;
 use crate::child::ServerProcess;
 
@@ -163,18 +163,6 @@ impl<D: Device> Member for ClientThread<D> {
             }
         })
     }
-}
-
-/// What all slices have found so far, of the whole run, warm-up included.
-#[derive(Default)]
-pub struct Found {
-    made: Vec<u64>,
-    /// Requests, or echoes, that are over.
-    pub done: u64,
-    /// Messages of an unreliable transport that did not arrive.
-    pub lost: u64,
-    /// Messages, results and echoes that were looked at; of WRITEs the last in each place, after each slice.
-    pub checked: u64,
 }
 
 /// Client threads that are connected with a server, which checks what they leave.

@@ -3,15 +3,27 @@
 use comfy_table::{Table, presets};
 use hdrhistogram::Histogram;
 use serde_json::json;
+use sinew_harness::Measured;
 use sinew_harness::load::verbs::{Form, Op, VerbsPlan, Work, name};
-use sinew_harness::run::Measured;
 use sinew_harness::{Figure, Unit, units};
 
 use super::device::Carried;
 use super::kind::Kind;
 use super::limit::Meter;
-use super::run::Found;
 use crate::output;
+
+/// What all slices have found so far, of the whole run, warm-up included.
+#[derive(Default)]
+pub struct Found {
+    /// Messages of each link.
+    pub made: Vec<u64>,
+    /// Requests, or echoes, that are over.
+    pub done: u64,
+    /// Messages of an unreliable transport that did not arrive.
+    pub lost: u64,
+    /// Messages, results and echoes that were looked at; of WRITEs the last in each place, after each slice.
+    pub checked: u64,
+}
 
 /// What was measured, and on what.
 pub struct Setup<'a> {

@@ -5,9 +5,9 @@ use std::time::Duration;
 use anyhow::Context;
 use serde_json::{Value, json};
 use sinew::host::Interrupt;
+use sinew_harness::Measured;
 use sinew_harness::crew::Crew;
 use sinew_harness::load::Slice;
-use sinew_harness::run::Measured;
 use sinew_harness::units;
 use sinew_harness::workload::Workload;
 

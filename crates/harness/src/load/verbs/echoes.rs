@@ -6,10 +6,9 @@ use anyhow::bail;
 use sinew::fabric::Clock;
 use sinew::fabric::verbs::{Completion, Device, Opcode};
 
-use super::link::{Rig, Way, is_arrival, link_of};
+use super::link::{Rig, Turned, Way, is_arrival, link_of};
 use super::message;
 use super::plan::Form;
-use super::requester::Turned;
 use crate::load::Slice;
 
 /// Of so many echoes the time of one is taken, where several are on their way.

@@ -7,9 +7,8 @@ use sinew::fabric::Clock;
 use sinew::fabric::verbs::{Device, Operation, QueuePair, RemoteMemory, Request, Source};
 use sinew::mem::MessageBuffer;
 
-use super::link::Rig;
+use super::link::{Rig, Turned};
 use super::message::Exchange;
-use super::requester::Turned;
 use super::stream::{is_right, spoil};
 use crate::load::Slice;
 

@@ -185,6 +185,16 @@ pub struct Link<D: Device> {
     staged: Vec<Option<Frozen>>,
 }
 
+/// What a turn came to.
+pub(super) struct Turned {
+    /// Whether anything was begun or came.
+    pub is_busy: bool,
+    /// Whether a request, or a credit, came back.
+    pub came: bool,
+    /// Whether nothing is on its way.
+    pub is_over: bool,
+}
+
 /// How a message goes.
 #[derive(Clone, Copy, Debug)]
 pub enum Way {

@@ -15,16 +15,6 @@ use crate::load::{Load, Slice, Span, State};
 /// How long an answer, or the end of a request, is waited for.
 const PATIENCE_NS: u64 = 5_000_000_000;
 
-/// What a turn came to.
-pub(super) struct Turned {
-    /// Whether anything was begun or came.
-    pub is_busy: bool,
-    /// Whether a request, or a credit, came back.
-    pub came: bool,
-    /// Whether nothing is on its way.
-    pub is_over: bool,
-}
-
 /// What it does.
 enum Does {
     Stream(Stream),

@@ -5,10 +5,9 @@ use sinew::fabric::Clock;
 use sinew::fabric::verbs::{Completion, Device, Opcode, Operation, QueuePair, Request};
 use sinew::mem::MessageBuffer;
 
-use super::link::{Rig, Way, id, link_of};
+use super::link::{Rig, Turned, Way, id, link_of};
 use super::message;
 use super::plan::{Op, POINTER, READS_MAX};
-use super::requester::Turned;
 use crate::load::Slice;
 
 /// Silence after which messages of an unreliable transport count as lost.

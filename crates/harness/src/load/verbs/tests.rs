@@ -72,10 +72,10 @@ fn every_kind_of_request_is_made_answered_and_checked_in_virtual_time() {
         requester.connect(&theirs).unwrap();
         responder.connect(&ours).unwrap();
         for _ in 0..2 {
-            let slice = slice(&mut requester, &clock, SLICE_NS, || drop(responder.turn().unwrap()));
+            let slice = slice(&mut requester, &clock, SLICE_NS, || _ = responder.turn().unwrap());
             let made = requester.made();
             assert!(slice.done >= 60 && slice.elapsed_ns >= SLICE_NS, "{plan:?}: {}", slice.done);
-            assert!(slice.latency.len() > 0 || !(times || matches!(plan.work, Work::Echo(_))), "{plan:?}");
+            assert!(!slice.latency.is_empty() || !(times || matches!(plan.work, Work::Echo(_))), "{plan:?}");
             for _ in 0..100 {
                 responder.turn().unwrap();
             }
