@@ -29,6 +29,7 @@
 mod entry;
 mod heap;
 mod key;
+mod leave;
 mod log;
 mod reader;
 mod table;
@@ -39,7 +40,19 @@ pub use reader::{CacheReader, Read};
 pub use table::{Cache, Item};
 
 /// Longest value that a table can be configured for, in bytes.
-pub const VALUE_LEN_MAX: usize = 8 << 20;
+pub const VALUE_LEN_MAX: usize = 128 << 20;
+
+/// The [mark](Item::mark) of an item that was asked for: what goes without it is counted, see [`CacheStats::expired_unfetched`].
+pub const FETCHED: u8 = 1;
+
+/// Why an item that was stored is not to be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lost {
+    /// Its time was over.
+    Expired,
+    /// Everything was cleared.
+    Cleared,
+}
 
 /// What a table is made for.
 #[derive(Clone, Debug)]
@@ -191,13 +204,21 @@ pub struct CacheStats {
     pub hits: u64,
     /// GETs that found none.
     pub misses: u64,
-    /// Items there are. Those that were evicted or expired count until somebody comes across them, in a table that evicts
-    /// at the latest a round of the log later.
+    /// Items there are. One that has expired counts until somebody comes across it: who asks for its key, who stores it anew, or
+    /// whose item takes its place.
     pub items: usize,
     /// Items that were stored, in place of others or not.
     pub stored: u64,
-    /// Items that gave their place to others, or would have, had they not expired.
+    /// Items that gave their place to others before their time.
     pub evictions: u64,
+    /// Those of them that nobody had asked for: without the mark [`FETCHED`].
+    pub evicted_unfetched: u64,
+    /// Items that had expired, or had been cleared, when somebody came across them.
+    pub reclaimed: u64,
+    /// Those of them that nobody had asked for.
+    pub expired_unfetched: u64,
+    /// Bytes of the items there are.
+    pub item_bytes: usize,
     /// Bytes of items, the dead ones in the log too.
     pub used_bytes: usize,
     /// Bytes for them.
