@@ -1,7 +1,7 @@
 //! What a table promises beyond being a map.
 
 use sinew_store::cache::{
-    Cache, CacheConfig, CacheError, FETCHED, KEY_LEN_MAX, Lost, Put, PutError, VALUE_LEN_MAX, WhenFull,
+    Cache, CacheConfig, CacheError, FETCHED, KEY_LEN_MAX, LimitError, Lost, Put, PutError, VALUE_LEN_MAX, WhenFull,
 };
 
 const NOW_S: u32 = 1;
@@ -86,6 +86,41 @@ fn what_gave_its_place_to_others_is_counted_at_once() {
         assert_eq!(stats.evicted_unfetched, if asked { 0 } else { stats.evictions });
         assert!(kept * 32 > memory_bytes * 9 / 10, "{kept}");
     }
+}
+
+#[test]
+fn memory_is_limited_anew_and_what_lies_beyond_is_forgotten() {
+    let mut cache = Cache::new(&CacheConfig {
+        items: 10_000,
+        memory_bytes: 1000 * 32,
+        memory_bytes_max: 4000 * 32,
+        seed: 7,
+        ..CacheConfig::default()
+    })
+    .unwrap();
+    let mut next = 0u64;
+    let mut rounds = if cfg!(miri) { 10 } else { 60u64 };
+    while rounds > 0 {
+        rounds -= 1;
+        let limit = [4000, 300, 2500, 299, 1, 1000, 4000][rounds as usize % 7].max(4);
+        cache.limit_memory(limit as usize * 32, NOW_S).unwrap();
+        let count_kept = |cache: &Cache, next| (0..next).filter(|number| get(cache, *number).is_some()).count();
+        let stats = cache.stats();
+        assert_eq!((stats.items, stats.item_bytes), (count_kept(&cache, next), stats.items * 32));
+        assert!(stats.item_bytes <= limit as usize * 32 && stats.capacity_bytes == limit as usize * 32, "{stats:?}");
+        for _ in 0..(rounds * 37) % 2000 {
+            put(&mut cache, next, &next.to_le_bytes()).unwrap();
+            next += 1;
+        }
+        let stats = cache.stats();
+        assert_eq!((stats.items, stats.evictions), (count_kept(&cache, next), next - stats.items as u64));
+        assert!(next < limit || stats.items as u64 * 2 > limit.min((rounds * 37) % 2000), "{limit}: {stats:?}");
+    }
+    let max = 4000 * 32;
+    assert_eq!(cache.limit_memory(max + 8, NOW_S), Err(LimitError::Bounds { bytes: max + 8, min: 128, max }),);
+    assert_eq!(cache.limit_memory(127, NOW_S), Err(LimitError::Bounds { bytes: 127, min: 128, max }));
+    let mut heap = table(10, 1 << 12, WhenFull::Refuse);
+    assert_eq!(heap.limit_memory(1 << 11, NOW_S), Err(LimitError::EvictsNothing));
 }
 
 #[test]

@@ -122,7 +122,7 @@ impl Cache {
     }
 
     /// Forgets what was appended to the log at `position`, unless that was done before.
-    fn evict(&mut self, position: u64, entry: &Entry, now_s: u32) {
+    pub(super) fn evict(&mut self, position: u64, entry: &Entry, now_s: u32) {
         let mut bytes = std::mem::take(&mut self.key);
         entry.read_key(&self.view.body, &mut bytes);
         let key = self.hasher.key(&bytes);

@@ -1,5 +1,7 @@
 //! The circular log: items are appended, and the oldest are overwritten.
 
+use std::ops::Range;
+
 /// Bits of a place: an offset in words. A log or a heap is smaller.
 pub(crate) const PLACE_BITS: u32 = 36;
 const LAP_BITS: u32 = 11;
@@ -30,6 +32,11 @@ impl Head {
     pub fn age(self, position: u64) -> u64 {
         self.0.wrapping_sub(position) & POSITION_MASK
     }
+}
+
+/// The position of a place in a lap.
+pub(crate) fn position_of(lap: u64, place: usize) -> u64 {
+    ((lap << PLACE_BITS) + place as u64) & POSITION_MASK
 }
 
 /// Where in the log `position` lies.
@@ -73,8 +80,7 @@ impl Log {
         let is_older = self.tail_lap + 1 < lap;
         let is_under = self.tail_lap + 1 == lap && self.tail < end;
         let is_empty = self.tail_lap == self.lap && self.tail == self.place;
-        ((is_older || is_under) && !is_empty)
-            .then(|| ((self.tail_lap << PLACE_BITS) + self.tail as u64) & POSITION_MASK)
+        ((is_older || is_under) && !is_empty).then(|| position_of(self.tail_lap, self.tail))
     }
 
     /// Goes on from the oldest item, which takes so many words, to the next.
@@ -106,6 +112,29 @@ impl Log {
         let position = self.head().0 & POSITION_MASK;
         self.place += words;
         position
+    }
+
+    /// Words that it has appended something to, up to all.
+    pub fn used(&self) -> usize {
+        if self.lap == 1 { self.place } else { self.words }
+    }
+
+    /// The places where the items of the last lap begin and end that were not passed, and those of this one.
+    pub fn laps(&self) -> [(u64, Range<usize>); 2] {
+        let is_in_this = self.tail_lap == self.lap;
+        let last = if is_in_this { 0..0 } else { self.tail..self.end };
+        let this = if is_in_this { self.tail..self.place } else { 0..self.place };
+        [(self.lap - 1, last), (self.lap, this)]
+    }
+
+    /// Has it have `words` from now on, once nothing is left beyond them: its items end at these places, in the last lap and in this one.
+    pub fn limit(&mut self, words: usize, ends: [usize; 2]) {
+        self.words = words;
+        [self.end, self.place] = ends;
+        if self.tail_lap == self.lap {
+            self.tail = self.tail.min(self.place);
+        }
+        self.end_lap_of_tail();
     }
 
     /// How many words were appended since `position`, which is live.

@@ -30,6 +30,7 @@ mod entry;
 mod heap;
 mod key;
 mod leave;
+mod limit;
 mod log;
 mod reader;
 mod table;
@@ -63,6 +64,9 @@ pub struct CacheConfig {
     /// Bytes for the items. Each takes 16 bytes, 8 more if it has flags or expires, its key and its value, both rounded up to
     /// 8; without eviction 8 more.
     pub memory_bytes: usize,
+    /// What [`Cache::limit_memory`] may raise that to, as far as address space goes: memory is taken when it is first used. Less than
+    /// `memory_bytes` is as much.
+    pub memory_bytes_max: usize,
     /// What becomes of an item that does not fit.
     pub when_full: WhenFull,
     /// Whether there will be [`CacheReader`]s. Changes cost a little more then.
@@ -78,6 +82,7 @@ impl Default for CacheConfig {
         Self {
             items: 1 << 20,
             memory_bytes: 64 << 20,
+            memory_bytes_max: 0,
             when_full: WhenFull::Evict,
             readers: false,
             value_len_max: 1 << 20,
@@ -119,6 +124,24 @@ pub enum CacheError {
         bytes: usize,
         /// What the system said.
         source: std::io::Error,
+    },
+}
+
+/// Why the memory of a table was not limited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LimitError {
+    /// It forgets nothing.
+    #[error("a table that evicts nothing keeps the memory that it was made with")]
+    EvictsNothing,
+    /// There is no address space for it, or it is less than an item takes.
+    #[error("the memory of a table can be limited to {min} to {max} bytes, not to {bytes}")]
+    Bounds {
+        /// What was asked for.
+        bytes: usize,
+        /// The least.
+        min: usize,
+        /// The most.
+        max: usize,
     },
 }
 

@@ -16,6 +16,8 @@ use super::{CacheConfig, CacheError, CacheStats, ModifyError, Put, PutError, VAL
 
 /// Items for which a bucket is meant: half of its slots, so that few items find it full.
 const ITEMS_PER_BUCKET: usize = 4;
+/// Words that a table has at least.
+pub(super) const WORDS_MIN: usize = 16;
 /// Without eviction: one spare bucket for so many.
 const BUCKETS_PER_SPARE: usize = 4;
 /// Versions of buckets that readers check; more would only take cache.
@@ -150,13 +152,14 @@ impl Cache {
         let senseless = |why| CacheError::Config { items, memory_bytes, value_len_max, why };
         let evicts = config.when_full == WhenFull::Evict;
         let words = memory_bytes / 8;
+        let words_max = if evicts { words.max(config.memory_bytes_max / 8) } else { words };
         if value_len_max > VALUE_LEN_MAX {
             return Err(senseless("values are at most 128 MB"));
         }
-        if words >= 1 << PLACE_BITS {
+        if words_max >= 1 << PLACE_BITS {
             return Err(senseless("a table has less than 512 GB of memory: make several"));
         }
-        if words < 16 {
+        if words < WORDS_MIN {
             return Err(senseless("give it more memory"));
         }
         let buckets = u32::try_from(items.div_ceil(ITEMS_PER_BUCKET).max(1))
@@ -171,7 +174,7 @@ impl Cache {
         let view = View {
             index: zeroed((buckets as usize + spares) * SLOTS)?,
             buckets,
-            body: zeroed(words)?,
+            body: zeroed(words_max)?,
             control: zeroed(CONTROL_WORDS)?,
             versions: config.readers.then(|| zeroed(versions)).transpose()?,
             evicts,
@@ -357,12 +360,9 @@ impl Cache {
 
     /// What happened so far, and how full the table is.
     pub fn stats(&self) -> CacheStats {
-        let used_words = match &self.space {
-            Space::Log(log) if self.view.head().0 >> PLACE_BITS == 1 => {
-                self.view.head().0 as usize & ((1 << PLACE_BITS) - 1)
-            }
-            Space::Log(log) => log.words(),
-            Space::Heap(heap) => heap.used(),
+        let (used_words, capacity_words) = match &self.space {
+            Space::Log(log) => (log.used(), log.words()),
+            Space::Heap(heap) => (heap.used(), self.view.body.len()),
         };
         CacheStats {
             hits: self.hits.get(),
@@ -375,7 +375,7 @@ impl Cache {
             expired_unfetched: self.census.expired_unfetched,
             item_bytes: self.census.words * 8,
             used_bytes: used_words * 8,
-            capacity_bytes: self.view.body.len() * 8,
+            capacity_bytes: capacity_words * 8,
             index_bytes: self.view.index.len() * 8,
         }
     }
