@@ -11,7 +11,7 @@ use sinew_kv::Partitions;
 use sinew_kv::memcached::{Door, DoorConfig, Listener};
 use sinew_store::cache::{Cache, CacheConfig};
 
-const NOW_S: u32 = 1;
+const NOW_NS: u64 = 0;
 
 /// Doors and their tables, all turned by this thread, whose allocations are counted.
 struct World {
@@ -29,7 +29,7 @@ impl World {
     }
 
     fn turn(&mut self) {
-        self.doors.iter_mut().for_each(|(door, cache)| _ = door.turn(cache, NOW_S));
+        self.doors.iter_mut().for_each(|(door, cache)| _ = door.turn(cache, NOW_NS));
     }
 
     fn connect(&self) -> TcpStream {

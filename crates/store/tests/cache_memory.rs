@@ -12,7 +12,7 @@ fn resident() -> usize {
 
 #[test]
 fn memory_beyond_a_lower_limit_goes_back_to_the_system() {
-    let config = CacheConfig { items: 100, memory_bytes: 400 << 20, ..CacheConfig::default() };
+    let config = CacheConfig { items: 1000, memory_bytes: 400 << 20, ..CacheConfig::default() };
     let mut cache = Cache::new(&config).unwrap();
     let hasher = cache.hasher().clone();
     let before = resident();

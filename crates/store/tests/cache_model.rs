@@ -241,6 +241,7 @@ fn configs() -> impl Strategy<Value = CacheConfig> {
         .prop_map(|(items, words, evicts, readers, seed, value_len_max)| CacheConfig {
             items,
             memory_bytes: words * 8,
+            memory_bytes_max: 0,
             when_full: if evicts { WhenFull::Evict } else { WhenFull::Refuse },
             readers,
             value_len_max,

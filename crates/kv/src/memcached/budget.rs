@@ -14,9 +14,9 @@ pub struct Budget {
 /// Who wants memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Claim {
-    /// A connection of which nobody knows whether it will move.
+    /// A connection of which nobody knows whether its client reads.
     New,
-    /// A connection that has moved a long value before. A part of the memory is kept for those.
+    /// A connection whose client has read, or has sent a long value. A part of the memory is kept for those.
     Proven,
 }
 
@@ -44,8 +44,7 @@ impl Budget {
         }
     }
 
-    /// Takes `len` bytes for a connection, if there is so much. What no budget of this size could give is given while nothing else is
-    /// in use.
+    /// Takes `len` bytes for a connection, if there is so much.
     pub(super) fn try_take(&self, len: usize, claim: Claim) -> bool {
         let limit = self.limit(claim);
         let taken = self.used.try_update(Ordering::Relaxed, Ordering::Relaxed, |used| {

@@ -71,6 +71,15 @@ pub struct Ran {
     pub consumed: usize,
     /// What to do next.
     pub then: Then,
+    /// Of a [`Then::HandOver`]: bytes of the input, the last ones of those that are done with, that are the request. 0 where
+    /// [`Service::request`] is.
+    pub request_len: usize,
+}
+
+impl Ran {
+    fn new(consumed: usize, then: Then) -> Self {
+        Self { consumed, then, request_len: 0 }
+    }
 }
 
 /// What a session needs.
@@ -82,7 +91,7 @@ pub enum Then {
     Output,
     /// Room for an answer of so many bytes more: see [`Limits::answer_len_max`](super::Limits::answer_len_max).
     Room(usize),
-    /// That [`Service::request`] is answered elsewhere, and the answer put behind the output so far.
+    /// That a request ([`Ran::request_len`]) is answered elsewhere, and the answer put behind the output so far.
     HandOver(HandOver),
     /// That the connection is closed, once the output is sent.
     Close,
@@ -133,7 +142,7 @@ impl Session {
         let mut work = Work::new(service, cache, now_s, out);
         work.is_handed_over = self.is_handed_over;
         if !self.begun && input.first() == Some(&BINARY) {
-            return Ran { consumed: 0, then: Then::Close };
+            return Ran::new(0, Then::Close);
         }
         self.begun |= !input.is_empty();
         let mut at = 0;
@@ -144,18 +153,18 @@ impl Session {
                 self.swallow -= gone;
                 at += gone;
                 if self.swallow > 0 {
-                    return Ran { consumed: at, then: Then::Input(1) };
+                    return Ran::new(at, Then::Input(1));
                 }
                 continue;
             }
             if work.is_full() {
-                return Ran { consumed: at, then: Then::Output };
+                return Ran::new(at, Then::Output);
             }
             if let Some(list) = self.list.take() {
                 let (consumed, then) = self.go_on(&mut work, list, rest);
                 at += consumed;
                 match then {
-                    Some(then) => return Ran { consumed: at, then },
+                    Some(then) => return Ran::new(at, then),
                     None => continue,
                 }
             }
@@ -164,30 +173,30 @@ impl Session {
                 self.skips_line = end.is_none();
                 at += end.map_or(rest.len(), |end| end + 1);
                 if self.skips_line {
-                    return Ran { consumed: at, then: Then::Input(1) };
+                    return Ran::new(at, Then::Input(1));
                 }
                 continue;
             }
             if let Some(keys) = self.open {
                 match self.piece(&mut work, keys, rest) {
                     Ok(consumed) => at += consumed,
-                    Err(wants) => return Ran { consumed: at, then: Then::Input(wants) },
+                    Err(wants) => return Ran::new(at, Then::Input(wants)),
                 }
                 continue;
             }
             if rest.len() < self.need.max(1) {
-                return Ran { consumed: at, then: Then::Input(self.need.max(1)) };
+                return Ran::new(at, Then::Input(self.need.max(1)));
             }
             let Some(end) = memchr::memchr(b'\n', &rest[self.searched..]).map(|end| end + self.searched) else {
                 self.searched = rest.len();
                 if rest.len() <= COMMAND_LEN_MAX {
-                    return Ran { consumed: at, then: Then::Input(rest.len() + 1) };
+                    return Ran::new(at, Then::Input(rest.len() + 1));
                 }
                 let Some((from, keys)) = list_without_end(rest) else {
-                    return Ran { consumed: at, then: Then::Close };
+                    return Ran::new(at, Then::Close);
                 };
                 if rest.len() <= work.limits().line_len_max {
-                    return Ran { consumed: at, then: Then::Input(rest.len() + 1) };
+                    return Ran::new(at, Then::Input(rest.len() + 1));
                 }
                 at += from;
                 self.open = Some(keys);
@@ -211,17 +220,15 @@ impl Session {
                     self.list = Some(List { keys, len: line.len() - from, line_len: line_len - from, is_last: true });
                 }
                 Step::HandOver(whom, data_len) => {
-                    let request = &mut work.service.request;
-                    request.clear();
-                    request.extend_from_slice(&rest[..line_len + data_len]);
-                    return Ran { consumed: at + line_len + data_len, then: Then::HandOver(whom) };
+                    let request_len = line_len + data_len;
+                    return Ran { request_len, ..Ran::new(at + request_len, Then::HandOver(whom)) };
                 }
                 Step::Instead(whom, len) => {
                     self.swallow = len;
-                    return Ran { consumed: at + line_len, then: Then::HandOver(whom) };
+                    return Ran::new(at + line_len, Then::HandOver(whom));
                 }
-                Step::Room(len) => return Ran { consumed: at, then: Then::Room(len) },
-                Step::Close => return Ran { consumed: at + line_len, then: Then::Close },
+                Step::Room(len) => return Ran::new(at, Then::Room(len)),
+                Step::Close => return Ran::new(at + line_len, Then::Close),
             }
         }
     }
