@@ -199,7 +199,9 @@ impl Door {
             let Some(mut connection) = self.connections[index].take() else { continue };
             // The kernel tells late that it would take more.
             if connection.blocked && self.send(index, &mut connection).is_ok() && connection.moved_ns == self.now_ns {
+                self.count(&mut connection);
                 self.connections[index] = Some(connection);
+                self.enqueue(index);
                 continue;
             }
             self.service.count().stalled_kicks.add(1);
