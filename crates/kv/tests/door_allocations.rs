@@ -23,7 +23,9 @@ impl World {
     fn new(threads: usize) -> Self {
         let listener = Listener::bind("127.0.0.1:0").unwrap();
         let address = listener.address().to_owned();
-        let doors = Door::open(listener, &Partitions::new(threads), 0, DoorConfig::default()).unwrap();
+        // All buffers that are in use at once can be kept.
+        let config = DoorConfig { connection_memory: 512 << 20, ..DoorConfig::default() };
+        let doors = Door::open(listener, &Partitions::new(threads), 0, config).unwrap();
         let config = CacheConfig { items: 1000, memory_bytes: 16 << 20, ..CacheConfig::default() };
         Self { doors: doors.into_iter().map(|door| (door, Cache::new(&config).unwrap())).collect(), address }
     }

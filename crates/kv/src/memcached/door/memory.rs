@@ -125,6 +125,7 @@ impl Door {
             Want::Others(len, entry, request) => {
                 connection.others_room = len;
                 self.ask_again(entry, len, &request);
+                self.pool.give(request);
             }
         }
         self.count(connection);

@@ -39,7 +39,7 @@ const TRY_AGAIN_NS: u64 = 1_000_000_000;
 /// While connections wait for memory, it is looked for that often: other threads do not tell when they give some back.
 const LOOK_FOR_MEMORY: Duration = Duration::from_millis(10);
 /// What each thread keeps of buffers that nobody needs, and of what threads hand each other: one part in so many of all memory.
-const KEPT_PART: usize = 16;
+const KEPT_PART: usize = 8;
 
 const WAKER: Token = Token(0);
 const LISTENER: Token = Token(1);

@@ -17,6 +17,9 @@ const UNREAD_MAX: usize = 16 << 20;
 /// Bytes of long values that a thread may have on the way to others: as much, but one in any case.
 const ASKED_PART: usize = 16;
 
+/// Bytes of an answer beside its value, at most.
+const ANSWER_HEAD_LEN: usize = 1024;
+
 /// Another thread.
 pub(super) struct Other {
     pub mailbox: Mailbox,
@@ -92,11 +95,14 @@ impl Door {
         }
     }
 
-    /// Asks once more, with room for the answer.
+    /// Asks once more, alone, with a buffer for the answer.
     pub(super) fn ask_again(&mut self, entry: Entry, room: usize, request: &[u8]) {
+        self.send_to(entry.owner);
         let requests = &mut self.others[entry.owner].requests;
+        requests.answers = self.pool.take_short(room + ANSWER_HEAD_LEN);
         requests.requests.extend_from_slice(request);
         requests.entries.push(Entry { len: request.len(), room, needs: 0, ..entry });
+        self.send_to(entry.owner);
     }
 
     /// Sends another thread what there is for it.
@@ -123,15 +129,17 @@ impl Door {
             Message::Answers(mut batch) => {
                 let is_alone = batch.entries.len() == 1 && batch.answers.len() > LONG;
                 let mut at = 0;
-                for entry in std::mem::take(&mut batch.entries) {
+                let entries = std::mem::take(&mut batch.entries);
+                for entry in &entries {
                     let answer = at..at + entry.len;
                     at += entry.len;
                     if is_alone {
-                        self.take_answer(&entry, Answer::Whole(std::mem::take(&mut batch.answers)));
+                        self.take_answer(entry, Answer::Whole(std::mem::take(&mut batch.answers)));
                     } else {
-                        self.take_answer(&entry, Answer::Part(&batch.answers[answer]));
+                        self.take_answer(entry, Answer::Part(&batch.answers[answer]));
                     }
                 }
+                batch.entries = entries;
                 if batch.from == self.service.partition {
                     return self.batches.give(batch);
                 }
@@ -162,7 +170,9 @@ impl Door {
         let Some(mut connection) = self.connections.get_mut(index).and_then(|it| it.take_if(is_its)) else { return };
         match answer {
             Answer::Part(request) if entry.needs > 0 => {
-                self.want(index, &mut connection, Want::Others(entry.needs, *entry, request.to_vec()));
+                let mut kept = self.pool.take_short(request.len());
+                kept.extend_from_slice(request);
+                self.want(index, &mut connection, Want::Others(entry.needs, *entry, kept));
             }
             answer => {
                 match answer {
@@ -222,9 +232,6 @@ impl Door {
                     break;
                 }
                 self.service.limits.answer_len_max = entry.room;
-                if batch.answers.capacity() < entry.room + LONG / 16 {
-                    batch.answers = self.pool.take_short(entry.room + LONG / 16);
-                }
             }
             let request = &batch.requests[*at..*at + entry.len];
             let start = batch.answers.len();
