@@ -17,6 +17,8 @@ const UNREAD_MAX: usize = 16 << 20;
 /// Bytes of long values that a thread may have on the way to others: as much, but one in any case.
 const ASKED_PART: usize = 16;
 
+/// Longer buffers are not kept with a batch, but with others of their length.
+const KEPT_LEN_MAX: usize = 6 * LONG;
 /// Bytes of an answer beside its value, at most.
 const ANSWER_HEAD_LEN: usize = 1024;
 
@@ -84,7 +86,13 @@ impl Door {
             };
             let request = if given.is_empty() { &self.service.request[..] } else { given };
             let other = &mut self.others[owner];
-            other.requests.requests.extend_from_slice(request);
+            let requests = &mut other.requests.requests;
+            if len > LONG && requests.capacity() - requests.len() < len {
+                let mut longer = self.pool.take_short(requests.len() + len);
+                longer.extend_from_slice(requests);
+                self.pool.give(std::mem::replace(requests, longer));
+            }
+            requests.extend_from_slice(request);
             other.requests.entries.push(entry);
             if len > LONG {
                 other.asked += len;
@@ -141,7 +149,7 @@ impl Door {
                 }
                 batch.entries = entries;
                 if batch.from == self.service.partition {
-                    return self.batches.give(batch);
+                    return self.keep(batch);
                 }
                 let unread_max = self.unread_max();
                 let maker = &mut self.others[batch.from];
@@ -151,9 +159,19 @@ impl Door {
                     maker.unsent.push_back(empty);
                 }
             }
-            Message::Empty(batch) => self.batches.give(batch),
+            Message::Empty(batch) => self.keep(batch),
             Message::MakeRoom => self.shed(),
         }
+    }
+
+    /// Keeps a batch to be used again, without what a long value has made long.
+    fn keep(&mut self, mut batch: Batch) {
+        for buffer in [&mut batch.requests, &mut batch.answers] {
+            if buffer.capacity() > KEPT_LEN_MAX {
+                self.pool.give(std::mem::take(buffer));
+            }
+        }
+        self.batches.give(batch);
     }
 
     fn unread_max(&self) -> usize {
