@@ -37,11 +37,15 @@ pub(super) struct Connection {
     taken: u64,
     /// What it wants room for, while it waits for it.
     pub starving: VecDeque<Want>,
+    /// It stands in the queue of those that wait.
+    pub is_queued_for_memory: bool,
     /// Room that was taken for an answer of this thread that is to come, and for one of another.
     pub room: usize,
     pub others_room: usize,
     /// Bytes that are counted for it.
     pub counted: usize,
+    /// The client reads nothing any more.
+    pub is_gone: bool,
     /// Nothing more comes in, or nothing more is wanted: once everything is sent, it ends.
     pub ending: bool,
     /// It is in the queue of those to be served.
@@ -103,9 +107,11 @@ impl Connection {
             wants: 1,
             readable: true,
             hung_up: false,
+            is_gone: false,
             has_sent: false,
             taken: 0,
             starving: VecDeque::new(),
+            is_queued_for_memory: false,
             room: 0,
             others_room: 0,
             counted: 0,
@@ -133,6 +139,12 @@ impl Connection {
     /// What its claim to memory is.
     pub fn claim(&self) -> Claim {
         if self.has_sent || self.taken > UNREAD_MAX { Claim::Proven } else { Claim::New }
+    }
+
+    /// Whether memory may be taken for what it wants next: long answers of other threads come one after the other.
+    pub fn may_be_fed(&self) -> bool {
+        let is_next = self.others_room == 0 && self.out.len() <= LONG;
+        !self.is_queued_for_memory && (is_next || !matches!(self.starving.front(), Some(Want::Others(..))))
     }
 
     /// Notes that commands of so many bytes were carried out at once.

@@ -89,12 +89,13 @@ impl Door {
     pub(super) fn feed_or_queue(&mut self, index: usize, connection: &mut Connection) {
         let queue = connection.claim() as usize;
         while let Some(len) = connection.starving.front().map(Want::len)
-            && connection.others_room == 0
+            && connection.may_be_fed()
         {
             if self.hunger.queues[queue].connections.is_empty() && self.take_for(connection, len) {
                 self.give(connection);
             } else {
                 self.service.count().memory_waits.add(1);
+                connection.is_queued_for_memory = true;
                 self.hunger.queues[queue].connections.push_back((index, connection.generation));
                 return;
             }
@@ -156,6 +157,7 @@ impl Door {
                     break;
                 }
                 self.hunger.queues[queue].was_first = was_first_now;
+                connection.is_queued_for_memory = false;
                 self.give(&mut connection);
                 self.feed_or_queue(index, &mut connection);
                 connection.moved_ns = self.now_ns;
@@ -199,7 +201,9 @@ impl Door {
             }
             let Some(mut connection) = self.connections[index].take() else { continue };
             // The kernel tells late that it would take more.
-            if connection.blocked && self.send(index, &mut connection).is_ok() && connection.moved_ns == self.now_ns {
+            let before = connection.moved_ns;
+            while connection.blocked && self.send(index, &mut connection).is_ok_and(|sent| sent > 0) {}
+            if connection.moved_ns != before {
                 self.count(&mut connection);
                 self.connections[index] = Some(connection);
                 self.enqueue(index);

@@ -320,6 +320,7 @@ impl Door {
                     let Some(connection) = self.connections.get_mut(index).and_then(Option::as_mut) else { continue };
                     connection.readable |= event.is_readable() || event.is_read_closed() || event.is_error();
                     connection.hung_up |= event.is_read_closed() || event.is_error();
+                    connection.is_gone |= event.is_write_closed() || event.is_error();
                     if !std::mem::replace(&mut connection.queued, true) {
                         self.queue.push_back(index);
                     }

@@ -5,6 +5,7 @@ use std::io::{self, ErrorKind};
 use mio::Token;
 use sinew_store::cache::Cache;
 
+use super::super::budget::Claim;
 use super::super::connection::{Connection, LONG, Want};
 use super::super::listener::Stream;
 use super::super::protocol::Then;
@@ -12,6 +13,8 @@ use super::{CONNECTIONS, Door, READ_LEN};
 
 /// Bytes of a connection that are moved before the others have their turn.
 const LEN_PER_TURN: usize = 512 << 10;
+/// Bytes that are read at once of a connection that has not proven to move, while there is little memory.
+const READ_LEN_WHEN_SHORT: usize = 4 << 10;
 /// Reads and stretches of commands before the others have their turn.
 const STEPS_PER_TURN: usize = 8;
 
@@ -49,6 +52,9 @@ impl Door {
         cache: &mut Cache,
         now_s: u32,
     ) -> io::Result<bool> {
+        if connection.is_gone {
+            return Err(ErrorKind::ConnectionReset.into());
+        }
         let mut moved = 0;
         for _ in 0..STEPS_PER_TURN {
             moved += self.send(index, connection)?;
@@ -58,6 +64,7 @@ impl Door {
                 }
                 return Ok(false);
             }
+            self.feed_or_queue(index, connection);
             if !connection.starving.is_empty() || connection.waits() {
                 return Ok(false);
             }
@@ -93,11 +100,14 @@ impl Door {
             self.service.count().bytes_read.add(read as u64);
         }
         self.send(index, connection)?;
-        let has_more = !connection.out.is_empty()
-            || connection.readable
-            || connection.ending
-            || connection.input.len() >= connection.wants;
-        let goes_on = has_more && !connection.blocked && connection.starving.is_empty() && !connection.waits();
+        let has_more = connection.readable || connection.ending || connection.input.len() >= connection.wants;
+        let goes_on = if !connection.out.is_empty() {
+            !connection.blocked
+        } else if !connection.starving.is_empty() {
+            connection.may_be_fed()
+        } else {
+            has_more && !connection.waits()
+        };
         self.service.count().conn_yields.add(goes_on.into());
         Ok(goes_on)
     }
@@ -107,8 +117,10 @@ impl Door {
         let direct = connection.input.is_empty() && connection.input.capacity() < LONG;
         let mut input = std::mem::take(&mut self.input);
         let result = if direct {
-            let room = input.len();
-            read_some(connection, room, |stream| stream.read(&mut input))
+            // What is read has to be kept, if it begins a long value and there is no room for that.
+            let is_short = connection.claim() == Claim::New && self.service.shared.budget.is_short();
+            let room = if is_short { READ_LEN_WHEN_SHORT } else { input.len() };
+            read_some(connection, room, |stream| stream.read(&mut input[..room]))
         } else {
             // To the rest of a command, for as much of it as is missing.
             let start = connection.input.len();
