@@ -2,6 +2,8 @@
 
 #[path = "memcached/ours.rs"]
 mod ours;
+#[path = "memcached/server.rs"]
+mod server;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -13,95 +15,12 @@ use std::time::{Duration, Instant};
 
 use ours::{NOW_S, Ours, Table};
 use proptest::prelude::*;
+use server::{Beside, NOW_NS, Server};
 use sinew_fabric::readiness::{Alarm, wait_on};
 use sinew_fabric::{Readiness, Waker};
 use sinew_kv::Partitions;
 use sinew_kv::memcached::{Door, DoorConfig, Listener};
 use sinew_store::cache::{Cache, CacheConfig};
-
-/// The time at which servers start.
-const NOW_NS: u64 = (NOW_S as u64 - 1) * 1_000_000_000;
-
-/// Doors on threads of their own.
-struct Server {
-    address: String,
-    stopping: Arc<AtomicBool>,
-    wakers: Vec<Waker>,
-    threads: Vec<JoinHandle<Door>>,
-}
-
-/// What the threads do beside.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Beside {
-    Nothing,
-    /// They sleep on another thing too, for as long as nothing wakes them.
-    AnAlarm,
-}
-
-impl Server {
-    fn start(address: &str, threads: usize, config: DoorConfig) -> Self {
-        Self::start_beside(Beside::Nothing, address, threads, config)
-    }
-
-    fn start_beside(beside: Beside, address: &str, threads: usize, config: DoorConfig) -> Self {
-        let listener = Listener::bind(address).unwrap();
-        let address = listener.address().to_owned();
-        let doors = Door::open(listener, &Partitions::new(threads), 0, config).unwrap();
-        let stopping = Arc::new(AtomicBool::new(false));
-        let wakers = doors.iter().map(Door::waker).collect();
-        let start = |mut door: Door| {
-            let stopping = Arc::clone(&stopping);
-            std::thread::spawn(move || {
-                let config = CacheConfig { items: 10_000, memory_bytes: 24 << 20, ..CacheConfig::default() };
-                let mut cache = Cache::new(&config).unwrap();
-                let mut alarm = Alarm::new().unwrap();
-                let began = Instant::now();
-                let now_ns = || NOW_NS + began.elapsed().as_nanos() as u64;
-                while !stopping.load(Ordering::Relaxed) {
-                    match beside {
-                        Beside::Nothing => {
-                            door.wait(Duration::from_millis(20));
-                            door.turn(&mut cache, now_ns());
-                        }
-                        Beside::AnAlarm => {
-                            wait_on(&mut [&mut alarm, &mut door], 0, None).unwrap();
-                            while door.turn_beside(&mut cache, now_ns()) {}
-                        }
-                    }
-                }
-                door
-            })
-        };
-        let threads = doors.into_iter().map(start).collect();
-        Self { address, stopping, wakers, threads }
-    }
-
-    fn tcp(threads: usize) -> Self {
-        Self::start("127.0.0.1:0", threads, DoorConfig::default())
-    }
-
-    fn connect(&self) -> TcpStream {
-        let stream = TcpStream::connect(&self.address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        stream
-    }
-
-    fn tell_to_stop(&self) {
-        self.stopping.store(true, Ordering::Relaxed);
-        self.wakers.iter().for_each(Waker::wake);
-    }
-
-    fn stop(mut self) -> Vec<Door> {
-        self.tell_to_stop();
-        std::mem::take(&mut self.threads).into_iter().map(|thread| thread.join().unwrap()).collect()
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.tell_to_stop();
-    }
-}
 
 /// What a whole conversation is answered.
 fn converse(mut stream: TcpStream, script: &[u8]) -> Vec<u8> {
