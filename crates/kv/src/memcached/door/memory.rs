@@ -212,6 +212,27 @@ impl Door {
             self.service.count().stalled_kicks.add(1);
             self.close(index, connection);
         }
+        self.turn_away(before_ns);
+    }
+
+    /// While even what is kept for connections that have moved is in use, and none is stalled: closes connections that wait for memory
+    /// since `before_ns`, and of which nobody knows whether they will move. They would all wait for each other.
+    fn turn_away(&mut self, before_ns: u64) {
+        let mut rest = self.hunger.queues[Claim::New as usize].connections.len();
+        while rest > 0
+            && self.service.shared.budget.is_spent()
+            && let Some((index, generation)) = self.hunger.queues[Claim::New as usize].connections.pop_front()
+        {
+            rest -= 1;
+            let is_old = |it: &mut Box<Connection>| it.generation == generation && it.moved_ns <= before_ns;
+            match self.connections[index].take_if(is_old) {
+                Some(connection) => {
+                    self.service.count().stalled_kicks.add(1);
+                    self.close(index, connection);
+                }
+                None => self.hunger.queues[Claim::New as usize].connections.push_back((index, generation)),
+            }
+        }
     }
 }
 

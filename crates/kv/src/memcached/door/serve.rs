@@ -154,7 +154,7 @@ impl Door {
             {
                 let rest = &input[done..read];
                 if connection.input.capacity() < rest.len() {
-                    let longer = self.pool.take(rest.len().max(READ_LEN / 16));
+                    let longer = self.pool.take_short(rest.len());
                     self.pool.give(std::mem::replace(&mut connection.input, longer));
                 }
                 connection.input.extend_from_slice(rest);
