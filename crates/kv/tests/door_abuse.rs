@@ -180,13 +180,13 @@ fn stats(server: &Server) -> usize {
 
 #[test]
 fn uploads_that_stop_cost_good_clients_nothing() {
-    let (abusers, memory) = if is_full_size() { (1000, 64 << 20) } else { (100, 8 << 20) };
+    let (abusers, memory) = if is_full_size() { (1000, 64 << 20) } else { (100, 16 << 20) };
     let abuse = [b"set x 0 0 1000000\r\n", &vec![b'v'; 900_000][..]].concat();
     good_clients_stay(abusers, memory, &abuse);
 }
 
 #[test]
 fn clients_that_do_not_read_cost_good_clients_nothing() {
-    let (abusers, memory) = if is_full_size() { (400, 64 << 20) } else { (60, 8 << 20) };
+    let (abusers, memory) = if is_full_size() { (400, 64 << 20) } else { (60, 16 << 20) };
     good_clients_stay(abusers, memory, &b"get big0\r\nget big1\r\nget big2\r\nget big3\r\n".repeat(20));
 }

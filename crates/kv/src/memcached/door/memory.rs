@@ -13,6 +13,9 @@ const STALLED_NS: u64 = 1_000_000_000;
 /// Those are looked for no more often than this.
 const BETWEEN_LOOKS_NS: u64 = 20_000_000;
 
+/// Of so many connections that get memory, one is that which has waited longest.
+const FED_FOR_AN_OLD_ONE: usize = 4;
+
 /// Bytes of answers that a connection is given without asking: fewer while there is little memory.
 const OUT_LEN_MAX: usize = 256 << 10;
 const OUT_LEN_MAX_WHEN_SHORT: usize = 16 << 10;
@@ -38,8 +41,8 @@ pub(super) struct Hunger {
 struct Waiting {
     /// Numbers and generations.
     connections: VecDeque<(usize, u64)>,
-    /// The last one that got some was the one that had waited longest.
-    was_first: bool,
+    /// Connections that got some.
+    fed: usize,
 }
 
 impl Hunger {
@@ -136,12 +139,12 @@ impl Door {
     pub(super) fn feed(&mut self) {
         for queue in (0..self.hunger.queues.len()).rev() {
             loop {
-                let Waiting { connections, was_first } = &mut self.hunger.queues[queue];
-                // By turns the one that has waited longest, and the one that came last: a crowd that came at once does not keep
+                let Waiting { connections, fed } = &mut self.hunger.queues[queue];
+                // The one that came last, and now and then the one that has waited longest: a crowd that came at once does not keep
                 // those who come after it from everything.
-                let next = if *was_first { connections.pop_back() } else { connections.pop_front() };
+                let is_oldest = fed.is_multiple_of(FED_FOR_AN_OLD_ONE);
+                let next = if is_oldest { connections.pop_front() } else { connections.pop_back() };
                 let Some((index, generation)) = next else { break };
-                let was_first_now = !*was_first;
                 let Some(mut connection) = self.connections[index].take_if(|it| it.generation == generation) else {
                     continue;
                 };
@@ -149,14 +152,14 @@ impl Door {
                 if !self.take_for(&mut connection, len) {
                     self.connections[index] = Some(connection);
                     let connections = &mut self.hunger.queues[queue].connections;
-                    if was_first_now {
+                    if is_oldest {
                         connections.push_front((index, generation));
                     } else {
                         connections.push_back((index, generation));
                     }
                     break;
                 }
-                self.hunger.queues[queue].was_first = was_first_now;
+                self.hunger.queues[queue].fed += 1;
                 connection.is_queued_for_memory = false;
                 self.give(&mut connection);
                 self.feed_or_queue(index, &mut connection);
