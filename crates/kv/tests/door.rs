@@ -2,101 +2,22 @@
 
 #[path = "memcached/ours.rs"]
 mod ours;
+#[path = "memcached/server.rs"]
+mod server;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use ours::{NOW_S, Ours, Table};
+use ours::{Ours, Table};
 use proptest::prelude::*;
-use sinew_fabric::readiness::{Alarm, wait_on};
-use sinew_fabric::{Readiness, Waker};
+use server::{Beside, NOW_NS, Server};
+use sinew_fabric::Readiness;
+use sinew_fabric::readiness::wait_on;
 use sinew_kv::Partitions;
 use sinew_kv::memcached::{Door, DoorConfig, Listener};
 use sinew_store::cache::{Cache, CacheConfig};
-
-/// Doors on threads of their own.
-struct Server {
-    address: String,
-    stopping: Arc<AtomicBool>,
-    wakers: Vec<Waker>,
-    threads: Vec<JoinHandle<Door>>,
-}
-
-/// What the threads do beside.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Beside {
-    Nothing,
-    /// They sleep on another thing too, for as long as nothing wakes them.
-    AnAlarm,
-}
-
-impl Server {
-    fn start(address: &str, threads: usize, config: DoorConfig) -> Self {
-        Self::start_beside(Beside::Nothing, address, threads, config)
-    }
-
-    fn start_beside(beside: Beside, address: &str, threads: usize, config: DoorConfig) -> Self {
-        let listener = Listener::bind(address).unwrap();
-        let address = listener.address().to_owned();
-        let doors = Door::open(listener, &Partitions::new(threads), 0, config).unwrap();
-        let stopping = Arc::new(AtomicBool::new(false));
-        let wakers = doors.iter().map(Door::waker).collect();
-        let start = |mut door: Door| {
-            let stopping = Arc::clone(&stopping);
-            std::thread::spawn(move || {
-                let config = CacheConfig { items: 10_000, memory_bytes: 24 << 20, ..CacheConfig::default() };
-                let mut cache = Cache::new(&config).unwrap();
-                let mut alarm = Alarm::new().unwrap();
-                while !stopping.load(Ordering::Relaxed) {
-                    match beside {
-                        Beside::Nothing => {
-                            door.wait(Duration::from_millis(20));
-                            door.turn(&mut cache, NOW_S);
-                        }
-                        Beside::AnAlarm => {
-                            wait_on(&mut [&mut alarm, &mut door], 0, None).unwrap();
-                            while door.turn_beside(&mut cache, NOW_S) {}
-                        }
-                    }
-                }
-                door
-            })
-        };
-        let threads = doors.into_iter().map(start).collect();
-        Self { address, stopping, wakers, threads }
-    }
-
-    fn tcp(threads: usize) -> Self {
-        Self::start("127.0.0.1:0", threads, DoorConfig::default())
-    }
-
-    fn connect(&self) -> TcpStream {
-        let stream = TcpStream::connect(&self.address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        stream
-    }
-
-    fn tell_to_stop(&self) {
-        self.stopping.store(true, Ordering::Relaxed);
-        self.wakers.iter().for_each(Waker::wake);
-    }
-
-    fn stop(mut self) -> Vec<Door> {
-        self.tell_to_stop();
-        std::mem::take(&mut self.threads).into_iter().map(|thread| thread.join().unwrap()).collect()
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.tell_to_stop();
-    }
-}
 
 /// What a whole conversation is answered.
 fn converse(mut stream: TcpStream, script: &[u8]) -> Vec<u8> {
@@ -181,17 +102,17 @@ fn a_door_beside_other_things_looks_at_its_sockets_after_a_sleep() {
     let mut door = Door::open(listener, &Partitions::new(1), 0, DoorConfig::default()).unwrap().pop().unwrap();
     let mut cache = Cache::new(&CacheConfig { items: 100, memory_bytes: 4 << 20, ..CacheConfig::default() }).unwrap();
     while door.counters()[0].curr_connections.get() == 0 {
-        door.turn_beside(&mut cache, NOW_S);
+        door.turn_beside(&mut cache, NOW_NS);
     }
     let mut turns_until = |what: &str, sleeps: bool| {
-        while door.turn_beside(&mut cache, NOW_S) {}
+        while door.turn_beside(&mut cache, NOW_NS) {}
         client.write_all(b"get x\r\n").unwrap();
         let descriptor = door.descriptor().unwrap();
         assert!(descriptor.wait(Some(20_000_000_000)).unwrap(), "{what}: the socket is readable");
         if sleeps {
             assert!(wait_on(&mut [&mut door], 0, None).unwrap());
         }
-        let turns = (1..=33).find(|_| door.turn_beside(&mut cache, NOW_S)).expect(what);
+        let turns = (1..=33).find(|_| door.turn_beside(&mut cache, NOW_NS)).expect(what);
         client.read_exact(&mut [0; 5]).unwrap();
         turns
     };
@@ -274,21 +195,32 @@ fn a_client_that_never_reads_is_not_read_from() {
 }
 
 #[test]
-fn values_for_which_there_is_no_room_are_refused_and_their_clients_kept() {
-    let config = DoorConfig { buffer_bytes_max: 600_000, ..DoorConfig::default() };
-    let server = Server::start("127.0.0.1:0", 1, config);
-    let mut slow: Vec<_> = (0..3).map(|_| server.connect()).collect();
-    for stream in &mut slow {
-        stream.write_all(b"set k 0 0 500000\r\n").unwrap();
-        stream.write_all(&[b'v'; 200_000]).unwrap();
+fn values_for_which_there_is_no_room_wait_until_there_is() {
+    let config = DoorConfig { connection_memory: 1, ..DoorConfig::default() };
+    for threads in [1, 2] {
+        let server = Server::start("127.0.0.1:0", threads, config.clone());
+        // Two of them are as much as there is for clients that nobody knows.
+        let mut slow: Vec<_> = (0..8).map(|_| server.connect()).collect();
+        for (number, stream) in slow.iter_mut().enumerate() {
+            write!(stream, "set k{number} 0 0 1000000\r\n").unwrap();
+            stream.write_all(&[b'v'; 900_000]).unwrap();
+        }
         std::thread::sleep(Duration::from_millis(50));
+        std::thread::scope(|scope| {
+            for stream in slow {
+                scope.spawn(|| {
+                    let rest = [&[b'v'; 100_000][..], b"\r\nversion\r\n"].concat();
+                    assert_eq!(show(&converse(stream, &rest)), "STORED\r\nVERSION 1.6.18\r\n");
+                });
+            }
+        });
+        let doors = server.stop();
+        assert!(doors[0].counters().iter().any(|counters| counters.memory_waits.get() > 0));
     }
-    let mut outcomes = Vec::new();
-    for stream in slow {
-        outcomes.push(converse(stream, &[&[b'v'; 300_000][..], b"\r\nversion\r\n"].concat()));
-    }
-    assert_eq!(outcomes[0], b"STORED\r\nVERSION 1.6.18\r\n");
-    assert!(outcomes[1..].contains(&b"SERVER_ERROR out of memory storing object\r\nVERSION 1.6.18\r\n".to_vec()));
+}
+
+fn show(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
 }
 
 #[test]
@@ -383,7 +315,7 @@ fn peak_memory() -> usize {
 fn clients_that_never_read_take_bounded_memory_and_those_that_do_are_kept() {
     let before = peak_memory();
     for threads in [1, 2] {
-        let config = DoorConfig { buffer_bytes_max: 16 << 20, ..DoorConfig::default() };
+        let config = DoorConfig { connection_memory: 16 << 20, ..DoorConfig::default() };
         let server = Server::start("127.0.0.1:0", threads, config);
         let value = vec![b'v'; 1_000_000];
         let mut setup = server.connect();

@@ -8,6 +8,10 @@ use rustix::fs::{MemfdFlags, SealFlags};
 #[cfg(not(miri))]
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
+/// Bytes of a page, at most, and a multiple of those of any.
+#[cfg(not(miri))]
+const PAGE_LEN_MAX: usize = 64 << 10;
+
 /// What this process may do with a mapping of somebody else's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
@@ -136,6 +140,19 @@ impl Region {
         let _ = unsafe { rustix::mm::madvise(self.start.as_ptr().cast(), self.len, Advice::LinuxHugepage) };
     }
 
+    /// Gives the memory from byte `start` on back to the system: a private region has zeros there until it is written again. A refusal
+    /// changes what is resident only, and what stands there.
+    pub(crate) fn give_back(&self, start: usize) {
+        let Some(len) = self.len.checked_sub(start.next_multiple_of(PAGE_LEN_MAX)).filter(|len| *len > 0) else {
+            return;
+        };
+        // SAFETY: the range ends with this mapping and begins within it.
+        let _ = unsafe {
+            let start = self.start.as_ptr().add(self.len - len);
+            rustix::mm::madvise(start.cast(), len, Advice::LinuxDontNeed)
+        };
+    }
+
     /// Keeps the region out of core dumps, which would otherwise touch every page of it. A refusal changes their size only.
     pub fn leave_out_of_dumps(&self) {
         // SAFETY: the advice names exactly this mapping and changes none of its contents.
@@ -189,6 +206,9 @@ impl Region {
 
     /// No huge pages under miri.
     pub fn prefer_huge_pages(&self) {}
+
+    /// Nor any to give back.
+    pub(crate) fn give_back(&self, _start: usize) {}
 }
 
 #[cfg(miri)]

@@ -18,7 +18,7 @@ pub struct Words {
     start: NonNull<AtomicU64>,
     len: usize,
     // Keeps the memory.
-    _region: Arc<Region>,
+    region: Arc<Region>,
 }
 
 // SAFETY: a range of memory that the region keeps; every access is atomic.
@@ -48,7 +48,13 @@ impl Words {
         if bytes >= HUGE_PAGE {
             region.prefer_huge_pages();
         }
-        Ok(Self { start: region.start().cast(), len, _region: Arc::new(region) })
+        Ok(Self { start: region.start().cast(), len, region: Arc::new(region) })
+    }
+
+    /// Gives the memory from the word at `index` on back to the system, whatever stands there: its words have to be written before they
+    /// mean anything again.
+    pub fn give_back(&self, index: usize) {
+        self.region.give_back(index.saturating_mul(8));
     }
 
     /// How many there are.

@@ -1,6 +1,8 @@
 //! What a table promises beyond being a map.
 
-use sinew_store::cache::{Cache, CacheConfig, CacheError, KEY_LEN_MAX, Put, PutError, VALUE_LEN_MAX, WhenFull};
+use sinew_store::cache::{
+    Cache, CacheConfig, CacheError, FETCHED, KEY_LEN_MAX, LimitError, Lost, Put, PutError, VALUE_LEN_MAX, WhenFull,
+};
 
 const NOW_S: u32 = 1;
 
@@ -61,6 +63,93 @@ fn an_item_that_was_just_changed_is_not_the_next_to_go() {
     }
     assert_eq!(get(&cache, 0), Some(vec![2; 8]));
     assert_eq!(get(&cache, 1), None);
+}
+
+#[test]
+fn what_gave_its_place_to_others_is_counted_at_once() {
+    let count = if cfg!(miri) { 500 } else { 235_000u64 };
+    for (memory_bytes, asked) in [(count as usize / 2 * 32, false), (count as usize / 3 * 32, true), (1000 * 32, false)]
+    {
+        // An index in which hardly any bucket is full.
+        let mut cache = table(count as usize * 4, memory_bytes, WhenFull::Evict);
+        for number in 0..count {
+            put(&mut cache, number, &number.to_le_bytes()).unwrap();
+            if asked {
+                let bytes = number.to_le_bytes();
+                cache.get(&cache.hasher().key(&bytes), NOW_S).unwrap().mark(FETCHED);
+            }
+        }
+        let kept = (0..count).filter(|number| get(&cache, *number).is_some()).count();
+        let stats = cache.stats();
+        assert_eq!((stats.items, stats.item_bytes), (kept, kept * 32));
+        assert_eq!((stats.evictions, stats.stored), (count - kept as u64, count));
+        assert_eq!(stats.evicted_unfetched, if asked { 0 } else { stats.evictions });
+        assert!(kept * 32 > memory_bytes * 9 / 10, "{kept}");
+    }
+}
+
+#[test]
+fn memory_is_limited_anew_and_what_lies_beyond_is_forgotten() {
+    let mut cache = Cache::new(&CacheConfig {
+        items: 10_000,
+        memory_bytes: 1000 * 32,
+        memory_bytes_max: 4000 * 32,
+        seed: 7,
+        ..CacheConfig::default()
+    })
+    .unwrap();
+    let mut next = 0u64;
+    let mut rounds = if cfg!(miri) { 10 } else { 60u64 };
+    while rounds > 0 {
+        rounds -= 1;
+        let limit = [4000, 300, 2500, 299, 1, 1000, 4000][rounds as usize % 7].max(4);
+        cache.limit_memory(limit as usize * 32, NOW_S).unwrap();
+        let count_kept = |cache: &Cache, next| (0..next).filter(|number| get(cache, *number).is_some()).count();
+        let stats = cache.stats();
+        assert_eq!((stats.items, stats.item_bytes), (count_kept(&cache, next), stats.items * 32));
+        assert!(stats.item_bytes <= limit as usize * 32 && stats.capacity_bytes == limit as usize * 32, "{stats:?}");
+        for _ in 0..(rounds * 37) % 2000 {
+            put(&mut cache, next, &next.to_le_bytes()).unwrap();
+            next += 1;
+        }
+        let stats = cache.stats();
+        assert_eq!((stats.items, stats.evictions), (count_kept(&cache, next), next - stats.items as u64));
+        assert!(next < limit || stats.items as u64 * 2 > limit.min((rounds * 37) % 2000), "{limit}: {stats:?}");
+    }
+    let max = 4000 * 32;
+    assert_eq!(cache.limit_memory(max + 8, NOW_S), Err(LimitError::Bounds { bytes: max + 8, min: 128, max }),);
+    assert_eq!(cache.limit_memory(127, NOW_S), Err(LimitError::Bounds { bytes: 127, min: 128, max }));
+    let mut heap = table(10, 1 << 12, WhenFull::Refuse);
+    assert_eq!(heap.limit_memory(1 << 11, NOW_S), Err(LimitError::EvictsNothing));
+}
+
+#[test]
+fn what_expired_or_was_cleared_is_counted_when_somebody_comes_across_it() {
+    for when_full in [WhenFull::Evict, WhenFull::Refuse] {
+        let mut cache = table(100, 1 << 16, when_full);
+        let hasher = cache.hasher().clone();
+        let expiring = Put { expires_s: NOW_S + 1, ..Put::default() };
+        let names: Vec<[u8; 8]> = (0..6u64).map(u64::to_le_bytes).collect();
+        for name in &names {
+            cache.put(&hasher.key(name), b"x", &expiring, NOW_S).unwrap();
+        }
+        cache.get(&hasher.key(&names[0]), NOW_S).unwrap().mark(FETCHED);
+        let later_s = NOW_S + 1;
+        assert_eq!((cache.forget_lost(&hasher.key(&names[0]), NOW_S), cache.stats().items), (None, 6));
+        for name in &names[..2] {
+            assert!(cache.get(&hasher.key(name), later_s).is_none());
+            assert_eq!(cache.forget_lost(&hasher.key(name), later_s), Some(Lost::Expired));
+            assert_eq!(cache.forget_lost(&hasher.key(name), later_s), None);
+        }
+        assert!(!cache.delete(&hasher.key(&names[2]), later_s));
+        cache.put(&hasher.key(&names[3]), b"y", &Put::default(), later_s).unwrap();
+        let stats = cache.stats();
+        assert_eq!((stats.items, stats.reclaimed, stats.expired_unfetched, stats.evictions), (3, 4, 3, 0));
+        cache.clear();
+        assert_eq!((cache.stats().items, cache.stats().item_bytes), (0, 0));
+        cache.put(&hasher.key(&names[3]), b"z", &Put::default(), later_s).unwrap();
+        assert_eq!(cache.stats().items, 1);
+    }
 }
 
 #[test]
@@ -347,14 +436,17 @@ fn the_longest_values_come_back_whole() {
     for when_full in [WhenFull::Evict, WhenFull::Refuse] {
         let config = CacheConfig {
             items: 10,
-            memory_bytes: 24 << 20,
+            memory_bytes: 2 * VALUE_LEN_MAX + (32 << 20),
             when_full,
             value_len_max: VALUE_LEN_MAX,
             ..CacheConfig::default()
         };
         let mut cache = Cache::new(&config).unwrap();
         for len in [1 << 20, VALUE_LEN_MAX - 1, VALUE_LEN_MAX] {
-            let value: Vec<u8> = (0..len).map(|at| (at / 7) as u8).collect();
+            if len > 8 << 20 && cfg!(miri) {
+                continue;
+            }
+            let value: Vec<u8> = (0u8..251).cycle().take(len).collect();
             put(&mut cache, len as u64, &value).unwrap();
             assert!(get(&cache, len as u64) == Some(value), "{len}");
         }

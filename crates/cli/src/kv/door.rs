@@ -6,27 +6,107 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, bail};
 use sinew::fabric::Clock;
-use sinew::host::{HostClock, Interrupt, lengthen_backlog, pin_current_thread, raise_descriptor_limit};
+use sinew::host::{HostClock, Interrupt, cpu_times, give_back_long_buffers};
+use sinew::host::{lengthen_backlog, pin_current_thread, raise_descriptor_limit};
 use sinew::kv::Partitions;
 use sinew::kv::cache::{Partition, Service, seconds_of};
 use sinew::kv::memcached::{Door, DoorConfig, Listener};
 
+use sinew_harness::units::{self, parse_count, parse_size};
+
 use crate::serve::{FAILED, READY, ThreadArgs, end_with_stdin};
-use crate::{Outcome, output};
+use crate::{Outcome, Usage, output};
 
 /// A thread that waits for clients looks at the clock so often.
 const TICK: Duration = Duration::from_secs(1);
 /// Clients that may wait to be let in, as with memcached.
 const BACKLOG: u16 = 1024;
 
-fn open(address: &str, threads: usize, value_len_max: usize) -> anyhow::Result<Vec<Door>> {
+/// Bytes of the buffers of connections, where nothing else is asked for, unless the longest values need more.
+const CONNECTION_MEMORY: usize = 64 << 20;
+
+/// What is allowed to memcached clients.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Memcached clients")]
+pub struct DoorArgs {
+    /// Serve memcached clients here, too, or alone: HOST:PORT or unix:PATH
+    #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
+    memcached: Option<String>,
+    /// Connections of memcached clients, over all threads
+    #[arg(long, value_name = "COUNT", default_value = "16384", requires = "memcached", value_parser = parse_connections)]
+    connections: usize,
+    /// Bytes for what they have not sent to the end or not read, over all connections [default: 64M, or four of the longest values]
+    #[arg(long, value_name = "BYTES", requires = "memcached", allow_negative_numbers = true, value_parser = parse_size)]
+    connection_memory: Option<usize>,
+    /// Close connections that say nothing for so many seconds [default: never]
+    #[arg(long, value_name = "SECONDS", requires = "memcached", value_parser = clap::value_parser!(u32).range(1..))]
+    idle_timeout: Option<u32>,
+    /// Mode of a Unix socket, in octal: who may connect
+    #[arg(long, value_name = "MODE", default_value = "700", requires = "memcached", value_parser = parse_mode)]
+    socket_mode: u32,
+}
+
+fn parse_address(text: &str) -> Result<String, String> {
+    let example = "for example 0.0.0.0:11211, or unix:/tmp/cache";
+    let problem = match text.strip_prefix("unix:") {
+        Some("") => "the path of the socket is missing",
+        Some(_) => return Ok(text.to_owned()),
+        None => match text.rsplit_once(':') {
+            None => "the port is missing",
+            Some(("", _)) => "the host is missing",
+            Some((_, port)) if port.parse::<u16>().is_err() => "the port is no number up to 65535",
+            Some(_) => return Ok(text.to_owned()),
+        },
+    };
+    Err(format!("{problem}: {example}"))
+}
+
+fn parse_connections(text: &str) -> Result<usize, String> {
+    parse_count(text)?.checked_sub(1).map(|count| count + 1).ok_or_else(|| "one at least, for example 1024".to_owned())
+}
+
+fn parse_mode(text: &str) -> Result<u32, String> {
+    let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
+    mode.ok_or_else(|| "three octal digits are needed, for example 770".to_owned())
+}
+
+impl DoorArgs {
+    /// Where memcached clients come in.
+    pub fn address(&self) -> Option<&str> {
+        self.memcached.as_deref()
+    }
+
+    /// What is allowed, where values are at most so long.
+    pub fn config(&self, value_len_max: usize, evicts: bool) -> Result<DoorConfig, Usage> {
+        let min = DoorConfig::connection_memory_min(value_len_max);
+        let connection_memory = self.connection_memory.unwrap_or(CONNECTION_MEMORY.max(min));
+        if connection_memory < min {
+            return Err(Usage(format!(
+                "--connection-memory {}: four of the longest values have to fit, for example --connection-memory {}M",
+                units::size(connection_memory),
+                CONNECTION_MEMORY.max(min).div_ceil(1 << 20),
+            )));
+        }
+        Ok(DoorConfig {
+            connections_max: self.connections,
+            connection_memory,
+            item_len_max: value_len_max,
+            idle_timeout_s: self.idle_timeout.unwrap_or(0),
+            socket_mode: self.socket_mode,
+            evicts,
+            cpu_times,
+        })
+    }
+}
+
+fn open(address: &str, threads: usize, config: DoorConfig) -> anyhow::Result<Vec<Door>> {
     // With fewer there can be fewer clients: `complain` says when it comes to that.
     let _ = raise_descriptor_limit();
+    give_back_long_buffers();
     let listener = Listener::bind(address).with_context(|| format!("listening at {address}"))?;
     lengthen_backlog(&listener, BACKLOG).with_context(|| format!("listening at {address}"))?;
     let unix_s = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs();
     let epoch_unix_s = unix_s.saturating_sub(u64::from(seconds_of(HostClock::new().now_ns())));
-    let config = DoorConfig { item_len_max: value_len_max, ..DoorConfig::default() };
     Ok(Door::open(listener, &Partitions::new(threads), epoch_unix_s, config)?)
 }
 
@@ -39,8 +119,8 @@ pub struct Doors {
 
 impl Doors {
     /// Listens at `address`, for `threads`.
-    pub fn open(address: &str, threads: usize, value_len_max: usize) -> anyhow::Result<Self> {
-        let doors = open(address, threads, value_len_max)?;
+    pub fn open(address: &str, threads: usize, config: DoorConfig) -> anyhow::Result<Self> {
+        let doors = open(address, threads, config)?;
         let address = doors[0].address().unwrap_or(address).to_owned();
         let doors = Arc::new(Mutex::new(doors.into_iter().map(Some).collect()));
         Ok(Self { doors, address })
@@ -59,8 +139,8 @@ impl Doors {
 }
 
 /// Turns the door that a thread has beside its endpoint. Returns whether there was anything to do.
-pub fn turn_beside(door: &mut Door, partition: &Partition) -> bool {
-    let found = door.turn_beside(&mut partition.cache(), partition.now_s());
+pub fn turn_beside(door: &mut Door, partition: &Partition, now_ns: u64) -> bool {
+    let found = door.turn_beside(&mut partition.cache(), now_ns);
     if found {
         complain(door);
     }
@@ -83,7 +163,7 @@ fn complain(door: &Door) {
 pub fn serve_alone(
     address: &str,
     threads: &ThreadArgs,
-    value_len_max: usize,
+    config: DoorConfig,
     service: impl FnOnce() -> anyhow::Result<Service>,
 ) -> anyhow::Result<Outcome> {
     threads.check_pins().map_err(crate::Usage::of)?;
@@ -91,7 +171,7 @@ pub fn serve_alone(
     if threads.is_child() {
         end_with_stdin(interrupt)?;
     }
-    let opened = service().and_then(|service| Ok((service, open(address, threads.threads(), value_len_max)?)));
+    let opened = service().and_then(|service| Ok((service, open(address, threads.threads(), config)?)));
     let (service, doors) = match opened {
         Ok(opened) => opened,
         Err(error) if threads.is_child() => {
@@ -130,8 +210,9 @@ fn serve_one(mut door: Door, partition: &Partition, interrupt: Interrupt) {
     let _guard = interrupt.wake_on_interrupt(door.waker());
     while !interrupt.is_set() {
         door.wait(TICK);
-        partition.set_now_s(seconds_of(clock.now_ns()));
-        if door.turn(&mut partition.cache(), partition.now_s()) {
+        let now_ns = clock.now_ns();
+        partition.set_now_s(seconds_of(now_ns));
+        if door.turn(&mut partition.cache(), now_ns) {
             complain(&door);
         }
     }

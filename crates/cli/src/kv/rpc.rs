@@ -185,7 +185,8 @@ impl CachePlan {
     /// A server with room for all keys.
     fn start_cache(&self) -> anyhow::Result<ServerProcess> {
         let (keys, threads) = (self.workload.keys, self.threads());
-        let item = 2 * 8 + KEY_LEN + self.mean_value_len().next_multiple_of(8) + 8;
+        // With its place in the index.
+        let item = 2 * 8 + KEY_LEN + self.mean_value_len().next_multiple_of(8) + 8 + 16;
         // Partitions are not quite alike.
         let memory = item * (keys + keys / 8) + (threads << 20);
         let mut args = vec!["serve".to_owned(), "cache".to_owned(), self.fabric.fresh_address(&self.options)?];

@@ -4,15 +4,15 @@ use anyhow::Context;
 use sinew::Program;
 use sinew::fabric::{Clock, Generator};
 use sinew::host::{HostClock, SystemEntropy};
-use sinew::kv::cache::{Partition, REQUESTS, Service, seconds_of};
+use sinew::kv::cache::{Partition, REQUESTS, Service, VALUE_LEN_MAX as RPC_VALUE_LEN_MAX, seconds_of};
 use sinew::kv::memcached::Door;
 use sinew::prelude::*;
 use sinew::store::cache::{CacheConfig, VALUE_LEN_MAX, WhenFull};
 
 use super::ADDRESS;
-use super::door::{self, Doors};
+use super::door::{self, DoorArgs, Doors};
 use crate::serve::ThreadArgs;
-use sinew_harness::units::{parse_count, parse_size};
+use sinew_harness::units::{self, parse_count, parse_size};
 
 use crate::{Outcome, Usage, output};
 
@@ -33,15 +33,12 @@ Examples:
 pub struct Args {
     /// Where to serve: shm://NAME, udp://HOST:PORT or ibverbs://HOST:PORT [default: shm://cache, or nowhere with --memcached]
     address: Option<String>,
-    /// Serve memcached clients here, too, or alone: HOST:PORT or unix:PATH
-    #[arg(long, value_name = "ADDRESS")]
-    memcached: Option<String>,
     #[command(flatten)]
     threads: ThreadArgs,
-    /// Bytes for the items, over all threads
+    /// Bytes for the items and their index, over all threads
     #[arg(long, default_value = "256M", allow_negative_numbers = true, value_parser = parse_size)]
     memory: usize,
-    /// Items that are expected, which gives the size of the index, 16 bytes for each [default: one for each 64 bytes of memory]
+    /// Items that are expected, which gives the size of the index, 16 bytes for each [default: one for each 80 bytes of memory]
     #[arg(long, allow_negative_numbers = true, value_parser = parse_count)]
     items: Option<usize>,
     /// Longest value, in bytes
@@ -50,39 +47,81 @@ pub struct Args {
     /// Refuse what does not fit, rather than evict the oldest
     #[arg(long)]
     no_evict: bool,
+    #[command(flatten)]
+    door: DoorArgs,
 }
 
+/// Bytes of the index for each item.
+const INDEX_BYTES: usize = 16;
+/// The least memory, for each thread.
+const MEMORY_MIN: usize = 1 << 10;
+
 impl Args {
-    fn service(&self) -> anyhow::Result<Service> {
-        Ok(Service::new(
-            self.threads.threads(),
-            &CacheConfig {
-                items: self.items.unwrap_or(self.memory / 64).max(1),
-                memory_bytes: self.memory,
-                value_len_max: self.value_max,
-                when_full: if self.no_evict { WhenFull::Refuse } else { WhenFull::Evict },
-                seed: SystemEntropy::new()?.next_u64(),
-                readers: false,
-            },
-        )?)
+    /// What each thread is to have its part of.
+    fn config(&self) -> Result<CacheConfig, Usage> {
+        let threads = self.threads.threads();
+        if self.memory < MEMORY_MIN * threads {
+            return Err(Usage(format!(
+                "--memory {}: each thread needs {} at least, for example --memory 256M",
+                units::size(self.memory),
+                units::size(MEMORY_MIN),
+            )));
+        }
+        let items = self.items.unwrap_or(self.memory / (64 + INDEX_BYTES)).max(1);
+        // One that forgets nothing keeps a fourth as many places in reserve.
+        let index_bytes = items.saturating_mul(INDEX_BYTES + if self.no_evict { INDEX_BYTES / 4 } else { 0 });
+        let memory_bytes = self.memory.saturating_sub(index_bytes);
+        if memory_bytes < self.memory / 8 {
+            return Err(Usage(format!(
+                "--items {items}: the index would take {} of the {} of --memory; give it more, or expect fewer items",
+                units::size(index_bytes),
+                units::size(self.memory),
+            )));
+        }
+        Ok(CacheConfig {
+            items,
+            memory_bytes,
+            memory_bytes_max: self.memory.saturating_mul(MEMORY_GROWS_BY),
+            value_len_max: self.value_max,
+            when_full: if self.no_evict { WhenFull::Refuse } else { WhenFull::Evict },
+            seed: 0,
+            readers: false,
+        })
     }
+}
+
+/// `cache_memlimit` can raise the memory so many times.
+const MEMORY_GROWS_BY: usize = 16;
+
+fn service(threads: usize, config: &CacheConfig) -> anyhow::Result<Service> {
+    Ok(Service::new(threads, &CacheConfig { seed: SystemEntropy::new()?.next_u64(), ..config.clone() })?)
 }
 
 /// Serves until a signal, or, as a child, until standard input ends.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let threads = &args.threads;
-    if let (None, Some(memcached)) = (&args.address, &args.memcached) {
-        return door::serve_alone(memcached, threads, args.value_max, || args.service());
+    let config = args.config()?;
+    let door_config = args.door.config(args.value_max, !args.no_evict)?;
+    if args.value_max > VALUE_LEN_MAX {
+        return Err(Usage(format!("--value-max can be up to {}", units::size(VALUE_LEN_MAX))).into());
+    }
+    if let (None, Some(memcached)) = (&args.address, args.door.address()) {
+        return door::serve_alone(memcached, threads, door_config, || service(threads.threads(), &config));
     }
     let addresses = threads.addresses(args.address.as_deref().unwrap_or(ADDRESS)).map_err(Usage::of)?;
-    if args.value_max > VALUE_LEN_MAX {
-        return Err(Usage(format!("--value-max can be up to {}", sinew_harness::units::size(VALUE_LEN_MAX))).into());
+    if args.value_max > RPC_VALUE_LEN_MAX {
+        let max = units::size(RPC_VALUE_LEN_MAX);
+        return Err(Usage(format!(
+            "--value-max can be up to {max} at {}: more only for memcached clients alone",
+            addresses[0]
+        ))
+        .into());
     }
     let start = || {
-        let service = args.service()?;
-        let doors = match &args.memcached {
+        let service = service(threads.threads(), &config)?;
+        let doors = match args.door.address() {
             Some(address) => {
-                let doors = Doors::open(address, threads.threads(), args.value_max)?;
+                let doors = Doors::open(address, threads.threads(), door_config.clone())?;
                 output::note(format_args!("memcached clients: {}", doors.address()));
                 Some(doors)
             }
@@ -121,9 +160,10 @@ impl Program for Part {
     fn turn(&mut self, rpc: &mut Rpc) -> anyhow::Result<Flow> {
         let mut busy = rpc.turn();
         while rpc.poll_completion().is_some() || rpc.poll_event().is_some() {}
-        self.partition.set_now_s(seconds_of(self.clock.now_ns()));
+        let now_ns = self.clock.now_ns();
+        self.partition.set_now_s(seconds_of(now_ns));
         if let Some(door) = &mut self.door {
-            busy |= door::turn_beside(door, &self.partition);
+            busy |= door::turn_beside(door, &self.partition, now_ns);
         }
         Ok(busy.into())
     }

@@ -17,7 +17,7 @@ pub use client::{Client, Item};
 pub use connect::{ClientConfig, Connecting};
 pub use error::Error;
 pub use pipeline::{Answer, Pipeline, RequestOptions};
-pub use service::{Partition, Service, seconds_of};
+pub use service::{Partition, Service, VALUE_LEN_MAX, seconds_of};
 
 /// The request type of everything that a cache is asked: one type, so that requests of all kinds that arrive together are one
 /// burst, whose cache misses overlap.

@@ -10,6 +10,8 @@ use sinew_store::cache::{Cache, CacheConfig, CacheError, KEY_LEN_MAX};
 use super::protocol::{Info, KEYS_MAX, Stats, VALUES_AT};
 use crate::Partitions;
 
+/// Longest value of a cache that clients over RPC are to use: one that has one message.
+pub const VALUE_LEN_MAX: usize = 8 << 20;
 /// Bytes of a response to a request for several values, at most, where values may be short.
 const RESPONSE_LEN: usize = 1 << 20;
 /// What a request to store has beside key and value, at most.

@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 
+use super::budget::Claim;
+use super::hand_over::Entry;
 use super::listener::Stream;
 use super::pool::Pool;
 use super::protocol::Session;
@@ -10,6 +12,10 @@ use super::protocol::Session;
 /// Answers that a connection may wait for from other threads, and bytes of them that it may have to keep.
 const WAITING_MAX: usize = 256;
 const WAITING_LEN_MAX: usize = 4 << 20;
+/// Buffers that are longer are taken as long as they need to be, and only when there is memory for them.
+pub(super) const LONG: usize = 64 << 10;
+/// More bytes than the kernels keep of what a client does not read: one that has taken them has read some.
+const UNREAD_MAX: u64 = 16 << 20;
 /// Bytes that output has room for at first: more will come.
 const OUT_LEN: usize = 4 << 10;
 
@@ -25,16 +31,31 @@ pub(super) struct Connection {
     pub readable: bool,
     /// The client was told to have ended.
     pub hung_up: bool,
-    /// It wants more memory than there is.
-    pub failed: bool,
+    /// It has sent a long value.
+    has_sent: bool,
+    /// Bytes that the kernel has taken for it.
+    taken: u64,
+    /// What it wants room for, while it waits for it.
+    pub starving: VecDeque<Want>,
+    /// It stands in the queue of those that wait.
+    pub is_queued_for_memory: bool,
+    /// Room that was taken for an answer of this thread that is to come, and for one of another.
+    pub room: usize,
+    pub others_room: usize,
+    /// Bytes that are counted for it.
+    pub counted: usize,
+    /// The client reads nothing any more.
+    pub is_gone: bool,
     /// Nothing more comes in, or nothing more is wanted: once everything is sent, it ends.
     pub ending: bool,
     /// It is in the queue of those to be served.
     pub queued: bool,
     /// It is told when it can be written to.
     pub blocked: bool,
-    /// When it could be written to last.
-    pub wrote_s: u32,
+    /// When the kernel last took something for it, or it sent something.
+    pub moved_ns: u64,
+    /// When it sent something last.
+    pub heard_s: u32,
     /// What is to be sent, of which so many bytes were.
     pub out: Vec<u8>,
     pub sent: usize,
@@ -49,6 +70,25 @@ pub(super) struct Connection {
     asked_len: usize,
     /// Bytes of the longer ones of late answers: what the next ones will be like.
     answer_len: usize,
+}
+
+/// What a connection wants memory for.
+#[derive(Debug)]
+pub(super) enum Want {
+    /// A command with its data, of so many bytes.
+    Input(usize),
+    /// An answer with a value of so many bytes.
+    Answer(usize),
+    /// As much, for an answer that another thread gives to this request.
+    Others(usize, Entry, Vec<u8>),
+}
+
+impl Want {
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Input(len) | Self::Answer(len) | Self::Others(len, ..) => *len,
+        }
+    }
 }
 
 enum Part {
@@ -67,11 +107,19 @@ impl Connection {
             wants: 1,
             readable: true,
             hung_up: false,
-            failed: false,
+            is_gone: false,
+            has_sent: false,
+            taken: 0,
+            starving: VecDeque::new(),
+            is_queued_for_memory: false,
+            room: 0,
+            others_room: 0,
+            counted: 0,
             ending: false,
             queued: false,
             blocked: false,
-            wrote_s: 0,
+            moved_ns: 0,
+            heard_s: 0,
             out: Vec::new(),
             sent: 0,
             waiting: VecDeque::new(),
@@ -88,9 +136,34 @@ impl Connection {
         self.out.is_empty() && self.waiting.is_empty()
     }
 
-    /// Whether others are to answer something.
-    pub fn has_asked(&self) -> bool {
-        self.asked > 0
+    /// What its claim to memory is.
+    pub fn claim(&self) -> Claim {
+        if self.has_sent || self.taken > UNREAD_MAX { Claim::Proven } else { Claim::New }
+    }
+
+    /// Whether memory may be taken for what it wants next: long answers of other threads come one after the other.
+    pub fn may_be_fed(&self) -> bool {
+        let is_next = self.others_room == 0 && self.out.len() <= LONG;
+        !self.is_queued_for_memory && (is_next || !matches!(self.starving.front(), Some(Want::Others(..))))
+    }
+
+    /// Notes that commands of so many bytes were carried out at once.
+    pub fn note_done(&mut self, len: usize) {
+        self.has_sent |= len > LONG;
+    }
+
+    /// Notes that the kernel took so many bytes.
+    pub fn note_taken(&mut self, len: usize, now_ns: u64) {
+        if len > 0 {
+            self.taken += len as u64;
+            self.moved_ns = now_ns;
+        }
+    }
+
+    /// Whether it is the client's turn to move: it has not read what it is owed, or not sent what it owes.
+    pub fn is_stalled(&self) -> bool {
+        let owes = !self.input.is_empty() && self.input.len() < self.wants && !self.readable;
+        self.blocked || owes && self.starving.is_empty() && self.asked == 0
     }
 
     /// Whether it is to wait for others' answers before it asks for more.
@@ -101,7 +174,13 @@ impl Connection {
 
     /// Bytes of its buffers, and of what it asked others.
     pub fn kept(&self) -> usize {
-        self.input.capacity() + self.out.capacity() + self.waiting_len + self.asked_len
+        self.input.capacity() + self.out.capacity() + self.waiting_len + self.asked_len + self.room + self.others_room
+    }
+
+    /// Takes over `bytes`, of which so many were sent, as its output. There is none so far.
+    pub fn adopt(&mut self, bytes: Vec<u8>, sent: usize, pool: &mut Pool) {
+        pool.give(std::mem::replace(&mut self.out, bytes));
+        self.sent = sent;
     }
 
     /// Adds what was answered here.
@@ -121,10 +200,25 @@ impl Connection {
     }
 
     fn push_out(&mut self, bytes: &[u8], pool: &mut Pool) {
-        if self.out.capacity() == 0 && !bytes.is_empty() {
-            self.out = pool.take(bytes.len().max(OUT_LEN));
+        let len = self.out.len() + bytes.len();
+        if self.out.capacity() < len {
+            // Not twice as much as long values need.
+            let mut longer = pool.take(if len <= LONG { (2 * self.out.len()).max(len).max(OUT_LEN) } else { len });
+            longer.extend_from_slice(&self.out[self.sent..]);
+            self.sent = 0;
+            pool.give(std::mem::replace(&mut self.out, longer));
         }
         self.out.extend_from_slice(bytes);
+    }
+
+    /// As [`Self::push_out`], of a buffer that need not be copied.
+    fn push_out_whole(&mut self, bytes: Vec<u8>, pool: &mut Pool) {
+        if self.out.is_empty() && bytes.len() > LONG {
+            self.adopt(bytes, 0, pool);
+        } else {
+            self.push_out(&bytes, pool);
+            pool.give(bytes);
+        }
     }
 
     /// Leaves a place for what `others` are to answer to a request of `len` bytes; returns its number.
@@ -133,6 +227,16 @@ impl Connection {
         self.asked += 1;
         self.asked_len += len;
         self.first + self.waiting.len() as u64 - 1
+    }
+
+    /// Takes the answer with `number`, which is a long one, in a buffer of its own.
+    pub fn answered_whole(&mut self, number: u64, answer: Vec<u8>, pool: &mut Pool) {
+        if number == self.first && self.out.is_empty() && matches!(self.waiting.front(), Some(Part::Asked(1, _))) {
+            self.adopt(answer, 0, pool);
+            return self.answered(number, &[], pool);
+        }
+        self.answered(number, &answer, pool);
+        pool.give(answer);
     }
 
     /// Takes the answer with `number`.
@@ -159,27 +263,29 @@ impl Connection {
             let Some(Part::Bytes(bytes)) = self.waiting.pop_front() else { break };
             self.first += 1;
             self.waiting_len -= bytes.len();
-            self.push_out(&bytes, pool);
-            pool.give(bytes);
+            self.push_out_whole(bytes, pool);
         }
     }
 
-    /// Sends what it can; returns the bytes that went.
-    pub fn send(&mut self) -> io::Result<usize> {
+    /// Sends what it can, up to `len` bytes; returns those that went, and whether the kernel took no more.
+    pub fn send(&mut self, len: usize) -> io::Result<(usize, bool)> {
         let before = self.sent;
-        while self.sent < self.out.len() {
-            match self.stream.write(&self.out[self.sent..]) {
+        let until = self.out.len().min(before + len);
+        while self.sent < until {
+            match self.stream.write(&self.out[self.sent..until]) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
                 Ok(len) => self.sent += len,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(self.sent - before),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok((self.sent - before, true)),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
         }
         let sent = self.sent - before;
-        self.out.clear();
-        self.sent = 0;
-        Ok(sent)
+        if self.sent == self.out.len() {
+            self.out.clear();
+            self.sent = 0;
+        }
+        Ok((sent, false))
     }
 }
 

@@ -21,6 +21,8 @@ pub(super) enum Message {
     Answers(Batch),
     /// What the receiver made, for it to use again.
     Empty(Batch),
+    /// There is no memory for connections: the receiver is to close some that do not move.
+    MakeRoom,
 }
 
 impl Message {
@@ -30,7 +32,7 @@ impl Message {
             Self::Requests(batch) => batch.requests.len(),
             Self::Answers(batch) => batch.answers.len(),
             Self::Empty(batch) => batch.kept(),
-            Self::Connection(_) => 0,
+            Self::Connection(_) | Self::MakeRoom => 0,
         }
     }
 }
@@ -47,14 +49,13 @@ pub(super) struct Batch {
 }
 
 /// Batches that were used, and will be again.
-#[derive(Default)]
 pub(super) struct Batches {
     batches: Vec<Batch>,
     kept: usize,
+    kept_max: usize,
+    /// The fewest there were lately.
+    fewest: usize,
 }
-
-/// Bytes of batches that are kept.
-const KEPT_MAX: usize = 32 << 20;
 
 impl Batch {
     fn kept(&self) -> usize {
@@ -63,9 +64,28 @@ impl Batch {
 }
 
 impl Batches {
+    /// Keeps up to so many bytes.
+    pub fn new(kept_max: usize) -> Self {
+        Self { batches: Vec::new(), kept: 0, kept_max, fewest: 0 }
+    }
+
+    /// Bytes of those that nobody has.
+    pub fn kept(&self) -> usize {
+        self.kept
+    }
+
+    /// Frees those that nobody has wanted since it was called last.
+    pub fn trim(&mut self) {
+        for batch in self.batches.drain(..self.fewest.min(self.batches.len())) {
+            self.kept -= batch.kept();
+        }
+        self.fewest = self.batches.len();
+    }
+
     /// An empty one, of this thread's.
     pub fn take(&mut self, from: usize) -> Batch {
         let batch = self.batches.pop().unwrap_or_default();
+        self.fewest = self.fewest.min(self.batches.len());
         self.kept -= batch.kept();
         Batch { from, ..batch }
     }
@@ -73,7 +93,7 @@ impl Batches {
     /// Keeps one that is done with, if there is room for it.
     pub fn give(&mut self, mut batch: Batch) {
         let kept = self.kept + batch.kept();
-        if kept <= KEPT_MAX {
+        if kept <= self.kept_max {
             self.kept = kept;
             batch.entries.clear();
             batch.requests.clear();
@@ -93,6 +113,14 @@ pub(super) struct Entry {
     pub number: u64,
     pub len: usize,
     pub wants: Wants,
+    /// Who is to answer it.
+    pub owner: usize,
+    /// Of an answer: bytes of its request.
+    pub asked_len: usize,
+    /// Bytes that the connection has taken room for, for a long answer.
+    pub room: usize,
+    /// It was not answered: the answer needs room for so many bytes. What stands in its place is the request.
+    pub needs: usize,
 }
 
 /// What of an answer is wanted.

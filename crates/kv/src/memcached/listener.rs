@@ -1,15 +1,18 @@
 //! Where clients come in, and their connections.
 
+use std::fs::Permissions;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::ToSocketAddrs;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::PathBuf;
 
 use mio::event::Source;
 use mio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use mio::{Interest, Registry, Token};
 
+/// The mode of a Unix socket, as memcached has it.
+pub(super) const OWNER_ONLY: u32 = 0o700;
 /// What stands before the path of a Unix socket.
 const UNIX: &str = "unix:";
 
@@ -28,13 +31,16 @@ enum Kind {
 
 impl Listener {
     /// Listens at `address`, with the port that the system chooses where it is 0. The socket of a server that is gone is
-    /// replaced; any other file is left alone.
+    /// replaced; any other file is left alone. A Unix socket is for this user alone, until [`Self::set_mode`].
     ///
     /// # Errors
     ///
     /// What the system says: no such host, a port or a path that is in use, no right.
     pub fn bind(address: &str) -> io::Result<Self> {
         if let Some(path) = address.strip_prefix(UNIX) {
+            if path.is_empty() {
+                return Err(io::Error::new(ErrorKind::InvalidInput, "no path: unix:PATH is needed"));
+            }
             let listener = UnixListener::bind(path).or_else(|error| {
                 // The system refuses connections to files of any kind.
                 let is_socket = || std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
@@ -46,7 +52,9 @@ impl Listener {
                 std::fs::remove_file(path)?;
                 UnixListener::bind(path)
             })?;
-            return Ok(Self { kind: Kind::Unix(listener, path.into()), address: address.to_owned() });
+            let listener = Self { kind: Kind::Unix(listener, path.into()), address: address.to_owned() };
+            listener.set_mode(OWNER_ONLY)?;
+            return Ok(listener);
         }
         let mut result = Err(io::Error::new(ErrorKind::InvalidInput, "no address: HOST:PORT or unix:PATH is needed"));
         for place in address.to_socket_addrs()? {
@@ -59,6 +67,18 @@ impl Listener {
             }
         }
         result
+    }
+
+    /// Has a Unix socket be for those whom `mode`, such as 0o770, lets write to the file. It changes nothing of another.
+    ///
+    /// # Errors
+    ///
+    /// What the system says.
+    pub fn set_mode(&self, mode: u32) -> io::Result<()> {
+        match &self.kind {
+            Kind::Tcp(_) => Ok(()),
+            Kind::Unix(_, path) => std::fs::set_permissions(path, Permissions::from_mode(mode)),
+        }
     }
 
     /// Where it listens.

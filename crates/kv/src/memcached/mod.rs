@@ -18,11 +18,11 @@
 //! let mut doors = Door::open(listener, &Partitions::new(1), 0, DoorConfig::default())?;
 //!
 //! client.write_all(b"set greeting 0 0 5\r\nhello\r\nget greeting\r\nquit\r\n")?;
-//! let now_s = 1;
+//! let now_ns = 0;
 //! let door = &mut doors[0];
 //! while door.counters()[0].bytes_written.get() == 0 {
 //!     door.wait(Duration::from_millis(100));
-//!     door.turn(&mut cache, now_s);
+//!     door.turn(&mut cache, now_ns);
 //! }
 //! let mut said = String::new();
 //! client.read_to_string(&mut said)?;
@@ -30,6 +30,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod budget;
 mod connection;
 mod door;
 mod hand_over;
@@ -37,5 +38,6 @@ mod listener;
 mod pool;
 pub mod protocol;
 
+pub use budget::Budget;
 pub use door::{Door, DoorConfig};
 pub use listener::Listener;

@@ -1,44 +1,84 @@
 //! Buffers that were used, and will be again.
 
-/// Bytes that are kept.
-const KEPT_MAX: usize = 32 << 20;
-/// Buffers are listed by the power of two of their size. The shortest have room for 64 bytes; all that are longer than 8 MB are
-/// alike.
+/// Buffers are listed by their size, in steps of an eighth. The shortest have room for 64 bytes.
 const SHORTEST: u32 = 6;
-const LISTS: usize = 18;
-/// Lists in which short buffers are looked for.
-const LISTS_TRIED: usize = 4;
+const STEP_BITS: u32 = 3;
+const LISTS: usize = 128;
+/// Lists in which a buffer is looked for that is to be kept for a while: up to twice as long.
+const LISTS_TRIED: u32 = 1 << STEP_BITS;
 /// Buffers of each list that are kept.
 const LIST_LEN: usize = 1024;
 
-/// The first list whose buffers have room for `len` bytes.
-fn list_for(len: usize) -> usize {
-    let bits = len.max(1).next_power_of_two().ilog2();
-    (bits.saturating_sub(SHORTEST) as usize).min(LISTS - 1)
+/// The list of buffers that have at least `len` bytes, and fewer than those of the next one.
+fn list_of(len: usize) -> usize {
+    let len = len.max(1 << SHORTEST);
+    let log = len.ilog2();
+    let step = (len >> (log - STEP_BITS)) & ((1 << STEP_BITS) - 1);
+    (((log - SHORTEST) as usize) << STEP_BITS | step).min(LISTS - 1)
 }
 
+/// `len`, or a little more: the shortest of a list.
+fn rounded_up(len: usize) -> usize {
+    let len = len.max(1 << SHORTEST);
+    len.next_multiple_of(1 << (len.ilog2() - STEP_BITS))
+}
+
+/// Buffers of one size that nobody has.
 #[derive(Default)]
+struct List {
+    buffers: Vec<Vec<u8>>,
+    /// The fewest there were lately.
+    fewest: usize,
+}
+
+/// See the module.
 pub(super) struct Pool {
-    lists: [Vec<Vec<u8>>; LISTS],
+    lists: Box<[List]>,
+    /// A bit for each list that has buffers.
+    filled: u128,
     kept: usize,
+    kept_max: usize,
 }
 
 impl Pool {
+    /// Keeps up to so many bytes.
+    pub fn new(kept_max: usize) -> Self {
+        Self { lists: (0..LISTS).map(|_| List::default()).collect(), filled: 0, kept: 0, kept_max }
+    }
+
+    /// Bytes of buffers that nobody has.
+    pub fn kept(&self) -> usize {
+        self.kept
+    }
+
     /// An empty buffer with room for `len` bytes, which will be more: one of the longest there are.
     pub fn take(&mut self, len: usize) -> Vec<u8> {
-        let found = self.lists[list_for(len)..].iter_mut().rev().find_map(Vec::pop);
-        self.taken(found, len)
+        let fitting = self.fitting(len);
+        self.taken((fitting != 0).then(|| u128::BITS - 1 - fitting.leading_zeros()), len)
     }
 
     /// An empty buffer with room for `len` bytes, and not very many more: it is to be kept for a while.
     pub fn take_short(&mut self, len: usize) -> Vec<u8> {
-        let first = list_for(len);
-        let found = self.lists[first..LISTS.min(first + LISTS_TRIED)].iter_mut().find_map(Vec::pop);
-        self.taken(found, len)
+        let fitting = self.fitting(len);
+        let first = list_of(rounded_up(len)) as u32;
+        let list = fitting.trailing_zeros();
+        self.taken((fitting != 0 && list < first + LISTS_TRIED).then_some(list), len)
     }
 
-    fn taken(&mut self, found: Option<Vec<u8>>, len: usize) -> Vec<u8> {
-        let Some(buffer) = found else { return Vec::with_capacity(len.next_power_of_two().max(1 << SHORTEST)) };
+    /// The lists whose buffers have room for `len`. The last one's may be of any length, and are for nobody.
+    fn fitting(&self, len: usize) -> u128 {
+        let first = list_of(rounded_up(len));
+        self.filled & (u128::MAX << first) & !(1 << (LISTS - 1))
+    }
+
+    fn taken(&mut self, list: Option<u32>, len: usize) -> Vec<u8> {
+        let Some(list) = list.map(|list| list as usize) else { return Vec::with_capacity(rounded_up(len)) };
+        let List { buffers, fewest } = &mut self.lists[list];
+        let buffer = buffers.pop().unwrap_or_default();
+        *fewest = (*fewest).min(buffers.len());
+        if buffers.is_empty() {
+            self.filled &= !(1 << list);
+        }
         self.kept -= buffer.capacity();
         buffer
     }
@@ -46,14 +86,30 @@ impl Pool {
     /// Keeps a buffer that nobody needs any more, if there is room for it.
     pub fn give(&mut self, mut buffer: Vec<u8>) {
         let len = buffer.capacity();
-        if len < 1 << SHORTEST || self.kept + len > KEPT_MAX {
+        let list = list_of(len);
+        if len < 1 << SHORTEST || list == LISTS - 1 || self.kept + len > self.kept_max {
             return;
         }
-        let list = &mut self.lists[((len.ilog2() - SHORTEST) as usize).min(LISTS - 1)];
-        if list.len() < LIST_LEN {
+        let buffers = &mut self.lists[list].buffers;
+        if buffers.len() < LIST_LEN {
             buffer.clear();
             self.kept += len;
-            list.push(buffer);
+            self.filled |= 1 << list;
+            buffers.push(buffer);
+        }
+    }
+
+    /// Frees the buffers that nobody has wanted since it was called last.
+    pub fn trim(&mut self) {
+        for (list, List { buffers, fewest }) in self.lists.iter_mut().enumerate() {
+            for buffer in buffers.drain(..(*fewest).min(buffers.len())) {
+                self.kept -= buffer.capacity();
+            }
+            *fewest = buffers.len();
+            if buffers.is_empty() {
+                self.filled &= !(1 << list);
+                buffers.shrink_to_fit();
+            }
         }
     }
 }
@@ -62,29 +118,45 @@ impl Pool {
 mod tests {
     use super::*;
 
+    const KEPT_MAX: usize = 32 << 20;
+
     #[test]
     fn a_buffer_that_was_given_is_taken_again_where_it_suffices() {
-        let mut pool = Pool::default();
-        for len in [0, 1, 64, 65, 1000, 4096, 1 << 20, (1 << 20) + 1] {
+        let mut pool = Pool::new(KEPT_MAX);
+        for len in [0, 1, 64, 65, 1000, 4096, 1 << 20, (1 << 20) + 1, 1_000_040] {
             let buffer = pool.take(len);
             let (at, capacity) = (buffer.as_ptr(), buffer.capacity());
-            assert!(capacity >= len.max(64));
+            assert!(capacity >= len.max(64) && capacity <= (len + len / 8).max(64), "{len}: {capacity}");
             pool.give(buffer);
             let again = pool.take(len);
-            assert_eq!((again.as_ptr(), again.capacity(), pool.kept), (at, capacity, 0));
+            assert_eq!((again.as_ptr(), again.capacity(), pool.kept()), (at, capacity, 0));
         }
         let long = pool.take(2000);
         pool.give(long);
-        assert_eq!((pool.take_short(20).capacity(), pool.kept), (64, 2048));
-        assert_eq!((pool.take(20).capacity(), pool.kept), (2048, 0));
+        assert_eq!((pool.take_short(20).capacity(), pool.kept()), (64, 2048));
+        assert_eq!((pool.take(20).capacity(), pool.kept()), (2048, 0));
     }
 
     #[test]
     fn no_more_is_kept_than_there_is_room_for() {
-        let mut pool = Pool::default();
+        let mut pool = Pool::new(KEPT_MAX);
         (0..100).for_each(|_| pool.give(Vec::with_capacity(1 << 20)));
-        assert_eq!(pool.kept, KEPT_MAX);
+        assert_eq!(pool.kept(), KEPT_MAX);
         (0..2000).for_each(|_| pool.give(Vec::new()));
-        assert_eq!(pool.kept, KEPT_MAX);
+        assert_eq!(pool.kept(), KEPT_MAX);
+    }
+
+    #[test]
+    fn what_nobody_wants_for_a_while_is_freed() {
+        let mut pool = Pool::new(KEPT_MAX);
+        (0..4).for_each(|_| pool.give(Vec::with_capacity(1 << 20)));
+        pool.trim();
+        assert_eq!(pool.kept(), 4 << 20);
+        let used = [pool.take(1 << 20), pool.take(1 << 20)];
+        used.into_iter().for_each(|buffer| pool.give(buffer));
+        pool.trim();
+        assert_eq!(pool.kept(), 2 << 20);
+        pool.trim();
+        assert_eq!((pool.kept(), pool.filled), (0, 0));
     }
 }

@@ -46,6 +46,7 @@ impl Ours {
                 }
                 Then::Output => {}
                 Then::Close => self.closed = true,
+                Then::Room(len) => panic!("there is room for {len} bytes"),
                 Then::HandOver(_) => panic!("there is nobody else"),
             }
         }

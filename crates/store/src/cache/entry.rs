@@ -8,15 +8,19 @@ use sinew_mem::Words;
 /// Longest value of any table, in bytes: what its field holds.
 pub const VALUE_LEN_LIMIT: usize = (1 << VALUE_BITS) - 1;
 
-const VALUE_BITS: u32 = 26;
+const VALUE_BITS: u32 = 28;
 const KEY_BITS: u32 = 16;
-const ROOM_BITS: u32 = 21;
+/// Of the room, whose upper bits stand in the version's word.
+const ROOM_LOW_BITS: u32 = 19;
 const EXTRAS: u64 = 1 << 63;
 
 const HEADER_WORDS: usize = 2;
-/// The version's word has the marks above it.
-const VERSION_BITS: u32 = 64 - MARK_BITS;
+/// The version's word has the upper bits of the room above it, and above those the marks.
+const VERSION_BITS: u32 = 64 - ROOM_HIGH_BITS - MARK_BITS;
+const ROOM_HIGH_BITS: u32 = 8;
 const MARK_BITS: u32 = 4;
+
+const _: () = assert!(VALUE_BITS + KEY_BITS + ROOM_LOW_BITS == 63);
 
 /// What is said of an item beside its key and value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,15 +70,16 @@ impl Entry {
             return None;
         }
         let [shape, stamp] = body.load_some(at);
-        let field = |from: u32, bits: u32| (shape >> from) as usize & ((1 << bits) - 1);
+        let field = |word: u64, from: u32, bits: u32| (word >> from) as usize & ((1 << bits) - 1);
+        let room_high = field(stamp, VERSION_BITS, ROOM_HIGH_BITS);
         let entry = Self {
             at,
-            key_len: field(VALUE_BITS, KEY_BITS),
-            value_len: field(0, VALUE_BITS),
-            room: field(VALUE_BITS + KEY_BITS, ROOM_BITS),
+            key_len: field(shape, VALUE_BITS, KEY_BITS),
+            value_len: field(shape, 0, VALUE_BITS),
+            room: room_high << ROOM_LOW_BITS | field(shape, VALUE_BITS + KEY_BITS, ROOM_LOW_BITS),
             has_extras: shape & EXTRAS != 0,
             version: stamp & ((1 << VERSION_BITS) - 1),
-            marks: (stamp >> VERSION_BITS) as u8,
+            marks: (stamp >> (64 - MARK_BITS)) as u8,
         };
         let end = at + Self::words(entry.key_len, entry.value_len, entry.has_extras);
         (end <= body.len()).then_some(entry)
@@ -85,7 +90,7 @@ impl Entry {
     pub fn store(&self, body: &Words, extras: Extras) {
         let shape = self.value_len as u64
             | (self.key_len as u64) << VALUE_BITS
-            | (self.room as u64) << (VALUE_BITS + KEY_BITS)
+            | (self.room as u64 & ((1 << ROOM_LOW_BITS) - 1)) << (VALUE_BITS + KEY_BITS)
             | if self.has_extras { EXTRAS } else { 0 };
         body.store(self.at, shape);
         self.store_marks(body, self.marks);
@@ -97,7 +102,8 @@ impl Entry {
     /// Writes the marks anew, up to four of them.
     #[inline(always)]
     pub fn store_marks(&self, body: &Words, marks: u8) {
-        body.store(self.at + 1, u64::from(marks) << VERSION_BITS | self.version);
+        let room_high = self.room as u64 >> ROOM_LOW_BITS;
+        body.store(self.at + 1, u64::from(marks) << (64 - MARK_BITS) | room_high << VERSION_BITS | self.version);
     }
 
     /// Of an entry that has extras.
@@ -130,6 +136,12 @@ impl Entry {
         self.key_len == key.len() && body.holds(self.key_at(), key)
     }
 
+    /// Copies the key out to `target`, in place of what is there.
+    pub fn read_key(&self, body: &Words, target: &mut Vec<u8>) {
+        target.resize(self.key_len, 0);
+        body.read(self.key_at(), target);
+    }
+
     /// Copies the value out to `target`, which is as long.
     #[inline(always)]
     pub fn read_value(&self, body: &Words, target: &mut [u8]) {
@@ -149,7 +161,7 @@ mod tests {
             let value: Vec<u8> = (0..value_len as u8).rev().collect();
             let words = Entry::words(key_len, value_len, has_extras);
             let entry =
-                Entry { at: 3, key_len, value_len, room: words + 5, has_extras, version: (1 << 60) - 2, marks: 9 };
+                Entry { at: 3, key_len, value_len, room: words + 5, has_extras, version: (1 << 52) - 2, marks: 9 };
             let extras = if has_extras { Extras { flags: u32::MAX, expires_s: 7 } } else { Extras::default() };
             entry.store(&body, extras);
             entry.store_key(&body, &key);
@@ -169,7 +181,7 @@ mod tests {
     fn the_largest_lengths_fit_their_fields() {
         let entry =
             |value_len, room| Entry { at: 0, key_len: 0xFFFF, value_len, room, has_extras: true, version: 1, marks: 0 };
-        let body = Words::zeroed(Entry::words(0xFFFF, VALUE_LEN_LIMIT, true)).unwrap();
+        let body = Words::zeroed(Entry::words(0xFFFF, super::super::VALUE_LEN_MAX, true)).unwrap();
         // The room of the longest item of a table is no more than its field holds.
         let largest = entry(super::super::VALUE_LEN_MAX, Entry::words(0xFFFF, super::super::VALUE_LEN_MAX, true));
         largest.store(&body, Extras::default());

@@ -29,6 +29,8 @@
 mod entry;
 mod heap;
 mod key;
+mod leave;
+mod limit;
 mod log;
 mod reader;
 mod table;
@@ -39,7 +41,19 @@ pub use reader::{CacheReader, Read};
 pub use table::{Cache, Item};
 
 /// Longest value that a table can be configured for, in bytes.
-pub const VALUE_LEN_MAX: usize = 8 << 20;
+pub const VALUE_LEN_MAX: usize = 128 << 20;
+
+/// The [mark](Item::mark) of an item that was asked for: what goes without it is counted, see [`CacheStats::expired_unfetched`].
+pub const FETCHED: u8 = 1;
+
+/// Why an item that was stored is not to be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lost {
+    /// Its time was over.
+    Expired,
+    /// Everything was cleared.
+    Cleared,
+}
 
 /// What a table is made for.
 #[derive(Clone, Debug)]
@@ -50,6 +64,9 @@ pub struct CacheConfig {
     /// Bytes for the items. Each takes 16 bytes, 8 more if it has flags or expires, its key and its value, both rounded up to
     /// 8; without eviction 8 more.
     pub memory_bytes: usize,
+    /// What [`Cache::limit_memory`] may raise that to, as far as address space goes: memory is taken when it is first used. Less than
+    /// `memory_bytes` is as much.
+    pub memory_bytes_max: usize,
     /// What becomes of an item that does not fit.
     pub when_full: WhenFull,
     /// Whether there will be [`CacheReader`]s. Changes cost a little more then.
@@ -65,6 +82,7 @@ impl Default for CacheConfig {
         Self {
             items: 1 << 20,
             memory_bytes: 64 << 20,
+            memory_bytes_max: 0,
             when_full: WhenFull::Evict,
             readers: false,
             value_len_max: 1 << 20,
@@ -106,6 +124,24 @@ pub enum CacheError {
         bytes: usize,
         /// What the system said.
         source: std::io::Error,
+    },
+}
+
+/// Why the memory of a table was not limited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LimitError {
+    /// It forgets nothing.
+    #[error("a table that evicts nothing keeps the memory that it was made with")]
+    EvictsNothing,
+    /// There is no address space for it, or it is less than an item takes.
+    #[error("the memory of a table can be limited to {min} to {max} bytes, not to {bytes}")]
+    Bounds {
+        /// What was asked for.
+        bytes: usize,
+        /// The least.
+        min: usize,
+        /// The most.
+        max: usize,
     },
 }
 
@@ -191,13 +227,21 @@ pub struct CacheStats {
     pub hits: u64,
     /// GETs that found none.
     pub misses: u64,
-    /// Items there are. Those that were evicted or expired count until somebody comes across them, in a table that evicts
-    /// at the latest a round of the log later.
+    /// Items there are. One that has expired counts until somebody comes across it: who asks for its key, who stores it anew, or
+    /// whose item takes its place.
     pub items: usize,
     /// Items that were stored, in place of others or not.
     pub stored: u64,
-    /// Items that gave their place to others, or would have, had they not expired.
+    /// Items that gave their place to others before their time.
     pub evictions: u64,
+    /// Those of them that nobody had asked for: without the mark [`FETCHED`].
+    pub evicted_unfetched: u64,
+    /// Items that had expired, or had been cleared, when somebody came across them.
+    pub reclaimed: u64,
+    /// Those of them that nobody had asked for.
+    pub expired_unfetched: u64,
+    /// Bytes of the items there are.
+    pub item_bytes: usize,
     /// Bytes of items, the dead ones in the log too.
     pub used_bytes: usize,
     /// Bytes for them.

@@ -8,25 +8,26 @@ use sinew_mem::Words;
 use super::entry::{Entry, Extras, VALUE_LEN_LIMIT};
 use super::heap::Heap;
 use super::key::{KEY_LEN_MAX, Key, KeyHasher};
+use super::leave::Census;
 use super::log::{Log, PLACE_BITS, place};
 use super::reader::CacheReader;
-use super::view::{CHAIN_MAX, CLEARED, CONTROL_WORDS, Found, HEAD, SLOTS, Slot, View};
+use super::view::{CHAIN_MAX, CONTROL_WORDS, Found, HEAD, SLOTS, Slot, View};
 use super::{CacheConfig, CacheError, CacheStats, ModifyError, Put, PutError, VALUE_LEN_MAX, When, WhenFull};
 
 /// Items for which a bucket is meant: half of its slots, so that few items find it full.
 const ITEMS_PER_BUCKET: usize = 4;
+/// Words that a table has at least.
+pub(super) const WORDS_MIN: usize = 16;
 /// Without eviction: one spare bucket for so many.
 const BUCKETS_PER_SPARE: usize = 4;
 /// Versions of buckets that readers check; more would only take cache.
 const VERSIONS_MAX: usize = 1 << 16;
-/// Buckets in which expired items are looked for when there is no memory.
-const RECLAIM_BUCKETS: usize = 256;
 
 const _: () = assert!(VALUE_LEN_MAX <= VALUE_LEN_LIMIT);
 
 /// Where items lie.
 #[derive(Debug)]
-enum Space {
+pub(super) enum Space {
     Log(Log),
     Heap(Heap),
 }
@@ -36,8 +37,6 @@ struct Reserved {
     position: u64,
     /// Words there are.
     room: usize,
-    /// How far the log came.
-    advanced: usize,
     /// Whether other items were removed for it.
     reclaimed: bool,
 }
@@ -54,27 +53,26 @@ struct About {
 /// A table: see [the module](super). It belongs to one thread at a time.
 #[derive(Debug)]
 pub struct Cache {
-    view: View,
-    hasher: KeyHasher,
-    space: Space,
+    pub(super) view: View,
+    pub(super) hasher: KeyHasher,
+    pub(super) space: Space,
     /// Buckets to go on with that are free.
-    spares: Vec<usize>,
+    pub(super) spares: Vec<usize>,
     value_len_max: usize,
     /// Version of the last item that was stored.
-    version: u64,
-    items: usize,
+    pub(super) version: u64,
     /// Items were stored that expire.
-    any_expires: bool,
+    pub(super) any_expires: bool,
     /// The next bucket to be looked at for items that are gone.
-    cursor: usize,
-    /// Parts of buckets that should have been looked at, times the words of the log.
-    sweep_debt: u64,
+    pub(super) cursor: usize,
     hits: Cell<u64>,
     misses: Cell<u64>,
     stored: u64,
-    evictions: u64,
+    pub(super) census: Census,
     /// Value that is being modified.
     scratch: Vec<u8>,
+    /// Key of an item that goes.
+    pub(super) key: Vec<u8>,
 }
 
 /// An item, as it stands in the table.
@@ -154,13 +152,14 @@ impl Cache {
         let senseless = |why| CacheError::Config { items, memory_bytes, value_len_max, why };
         let evicts = config.when_full == WhenFull::Evict;
         let words = memory_bytes / 8;
+        let words_max = if evicts { words.max(config.memory_bytes_max / 8) } else { words };
         if value_len_max > VALUE_LEN_MAX {
-            return Err(senseless("values are at most 8 MB"));
+            return Err(senseless("values are at most 128 MB"));
         }
-        if words >= 1 << PLACE_BITS {
+        if words_max >= 1 << PLACE_BITS {
             return Err(senseless("a table has less than 512 GB of memory: make several"));
         }
-        if words < 16 {
+        if words < WORDS_MIN {
             return Err(senseless("give it more memory"));
         }
         let buckets = u32::try_from(items.div_ceil(ITEMS_PER_BUCKET).max(1))
@@ -175,7 +174,7 @@ impl Cache {
         let view = View {
             index: zeroed((buckets as usize + spares) * SLOTS)?,
             buckets,
-            body: zeroed(words)?,
+            body: zeroed(words_max)?,
             control: zeroed(CONTROL_WORDS)?,
             versions: config.readers.then(|| zeroed(versions)).transpose()?,
             evicts,
@@ -193,15 +192,14 @@ impl Cache {
             spares: (buckets as usize..buckets as usize + spares).rev().collect(),
             value_len_max,
             version: 0,
-            items: 0,
             any_expires: false,
             cursor: 0,
-            sweep_debt: 0,
             hits: Cell::new(0),
             misses: Cell::new(0),
             stored: 0,
-            evictions: 0,
+            census: Census::default(),
             scratch: Vec::new(),
+            key: Vec::new(),
             view,
         })
     }
@@ -350,42 +348,34 @@ impl Cache {
     /// Forgets the item of `key`; returns whether there was one.
     pub fn delete(&mut self, key: &Key<'_>, now_s: u32) -> bool {
         let Some(found) = self.view.find(key) else { return false };
-        let was = !self.view.is_gone(&found.entry, found.entry.extras(&self.view.body), now_s);
-        self.remove(key.bucket(self.view.buckets), found.slot);
-        was
-    }
-
-    /// Forgets every item.
-    pub fn clear(&mut self) {
-        self.view.control.store(CLEARED, self.version);
-        if let Space::Heap(_) = self.space {
-            for bucket in 0..self.view.buckets as usize {
-                while let Some(slot) =
-                    (bucket * SLOTS..(bucket + 1) * SLOTS).find(|slot| self.view.slot(*slot).is_item())
-                {
-                    self.remove(bucket, slot);
-                }
-            }
+        let bucket = key.bucket(self.view.buckets);
+        if self.view.is_gone(&found.entry, found.entry.extras(&self.view.body), now_s) {
+            self.bury(bucket, found.slot, &found.entry);
+            return false;
         }
+        self.census.leave(&found.entry, self.cleared());
+        self.remove(bucket, found.slot);
+        true
     }
 
     /// What happened so far, and how full the table is.
     pub fn stats(&self) -> CacheStats {
-        let used_words = match &self.space {
-            Space::Log(log) if self.view.head().0 >> PLACE_BITS == 1 => {
-                self.view.head().0 as usize & ((1 << PLACE_BITS) - 1)
-            }
-            Space::Log(log) => log.words(),
-            Space::Heap(heap) => heap.used(),
+        let (used_words, capacity_words) = match &self.space {
+            Space::Log(log) => (log.used(), log.words()),
+            Space::Heap(heap) => (heap.used(), self.view.body.len()),
         };
         CacheStats {
             hits: self.hits.get(),
             misses: self.misses.get(),
-            items: self.items,
+            items: self.census.items,
             stored: self.stored,
-            evictions: self.evictions,
+            evictions: self.census.evictions,
+            evicted_unfetched: self.census.evicted_unfetched,
+            reclaimed: self.census.reclaimed,
+            expired_unfetched: self.census.expired_unfetched,
+            item_bytes: self.census.words * 8,
             used_bytes: used_words * 8,
-            capacity_bytes: self.view.body.len() * 8,
+            capacity_bytes: capacity_words * 8,
             index_bytes: self.view.index.len() * 8,
         }
     }
@@ -410,6 +400,8 @@ impl Cache {
             self.version += 1;
             self.version
         });
+        let is_over = |old: &Found| self.view.is_gone(&old.entry, old.entry.extras(&self.view.body), now_s);
+        let mut replaced = old.map(|old| (old.entry, is_over(&old)));
         let mut entry = Entry {
             at: 0,
             key_len: key.bytes().len(),
@@ -426,9 +418,10 @@ impl Cache {
             entry.store_value(&self.view.body, value);
             self.end_change(bucket);
         } else {
-            let Reserved { position, room, advanced, reclaimed } = self.reserve(words, value.len(), now_s)?;
+            let Reserved { position, room, reclaimed } = self.reserve(words, value.len(), old, now_s)?;
             // It may have been among what was reclaimed, or have moved to the place of something that was.
             let old = if reclaimed { self.view.find(key) } else { old };
+            replaced = replaced.filter(|_| old.is_some());
             entry = Entry { at: place(position), room, ..entry };
             if old.is_some() {
                 // The new item may lie on the old one: a reader is not to find neither.
@@ -443,7 +436,7 @@ impl Cache {
             let slot = match old {
                 // Though a log may have written over it by now.
                 Some(old) => old.slot,
-                None => match self.slot_for_another(bucket) {
+                None => match self.slot_for_another(bucket, now_s) {
                     Ok(slot) => slot,
                     Err(error) => {
                         self.free(position);
@@ -457,8 +450,14 @@ impl Cache {
             if let Some(old) = old {
                 self.free(old.position);
             }
-            self.sweep(advanced);
         }
+        if let Some((old, was_over)) = replaced {
+            self.census.leave(&old, self.cleared());
+            if was_over {
+                self.census.reclaim(&old);
+            }
+        }
+        self.census.enter(&entry);
         self.stored += 1;
         self.any_expires |= extras.expires_s != 0;
         Ok(version)
@@ -476,8 +475,14 @@ impl Cache {
         }
     }
 
-    /// Room for an item of `words`.
-    fn reserve(&mut self, words: usize, value_len: usize, now_s: u32) -> Result<Reserved, PutError> {
+    /// Room for an item of `words`, which may be in the place of `old`.
+    fn reserve(
+        &mut self,
+        words: usize,
+        value_len: usize,
+        old: Option<Found>,
+        now_s: u32,
+    ) -> Result<Reserved, PutError> {
         let most = match &self.space {
             Space::Log(log) => log.words(),
             Space::Heap(_) => Heap::words_max(&self.view.body),
@@ -486,14 +491,14 @@ impl Cache {
             let max = self.value_len_max.min(value_len.saturating_sub((words - most) * 8));
             return Err(PutError::ValueTooLong { len: value_len, max });
         }
+        self.make_way(words, old.map(|old| old.position), now_s);
         if let Space::Log(log) = &mut self.space {
-            let (position, advanced) = log.reserve(words);
-            return Ok(Reserved { position, room: words, advanced, reclaimed: false });
+            return Ok(Reserved { position: log.reserve(words), room: words, reclaimed: false });
         }
         for reclaimed in [false, true] {
             let Space::Heap(heap) = &mut self.space else { break };
             if let Some((place, room)) = heap.alloc(&self.view.body, words) {
-                return Ok(Reserved { position: place as u64, room, advanced: 0, reclaimed });
+                return Ok(Reserved { position: place as u64, room, reclaimed });
             }
             if !reclaimed && self.any_expires {
                 self.reclaim(now_s);
@@ -507,40 +512,35 @@ impl Cache {
         PutError::Full { used_bytes, capacity_bytes }
     }
 
-    fn free(&mut self, position: u64) {
+    pub(super) fn free(&mut self, position: u64) {
         if let Space::Heap(heap) = &mut self.space {
             heap.free(&self.view.body, place(position));
         }
     }
 
-    fn begin_change(&self, bucket: usize) {
+    pub(super) fn begin_change(&self, bucket: usize) {
         if let Some(versions) = &self.view.versions {
             versions.begin_change(View::version_of(versions, bucket));
         }
     }
 
-    fn end_change(&self, bucket: usize) {
+    pub(super) fn end_change(&self, bucket: usize) {
         if let Some(versions) = &self.view.versions {
             versions.end_change(View::version_of(versions, bucket));
         }
     }
 
     /// A slot of `bucket` for one more item.
-    fn slot_for_another(&mut self, bucket: usize) -> Result<usize, PutError> {
+    fn slot_for_another(&mut self, bucket: usize, now_s: u32) -> Result<usize, PutError> {
         if self.view.evicts {
             let head = self.view.head();
             let slots = self.view.bucket(bucket);
-            let age = |slot: Slot| if self.view.is_live(head, slot) { head.age(slot.position()) } else { u64::MAX };
+            let age = |slot: Slot| if slot.is_item() { head.age(slot.position()) } else { u64::MAX };
             // An empty one if there is, else that of the oldest.
-            let (at, slot) = slots
-                .into_iter()
-                .enumerate()
-                .max_by_key(|(_, slot)| (*slot == Slot::EMPTY, age(*slot)))
-                .expect("a bucket has slots");
-            if slot.is_item() {
-                self.evictions += 1;
-            } else {
-                self.items += 1;
+            let (at, slot) =
+                slots.into_iter().enumerate().max_by_key(|(_, slot)| age(*slot)).expect("a bucket has slots");
+            if let Some(entry) = self.entry_of(slot) {
+                self.count_evicted(&entry, now_s);
             }
             return Ok(bucket * SLOTS + at);
         }
@@ -548,7 +548,6 @@ impl Cache {
         for buckets in 1..=CHAIN_MAX {
             let slots = self.view.bucket(last);
             if let Some(at) = slots.iter().position(|slot| *slot == Slot::EMPTY) {
-                self.items += 1;
                 return Ok(last * SLOTS + at);
             }
             if let Some(next) = slots[SLOTS - 1].linked() {
@@ -563,84 +562,8 @@ impl Cache {
             self.view.index.store(spare * SLOTS, slots[SLOTS - 1].0);
             self.view.index.store(last * SLOTS + SLOTS - 1, Slot::link(spare).0);
             self.end_change(bucket);
-            self.items += 1;
             return Ok(spare * SLOTS + 1);
         }
         Err(self.full())
-    }
-
-    /// Empties `slot`, of `bucket` or one that goes on with it, and frees what it pointed to.
-    fn remove(&mut self, bucket: usize, slot: usize) {
-        let position = self.view.slot(slot).position();
-        // The last item of the last bucket takes its place, so that buckets to go on with are never empty.
-        let (mut before, mut last) = (None, bucket);
-        while let Some(next) = self.view.slot(last * SLOTS + SLOTS - 1).linked() {
-            before = Some(last);
-            last = next;
-        }
-        let at = self.view.bucket(last).iter().rposition(|slot| slot.is_item()).unwrap_or(0);
-        self.begin_change(bucket);
-        if before.is_some() {
-            self.view.index.store(slot, self.view.index.load(last * SLOTS + at));
-            self.view.index.store(last * SLOTS + at, Slot::EMPTY.0);
-        } else {
-            self.view.index.store(slot, Slot::EMPTY.0);
-        }
-        if let Some(before) = before.filter(|_| at == 0) {
-            self.view.index.store(before * SLOTS + SLOTS - 1, Slot::EMPTY.0);
-            self.spares.push(last);
-        }
-        self.end_change(bucket);
-        self.items -= 1;
-        self.free(position);
-    }
-
-    /// Empties slots whose items were overwritten: all of them while the log goes around once. A slot that pointed to something of
-    /// long ago could else be mistaken for one of now.
-    fn sweep(&mut self, advanced: usize) {
-        let Space::Log(log) = &self.space else { return };
-        let buckets = u64::from(self.view.buckets);
-        self.sweep_debt += advanced as u64 * buckets;
-        let head = self.view.head();
-        while self.sweep_debt >= log.words() as u64 {
-            self.sweep_debt -= log.words() as u64;
-            for (at, slot) in self.view.bucket(self.cursor).into_iter().enumerate() {
-                if slot != Slot::EMPTY && !head.is_live(slot.position()) {
-                    self.begin_change(self.cursor);
-                    self.view.index.store(self.cursor * SLOTS + at, Slot::EMPTY.0);
-                    self.end_change(self.cursor);
-                    self.items -= 1;
-                    self.evictions += 1;
-                }
-            }
-            self.cursor = (self.cursor + 1) % buckets as usize;
-        }
-    }
-
-    /// Frees items that expired, of some buckets.
-    fn reclaim(&mut self, now_s: u32) {
-        for _ in 0..RECLAIM_BUCKETS.min(self.view.buckets as usize) {
-            let bucket = self.cursor;
-            self.cursor = (bucket + 1) % self.view.buckets as usize;
-            let mut at = bucket;
-            let mut slot = 0;
-            loop {
-                let word = self.view.slot(at * SLOTS + slot);
-                let entry = word.is_item().then(|| Entry::load(&self.view.body, place(word.position()))).flatten();
-                if entry.is_some_and(|entry| self.view.is_gone(&entry, entry.extras(&self.view.body), now_s)) {
-                    self.remove(bucket, at * SLOTS + slot);
-                    // Another is there now, or the bucket is no more.
-                    (at, slot) = (bucket, 0);
-                    continue;
-                }
-                slot += 1;
-                if slot == SLOTS {
-                    match word.linked() {
-                        Some(next) => (at, slot) = (next, 0),
-                        None => break,
-                    }
-                }
-            }
-        }
     }
 }

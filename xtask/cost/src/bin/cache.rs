@@ -101,6 +101,7 @@ fn gets(count: &mut Count, keys_of_get: usize) -> anyhow::Result<()> {
 fn memcached(count: &mut Count) -> anyhow::Result<()> {
     const DEPTH: usize = 16;
     const NOW_S: u32 = 1;
+    const NOW_NS: u64 = 0;
     let mut cache = Cache::new(&cache_config(KEYS))?;
     let hasher = cache.hasher().clone();
     let listener = Listener::bind("127.0.0.1:0")?;
@@ -118,10 +119,10 @@ fn memcached(count: &mut Count) -> anyhow::Result<()> {
     }
     let mut answers = vec![0; expected.len()];
     // It takes the connection in.
-    (0..10).for_each(|_| _ = door.turn(&mut cache, NOW_S));
+    (0..10).for_each(|_| _ = door.turn(&mut cache, NOW_NS));
     count.rounds(ROUNDS, ROUNDS, |count| {
         client.write_all(&script)?;
-        count.step("server", DEPTH, || door.turn(&mut cache, NOW_S));
+        count.step("server", DEPTH, || door.turn(&mut cache, NOW_NS));
         ensure!(door.counters()[0].bytes_written.get() % expected.len() as u64 == 0, "a part of the answers");
         client.read_exact(&mut answers)?;
         ensure!(answers == expected, "other answers");

@@ -1,8 +1,10 @@
 //! The commands that are words.
 
+use sinew_mem::atomic::Ordering;
 use sinew_store::cache::{ModifyError, Put, When};
 
 use super::base64::KEY_LEN_MAX;
+use super::detail::Use;
 use super::numbers::{parse_i32, parse_u32, parse_u64, push_number};
 use super::service::{Stored, Work, set_fetched};
 use super::session::{HandOver, Keys, Step, are_keys};
@@ -71,8 +73,12 @@ impl<'i> Work<'_, 'i> {
             (b"flush_all", 1..=3) => self.flush_all(&words),
             (b"stats", _) => self.stats(&words),
             (b"version", _) => self.told(&format!("VERSION {VERSION}")),
+            (b"cache_memlimit", 2 | 3) => self.limit_memory(&words),
             (b"verbosity", 2 | 3) => match parse_u32(words[1]) {
-                Some(_) => self.reply(&words, "OK"),
+                Some(level) => {
+                    self.service.shared.verbosity.store(level, Ordering::Relaxed);
+                    self.reply(&words, "OK")
+                }
                 None => self.reply(&words, BAD_FORMAT),
             },
             (b"quit", _) => Step::Close,
@@ -141,6 +147,7 @@ impl<'i> Work<'_, 'i> {
         if let Some(owner) = self.elsewhere(key) {
             return Step::HandOver(HandOver::To(owner), whole);
         }
+        self.count_use(key, Use::Set);
         if &data[len..whole] != b"\r\n" {
             self.reply(words, BAD_DATA);
             return Step::Done(whole);
@@ -273,6 +280,7 @@ impl<'i> Work<'_, 'i> {
         if let Some(owner) = self.elsewhere(key) {
             return Step::HandOver(HandOver::To(owner), 0);
         }
+        self.count_use(key, Use::Delete);
         let key = self.ahead.key(self.cache, key);
         let was = self.cache.delete(&key, self.now_s);
         let count = self.service.count();
@@ -310,12 +318,33 @@ impl<'i> Work<'_, 'i> {
                 None => return self.reply(words, BAD_EXPTIME),
             }
         }
-        let at_s = if exptime > 0 { self.service.expires_s(exptime, self.now_s) } else { self.now_s };
+        // A delay of one second ends with the second that has begun.
+        let at_s = if exptime > 0 { self.service.expires_s(exptime, self.now_s) - 1 } else { self.now_s };
         self.service.flush(self.cache, at_s, self.now_s);
         self.reply(words, "OK");
         if self.service.partitions.count() > 1 { Step::HandOver(HandOver::ToOthers, 0) } else { DONE }
     }
 }
+
+impl Work<'_, '_> {
+    /// How much memory the tables of all threads may take, in megabytes.
+    fn limit_memory(&mut self, words: &Words<'_>) -> Step {
+        let Some(megabytes) = parse_u32(words[1]) else { return self.error() };
+        if megabytes < MEMORY_MB_MIN {
+            return self.reply(words, "MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m");
+        }
+        let threads = self.service.partitions.count();
+        let bytes = (megabytes as usize) << 20;
+        if self.cache.limit_memory(bytes / threads, self.now_s).is_err() {
+            return self.reply(words, "MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust");
+        }
+        self.reply(words, "OK");
+        if threads > 1 { Step::HandOver(HandOver::ToOthers, 0) } else { DONE }
+    }
+}
+
+/// The least that the tables can be limited to.
+const MEMORY_MB_MIN: u32 = 8;
 
 /// Longest data that a command may announce.
 const LEN_MAX: i32 = i32::MAX - 2;

@@ -4,22 +4,33 @@ use sinew_mem::atomic::{AtomicU64, Ordering};
 
 /// A number that one thread changes and others may read.
 #[derive(Debug, Default)]
-pub struct Counter(AtomicU64);
+pub struct Counter {
+    value: AtomicU64,
+    /// What it was when it was reset.
+    base: AtomicU64,
+}
 
 impl Counter {
     /// Its value.
     pub fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+        self.value.load(Ordering::Relaxed).wrapping_sub(self.base.load(Ordering::Relaxed))
     }
 
+    /// Its thread alone calls it.
+    #[inline(always)]
     pub(crate) fn set(&self, value: u64) {
-        self.0.store(value, Ordering::Relaxed);
+        self.value.store(value, Ordering::Relaxed);
     }
 
-    /// Its thread alone calls it: no other's change is lost then, other than by a reset.
+    /// Its thread alone calls it: no other's change is lost then.
     #[inline(always)]
     pub(crate) fn add(&self, more: u64) {
-        self.set(self.get().wrapping_add(more));
+        self.set(self.value.load(Ordering::Relaxed).wrapping_add(more));
+    }
+
+    /// Has it be 0, for whichever thread.
+    fn reset(&self) {
+        self.base.store(self.value.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 }
 
@@ -49,6 +60,16 @@ counters! {
     rejected_connections,
     /// How often there was no descriptor for a connection: it waits until another is closed.
     listen_disabled_num,
+    /// Whether connections are accepted: 0 while there is no descriptor for another, and at threads that accept none.
+    accepting_conns,
+    /// How often a connection had more to do, and others had their turn first.
+    conn_yields,
+    /// Connections that were closed since they had said nothing for too long.
+    idle_kicks,
+    /// Connections that were closed since they had not moved for longest when there was no memory for others.
+    stalled_kicks,
+    /// How often a connection had to wait for memory.
+    memory_waits,
     /// Keys that were asked for.
     cmd_get,
     /// Values that were to be stored.
@@ -63,6 +84,10 @@ counters! {
     get_hits,
     /// Keys that had none.
     get_misses,
+    /// Keys that had an item whose time was over.
+    get_expired,
+    /// Keys that had an item that was flushed.
+    get_flushed,
     /// Items that were deleted.
     delete_hits,
     /// Keys to delete that had no item.
@@ -101,18 +126,26 @@ counters! {
     total_items,
     /// Items that gave their place to others.
     evictions,
+    /// Those of them that nobody had asked for.
+    evicted_unfetched,
+    /// Items that were over when somebody came across them.
+    reclaimed,
+    /// Those of them that nobody had asked for.
+    expired_unfetched,
     /// Bytes of items.
     bytes,
     /// Bytes there are for items.
     limit_maxbytes,
+    /// Bytes of the index that leads to the items.
+    hash_bytes,
 }
 
 /// Of those, what is a state, which `stats reset` leaves alone.
-const STATES: &[&str] = &["curr_connections", "curr_items", "bytes", "limit_maxbytes"];
+const STATES: &[&str] = &["curr_connections", "accepting_conns", "curr_items", "bytes", "limit_maxbytes", "hash_bytes"];
 
 impl Counters {
     /// Sets to zero what counts events.
     pub fn reset(&self) {
-        self.all().filter(|(name, _)| !STATES.contains(name)).for_each(|(_, counter)| counter.set(0));
+        self.all().filter(|(name, _)| !STATES.contains(name)).for_each(|(_, counter)| counter.reset());
     }
 }

@@ -143,7 +143,7 @@ impl<'i> Work<'_, 'i> {
 
     fn meta_on_key(&mut self, which: u8, word: &'i [u8], key: &[u8], flags: &[&[u8]], read: &Flags) -> Step {
         match which {
-            b'g' => self.meta_get(word, key, flags, read),
+            b'g' => return self.meta_get(word, key, flags, read),
             b'd' => self.meta_delete(key, flags, read),
             _ => self.meta_arithmetic(key, flags, read),
         }
@@ -187,14 +187,23 @@ impl<'i> Work<'_, 'i> {
         DONE
     }
 
-    fn meta_get(&mut self, word: &'i [u8], key: &[u8], flags: &[&[u8]], read: &Flags) {
+    fn meta_get(&mut self, word: &'i [u8], key: &[u8], flags: &[&[u8]], read: &Flags) -> Step {
         if has_long_opaque(flags) {
-            return self.say(LONG_OPAQUE);
+            self.say(LONG_OPAQUE);
+            return DONE;
         }
         let cached = if read.in_base64 { self.cache.hasher().key(key) } else { self.ahead.key(self.cache, word) };
-        let count = self.service.count();
         let mut created = false;
         let mut item = self.cache.get(&cached, self.now_s);
+        let room = item.map_or(0, |item| if read.value { item.value_len() } else { 0 });
+        if room > self.limits().answer_len_max {
+            return Step::Room(room);
+        }
+        if item.is_none() {
+            self.count_lost(&cached);
+            item = None;
+        }
+        let count = self.service.count();
         if item.is_none()
             && let Some(exptime) = read.vivify_exptime
         {
@@ -212,7 +221,7 @@ impl<'i> Work<'_, 'i> {
                 self.push_opaque_and_key(flags, key, read.in_base64);
                 self.out.extend_from_slice(b"\r\n");
             }
-            return;
+            return DONE;
         };
         if touches { &count.touch_hits } else { &count.get_hits }.add(1);
         let marks = item.marks();
@@ -269,6 +278,7 @@ impl<'i> Work<'_, 'i> {
             // It is there: what a table without memory cannot do is left undone.
             let _ = self.cache.touch(&cached, None, Some(expires_s), self.now_s);
         }
+        DONE
     }
 
     fn meta_set(&mut self, word: &'i [u8], len: &[u8], flags: &[&[u8]], data: &'i [u8]) -> Step {

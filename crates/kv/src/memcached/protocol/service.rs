@@ -1,14 +1,18 @@
 //! What a thread has to carry out commands with.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use sinew_store::cache::{Cache, Item, Key, Put, PutError, When};
+use sinew_mem::atomic::{AtomicU32, AtomicUsize};
+use sinew_store::cache::{Cache, Item, Key, Lost, Put, PutError, When};
 
 use super::counters::Counters;
+use super::detail::{Detail, Use};
 use super::numbers::push_number;
 use super::session::Keys;
 use super::tokens::Lookahead;
 use crate::Partitions;
+use crate::memcached::budget::Budget;
 
 /// What a client may ask for at most.
 #[derive(Clone, Copy, Debug)]
@@ -17,13 +21,78 @@ pub struct Limits {
     pub item_len_max: usize,
     /// Bytes of output from which on nothing more is done until it is sent.
     pub out_len_max: usize,
-    /// Bytes of a line, which can be that long only if it is a list of keys.
+    /// The longest value that is put into the output without asking: for a longer one there has to be room
+    /// ([`Then::Room`](super::Then::Room)), which whoever runs the session grants by raising this limit for the next run.
+    pub answer_len_max: usize,
+    /// Bytes of a line, which can be that long only if it is a list of keys, that are looked at as a whole. A longer list is answered
+    /// as it comes: an error in it does not take back what was answered before.
     pub line_len_max: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { item_len_max: 1 << 20, out_len_max: 256 << 10, line_len_max: 1 << 20 }
+        Self { item_len_max: 1 << 20, out_len_max: 256 << 10, answer_len_max: usize::MAX, line_len_max: 64 << 10 }
+    }
+}
+
+/// What `stats` tells of the server around the protocol. The default is one that tells nothing.
+#[derive(Clone, Debug)]
+pub struct About {
+    /// Connections that there can be.
+    pub connections_max: usize,
+    /// Seconds after which a connection that says nothing is closed; never when 0.
+    pub idle_timeout_s: u32,
+    /// Where clients come in: `HOST:PORT`, or `unix:PATH`.
+    pub address: String,
+    /// The mode of a Unix socket.
+    pub socket_mode: u32,
+    /// Whether items make way for new ones.
+    pub evicts: bool,
+    /// The processor time that the process has used, for itself and in the system.
+    pub cpu_times: fn() -> [Duration; 2],
+}
+
+impl Default for About {
+    fn default() -> Self {
+        Self {
+            connections_max: 0,
+            idle_timeout_s: 0,
+            address: String::new(),
+            socket_mode: 0o700,
+            evicts: true,
+            cpu_times: || [Duration::ZERO; 2],
+        }
+    }
+}
+
+/// What the threads of a server share.
+#[derive(Debug)]
+pub struct Shared {
+    /// What each of them counted, in the order of their partitions.
+    pub counters: Box<[Counters]>,
+    /// What they counted of keys with the same beginning.
+    pub detail: Detail,
+    /// The memory of their connections.
+    pub budget: Budget,
+    /// Connections that are open.
+    pub connections: AtomicUsize,
+    /// What `verbosity` said last.
+    pub verbosity: AtomicU32,
+    /// What is told of the server.
+    pub about: About,
+}
+
+impl Shared {
+    /// Of so many threads.
+    pub fn new(threads: usize, budget: Budget, about: About) -> Self {
+        Self {
+            counters: (0..threads).map(|_| Counters::default()).collect(),
+            detail: Detail::new(threads),
+            budget,
+            connections: AtomicUsize::new(0),
+            verbosity: AtomicU32::new(0),
+            about,
+        }
     }
 }
 
@@ -35,7 +104,7 @@ const OVER: u32 = 1;
 /// What an item is marked with.
 pub(super) mod mark {
     /// It was asked for.
-    pub const FETCHED: u8 = 1;
+    pub const FETCHED: u8 = sinew_store::cache::FETCHED;
     /// A client was told that it is the one to make the value anew.
     pub const TOKEN_SENT: u8 = 2;
     /// The value is old, and to be made anew.
@@ -57,8 +126,8 @@ pub struct Service {
     pub epoch_unix_s: u64,
     /// Unix time when the server began.
     pub began_unix_s: u64,
-    /// What each thread counted, in the order of the partitions.
-    pub counters: Arc<[Counters]>,
+    /// What this thread has in common with the others.
+    pub shared: Arc<Shared>,
     /// A request that is to be answered [elsewhere](super::Then::HandOver).
     pub request: Vec<u8>,
     /// When everything is to be forgotten.
@@ -69,38 +138,35 @@ pub struct Service {
 impl Service {
     /// For a thread that owns all keys.
     pub fn alone(epoch_unix_s: u64) -> Self {
-        Self::new(Partitions::new(1), 0, epoch_unix_s, Self::counters(1))
+        let shared = Shared::new(1, Budget::new(0), About::default());
+        Self::new(Partitions::new(1), 0, epoch_unix_s, Arc::new(shared))
     }
 
-    /// For the thread that owns `partition`. All threads share `counters`, made by [`Service::counters`].
+    /// For the thread that owns `partition`.
     ///
     /// # Panics
     ///
-    /// When there are not as many counters as partitions.
-    pub fn new(partitions: Partitions, partition: usize, epoch_unix_s: u64, counters: Arc<[Counters]>) -> Self {
-        assert!(counters.len() == partitions.count() && partition < counters.len(), "each partition has its counters");
+    /// When `shared` is not of as many threads as there are partitions.
+    pub fn new(partitions: Partitions, partition: usize, epoch_unix_s: u64, shared: Arc<Shared>) -> Self {
+        let threads = shared.counters.len();
+        assert!(threads == partitions.count() && partition < threads, "each partition has its counters");
         Self {
             limits: Limits::default(),
             partitions,
             partition,
             epoch_unix_s,
             began_unix_s: epoch_unix_s,
-            counters,
+            shared,
             request: Vec::new(),
             flush_at_s: None,
             scratch: Vec::new(),
         }
     }
 
-    /// Counters for so many threads.
-    pub fn counters(threads: usize) -> Arc<[Counters]> {
-        (0..threads).map(|_| Counters::default()).collect()
-    }
-
     /// What this thread counted.
     #[inline(always)]
     pub fn count(&self) -> &Counters {
-        &self.counters[self.partition]
+        &self.shared.counters[self.partition]
     }
 
     /// Does what is due by now: `flush_all` can be asked for ahead. To be called whenever the clock has moved on.
@@ -123,8 +189,12 @@ impl Service {
         count.curr_items.set(stats.items as u64);
         count.total_items.set(stats.stored);
         count.evictions.set(stats.evictions);
-        count.bytes.set(stats.used_bytes as u64);
+        count.evicted_unfetched.set(stats.evicted_unfetched);
+        count.reclaimed.set(stats.reclaimed);
+        count.expired_unfetched.set(stats.expired_unfetched);
+        count.bytes.set(stats.item_bytes as u64);
         count.limit_maxbytes.set(stats.capacity_bytes as u64);
+        count.hash_bytes.set(stats.index_bytes as u64);
     }
 
     /// When an item ends for which a client gave `exptime`.
@@ -160,11 +230,14 @@ pub(super) struct Work<'w, 'i> {
     pub ahead: Lookahead<'i>,
     /// For another thread, which has counted what concerns no key.
     pub is_handed_over: bool,
+    /// What is done with keys is to be counted by prefixes.
+    has_detail: bool,
 }
 
 impl<'w, 'i> Work<'w, 'i> {
     pub fn new(service: &'w mut Service, cache: &'w mut Cache, now_s: u32, out: &'w mut Vec<u8>) -> Self {
-        Self { service, cache, now_s, out, ahead: Lookahead::default(), is_handed_over: false }
+        let has_detail = service.shared.detail.is_on();
+        Self { service, cache, now_s, out, ahead: Lookahead::default(), is_handed_over: false, has_detail }
     }
 
     pub fn limits(&self) -> &Limits {
@@ -197,17 +270,25 @@ impl<'w, 'i> Work<'w, 'i> {
     }
 
     /// Answers with the item of one key of a list, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// The room that the answer needs; nothing was done then.
     #[inline(always)]
-    pub fn get(&mut self, bytes: &'i [u8], keys: Keys) {
+    pub fn get(&mut self, bytes: &'i [u8], keys: Keys) -> Result<(), usize> {
         let key = self.ahead.key(self.cache, bytes);
-        let count = self.service.count();
         let hit = if let Some(item) = self.cache.get(&key, self.now_s) {
+            if item.value_len() > self.service.limits.answer_len_max {
+                return Err(item.value_len());
+            }
             push_value(self.out, bytes, &item, keys.versions);
             set_fetched(&item);
             true
         } else {
+            self.count_lost(&key);
             false
         };
+        let count = self.service.count();
         if let Some(exptime) = keys.touch {
             count.cmd_touch.add(1);
             if hit { &count.touch_hits } else { &count.touch_misses }.add(1);
@@ -219,6 +300,27 @@ impl<'w, 'i> Work<'w, 'i> {
         } else {
             count.cmd_get.add(1);
             if hit { &count.get_hits } else { &count.get_misses }.add(1);
+        }
+        if self.has_detail {
+            self.count_use(bytes, if hit { Use::Hit } else { Use::Miss });
+        }
+        Ok(())
+    }
+
+    /// Of a key that was asked for and has no item: why it has none any more.
+    pub fn count_lost(&mut self, key: &Key<'_>) {
+        match self.cache.forget_lost(key, self.now_s) {
+            None => {}
+            Some(Lost::Expired) => self.service.count().get_expired.add(1),
+            Some(Lost::Cleared) => self.service.count().get_flushed.add(1),
+        }
+    }
+
+    /// Counts by its prefix what is done with a key, while that is asked for.
+    #[inline(always)]
+    pub fn count_use(&self, key: &[u8], what: Use) {
+        if self.has_detail {
+            self.service.shared.detail.count(self.service.partition, key, what);
         }
     }
 

@@ -3,13 +3,15 @@
 use sinew_store::cache::Cache;
 
 use super::base64::KEY_LEN_MAX;
-use super::commands::NO_MEMORY;
+use super::commands::BAD_FORMAT;
 use super::numbers::push_number;
 use super::service::{Service, Work};
-use super::tokens::{said, words};
+use super::tokens::{rest_of_said, said, words};
 
 /// From this length on, what goes on without a line feed can only be a list of keys.
 const COMMAND_LEN_MAX: usize = 2048;
+/// Bytes of a line that is too long to be kept in which there is a whole key, or else a key that is too long.
+const PIECE_LEN_MIN: usize = 4096;
 /// What memcached's binary protocol begins with, and no command does.
 const BINARY: u8 = 0x80;
 
@@ -20,6 +22,10 @@ pub struct Session {
     swallow: usize,
     /// The input is the rest of a list of keys.
     list: Option<List>,
+    /// The list of keys goes on behind that: its line is too long to be kept until it ends.
+    open: Option<Keys>,
+    /// The rest of a line is to come that nobody wants.
+    skips_line: bool,
     /// Bytes that the input must have before there is anything to do.
     need: usize,
     /// Bytes of the input in which there is no line feed.
@@ -38,6 +44,8 @@ struct List {
     len: usize,
     /// Bytes of the line, with its end.
     line_len: usize,
+    /// It is the end of the line.
+    is_last: bool,
 }
 
 impl List {
@@ -63,6 +71,15 @@ pub struct Ran {
     pub consumed: usize,
     /// What to do next.
     pub then: Then,
+    /// Of a [`Then::HandOver`]: bytes of the input, the last ones of those that are done with, that are the request. 0 where
+    /// [`Service::request`] is.
+    pub request_len: usize,
+}
+
+impl Ran {
+    fn new(consumed: usize, then: Then) -> Self {
+        Self { consumed, then, request_len: 0 }
+    }
 }
 
 /// What a session needs.
@@ -70,9 +87,11 @@ pub struct Ran {
 pub enum Then {
     /// More input: at least so many bytes in all.
     Input(usize),
-    /// That its output is sent: there is too much of it to go on.
+    /// That its output is sent: there is too much of it to go on, or others are to have their turn.
     Output,
-    /// That [`Service::request`] is answered elsewhere, and the answer put behind the output so far.
+    /// Room for an answer of so many bytes more: see [`Limits::answer_len_max`](super::Limits::answer_len_max).
+    Room(usize),
+    /// That a request ([`Ran::request_len`]) is answered elsewhere, and the answer put behind the output so far.
     HandOver(HandOver),
     /// That the connection is closed, once the output is sent.
     Close,
@@ -103,6 +122,8 @@ pub(super) enum Step {
     HandOver(HandOver, usize),
     /// Another request goes elsewhere in its place, and so many bytes of data are to be dropped.
     Instead(HandOver, usize),
+    /// Nothing is done until there is room for an answer of so many bytes.
+    Room(usize),
     Close,
 }
 
@@ -121,7 +142,7 @@ impl Session {
         let mut work = Work::new(service, cache, now_s, out);
         work.is_handed_over = self.is_handed_over;
         if !self.begun && input.first() == Some(&BINARY) {
-            return Ran { consumed: 0, then: Then::Close };
+            return Ran::new(0, Then::Close);
         }
         self.begun |= !input.is_empty();
         let mut at = 0;
@@ -132,29 +153,55 @@ impl Session {
                 self.swallow -= gone;
                 at += gone;
                 if self.swallow > 0 {
-                    return Ran { consumed: at, then: Then::Input(1) };
+                    return Ran::new(at, Then::Input(1));
                 }
                 continue;
             }
             if work.is_full() {
-                return Ran { consumed: at, then: Then::Output };
+                return Ran::new(at, Then::Output);
             }
             if let Some(list) = self.list.take() {
                 let (consumed, then) = self.go_on(&mut work, list, rest);
                 at += consumed;
                 match then {
-                    Some(then) => return Ran { consumed: at, then },
+                    Some(then) => return Ran::new(at, then),
                     None => continue,
                 }
             }
+            if self.skips_line {
+                let end = memchr::memchr(b'\n', rest);
+                self.skips_line = end.is_none();
+                at += end.map_or(rest.len(), |end| end + 1);
+                if self.skips_line {
+                    return Ran::new(at, Then::Input(1));
+                }
+                continue;
+            }
+            if let Some(keys) = self.open {
+                match self.piece(&mut work, keys, rest) {
+                    Ok(consumed) => at += consumed,
+                    Err(wants) => return Ran::new(at, Then::Input(wants)),
+                }
+                continue;
+            }
             if rest.len() < self.need.max(1) {
-                return Ran { consumed: at, then: Then::Input(self.need.max(1)) };
+                return Ran::new(at, Then::Input(self.need.max(1)));
             }
             let Some(end) = memchr::memchr(b'\n', &rest[self.searched..]).map(|end| end + self.searched) else {
                 self.searched = rest.len();
-                let then =
-                    if may_go_on(rest, work.limits().line_len_max) { Then::Input(rest.len() + 1) } else { Then::Close };
-                return Ran { consumed: at, then };
+                if rest.len() <= COMMAND_LEN_MAX {
+                    return Ran::new(at, Then::Input(rest.len() + 1));
+                }
+                let Some((from, keys)) = list_without_end(rest) else {
+                    return Ran::new(at, Then::Close);
+                };
+                if rest.len() <= work.limits().line_len_max {
+                    return Ran::new(at, Then::Input(rest.len() + 1));
+                }
+                at += from;
+                self.open = Some(keys);
+                self.searched = 0;
+                continue;
             };
             work.ahead.look(work.cache, rest, false);
             let line = said(&rest[..end]);
@@ -170,34 +217,54 @@ impl Session {
                 Step::Data(len) => self.need = line_len + len,
                 Step::Keys(from, keys) => {
                     at += from;
-                    self.list = Some(List { keys, len: line.len() - from, line_len: line_len - from });
+                    self.list = Some(List { keys, len: line.len() - from, line_len: line_len - from, is_last: true });
                 }
                 Step::HandOver(whom, data_len) => {
-                    let request = &mut work.service.request;
-                    request.clear();
-                    request.extend_from_slice(&rest[..line_len + data_len]);
-                    return Ran { consumed: at + line_len + data_len, then: Then::HandOver(whom) };
+                    let request_len = line_len + data_len;
+                    return Ran { request_len, ..Ran::new(at + request_len, Then::HandOver(whom)) };
                 }
                 Step::Instead(whom, len) => {
                     self.swallow = len;
-                    return Ran { consumed: at + line_len, then: Then::HandOver(whom) };
+                    return Ran::new(at + line_len, Then::HandOver(whom));
                 }
-                Step::Close => return Ran { consumed: at + line_len, then: Then::Close },
+                Step::Room(len) => return Ran::new(at, Then::Room(len)),
+                Step::Close => return Ran::new(at + line_len, Then::Close),
             }
         }
     }
 
-    /// Refuses the command whose data is awaited, for want of memory: the data is dropped as it comes. Returns whether there is
-    /// one.
-    pub fn refuse_data(&mut self, service: &Service, out: &mut Vec<u8>) -> bool {
-        if self.need == 0 {
-            return false;
+    /// Bytes that the input will have once the data of the command that it begins with is there: 0 while there is none.
+    pub fn awaited_len(&self) -> usize {
+        self.need
+    }
+
+    /// Takes the next keys of a line that is too long to be kept. Returns how much of the input is done with, or else how much of it is
+    /// needed.
+    fn piece(&mut self, work: &mut Work<'_, '_>, keys: Keys, rest: &[u8]) -> Result<usize, usize> {
+        let end = memchr::memchr(b'\n', &rest[self.searched..]).map(|end| end + self.searched);
+        let line_len = match end {
+            Some(end) => end + 1,
+            None if rest.len() < PIECE_LEN_MIN => {
+                self.searched = rest.len();
+                return Err(PIECE_LEN_MIN);
+            }
+            // Up to the last key that is whole.
+            None => memchr::memrchr(b' ', rest).map_or(0, |space| space + 1),
+        };
+        self.searched = 0;
+        let said = rest_of_said(&rest[..end.unwrap_or(line_len)]);
+        // As a zero byte does.
+        let is_last = end.is_some() || said.len() < line_len && rest[said.len()] == 0;
+        self.open = (!is_last).then_some(keys);
+        self.skips_line = is_last && end.is_none();
+        if line_len == 0 || !are_keys(said) {
+            work.say(BAD_FORMAT);
+            self.open = None;
+            self.skips_line = end.is_none();
+            return Ok(line_len);
         }
-        self.swallow = std::mem::take(&mut self.need);
-        service.count().store_no_memory.add(1);
-        out.extend_from_slice(NO_MEMORY.as_bytes());
-        out.extend_from_slice(b"\r\n");
-        true
+        self.list = Some(List { keys, len: said.len(), line_len, is_last });
+        Ok(0)
     }
 
     /// Goes through a list of keys. Returns how much of it is done with, and what is needed, if anything.
@@ -215,13 +282,23 @@ impl Session {
                 return (end, Some(Then::HandOver(HandOver::KeyTo(owner))));
             }
             work.ahead.look(work.cache, &rest[at..], true);
-            work.get(key, list.keys);
+            if let Err(len) = work.get(key, list.keys) {
+                self.list = Some(list.after(at));
+                return (at, Some(Then::Room(len)));
+            }
         }
-        work.out.extend_from_slice(b"END\r\n");
+        if list.is_last {
+            work.out.extend_from_slice(b"END\r\n");
+        }
         (list.line_len, None)
     }
 
     /// Answers one request that another thread was asked and that is this one's to answer.
+    ///
+    /// # Errors
+    ///
+    /// The room that the answer needs, when that is more than [`Limits::answer_len_max`](super::Limits::answer_len_max). Nothing was
+    /// done then.
     pub fn answer(
         service: &mut Service,
         cache: &mut Cache,
@@ -229,22 +306,28 @@ impl Session {
         request: &[u8],
         without_end: bool,
         out: &mut Vec<u8>,
-    ) {
-        Self { is_handed_over: true, ..Self::default() }.run(service, cache, now_s, request, out);
+    ) -> Result<(), usize> {
+        let ran = Self { is_handed_over: true, ..Self::default() }.run(service, cache, now_s, request, out);
+        if let Then::Room(len) = ran.then {
+            return Err(len);
+        }
         if without_end && out.ends_with(b"END\r\n") {
             out.truncate(out.len() - b"END\r\n".len());
         }
+        Ok(())
     }
 }
 
-/// Whether a line that has not ended may be longer still.
-fn may_go_on(rest: &[u8], line_len_max: usize) -> bool {
-    if rest.len() <= COMMAND_LEN_MAX {
-        return true;
-    }
+/// Where the keys begin of a line that has not ended and is longer than any command, and what is wanted of them; none when it is no
+/// list of keys.
+fn list_without_end(rest: &[u8]) -> Option<(usize, Keys)> {
     let spaces = rest.iter().take_while(|byte| **byte == b' ').count();
-    let command = &rest[spaces..];
-    spaces <= 100 && (command.starts_with(b"get ") || command.starts_with(b"gets ")) && rest.len() <= line_len_max
+    let versions = match &rest[spaces..] {
+        [b'g', b'e', b't', b' ', ..] => false,
+        [b'g', b'e', b't', b's', b' ', ..] => true,
+        _ => return None,
+    };
+    (spaces <= 100).then_some((spaces + 4 + usize::from(versions), Keys { versions, touch: None }))
 }
 
 /// Whether all of a list of keys are short enough.

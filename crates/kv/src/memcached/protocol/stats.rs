@@ -1,6 +1,11 @@
 //! `stats`.
 
+use std::time::Duration;
+
+use sinew_mem::atomic::Ordering;
+
 use super::commands::VERSION;
+use super::counters::Counters;
 use super::numbers::push_number;
 use super::service::Work;
 use super::session::Step;
@@ -11,19 +16,13 @@ impl Work<'_, '_> {
         match words.get(1).copied() {
             None => self.all_stats(),
             Some(b"reset") => {
-                self.service.counters.iter().for_each(super::Counters::reset);
+                self.service.publish(self.cache);
+                self.service.shared.counters.iter().for_each(Counters::reset);
+                self.service.shared.detail.reset();
                 self.say("RESET");
             }
-            Some(b"settings") => {
-                let limits = *self.limits();
-                self.stat("maxbytes", self.sum("limit_maxbytes"));
-                self.stat("item_size_max", limits.item_len_max as u64);
-                self.stat("num_threads", self.service.counters.len() as u64);
-                self.say("STAT cas_enabled yes");
-                self.say("STAT flush_enabled yes");
-                self.say("END");
-            }
-            Some(b"detail") => self.say("CLIENT_ERROR usage: stats detail on|off|dump"),
+            Some(b"settings") => self.settings(),
+            Some(b"detail") => self.detail(words.get(2).copied()),
             Some(b"sizes") => self.say("STAT sizes_status disabled\r\nEND"),
             // There are no slabs here.
             Some(b"items" | b"slabs" | b"conns") => self.say("END"),
@@ -32,26 +31,92 @@ impl Work<'_, '_> {
         Step::Done(0)
     }
 
+    fn detail(&mut self, what: Option<&[u8]>) {
+        let detail = &self.service.shared.detail;
+        match what {
+            Some(b"on") => {
+                detail.switch(true);
+                self.say("OK");
+            }
+            Some(b"off") => {
+                detail.switch(false);
+                self.say("OK");
+            }
+            Some(b"dump") => {
+                detail.dump(self.out);
+                self.say("END");
+            }
+            _ => self.say("CLIENT_ERROR usage: stats detail on|off|dump"),
+        }
+    }
+
+    fn settings(&mut self) {
+        let shared = std::sync::Arc::clone(&self.service.shared);
+        let about = &shared.about;
+        let (path, host) = match about.address.strip_prefix("unix:") {
+            Some(path) => (path, None),
+            None => ("NULL", about.address.rsplit_once(':')),
+        };
+        let (inter, port) = host.unwrap_or(("NULL", "0"));
+        let yes_or_no = |yes| if yes { "yes" } else { "no" };
+        self.publish_and_stat("maxbytes", "limit_maxbytes");
+        self.stat("maxconns", about.connections_max as u64);
+        self.stat_text("tcpport", port);
+        self.stat("udpport", 0);
+        self.stat_text("inter", inter);
+        self.stat("verbosity", shared.verbosity.load(Ordering::Relaxed).into());
+        self.stat_text("evictions", if about.evicts { "on" } else { "off" });
+        self.stat_text("domain_socket", path);
+        self.stat_text("umask", &format!("{:o}", about.socket_mode));
+        self.stat_text("shutdown_command", "no");
+        self.stat("num_threads", shared.counters.len() as u64);
+        self.stat_text("stat_key_prefix", ":");
+        self.stat_text("detail_enabled", yes_or_no(shared.detail.is_on()));
+        self.stat_text("cas_enabled", "yes");
+        self.stat_text("binding_protocol", "ascii");
+        self.stat_text("auth_enabled_sasl", "no");
+        self.stat_text("auth_enabled_ascii", "no");
+        self.stat("item_size_max", self.limits().item_len_max as u64);
+        self.stat_text("maxconns_fast", "yes");
+        self.stat_text("flush_enabled", "yes");
+        self.stat_text("dump_enabled", "no");
+        self.stat("idle_timeout", about.idle_timeout_s.into());
+        self.stat("connection_memory", shared.budget.max() as u64);
+        self.say("END");
+    }
+
+    fn publish_and_stat(&mut self, name: &str, counter: &str) {
+        self.service.publish(self.cache);
+        self.stat(name, self.sum(counter));
+    }
+
     fn all_stats(&mut self) {
         self.service.publish(self.cache);
+        let shared = std::sync::Arc::clone(&self.service.shared);
         self.stat("pid", u64::from(std::process::id()));
         // The clock began when the server did, or in 1970.
         let unix_s = self.service.epoch_unix_s + u64::from(self.now_s);
         self.stat("uptime", unix_s.saturating_sub(self.service.began_unix_s));
         self.stat("time", unix_s);
-        self.say(&format!("STAT version {VERSION}"));
+        self.stat_text("version", VERSION);
         self.stat("pointer_size", u64::from(usize::BITS));
-        self.stat("threads", self.service.counters.len() as u64);
+        let [user, system] = (shared.about.cpu_times)();
+        self.stat_text("rusage_user", &seconds(user));
+        self.stat_text("rusage_system", &seconds(system));
+        self.stat("max_connections", shared.about.connections_max as u64);
+        self.stat("threads", shared.counters.len() as u64);
         let names: Vec<&str> = self.service.count().all().map(|(name, _)| name).collect();
         for name in names {
             self.stat(name, self.sum(name));
         }
+        self.stat("connection_bytes", shared.budget.used() as u64);
+        self.stat("limit_connection_bytes", shared.budget.max() as u64);
         self.say("END");
     }
 
     /// Over all threads.
     fn sum(&self, name: &str) -> u64 {
-        let all = self.service.counters.iter().flat_map(|counters| counters.all());
+        let all = self.service.shared.counters.iter().flat_map(Counters::all);
         all.filter(|(other, _)| *other == name).fold(0, |sum, (_, counter)| sum.wrapping_add(counter.get()))
     }
 
@@ -62,4 +127,13 @@ impl Work<'_, '_> {
         push_number(self.out, value);
         self.out.extend_from_slice(b"\r\n");
     }
+
+    fn stat_text(&mut self, name: &str, value: &str) {
+        self.say(&format!("STAT {name} {value}"));
+    }
+}
+
+/// As `getrusage` is told of.
+fn seconds(time: Duration) -> String {
+    format!("{}.{:06}", time.as_secs(), time.subsec_micros())
 }

@@ -1,0 +1,242 @@
+//! Memory for connections: who gets it, who waits for it, and who goes for want of it.
+
+use std::collections::VecDeque;
+
+use super::super::budget::Claim;
+use super::super::connection::{Connection, LONG, Want};
+use super::super::hand_over::Message;
+use super::super::protocol::Limits;
+use super::Door;
+
+/// A connection that has not moved for so long is closed when there is no memory for others.
+const STALLED_NS: u64 = 1_000_000_000;
+/// Those are looked for no more often than this.
+const BETWEEN_LOOKS_NS: u64 = 20_000_000;
+
+/// Of so many connections that get memory, one is that which has waited longest.
+const FED_FOR_AN_OLD_ONE: usize = 4;
+
+/// Bytes of answers that a connection is given without asking: fewer while there is little memory.
+const OUT_LEN_MAX: usize = 256 << 10;
+const OUT_LEN_MAX_WHEN_SHORT: usize = 16 << 10;
+
+/// What connections may do without asking.
+pub(super) fn limits(is_short: bool) -> Limits {
+    let out_len_max = if is_short { OUT_LEN_MAX_WHEN_SHORT } else { OUT_LEN_MAX };
+    Limits { out_len_max, answer_len_max: LONG.min(out_len_max), ..Limits::default() }
+}
+
+/// Who waits for memory.
+#[derive(Default)]
+pub(super) struct Hunger {
+    /// Those of which nobody knows whether they move, and those that have moved.
+    queues: [Waiting; 2],
+    /// When stalled connections are looked for next.
+    next_look_ns: u64,
+    /// Bytes that are counted for what this thread keeps itself.
+    counted: usize,
+}
+
+#[derive(Default)]
+struct Waiting {
+    /// Numbers and generations.
+    connections: VecDeque<(usize, u64)>,
+    /// Connections that got some.
+    fed: usize,
+}
+
+impl Hunger {
+    pub fn is_any(&self) -> bool {
+        self.queues.iter().any(|queue| !queue.connections.is_empty())
+    }
+}
+
+impl Door {
+    /// Counts what has changed of a connection's buffers.
+    pub(super) fn count(&self, connection: &mut Connection) {
+        let kept = connection.kept();
+        self.service.shared.budget.change(connection.counted, kept);
+        connection.counted = kept;
+    }
+
+    /// Counts what this thread keeps itself, and makes room when there is too much.
+    pub(super) fn count_memory(&mut self) {
+        let kept = self.pool.kept() + self.batches.kept() + self.out.capacity() + self.service.request.capacity();
+        let budget = &self.service.shared.budget;
+        budget.change(self.hunger.counted, kept);
+        self.hunger.counted = kept;
+        let is_short = budget.is_short();
+        let Limits { out_len_max, answer_len_max, .. } = limits(is_short);
+        self.service.limits.out_len_max = out_len_max;
+        self.service.limits.answer_len_max = answer_len_max;
+        if is_short && budget.is_spent() {
+            self.make_room();
+        }
+    }
+
+    /// Of a connection that is gone: its buffers and what was taken for it.
+    pub(super) fn forget(&self, connection: &Connection) {
+        self.service.shared.budget.change(connection.counted, 0);
+    }
+
+    /// Takes memory for what the connection wants, or has it wait.
+    pub(super) fn want(&mut self, index: usize, connection: &mut Connection, want: Want) {
+        connection.starving.push_back(want);
+        if connection.starving.len() == 1 {
+            self.feed_or_queue(index, connection);
+        }
+    }
+
+    /// Takes memory for what the connection wants next, or has it wait. It is given for one long answer of another thread after the
+    /// other.
+    pub(super) fn feed_or_queue(&mut self, index: usize, connection: &mut Connection) {
+        let queue = connection.claim() as usize;
+        while let Some(len) = connection.starving.front().map(Want::len)
+            && connection.may_be_fed()
+        {
+            if self.hunger.queues[queue].connections.is_empty() && self.take_for(connection, len) {
+                self.give(connection);
+            } else {
+                self.service.count().memory_waits.add(1);
+                connection.is_queued_for_memory = true;
+                self.hunger.queues[queue].connections.push_back((index, connection.generation));
+                return;
+            }
+        }
+    }
+
+    /// Takes so many bytes for a connection, if there are.
+    fn take_for(&self, connection: &mut Connection, len: usize) -> bool {
+        let taken = self.service.shared.budget.try_take(len, connection.claim());
+        if taken {
+            connection.counted += len;
+        }
+        taken
+    }
+
+    /// Does what the memory was taken for.
+    fn give(&mut self, connection: &mut Connection) {
+        let Some(want) = connection.starving.pop_front() else { return };
+        match want {
+            Want::Input(len) => {
+                // All that it takes: it can be sent to the end then.
+                let mut input = self.pool.take_short(len);
+                input.extend_from_slice(&connection.input);
+                self.pool.give(std::mem::replace(&mut connection.input, input));
+            }
+            // What is answered next is as long.
+            Want::Answer(len) => connection.room = len,
+            Want::Others(len, entry, request) => {
+                connection.others_room = len;
+                self.ask_again(entry, len, &request);
+                self.pool.give(request);
+            }
+        }
+        self.count(connection);
+    }
+
+    /// Gives memory to those who wait for it, as far as there is some.
+    pub(super) fn feed(&mut self) {
+        for queue in (0..self.hunger.queues.len()).rev() {
+            loop {
+                let Waiting { connections, fed } = &mut self.hunger.queues[queue];
+                // The one that came last, and now and then the one that has waited longest: a crowd that came at once does not keep
+                // those who come after it from everything.
+                let is_oldest = fed.is_multiple_of(FED_FOR_AN_OLD_ONE);
+                let next = if is_oldest { connections.pop_front() } else { connections.pop_back() };
+                let Some((index, generation)) = next else { break };
+                let Some(mut connection) = self.connections[index].take_if(|it| it.generation == generation) else {
+                    continue;
+                };
+                let len = connection.starving.front().map_or(0, Want::len);
+                if !self.take_for(&mut connection, len) {
+                    self.connections[index] = Some(connection);
+                    let connections = &mut self.hunger.queues[queue].connections;
+                    if is_oldest {
+                        connections.push_front((index, generation));
+                    } else {
+                        connections.push_back((index, generation));
+                    }
+                    break;
+                }
+                self.hunger.queues[queue].fed += 1;
+                connection.is_queued_for_memory = false;
+                self.give(&mut connection);
+                self.feed_or_queue(index, &mut connection);
+                connection.moved_ns = self.now_ns;
+                self.connections[index] = Some(connection);
+                self.enqueue(index);
+            }
+        }
+        if self.hunger.is_any() {
+            self.make_room();
+        }
+    }
+
+    /// Closes connections that do not move, here and at other threads.
+    fn make_room(&mut self) {
+        if self.now_ns < self.hunger.next_look_ns {
+            return;
+        }
+        self.shed();
+        for other in (0..self.others.len()).filter(|other| *other != self.service.partition) {
+            let _ = self.others[other].mailbox.send(Message::MakeRoom);
+        }
+    }
+
+    /// Closes connections that have not moved for a while, those first that have not for longest, until half of the memory of those of
+    /// which nobody knows whether they move is free.
+    pub(super) fn shed(&mut self) {
+        if self.now_ns < self.hunger.next_look_ns {
+            return;
+        }
+        self.hunger.next_look_ns = self.now_ns + BETWEEN_LOOKS_NS;
+        let Some(before_ns) = self.now_ns.checked_sub(STALLED_NS) else { return };
+        let held = self.connections.iter().enumerate();
+        let held = held.filter_map(|(index, connection)| Some((index, connection.as_deref()?)));
+        let stalled = held.filter(|(_, it)| it.counted > 0 && it.moved_ns <= before_ns && it.is_stalled());
+        let mut stalled: Vec<_> = stalled.map(|(index, it)| (it.moved_ns, usize::MAX - it.counted, index)).collect();
+        stalled.sort_unstable();
+        let budget = self.service.shared.budget.max();
+        for (_, _, index) in stalled {
+            if self.service.shared.budget.used() <= budget / 4 {
+                break;
+            }
+            let Some(mut connection) = self.connections[index].take() else { continue };
+            // The kernel tells late that it would take more.
+            let before = connection.moved_ns;
+            while connection.blocked && self.send(index, &mut connection).is_ok_and(|sent| sent > 0) {}
+            if connection.moved_ns != before {
+                self.count(&mut connection);
+                self.connections[index] = Some(connection);
+                self.enqueue(index);
+                continue;
+            }
+            self.service.count().stalled_kicks.add(1);
+            self.close(index, connection);
+        }
+        self.turn_away(before_ns);
+    }
+
+    /// While even what is kept for connections that have moved is in use, and none is stalled: closes connections that wait for memory
+    /// since `before_ns`, and of which nobody knows whether they will move. They would all wait for each other.
+    fn turn_away(&mut self, before_ns: u64) {
+        let mut rest = self.hunger.queues[Claim::New as usize].connections.len();
+        while rest > 0
+            && self.service.shared.budget.is_spent()
+            && let Some((index, generation)) = self.hunger.queues[Claim::New as usize].connections.pop_front()
+        {
+            rest -= 1;
+            let is_old = |it: &mut Box<Connection>| it.generation == generation && it.moved_ns <= before_ns;
+            match self.connections[index].take_if(is_old) {
+                Some(connection) => {
+                    self.service.count().stalled_kicks.add(1);
+                    self.close(index, connection);
+                }
+                None => self.hunger.queues[Claim::New as usize].connections.push_back((index, generation)),
+            }
+        }
+    }
+}
+
+const _: () = assert!(Claim::New as usize == 0 && Claim::Proven as usize == 1);

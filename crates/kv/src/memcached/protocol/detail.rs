@@ -1,0 +1,115 @@
+//! `stats detail`: what was done with keys of the same beginning.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use sinew_mem::atomic::{AtomicBool, Ordering};
+
+use super::numbers::push_number;
+
+/// What ends the beginning of a key.
+const DELIMITER: u8 = b':';
+/// Beginnings that a thread counts; keys with others are left out.
+const PREFIXES_MAX: usize = 1000;
+
+/// What happened to keys with one beginning.
+#[derive(Clone, Copy, Debug, Default)]
+struct Uses {
+    gets: u64,
+    hits: u64,
+    sets: u64,
+    deletes: u64,
+}
+
+/// What is done with a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// It was asked for, and there was an item.
+    Hit,
+    /// It was asked for, and there was none.
+    Miss,
+    /// A value was to be stored.
+    Set,
+    /// It was to be deleted.
+    Delete,
+}
+
+/// What the threads of a server count by prefixes, while they are asked to.
+#[derive(Debug)]
+pub struct Detail {
+    is_on: AtomicBool,
+    /// Of each thread, which only meets another there when somebody wants to know.
+    threads: Box<[Mutex<Prefixes>]>,
+}
+
+type Prefixes = BTreeMap<Box<[u8]>, Uses>;
+
+fn lock(prefixes: &Mutex<Prefixes>) -> MutexGuard<'_, Prefixes> {
+    prefixes.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Detail {
+    /// Of so many threads, off at first.
+    pub fn new(threads: usize) -> Self {
+        Self { is_on: AtomicBool::new(false), threads: (0..threads).map(|_| Mutex::default()).collect() }
+    }
+
+    /// Whether keys are to be counted.
+    #[inline(always)]
+    pub fn is_on(&self) -> bool {
+        self.is_on.load(Ordering::Relaxed)
+    }
+
+    /// Begins or ends to count.
+    pub fn switch(&self, on: bool) {
+        self.is_on.store(on, Ordering::Relaxed);
+    }
+
+    /// Forgets what was counted.
+    pub fn reset(&self) {
+        self.threads.iter().for_each(|prefixes| lock(prefixes).clear());
+    }
+
+    /// Counts for `thread` what was done with `key`.
+    pub fn count(&self, thread: usize, key: &[u8], what: Use) {
+        let Some(end) = memchr::memchr(DELIMITER, key) else { return };
+        let prefix = &key[..end];
+        let mut prefixes = lock(&self.threads[thread]);
+        if !prefixes.contains_key(prefix) {
+            if prefixes.len() >= PREFIXES_MAX {
+                return;
+            }
+            prefixes.insert(prefix.into(), Uses::default());
+        }
+        let Some(uses) = prefixes.get_mut(prefix) else { return };
+        uses.gets += u64::from(matches!(what, Use::Hit | Use::Miss));
+        uses.hits += u64::from(what == Use::Hit);
+        uses.sets += u64::from(what == Use::Set);
+        uses.deletes += u64::from(what == Use::Delete);
+    }
+
+    /// Appends what all threads counted.
+    pub fn dump(&self, out: &mut Vec<u8>) {
+        let mut all = Prefixes::new();
+        for prefixes in &self.threads {
+            for (prefix, uses) in lock(prefixes).iter() {
+                let sum = all.entry(prefix.clone()).or_default();
+                sum.gets += uses.gets;
+                sum.hits += uses.hits;
+                sum.sets += uses.sets;
+                sum.deletes += uses.deletes;
+            }
+        }
+        for (prefix, uses) in all {
+            out.extend_from_slice(b"PREFIX ");
+            out.extend_from_slice(&prefix);
+            for (name, number) in [("get", uses.gets), ("hit", uses.hits), ("set", uses.sets), ("del", uses.deletes)] {
+                out.push(b' ');
+                out.extend_from_slice(name.as_bytes());
+                out.push(b' ');
+                push_number(out, number);
+            }
+            out.extend_from_slice(b"\r\n");
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! How items leave a table, and what is counted of them.
+
+use super::FETCHED;
+use super::entry::Entry;
+use super::log::place;
+use super::table::{Cache, Space};
+use super::view::{CLEARED, SLOTS, Slot};
+use super::{Key, Lost};
+
+/// Buckets in which expired items are looked for when there is no memory.
+const RECLAIM_BUCKETS: usize = 256;
+
+/// The items that a table has, and those that left it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Census {
+    pub items: usize,
+    /// Words of them.
+    pub words: usize,
+    pub evictions: u64,
+    pub evicted_unfetched: u64,
+    pub reclaimed: u64,
+    pub expired_unfetched: u64,
+}
+
+impl Census {
+    pub fn enter(&mut self, entry: &Entry) {
+        self.items += 1;
+        self.words += entry.room;
+    }
+
+    /// Of an item that is not there any more. Those up to the version `cleared` left together.
+    pub fn leave(&mut self, entry: &Entry, cleared: u64) {
+        if entry.version > cleared {
+            self.items -= 1;
+            self.words -= entry.room;
+        }
+    }
+
+    /// Of an item that had expired, or had been cleared, when its memory was wanted.
+    pub fn reclaim(&mut self, entry: &Entry) {
+        self.reclaimed += 1;
+        self.expired_unfetched += u64::from(entry.marks & FETCHED == 0);
+    }
+
+    fn evict(&mut self, entry: &Entry) {
+        self.evictions += 1;
+        self.evicted_unfetched += u64::from(entry.marks & FETCHED == 0);
+    }
+}
+
+impl Cache {
+    /// Forgets every item.
+    pub fn clear(&mut self) {
+        self.view.control.store(CLEARED, self.version);
+        (self.census.items, self.census.words) = (0, 0);
+        if let Space::Heap(_) = self.space {
+            for bucket in 0..self.view.buckets as usize {
+                while let Some(slot) =
+                    (bucket * SLOTS..(bucket + 1) * SLOTS).find(|slot| self.view.slot(*slot).is_item())
+                {
+                    self.remove(bucket, slot);
+                }
+            }
+        }
+    }
+
+    /// Forgets the item of `key` if it is over, and says why it is: what to call where [`Cache::get`] found none, for the sake of
+    /// [`CacheStats`](super::CacheStats).
+    #[inline]
+    pub fn forget_lost(&mut self, key: &Key<'_>, now_s: u32) -> Option<Lost> {
+        // Without one of the two no item is over that is still there.
+        if !self.any_expires && self.cleared() == 0 {
+            return None;
+        }
+        let found = self.view.find(key).filter(|found| self.is_over(&found.entry, now_s))?;
+        let lost = if found.entry.version <= self.cleared() { Lost::Cleared } else { Lost::Expired };
+        self.bury(key.bucket(self.view.buckets), found.slot, &found.entry);
+        Some(lost)
+    }
+
+    /// Items up to this version were cleared.
+    pub(super) fn cleared(&self) -> u64 {
+        self.view.control.load(CLEARED)
+    }
+
+    pub(super) fn is_over(&self, entry: &Entry, now_s: u32) -> bool {
+        self.view.is_gone(entry, entry.extras(&self.view.body), now_s)
+    }
+
+    pub(super) fn entry_of(&self, slot: Slot) -> Option<Entry> {
+        slot.is_item().then(|| Entry::load(&self.view.body, place(slot.position()))).flatten()
+    }
+
+    /// Removes an item that is over.
+    pub(super) fn bury(&mut self, bucket: usize, slot: usize, entry: &Entry) {
+        self.census.leave(entry, self.cleared());
+        self.census.reclaim(entry);
+        self.remove(bucket, slot);
+    }
+
+    /// Counts an item that gives its place to another.
+    pub(super) fn count_evicted(&mut self, entry: &Entry, now_s: u32) {
+        self.census.leave(entry, self.cleared());
+        if self.is_over(entry, now_s) { self.census.reclaim(entry) } else { self.census.evict(entry) }
+    }
+
+    /// Forgets the items of a log that an item of `words` more will overwrite: all but the one at `replaced`, which its own
+    /// successor overwrites.
+    pub(super) fn make_way(&mut self, words: usize, replaced: Option<u64>, now_s: u32) {
+        while let Space::Log(log) = &self.space
+            && let Some(position) = log.in_the_way(words)
+        {
+            let entry =
+                Entry::load(&self.view.body, place(position)).expect("a log has items from its tail to its head");
+            if replaced != Some(position) {
+                self.evict(position, &entry, now_s);
+            }
+            if let Space::Log(log) = &mut self.space {
+                log.pass(entry.room);
+            }
+        }
+    }
+
+    /// Forgets what was appended to the log at `position`, unless that was done before.
+    pub(super) fn evict(&mut self, position: u64, entry: &Entry, now_s: u32) {
+        let mut bytes = std::mem::take(&mut self.key);
+        entry.read_key(&self.view.body, &mut bytes);
+        let key = self.hasher.key(&bytes);
+        let bucket = key.bucket(self.view.buckets);
+        let slot = Slot::item(key.tag(), position);
+        if let Some(at) = self.view.bucket(bucket).iter().position(|other| *other == slot) {
+            self.count_evicted(entry, now_s);
+            self.remove(bucket, bucket * SLOTS + at);
+        }
+        self.key = bytes;
+    }
+
+    /// Empties `slot`, of `bucket` or one that goes on with it, and frees what it pointed to.
+    pub(super) fn remove(&mut self, bucket: usize, slot: usize) {
+        let position = self.view.slot(slot).position();
+        // The last item of the last bucket takes its place, so that buckets to go on with are never empty.
+        let (mut before, mut last) = (None, bucket);
+        while let Some(next) = self.view.slot(last * SLOTS + SLOTS - 1).linked() {
+            before = Some(last);
+            last = next;
+        }
+        let at = self.view.bucket(last).iter().rposition(|slot| slot.is_item()).unwrap_or(0);
+        self.begin_change(bucket);
+        if before.is_some() {
+            self.view.index.store(slot, self.view.index.load(last * SLOTS + at));
+            self.view.index.store(last * SLOTS + at, Slot::EMPTY.0);
+        } else {
+            self.view.index.store(slot, Slot::EMPTY.0);
+        }
+        if let Some(before) = before.filter(|_| at == 0) {
+            self.view.index.store(before * SLOTS + SLOTS - 1, Slot::EMPTY.0);
+            self.spares.push(last);
+        }
+        self.end_change(bucket);
+        self.free(position);
+    }
+
+    /// Frees items that expired, of some buckets.
+    pub(super) fn reclaim(&mut self, now_s: u32) {
+        for _ in 0..RECLAIM_BUCKETS.min(self.view.buckets as usize) {
+            let bucket = self.cursor;
+            self.cursor = (bucket + 1) % self.view.buckets as usize;
+            let mut at = bucket;
+            let mut slot = 0;
+            loop {
+                let word = self.view.slot(at * SLOTS + slot);
+                if let Some(entry) = self.entry_of(word).filter(|entry| self.is_over(entry, now_s)) {
+                    self.bury(bucket, at * SLOTS + slot, &entry);
+                    // Another is there now, or the bucket is no more.
+                    (at, slot) = (bucket, 0);
+                    continue;
+                }
+                slot += 1;
+                if slot == SLOTS {
+                    match word.linked() {
+                        Some(next) => (at, slot) = (next, 0),
+                        None => break,
+                    }
+                }
+            }
+        }
+    }
+}

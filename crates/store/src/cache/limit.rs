@@ -1,0 +1,43 @@
+//! A table's memory, limited anew.
+
+use super::LimitError;
+use super::entry::Entry;
+use super::log::position_of;
+use super::table::{Cache, Space, WORDS_MIN};
+use super::view::HEAD;
+
+impl Cache {
+    /// Has the items take up to `bytes` from now on. Those that lie beyond are evicted, and their memory goes back to the system; more
+    /// memory is taken as it is used.
+    ///
+    /// # Errors
+    ///
+    /// [`LimitError`]; nothing has changed then.
+    pub fn limit_memory(&mut self, bytes: usize, now_s: u32) -> Result<(), LimitError> {
+        let (words, max) = (bytes / 8, self.view.body.len());
+        let Space::Log(log) = &self.space else { return Err(LimitError::EvictsNothing) };
+        if words < WORDS_MIN || words > max {
+            return Err(LimitError::Bounds { bytes, min: WORDS_MIN * 8, max: max * 8 });
+        }
+        let mut ends = [0; 2];
+        for (end, (lap, places)) in ends.iter_mut().zip(log.laps()) {
+            let mut place = places.start;
+            *end = place;
+            while place < places.end {
+                let entry = Entry::load(&self.view.body, place).expect("a log has items from its tail to its head");
+                if place + entry.room > words {
+                    self.evict(position_of(lap, place), &entry, now_s);
+                } else {
+                    *end = place + entry.room;
+                }
+                place += entry.room;
+            }
+        }
+        if let Space::Log(log) = &mut self.space {
+            log.limit(words, ends);
+            self.view.control.store(HEAD, log.head().0);
+        }
+        self.view.body.give_back(words);
+        Ok(())
+    }
+}
