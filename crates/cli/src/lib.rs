@@ -1,16 +1,12 @@
 //! The `sinew` command, as a library, so that tests can build a program of their own from it.
 //!
 //! - `tour`: `sinew` alone.
-//! - `serve`: `sinew rpc serve`, and `service`, what it serves.
-//! - `advice`: which command serves where nobody is found.
-//! - `bench`: `sinew rpc bench`; its `client` uses the public interface only.
-//! - `verbs`: `sinew verbs`.
-//! - `kv`: `sinew kv` and `sinew serve cache`, and `workload`, what clients ask for.
+//! - `rpc`: `sinew rpc bench`, and `serve`: `sinew rpc serve`; `echo`: client threads that others are measured beside, too.
+//! - `verbs`, `kv`, `seq`: `sinew verbs`, `sinew kv` and `sinew seq`, their benchmarks and the services that they are for.
 //! - `herd`: servers and clients of calls over verbs, and how they meet.
-//! - `seq`: `sinew seq`, and `sinew serve sequencer`.
 //! - `sim`: `sinew sim`, and `lab`: `sinew lab`.
-//! - `limits`: `sinew limits`, and what the benchmarks are measured beside.
-//! - `others`: whether others used the processors meanwhile.
+//! - `limits`: `sinew limits`. `measure`: what all benchmarks have in common; how they measure is the harness's.
+//! - `advice`: which command serves where nobody is found.
 //! - `outfile`: the file that `--out` names; `interrupted`: Ctrl-C, where nothing has to be put in order.
 //! - `output`: the only place that writes to standard output and standard error.
 #![forbid(unsafe_code)]
@@ -48,7 +44,7 @@ Examples:
   sinew rpc bench latency --fabric shm --address shm://test
   sinew rpc bench rate --fabric udp --json       starts a server process of its own
   sinew verbs rate --op write --inline           WRITEs into another process's memory
-  sinew kv bench --design table                  the table of a key-value cache, a thread alone with it
+  sinew kv bench table                           the table of a key-value cache, a thread alone with it
   sinew serve cache                              a key-value cache; in another terminal:
   sinew kv set greeting hello; sinew kv get greeting
   sinew serve sequencer                          hands out numbers; in another terminal:

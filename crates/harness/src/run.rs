@@ -25,6 +25,8 @@ const SIDE_SLICE_MAX: Duration = Duration::from_millis(150);
 const LOOK: Duration = Duration::from_millis(2);
 /// How often something is measured that something keeps disturbing.
 const ATTEMPTS_MAX: u32 = 3;
+/// Others that use so much of the processors are there to stay: it is not measured again.
+const HOPELESS: f64 = 0.2;
 
 /// Sides that can be measured by turns. The first is ours.
 pub trait Turns {
@@ -43,7 +45,7 @@ pub trait Turns {
 pub struct Run<'a> {
     /// Of our slices together; each other side takes half as long at most.
     pub duration: Duration,
-    /// The processors of client and server, whose distance is looked at.
+    /// The processors of client and server, whose distance is looked at; none where threads are wherever the system puts them.
     pub pair: Pair,
     /// The processors of all threads that measure.
     pub pins: Vec<Option<usize>>,
@@ -106,7 +108,8 @@ impl Run<'_> {
         loop {
             turns.forget();
             let measured = self.attempt(&lens, attempt, turns, progress)?;
-            if attempt == ATTEMPTS_MAX || self.is_undisturbed(&measured) {
+            let is_hopeless = measured.surroundings.others_share.is_some_and(|share| share >= HOPELESS);
+            if attempt == ATTEMPTS_MAX || is_hopeless || self.is_undisturbed(&measured) {
                 return Ok(measured);
             }
             attempt += 1;
@@ -130,7 +133,10 @@ impl Run<'_> {
         let watch = Watch::new(&self.pins, self.servers.iter().copied());
         let (mut rounds, mut surroundings) =
             (Vec::new(), Surroundings { attempts: attempt, ..Surroundings::default() });
-        let distance = || machine::core_round_trip_ns(self.pair, LOOK.min(lens[0]));
+        let distance = || match self.pair {
+            Some(_) => machine::core_round_trip_ns(self.pair, LOOK.min(lens[0])),
+            None => Ok(None),
+        };
         for round in 0..ROUNDS {
             progress(what, f64::from(round) / f64::from(ROUNDS));
             let cores_ns = distance()?;

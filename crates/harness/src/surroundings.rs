@@ -45,7 +45,7 @@ pub struct Surroundings {
 }
 
 impl Surroundings {
-    /// The middle of the cores' distances; `None` on one processor.
+    /// The middle of the cores' distances; `None` where threads have no processors of their own.
     pub fn distance_ns(&self) -> Option<f64> {
         (!self.cores_ns.is_empty()).then(|| units::median(&self.cores_ns))
     }
@@ -59,7 +59,7 @@ impl Surroundings {
     pub fn to_json(&self) -> Value {
         let Machine { cpus, clock_read_ns, copy_gbps } = Machine::this();
         json!({
-            "cores": machine::distance(self.distance_ns()),
+            "cores": self.distance_ns().map(|ns| machine::distance(Some(ns))),
             "core_round_trip_ns": self.distance_ns().map(units::rounded),
             "core_round_trips_ns": units::rounded_all(&self.cores_ns),
             "others_share": self.others_share.map(units::rounded),
@@ -75,6 +75,7 @@ impl Surroundings {
 pub fn cores_text(round_trip_ns: Option<f64>) -> String {
     match round_trip_ns {
         Some(ns) => format!("cores {} ({})", machine::distance(Some(ns)), units::time(ns)),
+        None if machine::has_two_cpus() => "no two threads that are pinned".to_owned(),
         None => "one processor: client and server take turns".to_owned(),
     }
 }

@@ -108,6 +108,11 @@ impl<C: Client, H> Member for ClientThread<C, H> {
         let slice = drive(&mut self.load, &self.clock, duration, self.interrupt)?;
         Ok((slice, self.load.take_seen()))
     }
+
+    fn tend(&mut self) {
+        // What is wrong shows in the next slice.
+        let _ = self.load.tend();
+    }
 }
 
 /// How a client becomes a thread's member.

@@ -140,6 +140,21 @@ impl<C: Client, K: Clock, H> Sequencer<C, K, H> {
         self.seen = Seen::new(from);
     }
 
+    /// Answers a server that asks whether anybody is there.
+    ///
+    /// # Errors
+    ///
+    /// As the client.
+    pub fn tend(&mut self) -> anyhow::Result<()> {
+        // No more than that, whatever keeps coming.
+        for _ in 0..1000 {
+            if !self.client.turn(self.clock.now_ns())? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     /// The numbers that came since.
     pub fn take_seen(&mut self) -> Seen {
         std::mem::take(&mut self.seen)

@@ -5,6 +5,7 @@ use super::LINE;
 const _: () = assert!(128 % LINE == 0 && 192 % LINE == 0);
 
 /// Size of the blocks of a class, in bytes: 128, 192, 256, 384, 512, ...
+#[inline(always)]
 pub(super) fn class_size(class: u32) -> usize {
     let base = 128usize << (class / 2);
     if class.is_multiple_of(2) { base } else { base + base / 2 }
