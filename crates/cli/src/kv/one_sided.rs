@@ -321,18 +321,20 @@ impl Measure<'_, '_> {
         let read_size = design.read_len();
         let bare = Bare::open(device, self.device, (Kind::Rate, &plan.bare(read_size)), &[plan.client_cpu], interrupt)?;
         let is_drtm = plan.store == Store::Drtm;
+        // Without GETs there are no READs, unless PUTs are one-sided too.
+        let sides = if is_drtm || plan.workload.get_percent > 0.0 { 2 } else { 1 };
         let run = Run {
             duration: plan.duration,
             pair: machine::pair(&[plan.client_cpu], &[plan.server_cpu]),
             pins: vec![plan.client_cpu, plan.server_cpu],
             servers: vec![bare.process()],
-            judged: 2,
+            judged: sides,
             yardstick: Some((Yardstick::RingRoundTrip, &plan.references)),
             interrupt,
         };
         let mut turns =
             StoreTurns { client, bare, switches, is_drtm, each: 1.0, sum: Slice::new(), ops: Vec::new(), contended: 0 };
-        let measured = run.alternate(2, &mut turns, self.progress)?;
+        let measured = run.alternate(sides, &mut turns, self.progress)?;
         Ok(figure(plan, self.device.fabric, &measured, turns, read_size))
     }
 }
@@ -453,12 +455,16 @@ fn figure(
         retries: total(|ops| ops.retries),
     };
     let title = format!("{} over {}, requests", plan.name(), fabric.name());
-    let figure = measured.figure(format!("kv {}", plan.name()), title, Unit::Mops, 0);
+    let mut figure = measured.figure(format!("kv {}", plan.name()), title, Unit::Mops, 0);
     let each_text = units::figure(each(&all, is_drtm));
     let per = if is_drtm { "READs, WRITEs and atomics of a request" } else { "READs of a GET" };
     let what = format!("READs of {} divided by the {each_text} {per}", units::size(read_size));
-    let mut figure = figure.beside(measured, 1, Comparison::Limit, what);
     let puts = all.done - all.gets;
+    if is_drtm || all.gets > 0 {
+        // PUTs that the owner makes take no READs.
+        let comparison = if is_drtm || puts == 0 { Comparison::Limit } else { Comparison::Baseline };
+        figure = figure.beside(measured, 1, comparison, what);
+    }
     figure.lines = vec![
         workload_text(&plan.workload, KEY_LEN),
         format!(
