@@ -177,7 +177,6 @@ mod tests {
             room("sinew-fabric", &["sinew-mem"]),
             system_room("sinew-shm", &["sinew-fabric"]),
             room("sinew-rpc", &["sinew-fabric", "sinew-mem"]),
-            top("sinew-harness"),
             top("sinew-cli"),
         ]
     }

@@ -5,10 +5,10 @@ use std::convert::Infallible;
 
 use sinew_mem::Words;
 
+use super::census::Census;
 use super::entry::{Entry, Extras, VALUE_LEN_LIMIT};
 use super::heap::Heap;
 use super::key::{KEY_LEN_MAX, Key, KeyHasher};
-use super::leave::Census;
 use super::log::{Log, PLACE_BITS, place};
 use super::reader::CacheReader;
 use super::view::{CHAIN_MAX, CONTROL_WORDS, Found, HEAD, SLOTS, Slot, View};
