@@ -28,21 +28,21 @@ pub fn disturbed(surroundings: &Surroundings, yardstick: Option<(Reading, Readin
 }
 
 /// The rounds of a measurement at which the cores were as far apart as they mostly were.
-fn steady(rounds: &[Round]) -> impl Iterator<Item = (usize, &Round)> {
-    let distances: Vec<f64> = rounds.iter().filter_map(|round| round.cores_ns).collect();
-    let usual_ns = median(&distances);
-    let is_usual = move |ns: f64| ns.max(usual_ns) <= ns.min(usual_ns) * (1.0 + SAME_DISTANCE);
-    rounds.iter().enumerate().filter(move |(_, round)| round.cores_ns.is_none_or(is_usual))
+fn steady(rounds: &[Round]) -> Vec<&Round> {
+    let is_same = |one: f64, other: f64| one.max(other) <= one.min(other) * (1.0 + SAME_DISTANCE);
+    let at = |usual_ns: f64| rounds.iter().filter(move |round| round.cores_ns.is_none_or(|ns| is_same(ns, usual_ns)));
+    let distances = rounds.iter().filter_map(|round| round.cores_ns);
+    match distances.max_by_key(|ns| at(*ns).count()) {
+        Some(usual_ns) => at(usual_ns).collect(),
+        None => rounds.iter().collect(),
+    }
 }
 
-/// The slices of a side in the steady rounds of the first half, and of the second.
+/// The slices of a side in the first half of the steady rounds, and in the second.
 fn halves(measured: &Measured, side: usize) -> [Vec<f64>; 2] {
-    let rounds = &measured.rounds;
-    let half = |second: bool| {
-        let of_half = steady(rounds).filter(move |(index, _)| (2 * index >= rounds.len()) == second);
-        of_half.filter_map(|(_, round)| round.values[side]).collect()
-    };
-    [half(false), half(true)]
+    let rounds = steady(&measured.rounds);
+    let (first, second) = rounds.split_at(rounds.len() / 2);
+    [first, second].map(|half| half.iter().filter_map(|round| round.values[side]).collect())
 }
 
 /// What is wrong with a side's slices: `None` when their halves agree.
@@ -134,7 +134,11 @@ mod tests {
         let mut rounds = [(400.0, 20.0); 10];
         rounds[6..8].fill((100.0, 5.0));
         assert_eq!((unsteady(&measured(&rounds), 0), figure(&measured(&rounds), 0)), (None, Some(20.0)));
-        rounds[5..].fill((100.0, 5.0));
+        rounds[4..].fill((100.0, 5.0));
+        assert_eq!((unsteady(&measured(&rounds), 0), figure(&measured(&rounds), 0)), (None, Some(5.0)));
+        for (at, round) in rounds.iter_mut().enumerate() {
+            round.0 = 100.0 * f64::from(1 << (at / 3));
+        }
         assert!(matches!(unsteady(&measured(&rounds), 0), Some(Unsteady::Distance { .. })));
     }
 
