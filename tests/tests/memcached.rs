@@ -216,3 +216,85 @@ fn what_cannot_be_served_or_measured_is_told() {
         assert!(text(&output.stderr).contains(why), "{}", text(&output.stderr));
     }
 }
+
+#[test]
+fn what_makes_no_sense_is_refused_by_name_with_an_example() {
+    for (wrong, option, example) in [
+        (&["--memcached", "0.0.0.0"][..], "--memcached", "0.0.0.0:11211"),
+        (&["--memcached", "unix:"], "--memcached", "unix:/tmp/cache"),
+        (&["--memcached", "127.0.0.1:0", "--memory", "4"], "--memory", "--memory 256M"),
+        (
+            &["--memcached", "127.0.0.1:0", "--connection-memory", "1M"],
+            "--connection-memory",
+            "--connection-memory 64M",
+        ),
+        (&["--memcached", "127.0.0.1:0", "--socket-mode", "999"], "--socket-mode", "770"),
+        (&["--memcached", "127.0.0.1:0", "--connections", "0"], "--connections", "1024"),
+        (&["--memcached", "127.0.0.1:0", "--value-max", "129M"], "--value-max", "128 MB"),
+        (&["shm://x", "--memcached", "127.0.0.1:0", "--value-max", "9M"], "--value-max", "8 MB"),
+    ] {
+        let output = run(sinew(&["serve", "cache"]).args(wrong));
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{wrong:?}: {said}");
+        assert!(said.contains(option) && said.contains(example), "{wrong:?}: {said}");
+    }
+}
+
+#[test]
+fn limits_of_the_door_are_what_was_asked_for() {
+    let folder = Folder::new();
+    let socket = folder.0.join("socket");
+    let door = format!("unix:{}", socket.display());
+    let _server = serve(&[
+        "--memcached",
+        &door,
+        "--socket-mode",
+        "770",
+        "--connections",
+        "2",
+        "--idle-timeout",
+        "1",
+        "--value-max",
+        "8M",
+        "--connection-memory",
+        "40M",
+        "--threads",
+        "2",
+    ]);
+    let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&socket).unwrap().permissions());
+    assert_eq!(mode & 0o777, 0o770);
+    let connect = || {
+        let stream = UnixStream::connect(&socket).unwrap();
+        stream.set_read_timeout(Some(common::PATIENCE)).unwrap();
+        stream
+    };
+    let mut idle = connect();
+    idle.write_all(b"mn\r\n").unwrap();
+    idle.read_exact(&mut [0; 4]).unwrap();
+    let mut other = connect();
+    let long = vec![b'v'; 8_000_000];
+    other.write_all(&[&b"set long 0 0 8000000\r\n"[..], &long, b"\r\nget long\r\n"].concat()).unwrap();
+    let expected = [&b"STORED\r\nVALUE long 0 8000000\r\n"[..], &long, b"\r\nEND\r\n"].concat();
+    let mut said = vec![0; expected.len()];
+    other.read_exact(&mut said).unwrap();
+    assert!(said == expected);
+    let mut refused = String::new();
+    connect().read_to_string(&mut refused).unwrap();
+    assert_eq!(refused, "ERROR Too many open connections\r\n");
+    assert_eq!(idle.read(&mut [0; 4]).unwrap(), 0, "it said nothing for a while");
+    drop(other);
+    let mut asking = connect();
+    asking.write_all(b"stats\r\nstats settings\r\nquit\r\n").unwrap();
+    let mut stats = String::new();
+    asking.read_to_string(&mut stats).unwrap();
+    for line in [
+        "STAT max_connections 2\r",
+        "STAT accepting_conns 1\r",
+        "STAT limit_connection_bytes 41943040\r",
+        "STAT umask 770\r",
+        "STAT idle_timeout 1\r",
+    ] {
+        assert!(stats.contains(line), "{line}: {stats}");
+    }
+    assert!(!stats.contains("STAT idle_kicks 0\r") && !stats.contains("STAT rusage_user 0.000000\r"), "{stats}");
+}

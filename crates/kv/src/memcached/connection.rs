@@ -37,6 +37,8 @@ pub(super) struct Connection {
     taken: u64,
     /// What it wants room for, while it waits for it.
     pub starving: VecDeque<Want>,
+    /// It has to wait for all that it asked.
+    is_behind: bool,
     /// It stands in the queue of those that wait.
     pub is_queued_for_memory: bool,
     /// Room that was taken for an answer of this thread that is to come, and for one of another.
@@ -111,6 +113,7 @@ impl Connection {
             has_sent: false,
             taken: 0,
             starving: VecDeque::new(),
+            is_behind: false,
             is_queued_for_memory: false,
             room: 0,
             others_room: 0,
@@ -143,8 +146,30 @@ impl Connection {
 
     /// Whether memory may be taken for what it wants next: long answers of other threads come one after the other.
     pub fn may_be_fed(&self) -> bool {
-        let is_next = self.others_room == 0 && self.out.len() <= LONG;
-        !self.is_queued_for_memory && (is_next || !matches!(self.starving.front(), Some(Want::Others(..))))
+        let is_next = match self.starving.front() {
+            None => false,
+            // Nothing that is behind another answer takes memory: it would wait for that with it.
+            Some(Want::Others(_, entry, _)) => entry.number == self.first && self.out.len() <= LONG,
+            Some(_) => true,
+        };
+        is_next && self.others_room == 0 && !self.is_queued_for_memory
+    }
+
+    /// Has something wait for memory, in the order in which it will be sent.
+    pub fn starve(&mut self, want: Want) {
+        let is_before = |other: &Want| match (other, &want) {
+            (Want::Others(_, other, _), Want::Others(_, entry, _)) => other.number < entry.number,
+            (Want::Others(..), _) => true,
+            _ => false,
+        };
+        let at = self.starving.partition_point(is_before);
+        self.starving.insert(at, want);
+    }
+
+    /// Whether answers of others are to come; nothing more is carried out until they have.
+    pub fn is_behind_others(&mut self) -> bool {
+        self.is_behind = self.asked > 0;
+        self.is_behind
     }
 
     /// Notes that commands of so many bytes were carried out at once.
@@ -169,7 +194,7 @@ impl Connection {
     /// Whether it is to wait for others' answers before it asks for more.
     pub fn waits(&self) -> bool {
         let expected = self.waiting_len + self.asked_len + self.asked * self.answer_len;
-        self.asked > 0 && (self.waiting.len() >= WAITING_MAX || expected >= WAITING_LEN_MAX)
+        self.asked > 0 && (self.is_behind || self.waiting.len() >= WAITING_MAX || expected >= WAITING_LEN_MAX)
     }
 
     /// Bytes of its buffers, and of what it asked others.
@@ -247,6 +272,7 @@ impl Connection {
             Some(part @ Part::Asked(..)) => {
                 let Part::Asked(_, len) = std::mem::replace(part, Part::Bytes(Vec::new())) else { return };
                 self.asked -= 1;
+                self.is_behind &= self.asked > 0;
                 self.asked_len -= len;
                 self.answer_len = answer.len().max(self.answer_len - self.answer_len / 8);
                 if at == Some(0) {

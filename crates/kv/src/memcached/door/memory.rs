@@ -81,10 +81,8 @@ impl Door {
 
     /// Takes memory for what the connection wants, or has it wait.
     pub(super) fn want(&mut self, index: usize, connection: &mut Connection, want: Want) {
-        connection.starving.push_back(want);
-        if connection.starving.len() == 1 {
-            self.feed_or_queue(index, connection);
-        }
+        connection.starve(want);
+        self.feed_or_queue(index, connection);
     }
 
     /// Takes memory for what the connection wants next, or has it wait. It is given for one long answer of another thread after the
@@ -148,8 +146,16 @@ impl Door {
                 let Some(mut connection) = self.connections[index].take_if(|it| it.generation == generation) else {
                     continue;
                 };
+                connection.is_queued_for_memory = false;
+                if !connection.may_be_fed() {
+                    // It comes again when it is its turn.
+                    self.connections[index] = Some(connection);
+                    self.enqueue(index);
+                    continue;
+                }
                 let len = connection.starving.front().map_or(0, Want::len);
                 if !self.take_for(&mut connection, len) {
+                    connection.is_queued_for_memory = true;
                     self.connections[index] = Some(connection);
                     let connections = &mut self.hunger.queues[queue].connections;
                     if is_oldest {
@@ -160,7 +166,6 @@ impl Door {
                     break;
                 }
                 self.hunger.queues[queue].fed += 1;
-                connection.is_queued_for_memory = false;
                 self.give(&mut connection);
                 self.feed_or_queue(index, &mut connection);
                 connection.moved_ns = self.now_ns;

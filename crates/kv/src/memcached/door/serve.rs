@@ -154,7 +154,10 @@ impl Door {
             {
                 let rest = &input[done..read];
                 if connection.input.capacity() < rest.len() {
-                    let longer = self.pool.take_short(rest.len());
+                    let longer = match self.service.shared.budget.is_short() {
+                        true => self.pool.take_short(rest.len()),
+                        false => self.pool.take(rest.len().max(READ_LEN / 16)),
+                    };
                     self.pool.give(std::mem::replace(&mut connection.input, longer));
                 }
                 connection.input.extend_from_slice(rest);
@@ -212,7 +215,9 @@ impl Door {
                 }
                 Then::Room(len) => {
                     connection.wants = 0;
-                    self.want(index, connection, Want::Answer(len));
+                    if !connection.is_behind_others() {
+                        self.want(index, connection, Want::Answer(len));
+                    }
                     return Ok(done);
                 }
                 Then::Close => {
