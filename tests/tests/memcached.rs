@@ -255,7 +255,7 @@ fn limits_of_the_door_are_what_was_asked_for() {
         "--idle-timeout",
         "1",
         "--value-max",
-        "8M",
+        "4M",
         "--connection-memory",
         "40M",
         "--threads",
@@ -272,9 +272,9 @@ fn limits_of_the_door_are_what_was_asked_for() {
     idle.write_all(b"mn\r\n").unwrap();
     idle.read_exact(&mut [0; 4]).unwrap();
     let mut other = connect();
-    let long = vec![b'v'; 8_000_000];
-    other.write_all(&[&b"set long 0 0 8000000\r\n"[..], &long, b"\r\nget long\r\n"].concat()).unwrap();
-    let expected = [&b"STORED\r\nVALUE long 0 8000000\r\n"[..], &long, b"\r\nEND\r\n"].concat();
+    let long = vec![b'v'; 3_000_000];
+    other.write_all(&[&b"set long 0 0 3000000\r\n"[..], &long, b"\r\nget long\r\n"].concat()).unwrap();
+    let expected = [&b"STORED\r\nVALUE long 0 3000000\r\n"[..], &long, b"\r\nEND\r\n"].concat();
     let mut said = vec![0; expected.len()];
     other.read_exact(&mut said).unwrap();
     assert!(said == expected);

@@ -280,6 +280,43 @@ fn a_line_of_half_a_million_keys_takes_its_length_and_not_the_square_of_it() {
 }
 
 #[test]
+fn lists_of_keys_of_any_length_are_answered_whole() {
+    for threads in [1, 2] {
+        let server = Server::tcp(threads);
+        let key = |number: u32| format!("key-of-a-usual-length-{number:06}");
+        let set: String = (0..40).map(|number| format!("set {} 0 0 1\r\nx\r\n", key(number * 2500))).collect();
+        let list: String = (0..100_000).map(|number| format!(" {}", key(number))).collect();
+        let found: String = (0..40).map(|number| format!("VALUE {} 0 1\r\nx\r\n", key(number * 2500))).collect();
+        let script = format!("{set}get{list}\r\nmn\r\n");
+        let said = converse(server.connect(), script.as_bytes());
+        assert!(show(&said) == format!("{}{found}END\r\nMN\r\n", "STORED\r\n".repeat(40)), "{threads} threads");
+        // One that is too long for a key ends the answer, and not the connection.
+        let script = format!("get {} {} key{list}\r\nmn\r\n", key(0), "k".repeat(200_000));
+        let said = show(&converse(server.connect(), script.as_bytes()));
+        assert!(said.ends_with("CLIENT_ERROR bad command line format\r\nMN\r\n"), "{threads} threads: {said}");
+    }
+}
+
+#[test]
+fn what_is_done_with_keys_is_counted_by_their_prefixes_while_that_is_asked_for() {
+    for threads in [1, 3] {
+        let server = Server::tcp(threads);
+        let said = |script: &str| show(&converse(server.connect(), script.as_bytes()));
+        assert_eq!(said("set foo:1 0 0 1\r\nx\r\nstats detail dump\r\n"), "STORED\r\nEND\r\n");
+        assert_eq!(
+            said("stats detail on\r\nget foo:1 foo:2 nopre\r\nset foo:3 0 0 1\r\ny\r\ndelete bar:1\r\n"),
+            "OK\r\nVALUE foo:1 0 1\r\nx\r\nEND\r\nSTORED\r\nNOT_FOUND\r\n"
+        );
+        let counted = "PREFIX bar get 0 hit 0 set 0 del 1\r\nPREFIX foo get 2 hit 1 set 1 del 0\r\nEND\r\n";
+        assert_eq!(
+            said("stats detail off\r\nget foo:1\r\nstats detail dump\r\n").split_once("END\r\n").unwrap().1,
+            counted
+        );
+        assert_eq!(said("stats reset\r\nstats detail dump\r\n"), "RESET\r\nEND\r\n");
+    }
+}
+
+#[test]
 fn a_flush_counts_once_however_many_threads_there_are() {
     let server = Server::tcp(3);
     converse(server.connect(), b"flush_all\r\nset k 0 0 1\r\nx\r\nget k\r\nget k2 k3 k4\r\n");

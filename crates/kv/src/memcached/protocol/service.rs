@@ -231,7 +231,7 @@ pub(super) struct Work<'w, 'i> {
     /// For another thread, which has counted what concerns no key.
     pub is_handed_over: bool,
     /// What is done with keys is to be counted by prefixes.
-    has_detail: bool,
+    pub has_detail: bool,
 }
 
 impl<'w, 'i> Work<'w, 'i> {

@@ -36,10 +36,12 @@ impl Work<'_, '_> {
         match what {
             Some(b"on") => {
                 detail.switch(true);
+                self.has_detail = true;
                 self.say("OK");
             }
             Some(b"off") => {
                 detail.switch(false);
+                self.has_detail = false;
                 self.say("OK");
             }
             Some(b"dump") => {
