@@ -332,7 +332,8 @@ fn list_without_end(rest: &[u8]) -> Option<(usize, Keys)> {
 
 /// Whether all of a list of keys are short enough.
 pub(super) fn are_keys(list: &[u8]) -> bool {
-    words(list).all(|key| key.len() <= KEY_LEN_MAX)
+    // Of a list that is no longer than a key may be, no key is.
+    list.len() <= KEY_LEN_MAX || words(list).all(|key| key.len() <= KEY_LEN_MAX)
 }
 
 /// What asks for one key of a list.
