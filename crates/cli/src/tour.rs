@@ -164,7 +164,7 @@ fn greeting() -> anyhow::Result<String> {
 /// Serves, checks and measures at one stop.
 fn visit(stop: &Stop, quick: bool, progress: &Progress) -> anyhow::Result<Vec<Figure>> {
     let plan = |(kind, full)| Plan::new(kind, stop.fabric, Duration::from_secs_f64(if quick { 0.05 } else { full }));
-    let mut plans = [(Kind::Latency, 1.0), (Kind::Rate, 1.0), (Kind::Bandwidth, 1.2)].map(plan);
+    let mut plans = [(Kind::Latency, 0.6), (Kind::Rate, 0.8), (Kind::Bandwidth, 1.0)].map(plan);
     let limits = LimitArgs::default();
     let server = match &stop.address {
         Some(address) => {

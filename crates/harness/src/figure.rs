@@ -236,7 +236,7 @@ impl Figure {
         lines.extend(self.lines.iter().map(|line| format!("  {line}")));
         let again = match self.surroundings.attempts {
             0 | 1 => String::new(),
-            attempts => format!("; disturbed, and measured {attempts} times"),
+            attempts => format!("; disturbed, and measured for {attempts} times as long"),
         };
         lines.push(format!("  {}{again}", self.surroundings.cores_text()));
         lines.extend(self.invalid_because.iter().map(|reason| format!("  INVALID: {reason}")));

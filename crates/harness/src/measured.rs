@@ -6,8 +6,8 @@ use crate::units;
 /// One round of slices.
 #[derive(Clone, Debug)]
 pub struct Round {
-    /// How far apart the cores were before it.
-    pub cores_ns: Option<f64>,
+    /// How far apart the cores were before it, and after it.
+    pub cores_ns: Option<[f64; 2]>,
     /// What each side came to.
     pub values: Vec<Option<f64>>,
 }
@@ -24,6 +24,17 @@ pub struct Measured {
 }
 
 impl Measured {
+    /// The last rounds of this one, as many as the next has, and the next.
+    pub(crate) fn followed_by(mut self, next: Self) -> Self {
+        self.rounds.drain(..self.rounds.len().saturating_sub(next.rounds.len()));
+        self.rounds.extend(next.rounds);
+        self.surroundings.cores_ns.extend(next.surroundings.cores_ns);
+        self.surroundings.attempts = next.surroundings.attempts;
+        let shares = [self.surroundings.others_share, next.surroundings.others_share];
+        self.surroundings.others_share = shares.into_iter().flatten().reduce(f64::max);
+        self
+    }
+
     /// The slices of a side that had a value.
     pub fn slices(&self, side: usize) -> Vec<f64> {
         self.rounds.iter().filter_map(|round| round.values[side]).collect()

@@ -93,14 +93,23 @@ impl Ticks {
     }
 }
 
-/// The threads of a process, and the nanoseconds that each waited for a processor.
+/// The threads of a process that are pinned to a processor, and the nanoseconds that each waited for it. Others, which give orders and hear
+/// answers, wait for those that measure.
 fn waits(process: u32) -> Vec<(u32, u64)> {
     let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
     let of = |thread: fs::DirEntry| {
         let id = thread.file_name().to_str()?.parse().ok()?;
-        Some((id, machine::waited_ns(&fs::read_to_string(thread.path().join("schedstat")).ok()?)?))
+        let read = |name: &str| fs::read_to_string(thread.path().join(name)).ok();
+        is_pinned(&read("status")?).then_some(())?;
+        Some((id, machine::waited_ns(&read("schedstat")?)?))
     };
     threads.filter_map(of).collect()
+}
+
+/// Whether a thread may run on one processor only, by its `status`.
+fn is_pinned(status: &str) -> bool {
+    let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    allowed.is_some_and(|list| list.trim().parse::<usize>().is_ok())
 }
 
 fn ticks_share(before: Ticks, now: Ticks) -> Option<f64> {
@@ -144,6 +153,9 @@ mod tests {
         assert_eq!((processor(stat, 2), processor("cpu0 1 2", 0)), (None, None));
         assert_eq!(process("7 (a ) b) R 1 2 3 4 5 6 7 8 9 10 30 12 0 0"), Some(42));
         assert_eq!(process("7 (a"), None);
+        let status =
+            |list: &str| format!("Name:\tsinew\nCpus_allowed:\t3\nCpus_allowed_list:\t{list}\nMems_allowed:\t1\n");
+        assert!(is_pinned(&status("1")) && !is_pinned(&status("0-1")) && !is_pinned(&status("0,2")) && !is_pinned(""));
     }
 
     #[test]

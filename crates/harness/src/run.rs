@@ -1,8 +1,9 @@
 //! Measures sides by turns.
 //!
 //! Machines change while programs run: their clocks, the distance of their cores, what others leave of them. So ours and what it
-//! stands beside are not measured one after the other, but in slices by turns, and the machine is looked at between them. What something
-//! disturbed is measured again, twice at most; the last attempt is told, with why it is invalid if it is.
+//! stands beside are not measured one after the other, but in slices by turns, and the machine is looked at between them. Where the two halves
+//! of a measurement disagree it goes on for as long again, and the older half is dropped the next time; where others disturbed it, it begins
+//! anew. Both happen a few times at most: what was measured then is told, with why it is invalid if it is.
 
 use std::time::Duration;
 
@@ -24,8 +25,8 @@ const WARM_UP: Duration = Duration::from_millis(100);
 const SIDE_SLICE_MAX: Duration = Duration::from_millis(150);
 /// How long the distance of the cores is measured before each round.
 const LOOK: Duration = Duration::from_millis(2);
-/// How often something is measured that something keeps disturbing.
-const ATTEMPTS_MAX: u32 = 3;
+/// How often something goes on that does not settle, or begins anew.
+const ATTEMPTS_MAX: u32 = 5;
 /// Others that use so much of the processors are there to stay: it is not measured again.
 const HOPELESS: f64 = 0.2;
 
@@ -85,15 +86,22 @@ impl Run<'_> {
         for (side, len) in lens.iter().enumerate() {
             turns.slice(side, WARM_UP.min(*len))?;
         }
-        let mut attempt = 1;
+        let (mut attempt, mut settling) = (1, None::<Measured>);
         loop {
-            turns.forget();
-            let measured = self.attempt(&lens, attempt, turns, progress)?;
+            if settling.is_none() {
+                turns.forget();
+            }
+            let next = self.attempt(&lens, attempt, turns, progress)?;
+            let measured = match settling.take() {
+                Some(before) if next.disturbed.is_empty() => before.followed_by(next),
+                _ => next,
+            };
             let is_hopeless = measured.surroundings.others_share.is_some_and(|share| share >= HOPELESS);
             if attempt == ATTEMPTS_MAX || is_hopeless || self.is_undisturbed(&measured) {
                 return Ok(measured);
             }
             attempt += 1;
+            settling = measured.disturbed.is_empty().then_some(measured);
         }
     }
 
@@ -109,7 +117,7 @@ impl Run<'_> {
         turns: &mut dyn Turns,
         progress: &mut Progress<'_>,
     ) -> anyhow::Result<Measured> {
-        let what = if attempt == 1 { "measuring" } else { "disturbed: measuring again" };
+        let what = if attempt == 1 { "measuring" } else { "disturbed: measuring on" };
         let before = self.look_at_yardstick()?;
         let watch = Watch::new(&self.pins, self.servers.iter().copied());
         let (mut rounds, mut surroundings) =
@@ -118,10 +126,10 @@ impl Run<'_> {
             Some(_) => machine::core_round_trip_ns(self.pair, LOOK.min(lens[0])),
             None => Ok(None),
         };
+        let mut cores_ns = distance()?;
+        surroundings.cores_ns.extend(cores_ns);
         for round in 0..ROUNDS {
             progress(what, f64::from(round) / f64::from(ROUNDS));
-            let cores_ns = distance()?;
-            surroundings.cores_ns.extend(cores_ns);
             let mut values = Vec::with_capacity(lens.len());
             // The sides swap places, so that none is always behind the other.
             for at in 0..lens.len() {
@@ -130,9 +138,11 @@ impl Run<'_> {
                 ensure!(!self.interrupt.is_set(), Interrupted);
             }
             values.sort_unstable_by_key(|(side, _)| *side);
-            rounds.push(Round { cores_ns, values: values.into_iter().map(|(_, value)| value).collect() });
+            let before_ns = std::mem::replace(&mut cores_ns, distance()?);
+            surroundings.cores_ns.extend(cores_ns);
+            let both_ns = before_ns.zip(cores_ns).map(|(before, after)| [before, after]);
+            rounds.push(Round { cores_ns: both_ns, values: values.into_iter().map(|(_, value)| value).collect() });
         }
-        surroundings.cores_ns.extend(distance()?);
         surroundings.others_share = watch.share();
         let after = self.look_at_yardstick()?;
         let disturbed = validity::disturbed(&surroundings, before.zip(after));

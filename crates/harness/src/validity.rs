@@ -27,13 +27,14 @@ pub fn disturbed(surroundings: &Surroundings, yardstick: Option<(Reading, Readin
     others.into_iter().chain(slower).collect()
 }
 
-/// The rounds of a measurement at which the cores were as far apart as they mostly were.
+/// The rounds of a measurement at which the cores were as far apart as they mostly were, from beginning to end.
 fn steady(rounds: &[Round]) -> Vec<&Round> {
     let is_same = |one: f64, other: f64| one.max(other) <= one.min(other) * (1.0 + SAME_DISTANCE);
-    let at = |usual_ns: f64| rounds.iter().filter(move |round| round.cores_ns.is_none_or(|ns| is_same(ns, usual_ns)));
-    let distances = rounds.iter().filter_map(|round| round.cores_ns);
-    match distances.max_by_key(|ns| at(*ns).count()) {
-        Some(usual_ns) => at(usual_ns).collect(),
+    let is_at =
+        |round: &Round, usual_ns: f64| round.cores_ns.is_none_or(|both| both.iter().all(|ns| is_same(*ns, usual_ns)));
+    let at = |usual_ns: f64| rounds.iter().filter(move |round| is_at(round, usual_ns));
+    match rounds.iter().filter_map(|round| round.cores_ns).max_by_key(|[ns, _]| at(*ns).count()) {
+        Some([usual_ns, _]) => at(usual_ns).collect(),
         None => rounds.iter().collect(),
     }
 }
@@ -106,7 +107,8 @@ mod tests {
     use super::*;
 
     fn measured(rounds: &[(f64, f64)]) -> Measured {
-        let round = |&(cores_ns, value): &(f64, f64)| Round { cores_ns: Some(cores_ns), values: vec![Some(value)] };
+        let round =
+            |&(cores_ns, value): &(f64, f64)| Round { cores_ns: Some([cores_ns; 2]), values: vec![Some(value)] };
         let cores_ns = rounds.iter().map(|(cores_ns, _)| *cores_ns).collect();
         let surroundings = Surroundings { cores_ns, ..Surroundings::default() };
         Measured { rounds: rounds.iter().map(round).collect(), surroundings, disturbed: Vec::new() }
@@ -134,6 +136,9 @@ mod tests {
         let mut rounds = [(400.0, 20.0); 10];
         rounds[6..8].fill((100.0, 5.0));
         assert_eq!((unsteady(&measured(&rounds), 0), figure(&measured(&rounds), 0)), (None, Some(20.0)));
+        let mut changing = measured(&rounds);
+        (changing.rounds[5].cores_ns, changing.rounds[5].values) = (Some([400.0, 100.0]), vec![Some(9.0)]);
+        assert_eq!(figure(&changing, 0), Some(20.0), "a round in which they changed is of neither distance");
         rounds[4..].fill((100.0, 5.0));
         assert_eq!((unsteady(&measured(&rounds), 0), figure(&measured(&rounds), 0)), (None, Some(5.0)));
         for (at, round) in rounds.iter_mut().enumerate() {
