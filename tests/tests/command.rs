@@ -45,7 +45,7 @@ fn the_quick_tour_visits_every_fabric() {
         "RDMA device",
         "rate of write",
         "cache, UDP",
-        "memcached's protocol",
+        "cache, memcached's",
         "sequencer",
         "without congestion control",
         "with Swift",

@@ -98,8 +98,17 @@ impl Args {
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let pair = args.pair().map_err(Usage::of)?;
     let pins = pair.map_or_else(|| vec![None], |pair| pair.map(Some).to_vec());
-    let figures = LIMITS.map(|limit| measure(limit, pair, &pins, args.seconds / ROUNDS));
-    let figures: Vec<Figure> = figures.into_iter().collect::<anyhow::Result<_>>()?;
+    let watch = Watch::new(&pins, None);
+    let figures = LIMITS.map(|limit| measure(limit, pair, args.seconds / ROUNDS));
+    let mut figures: Vec<Figure> = figures.into_iter().collect::<anyhow::Result<_>>()?;
+    // Some take a moment: what others do is looked at over all of them.
+    let share = watch.share();
+    for figure in &mut figures {
+        figure.surroundings.others_share = share;
+        let used = share.filter(|share| *share >= TOO_MUCH);
+        let complaint = used.map(|share| format!("others used {:.0} % of the processors meanwhile", share * 100.0));
+        figure.invalid_because.extend(complaint);
+    }
     if args.json {
         output::print(figure::list(figures.iter().map(Figure::to_json)))?;
         return Ok(Outcome::Done);
@@ -125,15 +134,12 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
 fn measure(
     (name, what, unit, measure): (&str, &str, Unit, Measure),
     pair: Pair,
-    pins: &[Option<usize>],
     duration: Duration,
 ) -> anyhow::Result<Figure> {
-    let watch = Watch::new(pins, None);
     let mut slices = Vec::new();
     for _ in 0..ROUNDS {
         slices.extend(measure(pair, duration)?.filter(|figure| *figure > 0.0));
     }
-    let others_share = watch.share();
     slices.sort_by(f64::total_cmp);
     if unit != Unit::Ns {
         slices.reverse();
@@ -151,9 +157,6 @@ fn measure(
         )),
         Some(_) => {}
     }
-    if let Some(share) = others_share.filter(|share| *share >= TOO_MUCH) {
-        invalid_because.push(format!("others used {:.0} % of the processors meanwhile", share * 100.0));
-    }
     Ok(Figure {
         bench: "limits".to_owned(),
         title: what.to_owned(),
@@ -163,7 +166,7 @@ fn measure(
         beside: None,
         latency: None,
         invalid_because,
-        surroundings: Surroundings { cores_ns: Vec::new(), others_share, attempts: 1 },
+        surroundings: Surroundings { attempts: 1, ..Surroundings::default() },
         setup: json!({ "cpus": pair, "seconds": (duration * ROUNDS).as_secs_f64() }),
         details: json!({ "name": name, "what": what }),
         lines: Vec::new(),
