@@ -109,7 +109,7 @@ impl NexusBuilder {
     /// });
     /// ```
     ///
-    /// For handlers that share their state with the program that turns the endpoint, see [`Server::program`].
+    /// For handlers that share their state with the program that turns the endpoint, see [`Server::program`](crate::Server::program).
     #[must_use]
     pub fn handle_with<H>(
         mut self,
@@ -177,7 +177,7 @@ impl NexusBuilder {
     }
 
     /// Copies requests of a type and queues them for [`Rpc::poll_request`](crate::Rpc::poll_request), where the program that turns the endpoint
-    /// takes them when it likes. The program of a [`Server`] is [`Server::program`]; without one nobody takes them.
+    /// takes them when it likes. The program of a [`Server`](crate::Server) is [`Server::program`](crate::Server::program); without one nobody takes them.
     #[must_use]
     pub fn handle_polled(mut self, request_type: RequestType) -> Self {
         self.inner = self.inner.handle_polled(request_type);

@@ -35,7 +35,7 @@ impl Consumer {
     ///
     /// # Safety
     ///
-    /// There is at most one consumer for the memory. `trusted` only if its producer is a [`Producer`] of this process and
+    /// There is at most one consumer for the memory. `trusted` only if its producer is a [`Producer`](super::Producer) of this process and
     /// nobody else can write the memory.
     pub unsafe fn new(words: Words, lines: usize, trusted: bool) -> Option<Self> {
         (valid_lines(lines) && words.count() == bytes_for(lines) / 8).then(|| Self {

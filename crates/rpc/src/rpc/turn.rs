@@ -187,7 +187,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         }
     }
 
-    /// Turns the loop once, and sleeps when there is nothing to do for longer than [`Config::poller`] spins. Returns whether anything
+    /// Turns the loop once, and sleeps when there is nothing to do for longer than [`Config::poller`](crate::Config::poller) spins. Returns whether anything
     /// happened.
     ///
     /// # Errors
@@ -200,7 +200,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         Ok(busy)
     }
 
-    /// After a turn that was `busy` or not: sleeps when there was nothing to do for longer than [`Config::poller`] spins, until there is, for so
+    /// After a turn that was `busy` or not: sleeps when there was nothing to do for longer than [`Config::poller`](crate::Config::poller) spins, until there is, for so
     /// many nanoseconds at most.
     ///
     /// # Errors
@@ -220,7 +220,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         self.poller.step(self.core.shared.now_ns, busy) == Step::Block
     }
 
-    /// Turns the loop until `done` says so, sleeping when there is nothing to do as [`Config::poller`] allows.
+    /// Turns the loop until `done` says so, sleeping when there is nothing to do as [`Config::poller`](crate::Config::poller) allows.
     ///
     /// # Errors
     ///
