@@ -17,7 +17,8 @@ pub fn serve_there(error: impl Into<anyhow::Error>, command: &str, address: &str
     anyhow!("{} (`{command} {}` starts one)", output::describe(&error), quoted(address))
 }
 
-fn is_nobody_there(error: &anyhow::Error) -> bool {
+/// Whether an error says that nobody serves where somebody was to.
+pub fn is_nobody_there(error: &anyhow::Error) -> bool {
     let refused = match (error.downcast_ref(), error.downcast_ref()) {
         (Some(sinew::Error::Connect(error)), _) | (_, Some(cache::Error::Connect(error))) => Some(error),
         _ => error.downcast_ref(),

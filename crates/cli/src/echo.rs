@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use anyhow::{anyhow, bail};
 use serde_json::Value;
-use sinew::fabric::PortError;
 use sinew::host::{HostClock, Interrupt, WakeOnInterrupt};
 use sinew::prelude::*;
 use sinew::rpc::ConnectError;
@@ -142,15 +141,13 @@ impl Echoes {
     }
 }
 
+/// Whether an address of a server's further threads leads to nobody: also where a socket says nothing, or was somebody's before.
 fn is_nobody_there(error: &anyhow::Error) -> bool {
-    matches!(
-        error.downcast_ref(),
-        Some(
-            ConnectError::Port(PortError::NotFound { .. })
-                | ConnectError::Failed { cause: Cause::PeerUnreachable | Cause::PeerClosed | Cause::PeerDied, .. }
-                | ConnectError::TimedOut { .. }
+    advice::is_nobody_there(error)
+        || matches!(
+            error.downcast_ref(),
+            Some(ConnectError::TimedOut { .. } | ConnectError::Failed { cause: Cause::PeerClosed, .. })
         )
-    )
 }
 
 fn confused<T>() -> anyhow::Result<T> {

@@ -10,7 +10,7 @@ use sinew_lab::{EXPERIMENTS, Experiment, Row};
 
 use sinew_harness::others::{TOO_MUCH, Watch};
 use sinew_harness::surroundings::Surroundings;
-use sinew_harness::{figure, units};
+use sinew_harness::{Beside, Comparison, Figure, Unit, figure, units};
 
 use crate::outfile::OutFile;
 use crate::sim::table;
@@ -140,25 +140,29 @@ fn write(args: &ReportArgs) -> anyhow::Result<()> {
 
 /// A row in the schema of all results: what was found stands beside what the paper says.
 fn result_of(done: &Done<'_>, others_share: Option<f64>, row: &Row) -> Value {
-    let surroundings = Surroundings { others_share, attempts: 1, ..Surroundings::default() };
-    let found = row.model.or(row.measured);
-    json!({
-        "schema": figure::RESULT,
-        "bench": format!("lab {}", done.experiment.id()),
-        "figure": found.map(units::rounded),
-        "unit": row.unit,
-        "limit": row.paper.map(units::rounded),
-        "limit_kind": row.paper.map(|_| "paper"),
-        "limit_what": row.place,
-        "ratio": found.zip(row.paper.filter(|paper| *paper != 0.0)).map(|(found, paper)| units::rounded(found / paper)),
-        "valid": done.complaint.is_none(),
-        "invalid_because": done.complaint.iter().collect::<Vec<_>>(),
-        "percentiles": null,
-        "slices": { "figure": [], "limit": [] },
-        "surroundings": surroundings.to_json(),
-        "setup": { "experiment": done.experiment.id(), "source": done.experiment.source() },
-        "details": json_of(row),
-    })
+    let experiment = done.experiment;
+    let beside = row.paper.map(|paper| Beside {
+        comparison: Comparison::Paper,
+        what: row.place.unwrap_or(experiment.source()).to_owned(),
+        value: Some(paper),
+        has_ratio: paper != 0.0,
+        slices: Vec::new(),
+    });
+    let figure = Figure {
+        bench: format!("lab {}", experiment.id()),
+        title: row.metric.clone(),
+        value: row.model.or(row.measured),
+        unit: Unit::Of(row.unit),
+        slices: Vec::new(),
+        beside,
+        latency: None,
+        invalid_because: done.complaint.iter().cloned().collect(),
+        surroundings: Surroundings { others_share, attempts: 1, ..Surroundings::default() },
+        setup: json!({ "experiment": experiment.id(), "source": experiment.source() }),
+        details: json_of(row),
+        lines: Vec::new(),
+    };
+    figure.to_json()
 }
 
 fn json_of(row: &Row) -> Value {

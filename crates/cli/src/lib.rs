@@ -116,7 +116,7 @@ enum RpcCommand {
     Serve(serve::Args),
     /// Measure latency, rate or bandwidth, each beside the machine's own limit
     #[command(subcommand)]
-    Bench(rpc::Command),
+    Bench(Box<rpc::Command>),
 }
 
 /// How a command ended, other than by an error. Of several results the greatest is what a caller must hear of.

@@ -19,7 +19,7 @@ use crate::{Outcome, Usage, output};
 
 /// How often each is measured; the best counts.
 const ROUNDS: u32 = 5;
-/// The worst of the middle rounds may be so much worse than the best, before the machine counts as restless.
+/// The middle round may be so much worse than the best, before the machine counts as restless.
 const SPREAD: f64 = 0.2;
 
 const HELP: &str = "\

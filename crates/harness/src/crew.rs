@@ -55,7 +55,7 @@ impl<O: Clone + Send + 'static, A: Send + 'static> Crew<O, A> {
     ///
     /// # Errors
     ///
-    /// That a thread could not be pinned, or what `make` returned, with the index of its thread.
+    /// That a thread could not be pinned, or what `make` returned, which is handed the index of its thread.
     pub fn start(
         cpus: &[Option<usize>],
         make: impl Fn(usize) -> anyhow::Result<BoxedMember<O, A>> + Clone + Send + 'static,
@@ -79,16 +79,6 @@ impl<O: Clone + Send + 'static, A: Send + 'static> Crew<O, A> {
             is_ready.recv().context("a client thread panicked")??;
         }
         Ok(crew)
-    }
-
-    /// How many there are.
-    pub fn len(&self) -> usize {
-        self.threads.len()
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.threads.is_empty()
     }
 
     /// Has all members do the same at once, which takes about so long; their answers, in their order.
@@ -178,7 +168,7 @@ mod tests {
         let crew = Crew::start(&[None; 3], adder).unwrap();
         assert_eq!(crew.order(&10, Duration::ZERO).unwrap(), [10, 11, 12]);
         assert_eq!(crew.order_each(|index| index as u64, Duration::ZERO).unwrap(), [10, 12, 14]);
-        assert_eq!((crew.order_first(1).unwrap(), crew.len()), (11, 3));
+        assert_eq!(crew.order_first(1).unwrap(), 11);
         assert_eq!(crew.order(&100, Duration::ZERO).unwrap_err().to_string(), "too much");
     }
 

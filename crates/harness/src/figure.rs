@@ -23,6 +23,8 @@ pub enum Unit {
     Mops,
     /// Gigabits a second.
     Gbps,
+    /// Whatever a paper's figure is counted in.
+    Of(&'static str),
 }
 
 impl Unit {
@@ -32,6 +34,7 @@ impl Unit {
             Self::Ns => "ns",
             Self::Mops => "Mops",
             Self::Gbps => "Gbps",
+            Self::Of(name) => name,
         }
     }
 
@@ -40,7 +43,7 @@ impl Unit {
         match self {
             Self::Ns => units::time(value),
             Self::Mops => format!("{} M/s", units::figure(value)),
-            Self::Gbps => format!("{} Gbps", units::figure(value)),
+            Self::Gbps | Self::Of(_) => format!("{} {}", units::figure(value), self.name()),
         }
     }
 }
@@ -54,6 +57,8 @@ pub enum Comparison {
     Baseline,
     /// Somebody else's program.
     Peer,
+    /// What a paper says.
+    Paper,
 }
 
 impl Comparison {
@@ -63,6 +68,7 @@ impl Comparison {
             Self::Limit => "limit",
             Self::Baseline => "baseline",
             Self::Peer => "peer",
+            Self::Paper => "paper",
         }
     }
 }
@@ -238,7 +244,7 @@ impl Figure {
             0 | 1 => String::new(),
             attempts => format!("; disturbed, and measured for {attempts} times as long"),
         };
-        lines.push(format!("  {}{again}", self.surroundings.cores_text()));
+        lines.extend(self.surroundings.cores_text().map(|cores| format!("  {cores}{again}")));
         lines.extend(self.invalid_because.iter().map(|reason| format!("  INVALID: {reason}")));
         lines.iter().map(|line| units::wrapped(line, width, 4)).collect::<Vec<_>>().join("\n")
     }

@@ -64,9 +64,6 @@ pub struct Run<'a> {
 /// Hears what is done, and how much of it, from 0 to 1.
 pub type Progress<'a> = dyn FnMut(&str, f64) + 'a;
 
-/// For whoever shows none.
-pub fn no_progress(_: &str, _: f64) {}
-
 impl Run<'_> {
     /// Measures so many sides by turns.
     ///

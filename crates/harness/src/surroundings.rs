@@ -50,9 +50,10 @@ impl Surroundings {
         (!self.cores_ns.is_empty()).then(|| units::median(&self.cores_ns))
     }
 
-    /// The distance in words: `cores far (398 ns)`.
-    pub fn cores_text(&self) -> String {
-        cores_text(self.distance_ns())
+    /// The distance in words: `cores far (398 ns)`; nothing where threads have no processors of their own though there are several.
+    pub fn cores_text(&self) -> Option<String> {
+        let distance_ns = self.distance_ns();
+        (distance_ns.is_some() || !machine::has_two_cpus()).then(|| cores_text(distance_ns))
     }
 
     /// As in the schema.
@@ -75,7 +76,6 @@ impl Surroundings {
 pub fn cores_text(round_trip_ns: Option<f64>) -> String {
     match round_trip_ns {
         Some(ns) => format!("cores {} ({})", machine::distance(Some(ns)), units::time(ns)),
-        None if machine::has_two_cpus() => "no two threads that are pinned".to_owned(),
         None => "one processor: client and server take turns".to_owned(),
     }
 }

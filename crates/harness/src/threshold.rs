@@ -1,5 +1,6 @@
 //! What figures are held against: `--fail-if-below 5`, `--fail-if-above '1 ms'`.
 
+use std::cmp::Ordering;
 use std::str::FromStr;
 
 use crate::figure::{Figure, Unit};
@@ -107,24 +108,25 @@ impl Thresholds {
     ///
     /// None is missed or met by a result that is invalid: it says little about what was measured.
     pub fn judge(&self, figure: &Figure, tell: &mut dyn FnMut(String)) -> Verdict {
+        let unit = format!(" {}", figure.unit.name());
         let of = |threshold: Option<Threshold>| threshold.map(|threshold| threshold.value);
+        let (below, above) = ((Ordering::Less, "below"), (Ordering::Greater, "above"));
         let thresholds = [
-            (of(self.fail_if_below), "below", "the figure", figure.value),
-            (of(self.fail_if_above), "above", "the figure", figure.value),
-            (self.fail_if_ratio_below, "below", "the ratio", figure.ratio()),
-            (self.fail_if_ratio_above, "above", "the ratio", figure.ratio()),
+            (of(self.fail_if_below), below, "the figure", figure.value, unit.as_str()),
+            (of(self.fail_if_above), above, "the figure", figure.value, unit.as_str()),
+            (self.fail_if_ratio_below, below, "the ratio", figure.ratio(), ""),
+            (self.fail_if_ratio_above, above, "the ratio", figure.ratio(), ""),
         ];
         let mut verdict = Verdict::Kept;
-        for (threshold, side, what, value) in thresholds {
+        for (threshold, (missed, side), what, value, unit) in thresholds {
             let Some(threshold) = threshold else { continue };
-            let unit = if what == "the figure" { format!(" {}", figure.unit.name()) } else { String::new() };
             let Some(value) = value.filter(|_| figure.is_valid()) else {
                 let why = figure.invalid_because.join("; ");
                 let why = if why.is_empty() { "it was not measured" } else { &why };
                 tell(format!("{what} was not held against {threshold}{unit}: the result is INVALID, since {why}"));
                 return Verdict::NotJudged;
             };
-            if if side == "below" { value < threshold } else { value > threshold } {
+            if value.partial_cmp(&threshold) == Some(missed) {
                 tell(format!("{what} is {value:.3}{unit}, {side} {threshold}{unit}"));
                 verdict = Verdict::Missed;
             }

@@ -6,7 +6,6 @@
 #![forbid(unsafe_code)]
 
 mod experiment;
-mod figure;
 mod html;
 pub mod incast;
 pub mod nsdi19;

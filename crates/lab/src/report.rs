@@ -2,8 +2,8 @@
 
 mod page;
 
-pub use crate::figure::figure;
 pub use page::html;
+pub use sinew_harness::units::figure;
 
 use crate::experiment::{Against, Error, Experiment, Row};
 

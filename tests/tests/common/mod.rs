@@ -270,7 +270,6 @@ fn status_of(pid: u32) -> Option<(u32, String)> {
 }
 
 /// What a benchmark prints with `--json`: one or several results in the schema.
-#[allow(dead_code, reason = "not every test measures")]
 pub fn results(command: &mut Command) -> Vec<serde_json::Value> {
     let output = run(command);
     assert!(output.status.success(), "{command:?}: {}", text(&output.stderr));
@@ -281,7 +280,6 @@ pub fn results(command: &mut Command) -> Vec<serde_json::Value> {
 }
 
 /// The number at a place of a result that is above zero.
-#[allow(dead_code, reason = "not every test measures")]
 pub fn positive(result: &serde_json::Value, place: &str) -> f64 {
     let number = result
         .pointer(place)

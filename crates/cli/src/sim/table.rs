@@ -1,6 +1,7 @@
 //! Tables of simulations and experiments: they fit a terminal of 80 columns, whatever their cells hold.
 
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, LineStyle, Table, TableStyle, Width};
+use sinew_harness::units;
 
 /// Columns of a terminal that every table fits.
 pub const WIDTH: u16 = 80;
@@ -44,19 +45,7 @@ pub fn of(heads: &[&str], rows: impl IntoIterator<Item = Vec<String>>, alignment
 
 /// A text in lines that fit, below an empty one; nothing of nothing.
 pub fn wrapped(text: &str) -> String {
-    let mut lines = vec![String::new()];
-    for word in text.split_whitespace() {
-        let line = lines.last_mut().expect("there is a line");
-        if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > usize::from(WIDTH) {
-            lines.push(word.to_owned());
-            continue;
-        }
-        if !line.is_empty() {
-            line.push(' ');
-        }
-        line.push_str(word);
-    }
-    if text.is_empty() { String::new() } else { format!("\n\n{}", lines.join("\n")) }
+    if text.is_empty() { String::new() } else { format!("\n\n{}", units::wrapped(text, usize::from(WIDTH), 0)) }
 }
 
 #[cfg(test)]

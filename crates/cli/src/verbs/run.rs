@@ -59,7 +59,7 @@ impl Job for Measure<'_, '_> {
                 )),
                 interrupt,
             };
-            let one = measure_one(&device, carried, address, (*kind, plan), clients, &run, self.progress);
+            let one = measure_one(&device, carried, address, (*kind, plan), clients, run, self.progress);
             // Ctrl-C reaches the server too: what is said of its going is not the cause.
             ensure!(!interrupt.is_set(), Interrupted);
             figures.push(one?);
@@ -80,13 +80,13 @@ fn measure_one<D: Device + 'static>(
     address: &str,
     (kind, plan): (Kind, &VerbsPlan),
     clients: &[Option<usize>],
-    run: &Run<'_>,
+    run: Run<'_>,
     progress: &mut Progress<'_>,
 ) -> anyhow::Result<Figure> {
     let rig = Clients::meet(device, carried, address, (kind, plan), clients, run.interrupt)?;
     let meter = Meter::new(plan, kind, carried, run.pair);
     let mut turns = VerbsTurns { rig, meter, latency: histogram() };
-    let run = Run { judged: if turns.meter.has_limit() { 2 } else { 1 }, ..copied(run) };
+    let run = Run { judged: if turns.meter.has_limit() { 2 } else { 1 }, ..run };
     let measured = run.alternate(run.judged, &mut turns, progress)?;
     let VerbsTurns { rig, meter, latency } = turns;
     let setup = show::Setup {
@@ -98,11 +98,6 @@ fn measure_one<D: Device + 'static>(
         seconds: run.duration.as_secs_f64(),
     };
     Ok(show::figure(&setup, &measured, &meter, latency, &rig.sum))
-}
-
-fn copied<'a>(run: &Run<'a>) -> Run<'a> {
-    let Run { duration, pair, judged, yardstick, interrupt, .. } = *run;
-    Run { duration, pair, pins: run.pins.clone(), servers: run.servers.clone(), judged, yardstick, interrupt }
 }
 
 /// Client threads, and what the machine allows beside them.
@@ -273,7 +268,7 @@ fn judge(plan: &VerbsPlan, found: &Value, sum: &mut Found) -> anyhow::Result<u64
 /// Client threads and a server process of their own: what services on verbs stand beside.
 pub struct Bare {
     clients: Clients,
-    _server: ServerProcess,
+    server: ServerProcess,
 }
 
 impl Bare {
@@ -288,12 +283,12 @@ impl Bare {
         let server = start_server(args)?;
         let address = server.addresses().first().context("the server did not say where it serves")?;
         let clients = Clients::meet(device, args.fabric, address, (kind, plan), client_cpus, interrupt)?;
-        Ok(Self { clients, _server: server })
+        Ok(Self { clients, server })
     }
 
     /// The server's process.
     pub fn process(&self) -> u32 {
-        self._server.id()
+        self.server.id()
     }
 
     /// Measures a slice: messages of all threads, in millions a second.

@@ -122,11 +122,6 @@ impl<E: Endpoint, C: Clock> Echo<E, C> {
         self.upcoming.clear();
     }
 
-    /// Its endpoint.
-    pub fn rpc(&mut self) -> &mut E {
-        &mut self.rpc
-    }
-
     /// The server's counters, and ours.
     ///
     /// # Errors

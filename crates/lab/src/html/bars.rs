@@ -2,7 +2,7 @@
 
 use super::axis::{label, marks, percent};
 use super::{escaped, push};
-use crate::figure::figure;
+use sinew_harness::units::figure;
 
 /// A pair of bars.
 #[derive(Clone, Debug, PartialEq)]

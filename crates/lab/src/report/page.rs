@@ -1,10 +1,10 @@
 //! The report: one HTML file, whose first page says how far the paper and what was found agree.
 
+use sinew_harness::units::figure;
 use std::collections::BTreeSet;
 
 use super::{Done, standing, table as lines_of};
 use crate::experiment::{Against, Error, Row};
-use crate::figure::figure;
 use crate::html::{BAND, Bar, Dot, bars, escaped, page, paragraph, ratios, table, tiles};
 
 /// The report of some experiments.

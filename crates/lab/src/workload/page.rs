@@ -1,8 +1,8 @@
 //! A workload's report as a page.
 
 use super::report::{GroupReport, Percentiles, Report};
-use crate::figure::figure;
 use crate::html::{Panel, Shade, escaped, page, panels, paragraph, table, tiles};
+use sinew_harness::units::figure;
 
 /// Panels of a kind that are drawn, so that a page of thousands of groups can be looked at.
 const PANELS_MAX: usize = 24;
