@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 pub mod ports;
+mod rounds;
 pub mod sealing;
 pub mod verbs;
 

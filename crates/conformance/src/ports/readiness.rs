@@ -1,12 +1,11 @@
 //! Ports tell a descriptor to sleep on, and nobody who sleeps on it sleeps through anything.
 
 use std::io::ErrorKind;
-use std::sync::mpsc;
-use std::time::Duration;
 
 use sinew_fabric::readiness::{Armed, Descriptor, Readiness};
 
 use super::*;
+use crate::rounds::woken_by_another_thread;
 
 /// How long something that must not happen is waited for.
 const A_WHILE_NS: u64 = 1_000_000;
@@ -188,35 +187,20 @@ pub fn wakes_from_another_thread_end_a_sleep_on_the_descriptor<F: Fixture>(fixtu
     let Some(descriptor) = descriptor_of(&mut port) else { return };
     let waker = port.waker();
     let patience_ns = fixture.expectations().patience_ns;
-    let (ask, asked) = mpsc::channel::<u64>();
-    let (answer, answered) = mpsc::channel();
-    let thread = std::thread::spawn(move || {
-        for pause_us in asked {
-            if pause_us > 0 {
-                std::thread::sleep(Duration::from_micros(pause_us));
-            }
-            if answer.send(()).is_err() {
-                return;
-            }
-            waker.wake();
-        }
-    });
-    for round in 0..100u64 {
-        let start_ns = fixture.now_ns();
-        ask.send(round % 4 * 100).expect("the thread lives");
-        while answered.try_recv().is_err() {
+    woken_by_another_thread(
+        waker,
+        patience_ns,
+        || fixture.now_ns(),
+        |start_ns| {
             let now_ns = fixture.now_ns();
-            assert!(now_ns - start_ns < patience_ns, "wake-up {round} was lost");
             let armed = port.arm(now_ns).expect("arming works");
             if armed != Armed::Ready {
                 let timeout_ns = armed.by(Some(start_ns + patience_ns)).timeout_ns(now_ns);
                 descriptor.wait(timeout_ns).expect("polling works");
             }
             port.disarm();
-        }
-    }
-    drop(ask);
-    thread.join().expect("the waking thread ends well");
+        },
+    );
 }
 
 /// The descriptor of a port that is gone can be waited for, and says nothing of use.

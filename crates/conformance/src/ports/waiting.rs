@@ -1,9 +1,7 @@
 //! Waits end when they should.
 
-use std::sync::mpsc;
-use std::time::Duration;
-
 use super::*;
+use crate::rounds::woken_by_another_thread;
 
 /// A wait without an arrival lasts as long as it was told, in as many pieces as it likes, and not for ever.
 pub fn a_wait_keeps_its_timeout<F: Fixture>(fixture: &mut F) {
@@ -75,29 +73,14 @@ pub fn wakes_from_another_thread_are_not_lost<F: Fixture>(fixture: &mut F) {
     let mut port = fixture.open();
     let waker = port.waker();
     let patience_ns = fixture.expectations().patience_ns;
-    let (ask, asked) = mpsc::channel::<u64>();
-    let (answer, answered) = mpsc::channel();
-    let thread = std::thread::spawn(move || {
-        for pause_us in asked {
-            if pause_us > 0 {
-                std::thread::sleep(Duration::from_micros(pause_us));
-            }
-            if answer.send(()).is_err() {
-                return;
-            }
-            waker.wake();
-        }
-    });
-    for round in 0..100u64 {
-        let start_ns = fixture.now_ns();
-        ask.send(round % 4 * 100).expect("the thread lives");
-        while answered.try_recv().is_err() {
-            assert!(fixture.now_ns() - start_ns < patience_ns, "wake-up {round} was lost");
+    woken_by_another_thread(
+        waker,
+        patience_ns,
+        || fixture.now_ns(),
+        |_| {
             port.wait(Some(patience_ns)).expect("waiting works");
-        }
-    }
-    drop(ask);
-    thread.join().expect("the waking thread ends well");
+        },
+    );
 }
 
 /// To wake a port that is gone is nothing.

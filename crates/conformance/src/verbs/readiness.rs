@@ -1,14 +1,12 @@
 //! Queues tell a descriptor to sleep on, and nobody who sleeps on it sleeps through anything.
 
 use std::io::ErrorKind;
-use std::sync::mpsc;
-use std::time::Duration;
 
 use sinew_fabric::readiness::{Armed, Descriptor, Readiness, wait_on};
-use sinew_fabric::verbs::{Completion, CompletionQueue, Operation, QueuePair, Request, Source, Status, ThreadDomain};
+use sinew_fabric::verbs::{Completion, CompletionQueue, Request, Source};
 
 use super::ends::*;
-use super::waiting::end;
+use super::waiting::{completed_by_another_thread, end};
 use super::*;
 
 /// How long something that must not happen is waited for.
@@ -183,76 +181,20 @@ pub fn a_waker_makes_an_armed_queue_readable<F: Fixture>(fixture: &F) {
 
 /// A thread that sleeps on both queues of a queue pair at once sleeps through nothing that another thread causes.
 pub fn a_thread_sleeps_on_both_queues_at_once<F: Fixture>(fixture: &F) {
-    const ROUNDS: u64 = 60;
-    let Expectations { real_time, patience_ns, .. } = fixture.expectations();
-    if !real_time.holds("completions that other threads cause") {
+    let Some(mut end) = end(fixture) else { return };
+    if descriptor_of(&mut end.receives).is_none() {
         return;
     }
-    for transport in transports(fixture) {
-        if transport != Transport::Rc && fixture.expectations().lossless != Promise::Kept {
-            continue;
+    let patience_ns = fixture.expectations().patience_ns;
+    let mut is_turned = false;
+    completed_by_another_thread(fixture, |far, _, start_ns| {
+        let mut sources: [&mut dyn Readiness; 2] = [&mut far.sends, &mut far.receives];
+        if is_turned {
+            sources.reverse();
         }
-        let device = fixture.device();
-        let config = config(&device, transport);
-        let mut far = End::new(device, &config);
-        if descriptor_of(&mut far.receives).is_none() {
-            return;
-        }
-        let (tell, told) = mpsc::channel();
-        let (ask, asked) = mpsc::channel::<u64>();
-        let (address, device) = (far.qp.address(), fixture.device());
-        std::thread::scope(|scope| {
-            scope.spawn(move || {
-                let mut near = End::new(device, &config);
-                tell.send(near.qp.address()).expect("the other side waits");
-                near.qp.connect(transport.is_connected().then_some(&address)).expect("a connection");
-                let to = (!transport.is_connected()).then(|| near.thread.destination(&address).expect("a way"));
-                let since = std::time::Instant::now();
-                let now_ns = || since.elapsed().as_nanos() as u64;
-                let watch = Watch { now_ns: &now_ns, patience_ns };
-                for pause_us in asked {
-                    // A receive for the answer, which the other side may already be sending.
-                    near.receive(1, 8);
-                    std::thread::sleep(Duration::from_micros(pause_us));
-                    let send = Operation::Send { source: Source::Inline(b"wake"), immediate: None, to };
-                    near.post(Request::new(2, send));
-                    let answer = |ends: &mut [&mut End<F::Device>]| ends[0].received.pop_front();
-                    eventually(watch, &mut [&mut near], "the answer comes", answer);
-                }
-            });
-            let near = told.recv().expect("the other thread starts");
-            far.qp.connect(transport.is_connected().then_some(&near)).expect("a connection");
-            let back = (!transport.is_connected()).then(|| far.thread.destination(&near).expect("a way"));
-            for round in 0..ROUNDS {
-                far.receive(round, 8);
-                ask.send(round % 4 * 60).expect("the thread lives");
-                let start_ns = fixture.now_ns();
-                let sleep = |far: &mut End<F::Device>, what: &str| {
-                    let now_ns = fixture.now_ns();
-                    let passed_ns = now_ns - start_ns;
-                    assert!(passed_ns < patience_ns, "{transport:?}: {what} of round {round} was slept through");
-                    let mut sources: [&mut dyn Readiness; 2] = [&mut far.sends, &mut far.receives];
-                    if round % 2 == 0 {
-                        sources.reverse();
-                    }
-                    wait_on(&mut sources, now_ns, Some(start_ns + patience_ns)).expect("sleeping works");
-                    far.poll();
-                };
-                while far.received.is_empty() {
-                    sleep(&mut far, "a message");
-                }
-                assert_message(&far.received.pop_front().expect("looked at"), b"wake", None);
-                let answer = Operation::Send { source: Source::Inline(b"awake"), immediate: None, to: back };
-                far.post(Request::new(round, answer));
-                while far.sent.is_empty() {
-                    sleep(&mut far, "the end of a request");
-                }
-                let sent = far.sent.pop_front().expect("looked at");
-                assert_eq!((sent.id, sent.status), (round, Status::Success));
-            }
-            drop(ask);
-        });
-    }
+        is_turned = !is_turned;
+        wait_on(&mut sources, fixture.now_ns(), Some(start_ns + patience_ns)).expect("sleeping works");
+    });
 }
 
 /// The descriptor of a queue that is gone can be waited for, and says nothing of use.

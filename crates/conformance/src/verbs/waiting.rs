@@ -7,6 +7,7 @@ use sinew_fabric::verbs::{CompletionQueue, Operation, QueuePair, Request, Source
 
 use super::ends::*;
 use super::*;
+use crate::rounds::woken_by_another_thread;
 
 pub(super) fn end<F: Fixture>(fixture: &F) -> Option<End<F::Device>> {
     let transport = *transports(fixture).first()?;
@@ -103,32 +104,39 @@ pub fn wakes_from_another_thread_are_not_lost<F: Fixture>(fixture: &F) {
     }
     let Some(mut end) = end(fixture) else { return };
     let waker = end.receives.waker();
-    let (ask, asked) = mpsc::channel::<u64>();
-    let (answer, answered) = mpsc::channel();
-    let thread = std::thread::spawn(move || {
-        for pause_us in asked {
-            std::thread::sleep(Duration::from_micros(pause_us));
-            if answer.send(()).is_err() {
-                return;
-            }
-            waker.wake();
-        }
-    });
-    for round in 0..100u64 {
-        let start_ns = fixture.now_ns();
-        ask.send(round % 4 * 100).expect("the thread lives");
-        while answered.try_recv().is_err() {
+    woken_by_another_thread(
+        waker,
+        patience_ns,
+        || fixture.now_ns(),
+        |_| {
             end.receives.wait(Some(patience_ns)).expect("waiting works");
-            assert!(fixture.now_ns() - start_ns < patience_ns, "wake-up {round} was lost");
-        }
-    }
-    drop(ask);
-    thread.join().expect("the waking thread ends well");
+        },
+    );
 }
 
 /// A message from another thread ends the wait for it, whether it came before, during, or just at the beginning; so does the
 /// completion of a request that another thread lets end.
 pub fn a_completion_wakes_a_sleeping_thread<F: Fixture>(fixture: &F) {
+    let patience_ns = fixture.expectations().patience_ns;
+    completed_by_another_thread(fixture, |far, awaited, _| {
+        let queue = if awaited == Awaited::Message { &mut far.receives } else { &mut far.sends };
+        queue.wait(Some(patience_ns)).expect("waiting works");
+    });
+}
+
+/// What an end sleeps for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Awaited {
+    Message,
+    EndOfRequest,
+}
+
+/// Rounds of a message by another thread, and of an answer to it. `sleep` is one sleep of the end that is asked, which is told what it
+/// sleeps for and when the round began.
+pub(super) fn completed_by_another_thread<F: Fixture>(
+    fixture: &F,
+    mut sleep: impl FnMut(&mut End<F::Device>, Awaited, u64),
+) {
     const ROUNDS: u64 = 120;
     let Expectations { real_time, patience_ns, .. } = fixture.expectations();
     if !real_time.holds("completions that other threads cause") {
@@ -157,10 +165,8 @@ pub fn a_completion_wakes_a_sleeping_thread<F: Fixture>(fixture: &F) {
                     // A receive for the answer, which the other side may already be sending.
                     near.receive(1, 8);
                     std::thread::sleep(Duration::from_micros(pause_us));
-                    near.post(Request::new(
-                        2,
-                        Operation::Send { source: Source::Inline(b"wake"), immediate: None, to },
-                    ));
+                    let send = Operation::Send { source: Source::Inline(b"wake"), immediate: None, to };
+                    near.post(Request::new(2, send));
                     let over = |ends: &mut [&mut End<F::Device>]| {
                         ends[0].sent.pop_front().inspect(|sent| assert_eq!(sent.status, Status::Success))
                     };
@@ -176,25 +182,23 @@ pub fn a_completion_wakes_a_sleeping_thread<F: Fixture>(fixture: &F) {
                 far.receive(round, 8);
                 ask.send(round % 6 * 60).expect("the thread lives");
                 let start_ns = fixture.now_ns();
-                let slept_through = |what: &str| {
-                    let passed_ns = fixture.now_ns() - start_ns;
-                    assert!(passed_ns < patience_ns, "{transport:?}: {what} of round {round} was slept through");
+                let mut slept = |far: &mut End<F::Device>, awaited| {
+                    sleep(far, awaited, start_ns);
+                    far.poll();
+                    let is_late = fixture.now_ns() - start_ns >= patience_ns;
+                    assert!(!is_late, "{transport:?}: the {awaited:?} of round {round} was slept through");
                 };
                 if round % 5 == 1 {
                     std::thread::sleep(Duration::from_micros(100));
                 }
                 while far.received.is_empty() {
-                    far.receives.wait(Some(patience_ns)).expect("waiting works");
-                    far.poll();
-                    slept_through("a message");
+                    slept(&mut far, Awaited::Message);
                 }
                 assert_message(&far.received.pop_front().expect("looked at"), b"wake", None);
                 let answer = Operation::Send { source: Source::Inline(b"awake"), immediate: None, to: back };
                 far.post(Request::new(round, answer));
                 while far.sent.is_empty() {
-                    far.sends.wait(Some(patience_ns)).expect("waiting works");
-                    far.poll();
-                    slept_through("the end of a request");
+                    slept(&mut far, Awaited::EndOfRequest);
                 }
                 let sent = far.sent.pop_front().expect("looked at");
                 assert_eq!((sent.id, sent.status), (round, Status::Success));
