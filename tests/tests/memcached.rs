@@ -296,5 +296,8 @@ fn limits_of_the_door_are_what_was_asked_for() {
     ] {
         assert!(stats.contains(line), "{line}: {stats}");
     }
-    assert!(!stats.contains("STAT idle_kicks 0\r") && !stats.contains("STAT rusage_user 0.000000\r"), "{stats}");
+    assert!(!stats.contains("STAT idle_kicks 0\r"), "{stats}");
+    // Of a short time the kernel may give all to either.
+    let used = |name: &str| stats.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok()).unwrap();
+    assert!(used("STAT rusage_user ") + used("STAT rusage_system ") > 0.0, "{stats}");
 }

@@ -13,8 +13,10 @@ use crate::machine;
 
 /// From this share of the processors' time on, a figure says too much of the others.
 pub const TOO_MUCH: f64 = 0.05;
-/// Ticks of the kernel's counters that tell anything.
+/// Ticks of the kernel's counters over which even a small share of others can be told.
 const TICKS_MIN: u64 = 100;
+/// Over fewer, no rounding makes so many ticks of others.
+const TICKS_OF_OTHERS_MIN: u64 = 10;
 
 /// Watches processors from its making on.
 pub struct Watch {
@@ -115,7 +117,8 @@ fn is_pinned(status: &str) -> bool {
 fn ticks_share(before: Ticks, now: Ticks) -> Option<f64> {
     let [all, busy, own] =
         [(before.all, now.all), (before.busy, now.busy), (before.own, now.own)].map(|(was, is)| is.saturating_sub(was));
-    (all >= TICKS_MIN).then(|| busy.saturating_sub(own) as f64 / all as f64)
+    let others = busy.saturating_sub(own);
+    (all >= TICKS_MIN || others >= TICKS_OF_OTHERS_MIN).then(|| others as f64 / all.max(1) as f64)
 }
 
 /// All ticks of a processor, and those in which it did something, from `/proc/stat`.
@@ -163,7 +166,8 @@ mod tests {
         let before = Ticks { all: 1000, busy: 500, own: 100 };
         let after = |own: u64| ticks_share(before, Ticks { all: 1200, busy: 700, own: 100 + own }).unwrap();
         assert!((after(180) - 0.1).abs() < 1e-9 && after(200) == 0.0 && after(250) == 0.0);
-        assert!(ticks_share(before, Ticks { all: 1099, ..before }).is_none(), "too short to tell");
+        assert!(ticks_share(before, Ticks { all: 1099, busy: 509, ..before }).is_none(), "too short to tell");
+        assert_eq!(ticks_share(before, Ticks { all: 1040, busy: 510, ..before }), Some(0.25), "however short");
     }
 
     #[test]

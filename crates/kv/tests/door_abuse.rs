@@ -190,3 +190,43 @@ fn clients_that_do_not_read_cost_good_clients_nothing() {
     let (abusers, memory) = if is_full_size() { (400, 64 << 20) } else { (60, 16 << 20) };
     good_clients_stay(abusers, memory, &b"get big0\r\nget big1\r\nget big2\r\nget big3\r\n".repeat(20));
 }
+
+#[test]
+fn a_crowd_that_waits_for_memory_does_not_have_all_of_it() {
+    let _alone = alone();
+    let abuse = [b"set x 0 0 1000000\r\n", &vec![b'v'; 200_000][..]].concat();
+    for threads in [1, 2] {
+        // The least that there can be. Some of the crowd have long buffers, and all of them together have too much though those are short.
+        let config = DoorConfig { connection_memory: 4 << 20, ..DoorConfig::default() };
+        let server = Server::start("127.0.0.1:0", threads, config);
+        let crowd: Vec<_> = (0..420).map(|_| server.connect()).collect();
+        for mut stream in &crowd {
+            stream.set_nonblocking(true).unwrap();
+            let _ = stream.write(&abuse).unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(300));
+        for number in 0..2 {
+            for good in [Good::Small, Good::Writer, Good::Reader] {
+                let (said, expected) = match good {
+                    // What the writer has just stored.
+                    Good::Reader => (
+                        format!("get w{number}\r\n").into_bytes(),
+                        [
+                            &format!("VALUE w{number} 0 {VALUE_LEN}\r\n").into_bytes(),
+                            &vec![b'v'; VALUE_LEN][..],
+                            b"\r\nEND\r\n",
+                        ]
+                        .concat(),
+                    ),
+                    _ => exchange(good, number),
+                };
+                let (mut stream, mut heard) = (server.connect(), vec![0; expected.len()]);
+                stream.write_all(&said).unwrap();
+                stream.read_exact(&mut heard).unwrap_or_else(|error| panic!("{threads} threads, {good:?}: {error}"));
+                assert!(heard == expected);
+            }
+        }
+        drop(crowd);
+        drop(server.stop());
+    }
+}

@@ -64,6 +64,11 @@ impl Budget {
         }
     }
 
+    /// What connections may have together that wait for more: if they had all that there is, they would wait for each other.
+    pub(super) fn waiting_max(&self) -> usize {
+        self.limit(Claim::New) / 4
+    }
+
     /// Whether short buffers are to be shorter still.
     pub(super) fn is_short(&self) -> bool {
         self.used() > self.limit(Claim::New)

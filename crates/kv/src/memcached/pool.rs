@@ -99,6 +99,11 @@ impl Pool {
         }
     }
 
+    /// Frees all that it keeps.
+    pub fn clear(&mut self) {
+        *self = Self::new(self.kept_max);
+    }
+
     /// Frees the buffers that nobody has wanted since it was called last.
     pub fn trim(&mut self) {
         for (list, List { buffers, fewest }) in self.lists.iter_mut().enumerate() {

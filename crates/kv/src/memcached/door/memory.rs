@@ -220,25 +220,37 @@ impl Door {
             self.service.count().stalled_kicks.add(1);
             self.close(index, connection);
         }
+        if !self.hunger.queues[Claim::New as usize].connections.is_empty() {
+            // What is kept for later is of more use to them.
+            self.pool.clear();
+        }
         self.turn_away(before_ns);
     }
 
-    /// While even what is kept for connections that have moved is in use, and none is stalled: closes connections that wait for memory
-    /// since `before_ns`, and of which nobody knows whether they will move. They would all wait for each other.
+    /// Closes connections that wait for memory since `before_ns`, and of which nobody knows whether they will move, while those that wait
+    /// have too much themselves, or even what is kept for connections that have moved is in use. They would all wait for each other.
     fn turn_away(&mut self, before_ns: u64) {
-        let mut rest = self.hunger.queues[Claim::New as usize].connections.len();
-        while rest > 0
-            && self.service.shared.budget.is_spent()
-            && let Some((index, generation)) = self.hunger.queues[Claim::New as usize].connections.pop_front()
-        {
-            rest -= 1;
+        let queue = Claim::New as usize;
+        let Waiting { connections, .. } = &self.hunger.queues[queue];
+        let held = |(index, generation): &(usize, u64)| {
+            let it = self.connections[*index].as_deref();
+            it.filter(|it| it.generation == *generation).map_or(0, |it| it.counted)
+        };
+        let mut held: usize = connections.iter().map(held).sum();
+        let held_max = self.service.shared.budget.waiting_max() / self.service.partitions.count();
+        for _ in 0..connections.len() {
+            if held <= held_max && !self.service.shared.budget.is_spent() {
+                break;
+            }
+            let Some((index, generation)) = self.hunger.queues[queue].connections.pop_front() else { break };
             let is_old = |it: &mut Box<Connection>| it.generation == generation && it.moved_ns <= before_ns;
             match self.connections[index].take_if(is_old) {
                 Some(connection) => {
+                    held = held.saturating_sub(connection.counted);
                     self.service.count().stalled_kicks.add(1);
                     self.close(index, connection);
                 }
-                None => self.hunger.queues[Claim::New as usize].connections.push_back((index, generation)),
+                None => self.hunger.queues[queue].connections.push_back((index, generation)),
             }
         }
     }

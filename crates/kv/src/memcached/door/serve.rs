@@ -118,7 +118,8 @@ impl Door {
         let mut input = std::mem::take(&mut self.input);
         let result = if direct {
             // What is read has to be kept, if it begins a long value and there is no room for that.
-            let is_short = connection.claim() == Claim::New && self.service.shared.budget.is_short();
+            let budget = &self.service.shared.budget;
+            let is_short = connection.claim() == Claim::New && budget.used() > budget.waiting_max();
             let room = if is_short { READ_LEN_WHEN_SHORT } else { input.len() };
             read_some(connection, room, |stream| stream.read(&mut input[..room]))
         } else {
@@ -154,7 +155,9 @@ impl Door {
             {
                 let rest = &input[done..read];
                 if connection.input.capacity() < rest.len() {
-                    let longer = match self.service.shared.budget.is_short() {
+                    // Nothing is added to it until there is memory for all of the command.
+                    let is_whole = !connection.starving.is_empty() || self.service.shared.budget.is_short();
+                    let longer = match is_whole {
                         true => self.pool.take_short(rest.len()),
                         false => self.pool.take(rest.len().max(READ_LEN / 16)),
                     };
