@@ -13,7 +13,7 @@ use sinew_harness::surroundings::Surroundings;
 use sinew_harness::{Beside, Comparison, Figure, Unit, figure, units};
 
 use crate::outfile::OutFile;
-use crate::sim::table;
+use crate::table;
 use crate::{Outcome, Usage, interrupted, output};
 
 /// What is done with experiments.

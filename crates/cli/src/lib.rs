@@ -29,6 +29,7 @@ mod rpc;
 mod seq;
 mod serve;
 mod sim;
+mod table;
 mod tour;
 mod verbs;
 

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use comfy_table::{Table, presets};
 use serde_json::json;
 use sinew::udp::raw::Mode;
 use sinew_harness::limits::{
@@ -15,7 +14,7 @@ use sinew_harness::surroundings::{Surroundings, cores_text};
 use sinew_harness::units::{self, parse_seconds};
 use sinew_harness::{Figure, Unit, figure};
 
-use crate::{Outcome, Usage, output};
+use crate::{Outcome, Usage, output, table};
 
 /// How often each is measured; the best counts.
 const ROUNDS: u32 = 5;
@@ -113,11 +112,8 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         output::print(figure::list(figures.iter().map(Figure::to_json)))?;
         return Ok(Outcome::Done);
     }
-    let mut table = Table::new();
-    table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_width(output::width() as u16).set_header(["what", "figure"]);
-    for figure in &figures {
-        table.add_row([figure.title.clone(), figure.text()]);
-    }
+    let rows = figures.iter().map(|figure| vec![figure.title.clone(), figure.text()]);
+    let table = table::of(&["what", "figure"], rows, table::FIGURES);
     output::print(format_args!(
         "{table}\n{} processors; {} at the time (below {} ns is near).",
         machine::cpus().len(),

@@ -1,7 +1,6 @@
 //! `sinew sim`.
 
 mod run;
-pub mod table;
 pub mod tour;
 
 use std::hash::{BuildHasher, RandomState};

@@ -2,7 +2,7 @@
 
 use sinew_lab::workload::{GroupReport, Report};
 
-use crate::sim::table;
+use crate::table;
 use sinew_harness::units;
 
 /// All of it. `what` says what was run.

@@ -1,4 +1,4 @@
-//! Tables of simulations and experiments: they fit a terminal of 80 columns, whatever their cells hold.
+//! Tables: they fit a terminal of 80 columns, whatever their cells hold.
 
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, LineStyle, Table, TableStyle, Width};
 use sinew_harness::units;
