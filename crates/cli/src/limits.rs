@@ -102,13 +102,18 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let mut figures: Vec<Figure> = figures.into_iter().collect::<anyhow::Result<_>>()?;
     // Some take a moment: what others do is looked at over all of them.
     let share = watch.share();
-    for figure in &mut figures {
-        figure.surroundings.others_share = share;
-        let used = share.filter(|share| *share >= TOO_MUCH);
-        let complaint = used.map(|share| format!("others used {:.0} % of the processors meanwhile", share * 100.0));
-        figure.invalid_because.extend(complaint);
-    }
+    let used = share.filter(|share| *share >= TOO_MUCH);
+    let disturbed = used.map(|share| format!("others used {:.0} % of the processors meanwhile", share * 100.0));
+    let restless: Vec<String> = figures
+        .iter()
+        .filter(|figure| !figure.is_valid())
+        .map(|figure| format!("{}: {}", figure.title, figure.invalid_because.join("; ")))
+        .collect();
     if args.json {
+        for figure in &mut figures {
+            figure.surroundings.others_share = share;
+            figure.invalid_because.extend(disturbed.clone());
+        }
         output::print(figure::list(figures.iter().map(Figure::to_json)))?;
         return Ok(Outcome::Done);
     }
@@ -120,9 +125,8 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         cores_text(figures[0].value),
         machine::NEAR_BELOW_NS
     ))?;
-    for figure in figures.iter().filter(|figure| !figure.is_valid()) {
-        let text = format!("{}: {}", figure.title, figure.invalid_because.join("; "));
-        output::print(units::wrapped(&text, output::width(), 2))?;
+    for complaint in disturbed.into_iter().map(|all| format!("INVALID, all of them: {all}")).chain(restless) {
+        output::print(units::wrapped(&complaint, output::width(), 2))?;
     }
     Ok(Outcome::Done)
 }

@@ -30,7 +30,8 @@ pub fn of(heads: &[&str], rows: impl IntoIterator<Item = Vec<String>>, alignment
     }
     for (index, column) in table.column_iter_mut().enumerate() {
         if index == 0 {
-            column.set_constraint(ColumnConstraint::UpperBoundary(Width::Fixed(WIDTH / 2)));
+            let most = if heads.len() > 2 { WIDTH / 2 } else { WIDTH / 4 * 3 };
+            column.set_constraint(ColumnConstraint::UpperBoundary(Width::Fixed(most)));
         } else {
             column.set_cell_alignment(alignment);
         }
