@@ -36,32 +36,34 @@ mod verbs;
 use std::fmt;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use sinew_harness::machine;
 
 const AFTER_HELP: &str = "\
 Examples:
-  sinew                                          the tour: real servers and clients on this machine, in half a minute
-  sinew rpc serve shm://test                     a test server; another terminal can bench it:
+  sinew                                    the tour: half a minute
+  sinew rpc serve shm://test               a test server, and its benchmark:
   sinew rpc bench latency --fabric shm --address shm://test
-  sinew rpc bench rate --fabric udp --json       starts a server process of its own
-  sinew verbs rate --op write --inline           WRITEs into another process's memory
-  sinew kv bench table                           the table of a key-value cache, a thread alone with it
-  sinew serve cache                              a key-value cache; in another terminal:
+  sinew rpc bench rate --fabric udp        with a server process of its own
+  sinew verbs rate --op write --inline     into another process's memory
+  sinew kv bench table                     a cache's table, on one thread
+  sinew serve cache                        a cache, and in another terminal:
   sinew kv set greeting hello; sinew kv get greeting
-  sinew serve sequencer                          hands out numbers; in another terminal:
+  sinew serve sequencer                    numbers; in another terminal:
   sinew seq next --count 3
-  sinew sim run cx4 --workload FILE              a workload on a simulated cluster
-  sinew sim swarm --seconds 60                   hunts for bugs on simulated clusters
-  sinew limits                                   what the machine itself allows
+  sinew sim run cx4 --workload FILE        a workload on a simulated cluster
+  sinew sim swarm --seconds 60             hunts for bugs, simulated
+  sinew limits                             what the machine itself allows
 
 Exit status:
-  0  done
-  1  failed
-  2  wrong usage: nothing was started
-  3  a threshold (--fail-if-...) was missed
-  4  thresholds were given, and the machine was too busy for a result to hold against them
-  130  interrupted by Ctrl-C before it was done (143: by SIGTERM); a server that is stopped so ends with 0";
+  0    done
+  1    failed
+  2    wrong usage: nothing was started
+  3    a threshold (--fail-if-...) was missed
+  4    thresholds were given, and the result is invalid
+  130  interrupted by Ctrl-C before it was done (143: by SIGTERM)
+
+A server that is stopped by a signal ends with 0.";
 
 /// Services that answer in microseconds: RPC over shared memory, UDP and RDMA devices, and verbs. Alone, it takes you on a tour of this machine.
 #[derive(Parser)]
@@ -168,9 +170,33 @@ impl fmt::Display for Usage {
 
 impl std::error::Error for Usage {}
 
+/// The command with its further help in paragraphs, which clap breaks where the terminal ends: their lines end where the source's do.
+/// Lines that begin with a space, or that only such a line follows, are as they are.
+fn reflowed(command: clap::Command) -> clap::Command {
+    let help = command.get_after_help().map(|help| {
+        let mut text = String::new();
+        for line in help.to_string().lines() {
+            let goes_on = !line.is_empty() && !line.starts_with(' ') && !text.is_empty() && !text.ends_with('\n');
+            let was_shown = text.rsplit('\n').next().is_some_and(|last| last.starts_with(' '));
+            match goes_on && !was_shown {
+                true => text.push(' '),
+                false if text.is_empty() => {}
+                false => text.push('\n'),
+            }
+            text.push_str(line);
+        }
+        text
+    });
+    let command = command.mut_subcommands(reflowed);
+    match help {
+        Some(help) => command.after_help(help),
+        None => command,
+    }
+}
+
 /// Runs the command with the process's arguments.
 pub fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = Cli::from_arg_matches(&reflowed(Cli::command()).get_matches()).unwrap_or_else(|error| error.exit());
     // Before any thread is pinned.
     machine::cpus();
     let result = match cli.command {

@@ -27,9 +27,9 @@ const GRACE: Duration = Duration::from_secs(2);
 const AFTER_HELP: &str = "\
 The server answers these request types:
   1 echo     the request comes back
-  2 sink     checks a test message (sequence number, stamps, pattern) and answers 32 bytes with the verdict
+  2 sink     checks a test message, and answers 32 bytes with the verdict
   3 report   the endpoint's counters as JSON
-  4 sleep    answers from a worker thread after so many milliseconds as the request says in digits
+  4 sleep    a worker answers, after as many milliseconds as were asked for
 
 JSON, of every server: first `serving`, a list of addresses; at the end `endpoints`, for each its address, sessions, requests_handled,
 packets_received, packets_sent, and what was dropped by reason.

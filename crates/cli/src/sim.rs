@@ -186,7 +186,10 @@ fn hunt(args: &SwarmArgs) -> anyhow::Result<Outcome> {
     let result = failure.map_or(Ok(sum), Err);
     let outcome = match &result {
         Err(_) => Outcome::Failed,
-        Ok(_) if interrupt.is_set() => Outcome::Interrupted(interrupted::status(interrupt)),
+        Ok(_) if interrupt.is_set() => {
+            output::complain("interrupted");
+            Outcome::Interrupted(interrupted::status(interrupt))
+        }
         Ok(_) => Outcome::Done,
     };
     if args.json {

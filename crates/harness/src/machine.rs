@@ -173,10 +173,11 @@ pub fn two_threads<A: Send, B: Send>(
 #[derive(Default)]
 struct Line(AtomicU64);
 
-/// The time that a cache line takes to go to another core and back, in nanoseconds; the median of many. `None` on one processor.
+/// The time that a cache line takes to go to another core and back, in nanoseconds; the median of many. `None` where both threads are on one processor.
 pub fn core_round_trip_ns(cpus: Pair, duration: Duration) -> anyhow::Result<Option<f64>> {
     const TRIPS: u64 = 256;
-    if !has_two_cpus() {
+    let is_one = cpus.is_some_and(|[first, second]| first == second);
+    if is_one || !has_two_cpus() {
         return Ok(None);
     }
     let (there, back) = (Line::default(), Line::default());

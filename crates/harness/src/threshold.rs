@@ -95,6 +95,15 @@ impl Thresholds {
     ///
     /// Names the option that has another.
     pub fn check(&self, unit: Unit) -> Result<(), String> {
+        let figure = self.fail_if_below.zip(self.fail_if_above).map(|(below, above)| (below.value, above.value));
+        let ratio = self.fail_if_ratio_below.zip(self.fail_if_ratio_above);
+        for (names, both) in
+            [("--fail-if-below and --fail-if-above", figure), ("--fail-if-ratio-below and -above", ratio)]
+        {
+            if both.is_some_and(|(below, above)| below > above) {
+                return Err(format!("{names}: nothing is between them, so every result would fail"));
+            }
+        }
         let both = [("--fail-if-below", self.fail_if_below), ("--fail-if-above", self.fail_if_above)];
         let other = both
             .into_iter()
@@ -182,6 +191,8 @@ mod tests {
         let above = |text: &str| Thresholds { fail_if_above: text.parse().ok(), ..Thresholds::default() };
         assert!(above("1 ms").check(Unit::Ns).is_ok() && above("1").check(Unit::Gbps).is_ok());
         assert!(above("1 ms").check(Unit::Mops).unwrap_err().contains("--fail-if-above"));
+        let both = |below: &str| Thresholds { fail_if_below: below.parse().ok(), ..above("5") };
+        assert!(both("5").check(Unit::Mops).is_ok() && both("6").check(Unit::Mops).is_err());
     }
 
     #[test]

@@ -290,6 +290,19 @@ fn lists_of_keys_of_any_length_are_answered_whole() {
         let script = format!("{set}get{list}\r\nmn\r\n");
         let said = converse(server.connect(), script.as_bytes());
         assert!(show(&said) == format!("{}{found}END\r\nMN\r\n", "STORED\r\n".repeat(40)), "{threads} threads");
+        // A client that waits for the answer has it, wherever its line was cut.
+        for cut in [4000, 65_536, 70_000, 131_072, 135_168] {
+            let mut stream = server.connect();
+            let script = format!("get{} {}\r\n", &list[..cut], key(0));
+            stream.write_all(&script.as_bytes()[..cut]).unwrap();
+            std::thread::sleep(Duration::from_millis(100));
+            stream.write_all(&script.as_bytes()[cut..]).unwrap();
+            let mut said = String::new();
+            let mut reader = BufReader::new(stream);
+            while !said.ends_with("END\r\n") {
+                assert!(reader.read_line(&mut said).unwrap() > 0, "{threads} threads, {cut}: {said}");
+            }
+        }
         // One that is too long for a key ends the answer, and not the connection.
         let script = format!("get {} {} key{list}\r\nmn\r\n", key(0), "k".repeat(200_000));
         let said = show(&converse(server.connect(), script.as_bytes()));

@@ -1,4 +1,5 @@
 use std::sync::OnceLock;
+use std::sync::atomic::{Ordering, fence};
 
 use sinew_fabric::Clock;
 
@@ -38,6 +39,23 @@ impl Clock for HostClock {
     fn now_ns(&self) -> u64 {
         // A reading before the origin (another processor's counter a hair behind) counts as the origin.
         self.clock.delta_as_nanos(self.origin, self.clock.raw().max(self.origin))
+    }
+}
+
+/// Lets no load, store or reading of a clock behind it begin before those in front of it are done. A fence orders memory alone: the
+/// time stamp counter is read ahead of loads that still wait for their cache line, and what takes 200 ns seems to take 10.
+#[inline]
+pub fn settle() {
+    fence(Ordering::SeqCst);
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every x86-64 processor has SSE2, of which this is an instruction; it touches nothing.
+    unsafe {
+        core::arch::x86_64::_mm_lfence();
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: it touches neither memory nor registers.
+    unsafe {
+        core::arch::asm!("isb", options(nostack, preserves_flags));
     }
 }
 

@@ -31,7 +31,7 @@ mod pool;
 mod process;
 mod rendezvous;
 
-pub use clock::HostClock;
+pub use clock::{HostClock, settle};
 pub use cpu::{available_cpus, pin_current_thread};
 pub use descriptors::{lengthen_backlog, raise_descriptor_limit};
 pub use entropy::SystemEntropy;

@@ -19,6 +19,8 @@ use crate::{Outcome, Usage, output};
 
 /// A thread that waits for clients looks at the clock so often.
 const TICK: Duration = Duration::from_secs(1);
+/// Descriptors that Linux lets a process have, unless it is told otherwise.
+const CONNECTIONS_MAX: usize = 1 << 20;
 /// Clients that may wait to be let in, as with memcached.
 const BACKLOG: u16 = 1024;
 
@@ -41,9 +43,9 @@ pub struct DoorArgs {
     /// Close connections that say nothing for so many seconds [default: never]
     #[arg(long, value_name = "SECONDS", requires = "memcached", value_parser = clap::value_parser!(u32).range(1..))]
     idle_timeout: Option<u32>,
-    /// Mode of a Unix socket, in octal: who may connect
-    #[arg(long, value_name = "MODE", default_value = "700", requires = "memcached", value_parser = parse_mode)]
-    socket_mode: u32,
+    /// Mode of a Unix socket, in octal: who may connect [default: 700]
+    #[arg(long, value_name = "MODE", requires = "memcached", value_parser = parse_mode)]
+    socket_mode: Option<u32>,
 }
 
 fn parse_address(text: &str) -> Result<String, String> {
@@ -62,7 +64,9 @@ fn parse_address(text: &str) -> Result<String, String> {
 }
 
 fn parse_connections(text: &str) -> Result<usize, String> {
-    parse_count(text)?.checked_sub(1).map(|count| count + 1).ok_or_else(|| "one at least, for example 1024".to_owned())
+    let count = parse_count(text)?;
+    let is_one = (1..=CONNECTIONS_MAX).contains(&count);
+    is_one.then_some(count).ok_or_else(|| format!("from 1 to {CONNECTIONS_MAX}, for example 1024"))
 }
 
 fn parse_mode(text: &str) -> Result<u32, String> {
@@ -87,14 +91,18 @@ impl DoorArgs {
                 CONNECTION_MEMORY.max(min).div_ceil(1 << 20),
             )));
         }
+        let is_unix = self.memcached.as_deref().is_some_and(|address| address.starts_with("unix:"));
+        if self.socket_mode.is_some() && !is_unix {
+            return Err(Usage("--socket-mode is for a Unix socket: --memcached unix:PATH".to_owned()));
+        }
         Ok(DoorConfig {
             connections_max: self.connections,
             connection_memory,
             item_len_max: value_len_max,
             idle_timeout_s: self.idle_timeout.unwrap_or(0),
-            socket_mode: self.socket_mode,
             evicts,
             cpu_times,
+            socket_mode: self.socket_mode.unwrap_or(DoorConfig::default().socket_mode),
         })
     }
 }

@@ -21,11 +21,11 @@ Each thread owns a part of the keys, and shares nothing. Values live in --memory
 does not fit is refused.
 
 Examples:
-  sinew serve cache                                             at shm://cache
-  sinew serve cache udp://0.0.0.0:7100 --threads 2 --memory 4G  (ports 7100 and 7101)
-  sinew serve cache --memcached 0.0.0.0:11211                   memcached clients alone
-  sinew serve cache shm://cache --memcached unix:/tmp/cache     both
-  sinew kv set greeting hello; sinew kv get greeting            in another terminal";
+  sinew serve cache                                          at shm://cache
+  sinew serve cache udp://0.0.0.0:7100 --threads 2           (7100 and 7101)
+  sinew serve cache --memcached 0.0.0.0:11211                memcached alone
+  sinew serve cache shm://cache --memcached unix:/tmp/cache  both
+  sinew kv set greeting hello; sinew kv get greeting         elsewhere";
 
 /// Serve a key-value cache until Ctrl-C.
 #[derive(clap::Args)]
@@ -41,9 +41,9 @@ pub struct Args {
     /// Items that are expected, which gives the size of the index, 16 bytes for each [default: one for each 80 bytes of memory]
     #[arg(long, allow_negative_numbers = true, value_parser = parse_count)]
     items: Option<usize>,
-    /// Longest value, in bytes
-    #[arg(long, default_value = "1M", allow_negative_numbers = true, value_parser = parse_size)]
-    value_max: usize,
+    /// Longest value, in bytes [default: 1M, or what memory there is for each thread]
+    #[arg(long, value_name = "BYTES", allow_negative_numbers = true, value_parser = parse_size)]
+    value_max: Option<usize>,
     /// Refuse what does not fit, rather than evict the oldest
     #[arg(long)]
     no_evict: bool,
@@ -51,12 +51,18 @@ pub struct Args {
     door: DoorArgs,
 }
 
+/// The longest value, where nothing else is asked for.
+const VALUE_LEN: usize = 1 << 20;
 /// Bytes of the index for each item.
 const INDEX_BYTES: usize = 16;
 /// The least memory, for each thread.
 const MEMORY_MIN: usize = 1 << 10;
 
 impl Args {
+    fn value_len_max(&self) -> usize {
+        self.value_max.unwrap_or_else(|| VALUE_LEN.min(self.memory / self.threads.threads()))
+    }
+
     /// What each thread is to have its part of.
     fn config(&self) -> Result<CacheConfig, Usage> {
         let threads = self.threads.threads();
@@ -65,6 +71,15 @@ impl Args {
                 "--memory {}: each thread needs {} at least, for example --memory 256M",
                 units::size(self.memory),
                 units::size(MEMORY_MIN),
+            )));
+        }
+        if let Some(value_max) = self.value_max
+            && !(1..=self.memory / threads).contains(&value_max)
+        {
+            let most = units::size(self.memory / threads);
+            let value_max = units::size(value_max);
+            return Err(Usage(format!(
+                "--value-max {value_max}: from 1 B to what each thread has of --memory, {most}"
             )));
         }
         let items = self.items.unwrap_or(self.memory / (64 + INDEX_BYTES)).max(1);
@@ -82,7 +97,7 @@ impl Args {
             items,
             memory_bytes,
             memory_bytes_max: self.memory.saturating_mul(MEMORY_GROWS_BY),
-            value_len_max: self.value_max,
+            value_len_max: self.value_len_max(),
             when_full: if self.no_evict { WhenFull::Refuse } else { WhenFull::Evict },
             seed: 0,
             readers: false,
@@ -101,15 +116,15 @@ fn service(threads: usize, config: &CacheConfig) -> anyhow::Result<Service> {
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let threads = &args.threads;
     let config = args.config()?;
-    let door_config = args.door.config(args.value_max, !args.no_evict)?;
-    if args.value_max > VALUE_LEN_MAX {
+    let door_config = args.door.config(args.value_len_max(), !args.no_evict)?;
+    if args.value_len_max() > VALUE_LEN_MAX {
         return Err(Usage(format!("--value-max can be up to {}", units::size(VALUE_LEN_MAX))).into());
     }
     if let (None, Some(memcached)) = (&args.address, args.door.address()) {
         return door::serve_alone(memcached, threads, door_config, || service(threads.threads(), &config));
     }
     let addresses = threads.addresses(args.address.as_deref().unwrap_or(ADDRESS)).map_err(Usage::of)?;
-    if args.value_max > RPC_VALUE_LEN_MAX {
+    if args.value_len_max() > RPC_VALUE_LEN_MAX {
         let max = units::size(RPC_VALUE_LEN_MAX);
         return Err(Usage(format!(
             "--value-max can be up to {max} at {}: more only for memcached clients alone",

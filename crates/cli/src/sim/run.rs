@@ -96,6 +96,14 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let workload = read(&args.workload, |text| Ok(workload_of(text, &args.workload, &topology)?))?;
     let captured = hosts(&args.pcap_host, &topology)?;
     let check = |path: &Option<PathBuf>| path.as_deref().map(OutFile::check).transpose();
+    let files: Vec<&PathBuf> = [&args.out, &args.csv, &args.pcap].into_iter().flatten().collect();
+    if let Some(both) = files.iter().enumerate().find_map(|(at, file)| files[..at].contains(file).then_some(file)) {
+        return Err(Usage(format!(
+            "{} would be written twice: give each of --out, --csv, --pcap its own file",
+            both.display()
+        ))
+        .into());
+    }
     let (out, csv, pcap) = (check(&args.out)?, check(&args.csv)?, check(&args.pcap)?);
     let warnings = workload.warnings(&topology);
     warnings.iter().for_each(output::complain);

@@ -246,7 +246,8 @@ impl Session {
             Some(end) => end + 1,
             None if rest.len() < PIECE_LEN_MIN => {
                 self.searched = rest.len();
-                return Err(PIECE_LEN_MIN);
+                // Its end may come before there is so much.
+                return Err(rest.len() + 1);
             }
             // Up to the last key that is whole.
             None => memchr::memrchr(b' ', rest).map_or(0, |space| space + 1),
