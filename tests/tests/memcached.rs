@@ -233,7 +233,7 @@ fn what_makes_no_sense_is_refused_by_name_with_an_example() {
         (&["--memcached", "127.0.0.1:0", "--connections", "0"], "--connections", "1024"),
         (&["--memcached", "127.0.0.1:0", "--connections", "99999999999"], "--connections", "1048576"),
         (&["--memcached", "127.0.0.1:0", "--value-max", "0"], "--value-max", "from 1 B"),
-        (&["--memcached", "127.0.0.1:0", "--value-max", "128M", "--memory", "64M"], "--value-max", "67.1 MB"),
+        (&["--memcached", "127.0.0.1:0", "--value-max", "128M", "--memory", "64M"], "--value-max", "64 MB"),
         (&["--memcached", "127.0.0.1:0", "--value-max", "129M"], "--value-max", "128 MB"),
         (&["shm://x", "--memcached", "127.0.0.1:0", "--value-max", "9M"], "--value-max", "8 MB"),
     ] {

@@ -36,8 +36,8 @@ packets_received, packets_sent, and what was dropped by reason.
 
 Examples:
   sinew rpc serve shm://test
-  sinew rpc serve udp://0.0.0.0:7000 --threads 2 --pin 2 --pin 3   (ports 7000 and 7001)
-  sinew rpc serve ibverbs://0.0.0.0:7000        the first RDMA device that can be used; it says which
+  sinew rpc serve udp://0.0.0.0:7000 --threads 2 --pin 2 --pin 3   (7000, 7001)
+  sinew rpc serve ibverbs://0.0.0.0:7000  the first RDMA device that can be used
   sinew rpc serve 'ibverbs://0.0.0.0:7000?device=mlx5_0:2&gid=3'";
 
 /// Run a test server until Ctrl-C.
