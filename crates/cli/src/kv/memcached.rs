@@ -10,20 +10,18 @@ use anyhow::{Context, ensure};
 use comfy_table::{Table, presets};
 use serde_json::{Value, json};
 use sinew::host::{HostClock, Interrupt};
-use sinew_harness::crew::{BoxedMember, Crew, Member};
 use sinew_harness::load::memcached::{KEY_LEN, Memcached, Shape, Wire};
 use sinew_harness::load::{Slice, drive};
-use sinew_harness::run::{Interrupted, Progress};
-use sinew_harness::units;
+use sinew_harness::run::Progress;
 use sinew_harness::workload::Workload;
-use sinew_harness::{Comparison, Figure, Run, Turns, Unit, machine};
+use sinew_harness::{Comparison, Drivers, Figure, Run, Turns, Unit, units};
 
 pub use peers::Peers;
 use servers::{ServerPlan, Started};
 
 use super::workload::{KEYS_MAX_OF_FABRIC, WorkloadArgs, parse_rate, workload_json, workload_text};
-use crate::measure::{MeasureArgs, with_progress};
-use crate::{Outcome, Usage, output};
+use crate::measure::{MeasureArgs, Setting, with_progress};
+use crate::{Outcome, Usage, interrupted, output};
 
 pub const HELP: &str = "\
 A server is started, or any that runs is taken with --connect. --depth requests go out together on each connection, and the next when
@@ -37,7 +35,7 @@ Examples:
 
 /// Options of the clients of both protocols.
 #[derive(clap::Args, Clone)]
-struct ClientArgs {
+pub struct ClientArgs {
     #[command(flatten)]
     workload: WorkloadArgs,
     /// A server that runs, HOST:PORT or unix:PATH; else one is started
@@ -76,13 +74,6 @@ pub struct MemcachedArgs {
     meta: bool,
 }
 
-/// Options of `sinew kv bench redis`.
-#[derive(clap::Args)]
-pub struct RedisArgs {
-    #[command(flatten)]
-    client: ClientArgs,
-}
-
 impl MemcachedArgs {
     /// Measures and shows.
     pub fn run(&self) -> anyhow::Result<Outcome> {
@@ -91,15 +82,9 @@ impl MemcachedArgs {
     }
 }
 
-impl RedisArgs {
-    /// Measures and shows.
-    pub fn run(&self) -> anyhow::Result<Outcome> {
-        self.client.run(Wire::Redis, 1, false)
-    }
-}
-
 impl ClientArgs {
-    fn run(&self, wire: Wire, keys_per_get: usize, has_peer: bool) -> anyhow::Result<Outcome> {
+    /// Measures and shows.
+    pub fn run(&self, wire: Wire, keys_per_get: usize, has_peer: bool) -> anyhow::Result<Outcome> {
         let plan = self.plan(wire, keys_per_get, has_peer).map_err(Usage::of)?;
         let (figure, sides) = with_progress(|progress| measure(&plan, progress))?;
         if !self.measure.json && sides.len() > 1 {
@@ -116,7 +101,6 @@ impl ClientArgs {
             "--fail-if-ratio-...: a ratio is to memcached; add --peer"
         );
         ensure!(self.workload.value_size < (1 << 20) - 1024, "--value-size: memcached takes less than 1 MB");
-        let (client_cpus, server_cpus) = measure.places((1, 1), self.connect.is_some())?;
         Ok(MemcachedPlan {
             workload: self.workload.workload(1_000_000, KEYS_MAX_OF_FABRIC)?,
             shape: Shape {
@@ -130,9 +114,7 @@ impl ClientArgs {
             connect: self.connect.clone(),
             has_peer,
             unix: self.unix,
-            duration: measure.seconds,
-            client_cpu: client_cpus[0],
-            server_cpu: server_cpus[0],
+            setting: measure.setting((1, 1), self.connect.is_some())?,
         })
     }
 }
@@ -147,19 +129,54 @@ pub struct MemcachedPlan {
     /// Whether memcached itself is measured too.
     pub has_peer: bool,
     pub unix: bool,
-    pub duration: Duration,
-    pub client_cpu: Option<usize>,
-    pub server_cpu: Option<usize>,
+    pub setting: Setting,
+}
+
+/// A server, and a client thread of its own that has stored all keys.
+pub struct Side {
+    started: Started,
+    client: Drivers<Memcached<HostClock>>,
+    sum: Slice,
+}
+
+impl Side {
+    fn start(
+        started: Started,
+        shape: Shape,
+        workload: &Workload,
+        cpu: Option<usize>,
+        interrupt: Interrupt,
+    ) -> anyhow::Result<Self> {
+        let (name, address, workload) = (started.name.clone(), started.address.clone(), *workload);
+        let client = Drivers::start(&[cpu], interrupt, move |_| {
+            let mut load = Memcached::connect(&address, shape, &workload, HostClock::new())?;
+            load.fill(workload.keys as u64);
+            let filled = drive(&mut load, &HostClock::new(), Duration::ZERO, interrupt);
+            filled.with_context(|| format!("filling {name} at {address}"))?;
+            Ok((Box::new(load), ()))
+        })?;
+        Ok(Self { started, client, sum: Slice::new() })
+    }
+
+    /// Measures a slice: keys, in millions a second.
+    pub fn slice(&mut self, duration: Duration) -> anyhow::Result<f64> {
+        let slices = self.client.slices(duration, |_, _| ()).with_context(|| self.started.name.clone())?;
+        slices.iter().for_each(|slice| self.sum.add(slice));
+        Ok(slices.iter().map(Slice::mops).sum())
+    }
 }
 
 /// Servers that are measured by turns.
 struct Sides(Vec<Side>);
 
-/// A server, and a client thread of its own.
-struct Side {
-    started: Started,
-    client: Crew<Duration, Slice>,
-    sum: Slice,
+impl Turns for Sides {
+    fn slice(&mut self, side: usize, duration: Duration) -> anyhow::Result<Option<f64>> {
+        self.0[side].slice(duration).map(Some)
+    }
+
+    fn forget(&mut self) {
+        self.0.iter_mut().for_each(|side| side.sum = Slice::new());
+    }
 }
 
 /// What a side came to, for a table.
@@ -169,58 +186,9 @@ pub struct SideResult {
     sum: Slice,
 }
 
-struct ClientThread {
-    load: Memcached<HostClock>,
-    clock: HostClock,
-    interrupt: Interrupt,
-}
-
-impl Member for ClientThread {
-    type Order = Duration;
-    type Answer = Slice;
-
-    fn obey(&mut self, duration: Duration) -> anyhow::Result<Slice> {
-        drive(&mut self.load, &self.clock, duration, self.interrupt)
-    }
-}
-
-/// A client thread that has stored all keys.
-fn start_client(
-    started: &Started,
-    shape: Shape,
-    workload: &Workload,
-    cpu: Option<usize>,
-    interrupt: Interrupt,
-) -> anyhow::Result<Crew<Duration, Slice>> {
-    let (name, address, workload) = (started.name.clone(), started.address.clone(), *workload);
-    Crew::start(&[cpu], move |_| {
-        let mut load = Memcached::connect(&address, shape, &workload, HostClock::new())?;
-        load.fill(workload.keys as u64);
-        let mut client = ClientThread { load, clock: HostClock::new(), interrupt };
-        client.obey(Duration::ZERO).with_context(|| format!("filling {name} at {address}"))?;
-        Ok(Box::new(client) as BoxedMember<_, _>)
-    })
-}
-
-impl Turns for Sides {
-    fn slice(&mut self, side: usize, duration: Duration) -> anyhow::Result<Option<f64>> {
-        let Side { started, client, sum } = &mut self.0[side];
-        let slice = client.order(&duration, duration).with_context(|| started.name.clone())?.remove(0);
-        sum.add(&slice);
-        Ok(Some(slice.mops()))
-    }
-
-    fn forget(&mut self) {
-        self.0.iter_mut().for_each(|side| side.sum = Slice::new());
-    }
-}
-
 /// Starts servers, fills them, and measures. `progress` hears what is done, and how much of it, from 0 to 1.
 pub fn measure(plan: &MemcachedPlan, progress: &mut Progress<'_>) -> anyhow::Result<(Figure, Vec<SideResult>)> {
-    let interrupt = Interrupt::install().context("catching Ctrl-C")?;
-    let result = measure_until(plan, interrupt, progress);
-    ensure!(!interrupt.is_set(), Interrupted);
-    result
+    interrupted::unless(|interrupt| measure_until(plan, interrupt, progress))
 }
 
 fn measure_until(
@@ -228,9 +196,9 @@ fn measure_until(
     interrupt: Interrupt,
     progress: &mut Progress<'_>,
 ) -> anyhow::Result<(Figure, Vec<SideResult>)> {
-    let MemcachedPlan { workload, shape, .. } = plan;
+    let MemcachedPlan { workload, shape, setting, .. } = plan;
     let server =
-        ServerPlan { keys: workload.keys, value_size: shape.value_size, cpu: plan.server_cpu, unix: plan.unix };
+        ServerPlan { keys: workload.keys, value_size: shape.value_size, cpu: setting.server_cpus[0], unix: plan.unix };
     progress("starting", 0.0);
     let mut started = vec![match &plan.connect {
         Some(address) => Started::elsewhere(address),
@@ -243,20 +211,12 @@ fn measure_until(
     let mut sides = Vec::new();
     for started in started {
         progress("filling", 0.0);
-        let client = start_client(&started, *shape, workload, plan.client_cpu, interrupt)?;
-        sides.push(Side { started, client, sum: Slice::new() });
+        sides.push(Side::start(started, *shape, workload, setting.client_cpus[0], interrupt)?);
     }
+    let servers: Vec<u32> = sides.iter().filter_map(|side| side.started.process()).collect();
+    let run = setting.run(sides.len(), servers, None, interrupt);
     // Where a server that was not started here runs, it is as if others did.
-    let pins = [Some(plan.client_cpu), plan.connect.is_none().then_some(plan.server_cpu)];
-    let run = Run {
-        duration: plan.duration,
-        pair: machine::pair(&[plan.client_cpu], &[plan.server_cpu]).filter(|_| plan.connect.is_none()),
-        pins: pins.into_iter().flatten().collect(),
-        servers: sides.iter().filter_map(|side| side.started.process()).collect(),
-        judged: sides.len(),
-        yardstick: None,
-        interrupt,
-    };
+    let run = Run { pair: run.pair.filter(|_| !setting.is_server_elsewhere), ..run };
     let mut sides = Sides(sides);
     let measured = run.alternate(sides.0.len(), &mut sides, progress)?;
     let Sides(sides) = sides;
@@ -282,7 +242,7 @@ fn measure_until(
         "keys_per_get": keys_per_get,
         "commands": shape.wire.name(),
         "offered_mops": rate.map(|rate| units::rounded(rate / 1e6)),
-        "seconds": plan.duration.as_secs_f64(),
+        "seconds": setting.duration.as_secs_f64(),
     });
     figure.latency = Some(sides[0].sum.latency.clone());
     let results: Vec<SideResult> = (0..)

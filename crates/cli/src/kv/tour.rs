@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
+use sinew_harness::Figure;
 use sinew_harness::load::{cache, memcached::Shape, memcached::Wire};
-use sinew_harness::reference::References;
 use sinew_harness::run::Progress;
 use sinew_harness::workload::{Distribution, Order, Sizes, Workload};
-use sinew_harness::{Figure, machine};
 
 use super::memcached::{self, MemcachedPlan};
 use super::rpc::{self, CachePlan};
 use crate::endpoint_args::LimitArgs;
 use crate::fabrics::Fabric;
+use crate::measure::Setting;
 
 /// Keys of the cache.
 const KEYS: usize = 100_000;
@@ -20,20 +20,16 @@ const VALUE_SIZE: usize = 32;
 
 /// GETs and PUTs over RPC, with every value checked, beside echoes of the same messages.
 pub fn over_rpc(fabric: Fabric, duration: Duration, progress: &mut Progress<'_>) -> anyhow::Result<Figure> {
-    let pair = machine::default_pair();
     let window = if fabric == Fabric::Udp { 512 } else { 128 };
     let plan = CachePlan {
         fabric,
         workload: workload(KEYS),
         mix: None,
         shape: cache::Shape { window, batch: 16, keys_per_get: 1, rate: None },
-        client_cpus: vec![pair.map(|cpus| cpus[0])],
-        server_cpus: vec![pair.map(|cpus| cpus[1])],
+        setting: Setting::of_tour(duration),
         address: None,
         options: String::new(),
-        duration,
         limits: LimitArgs::default(),
-        references: References::default(),
         has_peers: false,
     };
     rpc::measure(&plan, progress)
@@ -41,7 +37,6 @@ pub fn over_rpc(fabric: Fabric, duration: Duration, progress: &mut Progress<'_>)
 
 /// A client of memcached's protocol, which asks ours, over TCP.
 pub fn memcached(duration: Duration, progress: &mut Progress<'_>) -> anyhow::Result<Figure> {
-    let pair = machine::default_pair();
     let plan = MemcachedPlan {
         workload: workload(KEYS / 10),
         shape: Shape {
@@ -55,9 +50,7 @@ pub fn memcached(duration: Duration, progress: &mut Progress<'_>) -> anyhow::Res
         connect: None,
         has_peer: false,
         unix: false,
-        duration,
-        client_cpu: pair.map(|cpus| cpus[0]),
-        server_cpu: pair.map(|cpus| cpus[1]),
+        setting: Setting::of_tour(duration),
     };
     memcached::measure(&plan, progress).map(|(figure, _)| figure)
 }

@@ -2,18 +2,17 @@
 
 use std::time::Duration;
 
-use sinew_harness::reference::References;
+use sinew_harness::Figure;
 use sinew_harness::run::Progress;
-use sinew_harness::{Figure, machine};
 
 use super::Design;
 use super::run::{self, SequencerPlan};
 use crate::fabrics::Fabric;
+use crate::measure::Setting;
 use crate::verbs::{Carried, DeviceArgs};
 
 /// The one for every day, on shared memory.
 pub fn over_shm(duration: Duration, progress: &mut Progress<'_>) -> anyhow::Result<Figure> {
-    let pair = machine::default_pair();
     let plan = SequencerPlan {
         design: Design::Rpc,
         fabric: Fabric::Shm,
@@ -22,10 +21,7 @@ pub fn over_shm(duration: Duration, progress: &mut Progress<'_>) -> anyhow::Resu
         window: 64,
         batch: 16,
         range: 1,
-        duration,
-        client_cpus: vec![pair.map(|cpus| cpus[0])],
-        server_cpu: pair.map(|cpus| cpus[1]),
-        references: References::default(),
+        setting: Setting::of_tour(duration),
     };
     run::measure(&plan, progress)
 }

@@ -23,6 +23,7 @@ use sinew::sequencer::herd::{HerdClient, NumberService, layout};
 use sinew::sequencer::spec::{SpecClient, SpecConfig, SpecServer};
 use sinew::sequencer::{Client, Sequence};
 
+use sinew_harness::load::sequencer::{Counts, Sequencer};
 use sinew_harness::load::verbs::{Cq, Qp, Thread, bytes_of, digits};
 use sinew_harness::machine::{self, Idle};
 
@@ -382,30 +383,18 @@ impl Meeting {
     }
 }
 
-/// Whom a client meets, and for what.
-#[derive(Clone, Copy)]
-pub struct Whom<'a> {
-    pub design: Design,
-    pub carried: Carried,
-    pub address: &'a str,
-    pub window: usize,
-}
-
-/// What to do with a client, of whatever design.
-pub trait WithClient {
-    type Result;
-
-    /// `hold` is to live as long as the client.
-    fn run<C: Client + 'static>(self, client: C, hold: Rendezvous) -> Self::Result;
-}
-
-/// Meets a server, and goes on as its client.
-pub fn meet<D: Device + 'static, W: WithClient>(device: &D, whom: Whom<'_>, then: W) -> anyhow::Result<W::Result> {
-    let Whom { design, carried, address, window } = whom;
+/// Meets a server of such a design, over such a fabric: a driver of its client, and what has to live as long as that.
+pub fn meet<D: Device + 'static>(
+    device: &D,
+    (design, carried): (Design, Carried),
+    address: &str,
+    window: usize,
+    batch: usize,
+) -> anyhow::Result<(Box<dyn Counts>, Rendezvous)> {
     let meeting = || Rendezvous::connect(address, CONNECT, LIMITS).map(Meeting);
     let mut said = json!({ "design": design.name(), "fabric": carried.name() });
     let domain = device.protection_domain()?;
-    Ok(match design {
+    match design {
         Design::Rpc => bail!("the sequencer over RPC is not on verbs"),
         Design::SpecS0 => {
             let mut meeting = meeting()?;
@@ -414,7 +403,7 @@ pub fn meet<D: Device + 'static, W: WithClient>(device: &D, whom: Whom<'_>, then
             let config = SpecConfig { window, ..SpecConfig::default() };
             let arena = domain.arena(4 << 20)?;
             let client = SpecClient::new(domain.thread()?, arena, &address_of(&told["qp"])?, next, config)?;
-            then.run(client, meeting.0)
+            Ok((boxed(client, window, batch), meeting.0))
         }
         Design::Atomics => {
             let mut client = AtomicsClient::new(domain.thread()?, &domain.arena(4 << 20)?, window)?;
@@ -425,7 +414,7 @@ pub fn meet<D: Device + 'static, W: WithClient>(device: &D, whom: Whom<'_>, then
             let word = RemoteMemory::from_bytes(&word.context("the server did not say where its word is")?);
             let next = told["next"].as_u64().context("the server did not say which number is next")?;
             client.connect(&address_of(&told["qp"])?, word, next)?;
-            then.run(client, meeting.0)
+            Ok((boxed(client, window, batch), meeting.0))
         }
         Design::Herd | Design::HerdOpt => {
             let mut threads = 1;
@@ -446,7 +435,11 @@ pub fn meet<D: Device + 'static, W: WithClient>(device: &D, whom: Whom<'_>, then
                     joined => break (joined?, meeting),
                 }
             };
-            then.run(HerdClient::new(client), meeting.0)
+            Ok((boxed(HerdClient::new(client), window, batch), meeting.0))
         }
-    })
+    }
+}
+
+fn boxed(client: impl Client + 'static, window: usize, batch: usize) -> Box<dyn Counts> {
+    Box::new(Sequencer::new(client, HostClock::new(), window, batch))
 }

@@ -6,13 +6,11 @@ use anyhow::Context;
 use serde_json::{Value, json};
 use sinew::host::Interrupt;
 use sinew_harness::Measured;
-use sinew_harness::crew::Crew;
-use sinew_harness::load::Slice;
 use sinew_harness::units;
 use sinew_harness::workload::Workload;
 
+use super::Side;
 use super::servers::{self, ServerPlan, Started};
-use super::start_client;
 use sinew_harness::load::memcached::{Shape, Wire};
 
 /// Connections, and requests in flight on each: enough that a server of one thread always has some to answer.
@@ -20,14 +18,7 @@ const OF_MEMCACHED: [usize; 2] = [8, 128];
 const OF_REDIS: [usize; 2] = [16, 64];
 
 /// See the module. They end when this is dropped.
-pub struct Peers(Vec<Peer>);
-
-struct Peer {
-    client: Crew<Duration, Slice>,
-    started: Started,
-    shape: Shape,
-    sum: Slice,
-}
+pub struct Peers(Vec<(Shape, Side)>);
 
 /// What came of one of them, for people and programs.
 pub struct PeerResult {
@@ -47,9 +38,7 @@ impl Peers {
         let one = |wire, [connections, depth]: [usize; 2], start: fn(&ServerPlan) -> anyhow::Result<Started>| {
             let plan = ServerPlan { keys: workload.keys, value_size, cpu: server_cpu, unix: false };
             let shape = Shape { connections, depth, keys_per_get: 1, wire, value_size, rate: None };
-            let started = start(&plan)?;
-            let client = start_client(&started, shape, workload, client_cpu, interrupt)?;
-            anyhow::Ok(Peer { client, started, shape, sum: Slice::new() })
+            anyhow::Ok((shape, Side::start(start(&plan)?, shape, workload, client_cpu, interrupt)?))
         };
         Ok(Self(vec![one(Wire::Meta, OF_MEMCACHED, servers::memcached)?, one(Wire::Redis, OF_REDIS, servers::redis)?]))
     }
@@ -61,26 +50,22 @@ impl Peers {
 
     /// Their processes.
     pub fn ids(&self) -> impl Iterator<Item = u32> {
-        self.0.iter().filter_map(|peer| peer.started.process())
+        self.0.iter().filter_map(|(_, side)| side.started.process())
     }
 
     /// Measures a slice of one of them.
     pub fn slice(&mut self, index: usize, duration: Duration) -> anyhow::Result<f64> {
-        let peer = self.0.get_mut(index).context("there is no such peer")?;
-        let slice = peer.client.order(&duration, duration).with_context(|| peer.started.name.clone())?.remove(0);
-        peer.sum.add(&slice);
-        Ok(slice.mops())
+        self.0.get_mut(index).context("there is no such peer")?.1.slice(duration)
     }
 
     /// What came of them; the first was the side `first`, and the others follow. How many times as fast ours was is the middle of what it was
     /// slice by slice.
     pub fn end(self, measured: &Measured, first: usize) -> Vec<PeerResult> {
-        let result = |(index, peer): (usize, Peer)| {
-            let side = first + index;
-            let (rates, times) = (measured.slices(side), measured.times(0, side));
-            let Started { name, command, .. } = &peer.started;
-            let Shape { connections, depth, .. } = peer.shape;
-            let (rate, hits) = (units::median(&rates), peer.sum.hit_percent());
+        let result = |(index, (shape, side)): (usize, (Shape, Side))| {
+            let (rates, times) = (measured.slices(first + index), measured.times(0, first + index));
+            let Started { name, command, .. } = &side.started;
+            let Shape { connections, depth, .. } = shape;
+            let (rate, hits) = (units::median(&rates), side.sum.hit_percent());
             let times_text = times.map_or_else(|| "not comparable".to_owned(), units::figure);
             let missed = if hits < 99.95 { ", since it had evicted the others to stay within its memory" } else { "" };
             PeerResult {
