@@ -3,7 +3,6 @@
 //! A client comes to `HOST:PORT` and says which design it wants, over what, and where it is; the server answers with its epoch, the next number and
 //! what the client needs to reach it. A client that is connected stays until the connection of this meeting ends.
 
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
@@ -29,7 +28,7 @@ use sinew_harness::machine::{self, Idle};
 
 use super::Design;
 use crate::output;
-use crate::serve::{FAILED, READY, ThreadArgs, end_with_stdin};
+use crate::serve::{ThreadArgs, begin};
 use crate::verbs::{Carried, Job};
 
 /// Clients of one server at a time, of the designs that connect.
@@ -81,18 +80,8 @@ impl Job for Serving<'_> {
     type Result = bool;
 
     fn run<D: Device + 'static>(self, device: D, carried: Carried) -> anyhow::Result<bool> {
-        let interrupt = Interrupt::install().context("catching Ctrl-C")?;
-        let is_child = self.threads.is_child();
-        if is_child {
-            end_with_stdin(interrupt)?;
-        }
-        match self.serve(&device, carried, interrupt) {
-            Err(error) if is_child => {
-                output::print(format_args!("{FAILED}{}", output::describe(&error)))?;
-                Ok(false)
-            }
-            result => result.map(|()| true),
-        }
+        let serve = |interrupt| self.serve(&device, carried, interrupt);
+        Ok(begin(self.threads.is_child(), serve)?.is_some())
     }
 }
 
@@ -106,17 +95,15 @@ impl Serving<'_> {
             let (ended, ends) = mpsc::channel();
             let design = self.start(device, &stop, &ended, threads)?;
             drop(ended);
-            let (name, guests) = (self.design.name(), Vec::new());
-            let mut door = Door { design, carried, sequence: self.sequence, name, guests };
-            self.threads.warn_if_crowded();
-            self.threads.tell_addresses(&[at.to_string()])?;
-            if is_waited_for(self.threads)? {
-                let (first, epoch) = (self.sequence.next(), self.sequence.epoch());
-                let (design, fabric) = (self.design.name(), carried.name());
-                self.threads.tell(format_args!(
+            let mut door = Door { design, carried, serving: self, guests: Vec::new() };
+            let (first, epoch) = (self.sequence.next(), self.sequence.epoch());
+            let (design, fabric) = (self.design.name(), carried.name());
+            self.threads.tell_ready(
+                &[at.to_string()],
+                format_args!(
                     "From {first} on, epoch {epoch}. Stop with Ctrl-C. Measure with: sinew seq bench --design {design} --fabric {fabric} --address {at}"
-                ))?;
-            }
+                ),
+            )?;
             while !interrupt.is_set() {
                 door.let_go();
                 if let Ok(result) = ends.try_recv() {
@@ -236,14 +223,6 @@ impl Serving<'_> {
     }
 }
 
-/// Tells a parent that it is ready; whether there is none, but somebody who reads.
-fn is_waited_for(threads: &ThreadArgs) -> anyhow::Result<bool> {
-    if threads.is_child() {
-        output::print(READY)?;
-    }
-    Ok(!threads.is_child())
-}
-
 /// What clients come for.
 enum Served<D: Device> {
     Spec { workers: Vec<QpAddress>, next: usize },
@@ -251,13 +230,8 @@ enum Served<D: Device> {
     Herd(sinew::herd::Server<D>),
 }
 
-/// A client that is connected, until its end of the meeting closes.
-struct Guest<D: Device> {
-    rendezvous: Rendezvous,
-    kind: Kind<D>,
-}
-
-enum Kind<D: Device> {
+/// A client that is connected.
+enum Guest<D: Device> {
     Atomics { _qp: Qp<D> },
     Herd(ClientId),
 }
@@ -266,9 +240,9 @@ enum Kind<D: Device> {
 struct Door<'a, D: Device> {
     design: Served<D>,
     carried: Carried,
-    sequence: &'a Sequence,
-    name: &'static str,
-    guests: Vec<Guest<D>>,
+    serving: &'a Serving<'a>,
+    /// Clients that are connected, until their ends of the meeting close.
+    guests: Vec<(Rendezvous, Guest<D>)>,
 }
 
 impl<D: Device> Door<'_, D> {
@@ -276,21 +250,20 @@ impl<D: Device> Door<'_, D> {
     fn welcome(&mut self, rendezvous: Rendezvous, said: &[u8]) {
         let peer = rendezvous.peer();
         if let Err(error) = self.meet(rendezvous, said) {
-            complain(peer, &error);
+            output::complain(format_args!("a client at {peer}: {}", output::describe(&error)));
         }
     }
 
     /// Lets clients go that went, and takes what the device has to tell of the others.
     fn let_go(&mut self) {
-        // Nothing more is said to us: what comes is the end.
-        let went = |guest: &Guest<D>| !matches!(guest.rendezvous.wait(Duration::ZERO), Ok(false));
         let design = &mut self.design;
-        self.guests.retain(|guest| {
-            let is_gone = went(guest);
-            if let (true, Served::Herd(server), Kind::Herd(id)) = (is_gone, &mut *design, &guest.kind) {
+        self.guests.retain(|(rendezvous, guest)| {
+            // Nothing more is said to us: what comes is the end.
+            let stays = matches!(rendezvous.wait(Duration::ZERO), Ok(false));
+            if let (false, Served::Herd(server), Guest::Herd(id)) = (stays, &mut *design, guest) {
                 server.dismiss(*id);
             }
-            !is_gone
+            stays
         });
         match design {
             Served::Spec { .. } => {}
@@ -307,7 +280,7 @@ impl<D: Device> Door<'_, D> {
         match said.and_then(|said| self.admit(&said)) {
             Ok((told, guest)) => {
                 rendezvous.send(told.to_string().as_bytes())?;
-                self.guests.extend(guest.map(|kind| Guest { rendezvous, kind }));
+                self.guests.extend(guest.map(|guest| (rendezvous, guest)));
                 Ok(())
             }
             Err(error) => {
@@ -317,15 +290,16 @@ impl<D: Device> Door<'_, D> {
         }
     }
 
-    fn admit(&mut self, said: &Value) -> anyhow::Result<(Value, Option<Kind<D>>)> {
-        for (key, own) in [("design", self.name), ("fabric", self.carried.name())] {
+    fn admit(&mut self, said: &Value) -> anyhow::Result<(Value, Option<Guest<D>>)> {
+        let Serving { design, sequence, .. } = self.serving;
+        for (key, own) in [("design", design.name()), ("fabric", self.carried.name())] {
             ensure!(
                 said[key].as_str() == Some(own),
                 "this sequencer's {key} is {own}, and {} was asked for",
                 said[key]
             );
         }
-        let mut told = json!({ "epoch": self.sequence.epoch().to_string(), "next": self.sequence.next() });
+        let mut told = json!({ "epoch": sequence.epoch().to_string(), "next": sequence.next() });
         let guest = match &mut self.design {
             Served::Spec { workers, next } => {
                 let address = workers.get(*next % workers.len()).context("there is no server thread")?;
@@ -341,21 +315,17 @@ impl<D: Device> Door<'_, D> {
                 told["next"] = word.next().into();
                 told["qp"] = digits(&qp.address().to_bytes()).into();
                 told["word"] = digits(&word.remote().to_bytes()).into();
-                Some(Kind::Atomics { _qp: qp })
+                Some(Guest::Atomics { _qp: qp })
             }
             Served::Herd(server) => {
                 let hello = Hello::from_bytes(&bytes_of(&said["hello"]).context("it said no greeting")?)?;
                 let (id, welcome) = server.admit(&hello)?;
                 told["welcome"] = digits(&welcome.to_bytes()).into();
-                Some(Kind::Herd(id))
+                Some(Guest::Herd(id))
             }
         };
         Ok((told, guest))
     }
-}
-
-fn complain(peer: SocketAddr, error: &anyhow::Error) {
-    output::complain(format_args!("a client at {peer}: {}", output::describe(error)));
 }
 
 fn address_of(value: &Value) -> anyhow::Result<QpAddress> {

@@ -65,63 +65,43 @@ pub struct Args {
     measure: MeasureArgs,
 }
 
+/// Measures and shows.
+pub fn run(args: &Args, schedule: Schedule) -> anyhow::Result<Outcome> {
+    let plan = args.plan(schedule).map_err(Usage::of)?;
+    args.measure.show(&with_progress(|progress| args.device.run(Measure { plan: &plan, progress }))?)
+}
+
+/// What to measure.
+struct HerdPlan<'a> {
+    args: &'a Args,
+    schedule: Schedule,
+    workload: Workload,
+    /// Of client threads, and workers.
+    setting: Setting,
+}
+
 impl Args {
-    fn plan(&self, schedule: Schedule) -> anyhow::Result<HerdPlan> {
+    fn plan(&self, schedule: Schedule) -> anyhow::Result<HerdPlan<'_>> {
         self.measure.check_thresholds(Unit::Mops)?;
         let threads = (usize::from(self.threads), usize::from(self.workers.workers));
-        let plan = HerdPlan {
-            workload: self.workload.workload(1_000_000, KEYS_MAX_OF_FABRIC)?,
-            value_size: self.workload.value_size,
-            schedule,
-            batch: self.batch.into(),
-            device: self.device.clone(),
-            window: self.window,
-            workers: self.workers.clone(),
-            clients: self.clients.into(),
-            setting: Setting { is_server_elsewhere: self.address.is_some(), ..self.measure.setting(threads, false)? },
-            address: self.address.clone(),
-        };
-        plan.device.check()?;
-        serve::check_value_size(plan.value_size)?;
+        let setting = Setting { is_server_elsewhere: self.address.is_some(), ..self.measure.setting(threads, false)? };
+        let workload = self.workload.workload(1_000_000, KEYS_MAX_OF_FABRIC)?;
+        let plan = HerdPlan { args: self, schedule, workload, setting };
+        self.device.check()?;
+        serve::check_value_size(self.workload.value_size)?;
         plan.bare().check()?;
         Ok(plan)
     }
 }
 
-/// Measures and shows.
-pub fn run(args: &Args, schedule: Schedule) -> anyhow::Result<Outcome> {
-    let plan = args.plan(schedule).map_err(Usage::of)?;
-    args.measure.show(&with_progress(|progress| plan.device.run(Measure { plan: &plan, progress }))?)
-}
-
-/// What to measure.
-#[derive(Clone)]
-struct HerdPlan {
-    workload: Workload,
-    value_size: usize,
-    schedule: Schedule,
-    /// Requests that are executed together at most.
-    batch: usize,
-    device: DeviceArgs,
-    /// Requests that a client has on their way to each worker.
-    window: usize,
-    workers: WorkerArgs,
-    /// Clients of each thread.
-    clients: usize,
-    /// Of client threads, and workers.
-    setting: Setting,
-    /// Where a server is; else one is started.
-    address: Option<String>,
-}
-
-impl HerdPlan {
+impl HerdPlan<'_> {
     /// The same messages with nothing in between.
     fn bare(&self) -> VerbsPlan {
-        let size = KEY_LEN + self.value_size;
+        let size = KEY_LEN + self.args.workload.value_size;
         VerbsPlan {
-            window: self.window,
+            window: self.args.window,
             inline: size <= INLINE_DEFAULT,
-            qps: self.clients,
+            qps: self.args.clients.into(),
             threads: self.setting.client_cpus.len(),
             shape: Shape::Inbound,
             cpus: vec![self.setting.server_cpus.first().copied().flatten()],
@@ -131,20 +111,20 @@ impl HerdPlan {
 
     /// Clients in all.
     fn all_clients(&self) -> usize {
-        self.clients * self.setting.client_cpus.len()
+        usize::from(self.args.clients) * self.setting.client_cpus.len()
     }
 
     fn start_server(&self) -> anyhow::Result<ServerProcess> {
         let mut args: Vec<String> = ["serve", "herd", "127.0.0.1:0"].map(str::to_owned).into();
-        args.extend(self.device.to_args());
-        args.extend(self.workers.to_args());
+        args.extend(self.args.device.to_args());
+        args.extend(self.args.workers.to_args());
         let mut option = |name: &str, value: String| args.extend([name.to_owned(), value]);
-        option("--window", self.window.to_string());
+        option("--window", self.args.window.to_string());
         option("--design", name(self.schedule).to_owned());
-        option("--batch", self.batch.to_string());
+        option("--batch", self.args.batch.to_string());
         option("--clients", self.all_clients().to_string());
         option("--keys", self.workload.keys.to_string());
-        option("--value-size", self.value_size.to_string());
+        option("--value-size", self.args.workload.value_size.to_string());
         for cpu in self.setting.server_cpus.iter().flatten() {
             option("--pin", cpu.to_string());
         }
@@ -181,7 +161,7 @@ impl<D: Device + 'static> Turns for HerdTurns<D> {
 }
 
 struct Measure<'a, 'b> {
-    plan: &'a HerdPlan,
+    plan: &'a HerdPlan<'a>,
     progress: &'a mut Progress<'b>,
 }
 
@@ -194,35 +174,35 @@ impl Job for Measure<'_, '_> {
 }
 
 fn measure<D: Device + 'static>(
-    plan: &HerdPlan,
+    plan: &HerdPlan<'_>,
     device: &D,
     carried: Carried,
     progress: &mut Progress<'_>,
     interrupt: Interrupt,
 ) -> anyhow::Result<Figure> {
     progress("filling the cache", 0.0);
-    let server = if plan.address.is_none() { Some(plan.start_server()?) } else { None };
-    let address = match (&server, &plan.address) {
+    let (args, workload) = (plan.args, plan.workload);
+    let server = if args.address.is_none() { Some(plan.start_server()?) } else { None };
+    let address = match (&server, &args.address) {
         (Some(server), _) => server.address()?,
         (None, address) => address.as_deref().unwrap_or_default(),
     };
-    let (of_thread, of_device, domain) = (plan.clone(), device.clone(), device.protection_domain()?);
+    let (of_thread, domain, count) = (device.clone(), device.protection_domain()?, args.clients);
+    let layout = layout(plan.setting.server_cpus.len(), plan.all_clients(), args.window);
     // They are clients for as long as these are there.
     let ((admit, admissions), address) = (mpsc::channel(), address.to_owned());
     let clients = Drivers::start(&plan.setting.client_cpus, interrupt, move |index| {
-        let (plan, workload) = (&of_thread, of_thread.workload);
-        let layout = layout(plan.setting.server_cpus.len(), plan.all_clients(), plan.window);
         let join = |_| {
-            let (calls, admission) = join(&of_device, &domain, &ClientConfig::new(layout), &address)?;
+            let (calls, admission) = join(&of_thread, &domain, &ClientConfig::new(layout), &address)?;
             let _ = admit.send(admission);
             Ok(Client::new(calls))
         };
-        let clients = (0..plan.clients).map(join).collect::<anyhow::Result<Vec<_>>>()?;
+        let clients = (0..count).map(join).collect::<anyhow::Result<Vec<_>>>()?;
         let workload = Workload { seed: workload.seed.wrapping_add(index as u64), ..workload };
         Ok((Box::new(Store::new(clients, HostClock::new(), &workload, false, 0)), ()))
     })?;
     let mut admissions: Vec<Admission> = admissions.try_iter().collect();
-    let bare = Bare::open(device, &plan.device, (Kind::Echo, &plan.bare()), &plan.setting.client_cpus, interrupt)?;
+    let bare = Bare::open(device, &args.device, (Kind::Echo, &plan.bare()), &plan.setting.client_cpus, interrupt)?;
     let servers = server.iter().map(ServerProcess::id).chain([bare.process()]);
     let run = plan.setting.run(2, servers, Some(Yardstick::RingRoundTrip), interrupt);
     let mut turns = HerdTurns { clients, bare, sum: Slice::new() };
@@ -236,7 +216,7 @@ fn measure<D: Device + 'static>(
 }
 
 fn figure(
-    plan: &HerdPlan,
+    plan: &HerdPlan<'_>,
     carried: Carried,
     measured: &Measured,
     sum: Slice,
@@ -245,7 +225,7 @@ fn figure(
 ) -> Figure {
     let total = |of: fn(&ClientStats) -> u64| stats.iter().map(of).sum::<u64>();
     let (design, all) = (name(plan.schedule), plan.all_clients());
-    let title = format!("{design} over {}, items of {} B", carried.name(), KEY_LEN + plan.value_size);
+    let title = format!("{design} over {}, items of {} B", carried.name(), KEY_LEN + plan.args.workload.value_size);
     let figure = measured.figure(format!("kv {design}"), title, Unit::Mops, 0);
     let what = "the same messages written and sent back with nothing in between";
     let mut figure = figure.beside(measured, 1, Comparison::Baseline, what);
@@ -258,7 +238,7 @@ fn figure(
         format!(
             "{all} clients in {} threads with windows of {}, {} workers",
             plan.setting.client_cpus.len(),
-            plan.window,
+            plan.args.window,
             plan.setting.server_cpus.len()
         ),
         format!(
@@ -273,7 +253,7 @@ fn figure(
         "design": design,
         "fabric": carried.name(),
         "workload": workload_json(&plan.workload, KEY_LEN),
-        "window": plan.window,
+        "window": plan.args.window,
         "threads": plan.setting.client_cpus.len(),
         "clients": all,
         "workers": plan.setting.server_cpus.len(),
