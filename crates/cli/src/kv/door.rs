@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use sinew::fabric::Clock;
 use sinew::host::{HostClock, Interrupt, cpu_times, give_back_long_buffers};
 use sinew::host::{lengthen_backlog, raise_descriptor_limit};
@@ -16,7 +16,7 @@ use sinew_harness::machine;
 use sinew_harness::units::{self, parse_count, parse_size};
 
 use crate::serve::{ThreadArgs, begin};
-use crate::{Outcome, Usage, output};
+use crate::{Outcome, output};
 
 /// A thread that waits for clients looks at the clock so often.
 const TICK: Duration = Duration::from_secs(1);
@@ -78,16 +78,15 @@ impl DoorArgs {
     }
 
     /// What is allowed, where values are at most so long.
-    pub fn config(&self, value_len_max: usize, evicts: bool) -> Result<DoorConfig, Usage> {
+    pub fn config(&self, value_len_max: usize, evicts: bool) -> anyhow::Result<DoorConfig> {
         let min = DoorConfig::connection_memory_min(value_len_max);
         let connection_memory = self.connection_memory.unwrap_or(CONNECTION_MEMORY.max(min));
-        if connection_memory < min {
-            return Err(Usage(format!(
-                "--connection-memory {}: four of the longest values have to fit, for example --connection-memory {}M",
-                units::size(connection_memory),
-                CONNECTION_MEMORY.max(min).div_ceil(1 << 20),
-            )));
-        }
+        ensure!(
+            connection_memory >= min,
+            "--connection-memory {}: four of the longest values have to fit, for example --connection-memory {}M",
+            units::size(connection_memory),
+            CONNECTION_MEMORY.max(min).div_ceil(1 << 20)
+        );
         Ok(DoorConfig {
             connections_max: self.connections,
             connection_memory,

@@ -102,41 +102,33 @@ impl StoreArgs {
     /// Measures and shows.
     pub fn run(&self, store: Store, is_emulated: bool) -> anyhow::Result<Outcome> {
         let plan = self.plan(store, is_emulated).map_err(Usage::of)?;
-        let measure =
-            |progress: &mut Progress<'_>| self.device.run(Measure { plan: &plan, device: &self.device, progress });
-        self.measure.show(&with_progress(measure)?)
+        self.measure.show(&with_progress(|progress| self.device.run(Measure { plan: &plan, progress }))?)
     }
 
-    fn plan(&self, store: Store, is_emulated: bool) -> anyhow::Result<OneSidedPlan> {
+    fn plan(&self, store: Store, is_emulated: bool) -> anyhow::Result<OneSidedPlan<'_>> {
         self.measure.check_thresholds(Unit::Mops)?;
         self.device.check()?;
         let value_size = self.workload.value_size;
         ensure!(value_size <= VALUE_SIZE_MAX, "--value-size can be up to {VALUE_SIZE_MAX} for this design");
-        Ok(OneSidedPlan {
-            store,
-            is_emulated,
-            workload: self.workload.workload(1_000_000, KEYS_MAX_OF_FABRIC)?,
-            value_size,
-            window: self.window.into(),
-            setting: self.measure.setting((1, 1), false)?,
-        })
+        let workload = self.workload.workload(1_000_000, KEYS_MAX_OF_FABRIC)?;
+        let (window, setting) = (self.window.into(), self.measure.setting((1, 1), false)?);
+        Ok(OneSidedPlan { args: self, store, is_emulated, workload, window, setting })
     }
 }
 
 /// What to measure.
-#[derive(Clone)]
-struct OneSidedPlan {
+struct OneSidedPlan<'a> {
+    args: &'a StoreArgs,
     store: Store,
     /// Without a table.
     is_emulated: bool,
     workload: Workload,
-    value_size: usize,
     /// GETs, and PUTs, under way.
     window: usize,
     setting: Setting,
 }
 
-impl OneSidedPlan {
+impl OneSidedPlan<'_> {
     fn name(&self) -> &'static str {
         match (self.store, self.is_emulated) {
             (Store::Pilaf, false) => "pilaf",
@@ -153,7 +145,7 @@ impl OneSidedPlan {
         let owner = OwnerConfig {
             clients: 1,
             window: self.window.next_power_of_two(),
-            item_len_max: KEY_LEN + self.value_size,
+            item_len_max: KEY_LEN + self.args.workload.value_size,
             seed: self.workload.seed,
         };
         StorePlan { owner, window: self.window, keys: self.workload.keys, interrupt }
@@ -172,8 +164,7 @@ impl OneSidedPlan {
 }
 
 struct Measure<'a, 'b> {
-    plan: &'a OneSidedPlan,
-    device: &'a DeviceArgs,
+    plan: &'a OneSidedPlan<'a>,
     progress: &'a mut Progress<'b>,
 }
 
@@ -181,7 +172,7 @@ impl Job for Measure<'_, '_> {
     type Result = Figure;
 
     fn run<D: Device + 'static>(self, device: D, _: Carried) -> anyhow::Result<Figure> {
-        let (items, value) = (u32::try_from(self.plan.workload.keys)?, self.plan.value_size as u32);
+        let (items, value) = (u32::try_from(self.plan.workload.keys)?, self.plan.args.workload.value_size as u32);
         let (key, seed) = (KEY_LEN as u32, self.plan.workload.seed);
         match (self.plan.store, self.plan.is_emulated) {
             (Store::Pilaf, false) => {
@@ -256,7 +247,7 @@ impl Measure<'_, '_> {
             Ok((Box::new(Stores::new(vec![client], HostClock::new(), &workload, is_emulated, learns)), knock))
         })?;
         let reads = plan.bare(read_size);
-        let bare = Bare::open(device, self.device, (Kind::Rate, &reads), &setting.client_cpus, interrupt)?;
+        let bare = Bare::open(device, &plan.args.device, (Kind::Rate, &reads), &setting.client_cpus, interrupt)?;
         // Without GETs there are no READs, unless PUTs are one-sided too.
         let sides = if is_drtm || workload.get_percent > 0.0 { 2 } else { 1 };
         let run = setting.run(sides, [bare.process()], Some(Yardstick::RingRoundTrip), interrupt);
@@ -264,7 +255,7 @@ impl Measure<'_, '_> {
         let mut turns = StoreTurns::<D, S> { client, bare, is_paused, is_drtm, begun, before, now, sum: Slice::new() };
         let measured = run.alternate(sides, &mut turns, self.progress)?;
         let StoreTurns { sum, begun, now, .. } = turns;
-        Ok(figure(plan, self.device.fabric, &measured, sum, now.since(begun), read_size))
+        Ok(figure(plan, &measured, sum, now.since(begun), read_size))
     }
 }
 
@@ -332,7 +323,8 @@ fn each(ops: &Ops, is_drtm: bool) -> f64 {
     if requests == 0 || verbs == 0 { 1.0 } else { verbs as f64 / requests as f64 }
 }
 
-fn figure(plan: &OneSidedPlan, fabric: Carried, measured: &Measured, sum: Slice, all: Ops, read_size: usize) -> Figure {
+fn figure(plan: &OneSidedPlan<'_>, measured: &Measured, sum: Slice, all: Ops, read_size: usize) -> Figure {
+    let fabric = plan.args.device.fabric;
     let is_drtm = plan.store == Store::Drtm;
     let title = format!("{} over {}, requests", plan.name(), fabric.name());
     let mut figure = measured.figure(format!("kv {}", plan.name()), title, Unit::Mops, 0);

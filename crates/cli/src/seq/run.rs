@@ -93,30 +93,13 @@ fn boxed(
     Ok((Box::new(Sequencer::new(client, HostClock::new(), window, batch)), ()))
 }
 
-/// What the figure stands beside.
-enum Beside<'a> {
-    Nothing,
-    Echoes(Echoes),
-    /// HERD's calls one by one.
-    Herd(Clients),
-    Meter(&'a dyn Fn(Duration) -> anyhow::Result<f64>),
-}
-
-impl Beside<'_> {
-    fn comparison(&self) -> Option<(Comparison, &'static str)> {
-        Some(match self {
-            Self::Nothing => return None,
-            Self::Echoes(_) => (Comparison::Baseline, "RPC echoes of 16 B, as many in flight, each checked"),
-            Self::Herd(_) => (Comparison::Baseline, "HERD's calls one by one"),
-            Self::Meter(_) => (Comparison::Limit, "datagrams without data, echoed, as many in flight"),
-        })
-    }
-}
+/// What the figure stands beside: how to take it, what it is, and a slice of it.
+type Beside<'a> = (Comparison, &'static str, Box<dyn FnMut(Duration) -> anyhow::Result<f64> + 'a>);
 
 /// A sequencer's clients and what they stand beside; then its clients once more, for ranges.
 struct SequencerTurns<'a> {
     clients: Clients,
-    beside: Beside<'a>,
+    beside: Option<Beside<'a>>,
     range: u32,
     /// All numbers from here on are to be handed out once.
     from: u64,
@@ -156,15 +139,11 @@ impl SequencerTurns<'_> {
 
 impl Turns for SequencerTurns<'_> {
     fn slice(&mut self, side: usize, duration: Duration) -> anyhow::Result<Option<f64>> {
-        let rate = match (side, &self.beside) {
-            (0, _) => self.calls(duration, 1)?,
-            (1, Beside::Nothing) => return Ok(None),
-            (1, Beside::Echoes(echoes)) => mops(&echoes.slice(1, duration)?),
-            (1, Beside::Herd(clients)) => mops(&clients.slices(duration, |_, client| client.expect(1, 0))?),
-            (1, Beside::Meter(meter)) => meter(duration)?,
-            _ => self.calls(duration, self.range)?,
-        };
-        Ok(Some(rate))
+        match (side, &mut self.beside) {
+            (0, _) => self.calls(duration, 1).map(Some),
+            (1, beside) => beside.as_mut().map(|(_, _, slice)| slice(duration)).transpose(),
+            _ => self.calls(duration, self.range).map(Some),
+        }
     }
 
     fn forget(&mut self) {
@@ -196,7 +175,10 @@ fn over_rpc(plan: &SequencerPlan, interrupt: Interrupt, progress: &mut Progress<
     // One server thread echoes for all clients.
     let addresses = vec![echo.address()?.to_owned(); client_cpus.len()];
     let echoes = Echoes::start(&plan.echo(), client_cpus, &addresses, &Hub::new(), interrupt)?;
-    alternate(plan, clients, Beside::Echoes(echoes), [server.as_ref(), Some(&echo)], interrupt, progress)
+    let what = "RPC echoes of 16 B, as many in flight, each checked";
+    let slice = Box::new(move |duration| Ok(mops(&echoes.slice(1, duration)?)));
+    let beside = Some((Comparison::Baseline, what, slice as Box<_>));
+    alternate(plan, clients, beside, [server.as_ref(), Some(&echo)], interrupt, progress)
 }
 
 struct OnVerbs<'a, 'b> {
@@ -221,11 +203,17 @@ impl Job for OnVerbs<'_, '_> {
         };
         let clients = start(design, &address)?;
         let pair = machine::pair(&plan.setting.client_cpus, &plan.setting.server_cpus);
-        let meter = |duration| header_only_echo_mops(&device, pair, window, duration);
-        let beside = match (design, &base) {
-            (_, Some((_, address))) => Beside::Herd(start(Design::Herd, address)?),
-            (Design::SpecS0, None) => Beside::Meter(&meter),
-            _ => Beside::Nothing,
+        let beside: Option<Beside<'_>> = match (design, &base) {
+            (_, Some((_, address))) => {
+                let clients = start(Design::Herd, address)?;
+                let slice = move |duration| Ok(mops(&clients.slices(duration, |_, client| client.expect(1, 0))?));
+                Some((Comparison::Baseline, "HERD's calls one by one", Box::new(slice)))
+            }
+            (Design::SpecS0, None) => {
+                let slice = |duration| header_only_echo_mops(&device, pair, window, duration);
+                Some((Comparison::Limit, "datagrams without data, echoed, as many in flight", Box::new(slice)))
+            }
+            _ => None,
         };
         let servers = [server.as_ref(), base.as_ref().and_then(|(server, _)| server.as_ref())];
         alternate(plan, clients, beside, servers, interrupt, progress)
@@ -236,12 +224,12 @@ impl Job for OnVerbs<'_, '_> {
 fn alternate(
     plan: &SequencerPlan,
     clients: Clients,
-    beside: Beside<'_>,
+    beside: Option<Beside<'_>>,
     servers: [Option<&ServerProcess>; 2],
     interrupt: Interrupt,
     progress: &mut Progress<'_>,
 ) -> anyhow::Result<Figure> {
-    let comparison = beside.comparison();
+    let comparison = beside.as_ref().map(|(comparison, what, _)| (*comparison, *what));
     let mut turns =
         SequencerTurns { clients, beside, range: plan.range, from: 0, numbers: 0, gaps: 0, sum: Slice::new() };
     let judged = if comparison.is_some() { 2 } else { 1 };

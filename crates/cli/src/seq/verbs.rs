@@ -148,10 +148,7 @@ impl Serving<'_> {
                 for index in 0..count {
                     let (tell, told) = mpsc::channel();
                     let (domain, ended) = (domain.clone(), ended.clone());
-                    threads.spawn(move || {
-                        let result = self.guess(device, &domain, index, stop, &tell);
-                        let _ = ended.send(result);
-                    });
+                    threads.spawn(move || drop(ended.send(self.guess(device, &domain, index, stop, &tell))));
                     workers.push(told.recv().ok().context("a server thread did not start")?);
                 }
                 Ok(Served::Spec { workers, next: 0 })
@@ -164,10 +161,7 @@ impl Serving<'_> {
                 for seed in seeds {
                     // What a worker is made of goes to its thread, the rest is made there.
                     let ended = ended.clone();
-                    threads.spawn(move || {
-                        let result = self.poll(seed, &config, stop);
-                        let _ = ended.send(result);
-                    });
+                    threads.spawn(move || drop(ended.send(self.poll(seed, &config, stop))));
                 }
                 Ok(Served::Herd(server))
             }
