@@ -170,34 +170,24 @@ fn answer(rendezvous: &mut Rendezvous, counters: &[Mutex<WorkerStats>]) -> anyho
     if rendezvous.wait(Duration::ZERO)? {
         ensure!(rendezvous.receive()?.is_empty(), "a client says nothing but its greeting");
         let stats = counters.iter().map(|counters| *counters.lock().unwrap_or_else(PoisonError::into_inner));
-        rendezvous.send(stats_json(stats).to_string().as_bytes())?;
+        rendezvous.send(stats_json(&stats.collect::<Vec<_>>()).to_string().as_bytes())?;
     }
     Ok(())
 }
 
 /// The sum of the workers' counters.
-fn stats_json(stats: impl Iterator<Item = WorkerStats>) -> Value {
-    let mut sum = WorkerStats::default();
-    let mut dropped = [0; SlotDrop::ALL.len()];
-    for stats in stats {
-        sum.executed += stats.executed;
-        sum.repeated += stats.repeated;
-        sum.doorbells += stats.doorbells;
-        sum.noops += stats.noops;
-        sum.unsent += stats.unsent;
-        sum.failed_sends += stats.failed_sends;
-        for (sum, reason) in dropped.iter_mut().zip(SlotDrop::ALL) {
-            *sum += stats.dropped(reason);
-        }
-    }
-    let mut object = json!({
-        "executed": sum.executed, "repeated": sum.repeated, "doorbells": sum.doorbells, "noops": sum.noops,
-        "unsent": sum.unsent, "failed_sends": sum.failed_sends, "dropped": {},
-    });
-    for (count, reason) in dropped.into_iter().zip(SlotDrop::ALL) {
-        object["dropped"][reason.name()] = count.into();
-    }
-    object
+fn stats_json(stats: &[WorkerStats]) -> Value {
+    let sum = |of: &dyn Fn(&WorkerStats) -> u64| stats.iter().map(of).sum::<u64>();
+    let dropped = |reason: SlotDrop| (reason.name().to_owned(), json!(sum(&|stats| stats.dropped(reason))));
+    json!({
+        "executed": sum(&|stats| stats.executed),
+        "repeated": sum(&|stats| stats.repeated),
+        "doorbells": sum(&|stats| stats.doorbells),
+        "noops": sum(&|stats| stats.noops),
+        "unsent": sum(&|stats| stats.unsent),
+        "failed_sends": sum(&|stats| stats.failed_sends),
+        "dropped": SlotDrop::ALL.into_iter().map(dropped).collect::<Value>(),
+    })
 }
 
 /// A client's connection to its server. The client is dismissed when this is dropped.

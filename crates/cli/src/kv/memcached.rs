@@ -1,7 +1,7 @@
 //! Memcached and Redis servers, measured by a client of their protocols: one that runs already, or ours and memcached itself by
 //! turns.
 
-mod peers;
+pub mod peers;
 mod servers;
 
 use std::time::Duration;
@@ -16,7 +16,6 @@ use sinew_harness::run::Progress;
 use sinew_harness::workload::Workload;
 use sinew_harness::{Comparison, Drivers, Figure, Run, Turns, Unit, units};
 
-pub use peers::Peers;
 use servers::{ServerPlan, Started};
 
 use super::workload::{KEYS_MAX_OF_FABRIC, WorkloadArgs, parse_rate, workload_json, workload_text};
@@ -86,10 +85,9 @@ impl ClientArgs {
     /// Measures and shows.
     pub fn run(&self, wire: Wire, keys_per_get: usize, has_peer: bool) -> anyhow::Result<Outcome> {
         let plan = self.plan(wire, keys_per_get, has_peer).map_err(Usage::of)?;
-        let (figure, sides) = with_progress(|progress| measure(&plan, progress))?;
-        if !self.measure.json && sides.len() > 1 {
-            output::print(table_of(&sides))?;
-        }
+        let figure = with_progress(|progress| measure(&plan, progress))?;
+        let sides = figure.details["sides"].as_array().filter(|sides| !self.measure.json && sides.len() > 1);
+        sides.map(|sides| output::print(table_of(sides))).transpose()?;
         self.measure.show(&figure)
     }
 
@@ -164,6 +162,28 @@ impl Side {
         slices.iter().for_each(|slice| self.sum.add(slice));
         Ok(slices.iter().map(Slice::mops).sum())
     }
+
+    /// The server's process, if it was started here.
+    pub fn process(&self) -> Option<u32> {
+        self.started.process()
+    }
+
+    /// What it came to at these rates.
+    fn json(&self, rates: &[f64]) -> Value {
+        let fold = |pick: fn(f64, f64) -> f64| units::rounded(rates.iter().copied().reduce(pick).unwrap_or(0.0));
+        let latency = |quantile| self.sum.latency.value_at_quantile(quantile);
+        json!({
+            "server": self.started.name,
+            "rate_mops": units::rounded(units::median(rates)),
+            "min_mops": fold(f64::min),
+            "max_mops": fold(f64::max),
+            "p50_ns": latency(0.5),
+            "p99_ns": latency(0.99),
+            "p999_ns": latency(0.999),
+            "hit_percent": units::rounded(self.sum.hit_percent()),
+            "keys_checked": self.sum.done,
+        })
+    }
 }
 
 /// Servers that are measured by turns.
@@ -179,23 +199,12 @@ impl Turns for Sides {
     }
 }
 
-/// What a side came to, for a table.
-pub struct SideResult {
-    name: String,
-    rates: Vec<f64>,
-    sum: Slice,
-}
-
 /// Starts servers, fills them, and measures. `progress` hears what is done, and how much of it, from 0 to 1.
-pub fn measure(plan: &MemcachedPlan, progress: &mut Progress<'_>) -> anyhow::Result<(Figure, Vec<SideResult>)> {
+pub fn measure(plan: &MemcachedPlan, progress: &mut Progress<'_>) -> anyhow::Result<Figure> {
     interrupted::unless(|interrupt| measure_until(plan, interrupt, progress))
 }
 
-fn measure_until(
-    plan: &MemcachedPlan,
-    interrupt: Interrupt,
-    progress: &mut Progress<'_>,
-) -> anyhow::Result<(Figure, Vec<SideResult>)> {
+fn measure_until(plan: &MemcachedPlan, interrupt: Interrupt, progress: &mut Progress<'_>) -> anyhow::Result<Figure> {
     let MemcachedPlan { workload, shape, setting, .. } = plan;
     let server =
         ServerPlan { keys: workload.keys, value_size: shape.value_size, cpu: setting.server_cpus[0], unix: plan.unix };
@@ -213,7 +222,7 @@ fn measure_until(
         progress("filling", 0.0);
         sides.push(Side::start(started, *shape, workload, setting.client_cpus[0], interrupt)?);
     }
-    let servers: Vec<u32> = sides.iter().filter_map(|side| side.started.process()).collect();
+    let servers: Vec<u32> = sides.iter().filter_map(Side::process).collect();
     let run = setting.run(sides.len(), servers, None, interrupt);
     // Where a server that was not started here runs, it is as if others did.
     let run = Run { pair: run.pair.filter(|_| !setting.is_server_elsewhere), ..run };
@@ -245,56 +254,26 @@ fn measure_until(
         "seconds": setting.duration.as_secs_f64(),
     });
     figure.latency = Some(sides[0].sum.latency.clone());
-    let results: Vec<SideResult> = (0..)
-        .zip(sides)
-        .map(|(index, side)| SideResult { name: side.started.name, rates: measured.slices(index), sum: side.sum })
-        .collect();
+    let hit_percent = units::rounded(sides[0].sum.hit_percent());
     figure.details = json!({
-        "hit_percent": units::rounded(results[0].sum.hit_percent()),
-        "keys_checked": results[0].sum.done,
-        "sides": results.iter().map(SideResult::json).collect::<Vec<_>>(),
+        "hit_percent": hit_percent,
+        "keys_checked": sides[0].sum.done,
+        "sides": (0..).zip(&sides).map(|(index, side)| side.json(&measured.slices(index))).collect::<Vec<_>>(),
     });
-    Ok((figure, results))
+    Ok(figure)
 }
 
-impl SideResult {
-    fn extremes(&self) -> [f64; 2] {
-        let fold = |pick: fn(f64, f64) -> f64| self.rates.iter().copied().reduce(pick).unwrap_or(0.0);
-        [fold(f64::min), fold(f64::max)]
-    }
-
-    fn json(&self) -> Value {
-        let [min, max] = self.extremes().map(units::rounded);
-        json!({
-            "server": self.name,
-            "rate_mops": units::rounded(units::median(&self.rates)),
-            "min_mops": min,
-            "max_mops": max,
-            "p50_ns": self.sum.latency.value_at_quantile(0.5),
-            "p99_ns": self.sum.latency.value_at_quantile(0.99),
-            "p999_ns": self.sum.latency.value_at_quantile(0.999),
-            "hit_percent": units::rounded(self.sum.hit_percent()),
-            "keys_checked": self.sum.done,
-        })
-    }
-}
-
-fn table_of(sides: &[SideResult]) -> Table {
+/// The sides as [`Side::json`] tells them.
+fn table_of(sides: &[Value]) -> Table {
     let mut table = Table::new();
     let heads = ["server", "keys, M/s", "lowest .. highest", "p50", "p99", "p99.9", "hits"];
     table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_width(output::width() as u16).set_header(heads);
     for side in sides {
-        let [min, max] = side.extremes().map(units::figure);
-        let time = |quantile| units::time(side.sum.latency.value_at_quantile(quantile) as f64);
-        table.add_row([
-            side.name.clone(),
-            units::figure(units::median(&side.rates)),
-            format!("{min} .. {max}"),
-            time(0.5),
-            time(0.99),
-            time(0.999),
-            format!("{:.1} %", side.sum.hit_percent()),
-        ]);
+        let number = |name: &str| side[name].as_f64().unwrap_or(0.0);
+        let [rate, min, max] = ["rate_mops", "min_mops", "max_mops"].map(|name| units::figure(number(name)));
+        let [p50, p99, p999] = ["p50_ns", "p99_ns", "p999_ns"].map(|name| units::time(number(name)));
+        let (name, hits) = (side["server"].as_str().unwrap_or_default(), number("hit_percent"));
+        table.add_row([name.to_owned(), rate, format!("{min} .. {max}"), p50, p99, p999, format!("{hits:.1} %")]);
     }
     table
 }

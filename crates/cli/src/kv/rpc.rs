@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 use serde_json::{Value, json};
 use sinew::host::{HostClock, Interrupt, WakeOnInterrupt};
 use sinew::kv::cache::protocol::VALUE_AT;
@@ -17,7 +17,7 @@ use sinew_harness::workload::{KEY_LEN, Mix, Workload};
 use sinew_harness::{Comparison, Drivers, Figure, Measured, Turns, Unit, units};
 
 use super::client::addresses_from;
-use super::memcached::Peers;
+use super::memcached::peers::{self, Peer};
 use super::workload::{KEYS_MAX_OF_FABRIC, WINDOW_MAX, WorkloadArgs, parse_rate, workload_json, workload_text};
 use crate::child::ServerProcess;
 use crate::echo::{EchoPlan, Echoes};
@@ -210,7 +210,7 @@ struct CacheTurns<'a> {
     plan: &'a CachePlan,
     loaders: Drivers<dyn Fills>,
     echoes: Echoes,
-    peers: Option<Peers>,
+    peers: Vec<Peer>,
     sum: Slice,
 }
 
@@ -228,7 +228,7 @@ impl Turns for CacheTurns<'_> {
                 let keys = self.plan.shape.keys_per_get as f64;
                 slices.iter().map(Slice::mops).sum::<f64>() * keys / threads
             }
-            peer => self.peers.as_mut().context("there are no peers")?.slice(peer - 2, duration)?,
+            peer => self.peers[peer - 2].1.slice(duration)?,
         };
         Ok(Some(rate))
     }
@@ -251,10 +251,11 @@ fn measure_until(plan: &CachePlan, interrupt: Interrupt, progress: &mut Progress
         (Some(server), _) => server.addresses().to_vec(),
         (None, address) => addresses_from(address.as_deref().unwrap_or_default()).take(plan.threads()).collect(),
     };
-    let peers = plan.has_peers.then(|| {
+    let mut started = Vec::new();
+    if plan.has_peers {
         progress("starting memcached and Redis", 0.0);
-        Peers::start(&plan.workload, plan.mean_value_len(), client_cpus[0], server_cpus[0], interrupt)
-    });
+        started = peers::start(&plan.workload, plan.mean_value_len(), client_cpus[0], server_cpus[0], interrupt)?;
+    }
     let of_thread = plan.clone();
     let loaders = Drivers::start(client_cpus, interrupt, move |index| {
         let (plan, addresses) = (&of_thread, addresses.clone());
@@ -266,7 +267,7 @@ fn measure_until(plan: &CachePlan, interrupt: Interrupt, progress: &mut Progress
         }
     })?;
     let echoes = Echoes::start(&plan.echo(), client_cpus, echo_server.addresses(), &Hub::new(), interrupt)?;
-    let mut turns = CacheTurns { plan, loaders, echoes, peers: peers.transpose()?, sum: Slice::new() };
+    let mut turns = CacheTurns { plan, loaders, echoes, peers: started, sum: Slice::new() };
     progress("filling the cache", 0.0);
     let (keys, threads) = (plan.workload.keys, plan.threads());
     let share = move |index: usize| (keys * index / threads) as u64;
@@ -274,21 +275,17 @@ fn measure_until(plan: &CachePlan, interrupt: Interrupt, progress: &mut Progress
         cache.fill(share(index)..share(index + 1));
         drive(cache, &HostClock::new(), Duration::ZERO, interrupt)
     })?;
-    let peers = turns.peers.as_ref();
-    let servers = cache_server
-        .iter()
-        .chain([&echo_server])
-        .map(ServerProcess::id)
-        .chain(peers.iter().flat_map(|peers| peers.ids()));
+    let started = turns.peers.iter().filter_map(|(_, side)| side.process());
+    let servers: Vec<u32> = cache_server.iter().chain([&echo_server]).map(ServerProcess::id).chain(started).collect();
     let is_udp = plan.fabric == Fabric::Udp;
     let yardstick = if is_udp { Yardstick::UdpRoundTrip } else { Yardstick::RingRoundTrip };
     let run = plan.setting.run(2, servers, Some(yardstick), interrupt);
-    let sides = 2 + turns.peers.as_ref().map_or(0, Peers::len);
+    let sides = 2 + turns.peers.len();
     let measured = run.alternate(sides, &mut turns, progress)?;
     Ok(figure(plan, &measured, turns.sum, turns.peers))
 }
 
-fn figure(plan: &CachePlan, measured: &Measured, sum: Slice, peers: Option<Peers>) -> Figure {
+fn figure(plan: &CachePlan, measured: &Measured, sum: Slice, peers: Vec<Peer>) -> Figure {
     let Shape { window, batch, keys_per_get, rate } = plan.shape;
     let title = format!("cache over RPC over {}, keys asked for or stored, each client thread", plan.fabric.name());
     let figure = measured.figure("kv rpc", title, Unit::Mops, 0);
@@ -308,7 +305,7 @@ fn figure(plan: &CachePlan, measured: &Measured, sum: Slice, peers: Option<Peers
         format!("{window} in flight in batches of {batch}{several}{by_the_clock}"),
         format!("{} answers checked, {:.1} % of the gets hit", sum.done, sum.hit_percent()),
     ];
-    let peers = peers.map(|peers| peers.end(measured, 2)).unwrap_or_default();
+    let peers = peers::results(peers, measured, 2);
     figure.lines.extend(peers.iter().map(|peer| peer.text.clone()));
     figure.setup = json!({
         "design": "rpc",

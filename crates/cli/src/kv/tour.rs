@@ -52,7 +52,7 @@ pub fn memcached(duration: Duration, progress: &mut Progress<'_>) -> anyhow::Res
         unix: false,
         setting: Setting::of_tour(duration),
     };
-    memcached::measure(&plan, progress).map(|(figure, _)| figure)
+    memcached::measure(&plan, progress)
 }
 
 fn workload(keys: usize) -> Workload {

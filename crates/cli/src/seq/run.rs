@@ -56,7 +56,7 @@ impl SequencerPlan {
         if let Some(address) = &self.address {
             return Ok((None, address.clone()));
         }
-        let mut args: Vec<String> = ["serve", "sequencer", "--design", design.name()].map(str::to_owned).into();
+        let mut args: Vec<String> = ["serve", "sequencer", "--design", &design.name()].map(str::to_owned).into();
         if design == Design::Rpc {
             args.push(self.fabric.fresh_address("")?);
             args.extend(self.limits().to_args(&self.setting.server_cpus));

@@ -286,7 +286,7 @@ impl<D: Device> Door<'_, D> {
 
     fn admit(&mut self, said: &Value) -> anyhow::Result<(Value, Option<Guest<D>>)> {
         let Serving { design, sequence, .. } = self.serving;
-        for (key, own) in [("design", design.name()), ("fabric", self.carried.name())] {
+        for (key, own) in [("design", &*design.name()), ("fabric", self.carried.name())] {
             ensure!(
                 said[key].as_str() == Some(own),
                 "this sequencer's {key} is {own}, and {} was asked for",
@@ -328,23 +328,18 @@ fn address_of(value: &Value) -> anyhow::Result<QpAddress> {
 }
 
 /// A client's side of the meeting.
-struct Meeting(Rendezvous);
-
-impl Meeting {
-    fn ask(&mut self, value: &Value) -> anyhow::Result<Value> {
-        let Self(rendezvous) = self;
-        let peer = rendezvous.peer();
-        rendezvous.send(value.to_string().as_bytes())?;
-        ensure!(rendezvous.wait(PATIENCE)?, "the sequencer at {peer} does not answer; look whether it is stopped");
-        let told: Value = serde_json::from_slice(&rendezvous.receive()?)
-            .with_context(|| format!("{peer} is no sequencer on verbs"))?;
-        if let Some(error) = told["error"].as_str() {
-            // It comes from elsewhere: nothing that moves a terminal's cursor.
-            let error: String = error.chars().filter(|char| !char.is_control()).take(1000).collect();
-            bail!("the sequencer at {peer}: {error}");
-        }
-        Ok(told)
+fn ask(rendezvous: &mut Rendezvous, value: &Value) -> anyhow::Result<Value> {
+    let peer = rendezvous.peer();
+    rendezvous.send(value.to_string().as_bytes())?;
+    ensure!(rendezvous.wait(PATIENCE)?, "the sequencer at {peer} does not answer; look whether it is stopped");
+    let told: Value =
+        serde_json::from_slice(&rendezvous.receive()?).with_context(|| format!("{peer} is no sequencer on verbs"))?;
+    if let Some(error) = told["error"].as_str() {
+        // It comes from elsewhere: nothing that moves a terminal's cursor.
+        let error: String = error.chars().filter(|char| !char.is_control()).take(1000).collect();
+        bail!("the sequencer at {peer}: {error}");
     }
+    Ok(told)
 }
 
 /// Meets a server of such a design, over such a fabric: a driver of its client, and what has to live as long as that.
@@ -355,30 +350,30 @@ pub fn meet<D: Device + 'static>(
     window: usize,
     batch: usize,
 ) -> anyhow::Result<(Box<dyn Counts>, Rendezvous)> {
-    let meeting = || Rendezvous::connect(address, CONNECT, LIMITS).map(Meeting);
+    let meeting = || Rendezvous::connect(address, CONNECT, LIMITS);
     let mut said = json!({ "design": design.name(), "fabric": carried.name() });
     let domain = device.protection_domain()?;
     match design {
         Design::Rpc => bail!("the sequencer over RPC is not on verbs"),
         Design::SpecS0 => {
             let mut meeting = meeting()?;
-            let told = meeting.ask(&said)?;
+            let told = ask(&mut meeting, &said)?;
             let next = told["next"].as_u64().context("the server did not say which number is next")?;
             let config = SpecConfig { window, ..SpecConfig::default() };
             let arena = domain.arena(4 << 20)?;
             let client = SpecClient::new(domain.thread()?, arena, &address_of(&told["qp"])?, next, config)?;
-            Ok((boxed(client, window, batch), meeting.0))
+            Ok((boxed(client, window, batch), meeting))
         }
         Design::Atomics => {
             let mut client = AtomicsClient::new(domain.thread()?, &domain.arena(4 << 20)?, window)?;
             said["qp"] = digits(&client.address().to_bytes()).into();
             let mut meeting = meeting()?;
-            let told = meeting.ask(&said)?;
+            let told = ask(&mut meeting, &said)?;
             let word = bytes_of(&told["word"]).and_then(|bytes| bytes.try_into().ok());
             let word = RemoteMemory::from_bytes(&word.context("the server did not say where its word is")?);
             let next = told["next"].as_u64().context("the server did not say which number is next")?;
             client.connect(&address_of(&told["qp"])?, word, next)?;
-            Ok((boxed(client, window, batch), meeting.0))
+            Ok((boxed(client, window, batch), meeting))
         }
         Design::Herd | Design::HerdOpt => {
             let mut threads = 1;
@@ -387,7 +382,7 @@ pub fn meet<D: Device + 'static>(
                 let (joining, hello) = Herd::prepare(device, &domain, &config)?;
                 said["hello"] = digits(&hello.to_bytes()).into();
                 let mut meeting = meeting()?;
-                let told = meeting.ask(&said)?;
+                let told = ask(&mut meeting, &said)?;
                 let welcome = bytes_of(&told["welcome"]).ok_or_else(|| anyhow!("the server did not welcome us"))?;
                 match joining.join(&Welcome::from_bytes(&welcome)?) {
                     // It has more threads: with room for their answers we come again.
@@ -399,7 +394,7 @@ pub fn meet<D: Device + 'static>(
                     joined => break (joined?, meeting),
                 }
             };
-            Ok((boxed(HerdClient::new(client), window, batch), meeting.0))
+            Ok((boxed(HerdClient::new(client), window, batch), meeting))
         }
     }
 }

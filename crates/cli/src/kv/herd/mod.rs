@@ -13,7 +13,7 @@ use sinew::host::{HostClock, Interrupt};
 use sinew::kv::herd::{Client, layout};
 use sinew_harness::load::Slice;
 use sinew_harness::load::store::Store;
-use sinew_harness::load::verbs::{Carrier, Form, Shape, VerbsPlan, Work};
+use sinew_harness::load::verbs::{Carrier, Form, Shape, VerbsPlan, Work, name};
 use sinew_harness::reference::Yardstick;
 use sinew_harness::run::Progress;
 use sinew_harness::workload::{KEY_LEN, Workload};
@@ -115,27 +115,20 @@ impl HerdPlan<'_> {
     }
 
     fn start_server(&self) -> anyhow::Result<ServerProcess> {
-        let mut args: Vec<String> = ["serve", "herd", "127.0.0.1:0"].map(str::to_owned).into();
-        args.extend(self.args.device.to_args());
-        args.extend(self.args.workers.to_args());
-        let mut option = |name: &str, value: String| args.extend([name.to_owned(), value]);
-        option("--window", self.args.window.to_string());
-        option("--design", name(self.schedule).to_owned());
-        option("--batch", self.args.batch.to_string());
-        option("--clients", self.all_clients().to_string());
-        option("--keys", self.workload.keys.to_string());
-        option("--value-size", self.args.workload.value_size.to_string());
+        let (args, design) = (self.args, name(self.schedule));
+        let (window, batch, value_size) = (args.window, args.batch, args.workload.value_size);
+        let (clients, keys) = (self.all_clients(), self.workload.keys);
+        let words = format!(
+            "serve herd 127.0.0.1:0 --design {design} --window {window} --batch {batch} --clients {clients} --keys {keys} \
+             --value-size {value_size}"
+        );
+        let mut words: Vec<String> = words.split(' ').map(str::to_owned).collect();
+        words.extend(args.device.to_args());
+        words.extend(args.workers.to_args());
         for cpu in self.setting.server_cpus.iter().flatten() {
-            option("--pin", cpu.to_string());
+            words.extend(["--pin".to_owned(), cpu.to_string()]);
         }
-        ServerProcess::spawn(&args)
-    }
-}
-
-fn name(schedule: Schedule) -> &'static str {
-    match schedule {
-        Schedule::Herd => "herd",
-        Schedule::HerdOpt => "herd-opt",
+        ServerProcess::spawn(&words)
     }
 }
 

@@ -81,16 +81,9 @@ impl WorkerArgs {
 
     /// The arguments that make a child's workers the same.
     pub fn to_args(&self) -> Vec<String> {
-        let mut args = Vec::new();
-        let mut option = |name: &str, value: String| args.extend([name.to_owned(), value]);
-        option("--workers", self.workers.to_string());
-        option("--inline", self.inline.to_string());
-        if let Some(queue_pairs) = self.response_qps {
-            option("--response-qps", queue_pairs.to_string());
-        }
-        if self.doorbell_each {
-            args.push("--doorbell-each".to_owned());
-        }
+        let mut args = vec![format!("--workers={}", self.workers), format!("--inline={}", self.inline)];
+        args.extend(self.response_qps.map(|queue_pairs| format!("--response-qps={queue_pairs}")));
+        args.extend(self.doorbell_each.then(|| "--doorbell-each".to_owned()));
         args
     }
 }
