@@ -99,14 +99,6 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// One thread each, on the first two processors.
-    pub fn of_tour(duration: Duration) -> Self {
-        let pair = machine::default_pair();
-        let [client_cpus, server_cpus] = [0, 1].map(|which| vec![pair.map(|cpus| cpus[which])]);
-        let references = References::default();
-        Self { duration, client_cpus, server_cpus, is_server_elsewhere: false, references }
-    }
-
     /// How the first `judged` sides are measured beside such server processes.
     pub fn run(
         &self,
@@ -136,6 +128,14 @@ impl From<Verdict> for Outcome {
             Verdict::Missed => Self::ThresholdMissed,
         }
     }
+}
+
+/// What the options of a benchmark are on a command line of these words.
+pub fn as_told<A: clap::Args>(words: &[&str], duration: Duration) -> anyhow::Result<A> {
+    let command = A::augment_args(clap::Command::new("bench").no_binary_name(true));
+    let seconds = format!("--seconds={}", duration.as_secs_f64());
+    let matches = command.try_get_matches_from(words.iter().copied().chain([&*seconds]))?;
+    Ok(A::from_arg_matches(&matches)?)
 }
 
 /// Shows on a terminal what is done, and how much of it; nothing elsewhere. It is gone when `work` is done.

@@ -91,7 +91,8 @@ impl ClientArgs {
         self.measure.show(&figure)
     }
 
-    fn plan(&self, wire: Wire, keys_per_get: usize, has_peer: bool) -> anyhow::Result<MemcachedPlan> {
+    /// What to measure.
+    pub fn plan(&self, wire: Wire, keys_per_get: usize, has_peer: bool) -> anyhow::Result<MemcachedPlan> {
         let measure = &self.measure;
         measure.check_thresholds(Unit::Mops)?;
         ensure!(

@@ -87,7 +87,8 @@ const FILLING: Duration = Duration::from_secs(600);
 const VALUE_SIZE_MAX: usize = 1 << 20;
 
 impl Args {
-    fn plan(&self) -> anyhow::Result<CachePlan> {
+    /// What to measure.
+    pub fn plan(&self) -> anyhow::Result<CachePlan> {
         self.measure.check_thresholds(Unit::Mops)?;
         let mut workload = self.workload.workload(1_000_000, KEYS_MAX_OF_FABRIC)?;
         if let Some(mix) = self.mix {

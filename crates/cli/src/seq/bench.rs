@@ -62,7 +62,8 @@ pub struct Args {
 const BATCH: u16 = 16;
 
 impl Args {
-    fn plan(&self) -> anyhow::Result<SequencerPlan> {
+    /// What to measure.
+    pub fn plan(&self) -> anyhow::Result<SequencerPlan> {
         self.measure.check_thresholds(Unit::Mops)?;
         let is_rpc = self.design == Design::Rpc;
         let of_calls = self.address.as_deref().filter(|_| is_rpc);
