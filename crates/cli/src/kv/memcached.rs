@@ -92,7 +92,7 @@ impl ClientArgs {
     }
 
     /// What to measure.
-    pub fn plan(&self, wire: Wire, keys_per_get: usize, has_peer: bool) -> anyhow::Result<MemcachedPlan> {
+    pub fn plan(&self, wire: Wire, keys_per_get: usize, has_peer: bool) -> anyhow::Result<MemcachedPlan<'_>> {
         let measure = &self.measure;
         measure.check_thresholds(Unit::Mops)?;
         ensure!(
@@ -110,25 +110,21 @@ impl ClientArgs {
                 value_size: self.workload.value_size,
                 rate: self.rate.map(|mops| mops * 1e6),
             },
-            connect: self.connect.clone(),
+            args: self,
             has_peer,
-            unix: self.unix,
             setting: measure.setting((1, 1), self.connect.is_some())?,
         })
     }
 }
 
 /// What to measure.
-#[derive(Clone, Debug)]
-pub struct MemcachedPlan {
-    pub workload: Workload,
-    pub shape: Shape,
-    /// A server that runs: `HOST:PORT` or `unix:PATH`.
-    pub connect: Option<String>,
+pub struct MemcachedPlan<'a> {
+    args: &'a ClientArgs,
+    workload: Workload,
+    shape: Shape,
     /// Whether memcached itself is measured too.
-    pub has_peer: bool,
-    pub unix: bool,
-    pub setting: Setting,
+    has_peer: bool,
+    setting: Setting,
 }
 
 /// A server, and a client thread of its own that has stored all keys.
@@ -201,16 +197,24 @@ impl Turns for Sides {
 }
 
 /// Starts servers, fills them, and measures. `progress` hears what is done, and how much of it, from 0 to 1.
-pub fn measure(plan: &MemcachedPlan, progress: &mut Progress<'_>) -> anyhow::Result<Figure> {
+pub fn measure(plan: &MemcachedPlan<'_>, progress: &mut Progress<'_>) -> anyhow::Result<Figure> {
     interrupted::unless(|interrupt| measure_until(plan, interrupt, progress))
 }
 
-fn measure_until(plan: &MemcachedPlan, interrupt: Interrupt, progress: &mut Progress<'_>) -> anyhow::Result<Figure> {
+fn measure_until(
+    plan: &MemcachedPlan<'_>,
+    interrupt: Interrupt,
+    progress: &mut Progress<'_>,
+) -> anyhow::Result<Figure> {
     let MemcachedPlan { workload, shape, setting, .. } = plan;
-    let server =
-        ServerPlan { keys: workload.keys, value_size: shape.value_size, cpu: setting.server_cpus[0], unix: plan.unix };
+    let server = ServerPlan {
+        keys: workload.keys,
+        value_size: shape.value_size,
+        cpu: setting.server_cpus[0],
+        unix: plan.args.unix,
+    };
     progress("starting", 0.0);
-    let mut started = vec![match &plan.connect {
+    let mut started = vec![match &plan.args.connect {
         Some(address) => Started::elsewhere(address),
         None if shape.wire == Wire::Redis => servers::redis(&server)?,
         None => servers::ours(&server)?,

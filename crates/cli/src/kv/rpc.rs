@@ -88,7 +88,7 @@ const VALUE_SIZE_MAX: usize = 1 << 20;
 
 impl Args {
     /// What to measure.
-    pub fn plan(&self) -> anyhow::Result<CachePlan> {
+    pub fn plan(&self) -> anyhow::Result<CachePlan<'_>> {
         self.measure.check_thresholds(Unit::Mops)?;
         let mut workload = self.workload.workload(1_000_000, KEYS_MAX_OF_FABRIC)?;
         if let Some(mix) = self.mix {
@@ -106,17 +106,8 @@ impl Args {
         let options = fabrics::options_of(self.options.as_deref());
         fabrics::check(&fabric.client_address(&options), Purpose::CallFrom)?;
         let (keys_per_get, rate) = (usize::from(self.keys_per_get), self.rate.map(|mops| mops * 1e6));
-        Ok(CachePlan {
-            fabric,
-            workload,
-            mix: self.mix,
-            shape: Shape { window, batch, keys_per_get, rate },
-            setting,
-            address: self.address.clone(),
-            options,
-            limits: self.limits.clone(),
-            has_peers: self.peer,
-        })
+        let shape = Shape { window, batch, keys_per_get, rate };
+        Ok(CachePlan { args: self, fabric, workload, shape, setting, options })
     }
 }
 
@@ -127,25 +118,18 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
 }
 
 /// What to measure.
-#[derive(Clone)]
-pub struct CachePlan {
-    pub fabric: Fabric,
-    pub workload: Workload,
-    /// Whose workload it is.
-    pub mix: Option<Mix>,
-    pub shape: Shape,
+pub struct CachePlan<'a> {
+    args: &'a Args,
+    fabric: Fabric,
+    workload: Workload,
+    shape: Shape,
     /// As many server threads as client threads.
-    pub setting: Setting,
-    /// A cache that runs already.
-    pub address: Option<String>,
+    setting: Setting,
     /// `?name=value...` for addresses made here.
-    pub options: String,
-    pub limits: LimitArgs,
-    /// Whether memcached and Redis are measured too.
-    pub has_peers: bool,
+    options: String,
 }
 
-impl CachePlan {
+impl CachePlan<'_> {
     fn threads(&self) -> usize {
         self.setting.client_cpus.len()
     }
@@ -171,9 +155,9 @@ impl CachePlan {
         EchoPlan {
             fabric: self.fabric,
             options: self.options.clone(),
-            limits: self.limits.clone(),
+            limits: self.args.limits.clone(),
             shape: echo::Shape { size, window, batch, sink: false },
-            sessions: window.div_ceil(usize::from(self.limits.slots)),
+            sessions: window.div_ceil(usize::from(self.args.limits.slots)),
         }
     }
 
@@ -186,7 +170,7 @@ impl CachePlan {
         let memory = item * (keys + keys / 8) + (threads << 20);
         let mut args = vec!["serve".to_owned(), "cache".to_owned(), self.fabric.fresh_address(&self.options)?];
         args.extend(["--memory".to_owned(), memory.to_string(), "--items".to_owned(), keys.to_string()]);
-        args.extend(self.limits.to_args(&self.setting.server_cpus));
+        args.extend(self.args.limits.to_args(&self.setting.server_cpus));
         ServerProcess::spawn(&args)
     }
 }
@@ -194,21 +178,20 @@ impl CachePlan {
 /// A thread's driver; Ctrl-C ends a sleep of its loop.
 fn boxed<E: Endpoint + 'static>(
     rpc: E,
-    plan: &CachePlan,
-    index: usize,
+    shape: Shape,
+    workload: &Workload,
     addresses: Vec<String>,
     interrupt: Interrupt,
 ) -> anyhow::Result<(Box<dyn Fills>, WakeOnInterrupt)> {
     let wake = interrupt.wake_on_interrupt(rpc.waker());
-    let window = Cache::<E, HostClock>::window_for(plan.shape, addresses.len());
+    let window = Cache::<E, HostClock>::window_for(shape, addresses.len());
     let pipeline = Connecting::begin(rpc, addresses, ClientConfig { window, ..ClientConfig::default() })?.wait()?;
-    let workload = Workload { seed: plan.workload.seed + index as u64, ..plan.workload };
-    Ok((Box::new(Cache::new(pipeline, HostClock::new(), plan.shape, &workload)), wake))
+    Ok((Box::new(Cache::new(pipeline, HostClock::new(), shape, workload)), wake))
 }
 
 /// The cache, echoes, and others' caches.
 struct CacheTurns<'a> {
-    plan: &'a CachePlan,
+    plan: &'a CachePlan<'a>,
     loaders: Drivers<dyn Fills>,
     echoes: Echoes,
     peers: Vec<Peer>,
@@ -240,31 +223,33 @@ impl Turns for CacheTurns<'_> {
 }
 
 /// Starts servers, fills the cache, and measures. `progress` hears what is done, and how much of it, from 0 to 1.
-pub fn measure(plan: &CachePlan, progress: &mut Progress<'_>) -> anyhow::Result<Figure> {
+pub fn measure(plan: &CachePlan<'_>, progress: &mut Progress<'_>) -> anyhow::Result<Figure> {
     interrupted::unless(|interrupt| measure_until(plan, interrupt, progress))
 }
 
-fn measure_until(plan: &CachePlan, interrupt: Interrupt, progress: &mut Progress<'_>) -> anyhow::Result<Figure> {
+fn measure_until(plan: &CachePlan<'_>, interrupt: Interrupt, progress: &mut Progress<'_>) -> anyhow::Result<Figure> {
     let Setting { client_cpus, server_cpus, .. } = &plan.setting;
-    let echo_server = ServerProcess::start(&plan.fabric.fresh_address(&plan.options)?, server_cpus, &plan.limits)?;
-    let cache_server = if plan.address.is_none() { Some(plan.start_cache()?) } else { None };
-    let addresses = match (&cache_server, &plan.address) {
+    let echo_server = ServerProcess::start(&plan.fabric.fresh_address(&plan.options)?, server_cpus, &plan.args.limits)?;
+    let cache_server = if plan.args.address.is_none() { Some(plan.start_cache()?) } else { None };
+    let addresses = match (&cache_server, &plan.args.address) {
         (Some(server), _) => server.addresses().to_vec(),
         (None, address) => addresses_from(address.as_deref().unwrap_or_default()).take(plan.threads()).collect(),
     };
     let mut started = Vec::new();
-    if plan.has_peers {
+    if plan.args.peer {
         progress("starting memcached and Redis", 0.0);
         started = peers::start(&plan.workload, plan.mean_value_len(), client_cpus[0], server_cpus[0], interrupt)?;
     }
-    let of_thread = plan.clone();
+    let (fabric, limits, options) = (plan.fabric, plan.args.limits.clone(), plan.options.clone());
+    let (shape, workload) = (plan.shape, plan.workload);
     let loaders = Drivers::start(client_cpus, interrupt, move |index| {
-        let (plan, addresses) = (&of_thread, addresses.clone());
-        match fabrics::open(plan.fabric, &plan.limits, &plan.options, &Hub::new())? {
-            FabricEndpoint::Shm(rpc) => boxed(rpc, plan, index, addresses, interrupt),
-            FabricEndpoint::Udp(rpc) => boxed(rpc, plan, index, addresses, interrupt),
-            FabricEndpoint::Ibverbs(rpc) => boxed(rpc, plan, index, addresses, interrupt),
-            FabricEndpoint::Other(rpc) => boxed(rpc, plan, index, addresses, interrupt),
+        let workload = Workload { seed: workload.seed + index as u64, ..workload };
+        let addresses = addresses.clone();
+        match fabrics::open(fabric, &limits, &options, &Hub::new())? {
+            FabricEndpoint::Shm(rpc) => boxed(rpc, shape, &workload, addresses, interrupt),
+            FabricEndpoint::Udp(rpc) => boxed(rpc, shape, &workload, addresses, interrupt),
+            FabricEndpoint::Ibverbs(rpc) => boxed(rpc, shape, &workload, addresses, interrupt),
+            FabricEndpoint::Other(rpc) => boxed(rpc, shape, &workload, addresses, interrupt),
         }
     })?;
     let echoes = Echoes::start(&plan.echo(), client_cpus, echo_server.addresses(), &Hub::new(), interrupt)?;
@@ -286,7 +271,7 @@ fn measure_until(plan: &CachePlan, interrupt: Interrupt, progress: &mut Progress
     Ok(figure(plan, &measured, turns.sum, turns.peers))
 }
 
-fn figure(plan: &CachePlan, measured: &Measured, sum: Slice, peers: Vec<Peer>) -> Figure {
+fn figure(plan: &CachePlan<'_>, measured: &Measured, sum: Slice, peers: Vec<Peer>) -> Figure {
     let Shape { window, batch, keys_per_get, rate } = plan.shape;
     let title = format!("cache over RPC over {}, keys asked for or stored, each client thread", plan.fabric.name());
     let figure = measured.figure("kv rpc", title, Unit::Mops, 0);
@@ -312,7 +297,7 @@ fn figure(plan: &CachePlan, measured: &Measured, sum: Slice, peers: Vec<Peer>) -
         "design": "rpc",
         "fabric": plan.fabric.name(),
         "workload": workload_json(&plan.workload, KEY_LEN),
-        "mix": plan.mix.map(Mix::name),
+        "mix": plan.args.mix.map(Mix::name),
         "offered_mops": rate.map(|rate| units::rounded(rate / 1e6)),
         "threads": plan.threads(),
         "window": window,
