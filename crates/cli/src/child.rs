@@ -59,6 +59,11 @@ impl ServerProcess {
         &self.addresses
     }
 
+    /// Where its first thread serves.
+    pub fn address(&self) -> anyhow::Result<&str> {
+        Ok(self.addresses.first().context("the server did not say where it serves")?)
+    }
+
     /// The number of its process.
     pub fn id(&self) -> u32 {
         self.child.id()

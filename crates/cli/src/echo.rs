@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use anyhow::{anyhow, bail};
+use anyhow::{Context, anyhow};
 use serde_json::Value;
 use sinew::host::{HostClock, Interrupt, WakeOnInterrupt};
 use sinew::prelude::*;
 use sinew::rpc::ConnectError;
 use sinew::shm::Hub;
 use sinew::{Endpoint, FabricEndpoint};
-use sinew_harness::crew::{BoxedMember, Crew, Member};
-use sinew_harness::load::echo::{Echo, Shape, open_sessions};
-use sinew_harness::load::{Slice, drive};
+use sinew_harness::Drivers;
+use sinew_harness::load::Slice;
+use sinew_harness::load::echo::{Calls, Echo, Shape, open_sessions};
 
 use crate::advice;
 use crate::endpoint_args::LimitArgs;
@@ -29,65 +29,19 @@ pub struct EchoPlan {
     pub sessions: usize,
 }
 
-/// Orders for them.
-#[derive(Clone, Copy)]
-pub enum Ask {
-    /// Measure, over so many of the sessions.
-    Slice { sessions: usize, duration: Duration },
-    /// The server's counters, and those of the client.
-    Report,
-}
-
-pub enum Answer {
-    Slice(Slice),
-    Report([Value; 2]),
-}
-
 /// Client threads that echo.
-pub struct Echoes(Crew<Ask, Answer>);
+pub struct Echoes(Drivers<dyn Calls>);
 
-struct EchoMember<E> {
-    echo: Echo<E, HostClock>,
-    clock: HostClock,
+/// A thread's driver; Ctrl-C ends a sleep of its loop.
+fn boxed(
+    mut rpc: impl Endpoint + 'static,
+    plan: &EchoPlan,
+    address: &str,
     interrupt: Interrupt,
-    /// Ctrl-C ends a sleep of the loop.
-    _wake: WakeOnInterrupt,
-}
-
-impl<E: Endpoint> EchoMember<E> {
-    fn boxed(
-        mut rpc: E,
-        plan: &EchoPlan,
-        address: &str,
-        interrupt: Interrupt,
-    ) -> anyhow::Result<BoxedMember<Ask, Answer>>
-    where
-        E: 'static,
-    {
-        let wake = interrupt.wake_on_interrupt(rpc.waker());
-        let sessions = open_sessions(&mut rpc, address, plan.sessions, || interrupt.is_set())?;
-        let echo = Echo::new(rpc, HostClock::new(), sessions, plan.shape);
-        Ok(Box::new(Self { echo, clock: HostClock::new(), interrupt, _wake: wake }))
-    }
-}
-
-impl<E: Endpoint> Member for EchoMember<E> {
-    type Order = Ask;
-    type Answer = Answer;
-
-    fn obey(&mut self, ask: Ask) -> anyhow::Result<Answer> {
-        Ok(match ask {
-            Ask::Slice { sessions, duration } => {
-                self.echo.use_sessions(sessions);
-                Answer::Slice(drive(&mut self.echo, &self.clock, duration, self.interrupt)?)
-            }
-            Ask::Report => Answer::Report(self.echo.report()?),
-        })
-    }
-
-    fn tend(&mut self) {
-        self.echo.tend();
-    }
+) -> anyhow::Result<(Box<dyn Calls>, WakeOnInterrupt)> {
+    let wake = interrupt.wake_on_interrupt(rpc.waker());
+    let sessions = open_sessions(&mut rpc, address, plan.sessions, || interrupt.is_set())?;
+    Ok((Box::new(Echo::new(rpc, HostClock::new(), sessions, plan.shape)), wake))
 }
 
 impl Echoes {
@@ -104,10 +58,10 @@ impl Echoes {
             let (address, endpoint) =
                 (&addresses[index], fabrics::open(plan.fabric, &plan.limits, &plan.options, &hub)?);
             let member = match endpoint {
-                FabricEndpoint::Shm(rpc) => EchoMember::boxed(rpc, &plan, address, interrupt),
-                FabricEndpoint::Udp(rpc) => EchoMember::boxed(rpc, &plan, address, interrupt),
-                FabricEndpoint::Ibverbs(rpc) => EchoMember::boxed(rpc, &plan, address, interrupt),
-                FabricEndpoint::Other(rpc) => EchoMember::boxed(rpc, &plan, address, interrupt),
+                FabricEndpoint::Shm(rpc) => boxed(rpc, &plan, address, interrupt),
+                FabricEndpoint::Udp(rpc) => boxed(rpc, &plan, address, interrupt),
+                FabricEndpoint::Ibverbs(rpc) => boxed(rpc, &plan, address, interrupt),
+                FabricEndpoint::Other(rpc) => boxed(rpc, &plan, address, interrupt),
             };
             // The first thread's address was good: this is a server with fewer threads than we.
             member.map_err(|error| match index > 0 && is_nobody_there(&error) {
@@ -120,24 +74,18 @@ impl Echoes {
                 false => advice::serve_there(error, "sinew rpc serve", address),
             })
         };
-        Crew::start(cpus, make).map(Self)
+        Drivers::start(cpus, interrupt, make).map(Self)
     }
 
     /// Measures a slice over so many sessions of each thread.
     pub fn slice(&self, sessions: usize, duration: Duration) -> anyhow::Result<Vec<Slice>> {
-        let answers = self.0.order(&Ask::Slice { sessions, duration }, duration)?;
-        answers
-            .into_iter()
-            .map(|answer| if let Answer::Slice(slice) = answer { Ok(slice) } else { confused() })
-            .collect()
+        self.0.slices(duration, move |_, calls| calls.use_sessions(sessions))
     }
 
     /// The counters of the first thread's server, and its own.
     pub fn report(&self) -> anyhow::Result<[Value; 2]> {
-        match self.0.order_first(Ask::Report)? {
-            Answer::Report(counters) => Ok(counters),
-            Answer::Slice(_) => confused(),
-        }
+        let of_first = |index, calls: &mut (dyn Calls + 'static)| (index == 0).then(|| calls.report()).transpose();
+        self.0.each(Duration::ZERO, of_first)?.into_iter().flatten().next().context("there is no client thread")
     }
 }
 
@@ -148,8 +96,4 @@ fn is_nobody_there(error: &anyhow::Error) -> bool {
             error.downcast_ref(),
             Some(ConnectError::TimedOut { .. } | ConnectError::Failed { cause: Cause::PeerClosed, .. })
         )
-}
-
-fn confused<T>() -> anyhow::Result<T> {
-    bail!("a client thread answered something else than it was asked")
 }

@@ -17,9 +17,7 @@ use sinew::herd::{
     Client, ClientConfig, ClientId, Hello, Layout, Server, ServerConfig, Service, SlotDrop, Welcome, Worker,
     WorkerConfig, WorkerSeed, WorkerStats,
 };
-use sinew::host::{
-    HostClock, Interrupt, Lobby, LobbyLimits, Rendezvous, RendezvousError, RendezvousLimits, RendezvousListener,
-};
+use sinew::host::{HostClock, Interrupt, Lobby, LobbyLimits, Rendezvous, RendezvousLimits, RendezvousListener};
 
 use sinew_harness::machine::{self, Idle};
 
@@ -30,8 +28,8 @@ const LIMITS: RendezvousLimits = RendezvousLimits { frame_len_max: 64 << 10, fra
 const LOOK: Duration = Duration::from_millis(20);
 /// How long a client tries to reach its server and waits to be admitted.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Connections beyond the clients that there is room for: those hear that there is none.
-const SPARE_CONNECTIONS: usize = 16;
+/// A server answers one after the other: who does not take its answer holds up those that come, and nobody else, for this long.
+const ANSWERING: RendezvousLimits = RendezvousLimits { frame_timeout: Duration::from_millis(500), ..LIMITS };
 /// A worker that found nothing so often naps between its looks.
 const IDLE_TURNS: u32 = 20_000;
 const NAP: Duration = Duration::from_micros(100);
@@ -52,12 +50,6 @@ pub struct Hosting<'a> {
     pub interrupt: Interrupt,
 }
 
-/// What a connection's thread asks of the server's.
-enum Asked {
-    Admit(Box<Hello>, mpsc::Sender<Result<(ClientId, Welcome), String>>),
-    Leave(ClientId),
-}
-
 /// Serves until the interrupt. `make` makes the service of a worker, on its thread; `ready` hears where clients come to, once all
 /// workers are there.
 pub fn host<D: Device, S: Service>(
@@ -68,12 +60,11 @@ pub fn host<D: Device, S: Service>(
 ) -> anyhow::Result<()> {
     let Hosting { at, layout, interrupt, .. } = *hosting;
     // Who does not greet keeps no place from others.
-    let lobby = Lobby::new(RendezvousListener::bind(at, LIMITS)?, LobbyLimits::default());
+    let mut lobby = Lobby::new(RendezvousListener::bind(at, ANSWERING)?, LobbyLimits::default());
     let seed = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), ());
     let (mut server, seeds) = Server::new(device, &ServerConfig { layout, seed })?;
     let counters: Vec<Mutex<WorkerStats>> = seeds.iter().map(|_| Mutex::default()).collect();
     let (is_ready, readiness) = mpsc::channel();
-    let (ask, asked) = mpsc::channel();
     std::thread::scope(|threads| {
         let (counters, make) = (&counters, &make);
         for seed in seeds {
@@ -92,20 +83,25 @@ pub fn host<D: Device, S: Service>(
                 readiness.recv().context("a worker ended at once")??;
             }
             ready(lobby.address())?;
-            threads.spawn(move || {
-                std::thread::scope(|sessions| accept(lobby, hosting, counters, &ask, sessions));
-            });
+            let mut guests = Vec::new();
             while !interrupt.is_set() {
-                match asked.recv_timeout(LOOK) {
-                    Ok(Asked::Admit(hello, answer)) => {
-                        let admitted = server.admit(&hello).map_err(|error| error.to_string());
-                        if let Err(mpsc::SendError(Ok((id, _)))) = answer.send(admitted) {
-                            server.dismiss(id);
-                        }
+                server.tend();
+                guests.retain_mut(|(rendezvous, id)| {
+                    let stays = answer(rendezvous, counters).is_ok();
+                    if !stays {
+                        server.dismiss(*id);
                     }
-                    Ok(Asked::Leave(id)) => drop(server.dismiss(id)),
-                    Err(_) => server.tend(),
+                    stays
+                });
+                match lobby.next(LOOK) {
+                    Ok(Some((rendezvous, greeting))) => guests.extend(admit(&mut server, rendezvous, &greeting)),
+                    Ok(None) => {}
+                    Err(error) => {
+                        output::complain(error);
+                        std::thread::sleep(LOOK);
+                    }
                 }
+                lobby.turned_away().for_each(drop);
             }
             // One that failed has said why.
             readiness.try_recv().unwrap_or(Ok(()))
@@ -151,115 +147,47 @@ fn work<D: Device, S: Service>(
     }
 }
 
-/// Takes those who greet, each with a thread of its own.
-fn accept<'scope>(
-    mut lobby: Lobby,
-    hosting: &'scope Hosting<'_>,
-    counters: &'scope [Mutex<WorkerStats>],
-    ask: &mpsc::Sender<Asked>,
-    sessions: &'scope std::thread::Scope<'scope, '_>,
-) {
-    let mut running: Vec<std::thread::ScopedJoinHandle<'_, ()>> = Vec::new();
-    while !hosting.interrupt.is_set() {
-        let heard = lobby.next(LOOK);
-        lobby.turned_away().for_each(drop);
-        let (rendezvous, greeting) = match heard {
-            Ok(Some(heard)) => heard,
-            Ok(None) => continue,
-            Err(error) => {
-                output::complain(error);
-                std::thread::sleep(LOOK);
-                continue;
-            }
-        };
-        running.retain(|session| !session.is_finished());
-        if running.len() >= hosting.layout.clients + SPARE_CONNECTIONS {
-            let _ = refuse(rendezvous, "too many clients are here: try again later");
-        } else {
-            let ask = ask.clone();
-            running.push(sessions.spawn(move || {
-                // Who it was is gone, or was told what is wrong.
-                let _ = session(rendezvous, &greeting, hosting, counters, &ask);
-            }));
-        }
-    }
-}
-
-/// Waits for the next frame; `None` once the interrupt is set.
-fn hear(rendezvous: &mut Rendezvous, interrupt: Interrupt) -> Result<Option<Vec<u8>>, RendezvousError> {
-    while !rendezvous.wait(LOOK)? {
-        if interrupt.is_set() {
-            return Ok(None);
-        }
-    }
-    rendezvous.receive().map(Some)
-}
-
-/// Tells somebody why they are not admitted.
-fn refuse(mut rendezvous: Rendezvous, why: &str) -> Result<(), RendezvousError> {
-    rendezvous.send(&[&[REFUSED], why.as_bytes()].concat())
-}
-
-/// One client, from its greeting to its end.
-fn session(
+/// Takes a client in, or tells why not.
+fn admit<D: Device>(
+    server: &mut Server<D>,
     mut rendezvous: Rendezvous,
     greeting: &[u8],
-    hosting: &Hosting<'_>,
-    counters: &[Mutex<WorkerStats>],
-    ask: &mpsc::Sender<Asked>,
-) -> anyhow::Result<()> {
-    let interrupt = hosting.interrupt;
-    let admitted = Hello::from_bytes(greeting).map_err(|error| error.to_string()).and_then(|hello| {
-        let (answer, answered) = mpsc::channel();
-        let gone = || "the server ends".to_owned();
-        ask.send(Asked::Admit(Box::new(hello), answer)).map_err(|_| gone())?;
-        answered.recv().map_err(|_| gone())?
-    });
-    let (id, welcome) = match admitted {
-        Ok(admitted) => admitted,
-        Err(error) => {
-            refuse(rendezvous, &error)?;
-            bail!(error);
-        }
+) -> Option<(Rendezvous, ClientId)> {
+    let admitted = Hello::from_bytes(greeting).map_err(anyhow::Error::new).and_then(|hello| Ok(server.admit(&hello)?));
+    let (frame, id) = match admitted {
+        Ok((id, welcome)) => ([vec![WELCOME], welcome.to_bytes()].concat(), Some(id)),
+        Err(error) => ([&[REFUSED], error.to_string().as_bytes()].concat(), None),
     };
-    let serve = || -> anyhow::Result<()> {
-        rendezvous.send(&[vec![WELCOME], welcome.to_bytes()].concat())?;
-        while let Some(frame) = hear(&mut rendezvous, interrupt)? {
-            ensure!(frame.is_empty(), "a client says nothing but its greeting");
-            let stats = counters.iter().map(|counters| *counters.lock().unwrap_or_else(PoisonError::into_inner));
-            rendezvous.send(stats_json(stats).to_string().as_bytes())?;
-        }
-        Ok(())
-    };
-    let mut serve = serve;
-    let result = serve();
-    let _ = ask.send(Asked::Leave(id));
-    result
+    let is_told = rendezvous.send(&frame).is_ok();
+    if let (false, Some(id)) = (is_told, id) {
+        server.dismiss(id);
+    }
+    id.filter(|_| is_told).map(|id| (rendezvous, id))
+}
+
+/// Tells a client the counters if it asks for them; an error if it has gone, or says anything else.
+fn answer(rendezvous: &mut Rendezvous, counters: &[Mutex<WorkerStats>]) -> anyhow::Result<()> {
+    if rendezvous.wait(Duration::ZERO)? {
+        ensure!(rendezvous.receive()?.is_empty(), "a client says nothing but its greeting");
+        let stats = counters.iter().map(|counters| *counters.lock().unwrap_or_else(PoisonError::into_inner));
+        rendezvous.send(stats_json(&stats.collect::<Vec<_>>()).to_string().as_bytes())?;
+    }
+    Ok(())
 }
 
 /// The sum of the workers' counters.
-fn stats_json(stats: impl Iterator<Item = WorkerStats>) -> Value {
-    let mut sum = WorkerStats::default();
-    let mut dropped = [0; SlotDrop::ALL.len()];
-    for stats in stats {
-        sum.executed += stats.executed;
-        sum.repeated += stats.repeated;
-        sum.doorbells += stats.doorbells;
-        sum.noops += stats.noops;
-        sum.unsent += stats.unsent;
-        sum.failed_sends += stats.failed_sends;
-        for (sum, reason) in dropped.iter_mut().zip(SlotDrop::ALL) {
-            *sum += stats.dropped(reason);
-        }
-    }
-    let mut object = json!({
-        "executed": sum.executed, "repeated": sum.repeated, "doorbells": sum.doorbells, "noops": sum.noops,
-        "unsent": sum.unsent, "failed_sends": sum.failed_sends, "dropped": {},
-    });
-    for (count, reason) in dropped.into_iter().zip(SlotDrop::ALL) {
-        object["dropped"][reason.name()] = count.into();
-    }
-    object
+fn stats_json(stats: &[WorkerStats]) -> Value {
+    let sum = |of: &dyn Fn(&WorkerStats) -> u64| stats.iter().map(of).sum::<u64>();
+    let dropped = |reason: SlotDrop| (reason.name().to_owned(), json!(sum(&|stats| stats.dropped(reason))));
+    json!({
+        "executed": sum(&|stats| stats.executed),
+        "repeated": sum(&|stats| stats.repeated),
+        "doorbells": sum(&|stats| stats.doorbells),
+        "noops": sum(&|stats| stats.noops),
+        "unsent": sum(&|stats| stats.unsent),
+        "failed_sends": sum(&|stats| stats.failed_sends),
+        "dropped": SlotDrop::ALL.into_iter().map(dropped).collect::<Value>(),
+    })
 }
 
 /// A client's connection to its server. The client is dismissed when this is dropped.

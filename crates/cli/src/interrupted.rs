@@ -3,9 +3,10 @@
 use std::io::{self, IsTerminal};
 use std::sync::{Arc, OnceLock};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use sinew::fabric::{WakeTarget, Waker};
 use sinew::host::{Interrupt, WakeOnInterrupt};
+use sinew_harness::run::Interrupted;
 
 use crate::{outfile, output};
 
@@ -46,4 +47,16 @@ pub fn ends() -> anyhow::Result<()> {
     let interrupt = Interrupt::install().context("catching Ctrl-C")?;
     WAKE.get_or_init(|| interrupt.wake_on_interrupt(Waker::new(Arc::new(End(interrupt)))));
     Ok(())
+}
+
+/// Does what is given up on a signal. That reaches servers too: what is said of their going is then not the cause.
+///
+/// # Errors
+///
+/// What the work came to, or that it was interrupted.
+pub fn unless<T>(work: impl FnOnce(Interrupt) -> anyhow::Result<T>) -> anyhow::Result<T> {
+    let interrupt = Interrupt::install().context("catching Ctrl-C")?;
+    let result = work(interrupt);
+    ensure!(!interrupt.is_set(), Interrupted);
+    result
 }

@@ -22,20 +22,8 @@ const ADDRESS: &str = "shm://cache";
 /// What can be done with key-value stores.
 #[derive(Subcommand)]
 pub enum Command {
-    /// Print a value
-    Get(client::GetArgs),
-    /// Store a value
-    Set(client::SetArgs),
-    /// Forget a key
-    Delete(client::DeleteArgs),
-    /// Give an item another lifetime
-    Touch(client::TouchArgs),
-    /// Add to a number
-    Incr(client::IncrArgs),
-    /// Forget all keys
-    Flush(client::FlushArgs),
-    /// Print what a cache counted
-    Stats(client::StatsArgs),
+    #[command(flatten)]
+    Client(client::Command),
     /// Measure designs of key-value stores
     #[command(subcommand)]
     Bench(Box<bench::Command>),
@@ -44,13 +32,7 @@ pub enum Command {
 /// Does it.
 pub fn run(command: &Command) -> anyhow::Result<Outcome> {
     match command {
-        Command::Get(args) => client::get(args),
-        Command::Set(args) => client::set(args),
-        Command::Delete(args) => client::delete(args),
-        Command::Touch(args) => client::touch(args),
-        Command::Incr(args) => client::incr(args),
-        Command::Flush(args) => client::flush(args),
-        Command::Stats(args) => client::stats(args),
+        Command::Client(command) => client::run(command),
         Command::Bench(command) => bench::run(command),
     }
 }

@@ -4,11 +4,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
+use sinew::host::Interrupt;
 use sinew_harness::machine::{self, Places};
-use sinew_harness::reference::References;
+use sinew_harness::reference::{References, Yardstick};
 use sinew_harness::threshold::{Thresholds, Verdict};
 use sinew_harness::units::parse_seconds;
-use sinew_harness::{Figure, figure};
+use sinew_harness::{Figure, Run, figure};
 
 use crate::{Outcome, output};
 
@@ -46,6 +47,13 @@ impl MeasureArgs {
         self.reference.as_deref().map(References::read).transpose().map(Option::unwrap_or_default)
     }
 
+    /// Where so many client and server threads are measured, and how.
+    pub fn setting(&self, threads: (usize, usize), is_server_elsewhere: bool) -> anyhow::Result<Setting> {
+        let (client_cpus, server_cpus) = self.places(threads, is_server_elsewhere)?;
+        let (duration, references) = (self.seconds, self.references()?);
+        Ok(Setting { duration, client_cpus, server_cpus, is_server_elsewhere, references })
+    }
+
     /// Whether the thresholds can be held against figures of this unit.
     pub fn check_thresholds(&self, unit: figure::Unit) -> anyhow::Result<()> {
         self.thresholds.check(unit).map_err(anyhow::Error::msg)
@@ -77,6 +85,41 @@ impl MeasureArgs {
     }
 }
 
+/// Where client and server threads are measured, and how.
+#[derive(Clone, Debug)]
+pub struct Setting {
+    /// Of our slices together.
+    pub duration: Duration,
+    pub client_cpus: Vec<Option<usize>>,
+    pub server_cpus: Vec<Option<usize>>,
+    /// What a server uses that was not started here is not known to be its own.
+    pub is_server_elsewhere: bool,
+    /// What the machine is held against.
+    pub references: References,
+}
+
+impl Setting {
+    /// How the first `judged` sides are measured beside such server processes.
+    pub fn run(
+        &self,
+        judged: usize,
+        servers: impl IntoIterator<Item = u32>,
+        yardstick: Option<Yardstick>,
+        interrupt: Interrupt,
+    ) -> Run<'_> {
+        let own_cpus = if self.is_server_elsewhere { &[] } else { &self.server_cpus[..] };
+        Run {
+            duration: self.duration,
+            pair: machine::pair(&self.client_cpus, &self.server_cpus),
+            pins: [&self.client_cpus, own_cpus].concat(),
+            servers: servers.into_iter().collect(),
+            judged,
+            yardstick: yardstick.map(|yardstick| (yardstick, &self.references)),
+            interrupt,
+        }
+    }
+}
+
 impl From<Verdict> for Outcome {
     fn from(verdict: Verdict) -> Self {
         match verdict {
@@ -85,6 +128,14 @@ impl From<Verdict> for Outcome {
             Verdict::Missed => Self::ThresholdMissed,
         }
     }
+}
+
+/// What the options of a benchmark are on a command line of these words.
+pub fn as_told<A: clap::Args>(words: &[&str], duration: Duration) -> anyhow::Result<A> {
+    let command = A::augment_args(clap::Command::new("bench").no_binary_name(true));
+    let seconds = format!("--seconds={}", duration.as_secs_f64());
+    let matches = command.try_get_matches_from(words.iter().copied().chain([&*seconds]))?;
+    Ok(A::from_arg_matches(&matches)?)
 }
 
 /// Shows on a terminal what is done, and how much of it; nothing elsewhere. It is gone when `work` is done.

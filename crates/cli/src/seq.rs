@@ -34,14 +34,8 @@ pub enum Design {
 
 impl Design {
     /// As on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Rpc => "rpc",
-            Self::SpecS0 => "spec-s0",
-            Self::Atomics => "atomics",
-            Self::Herd => "herd",
-            Self::HerdOpt => "herd-opt",
-        }
+    pub fn name(self) -> String {
+        sinew_harness::load::verbs::name(self)
     }
 
     /// Whether one call can ask for several numbers.

@@ -111,7 +111,7 @@ impl ThreadArgs {
     }
 
     /// Warns where threads would wait for each other's processors.
-    pub fn warn_if_crowded(&self) {
+    fn warn_if_crowded(&self) {
         let (threads, cpus) = (self.threads(), machine::cpus().len());
         if threads > cpus && !self.child {
             output::complain(format_args!(
@@ -141,26 +141,11 @@ impl ThreadArgs {
         start: impl FnOnce() -> anyhow::Result<sinew::ServerHandle>,
         then: impl FnOnce(&str) -> String,
     ) -> anyhow::Result<Option<Vec<sinew::EndpointReport>>> {
-        let interrupt = Interrupt::install().context("catching Ctrl-C")?;
-        if self.child {
-            end_with_stdin(interrupt)?;
-        }
-        let handle = match start() {
-            Ok(handle) => handle,
-            Err(error) if self.child => {
-                output::print(format_args!("{FAILED}{}", output::describe(&error)))?;
-                return Ok(None);
-            }
-            Err(error) => return Err(error),
+        let Some((handle, interrupt)) = begin(self.child, |interrupt| Ok((start()?, interrupt)))? else {
+            return Ok(None);
         };
-        self.warn_if_crowded();
         let addresses: Vec<_> = handle.addresses().iter().map(ToString::to_string).collect();
-        self.tell_addresses(&addresses)?;
-        if self.child {
-            output::print(READY)?;
-        } else {
-            self.tell(format_args!("Stop with Ctrl-C. {}", then(&advice::quoted(&addresses[0]))))?;
-        }
+        self.tell_ready(&addresses, format_args!("Stop with Ctrl-C. {}", then(&advice::quoted(&addresses[0]))))?;
         match handle.run_until_interrupted(interrupt) {
             // That the server was asked to stop is no reason to fail.
             Err(error) if interrupt.is_set() => {
@@ -171,16 +156,18 @@ impl ThreadArgs {
         }
     }
 
-    /// Says where it serves.
-    pub fn tell_addresses(&self, addresses: &[String]) -> anyhow::Result<()> {
+    /// Says where it serves, and, to people, what to do then.
+    pub fn tell_ready(&self, addresses: &[String], then: impl Display) -> anyhow::Result<()> {
+        self.warn_if_crowded();
         if self.json {
             output::print(json!({ "serving": addresses }))?;
-            return Ok(());
+        } else {
+            tell_addresses(addresses)?;
         }
-        for address in addresses {
-            output::print(format_args!("{SERVING}{address}"))?;
+        if self.child {
+            output::print(READY)?;
         }
-        Ok(())
+        self.tell(then)
     }
 
     /// Says how something stands at the end: `value`, or `text` to people.
@@ -233,6 +220,27 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let Some(reports) = threads.serve(start, advice)? else { return Ok(Outcome::Failed) };
     threads.tell_reports(&reports)?;
     Ok(Outcome::Done)
+}
+
+/// Says, a line each, where it serves.
+pub fn tell_addresses(addresses: &[String]) -> anyhow::Result<()> {
+    addresses.iter().try_for_each(|address| output::print(format_args!("{SERVING}{address}")).map(|_| ()))
+}
+
+/// Begins, or does, what ends with a signal, and for a child with standard input. A child that fails says so in its parent's way, and
+/// comes to nothing.
+pub fn begin<T>(is_child: bool, work: impl FnOnce(Interrupt) -> anyhow::Result<T>) -> anyhow::Result<Option<T>> {
+    let interrupt = Interrupt::install().context("catching Ctrl-C")?;
+    if is_child {
+        end_with_stdin(interrupt)?;
+    }
+    match work(interrupt) {
+        Err(error) if is_child => {
+            output::print(format_args!("{FAILED}{}", output::describe(&error)))?;
+            Ok(None)
+        }
+        result => result.map(Some),
+    }
 }
 
 /// Ends the process in order when its parent closes the pipe, which the kernel does for one that was killed.

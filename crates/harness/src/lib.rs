@@ -5,12 +5,14 @@
 //! [`Figure`], which knows whether it can be [believed](validity), and is told in one way to people and in one schema to programs.
 //!
 //! - [`machine`]: processors, and threads that are pinned to them; [`limits`]: what the machine allows with nothing above.
-//! - [`crew`]: client threads, which obey orders; [`load`]: what they do, as state machines that are turned by their owner.
+//! - [`crew`]: client threads, which obey orders; [`load`]: what they do, as state machines that are turned by their owner;
+//!   [`drivers`]: both together.
 //! - [`pattern`] and [`workload`]: what messages hold, and what clients of stores ask for.
 //! - [`threshold`] and [`reference`](mod@reference): what a figure is held against.
 #![forbid(unsafe_code)]
 
 pub mod crew;
+pub mod drivers;
 pub mod figure;
 pub mod limits;
 pub mod load;
@@ -27,6 +29,7 @@ pub mod units;
 pub mod validity;
 pub mod workload;
 
+pub use drivers::Drivers;
 pub use figure::{Beside, Comparison, Figure, Unit};
 pub use measured::Measured;
 pub use run::{Run, Turns};

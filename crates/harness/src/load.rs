@@ -5,10 +5,10 @@
 
 pub mod cache;
 pub mod echo;
-pub mod herd;
 pub mod memcached;
 pub mod one_sided;
 pub mod sequencer;
+pub mod store;
 pub mod verbs;
 
 use std::time::Duration;
@@ -119,6 +119,9 @@ pub trait Load {
 
     /// What came of the slice that is over.
     fn end(&mut self) -> Slice;
+
+    /// Is called now and then between slices: answers a server that asks whether anybody is there.
+    fn tend(&mut self) {}
 }
 
 /// Has a driver work on this thread for a slice.

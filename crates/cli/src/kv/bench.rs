@@ -1,6 +1,9 @@
 //! `sinew kv bench`: a subcommand for each design.
 
+use sinew_harness::load::memcached::Wire;
+
 use super::herd::serve::Schedule;
+use super::one_sided::Store;
 use super::{herd, memcached, one_sided, rpc, table};
 use crate::Outcome;
 
@@ -27,13 +30,13 @@ pub enum Command {
     Farm(one_sided::FarmArgs),
     /// DrTM-KV on verbs: GETs are READs of a record, PUTs lock, update and unlock it with atomics
     #[command(after_help = one_sided::HELP)]
-    Drtm(one_sided::DrtmArgs),
+    Drtm(one_sided::StoreArgs),
     /// A memcached server: any, ours, or ours and memcached itself
     #[command(after_help = memcached::HELP)]
     Memcached(memcached::MemcachedArgs),
     /// A Redis server: any, or one that is started
     #[command(after_help = memcached::HELP)]
-    Redis(memcached::RedisArgs),
+    Redis(memcached::ClientArgs),
 }
 
 /// Measures and shows.
@@ -43,10 +46,10 @@ pub fn run(command: &Command) -> anyhow::Result<Outcome> {
         Command::Rpc(args) => rpc::run(args),
         Command::Herd(args) => herd::run(args, Schedule::Herd),
         Command::HerdOpt(args) => herd::run(args, Schedule::HerdOpt),
-        Command::Pilaf(args) => args.run(),
-        Command::Farm(args) => args.run(),
-        Command::Drtm(args) => args.run(),
+        Command::Pilaf(args) => args.store.run(Store::Pilaf, args.emulate),
+        Command::Farm(args) => args.store.run(Store::Farm { is_inline: !args.out_of_line }, args.emulate),
+        Command::Drtm(args) => args.run(Store::Drtm, false),
         Command::Memcached(args) => args.run(),
-        Command::Redis(args) => args.run(),
+        Command::Redis(args) => args.run(Wire::Redis, 1, false),
     }
 }

@@ -5,7 +5,7 @@ use std::io::Read;
 use anyhow::{Context, anyhow};
 use serde_json::{Value, json};
 use sinew::kv::cache::protocol::{PutOptions, Refusal, Stats};
-use sinew::kv::cache::{Client, Error};
+use sinew::kv::cache::{Client, Error, Item};
 use sinew::prelude::*;
 use sinew::store::cache::{KEY_LEN_MAX, VALUE_LEN_MAX};
 
@@ -23,80 +23,70 @@ pub struct At {
     address: String,
 }
 
-/// Print a value; with exit status 1 when there is none.
-#[derive(clap::Args)]
-pub struct GetArgs {
-    key: String,
-    /// Print one JSON object, with what is known about the item
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    at: At,
-}
-
-/// Store a value.
-#[derive(clap::Args)]
-pub struct SetArgs {
-    key: String,
-    /// The value; without it, what standard input holds
-    value: Option<String>,
-    /// A number that is given back with the value
-    #[arg(long, default_value_t = 0)]
-    flags: u32,
-    /// Seconds until it ends [default: never]
-    #[arg(long, value_name = "SECONDS", default_value_t = 0, hide_default_value = true)]
-    expires: u32,
-    #[command(flatten)]
-    at: At,
-}
-
-/// Forget a key; with exit status 1 when there was none.
-#[derive(clap::Args)]
-pub struct DeleteArgs {
-    key: String,
-    #[command(flatten)]
-    at: At,
-}
-
-/// Give an item another lifetime; with exit status 1 when there is none.
-#[derive(clap::Args)]
-pub struct TouchArgs {
-    key: String,
-    /// Seconds from now on until it ends [default: never]
-    #[arg(long, value_name = "SECONDS", default_value_t = 0, hide_default_value = true)]
-    expires: u32,
-    #[command(flatten)]
-    at: At,
-}
-
-/// Add to a number, and print what it is then; with exit status 1 when there is none.
-///
-/// The value is read as decimal digits, of 64 bits without a sign: it wraps around at the upper end, and stays at 0 at the lower one.
-#[derive(clap::Args)]
-pub struct IncrArgs {
-    key: String,
-    /// What to add; less than 0: to take away
-    #[arg(default_value_t = 1, allow_negative_numbers = true)]
-    by: i64,
-    #[command(flatten)]
-    at: At,
-}
-
-/// Forget all keys.
-#[derive(clap::Args)]
-pub struct FlushArgs {
-    #[command(flatten)]
-    at: At,
-}
-
-/// Print what a cache counted.
-#[derive(clap::Args)]
-pub struct StatsArgs {
-    /// Print one JSON object
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    at: At,
+/// What can be asked of a cache.
+#[derive(clap::Subcommand)]
+pub enum Command {
+    /// Print a value
+    Get {
+        key: String,
+        /// Print one JSON object, with what is known about the item
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        at: At,
+    },
+    /// Store a value
+    Set {
+        key: String,
+        /// The value; without it, what standard input holds
+        value: Option<String>,
+        /// A number that is given back with the value
+        #[arg(long, default_value_t = 0)]
+        flags: u32,
+        /// Seconds until it ends [default: never]
+        #[arg(long, value_name = "SECONDS", default_value_t = 0, hide_default_value = true)]
+        expires: u32,
+        #[command(flatten)]
+        at: At,
+    },
+    /// Forget a key
+    Delete {
+        key: String,
+        #[command(flatten)]
+        at: At,
+    },
+    /// Give an item another lifetime
+    Touch {
+        key: String,
+        /// Seconds from now on until it ends [default: never]
+        #[arg(long, value_name = "SECONDS", default_value_t = 0, hide_default_value = true)]
+        expires: u32,
+        #[command(flatten)]
+        at: At,
+    },
+    // The value is read as decimal digits, of 64 bits without a sign: it wraps around at the upper end, and stays at 0 at the lower one.
+    /// Add to a number
+    Incr {
+        key: String,
+        /// What to add; less than 0: to take away
+        #[arg(default_value_t = 1, allow_negative_numbers = true)]
+        by: i64,
+        #[command(flatten)]
+        at: At,
+    },
+    /// Forget all keys
+    Flush {
+        #[command(flatten)]
+        at: At,
+    },
+    /// Print what a cache counted
+    Stats {
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        at: At,
+    },
 }
 
 impl At {
@@ -117,18 +107,35 @@ pub fn addresses_from(address: &str) -> impl Iterator<Item = String> + use<> {
     (0..).map_while(move |index| fabrics::nth_address(&address, index).ok())
 }
 
-/// What is said where there is no item.
-fn no_item(key: &str) -> Outcome {
+/// Does it; with exit status 1 where there is no item.
+pub fn run(command: &Command) -> anyhow::Result<Outcome> {
+    let (is_there, key) = match command {
+        Command::Get { key, json, at } => (get(at.connect()?.inspect(key.as_bytes())?, *json)?, key),
+        Command::Set { key, value, flags, expires, at } => {
+            let options = PutOptions { flags: *flags, lives_s: *expires, ..PutOptions::default() };
+            set(at, key, value.as_deref(), options)?;
+            (true, key)
+        }
+        Command::Delete { key, at } => (at.connect()?.delete(key.as_bytes())?, key),
+        Command::Touch { key, expires, at } => (at.connect()?.touch(key.as_bytes(), *expires)?, key),
+        Command::Incr { key, by, at } => {
+            let number = at.connect()?.add(key.as_bytes(), *by)?;
+            (number.map(output::print).transpose()?.is_some(), key)
+        }
+        Command::Flush { at } => return at.connect()?.flush().map(|()| Outcome::Done).map_err(Into::into),
+        Command::Stats { json, at } => return stats(&at.connect()?.stats()?, *json),
+    };
+    if is_there {
+        return Ok(Outcome::Done);
+    }
     output::complain(format_args!("no item has the key `{key}`"));
-    Outcome::Failed
+    Ok(Outcome::Failed)
 }
 
-/// Asks for a value.
-pub fn get(args: &GetArgs) -> anyhow::Result<Outcome> {
-    let Some(item) = args.at.connect()?.inspect(args.key.as_bytes())? else {
-        return Ok(no_item(&args.key));
-    };
-    if args.json {
+/// Shows an item; whether there is one.
+fn get(item: Option<Item>, json: bool) -> anyhow::Result<bool> {
+    let Some(item) = item else { return Ok(false) };
+    if json {
         output::print(json!({
             "value": String::from_utf8_lossy(&item.value),
             "len": item.value.len(),
@@ -139,22 +146,21 @@ pub fn get(args: &GetArgs) -> anyhow::Result<Outcome> {
     } else {
         output::print_bytes(&item.value)?;
     }
-    Ok(Outcome::Done)
+    Ok(true)
 }
 
-/// Stores a value.
-pub fn set(args: &SetArgs) -> anyhow::Result<Outcome> {
-    let value = match &args.value {
-        Some(value) => value.clone().into_bytes(),
+/// Stores a value, or what standard input holds.
+fn set(at: &At, key: &str, value: Option<&str>, options: PutOptions) -> anyhow::Result<()> {
+    let value = match value {
+        Some(value) => value.as_bytes().to_vec(),
         None => {
             let mut value = Vec::new();
             std::io::stdin().lock().read_to_end(&mut value).context("reading the value from standard input")?;
             value
         }
     };
-    let options = PutOptions { flags: args.flags, lives_s: args.expires, ..PutOptions::default() };
-    match args.at.connect()?.put(args.key.as_bytes(), &value, options) {
-        Ok(_) => Ok(Outcome::Done),
+    match at.connect()?.put(key.as_bytes(), &value, options) {
+        Ok(_) => Ok(()),
         Err(error @ Error::Refused(Refusal::ValueTooLong { .. })) => {
             Err(anyhow!("{error}: start the cache with a higher --value-max"))
         }
@@ -162,36 +168,10 @@ pub fn set(args: &SetArgs) -> anyhow::Result<Outcome> {
     }
 }
 
-/// Forgets a key.
-pub fn delete(args: &DeleteArgs) -> anyhow::Result<Outcome> {
-    let was = args.at.connect()?.delete(args.key.as_bytes())?;
-    Ok(if was { Outcome::Done } else { no_item(&args.key) })
-}
-
-/// Gives an item another lifetime.
-pub fn touch(args: &TouchArgs) -> anyhow::Result<Outcome> {
-    let is = args.at.connect()?.touch(args.key.as_bytes(), args.expires)?;
-    Ok(if is { Outcome::Done } else { no_item(&args.key) })
-}
-
-/// Adds to a number.
-pub fn incr(args: &IncrArgs) -> anyhow::Result<Outcome> {
-    let Some(number) = args.at.connect()?.add(args.key.as_bytes(), args.by)? else { return Ok(no_item(&args.key)) };
-    output::print(number)?;
-    Ok(Outcome::Done)
-}
-
-/// Forgets everything.
-pub fn flush(args: &FlushArgs) -> anyhow::Result<Outcome> {
-    args.at.connect()?.flush()?;
-    Ok(Outcome::Done)
-}
-
 /// Shows counters.
-pub fn stats(args: &StatsArgs) -> anyhow::Result<Outcome> {
-    let partitions = args.at.connect()?.stats()?;
+fn stats(partitions: &[Stats], json: bool) -> anyhow::Result<Outcome> {
     let all = partitions.iter().fold(Stats::default(), |all, one| all.plus(one));
-    if args.json {
+    if json {
         let of =
             |stats: &Stats| -> Value { stats.named().map(|(name, value)| (name.to_owned(), json!(value))).collect() };
         let mut object = of(&all);

@@ -4,18 +4,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use sinew::fabric::Clock;
 use sinew::host::{HostClock, Interrupt, cpu_times, give_back_long_buffers};
-use sinew::host::{lengthen_backlog, pin_current_thread, raise_descriptor_limit};
+use sinew::host::{lengthen_backlog, raise_descriptor_limit};
 use sinew::kv::Partitions;
 use sinew::kv::cache::{Partition, Service, seconds_of};
 use sinew::kv::memcached::{Door, DoorConfig, Listener};
 
+use sinew_harness::machine;
 use sinew_harness::units::{self, parse_count, parse_size};
 
-use crate::serve::{FAILED, READY, ThreadArgs, end_with_stdin};
-use crate::{Outcome, Usage, output};
+use crate::serve::{ThreadArgs, begin};
+use crate::{Outcome, output};
 
 /// A thread that waits for clients looks at the clock so often.
 const TICK: Duration = Duration::from_secs(1);
@@ -81,20 +82,17 @@ impl DoorArgs {
     }
 
     /// What is allowed, where values are at most so long.
-    pub fn config(&self, value_len_max: usize, evicts: bool) -> Result<DoorConfig, Usage> {
+    pub fn config(&self, value_len_max: usize, evicts: bool) -> anyhow::Result<DoorConfig> {
         let min = DoorConfig::connection_memory_min(value_len_max);
         let connection_memory = self.connection_memory.unwrap_or(CONNECTION_MEMORY.max(min));
-        if connection_memory < min {
-            return Err(Usage(format!(
-                "--connection-memory {}: four of the longest values have to fit, for example --connection-memory {}M",
-                units::size(connection_memory),
-                CONNECTION_MEMORY.max(min).div_ceil(1 << 20),
-            )));
-        }
+        ensure!(
+            connection_memory >= min,
+            "--connection-memory {}: four of the longest values have to fit, for example --connection-memory {}M",
+            units::size(connection_memory),
+            CONNECTION_MEMORY.max(min).div_ceil(1 << 20)
+        );
         let is_unix = self.memcached.as_deref().is_some_and(|address| address.starts_with("unix:"));
-        if self.socket_mode.is_some() && !is_unix {
-            return Err(Usage("--socket-mode is for a Unix socket: --memcached unix:PATH".to_owned()));
-        }
+        ensure!(self.socket_mode.is_none() || is_unix, "--socket-mode is for a Unix socket: --memcached unix:PATH");
         Ok(DoorConfig {
             connections_max: self.connections,
             connection_memory,
@@ -107,18 +105,7 @@ impl DoorArgs {
     }
 }
 
-fn open(address: &str, threads: usize, config: DoorConfig) -> anyhow::Result<Vec<Door>> {
-    // With fewer there can be fewer clients: `complain` says when it comes to that.
-    let _ = raise_descriptor_limit();
-    give_back_long_buffers();
-    let listener = Listener::bind(address).with_context(|| format!("listening at {address}"))?;
-    lengthen_backlog(&listener, BACKLOG).with_context(|| format!("listening at {address}"))?;
-    let unix_s = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs();
-    let epoch_unix_s = unix_s.saturating_sub(u64::from(seconds_of(HostClock::new().now_ns())));
-    Ok(Door::open(listener, &Partitions::new(threads), epoch_unix_s, config)?)
-}
-
-/// Doors that the threads of endpoints are to have, each that of its partition.
+/// Doors that threads are to have, each that of its partition.
 #[derive(Clone)]
 pub struct Doors {
     doors: Arc<Mutex<Vec<Option<Door>>>>,
@@ -128,10 +115,16 @@ pub struct Doors {
 impl Doors {
     /// Listens at `address`, for `threads`.
     pub fn open(address: &str, threads: usize, config: DoorConfig) -> anyhow::Result<Self> {
-        let doors = open(address, threads, config)?;
+        // With fewer there can be fewer clients: `complain` says when it comes to that.
+        let _ = raise_descriptor_limit();
+        give_back_long_buffers();
+        let listener = Listener::bind(address).with_context(|| format!("listening at {address}"))?;
+        lengthen_backlog(&listener, BACKLOG).with_context(|| format!("listening at {address}"))?;
+        let unix_s = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs();
+        let epoch_unix_s = unix_s.saturating_sub(u64::from(seconds_of(HostClock::new().now_ns())));
+        let doors = Door::open(listener, &Partitions::new(threads), epoch_unix_s, config)?;
         let address = doors[0].address().unwrap_or(address).to_owned();
-        let doors = Arc::new(Mutex::new(doors.into_iter().map(Some).collect()));
-        Ok(Self { doors, address })
+        Ok(Self { doors: Arc::new(Mutex::new(doors.into_iter().map(Some).collect())), address })
     }
 
     /// Where clients come in.
@@ -175,34 +168,13 @@ pub fn serve_alone(
     service: impl FnOnce() -> anyhow::Result<Service>,
 ) -> anyhow::Result<Outcome> {
     threads.check_pins().map_err(crate::Usage::of)?;
-    let interrupt = Interrupt::install().context("catching Ctrl-C")?;
-    if threads.is_child() {
-        end_with_stdin(interrupt)?;
-    }
-    let opened = service().and_then(|service| Ok((service, open(address, threads.threads(), config)?)));
-    let (service, doors) = match opened {
-        Ok(opened) => opened,
-        Err(error) if threads.is_child() => {
-            output::print(format_args!("{FAILED}{}", output::describe(&error)))?;
-            return Ok(Outcome::Failed);
-        }
-        Err(error) => return Err(error),
-    };
-    threads.warn_if_crowded();
-    threads.tell_addresses(&[doors[0].address().unwrap_or(address).to_owned()])?;
-    if threads.is_child() {
-        output::print(READY)?;
-    } else {
-        threads.tell("Stop with Ctrl-C. Any memcached client can ask it.")?;
-    }
-    let doors = Mutex::new(doors.into_iter().map(Some).collect::<Vec<_>>());
+    let open = |interrupt| Ok((service()?, Doors::open(address, threads.threads(), config)?, interrupt));
+    let Some((service, doors, interrupt)) = begin(threads.is_child(), open)? else { return Ok(Outcome::Failed) };
+    threads.tell_ready(&[doors.address().to_owned()], "Stop with Ctrl-C. Any memcached client can ask it.")?;
     let serve = |index: usize| {
-        if let Some(&cpu) = threads.pins().get(index) {
-            pin_current_thread(cpu).with_context(|| format!("pinning a thread to processor {cpu}"))?;
-        }
+        machine::pin(threads.pins().get(index).copied())?;
         let Some(partition) = service.claim(index) else { bail!("more threads than partitions") };
-        let door = doors.lock().unwrap_or_else(PoisonError::into_inner)[partition.index()].take();
-        serve_one(door.context("each partition has a door")?, &partition, interrupt);
+        serve_one(doors.take(&partition).context("each partition has a door")?, &partition, interrupt);
         Ok(())
     };
     let serve = &serve;

@@ -1,7 +1,7 @@
 //! Memcached and Redis servers, measured by a client of their protocols: one that runs already, or ours and memcached itself by
 //! turns.
 
-mod peers;
+pub mod peers;
 mod servers;
 
 use std::time::Duration;
@@ -10,20 +10,17 @@ use anyhow::{Context, ensure};
 use comfy_table::{Table, presets};
 use serde_json::{Value, json};
 use sinew::host::{HostClock, Interrupt};
-use sinew_harness::crew::{BoxedMember, Crew, Member};
 use sinew_harness::load::memcached::{KEY_LEN, Memcached, Shape, Wire};
 use sinew_harness::load::{Slice, drive};
-use sinew_harness::run::{Interrupted, Progress};
-use sinew_harness::units;
+use sinew_harness::run::Progress;
 use sinew_harness::workload::Workload;
-use sinew_harness::{Comparison, Figure, Run, Turns, Unit, machine};
+use sinew_harness::{Comparison, Drivers, Figure, Run, Turns, Unit, units};
 
-pub use peers::Peers;
 use servers::{ServerPlan, Started};
 
 use super::workload::{KEYS_MAX_OF_FABRIC, WorkloadArgs, parse_rate, workload_json, workload_text};
-use crate::measure::{MeasureArgs, with_progress};
-use crate::{Outcome, Usage, output};
+use crate::measure::{MeasureArgs, Setting, with_progress};
+use crate::{Outcome, Usage, interrupted, output};
 
 pub const HELP: &str = "\
 A server is started, or any that runs is taken with --connect. --depth requests go out together on each connection, and the next when
@@ -37,7 +34,7 @@ Examples:
 
 /// Options of the clients of both protocols.
 #[derive(clap::Args, Clone)]
-struct ClientArgs {
+pub struct ClientArgs {
     #[command(flatten)]
     workload: WorkloadArgs,
     /// A server that runs, HOST:PORT or unix:PATH; else one is started
@@ -76,13 +73,6 @@ pub struct MemcachedArgs {
     meta: bool,
 }
 
-/// Options of `sinew kv bench redis`.
-#[derive(clap::Args)]
-pub struct RedisArgs {
-    #[command(flatten)]
-    client: ClientArgs,
-}
-
 impl MemcachedArgs {
     /// Measures and shows.
     pub fn run(&self) -> anyhow::Result<Outcome> {
@@ -91,24 +81,18 @@ impl MemcachedArgs {
     }
 }
 
-impl RedisArgs {
-    /// Measures and shows.
-    pub fn run(&self) -> anyhow::Result<Outcome> {
-        self.client.run(Wire::Redis, 1, false)
-    }
-}
-
 impl ClientArgs {
-    fn run(&self, wire: Wire, keys_per_get: usize, has_peer: bool) -> anyhow::Result<Outcome> {
+    /// Measures and shows.
+    pub fn run(&self, wire: Wire, keys_per_get: usize, has_peer: bool) -> anyhow::Result<Outcome> {
         let plan = self.plan(wire, keys_per_get, has_peer).map_err(Usage::of)?;
-        let (figure, sides) = with_progress(|progress| measure(&plan, progress))?;
-        if !self.measure.json && sides.len() > 1 {
-            output::print(table_of(&sides))?;
-        }
+        let figure = with_progress(|progress| measure(&plan, progress))?;
+        let sides = figure.details["sides"].as_array().filter(|sides| !self.measure.json && sides.len() > 1);
+        sides.map(|sides| output::print(table_of(sides))).transpose()?;
         self.measure.show(&figure)
     }
 
-    fn plan(&self, wire: Wire, keys_per_get: usize, has_peer: bool) -> anyhow::Result<MemcachedPlan> {
+    /// What to measure.
+    pub fn plan(&self, wire: Wire, keys_per_get: usize, has_peer: bool) -> anyhow::Result<MemcachedPlan<'_>> {
         let measure = &self.measure;
         measure.check_thresholds(Unit::Mops)?;
         ensure!(
@@ -116,7 +100,6 @@ impl ClientArgs {
             "--fail-if-ratio-...: a ratio is to memcached; add --peer"
         );
         ensure!(self.workload.value_size < (1 << 20) - 1024, "--value-size: memcached takes less than 1 MB");
-        let (client_cpus, server_cpus) = measure.places((1, 1), self.connect.is_some())?;
         Ok(MemcachedPlan {
             workload: self.workload.workload(1_000_000, KEYS_MAX_OF_FABRIC)?,
             shape: Shape {
@@ -127,87 +110,85 @@ impl ClientArgs {
                 value_size: self.workload.value_size,
                 rate: self.rate.map(|mops| mops * 1e6),
             },
-            connect: self.connect.clone(),
+            args: self,
             has_peer,
-            unix: self.unix,
-            duration: measure.seconds,
-            client_cpu: client_cpus[0],
-            server_cpu: server_cpus[0],
+            setting: measure.setting((1, 1), self.connect.is_some())?,
         })
     }
 }
 
 /// What to measure.
-#[derive(Clone, Debug)]
-pub struct MemcachedPlan {
-    pub workload: Workload,
-    pub shape: Shape,
-    /// A server that runs: `HOST:PORT` or `unix:PATH`.
-    pub connect: Option<String>,
+pub struct MemcachedPlan<'a> {
+    args: &'a ClientArgs,
+    workload: Workload,
+    shape: Shape,
     /// Whether memcached itself is measured too.
-    pub has_peer: bool,
-    pub unix: bool,
-    pub duration: Duration,
-    pub client_cpu: Option<usize>,
-    pub server_cpu: Option<usize>,
+    has_peer: bool,
+    setting: Setting,
+}
+
+/// A server, and a client thread of its own that has stored all keys.
+pub struct Side {
+    started: Started,
+    client: Drivers<Memcached<HostClock>>,
+    sum: Slice,
+}
+
+impl Side {
+    fn start(
+        started: Started,
+        shape: Shape,
+        workload: &Workload,
+        cpu: Option<usize>,
+        interrupt: Interrupt,
+    ) -> anyhow::Result<Self> {
+        let (name, address, workload) = (started.name.clone(), started.address.clone(), *workload);
+        let client = Drivers::start(&[cpu], interrupt, move |_| {
+            let mut load = Memcached::connect(&address, shape, &workload, HostClock::new())?;
+            load.fill(workload.keys as u64);
+            let filled = drive(&mut load, &HostClock::new(), Duration::ZERO, interrupt);
+            filled.with_context(|| format!("filling {name} at {address}"))?;
+            Ok((Box::new(load), ()))
+        })?;
+        Ok(Self { started, client, sum: Slice::new() })
+    }
+
+    /// Measures a slice: keys, in millions a second.
+    pub fn slice(&mut self, duration: Duration) -> anyhow::Result<f64> {
+        let slices = self.client.slices(duration, |_, _| ()).with_context(|| self.started.name.clone())?;
+        slices.iter().for_each(|slice| self.sum.add(slice));
+        Ok(slices.iter().map(Slice::mops).sum())
+    }
+
+    /// The server's process, if it was started here.
+    pub fn process(&self) -> Option<u32> {
+        self.started.process()
+    }
+
+    /// What it came to at these rates.
+    fn json(&self, rates: &[f64]) -> Value {
+        let fold = |pick: fn(f64, f64) -> f64| units::rounded(rates.iter().copied().reduce(pick).unwrap_or(0.0));
+        let latency = |quantile| self.sum.latency.value_at_quantile(quantile);
+        json!({
+            "server": self.started.name,
+            "rate_mops": units::rounded(units::median(rates)),
+            "min_mops": fold(f64::min),
+            "max_mops": fold(f64::max),
+            "p50_ns": latency(0.5),
+            "p99_ns": latency(0.99),
+            "p999_ns": latency(0.999),
+            "hit_percent": units::rounded(self.sum.hit_percent()),
+            "keys_checked": self.sum.done,
+        })
+    }
 }
 
 /// Servers that are measured by turns.
 struct Sides(Vec<Side>);
 
-/// A server, and a client thread of its own.
-struct Side {
-    started: Started,
-    client: Crew<Duration, Slice>,
-    sum: Slice,
-}
-
-/// What a side came to, for a table.
-pub struct SideResult {
-    name: String,
-    rates: Vec<f64>,
-    sum: Slice,
-}
-
-struct ClientThread {
-    load: Memcached<HostClock>,
-    clock: HostClock,
-    interrupt: Interrupt,
-}
-
-impl Member for ClientThread {
-    type Order = Duration;
-    type Answer = Slice;
-
-    fn obey(&mut self, duration: Duration) -> anyhow::Result<Slice> {
-        drive(&mut self.load, &self.clock, duration, self.interrupt)
-    }
-}
-
-/// A client thread that has stored all keys.
-fn start_client(
-    started: &Started,
-    shape: Shape,
-    workload: &Workload,
-    cpu: Option<usize>,
-    interrupt: Interrupt,
-) -> anyhow::Result<Crew<Duration, Slice>> {
-    let (name, address, workload) = (started.name.clone(), started.address.clone(), *workload);
-    Crew::start(&[cpu], move |_| {
-        let mut load = Memcached::connect(&address, shape, &workload, HostClock::new())?;
-        load.fill(workload.keys as u64);
-        let mut client = ClientThread { load, clock: HostClock::new(), interrupt };
-        client.obey(Duration::ZERO).with_context(|| format!("filling {name} at {address}"))?;
-        Ok(Box::new(client) as BoxedMember<_, _>)
-    })
-}
-
 impl Turns for Sides {
     fn slice(&mut self, side: usize, duration: Duration) -> anyhow::Result<Option<f64>> {
-        let Side { started, client, sum } = &mut self.0[side];
-        let slice = client.order(&duration, duration).with_context(|| started.name.clone())?.remove(0);
-        sum.add(&slice);
-        Ok(Some(slice.mops()))
+        self.0[side].slice(duration).map(Some)
     }
 
     fn forget(&mut self) {
@@ -216,23 +197,24 @@ impl Turns for Sides {
 }
 
 /// Starts servers, fills them, and measures. `progress` hears what is done, and how much of it, from 0 to 1.
-pub fn measure(plan: &MemcachedPlan, progress: &mut Progress<'_>) -> anyhow::Result<(Figure, Vec<SideResult>)> {
-    let interrupt = Interrupt::install().context("catching Ctrl-C")?;
-    let result = measure_until(plan, interrupt, progress);
-    ensure!(!interrupt.is_set(), Interrupted);
-    result
+pub fn measure(plan: &MemcachedPlan<'_>, progress: &mut Progress<'_>) -> anyhow::Result<Figure> {
+    interrupted::unless(|interrupt| measure_until(plan, interrupt, progress))
 }
 
 fn measure_until(
-    plan: &MemcachedPlan,
+    plan: &MemcachedPlan<'_>,
     interrupt: Interrupt,
     progress: &mut Progress<'_>,
-) -> anyhow::Result<(Figure, Vec<SideResult>)> {
-    let MemcachedPlan { workload, shape, .. } = plan;
-    let server =
-        ServerPlan { keys: workload.keys, value_size: shape.value_size, cpu: plan.server_cpu, unix: plan.unix };
+) -> anyhow::Result<Figure> {
+    let MemcachedPlan { workload, shape, setting, .. } = plan;
+    let server = ServerPlan {
+        keys: workload.keys,
+        value_size: shape.value_size,
+        cpu: setting.server_cpus[0],
+        unix: plan.args.unix,
+    };
     progress("starting", 0.0);
-    let mut started = vec![match &plan.connect {
+    let mut started = vec![match &plan.args.connect {
         Some(address) => Started::elsewhere(address),
         None if shape.wire == Wire::Redis => servers::redis(&server)?,
         None => servers::ours(&server)?,
@@ -243,20 +225,12 @@ fn measure_until(
     let mut sides = Vec::new();
     for started in started {
         progress("filling", 0.0);
-        let client = start_client(&started, *shape, workload, plan.client_cpu, interrupt)?;
-        sides.push(Side { started, client, sum: Slice::new() });
+        sides.push(Side::start(started, *shape, workload, setting.client_cpus[0], interrupt)?);
     }
+    let servers: Vec<u32> = sides.iter().filter_map(Side::process).collect();
+    let run = setting.run(sides.len(), servers, None, interrupt);
     // Where a server that was not started here runs, it is as if others did.
-    let pins = [Some(plan.client_cpu), plan.connect.is_none().then_some(plan.server_cpu)];
-    let run = Run {
-        duration: plan.duration,
-        pair: machine::pair(&[plan.client_cpu], &[plan.server_cpu]).filter(|_| plan.connect.is_none()),
-        pins: pins.into_iter().flatten().collect(),
-        servers: sides.iter().filter_map(|side| side.started.process()).collect(),
-        judged: sides.len(),
-        yardstick: None,
-        interrupt,
-    };
+    let run = Run { pair: run.pair.filter(|_| !setting.is_server_elsewhere), ..run };
     let mut sides = Sides(sides);
     let measured = run.alternate(sides.0.len(), &mut sides, progress)?;
     let Sides(sides) = sides;
@@ -282,59 +256,29 @@ fn measure_until(
         "keys_per_get": keys_per_get,
         "commands": shape.wire.name(),
         "offered_mops": rate.map(|rate| units::rounded(rate / 1e6)),
-        "seconds": plan.duration.as_secs_f64(),
+        "seconds": setting.duration.as_secs_f64(),
     });
     figure.latency = Some(sides[0].sum.latency.clone());
-    let results: Vec<SideResult> = (0..)
-        .zip(sides)
-        .map(|(index, side)| SideResult { name: side.started.name, rates: measured.slices(index), sum: side.sum })
-        .collect();
+    let hit_percent = units::rounded(sides[0].sum.hit_percent());
     figure.details = json!({
-        "hit_percent": units::rounded(results[0].sum.hit_percent()),
-        "keys_checked": results[0].sum.done,
-        "sides": results.iter().map(SideResult::json).collect::<Vec<_>>(),
+        "hit_percent": hit_percent,
+        "keys_checked": sides[0].sum.done,
+        "sides": (0..).zip(&sides).map(|(index, side)| side.json(&measured.slices(index))).collect::<Vec<_>>(),
     });
-    Ok((figure, results))
+    Ok(figure)
 }
 
-impl SideResult {
-    fn extremes(&self) -> [f64; 2] {
-        let fold = |pick: fn(f64, f64) -> f64| self.rates.iter().copied().reduce(pick).unwrap_or(0.0);
-        [fold(f64::min), fold(f64::max)]
-    }
-
-    fn json(&self) -> Value {
-        let [min, max] = self.extremes().map(units::rounded);
-        json!({
-            "server": self.name,
-            "rate_mops": units::rounded(units::median(&self.rates)),
-            "min_mops": min,
-            "max_mops": max,
-            "p50_ns": self.sum.latency.value_at_quantile(0.5),
-            "p99_ns": self.sum.latency.value_at_quantile(0.99),
-            "p999_ns": self.sum.latency.value_at_quantile(0.999),
-            "hit_percent": units::rounded(self.sum.hit_percent()),
-            "keys_checked": self.sum.done,
-        })
-    }
-}
-
-fn table_of(sides: &[SideResult]) -> Table {
+/// The sides as [`Side::json`] tells them.
+fn table_of(sides: &[Value]) -> Table {
     let mut table = Table::new();
     let heads = ["server", "keys, M/s", "lowest .. highest", "p50", "p99", "p99.9", "hits"];
     table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_width(output::width() as u16).set_header(heads);
     for side in sides {
-        let [min, max] = side.extremes().map(units::figure);
-        let time = |quantile| units::time(side.sum.latency.value_at_quantile(quantile) as f64);
-        table.add_row([
-            side.name.clone(),
-            units::figure(units::median(&side.rates)),
-            format!("{min} .. {max}"),
-            time(0.5),
-            time(0.99),
-            time(0.999),
-            format!("{:.1} %", side.sum.hit_percent()),
-        ]);
+        let number = |name: &str| side[name].as_f64().unwrap_or(0.0);
+        let [rate, min, max] = ["rate_mops", "min_mops", "max_mops"].map(|name| units::figure(number(name)));
+        let [p50, p99, p999] = ["p50_ns", "p99_ns", "p999_ns"].map(|name| units::time(number(name)));
+        let (name, hits) = (side["server"].as_str().unwrap_or_default(), number("hit_percent"));
+        table.add_row([name.to_owned(), rate, format!("{min} .. {max}"), p50, p99, p999, format!("{hits:.1} %")]);
     }
     table
 }

@@ -1,8 +1,7 @@
 //! Pilaf, FaRM and DrTM-KV, measured: a client thread whose GETs are READs, the owner's thread, and bare READs beside them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, mpsc};
-use std::thread::JoinHandle;
+use std::sync::mpsc;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
@@ -15,20 +14,19 @@ use sinew::kv::{drtm, farm, pilaf};
 use sinew::mem::SharedMemory;
 use sinew::store::cuckoo::CuckooTable;
 use sinew::store::hopscotch::HopscotchTable;
-use sinew_harness::Measured;
-use sinew_harness::crew::{BoxedMember, Crew, Member};
-use sinew_harness::load::one_sided::{Asks, Design, Locked, OneSided, Ops, Owns, Searched, StorePlan};
+use sinew_harness::load::Slice;
+use sinew_harness::load::one_sided::{Design, Locked, Ops, Owns, Searched, StorePlan};
+use sinew_harness::load::store::Store as Stores;
 use sinew_harness::load::verbs::{Carrier, Op, VerbsPlan, Work};
-use sinew_harness::load::{Slice, drive};
-use sinew_harness::reference::{References, Yardstick};
-use sinew_harness::run::{Interrupted, Progress};
-use sinew_harness::workload::{KEY_LEN, Workload, fill_value, key_bytes};
-use sinew_harness::{Comparison, Figure, Run, Turns, Unit, machine, units};
+use sinew_harness::reference::Yardstick;
+use sinew_harness::run::Progress;
+use sinew_harness::workload::{KEY_LEN, Workload};
+use sinew_harness::{Comparison, Drivers, Figure, Measured, Turns, Unit, machine, units};
 
 use super::workload::{KEYS_MAX_OF_FABRIC, WorkloadArgs, workload_json, workload_text};
-use crate::measure::{MeasureArgs, with_progress};
+use crate::measure::{MeasureArgs, Setting, with_progress};
 use crate::verbs::{Bare, Carried, DeviceArgs, Job, Kind};
-use crate::{Outcome, Usage};
+use crate::{Outcome, Usage, interrupted};
 
 pub const HELP: &str = "\
 A table is filled that the client READs, and whose owner, another thread, makes the PUTs that it is sent. Every value is checked in full. The
@@ -54,7 +52,7 @@ const VALUE_SIZE_MAX: usize = 4096;
 
 /// Options of all these designs.
 #[derive(clap::Args)]
-struct StoreArgs {
+pub struct StoreArgs {
     #[command(flatten)]
     workload: WorkloadArgs,
     #[command(flatten)]
@@ -70,35 +68,28 @@ struct StoreArgs {
 #[derive(clap::Args)]
 pub struct PilafArgs {
     #[command(flatten)]
-    store: StoreArgs,
+    pub store: StoreArgs,
     /// Fixed READs without a table, as in sigcomm14 5.1
     #[arg(long)]
-    emulate: bool,
+    pub emulate: bool,
 }
 
 /// Options of `sinew kv bench farm`.
 #[derive(clap::Args)]
 pub struct FarmArgs {
     #[command(flatten)]
-    store: StoreArgs,
+    pub store: StoreArgs,
     /// Fixed READs without a table, as in sigcomm14 5.1
     #[arg(long)]
-    emulate: bool,
+    pub emulate: bool,
     /// Values lie outside the slots
     #[arg(long)]
-    out_of_line: bool,
-}
-
-/// Options of `sinew kv bench drtm`.
-#[derive(clap::Args)]
-pub struct DrtmArgs {
-    #[command(flatten)]
-    store: StoreArgs,
+    pub out_of_line: bool,
 }
 
 /// Which store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Store {
+pub enum Store {
     Pilaf,
     Farm {
         /// Values are in the slots.
@@ -107,72 +98,37 @@ enum Store {
     Drtm,
 }
 
-impl PilafArgs {
-    /// Measures and shows.
-    pub fn run(&self) -> anyhow::Result<Outcome> {
-        self.store.run(Store::Pilaf, self.emulate)
-    }
-}
-
-impl FarmArgs {
-    /// Measures and shows.
-    pub fn run(&self) -> anyhow::Result<Outcome> {
-        self.store.run(Store::Farm { is_inline: !self.out_of_line }, self.emulate)
-    }
-}
-
-impl DrtmArgs {
-    /// Measures and shows.
-    pub fn run(&self) -> anyhow::Result<Outcome> {
-        self.store.run(Store::Drtm, false)
-    }
-}
-
 impl StoreArgs {
-    fn run(&self, store: Store, is_emulated: bool) -> anyhow::Result<Outcome> {
+    /// Measures and shows.
+    pub fn run(&self, store: Store, is_emulated: bool) -> anyhow::Result<Outcome> {
         let plan = self.plan(store, is_emulated).map_err(Usage::of)?;
-        let measure =
-            |progress: &mut Progress<'_>| self.device.run(Measure { plan: &plan, device: &self.device, progress });
-        self.measure.show(&with_progress(measure)?)
+        self.measure.show(&with_progress(|progress| self.device.run(Measure { plan: &plan, progress }))?)
     }
 
-    fn plan(&self, store: Store, is_emulated: bool) -> anyhow::Result<OneSidedPlan> {
+    fn plan(&self, store: Store, is_emulated: bool) -> anyhow::Result<OneSidedPlan<'_>> {
         self.measure.check_thresholds(Unit::Mops)?;
         self.device.check()?;
         let value_size = self.workload.value_size;
         ensure!(value_size <= VALUE_SIZE_MAX, "--value-size can be up to {VALUE_SIZE_MAX} for this design");
-        let (client_cpus, server_cpus) = self.measure.places((1, 1), false)?;
-        Ok(OneSidedPlan {
-            store,
-            is_emulated,
-            workload: self.workload.workload(1_000_000, KEYS_MAX_OF_FABRIC)?,
-            value_size,
-            window: self.window.into(),
-            duration: self.measure.seconds,
-            client_cpu: client_cpus[0],
-            server_cpu: server_cpus[0],
-            references: self.measure.references()?,
-        })
+        let workload = self.workload.workload(1_000_000, KEYS_MAX_OF_FABRIC)?;
+        let (window, setting) = (self.window.into(), self.measure.setting((1, 1), false)?);
+        Ok(OneSidedPlan { args: self, store, is_emulated, workload, window, setting })
     }
 }
 
 /// What to measure.
-#[derive(Clone)]
-struct OneSidedPlan {
+struct OneSidedPlan<'a> {
+    args: &'a StoreArgs,
     store: Store,
     /// Without a table.
     is_emulated: bool,
     workload: Workload,
-    value_size: usize,
     /// GETs, and PUTs, under way.
     window: usize,
-    duration: Duration,
-    client_cpu: Option<usize>,
-    server_cpu: Option<usize>,
-    references: References,
+    setting: Setting,
 }
 
-impl OneSidedPlan {
+impl OneSidedPlan<'_> {
     fn name(&self) -> &'static str {
         match (self.store, self.is_emulated) {
             (Store::Pilaf, false) => "pilaf",
@@ -185,14 +141,14 @@ impl OneSidedPlan {
         }
     }
 
-    fn store(&self) -> StorePlan {
+    fn store(&self, interrupt: Interrupt) -> StorePlan {
         let owner = OwnerConfig {
             clients: 1,
             window: self.window.next_power_of_two(),
-            item_len_max: KEY_LEN + self.value_size,
+            item_len_max: KEY_LEN + self.args.workload.value_size,
             seed: self.workload.seed,
         };
-        StorePlan { owner, window: self.window, keys: self.workload.keys }
+        StorePlan { owner, window: self.window, keys: self.workload.keys, interrupt }
     }
 
     /// READs of the same length with nothing above.
@@ -201,15 +157,14 @@ impl OneSidedPlan {
             window: self.window,
             // As a client does whose READs are searches: all that are due start together, and each is told.
             signal: 1,
-            cpus: vec![self.server_cpu],
+            cpus: self.setting.server_cpus.clone(),
             ..VerbsPlan::new(Work::Load(Op::Read), Carrier::Rc, read_size)
         }
     }
 }
 
 struct Measure<'a, 'b> {
-    plan: &'a OneSidedPlan,
-    device: &'a DeviceArgs,
+    plan: &'a OneSidedPlan<'a>,
     progress: &'a mut Progress<'b>,
 }
 
@@ -217,7 +172,7 @@ impl Job for Measure<'_, '_> {
     type Result = Figure;
 
     fn run<D: Device + 'static>(self, device: D, _: Carried) -> anyhow::Result<Figure> {
-        let (items, value) = (u32::try_from(self.plan.workload.keys)?, self.plan.value_size as u32);
+        let (items, value) = (u32::try_from(self.plan.workload.keys)?, self.plan.args.workload.value_size as u32);
         let (key, seed) = (KEY_LEN as u32, self.plan.workload.seed);
         match (self.plan.store, self.plan.is_emulated) {
             (Store::Pilaf, false) => {
@@ -238,35 +193,6 @@ impl Job for Measure<'_, '_> {
 /// A client that asks to be admitted, and where it hears.
 type Knock = (Hello, mpsc::Sender<anyhow::Result<Welcome>>);
 
-/// What the owner's thread is to do.
-#[derive(Default)]
-struct Switches {
-    /// Somebody else needs its processor.
-    pause: AtomicBool,
-    stop: AtomicBool,
-}
-
-/// The owner's thread. It ends when this is dropped.
-struct OwnerThread {
-    switches: Arc<Switches>,
-    thread: Option<JoinHandle<anyhow::Result<()>>>,
-}
-
-impl OwnerThread {
-    /// Ends it; why it failed, if it did.
-    fn end(&mut self) -> anyhow::Result<()> {
-        self.switches.stop.store(true, Ordering::Release);
-        let Some(thread) = self.thread.take() else { return Ok(()) };
-        thread.join().ok().context("the owner's thread panicked")?
-    }
-}
-
-impl Drop for OwnerThread {
-    fn drop(&mut self) {
-        let _ = self.end();
-    }
-}
-
 impl Measure<'_, '_> {
     fn emulate<D: Device + 'static>(self, device: D, index: Emulation) -> anyhow::Result<Figure> {
         let table = move |memory: SharedMemory| {
@@ -276,91 +202,68 @@ impl Measure<'_, '_> {
         self.with(device, Searched { index, table })
     }
 
-    fn with<D: Device + 'static>(self, device: D, design: impl Design<D> + 'static) -> anyhow::Result<Figure> {
-        let mut this = self;
-        let plan = this.plan;
-        let interrupt = Interrupt::install().context("catching Ctrl-C")?;
-        (this.progress)("filling the table", 0.0);
-        let (design, switches, (knock, knocks)) = (Arc::new(design), Arc::<Switches>::default(), mpsc::channel());
-        let owner = {
-            let (device, plan, design, switches) =
-                (device.clone(), plan.clone(), Arc::clone(&design), Arc::clone(&switches));
-            std::thread::spawn(move || own(&device, &plan, &*design, &knocks, &switches, interrupt))
-        };
-        let mut owner = OwnerThread { switches: Arc::clone(&switches), thread: Some(owner) };
-        let measured = this.measure(&device, &design, knock, &switches, interrupt);
-        let ended = owner.end();
-        ensure!(!interrupt.is_set(), Interrupted);
-        // An owner that failed is why its client did.
-        ended?;
-        measured
+    fn with<D: Device + 'static>(mut self, device: D, design: impl Design<D>) -> anyhow::Result<Figure> {
+        (self.progress)("filling the table", 0.0);
+        let (plan, is_paused, (knock, knocks)) = (self.plan, AtomicBool::new(false), mpsc::channel());
+        interrupted::unless(|interrupt| {
+            std::thread::scope(|threads| {
+                let (device, is_paused, store, of_owner) = (&device, &is_paused, plan.store(interrupt), design.clone());
+                let owner = threads.spawn(move || {
+                    machine::pin(plan.setting.server_cpus[0])?;
+                    own(of_owner.owner(device, &store)?, &knocks, is_paused)
+                });
+                // The owner ends when nobody can knock any more.
+                let measured = self.measure(device, design, knock, is_paused, interrupt);
+                // One that failed is why its client did.
+                owner.join().ok().context("the owner's thread panicked")??;
+                measured
+            })
+        })
     }
 
     /// Measures as soon as the owner, on its own thread, has filled the table.
-    fn measure<D: Device + 'static>(
+    fn measure<D: Device + 'static, S: Design<D>>(
         &mut self,
         device: &D,
-        design: &Arc<impl Design<D> + 'static>,
+        design: S,
         knock: mpsc::Sender<Knock>,
-        switches: &Switches,
+        is_paused: &AtomicBool,
         interrupt: Interrupt,
     ) -> anyhow::Result<Figure> {
-        let plan = self.plan;
-        let (of_thread, of_device, of_design) = (plan.clone(), device.clone(), Arc::clone(design));
-        let client = Crew::start(&[plan.client_cpu], move |_| {
-            let plan = &of_thread;
-            let client = of_design.client(&of_device, &plan.store(), |hello| {
+        let (plan, read_size) = (self.plan, design.read_len());
+        let OneSidedPlan { workload, is_emulated, setting, .. } = plan;
+        let is_drtm = plan.store == Store::Drtm;
+        let (store, workload, is_emulated, of_thread) =
+            (plan.store(interrupt), *workload, *is_emulated, device.clone());
+        let client = Drivers::start(&setting.client_cpus, interrupt, move |_| {
+            let client = design.client(&of_thread, &store, |hello| {
                 let (answer, welcome) = mpsc::channel();
                 knock.send((hello, answer)).ok().context("the owner has gone")?;
                 welcome.recv().context("the owner has gone")?
             })?;
-            let learns = if plan.store == Store::Drtm { plan.workload.keys as u64 } else { 0 };
-            let load = OneSided::new(client, HostClock::new(), &plan.workload, plan.is_emulated, learns);
-            Ok(Box::new(ClientThread { load, clock: HostClock::new(), interrupt }) as BoxedMember<_, _>)
+            let learns = if is_drtm { workload.keys as u64 } else { 0 };
+            // It lives as long as the client: the owner hears who leaves.
+            let knock = knock.clone();
+            Ok((Box::new(Stores::new(vec![client], HostClock::new(), &workload, is_emulated, learns)), knock))
         })?;
-        let read_size = design.read_len();
-        let bare = Bare::open(device, self.device, (Kind::Rate, &plan.bare(read_size)), &[plan.client_cpu], interrupt)?;
-        let is_drtm = plan.store == Store::Drtm;
+        let reads = plan.bare(read_size);
+        let bare = Bare::open(device, &plan.args.device, (Kind::Rate, &reads), &setting.client_cpus, interrupt)?;
         // Without GETs there are no READs, unless PUTs are one-sided too.
-        let sides = if is_drtm || plan.workload.get_percent > 0.0 { 2 } else { 1 };
-        let run = Run {
-            duration: plan.duration,
-            pair: machine::pair(&[plan.client_cpu], &[plan.server_cpu]),
-            pins: vec![plan.client_cpu, plan.server_cpu],
-            servers: vec![bare.process()],
-            judged: sides,
-            yardstick: Some((Yardstick::RingRoundTrip, &plan.references)),
-            interrupt,
-        };
-        let mut turns =
-            StoreTurns { client, bare, switches, is_drtm, each: 1.0, sum: Slice::new(), ops: Vec::new(), contended: 0 };
+        let sides = if is_drtm || workload.get_percent > 0.0 { 2 } else { 1 };
+        let run = setting.run(sides, [bare.process()], Some(Yardstick::RingRoundTrip), interrupt);
+        let [begun, before, now] = [Ops::default(); 3];
+        let mut turns = StoreTurns::<D, S> { client, bare, is_paused, is_drtm, begun, before, now, sum: Slice::new() };
         let measured = run.alternate(sides, &mut turns, self.progress)?;
-        Ok(figure(plan, self.device.fabric, &measured, turns, read_size))
+        let StoreTurns { sum, begun, now, .. } = turns;
+        Ok(figure(plan, &measured, sum, now.since(begun), read_size))
     }
 }
 
-/// Fills a table and owns it, until it is told to stop.
-fn own<D: Device>(
-    device: &D,
-    plan: &OneSidedPlan,
-    design: &impl Design<D>,
-    knocks: &mpsc::Receiver<Knock>,
-    switches: &Switches,
-    interrupt: Interrupt,
-) -> anyhow::Result<()> {
-    machine::pin(plan.server_cpu)?;
-    let mut owner = design.owner(device, &plan.store(), |store| {
-        let mut value = vec![0; plan.value_size];
-        for key in 0..plan.workload.keys as u64 {
-            fill_value(&mut value, key, 0);
-            store(&key_bytes(key), &value)?;
-            ensure!(key % (1 << 16) != 0 || !interrupt.is_set(), Interrupted);
-        }
-        Ok(())
-    })?;
+/// Owns a table until no client can come any more.
+fn own(mut owner: impl Owns, knocks: &mpsc::Receiver<Knock>, is_paused: &AtomicBool) -> anyhow::Result<()> {
     let (clock, idle, mut turns) = (HostClock::new(), machine::Idle::new(), 0u32);
-    while !switches.stop.load(Ordering::Acquire) {
-        if switches.pause.load(Ordering::Acquire) {
+    loop {
+        if is_paused.load(Ordering::Acquire) {
             std::thread::sleep(Duration::from_millis(1));
         } else if owner.turn(clock.now_ns()) == 0 {
             idle.pass();
@@ -368,63 +271,48 @@ fn own<D: Device>(
         turns = turns.wrapping_add(1);
         if turns.is_multiple_of(TURNS_PER_LOOK) {
             owner.tend(clock.now_ns());
-            if let Ok((hello, answer)) = knocks.try_recv() {
+            match knocks.try_recv() {
                 // Whoever has gone does not hear it.
-                let _ = answer.send(owner.admit(&hello));
+                Ok((hello, answer)) => drop(answer.send(owner.admit(&hello))),
+                Err(mpsc::TryRecvError::Empty) => {}
+                Err(mpsc::TryRecvError::Disconnected) => return Ok(()),
             }
         }
     }
-    Ok(())
 }
 
-struct ClientThread<A: Asks> {
-    load: OneSided<A, HostClock>,
-    clock: HostClock,
-    interrupt: Interrupt,
-}
-
-impl<A: Asks> Member for ClientThread<A> {
-    type Order = Duration;
-    type Answer = (Slice, Ops, u64);
-
-    fn obey(&mut self, duration: Duration) -> anyhow::Result<Self::Answer> {
-        let slice = drive(&mut self.load, &self.clock, duration, self.interrupt)?;
-        let (ops, contended) = self.load.ops();
-        Ok((slice, ops, contended))
-    }
-}
-
-struct StoreTurns<'a> {
-    client: Crew<Duration, (Slice, Ops, u64)>,
+struct StoreTurns<'a, D: Device, S: Design<D>> {
+    client: Drivers<Stores<S::Client, HostClock>>,
     bare: Bare,
-    switches: &'a Switches,
+    /// Somebody else needs the owner's processor.
+    is_paused: &'a AtomicBool,
     is_drtm: bool,
-    /// READs of a GET; of drtm READs, WRITEs and atomics of a request: as many as the last slice took.
-    each: f64,
+    /// What was done before the first slice that counts, before the last one, and in all.
+    begun: Ops,
+    before: Ops,
+    now: Ops,
     sum: Slice,
-    ops: Vec<Ops>,
-    contended: u64,
 }
 
-impl Turns for StoreTurns<'_> {
+impl<D: Device, S: Design<D>> Turns for StoreTurns<'_, D, S> {
     fn slice(&mut self, side: usize, duration: Duration) -> anyhow::Result<Option<f64>> {
         if side == 1 {
-            self.switches.pause.store(true, Ordering::Release);
+            self.is_paused.store(true, Ordering::Release);
             let mops = self.bare.mops(duration);
-            self.switches.pause.store(false, Ordering::Release);
-            return Ok(Some(mops? / self.each));
+            self.is_paused.store(false, Ordering::Release);
+            return Ok(Some(mops? / each(&self.now.since(self.before), self.is_drtm)));
         }
-        let (slice, ops, contended) = self.client.order(&duration, duration)?.remove(0);
-        self.each = each(&ops, self.is_drtm);
+        let slice = self.client.slices(duration, |_, _| ())?.remove(0);
+        let ops = |_, stores: &mut Stores<S::Client, HostClock>| {
+            Ok(Ops { contended: stores.contended(), ..S::ops(&stores.clients()[0]) })
+        };
+        self.before = std::mem::replace(&mut self.now, self.client.each(Duration::ZERO, ops)?.remove(0));
         self.sum.add(&slice);
-        self.ops.push(ops);
-        self.contended += contended;
         Ok(Some(slice.mops()))
     }
 
     fn forget(&mut self) {
-        (self.sum, self.contended) = (Slice::new(), 0);
-        self.ops.clear();
+        (self.sum, self.begun) = (Slice::new(), self.now);
     }
 }
 
@@ -435,25 +323,9 @@ fn each(ops: &Ops, is_drtm: bool) -> f64 {
     if requests == 0 || verbs == 0 { 1.0 } else { verbs as f64 / requests as f64 }
 }
 
-fn figure(
-    plan: &OneSidedPlan,
-    fabric: Carried,
-    measured: &Measured,
-    turns: StoreTurns<'_>,
-    read_size: usize,
-) -> Figure {
-    let StoreTurns { sum, ops, contended, is_drtm, .. } = turns;
-    let total = |of: fn(&Ops) -> u64| ops.iter().map(of).sum::<u64>();
-    let all = Ops {
-        gets: total(|ops| ops.gets),
-        done: total(|ops| ops.done),
-        reads: total(|ops| ops.reads),
-        again: total(|ops| ops.again),
-        writes: total(|ops| ops.writes),
-        atomics: total(|ops| ops.atomics),
-        conflicts: total(|ops| ops.conflicts),
-        retries: total(|ops| ops.retries),
-    };
+fn figure(plan: &OneSidedPlan<'_>, measured: &Measured, sum: Slice, all: Ops, read_size: usize) -> Figure {
+    let fabric = plan.args.device.fabric;
+    let is_drtm = plan.store == Store::Drtm;
     let title = format!("{} over {}, requests", plan.name(), fabric.name());
     let mut figure = measured.figure(format!("kv {}", plan.name()), title, Unit::Mops, 0);
     let each_text = units::figure(each(&all, is_drtm));
@@ -483,7 +355,7 @@ fn figure(
         "answers_checked": sum.done,
     });
     if is_drtm {
-        let Ops { conflicts, retries, atomics, .. } = all;
+        let Ops { conflicts, retries, atomics, contended, .. } = all;
         figure.lines.push(format!(
             "{puts} PUTs found {conflicts} locks held, tried again {retries} times, and {contended} gave up"
         ));
@@ -504,7 +376,7 @@ fn figure(
         "fabric": fabric.name(),
         "workload": workload_json(&plan.workload, KEY_LEN),
         "window": plan.window,
-        "seconds": plan.duration.as_secs_f64(),
+        "seconds": plan.setting.duration.as_secs_f64(),
     });
     figure.latency = Some(sum.latency);
     figure

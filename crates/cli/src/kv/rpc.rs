@@ -2,31 +2,29 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 use serde_json::{Value, json};
 use sinew::host::{HostClock, Interrupt, WakeOnInterrupt};
 use sinew::kv::cache::protocol::VALUE_AT;
 use sinew::kv::cache::{ClientConfig, Connecting};
 use sinew::shm::Hub;
 use sinew::{Endpoint, FabricEndpoint};
-use sinew_harness::Measured;
-use sinew_harness::crew::{BoxedMember, Crew, Member};
-use sinew_harness::load::cache::{Cache, Shape};
+use sinew_harness::load::cache::{Cache, Fills, Shape};
 use sinew_harness::load::{Slice, drive, echo};
-use sinew_harness::reference::{References, Yardstick};
-use sinew_harness::run::{Interrupted, Progress};
+use sinew_harness::reference::Yardstick;
+use sinew_harness::run::Progress;
 use sinew_harness::workload::{KEY_LEN, Mix, Workload};
-use sinew_harness::{Comparison, Figure, Run, Turns, Unit, machine, units};
+use sinew_harness::{Comparison, Drivers, Figure, Measured, Turns, Unit, units};
 
 use super::client::addresses_from;
-use super::memcached::Peers;
+use super::memcached::peers::{self, Peer};
 use super::workload::{KEYS_MAX_OF_FABRIC, WINDOW_MAX, WorkloadArgs, parse_rate, workload_json, workload_text};
 use crate::child::ServerProcess;
 use crate::echo::{EchoPlan, Echoes};
 use crate::endpoint_args::LimitArgs;
 use crate::fabrics::{self, Fabric, Purpose};
-use crate::measure::{MeasureArgs, with_progress};
-use crate::{Outcome, Usage};
+use crate::measure::{MeasureArgs, Setting, with_progress};
+use crate::{Outcome, Usage, interrupted};
 
 pub const HELP: &str = "\
 A server process is started (or takes --address), its cache is filled, and --window requests are kept in flight, of which --batch go
@@ -83,11 +81,14 @@ pub struct Args {
     measure: MeasureArgs,
 }
 
+/// As long may it take to fill a cache.
+const FILLING: Duration = Duration::from_secs(600);
 /// The longest value that a cache takes unless it is told otherwise.
 const VALUE_SIZE_MAX: usize = 1 << 20;
 
 impl Args {
-    fn plan(&self) -> anyhow::Result<CachePlan> {
+    /// What to measure.
+    pub fn plan(&self) -> anyhow::Result<CachePlan<'_>> {
         self.measure.check_thresholds(Unit::Mops)?;
         let mut workload = self.workload.workload(1_000_000, KEYS_MAX_OF_FABRIC)?;
         if let Some(mix) = self.mix {
@@ -101,24 +102,12 @@ impl Args {
         let window = self.window.unwrap_or(if fabric == Fabric::Udp { 512 } else { 128 }) as usize;
         let batch = self.batch.map_or(16.min(window), |batch| batch as usize);
         ensure!(batch <= window, "--batch {batch}: more than the {window} requests in flight at all (--window)");
-        let (client_cpus, server_cpus) = self.measure.places((threads, threads), self.address.is_some())?;
+        let setting = self.measure.setting((threads, threads), self.address.is_some())?;
         let options = fabrics::options_of(self.options.as_deref());
         fabrics::check(&fabric.client_address(&options), Purpose::CallFrom)?;
         let (keys_per_get, rate) = (usize::from(self.keys_per_get), self.rate.map(|mops| mops * 1e6));
-        Ok(CachePlan {
-            fabric,
-            workload,
-            mix: self.mix,
-            shape: Shape { window, batch, keys_per_get, rate },
-            client_cpus,
-            server_cpus,
-            address: self.address.clone(),
-            options,
-            duration: self.measure.seconds,
-            limits: self.limits.clone(),
-            references: self.measure.references()?,
-            has_peers: self.peer,
-        })
+        let shape = Shape { window, batch, keys_per_get, rate };
+        Ok(CachePlan { args: self, fabric, workload, shape, setting, options })
     }
 }
 
@@ -129,30 +118,20 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
 }
 
 /// What to measure.
-#[derive(Clone)]
-pub struct CachePlan {
-    pub fabric: Fabric,
-    pub workload: Workload,
-    /// Whose workload it is.
-    pub mix: Option<Mix>,
-    pub shape: Shape,
-    /// Of client threads, and of as many server threads.
-    pub client_cpus: Vec<Option<usize>>,
-    pub server_cpus: Vec<Option<usize>>,
-    /// A cache that runs already.
-    pub address: Option<String>,
+pub struct CachePlan<'a> {
+    args: &'a Args,
+    fabric: Fabric,
+    workload: Workload,
+    shape: Shape,
+    /// As many server threads as client threads.
+    setting: Setting,
     /// `?name=value...` for addresses made here.
-    pub options: String,
-    pub duration: Duration,
-    pub limits: LimitArgs,
-    pub references: References,
-    /// Whether memcached and Redis are measured too.
-    pub has_peers: bool,
+    options: String,
 }
 
-impl CachePlan {
+impl CachePlan<'_> {
     fn threads(&self) -> usize {
-        self.client_cpus.len()
+        self.setting.client_cpus.len()
     }
 
     /// Bytes of a get, and of its answer.
@@ -176,9 +155,9 @@ impl CachePlan {
         EchoPlan {
             fabric: self.fabric,
             options: self.options.clone(),
-            limits: self.limits.clone(),
+            limits: self.args.limits.clone(),
             shape: echo::Shape { size, window, batch, sink: false },
-            sessions: window.div_ceil(usize::from(self.limits.slots)),
+            sessions: window.div_ceil(usize::from(self.args.limits.slots)),
         }
     }
 
@@ -191,70 +170,31 @@ impl CachePlan {
         let memory = item * (keys + keys / 8) + (threads << 20);
         let mut args = vec!["serve".to_owned(), "cache".to_owned(), self.fabric.fresh_address(&self.options)?];
         args.extend(["--memory".to_owned(), memory.to_string(), "--items".to_owned(), keys.to_string()]);
-        args.extend(self.limits.to_args(&self.server_cpus));
+        args.extend(self.args.limits.to_args(&self.setting.server_cpus));
         ServerProcess::spawn(&args)
     }
 }
 
-/// What a client thread is told to do.
-#[derive(Clone, Copy)]
-enum Ask {
-    Fill(u64, u64),
-    Load(Duration),
-}
-
-/// A client thread.
-struct Loader<E: Endpoint> {
-    cache: Cache<E, HostClock>,
-    clock: HostClock,
+/// A thread's driver; Ctrl-C ends a sleep of its loop.
+fn boxed<E: Endpoint + 'static>(
+    rpc: E,
+    shape: Shape,
+    workload: &Workload,
+    addresses: Vec<String>,
     interrupt: Interrupt,
-    /// Ctrl-C ends a sleep of the loop.
-    _wake: WakeOnInterrupt,
-}
-
-impl<E: Endpoint + 'static> Loader<E> {
-    fn boxed(
-        rpc: E,
-        plan: &CachePlan,
-        index: usize,
-        addresses: Vec<String>,
-        interrupt: Interrupt,
-    ) -> anyhow::Result<BoxedMember<Ask, Slice>> {
-        let wake = interrupt.wake_on_interrupt(rpc.waker());
-        let window = Cache::<E, HostClock>::window_for(plan.shape, addresses.len());
-        let pipeline = Connecting::begin(rpc, addresses, ClientConfig { window, ..ClientConfig::default() })?.wait()?;
-        let workload = Workload { seed: plan.workload.seed + index as u64, ..plan.workload };
-        let cache = Cache::new(pipeline, HostClock::new(), plan.shape, &workload);
-        Ok(Box::new(Self { cache, clock: HostClock::new(), interrupt, _wake: wake }))
-    }
-}
-
-impl<E: Endpoint> Member for Loader<E> {
-    type Order = Ask;
-    type Answer = Slice;
-
-    fn obey(&mut self, ask: Ask) -> anyhow::Result<Slice> {
-        let duration = match ask {
-            Ask::Fill(from, to) => {
-                self.cache.fill(from, to);
-                Duration::ZERO
-            }
-            Ask::Load(duration) => duration,
-        };
-        drive(&mut self.cache, &self.clock, duration, self.interrupt)
-    }
-
-    fn tend(&mut self) {
-        self.cache.tend();
-    }
+) -> anyhow::Result<(Box<dyn Fills>, WakeOnInterrupt)> {
+    let wake = interrupt.wake_on_interrupt(rpc.waker());
+    let window = Cache::<E, HostClock>::window_for(shape, addresses.len());
+    let pipeline = Connecting::begin(rpc, addresses, ClientConfig { window, ..ClientConfig::default() })?.wait()?;
+    Ok((Box::new(Cache::new(pipeline, HostClock::new(), shape, workload)), wake))
 }
 
 /// The cache, echoes, and others' caches.
 struct CacheTurns<'a> {
-    plan: &'a CachePlan,
-    loaders: Crew<Ask, Slice>,
+    plan: &'a CachePlan<'a>,
+    loaders: Drivers<dyn Fills>,
     echoes: Echoes,
-    peers: Option<Peers>,
+    peers: Vec<Peer>,
     sum: Slice,
 }
 
@@ -263,7 +203,7 @@ impl Turns for CacheTurns<'_> {
         let threads = self.plan.threads() as f64;
         let rate = match side {
             0 => {
-                let slices = self.loaders.order(&Ask::Load(duration), duration)?;
+                let slices = self.loaders.slices(duration, |_, _| ())?;
                 slices.iter().for_each(|slice| self.sum.add(slice));
                 slices.iter().map(Slice::mops).sum::<f64>() / threads
             }
@@ -272,7 +212,7 @@ impl Turns for CacheTurns<'_> {
                 let keys = self.plan.shape.keys_per_get as f64;
                 slices.iter().map(Slice::mops).sum::<f64>() * keys / threads
             }
-            peer => self.peers.as_mut().context("there are no peers")?.slice(peer - 2, duration)?,
+            peer => self.peers[peer - 2].1.slice(duration)?,
         };
         Ok(Some(rate))
     }
@@ -283,68 +223,55 @@ impl Turns for CacheTurns<'_> {
 }
 
 /// Starts servers, fills the cache, and measures. `progress` hears what is done, and how much of it, from 0 to 1.
-pub fn measure(plan: &CachePlan, progress: &mut Progress<'_>) -> anyhow::Result<Figure> {
-    let interrupt = Interrupt::install().context("catching Ctrl-C")?;
-    let result = measure_until(plan, interrupt, progress);
-    // Ctrl-C reaches the servers too: what a call says of their going is not the cause.
-    ensure!(!interrupt.is_set(), Interrupted);
-    result
+pub fn measure(plan: &CachePlan<'_>, progress: &mut Progress<'_>) -> anyhow::Result<Figure> {
+    interrupted::unless(|interrupt| measure_until(plan, interrupt, progress))
 }
 
-fn measure_until(plan: &CachePlan, interrupt: Interrupt, progress: &mut Progress<'_>) -> anyhow::Result<Figure> {
-    let echo_server =
-        ServerProcess::start(&plan.fabric.fresh_address(&plan.options)?, &plan.server_cpus, &plan.limits)?;
-    let cache_server = if plan.address.is_none() { Some(plan.start_cache()?) } else { None };
-    let addresses = match (&cache_server, &plan.address) {
+fn measure_until(plan: &CachePlan<'_>, interrupt: Interrupt, progress: &mut Progress<'_>) -> anyhow::Result<Figure> {
+    let Setting { client_cpus, server_cpus, .. } = &plan.setting;
+    let echo_server = ServerProcess::start(&plan.fabric.fresh_address(&plan.options)?, server_cpus, &plan.args.limits)?;
+    let cache_server = if plan.args.address.is_none() { Some(plan.start_cache()?) } else { None };
+    let addresses = match (&cache_server, &plan.args.address) {
         (Some(server), _) => server.addresses().to_vec(),
         (None, address) => addresses_from(address.as_deref().unwrap_or_default()).take(plan.threads()).collect(),
     };
-    let peers = plan.has_peers.then(|| {
+    let mut started = Vec::new();
+    if plan.args.peer {
         progress("starting memcached and Redis", 0.0);
-        Peers::start(&plan.workload, plan.mean_value_len(), plan.client_cpus[0], plan.server_cpus[0], interrupt)
-    });
-    let of_thread = plan.clone();
-    let loaders = Crew::start(&plan.client_cpus, move |index| {
-        let (plan, addresses) = (&of_thread, addresses.clone());
-        match fabrics::open(plan.fabric, &plan.limits, &plan.options, &Hub::new())? {
-            FabricEndpoint::Shm(rpc) => Loader::boxed(rpc, plan, index, addresses, interrupt),
-            FabricEndpoint::Udp(rpc) => Loader::boxed(rpc, plan, index, addresses, interrupt),
-            FabricEndpoint::Ibverbs(rpc) => Loader::boxed(rpc, plan, index, addresses, interrupt),
-            FabricEndpoint::Other(rpc) => Loader::boxed(rpc, plan, index, addresses, interrupt),
+        started = peers::start(&plan.workload, plan.mean_value_len(), client_cpus[0], server_cpus[0], interrupt)?;
+    }
+    let (fabric, limits, options) = (plan.fabric, plan.args.limits.clone(), plan.options.clone());
+    let (shape, workload) = (plan.shape, plan.workload);
+    let loaders = Drivers::start(client_cpus, interrupt, move |index| {
+        let workload = Workload { seed: workload.seed + index as u64, ..workload };
+        let addresses = addresses.clone();
+        match fabrics::open(fabric, &limits, &options, &Hub::new())? {
+            FabricEndpoint::Shm(rpc) => boxed(rpc, shape, &workload, addresses, interrupt),
+            FabricEndpoint::Udp(rpc) => boxed(rpc, shape, &workload, addresses, interrupt),
+            FabricEndpoint::Ibverbs(rpc) => boxed(rpc, shape, &workload, addresses, interrupt),
+            FabricEndpoint::Other(rpc) => boxed(rpc, shape, &workload, addresses, interrupt),
         }
     })?;
-    let echoes = Echoes::start(&plan.echo(), &plan.client_cpus, echo_server.addresses(), &Hub::new(), interrupt)?;
-    let mut turns = CacheTurns { plan, loaders, echoes, peers: peers.transpose()?, sum: Slice::new() };
+    let echoes = Echoes::start(&plan.echo(), client_cpus, echo_server.addresses(), &Hub::new(), interrupt)?;
+    let mut turns = CacheTurns { plan, loaders, echoes, peers: started, sum: Slice::new() };
     progress("filling the cache", 0.0);
     let (keys, threads) = (plan.workload.keys, plan.threads());
-    let share = |index: usize| (keys * index / threads) as u64;
-    turns.loaders.order_each(|index| Ask::Fill(share(index), share(index + 1)), Duration::from_secs(600))?;
-    let peers = turns.peers.as_ref();
-    let servers = cache_server
-        .iter()
-        .chain([&echo_server])
-        .map(ServerProcess::id)
-        .chain(peers.iter().flat_map(|peers| peers.ids()));
-    // What a cache elsewhere uses is not known to be its own.
-    let own_cpus = if plan.address.is_some() { &[] } else { &plan.server_cpus[..] };
-    let run = Run {
-        duration: plan.duration,
-        pair: machine::pair(&plan.client_cpus, &plan.server_cpus),
-        pins: [&plan.client_cpus, own_cpus].concat(),
-        servers: servers.collect(),
-        judged: 2,
-        yardstick: Some((
-            if plan.fabric == Fabric::Udp { Yardstick::UdpRoundTrip } else { Yardstick::RingRoundTrip },
-            &plan.references,
-        )),
-        interrupt,
-    };
-    let sides = 2 + turns.peers.as_ref().map_or(0, Peers::len);
+    let share = move |index: usize| (keys * index / threads) as u64;
+    turns.loaders.each(FILLING, move |index, cache| {
+        cache.fill(share(index)..share(index + 1));
+        drive(cache, &HostClock::new(), Duration::ZERO, interrupt)
+    })?;
+    let started = turns.peers.iter().filter_map(|(_, side)| side.process());
+    let servers: Vec<u32> = cache_server.iter().chain([&echo_server]).map(ServerProcess::id).chain(started).collect();
+    let is_udp = plan.fabric == Fabric::Udp;
+    let yardstick = if is_udp { Yardstick::UdpRoundTrip } else { Yardstick::RingRoundTrip };
+    let run = plan.setting.run(2, servers, Some(yardstick), interrupt);
+    let sides = 2 + turns.peers.len();
     let measured = run.alternate(sides, &mut turns, progress)?;
     Ok(figure(plan, &measured, turns.sum, turns.peers))
 }
 
-fn figure(plan: &CachePlan, measured: &Measured, sum: Slice, peers: Option<Peers>) -> Figure {
+fn figure(plan: &CachePlan<'_>, measured: &Measured, sum: Slice, peers: Vec<Peer>) -> Figure {
     let Shape { window, batch, keys_per_get, rate } = plan.shape;
     let title = format!("cache over RPC over {}, keys asked for or stored, each client thread", plan.fabric.name());
     let figure = measured.figure("kv rpc", title, Unit::Mops, 0);
@@ -364,19 +291,19 @@ fn figure(plan: &CachePlan, measured: &Measured, sum: Slice, peers: Option<Peers
         format!("{window} in flight in batches of {batch}{several}{by_the_clock}"),
         format!("{} answers checked, {:.1} % of the gets hit", sum.done, sum.hit_percent()),
     ];
-    let peers = peers.map(|peers| peers.end(measured, 2)).unwrap_or_default();
+    let peers = peers::results(peers, measured, 2);
     figure.lines.extend(peers.iter().map(|peer| peer.text.clone()));
     figure.setup = json!({
         "design": "rpc",
         "fabric": plan.fabric.name(),
         "workload": workload_json(&plan.workload, KEY_LEN),
-        "mix": plan.mix.map(Mix::name),
+        "mix": plan.args.mix.map(Mix::name),
         "offered_mops": rate.map(|rate| units::rounded(rate / 1e6)),
         "threads": plan.threads(),
         "window": window,
         "batch": batch,
         "keys_per_get": keys_per_get,
-        "seconds": plan.duration.as_secs_f64(),
+        "seconds": plan.setting.duration.as_secs_f64(),
     });
     figure.details = json!({
         "total_mops": figure.value.map(|value| units::rounded(value * plan.threads() as f64)),

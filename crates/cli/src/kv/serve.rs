@@ -1,6 +1,6 @@
 //! `sinew serve cache`.
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use sinew::Program;
 use sinew::fabric::{Clock, Generator};
 use sinew::host::{HostClock, SystemEntropy};
@@ -64,35 +64,30 @@ impl Args {
     }
 
     /// What each thread is to have its part of.
-    fn config(&self) -> Result<CacheConfig, Usage> {
-        let threads = self.threads.threads();
-        if self.memory < MEMORY_MIN * threads {
-            return Err(Usage(format!(
-                "--memory {}: each thread needs {} at least, for example --memory 256M",
-                units::size(self.memory),
-                units::size(MEMORY_MIN),
-            )));
-        }
-        if let Some(value_max) = self.value_max
-            && !(1..=self.memory / threads).contains(&value_max)
-        {
-            let most = units::size(self.memory / threads);
-            let value_max = units::size(value_max);
-            return Err(Usage(format!(
-                "--value-max {value_max}: from 1 B to what each thread has of --memory, {most}"
-            )));
-        }
+    fn config(&self) -> anyhow::Result<CacheConfig> {
+        let (threads, memory) = (self.threads.threads(), units::size(self.memory));
+        ensure!(
+            self.memory >= MEMORY_MIN * threads,
+            "--memory {memory}: each thread needs {} at least, for example --memory 256M",
+            units::size(MEMORY_MIN)
+        );
+        let (value_max, most) = (self.value_len_max(), self.memory / threads);
+        ensure!(
+            (1..=most).contains(&value_max),
+            "--value-max {}: from 1 B to what each thread has of --memory, {}",
+            units::size(value_max),
+            units::size(most)
+        );
+        ensure!(value_max <= VALUE_LEN_MAX, "--value-max can be up to {}", units::size(VALUE_LEN_MAX));
         let items = self.items.unwrap_or(self.memory / (64 + INDEX_BYTES)).max(1);
         // One that forgets nothing keeps a fourth as many places in reserve.
         let index_bytes = items.saturating_mul(INDEX_BYTES + if self.no_evict { INDEX_BYTES / 4 } else { 0 });
         let memory_bytes = self.memory.saturating_sub(index_bytes);
-        if memory_bytes < self.memory / 8 {
-            return Err(Usage(format!(
-                "--items {items}: the index would take {} of the {} of --memory; give it more, or expect fewer items",
-                units::size(index_bytes),
-                units::size(self.memory),
-            )));
-        }
+        ensure!(
+            memory_bytes >= self.memory / 8,
+            "--items {items}: the index would take {} of the {memory} of --memory; give it more, or expect fewer items",
+            units::size(index_bytes)
+        );
         Ok(CacheConfig {
             items,
             memory_bytes,
@@ -115,22 +110,16 @@ fn service(threads: usize, config: &CacheConfig) -> anyhow::Result<Service> {
 /// Serves until a signal, or, as a child, until standard input ends.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let threads = &args.threads;
-    let config = args.config()?;
-    let door_config = args.door.config(args.value_len_max(), !args.no_evict)?;
-    if args.value_len_max() > VALUE_LEN_MAX {
-        return Err(Usage(format!("--value-max can be up to {}", units::size(VALUE_LEN_MAX))).into());
-    }
+    let config = args.config().map_err(Usage::of)?;
+    let door_config = args.door.config(args.value_len_max(), !args.no_evict).map_err(Usage::of)?;
     if let (None, Some(memcached)) = (&args.address, args.door.address()) {
         return door::serve_alone(memcached, threads, door_config, || service(threads.threads(), &config));
     }
     let addresses = threads.addresses(args.address.as_deref().unwrap_or(ADDRESS)).map_err(Usage::of)?;
     if args.value_len_max() > RPC_VALUE_LEN_MAX {
-        let max = units::size(RPC_VALUE_LEN_MAX);
-        return Err(Usage(format!(
-            "--value-max can be up to {max} at {}: more only for memcached clients alone",
-            addresses[0]
-        ))
-        .into());
+        let (max, address) = (units::size(RPC_VALUE_LEN_MAX), &addresses[0]);
+        let text = format!("--value-max can be up to {max} at {address}: more only for memcached clients alone");
+        return Err(Usage(text).into());
     }
     let start = || {
         let service = service(threads.threads(), &config)?;

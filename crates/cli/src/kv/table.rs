@@ -11,14 +11,12 @@ use serde_json::json;
 use sinew::host::Interrupt;
 use sinew::mem::Words;
 use sinew::store::cache::{Cache, CacheConfig, CacheStats, Key, Put};
-use sinew_harness::Measured;
 use sinew_harness::run::{Interrupted, Progress};
-use sinew_harness::units;
 use sinew_harness::workload::{self, KEY_LEN, KEYS_MAX, Request, Workload, check_value, fill_value, key_bytes};
-use sinew_harness::{Comparison, Figure, Run, Turns, Unit, histogram, machine};
+use sinew_harness::{Comparison, Figure, Measured, Turns, Unit, histogram, machine, units};
 
 use super::workload::{WorkloadArgs, workload_json, workload_text};
-use crate::measure::{MeasureArgs, with_progress};
+use crate::measure::{MeasureArgs, Setting, with_progress};
 use crate::{Outcome, Usage, output};
 
 pub const HELP: &str = "\
@@ -63,8 +61,7 @@ struct TablePlan {
     value_size: usize,
     /// In ascending order.
     batches: Vec<usize>,
-    duration: Duration,
-    cpu: Option<usize>,
+    setting: Setting,
 }
 
 impl Args {
@@ -72,12 +69,11 @@ impl Args {
         self.measure.check_thresholds(Unit::Mops)?;
         let value_size = self.workload.value_size;
         ensure!(value_size <= VALUE_SIZE_MAX, "--value-size can be up to {VALUE_SIZE_MAX}");
-        let (cpus, _) = self.measure.places((1, 0), false)?;
         let mut batches: Vec<usize> = self.batch.iter().map(|batch| usize::from(*batch)).collect();
         batches.sort_unstable();
         batches.dedup();
         let workload = self.workload.workload(8_000_000, KEYS_MAX)?;
-        Ok(TablePlan { workload, value_size, batches, duration: self.measure.seconds, cpu: cpus[0] })
+        Ok(TablePlan { workload, value_size, batches, setting: self.measure.setting((1, 0), false)? })
     }
 }
 
@@ -115,7 +111,7 @@ impl Turns for TableTurns<'_> {
 /// Fills a table and measures. `progress` hears what is done, and how much of it, from 0 to 1.
 fn measure(plan: &TablePlan, progress: &mut Progress<'_>) -> anyhow::Result<(Vec<Figure>, String)> {
     let interrupt = Interrupt::install().context("catching Ctrl-C")?;
-    machine::pin(plan.cpu)?;
+    machine::pin(plan.setting.client_cpus[0])?;
     let keys = plan.workload.keys;
     let item = 2 * 8 + KEY_LEN + plan.value_size.next_multiple_of(8);
     let mut cache = Cache::new(&CacheConfig {
@@ -142,15 +138,7 @@ fn measure(plan: &TablePlan, progress: &mut Progress<'_>) -> anyhow::Result<(Vec
     let latencies = plan.batches.iter().map(|_| histogram()).collect();
     let mut turns = TableTurns { batches: &plan.batches, server, limit: Limit::new(keys, item)?, latencies };
     let sides = 2 * plan.batches.len();
-    let run = Run {
-        duration: plan.duration,
-        pair: None,
-        pins: vec![plan.cpu],
-        servers: Vec::new(),
-        judged: sides,
-        yardstick: None,
-        interrupt,
-    };
+    let run = plan.setting.run(sides, [], None, interrupt);
     let measured = run.alternate(sides, &mut turns, progress)?;
     let TableTurns { server, latencies, .. } = turns;
     let stats = server.cache.stats();
@@ -171,7 +159,7 @@ fn figure(plan: &TablePlan, measured: &Measured, at: usize, latency: Histogram<u
         "design": "table",
         "batch": batch,
         "workload": workload_json(&plan.workload, KEY_LEN),
-        "seconds": plan.duration.as_secs_f64(),
+        "seconds": plan.setting.duration.as_secs_f64(),
     });
     figure.details = json!({
         "hit_percent": units::rounded(hit_percent(stats)),

@@ -2,73 +2,22 @@
 
 use std::time::Duration;
 
-use sinew_harness::load::{cache, memcached::Shape, memcached::Wire};
-use sinew_harness::reference::References;
+use sinew_harness::Figure;
+use sinew_harness::load::memcached::Wire;
 use sinew_harness::run::Progress;
-use sinew_harness::workload::{Distribution, Order, Sizes, Workload};
-use sinew_harness::{Figure, machine};
 
-use super::memcached::{self, MemcachedPlan};
-use super::rpc::{self, CachePlan};
-use crate::endpoint_args::LimitArgs;
+use super::{memcached, rpc};
 use crate::fabrics::Fabric;
-
-/// Keys of the cache.
-const KEYS: usize = 100_000;
-/// Bytes of a value.
-const VALUE_SIZE: usize = 32;
+use crate::measure::as_told;
 
 /// GETs and PUTs over RPC, with every value checked, beside echoes of the same messages.
 pub fn over_rpc(fabric: Fabric, duration: Duration, progress: &mut Progress<'_>) -> anyhow::Result<Figure> {
-    let pair = machine::default_pair();
-    let window = if fabric == Fabric::Udp { 512 } else { 128 };
-    let plan = CachePlan {
-        fabric,
-        workload: workload(KEYS),
-        mix: None,
-        shape: cache::Shape { window, batch: 16, keys_per_get: 1, rate: None },
-        client_cpus: vec![pair.map(|cpus| cpus[0])],
-        server_cpus: vec![pair.map(|cpus| cpus[1])],
-        address: None,
-        options: String::new(),
-        duration,
-        limits: LimitArgs::default(),
-        references: References::default(),
-        has_peers: false,
-    };
-    rpc::measure(&plan, progress)
+    let args: rpc::Args = as_told(&["--fabric", fabric.name(), "--keys", "100K"], duration)?;
+    rpc::measure(&args.plan()?, progress)
 }
 
 /// A client of memcached's protocol, which asks ours, over TCP.
 pub fn memcached(duration: Duration, progress: &mut Progress<'_>) -> anyhow::Result<Figure> {
-    let pair = machine::default_pair();
-    let plan = MemcachedPlan {
-        workload: workload(KEYS / 10),
-        shape: Shape {
-            connections: 1,
-            depth: 64,
-            keys_per_get: 1,
-            wire: Wire::Text,
-            value_size: VALUE_SIZE,
-            rate: None,
-        },
-        connect: None,
-        has_peer: false,
-        unix: false,
-        duration,
-        client_cpu: pair.map(|cpus| cpus[0]),
-        server_cpu: pair.map(|cpus| cpus[1]),
-    };
-    memcached::measure(&plan, progress).map(|(figure, _)| figure)
-}
-
-fn workload(keys: usize) -> Workload {
-    Workload {
-        keys,
-        distribution: Distribution::Uniform,
-        get_percent: 95.0,
-        order: Order::Alike,
-        sizes: Sizes::Fixed(VALUE_SIZE),
-        seed: 1,
-    }
+    let args: memcached::ClientArgs = as_told(&["--keys", "10K"], duration)?;
+    memcached::measure(&args.plan(Wire::Text, 1, false)?, progress)
 }

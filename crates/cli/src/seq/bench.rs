@@ -6,7 +6,7 @@ use sinew_harness::Unit;
 use super::Design;
 use super::run::{self, SequencerPlan};
 use super::verbs::HERD_WINDOW;
-use crate::fabrics::{self, Fabric, Purpose};
+use crate::fabrics::{self, Fabric};
 use crate::measure::{MeasureArgs, with_progress};
 use crate::verbs::{Carried, DeviceArgs, parse_address};
 use crate::{Outcome, Usage};
@@ -62,23 +62,15 @@ pub struct Args {
 const BATCH: u16 = 16;
 
 impl Args {
-    fn plan(&self) -> anyhow::Result<SequencerPlan> {
+    /// What to measure.
+    pub fn plan(&self) -> anyhow::Result<SequencerPlan> {
         self.measure.check_thresholds(Unit::Mops)?;
         let is_rpc = self.design == Design::Rpc;
-        let mut fabric = self.fabric;
-        if let Some(address) = &self.address {
-            if is_rpc {
-                let of_address = fabrics::check(address, Purpose::Call)?;
-                ensure!(
-                    fabric.is_none_or(|fabric| fabric == of_address),
-                    "--fabric and --address {address} disagree; leave --fabric out"
-                );
-                fabric = Some(of_address);
-            } else {
-                parse_address(address).map_err(anyhow::Error::msg)?;
-            }
+        let of_calls = self.address.as_deref().filter(|_| is_rpc);
+        let fabric = fabrics::of_clients(self.fabric, of_calls, 1)?;
+        if let Some(address) = self.address.as_ref().filter(|_| !is_rpc) {
+            parse_address(address).map_err(anyhow::Error::msg)?;
         }
-        let fabric = fabric.unwrap_or(Fabric::Shm);
         let name = self.design.name();
         let carried = match fabric {
             Fabric::Shm => Carried::Shm,
@@ -98,7 +90,6 @@ impl Args {
             !self.measure.thresholds.judge_ratio() || !matches!(self.design, Design::Herd | Design::Atomics),
             "--fail-if-ratio-...: there is no limit for --design {name}"
         );
-        let (client_cpus, server_cpus) = self.measure.places((self.clients.into(), 1), self.address.is_some())?;
         Ok(SequencerPlan {
             design: self.design,
             fabric,
@@ -107,10 +98,7 @@ impl Args {
             window: self.window.into(),
             batch: batch.into(),
             range: if self.design.has_ranges() { self.range } else { 1 },
-            duration: self.measure.seconds,
-            client_cpus,
-            server_cpu: server_cpus[0],
-            references: self.measure.references()?,
+            setting: self.measure.setting((self.clients.into(), 1), self.address.is_some())?,
         })
     }
 }

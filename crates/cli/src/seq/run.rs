@@ -2,29 +2,27 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
 use serde_json::{Value, json};
 use sinew::fabric::verbs::Device;
-use sinew::host::{HostClock, Interrupt, Rendezvous};
-use sinew::sequencer::Client;
+use sinew::host::{HostClock, Interrupt};
 use sinew::sequencer::rpc::RpcClient;
 use sinew::shm::Hub;
 use sinew::{Endpoint, FabricEndpoint};
-use sinew_harness::Measured;
-use sinew_harness::crew::{BoxedMember, Crew, Member};
-use sinew_harness::load::sequencer::{Seen, Sequencer};
-use sinew_harness::load::{Slice, drive, echo};
-use sinew_harness::reference::{References, Yardstick};
-use sinew_harness::run::{Interrupted, Progress};
-use sinew_harness::{Comparison, Figure, Run, Turns, Unit, machine, units};
+use sinew_harness::load::sequencer::{Counts, Seen, Sequencer};
+use sinew_harness::load::{Slice, echo};
+use sinew_harness::reference::Yardstick;
+use sinew_harness::run::Progress;
+use sinew_harness::{Comparison, Drivers, Figure, Measured, Turns, Unit, machine, units};
 
 use super::Design;
 use super::limit::header_only_echo_mops;
-use super::verbs::{Whom, WithClient, meet};
+use super::verbs::meet;
 use crate::child::ServerProcess;
 use crate::echo::{EchoPlan, Echoes};
 use crate::endpoint_args::LimitArgs;
 use crate::fabrics::{self, Fabric};
+use crate::interrupted;
+use crate::measure::Setting;
 use crate::verbs::{Carried, DeviceArgs, Job};
 
 /// Bytes of the calls that RPC is measured beside: those of an answer.
@@ -42,10 +40,8 @@ pub struct SequencerPlan {
     pub batch: usize,
     /// Numbers that one call asks for where they are measured in ranges; 1 leaves that out.
     pub range: u32,
-    pub duration: Duration,
-    pub client_cpus: Vec<Option<usize>>,
-    pub server_cpu: Option<usize>,
-    pub references: References,
+    /// With one server thread.
+    pub setting: Setting,
 }
 
 impl SequencerPlan {
@@ -60,17 +56,19 @@ impl SequencerPlan {
         if let Some(address) = &self.address {
             return Ok((None, address.clone()));
         }
-        let mut args: Vec<String> = ["serve", "sequencer", "--design", design.name()].map(str::to_owned).into();
+        let mut args: Vec<String> = ["serve", "sequencer", "--design", &design.name()].map(str::to_owned).into();
         if design == Design::Rpc {
             args.push(self.fabric.fresh_address("")?);
-            args.extend(self.limits().to_args(&[self.server_cpu]));
+            args.extend(self.limits().to_args(&self.setting.server_cpus));
         } else {
             args.push("127.0.0.1:0".to_owned());
             args.extend(self.device.to_args());
-            args.extend(self.server_cpu.iter().flat_map(|cpu| ["--pin".to_owned(), cpu.to_string()]));
+            args.extend(
+                self.setting.server_cpus.iter().flatten().flat_map(|cpu| ["--pin".to_owned(), cpu.to_string()]),
+            );
         }
         let server = ServerProcess::spawn(&args)?;
-        let address = server.addresses().first().context("the server did not say where it serves")?.clone();
+        let address = server.address()?.to_owned();
         Ok((Some(server), address))
     }
 
@@ -80,98 +78,28 @@ impl SequencerPlan {
     }
 }
 
-/// What a client thread is to do in a slice.
-#[derive(Clone, Copy)]
-struct Ask {
-    duration: Duration,
-    /// Numbers that each call asks for.
-    count: u32,
-    /// All numbers must be at least this.
-    from: u64,
-}
-
 /// Client threads of a sequencer.
-type Clients = Crew<Ask, (Slice, Seen)>;
+type Clients = Drivers<dyn Counts>;
 
-/// A client thread.
-struct ClientThread<C: Client, H> {
-    load: Sequencer<C, HostClock, H>,
-    clock: HostClock,
-    interrupt: Interrupt,
-}
-
-impl<C: Client, H> Member for ClientThread<C, H> {
-    type Order = Ask;
-    type Answer = (Slice, Seen);
-
-    fn obey(&mut self, Ask { duration, count, from }: Ask) -> anyhow::Result<(Slice, Seen)> {
-        self.load.expect(count, from);
-        let slice = drive(&mut self.load, &self.clock, duration, self.interrupt)?;
-        Ok((slice, self.load.take_seen()))
-    }
-
-    fn tend(&mut self) {
-        // What is wrong shows in the next slice.
-        let _ = self.load.tend();
-    }
-}
-
-/// How a client becomes a thread's member.
-#[derive(Clone, Copy)]
-struct Boxing {
+/// A thread's driver over RPC.
+fn boxed(
+    mut rpc: impl Endpoint + 'static,
+    address: &str,
     window: usize,
     batch: usize,
-    interrupt: Interrupt,
+) -> anyhow::Result<(Box<dyn Counts>, ())> {
+    let session = rpc.connect(address)?;
+    let client = RpcClient::new(rpc, session, window, None)?;
+    Ok((Box::new(Sequencer::new(client, HostClock::new(), window, batch)), ()))
 }
 
-impl Boxing {
-    fn boxed<H: 'static>(self, client: impl Client + 'static, hold: H) -> BoxedMember<Ask, (Slice, Seen)> {
-        let load = Sequencer::new(client, HostClock::new(), hold, self.window, self.batch);
-        Box::new(ClientThread { load, clock: HostClock::new(), interrupt: self.interrupt })
-    }
-
-    fn over_rpc(
-        self,
-        mut rpc: impl Endpoint + 'static,
-        address: &str,
-    ) -> anyhow::Result<BoxedMember<Ask, (Slice, Seen)>> {
-        let session = rpc.connect(address)?;
-        Ok(self.boxed(RpcClient::new(rpc, session, self.window, None)?, ()))
-    }
-}
-
-impl WithClient for Boxing {
-    type Result = BoxedMember<Ask, (Slice, Seen)>;
-
-    fn run<C: Client + 'static>(self, client: C, hold: Rendezvous) -> Self::Result {
-        self.boxed(client, hold)
-    }
-}
-
-/// What the figure stands beside.
-enum Beside<'a> {
-    Nothing,
-    Echoes(Echoes),
-    /// HERD's calls one by one.
-    Herd(Clients),
-    Meter(&'a dyn Fn(Duration) -> anyhow::Result<f64>),
-}
-
-impl Beside<'_> {
-    fn comparison(&self) -> Option<(Comparison, &'static str)> {
-        Some(match self {
-            Self::Nothing => return None,
-            Self::Echoes(_) => (Comparison::Baseline, "RPC echoes of 16 B, as many in flight, each checked"),
-            Self::Herd(_) => (Comparison::Baseline, "HERD's calls one by one"),
-            Self::Meter(_) => (Comparison::Limit, "datagrams without data, echoed, as many in flight"),
-        })
-    }
-}
+/// What the figure stands beside: how to take it, what it is, and a slice of it.
+type Beside<'a> = (Comparison, &'static str, Box<dyn FnMut(Duration) -> anyhow::Result<f64> + 'a>);
 
 /// A sequencer's clients and what they stand beside; then its clients once more, for ranges.
 struct SequencerTurns<'a> {
     clients: Clients,
-    beside: Beside<'a>,
+    beside: Option<Beside<'a>>,
     range: u32,
     /// All numbers from here on are to be handed out once.
     from: u64,
@@ -180,44 +108,42 @@ struct SequencerTurns<'a> {
     sum: Slice,
 }
 
-fn mops<'a>(slices: impl IntoIterator<Item = &'a Slice>) -> f64 {
-    slices.into_iter().map(Slice::mops).sum()
+fn mops(slices: &[Slice]) -> f64 {
+    slices.iter().map(Slice::mops).sum()
 }
 
 impl SequencerTurns<'_> {
     /// One slice of the sequencer: the rate of calls, when no number was handed out twice or too low.
     fn calls(&mut self, duration: Duration, count: u32) -> anyhow::Result<f64> {
-        let answers = self.clients.order(&Ask { duration, count, from: self.from }, duration)?;
-        let mut all = Seen::new(self.from);
-        for (slice, seen) in &answers {
-            all.add(seen)?;
-            let latency = if count == 1 { slice.latency.clone() } else { sinew_harness::histogram() };
-            self.sum.add(&Slice { latency, ..slice.clone() });
+        let from = self.from;
+        let mut slices = self.clients.slices(duration, move |_, client| client.expect(count, from))?;
+        let mut all = Seen::new(from);
+        for seen in self.clients.each(Duration::ZERO, |_, client| Ok(client.take_seen()))? {
+            all.add(&seen)?;
+        }
+        for slice in &mut slices {
+            if count > 1 {
+                slice.latency.reset();
+            }
+            self.sum.add(slice);
         }
         self.numbers += all.numbers;
         // Before the first slice nobody knows where it begins.
-        if self.from > 0 {
-            self.gaps += all.end - self.from - all.numbers;
+        if from > 0 {
+            self.gaps += all.end - from - all.numbers;
         }
         self.from = all.end;
-        Ok(mops(answers.iter().map(|(slice, _)| slice)))
+        Ok(mops(&slices))
     }
 }
 
 impl Turns for SequencerTurns<'_> {
     fn slice(&mut self, side: usize, duration: Duration) -> anyhow::Result<Option<f64>> {
-        let rate = match (side, &self.beside) {
-            (0, _) => self.calls(duration, 1)?,
-            (1, Beside::Nothing) => return Ok(None),
-            (1, Beside::Echoes(echoes)) => mops(&echoes.slice(1, duration)?),
-            (1, Beside::Herd(clients)) => {
-                let answers = clients.order(&Ask { duration, count: 1, from: 0 }, duration)?;
-                mops(answers.iter().map(|(slice, _)| slice))
-            }
-            (1, Beside::Meter(meter)) => meter(duration)?,
-            _ => self.calls(duration, self.range)?,
-        };
-        Ok(Some(rate))
+        match (side, &mut self.beside) {
+            (0, _) => self.calls(duration, 1).map(Some),
+            (1, beside) => beside.as_mut().map(|(_, _, slice)| slice(duration)).transpose(),
+            _ => self.calls(duration, self.range).map(Some),
+        }
     }
 
     fn forget(&mut self) {
@@ -227,32 +153,32 @@ impl Turns for SequencerTurns<'_> {
 
 /// Measures.
 pub fn measure(plan: &SequencerPlan, progress: &mut Progress<'_>) -> anyhow::Result<Figure> {
-    let interrupt = Interrupt::install().context("catching Ctrl-C")?;
-    let result = match plan.design {
+    interrupted::unless(|interrupt| match plan.design {
         Design::Rpc => over_rpc(plan, interrupt, progress),
         _ => plan.device.run(OnVerbs { plan, interrupt, progress }),
-    };
-    // Ctrl-C reaches the server too: what is said of its going is not the cause.
-    ensure!(!interrupt.is_set(), Interrupted);
-    result
+    })
 }
 
 /// The sequencer over RPC beside echoes.
 fn over_rpc(plan: &SequencerPlan, interrupt: Interrupt, progress: &mut Progress<'_>) -> anyhow::Result<Figure> {
     let (server, address) = plan.server(Design::Rpc)?;
-    let (limits, fabric) = (plan.limits(), plan.fabric);
-    let echo = ServerProcess::start(&fabric.fresh_address("")?, &[plan.server_cpu], &limits)?;
-    let boxing = Boxing { window: plan.window, batch: plan.batch, interrupt };
-    let clients = Crew::start(&plan.client_cpus, move |_| match fabrics::open(fabric, &limits, "", &Hub::new())? {
-        FabricEndpoint::Shm(rpc) => boxing.over_rpc(rpc, &address),
-        FabricEndpoint::Udp(rpc) => boxing.over_rpc(rpc, &address),
-        FabricEndpoint::Ibverbs(rpc) => boxing.over_rpc(rpc, &address),
-        FabricEndpoint::Other(rpc) => boxing.over_rpc(rpc, &address),
-    })?;
+    let (limits, fabric, window, batch) = (plan.limits(), plan.fabric, plan.window, plan.batch);
+    let Setting { client_cpus, server_cpus, .. } = &plan.setting;
+    let echo = ServerProcess::start(&fabric.fresh_address("")?, server_cpus, &limits)?;
+    let make = move |_| match fabrics::open(fabric, &limits, "", &Hub::new())? {
+        FabricEndpoint::Shm(rpc) => boxed(rpc, &address, window, batch),
+        FabricEndpoint::Udp(rpc) => boxed(rpc, &address, window, batch),
+        FabricEndpoint::Ibverbs(rpc) => boxed(rpc, &address, window, batch),
+        FabricEndpoint::Other(rpc) => boxed(rpc, &address, window, batch),
+    };
+    let clients = Drivers::start(client_cpus, interrupt, make)?;
     // One server thread echoes for all clients.
-    let addresses = vec![echo.addresses()[0].clone(); plan.client_cpus.len()];
-    let echoes = Echoes::start(&plan.echo(), &plan.client_cpus, &addresses, &Hub::new(), interrupt)?;
-    alternate(plan, clients, Beside::Echoes(echoes), [server.as_ref(), Some(&echo)], interrupt, progress)
+    let addresses = vec![echo.address()?.to_owned(); client_cpus.len()];
+    let echoes = Echoes::start(&plan.echo(), client_cpus, &addresses, &Hub::new(), interrupt)?;
+    let what = "RPC echoes of 16 B, as many in flight, each checked";
+    let slice = Box::new(move |duration| Ok(mops(&echoes.slice(1, duration)?)));
+    let beside = Some((Comparison::Baseline, what, slice as Box<_>));
+    alternate(plan, clients, beside, [server.as_ref(), Some(&echo)], interrupt, progress)
 }
 
 struct OnVerbs<'a, 'b> {
@@ -270,20 +196,24 @@ impl Job for OnVerbs<'_, '_> {
         let (server, address) = plan.server(design)?;
         let base =
             if design == Design::HerdOpt && plan.address.is_none() { Some(plan.server(Design::Herd)?) } else { None };
-        let boxing = Boxing { window, batch: plan.batch, interrupt };
         let start = |design, address: &str| {
-            let (device, address) = (device.clone(), address.to_owned());
-            Crew::start(&plan.client_cpus, move |_| {
-                meet(&device, Whom { design, carried, address: &address, window }, boxing)
-            })
+            let (device, address, batch) = (device.clone(), address.to_owned(), plan.batch);
+            let make = move |_| meet(&device, (design, carried), &address, window, batch);
+            Drivers::start(&plan.setting.client_cpus, interrupt, make)
         };
         let clients = start(design, &address)?;
-        let pair = machine::pair(&plan.client_cpus, &[plan.server_cpu]);
-        let meter = |duration| header_only_echo_mops(&device, pair, window, duration);
-        let beside = match (design, &base) {
-            (_, Some((_, address))) => Beside::Herd(start(Design::Herd, address)?),
-            (Design::SpecS0, None) => Beside::Meter(&meter),
-            _ => Beside::Nothing,
+        let pair = machine::pair(&plan.setting.client_cpus, &plan.setting.server_cpus);
+        let beside: Option<Beside<'_>> = match (design, &base) {
+            (_, Some((_, address))) => {
+                let clients = start(Design::Herd, address)?;
+                let slice = move |duration| Ok(mops(&clients.slices(duration, |_, client| client.expect(1, 0))?));
+                Some((Comparison::Baseline, "HERD's calls one by one", Box::new(slice)))
+            }
+            (Design::SpecS0, None) => {
+                let slice = |duration| header_only_echo_mops(&device, pair, window, duration);
+                Some((Comparison::Limit, "datagrams without data, echoed, as many in flight", Box::new(slice)))
+            }
+            _ => None,
         };
         let servers = [server.as_ref(), base.as_ref().and_then(|(server, _)| server.as_ref())];
         alternate(plan, clients, beside, servers, interrupt, progress)
@@ -294,25 +224,18 @@ impl Job for OnVerbs<'_, '_> {
 fn alternate(
     plan: &SequencerPlan,
     clients: Clients,
-    beside: Beside<'_>,
+    beside: Option<Beside<'_>>,
     servers: [Option<&ServerProcess>; 2],
     interrupt: Interrupt,
     progress: &mut Progress<'_>,
 ) -> anyhow::Result<Figure> {
-    let comparison = beside.comparison();
+    let comparison = beside.as_ref().map(|(comparison, what, _)| (*comparison, *what));
     let mut turns =
         SequencerTurns { clients, beside, range: plan.range, from: 0, numbers: 0, gaps: 0, sum: Slice::new() };
+    let judged = if comparison.is_some() { 2 } else { 1 };
     // Where the sequencer is somebody else's, so is its processor.
-    let is_ours = plan.address.is_none();
-    let run = Run {
-        duration: plan.duration,
-        pair: machine::pair(&plan.client_cpus, &[plan.server_cpu]),
-        pins: plan.client_cpus.iter().copied().chain(is_ours.then_some(plan.server_cpu)).collect(),
-        servers: servers.into_iter().flatten().filter(|_| is_ours).map(ServerProcess::id).collect(),
-        judged: if comparison.is_some() { 2 } else { 1 },
-        yardstick: Some((Yardstick::RingRoundTrip, &plan.references)),
-        interrupt,
-    };
+    let servers = servers.into_iter().flatten().filter(|_| plan.address.is_none()).map(ServerProcess::id);
+    let run = plan.setting.run(judged, servers, Some(Yardstick::RingRoundTrip), interrupt);
     let measured = run.alternate(if plan.range > 1 { 3 } else { 2 }, &mut turns, progress)?;
     let SequencerTurns { numbers, gaps, sum, .. } = turns;
     Ok(figure(plan, &measured, comparison, sum, [numbers, gaps]))
@@ -326,7 +249,7 @@ fn figure(
     [numbers, gaps]: [u64; 2],
 ) -> Figure {
     let SequencerPlan { design, fabric, window, batch, range, .. } = plan;
-    let clients = plan.client_cpus.len();
+    let clients = plan.setting.client_cpus.len();
     let of_all = if clients > 1 { format!(", of {clients} clients together") } else { String::new() };
     let title = format!("sequencer {} over {}, a number a call{of_all}", design.name(), fabric.name());
     let mut figure = measured.figure("seq", title, Unit::Mops, 0);
@@ -353,9 +276,9 @@ fn figure(
         "clients": clients,
         "window": window,
         "batch": batch,
-        "seconds": plan.duration.as_secs_f64(),
-        "client_cpus": plan.client_cpus,
-        "server_cpu": plan.server_cpu,
+        "seconds": plan.setting.duration.as_secs_f64(),
+        "client_cpus": plan.setting.client_cpus,
+        "server_cpu": plan.setting.server_cpus[0],
     });
     figure.details = json!({
         "ranges": ranges, "calls_checked": done, "numbers_checked": numbers, "lost": lost, "gaps": gaps,

@@ -2,30 +2,14 @@
 
 use std::time::Duration;
 
-use sinew_harness::reference::References;
+use sinew_harness::Figure;
 use sinew_harness::run::Progress;
-use sinew_harness::{Figure, machine};
 
-use super::Design;
-use super::run::{self, SequencerPlan};
-use crate::fabrics::Fabric;
-use crate::verbs::{Carried, DeviceArgs};
+use super::{bench, run};
+use crate::measure::as_told;
 
 /// The one for every day, on shared memory.
 pub fn over_shm(duration: Duration, progress: &mut Progress<'_>) -> anyhow::Result<Figure> {
-    let pair = machine::default_pair();
-    let plan = SequencerPlan {
-        design: Design::Rpc,
-        fabric: Fabric::Shm,
-        device: DeviceArgs { fabric: Carried::Shm, device: None },
-        address: None,
-        window: 64,
-        batch: 16,
-        range: 1,
-        duration,
-        client_cpus: vec![pair.map(|cpus| cpus[0])],
-        server_cpu: pair.map(|cpus| cpus[1]),
-        references: References::default(),
-    };
-    run::measure(&plan, progress)
+    let args: bench::Args = as_told(&["--design", "rpc", "--fabric", "shm", "--range", "1"], duration)?;
+    run::measure(&args.plan()?, progress)
 }

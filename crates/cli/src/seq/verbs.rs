@@ -3,7 +3,6 @@
 //! A client comes to `HOST:PORT` and says which design it wants, over what, and where it is; the server answers with its epoch, the next number and
 //! what the client needs to reach it. A client that is connected stays until the connection of this meeting ends.
 
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
@@ -23,12 +22,13 @@ use sinew::sequencer::herd::{HerdClient, NumberService, layout};
 use sinew::sequencer::spec::{SpecClient, SpecConfig, SpecServer};
 use sinew::sequencer::{Client, Sequence};
 
+use sinew_harness::load::sequencer::{Counts, Sequencer};
 use sinew_harness::load::verbs::{Cq, Qp, Thread, bytes_of, digits};
 use sinew_harness::machine::{self, Idle};
 
 use super::Design;
 use crate::output;
-use crate::serve::{FAILED, READY, ThreadArgs, end_with_stdin};
+use crate::serve::{ThreadArgs, begin};
 use crate::verbs::{Carried, Job};
 
 /// Clients of one server at a time, of the designs that connect.
@@ -80,18 +80,8 @@ impl Job for Serving<'_> {
     type Result = bool;
 
     fn run<D: Device + 'static>(self, device: D, carried: Carried) -> anyhow::Result<bool> {
-        let interrupt = Interrupt::install().context("catching Ctrl-C")?;
-        let is_child = self.threads.is_child();
-        if is_child {
-            end_with_stdin(interrupt)?;
-        }
-        match self.serve(&device, carried, interrupt) {
-            Err(error) if is_child => {
-                output::print(format_args!("{FAILED}{}", output::describe(&error)))?;
-                Ok(false)
-            }
-            result => result.map(|()| true),
-        }
+        let serve = |interrupt| self.serve(&device, carried, interrupt);
+        Ok(begin(self.threads.is_child(), serve)?.is_some())
     }
 }
 
@@ -105,17 +95,15 @@ impl Serving<'_> {
             let (ended, ends) = mpsc::channel();
             let design = self.start(device, &stop, &ended, threads)?;
             drop(ended);
-            let (name, guests) = (self.design.name(), Vec::new());
-            let mut door = Door { design, carried, sequence: self.sequence, name, guests };
-            self.threads.warn_if_crowded();
-            self.threads.tell_addresses(&[at.to_string()])?;
-            if is_waited_for(self.threads)? {
-                let (first, epoch) = (self.sequence.next(), self.sequence.epoch());
-                let (design, fabric) = (self.design.name(), carried.name());
-                self.threads.tell(format_args!(
+            let mut door = Door { design, carried, serving: self, guests: Vec::new() };
+            let (first, epoch) = (self.sequence.next(), self.sequence.epoch());
+            let (design, fabric) = (self.design.name(), carried.name());
+            self.threads.tell_ready(
+                &[at.to_string()],
+                format_args!(
                     "From {first} on, epoch {epoch}. Stop with Ctrl-C. Measure with: sinew seq bench --design {design} --fabric {fabric} --address {at}"
-                ))?;
-            }
+                ),
+            )?;
             while !interrupt.is_set() {
                 door.let_go();
                 if let Ok(result) = ends.try_recv() {
@@ -160,10 +148,7 @@ impl Serving<'_> {
                 for index in 0..count {
                     let (tell, told) = mpsc::channel();
                     let (domain, ended) = (domain.clone(), ended.clone());
-                    threads.spawn(move || {
-                        let result = self.guess(device, &domain, index, stop, &tell);
-                        let _ = ended.send(result);
-                    });
+                    threads.spawn(move || drop(ended.send(self.guess(device, &domain, index, stop, &tell))));
                     workers.push(told.recv().ok().context("a server thread did not start")?);
                 }
                 Ok(Served::Spec { workers, next: 0 })
@@ -176,10 +161,7 @@ impl Serving<'_> {
                 for seed in seeds {
                     // What a worker is made of goes to its thread, the rest is made there.
                     let ended = ended.clone();
-                    threads.spawn(move || {
-                        let result = self.poll(seed, &config, stop);
-                        let _ = ended.send(result);
-                    });
+                    threads.spawn(move || drop(ended.send(self.poll(seed, &config, stop))));
                 }
                 Ok(Served::Herd(server))
             }
@@ -235,14 +217,6 @@ impl Serving<'_> {
     }
 }
 
-/// Tells a parent that it is ready; whether there is none, but somebody who reads.
-fn is_waited_for(threads: &ThreadArgs) -> anyhow::Result<bool> {
-    if threads.is_child() {
-        output::print(READY)?;
-    }
-    Ok(!threads.is_child())
-}
-
 /// What clients come for.
 enum Served<D: Device> {
     Spec { workers: Vec<QpAddress>, next: usize },
@@ -250,13 +224,8 @@ enum Served<D: Device> {
     Herd(sinew::herd::Server<D>),
 }
 
-/// A client that is connected, until its end of the meeting closes.
-struct Guest<D: Device> {
-    rendezvous: Rendezvous,
-    kind: Kind<D>,
-}
-
-enum Kind<D: Device> {
+/// A client that is connected.
+enum Guest<D: Device> {
     Atomics { _qp: Qp<D> },
     Herd(ClientId),
 }
@@ -265,9 +234,9 @@ enum Kind<D: Device> {
 struct Door<'a, D: Device> {
     design: Served<D>,
     carried: Carried,
-    sequence: &'a Sequence,
-    name: &'static str,
-    guests: Vec<Guest<D>>,
+    serving: &'a Serving<'a>,
+    /// Clients that are connected, until their ends of the meeting close.
+    guests: Vec<(Rendezvous, Guest<D>)>,
 }
 
 impl<D: Device> Door<'_, D> {
@@ -275,21 +244,20 @@ impl<D: Device> Door<'_, D> {
     fn welcome(&mut self, rendezvous: Rendezvous, said: &[u8]) {
         let peer = rendezvous.peer();
         if let Err(error) = self.meet(rendezvous, said) {
-            complain(peer, &error);
+            output::complain(format_args!("a client at {peer}: {}", output::describe(&error)));
         }
     }
 
     /// Lets clients go that went, and takes what the device has to tell of the others.
     fn let_go(&mut self) {
-        // Nothing more is said to us: what comes is the end.
-        let went = |guest: &Guest<D>| !matches!(guest.rendezvous.wait(Duration::ZERO), Ok(false));
         let design = &mut self.design;
-        self.guests.retain(|guest| {
-            let is_gone = went(guest);
-            if let (true, Served::Herd(server), Kind::Herd(id)) = (is_gone, &mut *design, &guest.kind) {
+        self.guests.retain(|(rendezvous, guest)| {
+            // Nothing more is said to us: what comes is the end.
+            let stays = matches!(rendezvous.wait(Duration::ZERO), Ok(false));
+            if let (false, Served::Herd(server), Guest::Herd(id)) = (stays, &mut *design, guest) {
                 server.dismiss(*id);
             }
-            !is_gone
+            stays
         });
         match design {
             Served::Spec { .. } => {}
@@ -306,7 +274,7 @@ impl<D: Device> Door<'_, D> {
         match said.and_then(|said| self.admit(&said)) {
             Ok((told, guest)) => {
                 rendezvous.send(told.to_string().as_bytes())?;
-                self.guests.extend(guest.map(|kind| Guest { rendezvous, kind }));
+                self.guests.extend(guest.map(|guest| (rendezvous, guest)));
                 Ok(())
             }
             Err(error) => {
@@ -316,15 +284,16 @@ impl<D: Device> Door<'_, D> {
         }
     }
 
-    fn admit(&mut self, said: &Value) -> anyhow::Result<(Value, Option<Kind<D>>)> {
-        for (key, own) in [("design", self.name), ("fabric", self.carried.name())] {
+    fn admit(&mut self, said: &Value) -> anyhow::Result<(Value, Option<Guest<D>>)> {
+        let Serving { design, sequence, .. } = self.serving;
+        for (key, own) in [("design", &*design.name()), ("fabric", self.carried.name())] {
             ensure!(
                 said[key].as_str() == Some(own),
                 "this sequencer's {key} is {own}, and {} was asked for",
                 said[key]
             );
         }
-        let mut told = json!({ "epoch": self.sequence.epoch().to_string(), "next": self.sequence.next() });
+        let mut told = json!({ "epoch": sequence.epoch().to_string(), "next": sequence.next() });
         let guest = match &mut self.design {
             Served::Spec { workers, next } => {
                 let address = workers.get(*next % workers.len()).context("there is no server thread")?;
@@ -340,21 +309,17 @@ impl<D: Device> Door<'_, D> {
                 told["next"] = word.next().into();
                 told["qp"] = digits(&qp.address().to_bytes()).into();
                 told["word"] = digits(&word.remote().to_bytes()).into();
-                Some(Kind::Atomics { _qp: qp })
+                Some(Guest::Atomics { _qp: qp })
             }
             Served::Herd(server) => {
                 let hello = Hello::from_bytes(&bytes_of(&said["hello"]).context("it said no greeting")?)?;
                 let (id, welcome) = server.admit(&hello)?;
                 told["welcome"] = digits(&welcome.to_bytes()).into();
-                Some(Kind::Herd(id))
+                Some(Guest::Herd(id))
             }
         };
         Ok((told, guest))
     }
-}
-
-fn complain(peer: SocketAddr, error: &anyhow::Error) {
-    output::complain(format_args!("a client at {peer}: {}", output::describe(error)));
 }
 
 fn address_of(value: &Value) -> anyhow::Result<QpAddress> {
@@ -363,69 +328,52 @@ fn address_of(value: &Value) -> anyhow::Result<QpAddress> {
 }
 
 /// A client's side of the meeting.
-struct Meeting(Rendezvous);
-
-impl Meeting {
-    fn ask(&mut self, value: &Value) -> anyhow::Result<Value> {
-        let Self(rendezvous) = self;
-        let peer = rendezvous.peer();
-        rendezvous.send(value.to_string().as_bytes())?;
-        ensure!(rendezvous.wait(PATIENCE)?, "the sequencer at {peer} does not answer; look whether it is stopped");
-        let told: Value = serde_json::from_slice(&rendezvous.receive()?)
-            .with_context(|| format!("{peer} is no sequencer on verbs"))?;
-        if let Some(error) = told["error"].as_str() {
-            // It comes from elsewhere: nothing that moves a terminal's cursor.
-            let error: String = error.chars().filter(|char| !char.is_control()).take(1000).collect();
-            bail!("the sequencer at {peer}: {error}");
-        }
-        Ok(told)
+fn ask(rendezvous: &mut Rendezvous, value: &Value) -> anyhow::Result<Value> {
+    let peer = rendezvous.peer();
+    rendezvous.send(value.to_string().as_bytes())?;
+    ensure!(rendezvous.wait(PATIENCE)?, "the sequencer at {peer} does not answer; look whether it is stopped");
+    let told: Value =
+        serde_json::from_slice(&rendezvous.receive()?).with_context(|| format!("{peer} is no sequencer on verbs"))?;
+    if let Some(error) = told["error"].as_str() {
+        // It comes from elsewhere: nothing that moves a terminal's cursor.
+        let error: String = error.chars().filter(|char| !char.is_control()).take(1000).collect();
+        bail!("the sequencer at {peer}: {error}");
     }
+    Ok(told)
 }
 
-/// Whom a client meets, and for what.
-#[derive(Clone, Copy)]
-pub struct Whom<'a> {
-    pub design: Design,
-    pub carried: Carried,
-    pub address: &'a str,
-    pub window: usize,
-}
-
-/// What to do with a client, of whatever design.
-pub trait WithClient {
-    type Result;
-
-    /// `hold` is to live as long as the client.
-    fn run<C: Client + 'static>(self, client: C, hold: Rendezvous) -> Self::Result;
-}
-
-/// Meets a server, and goes on as its client.
-pub fn meet<D: Device + 'static, W: WithClient>(device: &D, whom: Whom<'_>, then: W) -> anyhow::Result<W::Result> {
-    let Whom { design, carried, address, window } = whom;
-    let meeting = || Rendezvous::connect(address, CONNECT, LIMITS).map(Meeting);
+/// Meets a server of such a design, over such a fabric: a driver of its client, and what has to live as long as that.
+pub fn meet<D: Device + 'static>(
+    device: &D,
+    (design, carried): (Design, Carried),
+    address: &str,
+    window: usize,
+    batch: usize,
+) -> anyhow::Result<(Box<dyn Counts>, Rendezvous)> {
+    let meeting = || Rendezvous::connect(address, CONNECT, LIMITS);
     let mut said = json!({ "design": design.name(), "fabric": carried.name() });
     let domain = device.protection_domain()?;
-    Ok(match design {
+    match design {
         Design::Rpc => bail!("the sequencer over RPC is not on verbs"),
         Design::SpecS0 => {
             let mut meeting = meeting()?;
-            let told = meeting.ask(&said)?;
+            let told = ask(&mut meeting, &said)?;
             let next = told["next"].as_u64().context("the server did not say which number is next")?;
             let config = SpecConfig { window, ..SpecConfig::default() };
             let arena = domain.arena(4 << 20)?;
             let client = SpecClient::new(domain.thread()?, arena, &address_of(&told["qp"])?, next, config)?;
-            then.run(client, meeting.0)
+            Ok((boxed(client, window, batch), meeting))
         }
         Design::Atomics => {
             let mut client = AtomicsClient::new(domain.thread()?, &domain.arena(4 << 20)?, window)?;
             said["qp"] = digits(&client.address().to_bytes()).into();
             let mut meeting = meeting()?;
-            let told = meeting.ask(&said)?;
+            let told = ask(&mut meeting, &said)?;
             let word = bytes_of(&told["word"]).and_then(|bytes| bytes.try_into().ok());
             let word = RemoteMemory::from_bytes(&word.context("the server did not say where its word is")?);
             let next = told["next"].as_u64().context("the server did not say which number is next")?;
             client.connect(&address_of(&told["qp"])?, word, next)?;
-            then.run(client, meeting.0)
+            Ok((boxed(client, window, batch), meeting))
         }
         Design::Herd | Design::HerdOpt => {
             let mut threads = 1;
@@ -434,7 +382,7 @@ pub fn meet<D: Device + 'static, W: WithClient>(device: &D, whom: Whom<'_>, then
                 let (joining, hello) = Herd::prepare(device, &domain, &config)?;
                 said["hello"] = digits(&hello.to_bytes()).into();
                 let mut meeting = meeting()?;
-                let told = meeting.ask(&said)?;
+                let told = ask(&mut meeting, &said)?;
                 let welcome = bytes_of(&told["welcome"]).ok_or_else(|| anyhow!("the server did not welcome us"))?;
                 match joining.join(&Welcome::from_bytes(&welcome)?) {
                     // It has more threads: with room for their answers we come again.
@@ -446,7 +394,11 @@ pub fn meet<D: Device + 'static, W: WithClient>(device: &D, whom: Whom<'_>, then
                     joined => break (joined?, meeting),
                 }
             };
-            then.run(HerdClient::new(client), meeting.0)
+            Ok((boxed(HerdClient::new(client), window, batch), meeting))
         }
-    })
+    }
+}
+
+fn boxed(client: impl Client + 'static, window: usize, batch: usize) -> Box<dyn Counts> {
+    Box::new(Sequencer::new(client, HostClock::new(), window, batch))
 }

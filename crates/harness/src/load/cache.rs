@@ -100,17 +100,6 @@ impl<E: Endpoint, C: Clock> Cache<E, C> {
         shape.window * partitions.min(shape.keys_per_get)
     }
 
-    /// Has the next slice store every key of `from..to`, and end with that.
-    pub fn fill(&mut self, from: u64, to: u64) {
-        self.filling = from..to;
-    }
-
-    /// Answers a server that asks whether anybody is there.
-    pub fn tend(&mut self) {
-        // No more than that, whatever keeps coming.
-        let _ = (0..1000).take_while(|_| self.pipeline.turn()).count();
-    }
-
     /// Enqueues the next request of the trace.
     #[inline]
     fn start(&mut self, began_ns: u64) -> anyhow::Result<()> {
@@ -246,6 +235,18 @@ impl<E: Endpoint, C: Clock> Cache<E, C> {
     }
 }
 
+/// What is told a driver of a cache's client.
+pub trait Fills: Load {
+    /// Has the next slice store these keys, and end with that.
+    fn fill(&mut self, keys: std::ops::Range<u64>);
+}
+
+impl<E: Endpoint, C: Clock> Fills for Cache<E, C> {
+    fn fill(&mut self, keys: std::ops::Range<u64>) {
+        self.filling = keys;
+    }
+}
+
 impl<E: Endpoint, C: Clock> Load for Cache<E, C> {
     fn begin(&mut self, now_ns: u64, end_ns: u64) -> anyhow::Result<()> {
         self.span = Span::begin(now_ns, end_ns);
@@ -276,5 +277,10 @@ impl<E: Endpoint, C: Clock> Load for Cache<E, C> {
     fn end(&mut self) -> Slice {
         let slice = std::mem::take(&mut self.slice);
         Slice { elapsed_ns: self.span.elapsed_ns(), ..slice }
+    }
+
+    fn tend(&mut self) {
+        // No more than that, whatever keeps coming.
+        let _ = (0..1000).take_while(|_| self.pipeline.turn()).count();
     }
 }

@@ -116,30 +116,6 @@ impl<E: Endpoint, C: Clock> Echo<E, C> {
         }
     }
 
-    /// Uses only the first so many sessions from now on.
-    pub fn use_sessions(&mut self, sessions: usize) {
-        self.sessions_used = sessions.clamp(1, self.sessions.len());
-        self.upcoming.clear();
-    }
-
-    /// The server's counters, and ours.
-    ///
-    /// # Errors
-    ///
-    /// The server does not tell them.
-    pub fn report(&mut self) -> anyhow::Result<[serde_json::Value; 2]> {
-        let theirs =
-            self.rpc.call(self.sessions[0], service::REPORT, b"").context("asking the server for its counters")?;
-        let theirs = serde_json::from_slice(&theirs).context("reading the server's counters")?;
-        Ok([theirs, service::counters(&self.rpc.stats(), &self.rpc.port_stats(), self.rpc.sessions())])
-    }
-
-    /// Answers a server that asks whether anybody is there.
-    pub fn tend(&mut self) {
-        // No more than that, whatever keeps coming.
-        let _ = (0..1000).take_while(|_| self.rpc.turn()).count();
-    }
-
     #[inline]
     fn random_session(&mut self) -> SessionId {
         // xorshift64: a session for each call, as clients of many servers would.
@@ -256,6 +232,33 @@ impl<E: Endpoint, C: Clock> Echo<E, C> {
     }
 }
 
+/// What is told a driver of calls, and asked of it.
+pub trait Calls: Load {
+    /// Uses only the first so many sessions from now on.
+    fn use_sessions(&mut self, sessions: usize);
+
+    /// The server's counters, and ours.
+    ///
+    /// # Errors
+    ///
+    /// The server does not tell them.
+    fn report(&mut self) -> anyhow::Result<[serde_json::Value; 2]>;
+}
+
+impl<E: Endpoint, C: Clock> Calls for Echo<E, C> {
+    fn use_sessions(&mut self, sessions: usize) {
+        self.sessions_used = sessions.clamp(1, self.sessions.len());
+        self.upcoming.clear();
+    }
+
+    fn report(&mut self) -> anyhow::Result<[serde_json::Value; 2]> {
+        let theirs =
+            self.rpc.call(self.sessions[0], service::REPORT, b"").context("asking the server for its counters")?;
+        let theirs = serde_json::from_slice(&theirs).context("reading the server's counters")?;
+        Ok([theirs, service::counters(&self.rpc.stats(), &self.rpc.port_stats(), self.rpc.sessions())])
+    }
+}
+
 impl<E: Endpoint, C: Clock> Load for Echo<E, C> {
     fn begin(&mut self, now_ns: u64, end_ns: u64) -> anyhow::Result<()> {
         self.prepare()?;
@@ -286,5 +289,10 @@ impl<E: Endpoint, C: Clock> Load for Echo<E, C> {
     fn end(&mut self) -> Slice {
         let slice = std::mem::take(&mut self.slice);
         Slice { elapsed_ns: self.span.elapsed_ns(), ..slice }
+    }
+
+    fn tend(&mut self) {
+        // No more than that, whatever keeps coming.
+        let _ = (0..1000).take_while(|_| self.rpc.turn()).count();
     }
 }

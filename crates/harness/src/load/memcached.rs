@@ -1,8 +1,10 @@
 //! A client of any memcached or Redis server: requests of a trace, pipelined over several connections, every answer checked.
 
 use std::collections::VecDeque;
+use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
 use anyhow::{Context, bail, ensure};
@@ -61,37 +63,17 @@ pub struct Shape {
     pub rate: Option<f64>,
 }
 
-enum Stream {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-}
-
-impl Stream {
-    fn connect(address: &str) -> std::io::Result<Self> {
-        if let Some(path) = address.strip_prefix("unix:") {
-            let stream = UnixStream::connect(path)?;
-            stream.set_nonblocking(true)?;
-            return Ok(Self::Unix(stream));
-        }
-        let stream = TcpStream::connect(address)?;
-        stream.set_nodelay(true)?;
+/// A socket, which is read and written as any file.
+fn connect(address: &str) -> std::io::Result<File> {
+    if let Some(path) = address.strip_prefix("unix:") {
+        let stream = UnixStream::connect(path)?;
         stream.set_nonblocking(true)?;
-        Ok(Self::Tcp(stream))
+        return Ok(OwnedFd::from(stream).into());
     }
-
-    fn read(&mut self, target: &mut [u8]) -> std::io::Result<usize> {
-        match self {
-            Self::Tcp(stream) => stream.read(target),
-            Self::Unix(stream) => stream.read(target),
-        }
-    }
-
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        match self {
-            Self::Tcp(stream) => stream.write(bytes),
-            Self::Unix(stream) => stream.write(bytes),
-        }
-    }
+    let stream = TcpStream::connect(address)?;
+    stream.set_nodelay(true)?;
+    stream.set_nonblocking(true)?;
+    Ok(OwnedFd::from(stream).into())
 }
 
 /// A request in flight.
@@ -105,7 +87,7 @@ struct Pending {
 }
 
 struct Connection {
-    stream: Stream,
+    stream: File,
     out: Vec<u8>,
     sent: usize,
     input: Vec<u8>,
@@ -148,8 +130,8 @@ impl<C: Clock> Memcached<C> {
     ///
     /// There is none.
     pub fn connect(address: &str, shape: Shape, workload: &Workload, clock: C) -> anyhow::Result<Self> {
-        let connect = || {
-            let stream = Stream::connect(address).with_context(|| format!("no server at {address}"))?;
+        let open = || {
+            let stream = connect(address).with_context(|| format!("no server at {address}"))?;
             Ok(Connection {
                 stream,
                 out: Vec::new(),
@@ -161,7 +143,7 @@ impl<C: Clock> Memcached<C> {
             })
         };
         Ok(Self {
-            connections: (0..shape.connections).map(|_| connect()).collect::<anyhow::Result<_>>()?,
+            connections: (0..shape.connections).map(|_| open()).collect::<anyhow::Result<_>>()?,
             clock,
             shape,
             trace: workload.trace(TRACE),
@@ -280,13 +262,7 @@ impl<C: Clock> Load for Memcached<C> {
             if connection.pending.is_empty() || !connection.receive()? {
                 continue;
             }
-            let counts = connection.take_answers(self.shape, &self.clock, &mut self.slice)?;
-            answered += counts.done;
-            if goes_on {
-                self.slice.done += counts.done;
-                self.slice.gets += counts.gets;
-                self.slice.hits += counts.hits;
-            }
+            answered += connection.take_answers(self.shape, &self.clock, &mut self.slice, goes_on)?;
         }
         if answered > 0 {
             self.heard_ns = now_ns;
@@ -302,14 +278,6 @@ impl<C: Clock> Load for Memcached<C> {
         let slice = std::mem::take(&mut self.slice);
         Slice { elapsed_ns: self.span.elapsed_ns(), ..slice }
     }
-}
-
-/// Keys of a stretch of answers.
-#[derive(Default)]
-struct Counts {
-    done: u64,
-    gets: u64,
-    hits: u64,
 }
 
 impl Connection {
@@ -347,11 +315,16 @@ impl Connection {
         }
     }
 
-    /// Takes and checks the answers that are there; what they say of latencies goes into the slice, and how many they are is returned.
-    fn take_answers(&mut self, shape: Shape, clock: &impl Clock, slice: &mut Slice) -> anyhow::Result<Counts> {
+    /// Takes and checks the answers that are there, and counts them, if they came in time; how many they are.
+    fn take_answers(
+        &mut self,
+        shape: Shape,
+        clock: &impl Clock,
+        slice: &mut Slice,
+        counts: bool,
+    ) -> anyhow::Result<u64> {
         let Shape { wire, value_size, .. } = shape;
-        let mut counts = Counts::default();
-        let mut now = None;
+        let (mut answered, mut now) = (0, None);
         while let Some(&Pending { keys, is_get, began_ns }) = self.pending.front() {
             let rest = &self.input[self.filled.clone()];
             let Some(end) = rest.windows(2).take(300).position(|two| two == b"\r\n") else {
@@ -384,21 +357,24 @@ impl Connection {
                     }
                 };
                 ensure!(size == value_size && check_value(value, found), "the server gave a wrong value");
-                counts.hits += 1;
+                slice.hits += u64::from(counts);
                 wire != Wire::Text
             };
             self.filled.start += len;
             if done {
                 self.pending.pop_front();
-                counts.done += keys as u64;
-                counts.gets += if is_get { keys as u64 } else { 0 };
+                answered += 1;
+                if counts {
+                    slice.done += keys as u64;
+                    slice.gets += if is_get { keys as u64 } else { 0 };
+                }
                 if let Some(began_ns) = began_ns {
                     let now_ns = *now.get_or_insert_with(|| clock.now_ns());
                     slice.latency.saturating_record(now_ns.saturating_sub(began_ns));
                 }
             }
         }
-        Ok(counts)
+        Ok(answered)
     }
 }
 

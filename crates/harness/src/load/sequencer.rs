@@ -93,10 +93,9 @@ struct Flight {
     began_ns: u64,
 }
 
-/// A driver of a sequencer's client; `H` is whatever has to live as long as that.
-pub struct Sequencer<C: Client, K, H> {
+/// A driver of a sequencer's client.
+pub struct Sequencer<C: Client, K> {
     client: C,
-    _hold: H,
     batch: usize,
     clock: K,
     /// By tag.
@@ -113,13 +112,12 @@ pub struct Sequencer<C: Client, K, H> {
     slice: Slice,
 }
 
-impl<C: Client, K: Clock, H> Sequencer<C, K, H> {
-    /// Up to `window` calls are in flight, of which `batch` go out together; `hold` lives as long as the client.
-    pub fn new(client: C, clock: K, hold: H, window: usize, batch: usize) -> Self {
+impl<C: Client, K: Clock> Sequencer<C, K> {
+    /// Up to `window` calls are in flight, of which `batch` go out together.
+    pub fn new(client: C, clock: K, window: usize, batch: usize) -> Self {
         let window = client.window().min(window);
         Self {
             client,
-            _hold: hold,
             batch: batch.min(window),
             clock,
             flights: vec![Flight::default(); window],
@@ -132,32 +130,6 @@ impl<C: Client, K: Clock, H> Sequencer<C, K, H> {
             span: Span::default(),
             slice: Slice::new(),
         }
-    }
-
-    /// In the next slice each call asks for `count` numbers, all of which must be at least `from`.
-    pub fn expect(&mut self, count: u32, from: u64) {
-        self.count = count;
-        self.seen = Seen::new(from);
-    }
-
-    /// Answers a server that asks whether anybody is there.
-    ///
-    /// # Errors
-    ///
-    /// As the client.
-    pub fn tend(&mut self) -> anyhow::Result<()> {
-        // No more than that, whatever keeps coming.
-        for _ in 0..1000 {
-            if !self.client.turn(self.clock.now_ns())? {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    /// The numbers that came since.
-    pub fn take_seen(&mut self) -> Seen {
-        std::mem::take(&mut self.seen)
     }
 
     /// Takes the answers that are there; how many.
@@ -191,7 +163,27 @@ impl<C: Client, K: Clock, H> Sequencer<C, K, H> {
     }
 }
 
-impl<C: Client, K: Clock, H> Load for Sequencer<C, K, H> {
+/// What is told a driver of a sequencer's client, and asked of it.
+pub trait Counts: Load {
+    /// In the next slice each call asks for `count` numbers, all of which must be at least `from`.
+    fn expect(&mut self, count: u32, from: u64);
+
+    /// The numbers that came since.
+    fn take_seen(&mut self) -> Seen;
+}
+
+impl<C: Client, K: Clock> Counts for Sequencer<C, K> {
+    fn expect(&mut self, count: u32, from: u64) {
+        self.count = count;
+        self.seen = Seen::new(from);
+    }
+
+    fn take_seen(&mut self) -> Seen {
+        std::mem::take(&mut self.seen)
+    }
+}
+
+impl<C: Client, K: Clock> Load for Sequencer<C, K> {
     fn begin(&mut self, now_ns: u64, end_ns: u64) -> anyhow::Result<()> {
         self.span = Span::begin(now_ns, end_ns);
         self.slice = Slice::new();
@@ -231,6 +223,11 @@ impl<C: Client, K: Clock, H> Load for Sequencer<C, K, H> {
     fn end(&mut self) -> Slice {
         let slice = std::mem::take(&mut self.slice);
         Slice { elapsed_ns: self.span.elapsed_ns(), ..slice }
+    }
+
+    fn tend(&mut self) {
+        // No more than that, whatever keeps coming. What is wrong shows in the next slice.
+        let _ = (0..1000).take_while(|_| self.client.turn(self.clock.now_ns()).unwrap_or(false)).count();
     }
 }
 

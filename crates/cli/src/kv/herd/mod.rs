@@ -2,30 +2,29 @@
 
 pub mod serve;
 
+use std::sync::mpsc;
 use std::time::Duration;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::Context;
 use serde_json::{Value, json};
 use sinew::fabric::verbs::Device;
 use sinew::herd::{ClientConfig, ClientStats};
 use sinew::host::{HostClock, Interrupt};
 use sinew::kv::herd::{Client, layout};
-use sinew_harness::Measured;
-use sinew_harness::crew::{BoxedMember, Crew, Member};
-use sinew_harness::load::herd::Herd;
-use sinew_harness::load::verbs::{Carrier, Form, Shape, VerbsPlan, Work};
-use sinew_harness::load::{Slice, drive};
-use sinew_harness::reference::{References, Yardstick};
-use sinew_harness::run::{Interrupted, Progress};
+use sinew_harness::load::Slice;
+use sinew_harness::load::store::Store;
+use sinew_harness::load::verbs::{Carrier, Form, Shape, VerbsPlan, Work, name};
+use sinew_harness::reference::Yardstick;
+use sinew_harness::run::Progress;
 use sinew_harness::workload::{KEY_LEN, Workload};
-use sinew_harness::{Comparison, Figure, Run, Turns, Unit, machine, units};
+use sinew_harness::{Comparison, Drivers, Figure, Measured, Turns, Unit, units};
 
 use super::workload::{KEYS_MAX_OF_FABRIC, WorkloadArgs, workload_json, workload_text};
 use crate::child::ServerProcess;
 use crate::herd::{Admission, join};
-use crate::measure::{MeasureArgs, with_progress};
+use crate::measure::{MeasureArgs, Setting, with_progress};
 use crate::verbs::{Bare, Carried, DeviceArgs, INLINE_DEFAULT, Job, Kind, parse_address};
-use crate::{Outcome, Usage};
+use crate::{Outcome, Usage, interrupted};
 use serve::{Schedule, WINDOW, WorkerArgs};
 
 pub const HELP: &str = "\
@@ -66,166 +65,87 @@ pub struct Args {
     measure: MeasureArgs,
 }
 
+/// Measures and shows.
+pub fn run(args: &Args, schedule: Schedule) -> anyhow::Result<Outcome> {
+    let plan = args.plan(schedule).map_err(Usage::of)?;
+    args.measure.show(&with_progress(|progress| args.device.run(Measure { plan: &plan, progress }))?)
+}
+
+/// What to measure.
+struct HerdPlan<'a> {
+    args: &'a Args,
+    schedule: Schedule,
+    workload: Workload,
+    /// Of client threads, and workers.
+    setting: Setting,
+}
+
 impl Args {
-    fn plan(&self, schedule: Schedule) -> anyhow::Result<HerdPlan> {
+    fn plan(&self, schedule: Schedule) -> anyhow::Result<HerdPlan<'_>> {
         self.measure.check_thresholds(Unit::Mops)?;
         let threads = (usize::from(self.threads), usize::from(self.workers.workers));
-        let (client_cpus, server_cpus) = self.measure.places(threads, false)?;
-        let plan = HerdPlan {
-            workload: self.workload.workload(1_000_000, KEYS_MAX_OF_FABRIC)?,
-            value_size: self.workload.value_size,
-            duration: self.measure.seconds,
-            schedule,
-            batch: self.batch.into(),
-            device: self.device.clone(),
-            window: self.window,
-            workers: self.workers.clone(),
-            clients: self.clients.into(),
-            client_cpus,
-            server_cpus,
-            address: self.address.clone(),
-            references: self.measure.references()?,
-        };
-        plan.device.check()?;
-        serve::check_value_size(plan.value_size)?;
+        let setting = Setting { is_server_elsewhere: self.address.is_some(), ..self.measure.setting(threads, false)? };
+        let workload = self.workload.workload(1_000_000, KEYS_MAX_OF_FABRIC)?;
+        let plan = HerdPlan { args: self, schedule, workload, setting };
+        self.device.check()?;
+        serve::check_value_size(self.workload.value_size)?;
         plan.bare().check()?;
         Ok(plan)
     }
 }
 
-/// Measures and shows.
-pub fn run(args: &Args, schedule: Schedule) -> anyhow::Result<Outcome> {
-    let plan = args.plan(schedule).map_err(Usage::of)?;
-    args.measure.show(&with_progress(|progress| plan.device.run(Measure { plan: &plan, progress }))?)
-}
-
-/// What to measure.
-#[derive(Clone)]
-struct HerdPlan {
-    workload: Workload,
-    value_size: usize,
-    duration: Duration,
-    schedule: Schedule,
-    /// Requests that are executed together at most.
-    batch: usize,
-    device: DeviceArgs,
-    /// Requests that a client has on their way to each worker.
-    window: usize,
-    workers: WorkerArgs,
-    /// Clients of each thread.
-    clients: usize,
-    /// Of each client thread.
-    client_cpus: Vec<Option<usize>>,
-    /// Of each worker.
-    server_cpus: Vec<Option<usize>>,
-    /// Where a server is; else one is started.
-    address: Option<String>,
-    references: References,
-}
-
-impl HerdPlan {
+impl HerdPlan<'_> {
     /// The same messages with nothing in between.
     fn bare(&self) -> VerbsPlan {
-        let size = KEY_LEN + self.value_size;
+        let size = KEY_LEN + self.args.workload.value_size;
         VerbsPlan {
-            window: self.window,
+            window: self.args.window,
             inline: size <= INLINE_DEFAULT,
-            qps: self.clients,
-            threads: self.client_cpus.len(),
+            qps: self.args.clients.into(),
+            threads: self.setting.client_cpus.len(),
             shape: Shape::Inbound,
-            cpus: vec![self.server_cpus.first().copied().flatten()],
+            cpus: vec![self.setting.server_cpus.first().copied().flatten()],
             ..VerbsPlan::new(Work::Echo(Form::Ws), Carrier::Uc, size)
         }
     }
 
     /// Clients in all.
     fn all_clients(&self) -> usize {
-        self.clients * self.client_cpus.len()
+        usize::from(self.args.clients) * self.setting.client_cpus.len()
     }
 
     fn start_server(&self) -> anyhow::Result<ServerProcess> {
-        let mut args: Vec<String> = ["serve", "herd", "127.0.0.1:0"].map(str::to_owned).into();
-        args.extend(self.device.to_args());
-        args.extend(self.workers.to_args());
-        let mut option = |name: &str, value: String| args.extend([name.to_owned(), value]);
-        option("--window", self.window.to_string());
-        option("--design", name(self.schedule).to_owned());
-        option("--batch", self.batch.to_string());
-        option("--clients", self.all_clients().to_string());
-        option("--keys", self.workload.keys.to_string());
-        option("--value-size", self.value_size.to_string());
-        for cpu in self.server_cpus.iter().flatten() {
-            option("--pin", cpu.to_string());
+        let (args, design) = (self.args, name(self.schedule));
+        let (window, batch, value_size) = (args.window, args.batch, args.workload.value_size);
+        let (clients, keys) = (self.all_clients(), self.workload.keys);
+        let words = format!(
+            "serve herd 127.0.0.1:0 --design {design} --window {window} --batch {batch} --clients {clients} --keys {keys} \
+             --value-size {value_size}"
+        );
+        let mut words: Vec<String> = words.split(' ').map(str::to_owned).collect();
+        words.extend(args.device.to_args());
+        words.extend(args.workers.to_args());
+        for cpu in self.setting.server_cpus.iter().flatten() {
+            words.extend(["--pin".to_owned(), cpu.to_string()]);
         }
-        ServerProcess::spawn(&args)
+        ServerProcess::spawn(&words)
     }
 }
 
-fn name(schedule: Schedule) -> &'static str {
-    match schedule {
-        Schedule::Herd => "herd",
-        Schedule::HerdOpt => "herd-opt",
-    }
-}
-
-/// What a client thread is told to do.
-#[derive(Clone, Copy)]
-enum Ask {
-    Slice(Duration),
-    Counters,
-}
-
-enum Answer {
-    Slice(Slice, ClientStats),
-    Counters(Value),
-}
-
-struct ClientThread<D: Device> {
-    load: Herd<D, HostClock>,
-    /// They are clients for as long as these are there.
-    admissions: Vec<Admission>,
-    clock: HostClock,
-    interrupt: Interrupt,
-}
-
-impl<D: Device> Member for ClientThread<D> {
-    type Order = Ask;
-    type Answer = Answer;
-
-    fn obey(&mut self, ask: Ask) -> anyhow::Result<Answer> {
-        Ok(match ask {
-            Ask::Slice(duration) => {
-                let slice = drive(&mut self.load, &self.clock, duration, self.interrupt)?;
-                Answer::Slice(slice, self.load.stats())
-            }
-            Ask::Counters => Answer::Counters(self.admissions.first_mut().context("there is no client")?.counters()?),
-        })
-    }
-}
-
-struct HerdTurns {
-    clients: Crew<Ask, Answer>,
+struct HerdTurns<D: Device> {
+    clients: Drivers<Store<Client<D>, HostClock>>,
     bare: Bare,
     sum: Slice,
-    stats: ClientStats,
 }
 
-impl Turns for HerdTurns {
+impl<D: Device + 'static> Turns for HerdTurns<D> {
     fn slice(&mut self, side: usize, duration: Duration) -> anyhow::Result<Option<f64>> {
         if side == 1 {
             return self.bare.mops(duration).map(Some);
         }
-        let mut mops = 0.0;
-        self.stats = ClientStats::default();
-        for answer in self.clients.order(&Ask::Slice(duration), duration)? {
-            let Answer::Slice(slice, stats) = answer else { bail!("a client thread is confused") };
-            mops += slice.mops();
-            self.sum.add(&slice);
-            self.stats.retried += stats.retried;
-            self.stats.late += stats.late;
-            self.stats.strange += stats.strange;
-        }
-        Ok(Some(mops))
+        let slices = self.clients.slices(duration, |_, _| ())?;
+        slices.iter().for_each(|slice| self.sum.add(slice));
+        Ok(Some(slices.iter().map(Slice::mops).sum()))
     }
 
     fn forget(&mut self) {
@@ -234,7 +154,7 @@ impl Turns for HerdTurns {
 }
 
 struct Measure<'a, 'b> {
-    plan: &'a HerdPlan,
+    plan: &'a HerdPlan<'a>,
     progress: &'a mut Progress<'b>,
 }
 
@@ -242,65 +162,63 @@ impl Job for Measure<'_, '_> {
     type Result = Figure;
 
     fn run<D: Device + 'static>(self, device: D, carried: Carried) -> anyhow::Result<Figure> {
-        let interrupt = Interrupt::install().context("catching Ctrl-C")?;
-        let figure = self.measure(&device, carried, interrupt);
-        // Ctrl-C reaches the server too: what is said of its going is not the cause.
-        ensure!(!interrupt.is_set(), Interrupted);
-        figure
+        interrupted::unless(|interrupt| measure(self.plan, &device, carried, self.progress, interrupt))
     }
 }
 
-impl Measure<'_, '_> {
-    fn measure<D: Device + 'static>(
-        self,
-        device: &D,
-        carried: Carried,
-        interrupt: Interrupt,
-    ) -> anyhow::Result<Figure> {
-        let Self { plan, progress } = self;
-        progress("filling the cache", 0.0);
-        let server = if plan.address.is_none() { Some(plan.start_server()?) } else { None };
-        let started = server.as_ref().and_then(|server| server.addresses().first());
-        let address = plan.address.as_ref().or(started).context("the server did not say where it serves")?.clone();
-        let (of_thread, of_device, domain) = (plan.clone(), device.clone(), device.protection_domain()?);
-        let clients = Crew::start(&plan.client_cpus, move |index| {
-            let (plan, workload) = (&of_thread, of_thread.workload);
-            let config = ClientConfig::new(layout(plan.server_cpus.len(), plan.all_clients(), plan.window));
-            let joined = (0..plan.clients).map(|_| join(&of_device, &domain, &config, &address));
-            let (clients, admissions): (Vec<_>, Vec<_>) = joined
-                .collect::<anyhow::Result<Vec<_>>>()?
-                .into_iter()
-                .map(|(calls, admission)| (Client::new(calls), admission))
-                .unzip();
-            let workload = Workload { seed: workload.seed.wrapping_add(index as u64), ..workload };
-            let load = Herd::new(clients, HostClock::new(), &workload);
-            Ok(Box::new(ClientThread { load, admissions, clock: HostClock::new(), interrupt }) as BoxedMember<_, _>)
-        })?;
-        let bare = Bare::open(device, &plan.device, (Kind::Echo, &plan.bare()), &plan.client_cpus, interrupt)?;
-        // A server that somebody else started would count among the others.
-        let own_cpus = if server.is_some() { &plan.server_cpus[..] } else { &[] };
-        let run = Run {
-            duration: plan.duration,
-            pair: machine::pair(&plan.client_cpus, &plan.server_cpus),
-            pins: [&plan.client_cpus, own_cpus].concat(),
-            servers: server.iter().map(ServerProcess::id).chain([bare.process()]).collect(),
-            judged: 2,
-            yardstick: Some((Yardstick::RingRoundTrip, &plan.references)),
-            interrupt,
+fn measure<D: Device + 'static>(
+    plan: &HerdPlan<'_>,
+    device: &D,
+    carried: Carried,
+    progress: &mut Progress<'_>,
+    interrupt: Interrupt,
+) -> anyhow::Result<Figure> {
+    progress("filling the cache", 0.0);
+    let (args, workload) = (plan.args, plan.workload);
+    let server = if args.address.is_none() { Some(plan.start_server()?) } else { None };
+    let address = match (&server, &args.address) {
+        (Some(server), _) => server.address()?,
+        (None, address) => address.as_deref().unwrap_or_default(),
+    };
+    let (of_thread, domain, count) = (device.clone(), device.protection_domain()?, args.clients);
+    let layout = layout(plan.setting.server_cpus.len(), plan.all_clients(), args.window);
+    // They are clients for as long as these are there.
+    let ((admit, admissions), address) = (mpsc::channel(), address.to_owned());
+    let clients = Drivers::start(&plan.setting.client_cpus, interrupt, move |index| {
+        let join = |_| {
+            let (calls, admission) = join(&of_thread, &domain, &ClientConfig::new(layout), &address)?;
+            let _ = admit.send(admission);
+            Ok(Client::new(calls))
         };
-        let mut turns = HerdTurns { clients, bare, sum: Slice::new(), stats: ClientStats::default() };
-        let measured = run.alternate(2, &mut turns, progress)?;
-        let Answer::Counters(counters) = turns.clients.order_first(Ask::Counters)? else {
-            bail!("a client thread is confused")
-        };
-        Ok(figure(plan, carried, &measured, turns, counters))
-    }
+        let clients = (0..count).map(join).collect::<anyhow::Result<Vec<_>>>()?;
+        let workload = Workload { seed: workload.seed.wrapping_add(index as u64), ..workload };
+        Ok((Box::new(Store::new(clients, HostClock::new(), &workload, false, 0)), ()))
+    })?;
+    let mut admissions: Vec<Admission> = admissions.try_iter().collect();
+    let bare = Bare::open(device, &args.device, (Kind::Echo, &plan.bare()), &plan.setting.client_cpus, interrupt)?;
+    let servers = server.iter().map(ServerProcess::id).chain([bare.process()]);
+    let run = plan.setting.run(2, servers, Some(Yardstick::RingRoundTrip), interrupt);
+    let mut turns = HerdTurns { clients, bare, sum: Slice::new() };
+    let measured = run.alternate(2, &mut turns, progress)?;
+    let of_each = |_, store: &mut Store<Client<D>, _>| {
+        Ok(store.clients().iter().map(|client| *client.calls().stats()).collect::<Vec<_>>())
+    };
+    let stats = turns.clients.each(Duration::ZERO, of_each)?.concat();
+    let counters = admissions.first_mut().context("there is no client")?.counters()?;
+    Ok(figure(plan, carried, &measured, turns.sum, &stats, counters))
 }
 
-fn figure(plan: &HerdPlan, carried: Carried, measured: &Measured, turns: HerdTurns, counters: Value) -> Figure {
-    let HerdTurns { sum, stats, .. } = turns;
+fn figure(
+    plan: &HerdPlan<'_>,
+    carried: Carried,
+    measured: &Measured,
+    sum: Slice,
+    stats: &[ClientStats],
+    counters: Value,
+) -> Figure {
+    let total = |of: fn(&ClientStats) -> u64| stats.iter().map(of).sum::<u64>();
     let (design, all) = (name(plan.schedule), plan.all_clients());
-    let title = format!("{design} over {}, items of {} B", carried.name(), KEY_LEN + plan.value_size);
+    let title = format!("{design} over {}, items of {} B", carried.name(), KEY_LEN + plan.args.workload.value_size);
     let figure = measured.figure(format!("kv {design}"), title, Unit::Mops, 0);
     let what = "the same messages written and sent back with nothing in between";
     let mut figure = figure.beside(measured, 1, Comparison::Baseline, what);
@@ -312,15 +230,15 @@ fn figure(plan: &HerdPlan, carried: Carried, measured: &Measured, turns: HerdTur
         workload_text(&plan.workload, KEY_LEN),
         format!(
             "{all} clients in {} threads with windows of {}, {} workers",
-            plan.client_cpus.len(),
-            plan.window,
-            plan.server_cpus.len()
+            plan.setting.client_cpus.len(),
+            plan.args.window,
+            plan.setting.server_cpus.len()
         ),
         format!(
             "{} answers checked, {:.1} % of the GETs hit; {} sent again; {} answers a doorbell",
             sum.done,
             sum.hit_percent(),
-            stats.retried,
+            total(|stats| stats.retried),
             units::figure(batch)
         ),
     ];
@@ -328,18 +246,18 @@ fn figure(plan: &HerdPlan, carried: Carried, measured: &Measured, turns: HerdTur
         "design": design,
         "fabric": carried.name(),
         "workload": workload_json(&plan.workload, KEY_LEN),
-        "window": plan.window,
-        "threads": plan.client_cpus.len(),
+        "window": plan.args.window,
+        "threads": plan.setting.client_cpus.len(),
         "clients": all,
-        "workers": plan.server_cpus.len(),
-        "seconds": plan.duration.as_secs_f64(),
+        "workers": plan.setting.server_cpus.len(),
+        "seconds": plan.setting.duration.as_secs_f64(),
     });
     figure.details = json!({
         "requests": sum.done,
         "hit_percent": units::rounded(sum.hit_percent()),
-        "retried": stats.retried,
-        "late": stats.late,
-        "strange": stats.strange,
+        "retried": total(|stats| stats.retried),
+        "late": total(|stats| stats.late),
+        "strange": total(|stats| stats.strange),
         "server": counters,
     });
     figure.latency = Some(sum.latency);

@@ -1,6 +1,6 @@
 //! `sinew serve herd`: a cache on verbs.
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 use clap::ValueEnum;
 use sinew::fabric::verbs::Device;
 use sinew::herd::WorkerConfig;
@@ -14,7 +14,7 @@ use sinew_harness::units::{parse_count, parse_size};
 use sinew_harness::workload::{KEY_LEN, fill_value, key_bytes};
 
 use crate::herd::{Hosting, host};
-use crate::serve::{FAILED, READY, SERVING, end_with_stdin};
+use crate::serve::{READY, begin, tell_addresses};
 use crate::verbs::{Carried, DeviceArgs, Job, parse_address};
 use crate::{Outcome, Usage, output};
 
@@ -54,7 +54,7 @@ pub struct WorkerArgs {
 
 /// Requests that a client may have on their way to each worker.
 pub fn parse_window(text: &str) -> Result<usize, String> {
-    let window = text.parse().ok().filter(|window| check_window(*window).is_ok());
+    let window = text.parse().ok().filter(|window: &usize| window.is_power_of_two() && *window <= WINDOW_MAX);
     window.ok_or_else(|| format!("a power of two up to {WINDOW_MAX} is needed"))
 }
 
@@ -63,15 +63,6 @@ const WINDOW_MAX: usize = 1024;
 const KEYS_PER_LOOK: u64 = 1 << 16;
 /// The window unless it is said otherwise.
 pub const WINDOW: usize = 16;
-
-/// Whether there can be such a window.
-pub fn check_window(window: usize) -> anyhow::Result<()> {
-    ensure!(
-        window.is_power_of_two() && window <= WINDOW_MAX,
-        "--window {window}: for HERD a power of two up to {WINDOW_MAX}"
-    );
-    Ok(())
-}
 
 impl WorkerArgs {
     /// How workers are to work, with batches of up to `batch`.
@@ -90,16 +81,9 @@ impl WorkerArgs {
 
     /// The arguments that make a child's workers the same.
     pub fn to_args(&self) -> Vec<String> {
-        let mut args = Vec::new();
-        let mut option = |name: &str, value: String| args.extend([name.to_owned(), value]);
-        option("--workers", self.workers.to_string());
-        option("--inline", self.inline.to_string());
-        if let Some(queue_pairs) = self.response_qps {
-            option("--response-qps", queue_pairs.to_string());
-        }
-        if self.doorbell_each {
-            args.push("--doorbell-each".to_owned());
-        }
+        let mut args = vec![format!("--workers={}", self.workers), format!("--inline={}", self.inline)];
+        args.extend(self.response_qps.map(|queue_pairs| format!("--response-qps={queue_pairs}")));
+        args.extend(self.doorbell_each.then(|| "--doorbell-each".to_owned()));
         args
     }
 }
@@ -149,17 +133,8 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     machine::check_pins(&args.pin).map_err(Usage::of)?;
     args.device.check().map_err(Usage::of)?;
     check_value_size(args.value_size).map_err(Usage::of)?;
-    let interrupt = Interrupt::install().context("catching Ctrl-C")?;
-    if args.child {
-        end_with_stdin(interrupt)?;
-    }
-    match args.device.run(Serve { args, interrupt }) {
-        Err(error) if args.child => {
-            output::print(format_args!("{FAILED}{}", output::describe(&error)))?;
-            Ok(Outcome::Failed)
-        }
-        result => result,
-    }
+    let served = begin(args.child, |interrupt| args.device.run(Serve { args, interrupt }))?;
+    Ok(served.unwrap_or(Outcome::Failed))
 }
 
 /// Whether values of this size fit in HERD's slots.
@@ -193,7 +168,7 @@ impl Job for Serve<'_> {
             &hosting,
             |index| make(args, index, interrupt),
             |address| {
-                output::print(format_args!("{SERVING}{address}"))?;
+                tell_addresses(&[address.to_string()])?;
                 if args.child {
                     output::print(READY)?;
                 } else {

@@ -1,33 +1,21 @@
 //! memcached and Redis, measured beside a cache of ours that speaks another protocol.
 
-use std::time::Duration;
-
-use anyhow::Context;
 use serde_json::{Value, json};
 use sinew::host::Interrupt;
 use sinew_harness::Measured;
-use sinew_harness::crew::Crew;
-use sinew_harness::load::Slice;
 use sinew_harness::units;
 use sinew_harness::workload::Workload;
 
+use super::Side;
 use super::servers::{self, ServerPlan, Started};
-use super::start_client;
 use sinew_harness::load::memcached::{Shape, Wire};
 
 /// Connections, and requests in flight on each: enough that a server of one thread always has some to answer.
 const OF_MEMCACHED: [usize; 2] = [8, 128];
 const OF_REDIS: [usize; 2] = [16, 64];
 
-/// See the module. They end when this is dropped.
-pub struct Peers(Vec<Peer>);
-
-struct Peer {
-    client: Crew<Duration, Slice>,
-    started: Started,
-    shape: Shape,
-    sum: Slice,
-}
+/// One of them. It ends when this is dropped.
+pub type Peer = (Shape, Side);
 
 /// What came of one of them, for people and programs.
 pub struct PeerResult {
@@ -35,72 +23,49 @@ pub struct PeerResult {
     pub json: Value,
 }
 
-impl Peers {
-    /// Starts both, with one thread each, on the processor `server_cpu`, and stores all keys.
-    pub fn start(
-        workload: &Workload,
-        value_size: usize,
-        client_cpu: Option<usize>,
-        server_cpu: Option<usize>,
-        interrupt: Interrupt,
-    ) -> anyhow::Result<Self> {
-        let one = |wire, [connections, depth]: [usize; 2], start: fn(&ServerPlan) -> anyhow::Result<Started>| {
-            let plan = ServerPlan { keys: workload.keys, value_size, cpu: server_cpu, unix: false };
-            let shape = Shape { connections, depth, keys_per_get: 1, wire, value_size, rate: None };
-            let started = start(&plan)?;
-            let client = start_client(&started, shape, workload, client_cpu, interrupt)?;
-            anyhow::Ok(Peer { client, started, shape, sum: Slice::new() })
-        };
-        Ok(Self(vec![one(Wire::Meta, OF_MEMCACHED, servers::memcached)?, one(Wire::Redis, OF_REDIS, servers::redis)?]))
-    }
+/// Starts both, with one thread each, on the processor `server_cpu`, and stores all keys.
+pub fn start(
+    workload: &Workload,
+    value_size: usize,
+    client_cpu: Option<usize>,
+    server_cpu: Option<usize>,
+    interrupt: Interrupt,
+) -> anyhow::Result<Vec<Peer>> {
+    let one = |wire, [connections, depth]: [usize; 2], start: fn(&ServerPlan) -> anyhow::Result<Started>| {
+        let plan = ServerPlan { keys: workload.keys, value_size, cpu: server_cpu, unix: false };
+        let shape = Shape { connections, depth, keys_per_get: 1, wire, value_size, rate: None };
+        anyhow::Ok((shape, Side::start(start(&plan)?, shape, workload, client_cpu, interrupt)?))
+    };
+    Ok(vec![one(Wire::Meta, OF_MEMCACHED, servers::memcached)?, one(Wire::Redis, OF_REDIS, servers::redis)?])
+}
 
-    /// How many there are.
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Their processes.
-    pub fn ids(&self) -> impl Iterator<Item = u32> {
-        self.0.iter().filter_map(|peer| peer.started.process())
-    }
-
-    /// Measures a slice of one of them.
-    pub fn slice(&mut self, index: usize, duration: Duration) -> anyhow::Result<f64> {
-        let peer = self.0.get_mut(index).context("there is no such peer")?;
-        let slice = peer.client.order(&duration, duration).with_context(|| peer.started.name.clone())?.remove(0);
-        peer.sum.add(&slice);
-        Ok(slice.mops())
-    }
-
-    /// What came of them; the first was the side `first`, and the others follow. How many times as fast ours was is the middle of what it was
-    /// slice by slice.
-    pub fn end(self, measured: &Measured, first: usize) -> Vec<PeerResult> {
-        let result = |(index, peer): (usize, Peer)| {
-            let side = first + index;
-            let (rates, times) = (measured.slices(side), measured.times(0, side));
-            let Started { name, command, .. } = &peer.started;
-            let Shape { connections, depth, .. } = peer.shape;
-            let (rate, hits) = (units::median(&rates), peer.sum.hit_percent());
-            let times_text = times.map_or_else(|| "not comparable".to_owned(), units::figure);
-            let missed = if hits < 99.95 { ", since it had evicted the others to stay within its memory" } else { "" };
-            PeerResult {
-                text: format!(
-                    "{name}: {} M/s, ours is {times_text} times as fast; {hits:.1} % of its gets hit{missed}; started as `{command}`, \
+/// What came of them; the first was the side `first`, and the others follow. How many times as fast ours was is the middle of what it was
+/// slice by slice.
+pub fn results(peers: Vec<Peer>, measured: &Measured, first: usize) -> Vec<PeerResult> {
+    let result = |(index, (shape, side)): (usize, Peer)| {
+        let (rates, times) = (measured.slices(first + index), measured.times(0, first + index));
+        let Started { name, command, .. } = &side.started;
+        let Shape { connections, depth, .. } = shape;
+        let (rate, hits) = (units::median(&rates), side.sum.hit_percent());
+        let times_text = times.map_or_else(|| "not comparable".to_owned(), units::figure);
+        let missed = if hits < 99.95 { ", since it had evicted the others to stay within its memory" } else { "" };
+        PeerResult {
+            text: format!(
+                "{name}: {} M/s, ours is {times_text} times as fast; {hits:.1} % of its gets hit{missed}; started as `{command}`, \
                      {connections} connections with {depth} in flight each",
-                    units::figure(rate)
-                ),
-                json: json!({
-                    "server": name,
-                    "command": command,
-                    "connections": connections,
-                    "depth": depth,
-                    "rate_mops": units::rounded(rate),
-                    "hit_percent": units::rounded(hits),
-                    "slices": units::rounded_all(&rates),
-                    "ours_over_theirs": times.map(units::rounded),
-                }),
-            }
-        };
-        self.0.into_iter().enumerate().map(result).collect()
-    }
+                units::figure(rate)
+            ),
+            json: json!({
+                "server": name,
+                "command": command,
+                "connections": connections,
+                "depth": depth,
+                "rate_mops": units::rounded(rate),
+                "hit_percent": units::rounded(hits),
+                "slices": units::rounded_all(&rates),
+                "ours_over_theirs": times.map(units::rounded),
+            }),
+        }
+    };
+    peers.into_iter().enumerate().map(result).collect()
 }

@@ -13,6 +13,8 @@ use crate::child::ServerProcess;
 
 /// How long a server may take to begin.
 const START_MAX: Duration = Duration::from_secs(5);
+/// Where ports are, but for their number.
+const LOCAL: &str = "127.0.0.1:";
 /// Bytes of an item beside key and value, of either server, at most.
 const ITEM_OVERHEAD: usize = 128;
 
@@ -73,8 +75,13 @@ impl Drop for Other {
     }
 }
 
-fn socket(name: &str) -> PathBuf {
-    std::env::temp_dir().join(format!("sinew-bench-{name}-{}", std::process::id()))
+/// Where a server is to listen: at a socket of its own, or a port that was free a moment ago.
+fn place(plan: &ServerPlan, name: &str) -> anyhow::Result<(String, Option<PathBuf>)> {
+    if plan.unix {
+        let socket = std::env::temp_dir().join(format!("sinew-bench-{name}-{}", std::process::id()));
+        return Ok((format!("unix:{}", socket.display()), Some(socket)));
+    }
+    Ok((TcpListener::bind(format!("{LOCAL}0"))?.local_addr()?.to_string(), None))
 }
 
 /// Megabytes that are enough for all items.
@@ -84,7 +91,7 @@ fn memory_mb(plan: &ServerPlan) -> usize {
 
 /// One of ours, of one thread.
 pub fn ours(plan: &ServerPlan) -> anyhow::Result<Started> {
-    let address = if plan.unix { format!("unix:{}", socket("ours").display()) } else { "127.0.0.1:0".to_owned() };
+    let address = if plan.unix { place(plan, "ours")?.0 } else { format!("{LOCAL}0") };
     let mut args: Vec<String> = ["serve", "cache", "--memcached", &address, "--memory"].map(str::to_owned).into();
     args.push(format!("{}M", memory_mb(plan)));
     args.extend(["--items".to_owned(), plan.keys.to_string()]);
@@ -92,7 +99,7 @@ pub fn ours(plan: &ServerPlan) -> anyhow::Result<Started> {
         args.extend(["--pin".to_owned(), cpu.to_string()]);
     }
     let server = ServerProcess::spawn(&args)?;
-    let address = server.addresses().first().context("the server told no address")?.clone();
+    let address = server.address()?.to_owned();
     Ok(Started {
         name: "sinew".to_owned(),
         address,
@@ -103,19 +110,14 @@ pub fn ours(plan: &ServerPlan) -> anyhow::Result<Started> {
 
 /// memcached, with one thread.
 pub fn memcached(plan: &ServerPlan) -> anyhow::Result<Started> {
-    let name = version("memcached", "-V")?;
     let mut command = pinned(plan, "memcached");
     command.args(["-u", "root", "-U", "0", "-t", "1", "-m", &memory_mb(plan).to_string()]);
-    let (address, socket) = if plan.unix {
-        let socket = socket("memcached");
-        command.arg("-s").arg(&socket);
-        (format!("unix:{}", socket.display()), Some(socket))
-    } else {
-        let (address, port) = free_port()?;
-        command.args(["-l", "127.0.0.1", "-p", &port]);
-        (address, None)
+    let (address, socket) = place(plan, "memcached")?;
+    match &socket {
+        Some(socket) => command.arg("-s").arg(socket),
+        None => command.args(["-l", "127.0.0.1", "-p", address.trim_start_matches(LOCAL)]),
     };
-    start(name, command, address, socket)
+    start(version("memcached", "-V")?, command, address, socket)
 }
 
 /// Redis, which keeps nothing on disk.
@@ -125,14 +127,10 @@ pub fn redis(plan: &ServerPlan) -> anyhow::Result<Started> {
     let mut command = pinned(plan, "redis-server");
     command.args(["--save", "", "--appendonly", "no", "--maxmemory-policy", "allkeys-lru"]);
     command.args(["--maxmemory", &format!("{}mb", memory_mb(plan)), "--bind", "127.0.0.1"]);
-    let (address, socket) = if plan.unix {
-        let socket = socket("redis");
-        command.args(["--port", "0", "--unixsocket"]).arg(&socket);
-        (format!("unix:{}", socket.display()), Some(socket))
-    } else {
-        let (address, port) = free_port()?;
-        command.args(["--port", &port]);
-        (address, None)
+    let (address, socket) = place(plan, "redis")?;
+    match &socket {
+        Some(socket) => command.args(["--port", "0", "--unixsocket"]).arg(socket),
+        None => command.args(["--port", address.trim_start_matches(LOCAL)]),
     };
     start(format!("redis {number}"), command, address, socket)
 }
@@ -151,12 +149,6 @@ fn pinned(plan: &ServerPlan, program: &str) -> Command {
     let mut command = Command::new("taskset");
     command.args(["-c", &cpu.to_string(), program]);
     command
-}
-
-/// A port that was free a moment ago.
-fn free_port() -> anyhow::Result<(String, String)> {
-    let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-    Ok((address.to_string(), address.port().to_string()))
 }
 
 fn start(name: String, mut command: Command, address: String, socket: Option<PathBuf>) -> anyhow::Result<Started> {

@@ -1,0 +1,96 @@
+//! Load drivers in threads of their own, all of which do the same at once.
+
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use sinew::host::{HostClock, Interrupt};
+
+use crate::crew::{BoxedMember, Crew, Member};
+use crate::load::{Load, Slice, drive};
+
+type Order<L> = Arc<dyn Fn(&mut L) -> anyhow::Result<()> + Send + Sync>;
+
+struct Driver<L: ?Sized, H> {
+    load: Box<L>,
+    _hold: H,
+}
+
+impl<L: Load + ?Sized, H> Member for Driver<L, H> {
+    type Order = Order<L>;
+    type Answer = ();
+
+    fn obey(&mut self, order: Order<L>) -> anyhow::Result<()> {
+        order(&mut self.load)
+    }
+
+    fn tend(&mut self) {
+        self.load.tend();
+    }
+}
+
+/// Threads, each with a driver. They end when this is dropped.
+pub struct Drivers<L: ?Sized> {
+    crew: Crew<Order<L>, ()>,
+    interrupt: Interrupt,
+}
+
+impl<L: Load + ?Sized + 'static> Drivers<L> {
+    /// Starts a thread on each of the processors, in which `make` makes its driver, and what has to live as long as that.
+    ///
+    /// # Errors
+    ///
+    /// As [`Crew::start`].
+    pub fn start<H: 'static>(
+        cpus: &[Option<usize>],
+        interrupt: Interrupt,
+        make: impl Fn(usize) -> anyhow::Result<(Box<L>, H)> + Clone + Send + 'static,
+    ) -> anyhow::Result<Self> {
+        let make = move |index| {
+            let (load, _hold) = make(index)?;
+            Ok(Box::new(Driver { load, _hold }) as BoxedMember<_, _>)
+        };
+        Ok(Self { crew: Crew::start(cpus, make)?, interrupt })
+    }
+
+    /// Has each driver, of such an index, do something that takes about so long; what that came to, in their order.
+    ///
+    /// # Errors
+    ///
+    /// What one of them came to, or that it is stuck.
+    pub fn each<A: Send + 'static>(
+        &self,
+        duration: Duration,
+        order: impl Fn(usize, &mut L) -> anyhow::Result<A> + Send + Sync + 'static,
+    ) -> anyhow::Result<Vec<A>> {
+        let (order, (answer, answers)) = (Arc::new(order), mpsc::channel());
+        let order_of = |index| -> Order<L> {
+            let (order, answer) = (Arc::clone(&order), answer.clone());
+            Arc::new(move |load: &mut L| {
+                // Whoever gave up waiting does not hear it.
+                let _ = answer.send((index, order(index, load)?));
+                Ok(())
+            })
+        };
+        self.crew.order_each(order_of, duration)?;
+        let mut answers: Vec<(usize, A)> = answers.try_iter().collect();
+        answers.sort_unstable_by_key(|(index, _)| *index);
+        Ok(answers.into_iter().map(|(_, answer)| answer).collect())
+    }
+
+    /// Has all of them work for a slice, once each has been told more by `prepare`; what came of it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::each`].
+    pub fn slices(
+        &self,
+        duration: Duration,
+        prepare: impl Fn(usize, &mut L) + Send + Sync + 'static,
+    ) -> anyhow::Result<Vec<Slice>> {
+        let interrupt = self.interrupt;
+        self.each(duration, move |index, load| {
+            prepare(index, load);
+            drive(load, &HostClock::new(), duration, interrupt)
+        })
+    }
+}

@@ -1,0 +1,292 @@
+//! Stores on verbs: all windows of a thread's clients are kept full, and every answer is checked.
+
+use anyhow::ensure;
+use sinew::fabric::Clock;
+use sinew::fabric::verbs::Device;
+use sinew::kv::one_sided::{self, Outcome, Status};
+use sinew::kv::{drtm, herd};
+use sinew::store::remote::Index;
+
+use super::{Load, Slice, Span, State};
+use crate::workload::{Request, Workload, check_value, fill_value, key_bytes};
+
+/// Requests that are drawn ahead.
+const TRACE: usize = 1 << 20;
+/// Of so many answers the time of one is taken.
+const SAMPLE_EVERY: u64 = 8;
+
+/// A client of a store.
+pub trait Asks {
+    /// Whether there is room for a GET, or a PUT, of a key.
+    fn has_room(&self, key: &[u8], is_get: bool) -> bool;
+
+    /// Requests under way.
+    fn in_flight(&self) -> usize;
+
+    /// Begins to GET a key, or to PUT a value.
+    ///
+    /// # Errors
+    ///
+    /// As the store's client.
+    fn ask(&mut self, tag: u64, key: &[u8], value: Option<&[u8]>, now_ns: u64) -> anyhow::Result<()>;
+
+    /// Sends what was begun.
+    fn flush(&mut self);
+
+    /// Takes what is over; how many.
+    ///
+    /// # Errors
+    ///
+    /// As the store's client.
+    fn poll(&mut self, now_ns: u64, take: impl FnMut(Outcome<'_>)) -> anyhow::Result<usize>;
+}
+
+impl<D: Device> Asks for herd::Client<D> {
+    #[inline(always)]
+    fn has_room(&self, key: &[u8], _: bool) -> bool {
+        self.has_room(key)
+    }
+
+    fn in_flight(&self) -> usize {
+        self.calls().in_flight()
+    }
+
+    #[inline(always)]
+    fn ask(&mut self, tag: u64, key: &[u8], value: Option<&[u8]>, now_ns: u64) -> anyhow::Result<()> {
+        Ok(match value {
+            None => self.get(tag, key, now_ns),
+            Some(value) => self.put(tag, key, value, now_ns),
+        }?)
+    }
+
+    #[inline(always)]
+    fn flush(&mut self) {
+        self.flush();
+    }
+
+    #[inline(always)]
+    fn poll(&mut self, now_ns: u64, mut take: impl FnMut(Outcome<'_>)) -> anyhow::Result<usize> {
+        let come = self.poll(now_ns, |herd::Outcome { tag, status, value, asked_ns }| {
+            let status = match status {
+                Some(herd::Status::Found) => Some(Status::Found),
+                Some(herd::Status::Absent) => Some(Status::Absent),
+                Some(herd::Status::Stored) => Some(Status::Stored),
+                _ => None,
+            };
+            take(Outcome { tag, status, value, asked_ns });
+        });
+        Ok(come?)
+    }
+}
+
+impl<D: Device, I: Index> Asks for one_sided::Client<D, I> {
+    #[inline(always)]
+    fn has_room(&self, _: &[u8], is_get: bool) -> bool {
+        if is_get { self.has_room_to_get() } else { self.has_room_to_change() }
+    }
+
+    fn in_flight(&self) -> usize {
+        self.in_flight()
+    }
+
+    #[inline(always)]
+    fn ask(&mut self, tag: u64, key: &[u8], value: Option<&[u8]>, now_ns: u64) -> anyhow::Result<()> {
+        Ok(match value {
+            None => self.get(tag, key, now_ns),
+            Some(value) => self.put(tag, key, value, now_ns),
+        }?)
+    }
+
+    #[inline(always)]
+    fn flush(&mut self) {
+        self.flush();
+    }
+
+    #[inline(always)]
+    fn poll(&mut self, now_ns: u64, take: impl FnMut(Outcome<'_>)) -> anyhow::Result<usize> {
+        Ok(self.poll(now_ns, take)?)
+    }
+}
+
+impl<D: Device> Asks for drtm::Client<D> {
+    #[inline(always)]
+    fn has_room(&self, _: &[u8], _: bool) -> bool {
+        self.has_room()
+    }
+
+    fn in_flight(&self) -> usize {
+        self.in_flight()
+    }
+
+    #[inline(always)]
+    fn ask(&mut self, tag: u64, key: &[u8], value: Option<&[u8]>, now_ns: u64) -> anyhow::Result<()> {
+        Ok(match value {
+            None => self.get(tag, key, now_ns),
+            Some(value) => self.put(tag, key, value, now_ns),
+        }?)
+    }
+
+    #[inline(always)]
+    fn flush(&mut self) {
+        self.flush();
+    }
+
+    #[inline(always)]
+    fn poll(&mut self, now_ns: u64, take: impl FnMut(Outcome<'_>)) -> anyhow::Result<usize> {
+        Ok(self.poll(now_ns, take)?)
+    }
+}
+
+/// A driver of clients of one thread. Latencies are from a request to its answer, the wait in the window included.
+pub struct Store<A, C> {
+    clients: Vec<A>,
+    clock: C,
+    trace: Vec<Request>,
+    at: usize,
+    /// Differs from round to round of the trace, so that values do.
+    round: u64,
+    value: Vec<u8>,
+    /// There is no table: READs are checked to come from where they should, and hold nothing.
+    is_emulated: bool,
+    /// Keys that are asked for once before the trace begins, so that the client knows where all of them are, as atc16 has it.
+    learning: std::ops::Range<u64>,
+    /// When answers were asked for whose time is taken.
+    sampled: Vec<u64>,
+    answers: u64,
+    contended: u64,
+    span: Span,
+    slice: Slice,
+}
+
+impl<A: Asks, C: Clock> Store<A, C> {
+    /// Asks over these clients for the keys of a workload, whose values are all as long. The first slice asks for `learns` keys once before
+    /// all else.
+    pub fn new(clients: Vec<A>, clock: C, workload: &Workload, is_emulated: bool, learns: u64) -> Self {
+        Self {
+            clients,
+            clock,
+            trace: workload.trace(TRACE),
+            at: 0,
+            round: 1,
+            value: vec![0; workload.sizes.max()],
+            is_emulated,
+            learning: 0..learns,
+            sampled: Vec::with_capacity(64),
+            answers: 0,
+            contended: 0,
+            span: Span::default(),
+            slice: Slice::new(),
+        }
+    }
+
+    /// The clients.
+    pub fn clients(&self) -> &[A] {
+        &self.clients
+    }
+
+    /// PUTs so far that others were quicker than all the time.
+    pub fn contended(&self) -> u64 {
+        self.contended
+    }
+
+    /// Asks until a client has no room for the next request; whether it had room for any.
+    #[inline(always)]
+    fn ask(&mut self, which: usize, now_ns: u64) -> anyhow::Result<bool> {
+        let client = &mut self.clients[which];
+        let mut has_asked = false;
+        loop {
+            let request = self.trace[self.at];
+            let (key, is_get) = (request.key(), request.is_get());
+            let bytes = key_bytes(key);
+            if !client.has_room(&bytes, is_get) {
+                return Ok(has_asked);
+            }
+            has_asked = true;
+            if !is_get {
+                fill_value(&mut self.value, key, self.round);
+            }
+            client.ask(key << 1 | u64::from(is_get), &bytes, (!is_get).then_some(&self.value[..]), now_ns)?;
+            self.at += 1;
+            if self.at == self.trace.len() {
+                (self.at, self.round) = (0, self.round + 1);
+            }
+        }
+    }
+
+    /// Asks for the next keys that are to be known.
+    fn learn(&mut self, which: usize, now_ns: u64) -> anyhow::Result<()> {
+        while self.clients[which].has_room(&[], true) {
+            let Some(key) = self.learning.next() else { break };
+            self.clients[which].ask(key << 1 | 1, &key_bytes(key), None, now_ns)?;
+        }
+        Ok(())
+    }
+}
+
+impl<A: Asks, C: Clock> Load for Store<A, C> {
+    fn begin(&mut self, now_ns: u64, end_ns: u64) -> anyhow::Result<()> {
+        self.span = Span::begin(now_ns, end_ns);
+        self.slice = Slice::new();
+        Ok(())
+    }
+
+    #[inline]
+    fn turn(&mut self, _: u64) -> anyhow::Result<State> {
+        // Clients hand requests out again that were not answered in time, so they need to know it.
+        let now_ns = self.clock.now_ns();
+        let learns = !self.learning.is_empty();
+        let goes_on = learns || self.span.goes_on(now_ns, self.slice.done);
+        let (mut is_busy, mut left, mut wrong) = (learns, 0, 0u64);
+        for which in 0..self.clients.len() {
+            if learns {
+                self.learn(which, now_ns)?;
+            } else if goes_on {
+                is_busy |= self.ask(which, now_ns)?;
+            }
+            let Self { clients, slice, value, sampled, answers, is_emulated, contended, .. } = self;
+            clients[which].flush();
+            let came = clients[which].poll(now_ns, |outcome| {
+                let (key, is_get) = (outcome.tag >> 1, outcome.tag & 1 == 1);
+                let mut is_hit = false;
+                match outcome.status {
+                    Some(Status::Found) if is_get => {
+                        is_hit = true;
+                        let is_right = outcome.value.len() == value.len() && check_value(outcome.value, key);
+                        wrong += u64::from(!*is_emulated && !is_right);
+                    }
+                    Some(Status::Absent) if is_get => {}
+                    Some(Status::Stored) if !is_get => {}
+                    Some(Status::Contended) if !is_get => *contended += 1,
+                    _ => wrong += 1,
+                }
+                *answers += 1;
+                if goes_on {
+                    slice.done += 1;
+                    slice.gets += u64::from(is_get);
+                    slice.hits += u64::from(is_hit);
+                    if answers.is_multiple_of(SAMPLE_EVERY) {
+                        sampled.push(outcome.asked_ns);
+                    }
+                }
+            })?;
+            is_busy |= came > 0;
+            left += if goes_on { 0 } else { clients[which].in_flight() };
+        }
+        ensure!(wrong == 0, "{wrong} answers were wrong");
+        if !self.sampled.is_empty() {
+            let done_ns = self.clock.now_ns();
+            for asked_ns in self.sampled.drain(..) {
+                self.slice.latency.saturating_record(done_ns.saturating_sub(asked_ns).max(1));
+            }
+        }
+        if !goes_on && left == 0 {
+            return Ok(State::Over);
+        }
+        Ok(State::of(is_busy))
+    }
+
+    fn end(&mut self) -> Slice {
+        let slice = std::mem::take(&mut self.slice);
+        Slice { elapsed_ns: self.span.elapsed_ns(), ..slice }
+    }
+}
