@@ -2,7 +2,7 @@
 //! same run.
 //!
 //! - `args` makes a plan, on which both sides agree over the rendezvous (`control`).
-//! - `serve` starts a `worker` for each server thread, `run` a driver of the harness for each client thread.
+//! - `serve` starts a thread that answers for each of the server's, `run` a driver of the harness for each client thread.
 //! - `limit` is what a figure stands beside, `show` how it reads, `device` what moves the messages.
 
 mod args;
@@ -13,7 +13,6 @@ mod limit;
 mod run;
 mod serve;
 mod show;
-mod worker;
 
 use std::time::Duration;
 

@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
+use serde::{Deserialize, Serialize};
 use sinew::fabric::Waker;
 use sinew::fabric::verbs::{Completion, CompletionQueue, Device, Opcode};
 
@@ -14,7 +15,7 @@ use super::plan::{Carrier, Form, Op, Side, VerbsPlan, Wait, Work};
 const LOST_MAX: u64 = 1 << 16;
 
 /// What was found in memory, or received.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Findings {
     /// Messages that came.
     pub received: u64,
@@ -62,26 +63,25 @@ pub struct Responder<D: Device> {
 }
 
 impl<D: Device> Responder<D> {
-    /// The side of the calling thread, with `count` links that are not connected yet.
+    /// The side of the calling thread, with `count` links that are not connected yet, and what to tell the other side of them.
     ///
     /// # Errors
     ///
     /// The device cannot do what the plan asks for, or lacks room.
-    pub fn new(device: &D, domain: &D::Domain, plan: &VerbsPlan, count: usize) -> anyhow::Result<Self> {
-        let rig = Rig::new(device, domain, plan, Side::Server, count)?;
+    pub fn new(
+        device: &D,
+        domain: &D::Domain,
+        plan: &VerbsPlan,
+        count: usize,
+    ) -> anyhow::Result<(Self, Vec<LinkAddress>)> {
+        let (mut rig, addresses) = Rig::new(device, domain, plan, Side::Server, count)?;
+        if plan.work == Work::Load(Op::Read) {
+            fill(&mut rig)?;
+        }
         let slots = if matches!(plan.work, Work::Echo(_)) { plan.window } else { 0 };
         let progress = Progress { slots: (0..slots as u64).collect(), ..Progress::default() };
         let credit_every = (plan.receives() as u64 / 4).max(1);
-        Ok(Self { rig, progress: vec![progress; count], owed: VecDeque::new(), credit_every })
-    }
-
-    /// What to tell the other side.
-    ///
-    /// # Errors
-    ///
-    /// A datagram queue pair does not start.
-    pub fn addresses(&mut self) -> anyhow::Result<Vec<LinkAddress>> {
-        self.rig.addresses()
+        Ok((Self { rig, progress: vec![progress; count], owed: VecDeque::new(), credit_every }, addresses))
     }
 
     /// Connects the links, in their order.
@@ -90,8 +90,7 @@ impl<D: Device> Responder<D> {
     ///
     /// The other side has told of something else than the plan needs.
     pub fn connect(&mut self, addresses: &[LinkAddress]) -> anyhow::Result<()> {
-        self.rig.connect(Side::Server, addresses)?;
-        if self.rig.plan.work == Work::Load(Op::Read) { self.fill() } else { Ok(()) }
+        self.rig.connect(addresses)
     }
 
     /// Ends the sleep of [`Self::rest`].
@@ -118,21 +117,6 @@ impl<D: Device> Responder<D> {
 
     fn polls_memory(&self) -> bool {
         matches!(self.rig.plan.work, Work::Echo(Form::Ww | Form::Ws)) || self.rig.plan.fresh
-    }
-
-    /// What READs find.
-    fn fill(&mut self) -> anyhow::Result<()> {
-        let layout = self.rig.layout;
-        let mut message = vec![0; layout.size];
-        message::write_body(&mut message);
-        for link in &self.rig.links {
-            let exposed = link.exposed.as_ref().context("nothing is exposed")?;
-            for slot in 0..layout.slots {
-                message::stamp(&mut message, slot as u64 + 1);
-                exposed.write(layout.offset(slot), &message)?;
-            }
-        }
-        Ok(())
     }
 
     /// Looks for requests once and answers them; how many there were.
@@ -337,6 +321,18 @@ impl<D: Device> Responder<D> {
         }
         Ok(found)
     }
+}
+
+/// Writes what READs find.
+fn fill<D: Device>(rig: &mut Rig<D>) -> anyhow::Result<()> {
+    let Rig { links, layout, message, .. } = rig;
+    for exposed in links.iter().filter_map(|link| link.exposed.as_ref()) {
+        for slot in 0..layout.slots {
+            message::stamp(message, slot as u64 + 1);
+            exposed.write(layout.offset(slot), message)?;
+        }
+    }
+    Ok(())
 }
 
 /// Which message it is that came, of those that can be the next one; bytes that were written are none of it.
