@@ -49,22 +49,38 @@ impl Job for Measure<'_, '_> {
             let clients = &self.client_cpus[..plan.sides().0.min(self.client_cpus.len())];
             // The processors of a server elsewhere are not ours to watch.
             let servers = if server.is_some() { &plan.cpus[..] } else { &[] };
-            let run = Run {
+            let mut run = Run {
                 duration: self.duration,
                 pair: machine::pair(clients, &plan.cpus),
                 pins: [clients, servers].concat(),
                 servers: server.iter().map(ServerProcess::id).collect(),
-                judged: 2,
+                judged: 1,
                 yardstick: Some((
                     if *kind == Kind::Bandwidth { Yardstick::Copy } else { Yardstick::RingRoundTrip },
                     self.references,
                 )),
                 interrupt,
             };
-            let one = measure_one(&device, carried, address, (*kind, plan), clients, run, self.progress);
+            let mut measure = || {
+                let rig = Clients::meet(&device, carried, address, (*kind, plan), clients, interrupt)?;
+                let meter = Meter::new(plan, *kind, carried, run.pair);
+                run.judged += usize::from(meter.is_some());
+                let mut turns = VerbsTurns { rig, meter };
+                anyhow::Ok((run.alternate(run.judged, &mut turns, self.progress)?, turns))
+            };
+            let measured = measure();
             // Ctrl-C reaches the server too: what is said of its going is not the cause.
             ensure!(!interrupt.is_set(), Interrupted);
-            figures.push(one?);
+            let (measured, VerbsTurns { rig, meter }) = measured?;
+            let setup = show::Setup {
+                kind: *kind,
+                plan,
+                carried,
+                device: &device.attributes().name,
+                client_cpus: clients,
+                seconds: self.duration.as_secs_f64(),
+            };
+            figures.push(show::figure(&setup, &measured, meter.as_ref(), rig.sum));
         }
         Ok(figures)
     }
@@ -76,53 +92,24 @@ fn start_server(device: &DeviceArgs) -> anyhow::Result<ServerProcess> {
     ServerProcess::spawn(&args.collect::<Vec<_>>())
 }
 
-fn measure_one<D: Device + 'static>(
-    device: &D,
-    carried: Carried,
-    address: &str,
-    (kind, plan): (Kind, &VerbsPlan),
-    clients: &[Option<usize>],
-    run: Run<'_>,
-    progress: &mut Progress<'_>,
-) -> anyhow::Result<Figure> {
-    let rig = Clients::meet(device, carried, address, (kind, plan), clients, run.interrupt)?;
-    let meter = Meter::new(plan, kind, carried, run.pair);
-    let mut turns = VerbsTurns { rig, meter, latency: histogram() };
-    let run = Run { judged: if turns.meter.has_limit() { 2 } else { 1 }, ..run };
-    let measured = run.alternate(run.judged, &mut turns, progress)?;
-    let VerbsTurns { rig, meter, latency } = turns;
-    let setup = show::Setup {
-        kind,
-        plan,
-        carried,
-        device: &device.attributes().name,
-        client_cpus: clients,
-        seconds: run.duration.as_secs_f64(),
-    };
-    Ok(show::figure(&setup, &measured, &meter, latency, &rig.sum))
-}
-
 /// Client threads, and what the machine allows beside them.
 struct VerbsTurns {
     rig: Clients,
-    meter: Meter,
-    latency: hdrhistogram::Histogram<u64>,
+    meter: Option<Meter>,
 }
 
 impl Turns for VerbsTurns {
     fn slice(&mut self, side: usize, duration: Duration) -> anyhow::Result<Option<f64>> {
         let (kind, plan) = (self.rig.kind, &self.rig.plan);
         let scale = if kind == Kind::Bandwidth { 8e-3 * plan.message_len() as f64 } else { 1.0 };
-        if side == 1 {
-            return Ok(self.meter.measure(duration)?.map(|limit| limit * scale));
+        if let (1, Some(meter)) = (side, &self.meter) {
+            return Ok(meter.measure(duration)?.map(|limit| limit * scale));
         }
-        let (figure, latency) = self.rig.slice(duration)?;
-        self.latency.add(&latency)?;
-        Ok(Some(figure * scale))
+        Ok(Some(self.rig.slice(duration)? * scale))
     }
 
     fn forget(&mut self) {
-        self.latency.reset();
+        self.rig.sum.latency.reset();
     }
 }
 
@@ -193,15 +180,15 @@ impl Clients {
         let of_each = |index: usize| Ask::Connect(links[index].iter().map(|&link| theirs[link].clone()).collect());
         crew.order_each(of_each, Duration::ZERO)?;
         talk.is_ready_after(&Word::Links(ours))?;
-        let sum = Found { made: vec![0; count], ..Found::default() };
+        let sum = Found { made: vec![0; count], done: 0, lost: 0, checked: 0, latency: histogram() };
         Ok(Self { kind, plan: plan.clone(), talk, crew, links, sum })
     }
 
-    /// One slice on all client threads, and the server's verdict on it: the mean figure of the threads, and the latencies.
-    fn slice(&mut self, duration: Duration) -> anyhow::Result<(f64, hdrhistogram::Histogram<u64>)> {
+    /// One slice on all client threads, and the server's verdict on it: the mean figure of the threads.
+    fn slice(&mut self, duration: Duration) -> anyhow::Result<f64> {
         let Self { kind, plan, talk, crew, links, sum } = self;
         talk.is_ready_after(&Word::Go)?;
-        let (mut latency, mut rates, mut medians, mut done) = (histogram(), Vec::new(), Vec::new(), 0);
+        let (mut rates, mut medians, mut done) = (Vec::new(), Vec::new(), 0);
         for (links, (slice, made)) in links.iter().zip(crew.order(&Ask::Slice(duration), duration)?) {
             for (link, made) in links.iter().zip(made) {
                 sum.made[*link] = made;
@@ -211,7 +198,7 @@ impl Clients {
             medians.push(slice.latency.value_at_quantile(0.5) as f64);
             let part = if kind.is_halved(plan) { 2 } else { 1 };
             for value in slice.latency.iter_recorded() {
-                latency.saturating_record_n((value.value_iterated_to() / part).max(1), value.count_at_value());
+                sum.latency.saturating_record_n((value.value_iterated_to() / part).max(1), value.count_at_value());
             }
         }
         let Word::Found(found) = talk.ask(&Word::Check(sum.made.clone()))? else { return Err(talk.confused()) };
@@ -223,12 +210,11 @@ impl Clients {
             Work::Load(Op::Write | Op::WriteImm) => found.looked,
             _ => sum.checked + done.saturating_sub(lost_now),
         };
-        let figure = match (kind.is_time(plan), kind.is_halved(plan)) {
+        Ok(match (kind.is_time(plan), kind.is_halved(plan)) {
             (true, true) => mean(&medians) / 2.0,
             (true, false) => mean(&medians),
             (false, _) => mean(&rates) * arrived.max(0.0),
-        };
-        Ok((figure, latency))
+        })
     }
 }
 
@@ -278,7 +264,7 @@ impl Bare {
 
     /// Measures a slice: messages of all threads, in millions a second.
     pub fn mops(&mut self, duration: Duration) -> anyhow::Result<f64> {
-        let (figure, _) = self.clients.slice(duration)?;
+        let figure = self.clients.slice(duration)?;
         let Clients { kind, plan, .. } = &self.clients;
         Ok(match kind.is_time(plan) {
             // One message at a time is told as the time that it takes.

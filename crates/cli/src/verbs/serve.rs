@@ -208,11 +208,7 @@ impl<D: Device> Member for Worker<D> {
             }
             Order::Check(made) => {
                 let began = Instant::now();
-                // Messages may be on their way.
-                while !responder.is_settled(&made)? && began.elapsed() < SETTLING {
-                    responder.turn()?;
-                }
-                return responder.check(&made);
+                return responder.check(&made, || began.elapsed() < SETTLING);
             }
         }
         Ok(Findings::default())

@@ -93,24 +93,19 @@ impl Echoes {
     /// Sends the next message of a slot on its way, or has it wait until there is room; `began_ns` is 0 where its time is not taken.
     #[inline]
     fn ask<D: Device>(&mut self, rig: &mut Rig<D>, at: usize, began_ns: u64) -> anyhow::Result<()> {
-        let index = at / rig.layout.slots;
-        if !rig.links[index].flow.has_room() {
-            self.waiting.push_back(at);
-            return Ok(());
-        }
-        let state = &mut self.slots[at];
-        let nth = state.next;
-        (state.began_ns, state.is_asked) = (began_ns, true);
-        self.left += 1;
+        let nth = self.slots[at].next;
         let (slot, sequence) = rig.layout.place(nth);
         let way = match self.form {
             Form::Ss => Way::Send { immediate: Some(nth as u32) },
             Form::Imm => Way::Write { slot, immediate: Some(nth as u32) },
             Form::Ww | Form::Ws => Way::Write { slot, immediate: None },
         };
-        let signaled = rig.links[index].flow.is_signal_due();
-        rig.push_message(index, sequence, way, signaled)?;
-        rig.links[index].ring(way);
+        if rig.start(at / rig.layout.slots, sequence, way)? {
+            self.slots[at] = Slot { next: nth, is_asked: true, began_ns };
+            self.left += 1;
+        } else {
+            self.waiting.push_back(at);
+        }
         Ok(())
     }
 

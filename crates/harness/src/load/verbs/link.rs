@@ -342,6 +342,22 @@ impl<D: Device> Rig<D> {
         Ok(sleeps)
     }
 
+    /// Starts a message as [`Self::push_message`] does, signaled when its turn has come; whether there was room for it.
+    #[inline(always)]
+    pub fn start(&mut self, index: usize, sequence: u64, way: Way) -> anyhow::Result<bool> {
+        let flow = &self.links[index].flow;
+        if !flow.has_room() {
+            return Ok(false);
+        }
+        self.push_message(index, sequence, way, flow.is_signal_due())?;
+        let link = &mut self.links[index];
+        match (&mut link.reply, way) {
+            (Some(reply), Way::Send { .. }) => reply.doorbell(),
+            _ => link.qp.doorbell(),
+        }
+        Ok(true)
+    }
+
     /// Pushes a message, `self.message` made number `sequence`, as a WRITE to `slot`, or as a SEND.
     #[inline(always)]
     pub fn push_message(&mut self, index: usize, sequence: u64, way: Way, signaled: bool) -> anyhow::Result<()> {
@@ -453,15 +469,6 @@ impl<D: Device> Link<D> {
         self.made += 1;
         self.flow.pushed(signaled);
         Ok(())
-    }
-
-    /// Starts what was pushed the same way.
-    #[inline]
-    pub fn ring(&mut self, way: Way) {
-        match (&mut self.reply, way) {
-            (Some(reply), Way::Send { .. }) => reply.doorbell(),
-            _ => self.qp.doorbell(),
-        }
     }
 }
 

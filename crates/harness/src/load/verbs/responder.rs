@@ -200,14 +200,9 @@ impl<D: Device> Responder<D> {
     /// Answers, or owes the answer until there is room for it.
     #[inline]
     fn answer(&mut self, index: usize, sequence: u64, way: Way) -> anyhow::Result<()> {
-        let flow = &self.rig.links[index].flow;
-        if !flow.has_room() {
+        if !self.rig.start(index, sequence, way)? {
             self.owed.push_back((index, sequence, way));
-            return Ok(());
         }
-        let signaled = flow.is_signal_due();
-        self.rig.push_message(index, sequence, way, signaled)?;
-        self.rig.links[index].ring(way);
         Ok(())
     }
 
@@ -256,13 +251,8 @@ impl<D: Device> Responder<D> {
         Ok(())
     }
 
-    /// Whether all has arrived that so many requests of each link were to leave here: whoever checks waits for that, but not for ever.
-    ///
-    /// # Errors
-    ///
-    /// The other side counts other links.
-    pub fn is_settled(&mut self, made: &[u64]) -> anyhow::Result<bool> {
-        ensure!(made.len() == self.rig.links.len(), "the other side counts {} links", made.len());
+    /// Whether all has arrived that so many requests of each link were to leave here.
+    fn is_settled(&mut self, made: &[u64]) -> anyhow::Result<bool> {
         let (work, layout) = (self.rig.plan.work, self.rig.layout);
         let awaits = matches!(work, Work::Load(_)) && self.rig.plan.takes_receives();
         let is_awaited = |(progress, made): (&Progress, &u64)| progress.findings.received < *made;
@@ -280,13 +270,17 @@ impl<D: Device> Responder<D> {
         Ok(true)
     }
 
-    /// Looks at what the requests have left, of which so many were made on each link; what was found since the beginning.
+    /// Looks at what the requests have left, of which so many were made on each link; what was found since the beginning. What is on its
+    /// way is waited for as long as `is_patient` says.
     ///
     /// # Errors
     ///
     /// The other side counts other links.
-    pub fn check(&mut self, made: &[u64]) -> anyhow::Result<Findings> {
+    pub fn check(&mut self, made: &[u64], mut is_patient: impl FnMut() -> bool) -> anyhow::Result<Findings> {
         ensure!(made.len() == self.rig.links.len(), "the other side counts {} links", made.len());
+        while !self.is_settled(made)? && is_patient() {
+            self.turn()?;
+        }
         let mut sum = Findings::default();
         for (index, &made) in made.iter().enumerate() {
             let found = self.look_at_memory(index, made)?;

@@ -12,8 +12,6 @@ use crate::load::Slice;
 
 /// Silence after which messages of an unreliable transport count as lost.
 const LOST_AFTER_NS: u64 = 20_000_000;
-/// One READ in so many is looked at byte for byte.
-const FULL_CHECK_EVERY: u64 = 64;
 
 pub struct Stream {
     op: Op,
@@ -42,7 +40,7 @@ pub fn spoil(target: &mut [u8]) {
 /// Whether the result of the `nth` READ is message number `sequence`.
 #[inline]
 pub fn is_right(buffer: &[u8], nth: u64, sequence: u64) -> bool {
-    if nth.is_multiple_of(FULL_CHECK_EVERY) {
+    if nth.is_multiple_of(message::FULL_CHECK_EVERY) {
         message::is_all_good(buffer, sequence)
     } else {
         message::is_good(buffer, sequence)
