@@ -152,7 +152,7 @@ fn serve<D: Device + 'static>(
     let own = carried.name();
     ensure!(fabric == own, "this server is one of --fabric {own}, and {fabric:?} was asked for");
     plan.check()?;
-    let (mut workers, ours) = Workers::start(device, &plan, pins)?;
+    let (workers, ours) = Workers::start(device, &plan, pins)?;
     let count = ours.len();
     talk.tell(&Word::Links(ours))?;
     let theirs = talk.hear(PATIENCE)?;
@@ -225,11 +225,10 @@ struct Workers {
     crew: Crew<Order, Findings>,
     /// For each its links, one thread's behind the other's.
     counts: Vec<usize>,
-    /// Ends their work,
+    /// Whether they do not work, or are to end it,
     rests: Arc<AtomicBool>,
     /// and their sleep.
     wakers: Vec<Waker>,
-    works: bool,
 }
 
 impl Workers {
@@ -246,7 +245,7 @@ impl Workers {
         };
         let cpus: Vec<Option<usize>> = (0..counts.len()).map(cpu).collect();
         let (tell, told) = mpsc::channel();
-        let rests = Arc::new(AtomicBool::new(false));
+        let rests = Arc::new(AtomicBool::new(true));
         let (device, domain, plan) = (device.clone(), device.protection_domain()?, plan.clone());
         let (of_each, ends) = (counts.clone(), rests.clone());
         let crew = Crew::start(&cpus, move |index| {
@@ -255,7 +254,7 @@ impl Workers {
             Ok(Box::new(Worker { responder, rests: ends.clone() }) as BoxedMember<_, _>)
         })?;
         let (ours, wakers): (Vec<_>, Vec<_>) = told.try_iter().unzip();
-        Ok((Self { crew, counts, rests, wakers, works: false }, ours.concat()))
+        Ok((Self { crew, counts, rests, wakers }, ours.concat()))
     }
 
     /// Has each do something with its part of what there is for every link; what all have found.
@@ -267,18 +266,19 @@ impl Workers {
         Ok(sum)
     }
 
-    fn go(&mut self) -> Word {
-        if !std::mem::replace(&mut self.works, true) {
-            self.rests.store(false, Ordering::Relaxed);
+    fn go(&self) -> Word {
+        if self.rests.swap(false, Ordering::Relaxed) {
             self.crew.begin_each(|_| Order::Answer);
         }
         Word::Ready
     }
 
-    fn rest(&mut self) -> anyhow::Result<()> {
-        self.rests.store(true, Ordering::Relaxed);
-        self.wakers.iter().for_each(Waker::wake);
-        if std::mem::take(&mut self.works) { self.crew.answers(Duration::ZERO).map(|_| ()) } else { Ok(()) }
+    fn rest(&self) -> anyhow::Result<()> {
+        if !self.rests.swap(true, Ordering::Relaxed) {
+            self.wakers.iter().for_each(Waker::wake);
+            self.crew.answers(Duration::ZERO)?;
+        }
+        Ok(())
     }
 }
 

@@ -26,22 +26,6 @@ pub struct Found {
     pub latency: Histogram<u64>,
 }
 
-/// What a figure tells of its plan as it is.
-const PLANNED: [&str; 12] = [
-    "transport",
-    "window",
-    "doorbell",
-    "signal",
-    "inline",
-    "header_only",
-    "reads",
-    "qps",
-    "threads",
-    "shape",
-    "wait",
-    "server_cpus",
-];
-
 /// What was measured, and on what.
 pub struct Setup<'a> {
     pub kind: Kind,
@@ -87,18 +71,16 @@ pub fn figure(setup: &Setup<'_>, measured: &Measured, meter: Option<&Meter>, fou
     let lost = if found.lost > 0 { format!("; {} lost", found.lost) } else { String::new() };
     figure.lines.push(format!("{} checked{how}{lost}", found.checked));
     figure.latency = matches!(kind, Kind::Latency | Kind::Echo).then_some(found.latency);
-    figure.setup = json!({
-        "op": setup.what(),
-        "fabric": setup.carried.name(),
-        "device": setup.device,
-        "size": plan.message_len(),
-        "seconds": setup.seconds,
-        "client_cpus": setup.client_cpus,
-    });
-    let told = json!(plan);
-    for key in PLANNED {
-        figure.setup[key] = told[key].clone();
+    figure.setup = json!(plan);
+    if let Value::Object(fields) = &mut figure.setup {
+        fields.retain(|key, _| !["work", "fresh"].contains(&&key[..]));
     }
+    figure.setup["op"] = setup.what().into();
+    figure.setup["fabric"] = setup.carried.name().into();
+    figure.setup["device"] = setup.device.into();
+    figure.setup["size"] = plan.message_len().into();
+    figure.setup["seconds"] = setup.seconds.into();
+    figure.setup["client_cpus"] = json!(setup.client_cpus);
     figure.details = json!({
         "messages": found.done,
         "checked": found.checked,

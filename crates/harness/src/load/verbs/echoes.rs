@@ -2,12 +2,11 @@
 
 use std::collections::VecDeque;
 
-use anyhow::bail;
+use anyhow::{anyhow, ensure};
 use sinew::fabric::Clock;
-use sinew::fabric::verbs::{Completion, Device, Opcode};
+use sinew::fabric::verbs::{Completion, Device};
 
 use super::link::{Rig, Turned, Way, is_arrival, link_of};
-use super::message;
 use super::plan::Form;
 use crate::load::Slice;
 
@@ -145,26 +144,16 @@ impl Echoes {
         index: usize,
         mut completion: Completion,
     ) -> anyhow::Result<usize> {
-        let (len, slots, low) = (completion.len, rig.layout.slots, completion.immediate.unwrap_or(0));
+        let (slots, low) = (rig.layout.slots, completion.immediate.unwrap_or(0));
         let first = index * slots;
         // Its slot, as long as the number has no high half.
         let guess = first + low as usize % slots;
         let is_it = |&at: &usize| self.slots[at].is_asked && self.slots[at].next as u32 == low;
         let found = std::iter::once(guess).chain(first..first + slots).find(is_it);
-        let buffer = completion.buffers.pop();
-        let is_good = match (found.map(|at| rig.layout.place(self.slots[at].next)), &buffer) {
-            (Some((slot, sequence)), _) if completion.opcode == Opcode::ReceiveWrite => {
-                rig.holds(index, slot, sequence)?
-            }
-            (Some((_, sequence)), Some(buffer)) => message::is_good(&buffer[..len], sequence),
-            _ => false,
-        };
-        let Some(found) = found.filter(|_| is_good && len == rig.plan.message_len()) else {
-            bail!("what came back as echo {low} is none that was sent: the fabric corrupts data")
-        };
-        if let Some(buffer) = buffer {
-            rig.post_receive(index, buffer)?;
-        }
+        let wrong = || anyhow!("what came back as echo {low} is none that was sent: the fabric corrupts data");
+        let found = found.ok_or_else(wrong)?;
+        ensure!(rig.is_message(index, &completion, self.slots[found].next)?, wrong());
+        completion.buffers.pop().map_or(Ok(()), |buffer| rig.post_receive(index, buffer))?;
         Ok(found)
     }
 }

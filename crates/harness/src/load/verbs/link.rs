@@ -295,6 +295,18 @@ impl<D: Device> Rig<D> {
         Ok(())
     }
 
+    /// Whether what came on a link is the `nth` message.
+    #[inline]
+    pub fn is_message(&mut self, index: usize, came: &Completion, nth: u64) -> anyhow::Result<bool> {
+        let (slot, sequence) = self.layout.place(nth);
+        let is_good = match (came.opcode, came.buffers.first()) {
+            (Opcode::ReceiveWrite, _) => self.holds(index, slot, sequence)?,
+            (_, Some(buffer)) => message::is_good(&buffer[..came.len], sequence),
+            (_, None) => false,
+        };
+        Ok(is_good && came.len == self.plan.message_len())
+    }
+
     /// Whether the exposed memory of a link holds message number `sequence` in a slot.
     pub fn holds(&mut self, index: usize, slot: usize, sequence: u64) -> anyhow::Result<bool> {
         let exposed = self.links[index].exposed.as_ref().context("nothing is exposed")?;
@@ -409,7 +421,7 @@ impl<D: Device> Rig<D> {
         for (nth, message) in (first..*made).zip(messages.chunks_exact_mut(layout.size)) {
             message::stamp(message, layout.place(nth).1);
         }
-        let RemoteMemory { address, rkey, len } = remote.context("no memory to write to")?;
+        let RemoteMemory { address, rkey, len } = remote.context("the other side exposes no memory")?;
         let requests = (first..*made).zip(messages.chunks_exact(layout.size)).map(
             // Else each request is put together in memory, which costs more than the WRITE.
             #[inline(always)]
@@ -441,6 +453,12 @@ impl<D: Device> Rig<D> {
 }
 
 impl<D: Device> Link<D> {
+    /// The other side's memory from an offset on.
+    #[inline(always)]
+    pub fn remote_at(&self, offset: usize) -> anyhow::Result<RemoteMemory> {
+        self.remote.and_then(|remote| remote.at(offset as u64)).context("the other side exposes too little memory")
+    }
+
     /// Pushes a message. Each request is put together where it is pushed: moving one costs more than a WRITE of a few bytes.
     #[inline(always)]
     fn push_from(
@@ -454,8 +472,7 @@ impl<D: Device> Link<D> {
         let id = id(index, self.made);
         let pushed = match way {
             Way::Write { slot, immediate } => {
-                let remote = self.remote.and_then(|remote| remote.at(layout.offset(slot) as u64));
-                let remote = remote.context("no memory to write to")?;
+                let remote = self.remote_at(layout.offset(slot))?;
                 let operation = Operation::Write { source, remote, immediate };
                 self.qp.push(Request { id, operation, signaled, fence: false, solicited: false })
             }
