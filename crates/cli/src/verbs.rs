@@ -2,7 +2,7 @@
 //! same run.
 //!
 //! - `args` makes a plan, on which both sides agree over the rendezvous (`control`).
-//! - `serve` starts a `worker` for each server thread, `run` a driver of the harness for each client thread.
+//! - `serve` starts a thread that answers for each of the server's, `run` a driver of the harness for each client thread.
 //! - `limit` is what a figure stands beside, `show` how it reads, `device` what moves the messages.
 
 mod args;
@@ -13,7 +13,6 @@ mod limit;
 mod run;
 mod serve;
 mod show;
-mod worker;
 
 use std::time::Duration;
 
@@ -66,23 +65,22 @@ pub fn run(command: &Command) -> anyhow::Result<Outcome> {
 
 /// What the tour shows: a WRITE, a SEND, a READ and an atomic, each between two processes and with what it leaves or brings checked.
 pub fn for_tour(fabric: Carried, duration: Duration, progress: &mut Progress<'_>) -> anyhow::Result<Vec<Figure>> {
-    const SHOWN: [(Kind, Op, Carrier); 4] = [
-        (Kind::Rate, Op::Write, Carrier::Rc),
-        (Kind::Rate, Op::Send, Carrier::Ud),
-        (Kind::Latency, Op::Read, Carrier::Rc),
-        (Kind::Latency, Op::FetchAdd, Carrier::Rc),
-    ];
     let pair = machine::default_pair();
-    let plans = SHOWN.map(|(kind, op, carrier)| {
-        let size = if op == Op::FetchAdd { 8 } else { 32 };
-        let plan = VerbsPlan { cpus: vec![pair.map(|cpus| cpus[1])], ..VerbsPlan::new(Work::Load(op), carrier, size) };
-        let plan = match (kind, op) {
-            (_, Op::FetchAdd) => VerbsPlan { window: 1, signal: 1, ..plan },
-            (Kind::Latency, _) => VerbsPlan { window: 1, signal: 1, fresh: fabric == Carried::Shm, ..plan },
-            _ => VerbsPlan { doorbell: 16, inline: true, ..plan },
-        };
-        (kind, plan)
-    });
+    let cpus = || vec![pair.map(|cpus| cpus[1])];
+    let rate = |op, carrier| {
+        let plan = VerbsPlan::new(Work::Load(op), carrier, 32);
+        (Kind::Rate, VerbsPlan { doorbell: 16, inline: true, cpus: cpus(), ..plan })
+    };
+    let latency = |op, size, fresh| {
+        let plan = VerbsPlan::new(Work::Load(op), Carrier::Rc, size);
+        (Kind::Latency, VerbsPlan { window: 1, signal: 1, fresh, cpus: cpus(), ..plan })
+    };
+    let plans = [
+        rate(Op::Write, Carrier::Rc),
+        rate(Op::Send, Carrier::Ud),
+        latency(Op::Read, 32, fabric == Carried::Shm),
+        latency(Op::FetchAdd, 8, false),
+    ];
     let device = DeviceArgs { fabric, device: None };
     device.run(run::Measure {
         plans: &plans,

@@ -1,7 +1,7 @@
-//! Client threads that obey orders.
+//! Threads that obey orders: clients, and servers of measurements.
 //!
-//! What a client works with often belongs to its thread, so it is made there and stays there. A crew is one thread for each client, all
-//! of which do the same at once, and answer.
+//! What one works with often belongs to its thread, so it is made there and stays there. All threads of a crew do the same at once, and
+//! answer.
 
 use std::sync::mpsc;
 use std::thread::JoinHandle;
@@ -73,10 +73,10 @@ impl<O: Clone + Send + 'static, A: Send + 'static> Crew<O, A> {
                 }
                 Err(error) => drop(ready.send(Err(error))),
             };
-            let name = format!("client {index}");
-            let handle = std::thread::Builder::new().name(name).spawn(work).context("starting a client thread")?;
+            let name = format!("member {index}");
+            let handle = std::thread::Builder::new().name(name).spawn(work).context("starting a measuring thread")?;
             crew.threads.push(Thread { orders: Some(orders), answers, handle: Some(handle) });
-            is_ready.recv().context("a client thread panicked")??;
+            is_ready.recv().context("a measuring thread panicked")??;
         }
         Ok(crew)
     }
@@ -96,10 +96,24 @@ impl<O: Clone + Send + 'static, A: Send + 'static> Crew<O, A> {
     ///
     /// As [`Self::order`].
     pub fn order_each(&self, order: impl Fn(usize) -> O, duration: Duration) -> anyhow::Result<Vec<A>> {
+        self.begin_each(order);
+        self.answers(duration)
+    }
+
+    /// Has each member begin something of its own, which ends when its owner says so; then [`Self::answers`] has what came of it.
+    pub fn begin_each(&self, order: impl Fn(usize) -> O) {
         for (index, thread) in self.threads.iter().enumerate() {
             // One that has ended says why when it is asked for its answer.
             let _ = thread.orders.as_ref().map(|orders| orders.send(order(index)));
         }
+    }
+
+    /// What the members answer to the last order, which takes about so long from now on.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::order`].
+    pub fn answers(&self, duration: Duration) -> anyhow::Result<Vec<A>> {
         self.threads.iter().map(|thread| thread.answer(duration)).collect()
     }
 
@@ -109,7 +123,7 @@ impl<O: Clone + Send + 'static, A: Send + 'static> Crew<O, A> {
     ///
     /// As [`Self::order`].
     pub fn order_first(&self, order: O) -> anyhow::Result<A> {
-        let first = self.threads.first().context("there is no client thread")?;
+        let first = self.threads.first().context("there is no thread to measure with")?;
         let _ = first.orders.as_ref().map(|orders| orders.send(order));
         first.answer(Duration::ZERO)
     }
@@ -117,7 +131,7 @@ impl<O: Clone + Send + 'static, A: Send + 'static> Crew<O, A> {
 
 impl<O, A> Thread<O, A> {
     fn answer(&self, duration: Duration) -> anyhow::Result<A> {
-        self.answers.recv_timeout(duration + PATIENCE).context("a client thread ended, or is stuck")?
+        self.answers.recv_timeout(duration + PATIENCE).context("a measuring thread ended, or is stuck")?
     }
 }
 

@@ -1,7 +1,7 @@
 //! What `sinew verbs` can be told.
 
 use anyhow::ensure;
-use sinew_harness::load::verbs::{Carrier, Form, Op, Shape, THREADS_MAX, VerbsPlan, Wait, Work};
+use sinew_harness::load::verbs::{Carrier, Form, Op, Shape, VerbsPlan, Wait, Work};
 use sinew_harness::units::parse_size;
 
 use super::device::{Carried, DeviceArgs};
@@ -145,6 +145,9 @@ pub struct EchoArgs {
     args: Args,
 }
 
+/// Measurements, one for each size, and the processors of the client threads.
+type Planned = (Vec<(Kind, VerbsPlan)>, Vec<Option<usize>>);
+
 /// The longest source that is inline unless it is said otherwise, as perftest has it for SEND and WRITE.
 pub const INLINE_DEFAULT: usize = 220;
 
@@ -156,18 +159,11 @@ fn parse_sizes(text: &str) -> Result<(usize, usize), String> {
     if first == 0 || first > last { Err(expected()) } else { Ok((first, last)) }
 }
 
-/// A measurement of several sizes, and how it is shown.
-struct Planned {
-    plans: Vec<(Kind, VerbsPlan)>,
-    client_cpus: Vec<Option<usize>>,
-}
-
 pub fn load(args: &LoadArgs, kind: Kind) -> anyhow::Result<Outcome> {
-    let OpArgs { op, read_intr, header_only, args: common } = &args.op;
-    let doorbell = args.doorbell.unwrap_or(if kind == Kind::Rate { 16 } else { 1 });
-    let doorbell =
-        if args.doorbell.is_none() { doorbell.min(common.window.unwrap_or(doorbell).max(1)) } else { doorbell };
-    common.run(kind, Work::Load(*op), Extra { doorbell, header_only: *header_only, read_intr: *read_intr })
+    let common = &args.op.args;
+    let default = if kind == Kind::Rate { 16.min(common.window.unwrap_or(16).max(1)) } else { 1 };
+    let doorbell = args.doorbell.unwrap_or(default);
+    common.run(kind, VerbsPlan { doorbell, ..args.op.start(Work::Load(args.op.op)) })
 }
 
 pub fn latency(args: &OpArgs) -> anyhow::Result<Outcome> {
@@ -178,33 +174,35 @@ pub fn latency(args: &OpArgs) -> anyhow::Result<Outcome> {
         Op::WriteImm => Work::Echo(Form::Imm),
         op => Work::Load(op),
     };
-    args.args.run(Kind::Latency, work, Extra { doorbell: 1, header_only: args.header_only, read_intr: args.read_intr })
+    args.args.run(Kind::Latency, VerbsPlan { window: 1, ..args.start(work) })
 }
 
 pub fn echo(args: &EchoArgs) -> anyhow::Result<Outcome> {
-    args.args.run(Kind::Echo, Work::Echo(args.form), Extra::NONE)
+    let carrier = if args.form == Form::Ss { Carrier::Ud } else { Carrier::Uc };
+    args.args.run(Kind::Echo, VerbsPlan { window: 1, ..VerbsPlan::new(Work::Echo(args.form), carrier, 32) })
 }
 
-/// What only some measurements can be told.
-struct Extra {
-    doorbell: usize,
-    header_only: bool,
-    read_intr: Option<usize>,
-}
-
-impl Extra {
-    const NONE: Self = Self { doorbell: 1, header_only: false, read_intr: None };
+impl OpArgs {
+    fn start(&self, work: Work) -> VerbsPlan {
+        VerbsPlan {
+            header_only: self.header_only,
+            reads: self.read_intr.unwrap_or(1),
+            wait: if self.read_intr.is_some() { Wait::Events } else { Wait::Poll },
+            ..VerbsPlan::new(work, Carrier::Rc, 32)
+        }
+    }
 }
 
 impl Args {
-    fn run(&self, kind: Kind, work: Work, extra: Extra) -> anyhow::Result<Outcome> {
-        let planned = self.plan(kind, work, extra).map_err(Usage::of)?;
+    /// Measures what a plan begins to say.
+    fn run(&self, kind: Kind, start: VerbsPlan) -> anyhow::Result<Outcome> {
+        let (plans, client_cpus) = self.plan(kind, start).map_err(Usage::of)?;
         let references = self.measure.references().map_err(Usage::of)?;
         let figures = with_progress(|progress| {
             self.device.run(Measure {
-                plans: &planned.plans,
+                plans: &plans,
                 duration: self.measure.seconds,
-                client_cpus: &planned.client_cpus,
+                client_cpus: &client_cpus,
                 references: &references,
                 device: &self.device,
                 address: self.address.as_deref(),
@@ -218,103 +216,77 @@ impl Args {
         }
     }
 
-    fn plan(&self, kind: Kind, work: Work, extra: Extra) -> anyhow::Result<Planned> {
-        let Extra { doorbell, header_only, read_intr } = extra;
+    fn plan(&self, kind: Kind, start: VerbsPlan) -> anyhow::Result<Planned> {
         self.device.check()?;
-        let carrier = self.transport.unwrap_or(match (kind, work) {
-            (Kind::Echo, Work::Echo(Form::Ss)) => Carrier::Ud,
-            (Kind::Echo, _) => Carrier::Uc,
-            _ => Carrier::Rc,
-        });
-        let is_many = matches!(kind, Kind::Bandwidth | Kind::Rate);
-        ensure!(
-            kind != Kind::Latency || self.window.is_none_or(|window| window == 1),
-            "--window: a latency is that of one request at a time"
-        );
-        ensure!(
-            kind != Kind::Latency || (self.threads == 1 && self.qps == 1),
-            "--threads, --qps: a latency is that of one queue pair; see `sinew verbs echo`"
-        );
-        ensure!(
-            kind != Kind::Latency || !(self.inbound || self.outbound || self.all_to_all),
-            "--inbound, --outbound, --all-to-all: a latency is that of one queue pair; see `sinew verbs echo`"
-        );
-        let told_to_wait = self.events || self.wait.is_some_and(|wait| wait != Wait::Poll);
-        ensure!(
-            kind != Kind::Latency
-                || !told_to_wait
-                || matches!(work, Work::Echo(_))
-                || self.device.fabric != Carried::Shm,
-            "--wait, --events: over shm it is the client that does what such a request asks for, and nothing waits; they are for \
-             --op send and write-imm, and for --fabric ibverbs"
-        );
+        let (work, header_only, is_shm) = (start.work, start.header_only, self.device.fabric == Carried::Shm);
         let has_source =
             matches!(work, Work::Echo(_) | Work::Load(Op::Send | Op::Write | Op::WriteImm)) && !header_only;
-        ensure!(
-            kind != Kind::Latency || !self.no_inline || has_source,
-            "--no-inline: such a request has no bytes to copy into it"
-        );
+        if kind == Kind::Latency {
+            ensure!(
+                self.window.is_none_or(|window| window == 1),
+                "--window: a latency is that of one request at a time"
+            );
+            ensure!(
+                (self.threads, self.qps, self.shape()) == (1, 1, Shape::Pairs),
+                "--threads, --qps, --inbound, --outbound, --all-to-all: a latency is that of one queue pair; see `sinew verbs echo`"
+            );
+            let told_to_wait = self.events || self.wait.is_some_and(|wait| wait != Wait::Poll);
+            ensure!(
+                !told_to_wait || matches!(work, Work::Echo(_)) || !is_shm,
+                "--wait, --events: over shm it is the client that does what such a request asks for, and nothing waits; they are for \
+                 --op send and write-imm, and for --fabric ibverbs"
+            );
+            ensure!(!self.no_inline || has_source, "--no-inline: such a request has no bytes to copy into it");
+        }
         ensure!(!self.inline || !header_only, "--inline: with --header-only there are no bytes to copy");
-        ensure!((1..=THREADS_MAX).contains(&self.threads), "--threads: from 1 to {THREADS_MAX}");
-        let window = self.window.unwrap_or(if is_many { 128 } else { 1 });
-        let shape = match (self.inbound, self.outbound, self.all_to_all) {
+        ensure!(!header_only || self.sizes.is_none(), "--header-only has no --sizes");
+        let default = match (kind, start.is_atomic()) {
+            (_, true) => 8,
+            (Kind::Bandwidth, _) => 64 << 10,
+            _ => start.size,
+        };
+        let (first, last) = self.sizes.unwrap_or([self.size.unwrap_or(default); 2].into());
+        let plan = VerbsPlan {
+            window: self.window.unwrap_or(start.window),
+            carrier: self.transport.unwrap_or(start.carrier),
+            fresh: kind == Kind::Latency && work == Work::Load(Op::Read) && is_shm && start.reads == 1,
+            qps: self.qps,
+            threads: self.threads,
+            shape: self.shape(),
+            wait: self.wait.unwrap_or(if self.events { Wait::Events } else { start.wait }),
+            ..start
+        };
+        let of_size = |size| {
+            let is_default = !matches!(kind, Kind::Bandwidth | Kind::Rate) && !self.no_inline && size <= INLINE_DEFAULT;
+            let inline = self.inline || (is_default && has_source);
+            let signal = self.signal.unwrap_or(match work {
+                Work::Echo(_) => VerbsPlan::echo_signal(size, inline),
+                Work::Load(_) => plan.window.clamp(1, 64),
+            });
+            VerbsPlan { size, inline, signal, ..plan.clone() }
+        };
+        let larger = |size: &usize| size.checked_mul(2).filter(|size| (1..=last).contains(size));
+        let plans: Vec<VerbsPlan> = std::iter::successors(Some(first), larger).map(of_size).collect();
+        for plan in &plans {
+            ensure!(kind != Kind::Bandwidth || plan.message_len() > 0, "nothing has no bandwidth");
+            plan.check()?;
+            ensure!(
+                !self.measure.thresholds.judge_ratio() || Meter::new(plan, kind, self.device.fabric, None).is_some(),
+                "--fail-if-ratio-...: there is no limit beside this measurement"
+            );
+        }
+        self.measure.check_thresholds(kind.unit(&plan))?;
+        let (client_cpus, cpus) = self.measure.places(plan.sides(), false)?;
+        let placed = |plan| (kind, VerbsPlan { cpus: cpus.clone(), ..plan });
+        Ok((plans.into_iter().map(placed).collect(), client_cpus))
+    }
+
+    fn shape(&self) -> Shape {
+        match (self.inbound, self.outbound, self.all_to_all) {
             (true, ..) => Shape::Inbound,
             (_, true, _) => Shape::Outbound,
             (.., true) => Shape::All,
             _ => Shape::Pairs,
-        };
-        let default = match (kind, work) {
-            (_, Work::Load(Op::FetchAdd | Op::CompareSwap)) => 8,
-            (Kind::Bandwidth, _) => 64 << 10,
-            _ => 32,
-        };
-        let (first, last) = self.sizes.unwrap_or((self.size.unwrap_or(default), self.size.unwrap_or(default)));
-        let sizes = std::iter::successors(Some(first), |size| size.checked_mul(2)).take_while(|size| *size <= last);
-        let sizes: Vec<usize> = if first == 0 { vec![0] } else { sizes.collect() };
-        ensure!(!header_only || self.sizes.is_none(), "--header-only has no --sizes");
-        let mut plan = VerbsPlan {
-            work,
-            carrier,
-            size: 0,
-            window,
-            doorbell,
-            signal: self.signal.unwrap_or(window.clamp(1, 64)),
-            inline: false,
-            header_only,
-            reads: read_intr.unwrap_or(1),
-            fresh: kind == Kind::Latency
-                && work == Work::Load(Op::Read)
-                && self.device.fabric == Carried::Shm
-                && read_intr.unwrap_or(1) == 1,
-            qps: self.qps,
-            threads: self.threads,
-            shape,
-            wait: self.wait.unwrap_or(if self.events || read_intr.is_some() { Wait::Events } else { Wait::Poll }),
-            cpus: Vec::new(),
-        };
-        self.measure.check_thresholds(kind.unit(&plan))?;
-        let (client_cpus, server_cpus) = self.measure.places(plan.sides(), false)?;
-        plan.cpus = server_cpus;
-        let plans: Vec<(Kind, VerbsPlan)> = sizes
-            .into_iter()
-            .map(|size| {
-                let inline = self.inline || (!is_many && !self.no_inline && size <= INLINE_DEFAULT && has_source);
-                let signal = match work {
-                    Work::Echo(_) => self.signal.unwrap_or(VerbsPlan::echo_signal(size, inline)),
-                    Work::Load(_) => plan.signal,
-                };
-                (kind, VerbsPlan { size, inline, signal, ..plan.clone() })
-            })
-            .collect();
-        for (_, plan) in &plans {
-            ensure!(kind != Kind::Bandwidth || plan.message_len() > 0, "nothing has no bandwidth");
-            plan.check()?;
-            let meter = Meter::new(plan, kind, self.device.fabric, None);
-            ensure!(
-                !self.measure.thresholds.judge_ratio() || meter.has_limit(),
-                "--fail-if-ratio-...: there is no limit beside this measurement"
-            );
         }
-        Ok(Planned { plans, client_cpus })
     }
 }

@@ -4,7 +4,7 @@ use anyhow::ensure;
 use clap::ValueEnum;
 use serde_json::{Value, json};
 use sinew::fabric::verbs::{Attributes, Device};
-use sinew::ibverbs::{self, DeviceInfo, IbDevice, Link, PortInfo, Selector};
+use sinew::ibverbs::{self, DeviceInfo, IbDevice, Link, Selector};
 use sinew::shm::verbs::ShmDevice;
 
 use sinew_harness::units;
@@ -96,104 +96,84 @@ impl Job for Describe {
 }
 
 /// A device as it is listed: in lines to read, and as JSON.
-struct Listed {
-    text: String,
-    json: Value,
-}
+type Listed = (String, Value);
 
 /// Lists the devices; one that cannot be used says why, and so does each of its ports.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
-    let describe = |fabric, device| DeviceArgs { fabric, device }.run(Describe);
-    let of_port = |device: &str, port: u8| describe(Carried::Ibverbs, Some(format!("{device}:{port}")));
-    let mut found = vec![of_shm(describe(Carried::Shm, None))];
+    let open = |fabric, device| DeviceArgs { fabric, device }.run(Describe);
+    let none = |fabric: Carried, error: &anyhow::Error| {
+        let (fabric, error) = (fabric.name(), output::describe(error));
+        (format!("{fabric}: cannot be used: {error}"), json!({ "fabric": fabric, "error": error }))
+    };
+    let shm = |attributes: Attributes| {
+        let mut json = json!({ "fabric": "shm", "name": attributes.name });
+        let text = format!("shm: {}\n  {}", attributes.name, describe(&mut json, &attributes));
+        (text, json)
+    };
+    let mut found = vec![open(Carried::Shm, None).map_or_else(|error| none(Carried::Shm, &error), shm)];
     match ibverbs::devices() {
-        Ok(devices) => found.extend(devices.iter().map(|device| of_ibverbs(device, of_port))),
-        Err(error) => found.push(of_none(Carried::Ibverbs, &error.into())),
+        Ok(devices) => {
+            found.extend(devices.iter().map(|device| of_ibverbs(device, |port| open(Carried::Ibverbs, Some(port)))))
+        }
+        Err(error) => found.push(none(Carried::Ibverbs, &error.into())),
     }
+    let (texts, devices): (Vec<String>, Vec<Value>) = found.into_iter().unzip();
     if args.json {
-        let devices: Vec<Value> = found.into_iter().map(|listed| listed.json).collect();
         output::print(json!({ "devices": devices }))?;
     } else {
-        output::print(found.iter().map(|listed| &listed.text[..]).collect::<Vec<_>>().join("\n"))?;
+        output::print(texts.join("\n"))?;
     }
     Ok(Outcome::Done)
 }
 
-fn of_none(fabric: Carried, error: &anyhow::Error) -> Listed {
-    let (fabric, error) = (fabric.name(), output::describe(error));
-    Listed { text: format!("{fabric}: cannot be used: {error}"), json: json!({ "fabric": fabric, "error": error }) }
-}
-
-fn of_shm(attributes: anyhow::Result<Attributes>) -> Listed {
-    match attributes {
-        Err(error) => of_none(Carried::Shm, &error),
-        Ok(attributes) => {
-            let mut json = json!({ "fabric": Carried::Shm.name(), "name": attributes.name });
-            describe(&mut json, &attributes);
-            Listed { text: format!("shm: {}\n  {}", attributes.name, text_of(&attributes)), json }
-        }
-    }
-}
-
 /// A device that libibverbs lists; `open` asks one of its ports what it can do.
-fn of_ibverbs(device: &DeviceInfo, open: impl Fn(&str, u8) -> anyhow::Result<Attributes>) -> Listed {
+fn of_ibverbs(device: &DeviceInfo, open: impl Fn(String) -> anyhow::Result<Attributes>) -> Listed {
     let DeviceInfo { name, ports, trouble } = device;
+    let cannot = |why: &str| format!("cannot be used: {why}");
     let mut text = format!("ibverbs: {name}");
-    if let Some(trouble) = trouble {
-        text += &format!(": cannot be used: {trouble}");
-    }
+    text.extend(trouble.iter().map(|trouble| format!(": {}", cannot(trouble))));
     let mut json_ports = Vec::new();
     for port in ports {
-        let mut json = of_port(port);
-        let link = match port.link {
-            Link::Other => "unknown link".to_owned(),
-            _ => port.to_string(),
+        let (link, shown) = match port.link {
+            Link::InfiniBand => ("infiniband", port.to_string()),
+            Link::Ethernet => ("ethernet", port.to_string()),
+            Link::Other => ("unknown", "unknown link".to_owned()),
         };
-        text += &format!("\n  port {}: {}, {link}", port.number, port.state);
-        let attributes = match (trouble, &port.trouble) {
-            // The device has said why already.
-            (Some(_), _) => None,
-            (None, Some(trouble)) => Some(Err(trouble.clone())),
-            (None, None) => Some(open(name, port.number).map_err(|error| output::describe(&error))),
-        };
-        match attributes {
-            None => {}
-            Some(Ok(attributes)) => {
-                describe(&mut json, &attributes);
-                text += &format!("\n    {}", text_of(&attributes));
-            }
-            Some(Err(error)) => {
-                text += &format!("\n    cannot be used: {error}");
-                json["error"] = error.into();
-            }
+        text += &format!("\n  port {}: {}, {shown}", port.number, port.state);
+        let mut json = json!({
+            "number": port.number,
+            "link": link,
+            "state": port.state,
+            "mtu": port.mtu,
+            "message_len_max": port.message_len_max,
+            "line_rate_bps": port.rate_bps,
+            "lid": port.lid,
+            "gid": port.chosen.as_ref().map(ToString::to_string),
+            "gids": port.gids.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "error": null,
+        });
+        // A device that cannot be used has said why already.
+        if trouble.is_none() {
+            let opened = match &port.trouble {
+                Some(trouble) => Err(trouble.clone()),
+                None => open(format!("{name}:{}", port.number)).map_err(|error| output::describe(&error)),
+            };
+            let can = match opened {
+                Ok(attributes) => describe(&mut json, &attributes),
+                Err(error) => {
+                    json["error"] = error.as_str().into();
+                    cannot(&error)
+                }
+            };
+            text += &format!("\n    {can}");
         }
         json_ports.push(json);
     }
-    let json = json!({ "fabric": Carried::Ibverbs.name(), "name": name, "ports": json_ports, "error": trouble });
-    Listed { text, json }
+    (text, json!({ "fabric": "ibverbs", "name": name, "ports": json_ports, "error": trouble }))
 }
 
-fn of_port(port: &PortInfo) -> Value {
-    let link = match port.link {
-        Link::InfiniBand => "infiniband",
-        Link::Ethernet => "ethernet",
-        Link::Other => "unknown",
-    };
-    json!({
-        "number": port.number,
-        "link": link,
-        "state": port.state,
-        "mtu": port.mtu,
-        "message_len_max": port.message_len_max,
-        "line_rate_bps": port.rate_bps,
-        "lid": port.lid,
-        "gid": port.chosen.as_ref().map(ToString::to_string),
-        "gids": port.gids.iter().map(ToString::to_string).collect::<Vec<_>>(),
-        "error": null,
-    })
-}
-
-fn describe(json: &mut Value, attributes: &Attributes) {
+/// Adds what a device can do to what is told of it; the same in a line to read.
+fn describe(json: &mut Value, attributes: &Attributes) -> String {
     json["mtu"] = attributes.mtu.into();
     json["message_len_max"] = attributes.message_len_max.into();
     json["inline_max"] = attributes.inline_max.into();
@@ -202,9 +182,6 @@ fn describe(json: &mut Value, attributes: &Attributes) {
     json["reads_max"] = attributes.reads_max.into();
     json["atomics"] = attributes.atomics.into();
     json["line_rate_bps"] = attributes.line_rate_bps.into();
-}
-
-fn text_of(attributes: &Attributes) -> String {
     format!(
         "UD messages up to {}, others up to {}, inline up to {}; {} requests a queue; atomics: {}",
         units::size(attributes.mtu),
@@ -218,6 +195,7 @@ fn text_of(attributes: &Attributes) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sinew::ibverbs::PortInfo;
 
     fn port(number: u8, trouble: Option<&str>) -> PortInfo {
         PortInfo {
@@ -240,26 +218,23 @@ mod tests {
         let ports = vec![port(1, Some("no cable")), port(2, None), port(3, None)];
         let device = DeviceInfo { name: "mlx5_0".to_owned(), ports, trouble: None };
         let attributes = DeviceArgs { fabric: Carried::Shm, device: None }.run(Describe).unwrap();
-        let listed = of_ibverbs(&device, |name, port| match (name, port) {
-            ("mlx5_0", 2) => Ok(attributes.clone()),
+        let (text, json) = of_ibverbs(&device, |port| match &port[..] {
+            "mlx5_0:2" => Ok(attributes.clone()),
             _ => Err(anyhow::anyhow!("it was taken away")),
         });
-        let ports = listed.json["ports"].as_array().unwrap();
-        let errors: Vec<_> = ports.iter().map(|port| port["error"].as_str()).collect();
-        assert_eq!(errors, [Some("no cable"), None, Some("it was taken away")]);
-        let atomics: Vec<_> = ports.iter().map(|port| port["atomics"].as_bool()).collect();
-        assert_eq!(atomics, [None, Some(attributes.atomics), None]);
-        assert!(
-            listed.text.starts_with("ibverbs: mlx5_0\n  port 1: down, no GID\n    cannot be used: no cable\n  port 2")
-        );
+        let of_ports = |key: &str| json["ports"].as_array().unwrap().iter().map(|port| port[key].clone()).collect();
+        assert_eq!(Value::Array(of_ports("error")), json!(["no cable", null, "it was taken away"]));
+        assert_eq!(Value::Array(of_ports("atomics")), json!([null, attributes.atomics, null]));
+        let beginning = "ibverbs: mlx5_0\n  port 1: down, no GID\n    cannot be used: no cable\n  port 2";
+        assert!(text.starts_with(beginning), "{text}");
     }
 
     #[test]
     fn a_device_that_cannot_be_used_says_why_and_is_not_opened() {
         let trouble = Some("it speaks iWARP".to_owned());
         let device = DeviceInfo { name: "iw0".to_owned(), ports: vec![port(1, None)], trouble };
-        let listed = of_ibverbs(&device, |_, _| panic!("it was opened"));
-        assert_eq!((&listed.json["name"], &listed.json["error"]), (&"iw0".into(), &"it speaks iWARP".into()));
-        assert_eq!(listed.text, "ibverbs: iw0: cannot be used: it speaks iWARP\n  port 1: active, no GID");
+        let (text, json) = of_ibverbs(&device, |_| panic!("it was opened"));
+        assert_eq!((&json["name"], &json["error"]), (&"iw0".into(), &"it speaks iWARP".into()));
+        assert_eq!(text, "ibverbs: iw0: cannot be used: it speaks iWARP\n  port 1: active, no GID");
     }
 }

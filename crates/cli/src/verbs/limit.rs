@@ -23,170 +23,112 @@ const PACKET_HEADER: usize = 24;
 /// A limit of which nothing came through is tried again for longer, up to this.
 const LONGEST_TRY: Duration = Duration::from_secs(1);
 
-/// What a figure is measured beside.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Against {
-    /// Copies of the same size into memory of the same layout, by one thread, that makes no messages; millions a second.
-    Copies,
-    /// The same packets through a bare ring; millions a second.
-    Ring,
-    /// Copies of what the other core has just written; millions a second.
-    FreshCopies,
-    /// Atomics of one thread; millions a second.
-    Atomics,
-    /// Reading the same bytes; nanoseconds.
-    Load,
-    /// Reading the same bytes when the other core has just written them; nanoseconds.
-    FreshLoad,
-    /// One atomic; nanoseconds.
-    Atomic,
-    /// A cache line to the other core and back; nanoseconds, and the part of it that counts.
-    Cores(u32),
-    /// A packet through a ring and back.
-    RingTrip(u32),
-}
-
-/// Measures what the machine allows for what a plan measures.
+/// What a figure stands beside.
 pub struct Meter {
-    against: Option<Against>,
-    cpus: Pair,
-    size: usize,
-    layout: Layout,
-    /// READs of an object.
-    reads: usize,
+    /// In words.
+    pub what: &'static str,
+    /// How to take it: what one thread does alone, or half a line's round trip, can be beaten.
+    pub comparison: Comparison,
+    /// Measures it for so long: millions a second, or nanoseconds.
+    take: Box<dyn Fn(Duration) -> anyhow::Result<f64>>,
 }
 
 impl Meter {
-    pub fn new(plan: &VerbsPlan, kind: Kind, carried: Carried, cpus: Pair) -> Self {
-        let packet_fits = plan.message_len() + PACKET_HEADER <= INLINE_MAX;
-        let part = if kind == Kind::Latency { 2 } else { 1 };
-        let against = match (carried, plan.work, kind) {
-            (Carried::Shm, Work::Load(_), Kind::Latency) if plan.fresh && machine::has_two_cpus() => {
-                Some(Against::FreshLoad)
-            }
-            (Carried::Shm, Work::Load(op), Kind::Latency) => {
-                Some(if matches!(op, Op::Read) { Against::Load } else { Against::Atomic })
-            }
-            (Carried::Shm, Work::Load(Op::Read | Op::Write), _) => Some(Against::Copies),
-            (Carried::Shm, Work::Load(Op::WriteImm), _) if !packet_fits => Some(Against::Copies),
-            (Carried::Shm, Work::Load(Op::Send | Op::WriteImm), _) if packet_fits => Some(Against::Ring),
-            (Carried::Shm, Work::Load(Op::Send), _) => Some(Against::FreshCopies),
-            (Carried::Shm, Work::Load(_), _) => Some(Against::Atomics),
-            (Carried::Ibverbs, ..) => None,
-            // Many in flight: there is no bare thing that does the same.
-            (Carried::Shm, Work::Echo(_), _) if plan.window > 1 => None,
-            (Carried::Shm, Work::Echo(Form::Ww | Form::Ws), _) => Some(Against::Cores(part)),
-            (Carried::Shm, Work::Echo(Form::Ss | Form::Imm), _) => packet_fits.then_some(Against::RingTrip(part)),
-        };
+    /// What the machine allows for what a plan measures, if there is a bare thing that does the same.
+    pub fn new(plan: &VerbsPlan, kind: Kind, carried: Carried, cpus: Pair) -> Option<Self> {
+        let is_latency = kind == Kind::Latency;
+        let (size, packet, reads) = (plan.message_len(), plan.message_len() + PACKET_HEADER, plan.reads);
+        let packet_fits = packet <= INLINE_MAX;
         let layout = Layout::new(plan.size.max(1), plan.layout().slots);
-        Self { against, cpus, size: plan.message_len(), layout, reads: plan.reads }
-    }
-
-    /// Whether there is a limit.
-    pub fn has_limit(&self) -> bool {
-        self.against.is_some()
-    }
-
-    /// How to take it: what one thread does alone, or half a line's round trip, can be beaten.
-    pub fn comparison(&self) -> Option<Comparison> {
-        Some(match self.against? {
-            Against::Copies | Against::Atomics | Against::Cores(_) => Comparison::Baseline,
-            _ => Comparison::Limit,
+        let is_bare = match plan.work {
+            _ if carried == Carried::Ibverbs => false,
+            Work::Load(_) => true,
+            // Of many in flight there is none.
+            Work::Echo(form) => plan.window == 1 && (packet_fits || matches!(form, Form::Ww | Form::Ws)),
+        };
+        if !is_bare {
+            return None;
+        }
+        let part = if is_latency { 2.0 } else { 1.0 };
+        let one_of = |half: &'static str, whole| if is_latency { half } else { whole };
+        Some(match plan.work {
+            Work::Load(Op::Read) if is_latency && plan.fresh && machine::has_two_cpus() => {
+                Self::limit("reading the same bytes, which the other core has just written", move |duration| {
+                    fresh_loads(cpus, layout, duration)
+                })
+            }
+            Work::Load(Op::Read) if is_latency => Self::limit("reading the same bytes", move |duration| {
+                alone(cpus, || each(duration, loads(layout, reads)))
+            }),
+            Work::Load(_) if is_latency => {
+                Self::limit("one atomic", move |duration| alone(cpus, || each(duration, one_atomic())))
+            }
+            Work::Load(Op::Send | Op::WriteImm) if packet_fits => {
+                Self::limit("the same packets through a bare ring", move |duration| {
+                    limits::ring_stream_mops(cpus, packet, duration)
+                })
+            }
+            Work::Load(Op::Send) => Self::limit("copies of what the other core has just written", move |duration| {
+                Ok(limits::copy_fresh_bytes_per_s(cpus, size, duration)? / size as f64 / 1e6)
+            }),
+            Work::Load(Op::Read | Op::Write | Op::WriteImm) => {
+                Self::baseline("copies of the same size by one thread", move |duration| {
+                    alone(cpus, || rate(duration, copies(layout, reads)))
+                })
+            }
+            Work::Load(Op::FetchAdd | Op::CompareSwap) => {
+                Self::baseline("atomics of one thread", move |duration| alone(cpus, || rate(duration, one_atomic())))
+            }
+            Work::Echo(Form::Ww | Form::Ws) => Self::baseline(
+                one_of("half a cache line's round trip between the cores", "a cache line to the other core and back"),
+                move |duration| Ok(machine::core_round_trip_ns(cpus, duration)?.unwrap_or(0.0) / part),
+            ),
+            Work::Echo(Form::Ss | Form::Imm) => Self::limit(
+                one_of("half a packet's round trip through bare rings", "a packet through a bare ring and back"),
+                move |duration| {
+                    Ok(limits::ring_round_trips(cpus, packet, duration)?.value_at_quantile(0.5) as f64 / part)
+                },
+            ),
         })
     }
 
-    /// What it is, in words.
-    pub fn what(&self) -> &'static str {
-        match self.against {
-            None => "none",
-            Some(Against::Copies) => "copies of the same size by one thread",
-            Some(Against::Ring) => "the same packets through a bare ring",
-            Some(Against::FreshCopies) => "copies of what the other core has just written",
-            Some(Against::Atomics) => "atomics of one thread",
-            Some(Against::Load) => "reading the same bytes",
-            Some(Against::FreshLoad) => "reading the same bytes, which the other core has just written",
-            Some(Against::Atomic) => "one atomic",
-            Some(Against::Cores(1)) => "a cache line to the other core and back",
-            Some(Against::Cores(_)) => "half a cache line's round trip between the cores",
-            Some(Against::RingTrip(1)) => "a packet through a bare ring and back",
-            Some(Against::RingTrip(_)) => "half a packet's round trip through bare rings",
-        }
+    /// What can be beaten.
+    fn baseline(what: &'static str, take: impl Fn(Duration) -> anyhow::Result<f64> + 'static) -> Self {
+        Self { what, comparison: Comparison::Baseline, take: Box::new(take) }
     }
 
-    /// Measures once: millions a second, or nanoseconds. `None` when there is no limit, or nothing came through.
-    pub fn measure(&self, duration: Duration) -> anyhow::Result<Option<f64>> {
-        let mut duration = duration;
+    fn limit(what: &'static str, take: impl Fn(Duration) -> anyhow::Result<f64> + 'static) -> Self {
+        Self { comparison: Comparison::Limit, ..Self::baseline(what, take) }
+    }
+
+    /// Measures once; `None` when nothing came through.
+    pub fn measure(&self, mut duration: Duration) -> anyhow::Result<Option<f64>> {
         loop {
-            let figure = self.try_for(duration)?;
-            if figure.is_none_or(|figure| figure > 0.0) || duration >= LONGEST_TRY {
-                return Ok(figure.filter(|figure| *figure > 0.0));
+            let figure = (self.take)(duration)?;
+            if figure > 0.0 || duration >= LONGEST_TRY {
+                return Ok(Some(figure).filter(|figure| *figure > 0.0));
             }
             duration = (duration * 4).min(LONGEST_TRY);
         }
     }
+}
 
-    fn try_for(&self, duration: Duration) -> anyhow::Result<Option<f64>> {
-        let Self { against: Some(against), cpus, size, layout, reads } = *self else { return Ok(None) };
-        // Alone, on the client's processor.
-        let alone = |work: &(dyn Fn() -> f64 + Sync)| two_threads(cpus, work, |_| ()).map(|(figure, ())| figure);
-        let ns = |part: u32, ns: Option<f64>| ns.map(|ns| ns / f64::from(part));
-        Ok(match against {
-            Against::Copies => Some(alone(&|| copies(layout, reads, duration))?),
-            Against::Ring => Some(limits::ring_stream_mops(cpus, size + PACKET_HEADER, duration)?),
-            Against::FreshCopies => Some(limits::copy_fresh_bytes_per_s(cpus, size, duration)? / size as f64 / 1e6),
-            Against::Atomics => Some(alone(&|| atomics(duration))?),
-            Against::Load => Some(alone(&|| each(duration, loads(layout, reads)))?),
-            Against::FreshLoad => Some(fresh_loads(cpus, layout, duration)?),
-            Against::Atomic => Some(alone(&|| each(duration, one_atomic()))?),
-            Against::Cores(part) => ns(part, machine::core_round_trip_ns(cpus, duration)?),
-            Against::RingTrip(part) => {
-                let trips = limits::ring_round_trips(cpus, size + PACKET_HEADER, duration)?;
-                ns(part, Some(trips.value_at_quantile(0.5) as f64))
-            }
-        })
-    }
+/// What one thread comes to alone, on the client's processor.
+fn alone(cpus: Pair, work: impl Fn() -> f64 + Send) -> anyhow::Result<f64> {
+    two_threads(cpus, work, |_| ()).map(|(figure, ())| figure)
 }
 
 /// Millions of turns of `work` a second.
-fn rate(duration: Duration, mut work: impl FnMut(usize)) -> f64 {
-    let (began, mut turns) = (Instant::now(), 0usize);
+fn rate(duration: Duration, mut work: impl FnMut()) -> f64 {
+    let (began, mut turns) = (Instant::now(), 0);
     loop {
-        for _ in 0..GROUP {
-            work(turns);
-            turns += 1;
-        }
+        (0..GROUP).for_each(|_| work());
+        turns += GROUP;
         let elapsed = began.elapsed();
         if elapsed >= duration {
             return turns as f64 / elapsed.as_secs_f64() / 1e6;
         }
     }
-}
-
-fn copies(layout: Layout, reads: usize, duration: Duration) -> f64 {
-    let (mut target, source) = (vec![1u8; layout.bytes()], vec![2u8; layout.size]);
-    let mut pointer = [0; POINTER];
-    let mut slot = 0;
-    rate(duration, |_| {
-        let at = layout.offset(slot);
-        for _ in 1..reads {
-            pointer.copy_from_slice(&black_box(&target)[at..at + POINTER]);
-            black_box(&mut pointer);
-        }
-        target[at..at + layout.size].copy_from_slice(black_box(&source));
-        black_box(&mut target);
-        slot = if slot + 1 == layout.slots { 0 } else { slot + 1 };
-    })
-}
-
-fn word() -> SharedMemory {
-    SharedMemory::private(64).expect("a page of memory")
-}
-
-fn atomics(duration: Duration) -> f64 {
-    let word = word();
-    rate(duration, |_| {
-        let _ = black_box(word.fetch_add(0, 1));
-    })
 }
 
 /// The median time of one turn of `work`, with one reading of the clock, in nanoseconds.
@@ -203,6 +145,21 @@ fn each(duration: Duration, mut work: impl FnMut()) -> f64 {
     times.value_at_quantile(0.5) as f64
 }
 
+fn copies(layout: Layout, reads: usize) -> impl FnMut() {
+    let (mut target, source) = (vec![1u8; layout.bytes()], vec![2u8; layout.size]);
+    let (mut pointer, mut slot) = ([0; POINTER], 0);
+    move || {
+        let at = layout.offset(slot);
+        for _ in 1..reads {
+            pointer.copy_from_slice(&black_box(&target)[at..at + POINTER]);
+            black_box(&mut pointer);
+        }
+        target[at..at + layout.size].copy_from_slice(black_box(&source));
+        black_box(&mut target);
+        slot = if slot + 1 == layout.slots { 0 } else { slot + 1 };
+    }
+}
+
 fn loads(layout: Layout, reads: usize) -> impl FnMut() {
     let memory = SharedMemory::private(layout.bytes()).expect("a page of memory");
     let (mut target, mut pointer) = (vec![0; layout.size], [0; POINTER]);
@@ -213,6 +170,13 @@ fn loads(layout: Layout, reads: usize) -> impl FnMut() {
         }
         let _ = memory.read(0, &mut target);
         black_box(&mut target);
+    }
+}
+
+fn one_atomic() -> impl FnMut() {
+    let word = SharedMemory::private(64).expect("a page of memory");
+    move || {
+        let _ = black_box(word.fetch_add(0, 1));
     }
 }
 
@@ -248,11 +212,4 @@ fn fresh_loads(cpus: Pair, layout: Layout, duration: Duration) -> anyhow::Result
     };
     let (figure, answered) = two_threads(cpus, first, second)?;
     answered.and(figure)
-}
-
-fn one_atomic() -> impl FnMut() {
-    let word = word();
-    move || {
-        let _ = black_box(word.fetch_add(0, 1));
-    }
 }

@@ -1,13 +1,15 @@
 //! Runs a measurement: server, client threads, and slices of limit and measurement by turns.
 
+use std::sync::mpsc;
 use std::time::Duration;
 
-use anyhow::{Context, bail, ensure};
-use serde_json::{Value, json};
+use anyhow::{Context, ensure};
 use sinew::fabric::verbs::Device;
 use sinew::host::{HostClock, Interrupt};
 use sinew_harness::crew::{BoxedMember, Crew, Member};
-use sinew_harness::load::verbs::{Carrier, LinkAddress, Op, Requester, VerbsPlan, Work, check_device};
+use sinew_harness::load::verbs::{
+    Carrier, Findings, LinkAddress, Op, Requester, Side, VerbsPlan, Word, Work, check_device,
+};
 use sinew_harness::load::{Slice, drive};
 use sinew_harness::reference::{References, Yardstick};
 use sinew_harness::run::{Interrupted, Progress};
@@ -47,22 +49,38 @@ impl Job for Measure<'_, '_> {
             let clients = &self.client_cpus[..plan.sides().0.min(self.client_cpus.len())];
             // The processors of a server elsewhere are not ours to watch.
             let servers = if server.is_some() { &plan.cpus[..] } else { &[] };
-            let run = Run {
+            let mut run = Run {
                 duration: self.duration,
                 pair: machine::pair(clients, &plan.cpus),
                 pins: [clients, servers].concat(),
                 servers: server.iter().map(ServerProcess::id).collect(),
-                judged: 2,
+                judged: 1,
                 yardstick: Some((
                     if *kind == Kind::Bandwidth { Yardstick::Copy } else { Yardstick::RingRoundTrip },
                     self.references,
                 )),
                 interrupt,
             };
-            let one = measure_one(&device, carried, address, (*kind, plan), clients, run, self.progress);
+            let mut measure = || {
+                let rig = Clients::meet(&device, carried, address, (*kind, plan), clients, interrupt)?;
+                let meter = Meter::new(plan, *kind, carried, run.pair);
+                run.judged += usize::from(meter.is_some());
+                let mut turns = VerbsTurns { rig, meter };
+                anyhow::Ok((run.alternate(run.judged, &mut turns, self.progress)?, turns))
+            };
+            let measured = measure();
             // Ctrl-C reaches the server too: what is said of its going is not the cause.
             ensure!(!interrupt.is_set(), Interrupted);
-            figures.push(one?);
+            let (measured, VerbsTurns { rig, meter }) = measured?;
+            let setup = show::Setup {
+                kind: *kind,
+                plan,
+                carried,
+                device: &device.attributes().name,
+                client_cpus: clients,
+                seconds: self.duration.as_secs_f64(),
+            };
+            figures.push(show::figure(&setup, &measured, meter.as_ref(), rig.sum));
         }
         Ok(figures)
     }
@@ -74,68 +92,32 @@ fn start_server(device: &DeviceArgs) -> anyhow::Result<ServerProcess> {
     ServerProcess::spawn(&args.collect::<Vec<_>>())
 }
 
-fn measure_one<D: Device + 'static>(
-    device: &D,
-    carried: Carried,
-    address: &str,
-    (kind, plan): (Kind, &VerbsPlan),
-    clients: &[Option<usize>],
-    run: Run<'_>,
-    progress: &mut Progress<'_>,
-) -> anyhow::Result<Figure> {
-    let rig = Clients::meet(device, carried, address, (kind, plan), clients, run.interrupt)?;
-    let meter = Meter::new(plan, kind, carried, run.pair);
-    let mut turns = VerbsTurns { rig, meter, latency: histogram() };
-    let run = Run { judged: if turns.meter.has_limit() { 2 } else { 1 }, ..run };
-    let measured = run.alternate(run.judged, &mut turns, progress)?;
-    let VerbsTurns { rig, meter, latency } = turns;
-    let setup = show::Setup {
-        kind,
-        plan,
-        carried,
-        device: &device.attributes().name,
-        client_cpus: clients,
-        seconds: run.duration.as_secs_f64(),
-    };
-    Ok(show::figure(&setup, &measured, &meter, latency, &rig.sum))
-}
-
 /// Client threads, and what the machine allows beside them.
 struct VerbsTurns {
     rig: Clients,
-    meter: Meter,
-    latency: hdrhistogram::Histogram<u64>,
+    meter: Option<Meter>,
 }
 
 impl Turns for VerbsTurns {
     fn slice(&mut self, side: usize, duration: Duration) -> anyhow::Result<Option<f64>> {
         let (kind, plan) = (self.rig.kind, &self.rig.plan);
         let scale = if kind == Kind::Bandwidth { 8e-3 * plan.message_len() as f64 } else { 1.0 };
-        if side == 1 {
-            return Ok(self.meter.measure(duration)?.map(|limit| limit * scale));
+        if let (1, Some(meter)) = (side, &self.meter) {
+            return Ok(meter.measure(duration)?.map(|limit| limit * scale));
         }
-        let (figure, latency) = self.rig.slice(duration)?;
-        self.latency.add(&latency)?;
-        Ok(Some(figure * scale))
+        Ok(Some(self.rig.slice(duration)? * scale))
     }
 
     fn forget(&mut self) {
-        self.latency.reset();
+        self.rig.sum.latency.reset();
     }
 }
 
-/// Orders for a client thread.
+/// Orders for a client thread, which answers with what came of its slice, and how many requests each of its links has made so far.
 #[derive(Clone)]
 enum Ask {
     Connect(Vec<LinkAddress>),
-    Addresses,
     Slice(Duration),
-}
-
-enum Answer {
-    Addresses(Vec<LinkAddress>),
-    Connected,
-    Slice(Slice, Vec<u64>),
 }
 
 struct ClientThread<D: Device> {
@@ -146,17 +128,14 @@ struct ClientThread<D: Device> {
 
 impl<D: Device> Member for ClientThread<D> {
     type Order = Ask;
-    type Answer = Answer;
+    type Answer = (Slice, Vec<u64>);
 
-    fn obey(&mut self, ask: Ask) -> anyhow::Result<Answer> {
-        Ok(match ask {
-            Ask::Addresses => Answer::Addresses(self.load.addresses()?),
-            Ask::Connect(addresses) => self.load.connect(&addresses).map(|()| Answer::Connected)?,
-            Ask::Slice(duration) => {
-                let slice = drive(&mut self.load, &self.clock, duration, self.interrupt)?;
-                Answer::Slice(slice, self.load.made())
-            }
-        })
+    fn obey(&mut self, ask: Ask) -> anyhow::Result<(Slice, Vec<u64>)> {
+        let slice = match ask {
+            Ask::Connect(addresses) => self.load.connect(&addresses).map(|()| Slice::new())?,
+            Ask::Slice(duration) => drive(&mut self.load, &self.clock, duration, self.interrupt)?,
+        };
+        Ok((slice, self.load.made()))
     }
 }
 
@@ -165,7 +144,7 @@ pub struct Clients {
     kind: Kind,
     plan: VerbsPlan,
     talk: Talk,
-    crew: Crew<Ask, Answer>,
+    crew: Crew<Ask, (Slice, Vec<u64>)>,
     /// For each thread its links, by their places in the plan's list.
     links: Vec<Vec<usize>>,
     sum: Found,
@@ -182,41 +161,35 @@ impl Clients {
         interrupt: Interrupt,
     ) -> anyhow::Result<Self> {
         let mut talk = Talk::with(address, interrupt)?;
-        let all = plan.links();
-        let told = talk.ask(&json!({ "fabric": carried.name(), "plan": plan.to_json() }))?;
-        let theirs = LinkAddress::list(&told, all.len())?;
-        let of_thread = |index: usize| (0..all.len()).filter(|&link| all[link].0 == index).collect::<Vec<_>>();
-        let links: Vec<Vec<usize>> = (0..plan.sides().0).map(of_thread).collect();
+        let (links, count) = (plan.links_of(Side::Client), plan.links().len());
+        let told = talk.ask(&Word::Begin(carried.name().to_owned(), plan.clone()))?;
+        let theirs = talk.links(told, count)?;
         let cpus: Vec<Option<usize>> = (0..links.len()).map(|index| cpus.get(index).copied().flatten()).collect();
         let (domain, device) = (device.protection_domain()?, device.clone());
         let (own_plan, counts): (_, Vec<usize>) = (plan.clone(), links.iter().map(Vec::len).collect());
         let times = kind.is_single(plan);
+        let (tell, told) = mpsc::channel();
         let crew = Crew::start(&cpus, move |index| {
-            let load = Requester::new(&device, &domain, &own_plan, counts[index], times, HostClock::new())?;
+            let (load, ours) = Requester::new(&device, &domain, &own_plan, counts[index], times, HostClock::new())?;
+            tell.send(ours)?;
             Ok(Box::new(ClientThread { load, clock: HostClock::new(), interrupt }) as BoxedMember<_, _>)
         })?;
-        let mut ours = vec![Value::Null; all.len()];
-        for (links, answer) in links.iter().zip(crew.order(&Ask::Addresses, Duration::ZERO)?) {
-            let Answer::Addresses(addresses) = answer else { bail!("a client thread is confused") };
-            for (link, address) in links.iter().zip(&addresses) {
-                ours[*link] = address.to_json();
-            }
-        }
+        let mut ours: Vec<_> = links.iter().flatten().zip(told.try_iter().flatten()).collect();
+        ours.sort_unstable_by_key(|(link, _)| **link);
+        let ours = ours.into_iter().map(|(_, address)| address).collect();
         let of_each = |index: usize| Ask::Connect(links[index].iter().map(|&link| theirs[link].clone()).collect());
         crew.order_each(of_each, Duration::ZERO)?;
-        let ready = talk.ask(&json!({ "links": ours }))?;
-        ensure!(ready["ready"].as_bool() == Some(true), "the server said {ready} instead of `ready`");
-        let sum = Found { made: vec![0; all.len()], ..Found::default() };
+        talk.is_ready_after(&Word::Links(ours))?;
+        let sum = Found { made: vec![0; count], done: 0, lost: 0, checked: 0, latency: histogram() };
         Ok(Self { kind, plan: plan.clone(), talk, crew, links, sum })
     }
 
-    /// One slice on all client threads, and the server's verdict on it: the mean figure of the threads, and the latencies.
-    fn slice(&mut self, duration: Duration) -> anyhow::Result<(f64, hdrhistogram::Histogram<u64>)> {
+    /// One slice on all client threads, and the server's verdict on it: the mean figure of the threads.
+    fn slice(&mut self, duration: Duration) -> anyhow::Result<f64> {
         let Self { kind, plan, talk, crew, links, sum } = self;
-        talk.ask(&json!({ "go": true }))?;
-        let (mut latency, mut rates, mut medians, mut done) = (histogram(), Vec::new(), Vec::new(), 0);
-        for (links, answer) in links.iter().zip(crew.order(&Ask::Slice(duration), duration)?) {
-            let Answer::Slice(slice, made) = answer else { bail!("a client thread is confused") };
+        talk.is_ready_after(&Word::Go)?;
+        let (mut rates, mut medians, mut done) = (Vec::new(), Vec::new(), 0);
+        for (links, (slice, made)) in links.iter().zip(crew.order(&Ask::Slice(duration), duration)?) {
             for (link, made) in links.iter().zip(made) {
                 sum.made[*link] = made;
             }
@@ -225,36 +198,34 @@ impl Clients {
             medians.push(slice.latency.value_at_quantile(0.5) as f64);
             let part = if kind.is_halved(plan) { 2 } else { 1 };
             for value in slice.latency.iter_recorded() {
-                latency.saturating_record_n((value.value_iterated_to() / part).max(1), value.count_at_value());
+                sum.latency.saturating_record_n((value.value_iterated_to() / part).max(1), value.count_at_value());
             }
         }
-        let found = talk.ask(&json!({ "check": sum.made }))?;
-        let lost_now = judge(plan, &found, sum)?;
+        let Word::Found(found) = talk.ask(&Word::Check(sum.made.clone()))? else { return Err(talk.confused()) };
+        let lost_now = judge(plan, found, sum)?;
         sum.done += done;
         let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len().max(1) as f64;
         let arrived = if plan.knows_arrivals() { 1.0 - lost_now as f64 / done.max(1) as f64 } else { 1.0 };
         sum.checked = match plan.work {
-            Work::Load(Op::Write | Op::WriteImm) => found["looked"].as_u64().unwrap_or(0),
+            Work::Load(Op::Write | Op::WriteImm) => found.looked,
             _ => sum.checked + done.saturating_sub(lost_now),
         };
-        let figure = match (kind.is_time(plan), kind.is_halved(plan)) {
+        Ok(match (kind.is_time(plan), kind.is_halved(plan)) {
             (true, true) => mean(&medians) / 2.0,
             (true, false) => mean(&medians),
             (false, _) => mean(&rates) * arrived.max(0.0),
-        };
-        Ok((figure, latency))
+        })
     }
 }
 
 /// Holds what the server found against what was made; how many messages were lost in this slice.
-fn judge(plan: &VerbsPlan, found: &Value, sum: &mut Found) -> anyhow::Result<u64> {
-    let count = |key: &str| found[key].as_u64().with_context(|| format!("the server's verdict has no `{key}`"));
+fn judge(plan: &VerbsPlan, found: Findings, sum: &mut Found) -> anyhow::Result<u64> {
     let made: u64 = sum.made.iter().sum();
-    let (received, wrong, looked) = (count("received")?, count("wrong")?, count("looked")?);
+    let Findings { received, wrong, looked, lost } = found;
     let is_heard = plan.takes_receives() || matches!(plan.work, Work::Echo(_));
     let unseen = if is_heard { made.saturating_sub(received) } else { 0 };
     // Of WRITEs, the last of each place can be looked at. One with immediate is missed twice.
-    let lost = unseen.max(count("lost")?);
+    let lost = unseen.max(lost);
     ensure!(looked <= made, "the server looked at {looked} messages in memory, of {made} that were written");
     ensure!(received <= made, "the server received {received} messages, of {made} that were sent");
     ensure!(wrong == 0, "{wrong} of {made} requests did not leave, or bring, what they must: the fabric corrupts data");
@@ -293,7 +264,7 @@ impl Bare {
 
     /// Measures a slice: messages of all threads, in millions a second.
     pub fn mops(&mut self, duration: Duration) -> anyhow::Result<f64> {
-        let (figure, _) = self.clients.slice(duration)?;
+        let figure = self.clients.slice(duration)?;
         let Clients { kind, plan, .. } = &self.clients;
         Ok(match kind.is_time(plan) {
             // One message at a time is told as the time that it takes.

@@ -1,22 +1,20 @@
 //! `sinew verbs serve`: the other side of measurements.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc;
-use std::thread::{Scope, ScopedJoinHandle};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail, ensure};
-use serde_json::{Value, json};
+use anyhow::{Context, anyhow, ensure};
 use sinew::fabric::Waker;
 use sinew::fabric::verbs::Device;
-use sinew::host::{Interrupt, Lobby, LobbyLimits, Rendezvous, RendezvousListener};
+use sinew::host::{Interrupt, Lobby, LobbyLimits, RendezvousListener};
 
-use sinew_harness::load::verbs::{Findings, LinkAddress, NTH_MASK, VerbsPlan};
-use sinew_harness::machine;
+use sinew_harness::crew::{BoxedMember, Crew, Member};
+use sinew_harness::load::verbs::{Findings, LinkAddress, NTH_MASK, Responder, Side, VerbsPlan, Word};
+use sinew_harness::machine::{self, Idle};
 
-use super::control::{self, LIMITS, Talk};
+use super::control::{LIMITS, PATIENCE, Talk};
 use super::device::{Carried, DeviceArgs, Job};
-use super::worker::{self, Answer, Order};
 use crate::serve::{FAILED, READY, SERVING, end_with_stdin};
 use crate::{Outcome, Usage, output};
 
@@ -33,8 +31,8 @@ Examples:
 /// Measurements at a time.
 const SESSIONS_MAX: usize = 16;
 const LOOK: Duration = Duration::from_millis(50);
-/// A worker that does not answer in this time is stuck in its device.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// How long messages that are on their way are waited for.
+const SETTLING: Duration = Duration::from_millis(500);
 
 /// Serve measurements of verbs until Ctrl-C.
 #[derive(clap::Args)]
@@ -119,10 +117,20 @@ impl Job for Server<'_> {
                 sessions.fetch_add(1, Ordering::Relaxed);
                 let (device, sessions) = (&device, &sessions);
                 threads.spawn(move || {
-                    if let Err(error) = session(device, carried, args, (rendezvous, &hello), interrupt, is_full)
-                        && !args.child
-                    {
-                        output::complain(output::describe(&error));
+                    let (peer, mut talk) = (rendezvous.peer(), Talk::new(rendezvous, interrupt));
+                    let served = if is_full {
+                        Err(anyhow!("{SESSIONS_MAX} measurements run here already: try again later"))
+                    } else {
+                        serve(device, carried, &args.pin, &mut talk, &hello)
+                    };
+                    if let Err(error) = served {
+                        if !interrupt.is_set() {
+                            // Who asked may be the one that is gone.
+                            let _ = talk.tell(&Word::Error(output::describe(&error)));
+                        }
+                        if !args.child {
+                            output::complain(output::describe(&error.context(format!("the measurement of {peer}"))));
+                        }
                     }
                     sessions.fetch_sub(1, Ordering::Relaxed);
                 });
@@ -132,135 +140,150 @@ impl Job for Server<'_> {
     }
 }
 
-/// One measurement, and what is told of its failure.
-fn session<D: Device>(
+/// One measurement, until its client closes the connection.
+fn serve<D: Device + 'static>(
     device: &D,
     carried: Carried,
-    args: &Args,
-    (rendezvous, hello): (Rendezvous, &[u8]),
-    interrupt: Interrupt,
-    is_full: bool,
-) -> anyhow::Result<()> {
-    let peer = rendezvous.peer();
-    let mut talk = Talk::new(rendezvous, interrupt);
-    let result = if is_full {
-        Err(anyhow::anyhow!("{SESSIONS_MAX} measurements run here already: try again later"))
-    } else {
-        std::thread::scope(|threads| serve_one(device, carried, args, &mut talk, hello, threads))
-    };
-    if let Err(error) = &result
-        && !interrupt.is_set()
-    {
-        // Who asked may be the one that is gone.
-        let _ = talk.tell(&json!({ "error": output::describe(error) }));
-    }
-    result.with_context(|| format!("the measurement of {peer}"))
-}
-
-struct WorkerThread<'scope> {
-    orders: Option<mpsc::Sender<Order>>,
-    answers: mpsc::Receiver<anyhow::Result<Answer>>,
-    waker: Option<Waker>,
-    thread: Option<ScopedJoinHandle<'scope, ()>>,
-    links: usize,
-}
-
-impl WorkerThread<'_> {
-    fn order(&self, order: Order) {
-        // One that has ended says why when it is asked for its answer.
-        let _ = self.orders.as_ref().map(|orders| orders.send(order));
-        if let Some(waker) = &self.waker {
-            waker.wake();
-        }
-    }
-
-    fn answer(&self) -> anyhow::Result<Answer> {
-        self.answers.recv_timeout(PATIENCE).context("a server thread ended, or does not answer")?
-    }
-}
-
-impl Drop for WorkerThread<'_> {
-    fn drop(&mut self) {
-        drop(self.orders.take());
-        if let Some(waker) = &self.waker {
-            waker.wake();
-        }
-        let _ = self.thread.take().map(ScopedJoinHandle::join);
-    }
-}
-
-fn serve_one<'scope, D: Device>(
-    device: &'scope D,
-    carried: Carried,
-    args: &Args,
+    pins: &[usize],
     talk: &mut Talk,
     hello: &[u8],
-    threads: &'scope Scope<'scope, '_>,
 ) -> anyhow::Result<()> {
-    let first = talk.read(hello)?;
-    ensure!(
-        first["fabric"].as_str() == Some(carried.name()),
-        "this server is one of --fabric {}, and {} was asked for",
-        carried.name(),
-        first["fabric"]
-    );
-    let plan = VerbsPlan::from_json(&first["plan"])?;
-    let links = plan.links();
-    let domain = device.protection_domain()?;
-    let mut workers = Vec::new();
-    for index in 0..plan.sides().1 {
-        let count = links.iter().filter(|(_, server)| *server == index).count();
-        let cpu = match &args.pin[..] {
+    let Word::Begin(fabric, plan) = talk.read(hello)? else { return Err(talk.confused()) };
+    let own = carried.name();
+    ensure!(fabric == own, "this server is one of --fabric {own}, and {fabric:?} was asked for");
+    plan.check()?;
+    let (workers, ours) = Workers::start(device, &plan, pins)?;
+    let count = ours.len();
+    talk.tell(&Word::Links(ours))?;
+    let theirs = talk.hear(PATIENCE)?;
+    workers.order(&talk.links(theirs, count)?, Order::Connect)?;
+    talk.tell(&Word::Ready)?;
+    while let Ok(word) = talk.hear(Duration::MAX) {
+        let answer = match word {
+            Word::Go => workers.go(),
+            // No link gets as far as its requests' ids do.
+            Word::Check(made) if made.len() == count && made.iter().all(|&made| made <= NTH_MASK) => {
+                workers.rest()?;
+                Word::Found(workers.order(&made, Order::Check)?)
+            }
+            _ => return Err(talk.confused()),
+        };
+        talk.tell(&answer)?;
+    }
+    Ok(())
+}
+
+/// What a server's thread is told; it answers with what it has found.
+#[derive(Clone)]
+enum Order {
+    /// Queue pairs to connect with.
+    Connect(Vec<LinkAddress>),
+    /// Answer requests until all rest.
+    Answer,
+    /// Say what came of each link's requests, of which so many were made in all.
+    Check(Vec<u64>),
+}
+
+/// A server's thread.
+struct Worker<D: Device> {
+    responder: Responder<D>,
+    rests: Arc<AtomicBool>,
+}
+
+impl<D: Device> Member for Worker<D> {
+    type Order = Order;
+    type Answer = Findings;
+
+    fn obey(&mut self, order: Order) -> anyhow::Result<Findings> {
+        let Self { responder, rests } = self;
+        match order {
+            Order::Connect(addresses) => responder.connect(&addresses)?,
+            Order::Answer => {
+                let idle = Idle::new();
+                while !rests.load(Ordering::Relaxed) {
+                    if responder.turn()? == 0 && !responder.rest()? {
+                        idle.pass();
+                    }
+                }
+            }
+            Order::Check(made) => {
+                let began = Instant::now();
+                return responder.check(&made, || began.elapsed() < SETTLING);
+            }
+        }
+        Ok(Findings::default())
+    }
+
+    fn tend(&mut self) {
+        // What fails now fails again when there is something to do.
+        let _ = self.responder.turn();
+    }
+}
+
+/// The threads of a measurement.
+struct Workers {
+    crew: Crew<Order, Findings>,
+    /// For each its links, one thread's behind the other's.
+    counts: Vec<usize>,
+    /// Whether they do not work, or are to end it,
+    rests: Arc<AtomicBool>,
+    /// and their sleep.
+    wakers: Vec<Waker>,
+}
+
+impl Workers {
+    /// Starts them; what to tell of their links.
+    fn start<D: Device + 'static>(
+        device: &D,
+        plan: &VerbsPlan,
+        pins: &[usize],
+    ) -> anyhow::Result<(Self, Vec<LinkAddress>)> {
+        let counts: Vec<usize> = plan.links_of(Side::Server).iter().map(Vec::len).collect();
+        let cpu = |index: usize| match pins {
             [] => plan.cpus.get(index).copied().flatten().filter(|cpu| machine::cpus().contains(cpu)),
             pins => Some(pins[index % pins.len()]),
         };
-        let (orders, incoming) = mpsc::channel();
-        let (outgoing, answers) = mpsc::channel();
-        let (domain, plan) = (domain.clone(), plan.clone());
-        let thread = threads.spawn(move || worker::run(device, &domain, &plan, (cpu, count), &incoming, &outgoing));
-        workers.push(WorkerThread { orders: Some(orders), answers, waker: None, thread: Some(thread), links: count });
+        let cpus: Vec<Option<usize>> = (0..counts.len()).map(cpu).collect();
+        let (tell, told) = mpsc::channel();
+        let rests = Arc::new(AtomicBool::new(true));
+        let (device, domain, plan) = (device.clone(), device.protection_domain()?, plan.clone());
+        let (of_each, ends) = (counts.clone(), rests.clone());
+        let crew = Crew::start(&cpus, move |index| {
+            let (responder, addresses) = Responder::new(&device, &domain, &plan, of_each[index])?;
+            tell.send((addresses, responder.waker()))?;
+            Ok(Box::new(Worker { responder, rests: ends.clone() }) as BoxedMember<_, _>)
+        })?;
+        let (ours, wakers): (Vec<_>, Vec<_>) = told.try_iter().unzip();
+        Ok((Self { crew, counts, rests, wakers }, ours.concat()))
     }
-    let mut addresses = Vec::new();
-    for worker in &mut workers {
-        let Answer::Addresses(own, waker) = worker.answer()? else { bail!("a server thread is confused") };
-        worker.waker = Some(waker);
-        addresses.extend(own.iter().map(LinkAddress::to_json));
+
+    /// Has each do something with its part of what there is for every link; what all have found.
+    fn order<T: Clone>(&self, of_links: &[T], order: fn(Vec<T>) -> Order) -> anyhow::Result<Findings> {
+        let first = |index: usize| self.counts[..index].iter().sum::<usize>();
+        let part = |index: usize| of_links[first(index)..first(index + 1)].to_vec();
+        let mut sum = Findings::default();
+        self.crew.order_each(|index| order(part(index)), Duration::ZERO)?.into_iter().for_each(|found| sum.add(found));
+        Ok(sum)
     }
-    talk.tell(&json!({ "links": addresses }))?;
-    let mut theirs = LinkAddress::list(&talk.hear_within(control::PATIENCE)?, links.len())?.into_iter();
-    for worker in &workers {
-        worker.order(Order::Connect(theirs.by_ref().take(worker.links).collect()));
+
+    fn go(&self) -> Word {
+        if self.rests.swap(false, Ordering::Relaxed) {
+            self.crew.begin_each(|_| Order::Answer);
+        }
+        Word::Ready
     }
-    workers.iter().try_for_each(|worker| worker.answer().map(|_| ()))?;
-    talk.tell(&json!({ "ready": true }))?;
-    loop {
-        // A client that is done closes the connection.
-        let Ok(said) = talk.hear() else { return Ok(()) };
-        let answer = obey(&said, &workers, links.len())?;
-        talk.tell(&answer)?;
+
+    fn rest(&self) -> anyhow::Result<()> {
+        if !self.rests.swap(true, Ordering::Relaxed) {
+            self.wakers.iter().for_each(Waker::wake);
+            self.crew.answers(Duration::ZERO)?;
+        }
+        Ok(())
     }
 }
 
-fn obey(said: &Value, workers: &[WorkerThread<'_>], links: usize) -> anyhow::Result<Value> {
-    if said["go"].as_bool() == Some(true) {
-        workers.iter().for_each(|worker| worker.order(Order::Go));
-        workers.iter().try_for_each(|worker| worker.answer().map(|_| ()))?;
-        return Ok(json!({ "gone": true }));
+impl Drop for Workers {
+    fn drop(&mut self) {
+        let _ = self.rest();
     }
-    let made = said["check"].as_array().context("neither `go` nor `check` was said")?;
-    let made: Option<Vec<u64>> = made.iter().map(Value::as_u64).collect();
-    // No link gets as far as its requests' ids do.
-    let made = made
-        .filter(|made| made.len() == links && made.iter().all(|&made| made <= NTH_MASK))
-        .context("`check` does not count the links")?;
-    let mut made = made.into_iter();
-    for worker in workers {
-        worker.order(Order::Check(made.by_ref().take(worker.links).collect()));
-    }
-    let mut sum = Findings::default();
-    for worker in workers {
-        let Answer::Checked(findings) = worker.answer()? else { bail!("a server thread is confused") };
-        sum.add(findings);
-    }
-    Ok(json!({ "received": sum.received, "wrong": sum.wrong, "lost": sum.lost, "looked": sum.looked }))
 }

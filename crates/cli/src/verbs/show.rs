@@ -2,7 +2,7 @@
 
 use comfy_table::{Table, presets};
 use hdrhistogram::Histogram;
-use serde_json::json;
+use serde_json::{Value, json};
 use sinew_harness::Measured;
 use sinew_harness::load::verbs::{Form, Op, VerbsPlan, Work, name};
 use sinew_harness::{Figure, Unit, units};
@@ -13,7 +13,6 @@ use super::limit::Meter;
 use crate::output;
 
 /// What all slices have found so far, of the whole run, warm-up included.
-#[derive(Default)]
 pub struct Found {
     /// Messages of each link.
     pub made: Vec<u64>,
@@ -23,6 +22,8 @@ pub struct Found {
     pub lost: u64,
     /// Messages, results and echoes that were looked at; of WRITEs the last in each place, after each slice.
     pub checked: u64,
+    /// How long requests took; without the warm-up.
+    pub latency: Histogram<u64>,
 }
 
 /// What was measured, and on what.
@@ -36,11 +37,11 @@ pub struct Setup<'a> {
 }
 
 /// The figure of a measurement.
-pub fn figure(setup: &Setup<'_>, measured: &Measured, meter: &Meter, latency: Histogram<u64>, found: &Found) -> Figure {
+pub fn figure(setup: &Setup<'_>, measured: &Measured, meter: Option<&Meter>, found: Found) -> Figure {
     let Setup { kind, plan, .. } = *setup;
     let figure = measured.figure(format!("verbs {}", kind.name()), setup.title(), kind.unit(plan), 0);
-    let mut figure = match meter.comparison() {
-        Some(comparison) => figure.beside(measured, 1, comparison, meter.what()),
+    let mut figure = match meter {
+        Some(meter) => figure.beside(measured, 1, meter.comparison, meter.what),
         None => figure,
     };
     let len = plan.message_len() as f64;
@@ -69,27 +70,17 @@ pub fn figure(setup: &Setup<'_>, measured: &Measured, meter: &Meter, latency: Hi
     };
     let lost = if found.lost > 0 { format!("; {} lost", found.lost) } else { String::new() };
     figure.lines.push(format!("{} checked{how}{lost}", found.checked));
-    figure.latency = matches!(kind, Kind::Latency | Kind::Echo).then_some(latency);
-    figure.setup = json!({
-        "op": setup.what(),
-        "fabric": setup.carried.name(),
-        "device": setup.device,
-        "transport": name(plan.carrier),
-        "size": plan.message_len(),
-        "window": plan.window,
-        "doorbell": plan.doorbell,
-        "signal": plan.signal,
-        "inline": plan.inline,
-        "header_only": plan.header_only,
-        "reads": plan.reads,
-        "qps": plan.qps,
-        "threads": plan.threads,
-        "shape": name(plan.shape),
-        "wait": name(plan.wait),
-        "seconds": setup.seconds,
-        "client_cpus": setup.client_cpus,
-        "server_cpus": plan.cpus,
-    });
+    figure.latency = matches!(kind, Kind::Latency | Kind::Echo).then_some(found.latency);
+    figure.setup = json!(plan);
+    if let Value::Object(fields) = &mut figure.setup {
+        fields.retain(|key, _| !["work", "fresh"].contains(&&key[..]));
+    }
+    figure.setup["op"] = setup.what().into();
+    figure.setup["fabric"] = setup.carried.name().into();
+    figure.setup["device"] = setup.device.into();
+    figure.setup["size"] = plan.message_len().into();
+    figure.setup["seconds"] = setup.seconds.into();
+    figure.setup["client_cpus"] = json!(setup.client_cpus);
     figure.details = json!({
         "messages": found.done,
         "checked": found.checked,
@@ -134,25 +125,24 @@ fn number(value: Option<f64>) -> (String, String) {
     value.map_or_else(Default::default, |value| (units::figure(value), units::rounded(value).to_string()))
 }
 
+fn whole(value: &Value) -> (String, String) {
+    (value.to_string(), value.to_string())
+}
+
 fn percentile(figure: &Figure, quantile: f64) -> (String, String) {
     let value = figure.percentile_ns(quantile);
     value.map_or_else(Default::default, |ns| (units::time(ns), ns.to_string()))
 }
 
-const COMMON: [Column; 1] = [("#bytes", "bytes", |figure| {
-    let size = figure.setup["size"].to_string();
-    (size.clone(), size)
-})];
-const BANDWIDTHS: [Column; 2] = [
-    ("MB/s", "mb_per_s", |figure| number(figure.details["mb_per_s"].as_f64())),
-    ("Gbps", "gbps", |figure| number(figure.value)),
-];
 const RATES: [Column; 2] = [
     ("Mmsg/s", "mops", |figure| number(figure.details["rate_mops"].as_f64())),
-    ("messages", "messages", |figure| {
-        let messages = figure.details["messages"].to_string();
-        (messages.clone(), messages)
-    }),
+    ("messages", "messages", |figure| whole(&figure.details["messages"])),
+];
+const BANDWIDTHS: [Column; 4] = [
+    ("MB/s", "mb_per_s", |figure| number(figure.details["mb_per_s"].as_f64())),
+    ("Gbps", "gbps", |figure| number(figure.value)),
+    RATES[0],
+    RATES[1],
 ];
 const TIMES: [Column; 5] = [
     ("min", "min_ns", |figure| percentile(figure, 0.0)),
@@ -161,25 +151,26 @@ const TIMES: [Column; 5] = [
     ("p99.9", "p999_ns", |figure| percentile(figure, 0.999)),
     ("max", "max_ns", |figure| percentile(figure, 1.0)),
 ];
-const LIMIT: fn(&Figure) -> (String, String) = |figure| {
-    let value = figure.beside.as_ref().and_then(|beside| beside.value);
-    (figure.beside_text(), number(value).1)
-};
-const JUDGED: [Column; 2] = [
-    ("ratio", "ratio", |figure| number(figure.ratio())),
-    ("valid", "valid", |figure| {
-        let text = if figure.is_valid() { "yes" } else { "NO" };
-        (text.to_owned(), figure.is_valid().to_string())
-    }),
-];
 
 fn columns(figures: &[Figure]) -> Vec<Column> {
     let (own, limit) = match figures.first().map(|figure| figure.unit) {
-        Some(Unit::Ns) => (TIMES.to_vec(), "limit_ns"),
-        Some(Unit::Gbps) => ([BANDWIDTHS, RATES].concat(), "limit_gbps"),
-        _ => (RATES.to_vec(), "limit_mops"),
+        Some(Unit::Ns) => (&TIMES[..], "limit_ns"),
+        Some(Unit::Gbps) => (&BANDWIDTHS[..], "limit_gbps"),
+        _ => (&RATES[..], "limit_mops"),
     };
-    COMMON.into_iter().chain(own).chain([("limit", limit, LIMIT)]).chain(JUDGED).collect()
+    let size: Column = ("#bytes", "bytes", |figure| whole(&figure.setup["size"]));
+    let judged: [Column; 3] = [
+        ("limit", limit, |figure| {
+            let value = figure.beside.as_ref().and_then(|beside| beside.value);
+            (figure.beside_text(), number(value).1)
+        }),
+        ("ratio", "ratio", |figure| number(figure.ratio())),
+        ("valid", "valid", |figure| {
+            let text = if figure.is_valid() { "yes" } else { "NO" };
+            (text.to_owned(), figure.is_valid().to_string())
+        }),
+    ];
+    [&[size], own, &judged].concat()
 }
 
 /// Several sizes as a table, as perftest has it.

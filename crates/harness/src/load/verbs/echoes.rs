@@ -2,12 +2,11 @@
 
 use std::collections::VecDeque;
 
-use anyhow::bail;
+use anyhow::{anyhow, ensure};
 use sinew::fabric::Clock;
-use sinew::fabric::verbs::{Completion, Device, Opcode};
+use sinew::fabric::verbs::{Completion, Device};
 
 use super::link::{Rig, Turned, Way, is_arrival, link_of};
-use super::message;
 use super::plan::Form;
 use crate::load::Slice;
 
@@ -93,24 +92,19 @@ impl Echoes {
     /// Sends the next message of a slot on its way, or has it wait until there is room; `began_ns` is 0 where its time is not taken.
     #[inline]
     fn ask<D: Device>(&mut self, rig: &mut Rig<D>, at: usize, began_ns: u64) -> anyhow::Result<()> {
-        let index = at / rig.layout.slots;
-        if !rig.links[index].flow.has_room() {
-            self.waiting.push_back(at);
-            return Ok(());
-        }
-        let state = &mut self.slots[at];
-        let nth = state.next;
-        (state.began_ns, state.is_asked) = (began_ns, true);
-        self.left += 1;
+        let nth = self.slots[at].next;
         let (slot, sequence) = rig.layout.place(nth);
         let way = match self.form {
             Form::Ss => Way::Send { immediate: Some(nth as u32) },
             Form::Imm => Way::Write { slot, immediate: Some(nth as u32) },
             Form::Ww | Form::Ws => Way::Write { slot, immediate: None },
         };
-        let signaled = rig.links[index].flow.is_signal_due();
-        rig.push_message(index, sequence, way, signaled)?;
-        rig.links[index].ring(way);
+        if rig.start(at / rig.layout.slots, sequence, way)? {
+            self.slots[at] = Slot { next: nth, is_asked: true, began_ns };
+            self.left += 1;
+        } else {
+            self.waiting.push_back(at);
+        }
         Ok(())
     }
 
@@ -150,26 +144,16 @@ impl Echoes {
         index: usize,
         mut completion: Completion,
     ) -> anyhow::Result<usize> {
-        let (len, slots, low) = (completion.len, rig.layout.slots, completion.immediate.unwrap_or(0));
+        let (slots, low) = (rig.layout.slots, completion.immediate.unwrap_or(0));
         let first = index * slots;
         // Its slot, as long as the number has no high half.
         let guess = first + low as usize % slots;
         let is_it = |&at: &usize| self.slots[at].is_asked && self.slots[at].next as u32 == low;
         let found = std::iter::once(guess).chain(first..first + slots).find(is_it);
-        let buffer = completion.buffers.pop();
-        let is_good = match (found.map(|at| rig.layout.place(self.slots[at].next)), &buffer) {
-            (Some((slot, sequence)), _) if completion.opcode == Opcode::ReceiveWrite => {
-                rig.holds(index, slot, sequence)?
-            }
-            (Some((_, sequence)), Some(buffer)) => message::is_good(&buffer[..len], sequence),
-            _ => false,
-        };
-        let Some(found) = found.filter(|_| is_good && len == rig.plan.message_len()) else {
-            bail!("what came back as echo {low} is none that was sent: the fabric corrupts data")
-        };
-        if let Some(buffer) = buffer {
-            rig.post_receive(index, buffer)?;
-        }
+        let wrong = || anyhow!("what came back as echo {low} is none that was sent: the fabric corrupts data");
+        let found = found.ok_or_else(wrong)?;
+        ensure!(rig.is_message(index, &completion, self.slots[found].next)?, wrong());
+        completion.buffers.pop().map_or(Ok(()), |buffer| rig.post_receive(index, buffer))?;
         Ok(found)
     }
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use anyhow::{Context, anyhow, ensure};
 use sinew::fabric::Clock;
-use sinew::fabric::verbs::{Device, Operation, QueuePair, RemoteMemory, Request, Source};
+use sinew::fabric::verbs::{Device, Operation, QueuePair, Request, Source};
 use sinew::mem::MessageBuffer;
 
 use super::link::{Rig, Turned};
@@ -51,7 +51,7 @@ impl Fresh {
                 return Ok(Turned { is_busy: false, came: false, is_over: true });
             }
             let source = &sequence.to_ne_bytes();
-            let remote = part(rig, self.exchange.asked)?;
+            let remote = rig.links[0].remote_at(self.exchange.asked)?;
             let operation = Operation::Write { source: Source::Inline(source), remote, immediate: None };
             post(rig, Request::new(sequence, operation).unsignaled())?;
             self.read_word(rig)?;
@@ -68,7 +68,8 @@ impl Fresh {
             }
             let mut target = self.target.take().context("no buffer for a result")?;
             spoil(&mut target);
-            let operation = Operation::Read { target: [target].into_iter().collect(), remote: part(rig, 0)? };
+            let remote = rig.links[0].remote_at(0)?;
+            let operation = Operation::Read { target: [target].into_iter().collect(), remote };
             let request = Request::new(sequence, operation);
             // As in the limit: nothing is read ahead of the clock, nor the clock ahead of what it waits for.
             fence(Ordering::SeqCst);
@@ -96,14 +97,9 @@ impl Fresh {
 
     fn read_word<D: Device>(&mut self, rig: &mut Rig<D>) -> anyhow::Result<()> {
         let word = self.word.take().context("no buffer for a word")?;
-        let remote = part(rig, self.exchange.written)?;
+        let remote = rig.links[0].remote_at(self.exchange.written)?;
         post(rig, Request::new(0, Operation::Read { target: [word].into_iter().collect(), remote }))
     }
-}
-
-/// The server's memory from an offset on.
-fn part<D: Device>(rig: &Rig<D>, offset: usize) -> anyhow::Result<RemoteMemory> {
-    rig.links[0].remote.and_then(|remote| remote.at(offset as u64)).context("too little memory to read")
 }
 
 #[inline(always)]

@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 
 use anyhow::{Context, anyhow, bail, ensure};
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use sinew::fabric::verbs::{
     Access, Attributes, Completion, CompletionQueue, Destination, Device, Exposed, Opcode, Operation, ProtectionDomain,
     QpAddress, QpConfig, QueuePair, RemoteMemory, Request, Source, ThreadDomain, Transport,
@@ -30,14 +31,13 @@ pub type Cq<D> = <Thread<D> as ThreadDomain>::Cq;
 pub type Qp<D> = <Thread<D> as ThreadDomain>::Qp;
 
 /// What one side tells the other of a link.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LinkAddress {
-    /// Its queue pair.
-    pub qp: QpAddress,
+    qp: Vec<u8>,
     /// Where answers go, if not there.
-    pub reply: Option<QpAddress>,
+    reply: Option<Vec<u8>>,
     /// The memory that it exposes.
-    pub memory: Option<RemoteMemory>,
+    memory: Option<[u8; RemoteMemory::BYTES]>,
 }
 
 /// Bytes as hexadecimal digits.
@@ -50,52 +50,6 @@ pub fn bytes_of(value: &Value) -> Option<Vec<u8>> {
     let (pairs, []) = value.as_str()?.as_bytes().as_chunks::<2>() else { return None };
     let digit = |digit: u8| char::from(digit).to_digit(16).map(|value| value as u8);
     pairs.iter().map(|&[high, low]| Some(digit(high)? << 4 | digit(low)?)).collect()
-}
-
-impl LinkAddress {
-    /// For the other side.
-    pub fn to_json(&self) -> Value {
-        json!({
-            "qp": digits(&self.qp.to_bytes()),
-            "reply": self.reply.as_ref().map(|reply| digits(&reply.to_bytes())),
-            "memory": self.memory.map(|memory| digits(&memory.to_bytes())),
-        })
-    }
-
-    /// What the other side said, checked.
-    ///
-    /// # Errors
-    ///
-    /// Shows what is no address.
-    pub fn from_json(value: &Value) -> anyhow::Result<Self> {
-        let address = |value: &Value| {
-            let address = bytes_of(value).and_then(|bytes| QpAddress::from_bytes(&bytes));
-            address.with_context(|| format!("{value} is no address of a queue pair"))
-        };
-        let memory = |value: &Value| {
-            let bytes = bytes_of(value).and_then(|bytes| bytes.try_into().ok());
-            bytes
-                .map(|bytes| RemoteMemory::from_bytes(&bytes))
-                .with_context(|| format!("{value} is no address of memory"))
-        };
-        let told = |key: &str| Some(&value[key]).filter(|value| !value.is_null());
-        Ok(Self {
-            qp: address(&value["qp"])?,
-            reply: told("reply").map(address).transpose()?,
-            memory: told("memory").map(memory).transpose()?,
-        })
-    }
-
-    /// A list of them from the other side, which must have as many as expected.
-    ///
-    /// # Errors
-    ///
-    /// It has more or fewer, or shows what is no address.
-    pub fn list(value: &Value, count: usize) -> anyhow::Result<Vec<Self>> {
-        let list = value["links"].as_array().context("the other side told no links")?;
-        ensure!(list.len() == count, "the other side told {} links rather than {count}", list.len());
-        list.iter().map(Self::from_json).collect()
-    }
 }
 
 /// Which requests of a queue pair are signaled, and how many of them are not over.
@@ -208,6 +162,7 @@ pub struct Rig<D: Device> {
     pub cq: Cq<D>,
     thread: Thread<D>,
     pub arena: Arena,
+    side: Side,
     pub plan: VerbsPlan,
     pub layout: Layout,
     /// A message that is being put together, and one that is looked at.
@@ -242,8 +197,15 @@ pub fn check_device(plan: &VerbsPlan, attributes: &Attributes) -> anyhow::Result
 }
 
 impl<D: Device> Rig<D> {
-    /// The rig of the calling thread, with `count` links that are not connected yet.
-    pub fn new(device: &D, domain: &D::Domain, plan: &VerbsPlan, side: Side, count: usize) -> anyhow::Result<Self> {
+    /// The rig of the calling thread, with `count` links that are not connected yet, and what to tell the other side of them. Datagrams
+    /// need no connection, and are reached from now on.
+    pub fn new(
+        device: &D,
+        domain: &D::Domain,
+        plan: &VerbsPlan,
+        side: Side,
+        count: usize,
+    ) -> anyhow::Result<(Self, Vec<LinkAddress>)> {
         let attributes = device.attributes();
         check_device(plan, attributes)?;
         let receives = plan.receives();
@@ -268,22 +230,31 @@ impl<D: Device> Rig<D> {
             },
             ..QpConfig::new(plan.carrier.transport())
         };
-        let mut links = Vec::with_capacity(count);
+        let (mut links, mut addresses) = (Vec::with_capacity(count), Vec::with_capacity(count));
         for _ in 0..count {
-            let qp = thread.queue_pair(&config, &cq, &cq)?;
+            let mut qp = thread.queue_pair(&config, &cq, &cq)?;
             let reply_config = QpConfig { transport: Transport::Ud, ..config };
-            let reply = plan.has_reply_qp().then(|| thread.queue_pair(&reply_config, &cq, &cq)).transpose()?;
+            let mut reply = plan.has_reply_qp().then(|| thread.queue_pair(&reply_config, &cq, &cq)).transpose()?;
             let exposed = plan.exposes(side).then(|| domain.expose(plan.exposed_bytes(), Access::ALL)).transpose()?;
+            for qp in std::iter::once(&mut qp).chain(&mut reply).filter(|qp| !qp.transport().is_connected()) {
+                qp.connect(None).context("starting a UD queue pair")?;
+            }
+            addresses.push(LinkAddress {
+                qp: qp.address().to_bytes().to_vec(),
+                reply: reply.as_ref().map(|reply| reply.address().to_bytes().to_vec()),
+                memory: exposed.as_ref().map(|exposed| exposed.remote().to_bytes()),
+            });
             let staged = (0..plan.requests()).map(|_| None).collect();
             links.push(Link { qp, reply, exposed, remote: None, to: None, flow: Flow::of(plan), made: 0, staged });
         }
         let mut message = vec![0; plan.message_len()];
         message::write_body(&mut message);
-        Ok(Self {
+        let rig = Self {
             links,
             cq,
             thread,
             arena,
+            side,
             layout: plan.layout(),
             messages: message.repeat(plan.doorbell),
             message,
@@ -291,39 +262,27 @@ impl<D: Device> Rig<D> {
             completions: Vec::with_capacity(BURST),
             plan: plan.clone(),
             looks: 0,
-        })
-    }
-
-    /// What to tell the other side. Datagrams need no connection, and are reached from now on.
-    pub fn addresses(&mut self) -> anyhow::Result<Vec<LinkAddress>> {
-        let address = |link: &mut Link<D>| {
-            for qp in std::iter::once(&mut link.qp).chain(&mut link.reply) {
-                if !qp.transport().is_connected() {
-                    qp.connect(None).context("starting a UD queue pair")?;
-                }
-            }
-            let reply = link.reply.as_ref().map(QueuePair::address);
-            Ok(LinkAddress { qp: link.qp.address(), reply, memory: link.exposed.as_ref().map(Exposed::remote) })
         };
-        self.links.iter_mut().map(address).collect()
+        Ok((rig, addresses))
     }
 
     /// Connects the links, and posts the receives of those queue pairs that messages come to.
-    pub fn connect(&mut self, side: Side, addresses: &[LinkAddress]) -> anyhow::Result<()> {
+    pub fn connect(&mut self, addresses: &[LinkAddress]) -> anyhow::Result<()> {
         ensure!(addresses.len() == self.links.len(), "{} addresses for {} links", addresses.len(), self.links.len());
+        let side = self.side;
         let other = if side == Side::Client { Side::Server } else { Side::Client };
         let needed = if self.plan.exposes(other) { self.plan.exposed_bytes() as u64 } else { 0 };
         for (index, address) in addresses.iter().enumerate() {
             let link = &mut self.links[index];
             if link.qp.transport().is_connected() {
-                link.qp.connect(Some(&address.qp)).context("connecting a queue pair")?;
+                link.qp.connect(Some(&qp_address(&address.qp)?)).context("connecting a queue pair")?;
                 if let (Side::Server, Some(reply)) = (side, &address.reply) {
-                    link.to = Some(self.thread.destination(reply)?);
+                    link.to = Some(self.thread.destination(&qp_address(reply)?)?);
                 }
             } else {
-                link.to = Some(self.thread.destination(&address.qp)?);
+                link.to = Some(self.thread.destination(&qp_address(&address.qp)?)?);
             }
-            link.remote = address.memory;
+            link.remote = address.memory.as_ref().map(RemoteMemory::from_bytes);
             let bytes = link.remote.map_or(0, |remote| remote.len);
             ensure!(bytes >= needed, "the other side exposes {bytes} bytes, and {needed} are needed");
             if self.plan.posts_receives(side) {
@@ -334,6 +293,18 @@ impl<D: Device> Rig<D> {
             }
         }
         Ok(())
+    }
+
+    /// Whether what came on a link is the `nth` message.
+    #[inline]
+    pub fn is_message(&mut self, index: usize, came: &Completion, nth: u64) -> anyhow::Result<bool> {
+        let (slot, sequence) = self.layout.place(nth);
+        let is_good = match (came.opcode, came.buffers.first()) {
+            (Opcode::ReceiveWrite, _) => self.holds(index, slot, sequence)?,
+            (_, Some(buffer)) => message::is_good(&buffer[..came.len], sequence),
+            (_, None) => false,
+        };
+        Ok(is_good && came.len == self.plan.message_len())
     }
 
     /// Whether the exposed memory of a link holds message number `sequence` in a slot.
@@ -381,6 +352,22 @@ impl<D: Device> Rig<D> {
             self.cq.wait(Some(NAP_NS)).context("waiting for completions")?;
         }
         Ok(sleeps)
+    }
+
+    /// Starts a message as [`Self::push_message`] does, signaled when its turn has come; whether there was room for it.
+    #[inline(always)]
+    pub fn start(&mut self, index: usize, sequence: u64, way: Way) -> anyhow::Result<bool> {
+        let flow = &self.links[index].flow;
+        if !flow.has_room() {
+            return Ok(false);
+        }
+        self.push_message(index, sequence, way, flow.is_signal_due())?;
+        let link = &mut self.links[index];
+        match (&mut link.reply, way) {
+            (Some(reply), Way::Send { .. }) => reply.doorbell(),
+            _ => link.qp.doorbell(),
+        }
+        Ok(true)
     }
 
     /// Pushes a message, `self.message` made number `sequence`, as a WRITE to `slot`, or as a SEND.
@@ -434,7 +421,7 @@ impl<D: Device> Rig<D> {
         for (nth, message) in (first..*made).zip(messages.chunks_exact_mut(layout.size)) {
             message::stamp(message, layout.place(nth).1);
         }
-        let RemoteMemory { address, rkey, len } = remote.context("no memory to write to")?;
+        let RemoteMemory { address, rkey, len } = remote.context("the other side exposes no memory")?;
         let requests = (first..*made).zip(messages.chunks_exact(layout.size)).map(
             // Else each request is put together in memory, which costs more than the WRITE.
             #[inline(always)]
@@ -466,6 +453,12 @@ impl<D: Device> Rig<D> {
 }
 
 impl<D: Device> Link<D> {
+    /// The other side's memory from an offset on.
+    #[inline(always)]
+    pub fn remote_at(&self, offset: usize) -> anyhow::Result<RemoteMemory> {
+        self.remote.and_then(|remote| remote.at(offset as u64)).context("the other side exposes too little memory")
+    }
+
     /// Pushes a message. Each request is put together where it is pushed: moving one costs more than a WRITE of a few bytes.
     #[inline(always)]
     fn push_from(
@@ -479,8 +472,7 @@ impl<D: Device> Link<D> {
         let id = id(index, self.made);
         let pushed = match way {
             Way::Write { slot, immediate } => {
-                let remote = self.remote.and_then(|remote| remote.at(layout.offset(slot) as u64));
-                let remote = remote.context("no memory to write to")?;
+                let remote = self.remote_at(layout.offset(slot))?;
                 let operation = Operation::Write { source, remote, immediate };
                 self.qp.push(Request { id, operation, signaled, fence: false, solicited: false })
             }
@@ -495,15 +487,10 @@ impl<D: Device> Link<D> {
         self.flow.pushed(signaled);
         Ok(())
     }
+}
 
-    /// Starts what was pushed the same way.
-    #[inline]
-    pub fn ring(&mut self, way: Way) {
-        match (&mut self.reply, way) {
-            (Some(reply), Way::Send { .. }) => reply.doorbell(),
-            _ => self.qp.doorbell(),
-        }
-    }
+fn qp_address(bytes: &[u8]) -> anyhow::Result<QpAddress> {
+    QpAddress::from_bytes(bytes).with_context(|| format!("{bytes:02x?} is no address of a queue pair"))
 }
 
 /// Whether a completion tells of a message that came.
@@ -531,7 +518,6 @@ pub fn link_of(id: u64) -> (usize, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sinew::fabric::verbs::QpNumber;
 
     #[test]
     fn the_last_request_that_fits_is_always_signaled() {
@@ -549,33 +535,6 @@ mod tests {
                 assert!(flow.in_flight <= depth);
             }
             assert!(over >= 1000);
-        }
-    }
-
-    #[test]
-    fn what_is_told_of_a_link_is_read_back_and_nonsense_is_not() {
-        let qp = QpAddress {
-            number: QpNumber(5),
-            transport: Transport::Rc,
-            first_packet: 1,
-            qkey: 2,
-            mtu: 3,
-            port: [7, 8].into_iter().collect(),
-        };
-        let memory = Some(RemoteMemory { address: 1, rkey: 2, len: 3 });
-        for link in [
-            LinkAddress { qp: qp.clone(), reply: None, memory },
-            LinkAddress { qp: qp.clone(), reply: Some(qp), memory: None },
-        ] {
-            assert_eq!(LinkAddress::from_json(&link.to_json()).unwrap(), link);
-            for (key, bad) in [("qp", json!(null)), ("qp", json!("0")), ("reply", json!("zz")), ("memory", json!("00"))]
-            {
-                let mut value = link.to_json();
-                value[key] = bad;
-                assert!(LinkAddress::from_json(&value).is_err(), "{key}");
-            }
-            let one = json!({ "links": [link.to_json()] });
-            assert!(LinkAddress::list(&one, 1).is_ok() && LinkAddress::list(&one, 2).is_err());
         }
     }
 }

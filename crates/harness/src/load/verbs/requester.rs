@@ -34,8 +34,8 @@ pub struct Requester<D: Device, C> {
 }
 
 impl<D: Device, C: Clock> Requester<D, C> {
-    /// The driver of the calling thread, with `count` links that are not connected yet. Where there is one request at a time, `times` has
-    /// each of them timed.
+    /// The driver of the calling thread, with `count` links that are not connected yet, and what to tell the other side of them. Where
+    /// there is one request at a time, `times` has each of them timed.
     ///
     /// # Errors
     ///
@@ -47,23 +47,14 @@ impl<D: Device, C: Clock> Requester<D, C> {
         count: usize,
         times: bool,
         clock: C,
-    ) -> anyhow::Result<Self> {
-        let rig = Rig::new(device, domain, plan, Side::Client, count)?;
+    ) -> anyhow::Result<(Self, Vec<LinkAddress>)> {
+        let (rig, addresses) = Rig::new(device, domain, plan, Side::Client, count)?;
         let does = match plan.work {
             Work::Load(_) if plan.fresh => Does::Fresh(Fresh::new(&rig)?),
             Work::Load(op) => Does::Stream(Stream::new(&rig, op, times)?),
             Work::Echo(form) => Does::Echoes(Echoes::new(&rig, form)),
         };
-        Ok(Self { does, rig, clock, heard_ns: 0, span: Span::default(), slice: Slice::new() })
-    }
-
-    /// What to tell the other side.
-    ///
-    /// # Errors
-    ///
-    /// A datagram queue pair does not start.
-    pub fn addresses(&mut self) -> anyhow::Result<Vec<LinkAddress>> {
-        self.rig.addresses()
+        Ok((Self { does, rig, clock, heard_ns: 0, span: Span::default(), slice: Slice::new() }, addresses))
     }
 
     /// Connects the links, in their order.
@@ -72,7 +63,7 @@ impl<D: Device, C: Clock> Requester<D, C> {
     ///
     /// The other side has told of something else than the plan needs.
     pub fn connect(&mut self, addresses: &[LinkAddress]) -> anyhow::Result<()> {
-        self.rig.connect(Side::Client, addresses)
+        self.rig.connect(addresses)
     }
 
     /// Requests of each link so far.

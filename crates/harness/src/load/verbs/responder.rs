@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
+use serde::{Deserialize, Serialize};
 use sinew::fabric::Waker;
 use sinew::fabric::verbs::{Completion, CompletionQueue, Device, Opcode};
 
@@ -14,7 +15,7 @@ use super::plan::{Carrier, Form, Op, Side, VerbsPlan, Wait, Work};
 const LOST_MAX: u64 = 1 << 16;
 
 /// What was found in memory, or received.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Findings {
     /// Messages that came.
     pub received: u64,
@@ -62,26 +63,25 @@ pub struct Responder<D: Device> {
 }
 
 impl<D: Device> Responder<D> {
-    /// The side of the calling thread, with `count` links that are not connected yet.
+    /// The side of the calling thread, with `count` links that are not connected yet, and what to tell the other side of them.
     ///
     /// # Errors
     ///
     /// The device cannot do what the plan asks for, or lacks room.
-    pub fn new(device: &D, domain: &D::Domain, plan: &VerbsPlan, count: usize) -> anyhow::Result<Self> {
-        let rig = Rig::new(device, domain, plan, Side::Server, count)?;
+    pub fn new(
+        device: &D,
+        domain: &D::Domain,
+        plan: &VerbsPlan,
+        count: usize,
+    ) -> anyhow::Result<(Self, Vec<LinkAddress>)> {
+        let (mut rig, addresses) = Rig::new(device, domain, plan, Side::Server, count)?;
+        if plan.work == Work::Load(Op::Read) {
+            fill(&mut rig)?;
+        }
         let slots = if matches!(plan.work, Work::Echo(_)) { plan.window } else { 0 };
         let progress = Progress { slots: (0..slots as u64).collect(), ..Progress::default() };
         let credit_every = (plan.receives() as u64 / 4).max(1);
-        Ok(Self { rig, progress: vec![progress; count], owed: VecDeque::new(), credit_every })
-    }
-
-    /// What to tell the other side.
-    ///
-    /// # Errors
-    ///
-    /// A datagram queue pair does not start.
-    pub fn addresses(&mut self) -> anyhow::Result<Vec<LinkAddress>> {
-        self.rig.addresses()
+        Ok((Self { rig, progress: vec![progress; count], owed: VecDeque::new(), credit_every }, addresses))
     }
 
     /// Connects the links, in their order.
@@ -90,8 +90,7 @@ impl<D: Device> Responder<D> {
     ///
     /// The other side has told of something else than the plan needs.
     pub fn connect(&mut self, addresses: &[LinkAddress]) -> anyhow::Result<()> {
-        self.rig.connect(Side::Server, addresses)?;
-        if self.rig.plan.work == Work::Load(Op::Read) { self.fill() } else { Ok(()) }
+        self.rig.connect(addresses)
     }
 
     /// Ends the sleep of [`Self::rest`].
@@ -118,21 +117,6 @@ impl<D: Device> Responder<D> {
 
     fn polls_memory(&self) -> bool {
         matches!(self.rig.plan.work, Work::Echo(Form::Ww | Form::Ws)) || self.rig.plan.fresh
-    }
-
-    /// What READs find.
-    fn fill(&mut self) -> anyhow::Result<()> {
-        let layout = self.rig.layout;
-        let mut message = vec![0; layout.size];
-        message::write_body(&mut message);
-        for link in &self.rig.links {
-            let exposed = link.exposed.as_ref().context("nothing is exposed")?;
-            for slot in 0..layout.slots {
-                message::stamp(&mut message, slot as u64 + 1);
-                exposed.write(layout.offset(slot), &message)?;
-            }
-        }
-        Ok(())
     }
 
     /// Looks for requests once and answers them; how many there were.
@@ -216,44 +200,34 @@ impl<D: Device> Responder<D> {
     /// Answers, or owes the answer until there is room for it.
     #[inline]
     fn answer(&mut self, index: usize, sequence: u64, way: Way) -> anyhow::Result<()> {
-        let flow = &self.rig.links[index].flow;
-        if !flow.has_room() {
+        if !self.rig.start(index, sequence, way)? {
             self.owed.push_back((index, sequence, way));
-            return Ok(());
         }
-        let signaled = flow.is_signal_due();
-        self.rig.push_message(index, sequence, way, signaled)?;
-        self.rig.links[index].ring(way);
         Ok(())
     }
 
     /// Takes a message.
     #[inline]
     fn take(&mut self, index: usize, mut completion: Completion) -> anyhow::Result<()> {
-        let (Some(buffer), len) = (completion.buffers.pop(), completion.len) else { return Ok(()) };
-        let plan = &self.rig.plan;
         let is_written = completion.opcode == Opcode::ReceiveWrite;
-        let is_good_len = len == plan.message_len();
         let progress = &mut self.progress[index];
         progress.findings.received += 1;
-        if matches!(plan.work, Work::Echo(_)) {
+        if matches!(self.rig.plan.work, Work::Echo(_)) {
             // The low half of its number is all that is needed: no window is as long.
             let low = completion.immediate.unwrap_or(0);
             let (nth, immediate) = (nearest(progress.next, low), Some(low));
             progress.next = nth;
+            progress.findings.wrong += u64::from(!self.rig.is_message(index, &completion, nth)?);
+            completion.buffers.pop().map_or(Ok(()), |buffer| self.rig.post_receive(index, buffer))?;
             let (slot, sequence) = self.rig.layout.place(nth);
-            let (is_good, way) = if is_written {
-                (self.rig.holds(index, slot, sequence)?, Way::Write { slot, immediate })
-            } else {
-                (message::is_good(&buffer[..len], sequence), Way::Send { immediate })
-            };
-            self.progress[index].findings.wrong += u64::from(!(is_good_len && is_good));
-            self.rig.post_receive(index, buffer)?;
+            let way = if is_written { Way::Write { slot, immediate } } else { Way::Send { immediate } };
             return self.answer(index, sequence, way);
         }
+        let (Some(buffer), len) = (completion.buffers.pop(), completion.len) else { return Ok(()) };
+        let plan = &self.rig.plan;
         // What was written is looked at when the slice is over: by now the next may be there.
         let bytes = if is_written { &[][..] } else { &buffer[..len] };
-        match which(plan, progress.next, completion.immediate, bytes).filter(|_| is_good_len) {
+        match which(plan, progress.next, completion.immediate, bytes).filter(|_| len == plan.message_len()) {
             Some(nth) => progress.next = nth + 1,
             None => progress.findings.wrong += 1,
         }
@@ -272,13 +246,8 @@ impl<D: Device> Responder<D> {
         Ok(())
     }
 
-    /// Whether all has arrived that so many requests of each link were to leave here: whoever checks waits for that, but not for ever.
-    ///
-    /// # Errors
-    ///
-    /// The other side counts other links.
-    pub fn is_settled(&mut self, made: &[u64]) -> anyhow::Result<bool> {
-        ensure!(made.len() == self.rig.links.len(), "the other side counts {} links", made.len());
+    /// Whether all has arrived that so many requests of each link were to leave here.
+    fn is_settled(&mut self, made: &[u64]) -> anyhow::Result<bool> {
         let (work, layout) = (self.rig.plan.work, self.rig.layout);
         let awaits = matches!(work, Work::Load(_)) && self.rig.plan.takes_receives();
         let is_awaited = |(progress, made): (&Progress, &u64)| progress.findings.received < *made;
@@ -296,13 +265,17 @@ impl<D: Device> Responder<D> {
         Ok(true)
     }
 
-    /// Looks at what the requests have left, of which so many were made on each link; what was found since the beginning.
+    /// Looks at what the requests have left, of which so many were made on each link; what was found since the beginning. What is on its
+    /// way is waited for as long as `is_patient` says.
     ///
     /// # Errors
     ///
     /// The other side counts other links.
-    pub fn check(&mut self, made: &[u64]) -> anyhow::Result<Findings> {
+    pub fn check(&mut self, made: &[u64], mut is_patient: impl FnMut() -> bool) -> anyhow::Result<Findings> {
         ensure!(made.len() == self.rig.links.len(), "the other side counts {} links", made.len());
+        while !self.is_settled(made)? && is_patient() {
+            self.turn()?;
+        }
         let mut sum = Findings::default();
         for (index, &made) in made.iter().enumerate() {
             let found = self.look_at_memory(index, made)?;
@@ -337,6 +310,18 @@ impl<D: Device> Responder<D> {
         }
         Ok(found)
     }
+}
+
+/// Writes what READs find.
+fn fill<D: Device>(rig: &mut Rig<D>) -> anyhow::Result<()> {
+    let Rig { links, layout, message, .. } = rig;
+    for exposed in links.iter().filter_map(|link| link.exposed.as_ref()) {
+        for slot in 0..layout.slots {
+            message::stamp(message, slot as u64 + 1);
+            exposed.write(layout.offset(slot), message)?;
+        }
+    }
+    Ok(())
 }
 
 /// Which message it is that came, of those that can be the next one; bytes that were written are none of it.

@@ -12,8 +12,6 @@ use crate::load::Slice;
 
 /// Silence after which messages of an unreliable transport count as lost.
 const LOST_AFTER_NS: u64 = 20_000_000;
-/// One READ in so many is looked at byte for byte.
-const FULL_CHECK_EVERY: u64 = 64;
 
 pub struct Stream {
     op: Op,
@@ -42,7 +40,7 @@ pub fn spoil(target: &mut [u8]) {
 /// Whether the result of the `nth` READ is message number `sequence`.
 #[inline]
 pub fn is_right(buffer: &[u8], nth: u64, sequence: u64) -> bool {
-    if nth.is_multiple_of(FULL_CHECK_EVERY) {
+    if nth.is_multiple_of(message::FULL_CHECK_EVERY) {
         message::is_all_good(buffer, sequence)
     } else {
         message::is_good(buffer, sequence)
@@ -154,7 +152,7 @@ impl Stream {
                 let mut target = self.targets.pop().context("no buffer for a result")?;
                 spoil(&mut target);
                 let link = &mut rig.links[index];
-                let remote = link.remote.context("no memory to count in")?;
+                let remote = link.remote.context("the other side exposes no memory")?;
                 let operation = match self.op {
                     Op::FetchAdd => Operation::FetchAdd { target, remote, add: 1 },
                     _ => Operation::CompareSwap { target, remote, expected: nth, desired: nth + 1 },
@@ -254,9 +252,8 @@ fn push_read<D: Device>(
         target.resize(if step + 1 < reads { POINTER } else { size })?;
     }
     spoil(&mut target);
-    let offset = rig.layout.offset(rig.layout.place(nth).0) as u64;
     let link = &mut rig.links[index];
-    let remote = link.remote.and_then(|remote| remote.at(offset)).context("no memory to read")?;
+    let remote = link.remote_at(rig.layout.offset(rig.layout.place(nth).0))?;
     let operation = Operation::Read { target: [target].into_iter().collect(), remote };
     let id = id(index, nth * READS_MAX as u64 + step as u64);
     let pushed = link.qp.push(Request { signaled, ..Request::new(id, operation) });

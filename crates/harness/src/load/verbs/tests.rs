@@ -1,10 +1,11 @@
 //! Both sides on one thread, in virtual time.
 
+use serde_json::json;
 use sinew::fabric::time::ManualClock;
 use sinew::fabric::verbs::{Device, Opcode};
-use sinew::shm::verbs::ShmDevice;
+use sinew::shm::verbs::{ShmDevice, ShmDomain};
 
-use super::link::{Rig, link_of};
+use super::link::{LinkAddress, Rig, link_of};
 use super::plan::{Carrier, Form, Op, Side, VerbsPlan, Work};
 use super::{Requester, Responder};
 use crate::load::{Load, Slice, State};
@@ -14,17 +15,31 @@ const TURN_NS: u64 = 1000;
 /// How long a slice is.
 const SLICE_NS: u64 = 200 * TURN_NS;
 
-fn device() -> ShmDevice {
-    ShmDevice::open(&"shm://".parse().unwrap()).unwrap()
+type Client = Requester<ShmDevice, ManualClock>;
+
+/// A client's thread that asks as a plan says, with what it tells of its links, and its clock; and a server's, as `server` makes it.
+fn sides<S>(
+    plan: &VerbsPlan,
+    times: bool,
+    server: impl Fn(&ShmDevice, &ShmDomain) -> anyhow::Result<(S, Vec<LinkAddress>)>,
+) -> (Client, S, Vec<LinkAddress>, ManualClock) {
+    let (device, clock) = (ShmDevice::open(&"shm://".parse().unwrap()).unwrap(), ManualClock::new());
+    let domain = device.protection_domain().unwrap();
+    let (server, theirs) = server(&device, &domain).unwrap();
+    let (mut client, ours) = Requester::new(&device, &domain, plan, plan.qps, times, clock.clone()).unwrap();
+    client.connect(&theirs).unwrap();
+    (client, server, ours, clock)
+}
+
+fn connected(plan: &VerbsPlan, times: bool) -> (Client, Responder<ShmDevice>, ManualClock) {
+    let server = |device: &_, domain: &_| Responder::new(device, domain, plan, plan.qps);
+    let (client, mut server, ours, clock) = sides(plan, times, server);
+    server.connect(&ours).unwrap();
+    (client, server, clock)
 }
 
 /// Turns a requester for a slice, and what `other` does after each of its turns.
-fn slice<D: Device>(
-    requester: &mut Requester<D, ManualClock>,
-    clock: &ManualClock,
-    len_ns: u64,
-    mut other: impl FnMut(),
-) -> Slice {
+fn slice(requester: &mut Client, clock: &ManualClock, len_ns: u64, mut other: impl FnMut()) -> Slice {
     let now = || sinew::fabric::Clock::now_ns(clock);
     requester.begin(now(), now() + len_ns).unwrap();
     while requester.turn(now()).unwrap() != State::Over {
@@ -64,23 +79,15 @@ fn plans() -> impl Iterator<Item = (VerbsPlan, bool)> {
 #[test]
 fn every_kind_of_request_is_made_answered_and_checked_in_virtual_time() {
     for (plan, times) in plans() {
-        let (device, clock) = (device(), ManualClock::new());
-        let domain = device.protection_domain().unwrap();
-        let mut responder = Responder::new(&device, &domain, &plan, plan.qps).unwrap();
-        let mut requester = Requester::new(&device, &domain, &plan, plan.qps, times, clock.clone()).unwrap();
-        let (theirs, ours) = (responder.addresses().unwrap(), requester.addresses().unwrap());
-        requester.connect(&theirs).unwrap();
-        responder.connect(&ours).unwrap();
+        let (mut requester, mut responder, clock) = connected(&plan, times);
         for _ in 0..2 {
             let slice = slice(&mut requester, &clock, SLICE_NS, || _ = responder.turn().unwrap());
             let made = requester.made();
             assert!(slice.done >= 60 && slice.elapsed_ns >= SLICE_NS, "{plan:?}: {}", slice.done);
             assert!(!slice.latency.is_empty() || !(times || matches!(plan.work, Work::Echo(_))), "{plan:?}");
-            for _ in 0..100 {
-                responder.turn().unwrap();
-            }
-            assert!(responder.is_settled(&made).unwrap(), "{plan:?}");
-            let found = responder.check(&made).unwrap();
+            let mut turns = 0..100;
+            let found = responder.check(&made, || turns.next().is_some()).unwrap();
+            assert!(!turns.is_empty(), "{plan:?}");
             assert_eq!((found.wrong, found.lost), (0, 0), "{plan:?}");
             let hears = plan.takes_receives() || matches!(plan.work, Work::Echo(_));
             assert_eq!(found.received, if hears { made.iter().sum() } else { 0 }, "{plan:?}");
@@ -94,27 +101,18 @@ fn every_kind_of_request_is_made_answered_and_checked_in_virtual_time() {
 fn what_was_not_written_is_found_and_what_counts_wrong_is_told() {
     for op in [Op::Write, Op::FetchAdd] {
         let plan = VerbsPlan::new(Work::Load(op), Carrier::Rc, 8);
-        let (device, clock) = (device(), ManualClock::new());
-        let domain = device.protection_domain().unwrap();
-        let mut responder = Responder::new(&device, &domain, &plan, 1).unwrap();
-        let mut requester = Requester::new(&device, &domain, &plan, 1, false, clock.clone()).unwrap();
-        requester.connect(&responder.addresses().unwrap()).unwrap();
-        responder.connect(&requester.addresses().unwrap()).unwrap();
+        let (mut requester, mut responder, clock) = connected(&plan, false);
         slice(&mut requester, &clock, SLICE_NS, || ());
         let more: Vec<u64> = requester.made().iter().map(|made| made + 1).collect();
-        assert_eq!(responder.check(&more).unwrap().wrong, 1, "{op:?}");
-        assert!(responder.check(&[1, 2]).is_err() && responder.is_settled(&[]).is_err());
+        assert_eq!(responder.check(&more, || false).unwrap().wrong, 1, "{op:?}");
+        assert!(responder.check(&[1, 2], || false).is_err());
     }
 }
 
 #[test]
 fn a_server_that_answers_nothing_is_noticed() {
     let plan = VerbsPlan { window: 2, ..VerbsPlan::new(Work::Echo(Form::Ww), Carrier::Rc, 32) };
-    let (device, clock) = (device(), ManualClock::new());
-    let domain = device.protection_domain().unwrap();
-    let mut responder = Responder::new(&device, &domain, &plan, 1).unwrap();
-    let mut requester = Requester::new(&device, &domain, &plan, 1, false, clock.clone()).unwrap();
-    requester.connect(&responder.addresses().unwrap()).unwrap();
+    let (mut requester, _server, _) = connected(&plan, false);
     requester.begin(0, SLICE_NS).unwrap();
     assert_eq!(requester.turn(4_000_000_000).unwrap(), State::Idle);
     assert!(requester.turn(6_000_000_000).unwrap_err().to_string().contains("not answered"));
@@ -129,13 +127,9 @@ fn a_link_whose_last_messages_were_lost_goes_on_while_others_are_answered() {
         qps: 2,
         ..VerbsPlan::new(Work::Load(Op::Send), Carrier::Ud, 32)
     };
-    let (device, clock) = (device(), ManualClock::new());
-    let domain = device.protection_domain().unwrap();
-    let mut rig = Rig::new(&device, &domain, &plan, Side::Server, 2).unwrap();
-    let mut requester = Requester::new(&device, &domain, &plan, 2, false, clock.clone()).unwrap();
-    let addresses = requester.addresses().unwrap();
-    requester.connect(&rig.addresses().unwrap()).unwrap();
-    rig.connect(Side::Server, &addresses).unwrap();
+    let server = |device: &_, domain: &_| Rig::new(device, domain, &plan, Side::Server, 2);
+    let (mut requester, mut rig, addresses, clock) = sides(&plan, false, server);
+    rig.connect(&addresses).unwrap();
     // It receives what comes on both links, and gives credits on the first alone.
     let mut received = 0;
     let serve = || {
@@ -158,4 +152,18 @@ fn a_link_whose_last_messages_were_lost_goes_on_while_others_are_answered() {
     let receives = plan.receives() as u64;
     assert!(answered > 10 * receives && unanswered > receives, "{answered} {unanswered} {receives}");
     assert!(unanswered < 7 * receives, "one that hears of nothing waits: {unanswered}");
+}
+
+#[test]
+fn what_is_no_link_is_refused() {
+    let plan = VerbsPlan { window: 4, ..VerbsPlan::new(Work::Echo(Form::Ws), Carrier::Rc, 32) };
+    let server = |device: &_, domain: &_| Rig::new(device, domain, &plan, Side::Server, 1);
+    let (_client, mut rig, addresses, _) = sides(&plan, false, server);
+    assert!(rig.connect(&[]).is_err());
+    for (key, bad) in [("qp", json!(null)), ("qp", json!([0])), ("reply", json!("zz")), ("reply", json!([1, 2]))] {
+        let mut told = json!(addresses[0]);
+        told[key] = bad;
+        let told = serde_json::from_value::<LinkAddress>(told);
+        assert!(told.is_err() || rig.connect(&[told.unwrap()]).is_err(), "{key}");
+    }
 }
