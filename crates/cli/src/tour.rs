@@ -9,7 +9,6 @@ use indicatif::{ProgressBar, ProgressStyle};
 use sinew::fabric::PortError;
 use sinew::host::Interrupt;
 use sinew::prelude::*;
-use sinew_harness::others::TOO_MUCH;
 use sinew_harness::run::Interrupted;
 use sinew_harness::service::{self, SEQUENCE_LEN, Verdict};
 use sinew_harness::surroundings::{Machine, cores_text};
@@ -292,20 +291,7 @@ impl Seen {
                 "There is one processor: client and server take turns on it, so these figures say little.".to_owned(),
             ];
         }
-        let invalid: Vec<&Figure> = self.figures().filter(|figure| !figure.is_valid()).collect();
-        let used = |figure: &&Figure| figure.surroundings.others_share.is_some_and(|share| share >= TOO_MUCH);
-        let (by_others, others): (Vec<&Figure>, Vec<&Figure>) = invalid.into_iter().partition(used);
-        let share = by_others.iter().filter_map(|figure| figure.surroundings.others_share).fold(0.0, f64::max);
-        let count = by_others.len();
-        let first = (count > 0).then(|| {
-            format!(
-                "INVALID: {count} figures, since others used up to {:.0} % of the processors meanwhile.",
-                share * 100.0
-            )
-        });
-        let rest =
-            others.iter().map(|figure| format!("INVALID: {}: {}.", figure.title, figure.invalid_because.join("; ")));
-        first.into_iter().chain(rest).collect()
+        figure::complaints(self.figures())
     }
 
     /// Fails where something that every machine has did not work.

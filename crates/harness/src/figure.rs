@@ -6,6 +6,7 @@ use hdrhistogram::Histogram;
 use serde_json::{Map, Value, json};
 
 use crate::measured::Measured;
+use crate::others::TOO_MUCH;
 use crate::surroundings::Surroundings;
 use crate::{units, validity};
 
@@ -248,6 +249,20 @@ impl Figure {
         lines.extend(self.invalid_because.iter().map(|reason| format!("  INVALID: {reason}")));
         lines.iter().map(|line| units::wrapped(line, width, 4)).collect::<Vec<_>>().join("\n")
     }
+}
+
+/// What disturbed figures: each reason once, and of what others used the most.
+pub fn complaints<'a>(figures: impl IntoIterator<Item = &'a Figure>) -> Vec<String> {
+    let used = |figure: &&Figure| figure.surroundings.others_share.is_some_and(|share| share >= TOO_MUCH);
+    let invalid = figures.into_iter().filter(|figure| !figure.is_valid());
+    let (by_others, others): (Vec<_>, Vec<_>) = invalid.partition(used);
+    let share = by_others.iter().filter_map(|figure| figure.surroundings.others_share).fold(0.0, f64::max) * 100.0;
+    let first = (!by_others.is_empty()).then(|| {
+        let count = by_others.len();
+        format!("INVALID: {count} figures, since others used up to {share:.0} % of the processors meanwhile.")
+    });
+    let rest = others.iter().map(|figure| format!("INVALID: {}: {}.", figure.title, figure.invalid_because.join("; ")));
+    first.into_iter().chain(rest).collect()
 }
 
 /// All percentiles that a result tells.

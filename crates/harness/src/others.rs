@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::time::Instant;
 
-use crate::machine;
+use crate::{machine, validity};
 
 /// From this share of the processors' time on, a figure says too much of the others.
 pub const TOO_MUCH: f64 = 0.05;
@@ -54,6 +54,11 @@ impl Watch {
         let processes: Vec<u32> = std::iter::once(std::process::id()).chain(servers).collect();
         let before = Reading::take(&cpus, &processes);
         Self { cpus, are_own, processes, began: Instant::now(), before }
+    }
+
+    /// That too little time went by for a [share](Self::share), where the kernel tells of any.
+    pub fn too_short(&self) -> Option<String> {
+        self.before.ticks.map(|_| validity::TOO_SHORT.to_owned())
     }
 
     /// The share of the processors' time that others used since, from 0 to 1, where that can be told.

@@ -83,18 +83,25 @@ impl Run<'_> {
         for (side, len) in lens.iter().enumerate() {
             turns.slice(side, WARM_UP.min(*len))?;
         }
+        let overall = Watch::new(&self.pins, self.servers.iter().copied());
         let (mut attempt, mut settling) = (1, None::<Measured>);
         loop {
             if settling.is_none() {
                 turns.forget();
             }
             let next = self.attempt(&lens, attempt, turns, progress)?;
-            let measured = match settling.take() {
+            let mut measured = match settling.take() {
                 Some(before) if next.disturbed.is_empty() => before.followed_by(next),
                 _ => next,
             };
             let is_hopeless = measured.surroundings.others_share.is_some_and(|share| share >= HOPELESS);
             if attempt == ATTEMPTS_MAX || is_hopeless || self.is_undisturbed(&measured) {
+                if measured.surroundings.others_share.is_none() {
+                    // Over all attempts more can be told.
+                    measured.surroundings.others_share = overall.share();
+                    let others = overall.share().map_or_else(|| overall.too_short(), validity::others);
+                    measured.disturbed.extend(others);
+                }
                 return Ok(measured);
             }
             attempt += 1;

@@ -17,12 +17,19 @@ const SAME_DISTANCE: f64 = 0.1;
 /// Rounds at the same distance that each half needs.
 const ROUNDS_MIN: usize = 2;
 
+/// Why nobody knows whether a measurement was disturbed.
+pub const TOO_SHORT: &str = "it was too short to tell what others used of the processors: measure for longer, or --pin";
+
+/// That others used so large a share of the processors, if that is too much.
+pub fn others(share: f64) -> Option<String> {
+    let used = share * 100.0;
+    (share >= TOO_MUCH)
+        .then(|| format!("others used {used:.0} % of the processors meanwhile: let them end, or --pin to free ones"))
+}
+
 /// What disturbed all sides.
 pub fn disturbed(surroundings: &Surroundings, yardstick: Option<(Reading, Reading)>) -> Vec<String> {
-    let others = surroundings.others_share.filter(|share| *share >= TOO_MUCH);
-    let others = others.map(|share| {
-        format!("others used {:.0} % of the processors meanwhile: let them end, or --pin to free ones", share * 100.0)
-    });
+    let others = surroundings.others_share.and_then(others);
     let slower = yardstick.and_then(|(before, after)| Reading::complaint(&before, &after));
     others.into_iter().chain(slower).collect()
 }

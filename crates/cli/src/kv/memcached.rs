@@ -7,7 +7,6 @@ mod servers;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use comfy_table::{Table, presets};
 use serde_json::{Value, json};
 use sinew::host::{HostClock, Interrupt};
 use sinew_harness::load::memcached::{KEY_LEN, Memcached, Shape, Wire};
@@ -20,7 +19,7 @@ use servers::{ServerPlan, Started};
 
 use super::workload::{KEYS_MAX_OF_FABRIC, WorkloadArgs, parse_rate, workload_json, workload_text};
 use crate::measure::{MeasureArgs, Setting, with_progress};
-use crate::{Outcome, Usage, interrupted, output};
+use crate::{Outcome, Usage, interrupted, output, table};
 
 pub const HELP: &str = "\
 A server is started, or any that runs is taken with --connect. --depth requests go out together on each connection, and the next when
@@ -269,16 +268,14 @@ fn measure_until(
 }
 
 /// The sides as [`Side::json`] tells them.
-fn table_of(sides: &[Value]) -> Table {
-    let mut table = Table::new();
+fn table_of(sides: &[Value]) -> String {
     let heads = ["server", "keys, M/s", "lowest .. highest", "p50", "p99", "p99.9", "hits"];
-    table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_width(output::width() as u16).set_header(heads);
-    for side in sides {
+    let rows = sides.iter().map(|side| {
         let number = |name: &str| side[name].as_f64().unwrap_or(0.0);
         let [rate, min, max] = ["rate_mops", "min_mops", "max_mops"].map(|name| units::figure(number(name)));
         let [p50, p99, p999] = ["p50_ns", "p99_ns", "p999_ns"].map(|name| units::time(number(name)));
         let (name, hits) = (side["server"].as_str().unwrap_or_default(), number("hit_percent"));
-        table.add_row([name.to_owned(), rate, format!("{min} .. {max}"), p50, p99, p999, format!("{hits:.1} %")]);
-    }
-    table
+        vec![name.to_owned(), rate, format!("{min} .. {max}"), p50, p99, p999, format!("{hits:.1} %")]
+    });
+    table::of(&heads, rows, table::FIGURES)
 }

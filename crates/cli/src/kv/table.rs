@@ -4,7 +4,6 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use comfy_table::{Table, presets};
 use hdrhistogram::Histogram;
 use rand::RngExt;
 use serde_json::json;
@@ -13,11 +12,11 @@ use sinew::mem::Words;
 use sinew::store::cache::{Cache, CacheConfig, CacheStats, Key, Put};
 use sinew_harness::run::{Interrupted, Progress};
 use sinew_harness::workload::{self, KEY_LEN, KEYS_MAX, Request, Workload, check_value, fill_value, key_bytes};
-use sinew_harness::{Comparison, Figure, Measured, Turns, Unit, histogram, machine, units};
+use sinew_harness::{Comparison, Figure, Measured, Turns, Unit, figure, histogram, machine, units};
 
 use super::workload::{WorkloadArgs, workload_json, workload_text};
 use crate::measure::{MeasureArgs, Setting, with_progress};
-use crate::{Outcome, Usage, output};
+use crate::{Outcome, Usage, output, table};
 
 pub const HELP: &str = "\
 The table of the cache is filled, and one thread serves a trace of requests drawn ahead: one at a time, and in batches whose cache misses
@@ -177,12 +176,10 @@ fn hit_percent(stats: &CacheStats) -> f64 {
 }
 
 fn text_of(plan: &TablePlan, figures: &[Figure], stats: &CacheStats) -> String {
-    let mut table = Table::new();
     let heads = ["batch", "requests", "lowest .. highest", "limit", "ratio", "p50", "p99"];
-    table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_width(output::width() as u16).set_header(heads);
-    for figure in figures {
+    let rows = figures.iter().map(|figure| {
         let fold = |pick: fn(f64, f64) -> f64| figure.slices.iter().copied().reduce(pick).unwrap_or(0.0);
-        table.add_row([
+        vec![
             figure.setup["batch"].to_string(),
             figure.text(),
             format!("{} .. {}", units::figure(fold(f64::min)), units::figure(fold(f64::max))),
@@ -190,8 +187,9 @@ fn text_of(plan: &TablePlan, figures: &[Figure], stats: &CacheStats) -> String {
             figure.ratio().map(units::figure).unwrap_or_default(),
             figure.percentiles_text(&[0.5]),
             figure.percentiles_text(&[0.99]),
-        ]);
-    }
+        ]
+    });
+    let table = table::of(&heads, rows, table::FIGURES);
     let memory = |bytes: usize| units::size(bytes >> 20 << 20);
     let mut lines = vec![
         format!("{}; {:.1} % of the GETs hit.", workload_text(&plan.workload, KEY_LEN), hit_percent(stats)),
@@ -205,8 +203,7 @@ fn text_of(plan: &TablePlan, figures: &[Figure], stats: &CacheStats) -> String {
             .and_then(|figure| figure.details["gain"].as_f64())
             .map(|gain| format!("Batches gain {gain:.1} times.")),
     );
-    let invalid = figures.iter().flat_map(|figure| &figure.invalid_because).collect::<std::collections::BTreeSet<_>>();
-    lines.extend(invalid.into_iter().map(|reason| format!("INVALID: {reason}")));
+    lines.extend(figure::complaints(figures));
     let lines: Vec<String> = lines.iter().map(|line| units::wrapped(line, output::width(), 2)).collect();
     format!("{table}\n{}", lines.join("\n"))
 }

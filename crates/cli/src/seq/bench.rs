@@ -17,8 +17,8 @@ number may come twice, to whichever client, and none that is no greater than tho
 
 What it stands beside, measured by turns with it:
   rpc       baseline: echoes by RPC of 16 bytes, with the same window and batch
-  spec-s0   limit: datagrams without data that a thread sends back, with the same window
-  herd-opt  baseline: --design herd; the ratio is what batches and several queue pairs bring
+  spec-s0   baseline: empty datagrams that a thread sends back, same window
+  herd-opt  baseline: --design herd, calls one by one on one queue pair
   herd, atomics  nothing
 
 Examples:

@@ -211,7 +211,7 @@ impl Job for OnVerbs<'_, '_> {
             }
             (Design::SpecS0, None) => {
                 let slice = |duration| header_only_echo_mops(&device, pair, window, duration);
-                Some((Comparison::Limit, "datagrams without data, echoed, as many in flight", Box::new(slice)))
+                Some((Comparison::Baseline, "datagrams without data, echoed, as many in flight", Box::new(slice)))
             }
             _ => None,
         };

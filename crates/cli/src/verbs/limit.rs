@@ -1,11 +1,11 @@
 //! The limit beside each figure: what the processors do with the same bytes and nothing above.
 
 use std::hint::black_box;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use sinew::fabric::Clock;
-use sinew::host::HostClock;
+use sinew::host::{HostClock, settle};
 use sinew::mem::SharedMemory;
 use sinew::mem::ring::INLINE_MAX;
 
@@ -193,11 +193,11 @@ fn fresh_loads(cpus: Pair, layout: Layout, duration: Duration) -> anyhow::Result
             memory.store(exchange.asked, sequence)?;
             while memory.load(exchange.written)? != sequence {}
             // Nothing is read ahead of the clock, and the clock is not read ahead of what it waits for.
-            fence(Ordering::SeqCst);
+            settle();
             let began_ns = clock.now_ns();
             memory.read(0, &mut target)?;
             black_box(&mut target);
-            fence(Ordering::SeqCst);
+            settle();
             now_ns = clock.now_ns();
             times.saturating_record((now_ns - began_ns).max(1));
         }

@@ -1,16 +1,15 @@
 //! How what came of measurements reads.
 
-use comfy_table::{Table, presets};
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 use sinew_harness::Measured;
 use sinew_harness::load::verbs::{Form, Op, VerbsPlan, Work, name};
-use sinew_harness::{Figure, Unit, units};
+use sinew_harness::{Figure, Unit, figure, units};
 
 use super::device::Carried;
 use super::kind::Kind;
 use super::limit::Meter;
-use crate::output;
+use crate::{output, table};
 
 /// What all slices have found so far, of the whole run, warm-up included.
 pub struct Found {
@@ -162,7 +161,7 @@ fn columns(figures: &[Figure]) -> Vec<Column> {
     let judged: [Column; 3] = [
         ("limit", limit, |figure| {
             let value = figure.beside.as_ref().and_then(|beside| beside.value);
-            (figure.beside_text(), number(value).1)
+            (value.map_or_else(|| "-".to_owned(), |_| figure.beside_text()), number(value).1)
         }),
         ("ratio", "ratio", |figure| number(figure.ratio())),
         ("valid", "valid", |figure| {
@@ -176,17 +175,14 @@ fn columns(figures: &[Figure]) -> Vec<Column> {
 /// Several sizes as a table, as perftest has it.
 pub fn table(figures: &[Figure]) -> String {
     let columns = columns(figures);
-    let mut table = Table::new();
-    table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_width(output::width() as u16);
-    table.set_header(columns.iter().map(|(head, ..)| *head));
-    for figure in figures {
-        table.add_row(columns.iter().map(|(.., value)| value(figure).0));
-    }
-    let Some(first) = figures.first() else { return table.to_string() };
-    let mut lines = vec![first.title.clone()];
+    let heads: Vec<&str> = columns.iter().map(|(head, ..)| *head).collect();
+    let rows = figures.iter().map(|figure| columns.iter().map(|(.., value)| value(figure).0).collect());
+    let table = table::of(&heads, rows, table::FIGURES);
+    let Some(first) = figures.first() else { return table };
+    let size = first.setup["size"].as_u64().map(|size| format!(", {}", units::size(size as usize))).unwrap_or_default();
+    let mut lines = vec![first.title.replacen(&size, "", 1)];
     lines.extend(first.beside.as_ref().map(|beside| format!("limit: {} ({})", beside.what, beside.comparison.name())));
-    let invalid: std::collections::BTreeSet<_> = figures.iter().flat_map(|figure| &figure.invalid_because).collect();
-    lines.extend(invalid.into_iter().map(|reason| format!("INVALID: {reason}")));
+    lines.extend(figure::complaints(figures));
     let lines: Vec<String> = lines.iter().map(|line| units::wrapped(line, output::width(), 2)).collect();
     format!("{table}\n{}", lines.join("\n"))
 }

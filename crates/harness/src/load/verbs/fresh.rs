@@ -1,10 +1,9 @@
 //! One READ at a time, of what the server has written since the last.
 
-use std::sync::atomic::{Ordering, fence};
-
 use anyhow::{Context, anyhow, ensure};
 use sinew::fabric::Clock;
 use sinew::fabric::verbs::{Device, Operation, QueuePair, Request, Source};
+use sinew::host::settle;
 use sinew::mem::MessageBuffer;
 
 use super::link::{Rig, Turned};
@@ -72,7 +71,7 @@ impl Fresh {
             let operation = Operation::Read { target: [target].into_iter().collect(), remote };
             let request = Request::new(sequence, operation);
             // As in the limit: nothing is read ahead of the clock, nor the clock ahead of what it waits for.
-            fence(Ordering::SeqCst);
+            settle();
             let began_ns = clock.now_ns();
             post(rig, request)?;
             self.step = Step::Timed(began_ns);
@@ -81,7 +80,7 @@ impl Fresh {
             }
         }
         if let Step::Timed(began_ns) = self.step {
-            fence(Ordering::SeqCst);
+            settle();
             slice.latency.saturating_record((clock.now_ns() - began_ns).max(1));
             let target = self.target.insert(taken(rig)?);
             ensure!(
