@@ -6,7 +6,7 @@ use std::time::Duration;
 use sinew::host::{HostClock, Interrupt};
 
 use crate::crew::{BoxedMember, Crew, Member};
-use crate::load::{Load, Slice, drive};
+use crate::load::{Drive, Slice};
 
 type Order<L> = Arc<dyn Fn(&mut L) -> anyhow::Result<()> + Send + Sync>;
 
@@ -15,7 +15,7 @@ struct Driver<L: ?Sized, H> {
     _hold: H,
 }
 
-impl<L: Load + ?Sized, H> Member for Driver<L, H> {
+impl<L: Drive + ?Sized, H> Member for Driver<L, H> {
     type Order = Order<L>;
     type Answer = ();
 
@@ -24,7 +24,7 @@ impl<L: Load + ?Sized, H> Member for Driver<L, H> {
     }
 
     fn tend(&mut self) {
-        self.load.tend();
+        self.load.tend_peers();
     }
 }
 
@@ -34,7 +34,7 @@ pub struct Drivers<L: ?Sized> {
     interrupt: Interrupt,
 }
 
-impl<L: Load + ?Sized + 'static> Drivers<L> {
+impl<L: Drive + ?Sized + 'static> Drivers<L> {
     /// Starts a thread on each of the processors, in which `make` makes its driver, and what has to live as long as that.
     ///
     /// # Errors
@@ -90,7 +90,7 @@ impl<L: Load + ?Sized + 'static> Drivers<L> {
         let interrupt = self.interrupt;
         self.each(duration, move |index, load| {
             prepare(index, load);
-            drive(load, &HostClock::new(), duration, interrupt)
+            load.drive(&HostClock::new(), duration, interrupt)
         })
     }
 }

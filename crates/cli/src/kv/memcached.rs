@@ -10,7 +10,7 @@ use anyhow::{Context, ensure};
 use serde_json::{Value, json};
 use sinew::host::{HostClock, Interrupt};
 use sinew_harness::load::memcached::{KEY_LEN, Memcached, Shape, Wire};
-use sinew_harness::load::{Slice, drive};
+use sinew_harness::load::{Drive, Slice};
 use sinew_harness::run::Progress;
 use sinew_harness::workload::Workload;
 use sinew_harness::{Comparison, Drivers, Figure, Run, Turns, Unit, units};
@@ -145,7 +145,7 @@ impl Side {
         let client = Drivers::start(&[cpu], interrupt, move |_| {
             let mut load = Memcached::connect(&address, shape, &workload, HostClock::new())?;
             load.fill(workload.keys as u64);
-            let filled = drive(&mut load, &HostClock::new(), Duration::ZERO, interrupt);
+            let filled = load.drive(&HostClock::new(), Duration::ZERO, interrupt);
             filled.with_context(|| format!("filling {name} at {address}"))?;
             Ok((Box::new(load), ()))
         })?;

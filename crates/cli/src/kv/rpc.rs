@@ -10,7 +10,7 @@ use sinew::kv::cache::{ClientConfig, Connecting};
 use sinew::shm::Hub;
 use sinew::{Endpoint, FabricEndpoint};
 use sinew_harness::load::cache::{Cache, Fills, Shape};
-use sinew_harness::load::{Slice, drive, echo};
+use sinew_harness::load::{Slice, echo};
 use sinew_harness::reference::Yardstick;
 use sinew_harness::run::Progress;
 use sinew_harness::workload::{KEY_LEN, Mix, Workload};
@@ -259,7 +259,7 @@ fn measure_until(plan: &CachePlan<'_>, interrupt: Interrupt, progress: &mut Prog
     let share = move |index: usize| (keys * index / threads) as u64;
     turns.loaders.each(FILLING, move |index, cache| {
         cache.fill(share(index)..share(index + 1));
-        drive(cache, &HostClock::new(), Duration::ZERO, interrupt)
+        cache.drive(&HostClock::new(), Duration::ZERO, interrupt)
     })?;
     let started = turns.peers.iter().filter_map(|(_, side)| side.process());
     let servers: Vec<u32> = cache_server.iter().chain([&echo_server]).map(ServerProcess::id).chain(started).collect();

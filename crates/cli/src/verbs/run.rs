@@ -10,7 +10,7 @@ use sinew_harness::crew::{BoxedMember, Crew, Member};
 use sinew_harness::load::verbs::{
     Carrier, Findings, LinkAddress, Op, Requester, Side, VerbsPlan, Word, Work, check_device,
 };
-use sinew_harness::load::{Slice, drive};
+use sinew_harness::load::{Drive, Slice};
 use sinew_harness::reference::{References, Yardstick};
 use sinew_harness::run::{Interrupted, Progress};
 use sinew_harness::{Figure, Run, Turns, histogram, machine};
@@ -133,7 +133,7 @@ impl<D: Device> Member for ClientThread<D> {
     fn obey(&mut self, ask: Ask) -> anyhow::Result<(Slice, Vec<u64>)> {
         let slice = match ask {
             Ask::Connect(addresses) => self.load.connect(&addresses).map(|()| Slice::new())?,
-            Ask::Slice(duration) => drive(&mut self.load, &self.clock, duration, self.interrupt)?,
+            Ask::Slice(duration) => self.load.drive(&self.clock, duration, self.interrupt)?,
         };
         Ok((slice, self.load.made()))
     }

@@ -6,7 +6,7 @@ use sinew::fabric::Clock;
 use sinew::kv::cache::Pipeline;
 use sinew::kv::cache::protocol::{KEYS_MAX, Lookup, PutOptions, Response};
 
-use super::{Load, Slice, Span, State};
+use super::{Drive, Load, Slice, Span, State};
 use crate::workload::{self, KEY_LEN, Request, Sizes, Workload, check_value, fill_value, key_bytes};
 
 /// Requests that are drawn ahead.
@@ -236,7 +236,7 @@ impl<E: Endpoint, C: Clock> Cache<E, C> {
 }
 
 /// What is told a driver of a cache's client.
-pub trait Fills: Load {
+pub trait Fills: Drive {
     /// Has the next slice store these keys, and end with that.
     fn fill(&mut self, keys: std::ops::Range<u64>);
 }

@@ -6,7 +6,7 @@ use sinew::fabric::Clock;
 use sinew::prelude::*;
 use sinew::rpc::EnqueueError;
 
-use super::{Load, Slice, Span, State};
+use super::{Drive, Load, Slice, Span, State};
 use crate::service::{self, Verdict};
 use crate::{pattern, units};
 
@@ -233,7 +233,7 @@ impl<E: Endpoint, C: Clock> Echo<E, C> {
 }
 
 /// What is told a driver of calls, and asked of it.
-pub trait Calls: Load {
+pub trait Calls: Drive {
     /// Uses only the first so many sessions from now on.
     fn use_sessions(&mut self, sessions: usize);
 

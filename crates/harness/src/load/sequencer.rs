@@ -4,7 +4,7 @@ use anyhow::{bail, ensure};
 use sinew::fabric::Clock;
 use sinew::sequencer::{CallError, Client, Numbers};
 
-use super::{Load, Slice, Span, State};
+use super::{Drive, Load, Slice, Span, State};
 
 /// Of so many batches the latency of one is recorded.
 const SAMPLE_EVERY: u64 = 32;
@@ -164,7 +164,7 @@ impl<C: Client, K: Clock> Sequencer<C, K> {
 }
 
 /// What is told a driver of a sequencer's client, and asked of it.
-pub trait Counts: Load {
+pub trait Counts: Drive {
     /// In the next slice each call asks for `count` numbers, all of which must be at least `from`.
     fn expect(&mut self, count: u32, from: u64);
 
