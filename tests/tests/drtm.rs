@@ -9,7 +9,7 @@ use sinew::fabric::Clock;
 use sinew::fabric::verbs::Device;
 use sinew::herd::{ClientId, Worker, WorkerConfig};
 use sinew::host::HostClock;
-use sinew::kv::drtm::{self, ChangeService, Client, ClientConfig, Joining, Layout, Owner, OwnerConfig};
+use sinew::kv::drtm::{self, ChangeService, ClientConfig, DrtmClient, Joining, Layout, Owner, OwnerConfig};
 use sinew::kv::one_sided::{self, AskError, ClientError, Hello, KEY_LEN_MAX, Status, Welcome};
 use sinew::mem::SharedMemory;
 use sinew::shm::verbs::{ShmDevice, ShmDomain};
@@ -88,18 +88,18 @@ impl World {
         Self { device, domain, home, now_ns: 0 }
     }
 
-    fn client_with(&mut self, config: &ClientConfig) -> (Client<ShmDevice>, ClientId) {
+    fn client_with(&mut self, config: &ClientConfig) -> (DrtmClient<ShmDevice>, ClientId) {
         let (joining, hello) = Joining::prepare(&self.device, &self.domain, config).unwrap();
         let (id, welcome) = self.home.owner.admit(&Hello::from_bytes(&hello.to_bytes()).unwrap()).unwrap();
         (joining.join(&Welcome::from_bytes(&welcome.to_bytes()).unwrap()).unwrap(), id)
     }
 
-    fn client(&mut self) -> (Client<ShmDevice>, ClientId) {
+    fn client(&mut self) -> (DrtmClient<ShmDevice>, ClientId) {
         self.client_with(&self.home.config(CLIENTS, 64))
     }
 
     /// What becomes of one request.
-    fn end(&mut self, client: &mut Client<ShmDevice>) -> Result<(u64, Option<Status>, Vec<u8>), ClientError> {
+    fn end(&mut self, client: &mut DrtmClient<ShmDevice>) -> Result<(u64, Option<Status>, Vec<u8>), ClientError> {
         client.flush();
         for _ in 0..100_000 {
             self.now_ns += 100;
@@ -118,7 +118,7 @@ impl World {
         panic!("nothing ended");
     }
 
-    fn get(&mut self, client: &mut Client<ShmDevice>, key: &[u8]) -> Option<Vec<u8>> {
+    fn get(&mut self, client: &mut DrtmClient<ShmDevice>, key: &[u8]) -> Option<Vec<u8>> {
         client.get(1, key, self.now_ns).unwrap();
         match self.end(client).unwrap() {
             (1, Some(Status::Found), value) => Some(value),
@@ -127,14 +127,14 @@ impl World {
         }
     }
 
-    fn put(&mut self, client: &mut Client<ShmDevice>, key: &[u8], value: &[u8]) -> Status {
+    fn put(&mut self, client: &mut DrtmClient<ShmDevice>, key: &[u8], value: &[u8]) -> Status {
         client.put(2, key, value, self.now_ns).unwrap();
         let (tag, status, _) = self.end(client).unwrap();
         assert_eq!(tag, 2);
         status.unwrap()
     }
 
-    fn delete(&mut self, client: &mut Client<ShmDevice>, key: &[u8]) -> Status {
+    fn delete(&mut self, client: &mut DrtmClient<ShmDevice>, key: &[u8]) -> Status {
         client.delete(3, key, self.now_ns).unwrap();
         let (tag, status, _) = self.end(client).unwrap();
         assert_eq!(tag, 3);
@@ -273,7 +273,7 @@ fn a_put_of_a_remembered_key_is_two_atomics_and_a_write() {
 }
 
 /// The client has taken the lock of an item, and nobody has asked it what next.
-fn holds(world: &World, client: &mut Client<ShmDevice>, key: &[u8], value: &[u8]) {
+fn holds(world: &World, client: &mut DrtmClient<ShmDevice>, key: &[u8], value: &[u8]) {
     client.put(2, key, value, world.now_ns).unwrap();
     client.flush();
     let (_, lock) = world.home.lock(key).unwrap();

@@ -9,7 +9,7 @@ use counting::allocations;
 use sinew::fabric::verbs::Device;
 use sinew::herd::{Server, ServerConfig, Worker, WorkerConfig};
 use sinew::kv::Partitions;
-use sinew::kv::herd::{CacheService, Client, layout};
+use sinew::kv::herd::{CacheClient, CacheService, layout};
 use sinew::shm::verbs::ShmDevice;
 use sinew::store::cache::{Cache, CacheConfig};
 
@@ -27,7 +27,7 @@ fn warm_gets_puts_and_retries_take_nothing_from_the_heap() {
         let worker = Worker::new(seeds.into_iter().next().unwrap(), &config, service).unwrap();
         let mut world = herd::World { device, domain, server, worker };
         let (calls, _) = world.client_of(layout);
-        let mut client = Client::new(calls);
+        let mut client = CacheClient::new(calls);
         let (mut now_ns, mut done) = (0, 0);
         let mut rounds = |count: usize| {
             for round in 0..count {

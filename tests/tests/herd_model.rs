@@ -11,7 +11,7 @@ use sinew::fabric::SeededGenerator;
 use sinew::fabric::verbs::Device;
 use sinew::herd::{Server, ServerConfig, SlotDrop, Worker, WorkerConfig};
 use sinew::kv::Partitions;
-use sinew::kv::herd::{CacheService, Client, Status, layout};
+use sinew::kv::herd::{CacheClient, CacheService, Status, layout};
 use sinew::shm::verbs::ShmDevice;
 use sinew::store::cache::{Cache, CacheConfig};
 
@@ -46,7 +46,7 @@ fn run(seed: u64, config: &WorkerConfig) -> [u64; 2] {
     let mut ids = Vec::new();
     for _ in 0..CLIENTS {
         let (calls, id) = world.client_of(layout);
-        clients.push(Client::new(calls));
+        clients.push(CacheClient::new(calls));
         ids.push(id);
     }
     let mut vandal = world.vandal();

@@ -14,7 +14,7 @@ use sinew::fabric::Clock;
 use sinew::fabric::verbs::Device;
 use sinew::herd::{ClientConfig, Hello, Welcome};
 use sinew::host::{HostClock, Rendezvous, RendezvousLimits};
-use sinew::kv::herd::{Client, Status, layout};
+use sinew::kv::herd::{CacheClient, Status, layout};
 use sinew::shm::verbs::ShmDevice;
 
 /// A server with places for two clients, and where it is.
@@ -55,7 +55,7 @@ fn clients_that_are_killed_leave_their_places_and_disturb_nobody() {
             ClientConfig { timeout_ns: 50_000_000, give_up_ns: 60_000_000_000, ..ClientConfig::new(layout(1, 2, 16)) };
         let (joining, hello) = sinew::herd::Client::prepare(&device, &domain, &config).unwrap();
         let (mut admission, welcome) = greet(&address, &hello);
-        let mut client = Client::new(joining.join(&welcome.unwrap()).unwrap());
+        let mut client = CacheClient::new(joining.join(&welcome.unwrap()).unwrap());
         let clock = HostClock::new();
         let stored = Cell::new(0u64);
         // Stores a number and reads it back, for a time.
@@ -127,7 +127,7 @@ fn a_server_that_is_killed_is_noticed() {
     let config = ClientConfig { timeout_ns: 5_000_000, give_up_ns: 300_000_000, ..ClientConfig::new(layout(1, 2, 16)) };
     let (joining, hello) = sinew::herd::Client::prepare(&device, &domain, &config).unwrap();
     let (_admission, welcome) = greet(&address, &hello);
-    let mut client = Client::new(joining.join(&welcome.unwrap()).unwrap());
+    let mut client = CacheClient::new(joining.join(&welcome.unwrap()).unwrap());
     server.signal(Signal::KILL);
     let clock = HostClock::new();
     client.get(0, b"is anybody there", clock.now_ns()).unwrap();

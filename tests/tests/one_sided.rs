@@ -3,8 +3,8 @@
 use sinew::fabric::verbs::Device;
 use sinew::herd::{AdmitError, ClientId, Worker, WorkerConfig};
 use sinew::kv::one_sided::{
-    AskError, ChangeService, Client, ClientConfig, ClientError, Emulation, Hello, Joining, KEY_LEN_MAX, NoTable, Owner,
-    OwnerConfig, Status, Welcome,
+    AskError, ChangeService, ClientConfig, ClientError, Emulation, Hello, Joining, KEY_LEN_MAX, NoTable,
+    OneSidedClient, Owner, OwnerConfig, Status, Welcome,
 };
 use sinew::kv::{farm, pilaf};
 use sinew::mem::SharedMemory;
@@ -36,7 +36,7 @@ impl<I: Index, T: Table> World<I, T> {
         Self { device, domain, owner, worker, memory, index, now_ns: 0 }
     }
 
-    fn client(&mut self) -> (Client<ShmDevice, I>, ClientId) {
+    fn client(&mut self) -> (OneSidedClient<ShmDevice, I>, ClientId) {
         let config =
             ClientConfig { owner: OWNER, window: 4, read_len_max: self.index.read_len_max(), give_up_ns: GIVE_UP_NS };
         let (joining, hello) = Joining::prepare(&self.device, &self.domain, &config).unwrap();
@@ -45,7 +45,7 @@ impl<I: Index, T: Table> World<I, T> {
     }
 
     /// What becomes of one request.
-    fn end(&mut self, client: &mut Client<ShmDevice, I>) -> Result<(u64, Status, Vec<u8>), ClientError> {
+    fn end(&mut self, client: &mut OneSidedClient<ShmDevice, I>) -> Result<(u64, Status, Vec<u8>), ClientError> {
         client.flush();
         for _ in 0..100_000 {
             self.now_ns += 10;
@@ -65,7 +65,7 @@ impl<I: Index, T: Table> World<I, T> {
         panic!("nothing ended");
     }
 
-    fn get(&mut self, client: &mut Client<ShmDevice, I>, key: &[u8]) -> Option<Vec<u8>> {
+    fn get(&mut self, client: &mut OneSidedClient<ShmDevice, I>, key: &[u8]) -> Option<Vec<u8>> {
         client.get(1, key, self.now_ns).unwrap();
         match self.end(client).unwrap() {
             (1, Status::Found, value) => Some(value),
@@ -74,14 +74,14 @@ impl<I: Index, T: Table> World<I, T> {
         }
     }
 
-    fn put(&mut self, client: &mut Client<ShmDevice, I>, key: &[u8], value: &[u8]) -> Status {
+    fn put(&mut self, client: &mut OneSidedClient<ShmDevice, I>, key: &[u8], value: &[u8]) -> Status {
         client.put(2, key, value, self.now_ns).unwrap();
         let (tag, status, _) = self.end(client).unwrap();
         assert_eq!(tag, 2);
         status
     }
 
-    fn delete(&mut self, client: &mut Client<ShmDevice, I>, key: &[u8]) -> bool {
+    fn delete(&mut self, client: &mut OneSidedClient<ShmDevice, I>, key: &[u8]) -> bool {
         client.delete(3, key, self.now_ns).unwrap();
         match self.end(client).unwrap() {
             (3, Status::Deleted, _) => true,

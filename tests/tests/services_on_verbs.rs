@@ -23,7 +23,7 @@ use sinew::fabric::Clock;
 use sinew::fabric::verbs::{Device, ProtectionDomain, QpAddress, RemoteMemory};
 use sinew::herd::{Client as Herd, ClientConfig, Welcome};
 use sinew::host::{HostClock, Rendezvous, RendezvousLimits};
-use sinew::kv::herd::{Client as CacheClient, Status};
+use sinew::kv::herd::{CacheClient, Status};
 use sinew::sequencer::Client;
 use sinew::sequencer::atomics::AtomicsClient;
 use sinew::sequencer::herd::{HerdClient, layout};

@@ -8,7 +8,8 @@ use sinew::kv::cache::{self, ClientConfig, Connecting};
 use sinew::sequencer::{self, Epoch, Sequence};
 use sinew::store::cache::CacheConfig;
 use sinew_fabric::{Clock, SeededGenerator};
-use sinew_harness::load::{Load, Slice, State, cache::Cache, echo, sequencer::Sequencer};
+use sinew_harness::load::cache::{Cache, Fills};
+use sinew_harness::load::{Load, Slice, State, echo, sequencer::Sequencer};
 use sinew_harness::service;
 use sinew_harness::workload::Mix;
 use sinew_lab::programs::{Endpoint, Server};
@@ -134,7 +135,7 @@ fn a_cache_is_filled_and_asked_in_virtual_time() {
                 let pipeline = connecting.take_if(is_open)?.finish().unwrap();
                 let shape = sinew_harness::load::cache::Shape { window: 4, batch: 1, keys_per_get: 1, rate: None };
                 let mut load = Cache::new(pipeline, clock.clone(), shape, &workload);
-                load.fill(0, 500);
+                load.fill(0..500);
                 Some(Box::new(load))
             })
         })
@@ -155,7 +156,7 @@ fn a_sequencer_is_driven_in_virtual_time() {
             let mut rpc = Some(rpc);
             Box::new(move || {
                 let client = sequencer::rpc::RpcClient::new(rpc.take_if(is_open)?, session, 8, None).unwrap();
-                Some(Box::new(Sequencer::new(client, clock.clone(), (), 8, 1)))
+                Some(Box::new(Sequencer::new(client, clock.clone(), 8, 1)))
             })
         })
     });

@@ -6,7 +6,7 @@ mod plan;
 mod run;
 
 pub use args::Command;
-pub use plan::{Kind, Plan};
+pub use plan::{Kind, RpcPlan};
 pub use run::measure;
 
 use crate::measure::with_progress;

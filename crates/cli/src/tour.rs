@@ -17,7 +17,7 @@ use sinew_harness::{Figure, figure, machine, pattern, units};
 use crate::child::ServerProcess;
 use crate::endpoint_args::LimitArgs;
 use crate::fabrics::Fabric;
-use crate::rpc::{self, Kind, Plan};
+use crate::rpc::{self, Kind, RpcPlan};
 use crate::verbs::{self, Carried};
 use crate::{Outcome, kv, output, seq, sim};
 
@@ -162,7 +162,7 @@ fn greeting() -> anyhow::Result<String> {
 
 /// Serves, checks and measures at one stop.
 fn visit(stop: &Stop, quick: bool, progress: &Progress) -> anyhow::Result<Vec<Figure>> {
-    let plan = |(kind, full)| Plan::new(kind, stop.fabric, Duration::from_secs_f64(if quick { 0.05 } else { full }));
+    let plan = |(kind, full)| RpcPlan::new(kind, stop.fabric, Duration::from_secs_f64(if quick { 0.05 } else { full }));
     let mut plans = [(Kind::Latency, 0.6), (Kind::Rate, 0.8), (Kind::Bandwidth, 1.0)].map(plan);
     let limits = LimitArgs::default();
     let server = match &stop.address {

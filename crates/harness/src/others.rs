@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::time::Instant;
 
-use crate::{machine, validity};
+use crate::machine;
 
 /// From this share of the processors' time on, a figure says too much of the others.
 pub const TOO_MUCH: f64 = 0.05;
@@ -56,9 +56,9 @@ impl Watch {
         Self { cpus, are_own, processes, began: Instant::now(), before }
     }
 
-    /// That too little time went by for a [share](Self::share), where the kernel tells of any.
-    pub fn too_short(&self) -> Option<String> {
-        self.before.ticks.map(|_| validity::TOO_SHORT.to_owned())
+    /// Whether there is a [share](Self::share) once enough time has gone by: the kernel tells what it needs.
+    pub fn will_tell(&self) -> bool {
+        self.before.ticks.is_some()
     }
 
     /// The share of the processors' time that others used since, from 0 to 1, where that can be told.

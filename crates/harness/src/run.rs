@@ -99,7 +99,10 @@ impl Run<'_> {
                 if measured.surroundings.others_share.is_none() {
                     // Over all attempts more can be told.
                     measured.surroundings.others_share = overall.share();
-                    let others = overall.share().map_or_else(|| overall.too_short(), validity::others);
+                    let others = match overall.share() {
+                        Some(share) => validity::others(share),
+                        None => overall.will_tell().then(|| validity::TOO_SHORT.to_owned()),
+                    };
                     measured.disturbed.extend(others);
                 }
                 return Ok(measured);

@@ -13,7 +13,7 @@ pub const NEIGHBOURHOOD: u32 = 6;
 const POINTER_LEN: u32 = 8;
 
 /// A client of a store with a table.
-pub type Client<D> = one_sided::Client<D, Layout>;
+pub type FarmClient<D> = one_sided::OneSidedClient<D, Layout>;
 
 /// A table for so many items, seven tenths full when all are there.
 pub fn layout(items: u32, key_len_max: u32, value_len_max: u32, is_inline: bool, seed: u64) -> Layout {

@@ -8,7 +8,7 @@ use sinew_store::cuckoo::{BUCKET_LEN, Layout};
 use crate::one_sided::{self, Emulation};
 
 /// A client of a store with a table.
-pub type Client<D> = one_sided::Client<D, Layout>;
+pub type PilafClient<D> = one_sided::OneSidedClient<D, Layout>;
 
 /// A table for so many items of key and value of `item_len` bytes at most, three quarters full when all are there. (Items that are
 /// changed take a place beside the old one for a moment; there is some memory for that.)

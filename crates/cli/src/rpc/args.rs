@@ -6,7 +6,7 @@ use sinew::shm::RING_PACKETS_MAX;
 use sinew_harness::units::{self, parse_size};
 
 use super::limit::LimitMeter;
-use super::plan::{Kind, Plan};
+use super::plan::{Kind, RpcPlan};
 use crate::endpoint_args::{LimitArgs, SIZE_MAX};
 use crate::fabrics::{self, Fabric, Purpose};
 use crate::measure::MeasureArgs;
@@ -108,7 +108,7 @@ const WINDOW_MAX: i64 = 65_536;
 
 impl Command {
     /// What to measure and how to show it.
-    pub fn plan(&self) -> anyhow::Result<(Plan, MeasureArgs)> {
+    pub fn plan(&self) -> anyhow::Result<(RpcPlan, MeasureArgs)> {
         let (kind, args, batch, window) = match self {
             Self::Latency(args) => (Kind::Latency, args, None, None),
             Self::Rate(load) => (Kind::Rate, &load.args, load.batch, load.window),
@@ -130,17 +130,17 @@ impl Command {
 }
 
 impl Args {
-    fn plan(&self, kind: Kind, batch: Option<u32>, window: Option<u32>) -> anyhow::Result<Plan> {
+    fn plan(&self, kind: Kind, batch: Option<u32>, window: Option<u32>) -> anyhow::Result<RpcPlan> {
         let threads = usize::from(self.threads);
         let fabric = fabrics::of_clients(self.fabric, self.address.as_deref(), threads)?;
         let (client_cpus, server_cpus) = self.measure.places((threads, threads), self.address.is_some())?;
-        let mut plan = Plan::new(kind, fabric, self.measure.seconds);
+        let mut plan = RpcPlan::new(kind, fabric, self.measure.seconds);
         plan.size = self.size.unwrap_or(plan.size);
         ensure!(plan.size <= SIZE_MAX, "--size: {} is more than {}", units::size(plan.size), units::size(SIZE_MAX));
         ensure!(kind != Kind::Bandwidth || plan.size > 0, "--size 0: nothing has no bandwidth");
         if let Some(window) = window {
             plan.window = window as usize;
-            let enough = Plan::sessions_for(plan.window, self.limits.slots).min(SESSIONS_MAX as usize);
+            let enough = RpcPlan::sessions_for(plan.window, self.limits.slots).min(SESSIONS_MAX as usize);
             plan.sessions = plan.sessions.max(enough);
         }
         plan.batch = batch.map_or(plan.batch.min(plan.window), |batch| batch as usize);
@@ -152,10 +152,10 @@ impl Args {
         );
         plan.sessions = self.sessions.map_or(plan.sessions, |sessions| sessions as usize);
         ensure!(
-            kind != Kind::Scale || plan.sessions > Plan::FEW_SESSIONS,
+            kind != Kind::Scale || plan.sessions > RpcPlan::FEW_SESSIONS,
             "--sessions {}: they are compared with {}, so take more",
             plan.sessions,
-            Plan::FEW_SESSIONS
+            RpcPlan::FEW_SESSIONS
         );
         (plan.threads, plan.client_cpus, plan.server_cpus) = (threads, client_cpus, server_cpus);
         plan.address.clone_from(&self.address);
@@ -163,7 +163,7 @@ impl Args {
         plan.limits = self.limits.clone();
         if kind == Kind::Scale {
             // Chosen at random, some of the few get more than their share of the window.
-            let needed = u16::try_from((plan.window / Plan::FEW_SESSIONS + 1) * 2).unwrap_or(u16::MAX);
+            let needed = u16::try_from((plan.window / RpcPlan::FEW_SESSIONS + 1) * 2).unwrap_or(u16::MAX);
             plan.limits.credits.get_or_insert(needed);
         }
         ensure!(

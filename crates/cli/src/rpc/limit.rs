@@ -8,7 +8,7 @@ use sinew_harness::limits::{self, Datagrams, HEADER_LEN};
 use sinew_harness::machine::{self, Pair};
 use sinew_harness::service::VERDICT_LEN;
 
-use super::plan::{Kind, Plan};
+use super::plan::{Kind, RpcPlan};
 use crate::fabrics::Fabric;
 
 /// Bytes of the raw packets beside a bandwidth over UDP.
@@ -38,7 +38,7 @@ pub struct LimitMeter {
 
 impl LimitMeter {
     /// The limit for a plan.
-    pub fn new(plan: &Plan) -> Self {
+    pub fn new(plan: &RpcPlan) -> Self {
         let cpus = machine::pair(&plan.client_cpus, &plan.server_cpus);
         let size = match (plan.kind, plan.fabric) {
             (Kind::Latency | Kind::Rate, Fabric::Udp) => plan.size.min(PACKET_LEN_MAX - HEADER_LEN),
@@ -55,7 +55,7 @@ impl LimitMeter {
             .iter()
             .any(|options| options.contains("coalesce=off"));
         let options = plan.options.clone();
-        let Plan { kind, fabric, window, batch, .. } = *plan;
+        let RpcPlan { kind, fabric, window, batch, .. } = *plan;
         Self { kind, fabric, cpus, size, window, batch, coalesces, options }
     }
 
@@ -73,7 +73,7 @@ impl LimitMeter {
     pub fn what(&self) -> String {
         let size = sinew_harness::units::size(self.size);
         match (self.kind, self.fabric) {
-            (Kind::Scale, _) => format!("the same over {} sessions", Plan::FEW_SESSIONS),
+            (Kind::Scale, _) => format!("the same over {} sessions", RpcPlan::FEW_SESSIONS),
             (Kind::Bandwidth, Fabric::Udp) => "UDP packets of 4 KB one way, cut and joined by the kernel".to_owned(),
             (Kind::Bandwidth, Fabric::Ibverbs) => format!("datagrams of {size} between two bare queue pairs"),
             (Kind::Bandwidth, _) => format!("copies of {size} that the other core has just written"),

@@ -46,7 +46,7 @@ impl Kind {
 
 /// What to measure.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct RpcPlan {
     pub kind: Kind,
     pub fabric: Fabric,
     pub duration: Duration,
@@ -67,7 +67,7 @@ pub struct Plan {
     pub references: References,
 }
 
-impl Plan {
+impl RpcPlan {
     /// Sessions that [`Kind::Scale`] compares with.
     pub const FEW_SESSIONS: usize = 20;
 

@@ -16,7 +16,7 @@ use sinew_harness::run::{Interrupted, Progress};
 use sinew_harness::{Comparison, Figure, Run, Turns, histogram, machine, service, units};
 
 use super::limit::LimitMeter;
-use super::plan::{Kind, Plan};
+use super::plan::{Kind, RpcPlan};
 use crate::child::ServerProcess;
 use crate::echo::Echoes;
 use crate::fabrics::{Fabric, nth_address};
@@ -38,7 +38,7 @@ struct ServerThreads {
 }
 
 impl ServerThreads {
-    fn start(plan: &Plan, hub: &Hub) -> anyhow::Result<Self> {
+    fn start(plan: &RpcPlan, hub: &Hub) -> anyhow::Result<Self> {
         let (mut serving, address) = (Self::default(), plan.fabric.fresh_address(&plan.options())?);
         for (index, cpu) in plan.server_cpus.iter().copied().enumerate() {
             let address = nth_address(&address, index)?;
@@ -78,7 +78,7 @@ impl Drop for ServerThreads {
 
 impl Serving {
     /// Starts a server, unless there is one.
-    fn start(plan: &Plan, hub: &Hub) -> anyhow::Result<Self> {
+    fn start(plan: &RpcPlan, hub: &Hub) -> anyhow::Result<Self> {
         if let Some(address) = &plan.address {
             let addresses = (0..plan.threads).map(|index| nth_address(address, index));
             return Ok(Self::Elsewhere(addresses.collect::<Result<_, _>>()?));
@@ -104,7 +104,7 @@ impl Serving {
 
 /// Calls, and their limit.
 struct Calls<'a> {
-    plan: &'a Plan,
+    plan: &'a RpcPlan,
     clients: Echoes,
     meter: LimitMeter,
     sum: Slice,
@@ -133,7 +133,7 @@ impl Turns for Calls<'_> {
     fn slice(&mut self, side: usize, duration: Duration) -> anyhow::Result<Option<f64>> {
         Ok(Some(match (side, self.plan.kind) {
             (0, _) => self.slices(self.plan.sessions, duration, true)?,
-            (_, Kind::Scale) => self.slices(Plan::FEW_SESSIONS, duration, false)?,
+            (_, Kind::Scale) => self.slices(RpcPlan::FEW_SESSIONS, duration, false)?,
             _ => self.meter.measure(duration)?,
         }))
     }
@@ -144,7 +144,7 @@ impl Turns for Calls<'_> {
 }
 
 /// Measures. `progress` hears what is done, and how much of it.
-pub fn measure(plan: &Plan, progress: &mut Progress<'_>) -> anyhow::Result<Figure> {
+pub fn measure(plan: &RpcPlan, progress: &mut Progress<'_>) -> anyhow::Result<Figure> {
     let interrupt = Interrupt::install().context("catching Ctrl-C")?;
     let result = measure_until(plan, interrupt, progress);
     // Ctrl-C reaches the server too: what a call says of its going is not the cause.
@@ -152,7 +152,7 @@ pub fn measure(plan: &Plan, progress: &mut Progress<'_>) -> anyhow::Result<Figur
     result
 }
 
-fn measure_until(plan: &Plan, interrupt: Interrupt, progress: &mut Progress<'_>) -> anyhow::Result<Figure> {
+fn measure_until(plan: &RpcPlan, interrupt: Interrupt, progress: &mut Progress<'_>) -> anyhow::Result<Figure> {
     let hub = Hub::new();
     let serving = Serving::start(plan, &hub)?;
     let clients = Echoes::start(&plan.clients(), &plan.client_cpus, serving.addresses(), &hub, interrupt);
@@ -196,8 +196,8 @@ fn measure_until(plan: &Plan, interrupt: Interrupt, progress: &mut Progress<'_>)
     Ok(figure)
 }
 
-fn title(plan: &Plan) -> String {
-    let Plan { kind, window, batch, sessions, threads, .. } = plan;
+fn title(plan: &RpcPlan) -> String {
+    let RpcPlan { kind, window, batch, sessions, threads, .. } = plan;
     let what = format!("{} over {}, {}", kind.name(), plan.fabric.name(), units::size(plan.size));
     let each = if *threads > 1 { format!(", each of {threads} threads") } else { String::new() };
     match kind {
@@ -207,7 +207,7 @@ fn title(plan: &Plan) -> String {
     }
 }
 
-fn setup(plan: &Plan) -> Value {
+fn setup(plan: &RpcPlan) -> Value {
     json!({
         "fabric": plan.fabric.name(),
         "size": plan.size,

@@ -5,7 +5,7 @@ use sinew::fabric::verbs::Device;
 use sinew::herd::{Worker, WorkerConfig};
 use sinew::host::Interrupt;
 use sinew::kv::drtm;
-use sinew::kv::one_sided::{ChangeService, Client, ClientConfig, Hello, Joining, Owner, OwnerConfig, Welcome};
+use sinew::kv::one_sided::{ChangeService, ClientConfig, Hello, Joining, OneSidedClient, Owner, OwnerConfig, Welcome};
 use sinew::mem::SharedMemory;
 use sinew::store::locked::{Layout, LockedTable};
 use sinew::store::remote::{Index, Table, TableError};
@@ -154,7 +154,7 @@ where
     F: Fn(SharedMemory) -> Result<T, TableError> + Clone + Send + 'static,
 {
     type Owner = (Worker<D, ChangeService<T>>, Owner<D>);
-    type Client = Client<D, I>;
+    type Client = OneSidedClient<D, I>;
 
     fn read_len(&self) -> usize {
         self.index.search(&[0]).1.len
@@ -211,7 +211,7 @@ impl Locked {
 
 impl<D: Device + 'static> Design<D> for Locked {
     type Owner = (Worker<D, drtm::ChangeService>, drtm::Owner<D>);
-    type Client = drtm::Client<D>;
+    type Client = drtm::DrtmClient<D>;
 
     fn read_len(&self) -> usize {
         self.0.record_len()

@@ -41,7 +41,7 @@ pub trait Asks {
     fn poll(&mut self, now_ns: u64, take: impl FnMut(Outcome<'_>)) -> anyhow::Result<usize>;
 }
 
-impl<D: Device> Asks for herd::Client<D> {
+impl<D: Device> Asks for herd::CacheClient<D> {
     #[inline(always)]
     fn has_room(&self, key: &[u8], _: bool) -> bool {
         self.has_room(key)
@@ -79,7 +79,7 @@ impl<D: Device> Asks for herd::Client<D> {
     }
 }
 
-impl<D: Device, I: Index> Asks for one_sided::Client<D, I> {
+impl<D: Device, I: Index> Asks for one_sided::OneSidedClient<D, I> {
     #[inline(always)]
     fn has_room(&self, _: &[u8], is_get: bool) -> bool {
         if is_get { self.has_room_to_get() } else { self.has_room_to_change() }
@@ -108,7 +108,7 @@ impl<D: Device, I: Index> Asks for one_sided::Client<D, I> {
     }
 }
 
-impl<D: Device> Asks for drtm::Client<D> {
+impl<D: Device> Asks for drtm::DrtmClient<D> {
     #[inline(always)]
     fn has_room(&self, _: &[u8], _: bool) -> bool {
         self.has_room()

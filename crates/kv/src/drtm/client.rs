@@ -123,7 +123,7 @@ impl<D: Device> Joining<D> {
     /// # Errors
     ///
     /// [`ClientError`].
-    pub fn join(self, welcome: &Welcome) -> Result<Client<D>, ClientError> {
+    pub fn join(self, welcome: &Welcome) -> Result<DrtmClient<D>, ClientError> {
         let Self { mut inner, config } = self;
         let (table, holder) = welcome.table.split_last_chunk::<2>().ok_or(ClientError::Table)?;
         let layout: Layout = inner.index(table, welcome)?;
@@ -143,7 +143,7 @@ impl<D: Device> Joining<D> {
             staged: None,
         };
         let asked: Vec<_> = inner.buffers.into_iter().map(asked).collect();
-        Ok(Client {
+        Ok(DrtmClient {
             layout,
             holder: u16::from_le_bytes(*holder),
             locations: Locations::new(config.locations),
@@ -167,9 +167,9 @@ impl<D: Device> Joining<D> {
     }
 }
 
-/// A client, which belongs to one thread. What is asked starts with [`Client::flush`] and ends in [`Client::poll`]. Of requests for one key
+/// A client, which belongs to one thread. What is asked starts with [`DrtmClient::flush`] and ends in [`DrtmClient::poll`]. Of requests for one key
 /// that are under way at a time, any may be first.
-pub struct Client<D: Device> {
+pub struct DrtmClient<D: Device> {
     layout: Layout,
     /// What lock words call us.
     holder: u16,
@@ -195,7 +195,7 @@ pub struct Client<D: Device> {
     calls: sinew_herd::Client<D>,
 }
 
-impl<D: Device> Client<D> {
+impl<D: Device> DrtmClient<D> {
     /// What happened so far.
     pub fn stats(&self) -> &ClientStats {
         &self.stats

@@ -21,7 +21,7 @@ mod client;
 mod locations;
 mod owner;
 
-pub use client::{Client, ClientConfig, ClientStats, Joining};
+pub use client::{ClientConfig, ClientStats, DrtmClient, Joining};
 pub use owner::{ChangeService, Owner, OwnerConfig, OwnerStats};
 pub use sinew_store::locked::Layout;
 

@@ -33,14 +33,14 @@ pub struct Outcome<'a> {
     pub asked_ns: u64,
 }
 
-/// A client of a cache, which asks the worker that owns a key. What is asked starts with [`Client::flush`] and ends in
-/// [`Client::poll`].
-pub struct Client<D: Device> {
+/// A client of a cache, which asks the worker that owns a key. What is asked starts with [`CacheClient::flush`] and ends in
+/// [`CacheClient::poll`].
+pub struct CacheClient<D: Device> {
     calls: sinew_herd::Client<D>,
     partitions: Partitions,
 }
 
-impl<D: Device> Client<D> {
+impl<D: Device> CacheClient<D> {
     /// A client of the cache behind these calls, with a partition for each worker.
     pub fn new(calls: sinew_herd::Client<D>) -> Self {
         let partitions = Partitions::new(calls.layout().workers);

@@ -1,13 +1,13 @@
 //! HERD's key-value cache (sigcomm14, section 4): GET, PUT and DELETE over [`sinew_herd`], on tables of which each worker owns one.
 //!
-//! A [`CacheService`] is what a worker serves; a [`Client`] asks the worker that owns a key. An item, key and value together, has up to
+//! A [`CacheService`] is what a worker serves; a [`CacheClient`] asks the worker that owns a key. An item, key and value together, has up to
 //! [`ITEM_LEN_MAX`] bytes, as the paper's slots of 1 KB hold. A request carries operation and key length in its kind, and key and value
 //! in its body; the kind of an answer is a [`Status`], its body the value that was found.
 
 mod client;
 mod service;
 
-pub use client::{AskError, Client, Outcome};
+pub use client::{AskError, CacheClient, Outcome};
 pub use service::{CacheService, CacheServiceStats};
 
 use sinew_herd::Layout;

@@ -135,8 +135,8 @@ struct Get<S> {
     buffer: Option<MessageBuffer>,
 }
 
-/// A client, which belongs to one thread. What is asked starts with [`Client::flush`] and ends in [`Client::poll`].
-pub struct Client<D: Device, I: Index> {
+/// A client, which belongs to one thread. What is asked starts with [`OneSidedClient::flush`] and ends in [`OneSidedClient::poll`].
+pub struct OneSidedClient<D: Device, I: Index> {
     index: I,
     gets: Vec<Get<I::Search>>,
     free: Vec<usize>,
@@ -206,13 +206,13 @@ impl<D: Device> Joining<D> {
     /// # Errors
     ///
     /// [`ClientError`].
-    pub fn join<I: Index>(mut self, welcome: &Welcome) -> Result<Client<D, I>, ClientError> {
+    pub fn join<I: Index>(mut self, welcome: &Welcome) -> Result<OneSidedClient<D, I>, ClientError> {
         let index: I = self.index(&welcome.table, welcome)?;
         let calls = self.calls.join(&welcome.calls)?;
         self.qp.connect(Some(&welcome.reads))?;
         let get = |buffer| Get { tag: 0, asked_ns: 0, key: Vec::with_capacity(64), search: None, buffer: Some(buffer) };
         let gets: Vec<_> = self.buffers.into_iter().map(get).collect();
-        Ok(Client {
+        Ok(OneSidedClient {
             index,
             free: (0..gets.len()).rev().collect(),
             gets,
@@ -230,7 +230,7 @@ impl<D: Device> Joining<D> {
     }
 }
 
-impl<D: Device, I: Index> Client<D, I> {
+impl<D: Device, I: Index> OneSidedClient<D, I> {
     /// What happened so far.
     pub fn stats(&self) -> &ClientStats {
         &self.stats

@@ -6,7 +6,7 @@
 //! client of those calls. GETs cost the owner nothing, and take as many trips as a search has READs.
 //!
 //! - An [`Owner`] exposes and admits; a [`ChangeService`] with the table is what its worker serves.
-//! - A [`Client`] GETs, PUTs and DELETEs.
+//! - A [`OneSidedClient`] GETs, PUTs and DELETEs.
 //! - [`Emulation`] is a search of fixed READs without a table, for measuring as sigcomm14 5.1 does.
 
 mod client;
@@ -14,7 +14,7 @@ mod emulation;
 mod hello;
 mod owner;
 
-pub use client::{AskError, Client, ClientConfig, ClientError, ClientStats, Joining, Outcome, Status};
+pub use client::{AskError, ClientConfig, ClientError, ClientStats, Joining, OneSidedClient, Outcome, Status};
 pub(crate) use client::{BURST, check_key};
 pub use emulation::{Emulation, NoTable};
 pub use hello::{Hello, Welcome};

@@ -69,7 +69,7 @@ struct Flight {
 }
 
 /// See the module.
-pub struct Client {
+pub struct LoadClient {
     rpc: Endpoint,
     clock: SimClock,
     generator: SeededGenerator,
@@ -89,7 +89,7 @@ pub struct Client {
     tally: Rc<RefCell<Tally>>,
 }
 
-impl Client {
+impl LoadClient {
     /// A client of these servers' ports (each with its host's name), which begins when `origin_ns` says so.
     ///
     /// # Errors
@@ -285,7 +285,7 @@ impl Client {
     }
 }
 
-impl Actor for Client {
+impl Actor for LoadClient {
     fn turn(&mut self) -> Doing {
         self.see_events();
         self.open_sessions();

@@ -172,12 +172,12 @@ fn trouble(place: &Place<'_>, entry: &Entry) -> Result<Trouble, FileError> {
 }
 
 /// What is yet to begin and to end.
-pub struct Plan<'a> {
+pub struct FaultPlan<'a> {
     /// Times, whether something begins then, and what; the latest first.
     changes: Vec<(u64, bool, &'a Fault)>,
 }
 
-impl<'a> Plan<'a> {
+impl<'a> FaultPlan<'a> {
     /// Of all of these.
     pub fn new(faults: &'a [Fault]) -> Self {
         let both = |fault: &'a Fault| [(fault.start_ns, true, fault), (fault.stop_ns, false, fault)];

@@ -14,8 +14,8 @@ use sinew_mem::AllocError;
 use sinew_sim::{Cluster, Network, Stuck, Topology, TopologyError};
 
 use super::Workload;
-use super::client::{Client, Tally};
-use super::faults::Plan;
+use super::client::{LoadClient, Tally};
+use super::faults::FaultPlan;
 use super::report::{FaultReport, GroupReport, Percentiles, Report, Series};
 use group::{Running, start};
 use samples::Samples;
@@ -100,7 +100,7 @@ pub fn run_on(
     let opened_ns = network.now_ns();
     origin_ns.set(Some(opened_ns));
     run.wake_clients();
-    let mut plan = Plan::new(&workload.faults);
+    let mut plan = FaultPlan::new(&workload.faults);
     plan.apply(network, 0);
 
     let mut samples = Samples::new(&run);
@@ -184,7 +184,7 @@ struct Run {
 }
 
 impl Run {
-    fn clients(&self) -> impl Iterator<Item = &Rc<RefCell<Client>>> {
+    fn clients(&self) -> impl Iterator<Item = &Rc<RefCell<LoadClient>>> {
         self.groups.iter().flat_map(|running| running.clients.iter().map(|(_, client)| client))
     }
 

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use sinew::fabric::verbs::Device;
 use sinew::herd::{ClientConfig, ClientStats};
 use sinew::host::{HostClock, Interrupt};
-use sinew::kv::herd::{Client, layout};
+use sinew::kv::herd::{CacheClient, layout};
 use sinew_harness::load::Slice;
 use sinew_harness::load::store::Store;
 use sinew_harness::load::verbs::{Carrier, Form, Shape, VerbsPlan, Work, name};
@@ -133,7 +133,7 @@ impl HerdPlan<'_> {
 }
 
 struct HerdTurns<D: Device> {
-    clients: Drivers<Store<Client<D>, HostClock>>,
+    clients: Drivers<Store<CacheClient<D>, HostClock>>,
     bare: Bare,
     sum: Slice,
 }
@@ -188,7 +188,7 @@ fn measure<D: Device + 'static>(
         let join = |_| {
             let (calls, admission) = join(&of_thread, &domain, &ClientConfig::new(layout), &address)?;
             let _ = admit.send(admission);
-            Ok(Client::new(calls))
+            Ok(CacheClient::new(calls))
         };
         let clients = (0..count).map(join).collect::<anyhow::Result<Vec<_>>>()?;
         let workload = Workload { seed: workload.seed.wrapping_add(index as u64), ..workload };
@@ -200,7 +200,7 @@ fn measure<D: Device + 'static>(
     let run = plan.setting.run(2, servers, Some(Yardstick::RingRoundTrip), interrupt);
     let mut turns = HerdTurns { clients, bare, sum: Slice::new() };
     let measured = run.alternate(2, &mut turns, progress)?;
-    let of_each = |_, store: &mut Store<Client<D>, _>| {
+    let of_each = |_, store: &mut Store<CacheClient<D>, _>| {
         Ok(store.clients().iter().map(|client| *client.calls().stats()).collect::<Vec<_>>())
     };
     let stats = turns.clients.each(Duration::ZERO, of_each)?.concat();

@@ -9,7 +9,7 @@ use sinew_sim::{Actor, ActorId, Cluster, Doing, HostId, NodeId, PortConfig, Topo
 
 use super::RunError;
 use crate::programs::{Endpoint, measuring, open, turn};
-use crate::workload::client::{CALL, Client, Tally, answer};
+use crate::workload::client::{CALL, LoadClient, Tally, answer};
 use crate::workload::{Group, Workload};
 
 /// Sessions of a group whose rates are looked at: of more, some.
@@ -19,7 +19,7 @@ const RATES_MAX: usize = 1000;
 pub struct Running {
     pub group: Rc<Group>,
     /// With the names of their hosts.
-    pub clients: Vec<(String, Rc<RefCell<Client>>)>,
+    pub clients: Vec<(String, Rc<RefCell<LoadClient>>)>,
     pub servers: Vec<Rc<RefCell<Endpoint>>>,
     /// The actors of clients, and of servers.
     pub cores: [Vec<ActorId>; 2],
@@ -44,7 +44,7 @@ impl Running {
 /// An actor that others look at, too.
 struct Shared<A>(Rc<RefCell<A>>);
 
-impl Actor for Shared<Client> {
+impl Actor for Shared<LoadClient> {
     fn turn(&mut self) -> Doing {
         self.0.borrow_mut().turn()
     }
@@ -100,7 +100,7 @@ pub fn start(
                 (name_of(*server), Address::new(sinew_sim::SCHEME, &server_port(at, their_endpoint)))
             });
             let client =
-                Client::new(rpc, network.clock(), network.random(), &group, ways.collect(), origin_ns, &tally)?;
+                LoadClient::new(rpc, network.clock(), network.random(), &group, ways.collect(), origin_ns, &tally)?;
             let client = Rc::new(RefCell::new(client));
             let name = format!("{} ({})", name_of(*host), group.name);
             cores[0].push(cluster.add(&name, [place], Box::new(Shared(Rc::clone(&client)))));
