@@ -322,6 +322,8 @@ fn a_run_writes_what_happened_when_and_the_packets() {
     assert!(csv.lines().count() > 200 && csv.lines().all(|line| line.split(',').count() == columns), "{csv}");
     let pcap = std::fs::read(pcap).unwrap();
     assert_eq!(pcap[..4], 0xA1B2_3C4Du32.to_le_bytes());
+    let output = run_it(&["--csv", &pcap_name, "--pcap", &pcap_name]);
+    assert!(output.status.code() == Some(2) && text(&output.stderr).contains("written twice"), "{output:?}");
     let output = run_it(&["--pcap", &pcap_name, "--pcap-host", "node100"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("no host named `node100`"), "{output:?}");

@@ -58,6 +58,17 @@ fn every_command_prints_the_one_schema_with_fields_that_the_reference_names() {
 }
 
 #[test]
+fn a_result_is_valid_only_where_it_is_known_what_others_used() {
+    for seconds in ["0.01", "0.3"] {
+        let mut command = sinew(&["rpc", "bench", "rate", "--no-pin", "--seconds", seconds, "--json"]);
+        for result in results(&mut command) {
+            let share = &result["surroundings"]["others_share"];
+            assert!(share.is_number() || result["valid"] == false, "{result}");
+        }
+    }
+}
+
+#[test]
 fn a_busy_loop_on_a_measured_processor_makes_every_result_invalid() {
     let cpus = sinew::host::available_cpus();
     let stop = std::sync::atomic::AtomicBool::new(false);

@@ -8,6 +8,7 @@
 //! - `limits`: `sinew limits`. `measure`: what all benchmarks have in common; how they measure is the harness's.
 //! - `advice`: which command serves where nobody is found.
 //! - `outfile`: the file that `--out` names; `interrupted`: Ctrl-C, where nothing has to be put in order.
+//! - `table`: tables that fit a terminal.
 //! - `output`: the only place that writes to standard output and standard error.
 #![forbid(unsafe_code)]
 #![warn(clippy::print_stdout, clippy::print_stderr)]
@@ -238,6 +239,16 @@ pub fn main() -> ExitCode {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn paragraphs_of_help_are_one_line_and_examples_as_they_are() {
+        let help = |command: &clap::Command| command.get_after_help().unwrap().to_string();
+        let text = "One\nparagraph.\n\nAnother.\n\nExamples:\n  one\n  two";
+        let inner = clap::Command::new("inner").after_help(text);
+        let outer = reflowed(clap::Command::new("outer").after_help(text).subcommand(inner));
+        let expected = "One paragraph.\n\nAnother.\n\nExamples:\n  one\n  two";
+        assert_eq!((&*help(&outer), &*help(outer.find_subcommand("inner").unwrap())), (expected, expected));
+    }
 
     #[test]
     fn the_arguments_are_consistent() {

@@ -9,10 +9,10 @@ use sinew_harness::limits::{
     ring_stream_mops, udp_bandwidth_gbps, udp_echo_mops, udp_round_trip_ns,
 };
 use sinew_harness::machine::{self, Pair};
-use sinew_harness::others::{TOO_MUCH, Watch};
+use sinew_harness::others::Watch;
 use sinew_harness::surroundings::{Surroundings, cores_text};
 use sinew_harness::units::{self, parse_seconds};
-use sinew_harness::{Figure, Unit, figure};
+use sinew_harness::{Figure, Unit, figure, validity};
 
 use crate::{Outcome, Usage, output, table};
 
@@ -102,8 +102,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let mut figures: Vec<Figure> = figures.into_iter().collect::<anyhow::Result<_>>()?;
     // Some take a moment: what others do is looked at over all of them.
     let share = watch.share();
-    let used = share.filter(|share| *share >= TOO_MUCH);
-    let disturbed = used.map(|share| format!("others used {:.0} % of the processors meanwhile", share * 100.0));
+    let disturbed = share.and_then(validity::others);
     let restless: Vec<String> = figures
         .iter()
         .filter(|figure| !figure.is_valid())

@@ -228,6 +228,12 @@ mod tests {
     }
 
     #[test]
+    fn threads_that_share_a_processor_have_no_distance() {
+        let both = Some([cpus()[0]; 2]);
+        assert_eq!(core_round_trip_ns(both, Duration::from_millis(1)).unwrap(), None);
+    }
+
+    #[test]
     fn a_thread_that_cannot_be_pinned_ends_both() {
         for cpus in [[cpus()[0], usize::MAX], [usize::MAX, cpus()[0]]] {
             let second = |stop: &AtomicBool| {

@@ -98,8 +98,9 @@ impl Run<'_> {
             if attempt == ATTEMPTS_MAX || is_hopeless || self.is_undisturbed(&measured) {
                 if measured.surroundings.others_share.is_none() {
                     // Over all attempts more can be told.
-                    measured.surroundings.others_share = overall.share();
-                    let others = match overall.share() {
+                    let share = overall.share();
+                    measured.surroundings.others_share = share;
+                    let others = match share {
                         Some(share) => validity::others(share),
                         None => overall.will_tell().then(|| validity::TOO_SHORT.to_owned()),
                     };

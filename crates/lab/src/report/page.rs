@@ -1,7 +1,8 @@
 //! The report: one HTML file, whose first page says how far the paper and what was found agree.
 
-use sinew_harness::units::figure;
 use std::collections::BTreeSet;
+
+use sinew_harness::units::figure;
 
 use super::{Done, standing, table as lines_of};
 use crate::experiment::{Against, Error, Row};
