@@ -27,6 +27,8 @@ pub(crate) enum Event {
     LinkFree { lane: u32 },
     /// A lane's sender hears that it is to pause, or to go on.
     Paused { lane: u32, paused: bool },
+    /// Something is due at a NIC.
+    Nic { nic: u32, job: u32 },
     /// An actor is to have its turn, if it still waits for this one; or, as that of [`WOKEN`], who was woken first of all who are now.
     Turn { actor: u32, number: u32 },
 }
@@ -49,6 +51,7 @@ impl Event {
             Self::LinkFree { lane } => (3, lane, 0),
             Self::Paused { lane, paused } => (4, lane, u32::from(paused)),
             Self::Turn { actor, number } => (5, actor, number),
+            Self::Nic { nic, job } => (6, nic, job),
         };
         debug_assert!(a < 1 << 29, "there is no memory for so many");
         what << 61 | u64::from(a) << 32 | u64::from(b)
@@ -63,7 +66,8 @@ impl Event {
             2 => Self::Stray { flight: a, on: b },
             3 => Self::LinkFree { lane: a },
             4 => Self::Paused { lane: a, paused: b != 0 },
-            _ => Self::Turn { actor: a, number: b },
+            5 => Self::Turn { actor: a, number: b },
+            _ => Self::Nic { nic: a, job: b },
         }
     }
 }

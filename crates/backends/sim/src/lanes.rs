@@ -117,6 +117,11 @@ impl Lane {
         (u64::from(len) * self.ps_per_kib) >> 10
     }
 
+    /// How long it was busy in all.
+    pub fn busy_ps(&self) -> u64 {
+        ((u128::from(self.stats.bytes) * u128::from(self.ps_per_kib)) >> 10) as u64
+    }
+
     /// Gives a packet its time, behind all that have one; returns when its first byte leaves, and when its head is at the switch at the end,
     /// or all of it in the memory of the host.
     #[inline]

@@ -53,6 +53,7 @@ mod stats;
 mod time;
 mod topology;
 mod topology_file;
+pub mod verbs;
 mod wakes;
 mod workers;
 mod world;
@@ -70,6 +71,7 @@ pub use time::SimClock;
 pub use topology::{
     Buffer, Ecn, HostId, HostSpec, LinkId, LinkSpec, NodeId, Pause, SwitchId, SwitchSpec, Topology, TopologyError,
 };
+pub use verbs::{SimCq, SimDomain, SimExposed, SimQp, SimThread, SimVerbs};
 pub use wakes::WakeSource;
 pub use workers::{SimWorkers, WorkersConfig};
 

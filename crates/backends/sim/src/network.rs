@@ -1,11 +1,12 @@
 //! The network as those see it who build and watch it.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::fmt;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use sinew_fabric::{Clock, PortStats};
-use sinew_mem::atomic::plain::Arc;
+use sinew_mem::atomic::plain::{Arc, AtomicU64, Ordering};
 
 use crate::capture::{Capture, CaptureConfig, Capturing};
 use crate::events::Event;
@@ -22,6 +23,36 @@ pub(crate) struct Shared {
     pub world: RefCell<World>,
     /// Whether a cluster has actors or workers here, whose turns and jobs are among what happens.
     pub is_driven: Cell<bool>,
+    id: NetworkId,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // A thread that ends has no list any more, and needs none.
+        let _ = NETWORKS.try_with(|networks| networks.borrow_mut().remove(&self.id.0));
+    }
+}
+
+thread_local! {
+    /// The networks of this thread: handles that may be sent to other threads find theirs here, and there none.
+    static NETWORKS: RefCell<BTreeMap<u64, Weak<Shared>>> = const { RefCell::new(BTreeMap::new()) };
+}
+
+/// What a network is known by where its handle cannot go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NetworkId(u64);
+
+impl NetworkId {
+    fn next() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        // They only have to differ.
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// The network, if it is there still and the calling thread's.
+    pub fn find(self) -> Option<Network> {
+        NETWORKS.with(|networks| networks.borrow().get(&self.0)?.upgrade()).map(Network)
+    }
 }
 
 /// A simulated network. Clones are the same network.
@@ -44,7 +75,14 @@ impl Network {
         let clock = SimClock::default();
         let wakes = Wakes::new(clock.clone());
         let world = RefCell::new(World::new(topology, seed, Arc::clone(&wakes))?);
-        Ok(Self(Rc::new(Shared { clock, wakes, world, is_driven: Cell::new(false) })))
+        let id = NetworkId::next();
+        let shared = Rc::new(Shared { clock, wakes, world, is_driven: Cell::new(false), id });
+        NETWORKS.with(|networks| networks.borrow_mut().insert(id.0, Rc::downgrade(&shared)));
+        Ok(Self(shared))
+    }
+
+    pub(crate) fn id(&self) -> NetworkId {
+        self.0.id
     }
 
     /// The clock of all who take part.

@@ -1,5 +1,266 @@
-//! A modelled NIC.
+//! A modelled NIC: its bus, its processing units, what it remembers, and the queue pairs that it works on.
+//!
+//! What is modelled (atc16 2 and 3, sigcomm14 3):
+//!
+//! - **The bus**: cores write work queue elements by MMIO, a line at a time, or ring a doorbell for which the NIC fetches them; payloads, completions and
+//!   exposed memory are read and written by DMA. Each transaction occupies the PCI Express link in its direction for its bytes and headers.
+//! - **Processing units**: requesters work on what the host asks for and on what comes back; responders on what others ask. A queue pair is bound to one of
+//!   each. A unit does one thing after the other.
+//! - **Caches**: states of queue pairs, work queue elements, addresses of pages. A miss is a DMA read.
+//! - **Atomics**: an atomic holds one of a few locks, chosen by the low bits of its address, for a round trip of the bus; a unit that needs a lock which
+//!   is held waits for it.
+//! - **Transports**: acknowledgements, limits of READs on their way, receivers that are not ready, and going back over RC; UC and UD drop what does not fit.
 
+pub(crate) mod buffers;
+pub(crate) mod bus;
+mod cache;
+mod memory;
 mod profile;
+pub(crate) mod queue_pair;
+mod stats;
+pub(crate) mod units;
+pub(crate) mod wire;
 
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+
+use sinew_fabric::verbs::{Completion, QpNumber};
+
+use crate::lanes::PS;
+use crate::packets::Packet;
+use crate::topology::HostId;
+use bus::Bus;
+use cache::Cache;
+pub(crate) use memory::Regions;
 pub use profile::{Caches, Core, Framing, Link, Pcie, Profile, Registration, Units, WqeLayout};
+use queue_pair::Qp;
+pub use stats::{NicStats, NicUse};
+use units::{Answer, Side, Unit};
+use wire::Header;
+
+/// What is foreseen at a NIC.
+#[derive(Debug)]
+pub(crate) enum Job {
+    /// A doorbell is there: so many elements of a queue pair, of so many lines, are to be fetched.
+    Doorbell { slot: u32, epoch: u32, upto: u64, count: usize, lines: usize },
+    /// The request for them is at the memory.
+    Fetch { slot: u32, epoch: u32, upto: u64, lines: usize },
+    /// The elements before this one are there.
+    Arrived { slot: u32, epoch: u32, upto: u64, was_fetched: bool },
+    /// A unit is done with what it was doing.
+    Done { side: Side, unit: u32 },
+    /// A unit that was blocked tries again.
+    Again { side: Side, unit: u32 },
+    /// The request for a payload is at the memory.
+    Payload { slot: u32, epoch: u32, number: u64, offset: usize, len: usize },
+    /// A packet of a request can go, whose payload has come.
+    Sent { slot: u32, epoch: u32, number: u64, packet: Box<Packet>, len: usize, is_last: bool },
+    /// A packet of an answer can go.
+    Answered { slot: u32, epoch: u32, packet: Box<Packet>, len: usize, is_last: bool },
+    /// What a message brought is in memory.
+    Visible { slot: u32, epoch: u32, header: Header, packet: Box<Packet> },
+    /// A part of a READ is at the memory.
+    Read(Answer),
+    /// An atomic is at the memory.
+    Atomic { slot: u32, epoch: u32, header: Header },
+    /// A part of a READ's result, or an atomic's, is in memory.
+    Result { slot: u32, epoch: u32, number: u64, offset: usize, is_last: bool, packet: Box<Packet> },
+    /// A request is over, and its completion is in memory if it has one.
+    Over { slot: u32, epoch: u32, number: u64 },
+    /// Nothing has come back for a while, perhaps.
+    Late { slot: u32, epoch: u32 },
+    /// A queue pair has rested enough.
+    Rested { slot: u32, epoch: u32 },
+}
+
+/// A completion that can be polled.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    pub completion: Completion,
+    /// Places of requests, and of receives, that are free once it was.
+    pub sends: usize,
+    pub receives: usize,
+}
+
+/// A completion queue.
+#[derive(Debug)]
+pub(crate) struct Cq {
+    pub ready: VecDeque<Ready>,
+    pub depth: usize,
+    pub reserved: usize,
+    /// Who is woken.
+    pub node: usize,
+    /// Handles and queue pairs that use it.
+    pub users: usize,
+}
+
+/// A NIC.
+#[derive(Debug)]
+pub(crate) struct Nic {
+    pub host: HostId,
+    /// The node by which the network knows it.
+    pub node: usize,
+    pub profile: Rc<Profile>,
+    pub stats: NicStats,
+    pub bus: Bus,
+    pub requesters: Vec<Unit>,
+    pub responders: Vec<Unit>,
+    /// What a requester's unit takes longer for packets and DMA than a responder's: there are more, or fewer, of them.
+    pub requester_scale: f64,
+    pub qps: Vec<Option<Box<Qp>>>,
+    /// How many queue pairs had a place before.
+    lives: Vec<u8>,
+    pub cqs: Vec<Option<Cq>>,
+    pub regions: Arc<Mutex<Regions>>,
+    pub requester_states: Cache,
+    pub responder_states: Cache,
+    pub translations: Cache,
+    pub locks: Vec<u64>,
+    /// Elements that it was given.
+    pub born: u64,
+    jobs: Vec<Option<Job>>,
+    free_jobs: Vec<u32>,
+}
+
+/// Bits of a queue pair's number that say its place; those above tell which that had it.
+const SLOT_BITS: u32 = 16;
+
+impl Nic {
+    pub fn new(host: HostId, node: usize, profile: Rc<Profile>) -> Self {
+        let units = |count: usize| (0..count).map(|_| Unit::default()).collect();
+        let caches = profile.caches;
+        Self {
+            host,
+            node,
+            bus: Bus::new(&profile),
+            stats: NicStats::default(),
+            requesters: units(profile.units.requesters),
+            responders: units(profile.units.responders),
+            requester_scale: profile.units.requesters as f64 / profile.units.responders as f64,
+            qps: Vec::new(),
+            lives: Vec::new(),
+            cqs: Vec::new(),
+            regions: Arc::default(),
+            requester_states: Cache::new(caches.requester_states),
+            responder_states: Cache::new(caches.responder_states),
+            translations: Cache::new(caches.translations),
+            locks: vec![0; profile.units.atomic_locks as usize],
+            born: 0,
+            jobs: Vec::new(),
+            free_jobs: Vec::new(),
+            profile,
+        }
+    }
+
+    /// Notes a job; returns its number.
+    #[inline]
+    pub fn note(&mut self, job: Job) -> u32 {
+        match self.free_jobs.pop() {
+            Some(index) => {
+                self.jobs[index as usize] = Some(job);
+                index
+            }
+            None => {
+                self.jobs.push(Some(job));
+                self.jobs.len() as u32 - 1
+            }
+        }
+    }
+
+    #[inline]
+    pub fn take_job(&mut self, number: u32) -> Job {
+        self.free_jobs.push(number);
+        self.jobs[number as usize].take().expect("a job that was noted, and is done once")
+    }
+
+    /// Makes room for a queue pair: its place, and the number that it will have; none when all are taken.
+    pub fn new_number(&mut self) -> Option<(u32, QpNumber)> {
+        let slot = match self.qps.iter().position(Option::is_none) {
+            Some(slot) => slot,
+            None if self.qps.len() < 1 << SLOT_BITS => {
+                self.qps.push(None);
+                self.lives.push(0);
+                self.qps.len() - 1
+            }
+            None => return None,
+        };
+        // Never 0, which would make numbers that others make up good.
+        self.lives[slot] = self.lives[slot].checked_add(1).unwrap_or(1);
+        Some((slot as u32, QpNumber(u32::from(self.lives[slot]) << SLOT_BITS | slot as u32)))
+    }
+
+    pub fn insert_qp(&mut self, slot: u32, qp: Qp) {
+        self.qps[slot as usize] = Some(Box::new(qp));
+    }
+
+    pub fn remove_qp(&mut self, slot: u32) -> Option<Box<Qp>> {
+        self.qps[slot as usize].take()
+    }
+
+    /// The place of the queue pair of this number.
+    #[inline]
+    pub fn slot_of(&self, number: u32) -> Option<u32> {
+        let slot = number & ((1 << SLOT_BITS) - 1);
+        let qp = self.qps.get(slot as usize)?.as_ref()?;
+        (qp.number.0 == number).then_some(slot)
+    }
+
+    #[inline]
+    pub fn qp(&mut self, slot: u32) -> Option<&mut Qp> {
+        self.qps.get_mut(slot as usize)?.as_deref_mut()
+    }
+
+    /// The queue pair of this place, if it was not reset meanwhile.
+    #[inline]
+    pub fn qp_of(&mut self, slot: u32, epoch: u32) -> Option<&mut Qp> {
+        self.qp(slot).filter(|qp| qp.epoch == epoch)
+    }
+
+    #[inline]
+    pub fn units(&mut self, side: Side) -> &mut Vec<Unit> {
+        match side {
+            Side::Requester => &mut self.requesters,
+            Side::Responder => &mut self.responders,
+        }
+    }
+
+    /// The unit that a queue pair is bound to.
+    #[inline]
+    pub fn unit_of(&self, side: Side, slot: u32) -> u32 {
+        let count = match side {
+            Side::Requester => self.requesters.len(),
+            Side::Responder => self.responders.len(),
+        };
+        slot % count as u32
+    }
+
+    /// A completion queue that somebody uses.
+    pub fn cq(&mut self, number: u32) -> &mut Cq {
+        self.cqs[number as usize].as_mut().expect("as long as somebody uses it")
+    }
+
+    /// One fewer uses a completion queue.
+    pub fn leave_cq(&mut self, number: u32) {
+        let queue = self.cq(number);
+        queue.users -= 1;
+        if queue.users == 0 {
+            self.cqs[number as usize] = None;
+        }
+    }
+
+    /// How busy its parts were until `now_ns`.
+    pub fn usage(&self, now_ns: u64) -> NicUse {
+        let now_ps = (now_ns * PS).max(1) as f64;
+        let of_units =
+            |units: &[Unit]| units.iter().map(|unit| unit.busy_ps as f64).sum::<f64>() / units.len() as f64 / now_ps;
+        NicUse {
+            requesters: of_units(&self.requesters),
+            responders: of_units(&self.responders),
+            pcie_down: self.bus.down.busy_ps as f64 / now_ps,
+            pcie_up: self.bus.up.busy_ps as f64 / now_ps,
+            transmit: 0.0,
+            receive: 0.0,
+        }
+    }
+}

@@ -17,6 +17,8 @@ pub(crate) struct Packet {
     len: u32,
     /// Whether a switch found it in a long queue.
     pub is_marked: bool,
+    /// Whether bits of it were flipped: a NIC finds that by the check sum.
+    pub is_damaged: bool,
     short: [u8; SHORT],
     /// What it holds, where it is not short. A short one keeps the memory of a longer one before it.
     long: Vec<u8>,
@@ -37,6 +39,7 @@ impl Packet {
 
     /// Flips a bit, if it has that many.
     pub fn flip(&mut self, bit: u64) {
+        self.is_damaged = true;
         let len = self.len as usize;
         let bytes = if len <= SHORT { &mut self.short[..len] } else { &mut self.long[..] };
         if let Some(byte) = bytes.get_mut((bit / 8) as usize) {
@@ -59,10 +62,19 @@ impl Packets {
     #[inline]
     pub fn pack(&mut self, from: u32, to: u32, head: &[u8], data: &[u8]) -> Box<Packet> {
         let mut packet = self.free.pop().unwrap_or_else(|| {
-            Box::new(Packet { from, to, len: 0, is_marked: false, short: [0; SHORT], long: Vec::new() })
+            Box::new(Packet {
+                from,
+                to,
+                len: 0,
+                is_marked: false,
+                is_damaged: false,
+                short: [0; SHORT],
+                long: Vec::new(),
+            })
         });
         let len = head.len() + data.len();
-        (packet.from, packet.to, packet.len, packet.is_marked) = (from, to, len as u32, false);
+        (packet.from, packet.to, packet.len) = (from, to, len as u32);
+        (packet.is_marked, packet.is_damaged) = (false, false);
         if len <= SHORT {
             packet.short[..head.len()].copy_from_slice(head);
             if !data.is_empty() {
@@ -80,7 +92,7 @@ impl Packets {
     /// Another packet that is the same.
     pub fn twin(&mut self, packet: &Packet) -> Box<Packet> {
         let mut twin = self.pack(packet.from, packet.to, packet.bytes(), &[]);
-        twin.is_marked = packet.is_marked;
+        (twin.is_marked, twin.is_damaged) = (packet.is_marked, packet.is_damaged);
         twin
     }
 

@@ -25,3 +25,33 @@ pub struct PcieLink {
     /// Bytes of a read's answer that one completion carries at most (the read completion combining size, atc16 2.1).
     pub completion_max: usize,
 }
+
+impl Generation {
+    /// Megabytes that a lane carries in a second, physical encoding excluded (atc16 Figure 2a).
+    pub fn lane_mbps(self) -> f64 {
+        match self {
+            Self::Gen1 => 250.0,
+            Self::Gen2 => 500.0,
+            Self::Gen3 => 984.6,
+            Self::Gen4 => 1969.2,
+            Self::Gen5 => 3938.5,
+        }
+    }
+
+    /// Bytes around a request: a read's, or a write's beside its data (atc16 Figure 2a).
+    pub fn request_header(self) -> usize {
+        if self < Self::Gen3 { 24 } else { 26 }
+    }
+
+    /// Bytes around a part of a read's answer (atc16 Figure 2a).
+    pub fn completion_header(self) -> usize {
+        if self < Self::Gen3 { 20 } else { 22 }
+    }
+}
+
+impl PcieLink {
+    /// Megabytes that it carries in a second, in either direction.
+    pub fn bandwidth_mbps(self) -> f64 {
+        self.generation.lane_mbps() * f64::from(self.lanes)
+    }
+}

@@ -14,7 +14,7 @@ use crate::costs::Costs;
 use crate::network::Network;
 use crate::packets::Packet;
 use crate::topology::HostId;
-use crate::world::{Sending, World};
+use crate::world::{NOT_BESIDE_ACTORS, Sending, World};
 
 /// What a port is opened with.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -34,13 +34,6 @@ impl Default for PortConfig {
         Self { receive_packets: 4096, burst_max: 32, arena_bytes: 1 << 30, costs: Costs::default() }
     }
 }
-
-/// How often an actor may say in one turn when it wants the next one.
-const WAITS_MAX: u32 = 1_000;
-const NOT_IN_A_TURN: &str = "an actor waits in its turn for what cannot happen before that is over: begin what takes time, and look for what \
-    comes of it in later turns";
-const NOT_BESIDE_ACTORS: &str = "a port of no actor cannot wait beside a cluster's actors, who would lose their turns: let time pass with \
-    Cluster::run_until, or make what works on the port an actor";
 
 /// A port on a [`Network`], from [`Network::open`].
 ///
@@ -311,14 +304,7 @@ impl PacketPort for SimPort {
         let mut world = self.network.0.world.borrow_mut();
         let node = &mut world.nodes[self.index];
         if node.actor.is_some() {
-            node.wake_ns = deadline_ns;
-            // An actor has one turn at a time.
-            let turn_ns = clock.event_ns();
-            node.waits = if node.waits.0 == turn_ns { (turn_ns, node.waits.1 + 1) } else { (turn_ns, 1) };
-            if node.waits.1 > WAITS_MAX {
-                return Err(io::Error::new(ErrorKind::Unsupported, NOT_IN_A_TURN));
-            }
-            return Ok(());
+            return node.wants_turn_by(deadline_ns, clock.event_ns());
         }
         let delivered = world.delivered();
         let is_over = |world: &World| {

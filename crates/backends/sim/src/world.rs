@@ -1,6 +1,7 @@
 //! What the ports of a simulated network share: packets on their way, links, switches' queues.
 
 mod links;
+mod nics;
 mod pauses;
 mod ports;
 mod switches;
@@ -15,12 +16,13 @@ use crate::events::{Event, Events};
 use crate::flights::{Flight, Flights, Row};
 use crate::hash::Hash;
 use crate::lanes::{Lane, PS};
+use crate::nic::Nic;
 use crate::packets::Packets;
 use crate::routes::{Direction, Routes};
 use crate::stats::NetworkStats;
 use crate::topology::{HostId, NodeId, SwitchId, Topology, TopologyError};
 use crate::wakes::Wakes;
-pub(crate) use ports::Node;
+pub(crate) use ports::{NOT_BESIDE_ACTORS, Node};
 use switches::SwitchState;
 
 #[derive(Debug, Default)]
@@ -54,6 +56,9 @@ pub(crate) struct World {
     /// Whether any switch asks its neighbours to pause.
     pauses: bool,
     pub nodes: Vec<Node>,
+    pub nics: Vec<Nic>,
+    /// Where packets of NICs are put together.
+    pub scratch: Vec<u8>,
     by_name: BTreeMap<String, usize>,
     stats: NetworkStats,
     /// Of what was lost on the way.
@@ -97,6 +102,8 @@ impl World {
             lanes,
             pauses: topology.switches.iter().any(|switch| switch.pause.is_some()),
             nodes: Vec::new(),
+            nics: Vec::new(),
+            scratch: Vec::new(),
             by_name: BTreeMap::new(),
             stats: NetworkStats::default(),
             hash: Hash::default(),
@@ -169,6 +176,7 @@ impl World {
             Event::Stray { flight, on } => self.stray_lands(flight, on, now_ns),
             Event::LinkFree { lane } => self.link_free(lane, now_ns),
             Event::Paused { lane, paused } => self.paused(lane, paused, now_ns),
+            Event::Nic { nic, job } => self.nic_happens(nic, job, now_ns),
             Event::Turn { .. } => unreachable!("turns are the cluster's"),
         }
     }

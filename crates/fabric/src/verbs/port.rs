@@ -416,6 +416,9 @@ impl<T: ThreadDomain> PacketTx for UdTx<T> {
                 break;
             }
             self.collect();
+            if !self.cq.passes_time() {
+                break;
+            }
         }
     }
 }

@@ -96,6 +96,12 @@ pub trait CompletionQueue: Readiness {
     /// allocates only if `completions` must grow.
     fn poll(&mut self, completions: &mut Vec<Completion>, max: usize) -> usize;
 
+    /// Whether completions can come while the caller does nothing but poll. Not in virtual time, which stands still in a simulated actor's turn: whoever would
+    /// poll until something is over leaves it for a later turn.
+    fn passes_time(&self) -> bool {
+        true
+    }
+
     /// Sleeps until there may be a completion, the waker was called, or `timeout_ns` passed. A completion that came before the
     /// call, or comes during it, is not slept through. Arms the queue, sleeps on its descriptor, and disarms it.
     ///

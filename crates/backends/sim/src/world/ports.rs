@@ -1,6 +1,7 @@
 //! Ports as the network sees them, and what arrives there.
 
 use std::collections::VecDeque;
+use std::io::{self, ErrorKind};
 
 use sinew_fabric::{Dropped, Peer, PortStats};
 use sinew_mem::atomic::plain::Arc;
@@ -16,6 +17,13 @@ use crate::wakes::Source;
 /// Marks the peers of simulated ports, so that others' peers are not taken for them.
 const PEER_MARK: u64 = 0x7369_6d70_6f72_7473;
 
+/// How often an actor may say in one turn when it wants the next one.
+const WAITS_MAX: u32 = 1_000;
+const NOT_IN_A_TURN: &str = "an actor waits in its turn for what cannot happen before that is over: begin what takes time, and look for what \
+    comes of it in later turns";
+pub(crate) const NOT_BESIDE_ACTORS: &str = "a port of no actor cannot wait beside a cluster's actors, who would lose their turns: let time pass with \
+    Cluster::run_until, or make what works on the port an actor";
+
 /// A port as the network sees it. They are never removed, so an index names one for good.
 #[derive(Debug)]
 pub(crate) struct Node {
@@ -23,6 +31,8 @@ pub(crate) struct Node {
     pub is_open: bool,
     /// How often it was opened.
     pub openings: u64,
+    /// The NIC that it is, if it is one.
+    pub nic: Option<u32>,
     /// The actor that works on this port.
     pub actor: Option<u32>,
     /// When it wants its next turn at the latest.
@@ -72,6 +82,17 @@ impl Node {
         lent.push(packet);
     }
 
+    /// The actor that works here wants its next turn by then; not for ever in one turn.
+    pub fn wants_turn_by(&mut self, deadline_ns: Option<u64>, turn_ns: u64) -> io::Result<()> {
+        self.wake_ns = deadline_ns;
+        // An actor has one turn at a time.
+        self.waits = if self.waits.0 == turn_ns { (turn_ns, self.waits.1 + 1) } else { (turn_ns, 1) };
+        if self.waits.1 > WAITS_MAX {
+            return Err(io::Error::new(ErrorKind::Unsupported, NOT_IN_A_TURN));
+        }
+        Ok(())
+    }
+
     /// When the next packet is here that has not arrived.
     pub fn next_ns(&self) -> Option<u64> {
         self.coming.front().map(|(arrives_ns, _)| *arrives_ns)
@@ -119,6 +140,7 @@ impl World {
             host,
             is_open: true,
             openings: 1,
+            nic: None,
             actor: None,
             wake_ns: None,
             waits: (0, 0),
@@ -194,6 +216,9 @@ impl World {
     pub(super) fn deliver(&mut self, flight: u32, now_ns: u64) {
         let packet = self.flights.end(flight);
         let to = packet.to as usize;
+        if let Some(nic) = self.nodes[to].nic {
+            return self.land_at_nic(nic, packet, now_ns);
+        }
         self.settle(to, now_ns);
         self.arrive(to, packet, now_ns);
         if let Some(actor) = self.nodes[to].actor {

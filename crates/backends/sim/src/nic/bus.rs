@@ -1,0 +1,126 @@
+//! The PCI Express link of a NIC while a simulation runs: what is on it, and until when.
+
+use super::profile::Profile;
+use super::stats::NicStats;
+use crate::lanes::PS;
+
+/// Bytes of a line of the cache, which is what a write-combining buffer sends.
+pub(crate) const LINE: usize = 64;
+/// Bytes of a completion entry.
+pub(crate) const CQE: usize = 64;
+/// Bytes that wait for the bus before a core that writes has to wait too: what write-combining buffers hold.
+const WRITE_BUFFER: usize = 10 * LINE;
+
+/// Something that is passed through one at a time, in the order of coming.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Pipe {
+    free_ps: u64,
+    /// In all.
+    pub busy_ps: u64,
+}
+
+impl Pipe {
+    /// Passes something that takes so long; returns when it is through.
+    #[inline]
+    pub fn pass(&mut self, ready_ps: u64, takes_ps: u64) -> u64 {
+        self.free_ps = self.free_ps.max(ready_ps) + takes_ps;
+        self.busy_ps += takes_ps;
+        self.free_ps
+    }
+}
+
+/// The link, in both directions, and the NIC's intake of what a core writes.
+#[derive(Debug)]
+pub(crate) struct Bus {
+    /// From the host to the NIC: MMIO, and answers to DMA reads.
+    pub down: Pipe,
+    /// From the NIC to the host: DMA writes, and requests of DMA reads.
+    pub up: Pipe,
+    intake: Pipe,
+    ps_per_kib: u64,
+    intake_line_ps: u64,
+    request_header: usize,
+    completion_header: usize,
+    completion_max: usize,
+    read_latency_ps: u64,
+    write_latency_ps: u64,
+}
+
+impl Bus {
+    pub fn new(profile: &Profile) -> Self {
+        let pcie = &profile.pcie;
+        let link = pcie.link;
+        Self {
+            down: Pipe::default(),
+            up: Pipe::default(),
+            intake: Pipe::default(),
+            ps_per_kib: (1024.0 * 1e6 / link.bandwidth_mbps()).round() as u64,
+            intake_line_ps: (profile.units.mmio_line_ns * PS as f64) as u64,
+            request_header: link.generation.request_header(),
+            completion_header: link.generation.completion_header(),
+            completion_max: link.completion_max,
+            read_latency_ps: pcie.read_latency_ns * PS,
+            write_latency_ps: pcie.write_latency_ns * PS,
+        }
+    }
+
+    #[inline]
+    fn takes_ps(&self, bytes: usize) -> u64 {
+        (bytes as u64 * self.ps_per_kib) >> 10
+    }
+
+    /// A core writes so many lines to the NIC. Returns when they are there, and how long the core has to wait for room in its buffers.
+    #[inline]
+    pub fn mmio(&mut self, now_ps: u64, lines: usize, stats: &mut NicStats) -> (u64, u64) {
+        let bytes = lines * (LINE + self.request_header);
+        stats.mmio_lines += lines as u64;
+        stats.down_bytes += bytes as u64;
+        self.write_down(now_ps, bytes, lines)
+    }
+
+    /// A core rings a doorbell. As for [`Self::mmio`].
+    #[inline]
+    pub fn doorbell(&mut self, now_ps: u64, stats: &mut NicStats) -> (u64, u64) {
+        let bytes = 8 + self.request_header;
+        stats.doorbells += 1;
+        stats.down_bytes += bytes as u64;
+        self.write_down(now_ps, bytes, 0)
+    }
+
+    fn write_down(&mut self, now_ps: u64, bytes: usize, lines: usize) -> (u64, u64) {
+        let over_ps = self.down.pass(now_ps, self.takes_ps(bytes));
+        let in_ps = self.intake.pass(over_ps, lines as u64 * self.intake_line_ps);
+        let per_line_ps = self.takes_ps(LINE).max(self.intake_line_ps);
+        let slack_ps = per_line_ps * (WRITE_BUFFER / LINE).max(lines) as u64;
+        (in_ps + self.write_latency_ps, in_ps.saturating_sub(now_ps + slack_ps))
+    }
+
+    /// The NIC writes `len` bytes; returns when they are in memory.
+    #[inline]
+    pub fn write(&mut self, now_ps: u64, len: usize, stats: &mut NicStats) -> u64 {
+        // 256 bytes are the most that one transaction carries on the hosts that are modelled.
+        let transactions = len.div_ceil(256).max(1);
+        let bytes = len + transactions * self.request_header;
+        stats.dma_writes += transactions as u64;
+        stats.dma_write_lines += len.div_ceil(LINE) as u64;
+        stats.up_bytes += bytes as u64;
+        self.up.pass(now_ps, self.takes_ps(bytes)) + self.write_latency_ps
+    }
+
+    /// The NIC asks for bytes in memory; returns when the request is there.
+    #[inline]
+    pub fn read(&mut self, now_ps: u64, stats: &mut NicStats) -> u64 {
+        stats.dma_reads += 1;
+        stats.up_bytes += self.request_header as u64;
+        self.up.pass(now_ps, self.takes_ps(self.request_header)) + self.write_latency_ps
+    }
+
+    /// Memory answers with `len` bytes; returns when they are at the NIC.
+    #[inline]
+    pub fn answer(&mut self, now_ps: u64, len: usize, stats: &mut NicStats) -> u64 {
+        let bytes = len + len.div_ceil(self.completion_max).max(1) * self.completion_header;
+        stats.dma_read_lines += len.div_ceil(LINE) as u64;
+        stats.down_bytes += bytes as u64;
+        self.down.pass(now_ps, self.takes_ps(bytes)) + self.read_latency_ps.saturating_sub(self.write_latency_ps)
+    }
+}

@@ -1,0 +1,71 @@
+//! Memory that others may reach, by key.
+
+use std::collections::BTreeMap;
+
+use sinew_fabric::verbs::{Access, RemoteMemory, Verb};
+use sinew_mem::{Arena, SharedMemory};
+
+/// Memory that is exposed.
+#[derive(Debug)]
+pub(crate) struct Region {
+    pub memory: SharedMemory,
+    pub remote: RemoteMemory,
+    pub access: Access,
+    pub domain: u32,
+    /// Who is woken when it changes.
+    pub node: usize,
+}
+
+/// What was registered with a NIC.
+#[derive(Debug, Default)]
+pub(crate) struct Regions {
+    by_key: BTreeMap<u32, Region>,
+    arenas: Vec<(u32, Arena)>,
+    domains: u32,
+    keys: u32,
+    /// Addresses that were given out: they are the simulation's own, and the same every time.
+    next_address: u64,
+}
+
+/// Regions begin at multiples of a large page.
+const ALIGN: u64 = 2 << 20;
+
+impl Regions {
+    pub fn new_domain(&mut self) -> u32 {
+        self.domains += 1;
+        self.domains
+    }
+
+    pub fn add_arena(&mut self, domain: u32, arena: Arena) {
+        self.arenas.push((domain, arena));
+    }
+
+    /// Whether some arena of a domain satisfies this.
+    pub fn any_arena(&self, domain: u32, is_it: impl Fn(&Arena) -> bool) -> bool {
+        self.arenas.iter().any(|(of, arena)| *of == domain && is_it(arena))
+    }
+
+    pub fn expose(&mut self, memory: SharedMemory, access: Access, domain: u32, node: usize) -> RemoteMemory {
+        // Keys are hard to guess by accident, not on purpose: NICs' are not either.
+        self.keys += 1;
+        let rkey = self.keys.wrapping_mul(0x9E37_79B1) | 1 << 31;
+        self.next_address += ALIGN;
+        let remote = RemoteMemory { address: self.next_address, rkey, len: memory.len() as u64 };
+        self.next_address = (self.next_address + remote.len).next_multiple_of(ALIGN);
+        self.by_key.insert(rkey, Region { memory, remote, access, domain, node });
+        remote
+    }
+
+    pub fn remove(&mut self, rkey: u32) -> Option<Region> {
+        self.by_key.remove(&rkey)
+    }
+
+    /// The region of a key, and where in it an access begins, if the access is allowed.
+    #[inline]
+    pub fn find(&self, domain: u32, verb: Verb, rkey: u32, address: u64, len: usize) -> Option<(&Region, usize)> {
+        let region = self.by_key.get(&rkey)?;
+        let offset = address.checked_sub(region.remote.address)?;
+        let is_inside = offset.checked_add(len as u64).is_some_and(|end| end <= region.remote.len);
+        (is_inside && region.domain == domain && region.access.allows(verb)).then_some((region, offset as usize))
+    }
+}

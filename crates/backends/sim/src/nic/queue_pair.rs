@@ -1,0 +1,275 @@
+//! What a NIC, and its driver, know of a queue pair.
+
+use std::collections::VecDeque;
+
+use arrayvec::ArrayVec;
+use sinew_fabric::verbs::{
+    Completion, GATHER_MAX, Opcode, QpConfig, QpNumber, QpState, Scatter, Slice, Status, WorkTable,
+};
+
+use super::wire::Header;
+
+/// The queue pair at the other end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Remote {
+    /// The node of its NIC.
+    pub node: u32,
+    pub number: u32,
+    /// Which of the connections that it had one after another.
+    pub epoch: u32,
+}
+
+/// What a request does at the other end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Doing {
+    Send,
+    Write,
+    Read,
+    CompareSwap,
+    FetchAdd,
+}
+
+impl Doing {
+    pub fn brings(self) -> bool {
+        matches!(self, Self::Read | Self::CompareSwap | Self::FetchAdd)
+    }
+
+    fn opcode(self) -> Opcode {
+        match self {
+            Self::Send => Opcode::Send,
+            Self::Write => Opcode::Write,
+            Self::Read => Opcode::Read,
+            Self::CompareSwap => Opcode::CompareSwap,
+            Self::FetchAdd => Opcode::FetchAdd,
+        }
+    }
+}
+
+/// A work queue element.
+#[derive(Debug)]
+pub(crate) struct Wqe {
+    pub id: u64,
+    pub doing: Doing,
+    pub is_signaled: bool,
+    pub is_fenced: bool,
+    pub is_solicited: bool,
+    pub immediate: Option<u32>,
+    /// UD: whom to, and the key.
+    pub to: Option<(Remote, u32)>,
+    pub rkey: u32,
+    pub address: u64,
+    pub operand: u64,
+    pub swap: u64,
+    pub len: usize,
+    pub inline: Vec<u8>,
+    pub sources: ArrayVec<Slice, GATHER_MAX>,
+    pub targets: Scatter,
+    /// Lines of 64 bytes.
+    pub lines: usize,
+    /// Whether the NIC has to fetch it.
+    pub is_fetched: bool,
+    /// How many elements the NIC was given before it.
+    pub born: u64,
+    /// The number of its first packet, once it was sent.
+    pub psn: u32,
+    /// Bytes of its result that have come.
+    pub received: usize,
+    pub is_over: bool,
+}
+
+impl Wqe {
+    /// Packets of a message of so many bytes.
+    pub fn packets(&self, mtu: usize) -> u32 {
+        let len = if self.doing.brings() && self.doing != Doing::Read { 0 } else { self.len };
+        len.div_ceil(mtu).max(1) as u32
+    }
+
+    /// Its completion; none where nobody needs to hear of it.
+    pub fn complete(self, qp: QpNumber, status: Status) -> Option<Completion> {
+        let is_told = self.is_signaled || !status.is_success() || !self.targets.is_empty();
+        is_told.then(|| Completion {
+            id: self.id,
+            qp,
+            status,
+            opcode: self.doing.opcode(),
+            len: self.len,
+            immediate: None,
+            from: None,
+            buffers: self.targets,
+        })
+    }
+}
+
+/// A receive that was posted.
+#[derive(Debug)]
+pub(crate) struct Receive {
+    pub id: u64,
+    pub buffers: Scatter,
+}
+
+/// A receive that a message is being written to.
+#[derive(Debug)]
+pub(crate) struct Filling {
+    pub receive: Receive,
+    /// Bytes of the message that have come, and that are in memory.
+    pub arrived: usize,
+    pub written: usize,
+}
+
+/// What goes back to a peer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Reply {
+    /// An answer that is not there yet.
+    Awaited,
+    /// An acknowledgement, or a refusal.
+    Now(Header),
+}
+
+/// A queue pair.
+#[derive(Debug)]
+pub(crate) struct Qp {
+    pub config: QpConfig,
+    pub number: QpNumber,
+    pub domain: u32,
+    pub state: QpState,
+    /// How often it was reset.
+    pub epoch: u32,
+    /// The handle that it belongs to, and its completion queues.
+    pub node: usize,
+    pub send_cq: u32,
+    pub receive_cq: u32,
+    pub remote: Option<Remote>,
+
+    /// Requests that are not over. Of them the first `started` numbers were started by a doorbell, the first `arrived` are at the NIC, and those before
+    /// `next` were sent, `next` itself up to `offset`.
+    pub sends: WorkTable<Wqe>,
+    pub started: u64,
+    pub arrived: u64,
+    pub next: u64,
+    pub offset: usize,
+    /// Before this one, requests have the numbers of their packets; before that one, their arrival is known.
+    pub numbered: u64,
+    pub acked: u64,
+    /// Doorbells whose elements have not come, and the last element that a core wrote itself.
+    pub fetches: u32,
+    pub early: u64,
+    /// Whether the element at hand had to be fetched again.
+    pub is_missed: bool,
+    /// A request that failed, and how: told once those before it are over.
+    pub failing: Option<(u64, Status)>,
+    /// Requests whose places are held, and of those that are over, how many no completion has told of.
+    pub held: usize,
+    pub untold: usize,
+    /// Whether a unit has work for it.
+    pub is_queued: bool,
+    /// Whether it must not send before a while.
+    pub is_resting: bool,
+    pub psn: u32,
+    /// READs and atomics on their way.
+    pub reading: usize,
+    /// Payloads that are being fetched, and when the last of them is there.
+    pub fetching: u32,
+    pub sent_ps: u64,
+    pub tries: u8,
+    pub not_ready_tries: u8,
+    /// Whether a timer runs, and whether anything has come back since it began.
+    pub is_timed: bool,
+    pub has_progress: bool,
+
+    pub receives: VecDeque<Receive>,
+    pub receives_held: usize,
+    pub expected: u32,
+    /// Whether what is behind the expected packet was refused already.
+    pub has_refused: bool,
+    pub filling: VecDeque<Filling>,
+    /// UC: whether a message is being received, of which no packet was missed.
+    pub in_message: bool,
+    /// What goes back to the peer, in order, behind an answer that memory has not given yet.
+    pub replies: VecDeque<Reply>,
+    /// The last atomics: number of the packet, and the word that was there.
+    pub atomics: VecDeque<(u32, u64)>,
+}
+
+impl Qp {
+    pub fn new(config: QpConfig, number: QpNumber, domain: u32, node: usize, queues: [u32; 2]) -> Self {
+        Self {
+            config,
+            number,
+            domain,
+            state: QpState::Reset,
+            epoch: 0,
+            node,
+            send_cq: queues[0],
+            receive_cq: queues[1],
+            remote: None,
+            sends: WorkTable::new(config.send_depth),
+            started: 0,
+            arrived: 0,
+            next: 0,
+            offset: 0,
+            numbered: 0,
+            acked: 0,
+            fetches: 0,
+            early: 0,
+            is_missed: false,
+            failing: None,
+            held: 0,
+            untold: 0,
+            is_queued: false,
+            is_resting: false,
+            psn: 0,
+            reading: 0,
+            fetching: 0,
+            sent_ps: 0,
+            tries: 0,
+            not_ready_tries: 0,
+            is_timed: false,
+            has_progress: false,
+            receives: VecDeque::new(),
+            receives_held: 0,
+            expected: 0,
+            has_refused: false,
+            filling: VecDeque::new(),
+            in_message: false,
+            replies: VecDeque::new(),
+            atomics: VecDeque::new(),
+        }
+    }
+
+    /// As if it were new, but for its number and for the places that are held until completions are polled.
+    pub fn reset(&mut self) {
+        let Self { config, number, domain, node, send_cq, receive_cq, .. } = *self;
+        let (epoch, held, untold, receives_held) = (self.epoch + 1, self.held, self.untold, self.receives_held);
+        *self = Self {
+            epoch,
+            held,
+            untold,
+            receives_held,
+            ..Self::new(config, number, domain, node, [send_cq, receive_cq])
+        };
+    }
+
+    /// Whether it takes what comes from this queue pair.
+    pub fn hears(&self, remote: Remote) -> bool {
+        matches!(self.state, QpState::ReadyToReceive | QpState::ReadyToSend)
+            && (!self.config.transport.is_connected()
+                || self.remote.is_some_and(|peer| (peer.node, peer.number) == (remote.node, remote.number)))
+    }
+
+    /// Whether it can send a packet now.
+    pub fn can_send(&mut self, reads_max: usize) -> bool {
+        if self.state != QpState::ReadyToSend || self.is_resting || self.failing.is_some() {
+            return false;
+        }
+        // What is sent again may be over, behind something that is not.
+        while self.next < self.arrived && self.sends.get_mut(self.next).is_some_and(|wqe| wqe.is_over) {
+            (self.next, self.offset) = (self.next + 1, 0);
+        }
+        if self.next >= self.arrived {
+            return false;
+        }
+        let (reading, offset, next) = (self.reading, self.offset, self.next);
+        let Some(wqe) = self.sends.get_mut(next) else { return false };
+        offset > 0 || !(wqe.is_fenced && reading > 0 || wqe.doing.brings() && reading >= reads_max)
+    }
+}

@@ -1,0 +1,57 @@
+//! What a NIC did.
+
+/// What a modelled NIC did so far. Transactions are those of PCI Express; lines have 64 bytes, as processors' counters count them (atc16 2.1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NicStats {
+    /// Lines that cores wrote by MMIO.
+    pub mmio_lines: u64,
+    /// Doorbells that cores rang.
+    pub doorbells: u64,
+    /// DMA reads.
+    pub dma_reads: u64,
+    /// Lines that they brought.
+    pub dma_read_lines: u64,
+    /// DMA writes.
+    pub dma_writes: u64,
+    /// Lines that they wrote.
+    pub dma_write_lines: u64,
+    /// Bytes to the NIC, headers included.
+    pub down_bytes: u64,
+    /// Bytes from the NIC, headers included.
+    pub up_bytes: u64,
+    /// Requests of the host that it sent.
+    pub requests: u64,
+    /// Packets of requests that came from others.
+    pub requests_received: u64,
+    /// Work queue elements that it had to fetch again.
+    pub wqe_misses: u64,
+    /// Queue pairs whose state it had to fetch for a request of its host.
+    pub requester_misses: u64,
+    /// Queue pairs whose state it had to fetch for a request of others.
+    pub responder_misses: u64,
+    /// Addresses of pages that it had to fetch.
+    pub translation_misses: u64,
+    /// Requests that it sent again.
+    pub retransmissions: u64,
+    /// Requests of others for which no receive was posted: refused over RC, and dropped over UC and UD.
+    pub not_ready: u64,
+    /// Packets that it dropped: damaged, for nobody, of a former connection, or not in order.
+    pub dropped: u64,
+}
+
+/// How busy the parts of a NIC have been, each from 0 to 1: the greatest is the bottleneck.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct NicUse {
+    /// Its requesters, on the average.
+    pub requesters: f64,
+    /// Its responders, on the average.
+    pub responders: f64,
+    /// The bus to the NIC.
+    pub pcie_down: f64,
+    /// The bus from the NIC.
+    pub pcie_up: f64,
+    /// The link to others.
+    pub transmit: f64,
+    /// The link from others.
+    pub receive: f64,
+}

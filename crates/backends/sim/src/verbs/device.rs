@@ -1,0 +1,182 @@
+//! Devices, domains, and memory that others may reach.
+
+use std::ops::Deref;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use sinew_fabric::verbs::{
+    Access, Attributes, Device, Exposed, GATHER_MAX, ProtectionDomain, RemoteMemory, VerbsError,
+};
+use sinew_mem::{Arena, SharedMemory};
+
+use super::handle::{Domain, Handle};
+use super::queues::SimThread;
+use crate::network::Network;
+use crate::nic::{NicStats, NicUse, Profile};
+use crate::port::PortId;
+use crate::topology::HostId;
+
+/// Requests, and receives, that a queue pair holds at most.
+const QUEUE_DEPTH_MAX: usize = 16_384;
+
+/// A modelled NIC, as one actor has it: see [the module](crate::verbs). Clones are the same handle.
+#[derive(Clone, Debug)]
+pub struct SimVerbs(Handle);
+
+impl Network {
+    /// Puts a NIC into a host, whose latencies for packets are no longer those of the topology: they are the NIC's, and charged by its model alone.
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::NoDevice`] when there is no such host; [`VerbsError::Device`] when it has a NIC, or a port that charges for one.
+    pub fn attach_nic(&self, host: HostId, profile: &Profile) -> Result<(), VerbsError> {
+        let mut world = self.0.world.borrow_mut();
+        if host.0 >= world.topology.hosts.len() {
+            return Err(VerbsError::NoDevice(format!("there is no host {}: name one of the topology", host.0)));
+        }
+        let name = world.topology.hosts[host.0].name.clone();
+        if world.nic_of(host).is_some() {
+            return Err(VerbsError::Device(format!("{name} has a NIC already: its threads share one")));
+        }
+        if world.nodes.iter().any(|node| node.host == host && node.is_open) {
+            return Err(VerbsError::Device(format!("{name} has open ports, which charge for a NIC of their own")));
+        }
+        world.attach_nic(host, Rc::new(profile.clone()));
+        Ok(())
+    }
+
+    /// Opens the NIC of a host under a name of the caller's, which no port or other handle of the network has.
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::NoDevice`] when the host has none; [`VerbsError::Device`] when the name is taken.
+    pub fn verbs(&self, host: HostId, name: &str) -> Result<SimVerbs, VerbsError> {
+        let mut world = self.0.world.borrow_mut();
+        let Some(nic) = world.nic_of(host) else {
+            return Err(VerbsError::NoDevice(format!("host {} has no NIC: attach one first", host.0)));
+        };
+        if world.find(name).is_some() {
+            return Err(VerbsError::Device(format!("the name {name} is taken: give each handle its own")));
+        }
+        let node = world.open(name, host, 0);
+        let of_nic = &world.nics[nic as usize];
+        let (profile, regions) = (&of_nic.profile, Arc::clone(&of_nic.regions));
+        let attributes = Attributes {
+            name: format!("sim:{} ({})", world.topology.hosts[host.0].name, profile.name),
+            mtu: profile.link.mtu,
+            message_len_max: 1 << 30,
+            inline_max: profile.wqe.inline_max,
+            gather_max: GATHER_MAX,
+            queue_depth_max: QUEUE_DEPTH_MAX,
+            reads_max: profile.units.reads_max,
+            atomics: true,
+            line_rate_bps: Some((profile.link.rate_gbps * 1e9) as u64),
+        };
+        Ok(SimVerbs(Handle { network: self.id(), nic, node, attributes: Arc::new(attributes), regions }))
+    }
+
+    /// What the NIC of a host did; none where it has none.
+    pub fn nic_stats(&self, host: HostId) -> Option<NicStats> {
+        let world = self.0.world.borrow();
+        world.nic_of(host).map(|nic| world.nics[nic as usize].stats)
+    }
+
+    /// How busy the NIC of a host was since time 0; none where it has none.
+    pub fn nic_use(&self, host: HostId) -> Option<NicUse> {
+        let world = self.0.world.borrow();
+        world.nic_of(host).map(|nic| world.nic_use(nic, self.0.clock.event_ns()))
+    }
+}
+
+impl SimVerbs {
+    /// What a [`Cluster`](crate::Cluster) knows the handle by.
+    pub fn place(&self) -> PortId {
+        PortId(self.0.node)
+    }
+}
+
+fn no_memory(bytes: usize) -> impl FnOnce(std::io::Error) -> VerbsError {
+    move |source| VerbsError::System { doing: format!("mapping {bytes} bytes"), source, remedy: None }
+}
+
+impl Device for SimVerbs {
+    type Domain = SimDomain;
+
+    fn attributes(&self) -> &Attributes {
+        &self.0.attributes
+    }
+
+    fn protection_domain(&self) -> Result<SimDomain, VerbsError> {
+        let number = self.0.regions().new_domain();
+        Ok(SimDomain(Domain { handle: self.0.clone(), number }))
+    }
+}
+
+/// A protection domain of a modelled NIC.
+#[derive(Clone, Debug)]
+pub struct SimDomain(Domain);
+
+impl ProtectionDomain for SimDomain {
+    type Exposed = SimExposed;
+    type Thread = SimThread;
+
+    fn arena(&self, bytes: usize) -> Result<Arena, VerbsError> {
+        let arena = Arena::private(bytes).map_err(no_memory(bytes))?;
+        self.0.handle.regions().add_arena(self.0.number, arena.clone());
+        Ok(arena)
+    }
+
+    fn expose(&self, len: usize, access: Access) -> Result<SimExposed, VerbsError> {
+        let memory = SharedMemory::private(len).map_err(no_memory(len))?;
+        let Domain { handle, number } = &self.0;
+        let remote = handle.regions().expose(memory.clone(), access, *number, handle.node);
+        Ok(SimExposed { memory, remote, access, handle: handle.clone() })
+    }
+
+    fn thread(&self) -> Result<SimThread, VerbsError> {
+        let network = self.0.handle.network.find().ok_or_else(|| {
+            VerbsError::NoDevice(
+                "the simulated network is gone, or another thread's: a simulation has one thread".to_owned(),
+            )
+        })?;
+        Ok(SimThread::new(self.0.clone(), network))
+    }
+}
+
+/// Memory that others of a simulated network may reach. Its address is the simulation's own.
+#[derive(Debug)]
+pub struct SimExposed {
+    memory: SharedMemory,
+    remote: RemoteMemory,
+    access: Access,
+    handle: Handle,
+}
+
+impl Deref for SimExposed {
+    type Target = SharedMemory;
+
+    fn deref(&self) -> &SharedMemory {
+        &self.memory
+    }
+}
+
+impl Exposed for SimExposed {
+    fn remote(&self) -> RemoteMemory {
+        self.remote
+    }
+
+    fn access(&self) -> Access {
+        self.access
+    }
+
+    fn deregister(self) -> Option<SharedMemory> {
+        // The NIC is in nobody's memory between two events.
+        Some(self.memory.clone())
+    }
+}
+
+impl Drop for SimExposed {
+    fn drop(&mut self) {
+        self.handle.regions().remove(self.remote.rkey);
+    }
+}

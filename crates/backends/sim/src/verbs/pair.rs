@@ -1,0 +1,329 @@
+//! Queue pairs.
+
+use std::cell::Cell;
+
+use arrayvec::ArrayVec;
+use sinew_fabric::verbs::{
+    Operation, PostError, QpAddress, QpConfig, QpNumber, QpState, QueuePair, RefusedReceive, RefusedRequest, Request,
+    Scatter, Source, Status, Transport, VerbsError, check_receive,
+};
+
+use super::handle::{Domain, PORT_MARK, node_of};
+use crate::lanes::PS;
+use crate::network::Network;
+use crate::nic::bus::LINE;
+use crate::nic::queue_pair::{Doing, Qp, Receive, Remote, Wqe};
+use crate::nic::{Core, WqeLayout};
+use crate::world::World;
+
+/// A queue pair of a modelled NIC.
+#[derive(Debug)]
+pub struct SimQp {
+    domain: Domain,
+    network: Network,
+    config: QpConfig,
+    number: QpNumber,
+    slot: u32,
+    core: Core,
+    layout: WqeLayout,
+    /// Lines of the elements that were pushed and not started.
+    lines: Cell<u64>,
+    pushed: Cell<u64>,
+}
+
+impl SimQp {
+    pub(super) fn new(
+        domain: Domain,
+        network: Network,
+        config: QpConfig,
+        number: QpNumber,
+        slot: u32,
+        core: Core,
+        layout: WqeLayout,
+    ) -> Self {
+        Self { domain, network, config, number, slot, core, layout, lines: Cell::new(0), pushed: Cell::new(0) }
+    }
+
+    fn nic(&self) -> u32 {
+        self.domain.handle.nic
+    }
+
+    fn with<T>(&self, look: impl FnOnce(&mut Qp) -> T) -> T {
+        let mut world = self.network.0.world.borrow_mut();
+        look(world.nics[self.nic() as usize].qp(self.slot).expect("as long as its handle"))
+    }
+
+    fn check(&self, request: &Request<'_>) -> Result<(), PostError> {
+        let (state, held) = self.with(|qp| (qp.state, qp.held));
+        let device = &self.domain.handle;
+        request.check(&self.config, state, &device.attributes)?;
+        let domain = &self.domain;
+        let is_ours = match &request.operation {
+            Operation::Send { source: Source::Gather(pieces), .. }
+            | Operation::Write { source: Source::Gather(pieces), .. } => {
+                pieces.iter().all(|piece| domain.any_arena(|arena| piece.buffer.is_from(arena)))
+            }
+            Operation::Send { .. } | Operation::Write { .. } => true,
+            Operation::Read { target, .. } => {
+                target.iter().all(|buffer| domain.any_arena(|arena| buffer.is_from(arena)))
+            }
+            Operation::CompareSwap { target, .. } | Operation::FetchAdd { target, .. } => {
+                domain.any_arena(|arena| target.is_from(arena))
+            }
+        };
+        if !is_ours {
+            return Err(PostError::ForeignBuffer);
+        }
+        if let Operation::Send { to: Some(to), .. } = &request.operation {
+            let world = self.network.0.world.borrow();
+            let node = usize::try_from(to.handle).ok().and_then(|node| world.nodes.get(node));
+            if node.is_none_or(|node| node.nic.is_none()) {
+                return Err(PostError::UnknownDestination);
+            }
+        }
+        if held >= self.config.send_depth { Err(PostError::QueueFull(self.config.send_depth)) } else { Ok(()) }
+    }
+
+    /// The bytes of a request's element: its header, and the payload or where that lies.
+    fn element_len(&self, operation: &Operation<'_>) -> usize {
+        let header = match self.config.transport {
+            Transport::Ud => self.layout.header_datagram,
+            Transport::Rc | Transport::Uc => self.layout.header_connected,
+        };
+        // A pointer has 16 bytes, where the header of an inline payload has 4.
+        match operation {
+            // A message of four bytes at most goes in a field of the header (atc16 3.1, Figure 5).
+            Operation::Send { source: Source::Empty, .. } | Operation::Write { source: Source::Empty, .. } => {
+                (header - 4).min(LINE)
+            }
+            Operation::Send { source: Source::Inline(bytes), .. }
+            | Operation::Write { source: Source::Inline(bytes), .. } => header + bytes.len(),
+            Operation::Send { source: Source::Gather(pieces), .. }
+            | Operation::Write { source: Source::Gather(pieces), .. } => header - 4 + 16 * pieces.len(),
+            Operation::Read { target, .. } => header - 4 + 16 * target.len(),
+            Operation::CompareSwap { .. } | Operation::FetchAdd { .. } => header - 4 + 16 + 16,
+        }
+    }
+
+    fn spend_ns(&self, ns: u64) {
+        self.network.0.clock.spend_ns(ns);
+    }
+}
+
+fn element(request: Request<'_>, lines: usize) -> Wqe {
+    let Request { id, operation, signaled, fence, solicited } = request;
+    let len = operation.len();
+    let mut wqe = Wqe {
+        id,
+        doing: Doing::Send,
+        is_signaled: signaled,
+        is_fenced: fence,
+        is_solicited: solicited,
+        immediate: None,
+        to: None,
+        rkey: 0,
+        address: 0,
+        operand: 0,
+        swap: 0,
+        len,
+        inline: Vec::new(),
+        sources: ArrayVec::new(),
+        targets: Scatter::new(),
+        lines,
+        is_fetched: false,
+        born: 0,
+        psn: 0,
+        received: 0,
+        is_over: false,
+    };
+    let take = |wqe: &mut Wqe, source: Source<'_>| match source {
+        Source::Empty => {}
+        Source::Inline(bytes) => wqe.inline.extend_from_slice(bytes),
+        Source::Gather(pieces) => wqe.sources = pieces,
+    };
+    match operation {
+        Operation::Send { source, immediate, to } => {
+            take(&mut wqe, source);
+            wqe.immediate = immediate;
+            wqe.to = to.map(|to| (Remote { node: to.handle as u32, number: to.number.0, epoch: 0 }, to.qkey));
+        }
+        Operation::Write { source, remote, immediate } => {
+            take(&mut wqe, source);
+            (wqe.doing, wqe.immediate) = (Doing::Write, immediate);
+            (wqe.rkey, wqe.address) = (remote.rkey, remote.address);
+        }
+        Operation::Read { target, remote } => {
+            (wqe.doing, wqe.targets) = (Doing::Read, target);
+            (wqe.rkey, wqe.address) = (remote.rkey, remote.address);
+        }
+        Operation::CompareSwap { target, remote, expected, desired } => {
+            (wqe.doing, wqe.operand, wqe.swap) = (Doing::CompareSwap, expected, desired);
+            wqe.targets.push(target);
+            (wqe.rkey, wqe.address) = (remote.rkey, remote.address);
+        }
+        Operation::FetchAdd { target, remote, add } => {
+            (wqe.doing, wqe.operand) = (Doing::FetchAdd, add);
+            wqe.targets.push(target);
+            (wqe.rkey, wqe.address) = (remote.rkey, remote.address);
+        }
+    }
+    wqe
+}
+
+impl Drop for SimQp {
+    fn drop(&mut self) {
+        let mut world = self.network.0.world.borrow_mut();
+        let nic = &mut world.nics[self.nic() as usize];
+        let gone = nic.remove_qp(self.slot);
+        // Handles of completion queues may be gone before.
+        for (cq, depth) in
+            gone.iter().flat_map(|qp| [(qp.send_cq, qp.config.send_depth), (qp.receive_cq, qp.config.receive_depth)])
+        {
+            let number = self.number;
+            let queue = nic.cq(cq);
+            queue.ready.retain(|ready| ready.completion.qp != number);
+            queue.reserved -= depth;
+            nic.leave_cq(cq);
+        }
+        drop(world);
+        // Buffers go back to their arenas, which is nobody's business here.
+        drop(gone);
+    }
+}
+
+impl QueuePair for SimQp {
+    fn number(&self) -> QpNumber {
+        self.number
+    }
+
+    fn transport(&self) -> Transport {
+        self.config.transport
+    }
+
+    fn state(&self) -> QpState {
+        self.with(|qp| qp.state)
+    }
+
+    fn address(&self) -> QpAddress {
+        let world = self.network.0.world.borrow();
+        let node = world.nics[self.nic() as usize].node as u32;
+        drop(world);
+        let mut port = ArrayVec::new();
+        port.extend(PORT_MARK);
+        port.extend(node.to_le_bytes());
+        QpAddress {
+            number: self.number,
+            transport: self.config.transport,
+            first_packet: self.with(|qp| qp.epoch),
+            qkey: self.config.qkey,
+            mtu: self.domain.handle.attributes.mtu as u32,
+            port,
+        }
+    }
+
+    fn modify(&mut self, next: QpState, remote: Option<&QpAddress>) -> Result<(), VerbsError> {
+        let (nic, slot) = (self.nic(), self.slot);
+        let from = self.state();
+        if !from.can_become(next) {
+            return Err(VerbsError::Transition { from, to: next });
+        }
+        let now_ns = self.network.0.clock.event_ns();
+        let mut world = self.network.0.world.borrow_mut();
+        let world: &mut World = &mut world;
+        match next {
+            QpState::ReadyToReceive if self.config.transport.is_connected() => {
+                let Some(remote) = remote else {
+                    return Err(VerbsError::Address("a connection needs the address of its peer".to_owned()));
+                };
+                let node = node_of(remote, self.config.transport)?;
+                if world.nodes.get(node as usize).is_none_or(|node| node.nic.is_none()) {
+                    return Err(VerbsError::Address("there is no such NIC on this network".to_owned()));
+                }
+                let qp = world.nics[nic as usize].qp(slot).expect("as long as its handle");
+                qp.remote = Some(Remote { node, number: remote.number.0, epoch: remote.first_packet });
+                qp.state = next;
+            }
+            QpState::Error | QpState::Reset => {
+                if next == QpState::Reset {
+                    // What was pushed ends with the rest.
+                    let qp = world.nics[nic as usize].qp(slot).expect("as long as its handle");
+                    qp.started = qp.sends.oldest() + qp.sends.len() as u64;
+                    (self.lines, self.pushed) = (Cell::new(0), Cell::new(0));
+                }
+                world.break_qp(nic, slot, Status::Flushed, now_ns);
+                if next == QpState::Reset {
+                    world.nics[nic as usize].qp(slot).expect("as long as its handle").reset();
+                }
+            }
+            _ => world.nics[nic as usize].qp(slot).expect("as long as its handle").state = next,
+        }
+        Ok(())
+    }
+
+    fn post_receive(&mut self, id: u64, buffers: Scatter) -> Result<(), RefusedReceive> {
+        let (state, held) = self.with(|qp| (qp.state, qp.receives_held));
+        let domain = &self.domain;
+        let error = match check_receive(&buffers, &self.config, state) {
+            Err(error) => Some(error),
+            Ok(()) if !buffers.iter().all(|buffer| domain.any_arena(|arena| buffer.is_from(arena))) => {
+                Some(PostError::ForeignBuffer)
+            }
+            Ok(()) if held >= self.config.receive_depth => Some(PostError::QueueFull(self.config.receive_depth)),
+            Ok(()) => None,
+        };
+        if let Some(error) = error {
+            return Err(RefusedReceive { error, buffers });
+        }
+        self.spend_ns(self.core.receive_ns);
+        self.with(|qp| {
+            qp.receives_held += 1;
+            qp.receives.push_back(Receive { id, buffers });
+        });
+        if state == QpState::Error {
+            let now_ns = self.network.0.clock.event_ns();
+            self.network.0.world.borrow_mut().flush_receives(self.nic(), self.slot, now_ns);
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, request: Request<'_>) -> Result<(), RefusedRequest> {
+        if let Err(error) = self.check(&request) {
+            return Err(RefusedRequest::new(error, request.operation));
+        }
+        let lines = self.element_len(&request.operation).div_ceil(LINE);
+        self.lines.set(self.lines.get() + lines as u64);
+        self.pushed.set(self.pushed.get() + 1);
+        self.spend_ns(self.core.post_ns);
+        let wqe = element(request, lines);
+        self.with(|qp| {
+            qp.held += 1;
+            qp.sends.push(wqe);
+        });
+        Ok(())
+    }
+
+    /// One request is written to the NIC line by line, several are fetched by it (atc16 4: WQE-by-MMIO and Doorbell).
+    fn doorbell(&mut self) {
+        let (pushed, lines) = (self.pushed.take(), self.lines.take());
+        if pushed == 0 {
+            return;
+        }
+        self.spend_ns(if pushed == 1 { lines * self.core.mmio_line_ns } else { self.core.doorbell_ns });
+        let clock = &self.network.0.clock;
+        let (now_ns, event_ns) = (clock.core_ns(), clock.event_ns());
+        let mut world = self.network.0.world.borrow_mut();
+        let (nic, slot) = (self.nic(), self.slot);
+        let waits_ns = world.nic_doorbell(nic, slot, now_ns * PS);
+        if self.with_state(&mut world) == QpState::Error {
+            world.flush_sends(nic, slot, Status::Flushed, event_ns);
+        }
+        drop(world);
+        self.spend_ns(waits_ns);
+    }
+}
+
+impl SimQp {
+    fn with_state(&self, world: &mut World) -> QpState {
+        world.nics[self.nic() as usize].qp(self.slot).expect("as long as its handle").state
+    }
+}

@@ -1,0 +1,120 @@
+//! Requests and receives that are over, or fail.
+
+use sinew_fabric::verbs::{Completion, Opcode, QpState, Status};
+
+use super::super::World;
+use crate::events::Event;
+use crate::lanes::ceil_ns;
+use crate::nic::queue_pair::{Filling, Receive};
+use crate::nic::{Job, Ready};
+
+impl World {
+    /// Foresees a job of a NIC.
+    #[inline]
+    pub(super) fn foresee_job(&mut self, nic: u32, at_ps: u64, job: Job) {
+        let number = self.nics[nic as usize].note(job);
+        self.events.add(ceil_ns(at_ps), Event::Nic { nic, job: number });
+    }
+
+    /// Something can be polled.
+    pub(super) fn put_completion(&mut self, nic: u32, cq: u32, ready: Ready, now_ns: u64) {
+        // One whose handle is gone takes no more, and nobody waits for it.
+        if let Some(queue) = &mut self.nics[nic as usize].cqs[cq as usize] {
+            queue.ready.push_back(ready);
+            let node = queue.node;
+            self.wake_node(node, now_ns);
+        }
+    }
+
+    /// A request is over. Those that are over in their turn are told.
+    pub(super) fn request_is_over(&mut self, nic: u32, slot: u32, epoch: u32, number: u64, now_ns: u64) {
+        let Some(qp) = self.nics[nic as usize].qp_of(slot, epoch) else { return };
+        let Some(wqe) = qp.sends.get_mut(number) else { return };
+        wqe.is_over = true;
+        self.retire(nic, slot, now_ns);
+    }
+
+    pub(super) fn retire(&mut self, nic: u32, slot: u32, now_ns: u64) {
+        loop {
+            let Some(qp) = self.nics[nic as usize].qp(slot) else { return };
+            let oldest = qp.sends.oldest();
+            if let Some((number, status)) = qp.failing
+                && number == oldest
+            {
+                return self.break_qp(nic, slot, status, now_ns);
+            }
+            if !qp.sends.get_mut(oldest).is_some_and(|wqe| wqe.is_over) {
+                return;
+            }
+            let (number, cq) = (qp.number, qp.send_cq);
+            let wqe = qp.sends.pop().expect("it was looked at");
+            qp.untold += 1;
+            if let Some(completion) = wqe.complete(number, Status::Success) {
+                let sends = std::mem::take(&mut qp.untold);
+                self.put_completion(nic, cq, Ready { completion, sends, receives: 0 }, now_ns);
+            }
+        }
+    }
+
+    /// A request fails: as soon as those before it are over, it and all behind it are told of.
+    pub(super) fn fail(&mut self, nic: u32, slot: u32, number: u64, status: Status, now_ns: u64) {
+        let Some(qp) = self.nics[nic as usize].qp(slot) else { return };
+        if qp.failing.is_none() {
+            qp.failing = Some((number, status));
+            self.retire(nic, slot, now_ns);
+        }
+    }
+
+    /// A queue pair goes to error: its oldest request ends with `status`, all others are flushed, and its receives too.
+    pub fn break_qp(&mut self, nic: u32, slot: u32, status: Status, now_ns: u64) {
+        let Some(qp) = self.nics[nic as usize].qp(slot) else { return };
+        qp.state = QpState::Error;
+        qp.failing = None;
+        self.flush_sends(nic, slot, status, now_ns);
+        self.flush_receives(nic, slot, now_ns);
+    }
+
+    /// Ends all requests that were started.
+    pub fn flush_sends(&mut self, nic: u32, slot: u32, first: Status, now_ns: u64) {
+        let mut status = first;
+        loop {
+            let Some(qp) = self.nics[nic as usize].qp(slot) else { return };
+            if qp.sends.oldest() >= qp.started {
+                return;
+            }
+            let (number, cq) = (qp.number, qp.send_cq);
+            let Some(wqe) = qp.sends.pop() else { return };
+            let completion = wqe.complete(number, status).expect("failures are told");
+            let sends = std::mem::take(&mut qp.untold) + 1;
+            status = Status::Flushed;
+            self.put_completion(nic, cq, Ready { completion, sends, receives: 0 }, now_ns);
+        }
+    }
+
+    /// Ends all receives.
+    pub fn flush_receives(&mut self, nic: u32, slot: u32, now_ns: u64) {
+        loop {
+            let Some(qp) = self.nics[nic as usize].qp(slot) else { return };
+            let filling = qp.filling.pop_front().map(|Filling { receive, .. }| receive);
+            let Some(receive) = filling.or_else(|| qp.receives.pop_front()) else { return };
+            self.end_receive(nic, slot, receive, Status::Flushed, now_ns);
+        }
+    }
+
+    /// A receive ends badly.
+    pub(super) fn end_receive(&mut self, nic: u32, slot: u32, receive: Receive, status: Status, now_ns: u64) {
+        let Some(qp) = self.nics[nic as usize].qp(slot) else { return };
+        let (qp_number, cq) = (qp.number, qp.receive_cq);
+        let completion = Completion {
+            id: receive.id,
+            qp: qp_number,
+            status,
+            opcode: Opcode::Receive,
+            len: 0,
+            immediate: None,
+            from: None,
+            buffers: receive.buffers,
+        };
+        self.put_completion(nic, cq, Ready { completion, sends: 0, receives: 1 }, now_ns);
+    }
+}

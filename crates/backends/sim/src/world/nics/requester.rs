@@ -1,0 +1,578 @@
+//! What a NIC does for its host's requests.
+
+use sinew_fabric::verbs::{QpState, Status, Transport};
+
+use super::super::World;
+use crate::lanes::PS;
+use crate::nic::buffers::scatter;
+use crate::nic::bus::{CQE, LINE};
+use crate::nic::queue_pair::{Doing, Remote};
+use crate::nic::units::{Cost, Side, Work, ps};
+use crate::nic::wire::{HEADER, Header, Opcode, wire_len};
+use crate::nic::{Job, Nic};
+use crate::packets::Packet;
+
+/// How long nothing may come back until a request is sent again: 4.096 us times 2 to the 14th, as drivers have it.
+const TIMEOUT_NS: u64 = 67_108_864;
+/// How often it is.
+const TRIES: u8 = 7;
+/// How long a queue pair rests whose peer was not ready to receive.
+const NOT_READY_NS: u64 = 100_000;
+/// Packets that wait for the link in the NIC: as much time as so many bytes take.
+const EGRESS_BYTES: f64 = 8192.0;
+
+impl Nic {
+    /// How much may wait for the link.
+    pub(super) fn egress_ps(&self) -> u64 {
+        ps(EGRESS_BYTES * 8.0 / self.profile.link.rate_gbps)
+    }
+
+    /// Fetches the state of a queue pair, if it is not remembered, for a request of the host: the unit waits.
+    fn remember_requester(&mut self, slot: u32, now_ps: u64) -> u64 {
+        if self.requester_states.touch(u64::from(slot)) {
+            return 0;
+        }
+        self.stats.requester_misses += 1;
+        self.bus.read(now_ps, &mut self.stats);
+        self.bus.answer(now_ps, 256, &mut self.stats);
+        self.profile.pcie.read_latency_ns * PS
+    }
+}
+
+impl World {
+    /// A core rang for what was pushed at a queue pair. Returns how long it has to wait until the bus has taken what it wrote.
+    pub fn nic_doorbell(&mut self, nic: u32, slot: u32, now_ps: u64) -> u64 {
+        let Nic { bus, stats, qps, born, .. } = &mut self.nics[nic as usize];
+        let Some(qp) = qps[slot as usize].as_deref_mut() else { return 0 };
+        let (first, upto) = (qp.started, qp.sends.oldest() + qp.sends.len() as u64);
+        let (epoch, count) = (qp.epoch, (upto - first) as usize);
+        qp.started = upto;
+        if count == 0 {
+            return 0;
+        }
+        let mut lines = 0;
+        for number in first..upto {
+            let wqe = qp.sends.get_mut(number).expect("it was pushed");
+            (wqe.is_fetched, wqe.born) = (count > 1, *born);
+            *born += 1;
+            lines += wqe.lines;
+        }
+        if count == 1 {
+            let (there_ps, waits_ps) = bus.mmio(now_ps, lines, stats);
+            self.foresee_job(nic, there_ps, Job::Arrived { slot, epoch, upto, was_fetched: false });
+            return waits_ps / PS;
+        }
+        qp.fetches += 1;
+        let (there_ps, waits_ps) = bus.doorbell(now_ps, stats);
+        self.foresee_job(nic, there_ps, Job::Doorbell { slot, epoch, upto, count, lines });
+        waits_ps / PS
+    }
+
+    pub(super) fn fetch_elements(
+        &mut self,
+        nic: u32,
+        (slot, epoch, upto): (u32, u32, u64),
+        count: usize,
+        lines: usize,
+        now_ps: u64,
+    ) {
+        let Nic { bus, stats, profile, .. } = &mut self.nics[nic as usize];
+        let reads = count.div_ceil(profile.units.fetch_max.max(1));
+        let at_ps = (0..reads).map(|_| bus.read(now_ps, stats)).next_back().expect("one, at least");
+        self.foresee_job(nic, at_ps, Job::Fetch { slot, epoch, upto, lines });
+    }
+
+    pub(super) fn elements_arrive(
+        &mut self,
+        nic: u32,
+        slot: u32,
+        epoch: u32,
+        upto: u64,
+        was_fetched: bool,
+        now_ps: u64,
+    ) {
+        let Some(qp) = self.nics[nic as usize].qp_of(slot, epoch) else { return };
+        qp.fetches -= u32::from(was_fetched);
+        if was_fetched {
+            qp.arrived = qp.arrived.max(upto);
+        } else {
+            qp.early = upto;
+        }
+        // What a core wrote itself may be there before what it rang for earlier.
+        if qp.fetches == 0 {
+            qp.arrived = qp.arrived.max(qp.early);
+        }
+        self.pump(nic, slot, now_ps);
+    }
+
+    /// Gives a queue pair's unit work, if it has none for it and can send.
+    pub(super) fn pump(&mut self, nic: u32, slot: u32, now_ps: u64) {
+        let n = &mut self.nics[nic as usize];
+        let reads_max = n.profile.units.reads_max;
+        let Some(qp) = n.qp(slot) else { return };
+        if qp.is_queued || !qp.can_send(reads_max) {
+            return;
+        }
+        qp.is_queued = true;
+        // The rest of a message goes before other messages: NICs share no links (apnet19 4.3).
+        let goes_on = qp.offset > 0;
+        let unit = n.unit_of(Side::Requester, slot);
+        let queue = &mut n.requesters[unit as usize].queue;
+        let work = Work::Send { slot };
+        if goes_on {
+            queue.push_front(work)
+        } else {
+            queue.push_back(work)
+        }
+        self.begin_work(nic, Side::Requester, unit, now_ps);
+    }
+
+    /// What the next packet of a queue pair's requests costs.
+    pub(super) fn cost_of_sending(&mut self, nic: u32, slot: u32, start_ps: u64) -> Cost {
+        let n = &mut self.nics[nic as usize];
+        let (units, mtu, egress_ps) = (n.profile.units, n.profile.link.mtu, n.egress_ps());
+        let (scale, born, wqes) = (n.requester_scale, n.born, n.profile.caches.wqes as u64);
+        let Some(qp) = n.qp(slot) else { return Cost::Nothing };
+        if !qp.can_send(units.reads_max) {
+            qp.is_queued = false;
+            return Cost::Nothing;
+        }
+        let (offset, remote, is_reliable) = (qp.offset, qp.remote, qp.config.transport == Transport::Rc);
+        let wqe = qp.sends.get_mut(qp.next).expect("it can be sent");
+        let Some(to) = wqe.to.map(|(to, _)| to).or(remote) else { return Cost::Nothing };
+        let is_last = wqe.doing.brings() || wqe.len - offset <= mtu;
+        let mut ns = if offset == 0 { units.request_ns } else { units.packet_ns * scale };
+        if offset == 0 && wqe.is_fetched {
+            ns += units.fetched_line_ns * wqe.lines as f64;
+        }
+        if !wqe.sources.is_empty() {
+            ns += units.dma_read_ns * scale;
+        }
+        if is_last && wqe.is_signaled && !is_reliable {
+            ns += units.dma_write_ns * scale;
+        }
+        // Newer elements have taken its place.
+        let is_missed = offset == 0 && born - wqe.born > wqes;
+        if is_missed {
+            ns += units.dma_read_ns * scale;
+        }
+        let free_ps = self.link_free_ps(nic, to.node);
+        if free_ps > start_ps + egress_ps {
+            return Cost::Waits(free_ps - egress_ps);
+        }
+        let n = &mut self.nics[nic as usize];
+        if is_missed {
+            n.stats.wqe_misses += 1;
+        }
+        n.qp(slot).expect("it was there").is_missed = is_missed;
+        Cost::Takes(ps(ns) + n.remember_requester(slot, start_ps))
+    }
+
+    /// The unit is done with a packet of a request: it goes, or its payload is fetched.
+    pub(super) fn send_packet(&mut self, nic: u32, slot: u32, now_ps: u64) {
+        let n = &mut self.nics[nic as usize];
+        let (mtu, reads_max) = (n.profile.link.mtu, n.profile.units.reads_max);
+        let Some(qp) = n.qp(slot) else { return };
+        qp.is_queued = false;
+        if !qp.can_send(reads_max) {
+            return;
+        }
+        let (number, offset, epoch, is_missed) = (qp.next, qp.offset, qp.epoch, qp.is_missed);
+        let transport = qp.config.transport;
+        let wqe = qp.sends.get_mut(number).expect("it can be sent");
+        let chunk = if wqe.doing.brings() { 0 } else { (wqe.len - offset).min(mtu) };
+        let is_last = wqe.doing.brings() || offset + chunk >= wqe.len;
+        let is_gathered = chunk > 0 && !wqe.sources.is_empty();
+        let lines = wqe.lines;
+        if wqe.doing.brings() && offset == 0 {
+            qp.reading += 1;
+        }
+        if number >= qp.numbered {
+            let wqe = qp.sends.get_mut(number).expect("as before");
+            wqe.psn = qp.psn;
+            qp.psn = qp.psn.wrapping_add(wqe.packets(mtu));
+            qp.numbered = number + 1;
+        } else if offset == 0 {
+            n.stats.retransmissions += 1;
+        }
+        let Some(qp) = n.qp(slot) else { return };
+        (qp.next, qp.offset) = if is_last { (number + 1, 0) } else { (number, offset + chunk) };
+        let is_timed = std::mem::replace(&mut qp.is_timed, transport == Transport::Rc);
+        // Behind payloads that are fetched, all waits for its turn.
+        if is_gathered || is_missed || qp.fetching > 0 {
+            qp.fetching += 1;
+            let reads = is_gathered || is_missed;
+            let write_latency_ps = n.profile.pcie.write_latency_ns * PS;
+            let at_ps = if reads { n.bus.read(now_ps, &mut n.stats) } else { now_ps + write_latency_ps };
+            let len = if is_missed { chunk + lines * LINE } else { chunk };
+            self.foresee_job(
+                nic,
+                at_ps,
+                Job::Payload { slot, epoch, number, offset, len: if reads { len } else { 0 } },
+            );
+        } else {
+            let (packet, len) = self.request_packet(nic, slot, number, offset);
+            self.request_goes(nic, (slot, epoch, number), packet, len, is_last, now_ps);
+        }
+        if transport == Transport::Rc && !is_timed {
+            self.foresee_job(nic, now_ps + TIMEOUT_NS * PS, Job::Late { slot, epoch });
+        }
+        self.pump(nic, slot, now_ps);
+    }
+
+    /// A packet of a request, and its bytes on the link.
+    fn request_packet(&mut self, nic: u32, slot: u32, number: u64, offset: usize) -> (Box<Packet>, usize) {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        scratch.clear();
+        let n = &mut self.nics[nic as usize];
+        let (mtu, framing) = (n.profile.link.mtu, n.profile.link.framing);
+        let qp = n.qp(slot).expect("its request is there");
+        let (from, remote, qkey) = (qp.number.0, qp.remote, qp.config.qkey);
+        let is_datagram = !qp.config.transport.is_connected();
+        let wqe = qp.sends.get_mut(number).expect("it is not over");
+        let chunk = if wqe.doing.brings() { 0 } else { (wqe.len - offset).min(mtu) };
+        let (to, key) = match wqe.to {
+            Some((to, qkey)) => (to, qkey),
+            None => (remote.expect("it is connected"), wqe.rkey),
+        };
+        let is_last = wqe.doing.brings() || offset + chunk >= wqe.len;
+        let header = Header {
+            opcode: match wqe.doing {
+                Doing::Send => Opcode::Send,
+                Doing::Write => Opcode::Write,
+                Doing::Read => Opcode::Read,
+                Doing::CompareSwap => Opcode::CompareSwap,
+                Doing::FetchAdd => Opcode::FetchAdd,
+            },
+            is_first: offset == 0,
+            is_last,
+            is_solicited: wqe.is_solicited,
+            immediate: wqe.immediate.filter(|_| is_last),
+            to: to.number,
+            epoch: to.epoch,
+            from,
+            psn: wqe.psn.wrapping_add((offset / mtu) as u32),
+            key,
+            address: wqe.address.wrapping_add(offset as u64),
+            operand: match wqe.doing {
+                Doing::Read => wqe.len as u64,
+                Doing::Send => u64::from(qkey),
+                Doing::Write => offset as u64,
+                _ => wqe.operand,
+            },
+            swap: wqe.swap,
+        };
+        if wqe.sources.is_empty() {
+            scratch.extend_from_slice(wqe.inline.get(offset..offset + chunk).unwrap_or_default());
+        } else {
+            let mut skip = offset;
+            for piece in &wqe.sources {
+                let bytes = piece.bytes();
+                let from = skip.min(bytes.len());
+                let take = (bytes.len() - from).min(chunk - scratch.len());
+                scratch.extend_from_slice(&bytes[from..from + take]);
+                skip -= from;
+            }
+        }
+        n.stats.requests += u64::from(header.is_first);
+        let len = wire_len(framing, &header, chunk, is_datagram);
+        let packet = self.frame(nic, to.node, &header.to_bytes(), &scratch);
+        self.scratch = scratch;
+        (packet, len)
+    }
+
+    /// A packet of a request leaves. Over UC and UD the request is over with its last.
+    fn request_goes(
+        &mut self,
+        nic: u32,
+        (slot, epoch, number): (u32, u32, u64),
+        packet: Box<Packet>,
+        len: usize,
+        is_last: bool,
+        now_ps: u64,
+    ) {
+        let n = &mut self.nics[nic as usize];
+        let ready_ps = now_ps + n.profile.units.pipeline_ns * PS;
+        self.transmit(nic, packet, len, ready_ps, now_ps / PS);
+        let n = &mut self.nics[nic as usize];
+        let Some(qp) = n.qp_of(slot, epoch) else { return };
+        if is_last && qp.config.transport != Transport::Rc {
+            self.complete_request(nic, slot, epoch, number, now_ps);
+        }
+    }
+
+    /// A request has done what it had to: its completion is written if it has one.
+    fn complete_request(&mut self, nic: u32, slot: u32, epoch: u32, number: u64, now_ps: u64) {
+        let n = &mut self.nics[nic as usize];
+        let Some(qp) = n.qp_of(slot, epoch) else { return };
+        let Some(wqe) = qp.sends.get_mut(number) else { return };
+        if wqe.is_signaled {
+            let at_ps = n.bus.write(now_ps, CQE, &mut n.stats);
+            self.foresee_job(nic, at_ps, Job::Over { slot, epoch, number });
+        } else {
+            self.request_is_over(nic, slot, epoch, number, now_ps / PS);
+        }
+    }
+
+    /// The request for a payload is at the memory, which answers.
+    pub(super) fn read_payload(
+        &mut self,
+        nic: u32,
+        (slot, epoch, number): (u32, u32, u64),
+        offset: usize,
+        len: usize,
+        now_ps: u64,
+    ) {
+        let n = &mut self.nics[nic as usize];
+        let mtu = n.profile.link.mtu;
+        let rest_ps = (n.profile.pcie.read_latency_ns - n.profile.pcie.write_latency_ns) * PS;
+        let at_ps = if len > 0 { n.bus.answer(now_ps, len, &mut n.stats) } else { now_ps + rest_ps };
+        let Some(qp) = n.qp_of(slot, epoch) else { return };
+        let Some(wqe) = qp.sends.get_mut(number).filter(|wqe| !wqe.is_over) else {
+            // It failed, or is over since an earlier copy of it arrived.
+            qp.fetching -= 1;
+            return;
+        };
+        let is_last = wqe.doing.brings() || wqe.len.saturating_sub(offset) <= mtu;
+        // A short payload does not overtake a long one.
+        let at_ps = at_ps.max(qp.sent_ps);
+        qp.sent_ps = at_ps;
+        let (packet, len) = self.request_packet(nic, slot, number, offset);
+        self.foresee_job(nic, at_ps, Job::Sent { slot, epoch, number, packet, len, is_last });
+    }
+
+    pub(super) fn payload_is_there(
+        &mut self,
+        nic: u32,
+        (slot, epoch, number): (u32, u32, u64),
+        packet: Box<Packet>,
+        len: usize,
+        is_last: bool,
+        now_ps: u64,
+    ) {
+        if let Some(qp) = self.nics[nic as usize].qp_of(slot, epoch) {
+            qp.fetching -= 1;
+            if qp.state == QpState::ReadyToSend {
+                return self.request_goes(nic, (slot, epoch, number), packet, len, is_last, now_ps);
+            }
+        }
+        self.end_frame(packet);
+    }
+
+    /// What a reply costs the unit.
+    pub(super) fn cost_of_reply(&mut self, nic: u32, slot: u32, header: &Header, start_ps: u64) -> Cost {
+        let n = &mut self.nics[nic as usize];
+        let (units, scale) = (n.profile.units, n.requester_scale);
+        let brings = matches!(header.opcode, Opcode::ReadAnswer | Opcode::AtomicAnswer);
+        let ns = (units.packet_ns + if brings { units.dma_write_ns } else { 0.0 }) * scale;
+        Cost::Takes(ps(ns) + n.remember_requester(slot, start_ps))
+    }
+
+    /// A reply has come.
+    pub(super) fn take_reply(&mut self, nic: u32, slot: u32, header: &Header, packet: Box<Packet>, now_ps: u64) {
+        let n = &mut self.nics[nic as usize];
+        let from = Remote { node: packet.from, number: header.from, epoch: 0 };
+        let is_ours =
+            n.qp(slot).is_some_and(|qp| qp.state == QpState::ReadyToSend && qp.epoch == header.epoch && qp.hears(from));
+        if !is_ours {
+            n.stats.dropped += 1;
+            return self.give_back(packet);
+        }
+        match header.opcode {
+            Opcode::ReadAnswer | Opcode::AtomicAnswer => {
+                return self.take_result(nic, slot, header, packet, now_ps);
+            }
+            Opcode::Ack => self.acknowledge(nic, slot, header.psn, now_ps),
+            Opcode::NakSequence => {
+                self.acknowledge(nic, slot, header.psn.wrapping_sub(1), now_ps);
+                self.go_back(nic, slot, now_ps);
+            }
+            Opcode::NakNotReady => self.not_ready(nic, slot, header.psn, now_ps),
+            Opcode::NakAccess | Opcode::NakRequest => {
+                self.acknowledge(nic, slot, header.psn.wrapping_sub(1), now_ps);
+                let is_access = header.opcode == Opcode::NakAccess;
+                let status = if is_access { Status::RemoteAccess } else { Status::RemoteInvalidRequest };
+                if let Some(number) = self.number_of(nic, slot, header.psn) {
+                    self.fail(nic, slot, number, status, now_ps / PS);
+                }
+            }
+            _ => {}
+        }
+        self.give_back(packet);
+        self.pump(nic, slot, now_ps);
+    }
+
+    /// The request that a packet's number is of.
+    fn number_of(&mut self, nic: u32, slot: u32, psn: u32) -> Option<u64> {
+        let n = &mut self.nics[nic as usize];
+        let mtu = n.profile.link.mtu;
+        let qp = n.qp(slot)?;
+        let oldest = qp.sends.oldest();
+        // Where each has one packet, their distance says which.
+        let numbered = qp.numbered;
+        let first = qp.sends.get_mut(oldest)?.psn;
+        let guess = oldest + u64::from(psn.wrapping_sub(first));
+        let mut is_it =
+            |number: u64| qp.sends.get_mut(number).is_some_and(|wqe| psn.wrapping_sub(wqe.psn) < wqe.packets(mtu));
+        if guess < numbered && is_it(guess) {
+            return Some(guess);
+        }
+        (oldest..numbered).find(|number| is_it(*number))
+    }
+
+    /// All requests up to a packet have arrived.
+    fn acknowledge(&mut self, nic: u32, slot: u32, psn: u32, now_ps: u64) {
+        loop {
+            let n = &mut self.nics[nic as usize];
+            let mtu = n.profile.link.mtu;
+            let Some(qp) = n.qp(slot) else { return };
+            let number = qp.acked.max(qp.sends.oldest());
+            if number >= qp.numbered {
+                return;
+            }
+            let epoch = qp.epoch;
+            let Some(wqe) = qp.sends.get_mut(number) else { return };
+            let last = wqe.psn.wrapping_add(wqe.packets(mtu) - 1);
+            if (last.wrapping_sub(psn) as i32) > 0 {
+                return;
+            }
+            let brings = wqe.doing.brings();
+            qp.acked = number + 1;
+            (qp.has_progress, qp.tries, qp.not_ready_tries) = (true, 0, 0);
+            if !brings {
+                self.complete_request(nic, slot, epoch, number, now_ps);
+            }
+        }
+    }
+
+    /// A part of a READ's result, or that of an atomic, has come.
+    fn take_result(&mut self, nic: u32, slot: u32, header: &Header, packet: Box<Packet>, now_ps: u64) {
+        self.acknowledge(nic, slot, header.psn.wrapping_sub(1), now_ps);
+        let found = self.number_of(nic, slot, header.psn);
+        let n = &mut self.nics[nic as usize];
+        let len = packet.bytes().len() - HEADER;
+        let offset = if header.opcode == Opcode::ReadAnswer { header.operand as usize } else { 0 };
+        let Some(qp) = n.qp(slot) else { return self.give_back(packet) };
+        let epoch = qp.epoch;
+        let wqe = found.and_then(|number| qp.sends.get_mut(number)).filter(|wqe| {
+            let fits = if header.opcode == Opcode::ReadAnswer {
+                wqe.doing == Doing::Read && offset == wqe.received && offset + len <= wqe.len
+            } else {
+                matches!(wqe.doing, Doing::CompareSwap | Doing::FetchAdd) && wqe.received == 0
+            };
+            fits && !wqe.is_over
+        });
+        let (Some(number), Some(wqe)) = (found, wqe) else {
+            n.stats.dropped += 1;
+            return self.give_back(packet);
+        };
+        let is_atomic = header.opcode == Opcode::AtomicAnswer;
+        wqe.received += if is_atomic { 8 } else { len };
+        let is_last = wqe.received >= wqe.len;
+        let is_signaled = wqe.is_signaled;
+        (qp.has_progress, qp.tries, qp.not_ready_tries) = (true, 0, 0);
+        if is_last {
+            qp.reading = qp.reading.saturating_sub(1);
+        }
+        let mut at_ps = n.bus.write(now_ps, if is_atomic { 8 } else { len }, &mut n.stats);
+        if is_last && is_signaled {
+            at_ps = n.bus.write(now_ps, CQE, &mut n.stats);
+        }
+        self.foresee_job(nic, at_ps, Job::Result { slot, epoch, number, offset, is_last, packet });
+        if is_last {
+            self.pump(nic, slot, now_ps);
+        }
+    }
+
+    /// A result is in memory.
+    pub(super) fn put_result(
+        &mut self,
+        nic: u32,
+        (slot, epoch, number): (u32, u32, u64),
+        offset: usize,
+        is_last: bool,
+        packet: Box<Packet>,
+        now_ns: u64,
+    ) {
+        let header = Header::read(packet.bytes()).expect("it was read before");
+        if let Some(wqe) = self.nics[nic as usize].qp_of(slot, epoch).and_then(|qp| qp.sends.get_mut(number)) {
+            if header.opcode == Opcode::AtomicAnswer {
+                wqe.targets[0][..8].copy_from_slice(&header.address.to_ne_bytes());
+            } else {
+                scatter(&mut wqe.targets, offset, &packet.bytes()[HEADER..]);
+            }
+            if is_last {
+                self.request_is_over(nic, slot, epoch, number, now_ns);
+            }
+        }
+        self.give_back(packet);
+    }
+
+    /// The peer has no receive for a packet.
+    fn not_ready(&mut self, nic: u32, slot: u32, psn: u32, now_ps: u64) {
+        self.acknowledge(nic, slot, psn.wrapping_sub(1), now_ps);
+        let number = self.number_of(nic, slot, psn);
+        let Some(qp) = self.nics[nic as usize].qp(slot) else { return };
+        let (retries, epoch) = (qp.config.rnr_retries, qp.epoch);
+        qp.has_progress = true;
+        if retries < 7 && qp.not_ready_tries >= retries {
+            if let Some(number) = number {
+                self.fail(nic, slot, number, Status::RnrRetryExceeded, now_ps / PS);
+            }
+            return;
+        }
+        qp.not_ready_tries = (qp.not_ready_tries + 1).min(7);
+        if !qp.is_resting {
+            qp.is_resting = true;
+            self.foresee_job(nic, now_ps + NOT_READY_NS * PS, Job::Rested { slot, epoch });
+        }
+        self.go_back(nic, slot, now_ps);
+    }
+
+    pub(super) fn has_rested(&mut self, nic: u32, slot: u32, epoch: u32, now_ps: u64) {
+        if let Some(qp) = self.nics[nic as usize].qp_of(slot, epoch) {
+            qp.is_resting = false;
+            self.pump(nic, slot, now_ps);
+        }
+    }
+
+    /// Begins again with the oldest request that is not over.
+    fn go_back(&mut self, nic: u32, slot: u32, now_ps: u64) {
+        let Some(qp) = self.nics[nic as usize].qp(slot) else { return };
+        let oldest = qp.acked.max(qp.sends.oldest()).min(qp.next);
+        // READs among those that arrived are asked for again: their answers may be what was lost.
+        let mut from = oldest;
+        for number in qp.sends.oldest()..oldest {
+            if qp.sends.get_mut(number).is_some_and(|wqe| wqe.doing.brings() && !wqe.is_over) {
+                from = number;
+                break;
+            }
+        }
+        (qp.next, qp.offset, qp.reading) = (from, 0, 0);
+        for number in from..qp.numbered {
+            if let Some(wqe) = qp.sends.get_mut(number) {
+                wqe.received = 0;
+            }
+        }
+        self.pump(nic, slot, now_ps);
+    }
+
+    /// The timer of a queue pair has run out.
+    pub(super) fn is_late(&mut self, nic: u32, slot: u32, epoch: u32, now_ps: u64) {
+        let Some(qp) = self.nics[nic as usize].qp_of(slot, epoch) else { return };
+        if qp.state != QpState::ReadyToSend || qp.sends.oldest() >= qp.next && !qp.is_resting {
+            qp.is_timed = false;
+            return;
+        }
+        let oldest = qp.sends.oldest();
+        if !std::mem::take(&mut qp.has_progress) && !qp.is_resting {
+            qp.tries += 1;
+            if qp.tries > TRIES {
+                qp.is_timed = false;
+                return self.fail(nic, slot, oldest, Status::RetryExceeded, now_ps / PS);
+            }
+            self.go_back(nic, slot, now_ps);
+        }
+        self.foresee_job(nic, now_ps + TIMEOUT_NS * PS, Job::Late { slot, epoch });
+    }
+}

@@ -1,0 +1,540 @@
+//! What a NIC does for others' requests.
+
+use sinew_fabric::verbs::{Completion, Destination, Opcode as Completed, QpNumber, QpState, Status, Transport, Verb};
+
+use super::super::World;
+use crate::lanes::PS;
+use crate::nic::buffers::{scatter, shorten};
+use crate::nic::bus::CQE;
+use crate::nic::queue_pair::{Filling, Receive, Remote, Reply};
+use crate::nic::units::{Answer, Cost, Side, Work, ps};
+use crate::nic::wire::{HEADER, Header, Opcode, wire_len};
+use crate::nic::{Job, Nic, Ready};
+use crate::packets::Packet;
+
+/// Atomics whose results are kept for requests that come again: as many as can be on their way.
+const ATOMICS_KEPT: usize = 128;
+
+fn verb_of(opcode: Opcode) -> Verb {
+    match opcode {
+        Opcode::Write => Verb::Write,
+        Opcode::Read => Verb::Read,
+        Opcode::CompareSwap => Verb::CompareSwap,
+        Opcode::FetchAdd => Verb::FetchAdd,
+        _ => Verb::Send,
+    }
+}
+
+impl Nic {
+    /// Looks up an address; what it costs where the page is not remembered.
+    fn translate(&mut self, address: u64, now_ps: u64) -> f64 {
+        if self.translations.touch(address / self.profile.caches.page_bytes) {
+            return 0.0;
+        }
+        self.stats.translation_misses += 1;
+        self.bus.read(now_ps, &mut self.stats);
+        self.bus.answer(now_ps, 8, &mut self.stats);
+        self.profile.units.dma_read_ns
+    }
+
+    /// Fetches what is not remembered of a queue pair that somebody asks.
+    fn remember_responder(&mut self, slot: u32, now_ps: u64) -> f64 {
+        if self.responder_states.touch(u64::from(slot)) {
+            return 0.0;
+        }
+        self.stats.responder_misses += 1;
+        self.bus.read(now_ps, &mut self.stats);
+        self.bus.answer(now_ps, 256, &mut self.stats);
+        self.profile.units.dma_read_ns
+    }
+}
+
+impl World {
+    pub(super) fn cost_of_request(
+        &mut self,
+        nic: u32,
+        slot: u32,
+        header: &Header,
+        packet: &Packet,
+        start_ps: u64,
+    ) -> Cost {
+        let n = &mut self.nics[nic as usize];
+        let units = n.profile.units;
+        let payload = packet.bytes().len() - HEADER;
+        let completes = header.is_last && (header.opcode == Opcode::Send || header.immediate.is_some());
+        let ns = match header.opcode {
+            Opcode::Read => units.dma_read_ns,
+            Opcode::CompareSwap | Opcode::FetchAdd => units.atomic_ns,
+            _ => units.dma_write_ns * f64::from(u8::from(payload > 0) + u8::from(completes)),
+        };
+        let is_atomic = matches!(header.opcode, Opcode::CompareSwap | Opcode::FetchAdd);
+        if is_atomic {
+            let locks = n.locks.len() as u64;
+            let lock = &mut n.locks[(header.address % locks) as usize];
+            if *lock > start_ps {
+                return Cost::Waits(*lock);
+            }
+            *lock = start_ps + units.atomic_hold_ns * PS;
+        }
+        if header.opcode == Opcode::Read {
+            let egress_ps = n.egress_ps();
+            let free_ps = self.link_free_ps(nic, packet.from);
+            if free_ps > start_ps + egress_ps {
+                return Cost::Waits(free_ps - egress_ps);
+            }
+        }
+        let n = &mut self.nics[nic as usize];
+        let mut misses_ns = n.remember_responder(slot, start_ps);
+        if !matches!(header.opcode, Opcode::Send) {
+            misses_ns += n.translate(header.address, start_ps);
+        }
+        n.stats.requests_received += 1;
+        Cost::Takes(ps(units.packet_ns + ns + misses_ns))
+    }
+
+    pub(super) fn cost_of_answer(&mut self, nic: u32, answer: &Answer, start_ps: u64) -> Cost {
+        let n = &mut self.nics[nic as usize];
+        let (units, egress_ps) = (n.profile.units, n.egress_ps());
+        let Some(to) = n.qp_of(answer.slot, answer.epoch).and_then(|qp| qp.remote) else { return Cost::Nothing };
+        let free_ps = self.link_free_ps(nic, to.node);
+        if free_ps > start_ps + egress_ps {
+            Cost::Waits(free_ps - egress_ps)
+        } else {
+            Cost::Takes(ps(units.dma_read_ns))
+        }
+    }
+
+    /// Somebody's request has been looked at.
+    pub(super) fn take_request(&mut self, nic: u32, slot: u32, header: &Header, packet: Box<Packet>, now_ps: u64) {
+        let n = &mut self.nics[nic as usize];
+        let mtu = n.profile.link.mtu;
+        let from = Remote { node: packet.from, number: header.from, epoch: 0 };
+        let Some(qp) = n.qp(slot) else { return self.give_back(packet) };
+        let transport = qp.config.transport;
+        let is_current = transport == Transport::Ud || qp.epoch == header.epoch;
+        let is_good = qp.hears(from)
+            && is_current
+            && transport.allows(verb_of(header.opcode))
+            && (transport != Transport::Ud || header.key == qp.config.qkey);
+        if !is_good {
+            n.stats.dropped += 1;
+            return self.give_back(packet);
+        }
+        if transport == Transport::Rc {
+            let distance = header.psn.wrapping_sub(qp.expected) as i32;
+            if distance > 0 {
+                let expected = qp.expected;
+                let is_told = std::mem::replace(&mut qp.has_refused, true);
+                n.stats.dropped += 1;
+                if !is_told {
+                    self.reply(nic, slot, Opcode::NakSequence, expected, now_ps);
+                }
+                return self.give_back(packet);
+            }
+            if distance < 0 {
+                return self.take_again(nic, slot, header, packet, now_ps);
+            }
+        }
+        match header.opcode {
+            Opcode::Send => self.take_message(nic, slot, header, packet, now_ps),
+            Opcode::Write => self.take_write(nic, slot, header, packet, now_ps),
+            Opcode::Read => {
+                let len = header.operand as usize;
+                let psns = len.div_ceil(mtu).max(1) as u32;
+                if self.takes_access(nic, slot, header, len, psns, now_ps) {
+                    self.begin_answer(nic, slot, header, now_ps);
+                }
+                self.give_back(packet);
+            }
+            _ => {
+                if !header.address.is_multiple_of(8) {
+                    self.reply(nic, slot, Opcode::NakRequest, header.psn, now_ps);
+                } else if self.takes_access(nic, slot, header, 8, 1, now_ps) {
+                    let n = &mut self.nics[nic as usize];
+                    let at_ps = n.bus.read(now_ps, &mut n.stats);
+                    let qp = n.qp(slot).expect("it was there");
+                    qp.replies.push_back(Reply::Awaited);
+                    let epoch = qp.epoch;
+                    self.foresee_job(nic, at_ps, Job::Atomic { slot, epoch, header: *header });
+                }
+                self.give_back(packet);
+            }
+        }
+    }
+
+    /// Whether an access is allowed; refuses it otherwise. The next packet is expected from then on.
+    fn takes_access(&mut self, nic: u32, slot: u32, header: &Header, len: usize, psns: u32, now_ps: u64) -> bool {
+        let n = &mut self.nics[nic as usize];
+        let regions = std::sync::Arc::clone(&n.regions);
+        let Some(qp) = n.qp(slot) else { return false };
+        let regions = regions.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let verb = verb_of(header.opcode);
+        let is_allowed = len == 0 || regions.find(qp.domain, verb, header.key, header.address, len).is_some();
+        drop(regions);
+        if is_allowed {
+            qp.expected = header.psn.wrapping_add(psns);
+            qp.has_refused = false;
+        } else if qp.config.transport == Transport::Rc {
+            self.reply(nic, slot, Opcode::NakAccess, header.psn, now_ps);
+        }
+        is_allowed
+    }
+
+    /// A request comes again whose answer was lost, or late.
+    fn take_again(&mut self, nic: u32, slot: u32, header: &Header, packet: Box<Packet>, now_ps: u64) {
+        let n = &mut self.nics[nic as usize];
+        let qp = n.qp(slot).expect("it was there");
+        let expected = qp.expected;
+        match header.opcode {
+            Opcode::Read => self.begin_answer(nic, slot, header, now_ps),
+            Opcode::CompareSwap | Opcode::FetchAdd => {
+                if let Some((_, word)) = qp.atomics.iter().find(|(psn, _)| *psn == header.psn) {
+                    let word = *word;
+                    qp.replies.push_back(Reply::Awaited);
+                    let epoch = qp.epoch;
+                    self.answer_atomic(nic, (slot, epoch), header.psn, word, now_ps);
+                }
+            }
+            _ if header.is_last => self.reply(nic, slot, Opcode::Ack, expected.wrapping_sub(1), now_ps),
+            _ => {}
+        }
+        self.give_back(packet);
+    }
+
+    /// A packet of a SEND.
+    fn take_message(&mut self, nic: u32, slot: u32, header: &Header, packet: Box<Packet>, now_ps: u64) {
+        let n = &mut self.nics[nic as usize];
+        let payload = packet.bytes().len() - HEADER;
+        let qp = n.qp(slot).expect("it was there");
+        let is_reliable = qp.config.transport == Transport::Rc;
+        if header.is_first {
+            // Of a message whose end was lost.
+            if qp.in_message
+                && let Some(filling) = qp.filling.pop_back()
+            {
+                qp.receives.push_front(filling.receive);
+            }
+            let Some(receive) = qp.receives.pop_front() else {
+                return self.no_receive(nic, slot, header, packet, now_ps);
+            };
+            qp.filling.push_back(Filling { receive, arrived: 0, written: 0 });
+            qp.in_message = true;
+        } else if !qp.in_message {
+            n.stats.dropped += 1;
+            return self.give_back(packet);
+        }
+        let Some(filling) = qp.filling.back_mut() else { return self.give_back(packet) };
+        let room: usize = filling.receive.buffers.iter().map(|buffer| buffer.len()).sum();
+        if filling.arrived + payload > room {
+            let Filling { receive, .. } = qp.filling.pop_back().expect("it is there");
+            qp.in_message = false;
+            self.give_back(packet);
+            return self.does_not_fit(nic, slot, header, receive, now_ps);
+        }
+        filling.arrived += payload;
+        qp.expected = header.psn.wrapping_add(1);
+        qp.has_refused = false;
+        qp.in_message = !header.is_last;
+        let epoch = qp.epoch;
+        let mut at_ps = now_ps;
+        if payload > 0 {
+            at_ps = n.bus.write(now_ps, payload, &mut n.stats);
+        }
+        if header.is_last {
+            at_ps = n.bus.write(now_ps, CQE, &mut n.stats);
+        }
+        self.foresee_job(nic, at_ps, Job::Visible { slot, epoch, header: *header, packet });
+        if is_reliable && header.is_last {
+            self.reply(nic, slot, Opcode::Ack, header.psn, now_ps);
+        }
+    }
+
+    /// A message is longer than its receive.
+    fn does_not_fit(&mut self, nic: u32, slot: u32, header: &Header, receive: Receive, now_ps: u64) {
+        let qp = self.nics[nic as usize].qp(slot).expect("it was there");
+        if qp.config.transport != Transport::Rc {
+            // Nobody is told, and the next message has the buffers.
+            qp.receives.push_front(receive);
+            self.nics[nic as usize].stats.dropped += 1;
+            return;
+        }
+        self.reply(nic, slot, Opcode::NakRequest, header.psn, now_ps);
+        self.end_receive(nic, slot, receive, Status::LocalLength, now_ps / PS);
+        self.break_qp(nic, slot, Status::Flushed, now_ps / PS);
+    }
+
+    fn no_receive(&mut self, nic: u32, slot: u32, header: &Header, packet: Box<Packet>, now_ps: u64) {
+        let n = &mut self.nics[nic as usize];
+        n.stats.not_ready += 1;
+        let qp = n.qp(slot).expect("it was there");
+        qp.in_message = false;
+        if qp.config.transport == Transport::Rc {
+            qp.has_refused = true;
+            self.reply(nic, slot, Opcode::NakNotReady, header.psn, now_ps);
+        }
+        self.give_back(packet);
+    }
+
+    /// A packet of a WRITE.
+    fn take_write(&mut self, nic: u32, slot: u32, header: &Header, packet: Box<Packet>, now_ps: u64) {
+        let n = &mut self.nics[nic as usize];
+        let payload = packet.bytes().len() - HEADER;
+        let takes_receive = header.is_last && header.immediate.is_some();
+        let qp = n.qp(slot).expect("it was there");
+        if takes_receive && qp.receives.is_empty() {
+            return self.no_receive(nic, slot, header, packet, now_ps);
+        }
+        if !self.takes_access(nic, slot, header, payload, 1, now_ps) {
+            return self.give_back(packet);
+        }
+        let n = &mut self.nics[nic as usize];
+        let qp = n.qp(slot).expect("it was there");
+        if takes_receive {
+            let receive = qp.receives.pop_front().expect("there is one");
+            qp.filling.push_back(Filling { receive, arrived: 0, written: 0 });
+        }
+        let (epoch, is_reliable) = (qp.epoch, qp.config.transport == Transport::Rc);
+        let mut at_ps = now_ps;
+        if payload > 0 {
+            at_ps = n.bus.write(now_ps, payload, &mut n.stats);
+        }
+        if takes_receive {
+            at_ps = n.bus.write(now_ps, CQE, &mut n.stats);
+        }
+        if payload > 0 || takes_receive {
+            self.foresee_job(nic, at_ps, Job::Visible { slot, epoch, header: *header, packet });
+        } else {
+            self.give_back(packet);
+        }
+        if is_reliable && header.is_last {
+            self.reply(nic, slot, Opcode::Ack, header.psn, now_ps);
+        }
+    }
+
+    /// What a packet brought is in memory, and its completion if it has one.
+    pub(super) fn is_visible(
+        &mut self,
+        nic: u32,
+        slot: u32,
+        epoch: u32,
+        header: &Header,
+        packet: Box<Packet>,
+        now_ns: u64,
+    ) {
+        let n = &mut self.nics[nic as usize];
+        let bytes = &packet.bytes()[HEADER..];
+        let mut woken = None;
+        let regions = std::sync::Arc::clone(&n.regions);
+        // A queue pair that broke or went away writes no more.
+        if let Some(qp) = n.qp_of(slot, epoch).filter(|qp| qp.state != QpState::Error) {
+            if header.opcode == Opcode::Write && !bytes.is_empty() {
+                let regions = regions.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                if let Some((region, offset)) =
+                    regions.find(qp.domain, Verb::Write, header.key, header.address, bytes.len())
+                {
+                    region.memory.write(offset, bytes).expect("it lies in the memory");
+                    woken = Some(region.node);
+                }
+            }
+            if header.opcode == Opcode::Send
+                && let Some(filling) = qp.filling.front_mut()
+            {
+                scatter(&mut filling.receive.buffers, filling.written, bytes);
+                filling.written += bytes.len();
+            }
+            let completes = header.is_last && (header.opcode == Opcode::Send || header.immediate.is_some());
+            if completes && let Some(filling) = qp.filling.pop_front() {
+                let written = header.opcode == Opcode::Write;
+                let (cq, qp_number) = (qp.receive_cq, qp.number);
+                let is_datagram = qp.config.transport == Transport::Ud;
+                let from = is_datagram.then(|| Destination {
+                    handle: u64::from(packet.from),
+                    number: QpNumber(header.from),
+                    qkey: header.operand as u32,
+                });
+                let len = if written { (header.operand as usize).saturating_add(bytes.len()) } else { filling.written };
+                let mut buffers = filling.receive.buffers;
+                shorten(&mut buffers, if written { 0 } else { filling.written });
+                let completion = Completion {
+                    id: filling.receive.id,
+                    qp: qp_number,
+                    status: Status::Success,
+                    opcode: if written { Completed::ReceiveWrite } else { Completed::Receive },
+                    len,
+                    immediate: header.immediate,
+                    from,
+                    buffers,
+                };
+                self.put_completion(nic, cq, Ready { completion, sends: 0, receives: 1 }, now_ns);
+            }
+        }
+        if let Some(node) = woken {
+            self.wake_node(node, now_ns);
+        }
+        self.give_back(packet);
+    }
+
+    /// The answer to a READ begins.
+    fn begin_answer(&mut self, nic: u32, slot: u32, header: &Header, now_ps: u64) {
+        let qp = self.nics[nic as usize].qp(slot).expect("it was there");
+        qp.replies.push_back(Reply::Awaited);
+        let (epoch, psn) = (qp.epoch, header.psn);
+        let (rkey, address, len) = (header.key, header.address, header.operand as usize);
+        self.fetch_answer(nic, Answer { slot, epoch, psn, rkey, address, len, offset: 0 }, now_ps);
+    }
+
+    /// A part of an answer is asked of memory, and the next is to follow.
+    pub(super) fn fetch_answer(&mut self, nic: u32, answer: Answer, now_ps: u64) {
+        let n = &mut self.nics[nic as usize];
+        let mtu = n.profile.link.mtu;
+        let at_ps = n.bus.read(now_ps, &mut n.stats);
+        let next = answer.offset + mtu;
+        if next < answer.len {
+            // The rest of an answer goes before other requests.
+            let unit = n.unit_of(Side::Responder, answer.slot);
+            n.responders[unit as usize].queue.push_front(Work::Answer(Answer { offset: next, ..answer }));
+        }
+        self.foresee_job(nic, at_ps, Job::Read(answer));
+    }
+
+    /// A part of a READ is at the memory, which answers.
+    pub(super) fn read_memory(&mut self, nic: u32, answer: Answer, now_ps: u64) {
+        let Answer { slot, epoch, psn, rkey, address, len, offset } = answer;
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let n = &mut self.nics[nic as usize];
+        let chunk = (len - offset).min(n.profile.link.mtu);
+        scratch.clear();
+        scratch.resize(chunk, 0);
+        let regions = std::sync::Arc::clone(&n.regions);
+        let Some(qp) = n.qp_of(slot, epoch) else {
+            self.scratch = scratch;
+            return;
+        };
+        let found = {
+            let regions = regions.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let place = regions.find(qp.domain, Verb::Read, rkey, address.wrapping_add(offset as u64), chunk);
+            place.map(|(region, at)| region.memory.read(at, &mut scratch).expect("it lies in the memory"))
+        };
+        let Some(remote) = qp.remote else { return };
+        let from = qp.number.0;
+        // Memory that was deregistered in the meantime: the rest is refused.
+        let opcode = if found.is_some() || len == 0 { Opcode::ReadAnswer } else { Opcode::NakAccess };
+        let is_last = offset + chunk >= len;
+        let header =
+            Header { operand: offset as u64, is_first: offset == 0, is_last, ..reply_to(remote, from, opcode, psn) };
+        if opcode == Opcode::NakAccess {
+            scratch.clear();
+        }
+        let at_ps = n.bus.answer(now_ps, chunk, &mut n.stats);
+        let len = wire_len(n.profile.link.framing, &header, scratch.len(), false);
+        let packet = self.frame(nic, remote.node, &header.to_bytes(), &scratch);
+        self.scratch = scratch;
+        self.foresee_job(nic, at_ps, Job::Answered { slot, epoch, packet, len, is_last });
+    }
+
+    pub(super) fn do_atomic(&mut self, nic: u32, slot: u32, epoch: u32, header: &Header, now_ps: u64) {
+        let n = &mut self.nics[nic as usize];
+        let regions = std::sync::Arc::clone(&n.regions);
+        let Some(qp) = n.qp_of(slot, epoch) else { return };
+        let verb = verb_of(header.opcode);
+        let regions = regions.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let done = regions.find(qp.domain, verb, header.key, header.address, 8).map(|(region, offset)| {
+            let word = match verb {
+                Verb::CompareSwap => region.memory.compare_swap(offset, header.operand, header.swap),
+                _ => region.memory.fetch_add(offset, header.operand),
+            };
+            (word.expect("it is a word of the memory"), region.node)
+        });
+        drop(regions);
+        let Some((word, node)) = done else {
+            qp.replies.pop_back();
+            return self.reply(nic, slot, Opcode::NakAccess, header.psn, now_ps);
+        };
+        if qp.atomics.len() >= ATOMICS_KEPT {
+            qp.atomics.pop_front();
+        }
+        qp.atomics.push_back((header.psn, word));
+        let at_ps = n.bus.answer(now_ps, 8, &mut n.stats);
+        n.bus.write(at_ps, 8, &mut n.stats);
+        self.wake_node(node, now_ps / PS);
+        self.answer_atomic(nic, (slot, epoch), header.psn, word, at_ps);
+    }
+
+    fn answer_atomic(&mut self, nic: u32, (slot, epoch): (u32, u32), psn: u32, word: u64, at_ps: u64) {
+        let n = &mut self.nics[nic as usize];
+        let Some(qp) = n.qp_of(slot, epoch) else { return };
+        let Some(remote) = qp.remote else { return };
+        let header = Header { address: word, ..reply_to(remote, qp.number.0, Opcode::AtomicAnswer, psn) };
+        let len = wire_len(n.profile.link.framing, &header, 0, false);
+        let packet = self.frame(nic, remote.node, &header.to_bytes(), &[]);
+        self.foresee_job(nic, at_ps, Job::Answered { slot, epoch, packet, len, is_last: true });
+    }
+
+    /// A packet of an answer goes, and what had to wait for it.
+    pub(super) fn answer_goes(
+        &mut self,
+        nic: u32,
+        (slot, epoch): (u32, u32),
+        packet: Box<Packet>,
+        len: usize,
+        is_last: bool,
+        now_ps: u64,
+    ) {
+        let n = &mut self.nics[nic as usize];
+        if n.qp_of(slot, epoch).is_none_or(|qp| qp.state == QpState::Error) {
+            return self.end_frame(packet);
+        }
+        let ready_ps = now_ps + n.profile.units.pipeline_ns * PS;
+        self.transmit(nic, packet, len, ready_ps, now_ps / PS);
+        if !is_last {
+            return;
+        }
+        let Some(qp) = self.nics[nic as usize].qp_of(slot, epoch) else { return };
+        qp.replies.pop_front();
+        loop {
+            let Some(qp) = self.nics[nic as usize].qp_of(slot, epoch) else { return };
+            let Some(Reply::Now(header)) = qp.replies.front().copied() else { return };
+            qp.replies.pop_front();
+            self.send_reply(nic, slot, &header, now_ps);
+        }
+    }
+
+    /// Tells the peer of a packet of its, behind what it was told before.
+    fn reply(&mut self, nic: u32, slot: u32, opcode: Opcode, psn: u32, now_ps: u64) {
+        let Some(qp) = self.nics[nic as usize].qp(slot) else { return };
+        let Some(remote) = qp.remote else { return };
+        let header = reply_to(remote, qp.number.0, opcode, psn);
+        if qp.replies.is_empty() {
+            self.send_reply(nic, slot, &header, now_ps);
+        } else {
+            qp.replies.push_back(Reply::Now(header));
+        }
+    }
+
+    fn send_reply(&mut self, nic: u32, slot: u32, header: &Header, now_ps: u64) {
+        let n = &mut self.nics[nic as usize];
+        let ready_ps = now_ps + n.profile.units.pipeline_ns * PS;
+        let len = wire_len(n.profile.link.framing, header, 0, false);
+        let Some(remote) = n.qp(slot).and_then(|qp| qp.remote) else { return };
+        let packet = self.frame(nic, remote.node, &header.to_bytes(), &[]);
+        self.transmit(nic, packet, len, ready_ps, now_ps / PS);
+    }
+}
+
+fn reply_to(remote: Remote, from: u32, opcode: Opcode, psn: u32) -> Header {
+    Header {
+        opcode,
+        is_first: true,
+        is_last: true,
+        is_solicited: false,
+        immediate: None,
+        to: remote.number,
+        epoch: remote.epoch,
+        from,
+        psn,
+        key: 0,
+        address: 0,
+        operand: 0,
+        swap: 0,
+    }
+}
