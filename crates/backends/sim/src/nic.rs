@@ -1,5 +1,10 @@
-//! A modelled NIC.
+//! A modelled NIC: what it is like, how long its work queue elements are, and what its requests send over PCI Express.
 
+mod fields;
+mod latency;
 mod profile;
+mod profile_file;
+mod wqe;
 
-pub use profile::{Caches, Core, Framing, Link, Pcie, Profile, Registration, Units, WqeLayout};
+pub use profile::{Caches, Core, Framing, Link, Parameter, Pcie, Profile, Registration, Units, WqeLayout};
+pub use wqe::{IMMEDIATE, Source, WQE_MAX};
