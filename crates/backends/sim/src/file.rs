@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops::Range;
 
 use serde::de::DeserializeOwned;
+use serde_spanned::Spanned;
 use toml::de::{DeTable, DeValue};
 
 /// What is wrong with a file that somebody wrote, a topology's or another of its kind: one problem at least, by their lines.
@@ -21,13 +22,13 @@ pub struct Problem {
 
 /// The fields that a table of a file has.
 #[derive(Clone, Copy, Debug)]
-pub struct Fields {
+pub struct Fields<'a> {
     /// The table's name; none is the file itself, whose tables are among its fields.
-    pub table: &'static str,
+    pub table: &'a str,
     /// Fields that it must have.
-    pub required: &'static [&'static str],
+    pub required: &'a [&'a str],
     /// Fields that it may have.
-    pub optional: &'static [&'static str],
+    pub optional: &'a [&'a str],
 }
 
 impl fmt::Display for FileError {
@@ -55,13 +56,29 @@ impl FileError {
         &self.0
     }
 
+    /// An error at a place of a text.
+    pub(crate) fn in_text(text: &str, at: usize, problem: &str) -> Self {
+        Self::new(line_of(text, at), problem)
+    }
+
+    /// The error of all problems, by line, if there are any.
+    pub(crate) fn of(mut problems: Vec<Problem>) -> Result<(), Self> {
+        problems.sort_by_key(|problem| problem.line);
+        if problems.is_empty() { Ok(()) } else { Err(Self(problems)) }
+    }
+
+    /// Reads TOML, whatever it means.
+    pub(crate) fn parse(text: &str) -> Result<Spanned<DeTable<'_>>, Self> {
+        DeTable::parse(text).map_err(|error| Self::of_toml(text, &error))
+    }
+
     /// Reads TOML. Fields that are missing, or that nobody knows, in any of the tables are told all at once.
     ///
     /// # Errors
     ///
     /// What the TOML, or its meaning for a `T`, is wrong about.
-    pub fn read<T: DeserializeOwned>(text: &str, tables: &[Fields]) -> Result<T, Self> {
-        let file = DeTable::parse(text).map_err(|error| Self::of_toml(text, &error))?;
+    pub fn read<T: DeserializeOwned>(text: &str, tables: &[Fields<'_>]) -> Result<T, Self> {
+        let file = Self::parse(text)?;
         let mut problems = Vec::new();
         for fields in tables {
             if fields.table.is_empty() {
@@ -72,11 +89,8 @@ impl FileError {
                 fields.check_all(text, entry.span().start, entry.get_ref(), &mut problems);
             }
         }
-        if problems.is_empty() {
-            return toml::from_str(text).map_err(|error| Self::of_toml(text, &error));
-        }
-        problems.sort_by_key(|problem| problem.line);
-        Err(Self(problems))
+        Self::of(problems)?;
+        toml::from_str(text).map_err(|error| Self::of_toml(text, &error))
     }
 
     fn of_toml(text: &str, error: &toml::de::Error) -> Self {
@@ -127,7 +141,7 @@ impl FileError {
     }
 }
 
-impl Fields {
+impl Fields<'_> {
     /// Looks at a table, or at all tables of an array.
     fn check_all(&self, text: &str, at: usize, entry: &DeValue<'_>, problems: &mut Vec<Problem>) {
         match entry {
@@ -142,7 +156,8 @@ impl Fields {
         }
     }
 
-    fn check(&self, text: &str, at: usize, table: &DeTable<'_>, problems: &mut Vec<Problem>) {
+    /// Looks at a table that begins there.
+    pub(crate) fn check(&self, text: &str, at: usize, table: &DeTable<'_>, problems: &mut Vec<Problem>) {
         let known = || self.required.iter().chain(self.optional);
         let quoted = |names: &[&&str]| names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
         for key in table.keys() {

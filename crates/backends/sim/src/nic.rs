@@ -14,12 +14,17 @@
 pub(crate) mod buffers;
 pub(crate) mod bus;
 mod cache;
+mod expected;
+mod fields;
+mod latency;
 mod memory;
 mod profile;
+mod profile_file;
 pub(crate) mod queue_pair;
 mod stats;
 pub(crate) mod units;
 pub(crate) mod wire;
+mod wqe;
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -32,12 +37,15 @@ use crate::packets::Packet;
 use crate::topology::HostId;
 use bus::Bus;
 use cache::Cache;
+pub use expected::{CQE, Crossings, Expected, Post, Requests, RequestsError, Step};
 pub(crate) use memory::Regions;
-pub use profile::{Caches, Core, Framing, Link, Pcie, Profile, Registration, Units, WqeLayout};
+pub use profile::{Caches, Core, Framing, Link, Parameter, Pcie, Profile, Registration, Units, WqeLayout};
 use queue_pair::Qp;
 pub use stats::{NicStats, NicUse};
 use units::{Answer, Side, Unit};
 use wire::Header;
+pub(crate) use wqe::POINTER;
+pub use wqe::{IMMEDIATE, Source, WQE_MAX};
 
 /// What is foreseen at a NIC.
 #[derive(Debug)]
@@ -137,7 +145,7 @@ impl Nic {
             stats: NicStats::default(),
             requesters: units(profile.units.requesters),
             responders: units(profile.units.responders),
-            requester_scale: profile.units.requesters as f64 / profile.units.responders as f64,
+            requester_scale: profile.units.requester_factor(),
             qps: Vec::new(),
             lives: Vec::new(),
             cqs: Vec::new(),

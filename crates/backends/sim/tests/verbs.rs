@@ -1,11 +1,9 @@
 //! Verbs on modelled NICs are verbs.
 
-#[path = "nic/profile.rs"]
-mod profile;
-
 use std::cell::Cell;
 
 use sinew_conformance::verbs::{Expectations, Fixture, Promise};
+use sinew_sim::nic::Profile;
 use sinew_sim::{HostId, Network, SimVerbs, Topology};
 
 /// Devices on hosts in turn, each with a NIC of its own.
@@ -19,8 +17,9 @@ const HOSTS: usize = 4;
 impl Hosts {
     fn new() -> Self {
         let network = Network::new(Topology::star(HOSTS, 54.54, 10, 4096), 1).unwrap();
+        let profile = Profile::built_in("cx3").unwrap();
         for host in 0..HOSTS {
-            network.attach_nic(HostId(host), &profile::profile()).unwrap();
+            network.attach_nic(HostId(host), &profile).unwrap();
         }
         Self { network, opened: Cell::new(0) }
     }

@@ -3,11 +3,8 @@
 use super::profile::Profile;
 use super::stats::NicStats;
 use crate::lanes::PS;
+use crate::pcie::{DOORBELL, LINE, WRITE_MAX};
 
-/// Bytes of a line of the cache, which is what a write-combining buffer sends.
-pub(crate) const LINE: usize = 64;
-/// Bytes of a completion entry.
-pub(crate) const CQE: usize = 64;
 /// Bytes that wait for the bus before a core that writes has to wait too: what write-combining buffers hold.
 const WRITE_BUFFER: usize = 10 * LINE;
 
@@ -81,7 +78,7 @@ impl Bus {
     /// A core rings a doorbell. As for [`Self::mmio`].
     #[inline]
     pub fn doorbell(&mut self, now_ps: u64, stats: &mut NicStats) -> (u64, u64) {
-        let bytes = 8 + self.request_header;
+        let bytes = DOORBELL + self.request_header;
         stats.doorbells += 1;
         stats.down_bytes += bytes as u64;
         self.write_down(now_ps, bytes, 0)
@@ -98,8 +95,7 @@ impl Bus {
     /// The NIC writes `len` bytes; returns when they are in memory.
     #[inline]
     pub fn write(&mut self, now_ps: u64, len: usize, stats: &mut NicStats) -> u64 {
-        // 256 bytes are the most that one transaction carries on the hosts that are modelled.
-        let transactions = len.div_ceil(256).max(1);
+        let transactions = len.div_ceil(WRITE_MAX).max(1);
         let bytes = len + transactions * self.request_header;
         stats.dma_writes += transactions as u64;
         stats.dma_write_lines += len.div_ceil(LINE) as u64;

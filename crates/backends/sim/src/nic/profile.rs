@@ -5,6 +5,7 @@ use crate::pcie::PcieLink;
 /// A modelled NIC in its host: what [`Profile::read`] makes of a file.
 ///
 /// Times are nanoseconds. Those of a processing unit (PU) are how long the unit is occupied, so that a NIC of `n` units does `n` such things in that time.
+/// Files of them are read by [`Profile::read`], and each figure in them has a source ([`Profile::sources`]).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Profile {
     /// One word: what options call it.
@@ -27,6 +28,19 @@ pub struct Profile {
     pub core: Core,
     /// What it costs to register memory.
     pub registration: Registration,
+    /// Where all of that is from.
+    pub(crate) parameters: Vec<Parameter>,
+}
+
+/// A parameter of a profile, and where it is from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parameter {
+    /// Table and field of the file: `units.packet_ns`.
+    pub path: String,
+    /// The value, as a file has it.
+    pub value: String,
+    /// A data sheet, a paper's section, an estimate with its reason, or a calibration.
+    pub source: String,
 }
 
 /// The PCI Express link of a NIC, and the memory behind it.
@@ -55,8 +69,10 @@ pub struct WqeLayout {
     pub inline_receive_max: usize,
 }
 
-/// The processing units of a NIC, half of which serve requests of its host (requesters), half those of others (responders); each queue pair
-/// is bound to one of either kind.
+/// The processing units of a NIC: requesters serve its host, responders others. Each queue pair is bound to one of either kind.
+///
+/// A NIC as a whole does packets and DMA at one rate, whichever units do it. `packet_ns`, `dma_write_ns` and `dma_read_ns` are those of a responder; a
+/// requester takes [`Units::requester_factor`] times as long, since there are so many times as many of them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Units {
     /// Units that work on requests of the host, and on what comes back for them.
@@ -83,10 +99,17 @@ pub struct Units {
     pub mmio_line_ns: f64,
     /// Work queue elements that one DMA read fetches at most.
     pub fetch_max: usize,
-    /// On the way through the NIC, in either direction, while no unit is occupied.
+    /// What NICs add to a packet's way, out of one and into the other together, while no unit is occupied and nothing crosses PCI Express.
     pub pipeline_ns: u64,
     /// READs and atomics that a queue pair can have on their way.
     pub reads_max: usize,
+}
+
+impl Units {
+    /// How many times as long as a responder a requester takes for packets and DMA.
+    pub fn requester_factor(&self) -> f64 {
+        self.requesters as f64 / self.responders as f64
+    }
 }
 
 /// What a NIC remembers; the rest is in its host's memory, a DMA read away.
@@ -96,6 +119,8 @@ pub struct Caches {
     pub requester_states: usize,
     /// Queue pairs whose responder's state it has.
     pub responder_states: usize,
+    /// DMA reads, one after the other, that bring a requester's state which it does not have.
+    pub state_reads: usize,
     /// Work queue elements.
     pub wqes: usize,
     /// Pages whose addresses it can translate.
@@ -168,4 +193,40 @@ pub struct Registration {
     pub page_ns: u64,
     /// Bytes that a core copies in a nanosecond, which is what registering is weighed against.
     pub copy_bytes_per_ns: f64,
+}
+
+impl Framing {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::InfiniBand, Self::RoceV1, Self::RoceV2];
+
+    /// As files have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::InfiniBand => "infiniband",
+            Self::RoceV1 => "roce-v1",
+            Self::RoceV2 => "roce-v2",
+        }
+    }
+}
+
+impl Profile {
+    /// Every parameter with its source, in the order of files.
+    pub fn sources(&self) -> &[Parameter] {
+        &self.parameters
+    }
+
+    /// The published measurements that parameters are calibrated on, each once: those alone prove nothing where the model meets them.
+    /// What another profile was calibrated on is not among them.
+    pub fn calibrations(&self) -> Vec<&str> {
+        let mut all: Vec<&str> = self.parameters.iter().flat_map(|source| calibrations(&source.source)).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+}
+
+/// The rows that a source names as what its value is calibrated on: `calibrated on ROW, ROW: how`.
+fn calibrations(source: &str) -> impl Iterator<Item = &str> {
+    let rows = source.strip_prefix("calibrated on ").map(|rest| rest.split(':').next().unwrap_or_default());
+    rows.unwrap_or_default().split(", ").filter(|row| !row.is_empty())
 }

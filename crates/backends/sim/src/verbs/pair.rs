@@ -11,9 +11,9 @@ use sinew_fabric::verbs::{
 use super::handle::{Domain, PORT_MARK, node_of};
 use crate::lanes::PS;
 use crate::network::Network;
-use crate::nic::bus::LINE;
 use crate::nic::queue_pair::{Doing, Qp, Receive, Remote, Wqe};
-use crate::nic::{Core, WqeLayout};
+use crate::nic::{self, Core, WqeLayout};
+use crate::pcie;
 use crate::world::World;
 
 /// A queue pair of a modelled NIC.
@@ -84,25 +84,19 @@ impl SimQp {
         if held >= self.config.send_depth { Err(PostError::QueueFull(self.config.send_depth)) } else { Ok(()) }
     }
 
-    /// The bytes of a request's element: its header, and the payload or where that lies.
-    fn element_len(&self, operation: &Operation<'_>) -> usize {
-        let header = match self.config.transport {
-            Transport::Ud => self.layout.header_datagram,
-            Transport::Rc | Transport::Uc => self.layout.header_connected,
+    /// Lines of a request's element.
+    fn lines(&self, operation: &Operation<'_>) -> usize {
+        let (from, pieces) = match operation {
+            Operation::Send { source, .. } | Operation::Write { source, .. } => match source {
+                Source::Empty => (nic::Source::Header, 1),
+                Source::Inline(_) => (nic::Source::Inline, 1),
+                Source::Gather(pieces) => (nic::Source::Memory, pieces.len()),
+            },
+            Operation::Read { target, .. } => (nic::Source::Memory, target.len()),
+            Operation::CompareSwap { .. } | Operation::FetchAdd { .. } => (nic::Source::Memory, 1),
         };
-        // A pointer has 16 bytes, where the header of an inline payload has 4.
-        match operation {
-            // A message of four bytes at most goes in a field of the header (atc16 3.1, Figure 5).
-            Operation::Send { source: Source::Empty, .. } | Operation::Write { source: Source::Empty, .. } => {
-                (header - 4).min(LINE)
-            }
-            Operation::Send { source: Source::Inline(bytes), .. }
-            | Operation::Write { source: Source::Inline(bytes), .. } => header + bytes.len(),
-            Operation::Send { source: Source::Gather(pieces), .. }
-            | Operation::Write { source: Source::Gather(pieces), .. } => header - 4 + 16 * pieces.len(),
-            Operation::Read { target, .. } => header - 4 + 16 * target.len(),
-            Operation::CompareSwap { .. } | Operation::FetchAdd { .. } => header - 4 + 16 + 16,
-        }
+        let len = self.layout.request_len(operation.verb(), self.config.transport, from, operation.len());
+        pcie::lines(len + nic::POINTER * pieces.saturating_sub(1))
     }
 
     fn spend_ns(&self, ns: u64) {
@@ -290,7 +284,7 @@ impl QueuePair for SimQp {
         if let Err(error) = self.check(&request) {
             return Err(RefusedRequest::new(error, request.operation));
         }
-        let lines = self.element_len(&request.operation).div_ceil(LINE);
+        let lines = self.lines(&request.operation);
         self.lines.set(self.lines.get() + lines as u64);
         self.pushed.set(self.pushed.get() + 1);
         self.spend_ns(self.core.post_ns);

@@ -5,12 +5,12 @@ use sinew_fabric::verbs::{QpState, Status, Transport};
 use super::super::World;
 use crate::lanes::PS;
 use crate::nic::buffers::scatter;
-use crate::nic::bus::{CQE, LINE};
 use crate::nic::queue_pair::{Doing, Remote};
 use crate::nic::units::{Cost, Side, Work, ps};
 use crate::nic::wire::{HEADER, Header, Opcode, wire_len};
-use crate::nic::{Job, Nic};
+use crate::nic::{CQE, Job, Nic};
 use crate::packets::Packet;
+use crate::pcie::LINE;
 
 /// How long nothing may come back until a request is sent again: 4.096 us times 2 to the 14th, as drivers have it.
 const TIMEOUT_NS: u64 = 67_108_864;
@@ -35,7 +35,7 @@ impl Nic {
         self.stats.requester_misses += 1;
         self.bus.read(now_ps, &mut self.stats);
         self.bus.answer(now_ps, 256, &mut self.stats);
-        self.profile.pcie.read_latency_ns * PS
+        self.profile.pcie.read_latency_ns * self.profile.caches.state_reads as u64 * PS
     }
 }
 

@@ -5,11 +5,10 @@ use sinew_fabric::verbs::{Completion, Destination, Opcode as Completed, QpNumber
 use super::super::World;
 use crate::lanes::PS;
 use crate::nic::buffers::{scatter, shorten};
-use crate::nic::bus::CQE;
 use crate::nic::queue_pair::{Filling, Receive, Remote, Reply};
 use crate::nic::units::{Answer, Cost, Side, Work, ps};
 use crate::nic::wire::{HEADER, Header, Opcode, wire_len};
-use crate::nic::{Job, Nic, Ready};
+use crate::nic::{CQE, Job, Nic, Ready};
 use crate::packets::Packet;
 
 /// Atomics whose results are kept for requests that come again: as many as can be on their way.
@@ -245,7 +244,7 @@ impl World {
         }
         self.foresee_job(nic, at_ps, Job::Visible { slot, epoch, header: *header, packet });
         if is_reliable && header.is_last {
-            self.reply(nic, slot, Opcode::Ack, header.psn, now_ps);
+            self.acknowledge_written(nic, slot, header.psn, at_ps, now_ps);
         }
     }
 
@@ -307,7 +306,7 @@ impl World {
             self.give_back(packet);
         }
         if is_reliable && header.is_last {
-            self.reply(nic, slot, Opcode::Ack, header.psn, now_ps);
+            self.acknowledge_written(nic, slot, header.psn, at_ps, now_ps);
         }
     }
 
@@ -495,7 +494,7 @@ impl World {
             let Some(qp) = self.nics[nic as usize].qp_of(slot, epoch) else { return };
             let Some(Reply::Now(header)) = qp.replies.front().copied() else { return };
             qp.replies.pop_front();
-            self.send_reply(nic, slot, &header, now_ps);
+            self.send_reply(nic, slot, &header, now_ps, now_ps);
         }
     }
 
@@ -505,15 +504,29 @@ impl World {
         let Some(remote) = qp.remote else { return };
         let header = reply_to(remote, qp.number.0, opcode, psn);
         if qp.replies.is_empty() {
-            self.send_reply(nic, slot, &header, now_ps);
+            self.send_reply(nic, slot, &header, now_ps, now_ps);
         } else {
             qp.replies.push_back(Reply::Now(header));
         }
     }
 
-    fn send_reply(&mut self, nic: u32, slot: u32, header: &Header, now_ps: u64) {
+    /// Acknowledges a packet whose bytes are in memory at `at_ps`, once they are on the bus: what is acknowledged is there by the time that the peer hears of it.
+    fn acknowledge_written(&mut self, nic: u32, slot: u32, psn: u32, at_ps: u64, now_ps: u64) {
         let n = &mut self.nics[nic as usize];
-        let ready_ps = now_ps + n.profile.units.pipeline_ns * PS;
+        let goes_ps = at_ps.saturating_sub(n.profile.pcie.write_latency_ns * PS).max(now_ps);
+        let Some(qp) = n.qp(slot) else { return };
+        let Some(remote) = qp.remote else { return };
+        let header = reply_to(remote, qp.number.0, Opcode::Ack, psn);
+        if qp.replies.is_empty() {
+            self.send_reply(nic, slot, &header, goes_ps, now_ps);
+        } else {
+            qp.replies.push_back(Reply::Now(header));
+        }
+    }
+
+    fn send_reply(&mut self, nic: u32, slot: u32, header: &Header, goes_ps: u64, now_ps: u64) {
+        let n = &mut self.nics[nic as usize];
+        let ready_ps = goes_ps + n.profile.units.pipeline_ns * PS;
         let len = wire_len(n.profile.link.framing, header, 0, false);
         let Some(remote) = n.qp(slot).and_then(|qp| qp.remote) else { return };
         let packet = self.frame(nic, remote.node, &header.to_bytes(), &[]);

@@ -2,11 +2,11 @@
 
 use super::super::World;
 use crate::lanes::PS;
-use crate::nic::bus::LINE;
 use crate::nic::units::{Cost, Side, Work};
 use crate::nic::wire::Header;
 use crate::nic::{Job, Nic};
 use crate::packets::Packet;
+use crate::pcie::LINE;
 
 impl World {
     /// What is due at a NIC happens.
