@@ -5,9 +5,11 @@
 
 #![forbid(unsafe_code)]
 
+pub mod atc16;
 mod experiment;
 mod html;
 pub mod incast;
+pub mod nics;
 pub mod nsdi19;
 pub mod programs;
 pub mod report;
@@ -19,6 +21,12 @@ pub use experiment::{Against, Error, Experiment, Row};
 
 /// All experiments, by paper and place.
 pub const EXPERIMENTS: &[&dyn Experiment] = &[
+    &atc16::table4::Table4,
+    &atc16::table5::Table5,
+    &atc16::fig11::Fig11,
+    &atc16::fig12::Fig12,
+    &atc16::fig13::Fig13,
+    &atc16::fig14::Fig14,
     &nsdi19::fig4::Fig4,
     &nsdi19::fig5::Fig5,
     &nsdi19::fig6::Fig6,

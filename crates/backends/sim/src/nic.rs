@@ -50,6 +50,8 @@ pub use wqe::{IMMEDIATE, Source, WQE_MAX};
 /// What is foreseen at a NIC.
 #[derive(Debug)]
 pub(crate) enum Job {
+    /// A core wrote an element, or rang for several, that now cross the bus.
+    Written { slot: u32, epoch: u32, upto: u64, count: usize, lines: usize },
     /// A doorbell is there: so many elements of a queue pair, of so many lines, are to be fetched.
     Doorbell { slot: u32, epoch: u32, upto: u64, count: usize, lines: usize },
     /// The request for them is at the memory.

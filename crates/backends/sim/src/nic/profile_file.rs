@@ -425,7 +425,7 @@ mod tests {
         let of = |name| Profile::built_in(name).unwrap();
         let (cx3, cx) = (of("cx3"), of("cx"));
         assert_eq!((cx.wqe, cx.core.post_ns, cx.core.count), (cx3.wqe, cx3.core.post_ns, 4));
-        assert_eq!(cx.units.request_ns, cx3.units.request_ns * 2.29);
+        assert_eq!(cx.units.packet_ns, cx3.units.packet_ns * 2.29);
         assert_eq!((cx.units.atomic_hold_ns, cx.units.pipeline_ns), (847, cx3.units.pipeline_ns));
         let source = |path: &str| cx.sources().iter().find(|source| source.path == path).unwrap().source.clone();
         assert_eq!(source("wqe.receive"), "as cx3: atc16 Table 1");

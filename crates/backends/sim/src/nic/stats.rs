@@ -39,6 +39,32 @@ pub struct NicStats {
     pub dropped: u64,
 }
 
+impl NicStats {
+    /// What it did since it had done `before`.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        Self {
+            mmio_lines: self.mmio_lines - before.mmio_lines,
+            doorbells: self.doorbells - before.doorbells,
+            dma_reads: self.dma_reads - before.dma_reads,
+            dma_read_lines: self.dma_read_lines - before.dma_read_lines,
+            dma_writes: self.dma_writes - before.dma_writes,
+            dma_write_lines: self.dma_write_lines - before.dma_write_lines,
+            down_bytes: self.down_bytes - before.down_bytes,
+            up_bytes: self.up_bytes - before.up_bytes,
+            requests: self.requests - before.requests,
+            requests_received: self.requests_received - before.requests_received,
+            wqe_misses: self.wqe_misses - before.wqe_misses,
+            requester_misses: self.requester_misses - before.requester_misses,
+            responder_misses: self.responder_misses - before.responder_misses,
+            translation_misses: self.translation_misses - before.translation_misses,
+            retransmissions: self.retransmissions - before.retransmissions,
+            not_ready: self.not_ready - before.not_ready,
+            dropped: self.dropped - before.dropped,
+        }
+    }
+}
+
 /// How busy the parts of a NIC have been, each from 0 to 1: the greatest is the bottleneck.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct NicUse {

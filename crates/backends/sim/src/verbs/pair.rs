@@ -307,7 +307,7 @@ impl QueuePair for SimQp {
         let (now_ns, event_ns) = (clock.core_ns(), clock.event_ns());
         let mut world = self.network.0.world.borrow_mut();
         let (nic, slot) = (self.nic(), self.slot);
-        let waits_ns = world.nic_doorbell(nic, slot, now_ns * PS);
+        let waits_ns = world.nic_doorbell(nic, slot, now_ns * PS, event_ns * PS);
         if self.with_state(&mut world) == QpState::Error {
             world.flush_sends(nic, slot, Status::Flushed, event_ns);
         }

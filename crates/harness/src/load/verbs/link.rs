@@ -85,10 +85,11 @@ impl Flow {
         self.in_flight + self.batch <= self.depth
     }
 
-    /// Whether the next request must be signaled: its turn has come, or no further batch fits until something completes.
+    /// Whether the next request must be signaled: its turn has come, or it is the last of a batch, and no further one fits until something
+    /// completes.
     #[inline(always)]
-    pub fn is_signal_due(&self) -> bool {
-        self.unsignaled as usize + 1 >= self.every || self.in_flight + 1 + self.batch > self.depth
+    pub fn is_signal_due(&self, is_last: bool) -> bool {
+        self.unsignaled as usize + 1 >= self.every || (is_last && self.in_flight + 1 + self.batch > self.depth)
     }
 
     #[inline(always)]
@@ -361,7 +362,7 @@ impl<D: Device> Rig<D> {
         if !flow.has_room() {
             return Ok(false);
         }
-        self.push_message(index, sequence, way, flow.is_signal_due())?;
+        self.push_message(index, sequence, way, flow.is_signal_due(true))?;
         let link = &mut self.links[index];
         match (&mut link.reply, way) {
             (Some(reply), Way::Send { .. }) => reply.doorbell(),
@@ -418,6 +419,7 @@ impl<D: Device> Rig<D> {
         let Link { qp, flow, remote, made, .. } = &mut links[index];
         let first = *made;
         *made += self.plan.doorbell as u64;
+        let last = *made;
         for (nth, message) in (first..*made).zip(messages.chunks_exact_mut(layout.size)) {
             message::stamp(message, layout.place(nth).1);
         }
@@ -431,7 +433,7 @@ impl<D: Device> Rig<D> {
                 let remote =
                     RemoteMemory { address: address.wrapping_add(offset), rkey, len: len.saturating_sub(offset) };
                 let operation = Operation::Write { source: Source::Inline(message), remote, immediate: None };
-                let signaled = flow.is_signal_due();
+                let signaled = flow.is_signal_due(nth + 1 == last);
                 flow.pushed(signaled);
                 Request { id: id(index, nth), operation, signaled, fence: false, solicited: false }
             },
@@ -442,7 +444,7 @@ impl<D: Device> Rig<D> {
     /// Tells the sender of a link's messages how far they were received: a SEND of a header alone.
     pub fn push_credit(&mut self, index: usize, credit: u32) -> anyhow::Result<()> {
         let link = &mut self.links[index];
-        let signaled = link.flow.is_signal_due();
+        let signaled = link.flow.is_signal_due(true);
         let operation = Operation::Send { source: Source::Empty, immediate: Some(credit), to: link.to };
         let mut request = Request::new(id(index, 0), operation);
         request.signaled = signaled;
@@ -526,8 +528,8 @@ mod tests {
             let mut over = 0;
             for _ in 0..1000 {
                 while flow.has_room() {
-                    for _ in 0..batch {
-                        flow.pushed(flow.is_signal_due());
+                    for nth in 1..=batch {
+                        flow.pushed(flow.is_signal_due(nth == batch));
                     }
                 }
                 assert!(flow.is_awaited(), "{depth} {every} {batch}");

@@ -89,8 +89,8 @@ impl Stream {
                     rig.post_writes(index)?;
                     continue;
                 }
-                for _ in 0..rig.plan.doorbell {
-                    let signaled = rig.links[index].flow.is_signal_due();
+                for nth in 1..=rig.plan.doorbell {
+                    let signaled = rig.links[index].flow.is_signal_due(nth == rig.plan.doorbell);
                     self.push(rig, index, signaled)?;
                 }
                 rig.links[index].qp.doorbell();

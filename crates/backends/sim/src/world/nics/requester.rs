@@ -18,6 +18,8 @@ const TIMEOUT_NS: u64 = 67_108_864;
 const TRIES: u8 = 7;
 /// How long a queue pair rests whose peer was not ready to receive.
 const NOT_READY_NS: u64 = 100_000;
+/// How far a core may have gone in a turn for what it writes to take its place on the bus at once.
+const FAR_PS: u64 = 1_000 * PS;
 /// Packets that wait for the link in the NIC: as much time as so many bytes take.
 const EGRESS_BYTES: f64 = 8192.0;
 
@@ -41,8 +43,11 @@ impl Nic {
 
 impl World {
     /// A core rang for what was pushed at a queue pair. Returns how long it has to wait until the bus has taken what it wrote.
-    pub fn nic_doorbell(&mut self, nic: u32, slot: u32, now_ps: u64) -> u64 {
-        let Nic { bus, stats, qps, born, .. } = &mut self.nics[nic as usize];
+    ///
+    /// The core has come to `now_ps` in a turn that began at `turn_ps`. Others' turns may be earlier: where it has gone far, what it writes takes its place on
+    /// the bus when that time comes.
+    pub fn nic_doorbell(&mut self, nic: u32, slot: u32, now_ps: u64, turn_ps: u64) -> u64 {
+        let Nic { qps, born, .. } = &mut self.nics[nic as usize];
         let Some(qp) = qps[slot as usize].as_deref_mut() else { return 0 };
         let (first, upto) = (qp.started, qp.sends.oldest() + qp.sends.len() as u64);
         let (epoch, count) = (qp.epoch, (upto - first) as usize);
@@ -57,15 +62,32 @@ impl World {
             *born += 1;
             lines += wqe.lines;
         }
+        qp.fetches += u32::from(count > 1);
+        if now_ps - turn_ps > FAR_PS {
+            self.foresee_job(nic, now_ps, Job::Written { slot, epoch, upto, count, lines });
+            return 0;
+        }
+        self.cross_bus(nic, (slot, epoch, upto), count, lines, now_ps) / PS
+    }
+
+    /// What a core wrote crosses the bus: one element itself, or a doorbell for several. Returns how long the core has to wait.
+    pub(super) fn cross_bus(
+        &mut self,
+        nic: u32,
+        (slot, epoch, upto): (u32, u32, u64),
+        count: usize,
+        lines: usize,
+        now_ps: u64,
+    ) -> u64 {
+        let Nic { bus, stats, .. } = &mut self.nics[nic as usize];
         if count == 1 {
             let (there_ps, waits_ps) = bus.mmio(now_ps, lines, stats);
             self.foresee_job(nic, there_ps, Job::Arrived { slot, epoch, upto, was_fetched: false });
-            return waits_ps / PS;
+            return waits_ps;
         }
-        qp.fetches += 1;
         let (there_ps, waits_ps) = bus.doorbell(now_ps, stats);
         self.foresee_job(nic, there_ps, Job::Doorbell { slot, epoch, upto, count, lines });
-        waits_ps / PS
+        waits_ps
     }
 
     pub(super) fn fetch_elements(

@@ -13,6 +13,9 @@ impl World {
     pub fn nic_happens(&mut self, nic: u32, job: u32, now_ns: u64) {
         let now_ps = now_ns * PS;
         match self.nics[nic as usize].take_job(job) {
+            Job::Written { slot, epoch, upto, count, lines } => {
+                self.cross_bus(nic, (slot, epoch, upto), count, lines, now_ps);
+            }
             Job::Doorbell { slot, epoch, upto, count, lines } => {
                 self.fetch_elements(nic, (slot, epoch, upto), count, lines, now_ps);
             }

@@ -1,0 +1,62 @@
+//! Figure 12: inbound READs and WRITEs by their size.
+
+use sinew_harness::load::verbs::{Carrier, Op};
+
+use super::{profile, row};
+use crate::experiment::{Experiment, Row};
+use crate::nics::rates;
+
+/// See the module.
+pub struct Fig12;
+
+const SIZES: [usize; 5] = [32, 64, 128, 256, 512];
+/// From this part of the link's time on, the link is what limits.
+const SATURATED: f64 = 0.8;
+/// A NIC, and the payload from which on the link limits READs.
+const PAPER: [(&str, &str, f64); 3] =
+    [("cib", "Connect-IB", 64.0), ("cx3", "ConnectX-3", 256.0), ("cx", "ConnectX", 128.0)];
+
+impl Experiment for Fig12 {
+    fn id(&self) -> &'static str {
+        "atc16-fig12"
+    }
+
+    fn title(&self) -> &'static str {
+        "Inbound READs and UC WRITEs by size"
+    }
+
+    fn source(&self) -> &'static str {
+        "atc16 5.3.1, Figure 12"
+    }
+
+    fn setup(&self) -> &'static str {
+        "64 threads of eight hosts ask one host with a modelled NIC. The link limits READs from the first size on with which it is busy for four fifths of \
+         the time."
+    }
+
+    fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {
+        let mut rows = Vec::new();
+        for (at, (name, title, transition)) in PAPER.into_iter().enumerate() {
+            let nic = profile(name);
+            let mut found = None;
+            for (step, size) in SIZES.into_iter().enumerate() {
+                progress((at * SIZES.len() + step) as f64 / (PAPER.len() * SIZES.len()) as f64);
+                let read = rates::inbound(&nic, &rates::plan(Op::Read, Carrier::Rc, size, 1));
+                let write = rates::inbound(&nic, &rates::plan(Op::Write, Carrier::Uc, size, 1));
+                for (verb, mops) in [("read", read.received_mops), ("write", write.received_mops)] {
+                    let id = format!("{name}.fig12.{verb}{size}");
+                    let metric = format!("inbound {} of {size} B", verb.to_uppercase());
+                    rows.push(row(&nic, (&id, ""), title, &metric, (None, mops), "M/s"));
+                }
+                if read.asked.1.transmit > SATURATED {
+                    found = found.or(Some(size));
+                }
+            }
+            let model = found.unwrap_or(*SIZES.last().expect("there are sizes")) as f64;
+            let id = format!("{name}.read.transition");
+            let metric = "payload from which on the link limits READs";
+            rows.push(row(&nic, (&id, "5.3.1"), title, metric, (Some(transition), model), "B"));
+        }
+        rows
+    }
+}

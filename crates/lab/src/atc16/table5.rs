@@ -1,0 +1,56 @@
+//! Table 5: header-only and regular SENDs and RECVs, on three NICs.
+
+use sinew_harness::load::verbs::{Carrier, Op};
+
+use super::{profile, row};
+use crate::experiment::{Experiment, Row};
+use crate::nics::rates;
+
+/// See the module.
+pub struct Table5;
+
+/// A NIC; RECV header-only and regular, SEND header-only and regular, in millions a second.
+const PAPER: [(&str, &str, [f64; 4]); 3] = [
+    ("cib", "Connect-IB", [122.0, 82.0, 157.0, 101.6]),
+    ("cx3", "ConnectX-3", [34.0, 21.8, 32.1, 26.0]),
+    ("cx", "ConnectX", [15.3, 9.6, 11.9, 11.9]),
+];
+
+impl Experiment for Table5 {
+    fn id(&self) -> &'static str {
+        "atc16-table5"
+    }
+
+    fn title(&self) -> &'static str {
+        "Header-only and regular SENDs and RECVs"
+    }
+
+    fn source(&self) -> &'static str {
+        "atc16 5.2.2, Table 5"
+    }
+
+    fn setup(&self) -> &'static str {
+        "A host with a modelled NIC, and eight others. Datagrams of no bytes with an immediate, or of 32 bytes, in batches of 16, to and from as many threads \
+         as suit the NIC best."
+    }
+
+    fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {
+        let mut rows = Vec::new();
+        for (done, (name, title, paper)) in PAPER.into_iter().enumerate() {
+            progress(done as f64 / PAPER.len() as f64);
+            let nic = profile(name);
+            let regular = rates::plan(Op::Send, Carrier::Ud, 32, 16);
+            let found = [
+                ("recv0", "RECV, header-only", rates::inbound(&nic, &rates::header_only(16)).received_mops),
+                ("recv1", "RECV", rates::inbound(&nic, &regular).received_mops),
+                ("send0", "SEND, header-only", rates::outbound(&nic, &rates::header_only(16)).sent_mops),
+                ("send1", "SEND", rates::outbound(&nic, &regular).sent_mops),
+            ];
+            for ((id, metric, model), paper) in found.into_iter().zip(paper) {
+                let id = format!("{name}.{id}");
+                rows.push(row(&nic, (&id, "Table 5"), title, metric, (Some(paper), model), "M/s"));
+            }
+        }
+        rows
+    }
+}

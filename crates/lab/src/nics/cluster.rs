@@ -1,0 +1,115 @@
+//! Hosts with NICs at one switch, and actors on their cores.
+
+use sinew_fabric::Clock;
+use sinew_fabric::verbs::Device;
+use sinew_harness::load::{Load, Slice, State};
+use sinew_sim::nic::{NicStats, NicUse, Profile};
+use sinew_sim::{
+    Actor, Buffer, Cluster, Doing, HostId, HostSpec, LinkSpec, Network, NodeId, SimClock, SimVerbs, SwitchSpec,
+    Topology,
+};
+
+/// Hosts with a NIC each, all of one kind.
+pub struct NicCluster {
+    /// The cluster.
+    pub cluster: Cluster,
+    names: usize,
+}
+
+/// Bytes of a packet on a link, at most: a payload with headers.
+const FRAME_MAX: usize = 4096 + 200;
+
+/// The topology of hosts with such NICs at one switch, which loses nothing.
+pub fn topology(profile: &Profile, hosts: usize) -> Topology {
+    let link = profile.link;
+    let mut topology = Topology::default();
+    let switch = topology.switch(SwitchSpec {
+        name: "switch".to_owned(),
+        latency_ns: link.switch_ns,
+        buffer: Buffer::PerPort { bytes: u64::MAX },
+        ecn: None,
+        pause: None,
+    });
+    for index in 0..hosts {
+        let name = format!("host{index}");
+        let host = topology.host(HostSpec { name, transmit_latency_ns: 0, receive_latency_ns: 0 });
+        topology.link(LinkSpec {
+            ends: [NodeId::Host(host), NodeId::Switch(switch)],
+            rate_gbps: link.rate_gbps,
+            delay_ns: link.cable_ns,
+            mtu: FRAME_MAX,
+        });
+    }
+    topology
+}
+
+impl NicCluster {
+    /// So many hosts with such NICs.
+    pub fn new(profile: &Profile, hosts: usize, seed: u64) -> Self {
+        let network = Network::new(topology(profile, hosts), seed).expect("the topology is good");
+        for host in 0..hosts {
+            network.attach_nic(HostId(host), profile).expect("a host without a NIC");
+        }
+        Self { cluster: Cluster::new(&network), names: 0 }
+    }
+
+    /// The NIC of a host, as another actor has it.
+    pub fn open(&mut self, host: usize) -> SimVerbs {
+        self.names += 1;
+        let name = format!("actor {}", self.names);
+        self.cluster.network().verbs(HostId(host), &name).expect("the host has a NIC")
+    }
+
+    /// Adds an actor that has opened its NIC.
+    pub fn add(&mut self, device: &SimVerbs, actor: impl Actor + 'static) {
+        let name = device.attributes().name.clone();
+        self.cluster.add(&name, [device.place()], Box::new(actor));
+    }
+
+    /// What a host's NIC did, and how busy it was.
+    pub fn nic(&self, host: usize) -> (NicStats, NicUse) {
+        let network = self.cluster.network();
+        let host = HostId(host);
+        (network.nic_stats(host).expect("it has one"), network.nic_use(host).expect("it has one"))
+    }
+
+    /// The time.
+    pub fn clock(&self) -> SimClock {
+        self.cluster.clock()
+    }
+}
+
+/// An actor that turns a load driver for one slice after another, each as long as the last: `tell` has what came of each.
+pub struct Driver<L> {
+    load: L,
+    clock: SimClock,
+    slice_ns: u64,
+    began: bool,
+    tell: Box<dyn FnMut(Slice)>,
+}
+
+impl<L: Load> Driver<L> {
+    /// A driver of slices of so long.
+    pub fn new(load: L, clock: SimClock, slice_ns: u64, tell: impl FnMut(Slice) + 'static) -> Self {
+        Self { load, clock, slice_ns, began: false, tell: Box::new(tell) }
+    }
+}
+
+impl<L: Load> Actor for Driver<L> {
+    fn turn(&mut self) -> Doing {
+        let now_ns = self.clock.now_ns();
+        if !std::mem::replace(&mut self.began, true) {
+            self.load.begin(now_ns, now_ns + self.slice_ns).expect("the driver has what it needs");
+        }
+        match self.load.turn(now_ns).expect("the modelled NICs do what verbs do") {
+            State::Busy => Doing::Work,
+            // A completion wakes it. The end of the slice does not.
+            State::Idle => Doing::IdleUntil(now_ns + self.slice_ns),
+            State::Over => {
+                (self.tell)(self.load.end());
+                self.began = false;
+                Doing::Work
+            }
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Requests of one kind between modelled NICs, made and answered by the drivers that measure real ones.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use sinew_fabric::verbs::Device;
+use sinew_harness::load::Slice;
+use sinew_harness::load::verbs::{LinkAddress, Requester, Responder, VerbsPlan, Work};
+use sinew_sim::nic::{NicStats, NicUse, Profile};
+use sinew_sim::{Actor, Doing, SimClock, SimVerbs};
+
+use super::cluster::{Driver, NicCluster};
+
+/// Threads that ask, and threads that are asked, and on how many hosts.
+#[derive(Clone, Copy, Debug)]
+pub struct Threads {
+    /// Threads that ask.
+    pub askers: usize,
+    /// Hosts that they are on.
+    pub asking_hosts: usize,
+    /// Threads that are asked.
+    pub asked: usize,
+    /// Hosts that those are on.
+    pub asked_hosts: usize,
+    /// Whether each asks all, and not one in turn.
+    pub all_to_all: bool,
+}
+
+impl Threads {
+    /// Threads of one host, each of which asks a thread of another host.
+    pub fn outbound(threads: usize, hosts: usize) -> Self {
+        Self { askers: threads, asking_hosts: 1, asked: threads, asked_hosts: hosts, all_to_all: false }
+    }
+
+    /// Threads of many hosts, which ask threads of one.
+    pub fn inbound(threads: usize, hosts: usize, asked: usize) -> Self {
+        Self { askers: threads, asking_hosts: hosts, asked, asked_hosts: 1, all_to_all: false }
+    }
+}
+
+/// What came of it.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// Requests a second that the asking NICs together sent, in millions.
+    pub sent_mops: f64,
+    /// Packets of requests a second that the asked NICs together took, in millions.
+    pub received_mops: f64,
+    /// Requests a second that were over, as their drivers count them, in millions.
+    pub done_mops: f64,
+    /// How long they took, where they were timed.
+    pub latency: Slice,
+    /// The first asking host's NIC, over all.
+    pub asking: (NicStats, NicUse),
+    /// The first asked host's.
+    pub asked: (NicStats, NicUse),
+    /// What they did in the time that was measured.
+    pub asking_delta: NicStats,
+    /// As above.
+    pub asked_delta: NicStats,
+    /// That time.
+    pub measured_ns: u64,
+}
+
+/// Answers requests, and lends memory.
+struct Answering {
+    responder: Responder<SimVerbs>,
+    clock: SimClock,
+    look_ns: u64,
+    polls_memory: bool,
+}
+
+impl Actor for Answering {
+    fn turn(&mut self) -> Doing {
+        if self.polls_memory {
+            self.clock.spend_ns(self.look_ns);
+        }
+        let found = self.responder.turn().expect("the modelled NICs do what verbs do");
+        if found > 0 { Doing::Work } else { Doing::Idle }
+    }
+}
+
+/// Before this, nothing is measured.
+const WARM_UP_NS: u64 = 60_000;
+
+/// Runs a plan for so long between NICs of one kind.
+pub fn run(profile: &Profile, plan: &VerbsPlan, threads: Threads, measured_ns: u64) -> Found {
+    let mut nics = NicCluster::new(profile, threads.asking_hosts + threads.asked_hosts, 1);
+    let clock = nics.clock();
+    // Which thread is asked by which, as many times as there are queue pairs.
+    let asked_by = |asker: usize| -> Vec<usize> {
+        if threads.all_to_all { (0..threads.asked).collect() } else { vec![asker % threads.asked] }
+    };
+    let asks: Vec<Vec<usize>> = (0..threads.askers)
+        .map(|asker| asked_by(asker).into_iter().flat_map(|asked| vec![asked; plan.qps]).collect())
+        .collect();
+    let done = Rc::new(RefCell::new(Slice::new()));
+    let mut askers = Vec::new();
+    for (asker, asked) in asks.iter().enumerate() {
+        let device = nics.open(asker % threads.asking_hosts);
+        let domain = device.protection_domain().expect("a domain");
+        let times = plan.window == 1;
+        let (requester, links) =
+            Requester::new(&device, &domain, plan, asked.len(), times, clock.clone()).expect("the NIC can do it");
+        askers.push((device, requester, links));
+    }
+    let mut answers: Vec<Vec<LinkAddress>> = vec![Vec::new(); threads.askers];
+    for thread in 0..threads.asked {
+        let device = nics.open(threads.asking_hosts + thread % threads.asked_hosts);
+        let domain = device.protection_domain().expect("a domain");
+        // Links in the order of those who ask.
+        let asking: Vec<(usize, usize)> = asks
+            .iter()
+            .enumerate()
+            .flat_map(|(asker, asked)| {
+                let of_thread = asked.iter().enumerate().filter(move |(_, asked)| **asked == thread);
+                of_thread.map(move |(link, _)| (asker, link))
+            })
+            .collect();
+        let (mut responder, ours) = Responder::new(&device, &domain, plan, asking.len()).expect("the NIC can do it");
+        let theirs: Vec<LinkAddress> = asking.iter().map(|(asker, link)| askers[*asker].2[*link].clone()).collect();
+        responder.connect(&theirs).expect("a connection");
+        for ((asker, _), address) in asking.iter().zip(ours) {
+            answers[*asker].push(address);
+        }
+        let polls_memory = matches!(plan.work, Work::Echo(_)) && !plan.takes_receives();
+        let look_ns = profile.core.look_ns;
+        nics.add(&device, Answering { responder, clock: clock.clone(), look_ns, polls_memory });
+    }
+    for ((device, mut requester, _), addresses) in askers.into_iter().zip(answers) {
+        requester.connect(&addresses).expect("a connection");
+        let done = Rc::clone(&done);
+        let driver = Driver::new(requester, clock.clone(), 20_000_000_000, move |slice| done.borrow_mut().add(&slice));
+        nics.add(&device, driver);
+    }
+    nics.cluster.run_until(WARM_UP_NS);
+    let hosts = |from: usize, count: usize, nics: &NicCluster| -> Vec<NicStats> {
+        (from..from + count).map(|host| nics.nic(host).0).collect()
+    };
+    let before = (hosts(0, threads.asking_hosts, &nics), hosts(threads.asking_hosts, threads.asked_hosts, &nics));
+    nics.cluster.run_until(WARM_UP_NS + measured_ns);
+    let after = (hosts(0, threads.asking_hosts, &nics), hosts(threads.asking_hosts, threads.asked_hosts, &nics));
+    let mops = |count: u64| count as f64 * 1e3 / measured_ns as f64;
+    let sum = |of: fn(&NicStats) -> u64, side: &[NicStats]| side.iter().map(of).sum::<u64>();
+    let sent = |side: &[NicStats]| sum(|stats| stats.requests, side);
+    let received = |side: &[NicStats]| sum(|stats| stats.requests_received, side);
+    let latency = done.borrow().clone();
+    Found {
+        sent_mops: mops(sent(&after.0) - sent(&before.0)),
+        received_mops: mops(received(&after.1) - received(&before.1)),
+        done_mops: 0.0,
+        latency,
+        asking: nics.nic(0),
+        asked: nics.nic(threads.asking_hosts),
+        asking_delta: after.0[0].since(&before.0[0]),
+        asked_delta: after.1[0].since(&before.1[0]),
+        measured_ns,
+    }
+}
