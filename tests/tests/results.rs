@@ -8,7 +8,7 @@ use serde_json::Value;
 const REFERENCE: &str = include_str!("../../docs/results.md");
 
 /// Commands that measure, each with what keeps it short.
-const COMMANDS: [&str; 20] = [
+const COMMANDS: [&str; 22] = [
     "rpc bench latency --seconds 0.05",
     "rpc bench rate --fabric udp --seconds 0.05",
     "rpc bench bandwidth --fabric hub --size 256K --seconds 0.05",
@@ -29,6 +29,8 @@ const COMMANDS: [&str; 20] = [
     "seq bench --design spec-s0 --seconds 0.05",
     "limits --seconds 0.01",
     "lab run nsdi19-table3",
+    "model pcie --batch 16",
+    "model verbs --verb read --counted-reads 2",
 ];
 
 /// Whether the reference names a field, as a word of its own.

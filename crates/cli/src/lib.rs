@@ -7,7 +7,8 @@
 //! - `sim`: `sinew sim`, and `lab`: `sinew lab`.
 //! - `limits`: `sinew limits`. `measure`: what all benchmarks have in common; how they measure is the harness's.
 //! - `advice`: which command serves where nobody is found.
-//! - `outfile`: the file that `--out` names; `interrupted`: Ctrl-C, where nothing has to be put in order.
+//! - `model`: `sinew model`, which computes and measures nothing.
+//! - `infile`: files that options name; `outfile`: the one that `--out` names; `interrupted`: Ctrl-C, where nothing has to be put in order.
 //! - `table`: tables that fit a terminal.
 //! - `output`: the only place that writes to standard output and standard error.
 #![forbid(unsafe_code)]
@@ -19,11 +20,13 @@ mod echo;
 mod endpoint_args;
 mod fabrics;
 mod herd;
+mod infile;
 mod interrupted;
 mod kv;
 mod lab;
 mod limits;
 mod measure;
+mod model;
 mod outfile;
 mod output;
 mod rpc;
@@ -54,6 +57,7 @@ Examples:
   sinew seq next --count 3
   sinew sim run cx4 --workload FILE        a workload on a simulated cluster
   sinew sim swarm --seconds 60             hunts for bugs, simulated
+  sinew model pcie --batch 16              what crosses PCI Express
   sinew limits                             what the machine itself allows
 
 Exit status:
@@ -99,6 +103,9 @@ enum Command {
     /// Run published figures again
     #[command(subcommand)]
     Lab(lab::Command),
+    /// Say what RDMA requests send over PCI Express, and what NICs are like
+    #[command(subcommand)]
+    Model(model::Command),
     /// Measure what the machine alone allows
     Limits(limits::Args),
 }
@@ -216,6 +223,7 @@ pub fn main() -> ExitCode {
         Some(Command::Seq(command)) => seq::run(&command),
         Some(Command::Sim(command)) => sim::run(&command),
         Some(Command::Lab(command)) => lab::run(&command),
+        Some(Command::Model(command)) => model::run(&command),
         Some(Command::Limits(args)) => interrupted::ends().and_then(|()| limits::run(&args)),
     };
     match result {

@@ -37,7 +37,7 @@ use crate::packets::Packet;
 use crate::topology::HostId;
 use bus::Bus;
 use cache::Cache;
-pub use expected::{CQE, Crossings, Expected, Post, Requests, RequestsError, Step};
+pub use expected::{CQE, Crossings, Expected, Post, Rates, Requests, RequestsError, Step, transport_name, verb_name};
 pub(crate) use memory::Regions;
 pub use profile::{Caches, Core, Framing, Link, Parameter, Pcie, Profile, Registration, Units, WqeLayout};
 use queue_pair::Qp;

@@ -3,7 +3,7 @@
 //! What a processor counts on top of that are misses (atc16 3.5).
 
 use std::iter::Sum;
-use std::ops::Add;
+use std::ops::{Add, Mul};
 
 use sinew_fabric::verbs::{Transport, Verb};
 
@@ -50,11 +50,32 @@ pub struct Requests {
     pub place: usize,
 }
 
+/// A verb as the papers write it.
+pub fn verb_name(verb: Verb) -> &'static str {
+    match verb {
+        Verb::Send => "SEND",
+        Verb::Write => "WRITE",
+        Verb::WriteWithImmediate => "WRITE with immediate",
+        Verb::Read => "READ",
+        Verb::CompareSwap => "compare-and-swap",
+        Verb::FetchAdd => "fetch-and-add",
+    }
+}
+
+/// A transport as the papers write it.
+pub fn transport_name(transport: Transport) -> &'static str {
+    match transport {
+        Transport::Rc => "RC",
+        Transport::Uc => "UC",
+        Transport::Ud => "UD",
+    }
+}
+
 /// Why there are no such requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RequestsError {
     /// Table 1 of atc16.
-    #[error("{transport:?} cannot carry a {verb:?}: RC carries all, UC SEND and WRITE, UD SEND")]
+    #[error("{} cannot carry a {}: RC carries all, UC SEND and WRITE, UD SEND", transport_name(*transport), verb_name(*verb))]
     Transport {
         /// What was asked for.
         verb: Verb,
@@ -62,9 +83,7 @@ pub enum RequestsError {
         transport: Transport,
     },
     /// The NIC's limit, or what has no payload of its own.
-    #[error(
-        "a {verb:?} cannot have {len} B inline: a SEND or WRITE, and {inline_max} B at most; leave the payload in memory"
-    )]
+    #[error("a {} cannot have {len} B inline: a SEND or WRITE, and {inline_max} B at most; leave the payload in memory", verb_name(*verb))]
     Inline {
         /// What was asked for.
         verb: Verb,
@@ -74,7 +93,7 @@ pub enum RequestsError {
         inline_max: usize,
     },
     /// There are 4 bytes in a header, of messages alone.
-    #[error("a {verb:?} cannot have {len} B in its header: a SEND, and {IMMEDIATE} B at most")]
+    #[error("a {} cannot have {len} B in its header: a SEND, and {IMMEDIATE} B at most", verb_name(*verb))]
     Header {
         /// What was asked for.
         verb: Verb,
@@ -82,7 +101,7 @@ pub enum RequestsError {
         len: usize,
     },
     /// An atomic's is 8.
-    #[error("{len} B are no payload of a {verb:?}: {expected}")]
+    #[error("{len} B are no payload of a {}: {expected}", verb_name(*verb))]
     Len {
         /// What was asked for.
         verb: Verb,
@@ -187,6 +206,58 @@ pub struct Crossings {
     pub lines_written: u64,
     /// Packets and bytes on the link.
     pub traffic: Traffic,
+}
+
+/// What crosses a link for each request, or in each second.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Rates {
+    /// Lines and doorbells that cores write.
+    pub mmio_writes: f64,
+    /// DMA reads.
+    pub dma_reads: f64,
+    /// DMA writes.
+    pub dma_writes: f64,
+    /// `PCIeRdCur`.
+    pub lines_read: f64,
+    /// `PCIeItoM`.
+    pub lines_written: f64,
+    /// Bytes from the host to the NIC.
+    pub bytes_to_nic: f64,
+    /// Bytes from the NIC to the host.
+    pub bytes_to_host: f64,
+}
+
+impl Crossings {
+    /// Of each request, where this is what so many together take.
+    pub fn per_request(&self, requests: usize) -> Rates {
+        let each = |all: u64| all as f64 / requests as f64;
+        Rates {
+            mmio_writes: each(self.mmio_writes),
+            dma_reads: each(self.dma_reads),
+            dma_writes: each(self.dma_writes),
+            lines_read: each(self.lines_read),
+            lines_written: each(self.lines_written),
+            bytes_to_nic: each(self.traffic.to_device.bytes),
+            bytes_to_host: each(self.traffic.to_host.bytes),
+        }
+    }
+}
+
+impl Mul<f64> for Rates {
+    type Output = Self;
+
+    /// In a second, where this is of each request, and so many are made in a second.
+    fn mul(self, requests: f64) -> Self {
+        Self {
+            mmio_writes: self.mmio_writes * requests,
+            dma_reads: self.dma_reads * requests,
+            dma_writes: self.dma_writes * requests,
+            lines_read: self.lines_read * requests,
+            lines_written: self.lines_written * requests,
+            bytes_to_nic: self.bytes_to_nic * requests,
+            bytes_to_host: self.bytes_to_host * requests,
+        }
+    }
 }
 
 impl Add for Crossings {
@@ -459,6 +530,16 @@ mod tests {
             write.at_responder(&cib()).sum().lines_written
         };
         assert_eq!([lines(0, 4), lines(62, 4), lines(0, 64), lines(1, 64), lines(0, 0)], [3, 6, 3, 6, 0]);
+    }
+
+    #[test]
+    fn of_a_batch_each_request_has_its_part() {
+        let batch = Requests { count: 16, ..SENDS }.at_requester(&cib()).sum();
+        let each = batch.per_request(16);
+        assert_eq!((each.mmio_writes, each.dma_reads, each.lines_read), (1.0 / 16.0, 1.0 / 16.0, 2.0));
+        let second = each * 100.0;
+        assert_eq!((second.lines_read, second.dma_writes, second.dma_reads), (200.0, 0.0, 6.25));
+        assert_eq!(each.bytes_to_nic, 150.0 + 34.0 / 16.0);
     }
 
     #[test]

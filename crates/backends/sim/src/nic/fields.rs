@@ -191,7 +191,8 @@ impl Slot<'_> {
             Self::Usize(value) => value.to_string(),
             Self::U32(value) => value.to_string(),
             Self::U64(value) => value.to_string(),
-            Self::F64(value) => value.to_string(),
+            // A scale's product has digits that mean nothing.
+            Self::F64(value) => ((**value * 1e4).round() / 1e4).to_string(),
             Self::Generation(value) => value.number().to_string(),
             Self::Framing(value) => value.name().to_owned(),
         }
