@@ -6,7 +6,7 @@ use std::fmt;
 use sinew_fabric::Waker;
 use sinew_mem::atomic::plain::Arc;
 
-use crate::cores::{Core, CoreTime};
+use crate::cores::{Core, CoreShare, CoreTime};
 use crate::events::{Event, Events};
 use crate::network::Network;
 use crate::port::PortId;
@@ -31,6 +31,11 @@ pub enum Doing {
     Idle,
     /// As [`Doing::Idle`], but at this time at the latest.
     IdleUntil(u64),
+    /// As [`Doing::Idle`], but it sleeps, as on a descriptor: its core is somebody else's meanwhile, and what wakes it is an interrupt, which takes its
+    /// time ([`Cluster::share_core`]).
+    Asleep,
+    /// As [`Doing::Asleep`], but until this time at the latest.
+    AsleepUntil(u64),
     /// It has ended.
     Done,
 }
@@ -58,7 +63,7 @@ impl Place {
     /// Gives the actor a turn as soon as its core is free, unless it has one before that anyway.
     #[inline]
     fn wake(&mut self, actor: u32, now_ns: u64, events: &mut Events) {
-        let next_ns = self.core.free_ns.max(now_ns);
+        let next_ns = self.core.turn_ns(self.core.free_ns.max(now_ns));
         if self.actor.is_some() && self.next_ns.is_none_or(|foreseen_ns| next_ns < foreseen_ns) {
             self.foresee(actor, next_ns, events);
         }
@@ -242,6 +247,11 @@ impl Cluster {
         }
     }
 
+    /// How an actor's core wakes it from sleep, and whom it shares it with, from now on.
+    pub fn share_core(&mut self, actor: ActorId, share: CoreShare) {
+        self.places[actor.0 as usize].core.share = share;
+    }
+
     /// How an actor's core spent its time. A core polls whenever it does not work or stand still, as a loop that never sleeps does.
     pub fn core_time(&self, actor: ActorId) -> CoreTime {
         self.places[actor.0 as usize].core.time(self.network.0.clock.event_ns())
@@ -378,7 +388,7 @@ impl Cluster {
                 if place.actor.is_none() || wake.time_ns < seen_ns && number < seen {
                     return;
                 }
-                let turn_ns = place.core.free_ns.max(seen_ns);
+                let turn_ns = place.core.turn_ns(place.core.free_ns.max(seen_ns).max(wake.time_ns));
                 if turn_ns > now_ns {
                     return self.put_off_wake((turn_ns, listener, number), wake);
                 }
@@ -392,6 +402,7 @@ impl Cluster {
         let place = &mut self.places[index as usize];
         place.next_ns = None;
         place.seen = (now_ns + 1, self.noted);
+        place.core.wake(now_ns);
         let Some(actor) = &mut place.actor else { return };
         let (doing, spent_ns) = self.network.0.clock.work(index, || actor.turn());
         place.core.spend(now_ns, spent_ns);
@@ -416,12 +427,19 @@ impl Cluster {
                 // Where nothing costs anything, time passes all the same.
                 Some(place.core.free_ns.max(now_ns + 1))
             }
-            Doing::Idle | Doing::IdleUntil(_) if has_more => Some(place.core.free_ns.max(now_ns + 1)),
-            Doing::Idle => wants_ns,
-            Doing::IdleUntil(until_ns) => Some(wants_ns.map_or(until_ns, |wants_ns| wants_ns.min(until_ns))),
+            Doing::Idle | Doing::IdleUntil(_) | Doing::Asleep | Doing::AsleepUntil(_) if has_more => {
+                Some(place.core.free_ns.max(now_ns + 1))
+            }
+            Doing::Idle | Doing::Asleep => wants_ns,
+            Doing::IdleUntil(until_ns) | Doing::AsleepUntil(until_ns) => {
+                Some(wants_ns.map_or(until_ns, |wants_ns| wants_ns.min(until_ns)))
+            }
         };
+        if matches!(doing, Doing::Asleep | Doing::AsleepUntil(_)) && !has_more {
+            place.core.sleep();
+        }
         if let Some(next_ns) = next_ns {
-            let next_ns = next_ns.max(place.core.free_ns).max(now_ns + 1);
+            let next_ns = place.core.turn_ns(next_ns.max(place.core.free_ns).max(now_ns + 1));
             place.foresee(index, next_ns, &mut world.events);
         }
     }

@@ -60,7 +60,7 @@ mod world;
 
 pub use capture::{Capture, CaptureConfig};
 pub use cluster::{Actor, ActorId, Cluster, Doing, Stuck};
-pub use cores::CoreTime;
+pub use cores::{CoreShare, CoreTime};
 pub use costs::Costs;
 pub use faults::LinkFaults;
 pub use file::{Fields, FileError, Problem};

@@ -389,26 +389,26 @@ fn cores_that_poll_in_vain_are_charged_for_it() {
     let mut cluster = Cluster::new(&network);
     let first = worker(&mut cluster, 0, 4);
     cluster.run_until(250);
-    assert_eq!(cluster.core_time(first), CoreTime { worked_ns: 250, polled_ns: 0 });
+    assert_eq!(cluster.core_time(first), CoreTime { worked_ns: 250, polled_ns: 0, slept_ns: 0 });
     cluster.run_until(10_000);
-    assert_eq!(cluster.core_time(first), CoreTime { worked_ns: 300, polled_ns: 9_700 });
+    assert_eq!(cluster.core_time(first), CoreTime { worked_ns: 300, polled_ns: 9_700, slept_ns: 0 });
     // Of two others one begins later, and one stands still.
     let second = worker(&mut cluster, 1, 11);
     cluster.run_until(12_000);
     cluster.pause(first, 15_000);
     cluster.run_until(20_000);
-    assert_eq!(cluster.core_time(second), CoreTime { worked_ns: 1_000, polled_ns: 9_000 });
-    assert_eq!(cluster.core_time(first), CoreTime { worked_ns: 300, polled_ns: 16_700 });
+    assert_eq!(cluster.core_time(second), CoreTime { worked_ns: 1_000, polled_ns: 9_000, slept_ns: 0 });
+    assert_eq!(cluster.core_time(first), CoreTime { worked_ns: 300, polled_ns: 16_700, slept_ns: 0 });
     // What lasts beyond now is not charged yet, nor what would have lasted beyond the end.
     cluster.pause(first, 1_000_000);
-    assert_eq!(cluster.core_time(first), CoreTime { worked_ns: 300, polled_ns: 16_700 });
+    assert_eq!(cluster.core_time(first), CoreTime { worked_ns: 300, polled_ns: 16_700, slept_ns: 0 });
     cluster.crash(second);
     cluster.run_until(30_000);
     cluster.pause(second, 40_000);
-    assert_eq!(cluster.core_time(second), CoreTime { worked_ns: 1_000, polled_ns: 9_000 });
+    assert_eq!(cluster.core_time(second), CoreTime { worked_ns: 1_000, polled_ns: 9_000, slept_ns: 0 });
     cluster.crash(first);
     cluster.run_until(2_000_000);
-    assert_eq!(cluster.core_time(first), CoreTime { worked_ns: 300, polled_ns: 16_700 });
+    assert_eq!(cluster.core_time(first), CoreTime { worked_ns: 300, polled_ns: 16_700, slept_ns: 0 });
 }
 
 #[test]

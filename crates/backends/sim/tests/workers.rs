@@ -52,7 +52,8 @@ fn jobs_begin_in_order_when_a_worker_is_free_and_their_cores_are_charged() {
     cluster.run_until(10_000);
     let log = log.lock().unwrap().clone();
     assert_eq!(log, [(0, 1_100, 2_000), (1, 1_100, 1_300), (2, 1_400, 1_400), (3, 1_500, 1_550)]);
-    let times = [1_000, 300 + 100 + 150].map(|worked_ns| CoreTime { worked_ns, polled_ns: 10_000 - worked_ns });
+    let times =
+        [1_000, 300 + 100 + 150].map(|worked_ns| CoreTime { worked_ns, polled_ns: 10_000 - worked_ns, slept_ns: 0 });
     assert_eq!(pool.core_times(), times);
 }
 
@@ -142,13 +143,13 @@ fn workers_stand_still_and_crash_with_their_host() {
     pool.pause(5_000);
     cluster.run_until(5_050);
     assert_eq!(*log.lock().unwrap(), [(0, 100, 100), (1, 5_100, 5_100)]);
-    assert_eq!(pool.core_times(), [CoreTime { worked_ns: 150, polled_ns: 0 }]);
+    assert_eq!(pool.core_times(), [CoreTime { worked_ns: 150, polled_ns: 0, slept_ns: 0 }]);
     assert!(submit(2));
     pool.crash();
     assert!(!submit(3));
     cluster.run_until(9_000);
     assert_eq!((log.lock().unwrap().len(), pool.waiting()), (2, 0));
-    assert_eq!(pool.core_times(), [CoreTime { worked_ns: 150, polled_ns: 0 }]);
+    assert_eq!(pool.core_times(), [CoreTime { worked_ns: 150, polled_ns: 0, slept_ns: 0 }]);
 }
 
 /// Actors submit jobs of random lengths at random times. Returns when each job was submitted and how long it is, and when it began.

@@ -2,11 +2,11 @@
 
 use std::rc::Rc;
 
+use sinew_fabric::SeededGenerator;
 use sinew_fabric::verbs::{
     Access, Completion, CompletionQueue, Device, Exposed, Operation, ProtectionDomain, QpConfig, QueuePair,
     RemoteMemory, Request, ThreadDomain, Transport,
 };
-use sinew_fabric::SeededGenerator;
 use sinew_mem::MessageBuffer;
 use sinew_sim::nic::Profile;
 use sinew_sim::{Actor, Doing, SimCq, SimQp};

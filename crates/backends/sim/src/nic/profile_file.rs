@@ -407,7 +407,7 @@ mod tests {
         let of = |name| Profile::built_in(name).unwrap().calibrations().join(" ");
         assert_eq!(
             of("cx3"),
-            "cx3.atomics cx3.recv1 cx3.send0 cx3.send1 herd14.echo.ws herd14.read.in herd14.uc_out_16 herd14.write.in \
+            "cx3.atomics cx3.recv1 cx3.send0 cx3.send1 herd14.echo.ws herd14.read.in herd14.uc_out_16 \
              read.lat.cx3"
         );
         assert_eq!(

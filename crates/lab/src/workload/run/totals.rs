@@ -59,6 +59,7 @@ impl GroupTotals {
             cores.iter().map(|core| cluster.core_time(*core)).fold(CoreTime::default(), |all, core| CoreTime {
                 worked_ns: all.worked_ns + core.worked_ns,
                 polled_ns: all.polled_ns + core.polled_ns,
+                slept_ns: all.slept_ns + core.slept_ns,
             })
         });
         totals
