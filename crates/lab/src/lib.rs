@@ -13,6 +13,7 @@ pub mod nics;
 pub mod nsdi19;
 pub mod programs;
 pub mod report;
+pub mod sigcomm14;
 pub mod small_calls;
 pub mod swarm;
 pub mod workload;
@@ -21,6 +22,11 @@ pub use experiment::{Against, Error, Experiment, Row};
 
 /// All experiments, by paper and place.
 pub const EXPERIMENTS: &[&dyn Experiment] = &[
+    &sigcomm14::fig2::Fig2,
+    &sigcomm14::fig3::Fig3,
+    &sigcomm14::fig5::Fig5,
+    &sigcomm14::fig6::Fig6,
+    &sigcomm14::fig7::Fig7,
     &atc16::table4::Table4,
     &atc16::table5::Table5,
     &atc16::fig11::Fig11,

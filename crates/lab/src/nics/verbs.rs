@@ -24,17 +24,19 @@ pub struct Threads {
     pub asked_hosts: usize,
     /// Whether each asks all, and not one in turn.
     pub all_to_all: bool,
+    /// What a thread that is asked does for each request beside answering it, in nanoseconds.
+    pub work_ns: u64,
 }
 
 impl Threads {
     /// Threads of one host, each of which asks a thread of another host.
     pub fn outbound(threads: usize, hosts: usize) -> Self {
-        Self { askers: threads, asking_hosts: 1, asked: threads, asked_hosts: hosts, all_to_all: false }
+        Self { askers: threads, asking_hosts: 1, asked: threads, asked_hosts: hosts, all_to_all: false, work_ns: 0 }
     }
 
     /// Threads of many hosts, which ask threads of one.
     pub fn inbound(threads: usize, hosts: usize, asked: usize) -> Self {
-        Self { askers: threads, asking_hosts: hosts, asked, asked_hosts: 1, all_to_all: false }
+        Self { askers: threads, asking_hosts: hosts, asked, asked_hosts: 1, all_to_all: false, work_ns: 0 }
     }
 }
 
@@ -45,8 +47,8 @@ pub struct Found {
     pub sent_mops: f64,
     /// Packets of requests a second that the asked NICs together took, in millions.
     pub received_mops: f64,
-    /// Requests a second that were over, as their drivers count them, in millions.
-    pub done_mops: f64,
+    /// Messages a second that the asked NICs sent back, in millions.
+    pub answered_mops: f64,
     /// How long they took, where they were timed.
     pub latency: Slice,
     /// The first asking host's NIC, over all.
@@ -67,6 +69,8 @@ struct Answering {
     clock: SimClock,
     look_ns: u64,
     polls_memory: bool,
+    /// What its core does for each request beside answering it.
+    work_ns: u64,
 }
 
 impl Actor for Answering {
@@ -75,6 +79,7 @@ impl Actor for Answering {
             self.clock.spend_ns(self.look_ns);
         }
         let found = self.responder.turn().expect("the modelled NICs do what verbs do");
+        self.clock.spend_ns(found as u64 * self.work_ns);
         if found > 0 { Doing::Work } else { Doing::Idle }
     }
 }
@@ -124,12 +129,17 @@ pub fn run(profile: &Profile, plan: &VerbsPlan, threads: Threads, measured_ns: u
         }
         let polls_memory = matches!(plan.work, Work::Echo(_)) && !plan.takes_receives();
         let look_ns = profile.core.look_ns;
-        nics.add(&device, Answering { responder, clock: clock.clone(), look_ns, polls_memory });
+        nics.add(
+            &device,
+            Answering { responder, clock: clock.clone(), look_ns, polls_memory, work_ns: threads.work_ns },
+        );
     }
     for ((device, mut requester, _), addresses) in askers.into_iter().zip(answers) {
         requester.connect(&addresses).expect("a connection");
         let done = Rc::clone(&done);
-        let driver = Driver::new(requester, clock.clone(), 20_000_000_000, move |slice| done.borrow_mut().add(&slice));
+        // What is timed is told at the end of a slice.
+        let slice_ns = if plan.window == 1 { measured_ns / 2 } else { u64::MAX / 4 };
+        let driver = Driver::new(requester, clock.clone(), slice_ns, move |slice| done.borrow_mut().add(&slice));
         nics.add(&device, driver);
     }
     nics.cluster.run_until(WARM_UP_NS);
@@ -147,7 +157,7 @@ pub fn run(profile: &Profile, plan: &VerbsPlan, threads: Threads, measured_ns: u
     Found {
         sent_mops: mops(sent(&after.0) - sent(&before.0)),
         received_mops: mops(received(&after.1) - received(&before.1)),
-        done_mops: 0.0,
+        answered_mops: mops(sent(&after.1) - sent(&before.1)),
         latency,
         asking: nics.nic(0),
         asked: nics.nic(threads.asking_hosts),

@@ -34,6 +34,8 @@ pub(crate) struct Bus {
     /// From the NIC to the host: DMA writes, and requests of DMA reads.
     pub up: Pipe,
     intake: Pipe,
+    /// How long what cores are about to write will take.
+    soon_ps: u64,
     ps_per_kib: u64,
     intake_line_ps: u64,
     request_header: usize,
@@ -51,6 +53,7 @@ impl Bus {
             down: Pipe::default(),
             up: Pipe::default(),
             intake: Pipe::default(),
+            soon_ps: 0,
             ps_per_kib: (1024.0 * 1e6 / link.bandwidth_mbps()).round() as u64,
             intake_line_ps: (profile.units.mmio_line_ns * PS as f64) as u64,
             request_header: link.generation.request_header(),
@@ -66,30 +69,44 @@ impl Bus {
         (bytes as u64 * self.ps_per_kib) >> 10
     }
 
-    /// A core writes so many lines to the NIC. Returns when they are there, and how long the core has to wait for room in its buffers.
+    /// How long so many lines, or a doorbell, keep the busier of link and intake.
+    fn written_ps(&self, lines: usize) -> u64 {
+        if lines == 0 {
+            return self.takes_ps(DOORBELL + self.request_header);
+        }
+        lines as u64 * self.takes_ps(LINE + self.request_header).max(self.intake_line_ps)
+    }
+
+    /// A core that has come to `now_ps` in a turn that began at `turn_ps` is about to write so many lines, or a doorbell for 0. Returns how long it has to
+    /// wait until there is room for them in its write-combining buffers: as long as what is on its way now, and will be by then, takes.
     #[inline]
-    pub fn mmio(&mut self, now_ps: u64, lines: usize, stats: &mut NicStats) -> (u64, u64) {
+    pub fn write_soon(&mut self, turn_ps: u64, now_ps: u64, lines: usize) -> u64 {
+        let takes_ps = self.written_ps(lines);
+        let free_ps = self.down.free_ps.max(self.intake.free_ps).max(turn_ps) + self.soon_ps;
+        self.soon_ps += takes_ps;
+        let slack_ps = self.written_ps(WRITE_BUFFER / LINE).max(takes_ps);
+        free_ps.saturating_sub(now_ps + slack_ps)
+    }
+
+    /// A core writes so many lines to the NIC. Returns when they are there.
+    #[inline]
+    pub fn mmio(&mut self, now_ps: u64, lines: usize, stats: &mut NicStats) -> u64 {
         let bytes = lines * (LINE + self.request_header);
         stats.mmio_lines += lines as u64;
         stats.down_bytes += bytes as u64;
-        self.write_down(now_ps, bytes, lines)
+        self.soon_ps = self.soon_ps.saturating_sub(self.written_ps(lines));
+        let over_ps = self.down.pass(now_ps, self.takes_ps(bytes));
+        self.intake.pass(over_ps, lines as u64 * self.intake_line_ps) + self.write_latency_ps
     }
 
     /// A core rings a doorbell. As for [`Self::mmio`].
     #[inline]
-    pub fn doorbell(&mut self, now_ps: u64, stats: &mut NicStats) -> (u64, u64) {
+    pub fn doorbell(&mut self, now_ps: u64, stats: &mut NicStats) -> u64 {
         let bytes = DOORBELL + self.request_header;
         stats.doorbells += 1;
         stats.down_bytes += bytes as u64;
-        self.write_down(now_ps, bytes, 0)
-    }
-
-    fn write_down(&mut self, now_ps: u64, bytes: usize, lines: usize) -> (u64, u64) {
-        let over_ps = self.down.pass(now_ps, self.takes_ps(bytes));
-        let in_ps = self.intake.pass(over_ps, lines as u64 * self.intake_line_ps);
-        let per_line_ps = self.takes_ps(LINE).max(self.intake_line_ps);
-        let slack_ps = per_line_ps * (WRITE_BUFFER / LINE).max(lines) as u64;
-        (in_ps + self.write_latency_ps, in_ps.saturating_sub(now_ps + slack_ps))
+        self.soon_ps = self.soon_ps.saturating_sub(self.written_ps(0));
+        self.down.pass(now_ps, self.takes_ps(bytes)) + self.write_latency_ps
     }
 
     /// The NIC writes `len` bytes; returns when they are in memory.
