@@ -12,6 +12,7 @@
 //! - [`worker`]: where long work runs.
 //! - [`loopback`]: a deterministic network in memory, for tests.
 //! - [`verbs`]: the operations of an RDMA NIC.
+//! - [`reader`]: objects of another host's memory, by the way that is the best at the moment.
 //! - [`layer`]: ports around ports, of which there are [`fault`], [`trace`] and [`pcap`].
 #![forbid(unsafe_code)]
 
@@ -22,6 +23,7 @@ pub mod loopback;
 pub mod pcap;
 pub mod poller;
 pub mod port;
+pub mod reader;
 pub mod readiness;
 pub mod time;
 pub mod trace;
