@@ -320,7 +320,7 @@ fn next(
         state.arms[arm].tries += 1;
     }
     let half_ns = config.refresh_ns / 2;
-    let jitter_ns = (u128::from(generator.next_u64()) * u128::from(config.refresh_ns) >> 64) as u64;
+    let jitter_ns = ((u128::from(generator.next_u64()) * u128::from(config.refresh_ns)) >> 64) as u64;
     state.arms[arm].due_ns = now_ns.saturating_add(half_ns).saturating_add(jitter_ns);
     let notice = |arm: usize| -> Notice { Choice::ALL[arm].notice };
     if in_flight > 0 && arm != in_use && notice(arm) != notice(in_use) {
