@@ -13,6 +13,7 @@
 //! - [`loopback`]: a deterministic network in memory, for tests.
 //! - [`verbs`]: the operations of an RDMA NIC.
 //! - [`reader`]: objects of another host's memory, by the way that is the best at the moment.
+//! - [`share`]: a fair share of a NIC for each class of requests within a process.
 //! - [`layer`]: ports around ports, of which there are [`fault`], [`trace`] and [`pcap`].
 #![forbid(unsafe_code)]
 
@@ -25,6 +26,7 @@ pub mod poller;
 pub mod port;
 pub mod reader;
 pub mod readiness;
+pub mod share;
 pub mod time;
 pub mod trace;
 pub mod verbs;
