@@ -40,6 +40,8 @@ fn next(_: u32, bytes: &[u8]) -> Option<RemoteMemory> {
     (place.rkey != 0 || place.len != 0).then_some(place)
 }
 
+type Next = fn(u32, &[u8]) -> Option<RemoteMemory>;
+
 /// Exposed memory with chains that end in objects.
 struct Data {
     device: ShmDevice,
@@ -81,13 +83,13 @@ impl Data {
         vec![Region { remote: self.exposed.remote(), memory: SharedMemory::clone(&self.exposed) }]
     }
 
-    fn server(&self, poller: PollerConfig) -> Server<ShmDevice, fn(u32, &[u8]) -> Option<RemoteMemory>> {
+    fn server(&self, poller: PollerConfig) -> Server<ShmDevice, Next> {
         let config = ServerConfig { clients: 4, window: 8, limits: LIMITS, poller };
-        Server::new(&self.device, &self.domain, &config, self.regions(), next as _).unwrap()
+        Server::new(&self.device, &self.domain, &config, self.regions(), next as Next).unwrap()
     }
 }
 
-type ShmReader = Reader<ShmDevice, fn(u32, &[u8]) -> Option<RemoteMemory>, SeededGenerator>;
+type ShmReader = Reader<ShmDevice, Next, SeededGenerator>;
 
 fn config() -> ReaderConfig {
     ReaderConfig { window: 8, limits: LIMITS, timeout_ns: 30_000_000_000, ..ReaderConfig::new("the test's server") }
@@ -102,7 +104,7 @@ fn joining(device: &ShmDevice, config: &ReaderConfig) -> (Joining<ShmDevice>, He
 fn join<C: Chase>(data: &Data, server: &mut Server<ShmDevice, C>, config: &ReaderConfig) -> ShmReader {
     let (joining, hello) = joining(&data.device, config);
     let (_, welcome) = server.admit(&Hello::from_bytes(&hello.to_bytes()).unwrap()).unwrap();
-    joining.join(&Welcome::from_bytes(&welcome.to_bytes()).unwrap(), next as _, SeededGenerator::new(1)).unwrap()
+    joining.join(&Welcome::from_bytes(&welcome.to_bytes()).unwrap(), next as Next, SeededGenerator::new(1)).unwrap()
 }
 
 type Objects = [(Object, Vec<u8>)];
@@ -309,7 +311,7 @@ fn contend(poller: PollerConfig, readers: u64, work: impl Fn(ShmReader, &Objects
                 let (answer, answered) = mpsc::channel();
                 hear.send((hello, answer)).unwrap();
                 let welcome = answered.recv().unwrap();
-                work(joining.join(&welcome, next as _, SeededGenerator::new(seed)).unwrap(), &objects, seed);
+                work(joining.join(&welcome, next as Next, SeededGenerator::new(seed)).unwrap(), &objects, seed);
             })
         };
         let threads: Vec<_> = (0..readers).map(start).collect();
@@ -559,7 +561,7 @@ fn a_server_process_that_is_killed_mid_get_ends_gets_with_an_error_that_names_it
         let start = RemoteMemory::from_bytes(from_hex(start).first_chunk().unwrap());
         let object = Object { start, accesses: 1, hop_len: HOP_LEN, len: 1 };
         let welcome = Welcome::from_bytes(&from_hex(welcome)).unwrap();
-        let mut reader = joining.join(&welcome, next as fn(u32, &[u8]) -> _, SeededGenerator::new(1)).unwrap();
+        let mut reader = joining.join(&welcome, next as Next, SeededGenerator::new(1)).unwrap();
         reader.force(Some(choice));
         let (mut begun, mut ended, mut error) = (0, 0, None);
         let since = Instant::now();
