@@ -135,6 +135,17 @@ fn a_choice_that_becomes_better_unseen_is_found_within_ten_milliseconds() {
     }
 }
 
+/// What the others cost together is far beyond the budget of so short a time.
+#[test]
+fn a_change_of_the_choice_in_use_has_the_others_tried_at_once() {
+    for seed in 0..50 {
+        let mut world = World::new(seed);
+        world.run(&[(20 * US, 0), (600 * US, 0), (600 * US, 0), (600 * US, 0)], 60 * MS);
+        world.run(&[(60 * US, 0), (30 * US, 0), (600 * US, 0), (600 * US, 0)], 5 * MS);
+        assert_eq!(world.policy.in_use(world.class), Choice::ALL[1], "seed {seed}");
+    }
+}
+
 #[test]
 fn with_equal_latencies_the_one_that_burns_less_wins() {
     let mut world = World::new(3);
