@@ -33,6 +33,7 @@ pub const EXPERIMENTS: &[&dyn Experiment] = &[
     &atc16::fig12::Fig12,
     &atc16::fig13::Fig13,
     &atc16::fig14::Fig14,
+    &nsdi19::fig1::Fig1,
     &nsdi19::fig4::Fig4,
     &nsdi19::fig5::Fig5,
     &nsdi19::fig6::Fig6,

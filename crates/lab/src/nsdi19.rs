@@ -1,5 +1,6 @@
 //! eRPC: Datacenter RPCs can be General and Fast.
 
+pub mod fig1;
 pub mod fig4;
 pub mod fig5;
 pub mod fig6;
