@@ -30,7 +30,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
-use sinew_fabric::verbs::{Completion, QpNumber};
+use sinew_fabric::verbs::{Completion, QpNumber, Transport};
 
 use crate::lanes::PS;
 use crate::packets::Packet;
@@ -119,6 +119,10 @@ pub(crate) struct Nic {
     pub qps: Vec<Option<Box<Qp>>>,
     /// How many queue pairs had a place before.
     lives: Vec<u8>,
+    /// Of each place's queue pair: the how manyth it is of its transport, by which it has its units.
+    nths: Vec<u32>,
+    /// How many there were of each transport.
+    of_transports: [u32; 3],
     pub cqs: Vec<Option<Cq>>,
     pub regions: Arc<Mutex<Regions>>,
     pub requester_states: Cache,
@@ -148,6 +152,8 @@ impl Nic {
             requester_scale: profile.units.requester_factor(),
             qps: Vec::new(),
             lives: Vec::new(),
+            nths: Vec::new(),
+            of_transports: [0; 3],
             cqs: Vec::new(),
             regions: Arc::default(),
             requester_states: Cache::new(caches.requester_states),
@@ -189,6 +195,7 @@ impl Nic {
             None if self.qps.len() < 1 << SLOT_BITS => {
                 self.qps.push(None);
                 self.lives.push(0);
+                self.nths.push(0);
                 self.qps.len() - 1
             }
             None => return None,
@@ -199,6 +206,13 @@ impl Nic {
     }
 
     pub fn insert_qp(&mut self, slot: u32, qp: Qp) {
+        let count = &mut self.of_transports[match qp.config.transport {
+            Transport::Rc => 0,
+            Transport::Uc => 1,
+            Transport::Ud => 2,
+        }];
+        self.nths[slot as usize] = *count;
+        *count = count.wrapping_add(1);
         self.qps[slot as usize] = Some(Box::new(qp));
     }
 
@@ -233,14 +247,15 @@ impl Nic {
         }
     }
 
-    /// The unit that a queue pair is bound to.
+    /// The unit that a queue pair is bound to. Those of one transport take units in turn: programs have queue pairs of two, which would else share
+    /// half of the units where they are made by turns.
     #[inline]
     pub fn unit_of(&self, side: Side, slot: u32) -> u32 {
         let count = match side {
             Side::Requester => self.requesters.len(),
             Side::Responder => self.responders.len(),
         };
-        slot % count as u32
+        self.nths[slot as usize] % count as u32
     }
 
     /// A completion queue that somebody uses.
@@ -270,5 +285,28 @@ impl Nic {
             transmit: 0.0,
             receive: 0.0,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sinew_fabric::verbs::QpConfig;
+
+    use super::*;
+
+    #[test]
+    fn queue_pairs_of_one_transport_take_all_units_whatever_is_made_between_them() {
+        let mut nic = Nic::new(HostId(0), 0, Rc::new(Profile::built_in("cib").unwrap()));
+        let mut insert = |transport| {
+            let (slot, number) = nic.new_number().unwrap();
+            nic.insert_qp(slot, Qp::new(QpConfig::new(transport), number, 0, 0, [0, 0]));
+            nic.unit_of(Side::Responder, slot)
+        };
+        let mut units = [[0; 16]; 2];
+        for _ in 0..16 {
+            units[0][insert(Transport::Uc) as usize] += 1;
+            units[1][insert(Transport::Rc) as usize] += 1;
+        }
+        assert_eq!(units, [[1; 16]; 2]);
     }
 }
