@@ -5,12 +5,15 @@
 
 #![forbid(unsafe_code)]
 
+pub mod atc16;
 mod experiment;
 mod html;
 pub mod incast;
 pub mod nsdi19;
 pub mod programs;
 pub mod report;
+pub mod services;
+pub mod sigcomm14;
 pub mod small_calls;
 pub mod swarm;
 pub mod workload;
@@ -26,4 +29,15 @@ pub const EXPERIMENTS: &[&dyn Experiment] = &[
     &nsdi19::table4::Table4,
     &nsdi19::table5::Table5,
     &nsdi19::incast_background::IncastBackground,
+    &atc16::table3::Table3,
+    &atc16::fig8::Fig8,
+    &atc16::fig9::Fig9,
+    &atc16::fig10::Fig10,
+    &sigcomm14::fig7::Fig7,
+    &sigcomm14::fig9::Fig9,
+    &sigcomm14::fig10::Fig10,
+    &sigcomm14::fig11::Fig11,
+    &sigcomm14::fig12::Fig12,
+    &sigcomm14::fig13::Fig13,
+    &sigcomm14::fig14::Fig14,
 ];
