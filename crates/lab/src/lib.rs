@@ -29,6 +29,7 @@ pub const EXPERIMENTS: &[&dyn Experiment] = &[
     &nsdi19::table4::Table4,
     &nsdi19::table5::Table5,
     &nsdi19::incast_background::IncastBackground,
+    &nsdi19::modelled_nics::ModelledNics,
     &atc16::table3::Table3,
     &atc16::fig8::Fig8,
     &atc16::fig9::Fig9,

@@ -7,6 +7,9 @@ use sinew_fabric::Clock;
 use sinew_harness::load::{Load, Slice, State};
 use sinew_sim::{Actor, Cluster, Doing, SimClock};
 
+/// One that is over looks after its peers so often.
+const TENDING_NS: u64 = 200;
+
 /// What drivers found together.
 #[derive(Debug, Default)]
 pub struct Found {
@@ -36,6 +39,11 @@ impl Found {
         self.slices.iter().map(Slice::mops).sum()
     }
 
+    /// What a driver found wrong first, if one did.
+    pub fn error(&self) -> Option<&str> {
+        self.error.as_deref()
+    }
+
     /// What each driver came to, as they ended.
     pub fn slices(&self) -> &[Slice] {
         &self.slices
@@ -60,6 +68,9 @@ pub struct Driven<L> {
     look_ns: u64,
     found: Rc<RefCell<Found>>,
     at_end: Option<AtEnd<L>>,
+    /// Whether it goes on looking after its peers when it is over, and whether it is.
+    stays: bool,
+    is_over: bool,
 }
 
 /// What is done with a driver that is over.
@@ -70,7 +81,17 @@ impl<L: Load> Driven<L> {
     pub fn new(load: L, clock: SimClock, slices_ns: &[u64], look_ns: u64, found: &Rc<RefCell<Found>>) -> Self {
         found.borrow_mut().left += 1;
         let found = Rc::clone(found);
-        Self { load, clock, slices_ns: slices_ns.to_vec(), begun: 0, look_ns, found, at_end: None }
+        Self {
+            load,
+            clock,
+            slices_ns: slices_ns.to_vec(),
+            begun: 0,
+            look_ns,
+            found,
+            at_end: None,
+            stays: false,
+            is_over: false,
+        }
     }
 
     /// Has something done with the driver when it is over.
@@ -79,8 +100,18 @@ impl<L: Load> Driven<L> {
         Self { at_end: Some(Box::new(look)), ..self }
     }
 
+    /// Has it look after its peers when it is over: others' calls may wait for it.
+    #[must_use]
+    pub fn staying(self) -> Self {
+        Self { stays: true, ..self }
+    }
+
     fn step(&mut self) -> anyhow::Result<Doing> {
         let now_ns = self.clock.now_ns();
+        if self.is_over {
+            self.load.tend();
+            return Ok(Doing::IdleUntil(self.clock.now_ns() + TENDING_NS));
+        }
         if self.begun == 0 {
             self.begin(now_ns)?;
         }
@@ -99,7 +130,8 @@ impl<L: Load> Driven<L> {
                 let mut found = self.found.borrow_mut();
                 found.slices.push(slice);
                 found.left -= 1;
-                Doing::Done
+                self.is_over = true;
+                if self.stays { Doing::Work } else { Doing::Done }
             }
         })
     }
