@@ -54,10 +54,9 @@ pub fn inbound(profile: &Profile, plan: &VerbsPlan) -> Found {
 
 /// The most messages that one host's NIC sends back, in millions a second: so many threads answer requests of 12 threads
 /// on 12 hosts, whose queue pairs the NIC remembers.
-pub fn echoes(profile: &Profile, form: Form, carrier: Carrier, size: usize, (threads, work_ns): (usize, u64)) -> Found {
+pub fn echoes(profile: &Profile, form: Form, carrier: Carrier, size: usize, threads: usize) -> Found {
     let plan = VerbsPlan { window: 4, signal: 64, inline: true, ..VerbsPlan::new(Work::Echo(form), carrier, size) };
-    let threads = Threads { work_ns, ..Threads::inbound(12, 12, threads) };
-    run(profile, &plan, threads, MEASURED_NS)
+    run(profile, &plan, Threads::inbound(12, 12, threads), MEASURED_NS)
 }
 
 /// The most that one thread sends with so many queue pairs, in millions a second.

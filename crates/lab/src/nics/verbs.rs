@@ -24,19 +24,17 @@ pub struct Threads {
     pub asked_hosts: usize,
     /// Whether each asks all, and not one in turn.
     pub all_to_all: bool,
-    /// What a thread that is asked does for each request beside answering it, in nanoseconds.
-    pub work_ns: u64,
 }
 
 impl Threads {
     /// Threads of one host, each of which asks a thread of another host.
     pub fn outbound(threads: usize, hosts: usize) -> Self {
-        Self { askers: threads, asking_hosts: 1, asked: threads, asked_hosts: hosts, all_to_all: false, work_ns: 0 }
+        Self { askers: threads, asking_hosts: 1, asked: threads, asked_hosts: hosts, all_to_all: false }
     }
 
     /// Threads of many hosts, which ask threads of one.
     pub fn inbound(threads: usize, hosts: usize, asked: usize) -> Self {
-        Self { askers: threads, asking_hosts: hosts, asked, asked_hosts: 1, all_to_all: false, work_ns: 0 }
+        Self { askers: threads, asking_hosts: hosts, asked, asked_hosts: 1, all_to_all: false }
     }
 }
 
@@ -69,8 +67,6 @@ struct Answering {
     clock: SimClock,
     look_ns: u64,
     polls_memory: bool,
-    /// What its core does for each request beside answering it.
-    work_ns: u64,
 }
 
 impl Actor for Answering {
@@ -79,7 +75,6 @@ impl Actor for Answering {
             self.clock.spend_ns(self.look_ns);
         }
         let found = self.responder.turn().expect("the modelled NICs do what verbs do");
-        self.clock.spend_ns(found as u64 * self.work_ns);
         if found > 0 { Doing::Work } else { Doing::Idle }
     }
 }
@@ -129,10 +124,7 @@ pub fn run(profile: &Profile, plan: &VerbsPlan, threads: Threads, measured_ns: u
         }
         let polls_memory = matches!(plan.work, Work::Echo(_)) && !plan.takes_receives();
         let look_ns = profile.core.look_ns;
-        nics.add(
-            &device,
-            Answering { responder, clock: clock.clone(), look_ns, polls_memory, work_ns: threads.work_ns },
-        );
+        nics.add(&device, Answering { responder, clock: clock.clone(), look_ns, polls_memory });
     }
     for ((device, mut requester, _), addresses) in askers.into_iter().zip(answers) {
         requester.connect(&addresses).expect("a connection");

@@ -43,7 +43,7 @@ impl Experiment for Fig5 {
         let count = cases.len() as f64;
         let found = cases.into_iter().enumerate().map(|(done, (id, case, form, carrier, size, paper))| {
             progress(done as f64 / count);
-            let mops = rates::echoes(&nic, form, carrier, size, (THREADS, 0)).answered_mops;
+            let mops = rates::echoes(&nic, form, carrier, size, THREADS).answered_mops;
             row(&nic, (id, "Figure 5"), case, "rate", (Some(paper), mops), "M/s")
         });
         found.collect()
