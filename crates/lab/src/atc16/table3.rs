@@ -127,7 +127,7 @@ mod tests {
         // A core, a core's queue pairs, and what neither limits (4.2).
         let [base, batch, multi] = [0, 1, 2].map(|line| of(line, 1).mops);
         assert!(base < 8.0 && (14.0..18.0).contains(&batch) && multi > 1.3 * batch, "{base} {batch} {multi}");
-        // \"throughput drops because the response batch size are smaller\" (4.2): batches are smaller with more cores.
+        // "throughput drops because the response batch size are smaller" (4.2): batches are smaller with more cores.
         let (six, ten) = (of(2, 6), of(2, 10));
         assert!(ten.batch < six.batch && six.mops > 70.0, "{six:?} {ten:?}");
         let atomics = atomics().mops;

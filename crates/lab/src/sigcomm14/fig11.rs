@@ -9,7 +9,7 @@ use crate::services::store::StoreRun;
 pub struct Fig11;
 
 const CLIENTS: [usize; 6] = [2, 9, 18, 27, 36, 51];
-/// \"At least 36 client processes\" saturate the server (5.1).
+/// "At least 36 client processes" saturate the server (5.1).
 const SATURATING: usize = 36;
 
 impl Experiment for Fig11 {
