@@ -8,7 +8,9 @@ pub mod fig2;
 pub mod fig3;
 pub mod fig4;
 pub mod fig5;
+pub mod reader;
 mod server;
+pub mod share;
 pub mod ways;
 
 use sinew_sim::nic::Profile;

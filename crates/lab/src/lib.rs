@@ -27,6 +27,8 @@ pub const EXPERIMENTS: &[&dyn Experiment] = &[
     &apnet19::fig3::Fig3,
     &apnet19::fig4::Fig4,
     &apnet19::fig5::Fig5,
+    &apnet19::reader::AdaptiveReader,
+    &apnet19::share::FairShare,
     &atc16::table4::Table4,
     &atc16::table5::Table5,
     &atc16::fig11::Fig11,
