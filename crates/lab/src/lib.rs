@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod apnet19;
 pub mod atc16;
 mod experiment;
 mod html;
@@ -23,6 +24,13 @@ pub use experiment::{Against, Error, Experiment, Row};
 
 /// All experiments, by paper and place.
 pub const EXPERIMENTS: &[&dyn Experiment] = &[
+    &apnet19::fig1::Fig1,
+    &apnet19::fig2::Fig2,
+    &apnet19::fig3::Fig3,
+    &apnet19::fig4::Fig4,
+    &apnet19::fig5::Fig5,
+    &apnet19::reader::AdaptiveReader,
+    &apnet19::share::FairShare,
     &nsdi19::fig1::Fig1,
     &nsdi19::fig4::Fig4,
     &nsdi19::fig5::Fig5,

@@ -88,6 +88,8 @@ pub(crate) enum Job {
 #[derive(Debug)]
 pub(crate) struct Ready {
     pub completion: Completion,
+    /// Whether the NIC wrote an element of the queue for it. The end of an unsignaled READ is seen in its target alone.
+    pub is_written: bool,
     /// Places of requests, and of receives, that are free once it was.
     pub sends: usize,
     pub receives: usize,
