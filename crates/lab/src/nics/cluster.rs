@@ -5,8 +5,8 @@ use sinew_fabric::verbs::Device;
 use sinew_harness::load::{Load, Slice, State};
 use sinew_sim::nic::{NicStats, NicUse, Profile};
 use sinew_sim::{
-    Actor, Buffer, Cluster, Doing, HostId, HostSpec, LinkSpec, Network, NodeId, SimClock, SimVerbs, SwitchSpec,
-    Topology,
+    Actor, ActorId, Buffer, Cluster, Doing, HostId, HostSpec, LinkSpec, Network, NodeId, SimClock, SimVerbs,
+    SwitchSpec, Topology,
 };
 
 /// Hosts with a NIC each, all of one kind.
@@ -62,8 +62,13 @@ impl NicCluster {
 
     /// Adds an actor that has opened its NIC.
     pub fn add(&mut self, device: &SimVerbs, actor: impl Actor + 'static) {
+        self.add_known(device, actor);
+    }
+
+    /// As [`Self::add`]; returns what the cluster knows it by.
+    pub fn add_known(&mut self, device: &SimVerbs, actor: impl Actor + 'static) -> ActorId {
         let name = device.attributes().name.clone();
-        self.cluster.add(&name, [device.place()], Box::new(actor));
+        self.cluster.add(&name, [device.place()], Box::new(actor))
     }
 
     /// What a host's NIC did, and how busy it was.
