@@ -7,7 +7,7 @@
 //! - `sim`: `sinew sim`, and `lab`: `sinew lab`.
 //! - `limits`: `sinew limits`. `measure`: what all benchmarks have in common; how they measure is the harness's.
 //! - `advice`: which command serves where nobody is found.
-//! - `model`: `sinew model`, which computes and measures nothing.
+//! - `model`: `sinew model`, which computes and measures nothing; `advise`: `sinew advise`.
 //! - `infile`: files that options name; `outfile`: the one that `--out` names; `interrupted`: Ctrl-C, where nothing has to be put in order.
 //! - `table`: tables that fit a terminal.
 //! - `output`: the only place that writes to standard output and standard error.
@@ -15,6 +15,7 @@
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
 mod advice;
+mod advise;
 mod child;
 mod echo;
 mod endpoint_args;
@@ -58,6 +59,7 @@ Examples:
   sinew sim run cx4 --workload FILE        a workload on a simulated cluster
   sinew sim swarm --seconds 60             hunts for bugs, simulated
   sinew model pcie --batch 16              what crosses PCI Express
+  sinew advise cache --nic cx3             which design suits a workload
   sinew limits                             what the machine itself allows
 
 Exit status:
@@ -106,6 +108,8 @@ enum Command {
     /// Say what RDMA requests send over PCI Express, and what NICs are like
     #[command(subcommand)]
     Model(model::Command),
+    /// Say which design suits a workload on an RDMA NIC, and with which settings
+    Advise(Box<advise::Args>),
     /// Measure what the machine alone allows
     Limits(limits::Args),
 }
@@ -224,6 +228,7 @@ pub fn main() -> ExitCode {
         Some(Command::Sim(command)) => sim::run(&command),
         Some(Command::Lab(command)) => lab::run(&command),
         Some(Command::Model(command)) => model::run(&command),
+        Some(Command::Advise(args)) => advise::run(&args),
         Some(Command::Limits(args)) => interrupted::ends().and_then(|()| limits::run(&args)),
     };
     match result {

@@ -7,6 +7,8 @@ mod verbs;
 
 use clap::Subcommand;
 
+pub use request::nic;
+
 use crate::{Outcome, interrupted};
 
 /// What can be asked.

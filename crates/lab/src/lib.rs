@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod advise;
 pub mod apnet19;
 pub mod atc16;
 mod experiment;

@@ -7,7 +7,7 @@ mod congestion;
 mod faults;
 mod file;
 mod page;
-mod place;
+pub(crate) mod place;
 mod report;
 mod run;
 mod sizes;

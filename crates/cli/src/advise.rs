@@ -1,0 +1,271 @@
+//! `sinew advise`: which design suits a workload on a NIC. What is tried, and how, is `sinew_lab::advise`.
+
+mod text;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use clap::ValueEnum;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Map, Value, json};
+use sinew_harness::surroundings::Surroundings;
+use sinew_harness::units::{self, parse_count, parse_seconds, parse_size};
+use sinew_harness::{Figure, Unit, figure};
+use sinew_lab::advise::{self, Advice, Goal, Guideline, Kind, Load, Workload};
+use sinew_sim::nic::Profile;
+
+use crate::infile::read;
+use crate::{Outcome, Usage, interrupted, model, output};
+
+const HELP: &str = "\
+The designs that papers know and the workload allows are run on the modelled NIC,
+in virtual time, with settings from coarse to fine, and ranked by what comes of
+it. Nothing is measured; docs/advise.md says what is simulated, and how far it
+can be believed.
+
+With --workload, the file says what else the options would; options come before
+it. A file:
+
+  kind = \"cache\"             # or sequencer, locks, reads
+  object_bytes = 48
+  read_share = 0.95
+  goal = \"throughput\"        # or latency
+  server_cpu = \"busy\"
+
+Examples:
+  sinew advise cache --nic cx3
+  sinew advise cache --nic cib --object 32 --read-share 1
+  sinew advise reads --nic cx3-roce10 --accesses 2 --goal throughput
+  sinew advise locks --nic cib --server-cpu busy
+  sinew advise --workload mine.toml --nic mine-too.toml --json";
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum KindArg {
+    /// GETs and PUTs of items by their keys
+    Cache,
+    /// The next number of one counter
+    Sequencer,
+    /// One of many locks, taken and given back
+    Locks,
+    /// An object whose place is known, or at the end of a chain of pointers
+    Reads,
+}
+
+/// What is to be best.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum GoalArg {
+    /// How soon one access is over, of a client that makes one at a time
+    Latency,
+    /// How many are, of all clients together
+    Throughput,
+}
+
+/// What a processor does beside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum LoadArg {
+    /// Nothing
+    Idle,
+    /// A program computes all the time on each core
+    Busy,
+}
+
+/// The workload, and the NIC.
+#[derive(clap::Args)]
+#[command(after_help = HELP)]
+pub struct Args {
+    /// What is asked for
+    #[arg(value_enum, ignore_case = true, required_unless_present = "workload", conflicts_with = "workload")]
+    kind: Option<KindArg>,
+    /// The NIC of all hosts: a name that `sinew model nics` has, or a TOML file
+    #[arg(long, value_name = "NIC|FILE")]
+    nic: String,
+    /// The workload, from a TOML file
+    #[arg(long, value_name = "FILE")]
+    workload: Option<PathBuf>,
+    /// Bytes of an object; of a cache's item, with its key of 16 [default: 48 of a cache, 64 of reads]
+    #[arg(long, value_name = "BYTES", allow_negative_numbers = true, value_parser = parse_size)]
+    object: Option<usize>,
+    /// Accesses that each need what the one before found; 1 where the place is known [default: 2 of a cache, else 1]
+    #[arg(long, allow_negative_numbers = true, value_parser = parse_count)]
+    accesses: Option<usize>,
+    /// The part of the accesses that change nothing, 0 to 1 [default: 0.95 of a cache, else 1]
+    #[arg(long, value_name = "SHARE", allow_negative_numbers = true)]
+    read_share: Option<f64>,
+    /// Client threads, on other hosts [default: 64]
+    #[arg(long, allow_negative_numbers = true, value_parser = parse_count)]
+    peers: Option<usize>,
+    /// Locks, one in each record of 4 KB [default: 4096]
+    #[arg(long, allow_negative_numbers = true, value_parser = parse_count)]
+    locks: Option<usize>,
+    /// What the clients' processors do beside [default: idle]
+    #[arg(long, value_enum, ignore_case = true)]
+    client_cpu: Option<LoadArg>,
+    /// What the server's processors do beside [default: idle]
+    #[arg(long, value_enum, ignore_case = true)]
+    server_cpu: Option<LoadArg>,
+    /// What is to be best [default: latency of reads, else throughput]
+    #[arg(long, value_enum, ignore_case = true)]
+    goal: Option<GoalArg>,
+    /// Somebody else READs megabytes at a time from the same server
+    #[arg(long)]
+    bulk: bool,
+    /// How long settings are looked for, at most
+    #[arg(long, default_value = "60", value_parser = parse_seconds)]
+    seconds: Duration,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+impl Args {
+    fn workload(&self) -> anyhow::Result<Workload> {
+        let mut workload = match (&self.workload, self.kind) {
+            (Some(path), _) => read(path, |text| Ok(Workload::parse(text)?))?,
+            (None, kind) => Workload::of(match kind.expect("clap asks for it") {
+                KindArg::Cache => Kind::Cache,
+                KindArg::Sequencer => Kind::Sequencer,
+                KindArg::Locks => Kind::Locks,
+                KindArg::Reads => Kind::Reads,
+            }),
+        };
+        let load = |load| match load {
+            LoadArg::Idle => Load::Idle,
+            LoadArg::Busy => Load::Busy,
+        };
+        fn set<T>(field: &mut T, given: Option<T>) {
+            if let Some(given) = given {
+                *field = given;
+            }
+        }
+        set(&mut workload.object_bytes, self.object);
+        set(&mut workload.accesses, self.accesses);
+        set(&mut workload.read_share, self.read_share);
+        set(&mut workload.peers, self.peers);
+        set(&mut workload.locks, self.locks);
+        set(&mut workload.client_cpu, self.client_cpu.map(load));
+        set(&mut workload.server_cpu, self.server_cpu.map(load));
+        let goal = self.goal.map(|goal| if goal == GoalArg::Latency { Goal::Latency } else { Goal::Throughput });
+        set(&mut workload.goal, goal);
+        workload.bulk |= self.bulk;
+        match workload.problem() {
+            Some((field, problem)) => {
+                let option = if field == "object_bytes" { "object".to_owned() } else { field.replace('_', "-") };
+                let example = match field {
+                    "object_bytes" => "--object 64",
+                    "accesses" => "--accesses 2",
+                    "read_share" => "--read-share 0.95",
+                    "peers" => "--peers 64",
+                    _ => "--locks 4096",
+                };
+                Err(Usage(format!("--{option}: {problem} for {}, as in {example}", workload.kind.name())).into())
+            }
+            None => Ok(workload),
+        }
+    }
+}
+
+/// Looks, and tells.
+pub fn run(args: &Args) -> anyhow::Result<Outcome> {
+    interrupted::ends()?;
+    let nic = model::nic(&args.nic)?;
+    let workload = args.workload()?;
+    let bar = ProgressBar::new(1000);
+    bar.set_style(ProgressStyle::with_template("{msg:24} {wide_bar} {percent}%").expect("a fixed template"));
+    bar.set_message(format!("{} on {}", workload.kind.name(), nic.name));
+    let began = Instant::now();
+    let all = advise::advise(&nic, &workload, &mut |part| {
+        bar.set_position((part * 1000.0) as u64);
+        began.elapsed() < args.seconds
+    });
+    bar.finish_and_clear();
+    let is_cut = began.elapsed() >= args.seconds;
+    if is_cut {
+        output::note("there was no time to look for better settings; --seconds gives more");
+    }
+    if args.json {
+        let results = all.iter().enumerate().map(|(at, advice)| result_of(&nic, &workload, at, advice).to_json());
+        output::print(figure::list(results))?;
+    } else {
+        output::print(text::of(&nic, &workload, &all))?;
+    }
+    Ok(Outcome::Done)
+}
+
+fn setup(nic: &Profile, workload: &Workload) -> Value {
+    let Workload { kind, object_bytes, accesses, read_share, peers, locks, client_cpu, server_cpu, goal, bulk } =
+        workload;
+    json!({
+        "nic": nic.name,
+        "kind": kind.name(),
+        "object_bytes": object_bytes,
+        "accesses": accesses,
+        "read_share": read_share,
+        "peers": peers,
+        "locks": (*kind == Kind::Locks).then_some(locks),
+        "client_cpu": client_cpu.name(),
+        "server_cpu": server_cpu.name(),
+        "goal": goal.name(),
+        "bulk": bulk,
+    })
+}
+
+/// A design in the schema of all results.
+fn result_of(nic: &Profile, workload: &Workload, at: usize, advice: &Advice) -> Figure {
+    let outcome = &advice.outcome;
+    let (value, unit) = match workload.goal {
+        Goal::Throughput => (Some(outcome.rate_mops), Unit::Mops),
+        Goal::Latency => (outcome.times.map(|times| times.mean_ns as f64), Unit::Ns),
+    };
+    Figure {
+        bench: "advise".to_owned(),
+        title: advice.name.clone(),
+        value,
+        unit,
+        slices: Vec::new(),
+        beside: None,
+        latency: None,
+        invalid_because: Vec::new(),
+        surroundings: Surroundings { attempts: 1, ..Surroundings::default() },
+        setup: setup(nic, workload),
+        details: details(at, advice),
+        lines: Vec::new(),
+    }
+}
+
+fn details(at: usize, advice: &Advice) -> Value {
+    let (outcome, settings) = (&advice.outcome, &advice.plan.settings);
+    let said = |it: &Guideline| json!({ "text": it.text, "sections": it.sections });
+    let mut all = Map::new();
+    let mut put = |key: &str, value: Value| all.insert(key.to_owned(), value);
+    put("rank", (at + 1).into());
+    put("name", advice.name.clone().into());
+    put("reads", json!(advice.plan.reads));
+    put("rate_mops", units::rounded(outcome.rate_mops).into());
+    put("mean_ns", json!(outcome.times.map(|times| times.mean_ns)));
+    put("p50_ns", json!(outcome.times.map(|times| times.p50_ns)));
+    put("p99_ns", json!(outcome.times.map(|times| times.p99_ns)));
+    put("client_cpu_ns", units::rounded(outcome.cpu_ns.0).into());
+    put("server_cpu_ns", units::rounded(outcome.cpu_ns.1).into());
+    put("limit", advice.limit.0.name().into());
+    put("limit_share", units::rounded(advice.limit.1).into());
+    put(
+        "settings",
+        json!({
+            "window": settings.window,
+            "batch": settings.batch,
+            "queue_pairs": settings.queue_pairs,
+            "inline": settings.inline,
+            "signal": settings.signal,
+            "client_wait": settings.client_wait.name(),
+            "server_wait": settings.server_wait.name(),
+            "threads": settings.threads,
+            "mtu": settings.mtu,
+        }),
+    );
+    put("why", said(&advice.why));
+    put("guidelines", Value::Array(advice.settings.iter().map(said).collect()));
+    put("confidence", advice.trust.level.name().into());
+    put("warnings", json!(advice.trust.warnings));
+    Value::Object(all)
+}

@@ -1,0 +1,84 @@
+//! Advice for people.
+
+use sinew_harness::units;
+use sinew_lab::advise::{Advice, Goal, Guideline, Kind, Load, Workload};
+use sinew_sim::nic::Profile;
+
+use crate::table;
+
+/// Columns of what stands below the table.
+const WIDTH: usize = table::WIDTH as usize;
+
+/// The workload in words.
+fn asked(nic: &Profile, workload: &Workload) -> String {
+    let Workload { kind, object_bytes, accesses, read_share, peers, locks, client_cpu, server_cpu, goal, bulk } =
+        workload;
+    let size = units::size(*object_bytes);
+    let mut text = match kind {
+        Kind::Cache => format!("a cache of items of {size}, {:.0} % GETs", read_share * 100.0),
+        Kind::Sequencer => "a sequencer".to_owned(),
+        Kind::Locks => format!("{locks} locks"),
+        Kind::Reads if *accesses == 1 => format!("single reads of {size}"),
+        Kind::Reads => format!("reads of {size} after {} pointers", accesses - 1),
+    };
+    match goal {
+        Goal::Latency => text += ", one access at a time, as soon as it can be",
+        Goal::Throughput => text += &format!(", as many as {peers} clients can have"),
+    }
+    for (who, load) in [("clients", client_cpu), ("the server", server_cpu)] {
+        if *load == Load::Busy {
+            text += &format!("; {who} busy");
+        }
+    }
+    if *bulk {
+        text += "; bulk transfers beside";
+    }
+    format!("{} ({}): {text}", nic.name, nic.title)
+}
+
+fn row(goal: Goal, advice: &Advice) -> Vec<String> {
+    let outcome = &advice.outcome;
+    let time = |of: Option<u64>| of.map_or("-".to_owned(), |ns| units::time(ns as f64));
+    let times = outcome.times;
+    let cpu = format!("{:.0}+{:.0}", outcome.cpu_ns.0, outcome.cpu_ns.1);
+    let first = match goal {
+        Goal::Throughput => units::figure(outcome.rate_mops),
+        Goal::Latency => time(times.map(|times| times.mean_ns)),
+    };
+    let (p50, p99) = (time(times.map(|times| times.p50_ns)), time(times.map(|times| times.p99_ns)));
+    vec![advice.name.clone(), first, p50, p99, cpu, advice.limit.0.name().to_owned()]
+}
+
+fn said(it: &Guideline) -> String {
+    format!("{} ({})", it.text, it.sections)
+}
+
+/// A sentence as one of a list, in lines that fit.
+fn item(mark: &str, text: &str) -> String {
+    let indent = mark.chars().count() + 1;
+    units::wrapped(&format!("{mark} {text}"), WIDTH, indent)
+}
+
+/// A table, best first, a line why for each, and the settings of the best.
+pub fn of(nic: &Profile, workload: &Workload, all: &[Advice]) -> String {
+    let first = if workload.goal == Goal::Throughput { "M/s" } else { "mean" };
+    let rows = all.iter().map(|advice| row(workload.goal, advice));
+    let table = table::of(&["design", first, "p50", "p99", "CPU, ns", "limit"], rows, table::FIGURES);
+    let mut parts = vec![units::wrapped(&asked(nic, workload), WIDTH, 0), table];
+    let why = all.iter().map(|advice| item("-", &format!("{}: {}", advice.name, said(&advice.why))));
+    parts.push(why.collect::<Vec<_>>().join("\n"));
+    if let Some(best) = all.first() {
+        let settings = best.settings.iter().map(|it| item("  -", &said(it)));
+        let settings = settings.collect::<Vec<_>>().join("\n");
+        parts.push(format!("Recommended: {}\n{settings}", best.name));
+        let warnings = best.trust.warnings.iter().map(|it| item("  -", it));
+        let level = format!("How far to believe it: {}", best.trust.level.name());
+        parts.push([level].into_iter().chain(warnings).collect::<Vec<_>>().join("\n"));
+    }
+    parts.push(units::wrapped(
+        "CPU: work of a client's core and of the server's for an access; polling in vain is not counted.",
+        WIDTH,
+        0,
+    ));
+    parts.join("\n\n")
+}

@@ -1,0 +1,45 @@
+//! Somebody who READs 4 MB at a time from the same server (apnet19 4.3).
+
+use sinew_fabric::verbs::{Completion, CompletionQueue, Operation, QueuePair, RemoteMemory, Request};
+use sinew_mem::{Arena, MessageBuffer};
+use sinew_sim::{Actor, Doing, SimCq, SimQp};
+
+/// Who does.
+pub struct Bulk {
+    qp: SimQp,
+    cq: SimCq,
+    targets: Vec<MessageBuffer>,
+    memory: RemoteMemory,
+    completions: Vec<Completion>,
+}
+
+impl Bulk {
+    /// Bytes of a READ.
+    pub const LEN: usize = 1 << 20;
+    /// READs on their way: 4 MB.
+    const WINDOW: usize = 4;
+
+    /// One over a connection, with buffers of an arena.
+    pub fn new(qp: SimQp, cq: SimCq, arena: &Arena, memory: RemoteMemory) -> Self {
+        let targets = (0..Self::WINDOW).map(|_| arena.alloc(Self::LEN, 4096).expect("the arena has room")).collect();
+        Self { qp, cq, targets, memory, completions: Vec::new() }
+    }
+}
+
+impl Actor for Bulk {
+    fn turn(&mut self) -> Doing {
+        self.cq.poll(&mut self.completions, Self::WINDOW);
+        for mut completion in self.completions.drain(..) {
+            assert!(completion.status.is_success(), "the modelled NICs do what verbs do: {}", completion.status);
+            self.targets.extend(completion.buffers.pop());
+        }
+        let mut is_busy = false;
+        while let Some(target) = self.targets.pop() {
+            let remote = RemoteMemory { len: Self::LEN as u64, ..self.memory };
+            let target = [target].into_iter().collect();
+            self.qp.post(Request::new(0, Operation::Read { target, remote })).expect("there is room");
+            is_busy = true;
+        }
+        if is_busy { Doing::Work } else { Doing::Idle }
+    }
+}

@@ -1,0 +1,377 @@
+//! A client: so many accesses at a time, each done as its design says.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use sinew_fabric::verbs::{
+    Completion, CompletionQueue, Destination, Opcode, Operation, QueuePair, RemoteMemory, Request, Scatter, Source,
+};
+use sinew_fabric::{Clock, SeededGenerator};
+use sinew_mem::{Arena, Frozen, MessageBuffer};
+use sinew_sim::{Actor, Doing, SimClock, SimCq, SimQp};
+
+use super::design::{Design, Placement};
+use super::plan::{Message, Plan, Record, waits};
+use super::workload::Kind;
+
+/// Completions that are taken in one turn, since others' turns go on meanwhile.
+const TAKEN: usize = 8;
+/// Bytes from one lock's record to the next.
+pub const RECORD: u64 = 4096;
+
+/// How a client's requests, by their place in its slots at the server, look there: the last word of a slot.
+pub fn word_of(slot: usize, changes: bool, lap: u64) -> u64 {
+    1 + ((slot as u64) << 2 | u64::from(changes) << 1 | lap & 1)
+}
+
+/// What a word says that is in its lap: which of the client's accesses it is of, and whether that changes something.
+pub fn read_word(word: u64, lap: u64) -> Option<(usize, bool)> {
+    let said = word.checked_sub(1)?;
+    (said & 1 == lap & 1).then_some(((said >> 2) as usize, said >> 1 & 1 == 1))
+}
+
+/// The same in an immediate, with the client's number.
+pub fn immediate_of(client: usize, slot: usize, changes: bool) -> u32 {
+    (client as u32) << 8 | (slot as u32) << 1 | u32::from(changes)
+}
+
+/// What it says.
+pub fn read_immediate(immediate: u32) -> (usize, usize, bool) {
+    ((immediate >> 8) as usize, (immediate >> 1 & 0x7f) as usize, immediate & 1 == 1)
+}
+
+/// An access under way.
+struct Slot {
+    step: usize,
+    changes: bool,
+    began_ns: u64,
+    /// Where its READs and atomics go: of each step.
+    targets: Vec<Option<MessageBuffer>>,
+}
+
+/// Where the server is.
+pub struct There {
+    /// Data that READs, locks and counters are in.
+    pub data: RemoteMemory,
+    /// The client's slots for requests, and the bytes of each.
+    pub slots: RemoteMemory,
+    pub slot_len: usize,
+    /// Whom datagrams go to.
+    pub to: Option<Destination>,
+}
+
+/// A client.
+pub struct Client {
+    plan: Rc<Plan>,
+    record: Rc<Record>,
+    clock: SimClock,
+    number: usize,
+    connected: Option<SimQp>,
+    datagram: Option<SimQp>,
+    cq: SimCq,
+    arena: Arena,
+    there: There,
+    slots: Vec<Slot>,
+    /// Those that the queues had no room for, and those that begin.
+    waiting: VecDeque<usize>,
+    completions: Vec<Completion>,
+    generator: SeededGenerator,
+    /// Requests by WRITE so far, those that need no completion, and all.
+    written: u64,
+    untold: u64,
+    posted: u64,
+    found_ns: u64,
+    /// When the next access comes up, where they do so by themselves.
+    next_ns: Option<u64>,
+    bytes: Vec<u8>,
+    /// Bytes of a buffer for an answer.
+    answer_len: usize,
+}
+
+/// Its queues.
+pub struct Queues {
+    pub connected: Option<SimQp>,
+    pub datagram: Option<SimQp>,
+    pub cq: SimCq,
+    pub arena: Arena,
+}
+
+impl Client {
+    /// A client, whose receives are posted.
+    pub fn new(
+        plan: &Rc<Plan>,
+        record: &Rc<Record>,
+        clock: SimClock,
+        number: usize,
+        queues: Queues,
+        there: There,
+    ) -> Self {
+        let window = plan.settings.window;
+        let Queues { connected, datagram, cq, arena } = queues;
+        let alloc = |len: usize| arena.alloc(len.max(8), len.max(8)).expect("the arena has room");
+        let is_atomic = matches!(plan.design, Design::Atomics(_));
+        let slot = |_| Slot {
+            step: 0,
+            changes: false,
+            began_ns: 0,
+            targets: if is_atomic {
+                vec![Some(alloc(8))]
+            } else {
+                plan.reads.iter().map(|len| Some(alloc(*len))).collect()
+            },
+        };
+        let slots = (0..window).map(slot).collect();
+        let longest = plan.request(true).len.max(plan.request(false).len);
+        Self {
+            plan: Rc::clone(plan),
+            record: Rc::clone(record),
+            clock,
+            number,
+            connected,
+            datagram,
+            cq,
+            arena,
+            there,
+            slots,
+            waiting: VecDeque::new(),
+            completions: Vec::new(),
+            generator: SeededGenerator::new(number as u64 + 1),
+            written: 0,
+            untold: 0,
+            posted: 0,
+            found_ns: 0,
+            next_ns: None,
+            bytes: vec![0; longest],
+            answer_len: plan.answer(false).len.max(8),
+        }
+    }
+
+    fn chance(&mut self, share: f64) -> bool {
+        share >= 1.0 || (self.generator.below(1 << 20) as f64) < share * f64::from(1 << 20)
+    }
+
+    fn begin(&mut self, slot: usize, began_ns: u64) {
+        let changes = !self.chance(self.plan.workload.read_share);
+        let is_first_needed = changes || self.chance(self.plan.design.first_share());
+        let place = &mut self.slots[slot];
+        (place.changes, place.began_ns, place.step) = (changes, began_ns, usize::from(!is_first_needed));
+        self.step(slot);
+    }
+
+    /// Posts what is next of an access, or has it wait for room.
+    fn step(&mut self, slot: usize) {
+        let changes = self.slots[slot].changes;
+        let posted = match self.plan.design {
+            Design::Reads(_) if !changes => self.read(slot),
+            Design::Atomics(placement) => self.atomic(slot, placement),
+            _ => self.call(slot, changes),
+        };
+        match posted {
+            true => self.posted += 1,
+            false => self.waiting.push_back(slot),
+        }
+    }
+
+    fn read(&mut self, slot: usize) -> bool {
+        let step = self.slots[slot].step;
+        let len = self.plan.reads[step] as u64;
+        let places = (self.there.data.len - len) / 64 + 1;
+        let remote = self.there.data.at(64 * self.generator.below(places)).expect("inside the data");
+        let remote = RemoteMemory { len, ..remote };
+        let target: Scatter = self.slots[slot].targets[step].take().into_iter().collect();
+        let qp = self.connected.as_mut().expect("READs have a connection");
+        match qp.post(Request::new(slot as u64, Operation::Read { target, remote })) {
+            Ok(()) => true,
+            Err(refused) => {
+                self.slots[slot].targets[step] = refused.buffers.into_iter().next();
+                false
+            }
+        }
+    }
+
+    fn atomic(&mut self, slot: usize, placement: Placement) -> bool {
+        let workload = &self.plan.workload;
+        let offset = match (workload.kind, placement) {
+            (Kind::Locks, Placement::SameBits) => RECORD * self.generator.below(workload.locks as u64),
+            (Kind::Locks, Placement::Spread) => {
+                let record = self.generator.below(workload.locks as u64);
+                RECORD * record + record * 8 % RECORD
+            }
+            _ => 0,
+        };
+        let remote = self.there.data.at(offset).expect("inside the data");
+        let remote = RemoteMemory { len: 8, ..remote };
+        if self.slots[slot].step == 1 {
+            // The lock is free again; nobody waits for that.
+            let signaled = self.is_signaled();
+            let operation = Operation::Write { source: Source::Inline(&[0; 8]), remote, immediate: None };
+            let qp = self.connected.as_mut().expect("atomics have a connection");
+            let posted = qp.post(Request { signaled, ..Request::new(slot as u64, operation) }).is_ok();
+            if posted {
+                self.advance(slot);
+            }
+            return posted;
+        }
+        let target = self.slots[slot].targets[0].take().expect("one for each access");
+        // Whether the lock is free is the workload's business: what the NIC does is the same.
+        let operation = match workload.kind {
+            Kind::Locks => Operation::CompareSwap { target, remote, expected: 0, desired: 1 },
+            _ => Operation::FetchAdd { target, remote, add: 1 },
+        };
+        let qp = self.connected.as_mut().expect("atomics have a connection");
+        match qp.post(Request::new(slot as u64, operation)) {
+            Ok(()) => true,
+            Err(refused) => {
+                self.slots[slot].targets[0] = refused.buffers.into_iter().next();
+                false
+            }
+        }
+    }
+
+    fn is_signaled(&mut self) -> bool {
+        self.untold += 1;
+        self.untold.is_multiple_of(self.plan.settings.signal as u64)
+    }
+
+    fn call(&mut self, slot: usize, changes: bool) -> bool {
+        let Message { len, inline } = self.plan.request(changes);
+        let is_written = self.plan.is_written();
+        let window = self.plan.settings.window as u64;
+        let (lap, place) = (self.written / window, (self.written % window) as usize);
+        if len >= 8 {
+            let word = word_of(slot, changes, lap);
+            self.bytes[len - 8..len].copy_from_slice(&word.to_ne_bytes());
+        }
+        let gathered = (len > 0 && !inline).then(|| self.frozen(len));
+        let signaled = self.is_signaled();
+        let source = match gathered {
+            _ if len == 0 => Source::Empty,
+            Some(buffer) => Source::from(buffer),
+            None => Source::Inline(&self.bytes[..len]),
+        };
+        self.clock.spend_ns(self.plan.library_ns().0);
+        let (qp, operation) = if is_written {
+            let offset = ((place + 1) * self.there.slot_len - len) as u64;
+            let remote = self.there.slots.at(offset).expect("inside the slots");
+            let remote = RemoteMemory { len: len as u64, ..remote };
+            (&mut self.connected, Operation::Write { source, remote, immediate: None })
+        } else {
+            let immediate = Some(immediate_of(self.number, slot, changes));
+            (&mut self.datagram, Operation::Send { source, immediate, to: self.there.to })
+        };
+        let qp = qp.as_mut().expect("what the design needs");
+        let posted = qp.post(Request { signaled, ..Request::new(slot as u64, operation) }).is_ok();
+        match posted {
+            true => self.written += u64::from(is_written),
+            false => self.untold -= 1,
+        }
+        posted
+    }
+
+    /// A buffer with what is to be sent.
+    fn frozen(&self, len: usize) -> Frozen {
+        let mut buffer = self.arena.alloc(len, len).expect("the arena has room");
+        let tail = len.min(8);
+        buffer.resize(len).expect("as long as it was asked for");
+        buffer[len - tail..].copy_from_slice(&self.bytes[len - tail..len]);
+        buffer.freeze()
+    }
+
+    /// A part of an access is over.
+    fn advance(&mut self, slot: usize) {
+        let now_ns = self.clock.now_ns();
+        let place = &mut self.slots[slot];
+        place.step += 1;
+        let is_over = place.step == self.plan.steps(place.changes);
+        // A lock is there once it was taken.
+        let counts = if self.plan.workload.kind == Kind::Locks { place.step == 1 } else { is_over };
+        if counts {
+            self.record.note_time(place.began_ns, now_ns);
+        }
+        if is_over {
+            self.record.note_done(now_ns);
+            self.waiting.push_back(slot);
+            place.step = usize::MAX;
+        } else {
+            self.step(slot);
+        }
+    }
+
+    fn take(&mut self, mut completion: Completion) {
+        assert!(completion.status.is_success(), "the modelled NICs do what verbs do: {}", completion.status);
+        match completion.opcode {
+            Opcode::Read | Opcode::CompareSwap | Opcode::FetchAdd => {
+                let slot = completion.id as usize;
+                let step = if self.plan.reads.is_empty() { 0 } else { self.slots[slot].step };
+                self.slots[slot].targets[step] = completion.buffers.pop();
+                self.advance(slot);
+            }
+            Opcode::Receive => {
+                let (_, slot, _) = read_immediate(completion.immediate.expect("answers say whose they are"));
+                let mut buffer = completion.buffers.pop().expect("a receive has a buffer");
+                buffer.resize(self.answer_len).expect("as long as it was");
+                let qp = if self.plan.answers_by_datagram() { &mut self.datagram } else { &mut self.connected };
+                let posted = qp.as_mut().expect("it was received on it").post_buffer(0, buffer);
+                posted.expect("there is room for what was taken");
+                self.advance(slot);
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Actor for Client {
+    fn turn(&mut self) -> Doing {
+        if self.found_ns == 0 {
+            self.found_ns = 1;
+            for slot in 0..self.slots.len() {
+                self.slots[slot].step = usize::MAX;
+                self.waiting.push_back(slot);
+            }
+        }
+        let came = self.cq.poll(&mut self.completions, TAKEN);
+        let mut completions = std::mem::take(&mut self.completions);
+        completions.drain(..).for_each(|completion| self.take(completion));
+        self.completions = completions;
+        let before = self.posted;
+        for _ in 0..self.waiting.len().min(TAKEN) {
+            let Some(slot) = self.waiting.pop_front() else { break };
+            let now_ns = self.clock.now_ns();
+            if self.slots[slot].step != usize::MAX {
+                self.step(slot);
+            } else if self.plan.rests_ns().is_none() {
+                self.begin(slot, now_ns);
+            } else if self.next_ns.is_some_and(|next_ns| next_ns <= now_ns) {
+                let next_ns = self.next_ns.take().expect("it is there");
+                self.begin(slot, next_ns);
+            } else {
+                self.waiting.push_back(slot);
+            }
+        }
+        let now_ns = self.clock.now_ns();
+        if let Some(rests_ns) = self.plan.rests_ns().filter(|_| self.next_ns.is_none() && !self.waiting.is_empty()) {
+            self.next_ns = Some(now_ns + 1 + self.generator.below(2 * rests_ns));
+        }
+        if came > 0 || self.posted > before {
+            self.found_ns = now_ns.max(1);
+            return Doing::Work;
+        }
+        waits(self.plan.settings.client_wait, self.found_ns, now_ns, self.plan.profile.core.interrupt_ns, self.next_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_and_immediates_say_what_was_put_into_them() {
+        for (slot, changes, lap) in [(0, false, 0), (63, true, 7), (5, false, 2)] {
+            let word = word_of(slot, changes, lap);
+            assert_eq!(read_word(word, lap), Some((slot, changes)));
+            assert_eq!(read_word(word, lap + 1), None);
+            assert_eq!(read_immediate(immediate_of(9_999, slot, changes)), (9_999, slot, changes));
+        }
+        assert_eq!(read_word(0, 0), None);
+    }
+}

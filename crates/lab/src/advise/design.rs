@@ -1,0 +1,288 @@
+//! Designs that a workload allows, and their settings.
+
+use sinew_sim::nic::Profile;
+
+use super::workload::{Goal, Kind, Load, Workload};
+
+/// A chain of READs, each of which needs to know what the one before it brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Chain {
+    /// One READ of a neighbourhood of six items, which are where their keys hash to (FaRM).
+    Neighbourhood,
+    /// Buckets of 32 bytes, 1.6 on the average, and then the item (Pilaf).
+    Buckets,
+    /// An entry of 32 bytes, and then the item (DrTM, FaRM with items of any length).
+    Entry,
+    /// Pointers of 8 bytes, and then the object; the object at once where its place is known.
+    Pointers,
+}
+
+/// Where locks lie in records of 4 KB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// All at the same place of their records: they have the same 12 low bits of the address.
+    SameBits,
+    /// At different ones.
+    Spread,
+}
+
+/// How an access is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Design {
+    /// READs, past the server's processor. Changes are calls, as by [`Design::WriteSend`].
+    Reads(Chain),
+    /// A WRITE into the server's memory, which it polls, and a SEND by datagram back (HERD).
+    WriteSend,
+    /// SENDs by datagram both ways.
+    SendSend,
+    /// The same, with what is said in the header's immediate.
+    HeaderOnly,
+    /// A library for calls over datagrams, with its header and its work.
+    Rpc,
+    /// Fetch-and-add, or compare-and-swap and a WRITE.
+    Atomics(Placement),
+}
+
+/// How it is waited for completions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// The core looks again and again.
+    Poll,
+    /// The core sleeps until an interrupt.
+    Events,
+    /// It polls for as long as an interrupt takes, and then sleeps.
+    Adaptive,
+}
+
+/// What a design leaves open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Accesses of a client that are not over.
+    pub window: usize,
+    /// Answers that the server gives with one doorbell, at most.
+    pub batch: usize,
+    /// Datagram queue pairs of a server's thread.
+    pub queue_pairs: usize,
+    /// Whether payloads are in the work queue elements, where they fit.
+    pub inline: bool,
+    /// Of so many requests that need no completion one has it.
+    pub signal: usize,
+    /// How clients wait.
+    pub client_wait: Wait,
+    /// How the server's threads do.
+    pub server_wait: Wait,
+    /// Threads of the server.
+    pub threads: usize,
+    /// Bytes of a packet's payload.
+    pub mtu: usize,
+}
+
+/// What a call by [`Design::Rpc`] adds to each message: the header of this project's packets.
+pub const RPC_HEADER: usize = 24;
+/// What the library does for a call at the client, and at the server: 568 and 393 instructions (ARCHITECTURE.md), three a nanosecond.
+pub const RPC_CLIENT_NS: u64 = 190;
+/// See [`RPC_CLIENT_NS`].
+pub const RPC_SERVER_NS: u64 = 131;
+/// Items of a neighbourhood (FaRM, as sigcomm14 5.1.1 has it).
+const NEIGHBOURS: usize = 6;
+/// A version beside each item of a neighbourhood.
+const VERSION: usize = 8;
+/// An entry of an index: a key's digest, a place, a length, a checksum.
+const ENTRY: usize = 32;
+
+impl Design {
+    /// A few words.
+    pub fn name(self, workload: &Workload) -> String {
+        let text = match self {
+            Self::Reads(Chain::Neighbourhood) => {
+                return format!("READ of {} B (FaRM)", self.reads(workload)[0]);
+            }
+            Self::Reads(Chain::Buckets) => "2 to 3 READs (Pilaf)",
+            Self::Reads(Chain::Entry) => "2 READs (DrTM)",
+            Self::Reads(Chain::Pointers) => match workload.accesses {
+                1 => "one READ",
+                more => return format!("{more} dependent READs"),
+            },
+            Self::WriteSend => "WRITE/SEND (HERD)",
+            Self::SendSend => "SEND/SEND, datagrams",
+            Self::HeaderOnly => "SEND/SEND, headers",
+            Self::Rpc => "RPC over datagrams",
+            Self::Atomics(_) if workload.kind == Kind::Sequencer => "fetch-and-add",
+            Self::Atomics(Placement::SameBits) => "atomics, same bits",
+            Self::Atomics(Placement::Spread) => "atomics, spread",
+        };
+        text.to_owned()
+    }
+
+    /// Bytes of the READs of an access, in their order; none where there are none.
+    pub fn reads(self, workload: &Workload) -> Vec<usize> {
+        let Self::Reads(chain) = self else { return Vec::new() };
+        let item = workload.object_bytes;
+        match chain {
+            Chain::Neighbourhood => vec![NEIGHBOURS * (item + VERSION)],
+            Chain::Buckets => vec![ENTRY, ENTRY, item],
+            Chain::Entry => vec![ENTRY, item],
+            Chain::Pointers => {
+                let mut all = vec![8; workload.accesses - 1];
+                all.push(item);
+                all
+            }
+        }
+    }
+
+    /// How often the first of them is needed, from 0 to 1.
+    pub fn first_share(self) -> f64 {
+        // "1.6 on the average" are 2 in six of ten cases (sigcomm14 5.1.1).
+        if self == Self::Reads(Chain::Buckets) { 0.6 } else { 1.0 }
+    }
+
+    /// Whether the server's threads take part in an access.
+    pub fn is_served(self, workload: &Workload) -> bool {
+        match self {
+            Self::Reads(_) => workload.read_share < 1.0,
+            Self::Atomics(_) => false,
+            _ => true,
+        }
+    }
+
+    /// Whether clients have connections.
+    pub fn is_connected(self) -> bool {
+        matches!(self, Self::Reads(_) | Self::WriteSend | Self::Atomics(_))
+    }
+
+    /// Bytes that calls add to each message.
+    pub fn header(self) -> usize {
+        if self == Self::Rpc { RPC_HEADER } else { 0 }
+    }
+
+    /// All that a workload allows on a NIC.
+    pub fn all(workload: &Workload, profile: &Profile) -> Vec<Self> {
+        let mut all: Vec<Self> = match workload.kind {
+            Kind::Cache if workload.accesses == 1 => vec![Self::Reads(Chain::Pointers)],
+            Kind::Cache => [Chain::Neighbourhood, Chain::Entry, Chain::Buckets].map(Self::Reads).to_vec(),
+            Kind::Reads => vec![Self::Reads(Chain::Pointers)],
+            Kind::Sequencer => vec![Self::HeaderOnly, Self::Atomics(Placement::SameBits)],
+            Kind::Locks => {
+                vec![Self::HeaderOnly, Self::Atomics(Placement::Spread), Self::Atomics(Placement::SameBits)]
+            }
+        };
+        all.push(Self::WriteSend);
+        let fits = |design: &Self| workload.fits_datagrams(profile, design.header());
+        all.extend([Self::SendSend, Self::Rpc].into_iter().filter(fits));
+        all
+    }
+}
+
+impl Wait {
+    /// A word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Poll => "polling",
+            Self::Events => "events",
+            Self::Adaptive => "adaptive",
+        }
+    }
+}
+
+impl Settings {
+    /// Where a search begins.
+    pub fn first(design: Design, workload: &Workload, profile: &Profile) -> Self {
+        let is_alone = workload.goal == Goal::Latency;
+        let wait = |load| if load == Load::Busy { Wait::Events } else { Wait::Poll };
+        let batches = !is_alone && design.is_served(workload);
+        Self {
+            window: if is_alone { 1 } else { (1024 / workload.peers).clamp(1, 16).min(window_max(workload)) },
+            batch: if batches { 16 } else { 1 },
+            queue_pairs: if batches { 4 } else { 1 },
+            inline: true,
+            signal: 16,
+            client_wait: wait(workload.client_cpu),
+            server_wait: if design.polls_memory(workload) { Wait::Poll } else { wait(workload.server_cpu) },
+            threads: if is_alone { 1 } else { profile.core.count.min(workload.peers) },
+            mtu: profile.link.mtu,
+        }
+    }
+
+    /// Where a search begins: with batches, and without, where there can be any.
+    pub fn starts(design: Design, workload: &Workload, profile: &Profile) -> Vec<Self> {
+        let first = Self::first(design, workload, profile);
+        let single = Self { batch: 1, queue_pairs: 1, ..first };
+        if single == first { vec![first] } else { vec![first, single] }
+    }
+
+    /// What else can be tried, one thing at a time; the farther from these, the coarser the step. Nothing that makes no difference to the design is tried.
+    pub fn neighbours(&self, design: Design, workload: &Workload, profile: &Profile, step: usize) -> Vec<Self> {
+        let mut all = Vec::new();
+        let mut put = |change: &dyn Fn(&mut Self)| {
+            let mut other = *self;
+            change(&mut other);
+            let fits = matches!(design, Design::Reads(_) | Design::WriteSend | Design::Atomics(_))
+                || workload.answer_len().max(workload.change_len()) + design.header() <= other.mtu;
+            if other != *self && fits && !all.contains(&other) {
+                all.push(other);
+            }
+        };
+        let is_served = design.is_served(workload);
+        let sends_datagrams = is_served && design.answers_by_datagram(workload, profile);
+        if workload.goal == Goal::Throughput {
+            let factor = [4, 2][step.min(1)];
+            put(&|it| it.window = (it.window / factor).max(1));
+            put(&|it| it.window = (it.window * factor).min(window_max(workload)));
+            if is_served {
+                let most = profile.core.count.min(workload.peers);
+                put(&|it| it.threads = (it.threads / [2, 1][step.min(1)]).max(1).min(most));
+                put(&|it| it.threads = (it.threads * 3 / 4).max(1).min(most));
+            }
+            if sends_datagrams {
+                let batches: &[usize] = if step == 0 { &[1, 16] } else { &[1, 4, 32] };
+                batches.iter().for_each(|batch| put(&|it| it.batch = *batch));
+                let pairs: &[usize] = if step == 0 { &[1, 4] } else { &[1, 2, 3] };
+                pairs.iter().for_each(|pairs| put(&|it| it.queue_pairs = *pairs));
+            }
+        }
+        if is_served && design != Design::HeaderOnly {
+            put(&|it| it.inline = !it.inline);
+        }
+        if is_served && step > 0 {
+            [1, 64].iter().for_each(|signal| put(&|it| it.signal = *signal));
+        }
+        let waits = [Wait::Poll, Wait::Events, Wait::Adaptive];
+        // Where cores have nothing else to do, it makes no difference to rates whether they sleep.
+        let matters = |load| workload.goal == Goal::Latency || load == Load::Busy;
+        if matters(workload.client_cpu) {
+            waits.iter().for_each(|wait| put(&|it| it.client_wait = *wait));
+        }
+        if is_served && !design.polls_memory(workload) && matters(workload.server_cpu) {
+            waits.iter().for_each(|wait| put(&|it| it.server_wait = *wait));
+        }
+        if workload.bulk || workload.object_bytes > 1024 {
+            [1024, 4096].iter().for_each(|mtu| put(&|it| it.mtu = *mtu));
+        }
+        all
+    }
+}
+
+/// Accesses of a client that are not over, at most.
+const WINDOW_MAX: usize = 64;
+/// Of all clients.
+const OUTSTANDING_MAX: usize = 16_384;
+/// Bytes of their objects, which the simulating machine has to hold.
+const OUTSTANDING_BYTES: usize = 256 << 20;
+
+/// The widest window that is tried.
+fn window_max(workload: &Workload) -> usize {
+    let all = OUTSTANDING_MAX.min(OUTSTANDING_BYTES / workload.object_bytes);
+    (all / workload.peers).clamp(1, WINDOW_MAX)
+}
+
+impl Design {
+    /// Whether the server finds requests by looking at its memory, of which no completion and so no interrupt tells.
+    pub fn polls_memory(self, workload: &Workload) -> bool {
+        matches!(self, Self::WriteSend | Self::Reads(_)) && self.is_served(workload)
+    }
+
+    /// Whether answers are datagrams: they are, where one can carry them.
+    pub fn answers_by_datagram(self, workload: &Workload, profile: &Profile) -> bool {
+        workload.answer_len() + self.header() <= profile.link.mtu
+    }
+}

@@ -1,0 +1,112 @@
+//! Workloads as people write them, in TOML.
+
+use serde::Deserialize;
+use sinew_sim::{Fields, FileError};
+
+use super::workload::{Goal, Kind, Load, Workload};
+use crate::workload::place::Place;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    kind: String,
+    object_bytes: Option<usize>,
+    accesses: Option<usize>,
+    read_share: Option<f64>,
+    peers: Option<usize>,
+    locks: Option<usize>,
+    client_cpu: Option<String>,
+    server_cpu: Option<String>,
+    goal: Option<String>,
+    bulk: Option<bool>,
+}
+
+const FIELDS: [Fields<'static>; 1] = [Fields {
+    table: "",
+    required: &["kind"],
+    optional: &["object_bytes", "accesses", "read_share", "peers", "locks", "client_cpu", "server_cpu", "goal", "bulk"],
+}];
+
+/// One of several, by its name.
+fn one_of<T: Copy>(place: &Place<'_>, field: &str, given: &str, all: &[(T, &str)]) -> Result<T, FileError> {
+    let found = all.iter().find(|(_, name)| *name == given).map(|(it, _)| *it);
+    let names: Vec<&str> = all.iter().map(|(_, name)| *name).collect();
+    found.ok_or_else(|| {
+        place.error(
+            field,
+            format!("{field} cannot be \"{given}\": one of {}, as {field} = \"{}\"", names.join(", "), names[0]),
+        )
+    })
+}
+
+impl Workload {
+    /// Reads a workload, as `docs/advise.md` says: what it does not say is as in the usual one of its kind.
+    ///
+    /// # Errors
+    ///
+    /// [`FileError`], with the line, and the field where it is one.
+    pub fn parse(text: &str) -> Result<Self, FileError> {
+        let file: File = FileError::read(text, &FIELDS)?;
+        let place = Place { text, entry: 0..0 };
+        let kind = one_of(&place, "kind", &file.kind, &Kind::ALL.map(|kind| (kind, kind.name())))?;
+        let usual = Self::of(kind);
+        let load = |field, given: &Option<String>| match given {
+            Some(given) => one_of(&place, field, given, &Load::ALL.map(|load| (load, load.name()))),
+            None => Ok(Load::Idle),
+        };
+        let goal = match &file.goal {
+            Some(given) => one_of(&place, "goal", given, &Goal::ALL.map(|goal| (goal, goal.name())))?,
+            None => usual.goal,
+        };
+        let workload = Self {
+            kind,
+            object_bytes: file.object_bytes.unwrap_or(usual.object_bytes),
+            accesses: file.accesses.unwrap_or(usual.accesses),
+            read_share: file.read_share.unwrap_or(usual.read_share),
+            peers: file.peers.unwrap_or(usual.peers),
+            locks: file.locks.unwrap_or(usual.locks),
+            client_cpu: load("client_cpu", &file.client_cpu)?,
+            server_cpu: load("server_cpu", &file.server_cpu)?,
+            goal,
+            bulk: file.bulk.unwrap_or(false),
+        };
+        match workload.problem() {
+            Some((field, problem)) => Err(place.error(field, problem)),
+            None => Ok(workload),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_said_is_usual_for_the_kind() {
+        let all = "kind = \"reads\"\naccesses = 2\nobject_bytes = 32\ngoal = \"throughput\"\nserver_cpu = \"busy\"\n";
+        let workload = Workload::parse(all).unwrap();
+        let expected = Workload {
+            accesses: 2,
+            object_bytes: 32,
+            goal: Goal::Throughput,
+            server_cpu: Load::Busy,
+            ..Workload::of(Kind::Reads)
+        };
+        assert_eq!(workload, expected);
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_with_its_line_and_field() {
+        for (text, said) in [
+            ("peers = 4\n", "line 1: missing field `kind`"),
+            ("kind = \"queue\"\n", "line 1: kind cannot be \"queue\": one of cache, sequencer, locks, reads"),
+            ("kind = \"cache\"\nobject_bytes = 16\n", "line 2: object_bytes cannot be 16: 17 to 1048576"),
+            ("kind = \"cache\"\n\nread_share = 95\n", "line 3: read_share cannot be 95: 0 to 1, as 0.95"),
+            ("kind = \"cache\"\nclient_cpu = \"full\"\n", "line 2: client_cpu cannot be \"full\": one of idle, busy"),
+            ("kind = \"cache\"\nclients = 3\n", "line 2: unknown field `clients`, expected one of `kind`"),
+        ] {
+            let error = Workload::parse(text).unwrap_err().to_string();
+            assert!(error.starts_with(said), "{error}");
+        }
+    }
+}

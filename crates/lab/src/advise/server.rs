@@ -1,0 +1,229 @@
+//! A thread of the server: it finds requests of calls, does what they ask, and answers.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use sinew_fabric::Clock;
+use sinew_fabric::verbs::{Completion, CompletionQueue, Destination, Operation, QueuePair, Request, Source};
+use sinew_mem::Frozen;
+use sinew_sim::{Actor, Doing, SimClock, SimCq, SimExposed, SimQp};
+
+use super::client::{read_immediate, read_word};
+use super::plan::{Message, Plan, waits};
+use super::workload::Kind;
+
+/// Bytes of a line.
+const LINE: usize = 64;
+/// Slots that are looked at in one turn, since others' turns go on meanwhile.
+const LOOKED_AT: usize = 32;
+
+/// A client, as the thread knows it.
+pub struct Peer {
+    /// Whom answers go to by datagram.
+    pub to: Option<Destination>,
+    /// Its connection.
+    pub connected: Option<SimQp>,
+    /// Requests of its that were found.
+    pub found: u64,
+    /// Answers over its connection.
+    pub answered: u64,
+}
+
+/// A request that was found.
+struct Found {
+    peer: usize,
+    slot: usize,
+    changes: bool,
+}
+
+/// A thread of the server.
+pub struct Worker {
+    pub plan: Rc<Plan>,
+    pub clock: SimClock,
+    /// The slots of its clients, one after the other, and the bytes of each; none where requests are messages.
+    pub slots: Option<SimExposed>,
+    pub slot_len: usize,
+    /// Its clients are those whose numbers leave this when they are divided by the threads.
+    pub number: usize,
+    pub peers: Vec<Peer>,
+    pub datagrams: Vec<SimQp>,
+    /// Completions of receives, and of answers.
+    pub cq: SimCq,
+    pub sent_cq: SimCq,
+    /// Bytes of a buffer for a request.
+    pub buffer_len: usize,
+    /// What answers are sent from where they are not inline.
+    pub data: Frozen,
+    /// What it has worked so far, without looking in vain.
+    pub worked_ns: Rc<Cell<u64>>,
+    pub state: State,
+}
+
+/// Where it is.
+#[derive(Default)]
+pub struct State {
+    completions: Vec<Completion>,
+    found: Vec<Found>,
+    /// The client that is looked at next, and how many in vain.
+    next: usize,
+    in_vain: usize,
+    /// Batches so far, and answers that may be on their way.
+    batches: usize,
+    on_way: u64,
+    /// Answers of each datagram queue pair.
+    of_pair: Vec<u64>,
+    found_ns: u64,
+    rests: bool,
+}
+
+impl Worker {
+    /// Looks at the slots of its clients, up to a batch of requests. A client's next request may be for any thread, so that each has a slot of each client:
+    /// there are as many to look at as clients, whichever they are.
+    fn look(&mut self) {
+        let Some(slots) = &self.slots else { return };
+        let (window, core) = (self.plan.settings.window as u64, self.plan.profile.core);
+        // A client has its requests at all threads. Here all are at one: that one's look at them stands for as many looks as it takes to find one of them.
+        let slots_each = self.plan.clients().div_ceil(self.peers.len().max(1)) as u64;
+        let to_find = (slots_each / window).max(1);
+        if std::mem::take(&mut self.state.rests) {
+            // Wherever it has come to meanwhile.
+            let looks = self.clock.now_ns() / (core.look_ns * slots_each).max(1);
+            self.state.next = looks as usize % self.peers.len();
+        }
+        for _ in 0..LOOKED_AT.min(self.peers.len()) {
+            let peer = &mut self.peers[self.state.next];
+            let (lap, place) = (peer.found / window, (peer.found % window) as usize);
+            let slot = self.state.next * self.plan.settings.window + place;
+            let word = slots.load((slot + 1) * self.slot_len - 8).expect("inside the slots");
+            match read_word(word, lap) {
+                Some((slot, changes)) => {
+                    self.clock.spend_ns(core.look_ns * to_find);
+                    peer.found += 1;
+                    self.state.in_vain = 0;
+                    self.state.found.push(Found { peer: self.state.next, slot, changes });
+                }
+                None => {
+                    self.clock.spend_ns(core.look_ns * slots_each);
+                    self.state.in_vain += 1;
+                }
+            }
+            self.state.next = (self.state.next + 1) % self.peers.len();
+            if self.state.found.len() >= self.plan.settings.batch {
+                break;
+            }
+        }
+    }
+
+    /// Hears which answers are over. Returns whether others may be given.
+    fn has_room(&mut self) -> bool {
+        let most = self.plan.answers_max() as u64;
+        if self.state.on_way * 2 < most {
+            return true;
+        }
+        let told = self.sent_cq.poll(&mut self.state.completions, 64);
+        self.state.completions.clear();
+        self.state.on_way -= (told * self.plan.settings.signal) as u64;
+        self.state.on_way < most
+    }
+
+    /// Takes messages, up to a batch, and posts their buffers again.
+    fn receive(&mut self) {
+        if self.plan.is_written() {
+            return;
+        }
+        self.cq.poll(&mut self.state.completions, self.plan.settings.batch.max(1));
+        for mut completion in self.state.completions.drain(..) {
+            assert!(completion.status.is_success(), "the modelled NICs do what verbs do: {}", completion.status);
+            let (client, slot, changes) = read_immediate(completion.immediate.expect("requests say whose they are"));
+            let threads = self.plan.settings.threads;
+            self.state.found.push(Found { peer: (client - self.number) / threads, slot, changes });
+            let mut buffer = completion.buffers.pop().expect("a receive has a buffer");
+            buffer.resize(self.buffer_len).expect("as long as it was");
+            let qp = self.datagrams.iter_mut().find(|qp| qp.number() == completion.qp).expect("it is of this thread");
+            qp.post_buffer(0, buffer).expect("there is room for what was taken");
+        }
+    }
+
+    /// Does what is asked. The memory that a batch needs is asked for at once, and arrives together (sigcomm14 4.1.1, atc16 4.3.1).
+    fn work(&self) {
+        let Plan { workload, profile, .. } = &*self.plan;
+        let core = profile.core;
+        let count = self.state.found.len() as u64;
+        let access_ns = match workload.kind {
+            // All of a batch are taken with one access to the counter (atc16 4.2).
+            Kind::Sequencer if self.plan.settings.threads > 1 => core.contended_ns,
+            Kind::Sequencer => core.look_ns,
+            _ => core.memory_ns * workload.accesses as u64,
+        };
+        self.clock.spend_ns(access_ns);
+        let lines = |found: &Found| self.plan.answer(found.changes).len.div_ceil(LINE) as u64;
+        let copied: u64 = self.state.found.iter().map(lines).sum();
+        self.clock.spend_ns(core.copy_line_ns * copied + self.plan.library_ns().1 * count);
+    }
+
+    fn answer(&mut self) {
+        let by_datagram = self.plan.answers_by_datagram();
+        let signal = self.plan.settings.signal as u64;
+        let pair = self.state.batches % self.datagrams.len().max(1);
+        self.state.batches += 1;
+        self.state.of_pair.resize(self.datagrams.len(), 0);
+        for Found { peer, slot, changes } in self.state.found.drain(..) {
+            let Message { len, inline } = self.plan.answer(changes);
+            let source = match inline {
+                _ if len == 0 => Source::Empty,
+                true => Source::Inline(&self.data[..len]),
+                false => Source::Gather(
+                    [sinew_fabric::verbs::Slice { buffer: self.data.clone(), start: 0, len }].into_iter().collect(),
+                ),
+            };
+            let peer = &mut self.peers[peer];
+            peer.answered += 1;
+            self.state.on_way += 1;
+            let immediate = Some((slot as u32) << 1);
+            if by_datagram {
+                let operation = Operation::Send { source, immediate, to: peer.to };
+                self.state.of_pair[pair] += 1;
+                let signaled = self.state.of_pair[pair].is_multiple_of(signal);
+                let request = Request { signaled, ..Request::new(0, operation) };
+                self.datagrams[pair].push(request).expect("as many as can be asked have room");
+            } else {
+                let operation = Operation::Send { source, immediate, to: None };
+                let signaled = peer.answered.is_multiple_of(signal);
+                let qp = peer.connected.as_mut().expect("what the design needs");
+                qp.post(Request { signaled, ..Request::new(0, operation) }).expect("as many as can be asked have room");
+            }
+        }
+        if by_datagram {
+            self.datagrams[pair].doorbell();
+        }
+    }
+}
+
+impl Actor for Worker {
+    fn turn(&mut self) -> Doing {
+        if self.peers.is_empty() {
+            return Doing::Idle;
+        }
+        let began_ns = self.clock.now_ns();
+        if !self.has_room() {
+            return Doing::Idle;
+        }
+        self.receive();
+        self.look();
+        if !self.state.found.is_empty() {
+            self.work();
+            self.answer();
+            self.state.found_ns = self.clock.now_ns();
+            self.worked_ns.set(self.worked_ns.get() + self.state.found_ns - began_ns);
+            return Doing::Work;
+        }
+        if self.slots.is_some() && self.state.in_vain < self.peers.len() {
+            // The round goes on. It polls, and whatever comes meanwhile is found at its place.
+            return Doing::Work;
+        }
+        self.state.in_vain = 0;
+        self.state.rests = true;
+        let interrupt_ns = self.plan.profile.core.interrupt_ns;
+        waits(self.plan.settings.server_wait, self.state.found_ns, self.clock.now_ns(), interrupt_ns, None)
+    }
+}

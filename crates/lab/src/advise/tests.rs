@@ -1,0 +1,126 @@
+//! What the papers recommend is what comes out, of short runs.
+
+use super::*;
+
+fn nic(name: &str) -> Profile {
+    Profile::built_in(name).expect("it is built in")
+}
+
+/// What comes out where settings are looked for in so many runs beside the first of each design.
+fn advise_in(runs: usize, name: &str, workload: &Workload) -> Vec<Advice> {
+    let mut left = runs;
+    let all = advise(&nic(name), workload, &mut |part| {
+        // The first runs, and the last, are not looked for.
+        let looks = part > 0.1 && part < 0.9;
+        left -= usize::from(looks && left > 0);
+        left > 0
+    });
+    for it in &all {
+        let Outcome { rate_mops, times, .. } = it.outcome;
+        eprintln!("{name}: {}: {rate_mops:.2} M/s, {times:?}, {:?}, {:?}", it.name, it.limit, it.plan.settings);
+    }
+    all
+}
+
+fn of(all: &[Advice], design: Design) -> &Advice {
+    all.iter().find(|it| it.plan.design == design).expect("it was run")
+}
+
+fn rate(all: &[Advice], design: Design) -> f64 {
+    of(all, design).outcome.rate_mops
+}
+
+/// sigcomm14 5.3: 26 Mops, where FaRM reaches 17.2 and Pilaf 9.9.
+#[test]
+fn a_cache_of_small_items_on_connectx_3_should_be_herd() {
+    let all = advise_in(12, "cx3", &Workload::of(Kind::Cache));
+    assert_eq!(all[0].plan.design, Design::WriteSend);
+    assert!((23.0..29.0).contains(&all[0].outcome.rate_mops));
+    assert_eq!(all[0].trust.level, Level::Compared);
+}
+
+/// atc16 5.3.1: CX3's small and large READs have similar rates; CIB's small ones fill no link.
+#[test]
+fn one_large_read_is_better_on_connectx_3_and_two_small_ones_on_connect_ib() {
+    let workload = Workload { object_bytes: 32, read_share: 1.0, ..Workload::of(Kind::Cache) };
+    let [large, small] = [Chain::Neighbourhood, Chain::Entry].map(Design::Reads);
+    let (cx3, cib) = (advise_in(0, "cx3", &workload), advise_in(0, "cib", &workload));
+    assert!(rate(&cx3, large) > 1.5 * rate(&cx3, small));
+    assert!(rate(&cib, small) > 1.05 * rate(&cib, large));
+    assert_eq!((of(&cx3, small).limit.0, of(&cib, small).limit.0), (Limit::Responders, Limit::Responders));
+}
+
+/// atc16 4.2, Table 3: 122 M/s, 97.2, and 2.24 by atomics.
+#[test]
+fn a_sequencer_should_be_calls_and_no_atomics() {
+    let all = advise_in(0, "cib", &Workload::of(Kind::Sequencer));
+    assert_eq!(all[0].plan.design, Design::HeaderOnly);
+    let last = all.last().expect("there are designs");
+    assert_eq!((last.plan.design, last.limit.0), (Design::Atomics(Placement::SameBits), Limit::AtomicLock));
+    assert!(all[0].outcome.rate_mops > 40.0 * last.outcome.rate_mops);
+}
+
+/// atc16 5.4: 2.24 M/s by one lock of the NIC's, 52 by many; ConnectX-3 has one.
+#[test]
+fn locks_should_have_different_low_bits_of_the_address() {
+    let [spread, same] = [Placement::Spread, Placement::SameBits].map(Design::Atomics);
+    let cib = advise_in(0, "cib", &Workload::of(Kind::Locks));
+    assert!(rate(&cib, spread) > 10.0 * rate(&cib, same));
+    assert!(of(&cib, spread).settings.iter().any(|it| it.text.contains("12 low bits of the address differ")));
+    let cx3 = advise_in(0, "cx3", &Workload { peers: 16, ..Workload::of(Kind::Locks) });
+    assert!((rate(&cx3, spread) / rate(&cx3, same) - 1.0).abs() < 0.1);
+}
+
+/// apnet19 4.1: "if a system needs to fetch only a single small value from remote memory, then READ-Poll would provide the best performance".
+#[test]
+fn a_lone_small_read_should_be_a_read_that_is_polled_for() {
+    for name in ["cx3", "cx3-roce10"] {
+        let all = advise_in(100, name, &Workload::of(Kind::Reads));
+        let best = &all[0].plan;
+        assert_eq!((best.design, best.settings.client_wait), (Design::Reads(Chain::Pointers), Wait::Poll), "{name}");
+        assert!(all[0].settings.iter().any(|it| it.text.contains("poll the memory")));
+    }
+}
+
+/// apnet19 4.2: who wants to hear soon "will need to dynamically switch between polling and interrupts"; a READ waits for one processor, a compound read
+/// for two.
+#[test]
+fn on_busy_processors_clients_should_sleep_and_lone_reads_pass_the_servers() {
+    let busy = Workload { client_cpu: Load::Busy, server_cpu: Load::Busy, ..Workload::of(Kind::Reads) };
+    let all = advise_in(100, "cx3-roce10", &busy);
+    let best = &all[0].plan;
+    assert_eq!(best.design, Design::Reads(Chain::Pointers));
+    assert_ne!(best.settings.client_wait, Wait::Poll);
+    // Nothing tells a sleeping server of a WRITE.
+    let written = of(&all, Design::WriteSend).outcome.times.expect("some were over");
+    assert!(written.mean_ns > 10 * all[0].outcome.times.expect("some were over").mean_ns);
+    assert_eq!(all[0].trust.level, Level::NotCompared);
+}
+
+/// apnet19 4.2: there "a single compound read is significantly faster than performing even two dependent READs".
+#[test]
+fn on_busy_processors_two_dependent_reads_should_be_one_compound_request() {
+    let busy = Workload {
+        accesses: 2,
+        peers: 16,
+        client_cpu: Load::Busy,
+        server_cpu: Load::Busy,
+        goal: Goal::Throughput,
+        ..Workload::of(Kind::Reads)
+    };
+    let all = advise_in(8, "cx3-roce10", &busy);
+    assert!(matches!(all[0].plan.design, Design::WriteSend | Design::SendSend), "{}", all[0].name);
+}
+
+/// nsdi19 4.1.2: half of the rate is lost with 5,000 connections.
+#[test]
+fn five_thousand_clients_should_send_datagrams() {
+    let (cx5, many) = (nic("cx5"), Workload { peers: 5000, ..Workload::of(Kind::Cache) });
+    let run = |design| search::run(&cx5, &many, design, Settings::first(design, &many, &cx5), 1);
+    let (datagrams, connected) = (run(Design::SendSend), run(Design::WriteSend));
+    assert!(datagrams.outcome.rate_mops > 1.5 * connected.outcome.rate_mops);
+    let misses = |of: &search::Tried| of.outcome.nics[1].0.responder_misses;
+    assert!(misses(&connected) > 1000 && misses(&datagrams) == 0, "{} and {}", misses(&connected), misses(&datagrams));
+    let warnings = trust::trust(&datagrams.plan, &datagrams.outcome).warnings;
+    assert!(warnings.iter().any(|it| it.contains("5000 clients")));
+}

@@ -1,0 +1,78 @@
+//! How far the model can be believed.
+
+use super::plan::Plan;
+use super::trial::Outcome;
+use super::workload::{Goal, Kind, Load};
+
+/// How far figures can be believed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trust {
+    /// In a word.
+    pub level: Level,
+    /// What lies outside of what was compared.
+    pub warnings: Vec<String>,
+}
+
+/// In a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// The NIC's model was compared with published figures, of such workloads.
+    Compared,
+    /// It was, but of other workloads.
+    PartlyCompared,
+    /// None are known of this NIC.
+    NotCompared,
+}
+
+impl Level {
+    /// A few words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Compared => "compared",
+            Self::PartlyCompared => "partly compared",
+            Self::NotCompared => "not compared",
+        }
+    }
+}
+
+/// Bytes of objects of which anything was compared.
+const OBJECT_MAX: usize = 4096;
+/// Requests on their way, of one client.
+const WINDOW_MAX: usize = 512;
+/// Clients (atc16's experiments in the lab have so many).
+const PEERS_MAX: usize = 64;
+
+/// How far what came of a plan can be believed.
+pub fn trust(plan: &Plan, outcome: &Outcome) -> Trust {
+    let Plan { workload, settings, profile, .. } = plan;
+    let mut warnings = Vec::new();
+    let mut warn = |is: bool, text: String| warnings.extend(is.then_some(text));
+    let size = workload.object_bytes;
+    warn(size > OBJECT_MAX, format!("objects of {size} B: nothing above {OBJECT_MAX} B was compared"));
+    let peers = workload.peers;
+    let many = workload.goal == Goal::Throughput && peers > PEERS_MAX;
+    warn(many, format!("{peers} clients: no more than {PEERS_MAX} were compared"));
+    let window = settings.window;
+    warn(window > WINDOW_MAX, format!("windows of {window}: no more than {WINDOW_MAX} were compared"));
+    let is_busy = [workload.client_cpu, workload.server_cpu].contains(&Load::Busy);
+    warn(is_busy, "busy processors: how cores are shared was not compared with figures".to_owned());
+    let slice_us = super::trial::SHORT_SLICE_NS / 1000;
+    let text = format!(
+        "times on busy processors are those of slices of {slice_us} us, not of the scheduler's; rates hardly depend on it"
+    );
+    warn(outcome.has_short_slices, text);
+    warn(workload.bulk, "bulk traffic beside: how NICs share was not compared with figures".to_owned());
+    warn(
+        workload.kind == Kind::Locks,
+        "locks are taken as if none was held: who waits for whom is not simulated".to_owned(),
+    );
+    let level = match (profile.is_validated, warnings.is_empty()) {
+        (false, _) => Level::NotCompared,
+        (true, true) => Level::Compared,
+        (true, false) => Level::PartlyCompared,
+    };
+    if !profile.is_validated {
+        warnings.insert(0, format!("{}: no published figure of this NIC was compared with the model", profile.name));
+    }
+    Trust { level, warnings }
+}
