@@ -12,6 +12,8 @@
 //! - [`worker`]: where long work runs.
 //! - [`loopback`]: a deterministic network in memory, for tests.
 //! - [`verbs`]: the operations of an RDMA NIC.
+//! - [`reader`]: objects of another host's memory, by the way that is the best at the moment.
+//! - [`share`]: a fair share of a NIC for each class of requests within a process.
 //! - [`layer`]: ports around ports, of which there are [`fault`], [`trace`] and [`pcap`].
 #![forbid(unsafe_code)]
 
@@ -22,7 +24,9 @@ pub mod loopback;
 pub mod pcap;
 pub mod poller;
 pub mod port;
+pub mod reader;
 pub mod readiness;
+pub mod share;
 pub mod time;
 pub mod trace;
 pub mod verbs;

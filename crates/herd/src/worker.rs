@@ -170,6 +170,13 @@ impl<D: Device, S: Service> Worker<D, S> {
     /// `now_ns` is for the service. Never blocks.
     #[inline]
     pub fn turn(&mut self, now_ns: u64) -> usize {
+        self.turn_over(usize::MAX, now_ns)
+    }
+
+    /// As [`Self::turn`], but the pipeline looks for the requests of so many clients at most, in turn: the fewer they are, the sooner it is known
+    /// when each of their answers left. A batch is of all clients.
+    #[inline(always)]
+    pub fn turn_over(&mut self, clients: usize, now_ns: u64) -> usize {
         self.turns = self.turns.wrapping_add(1);
         if self.turns.is_multiple_of(TURNS_PER_NEWS) {
             self.hear_news();
@@ -177,7 +184,20 @@ impl<D: Device, S: Service> Worker<D, S> {
         if self.turns.is_multiple_of(TURNS_PER_REPEAT) {
             self.look_for_repeat();
         }
-        if self.config.batch == 1 { self.pipeline(now_ns) } else { self.batch(now_ns) }
+        if self.config.batch == 1 { self.pipeline(clients, now_ns) } else { self.batch(now_ns) }
+    }
+
+    /// Whether requests are in the pipeline that no further request may come to move: turns have something to do until there are none. (Beside that
+    /// they look for news, and for requests that came again.)
+    #[inline]
+    pub fn is_pending(&self) -> bool {
+        self.count > 0
+    }
+
+    /// Clients whose slots are looked at.
+    #[inline]
+    pub fn clients(&self) -> usize {
+        self.seats.present()
     }
 
     /// Collects a batch, takes it through the three steps, and answers it (atc16 4.3.1).
@@ -204,9 +224,9 @@ impl<D: Device, S: Service> Worker<D, S> {
 
     /// Each request that is found moves those before it one step (sigcomm14 4.1.1).
     #[inline(always)]
-    fn pipeline(&mut self, now_ns: u64) -> usize {
+    fn pipeline(&mut self, clients: usize, now_ns: u64) -> usize {
         let mut answered = 0;
-        for _ in 0..self.seats.present() {
+        for _ in 0..self.seats.present().min(clients) {
             if self.outbox.room(&mut self.stats) == 0 {
                 return answered;
             }
@@ -384,9 +404,9 @@ impl<D: Device, S: Service> Worker<D, S> {
         }
     }
 
-    /// Clients come and go, and answers have left.
+    /// Clients come and go, and answers have left. Turns hear of it now and then; this is for who wants it heard at once.
     #[inline(never)]
-    fn hear_news(&mut self) {
+    pub fn hear_news(&mut self) {
         self.outbox.tend(&mut self.stats);
         while let Ok(change) = self.changes.try_recv() {
             match change {

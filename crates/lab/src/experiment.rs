@@ -76,6 +76,33 @@ pub enum Error {
 }
 
 impl Row {
+    /// A figure of a simulated cluster.
+    pub fn model(id: impl Into<String>, metric: impl Into<String>, model: f64, unit: &'static str) -> Self {
+        Self {
+            id: id.into(),
+            place: None,
+            case: String::new(),
+            metric: metric.into(),
+            paper: None,
+            against: Against::Same,
+            model: Some(model),
+            measured: None,
+            unit,
+        }
+    }
+
+    /// Of a case of the experiment.
+    #[must_use]
+    pub fn case(self, case: impl Into<String>) -> Self {
+        Self { case: case.into(), ..self }
+    }
+
+    /// What the paper says, and where.
+    #[must_use]
+    pub fn paper(self, place: &'static str, paper: f64, against: Against) -> Self {
+        Self { place: Some(place), paper: Some(paper), against, ..self }
+    }
+
     /// What was found.
     pub fn found(&self) -> Option<f64> {
         self.model.or(self.measured)

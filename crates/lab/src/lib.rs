@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod advise;
+pub mod apnet19;
 pub mod atc16;
 mod experiment;
 mod html;
@@ -14,6 +15,8 @@ pub mod nics;
 pub mod nsdi19;
 pub mod programs;
 pub mod report;
+pub mod services;
+pub mod sigcomm14;
 pub mod small_calls;
 pub mod swarm;
 pub mod workload;
@@ -22,12 +25,14 @@ pub use experiment::{Against, Error, Experiment, Row};
 
 /// All experiments, by paper and place.
 pub const EXPERIMENTS: &[&dyn Experiment] = &[
-    &atc16::table4::Table4,
-    &atc16::table5::Table5,
-    &atc16::fig11::Fig11,
-    &atc16::fig12::Fig12,
-    &atc16::fig13::Fig13,
-    &atc16::fig14::Fig14,
+    &apnet19::fig1::Fig1,
+    &apnet19::fig2::Fig2,
+    &apnet19::fig3::Fig3,
+    &apnet19::fig4::Fig4,
+    &apnet19::fig5::Fig5,
+    &apnet19::reader::AdaptiveReader,
+    &apnet19::share::FairShare,
+    &nsdi19::fig1::Fig1,
     &nsdi19::fig4::Fig4,
     &nsdi19::fig5::Fig5,
     &nsdi19::fig6::Fig6,
@@ -35,4 +40,26 @@ pub const EXPERIMENTS: &[&dyn Experiment] = &[
     &nsdi19::table4::Table4,
     &nsdi19::table5::Table5,
     &nsdi19::incast_background::IncastBackground,
+    &nsdi19::modelled_nics::ModelledNics,
+    &atc16::table3::Table3,
+    &atc16::table4::Table4,
+    &atc16::table5::Table5,
+    &atc16::fig8::Fig8,
+    &atc16::fig9::Fig9,
+    &atc16::fig10::Fig10,
+    &atc16::fig11::Fig11,
+    &atc16::fig12::Fig12,
+    &atc16::fig13::Fig13,
+    &atc16::fig14::Fig14,
+    &sigcomm14::fig2::Fig2,
+    &sigcomm14::fig3::Fig3,
+    &sigcomm14::fig5::Fig5,
+    &sigcomm14::fig6::Fig6,
+    &sigcomm14::fig7::Fig7,
+    &sigcomm14::fig9::Fig9,
+    &sigcomm14::fig10::Fig10,
+    &sigcomm14::fig11::Fig11,
+    &sigcomm14::fig12::Fig12,
+    &sigcomm14::fig13::Fig13,
+    &sigcomm14::fig14::Fig14,
 ];

@@ -2,6 +2,7 @@
 
 pub mod atomics;
 pub mod cluster;
+pub mod connections;
 pub mod rates;
 pub mod verbs;
 pub mod windows;

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use sinew_fabric::{Address, Clock, PortError, SeededGenerator};
+use sinew_fabric::{Address, Clock, PacketPort, PortError, SeededGenerator};
 use sinew_mem::MessageBuffer;
 use sinew_rpc::{
     Algorithm, Call, Config, Congestion, Nexus, RequestType, Rpc, SessionEvent, SessionId, TimelyConfig, Timeout,
@@ -71,7 +71,7 @@ pub fn measuring(rate_gbps: f64) -> Congestion {
 }
 
 /// Turns the loop once; an endpoint that found nothing waits.
-pub fn turn(rpc: &mut Endpoint) -> Doing {
+pub fn turn<P: PacketPort>(rpc: &mut Rpc<P, SimClock>) -> Doing {
     if rpc.turn() {
         return Doing::Work;
     }

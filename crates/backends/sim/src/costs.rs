@@ -1,5 +1,7 @@
 //! What a core pays for.
 
+use crate::nic::Core;
+
 /// Nanoseconds that a core spends on what its endpoint does. One table for all experiments.
 ///
 /// The defaults are those of a core of the CX4 cluster, a 2.4 GHz Xeon E5-2640 v4 (nsdi19 Table 1). [`Self::receive_ns`] and
@@ -35,8 +37,36 @@ impl Costs {
     /// Nothing costs anything: for tests of the protocol alone.
     pub const FREE: Self = Self { turn_ns: 0, receive_ns: 0, transmit_ns: 0, doorbell_ns: 0, copy_line_ns: 0 };
 
+    /// What is left of these where a modelled NIC charges for verbs: posting and taking what is sent and received, ringing, and copying are its.
+    #[must_use]
+    pub fn beside(&self, core: &Core) -> Self {
+        Self {
+            turn_ns: self.turn_ns.saturating_sub(core.look_ns),
+            receive_ns: self.receive_ns.saturating_sub(core.completion_ns + core.receive_ns),
+            transmit_ns: self.transmit_ns.saturating_sub(core.post_ns),
+            doorbell_ns: 0,
+            copy_line_ns: self.copy_line_ns,
+        }
+    }
+
     /// What the bytes of a packet cost.
     pub(crate) fn copy_ns(&self, len: usize) -> u64 {
         self.copy_line_ns * (len as u64 / 64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nic::Profile;
+
+    #[test]
+    fn what_a_nic_charges_is_not_charged_again() {
+        let core = Profile::built_in("cx4").unwrap().core;
+        let (all, beside) = (Costs::default(), Costs::default().beside(&core));
+        assert_eq!(beside.turn_ns + core.look_ns, all.turn_ns);
+        assert_eq!(beside.receive_ns + core.completion_ns + core.receive_ns, all.receive_ns);
+        assert_eq!((beside.transmit_ns + core.post_ns, beside.doorbell_ns), (all.transmit_ns, 0));
+        assert_eq!(Costs::FREE.beside(&core), Costs::FREE);
     }
 }

@@ -88,6 +88,8 @@ pub(crate) enum Job {
 #[derive(Debug)]
 pub(crate) struct Ready {
     pub completion: Completion,
+    /// Whether the NIC wrote an element of the queue for it. The end of an unsignaled READ is seen in its target alone.
+    pub is_written: bool,
     /// Places of requests, and of receives, that are free once it was.
     pub sends: usize,
     pub receives: usize,
@@ -127,6 +129,8 @@ pub(crate) struct Nic {
     pub responder_states: Cache,
     pub translations: Cache,
     pub locks: Vec<u64>,
+    /// Whose turn it is to have another queue pair bound to it, of requesters and of responders.
+    bound: [u32; 2],
     /// Elements that it was given.
     pub born: u64,
     jobs: Vec<Option<Job>>,
@@ -156,6 +160,7 @@ impl Nic {
             responder_states: Cache::new(caches.responder_states),
             translations: Cache::new(caches.translations),
             locks: vec![0; profile.units.atomic_locks as usize],
+            bound: [0; 2],
             born: 0,
             jobs: Vec::new(),
             free_jobs: Vec::new(),
@@ -235,14 +240,19 @@ impl Nic {
         }
     }
 
-    /// The unit that a queue pair is bound to.
+    /// The unit that a queue pair is bound to: from its first work on, those of a kind in turn.
     #[inline]
-    pub fn unit_of(&self, side: Side, slot: u32) -> u32 {
-        let count = match side {
-            Side::Requester => self.requesters.len(),
-            Side::Responder => self.responders.len(),
-        };
-        slot % count as u32
+    pub fn unit_of(&mut self, side: Side, slot: u32) -> u32 {
+        let side = side as usize;
+        let Some(qp) = self.qps.get_mut(slot as usize).and_then(Option::as_deref_mut) else { return 0 };
+        if let Some(unit) = qp.units[side] {
+            return unit;
+        }
+        let count = [self.requesters.len(), self.responders.len()][side] as u32;
+        let unit = self.bound[side] % count;
+        self.bound[side] = unit + 1;
+        qp.units[side] = Some(unit);
+        unit
     }
 
     /// A completion queue that somebody uses.

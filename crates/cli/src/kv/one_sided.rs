@@ -148,7 +148,7 @@ impl OneSidedPlan<'_> {
             item_len_max: KEY_LEN + self.args.workload.value_size,
             seed: self.workload.seed,
         };
-        StorePlan { owner, window: self.window, keys: self.workload.keys, interrupt }
+        StorePlan { owner, window: self.window, keys: self.workload.keys, interrupt: Some(interrupt) }
     }
 
     /// READs of the same length with nothing above.

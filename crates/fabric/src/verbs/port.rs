@@ -26,6 +26,8 @@ const BURST_MAX: usize = 32;
 const SIGNAL_EVERY: u32 = 32;
 /// Data up to this long is copied behind its head; longer data is gathered from its buffer.
 const COPY_MAX: usize = 512;
+/// Packets up to this long go along with their requests, if the device takes as much.
+const INLINE_MAX: usize = 256;
 /// Looks for completions that one `flush` takes at most; the shares that are left go with later ones.
 const FLUSH_POLLS: usize = 100_000;
 
@@ -167,7 +169,7 @@ impl<D: ProtectionDomain> UdPort<D> {
         let qp_config = QpConfig {
             send_depth,
             receive_depth,
-            inline_max: attributes.inline_max.min(256),
+            inline_max: attributes.inline_max.min(INLINE_MAX),
             gather_max: 2,
             qkey: config.qkey,
             ..QpConfig::new(Transport::Ud)
@@ -341,8 +343,16 @@ impl<T: ThreadDomain> UdTx<T> {
         let to = Some(destination_of(packet.to));
         let mut keep = false;
         let staged;
+        let mut inline = [0; INLINE_MAX];
         let source = match packet.data {
             TxData::None if len <= self.inline_max => Source::Inline(packet.head),
+            // A device that has to fetch it takes longer by a round trip of its bus.
+            data if len <= self.inline_max => {
+                let place = &mut inline[..len];
+                place[..packet.head.len()].copy_from_slice(packet.head);
+                place[packet.head.len()..].copy_from_slice(data.as_slice());
+                Source::Inline(place)
+            }
             TxData::Frozen { buffer, start, len: data_len } if data_len > COPY_MAX && buffer.is_from(&self.arena) => {
                 keep = true;
                 staged = self.put_together(packet.head, &[])?;

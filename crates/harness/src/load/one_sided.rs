@@ -28,8 +28,8 @@ pub struct StorePlan {
     pub window: usize,
     /// Keys that it will hold.
     pub keys: usize,
-    /// Ends what fills it.
-    pub interrupt: Interrupt,
+    /// Ends what fills it, where something does.
+    pub interrupt: Option<Interrupt>,
 }
 
 impl StorePlan {
@@ -39,7 +39,7 @@ impl StorePlan {
         for key in 0..self.keys as u64 {
             fill_value(&mut value, key, 0);
             store(&key_bytes(key), &value).context("filling the table")?;
-            ensure!(key % (1 << 16) != 0 || !self.interrupt.is_set(), Interrupted);
+            ensure!(key % (1 << 16) != 0 || !self.interrupt.is_some_and(|interrupt| interrupt.is_set()), Interrupted);
         }
         Ok(())
     }
@@ -205,7 +205,7 @@ pub struct Locked(pub Layout);
 
 impl Locked {
     fn calls(&self, plan: &StorePlan) -> OwnerConfig {
-        drtm::calls(&self.0, 1, plan.window.next_power_of_two(), plan.owner.seed)
+        drtm::calls(&self.0, plan.owner.clients, plan.window.next_power_of_two(), plan.owner.seed)
     }
 }
 

@@ -162,10 +162,22 @@ impl<A: Asks, C: Clock> Store<A, C> {
     /// Asks over these clients for the keys of a workload, whose values are all as long. The first slice asks for `learns` keys once before
     /// all else.
     pub fn new(clients: Vec<A>, clock: C, workload: &Workload, is_emulated: bool, learns: u64) -> Self {
+        Self::with_trace(clients, clock, workload, TRACE, is_emulated, learns)
+    }
+
+    /// The same, with so many requests drawn ahead.
+    pub fn with_trace(
+        clients: Vec<A>,
+        clock: C,
+        workload: &Workload,
+        requests: usize,
+        is_emulated: bool,
+        learns: u64,
+    ) -> Self {
         Self {
             clients,
             clock,
-            trace: workload.trace(TRACE),
+            trace: workload.trace(requests),
             at: 0,
             round: 1,
             value: vec![0; workload.sizes.max()],

@@ -224,7 +224,7 @@ impl Builder<'_> {
         };
         let queues = Queues { connected, datagram, cq, arena };
         let client = Client::new(self.plan, record, self.clock.clone(), number, queues, there);
-        self.nics.add_known(&device, client)
+        self.nics.add(&device, client)
     }
 
     /// Somebody who READs 4 MB at a time.
@@ -293,7 +293,7 @@ pub fn run(plan: &Rc<Plan>, length: Length) -> Outcome {
     for Host { device, domain, queues, worker, data } in hosts {
         if is_served {
             worked.push(Rc::clone(&worker.worked_ns));
-            let id = nics.add_known(&device, worker);
+            let id = nics.add(&device, worker);
             nics.cluster.share_core(id, share(plan.workload.server_cpu));
             stagger(&mut nics, threads);
             kept.push((domain, queues, data, None));

@@ -61,12 +61,7 @@ impl NicCluster {
     }
 
     /// Adds an actor that has opened its NIC.
-    pub fn add(&mut self, device: &SimVerbs, actor: impl Actor + 'static) {
-        self.add_known(device, actor);
-    }
-
-    /// As [`Self::add`]; returns what the cluster knows it by.
-    pub fn add_known(&mut self, device: &SimVerbs, actor: impl Actor + 'static) -> ActorId {
+    pub fn add(&mut self, device: &SimVerbs, actor: impl Actor + 'static) -> ActorId {
         let name = device.attributes().name.clone();
         self.cluster.add(&name, [device.place()], Box::new(actor))
     }

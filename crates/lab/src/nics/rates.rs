@@ -1,6 +1,6 @@
 //! The most that NICs do: rates with the threads, queue pairs and windows that suit them best, as those who measure real ones tune them.
 
-use sinew_harness::load::verbs::{Carrier, Op, VerbsPlan, Work};
+use sinew_harness::load::verbs::{Carrier, Form, Op, VerbsPlan, Work};
 use sinew_sim::nic::Profile;
 
 use super::verbs::{Found, Threads, run};
@@ -50,6 +50,13 @@ pub fn inbound(profile: &Profile, plan: &VerbsPlan) -> Found {
     let asked = if plan.takes_receives() { profile.core.count } else { 1 };
     let threads = Threads::inbound(8 * OTHERS, OTHERS, asked);
     run(profile, &VerbsPlan { window: 16, ..plan.clone() }, threads, MEASURED_NS)
+}
+
+/// The most messages that one host's NIC sends back, in millions a second: so many threads answer requests of 12 threads
+/// on 12 hosts, whose queue pairs the NIC remembers.
+pub fn echoes(profile: &Profile, form: Form, carrier: Carrier, size: usize, threads: usize) -> Found {
+    let plan = VerbsPlan { window: 4, signal: 64, inline: true, ..VerbsPlan::new(Work::Echo(form), carrier, size) };
+    run(profile, &plan, Threads::inbound(12, 12, threads), MEASURED_NS)
 }
 
 /// The most that one thread sends with so many queue pairs, in millions a second.

@@ -41,6 +41,7 @@ pub struct SpecServer<T: ThreadDomain> {
     sequence: Arc<Sequence>,
     flow: Flow,
     completions: Vec<Completion>,
+    has_doorbell_per_answer: bool,
     stats: SpecServerStats,
 }
 
@@ -80,8 +81,15 @@ impl<T: ThreadDomain> SpecServer<T> {
             sequence,
             flow: Flow::new(BURST),
             completions: Vec::with_capacity(BURST),
+            has_doorbell_per_answer: false,
             stats: SpecServerStats::default(),
         })
+    }
+
+    /// Rings for each answer, as the baseline of atc16 4.2.2 does, rather than once for all of a burst.
+    #[must_use]
+    pub fn with_doorbell_per_answer(self) -> Self {
+        Self { has_doorbell_per_answer: true, ..self }
     }
 
     /// What clients need to know.
@@ -136,6 +144,9 @@ impl<T: ThreadDomain> SpecServer<T> {
                 None => self.sequence.take(1),
             };
             self.answer(from, guess, number);
+            if self.has_doorbell_per_answer {
+                self.qp.doorbell();
+            }
         }
         self.qp.doorbell();
         Ok(found)

@@ -27,8 +27,10 @@ pub(crate) struct Regions {
     next_address: u64,
 }
 
-/// Regions begin at multiples of a large page.
-const ALIGN: u64 = 2 << 20;
+/// Regions begin at multiples of a page, as mappings do: those that are small lie in one large page.
+const ALIGN: u64 = 4096;
+/// Where the first is: not at 0, which is an address that nobody should know.
+const FIRST: u64 = 2 << 20;
 
 impl Regions {
     pub fn new_domain(&mut self) -> u32 {
@@ -49,7 +51,7 @@ impl Regions {
         // Keys are hard to guess by accident, not on purpose: NICs' are not either.
         self.keys += 1;
         let rkey = self.keys.wrapping_mul(0x9E37_79B1) | 1 << 31;
-        self.next_address += ALIGN;
+        self.next_address = self.next_address.max(FIRST);
         let remote = RemoteMemory { address: self.next_address, rkey, len: memory.len() as u64 };
         self.next_address = (self.next_address + remote.len).next_multiple_of(ALIGN);
         self.by_key.insert(rkey, Region { memory, remote, access, domain, node });

@@ -412,7 +412,7 @@ mod tests {
         );
         assert_eq!(
             of("cib"),
-            "cib.atomics.z1 cib.atomics.z4096 cib.recv0 cib.recv1 cib.ud_send.batch_ho seq.core.base seq.core.batch"
+            "cib.atomics.z1 cib.atomics.z4096 cib.recv0 cib.recv1 cib.ud_send.batch_ho seq.baseline seq.core.base seq.core.batch"
         );
         assert_eq!((of("cx"), of("cx4"), of("cx5")), ("cx.recv0".into(), "read.lat.cx4".into(), "read.lat.cx5".into()));
         for name in ["cx3-susitna", "cx3-susitna-roce", "cx3-roce10", "cx6-dx", "cx7"] {

@@ -134,6 +134,8 @@ pub(crate) struct Qp {
     pub state: QpState,
     /// How often it was reset.
     pub epoch: u32,
+    /// The units that it is bound to, a requester and a responder, once there was work for them.
+    pub units: [Option<u32>; 2],
     /// The handle that it belongs to, and its completion queues.
     pub node: usize,
     pub send_cq: u32,
@@ -198,6 +200,7 @@ impl Qp {
             domain,
             state: QpState::Reset,
             epoch: 0,
+            units: [None; 2],
             node,
             send_cq: queues[0],
             receive_cq: queues[1],
@@ -238,10 +241,11 @@ impl Qp {
 
     /// As if it were new, but for its number and for the places that are held until completions are polled.
     pub fn reset(&mut self) {
-        let Self { config, number, domain, node, send_cq, receive_cq, .. } = *self;
+        let Self { config, number, domain, units, node, send_cq, receive_cq, .. } = *self;
         let (epoch, held, untold, receives_held) = (self.epoch + 1, self.held, self.untold, self.receives_held);
         *self = Self {
             epoch,
+            units,
             held,
             untold,
             receives_held,

@@ -138,9 +138,9 @@ impl CompletionQueue for SimCq {
     fn poll(&mut self, completions: &mut Vec<Completion>, max: usize) -> usize {
         let mut world = self.network.0.world.borrow_mut();
         let nic = &mut world.nics[self.nic as usize];
-        let mut count = 0;
+        let (mut count, mut spent_ns) = (0, 0);
         while count < max
-            && let Some(Ready { completion, sends, receives }) = nic.cq(self.number).ready.pop_front()
+            && let Some(Ready { completion, is_written, sends, receives }) = nic.cq(self.number).ready.pop_front()
         {
             if let Some(qp) = nic.slot_of(completion.qp.0).and_then(|slot| nic.qp(slot)) {
                 qp.held -= sends;
@@ -148,9 +148,11 @@ impl CompletionQueue for SimCq {
             }
             completions.push(completion);
             count += 1;
+            // Who polls memory for what an unsignaled READ brings sees it in a look.
+            spent_ns += if is_written { self.completion_ns } else { self.look_ns };
         }
         drop(world);
-        let spent_ns = if count == 0 { self.look_ns } else { self.completion_ns * count as u64 };
+        let spent_ns = if count == 0 { self.look_ns } else { spent_ns };
         self.network.0.clock.spend_ns(spent_ns);
         count
     }

@@ -49,9 +49,10 @@ impl World {
             let (number, cq) = (qp.number, qp.send_cq);
             let wqe = qp.sends.pop().expect("it was looked at");
             qp.untold += 1;
+            let is_written = wqe.is_signaled;
             if let Some(completion) = wqe.complete(number, Status::Success) {
                 let sends = std::mem::take(&mut qp.untold);
-                self.put_completion(nic, cq, Ready { completion, sends, receives: 0 }, now_ns);
+                self.put_completion(nic, cq, Ready { completion, is_written, sends, receives: 0 }, now_ns);
             }
         }
     }
@@ -87,7 +88,7 @@ impl World {
             let completion = wqe.complete(number, status).expect("failures are told");
             let sends = std::mem::take(&mut qp.untold) + 1;
             status = Status::Flushed;
-            self.put_completion(nic, cq, Ready { completion, sends, receives: 0 }, now_ns);
+            self.put_completion(nic, cq, Ready { completion, is_written: true, sends, receives: 0 }, now_ns);
         }
     }
 
@@ -115,6 +116,6 @@ impl World {
             from: None,
             buffers: receive.buffers,
         };
-        self.put_completion(nic, cq, Ready { completion, sends: 0, receives: 1 }, now_ns);
+        self.put_completion(nic, cq, Ready { completion, is_written: true, sends: 0, receives: 1 }, now_ns);
     }
 }

@@ -18,8 +18,6 @@ const TIMEOUT_NS: u64 = 67_108_864;
 const TRIES: u8 = 7;
 /// How long a queue pair rests whose peer was not ready to receive.
 const NOT_READY_NS: u64 = 100_000;
-/// How far a core may have gone in a turn for what it writes to take its place on the bus at once.
-const FAR_PS: u64 = 1_000 * PS;
 /// Packets that wait for the link in the NIC: as much time as so many bytes take.
 const EGRESS_BYTES: f64 = 8192.0;
 
@@ -44,8 +42,8 @@ impl Nic {
 impl World {
     /// A core rang for what was pushed at a queue pair. Returns how long it has to wait until the bus has taken what it wrote.
     ///
-    /// The core has come to `now_ps` in a turn that began at `turn_ps`. Others' turns may be earlier: where it has gone far, what it writes takes its place on
-    /// the bus when that time comes.
+    /// The core has come to `now_ps` in a turn that began at `turn_ps`. What it writes takes its place on the bus when that time comes, since others' turns
+    /// may be earlier.
     pub fn nic_doorbell(&mut self, nic: u32, slot: u32, now_ps: u64, turn_ps: u64) -> u64 {
         let Nic { qps, born, .. } = &mut self.nics[nic as usize];
         let Some(qp) = qps[slot as usize].as_deref_mut() else { return 0 };
@@ -63,14 +61,13 @@ impl World {
             lines += wqe.lines;
         }
         qp.fetches += u32::from(count > 1);
-        if now_ps - turn_ps > FAR_PS {
-            self.foresee_job(nic, now_ps, Job::Written { slot, epoch, upto, count, lines });
-            return 0;
-        }
-        self.cross_bus(nic, (slot, epoch, upto), count, lines, now_ps) / PS
+        let bus = &mut self.nics[nic as usize].bus;
+        let waits_ps = bus.write_soon(turn_ps, now_ps, if count == 1 { lines } else { 0 });
+        self.foresee_job(nic, now_ps + waits_ps, Job::Written { slot, epoch, upto, count, lines });
+        waits_ps / PS
     }
 
-    /// What a core wrote crosses the bus: one element itself, or a doorbell for several. Returns how long the core has to wait.
+    /// What a core wrote crosses the bus: one element itself, or a doorbell for several.
     pub(super) fn cross_bus(
         &mut self,
         nic: u32,
@@ -78,16 +75,14 @@ impl World {
         count: usize,
         lines: usize,
         now_ps: u64,
-    ) -> u64 {
+    ) {
         let Nic { bus, stats, .. } = &mut self.nics[nic as usize];
         if count == 1 {
-            let (there_ps, waits_ps) = bus.mmio(now_ps, lines, stats);
-            self.foresee_job(nic, there_ps, Job::Arrived { slot, epoch, upto, was_fetched: false });
-            return waits_ps;
+            let there_ps = bus.mmio(now_ps, lines, stats);
+            return self.foresee_job(nic, there_ps, Job::Arrived { slot, epoch, upto, was_fetched: false });
         }
-        let (there_ps, waits_ps) = bus.doorbell(now_ps, stats);
+        let there_ps = bus.doorbell(now_ps, stats);
         self.foresee_job(nic, there_ps, Job::Doorbell { slot, epoch, upto, count, lines });
-        waits_ps
     }
 
     pub(super) fn fetch_elements(
@@ -176,7 +171,7 @@ impl World {
         // Newer elements have taken its place.
         let is_missed = offset == 0 && born - wqe.born > wqes;
         if is_missed {
-            ns += units.dma_read_ns * scale;
+            ns += units.fetched_line_ns * wqe.lines as f64;
         }
         let free_ps = self.link_free_ps(nic, to.node);
         if free_ps > start_ps + egress_ps {

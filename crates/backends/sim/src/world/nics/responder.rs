@@ -364,7 +364,7 @@ impl World {
                     from,
                     buffers,
                 };
-                self.put_completion(nic, cq, Ready { completion, sends: 0, receives: 1 }, now_ns);
+                self.put_completion(nic, cq, Ready { completion, is_written: true, sends: 0, receives: 1 }, now_ns);
             }
         }
         if let Some(node) = woken {

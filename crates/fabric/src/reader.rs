@@ -1,0 +1,51 @@
+//! Objects of another host's memory, by whichever way is the best at the moment.
+//!
+//! apnet19 measures that no way to read is the best: it depends on the object's size, on how many dependent accesses lead to it, and on
+//! the load of both processors (4.1, 4.2). It asks for a library that hides the choice and changes it as the load changes, and names the
+//! difficulty that no message may be lost meanwhile (5). This is that library.
+//!
+//! A [`Reader`] gets [`Object`]s of one [`Server`]'s [`Region`]s: so many bytes after so many dependent accesses. It has two ways, and two ways
+//! to learn of completions ([`Choice`]):
+//!
+//! - *one-sided*: one READ for each access; the application's [`Chase`] tells from the bytes of one where the next goes;
+//! - *two-sided*: one request by SEND, which the server answers by SEND after it has made the accesses itself (a compound read; apnet19 2.2);
+//! - *polling*: the thread turns the reader all the time;
+//! - *events*: the thread arms the reader and sleeps on its completion queue's descriptor.
+//!
+//! Reader and server measure themselves, by the times at which they are turned; [`policy`] decides from what gets took. Both are state
+//! machines without threads and clocks, so a simulated actor can turn them as well as a real thread.
+//!
+//! # Why no completion is lost
+//!
+//! Each get has its choice when it begins, and ends the way it began. All of them complete in one queue, whichever way they go, so nothing
+//! has to be moved over when the choice changes. The thread sleeps only when no get under way polls, and arming looks once more at what
+//! may have come ([`Readiness`](crate::Readiness)). Requests carry numbers that never come again: the answer to a get that was given up
+//! meanwhile is known to be late, and its place in the window is used again only after that.
+//!
+//! # What bytes are worth
+//!
+//! Either way the bytes are copied while others may write them, and can be torn. An object that changes must carry what tells, such
+//! as a version or a checksum, as the tables in `sinew_store` do.
+//!
+//! # When the server dies
+//!
+//! What the device notices ends all gets with [`GetError::PeerLost`]. Where it notices nothing, a get ends with [`GetError::Deadline`]; its place
+//! in the window stays taken until the answer comes, and a full window of them ends with [`AskError::Full`].
+
+mod choice;
+mod client;
+mod estimate;
+mod hello;
+mod load;
+mod message;
+mod object;
+pub mod policy;
+mod server;
+
+pub use choice::{ACCESSES_MAX, Choice, Class, Notice, Way};
+pub use client::{AskError, GetError, JoinError, Joining, Outcome, Reader, ReaderConfig, ReaderStats, Turn};
+pub use hello::{Hello, REGIONS_MAX, WINDOW_MAX, Welcome};
+pub use load::Load;
+pub use message::Refusal;
+pub use object::{Chase, Limits, Object, ObjectError};
+pub use server::{ReaderId, Region, Server, ServerConfig, ServerError, ServerStats, ServerTurn};

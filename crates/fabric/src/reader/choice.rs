@@ -1,0 +1,121 @@
+//! The four ways to get an object, and the classes of gets that are measured apart.
+
+/// How an object is fetched (apnet19 2.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Way {
+    /// One READ for each access, one after the other. The server's processor has no part in it.
+    OneSided,
+    /// One request, which the server answers after it has made all accesses itself: a compound read.
+    TwoSided,
+}
+
+/// How the reader learns that something completed (apnet19 2.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Notice {
+    /// Its thread polls the completion queue all the time.
+    Polling,
+    /// Its thread sleeps on the completion queue's descriptor.
+    Events,
+}
+
+/// One of the four combinations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Choice {
+    /// How the object is fetched.
+    pub way: Way,
+    /// How the reader learns of it.
+    pub notice: Notice,
+}
+
+impl Choice {
+    /// How many there are.
+    pub const COUNT: usize = 4;
+
+    /// All of them. Those that poll come first, so that a reader that knows nothing changes its notice once.
+    pub const ALL: [Self; Self::COUNT] = [
+        Self { way: Way::OneSided, notice: Notice::Polling },
+        Self { way: Way::TwoSided, notice: Notice::Polling },
+        Self { way: Way::OneSided, notice: Notice::Events },
+        Self { way: Way::TwoSided, notice: Notice::Events },
+    ];
+
+    /// Its place in [`Self::ALL`].
+    #[inline]
+    pub fn index(self) -> usize {
+        usize::from(self.notice == Notice::Events) * 2 + usize::from(self.way == Way::TwoSided)
+    }
+}
+
+impl std::fmt::Display for Choice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let way = match self.way {
+            Way::OneSided => "one-sided",
+            Way::TwoSided => "two-sided",
+        };
+        let notice = match self.notice {
+            Notice::Polling => "polling",
+            Notice::Events => "events",
+        };
+        write!(f, "{way}, {notice}")
+    }
+}
+
+/// The most dependent accesses of a get, whatever reader and server are configured for.
+pub const ACCESSES_MAX: u32 = 16;
+
+/// What is measured together: gets of a like size with as many accesses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Class {
+    size_log2: u8,
+    accesses: u8,
+}
+
+impl Class {
+    const SIZES: usize = 32;
+    /// How many classes there are.
+    pub const COUNT: usize = Self::SIZES * ACCESSES_MAX as usize;
+
+    /// The class of objects of `len` bytes, which is rounded up to a power of two, after `accesses` accesses. What is beyond
+    /// 2^31 bytes or [`ACCESSES_MAX`] accesses belongs to the last class there.
+    pub fn of(len: u32, accesses: u32) -> Self {
+        let size_log2 = len.max(1).checked_next_power_of_two().map_or(31, u32::trailing_zeros);
+        Self { size_log2: size_log2 as u8, accesses: accesses.clamp(1, ACCESSES_MAX) as u8 }
+    }
+
+    /// The most bytes of its objects.
+    pub fn len_max(self) -> u32 {
+        1 << self.size_log2
+    }
+
+    /// The accesses of its gets.
+    pub fn accesses(self) -> u32 {
+        self.accesses.into()
+    }
+
+    /// Its place among [`Self::COUNT`].
+    pub(super) fn index(self) -> usize {
+        usize::from(self.size_log2) * ACCESSES_MAX as usize + usize::from(self.accesses) - 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn choices_know_their_places() {
+        for (index, choice) in Choice::ALL.into_iter().enumerate() {
+            assert_eq!(choice.index(), index, "{choice}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_classed_by_powers_of_two() {
+        for (len, len_max) in [(0, 1), (1, 1), (2, 2), (3, 4), (32, 32), (33, 64), (4096, 4096), (u32::MAX, 1 << 31)] {
+            assert_eq!(Class::of(len, 1).len_max(), len_max, "{len}");
+        }
+        assert_eq!([0, 1, 4, 99].map(|accesses| Class::of(32, accesses).accesses()), [1, 1, 4, ACCESSES_MAX]);
+        let last = Class::of(u32::MAX, ACCESSES_MAX);
+        assert_eq!((Class::of(0, 1).index(), last.index()), (0, Class::COUNT - 1));
+    }
+}

@@ -1,0 +1,495 @@
+//! The reader itself: gets under way, and what becomes of them.
+
+mod errors;
+mod join;
+mod places;
+
+use std::collections::VecDeque;
+
+pub use errors::{AskError, GetError, JoinError};
+pub(super) use join::arena_bytes;
+pub use join::{Joining, ReaderConfig};
+use places::{Place, Places, Stage};
+
+use super::choice::{Choice, Class, Notice, Way};
+use super::load::{Load, Meter};
+use super::message::{AnswerHead, Refusal, Request as Asked};
+use super::object::{Chase, Limits, Object, locate};
+use super::policy::{Policy, Sample};
+use crate::poller::Step;
+use crate::readiness::{Armed, Descriptor, Readiness};
+use crate::time::Generator;
+use crate::verbs::{
+    Completion, CompletionQueue, Device, Opcode, Operation, PostError, ProtectionDomain, QpState, QueuePair,
+    RemoteMemory, Request, Scatter, Source, Status, ThreadDomain,
+};
+use sinew_mem::{Arena, MessageBuffer};
+
+pub(super) type Domain<D> = <D as Device>::Domain;
+pub(super) type Thread<D> = <Domain<D> as ProtectionDomain>::Thread;
+pub(super) type Cq<D> = <Thread<D> as ThreadDomain>::Cq;
+pub(super) type Qp<D> = <Thread<D> as ThreadDomain>::Qp;
+
+/// Completions taken at a time.
+const BURST: usize = 32;
+/// What SENDs and receives complete with; READs complete with their get's number, which is less.
+const SEND_ID: u64 = u64::MAX;
+const RECEIVE_ID: u64 = u64::MAX - 1;
+
+/// A get that ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outcome<'a> {
+    /// The get's own.
+    pub tag: u64,
+    /// The object's bytes, or why there are none.
+    pub result: Result<&'a [u8], &'a GetError>,
+    /// How it was made. It ends the way it began.
+    pub choice: Choice,
+    /// When it was asked.
+    pub asked_ns: u64,
+}
+
+/// What a turn did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// Gets that ended.
+    pub ended: usize,
+    /// Whether anything was done, the steps of gets that go on included.
+    pub found: bool,
+    /// Gets that are under way still.
+    pub in_flight: usize,
+    /// [`Step::Spin`]: turn again at once, because something was done or a get under way polls. [`Step::Block`]: nothing needs the
+    /// thread; it may [arm](Readiness::arm) the reader and sleep.
+    pub step: Step,
+}
+
+/// What happened at a reader.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReaderStats {
+    /// Gets that were begun, by [`Choice::index`].
+    pub begun: [u64; Choice::COUNT],
+    /// Gets that found their object.
+    pub found: u64,
+    /// Gets that ended with an error.
+    pub failed: u64,
+    /// Of them, those whose deadline passed.
+    pub expired: u64,
+    /// READs and answers of gets that had ended before: they came too late.
+    pub late: u64,
+    /// Answers that made no sense, or that nothing was waiting for.
+    pub strange: u64,
+    /// Gets by which the policy tried a choice that was not in use.
+    pub tries: u64,
+}
+
+/// Gets objects of one server, each by the way that is the best at the moment. It belongs to one thread.
+///
+/// [`Self::get`] begins a get, and [`Self::turn`], called time and again, moves all of them and hands out what ended. Between turns the
+/// owner spins or sleeps as [`Turn::step`] says. Once warm, neither allocates.
+pub struct Reader<D: Device, C, G> {
+    places: Places,
+    chase: C,
+    generator: G,
+    policy: Policy,
+    meter: Meter,
+    forced: Option<Choice>,
+    regions: Vec<RemoteMemory>,
+    limits: Limits,
+    peer: String,
+    timeout_ns: u64,
+    completions: Vec<Completion>,
+    /// Receive buffers whose answer was taken.
+    spent: VecDeque<MessageBuffer>,
+    pushed: bool,
+    /// SENDs since one was signaled, and after how many one is.
+    sends: (usize, usize),
+    /// Whether the thread was to spin after the last turn, and since when and until when it sleeps.
+    spun: bool,
+    asleep_until_ns: Option<Option<u64>>,
+    lost: Option<Status>,
+    stats: ReaderStats,
+    qp: Qp<D>,
+    cq: Cq<D>,
+    _thread: Thread<D>,
+    _arena: Arena,
+}
+
+impl<D: Device, C, G> std::fmt::Debug for Reader<D, C, G> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { peer, stats, lost, .. } = self;
+        f.debug_struct("Reader").field("peer", peer).field("stats", stats).field("lost", lost).finish_non_exhaustive()
+    }
+}
+
+impl<D: Device, C: Chase, G: Generator> Reader<D, C, G> {
+    /// Begins a get. It starts with the next [`Self::turn`] or [`Self::flush`], and ends in a turn, with `tag`, exactly once:
+    /// by [`ReaderConfig::timeout_ns`] at the latest. Returns how it is made.
+    ///
+    /// # Errors
+    ///
+    /// [`AskError`]; nothing was begun then.
+    pub fn get(&mut self, tag: u64, object: &Object, now_ns: u64) -> Result<Choice, AskError> {
+        if let Some(status) = self.lost {
+            return Err(AskError::PeerLost { peer: self.peer.clone(), status });
+        }
+        object.check(&self.limits)?;
+        if locate(self.regions.iter().copied(), &object.start, object.access_len(0)).is_none() {
+            return Err(AskError::OutOfBounds);
+        }
+        if !self.places.has_room() {
+            return Err(AskError::Full(self.places.window()));
+        }
+        let class = Class::of(object.len, object.accesses);
+        let (choice, is_chosen) = match self.forced {
+            Some(choice) => (choice, false),
+            None => {
+                let picked = self.policy.choose(class, self.places.in_flight(), now_ns, &mut self.generator);
+                self.stats.tries += u64::from(picked.is_try);
+                (picked.choice, true)
+            }
+        };
+        let place = Place {
+            tag,
+            object: *object,
+            class,
+            choice,
+            is_chosen,
+            access: 0,
+            asked_ns: now_ns,
+            deadline_ns: now_ns.saturating_add(self.timeout_ns),
+            vain_ns: self.meter.vain_per_get_ns(),
+            polls_begun: 0,
+            stage: Stage::Live,
+        };
+        let number = self.places.begin(place);
+        let pushed = match choice.way {
+            Way::OneSided => self.push_read(number, object.start),
+            Way::TwoSided => self.push_request(number, object),
+        };
+        if let Err(error) = pushed {
+            self.places.abandon(number);
+            if is_chosen {
+                self.policy.measured(class, choice, None, now_ns);
+            }
+            return Err(AskError::Refused(error));
+        }
+        self.stats.begun[choice.index()] += 1;
+        Ok(choice)
+    }
+
+    fn push_read(&mut self, number: u64, from: RemoteMemory) -> Result<(), PostError> {
+        let (place, spare) = self.places.with_buffer(number);
+        let Some(mut buffer) = spare.take() else { return Err(PostError::QueueFull(0)) };
+        let len = place.object.access_len(place.access) as usize;
+        if buffer.resize(len).is_err() {
+            let limit = buffer.capacity();
+            *spare = Some(buffer);
+            return Err(PostError::TooLong { len, limit });
+        }
+        let mut target = Scatter::new();
+        target.push(buffer);
+        match self.qp.push(Request::new(number, Operation::Read { target, remote: from })) {
+            Ok(()) => {
+                self.pushed = true;
+                // It tells of the SENDs before it, too.
+                self.sends.0 = 0;
+                Ok(())
+            }
+            Err(mut refused) => {
+                *spare = refused.buffers.pop();
+                Err(refused.error)
+            }
+        }
+    }
+
+    fn push_request(&mut self, number: u64, object: &Object) -> Result<(), PostError> {
+        let bytes = Asked { number, object: *object }.to_bytes();
+        let operation = Operation::Send { source: Source::Inline(&bytes), immediate: None, to: None };
+        let (since, every) = self.sends;
+        let signaled = since + 1 >= every;
+        let request = Request { id: SEND_ID, operation, signaled, fence: false, solicited: true };
+        self.qp.push(request).map_err(|refused| refused.error)?;
+        self.sends.0 = if signaled { 0 } else { since + 1 };
+        self.pushed = true;
+        Ok(())
+    }
+
+    /// Starts what was begun. A turn does it, too.
+    #[inline]
+    pub fn flush(&mut self) {
+        if std::mem::take(&mut self.pushed) {
+            self.qp.doorbell();
+        }
+    }
+
+    /// Takes what completed, moves the gets on, and hands `take` those that ended. Never blocks.
+    ///
+    /// When the server is lost, all gets end with [`GetError::PeerLost`], and no more are begun.
+    pub fn turn(&mut self, now_ns: u64, mut take: impl FnMut(Outcome<'_>)) -> Turn {
+        self.flush();
+        let ended_before = self.stats.found + self.stats.failed;
+        let in_flight = self.places.in_flight();
+        let mut found = 0;
+        while self.lost.is_none() {
+            let count = self.cq.poll(&mut self.completions, BURST);
+            found += count;
+            self.take_completions(now_ns, &mut take);
+            if count < BURST {
+                break;
+            }
+        }
+        self.measure_load(now_ns, found > 0, in_flight);
+        if found == 0 && self.lost.is_none() && self.qp.state() == QpState::Error {
+            self.lose(Status::Flushed, &mut take);
+        }
+        self.expire(now_ns, &mut take);
+        self.repost();
+        self.flush();
+        let ended = (self.stats.found + self.stats.failed - ended_before) as usize;
+        let step = if found > 0 || ended > 0 || self.places.polling() > 0 { Step::Spin } else { Step::Block };
+        self.spun = step == Step::Spin;
+        Turn { ended, found: found > 0, in_flight: self.places.in_flight(), step }
+    }
+
+    fn measure_load(&mut self, now_ns: u64, found: bool, in_flight: usize) {
+        let slept = self.asleep_until_ns.take();
+        let mut has_changed = self.meter.turned(now_ns, found, self.spun && slept.is_none(), in_flight);
+        if let Some(Some(until_ns)) = slept
+            && until_ns <= now_ns
+            && !found
+        {
+            has_changed |= self.meter.woken(until_ns, now_ns);
+        }
+        if has_changed {
+            self.policy.forget();
+        }
+    }
+
+    fn take_completions(&mut self, now_ns: u64, take: &mut impl FnMut(Outcome<'_>)) {
+        let mut completions = std::mem::take(&mut self.completions);
+        let failures = completions.iter().map(|completion| completion.status).filter(|status| !status.is_success());
+        // What was flushed says nothing of why.
+        let lost = failures.min_by_key(|status| *status == Status::Flushed);
+        for mut completion in completions.drain(..).filter(|completion| completion.status.is_success()) {
+            let Some(buffer) = completion.buffers.pop() else { continue };
+            match completion.opcode {
+                Opcode::Read => self.advance(completion.id, buffer, now_ns, take),
+                _ => self.take_answer(buffer, now_ns, take),
+            }
+        }
+        self.completions = completions;
+        if let Some(status) = lost {
+            self.lose(status, take);
+        }
+    }
+
+    /// A READ is over.
+    fn advance(&mut self, number: u64, buffer: MessageBuffer, now_ns: u64, take: &mut impl FnMut(Outcome<'_>)) {
+        let Some(stage) = self.places.stage(number) else { return };
+        if stage == Stage::Ended {
+            self.stats.late += 1;
+            self.places.free(number);
+            return self.places.give_buffer(number, buffer);
+        }
+        let (place, spare) = self.places.with_buffer(number);
+        let access = place.access;
+        if access + 1 >= place.object.accesses {
+            self.end(number, Ok(&buffer), now_ns, take);
+            return self.places.give_buffer(number, buffer);
+        }
+        let next = self.chase.next(access, &buffer);
+        *spare = Some(buffer);
+        let error = match next {
+            None => GetError::NoNext { access },
+            Some(to) => {
+                place.access = access + 1;
+                let len = place.object.access_len(access + 1);
+                if locate(self.regions.iter().copied(), &to, len).is_none() {
+                    GetError::OutOfBounds { access: access + 1 }
+                } else {
+                    match self.push_read(number, to) {
+                        Ok(()) => return,
+                        Err(error) => GetError::Refused(error),
+                    }
+                }
+            }
+        };
+        self.end(number, Err(&error), now_ns, take);
+    }
+
+    /// An answer came.
+    fn take_answer(&mut self, buffer: MessageBuffer, now_ns: u64, take: &mut impl FnMut(Outcome<'_>)) {
+        let answer = AnswerHead::from_bytes(&buffer);
+        let waiting = answer.and_then(|(head, object)| {
+            let stage = self.places.stage(head.number)?;
+            let place = self.places.with_buffer(head.number).0;
+            let is_fit = head.refusal.is_some() || object.len() == place.object.len as usize;
+            (place.choice.way == Way::TwoSided && is_fit).then_some((head, object, stage))
+        });
+        match waiting {
+            None => self.stats.strange += 1,
+            Some((head, _, Stage::Ended)) => {
+                self.stats.late += 1;
+                self.places.free(head.number);
+            }
+            Some((head, object, Stage::Live)) => {
+                let error = head.refusal.map(|(refusal, access)| refused(refusal, access.into()));
+                let result = error.as_ref().map_or(Ok(object), Err);
+                self.end(head.number, result, now_ns, take);
+            }
+        }
+        self.spent.push_back(buffer);
+    }
+
+    /// A get ends, and its place is free.
+    fn end(&mut self, number: u64, result: Result<&[u8], &GetError>, now_ns: u64, take: &mut impl FnMut(Outcome<'_>)) {
+        let place = self.places.end(number);
+        self.places.free(number);
+        let sample = result.is_ok().then(|| Sample {
+            latency_ns: now_ns.saturating_sub(place.asked_ns),
+            spun_ns: self.meter.vain_per_get_ns() - place.vain_ns,
+            is_pure: place.choice.notice == Notice::Polling || self.places.was_silent_since(place.polls_begun),
+        });
+        self.tell(&place, result, sample, now_ns, take);
+    }
+
+    fn tell(
+        &mut self,
+        place: &Place,
+        result: Result<&[u8], &GetError>,
+        sample: Option<Sample>,
+        now_ns: u64,
+        take: &mut impl FnMut(Outcome<'_>),
+    ) {
+        if place.is_chosen {
+            self.policy.measured(place.class, place.choice, sample, now_ns);
+        }
+        match result {
+            Ok(_) => self.stats.found += 1,
+            Err(_) => self.stats.failed += 1,
+        }
+        take(Outcome { tag: place.tag, result, choice: place.choice, asked_ns: place.asked_ns });
+    }
+
+    /// Ends gets whose deadline has passed. Their places are free when what they wait for has come.
+    fn expire(&mut self, now_ns: u64, take: &mut impl FnMut(Outcome<'_>)) {
+        if !self.places.is_any_due(now_ns) {
+            return;
+        }
+        while let Some(number) = self.places.next_due(now_ns) {
+            let place = self.places.end(number);
+            let after_ns = now_ns.saturating_sub(place.asked_ns);
+            let error = GetError::Deadline { peer: self.peer.clone(), after_ns };
+            self.stats.expired += 1;
+            // Not how long it would have taken, but that it took no less.
+            let sample =
+                Sample { latency_ns: after_ns, spun_ns: self.meter.vain_per_get_ns() - place.vain_ns, is_pure: true };
+            self.tell(&place, Err(&error), Some(sample), now_ns, take);
+        }
+    }
+
+    fn lose(&mut self, status: Status, take: &mut impl FnMut(Outcome<'_>)) {
+        self.lost = Some(status);
+        let error = GetError::PeerLost { peer: self.peer.clone(), status };
+        while let Some(number) = self.places.any_live() {
+            let place = self.places.end(number);
+            self.tell(&place, Err(&error), None, place.asked_ns, take);
+        }
+    }
+
+    /// Posts the receives of answers that were taken.
+    fn repost(&mut self) {
+        while let Some(mut buffer) = self.spent.pop_front() {
+            let whole = buffer.capacity();
+            // Within its capacity.
+            let _ = buffer.resize(whole);
+            if let Err(mut refused) = self.qp.post_buffer(RECEIVE_ID, buffer) {
+                self.spent.extend(refused.buffers.pop());
+                return;
+            }
+        }
+    }
+
+    /// Has all gets from now on be made this way; `None`: as the policy picks. Those under way end as they began, and nothing that
+    /// is forced is measured.
+    pub fn force(&mut self, choice: Option<Choice>) {
+        self.forced = choice;
+    }
+
+    /// The policy, with what it measured.
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// What the thread's time went into.
+    pub fn load(&self) -> &Load {
+        self.meter.load()
+    }
+
+    /// The thread slept, and what woke it happened at `ready_ns`: for owners who know, such as simulated ones. (The reader
+    /// sees by itself how late a sleep that ended with a deadline ended.)
+    pub fn woken(&mut self, ready_ns: u64, now_ns: u64) {
+        if self.meter.woken(ready_ns, now_ns) {
+            self.policy.forget();
+        }
+    }
+
+    /// What happened so far.
+    pub fn stats(&self) -> &ReaderStats {
+        &self.stats
+    }
+
+    /// Gets under way.
+    pub fn in_flight(&self) -> usize {
+        self.places.in_flight()
+    }
+
+    /// Whether another get would find a place.
+    pub fn has_room(&self) -> bool {
+        self.places.has_room() && self.lost.is_none()
+    }
+
+    /// What the server takes.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// Where the server's objects lie.
+    pub fn regions(&self) -> &[RemoteMemory] {
+        &self.regions
+    }
+}
+
+fn refused(refusal: Refusal, access: u32) -> GetError {
+    match refusal {
+        Refusal::NoNext => GetError::NoNext { access },
+        Refusal::OutOfBounds => GetError::OutOfBounds { access },
+        other => GetError::Server(other),
+    }
+}
+
+impl<D: Device, C, G> Readiness for Reader<D, C, G> {
+    fn descriptor(&self) -> Option<Descriptor> {
+        self.cq.descriptor()
+    }
+
+    /// [`Armed::Ready`] while a get under way polls; else no longer than to the next deadline.
+    fn arm(&mut self, now_ns: u64) -> std::io::Result<Armed> {
+        if std::mem::take(&mut self.pushed) {
+            self.qp.doorbell();
+        }
+        if self.places.polling() > 0 {
+            return Ok(Armed::Ready);
+        }
+        let deadline_ns = self.places.next_deadline_ns();
+        let armed = self.cq.arm(now_ns)?.by(deadline_ns);
+        if let Armed::Sleep { until_ns } = armed {
+            self.asleep_until_ns = Some(until_ns);
+        }
+        Ok(armed)
+    }
+
+    fn disarm(&mut self) -> bool {
+        self.cq.disarm()
+    }
+}

@@ -1,0 +1,158 @@
+//! How busy the processor is, as a thread that polls and sleeps can see it: by the times of its turns.
+
+/// A turn that comes later than so long after one that was to be followed at once was not run meanwhile.
+const LOST_NS: u64 = 20_000;
+/// Shares are taken over so long.
+const WINDOW_NS: u64 = 1_000_000;
+/// The processor counts as shared when it was somebody else's for more than so many thousandths of a window...
+const SHARED_PERMILLE: u64 = 300;
+/// ...and as ours again below so many.
+const OURS_PERMILLE: u64 = 100;
+/// Wake-ups after which lateness is known.
+const WAKES: u32 = 4;
+/// Latenesses below this are all alike.
+const LATE_MIN_NS: u64 = 2_000;
+
+/// What a thread's time went into, in nanoseconds since the reader was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Load {
+    /// It spun and found nothing.
+    pub vain_ns: u64,
+    /// It spun and found something.
+    pub ready_ns: u64,
+    /// It was to spin, and did not run: others had the processor.
+    pub lost_ns: u64,
+    /// It slept, or did something else while nothing was under way.
+    pub slept_ns: u64,
+    /// How late it runs after an event: the average of the last wake-ups whose cause's time is known.
+    pub late_ns: u64,
+    /// Whether others have much of the processor.
+    pub is_shared: bool,
+}
+
+/// Keeps the [`Load`].
+#[derive(Clone, Debug, Default)]
+pub(super) struct Meter {
+    load: Load,
+    last_ns: Option<u64>,
+    /// Vain time by get under way, summed.
+    vain_per_get_ns: u64,
+    window: (u64, u64),
+    wakes: u32,
+    late_reference_ns: u64,
+}
+
+impl Meter {
+    pub fn load(&self) -> &Load {
+        &self.load
+    }
+
+    /// The time spun in vain for each get under way since the meter was made: the difference of two of these is a get's share.
+    pub fn vain_per_get_ns(&self) -> u64 {
+        self.vain_per_get_ns
+    }
+
+    /// A turn, which found something or not, after the thread `spun` or slept, with `in_flight` gets under way. Returns whether the
+    /// load changed.
+    pub fn turned(&mut self, now_ns: u64, found: bool, spun: bool, in_flight: usize) -> bool {
+        let Some(last_ns) = self.last_ns.replace(now_ns) else { return false };
+        let gap_ns = now_ns.saturating_sub(last_ns);
+        if !spun || in_flight == 0 {
+            self.load.slept_ns += gap_ns;
+            return false;
+        }
+        let is_lost = gap_ns > LOST_NS;
+        if is_lost {
+            self.load.lost_ns += gap_ns;
+        } else if found {
+            self.load.ready_ns += gap_ns;
+        } else {
+            self.load.vain_ns += gap_ns;
+            self.vain_per_get_ns += gap_ns / in_flight as u64;
+        }
+        let (lost, all) = &mut self.window;
+        *lost += if is_lost { gap_ns } else { 0 };
+        *all += gap_ns;
+        if *all < WINDOW_NS {
+            return false;
+        }
+        let permille = *lost * 1000 / *all;
+        self.window = (0, 0);
+        let limit = if self.load.is_shared { OURS_PERMILLE } else { SHARED_PERMILLE };
+        let is_shared = permille > limit;
+        std::mem::replace(&mut self.load.is_shared, is_shared) != is_shared
+    }
+
+    /// A wake-up whose cause came at `ready_ns`. Returns whether wake-ups have become much later, or much less late.
+    pub fn woken(&mut self, ready_ns: u64, now_ns: u64) -> bool {
+        let late_ns = now_ns.saturating_sub(ready_ns);
+        let average = &mut self.load.late_ns;
+        *average = if self.wakes == 0 { late_ns } else { *average - *average / 8 + late_ns / 8 };
+        self.wakes = self.wakes.saturating_add(1);
+        if self.wakes < WAKES {
+            return false;
+        }
+        let (average, reference) = (self.load.late_ns.max(LATE_MIN_NS), self.late_reference_ns);
+        let has_moved = average > reference.saturating_mul(2) || average < reference / 2;
+        if has_moved {
+            self.late_reference_ns = average;
+        }
+        has_moved && reference > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_is_told_apart_by_what_it_went_into() {
+        let mut meter = Meter::default();
+        for (now_ns, found, spun, in_flight) in [
+            (100, false, true, 2),
+            (200, false, true, 2),
+            (300, true, true, 2),
+            (50_300, false, true, 1),
+            (60_300, true, false, 1),
+        ] {
+            meter.turned(now_ns, found, spun, in_flight);
+        }
+        let load = Load { vain_ns: 100, ready_ns: 100, lost_ns: 50_000, slept_ns: 10_000, ..Load::default() };
+        assert_eq!((*meter.load(), meter.vain_per_get_ns()), (load, 50));
+        meter.turned(70_300, false, true, 0);
+        assert_eq!(meter.load().slept_ns, 20_000, "nothing was under way");
+    }
+
+    #[test]
+    fn a_processor_that_others_take_is_noticed_once() {
+        let mut meter = Meter::default();
+        let mut now_ns = 0;
+        let mut run = |meter: &mut Meter, gap_ns: u64, for_ns: u64| {
+            let end_ns = now_ns + for_ns;
+            let mut changes = 0;
+            while now_ns < end_ns {
+                now_ns += gap_ns;
+                changes += u32::from(meter.turned(now_ns, false, true, 1));
+            }
+            changes
+        };
+        assert_eq!(run(&mut meter, 1000, 5_000_000), 0);
+        assert_eq!(run(&mut meter, 100_000, 5_000_000), 1);
+        assert!(meter.load().is_shared);
+        assert_eq!(run(&mut meter, 1000, 5_000_000), 1);
+        assert!(!meter.load().is_shared);
+    }
+
+    #[test]
+    fn later_wake_ups_are_a_change_and_noise_is_none() {
+        let mut meter = Meter::default();
+        let changes = |meter: &mut Meter, late_ns: u64| {
+            (0..40).filter(|nth| meter.woken(1000, 1000 + late_ns + nth % 3 * 500)).count()
+        };
+        assert_eq!(changes(&mut meter, 5_000), 0);
+        assert!(changes(&mut meter, 80_000) > 0);
+        assert!((75_000..90_000).contains(&meter.load().late_ns));
+        assert_eq!(changes(&mut meter, 80_000), 0);
+        assert!(changes(&mut meter, 500) > 0);
+    }
+}

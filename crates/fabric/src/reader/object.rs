@@ -1,0 +1,154 @@
+//! What is got, and where it may lie.
+
+use super::choice::ACCESSES_MAX;
+use crate::verbs::RemoteMemory;
+
+/// How the bytes of one access say where the next one goes: what the application knows of its data.
+///
+/// Reader and server have one of the same meaning each, so both ways come to the same object. A closure of the same
+/// arguments is one.
+pub trait Chase {
+    /// Where the access after number `access` (from 0) goes, whose bytes these are: a place of one of the server's regions, with as
+    /// many bytes at least as that access takes. `None`: they lead nowhere, or are torn; the get ends with
+    /// [`super::GetError::NoNext`].
+    ///
+    /// The bytes may be anything: others can be writing them.
+    fn next(&self, access: u32, bytes: &[u8]) -> Option<RemoteMemory>;
+}
+
+impl<F: Fn(u32, &[u8]) -> Option<RemoteMemory>> Chase for F {
+    fn next(&self, access: u32, bytes: &[u8]) -> Option<RemoteMemory> {
+        self(access, bytes)
+    }
+}
+
+/// An object to get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Object {
+    /// Where the first access goes.
+    pub start: RemoteMemory,
+    /// Accesses, of which each but the last says where the next one goes. 1 is the object itself; at most
+    /// [`ACCESSES_MAX`].
+    pub accesses: u32,
+    /// Bytes of each access but the last. (apnet19 4.1 has 8.)
+    pub hop_len: u32,
+    /// Bytes of the object, which is the last access.
+    pub len: u32,
+}
+
+/// What reader and server take at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Accesses of a get; no more than [`ACCESSES_MAX`].
+    pub accesses_max: u32,
+    /// Bytes of an object, and of an access on the way to it.
+    pub len_max: u32,
+}
+
+/// Why an object is none that can be asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ObjectError {
+    /// No access, or too many.
+    #[error("a get has 1 to {limit} accesses, and this one has {accesses}")]
+    Accesses {
+        /// Asked for.
+        accesses: u32,
+        /// What is allowed.
+        limit: u32,
+    },
+    /// Too many bytes, or an access without any.
+    #[error("an access has 1 to {limit} bytes, and this one has {len}")]
+    Len {
+        /// Asked for.
+        len: u32,
+        /// What is allowed.
+        limit: u32,
+    },
+}
+
+impl Object {
+    /// Bytes of access number `access`.
+    #[inline]
+    pub fn access_len(&self, access: u32) -> u32 {
+        if access + 1 < self.accesses { self.hop_len } else { self.len }
+    }
+
+    /// Whether it is within limits.
+    ///
+    /// # Errors
+    ///
+    /// [`ObjectError`].
+    pub fn check(&self, limits: &Limits) -> Result<(), ObjectError> {
+        let limit = limits.accesses_max.min(ACCESSES_MAX);
+        if !(1..=limit).contains(&self.accesses) {
+            return Err(ObjectError::Accesses { accesses: self.accesses, limit });
+        }
+        let hop_len = if self.accesses > 1 { self.hop_len } else { self.len };
+        for len in [hop_len, self.len] {
+            if !(1..=limits.len_max).contains(&len) {
+                return Err(ObjectError::Len { len, limit: limits.len_max });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Where `len` bytes of `place` lie in the region that has them: its index, and the offset in it. `None` when no region has all
+/// of them.
+pub(super) fn locate(
+    mut regions: impl Iterator<Item = RemoteMemory>,
+    place: &RemoteMemory,
+    len: u32,
+) -> Option<(usize, u64)> {
+    let len = u64::from(len);
+    if len > place.len {
+        return None;
+    }
+    let offset = |region: &RemoteMemory| {
+        let offset = place.address.checked_sub(region.address)?;
+        (region.rkey == place.rkey && offset.checked_add(len)? <= region.len).then_some(offset)
+    };
+    let mut found = 0;
+    let index = regions.position(|region| {
+        offset(&region).is_some_and(|at| {
+            found = at;
+            true
+        })
+    })?;
+    Some((index, found))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REGION: RemoteMemory = RemoteMemory { address: 4096, rkey: 7, len: 100 };
+
+    #[test]
+    fn both_sides_of_every_limit() {
+        let limits = Limits { accesses_max: 4, len_max: 64 };
+        let object = |accesses, hop_len, len| Object { start: REGION, accesses, hop_len, len }.check(&limits);
+        assert!([(1, 0, 64), (4, 8, 1), (4, 64, 64)].into_iter().all(|(a, b, c)| object(a, b, c).is_ok()));
+        for accesses in [0, 5, u32::MAX] {
+            assert_eq!(object(accesses, 8, 8), Err(ObjectError::Accesses { accesses, limit: 4 }));
+        }
+        for (hop_len, len, bad) in [(8, 0, 0), (8, 65, 65), (0, 8, 0), (65, 8, 65)] {
+            assert_eq!(object(2, hop_len, len), Err(ObjectError::Len { len: bad, limit: 64 }));
+        }
+    }
+
+    #[test]
+    fn only_what_lies_in_a_region_is_found() {
+        let other = RemoteMemory { address: 0, rkey: 8, len: u64::MAX };
+        let find = |place: RemoteMemory, len| locate([other, REGION].into_iter(), &place, len);
+        let at = |address, len| RemoteMemory { address, rkey: 7, len };
+        assert_eq!(find(at(4096, 100), 100), Some((1, 0)));
+        assert_eq!(find(at(4195, 9), 1), Some((1, 99)));
+        assert_eq!(find(at(4195, 9), 2), None);
+        assert_eq!(find(at(4095, 100), 1), None);
+        assert_eq!(find(at(4096, 3), 4), None, "more than its place says");
+        assert_eq!(find(at(u64::MAX, 100), 8), None);
+        assert_eq!(find(RemoteMemory { rkey: 9, ..REGION }, 1), None);
+        assert_eq!(find(RemoteMemory { address: u64::MAX, rkey: 8, len: 9 }, 9), None, "it would wrap");
+    }
+}

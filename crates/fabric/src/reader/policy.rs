@@ -1,0 +1,376 @@
+//! Which way to take: pure decisions from measured costs.
+//!
+//! A policy is asked for a [`Choice`] when a get starts, and told what the get took when it is over. Each [`Class`] of gets is
+//! decided for itself. It does no I/O and reads no clock, and draws from the generator that it is handed, so equal inputs have equal
+//! decisions.
+//!
+//! # The rules
+//!
+//! 1. **Cost.** A get costs its latency, and [`PolicyConfig::spin_permille`] thousandths of the time that the thread spun in vain for
+//!    it. With equal latencies the way that burns less wins.
+//! 2. **Averages.** A choice's cost is an exponentially weighted average, in which samples weigh half as much after each
+//!    [`PolicyConfig::half_life_ns`].
+//! 3. **What is unknown is tried**, three times; once is enough for a choice that costs twice the best.
+//! 4. **A change forgets.** When the average of the choice in use moves by a quarter from what it was when the others were measured, or
+//!    when its owner says that something changed ([`Policy::forget`]), the others are unknown.
+//! 5. **What was not measured for a while is tried again**, after [`PolicyConfig::refresh_ns`], give or take a half (chance says), the oldest
+//!    first. Its average begins anew then. One that looks better is tried at once until it is measured three times.
+//! 6. **Exploring is bounded.** What a tried get costs beyond the choice in use is paid from a budget, into which each get pays
+//!    [`PolicyConfig::explore_permille`] of the average. Tries under rule 5 wait until the budget covers what they are expected to cost.
+//!    Those under rule 3 may overdraw it, by [`PolicyConfig::debt_max_ns`], beyond which they wait; no try counts for more than leads there.
+//!    Tries are one get in eight at most, beside those of rule 3.
+//! 7. **Hysteresis.** Another choice is taken into use when its average is less by [`PolicyConfig::margin_permille`].
+//!
+//! So a reader comes within exploring and hysteresis, 8 % as configured, of the best choice, and follows a change of any choice whose try
+//! the budget of the time covers. With the defaults, and without debt from earlier changes, that is within 10 ms where the others together cost
+//! up to 300 us more than the one in use. (The tests have latencies that are up to 20 % off.)
+
+use super::choice::{Choice, Class, Notice};
+use super::estimate::Estimate;
+use crate::time::Generator;
+
+/// Samples after which a choice is known.
+const TRIES: u32 = 3;
+/// A choice in flight is not tried more often before its samples came.
+const PENDING_MAX: u32 = 3;
+/// Tries are one get in so many at most.
+const GETS_PER_TRY: i64 = 8;
+/// Tries that can be saved up.
+const TRIES_SAVED_MAX: i64 = 16;
+/// Samples of the choice in use between two changes, so that its average has come to where the first one leads.
+const SAMPLES_PER_CHANGE: u32 = 8;
+
+/// What a policy weighs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PolicyConfig {
+    /// What a nanosecond of spinning in vain costs, in thousandths of a nanosecond of latency. 0: latency alone counts.
+    pub spin_permille: u32,
+    /// How much of the cost may be spent on exploring, in thousandths.
+    pub explore_permille: u32,
+    /// How much better another choice must be to be taken into use, in thousandths.
+    pub margin_permille: u32,
+    /// After so long a measurement weighs half.
+    pub half_life_ns: u64,
+    /// A choice is measured again after about so long.
+    pub refresh_ns: u64,
+    /// What tries of unknown choices may cost before they wait for the budget.
+    pub debt_max_ns: u64,
+    /// The most that the budget can save up.
+    pub budget_max_ns: u64,
+}
+
+impl Default for PolicyConfig {
+    fn default() -> Self {
+        Self {
+            spin_permille: 100,
+            explore_permille: 40,
+            margin_permille: 40,
+            half_life_ns: 500_000,
+            refresh_ns: 2_000_000,
+            debt_max_ns: 2_000_000,
+            budget_max_ns: 1_000_000,
+        }
+    }
+}
+
+/// What a policy picked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Picked {
+    /// How the get is made.
+    pub choice: Choice,
+    /// Whether it is a try of a choice that is not in use.
+    pub is_try: bool,
+}
+
+/// What a get took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sample {
+    /// From its start to its completion.
+    pub latency_ns: u64,
+    /// The time that the thread spun in vain meanwhile; its share, when several gets were under way.
+    pub spun_ns: u64,
+    /// Whether it learnt of its completion as it was to: not, when it was to sleep and another get kept the thread polling. What is
+    /// not is no measurement.
+    pub is_pure: bool,
+}
+
+/// How a choice did in a class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Measured {
+    /// Its average cost; `None` when it is not known.
+    pub cost_ns: Option<u64>,
+    /// Its average latency.
+    pub latency_ns: Option<u64>,
+    /// The average time that was spun in vain.
+    pub spun_ns: Option<u64>,
+    /// Samples since it was forgotten.
+    pub samples: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Arm {
+    cost: Estimate,
+    latency: Estimate,
+    spun: Estimate,
+    /// Gets of it that are not over.
+    pending: u32,
+    /// Tries since it was forgotten, measured or not.
+    tries: u32,
+    /// When it is tried again.
+    due_ns: u64,
+    /// Its next sample begins a new average.
+    is_renewed: bool,
+}
+
+#[derive(Clone, Debug)]
+struct State {
+    arms: [Arm; Choice::COUNT],
+    in_use: usize,
+    /// The cost of the choice in use when the others were measured.
+    reference_ns: Option<u64>,
+    /// Samples of the choice in use since it was last said that something changed.
+    since_change: u32,
+    budget_ns: i64,
+    /// Tries that are allowed, in gets of [`GETS_PER_TRY`] each.
+    tries_saved: i64,
+    /// A choice that the next gets are to have.
+    run: Option<(usize, u32)>,
+    switches: u64,
+}
+
+impl State {
+    fn new() -> Self {
+        Self {
+            arms: [Arm::default(); Choice::COUNT],
+            in_use: 0,
+            reference_ns: None,
+            since_change: 0,
+            budget_ns: 0,
+            tries_saved: 0,
+            run: None,
+            switches: 0,
+        }
+    }
+
+    fn cost(&self, arm: usize) -> Option<u64> {
+        self.arms[arm].cost.mean()
+    }
+
+    /// What trying `arm` is expected to cost beyond the choice in use; 0 when either is unknown.
+    fn extra_ns(&self, arm: usize) -> i64 {
+        match (self.cost(arm), self.cost(self.in_use)) {
+            (Some(arm), Some(in_use)) => i64::try_from(arm.saturating_sub(in_use)).unwrap_or(i64::MAX),
+            _ => 0,
+        }
+    }
+
+    /// Whether `arm` is to be tried until it is known: it is not, and does not look hopeless.
+    fn is_wanted(&self, arm: usize) -> bool {
+        let Arm { cost, tries, pending, .. } = &self.arms[arm];
+        if *tries >= TRIES || *pending >= PENDING_MAX || cost.samples() >= TRIES {
+            return false;
+        }
+        let is_hopeless = match (cost.mean(), self.cost(self.in_use)) {
+            (Some(cost), Some(in_use)) => cost > in_use.saturating_mul(2),
+            _ => false,
+        };
+        !is_hopeless
+    }
+
+    /// Others than the one in use are unknown.
+    fn forget_others(&mut self) {
+        for (index, arm) in self.arms.iter_mut().enumerate() {
+            if index != self.in_use {
+                arm.cost.forget();
+                arm.latency.forget();
+                arm.spun.forget();
+                arm.tries = 0;
+                arm.is_renewed = false;
+            }
+        }
+        self.reference_ns = self.cost(self.in_use);
+        self.since_change = 0;
+    }
+}
+
+/// Decides for each class of gets. See the [module's documentation](self).
+#[derive(Clone, Debug)]
+pub struct Policy {
+    config: PolicyConfig,
+    classes: Vec<Option<Box<State>>>,
+}
+
+impl Policy {
+    /// A policy that knows nothing. It begins with [`Choice::ALL`]'s first.
+    pub fn new(config: PolicyConfig) -> Self {
+        Self { config, classes: vec![None; Class::COUNT] }
+    }
+
+    /// How the next get of `class` is made. `in_flight` gets of the reader are under way: a try of the other notice is made with
+    /// enough gets in turn for these to end, since one thread cannot poll and sleep at once.
+    pub fn choose(
+        &mut self,
+        class: Class,
+        in_flight: usize,
+        now_ns: u64,
+        generator: &mut (impl Generator + ?Sized),
+    ) -> Picked {
+        let config = self.config;
+        let state = self.classes[class.index()].get_or_insert_with(|| Box::new(State::new()));
+        if let Some(mean_ns) = state.cost(state.in_use) {
+            let income = u128::from(mean_ns) * u128::from(config.explore_permille) / 1000;
+            let most = i64::try_from(config.budget_max_ns).unwrap_or(i64::MAX);
+            let income = i64::try_from(income).unwrap_or(i64::MAX);
+            state.budget_ns = state.budget_ns.saturating_add(income).min(most);
+        }
+        state.tries_saved = (state.tries_saved + 1).min(TRIES_SAVED_MAX * GETS_PER_TRY);
+        let index = next(state, &config, in_flight, now_ns, generator);
+        state.arms[index].pending += 1;
+        Picked { choice: Choice::ALL[index], is_try: index != state.in_use }
+    }
+
+    /// A get of `class` that was [chosen](Self::choose) is over. `None`: it failed, and says nothing.
+    pub fn measured(&mut self, class: Class, choice: Choice, sample: Option<Sample>, now_ns: u64) {
+        let config = self.config;
+        let Some(state) = self.classes[class.index()].as_deref_mut() else { return };
+        let index = choice.index();
+        state.arms[index].pending = state.arms[index].pending.saturating_sub(1);
+        let Some(sample) = sample.filter(|sample| sample.is_pure) else { return };
+        let spin = u128::from(sample.spun_ns) * u128::from(config.spin_permille) / 1000;
+        let cost_ns = sample.latency_ns.saturating_add(u64::try_from(spin).unwrap_or(u64::MAX));
+        if index != state.in_use
+            && let Some(in_use) = state.cost(state.in_use)
+        {
+            let extra = i64::try_from(cost_ns.saturating_sub(in_use)).unwrap_or(i64::MAX);
+            // One unlucky try is not to keep others from being tried for long.
+            let debt = i64::try_from(config.debt_max_ns).unwrap_or(i64::MAX);
+            state.budget_ns = state.budget_ns.saturating_sub(extra).max(-debt);
+        }
+        if index == state.in_use {
+            state.since_change = state.since_change.saturating_add(1);
+        }
+        let arm = &mut state.arms[index];
+        if std::mem::take(&mut arm.is_renewed) {
+            [&mut arm.cost, &mut arm.latency, &mut arm.spun].into_iter().for_each(Estimate::forget);
+            arm.tries = 1;
+        }
+        arm.cost.add(cost_ns, now_ns, config.half_life_ns);
+        arm.latency.add(sample.latency_ns, now_ns, config.half_life_ns);
+        arm.spun.add(sample.spun_ns, now_ns, config.half_life_ns);
+        settle(state, &config);
+    }
+
+    /// Something changed, such as the load of a processor: in all classes, all but the choice in use is unknown.
+    pub fn forget(&mut self) {
+        for state in self.classes.iter_mut().flatten() {
+            state.forget_others();
+        }
+    }
+
+    /// The choice in use.
+    pub fn in_use(&self, class: Class) -> Choice {
+        Choice::ALL[self.classes[class.index()].as_ref().map_or(0, |state| state.in_use)]
+    }
+
+    /// How often another choice was taken into use.
+    pub fn switches(&self, class: Class) -> u64 {
+        self.classes[class.index()].as_ref().map_or(0, |state| state.switches)
+    }
+
+    /// How a choice did.
+    pub fn measurement(&self, class: Class, choice: Choice) -> Measured {
+        let arm = self.classes[class.index()].as_ref().map_or_else(Arm::default, |state| state.arms[choice.index()]);
+        Measured {
+            cost_ns: arm.cost.mean(),
+            latency_ns: arm.latency.mean(),
+            spun_ns: arm.spun.mean(),
+            samples: arm.cost.samples(),
+        }
+    }
+}
+
+/// The choice of the next get: the one in use, or one that is tried.
+fn next(
+    state: &mut State,
+    config: &PolicyConfig,
+    in_flight: usize,
+    now_ns: u64,
+    generator: &mut (impl Generator + ?Sized),
+) -> usize {
+    if let Some((arm, left)) = state.run {
+        state.run = (left > 1).then_some((arm, left - 1));
+        return arm;
+    }
+    let in_use = state.in_use;
+    // Unknown ones, whatever they may cost (rule 3), those that look better, and those whose time has come (rule 5).
+    let debt = i64::try_from(config.debt_max_ns).unwrap_or(i64::MAX);
+    let is_unknown_tried = state.budget_ns.saturating_add(debt) > 0 || state.cost(in_use).is_none();
+    let unknown = (0..Choice::COUNT).filter(|_| is_unknown_tried).find(|&arm| state.is_wanted(arm));
+    let due = || {
+        let is_due = |arm: &usize| *arm != in_use && now_ns >= state.arms[*arm].due_ns && state.arms[*arm].pending == 0;
+        let is_allowed = state.tries_saved >= GETS_PER_TRY && state.cost(in_use).is_some();
+        (0..Choice::COUNT)
+            .filter(|_| is_allowed)
+            .filter(is_due)
+            .min_by_key(|&arm| state.arms[arm].cost.last_ns())
+            .filter(|&arm| state.extra_ns(arm) <= state.budget_ns)
+    };
+    let Some(arm) = unknown.or_else(due) else { return in_use };
+    if unknown.is_none() {
+        state.tries_saved -= GETS_PER_TRY;
+        state.arms[arm].is_renewed = true;
+        state.arms[arm].tries = TRIES;
+    } else {
+        state.arms[arm].tries += 1;
+    }
+    let half_ns = config.refresh_ns / 2;
+    let jitter_ns = ((u128::from(generator.next_u64()) * u128::from(config.refresh_ns)) >> 64) as u64;
+    state.arms[arm].due_ns = now_ns.saturating_add(half_ns).saturating_add(jitter_ns);
+    let notice = |arm: usize| -> Notice { Choice::ALL[arm].notice };
+    if in_flight > 0 && arm != in_use && notice(arm) != notice(in_use) {
+        let gets = u32::try_from(2 * in_flight + 1).unwrap_or(u32::MAX);
+        state.run = Some((arm, gets));
+        if unknown.is_none() {
+            state.tries_saved -= i64::from(gets) * GETS_PER_TRY;
+        }
+    }
+    arm
+}
+
+/// Takes the best choice into use, and notices changes.
+fn settle(state: &mut State, config: &PolicyConfig) {
+    let in_use = state.in_use;
+    let Some(mine) = state.cost(in_use) else {
+        // What is in use is not measured yet: whatever is measured first is better than nothing.
+        if let Some(arm) = (0..Choice::COUNT).find(|&arm| state.cost(arm).is_some()) {
+            take(state, arm);
+        }
+        return;
+    };
+    let known = |arm: usize| state.cost(arm).filter(|_| state.arms[arm].cost.samples() >= TRIES);
+    let best = (0..Choice::COUNT).filter_map(|arm| Some((known(arm)?, arm))).min();
+    let keep = u128::from(mine) * u128::from(1000 - config.margin_permille.min(1000));
+    if let Some((cost, arm)) = best
+        && arm != in_use
+        && u128::from(cost) * 1000 < keep
+    {
+        take(state, arm);
+        return;
+    }
+    let reference = *state.reference_ns.get_or_insert(mine);
+    let has_moved = mine > reference.saturating_add(reference / 4) || mine < reference - reference / 4;
+    if has_moved && state.since_change >= SAMPLES_PER_CHANGE {
+        state.forget_others();
+    }
+}
+
+fn take(state: &mut State, arm: usize) {
+    state.in_use = arm;
+    state.run = None;
+    state.switches += 1;
+    state.reference_ns = state.cost(arm);
+    state.since_change = 0;
+}
+
+#[cfg(test)]
+mod tests;

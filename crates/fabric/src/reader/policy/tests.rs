@@ -1,0 +1,229 @@
+use proptest::prelude::*;
+
+use super::super::choice::Way;
+use super::*;
+use crate::time::SeededGenerator;
+
+/// Latency and spinning of each choice, in nanoseconds.
+type Table = [(u64, u64); Choice::COUNT];
+
+const US: u64 = 1000;
+const MS: u64 = 1_000_000;
+
+/// What the four choices take: plausible, after Figures 1 and 3 of apnet19. Polling alone burns the processor.
+///
+/// An idle server and an idle client: a READ takes 6 us, an event 10 us more, a compound read 9 us with the first access of 4, and 0.3 us
+/// for each further one. Busy: the local processor is shared, so polling is delayed as events are; the remote one is, so an answer waits
+/// for its turn there.
+fn table(is_busy: bool, len: u64, accesses: u64) -> Table {
+    let wire = len * 8 / 10;
+    let (event, poll_late, remote_late) = if is_busy { (9 * US, 18 * US, 45 * US) } else { (10 * US, 0, 0) };
+    let one = |late: u64| accesses * (6 * US + late) + wire;
+    let two = |late: u64| 9 * US + accesses * 300 + 2 * wire + remote_late + late;
+    [(one(poll_late), one(0)), (two(poll_late), two(0)), (one(event), 0), (two(2 * event), 0)]
+}
+
+fn cost(config: &PolicyConfig, (latency, spun): (u64, u64)) -> u64 {
+    latency + spun * u64::from(config.spin_permille) / 1000
+}
+
+fn best(config: &PolicyConfig, table: &Table) -> u64 {
+    table.iter().map(|&choice| cost(config, choice)).min().unwrap()
+}
+
+struct World {
+    policy: Policy,
+    config: PolicyConfig,
+    now_ns: u64,
+    chance: SeededGenerator,
+    noise: SeededGenerator,
+    /// How far a latency is off at most, up or down, in thousandths.
+    noise_permille: u64,
+    class: Class,
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let config = PolicyConfig::default();
+        Self {
+            policy: Policy::new(config),
+            config,
+            now_ns: 5 * MS,
+            chance: SeededGenerator::new(seed),
+            noise: SeededGenerator::new(!seed),
+            noise_permille: 200,
+            class: Class::of(32, 1),
+        }
+    }
+
+    /// Gets, one at a time, for so long. Returns the average cost without noise, and the tries.
+    fn run(&mut self, table: &Table, for_ns: u64) -> (u64, u64, u64) {
+        let (end_ns, mut total, mut gets, mut tries) = (self.now_ns + for_ns, 0, 0, 0);
+        while self.now_ns < end_ns {
+            let picked = self.policy.choose(self.class, 0, self.now_ns, &mut self.chance);
+            let (latency, spun_ns) = table[picked.choice.index()];
+            let latency_ns =
+                latency * (1000 - self.noise_permille + self.noise.below(2 * self.noise_permille + 1)) / 1000;
+            self.now_ns += latency_ns;
+            let sample = Sample { latency_ns, spun_ns, is_pure: true };
+            self.policy.measured(self.class, picked.choice, Some(sample), self.now_ns);
+            total += cost(&self.config, (latency, spun_ns));
+            gets += 1;
+            tries += u64::from(picked.is_try);
+        }
+        (total / gets, gets, tries)
+    }
+
+    fn in_use(&self, table: &Table) -> u64 {
+        cost(&self.config, table[self.policy.in_use(self.class).index()])
+    }
+}
+
+fn tables() -> Vec<(bool, u64, u64)> {
+    let mut all = Vec::new();
+    for is_busy in [false, true] {
+        for len in [32, 4096] {
+            all.extend([1, 4].map(|accesses| (is_busy, len, accesses)));
+        }
+    }
+    all
+}
+
+#[test]
+fn a_policy_comes_within_a_tenth_of_the_best_fixed_choice() {
+    let mut winners = std::collections::HashSet::new();
+    for case @ (is_busy, len, accesses) in tables() {
+        for seed in 0..20 {
+            let table = table(is_busy, len, accesses);
+            let mut world = World::new(seed);
+            world.run(&table, 10 * MS);
+            let (mean, gets, tries) = world.run(&table, 100 * MS);
+            let best = best(&world.config, &table);
+            assert!(mean * 10 <= best * 11, "seed {seed}: {case:?}: {mean} ns, the best is {best} ns: {table:?}");
+            assert!(tries * 8 <= gets + 8 * 16, "seed {seed}: {tries} tries of {gets} gets");
+            winners.insert(world.policy.in_use(world.class));
+        }
+    }
+    assert!(winners.len() > 2, "the cases differ: {winners:?}");
+}
+
+#[test]
+fn a_change_is_followed_within_ten_milliseconds() {
+    for before in tables() {
+        for after in tables() {
+            for seed in 0..10 {
+                let mut world = World::new(seed);
+                world.run(&table(before.0, before.1, before.2), 30 * MS);
+                let table = table(after.0, after.1, after.2);
+                world.run(&table, 10 * MS);
+                let (in_use, best) = (world.in_use(&table), best(&world.config, &table));
+                assert!(in_use * 10 <= best * 11, "seed {seed}: {before:?}, {after:?}: {in_use} ns of {best} ns");
+            }
+        }
+    }
+}
+
+/// Only another choice changes: no sample of the one in use tells.
+#[test]
+fn a_choice_that_becomes_better_unseen_is_found_within_ten_milliseconds() {
+    for seed in 0..50 {
+        let mut world = World::new(seed);
+        world.run(&[(20 * US, 0), (160 * US, 0), (100 * US, 0), (80 * US, 0)], 30 * MS);
+        let table = [(20 * US, 0), (10 * US, 0), (100 * US, 0), (80 * US, 0)];
+        world.run(&table, 10 * MS);
+        assert_eq!(world.policy.in_use(world.class).way, Way::TwoSided, "seed {seed}");
+    }
+}
+
+/// What the others cost together is far beyond the budget of so short a time.
+#[test]
+fn a_change_of_the_choice_in_use_has_the_others_tried_at_once() {
+    for seed in 0..50 {
+        let mut world = World::new(seed);
+        world.run(&[(20 * US, 0), (600 * US, 0), (600 * US, 0), (600 * US, 0)], 60 * MS);
+        world.run(&[(60 * US, 0), (30 * US, 0), (600 * US, 0), (600 * US, 0)], 5 * MS);
+        assert_eq!(world.policy.in_use(world.class), Choice::ALL[1], "seed {seed}");
+    }
+}
+
+#[test]
+fn with_equal_latencies_the_one_that_burns_less_wins() {
+    let mut world = World::new(3);
+    world.run(&[(20 * US, 20 * US), (25 * US, 20 * US), (20 * US, 0), (25 * US, 0)], 20 * MS);
+    assert_eq!(world.policy.in_use(world.class), Choice { way: Way::OneSided, notice: Notice::Events });
+}
+
+#[test]
+fn equal_inputs_have_equal_decisions_and_classes_are_apart() {
+    let picks = |seed: u64| {
+        let mut world = World::new(seed);
+        (0..20).map(|_| world.run(&table(true, 32, 4), MS)).collect::<Vec<_>>()
+    };
+    assert_eq!(picks(7), picks(7));
+    let mut world = World::new(1);
+    world.run(&table(true, 32, 4), 20 * MS);
+    let other = Class::of(4096, 4);
+    assert_eq!(world.policy.in_use(other), Choice::ALL[0]);
+    assert_eq!(world.policy.measurement(other, Choice::ALL[0]).samples, 0);
+    assert!(world.policy.measurement(world.class, Choice::ALL[0]).samples > 2);
+    assert!(world.policy.switches(world.class) > 0);
+}
+
+#[test]
+fn what_failed_or_was_not_pure_is_no_measurement() {
+    let mut world = World::new(1);
+    let picked = world.policy.choose(world.class, 0, 0, &mut world.chance);
+    world.policy.measured(world.class, picked.choice, None, 5);
+    let sample = Sample { latency_ns: 5, spun_ns: 0, is_pure: false };
+    world.policy.measured(world.class, picked.choice, Some(sample), 5);
+    assert_eq!(world.policy.measurement(world.class, picked.choice).samples, 0);
+}
+
+/// Gets of a window: a thread that polls for one polls for all, so a try of events takes enough gets in turn.
+#[test]
+fn a_full_window_measures_events_too() {
+    const WINDOW: usize = 16;
+    let mut world = World::new(9);
+    // By notice: what a get takes; events are better, as on a processor that others use.
+    let latency = |choice: Choice| if choice.notice == Notice::Polling { 60 * US } else { 40 * US };
+    let mut flights: Vec<(u64, u64, Choice, bool)> = Vec::new();
+    while world.now_ns < 15 * MS {
+        while flights.len() < WINDOW {
+            let now_ns = world.now_ns;
+            let picked = world.policy.choose(world.class, flights.len(), now_ns, &mut world.chance);
+            let polls = picked.choice.notice == Notice::Polling;
+            if polls {
+                flights.iter_mut().for_each(|flight| flight.3 &= flight.2.notice == Notice::Polling);
+            }
+            let is_pure = polls || flights.iter().all(|flight| flight.2.notice == Notice::Events);
+            let jitter = world.noise.below(2 * US);
+            flights.push((now_ns + latency(picked.choice) + jitter, now_ns, picked.choice, is_pure));
+        }
+        let first = flights.iter().enumerate().min_by_key(|(_, flight)| flight.0).unwrap().0;
+        let (end_ns, start_ns, choice, is_pure) = flights.swap_remove(first);
+        world.now_ns = end_ns;
+        let sample = Sample { latency_ns: end_ns - start_ns, spun_ns: 0, is_pure };
+        world.policy.measured(world.class, choice, Some(sample), end_ns);
+    }
+    assert_eq!(world.policy.in_use(world.class).notice, Notice::Events);
+}
+
+proptest! {
+    /// Any latencies up to 100 us, any spinning, any change of all of them. (With much more noise, three samples do not tell a tenth.)
+    #[test]
+    fn any_table_is_settled_for_and_any_change_followed(
+        seed: u64,
+        before in prop::array::uniform4((4 * US..100 * US, 0..100 * US)),
+        after in prop::array::uniform4((4 * US..100 * US, 0..100 * US)),
+    ) {
+        let mut world = World::new(seed);
+        world.noise_permille = 100;
+        world.run(&before, 10 * MS);
+        let (mean, ..) = world.run(&before, 60 * MS);
+        let cheapest = best(&world.config, &before);
+        prop_assert!(mean * 10 <= cheapest * 11, "{mean} ns of {cheapest} ns");
+        world.run(&after, 10 * MS);
+        let (in_use, cheapest) = (world.in_use(&after), best(&world.config, &after));
+        prop_assert!(in_use * 10 <= cheapest * 11, "after the change: {in_use} ns of {cheapest} ns");
+    }
+}

@@ -1,0 +1,446 @@
+//! The server's side of the two-sided way: it makes the accesses of a request itself, and answers once.
+//!
+//! One-sided gets need no server's thread, only the queue pair that it made for the reader.
+
+use std::collections::VecDeque;
+
+use super::client::{Cq, Domain, Qp, Thread, arena_bytes};
+use super::hello::{Hello, REGIONS_MAX, WINDOW_MAX, Welcome};
+use super::message::{ANSWER_LEN, AnswerHead, REQUEST_LEN, Refusal, Request as Asked};
+use super::object::{Chase, Limits, Object, ObjectError, locate};
+use crate::poller::{Poller, PollerConfig, Step};
+use crate::readiness::{Armed, Descriptor, Readiness};
+use crate::verbs::{
+    Completion, CompletionQueue, Device, Opcode, Operation, ProtectionDomain, QpConfig, QueuePair, RemoteMemory,
+    Request, Source, ThreadDomain, Transport, VerbsError,
+};
+use sinew_mem::{AllocError, Arena, Frozen, MessageBuffer, SharedMemory};
+
+/// Completions taken in a turn at most.
+const BURST: usize = 64;
+/// Answers up to so many bytes are inline (apnet19 3: inlining when possible, up to 256 bytes).
+const INLINE_MAX: usize = 256;
+
+/// What a server is made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServerConfig {
+    /// Readers at a time.
+    pub clients: usize,
+    /// Gets that a reader may have under way.
+    pub window: usize,
+    /// What a get may be.
+    pub limits: Limits,
+    /// When its thread is to sleep.
+    pub poller: PollerConfig,
+}
+
+impl Default for ServerConfig {
+    /// For 64 readers with 16 gets each of up to 4 KB after up to 8 accesses; polls for up to 50 us after work, and then sleeps.
+    fn default() -> Self {
+        Self {
+            clients: 64,
+            window: 16,
+            limits: Limits { accesses_max: 8, len_max: 4096 },
+            poller: PollerConfig::ADAPTIVE,
+        }
+    }
+}
+
+/// Memory with objects: what readers know of it, and how the server reads it.
+#[derive(Clone, Debug)]
+pub struct Region {
+    /// As [`crate::verbs::Exposed::remote`] says. It must be exposed for READ, in the server's protection domain, for as long as
+    /// readers get one-sided.
+    pub remote: RemoteMemory,
+    /// The memory.
+    pub memory: SharedMemory,
+}
+
+/// A reader that was admitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ReaderId {
+    index: u16,
+    life: u16,
+}
+
+/// Why a reader was not admitted, or a server not made.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// As many readers as there can be are here.
+    #[error("all {0} places for readers are taken")]
+    Full(usize),
+    /// Its queue pair is no RC one.
+    #[error("a reader needs an RC queue pair")]
+    Transport,
+    /// What the device says.
+    #[error(transparent)]
+    Verbs(#[from] VerbsError),
+    /// No memory.
+    #[error(transparent)]
+    Alloc(#[from] AllocError),
+    /// A receive was not taken.
+    #[error(transparent)]
+    Post(#[from] crate::verbs::PostError),
+}
+
+/// What happened at a server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ServerStats {
+    /// Gets that were answered with their object.
+    pub served: u64,
+    /// Requests that were refused, by [`Refusal::index`]. Those that are [`Refusal::Malformed`] or have a bad [`Refusal::Number`] get no
+    /// answer, since there is nobody who could match it; the others are answered with the reason.
+    pub refused: [u64; Refusal::ALL.len()],
+    /// Readers whose connection broke; their places are free.
+    pub lost: u64,
+}
+
+impl ServerStats {
+    /// Requests that were refused for this reason.
+    pub fn refused_for(&self, reason: Refusal) -> u64 {
+        self.refused[reason.index()]
+    }
+}
+
+/// What a turn did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServerTurn {
+    /// Requests that were taken.
+    pub requests: usize,
+    /// Whether anything completed.
+    pub found: bool,
+    /// What its [`Poller`] says: turn again, or [arm](Readiness::arm) the server and sleep.
+    pub step: Step,
+}
+
+struct Client<Q> {
+    life: u16,
+    qp: Q,
+    /// By place of the reader's window: how often it was used.
+    uses: Vec<u64>,
+    /// Answers of which no completion has told yet: their buffers, if they were not inline, and whether they are signaled.
+    answers: VecDeque<(Option<Frozen>, bool)>,
+    unsignaled: usize,
+    /// Buffers to be posted again.
+    spare: Vec<MessageBuffer>,
+    /// Whether something is to be posted or started at the end of the turn.
+    is_touched: bool,
+}
+
+impl<Q: QueuePair> Client<Q> {
+    /// Posts receives, so that the reader finds them when it has its answers, and starts these.
+    fn go_on(&mut self, index: usize) {
+        self.is_touched = false;
+        let id = id_of(ReaderId { index: index as u16, life: self.life });
+        while let Some(mut buffer) = self.spare.pop() {
+            let whole = buffer.capacity();
+            // Within its capacity.
+            let _ = buffer.resize(whole);
+            if self.qp.post_buffer(id, buffer).is_err() {
+                break;
+            }
+        }
+        self.qp.doorbell();
+    }
+}
+
+/// Answers the gets of readers. It belongs to one thread, which calls [`Self::turn`] and sleeps or not, as it says.
+pub struct Server<D: Device, C> {
+    clients: Vec<Option<Client<Qp<D>>>>,
+    lives: Vec<u16>,
+    regions: Vec<Region>,
+    chase: C,
+    config: ServerConfig,
+    poller: Poller,
+    completions: Vec<Completion>,
+    /// Readers for which the turn did something.
+    touched: Vec<usize>,
+    hop: Vec<u8>,
+    stats: ServerStats,
+    cq: Cq<D>,
+    thread: Thread<D>,
+    arena: Arena,
+}
+
+impl<D: Device, C> std::fmt::Debug for Server<D, C> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { config, stats, .. } = self;
+        f.debug_struct("Server").field("config", config).field("stats", stats).finish_non_exhaustive()
+    }
+}
+
+fn limit(what: &'static str, asked: usize, limit: usize) -> Result<(), VerbsError> {
+    if (1..=limit).contains(&asked) { Ok(()) } else { Err(VerbsError::Limit { what, asked, limit }) }
+}
+
+/// Of a completion's identifier: whose it is.
+fn id_of(reader: ReaderId) -> u64 {
+    u64::from(reader.life) << 16 | u64::from(reader.index)
+}
+
+impl<D: Device, C: Chase> Server<D, C> {
+    /// A server of the calling thread without readers, for objects in `regions`. `chase` knows how one access leads to the next.
+    ///
+    /// # Errors
+    ///
+    /// [`ServerError::Verbs`]: what the device says, or that the configuration is over a limit.
+    pub fn new(
+        device: &D,
+        domain: &Domain<D>,
+        config: &ServerConfig,
+        regions: Vec<Region>,
+        chase: C,
+    ) -> Result<Self, ServerError> {
+        limit("readers", config.clients, 1 << 16)?;
+        limit("gets under way", config.window, WINDOW_MAX.min(device.attributes().queue_depth_max / 2))?;
+        limit("regions", regions.len(), REGIONS_MAX)?;
+        let thread = domain.thread()?;
+        let cq = thread.completion_queue(config.clients * 4 * config.window)?;
+        let len = (config.limits.len_max as usize + ANSWER_LEN).max(REQUEST_LEN);
+        let arena = domain.arena(arena_bytes(2 * config.clients * config.window, len))?;
+        Ok(Self {
+            clients: (0..config.clients).map(|_| None).collect(),
+            lives: vec![0; config.clients],
+            regions,
+            chase,
+            config: *config,
+            poller: Poller::new(config.poller),
+            completions: Vec::with_capacity(BURST),
+            touched: Vec::with_capacity(BURST),
+            hop: vec![0; config.limits.len_max as usize],
+            stats: ServerStats::default(),
+            cq,
+            thread,
+            arena,
+        })
+    }
+
+    fn buffer_len(&self) -> usize {
+        (self.config.limits.len_max as usize + ANSWER_LEN).max(REQUEST_LEN)
+    }
+
+    /// Makes room for a reader and connects to it.
+    ///
+    /// # Errors
+    ///
+    /// [`ServerError`]; the server is as it was then.
+    pub fn admit(&mut self, hello: &Hello) -> Result<(ReaderId, Welcome), ServerError> {
+        if hello.address.transport != Transport::Rc {
+            return Err(ServerError::Transport);
+        }
+        let index = self.clients.iter().position(Option::is_none).ok_or(ServerError::Full(self.clients.len()))?;
+        let window = hello.window.clamp(1, self.config.window);
+        // As many again as can be asked at a time: answers keep theirs until they are known to be over.
+        let depth = 2 * window;
+        let inline_max = INLINE_MAX.min(self.buffer_len());
+        let qp = QpConfig { send_depth: depth, receive_depth: depth, inline_max, ..QpConfig::new(Transport::Rc) };
+        let mut qp = self.thread.queue_pair(&qp, &self.cq, &self.cq)?;
+        qp.connect(Some(&hello.address))?;
+        self.lives[index] = self.lives[index].wrapping_add(1);
+        let reader = ReaderId { index: index as u16, life: self.lives[index] };
+        for _ in 0..depth {
+            let buffer = self.arena.alloc(self.buffer_len(), self.buffer_len())?;
+            qp.post_buffer(id_of(reader), buffer).map_err(|refused| refused.error)?;
+        }
+        let welcome = Welcome {
+            address: qp.address(),
+            window,
+            limits: self.config.limits,
+            regions: self.regions.iter().map(|region| region.remote).collect(),
+        };
+        self.clients[index] = Some(Client {
+            life: reader.life,
+            qp,
+            uses: vec![0; window],
+            answers: VecDeque::with_capacity(depth),
+            unsignaled: 0,
+            spare: Vec::with_capacity(depth),
+            is_touched: false,
+        });
+        Ok((reader, welcome))
+    }
+
+    /// A reader left: its place is free, and its one-sided gets end too. Whether it was here.
+    pub fn dismiss(&mut self, reader: ReaderId) -> bool {
+        let place = self.clients.get_mut(usize::from(reader.index));
+        place.is_some_and(|place| place.take_if(|client| client.life == reader.life).is_some())
+    }
+
+    /// Whether a reader is here: not, once its connection broke or it was dismissed.
+    pub fn is_here(&self, reader: ReaderId) -> bool {
+        self.clients
+            .get(usize::from(reader.index))
+            .is_some_and(|place| place.as_ref().is_some_and(|client| client.life == reader.life))
+    }
+
+    /// What happened so far.
+    pub fn stats(&self) -> &ServerStats {
+        &self.stats
+    }
+
+    /// Takes a burst of requests and answers them. Never blocks.
+    pub fn turn(&mut self, now_ns: u64) -> ServerTurn {
+        let count = self.cq.poll(&mut self.completions, BURST);
+        let mut completions = std::mem::take(&mut self.completions);
+        let mut requests = 0;
+        for completion in completions.drain(..) {
+            let index = (completion.id & 0xFFFF) as usize;
+            let life = (completion.id >> 16) as u16;
+            let Some(client) = self.clients.get_mut(index).and_then(Option::as_mut).filter(|here| here.life == life)
+            else {
+                continue;
+            };
+            if !completion.status.is_success() {
+                self.clients[index] = None;
+                self.stats.lost += 1;
+                continue;
+            }
+            if !std::mem::replace(&mut client.is_touched, true) {
+                self.touched.push(index);
+            }
+            match completion.opcode {
+                Opcode::Receive => {
+                    requests += 1;
+                    let mut buffers = completion.buffers;
+                    if let Some(buffer) = buffers.pop() {
+                        self.serve(index, buffer);
+                    }
+                }
+                _ => told(client, &self.arena),
+            }
+        }
+        self.completions = completions;
+        while let Some(index) = self.touched.pop() {
+            if let Some(client) = self.clients[index].as_mut() {
+                client.go_on(index);
+            }
+        }
+        ServerTurn { requests, found: count > 0, step: self.poller.step(now_ns, count > 0) }
+    }
+
+    /// Answers the request in `buffer`, in the same buffer.
+    fn serve(&mut self, index: usize, mut buffer: MessageBuffer) {
+        let Some(client) = self.clients[index].as_mut() else { return };
+        let request = match check(&buffer, &mut client.uses, &self.config.limits) {
+            Ok(request) => request,
+            Err((reason, number)) => {
+                self.stats.refused[reason.index()] += 1;
+                return match number {
+                    Some(number) => self.answer(index, buffer, number, Err((reason, 0))),
+                    None => client.spare.push(buffer),
+                };
+            }
+        };
+        let Asked { number, object } = request;
+        let whole = ANSWER_LEN + object.len as usize;
+        let result = if buffer.resize(whole.max(ANSWER_LEN)).is_err() {
+            Err((Refusal::Len, 0))
+        } else {
+            let Self { regions, chase, hop, .. } = self;
+            fetch(regions, chase, &object, hop, &mut buffer[ANSWER_LEN..])
+        };
+        match result {
+            Ok(()) => self.stats.served += 1,
+            Err((reason, _)) => self.stats.refused[reason.index()] += 1,
+        }
+        self.answer(index, buffer, number, result.map(|()| object.len));
+    }
+
+    /// Sends what is in `buffer` behind a head.
+    fn answer(&mut self, index: usize, mut buffer: MessageBuffer, number: u64, result: Result<u32, (Refusal, u16)>) {
+        let Some(client) = self.clients[index].as_mut() else { return };
+        let (len, refusal) = result.map_or_else(|refusal| (0, Some(refusal)), |len| (len, None));
+        let whole = ANSWER_LEN + len as usize;
+        // Within its capacity: it held the object, or holds an empty answer.
+        let _ = buffer.resize(whole);
+        buffer[..ANSWER_LEN].copy_from_slice(&AnswerHead { number, refusal, len }.to_bytes());
+        // Often enough that not half of the buffers stay with answers of which nothing was told.
+        let signaled = client.unsignaled + 1 >= (client.uses.len() / 2).max(1);
+        let id = id_of(ReaderId { index: index as u16, life: client.life });
+        let request = |source| {
+            let operation = Operation::Send { source, immediate: None, to: None };
+            Request { id, operation, signaled, fence: false, solicited: true }
+        };
+        let (pushed, kept) = if whole <= INLINE_MAX {
+            let pushed = client.qp.push(request(Source::Inline(&buffer))).is_ok();
+            client.spare.push(buffer);
+            (pushed, None)
+        } else {
+            let share = buffer.freeze();
+            (client.qp.push(request(share.clone().into())).is_ok(), Some(share))
+        };
+        if !pushed {
+            // The reader holds more answers back than it may have.
+            self.clients[index] = None;
+            self.stats.lost += 1;
+            return;
+        }
+        client.answers.push_back((kept, signaled));
+        client.unsignaled = if signaled { 0 } else { client.unsignaled + 1 };
+    }
+}
+
+/// A completion tells of the answers up to the first that is signaled: their buffers can be posted again.
+fn told<Q>(client: &mut Client<Q>, arena: &Arena) {
+    while let Some((share, signaled)) = client.answers.pop_front() {
+        if let Some(share) = share {
+            // The device may hold it for a little longer.
+            let buffer = share.thaw().or_else(|share| arena.alloc(share.capacity(), share.capacity()));
+            client.spare.extend(buffer);
+        }
+        if signaled {
+            return;
+        }
+    }
+}
+
+/// A request that can be tried; else why not, and the number under which that can be answered.
+fn check(bytes: &[u8], uses: &mut [u64], limits: &Limits) -> Result<Asked, (Refusal, Option<u64>)> {
+    let request = Asked::from_bytes(bytes).ok_or((Refusal::Malformed, None))?;
+    let number = request.number;
+    let used = uses.get_mut((number & 0xFFFF) as usize).filter(|used| number >> 16 > **used);
+    *used.ok_or((Refusal::Number, None))? = number >> 16;
+    request.object.check(limits).map_err(|error| match error {
+        ObjectError::Accesses { .. } => (Refusal::Accesses, Some(number)),
+        ObjectError::Len { .. } => (Refusal::Len, Some(number)),
+    })?;
+    Ok(request)
+}
+
+/// Makes the accesses of a get; the last one's bytes go to `target`.
+fn fetch(
+    regions: &[Region],
+    chase: &impl Chase,
+    object: &Object,
+    hop: &mut [u8],
+    target: &mut [u8],
+) -> Result<(), (Refusal, u16)> {
+    let mut place = object.start;
+    for access in 0..object.accesses {
+        let len = object.access_len(access);
+        let outside = (Refusal::OutOfBounds, access as u16);
+        let (region, offset) = locate(regions.iter().map(|region| region.remote), &place, len).ok_or(outside)?;
+        let is_last = access + 1 == object.accesses;
+        let bytes = if is_last { &mut target[..len as usize] } else { &mut hop[..len as usize] };
+        let offset = usize::try_from(offset).map_err(|_| outside)?;
+        regions[region].memory.read(offset, bytes).map_err(|_| outside)?;
+        if !is_last {
+            place = chase.next(access, bytes).ok_or((Refusal::NoNext, access as u16))?;
+        }
+    }
+    Ok(())
+}
+
+impl<D: Device, C> Readiness for Server<D, C> {
+    fn descriptor(&self) -> Option<Descriptor> {
+        self.cq.descriptor()
+    }
+
+    fn arm(&mut self, now_ns: u64) -> std::io::Result<Armed> {
+        self.cq.arm(now_ns)
+    }
+
+    fn disarm(&mut self) -> bool {
+        self.cq.disarm()
+    }
+}

@@ -1,0 +1,432 @@
+//! Requests of several classes over several queue pairs, posted as the scheduler says.
+
+use super::scheduler::{Chunk, ClassConfig, ClassId, ConfigError, Limits, Scheduler};
+use crate::verbs::{
+    Completion, CompletionQueue, Destination, Opcode, Operation, QpNumber, QueuePair, RemoteMemory, Request, Scatter,
+    Slice, Source, Status,
+};
+use sinew_mem::{AllocError, Arena, MessageBuffer};
+
+/// Completions that a turn takes at a time.
+const BURST: usize = 32;
+
+/// What a share is made for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShareConfig {
+    /// Chunks, and bounds of all classes.
+    pub limits: Limits,
+    /// The classes; [`ClassId`]s are places in this list.
+    pub classes: Vec<ClassConfig>,
+    /// Requests that can be under way or wait, over all classes.
+    pub requests_max: usize,
+}
+
+/// A queue pair of a [`Share`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LaneId(usize);
+
+/// What is to be done.
+#[derive(Debug)]
+pub enum Transfer {
+    /// A WRITE, cut into chunks. Others can see them in parts, from left to right.
+    Write {
+        /// Its bytes.
+        source: Slice,
+        /// Where to.
+        remote: RemoteMemory,
+    },
+    /// A WRITE, cut into chunks, the last of which completes one of the peer's receives: a message of any length. On RC and UC all of it
+    /// is there when the receive completes.
+    Message {
+        /// Its bytes.
+        source: Slice,
+        /// Where to.
+        remote: RemoteMemory,
+        /// Four bytes more.
+        immediate: u32,
+    },
+    /// A READ, cut into chunks. A target cannot be a part of a buffer ([`Scatter`] has whole ones), so each chunk has a buffer of its own;
+    /// they come back in order. [`Share::recycle`] takes them when they are done with.
+    Read {
+        /// Where from.
+        remote: RemoteMemory,
+        /// Bytes.
+        len: usize,
+    },
+    /// A SEND of a chunk's bytes at most. It is not cut.
+    Send {
+        /// Its bytes.
+        source: Slice,
+        /// Four bytes more.
+        immediate: Option<u32>,
+        /// UD: whom to.
+        to: Option<Destination>,
+    },
+}
+
+impl Transfer {
+    /// Bytes that it moves.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Write { source, .. } | Self::Message { source, .. } | Self::Send { source, .. } => source.len,
+            Self::Read { len, .. } => *len,
+        }
+    }
+
+    /// Whether it moves none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// Why a request was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SubmitError {
+    /// No such class.
+    #[error("there is no class {0}")]
+    Class(usize),
+    /// No such queue pair.
+    #[error("there is no lane {0}")]
+    Lane(usize),
+    /// As many requests as can be are under way.
+    #[error("{0} requests are under way or wait already: take completions first")]
+    Full(usize),
+    /// A range that does not lie in its buffer.
+    #[error("the source does not lie in its buffer")]
+    BadSlice,
+    /// More bytes than there are at the peer, or, for a SEND, than a chunk has.
+    #[error("{len} bytes are over the limit of {limit}")]
+    TooLong {
+        /// Bytes of the request.
+        len: usize,
+        /// Bytes that are possible.
+        limit: u64,
+    },
+    /// No memory for the chunks of a READ.
+    #[error(transparent)]
+    Alloc(#[from] AllocError),
+}
+
+/// A request that is over.
+#[derive(Debug)]
+pub struct Done {
+    /// The request's own.
+    pub id: u64,
+    /// Its class.
+    pub class: ClassId,
+    /// Its queue pair.
+    pub lane: LaneId,
+    /// How it ended: that of its first chunk that failed.
+    pub status: Status,
+    /// The chunks of a READ that ended well, in order: all of a chunk's bytes, but for the last one.
+    pub buffers: Vec<MessageBuffer>,
+}
+
+/// What became of a completion.
+#[derive(Debug)]
+pub enum Taken {
+    /// It was a chunk's, and its request goes on.
+    Chunk,
+    /// It was the last of a request.
+    Done(Done),
+    /// It was not the share's: a receive, or of another queue pair.
+    Other(Completion),
+}
+
+struct Lane<Q> {
+    qp: Q,
+    number: QpNumber,
+    depth: usize,
+    posted: usize,
+    is_touched: bool,
+}
+
+struct Pending {
+    id: u64,
+    class: ClassId,
+    lane: usize,
+    transfer: Transfer,
+    status: Status,
+    /// Chunks at the NIC.
+    posted: usize,
+    /// Nothing of it is still to be posted.
+    is_posted: bool,
+    /// By chunk, for READs: its buffer, while the NIC does not have it.
+    buffers: Vec<Option<MessageBuffer>>,
+}
+
+/// Posts requests of several classes to the queue pairs of a thread. See the [module's documentation](super).
+///
+/// [`Self::submit`] takes a request and posts of it what may go at once. [`Self::turn`] takes completions, which let others go.
+pub struct Share<Q: QueuePair> {
+    scheduler: Scheduler,
+    lanes: Vec<Lane<Q>>,
+    requests: Vec<Option<Pending>>,
+    free: Vec<usize>,
+    chunk_len: usize,
+    arena: Arena,
+    spare: Vec<MessageBuffer>,
+    completions: Vec<Completion>,
+    /// Requests that ended without a completion of the NIC's.
+    refused: Vec<Done>,
+}
+
+impl<Q: QueuePair> std::fmt::Debug for Share<Q> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Share").field("scheduler", &self.scheduler).finish_non_exhaustive()
+    }
+}
+
+impl<Q: QueuePair> Share<Q> {
+    /// A share without queue pairs. The chunks of READs come from `arena`, of the queue pairs' protection domain.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`].
+    pub fn new(config: &ShareConfig, arena: Arena) -> Result<Self, ConfigError> {
+        Ok(Self {
+            scheduler: Scheduler::new(config.limits, &config.classes)?,
+            lanes: Vec::new(),
+            requests: (0..config.requests_max).map(|_| None).collect(),
+            free: (0..config.requests_max).rev().collect(),
+            chunk_len: usize::try_from(config.limits.chunk_len).unwrap_or(usize::MAX),
+            arena,
+            spare: Vec::new(),
+            completions: Vec::with_capacity(BURST),
+            refused: Vec::new(),
+        })
+    }
+
+    /// Takes a queue pair in, which holds `send_depth` requests and is connected or will be. All that it sends from now on goes through the
+    /// share; receives are its owner's, by [`Self::qp`].
+    pub fn add(&mut self, qp: Q, send_depth: usize) -> LaneId {
+        let number = qp.number();
+        self.lanes.push(Lane { qp, number, depth: send_depth.max(1), posted: 0, is_touched: false });
+        LaneId(self.lanes.len() - 1)
+    }
+
+    /// A queue pair, to connect it and to post receives.
+    ///
+    /// # Panics
+    ///
+    /// When the lane is another share's.
+    pub fn qp(&mut self, lane: LaneId) -> &mut Q {
+        &mut self.lanes[lane.0].qp
+    }
+
+    /// The scheduler: what waits, and what is outstanding.
+    pub fn scheduler(&self) -> &Scheduler {
+        &self.scheduler
+    }
+
+    /// Takes a request, and posts what may go. It ends once, with `id`, in [`Self::turn`] or [`Self::take`].
+    ///
+    /// # Errors
+    ///
+    /// [`SubmitError`]; nothing was taken then.
+    pub fn submit(&mut self, class: ClassId, lane: LaneId, id: u64, transfer: Transfer) -> Result<(), SubmitError> {
+        if class.0 >= self.scheduler.classes() {
+            return Err(SubmitError::Class(class.0));
+        }
+        if lane.0 >= self.lanes.len() {
+            return Err(SubmitError::Lane(lane.0));
+        }
+        let len = transfer.len();
+        let limit = match &transfer {
+            Transfer::Write { source, remote } | Transfer::Message { source, remote, .. } if source.is_in_bounds() => {
+                remote.len
+            }
+            Transfer::Send { source, .. } if source.is_in_bounds() => self.chunk_len as u64,
+            Transfer::Read { remote, .. } => remote.len,
+            _ => return Err(SubmitError::BadSlice),
+        };
+        if len as u64 > limit {
+            return Err(SubmitError::TooLong { len, limit });
+        }
+        let Some(&index) = self.free.last() else { return Err(SubmitError::Full(self.requests.len())) };
+        let chunks = if let Transfer::Read { .. } = transfer { len.div_ceil(self.chunk_len).max(1) } else { 0 };
+        let buffers = self.buffers(chunks, len)?;
+        self.free.pop();
+        let status = Status::Success;
+        let pending = Pending { id, class, lane: lane.0, transfer, status, posted: 0, is_posted: false, buffers };
+        self.requests[index] = Some(pending);
+        self.scheduler.submit(class, index as u64, len as u64);
+        self.pump();
+        Ok(())
+    }
+
+    /// Buffers for so many chunks of a READ.
+    fn buffers(&mut self, chunks: usize, len: usize) -> Result<Vec<Option<MessageBuffer>>, AllocError> {
+        let mut buffers = Vec::with_capacity(chunks);
+        for chunk in 0..chunks {
+            let len = (len - chunk * self.chunk_len).min(self.chunk_len);
+            let buffer = match self.spare.pop() {
+                Some(buffer) => Ok(buffer),
+                None => self.arena.alloc(self.chunk_len, self.chunk_len),
+            };
+            match buffer.and_then(|mut buffer| buffer.resize(len).map(|()| buffer)) {
+                Ok(buffer) => buffers.push(Some(buffer)),
+                Err(error) => {
+                    self.recycle(buffers.into_iter().flatten());
+                    return Err(error);
+                }
+            }
+        }
+        Ok(buffers)
+    }
+
+    /// Takes buffers of finished READs back for the next ones.
+    pub fn recycle(&mut self, buffers: impl IntoIterator<Item = MessageBuffer>) {
+        self.spare.extend(buffers.into_iter().filter(|buffer| buffer.capacity() >= self.chunk_len));
+    }
+
+    /// Posts what may go.
+    fn pump(&mut self) {
+        loop {
+            let Self { scheduler, requests, lanes, .. } = self;
+            let may_go = |request: u64| {
+                let lane = requests[request as usize].as_ref().map_or(0, |pending| pending.lane);
+                lanes[lane].posted < lanes[lane].depth
+            };
+            let Some(chunk) = scheduler.next_chunk_of(may_go) else { break };
+            self.post(&chunk);
+        }
+        for lane in &mut self.lanes {
+            if std::mem::take(&mut lane.is_touched) {
+                lane.qp.doorbell();
+            }
+        }
+    }
+
+    fn post(&mut self, chunk: &Chunk) {
+        let index = chunk.id as usize;
+        let nth = (chunk.offset / self.chunk_len as u64) as usize;
+        let Some(pending) = self.requests[index].as_mut() else { return };
+        let lane = &mut self.lanes[pending.lane];
+        pending.is_posted = chunk.is_last;
+        let pushed = match pending.operation(chunk, nth) {
+            Some(operation) => {
+                lane.qp.push(Request::new((index as u64) << 32 | nth as u64, operation)).map_err(|mut refused| {
+                    if let (Some(place), Some(buffer)) = (pending.buffers.get_mut(nth), refused.buffers.pop()) {
+                        *place = Some(buffer);
+                    }
+                })
+            }
+            None => Err(()),
+        };
+        if pushed.is_ok() {
+            pending.posted += 1;
+            lane.posted += 1;
+            lane.is_touched = true;
+            return;
+        }
+        self.scheduler.completed(chunk.class, chunk.len);
+        self.fail(index, Status::LocalQpOperation);
+        let done = self.done(index);
+        self.refused.extend(done);
+    }
+
+    /// The rest of a request is not posted.
+    fn fail(&mut self, index: usize, status: Status) {
+        let Some(pending) = self.requests[index].as_mut() else { return };
+        if pending.status.is_success() {
+            pending.status = status;
+        }
+        pending.is_posted = true;
+        self.scheduler.cancel(pending.class, index as u64);
+    }
+
+    /// The request's end, if this is it.
+    fn done(&mut self, index: usize) -> Option<Done> {
+        let pending = self.requests[index].take_if(|pending| pending.is_posted && pending.posted == 0)?;
+        self.free.push(index);
+        let Pending { id, class, lane, status, buffers, .. } = pending;
+        let mut buffers: Vec<_> = buffers.into_iter().flatten().collect();
+        if !status.is_success() {
+            self.recycle(buffers.drain(..));
+        }
+        Some(Done { id, class, lane: LaneId(lane), status, buffers })
+    }
+
+    /// Takes a completion of any of the thread's queue pairs, and posts what may go now.
+    pub fn take(&mut self, completion: Completion) -> Taken {
+        let is_receive = matches!(completion.opcode, Opcode::Receive | Opcode::ReceiveWrite);
+        let lane = self.lanes.iter_mut().find(|lane| lane.number == completion.qp && !is_receive);
+        let index = (completion.id >> 32) as usize;
+        let pending = self.requests.get_mut(index).and_then(Option::as_mut);
+        let (Some(lane), Some(pending)) = (lane, pending) else { return Taken::Other(completion) };
+        lane.posted = lane.posted.saturating_sub(1);
+        pending.posted = pending.posted.saturating_sub(1);
+        let nth = (completion.id & u64::from(u32::MAX)) as usize;
+        let len = pending.transfer.len().saturating_sub(nth * self.chunk_len).min(self.chunk_len);
+        let mut buffers = completion.buffers;
+        if let (Some(place), Some(buffer)) = (pending.buffers.get_mut(nth), buffers.pop()) {
+            *place = Some(buffer);
+        }
+        self.scheduler.completed(pending.class, len as u64);
+        if !completion.status.is_success() {
+            self.fail(index, completion.status);
+        }
+        let done = self.done(index);
+        self.pump();
+        done.map_or(Taken::Chunk, Taken::Done)
+    }
+
+    /// Takes what completed in `cq`, posts what may go now, and hands out the requests that ended, and to `other` what is not the
+    /// share's. Returns how many completions there were. Never blocks.
+    pub fn turn(
+        &mut self,
+        cq: &mut impl CompletionQueue,
+        mut done: impl FnMut(Done),
+        mut other: impl FnMut(Completion),
+    ) -> usize {
+        let mut completions = std::mem::take(&mut self.completions);
+        let count = cq.poll(&mut completions, BURST);
+        for completion in completions.drain(..) {
+            match self.take(completion) {
+                Taken::Chunk => {}
+                Taken::Done(ended) => done(ended),
+                Taken::Other(completion) => other(completion),
+            }
+        }
+        self.completions = completions;
+        // One ends with the next turn at the latest, where it was refused as it was submitted.
+        let refused = std::mem::take(&mut self.refused);
+        let ended = count + refused.len();
+        refused.into_iter().for_each(done);
+        ended
+    }
+}
+
+impl Pending {
+    /// What the NIC is asked to do for a chunk, the `nth`; `None` when it makes no sense any more.
+    fn operation(&mut self, chunk: &Chunk, nth: usize) -> Option<Operation<'static>> {
+        let part = |source: &Slice| {
+            let slice = Slice {
+                buffer: source.buffer.clone(),
+                start: source.start + chunk.offset as usize,
+                len: chunk.len as usize,
+            };
+            Source::Gather([slice].into_iter().collect())
+        };
+        Some(match &self.transfer {
+            Transfer::Write { source, remote } => {
+                Operation::Write { source: part(source), remote: remote.at(chunk.offset)?, immediate: None }
+            }
+            Transfer::Message { source, remote, immediate } => Operation::Write {
+                source: part(source),
+                remote: remote.at(chunk.offset)?,
+                immediate: chunk.is_last.then_some(*immediate),
+            },
+            Transfer::Send { source, immediate, to } => {
+                Operation::Send { source: part(source), immediate: *immediate, to: *to }
+            }
+            Transfer::Read { remote, .. } => {
+                let remote = remote.at(chunk.offset)?;
+                let mut target = Scatter::new();
+                target.push(self.buffers.get_mut(nth)?.take()?);
+                Operation::Read { target, remote }
+            }
+        })
+    }
+}

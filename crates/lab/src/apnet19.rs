@@ -1,0 +1,105 @@
+//! On the Impact of Cluster Configuration on RoCE Application Design.
+
+mod bulk;
+mod client;
+pub mod cluster;
+pub mod fig1;
+pub mod fig2;
+pub mod fig3;
+pub mod fig4;
+pub mod fig5;
+pub mod reader;
+mod server;
+pub mod share;
+pub mod ways;
+
+use sinew_sim::nic::Profile;
+
+use crate::experiment::{Against, Row};
+use cluster::{Found, Plan, run};
+use ways::{Kind, SIZES};
+
+/// What was found for each kind and size.
+struct Sweep(Vec<(Kind, usize, Found)>);
+
+impl Sweep {
+    fn of(
+        kinds: &[Kind],
+        sizes: &[usize],
+        progress: &mut dyn FnMut(f64),
+        mut find: impl FnMut(Kind, usize) -> Found,
+    ) -> Self {
+        let mut found = Vec::new();
+        for kind in kinds {
+            for len in sizes {
+                progress(found.len() as f64 / (kinds.len() * sizes.len()) as f64);
+                found.push((*kind, *len, find(*kind, *len)));
+            }
+        }
+        Self(found)
+    }
+
+    fn get(&self, kind: Kind, len: usize) -> &Found {
+        let is_it = |(a, b, _): &&(Kind, usize, Found)| *a == kind && *b == len;
+        &self.0.iter().find(is_it).expect("it was run").2
+    }
+
+    /// How many times the latency of one kind that of another is.
+    fn ratio(&self, one: Kind, other: Kind, len: usize) -> f64 {
+        self.get(one, len).mean_ns / self.get(other, len).mean_ns
+    }
+
+    /// A row of each that was run.
+    fn rows(&self, figure: &str, metric: &str, unit: &'static str, of: fn(&Found) -> f64) -> Vec<Row> {
+        let row = |(kind, len, found): &(Kind, usize, Found)| Row {
+            id: format!("roce.{figure}.{}.{len}", kind.id),
+            place: None,
+            case: kind.name.to_owned(),
+            metric: format!("{metric}, {len} B"),
+            paper: None,
+            against: Against::Same,
+            model: Some(of(found)),
+            measured: None,
+            unit,
+        };
+        self.0.iter().map(row).collect()
+    }
+}
+
+/// A row that the paper has.
+fn row(
+    id: &str,
+    place: &'static str,
+    metric: &str,
+    against: Against,
+    (paper, model): (f64, f64),
+    unit: &'static str,
+) -> Row {
+    Row {
+        id: id.to_owned(),
+        place: Some(place),
+        case: String::new(),
+        metric: metric.to_owned(),
+        paper: Some(paper),
+        against,
+        model: Some(model),
+        measured: None,
+        unit,
+    }
+}
+
+/// Sizes that a work queue element can hold.
+fn inlinable() -> impl Iterator<Item = usize> {
+    SIZES.into_iter().filter(|len| *len <= 256)
+}
+
+/// Latencies where a program competes for each core, over times at which its slices begin.
+fn latency_beside_program(profile: &Profile, kind: Kind, len: usize) -> Found {
+    const BEGINNINGS: u64 = 8;
+    let each: Vec<Found> = (1..=BEGINNINGS)
+        .map(|seed| run(profile, &Plan { seed, ..Plan::latency(kind, len) }.competing(8, profile)))
+        .collect();
+    let done: f64 = each.iter().map(|found| found.mops).sum();
+    // One get at a time: where slices coincide more, there are more of them.
+    Found { mean_ns: each.iter().map(|found| found.mean_ns * found.mops).sum::<f64>() / done, ..each[0] }
+}

@@ -1,0 +1,233 @@
+//! Who fetches objects.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use hdrhistogram::Histogram;
+use sinew_fabric::Clock;
+use sinew_fabric::verbs::{
+    Completion, CompletionQueue, Destination, Opcode, Operation, QueuePair, RemoteMemory, Request, Source,
+};
+use sinew_harness::histogram;
+use sinew_mem::MessageBuffer;
+use sinew_sim::{Actor, Doing, SimClock, SimCq, SimQp};
+
+use super::server::{REQUEST, SIGNAL_EVERY, SLOT};
+use super::ways::{Kind, Notice, Way};
+
+/// Completions that are taken in a turn: others' turns go on meanwhile.
+const BURST: usize = 4;
+/// Bytes of what is asked for first, where several dependent accesses lead to an object.
+const POINTER: usize = 8;
+
+/// What the clients of a run found together.
+#[derive(Debug)]
+pub struct Tally {
+    from_ns: u64,
+    /// Objects.
+    pub done: u64,
+    /// How long each took, from before it was asked for until it was seen.
+    pub latency: Histogram<u64>,
+}
+
+impl Tally {
+    /// One of objects that are seen from `from_ns` on.
+    pub fn new(from_ns: u64) -> Self {
+        Self { from_ns, done: 0, latency: histogram() }
+    }
+
+    fn count(&mut self, asked_ns: u64, now_ns: u64) {
+        if now_ns >= self.from_ns {
+            self.done += 1;
+            self.latency.saturating_record((now_ns - asked_ns).max(1));
+        }
+    }
+}
+
+/// A connection to a server process.
+pub struct Link {
+    /// READs over RC, or WRITEs over UC; none where requests are datagrams.
+    pub qp: Option<SimQp>,
+    /// The objects, or where requests are written to.
+    pub remote: RemoteMemory,
+    /// Whom datagrams go to, and come from.
+    pub to: Option<Destination>,
+    /// When each request was made that is not answered. A server answers in order.
+    asked_ns: VecDeque<u64>,
+    count: u64,
+}
+
+impl Link {
+    /// One that nothing was asked of.
+    pub fn new(qp: Option<SimQp>, remote: RemoteMemory, to: Option<Destination>) -> Self {
+        Self { qp, remote, to, asked_ns: VecDeque::new(), count: 0 }
+    }
+}
+
+/// A get that goes by READs.
+#[derive(Clone, Copy, Debug)]
+struct Get {
+    link: usize,
+    access: usize,
+    asked_ns: u64,
+}
+
+/// What a client is made of.
+pub struct Parts {
+    pub kind: Kind,
+    /// Bytes of an object.
+    pub len: usize,
+    /// Gets of a link that are under way.
+    pub window: usize,
+    pub links: Vec<Link>,
+    /// Answers come here, and requests go out where they are datagrams.
+    pub datagrams: Option<SimQp>,
+    pub cq: SimCq,
+    /// For what READs and answers bring.
+    pub targets: Vec<MessageBuffer>,
+    pub clock: SimClock,
+    /// What it costs to ask for an interrupt.
+    pub arm_ns: u64,
+    /// Before this it does nothing.
+    pub begins_ns: u64,
+    pub tally: Rc<RefCell<Tally>>,
+}
+
+/// A client process.
+pub struct Client {
+    parts: Parts,
+    gets: Vec<Get>,
+    completions: Vec<Completion>,
+    datagrams_sent: u64,
+    has_begun: bool,
+}
+
+impl Client {
+    /// A client that has made no request. Its receives are posted.
+    pub fn new(mut parts: Parts) -> Self {
+        if let Some(datagrams) = &mut parts.datagrams {
+            for _ in 0..parts.window * parts.links.len() {
+                let target = parts.targets.pop().expect("as many as windows");
+                datagrams.post_buffer(0, target).expect("there is room");
+            }
+        }
+        Self { parts, gets: Vec::new(), completions: Vec::new(), datagrams_sent: 0, has_begun: false }
+    }
+
+    /// Begins all gets.
+    fn begin(&mut self) {
+        for link in 0..self.parts.links.len() {
+            for _ in 0..self.parts.window {
+                let asked_ns = self.parts.clock.now_ns();
+                match self.parts.kind.way {
+                    Way::Read { .. } => {
+                        self.gets.push(Get { link, access: 0, asked_ns });
+                        self.read(self.gets.len() - 1);
+                    }
+                    Way::WriteSend | Way::SendSend => self.ask(link),
+                }
+            }
+        }
+    }
+
+    /// The next READ of a get.
+    fn read(&mut self, number: usize) {
+        let Way::Read { accesses } = self.parts.kind.way else { return };
+        let Get { link, access, .. } = self.gets[number];
+        let len = if access + 1 < accesses { POINTER } else { self.parts.len };
+        let mut target = self.parts.targets.pop().expect("as many as windows");
+        target.resize(len).expect("it has room");
+        let Link { qp, remote, .. } = &mut self.parts.links[link];
+        let operation = Operation::Read { target: [target].into_iter().collect(), remote: *remote };
+        let signaled = self.parts.kind.notice != Notice::PollingTargets;
+        let request = Request { signaled, ..Request::new(number as u64, operation) };
+        qp.as_mut().expect("READs are connected").post(request).expect("there is room");
+    }
+
+    /// Asks for an object by a request.
+    fn ask(&mut self, link: usize) {
+        let Parts { links, datagrams, window, clock, .. } = &mut self.parts;
+        let Link { qp, remote, to, asked_ns, count } = &mut links[link];
+        asked_ns.push_back(clock.now_ns());
+        let slot = *count % *window as u64;
+        *count += 1;
+        let mut bytes = [0; REQUEST];
+        bytes[..8].copy_from_slice(&count.to_ne_bytes());
+        let source = Source::Inline(&bytes);
+        self.datagrams_sent += u64::from(qp.is_none());
+        let sent = if qp.is_some() { *count } else { self.datagrams_sent };
+        let signaled = sent.is_multiple_of(SIGNAL_EVERY as u64);
+        let (qp, operation) = match qp {
+            Some(qp) => {
+                let remote = remote.at(SLOT as u64 * slot).expect("as many slots as the window");
+                (qp, Operation::Write { source, remote, immediate: None })
+            }
+            None => {
+                let qp = datagrams.as_mut().expect("one or the other");
+                (qp, Operation::Send { source, immediate: None, to: *to })
+            }
+        };
+        qp.post(Request { signaled, ..Request::new(0, operation) }).expect("there is room");
+    }
+
+    fn take(&mut self, mut completion: Completion) {
+        assert!(completion.status.is_success(), "a request failed: {}", completion.status);
+        match completion.opcode {
+            Opcode::Read => {
+                self.parts.targets.extend(completion.buffers.pop());
+                let number = completion.id as usize;
+                let Get { access, asked_ns, .. } = self.gets[number];
+                let Way::Read { accesses } = self.parts.kind.way else { return };
+                let now_ns = self.parts.clock.now_ns();
+                let get = &mut self.gets[number];
+                if access + 1 < accesses {
+                    get.access += 1;
+                } else {
+                    (get.access, get.asked_ns) = (0, now_ns);
+                    self.parts.tally.borrow_mut().count(asked_ns, now_ns);
+                }
+                self.read(number);
+            }
+            Opcode::Receive => {
+                let from = completion.from.expect("a datagram");
+                let is_it =
+                    |link: &Link| link.to.is_some_and(|to| (to.handle, to.number) == (from.handle, from.number));
+                let link = self.parts.links.iter().position(is_it).expect("a server that was asked");
+                let asked_ns = self.parts.links[link].asked_ns.pop_front().expect("it was asked");
+                assert_eq!(completion.len, self.parts.len, "the object");
+                self.parts.tally.borrow_mut().count(asked_ns, self.parts.clock.now_ns());
+                let mut target = completion.buffers.pop().expect("the receive's buffer");
+                target.resize(target.capacity()).expect("its capacity");
+                let datagrams = self.parts.datagrams.as_mut().expect("where it came");
+                datagrams.post_buffer(0, target).expect("there is room");
+                self.ask(link);
+            }
+            // What tells that requests have left.
+            _ => {}
+        }
+    }
+}
+
+impl Actor for Client {
+    fn turn(&mut self) -> Doing {
+        if self.parts.clock.now_ns() < self.parts.begins_ns {
+            return Doing::AsleepUntil(self.parts.begins_ns);
+        }
+        if !std::mem::replace(&mut self.has_begun, true) {
+            self.begin();
+        }
+        let mut completions = std::mem::take(&mut self.completions);
+        let found = self.parts.cq.poll(&mut completions, BURST);
+        completions.drain(..).for_each(|completion| self.take(completion));
+        self.completions = completions;
+        if found > 0 {
+            return Doing::Work;
+        }
+        if self.parts.kind.notice == Notice::Interrupts {
+            self.parts.clock.spend_ns(self.parts.arm_ns);
+            return Doing::Asleep;
+        }
+        Doing::Idle
+    }
+}

@@ -1,0 +1,318 @@
+//! The adaptive reader that the paper asks for (5), as its load and its objects change.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use sinew_fabric::reader::{Choice, Joining, Limits, Object, Reader, ReaderConfig, Region, Server, ServerConfig};
+use sinew_fabric::verbs::{Access, Device, Exposed, ProtectionDomain, RemoteMemory};
+use sinew_fabric::{Clock, PollerConfig, SeededGenerator, Step};
+use sinew_mem::SharedMemory;
+use sinew_sim::nic::Profile;
+use sinew_sim::{Actor, CoreShare, Doing, SimClock, SimVerbs};
+
+use crate::experiment::{Against, Experiment, Row};
+use crate::nics::cluster::NicCluster;
+
+/// See the module.
+pub struct AdaptiveReader;
+
+/// What is to be read, and whether a program that computes competes for the cores of both hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Case {
+    is_busy: bool,
+    len: u32,
+    accesses: u32,
+}
+
+/// All eight, each of which differs from the last in one thing.
+pub const CASES: [Case; 8] = {
+    const fn case(is_busy: bool, len: u32, accesses: u32) -> Case {
+        Case { is_busy, len, accesses }
+    }
+    [
+        case(false, 32, 1),
+        case(false, 4096, 1),
+        case(false, 4096, 4),
+        case(false, 32, 4),
+        case(true, 32, 4),
+        case(true, 4096, 4),
+        case(true, 4096, 1),
+        case(true, 32, 1),
+    ]
+};
+
+/// From a change until it counts which way is chosen.
+const SETTLING_NS: u64 = 10_000_000;
+/// What is measured then.
+const MEASURED_NS: u64 = 48_000_000;
+/// A core that polls in vain looks so often.
+const LOOKS_NS: u64 = 2_000;
+/// Bytes of a hop: the place of the next access.
+const HOP_LEN: u32 = RemoteMemory::BYTES as u32;
+
+type Next = Box<dyn Fn(u32, &[u8]) -> Option<RemoteMemory>>;
+
+/// Where the next access goes; looking there costs whoever looks itself.
+fn next(clock: Option<SimClock>, memory_ns: u64) -> Next {
+    Box::new(move |_, bytes| {
+        if let Some(clock) = &clock {
+            clock.spend_ns(memory_ns);
+        }
+        Some(RemoteMemory::from_bytes(bytes.first_chunk()?))
+    })
+}
+
+struct Reading {
+    /// It sleeps until then, whatever comes: the slices of the program that competes begin there.
+    rests_until_ns: Rc<Cell<u64>>,
+    reader: Reader<SimVerbs, Next, SeededGenerator>,
+    object: Rc<Cell<Object>>,
+    clock: SimClock,
+    arm_ns: u64,
+    done: Rc<Cell<u64>>,
+}
+
+impl Actor for Reading {
+    fn turn(&mut self) -> Doing {
+        let now_ns = self.clock.now_ns();
+        if now_ns < self.rests_until_ns.get() {
+            return Doing::AsleepUntil(self.rests_until_ns.get());
+        }
+        let mut ended = 0;
+        let turn = self.reader.turn(now_ns, |outcome| {
+            assert!(outcome.result.is_ok(), "{outcome:?}");
+            ended += 1;
+        });
+        self.done.set(self.done.get() + ended);
+        if turn.in_flight == 0 {
+            let now_ns = self.clock.now_ns();
+            self.reader.get(0, &self.object.get(), now_ns).expect("one at a time");
+            self.reader.flush();
+            return Doing::Work;
+        }
+        match turn.step {
+            _ if turn.found => Doing::Work,
+            Step::Block => {
+                self.clock.spend_ns(self.arm_ns);
+                Doing::Asleep
+            }
+            _ => Doing::IdleUntil(now_ns + LOOKS_NS),
+        }
+    }
+}
+
+struct Serving {
+    /// As the reader's.
+    rests_until_ns: Rc<Cell<u64>>,
+    server: Server<SimVerbs, Next>,
+    clock: SimClock,
+    arm_ns: u64,
+    memory_ns: u64,
+}
+
+impl Actor for Serving {
+    fn turn(&mut self) -> Doing {
+        let now_ns = self.clock.now_ns();
+        if now_ns < self.rests_until_ns.get() {
+            return Doing::AsleepUntil(self.rests_until_ns.get());
+        }
+        let turn = self.server.turn(now_ns);
+        // The object itself, which is in no cache.
+        self.clock.spend_ns(self.memory_ns * turn.requests as u64);
+        match turn.step {
+            _ if turn.found => Doing::Work,
+            Step::Block => {
+                self.clock.spend_ns(self.arm_ns);
+                Doing::Asleep
+            }
+            _ => Doing::IdleUntil(now_ns + LOOKS_NS),
+        }
+    }
+}
+
+impl Case {
+    fn name(&self) -> String {
+        let Self { is_busy, len, accesses } = self;
+        format!("{}, {len} B, {accesses} accesses", if *is_busy { "busy" } else { "idle" })
+    }
+}
+
+/// Profiles that are run.
+const NICS: [&str; 2] = ["cx3-roce10", "cx3"];
+
+/// What the reader reaches of the best fixed choice, in each case, and what each fixed choice does.
+struct Compared {
+    adaptive: Vec<f64>,
+    fixed: Vec<Vec<f64>>,
+}
+
+impl Compared {
+    fn of(name: &str) -> Self {
+        let profile = Profile::built_in(name).expect("it is built in");
+        let fixed = Choice::ALL.into_iter().map(|choice| rates(&profile, Some(choice), &CASES)).collect();
+        Self { adaptive: rates(&profile, None, &CASES), fixed }
+    }
+
+    fn best(&self, case: usize) -> f64 {
+        self.fixed.iter().map(|rates| rates[case]).fold(0.0, f64::max)
+    }
+
+    fn reached(&self, case: usize) -> f64 {
+        self.adaptive[case] / self.best(case)
+    }
+}
+
+impl Experiment for AdaptiveReader {
+    fn id(&self) -> &'static str {
+        "apnet19-reader"
+    }
+
+    fn title(&self) -> &'static str {
+        "A reader that chooses how to read"
+    }
+
+    fn source(&self) -> &'static str {
+        "apnet19 5"
+    }
+
+    fn setup(&self) -> &'static str {
+        "A reader on one host gets objects of a server on another, one at a time: of 32 B or 4 KB, after 1 or 4 dependent accesses, on idle cores or beside a program \
+         that computes on both. One case follows the other in one run: 10 ms after each change gets are counted for 48 ms. The reader chooses itself, or \
+         has one of its four choices throughout."
+    }
+
+    fn remark(&self) -> &'static str {
+        "In one case, four accesses to 32 B beside a program, the reader sleeps and asks the server, while the best fixed choice polls and asks the server: a slice that \
+         is lost now and then makes polling look worse than it is on average. In the model whoever wakes has a slice at once, however much it ran before; so a reader that \
+         sleeps now and then loses fewer slices than one that only polls, and is better than all fixed choices in other cases. A real scheduler keeps account."
+    }
+
+    fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {
+        let mut rows = Vec::new();
+        for (nth, name) in NICS.into_iter().enumerate() {
+            progress(nth as f64 / NICS.len() as f64);
+            let compared = Compared::of(name);
+            for (at, case) in CASES.iter().enumerate() {
+                let mut push = |what: &str, metric: String, model, unit| {
+                    rows.push(Row {
+                        id: format!("roce.reader.{name}.{at}.{what}"),
+                        place: None,
+                        case: format!("{name}, {}", case.name()),
+                        metric,
+                        paper: None,
+                        against: Against::Same,
+                        model: Some(model),
+                        measured: None,
+                        unit,
+                    });
+                };
+                for (choice, rates) in Choice::ALL.iter().zip(&compared.fixed) {
+                    push(&format!("fixed{}", choice.index()), format!("always {choice}"), rates[at], "K/s");
+                }
+                push("adaptive", "chosen by the reader".to_owned(), compared.adaptive[at], "K/s");
+                push("reached", "chosen by the reader over the best".to_owned(), compared.reached(at), "x");
+            }
+        }
+        rows
+    }
+}
+
+/// Thousands of gets a second in each case, one case after the other, made as `forced` says or as the reader chooses.
+pub fn rates(profile: &Profile, forced: Option<Choice>, cases: &[Case]) -> Vec<f64> {
+    let mut nics = NicCluster::new(profile, 2, 1);
+    let clock = nics.clock();
+    let (near, far) = (nics.open(1), nics.open(0));
+    let far_domain = far.protection_domain().expect("a domain");
+    let memory = far_domain.expose(1 << 16, Access::READ).expect("memory");
+    let limits = Limits { accesses_max: 8, len_max: 4096 };
+    // Hops that lead to each other, and to the object before them.
+    let place = |offset: usize, len: u32| RemoteMemory {
+        len: len.into(),
+        ..memory.remote().at(offset as u64).expect("inside")
+    };
+    let object = |nth: usize, case: &Case| {
+        let mut start = place(0, case.len);
+        for hop in 1..case.accesses as usize {
+            // Each case has its own, since gets of the last are under way.
+            let at = 4096 + 64 * (8 * nth + hop);
+            memory.write(at, &start.to_bytes()).expect("inside");
+            start = place(at, HOP_LEN);
+        }
+        Object { start, accesses: case.accesses, hop_len: HOP_LEN, len: case.len }
+    };
+    let core = profile.core;
+    let config = ServerConfig { clients: 1, window: 16, limits, poller: PollerConfig::ADAPTIVE };
+    let regions = vec![Region { remote: memory.remote(), memory: SharedMemory::clone(&memory) }];
+    let chase = next(Some(clock.clone()), core.memory_ns);
+    let mut server = Server::new(&far, &far_domain, &config, regions, chase).expect("a server");
+    let domain = near.protection_domain().expect("a domain");
+    let (joining, hello) =
+        Joining::prepare(&near, &domain, &ReaderConfig { limits, ..ReaderConfig::new("the server") }).expect("queues");
+    let (_, welcome) = server.admit(&hello).expect("there is room");
+    let mut reader = joining.join(&welcome, next(None, 0), SeededGenerator::new(1)).expect("it is welcome");
+    reader.force(forced);
+    let (done, wanted) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(object(0, &cases[0]))));
+    let rests_until_ns = [0; 2].map(|ns| Rc::new(Cell::new(ns)));
+    let arm_ns = core.doorbell_ns;
+    let reading = Reading {
+        rests_until_ns: Rc::clone(&rests_until_ns[0]),
+        reader,
+        object: Rc::clone(&wanted),
+        clock: clock.clone(),
+        arm_ns,
+        done: Rc::clone(&done),
+    };
+    let actors = [
+        nics.add(&near, reading),
+        nics.add(
+            &far,
+            Serving { rests_until_ns: Rc::clone(&rests_until_ns[1]), server, clock, arm_ns, memory_ns: core.memory_ns },
+        ),
+    ];
+    let mut now_ns = 0;
+    let mut rates = Vec::new();
+    for (nth, case) in cases.iter().enumerate() {
+        wanted.set(object(nth, case));
+        if case.is_busy {
+            // Slices of the two hosts begin at different times.
+            rests_until_ns[0].set(now_ns + LOOKS_NS);
+            rests_until_ns[1].set(now_ns + core.time_slice_ns / 2);
+        }
+        for actor in actors {
+            let share = CoreShare {
+                interrupt_ns: core.interrupt_ns,
+                competing_slice_ns: case.is_busy.then_some(core.time_slice_ns),
+            };
+            nics.cluster.share_core(actor, share);
+        }
+        nics.cluster.run_until(now_ns + SETTLING_NS);
+        let before = done.get();
+        now_ns += SETTLING_NS + MEASURED_NS;
+        nics.cluster.run_until(now_ns);
+        rates.push((done.get() - before) as f64 * 1e6 / MEASURED_NS as f64);
+    }
+    rates
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Four accesses to 32 B beside a program: see the experiment's remark.
+    const MISSED: usize = 4;
+
+    #[test]
+    fn the_reader_is_near_the_best_choice_soon_after_a_change_and_no_fixed_choice_is() {
+        for name in NICS {
+            let compared = Compared::of(name);
+            for (at, case) in CASES.iter().enumerate() {
+                let least = if at == MISSED { 0.6 } else { 0.9 };
+                assert!(compared.reached(at) >= least, "{name}, {}: {}", case.name(), compared.reached(at));
+            }
+            for (choice, rates) in Choice::ALL.iter().zip(&compared.fixed) {
+                let manages = (0..CASES.len()).all(|at| rates[at] >= 0.9 * compared.best(at));
+                assert!(!manages, "{name}: {choice}");
+            }
+        }
+    }
+}

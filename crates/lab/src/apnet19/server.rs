@@ -1,0 +1,144 @@
+//! Who answers requests for objects, and lends memory to READs.
+
+use sinew_fabric::Clock;
+use sinew_fabric::verbs::{Completion, CompletionQueue, Destination, Opcode, Operation, QueuePair, Request, Source};
+use sinew_mem::Frozen;
+use sinew_sim::nic::Core;
+use sinew_sim::{Actor, Doing, SimClock, SimCq, SimExposed, SimQp};
+
+/// Bytes between the slots that requests are written to: a line each.
+pub const SLOT: usize = 64;
+/// Bytes of a request: a number, and a key.
+pub const REQUEST: usize = 16;
+/// Of so many requests that nobody awaits, one is signaled.
+pub const SIGNAL_EVERY: usize = 16;
+
+/// Who asks by WRITE.
+pub struct Asker {
+    /// Where answers go.
+    pub to: Destination,
+    /// The first of its slots, in bytes of memory, and how many it has.
+    pub slots: (usize, usize),
+}
+
+/// What a server is made of.
+pub struct Parts {
+    /// Objects, which READs fetch, or slots of requests.
+    pub memory: SimExposed,
+    pub askers: Vec<Asker>,
+    /// Answers go out here, and requests come in where they are datagrams; none where there are only READs.
+    pub datagrams: Option<SimQp>,
+    pub cq: SimCq,
+    pub object: Frozen,
+    /// Whether the request to send it holds it.
+    pub is_inline: bool,
+    /// Whether it sleeps until a request interrupts.
+    pub sleeps: bool,
+    pub clock: SimClock,
+    pub core: Core,
+    /// Before this it does nothing.
+    pub begins_ns: u64,
+}
+
+/// A server process.
+pub struct Server {
+    parts: Parts,
+    completions: Vec<Completion>,
+    /// Requests of each asker that were taken.
+    taken: Vec<u64>,
+    /// Who is looked at next.
+    next: usize,
+    sent: usize,
+}
+
+impl Server {
+    /// A server that has answered nothing.
+    pub fn new(parts: Parts) -> Self {
+        let taken = vec![0; parts.askers.len()];
+        Self { parts, completions: Vec::new(), taken, next: 0, sent: 0 }
+    }
+
+    /// Fetches the object, and sends it.
+    fn answer(&mut self, to: Destination) {
+        let Parts { datagrams, object, is_inline, clock, core, .. } = &mut self.parts;
+        // Where it lies no cache knows. The NIC fetches a long one, which the core need not touch but for its header.
+        clock.spend_ns(core.memory_ns);
+        let source = if *is_inline {
+            clock.spend_ns(core.copy_line_ns * object.len().div_ceil(64) as u64);
+            Source::Inline(object)
+        } else {
+            Source::from(object.clone())
+        };
+        self.sent += 1;
+        let signaled = self.sent.is_multiple_of(SIGNAL_EVERY);
+        let operation = Operation::Send { source, immediate: None, to: Some(to) };
+        let datagrams = datagrams.as_mut().expect("where answers go out");
+        datagrams.post(Request { signaled, ..Request::new(0, operation) }).expect("there is room");
+    }
+
+    /// Looks at the slots of one asker after the other until there is a request, which is answered. Whether there was one.
+    fn look(&mut self) -> bool {
+        for _ in 0..self.parts.askers.len() {
+            let at = self.next;
+            self.next = (at + 1) % self.parts.askers.len();
+            let Parts { memory, askers, clock, core, .. } = &self.parts;
+            clock.spend_ns(core.look_ns);
+            let (first, count) = askers[at].slots;
+            let slot = first + SLOT * (self.taken[at] % count as u64) as usize;
+            if memory.load(slot).expect("inside") == self.taken[at] + 1 {
+                // The line came from the NIC, and is in no cache.
+                clock.spend_ns(core.memory_ns);
+                self.taken[at] += 1;
+                let to = askers[at].to;
+                self.answer(to);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Takes completions: requests that came as datagrams, which are answered, and what tells that answers have left. Whether there were any.
+    fn poll(&mut self, max: usize) -> bool {
+        let mut completions = std::mem::take(&mut self.completions);
+        let found = self.parts.cq.poll(&mut completions, max);
+        for mut completion in completions.drain(..) {
+            assert!(completion.status.is_success(), "a request failed: {}", completion.status);
+            if completion.opcode != Opcode::Receive {
+                continue;
+            }
+            let mut buffer = completion.buffers.pop().expect("the receive's");
+            buffer.resize(buffer.capacity()).expect("its capacity");
+            let datagrams = self.parts.datagrams.as_mut().expect("where it came in");
+            datagrams.post_buffer(0, buffer).expect("there is room");
+            self.answer(completion.from.expect("a datagram"));
+        }
+        self.completions = completions;
+        found > 0
+    }
+}
+
+impl Actor for Server {
+    fn turn(&mut self) -> Doing {
+        if self.parts.clock.now_ns() < self.parts.begins_ns {
+            return Doing::AsleepUntil(self.parts.begins_ns);
+        }
+        if self.parts.datagrams.is_none() {
+            return Doing::Asleep;
+        }
+        if self.parts.sleeps {
+            if self.poll(1) {
+                return Doing::Work;
+            }
+            self.parts.clock.spend_ns(self.parts.core.doorbell_ns);
+            return Doing::Asleep;
+        }
+        if self.look() {
+            // Now and then it hears that answers have left.
+            if self.sent.is_multiple_of(SIGNAL_EVERY) {
+                self.poll(4);
+            }
+            return Doing::Work;
+        }
+        Doing::Idle
+    }
+}

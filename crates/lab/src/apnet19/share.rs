@@ -1,0 +1,296 @@
+//! Small requests beside transfers of 4 MB of the same process (4.3), with a fair share for each and without.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use sinew_fabric::Clock;
+use sinew_fabric::share::{ClassConfig, ClassId, Done, LaneId, Limits, Share, ShareConfig, Transfer};
+use sinew_fabric::verbs::{
+    Access, Device, Exposed, ProtectionDomain, QpConfig, QueuePair, RemoteMemory, Slice, ThreadDomain, Transport,
+};
+use sinew_mem::Frozen;
+use sinew_sim::nic::Profile;
+use sinew_sim::{Actor, Doing, SimClock, SimCq, SimQp};
+
+use super::bulk::BULK;
+use crate::experiment::{Against, Experiment, Row};
+use crate::nics::cluster::NicCluster;
+
+/// See the module.
+pub struct FairShare;
+
+/// Bytes of a small request, and of what surrounds it on the link (RoCE version 2, an RC WRITE or the answer to a READ), at most.
+const SMALL: usize = 256;
+const AROUND: usize = 98;
+/// Small requests, and transfers, that are under way or wait.
+const SMALL_WINDOW: usize = 32;
+const BULK_WINDOW: usize = 2;
+const SMALL_CLASS: ClassId = ClassId(0);
+const BULK_CLASS: ClassId = ClassId(1);
+const WARM_UP_NS: u64 = 4_000_000;
+const MEASURED_NS: u64 = 100_000_000;
+
+/// NICs that are run, and from one small request to the next: 0, where they come as fast as the core can make them. On the fast link that would leave none
+/// of the core for transfers.
+pub const NICS: [(&str, u64); 2] = [("cx3-roce10", 0), ("cx3", 500)];
+
+/// What a process does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Beside {
+    /// Small requests alone.
+    Alone,
+    /// Transfers beside them, all of which go to the NIC at once.
+    Unscheduled,
+    /// Transfers beside them, each with a share of equal weight.
+    Scheduled,
+}
+
+/// Bytes that ended, of each class.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Moved {
+    /// Millions of small requests a second.
+    pub small_mops: f64,
+    /// What transfers moved, in Gb/s.
+    pub bulk_gbps: f64,
+}
+
+struct Process {
+    share: Share<SimQp>,
+    cq: SimCq,
+    lanes: [LaneId; 2],
+    reads: bool,
+    source: Frozen,
+    remote: RemoteMemory,
+    has_bulk: bool,
+    has_begun: bool,
+    /// Small requests that can be made, when the next is, and how long after the last.
+    spare: usize,
+    next_ns: u64,
+    pace_ns: u64,
+    clock: SimClock,
+    ended: Vec<Done>,
+    /// Small requests and transfers that are over.
+    done: Rc<RefCell<[u64; 2]>>,
+}
+
+impl Process {
+    fn submit(&mut self, class: ClassId) {
+        let len = if class == SMALL_CLASS { SMALL } else { BULK };
+        let remote = self.remote;
+        let transfer = if self.reads {
+            Transfer::Read { remote, len }
+        } else {
+            Transfer::Write { source: Slice { buffer: self.source.clone(), start: 0, len }, remote }
+        };
+        self.share.submit(class, self.lanes[class.0], 0, transfer).expect("as many as can be under way");
+    }
+}
+
+impl Actor for Process {
+    fn turn(&mut self) -> Doing {
+        if !std::mem::replace(&mut self.has_begun, true) {
+            (0..if self.has_bulk { BULK_WINDOW } else { 0 }).for_each(|_| self.submit(BULK_CLASS));
+            self.spare = SMALL_WINDOW;
+        }
+        let mut ended = std::mem::take(&mut self.ended);
+        let found = self.share.turn(&mut self.cq, |done| ended.push(done), |other| panic!("{other:?}"));
+        for done in ended.drain(..) {
+            assert!(done.status.is_success(), "{done:?}");
+            self.done.borrow_mut()[done.class.0] += 1;
+            self.share.recycle(done.buffers);
+            if done.class == SMALL_CLASS {
+                self.spare += 1;
+            } else {
+                self.submit(BULK_CLASS);
+            }
+        }
+        self.ended = ended;
+        let now_ns = self.clock.now_ns();
+        while self.spare > 0 && self.next_ns <= now_ns {
+            self.spare -= 1;
+            self.next_ns += self.pace_ns;
+            self.submit(SMALL_CLASS);
+        }
+        match found {
+            0 if self.spare > 0 => Doing::IdleUntil(self.next_ns.max(now_ns + 1)),
+            0 => Doing::Idle,
+            _ => Doing::Work,
+        }
+    }
+}
+
+/// Bounds of a share: some microseconds of the link are outstanding, in chunks that are a part of that.
+fn limits(profile: &Profile) -> Limits {
+    let chunk_len = if profile.link.rate_gbps > 20.0 { 16 << 10 } else { 4 << 10 };
+    Limits {
+        chunk_len,
+        overhead_len: AROUND as u64,
+        quantum_len: 2 * (chunk_len + AROUND as u64),
+        outstanding_max_len: 3 * (chunk_len + AROUND as u64),
+    }
+}
+
+/// Runs a process with small requests and transfers, by READ or by WRITE.
+pub fn run(profile: &Profile, pace_ns: u64, reads: bool, beside: Beside) -> Moved {
+    let mut nics = NicCluster::new(profile, 2, 1);
+    let (near, far) = (nics.open(0), nics.open(1));
+    let [(domain, thread), (far_domain, far_thread)] = [&near, &far].map(|device| {
+        let domain = device.protection_domain().expect("a domain");
+        let thread = domain.thread().expect("queues");
+        (domain, thread)
+    });
+    let memory = far_domain.expose(BULK, Access::ALL).expect("memory");
+    let config = QpConfig { send_depth: 1024, receive_depth: 1, ..QpConfig::new(Transport::Rc) };
+    let cq = thread.completion_queue(4096).expect("a queue");
+    let far_cq = far_thread.completion_queue(4096).expect("a queue");
+    // Enough for the chunks of all transfers.
+    let arena = domain.arena(256 << 20).expect("an arena");
+    let limits = match beside {
+        Beside::Scheduled => limits(profile),
+        _ => {
+            let all = 1 << 40;
+            Limits { chunk_len: BULK as u64, overhead_len: 0, quantum_len: all, outstanding_max_len: all }
+        }
+    };
+    let bound = limits.outstanding_max_len;
+    let bulk = ClassConfig { weight: 1, outstanding_max_len: bound, reserve_len: 0 };
+    let small = ClassConfig { reserve_len: (SMALL_WINDOW * (SMALL + AROUND)) as u64, ..bulk };
+    let requests_max = SMALL_WINDOW + BULK_WINDOW;
+    let mut share = Share::new(&ShareConfig { limits, classes: vec![small, bulk], requests_max }, arena.clone())
+        .expect("bounds that fit");
+    let mut ends = Vec::new();
+    let lanes = [0, 1].map(|_| {
+        let mut qp = thread.queue_pair(&config, &cq, &cq).expect("a queue pair");
+        let mut end = far_thread.queue_pair(&config, &far_cq, &far_cq).expect("a queue pair");
+        qp.connect(Some(&end.address())).expect("a connection");
+        end.connect(Some(&qp.address())).expect("a connection");
+        ends.push(end);
+        share.add(qp, config.send_depth)
+    });
+    let source = arena.alloc(BULK, BULK).expect("room").freeze();
+    let done = Rc::new(RefCell::new([0; 2]));
+    let process = Process {
+        share,
+        cq,
+        lanes,
+        reads,
+        source,
+        remote: memory.remote(),
+        has_bulk: beside != Beside::Alone,
+        has_begun: false,
+        spare: 0,
+        next_ns: 0,
+        pace_ns,
+        clock: nics.clock(),
+        ended: Vec::new(),
+        done: Rc::clone(&done),
+    };
+    nics.add(&near, process);
+    nics.cluster.run_until(WARM_UP_NS);
+    let before = *done.borrow();
+    nics.cluster.run_until(WARM_UP_NS + MEASURED_NS);
+    let after = *done.borrow();
+    let measured_ns = MEASURED_NS as f64;
+    Moved {
+        small_mops: (after[0] - before[0]) as f64 * 1e3 / measured_ns,
+        bulk_gbps: (after[1] - before[1]) as f64 * BULK as f64 * 8.0 / measured_ns,
+    }
+}
+
+/// What a process got in each way to run it, and what is fair.
+struct Compared {
+    alone: Moved,
+    unscheduled: Moved,
+    scheduled: Moved,
+    /// The lesser of what small requests come to alone and half of the link.
+    fair_small_mops: f64,
+    /// What the link has left for transfers then.
+    rest_gbps: f64,
+}
+
+impl Compared {
+    fn of(name: &str, pace_ns: u64, reads: bool) -> Self {
+        let profile = Profile::built_in(name).expect("it is built in");
+        let [alone, unscheduled, scheduled] =
+            [Beside::Alone, Beside::Unscheduled, Beside::Scheduled].map(|beside| run(&profile, pace_ns, reads, beside));
+        let rate_gbps = profile.link.rate_gbps;
+        let small_bits = ((SMALL + AROUND) * 8) as f64;
+        let fair_small_mops = alone.small_mops.min(rate_gbps * 1e3 / 2.0 / small_bits);
+        let mtu = profile.link.mtu as f64;
+        let rest_gbps = (rate_gbps - scheduled.small_mops * small_bits / 1e3) * mtu / (mtu + AROUND as f64);
+        Self { alone, unscheduled, scheduled, fair_small_mops, rest_gbps }
+    }
+}
+
+impl Experiment for FairShare {
+    fn id(&self) -> &'static str {
+        "apnet19-share"
+    }
+
+    fn title(&self) -> &'static str {
+        "A fair share for small requests beside transfers of 4 MB"
+    }
+
+    fn source(&self) -> &'static str {
+        "apnet19 4.3, 5"
+    }
+
+    fn setup(&self) -> &'static str {
+        "A process makes requests of 256 B, 32 at a time (on the link of 56 Gb/s two million a second), and transfers of 4 MB, two at a time, to another host, all by WRITE \
+         or all by READ, on a queue pair for each: small requests alone, both handed to the NIC as they come, and both by a share with equal weights, which cuts \
+         transfers into chunks and lets some microseconds of the link be outstanding."
+    }
+
+    fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {
+        let mut rows = Vec::new();
+        for (nth, (name, pace_ns)) in NICS.into_iter().enumerate() {
+            for (verb, reads) in [("WRITE", false), ("READ", true)] {
+                progress((2 * nth + usize::from(reads)) as f64 / 4.0);
+                let Compared { alone, unscheduled, scheduled, fair_small_mops, rest_gbps } =
+                    Compared::of(name, pace_ns, reads);
+                for (id, metric, model, unit) in [
+                    ("small.alone", "small requests, alone", alone.small_mops, "M/s"),
+                    ("small.fair", "small requests, fair share", fair_small_mops, "M/s"),
+                    ("small.unscheduled", "small requests, unscheduled", unscheduled.small_mops, "M/s"),
+                    ("small.scheduled", "small requests, scheduled", scheduled.small_mops, "M/s"),
+                    ("bulk.unscheduled", "transfers, unscheduled", unscheduled.bulk_gbps, "Gbps"),
+                    ("bulk.scheduled", "transfers, scheduled", scheduled.bulk_gbps, "Gbps"),
+                    ("bulk.rest", "what scheduled small requests leave", rest_gbps, "Gbps"),
+                ] {
+                    rows.push(Row {
+                        id: format!("roce.share.{name}.{}.{id}", verb.to_lowercase()),
+                        place: None,
+                        case: format!("{name}, {verb}"),
+                        metric: metric.to_owned(),
+                        paper: None,
+                        against: Against::Same,
+                        model: Some(model),
+                        measured: None,
+                        unit,
+                    });
+                }
+            }
+        }
+        rows
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_requests_and_transfers_each_get_their_share() {
+        for (name, pace_ns) in NICS {
+            for reads in [false, true] {
+                let Compared { unscheduled, scheduled, fair_small_mops, rest_gbps, .. } =
+                    Compared::of(name, pace_ns, reads);
+                let what = format!("{name}, reads {reads}: {scheduled:?}, unscheduled {unscheduled:?}");
+                assert!(scheduled.small_mops >= 0.8 * fair_small_mops, "{what}, fair {fair_small_mops}");
+                assert!(scheduled.bulk_gbps >= 0.8 * rest_gbps, "{what}, rest {rest_gbps}");
+                // Without it they starve.
+                assert!(unscheduled.small_mops < 0.5 * fair_small_mops, "{what}");
+            }
+        }
+    }
+}

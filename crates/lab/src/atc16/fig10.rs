@@ -1,0 +1,82 @@
+//! Figure 10: what atomics do to a store.
+
+use super::{against, profile};
+use crate::experiment::{Experiment, Row};
+use crate::services::store::{Kind, StoreFound, StoreRun};
+
+/// See the module.
+pub struct Fig10;
+
+const PUT_PERCENT: [f64; 6] = [0.0, 10.0, 25.0, 50.0, 75.0, 100.0];
+/// NICs, with what 10 % of PUTs cost in the paper, and what PUTs alone leave, both in percent of the rate of GETs alone.
+const NICS: [(&str, [f64; 2]); 2] = [("cx3", [72.0, 4.0]), ("cib", [31.0, 12.0])];
+
+impl Experiment for Fig10 {
+    fn id(&self) -> &'static str {
+        "atc16-fig10"
+    }
+
+    fn title(&self) -> &'static str {
+        "DrTM-KV with more and more PUTs"
+    }
+
+    fn source(&self) -> &'static str {
+        "atc16 4.3.2, Figure 10"
+    }
+
+    fn setup(&self) -> &'static str {
+        "28 or 56 clients with 16 requests each on seven hosts, and the real store: a GET is one READ, a PUT a compare-and-swap, a WRITE and another \
+         compare-and-swap; where keys are, clients have seen before. The paper emulates a PUT by the two atomics. A record has two places for its \
+         value; values have 8 B, so that its READ is no longer than the paper's. It holds 16,384 items rather than 16 million, so that a few PUTs find a lock \
+         held."
+    }
+
+    fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {
+        let mut rows = Vec::new();
+        for (at, (nic, [loss, left])) in NICS.into_iter().enumerate() {
+            let mut rates = Vec::new();
+            for (done, puts) in PUT_PERCENT.into_iter().enumerate() {
+                progress((at * PUT_PERCENT.len() + done) as f64 / (NICS.len() * PUT_PERCENT.len()) as f64);
+                let found = run(nic, puts);
+                rates.push(found.mops);
+                let id = format!("drtm.{nic}.{puts}");
+                rows.push(Row::model(id, format!("{puts} % PUTs"), found.mops, "M/s").case(nic.to_uppercase()));
+            }
+            let share = |at: usize| rates[at] / rates[0] * 100.0;
+            let ends = [
+                ("put10", "lost with 10 % PUTs", 100.0 - share(1), loss),
+                ("put100", "left with PUTs alone", share(PUT_PERCENT.len() - 1), left),
+            ];
+            for (what, metric, model, paper) in ends {
+                let id = format!("drtm.{what}.{nic}");
+                let against = against(&profile(nic), &id);
+                rows.push(Row::model(id, metric, model, "%").paper("4.3.2", paper, against).case(nic.to_uppercase()));
+            }
+        }
+        rows
+    }
+}
+
+fn run(nic: &str, put_percent: f64) -> StoreFound {
+    // Until each client has been through its keys once, and then for as many requests as take several times the latency.
+    let (warm_up_ns, measured_ns) = match put_percent {
+        puts if puts < 5.0 => (1_000_000, 300_000),
+        puts if puts < 20.0 => (2_000_000, 1_000_000),
+        _ => (8_000_000, 3_000_000),
+    };
+    // As many as are needed.
+    let clients = if nic == "cib" { 56 } else { 28 };
+    let run = StoreRun { hosts: 7, clients, value_len: 8, window: 16, keys: 16_384, ..StoreRun::sigcomm14(Kind::Drtm) };
+    StoreRun { get_percent: 100.0 - put_percent, warm_up_ns, measured_ns, ..run }.run(&profile(nic))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn locks_of_nics_leave_little_of_puts_and_more_where_there_are_more_locks() {
+        let [gets, puts] = [0.0, 100.0].map(|puts| run("cx3", puts).mops);
+        assert!(gets > 20.0 && puts < 2.0, "{gets} {puts}");
+    }
+}

@@ -1,0 +1,182 @@
+//! What a worker's core pays for beside verbs.
+//!
+//! | what | costs | source |
+//! | --- | --- | --- |
+//! | a look at a slot | `look_ns` | the profile |
+//! | bytes of a request, copied out, and of an answer | `copy_line_ns` for 64 of them | the profile |
+//! | an access to a table's memory | `memory_ns` after it was prefetched, or as much as is left of that; [`MISSES_MAX`] at a time | the profile; sigcomm14 4.1.1 |
+//! | a word that several cores change | `contended_ns` where another core changed it last, one at a time; else `look_ns` | the profile |
+//!
+//! Tables are small where they are simulated, and each access is charged as one that no cache has: those of the papers had gigabytes. The time
+//! of the code itself is charged nowhere: what a request costs a core beside these, the profiles' `post_ns` and `completion_ns` include.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+
+use sinew_fabric::Clock;
+use sinew_herd::{Request, Response, Service};
+use sinew_sim::SimClock;
+use sinew_sim::nic::Core;
+
+/// Cache misses that a core has under way at most: its line fill buffers (Intel's optimisation manual, of Sandy Bridge and Haswell).
+pub const MISSES_MAX: usize = 10;
+/// Slots of a word's calendar that are kept.
+const SLOTS_KEPT: u64 = 4096;
+
+/// A core's way to memory.
+#[derive(Debug)]
+pub struct Memory {
+    clock: SimClock,
+    memory_ns: u64,
+    /// When each of the misses under way ends, oldest first.
+    ends_ns: VecDeque<u64>,
+}
+
+impl Memory {
+    /// Of a core like this.
+    pub fn new(clock: SimClock, core: &Core) -> Self {
+        Self { clock, memory_ns: core.memory_ns, ends_ns: VecDeque::with_capacity(MISSES_MAX) }
+    }
+
+    /// Prefetches so many lines; when all are there. One that finds all buffers taken waits for the oldest.
+    pub fn prefetch(&mut self, lines: usize) -> u64 {
+        let now_ns = self.clock.now_ns();
+        let mut end_ns = now_ns;
+        for _ in 0..lines {
+            let begins_ns = if self.ends_ns.len() < MISSES_MAX {
+                now_ns
+            } else {
+                self.ends_ns.pop_front().expect("it is full").max(now_ns)
+            };
+            end_ns = begins_ns + self.memory_ns;
+            self.ends_ns.push_back(end_ns);
+        }
+        end_ns
+    }
+
+    /// Waits until then.
+    pub fn wait(&self, until_ns: u64) {
+        self.clock.spend_ns(until_ns.saturating_sub(self.clock.now_ns()));
+    }
+}
+
+/// A word that several cores change, one after the other.
+///
+/// Turns run one after another, each to its end, so changes do not come in the order of time: each takes the first time from its own on that no
+/// other has taken.
+#[derive(Debug)]
+pub struct SharedWord {
+    clock: SimClock,
+    contended_ns: u64,
+    look_ns: u64,
+    /// Who has the word in each stretch of `contended_ns`.
+    taken: BTreeMap<u64, usize>,
+}
+
+impl SharedWord {
+    /// Of cores like this.
+    pub fn new(clock: SimClock, core: &Core) -> Rc<RefCell<Self>> {
+        let (contended_ns, look_ns) = (core.contended_ns.max(1), core.look_ns);
+        Rc::new(RefCell::new(Self { clock, contended_ns, look_ns, taken: BTreeMap::new() }))
+    }
+
+    /// A core changes it: the core that is at work, which has this number, spends what that takes.
+    pub fn change(&mut self, core: usize) {
+        let now_ns = self.clock.now_ns();
+        let mut slot = now_ns / self.contended_ns;
+        if self.taken.range(..=slot).next_back().is_none_or(|(_, owner)| *owner == core) {
+            self.taken.insert(slot, core);
+            return self.clock.spend_ns(self.look_ns);
+        }
+        while self.taken.contains_key(&slot) {
+            slot += 1;
+        }
+        self.taken.insert(slot, core);
+        let begins_ns = now_ns.max(slot * self.contended_ns);
+        self.clock.spend_ns(begins_ns + self.contended_ns - now_ns);
+        // Nobody's turn is that much behind another's.
+        let old = slot.saturating_sub(SLOTS_KEPT);
+        while let Some(first) = self.taken.first_entry().filter(|first| *first.key() < old) {
+            first.remove();
+        }
+    }
+}
+
+/// How many accesses to memory the steps of a service have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Accesses {
+    /// Lines that the first step prefetches and the second reads.
+    pub first: usize,
+    /// Lines that the second prefetches and the third reads.
+    pub second: usize,
+    /// Lines that the third reads, one after the other, without having prefetched them.
+    pub unforeseen: usize,
+}
+
+/// A service that pays.
+pub struct Charged<S> {
+    inner: S,
+    clock: SimClock,
+    core: Core,
+    accesses: Accesses,
+    memory: Memory,
+    /// The word that a batch changes once, and the number of the core.
+    word: Option<(Rc<RefCell<SharedWord>>, usize)>,
+}
+
+impl<S> Charged<S> {
+    /// A service on a core like this.
+    pub fn new(inner: S, clock: SimClock, core: Core, accesses: Accesses) -> Self {
+        let memory = Memory::new(clock.clone(), &core);
+        Self { inner, clock, core, accesses, memory, word: None }
+    }
+
+    /// It changes this word, too, from the core with this number.
+    #[must_use]
+    pub fn with_word(self, word: &Rc<RefCell<SharedWord>>, core: usize) -> Self {
+        Self { word: Some((Rc::clone(word), core)), ..self }
+    }
+
+    /// The service itself.
+    pub fn inner(&mut self) -> &mut S {
+        &mut self.inner
+    }
+
+    fn copy(&self, len: usize) {
+        self.clock.spend_ns(len.div_ceil(64) as u64 * self.core.copy_line_ns);
+    }
+}
+
+impl<S: Service> Service for Charged<S> {
+    /// With when its prefetched lines are there.
+    type Job = (S::Job, u64);
+
+    fn prefetch(&mut self, request: &Request<'_>) -> Self::Job {
+        self.copy(request.body.len());
+        let job = self.inner.prefetch(request);
+        (job, self.memory.prefetch(self.accesses.first))
+    }
+
+    fn advance(&mut self, request: &Request<'_>, (job, there_ns): &mut Self::Job) {
+        self.memory.wait(*there_ns);
+        self.inner.advance(request, job);
+        *there_ns = self.memory.prefetch(self.accesses.second);
+    }
+
+    fn begin(&mut self, requests: usize, now_ns: u64) {
+        if let Some((word, core)) = &self.word
+            && requests > 0
+        {
+            word.borrow_mut().change(*core);
+        }
+        self.inner.begin(requests, now_ns);
+    }
+
+    fn execute(&mut self, request: &Request<'_>, (job, there_ns): Self::Job, response: &mut Response<'_>) {
+        self.memory.wait(there_ns);
+        self.clock.spend_ns(self.accesses.unforeseen as u64 * self.core.memory_ns);
+        self.inner.execute(request, job, response);
+        self.copy(response.len());
+    }
+}

@@ -1,0 +1,199 @@
+//! Remote procedure calls over datagrams of modelled NICs: [`sinew_rpc`] on [`UdPort`]s.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use sinew_fabric::layer::{Layer, Layered, OwnedPacket, Pool};
+use sinew_fabric::verbs::port::{UdPort, UdPortConfig};
+use sinew_fabric::{Clock, PacketPort, PacketTx, SeededGenerator, TxPacket};
+use sinew_harness::load::echo::{Echo, Shape};
+use sinew_harness::service::ECHO;
+use sinew_rpc::{Call, Config, Nexus, Rpc, SessionEvent, SessionId};
+use sinew_sim::nic::{NicUse, Profile};
+use sinew_sim::{Actor, Costs, Doing, SimClock, SimDomain};
+
+use super::{Driven, Found, Hosts};
+use crate::programs::turn;
+
+/// A driver that has nothing looks again after so long.
+const LOOK_NS: u64 = 10_000;
+/// When a run must be over.
+const END_NS: u64 = 1_000_000_000;
+/// Bytes of a call (nsdi19 6.1 and 6.2).
+const SIZE: usize = 32;
+
+/// What the protocol costs a core, beside verbs.
+struct Protocol {
+    clock: SimClock,
+    costs: Costs,
+}
+
+impl Layer for Protocol {
+    fn push(&mut self, packet: TxPacket<'_>, _: u64, tx: &mut dyn PacketTx, _: &mut Pool) {
+        self.clock.spend_ns(self.costs.transmit_ns);
+        tx.push(packet);
+    }
+
+    fn receive(&mut self, packet: OwnedPacket, _: u64, ready: &mut VecDeque<OwnedPacket>, _: &mut Pool) {
+        let lines = packet.bytes.len() as u64 / 64;
+        self.clock.spend_ns(self.costs.receive_ns + self.costs.copy_line_ns * lines);
+        ready.push_back(packet);
+    }
+
+    fn advance(&mut self, _: u64, _: &mut dyn PacketTx, _: &mut VecDeque<OwnedPacket>, _: &mut Pool) -> bool {
+        self.clock.spend_ns(self.costs.turn_ns);
+        false
+    }
+}
+
+/// An endpoint on a modelled NIC.
+type Endpoint = Rpc<Layered<UdPort<SimDomain>, Protocol>, SimClock>;
+
+/// What is run: hosts with an endpoint each, which call each other and answer.
+#[derive(Clone, Copy, Debug)]
+pub struct RpcRun {
+    /// Hosts.
+    pub hosts: usize,
+    /// Endpoints that call, from the first on; each calls all others at random.
+    pub callers: usize,
+    /// Calls of each on their way.
+    pub window: usize,
+    /// Calls that begin together.
+    pub batch: usize,
+    /// Time that is counted.
+    pub measured_ns: u64,
+    /// Another one is another run.
+    pub seed: u64,
+}
+
+/// What came of it.
+#[derive(Clone, Debug)]
+pub struct RpcFound {
+    /// Millions of calls a second of each endpoint that calls.
+    pub mops: f64,
+    /// Nanoseconds that half of the calls took at most.
+    pub median_ns: u64,
+    /// How busy the first host's NIC was.
+    pub usage: NicUse,
+    /// What the network did.
+    pub trace_hash: u64,
+}
+
+impl RpcRun {
+    /// One call at a time between two hosts (nsdi19 Table 2).
+    pub fn lone() -> Self {
+        Self { hosts: 2, callers: 1, window: 1, batch: 1, measured_ns: 200_000, seed: 1 }
+    }
+
+    /// Eleven hosts with a thread each, 60 calls of each on their way, in batches of three (nsdi19 6.2).
+    pub fn small_calls() -> Self {
+        Self { hosts: 11, callers: 11, window: 60, batch: 3, measured_ns: 500_000, seed: 1 }
+    }
+
+    /// Runs it.
+    ///
+    /// # Panics
+    ///
+    /// When an answer is wrong.
+    pub fn run(&self, profile: &Profile) -> RpcFound {
+        let mut hosts = Hosts::new(profile, self.hosts - 1, self.seed);
+        let clock = hosts.clock();
+        let echo = |call: Call| {
+            let request = call.request();
+            call.reply(request);
+        };
+        let nexus = Nexus::builder().config(Config { overcommit: true, ..Config::default() }).handle(ECHO, echo);
+        let nexus = nexus.build().expect("the limits make sense");
+        let mut endpoints = Vec::new();
+        for host in 0..self.hosts {
+            let device = if host == 0 { hosts.server() } else { hosts.client(host - 1) };
+            let config = UdPortConfig { arena_bytes: 64 << 20, ..UdPortConfig::default() };
+            let port = UdPort::open(&device, &config).expect("the NIC takes it");
+            let protocol = Protocol { clock: clock.clone(), costs: Costs::default().beside(&profile.core) };
+            let port = Layered::around(port, protocol).expect("it adds nothing");
+            let generator = Box::new(SeededGenerator::new(hosts.network.random()));
+            endpoints.push((device.place(), Rpc::new(&nexus, port, clock.clone(), generator)));
+        }
+        let addresses: Vec<_> = endpoints.iter().map(|(_, rpc)| rpc.port().address()).collect();
+        let found = Rc::<RefCell<Found>>::default();
+        let ready = Rc::new(Cell::new(0));
+        for (index, (place, mut rpc)) in endpoints.into_iter().enumerate() {
+            let peers = if index < self.callers { self.hosts } else { 0 };
+            let mut wanted = 0;
+            // Each begins with another, so that they do not draw the same.
+            for peer in (0..peers).map(|nth| (index + nth) % self.hosts).filter(|peer| *peer != index) {
+                rpc.begin_connect(&addresses[peer]).expect("it is an address");
+                wanted += 1;
+            }
+            let load = Caller {
+                run: *self,
+                rpc: Some(rpc),
+                wanted,
+                open: Vec::new(),
+                ready: Rc::clone(&ready),
+                driven: None,
+                clock: clock.clone(),
+                found: Rc::clone(&found),
+            };
+            hosts.cluster.add(&format!("endpoint{index}"), [place], Box::new(load));
+        }
+        let callers = self.callers;
+        let opened = hosts.cluster.run_while(END_NS, |_| ready.get() == callers);
+        assert_eq!(opened, Ok(true), "sessions are not open");
+        // All begin at once, with their next turns.
+        let begun_ns = hosts.network.now_ns();
+        hosts.cluster.run_until(begun_ns + 2 * LOOK_NS);
+        Found::wait(&found, &mut hosts.cluster, END_NS);
+        let found = found.borrow();
+        RpcFound {
+            mops: found.mops() / self.callers as f64,
+            median_ns: found.sum().latency.value_at_quantile(0.5),
+            usage: hosts.usage(),
+            trace_hash: hosts.network.trace_hash(),
+        }
+    }
+}
+
+/// An endpoint on a core of its own: opens its sessions, waits for the others', and calls. It answers all the time.
+struct Caller {
+    run: RpcRun,
+    /// Until it calls.
+    rpc: Option<Endpoint>,
+    wanted: usize,
+    open: Vec<SessionId>,
+    ready: Rc<Cell<usize>>,
+    driven: Option<Driven<Echo<Endpoint, SimClock>>>,
+    clock: SimClock,
+    found: Rc<RefCell<Found>>,
+}
+
+impl Actor for Caller {
+    fn turn(&mut self) -> Doing {
+        if let Some(driven) = &mut self.driven {
+            return driven.turn();
+        }
+        let Some(rpc) = &mut self.rpc else { return Doing::Done };
+        while let Some(event) = rpc.poll_event() {
+            if let SessionEvent::Connected(session) = event {
+                self.open.push(session);
+                self.ready.set(self.ready.get() + usize::from(self.open.len() == self.wanted));
+            }
+        }
+        let doing = turn(rpc);
+        let RpcRun { callers, window, batch, measured_ns, .. } = self.run;
+        if self.wanted > 0 && self.ready.get() == callers {
+            let shape = Shape { size: SIZE, window, batch, sink: false };
+            let (rpc, open) = (self.rpc.take().expect("it was there"), std::mem::take(&mut self.open));
+            let load = Echo::new(rpc, self.clock.clone(), open, shape);
+            let driven = Driven::new(load, self.clock.clone(), &[measured_ns], LOOK_NS, &self.found);
+            self.driven = Some(driven.staying());
+            return Doing::Work;
+        }
+        match doing {
+            // Others may be ready meanwhile.
+            Doing::Idle if self.wanted > 0 => Doing::IdleUntil(self.clock.now_ns() + LOOK_NS),
+            doing => doing,
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! HERD: Using RDMA Efficiently for Key-Value Services.
+
+pub mod fig10;
+pub mod fig11;
+pub mod fig12;
+pub mod fig13;
+pub mod fig14;
+pub mod fig2;
+pub mod fig3;
+pub mod fig5;
+pub mod fig6;
+pub mod fig7;
+pub mod fig9;
+
+use sinew_sim::nic::Profile;
+
+use crate::experiment::{Against, Row};
+use crate::services::cache::{CacheFound, CacheRun};
+use crate::services::store::{Kind, StoreFound, StoreRun};
+
+/// Of Apt's hosts (Table 2).
+fn apt() -> Profile {
+    Profile::built_in("cx3").expect("its file is built in")
+}
+
+fn against(id: &str) -> Against {
+    if apt().calibrations().contains(&id) { Against::Calibrated } else { Against::Same }
+}
+
+/// A row with what the paper says.
+fn published(
+    id: &str,
+    place: &'static str,
+    metric: impl Into<String>,
+    paper: f64,
+    model: f64,
+    unit: &'static str,
+) -> Row {
+    Row::model(id, metric, model, unit).paper(place, paper, against(id))
+}
+
+/// The emulated designs: how rows' names begin, and what they are called.
+const EMULATED: [(&str, &str, Kind); 3] = [
+    ("pilaf", "Pilaf-em-OPT", Kind::Pilaf),
+    ("farm", "FaRM-em", Kind::Farm),
+    ("farmvar", "FaRM-em-VAR", Kind::FarmVar),
+];
+
+/// HERD.
+fn herd(run: CacheRun) -> CacheFound {
+    run.run(&apt())
+}
+
+fn emulated(run: StoreRun) -> StoreFound {
+    run.run(&apt())
+}
+
+/// What all setups say.
+const SETUP: &str = "Hosts with a modelled ConnectX-3 each, as Apt's; keys of 16 B. HERD is the real cache, with 4,096 keys for each worker rather than millions, \
+     each access to its table charged as one that no cache has, and prefetched as the code does. The others are emulated as in the paper (5.1): READs of \
+     as many bytes, without a table; but their PUTs are HERD's calls to one worker.";
+
+/// A row that follows from what the profile was told: the NIC's advertised rate of messages.
+fn input(row: Row) -> Row {
+    Row { against: Against::Calibrated, ..row }
+}

@@ -1,0 +1,51 @@
+//! Figure 5: echoes.
+
+use sinew_harness::load::verbs::{Carrier, Form};
+
+use super::apt;
+use crate::atc16::row;
+use crate::experiment::{Experiment, Row};
+use crate::nics::rates;
+
+/// See the module.
+pub struct Fig5;
+
+/// Threads that answer: as many as suit the NIC.
+const THREADS: usize = 8;
+
+impl Experiment for Fig5 {
+    fn id(&self) -> &'static str {
+        "sigcomm14-fig5"
+    }
+
+    fn title(&self) -> &'static str {
+        "Echoes by WRITE and by SEND"
+    }
+
+    fn source(&self) -> &'static str {
+        "sigcomm14 3.2.2, Figure 5"
+    }
+
+    fn setup(&self) -> &'static str {
+        "12 threads of 12 hosts have 16 messages each on their way to eight threads of one host with a modelled ConnectX-3, which send them back: by inline \
+         and mostly unsignaled WRITEs over UC, by WRITE there and SEND over UD back, or by SENDs over UD. Of SENDs over UC, which the paper has, it says that \
+         the rate is similar."
+    }
+
+    fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {
+        let nic = apt();
+        let cases = [
+            ("herd14.echo.ww", "WRITE there and back, 32 B", Form::Ww, Carrier::Uc, 32, 26.0),
+            ("herd14.echo.ws", "WRITE there, SEND back, 32 B", Form::Ws, Carrier::Uc, 32, 26.0),
+            ("herd14.echo.ss", "SEND there and back, 32 B", Form::Ss, Carrier::Ud, 32, 21.0),
+            ("herd14.echo.ww16", "WRITE there and back, 16 B", Form::Ww, Carrier::Uc, 16, 30.0),
+        ];
+        let count = cases.len() as f64;
+        let found = cases.into_iter().enumerate().map(|(done, (id, case, form, carrier, size, paper))| {
+            progress(done as f64 / count);
+            let mops = rates::echoes(&nic, form, carrier, size, THREADS).answered_mops;
+            row(&nic, (id, "Figure 5"), case, "rate", (Some(paper), mops), "M/s")
+        });
+        found.collect()
+    }
+}

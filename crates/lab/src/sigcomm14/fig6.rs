@@ -1,0 +1,66 @@
+//! Figure 6: all-to-all, and many connections.
+
+use sinew_harness::load::verbs::{Carrier, Op, VerbsPlan};
+use sinew_sim::nic::Profile;
+
+use super::apt;
+use crate::atc16::row;
+use crate::experiment::{Experiment, Row};
+use crate::nics::rates;
+use crate::nics::verbs::{Threads, run};
+
+/// See the module.
+pub struct Fig6;
+
+const SIDES: [usize; 5] = [1, 4, 8, 12, 16];
+const MEASURED_NS: u64 = 100_000;
+
+/// So many threads of one host and as many hosts, each with all of the other side: WRITEs out of the one host, and into it.
+fn all_to_all(nic: &Profile, side: usize) -> (f64, f64) {
+    let plan = VerbsPlan { window: 4, signal: 4, ..rates::plan(Op::Write, Carrier::Uc, 32, 1) };
+    let outbound = Threads { asked: side, asked_hosts: side, all_to_all: true, ..Threads::outbound(side, side) };
+    let inbound = Threads { all_to_all: true, ..Threads::inbound(side, side, side) };
+    (run(nic, &plan, outbound, MEASURED_NS).sent_mops, run(nic, &plan, inbound, MEASURED_NS).received_mops)
+}
+
+impl Experiment for Fig6 {
+    fn id(&self) -> &'static str {
+        "sigcomm14-fig6"
+    }
+
+    fn title(&self) -> &'static str {
+        "Many connections of one NIC"
+    }
+
+    fn source(&self) -> &'static str {
+        "sigcomm14 3.3, Figure 6"
+    }
+
+    fn setup(&self) -> &'static str {
+        "N threads of a host with a modelled ConnectX-3 and N other hosts have a connection each with all of the other side: N times N queue pairs. In another \
+         run 1,600 clients of 16 hosts WRITE to one thread: as many of them at a time as these hosts have cores, since schedulers give each some milliseconds."
+    }
+
+    fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {
+        let nic = apt();
+        let mut rows = Vec::new();
+        let peak = rates::outbound(&nic, &rates::plan(Op::Write, Carrier::Uc, 32, 1)).sent_mops;
+        for (step, side) in SIDES.into_iter().enumerate() {
+            progress(step as f64 / (SIDES.len() + 1) as f64);
+            let (out, into) = all_to_all(&nic, side);
+            for (name, what, mops) in [("out", "outbound WRITE", out), ("in", "inbound WRITE", into)] {
+                let id = format!("herd14.fig6.{name}{side}");
+                rows.push(row(&nic, (&id, ""), what, &format!("{side} to {side}"), (None, mops), "M/s"));
+            }
+            if side == 16 {
+                let share = out / peak * 100.0;
+                let metric = "16 to 16, share of the outbound peak";
+                rows.push(row(&nic, ("herd14.uc_out_16", "3.3"), "outbound WRITE", metric, (Some(21.0), share), "%"));
+            }
+        }
+        let plan = VerbsPlan { window: 4, signal: 4, ..rates::plan(Op::Write, Carrier::Uc, 32, 1) };
+        let many = run(&nic, &plan, Threads::inbound(16 * nic.core.count, 16, 1), MEASURED_NS).received_mops;
+        rows.push(row(&nic, ("herd14.in_1600", "3.3"), "inbound WRITE", "1,600 clients", (Some(30.0), many), "M/s"));
+        rows
+    }
+}
