@@ -101,6 +101,11 @@ fn limit_text(limit: Limit) -> &'static str {
     }
 }
 
+/// So many of them.
+fn counted(count: usize, one: &str, several: &str) -> String {
+    if count == 1 { format!("one {one}") } else { format!("{count} {several}") }
+}
+
 fn wait_text(who: &str, wait: Wait, load: Load, design: Design) -> Guideline {
     match wait {
         Wait::Poll if load == Load::Idle => says(format!("{who} poll: they have nothing else to do"), "apnet19 4.1"),
@@ -131,10 +136,10 @@ pub fn settings(plan: &Plan) -> Vec<Guideline> {
     let is_served = design.is_served(workload);
     let calls = !matches!(design, Design::Atomics(_)) && is_served;
     if goal == Goal::Throughput {
-        all.push(says(format!("{window} accesses of each client on their way"), "atc16 5.3.2"));
+        all.push(says(format!("{} of each client on the way", counted(window, "access", "accesses")), "atc16 5.3.2"));
     }
     if calls && goal == Goal::Throughput {
-        all.push(says(format!("{threads} threads at the server"), "sigcomm14 5.6"));
+        all.push(says(format!("{} at the server", counted(threads, "thread", "threads")), "sigcomm14 5.6"));
         match (batch, queue_pairs) {
             (1, _) => all.push(says("each answer written to the NIC at once, without batches", "atc16 3.1")),
             (_, 1) => all.push(says(format!("up to {batch} answers with one doorbell"), "atc16 3.1")),
@@ -174,7 +179,7 @@ pub fn settings(plan: &Plan) -> Vec<Guideline> {
     if is_served && !matches!(design, Design::Reads(_)) {
         all.push(wait_text("the server's threads", server_wait, server_cpu, design));
     }
-    if workload.kind == Kind::Locks && matches!(design, Design::Atomics(_)) {
+    if workload.kind == Kind::Locks {
         all.push(placement(profile, design));
     }
     if workload.bulk || workload.object_bytes > 1024 {
@@ -202,6 +207,15 @@ pub fn placement(profile: &Profile, design: Design) -> Guideline {
             ),
             "atc16 5.4",
         ),
-        _ => says("locks lie at one offset of page-aligned records, which serialises them", "atc16 5.4"),
+        Design::Atomics(Placement::SameBits) => {
+            says("locks lie at one offset of page-aligned records, which serialises them", "atc16 5.4")
+        }
+        _ => says(
+            format!(
+                "with atomics in place of calls, which need no processor of the server: locks whose {} low bits of the address differ",
+                locks.ilog2()
+            ),
+            "atc16 5.4",
+        ),
     }
 }
