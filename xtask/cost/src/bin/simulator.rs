@@ -1,11 +1,21 @@
-//! A packet through the simulator: pushed, carried over three hops, received.
+//! A packet through the simulator: pushed, carried over three hops, received; and verbs between modelled NICs.
 
 use anyhow::ensure;
 use sinew_cost::{Count, Operation, operation};
+use sinew_fabric::verbs::{
+    Access, CompletionQueue, Device, Exposed, Operation as Verb, ProtectionDomain, QpConfig, QueuePair, Request,
+    Source, ThreadDomain, Transport,
+};
 use sinew_fabric::{PacketPort, PacketRx, PacketTx, RxBurst, TxData, TxPacket};
+use sinew_mem::MessageBuffer;
+use sinew_sim::nic::Profile;
 use sinew_sim::{HostId, Network, PortConfig, Topology};
 
-const OPERATIONS: &[Operation] = &[operation("delivered packet of the simulator", &["simulator"], packets)];
+const OPERATIONS: &[Operation] = &[
+    operation("delivered packet of the simulator", &["simulator"], packets),
+    operation("WRITE of 32 B between modelled NICs", &["simulator"], writes),
+    operation("READ of 32 B between modelled NICs", &["simulator"], reads),
+];
 
 fn main() -> anyhow::Result<()> {
     sinew_cost::main(OPERATIONS)
@@ -48,6 +58,64 @@ fn packets(count: &mut Count) -> anyhow::Result<()> {
         });
         ensure!(arrived == HOSTS * BURST, "{arrived} packets");
         round += 1;
+        Ok(())
+    })
+}
+
+/// Verbs that are posted in a round, one by one.
+const VERBS: usize = 16;
+
+fn writes(count: &mut Count) -> anyhow::Result<()> {
+    verbs(count, Transport::Uc)
+}
+
+fn reads(count: &mut Count) -> anyhow::Result<()> {
+    verbs(count, Transport::Rc)
+}
+
+/// Inline WRITEs over UC, or READs over RC, from one host to another, of which each round's last tells that all are over.
+fn verbs(count: &mut Count, transport: Transport) -> anyhow::Result<()> {
+    let network = Network::new(Topology::star(2, 54.54, 25, 4296), 1)?;
+    let profile = Profile::built_in("cx3").expect("it is built in");
+    let config = QpConfig { send_depth: VERBS, receive_depth: 1, ..QpConfig::new(transport) };
+    let mut ends = Vec::new();
+    for host in 0..2 {
+        network.attach_nic(HostId(host), &profile)?;
+        let device = network.verbs(HostId(host), &format!("actor {host}"))?;
+        let domain = device.protection_domain()?;
+        let thread = domain.thread()?;
+        let cq = thread.completion_queue(2 * VERBS)?;
+        let qp = thread.queue_pair(&config, &cq, &cq)?;
+        ends.push((domain, cq, qp));
+    }
+    let (domain, _cq, mut far) = ends.pop().expect("two ends");
+    let (ours, mut cq, mut near) = ends.pop().expect("two ends");
+    near.connect(Some(&far.address()))?;
+    far.connect(Some(&near.address()))?;
+    let memory = domain.expose(4096, Access::ALL)?;
+    let arena = ours.arena(1 << 16)?;
+    let mut targets = (0..VERBS).map(|_| arena.alloc(32, 32)).collect::<Result<Vec<MessageBuffer>, _>>()?;
+    let mut completions = Vec::new();
+    count.rounds(ROUNDS, ROUNDS, |count| {
+        let over = count.step("simulator", VERBS, || {
+            for nth in 1..=VERBS {
+                let remote = memory.remote();
+                let target = if transport == Transport::Rc { targets.pop() } else { None };
+                let operation = match target {
+                    Some(target) => Verb::Read { target: [target].into_iter().collect(), remote },
+                    None => Verb::Write { source: Source::Inline(&[7; 32]), remote, immediate: None },
+                };
+                let mut request = Request::new(0, operation);
+                request.signaled = nth == VERBS;
+                near.post(request).expect("there is room");
+            }
+            network.run_until(network.now_ns() + ROUND_NS);
+            let polled = cq.poll(&mut completions, 2 * VERBS);
+            targets.extend(completions.drain(..).flat_map(|completion| completion.buffers));
+            polled
+        });
+        let expected = if transport == Transport::Rc { VERBS } else { 1 };
+        ensure!(over == expected, "{over} completions");
         Ok(())
     })
 }
