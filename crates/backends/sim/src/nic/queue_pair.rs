@@ -132,7 +132,7 @@ pub(crate) struct Qp {
     pub number: QpNumber,
     pub domain: u32,
     pub state: QpState,
-    /// How often it was reset.
+    /// Goes up with each reset, and from one queue pair to the next that has its place.
     pub epoch: u32,
     /// The units that it is bound to, a requester and a responder, once there was work for them.
     pub units: [Option<u32>; 2],
@@ -242,7 +242,7 @@ impl Qp {
     /// As if it were new, but for its number and for the places that are held until completions are polled.
     pub fn reset(&mut self) {
         let Self { config, number, domain, units, node, send_cq, receive_cq, .. } = *self;
-        let (epoch, held, untold, receives_held) = (self.epoch + 1, self.held, self.untold, self.receives_held);
+        let (epoch, held, untold, receives_held) = (self.epoch.wrapping_add(1), self.held, self.untold, self.receives_held);
         *self = Self {
             epoch,
             units,

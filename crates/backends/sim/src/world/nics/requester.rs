@@ -131,11 +131,12 @@ impl World {
             return;
         }
         qp.is_queued = true;
+        let epoch = qp.epoch;
         // The rest of a message goes before other messages: NICs share no links (apnet19 4.3).
         let goes_on = qp.offset > 0;
         let unit = n.unit_of(Side::Requester, slot);
         let queue = &mut n.requesters[unit as usize].queue;
-        let work = Work::Send { slot };
+        let work = Work::Send { slot, epoch };
         if goes_on {
             queue.push_front(work)
         } else {
@@ -145,11 +146,11 @@ impl World {
     }
 
     /// What the next packet of a queue pair's requests costs.
-    pub(super) fn cost_of_sending(&mut self, nic: u32, slot: u32, start_ps: u64) -> Cost {
+    pub(super) fn cost_of_sending(&mut self, nic: u32, slot: u32, epoch: u32, start_ps: u64) -> Cost {
         let n = &mut self.nics[nic as usize];
         let (units, mtu, egress_ps) = (n.profile.units, n.profile.link.mtu, n.egress_ps());
         let (scale, born, wqes) = (n.requester_scale, n.born, n.profile.caches.wqes as u64);
-        let Some(qp) = n.qp(slot) else { return Cost::Nothing };
+        let Some(qp) = n.qp_of(slot, epoch) else { return Cost::Nothing };
         if !qp.can_send(units.reads_max) {
             qp.is_queued = false;
             return Cost::Nothing;
@@ -186,15 +187,15 @@ impl World {
     }
 
     /// The unit is done with a packet of a request: it goes, or its payload is fetched.
-    pub(super) fn send_packet(&mut self, nic: u32, slot: u32, now_ps: u64) {
+    pub(super) fn send_packet(&mut self, nic: u32, slot: u32, epoch: u32, now_ps: u64) {
         let n = &mut self.nics[nic as usize];
         let (mtu, reads_max) = (n.profile.link.mtu, n.profile.units.reads_max);
-        let Some(qp) = n.qp(slot) else { return };
+        let Some(qp) = n.qp_of(slot, epoch) else { return };
         qp.is_queued = false;
         if !qp.can_send(reads_max) {
             return;
         }
-        let (number, offset, epoch, is_missed) = (qp.next, qp.offset, qp.epoch, qp.is_missed);
+        let (number, offset, is_missed) = (qp.next, qp.offset, qp.is_missed);
         let transport = qp.config.transport;
         let wqe = qp.sends.get_mut(number).expect("it can be sent");
         let chunk = if wqe.doing.brings() { 0 } else { (wqe.len - offset).min(mtu) };
@@ -389,8 +390,13 @@ impl World {
     pub(super) fn take_reply(&mut self, nic: u32, slot: u32, header: &Header, packet: Box<Packet>, now_ps: u64) {
         let n = &mut self.nics[nic as usize];
         let from = Remote { node: packet.from, number: header.from, epoch: 0 };
-        let is_ours =
-            n.qp(slot).is_some_and(|qp| qp.state == QpState::ReadyToSend && qp.epoch == header.epoch && qp.hears(from));
+        // Only over RC does anything come back; and it may be of a queue pair that had this place before.
+        let is_ours = n.qp(slot).is_some_and(|qp| {
+            qp.config.transport == Transport::Rc
+                && qp.state == QpState::ReadyToSend
+                && (qp.number.0, qp.epoch) == (header.to, header.epoch)
+                && qp.hears(from)
+        });
         if !is_ours {
             n.stats.dropped += 1;
             return self.give_back(packet);

@@ -110,7 +110,8 @@ impl World {
         let from = Remote { node: packet.from, number: header.from, epoch: 0 };
         let Some(qp) = n.qp(slot) else { return self.give_back(packet) };
         let transport = qp.config.transport;
-        let is_current = transport == Transport::Ud || qp.epoch == header.epoch;
+        // Another may have had this place when the packet came.
+        let is_current = qp.number.0 == header.to && (transport == Transport::Ud || qp.epoch == header.epoch);
         let is_good = qp.hears(from)
             && is_current
             && transport.allows(verb_of(header.opcode))

@@ -78,7 +78,7 @@ impl World {
             let Some(work) = place.queue.pop_front() else { return };
             let start_ps = place.free_ps.max(now_ps);
             let cost = match &work {
-                Work::Send { slot } => self.cost_of_sending(nic, *slot, start_ps),
+                Work::Send { slot, epoch } => self.cost_of_sending(nic, *slot, *epoch, start_ps),
                 Work::Packet { slot, packet } => {
                     let header = Header::read(packet.bytes()).expect("it was read before");
                     match side {
@@ -116,7 +116,7 @@ impl World {
         let place = &mut self.nics[nic as usize].units(side)[unit as usize];
         let (work, free_ps) = (place.at_work.take().expect("it was at work"), place.free_ps);
         match work {
-            Work::Send { slot } => self.send_packet(nic, slot, now_ps),
+            Work::Send { slot, epoch } => self.send_packet(nic, slot, epoch, now_ps),
             Work::Packet { slot, packet } => {
                 let header = Header::read(packet.bytes()).expect("it was read before");
                 match side {
