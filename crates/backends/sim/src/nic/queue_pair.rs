@@ -74,6 +74,10 @@ pub(crate) struct Wqe {
     pub psn: u32,
     /// Bytes of its result that have come.
     pub received: usize,
+    /// Whether it was sent and its result has not come: it is among those of [`Qp::reading`].
+    pub is_awaited: bool,
+    /// Whether all of its result has come, to be in memory soon.
+    pub is_brought: bool,
     pub is_over: bool,
 }
 
@@ -262,14 +266,20 @@ impl Qp {
 
     /// Whether it can send a packet now.
     pub fn can_send(&mut self, reads_max: usize) -> bool {
-        if self.state != QpState::ReadyToSend || self.is_resting || self.failing.is_some() {
+        if self.state != QpState::ReadyToSend || self.is_resting {
             return false;
         }
-        // What is sent again may be over, behind something that is not.
-        while self.next < self.arrived && self.sends.get_mut(self.next).is_some_and(|wqe| wqe.is_over) {
+        // What is to be sent again may be over meanwhile, and told of, or over behind something that is not.
+        if self.next < self.sends.oldest() {
+            (self.next, self.offset) = (self.sends.oldest(), 0);
+        }
+        let is_done = |wqe: &mut Wqe| wqe.is_over || wqe.is_brought;
+        while self.next < self.arrived && self.sends.get_mut(self.next).is_some_and(is_done) {
             (self.next, self.offset) = (self.next + 1, 0);
         }
-        if self.next >= self.arrived {
+        // What is before a request that failed has to be over, for which it may have to be sent again.
+        let end = self.failing.map_or(self.arrived, |(number, _)| number.min(self.arrived));
+        if self.next >= end {
             return false;
         }
         let (reading, offset, next) = (self.reading, self.offset, self.next);

@@ -128,6 +128,8 @@ fn element(request: Request<'_>, lines: usize) -> Wqe {
         born: 0,
         psn: 0,
         received: 0,
+        is_awaited: false,
+        is_brought: false,
         is_over: false,
     };
     let take = |wqe: &mut Wqe, source: Source<'_>| match source {

@@ -202,7 +202,7 @@ impl World {
         let is_last = wqe.doing.brings() || offset + chunk >= wqe.len;
         let is_gathered = chunk > 0 && !wqe.sources.is_empty();
         let lines = wqe.lines;
-        if wqe.doing.brings() && offset == 0 {
+        if wqe.doing.brings() && !std::mem::replace(&mut wqe.is_awaited, true) {
             qp.reading += 1;
         }
         if number >= qp.numbered {
@@ -343,7 +343,7 @@ impl World {
     ) {
         let n = &mut self.nics[nic as usize];
         let mtu = n.profile.link.mtu;
-        let rest_ps = (n.profile.pcie.read_latency_ns - n.profile.pcie.write_latency_ns) * PS;
+        let rest_ps = n.profile.pcie.read_latency_ns.saturating_sub(n.profile.pcie.write_latency_ns) * PS;
         let at_ps = if len > 0 { n.bus.answer(now_ps, len, &mut n.stats) } else { now_ps + rest_ps };
         let Some(qp) = n.qp_of(slot, epoch) else { return };
         let Some(wqe) = qp.sends.get_mut(number).filter(|wqe| !wqe.is_over) else {
@@ -483,7 +483,7 @@ impl World {
             } else {
                 matches!(wqe.doing, Doing::CompareSwap | Doing::FetchAdd) && wqe.received == 0
             };
-            fits && !wqe.is_over
+            fits && !wqe.is_over && !wqe.is_brought
         });
         let (Some(number), Some(wqe)) = (found, wqe) else {
             n.stats.dropped += 1;
@@ -492,11 +492,12 @@ impl World {
         let is_atomic = header.opcode == Opcode::AtomicAnswer;
         wqe.received += if is_atomic { 8 } else { len };
         let is_last = wqe.received >= wqe.len;
+        wqe.is_brought = is_last;
         let is_signaled = wqe.is_signaled;
-        (qp.has_progress, qp.tries, qp.not_ready_tries) = (true, 0, 0);
-        if is_last {
-            qp.reading = qp.reading.saturating_sub(1);
+        if is_last && std::mem::take(&mut wqe.is_awaited) {
+            qp.reading -= 1;
         }
+        (qp.has_progress, qp.tries, qp.not_ready_tries) = (true, 0, 0);
         let mut at_ps = n.bus.write(now_ps, if is_atomic { 8 } else { len }, &mut n.stats);
         if is_last && is_signaled {
             at_ps = n.bus.write(now_ps, CQE, &mut n.stats);
@@ -538,6 +539,10 @@ impl World {
         let Some(qp) = self.nics[nic as usize].qp(slot) else { return };
         let (retries, epoch) = (qp.config.rnr_retries, qp.epoch);
         qp.has_progress = true;
+        if qp.is_resting {
+            // It was told twice.
+            return;
+        }
         if retries < 7 && qp.not_ready_tries >= retries {
             if let Some(number) = number {
                 self.fail(nic, slot, number, Status::RnrRetryExceeded, now_ps / PS);
@@ -545,10 +550,8 @@ impl World {
             return;
         }
         qp.not_ready_tries = (qp.not_ready_tries + 1).min(7);
-        if !qp.is_resting {
-            qp.is_resting = true;
-            self.foresee_job(nic, now_ps + NOT_READY_NS * PS, Job::Rested { slot, epoch });
-        }
+        qp.is_resting = true;
+        self.foresee_job(nic, now_ps + NOT_READY_NS * PS, Job::Rested { slot, epoch });
         self.go_back(nic, slot, now_ps);
     }
 
@@ -566,15 +569,16 @@ impl World {
         // READs among those that arrived are asked for again: their answers may be what was lost.
         let mut from = oldest;
         for number in qp.sends.oldest()..oldest {
-            if qp.sends.get_mut(number).is_some_and(|wqe| wqe.doing.brings() && !wqe.is_over) {
+            if qp.sends.get_mut(number).is_some_and(|wqe| wqe.doing.brings() && !wqe.is_over && !wqe.is_brought) {
                 from = number;
                 break;
             }
         }
-        (qp.next, qp.offset, qp.reading) = (from, 0, 0);
+        (qp.next, qp.offset) = (from, 0);
         for number in from..qp.numbered {
-            if let Some(wqe) = qp.sends.get_mut(number) {
+            if let Some(wqe) = qp.sends.get_mut(number).filter(|wqe| !wqe.is_brought) {
                 wqe.received = 0;
+                qp.reading -= usize::from(std::mem::take(&mut wqe.is_awaited));
             }
         }
         self.pump(nic, slot, now_ps);
