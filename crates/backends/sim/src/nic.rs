@@ -68,8 +68,10 @@ pub(crate) enum Job {
     Sent { slot: u32, epoch: u32, number: u64, packet: Box<Packet>, len: usize, is_last: bool },
     /// A packet of an answer can go.
     Answered { slot: u32, epoch: u32, packet: Box<Packet>, len: usize, is_last: bool },
-    /// What a message brought is in memory.
-    Visible { slot: u32, epoch: u32, header: Header, packet: Box<Packet> },
+    /// What a packet brought is in memory: of this message, from that byte of it on.
+    Visible { slot: u32, epoch: u32, header: Header, packet: Box<Packet>, message: u64, at: usize },
+    /// What came before a message that is longer than its receive is in memory.
+    TooLong { slot: u32, epoch: u32 },
     /// A part of a READ is at the memory.
     Read(Answer),
     /// An atomic is at the memory.

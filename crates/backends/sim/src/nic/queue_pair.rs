@@ -115,9 +115,10 @@ pub(crate) struct Receive {
 #[derive(Debug)]
 pub(crate) struct Filling {
     pub receive: Receive,
-    /// Bytes of the message that have come, and that are in memory.
+    /// Which message, of those that began.
+    pub message: u64,
+    /// Bytes of it that have come.
     pub arrived: usize,
-    pub written: usize,
 }
 
 /// What goes back to a peer.
@@ -176,6 +177,9 @@ pub(crate) struct Qp {
     /// Payloads that are being fetched, and when the last of them is there.
     pub fetching: u32,
     pub sent_ps: u64,
+    /// When the last of their requests is at the memory, and when the last result is there.
+    pub asked_ps: u64,
+    pub brought_ps: u64,
     pub tries: u8,
     pub not_ready_tries: u8,
     /// Whether a timer runs, and whether anything has come back since it began.
@@ -188,8 +192,17 @@ pub(crate) struct Qp {
     /// Whether what is behind the expected packet was refused already.
     pub has_refused: bool,
     pub filling: VecDeque<Filling>,
-    /// UC: whether a message is being received, of which no packet was missed.
+    /// Messages that began.
+    pub messages: u64,
+    /// Whether a SEND is being received, of which no packet was missed.
     pub in_message: bool,
+    /// UC: whether what comes next goes on with a message.
+    pub goes_on: bool,
+    /// Whether a message was too long: nothing is heard from then on.
+    pub is_deaf: bool,
+    /// When what others brought is in memory, and when the last that they asked of memory is asked.
+    pub visible_ps: u64,
+    pub read_ps: u64,
     /// What goes back to the peer, in order, behind an answer that memory has not given yet.
     pub replies: VecDeque<Reply>,
     /// The last atomics: number of the packet, and the word that was there.
@@ -228,6 +241,8 @@ impl Qp {
             reading: 0,
             fetching: 0,
             sent_ps: 0,
+            asked_ps: 0,
+            brought_ps: 0,
             tries: 0,
             not_ready_tries: 0,
             is_timed: false,
@@ -237,7 +252,12 @@ impl Qp {
             expected: 0,
             has_refused: false,
             filling: VecDeque::new(),
+            messages: 0,
             in_message: false,
+            goes_on: false,
+            is_deaf: false,
+            visible_ps: 0,
+            read_ps: 0,
             replies: VecDeque::new(),
             atomics: VecDeque::new(),
         }
@@ -262,6 +282,34 @@ impl Qp {
         matches!(self.state, QpState::ReadyToReceive | QpState::ReadyToSend)
             && (!self.config.transport.is_connected()
                 || self.remote.is_some_and(|peer| (peer.node, peer.number) == (remote.node, remote.number)))
+    }
+
+    /// A message has a receive, or as many bytes of one as a WRITE takes: none.
+    pub fn fill(&mut self, receive: Receive) {
+        self.filling.push_back(Filling { receive, message: self.messages, arrived: 0 });
+        self.messages += 1;
+    }
+
+    /// The message that is being received had its last packet lost: the next has its receive.
+    pub fn end_message(&mut self) {
+        if std::mem::take(&mut self.in_message)
+            && let Some(filling) = self.filling.pop_back()
+        {
+            self.receives.push_front(filling.receive);
+        }
+    }
+
+    /// When what the bus has written by `at_ps` is seen: not before what came earlier, which the bus may have written later.
+    pub fn seen_ps(&mut self, at_ps: u64) -> u64 {
+        self.visible_ps = self.visible_ps.max(at_ps);
+        self.visible_ps
+    }
+
+    /// When memory is asked what a request reads, which is there by `at_ps`: behind what came earlier.
+    pub fn looks_ps(&mut self, at_ps: u64, is_first: bool) -> u64 {
+        let after_ps = if is_first { self.visible_ps } else { 0 };
+        self.read_ps = self.read_ps.max(at_ps).max(after_ps);
+        self.read_ps
     }
 
     /// Whether it can send a packet now.

@@ -223,6 +223,10 @@ impl World {
             let write_latency_ps = n.profile.pcie.write_latency_ns * PS;
             let at_ps = if reads { n.bus.read(now_ps, &mut n.stats) } else { now_ps + write_latency_ps };
             let len = if is_missed { chunk + lines * LINE } else { chunk };
+            // One that waits for the bus is not overtaken by one that does not.
+            let Some(qp) = n.qp(slot) else { return };
+            qp.asked_ps = qp.asked_ps.max(at_ps);
+            let at_ps = qp.asked_ps;
             self.foresee_job(
                 nic,
                 at_ps,
@@ -500,8 +504,12 @@ impl World {
         (qp.has_progress, qp.tries, qp.not_ready_tries) = (true, 0, 0);
         let mut at_ps = n.bus.write(now_ps, if is_atomic { 8 } else { len }, &mut n.stats);
         if is_last && is_signaled {
-            at_ps = n.bus.write(now_ps, CQE, &mut n.stats);
+            at_ps = at_ps.max(n.bus.write(now_ps, CQE, &mut n.stats));
         }
+        // A short part does not overtake a long one.
+        let Some(qp) = n.qp(slot) else { return self.give_back(packet) };
+        qp.brought_ps = qp.brought_ps.max(at_ps);
+        let at_ps = qp.brought_ps;
         self.foresee_job(nic, at_ps, Job::Result { slot, epoch, number, offset, is_last, packet });
         if is_last {
             self.pump(nic, slot, now_ps);

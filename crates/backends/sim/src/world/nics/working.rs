@@ -41,7 +41,10 @@ impl World {
             Job::Answered { slot, epoch, packet, len, is_last } => {
                 self.answer_goes(nic, (slot, epoch), packet, len, is_last, now_ps);
             }
-            Job::Visible { slot, epoch, header, packet } => self.is_visible(nic, slot, epoch, &header, packet, now_ns),
+            Job::Visible { slot, epoch, header, packet, message, at } => {
+                self.is_visible(nic, (slot, epoch), (message, at), &header, packet, now_ns);
+            }
+            Job::TooLong { slot, epoch } => self.was_too_long(nic, slot, epoch, now_ns),
             Job::Read(answer) => self.read_memory(nic, answer, now_ps),
             Job::Atomic { slot, epoch, header } => self.do_atomic(nic, slot, epoch, &header, now_ps),
             Job::Result { slot, epoch, number, offset, is_last, packet } => {
