@@ -146,6 +146,9 @@ pub(crate) struct Qp {
     pub send_cq: u32,
     pub receive_cq: u32,
     pub remote: Option<Remote>,
+    /// Bytes of its packets at most, which are what its NIC can have, and its peer's.
+    pub nic_mtu: usize,
+    pub mtu: usize,
 
     /// Requests that are not over. Of them the first `started` numbers were started by a doorbell, the first `arrived` are at the NIC, and those before
     /// `next` were sent, `next` itself up to `offset`.
@@ -210,7 +213,7 @@ pub(crate) struct Qp {
 }
 
 impl Qp {
-    pub fn new(config: QpConfig, number: QpNumber, domain: u32, node: usize, queues: [u32; 2]) -> Self {
+    pub fn new(config: QpConfig, number: QpNumber, domain: u32, node: usize, mtu: usize, queues: [u32; 2]) -> Self {
         Self {
             config,
             number,
@@ -222,6 +225,8 @@ impl Qp {
             send_cq: queues[0],
             receive_cq: queues[1],
             remote: None,
+            nic_mtu: mtu,
+            mtu,
             sends: WorkTable::new(config.send_depth),
             started: 0,
             arrived: 0,
@@ -265,7 +270,7 @@ impl Qp {
 
     /// As if it were new, but for its number and for the places that are held until completions are polled.
     pub fn reset(&mut self) {
-        let Self { config, number, domain, units, node, send_cq, receive_cq, .. } = *self;
+        let Self { config, number, domain, units, node, send_cq, receive_cq, nic_mtu, .. } = *self;
         let (epoch, held, untold, receives_held) = (self.epoch.wrapping_add(1), self.held, self.untold, self.receives_held);
         *self = Self {
             epoch,
@@ -273,7 +278,7 @@ impl Qp {
             held,
             untold,
             receives_held,
-            ..Self::new(config, number, domain, node, [send_cq, receive_cq])
+            ..Self::new(config, number, domain, node, nic_mtu, [send_cq, receive_cq])
         };
     }
 

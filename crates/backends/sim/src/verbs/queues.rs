@@ -87,7 +87,8 @@ impl ThreadDomain for SimThread {
             queue.reserved += depth;
             queue.users += 1;
         }
-        let qp = Qp::new(*config, number, self.domain.number, device.node, [send.number, receive.number]);
+        let (mtu, queues) = (nic.profile.link.mtu, [send.number, receive.number]);
+        let qp = Qp::new(*config, number, self.domain.number, device.node, mtu, queues);
         nic.insert_qp(slot, qp);
         let core = nic.profile.core;
         let layout = nic.profile.wqe;

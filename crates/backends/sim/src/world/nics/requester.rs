@@ -148,14 +148,14 @@ impl World {
     /// What the next packet of a queue pair's requests costs.
     pub(super) fn cost_of_sending(&mut self, nic: u32, slot: u32, epoch: u32, start_ps: u64) -> Cost {
         let n = &mut self.nics[nic as usize];
-        let (units, mtu, egress_ps) = (n.profile.units, n.profile.link.mtu, n.egress_ps());
+        let (units, egress_ps) = (n.profile.units, n.egress_ps());
         let (scale, born, wqes) = (n.requester_scale, n.born, n.profile.caches.wqes as u64);
         let Some(qp) = n.qp_of(slot, epoch) else { return Cost::Nothing };
         if !qp.can_send(units.reads_max) {
             qp.is_queued = false;
             return Cost::Nothing;
         }
-        let (offset, remote, is_reliable) = (qp.offset, qp.remote, qp.config.transport == Transport::Rc);
+        let (offset, mtu, remote, is_reliable) = (qp.offset, qp.mtu, qp.remote, qp.config.transport == Transport::Rc);
         let wqe = qp.sends.get_mut(qp.next).expect("it can be sent");
         let Some(to) = wqe.to.map(|(to, _)| to).or(remote) else { return Cost::Nothing };
         let is_last = wqe.doing.brings() || wqe.len - offset <= mtu;
@@ -189,14 +189,14 @@ impl World {
     /// The unit is done with a packet of a request: it goes, or its payload is fetched.
     pub(super) fn send_packet(&mut self, nic: u32, slot: u32, epoch: u32, now_ps: u64) {
         let n = &mut self.nics[nic as usize];
-        let (mtu, reads_max) = (n.profile.link.mtu, n.profile.units.reads_max);
+        let reads_max = n.profile.units.reads_max;
         let Some(qp) = n.qp_of(slot, epoch) else { return };
         qp.is_queued = false;
         if !qp.can_send(reads_max) {
             return;
         }
         let (number, offset, is_missed) = (qp.next, qp.offset, qp.is_missed);
-        let transport = qp.config.transport;
+        let (transport, mtu) = (qp.config.transport, qp.mtu);
         let wqe = qp.sends.get_mut(number).expect("it can be sent");
         let chunk = if wqe.doing.brings() { 0 } else { (wqe.len - offset).min(mtu) };
         let is_last = wqe.doing.brings() || offset + chunk >= wqe.len;
@@ -247,9 +247,9 @@ impl World {
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
         let n = &mut self.nics[nic as usize];
-        let (mtu, framing) = (n.profile.link.mtu, n.profile.link.framing);
+        let framing = n.profile.link.framing;
         let qp = n.qp(slot).expect("its request is there");
-        let (from, remote, qkey) = (qp.number.0, qp.remote, qp.config.qkey);
+        let (from, remote, qkey, mtu) = (qp.number.0, qp.remote, qp.config.qkey, qp.mtu);
         let is_datagram = !qp.config.transport.is_connected();
         let wqe = qp.sends.get_mut(number).expect("it is not over");
         let chunk = if wqe.doing.brings() { 0 } else { (wqe.len - offset).min(mtu) };
@@ -346,10 +346,10 @@ impl World {
         now_ps: u64,
     ) {
         let n = &mut self.nics[nic as usize];
-        let mtu = n.profile.link.mtu;
         let rest_ps = n.profile.pcie.read_latency_ns.saturating_sub(n.profile.pcie.write_latency_ns) * PS;
         let at_ps = if len > 0 { n.bus.answer(now_ps, len, &mut n.stats) } else { now_ps + rest_ps };
         let Some(qp) = n.qp_of(slot, epoch) else { return };
+        let mtu = qp.mtu;
         let Some(wqe) = qp.sends.get_mut(number).filter(|wqe| !wqe.is_over) else {
             // It failed, or is over since an earlier copy of it arrived.
             qp.fetching -= 1;
@@ -431,10 +431,8 @@ impl World {
 
     /// The request that a packet's number is of.
     fn number_of(&mut self, nic: u32, slot: u32, psn: u32) -> Option<u64> {
-        let n = &mut self.nics[nic as usize];
-        let mtu = n.profile.link.mtu;
-        let qp = n.qp(slot)?;
-        let oldest = qp.sends.oldest();
+        let qp = self.nics[nic as usize].qp(slot)?;
+        let (oldest, mtu) = (qp.sends.oldest(), qp.mtu);
         // Where each has one packet, their distance says which.
         let numbered = qp.numbered;
         let first = qp.sends.get_mut(oldest)?.psn;
@@ -450,14 +448,12 @@ impl World {
     /// All requests up to a packet have arrived.
     fn acknowledge(&mut self, nic: u32, slot: u32, psn: u32, now_ps: u64) {
         loop {
-            let n = &mut self.nics[nic as usize];
-            let mtu = n.profile.link.mtu;
-            let Some(qp) = n.qp(slot) else { return };
+            let Some(qp) = self.nics[nic as usize].qp(slot) else { return };
             let number = qp.acked.max(qp.sends.oldest());
             if number >= qp.numbered {
                 return;
             }
-            let epoch = qp.epoch;
+            let (epoch, mtu) = (qp.epoch, qp.mtu);
             let Some(wqe) = qp.sends.get_mut(number) else { return };
             let last = wqe.psn.wrapping_add(wqe.packets(mtu) - 1);
             if (last.wrapping_sub(psn) as i32) > 0 {

@@ -106,10 +106,9 @@ impl World {
     /// Somebody's request has been looked at.
     pub(super) fn take_request(&mut self, nic: u32, slot: u32, header: &Header, packet: Box<Packet>, now_ps: u64) {
         let n = &mut self.nics[nic as usize];
-        let mtu = n.profile.link.mtu;
         let from = Remote { node: packet.from, number: header.from, epoch: 0 };
         let Some(qp) = n.qp(slot) else { return self.give_back(packet) };
-        let transport = qp.config.transport;
+        let (transport, mtu) = (qp.config.transport, qp.mtu);
         // Another may have had this place when the packet came.
         let is_current = qp.number.0 == header.to && (transport == Transport::Ud || qp.epoch == header.epoch);
         let is_good = qp.hears(from)
@@ -410,7 +409,7 @@ impl World {
     /// A part of an answer is asked of memory, and the next is to follow.
     pub(super) fn fetch_answer(&mut self, nic: u32, answer: Answer, now_ps: u64) {
         let n = &mut self.nics[nic as usize];
-        let mtu = n.profile.link.mtu;
+        let Some(mtu) = n.qp_of(answer.slot, answer.epoch).map(|qp| qp.mtu) else { return };
         let at_ps = n.bus.read(now_ps, &mut n.stats);
         let next = answer.offset + mtu;
         if next < answer.len {
@@ -428,20 +427,19 @@ impl World {
         let Answer { slot, epoch, psn, rkey, address, len, offset } = answer;
         let mut scratch = std::mem::take(&mut self.scratch);
         let n = &mut self.nics[nic as usize];
-        let chunk = (len - offset).min(n.profile.link.mtu);
-        scratch.clear();
-        scratch.resize(chunk, 0);
         let regions = std::sync::Arc::clone(&n.regions);
-        let Some(qp) = n.qp_of(slot, epoch) else {
+        let Some((qp, remote)) = n.qp_of(slot, epoch).and_then(|qp| Some((&*qp, qp.remote?))) else {
             self.scratch = scratch;
             return;
         };
+        let chunk = (len - offset).min(qp.mtu);
+        scratch.clear();
+        scratch.resize(chunk, 0);
         let found = {
             let regions = regions.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             let place = regions.find(qp.domain, Verb::Read, rkey, address.wrapping_add(offset as u64), chunk);
             place.map(|(region, at)| region.memory.read(at, &mut scratch).expect("it lies in the memory"))
         };
-        let Some(remote) = qp.remote else { return };
         let from = qp.number.0;
         // Memory that was deregistered in the meantime: the rest is refused.
         let opcode = if found.is_some() || len == 0 { Opcode::ReadAnswer } else { Opcode::NakAccess };
