@@ -268,15 +268,14 @@ impl Qp {
         }
     }
 
-    /// As if it were new, but for its number and for the places that are held until completions are polled.
+    /// As if it were new, but for its number and for the places that are held until completions are polled. Those that no completion tells of are free.
     pub fn reset(&mut self) {
         let Self { config, number, domain, units, node, send_cq, receive_cq, nic_mtu, .. } = *self;
-        let (epoch, held, untold, receives_held) = (self.epoch.wrapping_add(1), self.held, self.untold, self.receives_held);
+        let (epoch, held, receives_held) = (self.epoch.wrapping_add(1), self.held - self.untold, self.receives_held);
         *self = Self {
             epoch,
             units,
             held,
-            untold,
             receives_held,
             ..Self::new(config, number, domain, node, nic_mtu, [send_cq, receive_cq])
         };
