@@ -178,8 +178,13 @@ impl CompletionQueue for SimCq {
         let is_over = |cq: &Self, world: &mut World| world.nodes[cq.node].source.take() || !cq.is_empty(world);
         let mut over = is_over(self, &mut world);
         drop(world);
-        if !over && self.network.0.is_driven.get() && timeout_ns != Some(0) {
-            return Err(io::Error::new(ErrorKind::Unsupported, NOT_BESIDE_ACTORS));
+        if !over && self.network.0.is_driven.get() {
+            if timeout_ns != Some(0) {
+                return Err(io::Error::new(ErrorKind::Unsupported, NOT_BESIDE_ACTORS));
+            }
+            // What is due, but for actors' turns.
+            self.network.run_until(clock.event_ns());
+            return Ok(());
         }
         while !over {
             if !self.network.step(deadline_ns.unwrap_or(u64::MAX)) {
