@@ -302,6 +302,13 @@ impl Cluster {
         }
         let mut shared = self.network.0.world.borrow_mut();
         let world = &mut *shared;
+        if !world.touched.is_empty() {
+            // In a turn, or while nobody turned the cluster: something was flushed.
+            let now_ns = self.network.0.clock.event_ns();
+            for (actor, at_ns) in world.touched.drain(..) {
+                self.places[actor as usize].wake(actor, at_ns.max(now_ns), &mut world.events);
+            }
+        }
         while let Some((now_ns, event)) = world.events.pop_until(end_ns) {
             self.network.0.clock.advance_to(now_ns);
             if let Event::Turn { actor, number } = event {

@@ -68,8 +68,10 @@ pub(crate) enum Job {
     Sent { slot: u32, epoch: u32, number: u64, packet: Box<Packet>, len: usize, is_last: bool },
     /// A packet of an answer can go.
     Answered { slot: u32, epoch: u32, packet: Box<Packet>, len: usize, is_last: bool },
-    /// What a message brought is in memory.
-    Visible { slot: u32, epoch: u32, header: Header, packet: Box<Packet> },
+    /// What a packet brought is in memory: of this message, from that byte of it on.
+    Visible { slot: u32, epoch: u32, header: Header, packet: Box<Packet>, message: u64, at: usize },
+    /// What came before a message that is longer than its receive is in memory.
+    TooLong { slot: u32, epoch: u32 },
     /// A part of a READ is at the memory.
     Read(Answer),
     /// An atomic is at the memory.
@@ -121,8 +123,9 @@ pub(crate) struct Nic {
     /// What a requester's unit takes longer for packets and DMA than a responder's: there are more, or fewer, of them.
     pub requester_scale: f64,
     pub qps: Vec<Option<Box<Qp>>>,
-    /// How many queue pairs had a place before.
+    /// How many queue pairs had a place before, and the epoch in which the next begins: what was foreseen for one is not done for another.
     lives: Vec<u8>,
+    epochs: Vec<u32>,
     pub cqs: Vec<Option<Cq>>,
     pub regions: Arc<Mutex<Regions>>,
     pub requester_states: Cache,
@@ -154,6 +157,7 @@ impl Nic {
             requester_scale: profile.units.requester_factor(),
             qps: Vec::new(),
             lives: Vec::new(),
+            epochs: Vec::new(),
             cqs: Vec::new(),
             regions: Arc::default(),
             requester_states: Cache::new(caches.requester_states),
@@ -196,6 +200,7 @@ impl Nic {
             None if self.qps.len() < 1 << SLOT_BITS => {
                 self.qps.push(None);
                 self.lives.push(0);
+                self.epochs.push(0);
                 self.qps.len() - 1
             }
             None => return None,
@@ -206,11 +211,14 @@ impl Nic {
     }
 
     pub fn insert_qp(&mut self, slot: u32, qp: Qp) {
-        self.qps[slot as usize] = Some(Box::new(qp));
+        let epoch = self.epochs[slot as usize];
+        self.qps[slot as usize] = Some(Box::new(Qp { epoch, ..qp }));
     }
 
     pub fn remove_qp(&mut self, slot: u32) -> Option<Box<Qp>> {
-        self.qps[slot as usize].take()
+        let qp = self.qps[slot as usize].take()?;
+        self.epochs[slot as usize] = qp.epoch.wrapping_add(1);
+        Some(qp)
     }
 
     /// The place of the queue pair of this number.

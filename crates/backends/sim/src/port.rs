@@ -313,8 +313,13 @@ impl PacketPort for SimPort {
         };
         let mut over = is_over(&world);
         drop(world);
-        if !over && self.network.0.is_driven.get() && timeout_ns != Some(0) {
-            return Err(io::Error::new(ErrorKind::Unsupported, NOT_BESIDE_ACTORS));
+        if !over && self.network.0.is_driven.get() {
+            if timeout_ns != Some(0) {
+                return Err(io::Error::new(ErrorKind::Unsupported, NOT_BESIDE_ACTORS));
+            }
+            // What is due, but for actors' turns.
+            self.network.run_until(clock.event_ns());
+            return Ok(());
         }
         while !over {
             if !self.network.step(deadline_ns.unwrap_or(u64::MAX)) {

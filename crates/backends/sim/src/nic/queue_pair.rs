@@ -74,6 +74,10 @@ pub(crate) struct Wqe {
     pub psn: u32,
     /// Bytes of its result that have come.
     pub received: usize,
+    /// Whether it was sent and its result has not come: it is among those of [`Qp::reading`].
+    pub is_awaited: bool,
+    /// Whether all of its result has come, to be in memory soon.
+    pub is_brought: bool,
     pub is_over: bool,
 }
 
@@ -111,9 +115,10 @@ pub(crate) struct Receive {
 #[derive(Debug)]
 pub(crate) struct Filling {
     pub receive: Receive,
-    /// Bytes of the message that have come, and that are in memory.
+    /// Which message, of those that began.
+    pub message: u64,
+    /// Bytes of it that have come.
     pub arrived: usize,
-    pub written: usize,
 }
 
 /// What goes back to a peer.
@@ -132,7 +137,7 @@ pub(crate) struct Qp {
     pub number: QpNumber,
     pub domain: u32,
     pub state: QpState,
-    /// How often it was reset.
+    /// Goes up with each reset, and from one queue pair to the next that has its place.
     pub epoch: u32,
     /// The units that it is bound to, a requester and a responder, once there was work for them.
     pub units: [Option<u32>; 2],
@@ -141,6 +146,9 @@ pub(crate) struct Qp {
     pub send_cq: u32,
     pub receive_cq: u32,
     pub remote: Option<Remote>,
+    /// Bytes of its packets at most, which are what its NIC can have, and its peer's.
+    pub nic_mtu: usize,
+    pub mtu: usize,
 
     /// Requests that are not over. Of them the first `started` numbers were started by a doorbell, the first `arrived` are at the NIC, and those before
     /// `next` were sent, `next` itself up to `offset`.
@@ -172,6 +180,9 @@ pub(crate) struct Qp {
     /// Payloads that are being fetched, and when the last of them is there.
     pub fetching: u32,
     pub sent_ps: u64,
+    /// When the last of their requests is at the memory, and when the last result is there.
+    pub asked_ps: u64,
+    pub brought_ps: u64,
     pub tries: u8,
     pub not_ready_tries: u8,
     /// Whether a timer runs, and whether anything has come back since it began.
@@ -184,8 +195,17 @@ pub(crate) struct Qp {
     /// Whether what is behind the expected packet was refused already.
     pub has_refused: bool,
     pub filling: VecDeque<Filling>,
-    /// UC: whether a message is being received, of which no packet was missed.
+    /// Messages that began.
+    pub messages: u64,
+    /// Whether a SEND is being received, of which no packet was missed.
     pub in_message: bool,
+    /// UC: whether what comes next goes on with a message.
+    pub goes_on: bool,
+    /// Whether a message was too long: nothing is heard from then on.
+    pub is_deaf: bool,
+    /// When what others brought is in memory, and when the last that they asked of memory is asked.
+    pub visible_ps: u64,
+    pub read_ps: u64,
     /// What goes back to the peer, in order, behind an answer that memory has not given yet.
     pub replies: VecDeque<Reply>,
     /// The last atomics: number of the packet, and the word that was there.
@@ -193,7 +213,7 @@ pub(crate) struct Qp {
 }
 
 impl Qp {
-    pub fn new(config: QpConfig, number: QpNumber, domain: u32, node: usize, queues: [u32; 2]) -> Self {
+    pub fn new(config: QpConfig, number: QpNumber, domain: u32, node: usize, mtu: usize, queues: [u32; 2]) -> Self {
         Self {
             config,
             number,
@@ -205,6 +225,8 @@ impl Qp {
             send_cq: queues[0],
             receive_cq: queues[1],
             remote: None,
+            nic_mtu: mtu,
+            mtu,
             sends: WorkTable::new(config.send_depth),
             started: 0,
             arrived: 0,
@@ -224,6 +246,8 @@ impl Qp {
             reading: 0,
             fetching: 0,
             sent_ps: 0,
+            asked_ps: 0,
+            brought_ps: 0,
             tries: 0,
             not_ready_tries: 0,
             is_timed: false,
@@ -233,23 +257,27 @@ impl Qp {
             expected: 0,
             has_refused: false,
             filling: VecDeque::new(),
+            messages: 0,
             in_message: false,
+            goes_on: false,
+            is_deaf: false,
+            visible_ps: 0,
+            read_ps: 0,
             replies: VecDeque::new(),
             atomics: VecDeque::new(),
         }
     }
 
-    /// As if it were new, but for its number and for the places that are held until completions are polled.
+    /// As if it were new, but for its number and for the places that are held until completions are polled. Those that no completion tells of are free.
     pub fn reset(&mut self) {
-        let Self { config, number, domain, units, node, send_cq, receive_cq, .. } = *self;
-        let (epoch, held, untold, receives_held) = (self.epoch + 1, self.held, self.untold, self.receives_held);
+        let Self { config, number, domain, units, node, send_cq, receive_cq, nic_mtu, .. } = *self;
+        let (epoch, held, receives_held) = (self.epoch.wrapping_add(1), self.held - self.untold, self.receives_held);
         *self = Self {
             epoch,
             units,
             held,
-            untold,
             receives_held,
-            ..Self::new(config, number, domain, node, [send_cq, receive_cq])
+            ..Self::new(config, number, domain, node, nic_mtu, [send_cq, receive_cq])
         };
     }
 
@@ -260,16 +288,50 @@ impl Qp {
                 || self.remote.is_some_and(|peer| (peer.node, peer.number) == (remote.node, remote.number)))
     }
 
+    /// A message has a receive, or as many bytes of one as a WRITE takes: none.
+    pub fn fill(&mut self, receive: Receive) {
+        self.filling.push_back(Filling { receive, message: self.messages, arrived: 0 });
+        self.messages += 1;
+    }
+
+    /// The message that is being received had its last packet lost: the next has its receive.
+    pub fn end_message(&mut self) {
+        if std::mem::take(&mut self.in_message)
+            && let Some(filling) = self.filling.pop_back()
+        {
+            self.receives.push_front(filling.receive);
+        }
+    }
+
+    /// When what the bus has written by `at_ps` is seen: not before what came earlier, which the bus may have written later.
+    pub fn seen_ps(&mut self, at_ps: u64) -> u64 {
+        self.visible_ps = self.visible_ps.max(at_ps);
+        self.visible_ps
+    }
+
+    /// When memory is asked what a request reads, which is there by `at_ps`: behind what came earlier.
+    pub fn looks_ps(&mut self, at_ps: u64, is_first: bool) -> u64 {
+        let after_ps = if is_first { self.visible_ps } else { 0 };
+        self.read_ps = self.read_ps.max(at_ps).max(after_ps);
+        self.read_ps
+    }
+
     /// Whether it can send a packet now.
     pub fn can_send(&mut self, reads_max: usize) -> bool {
-        if self.state != QpState::ReadyToSend || self.is_resting || self.failing.is_some() {
+        if self.state != QpState::ReadyToSend || self.is_resting {
             return false;
         }
-        // What is sent again may be over, behind something that is not.
-        while self.next < self.arrived && self.sends.get_mut(self.next).is_some_and(|wqe| wqe.is_over) {
+        // What is to be sent again may be over meanwhile, and told of, or over behind something that is not.
+        if self.next < self.sends.oldest() {
+            (self.next, self.offset) = (self.sends.oldest(), 0);
+        }
+        let is_done = |wqe: &mut Wqe| wqe.is_over || wqe.is_brought;
+        while self.next < self.arrived && self.sends.get_mut(self.next).is_some_and(is_done) {
             (self.next, self.offset) = (self.next + 1, 0);
         }
-        if self.next >= self.arrived {
+        // What is before a request that failed has to be over, for which it may have to be sent again.
+        let end = self.failing.map_or(self.arrived, |(number, _)| number.min(self.arrived));
+        if self.next >= end {
             return false;
         }
         let (reading, offset, next) = (self.reading, self.offset, self.next);

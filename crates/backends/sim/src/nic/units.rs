@@ -26,7 +26,7 @@ pub(crate) enum Cost {
 #[derive(Debug)]
 pub(crate) enum Work {
     /// The next packet of a queue pair's requests.
-    Send { slot: u32 },
+    Send { slot: u32, epoch: u32 },
     /// A packet of others: of a request for a responder, or what came back for a requester.
     Packet { slot: u32, packet: Box<Packet> },
     /// A further packet of the answer to a READ.

@@ -128,6 +128,8 @@ fn element(request: Request<'_>, lines: usize) -> Wqe {
         born: 0,
         psn: 0,
         received: 0,
+        is_awaited: false,
+        is_brought: false,
         is_over: false,
     };
     let take = |wqe: &mut Wqe, source: Source<'_>| match source {
@@ -233,7 +235,11 @@ impl QueuePair for SimQp {
                 if world.nodes.get(node as usize).is_none_or(|node| node.nic.is_none()) {
                     return Err(VerbsError::Address("there is no such NIC on this network".to_owned()));
                 }
+                if remote.mtu == 0 {
+                    return Err(VerbsError::Address("its packets hold nothing".to_owned()));
+                }
                 let qp = world.nics[nic as usize].qp(slot).expect("as long as its handle");
+                qp.mtu = qp.nic_mtu.min(remote.mtu as usize);
                 qp.remote = Some(Remote { node, number: remote.number.0, epoch: remote.first_packet });
                 qp.state = next;
             }

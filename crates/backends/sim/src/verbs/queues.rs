@@ -87,7 +87,8 @@ impl ThreadDomain for SimThread {
             queue.reserved += depth;
             queue.users += 1;
         }
-        let qp = Qp::new(*config, number, self.domain.number, device.node, [send.number, receive.number]);
+        let (mtu, queues) = (nic.profile.link.mtu, [send.number, receive.number]);
+        let qp = Qp::new(*config, number, self.domain.number, device.node, mtu, queues);
         nic.insert_qp(slot, qp);
         let core = nic.profile.core;
         let layout = nic.profile.wqe;
@@ -177,8 +178,13 @@ impl CompletionQueue for SimCq {
         let is_over = |cq: &Self, world: &mut World| world.nodes[cq.node].source.take() || !cq.is_empty(world);
         let mut over = is_over(self, &mut world);
         drop(world);
-        if !over && self.network.0.is_driven.get() && timeout_ns != Some(0) {
-            return Err(io::Error::new(ErrorKind::Unsupported, NOT_BESIDE_ACTORS));
+        if !over && self.network.0.is_driven.get() {
+            if timeout_ns != Some(0) {
+                return Err(io::Error::new(ErrorKind::Unsupported, NOT_BESIDE_ACTORS));
+            }
+            // What is due, but for actors' turns.
+            self.network.run_until(clock.event_ns());
+            return Ok(());
         }
         while !over {
             if !self.network.step(deadline_ns.unwrap_or(u64::MAX)) {

@@ -60,7 +60,7 @@ impl World {
     /// A request fails: as soon as those before it are over, it and all behind it are told of.
     pub(super) fn fail(&mut self, nic: u32, slot: u32, number: u64, status: Status, now_ns: u64) {
         let Some(qp) = self.nics[nic as usize].qp(slot) else { return };
-        if qp.failing.is_none() {
+        if qp.failing.is_none_or(|(other, _)| number < other) {
             qp.failing = Some((number, status));
             self.retire(nic, slot, now_ns);
         }

@@ -131,11 +131,12 @@ impl World {
             return;
         }
         qp.is_queued = true;
+        let epoch = qp.epoch;
         // The rest of a message goes before other messages: NICs share no links (apnet19 4.3).
         let goes_on = qp.offset > 0;
         let unit = n.unit_of(Side::Requester, slot);
         let queue = &mut n.requesters[unit as usize].queue;
-        let work = Work::Send { slot };
+        let work = Work::Send { slot, epoch };
         if goes_on {
             queue.push_front(work)
         } else {
@@ -145,16 +146,16 @@ impl World {
     }
 
     /// What the next packet of a queue pair's requests costs.
-    pub(super) fn cost_of_sending(&mut self, nic: u32, slot: u32, start_ps: u64) -> Cost {
+    pub(super) fn cost_of_sending(&mut self, nic: u32, slot: u32, epoch: u32, start_ps: u64) -> Cost {
         let n = &mut self.nics[nic as usize];
-        let (units, mtu, egress_ps) = (n.profile.units, n.profile.link.mtu, n.egress_ps());
+        let (units, egress_ps) = (n.profile.units, n.egress_ps());
         let (scale, born, wqes) = (n.requester_scale, n.born, n.profile.caches.wqes as u64);
-        let Some(qp) = n.qp(slot) else { return Cost::Nothing };
+        let Some(qp) = n.qp_of(slot, epoch) else { return Cost::Nothing };
         if !qp.can_send(units.reads_max) {
             qp.is_queued = false;
             return Cost::Nothing;
         }
-        let (offset, remote, is_reliable) = (qp.offset, qp.remote, qp.config.transport == Transport::Rc);
+        let (offset, mtu, remote, is_reliable) = (qp.offset, qp.mtu, qp.remote, qp.config.transport == Transport::Rc);
         let wqe = qp.sends.get_mut(qp.next).expect("it can be sent");
         let Some(to) = wqe.to.map(|(to, _)| to).or(remote) else { return Cost::Nothing };
         let is_last = wqe.doing.brings() || wqe.len - offset <= mtu;
@@ -186,22 +187,22 @@ impl World {
     }
 
     /// The unit is done with a packet of a request: it goes, or its payload is fetched.
-    pub(super) fn send_packet(&mut self, nic: u32, slot: u32, now_ps: u64) {
+    pub(super) fn send_packet(&mut self, nic: u32, slot: u32, epoch: u32, now_ps: u64) {
         let n = &mut self.nics[nic as usize];
-        let (mtu, reads_max) = (n.profile.link.mtu, n.profile.units.reads_max);
-        let Some(qp) = n.qp(slot) else { return };
+        let reads_max = n.profile.units.reads_max;
+        let Some(qp) = n.qp_of(slot, epoch) else { return };
         qp.is_queued = false;
         if !qp.can_send(reads_max) {
             return;
         }
-        let (number, offset, epoch, is_missed) = (qp.next, qp.offset, qp.epoch, qp.is_missed);
-        let transport = qp.config.transport;
+        let (number, offset, is_missed) = (qp.next, qp.offset, qp.is_missed);
+        let (transport, mtu) = (qp.config.transport, qp.mtu);
         let wqe = qp.sends.get_mut(number).expect("it can be sent");
         let chunk = if wqe.doing.brings() { 0 } else { (wqe.len - offset).min(mtu) };
         let is_last = wqe.doing.brings() || offset + chunk >= wqe.len;
         let is_gathered = chunk > 0 && !wqe.sources.is_empty();
         let lines = wqe.lines;
-        if wqe.doing.brings() && offset == 0 {
+        if wqe.doing.brings() && !std::mem::replace(&mut wqe.is_awaited, true) {
             qp.reading += 1;
         }
         if number >= qp.numbered {
@@ -222,6 +223,10 @@ impl World {
             let write_latency_ps = n.profile.pcie.write_latency_ns * PS;
             let at_ps = if reads { n.bus.read(now_ps, &mut n.stats) } else { now_ps + write_latency_ps };
             let len = if is_missed { chunk + lines * LINE } else { chunk };
+            // One that waits for the bus is not overtaken by one that does not.
+            let Some(qp) = n.qp(slot) else { return };
+            qp.asked_ps = qp.asked_ps.max(at_ps);
+            let at_ps = qp.asked_ps;
             self.foresee_job(
                 nic,
                 at_ps,
@@ -242,9 +247,9 @@ impl World {
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
         let n = &mut self.nics[nic as usize];
-        let (mtu, framing) = (n.profile.link.mtu, n.profile.link.framing);
+        let framing = n.profile.link.framing;
         let qp = n.qp(slot).expect("its request is there");
-        let (from, remote, qkey) = (qp.number.0, qp.remote, qp.config.qkey);
+        let (from, remote, qkey, mtu) = (qp.number.0, qp.remote, qp.config.qkey, qp.mtu);
         let is_datagram = !qp.config.transport.is_connected();
         let wqe = qp.sends.get_mut(number).expect("it is not over");
         let chunk = if wqe.doing.brings() { 0 } else { (wqe.len - offset).min(mtu) };
@@ -341,10 +346,10 @@ impl World {
         now_ps: u64,
     ) {
         let n = &mut self.nics[nic as usize];
-        let mtu = n.profile.link.mtu;
-        let rest_ps = (n.profile.pcie.read_latency_ns - n.profile.pcie.write_latency_ns) * PS;
+        let rest_ps = n.profile.pcie.read_latency_ns.saturating_sub(n.profile.pcie.write_latency_ns) * PS;
         let at_ps = if len > 0 { n.bus.answer(now_ps, len, &mut n.stats) } else { now_ps + rest_ps };
         let Some(qp) = n.qp_of(slot, epoch) else { return };
+        let mtu = qp.mtu;
         let Some(wqe) = qp.sends.get_mut(number).filter(|wqe| !wqe.is_over) else {
             // It failed, or is over since an earlier copy of it arrived.
             qp.fetching -= 1;
@@ -389,8 +394,13 @@ impl World {
     pub(super) fn take_reply(&mut self, nic: u32, slot: u32, header: &Header, packet: Box<Packet>, now_ps: u64) {
         let n = &mut self.nics[nic as usize];
         let from = Remote { node: packet.from, number: header.from, epoch: 0 };
-        let is_ours =
-            n.qp(slot).is_some_and(|qp| qp.state == QpState::ReadyToSend && qp.epoch == header.epoch && qp.hears(from));
+        // Only over RC does anything come back; and it may be of a queue pair that had this place before.
+        let is_ours = n.qp(slot).is_some_and(|qp| {
+            qp.config.transport == Transport::Rc
+                && qp.state == QpState::ReadyToSend
+                && (qp.number.0, qp.epoch) == (header.to, header.epoch)
+                && qp.hears(from)
+        });
         if !is_ours {
             n.stats.dropped += 1;
             return self.give_back(packet);
@@ -421,10 +431,8 @@ impl World {
 
     /// The request that a packet's number is of.
     fn number_of(&mut self, nic: u32, slot: u32, psn: u32) -> Option<u64> {
-        let n = &mut self.nics[nic as usize];
-        let mtu = n.profile.link.mtu;
-        let qp = n.qp(slot)?;
-        let oldest = qp.sends.oldest();
+        let qp = self.nics[nic as usize].qp(slot)?;
+        let (oldest, mtu) = (qp.sends.oldest(), qp.mtu);
         // Where each has one packet, their distance says which.
         let numbered = qp.numbered;
         let first = qp.sends.get_mut(oldest)?.psn;
@@ -440,14 +448,12 @@ impl World {
     /// All requests up to a packet have arrived.
     fn acknowledge(&mut self, nic: u32, slot: u32, psn: u32, now_ps: u64) {
         loop {
-            let n = &mut self.nics[nic as usize];
-            let mtu = n.profile.link.mtu;
-            let Some(qp) = n.qp(slot) else { return };
+            let Some(qp) = self.nics[nic as usize].qp(slot) else { return };
             let number = qp.acked.max(qp.sends.oldest());
             if number >= qp.numbered {
                 return;
             }
-            let epoch = qp.epoch;
+            let (epoch, mtu) = (qp.epoch, qp.mtu);
             let Some(wqe) = qp.sends.get_mut(number) else { return };
             let last = wqe.psn.wrapping_add(wqe.packets(mtu) - 1);
             if (last.wrapping_sub(psn) as i32) > 0 {
@@ -477,7 +483,7 @@ impl World {
             } else {
                 matches!(wqe.doing, Doing::CompareSwap | Doing::FetchAdd) && wqe.received == 0
             };
-            fits && !wqe.is_over
+            fits && !wqe.is_over && !wqe.is_brought
         });
         let (Some(number), Some(wqe)) = (found, wqe) else {
             n.stats.dropped += 1;
@@ -486,15 +492,20 @@ impl World {
         let is_atomic = header.opcode == Opcode::AtomicAnswer;
         wqe.received += if is_atomic { 8 } else { len };
         let is_last = wqe.received >= wqe.len;
+        wqe.is_brought = is_last;
         let is_signaled = wqe.is_signaled;
-        (qp.has_progress, qp.tries, qp.not_ready_tries) = (true, 0, 0);
-        if is_last {
-            qp.reading = qp.reading.saturating_sub(1);
+        if is_last && std::mem::take(&mut wqe.is_awaited) {
+            qp.reading -= 1;
         }
+        (qp.has_progress, qp.tries, qp.not_ready_tries) = (true, 0, 0);
         let mut at_ps = n.bus.write(now_ps, if is_atomic { 8 } else { len }, &mut n.stats);
         if is_last && is_signaled {
-            at_ps = n.bus.write(now_ps, CQE, &mut n.stats);
+            at_ps = at_ps.max(n.bus.write(now_ps, CQE, &mut n.stats));
         }
+        // A short part does not overtake a long one.
+        let Some(qp) = n.qp(slot) else { return self.give_back(packet) };
+        qp.brought_ps = qp.brought_ps.max(at_ps);
+        let at_ps = qp.brought_ps;
         self.foresee_job(nic, at_ps, Job::Result { slot, epoch, number, offset, is_last, packet });
         if is_last {
             self.pump(nic, slot, now_ps);
@@ -532,6 +543,10 @@ impl World {
         let Some(qp) = self.nics[nic as usize].qp(slot) else { return };
         let (retries, epoch) = (qp.config.rnr_retries, qp.epoch);
         qp.has_progress = true;
+        if qp.is_resting {
+            // It was told twice.
+            return;
+        }
         if retries < 7 && qp.not_ready_tries >= retries {
             if let Some(number) = number {
                 self.fail(nic, slot, number, Status::RnrRetryExceeded, now_ps / PS);
@@ -539,10 +554,8 @@ impl World {
             return;
         }
         qp.not_ready_tries = (qp.not_ready_tries + 1).min(7);
-        if !qp.is_resting {
-            qp.is_resting = true;
-            self.foresee_job(nic, now_ps + NOT_READY_NS * PS, Job::Rested { slot, epoch });
-        }
+        qp.is_resting = true;
+        self.foresee_job(nic, now_ps + NOT_READY_NS * PS, Job::Rested { slot, epoch });
         self.go_back(nic, slot, now_ps);
     }
 
@@ -560,15 +573,16 @@ impl World {
         // READs among those that arrived are asked for again: their answers may be what was lost.
         let mut from = oldest;
         for number in qp.sends.oldest()..oldest {
-            if qp.sends.get_mut(number).is_some_and(|wqe| wqe.doing.brings() && !wqe.is_over) {
+            if qp.sends.get_mut(number).is_some_and(|wqe| wqe.doing.brings() && !wqe.is_over && !wqe.is_brought) {
                 from = number;
                 break;
             }
         }
-        (qp.next, qp.offset, qp.reading) = (from, 0, 0);
+        (qp.next, qp.offset) = (from, 0);
         for number in from..qp.numbered {
-            if let Some(wqe) = qp.sends.get_mut(number) {
+            if let Some(wqe) = qp.sends.get_mut(number).filter(|wqe| !wqe.is_brought) {
                 wqe.received = 0;
+                qp.reading -= usize::from(std::mem::take(&mut wqe.is_awaited));
             }
         }
         self.pump(nic, slot, now_ps);

@@ -5,14 +5,14 @@ use sinew_fabric::verbs::{Completion, Destination, Opcode as Completed, QpNumber
 use super::super::World;
 use crate::lanes::PS;
 use crate::nic::buffers::{scatter, shorten};
-use crate::nic::queue_pair::{Filling, Receive, Remote, Reply};
+use crate::nic::queue_pair::{Filling, Remote, Reply};
 use crate::nic::units::{Answer, Cost, Side, Work, ps};
 use crate::nic::wire::{HEADER, Header, Opcode, wire_len};
 use crate::nic::{CQE, Job, Nic, Ready};
 use crate::packets::Packet;
 
-/// Atomics whose results are kept for requests that come again: as many as can be on their way.
-const ATOMICS_KEPT: usize = 128;
+/// Atomics whose results are kept for requests that come again: as many as can be on their way, from any NIC.
+const ATOMICS_KEPT: usize = 1024;
 
 fn verb_of(opcode: Opcode) -> Verb {
     match opcode {
@@ -106,15 +106,16 @@ impl World {
     /// Somebody's request has been looked at.
     pub(super) fn take_request(&mut self, nic: u32, slot: u32, header: &Header, packet: Box<Packet>, now_ps: u64) {
         let n = &mut self.nics[nic as usize];
-        let mtu = n.profile.link.mtu;
         let from = Remote { node: packet.from, number: header.from, epoch: 0 };
         let Some(qp) = n.qp(slot) else { return self.give_back(packet) };
-        let transport = qp.config.transport;
-        let is_current = transport == Transport::Ud || qp.epoch == header.epoch;
+        let (transport, mtu) = (qp.config.transport, qp.mtu);
+        // Another may have had this place when the packet came.
+        let is_current = qp.number.0 == header.to && (transport == Transport::Ud || qp.epoch == header.epoch);
         let is_good = qp.hears(from)
             && is_current
+            && !qp.is_deaf
             && transport.allows(verb_of(header.opcode))
-            && (transport != Transport::Ud || header.key == qp.config.qkey);
+            && (transport != Transport::Ud || header.key == qp.config.qkey && header.is_first && header.is_last);
         if !is_good {
             n.stats.dropped += 1;
             return self.give_back(packet);
@@ -132,6 +133,17 @@ impl World {
             }
             if distance < 0 {
                 return self.take_again(nic, slot, header, packet, now_ps);
+            }
+        }
+        if transport == Transport::Uc {
+            // Of a message that misses a packet, the rest is nothing.
+            let goes_on = std::mem::take(&mut qp.goes_on) && header.psn == qp.expected;
+            if header.is_first || !goes_on {
+                qp.end_message();
+            }
+            if !header.is_first && !goes_on {
+                n.stats.dropped += 1;
+                return self.give_back(packet);
             }
         }
         match header.opcode {
@@ -153,7 +165,7 @@ impl World {
                     let at_ps = n.bus.read(now_ps, &mut n.stats);
                     let qp = n.qp(slot).expect("it was there");
                     qp.replies.push_back(Reply::Awaited);
-                    let epoch = qp.epoch;
+                    let (epoch, at_ps) = (qp.epoch, qp.looks_ps(at_ps, true));
                     self.foresee_job(nic, at_ps, Job::Atomic { slot, epoch, header: *header });
                 }
                 self.give_back(packet);
@@ -191,7 +203,7 @@ impl World {
                     let word = *word;
                     qp.replies.push_back(Reply::Awaited);
                     let epoch = qp.epoch;
-                    self.answer_atomic(nic, (slot, epoch), header.psn, word, now_ps);
+                    self.answer_atomic(nic, (slot, epoch), Opcode::AtomicAnswer, (header.psn, word), now_ps);
                 }
             }
             _ if header.is_last => self.reply(nic, slot, Opcode::Ack, expected.wrapping_sub(1), now_ps),
@@ -207,16 +219,10 @@ impl World {
         let qp = n.qp(slot).expect("it was there");
         let is_reliable = qp.config.transport == Transport::Rc;
         if header.is_first {
-            // Of a message whose end was lost.
-            if qp.in_message
-                && let Some(filling) = qp.filling.pop_back()
-            {
-                qp.receives.push_front(filling.receive);
-            }
             let Some(receive) = qp.receives.pop_front() else {
                 return self.no_receive(nic, slot, header, packet, now_ps);
             };
-            qp.filling.push_back(Filling { receive, arrived: 0, written: 0 });
+            qp.fill(receive);
             qp.in_message = true;
         } else if !qp.in_message {
             n.stats.dropped += 1;
@@ -225,41 +231,61 @@ impl World {
         let Some(filling) = qp.filling.back_mut() else { return self.give_back(packet) };
         let room: usize = filling.receive.buffers.iter().map(|buffer| buffer.len()).sum();
         if filling.arrived + payload > room {
-            let Filling { receive, .. } = qp.filling.pop_back().expect("it is there");
-            qp.in_message = false;
             self.give_back(packet);
-            return self.does_not_fit(nic, slot, header, receive, now_ps);
+            return self.does_not_fit(nic, slot, header, now_ps);
         }
+        let (message, at) = (filling.message, filling.arrived);
         filling.arrived += payload;
         qp.expected = header.psn.wrapping_add(1);
         qp.has_refused = false;
-        qp.in_message = !header.is_last;
+        (qp.in_message, qp.goes_on) = (!header.is_last, !header.is_last);
         let epoch = qp.epoch;
-        let mut at_ps = now_ps;
-        if payload > 0 {
-            at_ps = n.bus.write(now_ps, payload, &mut n.stats);
-        }
-        if header.is_last {
-            at_ps = n.bus.write(now_ps, CQE, &mut n.stats);
-        }
-        self.foresee_job(nic, at_ps, Job::Visible { slot, epoch, header: *header, packet });
+        let at_ps = self.bring(nic, slot, payload, header.is_last, now_ps);
+        self.foresee_job(nic, at_ps, Job::Visible { slot, epoch, header: *header, packet, message, at });
         if is_reliable && header.is_last {
             self.acknowledge_written(nic, slot, header.psn, at_ps, now_ps);
         }
     }
 
     /// A message is longer than its receive.
-    fn does_not_fit(&mut self, nic: u32, slot: u32, header: &Header, receive: Receive, now_ps: u64) {
+    fn does_not_fit(&mut self, nic: u32, slot: u32, header: &Header, now_ps: u64) {
         let qp = self.nics[nic as usize].qp(slot).expect("it was there");
         if qp.config.transport != Transport::Rc {
             // Nobody is told, and the next message has the buffers.
-            qp.receives.push_front(receive);
+            qp.end_message();
             self.nics[nic as usize].stats.dropped += 1;
             return;
         }
+        // What came before it was acknowledged, and is in memory soon.
+        qp.is_deaf = true;
+        let (epoch, at_ps) = (qp.epoch, qp.seen_ps(now_ps));
         self.reply(nic, slot, Opcode::NakRequest, header.psn, now_ps);
-        self.end_receive(nic, slot, receive, Status::LocalLength, now_ps / PS);
-        self.break_qp(nic, slot, Status::Flushed, now_ps / PS);
+        self.foresee_job(nic, at_ps, Job::TooLong { slot, epoch });
+    }
+
+    /// A queue pair breaks for a message that was longer than its receive.
+    pub(super) fn was_too_long(&mut self, nic: u32, slot: u32, epoch: u32, now_ns: u64) {
+        let Some(qp) = self.nics[nic as usize].qp_of(slot, epoch) else { return };
+        if qp.state == QpState::Error {
+            return;
+        }
+        if let Some(Filling { receive, .. }) = qp.filling.pop_back() {
+            self.end_receive(nic, slot, receive, Status::LocalLength, now_ns);
+        }
+        self.break_qp(nic, slot, Status::Flushed, now_ns);
+    }
+
+    /// The bus writes what a packet brought, and its completion if it has one; returns when all of it is seen.
+    fn bring(&mut self, nic: u32, slot: u32, payload: usize, completes: bool, now_ps: u64) -> u64 {
+        let n = &mut self.nics[nic as usize];
+        let mut at_ps = now_ps;
+        if payload > 0 {
+            at_ps = n.bus.write(now_ps, payload, &mut n.stats);
+        }
+        if completes {
+            at_ps = at_ps.max(n.bus.write(now_ps, CQE, &mut n.stats));
+        }
+        n.qp(slot).map_or(at_ps, |qp| qp.seen_ps(at_ps))
     }
 
     fn no_receive(&mut self, nic: u32, slot: u32, header: &Header, packet: Box<Packet>, now_ps: u64) {
@@ -288,20 +314,16 @@ impl World {
         }
         let n = &mut self.nics[nic as usize];
         let qp = n.qp(slot).expect("it was there");
+        let message = qp.messages;
         if takes_receive {
             let receive = qp.receives.pop_front().expect("there is one");
-            qp.filling.push_back(Filling { receive, arrived: 0, written: 0 });
+            qp.fill(receive);
         }
+        qp.goes_on = !header.is_last;
         let (epoch, is_reliable) = (qp.epoch, qp.config.transport == Transport::Rc);
-        let mut at_ps = now_ps;
-        if payload > 0 {
-            at_ps = n.bus.write(now_ps, payload, &mut n.stats);
-        }
-        if takes_receive {
-            at_ps = n.bus.write(now_ps, CQE, &mut n.stats);
-        }
+        let at_ps = self.bring(nic, slot, payload, takes_receive, now_ps);
         if payload > 0 || takes_receive {
-            self.foresee_job(nic, at_ps, Job::Visible { slot, epoch, header: *header, packet });
+            self.foresee_job(nic, at_ps, Job::Visible { slot, epoch, header: *header, packet, message, at: 0 });
         } else {
             self.give_back(packet);
         }
@@ -314,8 +336,8 @@ impl World {
     pub(super) fn is_visible(
         &mut self,
         nic: u32,
-        slot: u32,
-        epoch: u32,
+        (slot, epoch): (u32, u32),
+        (message, at): (u64, usize),
         header: &Header,
         packet: Box<Packet>,
         now_ns: u64,
@@ -335,14 +357,16 @@ impl World {
                     woken = Some(region.node);
                 }
             }
+            // Of a message that ended early, another may have the receive.
+            let is_filling = qp.filling.front().is_some_and(|filling| filling.message == message);
             if header.opcode == Opcode::Send
+                && is_filling
                 && let Some(filling) = qp.filling.front_mut()
             {
-                scatter(&mut filling.receive.buffers, filling.written, bytes);
-                filling.written += bytes.len();
+                scatter(&mut filling.receive.buffers, at, bytes);
             }
             let completes = header.is_last && (header.opcode == Opcode::Send || header.immediate.is_some());
-            if completes && let Some(filling) = qp.filling.pop_front() {
+            if completes && is_filling && let Some(filling) = qp.filling.pop_front() {
                 let written = header.opcode == Opcode::Write;
                 let (cq, qp_number) = (qp.receive_cq, qp.number);
                 let is_datagram = qp.config.transport == Transport::Ud;
@@ -351,9 +375,9 @@ impl World {
                     number: QpNumber(header.from),
                     qkey: header.operand as u32,
                 });
-                let len = if written { (header.operand as usize).saturating_add(bytes.len()) } else { filling.written };
+                let len = if written { (header.operand as usize).saturating_add(bytes.len()) } else { filling.arrived };
                 let mut buffers = filling.receive.buffers;
-                shorten(&mut buffers, if written { 0 } else { filling.written });
+                shorten(&mut buffers, if written { 0 } else { filling.arrived });
                 let completion = Completion {
                     id: filling.receive.id,
                     qp: qp_number,
@@ -385,7 +409,7 @@ impl World {
     /// A part of an answer is asked of memory, and the next is to follow.
     pub(super) fn fetch_answer(&mut self, nic: u32, answer: Answer, now_ps: u64) {
         let n = &mut self.nics[nic as usize];
-        let mtu = n.profile.link.mtu;
+        let Some(mtu) = n.qp_of(answer.slot, answer.epoch).map(|qp| qp.mtu) else { return };
         let at_ps = n.bus.read(now_ps, &mut n.stats);
         let next = answer.offset + mtu;
         if next < answer.len {
@@ -393,6 +417,8 @@ impl World {
             let unit = n.unit_of(Side::Responder, answer.slot);
             n.responders[unit as usize].queue.push_front(Work::Answer(Answer { offset: next, ..answer }));
         }
+        let Some(qp) = n.qp_of(answer.slot, answer.epoch) else { return };
+        let at_ps = qp.looks_ps(at_ps, answer.offset == 0);
         self.foresee_job(nic, at_ps, Job::Read(answer));
     }
 
@@ -401,20 +427,19 @@ impl World {
         let Answer { slot, epoch, psn, rkey, address, len, offset } = answer;
         let mut scratch = std::mem::take(&mut self.scratch);
         let n = &mut self.nics[nic as usize];
-        let chunk = (len - offset).min(n.profile.link.mtu);
-        scratch.clear();
-        scratch.resize(chunk, 0);
         let regions = std::sync::Arc::clone(&n.regions);
-        let Some(qp) = n.qp_of(slot, epoch) else {
+        let Some((qp, remote)) = n.qp_of(slot, epoch).and_then(|qp| Some((&*qp, qp.remote?))) else {
             self.scratch = scratch;
             return;
         };
+        let chunk = (len - offset).min(qp.mtu);
+        scratch.clear();
+        scratch.resize(chunk, 0);
         let found = {
             let regions = regions.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             let place = regions.find(qp.domain, Verb::Read, rkey, address.wrapping_add(offset as u64), chunk);
             place.map(|(region, at)| region.memory.read(at, &mut scratch).expect("it lies in the memory"))
         };
-        let Some(remote) = qp.remote else { return };
         let from = qp.number.0;
         // Memory that was deregistered in the meantime: the rest is refused.
         let opcode = if found.is_some() || len == 0 { Opcode::ReadAnswer } else { Opcode::NakAccess };
@@ -446,8 +471,8 @@ impl World {
         });
         drop(regions);
         let Some((word, node)) = done else {
-            qp.replies.pop_back();
-            return self.reply(nic, slot, Opcode::NakAccess, header.psn, now_ps);
+            // Memory that was deregistered in the meantime: this is the answer.
+            return self.answer_atomic(nic, (slot, epoch), Opcode::NakAccess, (header.psn, 0), now_ps);
         };
         if qp.atomics.len() >= ATOMICS_KEPT {
             qp.atomics.pop_front();
@@ -456,14 +481,21 @@ impl World {
         let at_ps = n.bus.answer(now_ps, 8, &mut n.stats);
         n.bus.write(at_ps, 8, &mut n.stats);
         self.wake_node(node, now_ps / PS);
-        self.answer_atomic(nic, (slot, epoch), header.psn, word, at_ps);
+        self.answer_atomic(nic, (slot, epoch), Opcode::AtomicAnswer, (header.psn, word), at_ps);
     }
 
-    fn answer_atomic(&mut self, nic: u32, (slot, epoch): (u32, u32), psn: u32, word: u64, at_ps: u64) {
+    fn answer_atomic(
+        &mut self,
+        nic: u32,
+        (slot, epoch): (u32, u32),
+        opcode: Opcode,
+        (psn, word): (u32, u64),
+        at_ps: u64,
+    ) {
         let n = &mut self.nics[nic as usize];
         let Some(qp) = n.qp_of(slot, epoch) else { return };
         let Some(remote) = qp.remote else { return };
-        let header = Header { address: word, ..reply_to(remote, qp.number.0, Opcode::AtomicAnswer, psn) };
+        let header = Header { address: word, ..reply_to(remote, qp.number.0, opcode, psn) };
         let len = wire_len(n.profile.link.framing, &header, 0, false);
         let packet = self.frame(nic, remote.node, &header.to_bytes(), &[]);
         self.foresee_job(nic, at_ps, Job::Answered { slot, epoch, packet, len, is_last: true });

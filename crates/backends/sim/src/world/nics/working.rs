@@ -41,7 +41,10 @@ impl World {
             Job::Answered { slot, epoch, packet, len, is_last } => {
                 self.answer_goes(nic, (slot, epoch), packet, len, is_last, now_ps);
             }
-            Job::Visible { slot, epoch, header, packet } => self.is_visible(nic, slot, epoch, &header, packet, now_ns),
+            Job::Visible { slot, epoch, header, packet, message, at } => {
+                self.is_visible(nic, (slot, epoch), (message, at), &header, packet, now_ns);
+            }
+            Job::TooLong { slot, epoch } => self.was_too_long(nic, slot, epoch, now_ns),
             Job::Read(answer) => self.read_memory(nic, answer, now_ps),
             Job::Atomic { slot, epoch, header } => self.do_atomic(nic, slot, epoch, &header, now_ps),
             Job::Result { slot, epoch, number, offset, is_last, packet } => {
@@ -78,7 +81,7 @@ impl World {
             let Some(work) = place.queue.pop_front() else { return };
             let start_ps = place.free_ps.max(now_ps);
             let cost = match &work {
-                Work::Send { slot } => self.cost_of_sending(nic, *slot, start_ps),
+                Work::Send { slot, epoch } => self.cost_of_sending(nic, *slot, *epoch, start_ps),
                 Work::Packet { slot, packet } => {
                     let header = Header::read(packet.bytes()).expect("it was read before");
                     match side {
@@ -116,7 +119,7 @@ impl World {
         let place = &mut self.nics[nic as usize].units(side)[unit as usize];
         let (work, free_ps) = (place.at_work.take().expect("it was at work"), place.free_ps);
         match work {
-            Work::Send { slot } => self.send_packet(nic, slot, now_ps),
+            Work::Send { slot, epoch } => self.send_packet(nic, slot, epoch, now_ps),
             Work::Packet { slot, packet } => {
                 let header = Header::read(packet.bytes()).expect("it was read before");
                 match side {
