@@ -249,7 +249,9 @@ impl Cluster {
 
     /// How an actor's core wakes it from sleep, and whom it shares it with, from now on.
     pub fn share_core(&mut self, actor: ActorId, share: CoreShare) {
-        self.places[actor.0 as usize].core.share = share;
+        // A competitor that has no time between ours is none.
+        let competing_slice_ns = share.competing_slice_ns.filter(|slice_ns| *slice_ns > 0);
+        self.places[actor.0 as usize].core.share = CoreShare { competing_slice_ns, ..share };
     }
 
     /// How an actor's core spent its time. A core polls whenever it does not work or stand still, as a loop that never sleeps does.

@@ -8,10 +8,13 @@ use sinew_fabric::verbs::{
     Access, Completion, CompletionQueue, Device, Exposed, Opcode, Operation, ProtectionDomain, QpConfig, QpState,
     QueuePair, RemoteMemory, Request, Scatter, Source, Status, ThreadDomain, Transport,
 };
-use sinew_fabric::SeededGenerator;
+use sinew_fabric::{PacketPort, PacketTx, Peer, SeededGenerator, TxData, TxPacket};
 use sinew_mem::{Arena, MessageBuffer};
 use sinew_sim::nic::Profile;
-use sinew_sim::{Actor, Cluster, Doing, HostId, LinkFaults, Network, SimCq, SimDomain, SimExposed, SimQp, SimThread, Topology};
+use sinew_sim::{
+    Actor, Cluster, CoreShare, Doing, HostId, LinkFaults, Network, PortConfig, SimCq, SimDomain, SimExposed, SimQp,
+    SimThread, Topology,
+};
 
 fn network(seed: u64, profiles: [&str; 2]) -> Network {
     let network = Network::new(Topology::star(2, 54.54, 10, 4096), seed).unwrap();
@@ -29,7 +32,9 @@ fn faults(generator: &mut SeededGenerator) -> LinkFaults {
 
 /// The bytes of a message or of a place in memory.
 fn pattern(tag: u64, len: usize) -> Vec<u8> {
-    (0..len as u64).map(|at| (tag.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(at * 0x0101_0301) >> 13) as u8).collect()
+    (0..len as u64)
+        .map(|at| (tag.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(at * 0x0101_0301) >> 13) as u8)
+        .collect()
 }
 
 fn scatter(arena: &Arena, len: usize) -> Scatter {
@@ -588,7 +593,11 @@ fn an_atomic_whose_memory_goes_meanwhile_is_refused_at_once() {
         let network = network(1, ["cx3", "cx3"]);
         let [mut a, mut b] = connected(&network, &QpConfig::new(Transport::Rc));
         b.post_receives(8);
-        a.qp.push(Request::new(1, Operation::FetchAdd { target: buffer(&a.arena, 8), remote: b.exposed.remote(), add: 1 })).unwrap();
+        a.qp.push(Request::new(
+            1,
+            Operation::FetchAdd { target: buffer(&a.arena, 8), remote: b.exposed.remote(), add: 1 },
+        ))
+        .unwrap();
         (2..6).for_each(|id| a.qp.push(Request::new(id, send(b"behind it"))).unwrap());
         a.qp.doorbell();
         network.run_until(delay_ns);
@@ -596,7 +605,10 @@ fn an_atomic_whose_memory_goes_meanwhile_is_refused_at_once() {
         exposed.deregister();
         network.run_until(1_000_000);
         let all = statuses(&mut a);
-        assert!(all.len() == 5 && all.iter().all(|(_, status)| *status != Status::RetryExceeded), "{delay_ns}: {all:?}");
+        assert!(
+            all.len() == 5 && all.iter().all(|(_, status)| *status != Status::RetryExceeded),
+            "{delay_ns}: {all:?}"
+        );
         refused += u32::from(all[0].1 == Status::RemoteAccess);
     }
     assert!(refused > 0);
@@ -678,4 +690,100 @@ fn who_looks_beside_actors_takes_no_turn_of_theirs() {
     cq.wait(Some(0)).unwrap();
     cluster.run_until(1_000);
     assert_eq!(turns.get(), 1);
+}
+
+/// The header of a NIC's packet, with whatever in it.
+fn header(generator: &mut SeededGenerator, numbers: &[u32], keys: &[u32]) -> Vec<u8> {
+    let mut any = |values: &[u64]| match generator.below(4) {
+        0 => generator.below(u64::MAX),
+        1 => generator.below(4),
+        _ => values[generator.below(values.len() as u64) as usize],
+    };
+    let mut bytes = vec![any(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]) as u8, any(&[0, 1, 2, 3, 7, 11]) as u8, 0, 0];
+    let numbers: Vec<u64> = numbers.iter().map(|number| u64::from(*number)).collect();
+    let keys: Vec<u64> = keys.iter().map(|key| u64::from(*key)).collect();
+    for word in [any(&[0]), any(&numbers), any(&[0]), any(&numbers), any(&[0, 1, 5]), any(&keys)] {
+        bytes.extend((word as u32).to_le_bytes());
+    }
+    bytes.extend([0; 4]);
+    for long in [any(&[0, 2 << 20, 1]), any(&[0, 8, 4096, u64::MAX]), any(&[0])] {
+        bytes.extend(long.to_le_bytes());
+    }
+    bytes
+}
+
+#[test]
+fn packets_that_others_make_up_change_nothing() {
+    for seed in 0..20 {
+        let mut generator = SeededGenerator::new(seed);
+        let network = Network::new(Topology::star(3, 54.54, 10, 4096), seed).unwrap();
+        let profile = Profile::built_in("cx3").unwrap();
+        (0..2).for_each(|host| network.attach_nic(HostId(host), &profile).unwrap());
+        let mut port = network.open(HostId(2), "port", PortConfig::default()).unwrap();
+        let Peer([_, mark, _]) = port.peer();
+        let [mut a, mut b] = connected(&network, &QpConfig::new(Transport::Rc));
+        let devices = [0, 1].map(|host| network.verbs(HostId(host), &format!("datagrams {host}")).unwrap());
+        let domains = devices.map(|device| device.protection_domain().unwrap());
+        let arenas = [0, 1].map(|at: usize| domains[at].arena(16 << 20).unwrap());
+        let threads = [0, 1].map(|at: usize| domains[at].thread().unwrap());
+        let mut cqs = [0, 1].map(|at: usize| threads[at].completion_queue(1024).unwrap());
+        let config = QpConfig::new(Transport::Ud);
+        let mut datagrams = [0, 1].map(|at: usize| threads[at].queue_pair(&config, &cqs[at], &cqs[at]).unwrap());
+        datagrams.iter_mut().for_each(|qp| qp.connect(None).unwrap());
+        let to = threads[0].destination(&datagrams[1].address()).unwrap();
+        let numbers = [&a.qp, &b.qp, &datagrams[0], &datagrams[1]].map(|qp| qp.number().0);
+        let keys = [b.exposed.remote().rkey, a.exposed.remote().rkey, config.qkey];
+        let (mut sent, mut heard) = (0, 0);
+        for _ in 0..300 {
+            for _ in 0..generator.below(6) {
+                let to = Peer([generator.below(2), mark, 0]);
+                let mut head = header(&mut generator, &numbers, &keys);
+                head.resize(head.len() + generator.below(100) as usize, 7);
+                head.truncate(if generator.chance(0.1) { generator.below(60) as usize + 1 } else { head.len() });
+                port.split().1.push(TxPacket { to, head: &head, data: TxData::None });
+            }
+            port.split().1.submit();
+            b.post_receives(u64::MAX);
+            while datagrams[1].post_receive(0, scatter(&arenas[1], 200)).is_ok() {}
+            a.qp.post(Request::new(sent, send(&sent.to_le_bytes()))).unwrap();
+            let bytes = pattern(sent, 150);
+            let source = gather(&arenas[0], &bytes);
+            let operation = Operation::Send { source, immediate: Some(sent as u32), to: Some(to) };
+            datagrams[0].post(Request::new(sent, operation)).unwrap();
+            sent += 1;
+            network.run_until(network.now_ns() + generator.below(3_000));
+            let mut completions = Vec::new();
+            b.cq.poll(&mut completions, 100);
+            for completion in completions.drain(..) {
+                assert_eq!(completion.id, 1 << 32 | heard, "seed {seed}");
+                assert_eq!(bytes_of(&completion), heard.to_le_bytes(), "seed {seed}");
+                heard += 1;
+                b.receives += 1;
+            }
+            cqs[1].poll(&mut completions, 1000);
+            for completion in &completions {
+                let bytes = bytes_of(completion);
+                // Whoever knows the key may send datagrams: whole ones.
+                let is_ours = completion.immediate.is_some_and(|number| bytes == pattern(u64::from(number), 150));
+                assert!(is_ours || bytes.iter().all(|byte| *byte == 7), "seed {seed}: {bytes:?}");
+            }
+            a.cq.poll(&mut completions, 1000);
+            cqs[0].poll(&mut completions, 1000);
+            assert!(completions.iter().all(|completion| completion.status.is_success()), "seed {seed}");
+        }
+        assert!(datagrams.iter().all(|qp| qp.state() == QpState::ReadyToSend), "seed {seed}");
+        assert!(heard > 100, "seed {seed}: {heard}");
+    }
+}
+
+#[test]
+fn a_core_that_is_shared_in_slices_of_nothing_is_not_shared() {
+    let network = network(1, ["cx3", "cx3"]);
+    let turns = Rc::new(Cell::new(0));
+    let mut cluster = Cluster::new(&network);
+    let actor = cluster.add("actor", [], Box::new(Once(Some(|| ()), Rc::clone(&turns))));
+    cluster.share_core(actor, CoreShare { interrupt_ns: 10, competing_slice_ns: Some(0) });
+    cluster.waker(actor).wake();
+    cluster.run_until(1_000);
+    assert!(turns.get() > 0);
 }

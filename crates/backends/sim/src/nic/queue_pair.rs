@@ -288,13 +288,13 @@ impl Qp {
                 || self.remote.is_some_and(|peer| (peer.node, peer.number) == (remote.node, remote.number)))
     }
 
-    /// A message has a receive, or as many bytes of one as a WRITE takes: none.
+    /// A message that begins, or a WRITE with immediate, takes a receive.
     pub fn fill(&mut self, receive: Receive) {
         self.filling.push_back(Filling { receive, message: self.messages, arrived: 0 });
         self.messages += 1;
     }
 
-    /// The message that is being received had its last packet lost: the next has its receive.
+    /// The rest of the message that is being received, if one is, does not come: the next has its receive.
     pub fn end_message(&mut self) {
         if std::mem::take(&mut self.in_message)
             && let Some(filling) = self.filling.pop_back()

@@ -366,7 +366,10 @@ impl World {
                 scatter(&mut filling.receive.buffers, at, bytes);
             }
             let completes = header.is_last && (header.opcode == Opcode::Send || header.immediate.is_some());
-            if completes && is_filling && let Some(filling) = qp.filling.pop_front() {
+            if completes
+                && is_filling
+                && let Some(filling) = qp.filling.pop_front()
+            {
                 let written = header.opcode == Opcode::Write;
                 let (cq, qp_number) = (qp.receive_cq, qp.number);
                 let is_datagram = qp.config.transport == Transport::Ud;
