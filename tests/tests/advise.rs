@@ -23,16 +23,17 @@ fn complaint(args: &str) -> String {
 fn the_best_is_recommended_with_sections_and_fits_a_terminal() {
     let shown = shown("advise reads --nic cx3");
     assert!(shown.lines().all(|line| line.chars().count() <= 80), "{shown}");
+    let words = shown.split_whitespace().collect::<Vec<_>>().join(" ");
     for part in
         ["Recommended: one READ", "(sigcomm14 3.2.1, apnet19 4.1)", "clients poll", "How far to believe it: compared"]
     {
-        assert!(shown.contains(part), "no {part} in\n{shown}");
+        assert!(words.contains(part), "no {part} in\n{shown}");
     }
 }
 
 #[test]
 fn programs_read_ranks_and_settings_of_the_one_schema() {
-    let all = results(&mut sinew(&["advise", "reads", "--nic", "cx3-roce10", "--json"]));
+    let all = results(&mut sinew(&["advise", "reads", "--nic", "cx6-dx", "--json"]));
     let ranks: Vec<_> = all.iter().map(|result| result["details"]["rank"].as_u64().unwrap()).collect();
     assert_eq!(ranks, (1..=all.len() as u64).collect::<Vec<_>>());
     let best = &all[0];
@@ -46,7 +47,7 @@ fn a_workload_may_be_a_file_whose_mistakes_are_told_with_their_lines() {
     let folder = Folder::new();
     let file = folder.0.join("mine.toml").display().to_string();
     std::fs::write(&file, "kind = \"reads\"\nobject_bytes = 32\n").unwrap();
-    assert!(shown(&format!("advise --workload {file} --nic cx3")).contains("single reads of 32 B"));
+    assert!(shown(&format!("advise --workload {file} --nic cx3")).contains("reads of 32 B"));
     std::fs::write(&file, "kind = \"reads\"\nobject_bytes = 0\n").unwrap();
     let error = complaint(&format!("advise --workload {file} --nic cx3"));
     assert!(error.contains("mine.toml: line 2: object_bytes cannot be 0: 1 to 1048576"), "{error}");

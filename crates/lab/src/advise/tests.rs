@@ -94,7 +94,7 @@ fn on_busy_processors_clients_should_sleep_and_lone_reads_pass_the_servers() {
     // Nothing tells a sleeping server of a WRITE.
     let written = of(&all, Design::WriteSend).outcome.times.expect("some were over");
     assert!(written.mean_ns > 10 * all[0].outcome.times.expect("some were over").mean_ns);
-    assert_eq!(all[0].trust.level, Level::NotCompared);
+    assert!(all[0].trust.warnings.iter().any(|it| it.contains("busy processors")));
 }
 
 /// apnet19 4.2: there "a single compound read is significantly faster than performing even two dependent READs".
@@ -120,7 +120,27 @@ fn five_thousand_clients_should_send_datagrams() {
     let (datagrams, connected) = (run(Design::SendSend), run(Design::WriteSend));
     assert!(datagrams.outcome.rate_mops > 1.5 * connected.outcome.rate_mops);
     let misses = |of: &search::Tried| of.outcome.nics[1].0.responder_misses;
-    assert!(misses(&connected) > 1000 && misses(&datagrams) == 0, "{} and {}", misses(&connected), misses(&datagrams));
+    assert!(misses(&connected) > 500 && misses(&datagrams) == 0, "{} and {}", misses(&connected), misses(&datagrams));
     let warnings = trust::trust(&datagrams.plan, &datagrams.outcome).warnings;
     assert!(warnings.iter().any(|it| it.contains("5000 clients")));
+}
+
+/// apnet19 4.1: "one-sided READs (READ-Intr-2) are faster than two-sided accesses (WRITE/SEND-Poll) even if two messages are necessary", of servers that
+/// answer one request at a time. The model has them near each other there; with batches (atc16 3.1) the compound request is better, and recommended.
+#[test]
+fn two_dependent_reads_on_idle_processors_are_as_good_as_a_compound_request_without_batches_alone() {
+    let nic = nic("cx3-roce10");
+    let idle =
+        Workload { accesses: 2, object_bytes: 64, peers: 128, goal: Goal::Throughput, ..Workload::of(Kind::Reads) };
+    let rate = |design, batch| {
+        let first = Settings::first(design, &idle, &nic);
+        let tried = search::run(&nic, &idle, design, Settings { batch, ..first }, 1);
+        search::again(&tried, 2).outcome.rate_mops
+    };
+    let reads = rate(Design::Reads(Chain::Pointers), 1);
+    let (single, batched) = (rate(Design::WriteSend, 1), rate(Design::WriteSend, 16));
+    assert!(
+        (0.9..1.1).contains(&(single / reads)) && 1.3 * reads < batched,
+        "{reads} by READs, {single} and {batched} by calls"
+    );
 }
