@@ -154,7 +154,7 @@ impl End {
             if bytes.len() <= 64 { None } else { Some(gather(arena, bytes)) }
         };
         let mut inline = Vec::new();
-        let immediate = generator.chance(0.3).then(|| id as u32);
+        let immediate = generator.chance(0.3).then_some(id as u32);
         let mut takes_receive = false;
         let mut brings = None;
         let operation = match generator.below(8) {
