@@ -173,12 +173,13 @@ mod tests {
         for kind in [READ_INTR, READ_POLL, WRITE_SEND, SEND_SEND] {
             assert!(found.get(kind, 4096).p90_ns > 10 * found.get(kind, 64).p90_ns, "{}", kind.name);
         }
-        // "the tail latency of READ-Intr-{2,3,4} is impacted the least" (4.1): less than that of READs without accesses before them. In the model that of WRITE/SEND
-        // is impacted about as much as READ-Intr-2's.
+        // "the tail latency of READ-Intr-{2,3,4} is impacted the least" (4.1). In the model WRITE/SEND's is impacted about as much as READ-Intr-2's, and that pair is
+        // not asserted.
         let impact = |kind| found.get(kind, 4096).p90_ns as f64 / found.get(kind, 16).p90_ns as f64;
         for kind in [READ_INTR_2, READ_INTR_3, READ_INTR_4] {
-            for other in [READ_INTR, READ_POLL] {
-                assert!(impact(kind) < impact(other), "{} {}", kind.name, other.name);
+            for other in [READ_INTR, READ_POLL, WRITE_SEND, SEND_SEND] {
+                let is_modelled = (kind.name, other.name) != (READ_INTR_2.name, WRITE_SEND.name);
+                assert!(!is_modelled || impact(kind) < impact(other), "{} {}", kind.name, other.name);
             }
         }
         // "throughput is limited by the maximum number of operations per second of the RNIC for payloads of 256 B or smaller" (4.1), as the bytes of objects show.
