@@ -2,8 +2,8 @@
 
 use std::cell::{Cell, RefCell};
 
+use sinew_sim::Doing;
 use sinew_sim::nic::Profile;
-use sinew_sim::{Actor, Doing};
 
 use super::design::{Design, RPC_CLIENT_NS, RPC_SERVER_NS, Settings, Wait};
 use super::workload::{Goal, Kind, Load, Workload};
@@ -171,14 +171,5 @@ pub fn waits(wait: Wait, found_ns: u64, now_ns: u64, interrupt_ns: u64, next_ns:
         (Wait::Adaptive, _) if now_ns < until_ns => Doing::IdleUntil(next_ns.unwrap_or(until_ns).min(until_ns)),
         (Wait::Events | Wait::Adaptive, None) => Doing::Asleep,
         (Wait::Events | Wait::Adaptive, Some(next_ns)) => Doing::AsleepUntil(next_ns),
-    }
-}
-
-/// Who lends memory and looks at nothing.
-pub struct Lender;
-
-impl Actor for Lender {
-    fn turn(&mut self) -> Doing {
-        Doing::Idle
     }
 }

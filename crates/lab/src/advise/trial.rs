@@ -14,10 +14,10 @@ use sinew_sim::{ActorId, CoreShare, SimClock, SimDomain, SimExposed, SimQp, SimT
 use super::bulk::Bulk;
 use super::client::{Client, Queues, RECORD, There};
 use super::design::Design;
-use super::plan::{Lender, Plan, Record, Times};
+use super::plan::{Plan, Record, Times};
 use super::server::{Peer, State, Worker};
 use super::workload::{Goal, Kind, Load};
-use crate::nics::cluster::NicCluster;
+use crate::nics::cluster::{Lender, NicCluster};
 
 /// What came of a run.
 #[derive(Clone, Copy, Debug)]

@@ -11,7 +11,7 @@ use sinew_mem::MessageBuffer;
 use sinew_sim::nic::Profile;
 use sinew_sim::{Actor, Doing, SimCq, SimQp};
 
-use super::cluster::NicCluster;
+use super::cluster::{Lender, NicCluster};
 
 /// Requests of a client that are not over.
 const WINDOW: usize = 8;
@@ -41,15 +41,6 @@ impl Actor for Client {
             is_busy = true;
         }
         if is_busy { Doing::Work } else { Doing::Idle }
-    }
-}
-
-/// Who lends the memory and looks at nothing.
-struct Lender;
-
-impl Actor for Lender {
-    fn turn(&mut self) -> Doing {
-        Doing::Idle
     }
 }
 

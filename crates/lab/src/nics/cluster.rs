@@ -113,3 +113,12 @@ impl<L: Load> Actor for Driver<L> {
         }
     }
 }
+
+/// Who lends memory and looks at nothing.
+pub struct Lender;
+
+impl Actor for Lender {
+    fn turn(&mut self) -> Doing {
+        Doing::Idle
+    }
+}

@@ -9,7 +9,7 @@ use sinew_mem::MessageBuffer;
 use sinew_sim::nic::Profile;
 use sinew_sim::{Actor, Doing, SimCq, SimQp};
 
-use super::cluster::NicCluster;
+use super::cluster::{Lender, NicCluster};
 
 /// READs of a thread that are not over.
 const WINDOW: usize = 32;
@@ -49,14 +49,6 @@ impl Actor for Client {
             }
         }
         if did > 0 { Doing::Work } else { Doing::Idle }
-    }
-}
-
-struct Lender;
-
-impl Actor for Lender {
-    fn turn(&mut self) -> Doing {
-        Doing::Idle
     }
 }
 

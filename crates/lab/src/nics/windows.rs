@@ -8,7 +8,7 @@ use sinew_mem::MessageBuffer;
 use sinew_sim::nic::Profile;
 use sinew_sim::{Actor, Doing, SimCq, SimQp};
 
-use super::cluster::NicCluster;
+use super::cluster::{Lender, NicCluster};
 
 /// What came of it, in millions a second.
 #[derive(Clone, Copy, Debug)]
@@ -62,14 +62,6 @@ impl Actor for Client {
             did += 1;
         }
         if did > 0 { Doing::Work } else { Doing::Idle }
-    }
-}
-
-struct Lender;
-
-impl Actor for Lender {
-    fn turn(&mut self) -> Doing {
-        Doing::Idle
     }
 }
 

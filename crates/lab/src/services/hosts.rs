@@ -1,9 +1,9 @@
 //! A server's host and those of its clients.
 
 use sinew_sim::nic::{NicUse, Profile};
-use sinew_sim::{
-    Buffer, Cluster, HostId, HostSpec, LinkSpec, Network, NodeId, SimClock, SimVerbs, SwitchSpec, Topology,
-};
+use sinew_sim::{Cluster, HostId, Network, SimClock, SimVerbs};
+
+use crate::nics::cluster;
 
 /// Hosts with a NIC each, at one switch. The first is the server's.
 pub struct Hosts {
@@ -24,25 +24,7 @@ impl Hosts {
     /// When there are no clients.
     pub fn new(profile: &Profile, clients: usize, seed: u64) -> Self {
         assert!(clients > 0, "a server without clients");
-        let link = profile.link;
-        let mut topology = Topology::default();
-        let switch = topology.switch(SwitchSpec {
-            name: "switch".to_owned(),
-            latency_ns: link.switch_ns,
-            buffer: Buffer::PerPort { bytes: u64::MAX },
-            ecn: None,
-            pause: None,
-        });
-        for index in 0..=clients {
-            let name = if index == 0 { "server".to_owned() } else { format!("client{index}") };
-            let host = topology.host(HostSpec { name, transmit_latency_ns: 0, receive_latency_ns: 0 });
-            topology.link(LinkSpec {
-                ends: [NodeId::Host(host), NodeId::Switch(switch)],
-                rate_gbps: link.rate_gbps,
-                delay_ns: link.cable_ns,
-                mtu: link.mtu,
-            });
-        }
+        let topology = cluster::topology(profile, 1 + clients);
         let network = Network::new(topology, seed).expect("a star is a topology");
         for host in 0..=clients {
             network.attach_nic(HostId(host), profile).expect("each host gets one");
