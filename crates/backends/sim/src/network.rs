@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::io::{self, ErrorKind};
 use std::rc::{Rc, Weak};
 
 use sinew_fabric::{Clock, PortStats};
@@ -15,7 +16,7 @@ use crate::stats::{LinkStats, NetworkStats};
 use crate::time::SimClock;
 use crate::topology::{HostId, LinkId, Topology, TopologyError};
 use crate::wakes::{WakeSource, Wakes};
-use crate::world::World;
+use crate::world::{NOT_BESIDE_ACTORS, World};
 
 pub(crate) struct Shared {
     pub clock: SimClock,
@@ -130,6 +131,42 @@ impl Network {
         if !world.touched.is_empty() {
             self.0.wakes.look();
         }
+    }
+
+    /// What `wait` of something that has a node comes to. Where a cluster's actor works there: says when it wants its next turn at the latest. Else lets things
+    /// happen until `is_over`, or until the time-out; returns whether it was over, or time passed.
+    pub(crate) fn wait_at(
+        &self,
+        node: usize,
+        timeout_ns: Option<u64>,
+        mut is_over: impl FnMut(&mut World) -> bool,
+    ) -> io::Result<bool> {
+        let clock = &self.0.clock;
+        let deadline_ns = timeout_ns.and_then(|timeout_ns| clock.now_ns().checked_add(timeout_ns));
+        let mut world = self.0.world.borrow_mut();
+        if world.nodes[node].actor.is_some() {
+            return world.nodes[node].wants_turn_by(deadline_ns, clock.event_ns()).map(|()| true);
+        }
+        let mut over = is_over(&mut world);
+        drop(world);
+        if !over && self.0.is_driven.get() {
+            if timeout_ns != Some(0) {
+                return Err(io::Error::new(ErrorKind::Unsupported, NOT_BESIDE_ACTORS));
+            }
+            // What is due, but for actors' turns.
+            self.run_until(clock.event_ns());
+            return Ok(true);
+        }
+        while !over {
+            if !self.step(deadline_ns.unwrap_or(u64::MAX)) {
+                if let Some(deadline_ns) = deadline_ns {
+                    self.run_until(deadline_ns);
+                }
+                return Ok(deadline_ns.is_some());
+            }
+            over = is_over(&mut self.0.world.borrow_mut());
+        }
+        Ok(true)
     }
 
     /// The next thing happens, if it does by `end_ns`. Not beside actors: turns are nobody's here.

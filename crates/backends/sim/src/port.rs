@@ -1,7 +1,7 @@
 //! The port on a simulated network.
 
 use std::fmt;
-use std::io::{self, ErrorKind};
+use std::io;
 
 use sinew_fabric::{
     Address, Caps, Clock, Descriptor, Dropped, MAX_BURST, PacketPort, PacketRx, PacketTx, Peer, PortError, PortEvent,
@@ -14,7 +14,7 @@ use crate::costs::Costs;
 use crate::network::Network;
 use crate::packets::Packet;
 use crate::topology::HostId;
-use crate::world::{NOT_BESIDE_ACTORS, Sending, World};
+use crate::world::{Sending, World};
 
 /// What a port is opened with.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -295,42 +295,16 @@ impl PacketPort for SimPort {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unsupported`]: it would wait for ever. A port of no actor does where a cluster has actors or workers on the network, since
+    /// [`io::ErrorKind::Unsupported`]: it would wait for ever. A port of no actor does where a cluster has actors or workers on the network, since
     /// [the cluster alone](crate::Cluster::run_until) gives them their turns; and so does an actor that waits for something in its turn, as
     /// calls that block do, since nothing happens before the turn is over: after a thousand times in one turn.
     fn wait(&mut self, timeout_ns: Option<u64>) -> io::Result<()> {
-        let clock = &self.network.0.clock;
-        let deadline_ns = timeout_ns.and_then(|timeout_ns| clock.now_ns().checked_add(timeout_ns));
-        let mut world = self.network.0.world.borrow_mut();
-        let node = &mut world.nodes[self.index];
-        if node.actor.is_some() {
-            return node.wants_turn_by(deadline_ns, clock.event_ns());
-        }
-        let delivered = world.delivered();
-        let is_over = |world: &World| {
+        let delivered = self.network.0.world.borrow().delivered();
+        let is_over = |world: &mut World| {
             let node = &world.nodes[self.index];
             node.source.take() || !node.waiting.is_empty() || world.delivered() != delivered
         };
-        let mut over = is_over(&world);
-        drop(world);
-        if !over && self.network.0.is_driven.get() {
-            if timeout_ns != Some(0) {
-                return Err(io::Error::new(ErrorKind::Unsupported, NOT_BESIDE_ACTORS));
-            }
-            // What is due, but for actors' turns.
-            self.network.run_until(clock.event_ns());
-            return Ok(());
-        }
-        while !over {
-            if !self.network.step(deadline_ns.unwrap_or(u64::MAX)) {
-                if let Some(deadline_ns) = deadline_ns {
-                    self.network.run_until(deadline_ns);
-                }
-                break;
-            }
-            over = is_over(&self.network.0.world.borrow());
-        }
-        Ok(())
+        self.network.wait_at(self.index, timeout_ns, is_over).map(|_| ())
     }
 
     fn stats(&self) -> PortStats {

@@ -6,14 +6,14 @@ use std::io::{self, ErrorKind};
 use sinew_fabric::verbs::{
     Completion, CompletionQueue, Destination, QpAddress, QpConfig, ThreadDomain, Transport, VerbsError,
 };
-use sinew_fabric::{Clock, Descriptor, Readiness, Waker};
+use sinew_fabric::{Descriptor, Readiness, Waker};
 
 use super::handle::{Domain, node_of};
 use super::pair::SimQp;
 use crate::network::Network;
 use crate::nic::queue_pair::Qp;
 use crate::nic::{Cq, Ready};
-use crate::world::{NOT_BESIDE_ACTORS, World};
+use crate::world::World;
 
 /// What a thread has of a modelled NIC.
 #[derive(Clone, Debug)]
@@ -169,34 +169,11 @@ impl CompletionQueue for SimCq {
     ///
     /// As for [`PacketPort::wait`](sinew_fabric::PacketPort::wait) of simulated ports.
     fn wait(&mut self, timeout_ns: Option<u64>) -> io::Result<()> {
-        let clock = &self.network.0.clock;
-        let deadline_ns = timeout_ns.and_then(|timeout_ns| clock.now_ns().checked_add(timeout_ns));
-        let mut world = self.network.0.world.borrow_mut();
-        if world.nodes[self.node].actor.is_some() {
-            return world.nodes[self.node].wants_turn_by(deadline_ns, clock.event_ns());
-        }
-        let is_over = |cq: &Self, world: &mut World| world.nodes[cq.node].source.take() || !cq.is_empty(world);
-        let mut over = is_over(self, &mut world);
-        drop(world);
-        if !over && self.network.0.is_driven.get() {
-            if timeout_ns != Some(0) {
-                return Err(io::Error::new(ErrorKind::Unsupported, NOT_BESIDE_ACTORS));
-            }
-            // What is due, but for actors' turns.
-            self.network.run_until(clock.event_ns());
+        let is_over = |world: &mut World| world.nodes[self.node].source.take() || !self.is_empty(world);
+        if self.network.wait_at(self.node, timeout_ns, is_over)? {
             return Ok(());
         }
-        while !over {
-            if !self.network.step(deadline_ns.unwrap_or(u64::MAX)) {
-                match deadline_ns {
-                    Some(deadline_ns) => self.network.run_until(deadline_ns),
-                    None => return Err(io::Error::new(ErrorKind::Unsupported, "nothing happens any more")),
-                }
-                break;
-            }
-            over = is_over(self, &mut self.network.0.world.borrow_mut());
-        }
-        Ok(())
+        Err(io::Error::new(ErrorKind::Unsupported, "nothing happens any more"))
     }
 
     /// In virtual time: see [`Cluster::waker`](crate::Cluster::waker).

@@ -78,10 +78,10 @@ impl World {
     ) {
         let Nic { bus, stats, .. } = &mut self.nics[nic as usize];
         if count == 1 {
-            let there_ps = bus.mmio(now_ps, lines, stats);
+            let there_ps = bus.write_down(now_ps, lines, stats);
             return self.foresee_job(nic, there_ps, Job::Arrived { slot, epoch, upto, was_fetched: false });
         }
-        let there_ps = bus.doorbell(now_ps, stats);
+        let there_ps = bus.write_down(now_ps, 0, stats);
         self.foresee_job(nic, there_ps, Job::Doorbell { slot, epoch, upto, count, lines });
     }
 

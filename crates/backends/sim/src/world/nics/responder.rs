@@ -482,7 +482,8 @@ impl World {
         }
         qp.atomics.push_back((header.psn, word));
         let at_ps = n.bus.answer(now_ps, 8, &mut n.stats);
-        n.bus.write(at_ps, 8, &mut n.stats);
+        // What it writes back crosses later; it is counted here, since the bus takes all in the order of time.
+        n.bus.write(now_ps, 8, &mut n.stats);
         self.wake_node(node, now_ps / PS);
         self.answer_atomic(nic, (slot, epoch), Opcode::AtomicAnswer, (header.psn, word), at_ps);
     }
