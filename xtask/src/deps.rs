@@ -53,6 +53,7 @@ const ROOMS: &[Room] = &[
     room("sinew-kv", &["sinew-fabric", "sinew-herd", "sinew-mem", "sinew-rpc", "sinew-store"]),
     room("sinew-sequencer", &["sinew-fabric", "sinew-herd", "sinew-mem", "sinew-rpc"]),
     room("sinew-herd", &["sinew-fabric", "sinew-mem"]),
+    room("sinew-remote-memory", &["sinew-fabric", "sinew-mem", "sinew-rpc"]),
     top("sinew"),
     top("sinew-harness"),
     top("sinew-cli"),

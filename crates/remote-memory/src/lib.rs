@@ -1,0 +1,11 @@
+//! Memory of other hosts, for programs that need more than their own host has (rdmabox).
+//!
+//! - [`store`]: the seam. A [`Store`] is a range of bytes that lies elsewhere; file systems, block devices and paged memory are written against it.
+//! - [`ram`]: a store in this process' own memory: what others are compared with.
+#![forbid(unsafe_code)]
+
+pub mod ram;
+pub mod store;
+
+pub use ram::RamStore;
+pub use store::{Finished, Job, Refused, Request, Status, Store, StoreError};

@@ -1,0 +1,183 @@
+//! A store in this process' own memory: it is what others are compared with, and what a test of a door needs.
+
+use std::collections::VecDeque;
+use std::io;
+
+use sinew_fabric::readiness::Alarm;
+use sinew_fabric::{Armed, Descriptor, Readiness, Waker};
+use sinew_mem::{Arena, SharedMemory};
+
+use crate::store::{BLOCK, Finished, Job, Refused, Request, Status, Store, check};
+
+/// Requests that can wait for a turn.
+const WAITING_MAX: usize = 4096;
+
+/// A store in this process' own memory.
+#[derive(Debug)]
+pub struct RamStore {
+    memory: SharedMemory,
+    arena: Arena,
+    alarm: Alarm,
+    waiting: VecDeque<Request>,
+    finished: VecDeque<Finished>,
+}
+
+impl RamStore {
+    /// A store of `len` bytes, all zero, with an arena of `arena_bytes` for buffers. Memory is taken as it is written.
+    ///
+    /// # Errors
+    ///
+    /// What the system says.
+    pub fn new(len: usize, arena_bytes: usize) -> io::Result<Self> {
+        Ok(Self {
+            memory: SharedMemory::private(len)?,
+            arena: Arena::private(arena_bytes)?,
+            alarm: Alarm::new()?,
+            waiting: VecDeque::new(),
+            finished: VecDeque::new(),
+        })
+    }
+
+    /// Ends a sleep on the store.
+    pub fn waker(&self) -> Waker {
+        self.alarm.waker()
+    }
+
+    fn run(&self, Request { tag, job }: Request) -> Finished {
+        const ZEROS: [u8; BLOCK] = [0; BLOCK];
+        const CHECKED: &str = "it was checked when it was submitted";
+        let mut target = None;
+        match job {
+            Job::Read { at, target: mut buffer } => {
+                self.memory.read(at as usize, &mut buffer).expect(CHECKED);
+                target = Some(buffer);
+            }
+            Job::Write { at, source } => self.memory.write(at as usize, source.bytes()).expect(CHECKED),
+            Job::Discard { at, len } => {
+                let end = (at + len) as usize;
+                for from in (at as usize..end).step_by(BLOCK) {
+                    self.memory.write(from, &ZEROS[..BLOCK.min(end - from)]).expect(CHECKED);
+                }
+            }
+            Job::Flush => {}
+        }
+        Finished { tag, result: Ok(()), target }
+    }
+}
+
+impl Readiness for RamStore {
+    fn descriptor(&self) -> Option<Descriptor> {
+        Some(self.alarm.descriptor())
+    }
+
+    fn arm(&mut self, now_ns: u64) -> io::Result<Armed> {
+        if self.waiting.is_empty() && self.finished.is_empty() { self.alarm.arm(now_ns) } else { Ok(Armed::Ready) }
+    }
+
+    fn disarm(&mut self) -> bool {
+        self.alarm.disarm()
+    }
+}
+
+impl Store for RamStore {
+    fn len(&self) -> u64 {
+        self.memory.len() as u64
+    }
+
+    fn arena(&self) -> &Arena {
+        &self.arena
+    }
+
+    fn submit(&mut self, request: Request) -> Result<(), Refused> {
+        if let Err(error) = check(&request.job, self.len()) {
+            return Err(Refused::Never { error, request });
+        }
+        if self.waiting.len() + self.finished.len() >= WAITING_MAX {
+            return Err(Refused::Busy(request));
+        }
+        self.waiting.push_back(request);
+        Ok(())
+    }
+
+    fn turn(&mut self) -> bool {
+        let some = !self.waiting.is_empty();
+        while let Some(request) = self.waiting.pop_front() {
+            let finished = self.run(request);
+            self.finished.push_back(finished);
+        }
+        some
+    }
+
+    fn poll(&mut self, finished: &mut Vec<Finished>, max: usize) -> usize {
+        let count = max.min(self.finished.len());
+        finished.extend(self.finished.drain(..count));
+        count
+    }
+
+    fn status(&self) -> Status {
+        Status::Whole
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::StoreError;
+    use sinew_fabric::verbs::Slice;
+
+    fn store() -> RamStore {
+        RamStore::new(4 * BLOCK, 1 << 20).unwrap()
+    }
+
+    fn write(store: &RamStore, at: u64, bytes: &[u8]) -> Request {
+        let mut buffer = store.arena().alloc(bytes.len(), bytes.len().max(1)).unwrap();
+        buffer.copy_from_slice(bytes);
+        Request { tag: at, job: Job::Write { at, source: Slice::from(buffer.freeze()) } }
+    }
+
+    fn read(store: &mut RamStore, at: u64, len: usize) -> Vec<u8> {
+        let target = store.arena().alloc(len, len.max(1)).unwrap();
+        store.submit(Request { tag: 7, job: Job::Read { at, target } }).unwrap();
+        assert!(store.turn());
+        let mut finished = Vec::new();
+        store.poll(&mut finished, usize::MAX);
+        finished.pop().unwrap().target.unwrap().to_vec()
+    }
+
+    #[test]
+    fn a_read_sees_what_was_submitted_before_it() {
+        let mut store = store();
+        store.submit(write(&store, 4090, b"across blocks")).unwrap();
+        assert_eq!(read(&mut store, 4089, 15), b"\0across blocks\0");
+        store.submit(Request { tag: 0, job: Job::Discard { at: 4092, len: 2 * BLOCK as u64 } }).unwrap();
+        assert_eq!(read(&mut store, 4090, 4), b"ac\0\0");
+    }
+
+    #[test]
+    fn what_does_not_lie_in_the_store_is_refused_with_its_request() {
+        let mut store = store();
+        let len = store.len();
+        for (at, good) in [(len - 1, true), (len, false), (u64::MAX, false)] {
+            let refused = store.submit(write(&store, at, b"x")).err();
+            assert_eq!(refused.is_none(), good, "{at}");
+            if let Some(refused) = refused {
+                let Refused::Never { error, request } = refused else { panic!("{refused:?}") };
+                assert_eq!((error, request.tag), (StoreError::OutOfRange { at, asked: 1, len }, at));
+            }
+        }
+    }
+
+    #[test]
+    fn a_full_store_gives_requests_back() {
+        let mut store = store();
+        for tag in 0..WAITING_MAX as u64 {
+            store.submit(Request { tag, job: Job::Flush }).unwrap();
+        }
+        let refused = store.submit(Request { tag: 1, job: Job::Flush });
+        assert!(matches!(refused, Err(Refused::Busy(Request { tag: 1, .. }))));
+        assert!(store.turn() && !store.turn());
+        let mut finished = Vec::new();
+        assert_eq!(store.poll(&mut finished, 10), 10);
+        assert!(store.submit(Request { tag: 1, job: Job::Flush }).is_ok());
+    }
+}
