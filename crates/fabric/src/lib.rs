@@ -7,7 +7,7 @@
 //! - [`port`]: the traits, the bursts, the pieces to transmit.
 //! - [`address`]: how a fabric's names are written and what a resolved peer is.
 //! - [`time`]: the clock and the generator that library code is handed instead of reading its own.
-//! - [`poller`]: when to spin and when to sleep.
+//! - [`poller`]: when to spin and when to sleep, by one of several policies.
 //! - [`readiness`]: how to sleep, on several things at once.
 //! - [`worker`]: where long work runs.
 //! - [`loopback`]: a deterministic network in memory, for tests.
@@ -34,7 +34,7 @@ mod waker;
 pub mod worker;
 
 pub use address::{Address, AddressError, Peer};
-pub use poller::{Poller, PollerConfig, Step};
+pub use poller::{Poller, PollerConfig, PollerStats, Step};
 pub use port::{
     Caps, Dropped, MAX_BURST, PACKET_LEN_MIN, PacketPort, PacketRx, PacketTx, PeerLoss, PortError, PortEvent,
     PortStats, RxBurst, RxPacket, TxData, TxPacket,

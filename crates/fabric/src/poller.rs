@@ -1,8 +1,8 @@
-//! When a thread that waits for a port spins and when it sleeps.
+//! When a thread that waits spins and when it sleeps.
 //!
-//! A sleeping thread costs a wake-up (tens of microseconds where processors idle deeply), a spinning one costs a core. The
-//! poller spins after work for as long as more work usually takes to come, but never longer than the budget that its user
-//! gave (rdmabox, adaptive polling: poll while completions keep coming, then fall back to events).
+//! A sleeping thread costs a wake-up (tens of microseconds where processors idle deeply), a spinning one costs a core. How a thread divides its time between
+//! both is a policy ([`PollerConfig`]): rdmabox's adaptive polling (IV-B, Algorithm 3) and those that it is compared with (III-B), and one of this project that
+//! knows time instead of turns. A [`Poller`] carries a policy out and counts what it did.
 
 /// What the loop does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,20 +13,56 @@ pub enum Step {
     Block,
 }
 
-/// How long a poller may spin.
+/// A policy: how long a thread polls before it sleeps.
+///
+/// Completions of several queues may be polled by one thread with one poller, which is rdmabox's shared completion queues (SCQ) when it is [`Self::Busy`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PollerConfig {
-    /// The longest time without work that is spent spinning. 0 never spins, `u64::MAX` never sleeps.
-    pub spin_max_ns: u64,
+pub enum PollerConfig {
+    /// Never sleeps: the lowest latency, one whole core.
+    Busy,
+    /// Sleeps after each turn that found something, whatever is left: a wake-up for every `batch` arrivals at most. With a batch of 1 it is plain event mode, with
+    /// more it is event batch (NAPI's budget).
+    Event {
+        /// What a turn takes at most.
+        batch: usize,
+    },
+    /// Polls until a turn finds nothing, and sleeps then: naive hybrid polling.
+    Hybrid,
+    /// Sleeps after so many turns in a row that found nothing: rdmabox's adaptive polling. Its Algorithm 3 never sets the count back; here each turn that finds
+    /// something does, as its text has it ("stays busy polling").
+    Retry {
+        /// What a turn takes at most (MAX_POLL_WC).
+        batch: usize,
+        /// Turns in vain (MAX_RETRY).
+        retries_max: u32,
+    },
+    /// Polls after work for as long as more work usually takes to come, but never longer than a budget: turns take different times on different fabrics,
+    /// and a wake-up does not.
+    Adaptive {
+        /// The longest time without work that is spent spinning.
+        spin_max_ns: u64,
+    },
 }
 
 impl PollerConfig {
-    /// Never sleeps: the lowest latency, one whole core.
-    pub const SPIN: Self = Self { spin_max_ns: u64::MAX };
-    /// Sleeps at once: no core is burnt, every arrival pays a wake-up.
-    pub const SLEEP: Self = Self { spin_max_ns: 0 };
+    /// Never sleeps.
+    pub const SPIN: Self = Self::Busy;
+    /// Sleeps as soon as there is nothing to do: no core is burnt, every arrival after a silence pays a wake-up.
+    pub const SLEEP: Self = Self::Hybrid;
     /// Spins up to 50 us, about what one wake-up costs.
-    pub const ADAPTIVE: Self = Self { spin_max_ns: 50_000 };
+    pub const ADAPTIVE: Self = Self::Adaptive { spin_max_ns: 50_000 };
+    /// Each arrival is an event.
+    pub const EVENT: Self = Self::Event { batch: 1 };
+    /// As rdmabox has it in its benchmark (IV-B).
+    pub const RDMABOX: Self = Self::Retry { batch: 16, retries_max: 120 };
+
+    /// How much a turn of the loop should take at most.
+    pub fn batch(self) -> usize {
+        match self {
+            Self::Event { batch } | Self::Retry { batch, .. } => batch.max(1),
+            Self::Busy | Self::Hybrid | Self::Adaptive { .. } => usize::MAX,
+        }
+    }
 }
 
 impl Default for PollerConfig {
@@ -35,41 +71,142 @@ impl Default for PollerConfig {
     }
 }
 
-/// Decides between spinning and sleeping from the gaps between arrivals seen so far.
+/// What a poller did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PollerStats {
+    /// Turns that found something.
+    pub busy_turns: u64,
+    /// Turns in vain.
+    pub idle_turns: u64,
+    /// Times that it said [`Step::Block`]: wake-ups that were asked for, which is what interrupts are counted by.
+    pub blocks: u64,
+    /// Processor time of turns that found something.
+    pub worked_ns: u64,
+    /// Processor time of turns in vain.
+    pub spun_ns: u64,
+    /// From a [`Step::Block`] to [`Poller::woken`], or to the end of the next turn of who does not say so.
+    pub slept_ns: u64,
+}
+
+impl PollerStats {
+    /// Processor time that polling and what it found took.
+    pub fn cpu_ns(&self) -> u64 {
+        self.worked_ns + self.spun_ns
+    }
+}
+
+/// Decides between spinning and sleeping from what turns found so far.
 #[derive(Clone, Debug)]
 pub struct Poller {
     config: PollerConfig,
     last_work_ns: u64,
     /// Moving average of the gaps between turns that found work.
     gap_ns: u64,
+    /// Turns in vain since the last that was not.
+    retries: u32,
     /// Whether the current idle stretch was ended by a block already.
     blocked: bool,
+    /// Whether the last step was to sleep.
+    is_asleep: bool,
+    last_step_ns: Option<u64>,
+    stats: PollerStats,
 }
 
 impl Poller {
     /// A poller that has seen nothing yet.
     pub fn new(config: PollerConfig) -> Self {
-        Self { config, last_work_ns: 0, gap_ns: 0, blocked: false }
+        Self {
+            config,
+            last_work_ns: 0,
+            gap_ns: 0,
+            retries: 0,
+            blocked: false,
+            is_asleep: false,
+            last_step_ns: None,
+            stats: PollerStats::default(),
+        }
+    }
+
+    /// What it did until the last step.
+    pub fn stats(&self) -> PollerStats {
+        self.stats
+    }
+
+    /// The thread slept and is awake: what follows is a turn.
+    pub fn woken(&mut self, now_ns: u64) {
+        if let Some(last_ns) = self.last_step_ns.replace(now_ns) {
+            self.stats.slept_ns += now_ns.saturating_sub(last_ns);
+        }
+        self.is_asleep = false;
     }
 
     /// What to do after a turn at `now_ns` that did or did not find work.
     #[inline]
     pub fn step(&mut self, now_ns: u64, found_work: bool) -> Step {
-        if self.config.spin_max_ns == u64::MAX {
+        self.account(now_ns, found_work);
+        let step = match self.config {
+            PollerConfig::Busy => return Step::Spin,
+            PollerConfig::Hybrid => {
+                if found_work {
+                    Step::Spin
+                } else {
+                    Step::Block
+                }
+            }
+            PollerConfig::Event { .. } => Step::Block,
+            PollerConfig::Retry { retries_max, .. } => self.step_by_turns(found_work, retries_max),
+            PollerConfig::Adaptive { spin_max_ns } => self.step_by_time(now_ns, found_work, spin_max_ns),
+        };
+        self.is_asleep = step == Step::Block;
+        self.stats.blocks += u64::from(self.is_asleep);
+        step
+    }
+
+    #[inline]
+    fn account(&mut self, now_ns: u64, found_work: bool) {
+        let took_ns = self.last_step_ns.map_or(0, |last_ns| now_ns.saturating_sub(last_ns));
+        self.last_step_ns = Some(now_ns);
+        let stats = &mut self.stats;
+        if found_work {
+            stats.busy_turns += 1;
+        } else {
+            stats.idle_turns += 1;
+        }
+        let counted = match (self.is_asleep, found_work) {
+            (true, _) => &mut stats.slept_ns,
+            (false, true) => &mut stats.worked_ns,
+            (false, false) => &mut stats.spun_ns,
+        };
+        *counted += took_ns;
+    }
+
+    #[inline]
+    fn step_by_turns(&mut self, found_work: bool, retries_max: u32) -> Step {
+        if found_work {
+            self.retries = 0;
             return Step::Spin;
         }
+        if self.retries >= retries_max {
+            // Woken for nothing, it sleeps again at once.
+            return Step::Block;
+        }
+        self.retries += 1;
+        Step::Spin
+    }
+
+    #[inline]
+    fn step_by_time(&mut self, now_ns: u64, found_work: bool, spin_max_ns: u64) -> Step {
         if found_work {
             let gap = now_ns.saturating_sub(self.last_work_ns);
             // An eighth of the new gap: a burst after a long silence turns the poller to spinning within a few arrivals.
-            self.gap_ns = self.gap_ns - self.gap_ns / 8 + gap.min(self.config.spin_max_ns.saturating_mul(4)) / 8;
+            self.gap_ns = self.gap_ns - self.gap_ns / 8 + gap.min(spin_max_ns.saturating_mul(4)) / 8;
             self.last_work_ns = now_ns;
             self.blocked = false;
             return Step::Spin;
         }
         let idle = now_ns.saturating_sub(self.last_work_ns);
         // When work usually comes later than the budget, spinning the whole budget would only burn it.
-        let budget =
-            if self.gap_ns > self.config.spin_max_ns { self.config.spin_max_ns / 8 } else { self.config.spin_max_ns };
+        let budget = if self.gap_ns > spin_max_ns { spin_max_ns / 8 } else { spin_max_ns };
         if idle < budget && !self.blocked {
             Step::Spin
         } else {
@@ -82,33 +219,74 @@ impl Poller {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use Step::{Block, Spin};
 
     #[test]
     fn spins_while_work_keeps_coming_and_sleeps_after_the_budget() {
-        let mut poller = Poller::new(PollerConfig { spin_max_ns: 1000 });
-        assert_eq!(poller.step(10, true), Step::Spin);
-        assert_eq!(poller.step(1009, false), Step::Spin);
-        assert_eq!(poller.step(1010, false), Step::Block);
-        assert_eq!(poller.step(1011, false), Step::Block, "a wake-up without work sleeps again");
-        assert_eq!(poller.step(1012, true), Step::Spin);
+        let mut poller = Poller::new(PollerConfig::Adaptive { spin_max_ns: 1000 });
+        assert_eq!(poller.step(10, true), Spin);
+        assert_eq!(poller.step(1009, false), Spin);
+        assert_eq!(poller.step(1010, false), Block);
+        assert_eq!(poller.step(1011, false), Block, "a wake-up without work sleeps again");
+        assert_eq!(poller.step(1012, true), Spin);
     }
 
     #[test]
     fn spins_less_when_work_is_rare() {
-        let mut poller = Poller::new(PollerConfig { spin_max_ns: 1000 });
+        let mut poller = Poller::new(PollerConfig::Adaptive { spin_max_ns: 1000 });
         let mut now = 0;
         for _ in 0..50 {
             now += 100_000;
             poller.step(now, true);
         }
-        assert_eq!(poller.step(now + 200, false), Step::Block);
+        assert_eq!(poller.step(now + 200, false), Block);
+    }
+
+    /// What each policy does after turns that did and did not find something.
+    fn steps(config: PollerConfig, found: [bool; 6]) -> [Step; 6] {
+        let (mut poller, mut now_ns) = (Poller::new(config), 0);
+        found.map(|found| {
+            now_ns += 100;
+            poller.step(now_ns, found)
+        })
     }
 
     #[test]
-    fn the_extremes_never_sleep_and_never_spin() {
-        let mut spin = Poller::new(PollerConfig::SPIN);
-        assert_eq!(spin.step(u64::MAX, false), Step::Spin);
-        let mut sleep = Poller::new(PollerConfig::SLEEP);
-        assert_eq!(sleep.step(0, false), Step::Block);
+    fn each_policy_sleeps_when_its_rule_says() {
+        let found = [true, false, true, false, false, false];
+        for (config, expected) in [
+            (PollerConfig::Busy, [Spin; 6]),
+            (PollerConfig::Event { batch: 4 }, [Block; 6]),
+            (PollerConfig::Hybrid, [Spin, Block, Spin, Block, Block, Block]),
+            (PollerConfig::Retry { batch: 4, retries_max: 2 }, [Spin, Spin, Spin, Spin, Spin, Block]),
+            (PollerConfig::Retry { batch: 4, retries_max: 0 }, [Spin, Block, Spin, Block, Block, Block]),
+            (PollerConfig::Adaptive { spin_max_ns: 0 }, [Spin, Block, Spin, Block, Block, Block]),
+            (PollerConfig::Adaptive { spin_max_ns: 250 }, [Spin, Spin, Spin, Spin, Spin, Block]),
+        ] {
+            assert_eq!(steps(config, found), expected, "{config:?}");
+        }
+    }
+
+    #[test]
+    fn batches_are_those_of_policies_that_have_any() {
+        let batches =
+            [PollerConfig::EVENT, PollerConfig::RDMABOX, PollerConfig::Event { batch: 0 }, PollerConfig::SPIN];
+        assert_eq!(batches.map(PollerConfig::batch), [1, 16, 1, usize::MAX]);
+    }
+
+    #[test]
+    fn all_time_is_work_or_spinning_or_sleep() {
+        let mut poller = Poller::new(PollerConfig::SLEEP);
+        poller.step(1000, true);
+        poller.step(1010, true);
+        assert_eq!(poller.step(1013, false), Block);
+        poller.woken(1513);
+        poller.step(1520, true);
+        assert_eq!(poller.step(1522, false), Block);
+        // Whoever does not say when it woke up has the turn counted as sleep.
+        poller.step(1922, true);
+        let stats = poller.stats();
+        assert_eq!((stats.worked_ns, stats.spun_ns, stats.slept_ns), (10 + 7, 3 + 2, 500 + 400));
+        assert_eq!((stats.busy_turns, stats.idle_turns, stats.blocks, stats.cpu_ns()), (4, 2, 2, 22));
     }
 }

@@ -3,7 +3,7 @@
 use std::io;
 
 use sinew_fabric::readiness::{no_descriptor, wait_on};
-use sinew_fabric::{Armed, Clock, Descriptor, PacketPort, PacketTx, Readiness};
+use sinew_fabric::{Armed, Clock, Descriptor, PacketPort, PacketTx, PollerStats, Readiness};
 
 use super::Rpc;
 
@@ -154,7 +154,9 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
             let mut all: Vec<&mut dyn Readiness> = Vec::with_capacity(beside.len() + 1);
             all.extend(beside.iter_mut().map(|other| &mut **other as &mut dyn Readiness));
             all.push(self);
-            wait_on(&mut all, now_ns, until_ns)?;
+            let slept = wait_on(&mut all, now_ns, until_ns);
+            self.poller.woken(self.clock.now_ns());
+            slept?;
         }
         Ok(())
     }
@@ -164,7 +166,15 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         self.submit_and_publish();
         self.sessions.listen_until(timeout_ns.map(|timeout_ns| now_ns.saturating_add(timeout_ns)));
         // Armed, slept on and disarmed; a port without a descriptor has a way of its own.
-        self.port.wait(timeout_ns)
+        let slept = self.port.wait(timeout_ns);
+        self.poller.woken(self.clock.now_ns());
+        slept
+    }
+
+    /// What the endpoint's poller did: how often it slept, and what processor time it took. Of turns that are followed by [`Self::rest`] or
+    /// are the endpoint's own, such as those of [`Self::run_until`].
+    pub fn poller_stats(&self) -> PollerStats {
+        self.poller.stats()
     }
 
     /// Publishes the counters before a sleep, if anybody reads them: with what the port held back until now.
