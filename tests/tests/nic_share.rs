@@ -25,7 +25,7 @@ struct World {
     arena: Arena,
     done: Vec<Done>,
     received: Vec<Completion>,
-    _thread: ShmThread,
+    thread: ShmThread,
 }
 
 impl World {
@@ -53,7 +53,7 @@ impl World {
         });
         let memory = domain.expose(MEMORY, Access::ALL).unwrap();
         let (done, received) = (Vec::new(), Vec::new());
-        Self { share, lanes, cq, far, far_cq, memory, arena, done, received, _thread: thread }
+        Self { share, lanes, cq, far, far_cq, memory, arena, done, received, thread }
     }
 
     fn source(&self, number: usize, len: usize) -> Frozen {
@@ -189,6 +189,31 @@ fn what_makes_no_sense_is_refused() {
     let read = Transfer::Read { remote: world.at(0), len: 1 };
     assert_eq!(world.share.submit(SMALL, lane, 64, read).unwrap_err(), SubmitError::Full(64));
     world.run(64);
+}
+
+#[test]
+fn a_message_is_not_cut_over_a_transport_that_loses_chunks() {
+    let mut world = World::new();
+    let uc = QpConfig { send_depth: 16, receive_depth: 16, ..QpConfig::new(Transport::Uc) };
+    let qp = world.thread.queue_pair(&uc, &world.cq, &world.cq).unwrap();
+    let lane = world.share.add(qp, 16);
+    let message = Transfer::Message { source: world.source(1, 10).into(), remote: world.at(0), immediate: 1 };
+    assert_eq!(world.share.submit(BULK, lane, 1, message).unwrap_err(), SubmitError::Unreliable(Transport::Uc));
+}
+
+#[test]
+fn a_request_that_its_queue_pair_does_not_take_ends_without_a_completion() {
+    let mut world = World::new();
+    let rc = QpConfig { send_depth: 16, receive_depth: 16, ..QpConfig::new(Transport::Rc) };
+    // It is not connected.
+    let qp = world.thread.queue_pair(&rc, &world.cq, &world.cq).unwrap();
+    let lane = world.share.add(qp, 16);
+    let write = Transfer::Write { source: world.source(1, 5000).into(), remote: world.at(0) };
+    world.share.submit(BULK, lane, 9, write).unwrap();
+    let done = world.share.take_refused().expect("nothing else tells of it");
+    assert_eq!((done.id, done.status), (9, Status::LocalQpOperation));
+    assert!(world.share.take_refused().is_none());
+    assert_eq!(world.share.scheduler().all_outstanding_len(), 0);
 }
 
 #[test]

@@ -434,6 +434,16 @@ fn a_server_that_goes_ends_gets_with_an_error_that_names_it() {
         let error = reader.get(9, &object, now_ns()).unwrap_err();
         assert!(matches!(&error, AskError::PeerLost { peer, .. } if peer == "the test's server"), "{error}");
         assert!(!reader.has_room());
+        // What is flushed keeps nobody awake: in a while there is nothing left to take.
+        let may_sleep = |reader: &mut ShmReader| {
+            let turn = reader.turn(now_ns(), |outcome| panic!("{outcome:?} ended twice"));
+            let armed = reader.arm(now_ns()).unwrap();
+            reader.disarm();
+            turn.step == Step::Block && matches!(armed, Armed::Sleep { .. })
+        };
+        while !may_sleep(&mut reader) {
+            assert!(since.elapsed() < PATIENCE, "{choice}: {reader:?}");
+        }
     }
 }
 

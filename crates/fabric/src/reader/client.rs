@@ -238,6 +238,9 @@ impl<D: Device, C: Chase, G: Generator> Reader<D, C, G> {
                 break;
             }
         }
+        if self.lost.is_some() {
+            self.drain();
+        }
         self.measure_load(now_ns, found > 0, in_flight);
         if found == 0 && self.lost.is_none() && self.qp.state() == QpState::Error {
             self.lose(Status::Flushed, &mut take);
@@ -249,6 +252,13 @@ impl<D: Device, C: Chase, G: Generator> Reader<D, C, G> {
         let step = if found > 0 || ended > 0 || self.places.polling() > 0 { Step::Spin } else { Step::Block };
         self.spun = step == Step::Spin;
         Turn { ended, found: found > 0, in_flight: self.places.in_flight(), step }
+    }
+
+    /// Takes what is flushed after the server was lost: who sleeps on the queue would not sleep while it is there.
+    fn drain(&mut self) {
+        while self.cq.poll(&mut self.completions, BURST) > 0 {
+            self.completions.clear();
+        }
     }
 
     fn measure_load(&mut self, now_ns: u64, found: bool, in_flight: usize) {

@@ -3,7 +3,7 @@
 use super::scheduler::{Chunk, ClassConfig, ClassId, ConfigError, Limits, Scheduler};
 use crate::verbs::{
     Completion, CompletionQueue, Destination, Opcode, Operation, QpNumber, QueuePair, RemoteMemory, Request, Scatter,
-    Slice, Source, Status,
+    Slice, Source, Status, Transport,
 };
 use sinew_mem::{AllocError, Arena, MessageBuffer};
 
@@ -35,8 +35,8 @@ pub enum Transfer {
         /// Where to.
         remote: RemoteMemory,
     },
-    /// A WRITE, cut into chunks, the last of which completes one of the peer's receives: a message of any length. On RC and UC all of it
-    /// is there when the receive completes.
+    /// A WRITE, cut into chunks, the last of which completes one of the peer's receives: a message of any length. On RC, all of it is there
+    /// when the receive completes; other transports are refused, since they lose chunks without a word.
     Message {
         /// Its bytes.
         source: Slice,
@@ -102,6 +102,9 @@ pub enum SubmitError {
         /// Bytes that are possible.
         limit: u64,
     },
+    /// A message over a transport that loses chunks.
+    #[error("a message that is cut needs a reliable connection: over {0:?} its end can arrive without its middle")]
+    Unreliable(Transport),
     /// No memory for the chunks of a READ.
     #[error(transparent)]
     Alloc(#[from] AllocError),
@@ -219,7 +222,7 @@ impl<Q: QueuePair> Share<Q> {
         &self.scheduler
     }
 
-    /// Takes a request, and posts what may go. It ends once, with `id`, in [`Self::turn`] or [`Self::take`].
+    /// Takes a request, and posts what may go. It ends once, with `id`, in [`Self::turn`], or in [`Self::take`] and [`Self::take_refused`].
     ///
     /// # Errors
     ///
@@ -230,6 +233,10 @@ impl<Q: QueuePair> Share<Q> {
         }
         if lane.0 >= self.lanes.len() {
             return Err(SubmitError::Lane(lane.0));
+        }
+        let transport = self.lanes[lane.0].qp.transport();
+        if matches!(transfer, Transfer::Message { .. }) && transport != Transport::Rc {
+            return Err(SubmitError::Unreliable(transport));
         }
         let len = transfer.len();
         let limit = match &transfer {
@@ -346,6 +353,12 @@ impl<Q: QueuePair> Share<Q> {
             self.recycle(buffers.drain(..));
         }
         Some(Done { id, class, lane: LaneId(lane), status, buffers })
+    }
+
+    /// A request that ended because a queue pair did not take it, and of which no completion tells: whoever takes completions by
+    /// [`Self::take`] asks for these after each of them and after [`Self::submit`], before it sleeps. [`Self::turn`] hands them out by itself.
+    pub fn take_refused(&mut self) -> Option<Done> {
+        self.refused.pop()
     }
 
     /// Takes a completion of any of the thread's queue pairs, and posts what may go now.
