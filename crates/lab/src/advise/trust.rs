@@ -66,12 +66,19 @@ pub fn trust(plan: &Plan, outcome: &Outcome) -> Trust {
         workload.kind == Kind::Locks,
         "locks are taken as if none was held: who waits for whom is not simulated".to_owned(),
     );
-    let level = match (profile.is_validated, warnings.is_empty()) {
+    let is_known = profile.is_validated && profile.is_built_in;
+    let level = match (is_known, warnings.is_empty()) {
         (false, _) => Level::NotCompared,
         (true, true) => Level::Compared,
         (true, false) => Level::PartlyCompared,
     };
-    if !profile.is_validated {
+    if profile.is_validated && !profile.is_built_in {
+        let text = format!(
+            "{}: its file says that it was compared with measurements, which is its author's word",
+            profile.name
+        );
+        warnings.insert(0, text);
+    } else if !profile.is_validated {
         warnings.insert(0, format!("{}: no published figure of this NIC was compared with the model", profile.name));
     }
     Trust { level, warnings }

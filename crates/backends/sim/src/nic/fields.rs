@@ -113,7 +113,7 @@ pub(super) const FIELDS: &[Field] = fields! {
     core.memory_ns: U64 = core.memory_ns, TIME;
     core.contended_ns: U64 = core.contended_ns, TIME;
     core.interrupt_ns: U64 = core.interrupt_ns, TIME;
-    core.time_slice_ns: U64 = core.time_slice_ns, Range::Count(0, 1_000_000_000);
+    core.time_slice_ns: U64 = core.time_slice_ns, Range::Count(100_000, 1_000_000_000);
     registration.call_ns: U64 = registration.call_ns, Range::Count(0, 1_000_000_000);
     registration.page_ns: U64 = registration.page_ns, TIME;
     registration.copy_bytes_per_ns: F64 = registration.copy_bytes_per_ns, Range::Real(0.01, 1000.0);
@@ -141,7 +141,15 @@ impl Value {
         }
     }
 
-    pub fn text(&self) -> &str {
+    /// As an error repeats it.
+    pub fn shown(&self) -> String {
+        match self {
+            Self::Number { text, .. } => shown(text),
+            Self::Text(text) => format!("\"{}\"", shown(text)),
+        }
+    }
+
+    fn text(&self) -> &str {
         match self {
             Self::Number { text, .. } | Self::Text(text) => text,
         }
@@ -174,6 +182,16 @@ impl Range {
             Self::Name => listed(&Framing::ALL.map(Framing::name)),
         }
     }
+}
+
+/// Characters of a text that an error repeats.
+const SHOWN_MAX: usize = 40;
+
+/// As much of a text as an error repeats.
+pub(super) fn shown(text: &str) -> String {
+    let shown: String = text.chars().take(SHOWN_MAX).collect();
+    let rest = if shown.len() < text.len() { "..." } else { "" };
+    format!("{}{rest}", shown.escape_debug())
 }
 
 /// `a, b or c`.
@@ -220,7 +238,7 @@ impl Field {
     /// What the value cannot be, and what it can.
     pub fn set(&self, profile: &mut Profile, value: Value) -> Result<(), String> {
         let slot = (self.slot)(profile);
-        let problem = || format!("{} cannot be {}: {}", self.path(), value.text(), self.range.expected());
+        let problem = || format!("{} cannot be {}: {}", self.path(), value.shown(), self.range.expected());
         if let Slot::Framing(framing) = slot {
             let name = Framing::ALL.into_iter().find(|framing| framing.name() == value.text());
             *framing = name.ok_or_else(problem)?;

@@ -14,6 +14,8 @@ pub struct Profile {
     pub title: String,
     /// Whether published measurements of it were compared with the model.
     pub is_validated: bool,
+    /// Whether it is one of [`Profile::BUILT_IN`]: of another, what it says of itself is its author's word.
+    pub is_built_in: bool,
     /// Its bus.
     pub pcie: Pcie,
     /// How its work queue elements are laid out.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use toml::de::{DeTable, DeValue};
 
-use super::fields::{FIELDS, Range, Value};
+use super::fields::{FIELDS, Range, Value, shown};
 use super::profile::{Caches, Core, Framing, Link, Parameter, Pcie, Profile, Registration, Units, WqeLayout};
 use super::wqe::WQE_MAX;
 use crate::file::{Fields, FileError, Problem};
@@ -48,7 +48,8 @@ impl Profile {
 
     /// A profile that is built in.
     pub fn built_in(name: &str) -> Option<Self> {
-        Self::built_in_file(name).map(|text| Self::read(text).expect("a test reads them all"))
+        let read = |text| Self { is_built_in: true, ..Self::read(text).expect("a test reads them all") };
+        Self::built_in_file(name).map(read)
     }
 
     /// Reads a profile, as those in `nics` are written: each parameter is `name = { value = ..., source = "..." }`. With
@@ -63,7 +64,7 @@ impl Profile {
         let mut reader = Reader { text, problems: Vec::new() };
         let base = reader.base(file);
         reader.check_fields(file, file.contains_key("based_on"));
-        let mut profile = base.clone().unwrap_or_else(blank);
+        let mut profile = Self { is_built_in: false, ..base.clone().unwrap_or_else(blank) };
         profile.name = reader.head(file, "name").unwrap_or_default();
         profile.title = reader.head(file, "title").unwrap_or_default();
         if profile.name.contains(|char: char| char.is_whitespace()) {
@@ -108,6 +109,7 @@ fn blank() -> Profile {
         name: String::new(),
         title: String::new(),
         is_validated: false,
+        is_built_in: false,
         pcie: Pcie {
             link: PcieLink { generation: Generation::Gen1, lanes: 1, completion_max: 64 },
             read_latency_ns: 0,
@@ -224,9 +226,13 @@ impl Reader<'_> {
     /// The profile that the file is based on.
     fn base(&mut self, file: &DeTable<'_>) -> Option<Profile> {
         let (key, value) = file.get_key_value("based_on")?;
-        let name = value.get_ref().as_str().unwrap_or_default();
+        let Some(name) = value.get_ref().as_str() else {
+            self.problem(key.span().start, "based_on: a text is needed, as in based_on = \"cx3\"".to_owned());
+            return None;
+        };
         let base = Profile::built_in(name);
         if base.is_none() {
+            let name = shown(name);
             let problem = format!("based_on: there is no NIC `{name}`; there are {}", Profile::BUILT_IN.join(", "));
             self.problem(key.span().start, problem);
         }
@@ -247,7 +253,7 @@ impl Reader<'_> {
         }
         let value = Value::of(table.get("value")?.get_ref());
         if value.is_none() {
-            self.problem(at, format!("{path}: value is a number or a text"));
+            self.problem(at, format!("{path}: value is a number of at most 18 digits, or a text"));
         }
         let source = table.get("source")?.get_ref().as_str().unwrap_or_default().trim();
         if let Some(problem) = what_is_wrong_with(source) {
@@ -264,7 +270,7 @@ impl Reader<'_> {
         let scale = parameter.and_then(|(value, source)| {
             let scale = SCALE.take(&value);
             if scale.is_none() {
-                self.problem_at(file, "scale", format!("scale cannot be {}: {}", value.text(), SCALE.expected()));
+                self.problem_at(file, "scale", format!("scale cannot be {}: {}", value.shown(), SCALE.expected()));
             }
             Some((scale?, source))
         });
@@ -309,8 +315,16 @@ impl Reader<'_> {
     }
 }
 
+/// Characters of a source at most.
+const SOURCE_MAX: usize = 500;
 /// What a source cannot be.
 fn what_is_wrong_with(source: &str) -> Option<&'static str> {
+    if source.chars().any(char::is_control) {
+        return Some("source cannot have control characters: it is shown on terminals");
+    }
+    if source.chars().count() > SOURCE_MAX {
+        return Some("source is too long: 500 characters at most");
+    }
     let reason = |kind: &str| source.strip_prefix(kind).map(|rest| rest.trim_start_matches(':').trim());
     let is_row =
         |row: &str| row.contains('.') && row.chars().all(|char| char.is_ascii_alphanumeric() || "._-".contains(char));
@@ -507,11 +521,39 @@ mod tests {
             ("{ value = 8, source = \"calibrated on\" }", "names its rows"),
             ("{ value = 8, source = \"calibrated on that paper\" }", "names its rows"),
             ("{ value = 8, source = \"a\", because = \"b\" }", "unknown field `because`"),
+            ("{ value = 8, source = \"a\\u001b[31m\" }", "control characters"),
         ] {
             let (line, text) = with("cx3", "lanes", entry);
             let all = problems(&text);
             assert!(all.len() == 1 && all[0].0 == line && all[0].1.contains(part), "{entry}: {all:?}");
         }
+    }
+
+    #[test]
+    fn a_source_has_an_end() {
+        let of = |len: usize| with("cx3", "lanes", &format!("{{ value = 8, source = \"{}\" }}", "a".repeat(len))).1;
+        assert!(Profile::read(&of(500)).is_ok());
+        assert!(problems(&of(501))[0].1.contains("500 characters at most"));
+    }
+
+    #[test]
+    fn errors_repeat_what_was_written_and_no_more_of_it_than_fits() {
+        let (_, text) = with("cx3", "count", &format!("{{ value = \"{}\", source = \"a\" }}", "8".repeat(3000)));
+        let problem = &problems(&text)[0].1;
+        assert!(
+            problem.contains("count cannot be \"888")
+                && problem.contains("8...\": a whole number")
+                && problem.len() < 200
+        );
+    }
+
+    #[test]
+    fn only_what_is_built_in_says_so() {
+        let built_in = Profile::built_in("cx3").unwrap();
+        let read = Profile::read(text("cx3")).unwrap();
+        assert!(built_in.is_built_in && !read.is_built_in && read.is_validated);
+        let based = "name = \"mine\"\ntitle = \"Mine\"\nis_validated = true\nbased_on = \"cx3\"\n";
+        assert!(!Profile::read(based).unwrap().is_built_in);
     }
 
     #[test]
@@ -523,6 +565,7 @@ mod tests {
             ("title", "\"\\u001b\"", "title cannot be"),
             ("is_validated", "\"yes\"", "true or false"),
             ("based_on", "\"cx2\"", "there is no NIC `cx2`"),
+            ("based_on", "3", "a text is needed"),
             ("scale", "{ value = 0, source = \"a\" }", "scale cannot be 0"),
             ("scale", "2.0", "not a bare value"),
         ] {
