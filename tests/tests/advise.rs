@@ -2,22 +2,9 @@
 
 mod common;
 
-use common::{Folder, results, run, sinew, text};
+use common::{Folder, complaint, results, shown, sinew};
 
 const REFERENCE: &str = include_str!("../../docs/advise.md");
-
-fn shown(args: &str) -> String {
-    let output = run(&mut sinew(&args.split(' ').collect::<Vec<_>>()));
-    assert!(output.status.success(), "{args}: {}", text(&output.stderr));
-    text(&output.stdout)
-}
-
-/// What is said of wrong usage.
-fn complaint(args: &str) -> String {
-    let output = run(&mut sinew(&args.split(' ').collect::<Vec<_>>()));
-    assert_eq!((output.status.code(), text(&output.stdout)), (Some(2), String::new()), "{args}");
-    text(&output.stderr)
-}
 
 #[test]
 fn the_best_is_recommended_with_sections_and_fits_a_terminal() {
@@ -70,9 +57,9 @@ fn wrong_usage_is_answered_with_an_example() {
 
 #[test]
 fn the_reference_names_every_field_of_a_workload() {
-    for field in
-        ["kind", "object_bytes", "accesses", "read_share", "peers", "locks", "client_cpu", "server_cpu", "goal", "bulk"]
-    {
+    let fields =
+        ["kind", "object_bytes", "accesses", "read_share", "peers", "locks", "client_cpu", "server_cpu", "goal"];
+    for field in fields.into_iter().chain(["bulk", "batches"]) {
         assert!(REFERENCE.contains(&format!("`{field}`")), "docs/advise.md does not name {field}");
     }
 }

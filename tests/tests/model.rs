@@ -2,24 +2,11 @@
 
 mod common;
 
-use common::{Folder, results, run, sinew, text};
+use common::{Folder, complaint, results, shown, sinew};
 use serde_json::Value;
 use sinew_sim::nic::Profile;
 
 const REFERENCE: &str = include_str!("../../docs/nics.md");
-
-fn shown(args: &str) -> String {
-    let output = run(&mut sinew(&args.split(' ').collect::<Vec<_>>()));
-    assert!(output.status.success(), "{args}: {}", text(&output.stderr));
-    text(&output.stdout)
-}
-
-/// What is said of wrong usage.
-fn complaint(args: &str) -> String {
-    let output = run(&mut sinew(&args.split(' ').collect::<Vec<_>>()));
-    assert_eq!((output.status.code(), text(&output.stdout)), (Some(2), String::new()), "{args}");
-    text(&output.stderr)
-}
 
 /// A result by its name.
 fn named<'a>(results: &'a [Value], name: &str) -> &'a Value {

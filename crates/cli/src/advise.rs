@@ -35,7 +35,7 @@ it. A file:
 Examples:
   sinew advise cache --nic cx3
   sinew advise cache --nic cib --object 32 --read-share 1
-  sinew advise reads --nic cx3-roce10 --accesses 2 --goal throughput
+  sinew advise reads --nic cx3-roce10 --accesses 2 --goal throughput --no-batches
   sinew advise locks --nic cib --server-cpu busy
   sinew advise --workload mine.toml --nic mine-too.toml --json";
 
@@ -110,6 +110,9 @@ pub struct Args {
     /// Somebody else READs megabytes at a time from the same server
     #[arg(long)]
     bulk: bool,
+    /// The server answers one request at a time: it takes and answers none in batches
+    #[arg(long)]
+    no_batches: bool,
     /// How long settings are looked for, at most
     #[arg(long, default_value = "60", value_parser = parse_seconds)]
     seconds: Duration,
@@ -148,6 +151,7 @@ impl Args {
         let goal = self.goal.map(|goal| if goal == GoalArg::Latency { Goal::Latency } else { Goal::Throughput });
         set(&mut workload.goal, goal);
         workload.bulk |= self.bulk;
+        workload.batches &= !self.no_batches;
         match workload.problem() {
             Some((field, problem)) => {
                 let option = if field == "object_bytes" { "object".to_owned() } else { field.replace('_', "-") };
@@ -193,8 +197,19 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
 }
 
 fn setup(nic: &Profile, workload: &Workload) -> Value {
-    let Workload { kind, object_bytes, accesses, read_share, peers, locks, client_cpu, server_cpu, goal, bulk } =
-        workload;
+    let Workload {
+        kind,
+        object_bytes,
+        accesses,
+        read_share,
+        peers,
+        locks,
+        client_cpu,
+        server_cpu,
+        goal,
+        bulk,
+        batches,
+    } = workload;
     json!({
         "nic": nic.name,
         "kind": kind.name(),
@@ -207,6 +222,7 @@ fn setup(nic: &Profile, workload: &Workload) -> Value {
         "server_cpu": server_cpu.name(),
         "goal": goal.name(),
         "bulk": bulk,
+        "batches": batches,
     })
 }
 

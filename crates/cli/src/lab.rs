@@ -3,17 +3,22 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
+use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
+use sinew::fabric::verbs::Device;
+use sinew::host::Interrupt;
+use sinew_lab::nics::real;
 use sinew_lab::report::{self, COLUMNS, Cell, Done};
 use sinew_lab::{EXPERIMENTS, Experiment, Row};
 
 use sinew_harness::others::{TOO_MUCH, Watch};
 use sinew_harness::surroundings::Surroundings;
-use sinew_harness::{Beside, Comparison, Figure, Unit, figure, units};
+use sinew_harness::{Beside, Comparison, Figure, Unit, figure, machine, units};
 
 use crate::outfile::OutFile;
 use crate::table;
+use crate::verbs::{Carried, DeviceArgs, Job};
 use crate::{Outcome, Usage, interrupted, output};
 
 /// What is done with experiments.
@@ -40,6 +45,12 @@ pub struct ListArgs {
 pub struct RunArgs {
     /// Names of experiments, as `list` has them; all, when none is given
     names: Vec<String>,
+    /// Measure the same requests between two threads of this machine, where an experiment has such; nothing is simulated then
+    #[arg(long, value_enum)]
+    fabric: Option<Carried>,
+    /// The RDMA device of `--fabric ibverbs`, as rxe0 or mlx5_0:2 [default: the first that can be used]
+    #[arg(long, requires = "fabric")]
+    device: Option<String>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -87,14 +98,61 @@ fn chosen(names: &[String]) -> anyhow::Result<Vec<&'static dyn Experiment>> {
     if names.is_empty() { Ok(EXPERIMENTS.to_vec()) } else { names.iter().map(|name| find(name)).collect() }
 }
 
-fn measure(it: &dyn Experiment) -> (Done<'_>, Option<f64>) {
+/// Whether an experiment has requests that can be measured on a real fabric.
+fn is_real(it: &dyn Experiment) -> bool {
+    !it.plans().is_empty()
+}
+
+/// Those that are measured on a real fabric.
+fn chosen_for(fabric: Carried, names: &[String]) -> anyhow::Result<Vec<&'static dyn Experiment>> {
+    let (mut all, fabric) = (chosen(names)?, fabric.name());
+    if names.is_empty() {
+        all.retain(|it| is_real(*it));
+    }
+    if let Some(other) = all.iter().find(|it| !is_real(**it)) {
+        let real = EXPERIMENTS.iter().filter(|it| is_real(**it)).map(|it| it.id()).collect::<Vec<_>>().join(", ");
+        let text =
+            format!("{} has nothing that --fabric {fabric} could measure; those that have are {real}", other.id());
+        return Err(Usage::of(anyhow::anyhow!(text)));
+    }
+    Ok(all)
+}
+
+/// An experiment's requests on a device.
+struct OnDevice<'a, 'b> {
+    experiment: &'a dyn Experiment,
+    cpus: [usize; 2],
+    progress: &'a mut (dyn FnMut(f64) + 'b),
+}
+
+impl Job for OnDevice<'_, '_> {
+    type Result = Vec<Row>;
+
+    fn run<D: Device + 'static>(self, device: D, carried: Carried) -> anyhow::Result<Vec<Row>> {
+        let what = match carried {
+            Carried::Shm => "over shared memory, not a NIC",
+            Carried::Ibverbs => "over an RDMA device of this machine, to itself",
+        };
+        let interrupt = Interrupt::install().context("catching Ctrl-C")?;
+        real::run(&device, what, self.experiment, self.cpus, interrupt, self.progress)
+    }
+}
+
+fn measure<'a>(it: &'a dyn Experiment, on: Option<&DeviceArgs>) -> anyhow::Result<(Done<'a>, Option<f64>)> {
     let bar = ProgressBar::new(1000);
     bar.set_style(ProgressStyle::with_template("{msg:24} {wide_bar} {percent}%").expect("a fixed template"));
     bar.set_message(it.id());
-    let cpus: Vec<_> = it.measures_on().into_iter().map(Some).collect();
+    let pair =
+        on.map(|_| machine::cpus().first_chunk::<2>().copied().context("two processors are needed")).transpose()?;
+    let cpus = pair.map_or_else(|| it.measures_on(), Vec::from);
+    let cpus: Vec<_> = cpus.into_iter().map(Some).collect();
     let watch = (!cpus.is_empty()).then(|| Watch::new(&cpus, None));
     let began = Instant::now();
-    let rows = it.run(&mut |part| bar.set_position((part * 1000.0) as u64));
+    let mut progress = |part| bar.set_position((part * 1000.0) as u64);
+    let rows = match on.zip(pair) {
+        Some((device, cpus)) => device.run(OnDevice { experiment: it, cpus, progress: &mut progress })?,
+        None => it.run(&mut progress),
+    };
     bar.finish_and_clear();
     output::note(format_args!("{} took {:.1} s", it.id(), began.elapsed().as_secs_f64()));
     let share = watch.and_then(|watch| watch.share());
@@ -102,13 +160,16 @@ fn measure(it: &dyn Experiment) -> (Done<'_>, Option<f64>) {
         let share = share * 100.0;
         format!("others used {share:.0} % of the processors while it measured; let them end, and run it again")
     });
-    (Done { experiment: it, rows, complaint }, share)
+    Ok((Done { experiment: it, rows, complaint }, share))
 }
 
 fn show(args: &RunArgs) -> anyhow::Result<()> {
+    let on = args.fabric.map(|fabric| DeviceArgs { fabric, device: args.device.clone() });
+    on.iter().try_for_each(DeviceArgs::check).map_err(Usage::of)?;
     let mut results = Vec::new();
-    for it in chosen(&args.names)? {
-        let (done, share) = measure(it);
+    let all = args.fabric.map_or_else(|| chosen(&args.names), |fabric| chosen_for(fabric, &args.names))?;
+    for it in all {
+        let (done, share) = measure(it, on.as_ref())?;
         if args.json {
             results.extend(done.rows.iter().map(|row| result_of(&done, share, row)));
             continue;
@@ -117,7 +178,8 @@ fn show(args: &RunArgs) -> anyhow::Result<()> {
         let head = format!("{}: {}\n{}", it.id(), it.title(), it.source());
         let (heads, rows) = report::table(&done.rows);
         let table = table::of(&heads, rows, table::FIGURES);
-        let remark = table::wrapped(it.remark());
+        // What is said of the model is not said of a machine.
+        let remark = if on.is_some() { String::new() } else { table::wrapped(it.remark()) };
         if !output::print(format!("{head}\n\n{table}{remark}{invalid}\n"))? {
             // Nobody reads: what is left can take minutes.
             return Ok(());
@@ -132,7 +194,7 @@ fn show(args: &RunArgs) -> anyhow::Result<()> {
 fn write(args: &ReportArgs) -> anyhow::Result<()> {
     // Before minutes are spent on what could not be kept.
     let (chosen, out) = (chosen(&args.names)?, OutFile::check(&args.out)?);
-    let results: Vec<Done<'_>> = chosen.into_iter().map(|it| measure(it).0).collect();
+    let results = chosen.into_iter().map(|it| Ok(measure(it, None)?.0)).collect::<anyhow::Result<Vec<_>>>()?;
     out.write(report::html(&results).as_bytes())?;
     output::note(format_args!("{} experiments are in {}", results.len(), out.name()));
     Ok(())

@@ -5,8 +5,10 @@ pub mod fig11;
 pub mod fig12;
 pub mod fig13;
 pub mod fig14;
+pub mod fig2b;
 pub mod fig8;
 pub mod fig9;
+pub mod table1;
 pub mod table3;
 pub mod table4;
 pub mod table5;
@@ -42,39 +44,7 @@ fn profile(name: &str) -> Profile {
     Profile::built_in(name).expect("it is built in")
 }
 
-/// Rows that say the same as others: what one was calibrated on, the other is too.
-const SAME: [(&str, &str); 4] = [
-    ("cib.recv0", "cib.ud_recv.batch_ho"),
-    ("cib.recv1", "cib.ud_recv.batch"),
-    ("cib.send0", "cib.ud_send.batch_ho"),
-    ("cib.send1", "cib.ud_send.batch"),
-];
-
-/// Whether a row was used to calibrate a profile, and so shows nothing.
-pub(crate) fn against(profile: &Profile, id: &str) -> Against {
-    let calibrations = profile.calibrations();
-    let is_same = |(a, b): &(&str, &str)| *a == id && calibrations.contains(b) || *b == id && calibrations.contains(a);
-    if calibrations.contains(&id) || SAME.iter().any(is_same) { Against::Calibrated } else { Against::Same }
-}
-
-/// A row of the model.
-pub(crate) fn row(
-    profile: &Profile,
-    (id, place): (&str, &'static str),
-    case: &str,
-    metric: &str,
-    (paper, model): (Option<f64>, f64),
-    unit: &'static str,
-) -> Row {
-    Row {
-        id: id.to_owned(),
-        place: paper.map(|_| place),
-        case: case.to_owned(),
-        metric: metric.to_owned(),
-        paper,
-        against: against(profile, id),
-        model: Some(model),
-        measured: None,
-        unit,
-    }
+/// A row that the model was told, or that follows from what it was told.
+fn given(id: impl Into<String>, place: &'static str, metric: &str, paper: f64, model: f64, unit: &'static str) -> Row {
+    Row::model(id, metric, model, unit).paper(place, paper, Against::Calibrated)
 }

@@ -1,5 +1,7 @@
 //! What an experiment is.
 
+use sinew_harness::load::verbs::VerbsPlan;
+
 /// A published figure, run again.
 pub trait Experiment: Sync {
     /// As it is asked for, in `nsdi19-table5`.
@@ -21,6 +23,12 @@ pub trait Experiment: Sync {
 
     /// The processors that it measures on; none where all is simulated.
     fn measures_on(&self) -> Vec<usize> {
+        Vec::new()
+    }
+
+    /// What can be measured on a real fabric, too, by the same programs: rows as they are without what is found, and which requests each is of. None where
+    /// nothing can.
+    fn plans(&self) -> Vec<(Row, VerbsPlan)> {
         Vec::new()
     }
 
@@ -76,8 +84,8 @@ pub enum Error {
 }
 
 impl Row {
-    /// A figure of a simulated cluster.
-    pub fn model(id: impl Into<String>, metric: impl Into<String>, model: f64, unit: &'static str) -> Self {
+    /// A figure that is not found yet.
+    pub fn open(id: impl Into<String>, metric: impl Into<String>, unit: &'static str) -> Self {
         Self {
             id: id.into(),
             place: None,
@@ -85,10 +93,15 @@ impl Row {
             metric: metric.into(),
             paper: None,
             against: Against::Same,
-            model: Some(model),
+            model: None,
             measured: None,
             unit,
         }
+    }
+
+    /// A figure of a simulated cluster.
+    pub fn model(id: impl Into<String>, metric: impl Into<String>, model: f64, unit: &'static str) -> Self {
+        Self { model: Some(model), ..Self::open(id, metric, unit) }
     }
 
     /// Of a case of the experiment.

@@ -41,6 +41,8 @@ pub const EXPERIMENTS: &[&dyn Experiment] = &[
     &nsdi19::table5::Table5,
     &nsdi19::incast_background::IncastBackground,
     &nsdi19::modelled_nics::ModelledNics,
+    &atc16::table1::Table1,
+    &atc16::fig2b::Fig2b,
     &atc16::table3::Table3,
     &atc16::table4::Table4,
     &atc16::table5::Table5,

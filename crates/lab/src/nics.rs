@@ -3,6 +3,8 @@
 pub mod atomics;
 pub mod cluster;
 pub mod connections;
+mod published;
 pub mod rates;
+pub mod real;
 pub mod verbs;
 pub mod windows;

@@ -23,22 +23,6 @@ fn apt() -> Profile {
     Profile::built_in("cx3").expect("its file is built in")
 }
 
-fn against(id: &str) -> Against {
-    if apt().calibrations().contains(&id) { Against::Calibrated } else { Against::Same }
-}
-
-/// A row with what the paper says.
-fn published(
-    id: &str,
-    place: &'static str,
-    metric: impl Into<String>,
-    paper: f64,
-    model: f64,
-    unit: &'static str,
-) -> Row {
-    Row::model(id, metric, model, unit).paper(place, paper, against(id))
-}
-
 /// The emulated designs: how rows' names begin, and what they are called.
 const EMULATED: [(&str, &str, Kind); 3] = [
     ("pilaf", "Pilaf-em-OPT", Kind::Pilaf),

@@ -65,6 +65,20 @@ pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
+/// What the command prints with arguments that spaces part, and that are right.
+pub fn shown(args: &str) -> String {
+    let output = run(&mut sinew(&args.split(' ').collect::<Vec<_>>()));
+    assert!(output.status.success(), "{args}: {}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+/// What it says of wrong usage.
+pub fn complaint(args: &str) -> String {
+    let output = run(&mut sinew(&args.split(' ').collect::<Vec<_>>()));
+    assert_eq!((output.status.code(), text(&output.stdout)), (Some(2), String::new()), "{args}");
+    text(&output.stderr)
+}
+
 pub fn send(pid: u32, signal: Signal) {
     let _ = kill_process(Pid::from_raw(pid as i32).unwrap(), signal);
 }

@@ -11,8 +11,19 @@ const WIDTH: usize = table::WIDTH as usize;
 
 /// The workload in words.
 fn asked(nic: &Profile, workload: &Workload) -> String {
-    let Workload { kind, object_bytes, accesses, read_share, peers, locks, client_cpu, server_cpu, goal, bulk } =
-        workload;
+    let Workload {
+        kind,
+        object_bytes,
+        accesses,
+        read_share,
+        peers,
+        locks,
+        client_cpu,
+        server_cpu,
+        goal,
+        bulk,
+        batches,
+    } = workload;
     let size = units::size(*object_bytes);
     let mut text = match kind {
         Kind::Cache => format!("a cache of items of {size}, {:.0} % GETs", read_share * 100.0),
@@ -32,6 +43,9 @@ fn asked(nic: &Profile, workload: &Workload) -> String {
     }
     if *bulk {
         text += "; bulk transfers beside";
+    }
+    if !batches {
+        text += "; one request answered at a time";
     }
     format!("{} ({}): {text}", nic.name, nic.title)
 }

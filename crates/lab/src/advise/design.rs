@@ -189,7 +189,7 @@ impl Settings {
     pub fn first(design: Design, workload: &Workload, profile: &Profile) -> Self {
         let is_alone = workload.goal == Goal::Latency;
         let wait = |load| if load == Load::Busy { Wait::Events } else { Wait::Poll };
-        let batches = !is_alone && design.is_served(workload);
+        let batches = workload.batches && !is_alone && design.is_served(workload);
         Self {
             window: if is_alone { 1 } else { (1024 / workload.peers).clamp(1, 16).min(window_max(workload)) },
             batch: if batches { 16 } else { 1 },
@@ -235,7 +235,8 @@ impl Settings {
             }
             if sends_datagrams {
                 let batches: &[usize] = if step == 0 { &[1, 16] } else { &[1, 4, 32] };
-                batches.iter().for_each(|batch| put(&|it| it.batch = *batch));
+                let allowed = batches.iter().filter(|batch| workload.batches || **batch == 1);
+                allowed.for_each(|batch| put(&|it| it.batch = *batch));
                 let pairs: &[usize] = if step == 0 { &[1, 4] } else { &[1, 2, 3] };
                 pairs.iter().for_each(|pairs| put(&|it| it.queue_pairs = *pairs));
             }

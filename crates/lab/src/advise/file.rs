@@ -19,12 +19,24 @@ struct File {
     server_cpu: Option<String>,
     goal: Option<String>,
     bulk: Option<bool>,
+    batches: Option<bool>,
 }
 
 const FIELDS: [Fields<'static>; 1] = [Fields {
     table: "",
     required: &["kind"],
-    optional: &["object_bytes", "accesses", "read_share", "peers", "locks", "client_cpu", "server_cpu", "goal", "bulk"],
+    optional: &[
+        "object_bytes",
+        "accesses",
+        "read_share",
+        "peers",
+        "locks",
+        "client_cpu",
+        "server_cpu",
+        "goal",
+        "bulk",
+        "batches",
+    ],
 }];
 
 /// One of several, by its name.
@@ -68,7 +80,8 @@ impl Workload {
             client_cpu: load("client_cpu", &file.client_cpu)?,
             server_cpu: load("server_cpu", &file.server_cpu)?,
             goal,
-            bulk: file.bulk.unwrap_or(false),
+            bulk: file.bulk.unwrap_or(usual.bulk),
+            batches: file.batches.unwrap_or(usual.batches),
         };
         match workload.problem() {
             Some((field, problem)) => Err(place.error(field, problem)),
@@ -83,13 +96,14 @@ mod tests {
 
     #[test]
     fn what_is_not_said_is_usual_for_the_kind() {
-        let all = "kind = \"reads\"\naccesses = 2\nobject_bytes = 32\ngoal = \"throughput\"\nserver_cpu = \"busy\"\n";
+        let all = "kind = \"reads\"\naccesses = 2\nobject_bytes = 32\ngoal = \"throughput\"\nserver_cpu = \"busy\"\nbatches = false\n";
         let workload = Workload::parse(all).unwrap();
         let expected = Workload {
             accesses: 2,
             object_bytes: 32,
             goal: Goal::Throughput,
             server_cpu: Load::Busy,
+            batches: false,
             ..Workload::of(Kind::Reads)
         };
         assert_eq!(workload, expected);

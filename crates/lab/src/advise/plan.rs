@@ -53,6 +53,11 @@ impl Plan {
         (goal == Goal::Latency && is_busy).then_some(self.profile.core.time_slice_ns / 10)
     }
 
+    /// Threads of the server that take part.
+    pub fn server_threads(&self) -> usize {
+        if self.design.is_served(&self.workload) { self.settings.threads } else { 0 }
+    }
+
     /// Parts of an access, each of which awaits the one before.
     pub fn steps(&self, changes: bool) -> usize {
         match self.design {

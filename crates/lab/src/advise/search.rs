@@ -18,7 +18,7 @@ pub struct Tried {
     pub outcome: Outcome,
 }
 
-/// Rates that are this near count as equal, and what costs less is better.
+/// Rates of one design that are this near count as equal, and what costs less is better.
 const RATES: f64 = 0.02;
 /// So do times.
 const TIMES: f64 = 0.01;
@@ -26,27 +26,68 @@ const TIMES: f64 = 0.01;
 const WAITS: f64 = 0.2;
 /// Others' figures.
 const COSTS: f64 = 0.05;
+/// Rates and times of different designs that are this near count as equal: the model's errors are no smaller, and one design's differ from another's, while
+/// those of one design's settings are much alike.
+const DESIGNS: f64 = 0.05;
 /// A design that comes to less than this part of the best before its settings are looked at is not looked at more closely.
 const HOPELESS: f64 = 0.4;
 /// Runs of a design, at most.
 const RUNS_MAX: usize = 60;
 
-/// Whether `a` is better than `b`.
-pub fn is_better(a: &Tried, b: &Tried) -> bool {
-    let lower = |a: f64, b: f64, by: f64| (a - b).abs() > by * a.abs().max(b.abs());
-    let times = |it: &Tried| {
-        it.outcome.times.map_or([f64::MAX; 3], |it| [it.mean_ns, it.p50_ns, it.p99_ns].map(|ns| ns as f64))
-    };
-    let (ours, theirs) = (times(a), times(b));
-    let cost = |it: &Tried| it.plan.settings.threads as f64;
+/// A figure of one and of another, of which less is better, and how near they count as equal.
+type Pair = (f64, f64, f64);
+
+/// Whether the first figure that differs is the first one's.
+fn is_less(pairs: impl IntoIterator<Item = Pair>) -> bool {
+    let differ = |(a, b, by): &Pair| (a - b).abs() > by * a.abs().max(b.abs());
+    pairs.into_iter().find(differ).is_some_and(|(a, b, _)| a < b)
+}
+
+/// Times on the average, the median and the 99th percentile.
+fn times(it: &Tried) -> [f64; 3] {
+    it.outcome.times.map_or([f64::MAX; 3], |it| [it.mean_ns, it.p50_ns, it.p99_ns].map(|ns| ns as f64))
+}
+
+/// What it takes beside, of which less is better.
+fn costs(a: &Tried, b: &Tried) -> [Pair; 3] {
+    let threads = |it: &Tried| it.plan.server_threads() as f64;
     let cpu = |it: &Tried| it.outcome.cpu_ns.0 + it.outcome.cpu_ns.1;
+    [(threads(a), threads(b), COSTS), (cpu(a), cpu(b), COSTS), (times(a)[2], times(b)[2], COSTS)]
+}
+
+/// Whether `a` is better than `b`, which is the same design with other settings.
+pub fn is_better(a: &Tried, b: &Tried) -> bool {
+    let (ours, theirs) = (times(a), times(b));
     let by_goal = match a.plan.workload.goal {
         Goal::Throughput => [(b.outcome.rate_mops, a.outcome.rate_mops, RATES), (ours[1], theirs[1], WAITS)],
         Goal::Latency => [(ours[0], theirs[0], TIMES), (ours[2], theirs[2], TIMES)],
     };
-    let further = [(cost(a), cost(b), COSTS), (cpu(a), cpu(b), COSTS), (ours[2], theirs[2], COSTS)];
-    let differs = by_goal.into_iter().chain(further).find(|(a, b, by)| lower(*a, *b, *by));
-    differs.is_some_and(|(a, b, _)| a < b)
+    is_less(by_goal.into_iter().chain(costs(a, b)))
+}
+
+/// How much of what is wanted a run had: more is better.
+fn merit(it: &Tried) -> f64 {
+    match it.plan.workload.goal {
+        Goal::Throughput => it.outcome.rate_mops,
+        Goal::Latency => it.outcome.times.map_or(0.0, |times| 1e3 / times.mean_ns as f64),
+    }
+}
+
+/// Designs, best first: of those that are as good as the best that is left, the one that takes least of the server's processors, then the one that takes least
+/// time, and least of all else.
+fn rank(mut left: Vec<Tried>) -> Vec<Tried> {
+    left.sort_by(|a, b| merit(b).total_cmp(&merit(a)));
+    let mut ranked = Vec::new();
+    while let Some(best) = left.first().map(merit) {
+        let is_cheaper = |a: &Tried, b: &Tried| {
+            let server = (a.outcome.cpu_ns.1, b.outcome.cpu_ns.1, COSTS);
+            is_less([server, (times(a)[1], times(b)[1], WAITS)].into_iter().chain(costs(a, b)))
+        };
+        let near = (0..left.len()).take_while(|at| merit(&left[*at]) >= (1.0 - DESIGNS) * best);
+        let first = near.reduce(|first, at| if is_cheaper(&left[at], &left[first]) { at } else { first });
+        ranked.push(left.remove(first.expect("the best is as good as itself")));
+    }
+    ranked
 }
 
 /// How long a run of a plan has to be to tell, and `times` as long.
@@ -126,10 +167,6 @@ pub fn search(profile: &Profile, workload: &Workload, goes_on: &mut dyn FnMut(f6
         let tried = starts.map(|settings| run(profile, workload, design, settings, 1));
         all.extend(tried.reduce(|best, other| if is_better(&other, &best) { other } else { best }));
     }
-    let merit = |it: &Tried| match workload.goal {
-        Goal::Throughput => it.outcome.rate_mops,
-        Goal::Latency => it.outcome.times.map_or(0.0, |times| 1e3 / times.mean_ns as f64),
-    };
     let best = all.iter().map(merit).fold(0.0, f64::max);
     let mut found = Vec::new();
     for (at, tried) in all.into_iter().enumerate() {
@@ -138,12 +175,9 @@ pub fn search(profile: &Profile, workload: &Workload, goes_on: &mut dyn FnMut(f6
         let part = |part: f64| begin + (FINAL - COARSE) * part / count;
         found.push(if hopes { improve(tried, &mut |done| goes_on(part(done))) } else { tried });
     }
-    let mut ranked: Vec<Tried> = Vec::new();
-    for (at, tried) in found.into_iter().enumerate() {
+    let finals = found.iter().enumerate().map(|(at, tried)| {
         goes_on(FINAL + (1.0 - FINAL) * at as f64 / count);
-        let tried = again(&tried, 3);
-        let place = ranked.iter().position(|other| is_better(&tried, other)).unwrap_or(ranked.len());
-        ranked.insert(place, tried);
-    }
-    ranked
+        again(tried, 3)
+    });
+    rank(finals.collect())
 }

@@ -56,6 +56,8 @@ pub struct Workload {
     pub goal: Goal,
     /// Whether others READ 4 MB at a time from the same server.
     pub bulk: bool,
+    /// Whether the server may take several requests and post their answers together, as code that answers one at a time cannot (atc16 3.1).
+    pub batches: bool,
 }
 
 /// Bytes of a key of a cache.
@@ -128,6 +130,7 @@ impl Workload {
             server_cpu: Load::Idle,
             goal: if kind == Kind::Reads { Goal::Latency } else { Goal::Throughput },
             bulk: false,
+            batches: true,
         }
     }
 

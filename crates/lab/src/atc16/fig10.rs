@@ -1,6 +1,6 @@
 //! Figure 10: what atomics do to a store.
 
-use super::{against, profile};
+use super::profile;
 use crate::experiment::{Experiment, Row};
 use crate::services::store::{Kind, StoreFound, StoreRun};
 
@@ -49,8 +49,8 @@ impl Experiment for Fig10 {
             ];
             for (what, metric, model, paper) in ends {
                 let id = format!("drtm.{what}.{nic}");
-                let against = against(&profile(nic), &id);
-                rows.push(Row::model(id, metric, model, "%").paper("4.3.2", paper, against).case(nic.to_uppercase()));
+                let row = Row::model(id, metric, model, "%").published(&profile(nic), "4.3.2", paper);
+                rows.push(row.case(nic.to_uppercase()));
             }
         }
         rows

@@ -2,7 +2,7 @@
 
 use sinew_harness::load::verbs::{Carrier, Op};
 
-use super::{profile, row};
+use super::profile;
 use crate::experiment::{Against, Experiment, Row};
 use crate::nics::rates;
 
@@ -43,7 +43,7 @@ impl Experiment for Fig11 {
             let of_batches = QPS.map(|qps| rate(&batched, qps));
             let mut push = |id: &str, case: &str, metric: &str, model: f64, unit| {
                 let id = format!("{name}.fig11.{id}");
-                rows.push(row(&nic, (&id, ""), case, metric, (None, model), unit));
+                rows.push(Row::model(id, metric, model, unit).case(case));
             };
             for qps in QPS {
                 push(
@@ -66,7 +66,7 @@ impl Experiment for Fig11 {
             ("cib.multiq.4qp.low", "four queue pairs against one, least gain", 2.0, of_four().fold(f64::MAX, f64::min)),
             ("cib.multiq.4qp.high", "four queue pairs against one, greatest gain", 3.2, of_four().fold(0.0, f64::max)),
         ] {
-            let found = row(&cib, (id, "5.2.1"), "batches of a core", metric, (Some(paper), model), "x");
+            let found = Row::model(id, metric, model, "x").case("batches of a core").published(&cib, "5.2.1", paper);
             rows.push(Row { against: Against::Same, ..found });
         }
         rows

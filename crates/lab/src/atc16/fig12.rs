@@ -2,7 +2,7 @@
 
 use sinew_harness::load::verbs::{Carrier, Op};
 
-use super::{profile, row};
+use super::profile;
 use crate::experiment::{Experiment, Row};
 use crate::nics::rates;
 
@@ -46,7 +46,7 @@ impl Experiment for Fig12 {
                 for (verb, mops) in [("read", read.received_mops), ("write", write.received_mops)] {
                     let id = format!("{name}.fig12.{verb}{size}");
                     let metric = format!("inbound {} of {size} B", verb.to_uppercase());
-                    rows.push(row(&nic, (&id, ""), title, &metric, (None, mops), "M/s"));
+                    rows.push(Row::model(id, metric, mops, "M/s").case(title));
                 }
                 if read.asked.1.transmit > SATURATED {
                     found = found.or(Some(size));
@@ -55,7 +55,7 @@ impl Experiment for Fig12 {
             let model = found.unwrap_or(*SIZES.last().expect("there are sizes")) as f64;
             let id = format!("{name}.read.transition");
             let metric = "payload from which on the link limits READs";
-            rows.push(row(&nic, (&id, "5.3.1"), title, metric, (Some(transition), model), "B"));
+            rows.push(Row::model(id, metric, model, "B").case(title).published(&nic, "5.3.1", transition));
         }
         rows
     }

@@ -1,6 +1,6 @@
 //! Figure 13: windows of READs and WRITEs, and misses of the cache of work queue elements.
 
-use super::{profile, row};
+use super::profile;
 use crate::experiment::{Experiment, Row};
 use crate::nics::windows;
 
@@ -41,16 +41,9 @@ impl Experiment for Fig13 {
                     let case = format!("{title}, {}", verb.to_uppercase());
                     let id = format!("{name}.fig13.{verb}{window}");
                     let metric = format!("windows of {window}");
-                    rows.push(row(&nic, (&id, ""), &case, &metric, (None, found.rate_mops), "M/s"));
+                    rows.push(Row::model(&id, metric, found.rate_mops, "M/s").case(&case));
                     let metric = format!("windows of {window}, elements fetched again");
-                    rows.push(row(
-                        &nic,
-                        (&format!("{id}.misses"), ""),
-                        &case,
-                        &metric,
-                        (None, found.misses_mops),
-                        "M/s",
-                    ));
+                    rows.push(Row::model(format!("{id}.misses"), metric, found.misses_mops, "M/s").case(&case));
                     // A rate that is higher by a trifle is none.
                     if reads && found.rate_mops > best.0 * 1.005 {
                         best = (found.rate_mops, window);
@@ -59,7 +52,7 @@ impl Experiment for Fig13 {
             }
             let id = format!("{name}.read.window");
             let metric = "best window of READs";
-            rows.push(row(&nic, (&id, "5.3.2"), title, metric, (Some(paper), best.1 as f64), "requests"));
+            rows.push(Row::model(id, metric, best.1 as f64, "requests").case(title).published(&nic, "5.3.2", paper));
         }
         rows
     }

@@ -1,6 +1,6 @@
 //! Figure 14: atomics on more and more counters.
 
-use super::{profile, row};
+use super::profile;
 use crate::experiment::{Experiment, Row};
 use crate::nics::atomics;
 
@@ -36,7 +36,11 @@ impl Experiment for Fig14 {
                 let mops = atomics::rate_mops(&nic, counters, 64, 100_000);
                 let paper = (name == "cx3" && counters == 1).then_some(2.7);
                 let id = if paper.is_some() { "cx3.atomics".to_owned() } else { format!("{name}.fig14.z{counters}") };
-                rows.push(row(&nic, (&id, "5.4"), title, &format!("{counters} counters"), (paper, mops), "M/s"));
+                rows.push(
+                    Row::model(id, format!("{counters} counters"), mops, "M/s")
+                        .case(title)
+                        .published(&nic, "5.4", paper),
+                );
             }
         }
         rows

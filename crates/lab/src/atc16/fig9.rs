@@ -2,7 +2,7 @@
 
 use sinew_sim::nic::Profile;
 
-use super::{BEST_OF_WINDOWS, WINDOWS, against, baseline, batched, profile};
+use super::{BEST_OF_WINDOWS, WINDOWS, baseline, batched, profile};
 use crate::experiment::{Experiment, Row};
 use crate::services::cache::{CacheFound, CacheRun};
 
@@ -52,8 +52,7 @@ impl Experiment for Fig9 {
             }
             let row = |what: &str, metric: &str, model, paper, unit| {
                 let id = format!("herd16.{what}.{suffix}");
-                let against = against(&cib, &id);
-                Row::model(id, metric, model, unit).paper("4.3.1", paper, against).case(name)
+                Row::model(id, metric, model, unit).published(&cib, "4.3.1", paper).case(name)
             };
             rows.push(row("core", "1 core", rates[0], core, "M/s"));
             rows.push(row("peak", "at most", rates.iter().fold(0.0, |a, b| b.max(a)), peak, "M/s"));

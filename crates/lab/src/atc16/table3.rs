@@ -1,6 +1,6 @@
 //! Table 3 and Figure 7: sequencers.
 
-use super::{WINDOWS, against, baseline, batched, multi_queue, profile};
+use super::{WINDOWS, baseline, batched, multi_queue, profile};
 use crate::experiment::{Against, Experiment, Row};
 use crate::services::sequencer::{Design, SequencerFound, SequencerRun};
 
@@ -66,11 +66,8 @@ impl Experiment for Table3 {
         let (mut rows, mut done) = (Vec::new(), 0.0);
         let steps = (lines().len() * CORES.len() + 1) as f64;
         let row = |id: &str, metric: String, model, paper: Option<(&'static str, f64)>, unit| {
-            let row = Row::model(id, metric, model, unit);
-            match paper {
-                Some((place, paper)) => row.paper(place, paper, against(&cib, id)),
-                None => row,
-            }
+            let (place, paper) = paper.unzip();
+            Row::model(id, metric, model, unit).published(&cib, place.unwrap_or_default(), paper)
         };
         for (line, name, design) in lines() {
             let mut peak = 0.0f64;

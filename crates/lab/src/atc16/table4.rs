@@ -1,8 +1,9 @@
 //! Table 4: what modes of verbs reach on Connect-IB.
 
-use sinew_harness::load::verbs::{Carrier, Op};
+use sinew_harness::load::verbs::{Carrier, Op, VerbsPlan, Work};
+use sinew_sim::nic::Profile;
 
-use super::{profile, row};
+use super::profile;
 use crate::experiment::{Experiment, Row};
 use crate::nics::{atomics, rates};
 
@@ -27,80 +28,66 @@ impl Experiment for Table4 {
          have 16 requests. The rate is what the one host's NIC does."
     }
 
+    fn plans(&self) -> Vec<(Row, VerbsPlan)> {
+        let cib = profile("cib");
+        let of = |(id, case, paper, how)| match how {
+            How::Out(plan) | How::In(plan) => Some((row(&cib, id, case, paper), plan)),
+            How::Counters(1) => {
+                Some((row(&cib, id, case, paper), VerbsPlan::new(Work::Load(Op::FetchAdd), Carrier::Rc, 8)))
+            }
+            How::Counters(_) => None,
+        };
+        lines().into_iter().filter_map(of).collect()
+    }
+
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {
         let cib = profile("cib");
-        let out = |plan| rates::outbound(&cib, &plan).sent_mops;
-        let into = |plan| rates::inbound(&cib, &plan).received_mops;
-        type Rate<'a> = Box<dyn Fn() -> f64 + 'a>;
-        let rows: [(&str, &str, f64, Rate<'_>); 11] = [
-            (
-                "cib.ud_send.nonbatch",
-                "outbound UD SEND",
-                80.0,
-                Box::new(|| out(rates::plan(Op::Send, Carrier::Ud, 32, 1))),
-            ),
-            (
-                "cib.ud_send.batch",
-                "outbound UD SEND, in batches",
-                101.6,
-                Box::new(|| out(rates::plan(Op::Send, Carrier::Ud, 32, 16))),
-            ),
-            (
-                "cib.ud_send.batch_ho",
-                "outbound UD SEND, header-only, in batches",
-                157.0,
-                Box::new(|| out(rates::header_only(16))),
-            ),
-            (
-                "cib.ud_recv.batch",
-                "inbound UD RECV",
-                82.0,
-                Box::new(|| into(rates::plan(Op::Send, Carrier::Ud, 32, 16))),
-            ),
-            ("cib.ud_recv.batch_ho", "inbound UD RECV, header-only", 122.0, Box::new(|| into(rates::header_only(16)))),
-            (
-                "cib.read.in.le64",
-                "inbound READ of 32 B",
-                121.6,
-                Box::new(|| into(rates::plan(Op::Read, Carrier::Rc, 32, 1))),
-            ),
-            (
-                "cib.read.in.128",
-                "inbound READ of 128 B",
-                76.2,
-                Box::new(|| into(rates::plan(Op::Read, Carrier::Rc, 128, 1))),
-            ),
-            (
-                "cib.atomics.z1",
-                "fetch-and-add on one counter",
-                2.24,
-                Box::new(|| atomics::rate_mops(&cib, 1, 64, 100_000)),
-            ),
-            (
-                "cib.atomics.z4096",
-                "fetch-and-add on 4,096 counters",
-                52.0,
-                Box::new(|| atomics::rate_mops(&cib, 4096, 64, 100_000)),
-            ),
-            (
-                "cib.read.out",
-                "outbound READ of 32 B",
-                88.0,
-                Box::new(|| out(rates::plan(Op::Read, Carrier::Rc, 32, 1))),
-            ),
-            (
-                "cib.write.out.gt28",
-                "outbound UC WRITE of 32 B",
-                80.0,
-                Box::new(|| out(rates::plan(Op::Write, Carrier::Uc, 32, 1))),
-            ),
-        ];
-        let count = rows.len() as f64;
-        let found = rows.into_iter().enumerate().map(|(done, (id, case, paper, rate))| {
+        let lines = lines();
+        let count = lines.len() as f64;
+        let found = lines.into_iter().enumerate().map(|(done, (id, case, paper, how))| {
             progress(done as f64 / count);
-            let place = if id.contains(".out") { "5.3.2" } else { "Table 4" };
-            row(&cib, (id, place), case, "rate", (Some(paper), rate()), "M/s")
+            let mops = match how {
+                How::Out(plan) => rates::outbound(&cib, &plan).sent_mops,
+                How::In(plan) => rates::inbound(&cib, &plan).received_mops,
+                How::Counters(counters) => atomics::rate_mops(&cib, counters, 64, 100_000),
+            };
+            Row { model: Some(mops), ..row(&cib, id, case, paper) }
         });
         found.collect()
     }
+}
+
+/// What a rate is of.
+enum How {
+    /// Requests that the host sends.
+    Out(VerbsPlan),
+    /// Requests that it takes.
+    In(VerbsPlan),
+    /// Fetch-and-add on so many counters.
+    Counters(u64),
+}
+
+/// The rows: their names, what they are called, the paper's rate, and what it is of.
+fn lines() -> [(&'static str, &'static str, f64, How); 11] {
+    let of = rates::plan;
+    let (send, read, write) = (Op::Send, Op::Read, Op::Write);
+    let (rc, uc, ud) = (Carrier::Rc, Carrier::Uc, Carrier::Ud);
+    [
+        ("cib.ud_send.nonbatch", "outbound UD SEND", 80.0, How::Out(of(send, ud, 32, 1))),
+        ("cib.ud_send.batch", "outbound UD SEND, in batches", 101.6, How::Out(of(send, ud, 32, 16))),
+        ("cib.ud_send.batch_ho", "outbound UD SEND, header-only, in batches", 157.0, How::Out(rates::header_only(16))),
+        ("cib.ud_recv.batch", "inbound UD RECV", 82.0, How::In(of(send, ud, 32, 16))),
+        ("cib.ud_recv.batch_ho", "inbound UD RECV, header-only", 122.0, How::In(rates::header_only(16))),
+        ("cib.read.in.le64", "inbound READ of 32 B", 121.6, How::In(of(read, rc, 32, 1))),
+        ("cib.read.in.128", "inbound READ of 128 B", 76.2, How::In(of(read, rc, 128, 1))),
+        ("cib.atomics.z1", "fetch-and-add on one counter", 2.24, How::Counters(1)),
+        ("cib.atomics.z4096", "fetch-and-add on 4,096 counters", 52.0, How::Counters(4096)),
+        ("cib.read.out", "outbound READ of 32 B", 88.0, How::Out(of(read, rc, 32, 1))),
+        ("cib.write.out.gt28", "outbound UC WRITE of 32 B", 80.0, How::Out(of(write, uc, 32, 1))),
+    ]
+}
+
+fn row(cib: &Profile, id: &str, case: &str, paper: f64) -> Row {
+    let place = if id.contains(".out") { "5.3.2" } else { "Table 4" };
+    Row::open(id, "rate", "M/s").case(case).published(cib, place, paper)
 }

@@ -2,7 +2,7 @@
 
 use sinew_harness::load::verbs::{Carrier, Op};
 
-use super::{profile, row};
+use super::profile;
 use crate::experiment::{Experiment, Row};
 use crate::nics::rates;
 
@@ -48,7 +48,7 @@ impl Experiment for Table5 {
             ];
             for ((id, metric, model), paper) in found.into_iter().zip(paper) {
                 let id = format!("{name}.{id}");
-                rows.push(row(&nic, (&id, "Table 5"), title, metric, (Some(paper), model), "M/s"));
+                rows.push(Row::model(id, metric, model, "M/s").case(title).published(&nic, "Table 5", paper));
             }
         }
         rows

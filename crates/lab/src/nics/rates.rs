@@ -52,11 +52,15 @@ pub fn inbound(profile: &Profile, plan: &VerbsPlan) -> Found {
     run(profile, &VerbsPlan { window: 16, ..plan.clone() }, threads, MEASURED_NS)
 }
 
+/// Short messages that come back.
+pub fn echo_plan(form: Form, carrier: Carrier, size: usize) -> VerbsPlan {
+    VerbsPlan { window: 4, signal: 64, inline: true, ..VerbsPlan::new(Work::Echo(form), carrier, size) }
+}
+
 /// The most messages that one host's NIC sends back, in millions a second: so many threads answer requests of 12 threads
 /// on 12 hosts, whose queue pairs the NIC remembers.
 pub fn echoes(profile: &Profile, form: Form, carrier: Carrier, size: usize, threads: usize) -> Found {
-    let plan = VerbsPlan { window: 4, signal: 64, inline: true, ..VerbsPlan::new(Work::Echo(form), carrier, size) };
-    run(profile, &plan, Threads::inbound(12, 12, threads), MEASURED_NS)
+    run(profile, &echo_plan(form, carrier, size), Threads::inbound(12, 12, threads), MEASURED_NS)
 }
 
 /// The most that one thread sends with so many queue pairs, in millions a second.

@@ -80,7 +80,7 @@ impl Actor for Answering {
 }
 
 /// Before this, nothing is measured.
-const WARM_UP_NS: u64 = 60_000;
+pub const WARM_UP_NS: u64 = 60_000;
 
 /// Runs a plan for so long between NICs of one kind.
 pub fn run(profile: &Profile, plan: &VerbsPlan, threads: Threads, measured_ns: u64) -> Found {

@@ -2,7 +2,6 @@
 
 use sinew_sim::nic::Profile;
 
-use crate::atc16::row;
 use crate::experiment::{Experiment, Row};
 use crate::nics::connections;
 
@@ -37,11 +36,13 @@ impl Experiment for Fig1 {
             let mops = connections::read_mops(&nic, count);
             peak = peak.max(mops);
             let id = format!("erpc.fig1.{count}");
-            rows.push(row(&nic, (&id, ""), "READ of 16 B", &format!("{count} connections"), (None, mops), "M/s"));
+            rows.push(Row::model(id, format!("{count} connections"), mops, "M/s").case("READ of 16 B"));
             if count == 5000 {
                 let metric = "5,000 connections, share of the peak";
                 let share = mops / peak * 100.0;
-                rows.push(row(&nic, ("erpc.fig1", "Figure 1"), "READ of 16 B", metric, (Some(50.0), share), "%"));
+                rows.push(
+                    Row::model("erpc.fig1", metric, share, "%").case("READ of 16 B").published(&nic, "Figure 1", 50.0),
+                );
             }
         }
         rows

@@ -35,6 +35,7 @@ fn front(results: &[Done<'_>]) -> String {
         "Figures of published papers, beside what this code does: on simulated clusters, and on this machine where an experiment says so.",
     );
     text.push_str(&headline(&same, &bounds));
+    text.push_str(&papers(results));
     let invalid: Vec<&str> =
         results.iter().filter(|done| done.complaint.is_some()).map(|done| done.experiment.title()).collect();
     if !invalid.is_empty() {
@@ -146,6 +147,39 @@ fn headline(same: &[&Row], bounds: &[&Row]) -> String {
         return paragraph("None of these rows runs just what the paper ran: the experiments say what they show.");
     }
     tiles(&figures)
+}
+
+/// Errors above this are counted.
+const FAR: f64 = 0.3;
+
+/// How far each paper's rows are from the model that predicts them; calibrated ones are counted apart.
+fn papers<'a>(results: &'a [Done<'_>]) -> String {
+    let paper = |done: &Done<'_>| done.experiment.id().split('-').next().unwrap_or_default().to_owned();
+    let names: BTreeSet<String> = results.iter().map(paper).collect();
+    let line = |name: &String| {
+        let of_paper = results.iter().filter(|done| done.complaint.is_none() && paper(done) == *name);
+        let rows: Vec<&'a Row> = of_paper.flat_map(|done| &done.rows).collect();
+        let parts = |against: Against| -> Vec<(f64, &'a Row)> {
+            let held = rows.iter().filter(|row| row.against == against);
+            let of = |row: &&'a Row| if let Some(Error::Part(part)) = row.error() { Some((part, *row)) } else { None };
+            held.filter_map(of).collect()
+        };
+        let (mut predicted, calibrated) = (parts(Against::Same), parts(Against::Calibrated).len());
+        predicted.sort_by(|(one, _), (other, _)| one.abs().total_cmp(&other.abs()));
+        let far = predicted.iter().filter(|(part, _)| part.abs() > FAR + 1e-9).count();
+        let median = predicted.get(predicted.len() / 2).map(|(part, _)| format!("{:.1} %", part.abs() * 100.0));
+        let worst = predicted.last().map(|(part, row)| format!("{:+.1} % ({})", part * 100.0, row.name()));
+        let count = predicted.len().to_string();
+        let figures = [count, median.unwrap_or_default(), worst.unwrap_or_default(), far.to_string()];
+        (!rows.is_empty()).then(|| [name.clone()].into_iter().chain(figures).chain([calibrated.to_string()]).collect())
+    };
+    let lines: Vec<Vec<String>> = names.iter().filter_map(line).collect();
+    if lines.is_empty() {
+        return String::new();
+    }
+    let heads = ["paper", "predictions", "median error", "worst", "over 30 %", "calibrated, not counted"];
+    let sentence = "Predictions are rows that run what the paper ran, in which nothing was set by the paper's figure; percentages are left out.";
+    format!("<h3>Each paper</h3>{}{}", paragraph(sentence), table(&heads, &lines))
 }
 
 /// An experiment: what it runs, plots of what was found, the figures, and why they differ from the paper's.
@@ -313,6 +347,8 @@ mod tests {
             "what can be held against the paper in another way is apart"
         );
         assert!(front.contains("Rows beside figures of its Timely") && front.contains("9.00 x<"));
+        let of_paper = "<td>one</td><td>3</td><td>20.0 %</td><td>-30.0 % (far)</td><td>0</td><td>1</td>";
+        assert!(front.contains(of_paper), "{front}");
         // What was measured while others worked says nothing.
         let page = report(rows, Some("busy"));
         assert!(!page.contains("class=\"ratios") && page.contains("None of these rows"), "{page}");

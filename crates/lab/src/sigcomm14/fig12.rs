@@ -1,6 +1,6 @@
 //! Figure 12: how many clients HERD serves.
 
-use super::{SETUP, herd, published};
+use super::{SETUP, apt, herd};
 use crate::experiment::{Experiment, Row};
 use crate::services::cache::CacheRun;
 
@@ -53,7 +53,11 @@ impl Experiment for Fig12 {
             let at = rates.iter().rposition(|rate| *rate >= PEAK * peak).expect("one is it");
             if window == WINDOWS[0] {
                 let metric = "clients at the peak rate";
-                let row = published("herd14.clients", "5.5", metric, 260.0, CLIENTS[at] as f64, "processes");
+                let row = Row::model("herd14.clients", metric, CLIENTS[at] as f64, "processes").published(
+                    &apt(),
+                    "5.5",
+                    260.0,
+                );
                 rows.push(row.case(&*case));
             }
         }

@@ -1,6 +1,6 @@
 //! Figure 13: rates by the server's cores.
 
-use super::{SETUP, herd, published};
+use super::{SETUP, apt, herd};
 use crate::experiment::{Against, Experiment, Row};
 use crate::services::cache::CacheRun;
 
@@ -39,11 +39,15 @@ impl Experiment for Fig13 {
             rates.push(mops);
             let metric = if cores == 1 { "1 core".to_owned() } else { format!("{cores} cores") };
             rows.push(match cores {
-                1 => published("herd14.core", "5.7", metric, 6.3, mops, "M/s"),
+                1 => Row::model("herd14.core", metric, mops, "M/s").published(&apt(), "5.7", 6.3),
                 _ => Row::model(format!("herd14.cores.{cores}"), metric, mops, "M/s"),
             });
         }
-        rows.push(published("herd14.core_of6", "5.7", "6 cores, each of them", 4.32, rates[5] / 6.0, "M/s"));
+        rows.push(Row::model("herd14.core_of6", "6 cores, each of them", rates[5] / 6.0, "M/s").published(
+            &apt(),
+            "5.7",
+            4.32,
+        ));
         let peak = rates.iter().fold(0.0, |a: f64, b| a.max(*b));
         let share = rates[4] / peak * 100.0;
         rows.push(Row::model("herd14.cores95", "5 cores, of the most", share, "%").paper(

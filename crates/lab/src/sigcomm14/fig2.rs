@@ -3,7 +3,6 @@
 use sinew_harness::load::verbs::{Carrier, Form, Op, VerbsPlan, Work};
 
 use super::apt;
-use crate::atc16::row;
 use crate::experiment::{Experiment, Row};
 use crate::nics::verbs::{Threads, run};
 
@@ -54,7 +53,7 @@ impl Experiment for Fig2 {
             ];
             for (kind, (what, us)) in KINDS.into_iter().zip(found).enumerate() {
                 let id = format!("herd14.fig2.kind{kind}.{size}");
-                rows.push(row(&nic, (&id, ""), what, &format!("{size} B"), (None, us), "us"));
+                rows.push(Row::model(id, format!("{size} B"), us, "us").case(what));
             }
         }
         rows

@@ -1,9 +1,9 @@
 //! Figures 3 and 4: inbound and outbound verbs.
 
-use sinew_harness::load::verbs::{Carrier, Op};
+use sinew_harness::load::verbs::{Carrier, Op, VerbsPlan};
+use sinew_sim::nic::Profile;
 
 use super::apt;
-use crate::atc16::row;
 use crate::experiment::{Experiment, Row};
 use crate::nics::rates;
 
@@ -29,41 +29,73 @@ impl Experiment for Fig3 {
         "A host with a modelled ConnectX-3 is asked by 64 threads of eight others, or asks them with as many threads and queue pairs as suit it best."
     }
 
+    fn plans(&self) -> Vec<(Row, VerbsPlan)> {
+        let nic = apt();
+        let of_size = |size| KINDS.map(|kind| (row(&nic, kind, size), plan(kind, size)));
+        SIZES.into_iter().flat_map(of_size).collect()
+    }
+
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {
         let nic = apt();
         let mut rows = Vec::new();
         for (step, size) in SIZES.into_iter().enumerate() {
             progress(step as f64 / SIZES.len() as f64);
-            let of = |op, carrier| rates::plan(op, carrier, size, 1);
-            let found = [
-                (
-                    "write.in",
-                    "inbound WRITE over UC",
-                    rates::inbound(&nic, &of(Op::Write, Carrier::Uc)).received_mops,
-                    35.0,
-                ),
-                ("read.in", "inbound READ", rates::inbound(&nic, &of(Op::Read, Carrier::Rc)).received_mops, 26.0),
-                (
-                    "write.out",
-                    "outbound WRITE over UC, inline",
-                    rates::outbound(&nic, &of(Op::Write, Carrier::Uc)).sent_mops,
-                    0.0,
-                ),
-                (
-                    "send.out",
-                    "outbound SEND over UD, inline",
-                    rates::outbound(&nic, &of(Op::Send, Carrier::Ud)).sent_mops,
-                    0.0,
-                ),
-                ("read.out", "outbound READ", rates::outbound(&nic, &of(Op::Read, Carrier::Rc)).sent_mops, 22.0),
-            ];
-            for (name, what, mops, paper) in found {
-                let paper = (size == 32 && paper > 0.0).then_some(paper);
-                let id = if paper.is_some() { format!("herd14.{name}") } else { format!("herd14.fig3.{name}{size}") };
-                let found = row(&nic, (&id, "3.2.2"), what, &format!("{size} B"), (paper, mops), "M/s");
-                rows.push(if name == "write.in" { super::input(found) } else { found });
+            for kind in KINDS {
+                let plan = plan(kind, size);
+                let mops = match kind.way {
+                    Way::In => rates::inbound(&nic, &plan).received_mops,
+                    Way::Out => rates::outbound(&nic, &plan).sent_mops,
+                };
+                rows.push(Row { model: Some(mops), ..row(&nic, kind, size) });
             }
         }
         rows
     }
+}
+
+/// Whether the host asks or is asked.
+#[derive(Clone, Copy)]
+enum Way {
+    In,
+    Out,
+}
+
+/// A line of the figures: how its rows' names go on, what it is called, its requests, and what the paper says of 32 B.
+#[derive(Clone, Copy)]
+struct Kind {
+    name: &'static str,
+    title: &'static str,
+    way: Way,
+    op: Op,
+    carrier: Carrier,
+    paper: Option<f64>,
+}
+
+const fn kind(
+    name: &'static str,
+    title: &'static str,
+    way: Way,
+    (op, carrier): (Op, Carrier),
+    paper: Option<f64>,
+) -> Kind {
+    Kind { name, title, way, op, carrier, paper }
+}
+
+const KINDS: [Kind; 5] = [
+    kind("write.in", "inbound WRITE over UC", Way::In, (Op::Write, Carrier::Uc), Some(35.0)),
+    kind("read.in", "inbound READ", Way::In, (Op::Read, Carrier::Rc), Some(26.0)),
+    kind("write.out", "outbound WRITE over UC, inline", Way::Out, (Op::Write, Carrier::Uc), None),
+    kind("send.out", "outbound SEND over UD, inline", Way::Out, (Op::Send, Carrier::Ud), None),
+    kind("read.out", "outbound READ", Way::Out, (Op::Read, Carrier::Rc), Some(22.0)),
+];
+
+fn plan(kind: Kind, size: usize) -> VerbsPlan {
+    rates::plan(kind.op, kind.carrier, size, 1)
+}
+
+fn row(nic: &Profile, Kind { name, title, paper, .. }: Kind, size: usize) -> Row {
+    let paper = paper.filter(|_| size == 32);
+    let id = if paper.is_some() { format!("herd14.{name}") } else { format!("herd14.fig3.{name}{size}") };
+    let row = Row::open(id, format!("{size} B"), "M/s").case(title).published(nic, "3.2.2", paper);
+    if name == "write.in" { super::input(row) } else { row }
 }

@@ -1,9 +1,9 @@
 //! Figure 5: echoes.
 
-use sinew_harness::load::verbs::{Carrier, Form};
+use sinew_harness::load::verbs::{Carrier, Form, VerbsPlan};
+use sinew_sim::nic::Profile;
 
 use super::apt;
-use crate::atc16::row;
 use crate::experiment::{Experiment, Row};
 use crate::nics::rates;
 
@@ -32,20 +32,32 @@ impl Experiment for Fig5 {
          the rate is similar."
     }
 
+    fn plans(&self) -> Vec<(Row, VerbsPlan)> {
+        let nic = apt();
+        CASES.map(|case| (row(&nic, &case), rates::echo_plan(case.2, case.3, case.4))).to_vec()
+    }
+
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {
         let nic = apt();
-        let cases = [
-            ("herd14.echo.ww", "WRITE there and back, 32 B", Form::Ww, Carrier::Uc, 32, 26.0),
-            ("herd14.echo.ws", "WRITE there, SEND back, 32 B", Form::Ws, Carrier::Uc, 32, 26.0),
-            ("herd14.echo.ss", "SEND there and back, 32 B", Form::Ss, Carrier::Ud, 32, 21.0),
-            ("herd14.echo.ww16", "WRITE there and back, 16 B", Form::Ww, Carrier::Uc, 16, 30.0),
-        ];
-        let count = cases.len() as f64;
-        let found = cases.into_iter().enumerate().map(|(done, (id, case, form, carrier, size, paper))| {
-            progress(done as f64 / count);
-            let mops = rates::echoes(&nic, form, carrier, size, THREADS).answered_mops;
-            row(&nic, (id, "Figure 5"), case, "rate", (Some(paper), mops), "M/s")
+        let found = CASES.iter().enumerate().map(|(done, case)| {
+            progress(done as f64 / CASES.len() as f64);
+            let mops = rates::echoes(&nic, case.2, case.3, case.4, THREADS).answered_mops;
+            Row { model: Some(mops), ..row(&nic, case) }
         });
         found.collect()
     }
+}
+
+/// The row's name, what it is called, form, transport, bytes, and the paper's rate.
+type Case = (&'static str, &'static str, Form, Carrier, usize, f64);
+
+const CASES: [Case; 4] = [
+    ("herd14.echo.ww", "WRITE there and back, 32 B", Form::Ww, Carrier::Uc, 32, 26.0),
+    ("herd14.echo.ws", "WRITE there, SEND back, 32 B", Form::Ws, Carrier::Uc, 32, 26.0),
+    ("herd14.echo.ss", "SEND there and back, 32 B", Form::Ss, Carrier::Ud, 32, 21.0),
+    ("herd14.echo.ww16", "WRITE there and back, 16 B", Form::Ww, Carrier::Uc, 16, 30.0),
+];
+
+fn row(nic: &Profile, (id, case, .., paper): &Case) -> Row {
+    Row::open(*id, "rate", "M/s").case(*case).published(nic, "Figure 5", *paper)
 }

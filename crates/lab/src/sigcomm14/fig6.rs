@@ -4,7 +4,6 @@ use sinew_harness::load::verbs::{Carrier, Op, VerbsPlan};
 use sinew_sim::nic::Profile;
 
 use super::apt;
-use crate::atc16::row;
 use crate::experiment::{Experiment, Row};
 use crate::nics::rates;
 use crate::nics::verbs::{Threads, run};
@@ -50,17 +49,25 @@ impl Experiment for Fig6 {
             let (out, into) = all_to_all(&nic, side);
             for (name, what, mops) in [("out", "outbound WRITE", out), ("in", "inbound WRITE", into)] {
                 let id = format!("herd14.fig6.{name}{side}");
-                rows.push(row(&nic, (&id, ""), what, &format!("{side} to {side}"), (None, mops), "M/s"));
+                rows.push(Row::model(id, format!("{side} to {side}"), mops, "M/s").case(what));
             }
             if side == 16 {
                 let share = out / peak * 100.0;
                 let metric = "16 to 16, share of the outbound peak";
-                rows.push(row(&nic, ("herd14.uc_out_16", "3.3"), "outbound WRITE", metric, (Some(21.0), share), "%"));
+                rows.push(
+                    Row::model("herd14.uc_out_16", metric, share, "%")
+                        .case("outbound WRITE")
+                        .published(&nic, "3.3", 21.0),
+                );
             }
         }
         let plan = VerbsPlan { window: 4, signal: 4, ..rates::plan(Op::Write, Carrier::Uc, 32, 1) };
         let many = run(&nic, &plan, Threads::inbound(16 * nic.core.count, 16, 1), MEASURED_NS).received_mops;
-        rows.push(row(&nic, ("herd14.in_1600", "3.3"), "inbound WRITE", "1,600 clients", (Some(30.0), many), "M/s"));
+        rows.push(
+            Row::model("herd14.in_1600", "1,600 clients", many, "M/s")
+                .case("inbound WRITE")
+                .published(&nic, "3.3", 30.0),
+        );
         rows
     }
 }

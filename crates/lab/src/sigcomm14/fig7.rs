@@ -2,7 +2,7 @@
 
 use sinew_herd::WorkerConfig;
 
-use super::{apt, published};
+use super::apt;
 use crate::experiment::{Experiment, Row};
 use crate::services::charges::Accesses;
 use crate::services::sequencer::{Design, SequencerRun};
@@ -63,7 +63,11 @@ impl Experiment for Fig7 {
                 if (accesses, is_prefetched) == (8, true) {
                     let peak = rates.iter().fold(0.0, |a: f64, b| a.max(*b));
                     let cores = rates.iter().position(|rate| *rate >= PEAK * peak).expect("one is it") as f64 + 1.0;
-                    let row = published("herd14.prefetch", "4.1.1", "cores for the peak", 5.0, cores, "cores");
+                    let row = Row::model("herd14.prefetch", "cores for the peak", cores, "cores").published(
+                        &apt(),
+                        "4.1.1",
+                        5.0,
+                    );
                     rows.push(row.case(&*case));
                 }
             }

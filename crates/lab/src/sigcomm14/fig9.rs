@@ -1,6 +1,6 @@
 //! Figure 9: the systems' rates for items of 48 B.
 
-use super::{EMULATED, SETUP, emulated, herd, published};
+use super::{EMULATED, SETUP, apt, emulated, herd};
 use crate::experiment::{Experiment, Row};
 use crate::services::cache::CacheRun;
 use crate::services::store::StoreRun;
@@ -49,8 +49,8 @@ impl Experiment for Fig9 {
             let metric = format!("{get_percent} % GETs");
             // "both read-intensive and write-intensive workloads achieve 26 Mops" (5.3).
             let row = match suffix {
-                "read" => published("herd14.peak", "5.3", metric, 26.0, mops, "M/s"),
-                "write" => published("herd14.peak.write", "5.3", metric, 26.0, mops, "M/s"),
+                "read" => Row::model("herd14.peak", metric, mops, "M/s").published(&apt(), "5.3", 26.0),
+                "write" => Row::model("herd14.peak.write", metric, mops, "M/s").published(&apt(), "5.3", 26.0),
                 _ => Row::model(format!("herd14.herd.{suffix}"), metric, mops, "M/s"),
             };
             rows.push(row.case("HERD"));
@@ -61,7 +61,7 @@ impl Experiment for Fig9 {
                 let mops = emulated(StoreRun { get_percent, ..StoreRun::sigcomm14(kind) }).mops;
                 let (id, metric) = (format!("herd14.{name}.{suffix}"), format!("{get_percent} % GETs"));
                 let row = if suffix == "get" {
-                    published(&id, "5.3", metric, paper, mops, "M/s")
+                    Row::model(id, metric, mops, "M/s").published(&apt(), "5.3", paper)
                 } else {
                     Row::model(id, metric, mops, "M/s")
                 };

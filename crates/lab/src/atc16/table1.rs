@@ -1,0 +1,70 @@
+//! Table 1: what transports allow, and how long work queue elements are.
+
+use sinew_fabric::verbs::{Transport, Verb};
+
+use super::{given, profile};
+use crate::experiment::{Experiment, Row};
+
+/// See the module.
+pub struct Table1;
+
+/// What the table has a column for.
+const VERBS: [Verb; 3] = [Verb::Send, Verb::Write, Verb::Read];
+
+/// A transport: how its rows' names end, what it is called, and the paper's verbs and bytes.
+const PAPER: [(&str, &str, Transport, f64, f64); 3] = [
+    ("rc", "RC", Transport::Rc, 3.0, 36.0),
+    ("uc", "UC", Transport::Uc, 2.0, 36.0),
+    ("ud", "UD", Transport::Ud, 1.0, 68.0),
+];
+
+impl Experiment for Table1 {
+    fn id(&self) -> &'static str {
+        "atc16-table1"
+    }
+
+    fn title(&self) -> &'static str {
+        "What transports allow, and bytes of work queue elements"
+    }
+
+    fn source(&self) -> &'static str {
+        "atc16 2.2, Table 1"
+    }
+
+    fn setup(&self) -> &'static str {
+        "Nothing is run: verbs are those of SEND, WRITE and READ that the library allows over a transport, bytes those that a modelled Connect-IB was told."
+    }
+
+    fn remark(&self) -> &'static str {
+        "All rows are inputs of the model: they show that it was told what the paper has, and nothing else."
+    }
+
+    fn run(&self, _: &mut dyn FnMut(f64)) -> Vec<Row> {
+        let wqe = profile("cib").wqe;
+        let mut rows = Vec::new();
+        for (suffix, name, transport, verbs, bytes) in PAPER {
+            let allowed = VERBS.iter().filter(|verb| transport.allows(**verb)).count();
+            let header = if transport.is_connected() { wqe.header_connected } else { wqe.header_datagram };
+            let (verbs_id, bytes_id) = (format!("wqe.verbs.{suffix}"), format!("wqe.hdr.{suffix}"));
+            rows.push(
+                given(verbs_id, "Table 1", "verbs of SEND, WRITE and READ", verbs, allowed as f64, "verbs").case(name),
+            );
+            rows.push(
+                given(bytes_id, "Table 1", "header of a request's element", bytes, header as f64, "B").case(name),
+            );
+        }
+        rows.push(given("wqe.hdr.recv", "Table 1", "element of a RECV", 16.0, wqe.receive as f64, "B").case("all"));
+        rows
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::Error;
+
+    #[test]
+    fn the_library_and_the_model_have_what_the_table_has() {
+        assert!(Table1.run(&mut |_| {}).iter().all(|row| row.error() == Some(Error::Part(0.0))));
+    }
+}

@@ -1,0 +1,110 @@
+//! The programs of modelled NICs on a real fabric: two threads of this machine, with the drivers that the simulated hosts have.
+
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use sinew_fabric::verbs::Device;
+use sinew_harness::load::Drive;
+use sinew_harness::load::verbs::{Carrier, LinkAddress, Requester, Responder, VerbsPlan, check_device};
+use sinew_harness::machine;
+use sinew_host::{HostClock, Interrupt};
+use sinew_mem::atomic::{AtomicBool, Ordering};
+
+use crate::experiment::{Against, Experiment, Row};
+
+/// How long each of the slices is, of which the first is not counted.
+const SLICE: Duration = Duration::from_millis(40);
+/// Slices that count: the median of them is told.
+const SLICES: usize = 5;
+/// How long messages that are on their way have to come.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What an experiment measures on a device, by a thread that asks and one that is asked: rows with what was measured, which say
+/// `what` carried the verbs, and are not held against the paper.
+///
+/// # Errors
+///
+/// The device lacks what a plan asks for, or does it wrong.
+pub fn run<D: Device>(
+    device: &D,
+    what: &'static str,
+    experiment: &dyn Experiment,
+    cpus: [usize; 2],
+    interrupt: Interrupt,
+    progress: &mut dyn FnMut(f64),
+) -> anyhow::Result<Vec<Row>> {
+    let plans = experiment.plans();
+    let count = plans.len() as f64;
+    let found = plans.into_iter().enumerate().map(|(done, (row, plan))| {
+        progress(done as f64 / count);
+        let mops = rate_mops(device, &plan, cpus, interrupt).with_context(|| row.name())?;
+        let case = format!("{}, {what}", row.case);
+        Ok(Row { case, model: None, measured: Some(mops), against: Against::Other("a NIC"), ..row })
+    });
+    found.collect()
+}
+
+/// Says that all is over, also when it is because something went wrong.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Requests a second of a thread to another, in millions.
+fn rate_mops<D: Device>(device: &D, plan: &VerbsPlan, cpus: [usize; 2], interrupt: Interrupt) -> anyhow::Result<f64> {
+    check_device(plan, device.attributes())?;
+    let domain = device.protection_domain()?;
+    let (to_asked, from_asker) = mpsc::channel::<Vec<LinkAddress>>();
+    let (to_asker, from_asked) = mpsc::channel::<Vec<LinkAddress>>();
+    let (made, is_made) = mpsc::channel::<Vec<u64>>();
+    let is_over = &AtomicBool::new(false);
+    let domain = &domain;
+    thread::scope(|threads| {
+        let asked = threads.spawn(move || -> anyhow::Result<()> {
+            machine::pin(Some(cpus[1]))?;
+            let (mut responder, ours) = Responder::new(device, domain, plan, plan.qps)?;
+            // Whoever has gone says why.
+            let _ = to_asker.send(ours);
+            let Ok(theirs) = from_asker.recv() else { return Ok(()) };
+            responder.connect(&theirs)?;
+            // Relaxed: the numbers of what was made come by the channel.
+            while !is_over.load(Ordering::Relaxed) {
+                if responder.turn()? == 0 {
+                    std::hint::spin_loop();
+                }
+            }
+            let Ok(made) = is_made.recv() else { return Ok(()) };
+            let since = Instant::now();
+            let found = responder.check(&made, || since.elapsed() < PATIENCE)?;
+            ensure!(found.wrong == 0, "{} requests did not leave, or bring, what they must", found.wrong);
+            ensure!(found.lost == 0 || plan.carrier != Carrier::Rc, "{} messages were lost", found.lost);
+            Ok(())
+        });
+        let asker = threads.spawn(move || -> anyhow::Result<f64> {
+            let over = Over(is_over);
+            machine::pin(Some(cpus[0]))?;
+            let clock = HostClock::new();
+            let (mut requester, ours) = Requester::new(device, domain, plan, plan.qps, false, HostClock::new())?;
+            let _ = to_asked.send(ours);
+            let theirs = from_asked.recv().context("the other thread has gone")?;
+            requester.connect(&theirs)?;
+            let mut rates = Vec::new();
+            for _ in 0..=SLICES {
+                rates.push(requester.drive(&clock, SLICE, interrupt)?.mops());
+            }
+            drop(over);
+            let _ = made.send(requester.made());
+            let counted = &mut rates[1..];
+            counted.sort_by(f64::total_cmp);
+            Ok(counted[SLICES / 2])
+        });
+        let (found, checked) = (asker.join(), asked.join());
+        checked.map_err(|_| anyhow::anyhow!("the thread that is asked panicked"))??;
+        found.map_err(|_| anyhow::anyhow!("the thread that asks panicked"))?
+    })
+}
