@@ -5,13 +5,14 @@ mod text;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use anyhow::ensure;
 use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, Value, json};
 use sinew_harness::surroundings::Surroundings;
 use sinew_harness::units::{self, parse_count, parse_seconds, parse_size};
 use sinew_harness::{Figure, Unit, figure};
-use sinew_lab::advise::{self, Advice, Goal, Guideline, Kind, Load, Workload};
+use sinew_lab::advise::{self, Advice, Goal, Guideline, Kind, Load, Ranking, Workload};
 use sinew_sim::nic::Profile;
 
 use crate::infile::read;
@@ -162,7 +163,12 @@ impl Args {
                     "peers" => "--peers 64",
                     _ => "--locks 4096",
                 };
-                Err(Usage(format!("--{option}: {problem} for {}, as in {example}", workload.kind.name())).into())
+                let of = workload.kind.name();
+                let text = match problem.contains("means nothing") || workload.kind == Kind::Sequencer {
+                    true => format!("--{option}: {problem}"),
+                    false => format!("--{option}: {problem}, for {of}, as in {example}"),
+                };
+                Err(Usage(text).into())
             }
             None => Ok(workload),
         }
@@ -183,12 +189,15 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         began.elapsed() < args.seconds
     });
     bar.finish_and_clear();
-    let is_cut = began.elapsed() >= args.seconds;
-    if is_cut {
-        output::note("there was no time to look for better settings; --seconds gives more");
-    }
+    ensure!(
+        !all.designs.is_empty(),
+        "nothing was over in a simulated time that should do for the workload: look at the times and rates of {}",
+        nic.name
+    );
     if args.json {
-        let results = all.iter().enumerate().map(|(at, advice)| result_of(&nic, &workload, at, advice).to_json());
+        let Ranking { designs, is_complete } = &all;
+        let results = designs.iter().enumerate();
+        let results = results.map(|(at, advice)| result_of(&nic, &workload, *is_complete, at, advice).to_json());
         output::print(figure::list(results))?;
     } else {
         output::print(text::of(&nic, &workload, &all))?;
@@ -227,7 +236,7 @@ fn setup(nic: &Profile, workload: &Workload) -> Value {
 }
 
 /// A design in the schema of all results.
-fn result_of(nic: &Profile, workload: &Workload, at: usize, advice: &Advice) -> Figure {
+fn result_of(nic: &Profile, workload: &Workload, is_complete: bool, at: usize, advice: &Advice) -> Figure {
     let outcome = &advice.outcome;
     let (value, unit) = match workload.goal {
         Goal::Throughput => (Some(outcome.rate_mops), Unit::Mops),
@@ -244,16 +253,17 @@ fn result_of(nic: &Profile, workload: &Workload, at: usize, advice: &Advice) -> 
         invalid_because: Vec::new(),
         surroundings: Surroundings { attempts: 1, ..Surroundings::default() },
         setup: setup(nic, workload),
-        details: details(at, advice),
+        details: details(is_complete, at, advice),
         lines: Vec::new(),
     }
 }
 
-fn details(at: usize, advice: &Advice) -> Value {
+fn details(is_complete: bool, at: usize, advice: &Advice) -> Value {
     let (outcome, settings) = (&advice.outcome, &advice.plan.settings);
     let said = |it: &Guideline| json!({ "text": it.text, "sections": it.sections });
     let mut all = Map::new();
     let mut put = |key: &str, value: Value| all.insert(key.to_owned(), value);
+    put("is_complete", is_complete.into());
     put("rank", (at + 1).into());
     put("name", advice.name.clone().into());
     put("reads", json!(advice.plan.reads));

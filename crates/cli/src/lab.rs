@@ -43,7 +43,7 @@ pub struct ListArgs {
 /// Which, and how.
 #[derive(clap::Args)]
 pub struct RunArgs {
-    /// Names of experiments, as `list` has them; all, when none is given
+    /// Names of experiments, as `list` has them, or a paper's, as atc16, for all of its; all, when none is given
     names: Vec<String>,
     /// Measure the same requests between two threads of this machine, where an experiment has such; nothing is simulated then
     #[arg(long, value_enum)]
@@ -59,7 +59,7 @@ pub struct RunArgs {
 /// Which, and where to.
 #[derive(clap::Args)]
 pub struct ReportArgs {
-    /// Names of experiments, as `list` has them; all, when none is given
+    /// Names of experiments, as `list` has them, or a paper's, as atc16, for all of its; all, when none is given
     names: Vec<String>,
     /// The file; what it held before stays until the report is whole
     #[arg(long, value_name = "FILE")]
@@ -88,14 +88,35 @@ fn list(args: &ListArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn find(name: &str) -> anyhow::Result<&'static dyn Experiment> {
-    let known = || EXPERIMENTS.iter().map(|it| it.id()).collect::<Vec<_>>().join(", ");
-    let found = EXPERIMENTS.iter().find(|it| it.id() == name).copied();
-    found.ok_or_else(|| Usage::of(anyhow::anyhow!("there is no experiment `{name}`; there are {}", known())))
+/// The paper of an experiment, which its name begins with.
+fn paper(it: &dyn Experiment) -> &'static str {
+    it.id().split('-').next().unwrap_or_default()
+}
+
+/// The experiments of a name: one, or all of a paper.
+fn find(name: &str) -> anyhow::Result<Vec<&'static dyn Experiment>> {
+    let found: Vec<_> = EXPERIMENTS.iter().copied().filter(|it| it.id() == name || paper(*it) == name).collect();
+    if !found.is_empty() {
+        return Ok(found);
+    }
+    let known = EXPERIMENTS.iter().map(|it| it.id()).collect::<Vec<_>>().join(", ");
+    Err(Usage::of(anyhow::anyhow!("there is no experiment or paper `{name}`; there are {known}, and their papers")))
 }
 
 fn chosen(names: &[String]) -> anyhow::Result<Vec<&'static dyn Experiment>> {
-    if names.is_empty() { Ok(EXPERIMENTS.to_vec()) } else { names.iter().map(|name| find(name)).collect() }
+    if names.is_empty() {
+        return Ok(EXPERIMENTS.to_vec());
+    }
+    let mut all: Vec<&'static dyn Experiment> = Vec::new();
+    for name in names {
+        for it in find(name)? {
+            // Who names a paper and one of its experiments has that once.
+            if all.iter().all(|other| other.id() != it.id()) {
+                all.push(it);
+            }
+        }
+    }
+    Ok(all)
 }
 
 /// Whether an experiment has requests that can be measured on a real fabric.
@@ -241,6 +262,19 @@ mod tests {
     use sinew_lab::Against;
 
     use super::*;
+
+    #[test]
+    fn a_paper_stands_for_all_its_experiments_each_once() {
+        let ids = |names: &[&str]| {
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            chosen(&names).map(|all| all.iter().map(|it| it.id()).collect::<Vec<_>>())
+        };
+        let atc16 = ids(&["atc16-fig14", "atc16"]).unwrap();
+        assert_eq!(atc16[0], "atc16-fig14");
+        assert_eq!(atc16.len(), EXPERIMENTS.iter().filter(|it| it.id().starts_with("atc16-")).count());
+        assert_eq!(ids(&["nsdi19-table5"]).unwrap(), ["nsdi19-table5"]);
+        assert!(ids(&["atc"]).is_err() && ids(&["atc16-"]).is_err());
+    }
 
     #[test]
     fn an_object_has_every_column_and_null_where_there_is_nothing() {

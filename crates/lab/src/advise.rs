@@ -47,13 +47,22 @@ pub struct Advice {
     pub trust: Trust,
 }
 
-/// The designs that a workload allows on a NIC, best first.
+/// All designs, and whether there was time enough.
+#[derive(Clone, Debug)]
+pub struct Ranking {
+    /// The designs that a workload allows on a NIC, best first; those of which nothing was over are left out.
+    pub designs: Vec<Advice>,
+    /// Whether settings were looked for to the end. Where not, what was found depends on when it was cut off.
+    pub is_complete: bool,
+}
+
+/// Ranks the designs that a workload allows on a NIC.
 ///
-/// `goes_on` hears how much is done, from 0 to 1, and says whether settings are looked for any further: what was found until then is told all the same.
-/// Equal arguments, with a `goes_on` that says yes, have equal results.
-pub fn advise(profile: &Profile, workload: &Workload, goes_on: &mut dyn FnMut(f64) -> bool) -> Vec<Advice> {
-    let found = search::search(profile, workload, goes_on);
-    let told = found.into_iter().map(|search::Tried { plan, outcome }| {
+/// `goes_on` hears how much is done, from 0 to 1, and says whether settings are looked for any further: what was found until then is told all the same, once
+/// each design was run. Equal arguments, with a `goes_on` that says yes, have equal results.
+pub fn advise(profile: &Profile, workload: &Workload, goes_on: &mut dyn FnMut(f64) -> bool) -> Ranking {
+    let search::Found { ranked, is_complete } = search::search(profile, workload, goes_on);
+    let told = ranked.into_iter().filter(|tried| tried.outcome.done > 0).map(|search::Tried { plan, outcome }| {
         let limit = limit::limit(&plan, &outcome);
         Advice {
             name: plan.design.name(workload),
@@ -65,5 +74,5 @@ pub fn advise(profile: &Profile, workload: &Workload, goes_on: &mut dyn FnMut(f6
             plan: (*plan).clone(),
         }
     });
-    told.collect()
+    Ranking { designs: told.collect(), is_complete }
 }

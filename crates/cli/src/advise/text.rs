@@ -1,7 +1,7 @@
 //! Advice for people.
 
 use sinew_harness::units;
-use sinew_lab::advise::{Advice, Goal, Guideline, Kind, Load, Workload};
+use sinew_lab::advise::{Advice, Goal, Guideline, Kind, Load, Ranking, Workload};
 use sinew_sim::nic::Profile;
 
 use crate::table;
@@ -28,13 +28,16 @@ fn asked(nic: &Profile, workload: &Workload) -> String {
     let mut text = match kind {
         Kind::Cache => format!("a cache of items of {size}, {:.0} % GETs", read_share * 100.0),
         Kind::Sequencer => "a sequencer".to_owned(),
-        Kind::Locks => format!("{locks} locks"),
+        Kind::Locks => counted(*locks, "lock"),
         Kind::Reads if *accesses == 1 => format!("single reads of {size}"),
-        Kind::Reads => format!("reads of {size} after {} pointers", accesses - 1),
+        Kind::Reads => format!("reads of {size} after {}", counted(accesses - 1, "pointer")),
     };
+    if *kind == Kind::Reads && *read_share < 1.0 {
+        text += &format!(", {:.0} % changes", (1.0 - read_share) * 100.0);
+    }
     match goal {
         Goal::Latency => text += ", one access at a time, as soon as it can be",
-        Goal::Throughput => text += &format!(", as many as {peers} clients can have"),
+        Goal::Throughput => text += &format!(", as many as {} can have", counted(*peers, "client")),
     }
     for (who, load) in [("clients", client_cpu), ("the server", server_cpu)] {
         if *load == Load::Busy {
@@ -48,6 +51,11 @@ fn asked(nic: &Profile, workload: &Workload) -> String {
         text += "; one request answered at a time";
     }
     format!("{} ({}): {text}", nic.name, nic.title)
+}
+
+/// So many of them.
+fn counted(count: usize, one: &str) -> String {
+    if count == 1 { format!("{count} {one}") } else { format!("{count} {one}s") }
 }
 
 fn row(goal: Goal, advice: &Advice) -> Vec<String> {
@@ -74,7 +82,7 @@ fn item(mark: &str, text: &str) -> String {
 }
 
 /// A table, best first, a line why for each, and the settings of the best.
-pub fn of(nic: &Profile, workload: &Workload, all: &[Advice]) -> String {
+pub fn of(nic: &Profile, workload: &Workload, Ranking { designs: all, is_complete }: &Ranking) -> String {
     let first = if workload.goal == Goal::Throughput { "M/s" } else { "mean" };
     let rows = all.iter().map(|advice| row(workload.goal, advice));
     let table = table::of(&["design", first, "p50", "p99", "CPU, ns", "limit"], rows, table::FIGURES);
@@ -85,6 +93,10 @@ pub fn of(nic: &Profile, workload: &Workload, all: &[Advice]) -> String {
         let settings = best.settings.iter().map(|it| item("  -", &said(it)));
         let settings = settings.collect::<Vec<_>>().join("\n");
         parts.push(format!("Recommended: {}\n{settings}", best.name));
+        if !is_complete {
+            let text = "There was no time to look for the best settings of each design: --seconds gives more.";
+            parts.push(units::wrapped(text, WIDTH, 0));
+        }
         let warnings = best.trust.warnings.iter().map(|it| item("  -", it));
         let level = format!("How far to believe it: {}", best.trust.level.name());
         parts.push([level].into_iter().chain(warnings).collect::<Vec<_>>().join("\n"));

@@ -2,7 +2,7 @@
 
 use sinew_sim::nic::Profile;
 
-use super::workload::{Goal, Kind, Load, Workload};
+use super::workload::{Goal, Kind, Load, OUTSTANDING_BYTES, Workload};
 
 /// A chain of READs, each of which needs to know what the one before it brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,6 +108,7 @@ impl Design {
             Self::HeaderOnly => "SEND/SEND, headers",
             Self::Rpc => "RPC over datagrams",
             Self::Atomics(_) if workload.kind == Kind::Sequencer => "fetch-and-add",
+            Self::Atomics(Placement::SameBits) if workload.locks == 1 => "atomics",
             Self::Atomics(Placement::SameBits) => "atomics, same bits",
             Self::Atomics(Placement::Spread) => "atomics, spread",
         };
@@ -155,7 +156,7 @@ impl Design {
         if self == Self::Rpc { RPC_HEADER } else { 0 }
     }
 
-    /// All that a workload allows on a NIC.
+    /// All that a workload allows on a NIC. Designs that READ are none where nothing is read.
     pub fn all(workload: &Workload, profile: &Profile) -> Vec<Self> {
         let mut all: Vec<Self> = match workload.kind {
             Kind::Cache if workload.accesses == 1 => vec![Self::Reads(Chain::Pointers)],
@@ -166,6 +167,13 @@ impl Design {
                 vec![Self::HeaderOnly, Self::Atomics(Placement::Spread), Self::Atomics(Placement::SameBits)]
             }
         };
+        if workload.read_share == 0.0 {
+            all.retain(|design| !matches!(design, Self::Reads(_)));
+        }
+        // One lock has one place.
+        if workload.kind == Kind::Locks && workload.locks == 1 {
+            all.retain(|design| *design != Self::Atomics(Placement::Spread));
+        }
         all.push(Self::WriteSend);
         let fits = |design: &Self| workload.fits_datagrams(profile, design.header());
         all.extend([Self::SendSend, Self::Rpc].into_iter().filter(fits));
@@ -267,8 +275,6 @@ impl Settings {
 const WINDOW_MAX: usize = 64;
 /// Of all clients.
 const OUTSTANDING_MAX: usize = 16_384;
-/// Bytes of their objects, which the simulating machine has to hold.
-const OUTSTANDING_BYTES: usize = 256 << 20;
 
 /// The widest window that is tried.
 fn window_max(workload: &Workload) -> usize {

@@ -44,9 +44,16 @@ fn one_of<T: Copy>(place: &Place<'_>, field: &str, given: &str, all: &[(T, &str)
     let found = all.iter().find(|(_, name)| *name == given).map(|(it, _)| *it);
     let names: Vec<&str> = all.iter().map(|(_, name)| *name).collect();
     found.ok_or_else(|| {
+        let shown: String = given.chars().take(40).collect();
+        let rest = if shown.len() < given.len() { "..." } else { "" };
         place.error(
             field,
-            format!("{field} cannot be \"{given}\": one of {}, as {field} = \"{}\"", names.join(", "), names[0]),
+            format!(
+                "{field} cannot be \"{}{rest}\": one of {}, as {field} = \"{}\"",
+                shown.escape_debug(),
+                names.join(", "),
+                names[0]
+            ),
         )
     })
 }

@@ -110,74 +110,135 @@ fn length(plan: &Plan, rate_mops: Option<f64>, times: u64) -> Length {
     }
 }
 
+/// How often a run is made longer, and how much.
+const LONGER: [u64; 4] = [1, 8, 64, 512];
+
+/// Runs a plan, and again for longer where too little was over to tell: as many accesses as are on the way at once, or all of one client's, at least.
+fn run_plan(plan: &Rc<Plan>, length: Length) -> Outcome {
+    let least = match plan.workload.goal {
+        Goal::Throughput => plan.clients() * plan.settings.window,
+        Goal::Latency => 1,
+    };
+    let mut runs = LONGER.map(|times| Length { measured_ns: length.measured_ns * times, ..length }).into_iter();
+    let first = trial::run(plan, runs.next().expect("there is a first"));
+    runs.fold(first, |outcome, length| if outcome.done < least as u64 { trial::run(plan, length) } else { outcome })
+}
+
 /// Runs a design with settings.
 pub fn run(profile: &Profile, workload: &Workload, design: Design, settings: Settings, times: u64) -> Tried {
     let plan = Rc::new(Plan::new(profile, workload, design, settings));
-    let outcome = trial::run(&plan, length(&plan, None, times));
+    let outcome = run_plan(&plan, length(&plan, None, times));
     Tried { plan, outcome }
 }
 
 /// Runs it again, for longer.
 pub fn again(tried: &Tried, times: u64) -> Tried {
-    let outcome = trial::run(&tried.plan, length(&tried.plan, Some(tried.outcome.rate_mops), times));
+    let outcome = run_plan(&tried.plan, length(&tried.plan, Some(tried.outcome.rate_mops), times));
     Tried { plan: Rc::clone(&tried.plan), outcome }
 }
 
-/// Looks for better settings, as long as `goes_on` says so.
-fn improve(tried: Tried, goes_on: &mut dyn FnMut(f64) -> bool) -> Tried {
-    let Plan { profile, workload, design, .. } = &*Rc::clone(&tried.plan);
-    let mut best = tried;
-    let mut seen = vec![best.plan.settings];
-    for step in 0..2 {
-        loop {
-            let mut is_improved = false;
-            for settings in best.plan.settings.neighbours(*design, workload, profile, step) {
-                if seen.contains(&settings) || seen.len() >= RUNS_MAX {
-                    continue;
-                }
-                if !goes_on(seen.len() as f64 / RUNS_MAX as f64) {
-                    return best;
-                }
-                seen.push(settings);
-                let plan = Rc::new(Plan::new(profile, workload, *design, settings));
-                let outcome = trial::run(&plan, length(&plan, Some(best.outcome.rate_mops), 1));
-                let other = Tried { plan, outcome };
-                if is_better(&other, &best) {
-                    (best, is_improved) = (other, true);
-                }
-            }
-            if !is_improved {
-                break;
-            }
-        }
-    }
-    best
+/// What is tried next for a design.
+struct Looking {
+    best: Tried,
+    seen: Vec<Settings>,
+    /// What is still to be tried of the best's neighbours.
+    left: Vec<Settings>,
+    step: usize,
+    is_improved: bool,
 }
 
-/// All designs with the best settings that were found, best first. `goes_on` hears how much is done, from 0 to 1, and says whether to look further.
-pub fn search(profile: &Profile, workload: &Workload, goes_on: &mut dyn FnMut(f64) -> bool) -> Vec<Tried> {
+impl Looking {
+    fn new(best: Tried) -> Self {
+        let mut it = Self { seen: vec![best.plan.settings], best, left: Vec::new(), step: 0, is_improved: false };
+        it.look_around();
+        it
+    }
+
+    /// The neighbours of the best that were not tried yet, the first of them last.
+    fn look_around(&mut self) {
+        let Plan { profile, workload, design, settings, .. } = &*self.best.plan;
+        self.left = settings.neighbours(*design, workload, profile, self.step);
+        self.left.reverse();
+        self.is_improved = false;
+    }
+
+    /// What is to be tried next; none where there is nothing more.
+    fn next(&mut self) -> Option<Settings> {
+        while self.seen.len() < RUNS_MAX {
+            match self.left.pop() {
+                Some(settings) if self.seen.contains(&settings) => {}
+                Some(settings) => {
+                    self.seen.push(settings);
+                    return Some(settings);
+                }
+                None if self.is_improved => self.look_around(),
+                None if self.step == 0 => {
+                    self.step = 1;
+                    self.look_around();
+                }
+                None => return None,
+            }
+        }
+        None
+    }
+
+    fn try_one(&mut self, settings: Settings) {
+        let Plan { profile, workload, design, .. } = &*self.best.plan;
+        let plan = Rc::new(Plan::new(profile, workload, *design, settings));
+        let outcome = run_plan(&plan, length(&plan, Some(self.best.outcome.rate_mops), 1));
+        let other = Tried { plan, outcome };
+        if is_better(&other, &self.best) {
+            (self.best, self.is_improved) = (other, true);
+        }
+    }
+}
+
+/// What was found.
+pub struct Found {
+    /// The designs, best first.
+    pub ranked: Vec<Tried>,
+    /// Whether settings were looked for to the end.
+    pub is_complete: bool,
+}
+
+/// All designs with the best settings that were found, best first. `goes_on` hears how much is done, from 0 to 1, and says whether to look further: from then on
+/// each design has the one run at least that it needs, and no more. Designs take turns, so that one that is looked at for longer has no better chances.
+pub fn search(profile: &Profile, workload: &Workload, goes_on: &mut dyn FnMut(f64) -> bool) -> Found {
     const COARSE: f64 = 0.1;
     const FINAL: f64 = 0.9;
     let designs = Design::all(workload, profile);
     let count = designs.len() as f64;
+    let mut is_complete = true;
     let mut all: Vec<Tried> = Vec::new();
     for (at, design) in designs.into_iter().enumerate() {
-        goes_on(COARSE * at as f64 / count);
-        let starts = Settings::starts(design, workload, profile).into_iter();
+        is_complete &= goes_on(COARSE * at as f64 / count);
+        let starts = Settings::starts(design, workload, profile);
+        let starts = starts.into_iter().take(if is_complete { usize::MAX } else { 1 });
         let tried = starts.map(|settings| run(profile, workload, design, settings, 1));
         all.extend(tried.reduce(|best, other| if is_better(&other, &best) { other } else { best }));
     }
     let best = all.iter().map(merit).fold(0.0, f64::max);
-    let mut found = Vec::new();
-    for (at, tried) in all.into_iter().enumerate() {
-        let begin = COARSE + (FINAL - COARSE) * at as f64 / count;
-        let hopes = merit(&tried) >= HOPELESS * best;
-        let part = |part: f64| begin + (FINAL - COARSE) * part / count;
-        found.push(if hopes { improve(tried, &mut |done| goes_on(part(done))) } else { tried });
+    let mut looking: Vec<Looking> = all.into_iter().map(Looking::new).collect();
+    let hopeful: Vec<bool> = looking.iter().map(|it| merit(&it.best) >= HOPELESS * best).collect();
+    let mut goes_round = true;
+    while goes_round && is_complete {
+        goes_round = false;
+        for at in (0..looking.len()).filter(|at| hopeful[*at]) {
+            let Some(settings) = looking[at].next() else { continue };
+            let tries: usize = looking.iter().map(|it| it.seen.len()).sum();
+            let part = tries as f64 / (RUNS_MAX * looking.len()) as f64;
+            is_complete &= goes_on(COARSE + (FINAL - COARSE) * part);
+            if !is_complete {
+                break;
+            }
+            looking[at].try_one(settings);
+            goes_round = true;
+        }
     }
-    let finals = found.iter().enumerate().map(|(at, tried)| {
-        goes_on(FINAL + (1.0 - FINAL) * at as f64 / count);
-        again(tried, 3)
+    let finals = looking.into_iter().enumerate().map(|(at, Looking { best, .. })| {
+        is_complete &= goes_on(FINAL + (1.0 - FINAL) * at as f64 / count);
+        if is_complete { again(&best, 3) } else { best }
     });
-    rank(finals.collect())
+    let finals = finals.collect();
+    Found { ranked: rank(finals), is_complete }
 }

@@ -15,11 +15,11 @@ fn advise_in(runs: usize, name: &str, workload: &Workload) -> Vec<Advice> {
         left -= usize::from(looks && left > 0);
         left > 0
     });
-    for it in &all {
+    for it in &all.designs {
         let Outcome { rate_mops, times, .. } = it.outcome;
         eprintln!("{name}: {}: {rate_mops:.2} M/s, {times:?}, {:?}, {:?}", it.name, it.limit, it.plan.settings);
     }
-    all
+    all.designs
 }
 
 fn of(all: &[Advice], design: Design) -> &Advice {

@@ -24,6 +24,8 @@ use crate::nics::cluster::{Lender, NicCluster};
 pub struct Outcome {
     /// Accesses a second, in millions.
     pub rate_mops: f64,
+    /// Accesses that were over in the time that was measured.
+    pub done: u64,
     /// How long they took; none where none was over.
     pub times: Option<Times>,
     /// Work of a client's core, and of the server's, for an access; looking in vain is none.
@@ -320,6 +322,7 @@ pub fn run(plan: &Rc<Plan>, length: Length) -> Outcome {
     let spent = (after.0.0 - before.0.0, after.0.1 - before.0.1);
     Outcome {
         rate_mops: done as f64 * 1e3 / measured_ns as f64,
+        done,
         times: record.times(),
         cpu_ns: (each(spent.0), each(spent.1)),
         cores: (share(spent.0, clients), share(spent.1, worked.len())),

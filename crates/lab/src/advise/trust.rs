@@ -61,6 +61,10 @@ pub fn trust(plan: &Plan, outcome: &Outcome) -> Trust {
         "times on busy processors are those of slices of {slice_us} us, not of the scheduler's; rates hardly depend on it"
     );
     warn(outcome.has_short_slices, text);
+    let is_chain = workload.kind == Kind::Reads && workload.accesses > 1;
+    let text =
+        "dependent reads: apnet19 4.1 and 4.2 order READs and calls otherwise in part; docs/advise.md says where";
+    warn(is_chain, text.to_owned());
     warn(workload.bulk, "bulk traffic beside: how NICs share was not compared with figures".to_owned());
     warn(
         workload.kind == Kind::Locks,

@@ -179,7 +179,7 @@ pub fn settings(plan: &Plan) -> Vec<Guideline> {
     if is_served && !matches!(design, Design::Reads(_)) {
         all.push(wait_text("the server's threads", server_wait, server_cpu, design));
     }
-    if workload.kind == Kind::Locks {
+    if workload.kind == Kind::Locks && workload.locks > 1 {
         all.push(placement(profile, design));
     }
     if workload.bulk || workload.object_bytes > 1024 {

@@ -60,6 +60,8 @@ pub struct Workload {
     pub batches: bool,
 }
 
+/// Bytes of all clients' objects that are on their way, which the simulating machine has to hold.
+pub(super) const OUTSTANDING_BYTES: usize = 256 << 20;
 /// Bytes of a key of a cache.
 pub const KEY: usize = 16;
 /// The longest object.
@@ -138,7 +140,8 @@ impl Workload {
     pub fn problem(&self) -> Option<(&'static str, String)> {
         let between = |field, value: usize, least: usize, most: usize| {
             let is_in = (least..=most).contains(&value);
-            (!is_in).then(|| (field, format!("{field} cannot be {value}: {least} to {most}")))
+            let expected = if least == most { least.to_string() } else { format!("{least} to {most}") };
+            (!is_in).then(|| (field, format!("{field} cannot be {value}: {expected}")))
         };
         let (least, most) = match self.kind {
             Kind::Cache => (KEY + 1, OBJECT_MAX),
@@ -147,11 +150,40 @@ impl Workload {
         };
         let is_share = (0.0..=1.0).contains(&self.read_share);
         let share = || ("read_share", format!("read_share cannot be {}: 0 to 1, as 0.95", self.read_share));
+        let is_too_much =
+            self.goal == Goal::Throughput && self.peers.saturating_mul(self.object_bytes) > OUTSTANDING_BYTES;
+        let too_much = || {
+            let most = OUTSTANDING_BYTES / self.peers.max(1);
+            let (bytes, peers) = (self.object_bytes, self.peers);
+            (
+                "object_bytes",
+                format!(
+                    "object_bytes cannot be {bytes} of {peers} peers: up to {most}, since no more than 256 MB on their way are simulated"
+                ),
+            )
+        };
+        let is_chain = self.kind == Kind::Cache && self.accesses > 2;
+        let chain = || ("accesses", format!("accesses cannot be {}: a cache has 1, or 2 with an index", self.accesses));
         between("object_bytes", self.object_bytes, least, most)
             .or_else(|| between("accesses", self.accesses, 1, ACCESSES_MAX))
             .or_else(|| between("peers", self.peers, 1, PEERS_MAX))
             .or_else(|| between("locks", self.locks, 1, LOCKS_MAX))
             .or_else(|| (!is_share).then(share))
+            .or_else(|| is_chain.then(chain))
+            .or_else(|| is_too_much.then(too_much))
+            .or_else(|| self.idle_field())
+    }
+
+    /// A field that means nothing for the kind, and is not as usual.
+    fn idle_field(&self) -> Option<(&'static str, String)> {
+        let usual = Self::of(self.kind);
+        let fields = [
+            ("accesses", matches!(self.kind, Kind::Cache | Kind::Reads) || self.accesses == usual.accesses),
+            ("read_share", matches!(self.kind, Kind::Cache | Kind::Reads) || self.read_share == usual.read_share),
+            ("locks", self.kind == Kind::Locks || self.locks == usual.locks),
+        ];
+        let idle = fields.into_iter().find(|(_, is_good)| !is_good)?.0;
+        Some((idle, format!("{idle} means nothing for {}: leave it out", self.kind.name())))
     }
 
     /// Bytes of a call's request that reads.
