@@ -11,7 +11,7 @@ pub struct Fig4;
 /// Gets under way of each client at each server process: as Figure 2.
 const WINDOW: usize = 2;
 /// Slices of the program that are measured.
-const SLICES: u64 = 6;
+const SLICES: u64 = 4;
 
 fn sweep(kinds: &[Kind], sizes: &[usize], progress: &mut dyn FnMut(f64)) -> Sweep {
     let profile = cluster::profile();

@@ -8,7 +8,7 @@ use sinew_fabric::verbs::{Access, Device, Exposed, ProtectionDomain, RemoteMemor
 use sinew_fabric::{Clock, PollerConfig, SeededGenerator, Step};
 use sinew_mem::SharedMemory;
 use sinew_sim::nic::Profile;
-use sinew_sim::{Actor, CoreShare, Doing, SimClock, SimVerbs};
+use sinew_sim::{Actor, Competitor, CoreShare, Doing, SimClock, SimVerbs};
 
 use crate::experiment::{Against, Experiment, Row};
 use crate::nics::cluster::NicCluster;
@@ -281,7 +281,7 @@ pub fn rates(profile: &Profile, forced: Option<Choice>, cases: &[Case]) -> Vec<f
         for actor in actors {
             let share = CoreShare {
                 interrupt_ns: core.interrupt_ns,
-                competing_slice_ns: case.is_busy.then_some(core.time_slice_ns),
+                competitor: case.is_busy.then(|| Competitor::with_slice_ns(core.time_slice_ns)),
             };
             nics.cluster.share_core(actor, share);
         }
