@@ -418,6 +418,7 @@ impl Cluster {
         let mut world = self.network.0.world.borrow_mut();
         let (mut wants_ns, mut has_more) = (None, false);
         for port in &place.ports {
+            has_more |= world.has_left(port.0);
             let node = &mut world.nodes[port.0];
             wants_ns = wants_ns.into_iter().chain(node.wake_ns.take()).chain(node.next_ns()).min();
             has_more |= !node.waiting.is_empty();
