@@ -97,7 +97,7 @@ fn inlinable() -> impl Iterator<Item = usize> {
 fn latency_beside_program(profile: &Profile, kind: Kind, len: usize) -> Found {
     const BEGINNINGS: u64 = 8;
     let each: Vec<Found> = (1..=BEGINNINGS)
-        .map(|seed| run(profile, &Plan { seed, ..Plan::latency(kind, len) }.competing(8, profile)))
+        .map(|seed| run(profile, &Plan { seed, ..Plan::latency(kind, len) }.competing(4, profile)))
         .collect();
     let done: f64 = each.iter().map(|found| found.mops).sum();
     // One get at a time: where slices coincide more, there are more of them.

@@ -243,15 +243,15 @@ impl Cluster {
         }
         place.core.pause(self.network.0.clock.event_ns(), end_ns);
         if place.next_ns.is_some_and(|next_ns| next_ns < end_ns) {
-            place.foresee(actor.0, end_ns, &mut self.network.0.world.borrow_mut().events);
+            let next_ns = place.core.turn_ns(end_ns);
+            place.foresee(actor.0, next_ns, &mut self.network.0.world.borrow_mut().events);
         }
     }
 
     /// How an actor's core wakes it from sleep, and whom it shares it with, from now on.
     pub fn share_core(&mut self, actor: ActorId, share: CoreShare) {
-        // A competitor that has no time between ours is none.
-        let competing_slice_ns = share.competing_slice_ns.filter(|slice_ns| *slice_ns > 0);
-        self.places[actor.0 as usize].core.share = CoreShare { competing_slice_ns, ..share };
+        let now_ns = self.network.0.clock.event_ns();
+        self.places[actor.0 as usize].core.share(share, now_ns);
     }
 
     /// How an actor's core spent its time. A core polls whenever it does not work or stand still, as a loop that never sleeps does.
@@ -418,6 +418,7 @@ impl Cluster {
         let mut world = self.network.0.world.borrow_mut();
         let (mut wants_ns, mut has_more) = (None, false);
         for port in &place.ports {
+            has_more |= world.has_left(port.0);
             let node = &mut world.nodes[port.0];
             wants_ns = wants_ns.into_iter().chain(node.wake_ns.take()).chain(node.next_ns()).min();
             has_more |= !node.waiting.is_empty();

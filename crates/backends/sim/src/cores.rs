@@ -1,14 +1,14 @@
 //! What a core does with its time.
 
+use crate::competitor::{Account, Competitor};
+
 /// How a core shares its time, and wakes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CoreShare {
     /// From an interrupt until the thread that [sleeps](crate::Doing::Asleep) for it runs, which the core spends on that.
     pub interrupt_ns: u64,
-    /// How long the scheduler lets one thread run before another that wants to, where a program that computes all the time competes for the core; none
-    /// where nothing does. Whoever polls takes turns with it; whoever sleeps runs at once when it is woken, and takes turns from then on, as under Linux's
-    /// fair scheduler.
-    pub competing_slice_ns: Option<u64>,
+    /// A program that computes all the time and competes for the core; none where nothing does.
+    pub competitor: Option<Competitor>,
 }
 
 /// How a core spent its time until now.
@@ -18,7 +18,7 @@ pub struct CoreTime {
     pub worked_ns: u64,
     /// Polling in vain: turns that need not be run are charged all the same. A worker's: with nothing to do.
     pub polled_ns: u64,
-    /// Asleep.
+    /// Asleep, or awake and not yet running: the core is somebody else's.
     pub slept_ns: u64,
 }
 
@@ -33,9 +33,9 @@ pub(crate) struct Core {
     paused_ns: u64,
     /// The last pause, if nothing was done after it.
     pauses_ns: u64,
-    pub share: CoreShare,
-    /// Since when the actor has not slept: its turns with a competitor begin there.
-    awake_ns: u64,
+    interrupt_ns: u64,
+    /// Beside a competitor, if there is one.
+    account: Option<Account>,
     /// Since when it sleeps, if it does, and how long it did before.
     asleep_ns: Option<u64>,
     slept_ns: u64,
@@ -50,55 +50,66 @@ impl Core {
             worked_ns: 0,
             paused_ns: 0,
             pauses_ns: 0,
-            share: CoreShare::default(),
-            awake_ns: began_ns,
+            interrupt_ns: 0,
+            account: None,
             asleep_ns: None,
             slept_ns: 0,
+        }
+    }
+
+    /// It wakes and is shared so from now on.
+    pub fn share(&mut self, share: CoreShare, now_ns: u64) {
+        self.interrupt_ns = share.interrupt_ns;
+        // A competitor that has no time between ours is none.
+        let competitor = share.competitor.filter(|competitor| competitor.slice_ns > 0);
+        if competitor != self.account.map(|account| account.competitor) {
+            self.account = competitor.map(|competitor| Account::new(competitor, now_ns));
+            if let (Some(account), Some(asleep_ns)) = (&mut self.account, self.asleep_ns) {
+                account.sleep(asleep_ns.max(now_ns));
+            }
         }
     }
 
     /// It is busy from `now_ns` on, and meanwhile the competitor's, if there is one and its turn comes.
     #[inline]
     pub fn spend(&mut self, now_ns: u64, spent_ns: u64) {
-        let end_ns = match self.share.competing_slice_ns {
+        let end_ns = match &self.account {
             None => now_ns + spent_ns,
-            Some(slice_ns) => self.ends_beside(now_ns, spent_ns, slice_ns),
+            Some(account) => account.ends_ns(now_ns, spent_ns),
         };
         (self.free_ns, self.pauses_ns) = (end_ns, 0);
     }
 
-    /// When work is done that begins in a slice of ours, if others follow that are not.
-    fn ends_beside(&self, now_ns: u64, spent_ns: u64, slice_ns: u64) -> u64 {
-        let into_ns = (now_ns - self.awake_ns) % (2 * slice_ns);
-        let others = (into_ns + spent_ns) / slice_ns;
-        now_ns + spent_ns + others * slice_ns
-    }
-
-    /// When a turn can be that is wanted at `wanted_ns`: a sleeper is woken by an interrupt, and whoever is awake waits for a slice of its own.
+    /// When a turn can be that is wanted at `wanted_ns`: a sleeper is woken by an interrupt, and beside a competitor whoever wants to run may have to wait.
     #[inline]
-    pub fn turn_ns(&mut self, wanted_ns: u64) -> u64 {
-        if self.asleep_ns.is_some() {
-            return wanted_ns + self.share.interrupt_ns;
+    pub fn turn_ns(&self, wanted_ns: u64) -> u64 {
+        match (&self.account, self.asleep_ns) {
+            (None, None) => wanted_ns,
+            (None, Some(_)) => wanted_ns + self.interrupt_ns,
+            (Some(account), None) => account.runs_ns(wanted_ns),
+            (Some(account), Some(_)) => account.replaces_ns(wanted_ns) + self.interrupt_ns,
         }
-        let Some(slice_ns) = self.share.competing_slice_ns else { return wanted_ns };
-        let into_ns = wanted_ns.saturating_sub(self.awake_ns) % (2 * slice_ns);
-        if into_ns < slice_ns { wanted_ns } else { wanted_ns + 2 * slice_ns - into_ns }
     }
 
     /// A turn begins. A sleeper is awake from now on, and what woke it was work.
     #[inline]
     pub fn wake(&mut self, now_ns: u64) {
         if let Some(asleep_ns) = self.asleep_ns.take() {
-            self.awake_ns = now_ns;
-            let interrupt_ns = self.share.interrupt_ns.min(now_ns.saturating_sub(asleep_ns));
+            let interrupt_ns = self.interrupt_ns.min(now_ns.saturating_sub(asleep_ns));
             self.worked_ns += interrupt_ns;
             self.slept_ns += now_ns.saturating_sub(asleep_ns + interrupt_ns);
+            if let Some(account) = &mut self.account {
+                account.wake(now_ns - interrupt_ns);
+            }
         }
     }
 
     /// It sleeps from the end of its turn on.
     pub fn sleep(&mut self) {
         self.asleep_ns = Some(self.free_ns);
+        if let Some(account) = &mut self.account {
+            account.sleep(self.free_ns);
+        }
     }
 
     /// So much of that was work.
@@ -115,12 +126,17 @@ impl Core {
         self.ended_ns.is_some()
     }
 
-    /// It stands still until `end_ns`, once it has done what it does.
+    /// It stands still until `end_ns`, once it has done what it does. A sleeper sleeps on after that.
     pub fn pause(&mut self, now_ns: u64, end_ns: u64) {
-        let ns = end_ns.saturating_sub(self.free_ns.max(now_ns));
+        let begin_ns = self.free_ns.max(now_ns);
+        let ns = end_ns.saturating_sub(begin_ns);
         self.paused_ns += ns;
         self.pauses_ns += ns;
         self.free_ns = self.free_ns.max(end_ns);
+        if let Some(asleep_ns) = &mut self.asleep_ns {
+            self.slept_ns += begin_ns.saturating_sub(*asleep_ns);
+            *asleep_ns = self.free_ns;
+        }
     }
 
     /// It polls whenever it does not work or stand still.
@@ -141,39 +157,62 @@ impl Core {
 mod tests {
     use super::*;
 
-    const SLICE_NS: u64 = 1000;
+    const SHARED: CoreShare = CoreShare {
+        interrupt_ns: 50,
+        competitor: Some(Competitor { slice_ns: 1000, sleeper_credit_ns: 1000, wakeup_granularity_ns: 300 }),
+    };
 
-    fn core(competing_slice_ns: Option<u64>) -> Core {
-        Core { share: CoreShare { interrupt_ns: 50, competing_slice_ns }, ..Core::new(0) }
+    fn core(share: CoreShare) -> Core {
+        let mut core = Core::new(0);
+        core.share(share, 0);
+        core
+    }
+
+    fn times(time: CoreTime) -> (u64, u64, u64) {
+        (time.worked_ns, time.slept_ns, time.polled_ns)
     }
 
     #[test]
-    fn whoever_polls_beside_a_program_that_computes_has_every_other_slice() {
-        let mut core = core(Some(SLICE_NS));
-        for (wanted_ns, turn_ns) in [(0, 0), (999, 999), (1000, 2000), (1999, 2000), (2500, 2500), (3001, 4000)] {
-            assert_eq!(core.turn_ns(wanted_ns), turn_ns, "{wanted_ns}");
-        }
-        // Work that does not fit in a slice goes on in the next.
-        for (begins_ns, spent_ns, ends_ns) in [(0, 999, 999), (900, 200, 2100), (2000, 2500, 6500)] {
-            core.spend(begins_ns, spent_ns);
-            assert_eq!(core.free_ns, ends_ns, "{spent_ns} from {begins_ns}");
-        }
-    }
-
-    #[test]
-    fn a_sleeper_is_woken_by_an_interrupt_and_has_a_slice_at_once() {
-        for competing_slice_ns in [None, Some(SLICE_NS)] {
-            let mut core = core(competing_slice_ns);
+    fn a_sleeper_is_woken_by_an_interrupt() {
+        for share in [SHARED, CoreShare { competitor: None, ..SHARED }] {
+            let mut core = core(share);
             core.spend(0, 10);
             core.sleep();
-            // In the other's slice.
             assert_eq!(core.turn_ns(1500), 1550);
             core.wake(1550);
             assert_eq!(core.turn_ns(1600), 1600);
             core.spend(1600, 100);
             core.work(110);
-            let time = core.time(1700);
-            assert_eq!((time.worked_ns, time.slept_ns, time.polled_ns), (160, 1490, 50), "{competing_slice_ns:?}");
+            assert_eq!(times(core.time(1700)), (160, 1490, 50), "{share:?}");
         }
+    }
+
+    #[test]
+    fn a_sleeper_that_ran_lately_waits_beside_a_competitor_and_its_core_is_somebody_elses() {
+        let mut core = core(SHARED);
+        core.spend(0, 100);
+        core.work(100);
+        core.sleep();
+        // The competitor has run for 300 more than we at 500.
+        assert_eq!((core.turn_ns(150), core.turn_ns(480), core.turn_ns(600)), (550, 550, 650));
+        core.wake(550);
+        core.spend(550, 10);
+        core.work(10);
+        assert_eq!(times(core.time(560)), (160, 400, 0));
+    }
+
+    #[test]
+    fn a_sleeper_that_stands_still_does_not_sleep_meanwhile() {
+        let mut core = core(CoreShare { competitor: None, ..SHARED });
+        core.spend(0, 10);
+        core.work(10);
+        core.sleep();
+        core.pause(100, 400);
+        assert_eq!(times(core.time(250)), (10, 90, 0));
+        assert_eq!(core.turn_ns(core.free_ns), 450);
+        core.wake(500);
+        core.spend(500, 0);
+        // Of 500 it stood still for 300.
+        assert_eq!(times(core.time(500)), (60, 140, 0));
     }
 }

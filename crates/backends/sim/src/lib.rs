@@ -35,6 +35,7 @@
 
 mod capture;
 mod cluster;
+mod competitor;
 mod cores;
 mod costs;
 mod events;
@@ -60,6 +61,7 @@ mod world;
 
 pub use capture::{Capture, CaptureConfig};
 pub use cluster::{Actor, ActorId, Cluster, Doing, Stuck};
+pub use competitor::Competitor;
 pub use cores::{CoreShare, CoreTime};
 pub use costs::Costs;
 pub use faults::LinkFaults;

@@ -70,6 +70,8 @@ pub(crate) enum Job {
     Answered { slot: u32, epoch: u32, packet: Box<Packet>, len: usize, is_last: bool },
     /// What a packet brought is in memory: of this message, from that byte of it on.
     Visible { slot: u32, epoch: u32, header: Header, packet: Box<Packet>, message: u64, at: usize },
+    /// What acknowledges a message can go, which is on the bus.
+    Told { slot: u32, epoch: u32 },
     /// What came before a message that is longer than its receive is in memory.
     TooLong { slot: u32, epoch: u32 },
     /// A part of a READ is at the memory.

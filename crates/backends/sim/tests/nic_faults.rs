@@ -12,8 +12,8 @@ use sinew_fabric::{PacketPort, PacketTx, Peer, SeededGenerator, TxData, TxPacket
 use sinew_mem::{Arena, MessageBuffer};
 use sinew_sim::nic::Profile;
 use sinew_sim::{
-    Actor, Cluster, CoreShare, Doing, HostId, LinkFaults, Network, PortConfig, SimCq, SimDomain, SimExposed, SimQp,
-    SimThread, Topology,
+    Actor, Cluster, Competitor, CoreShare, Doing, HostId, LinkFaults, Network, PortConfig, SimCq, SimDomain,
+    SimExposed, SimQp, SimThread, Topology,
 };
 
 fn network(seed: u64, profiles: [&str; 2]) -> Network {
@@ -782,7 +782,7 @@ fn a_core_that_is_shared_in_slices_of_nothing_is_not_shared() {
     let turns = Rc::new(Cell::new(0));
     let mut cluster = Cluster::new(&network);
     let actor = cluster.add("actor", [], Box::new(Once(Some(|| ()), Rc::clone(&turns))));
-    cluster.share_core(actor, CoreShare { interrupt_ns: 10, competing_slice_ns: Some(0) });
+    cluster.share_core(actor, CoreShare { interrupt_ns: 10, competitor: Some(Competitor::with_slice_ns(0)) });
     cluster.waker(actor).wake();
     cluster.run_until(1_000);
     assert!(turns.get() > 0);

@@ -9,7 +9,7 @@ use sinew_fabric::verbs::{
 };
 use sinew_mem::Arena;
 use sinew_sim::nic::{NicStats, NicUse};
-use sinew_sim::{ActorId, CoreShare, SimClock, SimDomain, SimExposed, SimQp, SimThread, SimVerbs};
+use sinew_sim::{ActorId, Competitor, CoreShare, SimClock, SimDomain, SimExposed, SimQp, SimThread, SimVerbs};
 
 use super::bulk::Bulk;
 use super::client::{Client, Queues, RECORD, There};
@@ -269,7 +269,7 @@ pub fn run(plan: &Rc<Plan>, length: Length) -> Outcome {
     };
     let share = |load| CoreShare {
         interrupt_ns: core.interrupt_ns,
-        competing_slice_ns: (load == Load::Busy).then_some(slice_ns),
+        competitor: (load == Load::Busy).then(|| Competitor::with_slice_ns(slice_ns)),
     };
     // Slices of cores begin at different times, and so do clients, whose accesses would go there and back in waves.
     let spread_ns = match plan.workload.goal {

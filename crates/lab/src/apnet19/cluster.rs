@@ -9,7 +9,7 @@ use sinew_fabric::verbs::{
     Access, Device, Exposed, ProtectionDomain, QpAddress, QpConfig, QueuePair, ThreadDomain, Transport,
 };
 use sinew_sim::nic::Profile;
-use sinew_sim::{Actor, CoreShare, SimClock, SimCq, SimDomain, SimQp, SimThread, SimVerbs};
+use sinew_sim::{Actor, Competitor, CoreShare, SimClock, SimCq, SimDomain, SimQp, SimThread, SimVerbs};
 
 use super::bulk::{BULK, Bulk, Transfer};
 use super::client::{self, Client, Link, Tally};
@@ -75,7 +75,7 @@ impl Plan {
     #[must_use]
     pub fn competing(self, slices: u64, profile: &Profile) -> Self {
         let slice_ns = profile.core.time_slice_ns;
-        Self { competes: true, warm_up_ns: 3 * slice_ns, measured_ns: slices * slice_ns, ..self }
+        Self { competes: true, warm_up_ns: 2 * slice_ns, measured_ns: slices * slice_ns, ..self }
     }
 }
 
@@ -137,7 +137,7 @@ impl Run<'_> {
         let core = self.profile.core;
         let share = CoreShare {
             interrupt_ns: core.interrupt_ns,
-            competing_slice_ns: self.plan.competes.then_some(core.time_slice_ns),
+            competitor: self.plan.competes.then(|| Competitor::with_slice_ns(core.time_slice_ns)),
         };
         let actor = self.nics.add(device, actor);
         self.nics.cluster.share_core(actor, share);
@@ -169,7 +169,7 @@ impl Run<'_> {
         let bulk = Bulk::new(qp, cq, remote, transfer, Rc::clone(moved));
         let actor = self.nics.add(&device, bulk);
         let interrupt_ns = self.profile.core.interrupt_ns;
-        self.nics.cluster.share_core(actor, CoreShare { interrupt_ns, competing_slice_ns: None });
+        self.nics.cluster.share_core(actor, CoreShare { interrupt_ns, competitor: None });
     }
 }
 

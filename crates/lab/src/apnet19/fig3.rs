@@ -27,12 +27,13 @@ impl Experiment for Fig3 {
     }
 
     fn setup(&self) -> &'static str {
-        "As Figure 1, while a program that computes competes for each core: a process that polls has every other slice of 3 ms, one that sleeps runs as soon as \
-         it is woken. Slices of the two hosts begin at eight different times. Ratios are over sizes up to 256 B."
+        "As Figure 1, while a program that computes competes for each core: a process that polls has every other slice of 12 ms, one that sleeps runs as soon as it \
+         is woken if it has run less, as under Linux's CFS. Slices of the two hosts begin at eight different times. Ratios are over sizes up to 256 B."
     }
 
     fn remark(&self) -> &'static str {
-        "READs take alike whether they are polled for or not, READ-Intr is the best at large sizes, and SEND/SEND-Intr is better than WRITE/SEND-Poll, as \
+        "READs take about alike whether they are polled for or not: READ-Intr would use more than half of the core with its interrupts, of which the scheduler \
+         gives it half, and READ-Poll loses every other slice. READ-Intr is the best at large sizes, and SEND/SEND-Intr is better than WRITE/SEND-Poll, as \
          the paper says. WRITE/SEND-Poll waits until both processes have a slice, which they have a quarter of the time: it takes four times as long as alone, not \
          twice. Real slices are not independent of what the processes do. SEND/SEND-Intr is not four times READ-Intr at 4 KB, since no memory management is \
          modelled, which the paper suspects."
@@ -70,10 +71,11 @@ mod tests {
         let found =
             Sweep::of(&LATENCY, &[16, 256, 4096], &mut |_| {}, |kind, len| latency_beside_program(&profile, kind, len));
         for len in [16, 256] {
-            // "for small payload sizes, the latency of different verbs is independent of whether polling or interrupts are used" (4.2): of READs.
+            // "for small payload sizes, the latency of different verbs is independent of whether polling or interrupts are used" (4.2): of READs. With
+            // interrupts one takes a quarter longer in the model, since it has no more than half of the core.
             for kind in [READ_POLL, READ_SIG] {
                 let ratio = found.ratio(kind, READ_INTR, len);
-                assert!((0.8..1.25).contains(&ratio), "{len} B: {} {ratio}", kind.name);
+                assert!((0.75..1.25).contains(&ratio), "{len} B: {} {ratio}", kind.name);
             }
             // "the lines that involve only the local CPU (READ-Sig and READ-Poll) have half the latency of the lines that involve both the local and remote
             // CPU (WRITE/SEND-Poll and SEND/SEND-Intr)" (4.2): half at most, in the model.

@@ -8,7 +8,7 @@ use sinew_fabric::verbs::{Access, Device, Exposed, ProtectionDomain, RemoteMemor
 use sinew_fabric::{Clock, PollerConfig, SeededGenerator, Step};
 use sinew_mem::SharedMemory;
 use sinew_sim::nic::Profile;
-use sinew_sim::{Actor, CoreShare, Doing, SimClock, SimVerbs};
+use sinew_sim::{Actor, Competitor, CoreShare, Doing, SimClock, SimVerbs};
 
 use crate::experiment::{Against, Experiment, Row};
 use crate::nics::cluster::NicCluster;
@@ -182,9 +182,10 @@ impl Experiment for AdaptiveReader {
     }
 
     fn remark(&self) -> &'static str {
-        "In one case, four accesses to 32 B beside a program, the reader sleeps and asks the server, while the best fixed choice polls and asks the server: a slice that \
-         is lost now and then makes polling look worse than it is on average. In the model whoever wakes has a slice at once, however much it ran before; so a reader that \
-         sleeps now and then loses fewer slices than one that only polls, and is better than all fixed choices in other cases. A real scheduler keeps account."
+        "With cx3-roce10 the reader misses the best choice in two cases beside a program. It decides on the last ten samples or so, and a slice of 12 ms is lost in one get of a \
+         thousand: where it polls, its samples say what a get takes within a slice, and where it has just lost one, that polling is hopeless. So it polls for 4 KB of one \
+         access, where to sleep would lose no slices, and leaves polling for 32 B of four accesses, where sleepers lose as many. What is lost would have to be averaged apart, over \
+         several slices."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {
@@ -281,7 +282,7 @@ pub fn rates(profile: &Profile, forced: Option<Choice>, cases: &[Case]) -> Vec<f
         for actor in actors {
             let share = CoreShare {
                 interrupt_ns: core.interrupt_ns,
-                competing_slice_ns: case.is_busy.then_some(core.time_slice_ns),
+                competitor: case.is_busy.then(|| Competitor::with_slice_ns(core.time_slice_ns)),
             };
             nics.cluster.share_core(actor, share);
         }
@@ -298,15 +299,16 @@ pub fn rates(profile: &Profile, forced: Option<Choice>, cases: &[Case]) -> Vec<f
 mod tests {
     use super::*;
 
-    /// Four accesses to 32 B beside a program: see the experiment's remark.
-    const MISSED: usize = 4;
+    /// A NIC, a case, and what the reader reaches there at least: see the experiment's remark.
+    const MISSED: [(&str, usize, f64); 2] = [("cx3-roce10", 4, 0.5), ("cx3-roce10", 6, 0.65)];
 
     #[test]
     fn the_reader_is_near_the_best_choice_soon_after_a_change_and_no_fixed_choice_is() {
         for name in NICS {
             let compared = Compared::of(name);
             for (at, case) in CASES.iter().enumerate() {
-                let least = if at == MISSED { 0.6 } else { 0.9 };
+                let missed = MISSED.iter().find(|(nic, case, _)| (*nic, *case) == (name, at));
+                let least = missed.map_or(0.9, |(_, _, least)| *least);
                 assert!(compared.reached(at) >= least, "{name}, {}: {}", case.name(), compared.reached(at));
             }
             for (choice, rates) in Choice::ALL.iter().zip(&compared.fixed) {

@@ -42,6 +42,16 @@ impl Regions {
         self.arenas.push((domain, arena));
     }
 
+    /// A domain is gone, and what it had for its requests.
+    pub fn end_domain(&mut self, domain: u32) {
+        self.arenas.retain(|(of, _)| *of != domain);
+    }
+
+    #[cfg(test)]
+    pub fn arenas(&self) -> usize {
+        self.arenas.len()
+    }
+
     /// Whether some arena of a domain satisfies this.
     pub fn any_arena(&self, domain: u32, is_it: impl Fn(&Arena) -> bool) -> bool {
         self.arenas.iter().any(|(of, arena)| *of == domain && is_it(arena))

@@ -182,7 +182,8 @@ pub struct Core {
     pub contended_ns: u64,
     /// An interrupt: from the completion until the thread that sleeps on it runs.
     pub interrupt_ns: u64,
-    /// How long a thread of another program runs, where one competes for the core, before the scheduler lets one run that polls.
+    /// How long a thread of another program runs, where one competes for the core, before the scheduler lets one run that polls: see
+    /// [`Competitor`](crate::Competitor).
     pub time_slice_ns: u64,
 }
 

@@ -126,8 +126,8 @@ pub(crate) struct Filling {
 pub(crate) enum Reply {
     /// An answer that is not there yet.
     Awaited,
-    /// An acknowledgement, or a refusal.
-    Now(Header),
+    /// An acknowledgement, or a refusal, that goes at this time at the earliest.
+    Told { header: Header, goes_ps: u64 },
 }
 
 /// A queue pair.

@@ -72,7 +72,7 @@ impl Network {
             atomics: true,
             line_rate_bps: Some((profile.link.rate_gbps * 1e9) as u64),
         };
-        Ok(SimVerbs(Handle { network: self.id(), nic, node, attributes: Arc::new(attributes), regions }))
+        Ok(SimVerbs(Handle::new(self.id(), (node, world.opening(node)), nic, attributes, regions)))
     }
 
     /// What the NIC of a host did; none where it has none.
@@ -91,7 +91,7 @@ impl Network {
 impl SimVerbs {
     /// What a [`Cluster`](crate::Cluster) knows the handle by.
     pub fn place(&self) -> PortId {
-        PortId(self.0.node)
+        PortId(self.0.node())
     }
 }
 
@@ -107,8 +107,7 @@ impl Device for SimVerbs {
     }
 
     fn protection_domain(&self) -> Result<SimDomain, VerbsError> {
-        let number = self.0.regions().new_domain();
-        Ok(SimDomain(Domain { handle: self.0.clone(), number }))
+        Ok(SimDomain(Domain::new(self.0.clone())))
     }
 }
 
@@ -122,19 +121,19 @@ impl ProtectionDomain for SimDomain {
 
     fn arena(&self, bytes: usize) -> Result<Arena, VerbsError> {
         let arena = Arena::private(bytes).map_err(no_memory(bytes))?;
-        self.0.handle.regions().add_arena(self.0.number, arena.clone());
+        self.0.handle.regions().add_arena(self.0.number(), arena.clone());
         Ok(arena)
     }
 
     fn expose(&self, len: usize, access: Access) -> Result<SimExposed, VerbsError> {
         let memory = SharedMemory::private(len).map_err(no_memory(len))?;
-        let Domain { handle, number } = &self.0;
-        let remote = handle.regions().expose(memory.clone(), access, *number, handle.node);
+        let handle = &self.0.handle;
+        let remote = handle.regions().expose(memory.clone(), access, self.0.number(), handle.node());
         Ok(SimExposed { memory, remote, access, handle: handle.clone() })
     }
 
     fn thread(&self) -> Result<SimThread, VerbsError> {
-        let network = self.0.handle.network.find().ok_or_else(|| {
+        let network = self.0.handle.network().find().ok_or_else(|| {
             VerbsError::NoDevice(
                 "the simulated network is gone, or another thread's: a simulation has one thread".to_owned(),
             )
@@ -178,5 +177,30 @@ impl Exposed for SimExposed {
 impl Drop for SimExposed {
     fn drop(&mut self) {
         self.handle.regions().remove(self.remote.rkey);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sinew_fabric::verbs::{QpConfig, ThreadDomain, Transport};
+
+    use super::*;
+    use crate::topology::Topology;
+
+    #[test]
+    fn arenas_of_a_domain_go_with_the_last_that_may_use_them() {
+        let network = Network::new(Topology::star(1, 10.0, 10, 4096), 1).unwrap();
+        network.attach_nic(HostId(0), &Profile::built_in("cx3").unwrap()).unwrap();
+        let device = network.verbs(HostId(0), "device").unwrap();
+        let domain = device.protection_domain().unwrap();
+        domain.arena(1 << 16).unwrap();
+        let thread = domain.thread().unwrap();
+        let cq = thread.completion_queue(4).unwrap();
+        let config = QpConfig { send_depth: 1, receive_depth: 1, ..QpConfig::new(Transport::Rc) };
+        let qp = thread.queue_pair(&config, &cq, &cq).unwrap();
+        drop((domain, thread));
+        assert_eq!(device.0.regions().arenas(), 1);
+        drop(qp);
+        assert_eq!(device.0.regions().arenas(), 0);
     }
 }

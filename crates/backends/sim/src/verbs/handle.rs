@@ -11,31 +11,99 @@ use crate::nic::Regions;
 /// A NIC, as one actor has it. It can be sent to other threads, where the network is not found.
 #[derive(Clone, Debug)]
 pub(crate) struct Handle {
-    pub network: NetworkId,
     pub nic: u32,
-    /// Whom completions and WRITEs wake.
-    pub node: usize,
     pub attributes: Arc<Attributes>,
     pub regions: Arc<Mutex<Regions>>,
+    place: Arc<Place>,
+}
+
+/// The node of a handle: whom completions and WRITEs wake.
+#[derive(Debug)]
+struct Place {
+    network: NetworkId,
+    node: usize,
+    opening: u64,
+}
+
+/// The name is free again.
+impl Drop for Place {
+    fn drop(&mut self) {
+        // In a thread without the network it stays taken.
+        if let Some(network) = self.network.find()
+            && let Ok(mut world) = network.0.world.try_borrow_mut()
+        {
+            let now_ns = network.0.clock.event_ns();
+            // Of an actor that crashed, another handle may have the name.
+            if world.opening(self.node) == self.opening {
+                world.close(self.node, now_ns);
+            }
+        }
+    }
 }
 
 impl Handle {
-    pub fn regions(&self) -> MutexGuard<'_, Regions> {
-        self.regions.lock().unwrap_or_else(PoisonError::into_inner)
+    pub fn new(
+        network: NetworkId,
+        (node, opening): (usize, u64),
+        nic: u32,
+        attributes: Attributes,
+        regions: Arc<Mutex<Regions>>,
+    ) -> Self {
+        Self { nic, attributes: Arc::new(attributes), regions, place: Arc::new(Place { network, node, opening }) }
     }
+
+    pub fn network(&self) -> NetworkId {
+        self.place.network
+    }
+
+    /// Whom completions and WRITEs wake.
+    pub fn node(&self) -> usize {
+        self.place.node
+    }
+
+    pub fn regions(&self) -> MutexGuard<'_, Regions> {
+        locked(&self.regions)
+    }
+}
+
+fn locked(regions: &Mutex<Regions>) -> MutexGuard<'_, Regions> {
+    regions.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A protection domain.
 #[derive(Clone, Debug)]
 pub(crate) struct Domain {
     pub handle: Handle,
-    pub number: u32,
+    number: Arc<Number>,
+}
+
+/// The number of a domain, as long as anybody has it.
+#[derive(Debug)]
+struct Number {
+    number: u32,
+    regions: Arc<Mutex<Regions>>,
+}
+
+impl Drop for Number {
+    fn drop(&mut self) {
+        locked(&self.regions).end_domain(self.number);
+    }
 }
 
 impl Domain {
+    pub fn new(handle: Handle) -> Self {
+        let number = handle.regions().new_domain();
+        let regions = Arc::clone(&handle.regions);
+        Self { handle, number: Arc::new(Number { number, regions }) }
+    }
+
+    pub fn number(&self) -> u32 {
+        self.number.number
+    }
+
     /// Whether some arena of the domain satisfies this.
     pub fn any_arena(&self, is_it: impl Fn(&Arena) -> bool) -> bool {
-        self.handle.regions().any_arena(self.number, is_it)
+        self.handle.regions().any_arena(self.number(), is_it)
     }
 }
 

@@ -33,7 +33,7 @@ impl ThreadDomain for SimThread {
     type Qp = SimQp;
 
     fn completion_queue(&self, depth: usize) -> Result<SimCq, VerbsError> {
-        let (nic, node) = (self.domain.handle.nic, self.domain.handle.node);
+        let (nic, node) = (self.domain.handle.nic, self.domain.handle.node());
         let mut world = self.network.0.world.borrow_mut();
         let cqs = &mut world.nics[nic as usize].cqs;
         let queue = Cq { ready: VecDeque::new(), depth, reserved: 0, node, users: 1 };
@@ -88,7 +88,7 @@ impl ThreadDomain for SimThread {
             queue.users += 1;
         }
         let (mtu, queues) = (nic.profile.link.mtu, [send.number, receive.number]);
-        let qp = Qp::new(*config, number, self.domain.number, device.node, mtu, queues);
+        let qp = Qp::new(*config, number, self.domain.number(), device.node(), mtu, queues);
         nic.insert_qp(slot, qp);
         let core = nic.profile.core;
         let layout = nic.profile.wqe;
@@ -138,7 +138,8 @@ impl SimCq {
 impl CompletionQueue for SimCq {
     fn poll(&mut self, completions: &mut Vec<Completion>, max: usize) -> usize {
         let mut world = self.network.0.world.borrow_mut();
-        let nic = &mut world.nics[self.nic as usize];
+        let World { nics, nodes, .. } = &mut *world;
+        let nic = &mut nics[self.nic as usize];
         let (mut count, mut spent_ns) = (0, 0);
         while count < max
             && let Some(Ready { completion, is_written, sends, receives }) = nic.cq(self.number).ready.pop_front()
@@ -151,6 +152,10 @@ impl CompletionQueue for SimCq {
             count += 1;
             // Who polls memory for what an unsignaled READ brings sees it in a look.
             spent_ns += if is_written { self.completion_ns } else { self.look_ns };
+        }
+        let queue = (self.nic, self.number);
+        if !nic.cq(self.number).ready.is_empty() && !nodes[self.node].left.contains(&queue) {
+            nodes[self.node].left.push(queue);
         }
         drop(world);
         let spent_ns = if count == 0 { self.look_ns } else { spent_ns };

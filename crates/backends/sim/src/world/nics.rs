@@ -91,6 +91,18 @@ impl World {
         self.packets.end(packet);
     }
 
+    /// Whether completions are there that an actor left when it polled.
+    #[inline]
+    pub fn has_left(&mut self, node: usize) -> bool {
+        let left = &mut self.nodes[node].left;
+        if left.is_empty() {
+            return false;
+        }
+        let nics = &self.nics;
+        left.retain(|(nic, cq)| nics[*nic as usize].cqs[*cq as usize].as_ref().is_some_and(|cq| !cq.ready.is_empty()));
+        !left.is_empty()
+    }
+
     /// Whoever works on a handle has a turn.
     #[inline]
     pub fn wake_node(&mut self, node: usize, now_ns: u64) {

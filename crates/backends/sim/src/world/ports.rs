@@ -47,6 +47,8 @@ pub(crate) struct Node {
     /// Of what arrived here, and when.
     pub(super) hash: Hash,
     pub stats: PortStats,
+    /// Completion queues of a NIC, which it was polled from in part.
+    pub left: Vec<(u32, u32)>,
     /// Wakes who works on this port.
     pub source: Arc<Source>,
     pub name: String,
@@ -149,6 +151,7 @@ impl World {
             coming: Coming::new(),
             hash: Hash::default(),
             stats: PortStats::default(),
+            left: Vec::new(),
             source: self.wakes.source(),
             name: name.to_owned(),
         });

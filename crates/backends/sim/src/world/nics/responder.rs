@@ -202,8 +202,9 @@ impl World {
                 if let Some((_, word)) = qp.atomics.iter().find(|(psn, _)| *psn == header.psn) {
                     let word = *word;
                     qp.replies.push_back(Reply::Awaited);
-                    let epoch = qp.epoch;
-                    self.answer_atomic(nic, (slot, epoch), Opcode::AtomicAnswer, (header.psn, word), now_ps);
+                    // Behind what is told of that came before.
+                    let (epoch, at_ps) = (qp.epoch, qp.looks_ps(now_ps, true));
+                    self.answer_atomic(nic, (slot, epoch), Opcode::AtomicAnswer, (header.psn, word), at_ps);
                 }
             }
             _ if header.is_last => self.reply(nic, slot, Opcode::Ack, expected.wrapping_sub(1), now_ps),
@@ -519,54 +520,58 @@ impl World {
         if n.qp_of(slot, epoch).is_none_or(|qp| qp.state == QpState::Error) {
             return self.end_frame(packet);
         }
-        let ready_ps = now_ps + n.profile.units.pipeline_ns * PS;
+        // What is before it in order was on the bus before memory was asked.
+        self.tell(nic, (slot, epoch), u64::MAX, now_ps);
+        let ready_ps = now_ps + self.nics[nic as usize].profile.units.pipeline_ns * PS;
         self.transmit(nic, packet, len, ready_ps, now_ps / PS);
-        if !is_last {
-            return;
-        }
-        let Some(qp) = self.nics[nic as usize].qp_of(slot, epoch) else { return };
-        qp.replies.pop_front();
-        loop {
-            let Some(qp) = self.nics[nic as usize].qp_of(slot, epoch) else { return };
-            let Some(Reply::Now(header)) = qp.replies.front().copied() else { return };
+        if is_last && let Some(qp) = self.nics[nic as usize].qp_of(slot, epoch) {
             qp.replies.pop_front();
-            self.send_reply(nic, slot, &header, now_ps, now_ps);
+            self.tell(nic, (slot, epoch), now_ps, now_ps);
         }
     }
 
     /// Tells the peer of a packet of its, behind what it was told before.
     fn reply(&mut self, nic: u32, slot: u32, opcode: Opcode, psn: u32, now_ps: u64) {
-        let Some(qp) = self.nics[nic as usize].qp(slot) else { return };
-        let Some(remote) = qp.remote else { return };
-        let header = reply_to(remote, qp.number.0, opcode, psn);
-        if qp.replies.is_empty() {
-            self.send_reply(nic, slot, &header, now_ps, now_ps);
-        } else {
-            qp.replies.push_back(Reply::Now(header));
-        }
+        self.reply_at(nic, slot, opcode, psn, now_ps, now_ps);
     }
 
     /// Acknowledges a packet whose bytes are in memory at `at_ps`, once they are on the bus: what is acknowledged is there by the time that the peer hears of it.
     fn acknowledge_written(&mut self, nic: u32, slot: u32, psn: u32, at_ps: u64, now_ps: u64) {
-        let n = &mut self.nics[nic as usize];
-        let goes_ps = at_ps.saturating_sub(n.profile.pcie.write_latency_ns * PS).max(now_ps);
-        let Some(qp) = n.qp(slot) else { return };
+        let write_latency_ps = self.nics[nic as usize].profile.pcie.write_latency_ns * PS;
+        self.reply_at(nic, slot, Opcode::Ack, psn, at_ps.saturating_sub(write_latency_ps), now_ps);
+    }
+
+    fn reply_at(&mut self, nic: u32, slot: u32, opcode: Opcode, psn: u32, goes_ps: u64, now_ps: u64) {
+        let Some(qp) = self.nics[nic as usize].qp(slot) else { return };
         let Some(remote) = qp.remote else { return };
-        let header = reply_to(remote, qp.number.0, Opcode::Ack, psn);
-        if qp.replies.is_empty() {
-            self.send_reply(nic, slot, &header, goes_ps, now_ps);
+        let header = reply_to(remote, qp.number.0, opcode, psn);
+        let epoch = qp.epoch;
+        qp.replies.push_back(Reply::Told { header, goes_ps });
+        if goes_ps > now_ps {
+            self.foresee_job(nic, goes_ps, Job::Told { slot, epoch });
         } else {
-            qp.replies.push_back(Reply::Now(header));
+            self.tell(nic, (slot, epoch), now_ps, now_ps);
         }
     }
 
-    fn send_reply(&mut self, nic: u32, slot: u32, header: &Header, goes_ps: u64, now_ps: u64) {
-        let n = &mut self.nics[nic as usize];
-        let ready_ps = goes_ps + n.profile.units.pipeline_ns * PS;
-        let len = wire_len(n.profile.link.framing, header, 0, false);
-        let Some(remote) = n.qp(slot).and_then(|qp| qp.remote) else { return };
-        let packet = self.frame(nic, remote.node, &header.to_bytes(), &[]);
-        self.transmit(nic, packet, len, ready_ps, now_ps / PS);
+    /// Sends what the peer is to be told, can go by `upto_ps` and awaits no answer.
+    pub(super) fn tell(&mut self, nic: u32, (slot, epoch): (u32, u32), upto_ps: u64, now_ps: u64) {
+        loop {
+            let n = &mut self.nics[nic as usize];
+            let units = n.profile.units;
+            let framing = n.profile.link.framing;
+            let Some(qp) = n.qp_of(slot, epoch).filter(|qp| qp.state != QpState::Error) else { return };
+            let (Some(Reply::Told { header, goes_ps }), Some(remote)) = (qp.replies.front().copied(), qp.remote) else {
+                return;
+            };
+            if goes_ps > upto_ps {
+                return;
+            }
+            qp.replies.pop_front();
+            let len = wire_len(framing, &header, 0, false);
+            let packet = self.frame(nic, remote.node, &header.to_bytes(), &[]);
+            self.transmit(nic, packet, len, now_ps + units.pipeline_ns * PS, now_ps / PS);
+        }
     }
 }
 

@@ -44,6 +44,7 @@ impl World {
             Job::Visible { slot, epoch, header, packet, message, at } => {
                 self.is_visible(nic, (slot, epoch), (message, at), &header, packet, now_ns);
             }
+            Job::Told { slot, epoch } => self.tell(nic, (slot, epoch), now_ps, now_ps),
             Job::TooLong { slot, epoch } => self.was_too_long(nic, slot, epoch, now_ns),
             Job::Read(answer) => self.read_memory(nic, answer, now_ps),
             Job::Atomic { slot, epoch, header } => self.do_atomic(nic, slot, epoch, &header, now_ps),
