@@ -24,6 +24,8 @@ mod admission;
 mod batch;
 mod driver;
 mod error;
+#[cfg(feature = "facts")]
+pub mod facts;
 mod finding;
 mod flight;
 mod inbox;

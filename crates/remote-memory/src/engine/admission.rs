@@ -44,3 +44,17 @@ impl Admission for StaticWindow {
 
     fn completed(&mut self, _: u64, _: u64, _: u64) {}
 }
+
+impl<A: Admission + ?Sized> Admission for Box<A> {
+    fn window_bytes(&self) -> u64 {
+        (**self).window_bytes()
+    }
+
+    fn completed(&mut self, bytes: u64, latency_ns: u64, now_ns: u64) {
+        (**self).completed(bytes, latency_ns, now_ns);
+    }
+
+    fn held_back(&mut self) {
+        (**self).held_back();
+    }
+}
