@@ -6,6 +6,11 @@ pub trait Admission: Send {
     /// Bytes that may be in flight now.
     fn window_bytes(&self) -> u64;
 
+    /// Whether the window can change. One that cannot is asked once, and told nothing.
+    fn learns(&self) -> bool {
+        true
+    }
+
     /// A request is over that was in flight for `latency_ns`.
     fn completed(&mut self, bytes: u64, latency_ns: u64, now_ns: u64);
 
@@ -20,6 +25,10 @@ pub struct Unlimited;
 impl Admission for Unlimited {
     fn window_bytes(&self) -> u64 {
         u64::MAX
+    }
+
+    fn learns(&self) -> bool {
+        false
     }
 
     fn completed(&mut self, _: u64, _: u64, _: u64) {}
@@ -42,12 +51,20 @@ impl Admission for StaticWindow {
         self.bytes
     }
 
+    fn learns(&self) -> bool {
+        false
+    }
+
     fn completed(&mut self, _: u64, _: u64, _: u64) {}
 }
 
 impl<A: Admission + ?Sized> Admission for Box<A> {
     fn window_bytes(&self) -> u64 {
         (**self).window_bytes()
+    }
+
+    fn learns(&self) -> bool {
+        (**self).learns()
     }
 
     fn completed(&mut self, bytes: u64, latency_ns: u64, now_ns: u64) {

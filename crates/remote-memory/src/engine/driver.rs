@@ -8,12 +8,12 @@ use sinew_mem::atomic::Arc;
 
 use super::batch::{How, Merging, Mode, Run, is_direct, merge, sort};
 use super::error::{EngineError, Why};
-use super::flight::{Flight, Over};
+use super::flight::{Flight, One, Over};
 use super::inbox::Inbox;
 use super::path::{Limits, Path};
 use super::request::{Finished, Op, Refused, Request};
 use super::shared::Shared;
-use super::state::{Carried, State};
+use super::state::{Buffer, Carried, State};
 
 /// How an engine makes operations of requests.
 #[derive(Clone, Copy, Debug)]
@@ -168,18 +168,66 @@ impl<P: Path> Engine<P> {
     /// Ends what the path has done, and posts what has gathered in the queue, as far as the window and the path have room. Never blocks. Returns whether there was anything to do.
     #[inline]
     pub fn turn(&mut self, now_ns: u64) -> bool {
-        let Self { path, flight, over, .. } = self;
-        let mut busy = path.poll(&mut |done| flight.land(done, over));
-        if self.inbox.has_any() {
-            self.inbox.take(&mut self.finished);
+        let Self { path, shared, me, inbox, taken, flight, over, finished, outgoing, .. } = self;
+        let mut state = None;
+        let mut busy = path.poll(&mut |mut done| {
+            let Some(One { key, posted_ns }) = flight.land(&mut done, over) else { return };
+            let state = state.get_or_insert_with(|| shared.lock());
+            let (owner, tag) = state.over(key, posted_ns, now_ns);
+            let result = match done.error {
+                None => Ok(()),
+                Some(why) => failed(state, shared, *why),
+            };
+            let one = Finished { tag, result, target: done.targets.pop() };
+            if owner == *me {
+                finished.push(one);
+            } else {
+                put_out(state, owner, one, outgoing);
+            }
+        });
+        if inbox.has_any() {
+            inbox.take(finished);
             busy = true;
         }
-        if self.path.error().is_some() {
+        if path.error().is_some() {
+            drop(state);
             return self.turn_lost(now_ns) || busy;
         }
-        if !self.over.is_empty() || (self.shared.has_queued() && self.room() > 0) {
-            busy |= !self.over.is_empty();
-            self.exchange(now_ns);
+        let has_room = path.room() > 0 && taken.len() < self.chain_max;
+        let mut alone = None;
+        if state.is_some() || !over.is_empty() || (has_room && shared.has_queued()) {
+            let mut state = state.unwrap_or_else(|| shared.lock());
+            if !over.is_empty() {
+                settle(&mut state, *me, shared, over, now_ns, finished, outgoing);
+            }
+            if has_room && state.has_queued() {
+                alone = state.take_first();
+                if alone.is_some() {
+                    if state.has_queued() || !taken.is_empty() || flight.is_cutting() {
+                        take_more(&mut state, &mut alone, taken, self.chain_max);
+                    } else {
+                        state.taken(1);
+                    }
+                }
+            }
+            shared.publish(&state);
+            drop(state);
+            if !outgoing.is_empty() {
+                self.deliver();
+            }
+        } else {
+            drop(state);
+        }
+        if let Some(request) = alone {
+            // A request alone is most of them where there is no load, and that is where each instruction is waited for.
+            if request.len <= self.limits.op_len_max && is_direct(&self.path, &request) {
+                self.inbox.counts.op(request.is_write());
+                self.inbox.counts.doorbells.add(1);
+                self.flight.post_one(&mut self.path, now_ns, request);
+                self.path.ring();
+                return true;
+            }
+            self.taken.push_back(request);
         }
         if !self.taken.is_empty() || self.flight.is_cutting() {
             busy |= self.post(now_ns);
@@ -199,52 +247,14 @@ impl<P: Path> Engine<P> {
         count
     }
 
-    /// Requests that can be taken now.
-    #[inline]
-    fn room(&self) -> usize {
-        if self.path.room() == 0 { 0 } else { self.chain_max.saturating_sub(self.taken.len()) }
-    }
-
-    /// Tells the others what is over, and takes what there is to do: all that needs the lock, at once.
-    #[inline]
-    fn exchange(&mut self, now_ns: u64) {
-        let room = self.room();
-        let mut state = self.shared.lock();
-        settle(&mut state, self.me, &self.shared, &mut self.over, now_ns, &mut self.finished, &mut self.outgoing);
-        state.take(&mut self.taken, room);
-        self.shared.publish(&state);
-        drop(state);
-        if !self.outgoing.is_empty() {
-            self.deliver();
-        }
-    }
-
     #[inline(never)]
     fn deliver(&mut self) {
         self.outgoing.drain(..).for_each(|(inbox, finished)| inbox.put(finished));
     }
 
     /// Posts what was taken, as far as the path has room.
-    #[inline]
-    fn post(&mut self, now_ns: u64) -> bool {
-        // A request alone is most of them where there is no load, and that is where each instruction is waited for.
-        if self.taken.len() == 1 && !self.flight.is_cutting() && self.path.room() > 0 {
-            let is_plain = |request: &Carried| request.len <= self.limits.op_len_max && is_direct(&self.path, request);
-            if self.taken.front().is_some_and(is_plain)
-                && let Some(request) = self.taken.pop_front()
-            {
-                self.inbox.counts.op(request.is_write());
-                self.flight.post_one(&mut self.path, now_ns, request);
-                self.path.ring();
-                self.inbox.counts.doorbells.add(1);
-                return true;
-            }
-        }
-        self.post_all(now_ns)
-    }
-
     #[inline(never)]
-    fn post_all(&mut self, now_ns: u64) -> bool {
+    fn post(&mut self, now_ns: u64) -> bool {
         if self.mode.merges() {
             sort(&mut self.taken);
         }
@@ -293,7 +303,7 @@ impl<P: Path> Engine<P> {
                 Err(_) if self.flight.len() > 0 => return false,
                 Err(error) => {
                     let request = self.taken.pop_front();
-                    let error = Some(Why::from(error));
+                    let error = Some(Box::new(Why::from(error)));
                     self.over.extend(request.map(|request| Over { request, posted_ns: now_ns, error }));
                     return false;
                 }
@@ -374,8 +384,34 @@ impl<P: Path> Engine<P> {
     }
 }
 
+/// Adds what else there is to what was taken, up to so many.
+#[inline(never)]
+fn take_more(state: &mut State, first: &mut Option<Carried>, taken: &mut VecDeque<Carried>, max: usize) {
+    let before = taken.len();
+    taken.extend(first.take());
+    while taken.len() < max
+        && let Some(request) = state.take_first()
+    {
+        taken.push_back(request);
+    }
+    state.taken((taken.len() - before) as u64);
+}
+
+#[inline(never)]
+fn failed(state: &mut State, shared: &Shared, why: Why) -> Result<(), EngineError> {
+    state.stats.failed += 1;
+    Err(EngineError::new(&shared.donor, why))
+}
+
+#[inline(never)]
+fn put_out(state: &State, owner: u32, one: Finished, outgoing: &mut Vec<(Arc<Inbox>, Finished)>) {
+    if let Some(inbox) = state.inbox(owner) {
+        outgoing.push((Arc::clone(inbox), one));
+    }
+}
+
 /// Takes requests that are over out of the order, and says to whom each goes.
-#[inline]
+#[inline(never)]
 fn settle(
     state: &mut State,
     me: u32,
@@ -386,20 +422,13 @@ fn settle(
     outgoing: &mut Vec<(Arc<Inbox>, Finished)>,
 ) {
     for Over { request, posted_ns, error } in over.drain(..) {
-        let (owner, tag) = (request.owner, request.tag);
-        state.over(request.key, request.len as u64, now_ns.saturating_sub(posted_ns), now_ns);
-        let result = match error {
-            None => Ok(()),
-            Some(why) => {
-                state.stats.failed += 1;
-                Err(EngineError::new(&shared.donor, why))
-            }
-        };
+        let (owner, tag) = state.over(request.key, posted_ns, now_ns);
+        let result = error.map_or(Ok(()), |why| failed(state, shared, *why));
         let one = Finished { tag, result, target: request.into_target() };
         if owner == me {
             finished.push(one);
-        } else if let Some(inbox) = state.inbox(owner) {
-            outgoing.push((Arc::clone(inbox), one));
+        } else {
+            put_out(state, owner, one, outgoing);
         }
     }
 }
@@ -432,8 +461,15 @@ impl<P: Path> Drop for Engine<P> {
     fn drop(&mut self) {
         self.path.close();
         let Self { path, flight, over, .. } = self;
-        path.poll(&mut |done| flight.land(done, over));
-        over.iter_mut().filter(|over| over.error.is_some()).for_each(|over| over.error = Some(Why::Dropped));
+        path.poll(&mut |mut done| {
+            // Whatever the device says of it, that is why.
+            done.error = done.error.take().map(|_| Box::new(Why::Dropped));
+            if let Some(One { key, posted_ns }) = flight.land(&mut done, over) {
+                let buffer = done.targets.pop().map_or(Buffer::None, Buffer::Target);
+                let request = Carried { key, start: 0, len: 0, buffer };
+                over.push(Over { request, posted_ns, error: done.error });
+            }
+        });
         over.extend(flight.abandon(&Why::Dropped));
         let shared = Arc::clone(&self.shared);
         let mut state = shared.lock();

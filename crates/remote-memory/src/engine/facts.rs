@@ -51,41 +51,6 @@ pub trait Ground {
     fn kill(&mut self);
 }
 
-/// Instantiates the suite: a test for each fact, on a ground of its own.
-#[macro_export]
-macro_rules! engine_tests {
-    ($ground:expr) => {
-        $crate::engine_tests!($ground;
-            bytes_come_as_they_were_written
-            a_read_sees_every_write_that_was_submitted_before_it
-            of_overlapping_writes_the_last_stays
-            what_overlaps_nothing_passes_what_waits
-            a_lone_request_is_posted_at_once
-            whoever_turns_first_takes_all
-            what_gathers_while_the_window_is_full_is_merged
-            modes_differ_in_operations_and_doorbells
-            as_many_pieces_as_a_path_takes_are_gathered_and_more_are_copied
-            a_turn_takes_as_many_as_a_chain_may_have
-            what_is_longer_than_an_operation_is_cut
-            the_window_admits_its_bytes_and_one_request_always
-            what_cannot_be_done_is_refused
-            foreign_buffers_are_copied
-            an_engine_that_is_dropped_loses_nobodys_requests
-            what_a_dropped_engine_had_in_flight_is_over_for_everybody
-            a_dead_donor_ends_every_request_with_its_name
-            what_is_read_is_what_an_array_would_have
-        );
-    };
-    ($ground:expr; $($fact:ident)*) => {
-        $(
-            #[test]
-            fn $fact() {
-                $crate::engine::facts::$fact(&mut $ground);
-            }
-        )*
-    };
-}
-
 /// Time that everything is over in, in [passes](Ground::pass).
 const PATIENCE: usize = 1_000_000;
 
@@ -201,4 +166,39 @@ pub(super) fn pattern(number: u64, len: usize) -> Vec<u8> {
     (0..len as u64)
         .map(|at| (number.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(at * 0x0101_0301) >> 13) as u8)
         .collect()
+}
+
+/// Instantiates the suite: a test for each fact, on a ground of its own.
+#[macro_export]
+macro_rules! engine_tests {
+    ($ground:expr) => {
+        $crate::engine_tests!($ground;
+            bytes_come_as_they_were_written
+            a_read_sees_every_write_that_was_submitted_before_it
+            of_overlapping_writes_the_last_stays
+            what_overlaps_nothing_passes_what_waits
+            a_lone_request_is_posted_at_once
+            whoever_turns_first_takes_all
+            what_gathers_while_the_window_is_full_is_merged
+            modes_differ_in_operations_and_doorbells
+            as_many_pieces_as_a_path_takes_are_gathered_and_more_are_copied
+            a_turn_takes_as_many_as_a_chain_may_have
+            what_is_longer_than_an_operation_is_cut
+            the_window_admits_its_bytes_and_one_request_always
+            what_cannot_be_done_is_refused
+            foreign_buffers_are_copied
+            an_engine_that_is_dropped_loses_nobodys_requests
+            what_a_dropped_engine_had_in_flight_is_over_for_everybody
+            a_dead_donor_ends_every_request_with_its_name
+            what_is_read_is_what_an_array_would_have
+        );
+    };
+    ($ground:expr; $($fact:ident)*) => {
+        $(
+            #[test]
+            fn $fact() {
+                $crate::engine::facts::$fact(&mut $ground);
+            }
+        )*
+    };
 }

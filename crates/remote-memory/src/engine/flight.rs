@@ -1,5 +1,6 @@
 //! Operations of one engine that are in flight, and what came of them.
 
+use arrayvec::ArrayVec;
 use sinew_fabric::verbs::{Scatter, Slice};
 use sinew_mem::{AllocError, Frozen, MessageBuffer};
 
@@ -10,14 +11,24 @@ use super::state::{Buffer, Carried};
 
 const NONE: u32 = u32::MAX;
 
+/// A request that is over, alone with its operation.
+#[derive(Clone, Copy)]
+pub(super) struct One {
+    pub key: u32,
+    pub posted_ns: u64,
+}
+
 /// A request that is over.
 pub(super) struct Over {
     pub request: Carried,
     pub posted_ns: u64,
-    pub error: Option<Why>,
+    pub error: Option<Box<Why>>,
 }
 
 struct Flying {
+    /// The one request of most operations.
+    key: u32,
+    /// Those of others.
     requests: Vec<Carried>,
     posted_ns: u64,
     part: Part,
@@ -27,6 +38,8 @@ struct Flying {
 /// Which bytes of its requests an operation moves.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Part {
+    /// All of one request, by its own buffer.
+    One,
     All(How),
     /// Those of a request that is cut, from here on.
     Fragment {
@@ -43,7 +56,7 @@ struct Whole {
     /// Fragments in flight.
     out: usize,
     posted_ns: u64,
-    error: Option<Why>,
+    error: Option<Box<Why>>,
 }
 
 /// Operations in flight, by the numbers that the path knows them by.
@@ -82,25 +95,34 @@ impl Flight {
             (flying.part, flying.posted_ns) = (part, posted_ns);
             return id;
         }
-        self.flying.push(Flying { requests: Vec::with_capacity(1), posted_ns, part, next_free: NONE });
+        self.grow(part, posted_ns)
+    }
+
+    #[inline(never)]
+    fn grow(&mut self, part: Part, posted_ns: u64) -> u32 {
+        self.flying.push(Flying { key: NONE, requests: Vec::new(), posted_ns, part, next_free: NONE });
         self.flying.len() as u32 - 1
     }
 
     /// Posts one request's bytes, from its own buffer.
     #[inline]
-    pub fn post_one(&mut self, path: &mut impl Path, now_ns: u64, mut request: Carried) {
-        let id = self.begin(Part::All(How::Gather), now_ns);
+    pub fn post_one(&mut self, path: &mut impl Path, now_ns: u64, request: Carried) {
+        let id = self.begin(Part::One, now_ns);
+        self.flying[id as usize].key = request.key;
         let at = request.start;
-        let job = match std::mem::replace(&mut request.buffer, Buffer::None) {
+        let job = match request.buffer {
             Buffer::Target(target) => {
                 let mut targets = Scatter::new();
                 targets.push(target);
                 PathJob::Read { at, targets }
             }
-            Buffer::Source(source) => PathJob::Write { at, sources: [source].into_iter().collect() },
+            Buffer::Source(source) => {
+                let mut sources = ArrayVec::new();
+                sources.push(source);
+                PathJob::Write { at, sources }
+            }
             Buffer::None => PathJob::Read { at, targets: Scatter::new() },
         };
-        self.flying[id as usize].requests.push(request);
         path.push(id, job);
     }
 
@@ -111,7 +133,7 @@ impl Flight {
         parts.extend(requests);
         let at = parts.first().map_or(0, |first| first.start);
         let mut targets = Scatter::new();
-        let mut sources = arrayvec::ArrayVec::new();
+        let mut sources = ArrayVec::new();
         for request in parts.iter_mut() {
             match std::mem::replace(&mut request.buffer, Buffer::None) {
                 Buffer::Target(target) => targets.push(target),
@@ -202,7 +224,7 @@ impl Flight {
     pub fn stop_cutting(&mut self, why: Why) -> Option<Over> {
         let place = self.cutting.take()?;
         let whole = self.wholes[place as usize].as_mut()?;
-        whole.error.get_or_insert(why);
+        whole.error.get_or_insert(Box::new(why));
         whole.next = whole.request.len;
         if whole.out > 0 {
             return None;
@@ -210,17 +232,30 @@ impl Flight {
         self.wholes[place as usize].take().map(Whole::over)
     }
 
-    /// An operation is over: adds the requests that are over with it.
+    /// An operation is over. Returns the request that is over with it and nothing else to do, if it was that one's alone; those of others are added to `over`.
     #[inline]
-    pub fn land(&mut self, done: Done, over: &mut Vec<Over>) {
-        let Done { id, error, mut targets } = done;
-        let Some(flying) = self.flying.get_mut(id as usize) else { return };
-        let posted_ns = flying.posted_ns;
-        let part = flying.part;
+    pub fn land(&mut self, done: &mut Done, over: &mut Vec<Over>) -> Option<One> {
+        let flying = self.flying.get_mut(done.id as usize)?;
+        self.count -= 1;
+        let (key, posted_ns, part) = (flying.key, flying.posted_ns, flying.part);
+        flying.next_free = self.free;
+        self.free = done.id;
+        if part == Part::One {
+            return Some(One { key, posted_ns });
+        }
+        self.land_others(done, part, posted_ns, over);
+        None
+    }
+
+    #[inline(never)]
+    fn land_others(&mut self, done: &mut Done, part: Part, posted_ns: u64, over: &mut Vec<Over>) {
+        let Done { id, error, targets } = done;
+        let requests = self.flying[*id as usize].requests.drain(..);
         match part {
+            Part::One => {}
             Part::All(How::Gather) => {
                 let mut targets = targets.drain(..);
-                for mut request in flying.requests.drain(..) {
+                for mut request in requests {
                     if let Some(target) = targets.next() {
                         request.buffer = Buffer::Target(target);
                     }
@@ -229,7 +264,7 @@ impl Flight {
             }
             Part::All(How::Copy) => {
                 let mut from = targets.first().map_or(&[][..], |staged| staged);
-                for mut request in flying.requests.drain(..) {
+                for mut request in requests {
                     if let Buffer::Target(target) = &mut request.buffer
                         && let Some((bytes, rest)) = from.split_at_checked(request.len)
                     {
@@ -239,13 +274,10 @@ impl Flight {
                     over.push(Over { request, posted_ns, error: error.clone() });
                 }
             }
-            Part::Fragment { .. } => {}
-        }
-        flying.next_free = self.free;
-        self.free = id;
-        self.count -= 1;
-        if let Part::Fragment { whole, offset } = part {
-            self.land_fragment(whole, offset, error, targets.pop(), over);
+            Part::Fragment { whole, offset } => {
+                drop(requests);
+                self.land_fragment(whole, offset, error.take(), targets.pop(), over);
+            }
         }
     }
 
@@ -254,7 +286,7 @@ impl Flight {
         &mut self,
         place: u32,
         offset: usize,
-        error: Option<Why>,
+        error: Option<Box<Why>>,
         staged: Option<MessageBuffer>,
         over: &mut Vec<Over>,
     ) {
@@ -281,13 +313,23 @@ impl Flight {
     /// All requests that are in flight. Targets are with the path.
     pub fn abandon(&mut self, why: &Why) -> Vec<Over> {
         let mut over = Vec::new();
-        for flying in &mut self.flying {
+        let mut is_free = vec![false; self.flying.len()];
+        let mut free = self.free;
+        while let Some(flying) = self.flying.get(free as usize) {
+            is_free[free as usize] = true;
+            free = flying.next_free;
+        }
+        for (flying, is_free) in self.flying.iter_mut().zip(is_free) {
             let posted_ns = flying.posted_ns;
+            if flying.part == Part::One && !is_free {
+                let request = Carried { key: flying.key, start: 0, len: 0, buffer: Buffer::None };
+                over.push(Over { request, posted_ns, error: Some(Box::new(why.clone())) });
+            }
             let requests = flying.requests.drain(..);
-            over.extend(requests.map(|request| Over { request, posted_ns, error: Some(why.clone()) }));
+            over.extend(requests.map(|request| Over { request, posted_ns, error: Some(Box::new(why.clone())) }));
         }
         for mut whole in self.wholes.drain(..).flatten() {
-            whole.error = Some(why.clone());
+            whole.error = Some(Box::new(why.clone()));
             over.push(whole.over());
         }
         (self.count, self.cutting) = (0, None);

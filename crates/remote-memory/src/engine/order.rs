@@ -38,11 +38,11 @@ fn list_of(stripe: u64) -> usize {
 }
 
 impl Stripes {
-    /// For about so many ranges at once.
-    pub fn new(ranges: usize) -> Self {
+    /// For keys below `keys`.
+    pub fn new(keys: usize) -> Self {
         Self {
             lists: vec![NONE; 1 << LISTS_BITS].into_boxed_slice(),
-            nodes: Vec::with_capacity(ranges),
+            nodes: vec![Node { key: NONE, next: NONE }; keys],
             free: NONE,
             wide: Vec::new(),
         }
@@ -52,37 +52,55 @@ impl Stripes {
     #[inline]
     pub fn insert(&mut self, key: u32, range: &Range<u64>, mut near: impl FnMut(u32)) {
         let stripes = stripes(range);
-        if !self.wide.is_empty() {
-            self.wide.iter().for_each(|key| near(*key));
+        if stripes.end - stripes.start > 1 || !self.wide.is_empty() {
+            return self.insert_long(key, stripes, &mut near);
         }
-        if stripes.end - stripes.start > STRIPES_MAX {
-            return self.insert_wide(key, near);
-        }
-        for stripe in stripes {
-            let list = list_of(stripe);
-            let first = self.lists[list];
-            let mut at = first;
-            while let Some(node) = self.nodes.get(at as usize) {
-                if node.key != key {
-                    near(node.key);
-                }
-                at = node.next;
+        self.add(key, key as usize, stripes.start, &mut near);
+    }
+
+    /// Lists a key in a stripe by this node.
+    #[inline]
+    fn add(&mut self, key: u32, node: usize, stripe: u64, near: &mut impl FnMut(u32)) {
+        let list = list_of(stripe);
+        let first = self.lists[list];
+        let mut at = first;
+        while at != NONE {
+            let Node { key: other, next } = self.nodes[at as usize];
+            if other != key {
+                near(other);
             }
-            let node = Node { key, next: first };
-            let place = self.free;
-            if let Some(free) = self.nodes.get_mut(place as usize) {
-                self.free = free.next;
-                *free = node;
-                self.lists[list] = place;
-            } else {
-                self.lists[list] = self.nodes.len() as u32;
-                self.nodes.push(node);
-            }
+            at = next;
         }
+        self.nodes[node] = Node { key, next: first };
+        self.lists[list] = node as u32;
     }
 
     #[inline(never)]
-    fn insert_wide(&mut self, key: u32, mut near: impl FnMut(u32)) {
+    fn insert_long(&mut self, key: u32, stripes: Range<u64>, near: &mut impl FnMut(u32)) {
+        self.wide.iter().for_each(|key| near(*key));
+        if stripes.end - stripes.start > STRIPES_MAX {
+            return self.insert_wide(key, near);
+        }
+        let first = stripes.start;
+        for stripe in stripes {
+            // The first is the key's own.
+            let node = if stripe == first { key as usize } else { self.spare() };
+            self.add(key, node, stripe, near);
+        }
+    }
+
+    fn spare(&mut self) -> usize {
+        let place = self.free;
+        if place == NONE {
+            self.nodes.push(Node { key: NONE, next: NONE });
+            return self.nodes.len() - 1;
+        }
+        self.free = self.nodes[place as usize].next;
+        place as usize
+    }
+
+    #[inline(never)]
+    fn insert_wide(&mut self, key: u32, near: &mut impl FnMut(u32)) {
         for &first in &self.lists {
             let mut at = first;
             while let Some(node) = self.nodes.get(at as usize) {
@@ -97,6 +115,16 @@ impl Stripes {
     #[inline]
     pub fn remove(&mut self, key: u32, range: &Range<u64>) {
         let stripes = stripes(range);
+        let list = list_of(stripes.start);
+        if stripes.end - stripes.start == 1 && self.lists[list] == key {
+            self.lists[list] = self.nodes[key as usize].next;
+            return;
+        }
+        self.remove_long(key, stripes);
+    }
+
+    #[inline(never)]
+    fn remove_long(&mut self, key: u32, stripes: Range<u64>) {
         if stripes.end - stripes.start > STRIPES_MAX {
             self.wide.retain(|other| *other != key);
             return;
@@ -104,14 +132,17 @@ impl Stripes {
         for stripe in stripes {
             let list = list_of(stripe);
             let (mut before, mut at) = (NONE, self.lists[list]);
-            while let Some(&Node { key: other, next }) = self.nodes.get(at as usize) {
+            while at != NONE {
+                let Node { key: other, next } = self.nodes[at as usize];
                 if other == key {
                     match self.nodes.get_mut(before as usize) {
                         Some(node) => node.next = next,
                         None => self.lists[list] = next,
                     }
-                    self.nodes[at as usize].next = self.free;
-                    self.free = at;
+                    if at != key {
+                        self.nodes[at as usize].next = self.free;
+                        self.free = at;
+                    }
                     break;
                 }
                 (before, at) = (at, next);
@@ -132,7 +163,7 @@ mod tests {
         for seed in 0..50 {
             let mut random = SeededGenerator::new(seed);
             let mut listed: Vec<(u32, Range<u64>)> = Vec::new();
-            let mut order = Stripes::new(4);
+            let mut order = Stripes::new(200);
             for key in 0..200 {
                 let start = random.below(200 * STRIPE);
                 let len = match random.below(8) {
@@ -168,7 +199,7 @@ mod tests {
 
     #[test]
     fn ranges_of_as_many_stripes_as_may_be_listed_are_and_wider_ones_are_wide() {
-        let mut order = Stripes::new(4);
+        let mut order = Stripes::new(200);
         let listed = 0..STRIPES_MAX << STRIPE_BITS;
         let wide = 0..(STRIPES_MAX << STRIPE_BITS) + 1;
         order.insert(1, &listed, |_| {});

@@ -43,7 +43,7 @@ pub struct Done {
     /// As it was pushed.
     pub id: u32,
     /// What went wrong, if anything did.
-    pub error: Option<Why>,
+    pub error: Option<Box<Why>>,
     /// The buffers of a read, in their order.
     pub targets: Scatter,
 }

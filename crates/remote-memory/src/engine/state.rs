@@ -27,8 +27,6 @@ pub(super) enum Buffer {
 #[derive(Debug)]
 pub(super) struct Carried {
     pub key: u32,
-    pub owner: u32,
-    pub tag: u64,
     pub start: u64,
     pub len: usize,
     pub buffer: Buffer,
@@ -39,6 +37,7 @@ impl Carried {
         self.start + self.len as u64
     }
 
+    #[inline]
     pub fn is_write(&self) -> bool {
         matches!(self.buffer, Buffer::Source(_))
     }
@@ -78,6 +77,7 @@ pub(super) struct State {
     in_flight_bytes: u64,
     window_bytes: u64,
     admission: Box<dyn Admission>,
+    learns: bool,
     engines: Vec<Option<Arc<Inbox>>>,
     /// Engines that have a way to the donor.
     pub able: usize,
@@ -96,6 +96,7 @@ impl State {
             queued: 0,
             in_flight_bytes: 0,
             window_bytes: admission.window_bytes(),
+            learns: admission.learns(),
             admission,
             engines: Vec::new(),
             able: 0,
@@ -172,7 +173,6 @@ impl State {
                 self.free = entry.next;
                 (entry.range, entry.is_write, entry.owner, entry.tag, entry.buffer) =
                     (range.clone(), is_write, owner, tag, buffer);
-                entry.next = NONE;
                 key
             }
             None => self.grow(Entry {
@@ -209,41 +209,56 @@ impl State {
 
     #[inline]
     fn enqueue(&mut self, key: u32) {
-        match self.entries.get_mut(self.last as usize) {
-            Some(last) => last.next = key,
-            None => self.first = key,
+        if self.first == NONE {
+            self.first = key;
+        } else {
+            self.entries[self.last as usize].next = key;
         }
+        // It is the last one's that counts, and means something as long as there is a first.
+        self.entries[key as usize].next = NONE;
         self.last = key;
         self.queued += 1;
     }
 
-    /// Takes what the window admits, until there are `max` in `into`.
+    /// Whether there is more that could be taken.
     #[inline]
-    pub fn take(&mut self, into: &mut impl Extend<Carried>, max: usize) {
-        let mut count = 0;
-        while count < max {
-            let Some(entry) = self.entries.get(self.first as usize) else { break };
-            let len = entry.range.end - entry.range.start;
-            if !self.admits(len) {
-                self.admission.held_back();
-                self.window_bytes = self.admission.window_bytes();
-                self.stats.held_back += 1;
-                break;
-            }
-            let key = self.first;
-            let entry = &mut self.entries[key as usize];
-            self.in_flight_bytes += len;
-            self.first = std::mem::replace(&mut entry.next, NONE);
-            if self.first == NONE {
-                self.last = NONE;
-            }
-            self.queued -= 1;
-            count += 1;
-            let buffer = std::mem::replace(&mut entry.buffer, Buffer::None);
-            let (start, len) = (entry.range.start, len as usize);
-            into.extend([Carried { key, owner: entry.owner, tag: entry.tag, start, len, buffer }]);
+    pub fn has_queued(&self) -> bool {
+        self.first != NONE
+    }
+
+    /// Takes the first, if there is one and the window admits it.
+    #[inline]
+    pub fn take_first(&mut self) -> Option<Carried> {
+        let key = self.first;
+        let (in_flight, window) = (self.in_flight_bytes, self.window_bytes);
+        let entry = self.entries.get_mut(key as usize)?;
+        let (start, len) = (entry.range.start, entry.range.end - entry.range.start);
+        if in_flight.saturating_add(len) > window && in_flight > 0 {
+            self.hold_back();
+            return None;
         }
-        self.stats.largest_batch = self.stats.largest_batch.max(count as u64);
+        self.in_flight_bytes = in_flight + len;
+        self.first = entry.next;
+        self.queued -= 1;
+        let buffer = std::mem::replace(&mut entry.buffer, Buffer::None);
+        Some(Carried { key, start, len: len as usize, buffer })
+    }
+
+    #[inline(never)]
+    fn hold_back(&mut self) {
+        self.stats.held_back += 1;
+        if self.learns {
+            self.admission.held_back();
+            self.window_bytes = self.admission.window_bytes();
+        }
+    }
+
+    /// Notes how many were taken together.
+    #[inline]
+    pub fn taken(&mut self, count: u64) {
+        if count > self.stats.largest_batch {
+            self.stats.largest_batch = count;
+        }
     }
 
     /// Puts what was taken and not posted back to where it came from.
@@ -259,20 +274,26 @@ impl State {
         self.queued += 1;
     }
 
-    /// A request that was taken is over. Those that waited for it alone are in the queue now.
+    /// A request that was taken is over. Those that waited for it alone are in the queue now. Returns whose it was, and its tag.
     #[inline]
-    pub fn over(&mut self, key: u32, len: u64, latency_ns: u64, now_ns: u64) {
-        self.in_flight_bytes -= len;
-        self.admission.completed(len, latency_ns, now_ns);
-        self.window_bytes = self.admission.window_bytes();
+    pub fn over(&mut self, key: u32, posted_ns: u64, now_ns: u64) -> (u32, u64) {
         let entry = &mut self.entries[key as usize];
+        let len = entry.range.end - entry.range.start;
+        self.in_flight_bytes -= len;
         self.stripes.remove(key, &entry.range);
         entry.next = self.free;
         self.free = key;
         self.live -= 1;
-        if !entry.dependents.is_empty() {
+        let whose = (entry.owner, entry.tag);
+        let is_awaited = !entry.dependents.is_empty();
+        if self.learns {
+            self.admission.completed(len, now_ns.saturating_sub(posted_ns), now_ns);
+            self.window_bytes = self.admission.window_bytes();
+        }
+        if is_awaited {
             self.release(key);
         }
+        whose
     }
 
     #[inline(never)]

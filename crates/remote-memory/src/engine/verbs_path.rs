@@ -73,6 +73,8 @@ pub struct VerbsPath<D: Device> {
     completions: Vec<Completion>,
     /// Operations that no queue pair took.
     refused: Vec<Done>,
+    /// How an operation failed that was polled just now.
+    found: Option<Why>,
     error: Option<Why>,
 }
 
@@ -113,6 +115,7 @@ impl<D: Device> VerbsPath<D> {
             room: depth,
             completions: Vec::with_capacity(POLL_MAX),
             refused: Vec::new(),
+            found: None,
             error: None,
         })
     }
@@ -148,7 +151,7 @@ impl<D: Device> VerbsPath<D> {
 
     #[inline(never)]
     fn refuse(&mut self, id: u32, why: Why, targets: Scatter) {
-        self.refused.push(Done { id, error: Some(why), targets });
+        self.refused.push(Done { id, error: Some(Box::new(why)), targets });
     }
 
     /// Goes on at the queue pair with the least to do.
@@ -159,6 +162,24 @@ impl<D: Device> VerbsPath<D> {
         }
         let lanes = self.lanes.iter().enumerate();
         self.current = lanes.min_by_key(|(_, lane)| lane.in_flight).map_or(0, |(index, _)| index);
+    }
+
+    /// Notes how an operation failed.
+    #[inline(never)]
+    fn found(&mut self, status: Status) -> Option<Box<Why>> {
+        // Those behind the first are flushed.
+        if self.found.is_none() || status != Status::Flushed {
+            self.found = Some(status.into());
+        }
+        Some(Box::new(status.into()))
+    }
+
+    #[inline(never)]
+    fn tell_refused(&mut self, over: &mut impl FnMut(Done)) {
+        for done in self.refused.drain(..) {
+            self.found = self.found.take().or_else(|| done.error.as_deref().cloned());
+            over(done);
+        }
     }
 
     /// After a failure: the other queue pairs are ended, too, so that all that is in flight is over soon.
@@ -261,28 +282,22 @@ impl<D: Device> Path for VerbsPath<D> {
         if self.room == self.limits.depth && self.refused.is_empty() {
             return false;
         }
-        self.cq.poll(&mut self.completions, POLL_MAX);
-        let mut failed = None;
-        let mut busy = false;
-        for Completion { id, status, buffers, .. } in self.completions.drain(..) {
+        let count = self.cq.poll(&mut self.completions, POLL_MAX);
+        let busy = count > 0 || !self.refused.is_empty();
+        // The order means nothing.
+        while let Some(Completion { id, status, buffers, .. }) = self.completions.pop() {
             if id >> 63 != 0 {
                 continue;
             }
-            busy = true;
             self.room += 1;
             self.lanes[(id >> 32) as usize].in_flight -= 1;
-            let error = if status.is_success() { None } else { Some(Why::Status(status)) };
-            if failed.is_none() && error.is_some() {
-                failed = error.clone();
-            }
+            let error = if status.is_success() { None } else { self.found(status) };
             over(Done { id: id as u32, error, targets: buffers });
         }
-        for done in self.refused.drain(..) {
-            busy = true;
-            failed = failed.or_else(|| done.error.clone());
-            over(done);
+        if !self.refused.is_empty() {
+            self.tell_refused(over);
         }
-        if let Some(why) = failed {
+        if let Some(why) = self.found.take() {
             self.fail(why);
         }
         busy
