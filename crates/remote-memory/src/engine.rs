@@ -5,7 +5,7 @@
 //! - [`Engine`]: a thread's own. [`Engine::submit`] puts a request into the queue; [`Engine::turn`] takes what has gathered there, whoever asked for it,
 //!   makes as few operations of it as it can, and posts them with one doorbell (Algorithms 1 and 2, Figure 4). It never waits for company: whoever turns first
 //!   takes all, and the others find nothing and go on. What it finishes for others goes to their inboxes, and wakes them.
-//! - [`Path`]: a thread's way to the donor: [`VerbsPath`], over any [verbs](sinew_fabric::verbs).
+//! - [`Path`]: a thread's way to the donor: [`VerbsPath`], over any [verbs](sinew_fabric::verbs), or [`RpcPath`], by calls to a donor that answers for its [`Ranges`].
 //! - [`Admission`]: how many bytes may be in flight: [`Unlimited`], [`StaticWindow`] (the paper's) or [`FindingWindow`].
 //!
 //! # What holds
@@ -22,6 +22,7 @@
 
 mod admission;
 mod batch;
+mod donating;
 mod driver;
 mod error;
 #[cfg(feature = "facts")]
@@ -32,6 +33,7 @@ mod inbox;
 mod order;
 mod path;
 mod request;
+mod rpc_path;
 mod shared;
 mod state;
 mod stats;
@@ -39,11 +41,13 @@ mod verbs_path;
 
 pub use admission::{Admission, StaticWindow, Unlimited};
 pub use batch::Mode;
+pub use donating::{ACCESS, Ranges, Refusal};
 pub use driver::{Engine, EngineConfig};
 pub use error::{EngineError, Why};
 pub use finding::FindingWindow;
 pub use path::{Done, Limits, Path, PathJob};
 pub use request::{Finished, Op, Refused, Request};
+pub use rpc_path::{RpcPath, RpcPathConfig};
 pub use shared::{Shared, SharedConfig};
 pub use stats::EngineStats;
 pub use verbs_path::{Lending, VerbsPath, VerbsPathConfig};
