@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::sync::MutexGuard;
 
 use sinew_fabric::{Armed, Descriptor, Readiness};
 use sinew_mem::atomic::Arc;
@@ -169,11 +170,18 @@ impl<P: Path> Engine<P> {
     #[inline]
     pub fn turn(&mut self, now_ns: u64) -> bool {
         let Self { path, shared, me, inbox, taken, flight, over, finished, outgoing, .. } = self;
-        let mut state = None;
+        let mut state: Option<MutexGuard<'_, State>> = None;
         let mut busy = path.poll(&mut |mut done| {
-            let Some(One { key, posted_ns }) = flight.land(&mut done, over) else { return };
+            let Some(One { key, posted_ns }) = flight.land_one(done.id) else {
+                // It may have much to copy, for which nobody should wait.
+                if let Some(state) = state.take() {
+                    shared.publish(&state);
+                }
+                return flight.land_others(done, over);
+            };
             let state = state.get_or_insert_with(|| shared.lock());
-            let (owner, tag) = state.over(key, posted_ns, now_ns);
+            let times = if done.error.is_none() { Some((posted_ns, now_ns)) } else { None };
+            let (owner, tag) = state.over(key, times);
             let result = match done.error {
                 None => Ok(()),
                 Some(why) => failed(state, shared, *why),
@@ -364,8 +372,8 @@ impl<P: Path> Engine<P> {
 
     /// Has others do what is in the queue. Where nobody can, it ends, which is told.
     fn hand_over(&mut self, state: &mut State, why: &Why) -> bool {
-        if state.able > 0 {
-            if state.queued() > 0 {
+        if !state.is_deserted() {
+            if state.able > 0 && state.queued() > 0 {
                 state.inboxes().filter(|inbox| !Arc::ptr_eq(inbox, &self.inbox)).for_each(|inbox| inbox.wake());
             }
             return false;
@@ -422,7 +430,8 @@ fn settle(
     outgoing: &mut Vec<(Arc<Inbox>, Finished)>,
 ) {
     for Over { request, posted_ns, error } in over.drain(..) {
-        let (owner, tag) = state.over(request.key, posted_ns, now_ns);
+        let times = error.is_none().then_some((posted_ns, now_ns));
+        let (owner, tag) = state.over(request.key, times);
         let result = error.map_or(Ok(()), |why| failed(state, shared, *why));
         let one = Finished { tag, result, target: request.into_target() };
         if owner == me {
@@ -440,11 +449,12 @@ impl<P: Path> Readiness for Engine<P> {
 
     fn arm(&mut self, now_ns: u64) -> io::Result<Armed> {
         let armed = self.path.arm(now_ns)?;
+        let can_post = self.error.is_none() && self.path.room() > 0;
         let has_work = !self.finished.is_empty()
             || !self.over.is_empty()
             || self.inbox.has_any()
-            || self.path.room() > 0
-                && (!self.taken.is_empty() || self.flight.is_cutting() || self.shared.lock().has_something());
+            || can_post && (!self.taken.is_empty() || self.flight.is_cutting() || self.shared.lock().has_something())
+            || self.error.is_some() && self.shared.lock().is_deserted();
         if has_work && armed != Armed::Ready {
             self.path.disarm();
             return Ok(Armed::Ready);
@@ -464,11 +474,12 @@ impl<P: Path> Drop for Engine<P> {
         path.poll(&mut |mut done| {
             // Whatever the device says of it, that is why.
             done.error = done.error.take().map(|_| Box::new(Why::Dropped));
-            if let Some(One { key, posted_ns }) = flight.land(&mut done, over) {
-                let buffer = done.targets.pop().map_or(Buffer::None, Buffer::Target);
-                let request = Carried { key, start: 0, len: 0, buffer };
-                over.push(Over { request, posted_ns, error: done.error });
-            }
+            let Some(One { key, posted_ns }) = flight.land_one(done.id) else {
+                return flight.land_others(done, over);
+            };
+            let buffer = done.targets.pop().map_or(Buffer::None, Buffer::Target);
+            let request = Carried { key, start: 0, len: 0, buffer };
+            over.push(Over { request, posted_ns, error: done.error });
         });
         over.extend(flight.abandon(&Why::Dropped));
         let shared = Arc::clone(&self.shared);

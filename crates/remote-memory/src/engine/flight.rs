@@ -232,27 +232,30 @@ impl Flight {
         self.wholes[place as usize].take().map(Whole::over)
     }
 
-    /// An operation is over. Returns the request that is over with it and nothing else to do, if it was that one's alone; those of others are added to `over`.
+    /// An operation is over. Returns the request that is over with it, if it was that one's alone; of others, [`Self::land_others`] has to be told.
     #[inline]
-    pub fn land(&mut self, done: &mut Done, over: &mut Vec<Over>) -> Option<One> {
-        let flying = self.flying.get_mut(done.id as usize)?;
-        self.count -= 1;
-        let (key, posted_ns, part) = (flying.key, flying.posted_ns, flying.part);
-        flying.next_free = self.free;
-        self.free = done.id;
-        if part == Part::One {
-            return Some(One { key, posted_ns });
+    pub fn land_one(&mut self, id: u32) -> Option<One> {
+        let flying = self.flying.get_mut(id as usize)?;
+        if flying.part != Part::One {
+            return None;
         }
-        self.land_others(done, part, posted_ns, over);
-        None
+        self.count -= 1;
+        flying.next_free = self.free;
+        self.free = id;
+        Some(One { key: flying.key, posted_ns: flying.posted_ns })
     }
 
+    /// An operation is over that was not one request's alone: adds those that are over with it.
     #[inline(never)]
-    fn land_others(&mut self, done: &mut Done, part: Part, posted_ns: u64, over: &mut Vec<Over>) {
-        let Done { id, error, targets } = done;
-        let requests = self.flying[*id as usize].requests.drain(..);
+    pub fn land_others(&mut self, done: Done, over: &mut Vec<Over>) {
+        let Done { id, error, mut targets } = done;
+        let Some(flying) = self.flying.get_mut(id as usize) else { return };
+        let posted_ns = flying.posted_ns;
+        let part = flying.part;
+        let requests = flying.requests.drain(..);
+        let mut fragment = None;
         match part {
-            Part::One => {}
+            Part::One => drop(requests),
             Part::All(How::Gather) => {
                 let mut targets = targets.drain(..);
                 for mut request in requests {
@@ -276,8 +279,14 @@ impl Flight {
             }
             Part::Fragment { whole, offset } => {
                 drop(requests);
-                self.land_fragment(whole, offset, error.take(), targets.pop(), over);
+                fragment = Some((whole, offset));
             }
+        }
+        self.count -= 1;
+        flying.next_free = self.free;
+        self.free = id;
+        if let Some((whole, offset)) = fragment {
+            self.land_fragment(whole, offset, error, targets.pop(), over);
         }
     }
 

@@ -61,7 +61,8 @@ pub struct RpcPath<E: Endpoint> {
     idle: Vec<(MessageBuffer, MessageBuffer)>,
     /// To be made again.
     again: Vec<(u64, MessageBuffer, MessageBuffer)>,
-    refused: Vec<Done>,
+    /// Operations that are over, and not told.
+    over: Vec<Done>,
     error: Option<Why>,
 }
 
@@ -85,7 +86,7 @@ impl<E: Endpoint> RpcPath<E> {
             free: Vec::new(),
             idle: Vec::new(),
             again: Vec::new(),
-            refused: Vec::new(),
+            over: Vec::with_capacity(depth),
             error: None,
         }
     }
@@ -147,12 +148,13 @@ impl<E: Endpoint> RpcPath<E> {
     /// A call was not made.
     fn refuse(&mut self, place: u32, why: &Why) {
         for Part { id, targets, .. } in self.calls[place as usize].parts.drain(..) {
-            self.refused.push(Done { id, error: Some(Box::new(why.clone())), targets });
+            self.over.push(Done { id, error: Some(Box::new(why.clone())), targets });
         }
         self.free.push(place);
+        self.fail(why.clone());
     }
 
-    fn land(&mut self, completion: Completion, over: &mut impl FnMut(Done)) {
+    fn land(&mut self, completion: Completion) {
         let Completion { tag, result, request, response, .. } = completion;
         let Some(calling) = self.calls.get_mut(tag as usize).filter(|calling| !calling.parts.is_empty()) else {
             return;
@@ -173,8 +175,7 @@ impl<E: Endpoint> RpcPath<E> {
                 bytes = rest;
                 scatter(mine, &mut targets);
             }
-            self.room += 1;
-            over(Done { id, error: why.clone().map(Box::new), targets });
+            self.over.push(Done { id, error: why.clone().map(Box::new), targets });
         }
         self.free.push(tag as u32);
         self.idle.push((request, response));
@@ -255,7 +256,7 @@ impl<E: Endpoint> Readiness for RpcPath<E> {
     }
 
     fn arm(&mut self, _: u64) -> io::Result<Armed> {
-        if !self.refused.is_empty() || !self.again.is_empty() {
+        if !self.over.is_empty() || !self.again.is_empty() {
             return Ok(Armed::Ready);
         }
         self.rpc.arm()
@@ -309,22 +310,16 @@ impl<E: Endpoint> Path for RpcPath<E> {
     fn poll(&mut self, over: &mut impl FnMut(Done)) -> bool {
         let mut busy = self.rpc.turn();
         while let Some(completion) = self.rpc.poll_completion() {
-            busy = true;
-            self.land(completion, over);
+            self.land(completion);
         }
         // What becomes of the session shows in its calls.
         while self.rpc.poll_event().is_some() {}
-        let again = self.again.len();
+        busy |= !self.again.is_empty() || !self.over.is_empty();
         for (place, request, answer) in std::mem::take(&mut self.again) {
             self.enqueue(place, request, answer);
         }
-        busy |= again > 0 || !self.refused.is_empty();
-        while let Some(done) = self.refused.pop() {
-            self.room += 1;
-            let why = done.error.as_deref().cloned();
-            over(done);
-            why.into_iter().for_each(|why| self.fail(why));
-        }
+        self.room += self.over.len();
+        self.over.drain(..).for_each(over);
         busy
     }
 

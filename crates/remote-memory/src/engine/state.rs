@@ -122,6 +122,11 @@ impl State {
         self.window_bytes
     }
 
+    /// Whether there are requests, and nobody who has a way to the donor.
+    pub fn is_deserted(&self) -> bool {
+        self.able == 0 && self.live > 0
+    }
+
     /// Whether an engine would take something.
     pub fn has_something(&self) -> bool {
         self.entries.get(self.first as usize).is_some_and(|entry| self.admits(entry.range.end - entry.range.start))
@@ -274,9 +279,10 @@ impl State {
         self.queued += 1;
     }
 
-    /// A request that was taken is over. Those that waited for it alone are in the queue now. Returns whose it was, and its tag.
+    /// A request that was taken is over. Those that waited for it alone are in the queue now. `times` are when it was posted and now, if it went well.
+    /// Returns whose it was, and its tag.
     #[inline]
-    pub fn over(&mut self, key: u32, posted_ns: u64, now_ns: u64) -> (u32, u64) {
+    pub fn over(&mut self, key: u32, times: Option<(u64, u64)>) -> (u32, u64) {
         let entry = &mut self.entries[key as usize];
         let len = entry.range.end - entry.range.start;
         self.in_flight_bytes -= len;
@@ -286,7 +292,9 @@ impl State {
         self.live -= 1;
         let whose = (entry.owner, entry.tag);
         let is_awaited = !entry.dependents.is_empty();
-        if self.learns {
+        if self.learns
+            && let Some((posted_ns, now_ns)) = times
+        {
             self.admission.completed(len, now_ns.saturating_sub(posted_ns), now_ns);
             self.window_bytes = self.admission.window_bytes();
         }
