@@ -12,10 +12,10 @@
 //!
 //! - A read sees all that was written by requests that were submitted before it, by whichever thread, and of overlapping writes the one that was submitted last stays: a request that overlaps an
 //!   earlier one (one of them a write) waits in the queue until that is over. Others pass it.
-//! - A request alone is posted in the next turn, as an operation of its own.
+//! - A request alone is posted in its engine's next turn, as an operation of its own. One that finds no other on its way to the donor passes by the queue.
 //! - Every request is finished once. One that fails leaves what it wrote undefined: it may be written, in part or as a whole, and on a network may still be
 //!   so a while after it failed. The donor is lost to the engine then ([`Engine::error`]), and whoever goes on with another writes elsewhere.
-//! - An engine that has operations in flight may have those of others among them: it is turned until it is idle, or dropped. What a dropped engine has not
+//! - An engine that has operations in flight may have those of others among them, and what it has submitted others may wait for: it is turned until it is [idle](Engine::is_idle), or dropped. What a dropped engine has not
 //!   posted goes back to the queue, and what it has in flight ends with an error for whoever asked.
 //!
 //! Nothing here has a thread, does I/O of its own or reads a clock: [`Engine::turn`] is handed the time.

@@ -53,6 +53,8 @@ pub struct Engine<P: Path> {
     chain_max: usize,
     merging: Merging,
     limits: Limits,
+    /// A request of its own that found no other, and is not posted.
+    alone: Option<Carried>,
     /// Taken from the queue and not posted.
     taken: VecDeque<Carried>,
     flight: Flight,
@@ -90,6 +92,7 @@ impl<P: Path> Engine<P> {
             chain_max,
             merging: Merging { merged_len_max, copied_piece_max },
             limits,
+            alone: None,
             taken: VecDeque::with_capacity(chain_max),
             flight: Flight::new(limits.depth),
             over: Vec::with_capacity(chain_max),
@@ -123,10 +126,15 @@ impl<P: Path> Engine<P> {
 
     /// Whether it has nothing that it must be turned for: nothing taken, in flight, or to be polled. Its own requests may still be in the queue or with others.
     pub fn is_idle(&self) -> bool {
-        self.taken.is_empty() && self.flight.len() == 0 && self.over.is_empty() && self.finished.is_empty()
+        self.alone.is_none()
+            && self.taken.is_empty()
+            && self.flight.len() == 0
+            && self.over.is_empty()
+            && self.finished.is_empty()
     }
 
-    /// Puts a request into the queue. It is posted by the next [`Self::turn`], or by another engine's.
+    /// Puts a request into the queue. It is posted by the next [`Self::turn`], or by another engine's. One that finds no other on its way to the donor, of whichever
+    /// engine, is not put there: it is this engine's to post.
     ///
     /// # Errors
     ///
@@ -149,6 +157,10 @@ impl<P: Path> Engine<P> {
             return Ok(());
         }
         let mut state = self.shared.lock();
+        if state.live() == 0 && self.shared.depth > 0 && self.error.is_none() {
+            self.alone = Some(state.take_lone(self.me, request));
+            return Ok(());
+        }
         if state.live() >= self.shared.depth {
             return Err(Refused::Busy { depth: self.shared.depth, request });
         }
@@ -202,14 +214,16 @@ impl<P: Path> Engine<P> {
             return self.turn_lost(now_ns) || busy;
         }
         let has_room = path.room() > 0 && taken.len() < self.chain_max;
-        let mut alone = None;
+        let mut alone = self.alone.take();
         if state.is_some() || !over.is_empty() || (has_room && shared.has_queued()) {
             let mut state = state.unwrap_or_else(|| shared.lock());
             if !over.is_empty() {
                 settle(&mut state, *me, shared, over, now_ns, finished, outgoing);
             }
             if has_room && state.has_queued() {
-                alone = state.take_first();
+                if alone.is_none() {
+                    alone = state.take_first();
+                }
                 if alone.is_some() {
                     if state.has_queued() || !taken.is_empty() || flight.is_cutting() {
                         take_more(&mut state, &mut alone, taken, self.chain_max);
@@ -228,7 +242,7 @@ impl<P: Path> Engine<P> {
         }
         if let Some(request) = alone {
             // A request alone is most of them where there is no load, and that is where each instruction is waited for.
-            if request.len <= self.limits.op_len_max && is_direct(&self.path, &request) {
+            if has_room && request.len <= self.limits.op_len_max && is_direct(&self.path, &request) {
                 self.inbox.counts.op(request.is_write());
                 self.inbox.counts.doorbells.add(1);
                 self.flight.post_one(&mut self.path, now_ns, request);
@@ -359,7 +373,7 @@ impl<P: Path> Engine<P> {
             state.able -= 1;
             busy = true;
         }
-        while let Some(request) = self.taken.pop_back() {
+        while let Some(request) = self.taken.pop_back().or_else(|| self.alone.take()) {
             state.give_back(request);
         }
         settle(&mut state, self.me, &shared, &mut self.over, now_ns, &mut self.finished, &mut self.outgoing);
@@ -453,6 +467,7 @@ impl<P: Path> Readiness for Engine<P> {
         let has_work = !self.finished.is_empty()
             || !self.over.is_empty()
             || self.inbox.has_any()
+            || self.alone.is_some()
             || can_post && (!self.taken.is_empty() || self.flight.is_cutting() || self.shared.lock().has_something())
             || self.error.is_some() && self.shared.lock().is_deserted();
         if has_work && armed != Armed::Ready {
@@ -484,7 +499,7 @@ impl<P: Path> Drop for Engine<P> {
         over.extend(flight.abandon(&Why::Dropped));
         let shared = Arc::clone(&self.shared);
         let mut state = shared.lock();
-        while let Some(request) = self.taken.pop_back() {
+        while let Some(request) = self.taken.pop_back().or_else(|| self.alone.take()) {
             state.give_back(request);
         }
         settle(&mut state, self.me, &shared, &mut self.over, 0, &mut self.finished, &mut self.outgoing);

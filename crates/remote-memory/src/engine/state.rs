@@ -13,6 +13,8 @@ use super::request::{Finished, Op, Request};
 use super::stats::EngineStats;
 
 const NONE: u32 = u32::MAX;
+/// The place of a request that finds no other.
+const LONE: u32 = 0;
 
 /// The buffer of a request.
 #[derive(Debug)]
@@ -71,6 +73,8 @@ pub(super) struct State {
     free: u32,
     live: usize,
     stripes: Stripes,
+    /// The request at the lone place is not among the stripes, since there is nobody to be compared with.
+    is_hidden: bool,
     first: u32,
     last: u32,
     queued: usize,
@@ -87,10 +91,24 @@ pub(super) struct State {
 impl State {
     pub fn new(depth: usize, admission: Box<dyn Admission>) -> Self {
         Self {
-            entries: Vec::with_capacity(depth),
+            entries: {
+                let mut entries = Vec::with_capacity(depth + 1);
+                entries.push(Entry {
+                    range: 0..1,
+                    is_write: false,
+                    owner: NONE,
+                    tag: 0,
+                    buffer: Buffer::None,
+                    blockers: 0,
+                    next: NONE,
+                    dependents: Vec::new(),
+                });
+                entries
+            },
             free: NONE,
             live: 0,
-            stripes: Stripes::new(depth),
+            stripes: Stripes::new(depth + 1),
+            is_hidden: false,
             first: NONE,
             last: NONE,
             queued: 0,
@@ -159,6 +177,50 @@ impl State {
         self.engines.iter().flatten()
     }
 
+    /// Takes a request that finds no other on its way, and is at once its engine's to post. It has bytes, and they lie in the donor's memory.
+    #[inline]
+    pub fn take_lone(&mut self, owner: u32, Request { tag, op }: Request) -> Carried {
+        let (start, len) = (op.at(), op.len());
+        let (is_write, buffer) = match op {
+            Op::Read { target, .. } => (false, Buffer::Target(target)),
+            Op::Write { source, .. } => (true, Buffer::Source(source)),
+        };
+        *(if is_write { &mut self.stats.writes } else { &mut self.stats.reads }) += 1;
+        self.stats.bytes += len as u64;
+        self.taken(1);
+        self.live = 1;
+        self.is_hidden = true;
+        self.in_flight_bytes = len as u64;
+        let entry = &mut self.entries[LONE as usize];
+        entry.range = start..start + len as u64;
+        (entry.is_write, entry.owner, entry.tag) = (is_write, owner, tag);
+        Carried { key: LONE, start, len, buffer }
+    }
+
+    /// From now on there are others to be compared with.
+    #[inline(never)]
+    fn show_lone(&mut self) {
+        self.is_hidden = false;
+        self.stripes.insert(LONE, &self.entries[LONE as usize].range, |_| {});
+    }
+
+    /// A request is over: its place is free.
+    #[inline]
+    fn forget(&mut self, key: u32) {
+        self.live -= 1;
+        let entry = &mut self.entries[key as usize];
+        if key == LONE {
+            // The place is for the next that finds no other.
+            if !std::mem::take(&mut self.is_hidden) {
+                self.stripes.remove(key, &entry.range);
+            }
+            return;
+        }
+        self.stripes.remove(key, &entry.range);
+        entry.next = self.free;
+        self.free = key;
+    }
+
     /// Puts a request into the queue, or behind those that it overlaps. It has bytes, and they lie in the donor's memory.
     #[inline]
     pub fn submit(&mut self, owner: u32, request: Request) {
@@ -168,6 +230,9 @@ impl State {
             Op::Read { target, .. } => (false, Buffer::Target(target)),
             Op::Write { source, .. } => (true, Buffer::Source(source)),
         };
+        if self.is_hidden {
+            self.show_lone();
+        }
         let range = start..start + len;
         *(if is_write { &mut self.stats.writes } else { &mut self.stats.reads }) += 1;
         self.stats.bytes += len;
@@ -283,13 +348,9 @@ impl State {
     /// Returns whose it was, and its tag.
     #[inline]
     pub fn over(&mut self, key: u32, times: Option<(u64, u64)>) -> (u32, u64) {
-        let entry = &mut self.entries[key as usize];
+        let entry = &self.entries[key as usize];
         let len = entry.range.end - entry.range.start;
         self.in_flight_bytes -= len;
-        self.stripes.remove(key, &entry.range);
-        entry.next = self.free;
-        self.free = key;
-        self.live -= 1;
         let whose = (entry.owner, entry.tag);
         let is_awaited = !entry.dependents.is_empty();
         if self.learns
@@ -298,6 +359,7 @@ impl State {
             self.admission.completed(len, now_ns.saturating_sub(posted_ns), now_ns);
             self.window_bytes = self.admission.window_bytes();
         }
+        self.forget(key);
         if is_awaited {
             self.release(key);
         }
@@ -331,10 +393,7 @@ impl State {
             };
             ended.push((entry.owner, finish(entry.tag, target)));
             entry.blockers = 0;
-            self.stripes.remove(key, &entry.range);
-            entry.next = self.free;
-            self.free = key;
-            self.live -= 1;
+            self.forget(key);
         }
         (self.first, self.last, self.queued) = (NONE, NONE, 0);
         self.stats.failed += ended.len() as u64;

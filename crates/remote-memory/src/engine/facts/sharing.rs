@@ -19,7 +19,8 @@ pub fn a_lone_request_is_posted_at_once(ground: &mut impl Ground) {
 /// The others find nothing, and return at once (rdmabox Figure 4). They hear of what is theirs.
 pub fn whoever_turns_first_takes_all(ground: &mut impl Ground) {
     let mut crew = Crew::new(ground, 5, EngineConfig::default());
-    for engine in 0..5 {
+    // A request that finds no other is its own engine's to post: that of the one who turns first.
+    for engine in [3, 0, 1, 2, 4] {
         crew.write(engine, 4096 * engine as u64, &pattern(engine as u64, 4096));
     }
     assert!(crew.turn(3));
