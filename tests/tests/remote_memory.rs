@@ -246,34 +246,43 @@ fn who_sleeps_is_woken_by_whoever_finishes_its_requests() {
     let memory = domain.expose(LEN, Access::ALL).unwrap();
     let shared = Shared::new("donor", LEN as u64, Unlimited, SharedConfig::default());
     let arena = domain.arena(16 << 20).unwrap();
-    let (told, tells) = mpsc::channel::<()>();
+    let (tell, told) = mpsc::channel::<()>();
+    let (took, taken) = mpsc::channel::<()>();
     thread::scope(|scope| {
-        scope.spawn(|| {
-            let (path, _lending) = way(&device, &domain, &arena, &memory);
-            let mut engine = Engine::new(&shared, path, EngineConfig::default());
-            for () in tells {
-                while shared.live() > 0 {
+        let (shared, device, domain, arena, memory) = (&shared, &device, &domain, &arena, &memory);
+        scope.spawn(move || {
+            let (path, _lending) = way(device, domain, arena, memory);
+            let mut engine = Engine::new(shared, path, EngineConfig::default());
+            for () in told {
+                while engine.in_flight() == 0 {
+                    engine.turn(0);
+                }
+                took.send(()).unwrap();
+                while engine.in_flight() > 0 {
+                    thread::yield_now();
                     engine.turn(0);
                 }
             }
         });
-        let (path, _lending) = way(&device, &domain, &arena, &memory);
-        let mut engine = Engine::new(&shared, path, EngineConfig::default());
+        let (path, _lending) = way(device, domain, arena, memory);
+        let mut engine = Engine::new(shared, path, EngineConfig::default());
         let mut finished = Vec::new();
-        for tag in 0..500 {
-            let target = arena.alloc(PAGE, PAGE).unwrap();
-            engine.submit(Request { tag, op: Op::Read { at: 0, target } }).unwrap();
-            told.send(()).unwrap();
-            // It does nothing for itself: another thread is to.
-            while engine.poll(&mut finished, 1) == 0 {
-                while shared.live() > 0 {
-                    thread::yield_now();
-                }
+        for number in 0..500 {
+            let read = |tag| Request { tag, op: Op::Read { at: 0, target: arena.alloc(PAGE, PAGE).unwrap() } };
+            // The first finds no other, and is its own to post; the second another engine takes.
+            engine.submit(read(2 * number)).unwrap();
+            engine.turn(0);
+            engine.submit(read(2 * number + 1)).unwrap();
+            tell.send(()).unwrap();
+            taken.recv().unwrap();
+            let mut over = 0;
+            while over < 2 {
                 wait_on(&mut [&mut engine], 0, None).unwrap();
                 engine.turn(0);
+                over += engine.poll(&mut finished, 2);
             }
         }
         assert!(finished.iter().all(|one| one.result.is_ok()));
-        drop(told);
+        drop(tell);
     });
 }
