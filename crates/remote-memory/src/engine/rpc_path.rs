@@ -1,0 +1,337 @@
+//! The way by calls, where a fabric has no one-sided verbs: the donor answers, and a chain is one call.
+
+use std::io;
+
+use sinew_fabric::verbs::{GATHER_MAX, Scatter, Slice};
+use sinew_fabric::{Armed, Descriptor, Readiness, Waker};
+use sinew_mem::{AllocError, MessageBuffer};
+use sinew_rpc::{CallError, CallOptions, Cause, Completion, Endpoint, SessionId};
+
+use super::donating::{ACCESS, ANSWER_HEAD_LEN, HEAD_LEN, OP_LEN, Refusal};
+use super::error::Why;
+use super::path::{Done, Limits, Path, PathJob};
+
+/// What a path by calls may have.
+#[derive(Clone, Copy, Debug)]
+pub struct RpcPathConfig {
+    /// Operations in flight at most.
+    pub depth: usize,
+    /// Bytes of an operation at most, and those that operations of one call have together.
+    pub call_len_max: usize,
+    /// Times that a call is made again which a donor has no memory for at the moment.
+    pub busy_tries: u32,
+}
+
+impl Default for RpcPathConfig {
+    fn default() -> Self {
+        Self { depth: 256, call_len_max: 256 << 10, busy_tries: 1000 }
+    }
+}
+
+/// An operation of a call.
+struct Part {
+    id: u32,
+    len: usize,
+    targets: Scatter,
+}
+
+/// A call, or a place for one.
+#[derive(Default)]
+struct Calling {
+    parts: Vec<Part>,
+    tries: u32,
+}
+
+/// A thread's way to a donor that answers calls of type [`ACCESS`], over a session of any endpoint: one of its own, or a
+/// [share](sinew_rpc::SharedEndpoint). The engine's turns turn the endpoint.
+pub struct RpcPath<E: Endpoint> {
+    rpc: E,
+    session: SessionId,
+    key: u32,
+    limits: Limits,
+    busy_tries: u32,
+    room: usize,
+    /// The chain that was pushed and not rung.
+    chain: Vec<(u32, PathJob)>,
+    request_len: usize,
+    answer_len: usize,
+    calls: Vec<Calling>,
+    free: Vec<u32>,
+    /// Buffers of calls that are over.
+    idle: Vec<(MessageBuffer, MessageBuffer)>,
+    /// To be made again.
+    again: Vec<(u64, MessageBuffer, MessageBuffer)>,
+    /// Operations that are over, and not told.
+    over: Vec<Done>,
+    error: Option<Why>,
+}
+
+impl<E: Endpoint> RpcPath<E> {
+    /// A way by this session to the donor's range of this [key](super::Ranges::give).
+    pub fn new(rpc: E, session: SessionId, key: u32, config: &RpcPathConfig) -> Self {
+        let message_len_max = rpc.config().message_len_max as usize;
+        let op_len_max = config.call_len_max.min(message_len_max.saturating_sub(HEAD_LEN + OP_LEN)).max(1);
+        let depth = config.depth.max(1);
+        Self {
+            rpc,
+            session,
+            key,
+            limits: Limits { op_len_max, pieces_max: GATHER_MAX, depth },
+            busy_tries: config.busy_tries,
+            room: depth,
+            chain: Vec::with_capacity(depth),
+            request_len: HEAD_LEN,
+            answer_len: ANSWER_HEAD_LEN,
+            calls: Vec::new(),
+            free: Vec::new(),
+            idle: Vec::new(),
+            again: Vec::new(),
+            over: Vec::with_capacity(depth),
+            error: None,
+        }
+    }
+
+    /// The endpoint. Calls that are made there are answered there, unless the engine finds them first, which drops them.
+    pub fn rpc(&mut self) -> &mut E {
+        &mut self.rpc
+    }
+
+    fn buffers(&mut self) -> Result<(MessageBuffer, MessageBuffer), AllocError> {
+        let (request_len, answer_len) = (self.request_len, self.answer_len);
+        if let Some((mut request, mut answer)) = self.idle.pop()
+            && request.resize(request_len).is_ok()
+            && answer.resize(answer_len).is_ok()
+        {
+            return Ok((request, answer));
+        }
+        Ok((self.rpc.alloc(request_len)?, self.rpc.alloc(answer_len)?))
+    }
+
+    /// Makes a call of the chain.
+    fn make_call(&mut self) {
+        if self.chain.is_empty() {
+            return;
+        }
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.calls.push(Calling::default());
+            self.calls.len() as u32 - 1
+        });
+        let buffers = self.buffers();
+        let calling = &mut self.calls[place as usize];
+        calling.tries = 0;
+        let buffers = match buffers {
+            Ok((mut request, answer)) => {
+                write_request(&mut request, self.key, &mut self.chain, &mut calling.parts);
+                Ok((request, answer))
+            }
+            Err(error) => {
+                calling.parts.extend(self.chain.drain(..).map(|(id, job)| part_of(id, job)));
+                Err(Why::from(error))
+            }
+        };
+        (self.request_len, self.answer_len) = (HEAD_LEN, ANSWER_HEAD_LEN);
+        match buffers {
+            Ok((request, answer)) => self.enqueue(u64::from(place), request, answer),
+            Err(why) => self.refuse(place, &why),
+        }
+    }
+
+    fn enqueue(&mut self, place: u64, request: MessageBuffer, answer: MessageBuffer) {
+        let options = CallOptions::tag(place);
+        if let Err(rejected) = self.rpc.enqueue_request(self.session, ACCESS, request, answer, options) {
+            let why = Why::Call(rejected.error.to_string());
+            self.idle.push((rejected.request, rejected.response));
+            self.refuse(place as u32, &why);
+        }
+    }
+
+    /// A call was not made.
+    fn refuse(&mut self, place: u32, why: &Why) {
+        for Part { id, targets, .. } in self.calls[place as usize].parts.drain(..) {
+            self.over.push(Done { id, error: Some(Box::new(why.clone())), targets });
+        }
+        self.free.push(place);
+        self.fail(why.clone());
+    }
+
+    fn land(&mut self, completion: Completion) {
+        let Completion { tag, result, request, response, .. } = completion;
+        let Some(calling) = self.calls.get_mut(tag as usize).filter(|calling| !calling.parts.is_empty()) else {
+            return;
+        };
+        let is_busy = matches!(&result, Err(CallError { cause: Cause::ServerBusy, .. }));
+        if is_busy && calling.tries < self.busy_tries && self.error.is_none() {
+            calling.tries += 1;
+            return self.again.push((tag, request, response));
+        }
+        let why = match result {
+            Err(error) => Some(Why::Call(error.to_string())),
+            Ok(()) => check_answer(&response, &calling.parts),
+        };
+        let mut bytes = response.get(ANSWER_HEAD_LEN..).unwrap_or(&[]);
+        for Part { id, len, mut targets } in calling.parts.drain(..) {
+            if why.is_none() && !targets.is_empty() {
+                let (mine, rest) = bytes.split_at(len);
+                bytes = rest;
+                scatter(mine, &mut targets);
+            }
+            self.over.push(Done { id, error: why.clone().map(Box::new), targets });
+        }
+        self.free.push(tag as u32);
+        self.idle.push((request, response));
+        if let Some(why) = why {
+            self.fail(why);
+        }
+    }
+
+    /// What is in flight completes, once the session is given up.
+    #[inline(never)]
+    fn fail(&mut self, why: Why) {
+        if self.error.is_none() {
+            self.error = Some(why);
+            self.rpc.disconnect(self.session);
+        }
+    }
+}
+
+fn part_of(id: u32, job: PathJob) -> Part {
+    match job {
+        PathJob::Read { targets, .. } => Part { id, len: targets.iter().map(|target| target.len()).sum(), targets },
+        PathJob::Write { sources, .. } => {
+            Part { id, len: sources.iter().map(|source| source.len).sum(), targets: Scatter::new() }
+        }
+    }
+}
+
+fn write_request(request: &mut [u8], key: u32, chain: &mut Vec<(u32, PathJob)>, parts: &mut Vec<Part>) {
+    let (head, rest) = request.split_at_mut(HEAD_LEN);
+    head[..4].copy_from_slice(&key.to_le_bytes());
+    head[4..].copy_from_slice(&(chain.len() as u32).to_le_bytes());
+    let (operations, mut written) = rest.split_at_mut(chain.len() * OP_LEN);
+    for ((id, job), operation) in chain.drain(..).zip(operations.chunks_exact_mut(OP_LEN)) {
+        let (at, is_write) = match &job {
+            PathJob::Read { at, .. } => (*at, false),
+            PathJob::Write { at, sources } => {
+                for source in sources {
+                    let (mine, rest) = std::mem::take(&mut written).split_at_mut(source.len);
+                    mine.copy_from_slice(source.bytes());
+                    written = rest;
+                }
+                (*at, true)
+            }
+        };
+        let part = part_of(id, job);
+        operation[..8].copy_from_slice(&at.to_le_bytes());
+        operation[8..12].copy_from_slice(&(part.len as u32).to_le_bytes());
+        operation[12..].copy_from_slice(&u32::from(is_write).to_le_bytes());
+        parts.push(part);
+    }
+}
+
+/// What is wrong with an answer, if anything is.
+fn check_answer(answer: &[u8], parts: &[Part]) -> Option<Why> {
+    let Some((code, bytes)) = answer.split_first_chunk::<ANSWER_HEAD_LEN>() else {
+        return Some(Why::Call(format!("it answered {} bytes, which mean nothing", answer.len())));
+    };
+    let code = u32::from_le_bytes(*code);
+    if let Some(refusal) = Refusal::from_code(code) {
+        return Some(Why::Call(refusal.to_string()));
+    }
+    let asked: usize = parts.iter().filter(|part| !part.targets.is_empty()).map(|part| part.len).sum();
+    let is_good = code == 0 && bytes.len() == asked;
+    (!is_good).then(|| Why::Call(format!("it answered {code} and {} bytes for {asked}", bytes.len())))
+}
+
+fn scatter(mut bytes: &[u8], targets: &mut Scatter) {
+    for target in targets {
+        let (mine, rest) = bytes.split_at(target.len());
+        target.copy_from_slice(mine);
+        bytes = rest;
+    }
+}
+
+impl<E: Endpoint> Readiness for RpcPath<E> {
+    fn descriptor(&self) -> Option<Descriptor> {
+        self.rpc.descriptor()
+    }
+
+    fn arm(&mut self, _: u64) -> io::Result<Armed> {
+        if !self.over.is_empty() || !self.again.is_empty() {
+            return Ok(Armed::Ready);
+        }
+        self.rpc.arm()
+    }
+
+    fn disarm(&mut self) -> bool {
+        self.rpc.disarm()
+    }
+}
+
+impl<E: Endpoint> Path for RpcPath<E> {
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    fn takes_target(&self, _: &MessageBuffer) -> bool {
+        true
+    }
+
+    fn takes_source(&self, _: &Slice) -> bool {
+        true
+    }
+
+    fn stage(&self, len: usize) -> Result<MessageBuffer, AllocError> {
+        self.rpc.alloc(len)
+    }
+
+    fn room(&self) -> usize {
+        self.room
+    }
+
+    fn push(&mut self, id: u32, job: PathJob) {
+        let (request, answer) = match &job {
+            PathJob::Read { targets, .. } => (0, targets.iter().map(|target| target.len()).sum()),
+            PathJob::Write { sources, .. } => (sources.iter().map(|source| source.len).sum::<usize>(), 0),
+        };
+        let call_len_max = HEAD_LEN + OP_LEN + self.limits.op_len_max;
+        if self.request_len + OP_LEN + request > call_len_max || self.answer_len + answer > call_len_max {
+            self.make_call();
+        }
+        self.request_len += OP_LEN + request;
+        self.answer_len += answer;
+        self.room -= 1;
+        self.chain.push((id, job));
+    }
+
+    fn ring(&mut self) {
+        self.make_call();
+    }
+
+    fn poll(&mut self, over: &mut impl FnMut(Done)) -> bool {
+        let mut busy = self.rpc.turn();
+        while let Some(completion) = self.rpc.poll_completion() {
+            self.land(completion);
+        }
+        // What becomes of the session shows in its calls.
+        while self.rpc.poll_event().is_some() {}
+        busy |= !self.again.is_empty() || !self.over.is_empty();
+        for (place, request, answer) in std::mem::take(&mut self.again) {
+            self.enqueue(place, request, answer);
+        }
+        self.room += self.over.len();
+        self.over.drain(..).for_each(over);
+        busy
+    }
+
+    fn error(&self) -> Option<&Why> {
+        self.error.as_ref()
+    }
+
+    fn close(&mut self) {
+        self.fail(Why::Dropped);
+    }
+
+    fn waker(&self) -> Waker {
+        self.rpc.waker()
+    }
+}

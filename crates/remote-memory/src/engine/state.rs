@@ -1,0 +1,402 @@
+//! The merge queue and the order of requests, behind the lock of a [`Shared`](super::Shared).
+
+use std::ops::Range;
+
+use sinew_fabric::verbs::Slice;
+use sinew_mem::MessageBuffer;
+use sinew_mem::atomic::Arc;
+
+use super::admission::Admission;
+use super::inbox::Inbox;
+use super::order::Stripes;
+use super::request::{Finished, Op, Request};
+use super::stats::EngineStats;
+
+const NONE: u32 = u32::MAX;
+/// The place of a request that finds no other.
+const LONE: u32 = 0;
+
+/// The buffer of a request.
+#[derive(Debug)]
+pub(super) enum Buffer {
+    /// Somewhere else.
+    None,
+    Target(MessageBuffer),
+    Source(Slice),
+}
+
+/// A request in the hands of an engine.
+#[derive(Debug)]
+pub(super) struct Carried {
+    pub key: u32,
+    pub start: u64,
+    pub len: usize,
+    pub buffer: Buffer,
+}
+
+impl Carried {
+    pub fn end(&self) -> u64 {
+        self.start + self.len as u64
+    }
+
+    #[inline]
+    pub fn is_write(&self) -> bool {
+        matches!(self.buffer, Buffer::Source(_))
+    }
+
+    pub fn into_target(self) -> Option<MessageBuffer> {
+        match self.buffer {
+            Buffer::Target(target) => Some(target),
+            _ => None,
+        }
+    }
+}
+
+/// A request that is not over, or a place for one.
+struct Entry {
+    range: Range<u64>,
+    is_write: bool,
+    owner: u32,
+    tag: u64,
+    /// What it has as long as no engine has taken it.
+    buffer: Buffer,
+    /// Times that it is among the dependents of others.
+    blockers: u32,
+    /// Behind it in the queue, or among the free places.
+    next: u32,
+    /// Those that wait for it.
+    dependents: Vec<u32>,
+}
+
+pub(super) struct State {
+    entries: Vec<Entry>,
+    free: u32,
+    live: usize,
+    stripes: Stripes,
+    /// The request at the lone place is not among the stripes, since there is nobody to be compared with.
+    is_hidden: bool,
+    first: u32,
+    last: u32,
+    queued: usize,
+    in_flight_bytes: u64,
+    window_bytes: u64,
+    admission: Box<dyn Admission>,
+    learns: bool,
+    engines: Vec<Option<Arc<Inbox>>>,
+    /// Engines that have a way to the donor.
+    pub able: usize,
+    pub stats: EngineStats,
+}
+
+impl State {
+    pub fn new(depth: usize, admission: Box<dyn Admission>) -> Self {
+        Self {
+            entries: {
+                let mut entries = Vec::with_capacity(depth + 1);
+                entries.push(Entry {
+                    range: 0..1,
+                    is_write: false,
+                    owner: NONE,
+                    tag: 0,
+                    buffer: Buffer::None,
+                    blockers: 0,
+                    next: NONE,
+                    dependents: Vec::new(),
+                });
+                entries
+            },
+            free: NONE,
+            live: 0,
+            stripes: Stripes::new(depth + 1),
+            is_hidden: false,
+            first: NONE,
+            last: NONE,
+            queued: 0,
+            in_flight_bytes: 0,
+            window_bytes: admission.window_bytes(),
+            learns: admission.learns(),
+            admission,
+            engines: Vec::new(),
+            able: 0,
+            stats: EngineStats::default(),
+        }
+    }
+
+    /// Requests that are not over.
+    pub fn live(&self) -> usize {
+        self.live
+    }
+
+    /// Requests that could be taken, but for the window.
+    pub fn queued(&self) -> usize {
+        self.queued
+    }
+
+    pub fn in_flight_bytes(&self) -> u64 {
+        self.in_flight_bytes
+    }
+
+    pub fn window_bytes(&self) -> u64 {
+        self.window_bytes
+    }
+
+    /// Whether there are requests, and nobody who has a way to the donor.
+    pub fn is_deserted(&self) -> bool {
+        self.able == 0 && self.live > 0
+    }
+
+    /// Whether an engine would take something.
+    pub fn has_something(&self) -> bool {
+        self.entries.get(self.first as usize).is_some_and(|entry| self.admits(entry.range.end - entry.range.start))
+    }
+
+    #[inline]
+    fn admits(&self, len: u64) -> bool {
+        self.in_flight_bytes.saturating_add(len) <= self.window_bytes || self.in_flight_bytes == 0
+    }
+
+    pub fn join(&mut self, inbox: Arc<Inbox>) -> u32 {
+        self.able += 1;
+        // Places are not used again: what is in flight for an engine that is gone is for nobody.
+        self.engines.push(Some(inbox));
+        self.engines.len() as u32 - 1
+    }
+
+    /// The engine is gone: what it asked for is done, and told to nobody.
+    pub fn leave(&mut self, engine: u32) {
+        if let Some(inbox) = self.engines[engine as usize].take() {
+            self.stats = inbox.counts.add_to(self.stats);
+        }
+    }
+
+    pub fn inbox(&self, engine: u32) -> Option<&Arc<Inbox>> {
+        self.engines.get(engine as usize)?.as_ref()
+    }
+
+    pub fn inboxes(&self) -> impl Iterator<Item = &Arc<Inbox>> {
+        self.engines.iter().flatten()
+    }
+
+    /// Takes a request that finds no other on its way, and is at once its engine's to post. It has bytes, and they lie in the donor's memory.
+    #[inline]
+    pub fn take_lone(&mut self, owner: u32, Request { tag, op }: Request) -> Carried {
+        let (start, len) = (op.at(), op.len());
+        let (is_write, buffer) = match op {
+            Op::Read { target, .. } => (false, Buffer::Target(target)),
+            Op::Write { source, .. } => (true, Buffer::Source(source)),
+        };
+        *(if is_write { &mut self.stats.writes } else { &mut self.stats.reads }) += 1;
+        self.stats.bytes += len as u64;
+        self.taken(1);
+        self.live = 1;
+        self.is_hidden = true;
+        self.in_flight_bytes = len as u64;
+        let entry = &mut self.entries[LONE as usize];
+        entry.range = start..start + len as u64;
+        (entry.is_write, entry.owner, entry.tag) = (is_write, owner, tag);
+        Carried { key: LONE, start, len, buffer }
+    }
+
+    /// From now on there are others to be compared with.
+    #[inline(never)]
+    fn show_lone(&mut self) {
+        self.is_hidden = false;
+        self.stripes.insert(LONE, &self.entries[LONE as usize].range, |_| {});
+    }
+
+    /// A request is over: its place is free.
+    #[inline]
+    fn forget(&mut self, key: u32) {
+        self.live -= 1;
+        let entry = &mut self.entries[key as usize];
+        if key == LONE {
+            // The place is for the next that finds no other.
+            if !std::mem::take(&mut self.is_hidden) {
+                self.stripes.remove(key, &entry.range);
+            }
+            return;
+        }
+        self.stripes.remove(key, &entry.range);
+        entry.next = self.free;
+        self.free = key;
+    }
+
+    /// Puts a request into the queue, or behind those that it overlaps. It has bytes, and they lie in the donor's memory.
+    #[inline]
+    pub fn submit(&mut self, owner: u32, request: Request) {
+        let Request { tag, op } = request;
+        let (start, len) = (op.at(), op.len() as u64);
+        let (is_write, buffer) = match op {
+            Op::Read { target, .. } => (false, Buffer::Target(target)),
+            Op::Write { source, .. } => (true, Buffer::Source(source)),
+        };
+        if self.is_hidden {
+            self.show_lone();
+        }
+        let range = start..start + len;
+        *(if is_write { &mut self.stats.writes } else { &mut self.stats.reads }) += 1;
+        self.stats.bytes += len;
+        self.live += 1;
+        let key = self.free;
+        let key = match self.entries.get_mut(key as usize) {
+            Some(entry) => {
+                self.free = entry.next;
+                (entry.range, entry.is_write, entry.owner, entry.tag, entry.buffer) =
+                    (range.clone(), is_write, owner, tag, buffer);
+                key
+            }
+            None => self.grow(Entry {
+                range: range.clone(),
+                is_write,
+                owner,
+                tag,
+                buffer,
+                blockers: 0,
+                next: NONE,
+                dependents: Vec::new(),
+            }),
+        };
+        let (entries, mut blockers) = (&mut self.entries, 0);
+        self.stripes.insert(key, &range, |other| {
+            let other = &mut entries[other as usize];
+            if other.range.start < range.end && range.start < other.range.end && (is_write || other.is_write) {
+                other.dependents.push(key);
+                blockers += 1;
+            }
+        });
+        if blockers == 0 {
+            return self.enqueue(key);
+        }
+        self.entries[key as usize].blockers = blockers;
+        self.stats.ordered += 1;
+    }
+
+    #[inline(never)]
+    fn grow(&mut self, entry: Entry) -> u32 {
+        self.entries.push(entry);
+        self.entries.len() as u32 - 1
+    }
+
+    #[inline]
+    fn enqueue(&mut self, key: u32) {
+        if self.first == NONE {
+            self.first = key;
+        } else {
+            self.entries[self.last as usize].next = key;
+        }
+        // It is the last one's that counts, and means something as long as there is a first.
+        self.entries[key as usize].next = NONE;
+        self.last = key;
+        self.queued += 1;
+    }
+
+    /// Whether there is more that could be taken.
+    #[inline]
+    pub fn has_queued(&self) -> bool {
+        self.first != NONE
+    }
+
+    /// Takes the first, if there is one and the window admits it.
+    #[inline]
+    pub fn take_first(&mut self) -> Option<Carried> {
+        let key = self.first;
+        let (in_flight, window) = (self.in_flight_bytes, self.window_bytes);
+        let entry = self.entries.get_mut(key as usize)?;
+        let (start, len) = (entry.range.start, entry.range.end - entry.range.start);
+        if in_flight.saturating_add(len) > window && in_flight > 0 {
+            self.hold_back();
+            return None;
+        }
+        self.in_flight_bytes = in_flight + len;
+        self.first = entry.next;
+        self.queued -= 1;
+        let buffer = std::mem::replace(&mut entry.buffer, Buffer::None);
+        Some(Carried { key, start, len: len as usize, buffer })
+    }
+
+    #[inline(never)]
+    fn hold_back(&mut self) {
+        self.stats.held_back += 1;
+        if self.learns {
+            self.admission.held_back();
+            self.window_bytes = self.admission.window_bytes();
+        }
+    }
+
+    /// Notes how many were taken together.
+    #[inline]
+    pub fn taken(&mut self, count: u64) {
+        if count > self.stats.largest_batch {
+            self.stats.largest_batch = count;
+        }
+    }
+
+    /// Puts what was taken and not posted back to where it came from.
+    pub fn give_back(&mut self, carried: Carried) {
+        let Carried { key, len, buffer, .. } = carried;
+        self.in_flight_bytes -= len as u64;
+        self.entries[key as usize].buffer = buffer;
+        self.entries[key as usize].next = self.first;
+        if self.first == NONE {
+            self.last = key;
+        }
+        self.first = key;
+        self.queued += 1;
+    }
+
+    /// A request that was taken is over. Those that waited for it alone are in the queue now. `times` are when it was posted and now, if it went well.
+    /// Returns whose it was, and its tag.
+    #[inline]
+    pub fn over(&mut self, key: u32, times: Option<(u64, u64)>) -> (u32, u64) {
+        let entry = &self.entries[key as usize];
+        let len = entry.range.end - entry.range.start;
+        self.in_flight_bytes -= len;
+        let whose = (entry.owner, entry.tag);
+        let is_awaited = !entry.dependents.is_empty();
+        if self.learns
+            && let Some((posted_ns, now_ns)) = times
+        {
+            self.admission.completed(len, now_ns.saturating_sub(posted_ns), now_ns);
+            self.window_bytes = self.admission.window_bytes();
+        }
+        self.forget(key);
+        if is_awaited {
+            self.release(key);
+        }
+        whose
+    }
+
+    #[inline(never)]
+    fn release(&mut self, key: u32) {
+        let mut dependents = std::mem::take(&mut self.entries[key as usize].dependents);
+        for dependent in dependents.drain(..) {
+            let entry = &mut self.entries[dependent as usize];
+            entry.blockers -= 1;
+            if entry.blockers == 0 {
+                self.enqueue(dependent);
+            }
+        }
+        self.entries[key as usize].dependents = dependents;
+    }
+
+    /// Ends all requests that no engine has taken; `finish` makes of each what its owner, if there is one, is told.
+    pub fn end_all(&mut self, mut finish: impl FnMut(u64, Option<MessageBuffer>) -> Finished) -> Vec<(u32, Finished)> {
+        let mut ended = Vec::new();
+        for key in 0..self.entries.len() as u32 {
+            let entry = &mut self.entries[key as usize];
+            // Whoever waits for another is among those that end.
+            entry.dependents.clear();
+            let target = match std::mem::replace(&mut entry.buffer, Buffer::None) {
+                Buffer::None => continue,
+                Buffer::Target(target) => Some(target),
+                Buffer::Source(_) => None,
+            };
+            ended.push((entry.owner, finish(entry.tag, target)));
+            entry.blockers = 0;
+            self.forget(key);
+        }
+        (self.first, self.last, self.queued) = (NONE, NONE, 0);
+        self.stats.failed += ended.len() as u64;
+        ended
+    }
+}

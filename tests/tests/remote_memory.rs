@@ -1,0 +1,288 @@
+//! Engines of remote memory over shared memory: by verbs, by calls, and by several threads at once.
+
+use std::sync::mpsc;
+use std::thread;
+
+use sinew::fabric::readiness::wait_on;
+use sinew::fabric::verbs::{Access, Device, Exposed, ProtectionDomain};
+use sinew::fabric::{Clock, Generator, ManualClock, SeededGenerator};
+use sinew::mem::{Arena, SharedMemory};
+use sinew::shm::verbs::{ShmDevice, ShmDomain, ShmExposed};
+use sinew::shm::{Hub, ShmPort};
+use sinew_remote_memory::engine::facts::Ground;
+use sinew_remote_memory::engine::{
+    ACCESS, Engine, EngineConfig, FindingWindow, Finished, Lending, Mode, Op, Ranges, Request, RpcPath, RpcPathConfig,
+    Shared, SharedConfig, StaticWindow, Unlimited, VerbsPath, VerbsPathConfig,
+};
+use sinew_rpc::{Nexus, Rpc};
+
+const LEN: usize = 4 << 20;
+
+fn way(device: &ShmDevice, domain: &ShmDomain, arena: &Arena, memory: &ShmExposed) -> Way {
+    let config = VerbsPathConfig { depth: 32, ..VerbsPathConfig::default() };
+    let mut path = VerbsPath::new(device, domain, std::slice::from_ref(arena), &config).unwrap();
+    let lending = Lending::new(device, domain, &path.addresses()).unwrap();
+    path.connect(&lending.addresses(), memory.remote()).unwrap();
+    (path, lending)
+}
+
+type Way = (VerbsPath<ShmDevice>, Lending<ShmDevice>);
+
+mod by_verbs {
+    use super::*;
+
+    struct Verbs {
+        device: ShmDevice,
+        domain: ShmDomain,
+        memory: Option<ShmExposed>,
+        kept: SharedMemory,
+        arena: Arena,
+        lending: Vec<Lending<ShmDevice>>,
+        clock: ManualClock,
+    }
+
+    impl Verbs {
+        fn new() -> Self {
+            let device = ShmDevice::threads().unwrap();
+            let domain = device.protection_domain().unwrap();
+            let memory = domain.expose(LEN, Access::ALL).unwrap();
+            let arena = domain.arena(256 << 20).unwrap();
+            let kept = SharedMemory::clone(&memory);
+            Self { device, domain, memory: Some(memory), kept, arena, lending: Vec::new(), clock: ManualClock::new() }
+        }
+    }
+
+    impl Ground for Verbs {
+        type Path = VerbsPath<ShmDevice>;
+
+        fn len(&self) -> u64 {
+            LEN as u64
+        }
+
+        fn arena(&self) -> &Arena {
+            &self.arena
+        }
+
+        fn path(&mut self) -> Self::Path {
+            let memory = self.memory.as_ref().expect("the donor is alive");
+            let (path, lending) = way(&self.device, &self.domain, &self.arena, memory);
+            self.lending.push(lending);
+            path
+        }
+
+        fn now_ns(&self) -> u64 {
+            self.clock.now_ns()
+        }
+
+        fn pass(&mut self) {
+            self.clock.advance(1000);
+        }
+
+        fn look(&self, at: u64, bytes: &mut [u8]) {
+            self.kept.read(at as usize, bytes).unwrap();
+        }
+
+        fn kill(&mut self) {
+            self.lending.clear();
+            self.memory = None;
+        }
+    }
+
+    sinew_remote_memory::engine_tests!(Verbs::new());
+}
+
+mod by_calls {
+    use super::*;
+
+    struct Calls {
+        hub: Hub,
+        clock: ManualClock,
+        donor: Option<Rpc<ShmPort, ManualClock>>,
+        memory: SharedMemory,
+        key: u32,
+        arena: Arena,
+    }
+
+    impl Calls {
+        fn new() -> Self {
+            let (hub, clock, ranges) = (Hub::new(), ManualClock::new(), Ranges::new());
+            clock.advance(1_000_000);
+            let memory = SharedMemory::private(LEN).unwrap();
+            let key = ranges.give(memory.clone());
+            let nexus = Nexus::builder().handle(ACCESS, ranges.handler()).build().unwrap();
+            let port = hub.port("donor?arena=67108864").unwrap();
+            let donor = Rpc::new(&nexus, port, clock.clone(), Box::new(SeededGenerator::new(1)));
+            Self { hub, clock, donor: Some(donor), memory, key, arena: Arena::private(256 << 20).unwrap() }
+        }
+    }
+
+    impl Ground for Calls {
+        type Path = RpcPath<Rpc<ShmPort, ManualClock>>;
+
+        fn len(&self) -> u64 {
+            LEN as u64
+        }
+
+        fn arena(&self) -> &Arena {
+            &self.arena
+        }
+
+        fn path(&mut self) -> Self::Path {
+            let port = self.hub.port("?arena=67108864").unwrap();
+            let generator = Box::new(SeededGenerator::new(2));
+            let mut rpc = Rpc::new(&Nexus::client(), port, self.clock.clone(), generator);
+            let address = self.donor.as_ref().expect("the donor is alive").address();
+            let session = rpc.begin_connect(&address).unwrap();
+            while rpc.poll_event().is_none() {
+                rpc.turn();
+                self.pass();
+            }
+            RpcPath::new(rpc, session, self.key, &RpcPathConfig::default())
+        }
+
+        fn now_ns(&self) -> u64 {
+            self.clock.now_ns()
+        }
+
+        fn pass(&mut self) {
+            self.donor.as_mut().map(Rpc::turn);
+            self.clock.advance(2_000);
+        }
+
+        fn look(&self, at: u64, bytes: &mut [u8]) {
+            self.memory.read(at as usize, bytes).unwrap();
+        }
+
+        fn kill(&mut self) {
+            self.donor = None;
+        }
+    }
+
+    sinew_remote_memory::engine_tests!(Calls::new());
+}
+
+/// Pages that all threads write and read, each as a whole.
+const PAGES: u64 = 24;
+const PAGE: usize = 4096;
+
+/// One thread's requests, of which each is answered once; it gives its engine up and takes another now and then.
+fn hammer(shared: &std::sync::Arc<Shared>, (device, domain, memory): (&ShmDevice, &ShmDomain, &ShmExposed), seed: u64) {
+    let arena = domain.arena(16 << 20).unwrap();
+    let mut random = SeededGenerator::new(seed);
+    let mut finished: Vec<Finished> = Vec::new();
+    for life in 0..6 {
+        let (path, _lending) = way(device, domain, &arena, memory);
+        let config = EngineConfig { mode: Mode::ALL[random.below(4) as usize], ..EngineConfig::default() };
+        let mut engine = Engine::new(shared, path, config);
+        let (mut submitted, mut over) = (0, 0);
+        while over < 1500 {
+            while submitted < 1500 && submitted - over < 32 {
+                let pages = 1 + random.below(2);
+                let at = random.below(PAGES - pages + 1) * PAGE as u64;
+                let mut buffer = arena.alloc(pages as usize * PAGE, PAGE).unwrap();
+                let op = if random.below(2) == 0 {
+                    buffer[..].fill(random.next_u64() as u8);
+                    Op::Write { at, source: buffer.freeze().into() }
+                } else {
+                    Op::Read { at, target: buffer }
+                };
+                engine.submit(Request { tag: submitted, op }).unwrap();
+                submitted += 1;
+                if random.below(4) == 0 {
+                    break;
+                }
+            }
+            engine.turn(over);
+            engine.poll(&mut finished, 64);
+            for one in finished.drain(..) {
+                over += 1;
+                // What a thread has in flight for others when it gives its engine up ends for them with an error.
+                if one.result.is_ok()
+                    && let Some(target) = one.target
+                {
+                    for page in target.chunks(PAGE) {
+                        assert!(page.iter().all(|byte| *byte == page[0]), "seed {seed}, life {life}: a torn page");
+                    }
+                }
+            }
+            if over < submitted && random.below(64) == 0 {
+                thread::yield_now();
+            }
+        }
+        assert_eq!(over, submitted);
+        // Others' requests that it has in flight end, or are given back.
+        drop(engine);
+    }
+}
+
+#[test]
+fn threads_see_no_torn_page_and_lose_no_request() {
+    let device = ShmDevice::threads().unwrap();
+    let domain = device.protection_domain().unwrap();
+    let memory = domain.expose(LEN, Access::ALL).unwrap();
+    for round in 0..3u64 {
+        let config = SharedConfig::default();
+        let shared = match round {
+            0 => Shared::new("donor", LEN as u64, Unlimited, config),
+            1 => Shared::new("donor", LEN as u64, StaticWindow { bytes: 5 * PAGE as u64 }, config),
+            _ => Shared::new("donor", LEN as u64, FindingWindow::default(), config),
+        };
+        thread::scope(|scope| {
+            for number in 0..3 {
+                let (shared, ground) = (&shared, (&device, &domain, &memory));
+                scope.spawn(move || hammer(shared, ground, 10 * round + number));
+            }
+        });
+        assert_eq!((shared.live(), shared.in_flight_bytes()), (0, 0));
+        let stats = shared.stats();
+        assert_eq!(stats.reads + stats.writes, 3 * 6 * 1500);
+    }
+}
+
+#[test]
+fn who_sleeps_is_woken_by_whoever_finishes_its_requests() {
+    let device = ShmDevice::threads().unwrap();
+    let domain = device.protection_domain().unwrap();
+    let memory = domain.expose(LEN, Access::ALL).unwrap();
+    let shared = Shared::new("donor", LEN as u64, Unlimited, SharedConfig::default());
+    let arena = domain.arena(16 << 20).unwrap();
+    let (tell, told) = mpsc::channel::<()>();
+    let (took, taken) = mpsc::channel::<()>();
+    thread::scope(|scope| {
+        let (shared, device, domain, arena, memory) = (&shared, &device, &domain, &arena, &memory);
+        scope.spawn(move || {
+            let (path, _lending) = way(device, domain, arena, memory);
+            let mut engine = Engine::new(shared, path, EngineConfig::default());
+            for () in told {
+                while engine.in_flight() == 0 {
+                    engine.turn(0);
+                }
+                took.send(()).unwrap();
+                while engine.in_flight() > 0 {
+                    thread::yield_now();
+                    engine.turn(0);
+                }
+            }
+        });
+        let (path, _lending) = way(device, domain, arena, memory);
+        let mut engine = Engine::new(shared, path, EngineConfig::default());
+        let mut finished = Vec::new();
+        for number in 0..500 {
+            let read = |tag| Request { tag, op: Op::Read { at: 0, target: arena.alloc(PAGE, PAGE).unwrap() } };
+            // The first finds no other, and is its own to post; the second another engine takes.
+            engine.submit(read(2 * number)).unwrap();
+            engine.turn(0);
+            engine.submit(read(2 * number + 1)).unwrap();
+            tell.send(()).unwrap();
+            taken.recv().unwrap();
+            let mut over = 0;
+            while over < 2 {
+                wait_on(&mut [&mut engine], 0, None).unwrap();
+                engine.turn(0);
+                over += engine.poll(&mut finished, 2);
+            }
+        }
+        assert!(finished.iter().all(|one| one.result.is_ok()));
+        drop(tell);
+    });
+}
