@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use std::fs::Permissions;
-use std::io::{self, ErrorKind, IoSlice, Read, Write};
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::ToSocketAddrs;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
@@ -190,6 +190,18 @@ impl Stream {
         match self {
             Self::Tcp(stream) => stream.read(target),
             Self::Unix(stream) => stream.read(target),
+        }
+    }
+
+    /// As [`Self::read`], into several pieces, one after the other.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn read_pieces(&mut self, pieces: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.read_vectored(pieces),
+            Self::Unix(stream) => stream.read_vectored(pieces),
         }
     }
 

@@ -1,0 +1,1 @@
+//! Both sides of every limit, and input that nobody expects.
