@@ -50,7 +50,8 @@ impl<S: Store> Server<S> {
         if connection.is_gone {
             return Err(self.vanished(connection));
         }
-        for _ in 0..READS_PER_TURN {
+        let mut reads = 0;
+        loop {
             match self.parse(connection) {
                 Parsed::Input => {}
                 Parsed::Other => return Ok(false),
@@ -59,6 +60,10 @@ impl<S: Store> Server<S> {
             if !connection.readable {
                 break;
             }
+            if reads == READS_PER_TURN {
+                return Ok(true);
+            }
+            reads += 1;
             let read = connection.read().map_err(|_| self.vanished(connection))?;
             connection.note_moved(read, self.now_ns);
             *came += read;
@@ -72,7 +77,7 @@ impl<S: Store> Server<S> {
                 false => Ok(false),
             };
         }
-        Ok(connection.readable)
+        Ok(false)
     }
 
     fn vanished(&self, connection: &Connection) -> Closed {
