@@ -1,6 +1,6 @@
 //! The NBD protocol, as far as a server has to do with it: fixed newstyle handshake, simple and structured replies.
 //!
-//! Without I/O: bytes come in, and bytes go out. See <https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md>; the constants bear its names.
+//! Without I/O: bytes come in, and bytes go out. See `doc/proto.md` of <https://github.com/NetworkBlockDevice/nbd>; the constants bear its names.
 //!
 //! ```
 //! use sinew_remote_block::protocol::{Command, Export, Handshake, Request, Then};
@@ -16,7 +16,7 @@
 //!
 //! let read = Request { flags: 0, kind: 0, cookie: 7, at: 4096, len: 512 };
 //! let request = Request::read(&read.to_bytes()).unwrap();
-//! assert_eq!(request.command(session, export.len), Ok(Command::Read { at: 4096, len: 512, in_one: false }));
+//! assert_eq!(request.command(session, export.len), Ok(Command::Read { at: 4096, len: 512, in_one: true }));
 //! ```
 
 mod bytes;

@@ -1,7 +1,10 @@
 //! Replies: simple ones, and chunks of structured ones.
 
 use super::ErrorCode;
-use super::constants::*;
+use super::constants::{
+    REPLY_FLAG_DONE, REPLY_TYPE_BLOCK_STATUS, REPLY_TYPE_ERROR, REPLY_TYPE_OFFSET_DATA, REPLY_TYPE_OFFSET_HOLE,
+    SIMPLE_REPLY_MAGIC, STATE_HOLE, STATE_ZERO, STRUCTURED_REPLY_MAGIC,
+};
 use super::handshake::ALLOCATION_ID;
 
 const SIMPLE_LEN: usize = 16;
@@ -38,7 +41,7 @@ fn chunk(is_last: bool, kind: u16, cookie: u64, len: usize) -> [u8; CHUNK_LEN] {
     bytes
 }
 
-/// Says that a request was done that has nothing to answer: simply, in structured sessions too, which may.
+/// Says that a request was done that has nothing to answer: by a simple reply, which structured sessions may have, too.
 pub fn put_done(out: &mut Vec<u8>, cookie: u64) {
     out.extend_from_slice(&simple(0, cookie));
 }

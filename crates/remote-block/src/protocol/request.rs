@@ -1,7 +1,10 @@
 //! Requests: what is asked, and whether it may be.
 
 use super::bytes::Reader;
-use super::constants::*;
+use super::constants::{
+    CMD_BLOCK_STATUS, CMD_CACHE, CMD_DISC, CMD_FLAG_DF, CMD_FLAG_FAST_ZERO, CMD_FLAG_FUA, CMD_FLAG_NO_HOLE,
+    CMD_FLAG_REQ_ONE, CMD_FLUSH, CMD_READ, CMD_TRIM, CMD_WRITE, CMD_WRITE_ZEROES, REQUEST_MAGIC,
+};
 use super::{BLOCK_MAX, Session};
 
 /// Why a request is refused, or failed.

@@ -297,10 +297,8 @@ proptest! {
     fn whatever_comes_is_answered_or_ends(input in vec(any::<u8>(), 0..300)) {
         let (said, _, consumed) = shake(&input, &[]);
         prop_assert!(consumed <= input.len() && said.len() >= 18);
-        if let Some(bytes) = input.first_chunk() {
-            if let Some(request) = Request::read(bytes) {
-                let _ = request.command(Session::default(), 1 << 20);
-            }
+        if let Some(request) = input.first_chunk().and_then(Request::read) {
+            let _ = request.command(Session::default(), 1 << 20);
         }
     }
 

@@ -3,8 +3,8 @@
 use sinew_mem::FRONT_ROOM;
 use sinew_remote_memory::Store;
 
-use super::budget::claim_of;
-use super::connection::{Connection, Name};
+use super::budget::{Name, claim_of};
+use super::connection::Connection;
 use super::counters::Closed;
 use super::jobs::{News, What};
 use super::{FINISHED_PER_TURN, Server};

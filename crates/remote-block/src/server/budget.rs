@@ -4,7 +4,12 @@ use std::collections::VecDeque;
 
 use sinew_remote_memory::store::BLOCK;
 
-use super::connection::Name;
+/// A connection's name: its place, and the number of who has it now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Name {
+    pub index: usize,
+    pub generation: u64,
+}
 
 /// Bytes that data of such a length are counted as.
 #[inline]

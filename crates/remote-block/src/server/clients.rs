@@ -3,8 +3,8 @@
 use sinew_remote_memory::Store;
 
 use super::Server;
-use super::budget::claim_of;
-use super::connection::{Connection, Name, Payload, Phase};
+use super::budget::{Name, claim_of};
+use super::connection::{Connection, Payload, Phase};
 use super::counters::Closed;
 
 /// Connections that are accepted in one turn.

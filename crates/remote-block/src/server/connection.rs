@@ -5,6 +5,7 @@ use std::io::{self, ErrorKind, IoSliceMut};
 use sinew_door::Stream;
 use sinew_mem::MessageBuffer;
 
+use super::budget::Name;
 use super::output::Output;
 use crate::protocol::{ErrorCode, Handshake, OPTION_LEN_MAX, Session};
 
@@ -17,13 +18,6 @@ const LONG: usize = 16 << 10;
 const BEHIND_LONG: usize = crate::protocol::Request::LEN;
 /// Bytes that a client has to move to count as one that moves, unless it is done before.
 const PROGRESS: u64 = 64 << 10;
-
-/// A connection's name: its place, and the number of who has it now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Name {
-    pub index: usize,
-    pub generation: u64,
-}
 
 /// How far a connection is.
 #[derive(Debug)]

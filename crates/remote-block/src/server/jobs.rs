@@ -6,7 +6,7 @@ use sinew_fabric::verbs::Slice;
 use sinew_mem::{AllocError, Frozen, MessageBuffer};
 use sinew_remote_memory::{Finished, Job as StoreJob, Refused, Request, Store, StoreError};
 
-use super::connection::Name;
+use super::budget::Name;
 use crate::protocol::ErrorCode;
 
 /// Bytes of a piece: longer reads and writes are cut into such, so that they go through a processor's cache rather than past it.

@@ -148,6 +148,8 @@ impl Client {
             if error != 0 {
                 return (cookie, true, Reply::Error(error));
             }
+            // In a structured session, it has no data.
+            let len = if self.structured { 0 } else { len };
             let mut data = vec![0; len as usize];
             self.socket.read_exact(&mut data).unwrap();
             return (cookie, true, if len == 0 { Reply::Done } else { Reply::Data(0, data) });
