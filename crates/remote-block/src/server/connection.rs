@@ -149,6 +149,14 @@ impl Connection {
         }
     }
 
+    /// From now on it is looked at whether the client moves: it has been given memory.
+    pub fn begin_to_owe(&mut self, claim: usize, now_ns: u64) {
+        if self.claimed == 0 {
+            (self.moved_ns, self.progress) = (now_ns, 0);
+        }
+        self.claimed += claim;
+    }
+
     pub fn has_payload(&self) -> bool {
         !matches!(self.payload, Payload::None)
     }

@@ -305,7 +305,7 @@ impl<S: Store> Server<S> {
             }
         }
         if jobs::fill_pieces(&self.store, len, &mut connection.pieces).is_ok() {
-            connection.claimed += claim;
+            connection.begin_to_owe(claim, self.now_ns);
             return Some(Ok(()));
         }
         // The arena is in pieces, or others use it.

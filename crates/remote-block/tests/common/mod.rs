@@ -204,6 +204,9 @@ impl Client {
     }
 
     pub fn is_closed(&mut self) -> bool {
-        !matches!(self.socket.read(&mut [0; 64]), Ok(1..))
+        match self.socket.read(&mut [0; 64]) {
+            Ok(len) => len == 0,
+            Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
+        }
     }
 }
