@@ -129,7 +129,12 @@ fn who_holds_memory_and_does_not_move_makes_others_wait_for_a_second_at_most() {
     let mut client = server.client(true);
     assert_eq!(client.write(0, 0, b"moves"), Reply::Done);
     assert!(began.elapsed() < Duration::from_secs(20));
-    assert!(holders[0].is_closed(), "it had the memory first");
+    // Which one it is depends on whom the server heard first.
+    let is_closed = |holder: &mut Client| {
+        holder.socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        holder.is_closed()
+    };
+    assert!(holders.iter_mut().any(is_closed));
     assert!(server.end().stalled >= 1);
 }
 
