@@ -161,11 +161,13 @@ impl<S: Store> Server<S> {
         if sent.len > 0 {
             connection.note_moved(sent.len, self.now_ns);
         }
-        if sent.is_blocked != connection.blocked {
-            connection.blocked = sent.is_blocked;
-            self.sockets
-                .watch_writable(&mut connection.stream, connection.name.index, sent.is_blocked)
-                .map_err(|_| Closed::Vanished)?;
+        connection.blocked = sent.is_blocked;
+        // A client that is sent much is blocked again and again: it is watched until it has all.
+        let watch = sent.is_blocked || connection.is_watched && !connection.out.is_empty();
+        if watch != connection.is_watched {
+            connection.is_watched = watch;
+            let index = connection.name.index;
+            self.sockets.watch_writable(&mut connection.stream, index, watch).map_err(|_| Closed::Vanished)?;
         }
         Ok(sent.len)
     }

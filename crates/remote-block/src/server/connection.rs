@@ -71,8 +71,10 @@ pub(super) struct Connection {
     pub queued: bool,
     /// It stands in the list of those to be sent to.
     pub dirty: bool,
-    /// It is told when it can be written to.
+    /// The system takes no more for it.
     pub blocked: bool,
+    /// It is told when it can be written to.
+    pub is_watched: bool,
     /// It waits for memory.
     pub is_waiting: bool,
     /// Requests under way.
@@ -111,6 +113,7 @@ impl Connection {
             queued: false,
             dirty: false,
             blocked: false,
+            is_watched: false,
             is_waiting: false,
             under_way: 0,
             claimed: 0,
