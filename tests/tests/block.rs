@@ -27,7 +27,7 @@ fn has(program: &str) -> bool {
     let is_here = std::env::var_os("PATH")
         .is_some_and(|paths| std::env::split_paths(&paths).any(|folder| folder.join(program).is_file()));
     if !is_here {
-        skipped(&format!("no {program}"));
+        skipped(format!("no {program}"));
     }
     is_here
 }
