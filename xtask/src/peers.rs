@@ -4,6 +4,7 @@
 //! sides alternate, each repetition gives one ratio, and medians with their spread are what is printed. A system that is
 //! not installed is named, with how to install it.
 
+mod block;
 mod contest;
 pub mod perftest;
 mod rust;
@@ -35,7 +36,7 @@ pub struct Args {
     /// Measurements of each side; at least 3.
     #[arg(long, default_value_t = 5)]
     repeats: usize,
-    /// Only these peers: ucx, tonic, tarpc (may be given more than once).
+    /// Only these peers: ucx, tonic, tarpc, nbdkit (may be given more than once).
     #[arg(long)]
     peer: Vec<String>,
     /// The two cores: server and client.
@@ -77,9 +78,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 
     let mut missing = Vec::new();
     let mut present = Vec::new();
-    for (name, check) in
-        [("ucx", ucx::present as fn() -> Result<(), String>), ("tonic", rust::build), ("tarpc", rust::build)]
-    {
+    for (name, check) in [
+        ("ucx", ucx::present as fn() -> Result<(), String>),
+        ("tonic", rust::build),
+        ("tarpc", rust::build),
+        ("nbdkit", block::present),
+    ] {
         if !args.peer.is_empty() && !args.peer.iter().any(|wanted| wanted == name) {
             continue;
         }
@@ -185,6 +189,7 @@ fn contests() -> Vec<Contest> {
         ours: ours("bandwidth", "udp", &["--size", "8M"]),
         peers: rust::sides("bandwidth", &["--size", "8388608", "--window", "2"], Unit::GigabitPerSecond),
     });
+    contests.extend(block::contests());
     contests
 }
 

@@ -5,6 +5,7 @@
 //! - `verbs`, `kv`, `seq`: `sinew verbs`, `sinew kv` and `sinew seq`, their benchmarks and the services that they are for.
 //! - `herd`: servers and clients of calls over verbs, and how they meet.
 //! - `sim`: `sinew sim`, and `lab`: `sinew lab`.
+//! - `block`: `sinew serve block`; `socket_args`: where clients of other protocols come in.
 //! - `limits`: `sinew limits`. `measure`: what all benchmarks have in common; how they measure is the harness's.
 //! - `advice`: which command serves where nobody is found.
 //! - `model`: `sinew model`, which computes and measures nothing; `advise`: `sinew advise`.
@@ -16,6 +17,7 @@
 
 mod advice;
 mod advise;
+mod block;
 mod child;
 mod echo;
 mod endpoint_args;
@@ -34,6 +36,7 @@ mod rpc;
 mod seq;
 mod serve;
 mod sim;
+mod socket_args;
 mod table;
 mod tour;
 mod verbs;
@@ -117,6 +120,8 @@ enum Command {
 /// The services, each with a file of its own.
 #[derive(Subcommand)]
 enum ServeCommand {
+    /// Serve memory as a block device: NBD
+    Block(block::Args),
     /// Serve a key-value cache
     Cache(kv::serve::Args),
     /// Serve a key-value cache over verbs: HERD
@@ -220,6 +225,7 @@ pub fn main() -> ExitCode {
         Some(Command::Verbs(command)) => verbs::run(&command),
         Some(Command::Kv(command)) => kv::run(&command),
         Some(Command::Serve(service)) => match *service {
+            ServeCommand::Block(args) => block::run(&args),
             ServeCommand::Cache(args) => kv::serve::run(&args),
             ServeCommand::Herd(args) => kv::herd::serve::run(&args),
             ServeCommand::Sequencer(args) => seq::serve::run(&args),

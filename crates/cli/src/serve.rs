@@ -5,6 +5,7 @@ use std::io::Read;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use serde::Serialize;
 use serde_json::json;
 use sinew::host::Interrupt;
 use sinew::prelude::*;
@@ -61,6 +62,13 @@ pub struct ThreadArgs {
     pin: Vec<usize>,
     #[command(flatten)]
     limits: LimitArgs,
+    #[command(flatten)]
+    tells: TellArgs,
+}
+
+/// What a server says, and to whom.
+#[derive(clap::Args)]
+pub struct TellArgs {
     /// Print JSON objects, one a line: where it serves, and, at its end, what it did
     #[arg(long)]
     json: bool,
@@ -69,10 +77,46 @@ pub struct ThreadArgs {
     child: bool,
 }
 
-impl ThreadArgs {
+impl TellArgs {
     /// Whether it was started by a process that waits for it.
     pub fn is_child(&self) -> bool {
         self.child
+    }
+
+    /// Says where it serves, and, to people, what to do then.
+    pub fn tell_ready(&self, addresses: &[String], then: impl Display) -> anyhow::Result<()> {
+        if self.json {
+            output::print(json!({ "serving": addresses }))?;
+        } else {
+            tell_addresses(addresses)?;
+        }
+        if self.child {
+            output::print(READY)?;
+        }
+        self.tell(then)
+    }
+
+    /// Says how something stands at the end: `value`, or `text` to people.
+    pub fn tell_end(&self, name: &str, value: impl Serialize, text: impl Display) -> anyhow::Result<()> {
+        if self.json && !self.child {
+            output::print(json!({ name: value }))?;
+        }
+        self.tell(text)
+    }
+
+    /// Says something to people alone.
+    pub fn tell(&self, text: impl Display) -> anyhow::Result<()> {
+        if !self.json && !self.child {
+            output::print(text)?;
+        }
+        Ok(())
+    }
+}
+
+impl ThreadArgs {
+    /// Whether it was started by a process that waits for it.
+    pub fn is_child(&self) -> bool {
+        self.tells.child
     }
 
     /// Threads to serve with.
@@ -113,7 +157,7 @@ impl ThreadArgs {
     /// Warns where threads would wait for each other's processors.
     fn warn_if_crowded(&self) {
         let (threads, cpus) = (self.threads(), machine::cpus().len());
-        if threads > cpus && !self.child {
+        if threads > cpus && !self.tells.child {
             output::complain(format_args!(
                 "--threads {threads}: there {} for this process, so threads take turns, and answers wait meanwhile; give as many \
                  threads as processors, or fewer",
@@ -141,7 +185,7 @@ impl ThreadArgs {
         start: impl FnOnce() -> anyhow::Result<sinew::ServerHandle>,
         then: impl FnOnce(&str) -> String,
     ) -> anyhow::Result<Option<Vec<sinew::EndpointReport>>> {
-        let Some((handle, interrupt)) = begin(self.child, |interrupt| Ok((start()?, interrupt)))? else {
+        let Some((handle, interrupt)) = begin(self.tells.child, |interrupt| Ok((start()?, interrupt)))? else {
             return Ok(None);
         };
         let addresses: Vec<_> = handle.addresses().iter().map(ToString::to_string).collect();
@@ -159,39 +203,20 @@ impl ThreadArgs {
     /// Says where it serves, and, to people, what to do then.
     pub fn tell_ready(&self, addresses: &[String], then: impl Display) -> anyhow::Result<()> {
         self.warn_if_crowded();
-        if self.json {
-            output::print(json!({ "serving": addresses }))?;
-        } else {
-            tell_addresses(addresses)?;
-        }
-        if self.child {
-            output::print(READY)?;
-        }
-        self.tell(then)
+        self.tells.tell_ready(addresses, then)
     }
 
     /// Says how something stands at the end: `value`, or `text` to people.
     pub fn tell_end(&self, name: &str, value: u64, text: impl Display) -> anyhow::Result<()> {
-        if self.json && !self.child {
-            output::print(json!({ name: value }))?;
-        }
-        self.tell(text)
-    }
-
-    /// Says something to people alone.
-    pub fn tell(&self, text: impl Display) -> anyhow::Result<()> {
-        if !self.json && !self.child {
-            output::print(text)?;
-        }
-        Ok(())
+        self.tells.tell_end(name, value, text)
     }
 
     /// Says, at the end, what each endpoint did.
     pub fn tell_reports(&self, reports: &[sinew::EndpointReport]) -> anyhow::Result<()> {
-        if self.child {
+        if self.tells.child {
             return Ok(());
         }
-        if self.json {
+        if self.tells.json {
             output::print(json!({ "endpoints": reports.iter().map(service::report).collect::<Vec<_>>() }))?;
             return Ok(());
         }

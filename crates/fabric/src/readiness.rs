@@ -29,6 +29,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
+use arrayvec::ArrayVec;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd};
 use rustix::io::Errno;
 use sinew_mem::WakeCell;
@@ -187,18 +188,28 @@ pub fn wait_on(sources: &mut [&mut dyn Readiness], now_ns: u64, until_ns: Option
     slept
 }
 
+/// For so many sources a sleep takes no memory: who sleeps may be whom the system waits for when it has none.
+const FEW: usize = 8;
+
 fn arm_and_sleep(sources: &mut [&mut dyn Readiness], now_ns: u64, until_ns: Option<u64>) -> io::Result<bool> {
     let mut all = Armed::Sleep { until_ns };
-    let mut descriptors = Vec::with_capacity(sources.len());
+    let few = sources.len() <= FEW;
+    let mut some = ArrayVec::<_, FEW>::new();
+    let mut many = Vec::new();
     for source in sources {
         match source.arm(now_ns)? {
             Armed::Ready => return Ok(false),
             Armed::Sleep { until_ns } => all = all.by(until_ns),
         }
-        descriptors.push(source.descriptor().ok_or_else(no_descriptor)?);
+        let descriptor = source.descriptor().ok_or_else(no_descriptor)?;
+        if few { some.push(descriptor) } else { many.push(descriptor) }
     }
-    let mut fds: Vec<_> = descriptors.iter().map(|descriptor| PollFd::new(descriptor, PollFlags::IN)).collect();
-    poll(&mut fds, all.timeout_ns(now_ns))?;
+    let fd = |descriptor| PollFd::new(descriptor, PollFlags::IN);
+    if few {
+        poll(&mut some.iter().map(fd).collect::<ArrayVec<_, FEW>>(), all.timeout_ns(now_ns))?;
+    } else {
+        poll(&mut many.iter().map(fd).collect::<Vec<_>>(), all.timeout_ns(now_ns))?;
+    }
     Ok(true)
 }
 

@@ -10,4 +10,4 @@ pub mod ram;
 pub mod store;
 
 pub use ram::RamStore;
-pub use store::{Finished, Job, Refused, Request, Status, Store, StoreError};
+pub use store::{Extent, Finished, Job, Refused, Request, Status, Store, StoreError};

@@ -134,6 +134,15 @@ pub enum Status {
     Damaged(String),
 }
 
+/// Bytes in a row of which the same holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Bytes.
+    pub len: u64,
+    /// They take no memory, and read as zeros.
+    pub is_hole: bool,
+}
+
 /// A range of bytes that lies elsewhere; see [the module](self).
 pub trait Store: Readiness {
     /// Bytes of it.
@@ -159,6 +168,13 @@ pub trait Store: Readiness {
 
     /// Takes up to `max` requests that are over, and adds them to `finished`. Returns how many.
     fn poll(&mut self, finished: &mut Vec<Finished>, max: usize) -> usize;
+
+    /// How many of the `len` bytes from `at` on are a hole, or are none, in a row: as many as the first of them, or fewer, and at least one. What was
+    /// submitted counts. A store that does not know says that none is a hole. The range lies in the store, and `len` is not 0.
+    fn extent(&self, at: u64, len: u64) -> Extent {
+        let _ = at;
+        Extent { len, is_hole: false }
+    }
 
     /// How well it is.
     fn status(&self) -> Status;

@@ -16,6 +16,7 @@ use sinew_harness::machine;
 use sinew_harness::units::{self, parse_count, parse_size};
 
 use crate::serve::{ThreadArgs, begin};
+use crate::socket_args::{self, parse_mode};
 use crate::{Outcome, output};
 
 /// A thread that waits for clients looks at the clock so often.
@@ -50,29 +51,13 @@ pub struct DoorArgs {
 }
 
 fn parse_address(text: &str) -> Result<String, String> {
-    let example = "for example 0.0.0.0:11211, or unix:/tmp/cache";
-    let problem = match text.strip_prefix("unix:") {
-        Some("") => "the path of the socket is missing",
-        Some(_) => return Ok(text.to_owned()),
-        None => match text.rsplit_once(':') {
-            None => "the port is missing",
-            Some(("", _)) => "the host is missing",
-            Some((_, port)) if port.parse::<u16>().is_err() => "the port is no number up to 65535",
-            Some(_) => return Ok(text.to_owned()),
-        },
-    };
-    Err(format!("{problem}: {example}"))
+    socket_args::parse_address(text, "for example 0.0.0.0:11211, or unix:/tmp/cache")
 }
 
 fn parse_connections(text: &str) -> Result<usize, String> {
     let count = parse_count(text)?;
     let is_one = (1..=CONNECTIONS_MAX).contains(&count);
     is_one.then_some(count).ok_or_else(|| format!("from 1 to {CONNECTIONS_MAX}, for example 1024"))
-}
-
-fn parse_mode(text: &str) -> Result<u32, String> {
-    let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
-    mode.ok_or_else(|| "three octal digits are needed, for example 770".to_owned())
 }
 
 impl DoorArgs {

@@ -5,9 +5,9 @@ use std::io::{self, ErrorKind};
 
 use super::budget::Claim;
 use super::hand_over::Entry;
-use super::listener::Stream;
 use super::pool::Pool;
 use super::protocol::Session;
+use sinew_door::Stream;
 
 /// Answers that a connection may wait for from other threads, and bytes of them that it may have to keep.
 const WAITING_MAX: usize = 256;

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use sinew_fabric::{WakeTarget, Waker};
 use sinew_mem::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 
-use super::listener::Stream;
+use sinew_door::Stream;
 
 /// Messages that can wait for a thread.
 const QUEUE_LEN: usize = 1024;

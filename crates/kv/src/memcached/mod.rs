@@ -34,10 +34,9 @@ mod budget;
 mod connection;
 mod door;
 mod hand_over;
-mod listener;
 mod pool;
 pub mod protocol;
 
 pub use budget::Budget;
 pub use door::{Door, DoorConfig};
-pub use listener::Listener;
+pub use sinew_door::Listener;

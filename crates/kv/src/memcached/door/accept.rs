@@ -7,8 +7,8 @@ use sinew_mem::atomic::Ordering;
 
 use super::super::connection::Connection;
 use super::super::hand_over::Message;
-use super::super::listener::Stream;
 use super::{CONNECTIONS, Door};
+use sinew_door::Stream;
 
 /// Connections that are accepted in one turn.
 const ACCEPTS_PER_TURN: usize = 64;

@@ -18,13 +18,13 @@ use sinew_store::cache::Cache;
 use super::budget::Budget;
 use super::connection::Connection;
 use super::hand_over::{Batches, Inbox, mailbox};
-use super::listener::{Listener, OWNER_ONLY};
 use super::pool::Pool;
 use super::protocol::{About, Counters, Limits, Service, Shared};
 use crate::Partitions;
 use crate::cache::seconds_of;
 use memory::Hunger;
 use others::{Other, Requests};
+use sinew_door::{Listener, OWNER_ONLY};
 
 /// Bytes that are read at once.
 const READ_LEN: usize = 64 << 10;

@@ -7,9 +7,9 @@ use sinew_store::cache::Cache;
 
 use super::super::budget::Claim;
 use super::super::connection::{Connection, LONG, Want};
-use super::super::listener::Stream;
 use super::super::protocol::Then;
 use super::{CONNECTIONS, Door, READ_LEN};
+use sinew_door::Stream;
 
 /// Bytes of a connection that are moved before the others have their turn.
 const LEN_PER_TURN: usize = 512 << 10;

@@ -1,7 +1,8 @@
-//! Where clients come in, and their connections.
+//! Sockets that clients of other protocols than Sinew's come in at: listeners at `HOST:PORT` or `unix:PATH`, and their connections, none of which blocks.
+#![forbid(unsafe_code)]
 
 use std::fs::Permissions;
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::ToSocketAddrs;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
@@ -11,8 +12,8 @@ use mio::event::Source;
 use mio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use mio::{Interest, Registry, Token};
 
-/// The mode of a Unix socket, as memcached has it.
-pub(super) const OWNER_ONLY: u32 = 0o700;
+/// The mode that a Unix socket has at first: nobody else may connect, as with memcached.
+pub const OWNER_ONLY: u32 = 0o700;
 /// What stands before the path of a Unix socket.
 const UNIX: &str = "unix:";
 
@@ -86,14 +87,34 @@ impl Listener {
         &self.address
     }
 
-    pub(super) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
+    /// Whether other hosts may reach it.
+    pub fn is_open_to_others(&self) -> bool {
+        match &self.kind {
+            Kind::Tcp(listener) => {
+                !listener.local_addr().is_ok_and(|address| address.ip().to_canonical().is_loopback())
+            }
+            Kind::Unix(..) => false,
+        }
+    }
+
+    /// Has it be told when somebody comes, as often as it has to be told anew.
+    ///
+    /// # Errors
+    ///
+    /// What the system says.
+    pub fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
         match &mut self.kind {
             Kind::Tcp(listener) => listener.register(registry, token, Interest::READABLE),
             Kind::Unix(listener, _) => listener.register(registry, token, Interest::READABLE),
         }
     }
 
-    pub(super) fn accept(&self) -> io::Result<Stream> {
+    /// The next connection, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::WouldBlock`] when there is none; what the system says.
+    pub fn accept(&self) -> io::Result<Stream> {
         match &self.kind {
             Kind::Tcp(listener) => {
                 let (stream, _) = listener.accept()?;
@@ -126,8 +147,10 @@ impl Drop for Listener {
 
 /// A connection's socket.
 #[derive(Debug)]
-pub(super) enum Stream {
+pub enum Stream {
+    /// Of another host, or of this one.
     Tcp(TcpStream),
+    /// Of this host.
     Unix(UnixStream),
 }
 
@@ -139,16 +162,30 @@ impl Stream {
         }
     }
 
+    /// Has it be told when something comes.
+    ///
+    /// # Errors
+    ///
+    /// What the system says.
     pub fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
         self.source().register(registry, token, Interest::READABLE)
     }
 
     /// Has it be told when it can be written to, or no longer.
+    ///
+    /// # Errors
+    ///
+    /// What the system says.
     pub fn watch_writable(&mut self, registry: &Registry, token: Token, watch: bool) -> io::Result<()> {
         let interest = if watch { Interest::READABLE | Interest::WRITABLE } else { Interest::READABLE };
         self.source().reregister(registry, token, interest)
     }
 
+    /// Takes what came, as far as there is room.
+    ///
+    /// # Errors
+    ///
+    /// What the system says; [`ErrorKind::WouldBlock`] when nothing came.
     pub fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => stream.read(target),
@@ -156,10 +193,39 @@ impl Stream {
         }
     }
 
+    /// As [`Self::read`], into several pieces, one after the other.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn read_pieces(&mut self, pieces: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.read_vectored(pieces),
+            Self::Unix(stream) => stream.read_vectored(pieces),
+        }
+    }
+
+    /// Sends what the system takes.
+    ///
+    /// # Errors
+    ///
+    /// What the system says; [`ErrorKind::WouldBlock`] when it takes nothing.
     pub fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => stream.write(bytes),
             Self::Unix(stream) => stream.write(bytes),
+        }
+    }
+
+    /// As [`Self::write`], of several pieces.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn write_pieces(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.write_vectored(pieces),
+            Self::Unix(stream) => stream.write_vectored(pieces),
         }
     }
 }

@@ -1,0 +1,176 @@
+//! What the store has finished becomes replies, and they are sent.
+
+use sinew_mem::FRONT_ROOM;
+use sinew_remote_memory::Store;
+
+use super::budget::{Name, claim_of};
+use super::connection::Connection;
+use super::counters::Closed;
+use super::jobs::{News, What};
+use super::{FINISHED_PER_TURN, Server};
+use crate::protocol::{ErrorCode, data_front, put_done, put_error};
+
+/// Bytes that are sent to one client before the others have their turn.
+const SEND_PER_TURN: usize = 1 << 20;
+
+impl<S: Store> Server<S> {
+    /// Answers what the store has finished. Returns whether there was anything.
+    pub(super) fn take_finished(&mut self) -> bool {
+        if !self.jobs.poll(&mut self.store, FINISHED_PER_TURN) {
+            return false;
+        }
+        let mut finished = std::mem::take(&mut self.jobs.finished);
+        for one in finished.drain(..) {
+            let (job, news) = self.jobs.take(&mut self.store, &self.zeros, one);
+            self.answer(job, news);
+        }
+        self.jobs.finished = finished;
+        true
+    }
+
+    /// The connection of that name, if it is there still.
+    fn owner(&mut self, name: Name) -> Option<&mut Connection> {
+        let connection = self.connections.get_mut(name.index)?.as_deref_mut()?;
+        (connection.name == name).then_some(connection)
+    }
+
+    fn free(&mut self, owner: Name, len: usize) {
+        self.budget.give_back(len);
+        if let Some(connection) = self.owner(owner) {
+            connection.claimed -= len;
+        }
+    }
+
+    fn answer(&mut self, index: usize, news: News) {
+        let over = self.jobs.is_over(index);
+        let job = self.jobs.job(index);
+        let (owner, cookie, what, structured) = (job.owner, job.cookie, job.what, job.is_structured);
+        // A chunk of data is the last one when all went well.
+        let mut is_answered = false;
+        match news {
+            News::Nothing => {}
+            News::Freed(len) => self.free(owner, len),
+            News::Data { mut buffer, at } => {
+                let place = (at, buffer.len());
+                is_answered = over == Some(Ok(()));
+                match self.owner(owner) {
+                    Some(connection) => {
+                        let front = data_front(buffer.front_mut(), structured, cookie, place, is_answered);
+                        connection.out.put_data(buffer, front);
+                    }
+                    None => self.budget.give_back(claim_of(place.1)),
+                }
+            }
+        }
+        if let Some(result) = over {
+            if let (What::Read { at, len, in_one: true }, false) = (what, is_answered) {
+                self.answer_in_one(index, result, (at, len));
+            } else if !is_answered {
+                self.say(owner, cookie, structured, result);
+            }
+            self.jobs.end(index);
+            if let Some(connection) = self.owner(owner) {
+                connection.under_way -= 1;
+                // It may have had to wait for that.
+                if connection.input_len() > 0 || connection.readable || connection.ending {
+                    self.enqueue(owner.index);
+                }
+            }
+        }
+        self.mark_dirty(owner.index);
+    }
+
+    fn say(&mut self, owner: Name, cookie: u64, structured: bool, result: Result<(), ErrorCode>) {
+        if let Err(error) = result {
+            self.counters.count_error(error);
+        }
+        if let Some(connection) = self.owner(owner) {
+            connection.out.put(|out| match result {
+                Ok(()) => put_done(out, cookie),
+                Err(error) => put_error(out, structured, cookie, error),
+            });
+        }
+    }
+
+    /// Answers a read whose pieces waited for each other.
+    fn answer_in_one(&mut self, index: usize, result: Result<(), ErrorCode>, (at, len): (u64, u32)) {
+        let job = self.jobs.job(index);
+        let (owner, cookie, structured) = (job.owner, job.cookie, job.is_structured);
+        let mut is_first = true;
+        let mut lost = 0;
+        for mut buffer in self.jobs.parts(index) {
+            let connection = self.connections.get_mut(owner.index).and_then(Option::as_deref_mut);
+            match connection.filter(|connection| connection.name == owner) {
+                Some(connection) if result.is_ok() => {
+                    let front = match std::mem::take(&mut is_first) {
+                        true => data_front(buffer.front_mut(), structured, cookie, (at, len as usize), true),
+                        false => 0,
+                    };
+                    connection.out.put_data(buffer, front);
+                }
+                _ => lost += claim_of(buffer.len()),
+            }
+        }
+        self.free(owner, lost);
+        if result.is_err() {
+            self.say(owner, cookie, structured, result);
+        }
+    }
+
+    /// Has a connection be sent to, if it is to be told anything.
+    pub(super) fn note_output(&mut self, connection: &mut Connection) {
+        if !connection.out.is_empty() && !std::mem::replace(&mut connection.dirty, true) {
+            self.dirty.push(connection.name.index);
+        }
+    }
+
+    /// Sends what there is to say. Returns whether anything was sent.
+    pub(super) fn send_dirty(&mut self) -> bool {
+        let mut dirty = std::mem::take(&mut self.dirty);
+        let mut some = false;
+        for index in dirty.drain(..) {
+            let Some(mut connection) = self.connections.get_mut(index).and_then(Option::take) else { continue };
+            connection.dirty = false;
+            match self.send(&mut connection) {
+                Ok(len) => {
+                    some |= len > 0;
+                    let may_go_on = len > 0 && (connection.input_len() > 0 || connection.readable);
+                    let is_over = connection.ending && connection.is_done();
+                    let has_more = !connection.out.is_empty() && !connection.blocked;
+                    self.connections[index] = Some(connection);
+                    if may_go_on || is_over || has_more {
+                        self.enqueue(index);
+                    }
+                }
+                Err(why) => self.close(connection, why),
+            }
+        }
+        // What is still to be sent of those who had their turn.
+        dirty.append(&mut self.dirty);
+        self.dirty = dirty;
+        some
+    }
+
+    fn send(&mut self, connection: &mut Connection) -> Result<usize, Closed> {
+        if connection.out.is_empty() {
+            return Ok(0);
+        }
+        let sent = connection.out.send(&mut connection.stream, SEND_PER_TURN).map_err(|_| Closed::Vanished)?;
+        connection.claimed -= sent.freed;
+        self.budget.give_back(sent.freed);
+        if sent.len > 0 {
+            connection.note_moved(sent.len, self.now_ns);
+        }
+        connection.blocked = sent.is_blocked;
+        // A client that is sent much is blocked again and again: it is watched until it has all.
+        let watch = sent.is_blocked || connection.is_watched && !connection.out.is_empty();
+        if watch != connection.is_watched {
+            connection.is_watched = watch;
+            let index = connection.name.index;
+            self.sockets.watch_writable(&mut connection.stream, index, watch).map_err(|_| Closed::Vanished)?;
+        }
+        Ok(sent.len)
+    }
+}
+
+const _: () = assert!(FRONT_ROOM >= crate::protocol::DATA_FRONT_MAX);

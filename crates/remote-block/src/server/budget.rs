@@ -1,0 +1,108 @@
+//! Bytes that requests have under way, of all connections together.
+
+use std::collections::VecDeque;
+
+use sinew_remote_memory::store::BLOCK;
+
+/// A connection's name: its place, and the number of who has it now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Name {
+    pub index: usize,
+    pub generation: u64,
+}
+
+/// Bytes that data of such a length are counted as.
+#[inline]
+pub(super) const fn claim_of(len: usize) -> usize {
+    len.next_multiple_of(BLOCK)
+}
+
+/// Somebody who waits for room.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Want {
+    pub who: Name,
+    pub len: usize,
+}
+
+/// What is under way, and who waits for it to be over, in the order in which they came.
+#[derive(Debug)]
+pub(super) struct Budget {
+    max: usize,
+    used: usize,
+    waiting: VecDeque<Want>,
+}
+
+impl Budget {
+    pub fn new(max: usize, connections: usize) -> Self {
+        Self { max, used: 0, waiting: VecDeque::with_capacity(connections) }
+    }
+
+    pub fn used(&self) -> usize {
+        self.used
+    }
+
+    pub fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Takes `len` bytes if there are as many, and nobody waits.
+    #[inline]
+    pub fn try_take(&mut self, len: usize) -> bool {
+        let fits = self.waiting.is_empty() && self.used + len <= self.max;
+        if fits {
+            self.used += len;
+        }
+        fits
+    }
+
+    #[inline]
+    pub fn give_back(&mut self, len: usize) {
+        self.used -= len;
+    }
+
+    pub fn wait(&mut self, want: Want) {
+        self.waiting.push_back(want);
+    }
+
+    /// As [`Self::wait`], before all others.
+    pub fn wait_first(&mut self, want: Want) {
+        self.waiting.push_front(want);
+    }
+
+    /// Takes for the first who waits, if there is enough.
+    pub fn next(&mut self) -> Option<Want> {
+        let want = *self.waiting.front()?;
+        if self.used + want.len > self.max {
+            return None;
+        }
+        self.used += want.len;
+        self.waiting.pop_front()
+    }
+
+    /// Forgets somebody who waited.
+    pub fn forget(&mut self, who: Name) {
+        self.waiting.retain(|want| want.who != who);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_comes_later_does_not_pass_who_waits() {
+        let who = |index| Name { index, generation: 1 };
+        let mut budget = Budget::new(100, 4);
+        assert!(budget.try_take(60) && !budget.try_take(41));
+        budget.wait(Want { who: who(0), len: 50 });
+        budget.wait(Want { who: who(1), len: 10 });
+        assert!(!budget.try_take(10) && budget.next().is_none());
+        budget.give_back(10);
+        assert_eq!(budget.next().map(|want| want.who), Some(who(0)));
+        assert!(budget.next().is_none());
+        budget.forget(who(1));
+        assert!(!budget.has_waiting());
+        budget.give_back(100);
+        assert!(budget.try_take(100) && budget.used() == 100);
+    }
+}

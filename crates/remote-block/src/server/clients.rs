@@ -1,0 +1,120 @@
+//! Connections that come and go, and those that hold others up.
+
+use sinew_remote_memory::Store;
+
+use super::Server;
+use super::budget::{Name, claim_of};
+use super::connection::{Connection, Payload, Phase};
+use super::counters::Closed;
+
+/// Connections that are accepted in one turn.
+const ACCEPTS_PER_TURN: usize = 64;
+/// A handshake takes so long at most.
+const HANDSHAKE_NS: u64 = 10_000_000_000;
+/// Who holds memory that others wait for, and has not moved for so long, is closed.
+const STILL_NS: u64 = 1_000_000_000;
+/// How often it is looked for such.
+const TICK_NS: u64 = 100_000_000;
+
+impl<S: Store> Server<S> {
+    /// Lets in who waits. Returns whether anybody did.
+    pub(super) fn accept(&mut self) -> bool {
+        for count in 0..ACCEPTS_PER_TURN {
+            let Some(mut stream) = self.sockets.accept() else { return count > 0 };
+            if self.connections() >= self.config.connections_max || self.is_ending {
+                self.counters.refused_connections += 1;
+                continue;
+            }
+            let index = self.free.pop().unwrap_or_else(|| {
+                self.connections.push(None);
+                self.connections.len() - 1
+            });
+            if self.sockets.register(&mut stream, index).is_err() {
+                self.free.push(index);
+                continue;
+            }
+            self.generation += 1;
+            self.counters.connections += 1;
+            self.shaking += 1;
+            let name = Name { index, generation: self.generation };
+            self.connections[index] = Some(Box::new(Connection::new(name, stream, self.now_ns)));
+            self.enqueue(index);
+        }
+        self.sockets.accept_later();
+        true
+    }
+
+    /// Ends a connection. What the store has of it is finished, and told to nobody.
+    pub(super) fn close(&mut self, connection: Box<Connection>, why: Closed) {
+        self.counters.count_closed(why);
+        if matches!(connection.phase, Phase::Handshake(_)) {
+            self.shaking -= 1;
+        }
+        let mut freed = connection.granted + connection.out.claimed();
+        if let Payload::Write { job, .. } = &connection.payload {
+            freed += connection.pieces.iter().map(|piece| claim_of(piece.len())).sum::<usize>();
+            self.jobs.abandon(*job);
+        }
+        self.budget.give_back(freed);
+        if connection.is_waiting {
+            self.budget.forget(connection.name);
+        }
+        let index = connection.name.index;
+        self.hot.retain(|hot| *hot != index);
+        drop(connection);
+        self.free.push(index);
+        // There is a descriptor again.
+        self.sockets.accept_later();
+    }
+
+    pub(super) fn close_all(&mut self) {
+        for index in 0..self.connections.len() {
+            if let Some(connection) = self.connections[index].take() {
+                self.close(connection, Closed::Ended);
+            }
+        }
+    }
+
+    /// Gives memory to those who wait for it, in their order.
+    pub(super) fn grant(&mut self) {
+        while let Some(want) = self.budget.next() {
+            match self.connections.get_mut(want.who.index) {
+                Some(Some(connection)) if connection.name == want.who => {
+                    connection.is_waiting = false;
+                    connection.granted = want.len;
+                    self.enqueue(want.who.index);
+                }
+                _ => self.budget.give_back(want.len),
+            }
+        }
+    }
+
+    /// When something has to be looked after, if nothing comes.
+    pub(super) fn next_tick_ns(&self) -> Option<u64> {
+        (self.shaking > 0 || self.budget.has_waiting()).then(|| self.ticked_ns.saturating_add(TICK_NS))
+    }
+
+    /// Looks after those who hold others up.
+    pub(super) fn tick(&mut self) {
+        if self.now_ns < self.ticked_ns.saturating_add(TICK_NS) {
+            return;
+        }
+        self.ticked_ns = self.now_ns;
+        if self.shaking == 0 && !self.budget.has_waiting() {
+            return;
+        }
+        let is_short = self.budget.has_waiting();
+        for index in 0..self.connections.len() {
+            let Some(connection) = &self.connections[index] else { continue };
+            let still_ns = self.now_ns.saturating_sub(connection.moved_ns);
+            let why = match connection.phase {
+                Phase::Handshake(_) if still_ns >= HANDSHAKE_NS => Closed::Late,
+                Phase::Requests(_) if is_short && still_ns >= STILL_NS && connection.is_owing() => Closed::Stalled,
+                _ => continue,
+            };
+            if let Some(connection) = self.connections[index].take() {
+                self.close(connection, why);
+            }
+        }
+    }
+}

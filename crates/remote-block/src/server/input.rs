@@ -1,0 +1,360 @@
+//! What a client says: it is read, and handed to the store.
+
+use sinew_remote_memory::Store;
+
+use super::Server;
+use super::budget::{Want, claim_of};
+use super::connection::{Connection, Payload, Phase};
+use super::counters::Closed;
+use super::jobs;
+use crate::protocol::{Command, ErrorCode, Extent, Request, Session, Then, put_done, put_error, put_hole, put_status};
+
+/// Reads before the others have their turn.
+const READS_PER_TURN: usize = 4;
+/// Bytes of short replies that may wait to be sent. A client that reads none is not read from.
+const SHORT_REPLIES_MAX: usize = 64 << 10;
+/// Extents of a reply.
+const EXTENTS_MAX: usize = 64;
+
+/// What a connection waits for when nothing more can be done of what it said.
+enum Parsed {
+    /// More input.
+    Input,
+    /// Something else, which will have it be served again.
+    Other,
+    /// Nothing: it is to be closed.
+    Close(Closed),
+}
+
+impl<S: Store> Server<S> {
+    /// Serves a connection for a while. Returns whether anything came.
+    pub(super) fn serve(&mut self, index: usize) -> bool {
+        let Some(mut connection) = self.connections.get_mut(index).and_then(Option::take) else { return false };
+        connection.queued = false;
+        let mut came = 0;
+        match self.serve_one(&mut connection, &mut came) {
+            Ok(goes_on) => {
+                self.note_output(&mut connection);
+                self.connections[index] = Some(connection);
+                if goes_on {
+                    self.enqueue(index);
+                }
+            }
+            Err(why) => self.close(connection, why),
+        }
+        came > 0
+    }
+
+    /// Returns whether there is more to do at once.
+    fn serve_one(&mut self, connection: &mut Connection, came: &mut usize) -> Result<bool, Closed> {
+        if connection.is_gone {
+            return Err(self.vanished(connection));
+        }
+        let mut reads = 0;
+        loop {
+            match self.parse(connection) {
+                Parsed::Input => {}
+                Parsed::Other => return Ok(false),
+                Parsed::Close(why) => return Err(why),
+            }
+            if !connection.readable {
+                break;
+            }
+            if reads == READS_PER_TURN {
+                return Ok(true);
+            }
+            reads += 1;
+            let read = connection.read().map_err(|_| self.vanished(connection))?;
+            connection.note_moved(read, self.now_ns);
+            *came += read;
+        }
+        if connection.ending {
+            // What was half said will not be said to the end.
+            let is_cut = connection.has_payload() || connection.input_len() > 0;
+            return match is_cut {
+                true => Err(Closed::Vanished),
+                false if connection.is_done() => Err(Closed::Left),
+                false => Ok(false),
+            };
+        }
+        Ok(false)
+    }
+
+    fn vanished(&self, connection: &Connection) -> Closed {
+        let is_idle = connection.is_done() && connection.input_len() == 0;
+        if is_idle { Closed::Left } else { Closed::Vanished }
+    }
+
+    /// Does what can be done of what came.
+    fn parse(&mut self, connection: &mut Connection) -> Parsed {
+        loop {
+            if connection.ending && !connection.readable && connection.input_len() < connection.wants {
+                return Parsed::Input;
+            }
+            let then = match &connection.payload {
+                Payload::Write { .. } => self.take_payload(connection),
+                Payload::Skip { .. } => skip_payload(connection, &mut self.counters),
+                Payload::None => match connection.phase {
+                    Phase::Handshake(_) => self.shake_hands(connection),
+                    Phase::Requests(session) => self.take_request(connection, session),
+                },
+            };
+            if let Some(parsed) = then {
+                return parsed;
+            }
+        }
+    }
+
+    fn shake_hands(&mut self, connection: &mut Connection) -> Option<Parsed> {
+        // A client that does not read what it is told is told no more.
+        if connection.blocked {
+            return Some(Parsed::Other);
+        }
+        if connection.input_len() < connection.wants {
+            return Some(Parsed::Input);
+        }
+        let Phase::Handshake(mut handshake) =
+            std::mem::replace(&mut connection.phase, Phase::Requests(Session::default()))
+        else {
+            return None;
+        };
+        let mut ran = None;
+        // The output is written to beside the input.
+        let mut out = std::mem::take(&mut connection.out);
+        out.put(|bytes| ran = Some(handshake.run(&self.export, self.is_ending, connection.input(), bytes)));
+        connection.out = out;
+        let ran = ran?;
+        connection.phase = Phase::Handshake(handshake);
+        connection.consume(ran.consumed);
+        connection.wants = 1;
+        match ran.then {
+            Then::Input(wants) => {
+                connection.wants = wants;
+                return Some(Parsed::Input);
+            }
+            Then::Output => {
+                // What it said last is sent before it is heard again.
+                if connection.out.short_len() > SHORT_REPLIES_MAX {
+                    return Some(Parsed::Other);
+                }
+            }
+            Then::Serve(session) => {
+                connection.phase = Phase::Requests(session);
+                connection.wants = Request::LEN;
+                self.shaking -= 1;
+            }
+            Then::Leave => {
+                connection.ending = true;
+                connection.readable = false;
+                connection.consume(connection.input_len());
+                return Some(Parsed::Input);
+            }
+            Then::Close(why) => return Some(Parsed::Close(Closed::Unwelcome(why))),
+        }
+        None
+    }
+
+    fn take_request(&mut self, connection: &mut Connection, session: Session) -> Option<Parsed> {
+        if connection.is_waiting
+            || connection.under_way >= self.config.requests_max
+            || connection.out.short_len() >= SHORT_REPLIES_MAX
+        {
+            return Some(Parsed::Other);
+        }
+        let Some(bytes) = connection.input().first_chunk::<{ Request::LEN }>() else {
+            connection.wants = Request::LEN;
+            return Some(Parsed::Input);
+        };
+        let Some(request) = Request::read(bytes) else { return Some(Parsed::Close(Closed::Nonsense)) };
+        let command = match self.is_ending {
+            true if request.command(session, 0) != Ok(Command::Disconnect) => Err(ErrorCode::Ending),
+            _ => request.command(session, self.export.len),
+        };
+        let (cookie, owner, structured) = (request.cookie, connection.name, session.is_structured);
+        let done = match command {
+            Ok(Command::Read { at, len, in_one }) => {
+                if structured && self.is_hole(at, len) {
+                    connection.out.put(|out| put_hole(out, cookie, at, len));
+                } else {
+                    match self.claim(connection, len) {
+                        Some(Ok(())) => {}
+                        Some(Err(error)) => return self.refuse(connection, session, &request, error),
+                        None => return Some(Parsed::Other),
+                    }
+                    connection.under_way += 1;
+                    self.jobs.read(
+                        &mut self.store,
+                        owner,
+                        cookie,
+                        (at, len, in_one),
+                        structured,
+                        &mut connection.pieces,
+                    );
+                    self.counters.bytes_read += u64::from(len);
+                }
+                connection.expect_short();
+                &mut self.counters.reads
+            }
+            Ok(Command::Write { at, len, is_kept }) => {
+                match self.claim(connection, len) {
+                    Some(Ok(())) => {}
+                    Some(Err(error)) => return self.refuse(connection, session, &request, error),
+                    None => return Some(Parsed::Other),
+                }
+                connection.under_way += 1;
+                let job = self.jobs.write(owner, cookie, at, len, is_kept, structured);
+                connection.payload = Payload::Write { job, number: 0, filled: 0 };
+                self.counters.bytes_written += u64::from(len);
+                &mut self.counters.writes
+            }
+            Ok(Command::Flush) => {
+                connection.under_way += 1;
+                self.jobs.flush(&mut self.store, owner, cookie, structured);
+                &mut self.counters.flushes
+            }
+            Ok(Command::Discard { at, len, is_kept }) => {
+                connection.under_way += 1;
+                let place = (&mut self.store, &self.zeros);
+                self.jobs.stretch(place, owner, cookie, (at, len, false), is_kept, structured);
+                &mut self.counters.discards
+            }
+            Ok(Command::Zeros { at, len, is_kept }) => {
+                connection.under_way += 1;
+                let place = (&mut self.store, &self.zeros);
+                self.jobs.stretch(place, owner, cookie, (at, len, true), is_kept, structured);
+                &mut self.counters.discards
+            }
+            Ok(Command::Status { at, len, one }) => {
+                let extents = self.extents(at, len, one);
+                connection.out.put(|out| put_status(out, cookie, &extents));
+                &mut self.counters.statuses
+            }
+            Ok(Command::Cache) => {
+                connection.out.put(|out| put_done(out, cookie));
+                &mut self.counters.caches
+            }
+            Ok(Command::Disconnect) => {
+                connection.ending = true;
+                connection.readable = false;
+                connection.consume(connection.input_len());
+                return Some(Parsed::Input);
+            }
+            Err(error) => return self.refuse(connection, session, &request, error),
+        };
+        *done += 1;
+        connection.consume(Request::LEN);
+        None
+    }
+
+    /// Refuses a request, once its payload is read off.
+    fn refuse(
+        &mut self,
+        connection: &mut Connection,
+        session: Session,
+        request: &Request,
+        error: ErrorCode,
+    ) -> Option<Parsed> {
+        self.counters.refused += 1;
+        connection.consume(Request::LEN);
+        let (left, cookie) = (request.payload_len() as usize, request.cookie);
+        if left > 0 {
+            connection.payload = Payload::Skip { left, cookie, error };
+        } else {
+            self.counters.count_error(error);
+            connection.out.put(|out| put_error(out, session.is_structured, cookie, error));
+        }
+        None
+    }
+
+    fn is_hole(&self, at: u64, len: u32) -> bool {
+        let extent = self.store.extent(at, len.into());
+        extent.is_hole && extent.len >= len.into()
+    }
+
+    fn extents(&self, mut at: u64, len: u32, one: bool) -> arrayvec::ArrayVec<Extent, EXTENTS_MAX> {
+        let mut extents = arrayvec::ArrayVec::new();
+        let end = at + u64::from(len);
+        while at < end && extents.len() < if one { 1 } else { EXTENTS_MAX } {
+            let found = self.store.extent(at, end - at);
+            let len = found.len.clamp(1, end - at);
+            at += len;
+            match extents.last_mut() {
+                Some(Extent { len: before, is_hole }) if *is_hole == found.is_hole => *before += len as u32,
+                _ => extents.push(Extent { len: len as u32, is_hole: found.is_hole }),
+            }
+        }
+        extents
+    }
+
+    /// Takes room for `len` bytes and the buffers for them; or, when there is none now, has the connection wait.
+    fn claim(&mut self, connection: &mut Connection, len: u32) -> Option<Result<(), ErrorCode>> {
+        let claim = claim_of(len as usize);
+        if connection.claimed > 0 && connection.claimed + claim > self.config.connection_memory {
+            // It is served again when it has some back.
+            self.counters.waits += 1;
+            return None;
+        }
+        let granted = std::mem::take(&mut connection.granted);
+        if granted != claim {
+            self.budget.give_back(granted);
+            if !self.budget.try_take(claim) {
+                self.counters.waits += 1;
+                connection.is_waiting = true;
+                self.budget.wait(Want { who: connection.name, len: claim });
+                return None;
+            }
+        }
+        if jobs::fill_pieces(&self.store, len, &mut connection.pieces).is_ok() {
+            connection.begin_to_owe(claim, self.now_ns);
+            return Some(Ok(()));
+        }
+        // The arena is in pieces, or others use it.
+        self.budget.give_back(claim);
+        if self.budget.used() == 0 {
+            return Some(Err(ErrorCode::NoMemory));
+        }
+        self.counters.waits += 1;
+        connection.is_waiting = true;
+        self.budget.wait_first(Want { who: connection.name, len: claim });
+        None
+    }
+
+    /// Takes what is there of a payload; a piece that is full goes to the store.
+    fn take_payload(&mut self, connection: &mut Connection) -> Option<Parsed> {
+        let is_full = connection.fill();
+        let Payload::Write { job, number, filled } = &mut connection.payload else { return None };
+        if !is_full {
+            connection.wants = 1;
+            return Some(Parsed::Input);
+        }
+        let (job, piece_number, piece) = (*job, *number, connection.pieces.pop()?);
+        (*number, *filled) = (piece_number + 1, 0);
+        let is_last = connection.pieces.is_empty();
+        if is_last {
+            connection.payload = Payload::None;
+            connection.wants = Request::LEN;
+        }
+        self.jobs.write_piece(&mut self.store, job, piece_number, piece, is_last);
+        None
+    }
+}
+
+/// Reads bytes off that nobody wants, and then says why.
+fn skip_payload(connection: &mut Connection, counters: &mut super::Counters) -> Option<Parsed> {
+    let len = connection.input_len();
+    let Payload::Skip { left, cookie, error } = &mut connection.payload else { return None };
+    let skipped = len.min(*left);
+    *left -= skipped;
+    let (is_over, cookie, error) = (*left == 0, *cookie, *error);
+    connection.consume(skipped);
+    if !is_over {
+        connection.wants = 1;
+        return Some(Parsed::Input);
+    }
+    connection.payload = Payload::None;
+    connection.wants = Request::LEN;
+    let Phase::Requests(session) = connection.phase else { return None };
+    counters.count_error(error);
+    connection.out.put(|out| put_error(out, session.is_structured, cookie, error));
+    None
+}

@@ -1,0 +1,327 @@
+//! Requests that the store works on: what they are cut into, and what becomes of them.
+
+use std::collections::VecDeque;
+
+use sinew_fabric::verbs::Slice;
+use sinew_mem::{AllocError, Frozen, MessageBuffer};
+use sinew_remote_memory::{Finished, Job as StoreJob, Refused, Request, Store, StoreError};
+
+use super::budget::Name;
+use crate::protocol::ErrorCode;
+
+/// Bytes of a piece: longer reads and writes are cut into such, so that they go through a processor's cache rather than past it.
+pub(super) const PIECE: usize = 256 << 10;
+/// Bytes that are forgotten at once: the store has other things to do between.
+const DISCARD_STEP: u64 = 16 << 20;
+/// The number of a flush, which is no piece of its request.
+const FLUSH: u32 = u32::MAX;
+
+/// What a request is to the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum What {
+    /// To be read from `at` on. `in_one`: it is answered when all of it is there.
+    Read { at: u64, len: u32, in_one: bool },
+    /// To be written to `at` and on.
+    Write { at: u64, len: u32 },
+    /// To be zeroed up to `end`, of which what lies before `next` is begun; by writing zeros, or by forgetting.
+    Stretch { next: u64, end: u64, is_written: bool },
+    /// To wait.
+    Flush,
+}
+
+/// A request under way.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub owner: Name,
+    pub cookie: u64,
+    pub what: What,
+    pub is_structured: bool,
+    is_kept: bool,
+    /// Parts that the store has.
+    left: u32,
+    /// More parts are to come.
+    is_open: bool,
+    error: Option<ErrorCode>,
+    /// Pieces of a read that wait for the others.
+    parts: Vec<Option<MessageBuffer>>,
+}
+
+/// What became of a part.
+#[derive(Debug)]
+pub(super) enum News {
+    /// Data of a read. The buffer counts as claimed.
+    Data {
+        buffer: MessageBuffer,
+        at: u64,
+    },
+    /// So many bytes of a read or a write are claimed no more.
+    Freed(usize),
+    Nothing,
+}
+
+/// All requests under way.
+#[derive(Debug, Default)]
+pub(super) struct Jobs {
+    jobs: Vec<Job>,
+    free: Vec<usize>,
+    /// What the store has not taken yet.
+    held: VecDeque<Request>,
+    /// What it never will.
+    failed: Vec<Finished>,
+    /// What it has finished.
+    pub finished: Vec<Finished>,
+}
+
+fn name(job: usize, part: u32) -> u64 {
+    job as u64 | u64::from(part) << 32
+}
+
+/// Bytes of a piece of a request of `len` bytes.
+fn piece_len(len: u32, number: u32) -> usize {
+    (len as usize - number as usize * PIECE).min(PIECE)
+}
+
+/// Makes `pieces`, which is empty, buffers for `len` bytes, those of the last bytes first.
+pub(super) fn fill_pieces(store: &impl Store, len: u32, pieces: &mut Vec<MessageBuffer>) -> Result<(), AllocError> {
+    for number in (0..len.div_ceil(PIECE as u32)).rev() {
+        let len = piece_len(len, number);
+        let piece = store.arena().alloc(len, len).inspect_err(|_| pieces.clear())?;
+        pieces.push(piece);
+    }
+    Ok(())
+}
+
+fn code(error: &StoreError) -> ErrorCode {
+    match error {
+        StoreError::Full { .. } => ErrorCode::NoSpace,
+        _ => ErrorCode::Io,
+    }
+}
+
+impl Jobs {
+    /// Requests under way.
+    pub fn count(&self) -> usize {
+        self.jobs.len() - self.free.len()
+    }
+
+    pub fn job(&self, job: usize) -> &Job {
+        &self.jobs[job]
+    }
+
+    fn begin(&mut self, owner: Name, cookie: u64, what: What, is_structured: bool, is_kept: bool) -> usize {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.jobs.push(Job {
+                owner,
+                cookie,
+                what,
+                is_structured,
+                is_kept,
+                left: 0,
+                is_open: false,
+                error: None,
+                parts: Vec::new(),
+            });
+            self.jobs.len() - 1
+        });
+        let job = &mut self.jobs[index];
+        (job.owner, job.cookie, job.what, job.is_structured, job.is_kept) =
+            (owner, cookie, what, is_structured, is_kept);
+        (job.left, job.is_open, job.error) = (0, false, None);
+        index
+    }
+
+    fn submit(&mut self, store: &mut impl Store, job: usize, part: u32, what: StoreJob) {
+        self.jobs[job].left += 1;
+        self.hand_over(store, Request { tag: name(job, part), job: what });
+    }
+
+    fn hand_over(&mut self, store: &mut impl Store, request: Request) {
+        if !self.held.is_empty() {
+            return self.held.push_back(request);
+        }
+        match store.submit(request) {
+            Ok(()) => {}
+            Err(Refused::Busy(request)) => self.held.push_back(request),
+            Err(Refused::Never { error, request }) => self.fail(error, request),
+            Err(_) => unreachable!("a store refuses in no other way"),
+        }
+    }
+
+    fn fail(&mut self, error: StoreError, Request { tag, job }: Request) {
+        let target = if let StoreJob::Read { target, .. } = job { Some(target) } else { None };
+        self.failed.push(Finished { tag, result: Err(error), target });
+    }
+
+    /// Hands over what the store had no room for. Returns whether there was any.
+    pub fn retry(&mut self, store: &mut impl Store) -> bool {
+        let mut any = false;
+        while let Some(request) = self.held.pop_front() {
+            match store.submit(request) {
+                Ok(()) => any = true,
+                Err(Refused::Busy(request)) => {
+                    self.held.push_front(request);
+                    break;
+                }
+                Err(Refused::Never { error, request }) => self.fail(error, request),
+                Err(_) => unreachable!("a store refuses in no other way"),
+            }
+        }
+        any
+    }
+
+    /// Takes what the store has finished into `finished`. Returns whether there is any.
+    pub fn poll(&mut self, store: &mut impl Store, max: usize) -> bool {
+        store.poll(&mut self.finished, max);
+        self.finished.append(&mut self.failed);
+        !self.finished.is_empty()
+    }
+
+    /// Begins to read into `pieces`, and takes them.
+    pub fn read(
+        &mut self,
+        store: &mut impl Store,
+        owner: Name,
+        cookie: u64,
+        (at, len, in_one): (u64, u32, bool),
+        is_structured: bool,
+        pieces: &mut Vec<MessageBuffer>,
+    ) {
+        let in_one = in_one && pieces.len() > 1;
+        let job = self.begin(owner, cookie, What::Read { at, len, in_one }, is_structured, false);
+        if in_one {
+            self.jobs[job].parts.resize_with(pieces.len(), || None);
+        }
+        let mut number = 0;
+        while let Some(target) = pieces.pop() {
+            self.submit(store, job, number, StoreJob::Read { at: at + number as u64 * PIECE as u64, target });
+            number += 1;
+        }
+    }
+
+    /// Begins a write, whose pieces are to come.
+    pub fn write(&mut self, owner: Name, cookie: u64, at: u64, len: u32, is_kept: bool, is_structured: bool) -> usize {
+        let job = self.begin(owner, cookie, What::Write { at, len }, is_structured, is_kept);
+        self.jobs[job].is_open = true;
+        job
+    }
+
+    /// Writes a piece, which may be the last.
+    pub fn write_piece(
+        &mut self,
+        store: &mut impl Store,
+        job: usize,
+        number: u32,
+        piece: MessageBuffer,
+        is_last: bool,
+    ) {
+        let What::Write { at, .. } = self.jobs[job].what else { return };
+        let at = at + number as u64 * PIECE as u64;
+        self.submit(store, job, number, StoreJob::Write { at, source: Slice::from(piece.freeze()) });
+        if is_last {
+            self.jobs[job].is_open = false;
+            self.keep(store, job);
+        }
+    }
+
+    /// Has what the job did be kept, if that was asked.
+    fn keep(&mut self, store: &mut impl Store, job: usize) {
+        if self.jobs[job].is_kept {
+            self.submit(store, job, FLUSH, StoreJob::Flush);
+        }
+    }
+
+    /// Ends a write whose last pieces will not come.
+    pub fn abandon(&mut self, job: usize) {
+        self.jobs[job].is_open = false;
+        self.jobs[job].is_kept = false;
+        if self.jobs[job].left == 0 {
+            self.free.push(job);
+        }
+    }
+
+    /// Begins a flush.
+    pub fn flush(&mut self, store: &mut impl Store, owner: Name, cookie: u64, is_structured: bool) {
+        let job = self.begin(owner, cookie, What::Flush, is_structured, false);
+        self.submit(store, job, 0, StoreJob::Flush);
+    }
+
+    /// Begins to zero bytes, a step after the other.
+    pub fn stretch(
+        &mut self,
+        (store, zeros): (&mut impl Store, &Frozen),
+        owner: Name,
+        cookie: u64,
+        (next, len, is_written): (u64, u32, bool),
+        is_kept: bool,
+        is_structured: bool,
+    ) {
+        let end = next + u64::from(len);
+        let job = self.begin(owner, cookie, What::Stretch { next, end, is_written }, is_structured, is_kept);
+        self.step(store, zeros, job);
+    }
+
+    fn step(&mut self, store: &mut impl Store, zeros: &Frozen, job: usize) {
+        let What::Stretch { next: at, end, is_written } = self.jobs[job].what else { return };
+        let len = (end - at).min(if is_written { zeros.len() as u64 } else { DISCARD_STEP });
+        let next = at + len;
+        self.jobs[job].what = What::Stretch { next, end, is_written };
+        self.jobs[job].is_open = next < end;
+        let what = match is_written {
+            true => StoreJob::Write { at, source: Slice { buffer: zeros.clone(), start: 0, len: len as usize } },
+            false => StoreJob::Discard { at, len },
+        };
+        self.submit(store, job, 0, what);
+        if next == end {
+            self.keep(store, job);
+        }
+    }
+
+    /// Takes a finished part. Returns its job, and what became of it.
+    pub fn take(&mut self, store: &mut impl Store, zeros: &Frozen, finished: Finished) -> (usize, News) {
+        let (index, part) = ((finished.tag & u64::from(u32::MAX)) as usize, (finished.tag >> 32) as u32);
+        let job = &mut self.jobs[index];
+        job.left -= 1;
+        if let Err(error) = &finished.result {
+            job.error.get_or_insert(code(error));
+        }
+        let news = match job.what {
+            _ if part == FLUSH => News::Nothing,
+            What::Read { at, len, in_one } => match finished.target {
+                Some(buffer) if finished.result.is_ok() && in_one => {
+                    job.parts[part as usize] = Some(buffer);
+                    News::Nothing
+                }
+                Some(buffer) if finished.result.is_ok() => News::Data { buffer, at: at + part as u64 * PIECE as u64 },
+                _ => News::Freed(super::budget::claim_of(piece_len(len, part))),
+            },
+            What::Write { len, .. } => News::Freed(super::budget::claim_of(piece_len(len, part))),
+            What::Stretch { .. } => {
+                if job.is_open && job.error.is_none() {
+                    self.step(store, zeros, index);
+                } else {
+                    job.is_open = false;
+                }
+                News::Nothing
+            }
+            What::Flush => News::Nothing,
+        };
+        (index, news)
+    }
+
+    /// Whether a job is over, and then what of it failed.
+    pub fn is_over(&self, job: usize) -> Option<Result<(), ErrorCode>> {
+        let job = &self.jobs[job];
+        (job.left == 0 && !job.is_open).then(|| job.error.map_or(Ok(()), Err))
+    }
+
+    /// The pieces of a read that had to wait for each other, in their order, which leaves none.
+    pub fn parts(&mut self, job: usize) -> impl Iterator<Item = MessageBuffer> + '_ {
+        self.jobs[job].parts.drain(..).flatten()
+    }
+
+    /// Forgets a job that is over.
+    pub fn end(&mut self, job: usize) {
+        self.jobs[job].parts.clear();
+        self.free.push(job);
+    }
+}

@@ -1,0 +1,272 @@
+//! An NBD server: sockets and a store, and one thread that sleeps on both.
+//!
+//! ```no_run
+//! use sinew_remote_block::{Config, Listener, Server};
+//! use sinew_remote_memory::RamStore;
+//! # fn serve(clock: impl sinew_fabric::Clock) -> Result<(), Box<dyn std::error::Error>> {
+//! let config = Config::default();
+//! let store = RamStore::new(1 << 30, config.arena_bytes())?;
+//! let mut server = Server::open(Listener::bind("unix:/run/memory.sock")?, store, config)?;
+//! server.run(&clock, || false)?;
+//! # Ok(())
+//! # }
+//! ```
+
+mod answers;
+mod budget;
+mod clients;
+mod config;
+mod connection;
+mod counters;
+mod input;
+mod jobs;
+mod output;
+mod sockets;
+
+use std::collections::VecDeque;
+use std::io;
+
+use arrayvec::ArrayVec;
+use sinew_door::Listener;
+use sinew_fabric::readiness::{Alarm, wait_on};
+use sinew_fabric::{Clock, Poller, Readiness, Step, Waker};
+use sinew_mem::Frozen;
+use sinew_remote_memory::Store;
+
+pub use config::{Config, OpenError};
+pub use counters::{Closed, Counters};
+
+use crate::protocol::Export;
+use budget::Budget;
+use connection::Connection;
+use jobs::Jobs;
+use sockets::{Event, Sockets};
+
+/// Connections whose sockets are read without asking the system which of them have something, since they had a moment ago.
+const HOT_MAX: usize = 4;
+/// Turns between two questions to the system, while there are such connections.
+const TURNS_BETWEEN_LOOKS: u32 = 16;
+/// A server that is to end answers what is under way, for so long at most.
+const GRACE_NS: u64 = 2_000_000_000;
+/// Requests that are taken of the store in one turn.
+const FINISHED_PER_TURN: usize = 1024;
+
+/// An NBD server. It belongs to one thread, which [runs](Server::run) it.
+pub struct Server<S> {
+    config: Config,
+    export: Export,
+    store: S,
+    sockets: Sockets,
+    alarm: Alarm,
+    poller: Poller,
+    connections: Vec<Option<Box<Connection>>>,
+    free: Vec<usize>,
+    generation: u64,
+    /// Connections with something to do.
+    queue: VecDeque<usize>,
+    /// Connections with something to send.
+    dirty: Vec<usize>,
+    /// Connections that had something a moment ago.
+    hot: ArrayVec<usize, HOT_MAX>,
+    turns: u32,
+    /// Connections that are in their handshake.
+    shaking: usize,
+    jobs: Jobs,
+    budget: Budget,
+    zeros: Frozen,
+    counters: Counters,
+    now_ns: u64,
+    ticked_ns: u64,
+    is_ending: bool,
+}
+
+impl<S: Store> Server<S> {
+    /// A server of `store` for those who come in at `listener`.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`].
+    pub fn open(listener: Listener, store: S, config: Config) -> Result<Self, OpenError> {
+        config.check(store.len(), store.arena().capacity())?;
+        let mut zeros =
+            store.arena().alloc(jobs::PIECE, jobs::PIECE).map_err(|error| io::Error::other(error.to_string()))?;
+        zeros[..].fill(0);
+        let connections = config.connections_max;
+        Ok(Self {
+            export: Export { name: config.name.clone(), description: config.description.clone(), len: store.len() },
+            sockets: Sockets::new(listener)?,
+            alarm: Alarm::new()?,
+            poller: Poller::new(config.poller),
+            connections: Vec::with_capacity(connections),
+            free: Vec::with_capacity(connections),
+            generation: 0,
+            queue: VecDeque::with_capacity(connections),
+            dirty: Vec::with_capacity(connections),
+            hot: ArrayVec::new(),
+            turns: 0,
+            shaking: 0,
+            jobs: Jobs::default(),
+            budget: Budget::new(config.memory, connections),
+            zeros: zeros.freeze(),
+            counters: Counters::default(),
+            now_ns: 0,
+            ticked_ns: 0,
+            is_ending: false,
+            store,
+            config,
+        })
+    }
+
+    /// Where clients come in.
+    pub fn address(&self) -> &str {
+        self.sockets.address()
+    }
+
+    /// The store.
+    pub fn store(&self) -> &S {
+        &self.store
+    }
+
+    /// What it did so far.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Connections there are now.
+    pub fn connections(&self) -> usize {
+        self.connections.len() - self.free.len()
+    }
+
+    /// Bytes of requests under way, and of replies that were not sent yet.
+    pub fn memory_used(&self) -> usize {
+        self.budget.used()
+    }
+
+    /// Ends a sleep, so that [`Self::run`] looks whether it is to end.
+    pub fn waker(&self) -> Waker {
+        self.alarm.waker()
+    }
+
+    /// Serves until `is_over` says so, and then answers what is under way, refuses what still comes, and closes all connections.
+    ///
+    /// # Errors
+    ///
+    /// What the system says when it cannot sleep.
+    pub fn run(&mut self, clock: &impl Clock, is_over: impl Fn() -> bool) -> io::Result<()> {
+        let mut ends_ns = None;
+        loop {
+            let now_ns = clock.now_ns();
+            let found = self.turn(now_ns);
+            if is_over() {
+                self.is_ending = true;
+                let ends_ns = *ends_ns.get_or_insert(now_ns.saturating_add(GRACE_NS));
+                if self.is_idle() || now_ns >= ends_ns {
+                    self.close_all();
+                    return Ok(());
+                }
+            }
+            if self.poller.step(now_ns, found) == Step::Block {
+                self.sleep(now_ns, ends_ns)?;
+            }
+        }
+    }
+
+    /// Sleeps until there is something to do, or until a time.
+    fn sleep(&mut self, now_ns: u64, ends_ns: Option<u64>) -> io::Result<()> {
+        self.hot.clear();
+        if !self.queue.is_empty() {
+            return Ok(());
+        }
+        let until_ns = self.next_tick_ns().into_iter().chain(ends_ns).min();
+        let sources: &mut [&mut dyn Readiness] = &mut [&mut self.sockets, &mut self.store, &mut self.alarm];
+        wait_on(sources, now_ns, until_ns).map(|_| ())
+    }
+
+    /// Does what there is to do, without waiting for more. Returns whether there was anything.
+    pub fn turn(&mut self, now_ns: u64) -> bool {
+        self.now_ns = now_ns;
+        let mut found = self.look();
+        self.tick();
+        for _ in 0..self.queue.len() {
+            let Some(index) = self.queue.pop_front() else { break };
+            if self.serve(index) {
+                found = true;
+                self.note_hot(index);
+            }
+        }
+        found |= self.jobs.retry(&mut self.store);
+        found |= self.store.turn();
+        found |= self.take_finished();
+        found |= self.send_dirty();
+        self.grant();
+        found
+    }
+
+    /// Finds out which sockets have something.
+    fn look(&mut self) -> bool {
+        self.turns = self.turns.wrapping_add(1);
+        if !self.hot.is_empty() && !self.turns.is_multiple_of(TURNS_BETWEEN_LOOKS) {
+            for at in 0..self.hot.len() {
+                let index = self.hot[at];
+                if let Some(Some(connection)) = self.connections.get_mut(index) {
+                    connection.readable |= !connection.ending;
+                    self.enqueue(index);
+                }
+            }
+            return false;
+        }
+        let mut found = false;
+        self.sockets.look();
+        while let Some(event) = self.sockets.next() {
+            match event {
+                Event::Listener => found |= self.accept(),
+                Event::Connection { index, readable, hung_up, gone } => {
+                    if let Some(Some(connection)) = self.connections.get_mut(index) {
+                        connection.readable |= readable && !connection.ending;
+                        connection.hung_up |= hung_up;
+                        connection.is_gone |= gone;
+                        if connection.blocked {
+                            self.mark_dirty(index);
+                        }
+                        self.enqueue(index);
+                    }
+                }
+            }
+        }
+        found
+    }
+
+    fn note_hot(&mut self, index: usize) {
+        if self.hot.contains(&index) {
+            return;
+        }
+        if self.hot.is_full() {
+            // Too many to ask each: the system is asked.
+            self.hot.clear();
+        } else {
+            self.hot.push(index);
+        }
+    }
+
+    fn enqueue(&mut self, index: usize) {
+        if let Some(Some(connection)) = self.connections.get_mut(index)
+            && !std::mem::replace(&mut connection.queued, true)
+        {
+            self.queue.push_back(index);
+        }
+    }
+
+    fn mark_dirty(&mut self, index: usize) {
+        if let Some(Some(connection)) = self.connections.get_mut(index)
+            && !std::mem::replace(&mut connection.dirty, true)
+        {
+            self.dirty.push(index);
+        }
+    }
+
+    /// Whether everything is answered and sent.
+    fn is_idle(&self) -> bool {
+        let mut connections = self.connections.iter().flatten();
+        self.jobs.count() == 0 && self.queue.is_empty() && connections.all(|connection| connection.is_done())
+    }
+}

@@ -1,0 +1,150 @@
+//! Stores that are busy, fail, or know their holes.
+
+mod common;
+
+use std::io;
+
+use common::*;
+use sinew_fabric::{Armed, Descriptor, Readiness};
+use sinew_mem::Arena;
+use sinew_remote_block::Config;
+use sinew_remote_memory::{Extent, Finished, Job, RamStore, Refused, Request, Status, Store, StoreError};
+
+const LEN: u64 = 4 << 20;
+/// From here on, all is lost.
+const LOST: u64 = 3 << 20;
+/// Before that, from here on, there is no room to write.
+const FULL: u64 = 2 << 20;
+/// Before this, all is a hole.
+const HOLE: u64 = 8192;
+
+/// A store with a bad end and a hole at its beginning, which takes few requests at once.
+struct Bad {
+    inner: RamStore,
+    under_way: usize,
+}
+
+impl Readiness for Bad {
+    fn descriptor(&self) -> Option<Descriptor> {
+        self.inner.descriptor()
+    }
+
+    fn arm(&mut self, now_ns: u64) -> io::Result<Armed> {
+        self.inner.arm(now_ns)
+    }
+
+    fn disarm(&mut self) -> bool {
+        self.inner.disarm()
+    }
+}
+
+impl Store for Bad {
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+
+    fn arena(&self) -> &Arena {
+        self.inner.arena()
+    }
+
+    fn submit(&mut self, request: Request) -> Result<(), Refused> {
+        let error = match &request.job {
+            Job::Read { at, target } if *at + target.len() as u64 > LOST => {
+                Some(StoreError::Lost { at: *at, why: "a test".to_owned() })
+            }
+            Job::Write { at, source } if *at + source.len as u64 > FULL => {
+                Some(StoreError::Full { at: *at, why: "a test".to_owned() })
+            }
+            Job::Flush if self.under_way > 1 => Some(StoreError::Unavailable("a test".to_owned())),
+            _ => None,
+        };
+        if let Some(error) = error {
+            return Err(Refused::Never { error, request });
+        }
+        if self.under_way >= 2 {
+            return Err(Refused::Busy(request));
+        }
+        self.inner.submit(request)?;
+        self.under_way += 1;
+        Ok(())
+    }
+
+    fn turn(&mut self) -> bool {
+        self.inner.turn()
+    }
+
+    fn poll(&mut self, finished: &mut Vec<Finished>, max: usize) -> usize {
+        let count = self.inner.poll(finished, max);
+        self.under_way -= count;
+        count
+    }
+
+    fn extent(&self, at: u64, len: u64) -> Extent {
+        let is_hole = at < HOLE;
+        Extent { len: if is_hole { len.min(HOLE - at) } else { len }, is_hole }
+    }
+
+    fn status(&self) -> Status {
+        self.inner.status()
+    }
+}
+
+fn serve_bad() -> Running {
+    let config = Config::default();
+    serve_store(Bad { inner: RamStore::new(LEN as usize, config.arena_bytes()).unwrap(), under_way: 0 }, config)
+}
+
+#[test]
+fn what_a_store_cannot_do_is_the_protocols_error_and_the_next_request_is_served() {
+    let server = serve_bad();
+    for structured in [false, true] {
+        let mut client = server.client(structured);
+        assert!(client.read(0, LOST, 1) == Err(5));
+        // Some of its pieces can be read, and some not.
+        assert!(client.read(0, LOST - (600 << 10), 700 << 10) == Err(5));
+        assert!(client.read(if structured { DF } else { 0 }, LOST - (600 << 10), 700 << 10) == Err(5));
+        assert_eq!(client.write(0, FULL, b"x"), Reply::Error(28));
+        assert_eq!(client.write(FUA, FULL - (600 << 10), &[1; 900 << 10]), Reply::Error(28));
+        assert_eq!(client.simply(ZEROES, NO_HOLE, FULL - (300 << 10), 300 << 10), Reply::Done);
+        assert_eq!(client.simply(ZEROES, NO_HOLE, FULL - (300 << 10), (300 << 10) + 1), Reply::Error(28));
+        assert_eq!(client.read(0, 1 << 20, 4).unwrap(), [0; 4]);
+    }
+    assert!(server.end().io_errors >= 6);
+}
+
+#[test]
+fn a_busy_store_is_asked_again_and_order_stays() {
+    let server = serve_bad();
+    let mut client = server.client(true);
+    for round in 0..50u8 {
+        let at = 1 << 20;
+        use std::io::Write;
+        for byte in [round, round + 1] {
+            client.ask(WRITE, 0, u64::from(byte), at, 4096);
+            client.socket.write_all(&[byte; 4096]).unwrap();
+        }
+        (0..10).for_each(|cookie| client.ask(READ, 0, 100 + cookie, at, 4096));
+        for _ in 0..12 {
+            match client.reply(4096) {
+                (cookie, true, Reply::Done) => assert!(cookie < 100),
+                (_, true, Reply::Data(_, data)) => assert_eq!((data[0], data.len()), (round + 1, 4096)),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    server.end();
+}
+
+#[test]
+fn holes_are_told_and_not_sent() {
+    let server = serve_bad();
+    let mut client = server.client(true);
+    client.ask(READ, 0, 1, 100, 1000);
+    assert_eq!(client.reply(0), (1, true, Reply::Hole(100, 1000)));
+    assert_eq!(client.read(DF, 0, HOLE as u32 + 1).unwrap(), vec![0; HOLE as usize + 1]);
+    assert_eq!(client.simply(STATUS, 0, 4096, 8192), Reply::Status(vec![(4096, 3), (4096, 0)]));
+    assert_eq!(client.simply(STATUS, REQ_ONE, 4096, 8192), Reply::Status(vec![(4096, 3)]));
+    assert_eq!(client.simply(STATUS, 0, LEN - 1, 2), Reply::Error(22));
+    assert_eq!(server.client(false).read(0, 0, 4).unwrap(), [0; 4]);
+    assert_eq!(server.end().statuses, 2);
+}

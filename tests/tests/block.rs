@@ -1,0 +1,184 @@
+//! `sinew serve block`, with the clients that its users have.
+
+mod common;
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use common::{Folder, Server, run, sinew, text};
+use rustix::process::Signal;
+use sinew_conformance::skipped;
+
+/// Bytes of a device.
+const LEN: usize = 64 << 20;
+
+/// A device in a process of its own, at a Unix socket.
+fn serve(folder: &Folder) -> Server {
+    let at = format!("unix:{}", folder.0.join("socket").display());
+    Server::of(&mut sinew(&["serve", "block", "--child", "--memory", "64M", "--at", &at]))
+}
+
+fn uri(folder: &Folder) -> String {
+    format!("nbd+unix:///?socket={}", folder.0.join("socket").display())
+}
+
+/// Whether a program is here; if not, the test says that it is skipped.
+fn has(program: &str) -> bool {
+    let is_here = std::env::var_os("PATH")
+        .is_some_and(|paths| std::env::split_paths(&paths).any(|folder| folder.join(program).is_file()));
+    if !is_here {
+        skipped(format!("no {program}"));
+    }
+    is_here
+}
+
+fn done(command: &mut Command) -> String {
+    let output = run(command);
+    assert!(output.status.success(), "{command:?}: {output:?}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn some_bytes(path: &Path) -> Vec<u8> {
+    let mut word = 1u64;
+    let next = || {
+        word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (word >> 56) as u8
+    };
+    let mut bytes: Vec<u8> = std::iter::repeat_with(next).take(LEN / 4).collect();
+    bytes.resize(LEN, 0);
+    std::fs::write(path, &bytes).unwrap();
+    bytes
+}
+
+#[test]
+fn nbdinfo_shows_what_the_device_can() {
+    if !has("nbdinfo") {
+        return;
+    }
+    let folder = Folder::new();
+    let _server = serve(&folder);
+    let shown = done(Command::new("nbdinfo").arg(uri(&folder)));
+    for line in [
+        "structured packets",
+        "export=\"memory\"",
+        "67108864",
+        "base:allocation",
+        "can_df: true",
+        "can_fast_zero: true",
+        "can_flush: true",
+        "can_fua: true",
+        "can_multi_conn: true",
+        "can_trim: true",
+        "can_zero: true",
+        "block_size_minimum: 1",
+        "block_size_preferred: 4096",
+        "block_size_maximum: 33554432",
+    ] {
+        assert!(shown.contains(line), "{line}: {shown}");
+    }
+    assert!(done(Command::new("nbdinfo").arg("--list").arg(uri(&folder))).contains("export=\"memory\""));
+    assert!(done(Command::new("nbdinfo").arg("--map").arg(uri(&folder))).contains("67108864"));
+}
+
+#[test]
+fn nbdcopy_fills_a_device_over_several_connections_and_reads_it_back() {
+    if !has("nbdcopy") {
+        return;
+    }
+    let folder = Folder::new();
+    let _server = serve(&folder);
+    let (there, back) = (folder.0.join("there"), folder.0.join("back"));
+    let bytes = some_bytes(&there);
+    done(Command::new("nbdcopy").arg("--flush").arg(&there).arg(uri(&folder)));
+    done(Command::new("nbdcopy").arg(uri(&folder)).arg(&back));
+    assert!(std::fs::read(back).unwrap() == bytes);
+}
+
+#[test]
+fn qemu_reads_writes_zeroes_and_discards() {
+    if !has("qemu-io") {
+        return;
+    }
+    let folder = Folder::new();
+    let _server = serve(&folder);
+    let mut command = Command::new("qemu-io");
+    command.args(["-f", "raw"]);
+    for step in [
+        "write -P 7 4k 1M",
+        "read -P 7 4k 1M",
+        "write -z 8k 64k",
+        "read -P 0 8k 64k",
+        "write -f -P 9 1 77",
+        "read -P 9 1 77",
+        "discard 1M 1M",
+        "flush",
+        "read -P 7 600k 100k",
+    ] {
+        command.args(["-c", step]);
+    }
+    let said = done(command.arg(uri(&folder)));
+    assert!(!said.contains("failed") && !said.contains("Pattern"), "{said}");
+}
+
+#[test]
+fn fio_verifies_what_it_wrote() {
+    if !has("fio") {
+        return;
+    }
+    if !text(&run(Command::new("fio").arg("--enghelp")).stdout).contains("nbd") {
+        return skipped("no fio with NBD");
+    }
+    let folder = Folder::new();
+    let _server = serve(&folder);
+    let mut command = Command::new("fio");
+    command.current_dir(&folder.0).args(["--name=verify", "--ioengine=nbd", "--rw=randrw", "--bsrange=512-256k"]);
+    command.args(["--size=64M", "--io_size=64M", "--iodepth=16", "--verify=crc32c", "--verify_fatal=1"]);
+    let said = done(command.arg(format!("--uri={}", uri(&folder))));
+    assert!(said.contains("err= 0"), "{said}");
+}
+
+#[test]
+fn a_device_at_a_port_is_for_this_host_unless_it_is_opened() {
+    let server = Server::of(&mut sinew(&["serve", "block", "--child", "--memory", "1M", "--at", "127.0.0.1:0"]));
+    let socket = std::net::TcpStream::connect(&server.address).unwrap();
+    let mut greeting = [0; 18];
+    std::io::Read::read_exact(&mut &socket, &mut greeting).unwrap();
+    assert_eq!(greeting, *b"NBDMAGICIHAVEOPT\0\x03");
+    let output = run(&mut sinew(&["serve", "block", "--memory", "1M", "--at", "0.0.0.0:0"]));
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("say --open"), "{output:?}");
+    let opened = ["serve", "block", "--child", "--memory", "1M", "--at", "0.0.0.0:0", "--open"];
+    assert!(Server::of(&mut sinew(&opened)).address.starts_with("0.0.0.0:"));
+}
+
+#[test]
+fn wrong_usage_is_told_before_anything_starts() {
+    for (args, why) in [
+        (&["--memory", "1M", "--at", "nowhere"][..], "the port is missing"),
+        (&["--memory", "1M", "--at", "unix:"], "the path of the socket is missing"),
+        (&["--memory", "4", "--at", "127.0.0.1:0"], "a device has 4 KB at least"),
+        (&["--memory", "1M", "--at", "127.0.0.1:0", "--socket-mode", "700"], "is for a Unix socket"),
+        (&["--at", "127.0.0.1:0"], "--memory"),
+    ] {
+        let output: Output = run(sinew(&["serve", "block"]).args(args));
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains(why), "{args:?}: {said}");
+    }
+}
+
+/// The socket of a server that was killed is replaced, that of one that serves is not, and one that ends takes it along.
+#[test]
+fn a_socket_that_was_left_behind_is_replaced() {
+    let folder = Folder::new();
+    let mut server = serve(&folder);
+    let at = format!("unix:{}", folder.0.join("socket").display());
+    let output = run(&mut sinew(&["serve", "block", "--memory", "1M", "--at", &at]));
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    server.process.signal(Signal::KILL);
+    server.process.wait();
+    drop(server);
+    assert!(folder.0.join("socket").exists());
+    drop(serve(&folder));
+    assert!(!folder.0.join("socket").exists());
+}
