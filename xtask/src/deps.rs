@@ -54,6 +54,7 @@ const ROOMS: &[Room] = &[
     room("sinew-sequencer", &["sinew-fabric", "sinew-herd", "sinew-mem", "sinew-rpc"]),
     room("sinew-herd", &["sinew-fabric", "sinew-mem"]),
     room("sinew-remote-memory", &["sinew-fabric", "sinew-mem", "sinew-rpc"]),
+    system_room("sinew-far-memory", &["sinew-fabric", "sinew-mem", "sinew-remote-memory"]),
     top("sinew"),
     top("sinew-harness"),
     top("sinew-cli"),
