@@ -85,6 +85,12 @@ pub enum FarError {
     /// The store's arena is too small for the local pages.
     #[error("no buffers for the local pages: {0}")]
     Buffers(#[from] AllocError),
+    /// Nobody handles the faults of a mapping any more.
+    #[error("the handler of the mapping has stopped")]
+    Stopped,
+    /// The system refused what the handler of a mapping needs.
+    #[error("cannot go on handling faults: {0}")]
+    System(#[source] io::Error),
     /// The system refused to let the thread sleep.
     #[error("cannot wait for the store: {0}")]
     Sleep(#[source] io::Error),
