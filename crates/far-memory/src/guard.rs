@@ -164,6 +164,14 @@ impl<'a, T: Pod, S: Store> Pinned<'a, T, S> {
         self.held.len() == 0
     }
 
+    /// An element of a range that lies in one page.
+    #[inline]
+    pub(crate) fn in_page(&self, index: usize) -> Option<T> {
+        let (_, bytes) = self.held.pages.first()?;
+        let at = (self.held.range.start % Places::<T>::PER_PAGE + index) * size_of::<T>();
+        Some(T::read_from_prefix(bytes.get(at..)?).ok()?.0)
+    }
+
     /// The range page by page: elements of one page are one slice.
     pub fn pieces(&self) -> impl ExactSizeIterator<Item = &[T]> + DoubleEndedIterator {
         (0..self.held.pages.len()).map(|at| self.held.piece(at))

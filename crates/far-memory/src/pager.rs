@@ -126,7 +126,9 @@ impl<S: Store> Pager<S> {
     #[inline]
     pub fn bytes(&self, frame: u32) -> Result<&[u8], FarError> {
         let frame = &self.frames[frame as usize];
-        frame.buffer.bytes().ok_or(FarError::Borrowed { page: frame.page })
+        // No `ok_or`, which would make the error first, and drop it.
+        let Some(bytes) = frame.buffer.bytes() else { return Err(FarError::Borrowed { page: frame.page }) };
+        Ok(bytes)
     }
 
     fn find(&mut self, page: u64) -> Result<u32, FarError> {

@@ -6,7 +6,7 @@ use common::{Faults, FaultyStore, Hold, PAGE, Watch};
 use sinew_fabric::{Generator, SeededGenerator};
 use sinew_far_memory::{FarError, FarMemory, FarVec, LOCAL_PAGES_MIN, Options};
 use sinew_mem::Arena;
-use sinew_remote_memory::{RamStore, StoreError};
+use sinew_remote_memory::StoreError;
 
 const PER_PAGE: usize = PAGE / 8;
 
@@ -291,7 +291,7 @@ fn a_vector_is_found_again_where_it_was_flushed() {
 #[test]
 fn options_that_cannot_be_had_are_refused() {
     let new = |options: Options, arena: usize| {
-        FarMemory::new(RamStore::new(1 << 20, arena).unwrap(), options, Watch::start()).err()
+        FarMemory::new(FaultyStore::new(16, arena, 1, Faults::default()).0, options, Watch::start()).err()
     };
     let good = Options::with_local_pages(LOCAL_PAGES_MIN);
     let arena = LOCAL_PAGES_MIN * Arena::block_len(PAGE, PAGE);

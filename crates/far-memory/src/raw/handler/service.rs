@@ -10,8 +10,9 @@ use sinew_remote_memory::Store;
 use super::{Handler, REQUESTS, RETRY_NS};
 use crate::error::FarError;
 
-/// Turns without news before the thread goes to sleep: so long as a fault that follows an answer at once takes to come, about.
-const TURNS_BEFORE_SLEEP: u32 = 32;
+/// How long the thread looks for news before it goes to sleep: longer than a thread that was answered takes to wake up and to come with its next fault, so that
+/// one that faults again and again meets a handler that is awake.
+const AWAKE_NS: u64 = 50_000;
 /// Frames that are freed ahead of the next faults.
 const SPARE: usize = 4;
 
@@ -38,7 +39,7 @@ impl<S: Store> Handler<S> {
     }
 
     fn serve(&mut self, tell: &mut impl FnMut(FarError)) -> Result<(), FarError> {
-        let mut idle = 0;
+        let mut news_ns = self.clock.now_ns();
         loop {
             let (stop, forgive, flushes) = {
                 let mut asked = self.area.asked();
@@ -51,21 +52,22 @@ impl<S: Store> Handler<S> {
                 self.forgive()?;
             }
             self.begin_flush(flushes.0, flushes.1);
-            let some = self.turn()?;
+            let now_ns = self.clock.now_ns();
+            let some = self.turn(now_ns)?;
             if let Some(failure) = self.failure.take() {
                 tell(failure);
             }
-            idle = if some { 0 } else { idle + 1 };
-            if idle > TURNS_BEFORE_SLEEP {
+            if some {
+                news_ns = now_ns;
+            } else if now_ns.saturating_sub(news_ns) > AWAKE_NS {
                 self.sleep()?;
-                idle = 0;
+                news_ns = self.clock.now_ns();
             }
         }
     }
 
     /// Does what there is to do, without waiting. Returns whether there was anything.
-    fn turn(&mut self) -> Result<bool, FarError> {
-        let now_ns = self.clock.now_ns();
+    fn turn(&mut self, now_ns: u64) -> Result<bool, FarError> {
         let area = std::sync::Arc::clone(&self.area);
         let mut result = Ok(());
         let mut some = area
