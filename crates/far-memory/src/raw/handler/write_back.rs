@@ -18,6 +18,8 @@ pub struct Flush {
     failures: u64,
     /// Why the last write failed since.
     error: Option<FarError>,
+    /// What was on its way when it was asked for is over.
+    has_begun: bool,
     /// The store was asked to confirm.
     is_confirming: bool,
 }
@@ -122,7 +124,7 @@ impl<S: Store> Handler<S> {
     /// Begins to flush for who has asked, if it has not begun.
     pub(super) fn begin_flush(&mut self, asked: u64, over: u64) {
         if self.flush.upto == 0 && asked > over {
-            self.flush = Flush { upto: asked, failures: self.stats.writes_failed, ..Flush::default() };
+            self.flush = Flush { upto: asked, ..Flush::default() };
         }
     }
 
@@ -134,6 +136,18 @@ impl<S: Store> Handler<S> {
     pub(super) fn go_on_flushing(&mut self) -> Result<bool, FarError> {
         if !self.is_flushing() || self.flush.is_confirming {
             return Ok(false);
+        }
+        if !self.flush.has_begun {
+            // Earlier writes that fail are tried again, and are no failure of the flush.
+            if self.writing > 0 {
+                return Ok(false);
+            }
+            self.flush = Flush {
+                upto: self.flush.upto,
+                failures: self.stats.writes_failed,
+                has_begun: true,
+                ..Flush::default()
+            };
         }
         let mut moved = false;
         while let Some(frame) = self.frames.get(self.flush.at) {
