@@ -240,7 +240,7 @@ mod tests {
         const FRAMES: usize = 200;
         let mut random = SeededGenerator::new(1);
         let mut skewed = || (PAGES as f64).powf(random.next_u64() as f64 / u64::MAX as f64) as u64 % PAGES as u64;
-        let count = if cfg!(miri) { 400 } else { 20_000 };
+        let count = if cfg!(miri) { 50 } else { 20_000 };
         let alone: Vec<u64> = (0..count).map(|_| skewed()).collect();
         // Between them, one after the other, all pages once.
         let scan = (0..PAGES as u64).cycle();

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use sinew_far_memory::{FarError, FarMemory, FarVec, Options};
 use sinew_mem::Arena;
 
-const PAGES: usize = 24;
+const PAGES: usize = if cfg!(miri) { 8 } else { 24 };
 const PER_PAGE: usize = PAGE / 8;
 const LEN: usize = PAGES * PER_PAGE;
 

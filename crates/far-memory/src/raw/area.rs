@@ -1,10 +1,12 @@
 //! The area of address space, and what every thread may do with it.
 
 use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use sinew_fabric::Waker;
 use sinew_mem::atomic::plain::{Arc, AtomicU64, Ordering};
 use sinew_mem::copy::copy_from_shared;
@@ -12,6 +14,12 @@ use sinew_mem::copy::copy_from_shared;
 use super::uffd::{OpenError, Uffd};
 use crate::error::FarError;
 use crate::options::PAGE;
+
+/// Runs of pages that are dropped by one call, at most.
+pub const RUNS: usize = 32;
+
+/// Pages in a row: the first, and how many.
+pub type Run = (u64, usize);
 
 /// Why there is no mapping.
 #[derive(Debug, thiserror::Error)]
@@ -80,6 +88,8 @@ pub struct Area {
     len: usize,
     /// Closed after the area is unmapped: without it, missing pages would be zeros.
     uffd: Uffd,
+    /// This process, for what it does to itself.
+    process: Option<OwnedFd>,
     pub(super) options: MapOptions,
     /// Whether it has a handler: 0, or 1 for ever.
     taken: AtomicU64,
@@ -130,6 +140,7 @@ impl Area {
             start,
             len,
             uffd,
+            process: pidfd_open(getpid(), PidfdFlags::empty()).ok(),
             options,
             taken: AtomicU64::new(0),
             asked: Mutex::default(),
@@ -180,16 +191,50 @@ impl Area {
         unsafe { copy_from_shared(self.start.as_ptr().add(at), target.as_mut_ptr(), target.len()) };
     }
 
-    /// Has pages here no more: the next access to them is a fault.
+    /// Has runs of pages here no more: the next access to them is a fault. By one call, where the kernel does that for a process itself (Linux 6.13), so
+    /// that other processors are interrupted once and not for each.
     ///
     /// # Safety
     ///
-    /// They are protected from writes, and what they hold can be fetched again.
-    pub(super) unsafe fn drop_pages(&self, page: u64, count: usize) -> io::Result<()> {
-        let at = page as usize * PAGE;
-        assert!(at + count * PAGE <= self.len, "pages of the area");
-        // SAFETY: in bounds; who reads them next gets the same bytes again: the caller's promise.
-        unsafe { madvise(self.start.as_ptr().add(at).cast(), count * PAGE, Advice::LinuxDontNeed) }.map_err(Into::into)
+    /// They are protected from writes, or missing, and what they hold can be fetched again.
+    pub(super) unsafe fn drop_pages(&self, runs: &[Run]) -> io::Result<()> {
+        let mut ranges = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; RUNS];
+        for runs in runs.chunks(RUNS) {
+            for (range, (page, count)) in ranges.iter_mut().zip(runs) {
+                let at = *page as usize * PAGE;
+                assert!(at + count * PAGE <= self.len, "pages of the area");
+                // SAFETY: in bounds.
+                range.iov_base = unsafe { self.start.as_ptr().add(at).cast() };
+                range.iov_len = count * PAGE;
+            }
+            let ranges = &ranges[..runs.len()];
+            let wanted: usize = ranges.iter().map(|range| range.iov_len).sum();
+            // SAFETY: who reads the pages next gets the same bytes again: the caller's promise.
+            if ranges.len() > 1 && unsafe { self.drop_at_once(ranges) } == Some(wanted) {
+                continue;
+            }
+            for range in ranges {
+                // SAFETY: as above; those that are gone already are missing.
+                unsafe { madvise(range.iov_base, range.iov_len, Advice::LinuxDontNeed) }?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the bytes that were dropped, if the kernel can do it.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::drop_pages`], of ranges of the area.
+    unsafe fn drop_at_once(&self, ranges: &[libc::iovec]) -> Option<usize> {
+        let process = self.process.as_ref()?.as_raw_fd();
+        let (count, no_flags) = (ranges.len(), 0 as libc::c_uint);
+        // SAFETY: the call reads the list, which lives; what it does to the pages is the caller's promise.
+        let dropped = unsafe {
+            let advice = libc::MADV_DONTNEED;
+            libc::syscall(libc::SYS_process_madvise, process, ranges.as_ptr(), count, advice, no_flags)
+        };
+        usize::try_from(dropped).ok()
     }
 
     pub(super) fn asked(&self) -> MutexGuard<'_, Asked> {

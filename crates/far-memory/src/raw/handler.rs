@@ -17,7 +17,7 @@ use sinew_mem::atomic::plain::Arc;
 use sinew_mem::{Frozen, MessageBuffer};
 use sinew_remote_memory::{Finished, Job, Refused, Request, Store, StoreError};
 
-use super::area::{Area, Control, FarMapping, OnLoss};
+use super::area::{Area, Control, FarMapping, OnLoss, RUNS, Run};
 use super::uffd::Fault;
 use crate::ahead::{Ahead, Streams};
 use crate::error::FarError;
@@ -96,6 +96,8 @@ pub struct Handler<S> {
     free: Vec<u32>,
     sent: Vec<Option<Sent>>,
     unsent: Vec<u32>,
+    /// Pages that are about to go.
+    going: Vec<Run>,
     finished: Vec<Finished>,
     /// Faults that wait for room, or to be tried again.
     waiting: VecDeque<Waiting>,
@@ -147,6 +149,7 @@ impl<S: Store> Handler<S> {
             free: (0..frames as u32).rev().collect(),
             sent: std::iter::repeat_with(|| None).take(REQUESTS).collect(),
             unsent: (0..REQUESTS as u32).collect(),
+            going: Vec::with_capacity(RUNS),
             finished: Vec::with_capacity(REQUESTS),
             waiting: VecDeque::with_capacity(REQUESTS),
             lost: BTreeSet::new(),
@@ -281,7 +284,6 @@ impl<S: Store> Handler<S> {
 
     /// Has clean pages go until so many frames are free. False when there are not so many.
     fn make_room(&mut self, count: usize) -> Result<bool, FarError> {
-        let mut run: Option<(u64, u64)> = None;
         while self.free.len() < count {
             let frames = &self.frames;
             let can_go = |frame: &Frame| !frame.is_reading && !frame.is_writing && !frame.is_dirty;
@@ -292,24 +294,27 @@ impl<S: Store> Handler<S> {
             self.stats.unused += u64::from(is_ahead);
             self.frames[at as usize] = EMPTY;
             self.free.push(at);
-            run = match run {
-                Some((first, last)) if page == last + 1 => Some((first, page)),
-                Some((first, last)) if page + 1 == first => Some((page, last)),
-                other => {
-                    self.drop_run(other)?;
-                    Some((page, page))
+            match self.going.last_mut() {
+                Some((first, count)) if page == *first + *count as u64 => *count += 1,
+                Some((first, count)) if page + 1 == *first => (*first, *count) = (page, *count + 1),
+                _ => {
+                    if self.going.len() == RUNS {
+                        self.drop_going()?;
+                    }
+                    self.going.push((page, 1));
                 }
-            };
+            }
         }
-        self.drop_run(run)?;
+        self.drop_going()?;
         Ok(self.free.len() >= count)
     }
 
-    fn drop_run(&mut self, run: Option<(u64, u64)>) -> Result<(), FarError> {
-        let Some((first, last)) = run else { return Ok(()) };
-        // SAFETY: they are clean: protected from writes since before they were copied out or put in, with the same bytes at the store. A thread that has been waiting to write to one
-        // has changed nothing, and its message will find the page missing.
-        unsafe { self.area.drop_pages(first, (last - first + 1) as usize) }.map_err(FarError::System)
+    fn drop_going(&mut self) -> Result<(), FarError> {
+        // SAFETY: they are clean: protected from writes since before they were copied out or put in, with the same bytes at the store. A thread that has been
+        // waiting to write to one has changed nothing, and its message will find the page missing.
+        unsafe { self.area.drop_pages(&self.going) }.map_err(FarError::System)?;
+        self.going.clear();
+        Ok(())
     }
 
     fn settle(&mut self, Finished { tag, result, target }: Finished, now_ns: u64) -> Result<(), FarError> {
@@ -396,7 +401,7 @@ impl<S: Store> Handler<S> {
     fn forgive(&mut self) -> Result<(), FarError> {
         while let Some(page) = self.lost.pop_first() {
             // SAFETY: nothing is there but the mark that kills who touches it.
-            unsafe { self.area.drop_pages(page, 1) }.map_err(FarError::System)?;
+            unsafe { self.area.drop_pages(&[(page, 1)]) }.map_err(FarError::System)?;
         }
         self.waiting.iter_mut().for_each(|waiting| waiting.from_ns = 0);
         Ok(())

@@ -13,8 +13,9 @@ use crate::error::FarError;
 /// How long the thread looks for news before it goes to sleep: longer than a thread that was answered takes to wake up and to come with its next fault, so that
 /// one that faults again and again meets a handler that is awake.
 const AWAKE_NS: u64 = 50_000;
-/// Frames that are freed ahead of the next faults.
-const SPARE: usize = 4;
+/// Frames that are freed ahead of the next faults, all at once, when fewer than the first are free: dropping pages interrupts the processors that run the program's
+/// threads.
+const SPARE: [usize; 2] = [4, 32];
 
 impl<S: Store> Handler<S> {
     /// Serves faults until [`Control::stop`](super::super::Control::stop). Failures that nobody waits for as such are told to `tell`: lost pages, pages that cannot be fetched now, writes that
@@ -94,15 +95,14 @@ impl<S: Store> Handler<S> {
         }
         if !some {
             // While nobody waits: room for who comes next.
-            some = self.free.len() < SPARE.min(self.frames.len() / 4) && self.make_spare()?;
+            let [few, many] = SPARE.map(|spare| spare.min(self.frames.len() / 8));
+            if self.free.len() < few {
+                let before = self.free.len();
+                self.make_room(many)?;
+                some = self.free.len() > before;
+            }
         }
         Ok(some)
-    }
-
-    fn make_spare(&mut self) -> Result<bool, FarError> {
-        let before = self.free.len();
-        self.make_room(SPARE.min(self.frames.len() / 4))?;
-        Ok(self.free.len() > before)
     }
 
     /// Faults that waited for room, or for their time.
