@@ -26,6 +26,7 @@ const UNSAFE_ROOMS: Exceptions = &[
     ("crates/backends/ibverbs/", "a C library, and devices that write memory"),
     ("crates/backends/shm/", "memory that other processes map"),
     ("crates/backends/udp/", "system calls on bursts"),
+    ("crates/far-memory/", "pages that appear and go under plain loads and stores"),
 ];
 
 /// Files outside those rooms that may hold unsafe code.

@@ -1,0 +1,166 @@
+//! Who reads sequentially, and what to fetch ahead of it.
+//!
+//! A reader that goes from page to page by the same step, forward or backward, is a stream. Several are followed at a time. The step is learnt from two pages
+//! that were missing; from the third on (from the second on, if they are neighbours) pages are fetched ahead: two at first, then twice as many each time, up
+//! to a maximum. One of the pages is marked; when the reader comes to it, the next ones are asked for, so that the reader need not wait for any.
+
+/// Streams that are followed at a time.
+const STREAMS: usize = 8;
+/// Steps of this many pages are seen.
+const STEP_MAX: u64 = 64;
+/// Pages that are fetched ahead at first.
+const FIRST: u32 = 2;
+const NO_PAGE: u64 = u64::MAX;
+
+/// What to fetch ahead: `count` pages from `first` on, `step` apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ahead {
+    /// The first page.
+    pub first: u64,
+    /// From page to page.
+    pub step: i64,
+    /// How many.
+    pub count: u32,
+    /// The page to mark, and with which stream.
+    pub mark: (u64, u8),
+}
+
+impl Ahead {
+    /// The pages, as far as they lie below `pages`.
+    pub fn pages(self, pages: u64) -> impl Iterator<Item = u64> {
+        let page = move |at| self.first.checked_add_signed(self.step.checked_mul(i64::from(at))?);
+        (0..self.count).map_while(page).take_while(move |page| *page < pages)
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Stream {
+    /// The page that was missing last, or the last that was fetched ahead.
+    last: u64,
+    /// 0: not known.
+    step: i64,
+    window: u32,
+    mark: u64,
+    /// When it was used last.
+    used: u64,
+}
+
+/// All readers.
+#[derive(Debug)]
+pub struct Streams {
+    streams: [Stream; STREAMS],
+    window_max: u32,
+    clock: u64,
+}
+
+impl Streams {
+    /// With windows of so many pages, at most; below two, nothing is fetched ahead.
+    pub fn new(window_max: usize) -> Self {
+        let none = Stream { last: NO_PAGE, step: 0, window: 0, mark: NO_PAGE, used: 0 };
+        Self { streams: [none; STREAMS], window_max: u32::try_from(window_max).unwrap_or(u32::MAX), clock: 0 }
+    }
+
+    /// A page is missing: what to fetch after it.
+    pub fn missing(&mut self, page: u64) -> Option<Ahead> {
+        if self.window_max < FIRST {
+            return None;
+        }
+        self.clock += 1;
+        let expects = |stream: &Stream| stream.step != 0 && stream.last.checked_add_signed(stream.step) == Some(page);
+        if let Some(at) = self.streams.iter().position(expects) {
+            return Some(self.go_on(at, page));
+        }
+        let near = |stream: &Stream| stream.last != NO_PAGE && (1..=STEP_MAX).contains(&stream.last.abs_diff(page));
+        let nearest =
+            (0..STREAMS).filter(|at| near(&self.streams[*at])).min_by_key(|at| self.streams[*at].last.abs_diff(page));
+        if let Some(at) = nearest {
+            let stream = &mut self.streams[at];
+            let step = page.wrapping_sub(stream.last).cast_signed();
+            *stream = Stream { last: page, step, window: 0, mark: NO_PAGE, used: self.clock };
+            return (step.abs() == 1).then(|| self.go_on(at, page));
+        }
+        let oldest = self.streams.iter_mut().min_by_key(|stream| stream.used)?;
+        *oldest = Stream { last: page, step: 0, window: 0, mark: NO_PAGE, used: self.clock };
+        None
+    }
+
+    /// The reader has come to a page with the mark of a stream: what to fetch next.
+    pub fn marked(&mut self, page: u64, stream: u8) -> Option<Ahead> {
+        let at = usize::from(stream);
+        let found = self.streams.get(at)?;
+        if found.mark != page {
+            return None;
+        }
+        self.clock += 1;
+        Some(self.go_on(at, found.last))
+    }
+
+    /// The next window of a stream, behind page `last`.
+    fn go_on(&mut self, at: usize, last: u64) -> Ahead {
+        let stream = &mut self.streams[at];
+        stream.used = self.clock;
+        stream.window = if stream.window == 0 { FIRST } else { (stream.window * 2).min(self.window_max) };
+        let to = |steps: u32| last.saturating_add_signed(stream.step.saturating_mul(i64::from(steps)));
+        let first = to(1);
+        // The mark lies at the window's start, so that there is a whole window's time for the next.
+        let (mark, end) = (to(1), to(stream.window));
+        (stream.mark, stream.last) = (mark, end);
+        Ahead { first, step: stream.step, count: stream.window, mark: (mark, at as u8) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pages(ahead: Option<Ahead>) -> Vec<u64> {
+        ahead.into_iter().flat_map(|ahead| ahead.pages(1000)).collect()
+    }
+
+    #[test]
+    fn neighbours_are_followed_from_the_second_on_and_windows_double() {
+        let mut streams = Streams::new(8);
+        assert_eq!(streams.missing(10), None);
+        let mut ahead = streams.missing(11).unwrap();
+        let mut next = 12;
+        for window in [2, 4, 8, 8] {
+            assert_eq!(ahead.count, window);
+            assert_eq!(pages(Some(ahead)), (next..next + u64::from(window)).collect::<Vec<_>>());
+            next += u64::from(window);
+            assert_eq!(streams.marked(ahead.mark.0 + 1, ahead.mark.1), None);
+            ahead = streams.marked(ahead.mark.0, ahead.mark.1).unwrap();
+        }
+    }
+
+    #[test]
+    fn steps_are_learnt_forward_and_backward_and_end_at_the_store() {
+        let mut streams = Streams::new(8);
+        assert_eq!([streams.missing(100), streams.missing(103)], [None, None]);
+        assert_eq!(pages(streams.missing(106)), [109, 112]);
+        assert_eq!(pages(streams.missing(115)), [118, 121, 124, 127]);
+        let mut streams = Streams::new(8);
+        assert_eq!(streams.missing(5), None);
+        assert_eq!(pages(streams.missing(4)), [3, 2]);
+        assert_eq!(pages(streams.missing(1)), [0]);
+        assert_eq!(streams.missing(998), None);
+        assert_eq!(pages(streams.missing(999)), []);
+    }
+
+    #[test]
+    fn random_pages_are_no_stream_and_several_streams_are_followed() {
+        let mut streams = Streams::new(8);
+        for page in [1, 500, 900, 100, 700, 300, 200, 800, 400] {
+            assert_eq!(streams.missing(page), None);
+        }
+        for page in 0..4u64 {
+            for start in (0..8).map(|stream| 100 * stream) {
+                let ahead = streams.missing(start + 200 + page);
+                assert_eq!(ahead.is_some(), page == 1 || page >= 4, "{start} {page}");
+            }
+            if page == 1 {
+                break;
+            }
+        }
+        assert_eq!(Streams::new(1).missing(1).or(Streams::new(1).missing(2)), None);
+    }
+}

@@ -1,0 +1,295 @@
+//! Guards: ranges of a vector whose pages stay here while a guard has them.
+//!
+//! A guard for reading has shares of the pages' buffers, one for writing the buffers themselves. So nothing else can change what is lent, whatever happens to the
+//! guard: one that is forgotten keeps its pages, and others are told so.
+
+use std::marker::PhantomData;
+use std::ops::{Index, IndexMut, Range};
+
+use sinew_mem::{Frozen, MessageBuffer};
+use sinew_remote_memory::Store;
+
+use crate::error::FarError;
+use crate::memory::FarMemory;
+use crate::place::{Places, Pod};
+
+/// A range to read. See [`FarVec::slice`](crate::FarVec::slice).
+#[must_use]
+pub struct Pinned<'a, T: Pod, S: Store> {
+    held: Held<'a, T, S, Frozen>,
+}
+
+/// A range to read and write. See [`FarVec::slice_mut`](crate::FarVec::slice_mut).
+#[must_use]
+pub struct PinnedMut<'a, T: Pod, S: Store> {
+    held: Held<'a, T, S, MessageBuffer>,
+}
+
+/// What guards of both kinds have: the bytes of the pages of a range.
+struct Held<'a, T: Pod, S: Store, B: Lent> {
+    memory: &'a FarMemory<S>,
+    range: Range<usize>,
+    places: Places<T>,
+    pages: Vec<(u32, B)>,
+    kind: PhantomData<T>,
+}
+
+/// How bytes are taken from a frame and given back.
+trait Lent: std::ops::Deref<Target = [u8]> + Sized {
+    fn lend<S: Store>(memory: &FarMemory<S>, frame: u32) -> Result<Self, FarError>;
+    fn end<S: Store>(self, memory: &FarMemory<S>, frame: u32);
+    /// A list from those that are kept for reuse.
+    fn list<S: Store>(memory: &FarMemory<S>) -> Vec<(u32, Self)>;
+    fn keep<S: Store>(memory: &FarMemory<S>, list: Vec<(u32, Self)>);
+}
+
+impl Lent for Frozen {
+    fn lend<S: Store>(memory: &FarMemory<S>, frame: u32) -> Result<Self, FarError> {
+        memory.pager().share(frame)
+    }
+
+    fn end<S: Store>(self, _: &FarMemory<S>, _: u32) {}
+
+    fn list<S: Store>(memory: &FarMemory<S>) -> Vec<(u32, Self)> {
+        memory.lists().shared.pop().unwrap_or_default()
+    }
+
+    fn keep<S: Store>(memory: &FarMemory<S>, list: Vec<(u32, Self)>) {
+        memory.lists().shared.push(list);
+    }
+}
+
+impl Lent for MessageBuffer {
+    fn lend<S: Store>(memory: &FarMemory<S>, frame: u32) -> Result<Self, FarError> {
+        memory.pager().lend(frame)
+    }
+
+    fn end<S: Store>(self, memory: &FarMemory<S>, frame: u32) {
+        memory.pager().give_back(frame, self);
+    }
+
+    fn list<S: Store>(memory: &FarMemory<S>) -> Vec<(u32, Self)> {
+        memory.lists().own.pop().unwrap_or_default()
+    }
+
+    fn keep<S: Store>(memory: &FarMemory<S>, list: Vec<(u32, Self)>) {
+        memory.lists().own.push(list);
+    }
+}
+
+impl<'a, T: Pod, S: Store, B: Lent> Held<'a, T, S, B> {
+    fn new(memory: &'a FarMemory<S>, places: Places<T>, range: Range<usize>) -> Result<Self, FarError> {
+        let mut held = Self { memory, range, places, pages: B::list(memory), kind: PhantomData };
+        let pages = places.pages(&held.range);
+        let count = (pages.end - pages.start) as usize;
+        {
+            let mut pager = memory.pager();
+            let (pinned, max) = (pager.stats().pinned, pager.options.pinned_pages);
+            if count > max {
+                return Err(FarError::TooManyPins { asked: count, pinned, max });
+            }
+            if count > 1 {
+                pager.announce(pages.clone());
+            }
+        }
+        for page in pages {
+            let frame = {
+                let mut pager = memory.pager();
+                let frame = pager.get(page)?;
+                if !pager.may_pin(frame) {
+                    let (pinned, max) = (pager.stats().pinned - held.pages.len(), pager.options.pinned_pages);
+                    return Err(FarError::TooManyPins { asked: count, pinned, max });
+                }
+                frame
+            };
+            // Lent first: who has it pinned before has forgotten a guard.
+            let bytes = B::lend(memory, frame)?;
+            memory.pager().pin(frame);
+            held.pages.push((frame, bytes));
+        }
+        Ok(held)
+    }
+
+    fn len(&self) -> usize {
+        self.range.len()
+    }
+
+    /// The elements of the range in its page `at`, and their bytes.
+    fn part(&self, at: usize) -> (Range<usize>, Range<usize>) {
+        self.places.part(&self.range, at)
+    }
+
+    /// In which page of the range its element `index` is, and which of those there.
+    fn find(&self, index: usize) -> (usize, usize) {
+        assert!(index < self.len(), "element {index} of a range of {}", self.len());
+        self.places.find(&self.range, index)
+    }
+
+    fn piece(&self, at: usize) -> &[T] {
+        let (_, bytes) = self.part(at);
+        self.places.elements(&self.pages[at].1[bytes])
+    }
+}
+
+impl<T: Pod, S: Store> Held<'_, T, S, MessageBuffer> {
+    fn piece_mut(&mut self, at: usize) -> &mut [T] {
+        let (_, bytes) = self.part(at);
+        self.places.elements_mut(&mut self.pages[at].1[bytes])
+    }
+}
+
+impl<T: Pod, S: Store, B: Lent> Drop for Held<'_, T, S, B> {
+    fn drop(&mut self) {
+        let mut pages = std::mem::take(&mut self.pages);
+        for (frame, bytes) in pages.drain(..) {
+            bytes.end(self.memory, frame);
+            self.memory.pager().unpin(frame);
+        }
+        B::keep(self.memory, pages);
+    }
+}
+
+impl<'a, T: Pod, S: Store> Pinned<'a, T, S> {
+    pub(crate) fn new(memory: &'a FarMemory<S>, places: Places<T>, range: Range<usize>) -> Result<Self, FarError> {
+        Ok(Self { held: Held::new(memory, places, range)? })
+    }
+
+    /// Elements of the range.
+    pub fn len(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.held.len() == 0
+    }
+
+    /// An element of a range that lies in one page.
+    #[inline]
+    pub(crate) fn in_page(&self, index: usize) -> Option<T> {
+        let (_, bytes) = self.held.pages.first()?;
+        let at = (self.held.range.start % Places::<T>::PER_PAGE + index) * size_of::<T>();
+        Some(T::read_from_prefix(bytes.get(at..)?).ok()?.0)
+    }
+
+    /// The range page by page: elements of one page are one slice.
+    pub fn pieces(&self) -> impl ExactSizeIterator<Item = &[T]> + DoubleEndedIterator {
+        (0..self.held.pages.len()).map(|at| self.held.piece(at))
+    }
+
+    /// All elements.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &T> {
+        self.pieces().flatten()
+    }
+
+    /// The whole range as one slice, if it lies in one page.
+    pub fn as_slice(&self) -> Option<&[T]> {
+        match self.held.pages.len() {
+            0 => Some(&[]),
+            1 => Some(self.held.piece(0)),
+            _ => None,
+        }
+    }
+
+    /// Copies the range out.
+    ///
+    /// # Panics
+    ///
+    /// When the lengths differ.
+    pub fn copy_to(&self, target: &mut [T]) {
+        assert_eq!(target.len(), self.len(), "copies are of one length");
+        let mut rest = target;
+        for piece in self.pieces() {
+            let (part, behind) = rest.split_at_mut(piece.len());
+            part.copy_from_slice(piece);
+            rest = behind;
+        }
+    }
+}
+
+impl<'a, T: Pod, S: Store> PinnedMut<'a, T, S> {
+    pub(crate) fn new(memory: &'a FarMemory<S>, places: Places<T>, range: Range<usize>) -> Result<Self, FarError> {
+        Ok(Self { held: Held::new(memory, places, range)? })
+    }
+
+    /// Elements of the range.
+    pub fn len(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.held.len() == 0
+    }
+
+    /// The range page by page, to read.
+    pub fn pieces(&self) -> impl ExactSizeIterator<Item = &[T]> + DoubleEndedIterator {
+        (0..self.held.pages.len()).map(|at| self.held.piece(at))
+    }
+
+    /// Calls `change` with the range page by page.
+    pub fn for_each_piece(&mut self, mut change: impl FnMut(&mut [T])) {
+        (0..self.held.pages.len()).for_each(|at| change(self.held.piece_mut(at)));
+    }
+
+    /// The whole range as one slice, if it lies in one page.
+    pub fn as_mut_slice(&mut self) -> Option<&mut [T]> {
+        match self.held.pages.len() {
+            0 => Some(&mut []),
+            1 => Some(self.held.piece_mut(0)),
+            _ => None,
+        }
+    }
+
+    /// Copies into the range.
+    ///
+    /// # Panics
+    ///
+    /// When the lengths differ.
+    pub fn copy_from(&mut self, source: &[T]) {
+        assert_eq!(source.len(), self.len(), "copies are of one length");
+        let mut rest = source;
+        self.for_each_piece(|piece| {
+            let (part, behind) = rest.split_at(piece.len());
+            piece.copy_from_slice(part);
+            rest = behind;
+        });
+    }
+}
+
+impl<T: Pod, S: Store> Index<usize> for Pinned<'_, T, S> {
+    type Output = T;
+
+    fn index(&self, index: usize) -> &T {
+        let (page, at) = self.held.find(index);
+        &self.held.piece(page)[at]
+    }
+}
+
+impl<T: Pod, S: Store> Index<usize> for PinnedMut<'_, T, S> {
+    type Output = T;
+
+    fn index(&self, index: usize) -> &T {
+        let (page, at) = self.held.find(index);
+        &self.held.piece(page)[at]
+    }
+}
+
+impl<T: Pod, S: Store> IndexMut<usize> for PinnedMut<'_, T, S> {
+    fn index_mut(&mut self, index: usize) -> &mut T {
+        let (page, at) = self.held.find(index);
+        &mut self.held.piece_mut(page)[at]
+    }
+}
+
+impl<T: Pod, S: Store> std::fmt::Debug for Pinned<'_, T, S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pinned").field("range", &self.held.range).finish_non_exhaustive()
+    }
+}
+
+impl<T: Pod, S: Store> std::fmt::Debug for PinnedMut<'_, T, S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PinnedMut").field("range", &self.held.range).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,540 @@
+//! Pages of a store in a bounded number of local frames: who is here, who is fetched, who goes.
+//!
+//! Everything here is ordinary code of one thread. A page that is missing is asked for at the store, together with those that are fetched ahead of a
+//! sequential reader, and waited for. A frame's buffer moves into the store's read and comes back with the page in it, so nothing is copied.
+//!
+//! [`write_back`] has the other way.
+
+mod write_back;
+
+use sinew_fabric::{Armed, Clock};
+use sinew_mem::MessageBuffer;
+use sinew_remote_memory::{Finished, Job, Refused, Request, Store, StoreError};
+
+use crate::ahead::{Ahead, Streams};
+use crate::error::FarError;
+use crate::frame::{Buffer, Frame, NO_PAGE};
+use crate::options::{Options, PAGE, Stats};
+use crate::policy::Policy;
+use crate::table::Table;
+
+/// Turns without news before the thread goes to sleep.
+const TURNS_BEFORE_SLEEP: u32 = 4096;
+/// Finished requests that are taken at a time.
+const POLL: usize = 64;
+/// Tags: what a request was, and for which frame.
+const READ: u64 = 0;
+const WRITE: u64 = 1 << 32;
+const OTHER: u64 = 2 << 32;
+
+/// Pages of a store in local frames.
+pub struct Pager<S> {
+    store: S,
+    clock: Box<dyn Clock>,
+    pub(crate) options: Options,
+    table: Table,
+    frames: Vec<Frame>,
+    policy: Policy,
+    streams: Streams,
+    /// Frames without pages.
+    free: Vec<u32>,
+    finished: Vec<Finished>,
+    /// The page that was used last, and its frame.
+    last: (u64, u32),
+    /// Pages that are being written.
+    writing: usize,
+    /// Pages that are being fetched.
+    reading: usize,
+    /// Dirty pages whose last write failed.
+    failed: usize,
+    /// Where the background writer goes on.
+    hand: usize,
+    /// The page that is waited for, and why it will not come.
+    awaited: (u64, Option<StoreError>),
+    /// The last write that failed and was not told yet.
+    write_error: Option<(u64, StoreError)>,
+    /// What came of the flush or the discard that is waited for.
+    other: Option<Result<(), StoreError>>,
+    stats: Stats,
+}
+
+impl<S: Store> Pager<S> {
+    /// Over a store, with all of its whole pages. `clock` is asked when the thread sleeps.
+    pub fn new(store: S, options: Options, clock: Box<dyn Clock>) -> Result<Self, FarError> {
+        options.check()?;
+        let frames = (0..options.local_pages).map(|_| Buffer::alloc(store.arena()).map(Frame::new));
+        let frames = frames.collect::<Result<Vec<_>, _>>()?;
+        let pages = usize::try_from(store.len() / PAGE as u64)
+            .map_err(|_| FarError::Options("a store of more pages than this machine can count".into()))?;
+        Ok(Self {
+            clock,
+            table: Table::new(pages, options.local_pages as u32),
+            policy: Policy::new(frames.len(), 2 * options.ahead_pages),
+            streams: Streams::new(options.ahead_pages),
+            free: (0..frames.len() as u32).rev().collect(),
+            frames,
+            finished: Vec::with_capacity(POLL),
+            last: (NO_PAGE, 0),
+            writing: 0,
+            reading: 0,
+            failed: 0,
+            hand: 0,
+            awaited: (NO_PAGE, None),
+            write_error: None,
+            other: None,
+            stats: Stats::default(),
+            options,
+            store,
+        })
+    }
+
+    /// Pages of the store.
+    pub fn pages(&self) -> u64 {
+        self.table.pages()
+    }
+
+    /// What was done, and how much is here.
+    pub fn stats(&self) -> Stats {
+        Stats { local: self.frames.len() - self.free.len() - self.reading, ..self.stats }
+    }
+
+    /// The store.
+    pub fn store(&self) -> &S {
+        &self.store
+    }
+
+    /// The store, once no request is on its way.
+    pub fn into_store(mut self) -> Result<S, FarError> {
+        while self.reading + self.writing > 0 {
+            self.wait()?;
+        }
+        Ok(self.store)
+    }
+
+    /// Whether a page is here.
+    pub fn is_local(&self, page: u64) -> bool {
+        page < self.pages() && self.table.frame(page).is_some_and(|frame| !self.frames[frame as usize].is_reading)
+    }
+
+    /// Has a page here, and counts as its use. Returns its frame.
+    #[inline]
+    pub fn get(&mut self, page: u64) -> Result<u32, FarError> {
+        if self.last.0 == page { Ok(self.last.1) } else { self.find(page) }
+    }
+
+    /// The bytes of a frame.
+    #[inline]
+    pub fn bytes(&self, frame: u32) -> Result<&[u8], FarError> {
+        let frame = &self.frames[frame as usize];
+        // No `ok_or`, which would make the error first, and drop it.
+        let Some(bytes) = frame.buffer.bytes() else { return Err(FarError::Borrowed { page: frame.page }) };
+        Ok(bytes)
+    }
+
+    fn find(&mut self, page: u64) -> Result<u32, FarError> {
+        match self.table.frame(page) {
+            Some(frame) if !self.frames[frame as usize].is_reading => {}
+            Some(_) => {
+                self.stats.late += 1;
+                self.wait_for(page)?;
+            }
+            None => self.fetch(page)?,
+        }
+        // It is here: whoever waited for it found it so, and nothing was fetched since.
+        let Some(frame) = self.table.frame(page) else { return Err(self.vanished(page)) };
+        self.used(page, frame);
+        Ok(frame)
+    }
+
+    fn vanished(&self, page: u64) -> FarError {
+        FarError::Fetch { page, source: StoreError::Unavailable("it went before it was used".into()) }
+    }
+
+    /// A page is used, and was not the last that was.
+    fn used(&mut self, page: u64, frame: u32) {
+        self.last = (page, frame);
+        let Frame { is_fresh, is_ahead, mark, .. } = &mut self.frames[frame as usize];
+        if std::mem::take(is_fresh) {
+            *is_ahead = false;
+        } else {
+            self.policy.touch(frame);
+        }
+        let mark = std::mem::take(mark);
+        if mark != 0
+            && let Some(ahead) = self.streams.marked(page, mark - 1)
+        {
+            // The page must not make room for them.
+            self.frames[frame as usize].pins += 1;
+            self.fetch_ahead(ahead);
+            self.frames[frame as usize].pins -= 1;
+            self.store.turn();
+        }
+    }
+
+    /// Fetches a page that is not here, and waits for it.
+    fn fetch(&mut self, page: u64) -> Result<(), FarError> {
+        self.stats.missing += 1;
+        let frame = self.room()?;
+        self.ask_for(page, frame)?;
+        if let Some(ahead) = self.streams.missing(page) {
+            self.fetch_ahead(ahead);
+        }
+        self.clean_some();
+        self.wait_for(page)
+    }
+
+    /// Has a frame read a page: waits until the store takes the request.
+    fn ask_for(&mut self, page: u64, frame: u32) -> Result<(), FarError> {
+        loop {
+            match self.begin_read(page, frame) {
+                Begun::Yes => return Ok(()),
+                Begun::Busy => {
+                    if let Err(error) = self.wait() {
+                        self.free.push(frame);
+                        return Err(error);
+                    }
+                }
+                Begun::Never(error) => return Err(FarError::of_fetch(page, error)),
+            }
+        }
+    }
+
+    /// Has a frame without a page read one. When it does not begin for good, the frame is free.
+    fn begin_read(&mut self, page: u64, at: u32) -> Begun {
+        let frame = &mut self.frames[at as usize];
+        let target = frame.buffer.take().expect("a free frame is handed out with its buffer");
+        let job = Job::Read { at: page * PAGE as u64, target };
+        let (begun, request) = match self.store.submit(Request { tag: READ | u64::from(at), job }) {
+            Ok(()) => {
+                let is_back = self.table.put(page, at);
+                (frame.page, frame.is_reading, frame.is_fresh) = (page, true, true);
+                self.policy.insert(at, is_back);
+                self.reading += 1;
+                return Begun::Yes;
+            }
+            Err(Refused::Busy(request)) => (Begun::Busy, request),
+            Err(Refused::Never { error, request }) => {
+                self.free.push(at);
+                (Begun::Never(error), request)
+            }
+            Err(refused) => unreachable!("no other reason is known: {refused}"),
+        };
+        if let Job::Read { target, .. } = request.job {
+            frame.buffer = Buffer::Own(target);
+        }
+        begun
+    }
+
+    /// Asks for pages ahead of a reader, as far as there is room for them at once.
+    fn fetch_ahead(&mut self, ahead: Ahead) {
+        for page in ahead.pages(self.pages()) {
+            if self.table.frame(page).is_none() && !self.begin_ahead(page) {
+                break;
+            }
+        }
+        let (page, stream) = ahead.mark;
+        if page < self.pages()
+            && let Some(frame) = self.table.frame(page)
+        {
+            self.frames[frame as usize].mark = stream + 1;
+        }
+    }
+
+    /// Asks for a page that is not here, if there is room for it at once.
+    fn begin_ahead(&mut self, page: u64) -> bool {
+        let Some(frame) = self.free_frame() else { return false };
+        match self.begin_read(page, frame) {
+            Begun::Yes => {
+                self.frames[frame as usize].is_ahead = true;
+                self.stats.fetched_ahead += 1;
+                true
+            }
+            Begun::Busy => {
+                self.free.push(frame);
+                false
+            }
+            Begun::Never(_) => false,
+        }
+    }
+
+    /// Asks for those of some pages that are not here, and waits for none: what comes first of a range that is wanted as a whole.
+    pub fn announce(&mut self, pages: impl Iterator<Item = u64>) {
+        for page in pages {
+            if self.table.frame(page).is_none() && !self.begin_ahead(page) {
+                break;
+            }
+        }
+        self.store.turn();
+    }
+
+    /// A frame without a page, and with a buffer, if one can be had at once.
+    fn free_frame(&mut self) -> Option<u32> {
+        let at = match self.free.pop() {
+            Some(frame) => frame,
+            None => self.evict()?,
+        };
+        if self.frames[at as usize].buffer.own() || self.replace_buffer(at) {
+            return Some(at);
+        }
+        // It waits for its buffer behind the others.
+        self.free.insert(0, at);
+        None
+    }
+
+    /// Has a page give up its frame.
+    fn evict(&mut self) -> Option<u32> {
+        let frames = &self.frames;
+        let at = self.policy.victim(|frame| frames[frame as usize].can_go())?;
+        let frame = &self.frames[at as usize];
+        self.table.evict(frame.page);
+        self.stats.evicted += 1;
+        self.stats.unused += u64::from(frame.is_ahead);
+        self.clear(at);
+        Some(at)
+    }
+
+    /// A frame whose buffer somebody still shares, or never gave back, gets another one. False when there is none.
+    fn replace_buffer(&mut self, at: u32) -> bool {
+        let Ok(buffer) = Buffer::alloc(self.store.arena()) else { return false };
+        self.frames[at as usize].buffer = Buffer::Own(buffer);
+        true
+    }
+
+    /// A frame has its page no more.
+    fn clear(&mut self, at: u32) {
+        let frame = &mut self.frames[at as usize];
+        if self.last.0 == frame.page {
+            self.last.0 = NO_PAGE;
+        }
+        self.failed -= usize::from(std::mem::take(&mut frame.has_failed));
+        (frame.page, frame.mark, frame.is_hot, frame.is_fresh, frame.is_ahead) = (NO_PAGE, 0, false, false, false);
+    }
+
+    /// A frame without a page: waits until one can be had.
+    fn room(&mut self) -> Result<u32, FarError> {
+        let failures = self.stats.writes_failed;
+        loop {
+            if let Some(frame) = self.free_frame() {
+                return Ok(frame);
+            }
+            if self.stats.writes_failed != failures
+                && let Some(error) = self.write_failure()
+            {
+                return Err(error);
+            }
+            if self.writing == 0 && self.clean(self.options.writes, true) == 0 && self.reading == 0 {
+                let (pinned, max) = (self.stats.pinned, self.options.pinned_pages);
+                return Err(FarError::TooManyPins { asked: 1, pinned, max });
+            }
+            self.wait()?;
+        }
+    }
+
+    /// Waits until a page that was asked for is here.
+    fn wait_for(&mut self, page: u64) -> Result<(), FarError> {
+        self.awaited = (page, None);
+        loop {
+            match self.table.frame(page) {
+                Some(frame) if self.frames[frame as usize].is_reading => self.wait()?,
+                Some(_) => return Ok(()),
+                None => {
+                    let error = self.awaited.1.take();
+                    return Err(error.map_or_else(|| self.vanished(page), |error| FarError::of_fetch(page, error)));
+                }
+            }
+        }
+    }
+
+    /// Turns the store once, and takes what it has finished. Returns whether there was anything.
+    pub fn turn(&mut self) -> bool {
+        let turned = self.store.turn();
+        let mut finished = std::mem::take(&mut self.finished);
+        let some = self.store.poll(&mut finished, POLL) > 0;
+        for finished in finished.drain(..) {
+            self.settle(finished);
+        }
+        self.finished = finished;
+        turned || some
+    }
+
+    /// Waits for news of the store: spins for a while, then sleeps.
+    fn wait(&mut self) -> Result<(), FarError> {
+        for _ in 0..TURNS_BEFORE_SLEEP {
+            if self.turn() {
+                return Ok(());
+            }
+            std::hint::spin_loop();
+        }
+        let now_ns = self.clock.now_ns();
+        let armed = match self.store.arm(now_ns) {
+            Ok(armed @ Armed::Sleep { .. }) => armed,
+            Ok(Armed::Ready) => return Ok(()),
+            Err(error) if error.kind() == std::io::ErrorKind::Unsupported => {
+                std::thread::yield_now();
+                return Ok(());
+            }
+            Err(error) => return Err(FarError::Sleep(error)),
+        };
+        let slept = self.store.descriptor().map(|descriptor| descriptor.wait(armed.timeout_ns(now_ns)));
+        self.store.disarm();
+        slept.transpose().map(|_| ()).map_err(FarError::Sleep)
+    }
+
+    fn settle(&mut self, Finished { tag, result, target }: Finished) {
+        let at = tag as u32;
+        match tag & !u64::from(u32::MAX) {
+            READ if self.frames.get(at as usize).is_some_and(|frame| frame.is_reading) => {
+                self.was_read(at, result, target)
+            }
+            WRITE if self.frames.get(at as usize).is_some_and(|frame| frame.is_writing) => self.was_written(at, result),
+            OTHER => self.other = Some(result),
+            // No request of ours: a store that answers twice changes nothing.
+            _ => {}
+        }
+    }
+
+    fn was_read(&mut self, at: u32, result: Result<(), StoreError>, target: Option<MessageBuffer>) {
+        self.reading -= 1;
+        let target = target.filter(|target| target.len() == PAGE);
+        let result = match (&target, result) {
+            (None, Ok(())) => Err(StoreError::Unavailable("the store kept the buffer".into())),
+            (_, result) => result,
+        };
+        let frame = &mut self.frames[at as usize];
+        frame.is_reading = false;
+        match target {
+            Some(target) => frame.buffer = Buffer::Own(target),
+            None => frame.buffer = Buffer::Away,
+        }
+        match result {
+            Ok(()) => self.stats.fetched += 1,
+            Err(error) => {
+                self.stats.fetches_failed += 1;
+                let page = frame.page;
+                if page == self.awaited.0 {
+                    self.awaited.1 = Some(error);
+                }
+                self.table.forget(page);
+                self.policy.remove(at);
+                self.clear(at);
+                self.free.push(at);
+            }
+        }
+    }
+
+    /// Whether a guard may take a page that is here.
+    pub fn may_pin(&self, frame: u32) -> bool {
+        self.frames[frame as usize].pins > 0 || self.stats.pinned < self.options.pinned_pages
+    }
+
+    /// A guard takes a page that is here.
+    pub fn pin(&mut self, frame: u32) {
+        let pins = &mut self.frames[frame as usize].pins;
+        self.stats.pinned += usize::from(*pins == 0);
+        *pins += 1;
+    }
+
+    /// A guard gives a page back.
+    pub fn unpin(&mut self, frame: u32) {
+        let pins = &mut self.frames[frame as usize].pins;
+        *pins -= 1;
+        self.stats.pinned -= usize::from(*pins == 0);
+    }
+
+    /// A share of the bytes of a page.
+    pub fn share(&mut self, frame: u32) -> Result<sinew_mem::Frozen, FarError> {
+        let frame = &mut self.frames[frame as usize];
+        frame.buffer.share().ok_or(FarError::Borrowed { page: frame.page })
+    }
+
+    /// The bytes of a page for a guard that writes; [`Self::give_back`] has them back.
+    pub fn lend(&mut self, at: u32) -> Result<MessageBuffer, FarError> {
+        self.writable(at)?;
+        let frame = &mut self.frames[at as usize];
+        frame.buffer.take().ok_or(FarError::Borrowed { page: frame.page })
+    }
+
+    /// Ends [`Self::lend`].
+    pub fn give_back(&mut self, frame: u32, buffer: MessageBuffer) {
+        self.frames[frame as usize].buffer = Buffer::Own(buffer);
+        self.changed(frame);
+        self.make_way();
+    }
+
+    /// Has pages here no more, whatever was changed in them.
+    ///
+    /// # Errors
+    ///
+    /// [`FarError::Borrowed`]: guards have some.
+    pub fn forget(&mut self, pages: std::ops::Range<u64>) -> Result<(), FarError> {
+        for page in pages {
+            while let Some(at) = self.table.frame(page) {
+                let frame = &mut self.frames[at as usize];
+                if frame.pins > 0 {
+                    return Err(FarError::Borrowed { page });
+                }
+                if frame.is_reading || frame.is_writing {
+                    self.wait()?;
+                    continue;
+                }
+                self.stats.dirty -= usize::from(std::mem::take(&mut frame.is_dirty));
+                self.table.forget(page);
+                self.policy.remove(at);
+                self.clear(at);
+                self.free.push(at);
+            }
+        }
+        Ok(())
+    }
+
+    /// Nobody needs what some pages hold: what was changed is not written. Returns whether no guard has any of them.
+    pub fn abandon(&mut self, pages: std::ops::Range<u64>) -> bool {
+        let mut is_free = true;
+        for page in pages {
+            let Some(frame) = self.table.frame(page).map(|at| &mut self.frames[at as usize]) else { continue };
+            is_free &= frame.pins == 0;
+            self.stats.dirty -= usize::from(std::mem::take(&mut frame.is_dirty));
+            self.failed -= usize::from(std::mem::take(&mut frame.has_failed));
+        }
+        is_free
+    }
+
+    /// Has a range of pages read as zeros.
+    pub fn zero(&mut self, pages: std::ops::Range<u64>) -> Result<(), FarError> {
+        self.forget(pages.clone())?;
+        let bytes = PAGE as u64;
+        let job = Job::Discard { at: pages.start * bytes, len: (pages.end - pages.start) * bytes };
+        self.do_other(job)?.map_err(|source| FarError::Fetch { page: pages.start, source })
+    }
+
+    /// Has the store do something else than to read or write, and waits for it.
+    fn do_other(&mut self, job: Job) -> Result<Result<(), StoreError>, FarError> {
+        let mut request = Request { tag: OTHER, job };
+        self.other = None;
+        loop {
+            match self.store.submit(request) {
+                Ok(()) => break,
+                Err(Refused::Busy(refused)) => {
+                    request = refused;
+                    self.wait()?;
+                }
+                Err(Refused::Never { error, .. }) => return Ok(Err(error)),
+                Err(refused) => unreachable!("no other reason is known: {refused}"),
+            }
+        }
+        loop {
+            if let Some(result) = self.other.take() {
+                return Ok(result);
+            }
+            self.wait()?;
+        }
+    }
+}
+
+/// Whether a request has begun.
+enum Begun {
+    Yes,
+    /// The store has as many as it can have.
+    Busy,
+    Never(StoreError),
+}

@@ -1,0 +1,212 @@
+//! Changed pages on their way to the store.
+//!
+//! From more changed pages than a high mark on, some are written in the background, until a low one is reached: a hand goes over the frames and takes those
+//! that were not changed since it passed last, each with its changed neighbours, so that the engine can make one operation of them. A page is not copied for
+//! it: the store has a share of its buffer, and only if the page is changed meanwhile does it get another one. It is clean once the write has gone well,
+//! and dirty again when it failed.
+
+use sinew_fabric::verbs::Slice;
+use sinew_remote_memory::{Job, Refused, Request, Store, StoreError};
+
+use super::{Pager, WRITE};
+use crate::error::FarError;
+use crate::frame::Buffer;
+use crate::options::PAGE;
+
+/// Neighbours that are written together, at most.
+const TOGETHER: u64 = 16;
+
+impl<S: Store> Pager<S> {
+    /// The bytes of a page that is here, to be changed.
+    #[inline]
+    pub fn bytes_mut(&mut self, at: u32) -> Result<&mut [u8], FarError> {
+        if !self.frames[at as usize].is_dirty {
+            // Before the page is one of them: what is shared with the store from now on may not change.
+            self.make_way();
+        }
+        if !matches!(self.frames[at as usize].buffer, Buffer::Own(_)) {
+            self.writable(at)?;
+        }
+        self.changed(at);
+        let frame = &mut self.frames[at as usize];
+        match &mut frame.buffer {
+            Buffer::Own(buffer) => Ok(buffer),
+            _ => Err(FarError::Borrowed { page: frame.page }),
+        }
+    }
+
+    /// Has the bytes of a page that is here be its own: those that are being written are copied.
+    pub(super) fn writable(&mut self, at: u32) -> Result<(), FarError> {
+        loop {
+            let frame = &mut self.frames[at as usize];
+            if frame.buffer.own() {
+                return Ok(());
+            }
+            // What a guard has, even one that was forgotten, does not change.
+            let (false, Some(bytes)) = (frame.pins > 0, frame.buffer.bytes()) else {
+                return Err(FarError::Borrowed { page: frame.page });
+            };
+            match Buffer::alloc(self.store.arena()) {
+                Ok(mut copy) => {
+                    copy.copy_from_slice(bytes);
+                    frame.buffer = Buffer::Own(copy);
+                    return Ok(());
+                }
+                Err(_) if frame.is_writing => self.wait()?,
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// A page is changed, or was.
+    #[inline]
+    pub(super) fn changed(&mut self, at: u32) {
+        let frame = &mut self.frames[at as usize];
+        frame.is_hot = true;
+        self.stats.dirty += usize::from(!std::mem::replace(&mut frame.is_dirty, true));
+    }
+
+    /// Writes some pages back if there are too many changed ones, and takes what has come of earlier writes.
+    pub(super) fn make_way(&mut self) {
+        if self.clean_some() {
+            self.turn();
+        }
+    }
+
+    /// Begins to write some pages back if there are too many. Returns whether it has.
+    pub(super) fn clean_some(&mut self) -> bool {
+        let untried = self.stats.dirty - self.failed.min(self.stats.dirty);
+        if untried <= self.options.dirty_high || self.writing >= self.options.writes {
+            return false;
+        }
+        let count = (untried - self.options.dirty_low).min(self.options.writes - self.writing);
+        self.clean(count, false) > 0
+    }
+
+    /// Begins to write about so many pages. When it is urgent, also those that were changed a moment ago, or failed. Returns how many.
+    pub(super) fn clean(&mut self, count: usize, is_urgent: bool) -> usize {
+        let mut begun = 0;
+        for _ in 0..2 * self.frames.len() {
+            if begun >= count {
+                break;
+            }
+            let at = self.hand;
+            self.hand = if at + 1 == self.frames.len() { 0 } else { at + 1 };
+            let frame = &mut self.frames[at];
+            let is_hot = std::mem::take(&mut frame.is_hot);
+            if !frame.can_be_written() || !is_urgent && (is_hot || frame.has_failed) {
+                continue;
+            }
+            let page = frame.page;
+            match self.clean_around(page, is_urgent) {
+                0 => break,
+                more => begun += more,
+            }
+        }
+        begun
+    }
+
+    /// Begins to write a page that can be written, with its neighbours that can; those that failed are among them if they are to be tried again. Returns
+    /// how many.
+    fn clean_around(&mut self, page: u64, is_again: bool) -> usize {
+        let is_dirty = |page: u64| {
+            let frame = (page < self.pages()).then(|| self.table.frame(page)).flatten();
+            let frame = frame.map(|frame| &self.frames[frame as usize]);
+            frame.is_some_and(|frame| frame.can_be_written() && (is_again || !frame.has_failed))
+        };
+        let below = (1..TOGETHER).take_while(|by| page >= *by && is_dirty(page - by)).count() as u64;
+        let above = (1..TOGETHER - below).take_while(|by| is_dirty(page + by)).count() as u64;
+        let mut begun = 0;
+        for page in page - below..=page + above {
+            let frame = self.table.frame(page);
+            if !frame.is_some_and(|frame| self.begin_write(frame)) {
+                break;
+            }
+            begun += 1;
+        }
+        begun
+    }
+
+    /// Begins to write a page that can be written. False when the store has no room for the request now.
+    fn begin_write(&mut self, at: u32) -> bool {
+        let frame = &mut self.frames[at as usize];
+        let Some(share) = frame.buffer.share() else { return false };
+        let job = Job::Write { at: frame.page * PAGE as u64, source: Slice::from(share) };
+        let result = self.store.submit(Request { tag: WRITE | u64::from(at), job });
+        if matches!(result, Err(Refused::Busy(_))) {
+            return false;
+        }
+        frame.is_dirty = false;
+        self.stats.dirty -= 1;
+        frame.is_writing = true;
+        self.failed -= usize::from(std::mem::take(&mut frame.has_failed));
+        self.writing += 1;
+        if let Err(Refused::Never { error, .. }) = result {
+            self.was_written(at, Err(error));
+        }
+        true
+    }
+
+    pub(super) fn was_written(&mut self, at: u32, result: Result<(), StoreError>) {
+        self.writing -= 1;
+        let frame = &mut self.frames[at as usize];
+        frame.is_writing = false;
+        match result {
+            Ok(()) => self.stats.written += 1,
+            Err(error) => {
+                self.stats.writes_failed += 1;
+                self.stats.dirty += usize::from(!std::mem::replace(&mut frame.is_dirty, true));
+                self.failed += usize::from(!std::mem::replace(&mut frame.has_failed, true));
+                self.write_error = Some((frame.page, error));
+            }
+        }
+    }
+
+    /// The last write that failed, if it was not told yet.
+    pub fn write_failure(&mut self) -> Option<FarError> {
+        let (page, source) = self.write_error.take()?;
+        Some(FarError::WriteBack { page, pages: self.failed, source })
+    }
+
+    /// Writes every changed page, and has the store confirm that they are where they are to be.
+    ///
+    /// # Errors
+    ///
+    /// What was not written stays local and changed.
+    pub fn flush(&mut self) -> Result<(), FarError> {
+        // What is on its way may hold old bytes of pages that were changed since.
+        while self.writing > 0 {
+            self.wait()?;
+        }
+        self.write_error = None;
+        let mut borrowed = None;
+        for at in 0..self.frames.len() {
+            loop {
+                // Once a page has failed, those that have are not tried again.
+                let is_again = self.write_error.is_none();
+                let frame = &self.frames[at];
+                if !frame.can_be_written() || !is_again && frame.has_failed {
+                    break;
+                }
+                let page = frame.page;
+                if self.clean_around(page, is_again) == 0 || self.writing >= self.options.writes {
+                    self.wait()?;
+                }
+            }
+            let frame = &self.frames[at];
+            if frame.pins > 0 && matches!(frame.buffer, Buffer::Away) {
+                borrowed = Some(frame.page);
+            }
+        }
+        while self.writing > 0 {
+            self.wait()?;
+        }
+        if let Some(error) = self.write_failure() {
+            return Err(error);
+        }
+        if let Some(page) = borrowed {
+            return Err(FarError::Borrowed { page });
+        }
+        self.do_other(Job::Flush)?.map_err(FarError::Unconfirmed)
+    }
+}

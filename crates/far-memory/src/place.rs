@@ -1,0 +1,123 @@
+//! Where the elements of a vector lie: as many in a page as fit whole.
+
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::options::PAGE;
+
+/// What can lie in far memory: plain values, which any bytes are, without padding. Every type that derives `zerocopy`'s traits, and all numbers and arrays
+/// of them.
+pub trait Pod: Copy + FromBytes + IntoBytes + Immutable + KnownLayout + 'static {}
+impl<T: Copy + FromBytes + IntoBytes + Immutable + KnownLayout + 'static> Pod for T {}
+
+/// The places of a vector's elements.
+#[derive(Debug)]
+pub struct Places<T> {
+    /// The page of the first one.
+    pub first: u64,
+    kind: PhantomData<T>,
+}
+
+impl<T> Clone for Places<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Places<T> {}
+
+impl<T: Pod> Places<T> {
+    /// Elements in a page: none lies in two.
+    pub const PER_PAGE: usize = {
+        assert!(size_of::<T>() > 0 && size_of::<T>() <= PAGE, "elements of a far vector are of 1 to 4096 bytes");
+        assert!(align_of::<T>() <= 64, "elements of a far vector are aligned to 64 bytes at most");
+        PAGE / size_of::<T>()
+    };
+
+    /// From this page on.
+    pub fn new(first: u64) -> Self {
+        Self { first, kind: PhantomData }
+    }
+
+    /// Pages of so many elements.
+    pub fn count(len: usize) -> u64 {
+        len.div_ceil(Self::PER_PAGE) as u64
+    }
+
+    /// The page of an element, and where it begins there.
+    #[inline]
+    pub fn place(&self, index: usize) -> (u64, usize) {
+        (self.first + (index / Self::PER_PAGE) as u64, index % Self::PER_PAGE * size_of::<T>())
+    }
+
+    /// The pages of a range.
+    pub fn pages(&self, range: &Range<usize>) -> Range<u64> {
+        if range.is_empty() {
+            return self.first..self.first;
+        }
+        self.place(range.start).0..self.place(range.end - 1).0 + 1
+    }
+
+    /// The elements of a range in the page `at` of its pages, from the start of the range, and their bytes in that page.
+    pub fn part(&self, range: &Range<usize>, at: usize) -> (Range<usize>, Range<usize>) {
+        let page = range.start / Self::PER_PAGE + at;
+        let begins = page * Self::PER_PAGE;
+        let from = begins.max(range.start);
+        let to = (begins + Self::PER_PAGE).min(range.end);
+        (from - range.start..to - range.start, (from - begins) * size_of::<T>()..(to - begins) * size_of::<T>())
+    }
+
+    /// In which of a range's pages its element `index` is, and which of the range's elements there.
+    pub fn find(&self, range: &Range<usize>, index: usize) -> (usize, usize) {
+        let at = (range.start + index) / Self::PER_PAGE - range.start / Self::PER_PAGE;
+        (at, index - self.part(range, at).0.start)
+    }
+
+    /// Bytes of a page as elements.
+    pub fn elements<'a>(&self, bytes: &'a [u8]) -> &'a [T] {
+        <[T]>::ref_from_bytes(bytes).expect("whole elements of a page, whose buffer is aligned to 64 bytes")
+    }
+
+    /// Bytes of a page as elements.
+    pub fn elements_mut<'a>(&self, bytes: &'a mut [u8]) -> &'a mut [T] {
+        <[T]>::mut_from_bytes(bytes).expect("whole elements of a page, whose buffer is aligned to 64 bytes")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Three = [u8; 3];
+
+    #[test]
+    fn no_element_lies_in_two_pages() {
+        assert_eq!(
+            (Places::<Three>::PER_PAGE, Places::<[u8; 4096]>::PER_PAGE, Places::<u64>::PER_PAGE),
+            (1365, 1, 512)
+        );
+        let places = Places::<Three>::new(7);
+        assert_eq!([0, 1364, 1365].map(|index| places.place(index)), [(7, 0), (7, 4092), (8, 0)]);
+        assert_eq!([0, 1, 1365, 1366].map(Places::<Three>::count), [0, 1, 1, 2]);
+    }
+
+    #[test]
+    fn parts_of_a_range_are_its_elements_in_order() {
+        let places = Places::<u64>::new(0);
+        for range in [0..0, 5..5, 0..1, 511..513, 100..2000, 512..1024] {
+            let pages = places.pages(&range);
+            let parts: Vec<_> = (0..(pages.end - pages.start) as usize).map(|at| places.part(&range, at)).collect();
+            let mut next = 0;
+            for (at, (elements, bytes)) in parts.iter().enumerate() {
+                assert_eq!((elements.start, elements.len() * 8), (next, bytes.len()));
+                next = elements.end;
+                for index in elements.clone() {
+                    assert_eq!(places.find(&range, index), (at, index - elements.start));
+                }
+            }
+            assert_eq!(next, range.len());
+        }
+    }
+}

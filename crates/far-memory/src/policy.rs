@@ -1,0 +1,254 @@
+//! Which page goes: two queues and a memory of what went (S3-FIFO, sosp23 Yang et al.).
+//!
+//! New pages wait in a small queue, a tenth of all. Those that are used again before they come to its head move to the main queue; the others go. So what
+//! is read once passes through the tenth, however much it is, and leaves the rest alone. In the main queue each use (three at most) is another turn, as
+//! with CLOCK. Pages that come back soon after they went begin in the main queue; who went when is in the page table ([`crate::table`]).
+//!
+//! With a twentieth of all pages local, 60 % of skewed accesses hit, and 53 % with CLOCK; beside a scan of all pages, 31 % of both together, and 23 %
+//! (this file's test).
+//!
+//! Nothing is searched: a page moves by a few links. Pages that cannot go now, because they are changed or pinned, are passed over.
+
+const NONE: u32 = u32::MAX;
+/// Uses that are remembered.
+const USES_MAX: u8 = 3;
+/// One in so many pages is in the small queue.
+const SMALL_SHARE: usize = 10;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Out,
+    Small,
+    Main,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Node {
+    before: u32,
+    behind: u32,
+    place: Place,
+    uses: u8,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Queue {
+    head: u32,
+    tail: u32,
+    len: usize,
+}
+
+/// The order in which frames give up their pages.
+#[derive(Debug)]
+pub struct Policy {
+    nodes: Vec<Node>,
+    small: Queue,
+    main: Queue,
+    /// Frames that the small queue holds before it gives up some.
+    small_max: usize,
+}
+
+impl Policy {
+    /// For so many frames, none of them with a page. The small queue has room for `small_min` at least.
+    pub fn new(frames: usize, small_min: usize) -> Self {
+        let empty = Queue { head: NONE, tail: NONE, len: 0 };
+        Self {
+            nodes: vec![Node { before: NONE, behind: NONE, place: Place::Out, uses: 0 }; frames],
+            small: empty,
+            main: empty,
+            small_max: (frames / SMALL_SHARE).max(small_min).clamp(1, (frames / 2).max(1)),
+        }
+    }
+
+    fn queue(&mut self, place: Place) -> &mut Queue {
+        if place == Place::Small { &mut self.small } else { &mut self.main }
+    }
+
+    fn push(&mut self, frame: u32, place: Place) {
+        let tail = self.queue(place).tail;
+        let node = &mut self.nodes[frame as usize];
+        (node.before, node.behind, node.place) = (tail, NONE, place);
+        match self.nodes.get_mut(tail as usize) {
+            Some(last) => last.behind = frame,
+            None => self.queue(place).head = frame,
+        }
+        let queue = self.queue(place);
+        queue.tail = frame;
+        queue.len += 1;
+    }
+
+    /// A frame has a page. `is_back`: it went a short time ago.
+    pub fn insert(&mut self, frame: u32, is_back: bool) {
+        self.nodes[frame as usize].uses = 0;
+        self.push(frame, if is_back { Place::Main } else { Place::Small });
+    }
+
+    /// A frame has a page no more.
+    pub fn remove(&mut self, frame: u32) {
+        let Node { before, behind, place, .. } = self.nodes[frame as usize];
+        if place == Place::Out {
+            return;
+        }
+        match self.nodes.get_mut(before as usize) {
+            Some(node) => node.behind = behind,
+            None => self.queue(place).head = behind,
+        }
+        match self.nodes.get_mut(behind as usize) {
+            Some(node) => node.before = before,
+            None => self.queue(place).tail = before,
+        }
+        self.queue(place).len -= 1;
+        self.nodes[frame as usize].place = Place::Out;
+    }
+
+    /// The page of a frame is used again.
+    #[inline]
+    pub fn touch(&mut self, frame: u32) {
+        let uses = &mut self.nodes[frame as usize].uses;
+        *uses = (*uses + 1).min(USES_MAX);
+    }
+
+    /// Moves a frame behind the others of a queue.
+    fn requeue(&mut self, frame: u32, place: Place) {
+        self.remove(frame);
+        self.push(frame, place);
+    }
+
+    /// Takes the frame whose page is to go next out of the queues, among those that can. `None`: no page can go.
+    pub fn victim(&mut self, mut can_go: impl FnMut(u32) -> bool) -> Option<u32> {
+        // Frames that were passed over: when these are all of a queue, nothing of it can go.
+        let (mut of_small, mut of_main) = (0, 0);
+        loop {
+            let small_left = of_small < self.small.len;
+            let main_left = of_main < self.main.len;
+            if small_left && (self.small.len >= self.small_max || !main_left) {
+                let head = self.small.head;
+                if self.nodes[head as usize].uses > 0 {
+                    self.nodes[head as usize].uses = 0;
+                    self.requeue(head, Place::Main);
+                } else if can_go(head) {
+                    self.remove(head);
+                    return Some(head);
+                } else {
+                    of_small += 1;
+                    self.requeue(head, Place::Small);
+                }
+            } else if main_left {
+                let head = self.main.head;
+                let uses = &mut self.nodes[head as usize].uses;
+                if *uses > 0 {
+                    *uses -= 1;
+                    self.requeue(head, Place::Main);
+                } else if can_go(head) {
+                    self.remove(head);
+                    return Some(head);
+                } else {
+                    of_main += 1;
+                    self.requeue(head, Place::Main);
+                }
+            } else {
+                return None;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_used_again_outlives_what_is_used_once() {
+        let mut policy = Policy::new(20, 0);
+        (0..20).for_each(|frame| policy.insert(frame, false));
+        (5..10).for_each(|frame| policy.touch(frame));
+        let gone: Vec<u32> = std::iter::from_fn(|| policy.victim(|_| true)).collect();
+        assert_eq!(gone.len(), 20);
+        assert!(gone[..14].iter().all(|frame| !(5..10).contains(frame)), "{gone:?}");
+    }
+
+    #[test]
+    fn a_scan_passes_through_the_small_queue_alone() {
+        let mut policy = Policy::new(20, 0);
+        (0..18).for_each(|frame| policy.insert(frame, true));
+        (18..20).for_each(|frame| policy.insert(frame, false));
+        for _ in 0..100 {
+            let gone = policy.victim(|_| true).unwrap();
+            assert!(gone >= 18, "{gone}");
+            policy.insert(gone, false);
+        }
+    }
+
+    #[test]
+    fn what_cannot_go_is_passed_over_and_nothing_is_told_when_none_can() {
+        let mut policy = Policy::new(8, 0);
+        (0..8).for_each(|frame| policy.insert(frame, frame % 2 == 0));
+        assert_eq!(policy.victim(|_| false), None);
+        let gone: Vec<u32> = std::iter::from_fn(|| policy.victim(|frame| frame >= 6)).collect();
+        assert!(gone == [7, 6] || gone == [6, 7], "{gone:?}");
+        policy.remove(3);
+        policy.remove(3);
+        let mut gone: Vec<u32> = std::iter::from_fn(|| policy.victim(|_| true)).collect();
+        gone.sort_unstable();
+        assert_eq!(gone, [0, 1, 2, 4, 5]);
+    }
+
+    /// Second chance and nothing else: hits of a run of pages.
+    fn hits_of_clock(frames: usize, run: &[u64]) -> usize {
+        let (mut here, mut hand, mut hits) = (Vec::<(u64, bool)>::new(), 0, 0);
+        for page in run {
+            if let Some(found) = here.iter_mut().find(|(has, _)| has == page) {
+                (found.1, hits) = (true, hits + 1);
+            } else if here.len() < frames {
+                here.push((*page, false));
+            } else {
+                while std::mem::take(&mut here[hand].1) {
+                    hand = (hand + 1) % frames;
+                }
+                here[hand] = (*page, false);
+                hand = (hand + 1) % frames;
+            }
+        }
+        hits
+    }
+
+    fn hits_of_ours(frames: usize, pages: usize, run: &[u64]) -> usize {
+        let (mut policy, mut table) = (Policy::new(frames, 0), crate::table::Table::new(pages, frames as u32));
+        let (mut has, mut hits) = (Vec::<u64>::new(), 0);
+        for page in run {
+            if let Some(frame) = table.frame(*page) {
+                policy.touch(frame);
+                hits += 1;
+                continue;
+            }
+            let frame = if has.len() < frames {
+                has.push(*page);
+                has.len() as u32 - 1
+            } else {
+                let frame = policy.victim(|_| true).unwrap();
+                table.evict(std::mem::replace(&mut has[frame as usize], *page));
+                frame
+            };
+            policy.insert(frame, table.put(*page, frame));
+        }
+        hits
+    }
+
+    #[test]
+    fn skewed_accesses_and_scans_hit_more_often_than_with_clock() {
+        use sinew_fabric::{Generator, SeededGenerator};
+        const PAGES: usize = 4000;
+        const FRAMES: usize = 200;
+        let mut random = SeededGenerator::new(1);
+        let mut skewed = || (PAGES as f64).powf(random.next_u64() as f64 / u64::MAX as f64) as u64 % PAGES as u64;
+        let count = if cfg!(miri) { 50 } else { 20_000 };
+        let alone: Vec<u64> = (0..count).map(|_| skewed()).collect();
+        // Between them, one after the other, all pages once.
+        let scan = (0..PAGES as u64).cycle();
+        let scanned: Vec<u64> = alone.iter().zip(scan).flat_map(|(page, scan)| [*page, scan]).collect();
+        for (run, name) in [(alone, "alone"), (scanned, "beside a scan")] {
+            let (ours, clock) = (hits_of_ours(FRAMES, PAGES, &run), hits_of_clock(FRAMES, &run));
+            println!("{name}: {ours} of {} hit, with CLOCK {clock}", run.len());
+            assert!(cfg!(miri) || ours > clock, "{name}: {ours} {clock}");
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! Far memory by plain loads and stores: an area of address space whose missing pages a handler thread brings (userfaultfd).
+
+mod area;
+mod handler;
+mod uffd;
+
+pub use area::{Control, FarMapping, MapError, MapOptions, OnLoss};
+pub use handler::Handler;

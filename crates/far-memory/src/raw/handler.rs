@@ -1,0 +1,419 @@
+//! The handler of a mapping: it brings pages that are touched, and takes away those that are not.
+//!
+//! A page is in one of three states. *Missing*: a thread that touches it waits in the kernel, which sends a message here. *Clean*: it is mapped and protected
+//! from writes, and the store has the same bytes. *Dirty*: it is mapped, and was or can be written. A store to a clean page is a message as well; the page becomes dirty.
+//!
+//! A page goes in this order, so that none is torn and nothing is lost: protect it, copy it out, write it to the store; when the write has gone well and no
+//! thread has asked to write to it since, drop it. A thread that stores to it between waits for an answer to its message, whichever it will be.
+
+mod service;
+mod write_back;
+
+use std::collections::{BTreeSet, VecDeque};
+
+use sinew_fabric::Clock;
+use sinew_fabric::readiness::Alarm;
+use sinew_mem::atomic::plain::Arc;
+use sinew_mem::{Frozen, MessageBuffer};
+use sinew_remote_memory::{Finished, Job, Refused, Request, Store, StoreError};
+
+use super::area::{Area, Control, FarMapping, OnLoss, RUNS, Run};
+use super::uffd::Fault;
+use crate::ahead::{Ahead, Streams};
+use crate::error::FarError;
+use crate::frame::NO_PAGE;
+use crate::options::{Options, PAGE, Stats};
+use crate::policy::Policy;
+use crate::table::Table;
+
+/// Pages that are read or written by one request, at most.
+const TOGETHER: usize = 32;
+/// Requests at the store at a time.
+const REQUESTS: usize = 64;
+/// What a tag says beside the request's number: a flush.
+const FLUSH: u64 = u64::MAX;
+/// Until a page that could not be fetched is asked for again.
+const RETRY_NS: u64 = 20_000_000;
+
+/// A page's place in local memory: a count of pages, as the kernel finds the memory itself.
+#[derive(Clone, Copy, Debug)]
+struct Frame {
+    page: u64,
+    is_reading: bool,
+    is_writing: bool,
+    is_dirty: bool,
+    is_hot: bool,
+    has_failed: bool,
+    /// A thread waits for it; one waits to write.
+    is_awaited: bool,
+    wants_write: bool,
+    is_ahead: bool,
+}
+
+const EMPTY: Frame = Frame {
+    page: NO_PAGE,
+    is_reading: false,
+    is_writing: false,
+    is_dirty: false,
+    is_hot: false,
+    has_failed: false,
+    is_awaited: false,
+    wants_write: false,
+    is_ahead: false,
+};
+
+/// A request at the store.
+#[derive(Debug)]
+struct Sent {
+    page: u64,
+    count: usize,
+    /// Of a write: the bytes.
+    bytes: Option<Frozen>,
+}
+
+/// A thread that waits for a page.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    page: u64,
+    is_write: bool,
+    /// When to try again.
+    from_ns: u64,
+}
+
+/// Brings the pages of a [`FarMapping`] from a store, and writes them back. It belongs to the thread that drives the store; [`Self::run`] is that thread's loop.
+///
+/// What a mapping's users stored and nobody flushed goes with the handler.
+pub struct Handler<S> {
+    area: Arc<Area>,
+    store: S,
+    clock: Box<dyn Clock>,
+    alarm: Alarm,
+    options: Options,
+    table: Table,
+    frames: Vec<Frame>,
+    policy: Policy,
+    streams: Streams,
+    free: Vec<u32>,
+    sent: Vec<Option<Sent>>,
+    unsent: Vec<u32>,
+    /// Pages that are about to go.
+    going: Vec<Run>,
+    finished: Vec<Finished>,
+    /// Faults that wait for room, or to be tried again.
+    waiting: VecDeque<Waiting>,
+    /// Pages that were found lost, and kill who touches them.
+    lost: BTreeSet<u64>,
+    hand: usize,
+    flush: write_back::Flush,
+    failed: usize,
+    writing: usize,
+    failure: Option<FarError>,
+    stats: Stats,
+}
+
+impl<S: Store> Handler<S> {
+    /// The handler of a mapping, whose pages are the first ones of the store. [`Options::pinned_pages`] mean nothing here.
+    ///
+    /// # Errors
+    ///
+    /// [`FarError::Options`]: a store that is smaller than the mapping, a mapping that has or had a handler, or options that cannot be had. [`FarError::Buffers`]: the
+    /// store's arena has no room for the buffers of a request; for full speed it has room for a few of 32 pages, and some of one.
+    pub fn new(
+        mapping: &FarMapping,
+        store: S,
+        options: Options,
+        clock: impl Clock + 'static,
+    ) -> Result<Self, FarError> {
+        options.check()?;
+        let area = Arc::clone(mapping.area());
+        let has = store.len() / PAGE as u64;
+        if has < area.pages() {
+            let what = format!("a store of {has} pages is smaller than the mapping of {}", area.pages());
+            return Err(FarError::Options(what));
+        }
+        if !area.take() {
+            return Err(FarError::Options("the mapping has, or had, another handler".into()));
+        }
+        // Its buffers are taken for each request; the largest there are is tried.
+        drop(store.arena().alloc(TOGETHER * PAGE, TOGETHER * PAGE)?);
+        let frames = options.local_pages;
+        Ok(Self {
+            table: Table::new(area.pages() as usize, frames as u32),
+            area,
+            store,
+            clock: Box::new(clock),
+            alarm: Alarm::new().map_err(FarError::System)?,
+            policy: Policy::new(frames, 2 * options.ahead_pages),
+            streams: Streams::new(options.ahead_pages),
+            frames: vec![EMPTY; frames],
+            free: (0..frames as u32).rev().collect(),
+            sent: std::iter::repeat_with(|| None).take(REQUESTS).collect(),
+            unsent: (0..REQUESTS as u32).collect(),
+            going: Vec::with_capacity(RUNS),
+            finished: Vec::with_capacity(REQUESTS),
+            waiting: VecDeque::with_capacity(REQUESTS),
+            lost: BTreeSet::new(),
+            hand: 0,
+            flush: write_back::Flush::default(),
+            failed: 0,
+            writing: 0,
+            failure: None,
+            stats: Stats::default(),
+            options,
+        })
+    }
+
+    /// What other threads ask things of it by.
+    pub fn control(&self) -> Control {
+        Control::new(Arc::clone(&self.area), self.alarm.waker())
+    }
+
+    /// What was done, and how much is here.
+    pub fn stats(&self) -> Stats {
+        Stats { local: self.frames.len() - self.free.len(), ..self.stats }
+    }
+
+    /// The store.
+    pub fn into_store(self) -> S {
+        self.store
+    }
+
+    /// A thread waits for a page.
+    fn fault(&mut self, Fault { address, is_write, is_protected }: Fault, now_ns: u64) -> Result<(), FarError> {
+        let Some(page) = self.area.page(address) else { return Ok(()) };
+        let at = self.area.address(page);
+        match self.table.frame(page) {
+            Some(frame) if self.frames[frame as usize].is_reading => {
+                let frame = &mut self.frames[frame as usize];
+                self.stats.late += u64::from(!frame.is_awaited);
+                frame.is_awaited = true;
+                frame.wants_write |= is_write;
+                Ok(())
+            }
+            // A store to a page that is clean, or was: whatever is being written of it is no longer all.
+            Some(frame) if is_write || is_protected => {
+                self.changed(frame);
+                self.policy.touch(frame);
+                self.area.uffd().unprotect(at, PAGE).map_err(system)
+            }
+            // It came in the meantime.
+            Some(_) => self.area.uffd().wake(at, PAGE).map_err(system),
+            None if self.lost.contains(&page) => self.area.uffd().wake(at, PAGE).map_err(system),
+            None => {
+                self.stats.missing += 1;
+                let ahead = self.streams.missing(page);
+                self.begin(Waiting { page, is_write: is_write || is_protected, from_ns: now_ns }, ahead)
+            }
+        }
+    }
+
+    /// Asks for a page that a thread waits for, or has it wait for room.
+    fn begin(&mut self, waiting: Waiting, ahead: Option<Ahead>) -> Result<(), FarError> {
+        if !self.fetch(waiting.page, 1)? {
+            self.waiting.push_back(waiting);
+            return Ok(());
+        }
+        let frame = self.table.frame(waiting.page).expect("it was asked for");
+        let frame = &mut self.frames[frame as usize];
+        (frame.is_awaited, frame.wants_write) = (true, waiting.is_write);
+        if let Some(ahead) = ahead {
+            self.fetch_ahead(ahead)?;
+        }
+        Ok(())
+    }
+
+    /// Asks for pages ahead of a reader, those in a row by one request, as far as there is room.
+    fn fetch_ahead(&mut self, ahead: Ahead) -> Result<(), FarError> {
+        let mut run: Option<(u64, u64)> = None;
+        for page in ahead.pages(self.area.pages()) {
+            if self.table.frame(page).is_some() || self.lost.contains(&page) {
+                continue;
+            }
+            run = match run {
+                Some((first, last)) if page == last + 1 && ((page - first) as usize) < TOGETHER => Some((first, page)),
+                Some((first, last)) if page + 1 == first && ((last - page) as usize) < TOGETHER => Some((page, last)),
+                other => {
+                    if !self.fetch_run(other)? {
+                        return Ok(());
+                    }
+                    Some((page, page))
+                }
+            };
+        }
+        self.fetch_run(run).map(|_| ())
+    }
+
+    fn fetch_run(&mut self, run: Option<(u64, u64)>) -> Result<bool, FarError> {
+        let Some((first, last)) = run else { return Ok(true) };
+        let count = (last - first + 1) as usize;
+        if !self.fetch(first, count)? {
+            return Ok(false);
+        }
+        for page in first..=last {
+            let frame = self.table.frame(page).expect("it was asked for");
+            self.frames[frame as usize].is_ahead = true;
+        }
+        self.stats.fetched_ahead += count as u64;
+        Ok(true)
+    }
+
+    /// Asks for pages in a row that are not here. False: there is no room now.
+    fn fetch(&mut self, page: u64, count: usize) -> Result<bool, FarError> {
+        let Some(tag) = self.unsent.last().copied() else { return Ok(false) };
+        if !self.make_room(count)? {
+            return Ok(false);
+        }
+        let Ok(target) = self.store.arena().alloc(count * PAGE, count * PAGE) else { return Ok(false) };
+        let job = Job::Read { at: page * PAGE as u64, target };
+        match self.store.submit(Request { tag: u64::from(tag), job }) {
+            Ok(()) => {}
+            Err(Refused::Busy(_)) => return Ok(false),
+            Err(Refused::Never { error, .. }) => return Err(FarError::of_fetch(page, error)),
+            Err(refused) => unreachable!("no other reason is known: {refused}"),
+        }
+        self.unsent.pop();
+        self.sent[tag as usize] = Some(Sent { page, count, bytes: None });
+        for page in page..page + count as u64 {
+            let frame = self.free.pop().expect("there is room");
+            let is_back = self.table.put(page, frame);
+            self.frames[frame as usize] = Frame { page, is_reading: true, ..EMPTY };
+            self.policy.insert(frame, is_back);
+        }
+        Ok(true)
+    }
+
+    /// Has clean pages go until so many frames are free. False when there are not so many.
+    fn make_room(&mut self, count: usize) -> Result<bool, FarError> {
+        while self.free.len() < count {
+            let frames = &self.frames;
+            let can_go = |frame: &Frame| !frame.is_reading && !frame.is_writing && !frame.is_dirty;
+            let Some(at) = self.policy.victim(|frame| can_go(&frames[frame as usize])) else { break };
+            let Frame { page, is_ahead, .. } = self.frames[at as usize];
+            self.table.evict(page);
+            self.stats.evicted += 1;
+            self.stats.unused += u64::from(is_ahead);
+            self.frames[at as usize] = EMPTY;
+            self.free.push(at);
+            match self.going.last_mut() {
+                Some((first, count)) if page == *first + *count as u64 => *count += 1,
+                Some((first, count)) if page + 1 == *first => (*first, *count) = (page, *count + 1),
+                _ => {
+                    if self.going.len() == RUNS {
+                        self.drop_going()?;
+                    }
+                    self.going.push((page, 1));
+                }
+            }
+        }
+        self.drop_going()?;
+        Ok(self.free.len() >= count)
+    }
+
+    fn drop_going(&mut self) -> Result<(), FarError> {
+        // SAFETY: they are clean: protected from writes since before they were copied out or put in, with the same bytes at the store. A thread that has been
+        // waiting to write to one has changed nothing, and its message will find the page missing.
+        unsafe { self.area.drop_pages(&self.going) }.map_err(FarError::System)?;
+        self.going.clear();
+        Ok(())
+    }
+
+    fn settle(&mut self, Finished { tag, result, target }: Finished, now_ns: u64) -> Result<(), FarError> {
+        if tag == FLUSH {
+            self.confirmed(result);
+            return Ok(());
+        }
+        // A store that answers twice changes nothing.
+        let Some(sent) = self.sent.get_mut(tag as usize).and_then(Option::take) else { return Ok(()) };
+        self.unsent.push(tag as u32);
+        if sent.bytes.is_some() {
+            self.was_written(&sent, result);
+            return Ok(());
+        }
+        match (target, result) {
+            (Some(target), Ok(())) if target.len() == sent.count * PAGE => self.was_read(&sent, &target),
+            (_, Err(error)) => self.was_not_read(&sent, error, now_ns),
+            _ => self.was_not_read(&sent, StoreError::Unavailable("the store kept the buffer".into()), now_ns),
+        }
+    }
+
+    /// Pages are here: those for readers are protected, those for writers are not.
+    fn was_read(&mut self, sent: &Sent, bytes: &MessageBuffer) -> Result<(), FarError> {
+        self.stats.fetched += sent.count as u64;
+        let wants = |handler: &Self, at: usize| {
+            let frame = handler.table.frame(sent.page + at as u64);
+            frame.is_some_and(|frame| handler.frames[frame as usize].wants_write)
+        };
+        let mut from = 0;
+        while from < sent.count {
+            let is_write = wants(self, from);
+            let to = if is_write {
+                from + 1
+            } else {
+                (from + 1..sent.count).find(|at| wants(self, *at)).unwrap_or(sent.count)
+            };
+            let start = self.area.address(sent.page + from as u64);
+            // SAFETY: the pages are missing, and these are their bytes, whole, as the store has them.
+            unsafe { self.area.uffd().copy(start, &bytes[from * PAGE..to * PAGE], !is_write) }.map_err(system)?;
+            for page in sent.page + from as u64..sent.page + to as u64 {
+                let frame = self.table.frame(page).expect("a page that is fetched has a frame");
+                let state = &mut self.frames[frame as usize];
+                state.is_ahead &= !state.is_awaited;
+                (state.is_reading, state.is_awaited, state.wants_write) = (false, false, false);
+                if is_write {
+                    self.changed(frame);
+                }
+            }
+            from = to;
+        }
+        Ok(())
+    }
+
+    /// Pages did not come. Those that nobody waits for are forgotten; the others are asked for one by one, and what then fails is lost, or tried again later.
+    fn was_not_read(&mut self, sent: &Sent, error: StoreError, now_ns: u64) -> Result<(), FarError> {
+        self.stats.fetches_failed += 1;
+        for page in sent.page..sent.page + sent.count as u64 {
+            let frame = self.table.frame(page).expect("a page that is fetched has a frame");
+            let Frame { is_awaited, wants_write, .. } = self.frames[frame as usize];
+            self.table.forget(page);
+            self.policy.remove(frame);
+            self.frames[frame as usize] = EMPTY;
+            self.free.push(frame);
+            if !is_awaited {
+                continue;
+            }
+            let mut from_ns = now_ns;
+            if sent.count == 1 {
+                let is_lost = matches!(error, StoreError::Lost { .. });
+                self.failure = Some(FarError::of_fetch(page, error.clone()));
+                if is_lost && self.area.options.on_loss == OnLoss::Poison && self.area.uffd().can_poison() {
+                    self.lost.insert(page);
+                    self.area.uffd().poison(self.area.address(page), PAGE).map_err(system)?;
+                    continue;
+                }
+                from_ns += RETRY_NS;
+            }
+            self.waiting.push_back(Waiting { page, is_write: wants_write, from_ns });
+        }
+        Ok(())
+    }
+
+    /// Lost pages are asked for again when they are touched.
+    fn forgive(&mut self) -> Result<(), FarError> {
+        while let Some(page) = self.lost.pop_first() {
+            // SAFETY: nothing is there but the mark that kills who touches it.
+            unsafe { self.area.drop_pages(&[(page, 1)]) }.map_err(FarError::System)?;
+        }
+        self.waiting.iter_mut().for_each(|waiting| waiting.from_ns = 0);
+        Ok(())
+    }
+}
+
+impl<S> std::fmt::Debug for Handler<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Handler").field("area", &self.area).field("stats", &self.stats).finish_non_exhaustive()
+    }
+}
+
+fn system(error: rustix::io::Errno) -> FarError {
+    FarError::System(error.into())
+}

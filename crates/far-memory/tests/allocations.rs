@@ -1,0 +1,62 @@
+//! Once everything has been used once, far memory takes nothing from the heap.
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use common::{PAGE, Watch};
+use sinew_far_memory::{FarMemory, FarVec, Options};
+use sinew_remote_memory::RamStore;
+
+/// The system's allocator, counted.
+struct Counting;
+
+thread_local! {
+    /// Of this thread alone: the test harness has threads of its own.
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: every call goes on to the system's allocator as it came.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // A thread that ends may allocate after its locals are gone.
+        let _ = ALLOCATIONS.try_with(|all| all.set(all.get() + 1));
+        // SAFETY: as the caller promised us.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: as the caller promised us.
+        unsafe { System.dealloc(block, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+#[cfg(not(miri))]
+#[test]
+fn a_warm_access_allocates_nothing() {
+    const PAGES: usize = 512;
+    const PER_PAGE: usize = PAGE / 8;
+    let store = RamStore::new(PAGES * PAGE, 4 << 20).unwrap();
+    let memory = FarMemory::new(store, Options::with_local_pages(64), Watch::start()).unwrap();
+    let mut vector = FarVec::<u64, _>::zeroed(&memory, PAGES * PER_PAGE).unwrap();
+    let mut round = |round: u64| {
+        for page in 0..PAGES {
+            vector.set(page * 101 % PAGES * PER_PAGE, round).unwrap();
+            vector.get(page * PER_PAGE + 1).unwrap();
+        }
+        assert_eq!(vector.iter().map(|element| element.unwrap()).sum::<u64>(), round * PAGES as u64);
+        assert_eq!(vector.slice(PER_PAGE / 2..9 * PER_PAGE).unwrap().iter().sum::<u64>(), 8 * round);
+        vector.slice_mut(1..8 * PER_PAGE).unwrap()[0] = 0;
+        memory.flush().unwrap();
+    };
+    // Lists grow to what a round needs at most.
+    (1..8).for_each(&mut round);
+    let before = ALLOCATIONS.get();
+    (8..40).for_each(&mut round);
+    assert_eq!(ALLOCATIONS.get() - before, 0);
+    assert!(memory.stats().missing > 1000 && memory.stats().written > 1000);
+}
