@@ -169,7 +169,7 @@ mod tests {
                 assert!(found.get(kind, len).p90_ns <= 34_000, "{len} B: {}", kind.name);
             }
         }
-        // "at large payload sizes, when the line-rate of the NIC limits throughput, tail latency can significantly increase" (4.1).
+        // "at large payload sizes, when the line-rate of the NIC limits throughput, tail latency latency can significantly increase" (4.1).
         for kind in [READ_INTR, READ_POLL, WRITE_SEND, SEND_SEND] {
             assert!(found.get(kind, 4096).p90_ns > 10 * found.get(kind, 64).p90_ns, "{}", kind.name);
         }

@@ -86,7 +86,7 @@ mod tests {
         // "However, at small message sizes, the throughput of using interrupts and polling is similar" (4.2).
         let ratio = mops(READ_POLL, 64) / mops(READ_INTR, 64);
         assert!((0.9..1.1).contains(&ratio), "{ratio}");
-        // "the latency of transfers in Figure 4b does not differ significantly from Figure 2b. However, because both of these figures show a significant increase in
+        // "the latency of transfers in Figure 4b does not differ significantly from Figure 2b. However, because both of these figure show a significant increase in
         // tail latency when large message sizes are used, we conclude that jumbo frames should not be used" (4.2).
         for kind in kinds {
             let ratio = beside.get(kind, 4096).p90_ns as f64 / alone.get(kind, 4096).p90_ns as f64;

@@ -64,7 +64,7 @@ impl Experiment for Fig6 {
         let plan = VerbsPlan { window: 4, signal: 4, ..rates::plan(Op::Write, Carrier::Uc, 32, 1) };
         let many = run(&nic, &plan, Threads::inbound(16 * nic.core.count, 16, 1), MEASURED_NS).received_mops;
         rows.push(
-            Row::model("herd14.in_1600", "1,600 clients", many, "M/s")
+            Row::model("herd14.in_1600", "1,600 clients, 128 at a time", many, "M/s")
                 .case("inbound WRITE")
                 .published(&nic, "3.3", 30.0),
         );
