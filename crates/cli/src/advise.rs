@@ -166,7 +166,7 @@ impl Args {
                 let of = workload.kind.name();
                 let text = match problem.contains("means nothing") || workload.kind == Kind::Sequencer {
                     true => format!("--{option}: {problem}"),
-                    false => format!("--{option}: {problem}, for {of}, as in {example}"),
+                    false => format!("--{option}: {problem} for {of}, as in {example}"),
                 };
                 Err(Usage(text).into())
             }

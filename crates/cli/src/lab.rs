@@ -100,7 +100,9 @@ fn find(name: &str) -> anyhow::Result<Vec<&'static dyn Experiment>> {
         return Ok(found);
     }
     let known = EXPERIMENTS.iter().map(|it| it.id()).collect::<Vec<_>>().join(", ");
-    Err(Usage::of(anyhow::anyhow!("there is no experiment or paper `{name}`; there are {known}, and their papers")))
+    Err(Usage::of(anyhow::anyhow!(
+        "there is no experiment `{name}`; there are {known}; a paper's name stands for all of its"
+    )))
 }
 
 fn chosen(names: &[String]) -> anyhow::Result<Vec<&'static dyn Experiment>> {

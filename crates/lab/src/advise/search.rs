@@ -211,9 +211,10 @@ pub fn search(profile: &Profile, workload: &Workload, goes_on: &mut dyn FnMut(f6
     let mut is_complete = true;
     let mut all: Vec<Tried> = Vec::new();
     for (at, design) in designs.into_iter().enumerate() {
-        is_complete &= goes_on(COARSE * at as f64 / count);
+        let has_time = goes_on(COARSE * at as f64 / count);
+        is_complete &= has_time;
         let starts = Settings::starts(design, workload, profile);
-        let starts = starts.into_iter().take(if is_complete { usize::MAX } else { 1 });
+        let starts = starts.into_iter().take(if has_time { usize::MAX } else { 1 });
         let tried = starts.map(|settings| run(profile, workload, design, settings, 1));
         all.extend(tried.reduce(|best, other| if is_better(&other, &best) { other } else { best }));
     }
@@ -236,8 +237,9 @@ pub fn search(profile: &Profile, workload: &Workload, goes_on: &mut dyn FnMut(f6
         }
     }
     let finals = looking.into_iter().enumerate().map(|(at, Looking { best, .. })| {
-        is_complete &= goes_on(FINAL + (1.0 - FINAL) * at as f64 / count);
-        if is_complete { again(&best, 3) } else { best }
+        let has_time = goes_on(FINAL + (1.0 - FINAL) * at as f64 / count);
+        is_complete &= has_time;
+        if has_time { again(&best, 3) } else { best }
     });
     let finals = finals.collect();
     Found { ranked: rank(finals), is_complete }

@@ -12,8 +12,9 @@ fn advise_in(runs: usize, name: &str, workload: &Workload) -> Vec<Advice> {
     let all = advise(&nic(name), workload, &mut |part| {
         // The first runs, and the last, are not looked for.
         let looks = part > 0.1 && part < 0.9;
-        left -= usize::from(looks && left > 0);
-        left > 0
+        let goes_on = left > 0;
+        left -= usize::from(looks && goes_on);
+        !looks || goes_on
     });
     for it in &all.designs {
         let Outcome { rate_mops, times, .. } = it.outcome;

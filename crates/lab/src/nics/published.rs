@@ -22,7 +22,11 @@ const IN_VIEW: [&str; 5] =
 fn against(profile: &Profile, id: &str) -> Against {
     let calibrations = profile.calibrations();
     let is_same = |(a, b): &(&str, &str)| *a == id && calibrations.contains(b) || *b == id && calibrations.contains(a);
-    if calibrations.contains(&id) || IN_VIEW.contains(&id) || SAME.iter().any(is_same) { Against::Calibrated } else { Against::Same }
+    if calibrations.contains(&id) || IN_VIEW.contains(&id) || SAME.iter().any(is_same) {
+        Against::Calibrated
+    } else {
+        Against::Same
+    }
 }
 
 impl Row {
