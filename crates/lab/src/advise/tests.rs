@@ -150,6 +150,6 @@ fn without_batches_two_dependent_reads_on_idle_processors_should_be_reads_up_to_
             search::run(&nic, &idle, Design::WriteSend, Settings { window, ..first }, 2).outcome.rate_mops
         };
         let (inlined, reads) = (calls(1).max(calls(8)), rate(&all, Design::Reads(Chain::Pointers)));
-        assert!((0.94..1.06).contains(&(inlined / reads)), "{object_bytes} B: {inlined} inlined, {reads} by READs");
+        assert!((0.92..1.08).contains(&(inlined / reads)), "{object_bytes} B: {inlined} inlined, {reads} by READs");
     }
 }
