@@ -1,9 +1,11 @@
 //! Memory of other hosts, for programs that need more than their own host has (rdmabox).
 //!
+//! - [`engine`]: reads and writes of one donor's memory by many threads, as few operations and no more in flight than the NIC can take.
 //! - [`store`]: the seam. A [`Store`] is a range of bytes that lies elsewhere; file systems, block devices and paged memory are written against it.
 //! - [`ram`]: a store in this process' own memory: what others are compared with.
 #![forbid(unsafe_code)]
 
+pub mod engine;
 pub mod ram;
 pub mod store;
 

@@ -1,0 +1,49 @@
+//! Reads and writes of one donor's memory by many threads: merged, chained and admitted (rdmabox IV-A).
+//!
+//! - [`Shared`]: what all threads that use a donor have in common: the merge queue, the order of requests that overlap, and how many bytes may be in
+//!   flight. An [`Arc`](std::sync::Arc) of it goes to each thread.
+//! - [`Engine`]: a thread's own. [`Engine::submit`] puts a request into the queue; [`Engine::turn`] takes what has gathered there, whoever asked for it,
+//!   makes as few operations of it as it can, and posts them with one doorbell (Algorithms 1 and 2, Figure 4). It never waits for company: whoever turns first
+//!   takes all, and the others find nothing and go on. What it finishes for others goes to their inboxes, and wakes them.
+//! - [`Path`]: a thread's way to the donor: [`VerbsPath`], over any [verbs](sinew_fabric::verbs).
+//! - [`Admission`]: how many bytes may be in flight: [`Unlimited`], [`StaticWindow`] (the paper's) or [`FindingWindow`].
+//!
+//! # What holds
+//!
+//! - A read sees all that was written by requests that were submitted before it, by whichever thread, and of overlapping writes the one that was submitted last stays: a request that overlaps an
+//!   earlier one (one of them a write) waits in the queue until that is over. Others pass it.
+//! - A request alone is posted in the next turn, as an operation of its own.
+//! - Every request is finished once. One that fails leaves what it wrote undefined: it may be written, in part or as a whole, and on a network may still be
+//!   so a while after it failed. The donor is lost to the engine then ([`Engine::error`]), and whoever goes on with another writes elsewhere.
+//! - An engine that has operations in flight may have those of others among them: it is turned until it is idle, or dropped. What a dropped engine has not
+//!   posted goes back to the queue, and what it has in flight ends with an error for whoever asked.
+//!
+//! Nothing here has a thread, does I/O of its own or reads a clock: [`Engine::turn`] is handed the time.
+
+mod admission;
+mod batch;
+mod driver;
+mod error;
+#[cfg(feature = "facts")]
+pub mod facts;
+mod finding;
+mod flight;
+mod inbox;
+mod order;
+mod path;
+mod request;
+mod shared;
+mod state;
+mod stats;
+mod verbs_path;
+
+pub use admission::{Admission, StaticWindow, Unlimited};
+pub use batch::Mode;
+pub use driver::{Engine, EngineConfig};
+pub use error::{EngineError, Why};
+pub use finding::FindingWindow;
+pub use path::{Done, Limits, Path, PathJob};
+pub use request::{Finished, Op, Refused, Request};
+pub use shared::{Shared, SharedConfig};
+pub use stats::EngineStats;
+pub use verbs_path::{Lending, VerbsPath, VerbsPathConfig};

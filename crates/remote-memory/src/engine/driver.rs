@@ -1,0 +1,453 @@
+//! A thread's engine.
+
+use std::collections::VecDeque;
+use std::io;
+
+use sinew_fabric::{Armed, Descriptor, Readiness};
+use sinew_mem::atomic::Arc;
+
+use super::batch::{How, Merging, Mode, Run, is_direct, merge, sort};
+use super::error::{EngineError, Why};
+use super::flight::{Flight, Over};
+use super::inbox::Inbox;
+use super::path::{Limits, Path};
+use super::request::{Finished, Op, Refused, Request};
+use super::shared::Shared;
+use super::state::{Carried, State};
+
+/// How an engine makes operations of requests.
+#[derive(Clone, Copy, Debug)]
+pub struct EngineConfig {
+    /// What becomes of requests that gathered.
+    pub mode: Mode,
+    /// Requests that one turn takes at most, and so operations of one doorbell (MAX_CHAINING_SIZE).
+    pub chain_max: usize,
+    /// Bytes of an operation that adjacent requests become, at most.
+    pub merged_len_max: usize,
+    /// Adjacent requests of no more bytes than this are copied into one buffer, or out of it, when there are more of them than an operation has pieces.
+    pub copied_piece_max: usize,
+    /// Bytes of an operation at most, if the path does not say less. A longer request is cut; a read that is cut is copied.
+    pub fragment_len: usize,
+}
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        Self {
+            mode: Mode::default(),
+            chain_max: 64,
+            merged_len_max: 256 << 10,
+            copied_piece_max: 4096,
+            fragment_len: usize::MAX,
+        }
+    }
+}
+
+/// A thread's engine; see [the module](super).
+pub struct Engine<P: Path> {
+    path: P,
+    shared: Arc<Shared>,
+    me: u32,
+    inbox: Arc<Inbox>,
+    mode: Mode,
+    chain_max: usize,
+    merging: Merging,
+    limits: Limits,
+    /// Taken from the queue and not posted.
+    taken: VecDeque<Carried>,
+    flight: Flight,
+    over: Vec<Over>,
+    finished: Vec<Finished>,
+    /// Of others.
+    outgoing: Vec<(Arc<Inbox>, Finished)>,
+    error: Option<EngineError>,
+}
+
+impl<P: Path> std::fmt::Debug for Engine<P> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (taken, operations) = (self.taken.len(), self.flight.len());
+        f.debug_struct("Engine").field("taken", &taken).field("operations", &operations).finish_non_exhaustive()
+    }
+}
+
+impl<P: Path> Engine<P> {
+    /// An engine of the calling thread, which goes to the donor by `path`.
+    ///
+    /// # Panics
+    ///
+    /// When a limit of `config` or of the path is 0.
+    pub fn new(shared: &Arc<Shared>, path: P, config: EngineConfig) -> Self {
+        let EngineConfig { mode, chain_max, merged_len_max, copied_piece_max, fragment_len } = config;
+        let limits = path.limits();
+        let limits = Limits { op_len_max: limits.op_len_max.min(fragment_len), ..limits };
+        assert!(chain_max > 0 && limits.op_len_max > 0 && limits.pieces_max > 0, "{config:?}, {limits:?}");
+        let inbox = Inbox::new(path.waker());
+        let me = shared.lock().join(Arc::clone(&inbox));
+        Self {
+            me,
+            inbox,
+            mode,
+            chain_max,
+            merging: Merging { merged_len_max, copied_piece_max },
+            limits,
+            taken: VecDeque::with_capacity(chain_max),
+            flight: Flight::new(limits.depth),
+            over: Vec::with_capacity(chain_max),
+            finished: Vec::with_capacity(chain_max),
+            outgoing: Vec::new(),
+            error: None,
+            shared: Arc::clone(shared),
+            path,
+        }
+    }
+
+    /// What it shares with the other engines of the donor.
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Its way to the donor: the verbs below are within reach. What is posted there by others than the engine is theirs to poll for, on queues of their own.
+    pub fn path(&mut self) -> &mut P {
+        &mut self.path
+    }
+
+    /// Why it can do nothing more, if so. Its requests are done by others then, if there are others; else they end with this error.
+    pub fn error(&self) -> Option<&EngineError> {
+        self.error.as_ref()
+    }
+
+    /// Operations that it has in flight, for whomever.
+    pub fn in_flight(&self) -> usize {
+        self.flight.len()
+    }
+
+    /// Whether it has nothing that it must be turned for: nothing taken, in flight, or to be polled. Its own requests may still be in the queue or with others.
+    pub fn is_idle(&self) -> bool {
+        self.taken.is_empty() && self.flight.len() == 0 && self.over.is_empty() && self.finished.is_empty()
+    }
+
+    /// Puts a request into the queue. It is posted by the next [`Self::turn`], or by another engine's.
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`], with the request.
+    // The error is as large as what it gives back, and boxing it would allocate.
+    #[allow(clippy::result_large_err)]
+    #[inline]
+    pub fn submit(&mut self, request: Request) -> Result<(), Refused> {
+        let (at, len) = (request.op.at(), request.op.len() as u64);
+        if at.checked_add(len).is_none_or(|end| end > self.shared.len) {
+            return Err(Refused::OutOfRange { len: self.shared.len, request });
+        }
+        if let Op::Write { source, .. } = &request.op
+            && !source.is_in_bounds()
+        {
+            return Err(Refused::BadSlice { request });
+        }
+        if len == 0 {
+            self.finish_empty(request);
+            return Ok(());
+        }
+        let mut state = self.shared.lock();
+        if state.live() >= self.shared.depth {
+            return Err(Refused::Busy { depth: self.shared.depth, request });
+        }
+        state.submit(self.me, request);
+        self.shared.publish(&state);
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn finish_empty(&mut self, Request { tag, op }: Request) {
+        let target = match op {
+            Op::Read { target, .. } => Some(target),
+            Op::Write { .. } => None,
+        };
+        self.finished.push(Finished { tag, result: Ok(()), target });
+    }
+
+    /// Ends what the path has done, and posts what has gathered in the queue, as far as the window and the path have room. Never blocks. Returns whether there was anything to do.
+    #[inline]
+    pub fn turn(&mut self, now_ns: u64) -> bool {
+        let Self { path, flight, over, .. } = self;
+        let mut busy = path.poll(&mut |done| flight.land(done, over));
+        if self.inbox.has_any() {
+            self.inbox.take(&mut self.finished);
+            busy = true;
+        }
+        if self.path.error().is_some() {
+            return self.turn_lost(now_ns) || busy;
+        }
+        if !self.over.is_empty() || (self.shared.has_queued() && self.room() > 0) {
+            busy |= !self.over.is_empty();
+            self.exchange(now_ns);
+        }
+        if !self.taken.is_empty() || self.flight.is_cutting() {
+            busy |= self.post(now_ns);
+        }
+        busy
+    }
+
+    /// Takes up to `max` requests of this engine's that are over, and adds them to `finished`. Returns how many.
+    #[inline]
+    pub fn poll(&mut self, finished: &mut Vec<Finished>, max: usize) -> usize {
+        let count = self.finished.len().min(max);
+        if count == self.finished.len() {
+            finished.append(&mut self.finished);
+        } else {
+            finished.extend(self.finished.drain(..count));
+        }
+        count
+    }
+
+    /// Requests that can be taken now.
+    #[inline]
+    fn room(&self) -> usize {
+        if self.path.room() == 0 { 0 } else { self.chain_max.saturating_sub(self.taken.len()) }
+    }
+
+    /// Tells the others what is over, and takes what there is to do: all that needs the lock, at once.
+    #[inline]
+    fn exchange(&mut self, now_ns: u64) {
+        let room = self.room();
+        let mut state = self.shared.lock();
+        settle(&mut state, self.me, &self.shared, &mut self.over, now_ns, &mut self.finished, &mut self.outgoing);
+        state.take(&mut self.taken, room);
+        self.shared.publish(&state);
+        drop(state);
+        if !self.outgoing.is_empty() {
+            self.deliver();
+        }
+    }
+
+    #[inline(never)]
+    fn deliver(&mut self) {
+        self.outgoing.drain(..).for_each(|(inbox, finished)| inbox.put(finished));
+    }
+
+    /// Posts what was taken, as far as the path has room.
+    #[inline]
+    fn post(&mut self, now_ns: u64) -> bool {
+        // A request alone is most of them where there is no load, and that is where each instruction is waited for.
+        if self.taken.len() == 1 && !self.flight.is_cutting() && self.path.room() > 0 {
+            let is_plain = |request: &Carried| request.len <= self.limits.op_len_max && is_direct(&self.path, request);
+            if self.taken.front().is_some_and(is_plain)
+                && let Some(request) = self.taken.pop_front()
+            {
+                self.inbox.counts.op(request.is_write());
+                self.flight.post_one(&mut self.path, now_ns, request);
+                self.path.ring();
+                self.inbox.counts.doorbells.add(1);
+                return true;
+            }
+        }
+        self.post_all(now_ns)
+    }
+
+    #[inline(never)]
+    fn post_all(&mut self, now_ns: u64) -> bool {
+        if self.mode.merges() {
+            sort(&mut self.taken);
+        }
+        let mut pushed = 0;
+        while self.path.room() > 0 && self.post_next(now_ns) {
+            pushed += 1;
+            if !self.mode.chains() {
+                self.path.ring();
+            }
+        }
+        let counts = &self.inbox.counts;
+        if self.mode.chains() && pushed > 0 {
+            self.path.ring();
+            counts.doorbells.add(1);
+            counts.chained.add(pushed - 1);
+        } else {
+            counts.doorbells.add(pushed);
+        }
+        // What could not be posted at all is over.
+        pushed > 0 || !self.over.is_empty()
+    }
+
+    /// Posts one operation more. False: there is none, or no memory to copy it to now.
+    fn post_next(&mut self, now_ns: u64) -> bool {
+        let counts = &self.inbox.counts;
+        if self.flight.is_cutting() {
+            return self.post_fragment(now_ns);
+        }
+        let Some(first) = self.taken.front() else { return false };
+        let is_write = first.is_write();
+        if first.len > self.limits.op_len_max {
+            if let Some(request) = self.taken.pop_front() {
+                self.flight.cut(request, now_ns);
+            }
+            return self.post_fragment(now_ns);
+        }
+        let first_is_direct = is_direct(&self.path, first);
+        let alone = Run { requests: 1, len: first.len, how: if first_is_direct { How::Gather } else { How::Copy } };
+        let merged = if self.mode.merges() { merge(&self.path, &self.limits, self.merging, &self.taken) } else { None };
+        let mut run = merged.unwrap_or(alone);
+        let mut staged = None;
+        if run.how == How::Copy {
+            match self.path.stage(run.len) {
+                Ok(buffer) => staged = Some(buffer),
+                Err(_) if first_is_direct => run = alone,
+                Err(_) if self.flight.len() > 0 => return false,
+                Err(error) => {
+                    let request = self.taken.pop_front();
+                    let error = Some(Why::from(error));
+                    self.over.extend(request.map(|request| Over { request, posted_ns: now_ns, error }));
+                    return false;
+                }
+            }
+        }
+        if run.requests > 1 {
+            counts.merged.add(run.requests as u64);
+        }
+        if run.how == How::Copy {
+            counts.copied.add(run.requests as u64);
+        }
+        counts.op(is_write);
+        let requests = self.taken.drain(..run.requests);
+        match staged {
+            Some(staged) => self.flight.post_copied(&mut self.path, now_ns, requests, staged),
+            None => self.flight.post_gathered(&mut self.path, now_ns, requests),
+        }
+        true
+    }
+
+    fn post_fragment(&mut self, now_ns: u64) -> bool {
+        match self.flight.post_fragment(&mut self.path, now_ns, self.limits.op_len_max) {
+            Ok(is_write) => {
+                self.inbox.counts.op(is_write);
+                return true;
+            }
+            Err(_) if self.flight.len() > 0 => {}
+            Err(error) => self.over.extend(self.flight.stop_cutting(error.into())),
+        }
+        false
+    }
+
+    /// The path is broken: others do what it would have done, or nobody.
+    #[inline(never)]
+    fn turn_lost(&mut self, now_ns: u64) -> bool {
+        let Some(why) = self.path.error().cloned() else { return false };
+        let mut busy = !self.over.is_empty();
+        if self.flight.is_cutting() {
+            self.over.extend(self.flight.stop_cutting(why.clone()));
+        }
+        let shared = Arc::clone(&self.shared);
+        let mut state = shared.lock();
+        if self.error.is_none() {
+            self.error = Some(EngineError::new(&shared.donor, why.clone()));
+            state.able -= 1;
+            busy = true;
+        }
+        while let Some(request) = self.taken.pop_back() {
+            state.give_back(request);
+        }
+        settle(&mut state, self.me, &shared, &mut self.over, now_ns, &mut self.finished, &mut self.outgoing);
+        busy |= self.hand_over(&mut state, &why);
+        shared.publish(&state);
+        drop(state);
+        self.deliver();
+        busy
+    }
+
+    /// Has others do what is in the queue. Where nobody can, it ends, which is told.
+    fn hand_over(&mut self, state: &mut State, why: &Why) -> bool {
+        if state.able > 0 {
+            if state.queued() > 0 {
+                state.inboxes().filter(|inbox| !Arc::ptr_eq(inbox, &self.inbox)).for_each(|inbox| inbox.wake());
+            }
+            return false;
+        }
+        let error = EngineError::new(&self.shared.donor, why.clone());
+        let ended = state.end_all(|tag, target| Finished { tag, result: Err(error.clone()), target });
+        let any = !ended.is_empty();
+        for (owner, finished) in ended {
+            if owner == self.me {
+                self.finished.push(finished);
+            } else if let Some(inbox) = state.inbox(owner) {
+                self.outgoing.push((Arc::clone(inbox), finished));
+            }
+        }
+        any
+    }
+}
+
+/// Takes requests that are over out of the order, and says to whom each goes.
+#[inline]
+fn settle(
+    state: &mut State,
+    me: u32,
+    shared: &Shared,
+    over: &mut Vec<Over>,
+    now_ns: u64,
+    finished: &mut Vec<Finished>,
+    outgoing: &mut Vec<(Arc<Inbox>, Finished)>,
+) {
+    for Over { request, posted_ns, error } in over.drain(..) {
+        let (owner, tag) = (request.owner, request.tag);
+        state.over(request.key, request.len as u64, now_ns.saturating_sub(posted_ns), now_ns);
+        let result = match error {
+            None => Ok(()),
+            Some(why) => {
+                state.stats.failed += 1;
+                Err(EngineError::new(&shared.donor, why))
+            }
+        };
+        let one = Finished { tag, result, target: request.into_target() };
+        if owner == me {
+            finished.push(one);
+        } else if let Some(inbox) = state.inbox(owner) {
+            outgoing.push((Arc::clone(inbox), one));
+        }
+    }
+}
+
+impl<P: Path> Readiness for Engine<P> {
+    fn descriptor(&self) -> Option<Descriptor> {
+        self.path.descriptor()
+    }
+
+    fn arm(&mut self, now_ns: u64) -> io::Result<Armed> {
+        let armed = self.path.arm(now_ns)?;
+        let has_work = !self.finished.is_empty()
+            || !self.over.is_empty()
+            || self.inbox.has_any()
+            || self.path.room() > 0
+                && (!self.taken.is_empty() || self.flight.is_cutting() || self.shared.lock().has_something());
+        if has_work && armed != Armed::Ready {
+            self.path.disarm();
+            return Ok(Armed::Ready);
+        }
+        Ok(armed)
+    }
+
+    fn disarm(&mut self) -> bool {
+        self.path.disarm()
+    }
+}
+
+impl<P: Path> Drop for Engine<P> {
+    fn drop(&mut self) {
+        self.path.close();
+        let Self { path, flight, over, .. } = self;
+        path.poll(&mut |done| flight.land(done, over));
+        over.iter_mut().filter(|over| over.error.is_some()).for_each(|over| over.error = Some(Why::Dropped));
+        over.extend(flight.abandon(&Why::Dropped));
+        let shared = Arc::clone(&self.shared);
+        let mut state = shared.lock();
+        while let Some(request) = self.taken.pop_back() {
+            state.give_back(request);
+        }
+        settle(&mut state, self.me, &shared, &mut self.over, 0, &mut self.finished, &mut self.outgoing);
+        if self.error.is_none() {
+            state.able -= 1;
+        }
+        state.leave(self.me);
+        self.hand_over(&mut state, &Why::NoWay);
+        shared.publish(&state);
+        drop(state);
+        self.deliver();
+    }
+}

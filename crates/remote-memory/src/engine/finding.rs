@@ -1,0 +1,208 @@
+//! A window that finds itself.
+
+use super::admission::Admission;
+
+/// Completions that an epoch has at least, and windows' worth of bytes.
+const EPOCH_REQUESTS: u64 = 64;
+const EPOCH_WINDOWS: u64 = 4;
+/// Epochs that a window stays as it is before another is tried.
+const REST_EPOCHS: u32 = 8;
+
+/// What an epoch tries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Trial {
+    /// The window that was found.
+    Rest { epochs: u32 },
+    /// A larger one.
+    Larger,
+    /// A smaller one.
+    Smaller,
+}
+
+/// A window that is found from completion times.
+///
+/// By Little's law, what is in flight is the rate times the time that a request is in flight. So when a window that is always full grows by a quarter, either the
+/// rate grows with it, or requests take a quarter longer, or something between the two. In *epochs* of a few windows' worth of bytes, a larger window is tried now and then, and kept
+/// if the rate gained at least half of what the window gained: it is grown again at once, so that it doubles within a few epochs. If not, a smaller one is tried, and kept if the
+/// rate lost less than a tenth of what the window lost: completion times had grown for nothing. So the window comes to rest about the knee of the curve, where the paper put
+/// its static one by hand (rdmabox V-A), and follows it when it moves. Epochs in which the window held nobody back teach nothing, and change nothing.
+#[derive(Debug)]
+pub struct FindingWindow {
+    window_bytes: u64,
+    min_bytes: u64,
+    max_bytes: u64,
+    trial: Trial,
+    /// What was found before the trial: the window, and bytes in a second.
+    found: Option<(u64, f64)>,
+    bytes: u64,
+    requests: u64,
+    since_ns: Option<u64>,
+    was_full: bool,
+    /// Bytes of requests that began under an earlier window and are not over.
+    draining: u64,
+    next_is_smaller: bool,
+}
+
+impl FindingWindow {
+    /// A window that begins with `bytes`, and is never more than `max_bytes` or less than `min_bytes`.
+    pub fn new(bytes: u64, min_bytes: u64, max_bytes: u64) -> Self {
+        Self {
+            window_bytes: bytes.clamp(min_bytes, max_bytes),
+            min_bytes,
+            max_bytes,
+            trial: Trial::Rest { epochs: 1 },
+            found: None,
+            bytes: 0,
+            requests: 0,
+            since_ns: None,
+            was_full: false,
+            draining: 0,
+            next_is_smaller: false,
+        }
+    }
+
+    fn set(&mut self, bytes: u64) {
+        // What is in flight now says nothing of the new window.
+        self.draining = self.window_bytes.max(bytes);
+        self.window_bytes = bytes.clamp(self.min_bytes, self.max_bytes);
+    }
+
+    fn start(&mut self, now_ns: u64) {
+        (self.bytes, self.requests, self.was_full) = (0, 0, false);
+        self.since_ns = Some(now_ns);
+    }
+
+    /// An epoch of a full window is over, in which so many bytes came in a second.
+    fn learn(&mut self, rate: f64) {
+        let window = self.window_bytes;
+        match (self.trial, self.found) {
+            (Trial::Rest { epochs }, _) if epochs > 1 => {
+                self.trial = Trial::Rest { epochs: epochs - 1 };
+                self.found = Some((window, rate));
+            }
+            (Trial::Rest { .. }, _) | (_, None) => {
+                self.found = Some((window, rate));
+                if self.next_is_smaller { self.try_smaller() } else { self.try_larger() }
+            }
+            (Trial::Larger, Some((before, rate_before))) => {
+                let gain = window as f64 / before as f64 - 1.0;
+                if window > before && rate >= rate_before * (1.0 + 0.5 * gain) {
+                    self.found = Some((window, rate));
+                    self.try_larger();
+                } else {
+                    self.next_is_smaller = true;
+                    self.back(before);
+                }
+            }
+            (Trial::Smaller, Some((before, rate_before))) => {
+                let loss = 1.0 - window as f64 / before as f64;
+                if window < before && rate >= rate_before * (1.0 - 0.1 * loss) {
+                    self.found = Some((window, rate));
+                    self.try_smaller();
+                } else {
+                    self.next_is_smaller = false;
+                    self.back(before);
+                }
+            }
+        }
+    }
+
+    fn back(&mut self, window: u64) {
+        self.trial = Trial::Rest { epochs: if self.next_is_smaller { 1 } else { REST_EPOCHS } };
+        self.set(window);
+    }
+
+    fn try_larger(&mut self) {
+        self.trial = Trial::Larger;
+        self.set(self.window_bytes + (self.window_bytes / 4).max(1));
+    }
+
+    fn try_smaller(&mut self) {
+        self.trial = Trial::Smaller;
+        self.set(self.window_bytes - self.window_bytes / 5);
+    }
+}
+
+impl Default for FindingWindow {
+    /// From 256 KB on, between 16 KB and 1 GB.
+    fn default() -> Self {
+        Self::new(256 << 10, 16 << 10, 1 << 30)
+    }
+}
+
+impl Admission for FindingWindow {
+    #[inline]
+    fn window_bytes(&self) -> u64 {
+        self.window_bytes
+    }
+
+    #[inline]
+    fn completed(&mut self, bytes: u64, _latency_ns: u64, now_ns: u64) {
+        if self.draining > 0 {
+            self.draining = self.draining.saturating_sub(bytes);
+            if self.draining == 0 {
+                self.start(now_ns);
+            }
+            return;
+        }
+        self.bytes += bytes;
+        self.requests += 1;
+        if self.requests < EPOCH_REQUESTS || self.bytes < EPOCH_WINDOWS.saturating_mul(self.window_bytes) {
+            return;
+        }
+        let since_ns = self.since_ns.unwrap_or(now_ns);
+        if self.was_full && now_ns > since_ns {
+            let rate = self.bytes as f64 * 1e9 / (now_ns - since_ns) as f64;
+            self.learn(rate);
+        }
+        self.start(now_ns);
+    }
+
+    fn held_back(&mut self) {
+        self.was_full = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A device that takes `base_ns` for a request of 4 KB and does so many at once; with more in flight than `worse_from` it is slower.
+    fn run(window: &mut FindingWindow, requests: u64, at_once: f64, base_ns: f64, worse_from: f64) {
+        const LEN: u64 = 4096;
+        let mut now_ns = 0.0;
+        for _ in 0..requests {
+            let in_flight = (window.window_bytes() / LEN).max(1) as f64;
+            let slower = 1.0 + (in_flight - worse_from).max(0.0) / worse_from;
+            now_ns += base_ns / in_flight.min(at_once) * slower;
+            window.held_back();
+            window.completed(LEN, (base_ns * in_flight.max(at_once) / at_once) as u64, now_ns as u64);
+        }
+    }
+
+    #[test]
+    fn a_window_comes_to_rest_about_the_knee() {
+        for start in [16 << 10, 256 << 10, 64 << 20] {
+            let mut window = FindingWindow::new(start, 4096, 1 << 30);
+            run(&mut window, 2_000_000, 200.0, 10_000.0, 1e9);
+            let knee = 200.0 * 4096.0;
+            let ratio = window.window_bytes() as f64 / knee;
+            assert!((0.6..2.0).contains(&ratio), "from {start}: {ratio} of the knee");
+        }
+    }
+
+    #[test]
+    fn a_device_that_grows_slower_with_more_in_flight_is_kept_below_that() {
+        let mut window = FindingWindow::new(16 << 20, 4096, 1 << 30);
+        run(&mut window, 2_000_000, 200.0, 10_000.0, 400.0);
+        assert!(window.window_bytes() < 400 * 4096, "{}", window.window_bytes());
+    }
+
+    #[test]
+    fn a_window_that_holds_nobody_back_learns_nothing() {
+        let mut window = FindingWindow::default();
+        let before = window.window_bytes();
+        (0..100_000).for_each(|number| window.completed(4096, 1_000, number * 10));
+        assert_eq!(window.window_bytes(), before);
+    }
+}

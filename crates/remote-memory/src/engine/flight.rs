@@ -1,0 +1,312 @@
+//! Operations of one engine that are in flight, and what came of them.
+
+use sinew_fabric::verbs::{Scatter, Slice};
+use sinew_mem::{AllocError, Frozen, MessageBuffer};
+
+use super::batch::How;
+use super::error::Why;
+use super::path::{Done, Path, PathJob};
+use super::state::{Buffer, Carried};
+
+const NONE: u32 = u32::MAX;
+
+/// A request that is over.
+pub(super) struct Over {
+    pub request: Carried,
+    pub posted_ns: u64,
+    pub error: Option<Why>,
+}
+
+struct Flying {
+    requests: Vec<Carried>,
+    posted_ns: u64,
+    part: Part,
+    next_free: u32,
+}
+
+/// Which bytes of its requests an operation moves.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    All(How),
+    /// Those of a request that is cut, from here on.
+    Fragment {
+        whole: u32,
+        offset: usize,
+    },
+}
+
+/// A request that is longer than an operation.
+struct Whole {
+    request: Carried,
+    /// Where the next fragment begins.
+    next: usize,
+    /// Fragments in flight.
+    out: usize,
+    posted_ns: u64,
+    error: Option<Why>,
+}
+
+/// Operations in flight, by the numbers that the path knows them by.
+pub(super) struct Flight {
+    flying: Vec<Flying>,
+    free: u32,
+    count: usize,
+    wholes: Vec<Option<Whole>>,
+    /// The one that is being cut.
+    cutting: Option<u32>,
+}
+
+impl Flight {
+    pub fn new(depth: usize) -> Self {
+        Self { flying: Vec::with_capacity(depth), free: NONE, count: 0, wholes: Vec::new(), cutting: None }
+    }
+
+    /// Operations in flight.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether there is a request of which fragments are still to be posted.
+    #[inline]
+    pub fn is_cutting(&self) -> bool {
+        self.cutting.is_some()
+    }
+
+    #[inline]
+    fn begin(&mut self, part: Part, posted_ns: u64) -> u32 {
+        self.count += 1;
+        let id = self.free;
+        if let Some(flying) = self.flying.get_mut(id as usize) {
+            self.free = flying.next_free;
+            (flying.part, flying.posted_ns) = (part, posted_ns);
+            return id;
+        }
+        self.flying.push(Flying { requests: Vec::with_capacity(1), posted_ns, part, next_free: NONE });
+        self.flying.len() as u32 - 1
+    }
+
+    /// Posts one request's bytes, from its own buffer.
+    #[inline]
+    pub fn post_one(&mut self, path: &mut impl Path, now_ns: u64, mut request: Carried) {
+        let id = self.begin(Part::All(How::Gather), now_ns);
+        let at = request.start;
+        let job = match std::mem::replace(&mut request.buffer, Buffer::None) {
+            Buffer::Target(target) => {
+                let mut targets = Scatter::new();
+                targets.push(target);
+                PathJob::Read { at, targets }
+            }
+            Buffer::Source(source) => PathJob::Write { at, sources: [source].into_iter().collect() },
+            Buffer::None => PathJob::Read { at, targets: Scatter::new() },
+        };
+        self.flying[id as usize].requests.push(request);
+        path.push(id, job);
+    }
+
+    /// Posts adjacent requests of one kind as one operation, each from its own buffer.
+    pub fn post_gathered(&mut self, path: &mut impl Path, now_ns: u64, requests: impl Iterator<Item = Carried>) {
+        let id = self.begin(Part::All(How::Gather), now_ns);
+        let parts = &mut self.flying[id as usize].requests;
+        parts.extend(requests);
+        let at = parts.first().map_or(0, |first| first.start);
+        let mut targets = Scatter::new();
+        let mut sources = arrayvec::ArrayVec::new();
+        for request in parts.iter_mut() {
+            match std::mem::replace(&mut request.buffer, Buffer::None) {
+                Buffer::Target(target) => targets.push(target),
+                Buffer::Source(source) => sources.push(source),
+                Buffer::None => {}
+            }
+        }
+        let job = if sources.is_empty() { PathJob::Read { at, targets } } else { PathJob::Write { at, sources } };
+        path.push(id, job);
+    }
+
+    /// Posts adjacent requests of one kind as one operation from or to `staged`, which is as long as all of them.
+    pub fn post_copied(
+        &mut self,
+        path: &mut impl Path,
+        now_ns: u64,
+        requests: impl Iterator<Item = Carried>,
+        mut staged: MessageBuffer,
+    ) {
+        let id = self.begin(Part::All(How::Copy), now_ns);
+        let parts = &mut self.flying[id as usize].requests;
+        parts.extend(requests);
+        let at = parts.first().map_or(0, |first| first.start);
+        let is_write = parts.first().is_some_and(Carried::is_write);
+        let job = if is_write {
+            let mut filled = 0;
+            for request in parts.iter_mut() {
+                if let Buffer::Source(source) = std::mem::replace(&mut request.buffer, Buffer::None) {
+                    staged[filled..filled + source.len].copy_from_slice(source.bytes());
+                    filled += source.len;
+                }
+            }
+            write_of(at, staged.freeze())
+        } else {
+            read_of(at, staged)
+        };
+        path.push(id, job);
+    }
+
+    /// Begins to cut a request.
+    pub fn cut(&mut self, request: Carried, now_ns: u64) {
+        let whole = Whole { request, next: 0, out: 0, posted_ns: now_ns, error: None };
+        let free = self.wholes.iter().position(Option::is_none);
+        let place = free.unwrap_or_else(|| {
+            self.wholes.push(None);
+            self.wholes.len() - 1
+        });
+        self.wholes[place] = Some(whole);
+        self.cutting = Some(place as u32);
+    }
+
+    /// Posts the next fragment, of up to `len_max` bytes, of the request that is being cut. Returns whether it is a write.
+    ///
+    /// # Errors
+    ///
+    /// [`AllocError`]: nothing was posted.
+    pub fn post_fragment(&mut self, path: &mut impl Path, now_ns: u64, len_max: usize) -> Result<bool, AllocError> {
+        let place = self.cutting.unwrap_or(NONE);
+        let Some(whole) = self.wholes.get_mut(place as usize).and_then(Option::as_mut) else { return Ok(false) };
+        let (offset, at) = (whole.next, whole.request.start + whole.next as u64);
+        let len = len_max.min(whole.request.len - offset);
+        let is_write = whole.request.is_write();
+        let job = match &whole.request.buffer {
+            Buffer::Source(source) => {
+                let piece = Slice { buffer: source.buffer.clone(), start: source.start + offset, len };
+                if path.takes_source(&piece) {
+                    PathJob::Write { at, sources: [piece].into_iter().collect() }
+                } else {
+                    let mut staged = path.stage(len)?;
+                    staged.copy_from_slice(piece.bytes());
+                    write_of(at, staged.freeze())
+                }
+            }
+            // Buffers cannot be read into in part.
+            _ => read_of(at, path.stage(len)?),
+        };
+        whole.next += len;
+        whole.out += 1;
+        if whole.next == whole.request.len || whole.error.is_some() {
+            self.cutting = None;
+        }
+        let id = self.begin(Part::Fragment { whole: place, offset }, now_ns);
+        path.push(id, job);
+        Ok(is_write)
+    }
+
+    /// Ends the request that is being cut, once what is out of it is over. Returns it when that is now.
+    pub fn stop_cutting(&mut self, why: Why) -> Option<Over> {
+        let place = self.cutting.take()?;
+        let whole = self.wholes[place as usize].as_mut()?;
+        whole.error.get_or_insert(why);
+        whole.next = whole.request.len;
+        if whole.out > 0 {
+            return None;
+        }
+        self.wholes[place as usize].take().map(Whole::over)
+    }
+
+    /// An operation is over: adds the requests that are over with it.
+    #[inline]
+    pub fn land(&mut self, done: Done, over: &mut Vec<Over>) {
+        let Done { id, error, mut targets } = done;
+        let Some(flying) = self.flying.get_mut(id as usize) else { return };
+        let posted_ns = flying.posted_ns;
+        let part = flying.part;
+        match part {
+            Part::All(How::Gather) => {
+                let mut targets = targets.drain(..);
+                for mut request in flying.requests.drain(..) {
+                    if let Some(target) = targets.next() {
+                        request.buffer = Buffer::Target(target);
+                    }
+                    over.push(Over { request, posted_ns, error: error.clone() });
+                }
+            }
+            Part::All(How::Copy) => {
+                let mut from = targets.first().map_or(&[][..], |staged| staged);
+                for mut request in flying.requests.drain(..) {
+                    if let Buffer::Target(target) = &mut request.buffer
+                        && let Some((bytes, rest)) = from.split_at_checked(request.len)
+                    {
+                        target.copy_from_slice(bytes);
+                        from = rest;
+                    }
+                    over.push(Over { request, posted_ns, error: error.clone() });
+                }
+            }
+            Part::Fragment { .. } => {}
+        }
+        flying.next_free = self.free;
+        self.free = id;
+        self.count -= 1;
+        if let Part::Fragment { whole, offset } = part {
+            self.land_fragment(whole, offset, error, targets.pop(), over);
+        }
+    }
+
+    #[inline(never)]
+    fn land_fragment(
+        &mut self,
+        place: u32,
+        offset: usize,
+        error: Option<Why>,
+        staged: Option<MessageBuffer>,
+        over: &mut Vec<Over>,
+    ) {
+        let Some(whole) = self.wholes.get_mut(place as usize).and_then(Option::as_mut) else { return };
+        if let (Buffer::Target(target), Some(staged)) = (&mut whole.request.buffer, staged)
+            && error.is_none()
+        {
+            target[offset..offset + staged.len()].copy_from_slice(&staged);
+        }
+        whole.out -= 1;
+        if let Some(error) = error {
+            whole.error.get_or_insert(error);
+            // Nothing more of it is posted.
+            whole.next = whole.request.len;
+            if self.cutting == Some(place) {
+                self.cutting = None;
+            }
+        }
+        if whole.out == 0 && whole.next == whole.request.len {
+            over.extend(self.wholes[place as usize].take().map(Whole::over));
+        }
+    }
+
+    /// All requests that are in flight. Targets are with the path.
+    pub fn abandon(&mut self, why: &Why) -> Vec<Over> {
+        let mut over = Vec::new();
+        for flying in &mut self.flying {
+            let posted_ns = flying.posted_ns;
+            let requests = flying.requests.drain(..);
+            over.extend(requests.map(|request| Over { request, posted_ns, error: Some(why.clone()) }));
+        }
+        for mut whole in self.wholes.drain(..).flatten() {
+            whole.error = Some(why.clone());
+            over.push(whole.over());
+        }
+        (self.count, self.cutting) = (0, None);
+        over
+    }
+}
+
+impl Whole {
+    fn over(self) -> Over {
+        Over { request: self.request, posted_ns: self.posted_ns, error: self.error }
+    }
+}
+
+fn read_of(at: u64, target: MessageBuffer) -> PathJob {
+    let mut targets = Scatter::new();
+    targets.push(target);
+    PathJob::Read { at, targets }
+}
+
+fn write_of(at: u64, source: Frozen) -> PathJob {
+    PathJob::Write { at, sources: [Slice::from(source)].into_iter().collect() }
+}

@@ -1,0 +1,335 @@
+//! The way over verbs: a few queue pairs, and READs and WRITEs of memory that the donor exposes.
+
+use std::io;
+
+use sinew_fabric::verbs::{
+    Completion, CompletionQueue, Device, Operation, ProtectionDomain, QpAddress, QpConfig, QpState, QueuePair,
+    RemoteMemory, Request, Scatter, Slice, Source, Status, ThreadDomain, Transport, VerbsError,
+};
+use sinew_fabric::{Armed, Descriptor, Readiness, Waker};
+use sinew_mem::{AllocError, Arena, MessageBuffer};
+
+use super::error::Why;
+use super::path::{Done, Limits, Path, PathJob};
+
+type ThreadOf<D> = <<D as Device>::Domain as ProtectionDomain>::Thread;
+type CqOf<D> = <ThreadOf<D> as ThreadDomain>::Cq;
+type QpOf<D> = <ThreadOf<D> as ThreadDomain>::Qp;
+
+/// Completions that are polled at once.
+const POLL_MAX: usize = 64;
+
+/// What a path over verbs is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct VerbsPathConfig {
+    /// Queue pairs to the donor: operations of one are carried out one behind the other, and those of several at the same time (rdmabox V-A, Figure 8).
+    pub queue_pairs: usize,
+    /// Operations in flight on each, at most.
+    pub depth: usize,
+    /// Pieces of an operation at most, if the device does not say less.
+    pub pieces_max: usize,
+}
+
+impl Default for VerbsPathConfig {
+    fn default() -> Self {
+        Self { queue_pairs: 4, depth: 128, pieces_max: usize::MAX }
+    }
+}
+
+impl VerbsPathConfig {
+    fn queue_pair(&self, attributes: &sinew_fabric::verbs::Attributes) -> QpConfig {
+        QpConfig {
+            send_depth: self.depth.min(attributes.queue_depth_max),
+            receive_depth: 1,
+            inline_max: 0,
+            gather_max: self.pieces_max.min(attributes.gather_max),
+            ..QpConfig::new(Transport::Rc)
+        }
+    }
+}
+
+struct Lane<Q> {
+    qp: Q,
+    in_flight: usize,
+}
+
+/// A thread's way to a donor over reliable connections of any device.
+///
+/// Each chain goes to one queue pair, as far as that has room: the one with the fewest operations in flight. An operation that fails breaks the path as a whole.
+pub struct VerbsPath<D: Device> {
+    lanes: Vec<Lane<QpOf<D>>>,
+    cq: CqOf<D>,
+    /// Keeps the queues' thread.
+    _thread: ThreadOf<D>,
+    arenas: Vec<Arena>,
+    remote: RemoteMemory,
+    limits: Limits,
+    lane_depth: usize,
+    /// Where the next operation goes.
+    current: usize,
+    /// Whether it was pushed to since its last doorbell.
+    has_pushed: bool,
+    room: usize,
+    completions: Vec<Completion>,
+    /// Operations that no queue pair took.
+    refused: Vec<Done>,
+    error: Option<Why>,
+}
+
+impl<D: Device> VerbsPath<D> {
+    /// Queue pairs of the calling thread, which [`Self::connect`] connects. Buffers that requests have come from one of `arenas`, which the domain registered; others
+    /// are copied by way of the first.
+    ///
+    /// # Errors
+    ///
+    /// What the device says.
+    ///
+    /// # Panics
+    ///
+    /// Without an arena.
+    pub fn new(device: &D, domain: &D::Domain, arenas: &[Arena], config: &VerbsPathConfig) -> Result<Self, VerbsError> {
+        assert!(!arenas.is_empty(), "a path needs memory of its own");
+        let thread = domain.thread()?;
+        let attributes = device.attributes();
+        let qp_config = config.queue_pair(attributes);
+        let lanes = config.queue_pairs.max(1);
+        let cq = thread.completion_queue(lanes * (qp_config.send_depth + qp_config.receive_depth))?;
+        let lane = |_| {
+            let qp = thread.queue_pair(&qp_config, &cq, &cq)?;
+            Ok(Lane { qp, in_flight: 0 })
+        };
+        let lanes = (0..lanes).map(lane).collect::<Result<Vec<_>, VerbsError>>()?;
+        let depth = lanes.len() * qp_config.send_depth;
+        Ok(Self {
+            limits: Limits { op_len_max: attributes.message_len_max, pieces_max: qp_config.gather_max, depth },
+            lanes,
+            cq,
+            _thread: thread,
+            arenas: arenas.to_vec(),
+            remote: RemoteMemory { address: 0, rkey: 0, len: 0 },
+            lane_depth: qp_config.send_depth,
+            current: 0,
+            has_pushed: false,
+            room: depth,
+            completions: Vec::with_capacity(POLL_MAX),
+            refused: Vec::new(),
+            error: None,
+        })
+    }
+
+    /// What to tell the donor.
+    pub fn addresses(&self) -> Vec<QpAddress> {
+        self.lanes.iter().map(|lane| lane.qp.address()).collect()
+    }
+
+    /// Connects to the donor's queue pairs, which are as many, and to its memory.
+    ///
+    /// # Errors
+    ///
+    /// What the device says.
+    pub fn connect(&mut self, donor: &[QpAddress], remote: RemoteMemory) -> Result<(), VerbsError> {
+        if donor.len() != self.lanes.len() {
+            let (theirs, ours) = (donor.len(), self.lanes.len());
+            return Err(VerbsError::Address(format!("the donor has {theirs} queue pairs for our {ours}")));
+        }
+        self.remote = remote;
+        self.lanes.iter_mut().zip(donor).try_for_each(|(lane, donor)| lane.qp.connect(Some(donor)))
+    }
+
+    /// The queue pairs, to post on them beside the engine: unsignaled requests with ids from 2^63 on.
+    pub fn queue_pairs(&mut self) -> impl Iterator<Item = &mut QpOf<D>> {
+        self.lanes.iter_mut().map(|lane| &mut lane.qp)
+    }
+
+    #[inline]
+    fn is_ours(&self, is_from: impl Fn(&Arena) -> bool) -> bool {
+        self.arenas.iter().any(is_from)
+    }
+
+    #[inline(never)]
+    fn refuse(&mut self, id: u32, why: Why, targets: Scatter) {
+        self.refused.push(Done { id, error: Some(why), targets });
+    }
+
+    /// Goes on at the queue pair with the least to do.
+    #[inline(never)]
+    fn choose(&mut self) {
+        if std::mem::take(&mut self.has_pushed) {
+            self.lanes[self.current].qp.doorbell();
+        }
+        let lanes = self.lanes.iter().enumerate();
+        self.current = lanes.min_by_key(|(_, lane)| lane.in_flight).map_or(0, |(index, _)| index);
+    }
+
+    /// After a failure: the other queue pairs are ended, too, so that all that is in flight is over soon.
+    #[inline(never)]
+    fn fail(&mut self, why: Why) {
+        if self.error.is_none() {
+            self.error = Some(why);
+            for lane in &mut self.lanes {
+                // One that is broken already stays so.
+                let _ = lane.qp.modify(QpState::Error, None);
+            }
+        }
+    }
+}
+
+impl<D: Device> Readiness for VerbsPath<D> {
+    fn descriptor(&self) -> Option<Descriptor> {
+        self.cq.descriptor()
+    }
+
+    fn arm(&mut self, now_ns: u64) -> io::Result<Armed> {
+        if !self.refused.is_empty() {
+            return Ok(Armed::Ready);
+        }
+        self.cq.arm(now_ns)
+    }
+
+    fn disarm(&mut self) -> bool {
+        self.cq.disarm()
+    }
+}
+
+impl<D: Device> Path for VerbsPath<D> {
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    #[inline]
+    fn takes_target(&self, target: &MessageBuffer) -> bool {
+        self.is_ours(|arena| target.is_from(arena))
+    }
+
+    #[inline]
+    fn takes_source(&self, source: &Slice) -> bool {
+        self.is_ours(|arena| source.buffer.is_from(arena))
+    }
+
+    fn stage(&self, len: usize) -> Result<MessageBuffer, AllocError> {
+        self.arenas[0].alloc(len, len.max(1))
+    }
+
+    #[inline]
+    fn room(&self) -> usize {
+        self.room
+    }
+
+    #[inline]
+    fn push(&mut self, id: u32, job: PathJob) {
+        let at = match &job {
+            PathJob::Read { at, .. } | PathJob::Write { at, .. } => *at,
+        };
+        if self.lanes[self.current].in_flight >= self.lane_depth {
+            self.choose();
+        }
+        let Some(remote) = self.remote.at(at) else {
+            let targets = match job {
+                PathJob::Read { targets, .. } => targets,
+                PathJob::Write { .. } => Scatter::new(),
+            };
+            return self.refuse(id, Why::Status(Status::RemoteAccess), targets);
+        };
+        let operation = match job {
+            PathJob::Read { targets, .. } => Operation::Read { target: targets, remote },
+            PathJob::Write { sources, .. } => {
+                Operation::Write { source: Source::Gather(sources), remote, immediate: None }
+            }
+        };
+        let lane = &mut self.lanes[self.current];
+        let number = (self.current as u64) << 32 | u64::from(id);
+        match lane.qp.push(Request::new(number, operation)) {
+            Ok(()) => {
+                lane.in_flight += 1;
+                self.has_pushed = true;
+                self.room -= 1;
+            }
+            Err(refused) => self.refuse(id, refused.error.into(), refused.buffers),
+        }
+    }
+
+    #[inline]
+    fn ring(&mut self) {
+        if std::mem::take(&mut self.has_pushed) {
+            self.lanes[self.current].qp.doorbell();
+        }
+        self.current = if self.current + 1 < self.lanes.len() { self.current + 1 } else { 0 };
+    }
+
+    #[inline]
+    fn poll(&mut self, over: &mut impl FnMut(Done)) -> bool {
+        if self.room == self.limits.depth && self.refused.is_empty() {
+            return false;
+        }
+        self.cq.poll(&mut self.completions, POLL_MAX);
+        let mut failed = None;
+        let mut busy = false;
+        for Completion { id, status, buffers, .. } in self.completions.drain(..) {
+            if id >> 63 != 0 {
+                continue;
+            }
+            busy = true;
+            self.room += 1;
+            self.lanes[(id >> 32) as usize].in_flight -= 1;
+            let error = if status.is_success() { None } else { Some(Why::Status(status)) };
+            if failed.is_none() && error.is_some() {
+                failed = error.clone();
+            }
+            over(Done { id: id as u32, error, targets: buffers });
+        }
+        for done in self.refused.drain(..) {
+            busy = true;
+            failed = failed.or_else(|| done.error.clone());
+            over(done);
+        }
+        if let Some(why) = failed {
+            self.fail(why);
+        }
+        busy
+    }
+
+    #[inline]
+    fn error(&self) -> Option<&Why> {
+        self.error.as_ref()
+    }
+
+    fn close(&mut self) {
+        self.fail(Why::Dropped);
+    }
+
+    fn waker(&self) -> Waker {
+        self.cq.waker()
+    }
+}
+
+/// A donor's side of a [`VerbsPath`]: queue pairs that answer by themselves.
+pub struct Lending<D: Device> {
+    qps: Vec<QpOf<D>>,
+    _cq: CqOf<D>,
+    _thread: ThreadOf<D>,
+}
+
+impl<D: Device> Lending<D> {
+    /// Queue pairs of the calling thread for these of a path's.
+    ///
+    /// # Errors
+    ///
+    /// What the device says.
+    pub fn new(device: &D, domain: &D::Domain, path: &[QpAddress]) -> Result<Self, VerbsError> {
+        let thread = domain.thread()?;
+        let config = VerbsPathConfig { depth: 1, ..VerbsPathConfig::default() }.queue_pair(device.attributes());
+        let cq = thread.completion_queue(2 * path.len().max(1))?;
+        let connected = |address: &QpAddress| {
+            let mut qp = thread.queue_pair(&config, &cq, &cq)?;
+            qp.connect(Some(address))?;
+            Ok(qp)
+        };
+        let qps = path.iter().map(connected).collect::<Result<_, VerbsError>>()?;
+        Ok(Self { qps, _cq: cq, _thread: thread })
+    }
+
+    /// What to tell the path, with the [memory](sinew_fabric::verbs::Exposed::remote) that it may use.
+    pub fn addresses(&self) -> Vec<QpAddress> {
+        self.qps.iter().map(QueuePair::address).collect()
+    }
+}
