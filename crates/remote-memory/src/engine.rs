@@ -29,7 +29,7 @@ pub mod facts;
 mod finding;
 mod flight;
 mod inbox;
-mod order;
+pub(crate) mod order;
 mod path;
 mod request;
 mod shared;
