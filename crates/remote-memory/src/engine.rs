@@ -30,7 +30,7 @@ pub mod facts;
 mod finding;
 mod flight;
 mod inbox;
-mod order;
+pub(crate) mod order;
 mod path;
 mod request;
 mod rpc_path;

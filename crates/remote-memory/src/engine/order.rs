@@ -20,7 +20,7 @@ struct Node {
 }
 
 /// The ranges, by the keys that their owner has for them.
-pub(super) struct Stripes {
+pub(crate) struct Stripes {
     lists: Box<[u32]>,
     nodes: Vec<Node>,
     free: u32,

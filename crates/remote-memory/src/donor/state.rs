@@ -1,0 +1,251 @@
+//! A donor as a state machine.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use super::protocol::{Answer, Call, Refusal, Stored};
+use super::slabs::Slabs;
+
+/// What callers may make a donor keep.
+#[derive(Clone, Copy, Debug)]
+pub struct DonorLimits {
+    /// Volumes that it knows at once.
+    pub volumes_max: usize,
+    /// Bytes of a record.
+    pub record_len_max: usize,
+}
+
+impl Default for DonorLimits {
+    fn default() -> Self {
+        Self { volumes_max: 4096, record_len_max: 1 << 20 }
+    }
+}
+
+#[derive(Default)]
+struct Held {
+    /// The highest epoch that it voted for.
+    promised: u32,
+    /// The epoch that has access.
+    fence: u32,
+    /// Of the last fence: earlier ones give no access any more.
+    session: u64,
+    stored: Option<Stored>,
+}
+
+/// Which slabs are whose, who may use them, and the votes.
+pub struct Donor {
+    incarnation: u64,
+    slabs: Slabs,
+    volumes: HashMap<u64, Held>,
+    sessions: u64,
+    limits: DonorLimits,
+}
+
+impl std::fmt::Debug for Donor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Donor").field("volumes", &self.volumes.len()).finish_non_exhaustive()
+    }
+}
+
+impl Donor {
+    /// A donor of `len` bytes. `incarnation` is drawn by lot, so that nobody takes it for an earlier run of the same donor.
+    pub fn new(incarnation: u64, len: u64, limits: DonorLimits) -> Self {
+        Self { incarnation, slabs: Slabs::new(len), volumes: HashMap::new(), sessions: 0, limits }
+    }
+
+    /// This run's number.
+    pub fn incarnation(&self) -> u64 {
+        self.incarnation
+    }
+
+    /// Bytes that are nobody's.
+    pub fn free_bytes(&self) -> u64 {
+        self.slabs.free_bytes()
+    }
+
+    /// Whether whoever fenced the volume with this [session](Answer::Fenced) may use its slabs.
+    pub fn allows(&self, volume: u64, session: u64) -> bool {
+        session > 0 && self.volumes.get(&volume).is_some_and(|held| held.session == session)
+    }
+
+    /// Whether the bytes lie in a slab of the volume.
+    pub fn is_in_slab(&self, volume: u64, range: Range<u64>) -> bool {
+        self.slabs.of(volume).any(|lent| lent.base <= range.start && range.end <= lent.base + lent.len)
+    }
+
+    /// Does what it is asked for. After [`Answer::Fenced`], and before it is sent, whoever [is not allowed](Self::allows) any more is cut off. `zero` makes
+    /// these bytes of the memory zero.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal`]; nothing has changed then.
+    pub fn handle(&mut self, call: &Call, zero: &mut dyn FnMut(Range<u64>)) -> Result<Answer, Refusal> {
+        let incarnation = self.incarnation;
+        match call {
+            Call::Look { volume } => {
+                let (promised, stored) =
+                    self.volumes.get(volume).map_or((0, None), |held| (held.promised, held.stored.clone()));
+                Ok(Answer::Known { incarnation, promised, stored })
+            }
+            Call::Claim { volume, epoch } => {
+                let held = self.held(*volume)?;
+                if *epoch <= held.promised {
+                    return Err(Refusal::Older { held: held.promised });
+                }
+                held.promised = *epoch;
+                Ok(Answer::Known { incarnation, promised: *epoch, stored: held.stored.clone() })
+            }
+            Call::Record { volume, epoch, generation, record } => {
+                if record.len() > self.limits.record_len_max {
+                    return Err(Refusal::Never("the record is longer than a donor keeps"));
+                }
+                let held = self.held(*volume)?;
+                if *epoch < held.promised {
+                    return Err(Refusal::Older { held: held.promised });
+                }
+                if let Some(stored) = &held.stored
+                    && stored.epoch == *epoch
+                    && stored.generation > *generation
+                {
+                    return Err(Refusal::OldRecord { held: stored.generation });
+                }
+                held.promised = *epoch;
+                held.stored = Some(Stored { epoch: *epoch, generation: *generation, record: record.clone() });
+                Ok(Answer::Recorded { incarnation })
+            }
+            Call::Fence { volume, epoch } => {
+                let session = self.sessions + 1;
+                let held = self.held(*volume)?;
+                if *epoch < held.fence {
+                    return Err(Refusal::Older { held: held.fence });
+                }
+                (held.fence, held.session) = (*epoch, session);
+                self.sessions = session;
+                Ok(Answer::Fenced { incarnation, session, slabs: self.slabs.of(*volume).collect() })
+            }
+            Call::Take { volume, epoch, len } => {
+                self.check(*volume, *epoch)?;
+                if *len == 0 {
+                    return Err(Refusal::Never("a slab has at least one byte"));
+                }
+                let free = self.slabs.free_bytes();
+                let (lent, dirty) = self.slabs.take(*volume, *len).ok_or(Refusal::Full { asked: *len, free })?;
+                if dirty > 0 {
+                    zero(lent.base..lent.base + dirty);
+                }
+                Ok(Answer::Taken { incarnation, lent })
+            }
+            Call::Free { volume, epoch, slab } => {
+                self.check(*volume, *epoch)?;
+                let was = self.slabs.give_back(*volume, *slab);
+                if was { Ok(Answer::Freed) } else { Err(Refusal::NoSlab { slab: *slab }) }
+            }
+            Call::Stat => Ok(Answer::Stat { incarnation, free: self.slabs.free_bytes(), len: self.slabs.len() }),
+        }
+    }
+
+    fn held(&mut self, volume: u64) -> Result<&mut Held, Refusal> {
+        if !self.volumes.contains_key(&volume) && self.volumes.len() >= self.limits.volumes_max {
+            return Err(Refusal::Never("it knows as many volumes as it can"));
+        }
+        Ok(self.volumes.entry(volume).or_default())
+    }
+
+    /// Only whoever fenced all others takes and gives back slabs.
+    fn check(&self, volume: u64, epoch: u32) -> Result<(), Refusal> {
+        let held = self.volumes.get(&volume).map_or(0, |held| held.fence);
+        if held == epoch && held > 0 {
+            return Ok(());
+        }
+        Err(if held > epoch { Refusal::Older { held } } else { Refusal::Never("fence the volume first") })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const VOLUME: u64 = 7;
+
+    fn donor() -> Donor {
+        Donor::new(3, 1 << 20, DonorLimits { volumes_max: 2, record_len_max: 10 })
+    }
+
+    fn ask(donor: &mut Donor, call: Call) -> Result<Answer, Refusal> {
+        donor.handle(&call, &mut |_| {})
+    }
+
+    #[test]
+    fn a_vote_is_given_once_an_epoch_and_never_back() {
+        let mut donor = donor();
+        let claim = |donor: &mut Donor, epoch| ask(donor, Call::Claim { volume: VOLUME, epoch }).is_ok();
+        assert!(claim(&mut donor, 5) && !claim(&mut donor, 5) && !claim(&mut donor, 4) && claim(&mut donor, 6));
+        let record = |epoch, generation| Call::Record { volume: VOLUME, epoch, generation, record: vec![1].into() };
+        assert_eq!(ask(&mut donor, record(5, 9)), Err(Refusal::Older { held: 6 }));
+        assert_eq!(ask(&mut donor, record(6, 2)), Ok(Answer::Recorded { incarnation: 3 }));
+        assert_eq!(
+            ask(&mut donor, record(6, 2)),
+            Ok(Answer::Recorded { incarnation: 3 }),
+            "a call that comes twice does no harm"
+        );
+        assert_eq!(ask(&mut donor, record(6, 1)), Err(Refusal::OldRecord { held: 2 }));
+        let Ok(Answer::Known { promised: 7, stored: Some(stored), .. }) =
+            ask(&mut donor, Call::Claim { volume: VOLUME, epoch: 7 })
+        else {
+            panic!("it votes")
+        };
+        assert_eq!((stored.epoch, stored.generation), (6, 2));
+    }
+
+    #[test]
+    fn only_who_fenced_last_has_slabs() {
+        let mut donor = donor();
+        let take = |epoch| Call::Take { volume: VOLUME, epoch, len: 4096 };
+        assert!(ask(&mut donor, take(1)).is_err());
+        assert!(ask(&mut donor, Call::Fence { volume: VOLUME, epoch: 1 }).is_ok());
+        let Ok(Answer::Taken { lent, .. }) = ask(&mut donor, take(1)) else { panic!("it has room") };
+        assert!(donor.allows(VOLUME, 1) && !donor.allows(VOLUME, 0));
+        let Ok(Answer::Fenced { session: 2, slabs, .. }) = ask(&mut donor, Call::Fence { volume: VOLUME, epoch: 2 })
+        else {
+            panic!("it is later")
+        };
+        assert_eq!(slabs, [lent]);
+        assert!(!donor.allows(VOLUME, 1) && donor.allows(VOLUME, 2));
+        assert_eq!(ask(&mut donor, take(1)), Err(Refusal::Older { held: 2 }));
+        assert!(ask(&mut donor, Call::Fence { volume: VOLUME, epoch: 1 }).is_err());
+        let free = |epoch| Call::Free { volume: VOLUME, epoch, slab: lent.slab };
+        assert!(
+            ask(&mut donor, free(1)).is_err() && ask(&mut donor, free(2)).is_ok() && ask(&mut donor, free(2)).is_err()
+        );
+    }
+
+    #[test]
+    fn memory_is_zeroed_before_it_is_given_to_another() {
+        let mut donor = donor();
+        let mut zeroed = Vec::new();
+        for volume in [1, 2] {
+            ask(&mut donor, Call::Fence { volume, epoch: 1 }).unwrap();
+            let call = Call::Take { volume, epoch: 1, len: 4096 };
+            let Ok(Answer::Taken { lent, .. }) = donor.handle(&call, &mut |range| zeroed.push(range)) else {
+                panic!("it has room")
+            };
+            ask(&mut donor, Call::Free { volume, epoch: 1, slab: lent.slab }).unwrap();
+        }
+        assert_eq!((zeroed.len(), zeroed[0].clone()), (1, 0..4096));
+    }
+
+    #[test]
+    fn callers_cannot_have_a_donor_keep_more_than_its_limits() {
+        let mut donor = donor();
+        let record = |len| Call::Record { volume: 1, epoch: 1, generation: 1, record: vec![0; len].into() };
+        assert!(ask(&mut donor, record(11)).is_err() && ask(&mut donor, record(10)).is_ok());
+        let claim = |volume| Call::Claim { volume, epoch: 2 };
+        assert!(ask(&mut donor, claim(1)).is_ok() && ask(&mut donor, claim(2)).is_ok());
+        assert!(matches!(ask(&mut donor, claim(3)), Err(Refusal::Never(_))));
+        assert!(ask(&mut donor, Call::Look { volume: 3 }).is_ok());
+        let take = |len| Call::Take { volume: 2, epoch: 1, len };
+        ask(&mut donor, Call::Fence { volume: 2, epoch: 1 }).unwrap();
+        assert!(ask(&mut donor, take(0)).is_err() && ask(&mut donor, take(u64::MAX)).is_err());
+        assert!(ask(&mut donor, take((1 << 20) + 1)).is_err() && ask(&mut donor, take(1 << 20)).is_ok());
+    }
+}

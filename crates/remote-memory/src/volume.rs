@@ -1,0 +1,44 @@
+//! A store over donors, some of which may die, and whose writer may.
+//!
+//! A volume has one writer, which a majority of its *voters* knows by its epoch. Its memory is *segments*: as many *slots* on several donors, each slot a page with a
+//! header. A page is written beside what it replaces: to a free slot, on all copies of a segment, then the writer's map is switched and the request is finished, and
+//! then the old slot's header is cleared, on all copies, before the slot is used again. So a writer or a donor that dies at any time leaves old pages and new ones, and
+//! none that is both: of several slots with the same page, the highest version that is there as a whole counts.
+//!
+//! - A copy that missed a write is taken out of the volume's [`Record`] at a majority of the voters before that write is acknowledged.
+//! - A new writer takes an epoch at a majority of the voters, has the donors take the old writer's access away, and then looks at headers ([`Opening`]).
+//! - What a read finds is compared with the checksum that the map has. A copy that is bad is passed over, and the page is written anew.
+//! - Segments that lack copies get new ones in the background.
+//!
+//! The donors are whatever is [`Donors`]; nothing here has a thread, a clock or I/O of its own.
+
+mod clear;
+mod config;
+mod core;
+mod donors;
+mod drive;
+mod map;
+mod open;
+mod open_error;
+mod read;
+mod record;
+mod repair;
+mod requests;
+mod scan;
+mod sequence;
+mod slot;
+mod slots;
+mod table;
+mod voting;
+mod write;
+
+#[cfg(test)]
+mod tests;
+
+pub use config::{VolumeConfig, VolumeStats};
+pub use core::Volume;
+pub use donors::{CallFailed, DONORS_MAX, Donors, Event};
+pub use open::{NewVolume, Opening};
+pub use open_error::OpenError;
+pub use record::{BadRecord, DonorId, Member, Record, Voter};
+pub use slot::{Found, HEADER, Header, Shape, Version, checksum};

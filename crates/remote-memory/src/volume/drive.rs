@@ -1,0 +1,248 @@
+//! A volume's turns: what is over, what can begin, and what its caller is told.
+
+use std::io;
+
+use sinew_fabric::{Armed, Descriptor, Readiness};
+use sinew_mem::Arena;
+
+use super::core::{Called, Owner, Volume};
+use super::donors::{Donors, Event};
+use super::requests::{Asked, What};
+use crate::store::{BLOCK, Finished, Job, Refused, Request, Status, Store, StoreError, check};
+
+/// Tags from here on are those of who opened the volume, who is gone.
+pub(super) const OF_OPENING: u64 = 1 << 63;
+
+impl<D: Donors> Volume<D> {
+    /// A thing that a request waited for is over.
+    pub(super) fn part_over(&mut self, key: u32, error: Option<StoreError>) {
+        let live = self.requests.get_mut(key);
+        if live.error.is_none() {
+            live.error = error;
+        }
+        live.parts -= 1;
+        if live.parts > 0 {
+            return;
+        }
+        if live.error.is_none() && live.what != What::Read && !live.writes {
+            return self.change(key);
+        }
+        let (tag, what, error, target) = self.requests.over(key);
+        if what != What::Refresh {
+            self.finished.push_back(Finished { tag, result: error.map_or(Ok(()), Err), target });
+        }
+    }
+
+    pub(super) fn start_ready(&mut self) -> bool {
+        let mut any = false;
+        while let Some(key) = self.requests.ready.pop_front() {
+            if let Some(error) = self.ended.clone() {
+                self.fail_request(key, error);
+            } else if self.requests.get(key).what == What::Read {
+                self.start_read(key);
+            } else if !self.start_change(key) {
+                if self.flights.len() > 0 {
+                    self.requests.ready.push_front(key);
+                    return any;
+                }
+                self.fail_request(key, no_memory());
+            }
+            any = true;
+        }
+        any
+    }
+
+    fn fail_request(&mut self, key: u32, error: StoreError) {
+        let live = self.requests.get_mut(key);
+        live.parts = 1;
+        live.error = Some(error);
+        self.part_over(key, None);
+    }
+
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::Over { tag, error, target } => {
+                if tag >= OF_OPENING {
+                    return;
+                }
+                let Some(flight) = self.flights.remove(tag as u32) else { return };
+                let failed = error.is_some();
+                if let Some(why) = error {
+                    self.lose(flight.lane, why);
+                }
+                match flight.owner {
+                    Owner::Run(run) => self.run_landed(run, flight.lane, failed),
+                    Owner::Piece(piece) => self.piece_landed(piece, flight.lane, failed, target),
+                    Owner::Repair { of_headers } => self.repair_landed(of_headers, failed, target),
+                }
+            }
+            Event::Answered { tag, result } => {
+                if tag >= OF_OPENING {
+                    return;
+                }
+                match self.calls.remove(tag as u32) {
+                    Some(Called::Record { round, lane }) => self.count_vote(round, lane, result),
+                    Some(Called::Take { segment, lane }) => self.taken(segment, lane, result),
+                    Some(Called::Free) | None => {}
+                }
+            }
+        }
+    }
+
+    /// Goes on with what waited for slots or memory.
+    fn resume(&mut self) {
+        for _ in 0..self.starved.len() {
+            let Some(key) = self.starved.pop_front() else { break };
+            let before = self.starved.len();
+            match self.ended.clone() {
+                Some(error) => self.part_over(key, Some(error)),
+                None => self.advance(key),
+            }
+            if self.starved.len() > before {
+                // There is still nothing; whoever came first stays first.
+                self.starved.rotate_right(1);
+                break;
+            }
+        }
+        for _ in 0..self.deferred.len() {
+            let Some(key) = self.deferred.pop_front() else { break };
+            self.read_copy(key);
+        }
+        let is_held = self.segments.iter().any(|segment| segment.slots.held.is_some());
+        let is_settled = self.voting.durable == self.voting.generation && !is_held || self.ended.is_some();
+        if self.flights.len() == 0 && self.held_clears.is_empty() && self.gated.is_empty() && is_settled {
+            if let Some(key) = self.starved.pop_front() {
+                let at = self.requests.get(key).next * BLOCK as u64;
+                let why = format!(
+                    "all slots of its segments are taken, and none is on its way to be free {}",
+                    self.down_lanes()
+                );
+                self.part_over(key, Some(StoreError::Full { at, why }));
+            }
+            if let Some(key) = self.deferred.pop_front() {
+                self.fail_piece(key, no_memory());
+            }
+        }
+    }
+
+    /// Ends it: nothing that is not done yet will be.
+    pub(super) fn end(&mut self, error: StoreError) {
+        if self.ended.is_some() {
+            return;
+        }
+        self.ended = Some(error);
+        let gated = std::mem::take(&mut self.gated);
+        gated.into_iter().for_each(|run| self.settle_run(run));
+        let held = std::mem::take(&mut self.held_clears);
+        held.into_iter().for_each(|owed| self.not_cleared(owed.count, owed.page, owed.owner));
+        self.requests.ready.extend(self.waiting.drain(..));
+    }
+
+    /// Runs whose record is kept now are over.
+    pub(super) fn settle_gated(&mut self) {
+        let gated = std::mem::take(&mut self.gated);
+        gated.into_iter().for_each(|run| self.settle_run(run));
+    }
+
+    /// Whether nothing is on its way, whoever asked for it.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.requests.len() == 0 && self.runs.len() == 0 && self.held_clears.is_empty()
+    }
+}
+
+fn no_memory() -> StoreError {
+    StoreError::Unavailable("the arena has no buffer to copy the bytes to: open the volume with a larger one".into())
+}
+
+impl<D: Donors> Readiness for Volume<D> {
+    fn descriptor(&self) -> Option<Descriptor> {
+        self.donors.descriptor()
+    }
+
+    fn arm(&mut self, now_ns: u64) -> io::Result<Armed> {
+        if !self.finished.is_empty() || !self.requests.ready.is_empty() || !self.backlog.is_empty() {
+            return Ok(Armed::Ready);
+        }
+        let armed = self.donors.arm(now_ns)?;
+        Ok(armed.by(self.next_step_ns()))
+    }
+
+    fn disarm(&mut self) -> bool {
+        self.donors.disarm()
+    }
+}
+
+impl<D: Donors> Store for Volume<D> {
+    fn len(&self) -> u64 {
+        self.pages * BLOCK as u64
+    }
+
+    fn arena(&self) -> &Arena {
+        self.donors.arena()
+    }
+
+    fn submit(&mut self, request: Request) -> Result<(), Refused> {
+        if let Err(error) = check(&request.job, self.len()) {
+            return Err(Refused::Never { error, request });
+        }
+        if self.requests.len() + self.requests.flushes() + self.finished.len() >= self.config.depth {
+            return Err(Refused::Busy(request));
+        }
+        let Request { tag, job } = request;
+        let asked = match job {
+            Job::Flush => {
+                self.requests.flush(tag);
+                return Ok(());
+            }
+            Job::Read { at, target } => {
+                let len = target.len() as u64;
+                Asked { tag, what: What::Read, at, len, source: None, target: Some(target) }
+            }
+            Job::Write { at, source } => {
+                let len = source.len as u64;
+                Asked { tag, what: What::Write, at, len, source: Some(source), target: None }
+            }
+            Job::Discard { at, len } => Asked { tag, what: What::Discard, at, len, source: None, target: None },
+        };
+        if asked.len == 0 {
+            self.finished.push_back(Finished { tag, result: Ok(()), target: asked.target });
+        } else {
+            self.requests.submit(asked);
+        }
+        Ok(())
+    }
+
+    fn turn(&mut self) -> bool {
+        self.now_ns = self.donors.now_ns();
+        let mut busy = self.donors.turn();
+        let mut events = std::mem::take(&mut self.events);
+        self.donors.poll(&mut events);
+        busy |= !events.is_empty();
+        events.drain(..).for_each(|event| self.handle(event));
+        self.events = events;
+        self.send_backlog();
+        if !self.starved.is_empty() || !self.deferred.is_empty() {
+            self.resume();
+        }
+        busy |= self.start_ready();
+        self.turn_voting();
+        busy |= self.turn_repair();
+        while let Some(tag) = self.requests.next_flushed() {
+            let result = self.ended.clone().map_or(Ok(()), Err);
+            self.finished.push_back(Finished { tag, result, target: None });
+            busy = true;
+        }
+        // What was begun in this turn goes out in it.
+        self.donors.turn() || busy
+    }
+
+    fn poll(&mut self, finished: &mut Vec<Finished>, max: usize) -> usize {
+        let count = max.min(self.finished.len());
+        finished.extend(self.finished.drain(..count));
+        count
+    }
+
+    fn status(&self) -> Status {
+        self.describe()
+    }
+}

@@ -1,0 +1,454 @@
+//! Opening a volume: its record, a majority of its voters, the end of its last writer's access, and then what its slots hold.
+
+use std::sync::Arc;
+
+use super::config::VolumeConfig;
+use super::core::{Held, Lane, Lanes, Segment, Volume};
+use super::donors::{CallFailed, DONORS_MAX, Donors, Event};
+use super::drive::OF_OPENING;
+use super::open_error::OpenError;
+use super::record::{DonorId, Member, Record, Voter};
+use super::scan::Scan;
+use super::slot::Shape;
+use super::voting::is_majority;
+use crate::donor::{Answer, Call, Lent, Refusal, Stored};
+use crate::store::Store;
+
+/// A volume that is to be made.
+#[derive(Clone, Debug)]
+pub struct NewVolume {
+    /// Bytes: a multiple of a block.
+    pub len: u64,
+    /// Copies of everything.
+    pub copies: u32,
+    /// Bytes of a slab, at most.
+    pub slab_len: u64,
+    /// The donors of each segment's copies, which are as many: who places them knows who has room.
+    pub segments: Vec<Vec<DonorId>>,
+    /// Who votes: an odd number, three or more, so that one may fail.
+    pub voters: Vec<DonorId>,
+}
+
+impl NewVolume {
+    /// Segments that a volume of this length needs.
+    pub fn segments_for(len: u64, slab_len: u64) -> u64 {
+        len.div_ceil(crate::store::BLOCK as u64).div_ceil(u64::from(Shape::within(slab_len).pages()).max(1))
+    }
+}
+
+enum Step {
+    Looking,
+    Claiming,
+    Fencing,
+    Taking,
+    Recording,
+    Scanning(Box<Scan>),
+}
+
+/// What is known of a donor.
+#[derive(Clone, Default)]
+struct Known {
+    incarnation: Option<u64>,
+    promised: u32,
+    stored: Option<Stored>,
+    slabs: Vec<Lent>,
+    fenced: bool,
+    why: String,
+}
+
+/// A volume that is being opened.
+pub struct Opening<D: Donors> {
+    donors: Option<D>,
+    config: VolumeConfig,
+    id: u64,
+    new: Option<NewVolume>,
+    step: Step,
+    known: Vec<Known>,
+    epoch: u32,
+    attempts: u32,
+    claims: Lanes,
+    acks: Lanes,
+    waiting: u32,
+    older: Option<u32>,
+    record: Option<Record>,
+    /// For each lane, the segments that a slab of it is to be for.
+    takes: Vec<(usize, usize)>,
+    taken: Vec<Option<(Member, u64)>>,
+    /// A volume whose slots have been looked through, and that has something to mend.
+    mending: Option<Volume<D>>,
+    events: Vec<Event>,
+}
+
+impl<D: Donors> Opening<D> {
+    /// Opens a volume, whoever had it open before.
+    pub fn new(donors: D, id: u64, config: VolumeConfig) -> Self {
+        let lanes = donors.ids().len().min(DONORS_MAX);
+        let mut opening = Self {
+            donors: Some(donors),
+            config,
+            id,
+            new: None,
+            step: Step::Looking,
+            known: vec![Known::default(); lanes],
+            epoch: 0,
+            attempts: 0,
+            claims: 0,
+            acks: 0,
+            waiting: 0,
+            older: None,
+            record: None,
+            takes: Vec::new(),
+            taken: Vec::new(),
+            mending: None,
+            events: Vec::new(),
+        };
+        opening.ask_all(Step::Looking, |_| true, Call::Look { volume: id });
+        opening
+    }
+
+    /// Makes a volume, and opens it.
+    pub fn create(donors: D, id: u64, new: NewVolume, config: VolumeConfig) -> Self {
+        let mut opening = Self::new(donors, id, config);
+        opening.new = Some(new);
+        opening
+    }
+
+    /// Goes on. Returns the volume when it is open; then it does nothing more.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`].
+    pub fn turn(&mut self) -> Result<Option<Volume<D>>, OpenError> {
+        if let Some(volume) = &mut self.mending {
+            volume.turn();
+            if let Some(error) = &volume.ended {
+                return Err(OpenError::Failed(error.to_string()));
+            }
+            if !volume.is_quiet() {
+                return Ok(None);
+            }
+            if volume.segments.iter().all(|segment| !segment.is_dead()) {
+                volume.settled_floor = None;
+            }
+            return Ok(self.mending.take());
+        }
+        let Some(donors) = &mut self.donors else { return Ok(None) };
+        donors.turn();
+        let mut events = std::mem::take(&mut self.events);
+        donors.poll(&mut events);
+        for event in events.drain(..) {
+            match event {
+                Event::Answered { tag, result } => self.answered((tag & 0xFFFF_FFFF) as usize, result)?,
+                Event::Over { tag, error, target } => {
+                    if let Step::Scanning(scan) = &mut self.step {
+                        scan.landed(tag, error, target);
+                    }
+                }
+            }
+        }
+        self.events = events;
+        if let (Step::Scanning(scan), Some(donors)) = (&mut self.step, &mut self.donors)
+            && scan.turn(donors)
+        {
+            self.scanned()?;
+        }
+        Ok(None)
+    }
+
+    /// Gives up.
+    pub fn into_donors(self) -> Option<D> {
+        self.donors.or_else(|| self.mending.map(Volume::into_donors))
+    }
+
+    fn ask(&mut self, lane: usize, number: usize, call: Call) {
+        self.waiting += 1;
+        if let Some(donors) = &mut self.donors {
+            donors.call(lane, OF_OPENING | u64::from(self.attempts) << 32 | number as u64, call);
+        }
+    }
+
+    fn ask_all(&mut self, step: Step, whom: impl Fn(usize) -> bool, call: Call) {
+        (self.step, self.waiting, self.acks) = (step, 0, 0);
+        self.attempts += 1;
+        for lane in (0..self.known.len()).filter(|lane| whom(*lane)) {
+            self.ask(lane, lane, call.clone());
+        }
+    }
+
+    fn ids(&self) -> &[DonorId] {
+        self.donors.as_ref().map_or(&[], |donors| donors.ids())
+    }
+
+    fn lane_of(&self, donor: DonorId) -> Option<usize> {
+        self.ids().iter().position(|id| *id == donor)
+    }
+
+    fn answered(&mut self, number: usize, result: Result<Answer, CallFailed>) -> Result<(), OpenError> {
+        if self.waiting == 0 {
+            return Ok(());
+        }
+        self.waiting -= 1;
+        let lane =
+            if matches!(self.step, Step::Taking) { self.takes.get(number).map_or(0, |take| take.0) } else { number };
+        match (&self.step, result) {
+            (_, Err(CallFailed::Refused(Refusal::Older { held }))) => self.older = self.older.max(Some(held)),
+            (Step::Looking | Step::Claiming, Ok(Answer::Known { incarnation, promised, stored })) => {
+                let known = &mut self.known[lane];
+                if matches!(self.step, Step::Claiming) {
+                    self.claims |= 1 << lane;
+                }
+                (known.incarnation, known.promised, known.stored) = (Some(incarnation), promised, stored);
+            }
+            (Step::Fencing, Ok(Answer::Fenced { incarnation, slabs, .. }))
+                if self.known[lane].incarnation == Some(incarnation) =>
+            {
+                (self.known[lane].slabs, self.known[lane].fenced) = (slabs, true);
+            }
+            (Step::Taking, Ok(Answer::Taken { incarnation, lent })) => {
+                let member = Member { donor: self.ids()[lane], incarnation, slab: lent.slab };
+                if let Some(taken) = self.taken.get_mut(number) {
+                    *taken = Some((member, lent.base));
+                }
+            }
+            (Step::Recording, Ok(Answer::Recorded { incarnation }))
+                if self.known[lane].incarnation == Some(incarnation) =>
+            {
+                self.acks |= 1 << lane;
+            }
+            (_, Err(error)) => self.known[lane].why = error.to_string(),
+            (_, Ok(_)) => self.known[lane].why = "it gave an answer that makes no sense".into(),
+        }
+        if self.waiting > 0 {
+            return Ok(());
+        }
+        match self.step {
+            Step::Looking => self.looked(),
+            Step::Claiming => self.claimed(),
+            Step::Fencing => self.fenced(),
+            Step::Taking => self.all_taken(),
+            Step::Recording => self.recorded(),
+            Step::Scanning(_) => Ok(()),
+        }
+    }
+
+    /// The latest record that a donor told of.
+    fn latest(&self) -> Result<Option<Record>, OpenError> {
+        let stored = self.known.iter().filter_map(|known| known.stored.as_ref());
+        let Some(latest) = stored.max_by_key(|stored| (stored.epoch, stored.generation)) else { return Ok(None) };
+        Ok(Some(Record::read(&latest.record)?))
+    }
+
+    fn whys(&self) -> String {
+        let whys = self.ids().iter().zip(&self.known).filter(|(_, known)| !known.why.is_empty());
+        whys.map(|(id, known)| format!("donor {:016x}: {}", id.0, known.why)).collect::<Vec<_>>().join("; ")
+    }
+
+    /// Lanes to voters that have not started again since they became voters.
+    fn voting_lanes(&self, voters: &[Voter]) -> Lanes {
+        let lane = |voter: &Voter| {
+            let lane = self.lane_of(voter.donor)?;
+            (self.known[lane].incarnation == Some(voter.incarnation)).then_some(1 << lane)
+        };
+        voters.iter().filter_map(lane).fold(0, |all: Lanes, lane: Lanes| all | lane)
+    }
+
+    fn looked(&mut self) -> Result<(), OpenError> {
+        let record = self.latest()?;
+        let voters = match (&record, &self.new) {
+            (Some(_), Some(_)) => return Err(OpenError::Exists(self.id)),
+            (Some(record), None) => record.voters.clone(),
+            (None, None) => return Err(OpenError::NotFound(self.id)),
+            (None, Some(new)) => {
+                let voter = |donor: &DonorId| {
+                    let lane = self.lane_of(*donor)?;
+                    Some(Voter { donor: *donor, incarnation: self.known[lane].incarnation? })
+                };
+                new.voters.iter().filter_map(voter).collect()
+            }
+        };
+        let lanes = self.voting_lanes(&voters);
+        if !is_majority(&voters, self.ids(), lanes) {
+            return Err(OpenError::NoMajority(self.whys()));
+        }
+        let promised = self.known.iter().map(|known| known.promised).max().unwrap_or(0);
+        let earlier = record.as_ref().map_or(0, |record| record.epoch);
+        self.epoch = promised
+            .max(earlier)
+            .checked_add(1)
+            .ok_or(OpenError::Never("the volume has had all writers that it can have"))?;
+        if self.new.is_some() {
+            self.record = Some(self.blank(voters)?);
+        }
+        (self.claims, self.older) = (0, None);
+        let call = Call::Claim { volume: self.id, epoch: self.epoch };
+        self.ask_all(Step::Claiming, |lane| lanes >> lane & 1 == 1, call);
+        Ok(())
+    }
+
+    fn blank(&self, voters: Vec<Voter>) -> Result<Record, OpenError> {
+        let new = self.new.as_ref().ok_or(OpenError::NotFound(self.id))?;
+        let shape = Shape::within(new.slab_len);
+        let is_good = new.len > 0
+            && new.len.is_multiple_of(crate::store::BLOCK as u64)
+            && new.copies > 0
+            && new.segments.len() as u64 == NewVolume::segments_for(new.len, new.slab_len)
+            && new.segments.iter().all(|donors| donors.len() == new.copies as usize);
+        if shape.pages() == 0 || !is_good {
+            return Err(OpenError::Never(
+                "a volume has whole blocks, at least one copy, and a donor for each copy of each segment",
+            ));
+        }
+        if voters.len() < new.voters.len() {
+            return Err(OpenError::NoMajority(self.whys()));
+        }
+        Ok(Record {
+            volume: self.id,
+            epoch: self.epoch,
+            generation: 0,
+            pages: new.len / crate::store::BLOCK as u64,
+            slots: shape.slots,
+            copies: new.copies,
+            voters,
+            segments: Vec::new(),
+        })
+    }
+
+    fn claimed(&mut self) -> Result<(), OpenError> {
+        if self.new.is_none() {
+            // An answer may have told of a record that is later still, with other voters.
+            self.record = self.latest()?;
+        } else if self.latest()?.is_some() {
+            return Err(OpenError::Exists(self.id));
+        }
+        let Some(record) = &self.record else { return Err(OpenError::NotFound(self.id)) };
+        if !is_majority(&record.voters, self.ids(), self.claims) {
+            let error = self.older.map_or_else(|| OpenError::NoMajority(self.whys()), |held| OpenError::Taken { held });
+            return Err(error);
+        }
+        self.older = None;
+        let answers: Vec<bool> = self.known.iter().map(|known| known.incarnation.is_some()).collect();
+        let call = Call::Fence { volume: self.id, epoch: self.epoch };
+        self.ask_all(Step::Fencing, |lane| answers[lane], call);
+        Ok(())
+    }
+
+    fn fenced(&mut self) -> Result<(), OpenError> {
+        if let Some(held) = self.older {
+            return Err(OpenError::Taken { held });
+        }
+        let Some(new) = self.new.clone() else { return self.keep_record() };
+        (self.step, self.waiting) = (Step::Taking, 0);
+        self.attempts += 1;
+        self.takes.clear();
+        let len = Shape::within(new.slab_len).slab_len();
+        for (segment, donors) in new.segments.iter().enumerate() {
+            for donor in donors {
+                let lane = self.lane_of(*donor).filter(|lane| self.known[*lane].fenced);
+                let lane = lane.ok_or_else(|| OpenError::Full(format!("donor {:016x} does not answer", donor.0)))?;
+                self.takes.push((lane, segment));
+            }
+        }
+        self.taken = vec![None; self.takes.len()];
+        for (number, (lane, _)) in self.takes.clone().into_iter().enumerate() {
+            self.ask(lane, number, Call::Take { volume: self.id, epoch: self.epoch, len });
+        }
+        Ok(())
+    }
+
+    fn all_taken(&mut self) -> Result<(), OpenError> {
+        let segments = self.new.as_ref().map_or(0, |new| new.segments.len());
+        let mut members = vec![Vec::new(); segments];
+        for ((lane, segment), taken) in self.takes.clone().into_iter().zip(self.taken.clone()) {
+            let Some((member, base)) = taken else { return Err(OpenError::Full(self.whys())) };
+            self.known[lane].slabs.push(Lent { slab: member.slab, base, len: u64::MAX });
+            members[segment].push(member);
+        }
+        if let Some(record) = &mut self.record {
+            record.segments = members;
+        }
+        self.keep_record()
+    }
+
+    /// The lane and place of a copy, if it is what the record says.
+    fn reach(&self, member: &Member, shape: Shape) -> Option<(u8, u64)> {
+        let lane = self.lane_of(member.donor)?;
+        let known = &self.known[lane];
+        let is_there = known.fenced && known.incarnation == Some(member.incarnation);
+        let lent =
+            known.slabs.iter().find(|lent| is_there && lent.slab == member.slab && lent.len >= shape.slab_len())?;
+        Some((lane as u8, lent.base))
+    }
+
+    /// Tells the voters of this writer's record: without the copies that cannot be reached.
+    fn keep_record(&mut self) -> Result<(), OpenError> {
+        let Some(mut record) = self.record.take() else { return Err(OpenError::NotFound(self.id)) };
+        (record.epoch, record.generation) = (self.epoch, record.generation + 1);
+        let shape = Shape { slots: record.slots };
+        for members in &mut record.segments {
+            if members.iter().any(|member| self.reach(member, shape).is_some()) {
+                members.retain(|member| self.reach(member, shape).is_some());
+            }
+        }
+        let lanes = self.voting_lanes(&record.voters);
+        let bytes: Arc<[u8]> = record.to_bytes().into();
+        let call = Call::Record { volume: self.id, epoch: self.epoch, generation: record.generation, record: bytes };
+        self.record = Some(record);
+        self.ask_all(Step::Recording, |lane| lanes >> lane & 1 == 1, call);
+        Ok(())
+    }
+
+    fn recorded(&mut self) -> Result<(), OpenError> {
+        let Some(record) = self.record.clone() else { return Err(OpenError::NotFound(self.id)) };
+        if !is_majority(&record.voters, self.ids(), self.acks) {
+            let error = self.older.map_or_else(|| OpenError::NoMajority(self.whys()), |held| OpenError::Taken { held });
+            return Err(error);
+        }
+        self.free_orphans(&record);
+        let shape = Shape { slots: record.slots };
+        if shape.pages() == 0 || (record.segments.len() as u64) < record.pages.div_ceil(u64::from(shape.pages())) {
+            return Err(OpenError::BadRecord(super::record::BadRecord));
+        }
+        let hold = |member: &Member| {
+            let (lane, base) = self.reach(member, shape).unzip();
+            Held { member: *member, lane, base: base.unwrap_or(0) }
+        };
+        let segments: Vec<Segment> = record
+            .segments
+            .iter()
+            .map(|members| Segment::new(members.iter().map(hold).collect(), record.slots))
+            .collect();
+        self.step = Step::Scanning(Box::new(Scan::new(self.id, record.pages, shape, segments)));
+        Ok(())
+    }
+
+    /// Slabs that a writer took and did not come to use.
+    fn free_orphans(&mut self, record: &Record) {
+        let mut orphans = Vec::new();
+        for (lane, known) in self.known.iter().enumerate() {
+            let donor = self.ids()[lane];
+            let is_member = |lent: &Lent| {
+                record.segments.iter().flatten().any(|member| member.donor == donor && member.slab == lent.slab)
+            };
+            orphans.extend(
+                known.slabs.iter().filter(|lent| known.fenced && !is_member(lent)).map(|lent| (lane, lent.slab)),
+            );
+        }
+        for (lane, slab) in orphans {
+            self.ask(lane, usize::MAX & 0xFFFF_FFFF, Call::Free { volume: self.id, epoch: self.epoch, slab });
+        }
+        // Nobody waits for these.
+        self.waiting = 0;
+    }
+
+    fn scanned(&mut self) -> Result<(), OpenError> {
+        let Step::Scanning(scan) = std::mem::replace(&mut self.step, Step::Looking) else { return Ok(()) };
+        let (Some(donors), Some(record)) = (self.donors.take(), self.record.take()) else { return Ok(()) };
+        let lanes = self.known.iter().map(|known| Lane {
+            down: (!known.fenced).then(|| format!("it did not answer when the volume was opened: {}", known.why)),
+            incarnation: known.fenced.then_some(known.incarnation).flatten(),
+        });
+        let volume = scan.finish(donors, self.config, self.epoch, &record, lanes.collect())?;
+        self.mending = Some(volume);
+        Ok(())
+    }
+}

@@ -1,0 +1,250 @@
+//! Reads: of one copy, checked, and of another if that is bad.
+
+use sinew_mem::MessageBuffer;
+
+use super::core::{Into, Owner, Piece, Volume, bit};
+use super::donors::Donors;
+use super::map::Place;
+use super::requests::{Asked, Edge, What};
+use super::slot::checksum;
+use crate::engine::Op;
+use crate::store::{BLOCK, StoreError};
+
+const PAGE: u64 = BLOCK as u64;
+/// Pages that are read into one buffer and copied from there, at most.
+const STAGED_MAX: u32 = 256;
+
+impl<D: Donors> Volume<D> {
+    pub(super) fn start_read(&mut self, key: u32) {
+        let live = self.requests.get_mut(key);
+        let (at, len, pages) = (live.at, live.len, live.pages());
+        live.parts = 1;
+        let (place, count) = self.map.extent(pages.clone());
+        let is_whole = at.is_multiple_of(PAGE) && len == u64::from(count) * PAGE;
+        if let (Some(place), true) = (place, is_whole) {
+            let target = self.requests.get_mut(key).target.take();
+            self.read_piece(key, Into::Target, pages.start, place, count, target);
+            return self.part_over(key, None);
+        }
+        let mut page = pages.start;
+        while page < pages.end {
+            let (place, count) = self.map.extent(page..pages.end);
+            match place {
+                None => self.read_unwritten(key, page..page + u64::from(count)),
+                Some(place) => {
+                    for from in (0..count).step_by(STAGED_MAX as usize) {
+                        let count = STAGED_MAX.min(count - from);
+                        self.read_piece(key, Into::Staged, page + u64::from(from), place.plus(from), count, None);
+                    }
+                }
+            }
+            page += u64::from(count);
+        }
+        self.part_over(key, None);
+    }
+
+    /// Whether nobody knows if the page was ever written.
+    pub(super) fn is_unknown(&self, page: u64) -> bool {
+        self.map.place(page).is_none() && self.segments[self.home(page).0 as usize].unknown
+    }
+
+    pub(super) fn unknown(&self, page: u64) -> StoreError {
+        StoreError::Lost {
+            at: page * PAGE,
+            why: format!("its donors did not answer when the volume was opened: {}", self.down_lanes()),
+        }
+    }
+
+    /// What was never written reads as zeros.
+    fn read_unwritten(&mut self, key: u32, pages: std::ops::Range<u64>) {
+        if let Some(page) = self.has_unknown.then(|| pages.clone().find(|page| self.is_unknown(*page))).flatten() {
+            let error = self.unknown(page);
+            self.requests.get_mut(key).error.get_or_insert(error);
+            return;
+        }
+        let live = self.requests.get_mut(key);
+        let from = (pages.start * PAGE).max(live.at) - live.at;
+        let to = (pages.end * PAGE).min(live.at + live.len) - live.at;
+        if let Some(target) = &mut live.target {
+            target[from as usize..to as usize].fill(0);
+        }
+    }
+
+    pub(super) fn read_piece(
+        &mut self,
+        key: u32,
+        into: Into,
+        page: u64,
+        place: Place,
+        count: u32,
+        buffer: Option<MessageBuffer>,
+    ) {
+        self.requests.get_mut(key).parts += 1;
+        self.stats.pages_read += u64::from(count);
+        let piece = self.pieces.insert(Piece { key, into, page, place, count, tried: 0, was_bad: false, buffer });
+        self.read_copy(piece);
+    }
+
+    /// Reads a piece from a copy that was not tried yet.
+    pub(super) fn read_copy(&mut self, key: u32) {
+        let Some(piece) = self.pieces.get(key) else { return };
+        if let Some(error) = self.ended.clone() {
+            return self.fail_piece(key, error);
+        }
+        let mut tried = piece.tried;
+        if !self.trusted.is_empty() {
+            for page in piece.page..piece.page + u64::from(piece.count) {
+                tried |= self.trusted.get(&page).map_or(0, |good| !good);
+            }
+        }
+        let segment = &self.segments[piece.place.segment as usize];
+        let copies = segment.copies.len().max(1);
+        let rotated = (0..copies).map(|index| (index + self.next_copy) % copies);
+        let good = |index: usize| {
+            let copy = segment.copies.get(index)?;
+            copy.lane.filter(|lane| tried & bit(*lane) == 0).map(|lane| (lane, copy.base))
+        };
+        let Some((lane, base)) = rotated.clone().find_map(good) else {
+            if self.voting.durable < self.voting.generation {
+                // Another writer may have it: the voters will say.
+                return self.deferred.push_back(key);
+            }
+            let why = if piece.was_bad {
+                "what its donors hold is not what was written".to_owned()
+            } else {
+                format!("its donors do not answer: {}", self.down_lanes())
+            };
+            let error = StoreError::Lost { at: piece.page * PAGE, why };
+            return self.fail_piece(key, error);
+        };
+        self.next_copy = self.next_copy.wrapping_add(1);
+        let (place, len) = (piece.place, piece.count as usize * BLOCK);
+        let Some(piece) = self.pieces.get_mut(key) else { return };
+        let target = match piece.buffer.take() {
+            Some(buffer) => buffer,
+            None => match self.donors.arena().alloc(len, len) {
+                Ok(buffer) => buffer,
+                Err(_) => return self.deferred.push_back(key),
+            },
+        };
+        self.send(lane, Owner::Piece(key), Op::Read { at: base + self.shape.page_at(place.slot), target });
+    }
+
+    pub(super) fn fail_piece(&mut self, key: u32, error: StoreError) {
+        let Some(piece) = self.pieces.remove(key) else { return };
+        if piece.into == Into::Target {
+            self.requests.get_mut(piece.key).target = piece.buffer;
+        }
+        self.part_over(piece.key, Some(error));
+    }
+
+    /// A read of a piece is over.
+    pub(super) fn piece_landed(&mut self, key: u32, lane: u8, failed: bool, target: Option<MessageBuffer>) {
+        let Some(piece) = self.pieces.get_mut(key) else { return };
+        let Some(buffer) = target else {
+            // The buffer is gone with the operation that failed.
+            piece.tried |= bit(lane);
+            let error = self.no_copy();
+            return if piece_is_direct(&self.pieces, key) { self.fail_piece(key, error) } else { self.read_copy(key) };
+        };
+        if failed {
+            piece.tried |= bit(lane);
+            piece.buffer = Some(buffer);
+            return self.read_copy(key);
+        }
+        let (page, count) = (piece.page, piece.count);
+        let is_good = |index: u32| {
+            let sum = self.map.sum(page + u64::from(index));
+            let from = index as usize * BLOCK;
+            sum == 0 || checksum(&buffer[from..from + BLOCK]) == sum
+        };
+        let bad = if (0..count).all(is_good) { None } else { Some((0..count).map(is_good).collect::<Vec<_>>()) };
+        match bad {
+            None => self.take_piece(key, buffer),
+            Some(good) => self.mend_piece(key, lane, buffer, &good),
+        }
+    }
+
+    /// All pages of it are good.
+    fn take_piece(&mut self, key: u32, buffer: MessageBuffer) {
+        let Some(piece) = self.pieces.remove(key) else { return };
+        self.take_pages(&piece, 0..piece.count, &buffer);
+        let live = self.requests.get_mut(piece.key);
+        match piece.into {
+            Into::Target => live.target = Some(buffer),
+            Into::Staged => {}
+            Into::Edge(index) => {
+                live.edges[usize::from(index)] = Some(Edge { page: piece.page, staged: Some(buffer), frozen: None });
+            }
+        }
+        if piece.was_bad && live.what != What::Refresh {
+            self.refresh(piece.page);
+        }
+        self.part_over(piece.key, None);
+    }
+
+    fn take_pages(&mut self, piece: &Piece, pages: std::ops::Range<u32>, buffer: &[u8]) {
+        if piece.into != Into::Staged {
+            return;
+        }
+        let live = self.requests.get_mut(piece.key);
+        let (at, end) = (live.at, live.at + live.len);
+        let Some(target) = &mut live.target else { return };
+        let first = piece.page * PAGE;
+        let from = at.max(first + u64::from(pages.start) * PAGE);
+        let to = end.min(first + u64::from(pages.end) * PAGE);
+        target[(from - at) as usize..(to - at) as usize]
+            .copy_from_slice(&buffer[(from - first) as usize..(to - first) as usize]);
+    }
+
+    /// Some pages are bad in this copy: they are read one by one from others.
+    #[inline(never)]
+    fn mend_piece(&mut self, key: u32, lane: u8, buffer: MessageBuffer, good: &[bool]) {
+        self.stats.bad_pages += good.iter().filter(|good| !**good).count() as u64;
+        let Some(piece) = self.pieces.get_mut(key) else { return };
+        if piece.count == 1 {
+            (piece.tried, piece.was_bad, piece.buffer) = (piece.tried | bit(lane), true, Some(buffer));
+            return self.read_copy(key);
+        }
+        let Some(mut piece) = self.pieces.remove(key) else { return };
+        let owner = piece.key;
+        if piece.into == Into::Target {
+            self.requests.get_mut(owner).target = Some(buffer);
+            piece.into = Into::Staged;
+        } else {
+            for (index, good) in good.iter().enumerate() {
+                let index = index as u32;
+                if *good {
+                    self.take_pages(&piece, index..index + 1, &buffer);
+                }
+            }
+        }
+        for (index, _) in good.iter().enumerate().filter(|(_, good)| !**good) {
+            let index = index as u32;
+            self.requests.get_mut(owner).parts += 1;
+            let one = self.pieces.insert(Piece {
+                key: owner,
+                into: Into::Staged,
+                page: piece.page + u64::from(index),
+                place: piece.place.plus(index),
+                count: 1,
+                tried: piece.tried | bit(lane),
+                was_bad: true,
+                buffer: None,
+            });
+            self.read_copy(one);
+        }
+        self.part_over(owner, None);
+    }
+
+    /// Has a page be written anew, from a copy that is good.
+    pub(super) fn refresh(&mut self, page: u64) {
+        self.stats.refreshed += 1;
+        let (at, len) = (page * PAGE, PAGE);
+        self.requests.submit(Asked { tag: 0, what: What::Refresh, at, len, source: None, target: None });
+    }
+}
+
+fn piece_is_direct(pieces: &super::table::Table<Piece>, key: u32) -> bool {
+    pieces.get(key).is_some_and(|piece| piece.into == Into::Target)
+}

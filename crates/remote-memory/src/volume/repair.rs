@@ -1,0 +1,283 @@
+//! Copies that are made anew where a segment has too few, chunk by chunk, while the volume is in use.
+//!
+//! Of the chunk that is copied no slot is handed out and none is cleared, and it is begun when nothing of it is in flight; what changes in chunks that were
+//! copied already changes in the new copy as well. When all are copied the record names the new copy.
+
+use sinew_mem::{Frozen, MessageBuffer};
+
+use super::core::{Called, Held, Joining, Owner, RepairStep, Volume, bit};
+use super::donors::{CallFailed, Donors};
+use super::record::Member;
+use super::slot::{CHUNK, Found, HEADER, Header, checksum};
+use crate::donor::{Answer, Call};
+use crate::engine::Op;
+use crate::store::BLOCK;
+
+/// Time until donors that had no room are asked again.
+const FULL_PAUSE_NS: u64 = 1_000_000_000;
+
+impl<D: Donors> Volume<D> {
+    /// A donor wants its memory back: its copies are made anew elsewhere, and then it gets its slabs.
+    pub fn give_way(&mut self, donor: super::DonorId) {
+        if let Some(lane) = self.donors.ids().iter().position(|id| *id == donor) {
+            self.repairing.leaving |= bit(lane as u8);
+        }
+    }
+
+    /// When there is something to do again, without news.
+    pub(super) fn next_step_ns(&self) -> Option<u64> {
+        let voting = (self.voting.durable < self.voting.generation && self.voting.round.is_none())
+            .then_some(self.voting.retry_at_ns);
+        let wants = self.config.repairs && (0..self.segments.len()).any(|segment| self.wants_copy(segment));
+        let repair = wants.then_some(self.repairing.not_before_ns);
+        if self.ended.is_some() { None } else { voting.into_iter().chain(repair).min() }
+    }
+
+    fn wants_copy(&self, segment: usize) -> bool {
+        let segment = &self.segments[segment];
+        let staying = segment.reached().filter(|(lane, _)| self.repairing.leaving & bit(*lane) == 0).count();
+        !segment.is_dead() && staying < self.copies as usize
+    }
+
+    pub(super) fn turn_repair(&mut self) -> bool {
+        if !self.config.repairs || self.ended.is_some() {
+            return false;
+        }
+        self.free_unnamed();
+        match self.repairing.step {
+            RepairStep::Idle => {
+                self.now_ns >= self.repairing.not_before_ns && self.repairing.left.is_none() && self.begin_repair()
+            }
+            RepairStep::Taking | RepairStep::Reading { .. } | RepairStep::Writing { .. } => false,
+            RepairStep::Draining { segment } => {
+                if self.now_ns < self.repairing.not_before_ns {
+                    return false;
+                }
+                self.copy_chunk(segment)
+            }
+            RepairStep::Joining { segment, generation } => {
+                if self.voting.durable < generation {
+                    return false;
+                }
+                self.stats.copies_made += 1;
+                self.repairing.step = RepairStep::Idle;
+                self.free_left(segment);
+                true
+            }
+        }
+    }
+
+    fn begin_repair(&mut self) -> bool {
+        let Some(segment) = (0..self.segments.len()).find(|segment| self.wants_copy(*segment)) else { return false };
+        let unfit = self.repairing.full | self.repairing.leaving;
+        let can = |lane: &usize| {
+            let state = &self.lanes[*lane];
+            let has = self.segments[segment].copies.iter().any(|copy| copy.member.donor == self.donors.ids()[*lane]);
+            state.down.is_none() && state.incarnation.is_some() && unfit >> lane & 1 == 0 && !has
+        };
+        let lanes = self.lanes.len();
+        let Some(lane) = (0..lanes).map(|lane| (lane + segment) % lanes).find(can) else {
+            self.repairing.full = 0;
+            self.repairing.not_before_ns = self.now_ns + FULL_PAUSE_NS;
+            return false;
+        };
+        self.repairing.step = RepairStep::Taking;
+        let tag = self.calls.insert(Called::Take { segment: segment as u32, lane: lane as u8 });
+        let call = Call::Take { volume: self.id, epoch: self.epoch, len: self.shape.slab_len() };
+        self.donors.call(lane, u64::from(tag), call);
+        true
+    }
+
+    /// A donor says whether it has a slab for a new copy.
+    pub(super) fn taken(&mut self, segment: u32, lane: u8, result: Result<Answer, CallFailed>) {
+        self.repairing.step = RepairStep::Idle;
+        let state = &self.lanes[usize::from(lane)];
+        match result {
+            Ok(Answer::Taken { incarnation, lent })
+                if state.incarnation == Some(incarnation) && lent.len >= self.shape.slab_len() =>
+            {
+                let member = Member { donor: self.donors.ids()[usize::from(lane)], incarnation, slab: lent.slab };
+                if state.down.is_some() || !self.wants_copy(segment as usize) {
+                    return self.free_slab(lane, lent.slab);
+                }
+                self.segments[segment as usize].joining = Some(Joining { member, lane, base: lent.base, copied: 0 });
+                self.begin_chunk(segment);
+            }
+            _ => self.repairing.full |= bit(lane),
+        }
+    }
+
+    fn free_slab(&mut self, lane: u8, slab: u64) {
+        let tag = self.calls.insert(Called::Free);
+        self.donors.call(usize::from(lane), u64::from(tag), Call::Free { volume: self.id, epoch: self.epoch, slab });
+    }
+
+    /// Goes on to the next chunk, or, when there is none, has the record name the copy.
+    fn begin_chunk(&mut self, number: u32) {
+        let segment = &mut self.segments[number as usize];
+        let Some(joining) = &segment.joining else { return self.abandon(number) };
+        if joining.copied < self.shape.slots.div_ceil(CHUNK) {
+            self.repairing.step = RepairStep::Draining { segment: number };
+            return;
+        }
+        if let Some(Joining { member, lane, base, .. }) = segment.joining.take() {
+            segment.copies.push(Held { member, lane: Some(lane), base });
+        }
+        self.change_record();
+        self.repairing.step = RepairStep::Joining { segment: number, generation: self.voting.generation };
+    }
+
+    /// Holds the next chunk, and reads it from a copy when nothing of it is in flight.
+    fn copy_chunk(&mut self, number: u32) -> bool {
+        let segment = &mut self.segments[number as usize];
+        let Some(joining) = &segment.joining else {
+            self.abandon(number);
+            return true;
+        };
+        let chunk = joining.copied;
+        segment.slots.held = Some(chunk);
+        if segment.busy[chunk as usize] > 0 {
+            return false;
+        }
+        let first = chunk * CHUNK;
+        let end = self.shape.slots.min(first + CHUNK);
+        let Some(last) = (first..end).rev().find(|slot| segment.slots.is_taken(*slot)) else {
+            // A new slab is all zeros as it is.
+            self.chunk_copied(number);
+            return true;
+        };
+        let count = (last + 1 - first) as usize;
+        let Some((lane, base)) = segment.reached().next() else {
+            self.abandon(number);
+            return true;
+        };
+        let arena = self.donors.arena();
+        let buffers = (arena.alloc(count * HEADER, count * HEADER), arena.alloc(count * BLOCK, count * BLOCK));
+        let (Ok(headers), Ok(pages)) = buffers else {
+            self.repairing.not_before_ns = self.now_ns + self.config.repair_pause_ns;
+            self.release(number);
+            return false;
+        };
+        self.repairing.step =
+            RepairStep::Reading { segment: number, headers: None, pages: None, out: 2, failed: false };
+        self.send(
+            lane,
+            Owner::Repair { of_headers: true },
+            Op::Read { at: base + self.shape.header_at(first), target: headers },
+        );
+        self.send(
+            lane,
+            Owner::Repair { of_headers: false },
+            Op::Read { at: base + self.shape.page_at(first), target: pages },
+        );
+        true
+    }
+
+    /// An operation of a repair is over: of headers, or of pages.
+    pub(super) fn repair_landed(&mut self, of_headers: bool, has_failed: bool, target: Option<MessageBuffer>) {
+        match &mut self.repairing.step {
+            RepairStep::Reading { segment, headers, pages, out, failed } => {
+                *out -= 1;
+                *failed |= has_failed;
+                let into = if of_headers { &mut *headers } else { &mut *pages };
+                *into = target;
+                if *out > 0 {
+                    return;
+                }
+                let (segment, failed) = (*segment, *failed);
+                match (headers.take(), pages.take()) {
+                    (Some(headers), Some(pages)) if !failed => self.write_chunk(segment, headers, pages),
+                    _ => self.abandon(segment),
+                }
+            }
+            RepairStep::Writing { segment, out, failed } => {
+                *out -= 1;
+                *failed |= has_failed;
+                if *out > 0 {
+                    return;
+                }
+                let (segment, failed) = (*segment, *failed);
+                if failed { self.abandon(segment) } else { self.chunk_copied(segment) }
+            }
+            _ => {}
+        }
+    }
+
+    fn write_chunk(&mut self, number: u32, headers: MessageBuffer, pages: MessageBuffer) {
+        let Some(Joining { lane, base, copied, .. }) = &self.segments[number as usize].joining else {
+            return self.abandon(number);
+        };
+        let (lane, base, first) = (*lane, *base, copied * CHUNK);
+        for (header, page) in headers.as_chunks::<HEADER>().0.iter().zip(pages.chunks_exact(BLOCK)) {
+            // What is bad here is bad in the new copy, too, until it is written anew from a third.
+            if let Found::Header(Header { page: number, sum, .. }) = Header::read(header)
+                && sum != 0
+                && checksum(page) != sum
+                && number < self.pages
+            {
+                self.stats.bad_pages += 1;
+                self.refresh(number);
+            }
+        }
+        self.repairing.step = RepairStep::Writing { segment: number, out: 2, failed: false };
+        let (headers, pages): (Frozen, Frozen) = (headers.freeze(), pages.freeze());
+        let at = base + self.shape.page_at(first);
+        self.send(lane, Owner::Repair { of_headers: false }, Op::Write { at, source: pages.into() });
+        let at = base + self.shape.header_at(first);
+        self.send(lane, Owner::Repair { of_headers: true }, Op::Write { at, source: headers.into() });
+    }
+
+    fn chunk_copied(&mut self, number: u32) {
+        self.repairing.not_before_ns = self.now_ns + self.config.repair_pause_ns;
+        if let Some(joining) = &mut self.segments[number as usize].joining {
+            joining.copied += 1;
+        }
+        self.release(number);
+        self.begin_chunk(number);
+    }
+
+    /// Lets go of the chunk, and clears what was to be cleared meanwhile.
+    fn release(&mut self, number: u32) {
+        self.segments[number as usize].slots.held = None;
+        for _ in 0..self.held_clears.len() {
+            if let Some(owed) = self.held_clears.pop_front() {
+                self.clear_now(owed);
+            }
+        }
+    }
+
+    fn abandon(&mut self, number: u32) {
+        if let Some(Joining { lane, member, .. }) = self.segments[number as usize].joining.take()
+            && self.lanes[usize::from(lane)].down.is_none()
+        {
+            self.free_slab(lane, member.slab);
+        }
+        self.repairing.step = RepairStep::Idle;
+        self.repairing.not_before_ns = self.now_ns + self.config.repair_pause_ns;
+        self.release(number);
+    }
+
+    /// Takes copies at donors that want their memory back out, where there are enough without them.
+    fn free_left(&mut self, number: u32) {
+        let (leaving, copies) = (self.repairing.leaving, self.copies as usize);
+        let segment = &mut self.segments[number as usize];
+        let is_leaving = |copy: &Held| copy.lane.is_some_and(|lane| leaving & bit(lane) != 0);
+        if segment.copies.len() <= copies {
+            return;
+        }
+        let Some(index) = segment.copies.iter().position(is_leaving) else { return };
+        let copy = segment.copies.remove(index);
+        self.change_record();
+        self.repairing.left = copy.lane.map(|lane| (lane, copy.member.slab, self.voting.generation));
+    }
+
+    /// Gives a slab back that no record names any more.
+    fn free_unnamed(&mut self) {
+        if let Some((lane, slab, generation)) = self.repairing.left
+            && self.voting.durable >= generation
+        {
+            self.repairing.left = None;
+            self.free_slab(lane, slab);
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Requests that are not over, and which of them wait for others.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use sinew_fabric::verbs::Slice;
+use sinew_mem::{Frozen, MessageBuffer};
+
+use super::sequence::Sequence;
+use crate::engine::order::Stripes;
+use crate::store::{BLOCK, StoreError};
+
+/// What a request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum What {
+    Read,
+    Write,
+    Discard,
+    /// A page is written anew as it is, since some copies of it are bad. Nobody asked for it.
+    Refresh,
+}
+
+/// A page of which a request changes a part.
+pub(super) struct Edge {
+    pub page: u64,
+    /// What it is, and then what it will be.
+    pub staged: Option<MessageBuffer>,
+    pub frozen: Option<Frozen>,
+}
+
+pub(super) struct Live {
+    pub tag: u64,
+    pub what: What,
+    pub at: u64,
+    pub len: u64,
+    pub source: Option<Slice>,
+    pub target: Option<MessageBuffer>,
+    pub edges: [Option<Edge>; 2],
+    /// Things that have to be over before it goes on.
+    pub parts: u32,
+    /// Whether it has read what it needs, and writes.
+    pub writes: bool,
+    /// The next page that is to be written.
+    pub next: u64,
+    pub error: Option<StoreError>,
+    seq: u64,
+    blockers: u32,
+    dependents: Vec<u32>,
+    in_use: bool,
+}
+
+impl Live {
+    /// The pages that it touches.
+    pub fn pages(&self) -> Range<u64> {
+        self.at / BLOCK as u64..(self.at + self.len).div_ceil(BLOCK as u64)
+    }
+
+    fn is_change(&self) -> bool {
+        self.what != What::Read
+    }
+
+    fn range(&self) -> Range<u64> {
+        let pages = self.pages();
+        pages.start * BLOCK as u64..pages.end * BLOCK as u64
+    }
+}
+
+/// What a request has to do with.
+pub(super) struct Asked {
+    pub tag: u64,
+    pub what: What,
+    pub at: u64,
+    pub len: u64,
+    pub source: Option<Slice>,
+    pub target: Option<MessageBuffer>,
+}
+
+pub(super) struct Requests {
+    live: Vec<Live>,
+    free: Vec<u32>,
+    stripes: Stripes,
+    /// Requests that nothing holds back.
+    pub ready: VecDeque<u32>,
+    sequence: Sequence,
+    flushes: VecDeque<(u64, u64)>,
+}
+
+impl Requests {
+    pub fn new(depth: usize) -> Self {
+        Self {
+            live: Vec::new(),
+            free: Vec::new(),
+            stripes: Stripes::new(depth),
+            ready: VecDeque::with_capacity(depth),
+            sequence: Sequence::new(0),
+            flushes: VecDeque::new(),
+        }
+    }
+
+    /// How many there are, without flushes.
+    pub fn len(&self) -> usize {
+        self.live.len() - self.free.len()
+    }
+
+    pub fn flushes(&self) -> usize {
+        self.flushes.len()
+    }
+
+    /// A flush is over when all before it are.
+    pub fn flush(&mut self, tag: u64) {
+        self.flushes.push_back((self.sequence.next(), tag));
+    }
+
+    /// A flush that is over.
+    pub fn next_flushed(&mut self) -> Option<u64> {
+        let (until, tag) = *self.flushes.front()?;
+        if self.sequence.all_below() < until {
+            return None;
+        }
+        self.flushes.pop_front();
+        Some(tag)
+    }
+
+    /// Takes a request, which has bytes.
+    pub fn submit(&mut self, asked: Asked) {
+        let Asked { tag, what, at, len, source, target } = asked;
+        let seq = self.sequence.begin(1);
+        let key = self.free.pop().unwrap_or(self.live.len() as u32);
+        let dependents = self.live.get_mut(key as usize).map(|live| std::mem::take(&mut live.dependents));
+        let live = Live {
+            tag,
+            what,
+            at,
+            len,
+            source,
+            target,
+            edges: [None, None],
+            parts: 0,
+            writes: false,
+            next: 0,
+            error: None,
+            seq,
+            blockers: 0,
+            dependents: dependents.unwrap_or_default(),
+            in_use: true,
+        };
+        let (range, is_change) = (live.range(), live.is_change());
+        match self.live.get_mut(key as usize) {
+            Some(place) => *place = live,
+            None => self.live.push(live),
+        }
+        let (requests, mut blockers) = (&mut self.live, 0);
+        self.stripes.insert(key, &range, |other| {
+            let other = &mut requests[other as usize];
+            let theirs = other.range();
+            if theirs.start < range.end && range.start < theirs.end && (is_change || other.is_change()) {
+                other.dependents.push(key);
+                blockers += 1;
+            }
+        });
+        self.live[key as usize].blockers = blockers;
+        if blockers == 0 {
+            self.ready.push_back(key);
+        }
+    }
+
+    pub fn get(&self, key: u32) -> &Live {
+        &self.live[key as usize]
+    }
+
+    pub fn get_mut(&mut self, key: u32) -> &mut Live {
+        &mut self.live[key as usize]
+    }
+
+    /// A request is over: those that waited for it alone are ready now. Returns what there is to tell.
+    pub fn over(&mut self, key: u32) -> (u64, What, Option<StoreError>, Option<MessageBuffer>) {
+        let live = &mut self.live[key as usize];
+        debug_assert!(live.in_use && live.blockers == 0, "a request is over once");
+        live.in_use = false;
+        let range = live.range();
+        let told = (live.tag, live.what, live.error.take(), live.target.take());
+        live.source = None;
+        live.edges = [None, None];
+        self.sequence.end(live.seq..live.seq + 1);
+        let mut dependents = std::mem::take(&mut live.dependents);
+        self.stripes.remove(key, &range);
+        for dependent in dependents.drain(..) {
+            let waiting = &mut self.live[dependent as usize];
+            waiting.blockers -= 1;
+            if waiting.blockers == 0 {
+                self.ready.push_back(dependent);
+            }
+        }
+        self.live[key as usize].dependents = dependents;
+        self.free.push(key);
+        told
+    }
+}

@@ -1,0 +1,46 @@
+//! Things by number, whose places are used again.
+
+pub(super) struct Table<T> {
+    places: Vec<Option<T>>,
+    free: Vec<u32>,
+}
+
+impl<T> Default for Table<T> {
+    fn default() -> Self {
+        Self { places: Vec::new(), free: Vec::new() }
+    }
+}
+
+impl<T> Table<T> {
+    pub fn len(&self) -> usize {
+        self.places.len() - self.free.len()
+    }
+
+    pub fn insert(&mut self, thing: T) -> u32 {
+        if let Some(place) = self.free.pop() {
+            self.places[place as usize] = Some(thing);
+            return place;
+        }
+        self.places.push(Some(thing));
+        self.places.len() as u32 - 1
+    }
+
+    pub fn get(&self, place: u32) -> Option<&T> {
+        self.places.get(place as usize)?.as_ref()
+    }
+
+    pub fn get_mut(&mut self, place: u32) -> Option<&mut T> {
+        self.places.get_mut(place as usize)?.as_mut()
+    }
+
+    pub fn remove(&mut self, place: u32) -> Option<T> {
+        let thing = self.places.get_mut(place as usize)?.take()?;
+        self.free.push(place);
+        Some(thing)
+    }
+
+    /// The numbers of all.
+    pub fn keys(&self) -> impl Iterator<Item = u32> {
+        self.places.iter().enumerate().filter(|(_, thing)| thing.is_some()).map(|(place, _)| place as u32)
+    }
+}

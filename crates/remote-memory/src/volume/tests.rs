@@ -1,0 +1,3 @@
+mod facts;
+mod model;
+mod random;

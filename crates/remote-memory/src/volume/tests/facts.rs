@@ -1,0 +1,387 @@
+//! Single facts, by hand.
+
+use sinew_fabric::verbs::Slice;
+use sinew_mem::Arena;
+
+use super::model::{Shared, World, Writer};
+use crate::store::{BLOCK, Finished, Job, Refused, Request, Status, Store, StoreError};
+use crate::volume::{DonorId, NewVolume, OpenError, Opening, Shape, Volume, VolumeConfig};
+
+pub const ID: u64 = 7;
+/// Slots of a segment in tests.
+pub const SLOTS: u32 = 100;
+
+pub fn arena() -> Arena {
+    Arena::private(64 << 20).unwrap()
+}
+
+pub fn config() -> VolumeConfig {
+    VolumeConfig { patience_ns: 3_000_000, retry_ns: 100_000, repair_pause_ns: 1000, ..VolumeConfig::default() }
+}
+
+pub fn new_volume(world: &Shared, pages: u64, copies: u32) -> NewVolume {
+    let donors = world.borrow().hosts.len();
+    let slab_len = Shape { slots: SLOTS }.slab_len();
+    let len = pages * BLOCK as u64;
+    let place =
+        |segment: u64| (0..u64::from(copies)).map(|copy| DonorId(100 + (segment + copy) % donors as u64)).collect();
+    let segments = (0..NewVolume::segments_for(len, slab_len)).map(place).collect();
+    let voters = (0..donors.min(3) as u64).map(|lane| DonorId(100 + lane)).collect();
+    NewVolume { len, copies, slab_len, segments, voters }
+}
+
+pub fn finish_opening(world: &Shared, mut opening: Opening<Writer>) -> Result<Volume<Writer>, OpenError> {
+    for _ in 0..1_000_000 {
+        if let Some(volume) = opening.turn()? {
+            return Ok(volume);
+        }
+        world.borrow_mut().step();
+    }
+    panic!("it is not open");
+}
+
+pub fn create(world: &Shared, arena: &Arena, pages: u64, copies: u32, config: VolumeConfig) -> Volume<Writer> {
+    let new = new_volume(world, pages, copies);
+    finish_opening(world, Opening::create(Writer::new(world, arena), ID, new, config)).unwrap()
+}
+
+pub fn open(world: &Shared, arena: &Arena, config: VolumeConfig) -> Result<Volume<Writer>, OpenError> {
+    finish_opening(world, Opening::new(Writer::new(world, arena), ID, config))
+}
+
+/// The writer dies.
+pub fn crash(world: &Shared, mut volume: Volume<Writer>) {
+    let number = volume.donors().number;
+    drop(volume);
+    world.borrow_mut().bury(number);
+}
+
+pub fn submit(volume: &mut Volume<Writer>, tag: u64, job: Job) {
+    volume.submit(Request { tag, job }).expect("it has room");
+}
+
+pub fn write_job(volume: &Volume<Writer>, at: u64, bytes: &[u8]) -> Job {
+    let mut buffer = volume.arena().alloc(bytes.len(), bytes.len()).unwrap();
+    buffer.copy_from_slice(bytes);
+    Job::Write { at, source: Slice::from(buffer.freeze()) }
+}
+
+pub fn read_job(volume: &Volume<Writer>, at: u64, len: usize) -> Job {
+    let mut target = volume.arena().alloc(len, len).unwrap();
+    target[..].fill(0xEE);
+    Job::Read { at, target }
+}
+
+/// Turns it until one request is over.
+pub fn finish_one(world: &Shared, volume: &mut Volume<Writer>) -> Finished {
+    let mut finished = Vec::new();
+    for _ in 0..1_000_000 {
+        volume.turn();
+        if volume.poll(&mut finished, 1) == 1 {
+            return finished.remove(0);
+        }
+        world.borrow_mut().step();
+    }
+    panic!("nothing is over");
+}
+
+pub fn write(world: &Shared, volume: &mut Volume<Writer>, at: u64, bytes: &[u8]) -> Result<(), StoreError> {
+    let job = write_job(volume, at, bytes);
+    submit(volume, 1, job);
+    finish_one(world, volume).result
+}
+
+pub fn read(world: &Shared, volume: &mut Volume<Writer>, at: u64, len: usize) -> Result<Vec<u8>, StoreError> {
+    let job = read_job(volume, at, len);
+    submit(volume, 2, job);
+    let finished = finish_one(world, volume);
+    finished.result.map(|()| finished.target.unwrap().to_vec())
+}
+
+/// Turns it until nothing goes on.
+pub fn rest(world: &Shared, volume: &mut Volume<Writer>) {
+    let number = volume.donors().number;
+    let mut quiet = 0;
+    while quiet < 300 {
+        let busy = volume.turn();
+        world.borrow_mut().step();
+        let idle = !busy && volume.is_quiet() && world.borrow().in_flight(number) == 0;
+        quiet = if idle { quiet + 1 } else { 0 };
+    }
+}
+
+fn page(byte: u8) -> Vec<u8> {
+    vec![byte; BLOCK]
+}
+
+const PAGE: u64 = BLOCK as u64;
+
+#[test]
+fn what_is_written_is_read_across_blocks_and_after_opening_again() {
+    let (world, arena) = (World::new(3, 4 << 20, 1), arena());
+    let mut volume = create(&world, &arena, 64, 2, config());
+    assert_eq!(volume.status(), Status::Whole);
+    assert_eq!(read(&world, &mut volume, 100, 5000).unwrap(), vec![0; 5000]);
+    write(
+        &world,
+        &mut volume,
+        4000,
+        b"across blocks and so on, for as long as it takes to be in the next one, which is not yet; now it is. ",
+    )
+    .unwrap();
+    write(&world, &mut volume, 8 * PAGE, &[5; 3 * BLOCK]).unwrap();
+    let before = read(&world, &mut volume, 0, 64 * BLOCK).unwrap();
+    assert_eq!(before[4000..4004], *b"acro");
+    crash(&world, volume);
+    let mut volume = open(&world, &arena, config()).unwrap();
+    assert_eq!(volume.epoch(), 2);
+    assert!(read(&world, &mut volume, 0, 64 * BLOCK).unwrap() == before);
+}
+
+#[test]
+fn an_acknowledged_write_survives_the_death_of_a_donor() {
+    for lane in 0..3 {
+        let (world, arena) = (World::new(3, 4 << 20, lane as u64), arena());
+        let mut volume = create(&world, &arena, 128, 2, config());
+        for number in 0..128 {
+            write(&world, &mut volume, number * PAGE, &page(number as u8 + 1)).unwrap();
+        }
+        world.borrow_mut().hosts[lane].is_alive = false;
+        for number in 0..128 {
+            assert!(read(&world, &mut volume, number * PAGE, BLOCK).unwrap() == page(number as u8 + 1), "{number}");
+        }
+        write(&world, &mut volume, 0, &page(200)).unwrap();
+        crash(&world, volume);
+        let mut volume = open(&world, &arena, config()).unwrap();
+        assert!(read(&world, &mut volume, 0, BLOCK).unwrap() == page(200));
+        for number in 1..128 {
+            assert!(read(&world, &mut volume, number * PAGE, BLOCK).unwrap() == page(number as u8 + 1), "{number}");
+        }
+    }
+}
+
+#[test]
+fn a_copy_that_missed_a_write_is_refused_until_it_is_repaired() {
+    let (world, arena) = (World::new(3, 4 << 20, 5), arena());
+    let config = VolumeConfig { repairs: false, ..config() };
+    let mut volume = create(&world, &arena, 32, 2, config);
+    write(&world, &mut volume, 0, &page(1)).unwrap();
+    let number = volume.donors().number;
+    let donors: Vec<DonorId> = volume.segments[0].copies.iter().map(|copy| copy.member.donor).collect();
+    let (stale, good) = ((donors[0].0 - 100) as usize, (donors[1].0 - 100) as usize);
+    world.borrow_mut().hosts[stale].cut.insert(number);
+    write(&world, &mut volume, 0, &page(2)).unwrap();
+    assert!(matches!(volume.status(), Status::Degraded(_)));
+    crash(&world, volume);
+    // The stale copy answers, and the good one does not: nobody may read what was before.
+    world.borrow_mut().hosts[good].is_alive = false;
+    let mut volume = open(&world, &arena, config).unwrap();
+    assert!(matches!(read(&world, &mut volume, 0, BLOCK), Err(StoreError::Lost { at: 0, .. })));
+    assert!(matches!(volume.status(), Status::Damaged(_)));
+    crash(&world, volume);
+    world.borrow_mut().hosts[good].is_alive = true;
+    let mut volume = open(&world, &arena, super::facts::config()).unwrap();
+    assert!(read(&world, &mut volume, 0, BLOCK).unwrap() == page(2));
+    rest(&world, &mut volume);
+    assert_eq!(volume.status(), Status::Whole, "it was repaired");
+    assert!(volume.stats().copies_made > 0);
+    world.borrow_mut().hosts[good].is_alive = false;
+    assert!(read(&world, &mut volume, 0, BLOCK).unwrap() == page(2));
+}
+
+#[test]
+fn a_writer_that_is_stopped_past_its_lease_and_goes_on_changes_nothing() {
+    for seed in 0..40 {
+        let (world, arena) = (World::new(3, 4 << 20, seed), arena());
+        let mut old = create(&world, &arena, 32, 2, config());
+        write(&world, &mut old, 0, &page(1)).unwrap();
+        for tag in 0..8 {
+            let job = write_job(&old, tag * PAGE, &page(9));
+            submit(&mut old, tag, job);
+        }
+        for _ in 0..seed {
+            old.turn();
+            world.borrow_mut().step();
+        }
+        // It is frozen, with writes in flight.
+        let mut new = open(&world, &arena, config()).unwrap();
+        for number in 0..8 {
+            write(&world, &mut new, number * PAGE, &page(number as u8 + 20)).unwrap();
+        }
+        rest(&world, &mut new);
+        let before: Vec<Vec<u8>> = world.borrow().hosts.iter().map(|host| host.memory.clone()).collect();
+        let mut finished = Vec::new();
+        let job = write_job(&old, 0, &page(66));
+        submit(&mut old, 99, job);
+        for _ in 0..2000 {
+            old.turn();
+            world.borrow_mut().step();
+        }
+        old.poll(&mut finished, usize::MAX);
+        let last = finished.iter().find(|one| one.tag == 99).unwrap_or_else(|| panic!("seed {seed}: it does not end"));
+        assert!(matches!(last.result, Err(StoreError::Fenced(_))), "seed {seed}: {:?}", last.result);
+        let after: Vec<Vec<u8>> = world.borrow().hosts.iter().map(|host| host.memory.clone()).collect();
+        assert!(before == after, "seed {seed}: a writer that was fenced has changed something");
+        for number in 0..8 {
+            assert!(read(&world, &mut new, number * PAGE, BLOCK).unwrap() == page(number as u8 + 20), "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn a_torn_page_reads_as_the_old_one() {
+    for seed in 0..200 {
+        let (world, arena) = (World::new(3, 4 << 20, seed), arena());
+        let mut volume = create(&world, &arena, 16, 2, VolumeConfig { checksums: seed % 3 != 0, ..config() });
+        write(&world, &mut volume, 0, &page(1)).unwrap();
+        let job = write_job(&volume, 0, &page(2));
+        submit(&mut volume, 3, job);
+        volume.turn();
+        for _ in 0..seed % 6 {
+            world.borrow_mut().step();
+        }
+        crash(&world, volume);
+        let mut volume = open(&world, &arena, config()).unwrap();
+        let now = read(&world, &mut volume, 0, BLOCK).unwrap();
+        assert!(now == page(1) || now == page(2), "seed {seed}");
+        same_everywhere(&world, &mut volume, seed);
+        assert!(read(&world, &mut volume, PAGE, BLOCK).unwrap() == page(0), "seed {seed}");
+    }
+}
+
+/// All copies hold the same, and the right.
+pub fn same_everywhere(world: &Shared, volume: &mut Volume<Writer>, seed: u64) {
+    let world = world.borrow();
+    for page in 0..volume.pages {
+        let Some(place) = volume.map.place(page) else { continue };
+        let mut seen: Option<&[u8]> = None;
+        for (lane, base) in volume.segments[place.segment as usize].reached() {
+            let at = (base + volume.shape.page_at(place.slot)) as usize;
+            let bytes = &world.hosts[usize::from(lane)].memory[at..at + BLOCK];
+            assert!(seen.is_none_or(|seen| seen == bytes), "seed {seed}: page {page} differs between copies");
+            seen = Some(bytes);
+        }
+    }
+}
+
+#[test]
+fn discarded_pages_stay_discarded_after_recovery() {
+    for seed in 0..60 {
+        let (world, arena) = (World::new(3, 4 << 20, seed), arena());
+        let mut volume = create(&world, &arena, 32, 2, config());
+        for round in 0..4 {
+            for number in 0..16 {
+                let job = write_job(&volume, number * PAGE, &page(round + 1));
+                submit(&mut volume, number, job);
+            }
+        }
+        submit(&mut volume, 50, Job::Discard { at: PAGE, len: 10 * PAGE });
+        while finish_one(&world, &mut volume).tag != 50 {}
+        if seed % 2 == 0 {
+            world.borrow_mut().hosts[seed as usize % 3].is_alive = false;
+        }
+        crash(&world, volume);
+        let mut volume = open(&world, &arena, config()).unwrap();
+        let all = read(&world, &mut volume, 0, 16 * BLOCK).unwrap();
+        assert!(all[BLOCK..11 * BLOCK].iter().all(|byte| *byte == 0), "seed {seed}");
+        assert!(all[..BLOCK].iter().chain(&all[11 * BLOCK..]).all(|byte| *byte == 4), "seed {seed}");
+    }
+}
+
+#[test]
+fn a_bad_copy_is_passed_over_and_written_anew() {
+    let (world, arena) = (World::new(3, 4 << 20, 1), arena());
+    let mut volume = create(&world, &arena, 32, 2, config());
+    write(&world, &mut volume, 0, &[7; 4 * BLOCK]).unwrap();
+    let place = volume.map.place(2).unwrap();
+    let (lane, base) = volume.segments[place.segment as usize].reached().next().unwrap();
+    let at = (base + volume.shape.page_at(place.slot)) as usize + 99;
+    world.borrow_mut().hosts[usize::from(lane)].memory[at] ^= 1;
+    for _ in 0..4 {
+        assert!(read(&world, &mut volume, 0, 4 * BLOCK).unwrap() == [7; 4 * BLOCK]);
+        assert!(read(&world, &mut volume, 2 * PAGE + 5, 10).unwrap() == [7; 10]);
+    }
+    rest(&world, &mut volume);
+    assert!(volume.stats().bad_pages > 0);
+    assert_eq!(volume.stats().refreshed, 1);
+    same_everywhere(&world, &mut volume, 0);
+}
+
+#[test]
+fn pages_whose_copies_are_all_bad_are_lost_and_others_are_not() {
+    let (world, arena) = (World::new(3, 4 << 20, 1), arena());
+    let mut volume = create(&world, &arena, 32, 2, config());
+    write(&world, &mut volume, 0, &[7; 4 * BLOCK]).unwrap();
+    let place = volume.map.place(2).unwrap();
+    let copies: Vec<_> = volume.segments[place.segment as usize].reached().collect();
+    for (lane, base) in copies {
+        let at = (base + volume.shape.page_at(place.slot)) as usize;
+        world.borrow_mut().hosts[usize::from(lane)].memory[at] ^= 1;
+    }
+    let lost = read(&world, &mut volume, 0, 4 * BLOCK);
+    assert!(matches!(lost, Err(StoreError::Lost { at: 8192, .. })), "{lost:?}");
+    assert!(read(&world, &mut volume, 0, 2 * BLOCK).unwrap() == [7; 2 * BLOCK]);
+    assert!(write(&world, &mut volume, 2 * PAGE, b"a part").is_err());
+    write(&world, &mut volume, 2 * PAGE, &page(8)).unwrap();
+    assert!(read(&world, &mut volume, 2 * PAGE, BLOCK).unwrap() == page(8));
+}
+
+#[test]
+fn two_that_open_at_once_do_not_both_write() {
+    for seed in 0..40 {
+        let (world, arena) = (World::new(3, 4 << 20, seed), arena());
+        crash(&world, create(&world, &arena, 16, 2, config()));
+        let mut openings = [0, 1].map(|_| Opening::new(Writer::new(&world, &arena), ID, config()));
+        let mut open: Vec<(usize, Volume<Writer>)> = Vec::new();
+        let mut refused = 0;
+        let mut over = [false; 2];
+        for _ in 0..3000 {
+            for (index, opening) in openings.iter_mut().enumerate().filter(|(index, _)| !over[*index]) {
+                match opening.turn() {
+                    Ok(None) => continue,
+                    Ok(Some(volume)) => open.push((index, volume)),
+                    Err(_) => refused += 1,
+                }
+                over[index] = true;
+                break;
+            }
+            world.borrow_mut().step();
+        }
+        assert_eq!(open.len() + refused, 2, "seed {seed}");
+        let mut good = 0;
+        for (index, volume) in &mut open {
+            good += usize::from(write(&world, volume, 0, &page(*index as u8 + 1)).is_ok());
+        }
+        assert!(good <= 1, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_volume_that_nobody_has_is_not_found_and_one_that_is_there_is_not_made_again() {
+    let (world, arena) = (World::new(3, 4 << 20, 1), arena());
+    assert_eq!(open(&world, &arena, config()).err(), Some(OpenError::NotFound(ID)));
+    crash(&world, create(&world, &arena, 16, 2, config()));
+    let again = Opening::create(Writer::new(&world, &arena), ID, new_volume(&world, 16, 2), config());
+    assert_eq!(finish_opening(&world, again).err(), Some(OpenError::Exists(ID)));
+    for lane in 0..2 {
+        world.borrow_mut().restart(lane);
+    }
+    assert!(
+        matches!(open(&world, &arena, config()), Err(OpenError::NoMajority(_))),
+        "voters have forgotten their votes"
+    );
+}
+
+#[test]
+fn too_few_voters_end_it_with_a_reason_and_nothing_is_acknowledged() {
+    let (world, arena) = (World::new(3, 4 << 20, 1), arena());
+    let mut volume = create(&world, &arena, 16, 2, config());
+    for lane in 0..2 {
+        world.borrow_mut().hosts[lane].is_alive = false;
+    }
+    let result = write(&world, &mut volume, 0, &page(1));
+    assert!(matches!(result, Err(StoreError::Unavailable(_))), "{result:?}");
+    assert!(matches!(volume.status(), Status::Damaged(_)));
+    let refused = volume.submit(Request { tag: 1, job: Job::Discard { at: 0, len: 17 * PAGE } });
+    assert!(matches!(refused, Err(Refused::Never { .. })));
+}

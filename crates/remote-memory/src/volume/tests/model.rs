@@ -1,0 +1,289 @@
+//! Donors in memory, and a network between them and writers that loses, delays and cuts: what is in flight when a writer or a donor dies may arrive later, in part, or
+//! never.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
+
+use sinew_fabric::{Descriptor, Generator, Readiness, SeededGenerator};
+use sinew_mem::Arena;
+
+use crate::donor::{Answer, Call, Donor, DonorLimits};
+use crate::engine::Op;
+use crate::volume::{CallFailed, DonorId, Donors, Event};
+
+pub struct Host {
+    pub donor: Donor,
+    pub memory: Vec<u8>,
+    pub is_alive: bool,
+    /// Writers that do not reach it.
+    pub cut: HashSet<u32>,
+}
+
+struct Sent {
+    writer: u32,
+    lane: usize,
+    tag: u64,
+    what: What,
+}
+
+enum What {
+    Op { op: Op, session: u64 },
+    Call(Call),
+}
+
+/// A write whose writer has given it up, or is gone.
+struct Ghost {
+    lane: usize,
+    incarnation: u64,
+    session: u64,
+    at: u64,
+    bytes: Vec<u8>,
+}
+
+pub struct World {
+    pub hosts: Vec<Host>,
+    pub random: SeededGenerator,
+    pub now_ns: u64,
+    pub volume: u64,
+    memory_len: u64,
+    sent: Vec<Sent>,
+    ghosts: Vec<Ghost>,
+    events: HashMap<u32, Vec<Event>>,
+    sessions: HashMap<(u32, usize), u64>,
+    broken: HashSet<(u32, usize)>,
+    writers: u32,
+    incarnations: u64,
+}
+
+pub type Shared = Rc<RefCell<World>>;
+
+impl World {
+    pub fn new(hosts: usize, memory_len: u64, seed: u64) -> Shared {
+        let mut world = Self {
+            hosts: Vec::new(),
+            random: SeededGenerator::new(seed),
+            now_ns: 0,
+            volume: 7,
+            memory_len,
+            sent: Vec::new(),
+            ghosts: Vec::new(),
+            events: HashMap::new(),
+            sessions: HashMap::new(),
+            broken: HashSet::new(),
+            writers: 0,
+            incarnations: 0,
+        };
+        for _ in 0..hosts {
+            let host = world.fresh();
+            world.hosts.push(host);
+        }
+        Rc::new(RefCell::new(world))
+    }
+
+    fn fresh(&mut self) -> Host {
+        self.incarnations += 1;
+        let donor = Donor::new(self.incarnations, self.memory_len, DonorLimits::default());
+        Host { donor, memory: vec![0; self.memory_len as usize], is_alive: true, cut: HashSet::new() }
+    }
+
+    /// The donor starts again, and has forgotten everything.
+    pub fn restart(&mut self, lane: usize) {
+        let cut = std::mem::take(&mut self.hosts[lane].cut);
+        self.hosts[lane] = self.fresh();
+        self.hosts[lane].cut = cut;
+    }
+
+    fn reaches(&self, writer: u32, lane: usize) -> bool {
+        self.hosts[lane].is_alive && !self.hosts[lane].cut.contains(&writer)
+    }
+
+    pub fn in_flight(&self, writer: u32) -> usize {
+        self.sent.iter().filter(|sent| sent.writer == writer).count()
+    }
+
+    /// One thing happens.
+    pub fn step(&mut self) {
+        self.now_ns += 1 + self.random.below(20_000);
+        if !self.ghosts.is_empty() && self.random.below(8) == 0 {
+            let index = self.random.below(self.ghosts.len() as u64) as usize;
+            let ghost = self.ghosts.swap_remove(index);
+            self.haunt(&ghost);
+        }
+        if self.sent.is_empty() {
+            return;
+        }
+        let index = self.random.below(self.sent.len() as u64) as usize;
+        let sent = self.sent.swap_remove(index);
+        self.carry(sent);
+    }
+
+    /// A write of the past arrives, in part.
+    fn haunt(&mut self, ghost: &Ghost) {
+        let len = match self.random.below(3) {
+            0 => ghost.bytes.len(),
+            _ => self.random.below(ghost.bytes.len() as u64 + 1) as usize,
+        };
+        let volume = self.volume;
+        let host = &mut self.hosts[ghost.lane];
+        let is_same = host.is_alive && host.donor.incarnation() == ghost.incarnation;
+        if is_same && host.donor.allows(volume, ghost.session) {
+            let at = ghost.at as usize;
+            host.memory[at..at + len].copy_from_slice(&ghost.bytes[..len]);
+        }
+    }
+
+    fn carry(&mut self, Sent { writer, lane, tag, what }: Sent) {
+        let reaches = self.reaches(writer, lane);
+        let event = match what {
+            What::Call(call) => {
+                let host = &mut self.hosts[lane];
+                let memory = &mut host.memory;
+                let mut result = Err(CallFailed::Unreachable("the network is down".into()));
+                if reaches {
+                    let zero =
+                        &mut |range: std::ops::Range<u64>| memory[range.start as usize..range.end as usize].fill(0);
+                    result = host.donor.handle(&call, zero).map_err(CallFailed::from);
+                }
+                if let Ok(Answer::Fenced { session, .. }) = &result {
+                    self.sessions.insert((writer, lane), *session);
+                    self.broken.remove(&(writer, lane));
+                }
+                Event::Answered { tag, result }
+            }
+            What::Op { op, session } => {
+                let host = &mut self.hosts[lane];
+                let allows = host.donor.allows(self.volume, session) && !self.broken.contains(&(writer, lane));
+                let mut error = None;
+                let mut target = None;
+                match op {
+                    Op::Read { at, target: mut buffer } => {
+                        if reaches && allows {
+                            let at = at as usize;
+                            let len = buffer.len();
+                            buffer[..].copy_from_slice(&host.memory[at..at + len]);
+                        } else {
+                            error = Some("it does not answer".to_owned());
+                        }
+                        target = Some(buffer);
+                    }
+                    Op::Write { at, source } => {
+                        if reaches && allows {
+                            host.memory[at as usize..at as usize + source.len].copy_from_slice(source.bytes());
+                        } else {
+                            error = Some("it does not answer".to_owned());
+                            let (incarnation, bytes) = (host.donor.incarnation(), source.bytes().to_vec());
+                            self.ghosts.push(Ghost { lane, incarnation, session, at, bytes });
+                        }
+                    }
+                }
+                if error.is_some() {
+                    self.broken.insert((writer, lane));
+                }
+                Event::Over { tag, error, target }
+            }
+        };
+        self.events.entry(writer).or_default().push(event);
+    }
+
+    /// The writer is gone: what it has in flight may still arrive.
+    pub fn bury(&mut self, writer: u32) {
+        let (theirs, others) =
+            std::mem::take(&mut self.sent).into_iter().partition(|sent: &Sent| sent.writer == writer);
+        self.sent = others;
+        let theirs: Vec<Sent> = theirs;
+        for Sent { lane, what, .. } in theirs {
+            if let What::Op { op: Op::Write { at, source }, session } = what {
+                let (incarnation, bytes) = (self.hosts[lane].donor.incarnation(), source.bytes().to_vec());
+                let ghost = Ghost { lane, incarnation, session, at, bytes };
+                match self.random.below(3) {
+                    0 => self.haunt(&ghost),
+                    1 => self.ghosts.push(ghost),
+                    _ => {}
+                }
+            }
+        }
+        self.events.remove(&writer);
+    }
+}
+
+/// One writer's donors.
+pub struct Writer {
+    pub world: Shared,
+    pub number: u32,
+    ids: Vec<DonorId>,
+    arena: Arena,
+    /// Operations that are taken at most.
+    pub depth: usize,
+}
+
+impl Writer {
+    pub fn new(world: &Shared, arena: &Arena) -> Self {
+        let mut inner = world.borrow_mut();
+        inner.writers += 1;
+        let ids = (0..inner.hosts.len() as u64).map(|lane| DonorId(100 + lane)).collect();
+        let number = inner.writers;
+        drop(inner);
+        Self { world: Rc::clone(world), number, ids, arena: arena.clone(), depth: 40 }
+    }
+}
+
+impl Readiness for Writer {
+    fn descriptor(&self) -> Option<Descriptor> {
+        None
+    }
+}
+
+impl Donors for Writer {
+    fn ids(&self) -> &[DonorId] {
+        &self.ids
+    }
+
+    fn arena(&self) -> &Arena {
+        &self.arena
+    }
+
+    fn call(&mut self, lane: usize, tag: u64, call: Call) {
+        self.world.borrow_mut().sent.push(Sent { writer: self.number, lane, tag, what: What::Call(call) });
+    }
+
+    fn submit(&mut self, lane: usize, tag: u64, op: Op) -> Result<(), Op> {
+        let mut world = self.world.borrow_mut();
+        if world.in_flight(self.number) >= self.depth {
+            return Err(op);
+        }
+        let range = |op: &Op| op.at()..op.at() + op.len() as u64;
+        let is_write = |op: &Op| matches!(op, Op::Write { .. });
+        for other in world.sent.iter().filter(|sent| sent.writer == self.number && sent.lane == lane) {
+            let What::Op { op: other, .. } = &other.what else { continue };
+            let (ours, theirs) = (range(&op), range(other));
+            let overlap = ours.start < theirs.end && theirs.start < ours.end;
+            assert!(
+                !overlap || !(is_write(&op) || is_write(other)),
+                "what is in flight overlaps: {ours:?} and {theirs:?}"
+            );
+        }
+        let session = world.sessions.get(&(self.number, lane)).copied().unwrap_or(0);
+        world.sent.push(Sent { writer: self.number, lane, tag, what: What::Op { op, session } });
+        Ok(())
+    }
+
+    fn turn(&mut self) -> bool {
+        false
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.world.borrow().now_ns
+    }
+
+    fn poll(&mut self, events: &mut Vec<Event>) {
+        if let Some(news) = self.world.borrow_mut().events.get_mut(&self.number) {
+            events.append(news);
+        }
+    }
+}
+
+/// True once in `of` times.
+pub fn one_in(random: &mut impl Generator, of: u64) -> bool {
+    random.next_u64().is_multiple_of(of)
+}

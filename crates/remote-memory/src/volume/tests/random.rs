@@ -1,0 +1,405 @@
+//! Random requests, deaths, cuts and writers, against an array of blocks of which each may have been left at any state since the last that was acknowledged.
+
+use std::collections::HashMap;
+
+use sinew_fabric::SeededGenerator;
+use sinew_mem::Arena;
+
+use super::facts::{crash, create, open, read_job, rest, same_everywhere, submit, write_job};
+use super::model::{Shared, World, Writer, one_in};
+use crate::store::{BLOCK, Finished, Job, Status, Store};
+use crate::volume::{OpenError, Volume, VolumeConfig};
+
+const PAGES: u64 = 150;
+/// A block is eight parts, each with a number all over.
+const PARTS: usize = 8;
+const PART: usize = BLOCK / PARTS;
+
+type Block = [u64; PARTS];
+
+/// What a block may be: the states since the last that was acknowledged, each with the request that made it.
+#[derive(Clone, Debug)]
+struct Chain {
+    states: Vec<(u64, Block)>,
+    /// Whether a request failed since, so that nobody knows which of them it is.
+    is_ambiguous: bool,
+}
+
+impl Chain {
+    fn change(&mut self, tag: u64, change: impl Fn(Block) -> Block) {
+        let last = self.states.last().map_or(0, |(tag, _)| *tag);
+        let bases: Vec<Block> = self
+            .states
+            .iter()
+            .filter(|(tag, _)| self.is_ambiguous || *tag == last)
+            .map(|(_, block)| change(*block))
+            .collect();
+        for block in bases {
+            if !self.states.contains(&(tag, block)) {
+                self.states.push((tag, block));
+            }
+        }
+        assert!(self.states.len() < 10_000, "too many requests failed for anybody to tell what is right");
+    }
+
+    fn acknowledged(&mut self, tag: u64) {
+        self.states.retain(|(other, _)| *other >= tag);
+        self.is_ambiguous = false;
+        self.is_ambiguous = self.states.iter().filter(|(other, _)| *other == tag).count() > 1;
+    }
+}
+
+/// What a request will be held to when it is over.
+enum Expected {
+    Change(Vec<u64>),
+    Read { at: u64, chains: Vec<Chain> },
+}
+
+struct Run {
+    seed: u64,
+    world: Shared,
+    arena: Arena,
+    random: SeededGenerator,
+    blocks: Vec<Chain>,
+    expected: HashMap<u64, Expected>,
+    tags: u64,
+    acknowledged: u64,
+    failed: u64,
+    may_fail: bool,
+}
+
+fn bytes_of(block: &Block) -> Vec<u8> {
+    block.iter().flat_map(|part| part.to_le_bytes().into_iter().cycle().take(PART)).collect()
+}
+
+fn block_of(bytes: &[u8]) -> Option<Block> {
+    let mut block = [0; PARTS];
+    for (part, bytes) in block.iter_mut().zip(bytes.chunks_exact(PART)) {
+        *part = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+        if bytes.chunks_exact(8).any(|word| word != &bytes[..8]) {
+            return None;
+        }
+    }
+    Some(block)
+}
+
+impl Run {
+    fn new(seed: u64, hosts: usize) -> Self {
+        let block = Chain { states: vec![(0, [0; PARTS])], is_ambiguous: false };
+        Self {
+            seed,
+            world: World::new(hosts, 4 << 20, seed),
+            arena: super::facts::arena(),
+            random: SeededGenerator::new(seed ^ 0xABCD),
+            blocks: vec![block; PAGES as usize],
+            expected: HashMap::new(),
+            tags: 0,
+            acknowledged: 0,
+            failed: 0,
+            may_fail: false,
+        }
+    }
+
+    fn config(&mut self) -> VolumeConfig {
+        VolumeConfig { checksums: self.random.below(4) > 0, ..super::facts::config() }
+    }
+
+    /// A range of parts.
+    fn range(&mut self) -> (u64, u64) {
+        let parts = PAGES * PARTS as u64;
+        let len = match self.random.below(4) {
+            0 => 1 + self.random.below(20),
+            1 => 8 * (1 + self.random.below(30)),
+            _ => 8,
+        };
+        let at = match self.random.below(3) {
+            0 => self.random.below(parts - len),
+            _ => 8 * self.random.below((parts - len) / 8).min(20),
+        };
+        (at, len)
+    }
+
+    fn request(&mut self, volume: &mut Volume<Writer>) {
+        self.tags += 1;
+        let tag = self.tags;
+        let (at, len) = self.range();
+        let (first, last) = (at / 8, (at + len).div_ceil(8));
+        let pages: Vec<u64> = (first..last).collect();
+        let job = match self.random.below(5) {
+            0 | 1 => {
+                let chains = pages.iter().map(|page| self.blocks[*page as usize].clone()).collect();
+                self.expected.insert(tag, Expected::Read { at, chains });
+                read_job(volume, at * PART as u64, len as usize * PART)
+            }
+            kind => {
+                let value = if kind == 4 { 0 } else { tag };
+                for page in &pages {
+                    let is_in = |part: usize| (at..at + len).contains(&(page * 8 + part as u64));
+                    let change =
+                        |block: Block| std::array::from_fn(|part| if is_in(part) { value } else { block[part] });
+                    self.blocks[*page as usize].change(tag, change);
+                }
+                self.expected.insert(tag, Expected::Change(pages));
+                if kind == 4 {
+                    Job::Discard { at: at * PART as u64, len: len * PART as u64 }
+                } else {
+                    let bytes: Vec<u8> = tag.to_le_bytes().into_iter().cycle().take(len as usize * PART).collect();
+                    write_job(volume, at * PART as u64, &bytes)
+                }
+            }
+        };
+        submit(volume, tag, job);
+    }
+
+    fn check(&mut self, finished: Finished) {
+        let seed = self.seed;
+        let Finished { tag, result, target } = finished;
+        let expected = self.expected.remove(&tag).unwrap_or_else(|| panic!("seed {seed}: {tag} is over twice"));
+        match (expected, result) {
+            (Expected::Change(pages), Ok(())) => {
+                self.acknowledged += 1;
+                pages.iter().for_each(|page| self.blocks[*page as usize].acknowledged(tag));
+            }
+            (Expected::Change(pages), Err(error)) => {
+                self.failed += 1;
+                assert!(self.may_fail, "seed {seed}: {error}");
+                pages.iter().for_each(|page| self.blocks[*page as usize].is_ambiguous = true);
+            }
+            (Expected::Read { at, chains }, Ok(())) => {
+                let target = target.unwrap();
+                for (index, chain) in chains.iter().enumerate() {
+                    let page = at / 8 + index as u64;
+                    let parts = (page * 8).max(at)..((page + 1) * 8).min(at + (target.len() / PART) as u64);
+                    let last = chain.states.last().unwrap().0;
+                    let fits = |(other, block): &(u64, Block)| {
+                        (chain.is_ambiguous || *other == last)
+                            && parts.clone().all(|part| {
+                                let bytes = &target[(part - at) as usize * PART..][..PART];
+                                bytes.chunks_exact(8).all(|word| word == block[part as usize % 8].to_le_bytes())
+                            })
+                    };
+                    // Whoever failed after it was submitted may have left an earlier state.
+                    let now = &self.blocks[page as usize];
+                    let is_ambiguous = chain.is_ambiguous || now.is_ambiguous;
+                    let any = |state: &(u64, Block)| fits(state) || is_ambiguous && fits(&(last, state.1));
+                    assert!(chain.states.iter().any(any), "seed {seed}: read {tag} of page {page}: {chain:?}");
+                }
+            }
+            (Expected::Read { .. }, Err(error)) => {
+                self.failed += 1;
+                assert!(self.may_fail, "seed {seed}: {error}");
+            }
+        }
+    }
+
+    fn collect(&mut self, volume: &mut Volume<Writer>) {
+        let mut finished = Vec::new();
+        volume.poll(&mut finished, usize::MAX);
+        finished.into_iter().for_each(|one| self.check(one));
+    }
+
+    /// After recovery: every block is a state that it may have, and from now on no other.
+    fn verify(&mut self, volume: &mut Volume<Writer>) {
+        let seed = self.seed;
+        for page in 0..PAGES {
+            let job = read_job(volume, page * BLOCK as u64, BLOCK);
+            submit(volume, 1 << 40 | page, job);
+        }
+        let mut finished = Vec::new();
+        for _ in 0..1_000_000 {
+            volume.turn();
+            volume.poll(&mut finished, usize::MAX);
+            if finished.len() == PAGES as usize {
+                break;
+            }
+            self.world.borrow_mut().step();
+        }
+        assert_eq!(finished.len() as u64, PAGES, "seed {seed}");
+        for one in finished {
+            let page = one.tag & 0xFFFF;
+            assert_eq!(one.result, Ok(()), "seed {seed}: page {page} is lost");
+            let bytes = one.target.unwrap();
+            let block = block_of(&bytes).unwrap_or_else(|| panic!("seed {seed}: page {page} is torn"));
+            assert!(bytes_of(&block) == *bytes);
+            let chain = &mut self.blocks[page as usize];
+            assert!(
+                chain.states.iter().any(|(_, state)| *state == block),
+                "seed {seed}: page {page} is {block:?}, and may be {:?}",
+                chain.states
+            );
+            *chain = Chain { states: vec![(0, block)], is_ambiguous: false };
+        }
+    }
+
+    fn open(&mut self) -> Volume<Writer> {
+        for _ in 0..50 {
+            let config = self.config();
+            match open(&self.world, &self.arena, config) {
+                Ok(volume) => return volume,
+                Err(OpenError::Failed(_) | OpenError::NoMajority(_)) => {}
+                Err(error) => panic!("seed {}: {error}", self.seed),
+            }
+        }
+        panic!("seed {}: it cannot be opened", self.seed);
+    }
+
+    /// Some requests, with what `happens` between them.
+    fn work(
+        &mut self,
+        volume: &mut Volume<Writer>,
+        requests: u64,
+        mut happens: impl FnMut(&mut Self, &mut Volume<Writer>),
+    ) {
+        for _ in 0..requests {
+            self.request(volume);
+            happens(self, volume);
+            while one_in(&mut self.random, 2) {
+                for _ in 0..self.random.below(40) {
+                    self.world.borrow_mut().step();
+                }
+                volume.turn();
+                self.collect(volume);
+            }
+        }
+    }
+}
+
+/// Seeds that are run, or one.
+fn seeds(count: u64) -> Vec<u64> {
+    match std::env::var("SINEW_SEED").ok().and_then(|seed| seed.parse().ok()) {
+        Some(seed) => vec![seed],
+        None => (0..count).collect(),
+    }
+}
+
+#[test]
+fn after_writers_die_at_any_moment_every_block_is_old_or_new_and_the_same_everywhere() {
+    let mut acknowledged = 0;
+    for seed in seeds(60) {
+        let mut run = Run::new(seed, 3);
+        let config = run.config();
+        let mut volume = create(&run.world.clone(), &run.arena.clone(), PAGES, 2, config);
+        for _ in 0..6 {
+            let requests = 1 + run.random.below(60);
+            run.work(&mut volume, requests, |_, _| {});
+            run.expected.clear();
+            crash(&run.world, volume);
+            volume = run.open();
+            run.verify(&mut volume);
+            same_everywhere(&run.world, &mut volume, seed);
+        }
+        assert_eq!(run.failed, 0, "seed {seed}");
+        acknowledged += run.acknowledged;
+    }
+    assert!(acknowledged > 0);
+}
+
+#[test]
+fn donors_that_die_are_cut_off_and_come_back_stale_lose_nothing_that_was_acknowledged() {
+    for seed in seeds(80) {
+        let mut run = Run::new(seed, 4);
+        let config = run.config();
+        let mut volume = create(&run.world.clone(), &run.arena.clone(), PAGES, 2, config);
+        let mut ill: Option<usize> = None;
+        for _ in 0..8 {
+            let requests = 20 + run.random.below(40);
+            // One donor at a time is ill; the voters are the first three.
+            let when = run.random.below(requests);
+            let mut count = 0;
+            let makes_ill = ill.is_none();
+            let lane = run.random.below(4) as usize;
+            run.work(&mut volume, requests, |run, volume| {
+                count += 1;
+                if count == when && makes_ill {
+                    let number = volume.donors().number;
+                    let mut world = run.world.borrow_mut();
+                    if run.random.below(2) == 0 {
+                        world.hosts[lane].is_alive = false;
+                    } else {
+                        world.hosts[lane].cut.insert(number);
+                    }
+                    ill = Some(lane);
+                }
+            });
+            if one_in(&mut run.random, 2) {
+                run.expected.clear();
+                crash(&run.world, volume);
+                if let Some(lane) = ill
+                    && run.random.below(2) == 0
+                {
+                    let mut world = run.world.borrow_mut();
+                    world.hosts[lane].is_alive = true;
+                    world.hosts[lane].cut.clear();
+                }
+                volume = run.open();
+                run.verify(&mut volume);
+                same_everywhere(&run.world, &mut volume, seed);
+            }
+            // It is well again, with what it had; and all segments have their copies.
+            if run.random.below(2) == 0 {
+                for _ in 0..20_000 {
+                    volume.turn();
+                    run.collect(&mut volume);
+                    run.world.borrow_mut().step();
+                    if volume.status() == Status::Whole && volume.is_quiet() {
+                        break;
+                    }
+                }
+                if volume.status() == Status::Whole {
+                    let mut world = run.world.borrow_mut();
+                    for host in &mut world.hosts {
+                        host.is_alive = true;
+                        host.cut.clear();
+                    }
+                    ill = None;
+                }
+            }
+        }
+        rest(&run.world, &mut volume);
+        run.collect(&mut volume);
+        assert!(run.expected.is_empty(), "seed {seed}: {} requests are not over", run.expected.len());
+        run.verify(&mut volume);
+        same_everywhere(&run.world, &mut volume, seed);
+    }
+}
+
+#[test]
+fn of_two_writers_the_later_one_alone_changes_anything() {
+    for seed in seeds(60) {
+        let mut run = Run::new(seed, 3);
+        let config = run.config();
+        let mut old = create(&run.world.clone(), &run.arena.clone(), PAGES, 2, config);
+        for _ in 0..4 {
+            let requests = 10 + run.random.below(40);
+            run.work(&mut old, requests, |_, _| {});
+            // It is frozen; another takes over, and it goes on.
+            let mut new = run.open();
+            run.expected.clear();
+            run.verify(&mut new);
+            let number = old.donors().number;
+            let mut tag = 1 << 50;
+            run.work(&mut new, 60, |run, _| {
+                if run.random.below(2) == 0 {
+                    tag += 1;
+                    let job = write_job(&old, run.random.below(PAGES) * BLOCK as u64, &[0xAA; BLOCK]);
+                    let _ = old.submit(crate::store::Request { tag, job });
+                    old.turn();
+                }
+            });
+            for _ in 0..3000 {
+                old.turn();
+                run.world.borrow_mut().step();
+            }
+            let mut finished = Vec::new();
+            old.poll(&mut finished, usize::MAX);
+            assert!(finished.iter().all(|one| one.tag < 1 << 50 || one.result.is_err()), "seed {seed}");
+            drop(old);
+            run.world.borrow_mut().bury(number);
+            rest(&run.world, &mut new);
+            run.collect(&mut new);
+            run.verify(&mut new);
+            same_everywhere(&run.world, &mut new, seed);
+            old = new;
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Which copies count: donors that fail, and the record that a majority of the voters keeps.
+
+use super::core::{Called, Lanes, Round, Volume, bit};
+use super::donors::{CallFailed, Donors};
+use super::record::{DonorId, Record, Voter};
+use crate::donor::{Answer, Call, Refusal};
+use crate::store::{Status, StoreError};
+
+/// Whether these lanes are most of the voters.
+pub(super) fn is_majority(voters: &[Voter], ids: &[DonorId], lanes: Lanes) -> bool {
+    let is_in =
+        |voter: &&Voter| ids.iter().position(|id| *id == voter.donor).is_some_and(|lane| lanes >> lane & 1 == 1);
+    voters.iter().filter(is_in).count() * 2 > voters.len()
+}
+
+impl<D: Donors> Volume<D> {
+    /// A donor failed: none of its copies counts any more, and nothing that missed one is acknowledged before the voters know.
+    pub(super) fn lose(&mut self, lane: u8, why: String) {
+        let state = &mut self.lanes[usize::from(lane)];
+        if state.down.is_some() {
+            return;
+        }
+        state.down = Some(why);
+        self.stats.donors_lost += 1;
+        for segment in &mut self.segments {
+            if segment.joining.as_ref().is_some_and(|joining| joining.lane == lane) {
+                segment.joining = None;
+            }
+            let has_others = segment.reached().any(|(other, _)| other != lane);
+            if has_others {
+                segment.copies.retain(|copy| copy.lane != Some(lane));
+            } else {
+                // The last copy stays in the record: it may come back.
+                segment.copies.iter_mut().filter(|copy| copy.lane == Some(lane)).for_each(|copy| copy.lane = None);
+            }
+        }
+        self.change_record();
+    }
+
+    /// From now on nothing is over before the voters have what the record is now.
+    pub(super) fn change_record(&mut self) {
+        self.voting.generation += 1;
+        let keys: Vec<u32> = self.runs.keys().collect();
+        for key in keys {
+            if let Some(run) = self.runs.get_mut(key) {
+                run.needs = self.voting.generation;
+            }
+        }
+    }
+
+    pub(super) fn record(&self) -> Record {
+        Record {
+            volume: self.id,
+            epoch: self.epoch,
+            generation: self.voting.generation,
+            pages: self.pages,
+            slots: self.shape.slots,
+            copies: self.copies,
+            voters: self.voting.voters.clone(),
+            segments: self
+                .segments
+                .iter()
+                .map(|segment| segment.copies.iter().map(|copy| copy.member).collect())
+                .collect(),
+        }
+    }
+
+    pub(super) fn turn_voting(&mut self) {
+        let voting = &self.voting;
+        let is_due = voting.durable < voting.generation && voting.round.is_none() && self.now_ns >= voting.retry_at_ns;
+        if !is_due || self.ended.is_some() {
+            return;
+        }
+        let record: std::sync::Arc<[u8]> = self.record().to_bytes().into();
+        let (generation, number) = (self.voting.generation, self.voting.rounds + 1);
+        self.voting.rounds = number;
+        let mut round = Round { number, generation, acks: 0, waiting: 0, older: None, said: String::new() };
+        for voter in self.voting.voters.clone() {
+            let Some(lane) = self.donors.ids().iter().position(|id| *id == voter.donor) else { continue };
+            round.waiting += 1;
+            let tag = self.calls.insert(Called::Record { round: number, lane: lane as u8 });
+            let call = Call::Record { volume: self.id, epoch: self.epoch, generation, record: record.clone() };
+            self.donors.call(lane, u64::from(tag), call);
+        }
+        self.voting.round = Some(round);
+        self.close_round();
+    }
+
+    pub(super) fn count_vote(&mut self, number: u64, lane: u8, result: Result<Answer, CallFailed>) {
+        let ids = self.donors.ids();
+        let expected = ids
+            .get(usize::from(lane))
+            .and_then(|id| self.voting.voters.iter().find(|voter| voter.donor == *id).map(|voter| voter.incarnation));
+        let Some(round) = self.voting.round.as_mut().filter(|round| round.number == number) else { return };
+        round.waiting -= 1;
+        match result {
+            Ok(Answer::Recorded { incarnation }) if Some(incarnation) == expected => round.acks |= bit(lane),
+            Ok(_) => round.said = "a voter has started again since, and has forgotten its votes".into(),
+            Err(CallFailed::Refused(Refusal::Older { held })) => round.older = round.older.max(Some(held)),
+            Err(error) => round.said = error.to_string(),
+        }
+        self.close_round();
+    }
+
+    fn close_round(&mut self) {
+        let Some(round) = &self.voting.round else { return };
+        if is_majority(&self.voting.voters, self.donors.ids(), round.acks) {
+            self.voting.durable = round.generation;
+            self.voting.round = None;
+            self.voting.failing_since_ns = None;
+            self.stats.records += 1;
+            return self.settle_gated();
+        }
+        if round.waiting > 0 {
+            return;
+        }
+        if let Some(held) = round.older {
+            return self.end(StoreError::Fenced(format!("its epoch is {held}, and this one's {}", self.epoch)));
+        }
+        let said = round.said.clone();
+        self.voting.round = None;
+        self.voting.retry_at_ns = self.now_ns + self.config.retry_ns;
+        let since = *self.voting.failing_since_ns.get_or_insert(self.now_ns);
+        if self.now_ns - since >= self.config.patience_ns {
+            self.end(StoreError::Unavailable(format!(
+                "too few of the volume's {} voters answer, so that nobody could tell which copies count: {said}",
+                self.voting.voters.len()
+            )));
+        }
+    }
+
+    /// Which donors are not used, and why.
+    pub(super) fn down_lanes(&self) -> String {
+        let down = self
+            .donors
+            .ids()
+            .iter()
+            .zip(&self.lanes)
+            .filter_map(|(id, lane)| lane.down.as_ref().map(|why| format!("donor {:016x}: {why}", id.0)));
+        down.collect::<Vec<_>>().join("; ")
+    }
+
+    pub(super) fn describe(&self) -> Status {
+        if let Some(error) = &self.ended {
+            return Status::Damaged(error.to_string());
+        }
+        let dead = self.segments.iter().filter(|segment| segment.is_dead()).count();
+        if dead > 0 {
+            let all = self.segments.len();
+            return Status::Damaged(format!(
+                "{dead} of {all} segments have no copy that answers: {}",
+                self.down_lanes()
+            ));
+        }
+        let few = self.segments.iter().filter(|segment| segment.copies.len() < self.copies as usize).count();
+        if few > 0 {
+            let why = self.down_lanes();
+            return Status::Degraded(format!("{few} segments have fewer than {} copies: {why}", self.copies));
+        }
+        if self.copies < 2 {
+            return Status::Degraded("there is one copy of everything: a donor that dies takes its part along".into());
+        }
+        Status::Whole
+    }
+}
