@@ -4,8 +4,8 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
+use sinew_fabric::SeededGenerator;
 use sinew_fabric::verbs::Slice;
-use sinew_fabric::{Clock, SeededGenerator};
 use sinew_remote_memory::donor::{Key, Service, ServiceConfig};
 use sinew_remote_memory::pool::{PoolConfig, Room, VerbsDonors, place};
 use sinew_remote_memory::store::{BLOCK, Finished, Job, Request, Status, Store, StoreError};
@@ -65,8 +65,7 @@ impl World {
     fn endpoint(&self, host: usize, name: &str) -> Endpoint {
         let config = PortConfig { arena_bytes: 8 << 20, ..PortConfig::default() };
         let port = self.network.open(HostId(host), name, config).unwrap();
-        let config = Config { peer_timeout_ns: 20_000_000, ..Config::default() };
-        let nexus = Nexus::builder().config(config).build().unwrap();
+        let nexus = Nexus::builder().config(Config::default()).build().unwrap();
         Rpc::new(&nexus, port, self.network.clock(), self.random())
     }
 

@@ -15,7 +15,7 @@ use crate::donor::{Answer, Call, Lent, Refusal, Stored};
 use crate::store::Store;
 
 /// A volume that is to be made.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewVolume {
     /// Bytes: a multiple of a block.
     pub len: u64,
