@@ -24,6 +24,7 @@ mod read;
 mod record;
 mod repair;
 mod requests;
+mod revive;
 mod scan;
 mod sequence;
 mod slot;

@@ -446,6 +446,8 @@ impl<D: Donors> Opening<D> {
         let lanes = self.known.iter().map(|known| Lane {
             down: (!known.fenced).then(|| format!("it did not answer when the volume was opened: {}", known.why)),
             incarnation: known.fenced.then_some(known.incarnation).flatten(),
+            out: 0,
+            is_asked: false,
         });
         let volume = scan.finish(donors, self.config, self.epoch, &record, lanes.collect())?;
         self.mending = Some(volume);

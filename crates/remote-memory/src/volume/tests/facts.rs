@@ -16,7 +16,13 @@ pub fn arena() -> Arena {
 }
 
 pub fn config() -> VolumeConfig {
-    VolumeConfig { patience_ns: 3_000_000, retry_ns: 100_000, repair_pause_ns: 1000, ..VolumeConfig::default() }
+    VolumeConfig {
+        patience_ns: 3_000_000,
+        retry_ns: 100_000,
+        repair_pause_ns: 1000,
+        revive_ns: 200_000,
+        ..VolumeConfig::default()
+    }
 }
 
 pub fn new_volume(world: &Shared, pages: u64, copies: u32) -> NewVolume {
@@ -98,16 +104,19 @@ pub fn read(world: &Shared, volume: &mut Volume<Writer>, at: u64, len: usize) ->
     finished.result.map(|()| finished.target.unwrap().to_vec())
 }
 
-/// Turns it until nothing goes on.
+/// Turns it until nothing goes on, but for donors that are asked whether they are there again.
 pub fn rest(world: &Shared, volume: &mut Volume<Writer>) {
-    let number = volume.donors().number;
     let mut quiet = 0;
-    while quiet < 300 {
-        let busy = volume.turn();
+    for _ in 0..100_000 {
+        volume.turn();
         world.borrow_mut().step();
-        let idle = !busy && volume.is_quiet() && world.borrow().in_flight(number) == 0;
-        quiet = if idle { quiet + 1 } else { 0 };
+        let is_idle = volume.is_quiet() && volume.flights.len() == 0 && volume.voting.round.is_none();
+        quiet = if is_idle { quiet + 1 } else { 0 };
+        if quiet == 1000 {
+            return;
+        }
     }
+    panic!("it does not come to rest");
 }
 
 fn page(byte: u8) -> Vec<u8> {
