@@ -61,6 +61,7 @@
 //! - [`fabric`]: addresses, ports, and what it takes to write one.
 //! - [`mem`]: message buffers.
 //! - [`kv`]: key-value services, over the tables of [`store`].
+//! - [`remote_memory`]: memory of other hosts, in copies.
 //! - [`sequencer`]: unique, increasing numbers.
 //! - [`host`]: the real clock, randomness, threads.
 //! - [`herd`]: calls over verbs, requests by WRITE and answers by datagram.
@@ -92,6 +93,7 @@ pub use sinew_host as host;
 pub use sinew_ibverbs as ibverbs;
 pub use sinew_kv as kv;
 pub use sinew_mem as mem;
+pub use sinew_remote_memory as remote_memory;
 pub use sinew_rpc as rpc;
 pub use sinew_rpc::{Channel, Endpoint, Pending, RpcHandle, SharedEndpoint};
 pub use sinew_sequencer as sequencer;
