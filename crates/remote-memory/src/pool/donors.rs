@@ -47,6 +47,9 @@ impl Default for PoolConfig {
 /// The window of bytes in flight to a donor begins with so many, and has this as its least and most.
 const WINDOW: (u64, u64, u64) = (1 << 20, 64 << 10, 64 << 20);
 
+/// Turns after which sessions are seen to, where no call is under way.
+const TURNS_PER_LOOK: u32 = 64;
+
 struct Lane<E: Endpoint, D: Device> {
     name: String,
     link: Link<E>,
@@ -65,6 +68,7 @@ pub struct VerbsDonors<E: Endpoint, D: Device> {
     arena: Arena,
     config: PoolConfig,
     events: Vec<Event>,
+    turns: u32,
 }
 
 impl DonorId {
@@ -98,7 +102,7 @@ impl<E: Endpoint, D: Device> VerbsDonors<E, D> {
         };
         let lanes: Vec<_> = donors.into_iter().map(lane).collect();
         let ids = lanes.iter().map(|lane| DonorId::of(&lane.name)).collect();
-        Ok(Self { ids, lanes, device: device.clone(), domain, arena, config, events: Vec::new() })
+        Ok(Self { ids, lanes, device: device.clone(), domain, arena, config, events: Vec::new(), turns: 0 })
     }
 
     /// Their names, as they were given.
@@ -113,7 +117,7 @@ impl<E: Endpoint, D: Device> VerbsDonors<E, D> {
 
     fn hear(&mut self, lane: usize) -> bool {
         let mut busy = false;
-        while let Some((tag, response)) = self.lanes[lane].link.heard.pop_front() {
+        while let Some((tag, response)) = self.lanes[lane].link.next_heard() {
             busy = true;
             let path = self.lanes[lane].paths.remove(&tag);
             let result = match response {
@@ -209,8 +213,12 @@ impl<E: Endpoint, D: Device> Donors for VerbsDonors<E, D> {
 
     fn turn(&mut self) -> bool {
         let mut busy = false;
+        self.turns = self.turns.wrapping_add(1);
         for index in 0..self.lanes.len() {
-            busy |= self.lanes[index].link.turn();
+            // Calls are rare, and looking for their answers costs as much as a read.
+            if self.lanes[index].link.is_waiting() || self.turns.is_multiple_of(TURNS_PER_LOOK) {
+                busy |= self.lanes[index].link.turn();
+            }
             busy |= self.hear(index);
             let lane = &mut self.lanes[index];
             let now_ns = lane.link.now_ns();

@@ -34,7 +34,9 @@ pub(super) struct Link<E: Endpoint> {
     state: State,
     session: Option<SessionId>,
     waiting: VecDeque<Waiting>,
-    pub heard: VecDeque<Heard>,
+    /// Calls that have no answer yet.
+    open: usize,
+    heard: VecDeque<Heard>,
 }
 
 impl<E: Endpoint> Link<E> {
@@ -47,6 +49,7 @@ impl<E: Endpoint> Link<E> {
             state: State::Closed,
             session: None,
             waiting: VecDeque::new(),
+            open: 0,
             heard: VecDeque::new(),
         }
     }
@@ -56,8 +59,21 @@ impl<E: Endpoint> Link<E> {
     }
 
     pub fn call(&mut self, tag: u64, request: Request) {
+        self.open += 1;
         let until_ns = self.rpc.now_ns() + self.timeout_ns;
         self.waiting.push_back(Waiting { tag, request, until_ns });
+    }
+
+    /// Whether it has something to wait for.
+    pub fn is_waiting(&self) -> bool {
+        self.open > 0 || matches!(self.state, State::Connecting | State::Greeting)
+    }
+
+    /// What became of a call.
+    pub fn next_heard(&mut self) -> Option<Heard> {
+        let heard = self.heard.pop_front()?;
+        self.open -= 1;
+        Some(heard)
     }
 
     pub fn turn(&mut self) -> bool {
