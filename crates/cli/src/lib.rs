@@ -29,6 +29,7 @@ mod kv;
 mod lab;
 mod limits;
 mod measure;
+mod memory;
 mod model;
 mod outfile;
 mod output;
@@ -126,6 +127,8 @@ enum ServeCommand {
     Cache(kv::serve::Args),
     /// Serve a key-value cache over verbs: HERD
     Herd(kv::herd::serve::Args),
+    /// Give memory to volumes of others
+    Memory(memory::Args),
     /// Hand out unique, increasing numbers
     Sequencer(seq::serve::Args),
 }
@@ -228,6 +231,7 @@ pub fn main() -> ExitCode {
             ServeCommand::Block(args) => block::run(&args),
             ServeCommand::Cache(args) => kv::serve::run(&args),
             ServeCommand::Herd(args) => kv::herd::serve::run(&args),
+            ServeCommand::Memory(args) => memory::run(&args),
             ServeCommand::Sequencer(args) => seq::serve::run(&args),
         },
         Some(Command::Seq(command)) => seq::run(&command),

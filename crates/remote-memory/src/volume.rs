@@ -9,9 +9,11 @@
 //! - A new writer takes an epoch at a majority of the voters, has the donors take the old writer's access away, and then looks at headers ([`Opening`]).
 //! - What a read finds is compared with the checksum that the map has. A copy that is bad is passed over, and the page is written anew.
 //! - Segments that lack copies get new ones in the background.
+//! - [`Check`] looks at all slots of all copies, and says what is wrong.
 //!
 //! The donors are whatever is [`Donors`]; nothing here has a thread, a clock or I/O of its own.
 
+mod check;
 mod clear;
 mod config;
 mod core;
@@ -24,6 +26,7 @@ mod read;
 mod record;
 mod repair;
 mod requests;
+mod revive;
 mod scan;
 mod sequence;
 mod slot;
@@ -35,6 +38,7 @@ mod write;
 #[cfg(test)]
 mod tests;
 
+pub use check::{Check, CheckReport};
 pub use config::{VolumeConfig, VolumeStats};
 pub use core::Volume;
 pub use donors::{CallFailed, DONORS_MAX, Donors, Event};

@@ -17,7 +17,7 @@ pub struct DonorLimits {
 
 impl Default for DonorLimits {
     fn default() -> Self {
-        Self { volumes_max: 4096, record_len_max: 1 << 20 }
+        Self { volumes_max: 4096, record_len_max: 256 << 10 }
     }
 }
 

@@ -29,7 +29,7 @@ impl<D: Donors> Volume<D> {
             return self.held_clears.push_back(owed);
         }
         if segment.is_dead() || self.ended.is_some() {
-            return self.not_cleared(count, page, owner);
+            return self.not_cleared(owed);
         }
         segment.busy[chunk as usize] += 1;
         let mut lanes = arrayvec::ArrayVec::<(u8, u64), { super::donors::DONORS_MAX }>::new();
@@ -80,17 +80,16 @@ impl<D: Donors> Volume<D> {
         self.requests.ready.extend(self.waiting.drain(..));
     }
 
-    /// No copy of the slots can be reached: what is in them may be found again one day.
-    pub(super) fn not_cleared(&mut self, count: u32, page: Option<u64>, owner: Option<u32>) {
-        match (page, owner) {
-            (_, Some(owner)) => {
-                let error = self.no_copy();
-                self.part_over(owner, Some(error));
-            }
-            // The page lives in the same segment: it is lost as a whole, or found with its later version.
-            (Some(page), None) => self.is_cleared(page, count),
-            // Slots of nobody, of a segment that is gone.
-            (None, None) => {}
+    /// No copy of the slots can be reached: they stay as they are until one can.
+    pub(super) fn not_cleared(&mut self, owed: Owed) {
+        let Owed { count, page, owner, .. } = owed;
+        if let Some(owner) = owner {
+            let error = self.no_copy();
+            return self.part_over(owner, Some(error));
+        }
+        self.unclean.push(owed);
+        if let Some(page) = page {
+            self.is_cleared(page, count);
         }
     }
 

@@ -12,6 +12,8 @@ pub struct VolumeConfig {
     pub patience_ns: u64,
     /// Pause between two attempts at that.
     pub retry_ns: u64,
+    /// Time between two looks whether donors are still there, or, where they failed, again.
+    pub revive_ns: u64,
     /// Whether segments that lack copies get new ones where a donor has room.
     pub repairs: bool,
     /// Least time between two steps of such a repair, each of up to 4 MB.
@@ -25,6 +27,7 @@ impl Default for VolumeConfig {
             depth: 1024,
             patience_ns: 10_000_000_000,
             retry_ns: 50_000_000,
+            revive_ns: 1_000_000_000,
             repairs: true,
             repair_pause_ns: 2_000_000,
         }

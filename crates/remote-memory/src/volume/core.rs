@@ -143,6 +143,8 @@ pub(super) enum Called {
     Record { round: u64, lane: u8 },
     Take { segment: u32, lane: u8 },
     Free,
+    Fence { lane: u8 },
+    Stat { lane: u8 },
 }
 
 pub(super) struct Lane {
@@ -150,6 +152,10 @@ pub(super) struct Lane {
     pub down: Option<String>,
     /// Of the donor's run that it leads to.
     pub incarnation: Option<u64>,
+    /// Operations that are not over.
+    pub out: u32,
+    /// Whether it is being reached again.
+    pub is_asked: bool,
 }
 
 /// Slots that are to be cleared, when their chunk is not held.
@@ -163,6 +169,8 @@ pub(super) struct Owed {
 /// Which record the voters have.
 pub(super) struct Voting {
     pub voters: Vec<Voter>,
+    /// As in the record that a majority has: while they change, a majority of both has to take it.
+    pub durable_voters: Vec<Voter>,
     /// What it is now.
     pub generation: u64,
     /// What a majority has.
@@ -177,6 +185,7 @@ pub(super) struct Voting {
 pub(super) struct Round {
     pub number: u64,
     pub generation: u64,
+    pub voters: Vec<Voter>,
     pub acks: Lanes,
     pub waiting: u32,
     pub older: Option<u32>,
@@ -260,6 +269,10 @@ pub struct Volume<D: Donors> {
     pub(super) deferred: VecDeque<u32>,
     /// Discards that wait for slots to be cleared.
     pub(super) waiting: Vec<u32>,
+    /// Slots of segments of which no copy can be reached now, that are to be cleared when one can.
+    pub(super) unclean: Vec<Owed>,
+    /// When donors that failed are asked again.
+    pub(super) revive_at_ns: u64,
     /// Clearing that waits for a repair.
     pub(super) held_clears: VecDeque<Owed>,
     /// Pages of which old slots are being cleared, and how many.
@@ -320,6 +333,7 @@ impl<D: Donors> Volume<D> {
             flights: Table::default(),
             calls: Table::default(),
             voting: Voting {
+                durable_voters: voters.clone(),
                 voters,
                 generation,
                 durable: generation,
@@ -338,6 +352,8 @@ impl<D: Donors> Volume<D> {
             starved: VecDeque::new(),
             deferred: VecDeque::new(),
             waiting: Vec::new(),
+            unclean: Vec::new(),
+            revive_at_ns: 0,
             held_clears: VecDeque::new(),
             clearing: HashMap::new(),
             trusted: HashMap::new(),
@@ -394,6 +410,7 @@ impl<D: Donors> Volume<D> {
 
     pub(super) fn send(&mut self, lane: u8, owner: Owner, op: Op) {
         let tag = u64::from(self.flights.insert(Flight { owner, lane }));
+        self.lanes[usize::from(lane)].out += 1;
         self.stats.operations += 1;
         if !self.backlog.is_empty() {
             self.backlog.push_back((lane, tag, op));

@@ -67,6 +67,7 @@ impl<D: Donors> Volume<D> {
                 }
                 let Some(flight) = self.flights.remove(tag as u32) else { return };
                 let failed = error.is_some();
+                self.lanes[usize::from(flight.lane)].out -= 1;
                 if let Some(why) = error {
                     self.lose(flight.lane, why);
                 }
@@ -83,6 +84,8 @@ impl<D: Donors> Volume<D> {
                 match self.calls.remove(tag as u32) {
                     Some(Called::Record { round, lane }) => self.count_vote(round, lane, result),
                     Some(Called::Take { segment, lane }) => self.taken(segment, lane, result),
+                    Some(Called::Fence { lane }) => self.revived(lane, result),
+                    Some(Called::Stat { lane }) => self.looked_after(lane, result),
                     Some(Called::Free) | None => {}
                 }
             }
@@ -134,7 +137,7 @@ impl<D: Donors> Volume<D> {
         let gated = std::mem::take(&mut self.gated);
         gated.into_iter().for_each(|run| self.settle_run(run));
         let held = std::mem::take(&mut self.held_clears);
-        held.into_iter().for_each(|owed| self.not_cleared(owed.count, owed.page, owed.owner));
+        held.into_iter().for_each(|owed| self.not_cleared(owed));
         self.requests.ready.extend(self.waiting.drain(..));
     }
 
@@ -225,6 +228,7 @@ impl<D: Donors> Store for Volume<D> {
             self.resume();
         }
         busy |= self.start_ready();
+        self.turn_revival();
         self.turn_voting();
         busy |= self.turn_repair();
         while let Some(tag) = self.requests.next_flushed() {

@@ -15,7 +15,7 @@ use crate::donor::{Answer, Call, Lent, Refusal, Stored};
 use crate::store::Store;
 
 /// A volume that is to be made.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewVolume {
     /// Bytes: a multiple of a block.
     pub len: u64,
@@ -446,6 +446,8 @@ impl<D: Donors> Opening<D> {
         let lanes = self.known.iter().map(|known| Lane {
             down: (!known.fenced).then(|| format!("it did not answer when the volume was opened: {}", known.why)),
             incarnation: known.fenced.then_some(known.incarnation).flatten(),
+            out: 0,
+            is_asked: false,
         });
         let volume = scan.finish(donors, self.config, self.epoch, &record, lanes.collect())?;
         self.mending = Some(volume);

@@ -142,10 +142,9 @@ impl<D: Donors> Volume<D> {
     pub(super) fn piece_landed(&mut self, key: u32, lane: u8, failed: bool, target: Option<MessageBuffer>) {
         let Some(piece) = self.pieces.get_mut(key) else { return };
         let Some(buffer) = target else {
-            // The buffer is gone with the operation that failed.
+            // The buffer is gone with the operation that failed: another is as good.
             piece.tried |= bit(lane);
-            let error = self.no_copy();
-            return if piece_is_direct(&self.pieces, key) { self.fail_piece(key, error) } else { self.read_copy(key) };
+            return self.read_copy(key);
         };
         if failed {
             piece.tried |= bit(lane);
@@ -243,8 +242,4 @@ impl<D: Donors> Volume<D> {
         let (at, len) = (page * PAGE, PAGE);
         self.requests.submit(Asked { tag: 0, what: What::Refresh, at, len, source: None, target: None });
     }
-}
-
-fn piece_is_direct(pieces: &super::table::Table<Piece>, key: u32) -> bool {
-    pieces.get(key).is_some_and(|piece| piece.into == Into::Target)
 }

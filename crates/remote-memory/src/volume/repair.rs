@@ -30,7 +30,8 @@ impl<D: Donors> Volume<D> {
             .then_some(self.voting.retry_at_ns);
         let wants = self.config.repairs && (0..self.segments.len()).any(|segment| self.wants_copy(segment));
         let repair = wants.then_some(self.repairing.not_before_ns);
-        if self.ended.is_some() { None } else { voting.into_iter().chain(repair).min() }
+        let revival = (!self.lanes.is_empty()).then_some(self.revive_at_ns);
+        if self.ended.is_some() { None } else { voting.into_iter().chain(repair).chain(revival).min() }
     }
 
     fn wants_copy(&self, segment: usize) -> bool {
@@ -107,7 +108,7 @@ impl<D: Donors> Volume<D> {
         }
     }
 
-    fn free_slab(&mut self, lane: u8, slab: u64) {
+    pub(super) fn free_slab(&mut self, lane: u8, slab: u64) {
         let tag = self.calls.insert(Called::Free);
         self.donors.call(usize::from(lane), u64::from(tag), Call::Free { volume: self.id, epoch: self.epoch, slab });
     }

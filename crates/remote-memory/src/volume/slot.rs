@@ -110,7 +110,7 @@ pub enum Found {
 }
 
 impl Header {
-    /// The layout; see the start of this file.
+    /// As bytes.
     pub fn write(&self, bytes: &mut [u8; HEADER]) {
         let flags = if self.sum == 0 { 0 } else { HAS_CHECKSUM };
         bytes[0..4].copy_from_slice(&MAGIC.to_le_bytes());

@@ -66,6 +66,7 @@ impl<D: Donors> Volume<D> {
     }
 
     pub(super) fn turn_voting(&mut self) {
+        self.mend_voters();
         let voting = &self.voting;
         let is_due = voting.durable < voting.generation && voting.round.is_none() && self.now_ns >= voting.retry_at_ns;
         if !is_due || self.ended.is_some() {
@@ -74,8 +75,18 @@ impl<D: Donors> Volume<D> {
         let record: std::sync::Arc<[u8]> = self.record().to_bytes().into();
         let (generation, number) = (self.voting.generation, self.voting.rounds + 1);
         self.voting.rounds = number;
-        let mut round = Round { number, generation, acks: 0, waiting: 0, older: None, said: String::new() };
-        for voter in self.voting.voters.clone() {
+        let mut round = Round {
+            number,
+            generation,
+            voters: self.voting.voters.clone(),
+            acks: 0,
+            waiting: 0,
+            older: None,
+            said: String::new(),
+        };
+        let mut asked = self.voting.voters.clone();
+        asked.extend(self.voting.durable_voters.iter().filter(|voter| !self.voting.voters.contains(voter)));
+        for voter in asked {
             let Some(lane) = self.donors.ids().iter().position(|id| *id == voter.donor) else { continue };
             round.waiting += 1;
             let tag = self.calls.insert(Called::Record { round: number, lane: lane as u8 });
@@ -86,11 +97,44 @@ impl<D: Donors> Volume<D> {
         self.close_round();
     }
 
+    /// Where a voter is gone, or has forgotten its votes, another takes its place: one step at a time, so that majorities before and after a step have a voter in
+    /// common. It goes first, and an even number of voters gets one more.
+    fn mend_voters(&mut self) {
+        let voting = &self.voting;
+        let is_settled = voting.durable == voting.generation && voting.round.is_none() && self.ended.is_none();
+        if !is_settled || !self.config.repairs {
+            return;
+        }
+        let ids = self.donors.ids();
+        let is_good = |voter: &Voter| {
+            ids.iter().position(|id| *id == voter.donor).is_some_and(|lane| {
+                let lane = &self.lanes[lane];
+                lane.down.is_none() && lane.incarnation == Some(voter.incarnation)
+            })
+        };
+        let candidate = self.lanes.iter().zip(ids).find_map(|(lane, id)| {
+            let incarnation = lane.incarnation.filter(|_| lane.down.is_none())?;
+            let voter = Voter { donor: *id, incarnation };
+            (!voting.voters.contains(&voter)).then_some(voter)
+        });
+        let Some(candidate) = candidate else { return };
+        let bad = voting.voters.iter().position(|voter| !is_good(voter));
+        match bad {
+            Some(bad) if voting.voters.len() >= 3 && voting.voters.len() % 2 == 1 => {
+                self.voting.voters.remove(bad);
+            }
+            None if voting.voters.len().is_multiple_of(2) => self.voting.voters.push(candidate),
+            _ => return,
+        }
+        self.change_record();
+    }
+
     pub(super) fn count_vote(&mut self, number: u64, lane: u8, result: Result<Answer, CallFailed>) {
         let ids = self.donors.ids();
-        let expected = ids
-            .get(usize::from(lane))
-            .and_then(|id| self.voting.voters.iter().find(|voter| voter.donor == *id).map(|voter| voter.incarnation));
+        let expected = ids.get(usize::from(lane)).and_then(|id| {
+            let mut all = self.voting.voters.iter().chain(&self.voting.durable_voters);
+            all.find(|voter| voter.donor == *id).map(|voter| voter.incarnation)
+        });
         let Some(round) = self.voting.round.as_mut().filter(|round| round.number == number) else { return };
         round.waiting -= 1;
         match result {
@@ -104,8 +148,10 @@ impl<D: Donors> Volume<D> {
 
     fn close_round(&mut self) {
         let Some(round) = &self.voting.round else { return };
-        if is_majority(&self.voting.voters, self.donors.ids(), round.acks) {
+        let ids = self.donors.ids();
+        if is_majority(&round.voters, ids, round.acks) && is_majority(&self.voting.durable_voters, ids, round.acks) {
             self.voting.durable = round.generation;
+            self.voting.durable_voters.clone_from(&round.voters);
             self.voting.round = None;
             self.voting.failing_since_ns = None;
             self.stats.records += 1;

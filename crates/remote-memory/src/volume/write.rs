@@ -3,7 +3,7 @@
 use sinew_fabric::verbs::Slice;
 use sinew_mem::Frozen;
 
-use super::core::{Into, Owner, Run, RunKind, Volume, bit};
+use super::core::{Into, Owed, Owner, Run, RunKind, Volume, bit};
 use super::donors::Donors;
 use super::map::Place;
 use super::requests::{Edge, Live, What};
@@ -300,10 +300,11 @@ impl<D: Donors> Volume<D> {
             RunKind::Write { key, .. } => {
                 // Its slots stay taken: it may be in them, whole or in part.
                 self.pin_settled();
+                self.unclean.push(Owed { place, count, page, owner: None });
                 let error = self.no_copy();
                 self.part_over(key, Some(error));
             }
-            RunKind::Clear { owner } => self.not_cleared(count, page, owner),
+            RunKind::Clear { owner } => self.not_cleared(Owed { place, count, page, owner }),
         }
     }
 

@@ -5,7 +5,7 @@ use sinew_mem::Arena;
 
 use super::model::{Shared, World, Writer};
 use crate::store::{BLOCK, Finished, Job, Refused, Request, Status, Store, StoreError};
-use crate::volume::{DonorId, NewVolume, OpenError, Opening, Shape, Volume, VolumeConfig};
+use crate::volume::{Check, CheckReport, DonorId, NewVolume, OpenError, Opening, Shape, Volume, VolumeConfig};
 
 pub const ID: u64 = 7;
 /// Slots of a segment in tests.
@@ -16,7 +16,13 @@ pub fn arena() -> Arena {
 }
 
 pub fn config() -> VolumeConfig {
-    VolumeConfig { patience_ns: 3_000_000, retry_ns: 100_000, repair_pause_ns: 1000, ..VolumeConfig::default() }
+    VolumeConfig {
+        patience_ns: 3_000_000,
+        retry_ns: 100_000,
+        repair_pause_ns: 1000,
+        revive_ns: 200_000,
+        ..VolumeConfig::default()
+    }
 }
 
 pub fn new_volume(world: &Shared, pages: u64, copies: u32) -> NewVolume {
@@ -98,16 +104,19 @@ pub fn read(world: &Shared, volume: &mut Volume<Writer>, at: u64, len: usize) ->
     finished.result.map(|()| finished.target.unwrap().to_vec())
 }
 
-/// Turns it until nothing goes on.
+/// Turns it until nothing goes on, but for donors that are asked whether they are there again.
 pub fn rest(world: &Shared, volume: &mut Volume<Writer>) {
-    let number = volume.donors().number;
     let mut quiet = 0;
-    while quiet < 300 {
-        let busy = volume.turn();
+    for _ in 0..100_000 {
+        volume.turn();
         world.borrow_mut().step();
-        let idle = !busy && volume.is_quiet() && world.borrow().in_flight(number) == 0;
-        quiet = if idle { quiet + 1 } else { 0 };
+        let is_idle = volume.is_quiet() && volume.flights.len() == 0 && volume.voting.round.is_none();
+        quiet = if is_idle { quiet + 1 } else { 0 };
+        if quiet == 1000 {
+            return;
+        }
     }
+    panic!("it does not come to rest");
 }
 
 fn page(byte: u8) -> Vec<u8> {
@@ -384,4 +393,45 @@ fn too_few_voters_end_it_with_a_reason_and_nothing_is_acknowledged() {
     assert!(matches!(volume.status(), Status::Damaged(_)));
     let refused = volume.submit(Request { tag: 1, job: Job::Discard { at: 0, len: 17 * PAGE } });
     assert!(matches!(refused, Err(Refused::Never { .. })));
+}
+
+fn check(world: &Shared, volume: Volume<Writer>) -> CheckReport {
+    let mut check = Check::new(volume);
+    for _ in 0..100_000 {
+        if let Some(report) = check.turn() {
+            return report;
+        }
+        world.borrow_mut().step();
+    }
+    panic!("it is not over");
+}
+
+#[test]
+fn a_check_finds_what_was_changed_behind_a_volumes_back_and_nothing_else() {
+    let (world, arena) = (World::new(3, 4 << 20, 1), arena());
+    let mut volume = create(&world, &arena, 100, 2, config());
+    for round in 0..3 {
+        for number in 0..50 {
+            write(&world, &mut volume, number * PAGE, &page(number as u8 + round)).unwrap();
+        }
+    }
+    rest(&world, &mut volume);
+    crash(&world, volume);
+    let volume = open(&world, &arena, config()).unwrap();
+    let places: Vec<_> = (0..3).map(|number| volume.map.place(number).unwrap()).collect();
+    let (lane, base) = volume.segments[places[0].segment as usize].reached().last().unwrap();
+    let shape = volume.shape;
+    let report = check(&world, volume);
+    assert!(report.is_clean(), "{report:?}");
+    assert_eq!((report.pages, report.good), (50, 100));
+    let volume = open(&world, &arena, config()).unwrap();
+    {
+        let memory = &mut world.borrow_mut().hosts[usize::from(lane)].memory;
+        memory[(base + shape.page_at(places[0].slot)) as usize + 7] ^= 1;
+        memory[(base + shape.header_at(places[1].slot)) as usize + 20] ^= 1;
+        let header = (base + shape.header_at(places[2].slot)) as usize;
+        memory[header..header + 64].fill(0);
+    }
+    let report = check(&world, volume);
+    assert_eq!((report.torn, report.garbage, report.missing, report.good), (1, 1, 1, 97), "{report:?}");
 }

@@ -1,0 +1,356 @@
+//! What a donor and its callers send each other, as bytes.
+//!
+//! A request is a greeting, the proof that its sender has the key, or a [`Call`] with, behind a [`Call::Fence`], the sender's queue pairs. Little-endian.
+
+use sinew_fabric::verbs::{QpAddress, RemoteMemory};
+use sinew_rpc::RequestType;
+
+use super::protocol::{Answer, Call, Lent, Refusal, Stored};
+
+/// The type of a donor's requests.
+pub const CONTROL: RequestType = RequestType::new(48);
+/// Bytes of a nonce, and of a proof.
+pub const PROOF_LEN: usize = 16;
+
+/// What a donor is sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// Asks for a nonce.
+    Greet,
+    /// The nonce's proof.
+    Prove([u8; PROOF_LEN]),
+    /// A call, with the sender's queue pairs behind a fence.
+    Call(Call, Vec<QpAddress>),
+}
+
+/// Where a volume's memory is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Way {
+    /// The donor's queue pairs.
+    pub queue_pairs: Vec<QpAddress>,
+    /// Its memory.
+    pub memory: RemoteMemory,
+}
+
+/// What a donor sends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Response {
+    /// Prove that you have the key, with this.
+    Nonce([u8; PROOF_LEN]),
+    /// Calls are answered.
+    Welcome,
+    /// Who are you?
+    Stranger,
+    /// It is done; a fence has the way to the memory with it.
+    Answer(Answer, Option<Way>),
+    /// It is not.
+    Refused(Refusal),
+}
+
+#[derive(Default)]
+struct Writer(Vec<u8>);
+
+impl Writer {
+    fn of(kind: u8) -> Self {
+        Self(vec![kind])
+    }
+
+    fn word(mut self, word: u64) -> Self {
+        self.0.extend(word.to_le_bytes());
+        self
+    }
+
+    fn bytes(mut self, bytes: &[u8]) -> Self {
+        self.0.extend((bytes.len() as u32).to_le_bytes());
+        self.0.extend(bytes);
+        self
+    }
+
+    fn addresses(self, addresses: &[QpAddress]) -> Self {
+        let count = self.word(addresses.len() as u64);
+        addresses.iter().fold(count, |writer, address| writer.bytes(&address.to_bytes()))
+    }
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn byte(&mut self) -> Option<u8> {
+        let (first, rest) = self.0.split_first()?;
+        self.0 = rest;
+        Some(*first)
+    }
+
+    fn word(&mut self) -> Option<u64> {
+        let (word, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(u64::from_le_bytes(*word))
+    }
+
+    fn half(&mut self) -> Option<u32> {
+        u32::try_from(self.word()?).ok()
+    }
+
+    fn bytes(&mut self) -> Option<&'a [u8]> {
+        let (len, rest) = self.0.split_first_chunk::<4>()?;
+        let (bytes, rest) = rest.split_at_checked(u32::from_le_bytes(*len) as usize)?;
+        self.0 = rest;
+        Some(bytes)
+    }
+
+    fn proof(&mut self) -> Option<[u8; PROOF_LEN]> {
+        self.bytes()?.try_into().ok()
+    }
+
+    /// Items that take a byte each at least, so that nobody has us make room for more than was sent.
+    fn many<T>(&mut self, mut read: impl FnMut(&mut Self) -> Option<T>) -> Option<Vec<T>> {
+        let count = usize::try_from(self.word()?).ok().filter(|count| *count <= self.0.len())?;
+        (0..count).map(|_| read(self)).collect()
+    }
+
+    fn addresses(&mut self) -> Option<Vec<QpAddress>> {
+        self.many(|reader| QpAddress::from_bytes(reader.bytes()?))
+    }
+
+    fn end<T>(&self, value: T) -> Option<T> {
+        self.0.is_empty().then_some(value)
+    }
+}
+
+impl Request {
+    /// As bytes.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let (call, addresses) = match self {
+            Self::Greet => return vec![0],
+            Self::Prove(proof) => return Writer::of(1).bytes(proof).0,
+            Self::Call(call, addresses) => (call, addresses),
+        };
+        let of = |kind: u8, volume: u64, epoch: u32| Writer::of(kind).word(volume).word(epoch.into());
+        match call {
+            Call::Look { volume } => Writer::of(2).word(*volume).0,
+            Call::Claim { volume, epoch } => of(3, *volume, *epoch).0,
+            Call::Record { volume, epoch, generation, record } => {
+                of(4, *volume, *epoch).word(*generation).bytes(record).0
+            }
+            Call::Fence { volume, epoch } => of(5, *volume, *epoch).addresses(addresses).0,
+            Call::Take { volume, epoch, len } => of(6, *volume, *epoch).word(*len).0,
+            Call::Free { volume, epoch, slab } => of(7, *volume, *epoch).word(*slab).0,
+            Call::Stat => vec![8],
+        }
+    }
+
+    /// From bytes; `None` when they make no sense.
+    pub fn read(bytes: &[u8]) -> Option<Self> {
+        let mut reader = Reader(bytes);
+        let kind = reader.byte()?;
+        let request = match kind {
+            0 => Self::Greet,
+            1 => Self::Prove(reader.proof()?),
+            8 => Self::Call(Call::Stat, Vec::new()),
+            2 => Self::Call(Call::Look { volume: reader.word()? }, Vec::new()),
+            3..8 => {
+                let (volume, epoch) = (reader.word()?, reader.half()?);
+                let mut addresses = Vec::new();
+                let call = match kind {
+                    3 => Call::Claim { volume, epoch },
+                    4 => Call::Record { volume, epoch, generation: reader.word()?, record: reader.bytes()?.into() },
+                    5 => {
+                        addresses = reader.addresses()?;
+                        Call::Fence { volume, epoch }
+                    }
+                    6 => Call::Take { volume, epoch, len: reader.word()? },
+                    _ => Call::Free { volume, epoch, slab: reader.word()? },
+                };
+                Self::Call(call, addresses)
+            }
+            _ => return None,
+        };
+        reader.end(request)
+    }
+}
+
+impl Response {
+    /// As bytes.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        match self {
+            Self::Nonce(nonce) => Writer::of(0).bytes(nonce).0,
+            Self::Welcome => vec![1],
+            Self::Stranger => vec![2],
+            Self::Refused(refusal) => {
+                let (kind, words, text) = match refusal {
+                    Refusal::Older { held } => (3, [u64::from(*held), 0], ""),
+                    Refusal::OldRecord { held } => (4, [*held, 0], ""),
+                    Refusal::Full { asked, free } => (5, [*asked, *free], ""),
+                    Refusal::NoSlab { slab } => (6, [*slab, 0], ""),
+                    Refusal::Never(why) => (7, [0, 0], *why),
+                };
+                Writer::of(kind).word(words[0]).word(words[1]).bytes(text.as_bytes()).0
+            }
+            Self::Answer(answer, way) => match answer {
+                Answer::Known { incarnation, promised, stored } => {
+                    let writer = Writer::of(8).word(*incarnation).word((*promised).into());
+                    match stored {
+                        None => writer.word(0).0,
+                        Some(Stored { epoch, generation, record }) => {
+                            writer.word(1).word((*epoch).into()).word(*generation).bytes(record).0
+                        }
+                    }
+                }
+                Answer::Recorded { incarnation } => Writer::of(9).word(*incarnation).0,
+                Answer::Fenced { incarnation, session, slabs } => {
+                    let mut writer = Writer::of(10).word(*incarnation).word(*session).word(slabs.len() as u64);
+                    for Lent { slab, base, len } in slabs {
+                        writer = writer.word(*slab).word(*base).word(*len);
+                    }
+                    match way {
+                        None => writer.word(0).0,
+                        Some(way) => writer.word(1).addresses(&way.queue_pairs).bytes(&way.memory.to_bytes()).0,
+                    }
+                }
+                Answer::Taken { incarnation, lent: Lent { slab, base, len } } => {
+                    Writer::of(11).word(*incarnation).word(*slab).word(*base).word(*len).0
+                }
+                Answer::Freed => vec![12],
+                Answer::Stat { incarnation, free, len } => Writer::of(13).word(*incarnation).word(*free).word(*len).0,
+            },
+        }
+    }
+
+    /// From bytes; `None` when they make no sense.
+    pub fn read(bytes: &[u8]) -> Option<Self> {
+        let mut reader = Reader(bytes);
+        let lent =
+            |reader: &mut Reader<'_>| Some(Lent { slab: reader.word()?, base: reader.word()?, len: reader.word()? });
+        let kind = reader.byte()?;
+        let response = match kind {
+            0 => Self::Nonce(reader.proof()?),
+            1 => Self::Welcome,
+            2 => Self::Stranger,
+            3..8 => {
+                let (first, second, _) = (reader.word()?, reader.word()?, reader.bytes()?);
+                Self::Refused(match kind {
+                    3 => Refusal::Older { held: u32::try_from(first).ok()? },
+                    4 => Refusal::OldRecord { held: first },
+                    5 => Refusal::Full { asked: first, free: second },
+                    6 => Refusal::NoSlab { slab: first },
+                    // Its own words are for those who read its log.
+                    _ => Refusal::Never("the donor says that this makes no sense, or is more than anybody gets"),
+                })
+            }
+            8 => {
+                let (incarnation, promised) = (reader.word()?, reader.half()?);
+                let stored = match reader.word()? {
+                    0 => None,
+                    1 => Some(Stored {
+                        epoch: reader.half()?,
+                        generation: reader.word()?,
+                        record: reader.bytes()?.into(),
+                    }),
+                    _ => return None,
+                };
+                Self::Answer(Answer::Known { incarnation, promised, stored }, None)
+            }
+            9 => Self::Answer(Answer::Recorded { incarnation: reader.word()? }, None),
+            10 => {
+                let (incarnation, session, slabs) = (reader.word()?, reader.word()?, reader.many(lent)?);
+                let way = match reader.word()? {
+                    0 => None,
+                    1 => {
+                        let queue_pairs = reader.addresses()?;
+                        let memory = RemoteMemory::from_bytes(reader.bytes()?.try_into().ok()?);
+                        Some(Way { queue_pairs, memory })
+                    }
+                    _ => return None,
+                };
+                Self::Answer(Answer::Fenced { incarnation, session, slabs }, way)
+            }
+            11 => Self::Answer(Answer::Taken { incarnation: reader.word()?, lent: lent(&mut reader)? }, None),
+            12 => Self::Answer(Answer::Freed, None),
+            13 => {
+                let (incarnation, free, len) = (reader.word()?, reader.word()?, reader.word()?);
+                Self::Answer(Answer::Stat { incarnation, free, len }, None)
+            }
+            _ => return None,
+        };
+        reader.end(response)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sinew_fabric::verbs::{QpNumber, Transport};
+
+    use super::*;
+
+    fn address() -> QpAddress {
+        let port = [1, 2, 3].into_iter().collect();
+        QpAddress { number: QpNumber(5), transport: Transport::Rc, first_packet: 6, qkey: 7, mtu: 4096, port }
+    }
+
+    #[test]
+    fn requests_come_back_as_they_were_and_parts_of_them_do_not() {
+        let calls = [
+            Call::Look { volume: 1 },
+            Call::Claim { volume: 1, epoch: 2 },
+            Call::Record { volume: 1, epoch: 2, generation: 3, record: vec![4, 5].into() },
+            Call::Fence { volume: 1, epoch: 2 },
+            Call::Take { volume: 1, epoch: 2, len: 3 },
+            Call::Free { volume: 1, epoch: 2, slab: 3 },
+            Call::Stat,
+        ];
+        let call = |call: Call| {
+            let addresses = if matches!(call, Call::Fence { .. }) { vec![address(), address()] } else { Vec::new() };
+            Request::Call(call, addresses)
+        };
+        let requests = calls.into_iter().map(call).chain([Request::Greet, Request::Prove([9; PROOF_LEN])]);
+        for request in requests {
+            let bytes = request.to_bytes();
+            assert_eq!(Request::read(&bytes).as_ref(), Some(&request));
+            for len in 0..bytes.len() {
+                assert_eq!(Request::read(&bytes[..len]), None, "{request:?}, {len} bytes");
+            }
+            assert_eq!(Request::read(&[&bytes[..], &[0]].concat()), None);
+        }
+    }
+
+    #[test]
+    fn responses_come_back_as_they_were_and_parts_of_them_do_not() {
+        let lent = Lent { slab: 1, base: 2, len: 3 };
+        let stored = Stored { epoch: 1, generation: 2, record: vec![3].into() };
+        let way = Way { queue_pairs: vec![address()], memory: RemoteMemory { address: 1, rkey: 2, len: 3 } };
+        let answers = [
+            (Answer::Known { incarnation: 1, promised: 2, stored: None }, None),
+            (Answer::Known { incarnation: 1, promised: 2, stored: Some(stored) }, None),
+            (Answer::Recorded { incarnation: 1 }, None),
+            (Answer::Fenced { incarnation: 1, session: 2, slabs: vec![lent, lent] }, Some(way)),
+            (Answer::Fenced { incarnation: 1, session: 2, slabs: Vec::new() }, None),
+            (Answer::Taken { incarnation: 1, lent }, None),
+            (Answer::Freed, None),
+            (Answer::Stat { incarnation: 1, free: 2, len: 3 }, None),
+        ];
+        let refusals = [
+            Refusal::Older { held: 1 },
+            Refusal::OldRecord { held: 2 },
+            Refusal::Full { asked: 1, free: 2 },
+            Refusal::NoSlab { slab: 1 },
+        ];
+        let responses = answers
+            .into_iter()
+            .map(|(answer, way)| Response::Answer(answer, way))
+            .chain(refusals.map(Response::Refused))
+            .chain([Response::Welcome, Response::Stranger, Response::Nonce([1; PROOF_LEN])]);
+        for response in responses {
+            let bytes = response.to_bytes();
+            assert_eq!(Response::read(&bytes).as_ref(), Some(&response));
+            for len in 0..bytes.len() {
+                assert_eq!(Response::read(&bytes[..len]), None, "{response:?}, {len} bytes");
+            }
+        }
+    }
+
+    #[test]
+    fn counts_that_nobody_sent_the_items_of_are_no_reason_to_make_room() {
+        let bytes = Writer::of(5).word(1).word(1).word(u64::MAX).0;
+        assert_eq!(Request::read(&bytes), None);
+    }
+}

@@ -1,0 +1,109 @@
+//! Which donors have which segments.
+
+use crate::volume::{DonorId, NewVolume};
+
+/// Memory that a donor has free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// Who.
+    pub donor: DonorId,
+    /// Bytes.
+    pub free: u64,
+}
+
+/// Why a volume has no place.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoRoom {
+    /// Too few donors for so many copies.
+    #[error("{copies} copies want as many donors, and there are {donors}")]
+    Donors {
+        /// Copies.
+        copies: u32,
+        /// Donors.
+        donors: usize,
+    },
+    /// Too little memory.
+    #[error(
+        "{segments} segments of {slab_len} bytes, with {copies} copies of each, do not fit: the donors have {free} bytes free"
+    )]
+    Memory {
+        /// Segments.
+        segments: u64,
+        /// Bytes of a slab.
+        slab_len: u64,
+        /// Copies.
+        copies: u32,
+        /// Bytes that all donors have free.
+        free: u64,
+    },
+}
+
+/// Voters of a volume at most: of five, two may fail.
+const VOTERS_MAX: usize = 5;
+
+/// A volume of `len` bytes: each segment's copies go to those donors that have the most free, so that all fill alike. An odd number of donors vote, those with the most
+/// memory free; with two donors there is one vote, and who has it may not fail.
+///
+/// # Errors
+///
+/// [`NoRoom`].
+pub fn place(len: u64, copies: u32, slab_len: u64, rooms: &[Room]) -> Result<NewVolume, NoRoom> {
+    let mut rooms = rooms.to_vec();
+    if copies == 0 || rooms.len() < copies as usize {
+        return Err(NoRoom::Donors { copies, donors: rooms.len() });
+    }
+    // The name decides between equals, so that the same rooms give the same places.
+    let most_free = |rooms: &mut Vec<Room>| rooms.sort_by_key(|room| (std::cmp::Reverse(room.free), room.donor));
+    most_free(&mut rooms);
+    let free = rooms.iter().map(|room| room.free).sum();
+    let voters = rooms.len().min(VOTERS_MAX);
+    let voters = rooms[..voters - (voters + 1) % 2].iter().map(|room| room.donor).collect();
+    let count = NewVolume::segments_for(len, slab_len);
+    let mut segments = Vec::new();
+    for _ in 0..count {
+        most_free(&mut rooms);
+        let chosen = &mut rooms[..copies as usize];
+        if chosen.iter().any(|room| room.free < slab_len) {
+            return Err(NoRoom::Memory { segments: count, slab_len, copies, free });
+        }
+        chosen.iter_mut().for_each(|room| room.free -= slab_len);
+        segments.push(chosen.iter().map(|room| room.donor).collect());
+    }
+    Ok(NewVolume { len, copies, slab_len, segments, voters })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rooms(free: &[u64]) -> Vec<Room> {
+        free.iter().enumerate().map(|(index, free)| Room { donor: DonorId(index as u64), free: free << 20 }).collect()
+    }
+
+    #[test]
+    fn copies_lie_at_different_donors_and_donors_fill_alike() {
+        let new = place(64 << 20, 2, 8 << 20, &rooms(&[64, 64, 64])).unwrap();
+        let mut slabs = [0; 3];
+        for donors in &new.segments {
+            assert!(donors.len() == 2 && donors[0] != donors[1]);
+            donors.iter().for_each(|donor| slabs[donor.0 as usize] += 1);
+        }
+        assert!(slabs.iter().max().unwrap() - slabs.iter().min().unwrap() <= 1, "{slabs:?}");
+        assert_eq!(new.voters.len(), 3);
+    }
+
+    #[test]
+    fn an_odd_number_votes() {
+        for (donors, voters) in [(1, 1), (2, 1), (3, 3), (4, 3), (5, 5), (9, 5)] {
+            let new = place(1 << 20, 1, 8 << 20, &rooms(&vec![64; donors])).unwrap();
+            assert_eq!(new.voters.len(), voters, "{donors} donors");
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_with_its_figures() {
+        assert_eq!(place(1, 2, 8 << 20, &rooms(&[64])), Err(NoRoom::Donors { copies: 2, donors: 1 }));
+        assert!(place(60 << 20, 2, 8 << 20, &rooms(&[128, 16])).is_err());
+        assert!(place(6 << 20, 2, 8 << 20, &rooms(&[128, 16])).is_ok());
+    }
+}

@@ -1,0 +1,206 @@
+//! A check of a volume: all slots of all copies, headers and pages, against what the volume knows and against each other. It changes nothing.
+
+use sinew_mem::MessageBuffer;
+
+use super::core::{Segment, Volume};
+use super::donors::{Donors, Event};
+use super::map::{Map, Place};
+use super::slot::{CHUNK, Found, HEADER, Header, Shape, checksum};
+use crate::engine::Op;
+use crate::store::BLOCK;
+
+/// Tags of a check.
+const OF_CHECK: u64 = 1 << 62;
+
+/// What a check found. Slots are counted in each copy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CheckReport {
+    /// Logical pages that were written, and are there.
+    pub pages: u64,
+    /// Slots that hold such a page as they should.
+    pub good: u64,
+    /// Slots that should, and whose header says something else.
+    pub missing: u64,
+    /// Slots whose page has another checksum than the header says.
+    pub torn: u64,
+    /// Slots whose page is another than in the first copy.
+    pub differing: u64,
+    /// Slots that hold an older version, or what is not the volume's.
+    pub stale: u64,
+    /// Slots whose header is none.
+    pub garbage: u64,
+    /// Chunks of slots that could not be read, in a copy.
+    pub unread: u64,
+    /// Segments with fewer copies than they should have.
+    pub degraded: u64,
+    /// Segments without any copy.
+    pub lost: u64,
+}
+
+impl CheckReport {
+    /// Whether nothing is wrong with it.
+    pub fn is_clean(&self) -> bool {
+        let Self { missing, torn, differing, stale, garbage, unread, degraded, lost, .. } = *self;
+        [missing, torn, differing, stale, garbage, unread, degraded, lost].iter().all(|count| *count == 0)
+    }
+}
+
+struct Copied {
+    headers: Option<MessageBuffer>,
+    pages: Option<MessageBuffer>,
+}
+
+/// A check that goes on.
+pub struct Check<D: Donors> {
+    donors: D,
+    volume: u64,
+    shape: Shape,
+    map: Map,
+    segments: Vec<Segment>,
+    at: Place,
+    /// Of the chunk that is being read.
+    copies: Vec<Copied>,
+    waiting: u32,
+    report: CheckReport,
+    events: Vec<Event>,
+}
+
+impl<D: Donors> std::fmt::Debug for Check<D> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Check").field("report", &self.report).finish_non_exhaustive()
+    }
+}
+
+impl<D: Donors> Check<D> {
+    /// A check of a volume that has been opened, and of which nobody has asked anything since.
+    pub fn new(volume: Volume<D>) -> Self {
+        let Volume { donors, id, shape, map, segments, copies, pages, .. } = volume;
+        let is_few = |segment: &&Segment| segment.reached().count() < copies as usize;
+        let report = CheckReport {
+            pages: (0..pages).filter(|page| map.place(*page).is_some()).count() as u64,
+            degraded: segments.iter().filter(is_few).count() as u64,
+            lost: segments.iter().filter(|segment| segment.is_dead()).count() as u64,
+            ..CheckReport::default()
+        };
+        let at = Place { segment: 0, slot: 0 };
+        Self {
+            donors,
+            volume: id,
+            shape,
+            map,
+            segments,
+            at,
+            copies: Vec::new(),
+            waiting: 0,
+            report,
+            events: Vec::new(),
+        }
+    }
+
+    /// Goes on. Returns what it found, when it is over.
+    pub fn turn(&mut self) -> Option<CheckReport> {
+        self.donors.turn();
+        let mut events = std::mem::take(&mut self.events);
+        self.donors.poll(&mut events);
+        for event in events.drain(..) {
+            if let Event::Over { tag, error, target } = event
+                && tag & OF_CHECK != 0
+                && let Some(copy) = self.copies.get_mut((tag & 0xFF) as usize)
+            {
+                self.waiting -= 1;
+                let target = target.filter(|_| error.is_none());
+                *(if tag & 0x100 == 0 { &mut copy.headers } else { &mut copy.pages }) = target;
+            }
+        }
+        self.events = events;
+        if self.waiting > 0 {
+            return None;
+        }
+        if !self.copies.is_empty() {
+            self.compare();
+            self.copies.clear();
+            self.at.slot += CHUNK;
+        }
+        while self.at.slot >= self.shape.slots
+            || self.segments.get(self.at.segment as usize).is_some_and(Segment::is_dead)
+        {
+            self.at = Place { segment: self.at.segment + 1, slot: 0 };
+            if self.at.segment as usize >= self.segments.len() {
+                break;
+            }
+        }
+        if self.at.segment as usize >= self.segments.len() {
+            return Some(self.report);
+        }
+        self.read();
+        None
+    }
+
+    fn count(&self) -> u32 {
+        CHUNK.min(self.shape.slots - self.at.slot)
+    }
+
+    fn read(&mut self) {
+        let reached: Vec<(u8, u64)> = self.segments[self.at.segment as usize].reached().collect();
+        let count = self.count() as usize;
+        for (index, (lane, base)) in reached.into_iter().enumerate() {
+            self.copies.push(Copied { headers: None, pages: None });
+            let parts = [
+                (0, count * HEADER, self.shape.header_at(self.at.slot)),
+                (0x100, count * BLOCK, self.shape.page_at(self.at.slot)),
+            ];
+            for (kind, len, at) in parts {
+                // What cannot be read now counts as unread.
+                let Ok(target) = self.donors.arena().alloc(len, len) else { continue };
+                let tag = OF_CHECK | kind | index as u64;
+                if self.donors.submit(usize::from(lane), tag, Op::Read { at: base + at, target }).is_ok() {
+                    self.waiting += 1;
+                }
+            }
+        }
+    }
+
+    fn compare(&mut self) {
+        let copies = std::mem::take(&mut self.copies);
+        let first = copies.first().and_then(|copy| copy.pages.as_deref());
+        for copy in &copies {
+            let (Some(headers), Some(pages)) = (&copy.headers, &copy.pages) else {
+                self.report.unread += 1;
+                continue;
+            };
+            for (index, (header, page)) in
+                headers.as_chunks::<HEADER>().0.iter().zip(pages.chunks_exact(BLOCK)).enumerate()
+            {
+                let place = self.at.plus(index as u32);
+                let from = index * BLOCK;
+                self.judge(place, Header::read(header), page, first.map(|first| &first[from..from + BLOCK]));
+            }
+        }
+        self.copies = copies;
+    }
+
+    fn judge(&mut self, place: Place, found: Found, page: &[u8], first: Option<&[u8]>) {
+        let is_live = |header: &Header| {
+            header.volume == self.volume
+                && self.map.place(header.page) == Some(place)
+                && self.map.sum(header.page) == header.sum
+        };
+        let is_expected = self.segments[place.segment as usize].slots.is_taken(place.slot);
+        let report = &mut self.report;
+        match found {
+            Found::Free if is_expected => report.missing += 1,
+            Found::Free => {}
+            Found::Garbage => report.garbage += 1,
+            Found::Header(header) if !is_live(&header) => report.stale += 1,
+            Found::Header(header) if header.sum != 0 && checksum(page) != header.sum => report.torn += 1,
+            Found::Header(_) if first.is_some_and(|first| first != page) => report.differing += 1,
+            Found::Header(_) => report.good += 1,
+        }
+    }
+
+    /// The donors.
+    pub fn into_donors(self) -> D {
+        self.donors
+    }
+}

@@ -1,0 +1,272 @@
+//! Volumes at donors on modelled hosts: calls over `rpc`, memory by RDMA, in virtual time.
+#![cfg(not(miri))]
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use sinew_fabric::SeededGenerator;
+use sinew_fabric::verbs::Slice;
+use sinew_remote_memory::donor::{Key, Service, ServiceConfig};
+use sinew_remote_memory::pool::{PoolConfig, Room, VerbsDonors, place};
+use sinew_remote_memory::store::{BLOCK, Finished, Job, Request, Status, Store, StoreError};
+use sinew_remote_memory::volume::{OpenError, Opening, Shape, Volume, VolumeConfig};
+use sinew_rpc::{Config, Nexus, Rpc, SharedEndpoint};
+use sinew_sim::nic::Profile;
+use sinew_sim::{HostId, Network, PortConfig, SimClock, SimPort, SimVerbs, Topology};
+
+const DONORS: usize = 3;
+const HOSTS: usize = DONORS + 3;
+const ID: u64 = 77;
+const MEMORY: usize = 16 << 20;
+const PAGE: u64 = BLOCK as u64;
+
+type Endpoint = Rpc<SimPort, SimClock>;
+type Donors = VerbsDonors<SharedEndpoint<Endpoint>, SimVerbs>;
+
+struct Donor {
+    service: Service<SimVerbs>,
+    rpc: Endpoint,
+}
+
+struct World {
+    network: Network,
+    donors: Vec<Option<Donor>>,
+    opened: Rc<Cell<usize>>,
+    key: Option<Key>,
+}
+
+fn address(lane: usize) -> String {
+    format!("sim://donor{lane}")
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let network = Network::new(Topology::star(HOSTS, 54.54, 10, 4096), seed).unwrap();
+        let profile = Profile::built_in("cx3").unwrap();
+        (0..HOSTS).for_each(|host| network.attach_nic(HostId(host), &profile).unwrap());
+        let key = Key::new(b"a key of some bytes");
+        let mut world = Self { network, donors: Vec::new(), opened: Rc::default(), key };
+        for lane in 0..DONORS {
+            let donor = world.donor(lane);
+            world.donors.push(Some(donor));
+        }
+        world
+    }
+
+    fn device(&self, host: usize) -> SimVerbs {
+        self.opened.set(self.opened.get() + 1);
+        self.network.verbs(HostId(host), &format!("device {}", self.opened.get())).unwrap()
+    }
+
+    fn random(&self) -> Box<SeededGenerator> {
+        Box::new(SeededGenerator::new(self.network.random()))
+    }
+
+    fn endpoint(&self, host: usize, name: &str) -> Endpoint {
+        let config = PortConfig { arena_bytes: 8 << 20, ..PortConfig::default() };
+        let port = self.network.open(HostId(host), name, config).unwrap();
+        let nexus = Nexus::builder().config(Config::default()).build().unwrap();
+        Rpc::new(&nexus, port, self.network.clock(), self.random())
+    }
+
+    fn donor(&self, lane: usize) -> Donor {
+        let config = ServiceConfig::new(MEMORY, self.key.clone());
+        let service = Service::new(&self.device(lane), config, self.random()).unwrap();
+        Donor { service, rpc: self.endpoint(lane, &format!("donor{lane}")) }
+    }
+
+    fn donors(&self, host: usize, key: Option<Key>) -> Donors {
+        let rpc = SharedEndpoint::new(self.endpoint(host, &format!("writer{host}")));
+        let donors = (0..DONORS).map(|lane| (address(lane).parse().unwrap(), rpc.share()));
+        let config = PoolConfig { key, call_timeout_ns: 10_000_000, ..PoolConfig::default() };
+        VerbsDonors::new(&self.device(host), donors, 64 << 20, config).unwrap()
+    }
+
+    /// Some time passes, and donors do what they have to.
+    fn pass(&mut self) {
+        for donor in self.donors.iter_mut().flatten() {
+            let Donor { service, rpc } = donor;
+            rpc.turn_with(|call| service.take(call));
+        }
+        let step_ns = if self.network.in_flight() > 0 { 2_000 } else { 20_000 };
+        self.network.run_until(self.network.now_ns() + step_ns);
+    }
+
+    fn kill(&mut self, lane: usize) {
+        self.donors[lane] = None;
+        self.cut(lane, true);
+    }
+
+    fn cut(&self, lane: usize, is_cut: bool) {
+        (0..HOSTS).filter(|host| *host != lane).for_each(|host| {
+            self.network.set_cut(HostId(lane), HostId(host), is_cut);
+            self.network.set_cut(HostId(host), HostId(lane), is_cut);
+        });
+    }
+
+    fn finish(&mut self, mut opening: Opening<Donors>) -> Result<Volume<Donors>, OpenError> {
+        for _ in 0..1_000_000 {
+            if let Some(volume) = opening.turn()? {
+                return Ok(volume);
+            }
+            self.pass();
+        }
+        panic!("it is not open at {} ns", self.network.now_ns());
+    }
+
+    fn create(&mut self, host: usize) -> Volume<Donors> {
+        let rooms: Vec<Room> = sinew_remote_memory::volume::Donors::ids(&self.donors(DONORS + 2, None))
+            .iter()
+            .map(|donor| Room { donor: *donor, free: MEMORY as u64 })
+            .collect();
+        let new = place(512 * PAGE, 2, Shape { slots: 300 }.slab_len(), &rooms).unwrap();
+        let opening = Opening::create(self.donors(host, self.key.clone()), ID, new, config());
+        self.finish(opening).unwrap()
+    }
+
+    fn open(&mut self, host: usize) -> Result<Volume<Donors>, OpenError> {
+        let opening = Opening::new(self.donors(host, self.key.clone()), ID, config());
+        self.finish(opening)
+    }
+
+    fn finish_one(&mut self, volume: &mut Volume<Donors>) -> Finished {
+        let mut finished = Vec::new();
+        for _ in 0..1_000_000 {
+            volume.turn();
+            if volume.poll(&mut finished, 1) == 1 {
+                return finished.remove(0);
+            }
+            self.pass();
+        }
+        panic!("nothing is over");
+    }
+
+    fn write(&mut self, volume: &mut Volume<Donors>, page: u64, byte: u8) -> Result<(), StoreError> {
+        let job = write(volume, page, byte);
+        volume.submit(Request { tag: 1, job }).unwrap();
+        self.finish_one(volume).result
+    }
+
+    fn read(&mut self, volume: &mut Volume<Donors>, page: u64) -> Result<u8, StoreError> {
+        let target = volume.arena().alloc(BLOCK, BLOCK).unwrap();
+        volume.submit(Request { tag: 2, job: Job::Read { at: page * PAGE, target } }).unwrap();
+        let Finished { result, target, .. } = self.finish_one(volume);
+        result.map(|()| {
+            let target = target.unwrap();
+            assert!(target.iter().all(|byte| *byte == target[0]), "page {page} is torn");
+            target[0]
+        })
+    }
+}
+
+fn config() -> VolumeConfig {
+    VolumeConfig { retry_ns: 1_000_000, patience_ns: 200_000_000, ..VolumeConfig::default() }
+}
+
+fn write(volume: &Volume<Donors>, page: u64, byte: u8) -> Job {
+    let mut buffer = volume.arena().alloc(BLOCK, BLOCK).unwrap();
+    buffer[..].fill(byte);
+    Job::Write { at: page * PAGE, source: Slice::from(buffer.freeze()) }
+}
+
+#[test]
+fn a_volume_over_rdma_keeps_what_was_written_when_a_donor_dies_and_when_its_writer_does() {
+    for seed in 0..3 {
+        let mut world = World::new(seed);
+        let mut volume = world.create(DONORS);
+        for page in 0..40 {
+            world.write(&mut volume, page * 12, page as u8 + 1).unwrap();
+        }
+        for page in 0..40 {
+            assert_eq!(world.read(&mut volume, page * 12), Ok(page as u8 + 1));
+        }
+        assert_eq!(world.read(&mut volume, 1), Ok(0));
+        world.kill(seed as usize);
+        for page in 0..40 {
+            assert_eq!(world.read(&mut volume, page * 12), Ok(page as u8 + 1), "seed {seed}");
+            world.write(&mut volume, page * 12, page as u8 + 100).unwrap();
+        }
+        drop(volume);
+        let mut volume = world.open(DONORS + 1).unwrap();
+        for page in 0..40 {
+            assert_eq!(world.read(&mut volume, page * 12), Ok(page as u8 + 100), "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn a_writer_that_is_stopped_past_its_lease_and_goes_on_changes_nothing() {
+    for seed in 0..6 {
+        let mut world = World::new(seed);
+        let mut old = world.create(DONORS);
+        for page in 0..16 {
+            world.write(&mut old, page, 1).unwrap();
+        }
+        // Its NIC has WRITEs to send, or has sent some, when it is stopped.
+        for page in 0..16 {
+            let job = write(&old, page, 2);
+            old.submit(Request { tag: page, job }).unwrap();
+        }
+        old.turn();
+        world.network.run_until(world.network.now_ns() + 700 * seed);
+        let mut new = world.open(DONORS + 1).unwrap();
+        for page in 0..16 {
+            assert!([1, 2].contains(&world.read(&mut new, page).unwrap()), "seed {seed}");
+            world.write(&mut new, page, 3).unwrap();
+        }
+        let error = (0..20).find_map(|page| world.write(&mut old, page % 16, 4).err());
+        assert!(matches!(error, Some(StoreError::Fenced(_))), "seed {seed}: {error:?}");
+        for page in 0..16 {
+            assert_eq!(world.read(&mut new, page), Ok(3), "seed {seed}");
+        }
+        assert_eq!(new.status(), Status::Whole);
+    }
+}
+
+#[test]
+fn strangers_get_no_memory() {
+    let mut world = World::new(1);
+    drop(world.create(DONORS));
+    for key in [None, Key::new(b"another key of some bytes")] {
+        let opening = Opening::new(world.donors(DONORS + 1, key), ID, config());
+        let error = world.finish(opening).err().unwrap();
+        assert!(matches!(error, OpenError::NotFound(_) | OpenError::NoMajority(_)), "{error}");
+        world.network.run_until(world.network.now_ns() + 1_000_000);
+    }
+    let refused = world.donors[0].as_ref().unwrap().service.stats();
+    assert!(refused.strangers > 0, "{refused:?}");
+    assert!(world.open(DONORS + 1).is_ok());
+}
+
+#[test]
+fn a_donor_that_was_cut_off_during_writes_is_not_read_from_until_it_is_repaired() {
+    let mut world = World::new(3);
+    let mut volume = world.create(DONORS);
+    for page in 0..64 {
+        world.write(&mut volume, page, 1).unwrap();
+    }
+    world.cut(0, true);
+    for page in 0..64 {
+        world.write(&mut volume, page, 2).unwrap();
+    }
+    world.cut(0, false);
+    drop(volume);
+    let mut volume = world.open(DONORS + 1).unwrap();
+    for _ in 0..2 {
+        for page in 0..64 {
+            assert_eq!(world.read(&mut volume, page), Ok(2), "page {page}");
+        }
+    }
+    for _ in 0..200_000 {
+        volume.turn();
+        if volume.status() == Status::Whole {
+            break;
+        }
+        world.pass();
+    }
+    assert_eq!(volume.status(), Status::Whole);
+    world.kill(1);
+    for page in 0..64 {
+        assert_eq!(world.read(&mut volume, page), Ok(2), "page {page}");
+    }
+}
