@@ -110,30 +110,43 @@ fn length(plan: &Plan, rate_mops: Option<f64>, times: u64) -> Length {
     }
 }
 
-/// How often a run is made longer, and how much.
-const LONGER: [u64; 4] = [1, 8, 64, 512];
+/// How often a plan is run, at most, until a run was long enough to tell, and how much longer it gets where too little was over.
+const RUNS: usize = 4;
+const LONGER: u64 = 8;
 
-/// Runs a plan, and again for longer where too little was over to tell: as many accesses as are on the way at once, or all of one client's, at least.
-fn run_plan(plan: &Rc<Plan>, length: Length) -> Outcome {
+/// Runs a plan of which the rate is supposed, and again where that was far off: until as many accesses were over as are on the way at once (of one that counts
+/// how soon one is, one), in a run as long as its rate wants.
+fn run_plan(plan: &Rc<Plan>, rate_mops: Option<f64>, times: u64) -> Outcome {
     let least = match plan.workload.goal {
-        Goal::Throughput => plan.clients() * plan.settings.window,
+        Goal::Throughput => (plan.clients() * plan.settings.window) as u64,
         Goal::Latency => 1,
     };
-    let mut runs = LONGER.map(|times| Length { measured_ns: length.measured_ns * times, ..length }).into_iter();
-    let first = trial::run(plan, runs.next().expect("there is a first"));
-    runs.fold(first, |outcome, length| if outcome.done < least as u64 { trial::run(plan, length) } else { outcome })
+    let mut now = length(plan, rate_mops, times);
+    let mut outcome = trial::run(plan, now);
+    for _ in 1..RUNS {
+        let wanted = length(plan, Some(outcome.rate_mops), times);
+        if outcome.done < least {
+            now = Length { measured_ns: wanted.measured_ns.max(LONGER * now.measured_ns), ..wanted };
+        } else if 2 * wanted.measured_ns > 3 * now.measured_ns {
+            now = wanted;
+        } else {
+            break;
+        }
+        outcome = trial::run(plan, now);
+    }
+    outcome
 }
 
 /// Runs a design with settings.
 pub fn run(profile: &Profile, workload: &Workload, design: Design, settings: Settings, times: u64) -> Tried {
     let plan = Rc::new(Plan::new(profile, workload, design, settings));
-    let outcome = run_plan(&plan, length(&plan, None, times));
+    let outcome = run_plan(&plan, None, times);
     Tried { plan, outcome }
 }
 
 /// Runs it again, for longer.
 pub fn again(tried: &Tried, times: u64) -> Tried {
-    let outcome = run_plan(&tried.plan, length(&tried.plan, Some(tried.outcome.rate_mops), times));
+    let outcome = run_plan(&tried.plan, Some(tried.outcome.rate_mops), times);
     Tried { plan: Rc::clone(&tried.plan), outcome }
 }
 
@@ -185,7 +198,7 @@ impl Looking {
     fn try_one(&mut self, settings: Settings) {
         let Plan { profile, workload, design, .. } = &*self.best.plan;
         let plan = Rc::new(Plan::new(profile, workload, *design, settings));
-        let outcome = run_plan(&plan, length(&plan, Some(self.best.outcome.rate_mops), 1));
+        let outcome = run_plan(&plan, Some(self.best.outcome.rate_mops), 1);
         let other = Tried { plan, outcome };
         if is_better(&other, &self.best) {
             (self.best, self.is_improved) = (other, true);

@@ -132,12 +132,12 @@ fn five_thousand_clients_should_send_datagrams() {
 }
 
 /// apnet19 4.1: "For objects that are 64 B or smaller, one-sided READs (READ-Intr-2) are faster than two-sided accesses (WRITE/SEND-Poll) even if two
-/// messages are necessary", of servers that answer one request at a time. The model has that of 16 B. Of more it has a setting that the paper does not
+/// messages are necessary", of servers that answer one request at a time. The model has that up to 32 B. Of more it has a setting that the paper does not
 /// consider: answers that are not inlined cost slow cores less. Where all are inlined, READs are level with calls, and take nothing of the server.
 #[test]
-fn without_batches_two_dependent_reads_on_idle_processors_should_be_reads_up_to_16_bytes() {
+fn without_batches_two_dependent_reads_on_idle_processors_should_be_reads_up_to_32_bytes() {
     let nic = nic("cx3-roce10");
-    for (object_bytes, should_be_reads) in [(16, true), (32, false), (64, false)] {
+    for (object_bytes, should_be_reads) in [(16, true), (32, true), (64, false)] {
         let idle =
             Workload { accesses: 2, object_bytes, goal: Goal::Throughput, batches: false, ..Workload::of(Kind::Reads) };
         let all = advise_in(100, "cx3-roce10", &idle);
@@ -150,6 +150,6 @@ fn without_batches_two_dependent_reads_on_idle_processors_should_be_reads_up_to_
             search::run(&nic, &idle, Design::WriteSend, Settings { window, ..first }, 2).outcome.rate_mops
         };
         let (inlined, reads) = (calls(1).max(calls(8)), rate(&all, Design::Reads(Chain::Pointers)));
-        assert!((0.92..1.08).contains(&(inlined / reads)), "{object_bytes} B: {inlined} inlined, {reads} by READs");
+        assert!((0.94..1.06).contains(&(inlined / reads)), "{object_bytes} B: {inlined} inlined, {reads} by READs");
     }
 }

@@ -56,9 +56,6 @@ const DATA: usize = 1 << 20;
 /// A slice of time in a run whose rate alone counts.
 pub const SHORT_SLICE_NS: u64 = 50_000;
 
-/// In how long clients begin.
-const SPREAD_NS: u64 = 20_000;
-
 /// The server's side of one thread.
 struct Host {
     device: SimVerbs,
@@ -274,7 +271,7 @@ pub fn run(plan: &Rc<Plan>, length: Length) -> Outcome {
     // Slices of cores begin at different times, and so do clients, whose accesses would go there and back in waves.
     let spread_ns = match plan.workload.goal {
         _ if is_busy => 2 * slice_ns,
-        Goal::Throughput => SPREAD_NS,
+        Goal::Throughput => length.warm_up_ns,
         Goal::Latency => 0,
     };
     let stagger = |nics: &mut NicCluster, count: usize| {
