@@ -88,14 +88,9 @@ fn list(args: &ListArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The paper of an experiment, which its name begins with.
-fn paper(it: &dyn Experiment) -> &'static str {
-    it.id().split('-').next().unwrap_or_default()
-}
-
 /// The experiments of a name: one, or all of a paper.
 fn find(name: &str) -> anyhow::Result<Vec<&'static dyn Experiment>> {
-    let found: Vec<_> = EXPERIMENTS.iter().copied().filter(|it| it.id() == name || paper(*it) == name).collect();
+    let found: Vec<_> = EXPERIMENTS.iter().copied().filter(|it| it.id() == name || it.paper() == name).collect();
     if !found.is_empty() {
         return Ok(found);
     }

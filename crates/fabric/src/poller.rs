@@ -56,7 +56,7 @@ impl PollerConfig {
     /// As rdmabox has it in its benchmark (IV-B).
     pub const RDMABOX: Self = Self::Retry { batch: 16, retries_max: 120 };
 
-    /// How much a turn of the loop should take at most.
+    /// How much a turn of the loop should take at most. Loops that poll a completion queue ask for it; an endpoint's turn takes what its port has.
     pub fn batch(self) -> usize {
         match self {
             Self::Event { batch } | Self::Retry { batch, .. } => batch.max(1),

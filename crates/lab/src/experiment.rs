@@ -7,6 +7,11 @@ pub trait Experiment: Sync {
     /// As it is asked for, in `nsdi19-table5`.
     fn id(&self) -> &'static str;
 
+    /// Its paper's short name, which its own begins with.
+    fn paper(&self) -> &'static str {
+        self.id().split('-').next().unwrap_or_default()
+    }
+
     /// What it shows.
     fn title(&self) -> &'static str;
 

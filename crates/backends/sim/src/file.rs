@@ -31,6 +31,17 @@ pub struct Fields<'a> {
     pub optional: &'a [&'a str],
 }
 
+/// Characters of a text of a file that an error repeats.
+const REPEATED_MAX: usize = 40;
+
+/// As much of a text of a file as an error repeats.
+pub fn shortened(text: &str) -> String {
+    match text.char_indices().nth(REPEATED_MAX) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
 impl fmt::Display for FileError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, Problem { line, problem }) in self.0.iter().enumerate() {

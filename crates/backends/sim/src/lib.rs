@@ -65,7 +65,7 @@ pub use competitor::Competitor;
 pub use cores::{CoreShare, CoreTime};
 pub use costs::Costs;
 pub use faults::LinkFaults;
-pub use file::{Fields, FileError, Problem};
+pub use file::{Fields, FileError, Problem, shortened};
 pub use network::Network;
 pub use port::{PortConfig, PortId, SimPort, SimRx, SimTx};
 pub use stats::{LinkStats, NetworkStats};

@@ -11,43 +11,30 @@ const WIDTH: usize = table::WIDTH as usize;
 
 /// The workload in words.
 fn asked(nic: &Profile, workload: &Workload) -> String {
-    let Workload {
-        kind,
-        object_bytes,
-        accesses,
-        read_share,
-        peers,
-        locks,
-        client_cpu,
-        server_cpu,
-        goal,
-        bulk,
-        batches,
-    } = workload;
-    let size = units::size(*object_bytes);
-    let mut text = match kind {
-        Kind::Cache => format!("a cache of items of {size}, {:.0} % GETs", read_share * 100.0),
+    let size = units::size(workload.object_bytes);
+    let mut text = match workload.kind {
+        Kind::Cache => format!("a cache of items of {size}, {:.0} % GETs", workload.read_share * 100.0),
         Kind::Sequencer => "a sequencer".to_owned(),
-        Kind::Locks => counted(*locks, "lock"),
-        Kind::Reads if *accesses == 1 => format!("single reads of {size}"),
-        Kind::Reads => format!("reads of {size} after {}", counted(accesses - 1, "pointer")),
+        Kind::Locks => counted(workload.locks, "lock"),
+        Kind::Reads if workload.accesses == 1 => format!("single reads of {size}"),
+        Kind::Reads => format!("reads of {size} after {}", counted(workload.accesses - 1, "pointer")),
     };
-    if *kind == Kind::Reads && *read_share < 1.0 {
-        text += &format!(", {:.0} % changes", (1.0 - read_share) * 100.0);
+    if workload.kind == Kind::Reads && workload.read_share < 1.0 {
+        text += &format!(", {:.0} % changes", (1.0 - workload.read_share) * 100.0);
     }
-    match goal {
+    match workload.goal {
         Goal::Latency => text += ", one access at a time, as soon as it can be",
-        Goal::Throughput => text += &format!(", as many as {} can have", counted(*peers, "client")),
+        Goal::Throughput => text += &format!(", as many as {} can have", counted(workload.peers, "client")),
     }
-    for (who, load) in [("clients", client_cpu), ("the server", server_cpu)] {
-        if *load == Load::Busy {
+    for (who, load) in [("clients", workload.client_cpu), ("the server", workload.server_cpu)] {
+        if load == Load::Busy {
             text += &format!("; {who} busy");
         }
     }
-    if *bulk {
+    if workload.bulk {
         text += "; bulk transfers beside";
     }
-    if !batches {
+    if !workload.batches {
         text += "; one request answered at a time";
     }
     format!("{} ({}): {text}", nic.name, nic.title)

@@ -1,7 +1,7 @@
 //! Workloads as people write them, in TOML.
 
 use serde::Deserialize;
-use sinew_sim::{Fields, FileError};
+use sinew_sim::{Fields, FileError, shortened};
 
 use super::workload::{Goal, Kind, Load, Workload};
 use crate::workload::place::Place;
@@ -44,17 +44,9 @@ fn one_of<T: Copy>(place: &Place<'_>, field: &str, given: &str, all: &[(T, &str)
     let found = all.iter().find(|(_, name)| *name == given).map(|(it, _)| *it);
     let names: Vec<&str> = all.iter().map(|(_, name)| *name).collect();
     found.ok_or_else(|| {
-        let shown: String = given.chars().take(40).collect();
-        let rest = if shown.len() < given.len() { "..." } else { "" };
-        place.error(
-            field,
-            format!(
-                "{field} cannot be \"{}{rest}\": one of {}, as {field} = \"{}\"",
-                shown.escape_debug(),
-                names.join(", "),
-                names[0]
-            ),
-        )
+        let (given, names_text) = (shortened(given), names.join(", "));
+        let problem = format!("{field} cannot be \"{given}\": one of {names_text}, as {field} = \"{}\"", names[0]);
+        place.error(field, problem)
     })
 }
 

@@ -154,10 +154,9 @@ const FAR: f64 = 0.3;
 
 /// How far each paper's rows are from the model that predicts them; calibrated ones are counted apart.
 fn papers<'a>(results: &'a [Done<'_>]) -> String {
-    let paper = |done: &Done<'_>| done.experiment.id().split('-').next().unwrap_or_default().to_owned();
-    let names: BTreeSet<String> = results.iter().map(paper).collect();
-    let line = |name: &String| {
-        let of_paper = results.iter().filter(|done| done.complaint.is_none() && paper(done) == *name);
+    let names: BTreeSet<&str> = results.iter().map(|done| done.experiment.paper()).collect();
+    let line = |name: &&str| {
+        let of_paper = results.iter().filter(|done| done.complaint.is_none() && done.experiment.paper() == *name);
         let rows: Vec<&'a Row> = of_paper.flat_map(|done| &done.rows).collect();
         let parts = |against: Against| -> Vec<(f64, &'a Row)> {
             let held = rows.iter().filter(|row| row.against == against);
@@ -171,7 +170,8 @@ fn papers<'a>(results: &'a [Done<'_>]) -> String {
         let worst = predicted.last().map(|(part, row)| format!("{:+.1} % ({})", part * 100.0, row.name()));
         let count = predicted.len().to_string();
         let figures = [count, median.unwrap_or_default(), worst.unwrap_or_default(), far.to_string()];
-        (!rows.is_empty()).then(|| [name.clone()].into_iter().chain(figures).chain([calibrated.to_string()]).collect())
+        (!rows.is_empty())
+            .then(|| [(*name).to_owned()].into_iter().chain(figures).chain([calibrated.to_string()]).collect())
     };
     let lines: Vec<Vec<String>> = names.iter().filter_map(line).collect();
     if lines.is_empty() {

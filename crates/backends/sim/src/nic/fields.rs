@@ -4,6 +4,7 @@ use toml::de::DeValue;
 
 use super::profile::{Framing, Profile};
 use super::wqe::WQE_MAX;
+use crate::file::shortened;
 use crate::pcie::Generation;
 
 /// A parameter where the profile has it.
@@ -144,8 +145,8 @@ impl Value {
     /// As an error repeats it.
     pub fn shown(&self) -> String {
         match self {
-            Self::Number { text, .. } => shown(text),
-            Self::Text(text) => format!("\"{}\"", shown(text)),
+            Self::Number { text, .. } => shortened(text),
+            Self::Text(text) => format!("\"{}\"", shortened(text)),
         }
     }
 
@@ -182,16 +183,6 @@ impl Range {
             Self::Name => listed(&Framing::ALL.map(Framing::name)),
         }
     }
-}
-
-/// Characters of a text that an error repeats.
-const SHOWN_MAX: usize = 40;
-
-/// As much of a text as an error repeats.
-pub(super) fn shown(text: &str) -> String {
-    let shown: String = text.chars().take(SHOWN_MAX).collect();
-    let rest = if shown.len() < text.len() { "..." } else { "" };
-    format!("{}{rest}", shown.escape_debug())
 }
 
 /// `a, b or c`.

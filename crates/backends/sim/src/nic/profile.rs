@@ -221,15 +221,25 @@ impl Profile {
     /// The published measurements that parameters are calibrated on, each once: those alone prove nothing where the model meets them.
     /// What another profile was calibrated on is not among them.
     pub fn calibrations(&self) -> Vec<&str> {
-        let mut all: Vec<&str> = self.parameters.iter().flat_map(|source| calibrations(&source.source)).collect();
+        self.rows_after("calibrated on ")
+    }
+
+    /// The published measurements that parameters were estimated in view of, each once: these prove less than they seem to where the model meets them. What
+    /// another profile was estimated by is not among them.
+    pub fn in_view(&self) -> Vec<&str> {
+        self.rows_after("estimate in view of ")
+    }
+
+    /// The rows that sources name which begin so: `calibrated on ROW, ROW: how`.
+    fn rows_after(&self, words: &str) -> Vec<&str> {
+        let all = self.parameters.iter().filter_map(|it| rows_of(&it.source, words));
+        let mut all: Vec<&str> = all.flat_map(|rows| rows.split(", ")).collect();
         all.sort_unstable();
         all.dedup();
         all
     }
 }
 
-/// The rows that a source names as what its value is calibrated on: `calibrated on ROW, ROW: how`.
-fn calibrations(source: &str) -> impl Iterator<Item = &str> {
-    let rows = source.strip_prefix("calibrated on ").map(|rest| rest.split(':').next().unwrap_or_default());
-    rows.unwrap_or_default().split(", ").filter(|row| !row.is_empty())
+fn rows_of<'a>(source: &'a str, words: &str) -> Option<&'a str> {
+    source.strip_prefix(words)?.split(':').next().filter(|rows| !rows.is_empty())
 }

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use toml::de::{DeTable, DeValue};
 
-use super::fields::{FIELDS, Range, Value, shown};
+use super::fields::{FIELDS, Range, Value};
 use super::profile::{Caches, Core, Framing, Link, Parameter, Pcie, Profile, Registration, Units, WqeLayout};
 use super::wqe::WQE_MAX;
-use crate::file::{Fields, FileError, Problem};
+use crate::file::{Fields, FileError, Problem, shortened};
 use crate::pcie::{Generation, PcieLink};
 
 /// The tables of a file.
@@ -232,7 +232,7 @@ impl Reader<'_> {
         };
         let base = Profile::built_in(name);
         if base.is_none() {
-            let name = shown(name);
+            let name = shortened(name);
             let problem = format!("based_on: there is no NIC `{name}`; there are {}", Profile::BUILT_IN.join(", "));
             self.problem(key.span().start, problem);
         }
@@ -317,6 +317,7 @@ impl Reader<'_> {
 
 /// Characters of a source at most.
 const SOURCE_MAX: usize = 500;
+
 /// What a source cannot be.
 fn what_is_wrong_with(source: &str) -> Option<&'static str> {
     if source.chars().any(char::is_control) {
@@ -336,9 +337,15 @@ fn what_is_wrong_with(source: &str) -> Option<&'static str> {
     if reason("estimate").is_some_and(str::is_empty) {
         return Some("an estimate has a reason: \"estimate: why\"");
     }
-    let rows = source.strip_prefix("calibrated on").map(|rest| rest.split(':').next().unwrap_or_default());
-    if rows.is_some_and(|rows| !rows.split(", ").all(|row| is_row(row.trim()))) {
+    let names_no_rows = |kind: &str| {
+        let rows = source.strip_prefix(kind).map(|rest| rest.split(':').next().unwrap_or_default());
+        rows.is_some_and(|rows| !rows.split(", ").all(|row| is_row(row.trim())))
+    };
+    if names_no_rows("calibrated on") {
         return Some("a calibration names its rows: \"calibrated on ROW, ROW: how\"");
+    }
+    if names_no_rows("estimate in view of") {
+        return Some("an estimate in view of rows names them: \"estimate in view of ROW, ROW: why\"");
     }
     None
 }
@@ -433,6 +440,12 @@ mod tests {
         for name in ["cx3-susitna", "cx3-susitna-roce", "cx6-dx", "cx7"] {
             assert_eq!(of(name), "", "{name}");
         }
+        let in_view = |name| Profile::built_in(name).unwrap().in_view().join(" ");
+        assert_eq!(
+            (in_view("cx3"), in_view("cib")),
+            ("cx3.read.window herd14.in_1600".into(), "seq.core.multiq".into())
+        );
+        assert_eq!(in_view("cx"), "", "what another was estimated by is not its own");
     }
 
     #[test]
@@ -520,6 +533,7 @@ mod tests {
             ("{ value = 8, source = \"estimate: \" }", "an estimate has a reason"),
             ("{ value = 8, source = \"calibrated on\" }", "names its rows"),
             ("{ value = 8, source = \"calibrated on that paper\" }", "names its rows"),
+            ("{ value = 8, source = \"estimate in view of that paper: so\" }", "names them"),
             ("{ value = 8, source = \"a\", because = \"b\" }", "unknown field `because`"),
             ("{ value = 8, source = \"a\\u001b[31m\" }", "control characters"),
         ] {
