@@ -2,7 +2,7 @@
 
 use anyhow::{Context, ensure};
 use serde_json::{Map, Value};
-use sinew::host::{HostClock, lengthen_backlog, raise_descriptor_limit};
+use sinew::host::{HostClock, lengthen_backlog, raise_descriptor_limit, serve_paging};
 use sinew::remote_block::{Config, Counters, Listener, Server};
 use sinew::remote_memory::RamStore;
 use sinew_harness::units::{self, parse_size};
@@ -28,7 +28,8 @@ JSON: first `serving`, a list of one address; at the end `counters`: what was as
 Examples:
   sinew serve block --memory 1G --at unix:/run/memory.sock
   nbdinfo 'nbd+unix:///?socket=/run/memory.sock'          elsewhere
-  nbd-client -unix /run/memory.sock /dev/nbd0 && mkswap /dev/nbd0 && swapon /dev/nbd0
+  sinew serve block --memory 4G --at unix:/run/memory.sock --for-paging
+  sinew swap on unix:/run/memory.sock                     elsewhere, as root
   sinew serve block --memory 1G --at 0.0.0.0:10809 --open";
 
 /// Serve memory as a block device until Ctrl-C.
@@ -47,6 +48,9 @@ pub struct Args {
     /// Let other hosts in: whoever reaches the port reads and writes all of the device
     #[arg(long)]
     open: bool,
+    /// Be fit to be swapped to by this host: memory is locked, and the kernel never ends this process
+    #[arg(long)]
+    for_paging: bool,
     /// Connections
     #[arg(long, value_name = "COUNT", default_value_t = 256, value_parser = clap::value_parser!(u16).range(1..))]
     connections: u16,
@@ -103,6 +107,12 @@ impl Args {
 /// Serves until a signal, or, as a child, until standard input ends.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     args.check().map_err(Usage::of)?;
+    if args.for_paging {
+        // Before there are threads, which are to be so, too.
+        for missing in serve_paging().context("--for-paging")? {
+            output::complain(format_args!("--for-paging: {missing}; it goes on without"));
+        }
+    }
     let started = begin(args.tells.is_child(), |interrupt| Ok((args.start()?, interrupt)))?;
     let Some((mut server, interrupt)) = started else { return Ok(Outcome::Failed) };
     let address = server.address().to_owned();

@@ -6,6 +6,7 @@
 //! - `herd`: servers and clients of calls over verbs, and how they meet.
 //! - `sim`: `sinew sim`, and `lab`: `sinew lab`.
 //! - `block` and `memory`: `sinew serve block` and `sinew serve memory`; `socket_args`: where clients of other protocols come in.
+//! - `swap`: `sinew swap`.
 //! - `limits`: `sinew limits`. `measure`: what all benchmarks have in common; how they measure is the harness's.
 //! - `advice`: which command serves where nobody is found.
 //! - `model`: `sinew model`, which computes and measures nothing; `advise`: `sinew advise`.
@@ -38,6 +39,7 @@ mod seq;
 mod serve;
 mod sim;
 mod socket_args;
+mod swap;
 mod table;
 mod tour;
 mod verbs;
@@ -100,6 +102,9 @@ enum Command {
     /// Run a service
     #[command(subcommand)]
     Serve(Box<ServeCommand>),
+    /// Swap on remote memory
+    #[command(subcommand)]
+    Swap(swap::Command),
     /// Take numbers from a sequencer, and measure sequencers
     #[command(subcommand)]
     Seq(Box<seq::Command>),
@@ -234,6 +239,7 @@ pub fn main() -> ExitCode {
             ServeCommand::Memory(args) => memory::run(&args),
             ServeCommand::Sequencer(args) => seq::serve::run(&args),
         },
+        Some(Command::Swap(command)) => swap::run(&command),
         Some(Command::Seq(command)) => seq::run(&command),
         Some(Command::Sim(command)) => sim::run(&command),
         Some(Command::Lab(command)) => lab::run(&command),

@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 
 use crate::process;
 
-/// Packages that must be installed: the machine, and what makes and uses an RDMA device inside.
+/// Packages that must be installed: the machine, and what makes and uses an RDMA device and a network block device inside.
 const INSTALLED: &[&str] = &[
     "qemu-system-x86",
     "kmod",
@@ -18,6 +18,7 @@ const INSTALLED: &[&str] = &[
     "ibverbs-utils",
     "perftest",
     "libibverbs-dev",
+    "nbd-client",
 ];
 
 /// The package that depends on the newest kernel.

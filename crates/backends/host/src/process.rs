@@ -25,6 +25,11 @@ pub fn die_with_parent() -> io::Result<()> {
     Ok(())
 }
 
+/// Whether the process may do what root may.
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
 /// The processor time that this process has used: for itself, and in the system.
 pub fn cpu_times() -> [Duration; 2] {
     // SAFETY: a `rusage` is numbers, for which zeros are values.

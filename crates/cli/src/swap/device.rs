@@ -1,0 +1,317 @@
+//! Devices that the kernel swaps to: network block devices, and loop devices over files.
+
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Read, Seek, SeekFrom};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail, ensure};
+
+use super::tools;
+use crate::{output, socket_args};
+
+/// Where the kernel shows its block devices.
+const DEVICES: &str = "/sys/block";
+
+/// Bytes at a device's beginning in which whatever is on it has something.
+const BEGINNING: usize = 128 << 10;
+
+/// What stands at the end of the first page of swap.
+const SWAP_MAGIC: &[u8] = b"SWAPSPACE2";
+
+/// What becomes swap.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A block device that is served at a Unix socket.
+    Socket(PathBuf),
+    /// One that is served at a port.
+    Port(String, u16),
+    /// A file.
+    File(PathBuf),
+    /// A device that is attached already; for taking it down.
+    Device(PathBuf),
+}
+
+/// A device that is let go when this is dropped.
+pub struct Attached {
+    /// It.
+    pub device: PathBuf,
+    /// Bytes of it.
+    pub bytes: u64,
+    /// Nothing can be on it, since it was made just now.
+    pub is_new: bool,
+    /// A file that goes with it.
+    file: Option<PathBuf>,
+    is_kept: bool,
+}
+
+impl Attached {
+    /// It stays.
+    pub fn keep(mut self) {
+        self.is_kept = true;
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        if self.is_kept {
+            return;
+        }
+        if let Err(error) = detach(&self.device) {
+            output::complain(output::describe(&error));
+        }
+        if let Some(file) = &self.file {
+            let _ = std::fs::remove_file(file);
+        }
+    }
+}
+
+impl Source {
+    /// What `sinew swap` was told.
+    ///
+    /// # Errors
+    ///
+    /// That it is none of these.
+    pub fn of(text: &str) -> anyhow::Result<Self> {
+        if text.starts_with("/dev/") {
+            return Ok(Self::Device(text.into()));
+        }
+        if let Some(path) = text.strip_prefix("unix:") {
+            ensure!(!path.is_empty(), "{text}: the path of the socket is missing");
+            return Ok(Self::Socket(std::path::absolute(path)?));
+        }
+        if text.starts_with('/') || text.starts_with('.') || Path::new(text).exists() {
+            return Ok(Self::File(std::path::absolute(text)?));
+        }
+        let address = socket_args::parse_address(
+            text,
+            "for example 127.0.0.1:10809, unix:/run/memory.sock, or the path of a file",
+        );
+        let address = address.map_err(|error| anyhow::anyhow!("{text}: {error}"))?;
+        let (host, port) = address.rsplit_once(':').context("an address has a port")?;
+        let port: u16 =
+            port.parse().ok().filter(|port| *port > 0).with_context(|| format!("{text}: the port is missing"))?;
+        Ok(Self::Port(host.trim_matches(['[', ']']).to_owned(), port))
+    }
+
+    /// Makes a device of it.
+    ///
+    /// # Errors
+    ///
+    /// What is missing, or what a program said.
+    pub fn attach(&self, name: &str, size: Option<usize>) -> anyhow::Result<Attached> {
+        match self {
+            Self::Device(device) => bail!(
+                "{}: say where the block device is served, or a file; mkswap and swapon make a device swap",
+                device.display()
+            ),
+            Self::File(file) => attach_file(file, size),
+            Self::Socket(path) => attach_nbd(&["-unix", &path.to_string_lossy()], name),
+            Self::Port(host, port) => attach_nbd(&[host, &port.to_string()], name),
+        }
+    }
+
+    /// The device that was made of it.
+    ///
+    /// # Errors
+    ///
+    /// That there is none.
+    pub fn device(&self) -> anyhow::Result<PathBuf> {
+        match self {
+            Self::Device(device) => {
+                let is_device = std::fs::metadata(device).is_ok_and(|about| about.file_type().is_block_device());
+                ensure!(is_device, "{} is no block device of this machine", device.display());
+                Ok(device.clone())
+            }
+            Self::File(file) => {
+                tools::require(&["losetup"])?;
+                let listed =
+                    tools::done(&["losetup", "--noheadings", "--output", "NAME", "-j", &file.to_string_lossy()])?;
+                let device = listed.lines().next().map(str::trim).filter(|device| !device.is_empty());
+                Ok(device.with_context(|| format!("{} is on no loop device", file.display()))?.into())
+            }
+            Self::Socket(_) | Self::Port(..) => {
+                let backend = self.backend();
+                let is_it = |device: &PathBuf| nbd_note(device).is_ok_and(|note| note == backend);
+                let device = nbd_devices()?.into_iter().find(is_it);
+                device.with_context(|| {
+                    format!("no network block device was set up for {backend}; sinew swap show lists what there is, by device")
+                })
+            }
+        }
+    }
+
+    /// As it is written down for a device.
+    fn backend(&self) -> String {
+        match self {
+            Self::Socket(path) => format!("unix:{}", path.display()),
+            Self::Port(host, port) => format!("{host}:{port}"),
+            Self::File(path) | Self::Device(path) => path.display().to_string(),
+        }
+    }
+}
+
+/// Where it is written down what a network block device was set up for: it goes with the machine's run.
+fn note_path(device: &Path) -> PathBuf {
+    Path::new("/run/sinew-swap").join(device.file_name().unwrap_or_default())
+}
+
+fn nbd_note(device: &Path) -> std::io::Result<String> {
+    std::fs::read_to_string(note_path(device))
+}
+
+fn attach_file(file: &Path, size: Option<usize>) -> anyhow::Result<Attached> {
+    let shown = file.display();
+    let about = match size {
+        Some(size) => {
+            let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(file);
+            let made = made.map_err(|error| match error.kind() {
+                ErrorKind::AlreadyExists => {
+                    anyhow::anyhow!("{shown} is there already: without --size it is used as it is")
+                }
+                _ => anyhow::Error::from(error).context(format!("making {shown}")),
+            })?;
+            made.set_len(size as u64).with_context(|| format!("making {shown} so long"))?;
+            made.metadata()?
+        }
+        None => std::fs::metadata(file).with_context(|| format!("{shown} (with --size BYTES it is made)"))?,
+    };
+    let undo = |error: anyhow::Error| {
+        if size.is_some() {
+            let _ = std::fs::remove_file(file);
+        }
+        error
+    };
+    ensure!(about.is_file(), "{shown} is no file");
+    ensure!(about.len() as usize >= super::SIZE_MIN, "{shown} is too short for swap");
+    ensure!(
+        about.mode() & 0o077 == 0,
+        "{shown} can be read by others, who would see what is in memory: chmod 600 {shown}"
+    );
+    let device =
+        tools::done(&["losetup", "--find", "--show", "--direct-io=on", &file.to_string_lossy()]).map_err(undo)?;
+    let file = size.map(|_| file.to_path_buf());
+    Ok(Attached { device: device.into(), bytes: about.len(), is_new: size.is_some(), file, is_kept: false })
+}
+
+/// The network block devices of this machine.
+fn nbd_devices() -> anyhow::Result<Vec<PathBuf>> {
+    let listed = std::fs::read_dir(DEVICES).with_context(|| format!("reading {DEVICES}"))?;
+    let mut names: Vec<String> = listed
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .filter(|name| name.strip_prefix("nbd").is_some_and(|number| number.parse::<u32>().is_ok()))
+        .collect();
+    names.sort_by_key(|name| (name.len(), name.clone()));
+    Ok(names.into_iter().map(|name| Path::new("/dev").join(name)).collect())
+}
+
+/// Bytes of a device: the kernel counts in sectors of 512, whatever the device's are.
+fn device_bytes(device: &Path) -> anyhow::Result<u64> {
+    let path = Path::new(DEVICES).join(device.file_name().unwrap_or_default()).join("size");
+    let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    let sectors: u64 = text.trim().parse().with_context(|| format!("{} is no number", path.display()))?;
+    Ok(sectors * 512)
+}
+
+fn attach_nbd(server: &[&str], name: &str) -> anyhow::Result<Attached> {
+    if nbd_devices()?.is_empty() && tools::done(&["modprobe", "nbd"]).is_err() {
+        bail!(
+            "this kernel has no network block devices (modprobe nbd fails): use a file of a mounted file system, which takes a loop device: sinew swap on /mnt/memory/swap --size 4G"
+        );
+    }
+    let is_free = |device: &PathBuf| device_bytes(device).is_ok_and(|bytes| bytes == 0);
+    let device = nbd_devices()?.into_iter().find(is_free).context("all network block devices are in use")?;
+    let shown = device.to_string_lossy().into_owned();
+    let mut command = vec!["nbd-client"];
+    command.extend(server);
+    // As a device that is paged to: its client, too, is not to wait for memory.
+    command.extend([shown.as_str(), "-name", name, "-block-size", "4096", "-swap"]);
+    tools::done(&command)?;
+    let attached = |bytes| Attached { device: device.clone(), bytes, is_new: false, file: None, is_kept: false };
+    // From here on it is let go when something fails.
+    let mut attached = attached(0);
+    attached.bytes = device_bytes(&device)?;
+    ensure!(attached.bytes as usize >= super::SIZE_MIN, "the block device is too short for swap");
+    let backend = match server {
+        ["-unix", path] => format!("unix:{path}"),
+        _ => server.join(":"),
+    };
+    let note = note_path(&device);
+    let folder = note.parent().context("notes lie in a folder")?;
+    std::fs::create_dir_all(folder)
+        .and_then(|()| std::fs::write(&note, backend))
+        .with_context(|| format!("writing {}", note.display()))?;
+    Ok(attached)
+}
+
+/// Lets a device go.
+///
+/// # Errors
+///
+/// What a program said, or that the device is another's to let go.
+pub fn detach(device: &Path) -> anyhow::Result<()> {
+    let shown = device.to_string_lossy();
+    let name = device.file_name().unwrap_or_default().to_string_lossy();
+    if name.starts_with("nbd") {
+        tools::done(&["nbd-client", "-d", &shown])?;
+        let _ = std::fs::remove_file(note_path(device));
+    } else if name.starts_with("loop") {
+        tools::done(&["losetup", "-d", &shown])?;
+    } else {
+        bail!("{shown} is neither a network block device nor a loop device, so sinew swap has not set it up");
+    }
+    Ok(())
+}
+
+/// Whether nothing is on a device that somebody could want: zeros, or swap.
+///
+/// # Errors
+///
+/// That something is.
+pub fn check_unused(device: &Path) -> anyhow::Result<()> {
+    let shown = device.display();
+    let mut file = File::open(device).with_context(|| format!("reading {shown}"))?;
+    let mut bytes = Vec::new();
+    file.seek(SeekFrom::Start(0))?;
+    file.take(BEGINNING as u64).read_to_end(&mut bytes).with_context(|| format!("reading {shown}"))?;
+    ensure!(
+        is_unused(&bytes),
+        "something other than swap is on the device: if it is not needed any more, say --overwrite"
+    );
+    Ok(())
+}
+
+fn is_unused(beginning: &[u8]) -> bool {
+    let is_swap = beginning.get(4096 - SWAP_MAGIC.len()..4096) == Some(SWAP_MAGIC);
+    is_swap || beginning.iter().all(|byte| *byte == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_becomes_swap_is_told_by_how_it_is_written() {
+        let of = |text: &str| Source::of(text).unwrap();
+        assert_eq!(of("unix:/run/memory.sock"), Source::Socket("/run/memory.sock".into()));
+        assert_eq!(of("127.0.0.1:10809"), Source::Port("127.0.0.1".into(), 10809));
+        assert_eq!(of("[::1]:10809"), Source::Port("::1".into(), 10809));
+        assert_eq!(of("/mnt/swap"), Source::File("/mnt/swap".into()));
+        assert_eq!(of("/dev/nbd3"), Source::Device("/dev/nbd3".into()));
+        for (text, why) in [("unix:", "path of the socket"), ("host", "port"), ("host:0", "port")] {
+            let error = Source::of(text).unwrap_err().to_string();
+            assert!(error.contains(why), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn zeros_and_swap_are_free_to_use_and_anything_else_is_not() {
+        let mut bytes = vec![0; BEGINNING];
+        assert!(is_unused(&bytes));
+        bytes[1080] = 1;
+        assert!(!is_unused(&bytes));
+        bytes[4086..4096].copy_from_slice(SWAP_MAGIC);
+        assert!(is_unused(&bytes));
+        assert!(is_unused(&[]) && !is_unused(&[1]));
+    }
+}
