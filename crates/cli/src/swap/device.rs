@@ -188,10 +188,26 @@ fn attach_file(file: &Path, size: Option<usize>) -> anyhow::Result<Attached> {
         about.mode() & 0o077 == 0,
         "{shown} can be read by others, who would see what is in memory: chmod 600 {shown}"
     );
-    let device =
-        tools::done(&["losetup", "--find", "--show", "--direct-io=on", &file.to_string_lossy()]).map_err(undo)?;
+    let device = loop_device(file).map_err(undo)?;
     let file = size.map(|_| file.to_path_buf());
     Ok(Attached { device: device.into(), bytes: about.len(), is_new: size.is_some(), file, is_kept: false })
+}
+
+/// Puts a file on a loop device, past the cache of pages where the file system can, so that a page that goes out takes no other page.
+fn loop_device(file: &Path) -> anyhow::Result<String> {
+    if !Path::new("/dev/loop-control").exists() {
+        // Where there is no such module, losetup says so.
+        let _ = tools::done(&["modprobe", "loop"]);
+    }
+    let path = file.to_string_lossy();
+    let attach = |direct: &str| tools::done(&["losetup", "--find", "--show", direct, &path]);
+    attach("--direct-io=on").or_else(|_| {
+        let device = attach("--direct-io=off")?;
+        output::complain(format_args!(
+            "{path}: its file system has no direct I/O, so a page that goes out takes memory of the page cache for a while"
+        ));
+        Ok(device)
+    })
 }
 
 /// The network block devices of this machine.
