@@ -238,3 +238,44 @@ fn a_donor_that_others_reach_has_a_key_and_gives_nothing_without_it() {
     client.write(0, &[1; PAGE]).unwrap();
     assert_eq!(client.read(0, PAGE).unwrap(), [1; PAGE]);
 }
+
+#[test]
+fn a_check_says_whether_anything_is_wrong() {
+    let folder = Folder::new();
+    let mut donors: Vec<Server> = (0..3).map(|_| donor("shm")).collect();
+    let addresses: Vec<String> = donors.iter().map(|donor| donor.address.clone()).collect();
+    let check = |more: &[&str]| {
+        let output = run(sinew(&["fsck"]).args(&addresses).args(more));
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    let (code, _, said) = check(&[]);
+    assert!(code == Some(1) && said.contains("no donor that answers knows the volume"), "{said}");
+    let device = Device::start(&folder, &addresses, &["--size", "16M"]);
+    let mut client = device.client();
+    (0..500).for_each(|page| client.write(page * 3 * PAGE as u64, &[1; PAGE]).unwrap());
+    drop(client);
+    device.end();
+    let (code, shown, said) = check(&["--json"]);
+    let json: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!(
+        (code, &json["clean"], &json["pages"], &json["good"]),
+        (Some(0), &true.into(), &500.into(), &1000.into()),
+        "{said}"
+    );
+    assert_eq!(check(&[]).0, Some(0));
+    let victim = donors.remove(2);
+    victim.process.signal(Signal::KILL);
+    drop(victim);
+    let (code, shown, said) = check(&[]);
+    assert!(code == Some(5) && shown.contains(&format!("Gone: {}", addresses[2])), "{code:?} {shown} {said}");
+    assert!(shown.contains("Something is wrong."), "{shown}");
+    // The server that comes next mends it.
+    let mut device = Device::start(&folder, &addresses, &[]);
+    let words = lines_of(device.process.0.stderr.take().unwrap());
+    while !words.recv_timeout(PATIENCE).unwrap().contains("has all its copies again") {}
+    device.process.signal(Signal::INT);
+    assert!(device.process.wait().success());
+    let (code, shown, _) = check(&["--json"]);
+    let json: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!((code, &json["good"], &json["degraded"]), (Some(0), &1000.into(), &0.into()), "{json}");
+}
