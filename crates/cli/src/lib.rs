@@ -5,9 +5,9 @@
 //! - `verbs`, `kv`, `seq`: `sinew verbs`, `sinew kv` and `sinew seq`, their benchmarks and the services that they are for.
 //! - `herd`: servers and clients of calls over verbs, and how they meet.
 //! - `sim`: `sinew sim`, and `lab`: `sinew lab`.
-//! - `block` and `memory`: `sinew serve block` and `sinew serve memory`; `socket_args`: where clients of other protocols come in.
-//! - `swap`: `sinew swap`.
-//! - `limits`: `sinew limits`. `measure`: what all benchmarks have in common; how they measure is the harness's.
+//! - `block` and `memory`: `sinew serve block` and `sinew serve memory`; `donors` and `volume`: memory of others, and volumes in it; `socket_args`: where
+//!   clients of other protocols come in.
+//! - `swap`: `sinew swap`. `fsck`: `sinew fsck`. `limits`: `sinew limits`. `measure`: what all benchmarks have in common; how they measure is the harness's.
 //! - `advice`: which command serves where nobody is found.
 //! - `model`: `sinew model`, which computes and measures nothing; `advise`: `sinew advise`.
 //! - `infile`: files that options name; `outfile`: the one that `--out` names; `interrupted`: Ctrl-C, where nothing has to be put in order.
@@ -20,9 +20,11 @@ mod advice;
 mod advise;
 mod block;
 mod child;
+mod donors;
 mod echo;
 mod endpoint_args;
 mod fabrics;
+mod fsck;
 mod herd;
 mod infile;
 mod interrupted;
@@ -43,6 +45,7 @@ mod swap;
 mod table;
 mod tour;
 mod verbs;
+mod volume;
 
 use std::fmt;
 use std::process::ExitCode;
@@ -66,6 +69,8 @@ Examples:
   sinew sim swarm --seconds 60             hunts for bugs, simulated
   sinew model pcie --batch 16              what crosses PCI Express
   sinew advise cache --nic cx3             which design suits a workload
+  sinew serve memory shm://donor1 --memory 1G   memory for volumes of others
+  sinew fsck shm://donor1                  checks a volume there
   sinew limits                             what the machine itself allows
 
 Exit status:
@@ -74,6 +79,7 @@ Exit status:
   2    wrong usage: nothing was started
   3    a threshold (--fail-if-...) was missed
   4    thresholds were given, and the result is invalid
+  5    a check found something wrong
   130  interrupted by Ctrl-C before it was done (143: by SIGTERM)
 
 A server that is stopped by a signal ends with 0.";
@@ -119,6 +125,8 @@ enum Command {
     Model(model::Command),
     /// Say which design suits a workload on an RDMA NIC, and with which settings
     Advise(Box<advise::Args>),
+    /// Check a volume in the memory of donors
+    Fsck(Box<fsck::Args>),
     /// Measure what the machine alone allows
     Limits(limits::Args),
 }
@@ -155,6 +163,8 @@ enum Outcome {
     NotJudged,
     /// A threshold that the user gave was missed.
     ThresholdMissed,
+    /// A check found something wrong.
+    FoundWrong,
     /// It failed, and has said so itself.
     Failed,
     /// By a signal; this is the exit status.
@@ -168,6 +178,7 @@ impl From<Outcome> for ExitCode {
             Outcome::Failed => 1,
             Outcome::ThresholdMissed => 3,
             Outcome::NotJudged => 4,
+            Outcome::FoundWrong => 5,
             Outcome::Interrupted(status) => status,
         })
     }
@@ -245,6 +256,7 @@ pub fn main() -> ExitCode {
         Some(Command::Lab(command)) => lab::run(&command),
         Some(Command::Model(command)) => model::run(&command),
         Some(Command::Advise(args)) => advise::run(&args),
+        Some(Command::Fsck(args)) => fsck::run(&args),
         Some(Command::Limits(args)) => interrupted::ends().and_then(|()| limits::run(&args)),
     };
     match result {

@@ -1,5 +1,8 @@
 //! A check of a volume: all slots of all copies, headers and pages, against what the volume knows and against each other. It changes nothing.
 
+use std::io;
+
+use sinew_fabric::{Armed, Descriptor, Readiness};
 use sinew_mem::MessageBuffer;
 
 use super::core::{Segment, Volume};
@@ -137,6 +140,14 @@ impl<D: Donors> Check<D> {
         None
     }
 
+    /// Slots of segments that have been looked at, and all of them.
+    pub fn progress(&self) -> (u64, u64) {
+        let slots = u64::from(self.shape.slots);
+        let all = self.segments.len() as u64 * slots;
+        let done = u64::from(self.at.segment) * slots + u64::from(self.at.slot).min(slots);
+        (done.min(all), all)
+    }
+
     fn count(&self) -> u32 {
         CHUNK.min(self.shape.slots - self.at.slot)
     }
@@ -202,5 +213,20 @@ impl<D: Donors> Check<D> {
     /// The donors.
     pub fn into_donors(self) -> D {
         self.donors
+    }
+}
+
+/// It can be slept on as its donors can.
+impl<D: Donors> Readiness for Check<D> {
+    fn descriptor(&self) -> Option<Descriptor> {
+        self.donors.descriptor()
+    }
+
+    fn arm(&mut self, now_ns: u64) -> io::Result<Armed> {
+        if self.waiting == 0 { Ok(Armed::Ready) } else { self.donors.arm(now_ns) }
+    }
+
+    fn disarm(&mut self) -> bool {
+        self.donors.disarm()
     }
 }

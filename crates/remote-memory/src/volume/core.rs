@@ -285,6 +285,8 @@ pub struct Volume<D: Donors> {
     pub(super) ended: Option<StoreError>,
     pub(super) stats: VolumeStats,
     pub(super) now_ns: u64,
+    /// Whether the last turn found something, or something was asked for since.
+    pub(super) was_busy: bool,
 }
 
 impl<D: Donors> std::fmt::Debug for Volume<D> {
@@ -363,6 +365,7 @@ impl<D: Donors> Volume<D> {
             ended: None,
             stats: VolumeStats::default(),
             now_ns: 0,
+            was_busy: true,
         }
     }
 
@@ -374,6 +377,11 @@ impl<D: Donors> Volume<D> {
     /// Its writer's epoch.
     pub fn epoch(&self) -> u32 {
         self.epoch
+    }
+
+    /// Copies that it has of everything, when it is whole.
+    pub fn copies(&self) -> u32 {
+        self.copies
     }
 
     /// What it did and saw.

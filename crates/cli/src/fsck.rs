@@ -1,0 +1,152 @@
+//! `sinew fsck`: whether what donors hold of a volume is what it should be.
+
+use std::io::IsTerminal;
+
+use anyhow::{Context, bail};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::json;
+use sinew::host::Interrupt;
+use sinew::remote_memory::volume::{Check, CheckReport, Donors};
+
+use crate::donors::{DonorArgs, Names, WithDonors, drive};
+use crate::volume::{self, VolumeArgs};
+use crate::{Outcome, Usage, output, table};
+
+const AFTER_HELP: &str = "\
+All slots of all copies are read, headers and pages, and compared with their checksums, with each other and with what the volume knows. Nothing is repaired:
+a server of the volume (`sinew serve block`) makes missing copies anew, and rewrites a page whose copy is bad when it comes across it.
+
+To check a volume is to open it: a server that has it open loses it, and says so. Stop the server first.
+
+Exit status: 0 when nothing is wrong, 5 when something is, 1 when the volume could not be checked.
+
+JSON: volume, clean, counts of pages and slots by what was found, and gone: the donors that do not answer, and why.
+
+Examples:
+  sinew fsck udp://a:7200 udp://b:7200 udp://c:7200 --key-file pool.key
+  sinew fsck shm://donor1 shm://donor2 shm://donor3 --volume disk --json";
+
+/// Check a volume that lies in the memory of donors.
+#[derive(clap::Args)]
+#[command(after_help = AFTER_HELP)]
+pub struct Args {
+    /// The volume's donors, named as its server names them
+    #[arg(required = true, value_name = "DONOR")]
+    donors: Vec<String>,
+    #[command(flatten)]
+    volume: VolumeArgs,
+    #[command(flatten)]
+    reach: DonorArgs,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Checks, and tells what was found.
+pub fn run(args: &Args) -> anyhow::Result<Outcome> {
+    args.reach.check(&args.donors).map_err(Usage::of)?;
+    let interrupt = Interrupt::install().context("catching Ctrl-C")?;
+    let (report, gone) = args.reach.run(&args.donors, volume::ARENA, Checking { args, interrupt })?;
+    if args.json {
+        output::print(as_json(&args.volume.volume, &report, &gone))?;
+    } else {
+        output::print(as_text(&report, &gone))?;
+    }
+    Ok(if report.is_clean() { Outcome::Done } else { Outcome::FoundWrong })
+}
+
+struct Checking<'a> {
+    args: &'a Args,
+    interrupt: Interrupt,
+}
+
+impl WithDonors for Checking<'_> {
+    type Result = (CheckReport, String);
+
+    fn run<D: Donors + 'static>(self, donors: D, names: &Names) -> anyhow::Result<(CheckReport, String)> {
+        let Self { args, interrupt } = self;
+        let Ok(volume) = volume::open(donors, names, &args.volume, interrupt)? else {
+            bail!("no donor that answers knows the volume \"{}\"", args.volume.volume);
+        };
+        let gone = names.told(volume.gone());
+        let mut check = Check::new(volume);
+        let bar = progress(args.json);
+        let report = drive(&mut check, interrupt, |check| {
+            let over = check.turn();
+            let (done, all) = check.progress();
+            bar.set_length(all);
+            bar.set_position(done);
+            Ok(over)
+        });
+        bar.finish_and_clear();
+        Ok((report?, gone))
+    }
+}
+
+fn progress(is_json: bool) -> ProgressBar {
+    if is_json || !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("{bar:24} {percent:>3} %  {pos} of {len} slots, {eta} to go");
+    ProgressBar::new(0).with_style(style.expect("a fixed template"))
+}
+
+/// What is counted: as in JSON, what it means, and whether it is wrong.
+fn counts(report: &CheckReport) -> [(&'static str, &'static str, u64, bool); 10] {
+    [
+        ("pages", "pages that were written", report.pages, false),
+        ("good", "slots that hold such a page as they should", report.good, false),
+        ("missing", "slots that should, and say something else", report.missing, true),
+        ("torn", "slots whose page has another checksum", report.torn, true),
+        ("differing", "slots whose page differs from the first copy's", report.differing, true),
+        ("stale", "slots with what is not the volume's any more", report.stale, true),
+        ("garbage", "slots whose header is none", report.garbage, true),
+        ("unread", "chunks of a copy that could not be read", report.unread, true),
+        ("degraded", "segments with too few copies", report.degraded, true),
+        ("lost", "segments without any copy", report.lost, true),
+    ]
+}
+
+fn as_json(volume: &str, report: &CheckReport, gone: &str) -> serde_json::Value {
+    let mut json = json!({ "volume": volume, "clean": report.is_clean() });
+    for (name, _, count, _) in counts(report) {
+        json[name] = count.into();
+    }
+    json["gone"] = (!gone.is_empty()).then_some(gone).into();
+    json
+}
+
+fn as_text(report: &CheckReport, gone: &str) -> String {
+    let row = |(_, what, count, is_wrong): (&str, &str, u64, bool)| {
+        vec![what.to_owned(), count.to_string(), if is_wrong && count > 0 { "wrong" } else { "" }.to_owned()]
+    };
+    let table = table::of(&["found", "count", ""], counts(report).map(row), table::FIGURES);
+    let verdict = if report.is_clean() { "Nothing is wrong." } else { "Something is wrong." };
+    let gone = if gone.is_empty() { String::new() } else { table::wrapped(&format!("Gone: {gone}.")) };
+    format!("{table}{gone}\n\n{verdict}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_is_marked_and_nothing_else() {
+        let clean = CheckReport::default();
+        assert!(!as_text(&clean, "").contains("wrong\n") && as_text(&clean, "").ends_with("Nothing is wrong."));
+        assert_eq!(as_json("v", &clean, "")["clean"], true);
+        let mut bad = CheckReport::default();
+        (bad.pages, bad.torn) = (7, 3);
+        let text = as_text(&bad, "shm://a: it is dead");
+        let marked: Vec<&str> = text.lines().filter(|line| line.trim_end().ends_with("wrong")).collect();
+        assert!(marked.len() == 1 && marked[0].contains("another checksum"), "{text}");
+        assert!(text.contains("Gone: shm://a: it is dead.") && text.ends_with("Something is wrong."), "{text}");
+        let json = as_json("v", &bad, "x");
+        assert_eq!((&json["torn"], &json["clean"], &json["gone"]), (&3.into(), &false.into(), &"x".into()));
+    }
+
+    #[test]
+    fn what_counts_as_wrong_is_what_makes_a_volume_not_clean() {
+        assert_eq!(counts(&CheckReport::default()).iter().filter(|count| count.3).count(), 8);
+    }
+}
