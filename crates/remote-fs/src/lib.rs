@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod disk;
+pub mod journal;
 pub mod map;
 pub mod protocol;
 pub mod space;
