@@ -11,6 +11,8 @@
 
 pub mod disk;
 pub mod journal;
+pub mod kept;
+pub mod locks;
 pub mod map;
 pub mod protocol;
 pub mod space;
