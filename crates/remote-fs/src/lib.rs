@@ -15,5 +15,6 @@ pub mod kept;
 pub mod locks;
 pub mod map;
 pub mod protocol;
+pub mod service;
 pub mod space;
 pub mod tree;
