@@ -533,6 +533,9 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
                     return Err(Error::TooMany);
                 }
                 session.failed += 1;
+                if !self.memory.may_be_blamed(donor) {
+                    return Err(Error::Grace);
+                }
                 let is_it = |member: &crate::kept::Member| (member.donor, member.incarnation) == (donor.0, incarnation);
                 self.memory.take_out(&mut self.store, segment, is_it)?;
                 Ok(Answer::Places(reads::places(&self.store, [segment])))

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use sinew_mem::MessageBuffer;
 use sinew_remote_memory::donor::{Answer, Call, Lent, Refusal};
 use sinew_remote_memory::engine::Op as Move;
-use sinew_remote_memory::volume::{CallFailed, Donors, Event};
+use sinew_remote_memory::volume::{CallFailed, DonorId, Donors, Event};
 
 use super::config::{Config, Failure};
 use super::graves::Graves;
@@ -126,6 +126,12 @@ impl<D: Donors> Memory<D> {
     fn expel(&mut self, lane: usize, client: u64) {
         let (volume, epoch) = (self.volume, self.epoch);
         self.call(lane, Purpose::Expel(lane, client), Call::Expel { volume, epoch, client });
+    }
+
+    /// Whether clients can have found out that a donor does not answer: before it is fenced under our epoch, it answers none of them.
+    pub fn may_be_blamed(&self, donor: DonorId) -> bool {
+        let lane = self.lanes.0.iter().find(|lane| lane.donor == donor);
+        lane.is_none_or(|lane| lane.incarnation.is_some() || lane.is_given_up)
     }
 
     /// Takes a copy out that somebody does not reach.

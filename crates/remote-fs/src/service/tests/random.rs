@@ -120,10 +120,10 @@ fn live(seed: u64) {
                 world.disk.fail_at(at, crate::disk::Fault::Crash);
             }
             (16, _) => {
-                // One donor after the other.
+                // One donor after the other; its copies are made anew while clients go on.
+                rest(&mut world, &mut clients);
                 let lane = world.random(3) as usize;
                 world.net.borrow_mut().restart(lane);
-                rest(&mut world, &mut clients);
             }
             (17, _) => world.net.borrow_mut().haunt(),
             (18, _) => {

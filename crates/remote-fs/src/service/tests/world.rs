@@ -512,22 +512,37 @@ impl Client {
     /// Writes a page of a file, as a whole, and commits it.
     pub fn write(&mut self, world: &mut World, handle: u64, at: u64, bytes: &[u8]) -> Result<Attr, Error> {
         let mut fresh = self.reserve(world, 1)?;
+        let epoch = self.epoch;
         let run = fresh.runs[0];
         for _ in 0..20 {
             let Some(place) = fresh.places.pop() else { return Err(Error::Lost) };
             for copy in &place.copies {
                 if !self.write_copy(world, copy, run.first, bytes) {
+                    self.ask(world, Request::Heartbeat)?;
+                    if self.epoch != epoch {
+                        // It was the service that took the access away, and the reservation with it.
+                        return self.write(world, handle, at, bytes);
+                    }
                     let (segment, donor, incarnation) = (run.segment, copy.donor, copy.incarnation);
                     // Where it is the last one, the commit says so.
                     match self.ask(world, Request::Failed { segment, donor, incarnation }) {
                         Ok(_) => {}
+                        Err(Error::Grace) => {
+                            world.run(20);
+                            return self.write(world, handle, at, bytes);
+                        }
                         Err(Error::Lost) => {
-                            self.ask(world, Request::GiveBack { pages: vec![run] })?;
+                            // They are not reserved any more when the service has started again.
+                            let _ = self.ask(world, Request::GiveBack { pages: vec![run] });
                             return Err(Error::Lost);
                         }
                         Err(error) => return Err(error),
                     }
                 }
+            }
+            // Whatever may happen meanwhile.
+            for _ in 0..world.random(6) {
+                world.step();
             }
             let generation = place.generation;
             let extent = Extent { at, pages: run, generation, sums: Sums(vec![checksum(bytes)]), replaces: None };
