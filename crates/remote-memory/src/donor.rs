@@ -17,7 +17,7 @@ mod slabs;
 mod state;
 mod wire;
 
-pub use gate::{KEY_LEN_MIN, Key};
+pub use gate::{Gate, KEY_LEN_MIN, Key};
 pub use lends::{CallsAlone, Grounds, Lends, NoLending, OwnMemory};
 pub use protocol::{Answer, Call, Lent, Refusal, Stored};
 pub use service::{Service, ServiceConfig, ServiceStats};
