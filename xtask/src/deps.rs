@@ -57,6 +57,7 @@ const ROOMS: &[Room] = &[
     room("sinew-remote-memory", &["sinew-fabric", "sinew-mem", "sinew-rpc"]),
     system_room("sinew-remote-block", &["sinew-door", "sinew-fabric", "sinew-mem", "sinew-remote-memory"]),
     system_room("sinew-far-memory", &["sinew-fabric", "sinew-mem", "sinew-remote-memory"]),
+    system_room("sinew-mount", &[]),
     top("sinew"),
     top("sinew-harness"),
     top("sinew-cli"),
