@@ -56,6 +56,7 @@ const ROOMS: &[Room] = &[
     room("sinew-herd", &["sinew-fabric", "sinew-mem"]),
     room("sinew-remote-memory", &["sinew-fabric", "sinew-mem", "sinew-rpc"]),
     system_room("sinew-remote-block", &["sinew-door", "sinew-fabric", "sinew-mem", "sinew-remote-memory"]),
+    system_room("sinew-remote-fs", &["sinew-fabric", "sinew-mem", "sinew-remote-memory", "sinew-rpc"]),
     system_room("sinew-far-memory", &["sinew-fabric", "sinew-mem", "sinew-remote-memory"]),
     system_room("sinew-mount", &[]),
     top("sinew"),

@@ -1,0 +1,147 @@
+//! Messages and replies as bytes.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use sinew_rpc::RequestType;
+
+use super::answer::Reply;
+use super::limits::{
+    ANSWER_LEN_MAX, EXTENTS_MAX, GROUPS_MAX, LINK_LEN_MAX, LOCKS_MAX, NAME_LEN_MAX, OPENS_MAX, PAGE, REQUEST_LEN_MAX,
+    RESERVE_PAGES_MAX, SEGMENTS_MAX, XATTR_VALUE_MAX,
+};
+use super::page::{Extent, Pages, Run, Sums};
+use super::request::{Message, Request};
+
+/// The type of a file system's requests.
+pub const FILES: RequestType = RequestType::new(56);
+
+/// Bytes that are no message, or no reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("these bytes make no sense")]
+pub struct Malformed;
+
+fn write(value: &impl Serialize) -> Vec<u8> {
+    // Writing to memory fails for values alone that none of ours are: sequences without a length, and such.
+    postcard::to_allocvec(value).unwrap_or_default()
+}
+
+fn read<T: DeserializeOwned>(bytes: &[u8], len_max: usize) -> Result<T, Malformed> {
+    if bytes.len() > len_max {
+        return Err(Malformed);
+    }
+    match postcard::take_from_bytes(bytes) {
+        Ok((value, [])) => Ok(value),
+        _ => Err(Malformed),
+    }
+}
+
+fn check(makes_sense: bool) -> Result<(), Malformed> {
+    if makes_sense { Ok(()) } else { Err(Malformed) }
+}
+
+impl Message {
+    /// As bytes.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        write(self)
+    }
+
+    /// From bytes that may be anything.
+    ///
+    /// # Errors
+    ///
+    /// [`Malformed`], also where something in it is longer than it may be.
+    pub fn read(bytes: &[u8]) -> Result<Self, Malformed> {
+        let message: Self = read(bytes, REQUEST_LEN_MAX)?;
+        match &message {
+            Self::Greet | Self::Prove(_) => {}
+            Self::Join(join) => check(join.opens.len() <= OPENS_MAX && join.locks.len() <= LOCKS_MAX)?,
+            Self::Ask(envelope) => {
+                check(envelope.caller.groups.len() <= GROUPS_MAX)?;
+                check(envelope.request.changes() == (envelope.sequence != 0))?;
+                check_request(&envelope.request)?;
+            }
+        }
+        Ok(message)
+    }
+}
+
+/// What is longer than a name may be is read, so that it can be answered for what it is.
+fn check_request(request: &Request) -> Result<(), Malformed> {
+    let name_len_max = NAME_LEN_MAX * 16;
+    match request {
+        Request::Lookup { name, .. }
+        | Request::Create { name, .. }
+        | Request::MakeDirectory { name, .. }
+        | Request::MakeNode { name, .. }
+        | Request::Link { name, .. }
+        | Request::Unlink { name, .. }
+        | Request::RemoveDirectory { name, .. }
+        | Request::GetXattr { name, .. }
+        | Request::RemoveXattr { name, .. } => check(name.len() <= name_len_max),
+        Request::MakeSymlink { name, target, .. } => {
+            check(name.len() <= name_len_max && target.len() <= LINK_LEN_MAX + 1)
+        }
+        Request::Rename { name, new_name, .. } => check(name.len().max(new_name.len()) <= name_len_max),
+        Request::SetXattr { name, value, .. } => check(name.len() <= name_len_max && value.len() <= XATTR_VALUE_MAX),
+        Request::Places { segments } => check(segments.len() <= SEGMENTS_MAX),
+        Request::GiveBack { pages } => {
+            check(pages.len() <= EXTENTS_MAX)?;
+            pages.iter().try_for_each(check_pages)
+        }
+        Request::Commit { extents, holes, .. } => {
+            check(extents.len() <= EXTENTS_MAX && holes.len() <= EXTENTS_MAX)?;
+            extents.iter().try_for_each(check_extent)?;
+            let pages: u64 = extents.iter().map(|extent| u64::from(extent.pages.count)).sum();
+            check(pages <= RESERVE_PAGES_MAX.into())?;
+            check(extents.is_sorted_by(|one, next| one.at + u64::from(one.pages.count) <= next.at))?;
+            holes.iter().try_for_each(|(at, count)| check(*count > 0 && at.checked_add(*count).is_some()))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_pages(pages: &Pages) -> Result<(), Malformed> {
+    check(pages.count > 0 && pages.first.checked_add(pages.count).is_some())
+}
+
+fn check_extent(extent: &Extent) -> Result<(), Malformed> {
+    let Extent { at, pages, sums, replaces, .. } = extent;
+    let count = pages.count as usize;
+    check_pages(pages)?;
+    check(at.checked_add(pages.count.into()).is_some())?;
+    check(sums.0.len() == count && !sums.0.contains(&0))?;
+    check(replaces.as_ref().is_none_or(|Sums(old)| old.len() == count))
+}
+
+fn check_run(run: &Run) -> Result<(), Malformed> {
+    let Run { at, pages, last_len, sums } = run;
+    check_pages(pages)?;
+    check(at.checked_add(pages.count.into()).is_some())?;
+    check(sums.0.len() == pages.count as usize && (1..=PAGE).contains(&usize::from(*last_len)))
+}
+
+impl Reply {
+    /// As bytes.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        write(self)
+    }
+
+    /// From bytes that may be anything.
+    ///
+    /// # Errors
+    ///
+    /// [`Malformed`], also where runs of a layout have another number of checksums than of pages, are not in order, or lie beyond its end.
+    pub fn read(bytes: &[u8]) -> Result<Self, Malformed> {
+        let reply: Self = read(bytes, ANSWER_LEN_MAX)?;
+        if let Self::Answer(super::answer::Answer::Layout(layout)) = &reply {
+            layout.runs.iter().try_for_each(check_run)?;
+            let end = |run: &Run| run.at + u64::from(run.pages.count);
+            check(layout.runs.is_sorted_by(|one, next| end(one) <= next.at))?;
+            check(layout.runs.last().is_none_or(|run| end(run) <= layout.until))?;
+        }
+        Ok(reply)
+    }
+}
+
+#[cfg(test)]
+mod tests;
