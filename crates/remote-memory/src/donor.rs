@@ -7,6 +7,7 @@
 //!
 //! A volume's bytes do not come this way: they are read and written by an [engine](crate::engine).
 
+mod clients;
 mod gate;
 mod protocol;
 mod service;

@@ -1,11 +1,19 @@
 //! Donors together: where a volume's segments lie, and how they are reached.
 //!
-//! - [`VerbsDonors`]: donors as a [volume](crate::volume) wants them, by calls over `rpc` and an [engine](crate::engine) for each.
+//! - [`Reach`]: one donor within reach, by calls over `rpc` and an [engine](crate::engine).
+//! - [`Approach`]: how its memory is reached: by [`Verbs`].
+//! - [`Pool`]: donors within reach as a [volume](crate::volume) wants them; [`VerbsDonors`] is the one by verbs.
 //! - [`place`]: which donors have which segments, by the memory that they have free.
 
+mod approach;
+mod config;
 mod donors;
 mod link;
 mod place;
+mod reach;
 
-pub use donors::{PoolConfig, VerbsDonors};
+pub use approach::{Approach, Verbs};
+pub use config::PoolConfig;
+pub use donors::{Pool, VerbsDonors};
 pub use place::{NoRoom, Room, place};
+pub use reach::Reach;

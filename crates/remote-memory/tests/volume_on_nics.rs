@@ -1,107 +1,28 @@
 //! Volumes at donors on modelled hosts: calls over `rpc`, memory by RDMA, in virtual time.
 #![cfg(not(miri))]
 
-use std::cell::Cell;
-use std::rc::Rc;
+mod common;
 
-use sinew_fabric::SeededGenerator;
+use common::{DONORS, Endpoint, MEMORY, World, address};
 use sinew_fabric::verbs::Slice;
-use sinew_remote_memory::donor::{Key, Service, ServiceConfig};
+use sinew_remote_memory::donor::Key;
 use sinew_remote_memory::pool::{PoolConfig, Room, VerbsDonors, place};
 use sinew_remote_memory::store::{BLOCK, Finished, Job, Request, Status, Store, StoreError};
 use sinew_remote_memory::volume::{OpenError, Opening, Shape, Volume, VolumeConfig};
-use sinew_rpc::{Config, Nexus, Rpc, SharedEndpoint};
-use sinew_sim::nic::Profile;
-use sinew_sim::{HostId, Network, PortConfig, SimClock, SimPort, SimVerbs, Topology};
+use sinew_rpc::SharedEndpoint;
+use sinew_sim::SimVerbs;
 
-const DONORS: usize = 3;
-const HOSTS: usize = DONORS + 3;
 const ID: u64 = 77;
-const MEMORY: usize = 16 << 20;
 const PAGE: u64 = BLOCK as u64;
 
-type Endpoint = Rpc<SimPort, SimClock>;
 type Donors = VerbsDonors<SharedEndpoint<Endpoint>, SimVerbs>;
 
-struct Donor {
-    service: Service<SimVerbs>,
-    rpc: Endpoint,
-}
-
-struct World {
-    network: Network,
-    donors: Vec<Option<Donor>>,
-    opened: Rc<Cell<usize>>,
-    key: Option<Key>,
-}
-
-fn address(lane: usize) -> String {
-    format!("sim://donor{lane}")
-}
-
 impl World {
-    fn new(seed: u64) -> Self {
-        let network = Network::new(Topology::star(HOSTS, 54.54, 10, 4096), seed).unwrap();
-        let profile = Profile::built_in("cx3").unwrap();
-        (0..HOSTS).for_each(|host| network.attach_nic(HostId(host), &profile).unwrap());
-        let key = Key::new(b"a key of some bytes");
-        let mut world = Self { network, donors: Vec::new(), opened: Rc::default(), key };
-        for lane in 0..DONORS {
-            let donor = world.donor(lane);
-            world.donors.push(Some(donor));
-        }
-        world
-    }
-
-    fn device(&self, host: usize) -> SimVerbs {
-        self.opened.set(self.opened.get() + 1);
-        self.network.verbs(HostId(host), &format!("device {}", self.opened.get())).unwrap()
-    }
-
-    fn random(&self) -> Box<SeededGenerator> {
-        Box::new(SeededGenerator::new(self.network.random()))
-    }
-
-    fn endpoint(&self, host: usize, name: &str) -> Endpoint {
-        let config = PortConfig { arena_bytes: 8 << 20, ..PortConfig::default() };
-        let port = self.network.open(HostId(host), name, config).unwrap();
-        let nexus = Nexus::builder().config(Config::default()).build().unwrap();
-        Rpc::new(&nexus, port, self.network.clock(), self.random())
-    }
-
-    fn donor(&self, lane: usize) -> Donor {
-        let config = ServiceConfig::new(MEMORY, self.key.clone());
-        let service = Service::new(&self.device(lane), config, self.random()).unwrap();
-        Donor { service, rpc: self.endpoint(lane, &format!("donor{lane}")) }
-    }
-
     fn donors(&self, host: usize, key: Option<Key>) -> Donors {
         let rpc = SharedEndpoint::new(self.endpoint(host, &format!("writer{host}")));
         let donors = (0..DONORS).map(|lane| (address(lane).parse().unwrap(), rpc.share()));
         let config = PoolConfig { key, call_timeout_ns: 10_000_000, ..PoolConfig::default() };
         VerbsDonors::new(&self.device(host), donors, 64 << 20, config).unwrap()
-    }
-
-    /// Some time passes, and donors do what they have to.
-    fn pass(&mut self) {
-        for donor in self.donors.iter_mut().flatten() {
-            let Donor { service, rpc } = donor;
-            rpc.turn_with(|call| service.take(call));
-        }
-        let step_ns = if self.network.in_flight() > 0 { 2_000 } else { 20_000 };
-        self.network.run_until(self.network.now_ns() + step_ns);
-    }
-
-    fn kill(&mut self, lane: usize) {
-        self.donors[lane] = None;
-        self.cut(lane, true);
-    }
-
-    fn cut(&self, lane: usize, is_cut: bool) {
-        (0..HOSTS).filter(|host| *host != lane).for_each(|host| {
-            self.network.set_cut(HostId(lane), HostId(host), is_cut);
-            self.network.set_cut(HostId(host), HostId(lane), is_cut);
-        });
     }
 
     fn finish(&mut self, mut opening: Opening<Donors>) -> Result<Volume<Donors>, OpenError> {

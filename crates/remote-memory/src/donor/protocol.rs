@@ -28,12 +28,33 @@ pub enum Call {
         /// The record, which means nothing to a donor.
         record: Arc<[u8]>,
     },
-    /// Takes access to the volume's slabs away from all who had it, and gives it to the caller: when it is answered, nothing that was sent before changes a slab any more.
+    /// Takes access to the volume's slabs away from all who had it, and gives it to the caller: when it is answered, nothing that was sent before changes a slab any more. Clients that
+    /// were [admitted](Self::Admit) under the same epoch keep theirs: a writer that fences again has lost its way, and not its clients.
     Fence {
         /// Which volume.
         volume: u64,
         /// The writer's.
         epoch: u32,
+    },
+    /// Gives the caller access to the volume's slabs beside the writer who fenced it, until it is [expelled](Self::Expel) or a later epoch fences the volume. Whoever asks again
+    /// under the same number has a new way, and loses the old one.
+    Admit {
+        /// Which volume.
+        volume: u64,
+        /// The writer's.
+        epoch: u32,
+        /// The caller's number, which the writer gave it and gives nobody else in this epoch; later clients have higher numbers.
+        client: u64,
+    },
+    /// Takes access away from a client: when it is answered, nothing that it sent before changes a slab any more, and its number is not admitted again in this epoch, whether it was
+    /// before or not.
+    Expel {
+        /// Which volume.
+        volume: u64,
+        /// The writer's.
+        epoch: u32,
+        /// The client.
+        client: u64,
     },
     /// A slab for a volume, all zeros.
     Take {
@@ -55,6 +76,13 @@ pub enum Call {
     },
     /// How much memory there is.
     Stat,
+}
+
+impl Call {
+    /// Whether its answer has a way to the memory with it, for which the caller sends its queue pairs.
+    pub fn asks_for_way(&self) -> bool {
+        matches!(self, Self::Fence { .. } | Self::Admit { .. })
+    }
 }
 
 /// A slab that a volume has.
@@ -105,6 +133,18 @@ pub enum Answer {
         /// The slabs that the volume has here.
         slabs: Vec<Lent>,
     },
+    /// The client has access.
+    Admitted {
+        /// As in [`Answer::Known`].
+        incarnation: u64,
+        /// What its reads and writes go with.
+        session: u64,
+    },
+    /// The client has none, and gets none.
+    Expelled {
+        /// As in [`Answer::Known`].
+        incarnation: u64,
+    },
     /// The slab.
     Taken {
         /// As in [`Answer::Known`].
@@ -154,6 +194,12 @@ pub enum Refusal {
     NoSlab {
         /// The number.
         slab: u64,
+    },
+    /// The client was expelled, or is so old that nobody knows any more whether it was.
+    #[error("it admits client {client} no more: join the volume again, under a new number")]
+    Expelled {
+        /// Its number.
+        client: u64,
     },
     /// The call makes no sense, or asks for more than anybody gets.
     #[error("{0}")]

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use sinew_fabric::Generator;
-use sinew_fabric::verbs::{Access, Device, Exposed, ProtectionDomain, VerbsError};
+use sinew_fabric::verbs::{Access, Device, Exposed, ProtectionDomain, QpAddress, VerbsError};
 use sinew_rpc::{Call as Incoming, ClientEvent, ClientId};
 
 use super::gate::{Gate, Key};
@@ -24,7 +24,7 @@ pub struct ServiceConfig {
     pub key: Option<Key>,
     /// Callers at a time that have greeted and not yet proved that they have the key.
     pub strangers_max: usize,
-    /// Queue pairs that one writer has at most.
+    /// Queue pairs that one writer, or one client, has at most.
     pub queue_pairs_max: usize,
 }
 
@@ -55,8 +55,8 @@ pub struct Service<D: Device> {
     domain: D::Domain,
     memory: ExposedOf<D>,
     donor: Donor,
-    /// By volume: the queue pairs of its writer. Whoever fences the volume takes these away.
-    lendings: HashMap<u64, Lending<D>>,
+    /// Queue pairs, by the volume, and by the client that has them; none for the writer.
+    lendings: HashMap<(u64, Option<u64>), Lending<D>>,
     gate: Gate<ClientId>,
     queue_pairs_max: usize,
     stats: ServiceStats,
@@ -134,10 +134,10 @@ impl<D: Device> Service<D> {
                 self.stats.strangers += 1;
                 Response::Stranger
             }
-            Some(Request::Call(Call::Fence { volume, epoch }, addresses)) => self.fence(volume, epoch, &addresses),
-            Some(Request::Call(call, _)) => {
-                self.handle(&call).map_or_else(Response::Refused, |answer| Response::Answer(answer, None))
-            }
+            Some(Request::Call(call, addresses)) => match self.call(&call, &addresses) {
+                Ok((answer, way)) => Response::Answer(answer, way),
+                Err(refusal) => Response::Refused(refusal),
+            },
         };
         match response {
             Response::Refused(_) => self.stats.refused += 1,
@@ -162,23 +162,38 @@ impl<D: Device> Service<D> {
         self.donor.handle(call, &mut zero)
     }
 
-    /// The queue pairs of whoever wrote before are gone before the new writer has its own.
-    fn fence(&mut self, volume: u64, epoch: u32, addresses: &[sinew_fabric::verbs::QpAddress]) -> Response {
-        if addresses.is_empty() || addresses.len() > self.queue_pairs_max {
-            return Response::Refused(Refusal::Never("a writer has some queue pairs, and not too many"));
+    /// Whoever loses access has no queue pairs any more when this returns.
+    fn call(&mut self, call: &Call, addresses: &[QpAddress]) -> Result<(Answer, Option<Way>), Refusal> {
+        if call.asks_for_way() && (addresses.is_empty() || addresses.len() > self.queue_pairs_max) {
+            return Err(Refusal::Never("whoever reads and writes has some queue pairs, and not too many"));
         }
-        let answer = match self.handle(&Call::Fence { volume, epoch }) {
-            Ok(answer) => answer,
-            Err(refusal) => return Response::Refused(refusal),
-        };
-        self.lendings.remove(&volume);
-        match Lending::new(&self.device, &self.domain, addresses) {
-            Ok(lending) => {
-                let way = Way { queue_pairs: lending.addresses(), memory: self.memory.remote() };
-                self.lendings.insert(volume, lending);
-                Response::Answer(answer, Some(way))
+        let answer = self.handle(call)?;
+        let way = match *call {
+            Call::Fence { volume, .. } => {
+                let donor = &self.donor;
+                let keeps = |of: u64, client: Option<u64>| {
+                    of != volume || client.is_some_and(|client| donor.is_admitted(volume, client))
+                };
+                self.lendings.retain(|(of, client), _| keeps(*of, *client));
+                Some(self.lend((volume, None), addresses)?)
             }
-            Err(_) => Response::Refused(Refusal::Never("its device has no queue pairs for this writer")),
-        }
+            Call::Admit { volume, client, .. } => Some(self.lend((volume, Some(client)), addresses)?),
+            Call::Expel { volume, client, .. } => {
+                self.lendings.remove(&(volume, Some(client)));
+                None
+            }
+            _ => None,
+        };
+        Ok((answer, way))
+    }
+
+    /// Queue pairs for these, in place of those that were lent before.
+    fn lend(&mut self, to: (u64, Option<u64>), addresses: &[QpAddress]) -> Result<Way, Refusal> {
+        self.lendings.remove(&to);
+        let lending = Lending::new(&self.device, &self.domain, addresses)
+            .map_err(|_| Refusal::Never("its device has no queue pairs for this caller"))?;
+        let way = Way { queue_pairs: lending.addresses(), memory: self.memory.remote() };
+        self.lendings.insert(to, lending);
+        Ok(way)
     }
 }

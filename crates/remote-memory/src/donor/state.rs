@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
+use super::clients::Clients;
 use super::protocol::{Answer, Call, Refusal, Stored};
 use super::slabs::Slabs;
 
@@ -13,11 +14,13 @@ pub struct DonorLimits {
     pub volumes_max: usize,
     /// Bytes of a record.
     pub record_len_max: usize,
+    /// Clients that are admitted at once, of all volumes.
+    pub clients_max: usize,
 }
 
 impl Default for DonorLimits {
     fn default() -> Self {
-        Self { volumes_max: 4096, record_len_max: 256 << 10 }
+        Self { volumes_max: 4096, record_len_max: 256 << 10, clients_max: 4096 }
     }
 }
 
@@ -30,6 +33,7 @@ struct Held {
     /// Of the last fence: earlier ones give no access any more.
     session: u64,
     stored: Option<Stored>,
+    clients: Clients,
 }
 
 /// Which slabs are whose, who may use them, and the votes.
@@ -38,6 +42,8 @@ pub struct Donor {
     slabs: Slabs,
     volumes: HashMap<u64, Held>,
     sessions: u64,
+    /// Clients of all volumes.
+    admitted: usize,
     limits: DonorLimits,
 }
 
@@ -50,7 +56,7 @@ impl std::fmt::Debug for Donor {
 impl Donor {
     /// A donor of `len` bytes. `incarnation` is drawn by lot, so that nobody takes it for an earlier run of the same donor.
     pub fn new(incarnation: u64, len: u64, limits: DonorLimits) -> Self {
-        Self { incarnation, slabs: Slabs::new(len), volumes: HashMap::new(), sessions: 0, limits }
+        Self { incarnation, slabs: Slabs::new(len), volumes: HashMap::new(), sessions: 0, admitted: 0, limits }
     }
 
     /// This run's number.
@@ -63,9 +69,15 @@ impl Donor {
         self.slabs.free_bytes()
     }
 
-    /// Whether whoever fenced the volume with this [session](Answer::Fenced) may use its slabs.
+    /// Whether whoever [fenced](Answer::Fenced) the volume with this session, or was [admitted](Answer::Admitted) with it, may use its slabs.
     pub fn allows(&self, volume: u64, session: u64) -> bool {
-        session > 0 && self.volumes.get(&volume).is_some_and(|held| held.session == session)
+        let held = self.volumes.get(&volume).filter(|_| session > 0);
+        held.is_some_and(|held| held.session == session || held.clients.has_session(session))
+    }
+
+    /// Whether the volume has this client.
+    pub fn is_admitted(&self, volume: u64, client: u64) -> bool {
+        self.volumes.get(&volume).is_some_and(|held| held.clients.is_admitted(client))
     }
 
     /// Whether the bytes lie in a slab of the volume.
@@ -73,7 +85,7 @@ impl Donor {
         self.slabs.of(volume).any(|lent| lent.base <= range.start && range.end <= lent.base + lent.len)
     }
 
-    /// Does what it is asked for. After [`Answer::Fenced`], and before it is sent, whoever [is not allowed](Self::allows) any more is cut off. `zero` makes
+    /// Does what it is asked for. After [`Answer::Fenced`], [`Answer::Admitted`] and [`Answer::Expelled`], and before they are sent, whoever [is not allowed](Self::allows) any more is cut off. `zero` makes
     /// these bytes of the memory zero.
     ///
     /// # Errors
@@ -119,9 +131,33 @@ impl Donor {
                 if *epoch < held.fence {
                     return Err(Refusal::Older { held: held.fence });
                 }
+                let gone = if *epoch > held.fence { std::mem::take(&mut held.clients).len() } else { 0 };
                 (held.fence, held.session) = (*epoch, session);
                 self.sessions = session;
+                self.admitted -= gone;
                 Ok(Answer::Fenced { incarnation, session, slabs: self.slabs.of(*volume).collect() })
+            }
+            Call::Admit { volume, epoch, client } => {
+                self.check(*volume, *epoch)?;
+                let session = self.sessions + 1;
+                let clients = &mut self.held(*volume)?.clients;
+                clients.check(*client)?;
+                let is_new = !clients.is_admitted(*client);
+                if is_new && self.admitted >= self.limits.clients_max {
+                    return Err(Refusal::Never("it has as many clients as it can"));
+                }
+                self.held(*volume)?.clients.admit(*client, session);
+                self.sessions = session;
+                self.admitted += usize::from(is_new);
+                Ok(Answer::Admitted { incarnation, session })
+            }
+            Call::Expel { volume, epoch, client } => {
+                self.check(*volume, *epoch)?;
+                let clients = &mut self.held(*volume)?.clients;
+                let was = clients.is_admitted(*client);
+                clients.expel(*client);
+                self.admitted -= usize::from(was);
+                Ok(Answer::Expelled { incarnation })
             }
             Call::Take { volume, epoch, len } => {
                 self.check(*volume, *epoch)?;
@@ -168,7 +204,7 @@ mod tests {
     const VOLUME: u64 = 7;
 
     fn donor() -> Donor {
-        Donor::new(3, 1 << 20, DonorLimits { volumes_max: 2, record_len_max: 10 })
+        Donor::new(3, 1 << 20, DonorLimits { volumes_max: 2, record_len_max: 10, clients_max: 3 })
     }
 
     fn ask(donor: &mut Donor, call: Call) -> Result<Answer, Refusal> {
@@ -217,6 +253,59 @@ mod tests {
         assert!(
             ask(&mut donor, free(1)).is_err() && ask(&mut donor, free(2)).is_ok() && ask(&mut donor, free(2)).is_err()
         );
+    }
+
+    fn admit(donor: &mut Donor, volume: u64, epoch: u32, client: u64) -> Result<u64, Refusal> {
+        match ask(donor, Call::Admit { volume, epoch, client })? {
+            Answer::Admitted { session, .. } => Ok(session),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn clients_come_beside_the_writer_until_they_are_expelled_or_a_later_one_fences() {
+        let mut donor = donor();
+        assert!(admit(&mut donor, VOLUME, 1, 1).is_err(), "nobody has fenced it");
+        ask(&mut donor, Call::Fence { volume: VOLUME, epoch: 4 }).unwrap();
+        let (first, second) = (admit(&mut donor, VOLUME, 4, 1).unwrap(), admit(&mut donor, VOLUME, 4, 2).unwrap());
+        assert!(admit(&mut donor, VOLUME, 3, 3).is_err() && admit(&mut donor, VOLUME, 5, 3).is_err());
+        assert!(donor.allows(VOLUME, 1) && donor.allows(VOLUME, first) && donor.allows(VOLUME, second));
+        let again = admit(&mut donor, VOLUME, 4, 1).unwrap();
+        assert!(!donor.allows(VOLUME, first) && donor.allows(VOLUME, again), "the old way is lost");
+        let expel = |epoch, client| Call::Expel { volume: VOLUME, epoch, client };
+        assert!(ask(&mut donor, expel(3, 2)).is_err() && donor.allows(VOLUME, second));
+        for _ in 0..2 {
+            assert_eq!(ask(&mut donor, expel(4, 2)), Ok(Answer::Expelled { incarnation: 3 }));
+        }
+        assert!(!donor.allows(VOLUME, second));
+        assert_eq!(admit(&mut donor, VOLUME, 4, 2), Err(Refusal::Expelled { client: 2 }));
+        ask(&mut donor, expel(4, 9)).unwrap();
+        assert_eq!(admit(&mut donor, VOLUME, 4, 9), Err(Refusal::Expelled { client: 9 }), "it had not come yet");
+        // The same writer has lost its way, and not its clients.
+        ask(&mut donor, Call::Fence { volume: VOLUME, epoch: 4 }).unwrap();
+        assert!(donor.allows(VOLUME, again) && donor.is_admitted(VOLUME, 1));
+        assert!(admit(&mut donor, VOLUME, 4, 2).is_err());
+        ask(&mut donor, Call::Fence { volume: VOLUME, epoch: 5 }).unwrap();
+        assert!(!donor.allows(VOLUME, again) && !donor.is_admitted(VOLUME, 1));
+        assert!(admit(&mut donor, VOLUME, 4, 1).is_err() && admit(&mut donor, VOLUME, 5, 2).is_ok());
+    }
+
+    #[test]
+    fn all_volumes_together_have_as_many_clients_as_the_limit_and_those_that_go_make_room() {
+        let mut donor = donor();
+        for volume in [1, 2] {
+            ask(&mut donor, Call::Fence { volume, epoch: 1 }).unwrap();
+        }
+        for (volume, client) in [(1, 1), (1, 2), (2, 1)] {
+            admit(&mut donor, volume, 1, client).unwrap();
+        }
+        assert!(matches!(admit(&mut donor, 2, 1, 2), Err(Refusal::Never(_))));
+        assert!(admit(&mut donor, 2, 1, 1).is_ok(), "who is there may come again");
+        ask(&mut donor, Call::Expel { volume: 1, epoch: 1, client: 1 }).unwrap();
+        assert!(admit(&mut donor, 2, 1, 2).is_ok() && admit(&mut donor, 2, 1, 3).is_err());
+        ask(&mut donor, Call::Fence { volume: 2, epoch: 2 }).unwrap();
+        assert!((3..5).all(|client| admit(&mut donor, 2, 2, client).is_ok()));
+        assert!(admit(&mut donor, 2, 2, 5).is_err());
     }
 
     #[test]

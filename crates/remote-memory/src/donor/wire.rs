@@ -1,6 +1,6 @@
 //! What a donor and its callers send each other, as bytes.
 //!
-//! A request is a greeting, the proof that its sender has the key, or a [`Call`] with, behind a [`Call::Fence`], the sender's queue pairs. Little-endian.
+//! A request is a greeting, the proof that its sender has the key, or a [`Call`] with, behind a [`Call::Fence`] and a [`Call::Admit`], the sender's queue pairs. Little-endian.
 
 use sinew_fabric::verbs::{QpAddress, RemoteMemory};
 use sinew_rpc::RequestType;
@@ -19,7 +19,7 @@ pub enum Request {
     Greet,
     /// The nonce's proof.
     Prove([u8; PROOF_LEN]),
-    /// A call, with the sender's queue pairs behind a fence.
+    /// A call, with the sender's queue pairs behind those that [ask for a way](Call::asks_for_way).
     Call(Call, Vec<QpAddress>),
 }
 
@@ -41,7 +41,7 @@ pub enum Response {
     Welcome,
     /// Who are you?
     Stranger,
-    /// It is done; a fence has the way to the memory with it.
+    /// It is done; what [asks for a way](Call::asks_for_way) has the way to the memory with it.
     Answer(Answer, Option<Way>),
     /// It is not.
     Refused(Refusal),
@@ -69,6 +69,13 @@ impl Writer {
     fn addresses(self, addresses: &[QpAddress]) -> Self {
         let count = self.word(addresses.len() as u64);
         addresses.iter().fold(count, |writer, address| writer.bytes(&address.to_bytes()))
+    }
+
+    fn way(self, way: Option<&Way>) -> Self {
+        match way {
+            None => self.word(0),
+            Some(way) => self.word(1).addresses(&way.queue_pairs).bytes(&way.memory.to_bytes()),
+        }
     }
 }
 
@@ -112,6 +119,19 @@ impl<'a> Reader<'a> {
         self.many(|reader| QpAddress::from_bytes(reader.bytes()?))
     }
 
+    /// A way, or that there is none.
+    fn way(&mut self) -> Option<Option<Way>> {
+        match self.word()? {
+            0 => Some(None),
+            1 => {
+                let queue_pairs = self.addresses()?;
+                let memory = RemoteMemory::from_bytes(self.bytes()?.try_into().ok()?);
+                Some(Some(Way { queue_pairs, memory }))
+            }
+            _ => None,
+        }
+    }
+
     fn end<T>(&self, value: T) -> Option<T> {
         self.0.is_empty().then_some(value)
     }
@@ -136,6 +156,8 @@ impl Request {
             Call::Take { volume, epoch, len } => of(6, *volume, *epoch).word(*len).0,
             Call::Free { volume, epoch, slab } => of(7, *volume, *epoch).word(*slab).0,
             Call::Stat => vec![8],
+            Call::Admit { volume, epoch, client } => of(9, *volume, *epoch).word(*client).addresses(addresses).0,
+            Call::Expel { volume, epoch, client } => of(10, *volume, *epoch).word(*client).0,
         }
     }
 
@@ -148,7 +170,7 @@ impl Request {
             1 => Self::Prove(reader.proof()?),
             8 => Self::Call(Call::Stat, Vec::new()),
             2 => Self::Call(Call::Look { volume: reader.word()? }, Vec::new()),
-            3..8 => {
+            3..=7 | 9 | 10 => {
                 let (volume, epoch) = (reader.word()?, reader.half()?);
                 let mut addresses = Vec::new();
                 let call = match kind {
@@ -159,7 +181,13 @@ impl Request {
                         Call::Fence { volume, epoch }
                     }
                     6 => Call::Take { volume, epoch, len: reader.word()? },
-                    _ => Call::Free { volume, epoch, slab: reader.word()? },
+                    7 => Call::Free { volume, epoch, slab: reader.word()? },
+                    9 => {
+                        let client = reader.word()?;
+                        addresses = reader.addresses()?;
+                        Call::Admit { volume, epoch, client }
+                    }
+                    _ => Call::Expel { volume, epoch, client: reader.word()? },
                 };
                 Self::Call(call, addresses)
             }
@@ -183,6 +211,7 @@ impl Response {
                     Refusal::Full { asked, free } => (5, [*asked, *free], ""),
                     Refusal::NoSlab { slab } => (6, [*slab, 0], ""),
                     Refusal::Never(why) => (7, [0, 0], *why),
+                    Refusal::Expelled { client } => (16, [*client, 0], ""),
                 };
                 Writer::of(kind).word(words[0]).word(words[1]).bytes(text.as_bytes()).0
             }
@@ -202,11 +231,12 @@ impl Response {
                     for Lent { slab, base, len } in slabs {
                         writer = writer.word(*slab).word(*base).word(*len);
                     }
-                    match way {
-                        None => writer.word(0).0,
-                        Some(way) => writer.word(1).addresses(&way.queue_pairs).bytes(&way.memory.to_bytes()).0,
-                    }
+                    writer.way(way.as_ref()).0
                 }
+                Answer::Admitted { incarnation, session } => {
+                    Writer::of(14).word(*incarnation).word(*session).way(way.as_ref()).0
+                }
+                Answer::Expelled { incarnation } => Writer::of(15).word(*incarnation).0,
                 Answer::Taken { incarnation, lent: Lent { slab, base, len } } => {
                     Writer::of(11).word(*incarnation).word(*slab).word(*base).word(*len).0
                 }
@@ -226,13 +256,14 @@ impl Response {
             0 => Self::Nonce(reader.proof()?),
             1 => Self::Welcome,
             2 => Self::Stranger,
-            3..8 => {
+            3..=7 | 16 => {
                 let (first, second, _) = (reader.word()?, reader.word()?, reader.bytes()?);
                 Self::Refused(match kind {
                     3 => Refusal::Older { held: u32::try_from(first).ok()? },
                     4 => Refusal::OldRecord { held: first },
                     5 => Refusal::Full { asked: first, free: second },
                     6 => Refusal::NoSlab { slab: first },
+                    16 => Refusal::Expelled { client: first },
                     // Its own words are for those who read its log.
                     _ => Refusal::Never("the donor says that this makes no sense, or is more than anybody gets"),
                 })
@@ -253,15 +284,7 @@ impl Response {
             9 => Self::Answer(Answer::Recorded { incarnation: reader.word()? }, None),
             10 => {
                 let (incarnation, session, slabs) = (reader.word()?, reader.word()?, reader.many(lent)?);
-                let way = match reader.word()? {
-                    0 => None,
-                    1 => {
-                        let queue_pairs = reader.addresses()?;
-                        let memory = RemoteMemory::from_bytes(reader.bytes()?.try_into().ok()?);
-                        Some(Way { queue_pairs, memory })
-                    }
-                    _ => return None,
-                };
+                let way = reader.way()?;
                 Self::Answer(Answer::Fenced { incarnation, session, slabs }, way)
             }
             11 => Self::Answer(Answer::Taken { incarnation: reader.word()?, lent: lent(&mut reader)? }, None),
@@ -270,6 +293,11 @@ impl Response {
                 let (incarnation, free, len) = (reader.word()?, reader.word()?, reader.word()?);
                 Self::Answer(Answer::Stat { incarnation, free, len }, None)
             }
+            14 => {
+                let (incarnation, session) = (reader.word()?, reader.word()?);
+                Self::Answer(Answer::Admitted { incarnation, session }, reader.way()?)
+            }
+            15 => Self::Answer(Answer::Expelled { incarnation: reader.word()? }, None),
             _ => return None,
         };
         reader.end(response)
@@ -296,10 +324,12 @@ mod tests {
             Call::Fence { volume: 1, epoch: 2 },
             Call::Take { volume: 1, epoch: 2, len: 3 },
             Call::Free { volume: 1, epoch: 2, slab: 3 },
+            Call::Admit { volume: 1, epoch: 2, client: 3 },
+            Call::Expel { volume: 1, epoch: 2, client: 3 },
             Call::Stat,
         ];
         let call = |call: Call| {
-            let addresses = if matches!(call, Call::Fence { .. }) { vec![address(), address()] } else { Vec::new() };
+            let addresses = if call.asks_for_way() { vec![address(), address()] } else { Vec::new() };
             Request::Call(call, addresses)
         };
         let requests = calls.into_iter().map(call).chain([Request::Greet, Request::Prove([9; PROOF_LEN])]);
@@ -322,7 +352,10 @@ mod tests {
             (Answer::Known { incarnation: 1, promised: 2, stored: None }, None),
             (Answer::Known { incarnation: 1, promised: 2, stored: Some(stored) }, None),
             (Answer::Recorded { incarnation: 1 }, None),
-            (Answer::Fenced { incarnation: 1, session: 2, slabs: vec![lent, lent] }, Some(way)),
+            (Answer::Fenced { incarnation: 1, session: 2, slabs: vec![lent, lent] }, Some(way.clone())),
+            (Answer::Admitted { incarnation: 1, session: 2 }, Some(way)),
+            (Answer::Admitted { incarnation: 1, session: 2 }, None),
+            (Answer::Expelled { incarnation: 1 }, None),
             (Answer::Fenced { incarnation: 1, session: 2, slabs: Vec::new() }, None),
             (Answer::Taken { incarnation: 1, lent }, None),
             (Answer::Freed, None),
@@ -333,6 +366,7 @@ mod tests {
             Refusal::OldRecord { held: 2 },
             Refusal::Full { asked: 1, free: 2 },
             Refusal::NoSlab { slab: 1 },
+            Refusal::Expelled { client: 1 },
         ];
         let responses = answers
             .into_iter()

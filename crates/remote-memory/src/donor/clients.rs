@@ -1,0 +1,87 @@
+//! Clients of a volume beside its writer: which are admitted, and which are not any more.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::protocol::Refusal;
+
+/// Numbers of expelled clients that are kept for one volume, one by one. The lowest of more become a floor below which nobody new is admitted.
+const EXPELLED_MAX: usize = 1024;
+
+/// The clients of one volume in one epoch of its writer.
+#[derive(Default)]
+pub(super) struct Clients {
+    /// Their sessions.
+    admitted: BTreeMap<u64, u64>,
+    /// From the floor on.
+    expelled: BTreeSet<u64>,
+    /// Numbers below are admitted only if they are already.
+    floor: u64,
+}
+
+impl Clients {
+    pub fn len(&self) -> usize {
+        self.admitted.len()
+    }
+
+    pub fn is_admitted(&self, client: u64) -> bool {
+        self.admitted.contains_key(&client)
+    }
+
+    /// Whether one of them has this session.
+    pub fn has_session(&self, session: u64) -> bool {
+        self.admitted.values().any(|of_client| *of_client == session)
+    }
+
+    /// Whether a client can be admitted.
+    pub fn check(&self, client: u64) -> Result<(), Refusal> {
+        let is_out = client < self.floor || self.expelled.contains(&client);
+        if is_out && !self.is_admitted(client) { Err(Refusal::Expelled { client }) } else { Ok(()) }
+    }
+
+    pub fn admit(&mut self, client: u64, session: u64) {
+        self.admitted.insert(client, session);
+    }
+
+    pub fn expel(&mut self, client: u64) {
+        self.admitted.remove(&client);
+        if client < self.floor {
+            return;
+        }
+        self.expelled.insert(client);
+        if self.expelled.len() > EXPELLED_MAX
+            && let Some(lowest) = self.expelled.pop_first()
+        {
+            // A client below that was slow to come has to join again; one that was expelled never comes back.
+            self.floor = lowest + 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_was_expelled_stays_out_and_what_is_kept_of_them_is_bounded() {
+        let mut clients = Clients::default();
+        for client in 0..10 * EXPELLED_MAX as u64 {
+            assert_eq!(clients.check(client), Ok(()));
+            // Some never came before they were expelled.
+            if client % 3 > 0 {
+                clients.admit(client, client + 1);
+            }
+            if client % 5 > 0 {
+                clients.expel(client);
+                assert!(clients.check(client).is_err());
+            }
+            assert!(clients.expelled.len() <= EXPELLED_MAX);
+        }
+        for client in 0..10 * EXPELLED_MAX as u64 {
+            let stays = client % 3 > 0 && client % 5 == 0;
+            assert_eq!(clients.is_admitted(client), stays, "client {client}");
+            let may_come = stays || client % 5 == 0 && client >= clients.floor;
+            assert_eq!(clients.check(client).is_ok(), may_come, "client {client}");
+        }
+        assert!(clients.floor > 0);
+    }
+}

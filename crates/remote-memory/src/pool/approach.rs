@@ -1,0 +1,76 @@
+//! How the memory of donors is reached.
+
+use sinew_fabric::verbs::{Device, ProtectionDomain, QpAddress, VerbsError};
+use sinew_mem::Arena;
+
+use crate::donor::Way;
+use crate::engine::{Path, VerbsPath, VerbsPathConfig};
+
+/// A means of reading and writing donors' memory, for one thread: what it offers goes to a donor with a call that [asks for a way](crate::donor::Call::asks_for_way), and with the donor's
+/// answer becomes a path.
+pub trait Approach {
+    /// The way to one donor.
+    type Path: Path;
+    /// This side of a way that has no answer yet.
+    type Offer;
+
+    /// Where buffers of operations come from.
+    fn arena(&self) -> &Arena;
+
+    /// This side of a way, and what to tell the donor of it.
+    ///
+    /// # Errors
+    ///
+    /// Why there is none.
+    fn offer(&self) -> Result<(Self::Offer, Vec<QpAddress>), String>;
+
+    /// The way, when the donor has answered, and the bytes of memory that it leads to.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the answer, or with the device.
+    fn connect(&self, offer: Self::Offer, way: Way) -> Result<(Self::Path, u64), String>;
+}
+
+/// By one-sided verbs.
+pub struct Verbs<D: Device> {
+    device: D,
+    domain: D::Domain,
+    arena: Arena,
+    config: VerbsPathConfig,
+}
+
+impl<D: Device> Verbs<D> {
+    /// By a device, with an arena of `arena_len` bytes that it registers.
+    ///
+    /// # Errors
+    ///
+    /// What the device says.
+    pub fn new(device: &D, arena_len: usize, config: VerbsPathConfig) -> Result<Self, VerbsError> {
+        let domain = device.protection_domain()?;
+        let arena = domain.arena(arena_len)?;
+        Ok(Self { device: device.clone(), domain, arena, config })
+    }
+}
+
+impl<D: Device> Approach for Verbs<D> {
+    type Path = VerbsPath<D>;
+    type Offer = VerbsPath<D>;
+
+    fn arena(&self) -> &Arena {
+        &self.arena
+    }
+
+    fn offer(&self) -> Result<(Self::Offer, Vec<QpAddress>), String> {
+        let arenas = std::slice::from_ref(&self.arena);
+        let path =
+            VerbsPath::new(&self.device, &self.domain, arenas, &self.config).map_err(|error| error.to_string())?;
+        let addresses = path.addresses();
+        Ok((path, addresses))
+    }
+
+    fn connect(&self, mut path: VerbsPath<D>, way: Way) -> Result<(Self::Path, u64), String> {
+        path.connect(&way.queue_pairs, way.memory).map_err(|error| error.to_string())?;
+        Ok((path, way.memory.len))
+    }
+}

@@ -1,0 +1,232 @@
+//! One donor within reach: a session for calls, and an engine for reads and writes.
+
+use std::collections::HashMap;
+
+use sinew_fabric::Address;
+use sinew_mem::atomic::Arc;
+use sinew_rpc::Endpoint;
+
+use super::approach::Approach;
+use super::config::PoolConfig;
+use super::link::{Heard, Link};
+use crate::donor::{Call, Request, Response, Way};
+use crate::engine::{
+    Engine, EngineConfig, EngineStats, FindingWindow, Finished, Op, Refused, Request as EngineRequest, Shared,
+    SharedConfig,
+};
+use crate::volume::{CallFailed, DonorId, Event};
+
+/// The window of bytes in flight to a donor begins with so many, and has this as its least and most.
+const WINDOW: (u64, u64, u64) = (1 << 20, 64 << 10, 64 << 20);
+
+/// Turns after which the session is seen to, where no call is under way.
+const TURNS_PER_LOOK: u32 = 64;
+
+impl DonorId {
+    /// The donor at an address: all writers of a pool have to name it alike.
+    pub fn of(address: &str) -> Self {
+        use rapidhash::v3::{RapidSecrets, rapidhash_v3_inline};
+        const SECRETS: RapidSecrets = RapidSecrets::seed_cpp(u64::from_le_bytes(*b"SinewDnr"));
+        Self(rapidhash_v3_inline::<true, false, false>(address.as_bytes(), &SECRETS))
+    }
+}
+
+/// A donor that one thread asks and whose memory it reads and writes: as a volume's writer, who [fences](Call::Fence) it, or as one of several clients, who are
+/// [admitted](Call::Admit).
+///
+/// The session is made, with the key, when there is a call to make. Every call and every operation ends with one [`Event`]. The answer to a call that [asks for a way](Call::asks_for_way)
+/// brings one: reads and writes that are submitted before fail, and those of an earlier way end as they may.
+pub struct Reach<E: Endpoint, A: Approach> {
+    id: DonorId,
+    name: String,
+    approach: Arc<A>,
+    config: EngineConfig,
+    depth: usize,
+    link: Link<E>,
+    engine: Option<Engine<A::Path>>,
+    /// Engines whose way was replaced, and whose operations are not all over.
+    leaving: Vec<Engine<A::Path>>,
+    /// By the tags of calls that have no answer yet.
+    offers: HashMap<u64, A::Offer>,
+    finished: Vec<Finished>,
+    events: Vec<Event>,
+    turns: u32,
+}
+
+impl<E: Endpoint, A: Approach> std::fmt::Debug for Reach<E, A> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Reach")
+            .field("name", &self.name)
+            .field("engine", &self.engine.is_some())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<E: Endpoint, A: Approach> Reach<E, A> {
+    /// The donor at an address, by an endpoint, or a [share](sinew_rpc::SharedEndpoint) of one. Nothing is sent yet.
+    pub fn new(address: Address, rpc: E, approach: &Arc<A>, config: &PoolConfig) -> Self {
+        let name = address.to_string();
+        Self {
+            id: DonorId::of(&name),
+            name,
+            approach: Arc::clone(approach),
+            config: config.engine,
+            depth: config.depth,
+            link: Link::new(rpc, address, config.key.clone(), config.call_timeout_ns),
+            engine: None,
+            leaving: Vec::new(),
+            offers: HashMap::new(),
+            finished: Vec::new(),
+            events: Vec::new(),
+            turns: 0,
+        }
+    }
+
+    /// Which donor it is.
+    pub fn id(&self) -> DonorId {
+        self.id
+    }
+
+    /// Its address.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The endpoint's time.
+    pub fn now_ns(&self) -> u64 {
+        self.link.now_ns()
+    }
+
+    /// Whether reads and writes can be submitted: there is a way to the memory, and nothing has broken it as far as is known.
+    pub fn has_way(&self) -> bool {
+        self.engine.as_ref().is_some_and(|engine| engine.error().is_none())
+    }
+
+    /// What the engine did since the last way; `None` where there was none.
+    pub fn engine_stats(&self) -> Option<EngineStats> {
+        Some(self.engine.as_ref()?.shared().stats())
+    }
+
+    /// Asks the donor. The answer comes with the tag.
+    pub fn call(&mut self, tag: u64, call: Call) {
+        let mut addresses = Vec::new();
+        if call.asks_for_way() {
+            match self.approach.offer() {
+                Ok((offer, ours)) => {
+                    addresses = ours;
+                    self.offers.insert(tag, offer);
+                }
+                Err(why) => {
+                    let result = Err(CallFailed::Unreachable(why));
+                    return self.events.push(Event::Answered { tag, result });
+                }
+            }
+        }
+        self.link.call(tag, Request::Call(call, addresses));
+    }
+
+    /// Reads or writes the donor's memory.
+    ///
+    /// # Errors
+    ///
+    /// The operation, when there are as many as can be: later there is room again.
+    // Boxing it would allocate.
+    #[allow(clippy::result_large_err)]
+    pub fn submit(&mut self, tag: u64, op: Op) -> Result<(), Op> {
+        let error = match &mut self.engine {
+            None => "there is no way to its memory".into(),
+            Some(engine) => match engine.error() {
+                Some(error) => error.to_string(),
+                None => match engine.submit(EngineRequest { tag, op }) {
+                    Ok(()) => return Ok(()),
+                    Err(Refused::Busy { request, .. }) => return Err(request.op),
+                    Err(other) => {
+                        let error = other.to_string();
+                        self.refuse(tag, other.into_request().op, error);
+                        return Ok(());
+                    }
+                },
+            },
+        };
+        self.refuse(tag, op, error);
+        Ok(())
+    }
+
+    fn refuse(&mut self, tag: u64, op: Op, error: String) {
+        let target = if let Op::Read { target, .. } = op { Some(target) } else { None };
+        self.events.push(Event::Over { tag, error: Some(error), target });
+    }
+
+    /// Does what there is to do; returns whether there was anything. Never blocks.
+    pub fn turn(&mut self) -> bool {
+        let mut busy = false;
+        self.turns = self.turns.wrapping_add(1);
+        // Calls are rare, and looking for their answers costs as much as a read.
+        if self.link.is_waiting() || self.turns.is_multiple_of(TURNS_PER_LOOK) {
+            busy |= self.link.turn();
+        }
+        while let Some(heard) = self.link.next_heard() {
+            busy = true;
+            self.hear(heard);
+        }
+        let now_ns = self.link.now_ns();
+        if let Some(engine) = &mut self.engine {
+            busy |= engine.turn(now_ns);
+            engine.poll(&mut self.finished, usize::MAX);
+        }
+        if !self.leaving.is_empty() {
+            busy |= self.see_off(now_ns);
+        }
+        let over = |Finished { tag, result, target }: Finished| Event::Over {
+            tag,
+            error: result.err().map(|error| error.to_string()),
+            target,
+        };
+        self.events.extend(self.finished.drain(..).map(over));
+        busy
+    }
+
+    /// Adds what there is to tell.
+    pub fn poll(&mut self, events: &mut Vec<Event>) {
+        events.append(&mut self.events);
+    }
+
+    #[inline(never)]
+    fn see_off(&mut self, now_ns: u64) -> bool {
+        let mut busy = false;
+        for engine in &mut self.leaving {
+            busy |= engine.turn(now_ns);
+            engine.poll(&mut self.finished, usize::MAX);
+        }
+        self.leaving.retain(|engine| engine.shared().live() > 0);
+        busy
+    }
+
+    fn hear(&mut self, (tag, response): Heard) {
+        let offer = self.offers.remove(&tag);
+        let result = match response {
+            Err(why) => Err(CallFailed::Unreachable(why)),
+            Ok(Response::Refused(refusal)) => Err(CallFailed::Refused(refusal)),
+            Ok(Response::Answer(answer, way)) => match offer {
+                Some(offer) => self.connect(offer, way).map(|()| answer).map_err(CallFailed::Unreachable),
+                None => Ok(answer),
+            },
+            Ok(_) => Err(CallFailed::Unreachable("its answer makes no sense".into())),
+        };
+        self.events.push(Event::Answered { tag, result });
+    }
+
+    fn connect(&mut self, offer: A::Offer, way: Option<Way>) -> Result<(), String> {
+        let way = way.ok_or("it says no way to its memory")?;
+        let (path, len) = self.approach.connect(offer, way)?;
+        let (start, least, most) = WINDOW;
+        let window = FindingWindow::new(start, least, most);
+        let shared: Arc<Shared> = Shared::new(&self.name, len, window, SharedConfig { depth: self.depth });
+        if let Some(mut old) = self.engine.replace(Engine::new(&shared, path, self.config)) {
+            use crate::engine::Path;
+            old.path().close();
+            self.leaving.push(old);
+        }
+        Ok(())
+    }
+}

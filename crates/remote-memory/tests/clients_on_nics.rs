@@ -1,0 +1,191 @@
+//! Several clients of one volume at a donor on modelled hosts: who is admitted, and who is not any more.
+#![cfg(not(miri))]
+
+mod common;
+
+use common::{DONORS, Endpoint, World, address};
+use sinew_fabric::verbs::Slice;
+use sinew_mem::atomic::Arc;
+use sinew_remote_memory::donor::{Answer, Call, Refusal};
+use sinew_remote_memory::engine::{Op, VerbsPathConfig};
+use sinew_remote_memory::pool::{Approach, PoolConfig, Reach, Verbs};
+use sinew_remote_memory::volume::{CallFailed, Event};
+use sinew_sim::SimVerbs;
+
+const VOLUME: u64 = 9;
+const LEN: usize = 4096;
+
+/// Somebody on a host who reaches the first donor.
+struct Somebody {
+    reach: Reach<Endpoint, Verbs<SimVerbs>>,
+    approach: Arc<Verbs<SimVerbs>>,
+    events: Vec<Event>,
+}
+
+impl Somebody {
+    fn new(world: &World, host: usize) -> Self {
+        let approach = Arc::new(Verbs::new(&world.device(host), 8 << 20, VerbsPathConfig::default()).unwrap());
+        let config = PoolConfig { key: world.key.clone(), call_timeout_ns: 10_000_000, ..PoolConfig::default() };
+        let rpc = world.endpoint(host, &format!("somebody{}", world.opened.get()));
+        let reach = Reach::new(address(0).parse().unwrap(), rpc, &approach, &config);
+        Self { reach, approach, events: Vec::new() }
+    }
+
+    fn turn(&mut self) {
+        self.reach.turn();
+        self.reach.poll(&mut self.events);
+    }
+
+    fn next(&mut self, world: &mut World) -> Event {
+        for _ in 0..100_000 {
+            self.turn();
+            if !self.events.is_empty() {
+                return self.events.remove(0);
+            }
+            world.pass();
+        }
+        panic!("nothing happens");
+    }
+
+    fn ask(&mut self, world: &mut World, call: Call) -> Result<Answer, CallFailed> {
+        self.reach.call(1, call);
+        match self.next(world) {
+            Event::Answered { result, .. } => result,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn admit(&mut self, world: &mut World, epoch: u32, client: u64) -> Result<Answer, CallFailed> {
+        self.ask(world, Call::Admit { volume: VOLUME, epoch, client })
+    }
+
+    fn begin_write(&mut self, at: u64, byte: u8) {
+        let mut source = self.approach.arena().alloc(LEN, LEN).unwrap();
+        source[..].fill(byte);
+        self.reach.submit(2, Op::Write { at, source: Slice::from(source.freeze()) }).unwrap();
+    }
+
+    fn write(&mut self, world: &mut World, at: u64, byte: u8) -> Result<(), String> {
+        self.begin_write(at, byte);
+        self.over(world).map(|_| ())
+    }
+
+    fn read(&mut self, world: &mut World, at: u64) -> Result<u8, String> {
+        let target = self.approach.arena().alloc(LEN, LEN).unwrap();
+        self.reach.submit(3, Op::Read { at, target }).unwrap();
+        self.over(world)
+    }
+
+    fn over(&mut self, world: &mut World) -> Result<u8, String> {
+        match self.next(world) {
+            Event::Over { error: Some(error), .. } => Err(error),
+            Event::Over { target, .. } => Ok(target.map_or(0, |target| target[0])),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// A writer that has fenced the volume, with a slab, and where it begins.
+fn writer(world: &mut World, epoch: u32) -> (Somebody, u64) {
+    let mut writer = Somebody::new(world, DONORS);
+    writer.ask(world, Call::Fence { volume: VOLUME, epoch }).unwrap();
+    match writer.ask(world, Call::Take { volume: VOLUME, epoch, len: 1 << 20 }) {
+        Ok(Answer::Taken { lent, .. }) => (writer, lent.base),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn clients_read_what_others_wrote_and_strangers_reach_nothing() {
+    let mut world = World::new(1);
+    let (mut writer, base) = writer(&mut world, 1);
+    let mut clients: Vec<_> = (0..2).map(|host| Somebody::new(&world, DONORS + 1 + host)).collect();
+    assert!(clients[0].write(&mut world, base, 1).is_err(), "it has no way");
+    for (number, client) in clients.iter_mut().enumerate() {
+        client.admit(&mut world, 1, number as u64).unwrap();
+        client.write(&mut world, base + (number * LEN) as u64, number as u8 + 1).unwrap();
+    }
+    for somebody in clients.iter_mut().chain([&mut writer]) {
+        for number in 0..2 {
+            assert_eq!(somebody.read(&mut world, base + (number * LEN) as u64), Ok(number as u8 + 1));
+        }
+    }
+    let mut stranger = Somebody::new(&world, DONORS + 1);
+    let wrong_epoch = stranger.admit(&mut world, 2, 7);
+    assert!(matches!(wrong_epoch, Err(CallFailed::Refused(_))), "{wrong_epoch:?}");
+    assert!(stranger.read(&mut world, base).is_err());
+}
+
+#[test]
+fn what_an_expelled_client_has_on_its_way_changes_nothing_once_the_donor_has_answered() {
+    for seed in 0..12 {
+        let mut world = World::new(seed);
+        let (mut writer, base) = writer(&mut world, 1);
+        let (mut client, mut other) = (Somebody::new(&world, DONORS + 1), Somebody::new(&world, DONORS + 2));
+        client.admit(&mut world, 1, 5).unwrap();
+        other.admit(&mut world, 1, 6).unwrap();
+        // Some of its WRITEs are at the donor, some on the way, and some with its NIC, when it is expelled.
+        (0..64).for_each(|page| client.begin_write(base + page * LEN as u64, 1));
+        client.turn();
+        world.network.run_until(world.network.now_ns() + 900 * seed);
+        writer.ask(&mut world, Call::Expel { volume: VOLUME, epoch: 1, client: 5 }).unwrap();
+        for page in 0..64 {
+            other.write(&mut world, base + page * LEN as u64, 2).unwrap();
+        }
+        let failed = (0..64).filter(|_| client.over(&mut world).is_err()).count();
+        assert!(failed > 0, "seed {seed}: it was stopped in the middle");
+        for page in 0..64 {
+            assert_eq!(writer.read(&mut world, base + page * LEN as u64), Ok(2), "seed {seed}, page {page}");
+        }
+        let again = client.admit(&mut world, 1, 5);
+        assert_eq!(again, Err(CallFailed::Refused(Refusal::Expelled { client: 5 })));
+        client.admit(&mut world, 1, 7).unwrap();
+        client.write(&mut world, base, 3).unwrap();
+    }
+}
+
+#[test]
+fn a_later_epoch_ends_all_clients_of_the_one_before() {
+    let mut world = World::new(3);
+    let (mut old, base) = writer(&mut world, 1);
+    let mut client = Somebody::new(&world, DONORS + 1);
+    client.admit(&mut world, 1, 5).unwrap();
+    // Fencing again under the same epoch is the writer's own affair.
+    old.ask(&mut world, Call::Fence { volume: VOLUME, epoch: 1 }).unwrap();
+    client.write(&mut world, base, 1).unwrap();
+    (0..16).for_each(|page| client.begin_write(base + page * LEN as u64, 2));
+    client.turn();
+    let mut new = Somebody::new(&world, DONORS + 2);
+    new.ask(&mut world, Call::Fence { volume: VOLUME, epoch: 2 }).unwrap();
+    for page in 0..16 {
+        new.write(&mut world, base + page * LEN as u64, 3).unwrap();
+    }
+    (0..16).for_each(|_| _ = client.over(&mut world));
+    assert!(client.write(&mut world, base, 4).is_err());
+    for page in 0..16 {
+        assert_eq!(new.read(&mut world, base + page * LEN as u64), Ok(3), "page {page}");
+    }
+    assert!(client.admit(&mut world, 1, 6).is_err());
+    client.admit(&mut world, 2, 5).unwrap();
+    assert_eq!(client.read(&mut world, base), Ok(3));
+}
+
+#[test]
+fn a_client_that_comes_again_hears_what_became_of_all_that_it_had_on_its_way() {
+    let mut world = World::new(4);
+    let (_writer, base) = writer(&mut world, 1);
+    let mut client = Somebody::new(&world, DONORS + 1);
+    client.admit(&mut world, 1, 5).unwrap();
+    (0..300).for_each(|page| client.begin_write(base + page % 64 * LEN as u64, 1));
+    client.turn();
+    client.reach.call(1, Call::Admit { volume: VOLUME, epoch: 1, client: 5 });
+    let (mut over, mut answered) = (0, 0);
+    while over < 300 || answered < 1 {
+        match client.next(&mut world) {
+            Event::Over { .. } => over += 1,
+            Event::Answered { result, .. } => answered += u32::from(result.is_ok()),
+        }
+    }
+    client.write(&mut world, base, 2).unwrap();
+    assert_eq!(client.read(&mut world, base), Ok(2));
+}
