@@ -109,7 +109,8 @@ mod tests {
         assert!(MountError::of_device(Errno::NOENT.into()).to_string().contains("modprobe fuse"));
         assert!(MountError::of_device(Errno::PERM.into()).to_string().contains("chmod 666 /dev/fuse"));
         assert!(MountError::of_mount(path, Errno::NOENT.into()).to_string().contains("install fuse3"));
-        let forbidden = io::Error::other("option allow_other only allowed if 'user_allow_other' is set in /etc/fuse.conf");
+        let forbidden =
+            io::Error::other("option allow_other only allowed if 'user_allow_other' is set in /etc/fuse.conf");
         assert!(MountError::of_mount(path, forbidden).to_string().contains("/etc/fuse.conf"));
         assert!(MountError::of_mount(path, Errno::INVAL.into()).to_string().contains("/mnt/x"));
     }

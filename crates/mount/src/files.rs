@@ -327,14 +327,7 @@ pub trait Files: Send + Sync + 'static {
     /// # Errors
     ///
     /// As `open`.
-    fn create(
-        &self,
-        who: &Caller,
-        parent: u64,
-        name: &[u8],
-        mode: u16,
-        flags: i32,
-    ) -> Result<(Attributes, Opened)>;
+    fn create(&self, who: &Caller, parent: u64, name: &[u8], mode: u16, flags: i32) -> Result<(Attributes, Opened)>;
 
     /// Reads up to `len` bytes, fewer only at the end of the file, and gives them to `answer`, once. What it does after that, nobody waits for.
     fn read(&self, ino: u64, handle: u64, at: u64, len: usize, answer: impl FnOnce(Result<&[u8]>));

@@ -21,9 +21,7 @@ use crate::caller;
 use crate::files::{
     Allocating, Attributes, Change, Files, Listed, Lock, New, Opened, Renaming, Setting, Sought, Stale,
 };
-use convert::{
-    attribute, errno, generation, kind_of_mode, lock_kind, lock_number, mode_of, when,
-};
+use convert::{attribute, errno, generation, kind_of_mode, lock_kind, lock_number, mode_of, when};
 use locks::Waiting;
 
 /// Bytes of a request at most, which is also what a read or write of a program's is cut into.

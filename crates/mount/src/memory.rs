@@ -525,7 +525,12 @@ mod tests {
             })
             .unwrap();
         files.remove_directory(&me, ROOT, &seen[4]).unwrap();
-        files.list(ROOT, 0, cookie, &mut |listed| { seen.push(listed.name); true }).unwrap();
+        files
+            .list(ROOT, 0, cookie, &mut |listed| {
+                seen.push(listed.name);
+                true
+            })
+            .unwrap();
         seen.sort();
         assert_eq!(seen, names);
     }

@@ -18,5 +18,5 @@ mod wire;
 pub use gate::{KEY_LEN_MIN, Key};
 pub use protocol::{Answer, Call, Lent, Refusal, Stored};
 pub use service::{Service, ServiceConfig, ServiceStats};
-pub use state::{Donor, DonorLimits};
+pub use state::{Donor, DonorLimits, LANES_MAX};
 pub use wire::{CONTROL, PROOF_LEN, Request, Response, Way};

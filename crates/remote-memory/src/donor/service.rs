@@ -55,8 +55,8 @@ pub struct Service<D: Device> {
     domain: D::Domain,
     memory: ExposedOf<D>,
     donor: Donor,
-    /// Queue pairs, by the volume, and by the client that has them; none for the writer.
-    lendings: HashMap<(u64, Option<u64>), Lending<D>>,
+    /// Queue pairs, by the volume, and by the client and the lane that have them; none for the writer.
+    lendings: HashMap<(u64, Option<(u64, u8)>), Lending<D>>,
     gate: Gate<ClientId>,
     queue_pairs_max: usize,
     stats: ServiceStats,
@@ -171,15 +171,15 @@ impl<D: Device> Service<D> {
         let way = match *call {
             Call::Fence { volume, .. } => {
                 let donor = &self.donor;
-                let keeps = |of: u64, client: Option<u64>| {
-                    of != volume || client.is_some_and(|client| donor.is_admitted(volume, client))
+                let keeps = |of: u64, client: Option<(u64, u8)>| {
+                    of != volume || client.is_some_and(|(client, _)| donor.is_admitted(volume, client))
                 };
                 self.lendings.retain(|(of, client), _| keeps(*of, *client));
                 Some(self.lend((volume, None), addresses)?)
             }
-            Call::Admit { volume, client, .. } => Some(self.lend((volume, Some(client)), addresses)?),
+            Call::Admit { volume, client, lane, .. } => Some(self.lend((volume, Some((client, lane))), addresses)?),
             Call::Expel { volume, client, .. } => {
-                self.lendings.remove(&(volume, Some(client)));
+                self.lendings.retain(|(of, way), _| *of != volume || way.is_none_or(|(of, _)| of != client));
                 None
             }
             _ => None,
@@ -188,7 +188,7 @@ impl<D: Device> Service<D> {
     }
 
     /// Queue pairs for these, in place of those that were lent before.
-    fn lend(&mut self, to: (u64, Option<u64>), addresses: &[QpAddress]) -> Result<Way, Refusal> {
+    fn lend(&mut self, to: (u64, Option<(u64, u8)>), addresses: &[QpAddress]) -> Result<Way, Refusal> {
         self.lendings.remove(&to);
         let lending = Lending::new(&self.device, &self.domain, addresses)
             .map_err(|_| Refusal::Never("its device has no queue pairs for this caller"))?;
