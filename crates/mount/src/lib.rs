@@ -3,6 +3,7 @@
 //! - [`Files`]: the seam. What the kernel asks, in terms of inode numbers, attributes, offsets and the system's errors.
 //! - [`Mount`]: mounts one at a directory, and unmounts it again.
 //! - [`Watch`]: what a second process does, so that a mount whose process was killed does not stay behind.
+//! - [`Remote`]: the remote file system behind a mount.
 //! - [`InMemory`]: files in this process' own memory: what other file systems are compared with.
 //!
 //! # What the kernel is told
@@ -23,6 +24,7 @@ pub mod files;
 mod front;
 mod memory;
 mod mount;
+pub mod remote;
 mod table;
 mod watch;
 
@@ -30,4 +32,5 @@ pub use error::MountError;
 pub use files::{Files, Result};
 pub use memory::InMemory;
 pub use mount::{Mount, Options, Unmounted};
+pub use remote::Remote;
 pub use watch::Watch;

@@ -1,9 +1,11 @@
 //! A file system whose data lie in donors' memory, and whose names lie at one metadata service.
 //!
+//! - [`client`]: files as a program on another host has them.
 //! - [`protocol`]: what clients ask the service for, and what it answers, as values and as bytes.
 //!
 //! Clients read and write pages at the donors by themselves, one-sided, and only to memory that the service has reserved for them. A commit tells the service
 //! which pages a file now has; data are never overwritten in place, so a write that was cut off reads as old, page by page.
 #![forbid(unsafe_code)]
 
+pub mod client;
 pub mod protocol;

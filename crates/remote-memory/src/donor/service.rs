@@ -14,6 +14,9 @@ use crate::engine::Lending;
 
 type ExposedOf<D> = <<D as Device>::Domain as ProtectionDomain>::Exposed;
 
+/// Who has queue pairs: a client's lane, or the volume's writer.
+type Borrower = Option<(u64, u8)>;
+
 /// What a donor is made of.
 pub struct ServiceConfig {
     /// Bytes that it gives.
@@ -56,7 +59,7 @@ pub struct Service<D: Device> {
     memory: ExposedOf<D>,
     donor: Donor,
     /// Queue pairs, by the volume, and by the client and the lane that have them; none for the writer.
-    lendings: HashMap<(u64, Option<(u64, u8)>), Lending<D>>,
+    lendings: HashMap<(u64, Borrower), Lending<D>>,
     gate: Gate<ClientId>,
     queue_pairs_max: usize,
     stats: ServiceStats,
@@ -171,7 +174,7 @@ impl<D: Device> Service<D> {
         let way = match *call {
             Call::Fence { volume, .. } => {
                 let donor = &self.donor;
-                let keeps = |of: u64, client: Option<(u64, u8)>| {
+                let keeps = |of: u64, client: Borrower| {
                     of != volume || client.is_some_and(|(client, _)| donor.is_admitted(volume, client))
                 };
                 self.lendings.retain(|(of, client), _| keeps(*of, *client));
@@ -188,7 +191,7 @@ impl<D: Device> Service<D> {
     }
 
     /// Queue pairs for these, in place of those that were lent before.
-    fn lend(&mut self, to: (u64, Option<(u64, u8)>), addresses: &[QpAddress]) -> Result<Way, Refusal> {
+    fn lend(&mut self, to: (u64, Borrower), addresses: &[QpAddress]) -> Result<Way, Refusal> {
         self.lendings.remove(&to);
         let lending = Lending::new(&self.device, &self.domain, addresses)
             .map_err(|_| Refusal::Never("its device has no queue pairs for this caller"))?;
