@@ -2,12 +2,14 @@
 
 use std::time::{Duration, Instant};
 
+use sinew::fabric::readiness::wait_on;
 use sinew::fabric::verbs::Slice;
-use sinew::host::SystemEntropy;
+use sinew::fabric::{Clock, Readiness};
+use sinew::host::{HostClock, SystemEntropy};
 use sinew::prelude::*;
 use sinew::remote_memory::donor::{Key, Service, ServiceConfig};
 use sinew::remote_memory::pool::{PoolConfig, Room, VerbsDonors, place};
-use sinew::remote_memory::store::{BLOCK, Finished, Job, Request, Store};
+use sinew::remote_memory::store::{BLOCK, Finished, Job, Request, Status, Store};
 use sinew::remote_memory::volume::{Check, Donors as _, Opening, Volume, VolumeConfig};
 use sinew::shm::verbs::ShmDevice;
 use sinew::{Program, ServerHandle, SharedEndpoint};
@@ -39,6 +41,13 @@ fn device() -> ShmDevice {
     ShmDevice::open(&"shm://".parse().unwrap()).unwrap()
 }
 
+fn names(count: usize) -> Vec<String> {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    static WORLDS: AtomicU32 = AtomicU32::new(0);
+    let world = WORLDS.fetch_add(1, Ordering::Relaxed);
+    (0..count).map(|lane| format!("shm://memory-{}-{world}-{lane}", std::process::id())).collect()
+}
+
 fn serve(name: &str) -> ServerHandle {
     let nexus = Nexus::builder().build().unwrap();
     let server = nexus.server().program(|_, _| {
@@ -67,8 +76,34 @@ fn finish<T>(mut step: impl FnMut() -> Option<T>) -> T {
     }
 }
 
+/// A volume of donors with 48 MB each, with two copies.
+fn create(names: &[String], config: VolumeConfig) -> Volume<Donors> {
+    let donors = donors(names);
+    let rooms: Vec<Room> = donors.ids().iter().map(|donor| Room { donor: *donor, free: MEMORY as u64 }).collect();
+    let new = place(LEN, 2, 20 << 20, &rooms).unwrap();
+    open(Opening::create(donors, 5, new, config))
+}
+
 fn open(mut opening: Opening<Donors>) -> Volume<Donors> {
     finish(|| opening.turn().unwrap())
+}
+
+/// Turns until `is_over`, and sleeps whenever there is nothing to do, up to a time. Returns how many turns it took.
+fn sleep_until(
+    volume: &mut Volume<Donors>,
+    until: Duration,
+    mut is_over: impl FnMut(&mut Volume<Donors>) -> bool,
+) -> u32 {
+    let clock = HostClock::new();
+    let until_ns = clock.now_ns() + until.as_nanos() as u64;
+    let mut turns = 0;
+    while !is_over(volume) && clock.now_ns() < until_ns {
+        turns += 1;
+        if !volume.turn() {
+            wait_on(&mut [volume as &mut dyn Readiness], clock.now_ns(), Some(until_ns)).unwrap();
+        }
+    }
+    turns
 }
 
 fn run(volume: &mut Volume<Donors>, job: Job) -> Finished {
@@ -96,13 +131,10 @@ fn read(volume: &mut Volume<Donors>, page: u64, pages: usize) -> Vec<u8> {
 
 #[test]
 fn a_volume_in_shared_memory_survives_its_writer_and_a_donor_and_a_check_finds_nothing() {
-    let names: Vec<String> = (0..3).map(|lane| format!("shm://memory-{}-{lane}", std::process::id())).collect();
+    let names = names(3);
     let mut servers: Vec<_> = names.iter().map(|name| Some(serve(name))).collect();
-    let first = donors(&names);
-    let rooms: Vec<Room> = first.ids().iter().map(|donor| Room { donor: *donor, free: MEMORY as u64 }).collect();
-    let new = place(LEN, 2, 20 << 20, &rooms).unwrap();
     let config = VolumeConfig::default();
-    let mut volume = open(Opening::create(first, 5, new, config));
+    let mut volume = create(&names, config);
     for page in 0..256 {
         write(&mut volume, page * 31, page as u8);
     }
@@ -127,4 +159,49 @@ fn a_volume_in_shared_memory_survives_its_writer_and_a_donor_and_a_check_finds_n
         (256, 0, 0, 0, 0),
         "{report:?}"
     );
+}
+
+#[test]
+fn a_thread_sleeps_on_a_volume_until_its_requests_are_over_or_a_donor_is_gone() {
+    let names = names(3);
+    let mut servers: Vec<_> = names.iter().map(|name| Some(serve(name))).collect();
+    let mut volume = create(&names, VolumeConfig::default());
+    let mut finished = Vec::new();
+    for page in 0..500 {
+        let mut buffer = volume.arena().alloc(BLOCK, BLOCK).unwrap();
+        buffer[..].fill(page as u8);
+        let job = Job::Write { at: page * PAGE, source: Slice::from(buffer.freeze()) };
+        volume.submit(Request { tag: page, job }).unwrap();
+        sleep_until(&mut volume, PATIENCE, |volume| volume.poll(&mut finished, 1) == 1);
+        let Finished { tag, result, .. } = finished.pop().unwrap();
+        assert_eq!((tag, result), (page, Ok(())));
+    }
+    let idle = sleep_until(&mut volume, Duration::from_secs(1), |_| false);
+    assert!(idle < 500, "a thread that has nothing to do took {idle} turns in a second");
+    servers[1].take().unwrap().stop().unwrap();
+    sleep_until(&mut volume, PATIENCE, |volume| matches!(volume.status(), Status::Degraded(_)));
+    assert!(matches!(volume.status(), Status::Degraded(_)), "it hears of it without anybody who asks");
+    for page in 0..500 {
+        assert!(read(&mut volume, page, 1).iter().all(|byte| *byte == page as u8), "page {page}");
+    }
+}
+
+#[test]
+fn a_volume_is_opened_by_a_thread_that_sleeps() {
+    let names = names(3);
+    let _servers: Vec<_> = names.iter().map(|name| serve(name)).collect();
+    drop(create(&names, VolumeConfig::default()));
+    let mut opening = Opening::new(donors(&names), 5, VolumeConfig::default());
+    let clock = HostClock::new();
+    let (mut turns, since) = (0, Instant::now());
+    let volume = loop {
+        turns += 1;
+        if let Some(volume) = opening.turn().unwrap() {
+            break volume;
+        }
+        wait_on(&mut [&mut opening as &mut dyn Readiness], clock.now_ns(), None).unwrap();
+        assert!(since.elapsed() < PATIENCE, "it takes too long");
+    };
+    assert!(turns < 2_000, "{turns} turns");
+    assert_eq!(volume.status(), Status::Whole);
 }

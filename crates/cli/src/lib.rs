@@ -6,6 +6,7 @@
 //! - `herd`: servers and clients of calls over verbs, and how they meet.
 //! - `sim`: `sinew sim`, and `lab`: `sinew lab`.
 //! - `block` and `memory`: `sinew serve block` and `sinew serve memory`; `socket_args`: where clients of other protocols come in.
+//! - `mount`: `sinew mount`.
 //! - `limits`: `sinew limits`. `measure`: what all benchmarks have in common; how they measure is the harness's.
 //! - `advice`: which command serves where nobody is found.
 //! - `model`: `sinew model`, which computes and measures nothing; `advise`: `sinew advise`.
@@ -31,6 +32,7 @@ mod limits;
 mod measure;
 mod memory;
 mod model;
+mod mount;
 mod outfile;
 mod output;
 mod rpc;
@@ -100,6 +102,10 @@ enum Command {
     /// Run a service
     #[command(subcommand)]
     Serve(Box<ServeCommand>),
+    /// Mount a file system that lies in other hosts' memory
+    Mount(Box<mount::Args>),
+    #[command(name = mount::WATCH, hide = true)]
+    MountWatch(mount::WatchArgs),
     /// Take numbers from a sequencer, and measure sequencers
     #[command(subcommand)]
     Seq(Box<seq::Command>),
@@ -234,6 +240,8 @@ pub fn main() -> ExitCode {
             ServeCommand::Memory(args) => memory::run(&args),
             ServeCommand::Sequencer(args) => seq::serve::run(&args),
         },
+        Some(Command::Mount(args)) => mount::run(&args),
+        Some(Command::MountWatch(args)) => mount::watch(args),
         Some(Command::Seq(command)) => seq::run(&command),
         Some(Command::Sim(command)) => sim::run(&command),
         Some(Command::Lab(command)) => lab::run(&command),

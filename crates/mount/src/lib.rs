@@ -19,6 +19,7 @@
 #![forbid(unsafe_code)]
 
 mod caller;
+pub mod daemon;
 mod error;
 pub mod files;
 mod front;

@@ -15,7 +15,7 @@ mod slabs;
 mod state;
 mod wire;
 
-pub use gate::{KEY_LEN_MIN, Key};
+pub use gate::{Gate, KEY_LEN_MIN, Key};
 pub use protocol::{Answer, Call, Lent, Refusal, Stored};
 pub use service::{Service, ServiceConfig, ServiceStats};
 pub use state::{Donor, DonorLimits, LANES_MAX};

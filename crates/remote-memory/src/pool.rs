@@ -11,6 +11,7 @@ mod donors;
 mod link;
 mod place;
 mod reach;
+mod watch;
 
 pub use approach::{Approach, Verbs};
 pub use config::PoolConfig;

@@ -33,7 +33,7 @@ pub const READDIR_MAX: u32 = 1024;
 /// Handles that a client has open, at most.
 pub const OPENS_MAX: usize = 65536;
 /// Ranges that a client has locked, at most.
-pub const LOCKS_MAX: usize = 65536;
+pub const LOCKS_MAX: usize = 4096;
 /// Segments that are asked for at once, at most.
 pub const SEGMENTS_MAX: usize = 1024;
 /// Bytes of a client's secret.

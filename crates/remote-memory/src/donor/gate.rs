@@ -45,8 +45,8 @@ enum Caller {
     Known,
 }
 
-/// Callers that are known, and those that may be soon.
-pub(super) struct Gate<C> {
+/// Callers that are known, and those that may be soon: of a donor, or of another service of the pool.
+pub struct Gate<C> {
     key: Option<Key>,
     callers: HashMap<C, Caller>,
     strangers: usize,
@@ -54,7 +54,14 @@ pub(super) struct Gate<C> {
     random: Box<dyn Generator>,
 }
 
+impl<C> std::fmt::Debug for Gate<C> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Gate").field("callers", &self.callers.len()).finish_non_exhaustive()
+    }
+}
+
 impl<C: Copy + Eq + std::hash::Hash> Gate<C> {
+    /// A gate that opens to who has the key, or to everybody where there is none. Callers that have greeted and proved nothing are so many at most.
     pub fn new(key: Option<Key>, strangers_max: usize, random: Box<dyn Generator>) -> Self {
         Self { key, callers: HashMap::new(), strangers: 0, strangers_max, random }
     }
@@ -92,6 +99,7 @@ impl<C: Copy + Eq + std::hash::Hash> Gate<C> {
         differs == 0
     }
 
+    /// Whether the caller may call.
     pub fn knows(&self, caller: C) -> bool {
         self.key.is_none() || matches!(self.callers.get(&caller), Some(Caller::Known))
     }

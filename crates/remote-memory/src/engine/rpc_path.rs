@@ -255,11 +255,12 @@ impl<E: Endpoint> Readiness for RpcPath<E> {
         self.rpc.descriptor()
     }
 
-    fn arm(&mut self, _: u64) -> io::Result<Armed> {
+    fn arm(&mut self, now_ns: u64) -> io::Result<Armed> {
         if !self.over.is_empty() || !self.again.is_empty() {
             return Ok(Armed::Ready);
         }
-        self.rpc.arm()
+        let armed = self.rpc.arm()?;
+        Ok(armed.on_clock(self.rpc.now_ns(), now_ns))
     }
 
     fn disarm(&mut self) -> bool {

@@ -1,6 +1,7 @@
 //! Donors as a volume wants them.
 
 use std::io;
+use std::os::fd::AsRawFd;
 
 use sinew_fabric::verbs::{Device, VerbsError};
 use sinew_fabric::{Address, Armed, Descriptor, Readiness};
@@ -11,6 +12,7 @@ use sinew_rpc::Endpoint;
 use super::approach::{Approach, Verbs};
 use super::config::PoolConfig;
 use super::reach::Reach;
+use super::watch::Watch;
 use crate::donor::Call;
 use crate::engine::{EngineStats, Op};
 use crate::volume::{DonorId, Donors, Event};
@@ -23,6 +25,10 @@ pub struct Pool<E: Endpoint, A: Approach> {
     ids: Vec<DonorId>,
     lanes: Vec<Reach<E, A>>,
     approach: Arc<A>,
+    /// Whether each is the first of those that share its endpoint, which is armed once.
+    arms_endpoint: Vec<bool>,
+    watch: Watch,
+    watched_ways: Option<u32>,
 }
 
 impl<E: Endpoint, D: Device> Pool<E, Verbs<D>> {
@@ -48,7 +54,17 @@ impl<E: Endpoint, A: Approach> Pool<E, A> {
     pub fn by(approach: Arc<A>, donors: impl IntoIterator<Item = (Address, E)>, config: &PoolConfig) -> Self {
         let lane = |(address, rpc)| Reach::new(address, rpc, &approach, config);
         let lanes: Vec<_> = donors.into_iter().map(lane).collect();
-        Self { ids: lanes.iter().map(Reach::id).collect(), lanes, approach }
+        let descriptors: Vec<_> =
+            lanes.iter().map(|lane| lane.session_descriptor().map(|descriptor| descriptor.as_raw_fd())).collect();
+        let arms_endpoint = (0..lanes.len()).map(|lane| !descriptors[..lane].contains(&descriptors[lane])).collect();
+        Self {
+            ids: lanes.iter().map(Reach::id).collect(),
+            lanes,
+            approach,
+            arms_endpoint,
+            watch: Watch::default(),
+            watched_ways: None,
+        }
     }
 
     /// Their names, as they were given.
@@ -62,13 +78,36 @@ impl<E: Endpoint, A: Approach> Pool<E, A> {
     }
 }
 
+/// A thread sleeps on all of them at once, where their endpoints and the device can be slept on.
 impl<E: Endpoint, A: Approach> Readiness for Pool<E, A> {
     fn descriptor(&self) -> Option<Descriptor> {
-        None
+        self.lanes.first()?.session_descriptor().and_then(|_| self.watch.descriptor())
     }
 
-    fn arm(&mut self, _: u64) -> io::Result<Armed> {
-        Err(sinew_fabric::readiness::no_descriptor())
+    fn arm(&mut self, now_ns: u64) -> io::Result<Armed> {
+        let ways = self.lanes.iter().map(Reach::ways).fold(0, u32::wrapping_add);
+        if self.watched_ways != Some(ways) {
+            for lane in &self.lanes {
+                self.watch.add(lane.session_descriptor())?;
+                lane.watch_engines(&self.watch)?;
+            }
+            self.watched_ways = Some(ways);
+        }
+        let mut all = Armed::Sleep { until_ns: None };
+        for (lane, arms_endpoint) in self.lanes.iter_mut().zip(&self.arms_endpoint) {
+            match (all, lane.arm_with(now_ns, *arms_endpoint)?) {
+                (Armed::Sleep { until_ns }, armed @ Armed::Sleep { .. }) => all = armed.by(until_ns),
+                _ => {
+                    self.disarm();
+                    return Ok(Armed::Ready);
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    fn disarm(&mut self) -> bool {
+        self.lanes.iter_mut().fold(false, |woken, lane| lane.disarm() | woken)
     }
 }
 

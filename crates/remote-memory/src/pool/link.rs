@@ -1,8 +1,9 @@
 //! A session with one donor, for calls.
 
 use std::collections::VecDeque;
+use std::io;
 
-use sinew_fabric::Address;
+use sinew_fabric::{Address, Armed, Descriptor, Readiness};
 use sinew_rpc::{CallOptions, Endpoint, SessionEvent, SessionId};
 
 use crate::donor::{CONTROL, Key, Request, Response};
@@ -95,6 +96,16 @@ impl<E: Endpoint> Link<E> {
             }
         }
         busy | self.go_on()
+    }
+
+    /// When it gives a call up, on the endpoint's clock; `Ready`: there is something to do now.
+    pub fn next_step(&self) -> Armed {
+        let is_still = self.heard.is_empty() && matches!(self.state, State::Connecting | State::Greeting);
+        if is_still || self.heard.is_empty() && self.waiting.is_empty() {
+            Armed::Sleep { until_ns: self.waiting.front().map(|waiting| waiting.until_ns) }
+        } else {
+            Armed::Ready
+        }
     }
 
     fn hear_event(&mut self, event: SessionEvent) {
@@ -193,5 +204,22 @@ impl<E: Endpoint> Link<E> {
             }
         }
         true
+    }
+}
+
+/// The endpoint, with what else the link waits for. Deadlines are on the caller's clock.
+impl<E: Endpoint> Readiness for Link<E> {
+    fn descriptor(&self) -> Option<Descriptor> {
+        self.rpc.descriptor()
+    }
+
+    fn arm(&mut self, now_ns: u64) -> io::Result<Armed> {
+        let Armed::Sleep { until_ns } = self.next_step() else { return Ok(Armed::Ready) };
+        let armed = self.rpc.arm()?;
+        Ok(armed.by(until_ns).on_clock(self.rpc.now_ns(), now_ns))
+    }
+
+    fn disarm(&mut self) -> bool {
+        self.rpc.disarm()
     }
 }

@@ -1,17 +1,19 @@
 //! One donor within reach: a session for calls, and an engine for reads and writes.
 
 use std::collections::HashMap;
+use std::io;
 
-use sinew_fabric::Address;
+use sinew_fabric::{Address, Armed, Descriptor, Readiness};
 use sinew_mem::atomic::Arc;
 use sinew_rpc::Endpoint;
 
 use super::approach::Approach;
 use super::config::PoolConfig;
 use super::link::{Heard, Link};
+use super::watch::Watch;
 use crate::donor::{Call, Request, Response, Way};
 use crate::engine::{
-    Engine, EngineConfig, EngineStats, FindingWindow, Finished, Op, Refused, Request as EngineRequest, Shared,
+    Engine, EngineConfig, EngineStats, FindingWindow, Finished, Op, Path, Refused, Request as EngineRequest, Shared,
     SharedConfig,
 };
 use crate::volume::{CallFailed, DonorId, Event};
@@ -51,6 +53,12 @@ pub struct Reach<E: Endpoint, A: Approach> {
     finished: Vec<Finished>,
     events: Vec<Event>,
     turns: u32,
+    /// Whether the next turn sees to the session, which somebody slept on.
+    must_look: bool,
+    /// Ways that there have been: each has a descriptor of its own.
+    ways: u32,
+    watch: Watch,
+    watched_ways: Option<u32>,
 }
 
 impl<E: Endpoint, A: Approach> std::fmt::Debug for Reach<E, A> {
@@ -79,6 +87,10 @@ impl<E: Endpoint, A: Approach> Reach<E, A> {
             finished: Vec::new(),
             events: Vec::new(),
             turns: 0,
+            must_look: false,
+            ways: 0,
+            watch: Watch::default(),
+            watched_ways: None,
         }
     }
 
@@ -162,7 +174,8 @@ impl<E: Endpoint, A: Approach> Reach<E, A> {
         let mut busy = false;
         self.turns = self.turns.wrapping_add(1);
         // Calls are rare, and looking for their answers costs as much as a read.
-        if self.link.is_waiting() || self.turns.is_multiple_of(TURNS_PER_LOOK) {
+        let must_look = std::mem::take(&mut self.must_look);
+        if must_look || self.link.is_waiting() || self.turns.is_multiple_of(TURNS_PER_LOOK) {
             busy |= self.link.turn();
         }
         while let Some(heard) = self.link.next_heard() {
@@ -221,12 +234,74 @@ impl<E: Endpoint, A: Approach> Reach<E, A> {
         let (path, len) = self.approach.connect(offer, way)?;
         let (start, least, most) = WINDOW;
         let window = FindingWindow::new(start, least, most);
+        self.ways += 1;
         let shared: Arc<Shared> = Shared::new(&self.name, len, window, SharedConfig { depth: self.depth });
         if let Some(mut old) = self.engine.replace(Engine::new(&shared, path, self.config)) {
-            use crate::engine::Path;
             old.path().close();
             self.leaving.push(old);
         }
         Ok(())
+    }
+}
+
+/// What several donors have for one sleep.
+impl<E: Endpoint, A: Approach> Reach<E, A> {
+    /// Ways that there have been: where there is another, there is something else to watch.
+    pub(super) fn ways(&self) -> u32 {
+        self.ways
+    }
+
+    pub(super) fn session_descriptor(&self) -> Option<Descriptor> {
+        self.link.descriptor()
+    }
+
+    /// What is to be watched beside the session.
+    pub(super) fn watch_engines(&self, watch: &Watch) -> io::Result<()> {
+        self.engine.iter().chain(&self.leaving).try_for_each(|engine| watch.add(engine.descriptor()))
+    }
+
+    /// Arms it, and its endpoint only if nobody else does.
+    pub(super) fn arm_with(&mut self, now_ns: u64, arms_endpoint: bool) -> io::Result<Armed> {
+        self.must_look = true;
+        if !self.events.is_empty() {
+            return Ok(Armed::Ready);
+        }
+        let mut all = if arms_endpoint {
+            self.link.arm(now_ns)?
+        } else {
+            self.link.next_step().on_clock(self.link.now_ns(), now_ns)
+        };
+        for engine in self.engine.iter_mut().chain(&mut self.leaving) {
+            all = match (all, engine.arm(now_ns)?) {
+                (Armed::Sleep { until_ns }, armed) => armed.by(until_ns),
+                (Armed::Ready, _) => Armed::Ready,
+            };
+        }
+        Ok(all)
+    }
+}
+
+/// It can be slept on where its endpoint and its device can.
+impl<E: Endpoint, A: Approach> Readiness for Reach<E, A> {
+    fn descriptor(&self) -> Option<Descriptor> {
+        self.link.descriptor().and_then(|_| self.watch.descriptor())
+    }
+
+    fn arm(&mut self, now_ns: u64) -> io::Result<Armed> {
+        if self.watched_ways != Some(self.ways) {
+            self.watch.add(self.link.descriptor())?;
+            self.watch_engines(&self.watch)?;
+            self.watched_ways = Some(self.ways);
+        }
+        let armed = self.arm_with(now_ns, true)?;
+        if armed == Armed::Ready {
+            self.disarm();
+        }
+        Ok(armed)
+    }
+
+    fn disarm(&mut self) -> bool {
+        let engines = self.engine.iter_mut().chain(&mut self.leaving);
+        engines.fold(self.link.disarm(), |woken, engine| engine.disarm() | woken)
     }
 }

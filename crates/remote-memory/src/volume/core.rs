@@ -285,6 +285,8 @@ pub struct Volume<D: Donors> {
     pub(super) ended: Option<StoreError>,
     pub(super) stats: VolumeStats,
     pub(super) now_ns: u64,
+    /// Whether the last turn found something, or something was asked for since.
+    pub(super) was_busy: bool,
 }
 
 impl<D: Donors> std::fmt::Debug for Volume<D> {
@@ -363,6 +365,7 @@ impl<D: Donors> Volume<D> {
             ended: None,
             stats: VolumeStats::default(),
             now_ns: 0,
+            was_busy: true,
         }
     }
 

@@ -163,11 +163,14 @@ impl<D: Donors> Readiness for Volume<D> {
     }
 
     fn arm(&mut self, now_ns: u64) -> io::Result<Armed> {
-        if !self.finished.is_empty() || !self.requests.ready.is_empty() || !self.backlog.is_empty() {
+        let has_more = !self.finished.is_empty() || !self.requests.ready.is_empty() || !self.backlog.is_empty();
+        // A turn that found something may have left something for the next.
+        if has_more || self.was_busy {
             return Ok(Armed::Ready);
         }
         let armed = self.donors.arm(now_ns)?;
-        Ok(armed.by(self.next_step_ns()))
+        let next_step = Armed::Sleep { until_ns: self.next_step_ns() }.on_clock(self.donors.now_ns(), now_ns);
+        Ok(if let Armed::Sleep { until_ns } = next_step { armed.by(until_ns) } else { armed })
     }
 
     fn disarm(&mut self) -> bool {
@@ -191,6 +194,7 @@ impl<D: Donors> Store for Volume<D> {
         if self.requests.len() + self.requests.flushes() + self.finished.len() >= self.config.depth {
             return Err(Refused::Busy(request));
         }
+        self.was_busy = true;
         let Request { tag, job } = request;
         let asked = match job {
             Job::Flush => {
@@ -237,7 +241,8 @@ impl<D: Donors> Store for Volume<D> {
             busy = true;
         }
         // What was begun in this turn goes out in it.
-        self.donors.turn() || busy
+        self.was_busy = self.donors.turn() || busy;
+        self.was_busy
     }
 
     fn poll(&mut self, finished: &mut Vec<Finished>, max: usize) -> usize {

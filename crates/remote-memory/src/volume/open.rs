@@ -1,6 +1,9 @@
 //! Opening a volume: its record, a majority of its voters, the end of its last writer's access, and then what its slots hold.
 
+use std::io;
 use std::sync::Arc;
+
+use sinew_fabric::{Armed, Descriptor, Readiness};
 
 use super::config::VolumeConfig;
 use super::core::{Held, Lane, Lanes, Segment, Volume};
@@ -452,5 +455,32 @@ impl<D: Donors> Opening<D> {
         let volume = scan.finish(donors, self.config, self.epoch, &record, lanes.collect())?;
         self.mending = Some(volume);
         Ok(())
+    }
+}
+
+/// It can be slept on as its donors can; when it is over there is nothing to sleep on.
+impl<D: Donors> Readiness for Opening<D> {
+    fn descriptor(&self) -> Option<Descriptor> {
+        match (&self.donors, &self.mending) {
+            (Some(donors), _) => donors.descriptor(),
+            (None, Some(volume)) => volume.descriptor(),
+            (None, None) => None,
+        }
+    }
+
+    fn arm(&mut self, now_ns: u64) -> io::Result<Armed> {
+        match (&mut self.donors, &mut self.mending) {
+            (Some(donors), _) => donors.arm(now_ns),
+            (None, Some(volume)) => volume.arm(now_ns),
+            (None, None) => Err(sinew_fabric::readiness::no_descriptor()),
+        }
+    }
+
+    fn disarm(&mut self) -> bool {
+        match (&mut self.donors, &mut self.mending) {
+            (Some(donors), _) => donors.disarm(),
+            (None, Some(volume)) => volume.disarm(),
+            (None, None) => false,
+        }
     }
 }

@@ -28,8 +28,19 @@ impl<D: Donors> Volume<D> {
     pub(super) fn next_step_ns(&self) -> Option<u64> {
         let voting = (self.voting.durable < self.voting.generation && self.voting.round.is_none())
             .then_some(self.voting.retry_at_ns);
-        let wants = self.config.repairs && (0..self.segments.len()).any(|segment| self.wants_copy(segment));
-        let repair = wants.then_some(self.repairing.not_before_ns);
+        // In the other steps it waits for news.
+        let is_due = match self.repairing.step {
+            RepairStep::Idle => {
+                self.repairing.left.is_none() && (0..self.segments.len()).any(|segment| self.wants_copy(segment))
+            }
+            RepairStep::Draining { segment } => {
+                let segment = &self.segments[segment as usize];
+                let chunk = segment.joining.as_ref().map_or(0, |joining| joining.copied);
+                segment.busy.get(chunk as usize).is_none_or(|busy| *busy == 0)
+            }
+            _ => false,
+        };
+        let repair = (self.config.repairs && is_due).then_some(self.repairing.not_before_ns);
         let revival = (!self.lanes.is_empty()).then_some(self.revive_at_ns);
         if self.ended.is_some() { None } else { voting.into_iter().chain(repair).chain(revival).min() }
     }

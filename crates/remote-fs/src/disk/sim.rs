@@ -1,0 +1,281 @@
+//! A disk in memory, with crashes.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use sinew_fabric::{Generator, SeededGenerator};
+
+use super::{Disk, DiskError};
+
+/// Bytes that last together, or not.
+const SECTOR: usize = 512;
+
+/// What the disk does at one of its writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The process dies: from then on everything fails.
+    Crash,
+    /// It has no room, until there is some again.
+    Full,
+}
+
+/// A file as it is, and as it surely is after a crash.
+#[derive(Clone, Debug, Default)]
+struct Contents {
+    now: Vec<u8>,
+    lasting: Vec<u8>,
+    /// Bytes that it can grow to whatever else is written.
+    reserved: u64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    files: Vec<Contents>,
+    names: BTreeMap<String, usize>,
+    lasting_names: BTreeMap<String, usize>,
+    /// Of the writes to come: which has which fault.
+    fault: Option<(u64, Fault)>,
+    writes: u64,
+    is_dead: bool,
+    /// Bytes that files may have together.
+    room: u64,
+}
+
+/// A disk whose owner can crash. Clones are the same disk.
+#[derive(Clone, Debug, Default)]
+pub struct SimDisk(Rc<RefCell<State>>);
+
+impl State {
+    /// Something is about to be written, which takes so many bytes more.
+    fn write(&mut self) -> Result<(), DiskError> {
+        if self.is_dead {
+            return Err(DiskError::Failed("the process has crashed".into()));
+        }
+        self.writes += 1;
+        if let Some((at, Fault::Crash)) = self.fault
+            && at == self.writes
+        {
+            self.is_dead = true;
+            return Err(DiskError::Failed("the process crashes".into()));
+        }
+        Ok(())
+    }
+
+    fn file(&mut self, name: &str) -> Result<&mut Contents, DiskError> {
+        let index = *self.names.get(name).ok_or_else(|| DiskError::NotFound(name.to_owned()))?;
+        Ok(&mut self.files[index])
+    }
+
+    fn grow(&mut self, name: &str, to: u64) -> Result<(), DiskError> {
+        let taken: u64 =
+            self.names.values().map(|file| self.files[*file].reserved.max(self.files[*file].now.len() as u64)).sum();
+        let room = self.room;
+        let is_full = matches!(self.fault, Some((at, Fault::Full)) if self.writes >= at);
+        let file = self.file(name)?;
+        let more = to.saturating_sub(file.reserved.max(file.now.len() as u64));
+        if more > 0 && (is_full || taken + more > room) {
+            return Err(DiskError::Full);
+        }
+        file.reserved = file.reserved.max(to);
+        Ok(())
+    }
+}
+
+impl SimDisk {
+    /// An empty disk.
+    pub fn new() -> Self {
+        let disk = Self::default();
+        disk.0.borrow_mut().room = u64::MAX >> 1;
+        disk
+    }
+
+    /// Has the `at`th write from now on, counted from 1, and none other fail. Later ones replace it.
+    pub fn fail_at(&self, at: u64, fault: Fault) {
+        let mut state = self.0.borrow_mut();
+        state.fault = Some((state.writes + at, fault));
+    }
+
+    /// Nothing fails any more.
+    pub fn heal(&self) {
+        self.0.borrow_mut().fault = None;
+    }
+
+    /// Writes that there were.
+    pub fn writes(&self) -> u64 {
+        self.0.borrow().writes
+    }
+
+    /// Whether the process has crashed.
+    pub fn is_dead(&self) -> bool {
+        self.0.borrow().is_dead
+    }
+
+    /// Changes a byte of a file, and nobody is told.
+    pub fn corrupt(&self, name: &str, at: usize) {
+        let mut state = self.0.borrow_mut();
+        if let Ok(file) = state.file(name)
+            && let Some(byte) = file.now.get_mut(at)
+        {
+            *byte ^= 0x55;
+            file.lasting = file.now.clone();
+        }
+    }
+
+    /// What is there after a crash: of each sector that was written and not made to last, and of each name, the old or the new, as the seed has it.
+    pub fn crash(&self, seed: u64) {
+        let mut state = self.0.borrow_mut();
+        let mut random = SeededGenerator::new(seed);
+        let mut coin = move || random.next_u64() >> 63 == 1;
+        let State { files, names, lasting_names, .. } = &mut *state;
+        let all: Vec<String> = names.keys().chain(lasting_names.keys()).cloned().collect();
+        for name in all {
+            let kept = if coin() { names.get(&name).copied() } else { lasting_names.get(&name).copied() };
+            match kept {
+                Some(file) => lasting_names.insert(name, file),
+                None => lasting_names.remove(&name),
+            };
+        }
+        *names = lasting_names.clone();
+        for file in files.iter_mut() {
+            let len = if coin() { file.now.len() } else { file.lasting.len() };
+            let mut kept = vec![0; len];
+            for at in (0..len).step_by(SECTOR) {
+                let end = (at + SECTOR).min(len);
+                let source = if coin() { &file.now } else { &file.lasting };
+                let part = &source[at.min(source.len())..end.min(source.len())];
+                kept[at..at + part.len()].copy_from_slice(part);
+            }
+            *file = Contents { now: kept.clone(), lasting: kept, reserved: 0 };
+        }
+        (state.is_dead, state.fault) = (false, None);
+    }
+}
+
+impl Disk for SimDisk {
+    fn names(&mut self) -> Result<Vec<String>, DiskError> {
+        Ok(self.0.borrow().names.keys().cloned().collect())
+    }
+
+    fn read(&mut self, name: &str) -> Result<Vec<u8>, DiskError> {
+        self.0.borrow_mut().file(name).map(|file| file.now.clone())
+    }
+
+    fn create(&mut self, name: &str) -> Result<(), DiskError> {
+        let mut state = self.0.borrow_mut();
+        state.write()?;
+        state.files.push(Contents::default());
+        let file = state.files.len() - 1;
+        state.names.insert(name.to_owned(), file);
+        Ok(())
+    }
+
+    fn reserve(&mut self, name: &str, more: u64) -> Result<(), DiskError> {
+        let mut state = self.0.borrow_mut();
+        state.write()?;
+        let len = state.file(name)?.now.len() as u64;
+        state.grow(name, len + more)
+    }
+
+    fn append(&mut self, name: &str, bytes: &[u8]) -> Result<(), DiskError> {
+        let mut state = self.0.borrow_mut();
+        let len = state.file(name)?.now.len() + bytes.len();
+        // A process that dies while it writes has written a part.
+        let written = match state.write() {
+            Ok(()) => bytes,
+            Err(error) => {
+                let part = bytes.len() / 2;
+                state.file(name)?.now.extend(&bytes[..part]);
+                return Err(error);
+            }
+        };
+        state.grow(name, len as u64)?;
+        state.file(name)?.now.extend(written);
+        Ok(())
+    }
+
+    fn cut(&mut self, name: &str, len: u64) -> Result<(), DiskError> {
+        let mut state = self.0.borrow_mut();
+        state.write()?;
+        let file = state.file(name)?;
+        file.now.truncate(len as usize);
+        file.reserved = 0;
+        Ok(())
+    }
+
+    fn sync(&mut self, name: &str) -> Result<(), DiskError> {
+        let mut state = self.0.borrow_mut();
+        state.write()?;
+        let file = state.file(name)?;
+        file.lasting = file.now.clone();
+        Ok(())
+    }
+
+    fn rename(&mut self, from: &str, to: &str) -> Result<(), DiskError> {
+        let mut state = self.0.borrow_mut();
+        state.write()?;
+        let file = state.names.remove(from).ok_or_else(|| DiskError::NotFound(from.to_owned()))?;
+        state.names.insert(to.to_owned(), file);
+        Ok(())
+    }
+
+    fn remove(&mut self, name: &str) -> Result<(), DiskError> {
+        let mut state = self.0.borrow_mut();
+        state.write()?;
+        state.names.remove(name).map(|_| ()).ok_or_else(|| DiskError::NotFound(name.to_owned()))
+    }
+
+    fn sync_names(&mut self) -> Result<(), DiskError> {
+        let mut state = self.0.borrow_mut();
+        state.write()?;
+        state.lasting_names = state.names.clone();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_facts_of_disks_hold() {
+        crate::disk::facts::all(SimDisk::new);
+    }
+
+    #[test]
+    fn what_was_made_to_last_does_and_of_the_rest_any_part_may_be_there() {
+        let (mut kept_some, mut lost_some, mut kept_name, mut lost_name) = (false, false, false, false);
+        for seed in 0..64 {
+            let mut disk = SimDisk::new();
+            disk.create("a").unwrap();
+            disk.append("a", &[1; 700]).unwrap();
+            disk.sync("a").unwrap();
+            disk.sync_names().unwrap();
+            disk.append("a", &[2; 2000]).unwrap();
+            disk.create("b").unwrap();
+            disk.crash(seed);
+            let bytes = disk.read("a").unwrap();
+            assert_eq!(bytes[..700], [1; 700]);
+            kept_some |= bytes[700..].contains(&2);
+            lost_some |= bytes.len() == 700 || bytes[700..].contains(&0);
+            let has_b = disk.read("b").is_ok();
+            kept_name |= has_b;
+            lost_name |= !has_b;
+        }
+        assert!(kept_some && lost_some && kept_name && lost_name);
+    }
+
+    #[test]
+    fn a_full_disk_takes_what_was_reserved_and_no_more() {
+        let mut disk = SimDisk::new();
+        disk.create("a").unwrap();
+        disk.reserve("a", 100).unwrap();
+        disk.fail_at(1, Fault::Full);
+        disk.append("a", &[1; 100]).unwrap();
+        assert_eq!(disk.append("a", &[1]), Err(DiskError::Full));
+        assert_eq!(disk.reserve("a", 1), Err(DiskError::Full));
+        disk.heal();
+        disk.append("a", &[1]).unwrap();
+        assert_eq!(disk.read("a").unwrap().len(), 101);
+    }
+}

@@ -1,0 +1,138 @@
+//! Snapshots and records as bytes.
+
+use rapidhash::v3::{RapidSecrets, rapidhash_v3_inline};
+
+/// Bytes of a record's header, and of a snapshot's.
+pub(super) const HEADER: usize = 40;
+
+const SNAPSHOT: u32 = u32::from_le_bytes(*b"SnFs");
+const RECORD: u32 = u32::from_le_bytes(*b"SnFr");
+const FORMAT: u32 = 1;
+/// The place of the checksum.
+const SUM: usize = 32;
+
+/// Of the checksums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Key(pub u64);
+
+impl Key {
+    fn sum(self, header: &[u8], body: &[u8]) -> u64 {
+        let secrets = RapidSecrets::seed(self.0);
+        let head = rapidhash_v3_inline::<true, false, false>(header, &secrets);
+        let body = rapidhash_v3_inline::<true, false, false>(body, &secrets);
+        rapidhash_v3_inline::<true, false, false>(&[head.to_le_bytes(), body.to_le_bytes()].concat(), &secrets)
+    }
+}
+
+pub(super) struct Snapshot {
+    pub key: Key,
+    pub sequence: u64,
+    pub sum: u64,
+    pub payload: Vec<u8>,
+}
+
+pub(super) struct SnapshotHeader {
+    pub bytes: [u8; HEADER],
+    pub sum: u64,
+}
+
+fn half(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..)?.first_chunk().map(|bytes| u32::from_le_bytes(*bytes))
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u64> {
+    bytes.get(at..)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
+}
+
+pub(super) fn snapshot_header(key: Key, sequence: u64, payload: &[u8]) -> SnapshotHeader {
+    let mut bytes = [0; HEADER];
+    bytes[0..4].copy_from_slice(&SNAPSHOT.to_le_bytes());
+    bytes[4..8].copy_from_slice(&FORMAT.to_le_bytes());
+    bytes[8..16].copy_from_slice(&sequence.to_le_bytes());
+    bytes[16..24].copy_from_slice(&key.0.to_le_bytes());
+    bytes[24..32].copy_from_slice(&(payload.len() as u64).to_le_bytes());
+    let sum = key.sum(&bytes[..SUM], payload);
+    bytes[SUM..].copy_from_slice(&sum.to_le_bytes());
+    SnapshotHeader { bytes, sum }
+}
+
+/// None when it is none.
+pub(super) fn read_snapshot(bytes: &[u8]) -> Option<Snapshot> {
+    let (header, payload) = bytes.split_at_checked(HEADER)?;
+    let (sequence, key, sum) = (word(header, 8)?, Key(word(header, 16)?), word(header, SUM)?);
+    let is_one = half(header, 0)? == SNAPSHOT
+        && half(header, 4)? == FORMAT
+        && word(header, 24)? == payload.len() as u64
+        && sum == key.sum(&header[..SUM], payload);
+    is_one.then(|| Snapshot { key, sequence, sum, payload: payload.to_vec() })
+}
+
+/// Adds a record with this number, written when the one with the other was known to last; returns its checksum.
+pub(super) fn write_record(
+    bytes: &mut Vec<u8>,
+    key: Key,
+    (sequence, synced): (u64, u64),
+    before: u64,
+    record: &[u8],
+) -> u64 {
+    let start = bytes.len();
+    bytes.extend(RECORD.to_le_bytes());
+    bytes.extend((record.len() as u32).to_le_bytes());
+    bytes.extend(sequence.to_le_bytes());
+    bytes.extend(synced.to_le_bytes());
+    bytes.extend(before.to_le_bytes());
+    let sum = key.sum(&bytes[start..], record);
+    bytes.extend(sum.to_le_bytes());
+    bytes.extend(record);
+    sum
+}
+
+struct Record<'a> {
+    sequence: u64,
+    synced: u64,
+    before: u64,
+    sum: u64,
+    payload: &'a [u8],
+}
+
+fn read_record(bytes: &[u8], key: Key) -> Option<Record<'_>> {
+    if half(bytes, 0)? != RECORD {
+        return None;
+    }
+    let header = bytes.get(..HEADER)?;
+    let payload = bytes[HEADER..].get(..half(header, 4)? as usize)?;
+    let sum = word(header, SUM)?;
+    let record =
+        Record { sequence: word(header, 8)?, synced: word(header, 16)?, before: word(header, 24)?, sum, payload };
+    (sum == key.sum(&header[..SUM], payload)).then_some(record)
+}
+
+/// What a log has.
+pub(super) struct Scan {
+    pub records: Vec<Vec<u8>>,
+    /// Of the last record.
+    pub sequence: u64,
+    pub last_sum: u64,
+    /// Bytes up to its end.
+    pub len: u64,
+}
+
+/// The records of a log that goes on behind a snapshot with this number and checksum; or where it is wrong although what comes there was made to last.
+pub(super) fn scan(bytes: &[u8], key: Key, sequence: u64, sum: u64) -> Result<Scan, u64> {
+    let mut scan = Scan { records: Vec::new(), sequence, last_sum: sum, len: 0 };
+    let mut rest = bytes;
+    while let Some(record) = read_record(rest, key) {
+        if record.sequence != scan.sequence + 1 || record.before != scan.last_sum {
+            break;
+        }
+        scan.records.push(record.payload.to_vec());
+        (scan.sequence, scan.last_sum) = (record.sequence, record.sum);
+        rest = &rest[HEADER + record.payload.len()..];
+    }
+    scan.len = (bytes.len() - rest.len()) as u64;
+    let lost = scan.sequence + 1;
+    let was_kept = memchr::memmem::find_iter(rest, &RECORD.to_le_bytes())
+        .filter_map(|at| read_record(&rest[at..], key))
+        .any(|later| later.synced >= lost);
+    if was_kept { Err(scan.len) } else { Ok(scan) }
+}

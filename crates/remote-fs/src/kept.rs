@@ -1,0 +1,354 @@
+//! All that the service keeps, and what happens to it.
+//!
+//! [`Kept`] changes by [`Op`]s alone, and the same ones in the same order make the same of it: a snapshot is it as bytes, and the [journal](crate::journal)'s records are its ops.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use sinew_remote_memory::volume::DonorId;
+
+use crate::protocol::{Answer, Caller, Error, IN_FLIGHT_MAX, Ino, Pages, Place, Replica, Request, SECRET_LEN, Time};
+use crate::tree::{Context, Tree};
+
+/// A copy of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Member {
+    /// At which donor: a [`DonorId`].
+    pub donor: u64,
+    /// In which run of it.
+    pub incarnation: u64,
+    /// The slab.
+    pub slab: u64,
+    /// First byte of it in the donor's memory.
+    pub base: u64,
+    /// Whether it has all pages.
+    pub is_whole: bool,
+}
+
+/// Pages that lie in a row, at several donors.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Segment {
+    /// Pages.
+    pub pages: u32,
+    /// Grows as its copies come and go.
+    pub generation: u32,
+    /// Its copies; none: what was there is lost.
+    pub members: Vec<Member>,
+}
+
+impl Segment {
+    /// As clients are told.
+    pub fn place(&self, number: u32) -> Place {
+        let replica = |member: &Member| Replica {
+            donor: DonorId(member.donor),
+            incarnation: member.incarnation,
+            base: member.base,
+            is_whole: member.is_whole,
+        };
+        let copies = self.members.iter().map(replica).collect();
+        Place { segment: number, generation: self.generation, pages: self.pages, copies }
+    }
+
+    /// Whether there is a copy with all pages.
+    pub fn has_whole(&self) -> bool {
+        self.members.iter().any(|member| member.is_whole)
+    }
+}
+
+/// A client, as long as it is neither gone nor dead.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Client {
+    /// What proves that a request is its own.
+    pub secret: [u8; SECRET_LEN],
+    /// Requests with lower numbers have had their answers.
+    pub settled: u64,
+    /// Answers to those that have been performed, by their numbers.
+    pub answers: BTreeMap<u64, Answer>,
+}
+
+/// What happens.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Op {
+    /// A service begins.
+    Start {
+        /// Its epoch.
+        epoch: u32,
+    },
+    /// A client begins.
+    Join {
+        /// Its number: the next.
+        client: u64,
+        /// Its secret.
+        secret: [u8; SECRET_LEN],
+    },
+    /// A client is gone or dead.
+    Leave {
+        /// Which.
+        client: u64,
+    },
+    /// A client's request is performed.
+    Change {
+        /// Whose.
+        client: u64,
+        /// Which of its.
+        sequence: u64,
+        /// Of it, as of the client.
+        settled: u64,
+        /// In whose name.
+        caller: Caller,
+        /// When.
+        now: Time,
+        /// The inode of the request's handle, which is open for writing.
+        opened: Option<Ino>,
+        /// It.
+        request: Request,
+    },
+    /// An inode without a name is forgotten.
+    Drop {
+        /// Which.
+        ino: Ino,
+    },
+    /// There is a segment more.
+    Segment {
+        /// Its number: the next.
+        segment: u32,
+        /// Pages.
+        pages: u32,
+        /// Its copies.
+        members: Vec<Member>,
+    },
+    /// A segment's copies are these from now on.
+    Members {
+        /// Which segment.
+        segment: u32,
+        /// Its copies.
+        members: Vec<Member>,
+    },
+    /// A segment is gone, of which no file has a page.
+    Remove {
+        /// Which.
+        segment: u32,
+    },
+}
+
+/// Everything; see [the module](self).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kept {
+    format: u32,
+    /// What donors know the file system by.
+    pub volume: u64,
+    /// Of the last service.
+    pub epoch: u32,
+    /// The names.
+    pub tree: Tree,
+    /// The clients.
+    pub clients: BTreeMap<u64, Client>,
+    /// The highest number that one ever had.
+    pub last_client: u64,
+    /// The segments.
+    pub segments: BTreeMap<u32, Segment>,
+    /// The highest number that one ever had.
+    pub last_segment: u32,
+}
+
+const FORMAT: u32 = 1;
+
+impl Kept {
+    /// An empty file system, whose volume is a number by lot.
+    pub fn new(volume: u64, now: Time) -> Self {
+        Self {
+            format: FORMAT,
+            volume,
+            epoch: 0,
+            tree: Tree::new(now),
+            clients: BTreeMap::new(),
+            last_client: 0,
+            segments: BTreeMap::new(),
+            last_segment: 0,
+        }
+    }
+
+    /// As bytes.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        postcard::to_allocvec(self).unwrap_or_default()
+    }
+
+    /// From bytes; `None` when they are none of this version's.
+    pub fn read(bytes: &[u8]) -> Option<Self> {
+        // The format comes first, and what follows may mean something else in another.
+        let (format, _) = postcard::take_from_bytes::<u32>(bytes).ok()?;
+        let kept: Self = if format == FORMAT { postcard::from_bytes(bytes).ok()? } else { return None };
+        Some(kept)
+    }
+
+    /// Has it happen, or not at all. Pages that are no file's any more are added to `freed`.
+    ///
+    /// # Errors
+    ///
+    /// Why not.
+    pub fn apply(&mut self, op: &Op, freed: &mut Vec<Pages>) -> Result<Answer, Error> {
+        match op {
+            Op::Start { epoch } => {
+                check(*epoch > self.epoch)?;
+                self.epoch = *epoch;
+            }
+            Op::Join { client, secret } => {
+                check(*client > self.last_client)?;
+                self.last_client = *client;
+                self.clients.insert(*client, Client { secret: *secret, settled: 1, ..Client::default() });
+            }
+            Op::Leave { client } => {
+                self.clients.remove(client).ok_or(Error::Rejoin)?;
+            }
+            Op::Change { client, sequence, settled, caller, now, opened, request } => {
+                let known = self.clients.get_mut(client).ok_or(Error::Rejoin)?;
+                let floor = known.settled.max(*settled);
+                let waiting = known.answers.range(floor..).count();
+                if *sequence < floor || known.answers.contains_key(sequence) {
+                    return Err(Error::Settled);
+                }
+                if waiting >= IN_FLIGHT_MAX {
+                    return Err(Error::TooMany);
+                }
+                let context = Context { caller, now: *now, opened: *opened };
+                let answer = self.tree.change(context, request, freed)?;
+                known.settled = floor;
+                known.answers = known.answers.split_off(&floor);
+                known.answers.insert(*sequence, answer.clone());
+                return Ok(answer);
+            }
+            Op::Drop { ino } => check(self.tree.drop_orphan(*ino, freed))?,
+            Op::Segment { segment, pages, members } => {
+                check(*segment > self.last_segment)?;
+                self.last_segment = *segment;
+                self.segments.insert(*segment, Segment { pages: *pages, generation: 1, members: members.clone() });
+            }
+            Op::Members { segment, members } => {
+                let segment = self.segments.get_mut(segment).ok_or(Error::Invalid)?;
+                let slabs = |members: &[Member]| -> Vec<_> {
+                    members.iter().map(|member| (member.donor, member.incarnation, member.slab)).collect()
+                };
+                // That a copy is whole now is no reason for anybody to write anything again.
+                segment.generation += u32::from(slabs(members) != slabs(&segment.members));
+                segment.members.clone_from(members);
+            }
+            Op::Remove { segment } => {
+                self.segments.remove(segment).ok_or(Error::Invalid)?;
+            }
+        }
+        Ok(Answer::Done)
+    }
+
+    /// Has what a record says happen, which happened before.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] when the bytes make no sense; or why it cannot have happened.
+    pub fn replay(&mut self, record: &[u8]) -> Result<(), Error> {
+        let op: Op = postcard::from_bytes(record).map_err(|_| Error::Invalid)?;
+        self.apply(&op, &mut Vec::new()).map(|_| ())
+    }
+}
+
+impl Op {
+    /// As a record.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        postcard::to_allocvec(self).unwrap_or_default()
+    }
+}
+
+fn check(makes_sense: bool) -> Result<(), Error> {
+    if makes_sense { Ok(()) } else { Err(Error::Invalid) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::Kind;
+
+    fn make(client: u64, sequence: u64, settled: u64, name: &str) -> Op {
+        let request = Request::MakeDirectory { parent: Ino::ROOT, name: name.into(), mode: 0o755 };
+        let (caller, now) = (Caller::default(), Time { s: sequence as i64, ns: 0 });
+        Op::Change { client, sequence, settled, caller, now, opened: None, request }
+    }
+
+    fn kept() -> Kept {
+        let mut kept = Kept::new(7, Time::default());
+        for op in [Op::Start { epoch: 1 }, Op::Join { client: 1, secret: [1; 16] }] {
+            kept.apply(&op, &mut Vec::new()).unwrap();
+        }
+        kept
+    }
+
+    #[test]
+    fn a_request_is_performed_once_and_its_answer_is_kept_until_it_is_settled() {
+        let mut kept = kept();
+        let mut apply = |op: Op| kept.apply(&op, &mut Vec::new());
+        let answer = apply(make(1, 5, 1, "a")).unwrap();
+        assert_eq!(apply(make(1, 5, 1, "b")), Err(Error::Settled));
+        assert!(apply(make(1, 3, 1, "c")).is_ok(), "requests come in any order");
+        assert!(apply(make(1, 6, 4, "d")).is_ok());
+        assert_eq!(apply(make(1, 2, 1, "e")), Err(Error::Settled));
+        assert_eq!(apply(make(2, 1, 1, "e")), Err(Error::Rejoin));
+        let client = &kept.clients[&1];
+        assert_eq!((client.settled, client.answers.len(), &client.answers[&5]), (4, 2, &answer));
+        assert_eq!(kept.tree.len(), 4);
+    }
+
+    #[test]
+    fn a_client_has_so_many_answers_kept_and_no_more() {
+        let mut kept = kept();
+        let mut apply = |op: Op| kept.apply(&op, &mut Vec::new());
+        for sequence in 1..=IN_FLIGHT_MAX as u64 {
+            assert!(apply(make(1, sequence, 1, &sequence.to_string())).is_ok());
+        }
+        assert_eq!(apply(make(1, 100, 1, "more")), Err(Error::TooMany));
+        assert!(apply(make(1, 100, 2, "more")).is_ok());
+    }
+
+    #[test]
+    fn records_and_snapshots_make_the_same_of_it() {
+        let member = |slab| Member { donor: 1, incarnation: 2, slab, base: 3, is_whole: true };
+        let ops = [
+            make(1, 1, 1, "a"),
+            make(1, 2, 1, "b"),
+            Op::Segment { segment: 1, pages: 10, members: vec![member(4)] },
+            Op::Members { segment: 1, members: vec![member(4), Member { is_whole: false, ..member(5) }] },
+            Op::Members { segment: 1, members: vec![member(4), member(5)] },
+            Op::Join { client: 2, secret: [2; 16] },
+            Op::Leave { client: 1 },
+            Op::Start { epoch: 5 },
+        ];
+        let (mut kept, mut again) = (kept(), kept());
+        for op in &ops {
+            kept.apply(op, &mut Vec::new()).unwrap();
+            again = Kept::read(&again.to_bytes()).unwrap();
+            again.replay(&op.to_bytes()).unwrap();
+            assert_eq!(again, kept);
+        }
+        assert_eq!(kept.segments[&1].generation, 2, "a copy came, and then it was whole");
+        assert_eq!(kept.tree.lookup(&Caller::default(), Ino::ROOT, b"b").unwrap().kind, Kind::Directory);
+    }
+
+    #[test]
+    fn what_is_no_record_or_cannot_have_happened_is_refused() {
+        let mut kept = kept();
+        let before = kept.clone();
+        for op in [
+            Op::Start { epoch: 1 },
+            Op::Join { client: 1, secret: [1; 16] },
+            Op::Leave { client: 9 },
+            Op::Drop { ino: Ino(9) },
+            Op::Segment { segment: 0, pages: 1, members: vec![] },
+            Op::Members { segment: 1, members: vec![] },
+            Op::Remove { segment: 1 },
+        ] {
+            assert!(kept.replay(&op.to_bytes()).is_err(), "{op:?}");
+        }
+        assert_eq!(kept.replay(&[99]), Err(Error::Invalid));
+        assert_eq!(kept, before);
+        let mut other = kept.to_bytes();
+        other[0] += 1;
+        assert!(Kept::read(&other).is_none() && Kept::read(&[]).is_none());
+    }
+}

@@ -1,0 +1,215 @@
+//! Ranges of files that clients have locked: by `fcntl`, byte by byte for a process, and by `flock`, for an open file.
+
+use std::collections::BTreeMap;
+
+use crate::protocol::{Error, Ino, LOCKS_MAX, Lock, LockKind, LockOwner};
+
+/// Whose a lock is: a client's, and of it.
+type Owner = (u64, LockOwner);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Locked {
+    owner: Owner,
+    lock: Lock,
+}
+
+/// All locks.
+#[derive(Debug, Default)]
+pub struct Locks {
+    by_inode: BTreeMap<Ino, Vec<Locked>>,
+    /// How many each client has.
+    counts: BTreeMap<u64, usize>,
+}
+
+fn is_flock(owner: LockOwner) -> bool {
+    matches!(owner, LockOwner::Flock(_))
+}
+
+fn excludes(one: &Locked, owner: Owner, lock: &Lock) -> bool {
+    one.owner != owner
+        && is_flock(one.lock.owner) == is_flock(lock.owner)
+        && one.lock.first <= lock.last
+        && lock.first <= one.lock.last
+        && (one.lock.kind == LockKind::Write || lock.kind == LockKind::Write)
+}
+
+impl Locks {
+    /// The lock that excludes this one, if there is one.
+    pub fn excluding(&self, client: u64, lock: &Lock) -> Option<Lock> {
+        let all = self.by_inode.get(&lock.ino)?;
+        all.iter().find(|one| excludes(one, (client, lock.owner), lock)).map(|one| one.lock)
+    }
+
+    /// Locks a range, in place of what the owner has locked of it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::WouldBlock`], [`Error::Invalid`], [`Error::TooMany`].
+    pub fn lock(&mut self, client: u64, lock: Lock) -> Result<(), Error> {
+        if lock.first > lock.last {
+            return Err(Error::Invalid);
+        }
+        // A range may be cut in two by what replaces its middle.
+        if self.count(client) + 2 > LOCKS_MAX {
+            return Err(Error::TooMany);
+        }
+        if self.excluding(client, &lock).is_some() {
+            return Err(Error::WouldBlock);
+        }
+        let owner = (client, lock.owner);
+        let (mut first, mut last) = (lock.first, lock.last);
+        self.unlock(client, lock.ino, lock.owner, first, last);
+        let all = self.by_inode.entry(lock.ino).or_default();
+        let before = all.len();
+        // Neighbours of the same kind become one.
+        all.retain(|one| {
+            let is_like = one.owner == owner && one.lock.kind == lock.kind;
+            let touches = one.lock.last.checked_add(1) == Some(first) || last.checked_add(1) == Some(one.lock.first);
+            if is_like && touches {
+                (first, last) = (first.min(one.lock.first), last.max(one.lock.last));
+            }
+            !(is_like && touches)
+        });
+        let merged = before - all.len();
+        all.push(Locked { owner, lock: Lock { first, last, ..lock } });
+        *self.counts.entry(client).or_default() += 1;
+        self.subtract(client, merged);
+        Ok(())
+    }
+
+    /// Releases what an owner has locked of a range.
+    pub fn unlock(&mut self, client: u64, ino: Ino, owner: LockOwner, first: u64, last: u64) {
+        let Some(all) = self.by_inode.get_mut(&ino) else { return };
+        let (mut rests, before) = (Vec::new(), all.len());
+        all.retain(|one| {
+            let is_hit = one.owner == (client, owner) && one.lock.first <= last && first <= one.lock.last;
+            if is_hit && one.lock.first < first {
+                rests.push(Locked { lock: Lock { last: first - 1, ..one.lock }, ..*one });
+            }
+            if is_hit && one.lock.last > last {
+                rests.push(Locked { lock: Lock { first: last + 1, ..one.lock }, ..*one });
+            }
+            !is_hit
+        });
+        let gone = before - all.len();
+        *self.counts.entry(client).or_default() += rests.len();
+        all.extend(rests);
+        if all.is_empty() {
+            self.by_inode.remove(&ino);
+        }
+        self.subtract(client, gone);
+    }
+
+    /// Releases all that a client has locked.
+    pub fn release_client(&mut self, client: u64) {
+        for all in self.by_inode.values_mut() {
+            all.retain(|one| one.owner.0 != client);
+        }
+        self.by_inode.retain(|_, all| !all.is_empty());
+        self.counts.remove(&client);
+    }
+
+    /// An inode is gone.
+    pub fn forget(&mut self, ino: Ino) {
+        for one in self.by_inode.remove(&ino).unwrap_or_default() {
+            self.subtract(one.owner.0, 1);
+        }
+    }
+
+    /// Ranges that a client has locked.
+    pub fn count(&self, client: u64) -> usize {
+        self.counts.get(&client).copied().unwrap_or_default()
+    }
+
+    fn subtract(&mut self, client: u64, gone: usize) {
+        if let Some(count) = self.counts.get_mut(&client) {
+            *count = count.saturating_sub(gone);
+            if *count == 0 {
+                self.counts.remove(&client);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const BYTES: u64 = 12;
+
+    /// By client, owner and byte.
+    type Model = BTreeMap<(u64, LockOwner, u64), LockKind>;
+
+    fn lock(client: u64, owner: LockOwner, first: u64, last: u64, kind: LockKind) -> Lock {
+        Lock { ino: Ino(1), owner, pid: client as u32, first, last, kind }
+    }
+
+    fn owner() -> impl Strategy<Value = LockOwner> {
+        prop_oneof![(0_u64..3).prop_map(LockOwner::Posix), (0_u64..2).prop_map(LockOwner::Flock)]
+    }
+
+    proptest! {
+        #[test]
+        fn locks_are_as_in_a_table_of_bytes(
+            steps in prop::collection::vec((1_u64..4, owner(), 0..BYTES, 0..BYTES, 0..4_u8), 1..80)
+        ) {
+            let (mut locks, mut model) = (Locks::default(), Model::new());
+            for (client, owner, first, len, what) in steps {
+                let last = (first + len).min(BYTES - 1);
+                let bytes = first..=last;
+                let kind = if what == 0 { LockKind::Read } else { LockKind::Write };
+                match what {
+                    0 | 1 => {
+                        let is_excluded = model.iter().any(|((of, by, byte), other)| {
+                            (*of, *by) != (client, owner) && is_flock(*by) == is_flock(owner) && bytes.contains(byte)
+                                && (kind == LockKind::Write || *other == LockKind::Write)
+                        });
+                        let lock = lock(client, owner, first, last, kind);
+                        prop_assert_eq!(locks.excluding(client, &lock).is_some(), is_excluded);
+                        let expected = if is_excluded { Err(Error::WouldBlock) } else { Ok(()) };
+                        prop_assert_eq!(locks.lock(client, lock), expected);
+                        if !is_excluded {
+                            model.extend(bytes.map(|byte| ((client, owner, byte), kind)));
+                        }
+                    }
+                    2 => {
+                        locks.unlock(client, Ino(1), owner, first, last);
+                        model.retain(|(of, by, byte), _| (*of, *by) != (client, owner) || !bytes.contains(byte));
+                    }
+                    _ => {
+                        locks.release_client(client);
+                        model.retain(|(of, ..), _| *of != client);
+                    }
+                }
+                let mut told = Model::new();
+                for one in locks.by_inode.values().flatten() {
+                    let bytes = one.lock.first..=one.lock.last;
+                    told.extend(bytes.map(|byte| ((one.owner.0, one.owner.1, byte), one.lock.kind)));
+                }
+                prop_assert_eq!(&told, &model);
+                for client in 1..4 {
+                    let count = locks.by_inode.values().flatten().filter(|one| one.owner.0 == client).count();
+                    prop_assert_eq!(locks.count(client), count);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_client_locks_so_many_ranges_and_no_more() {
+        let mut locks = Locks::default();
+        let at = |byte| lock(1, LockOwner::Posix(1), byte, byte, LockKind::Read);
+        let taken = (0..).map(|index| locks.lock(1, at(2 * index))).take_while(Result::is_ok).count();
+        assert_eq!(taken, LOCKS_MAX - 1);
+        assert!(locks.lock(2, at(0)).is_ok());
+        locks.forget(Ino(1));
+        assert_eq!((locks.count(1), locks.count(2)), (0, 0));
+        assert!(locks.lock(1, at(0)).is_ok());
+        assert_eq!(locks.lock(2, lock(2, LockOwner::Posix(1), 5, 4, LockKind::Read)), Err(Error::Invalid));
+        let to_end = lock(2, LockOwner::Posix(1), 7, u64::MAX, LockKind::Write);
+        assert!(locks.lock(2, to_end).is_ok());
+        assert_eq!(locks.excluding(1, &at(u64::MAX)), Some(to_end));
+    }
+}

@@ -1,0 +1,201 @@
+//! Which pages of the donors' memory a file's pages are.
+//!
+//! A map is chunks of [`CHUNK`] pages, each an array of places and checksums: 16 bytes a page, whatever the order in which a file was written, and one look to find or replace one. A page of
+//! which only the first bytes count (the file was cut off there, and went on later) is noted beside them: nobody has to write it anew for that.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::protocol::{PAGE, Pages, Run, Sums};
+
+/// Pages of a chunk.
+const CHUNK: u64 = 64;
+
+/// A page's place and checksum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Slot {
+    segment: u32,
+    page: u32,
+    /// 0: a hole.
+    sum: u64,
+}
+
+impl Slot {
+    const HOLE: Self = Self { segment: 0, page: 0, sum: 0 };
+
+    fn is_hole(self) -> bool {
+        self.sum == 0
+    }
+}
+
+/// A file's pages.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Vec<Run>", into = "Vec<Run>")]
+pub struct Map {
+    /// By the number of the chunk; none ends with a hole, and none is empty.
+    chunks: BTreeMap<u64, Vec<Slot>>,
+    /// Pages of which fewer bytes count than all.
+    short: BTreeMap<u64, u16>,
+    pages: u64,
+}
+
+/// Adds a page to those that are nobody's now, to its neighbour if it can be.
+fn free(freed: &mut Vec<Pages>, slot: Slot) {
+    match freed.last_mut() {
+        Some(last) if last.segment == slot.segment && last.first + last.count == slot.page => last.count += 1,
+        _ => freed.push(Pages { segment: slot.segment, first: slot.page, count: 1 }),
+    }
+}
+
+impl Map {
+    /// Pages that it has.
+    pub fn pages(&self) -> u64 {
+        self.pages
+    }
+
+    fn slot(&self, at: u64) -> Slot {
+        let chunk = self.chunks.get(&(at / CHUNK));
+        chunk.and_then(|chunk| chunk.get((at % CHUNK) as usize)).copied().unwrap_or(Slot::HOLE)
+    }
+
+    /// Whether these are the checksums of its pages from `at` on, 0 for holes.
+    pub fn has(&self, at: u64, sums: &Sums) -> bool {
+        (at..).zip(&sums.0).all(|(at, sum)| self.slot(at).sum == *sum)
+    }
+
+    /// Puts pages in the place of what was there. What is no file's now is added to `freed`.
+    pub fn put(&mut self, at: u64, pages: Pages, sums: &Sums, freed: &mut Vec<Pages>) {
+        for (index, sum) in sums.0.iter().enumerate().take(pages.count as usize) {
+            let at = at + index as u64;
+            let chunk = self.chunks.entry(at / CHUNK).or_default();
+            let place = (at % CHUNK) as usize;
+            if chunk.len() <= place {
+                chunk.resize(place + 1, Slot::HOLE);
+            }
+            let new = Slot { segment: pages.segment, page: pages.first + index as u32, sum: *sum };
+            let old = std::mem::replace(&mut chunk[place], new);
+            if old.is_hole() {
+                self.pages += 1;
+            } else {
+                free(freed, old);
+            }
+        }
+        self.forget_short(at, at + u64::from(pages.count));
+    }
+
+    /// Makes pages from `at` to before `end` a hole.
+    pub fn punch(&mut self, at: u64, end: u64, freed: &mut Vec<Pages>) {
+        if at >= end {
+            return;
+        }
+        let numbers: Vec<u64> = self.chunks.range(at / CHUNK..=(end - 1) / CHUNK).map(|(number, _)| *number).collect();
+        for number in numbers {
+            let Some(chunk) = self.chunks.get_mut(&number) else { continue };
+            let base = number * CHUNK;
+            let first = at.saturating_sub(base) as usize;
+            let last = (end - base).min(chunk.len() as u64) as usize;
+            for slot in chunk.get_mut(first..last).unwrap_or_default() {
+                if !slot.is_hole() {
+                    self.pages -= 1;
+                    free(freed, std::mem::replace(slot, Slot::HOLE));
+                }
+            }
+            while chunk.pop_if(|slot| slot.is_hole()).is_some() {}
+            if chunk.is_empty() {
+                self.chunks.remove(&number);
+            }
+        }
+        self.forget_short(at, end);
+    }
+
+    /// Cuts it off behind so many bytes: what follows reads as zeros from then on.
+    pub fn cut(&mut self, len: u64, freed: &mut Vec<Pages>) {
+        let page = PAGE as u64;
+        self.punch(len.div_ceil(page), u64::MAX, freed);
+        let (at, bytes) = (len / page, (len % page) as u16);
+        if bytes > 0 && !self.slot(at).is_hole() {
+            let short = self.short.entry(at).or_insert(bytes);
+            *short = bytes.min(*short);
+        }
+    }
+
+    fn forget_short(&mut self, at: u64, end: u64) {
+        while let Some((&short, _)) = self.short.range(at..end).next() {
+            self.short.remove(&short);
+        }
+    }
+
+    fn last_len(&self, at: u64) -> u16 {
+        self.short.get(&at).copied().unwrap_or(PAGE as u16)
+    }
+
+    /// Its pages from `at` to before `end`, in order, and the first page that nothing is said of: `end`, or an earlier one where `go_on` was told a run and
+    /// wants no further one.
+    pub fn runs(&self, at: u64, end: u64, mut go_on: impl FnMut(&Run) -> bool) -> (Vec<Run>, u64) {
+        let mut runs: Vec<Run> = Vec::new();
+        if at >= end {
+            return (runs, end);
+        }
+        for (&number, chunk) in self.chunks.range(at / CHUNK..=(end - 1) / CHUNK) {
+            let base = number * CHUNK;
+            for (place, slot) in (base..end).zip(chunk) {
+                if place < at || slot.is_hole() {
+                    continue;
+                }
+                let last_len = self.last_len(place);
+                if let Some(run) = runs.last_mut()
+                    && run.at + u64::from(run.pages.count) == place
+                    && run.pages.segment == slot.segment
+                    && run.pages.first + run.pages.count == slot.page
+                    && usize::from(run.last_len) == PAGE
+                {
+                    run.pages.count += 1;
+                    run.sums.0.push(slot.sum);
+                    run.last_len = last_len;
+                    continue;
+                }
+                if runs.last().is_some_and(|run| !go_on(run)) {
+                    return (runs, place);
+                }
+                let pages = Pages { segment: slot.segment, first: slot.page, count: 1 };
+                runs.push(Run { at: place, pages, last_len, sums: Sums(vec![slot.sum]) });
+            }
+        }
+        (runs, end)
+    }
+
+    /// All its pages.
+    pub fn all(&self) -> Vec<Run> {
+        self.runs(0, u64::MAX, |_| true).0
+    }
+}
+
+impl From<Map> for Vec<Run> {
+    fn from(map: Map) -> Self {
+        map.all()
+    }
+}
+
+impl From<Vec<Run>> for Map {
+    /// Of runs that may be anything: what makes no sense is left out.
+    fn from(runs: Vec<Run>) -> Self {
+        let (mut map, mut freed) = (Self::default(), Vec::new());
+        for Run { at, pages, last_len, sums } in runs {
+            let Some(last) = at.checked_add(u64::from(pages.count)).and_then(|end| end.checked_sub(1)) else {
+                continue;
+            };
+            if pages.first.checked_add(pages.count).is_none() || sums.0.len() != pages.count as usize {
+                continue;
+            }
+            map.put(at, pages, &sums, &mut freed);
+            if usize::from(last_len) < PAGE {
+                map.short.insert(last, last_len);
+            }
+        }
+        map
+    }
+}
+
+#[cfg(test)]
+mod tests;

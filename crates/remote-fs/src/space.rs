@@ -1,0 +1,230 @@
+//! Which pages of the donors' memory are free, and which are reserved by whom.
+//!
+//! Nothing of this is kept: what is used is what files have, and what is reserved ends with its client. So a page is in one of four states: free, reserved by a client, kept back (a client
+//! that is gone had it reserved, and may still write there until donors have cut it off), or used.
+
+mod intervals;
+
+use std::collections::BTreeMap;
+
+use crate::protocol::{EXTENTS_MAX, Pages};
+use intervals::Intervals;
+
+/// Intervals of a segment that are looked at for one that is long enough.
+const LOOKS_MAX: usize = 64;
+
+/// Pages that are not what somebody takes them for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("pages {}+{} of segment {} are not {state}", pages.first, pages.count, pages.segment)]
+pub struct NotSo {
+    /// Which.
+    pub pages: Pages,
+    /// What they are not.
+    pub state: &'static str,
+}
+
+#[derive(Debug, Default)]
+struct Segment {
+    pages: u32,
+    free: Intervals,
+    /// By client.
+    reserved: BTreeMap<u64, Intervals>,
+    kept_back: Intervals,
+    /// Whether pages of it may be reserved.
+    is_open: bool,
+}
+
+/// The pages of all segments.
+#[derive(Debug, Default)]
+pub struct Space {
+    segments: BTreeMap<u32, Segment>,
+    /// Pages that each client has reserved.
+    clients: BTreeMap<u64, u64>,
+    /// The segment that reservations begin to look at: they go round, so that all donors are written to.
+    next: u32,
+}
+
+impl Space {
+    /// A segment more, all of whose pages are free.
+    pub fn add(&mut self, segment: u32, pages: u32) {
+        let mut free = Intervals::default();
+        free.insert(0, pages);
+        self.segments.insert(segment, Segment { pages, free, is_open: true, ..Segment::default() });
+    }
+
+    /// A segment is gone.
+    pub fn remove(&mut self, segment: u32) {
+        let Some(gone) = self.segments.remove(&segment) else { return };
+        for (client, pages) in &gone.reserved {
+            self.count(*client, -(pages.len() as i64));
+        }
+    }
+
+    /// Whether pages of a segment may be reserved: of one that has lost all its copies they may not.
+    pub fn open(&mut self, segment: u32, is_open: bool) {
+        if let Some(segment) = self.segments.get_mut(&segment) {
+            segment.is_open = is_open;
+        }
+    }
+
+    /// Pages that there are.
+    pub fn pages(&self) -> u64 {
+        self.segments.values().map(|segment| u64::from(segment.pages)).sum()
+    }
+
+    /// Pages that can be reserved.
+    pub fn free_pages(&self) -> u64 {
+        self.segments.values().filter(|segment| segment.is_open).map(|segment| segment.free.len()).sum()
+    }
+
+    /// Pages that a client has reserved.
+    pub fn reserved_pages(&self, client: u64) -> u64 {
+        self.clients.get(&client).copied().unwrap_or_default()
+    }
+
+    /// Pages of a segment that no file has.
+    pub fn unused(&self, segment: u32) -> u64 {
+        self.segments.get(&segment).map_or(0, |segment| {
+            let reserved: u64 = segment.reserved.values().map(Intervals::len).sum();
+            segment.free.len() + segment.kept_back.len() + reserved
+        })
+    }
+
+    fn segment(&mut self, pages: Pages, state: &'static str) -> Result<&mut Segment, NotSo> {
+        let segment = self.segments.get_mut(&pages.segment);
+        let is_in = |segment: &&mut Segment| {
+            pages.count > 0 && pages.first.checked_add(pages.count).is_some_and(|end| end <= segment.pages)
+        };
+        segment.filter(is_in).ok_or(NotSo { pages, state })
+    }
+
+    /// Free pages are a file's: as a file system begins, all that its files have.
+    ///
+    /// # Errors
+    ///
+    /// [`NotSo`] when some are not free: two files have them.
+    pub fn take(&mut self, pages: Pages) -> Result<(), NotSo> {
+        let state = "free";
+        let is_free = self.segment(pages, state)?.free.remove(pages.first, pages.count);
+        if is_free { Ok(()) } else { Err(NotSo { pages, state }) }
+    }
+
+    /// A file's pages are free.
+    ///
+    /// # Errors
+    ///
+    /// [`NotSo`] when some are no file's.
+    pub fn free(&mut self, pages: Pages) -> Result<(), NotSo> {
+        let state = "used";
+        let segment = self.segment(pages, state)?;
+        let Pages { first, count, .. } = pages;
+        let others = segment.reserved.values().chain([&segment.kept_back]);
+        if others.into_iter().any(|other| other.overlaps(first, count)) || !segment.free.insert(first, count) {
+            return Err(NotSo { pages, state });
+        }
+        Ok(())
+    }
+
+    /// Reserves up to so many pages, in as few pieces as are found quickly. Returns none when there are none.
+    pub fn reserve(&mut self, client: u64, pages: u32) -> Vec<Pages> {
+        let (mut runs, mut left) = (Vec::new(), pages);
+        let order: Vec<u32> =
+            self.segments.range(self.next..).chain(self.segments.range(..self.next)).map(|s| *s.0).collect();
+        // First those that have all of it in a row, and then whatever there is.
+        for is_whole in [true, false] {
+            for number in &order {
+                let Some(segment) = self.segments.get_mut(number).filter(|segment| segment.is_open) else { continue };
+                while left > 0 && runs.len() < EXTENTS_MAX {
+                    let found = if is_whole { segment.free.find(left, LOOKS_MAX) } else { segment.free.first() };
+                    let Some((first, count)) = found else { break };
+                    let count = count.min(left);
+                    segment.free.remove(first, count);
+                    segment.reserved.entry(client).or_default().insert(first, count);
+                    runs.push(Pages { segment: *number, first, count });
+                    left -= count;
+                }
+                if left == 0 {
+                    self.next = number.wrapping_add(1);
+                    self.count(client, i64::from(pages));
+                    return runs;
+                }
+            }
+        }
+        self.count(client, i64::from(pages - left));
+        runs
+    }
+
+    /// Whether all of these are reserved by the client, and none twice.
+    pub fn has_reserved(&self, client: u64, pages: impl IntoIterator<Item = Pages>) -> bool {
+        let mut all: BTreeMap<u32, Intervals> = BTreeMap::new();
+        pages.into_iter().all(|Pages { segment, first, count }| {
+            let reserved = self.segments.get(&segment).and_then(|segment| segment.reserved.get(&client));
+            reserved.is_some_and(|reserved| reserved.contains(first, count))
+                && all.entry(segment).or_default().insert(first, count)
+        })
+    }
+
+    /// Pages that a client has reserved are a file's.
+    ///
+    /// # Errors
+    ///
+    /// [`NotSo`].
+    pub fn commit(&mut self, client: u64, pages: Pages) -> Result<(), NotSo> {
+        let state = "reserved by the client";
+        let segment = self.segment(pages, state)?;
+        let reserved = segment.reserved.get_mut(&client);
+        if !reserved.is_some_and(|reserved| reserved.remove(pages.first, pages.count)) {
+            return Err(NotSo { pages, state });
+        }
+        if segment.reserved.get(&client).is_some_and(|reserved| reserved.len() == 0) {
+            segment.reserved.remove(&client);
+        }
+        self.count(client, -i64::from(pages.count));
+        Ok(())
+    }
+
+    /// Pages that a client has reserved are free: it does not write to them any more.
+    ///
+    /// # Errors
+    ///
+    /// [`NotSo`].
+    pub fn give_back(&mut self, client: u64, pages: Pages) -> Result<(), NotSo> {
+        self.commit(client, pages)?;
+        self.free(pages)
+    }
+
+    /// A client is gone: what it had reserved is kept back until [`Self::let_go`]. Returns it.
+    pub fn keep_back(&mut self, client: u64) -> Vec<Pages> {
+        let mut kept = Vec::new();
+        for (number, segment) in &mut self.segments {
+            for (first, count) in segment.reserved.remove(&client).iter().flat_map(Intervals::iter) {
+                segment.kept_back.insert(first, count);
+                kept.push(Pages { segment: *number, first, count });
+            }
+        }
+        self.clients.remove(&client);
+        kept
+    }
+
+    /// Whoever had reserved what is kept back cannot write to it any more: it is free. What is not kept back (its segment is gone) is left alone.
+    pub fn let_go(&mut self, kept: &[Pages]) {
+        for pages in kept {
+            if let Some(segment) = self.segments.get_mut(&pages.segment)
+                && segment.kept_back.remove(pages.first, pages.count)
+            {
+                segment.free.insert(pages.first, pages.count);
+            }
+        }
+    }
+
+    fn count(&mut self, client: u64, change: i64) {
+        let pages = self.clients.entry(client).or_default();
+        *pages = pages.saturating_add_signed(change);
+        if *pages == 0 {
+            self.clients.remove(&client);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

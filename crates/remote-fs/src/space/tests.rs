@@ -1,0 +1,152 @@
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Free,
+    Reserved(u64),
+    KeptBack(u64),
+    Used,
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Add(u32),
+    Remove(u32),
+    Open(u32, bool),
+    Reserve(u64, u32),
+    Commit(u64, Pages),
+    GiveBack(u64, Pages),
+    Take(Pages),
+    Free(Pages),
+    KeepBack(u64),
+    LetGo(u64),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let client = || 1_u64..4;
+    let pages = || (0_u32..4, 0_u32..40, 0_u32..12).prop_map(|(segment, first, count)| Pages { segment, first, count });
+    prop_oneof![
+        2 => (0_u32..4).prop_map(Step::Add),
+        1 => (0_u32..4).prop_map(Step::Remove),
+        1 => (0_u32..4, any::<bool>()).prop_map(|(segment, open)| Step::Open(segment, open)),
+        4 => (client(), 0_u32..50).prop_map(|(client, pages)| Step::Reserve(client, pages)),
+        4 => (client(), pages()).prop_map(|(client, pages)| Step::Commit(client, pages)),
+        2 => (client(), pages()).prop_map(|(client, pages)| Step::GiveBack(client, pages)),
+        2 => pages().prop_map(Step::Take),
+        4 => pages().prop_map(Step::Free),
+        1 => client().prop_map(Step::KeepBack),
+        1 => client().prop_map(Step::LetGo),
+    ]
+}
+
+type Model = BTreeMap<(u32, u32), State>;
+
+/// Changes pages that all are in one state to another; says whether they were.
+fn turn(model: &mut Model, pages: Pages, from: State, to: State) -> bool {
+    let keys: Vec<_> = (pages.first..pages.first + pages.count).map(|page| (pages.segment, page)).collect();
+    let all = pages.count > 0 && keys.iter().all(|key| model.get(key) == Some(&from));
+    if all {
+        model.extend(keys.into_iter().map(|key| (key, to)));
+    }
+    all
+}
+
+fn count(model: &Model, state: State) -> u64 {
+    model.values().filter(|other| **other == state).count() as u64
+}
+
+proptest! {
+    #[test]
+    fn pages_are_as_in_a_table_of_them(steps in prop::collection::vec(step(), 1..100)) {
+        const LEN: u32 = 40;
+        let (mut space, mut model, mut closed) = (Space::default(), Model::new(), Vec::new());
+        let mut kept: BTreeMap<u64, Vec<Pages>> = BTreeMap::new();
+        for step in steps {
+            match step {
+                Step::Add(segment) => {
+                    if !model.contains_key(&(segment, 0)) {
+                        space.add(segment, LEN);
+                        model.extend((0..LEN).map(|page| ((segment, page), State::Free)));
+                        closed.retain(|other| *other != segment);
+                        // A segment's number is not used twice; here it is.
+                        kept.values_mut().for_each(|kept| kept.retain(|pages| pages.segment != segment));
+                    }
+                }
+                Step::Remove(segment) => {
+                    space.remove(segment);
+                    model.retain(|(other, _), _| *other != segment);
+                }
+                Step::Open(segment, is_open) => {
+                    space.open(segment, is_open);
+                    closed.retain(|other| *other != segment);
+                    if !is_open {
+                        closed.push(segment);
+                    }
+                }
+                Step::Reserve(client, pages) => {
+                    let open = |key: &(u32, u32)| !closed.contains(&key.0);
+                    let free = model.iter().filter(|(key, state)| open(key) && **state == State::Free).count();
+                    let runs = space.reserve(client, pages);
+                    prop_assert_eq!(runs.iter().map(|run| run.count as usize).sum::<usize>(), free.min(pages as usize));
+                    for run in runs {
+                        prop_assert!(!closed.contains(&run.segment));
+                        prop_assert!(turn(&mut model, run, State::Free, State::Reserved(client)));
+                        prop_assert!(space.has_reserved(client, [run]) && !space.has_reserved(client, [run, run]));
+                    }
+                }
+                Step::Commit(client, pages) => {
+                    let done = turn(&mut model, pages, State::Reserved(client), State::Used);
+                    prop_assert_eq!(space.commit(client, pages).is_ok(), done);
+                }
+                Step::GiveBack(client, pages) => {
+                    let done = turn(&mut model, pages, State::Reserved(client), State::Free);
+                    prop_assert_eq!(space.give_back(client, pages).is_ok(), done);
+                }
+                Step::Take(pages) => {
+                    let done = turn(&mut model, pages, State::Free, State::Used);
+                    prop_assert_eq!(space.take(pages).is_ok(), done);
+                }
+                Step::Free(pages) => {
+                    let done = turn(&mut model, pages, State::Used, State::Free);
+                    prop_assert_eq!(space.free(pages).is_ok(), done);
+                }
+                Step::KeepBack(client) => {
+                    let pages = space.keep_back(client);
+                    for run in &pages {
+                        prop_assert!(turn(&mut model, *run, State::Reserved(client), State::KeptBack(client)));
+                    }
+                    prop_assert_eq!(count(&model, State::Reserved(client)), 0);
+                    kept.entry(client).or_default().extend(pages);
+                }
+                Step::LetGo(client) => {
+                    space.let_go(&kept.remove(&client).unwrap_or_default());
+                    model.values_mut().filter(|state| **state == State::KeptBack(client)).for_each(|state| *state = State::Free);
+                }
+            }
+            for client in 1..4 {
+                prop_assert_eq!(space.reserved_pages(client), count(&model, State::Reserved(client)));
+            }
+            prop_assert_eq!(space.pages(), model.len() as u64);
+            let free = model.iter().filter(|(key, state)| !closed.contains(&key.0) && **state == State::Free).count();
+            prop_assert_eq!(space.free_pages(), free as u64);
+            let used = model.iter().filter(|(key, state)| key.0 == 1 && **state == State::Used).count() as u64;
+            let all = model.range((1, 0)..(2, 0)).count() as u64;
+            prop_assert_eq!(space.unused(1), all - used);
+        }
+    }
+}
+
+#[test]
+fn what_fits_in_a_row_comes_in_a_row_and_reservations_go_round() {
+    let mut space = Space::default();
+    (0..2).for_each(|segment| space.add(segment, 100));
+    space.take(Pages { segment: 0, first: 10, count: 1 }).unwrap();
+    assert_eq!(space.reserve(1, 50), [Pages { segment: 0, first: 11, count: 50 }]);
+    assert_eq!(space.reserve(1, 50), [Pages { segment: 1, first: 0, count: 50 }]);
+    assert_eq!(space.reserve(1, 1000).iter().map(|run| run.count).sum::<u32>(), 99);
+    assert_eq!(space.reserve(1, 1), []);
+}

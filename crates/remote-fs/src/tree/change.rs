@@ -1,0 +1,53 @@
+//! What a request does to a tree.
+
+use super::commit::Commit;
+use super::state::{Context, Tree};
+use crate::protocol::{Answer, Error, NodeKind, Pages, Request};
+
+impl Tree {
+    /// Does what a request that [changes](Request::changes) something asks for, or nothing at all. Pages that are no file's any more are added to `freed`.
+    ///
+    /// # Errors
+    ///
+    /// Why not.
+    pub fn change(&mut self, context: Context<'_>, request: &Request, freed: &mut Vec<Pages>) -> Result<Answer, Error> {
+        match request {
+            Request::SetAttr { ino, set, .. } => self.set_attr(context, *ino, set, freed).map(Answer::Attr),
+            Request::Create { parent, name, mode, .. } => {
+                self.make_node(context, *parent, name, *mode, (NodeKind::File, 0)).map(Answer::Attr)
+            }
+            Request::MakeDirectory { parent, name, mode } => {
+                self.make_directory(context, *parent, name, *mode).map(Answer::Attr)
+            }
+            Request::MakeNode { parent, name, mode, kind, rdev } => {
+                self.make_node(context, *parent, name, *mode, (*kind, *rdev)).map(Answer::Attr)
+            }
+            Request::MakeSymlink { parent, name, target } => {
+                self.make_symlink(context, *parent, name, target).map(Answer::Attr)
+            }
+            Request::Link { ino, parent, name } => self.link(context, *ino, *parent, name).map(Answer::Attr),
+            Request::Unlink { parent, name } => self.unlink(context, *parent, name).map(Answer::Gone),
+            Request::RemoveDirectory { parent, name } => {
+                self.remove_directory(context, *parent, name).map(Answer::Gone)
+            }
+            Request::Rename { parent, name, new_parent, new_name, flags } => {
+                let gone = self.rename(context, (*parent, name), (*new_parent, new_name), *flags)?;
+                Ok(gone.map_or(Answer::Done, Answer::Gone))
+            }
+            Request::Commit { size_min, mtime, holes, extents, .. } => {
+                let commit = Commit { size_min: *size_min, mtime: *mtime, holes, extents };
+                self.commit(context, commit, freed).map(Answer::Attr)
+            }
+            Request::SetXattr { ino, name, value, how } => {
+                self.set_xattr(context, *ino, name, value, *how).map(|()| Answer::Done)
+            }
+            Request::RemoveXattr { ino, name } => self.remove_xattr(context, *ino, name).map(|()| Answer::Done),
+            _ => Err(Error::Invalid),
+        }
+    }
+}
+
+#[cfg(test)]
+mod facts;
+#[cfg(test)]
+mod model;

@@ -1,0 +1,56 @@
+//! A file gets other pages.
+
+use super::inode::Body;
+use super::permission;
+use super::set_attr::check_time;
+use super::state::{Context, Tree};
+use crate::protocol::{Attr, Error, Extent, FILE_LEN_MAX, PAGE, Pages, Time};
+
+/// What a commit says, beside whose it is.
+#[derive(Clone, Copy)]
+pub(super) struct Commit<'a> {
+    pub size_min: u64,
+    pub mtime: Option<Time>,
+    pub holes: &'a [(u64, u64)],
+    pub extents: &'a [Extent],
+}
+
+impl Tree {
+    /// All of it or nothing. That the pages are the client's is somebody else's business.
+    pub(super) fn commit(
+        &mut self,
+        context: Context<'_>,
+        commit: Commit<'_>,
+        freed: &mut Vec<Pages>,
+    ) -> Result<Attr, Error> {
+        let ino = context.opened.ok_or(Error::BadHandle)?;
+        let inode = self.inode_mut(ino)?;
+        let size = inode.size.max(commit.size_min);
+        if size > FILE_LEN_MAX {
+            return Err(Error::FileTooBig);
+        }
+        commit.mtime.map_or(Ok(()), check_time)?;
+        let Body::File(map) = &mut inode.body else { return Err(Error::Invalid) };
+        for Extent { at, pages, replaces, sums, .. } in commit.extents {
+            if at.saturating_add(pages.count.into()) > size.div_ceil(PAGE as u64)
+                || sums.0.len() != pages.count as usize
+            {
+                return Err(Error::Invalid);
+            }
+            if replaces.as_ref().is_some_and(|old| !map.has(*at, old)) {
+                return Err(Error::Changed);
+            }
+        }
+        for (at, count) in commit.holes {
+            map.punch(*at, at.saturating_add(*count), freed);
+        }
+        for Extent { at, pages, sums, .. } in commit.extents {
+            map.put(*at, *pages, sums, freed);
+        }
+        inode.size = size;
+        inode.touch(context.now);
+        inode.mtime = commit.mtime.unwrap_or(context.now);
+        permission::drop_privileges(inode, context.caller, false);
+        self.attr(ino)
+    }
+}

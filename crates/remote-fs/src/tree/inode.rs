@@ -1,0 +1,152 @@
+//! What a name can name.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::directory::Directory;
+use crate::map::Map;
+use crate::protocol::{Attr, Caller, Ino, Kind, NodeKind, Time};
+
+/// What an inode has beside attributes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Body {
+    /// Pages.
+    File(Map),
+    /// Entries, and the directory above.
+    Directory(Directory, Ino),
+    /// A path.
+    Symlink(serde_bytes::ByteBuf),
+    /// Nothing.
+    Node(Node),
+}
+
+/// What has attributes alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Node {
+    /// A named pipe.
+    Fifo,
+    /// A socket.
+    Socket,
+    /// A character device.
+    CharDevice,
+    /// A block device.
+    BlockDevice,
+}
+
+impl Body {
+    /// Of a new node.
+    pub(super) fn of_node(kind: NodeKind) -> Self {
+        match kind {
+            NodeKind::File => Self::File(Map::default()),
+            NodeKind::Fifo => Self::Node(Node::Fifo),
+            NodeKind::Socket => Self::Node(Node::Socket),
+            NodeKind::CharDevice => Self::Node(Node::CharDevice),
+            NodeKind::BlockDevice => Self::Node(Node::BlockDevice),
+        }
+    }
+
+    pub(super) fn is_device(&self) -> bool {
+        matches!(self, Self::Node(Node::CharDevice | Node::BlockDevice))
+    }
+
+    fn kind(&self) -> Kind {
+        match self {
+            Self::File(_) => Kind::File,
+            Self::Directory(..) => Kind::Directory,
+            Self::Symlink(_) => Kind::Symlink,
+            Self::Node(Node::Fifo) => Kind::Fifo,
+            Self::Node(Node::Socket) => Kind::Socket,
+            Self::Node(Node::CharDevice) => Kind::CharDevice,
+            Self::Node(Node::BlockDevice) => Kind::BlockDevice,
+        }
+    }
+}
+
+/// An inode.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Inode {
+    pub(super) mode: u32,
+    pub(super) links: u32,
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+    pub(super) rdev: u32,
+    /// Of a file.
+    pub(super) size: u64,
+    pub(super) atime: Time,
+    pub(super) mtime: Time,
+    pub(super) ctime: Time,
+    pub(super) btime: Time,
+    pub(super) version: u64,
+    pub(super) xattrs: BTreeMap<serde_bytes::ByteBuf, serde_bytes::ByteBuf>,
+    pub(super) body: Body,
+}
+
+impl Inode {
+    pub(super) fn new(body: Body, mode: u32, caller: &Caller, now: Time) -> Self {
+        let is_directory = matches!(body, Body::Directory(..));
+        Self {
+            mode: mode & 0o7777,
+            // A directory has its name, and the one that it has for itself.
+            links: if is_directory { 2 } else { 1 },
+            uid: caller.uid,
+            gid: caller.gid,
+            rdev: 0,
+            size: 0,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            btime: now,
+            version: 0,
+            xattrs: BTreeMap::new(),
+            body,
+        }
+    }
+
+    /// What it is.
+    pub fn kind(&self) -> Kind {
+        self.body.kind()
+    }
+
+    /// What it has.
+    pub fn body(&self) -> &Body {
+        &self.body
+    }
+
+    /// Names that it has; of a directory, as Linux counts them.
+    pub fn links(&self) -> u32 {
+        self.links
+    }
+
+    /// Its attributes.
+    pub fn attr(&self, ino: Ino) -> Attr {
+        let (size, pages) = match &self.body {
+            Body::File(map) => (self.size, map.pages()),
+            Body::Directory(directory, _) => (directory.len(), 0),
+            Body::Symlink(target) => (target.len() as u64, 0),
+            Body::Node(_) => (0, 0),
+        };
+        Attr {
+            ino,
+            kind: self.kind(),
+            mode: self.mode,
+            links: self.links,
+            uid: self.uid,
+            gid: self.gid,
+            rdev: self.rdev,
+            size,
+            pages,
+            atime: self.atime,
+            mtime: self.mtime,
+            ctime: self.ctime,
+            btime: self.btime,
+            version: self.version,
+        }
+    }
+
+    /// Its contents have changed.
+    pub(super) fn touch(&mut self, now: Time) {
+        self.version += 1;
+        (self.mtime, self.ctime) = (now, now);
+    }
+}

@@ -1,0 +1,160 @@
+//! Names come and go.
+
+use super::inode::{Body, Inode};
+use super::permission::{self, EXECUTE, SETGID, WRITE};
+use super::state::{Context, Tree, check_name, check_target};
+use crate::protocol::{Attr, Error, Ino, Kind, LINKS_MAX, NodeKind};
+
+impl Tree {
+    /// Whether the caller may make this entry.
+    pub(super) fn may_insert(&self, context: Context<'_>, parent: Ino, name: &[u8]) -> Result<(), Error> {
+        let (inode, directory) = self.directory(parent)?;
+        permission::allows(inode, context.caller, EXECUTE)?;
+        check_name(name)?;
+        if directory.get(name).is_some() {
+            return Err(Error::Exists);
+        }
+        if inode.links == 0 {
+            return Err(Error::NotFound);
+        }
+        permission::allows(inode, context.caller, WRITE)
+    }
+
+    fn insert_new(
+        &mut self,
+        context: Context<'_>,
+        parent: Ino,
+        name: &[u8],
+        mode: u32,
+        body: Body,
+    ) -> Result<Attr, Error> {
+        self.may_insert(context, parent, name)?;
+        let Context { caller, now, .. } = context;
+        let is_directory = matches!(body, Body::Directory(..));
+        let above = self.inode_mut(parent)?;
+        if is_directory && above.links >= LINKS_MAX {
+            return Err(Error::TooManyLinks);
+        }
+        above.touch(now);
+        above.links += u32::from(is_directory);
+        let mut inode = Inode::new(body, mode, caller, now);
+        if above.mode & SETGID != 0 {
+            inode.gid = above.gid;
+            inode.mode |= if is_directory { SETGID } else { 0 };
+        }
+        if !is_directory {
+            inode.mode = permission::lent_mode(inode.mode, inode.gid, caller);
+        }
+        self.last_ino.0 += 1;
+        let ino = self.last_ino;
+        let attr = inode.attr(ino);
+        self.inodes.insert(ino, inode);
+        self.directory_mut(parent)?.insert(name, ino);
+        Ok(attr)
+    }
+
+    pub(super) fn make_directory(
+        &mut self,
+        context: Context<'_>,
+        parent: Ino,
+        name: &[u8],
+        mode: u32,
+    ) -> Result<Attr, Error> {
+        self.insert_new(context, parent, name, mode, Body::Directory(Default::default(), parent))
+    }
+
+    pub(super) fn make_node(
+        &mut self,
+        context: Context<'_>,
+        parent: Ino,
+        name: &[u8],
+        mode: u32,
+        (kind, rdev): (NodeKind, u32),
+    ) -> Result<Attr, Error> {
+        let body = Body::of_node(kind);
+        let is_device = body.is_device();
+        if is_device && !permission::is_root(context.caller) {
+            return Err(Error::Permission);
+        }
+        let attr = self.insert_new(context, parent, name, mode, body)?;
+        if is_device {
+            self.inode_mut(attr.ino)?.rdev = rdev;
+        }
+        self.attr(attr.ino)
+    }
+
+    pub(super) fn make_symlink(
+        &mut self,
+        context: Context<'_>,
+        parent: Ino,
+        name: &[u8],
+        target: &[u8],
+    ) -> Result<Attr, Error> {
+        check_target(target)?;
+        self.insert_new(context, parent, name, 0o777, Body::Symlink(target.to_vec().into()))
+    }
+
+    pub(super) fn link(&mut self, context: Context<'_>, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr, Error> {
+        let inode = self.inode(ino)?;
+        if inode.kind() == Kind::Directory {
+            return Err(Error::Permission);
+        }
+        if inode.links == 0 {
+            return Err(Error::NotFound);
+        }
+        if inode.links >= LINKS_MAX {
+            return Err(Error::TooManyLinks);
+        }
+        self.may_insert(context, parent, name)?;
+        let inode = self.inode_mut(ino)?;
+        inode.links += 1;
+        inode.ctime = context.now;
+        self.directory_mut(parent)?.insert(name, ino);
+        self.inode_mut(parent)?.touch(context.now);
+        self.attr(ino)
+    }
+
+    /// The entry that the caller wants away, if it may: its inode.
+    pub(super) fn may_remove(&self, context: Context<'_>, parent: Ino, name: &[u8]) -> Result<(Ino, &Inode), Error> {
+        let (above, directory) = self.directory(parent)?;
+        permission::allows(above, context.caller, EXECUTE)?;
+        check_name(name)?;
+        let ino = directory.get(name).ok_or(Error::NotFound)?;
+        let inode = self.inode(ino)?;
+        permission::may_remove(above, inode, context.caller)?;
+        Ok((ino, inode))
+    }
+
+    pub(super) fn unlink(&mut self, context: Context<'_>, parent: Ino, name: &[u8]) -> Result<Attr, Error> {
+        let (ino, inode) = self.may_remove(context, parent, name)?;
+        if inode.kind() == Kind::Directory {
+            return Err(Error::IsDirectory);
+        }
+        self.directory_mut(parent)?.remove(name);
+        self.inode_mut(parent)?.touch(context.now);
+        self.lose_name(context, ino)
+    }
+
+    pub(super) fn remove_directory(&mut self, context: Context<'_>, parent: Ino, name: &[u8]) -> Result<Attr, Error> {
+        let (ino, _) = self.may_remove(context, parent, name)?;
+        if !self.directory(ino)?.1.is_empty() {
+            return Err(Error::NotEmpty);
+        }
+        self.directory_mut(parent)?.remove(name);
+        let above = self.inode_mut(parent)?;
+        above.touch(context.now);
+        above.links -= 1;
+        self.lose_name(context, ino)
+    }
+
+    /// A name of the inode is gone, which may have been its last.
+    pub(super) fn lose_name(&mut self, context: Context<'_>, ino: Ino) -> Result<Attr, Error> {
+        let inode = self.inode_mut(ino)?;
+        inode.ctime = context.now;
+        inode.links = if inode.kind() == Kind::Directory { 0 } else { inode.links.saturating_sub(1) };
+        if inode.links == 0 {
+            self.orphans.insert(ino);
+        }
+        self.attr(ino)
+    }
+}

@@ -1,0 +1,128 @@
+//! A name becomes another's.
+
+use super::inode::Body;
+use super::permission::{self, WRITE};
+use super::state::{Context, Tree, check_name};
+use crate::protocol::{Attr, Error, Ino, Kind};
+
+const NO_REPLACE: u32 = 1;
+const EXCHANGE: u32 = 2;
+
+/// A name in a directory.
+pub(super) type Place<'a> = (Ino, &'a [u8]);
+
+impl Tree {
+    /// Whether a directory is another one, or lies in it.
+    fn lies_in(&self, mut ino: Ino, other: Ino) -> bool {
+        loop {
+            if ino == other {
+                return true;
+            }
+            match self.inode(ino).map(|inode| &inode.body) {
+                Ok(Body::Directory(_, above)) if *above != ino => ino = *above,
+                _ => return false,
+            }
+        }
+    }
+
+    /// Whether what the entry names may be moved to another directory: the entry `..` of a directory changes then.
+    fn may_move(&self, context: Context<'_>, ino: Ino, from: Ino, to: Ino) -> Result<(), Error> {
+        let inode = self.inode(ino)?;
+        if inode.kind() != Kind::Directory || from == to {
+            return Ok(());
+        }
+        if self.lies_in(to, ino) {
+            return Err(Error::Invalid);
+        }
+        permission::allows(inode, context.caller, WRITE)
+    }
+
+    /// Returns the inode that the new name was of, if it was one.
+    pub(super) fn rename(
+        &mut self,
+        context: Context<'_>,
+        from: Place<'_>,
+        to: Place<'_>,
+        flags: u32,
+    ) -> Result<Option<Attr>, Error> {
+        if ![0, NO_REPLACE, EXCHANGE].contains(&flags) {
+            return Err(Error::Invalid);
+        }
+        let (ino, _) = self.may_remove(context, from.0, from.1)?;
+        let (above, directory) = self.directory(to.0)?;
+        permission::allows(above, context.caller, permission::EXECUTE)?;
+        check_name(to.1)?;
+        let Some(old) = directory.get(to.1) else {
+            if flags == EXCHANGE {
+                return Err(Error::NotFound);
+            }
+            self.may_insert(context, to.0, to.1)?;
+            self.may_move(context, ino, from.0, to.0)?;
+            self.move_name(context, ino, from, to)?;
+            return Ok(None);
+        };
+        if flags == NO_REPLACE {
+            return Err(Error::Exists);
+        }
+        if old == ino {
+            return Ok(None);
+        }
+        self.may_remove(context, to.0, to.1)?;
+        self.may_move(context, ino, from.0, to.0)?;
+        if flags == EXCHANGE {
+            self.may_move(context, old, to.0, from.0)?;
+            self.exchange(context, (ino, from), (old, to))?;
+            return Ok(None);
+        }
+        match (self.inode(ino)?.kind() == Kind::Directory, &self.inode(old)?.body) {
+            (true, Body::Directory(entries, _)) if !entries.is_empty() => return Err(Error::NotEmpty),
+            (false, Body::Directory(..)) => return Err(Error::IsDirectory),
+            (true, Body::Directory(..)) => {
+                self.inode_mut(to.0)?.links -= 1;
+            }
+            (true, _) => return Err(Error::NotDirectory),
+            (false, _) => {}
+        }
+        self.directory_mut(to.0)?.remove(to.1);
+        let gone = self.lose_name(context, old)?;
+        self.move_name(context, ino, from, to)?;
+        Ok(Some(gone))
+    }
+
+    /// The new name is not there.
+    fn move_name(&mut self, context: Context<'_>, ino: Ino, from: Place<'_>, to: Place<'_>) -> Result<(), Error> {
+        self.directory_mut(from.0)?.remove(from.1);
+        self.directory_mut(to.0)?.insert(to.1, ino);
+        self.set_above(context, ino, from.0, to.0)?;
+        self.inode_mut(from.0)?.touch(context.now);
+        if from.0 != to.0 {
+            self.inode_mut(to.0)?.touch(context.now);
+        }
+        Ok(())
+    }
+
+    fn exchange(&mut self, context: Context<'_>, one: (Ino, Place<'_>), other: (Ino, Place<'_>)) -> Result<(), Error> {
+        let ((one, from), (other, to)) = (one, other);
+        self.directory_mut(from.0)?.replace(from.1, other);
+        self.directory_mut(to.0)?.replace(to.1, one);
+        self.set_above(context, one, from.0, to.0)?;
+        self.set_above(context, other, to.0, from.0)?;
+        self.inode_mut(from.0)?.touch(context.now);
+        if from.0 != to.0 {
+            self.inode_mut(to.0)?.touch(context.now);
+        }
+        Ok(())
+    }
+
+    /// The inode has moved. A directory is a link of the one above it.
+    fn set_above(&mut self, context: Context<'_>, ino: Ino, from: Ino, to: Ino) -> Result<(), Error> {
+        let inode = self.inode_mut(ino)?;
+        inode.ctime = context.now;
+        if let Body::Directory(_, above) = &mut inode.body {
+            *above = to;
+            self.inode_mut(from)?.links -= 1;
+            self.inode_mut(to)?.links += 1;
+        }
+        Ok(())
+    }
+}

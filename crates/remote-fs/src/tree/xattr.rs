@@ -1,0 +1,109 @@
+//! Extended attributes.
+
+use serde_bytes::Bytes;
+
+use super::inode::Inode;
+use super::permission::{self, READ, STICKY, WRITE};
+use super::state::{Context, Tree};
+use crate::protocol::{Caller, Error, Ino, Kind, NAME_LEN_MAX, SetXattr, XATTR_VALUE_MAX, XATTRS_LEN_MAX};
+
+/// Who may see and set those of a name.
+enum Class {
+    User,
+    Trusted,
+    Security,
+}
+
+fn class_of(name: &[u8]) -> Result<Class, Error> {
+    if name.len() > NAME_LEN_MAX {
+        return Err(Error::NameTooLong);
+    }
+    if name.contains(&0) {
+        return Err(Error::Invalid);
+    }
+    let known = [(&b"user."[..], Class::User), (b"trusted.", Class::Trusted), (b"security.", Class::Security)];
+    let found = known.into_iter().find(|(prefix, _)| name.starts_with(prefix)).ok_or(Error::NotSupported)?;
+    if name.len() > found.0.len() { Ok(found.1) } else { Err(Error::Invalid) }
+}
+
+fn may_get(inode: &Inode, caller: &Caller, name: &[u8]) -> Result<(), Error> {
+    match class_of(name)? {
+        Class::User if !matches!(inode.kind(), Kind::File | Kind::Directory) => Err(Error::NoAttribute),
+        Class::User => permission::allows(inode, caller, READ),
+        Class::Trusted if !permission::is_root(caller) => Err(Error::NoAttribute),
+        Class::Trusted | Class::Security => Ok(()),
+    }
+}
+
+fn may_set(inode: &Inode, caller: &Caller, name: &[u8]) -> Result<(), Error> {
+    match class_of(name)? {
+        Class::User if !matches!(inode.kind(), Kind::File | Kind::Directory) => Err(Error::Permission),
+        // Anybody may write to such a directory; that is no reason for anybody to say what it is.
+        Class::User
+            if inode.kind() == Kind::Directory && inode.mode & STICKY != 0 && !permission::owns(inode, caller) =>
+        {
+            Err(Error::Permission)
+        }
+        Class::User => permission::allows(inode, caller, WRITE),
+        Class::Trusted | Class::Security if !permission::is_root(caller) => Err(Error::Permission),
+        Class::Trusted | Class::Security => Ok(()),
+    }
+}
+
+impl Tree {
+    /// The value of an attribute.
+    ///
+    /// # Errors
+    ///
+    /// Why not.
+    pub fn xattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> Result<&[u8], Error> {
+        let inode = self.inode(ino)?;
+        may_get(inode, caller, name)?;
+        inode.xattrs.get(Bytes::new(name)).map(|value| &value[..]).ok_or(Error::NoAttribute)
+    }
+
+    /// The names of attributes that the caller may know of, each with a 0 behind it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Stale`].
+    pub fn xattr_names(&self, caller: &Caller, ino: Ino) -> Result<Vec<u8>, Error> {
+        let inode = self.inode(ino)?;
+        let is_seen = |name: &&serde_bytes::ByteBuf| permission::is_root(caller) || !name.starts_with(b"trusted.");
+        Ok(inode.xattrs.keys().filter(is_seen).flat_map(|name| name.iter().copied().chain([0])).collect())
+    }
+
+    pub(super) fn set_xattr(
+        &mut self,
+        context: Context<'_>,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        how: SetXattr,
+    ) -> Result<(), Error> {
+        let inode = self.inode_mut(ino)?;
+        may_set(inode, context.caller, name)?;
+        let old = inode.xattrs.get(Bytes::new(name)).map(|value| value.len());
+        match (how, old) {
+            (SetXattr::Create, Some(_)) => return Err(Error::Exists),
+            (SetXattr::Replace, None) => return Err(Error::NoAttribute),
+            _ => {}
+        }
+        let others: usize = inode.xattrs.iter().map(|(name, value)| name.len() + value.len()).sum();
+        let len = others - old.map_or(0, |old| old + name.len()) + name.len() + value.len();
+        if value.len() > XATTR_VALUE_MAX || len > XATTRS_LEN_MAX {
+            return Err(Error::AttributesTooBig);
+        }
+        inode.xattrs.insert(name.to_vec().into(), value.to_vec().into());
+        inode.ctime = context.now;
+        Ok(())
+    }
+
+    pub(super) fn remove_xattr(&mut self, context: Context<'_>, ino: Ino, name: &[u8]) -> Result<(), Error> {
+        let inode = self.inode_mut(ino)?;
+        may_set(inode, context.caller, name)?;
+        inode.xattrs.remove(Bytes::new(name)).ok_or(Error::NoAttribute)?;
+        inode.ctime = context.now;
+        Ok(())
+    }
+}
