@@ -6,7 +6,7 @@
 //! - `herd`: servers and clients of calls over verbs, and how they meet.
 //! - `sim`: `sinew sim`, and `lab`: `sinew lab`.
 //! - `block` and `memory`: `sinew serve block` and `sinew serve memory`; `socket_args`: where clients of other protocols come in.
-//! - `mount`: `sinew mount`.
+//! - `mount`: `sinew mount`; `files`: `sinew files`.
 //! - `limits`: `sinew limits`. `measure`: what all benchmarks have in common; how they measure is the harness's.
 //! - `advice`: which command serves where nobody is found.
 //! - `model`: `sinew model`, which computes and measures nothing; `advise`: `sinew advise`.
@@ -23,6 +23,7 @@ mod child;
 mod echo;
 mod endpoint_args;
 mod fabrics;
+mod files;
 mod herd;
 mod infile;
 mod interrupted;
@@ -64,6 +65,7 @@ Examples:
   sinew seq next --count 3
   sinew sim run cx4 --workload FILE        a workload on a simulated cluster
   sinew sim swarm --seconds 60             hunts for bugs, simulated
+  sinew mount shm://files /mnt/files       files in other hosts' memory
   sinew model pcie --batch 16              what crosses PCI Express
   sinew advise cache --nic cx3             which design suits a workload
   sinew limits                             what the machine itself allows
@@ -102,6 +104,9 @@ enum Command {
     /// Run a service
     #[command(subcommand)]
     Serve(Box<ServeCommand>),
+    /// Measure file systems that lie in other hosts' memory
+    #[command(subcommand)]
+    Files(files::Command),
     /// Mount a file system that lies in other hosts' memory
     Mount(Box<mount::Args>),
     #[command(name = mount::WATCH, hide = true)]
@@ -240,6 +245,7 @@ pub fn main() -> ExitCode {
             ServeCommand::Memory(args) => memory::run(&args),
             ServeCommand::Sequencer(args) => seq::serve::run(&args),
         },
+        Some(Command::Files(command)) => files::run(&command),
         Some(Command::Mount(args)) => mount::run(&args),
         Some(Command::MountWatch(args)) => mount::watch(args),
         Some(Command::Seq(command)) => seq::run(&command),

@@ -25,7 +25,7 @@ use sinew_remote_fs::client::{Client, ClientConfig, Lane};
 use crate::fabrics::{Fabric, Purpose};
 use crate::verbs::{Carried, Job};
 use crate::{Outcome, Usage, fabrics, output};
-pub use options::Args;
+pub use options::{Args, Joining};
 
 /// How often is looked whether the mount is to end.
 const LOOK: Duration = Duration::from_millis(50);
@@ -89,12 +89,11 @@ impl Job for Mounting<'_> {
             let file = File::options().create(true).append(true).open(path);
             file.with_context(|| format!("opening the log {}", path.display()))
         });
-        let remote = join(args, device, log(file.transpose()?))?;
+        let remote = join(&args.joining(), device, log(file.transpose()?))?;
         let mut options = sinew_mount::Options::new(args.address.clone());
         (options.read_only, options.allow_other) = (args.read_only, args.allow_other);
         options.threads = args.threads.map_or(options.threads, usize::from);
-        let program = std::env::current_exe().context("finding this program, to start it again")?;
-        options.watcher = Some(vec![program.into(), OsString::from(WATCH)]);
+        options.watcher = Some(watcher()?);
         let mount = Mount::new(remote, &args.directory, &options)?;
         tell_mounted(args, &mount)?;
         if args.is_in_background {
@@ -107,22 +106,28 @@ impl Job for Mounting<'_> {
     }
 }
 
+/// What unmounts what a killed process leaves: this program.
+pub fn watcher() -> anyhow::Result<Vec<OsString>> {
+    let program = std::env::current_exe().context("finding this program, to start it again")?;
+    Ok(vec![program.into(), OsString::from(WATCH)])
+}
+
 fn wall() -> sinew_remote_fs::protocol::Time {
     time_of(SystemTime::now())
 }
 
 /// Joins the file system with lanes over a device.
 pub fn join<D: Device + 'static>(
-    args: &Args,
+    told: &Joining,
     device: D,
     log: Arc<dyn Fn(&str) + Send + Sync>,
 ) -> anyhow::Result<Remote<Rpc, Verbs<D>>> {
-    let address: Address = args.address.parse()?;
-    let mut config = ClientConfig::new(args.key()?, wall, log);
-    config.service_timeout_ns = u64::from(args.timeout) * 1_000_000_000;
-    config.dirty_bytes_max = args.unwritten;
+    let address: Address = told.address.parse()?;
+    let mut config = ClientConfig::new(told.key()?, wall, log);
+    config.service_timeout_ns = u64::from(told.timeout) * 1_000_000_000;
+    config.dirty_bytes_max = told.unwritten;
     let path = config.pool.path;
-    let approach = Verbs::new(&device, 3 * args.unwritten + BUFFERS, path).context("taking memory for buffers")?;
+    let approach = Verbs::new(&device, 3 * told.unwritten + BUFFERS, path).context("taking memory for buffers")?;
     let approach = Arc::new(approach);
     let client = Client::new(address.clone(), approach.arena(), config);
     let fabric = Fabric::of(&address).with_context(|| format!("{address}: no such fabric"))?;
@@ -132,9 +137,9 @@ pub fn join<D: Device + 'static>(
         let rpc = Rpc::open_with(&nexus, &own).map_err(|error| error.to_string())?;
         Ok(Lane::new(client, number, rpc, &approach))
     });
-    let lifetime = Duration::from_millis(args.lifetime_ms);
+    let lifetime = Duration::from_millis(told.lifetime_ms);
     let lifetimes = Lifetimes { name: lifetime, attributes: lifetime };
-    Remote::join(&client, make, lifetimes, Duration::from_secs(args.timeout.into())).map_err(|why| anyhow!(why))
+    Remote::join(&client, make, lifetimes, Duration::from_secs(told.timeout.into())).map_err(|why| anyhow!(why))
 }
 
 fn tell_mounted<F: Files>(args: &Args, mount: &Mount<F>) -> anyhow::Result<()> {
@@ -162,6 +167,6 @@ fn tell_unmounted<F: Files>(args: &Args, mount: Mount<F>) -> anyhow::Result<Outc
 }
 
 /// Whether an address can be called.
-fn check_address(address: &str) -> anyhow::Result<()> {
+pub fn check_address(address: &str) -> anyhow::Result<()> {
     fabrics::check(address, Purpose::Call).map(|_| ())
 }

@@ -29,6 +29,9 @@ pub mod remote;
 mod table;
 mod watch;
 
+/// The flag of `open` for reads and writes past the kernel's cache.
+pub const O_DIRECT: i32 = rustix::fs::OFlags::DIRECT.bits() as i32;
+
 pub use error::MountError;
 pub use files::{Files, Result};
 pub use memory::InMemory;

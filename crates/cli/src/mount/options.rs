@@ -89,6 +89,29 @@ impl Args {
         Ok(())
     }
 
+    /// How the file system is joined.
+    pub fn joining(&self) -> Joining {
+        let Self { address, key_file, timeout, unwritten, lifetime_ms, .. } = self;
+        let (address, key_file) = (address.clone(), key_file.clone());
+        Joining { address, key_file, timeout: *timeout, unwritten: *unwritten, lifetime_ms: *lifetime_ms }
+    }
+}
+
+/// How a file system is joined.
+pub struct Joining {
+    pub address: String,
+    key_file: Option<PathBuf>,
+    pub timeout: u32,
+    pub unwritten: usize,
+    pub lifetime_ms: u64,
+}
+
+impl Joining {
+    /// As a mount does it that is told nothing else.
+    pub fn new(address: String, key_file: Option<PathBuf>) -> Self {
+        Self { address, key_file, timeout: 30, unwritten: 64 << 20, lifetime_ms: 1000 }
+    }
+
     /// The key, from its file.
     pub fn key(&self) -> anyhow::Result<Option<Key>> {
         let Some(path) = &self.key_file else { return Ok(None) };
