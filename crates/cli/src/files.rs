@@ -174,7 +174,8 @@ impl Job for Benching<'_> {
             KINDS.iter().map(|kind| Found { kind, remote: Vec::new(), memory: Vec::new() }).collect();
         let measured = with_progress(|progress| {
             for repetition in 0..args.repetitions {
-                for (index, (point, is_remote)) in [(remote.point(), true), (memory.point(), false)].iter().enumerate() {
+                for (index, (point, is_remote)) in [(remote.point(), true), (memory.point(), false)].iter().enumerate()
+                {
                     let done = f64::from(repetition) + index as f64 / 2.0;
                     progress(if *is_remote { "remote" } else { "memory" }, done / f64::from(args.repetitions));
                     let mut load = Load::new(point, args.size, args.reads)?;

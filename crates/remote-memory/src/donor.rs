@@ -3,12 +3,14 @@
 //! - [`Call`], [`Answer`], [`Refusal`]: what a donor is asked for, and what it says.
 //! - [`Donor`]: the donor as a state machine, without memory, clock or I/O of its own: which slabs are whose, the epoch that may use them, and the vote.
 //!
-//! - [`Service`]: a donor that others call over `rpc`, with memory that they reach by verbs; [`Key`]: who may.
+//! - [`Service`]: a donor that others call over `rpc`, with memory that they reach by verbs, or by calls as well ([`Lends`]); [`Key`]: who may.
 //!
-//! A volume's bytes do not come this way: they are read and written by an [engine](crate::engine).
+//! A volume's bytes are no part of this: they are read and written by an [engine](crate::engine).
 
 mod clients;
 mod gate;
+mod lendings;
+mod lends;
 mod protocol;
 mod service;
 mod slabs;
@@ -16,6 +18,7 @@ mod state;
 mod wire;
 
 pub use gate::{Gate, KEY_LEN_MIN, Key};
+pub use lends::{CallsAlone, Grounds, Lends, NoLending, OwnMemory};
 pub use protocol::{Answer, Call, Lent, Refusal, Stored};
 pub use service::{Service, ServiceConfig, ServiceStats};
 pub use state::{Donor, DonorLimits, LANES_MAX};

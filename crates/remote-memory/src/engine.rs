@@ -42,6 +42,7 @@ mod verbs_path;
 pub use admission::{Admission, StaticWindow, Unlimited};
 pub use batch::Mode;
 pub use donating::{ACCESS, Ranges, Refusal};
+pub(crate) use donating::{Parsed, answer};
 pub use driver::{Engine, EngineConfig};
 pub use error::{EngineError, Why};
 pub use finding::FindingWindow;

@@ -1,8 +1,8 @@
 //! Donors together: where a volume's segments lie, and how they are reached.
 //!
 //! - [`Reach`]: one donor within reach, by calls over `rpc` and an [engine](crate::engine).
-//! - [`Approach`]: how its memory is reached: by [`Verbs`].
-//! - [`Pool`]: donors within reach as a [volume](crate::volume) wants them; [`VerbsDonors`] is the one by verbs.
+//! - [`Approach`]: how its memory is reached: by one-sided [`Verbs`], or, where a fabric has none, by [`Calls`].
+//! - [`Pool`]: donors within reach as a [volume](crate::volume) wants them: [`VerbsDonors`], [`CallDonors`].
 //! - [`place`]: which donors have which segments, by the memory that they have free.
 
 mod approach;
@@ -13,8 +13,8 @@ mod place;
 mod reach;
 mod watch;
 
-pub use approach::{Approach, Verbs};
+pub use approach::{Approach, Calls, Verbs};
 pub use config::PoolConfig;
-pub use donors::{Pool, VerbsDonors};
+pub use donors::{CallDonors, Pool, VerbsDonors};
 pub use place::{NoRoom, Room, place};
 pub use reach::Reach;

@@ -3,30 +3,38 @@
 
 mod common;
 
-use common::{DONORS, Endpoint, World, address};
+use common::{ByCalls, DONORS, Endpoint, Means, World, address};
 use sinew_fabric::verbs::Slice;
 use sinew_mem::atomic::Arc;
 use sinew_remote_memory::donor::{Answer, Call, Refusal};
-use sinew_remote_memory::engine::{Op, VerbsPathConfig};
-use sinew_remote_memory::pool::{Approach, PoolConfig, Reach, Verbs};
+use sinew_remote_memory::engine::Op;
+use sinew_remote_memory::pool::{Approach, PoolConfig, Reach};
 use sinew_remote_memory::volume::{CallFailed, Event};
-use sinew_sim::SimVerbs;
+use sinew_rpc::SharedEndpoint;
 
 const VOLUME: u64 = 9;
 const LEN: usize = 4096;
 
 /// Somebody on a host who reaches the first donor.
-struct Somebody {
-    reach: Reach<Endpoint, Verbs<SimVerbs>>,
-    approach: Arc<Verbs<SimVerbs>>,
+struct Somebody<M: Means> {
+    reach: Reach<SharedEndpoint<Endpoint>, M::Approach>,
+    approach: Arc<M::Approach>,
     events: Vec<Event>,
 }
 
-impl Somebody {
-    fn new(world: &World, host: usize) -> Self {
-        let approach = Arc::new(Verbs::new(&world.device(host), 8 << 20, VerbsPathConfig::default()).unwrap());
+with_all_means!(
+    clients_read_what_others_wrote_and_strangers_reach_nothing,
+    what_an_expelled_client_has_on_its_way_changes_nothing_once_the_donor_has_answered,
+    a_later_epoch_ends_all_clients_of_the_one_before,
+    a_client_that_comes_again_hears_what_became_of_all_that_it_had_on_its_way,
+);
+
+impl<M: Means> Somebody<M> {
+    fn new(world: &World<M>, host: usize) -> Self {
         let config = PoolConfig { key: world.key.clone(), call_timeout_ns: 10_000_000, ..PoolConfig::default() };
-        let rpc = world.endpoint(host, &format!("somebody{}", world.opened.get()));
+        let name = world.opened.replace(world.opened.get() + 1);
+        let rpc = SharedEndpoint::new(world.endpoint(host, &format!("somebody{name}")));
+        let approach = Arc::new(M::approach(world, host, &rpc));
         let reach = Reach::new(address(0).parse().unwrap(), rpc, &approach, &config);
         Self { reach, approach, events: Vec::new() }
     }
@@ -36,7 +44,7 @@ impl Somebody {
         self.reach.poll(&mut self.events);
     }
 
-    fn next(&mut self, world: &mut World) -> Event {
+    fn next(&mut self, world: &mut World<M>) -> Event {
         for _ in 0..100_000 {
             self.turn();
             if !self.events.is_empty() {
@@ -47,7 +55,7 @@ impl Somebody {
         panic!("nothing happens");
     }
 
-    fn ask(&mut self, world: &mut World, call: Call) -> Result<Answer, CallFailed> {
+    fn ask(&mut self, world: &mut World<M>, call: Call) -> Result<Answer, CallFailed> {
         self.reach.call(1, call);
         match self.next(world) {
             Event::Answered { result, .. } => result,
@@ -55,7 +63,7 @@ impl Somebody {
         }
     }
 
-    fn admit(&mut self, world: &mut World, epoch: u32, client: u64) -> Result<Answer, CallFailed> {
+    fn admit(&mut self, world: &mut World<M>, epoch: u32, client: u64) -> Result<Answer, CallFailed> {
         self.ask(world, Call::Admit { volume: VOLUME, epoch, client, lane: 0 })
     }
 
@@ -65,18 +73,18 @@ impl Somebody {
         self.reach.submit(2, Op::Write { at, source: Slice::from(source.freeze()) }).unwrap();
     }
 
-    fn write(&mut self, world: &mut World, at: u64, byte: u8) -> Result<(), String> {
+    fn write(&mut self, world: &mut World<M>, at: u64, byte: u8) -> Result<(), String> {
         self.begin_write(at, byte);
         self.over(world).map(|_| ())
     }
 
-    fn read(&mut self, world: &mut World, at: u64) -> Result<u8, String> {
+    fn read(&mut self, world: &mut World<M>, at: u64) -> Result<u8, String> {
         let target = self.approach.arena().alloc(LEN, LEN).unwrap();
         self.reach.submit(3, Op::Read { at, target }).unwrap();
         self.over(world)
     }
 
-    fn over(&mut self, world: &mut World) -> Result<u8, String> {
+    fn over(&mut self, world: &mut World<M>) -> Result<u8, String> {
         match self.next(world) {
             Event::Over { error: Some(error), .. } => Err(error),
             Event::Over { target, .. } => Ok(target.map_or(0, |target| target[0])),
@@ -86,7 +94,7 @@ impl Somebody {
 }
 
 /// A writer that has fenced the volume, with a slab, and where it begins.
-fn writer(world: &mut World, epoch: u32) -> (Somebody, u64) {
+fn writer<M: Means>(world: &mut World<M>, epoch: u32) -> (Somebody<M>, u64) {
     let mut writer = Somebody::new(world, DONORS);
     writer.ask(world, Call::Fence { volume: VOLUME, epoch }).unwrap();
     match writer.ask(world, Call::Take { volume: VOLUME, epoch, len: 1 << 20 }) {
@@ -95,9 +103,8 @@ fn writer(world: &mut World, epoch: u32) -> (Somebody, u64) {
     }
 }
 
-#[test]
-fn clients_read_what_others_wrote_and_strangers_reach_nothing() {
-    let mut world = World::new(1);
+fn clients_read_what_others_wrote_and_strangers_reach_nothing<M: Means>() {
+    let mut world = World::<M>::new(1);
     let (mut writer, base) = writer(&mut world, 1);
     let mut clients: Vec<_> = (0..2).map(|host| Somebody::new(&world, DONORS + 1 + host)).collect();
     assert!(clients[0].write(&mut world, base, 1).is_err(), "it has no way");
@@ -116,10 +123,9 @@ fn clients_read_what_others_wrote_and_strangers_reach_nothing() {
     assert!(stranger.read(&mut world, base).is_err());
 }
 
-#[test]
-fn what_an_expelled_client_has_on_its_way_changes_nothing_once_the_donor_has_answered() {
+fn what_an_expelled_client_has_on_its_way_changes_nothing_once_the_donor_has_answered<M: Means>() {
     for seed in 0..12 {
-        let mut world = World::new(seed);
+        let mut world = World::<M>::new(seed);
         let (mut writer, base) = writer(&mut world, 1);
         let (mut client, mut other) = (Somebody::new(&world, DONORS + 1), Somebody::new(&world, DONORS + 2));
         client.admit(&mut world, 1, 5).unwrap();
@@ -144,9 +150,8 @@ fn what_an_expelled_client_has_on_its_way_changes_nothing_once_the_donor_has_ans
     }
 }
 
-#[test]
-fn a_later_epoch_ends_all_clients_of_the_one_before() {
-    let mut world = World::new(3);
+fn a_later_epoch_ends_all_clients_of_the_one_before<M: Means>() {
+    let mut world = World::<M>::new(3);
     let (mut old, base) = writer(&mut world, 1);
     let mut client = Somebody::new(&world, DONORS + 1);
     client.admit(&mut world, 1, 5).unwrap();
@@ -170,9 +175,8 @@ fn a_later_epoch_ends_all_clients_of_the_one_before() {
     assert_eq!(client.read(&mut world, base), Ok(3));
 }
 
-#[test]
-fn a_client_that_comes_again_hears_what_became_of_all_that_it_had_on_its_way() {
-    let mut world = World::new(4);
+fn a_client_that_comes_again_hears_what_became_of_all_that_it_had_on_its_way<M: Means>() {
+    let mut world = World::<M>::new(4);
     let (_writer, base) = writer(&mut world, 1);
     let mut client = Somebody::new(&world, DONORS + 1);
     client.admit(&mut world, 1, 5).unwrap();
@@ -188,4 +192,22 @@ fn a_client_that_comes_again_hears_what_became_of_all_that_it_had_on_its_way() {
     }
     client.write(&mut world, base, 2).unwrap();
     assert_eq!(client.read(&mut world, base), Ok(2));
+}
+
+/// By verbs, members of a pool reach each other's slabs: the key that a device checks is one for all of a donor's memory.
+#[test]
+fn by_calls_nobody_reaches_what_is_not_the_volumes() {
+    let mut world = World::<ByCalls>::new(5);
+    let (mut writer, base) = writer(&mut world, 1);
+    let end = base + (1 << 20);
+    writer.write(&mut world, end - LEN as u64, 1).unwrap();
+    assert!(writer.write(&mut world, end - 1, 1).is_err());
+    let mut other = Somebody::new(&world, DONORS + 1);
+    other.ask(&mut world, Call::Fence { volume: VOLUME + 1, epoch: 1 }).unwrap();
+    assert!(other.read(&mut world, base).is_err());
+    let donor = &world.donors[0].as_ref().unwrap().service;
+    assert_eq!((donor.stats().accesses, donor.stats().accesses_refused), (1, 2));
+    let mut byte = [0];
+    donor.memory().read(end as usize, &mut byte).unwrap();
+    assert_eq!(byte, [0]);
 }

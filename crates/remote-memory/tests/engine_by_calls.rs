@@ -1,10 +1,12 @@
 //! Engines by calls to a donor that answers, on the loopback network.
 
-use sinew_fabric::loopback::{LoopbackPort, Network};
+use sinew_fabric::loopback::{LoopbackConfig, LoopbackPort, Network};
 use sinew_fabric::{Clock, ManualClock, SeededGenerator};
 use sinew_mem::{Arena, SharedMemory};
 use sinew_remote_memory::engine::facts::Ground;
-use sinew_remote_memory::engine::{ACCESS, Ranges, RpcPath, RpcPathConfig};
+use sinew_remote_memory::engine::{
+    ACCESS, Engine, EngineConfig, Op, Ranges, Request, RpcPath, RpcPathConfig, Shared, SharedConfig, Unlimited,
+};
 use sinew_remote_memory::engine_tests;
 use sinew_rpc::{Config, Nexus, Rpc};
 
@@ -16,9 +18,10 @@ struct Calls {
     clock: ManualClock,
     donor: Rpc<LoopbackPort, ManualClock>,
     memory: SharedMemory,
-    key: u32,
+    key: u64,
     arena: Arena,
     clients: u64,
+    client_arena_bytes: usize,
 }
 
 impl Calls {
@@ -33,7 +36,7 @@ impl Calls {
         let port = network.port("donor").unwrap();
         let donor = Rpc::new(&nexus, port, clock.clone(), Box::new(SeededGenerator::new(1)));
         let arena = Arena::private(256 << 20).unwrap();
-        Self { network, clock, donor, memory, key, arena, clients: 0 }
+        Self { network, clock, donor, memory, key, arena, clients: 0, client_arena_bytes: 64 << 20 }
     }
 }
 
@@ -52,7 +55,8 @@ impl Ground for Calls {
         self.clients += 1;
         let config = Config { probe_interval_ns: 20_000_000, peer_timeout_ns: 100_000_000, ..Config::default() };
         let nexus = Nexus::builder().config(config).build().unwrap();
-        let port = self.network.port(&format!("client{}", self.clients)).unwrap();
+        let arena = LoopbackConfig { arena_bytes: self.client_arena_bytes, ..LoopbackConfig::default() };
+        let port = self.network.port_with(&format!("client{}", self.clients), arena).unwrap();
         let mut rpc = Rpc::new(&nexus, port, self.clock.clone(), Box::new(SeededGenerator::new(1 + self.clients)));
         let session = rpc.begin_connect(&self.donor.address()).unwrap();
         while rpc.poll_event().is_none() {
@@ -81,3 +85,38 @@ impl Ground for Calls {
 }
 
 engine_tests!(Calls::new());
+
+#[test]
+fn calls_that_find_no_memory_wait_for_those_under_way() {
+    const EACH: usize = 48 << 10;
+    let mut calls = Calls { client_arena_bytes: 1 << 20, ..Calls::new() };
+    let shared = Shared::new("donor", LEN as u64, Unlimited, SharedConfig::default());
+    let mut engine = Engine::new(&shared, calls.path(), EngineConfig::default());
+    let mut finished = Vec::new();
+    for round in 1..=2u8 {
+        for number in 0..64 {
+            let mut buffer = calls.arena.alloc(EACH, EACH).unwrap();
+            buffer[..].fill(number as u8 ^ round);
+            // With gaps, so that none are one operation.
+            let at = number * 60_000;
+            let op = if round == 1 {
+                Op::Write { at, source: buffer.freeze().into() }
+            } else {
+                Op::Read { at, target: buffer }
+            };
+            engine.submit(Request { tag: number, op }).unwrap();
+        }
+        for _ in 0..100_000 {
+            engine.turn(calls.clock.now_ns());
+            engine.poll(&mut finished, usize::MAX);
+            calls.pass();
+        }
+        assert_eq!(finished.len(), 64, "round {round}");
+        for one in finished.drain(..) {
+            one.result.unwrap();
+            if let Some(target) = one.target {
+                assert!(target.iter().all(|byte| *byte == one.tag as u8 ^ 1), "{}", one.tag);
+            }
+        }
+    }
+}

@@ -1,31 +1,38 @@
-//! Volumes at donors on modelled hosts: calls over `rpc`, memory by RDMA, in virtual time.
+//! Volumes at donors on modelled hosts: memory by RDMA, and by calls where there is none, in virtual time.
 #![cfg(not(miri))]
 
 mod common;
 
-use common::{DONORS, Endpoint, MEMORY, World, address};
+use common::{DONORS, Endpoint, MEMORY, Means, World, address};
 use sinew_fabric::verbs::Slice;
+use sinew_mem::atomic::Arc;
 use sinew_remote_memory::donor::Key;
-use sinew_remote_memory::pool::{PoolConfig, Room, VerbsDonors, place};
+use sinew_remote_memory::pool::{Pool, PoolConfig, Room, place};
 use sinew_remote_memory::store::{BLOCK, Finished, Job, Request, Status, Store, StoreError};
 use sinew_remote_memory::volume::{OpenError, Opening, Shape, Volume, VolumeConfig};
 use sinew_rpc::SharedEndpoint;
-use sinew_sim::SimVerbs;
 
 const ID: u64 = 77;
 const PAGE: u64 = BLOCK as u64;
 
-type Donors = VerbsDonors<SharedEndpoint<Endpoint>, SimVerbs>;
+type Donors<M> = Pool<SharedEndpoint<Endpoint>, <M as Means>::Approach>;
 
-impl World {
-    fn donors(&self, host: usize, key: Option<Key>) -> Donors {
+with_all_means!(
+    a_volume_keeps_what_was_written_when_a_donor_dies_and_when_its_writer_does,
+    a_writer_that_is_stopped_past_its_lease_and_goes_on_changes_nothing,
+    strangers_get_no_memory,
+    a_donor_that_was_cut_off_during_writes_is_not_read_from_until_it_is_repaired,
+);
+
+impl<M: Means> World<M> {
+    fn donors(&self, host: usize, key: Option<Key>) -> Donors<M> {
         let rpc = SharedEndpoint::new(self.endpoint(host, &format!("writer{host}")));
         let donors = (0..DONORS).map(|lane| (address(lane).parse().unwrap(), rpc.share()));
         let config = PoolConfig { key, call_timeout_ns: 10_000_000, ..PoolConfig::default() };
-        VerbsDonors::new(&self.device(host), donors, 64 << 20, config).unwrap()
+        Pool::by(Arc::new(M::approach(self, host, &rpc)), donors, &config)
     }
 
-    fn finish(&mut self, mut opening: Opening<Donors>) -> Result<Volume<Donors>, OpenError> {
+    fn finish(&mut self, mut opening: Opening<Donors<M>>) -> Result<Volume<Donors<M>>, OpenError> {
         for _ in 0..1_000_000 {
             if let Some(volume) = opening.turn()? {
                 return Ok(volume);
@@ -35,7 +42,7 @@ impl World {
         panic!("it is not open at {} ns", self.network.now_ns());
     }
 
-    fn create(&mut self, host: usize) -> Volume<Donors> {
+    fn create(&mut self, host: usize) -> Volume<Donors<M>> {
         let rooms: Vec<Room> = sinew_remote_memory::volume::Donors::ids(&self.donors(DONORS + 2, None))
             .iter()
             .map(|donor| Room { donor: *donor, free: MEMORY as u64 })
@@ -45,12 +52,12 @@ impl World {
         self.finish(opening).unwrap()
     }
 
-    fn open(&mut self, host: usize) -> Result<Volume<Donors>, OpenError> {
+    fn open(&mut self, host: usize) -> Result<Volume<Donors<M>>, OpenError> {
         let opening = Opening::new(self.donors(host, self.key.clone()), ID, config());
         self.finish(opening)
     }
 
-    fn finish_one(&mut self, volume: &mut Volume<Donors>) -> Finished {
+    fn finish_one(&mut self, volume: &mut Volume<Donors<M>>) -> Finished {
         let mut finished = Vec::new();
         for _ in 0..1_000_000 {
             volume.turn();
@@ -62,13 +69,13 @@ impl World {
         panic!("nothing is over");
     }
 
-    fn write(&mut self, volume: &mut Volume<Donors>, page: u64, byte: u8) -> Result<(), StoreError> {
-        let job = write(volume, page, byte);
+    fn write(&mut self, volume: &mut Volume<Donors<M>>, page: u64, byte: u8) -> Result<(), StoreError> {
+        let job = write::<M>(volume, page, byte);
         volume.submit(Request { tag: 1, job }).unwrap();
         self.finish_one(volume).result
     }
 
-    fn read(&mut self, volume: &mut Volume<Donors>, page: u64) -> Result<u8, StoreError> {
+    fn read(&mut self, volume: &mut Volume<Donors<M>>, page: u64) -> Result<u8, StoreError> {
         let target = volume.arena().alloc(BLOCK, BLOCK).unwrap();
         volume.submit(Request { tag: 2, job: Job::Read { at: page * PAGE, target } }).unwrap();
         let Finished { result, target, .. } = self.finish_one(volume);
@@ -84,16 +91,15 @@ fn config() -> VolumeConfig {
     VolumeConfig { retry_ns: 1_000_000, patience_ns: 200_000_000, ..VolumeConfig::default() }
 }
 
-fn write(volume: &Volume<Donors>, page: u64, byte: u8) -> Job {
+fn write<M: Means>(volume: &Volume<Donors<M>>, page: u64, byte: u8) -> Job {
     let mut buffer = volume.arena().alloc(BLOCK, BLOCK).unwrap();
     buffer[..].fill(byte);
     Job::Write { at: page * PAGE, source: Slice::from(buffer.freeze()) }
 }
 
-#[test]
-fn a_volume_over_rdma_keeps_what_was_written_when_a_donor_dies_and_when_its_writer_does() {
+fn a_volume_keeps_what_was_written_when_a_donor_dies_and_when_its_writer_does<M: Means>() {
     for seed in 0..3 {
-        let mut world = World::new(seed);
+        let mut world = World::<M>::new(seed);
         let mut volume = world.create(DONORS);
         for page in 0..40 {
             world.write(&mut volume, page * 12, page as u8 + 1).unwrap();
@@ -115,17 +121,16 @@ fn a_volume_over_rdma_keeps_what_was_written_when_a_donor_dies_and_when_its_writ
     }
 }
 
-#[test]
-fn a_writer_that_is_stopped_past_its_lease_and_goes_on_changes_nothing() {
+fn a_writer_that_is_stopped_past_its_lease_and_goes_on_changes_nothing<M: Means>() {
     for seed in 0..6 {
-        let mut world = World::new(seed);
+        let mut world = World::<M>::new(seed);
         let mut old = world.create(DONORS);
         for page in 0..16 {
             world.write(&mut old, page, 1).unwrap();
         }
         // Its NIC has WRITEs to send, or has sent some, when it is stopped.
         for page in 0..16 {
-            let job = write(&old, page, 2);
+            let job = write::<M>(&old, page, 2);
             old.submit(Request { tag: page, job }).unwrap();
         }
         old.turn();
@@ -144,9 +149,8 @@ fn a_writer_that_is_stopped_past_its_lease_and_goes_on_changes_nothing() {
     }
 }
 
-#[test]
-fn strangers_get_no_memory() {
-    let mut world = World::new(1);
+fn strangers_get_no_memory<M: Means>() {
+    let mut world = World::<M>::new(1);
     drop(world.create(DONORS));
     for key in [None, Key::new(b"another key of some bytes")] {
         let opening = Opening::new(world.donors(DONORS + 1, key), ID, config());
@@ -159,9 +163,8 @@ fn strangers_get_no_memory() {
     assert!(world.open(DONORS + 1).is_ok());
 }
 
-#[test]
-fn a_donor_that_was_cut_off_during_writes_is_not_read_from_until_it_is_repaired() {
-    let mut world = World::new(3);
+fn a_donor_that_was_cut_off_during_writes_is_not_read_from_until_it_is_repaired<M: Means>() {
+    let mut world = World::<M>::new(3);
     let mut volume = world.create(DONORS);
     for page in 0..64 {
         world.write(&mut volume, page, 1).unwrap();

@@ -66,6 +66,11 @@ impl<C: Copy + Eq + std::hash::Hash> Gate<C> {
         Self { key, callers: HashMap::new(), strangers: 0, strangers_max, random }
     }
 
+    /// What nonces are drawn from.
+    pub fn random(&mut self) -> &mut dyn Generator {
+        &mut *self.random
+    }
+
     /// A nonce for a caller; none where everybody may call.
     pub fn greet(&mut self, caller: C) -> Option<[u8; PROOF_LEN]> {
         self.key.as_ref()?;

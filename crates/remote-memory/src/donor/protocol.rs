@@ -203,6 +203,9 @@ pub enum Refusal {
         /// Its number.
         client: u64,
     },
+    /// Its memory is not reached by the caller's queue pairs.
+    #[error("its memory is not reached this way: use the fabric that it is served on")]
+    OtherFabric,
     /// The call makes no sense, or asks for more than anybody gets.
     #[error("{0}")]
     Never(&'static str),

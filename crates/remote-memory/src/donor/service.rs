@@ -1,21 +1,19 @@
-//! A donor that others call, with memory that they reach by verbs.
+//! A donor that others call, with memory that they reach by verbs or by calls.
 
-use std::collections::HashMap;
+use std::ops::Range;
 
 use sinew_fabric::Generator;
-use sinew_fabric::verbs::{Access, Device, Exposed, ProtectionDomain, QpAddress, VerbsError};
+use sinew_fabric::verbs::{QpAddress, VerbsError};
+use sinew_mem::SharedMemory;
 use sinew_rpc::{Call as Incoming, ClientEvent, ClientId};
 
 use super::gate::{Gate, Key};
+use super::lendings::{Lendings, Whose};
+use super::lends::Lends;
 use super::protocol::{Answer, Call, Refusal};
 use super::state::{Donor, DonorLimits};
 use super::wire::{CONTROL, Request, Response, Way};
-use crate::engine::Lending;
-
-type ExposedOf<D> = <<D as Device>::Domain as ProtectionDomain>::Exposed;
-
-/// Who has queue pairs: a client's lane, or the volume's writer.
-type Borrower = Option<(u64, u8)>;
+use crate::engine::{ACCESS, Parsed, Refusal as AccessRefusal, answer};
 
 /// What a donor is made of.
 pub struct ServiceConfig {
@@ -50,50 +48,53 @@ pub struct ServiceStats {
     pub strangers: u64,
     /// Requests that made no sense.
     pub nonsense: u64,
+    /// Calls that read or wrote memory.
+    pub accesses: u64,
+    /// Such calls that were refused: of writers that others have fenced, among them.
+    pub accesses_refused: u64,
 }
 
-/// A donor that others call. It belongs to one thread, which turns its endpoint; reads and writes of its memory go past it.
-pub struct Service<D: Device> {
-    device: D,
-    domain: D::Domain,
-    memory: ExposedOf<D>,
+/// A donor that others call. It belongs to one thread, which turns its endpoint. Reads and writes of its memory go past it by verbs; those who ask for a way
+/// without queue pairs read and write by calls, which it answers.
+pub struct Service<L: Lends> {
+    lends: L,
+    ground: L::Ground,
     donor: Donor,
-    /// Queue pairs, by the volume, and by the client and the lane that have them; none for the writer.
-    lendings: HashMap<(u64, Borrower), Lending<D>>,
+    /// Whoever fences a volume, or expels a client, ends these.
+    lendings: Lendings<L::Lending>,
     gate: Gate<ClientId>,
     queue_pairs_max: usize,
     stats: ServiceStats,
 }
 
-impl<D: Device> Service<D> {
-    /// A donor with fresh memory of a device's.
+impl<L: Lends + Clone> Service<L> {
+    /// A donor with fresh memory: of a device's, or [of this process](super::CallsAlone).
     ///
     /// # Errors
     ///
-    /// What the device says.
-    pub fn new(device: &D, config: ServiceConfig, mut random: Box<dyn Generator>) -> Result<Self, VerbsError> {
-        let domain = device.protection_domain()?;
-        let memory = domain.expose(config.len, Access::ALL)?;
+    /// What the device or the system says.
+    pub fn new(lends: &L, config: ServiceConfig, mut random: Box<dyn Generator>) -> Result<Self, VerbsError> {
         Ok(Self {
-            device: device.clone(),
-            domain,
-            memory,
+            lends: lends.clone(),
+            ground: lends.ground(config.len)?,
             donor: Donor::new(random.next_u64(), config.len as u64, config.limits),
-            lendings: HashMap::new(),
+            lendings: Lendings::new(),
             gate: Gate::new(config.key, config.strangers_max, random),
             queue_pairs_max: config.queue_pairs_max,
             stats: ServiceStats::default(),
         })
     }
+}
 
+impl<L: Lends> Service<L> {
     /// Its state.
     pub fn donor(&self) -> &Donor {
         &self.donor
     }
 
     /// Its memory.
-    pub fn memory(&self) -> &ExposedOf<D> {
-        &self.memory
+    pub fn memory(&self) -> &SharedMemory {
+        &self.ground
     }
 
     /// What it counted.
@@ -103,11 +104,26 @@ impl<D: Device> Service<D> {
 
     /// Answers a request of an endpoint's, for [`sinew_rpc::Rpc::turn_with`].
     pub fn take(&mut self, call: Incoming<'_>) {
-        if call.request_type() != CONTROL {
-            return call.refuse_type();
+        match call.request_type() {
+            CONTROL => {
+                let answer = self.answer(call.client(), call.request());
+                call.reply(&answer);
+            }
+            ACCESS => {
+                let refusal = answer(call, |request| self.check_access(request));
+                self.stats.accesses += u64::from(refusal.is_none());
+                self.stats.accesses_refused += u64::from(refusal.is_some());
+            }
+            _ => call.refuse_type(),
         }
-        let answer = self.answer(call.client(), call.request());
-        call.reply(&answer);
+    }
+
+    /// Whether a call may read and write what it asks for: whoever made it has a way now, and to these slabs.
+    fn check_access<'a>(&self, request: &'a [u8]) -> Result<(SharedMemory, Parsed<'a>), AccessRefusal> {
+        let (token, parsed) = Parsed::read(request).ok_or(AccessRefusal::Malformed)?;
+        let volume = self.lendings.volume_of(token).ok_or(AccessRefusal::NoRange)?;
+        parsed.check(|range| self.donor.is_in_slab(volume, range))?;
+        Ok((self.memory().clone(), parsed))
     }
 
     /// A client came or went.
@@ -152,8 +168,8 @@ impl<D: Device> Service<D> {
 
     fn handle(&mut self, call: &Call) -> Result<Answer, Refusal> {
         const ZEROS: [u8; 4096] = [0; 4096];
-        let memory = &self.memory;
-        let mut zero = |range: std::ops::Range<u64>| {
+        let memory = &*self.ground;
+        let mut zero = |range: Range<u64>| {
             let mut at = range.start;
             while at < range.end {
                 let len = (range.end - at).min(ZEROS.len() as u64);
@@ -165,24 +181,23 @@ impl<D: Device> Service<D> {
         self.donor.handle(call, &mut zero)
     }
 
-    /// Whoever loses access has no queue pairs any more when this returns.
+    /// Whoever loses access has no way any more when this returns.
     fn call(&mut self, call: &Call, addresses: &[QpAddress]) -> Result<(Answer, Option<Way>), Refusal> {
-        if call.asks_for_way() && (addresses.is_empty() || addresses.len() > self.queue_pairs_max) {
-            return Err(Refusal::Never("whoever reads and writes has some queue pairs, and not too many"));
+        if addresses.len() > self.queue_pairs_max {
+            return Err(Refusal::Never("whoever reads and writes has not so many queue pairs"));
         }
         let answer = self.handle(call)?;
         let way = match *call {
             Call::Fence { volume, .. } => {
                 let donor = &self.donor;
-                let keeps = |of: u64, client: Borrower| {
+                self.lendings.retain(|(of, client)| {
                     of != volume || client.is_some_and(|(client, _)| donor.is_admitted(volume, client))
-                };
-                self.lendings.retain(|(of, client), _| keeps(*of, *client));
+                });
                 Some(self.lend((volume, None), addresses)?)
             }
             Call::Admit { volume, client, lane, .. } => Some(self.lend((volume, Some((client, lane))), addresses)?),
             Call::Expel { volume, client, .. } => {
-                self.lendings.retain(|(of, way), _| *of != volume || way.is_none_or(|(of, _)| of != client));
+                self.lendings.retain(|(of, way)| of != volume || way.is_none_or(|(of, _)| of != client));
                 None
             }
             _ => None,
@@ -190,13 +205,15 @@ impl<D: Device> Service<D> {
         Ok((answer, way))
     }
 
-    /// Queue pairs for these, in place of those that were lent before.
-    fn lend(&mut self, to: (u64, Borrower), addresses: &[QpAddress]) -> Result<Way, Refusal> {
-        self.lendings.remove(&to);
-        let lending = Lending::new(&self.device, &self.domain, addresses)
-            .map_err(|_| Refusal::Never("its device has no queue pairs for this caller"))?;
-        let way = Way { queue_pairs: lending.addresses(), memory: self.memory.remote() };
-        self.lendings.insert(to, lending);
+    /// A way for these queue pairs, or, where there are none, by calls, in place of the one that was lent before.
+    fn lend(&mut self, to: Whose, addresses: &[QpAddress]) -> Result<Way, Refusal> {
+        self.lendings.end(to);
+        if addresses.is_empty() {
+            let token = self.lendings.give_token(to, self.gate.random());
+            return Ok(Way::Calls { token, len: self.memory().len() as u64 });
+        }
+        let (lending, way) = self.lends.lend(&self.ground, addresses)?;
+        self.lendings.give(to, lending);
         Ok(way)
     }
 }

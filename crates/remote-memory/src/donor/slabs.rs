@@ -1,5 +1,7 @@
 //! Which part of a donor's memory is whose.
 
+use std::ops::Range;
+
 use super::protocol::Lent;
 
 /// Slabs begin at multiples of this.
@@ -36,6 +38,13 @@ impl Slabs {
 
     pub fn of(&self, volume: u64) -> impl Iterator<Item = Lent> {
         self.owned.iter().filter(move |owned| owned.volume == volume).map(|owned| owned.lent)
+    }
+
+    /// Whether these bytes lie in one slab of the volume.
+    pub fn has(&self, volume: u64, range: &Range<u64>) -> bool {
+        let behind = self.owned.partition_point(|owned| owned.lent.base <= range.start);
+        let owned = behind.checked_sub(1).and_then(|index| self.owned.get(index));
+        owned.is_some_and(|Owned { lent, volume: of }| *of == volume && range.end <= lent.base + lent.len)
     }
 
     /// The first gap that has room. Returns the slab, and how many of its bytes may be other than zero.
@@ -85,6 +94,9 @@ mod tests {
         assert_eq!((third.base, dirty), (0, ALIGN));
         assert!(third.slab > second.slab, "numbers are not used again");
         assert_eq!(slabs.of(2).count(), 2);
+        let has = |volume, from, to| slabs.has(volume, &(from * ALIGN..to * ALIGN));
+        assert!(has(2, 0, 1) && has(2, 2, 4) && has(2, 3, 4) && has(2, 1, 1));
+        assert!(!has(1, 0, 1) && !has(2, 0, 2) && !has(2, 1, 2) && !has(2, 3, 5) && !has(2, 4, 5));
         assert_eq!(slabs.free_bytes(), 2 * ALIGN);
     }
 }

@@ -83,9 +83,9 @@ impl Donor {
         self.volumes.get(&volume).is_some_and(|held| held.clients.is_admitted(client))
     }
 
-    /// Whether the bytes lie in a slab of the volume.
+    /// Whether the bytes lie in one slab of the volume.
     pub fn is_in_slab(&self, volume: u64, range: Range<u64>) -> bool {
-        self.slabs.of(volume).any(|lent| lent.base <= range.start && range.end <= lent.base + lent.len)
+        self.slabs.has(volume, &range)
     }
 
     /// Does what it is asked for. After [`Answer::Fenced`], [`Answer::Admitted`] and [`Answer::Expelled`], and before they are sent, whoever [is not allowed](Self::allows) any more is cut off. `zero` makes

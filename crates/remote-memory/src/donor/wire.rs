@@ -25,11 +25,21 @@ pub enum Request {
 
 /// Where a volume's memory is reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Way {
-    /// The donor's queue pairs.
-    pub queue_pairs: Vec<QpAddress>,
-    /// Its memory.
-    pub memory: RemoteMemory,
+pub enum Way {
+    /// By verbs, for who sent queue pairs.
+    Verbs {
+        /// The donor's queue pairs.
+        queue_pairs: Vec<QpAddress>,
+        /// Its memory.
+        memory: RemoteMemory,
+    },
+    /// By calls of type [`ACCESS`](crate::engine::ACCESS), for who sent none.
+    Calls {
+        /// What the calls go with.
+        token: u64,
+        /// Bytes of its memory.
+        len: u64,
+    },
 }
 
 /// What a donor sends.
@@ -74,7 +84,8 @@ impl Writer {
     fn way(self, way: Option<&Way>) -> Self {
         match way {
             None => self.word(0),
-            Some(way) => self.word(1).addresses(&way.queue_pairs).bytes(&way.memory.to_bytes()),
+            Some(Way::Verbs { queue_pairs, memory }) => self.word(1).addresses(queue_pairs).bytes(&memory.to_bytes()),
+            Some(Way::Calls { token, len }) => self.word(2).word(*token).word(*len),
         }
     }
 }
@@ -126,8 +137,9 @@ impl<'a> Reader<'a> {
             1 => {
                 let queue_pairs = self.addresses()?;
                 let memory = RemoteMemory::from_bytes(self.bytes()?.try_into().ok()?);
-                Some(Some(Way { queue_pairs, memory }))
+                Some(Some(Way::Verbs { queue_pairs, memory }))
             }
+            2 => Some(Some(Way::Calls { token: self.word()?, len: self.word()? })),
             _ => None,
         }
     }
@@ -214,6 +226,7 @@ impl Response {
                     Refusal::NoSlab { slab } => (6, [*slab, 0], ""),
                     Refusal::Never(why) => (7, [0, 0], *why),
                     Refusal::Expelled { client } => (16, [*client, 0], ""),
+                    Refusal::OtherFabric => (17, [0, 0], ""),
                 };
                 Writer::of(kind).word(words[0]).word(words[1]).bytes(text.as_bytes()).0
             }
@@ -258,7 +271,7 @@ impl Response {
             0 => Self::Nonce(reader.proof()?),
             1 => Self::Welcome,
             2 => Self::Stranger,
-            3..=7 | 16 => {
+            3..=7 | 16 | 17 => {
                 let (first, second, _) = (reader.word()?, reader.word()?, reader.bytes()?);
                 Self::Refused(match kind {
                     3 => Refusal::Older { held: u32::try_from(first).ok()? },
@@ -266,6 +279,7 @@ impl Response {
                     5 => Refusal::Full { asked: first, free: second },
                     6 => Refusal::NoSlab { slab: first },
                     16 => Refusal::Expelled { client: first },
+                    17 => Refusal::OtherFabric,
                     // Its own words are for those who read its log.
                     _ => Refusal::Never("the donor says that this makes no sense, or is more than anybody gets"),
                 })
@@ -349,13 +363,14 @@ mod tests {
     fn responses_come_back_as_they_were_and_parts_of_them_do_not() {
         let lent = Lent { slab: 1, base: 2, len: 3 };
         let stored = Stored { epoch: 1, generation: 2, record: vec![3].into() };
-        let way = Way { queue_pairs: vec![address()], memory: RemoteMemory { address: 1, rkey: 2, len: 3 } };
+        let way = Way::Verbs { queue_pairs: vec![address()], memory: RemoteMemory { address: 1, rkey: 2, len: 3 } };
         let answers = [
             (Answer::Known { incarnation: 1, promised: 2, stored: None }, None),
             (Answer::Known { incarnation: 1, promised: 2, stored: Some(stored) }, None),
             (Answer::Recorded { incarnation: 1 }, None),
             (Answer::Fenced { incarnation: 1, session: 2, slabs: vec![lent, lent] }, Some(way.clone())),
             (Answer::Admitted { incarnation: 1, session: 2 }, Some(way)),
+            (Answer::Admitted { incarnation: 1, session: 2 }, Some(Way::Calls { token: 3, len: 4 })),
             (Answer::Admitted { incarnation: 1, session: 2 }, None),
             (Answer::Expelled { incarnation: 1 }, None),
             (Answer::Fenced { incarnation: 1, session: 2, slabs: Vec::new() }, None),
@@ -369,6 +384,7 @@ mod tests {
             Refusal::Full { asked: 1, free: 2 },
             Refusal::NoSlab { slab: 1 },
             Refusal::Expelled { client: 1 },
+            Refusal::OtherFabric,
         ];
         let responses = answers
             .into_iter()

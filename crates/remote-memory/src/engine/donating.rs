@@ -1,10 +1,11 @@
 //! What a donor answers, where a fabric has no one-sided verbs, and the layout of the calls.
 //!
-//! A request is the key of a range (4 bytes, little-endian, as all that follows), the number of operations (4), and of each: where it begins in the range (8), its
+//! A request is the key of a range (8 bytes, little-endian, as all that follows), the number of operations (4), and of each: where it begins in the range (8), its
 //! bytes (4), and 1 for a write or 0 for a read (4); then the bytes of all writes, one after the other. The answer is 0 (4 bytes) and the bytes of all reads, or the number
 //! of a [`Refusal`] (4), and then nothing was done. Operations of one call do not overlap, so their order means nothing.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::{PoisonError, RwLock};
 
 use sinew_mem::SharedMemory;
@@ -14,7 +15,8 @@ use sinew_rpc::{Call, RequestType};
 /// The type of the calls.
 pub const ACCESS: RequestType = RequestType::new(80);
 
-pub(super) const HEAD_LEN: usize = 8;
+pub(super) const HEAD_LEN: usize = KEY_LEN + 4;
+const KEY_LEN: usize = 8;
 pub(super) const OP_LEN: usize = 16;
 pub(super) const ANSWER_HEAD_LEN: usize = 4;
 
@@ -48,7 +50,7 @@ impl Refusal {
 
 /// Ranges of memory that a donor gives to those who call for it, by their keys.
 #[derive(Debug, Default)]
-pub struct Ranges(RwLock<(u32, BTreeMap<u32, SharedMemory>)>);
+pub struct Ranges(RwLock<(u64, BTreeMap<u64, SharedMemory>)>);
 
 impl Ranges {
     /// None.
@@ -57,7 +59,7 @@ impl Ranges {
     }
 
     /// Gives a range. Returns its key, which no other range has or had.
-    pub fn give(&self, memory: SharedMemory) -> u32 {
+    pub fn give(&self, memory: SharedMemory) -> u64 {
         let mut ranges = self.0.write().unwrap_or_else(PoisonError::into_inner);
         ranges.0 += 1;
         let key = ranges.0;
@@ -66,7 +68,7 @@ impl Ranges {
     }
 
     /// Takes a range back: calls that come from now on are refused. None: there is no such range.
-    pub fn take_back(&self, key: u32) -> Option<SharedMemory> {
+    pub fn take_back(&self, key: u64) -> Option<SharedMemory> {
         self.0.write().unwrap_or_else(PoisonError::into_inner).1.remove(&key)
     }
 
@@ -77,36 +79,47 @@ impl Ranges {
     }
 
     fn answer(&self, call: Call<'_>) {
-        let request = call.request();
-        match self.check(request) {
-            Ok((memory, parsed)) => {
-                call.reply_with(ANSWER_HEAD_LEN + parsed.read_len, |answer| parsed.perform(&memory, answer));
-            }
-            Err(refusal) => call.reply(&refusal.code().to_le_bytes()),
-        }
+        answer(call, |request| self.check(request));
     }
 
     fn check<'a>(&self, request: &'a [u8]) -> Result<(SharedMemory, Parsed<'a>), Refusal> {
         let (key, parsed) = Parsed::read(request).ok_or(Refusal::Malformed)?;
         let ranges = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let memory = ranges.1.get(&key).ok_or(Refusal::NoRange)?;
-        let lies_in =
-            |(at, len, _): (u64, usize, bool)| at.checked_add(len as u64).is_some_and(|end| end <= memory.len() as u64);
-        if parsed.operations().all(lies_in) { Ok((memory.clone(), parsed)) } else { Err(Refusal::OutOfRange) }
+        parsed.check(|range| range.end <= memory.len() as u64)?;
+        Ok((memory.clone(), parsed))
+    }
+}
+
+/// Answers a call of type [`ACCESS`]: `check` finds the memory that it goes to, and whether the call may.
+pub(crate) fn answer<'a>(
+    call: Call<'a>,
+    check: impl FnOnce(&'a [u8]) -> Result<(SharedMemory, Parsed<'a>), Refusal>,
+) -> Option<Refusal> {
+    match check(call.request()) {
+        Ok((memory, parsed)) => {
+            call.reply_with(ANSWER_HEAD_LEN + parsed.read_len, |answer| parsed.perform(&memory, answer));
+            None
+        }
+        Err(refusal) => {
+            call.reply(&refusal.code().to_le_bytes());
+            Some(refusal)
+        }
     }
 }
 
 /// A call that makes sense.
-struct Parsed<'a> {
+pub(crate) struct Parsed<'a> {
     operations: &'a [u8],
     written: &'a [u8],
     read_len: usize,
 }
 
 impl<'a> Parsed<'a> {
-    fn read(request: &'a [u8]) -> Option<(u32, Self)> {
+    /// The key, and the rest.
+    pub fn read(request: &'a [u8]) -> Option<(u64, Self)> {
         let (head, rest) = request.split_first_chunk::<HEAD_LEN>()?;
-        let key = u32::from_le_bytes(*head.first_chunk()?);
+        let key = u64::from_le_bytes(*head.first_chunk()?);
         let count = u32::from_le_bytes(*head.last_chunk()?) as usize;
         let (operations, written) = rest.split_at_checked(count.checked_mul(OP_LEN)?)?;
         let mut parsed = Self { operations, written, read_len: 0 };
@@ -121,6 +134,12 @@ impl<'a> Parsed<'a> {
         let good = kinds_are_known && write_len == written.len() && read_len <= u32::MAX as usize / 2;
         parsed.read_len = read_len;
         good.then_some((key, parsed))
+    }
+
+    /// Whether all operations lie where they may.
+    pub fn check(&self, may: impl Fn(Range<u64>) -> bool) -> Result<(), Refusal> {
+        let lies_in = |(at, len, _): (u64, usize, bool)| at.checked_add(len as u64).is_some_and(|end| may(at..end));
+        if self.operations().all(lies_in) { Ok(()) } else { Err(Refusal::OutOfRange) }
     }
 
     fn operations(&self) -> impl Iterator<Item = (u64, usize, bool)> {
@@ -155,7 +174,7 @@ impl<'a> Parsed<'a> {
 mod tests {
     use super::*;
 
-    fn request(key: u32, operations: &[(u64, u32, u32)], written: &[u8]) -> Vec<u8> {
+    fn request(key: u64, operations: &[(u64, u32, u32)], written: &[u8]) -> Vec<u8> {
         let mut bytes = key.to_le_bytes().to_vec();
         bytes.extend((operations.len() as u32).to_le_bytes());
         for (at, len, kind) in operations {

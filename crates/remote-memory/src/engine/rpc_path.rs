@@ -5,7 +5,7 @@ use std::io;
 use sinew_fabric::verbs::{GATHER_MAX, Scatter, Slice};
 use sinew_fabric::{Armed, Descriptor, Readiness, Waker};
 use sinew_mem::{AllocError, MessageBuffer};
-use sinew_rpc::{CallError, CallOptions, Cause, Completion, Endpoint, SessionId};
+use sinew_rpc::{CallError, CallOptions, Cause, Completion, Endpoint, SessionEvent, SessionId};
 
 use super::donating::{ACCESS, ANSWER_HEAD_LEN, HEAD_LEN, OP_LEN, Refusal};
 use super::error::Why;
@@ -47,7 +47,9 @@ struct Calling {
 pub struct RpcPath<E: Endpoint> {
     rpc: E,
     session: SessionId,
-    key: u32,
+    key: u64,
+    /// Whether the session has been made.
+    is_open: bool,
     limits: Limits,
     busy_tries: u32,
     room: usize,
@@ -55,6 +57,10 @@ pub struct RpcPath<E: Endpoint> {
     chain: Vec<(u32, PathJob)>,
     request_len: usize,
     answer_len: usize,
+    /// Whether the chain was rung and found no memory: it goes when some is free.
+    is_held: bool,
+    /// What was pushed and did not fit into a chain that is held.
+    behind: Option<(u32, PathJob)>,
     calls: Vec<Calling>,
     free: Vec<u32>,
     /// Buffers of calls that are over.
@@ -68,7 +74,12 @@ pub struct RpcPath<E: Endpoint> {
 
 impl<E: Endpoint> RpcPath<E> {
     /// A way by this session to the donor's range of this [key](super::Ranges::give).
-    pub fn new(rpc: E, session: SessionId, key: u32, config: &RpcPathConfig) -> Self {
+    pub fn new(rpc: E, session: SessionId, key: u64, config: &RpcPathConfig) -> Self {
+        Self { is_open: true, ..Self::connecting(rpc, session, key, config) }
+    }
+
+    /// The same by a session that is being made, whose event comes to `rpc`. There is no room before it has.
+    pub fn connecting(rpc: E, session: SessionId, key: u64, config: &RpcPathConfig) -> Self {
         let message_len_max = rpc.config().message_len_max as usize;
         let op_len_max = config.call_len_max.min(message_len_max.saturating_sub(HEAD_LEN + OP_LEN)).max(1);
         let depth = config.depth.max(1);
@@ -76,12 +87,15 @@ impl<E: Endpoint> RpcPath<E> {
             rpc,
             session,
             key,
+            is_open: false,
             limits: Limits { op_len_max, pieces_max: GATHER_MAX, depth },
             busy_tries: config.busy_tries,
             room: depth,
             chain: Vec::with_capacity(depth),
             request_len: HEAD_LEN,
             answer_len: ANSWER_HEAD_LEN,
+            is_held: false,
+            behind: None,
             calls: Vec::new(),
             free: Vec::new(),
             idle: Vec::new(),
@@ -112,11 +126,21 @@ impl<E: Endpoint> RpcPath<E> {
         if self.chain.is_empty() {
             return;
         }
+        let mut buffers = self.buffers();
+        if buffers.is_err() {
+            // Others may have the wrong size.
+            self.idle.clear();
+            buffers = self.buffers();
+        }
+        let in_flight = self.calls.len() - self.free.len();
+        self.is_held = buffers.is_err() && in_flight > 0 && self.error.is_none();
+        if self.is_held {
+            return;
+        }
         let place = self.free.pop().unwrap_or_else(|| {
             self.calls.push(Calling::default());
             self.calls.len() as u32 - 1
         });
-        let buffers = self.buffers();
         let calling = &mut self.calls[place as usize];
         calling.tries = 0;
         let buffers = match buffers {
@@ -184,6 +208,34 @@ impl<E: Endpoint> RpcPath<E> {
         }
     }
 
+    /// Makes the call that found no memory before. False: there is still none.
+    #[inline(never)]
+    fn go_on(&mut self) -> bool {
+        self.make_call();
+        if self.is_held {
+            return false;
+        }
+        if let Some((id, job)) = self.behind.take() {
+            self.room += 1;
+            self.push(id, job);
+            self.make_call();
+        }
+        true
+    }
+
+    /// After the session has been made, what becomes of it shows in its calls.
+    fn hear(&mut self, event: &SessionEvent) {
+        if event.session() != self.session {
+            return;
+        }
+        match event {
+            SessionEvent::Connected(_) => self.is_open = true,
+            SessionEvent::ConnectFailed { error, .. } => self.fail(Why::Call(error.to_string())),
+            SessionEvent::Lost { cause, .. } => self.fail(Why::Call(cause.to_string())),
+            SessionEvent::Disconnected(_) => self.fail(Why::Call("its session has ended".into())),
+        }
+    }
+
     /// What is in flight completes, once the session is given up.
     #[inline(never)]
     fn fail(&mut self, why: Why) {
@@ -203,10 +255,10 @@ fn part_of(id: u32, job: PathJob) -> Part {
     }
 }
 
-fn write_request(request: &mut [u8], key: u32, chain: &mut Vec<(u32, PathJob)>, parts: &mut Vec<Part>) {
+fn write_request(request: &mut [u8], key: u64, chain: &mut Vec<(u32, PathJob)>, parts: &mut Vec<Part>) {
     let (head, rest) = request.split_at_mut(HEAD_LEN);
-    head[..4].copy_from_slice(&key.to_le_bytes());
-    head[4..].copy_from_slice(&(chain.len() as u32).to_le_bytes());
+    head[..8].copy_from_slice(&key.to_le_bytes());
+    head[8..].copy_from_slice(&(chain.len() as u32).to_le_bytes());
     let (operations, mut written) = rest.split_at_mut(chain.len() * OP_LEN);
     for ((id, job), operation) in chain.drain(..).zip(operations.chunks_exact_mut(OP_LEN)) {
         let (at, is_write) = match &job {
@@ -286,7 +338,7 @@ impl<E: Endpoint> Path for RpcPath<E> {
     }
 
     fn room(&self) -> usize {
-        self.room
+        if self.is_open && !self.is_held { self.room } else { 0 }
     }
 
     fn push(&mut self, id: u32, job: PathJob) {
@@ -298,9 +350,13 @@ impl<E: Endpoint> Path for RpcPath<E> {
         if self.request_len + OP_LEN + request > call_len_max || self.answer_len + answer > call_len_max {
             self.make_call();
         }
+        self.room -= 1;
+        if self.is_held {
+            self.behind = Some((id, job));
+            return;
+        }
         self.request_len += OP_LEN + request;
         self.answer_len += answer;
-        self.room -= 1;
         self.chain.push((id, job));
     }
 
@@ -313,8 +369,13 @@ impl<E: Endpoint> Path for RpcPath<E> {
         while let Some(completion) = self.rpc.poll_completion() {
             self.land(completion);
         }
-        // What becomes of the session shows in its calls.
-        while self.rpc.poll_event().is_some() {}
+        while let Some(event) = self.rpc.poll_event() {
+            busy = true;
+            self.hear(&event);
+        }
+        if self.is_held {
+            busy |= self.go_on();
+        }
         busy |= !self.again.is_empty() || !self.over.is_empty();
         for (place, request, answer) in std::mem::take(&mut self.again) {
             self.enqueue(place, request, answer);

@@ -1,10 +1,12 @@
 //! How the memory of donors is reached.
 
+use sinew_fabric::Address;
 use sinew_fabric::verbs::{Device, ProtectionDomain, QpAddress, VerbsError};
 use sinew_mem::Arena;
+use sinew_rpc::{Endpoint, SharedEndpoint};
 
 use crate::donor::Way;
-use crate::engine::{Path, VerbsPath, VerbsPathConfig};
+use crate::engine::{Path, RpcPath, RpcPathConfig, VerbsPath, VerbsPathConfig};
 
 /// A means of reading and writing donors' memory, for one thread: what it offers goes to a donor with a call that [asks for a way](crate::donor::Call::asks_for_way), and with the donor's
 /// answer becomes a path.
@@ -17,19 +19,19 @@ pub trait Approach {
     /// Where buffers of operations come from.
     fn arena(&self) -> &Arena;
 
-    /// This side of a way, and what to tell the donor of it.
+    /// This side of a way, and what to tell the donor of it: nothing asks for a way by calls.
     ///
     /// # Errors
     ///
     /// Why there is none.
     fn offer(&self) -> Result<(Self::Offer, Vec<QpAddress>), String>;
 
-    /// The way, when the donor has answered, and the bytes of memory that it leads to.
+    /// The way, when the donor at an address has answered, and the bytes of memory that it leads to.
     ///
     /// # Errors
     ///
     /// What is wrong with the answer, or with the device.
-    fn connect(&self, offer: Self::Offer, way: Way) -> Result<(Self::Path, u64), String>;
+    fn connect(&self, donor: &Address, offer: Self::Offer, way: Way) -> Result<(Self::Path, u64), String>;
 }
 
 /// By one-sided verbs.
@@ -69,8 +71,49 @@ impl<D: Device> Approach for Verbs<D> {
         Ok((path, addresses))
     }
 
-    fn connect(&self, mut path: VerbsPath<D>, way: Way) -> Result<(Self::Path, u64), String> {
-        path.connect(&way.queue_pairs, way.memory).map_err(|error| error.to_string())?;
-        Ok((path, way.memory.len))
+    fn connect(&self, _: &Address, mut path: VerbsPath<D>, way: Way) -> Result<(Self::Path, u64), String> {
+        let Way::Verbs { queue_pairs, memory } = way else { return Err(OTHER_WAY.into()) };
+        path.connect(&queue_pairs, memory).map_err(|error| error.to_string())?;
+        Ok((path, memory.len))
+    }
+}
+
+const OTHER_WAY: &str = "it says another way to its memory than it was asked for";
+
+/// By calls that the donor answers, where a fabric has no one-sided verbs.
+pub struct Calls<E: Endpoint> {
+    rpc: SharedEndpoint<E>,
+    arena: Arena,
+    config: RpcPathConfig,
+}
+
+impl<E: Endpoint> Calls<E> {
+    /// By an endpoint, with an arena of `arena_len` bytes. Each way has a session of its own.
+    ///
+    /// # Errors
+    ///
+    /// What the system says when it has no memory.
+    pub fn new(rpc: &SharedEndpoint<E>, arena_len: usize, config: RpcPathConfig) -> std::io::Result<Self> {
+        Ok(Self { rpc: rpc.share(), arena: Arena::private(arena_len)?, config })
+    }
+}
+
+impl<E: Endpoint> Approach for Calls<E> {
+    type Path = RpcPath<SharedEndpoint<E>>;
+    type Offer = ();
+
+    fn arena(&self) -> &Arena {
+        &self.arena
+    }
+
+    fn offer(&self) -> Result<((), Vec<QpAddress>), String> {
+        Ok(((), Vec::new()))
+    }
+
+    fn connect(&self, donor: &Address, (): (), way: Way) -> Result<(Self::Path, u64), String> {
+        let Way::Calls { token, len } = way else { return Err(OTHER_WAY.into()) };
+        let mut rpc = self.rpc.share();
+        let session = rpc.begin_connect(donor).map_err(|error| error.to_string())?;
+        Ok((RpcPath::connecting(rpc, session, token, &self.config), len))
     }
 }

@@ -7,18 +7,21 @@ use sinew_fabric::verbs::{Device, VerbsError};
 use sinew_fabric::{Address, Armed, Descriptor, Readiness};
 use sinew_mem::Arena;
 use sinew_mem::atomic::Arc;
-use sinew_rpc::Endpoint;
+use sinew_rpc::{Endpoint, SharedEndpoint};
 
-use super::approach::{Approach, Verbs};
+use super::approach::{Approach, Calls, Verbs};
 use super::config::PoolConfig;
 use super::reach::Reach;
 use super::watch::Watch;
 use crate::donor::Call;
-use crate::engine::{EngineStats, Op};
+use crate::engine::{EngineStats, Op, RpcPathConfig};
 use crate::volume::{DonorId, Donors, Event};
 
 /// Donors that lend memory by verbs.
 pub type VerbsDonors<E, D> = Pool<E, Verbs<D>>;
+
+/// Donors whose memory is read and written by calls, over any fabric.
+pub type CallDonors<E> = Pool<SharedEndpoint<E>, Calls<E>>;
 
 /// Donors within [reach](Reach), each by its lane.
 pub struct Pool<E: Endpoint, A: Approach> {
@@ -46,6 +49,24 @@ impl<E: Endpoint, D: Device> Pool<E, Verbs<D>> {
     ) -> Result<Self, VerbsError> {
         let approach = Arc::new(Verbs::new(device, arena_len, config.path)?);
         Ok(Self::by(approach, donors, &config))
+    }
+}
+
+impl<E: Endpoint> Pool<SharedEndpoint<E>, Calls<E>> {
+    /// Donors at these addresses, whose memory is read and written by calls as well. Buffers come from an arena of `arena_len` bytes.
+    ///
+    /// # Errors
+    ///
+    /// What the system says when it has no memory.
+    pub fn by_calls(
+        rpc: &SharedEndpoint<E>,
+        donors: impl IntoIterator<Item = Address>,
+        arena_len: usize,
+        path: RpcPathConfig,
+        config: &PoolConfig,
+    ) -> io::Result<Self> {
+        let approach = Arc::new(Calls::new(rpc, arena_len, path)?);
+        Ok(Self::by(approach, donors.into_iter().map(|donor| (donor, rpc.share())), config))
     }
 }
 

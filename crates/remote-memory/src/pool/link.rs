@@ -55,6 +55,10 @@ impl<E: Endpoint> Link<E> {
         }
     }
 
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
     pub fn now_ns(&self) -> u64 {
         self.rpc.now_ns()
     }

@@ -231,7 +231,7 @@ impl<E: Endpoint, A: Approach> Reach<E, A> {
 
     fn connect(&mut self, offer: A::Offer, way: Option<Way>) -> Result<(), String> {
         let way = way.ok_or("it says no way to its memory")?;
-        let (path, len) = self.approach.connect(offer, way)?;
+        let (path, len) = self.approach.connect(self.link.address(), offer, way)?;
         let (start, least, most) = WINDOW;
         let window = FindingWindow::new(start, least, most);
         self.ways += 1;

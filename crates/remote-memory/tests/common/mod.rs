@@ -1,12 +1,14 @@
-//! Donors on modelled hosts: calls over `rpc`, memory by RDMA, in virtual time.
+//! Donors on modelled hosts: calls over `rpc`, memory by RDMA or by calls, in virtual time.
 #![allow(dead_code)]
 
 use std::cell::Cell;
 use std::rc::Rc;
 
 use sinew_fabric::SeededGenerator;
-use sinew_remote_memory::donor::{Key, Service, ServiceConfig};
-use sinew_rpc::{Config, Nexus, Rpc};
+use sinew_remote_memory::donor::{CallsAlone, Key, Lends, Service, ServiceConfig};
+use sinew_remote_memory::engine::{RpcPathConfig, VerbsPathConfig};
+use sinew_remote_memory::pool::{Approach, Calls, Verbs};
+use sinew_rpc::{Config, Nexus, Rpc, SharedEndpoint};
 use sinew_sim::nic::Profile;
 use sinew_sim::{HostId, Network, PortConfig, SimClock, SimPort, SimVerbs, Topology};
 
@@ -15,23 +17,79 @@ pub const HOSTS: usize = DONORS + 3;
 pub const MEMORY: usize = 16 << 20;
 
 pub type Endpoint = Rpc<SimPort, SimClock>;
-pub struct Donor {
-    pub service: Service<SimVerbs>,
+
+/// How memory is given and reached.
+pub trait Means: Sized {
+    type Lends: Lends + Clone;
+    type Approach: Approach;
+
+    fn lends(world: &World<Self>, host: usize) -> Self::Lends;
+
+    fn approach(world: &World<Self>, host: usize, rpc: &SharedEndpoint<Endpoint>) -> Self::Approach;
+}
+
+/// By RDMA.
+pub struct ByVerbs;
+
+impl Means for ByVerbs {
+    type Lends = SimVerbs;
+    type Approach = Verbs<SimVerbs>;
+
+    fn lends(world: &World<Self>, host: usize) -> SimVerbs {
+        world.device(host)
+    }
+
+    fn approach(world: &World<Self>, host: usize, _: &SharedEndpoint<Endpoint>) -> Verbs<SimVerbs> {
+        Verbs::new(&world.device(host), 64 << 20, VerbsPathConfig::default()).unwrap()
+    }
+}
+
+/// By calls alone.
+pub struct ByCalls;
+
+impl Means for ByCalls {
+    type Lends = CallsAlone;
+    type Approach = Calls<Endpoint>;
+
+    fn lends(_: &World<Self>, _: usize) -> CallsAlone {
+        CallsAlone
+    }
+
+    fn approach(_: &World<Self>, _: usize, rpc: &SharedEndpoint<Endpoint>) -> Calls<Endpoint> {
+        Calls::new(rpc, 64 << 20, RpcPathConfig::default()).unwrap()
+    }
+}
+
+pub struct Donor<M: Means> {
+    pub service: Service<M::Lends>,
     pub rpc: Endpoint,
 }
 
-pub struct World {
+pub struct World<M: Means> {
     pub network: Network,
-    pub donors: Vec<Option<Donor>>,
+    pub donors: Vec<Option<Donor<M>>>,
     pub opened: Rc<Cell<usize>>,
     pub key: Option<Key>,
+}
+
+/// Tests of everything that is generic over the means.
+#[macro_export]
+macro_rules! with_all_means {
+    ($($fact:ident),+ $(,)?) => {
+        mod by_verbs {
+            $(#[test] fn $fact() { super::$fact::<super::common::ByVerbs>(); })+
+        }
+        mod by_calls {
+            $(#[test] fn $fact() { super::$fact::<super::common::ByCalls>(); })+
+        }
+    };
 }
 
 pub fn address(lane: usize) -> String {
     format!("sim://donor{lane}")
 }
 
-impl World {
+impl<M: Means> World<M> {
     pub fn new(seed: u64) -> Self {
         let network = Network::new(Topology::star(HOSTS, 54.54, 10, 4096), seed).unwrap();
         let profile = Profile::built_in("cx3").unwrap();
@@ -61,9 +119,9 @@ impl World {
         Rpc::new(&nexus, port, self.network.clock(), self.random())
     }
 
-    pub fn donor(&self, lane: usize) -> Donor {
+    pub fn donor(&self, lane: usize) -> Donor<M> {
         let config = ServiceConfig::new(MEMORY, self.key.clone());
-        let service = Service::new(&self.device(lane), config, self.random()).unwrap();
+        let service = Service::new(&M::lends(self, lane), config, self.random()).unwrap();
         Donor { service, rpc: self.endpoint(lane, &format!("donor{lane}")) }
     }
 
