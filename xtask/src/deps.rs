@@ -58,6 +58,7 @@ const ROOMS: &[Room] = &[
     system_room("sinew-remote-block", &["sinew-door", "sinew-fabric", "sinew-mem", "sinew-remote-memory"]),
     system_room("sinew-remote-fs", &["sinew-fabric", "sinew-mem", "sinew-remote-memory", "sinew-rpc"]),
     system_room("sinew-far-memory", &["sinew-fabric", "sinew-mem", "sinew-remote-memory"]),
+    system_room("sinew-mount", &["sinew-mem", "sinew-remote-fs", "sinew-remote-memory", "sinew-rpc"]),
     top("sinew"),
     top("sinew-harness"),
     top("sinew-cli"),

@@ -7,7 +7,7 @@
 //! - `sim`: `sinew sim`, and `lab`: `sinew lab`.
 //! - `block` and `memory`: `sinew serve block` and `sinew serve memory`; `donors` and `volume`: memory of others, and volumes in it; `socket_args`: where
 //!   clients of other protocols come in.
-//! - `swap`: `sinew swap`. `fsck`: `sinew fsck`. `limits`: `sinew limits`. `measure`: what all benchmarks have in common; how they measure is the harness's.
+//! - `mount`: `sinew mount`; `files`: `sinew files`; `swap`: `sinew swap`. `fsck`: `sinew fsck`. `limits`: `sinew limits`. `measure`: what all benchmarks have in common; how they measure is the harness's.
 //! - `advice`: which command serves where nobody is found.
 //! - `model`: `sinew model`, which computes and measures nothing; `advise`: `sinew advise`.
 //! - `infile`: files that options name; `outfile`: the one that `--out` names; `interrupted`: Ctrl-C, where nothing has to be put in order.
@@ -24,6 +24,7 @@ mod donors;
 mod echo;
 mod endpoint_args;
 mod fabrics;
+mod files;
 mod fsck;
 mod herd;
 mod infile;
@@ -34,6 +35,7 @@ mod limits;
 mod measure;
 mod memory;
 mod model;
+mod mount;
 mod outfile;
 mod output;
 mod rpc;
@@ -67,6 +69,7 @@ Examples:
   sinew seq next --count 3
   sinew sim run cx4 --workload FILE        a workload on a simulated cluster
   sinew sim swarm --seconds 60             hunts for bugs, simulated
+  sinew mount shm://files /mnt/files       files in other hosts' memory
   sinew model pcie --batch 16              what crosses PCI Express
   sinew advise cache --nic cx3             which design suits a workload
   sinew serve memory shm://donor1 --memory 1G   memory for volumes of others
@@ -111,6 +114,13 @@ enum Command {
     /// Swap on remote memory
     #[command(subcommand)]
     Swap(swap::Command),
+    /// Measure file systems that lie in other hosts' memory
+    #[command(subcommand)]
+    Files(files::Command),
+    /// Mount a file system that lies in other hosts' memory
+    Mount(Box<mount::Args>),
+    #[command(name = mount::WATCH, hide = true)]
+    MountWatch(mount::WatchArgs),
     /// Take numbers from a sequencer, and measure sequencers
     #[command(subcommand)]
     Seq(Box<seq::Command>),
@@ -251,6 +261,9 @@ pub fn main() -> ExitCode {
             ServeCommand::Sequencer(args) => seq::serve::run(&args),
         },
         Some(Command::Swap(command)) => swap::run(&command),
+        Some(Command::Files(command)) => files::run(&command),
+        Some(Command::Mount(args)) => mount::run(&args),
+        Some(Command::MountWatch(args)) => mount::watch(args),
         Some(Command::Seq(command)) => seq::run(&command),
         Some(Command::Sim(command)) => sim::run(&command),
         Some(Command::Lab(command)) => lab::run(&command),

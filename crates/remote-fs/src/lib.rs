@@ -1,5 +1,6 @@
 //! A file system whose data lie in donors' memory, and whose names lie at one metadata service.
 //!
+//! - [`client`]: files as a program on another host has them.
 //! - [`map`]: which pages of the donors' memory a file's pages are.
 //! - [`protocol`]: what clients ask the service for, and what it answers, as values and as bytes.
 //! - [`tree`]: the names, as a state machine.
@@ -9,6 +10,7 @@
 //! which pages a file now has; data are never overwritten in place, so a write that was cut off reads as old, page by page.
 #![forbid(unsafe_code)]
 
+pub mod client;
 pub mod disk;
 pub mod journal;
 pub mod kept;

@@ -21,5 +21,5 @@ pub use gate::{Gate, KEY_LEN_MIN, Key};
 pub use lends::{CallsAlone, Grounds, Lends, NoLending, OwnMemory};
 pub use protocol::{Answer, Call, Lent, Refusal, Stored};
 pub use service::{Service, ServiceConfig, ServiceStats};
-pub use state::{Donor, DonorLimits};
+pub use state::{Donor, DonorLimits, LANES_MAX};
 pub use wire::{CONTROL, PROOF_LEN, Request, Response, Way};

@@ -64,7 +64,7 @@ impl<M: Means> Somebody<M> {
     }
 
     fn admit(&mut self, world: &mut World<M>, epoch: u32, client: u64) -> Result<Answer, CallFailed> {
-        self.ask(world, Call::Admit { volume: VOLUME, epoch, client })
+        self.ask(world, Call::Admit { volume: VOLUME, epoch, client, lane: 0 })
     }
 
     fn begin_write(&mut self, at: u64, byte: u8) {
@@ -182,7 +182,7 @@ fn a_client_that_comes_again_hears_what_became_of_all_that_it_had_on_its_way<M: 
     client.admit(&mut world, 1, 5).unwrap();
     (0..300).for_each(|page| client.begin_write(base + page % 64 * LEN as u64, 1));
     client.turn();
-    client.reach.call(1, Call::Admit { volume: VOLUME, epoch: 1, client: 5 });
+    client.reach.call(1, Call::Admit { volume: VOLUME, epoch: 1, client: 5, lane: 0 });
     let (mut over, mut answered) = (0, 0);
     while over < 300 || answered < 1 {
         match client.next(&mut world) {

@@ -10,8 +10,8 @@ const EXPELLED_MAX: usize = 1024;
 /// The clients of one volume in one epoch of its writer.
 #[derive(Default)]
 pub(super) struct Clients {
-    /// Their sessions.
-    admitted: BTreeMap<u64, u64>,
+    /// Their sessions, by client and lane.
+    admitted: BTreeMap<(u64, u8), u64>,
     /// From the floor on.
     expelled: BTreeSet<u64>,
     /// Numbers below are admitted only if they are already.
@@ -19,12 +19,17 @@ pub(super) struct Clients {
 }
 
 impl Clients {
-    pub fn len(&self) -> usize {
+    /// Ways that they have.
+    pub fn ways(&self) -> usize {
         self.admitted.len()
     }
 
     pub fn is_admitted(&self, client: u64) -> bool {
-        self.admitted.contains_key(&client)
+        self.admitted.range((client, 0)..=(client, u8::MAX)).next().is_some()
+    }
+
+    pub fn has_way(&self, client: u64, lane: u8) -> bool {
+        self.admitted.contains_key(&(client, lane))
     }
 
     /// Whether one of them has this session.
@@ -38,14 +43,17 @@ impl Clients {
         if is_out && !self.is_admitted(client) { Err(Refusal::Expelled { client }) } else { Ok(()) }
     }
 
-    pub fn admit(&mut self, client: u64, session: u64) {
-        self.admitted.insert(client, session);
+    pub fn admit(&mut self, client: u64, lane: u8, session: u64) {
+        self.admitted.insert((client, lane), session);
     }
 
-    pub fn expel(&mut self, client: u64) {
-        self.admitted.remove(&client);
+    /// Returns how many ways the client had.
+    pub fn expel(&mut self, client: u64) -> usize {
+        let before = self.admitted.len();
+        self.admitted.retain(|(of, _), _| *of != client);
+        let gone = before - self.admitted.len();
         if client < self.floor {
-            return;
+            return gone;
         }
         self.expelled.insert(client);
         if self.expelled.len() > EXPELLED_MAX
@@ -54,6 +62,7 @@ impl Clients {
             // A client below that was slow to come has to join again; one that was expelled never comes back.
             self.floor = lowest + 1;
         }
+        gone
     }
 }
 
@@ -68,7 +77,7 @@ mod tests {
             assert_eq!(clients.check(client), Ok(()));
             // Some never came before they were expelled.
             if client % 3 > 0 {
-                clients.admit(client, client + 1);
+                clients.admit(client, 0, client + 1);
             }
             if client % 5 > 0 {
                 clients.expel(client);

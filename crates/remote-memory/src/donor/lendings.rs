@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use sinew_fabric::Generator;
 
-/// Whose: a volume, and the client that has it; none for its writer.
-pub(super) type Whose = (u64, Option<u64>);
+/// Whose: a volume, and the client and its lane that have it; none for its writer.
+pub(super) type Whose = (u64, Option<(u64, u8)>);
 
 enum Held<L> {
     /// It is used past the donor, until it is dropped.
@@ -71,7 +71,7 @@ mod tests {
     fn a_token_is_good_until_its_lending_ends_or_is_given_anew() {
         let mut random = SeededGenerator::new(1);
         let mut lendings = Lendings::<()>::new();
-        let [writer, first, second, other] = [(1, None), (1, Some(5)), (1, Some(6)), (2, Some(5))];
+        let [writer, first, second, other] = [(1, None), (1, Some((5, 0))), (1, Some((6, 0))), (2, Some((5, 0)))];
         let mut token = |lendings: &mut Lendings<()>, to| lendings.give_token(to, &mut random);
         let all = [writer, first, second, other].map(|to| token(&mut lendings, to));
         assert_eq!(all.map(|token| lendings.volume_of(token)), [Some(1), Some(1), Some(1), Some(2)]);

@@ -37,7 +37,7 @@ pub enum Call {
         epoch: u32,
     },
     /// Gives the caller access to the volume's slabs beside the writer who fenced it, until it is [expelled](Self::Expel) or a later epoch fences the volume. Whoever asks again
-    /// under the same number has a new way, and loses the old one.
+    /// under the same number and lane has a new way, and loses the old one.
     Admit {
         /// Which volume.
         volume: u64,
@@ -45,6 +45,8 @@ pub enum Call {
         epoch: u32,
         /// The caller's number, which the writer gave it and gives nobody else in this epoch; later clients have higher numbers.
         client: u64,
+        /// Which of its ways, below [`LANES_MAX`](super::LANES_MAX): one for each thread that reads and writes.
+        lane: u8,
     },
     /// Takes access away from a client: when it is answered, nothing that it sent before changes a slab any more, and its number is not admitted again in this epoch, whether it was
     /// before or not.

@@ -191,13 +191,13 @@ impl<L: Lends> Service<L> {
             Call::Fence { volume, .. } => {
                 let donor = &self.donor;
                 self.lendings.retain(|(of, client)| {
-                    of != volume || client.is_some_and(|client| donor.is_admitted(volume, client))
+                    of != volume || client.is_some_and(|(client, _)| donor.is_admitted(volume, client))
                 });
                 Some(self.lend((volume, None), addresses)?)
             }
-            Call::Admit { volume, client, .. } => Some(self.lend((volume, Some(client)), addresses)?),
+            Call::Admit { volume, client, lane, .. } => Some(self.lend((volume, Some((client, lane))), addresses)?),
             Call::Expel { volume, client, .. } => {
-                self.lendings.end((volume, Some(client)));
+                self.lendings.retain(|(of, way)| of != volume || way.is_none_or(|(of, _)| of != client));
                 None
             }
             _ => None,

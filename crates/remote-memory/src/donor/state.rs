@@ -7,6 +7,9 @@ use super::clients::Clients;
 use super::protocol::{Answer, Call, Refusal, Stored};
 use super::slabs::Slabs;
 
+/// Ways that a client has at once, at most.
+pub const LANES_MAX: u8 = 16;
+
 /// What callers may make a donor keep.
 #[derive(Clone, Copy, Debug)]
 pub struct DonorLimits {
@@ -14,7 +17,7 @@ pub struct DonorLimits {
     pub volumes_max: usize,
     /// Bytes of a record.
     pub record_len_max: usize,
-    /// Clients that are admitted at once, of all volumes.
+    /// Ways of clients that are admitted at once, of all volumes.
     pub clients_max: usize,
 }
 
@@ -131,32 +134,32 @@ impl Donor {
                 if *epoch < held.fence {
                     return Err(Refusal::Older { held: held.fence });
                 }
-                let gone = if *epoch > held.fence { std::mem::take(&mut held.clients).len() } else { 0 };
+                let gone = if *epoch > held.fence { std::mem::take(&mut held.clients).ways() } else { 0 };
                 (held.fence, held.session) = (*epoch, session);
                 self.sessions = session;
                 self.admitted -= gone;
                 Ok(Answer::Fenced { incarnation, session, slabs: self.slabs.of(*volume).collect() })
             }
-            Call::Admit { volume, epoch, client } => {
+            Call::Admit { volume, epoch, client, lane } => {
                 self.check(*volume, *epoch)?;
+                if *lane >= LANES_MAX {
+                    return Err(Refusal::Never("a client has no more lanes than this"));
+                }
                 let session = self.sessions + 1;
                 let clients = &mut self.held(*volume)?.clients;
                 clients.check(*client)?;
-                let is_new = !clients.is_admitted(*client);
+                let is_new = !clients.has_way(*client, *lane);
                 if is_new && self.admitted >= self.limits.clients_max {
                     return Err(Refusal::Never("it has as many clients as it can"));
                 }
-                self.held(*volume)?.clients.admit(*client, session);
+                self.held(*volume)?.clients.admit(*client, *lane, session);
                 self.sessions = session;
                 self.admitted += usize::from(is_new);
                 Ok(Answer::Admitted { incarnation, session })
             }
             Call::Expel { volume, epoch, client } => {
                 self.check(*volume, *epoch)?;
-                let clients = &mut self.held(*volume)?.clients;
-                let was = clients.is_admitted(*client);
-                clients.expel(*client);
-                self.admitted -= usize::from(was);
+                self.admitted -= self.held(*volume)?.clients.expel(*client);
                 Ok(Answer::Expelled { incarnation })
             }
             Call::Take { volume, epoch, len } => {
@@ -256,7 +259,7 @@ mod tests {
     }
 
     fn admit(donor: &mut Donor, volume: u64, epoch: u32, client: u64) -> Result<u64, Refusal> {
-        match ask(donor, Call::Admit { volume, epoch, client })? {
+        match ask(donor, Call::Admit { volume, epoch, client, lane: 0 })? {
             Answer::Admitted { session, .. } => Ok(session),
             other => panic!("{other:?}"),
         }
@@ -288,6 +291,25 @@ mod tests {
         ask(&mut donor, Call::Fence { volume: VOLUME, epoch: 5 }).unwrap();
         assert!(!donor.allows(VOLUME, again) && !donor.is_admitted(VOLUME, 1));
         assert!(admit(&mut donor, VOLUME, 4, 1).is_err() && admit(&mut donor, VOLUME, 5, 2).is_ok());
+    }
+
+    #[test]
+    fn a_client_has_a_way_for_each_of_its_lanes_and_loses_all_at_once() {
+        let mut donor = donor();
+        ask(&mut donor, Call::Fence { volume: VOLUME, epoch: 1 }).unwrap();
+        let lane = |donor: &mut Donor, lane| match ask(donor, Call::Admit { volume: VOLUME, epoch: 1, client: 1, lane })
+        {
+            Ok(Answer::Admitted { session, .. }) => Ok(session),
+            other => Err(other),
+        };
+        let (first, second) = (lane(&mut donor, 0).unwrap(), lane(&mut donor, LANES_MAX - 1).unwrap());
+        assert!(donor.allows(VOLUME, first) && donor.allows(VOLUME, second) && lane(&mut donor, LANES_MAX).is_err());
+        let again = lane(&mut donor, 0).unwrap();
+        assert!(!donor.allows(VOLUME, first) && donor.allows(VOLUME, second) && donor.allows(VOLUME, again));
+        assert!(lane(&mut donor, 1).is_ok() && lane(&mut donor, 2).is_err(), "ways are counted");
+        ask(&mut donor, Call::Expel { volume: VOLUME, epoch: 1, client: 1 }).unwrap();
+        assert!(!donor.allows(VOLUME, second) && !donor.allows(VOLUME, again) && lane(&mut donor, 0).is_err());
+        assert_eq!(donor.admitted, 0);
     }
 
     #[test]

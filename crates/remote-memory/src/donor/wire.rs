@@ -168,7 +168,9 @@ impl Request {
             Call::Take { volume, epoch, len } => of(6, *volume, *epoch).word(*len).0,
             Call::Free { volume, epoch, slab } => of(7, *volume, *epoch).word(*slab).0,
             Call::Stat => vec![8],
-            Call::Admit { volume, epoch, client } => of(9, *volume, *epoch).word(*client).addresses(addresses).0,
+            Call::Admit { volume, epoch, client, lane } => {
+                of(9, *volume, *epoch).word(*client).word((*lane).into()).addresses(addresses).0
+            }
             Call::Expel { volume, epoch, client } => of(10, *volume, *epoch).word(*client).0,
         }
     }
@@ -195,9 +197,9 @@ impl Request {
                     6 => Call::Take { volume, epoch, len: reader.word()? },
                     7 => Call::Free { volume, epoch, slab: reader.word()? },
                     9 => {
-                        let client = reader.word()?;
+                        let (client, lane) = (reader.word()?, u8::try_from(reader.word()?).ok()?);
                         addresses = reader.addresses()?;
-                        Call::Admit { volume, epoch, client }
+                        Call::Admit { volume, epoch, client, lane }
                     }
                     _ => Call::Expel { volume, epoch, client: reader.word()? },
                 };
@@ -338,7 +340,7 @@ mod tests {
             Call::Fence { volume: 1, epoch: 2 },
             Call::Take { volume: 1, epoch: 2, len: 3 },
             Call::Free { volume: 1, epoch: 2, slab: 3 },
-            Call::Admit { volume: 1, epoch: 2, client: 3 },
+            Call::Admit { volume: 1, epoch: 2, client: 3, lane: 4 },
             Call::Expel { volume: 1, epoch: 2, client: 3 },
             Call::Stat,
         ];

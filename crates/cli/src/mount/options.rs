@@ -1,0 +1,126 @@
+//! What `sinew mount` is told.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, bail, ensure};
+use sinew::remote_memory::donor::{KEY_LEN_MIN, Key, LANES_MAX};
+use sinew_harness::units::{self, parse_size};
+
+use super::check_address;
+use crate::verbs::DeviceArgs;
+
+const AFTER_HELP: &str = "\
+The files lie in the memory of the service's donors, which this host reads and writes by itself, over --fabric; ADDRESS is where `sinew serve files` runs.
+Several hosts mount it at the same time: whoever opens a file sees what was written before others closed it. What was written is kept when `fsync` or
+`close` returns. Files opened with O_DIRECT go past this host's cache.
+
+Users other than root need fusermount3 (package fuse3), and /dev/fuse that they may open. Whoever mounts is the only one who can use the files, unless
+--allow-other lets everybody, as the files' modes allow.
+
+Ctrl-C, SIGTERM and `umount DIR` unmount it; it is not left behind when this process is killed. Exit status 0: it was unmounted.
+
+JSON: first `mounted`, with address and directory; at the end `unmounted`, with directory and was_in_use.
+
+Examples:
+  sinew mount shm://files /mnt/files
+  sinew mount ibverbs://host1:7300 /mnt/files --fabric ibverbs --key-file pool.key --background
+  umount /mnt/files";
+
+/// Mount a file system that lies in other hosts' memory, until Ctrl-C.
+#[derive(clap::Args)]
+#[command(after_help = AFTER_HELP)]
+pub struct Args {
+    /// Where its service is: shm://NAME, udp://HOST:PORT or ibverbs://HOST:PORT
+    pub address: String,
+    /// A directory that is there, to mount it at
+    pub directory: PathBuf,
+    /// Return when it is mounted, and go on in the background
+    #[arg(long)]
+    pub background: bool,
+    /// A file with the key of the service and its donors
+    #[arg(long, value_name = "FILE")]
+    pub key_file: Option<PathBuf>,
+    /// Let nothing be written
+    #[arg(long)]
+    pub read_only: bool,
+    /// Let users other than you use the files
+    #[arg(long)]
+    pub allow_other: bool,
+    #[command(flatten)]
+    pub device: DeviceArgs,
+    /// Threads that answer the kernel [default: as many as processors, from 2 to 8]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u8).range(1..=i64::from(LANES_MAX) - 4))]
+    pub threads: Option<u8>,
+    /// How long a service that does not answer is waited for, in seconds, before programs get errors
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub timeout: u32,
+    /// Bytes that may be written and not committed yet
+    #[arg(long, value_name = "BYTES", default_value = "64M", value_parser = parse_size)]
+    pub unwritten: usize,
+    /// How long names and attributes are believed, in milliseconds, before the service is asked again
+    #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(..=3_600_000))]
+    pub lifetime_ms: u64,
+    /// A file to say in what no program is told, such as a donor that is lost [default: standard error]
+    #[arg(long, value_name = "FILE")]
+    pub log: Option<PathBuf>,
+    /// Print JSON objects, one a line
+    #[arg(long)]
+    pub json: bool,
+    /// This is the process in the background
+    #[arg(long, hide = true, conflicts_with = "background")]
+    pub is_in_background: bool,
+}
+
+/// The least and the most that may be unwritten.
+const UNWRITTEN: (usize, usize) = (4 << 20, 16 << 30);
+
+impl Args {
+    pub fn check(&self) -> anyhow::Result<()> {
+        self.device.check()?;
+        check_address(&self.address)?;
+        let (least, most) = UNWRITTEN;
+        ensure!(
+            (least..=most).contains(&self.unwritten),
+            "--unwritten {}: from {} to {}",
+            units::size(self.unwritten),
+            units::size(least),
+            units::size(most)
+        );
+        Ok(())
+    }
+
+    /// How the file system is joined.
+    pub fn joining(&self) -> Joining {
+        let Self { address, key_file, timeout, unwritten, lifetime_ms, .. } = self;
+        let (address, key_file) = (address.clone(), key_file.clone());
+        Joining { address, key_file, timeout: *timeout, unwritten: *unwritten, lifetime_ms: *lifetime_ms }
+    }
+}
+
+/// How a file system is joined.
+pub struct Joining {
+    pub address: String,
+    key_file: Option<PathBuf>,
+    pub timeout: u32,
+    pub unwritten: usize,
+    pub lifetime_ms: u64,
+}
+
+impl Joining {
+    /// As a mount does it that is told nothing else.
+    pub fn new(address: String, key_file: Option<PathBuf>) -> Self {
+        Self { address, key_file, timeout: 30, unwritten: 64 << 20, lifetime_ms: 1000 }
+    }
+
+    /// The key, from its file.
+    pub fn key(&self) -> anyhow::Result<Option<Key>> {
+        let Some(path) = &self.key_file else { return Ok(None) };
+        let bytes = std::fs::read(path).with_context(|| format!("reading the key file {}", path.display()))?;
+        match Key::new(&bytes) {
+            Some(key) => Ok(Some(key)),
+            None => {
+                bail!("the key file {} has {} bytes: a key has at least {KEY_LEN_MIN}", path.display(), bytes.len())
+            }
+        }
+    }
+}

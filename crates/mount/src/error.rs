@@ -1,0 +1,117 @@
+//! Why a file system is not mounted, and what to do.
+
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+
+/// Why a file system is not mounted.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MountError {
+    /// There is no such directory.
+    #[error("there is no directory {}: make it with: mkdir -p {}", .0.display(), .0.display())]
+    NoDirectory(PathBuf),
+    /// It is no directory.
+    #[error("{} is no directory, and a file system is mounted at one", .0.display())]
+    NotADirectory(PathBuf),
+    /// Something is mounted there.
+    #[error(
+        "{} is a mount point already: unmount it with: umount {}, or choose another directory", .0.display(), .0.display()
+    )]
+    Busy(PathBuf),
+    /// What was mounted there has lost its process.
+    #[error(
+        "{} is a mount point whose process is gone: clear it with: umount -l {} (fusermount3 -u -z for users other than root)",
+        .0.display(), .0.display()
+    )]
+    Stale(PathBuf),
+    /// The kernel has no FUSE, or does not show it here.
+    #[error(
+        "there is no /dev/fuse: load the kernel's module with: modprobe fuse; a container needs it as a device (--device /dev/fuse --cap-add SYS_ADMIN)"
+    )]
+    NoDevice,
+    /// It may not be opened.
+    #[error("/dev/fuse may not be opened: {0}; let users in with: chmod 666 /dev/fuse, or run this as root")]
+    DeviceDenied(io::Error),
+    /// Others than root mount by way of a program that is not here.
+    #[error(
+        "this process may not mount by itself, and there is no fusermount3, which does it for users other than root: install it \
+         with: apt-get install fuse3 (dnf install fuse3), or run this as root (in a container with --cap-add SYS_ADMIN)"
+    )]
+    NoHelper,
+    /// Users may not let others in.
+    #[error(
+        "--allow-other lets users other than you use the files, which root has to allow: put the line user_allow_other into /etc/fuse.conf"
+    )]
+    OthersForbidden,
+    /// The directory may not be looked at.
+    #[error("{}: {error}", path.display())]
+    Denied {
+        /// Which.
+        path: PathBuf,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// What the system says else.
+    #[error("mounting at {}: {error}", path.display())]
+    System {
+        /// Where.
+        path: PathBuf,
+        /// What it says.
+        error: io::Error,
+    },
+}
+
+impl MountError {
+    /// Of a look at the directory.
+    pub(crate) fn of_directory(path: &Path, error: io::Error) -> Self {
+        let path = path.to_owned();
+        match (error.kind(), Errno::from_io_error(&error)) {
+            (ErrorKind::NotFound, _) => Self::NoDirectory(path),
+            (_, Some(Errno::NOTCONN)) => Self::Stale(path),
+            (_, Some(Errno::NOTDIR)) => Self::NotADirectory(path),
+            _ => Self::Denied { path, error },
+        }
+    }
+
+    /// Of a try to open the device.
+    pub(crate) fn of_device(error: io::Error) -> Self {
+        match (error.kind(), Errno::from_io_error(&error)) {
+            (ErrorKind::NotFound, _) | (_, Some(Errno::NXIO | Errno::NODEV)) => Self::NoDevice,
+            _ => Self::DeviceDenied(error),
+        }
+    }
+
+    /// Of a try to mount.
+    pub(crate) fn of_mount(path: &Path, error: io::Error) -> Self {
+        let text = error.to_string();
+        match error.kind() {
+            _ if text.contains("user_allow_other") => Self::OthersForbidden,
+            // Nothing else that is needed is not there: the directory and the device have been looked at.
+            ErrorKind::NotFound => Self::NoHelper,
+            _ => Self::System { path: path.to_owned(), error },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_failure_has_a_message_that_says_what_to_do() {
+        let path = Path::new("/mnt/x");
+        let of = |errno: Errno| MountError::of_directory(path, errno.into()).to_string();
+        assert!(of(Errno::NOENT).contains("mkdir -p /mnt/x"));
+        assert!(of(Errno::NOTCONN).contains("umount -l /mnt/x"));
+        assert!(of(Errno::ACCESS).contains("/mnt/x") && of(Errno::NOTDIR).contains("no directory"));
+        assert!(MountError::of_device(Errno::NOENT.into()).to_string().contains("modprobe fuse"));
+        assert!(MountError::of_device(Errno::PERM.into()).to_string().contains("chmod 666 /dev/fuse"));
+        assert!(MountError::of_mount(path, Errno::NOENT.into()).to_string().contains("install fuse3"));
+        let forbidden =
+            io::Error::other("option allow_other only allowed if 'user_allow_other' is set in /etc/fuse.conf");
+        assert!(MountError::of_mount(path, forbidden).to_string().contains("/etc/fuse.conf"));
+        assert!(MountError::of_mount(path, Errno::INVAL.into()).to_string().contains("/mnt/x"));
+    }
+}

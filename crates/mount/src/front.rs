@@ -1,0 +1,544 @@
+//! A file system as `fuser` wants it: each request of the kernel's becomes a call of [`Files`].
+
+mod convert;
+mod locks;
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use fuser::{
+    BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, INodeNo, InitFlags, KernelConfig, LockOwner, Notifier,
+    OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
+    ReplyEntry, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+};
+use rustix::fs::OFlags;
+
+use crate::caller;
+use crate::files::{
+    Allocating, Attributes, Change, Files, Listed, Lock, New, Opened, Renaming, Setting, Sought, Stale,
+};
+use convert::{attribute, errno, generation, kind_of_mode, lock_kind, lock_number, mode_of, when};
+use locks::Waiting;
+
+/// Bytes of a request at most, which is also what a read or write of a program's is cut into.
+pub(crate) const REQUEST_MAX: u32 = 1 << 20;
+/// Requests that nobody waits for, such as reads ahead, at most.
+const BACKGROUND_MAX: u16 = 64;
+
+/// What is asked for, where the kernel has it.
+const WANTED: [InitFlags; 7] = [
+    InitFlags::FUSE_ASYNC_DIO,
+    InitFlags::FUSE_ATOMIC_O_TRUNC,
+    InitFlags::FUSE_DO_READDIRPLUS,
+    InitFlags::FUSE_READDIRPLUS_AUTO,
+    InitFlags::FUSE_PARALLEL_DIROPS,
+    // Else each write asks for an extended attribute first.
+    InitFlags::FUSE_HANDLE_KILLPRIV_V2,
+    InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
+];
+
+/// The locks of files are the file system's to keep, not the kernel's alone.
+const LOCKS: [InitFlags; 2] = [InitFlags::FUSE_POSIX_LOCKS, InitFlags::FUSE_FLOCK_LOCKS];
+
+/// Places of a listing that are the front's own: `.` and `..`.
+const DOTS: u64 = 2;
+
+const FALLOC_KEEP_SIZE: i32 = 1;
+const FALLOC_PUNCH_HOLE: i32 = 2;
+const FALLOC_ZERO_RANGE: i32 = 16;
+const SEEK_DATA: i32 = 3;
+const SEEK_HOLE: i32 = 4;
+
+pub(crate) struct Front<F: Files> {
+    files: Arc<F>,
+    waiting: Waiting<F>,
+}
+
+impl<F: Files> Front<F> {
+    pub fn new(files: Arc<F>) -> Self {
+        Self { waiting: Waiting::new(Arc::clone(&files)), files }
+    }
+
+    fn entry(&self, result: crate::Result<Attributes>, reply: ReplyEntry) {
+        match result {
+            Ok(attributes) => {
+                let lifetimes = self.files.lifetimes();
+                let known = attribute(&attributes);
+                reply.entry_with_ttls(&lifetimes.attributes, &lifetimes.name, &known, generation(&attributes));
+            }
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn told(&self, result: crate::Result<Attributes>, reply: ReplyAttr) {
+        match result {
+            Ok(attributes) => reply.attr(&self.files.lifetimes().attributes, &attribute(&attributes)),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+}
+
+fn done(result: crate::Result<()>, reply: ReplyEmpty) {
+    match result {
+        Ok(()) => reply.ok(),
+        Err(error) => reply.error(errno(error)),
+    }
+}
+
+/// Bytes of an extended attribute, or how many they are.
+fn extended(result: crate::Result<Vec<u8>>, size: u32, reply: ReplyXattr) {
+    match result {
+        Ok(bytes) if size == 0 => reply.size(bytes.len() as u32),
+        Ok(bytes) if bytes.len() > size as usize => reply.error(Errno::ERANGE),
+        Ok(bytes) => reply.data(&bytes),
+        Err(error) => reply.error(errno(error)),
+    }
+}
+
+/// A file that is opened for direct I/O goes past the page cache, several requests at a time; others have what is cached of them, if it is still true.
+fn opening(opened: Opened, flags: i32) -> (FileHandle, FopenFlags) {
+    let is_direct = flags & OFlags::DIRECT.bits() as i32 != 0;
+    let mut answer = FopenFlags::empty();
+    if is_direct {
+        answer |= FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES;
+    }
+    if opened.is_unchanged {
+        answer |= FopenFlags::FOPEN_KEEP_CACHE;
+    }
+    (FileHandle(opened.handle), answer)
+}
+
+/// Says to the kernel what is out of date.
+pub(crate) struct Notices(pub Notifier);
+
+impl Stale for Notices {
+    fn attributes(&self, ino: u64) {
+        // From a negative offset on it is the attributes alone, which takes no lock of a page: it can be said in a request. That the kernel has forgotten the inode is fine.
+        let _ = self.0.inval_inode(INodeNo(ino), -1, 0);
+    }
+}
+
+impl<F: Files> Filesystem for Front<F> {
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        for wanted in WANTED {
+            // A kernel that lacks one does without.
+            let _ = config.add_capabilities(wanted);
+        }
+        if self.files.shares_locks() {
+            for wanted in LOCKS {
+                let _ = config.add_capabilities(wanted);
+            }
+        }
+        if let Err(most) = config.set_max_write(REQUEST_MAX) {
+            let _ = config.set_max_write(most);
+        }
+        if let Err(most) = config.set_max_readahead(REQUEST_MAX) {
+            let _ = config.set_max_readahead(most);
+        }
+        let _ = config.set_max_background(BACKGROUND_MAX);
+        Ok(())
+    }
+
+    fn destroy(&mut self) {
+        self.waiting.end();
+    }
+
+    fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        self.entry(self.files.lookup(&caller::of(request), parent.0, name.as_bytes()), reply);
+    }
+
+    fn forget(&self, _: &Request, ino: INodeNo, times: u64) {
+        self.files.forget(ino.0, times);
+    }
+
+    fn getattr(&self, _: &Request, ino: INodeNo, handle: Option<FileHandle>, reply: ReplyAttr) {
+        self.told(self.files.attributes(ino.0, handle.map(|handle| handle.0)), reply);
+    }
+
+    fn setattr(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        accessed: Option<TimeOrNow>,
+        modified: Option<TimeOrNow>,
+        _: Option<SystemTime>,
+        handle: Option<FileHandle>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let mode = mode.map(mode_of);
+        let change = Change { mode, uid, gid, size, accessed: accessed.map(when), modified: modified.map(when) };
+        let handle = handle.map(|handle| handle.0);
+        self.told(self.files.change(&caller::of(request), ino.0, handle, &change), reply);
+    }
+
+    fn readlink(&self, _: &Request, ino: INodeNo, reply: ReplyData) {
+        match self.files.read_link(ino.0) {
+            Ok(path) => reply.data(&path),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn mknod(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        device: u32,
+        reply: ReplyEntry,
+    ) {
+        let Some(kind) = kind_of_mode(mode) else { return reply.error(Errno::EINVAL) };
+        let new = New::Node { kind, device };
+        self.entry(self.files.make(&caller::of(request), parent.0, name.as_bytes(), new, mode_of(mode)), reply);
+    }
+
+    fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
+        let made = self.files.make(&caller::of(request), parent.0, name.as_bytes(), New::Directory, mode_of(mode));
+        self.entry(made, reply);
+    }
+
+    fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+        let new = New::Link(target.as_os_str().as_bytes());
+        self.entry(self.files.make(&caller::of(request), parent.0, name.as_bytes(), new, 0o777), reply);
+    }
+
+    fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        done(self.files.unlink(&caller::of(request), parent.0, name.as_bytes()), reply);
+    }
+
+    fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        done(self.files.remove_directory(&caller::of(request), parent.0, name.as_bytes()), reply);
+    }
+
+    fn rename(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        to: INodeNo,
+        new_name: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let how = Renaming {
+            no_replace: flags.contains(RenameFlags::RENAME_NOREPLACE),
+            exchange: flags.contains(RenameFlags::RENAME_EXCHANGE),
+        };
+        let known = RenameFlags::RENAME_NOREPLACE | RenameFlags::RENAME_EXCHANGE;
+        if !known.contains(flags) || (how.no_replace && how.exchange) {
+            return reply.error(Errno::EINVAL);
+        }
+        let (from, to) = ((parent.0, name.as_bytes()), (to.0, new_name.as_bytes()));
+        done(self.files.rename(&caller::of(request), from, to, how), reply);
+    }
+
+    fn link(&self, request: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        self.entry(self.files.link(&caller::of(request), ino.0, parent.0, name.as_bytes()), reply);
+    }
+
+    fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        match self.files.open(&caller::of(request), ino.0, flags.0) {
+            Ok(opened) => {
+                let (handle, answer) = opening(opened, flags.0);
+                reply.opened(handle, answer);
+            }
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn create(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        match self.files.create(&caller::of(request), parent.0, name.as_bytes(), mode_of(mode), flags) {
+            Ok((attributes, opened)) => {
+                let (handle, answer) = opening(opened, flags);
+                // One lifetime for both: the shorter.
+                let lifetimes = self.files.lifetimes();
+                let lifetime = lifetimes.attributes.min(lifetimes.name);
+                reply.created(&lifetime, &attribute(&attributes), generation(&attributes), handle, answer);
+            }
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn read(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        handle: FileHandle,
+        at: u64,
+        len: u32,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        self.files.read(ino.0, handle.0, at, len as usize, |result| match result {
+            Ok(data) => reply.data(data),
+            Err(error) => reply.error(errno(error)),
+        });
+    }
+
+    fn write(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        handle: FileHandle,
+        at: u64,
+        data: &[u8],
+        flags: WriteFlags,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let drops_privileges = flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+        match self.files.write(ino.0, handle.0, at, data, drops_privileges) {
+            Ok(()) => reply.written(data.len() as u32),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn flush(&self, _: &Request, ino: INodeNo, handle: FileHandle, owner: LockOwner, reply: ReplyEmpty) {
+        done(self.files.flush(ino.0, handle.0, owner.0), reply);
+        self.waiting.look();
+    }
+
+    fn release(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        handle: FileHandle,
+        _: OpenFlags,
+        owner: Option<LockOwner>,
+        _: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.files.release(ino.0, handle.0, owner.map(|owner| owner.0));
+        reply.ok();
+        self.waiting.look();
+    }
+
+    fn fsync(&self, _: &Request, ino: INodeNo, handle: FileHandle, data_only: bool, reply: ReplyEmpty) {
+        done(self.files.sync(ino.0, handle.0, data_only), reply);
+    }
+
+    fn opendir(&self, request: &Request, ino: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        match self.files.open_directory(&caller::of(request), ino.0) {
+            Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::empty()),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn readdir(&self, _: &Request, ino: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        for (at, name) in [".", ".."].into_iter().enumerate().skip(offset as usize) {
+            if reply.add(ino, at as u64 + 1, fuser::FileType::Directory, name) {
+                return reply.ok();
+            }
+        }
+        let listed = self.files.list(ino.0, handle.0, offset.saturating_sub(DOTS), &mut |listed: Listed| {
+            let name = OsStr::from_bytes(&listed.name);
+            let known = attribute(&listed.attributes);
+            !reply.add(known.ino, listed.cookie + DOTS, known.kind, name)
+        });
+        match listed {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn readdirplus(&self, _: &Request, ino: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
+        let lifetimes = self.files.lifetimes();
+        // The kernel takes a lifetime for both.
+        let lifetime = lifetimes.attributes.min(lifetimes.name);
+        for (at, name) in [".", ".."].into_iter().enumerate().skip(offset as usize) {
+            // Of these the kernel looks at the name and the kind alone.
+            let known = attribute(&convert::dot(ino.0));
+            if reply.add(ino, at as u64 + 1, name, &lifetime, &known, fuser::Generation(0)) {
+                return reply.ok();
+            }
+        }
+        let listed = self.files.list(ino.0, handle.0, offset.saturating_sub(DOTS), &mut |listed: Listed| {
+            let name = OsStr::from_bytes(&listed.name);
+            let known = attribute(&listed.attributes);
+            let cookie = listed.cookie + DOTS;
+            let is_full = reply.add(known.ino, cookie, name, &lifetime, &known, generation(&listed.attributes));
+            if !is_full {
+                self.files.found(known.ino.0);
+            }
+            !is_full
+        });
+        match listed {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn releasedir(&self, _: &Request, ino: INodeNo, handle: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
+        self.files.release_directory(ino.0, handle.0);
+        reply.ok();
+    }
+
+    fn fsyncdir(&self, _: &Request, ino: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        done(self.files.sync_directory(ino.0), reply);
+    }
+
+    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
+        match self.files.space() {
+            Ok(space) => reply.statfs(
+                space.blocks,
+                space.free,
+                space.free,
+                space.inodes,
+                space.inodes_free,
+                space.block,
+                space.name_max,
+                space.block,
+            ),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn setxattr(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _: u32,
+        reply: ReplyEmpty,
+    ) {
+        let how = match flags {
+            0 => Setting::Any,
+            1 => Setting::Create,
+            2 => Setting::Replace,
+            _ => return reply.error(Errno::EINVAL),
+        };
+        done(self.files.set_extended(&caller::of(request), ino.0, name.as_bytes(), value, how), reply);
+    }
+
+    fn getxattr(&self, request: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        extended(self.files.extended(&caller::of(request), ino.0, name.as_bytes()), size, reply);
+    }
+
+    fn listxattr(&self, request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        extended(self.files.list_extended(&caller::of(request), ino.0), size, reply);
+    }
+
+    fn removexattr(&self, request: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        done(self.files.remove_extended(&caller::of(request), ino.0, name.as_bytes()), reply);
+    }
+
+    fn getlk(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        owner: LockOwner,
+        start: u64,
+        last: u64,
+        kind: i32,
+        pid: u32,
+        reply: ReplyLock,
+    ) {
+        let Some(kind) = lock_kind(kind) else { return reply.error(Errno::EINVAL) };
+        let lock = Lock { owner: owner.0, pid, start, last, kind };
+        match self.files.test_lock(ino.0, &lock) {
+            Ok(None) => reply.locked(start, last, lock_number(crate::files::LockKind::Unlocked), 0),
+            Ok(Some(held)) => reply.locked(held.start, held.last, lock_number(held.kind), held.pid),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn setlk(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        owner: LockOwner,
+        start: u64,
+        last: u64,
+        kind: i32,
+        pid: u32,
+        waits: bool,
+        reply: ReplyEmpty,
+    ) {
+        let Some(kind) = lock_kind(kind) else { return reply.error(Errno::EINVAL) };
+        let lock = Lock { owner: owner.0, pid, start, last, kind };
+        match self.files.set_lock(ino.0, &lock) {
+            Err(rustix::io::Errno::AGAIN) if waits => self.waiting.add(ino.0, lock, request.pid(), reply),
+            result => {
+                done(result, reply);
+                self.waiting.look();
+            }
+        }
+    }
+
+    fn fallocate(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        handle: FileHandle,
+        at: u64,
+        len: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        let keeps_size = mode & FALLOC_KEEP_SIZE != 0;
+        let how = match mode & !FALLOC_KEEP_SIZE {
+            0 => Allocating::Reserve,
+            FALLOC_PUNCH_HOLE if keeps_size => Allocating::Punch,
+            FALLOC_ZERO_RANGE => Allocating::Zero,
+            _ => return reply.error(Errno::EOPNOTSUPP),
+        };
+        done(self.files.allocate(ino.0, handle.0, at, len, how, keeps_size), reply);
+    }
+
+    fn lseek(&self, _: &Request, ino: INodeNo, handle: FileHandle, at: i64, whence: i32, reply: ReplyLseek) {
+        let what = match whence {
+            SEEK_DATA => Sought::Data,
+            SEEK_HOLE => Sought::Hole,
+            _ => return reply.error(Errno::EINVAL),
+        };
+        let Ok(at) = u64::try_from(at) else { return reply.error(Errno::ENXIO) };
+        match self.files.seek(ino.0, handle.0, at, what) {
+            Ok(found) => reply.offset(found as i64),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_files_that_are_opened_for_direct_io_pass_the_page_cache_by() {
+        let opened = |is_unchanged| Opened { handle: 5, is_unchanged };
+        let direct = OFlags::DIRECT.bits() as i32;
+        assert_eq!(opening(opened(false), 0), (FileHandle(5), FopenFlags::empty()));
+        assert_eq!(opening(opened(true), 0).1, FopenFlags::FOPEN_KEEP_CACHE);
+        let past = FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES;
+        assert_eq!(opening(opened(false), direct).1, past);
+        assert_eq!(opening(opened(true), direct).1, past | FopenFlags::FOPEN_KEEP_CACHE);
+    }
+}

@@ -1,0 +1,136 @@
+//! Locks that are waited for. A thread asks for them again, so that no thread of the session's waits; it is started with the first of them.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fuser::{Errno, ReplyEmpty};
+use rustix::io::Errno as Error;
+
+use super::convert::errno;
+use crate::caller;
+use crate::files::{Files, Lock};
+
+/// A lock is asked for again after so long, then after twice as long, and so on.
+const FIRST: Duration = Duration::from_millis(1);
+/// It is asked for no less often than this: whoever has it may be another host's.
+const LONGEST: Duration = Duration::from_millis(64);
+/// Locks that wait at once, at most.
+const WAITERS_MAX: usize = 4096;
+
+struct Waiter {
+    ino: u64,
+    lock: Lock,
+    thread: u32,
+    reply: ReplyEmpty,
+    pause: Duration,
+    due: Instant,
+}
+
+#[derive(Default)]
+struct State {
+    waiters: VecDeque<Waiter>,
+    has_thread: bool,
+    is_over: bool,
+}
+
+struct Common<F> {
+    files: Arc<F>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+pub(super) struct Waiting<F>(Arc<Common<F>>);
+
+impl<F: Files> Waiting<F> {
+    pub fn new(files: Arc<F>) -> Self {
+        Self(Arc::new(Common { files, state: Mutex::default(), changed: Condvar::new() }))
+    }
+
+    /// The reply is made when the lock is had, or its thread has a signal.
+    pub fn add(&self, ino: u64, lock: Lock, thread: u32, reply: ReplyEmpty) {
+        let mut state = self.0.lock();
+        if state.waiters.len() >= WAITERS_MAX || state.is_over {
+            return reply.error(Errno::ENOLCK);
+        }
+        if !state.has_thread {
+            let common = Arc::clone(&self.0);
+            let started = thread::Builder::new().name("sinew-locks".to_owned()).spawn(move || common.run());
+            if started.is_err() {
+                return reply.error(Errno::ENOLCK);
+            }
+            state.has_thread = true;
+        }
+        state.waiters.push_back(Waiter { ino, lock, thread, reply, pause: FIRST, due: Instant::now() + FIRST });
+        drop(state);
+        self.0.changed.notify_one();
+    }
+
+    /// A lock may have become free here: those that wait are asked for now.
+    pub fn look(&self) {
+        let mut state = self.0.lock();
+        if state.waiters.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        state.waiters.iter_mut().for_each(|waiter| waiter.due = now);
+        drop(state);
+        self.0.changed.notify_one();
+    }
+
+    pub fn end(&self) {
+        self.0.lock().is_over = true;
+        self.0.changed.notify_one();
+    }
+}
+
+impl<F> Drop for Waiting<F> {
+    fn drop(&mut self) {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner).is_over = true;
+        self.0.changed.notify_one();
+    }
+}
+
+impl<F: Files> Common<F> {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self) {
+        let mut state = self.lock();
+        while !state.is_over {
+            let now = Instant::now();
+            let Some(at) = state.waiters.iter().position(|waiter| waiter.due <= now) else {
+                let next = state.waiters.iter().map(|waiter| waiter.due - now).min();
+                state = match next {
+                    Some(pause) => self.changed.wait_timeout(state, pause).unwrap_or_else(PoisonError::into_inner).0,
+                    None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                };
+                continue;
+            };
+            let Some(waiter) = state.waiters.remove(at) else { continue };
+            drop(state);
+            let left = self.ask(waiter);
+            state = self.lock();
+            state.waiters.extend(left);
+        }
+        for waiter in state.waiters.drain(..) {
+            waiter.reply.error(Errno::EINTR);
+        }
+    }
+
+    fn ask(&self, mut waiter: Waiter) -> Option<Waiter> {
+        match self.files.set_lock(waiter.ino, &waiter.lock) {
+            Ok(()) => waiter.reply.ok(),
+            Err(Error::AGAIN) if caller::is_interrupted(waiter.thread) => waiter.reply.error(Errno::EINTR),
+            Err(Error::AGAIN) => {
+                waiter.pause = (2 * waiter.pause).min(LONGEST);
+                waiter.due = Instant::now() + waiter.pause;
+                return Some(waiter);
+            }
+            Err(error) => waiter.reply.error(errno(error)),
+        }
+        None
+    }
+}

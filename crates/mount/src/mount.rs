@@ -1,0 +1,208 @@
+//! A file system at a directory.
+
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fuser::{BackgroundSession, MountOption, Session, SessionACL};
+use rustix::fs::{major, minor};
+use rustix::mount::{UnmountFlags, unmount};
+
+use crate::error::MountError;
+use crate::files::Files;
+use crate::front::{Front, Notices, REQUEST_MAX};
+use crate::table::DeviceNumber;
+use crate::watch::{Watcher, detach, helped};
+
+/// How a file system is mounted.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What `mount` and `df` call it.
+    pub name: String,
+    /// Nothing can be written.
+    pub read_only: bool,
+    /// Users other than the one who mounts it may use it.
+    pub allow_other: bool,
+    /// Threads that answer the kernel; at least one.
+    pub threads: usize,
+    /// Program and arguments of the process that unmounts what a killed process leaves behind; see [`crate::Watch`], whose two arguments are put behind. `None`: nobody does.
+    pub watcher: Option<Vec<OsString>>,
+}
+
+impl Options {
+    /// For a file system of this name: to be written, by whoever mounts it, with as many threads as there are processors, two at least and eight at most.
+    pub fn new(name: impl Into<String>) -> Self {
+        let threads = thread::available_parallelism().map_or(2, |count| count.get().clamp(2, 8));
+        Self { name: name.into(), read_only: false, allow_other: false, threads, watcher: None }
+    }
+}
+
+/// How an unmounting ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unmounted {
+    /// Nobody used it any more.
+    Whole,
+    /// Somebody had files open, and finds them gone.
+    InUse,
+}
+
+/// Threads may still be about to end so long after the file system is unmounted.
+const GRACE: Duration = Duration::from_secs(2);
+/// How often is looked whether they have.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// A file system at a directory. It is unmounted when this is dropped.
+pub struct Mount<F: Files> {
+    files: Arc<F>,
+    point: PathBuf,
+    session: Option<BackgroundSession>,
+    watcher: Option<Watcher>,
+}
+
+impl<F: Files> std::fmt::Debug for Mount<F> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Mount").field("point", &self.point).finish_non_exhaustive()
+    }
+}
+
+/// Looks whether a file system can be mounted at a directory, and says how the system spells it.
+fn check(point: &Path) -> Result<PathBuf, MountError> {
+    let of = |error| MountError::of_directory(point, error);
+    let metadata = std::fs::metadata(point).map_err(of)?;
+    if !metadata.is_dir() {
+        return Err(MountError::NotADirectory(point.to_owned()));
+    }
+    let point = point.canonicalize().map_err(of)?;
+    let above = point.parent().map(|above| std::fs::metadata(above).map(|above| above.dev()));
+    match above {
+        Some(Ok(device)) if device == metadata.dev() => {}
+        Some(Err(error)) => return Err(of(error)),
+        _ => return Err(MountError::Busy(point)),
+    }
+    OpenOptions::new().read(true).write(true).open("/dev/fuse").map_err(MountError::of_device)?;
+    Ok(point)
+}
+
+impl<F: Files> Mount<F> {
+    /// Mounts a file system at a directory. When this returns, the mount answers.
+    ///
+    /// # Errors
+    ///
+    /// [`MountError`].
+    pub fn new(files: F, point: &Path, options: &Options) -> Result<Self, MountError> {
+        let point = check(point)?;
+        let files = Arc::new(files);
+        let mut config = fuser::Config::default();
+        config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
+        config.n_threads = Some(options.threads.max(1));
+        config.clone_fd = true;
+        config.mount_options = vec![
+            MountOption::FSName(options.name.clone()),
+            MountOption::Subtype("sinew".to_owned()),
+            MountOption::DefaultPermissions,
+            if options.read_only { MountOption::RO } else { MountOption::RW },
+        ];
+        let of = |error| MountError::of_mount(&point, error);
+        let session = Session::new(Front::new(Arc::clone(&files)), &point, &config).map_err(of)?;
+        files.hear(Arc::new(Notices(session.notifier())));
+        let session = session.spawn().map_err(of)?;
+        let mut mount = Self { files, point, session: Some(session), watcher: None };
+        let device = mount.device().map_err(|error| MountError::of_mount(&mount.point, error))?;
+        read_ahead(device);
+        if let Some(command) = &options.watcher {
+            let started = Watcher::start(command, device, &mount.point);
+            mount.watcher = Some(started.map_err(|error| MountError::System { path: mount.point.clone(), error })?);
+        }
+        Ok(mount)
+    }
+
+    /// The directory, as the system spells it.
+    pub fn point(&self) -> &Path {
+        &self.point
+    }
+
+    /// What is mounted.
+    pub fn files(&self) -> &Arc<F> {
+        &self.files
+    }
+
+    fn device(&self) -> io::Result<DeviceNumber> {
+        let device = std::fs::metadata(&self.point)?.dev();
+        Ok(DeviceNumber { major: major(device), minor: minor(device) })
+    }
+
+    /// Whether somebody else has unmounted it.
+    pub fn is_over(&self) -> bool {
+        self.session.as_ref().is_none_or(|session| session.guard.is_finished())
+    }
+
+    /// Unmounts it. Where somebody still has files open, what they have written is written first, and then the files are gone for them.
+    ///
+    /// # Errors
+    ///
+    /// What the system says. The mount is gone all the same when this process ends.
+    pub fn unmount(mut self) -> io::Result<Unmounted> {
+        self.take_out()
+    }
+
+    fn take_out(&mut self) -> io::Result<Unmounted> {
+        let Some(session) = self.session.take() else { return Ok(Unmounted::Whole) };
+        let mut ended = Ok(Unmounted::Whole);
+        if !session.guard.is_finished() {
+            ended = match gently(&self.point) {
+                Ok(()) => Ok(Unmounted::Whole),
+                Err(error) if error.kind() == ErrorKind::ResourceBusy => {
+                    if let Ok(root) = File::open(&self.point) {
+                        // Pages that are mapped and changed; what cannot be written was told to whoever wrote it.
+                        let _ = rustix::fs::syncfs(&root);
+                    }
+                    detach(&self.point).map(|()| Unmounted::InUse)
+                }
+                Err(error) => Err(error),
+            };
+        }
+        let until = Instant::now() + GRACE;
+        while !session.guard.is_finished() && Instant::now() < until && !matches!(ended, Ok(Unmounted::InUse)) {
+            thread::sleep(LOOK);
+        }
+        self.files.end();
+        self.watcher = None;
+        if session.guard.is_finished() {
+            let over = session.join();
+            return ended.and_then(|how| over.map(|()| how));
+        }
+        // Its threads answer those who have files open, for as long as this process is there.
+        std::mem::forget(session);
+        ended
+    }
+}
+
+impl<F: Files> Drop for Mount<F> {
+    fn drop(&mut self) {
+        // There is nobody to tell.
+        let _ = self.take_out();
+    }
+}
+
+fn gently(point: &Path) -> io::Result<()> {
+    match unmount(point, UnmountFlags::NOFOLLOW) {
+        Ok(()) => Ok(()),
+        // Nobody has it there any more.
+        Err(rustix::io::Errno::INVAL) => Ok(()),
+        Err(rustix::io::Errno::PERM) => match helped(&["-u", "--"], point) {
+            Err(error) if error.to_string().contains("busy") => Err(ErrorKind::ResourceBusy.into()),
+            result => result,
+        },
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Has the kernel read ahead a request at a time, which root alone may: a mount begins with 128 KB.
+fn read_ahead(device: DeviceNumber) {
+    let _ = std::fs::write(format!("/sys/class/bdi/{device}/read_ahead_kb"), (REQUEST_MAX >> 10).to_string());
+}

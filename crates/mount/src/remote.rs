@@ -1,0 +1,551 @@
+//! The remote file system behind a mount: each thread that the kernel is answered by has a lane of its own.
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use sinew_mem::atomic::{AtomicU64, Ordering};
+use sinew_remote_fs::client::{Client, Failed, Lane, Punch, Whence};
+use sinew_remote_fs::protocol::{
+    self, Access, Attr, Error, Ino, LockOwner, NAME_LEN_MAX, NodeKind, PAGE, SetAttr, SetTime, SetXattr, Time,
+};
+use sinew_remote_memory::donor::LANES_MAX;
+use sinew_remote_memory::pool::Approach;
+use sinew_rpc::Endpoint;
+
+use crate::files::{
+    Allocating, Attributes, Caller, Change, Files, Kind, Lifetimes, Listed, Lock, LockKind, New, Opened, Renaming,
+    Result, Setting, Sought, Space, Stale, When,
+};
+
+/// Makes the lane of the calling thread that has this number.
+pub type MakeLane<E, A> = Box<dyn Fn(&Arc<Client>, u8) -> std::result::Result<Lane<E, A>, String> + Send + Sync>;
+
+/// With it, `open` is for executing.
+const FOR_EXEC: i32 = 0o40;
+
+thread_local! {
+    /// This thread's lanes, by the mount.
+    static LANES: RefCell<HashMap<u64, Box<dyn Any>>> = RefCell::default();
+}
+
+/// Numbers of mounts of this process.
+static MOUNTS: AtomicU64 = AtomicU64::new(0);
+
+struct Common<E: Endpoint, A: Approach> {
+    id: u64,
+    client: Arc<Client>,
+    make: MakeLane<E, A>,
+    /// Numbers of lanes that no thread has.
+    free: Mutex<Vec<u8>>,
+    stale: OnceLock<Arc<dyn Stale>>,
+    lifetimes: Lifetimes,
+}
+
+/// A lane, and its number, which is free again when its thread ends.
+struct Held<E: Endpoint + 'static, A: Approach + 'static> {
+    lane: Lane<E, A>,
+    number: u8,
+    common: Arc<Common<E, A>>,
+}
+
+impl<E: Endpoint, A: Approach> Drop for Held<E, A> {
+    fn drop(&mut self) {
+        self.common.free().push(self.number);
+    }
+}
+
+/// The remote file system as a mount has it.
+pub struct Remote<E: Endpoint + 'static, A: Approach + 'static> {
+    common: Arc<Common<E, A>>,
+    /// Tends the client.
+    tender: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl<E: Endpoint, A: Approach> std::fmt::Debug for Remote<E, A> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Remote").field("client", &self.common.client).finish_non_exhaustive()
+    }
+}
+
+impl<E: Endpoint, A: Approach> Common<E, A> {
+    fn free(&self) -> std::sync::MutexGuard<'_, Vec<u8>> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<E: Endpoint + 'static, A: Approach + Send + Sync + 'static> Remote<E, A> {
+    /// Joins the file system, and starts the thread that tends the client. `make` is asked once by each thread.
+    ///
+    /// # Errors
+    ///
+    /// Why the service cannot be joined, or a lane not be made.
+    pub fn join(
+        client: &Arc<Client>,
+        make: MakeLane<E, A>,
+        lifetimes: Lifetimes,
+        timeout: Duration,
+    ) -> std::result::Result<Self, String> {
+        let common = Arc::new(Common {
+            // Relaxed: numbers need to differ, no more.
+            id: MOUNTS.fetch_add(1, Ordering::Relaxed),
+            client: Arc::clone(client),
+            make,
+            free: Mutex::new((0..LANES_MAX).rev().collect()),
+            stale: OnceLock::new(),
+            lifetimes,
+        });
+        let remote = Self { common, tender: Mutex::default() };
+        let (tell, told) = std::sync::mpsc::channel();
+        let common = Arc::clone(&remote.common);
+        let run = move || {
+            let begun = with_lane(&common, |lane| lane.begin(timeout.as_nanos() as u64));
+            let begun = begun.and_then(|begun| begun.map_err(|failed| failed.to_string()));
+            let is_good = begun.is_ok();
+            // Whoever asked waits for it.
+            let _ = tell.send(begun);
+            if is_good {
+                tend(&common);
+            }
+        };
+        let tender = std::thread::Builder::new().name("sinew-tender".to_owned()).spawn(run);
+        *remote.tender() = Some(tender.map_err(|error| format!("starting a thread: {error}"))?);
+        told.recv().unwrap_or_else(|_| Err("the thread that joins has ended".to_owned()))?;
+        Ok(remote)
+    }
+
+    fn tender(&self) -> std::sync::MutexGuard<'_, Option<JoinHandle<()>>> {
+        self.tender.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&mut Lane<E, A>) -> std::result::Result<T, Failed>) -> Result<T> {
+        match with_lane(&self.common, act) {
+            Ok(result) => result.map_err(|failed| errno(&failed)),
+            Err(why) => {
+                (self.common.client.config().log)(&format!("a thread cannot reach the file system: {why}"));
+                Err(Errno::IO)
+            }
+        }
+    }
+}
+
+/// Does something with the calling thread's lane.
+fn with_lane<E: Endpoint + 'static, A: Approach + 'static, T>(
+    common: &Arc<Common<E, A>>,
+    act: impl FnOnce(&mut Lane<E, A>) -> T,
+) -> std::result::Result<T, String> {
+    LANES.with_borrow_mut(|lanes| {
+        let held = match lanes.entry(common.id) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => {
+                let number = common.free().pop().ok_or("more threads than a client has lanes")?;
+                let lane = (common.make)(&common.client, number).inspect_err(|_| common.free().push(number))?;
+                entry.insert(Box::new(Held { lane, number, common: Arc::clone(common) }))
+            }
+        };
+        let held = held.downcast_mut::<Held<E, A>>().ok_or("a mount's lanes are of one kind")?;
+        Ok(act(&mut held.lane))
+    })
+}
+
+/// Keeps the client alive, and commits what was written, until the client is to end.
+fn tend<E: Endpoint + 'static, A: Approach + 'static>(common: &Arc<Common<E, A>>) {
+    while !common.client.is_ending() {
+        common.client.sleep(common.client.pause());
+        let _ = with_lane(common, Lane::tend);
+    }
+    LANES.with_borrow_mut(|lanes| lanes.remove(&common.id));
+}
+
+fn errno(failed: &Failed) -> Errno {
+    Errno::from_raw_os_error(failed.errno())
+}
+
+fn system_time(time: Time) -> SystemTime {
+    let whole = Duration::from_secs(time.s.unsigned_abs());
+    let second = if time.s < 0 { UNIX_EPOCH.checked_sub(whole) } else { UNIX_EPOCH.checked_add(whole) };
+    second.and_then(|second| second.checked_add(Duration::from_nanos(time.ns.into()))).unwrap_or(UNIX_EPOCH)
+}
+
+/// A time of the system's as the protocol has it.
+pub fn time_of(time: SystemTime) -> Time {
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(since) => Time { s: since.as_secs() as i64, ns: since.subsec_nanos() },
+        Err(before) => {
+            let before = before.duration();
+            let (s, ns) = (before.as_secs() as i64, before.subsec_nanos());
+            if ns == 0 { Time { s: -s, ns: 0 } } else { Time { s: -s - 1, ns: 1_000_000_000 - ns } }
+        }
+    }
+}
+
+fn kind(kind: protocol::Kind) -> Kind {
+    match kind {
+        protocol::Kind::File => Kind::File,
+        protocol::Kind::Directory => Kind::Directory,
+        protocol::Kind::Symlink => Kind::Link,
+        protocol::Kind::Fifo => Kind::Fifo,
+        protocol::Kind::Socket => Kind::Socket,
+        protocol::Kind::CharDevice => Kind::CharDevice,
+        protocol::Kind::BlockDevice => Kind::BlockDevice,
+    }
+}
+
+fn attributes(attr: &Attr) -> Attributes {
+    Attributes {
+        ino: attr.ino.0,
+        // No number is used twice.
+        generation: 0,
+        kind: kind(attr.kind),
+        mode: (attr.mode & 0o7777) as u16,
+        links: attr.links,
+        uid: attr.uid,
+        gid: attr.gid,
+        device: attr.rdev,
+        size: attr.size,
+        blocks: attr.pages * (PAGE as u64 / 512),
+        accessed: system_time(attr.atime),
+        modified: system_time(attr.mtime),
+        changed: system_time(attr.ctime),
+    }
+}
+
+fn caller(who: &Caller) -> protocol::Caller {
+    let mut groups = who.groups.clone();
+    groups.truncate(protocol::GROUPS_MAX);
+    protocol::Caller { uid: who.uid, gid: who.gid, groups }
+}
+
+fn access(flags: i32) -> Access {
+    let flags_of = OFlags::from_bits_retain(flags as u32);
+    let both = flags_of.contains(OFlags::RDWR);
+    let write = both || flags_of.contains(OFlags::WRONLY);
+    Access { read: both || !write, write, execute: flags & FOR_EXEC != 0 }
+}
+
+fn set_time(time: When) -> SetTime {
+    match time {
+        When::Now => SetTime::Now,
+        When::At(time) => SetTime::To(time_of(time)),
+    }
+}
+
+/// The kernel's end of a lock to the end of the file.
+const TO_THE_END: u64 = i64::MAX as u64;
+
+fn lock(ino: u64, lock: &Lock) -> Option<protocol::Lock> {
+    let kind = match lock.kind {
+        LockKind::Shared => protocol::LockKind::Read,
+        LockKind::Exclusive => protocol::LockKind::Write,
+        LockKind::Unlocked => return None,
+    };
+    let owner = LockOwner::Posix(lock.owner);
+    Some(protocol::Lock { ino: Ino(ino), owner, pid: lock.pid, first: lock.start, last: last(lock.last), kind })
+}
+
+fn last(last: u64) -> u64 {
+    if last >= TO_THE_END { u64::MAX } else { last }
+}
+
+/// What the kernel is told of a name that is too long, before anybody is asked.
+fn check_name(name: &[u8]) -> Result<()> {
+    if name.len() > NAME_LEN_MAX { Err(Errno::NAMETOOLONG) } else { Ok(()) }
+}
+
+impl<E: Endpoint + 'static, A: Approach + Send + Sync + 'static> Files for Remote<E, A> {
+    fn lifetimes(&self) -> Lifetimes {
+        self.common.lifetimes
+    }
+
+    fn shares_locks(&self) -> bool {
+        true
+    }
+
+    fn hear(&self, stale: Arc<dyn Stale>) {
+        // It is said once.
+        let _ = self.common.stale.set(stale);
+    }
+
+    fn lookup(&self, who: &Caller, parent: u64, name: &[u8]) -> Result<Attributes> {
+        check_name(name)?;
+        self.with(|lane| lane.lookup(&caller(who), Ino(parent), name)).map(|attr| attributes(&attr))
+    }
+
+    fn found(&self, _: u64) {}
+
+    fn forget(&self, ino: u64, _: u64) {
+        self.common.client.forget(ino);
+    }
+
+    fn attributes(&self, ino: u64, _: Option<u64>) -> Result<Attributes> {
+        self.with(|lane| lane.attributes(Ino(ino))).map(|attr| attributes(&attr))
+    }
+
+    fn change(&self, who: &Caller, ino: u64, handle: Option<u64>, change: &Change) -> Result<Attributes> {
+        let Change { mode, uid, gid, size, accessed, modified } = *change;
+        let (mode, atime, mtime) = (mode.map(u32::from), accessed.map(set_time), modified.map(set_time));
+        let set = SetAttr { mode, uid, gid, size, atime, mtime };
+        self.with(|lane| lane.set_attributes(&caller(who), Ino(ino), set, handle)).map(|attr| attributes(&attr))
+    }
+
+    fn read_link(&self, ino: u64) -> Result<Vec<u8>> {
+        self.with(|lane| lane.read_link(Ino(ino)))
+    }
+
+    fn make(&self, who: &Caller, parent: u64, name: &[u8], new: New<'_>, mode: u16) -> Result<Attributes> {
+        check_name(name)?;
+        let (who, parent, mode) = (caller(who), Ino(parent), u32::from(mode));
+        let node = |kind: Kind| match kind {
+            Kind::File => Ok(NodeKind::File),
+            Kind::Fifo => Ok(NodeKind::Fifo),
+            Kind::Socket => Ok(NodeKind::Socket),
+            Kind::CharDevice => Ok(NodeKind::CharDevice),
+            Kind::BlockDevice => Ok(NodeKind::BlockDevice),
+            Kind::Directory | Kind::Link => Err(Errno::INVAL),
+        };
+        let made = match new {
+            New::Directory => self.with(|lane| lane.make_directory(&who, parent, name, mode)),
+            New::Link(path) => self.with(|lane| lane.make_link(&who, parent, name, path)),
+            New::Node { kind, device } => {
+                let kind = node(kind)?;
+                self.with(|lane| lane.make_node(&who, parent, name, mode, (kind, device)))
+            }
+        };
+        made.map(|attr| attributes(&attr))
+    }
+
+    fn unlink(&self, who: &Caller, parent: u64, name: &[u8]) -> Result<()> {
+        check_name(name)?;
+        self.with(|lane| lane.unlink(&caller(who), Ino(parent), name))
+    }
+
+    fn remove_directory(&self, who: &Caller, parent: u64, name: &[u8]) -> Result<()> {
+        check_name(name)?;
+        self.with(|lane| lane.remove_directory(&caller(who), Ino(parent), name))
+    }
+
+    fn rename(&self, who: &Caller, from: (u64, &[u8]), to: (u64, &[u8]), how: Renaming) -> Result<()> {
+        check_name(from.1).and(check_name(to.1))?;
+        let flags = u32::from(how.no_replace) | u32::from(how.exchange) << 1;
+        self.with(|lane| lane.rename(&caller(who), (Ino(from.0), from.1), (Ino(to.0), to.1), flags))
+    }
+
+    fn link(&self, who: &Caller, ino: u64, parent: u64, name: &[u8]) -> Result<Attributes> {
+        check_name(name)?;
+        self.with(|lane| lane.link(&caller(who), Ino(ino), Ino(parent), name)).map(|attr| attributes(&attr))
+    }
+
+    fn open(&self, who: &Caller, ino: u64, flags: i32) -> Result<Opened> {
+        let truncates = flags & OFlags::TRUNC.bits() as i32 != 0;
+        let opened = self.with(|lane| lane.open(&caller(who), Ino(ino), access(flags), truncates))?;
+        if !opened.is_unchanged
+            && let Some(stale) = self.common.stale.get()
+        {
+            stale.attributes(ino);
+        }
+        Ok(Opened { handle: opened.handle, is_unchanged: opened.is_unchanged })
+    }
+
+    fn create(&self, who: &Caller, parent: u64, name: &[u8], mode: u16, flags: i32) -> Result<(Attributes, Opened)> {
+        check_name(name)?;
+        let (who, access) = (caller(who), access(flags));
+        let is_exclusive = flags & OFlags::EXCL.bits() as i32 != 0;
+        let truncates = flags & OFlags::TRUNC.bits() as i32 != 0;
+        let opened = self.with(|lane| {
+            loop {
+                match lane.create(&who, Ino(parent), name, mode.into(), access) {
+                    // Another host was quicker.
+                    Err(Failed::Refused(Error::Exists)) if !is_exclusive => {}
+                    result => return result,
+                }
+                match lane.lookup(&who, Ino(parent), name) {
+                    Ok(attr) => return lane.open(&who, attr.ino, access, truncates),
+                    Err(Failed::Refused(Error::NotFound)) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        })?;
+        Ok((attributes(&opened.attr), Opened { handle: opened.handle, is_unchanged: opened.is_unchanged }))
+    }
+
+    fn read(&self, _: u64, handle: u64, at: u64, len: usize, answer: impl FnOnce(Result<&[u8]>)) {
+        let mut answer = Some(answer);
+        let read = self.with(|lane| {
+            lane.read(handle, at, len, |result| {
+                if let Some(answer) = answer.take() {
+                    answer(result.map_err(|failed| errno(&failed)));
+                }
+            });
+            Ok(())
+        });
+        if let (Err(error), Some(answer)) = (read, answer.take()) {
+            answer(Err(error));
+        }
+    }
+
+    fn write(&self, ino: u64, handle: u64, at: u64, data: &[u8], drops_privileges: bool) -> Result<()> {
+        self.with(|lane| {
+            lane.write(handle, at, data)?;
+            if drops_privileges {
+                lane.drop_privileges(handle, Ino(ino))?;
+            }
+            Ok(())
+        })
+    }
+
+    fn flush(&self, ino: u64, handle: u64, owner: u64) -> Result<()> {
+        self.with(|lane| {
+            let unlocked = lane.unlock(Ino(ino), LockOwner::Posix(owner), 0, u64::MAX);
+            lane.sync(handle).and(unlocked)
+        })
+    }
+
+    fn sync(&self, _: u64, handle: u64, _: bool) -> Result<()> {
+        self.with(|lane| lane.sync(handle))
+    }
+
+    fn release(&self, ino: u64, handle: u64, owner: Option<u64>) {
+        // Nobody is told: what could not be written was, by `flush`.
+        let _ = self.with(|lane| {
+            if let Some(owner) = owner {
+                lane.unlock(Ino(ino), LockOwner::Posix(owner), 0, u64::MAX)?;
+            }
+            lane.close(handle)
+        });
+    }
+
+    fn open_directory(&self, who: &Caller, ino: u64) -> Result<u64> {
+        self.with(|lane| lane.open_directory(&caller(who), Ino(ino)))
+    }
+
+    fn list(&self, _: u64, handle: u64, cookie: u64, add: &mut dyn FnMut(Listed) -> bool) -> Result<()> {
+        self.with(|lane| {
+            lane.list(handle, cookie, &mut |entry| {
+                let attributes = attributes(&entry.attr);
+                add(Listed { cookie: entry.cookie, name: entry.name.clone(), attributes })
+            })
+        })
+    }
+
+    fn release_directory(&self, _: u64, handle: u64) {
+        // Nobody is told.
+        let _ = self.with(|lane| lane.close(handle));
+    }
+
+    fn sync_directory(&self, _: u64) -> Result<()> {
+        // Each change was on the service's disk before it was answered.
+        Ok(())
+    }
+
+    fn space(&self) -> Result<Space> {
+        let space = self.with(Lane::space)?;
+        Ok(Space {
+            block: PAGE as u32,
+            blocks: space.pages,
+            free: space.free_pages,
+            inodes: u64::from(u32::MAX),
+            inodes_free: u64::from(u32::MAX).saturating_sub(space.inodes),
+            name_max: NAME_LEN_MAX as u32,
+        })
+    }
+
+    fn set_extended(&self, who: &Caller, ino: u64, name: &[u8], value: &[u8], how: Setting) -> Result<()> {
+        let how = match how {
+            Setting::Any => SetXattr::Any,
+            Setting::Create => SetXattr::Create,
+            Setting::Replace => SetXattr::Replace,
+        };
+        self.with(|lane| lane.set_extended(&caller(who), Ino(ino), name, value, how))
+    }
+
+    fn extended(&self, who: &Caller, ino: u64, name: &[u8]) -> Result<Vec<u8>> {
+        self.with(|lane| lane.extended(&caller(who), Ino(ino), name))
+    }
+
+    fn list_extended(&self, who: &Caller, ino: u64) -> Result<Vec<u8>> {
+        self.with(|lane| lane.list_extended(&caller(who), Ino(ino)))
+    }
+
+    fn remove_extended(&self, who: &Caller, ino: u64, name: &[u8]) -> Result<()> {
+        self.with(|lane| lane.remove_extended(&caller(who), Ino(ino), name))
+    }
+
+    fn test_lock(&self, ino: u64, wanted: &Lock) -> Result<Option<Lock>> {
+        let Some(of) = lock(ino, wanted) else { return Ok(None) };
+        let excluding = self.with(|lane| lane.test_lock(of))?;
+        Ok(excluding.map(|held| Lock {
+            owner: 0,
+            pid: held.pid,
+            start: held.first,
+            last: held.last.min(TO_THE_END),
+            kind: match held.kind {
+                protocol::LockKind::Read => LockKind::Shared,
+                protocol::LockKind::Write => LockKind::Exclusive,
+            },
+        }))
+    }
+
+    fn set_lock(&self, ino: u64, wanted: &Lock) -> Result<()> {
+        match lock(ino, wanted) {
+            Some(wanted) => self.with(|lane| lane.lock(wanted)),
+            None => {
+                let owner = LockOwner::Posix(wanted.owner);
+                self.with(|lane| lane.unlock(Ino(ino), owner, wanted.start, last(wanted.last)))
+            }
+        }
+    }
+
+    fn allocate(&self, _: u64, handle: u64, at: u64, len: u64, how: Allocating, keeps_size: bool) -> Result<()> {
+        let how = match how {
+            Allocating::Reserve => Punch::Reserve,
+            Allocating::Punch | Allocating::Zero => Punch::Hole,
+        };
+        self.with(|lane| lane.punch(handle, at, len, how, keeps_size))
+    }
+
+    fn seek(&self, _: u64, handle: u64, at: u64, what: Sought) -> Result<u64> {
+        let what = match what {
+            Sought::Data => Whence::Data,
+            Sought::Hole => Whence::Hole,
+        };
+        self.with(|lane| lane.seek(handle, at, what))?.ok_or(Errno::NXIO)
+    }
+
+    fn end(&self) {
+        // What could not be written is in the log.
+        let _ = self.with(Lane::end);
+        LANES.with_borrow_mut(|lanes| lanes.remove(&self.common.id));
+        if let Some(tender) = self.tender().take() {
+            let _ = tender.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_come_back_as_they_were_before_1970_too() {
+        for time in [Time { s: 0, ns: 0 }, Time { s: 5, ns: 999_999_999 }, Time { s: -7, ns: 3 }, Time { s: -1, ns: 0 }]
+        {
+            assert_eq!(time_of(system_time(time)), time);
+        }
+        assert_eq!(system_time(Time { s: i64::MAX, ns: 0 }), UNIX_EPOCH);
+    }
+
+    #[test]
+    fn flags_say_what_a_file_is_opened_for() {
+        let of = |flags: OFlags, more: i32| access(flags.bits() as i32 | more);
+        let read = Access { read: true, ..Access::default() };
+        assert_eq!((of(OFlags::RDONLY, 0), of(OFlags::RDONLY, FOR_EXEC)), (read, Access { execute: true, ..read }));
+        assert_eq!(of(OFlags::WRONLY, 0), Access { write: true, ..Access::default() });
+        assert_eq!(of(OFlags::RDWR, 0), Access { write: true, ..read });
+    }
+}

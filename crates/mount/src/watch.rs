@@ -1,0 +1,91 @@
+//! A second process, which outlives the one that serves a mount, and unmounts what that leaves behind when it is killed.
+//!
+//! Without it the directory would stay a mount point that answers nothing ("Transport endpoint is not connected"). `fusermount3` can do that too, but for mounts that let others in alone, and not for root.
+
+use std::ffi::OsString;
+use std::io::{self, Read};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use rustix::mount::{UnmountFlags, unmount};
+
+use crate::table::{DeviceNumber, mounted_at};
+
+/// What the second process does.
+#[derive(Debug)]
+pub struct Watch {
+    device: DeviceNumber,
+    point: PathBuf,
+}
+
+impl Watch {
+    /// From the two arguments that the process was started with. `None`: they are none.
+    pub fn of(device: &str, point: impl Into<PathBuf>) -> Option<Self> {
+        Some(Self { device: device.parse().ok()?, point: point.into() })
+    }
+
+    /// Waits until standard input ends, which it does with the first process, and unmounts what that left.
+    pub fn run(&self) {
+        let mut ignored = [0; 16];
+        let mut stdin = io::stdin().lock();
+        loop {
+            match stdin.read(&mut ignored) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Ok(0) | Err(_) => break,
+                Ok(_) => {}
+            }
+        }
+        self.clear();
+    }
+
+    /// Unmounts the file system, if it is still there: another that was mounted at the same place meanwhile stays.
+    fn clear(&self) {
+        if mounted_at(&self.point) == Some(self.device) {
+            // There is nobody to tell.
+            let _ = detach(&self.point);
+        }
+    }
+}
+
+/// Takes a mount out of the tree, whoever still uses it.
+pub(crate) fn detach(point: &Path) -> io::Result<()> {
+    match unmount(point, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
+        Ok(()) => Ok(()),
+        Err(rustix::io::Errno::PERM) => helped(&["-u", "-q", "-z", "--"], point),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Unmounts by the program that does it for users other than root.
+pub(crate) fn helped(args: &[&str], point: &Path) -> io::Result<()> {
+    let output = Command::new("fusermount3").args(args).arg(point).stdin(Stdio::null()).output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(io::Error::other(format!("fusermount3: {}", String::from_utf8_lossy(&output.stderr).trim())))
+}
+
+/// The second process, from the first one's side. It ends when this is dropped, and finds nothing to do if that unmounted.
+#[derive(Debug)]
+pub(crate) struct Watcher(Child);
+
+impl Watcher {
+    /// `command` starts a process that makes a [`Watch`] of its last two arguments.
+    pub fn start(command: &[OsString], device: DeviceNumber, point: &Path) -> io::Result<Self> {
+        let [program, args @ ..] = command else { return Err(io::ErrorKind::InvalidInput.into()) };
+        let mut command = Command::new(program);
+        command.args(args).arg(device.to_string()).arg(point);
+        // Ctrl-C is for the first process. And it holds no folder that others may want to remove.
+        command.process_group(0).current_dir("/");
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        Ok(Self(command.spawn()?))
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        let _ = self.0.wait();
+    }
+}

@@ -1,0 +1,197 @@
+//! Asking the service.
+
+use sinew_remote_memory::donor::Key;
+use sinew_remote_memory::pool::Approach;
+use sinew_rpc::{Endpoint, Error as RpcError};
+
+use super::error::Failed;
+use super::lane::Lane;
+use crate::protocol::{Answer, Caller, Envelope, Error, FILES, Message, Reply, Request};
+
+const MS: u64 = 1_000_000;
+/// Between attempts: the first pause, and the longest.
+const PAUSES: (u64, u64) = (5 * MS, 200 * MS);
+
+/// One attempt at a message.
+pub(super) enum Attempt {
+    Answered(Reply),
+    /// There is no answer, and nobody knows whether it arrived.
+    Lost(String),
+}
+
+impl<E: Endpoint, A: Approach> Lane<E, A> {
+    /// Asks, in a caller's name, until there is an answer, or there was none for too long.
+    pub(super) fn ask(&mut self, caller: &Caller, request: Request) -> Result<Answer, Failed> {
+        let sequence = if request.changes() { self.begin_change()? } else { 0 };
+        let result = self.ask_numbered(caller, sequence, request);
+        if sequence > 0 {
+            self.client.sequences().end(sequence);
+        }
+        result
+    }
+
+    /// Asks for what the client as a whole wants.
+    pub(super) fn ask_own(&mut self, request: Request) -> Result<Answer, Failed> {
+        self.ask(&Caller::default(), request)
+    }
+
+    fn begin_change(&mut self) -> Result<u64, Failed> {
+        let until = self.now_ns() + self.client.config.service_timeout_ns;
+        loop {
+            let number = self.client.sequences().begin();
+            if let Some(number) = number {
+                return Ok(number);
+            }
+            if self.now_ns() > until {
+                return Err(self.unreachable("too many requests have no answer".into()));
+            }
+            self.pause(MS);
+        }
+    }
+
+    fn ask_numbered(&mut self, caller: &Caller, sequence: u64, request: Request) -> Result<Answer, Failed> {
+        let until = self.now_ns() + self.client.config.service_timeout_ns;
+        // Who it was first sent as.
+        let mut sent_as = None;
+        let mut message = None;
+        let mut pause = PAUSES.0;
+        loop {
+            let mut identity = self.client.identity();
+            if identity.joined == 0 {
+                self.join(0, until)?;
+                identity = self.client.identity();
+            }
+            if sent_as.is_some_and(|before| before != identity.client) && sequence > 0 {
+                // Another client cannot ask what became of it.
+                return Err(Failed::Unknown);
+            }
+            let (client, secret) = (identity.client, identity.secret);
+            let settled = self.client.sequences().settled();
+            let envelope = match message.take() {
+                Some(Envelope { caller, request, .. }) => {
+                    Envelope { client, secret, sequence, settled, caller, request }
+                }
+                None => {
+                    let (caller, request) = (caller.clone(), request.clone());
+                    Envelope { client, secret, sequence, settled, caller, request }
+                }
+            };
+            let ask = Message::Ask(envelope);
+            let attempt = self.attempt(&ask, until)?;
+            if let Message::Ask(envelope) = ask {
+                message = Some(envelope);
+            }
+            let why = match attempt {
+                Attempt::Answered(Reply::Answer(answer)) => return Ok(answer),
+                Attempt::Answered(Reply::Refused(Error::Rejoin)) => {
+                    self.join(identity.joined, until)?;
+                    continue;
+                }
+                Attempt::Answered(Reply::Refused(Error::Grace)) => "it waits for other clients to come back".to_owned(),
+                Attempt::Answered(Reply::Refused(error)) => return Err(error.into()),
+                Attempt::Answered(Reply::Stranger) => {
+                    self.hang_up();
+                    "it does not know the session any more".to_owned()
+                }
+                Attempt::Answered(_) => return Err(Failed::Nonsense),
+                Attempt::Lost(why) => {
+                    sent_as = sent_as.or(Some(identity.client));
+                    why
+                }
+            };
+            if self.now_ns() + pause > until {
+                return Err(self.unreachable(why));
+            }
+            self.pause(pause);
+            pause = (2 * pause).min(PAUSES.1);
+        }
+    }
+
+    /// Sends a message once, over a session that the service has let in, which may have to be made.
+    pub(super) fn attempt(&mut self, message: &Message, until: u64) -> Result<Attempt, Failed> {
+        if let Err(why) = self.greet(until)? {
+            return Ok(Attempt::Lost(why));
+        }
+        Ok(match self.send(message) {
+            Ok(reply) => {
+                let now_ns = self.now_ns();
+                self.client.heard(now_ns);
+                Attempt::Answered(reply)
+            }
+            Err(why) => {
+                self.hang_up();
+                Attempt::Lost(why)
+            }
+        })
+    }
+
+    /// Makes a session and has the service let it in. Inside: why not, where it is worth to try again.
+    fn greet(&mut self, until: u64) -> Result<Result<(), String>, Failed> {
+        self.hear_events();
+        if self.session.is_some() {
+            return Ok(Ok(()));
+        }
+        if self.now_ns() > until {
+            return Ok(Err("there is no time left".into()));
+        }
+        let address = self.client.service.to_string();
+        let session = match self.rpc.connect(&address) {
+            Ok(session) => session,
+            Err(error) => return Ok(Err(error.to_string())),
+        };
+        self.session = Some(session);
+        let stranger = |why| Err(Failed::Stranger { address: address.clone(), why });
+        let mut reply = self.send(&Message::Greet);
+        if let Ok(Reply::Nonce(nonce)) = reply {
+            let Some(key) = &self.client.config.key else {
+                self.hang_up();
+                return stranger("give it with --key-file");
+            };
+            let proof = Key::proof(key, &nonce);
+            reply = self.send(&Message::Prove(proof));
+            if let Ok(Reply::Stranger) = reply {
+                self.hang_up();
+                return stranger("the key that was given is another");
+            }
+        }
+        Ok(match reply {
+            Ok(Reply::Welcome) => Ok(()),
+            Ok(_) => {
+                self.hang_up();
+                return Err(Failed::Nonsense);
+            }
+            Err(why) => {
+                self.hang_up();
+                Err(why)
+            }
+        })
+    }
+
+    fn send(&mut self, message: &Message) -> Result<Reply, String> {
+        let Some(session) = self.session else { return Err("there is no session".into()) };
+        let timeout_ns = self.client.config.attempt_timeout_ns;
+        let sent: Result<_, RpcError> = self.rpc.call_within(session, FILES, &message.to_bytes(), timeout_ns);
+        let reply = sent.map_err(|error| error.to_string())?;
+        Reply::read(&reply).map_err(|error| error.to_string())
+    }
+
+    /// Sessions that ended while nobody looked.
+    fn hear_events(&mut self) {
+        self.rpc.turn();
+        while let Some(event) = self.rpc.poll_event() {
+            if Some(event.session()) == self.session && !matches!(event, sinew_rpc::SessionEvent::Connected(_)) {
+                self.session = None;
+            }
+        }
+    }
+
+    fn hang_up(&mut self) {
+        if let Some(session) = self.session.take() {
+            self.rpc.disconnect(session);
+        }
+    }
+
+    pub(super) fn unreachable(&self, why: String) -> Failed {
+        Failed::Unreachable { address: self.client.service.to_string(), why }
+    }
+}

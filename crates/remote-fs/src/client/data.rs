@@ -1,0 +1,187 @@
+//! Pages of files at the donors: found, read and checked.
+
+use std::sync::Arc;
+
+use sinew_mem::MessageBuffer;
+use sinew_remote_memory::engine::Op;
+use sinew_remote_memory::pool::Approach;
+use sinew_remote_memory::volume::checksum;
+use sinew_rpc::Endpoint;
+
+use super::error::Failed;
+use super::file::File;
+use super::lane::Lane;
+use super::layout::{Piece, Stored};
+use super::reach::Transfer;
+use crate::protocol::{Answer, Ino, LAYOUT_PAGES_MAX, PAGE, Replica, Request};
+
+/// Layouts are asked for from multiples of so many pages on.
+const LAYOUT_STEP: u64 = LAYOUT_PAGES_MAX / 4;
+/// Pages that go to one copy, before the next ones go to another.
+const SPREAD: u32 = 256;
+/// Attempts at pages that no copy has as they should be.
+const ATTEMPTS: u32 = 4;
+/// Before the second of them, and twice as long before the next.
+const PAUSE_NS: u64 = 100_000_000;
+
+/// A copy that was tried in vain.
+struct Bad {
+    copy: Replica,
+    /// It can be read, and has something else.
+    is_wrong: bool,
+    why: String,
+}
+
+impl<E: Endpoint, A: Approach> Lane<E, A> {
+    /// Asks where the pages around one lie.
+    pub(super) fn learn_layout(&mut self, file: &File, page: u64) -> Result<(), Failed> {
+        let at = page - page % LAYOUT_STEP;
+        let handle = file.lock().handle(false).ok_or(Failed::NotOpen)?;
+        let Answer::Layout(layout) = self.ask_own(Request::Layout { handle, at, count: LAYOUT_PAGES_MAX })? else {
+            return Err(Failed::Nonsense);
+        };
+        if layout.until <= page {
+            return Err(Failed::Nonsense);
+        }
+        self.client.learn(&layout.places);
+        let mut state = file.lock();
+        if state.version != Some(layout.version) || state.layout.pages() > self.client.config.layout_pages_max {
+            state.layout.clear();
+            state.version = Some(layout.version);
+            state.committed_len = layout.size;
+        }
+        state.layout.learn(at, &layout);
+        Ok(())
+    }
+
+    /// Reads pages, wherever they lie by now, and checks them. `piece` is what the layout says of them; they are as many as it has. None: they are a hole by now, or others.
+    pub(super) fn fetch(
+        &mut self,
+        file: &Arc<File>,
+        at: u64,
+        stored: &Stored,
+    ) -> Result<Option<MessageBuffer>, Failed> {
+        let mut bad = match self.fetch_once(stored)? {
+            Ok(buffer) => return Ok(Some(buffer)),
+            Err(bad) => bad,
+        };
+        let mut pause = PAUSE_NS;
+        for attempt in 1..ATTEMPTS {
+            // What was known may be out of date: pages that were replaced belong to others.
+            file.lock().layout.clear();
+            self.learn_layout(file, at)?;
+            let piece = file.lock().layout.piece(at, stored.sums.len() as u64);
+            if piece != Piece::Stored(stored.clone()) {
+                return Ok(None);
+            }
+            if attempt > 1 {
+                self.pause(pause);
+                pause *= 2;
+            }
+            self.learn_places(&[stored.pages.segment])?;
+            bad = match self.fetch_once(stored)? {
+                Ok(buffer) => return Ok(Some(buffer)),
+                Err(bad) => bad,
+            };
+        }
+        self.lost(file.ino, at, stored, &bad);
+        Err(Failed::Data)
+    }
+
+    /// From the copies that are known, one after the other.
+    fn fetch_once(&mut self, stored: &Stored) -> Result<Result<MessageBuffer, Vec<Bad>>, Failed> {
+        let mut bad: Vec<Bad> = Vec::new();
+        let Some(place) = self.client.place(stored.pages.segment) else { return Ok(Err(bad)) };
+        let whole: Vec<Replica> = place.copies.iter().filter(|copy| copy.is_whole).copied().collect();
+        let first = stored.pages.first / SPREAD;
+        for turn in 0..whole.len() {
+            let copy = whole[(turn + first as usize) % whole.len()];
+            // Those that cannot be reached come last, and are asked to let us in then.
+            let is_far = |lane: &Self| !lane.is_near(&copy);
+            if turn == 0 && is_far(self) && whole.iter().any(|other| self.is_near(other)) {
+                let mut near = whole.clone();
+                near.retain(|other| self.is_near(other));
+                for copy in near {
+                    match self.fetch_from(&copy, stored)? {
+                        Ok(buffer) => return Ok(self.found(buffer, stored, &bad)),
+                        Err(why) => bad.push(why),
+                    }
+                }
+            }
+            if bad.iter().any(|bad| bad.copy == copy) {
+                continue;
+            }
+            match self.fetch_from(&copy, stored)? {
+                Ok(buffer) => return Ok(self.found(buffer, stored, &bad)),
+                Err(why) => bad.push(why),
+            }
+        }
+        Ok(Err(bad))
+    }
+
+    fn fetch_from(&mut self, copy: &Replica, stored: &Stored) -> Result<Result<MessageBuffer, Bad>, Failed> {
+        let len = stored.sums.len() * PAGE;
+        let target = self.client.arena.alloc(len, len).map_err(|_| Failed::Memory)?;
+        let at = copy.base + u64::from(stored.pages.first) * PAGE as u64;
+        let mut transfers = [Transfer::new(*copy, Op::Read { at, target })];
+        self.transfer(&mut transfers);
+        let [Transfer { target, error, .. }] = transfers;
+        let bad = |is_wrong, why| Bad { copy: *copy, is_wrong, why };
+        let Some(buffer) = target.filter(|_| error.is_none()) else {
+            return Ok(Err(bad(false, error.unwrap_or_default())));
+        };
+        let wrong = buffer.chunks_exact(PAGE).zip(&stored.sums).position(|(page, sum)| checksum(page) != *sum);
+        Ok(match wrong {
+            None => Ok(buffer),
+            Some(index) => {
+                let page = stored.pages.first + index as u32;
+                Err(bad(true, format!("page {page} of segment {} has other bytes", stored.pages.segment)))
+            }
+        })
+    }
+
+    /// A copy has what it should; others that have something else are no copies.
+    fn found(&mut self, buffer: MessageBuffer, stored: &Stored, bad: &[Bad]) -> Result<MessageBuffer, Vec<Bad>> {
+        for Bad { copy, why, .. } in bad.iter().filter(|bad| bad.is_wrong) {
+            self.client.log(&format!("the donor {} is wrong, and another copy is right: {why}", self.name(copy)));
+            let (donor, incarnation) = (copy.donor, copy.incarnation);
+            let failed = Request::Failed { segment: stored.pages.segment, donor, incarnation };
+            if let Ok(Answer::Places(places)) = self.ask_own(failed) {
+                self.client.learn(&places);
+            }
+        }
+        Ok(buffer)
+    }
+
+    pub(super) fn learn_places(&mut self, segments: &[u32]) -> Result<(), Failed> {
+        match self.ask_own(Request::Places { segments: segments.to_vec() })? {
+            Answer::Places(places) => {
+                self.client.learn(&places);
+                // Donors may have come meanwhile.
+                let donors = self.client.donors();
+                let is_known = |copy: &Replica| donors.iter().any(|donor| donor.donor == copy.donor);
+                if !places.iter().flat_map(|place| &place.copies).all(is_known)
+                    && let Answer::Donors(donors) = self.ask_own(Request::Donors)?
+                {
+                    self.client.set_donors(donors);
+                }
+                Ok(())
+            }
+            _ => Err(Failed::Nonsense),
+        }
+    }
+
+    fn lost(&self, ino: Ino, at: u64, stored: &Stored, bad: &[Bad]) {
+        let donors: Vec<String> = bad.iter().map(|bad| format!("{}: {}", self.name(&bad.copy), bad.why)).collect();
+        let donors = if donors.is_empty() { "there is none".to_owned() } else { donors.join("; ") };
+        let last = at + stored.sums.len() as u64 - 1;
+        let why = format!("file {} pages {at} to {last} cannot be read: no copy is right ({donors})", ino.0);
+        self.client.log(&why);
+    }
+
+    pub(super) fn name(&self, copy: &Replica) -> String {
+        let donors = self.client.donors();
+        let known = donors.iter().find(|known| known.donor == copy.donor);
+        known.map_or_else(|| format!("{:x}", copy.donor.0), |known| known.address.clone())
+    }
+}

@@ -1,0 +1,344 @@
+//! Bytes of a file that were written here and are not committed yet.
+//!
+//! They lie in chunks of [`CHUNK_PAGES`] pages, in memory that donors' memory can be written from. A chunk that is being written is not changed any more: what is written to it meanwhile lies in
+//! another one on top.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::sync::Arc;
+
+use sinew_mem::{AllocError, Arena, Frozen, MessageBuffer};
+use sinew_remote_memory::volume::checksum;
+
+use crate::protocol::PAGE;
+
+/// Pages of a chunk.
+pub(super) const CHUNK_PAGES: u64 = 64;
+const CHUNK: usize = CHUNK_PAGES as usize * PAGE;
+
+/// A page of which only some bytes were written here.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Partial {
+    /// From where to where; in order, and none touch.
+    ranges: Vec<(u16, u16)>,
+    /// The checksum of the page that they were written over; 0 for a hole.
+    pub replaces: u64,
+}
+
+impl Partial {
+    fn add(&mut self, from: u16, to: u16) {
+        let (mut from, mut to) = (from, to);
+        self.ranges.retain(|(start, end)| {
+            let touches = *start <= to && from <= *end;
+            if touches {
+                (from, to) = (from.min(*start), to.max(*end));
+            }
+            !touches
+        });
+        self.ranges.push((from, to));
+        self.ranges.sort_unstable();
+    }
+
+    fn is_whole(&self) -> bool {
+        self.ranges == [(0, PAGE as u16)]
+    }
+
+    /// The page with the bytes that were written here, over other ones.
+    fn over(&self, ours: &[u8], base: &[u8]) -> Vec<u8> {
+        let mut page = base.to_vec();
+        for (from, to) in &self.ranges {
+            let range = usize::from(*from)..usize::from(*to);
+            page[range.clone()].copy_from_slice(&ours[range]);
+        }
+        page
+    }
+}
+
+struct Fresh {
+    buffer: MessageBuffer,
+    mask: u64,
+    partial: BTreeMap<u64, Partial>,
+}
+
+/// A chunk that is being written.
+#[derive(Clone)]
+pub(super) struct Frosted {
+    /// First page of the chunk.
+    pub at: u64,
+    pub buffer: Frozen,
+    /// Which of its pages count.
+    pub mask: u64,
+    /// Of each page that counts.
+    pub sums: Arc<[u64]>,
+    pub partial: Arc<BTreeMap<u64, Partial>>,
+}
+
+/// What is not committed of one file.
+#[derive(Default)]
+pub(super) struct Dirty {
+    fresh: BTreeMap<u64, Fresh>,
+    flushing: BTreeMap<u64, Frosted>,
+}
+
+fn place(page: u64) -> (u64, u64) {
+    (page / CHUNK_PAGES, page % CHUNK_PAGES)
+}
+
+fn bytes_of(index: u64) -> std::ops::Range<usize> {
+    let start = index as usize * PAGE;
+    start..start + PAGE
+}
+
+impl Dirty {
+    /// Whether there is nothing.
+    pub fn is_empty(&self) -> bool {
+        self.fresh.is_empty() && self.flushing.is_empty()
+    }
+
+    /// Whether there is something that is not being written.
+    pub fn has_fresh(&self) -> bool {
+        !self.fresh.is_empty()
+    }
+
+    /// Bytes of memory that it takes.
+    pub fn bytes(&self) -> usize {
+        (self.fresh.len() + self.flushing.len()) * CHUNK
+    }
+
+    /// The page as it was last written here.
+    pub fn page(&self, page: u64) -> Option<&[u8]> {
+        let (chunk, index) = place(page);
+        if let Some(fresh) = self.fresh.get(&chunk)
+            && fresh.mask & (1 << index) != 0
+        {
+            return Some(&fresh.buffer[bytes_of(index)]);
+        }
+        self.frosted(page)
+    }
+
+    fn frosted(&self, page: u64) -> Option<&[u8]> {
+        let (chunk, index) = place(page);
+        let frosted = self.flushing.get(&chunk).filter(|frosted| frosted.mask & (1 << index) != 0)?;
+        Some(&frosted.buffer[bytes_of(index)])
+    }
+
+    /// Whether a page of the range was written here.
+    pub fn overlaps(&self, at: u64, count: u64) -> bool {
+        if self.is_empty() || count == 0 {
+            return false;
+        }
+        let last = at + count - 1;
+        let chunks = place(at).0..=place(last).0;
+        let hit = |chunk: u64, mask: u64| {
+            let first = chunk * CHUNK_PAGES;
+            (0..CHUNK_PAGES).any(|index| mask & (1 << index) != 0 && (at..=last).contains(&(first + index)))
+        };
+        self.fresh.range(chunks.clone()).any(|(chunk, fresh)| hit(*chunk, fresh.mask))
+            || self.flushing.range(chunks).any(|(chunk, frosted)| hit(*chunk, frosted.mask))
+    }
+
+    /// How many pages of the range are not among the fresh ones.
+    pub fn new_pages(&self, at: u64, count: u64) -> u64 {
+        (at..at + count).filter(|page| !self.is_fresh(*page)).count() as u64
+    }
+
+    fn is_fresh(&self, page: u64) -> bool {
+        let (chunk, index) = place(page);
+        self.fresh.get(&chunk).is_some_and(|fresh| fresh.mask & (1 << index) != 0)
+    }
+
+    /// Writes bytes of one page. `base` is what they are written over, with its checksum, where the page was not written here before and they are not all of it.
+    ///
+    /// # Errors
+    ///
+    /// There is no memory.
+    pub fn write(
+        &mut self,
+        arena: &Arena,
+        page: u64,
+        from: usize,
+        data: &[u8],
+        base: Option<(&[u8], u64)>,
+    ) -> Result<(), AllocError> {
+        let (chunk, index) = place(page);
+        let is_whole = data.len() == PAGE;
+        let below = self.flushing.get(&chunk).filter(|frosted| frosted.mask & (1 << index) != 0);
+        let fresh = match self.fresh.entry(chunk) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => {
+                entry.insert(Fresh { buffer: arena.alloc(CHUNK, CHUNK)?, mask: 0, partial: BTreeMap::new() })
+            }
+        };
+        let target = &mut fresh.buffer[bytes_of(index)];
+        if is_whole {
+            target.copy_from_slice(data);
+            fresh.partial.remove(&index);
+        } else {
+            let is_new = fresh.mask & (1 << index) == 0;
+            if is_new {
+                let replaces = match (below, base) {
+                    (Some(frosted), _) => {
+                        target.copy_from_slice(&frosted.buffer[bytes_of(index)]);
+                        frosted.sums[index as usize]
+                    }
+                    (None, Some((bytes, sum))) => {
+                        target.copy_from_slice(bytes);
+                        sum
+                    }
+                    (None, None) => {
+                        target.fill(0);
+                        0
+                    }
+                };
+                fresh.partial.insert(index, Partial { ranges: Vec::new(), replaces });
+            }
+            target[from..from + data.len()].copy_from_slice(data);
+            if let Some(partial) = fresh.partial.get_mut(&index) {
+                partial.add(from as u16, (from + data.len()) as u16);
+                if partial.is_whole() {
+                    fresh.partial.remove(&index);
+                }
+            }
+        }
+        fresh.mask |= 1 << index;
+        Ok(())
+    }
+
+    /// Begins to write what is fresh, up to so many chunks. Nothing is being written.
+    pub fn freeze(&mut self, chunks_max: usize) -> Vec<Frosted> {
+        let chunks: Vec<u64> = self.fresh.keys().take(chunks_max).copied().collect();
+        let mut frozen = Vec::with_capacity(chunks.len());
+        for chunk in chunks {
+            let Some(Fresh { buffer, mask, partial }) = self.fresh.remove(&chunk) else { continue };
+            let buffer = buffer.freeze();
+            let sum = |index: u64| if mask & (1 << index) == 0 { 0 } else { checksum(&buffer[bytes_of(index)]) };
+            let sums: Arc<[u64]> = (0..CHUNK_PAGES).map(sum).collect();
+            let frosted = Frosted { at: chunk * CHUNK_PAGES, buffer, mask, sums, partial: Arc::new(partial) };
+            self.flushing.insert(chunk, frosted.clone());
+            frozen.push(frosted);
+        }
+        frozen
+    }
+
+    /// What was being written is committed.
+    pub fn committed(&mut self) {
+        self.flushing.clear();
+    }
+
+    /// What was being written is not committed, and is fresh again, beneath what was written meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// There is no memory: it is being written still.
+    pub fn thaw(&mut self, arena: &Arena) -> Result<(), AllocError> {
+        while let Some((&chunk, frosted)) = self.flushing.first_key_value() {
+            let frosted = frosted.clone();
+            let mut older =
+                Fresh { buffer: arena.alloc(CHUNK, CHUNK)?, mask: frosted.mask, partial: (*frosted.partial).clone() };
+            older.buffer.copy_from_slice(&frosted.buffer);
+            self.flushing.remove(&chunk);
+            if let Some(newer) = self.fresh.remove(&chunk) {
+                for index in (0..CHUNK_PAGES).filter(|index| newer.mask & (1 << index) != 0) {
+                    older.buffer[bytes_of(index)].copy_from_slice(&newer.buffer[bytes_of(index)]);
+                    // One that was made of the older one lies over what that lay over.
+                    match (newer.partial.get(&index), older.partial.get_mut(&index)) {
+                        (None, _) => drop(older.partial.remove(&index)),
+                        (Some(newer), Some(older)) => newer.ranges.iter().for_each(|(from, to)| older.add(*from, *to)),
+                        (Some(newer), None) if older.mask & (1 << index) == 0 => {
+                            older.partial.insert(index, newer.clone());
+                        }
+                        (Some(_), None) => {}
+                    }
+                }
+                older.mask |= newer.mask;
+            }
+            self.fresh.insert(chunk, older);
+        }
+        Ok(())
+    }
+
+    /// Fresh pages of which only some bytes were written here, with what they were written over.
+    pub fn partials(&self) -> Vec<(u64, u64)> {
+        let of = |(chunk, fresh): (&u64, &Fresh)| {
+            let first = chunk * CHUNK_PAGES;
+            fresh.partial.iter().map(|(index, partial)| (first + index, partial.replaces)).collect::<Vec<_>>()
+        };
+        self.fresh.iter().flat_map(of).collect()
+    }
+
+    /// Puts what was written of a fresh page over what the file has there by now.
+    pub fn rebase(&mut self, page: u64, base: &[u8], sum: u64) {
+        let (chunk, index) = place(page);
+        let Some(fresh) = self.fresh.get_mut(&chunk) else { return };
+        let Some(partial) = fresh.partial.get_mut(&index) else { return };
+        let merged = partial.over(&fresh.buffer[bytes_of(index)], base);
+        partial.replaces = sum;
+        fresh.buffer[bytes_of(index)].copy_from_slice(&merged);
+    }
+
+    /// Forgets all. Returns how many fresh pages there were.
+    pub fn discard(&mut self) -> u64 {
+        let pages = self.fresh.values().map(|fresh| u64::from(fresh.mask.count_ones())).sum();
+        self.fresh.clear();
+        pages
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arena() -> Arena {
+        Arena::private(32 << 20).unwrap()
+    }
+
+    fn page(byte: u8) -> Vec<u8> {
+        vec![byte; PAGE]
+    }
+
+    #[test]
+    fn the_last_write_is_read_whatever_is_being_written() {
+        let (mut dirty, arena) = (Dirty::default(), arena());
+        dirty.write(&arena, 70, 0, &page(1), None).unwrap();
+        assert_eq!(dirty.freeze(9).len(), 1);
+        dirty.write(&arena, 70, 10, b"xyz", None).unwrap();
+        let mut expected = page(1);
+        expected[10..13].copy_from_slice(b"xyz");
+        assert_eq!(dirty.page(70), Some(&expected[..]));
+        assert_eq!(dirty.partials(), [(70, checksum(&page(1)))]);
+        dirty.committed();
+        assert_eq!((dirty.page(70), dirty.page(71)), (Some(&expected[..]), None));
+        assert!(dirty.overlaps(60, 20) && !dirty.overlaps(71, 20) && !dirty.overlaps(0, 70));
+    }
+
+    #[test]
+    fn what_could_not_be_committed_lies_beneath_what_was_written_meanwhile() {
+        let (mut dirty, arena) = (Dirty::default(), arena());
+        dirty.write(&arena, 1, 0, b"older", Some((&page(9), 5))).unwrap();
+        dirty.write(&arena, 2, 0, &page(2), None).unwrap();
+        dirty.write(&arena, 3, 0, &page(3), None).unwrap();
+        dirty.freeze(9);
+        dirty.write(&arena, 1, 2, b"NEW", None).unwrap();
+        dirty.write(&arena, 2, 0, b"part", None).unwrap();
+        dirty.write(&arena, 4, 0, &page(4), None).unwrap();
+        dirty.thaw(&arena).unwrap();
+        assert_eq!(&dirty.page(1).unwrap()[..6], b"olNEW\x09");
+        assert_eq!(&dirty.page(2).unwrap()[..5], b"part\x02");
+        assert_eq!((dirty.page(3), dirty.page(4)), (Some(&page(3)[..]), Some(&page(4)[..])));
+        assert_eq!(dirty.partials(), [(1, 5)], "page 2 was whole before");
+        dirty.rebase(1, &page(7), 6);
+        assert_eq!((&dirty.page(1).unwrap()[..6], dirty.partials()), (&b"olNEW\x07"[..], vec![(1, 6)]));
+        assert_eq!((dirty.discard(), dirty.is_empty()), (4, true));
+    }
+
+    #[test]
+    fn parts_that_make_a_page_together_are_a_whole_one() {
+        let (mut dirty, arena) = (Dirty::default(), arena());
+        dirty.write(&arena, 0, 0, &page(1)[..100], None).unwrap();
+        dirty.write(&arena, 0, 200, &page(1)[200..], None).unwrap();
+        assert_eq!(dirty.partials(), [(0, 0)]);
+        dirty.write(&arena, 0, 50, &page(2)[..150], None).unwrap();
+        assert!(dirty.partials().is_empty());
+        assert_eq!((dirty.new_pages(0, 3), dirty.bytes()), (2, CHUNK));
+    }
+}

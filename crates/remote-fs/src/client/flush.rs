@@ -1,0 +1,377 @@
+//! Committing what was written: to reserved memory of all copies first, and then the service is told.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, PoisonError};
+
+use sinew_fabric::verbs::Slice;
+use sinew_mem::Frozen;
+use sinew_remote_memory::engine::Op;
+use sinew_remote_memory::pool::Approach;
+use sinew_rpc::Endpoint;
+
+use super::dirty::{CHUNK_PAGES, Frosted};
+use super::error::Failed;
+use super::file::File;
+use super::lane::Lane;
+use super::reach::Transfer;
+use crate::protocol::{Answer, Attr, EXTENTS_MAX, Error, Extent, PAGE, Pages, Place, Replica, Request, Sums, Time};
+
+/// Chunks that are committed as one, at most.
+const CHUNKS_MAX: usize = 64;
+/// Attempts, each after somebody else was quicker or the service has started again.
+const ATTEMPTS: u32 = 64;
+
+/// A copy that is the last one is tried again after so long.
+const PAUSE_NS: u64 = 200_000_000;
+
+/// Bytes of one chunk that go to pages in a row.
+struct Job {
+    buffer: Frozen,
+    start: usize,
+    pages: Pages,
+}
+
+/// What one commit is made of.
+#[derive(Default)]
+struct Batch {
+    jobs: Vec<Job>,
+    extents: Vec<Extent>,
+}
+
+/// The copies of each segment that have all of a batch.
+type Written = BTreeMap<u32, Vec<Replica>>;
+
+impl Batch {
+    fn add(&mut self, chunk: &Frosted, index: u64, pages: Pages, replaces: Option<Vec<u64>>) {
+        let start = index as usize * PAGE;
+        self.jobs.push(Job { buffer: chunk.buffer.clone(), start, pages });
+        let (at, first) = (chunk.at + index, index as usize);
+        let sums = &chunk.sums[first..first + pages.count as usize];
+        if let Some(last) = self.extents.last_mut() {
+            let follows = last.at + u64::from(last.pages.count) == at
+                && last.pages.segment == pages.segment
+                && last.pages.first + last.pages.count == pages.first;
+            if follows && last.replaces.is_some() == replaces.is_some() {
+                last.pages.count += pages.count;
+                last.sums.0.extend_from_slice(sums);
+                if let (Some(Sums(last)), Some(more)) = (&mut last.replaces, replaces) {
+                    last.extend(more);
+                }
+                return;
+            }
+        }
+        let (sums, replaces) = (Sums(sums.to_vec()), replaces.map(Sums));
+        self.extents.push(Extent { at, pages, generation: 0, sums, replaces });
+    }
+
+    fn segments(&self) -> BTreeSet<u32> {
+        self.extents.iter().map(|extent| extent.pages.segment).collect()
+    }
+
+    fn pages(&self) -> impl Iterator<Item = Pages> {
+        self.extents.iter().map(|extent| extent.pages)
+    }
+}
+
+/// Runs of pages of a chunk that count and of which either all or none were written in part.
+fn runs(chunk: &Frosted) -> Vec<(u64, u64, bool)> {
+    let mut runs: Vec<(u64, u64, bool)> = Vec::new();
+    for index in (0..CHUNK_PAGES).filter(|index| chunk.mask & (1 << index) != 0) {
+        let is_partial = chunk.partial.contains_key(&index);
+        match runs.last_mut() {
+            Some((first, count, of)) if *first + *count == index && *of == is_partial => *count += 1,
+            _ => runs.push((index, 1, is_partial)),
+        }
+    }
+    runs
+}
+
+fn count(chunks: &[Frosted]) -> u64 {
+    chunks.iter().map(|chunk| u64::from(chunk.mask.count_ones())).sum()
+}
+
+impl<E: Endpoint, A: Approach> Lane<E, A> {
+    /// Commits what was written long ago, or all if there is much.
+    pub(super) fn flush_old(&mut self) {
+        let config = &self.client.config;
+        let is_much = self.client.dirty_bytes() > config.dirty_bytes_max / 4;
+        let old_ns = self.now_ns().saturating_sub(config.dirty_age_ns);
+        for file in self.client.dirty_files() {
+            if !is_much && file.lock().dirty_since_ns > old_ns {
+                continue;
+            }
+            // Somebody else may be about it.
+            if let Ok(_one) = file.flushing.try_lock()
+                && let Err(error) = self.flush_held(&file)
+            {
+                file.lock().error = Some(error);
+            }
+        }
+    }
+
+    /// Commits all that was written to a file so far.
+    ///
+    /// # Errors
+    ///
+    /// Why some of it could not be committed, now or earlier: that is lost then, and told once.
+    pub(super) fn flush(&mut self, file: &Arc<File>) -> Result<(), Failed> {
+        {
+            let mut state = file.lock();
+            if state.dirty.is_empty() {
+                return state.error.take().map_or(Ok(()), Err);
+            }
+        }
+        let _one = file.flushing.lock().unwrap_or_else(PoisonError::into_inner);
+        let flushed = self.flush_held(file);
+        let earlier = file.lock().error.take();
+        flushed.and(earlier.map_or(Ok(()), Err))
+    }
+
+    fn flush_held(&mut self, file: &Arc<File>) -> Result<(), Failed> {
+        let mut attempts = 0;
+        loop {
+            let (chunks, handle, len, modified) = {
+                let mut state = file.lock();
+                if !state.dirty.has_fresh() {
+                    return Ok(());
+                }
+                let Some(handle) = state.handle(true) else {
+                    drop(state);
+                    return Err(self.give_up_on(file, Failed::NotOpen));
+                };
+                let chunks = state.dirty.freeze(CHUNKS_MAX);
+                // What comes from now on is younger.
+                state.dirty_since_ns = self.now_ns();
+                (chunks, handle, state.dirty_len, state.modified)
+            };
+            let error = match self.store(handle, &chunks, len, modified) {
+                Ok((attr, extents)) => {
+                    self.stored(file, &attr, &extents);
+                    attempts = 0;
+                    continue;
+                }
+                Err(error) => error,
+            };
+            self.thaw(file, &chunks)?;
+            attempts += 1;
+            let may_try_again = attempts < ATTEMPTS;
+            match &error {
+                Failed::Refused(Error::Changed) if may_try_again => self.rebase(file)?,
+                Failed::Refused(Error::NotReserved | Error::Rejoin) | Failed::Unknown if may_try_again => {}
+                _ => return Err(self.give_up_on(file, error)),
+            }
+        }
+    }
+
+    fn stored(&self, file: &File, attr: &Attr, extents: &[Extent]) {
+        let mut state = file.lock();
+        let before = state.dirty.bytes();
+        if state.hear_own(attr) {
+            extents.iter().for_each(|extent| state.layout.commit(extent));
+        }
+        state.dirty.committed();
+        if state.dirty.is_empty() {
+            (state.dirty_len, state.modified) = (0, None);
+        }
+        self.client.changed_dirty(before, state.dirty.bytes());
+    }
+
+    fn thaw(&mut self, file: &File, chunks: &[Frosted]) -> Result<(), Failed> {
+        let mut state = file.lock();
+        let before = state.dirty.bytes();
+        let fresh = count(chunks);
+        let thawed = state.dirty.thaw(&self.client.arena).map_err(|_| Failed::Memory);
+        self.client.changed_dirty(before, state.dirty.bytes());
+        self.client.reserve().owe(fresh);
+        thawed
+    }
+
+    /// What cannot be committed is lost, and whoever asks next is told.
+    fn give_up_on(&self, file: &File, error: Failed) -> Failed {
+        let mut state = file.lock();
+        let before = state.dirty.bytes();
+        let pages = state.dirty.discard();
+        self.client.reserve().forgive(pages);
+        self.client.changed_dirty(before, state.dirty.bytes());
+        (state.dirty_len, state.modified) = (0, None);
+        let ino = file.ino.0;
+        self.client.log(&format!("what was written to {pages} pages of file {ino} is lost: {error}"));
+        error
+    }
+
+    /// Forgets what was written, since the file is to be empty.
+    pub(super) fn discard(&self, file: &File) {
+        let _one = file.flushing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = file.lock();
+        let before = state.dirty.bytes();
+        let pages = state.dirty.discard();
+        self.client.reserve().forgive(pages);
+        self.client.changed_dirty(before, state.dirty.bytes());
+        (state.dirty_len, state.modified) = (0, None);
+    }
+
+    /// Somebody else has changed pages of which bytes were written here: these go over what is there now.
+    fn rebase(&mut self, file: &Arc<File>) -> Result<(), Failed> {
+        file.lock().layout.clear();
+        let partials = file.lock().dirty.partials();
+        for (page, replaced) in partials {
+            let (base, sum) = self.committed_page(file, page)?;
+            if sum != replaced {
+                file.lock().dirty.rebase(page, &base, sum);
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes chunks to the donors and commits them. Returns what the file is like then, and where the pages are.
+    fn store(
+        &mut self,
+        handle: u64,
+        chunks: &[Frosted],
+        len: u64,
+        modified: Option<Time>,
+    ) -> Result<(Attr, Vec<Extent>), Failed> {
+        let joined = self.client.identity().joined;
+        let mut batch = Batch::default();
+        let result =
+            self.assign(chunks, &mut batch).and_then(|()| self.put_and_commit(handle, &mut batch, len, modified));
+        if let Err(error) = &result {
+            let is_ours = !matches!(error, Failed::Refused(Error::NotReserved | Error::Rejoin) | Failed::Unknown);
+            let mut reserve = self.client.reserve();
+            if is_ours && self.client.identity().joined == joined {
+                reserve.add(batch.pages());
+            }
+        }
+        result.map(|attr| (attr, batch.extents))
+    }
+
+    /// Gives each page a reserved one.
+    fn assign(&mut self, chunks: &[Frosted], batch: &mut Batch) -> Result<(), Failed> {
+        for chunk in chunks {
+            for (first, count, is_partial) in runs(chunk) {
+                let mut at = first;
+                while at < first + count {
+                    let left = (first + count - at) as u32;
+                    let taken = self.client.reserve().take(left);
+                    let Some(pages) = taken else {
+                        self.reserve(left.into())?;
+                        continue;
+                    };
+                    let behind = at + u64::from(pages.count);
+                    let old = |index| chunk.partial.get(&index).map_or(0, |partial| partial.replaces);
+                    let replaces = is_partial.then(|| (at..behind).map(old).collect());
+                    batch.add(chunk, at, pages, replaces);
+                    at = behind;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn put_and_commit(
+        &mut self,
+        handle: u64,
+        batch: &mut Batch,
+        len: u64,
+        modified: Option<Time>,
+    ) -> Result<Attr, Failed> {
+        let mut written = Written::new();
+        let mut from = 0;
+        let mut last = None;
+        while from < batch.extents.len() {
+            self.put(batch, &mut written)?;
+            for extent in &mut batch.extents {
+                extent.generation = self.place(extent.pages.segment)?.generation;
+            }
+            let extents = &batch.extents[from..(from + EXTENTS_MAX).min(batch.extents.len())];
+            let end = extents.last().map_or(0, |extent| extent.at + u64::from(extent.pages.count)) * PAGE as u64;
+            let (extents, behind) = (extents.to_vec(), from + extents.len());
+            let request =
+                Request::Commit { handle, size_min: len.min(end), mtime: modified, holes: Vec::new(), extents };
+            match self.ask_own(request) {
+                Ok(Answer::Attr(attr)) => (last, from) = (Some(attr), behind),
+                Ok(_) => return Err(Failed::Nonsense),
+                Err(Failed::Refused(Error::Copies)) => {
+                    let segments: Vec<u32> = batch.segments().into_iter().collect();
+                    self.learn_places(&segments)?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        last.ok_or(Failed::Nonsense)
+    }
+
+    fn place(&self, segment: u32) -> Result<Arc<Place>, Failed> {
+        self.client.place(segment).ok_or(Failed::Data)
+    }
+
+    /// Writes a batch to all copies that do not have it.
+    fn put(&mut self, batch: &Batch, written: &mut Written) -> Result<(), Failed> {
+        let until = self.now_ns() + self.client.config.service_timeout_ns;
+        loop {
+            let mut transfers = Vec::new();
+            let mut segments = Vec::new();
+            for job in &batch.jobs {
+                let place = self.place(job.pages.segment)?;
+                for copy in &place.copies {
+                    let has_it = |have: &Replica| {
+                        (have.donor, have.incarnation, have.base) == (copy.donor, copy.incarnation, copy.base)
+                    };
+                    if written.get(&job.pages.segment).is_some_and(|have| have.iter().any(has_it)) {
+                        continue;
+                    }
+                    let at = copy.base + u64::from(job.pages.first) * PAGE as u64;
+                    let len = job.pages.count as usize * PAGE;
+                    let source = Slice { buffer: job.buffer.clone(), start: job.start, len };
+                    transfers.push(Transfer::new(*copy, Op::Write { at, source }));
+                    segments.push(job.pages.segment);
+                }
+            }
+            if transfers.is_empty() {
+                return Ok(());
+            }
+            let before = self.client.identity().joined;
+            self.transfer(&mut transfers);
+            let mut failed: BTreeMap<(u32, u64), (Replica, String)> = BTreeMap::new();
+            for (transfer, segment) in transfers.iter().zip(&segments) {
+                if let Some(why) = &transfer.error {
+                    failed.insert((*segment, transfer.copy.donor.0), (transfer.copy, why.clone()));
+                }
+            }
+            for (transfer, segment) in transfers.iter().zip(&segments) {
+                let have = written.entry(*segment).or_default();
+                if !failed.contains_key(&(*segment, transfer.copy.donor.0)) && !have.contains(&transfer.copy) {
+                    have.push(transfer.copy);
+                }
+            }
+            if failed.is_empty() {
+                continue;
+            }
+            // It may be that we are the ones who are gone.
+            self.ask_own(Request::Heartbeat)?;
+            if self.client.identity().joined != before {
+                return Err(Error::Rejoin.into());
+            }
+            for ((segment, _), (copy, why)) in failed {
+                match self.report(segment, &copy, &why) {
+                    // It is the last one, and may come back.
+                    Err(Failed::Refused(Error::Lost)) if self.now_ns() < until => self.pause(PAUSE_NS),
+                    told => told?,
+                }
+            }
+        }
+    }
+
+    /// Tells the service that a copy cannot be written.
+    fn report(&mut self, segment: u32, copy: &Replica, why: &str) -> Result<(), Failed> {
+        self.client.log(&format!("the donor {} is given up for segment {segment}: {why}", self.name(copy)));
+        let request = Request::Failed { segment, donor: copy.donor, incarnation: copy.incarnation };
+        match self.ask_own(request)? {
+            Answer::Places(places) => {
+                self.client.learn(&places);
+                Ok(())
+            }
+            _ => Err(Failed::Nonsense),
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! A thread's own.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use sinew_remote_memory::pool::Approach;
+use sinew_remote_memory::volume::Event;
+use sinew_rpc::{Endpoint, SessionId, SharedEndpoint};
+
+use super::reach::Within;
+use super::shared::Client;
+
+/// A thread's own: its endpoint, its session with the service, and its ways to the donors. Each method waits until what it does is over.
+pub struct Lane<E: Endpoint, A: Approach> {
+    pub(super) client: Arc<Client>,
+    pub(super) number: u8,
+    pub(super) rpc: SharedEndpoint<E>,
+    /// With the service, once it has let us in.
+    pub(super) session: Option<SessionId>,
+    pub(super) approach: sinew_mem::atomic::Arc<A>,
+    /// By donor.
+    pub(super) donors: HashMap<u64, Within<E, A>>,
+    pub(super) events: Vec<Event>,
+    pub(super) next_tag: u64,
+}
+
+impl<E: Endpoint, A: Approach> std::fmt::Debug for Lane<E, A> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Lane").field("number", &self.number).finish_non_exhaustive()
+    }
+}
+
+impl<E: Endpoint, A: Approach> Lane<E, A> {
+    /// The calling thread's lane. `number` is below [`LANES_MAX`](sinew_remote_memory::donor::LANES_MAX), and no other lane of the client has it. The endpoint reaches the service and the
+    /// donors' calls; `approach` is the client's for all its lanes, and has the client's arena.
+    pub fn new(client: &Arc<Client>, number: u8, endpoint: E, approach: &sinew_mem::atomic::Arc<A>) -> Self {
+        Self {
+            client: Arc::clone(client),
+            number,
+            rpc: SharedEndpoint::new(endpoint),
+            session: None,
+            approach: sinew_mem::atomic::Arc::clone(approach),
+            donors: HashMap::new(),
+            events: Vec::new(),
+            next_tag: 0,
+        }
+    }
+
+    /// The client.
+    pub fn client(&self) -> &Arc<Client> {
+        &self.client
+    }
+
+    pub(super) fn now_ns(&self) -> u64 {
+        self.rpc.now_ns()
+    }
+
+    /// Lets some time pass.
+    pub(super) fn pause(&mut self, ns: u64) {
+        let until = self.now_ns() + ns;
+        loop {
+            self.rpc.turn();
+            while self.rpc.poll_event().is_some() || self.rpc.poll_completion().is_some() {}
+            let now = self.now_ns();
+            if now >= until || self.rpc.wait(Some(until - now)).is_err() {
+                return;
+            }
+        }
+    }
+}

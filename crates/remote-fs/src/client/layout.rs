@@ -1,0 +1,224 @@
+//! What a client knows of where a file's pages lie.
+
+use std::collections::BTreeMap;
+
+use crate::protocol::{Extent, Layout, PAGE, Pages, Run, Sums};
+
+/// Pages in a row of which the same can be said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Piece {
+    /// It is not known where they lie.
+    Unknown,
+    /// They read as zeros.
+    Hole {
+        /// How many.
+        count: u64,
+    },
+    /// They lie there.
+    Stored(Stored),
+}
+
+/// Pages in a row of a file that lie in a row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Stored {
+    pub pages: Pages,
+    /// Of each.
+    pub sums: Vec<u64>,
+    /// Bytes that count of the last.
+    pub last_len: usize,
+}
+
+/// The known part of a file's layout.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    /// By first page; none overlap.
+    runs: BTreeMap<u64, Run>,
+    /// Ranges that are known, by first page, with the page behind; none touch.
+    ranges: BTreeMap<u64, u64>,
+    pages: u64,
+}
+
+/// A part of a run.
+fn part(run: &Run, from: u64, to: u64) -> Run {
+    let (skip, count) = ((from - run.at) as usize, (to - from) as usize);
+    let is_last = to == run.at + u64::from(run.pages.count);
+    Run {
+        at: from,
+        pages: Pages { first: run.pages.first + skip as u32, count: count as u32, ..run.pages },
+        last_len: if is_last { run.last_len } else { PAGE as u16 },
+        sums: Sums(run.sums.0[skip..skip + count].to_vec()),
+    }
+}
+
+fn end(run: &Run) -> u64 {
+    run.at + u64::from(run.pages.count)
+}
+
+impl Known {
+    /// Nothing is known any more.
+    pub fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// The file has no pages at all.
+    pub fn set_empty(&mut self) {
+        self.clear();
+        self.ranges.insert(0, u64::MAX);
+    }
+
+    /// Pages that have a place, as far as is known.
+    pub fn pages(&self) -> u64 {
+        self.pages
+    }
+
+    /// What the service says of the pages from `at` on.
+    pub fn learn(&mut self, at: u64, layout: &Layout) {
+        if layout.until <= at {
+            return;
+        }
+        self.cut(at, layout.until);
+        for run in &layout.runs {
+            let (from, to) = (run.at.max(at), end(run).min(layout.until));
+            if from < to {
+                self.insert(part(run, from, to));
+            }
+        }
+        self.know(at, layout.until);
+    }
+
+    /// These pages were committed.
+    pub fn commit(&mut self, extent: &Extent) {
+        let run = Run { at: extent.at, pages: extent.pages, last_len: PAGE as u16, sums: extent.sums.clone() };
+        self.cut(run.at, end(&run));
+        self.know(run.at, end(&run));
+        self.insert(run);
+    }
+
+    /// The first piece from a page on, of up to `count` pages.
+    pub fn piece(&self, at: u64, count: u64) -> Piece {
+        let Some((_, known)) = self.ranges.range(..=at).next_back().filter(|(_, known)| **known > at) else {
+            return Piece::Unknown;
+        };
+        let to = (at + count).min(*known);
+        if let Some((_, run)) = self.runs.range(..=at).next_back()
+            && end(run) > at
+        {
+            let Run { pages, last_len, sums, .. } = part(run, at, to.min(end(run)));
+            return Piece::Stored(Stored { pages, sums: sums.0, last_len: last_len.into() });
+        }
+        let next = self.runs.range(at..to).next().map_or(to, |(next, _)| *next);
+        Piece::Hole { count: next - at }
+    }
+
+    /// The checksum of a page; 0 for a hole, and none where it is not known.
+    pub fn sum(&self, page: u64) -> Option<u64> {
+        match self.piece(page, 1) {
+            Piece::Unknown => None,
+            Piece::Hole { .. } => Some(0),
+            Piece::Stored(stored) => stored.sums.first().copied(),
+        }
+    }
+
+    fn insert(&mut self, run: Run) {
+        self.pages += u64::from(run.pages.count);
+        self.runs.insert(run.at, run);
+    }
+
+    /// Takes runs out of a range, which may cut one at each end.
+    fn cut(&mut self, from: u64, to: u64) {
+        let first = self.runs.range(..from).next_back().filter(|(_, run)| end(run) > from).map(|(at, _)| *at);
+        let hit: Vec<u64> = first.into_iter().chain(self.runs.range(from..to).map(|(at, _)| *at)).collect();
+        for at in hit {
+            let Some(run) = self.runs.remove(&at) else { continue };
+            self.pages -= u64::from(run.pages.count);
+            if run.at < from {
+                self.insert(part(&run, run.at, from));
+            }
+            if end(&run) > to {
+                self.insert(part(&run, to, end(&run)));
+            }
+        }
+    }
+
+    fn know(&mut self, from: u64, to: u64) {
+        let (mut from, mut to) = (from, to);
+        while let Some((&at, &until)) = self.ranges.range(..=to).next_back().filter(|(_, until)| **until >= from) {
+            self.ranges.remove(&at);
+            (from, to) = (from.min(at), to.max(until));
+        }
+        self.ranges.insert(from, to);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const LEN: u64 = 40;
+
+    /// Where each page lies: not known, a hole, or a place, its sum and its bytes.
+    type Model = Vec<Option<Option<(u32, u64, usize)>>>;
+
+    fn read(known: &Known) -> Model {
+        let mut model = Model::new();
+        while (model.len() as u64) < LEN {
+            let at = model.len() as u64;
+            match known.piece(at, LEN - at) {
+                Piece::Unknown => model.push(None),
+                Piece::Hole { count } => model.extend((0..count).map(|_| Some(None))),
+                Piece::Stored(Stored { pages, sums, last_len }) => {
+                    assert_eq!(sums.len(), pages.count as usize);
+                    for (index, sum) in sums.iter().enumerate() {
+                        let len = if index + 1 == sums.len() { last_len } else { PAGE };
+                        model.push(Some(Some((pages.first + index as u32, *sum, len))));
+                    }
+                }
+            }
+        }
+        model
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_known_is_what_was_learnt_last(
+            steps in prop::collection::vec((0u64..LEN, 1u64..12, any::<bool>(), 1u16..100), 1..60)
+        ) {
+            let mut known = Known::default();
+            let mut model: Model = vec![None; LEN as usize];
+            for (number, (at, count, is_commit, last_len)) in steps.into_iter().enumerate() {
+                let count = count.min(LEN - at);
+                let pages = Pages { segment: 1, first: number as u32 * 100, count: count as u32 };
+                let sums: Vec<u64> = (0..count).map(|index| number as u64 * 100 + index + 1).collect();
+                let place = |index: usize, len: usize| Some(Some((pages.first + index as u32, sums[index], len)));
+                if is_commit {
+                    let sums = Sums(sums.clone());
+                    known.commit(&Extent { at, pages, generation: 0, sums, replaces: None });
+                    (0..count as usize).for_each(|index| model[at as usize + index] = place(index, PAGE));
+                } else {
+                    // The first half has a place, the rest is a hole.
+                    let half = count / 2;
+                    let run = Run {
+                        at,
+                        pages: Pages { count: half as u32, ..pages },
+                        last_len,
+                        sums: Sums(sums[..half as usize].to_vec()),
+                    };
+                    let runs = if half > 0 { vec![run] } else { Vec::new() };
+                    let layout = Layout { version: 1, size: 0, until: at + count, runs, places: Vec::new() };
+                    known.learn(at, &layout);
+                    for index in 0..count as usize {
+                        let is_last = index as u64 + 1 == half;
+                        let len = if is_last { last_len.into() } else { PAGE };
+                        model[at as usize + index] =
+                            if (index as u64) < half { place(index, len) } else { Some(None) };
+                    }
+                }
+                prop_assert_eq!(read(&known), model.clone());
+                let stored = model.iter().flatten().flatten().count() as u64;
+                prop_assert_eq!(known.pages(), stored);
+            }
+        }
+    }
+}

@@ -1,0 +1,563 @@
+//! Names, attributes, and what is open.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use sinew_remote_memory::pool::Approach;
+use sinew_rpc::Endpoint;
+
+use super::error::Failed;
+use super::file::File;
+use super::lane::Lane;
+use super::layout::Piece;
+use super::shared::{Handle, Listing};
+use crate::protocol::{
+    Access, Answer, Attr, Caller, Entry, Error, FILE_LEN_MAX, Ino, Lock, LockOwner, Mode, NodeKind, PAGE, READDIR_MAX,
+    Request, SetAttr, SetXattr, Space,
+};
+
+/// A file that was opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opened {
+    /// Its name in later calls.
+    pub handle: u64,
+    /// What it is like.
+    pub attr: Attr,
+    /// All that was read of it before is as it would be read now.
+    pub is_unchanged: bool,
+}
+
+/// What becomes of a range of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Punch {
+    /// The file goes at least to its end.
+    Reserve,
+    /// It reads as zeros, and takes no memory.
+    Hole,
+}
+
+/// What is looked for in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whence {
+    /// Bytes that were written.
+    Data,
+    /// Bytes that were not, or the end.
+    Hole,
+}
+
+fn attr(answer: Answer) -> Result<Attr, Failed> {
+    match answer {
+        Answer::Attr(attr) => Ok(attr),
+        _ => Err(Failed::Nonsense),
+    }
+}
+
+fn bytes(answer: Answer) -> Result<Vec<u8>, Failed> {
+    match answer {
+        Answer::Bytes(bytes) => Ok(bytes),
+        _ => Err(Failed::Nonsense),
+    }
+}
+
+impl<E: Endpoint, A: Approach> Lane<E, A> {
+    pub(super) fn open_file(&self, handle: u64) -> Result<(Arc<File>, Access), Failed> {
+        match self.client.handles().get(&handle) {
+            Some(Handle::File { file, access }) => Ok((Arc::clone(file), *access)),
+            _ => Err(Failed::NotOpen),
+        }
+    }
+
+    /// Attributes with what was written here and is not committed.
+    fn seen(&self, attr: Attr) -> Attr {
+        match self.client.known_file(attr.ino) {
+            Some(file) => file.lock().seen(attr),
+            None => attr,
+        }
+    }
+
+    fn ask_attr(&mut self, caller: &Caller, request: Request) -> Result<Attr, Failed> {
+        let attr = attr(self.ask(caller, request)?)?;
+        Ok(self.seen(attr))
+    }
+
+    /// The inode of a name.
+    ///
+    /// # Errors
+    ///
+    /// [`Failed`], as that of all that follows.
+    pub fn lookup(&mut self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<Attr, Failed> {
+        self.ask_attr(caller, Request::Lookup { parent, name: name.to_vec() })
+    }
+
+    /// An inode's attributes.
+    ///
+    /// # Errors
+    ///
+    /// [`Failed`].
+    pub fn attributes(&mut self, ino: Ino) -> Result<Attr, Failed> {
+        self.ask_attr(&Caller::default(), Request::GetAttr { ino })
+    }
+
+    /// Sets attributes. `handle` is one for writing, if the size is set by it.
+    ///
+    /// # Errors
+    ///
+    /// [`Failed`].
+    pub fn set_attributes(
+        &mut self,
+        caller: &Caller,
+        ino: Ino,
+        set: SetAttr,
+        handle: Option<u64>,
+    ) -> Result<Attr, Failed> {
+        let file = self.client.known_file(ino);
+        if let Some(file) = &file {
+            // What was written before is to be there before, and its time is older.
+            match set.size {
+                Some(0) => self.discard(file),
+                _ => self.flush(file)?,
+            }
+        }
+        let handle = handle.filter(|handle| self.open_file(*handle).is_ok_and(|(_, access)| access.write));
+        let attr = attr(self.ask(caller, Request::SetAttr { ino, set, handle })?)?;
+        if let Some(file) = file {
+            let mut state = file.lock();
+            state.mode = attr.mode;
+            if set.size.is_none() {
+                return Ok(state.seen(attr));
+            }
+            state.hear_own(&attr);
+            state.layout.clear();
+            if attr.pages == 0 {
+                state.layout.set_empty();
+            }
+        }
+        Ok(self.seen(attr))
+    }
+
+    /// Takes the set-id bits from a file that somebody else than root has written to; that of the group stays where it is no permission to execute.
+    ///
+    /// # Errors
+    ///
+    /// [`Failed`].
+    pub fn drop_privileges(&mut self, handle: u64, ino: Ino) -> Result<(), Failed> {
+        // Most files have none, and had none when they were opened.
+        if self.open_file(handle)?.0.lock().mode & 0o6000 == 0 {
+            return Ok(());
+        }
+        let attr = attr(self.ask_own(Request::GetAttr { ino })?)?;
+        let group = if attr.mode & 0o010 != 0 { 0o2000 } else { 0 };
+        let mode = attr.mode & !(0o4000 | group);
+        if mode != attr.mode {
+            let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
+            self.ask_own(Request::SetAttr { ino, set, handle: None })?;
+        }
+        self.client.file(ino).lock().mode = mode;
+        Ok(())
+    }
+
+    /// The path of a symbolic link.
+    ///
+    /// # Errors
+    ///
+    /// [`Failed`].
+    pub fn read_link(&mut self, ino: Ino) -> Result<Vec<u8>, Failed> {
+        bytes(self.ask_own(Request::ReadLink { ino })?)
+    }
+
+    /// Makes a directory.
+    ///
+    /// # Errors
+    ///
+    /// [`Failed`].
+    pub fn make_directory(&mut self, caller: &Caller, parent: Ino, name: &[u8], mode: Mode) -> Result<Attr, Failed> {
+        self.ask_attr(caller, Request::MakeDirectory { parent, name: name.to_vec(), mode })
+    }
+
+    /// Makes a file without opening it, or what has attributes alone.
+    ///
+    /// # Errors
+    ///
+    /// [`Failed`].
+    pub fn make_node(
+        &mut self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        mode: Mode,
+        (kind, rdev): (NodeKind, u32),
+    ) -> Result<Attr, Failed> {
+        self.ask_attr(caller, Request::MakeNode { parent, name: name.to_vec(), mode, kind, rdev })
+    }
+
+    /// Makes a symbolic link.
+    ///
+    /// # Errors
+    ///
+    /// [`Failed`].
+    pub fn make_link(&mut self, caller: &Caller, parent: Ino, name: &[u8], target: &[u8]) -> Result<Attr, Failed> {
+        self.ask_attr(caller, Request::MakeSymlink { parent, name: name.to_vec(), target: target.to_vec() })
+    }
+
+    /// Gives an inode a further name.
+    ///
+    /// # Errors
+    ///
+    /// [`Failed`].
+    pub fn link(&mut self, caller: &Caller, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr, Failed> {
+        self.ask_attr(caller, Request::Link { ino, parent, name: name.to_vec() })
+    }
+
+    /// Takes a name away from what is no directory.
+    ///
+    /// # Errors
+    ///
+    /// [`Failed`].
+    pub fn unlink(&mut self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<(), Failed> {
+        self.ask(caller, Request::Unlink { parent, name: name.to_vec() }).map(|_| ())
+    }
+
+    /// Takes an empty directory away.
+    ///
+    /// # Errors
+    ///
+    /// [`Failed`].
+    pub fn remove_directory(&mut self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<(), Failed> {
+        self.ask(caller, Request::RemoveDirectory { parent, name: name.to_vec() }).map(|_| ())
+    }
+
+    /// Renames; `flags` are those of `renameat2`.
+    ///
+    /// # Errors
+    ///
+    /// [`Failed`].
+    pub fn rename(
+        &mut self,
+        caller: &Caller,
+        (parent, name): (Ino, &[u8]),
+        (new_parent, new_name): (Ino, &[u8]),
+        flags: u32,
+    ) -> Result<(), Failed> {
+        let (name, new_name) = (name.to_vec(), new_name.to_vec());
+        self.ask(caller, Request::Rename { parent, name, new_parent, new_name, flags }).map(|_| ())
+    }
+
+    /// Opens a file. With `truncates` it is empty then.
+    ///
+    /// # Errors
+    ///
+    /// [`Failed`].
+    pub fn open(&mut self, caller: &Caller, ino: Ino, access: Access, truncates: bool) -> Result<Opened, Failed> {
+        let handle = self.client.new_handle();
+        let mut attr = attr(self.ask(caller, Request::Open { handle, ino, access })?)?;
+        let file = self.opened(handle, &attr, access);
+        if truncates {
+            let set = SetAttr { size: Some(0), ..SetAttr::default() };
+            match self.set_attributes(caller, ino, set, Some(handle)) {
+                Ok(now) => attr = now,
+                Err(error) => {
+                    // It was opened for nothing.
+                    let _ = self.close(handle);
+                    return Err(error);
+                }
+            }
+        }
+        let mut state = file.lock();
+        let is_unchanged = state.cached_version == Some(attr.version);
+        state.cached_version = Some(attr.version);
+        let attr = state.seen(attr);
+        Ok(Opened { handle, attr, is_unchanged })
+    }
+
+    fn opened(&mut self, handle: u64, attr: &Attr, access: Access) -> Arc<File> {
+        let file = self.client.file(attr.ino);
+        {
+            let mut state = file.lock();
+            state.hear(attr);
+            state.handles.push((handle, access.write));
+        }
+        self.client.handles().insert(handle, Handle::File { file: Arc::clone(&file), access });
+        file
+    }
+
+    /// Makes a file and opens it.
+    ///
+    /// # Errors
+    ///
+    /// [`Failed`].
+    pub fn create(
+        &mut self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        mode: Mode,
+        access: Access,
+    ) -> Result<Opened, Failed> {
+        let handle = self.client.new_handle();
+        let request = Request::Create { parent, name: name.to_vec(), mode, handle, access };
+        let attr = attr(self.ask(caller, request)?)?;
+        let file = self.opened(handle, &attr, access);
+        file.lock().cached_version = Some(attr.version);
+        Ok(Opened { handle, attr, is_unchanged: true })
+    }
+
+    /// Commits what was written to a file that is open, so that it survives.
+    ///
+    /// # Errors
+    ///
+    /// [`Failed`]: why something that was written by now is lost.
+    pub fn sync(&mut self, handle: u64) -> Result<(), Failed> {
+        let (file, _) = self.open_file(handle)?;
+        self.flush(&file)
+    }
+
+    /// Closes a file or a directory.
+    ///
+    /// # Errors
+    ///
+    /// [`Failed`]; it is closed all the same.
+    pub fn close(&mut self, handle: u64) -> Result<(), Failed> {
+        let open = self.client.handles().get(&handle).cloned();
+        let mut result = Ok(());
+        if let Some(Handle::File { file, access }) = &open {
+            let is_last_writer = {
+                let state = file.lock();
+                access.write && state.handles.iter().filter(|(_, writes)| *writes).count() == 1
+            };
+            if is_last_writer {
+                result = self.flush(file);
+            }
+            file.lock().handles.retain(|(of, _)| *of != handle);
+        }
+        self.client.handles().remove(&handle);
+        if open.is_some() {
+            result = result.and(self.ask_own(Request::Close { handle }).map(|_| ()));
+        }
+        result
+    }
+
+    /// Opens a directory.
+    ///
+    /// # Errors
+    ///
+    /// [`Failed`].
+    pub fn open_directory(&mut self, caller: &Caller, ino: Ino) -> Result<u64, Failed> {
+        let handle = self.client.new_handle();
+        let access = Access { read: true, ..Access::default() };
+        self.ask(caller, Request::Open { handle, ino, access })?;
+        let listing = Arc::new(Mutex::new(Listing::default()));
+        self.client.handles().insert(handle, Handle::Directory { ino, listing });
+        Ok(handle)
+    }
+
+    /// Gives the entries of an open directory behind a place, 0 for all, to `add`, until that returns false or there are no more.
+    ///
+    /// # Errors
+    ///
+    /// [`Failed`].
+    pub fn list(&mut self, handle: u64, after: u64, add: &mut dyn FnMut(&Entry) -> bool) -> Result<(), Failed> {
+        let listing = match self.client.handles().get(&handle) {
+            Some(Handle::Directory { listing, .. }) => Arc::clone(listing),
+            _ => return Err(Failed::NotOpen),
+        };
+        let mut listing = listing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut after = after;
+        loop {
+            let place = listing.entries.partition_point(|entry| entry.cookie <= after);
+            let is_here = after > 0 && (listing.after <= after && (place < listing.entries.len() || listing.is_end));
+            if !is_here {
+                let answer = self.ask_own(Request::ReadDirectory { handle, after, count: READDIR_MAX })?;
+                let Answer::Entries { entries, is_end, .. } = answer else { return Err(Failed::Nonsense) };
+                if entries.first().is_some_and(|entry| entry.cookie <= after) || entries.is_empty() && !is_end {
+                    return Err(Failed::Nonsense);
+                }
+                *listing = Listing { after, entries, is_end };
+            }
+            let from = listing.entries.partition_point(|entry| entry.cookie <= after);
+            for entry in &listing.entries[from..] {
+                if !add(entry) {
+                    return Ok(());
+                }
+                after = entry.cookie;
+            }
+            if listing.is_end {
+                return Ok(());
+            }
+        }
+    }
+
+    /// How much room there is.
+    ///
+    /// # Errors
+    ///
+    /// [`Failed`].
+    pub fn space(&mut self) -> Result<Space, Failed> {
+        match self.ask_own(Request::Statfs)? {
+            Answer::Space(mut space) => {
+                // What was reserved and is for nothing yet can be had.
+                space.free_pages += self.client.reserve().spare();
+                Ok(space)
+            }
+            _ => Err(Failed::Nonsense),
+        }
+    }
+
+    /// The value of an extended attribute.
+    ///
+    /// # Errors
+    ///
+    /// [`Failed`].
+    pub fn extended(&mut self, caller: &Caller, ino: Ino, name: &[u8]) -> Result<Vec<u8>, Failed> {
+        bytes(self.ask(caller, Request::GetXattr { ino, name: name.to_vec() })?)
+    }
+
+    /// The names of extended attributes, each with a 0 behind it.
+    ///
+    /// # Errors
+    ///
+    /// [`Failed`].
+    pub fn list_extended(&mut self, caller: &Caller, ino: Ino) -> Result<Vec<u8>, Failed> {
+        bytes(self.ask(caller, Request::ListXattr { ino })?)
+    }
+
+    /// Sets an extended attribute.
+    ///
+    /// # Errors
+    ///
+    /// [`Failed`].
+    pub fn set_extended(
+        &mut self,
+        caller: &Caller,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        how: SetXattr,
+    ) -> Result<(), Failed> {
+        let (name, value) = (name.to_vec(), value.to_vec());
+        self.ask(caller, Request::SetXattr { ino, name, value, how }).map(|_| ())
+    }
+
+    /// Removes an extended attribute.
+    ///
+    /// # Errors
+    ///
+    /// [`Failed`].
+    pub fn remove_extended(&mut self, caller: &Caller, ino: Ino, name: &[u8]) -> Result<(), Failed> {
+        self.ask(caller, Request::RemoveXattr { ino, name: name.to_vec() }).map(|_| ())
+    }
+
+    /// Locks a range, and never waits.
+    ///
+    /// # Errors
+    ///
+    /// [`Failed`]: [`Error::WouldBlock`] when another lock excludes it.
+    pub fn lock(&mut self, lock: Lock) -> Result<(), Failed> {
+        self.ask_own(Request::Lock(lock))?;
+        self.client.locks().add(lock);
+        Ok(())
+    }
+
+    /// Which lock excludes this one.
+    ///
+    /// # Errors
+    ///
+    /// [`Failed`].
+    pub fn test_lock(&mut self, lock: Lock) -> Result<Option<Lock>, Failed> {
+        match self.ask_own(Request::TestLock(lock))? {
+            Answer::Excluded(lock) => Ok(lock),
+            _ => Err(Failed::Nonsense),
+        }
+    }
+
+    /// Releases what an owner has locked of a range.
+    ///
+    /// # Errors
+    ///
+    /// [`Failed`].
+    pub fn unlock(&mut self, ino: Ino, owner: LockOwner, first: u64, last: u64) -> Result<(), Failed> {
+        if !self.client.locks().has(ino, owner) {
+            return Ok(());
+        }
+        self.ask_own(Request::Unlock { ino, owner, first, last })?;
+        self.client.locks().remove(ino, owner, first, last);
+        Ok(())
+    }
+
+    /// Changes what becomes of a range of a file that is open for writing. Without `keeps_size` the file goes at least to the range's end.
+    ///
+    /// # Errors
+    ///
+    /// [`Failed`].
+    pub fn punch(&mut self, handle: u64, at: u64, len: u64, how: Punch, keeps_size: bool) -> Result<(), Failed> {
+        let (file, access) = self.open_file(handle)?;
+        if !access.write {
+            return Err(Failed::NotOpen);
+        }
+        let end = at.checked_add(len).filter(|end| *end <= FILE_LEN_MAX).ok_or(Error::FileTooBig)?;
+        if len == 0 {
+            return Err(Error::Invalid.into());
+        }
+        self.flush(&file)?;
+        let page = PAGE as u64;
+        let mut holes = Vec::new();
+        if how == Punch::Hole {
+            // Behind the end there is nothing.
+            let size = attr(self.ask_own(Request::GetAttr { ino: file.ino })?)?.size;
+            let stop = end.min(size);
+            let (first, last) = (at.div_ceil(page), if stop == size { stop.div_ceil(page) } else { stop / page });
+            if first < last {
+                holes.push((first, last - first));
+            }
+            let zeros = [0; PAGE];
+            let head_end = stop.min(first * page);
+            if at < head_end {
+                self.write_file(&file, at, &zeros[..(head_end - at) as usize])?;
+            }
+            let tail = (last * page).max(head_end);
+            if tail < stop && at < stop {
+                self.write_file(&file, tail.max(at), &zeros[..(stop - tail.max(at)) as usize])?;
+            }
+            self.flush(&file)?;
+        }
+        let size_min = if keeps_size { 0 } else { end };
+        let mtime = Some((self.client.config.wall)());
+        let request = Request::Commit { handle, size_min, mtime, holes: holes.clone(), extents: Vec::new() };
+        let attr = attr(self.ask_own(request)?)?;
+        let mut state = file.lock();
+        if !state.hear_own(&attr) || !holes.is_empty() {
+            state.layout.clear();
+        }
+        Ok(())
+    }
+
+    /// The first data or hole of an open file at `at` or behind it; none: there is none.
+    ///
+    /// # Errors
+    ///
+    /// [`Failed`].
+    pub fn seek(&mut self, handle: u64, at: u64, what: Whence) -> Result<Option<u64>, Failed> {
+        let (file, _) = self.open_file(handle)?;
+        self.flush(&file)?;
+        let page = PAGE as u64;
+        let mut from = at;
+        loop {
+            let len = file.lock().len();
+            if from >= len {
+                return Ok((what == Whence::Hole && at < len).then_some(len));
+            }
+            let end = len.div_ceil(page);
+            let piece = file.lock().layout.piece(from / page, end - from / page);
+            let (count, is_data) = match piece {
+                Piece::Unknown => {
+                    self.learn_layout(&file, from / page)?;
+                    continue;
+                }
+                Piece::Hole { count } => (count, false),
+                Piece::Stored(stored) => (stored.sums.len() as u64, true),
+            };
+            if is_data == (what == Whence::Data) {
+                return Ok(Some(from));
+            }
+            from = (from / page + count) * page;
+        }
+    }
+}

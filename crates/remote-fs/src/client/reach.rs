@@ -1,0 +1,222 @@
+//! Reads and writes of donors' memory, by the calling thread.
+
+use sinew_mem::MessageBuffer;
+use sinew_remote_memory::donor::{Answer, Call};
+use sinew_remote_memory::engine::Op;
+use sinew_remote_memory::pool::{Approach, PoolConfig, Reach};
+use sinew_remote_memory::volume::{CallFailed, Event};
+use sinew_rpc::{Endpoint, SharedEndpoint};
+
+use super::lane::Lane;
+use crate::protocol::Replica;
+
+/// A donor that could not be reached is left alone for so long.
+const REST_NS: u64 = 500_000_000;
+/// Turns in vain after which others may use the processor.
+const SPINS: u32 = 200;
+
+/// A donor, from one lane.
+pub(super) struct Within<E: Endpoint, A: Approach> {
+    reach: Reach<SharedEndpoint<E>, A>,
+    /// As which client, in which epoch.
+    admitted: Option<(u64, u32)>,
+    incarnation: u64,
+    /// It is not tried before.
+    rests_until_ns: u64,
+    why: String,
+}
+
+/// An operation for a donor, and what became of it.
+pub(super) struct Transfer {
+    pub copy: Replica,
+    pub op: Option<Op>,
+    /// Of a read that succeeded.
+    pub target: Option<MessageBuffer>,
+    pub error: Option<String>,
+}
+
+impl Transfer {
+    pub fn new(copy: Replica, op: Op) -> Self {
+        Self { copy, op: Some(op), target: None, error: None }
+    }
+}
+
+impl<E: Endpoint, A: Approach> Lane<E, A> {
+    /// Does all of them, and waits until they are over.
+    pub(super) fn transfer(&mut self, transfers: &mut [Transfer]) {
+        // All ways first: while one is asked for, nothing else is heard.
+        for transfer in transfers.iter_mut() {
+            if let Err(why) = self.way(&transfer.copy) {
+                transfer.error = Some(why);
+            }
+        }
+        let first_tag = self.next_tag;
+        let mut open = 0;
+        for index in 0..transfers.len() {
+            if transfers[index].error.is_some() {
+                continue;
+            }
+            let (donor, tag) = (transfers[index].copy.donor.0, first_tag + index as u64);
+            while let Some(op) = transfers[index].op.take() {
+                let Some(within) = self.donors.get_mut(&donor) else { break };
+                match within.reach.submit(tag, op) {
+                    Ok(()) => open += 1,
+                    // There is room when something is over.
+                    Err(op) => {
+                        transfers[index].op = Some(op);
+                        self.turn_donors();
+                        open -= self.gather(first_tag, transfers);
+                    }
+                }
+            }
+        }
+        self.next_tag += transfers.len() as u64;
+        let mut spins = 0;
+        let mut until = None;
+        while open > 0 {
+            let busy = self.turn_donors();
+            let over = self.gather(first_tag, transfers);
+            open -= over;
+            if busy || over > 0 {
+                spins = 0;
+                continue;
+            }
+            spins += 1;
+            if spins > SPINS {
+                std::thread::yield_now();
+                let now_ns = self.now_ns();
+                if now_ns > *until.get_or_insert(now_ns + self.client.config.donor_timeout_ns) {
+                    self.give_up(transfers);
+                    return;
+                }
+            }
+        }
+        for transfer in transfers.iter().filter(|transfer| transfer.error.is_some()) {
+            self.check_way(transfer);
+        }
+    }
+
+    fn turn_donors(&mut self) -> bool {
+        let mut busy = false;
+        for within in self.donors.values_mut() {
+            busy |= within.reach.turn();
+            within.reach.poll(&mut self.events);
+        }
+        busy
+    }
+
+    /// Hears what is over of these. Returns how many.
+    fn gather(&mut self, first_tag: u64, transfers: &mut [Transfer]) -> usize {
+        let mut over = 0;
+        for event in self.events.drain(..) {
+            if let Event::Over { tag, error, target } = event
+                && let Some(transfer) = tag.checked_sub(first_tag).and_then(|index| transfers.get_mut(index as usize))
+            {
+                over += 1;
+                (transfer.error, transfer.target) = (error, target);
+            }
+        }
+        over
+    }
+
+    /// What has not ended never will: those donors are lost to this lane, with the buffers that they have.
+    fn give_up(&mut self, transfers: &mut [Transfer]) {
+        for transfer in transfers.iter_mut().filter(|transfer| transfer.target.is_none() && transfer.error.is_none()) {
+            transfer.error = Some("it has not answered in time".into());
+            self.donors.remove(&transfer.copy.donor.0);
+        }
+    }
+
+    fn check_way(&mut self, transfer: &Transfer) {
+        let now_ns = self.now_ns();
+        if let Some(within) = self.donors.get_mut(&transfer.copy.donor.0)
+            && !within.reach.has_way()
+        {
+            within.admitted = None;
+            within.rests_until_ns = now_ns + REST_NS;
+            within.why = transfer.error.clone().unwrap_or_default();
+        }
+    }
+
+    /// Whether a copy can be reached as far as is known, without asking anybody.
+    pub(super) fn is_near(&self, copy: &Replica) -> bool {
+        self.donors.get(&copy.donor.0).is_some_and(|within| within.admitted.is_some() && within.reach.has_way())
+    }
+
+    /// Has the donor admit this lane, if it has not.
+    fn way(&mut self, copy: &Replica) -> Result<(), String> {
+        let identity = self.client.identity();
+        let us = (identity.client, identity.epoch);
+        let key = copy.donor.0;
+        if !self.donors.contains_key(&key) {
+            let donors = self.client.donors();
+            let known = donors.iter().find(|known| known.donor == copy.donor);
+            let known = known.ok_or("the service has not said where the donor is")?;
+            let address = known.address.parse().map_err(|error| format!("{}: {error}", known.address))?;
+            let config = PoolConfig { key: self.client.config.key.clone(), ..self.client.config.pool.clone() };
+            let reach = Reach::new(address, self.rpc.share(), &self.approach, &config);
+            let within = Within { reach, admitted: None, incarnation: 0, rests_until_ns: 0, why: String::new() };
+            self.donors.insert(key, within);
+        }
+        let now_ns = self.now_ns();
+        let Some(within) = self.donors.get_mut(&key) else { return Err("it is not there".into()) };
+        if within.admitted == Some(us) && within.reach.has_way() {
+            return within.is_run(copy.incarnation);
+        }
+        if now_ns < within.rests_until_ns {
+            return Err(within.why.clone());
+        }
+        let (volume, epoch, client, lane) = (identity.volume, identity.epoch, identity.client, self.number);
+        match self.call(key, Call::Admit { volume, epoch, client, lane }) {
+            Ok(Answer::Admitted { incarnation, .. }) => {
+                let Some(within) = self.donors.get_mut(&key) else { return Err("it is not there".into()) };
+                (within.admitted, within.incarnation) = (Some(us), incarnation);
+                within.is_run(copy.incarnation)
+            }
+            other => {
+                let why = match other {
+                    Ok(_) => "its answer makes no sense".into(),
+                    Err(error) => error.to_string(),
+                };
+                let now_ns = self.now_ns();
+                if let Some(within) = self.donors.get_mut(&key) {
+                    within.admitted = None;
+                    within.rests_until_ns = now_ns + REST_NS;
+                    within.why.clone_from(&why);
+                }
+                Err(why)
+            }
+        }
+    }
+
+    fn call(&mut self, donor: u64, call: Call) -> Result<Answer, CallFailed> {
+        let tag = self.next_tag;
+        self.next_tag += 1;
+        if let Some(within) = self.donors.get_mut(&donor) {
+            within.reach.call(tag, call);
+        }
+        loop {
+            let busy = self.turn_donors();
+            let answer = self.events.drain(..).find_map(|event| match event {
+                Event::Answered { tag: of, result } if of == tag => Some(result),
+                _ => None,
+            });
+            if let Some(answer) = answer {
+                return answer;
+            }
+            if !busy {
+                std::thread::yield_now();
+            }
+        }
+    }
+}
+
+impl<E: Endpoint, A: Approach> Within<E, A> {
+    /// Whether it is the run of the donor that has the copy.
+    fn is_run(&self, incarnation: u64) -> Result<(), String> {
+        if self.incarnation == incarnation {
+            return Ok(());
+        }
+        Err("it has started again, and lost what it had".into())
+    }
+}

@@ -1,0 +1,51 @@
+//! Numbers of requests that change something.
+
+use std::collections::BTreeSet;
+
+use crate::protocol::IN_FLIGHT_MAX;
+
+/// Which numbers were used, and which have no answer yet.
+#[derive(Debug, Default)]
+pub(super) struct Sequences {
+    last: u64,
+    open: BTreeSet<u64>,
+}
+
+impl Sequences {
+    /// A number that was never used. None: as many requests as may be are under way.
+    pub fn begin(&mut self) -> Option<u64> {
+        if self.open.len() >= IN_FLIGHT_MAX {
+            return None;
+        }
+        self.last += 1;
+        self.open.insert(self.last);
+        Some(self.last)
+    }
+
+    /// The request has its answer.
+    pub fn end(&mut self, number: u64) {
+        self.open.remove(&number);
+    }
+
+    /// All numbers below have had their answers.
+    pub fn settled(&self) -> u64 {
+        self.open.first().copied().unwrap_or(self.last + 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_settled_in_order_and_bounded() {
+        let mut sequences = Sequences::default();
+        assert_eq!((sequences.settled(), sequences.begin(), sequences.begin()), (1, Some(1), Some(2)));
+        sequences.end(2);
+        assert_eq!(sequences.settled(), 1);
+        sequences.end(1);
+        assert_eq!(sequences.settled(), 3);
+        (0..IN_FLIGHT_MAX).for_each(|_| assert!(sequences.begin().is_some()));
+        assert_eq!((sequences.begin(), sequences.settled()), (None, 3));
+    }
+}

@@ -1,0 +1,182 @@
+//! Writing: into this program's memory, until it is flushed.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use sinew_remote_memory::pool::Approach;
+use sinew_rpc::Endpoint;
+
+use super::error::Failed;
+use super::file::{File, State};
+use super::lane::Lane;
+use crate::protocol::{Answer, Error, FILE_LEN_MAX, PAGE, RESERVE_PAGES_MAX, Request};
+
+/// What pages were before they are written in part, each with its checksum.
+type Bases = HashMap<u64, (Vec<u8>, u64)>;
+
+/// The part of a range in the page of its first byte: the page, from where there, and bytes.
+fn part(at: u64, len: usize) -> (u64, usize, usize) {
+    let from = (at % PAGE as u64) as usize;
+    (at / PAGE as u64, from, len.min(PAGE - from))
+}
+
+/// The pages of a range that are not written as a whole: its first, its last, or none.
+fn ends(at: u64, len: usize) -> impl Iterator<Item = u64> {
+    let (first, from, first_len) = part(at, len);
+    let end = at + len as u64;
+    let last = (!end.is_multiple_of(PAGE as u64) && end / PAGE as u64 > first).then_some(end / PAGE as u64);
+    (from > 0 || first_len < PAGE).then_some(first).into_iter().chain(last)
+}
+
+impl State {
+    /// A page that has to be known before bytes of it are written.
+    fn missing(&self, at: u64, len: usize, bases: &Bases) -> Option<u64> {
+        let is_missing = |page: &u64| {
+            if self.dirty.page(*page).is_some() {
+                return false;
+            }
+            match (bases.get(page), self.layout.sum(*page)) {
+                (Some((_, had)), Some(sum)) => *had != sum,
+                // It is not read for nothing: that it has changed meanwhile is found at the commit.
+                (Some(_), None) => false,
+                (None, Some(0)) => false,
+                (None, _) => true,
+            }
+        };
+        ends(at, len).find(is_missing)
+    }
+}
+
+impl<E: Endpoint, A: Approach> Lane<E, A> {
+    /// Writes bytes to a file that is open for writing.
+    ///
+    /// # Errors
+    ///
+    /// [`Failed`]; nothing is written then.
+    pub fn write(&mut self, handle: u64, at: u64, data: &[u8]) -> Result<(), Failed> {
+        let (file, access) = self.open_file(handle)?;
+        if !access.write {
+            return Err(Failed::NotOpen);
+        }
+        self.write_file(&file, at, data)
+    }
+
+    pub(super) fn write_file(&mut self, file: &Arc<File>, at: u64, data: &[u8]) -> Result<(), Failed> {
+        let end = at.checked_add(data.len() as u64).filter(|end| *end <= FILE_LEN_MAX);
+        let end = end.ok_or(Failed::Refused(Error::FileTooBig))?;
+        if data.is_empty() {
+            return Ok(());
+        }
+        self.make_room(file, data.len())?;
+        let count = end.div_ceil(PAGE as u64) - at / PAGE as u64;
+        self.promise(count)?;
+        let written = self.write_promised(file, at, data, count);
+        if written.is_err() {
+            self.client.reserve().forgive(count);
+        }
+        written
+    }
+
+    fn write_promised(&mut self, file: &Arc<File>, at: u64, data: &[u8], count: u64) -> Result<(), Failed> {
+        let mut bases = Bases::new();
+        loop {
+            let mut state = file.lock();
+            if let Some(page) = state.missing(at, data.len(), &bases) {
+                drop(state);
+                let base = self.committed_page(file, page)?;
+                bases.insert(page, base);
+                continue;
+            }
+            let now_ns = self.now_ns();
+            let first = at / PAGE as u64;
+            let new = state.dirty.new_pages(first, count);
+            let before = state.dirty.bytes();
+            let is_first = state.dirty.is_empty();
+            let mut rest = data;
+            let mut from = at;
+            while !rest.is_empty() {
+                let (page, offset, len) = part(from, rest.len());
+                let base = bases.get(&page).map(|(bytes, sum)| (&bytes[..], *sum));
+                let wrote = state.dirty.write(&self.client.arena, page, offset, &rest[..len], base);
+                if wrote.is_err() {
+                    // The pages before have been written, and more bytes of a write that failed may be there.
+                    self.client.changed_dirty(before, state.dirty.bytes());
+                    return Err(Failed::Memory);
+                }
+                (from, rest) = (from + len as u64, &rest[len..]);
+            }
+            if is_first {
+                state.dirty_since_ns = now_ns;
+                state.dirty_len = 0;
+            }
+            state.dirty_len = state.dirty_len.max(from);
+            state.modified = Some((self.client.config.wall)());
+            self.client.changed_dirty(before, state.dirty.bytes());
+            drop(state);
+            self.client.wrote(now_ns);
+            self.client.reserve().forgive(count - new);
+            if self.client.dirty_bytes() > self.client.config.dirty_bytes_max / 4 {
+                self.client.wake();
+            }
+            return Ok(());
+        }
+    }
+
+    /// Waits until there is room for what is to be written.
+    fn make_room(&mut self, file: &Arc<File>, len: usize) -> Result<(), Failed> {
+        let max = self.client.config.dirty_bytes_max;
+        if self.client.dirty_bytes() + len <= max {
+            return Ok(());
+        }
+        self.flush(file)?;
+        if self.client.dirty_bytes() + len > max {
+            for other in self.client.dirty_files() {
+                // Whoever wrote it is told.
+                if let Err(error) = self.flush(&other) {
+                    other.lock().error = Some(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Has so many pages reserved and promised.
+    fn promise(&mut self, pages: u64) -> Result<(), Failed> {
+        loop {
+            let missing = self.client.reserve().promise(pages);
+            if missing == 0 {
+                return Ok(());
+            }
+            self.reserve(missing)?;
+        }
+    }
+
+    /// Reserves pages, and some ahead: those that are missing may be fewer.
+    pub(super) fn reserve(&mut self, missing: u64) -> Result<(), Failed> {
+        let ahead = u64::from(self.client.config.reserve_pages);
+        let pages = missing.max(ahead).min(RESERVE_PAGES_MAX.into()) as u32;
+        let Answer::Fresh(fresh) = self.ask_own(Request::Reserve { pages })? else { return Err(Failed::Nonsense) };
+        if fresh.runs.is_empty() {
+            return Err(Failed::Refused(Error::NoSpace));
+        }
+        self.client.learn(&fresh.places);
+        self.client.reserve().add(fresh.runs);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_that_are_written_in_part_are_the_ends_of_a_range() {
+        let of = |at, len| ends(at, len).collect::<Vec<_>>();
+        let page = PAGE as u64;
+        assert_eq!(of(0, PAGE), [0; 0]);
+        assert_eq!(of(page, 3 * PAGE), [0; 0]);
+        assert_eq!((of(5, 6), of(0, 6), of(page - 1, 1)), (vec![0], vec![0], vec![0]));
+        assert_eq!((of(5, PAGE), of(0, PAGE + 1), of(page - 1, 2)), (vec![0, 1], vec![1], vec![0, 1]));
+        assert_eq!((of(5, 2 * PAGE - 5), of(5, 3 * PAGE)), (vec![0], vec![0, 3]));
+    }
+}

@@ -1,0 +1,268 @@
+//! The remote file system as programs see it: donors, a service and mounts are processes, and some are killed.
+
+mod common;
+mod mounts {
+    pub mod facts;
+    pub mod mapping;
+    pub mod random;
+    pub mod remote;
+}
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use common::{Folder, run, sinew, text};
+use mounts::remote::{Cluster, is_mounted, wait_until};
+use mounts::{facts, random};
+use rustix::process::Signal;
+use sinew_conformance::skipped;
+
+/// Bytes that differ by number.
+fn bytes(number: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at.wrapping_mul(number + 3) >> 5) as u8 ^ number as u8).collect()
+}
+
+#[test]
+fn remote_files_are_as_posix_has_them() {
+    let cluster = Cluster::new(2, 2, false);
+    let Some(mounted) = cluster.mount("a", &[]) else { return };
+    for (name, fact) in facts::ALL.iter().chain(facts::MORE) {
+        let directory = mounted.point.join(name);
+        fs::create_dir(&directory).unwrap();
+        eprintln!("{name}");
+        fact(&directory);
+    }
+    mounted.end();
+}
+
+#[test]
+fn random_steps_on_remote_files_are_as_in_their_shadows() {
+    let cluster = Cluster::new(2, 2, false);
+    // So little may be unwritten that much is written while more comes.
+    let Some(mounted) = cluster.mount("a", &["--unwritten", "4M"]) else { return };
+    std::thread::scope(|scope| {
+        for seed in 0..4 {
+            let point = &mounted.point;
+            scope.spawn(move || random::run(point, 100 + seed, 400, 600_000));
+        }
+    });
+    mounted.end();
+}
+
+#[test]
+fn whoever_opens_a_file_sees_what_others_have_closed() {
+    let cluster = Cluster::new(2, 2, false);
+    let (Some(a), Some(b)) = (cluster.mount("a", &[]), cluster.mount("b", &[])) else { return };
+    let path = |mounted: &mounts::remote::Mounted, name: &str| mounted.point.join(name);
+    for round in 0..20 {
+        let (from, to) = if round % 2 == 0 { (&a, &b) } else { (&b, &a) };
+        let len = 1 + (round * 7919) % 300_000;
+        fs::write(path(from, "file"), bytes(round, len)).unwrap();
+        let read = fs::read(path(to, "file")).unwrap();
+        assert!(read == bytes(round, len), "round {round}: {} bytes of {len}", read.len());
+    }
+    // Two write different parts of the same page, and neither is lost.
+    fs::write(path(&a, "page"), vec![b'.'; 4096]).unwrap();
+    let open = |mounted| OpenOptions::new().read(true).write(true).open(path(mounted, "page")).unwrap();
+    let (one, other) = (open(&a), open(&b));
+    for at in 0..50 {
+        one.write_all_at(b"a", at * 40).unwrap();
+        other.write_all_at(b"b", at * 40 + 20).unwrap();
+    }
+    drop((one, other));
+    let read = fs::read(path(&a, "page")).unwrap();
+    for at in 0..50 {
+        assert_eq!((read[at * 40], read[at * 40 + 20]), (b'a', b'b'), "at {at}");
+    }
+    // A lock of one excludes the other.
+    let (held, wanted) = (File::create(path(&a, "lock")).unwrap(), File::open(path(&b, "lock")));
+    held.lock().unwrap();
+    let wanted = wanted.unwrap();
+    assert!(wanted.try_lock_shared().is_err());
+    drop(held);
+    wait_until(|| wanted.try_lock_shared().is_ok());
+    a.end();
+    b.end();
+}
+
+#[test]
+fn a_killed_client_leaves_no_mount_and_a_tree_in_order() {
+    let cluster = Cluster::new(2, 2, false);
+    let (Some(mut a), Some(b)) = (cluster.mount("a", &[]), cluster.mount("b", &[])) else { return };
+    fs::write(a.point.join("kept"), bytes(1, 100_000)).unwrap();
+    let mut open = File::create(a.point.join("lost")).unwrap();
+    open.write_all(&bytes(2, 50_000)).unwrap();
+    open.sync_all().unwrap();
+    open.write_all(&bytes(3, 50_000)).unwrap();
+    open.lock().unwrap();
+    a.process.signal(Signal::KILL);
+    a.process.wait();
+    wait_until(|| !is_mounted(&a.point));
+    assert!(fs::read_dir(&a.point).unwrap().next().is_none());
+    assert!(fs::read(b.point.join("kept")).unwrap() == bytes(1, 100_000));
+    let read = fs::read(b.point.join("lost")).unwrap();
+    assert!(read[..50_000] == bytes(2, 50_000)[..]);
+    // Its lock ends when it is taken for dead.
+    let other = File::open(b.point.join("lost")).unwrap();
+    wait_until(|| other.try_lock().is_ok());
+    b.end();
+}
+
+#[test]
+fn what_was_synced_is_there_after_the_service_was_killed() {
+    let mut cluster = Cluster::new(2, 2, true);
+    let Some(mounted) = cluster.mount("a", &[]) else { return };
+    let (point, stop) = (mounted.point.clone(), AtomicBool::new(false));
+    let done = std::thread::scope(|scope| {
+        let stop = &stop;
+        let writer = scope.spawn(move || {
+            let mut number = 0;
+            while !stop.load(Ordering::Relaxed) {
+                let mut file = File::create(point.join(format!("file-{number}"))).unwrap();
+                file.write_all(&bytes(number, 30_000 + number)).unwrap();
+                file.sync_all().unwrap();
+                number += 1;
+            }
+            number
+        });
+        for _ in 0..3 {
+            std::thread::sleep(Duration::from_millis(700));
+            cluster.kill_service();
+            std::thread::sleep(Duration::from_millis(200));
+            cluster.start_service();
+        }
+        std::thread::sleep(Duration::from_millis(500));
+        stop.store(true, Ordering::Relaxed);
+        writer.join().unwrap()
+    });
+    assert!(done > 3, "{done}");
+    let check = |at: &Path| {
+        for number in 0..done {
+            let read = fs::read(at.join(format!("file-{number}"))).unwrap();
+            assert!(read == bytes(number, 30_000 + number), "file {number}");
+        }
+    };
+    check(&mounted.point);
+    let Some(other) = cluster.mount("b", &[]) else { return };
+    check(&other.point);
+    mounted.end();
+    other.end();
+}
+
+#[test]
+fn a_donor_that_is_killed_takes_nothing_with_it() {
+    let mut cluster = Cluster::new(3, 2, false);
+    let Some(mounted) = cluster.mount("a", &[]) else { return };
+    let write = |number: usize| fs::write(mounted.point.join(format!("{number}")), bytes(number, 900_000)).unwrap();
+    let check = |count: usize| {
+        for number in 0..count {
+            // Past the caches of this host.
+            let mut file = File::open(mounted.point.join(format!("{number}"))).unwrap();
+            let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
+            let mut read = Vec::new();
+            file.read_to_end(&mut read).unwrap();
+            assert!(read == bytes(number, 900_000), "file {number}: {}", mounted.log());
+        }
+    };
+    (0..20).for_each(write);
+    cluster.kill_donor(1);
+    check(20);
+    (20..40).for_each(write);
+    check(40);
+    mounted.end();
+}
+
+#[test]
+fn a_directory_has_a_hundred_thousand_names() {
+    const COUNT: usize = 100_000;
+    let cluster = Cluster::new(1, 1, false);
+    let Some(mounted) = cluster.mount("a", &[]) else { return };
+    let directory = mounted.point.join("many");
+    fs::create_dir(&directory).unwrap();
+    for number in 0..COUNT {
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            directory.join(format!("name-{number}")),
+            rustix::fs::FileType::RegularFile,
+            rustix::fs::Mode::RUSR,
+            0,
+        )
+        .unwrap();
+    }
+    let mut seen = vec![false; COUNT];
+    for entry in fs::read_dir(&directory).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        let number: usize = name.strip_prefix("name-").unwrap().parse().unwrap();
+        assert!(!std::mem::replace(&mut seen[number], true), "{name} twice");
+    }
+    assert!(seen.into_iter().all(|seen| seen));
+    mounted.end();
+}
+
+#[test]
+fn fio_verifies_what_it_wrote_to_a_mount() {
+    let has_fio = Command::new("fio").arg("--version").output().is_ok();
+    if !has_fio {
+        return skipped("no fio");
+    }
+    let cluster = Cluster::new(2, 2, false);
+    let Some(mounted) = cluster.mount("a", &[]) else { return };
+    for (name, options) in
+        [("direct", "--direct=1 --bs=64k"), ("cached", "--direct=0 --bs=3k"), ("mapped", "--ioengine=mmap")]
+    {
+        let mut command = Command::new("fio");
+        command.args(["--rw=randwrite", "--size=16M", "--verify=crc32c", "--verify_fatal=1", "--numjobs=2"]);
+        command.arg(format!("--name={name}")).arg("--directory").arg(&mounted.point).args(options.split(' '));
+        let output = run(&mut command);
+        assert!(output.status.success(), "{name}: {}{}", text(&output.stdout), text(&output.stderr));
+    }
+    mounted.end();
+}
+
+#[test]
+fn a_mount_in_the_background_ends_with_umount() {
+    let cluster = Cluster::new(1, 1, false);
+    let Some(first) = cluster.mount("a", &[]) else { return };
+    first.end();
+    let point = cluster.folder.0.join("b");
+    fs::create_dir(&point).unwrap();
+    let at = point.display().to_string();
+    let output = run(&mut sinew(&["mount", &cluster.address, &at, "--background"]));
+    assert!(output.status.success() && text(&output.stdout).contains("is mounted at"), "{output:?}");
+    fs::write(point.join("file"), b"written").unwrap();
+    assert!(run(Command::new("umount").arg(&point)).status.success());
+    assert!(!is_mounted(&point));
+    let Some(again) = cluster.mount("b", &["--read-only"]) else { return };
+    assert_eq!(fs::read(again.point.join("file")).unwrap(), b"written");
+    assert!(fs::write(again.point.join("file"), b"x").is_err());
+    // Files that are open do not hold it up.
+    let _open = File::open(again.point.join("file")).unwrap();
+    again.end();
+}
+
+#[test]
+fn a_mount_that_cannot_be_says_what_to_do() {
+    let folder = Folder::new();
+    let complaint = |address: &str, at: &Path| {
+        let output = run(&mut sinew(&["mount", address, &at.display().to_string(), "--timeout", "1"]));
+        assert!(!output.status.success());
+        text(&output.stderr)
+    };
+    let none = complaint("shm://nobody-is-here", &folder.0);
+    assert!(none.contains("serve files"), "{none}");
+    let cluster = Cluster::new(1, 1, false);
+    let Some(mounted) = cluster.mount("a", &[]) else { return };
+    let missing = complaint(&cluster.address, &folder.0.join("none"));
+    assert!(missing.contains("mkdir -p"), "{missing}");
+    fs::write(folder.0.join("file"), b"").unwrap();
+    let file = complaint(&cluster.address, &folder.0.join("file"));
+    assert!(file.contains("is no directory"), "{file}");
+    let busy = complaint(&cluster.address, &mounted.point);
+    assert!(busy.contains("mount point already") && busy.contains("umount"), "{busy}");
+    mounted.end();
+}

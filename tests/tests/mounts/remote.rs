@@ -1,0 +1,136 @@
+//! Donors, a service and mounts, each a process of its own.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use sinew_conformance::skipped;
+
+use crate::common::{Folder, PATIENCE, Process, Server, sinew, unique};
+
+/// A file system: its donors, and its service.
+pub struct Cluster {
+    pub donors: Vec<Option<Server>>,
+    addresses: Vec<String>,
+    pub service: Option<Server>,
+    pub address: String,
+    options: Vec<String>,
+    pub folder: Folder,
+}
+
+impl Cluster {
+    /// So many donors, and a service with so many copies, which keeps names on a disk or not.
+    pub fn new(donors: usize, copies: usize, is_kept: bool) -> Self {
+        let folder = Folder::new();
+        let addresses: Vec<String> = (0..donors).map(|_| format!("shm://{}", unique("donor"))).collect();
+        let donors = addresses
+            .iter()
+            .map(|address| Some(Server::of(&mut sinew(&["serve", "memory", address, "--child", "--memory", "320M"]))));
+        let mut options: Vec<String> = addresses.iter().flat_map(|donor| ["--donor".into(), donor.clone()]).collect();
+        options.extend(["--copies".into(), copies.to_string()]);
+        if is_kept {
+            options.extend(["--data".into(), folder.0.join("data").display().to_string()]);
+        }
+        let address = format!("shm://{}", unique("files"));
+        let mut cluster = Self { donors: donors.collect(), addresses, service: None, address, options, folder };
+        cluster.start_service();
+        cluster
+    }
+
+    pub fn start_service(&mut self) {
+        let mut command = sinew(&["serve", "files", &self.address, "--child"]);
+        self.service = Some(Server::of(command.args(&self.options)));
+    }
+
+    /// The service is gone, without a chance to put anything in order.
+    pub fn kill_service(&mut self) {
+        kill(&mut self.service);
+    }
+
+    pub fn kill_donor(&mut self, index: usize) {
+        kill(&mut self.donors[index]);
+    }
+
+    /// Starts it again, with nothing of what it had.
+    pub fn restart_donor(&mut self, index: usize) {
+        let address = &self.addresses[index];
+        self.donors[index] = Some(Server::of(&mut sinew(&["serve", "memory", address, "--child", "--memory", "320M"])));
+    }
+
+    /// Mounts it at a folder of this name; none where nothing can be mounted.
+    pub fn mount(&self, name: &str, options: &[&str]) -> Option<Mounted> {
+        let point = self.folder.0.join(name);
+        std::fs::create_dir_all(&point).unwrap();
+        Mounted::start(&self.address, &point, options)
+    }
+}
+
+fn kill(server: &mut Option<Server>) {
+    if let Some(server) = server.take() {
+        server.process.signal(Signal::KILL);
+    }
+}
+
+/// A mount.
+pub struct Mounted {
+    pub process: Process,
+    pub point: PathBuf,
+}
+
+impl Mounted {
+    fn start(address: &str, point: &Path, options: &[&str]) -> Option<Self> {
+        if std::fs::File::options().read(true).write(true).open("/dev/fuse").is_err() {
+            skipped("no FUSE");
+            return None;
+        }
+        let mut command = sinew(&["mount", address, &point.display().to_string(), "--json"]);
+        let log = std::fs::File::create(point.with_extension("log")).unwrap();
+        let child = command.args(options).stdout(Stdio::piped()).stderr(log).spawn().unwrap();
+        let mut process = Process(child);
+        let mut line = String::new();
+        BufReader::new(process.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let said = std::fs::read_to_string(point.with_extension("log")).unwrap();
+        if said.contains("fusermount3") {
+            skipped("no FUSE");
+            return None;
+        }
+        assert!(line.contains("\"mounted\""), "{line}: {said}");
+        Some(Self { process, point: point.to_owned() })
+    }
+
+    /// What it said to nobody in particular.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.point.with_extension("log")).unwrap()
+    }
+
+    /// Ends it by Ctrl-C.
+    pub fn end(mut self) {
+        self.process.signal(Signal::INT);
+        assert!(self.process.wait().success(), "{}", self.log());
+        assert!(!is_mounted(&self.point));
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        self.process.signal(Signal::KILL);
+        let _ = self.process.0.wait();
+        wait_until(|| !is_mounted(&self.point));
+    }
+}
+
+/// Whether something is mounted there, according to the system.
+pub fn is_mounted(point: &Path) -> bool {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    table.lines().any(|line| line.split(' ').nth(4) == Some(&point.display().to_string()))
+}
+
+pub fn wait_until(mut is_so: impl FnMut() -> bool) {
+    let since = Instant::now();
+    while !is_so() {
+        assert!(since.elapsed() < PATIENCE, "it does not come to that");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
