@@ -1,11 +1,14 @@
-//! RDMABox: Optimizing RDMA for Memory Intensive Workload.
+//! RDMABox: requests for a donor's memory that are merged, chained and admitted, and completions that are polled for adaptively (rdmabox).
 
 pub mod fig1;
+pub mod fig2;
 pub mod fig6;
 pub mod fig8;
+pub mod fig9;
 pub mod paging;
 pub mod table1;
 pub mod threads;
+mod watcher;
 
 use sinew_sim::nic::Profile;
 

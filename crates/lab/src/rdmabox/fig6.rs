@@ -95,8 +95,9 @@ impl Experiment for Fig6 {
         let sweep = Sweep::all(progress);
         let mut rows = Vec::new();
         for (id, one, other, paper) in GAINS {
-            for ((which, metric), (paper, model)) in
-                [("low", "least gain"), ("high", "greatest gain")].into_iter().zip(paper.into_iter().zip(sweep.gains(one, other)))
+            for ((which, metric), (paper, model)) in [("low", "least gain"), ("high", "greatest gain")]
+                .into_iter()
+                .zip(paper.into_iter().zip(sweep.gains(one, other)))
             {
                 let id = format!("{id}.{which}");
                 let case = format!("{} over {}", name(one), name(other));

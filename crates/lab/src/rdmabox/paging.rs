@@ -140,7 +140,7 @@ impl Plan {
             adjacent: Adjacent::CALIBRATED,
             seed: 1,
             warm_up_ns: 2_000_000,
-            measured_ns: 40_000_000,
+            measured_ns: 120_000_000,
         }
     }
 }
@@ -208,7 +208,10 @@ impl Thread {
         let (first, slots) = (from as u64, (MEMORY / 2 / len) as u64);
         let mut places: Vec<u64> = Vec::with_capacity(count);
         for _ in 0..count {
-            let next = places.last().map(|last| last + len as u64).filter(|next| next + len as u64 <= first + (MEMORY / 2) as u64);
+            let next = places
+                .last()
+                .map(|last| last + len as u64)
+                .filter(|next| next + len as u64 <= first + (MEMORY / 2) as u64);
             let follows = self.random.below(1000) < adjacent;
             let place = next.filter(|_| follows).unwrap_or_else(|| first + self.random.below(slots) * len as u64);
             places.push(place);

@@ -14,8 +14,8 @@ use sinew_harness::histogram;
 use sinew_mem::atomic::Arc;
 use sinew_mem::{Arena, MessageBuffer};
 use sinew_remote_memory::engine::{
-    Admission, Engine, EngineConfig, EngineStats, Finished, Lending, Mode, Op, Request, Shared, SharedConfig, VerbsPath,
-    VerbsPathConfig,
+    Admission, Engine, EngineConfig, EngineStats, Finished, Lending, Mode, Op, Request, Shared, SharedConfig,
+    VerbsPath, VerbsPathConfig,
 };
 use sinew_sim::nic::{NicUse, Profile};
 use sinew_sim::{Actor, Doing, SimClock, SimDomain, SimExposed, SimVerbs};
@@ -273,13 +273,8 @@ impl Actor for Thread {
 pub fn run(profile: &Profile, plan: &Plan, admission: impl Admission + 'static) -> Found {
     let memory = (plan.depth + 2) * (plan.len + 512) * 2 + (1 << 21);
     let mut ground = Ground::new(profile, admission, plan.seed, plan.threads, memory);
-    let tally = Rc::new(RefCell::new(Tally {
-        from_ns: plan.warm_up_ns,
-        done: 0,
-        latency: histogram(),
-        looks: 0,
-        bytes: 0,
-    }));
+    let tally =
+        Rc::new(RefCell::new(Tally { from_ns: plan.warm_up_ns, done: 0, latency: histogram(), looks: 0, bytes: 0 }));
     for number in 0..plan.threads {
         let config = EngineConfig { mode: plan.mode, ..EngineConfig::default() };
         let engine = ground.engine(number, plan.queue_pairs, config);
