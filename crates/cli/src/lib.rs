@@ -5,7 +5,7 @@
 //! - `verbs`, `kv`, `seq`: `sinew verbs`, `sinew kv` and `sinew seq`, their benchmarks and the services that they are for.
 //! - `herd`: servers and clients of calls over verbs, and how they meet.
 //! - `sim`: `sinew sim`, and `lab`: `sinew lab`.
-//! - `block` and `memory`: `sinew serve block` and `sinew serve memory`; `donors` and `volume`: memory of others, and volumes in it; `socket_args`: where
+//! - `block` and `memory`: `sinew serve block`, `sinew serve memory` and `sinew memory`; `donors` and `volume`: memory of others, and volumes in it; `socket_args`: where
 //!   clients of other protocols come in.
 //! - `mount`: `sinew mount`; `files`: `sinew files`; `swap`: `sinew swap`. `fsck`: `sinew fsck`. `limits`: `sinew limits`. `measure`: what all benchmarks have in common; how they measure is the harness's.
 //! - `advice`: which command serves where nobody is found.
@@ -65,6 +65,7 @@ Examples:
   sinew kv bench table                     a cache's table, on one thread
   sinew serve cache                        a cache, and in another terminal:
   sinew kv set greeting hello; sinew kv get greeting
+  sinew memory bench --sizes 4K,1M         memory of a donor, by an engine
   sinew serve sequencer                    numbers; in another terminal:
   sinew seq next --count 3
   sinew sim run cx4 --workload FILE        a workload on a simulated cluster
@@ -108,6 +109,9 @@ enum Command {
     /// Ask a key-value cache, and measure key-value stores
     #[command(subcommand)]
     Kv(Box<kv::Command>),
+    /// Measure memory of donors
+    #[command(subcommand)]
+    Memory(Box<memory::Command>),
     /// Run a service
     #[command(subcommand)]
     Serve(Box<ServeCommand>),
@@ -151,7 +155,7 @@ enum ServeCommand {
     /// Serve a key-value cache over verbs: HERD
     Herd(kv::herd::serve::Args),
     /// Give memory to volumes of others
-    Memory(memory::Args),
+    Memory(memory::serve::Args),
     /// Hand out unique, increasing numbers
     Sequencer(seq::serve::Args),
 }
@@ -253,11 +257,12 @@ pub fn main() -> ExitCode {
         },
         Some(Command::Verbs(command)) => verbs::run(&command),
         Some(Command::Kv(command)) => kv::run(&command),
+        Some(Command::Memory(command)) => memory::run(&command),
         Some(Command::Serve(service)) => match *service {
             ServeCommand::Block(args) => block::run(&args),
             ServeCommand::Cache(args) => kv::serve::run(&args),
             ServeCommand::Herd(args) => kv::herd::serve::run(&args),
-            ServeCommand::Memory(args) => memory::run(&args),
+            ServeCommand::Memory(args) => memory::serve::run(&args),
             ServeCommand::Sequencer(args) => seq::serve::run(&args),
         },
         Some(Command::Swap(command)) => swap::run(&command),

@@ -1,144 +1,28 @@
-//! `sinew serve memory`: a donor.
+//! `sinew serve memory` and `sinew memory`: donors, and what going to them comes to.
 //!
-//! `reach` has the options that donors and those who use them have in common.
+//! - `reach` has the options that donors and those who use them have in common.
+//! - `serve` gives memory to others.
+//! - `bench` measures engines that go to a donor, beside copies by the same threads.
+//! - `tour`: a volume with two copies at donors in processes of their own.
 
+pub mod bench;
 pub mod reach;
+pub mod serve;
+pub mod tour;
 
-use anyhow::{Context, ensure};
-use sinew::Program;
-use sinew::fabric::verbs::Device;
-use sinew::host::SystemEntropy;
-use sinew::prelude::*;
-use sinew::remote_memory::donor::{CallsAlone, Key, Lends, Service, ServiceConfig};
-use sinew_harness::units::{self, parse_size};
+use crate::Outcome;
 
-use crate::serve::ThreadArgs;
-use crate::verbs::{Carried, Job};
-use crate::{Outcome, Usage};
-use reach::{By, ByArgs, KeyArgs, is_of_this_host};
-
-const AFTER_HELP: &str = "\
-Others keep volumes in this memory; ADDRESS is where they ask for slabs of it. They read and write it by themselves, past this program, at an
-address of shm:// or ibverbs://; at one of udp:// this program does it for them, by calls. --fabric chooses otherwise. What a volume had is made
-zeros before another gets it. Memory is taken from the system as it is used, and is gone with the server: a volume has copies at several donors.
-
-Beyond shared memory and this host, who asks has to have the key of --key-file, any 16 bytes or more that all hosts of a pool have; or, with
---open, may be anybody.
-
-Examples:
-  sinew serve memory shm://donor1 --memory 8G
-  sinew serve memory udp://0.0.0.0:7200 --memory 8G --key-file pool.key
-  sinew serve memory ibverbs://0.0.0.0:7200 --memory 8G --key-file pool.key
-  head -c 32 /dev/urandom > pool.key        makes a key
-  sinew serve block udp://a:7200 udp://b:7200 udp://c:7200 --size 4G --key-file pool.key --at unix:/run/disk.sock";
-
-/// Give memory to volumes of others until Ctrl-C.
-#[derive(clap::Args)]
-#[command(after_help = AFTER_HELP)]
-pub struct Args {
-    /// Where to be asked: shm://NAME, udp://HOST:PORT or ibverbs://HOST:PORT
-    address: String,
-    /// Bytes to give
-    #[arg(long, allow_negative_numbers = true, value_parser = parse_size)]
-    memory: usize,
-    #[command(flatten)]
-    key: KeyArgs,
-    /// Let anybody have memory who reaches the address
-    #[arg(long, conflicts_with = "key_file")]
-    open: bool,
-    #[command(flatten)]
-    by: ByArgs,
-    #[command(flatten)]
-    threads: ThreadArgs,
+/// What there is to do with memory that lies elsewhere.
+#[derive(clap::Subcommand)]
+pub enum Command {
+    /// Measure reads and writes of a donor's memory: merged, chained and admitted
+    #[command(after_help = bench::HELP)]
+    Bench(bench::Args),
 }
 
-/// The least memory that is worth it: a slab of a small volume.
-const MEMORY_MIN: usize = 1 << 20;
-
-impl Args {
-    fn check(&self) -> anyhow::Result<()> {
-        self.by.check(&self.address)?;
-        ensure!(self.threads.threads() == 1, "--threads: a donor is asked so rarely that one thread is enough");
-        ensure!(
-            self.memory >= MEMORY_MIN,
-            "--memory {}: at least {}, for example --memory 8G",
-            units::size(self.memory),
-            units::size(MEMORY_MIN)
-        );
-        let is_near = is_of_this_host(&self.address) && self.by.by(&self.address) != By::Ibverbs;
-        ensure!(
-            is_near || self.open || self.key.key_file.is_some(),
-            "{}: others than programs of this host reach it, and would get memory that they can read and write. Give them a key \
-             (--key-file FILE, the same on all hosts of the pool), or let everybody in (--open)",
-            self.address
-        );
-        Ok(())
-    }
-}
-
-/// Serves until a signal, or, as a child, until standard input ends.
-pub fn run(args: &Args) -> anyhow::Result<Outcome> {
-    args.check().map_err(Usage::of)?;
-    let addresses = args.threads.addresses(&args.address).map_err(Usage::of)?;
-    let serving = Serving { args, addresses, key: args.key.key()? };
-    match args.by.device_args(&args.address) {
-        Some(device) => device.run(serving),
-        None => serving.with(CallsAlone),
-    }
-}
-
-struct Serving<'a> {
-    args: &'a Args,
-    addresses: Vec<String>,
-    key: Option<Key>,
-}
-
-impl Job for Serving<'_> {
-    type Result = Outcome;
-
-    fn run<D: Device + 'static>(self, device: D, _: Carried) -> anyhow::Result<Outcome> {
-        self.with(device)
-    }
-}
-
-impl Serving<'_> {
-    fn with<L: Lends + Clone + Send + Sync + 'static>(self, lends: L) -> anyhow::Result<Outcome> {
-        let Self { args, addresses, key } = self;
-        let (threads, memory) = (&args.threads, args.memory);
-        let start = || {
-            // Who has gone is told, so that strangers leave nothing behind.
-            let config = Config { client_events: true, ..threads.config() };
-            let nexus = Nexus::builder().config(config).build()?;
-            let server = nexus.server().program(move |_endpoint, _rpc| {
-                let config = ServiceConfig::new(memory, key.clone());
-                let service = Service::new(&lends, config, Box::new(SystemEntropy::new()?));
-                let service = service.with_context(|| format!("exposing {} of memory", units::size(memory)))?;
-                Ok::<_, anyhow::Error>(Part { service })
-            });
-            threads.start(server, addresses)
-        };
-        let advice = |_: &str| format!("It gives {} of memory.", units::size(memory));
-        let Some(reports) = threads.serve(start, advice)? else { return Ok(Outcome::Failed) };
-        threads.tell_reports(&reports)?;
-        Ok(Outcome::Done)
-    }
-}
-
-/// The donor's thread: it answers who asks for slabs, and who reads and writes by calls.
-struct Part<L: Lends> {
-    service: Service<L>,
-}
-
-impl<L: Lends> Program for Part<L> {
-    type Error = anyhow::Error;
-
-    fn turn(&mut self, rpc: &mut Rpc) -> anyhow::Result<Flow> {
-        let service = &mut self.service;
-        let busy = rpc.turn_with(|call| service.take(call));
-        while let Some(event) = rpc.poll_client_event() {
-            self.service.hear(event);
-        }
-        while rpc.poll_completion().is_some() || rpc.poll_event().is_some() {}
-        Ok(busy.into())
+/// Does what was asked for.
+pub fn run(command: &Command) -> anyhow::Result<Outcome> {
+    match command {
+        Command::Bench(args) => bench::run(args),
     }
 }

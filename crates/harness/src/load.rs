@@ -6,6 +6,7 @@
 pub mod cache;
 pub mod echo;
 pub mod memcached;
+pub mod memory;
 pub mod one_sided;
 pub mod sequencer;
 pub mod store;

@@ -14,6 +14,7 @@ pub mod incast;
 pub mod nics;
 pub mod nsdi19;
 pub mod programs;
+pub mod rdmabox;
 pub mod report;
 pub mod services;
 pub mod sigcomm14;
@@ -32,6 +33,13 @@ pub const EXPERIMENTS: &[&dyn Experiment] = &[
     &apnet19::fig5::Fig5,
     &apnet19::reader::AdaptiveReader,
     &apnet19::share::FairShare,
+    &rdmabox::fig1::Fig1,
+    &rdmabox::fig2::Fig2,
+    &rdmabox::table1::Table1,
+    &rdmabox::fig6::Fig6,
+    &rdmabox::fig6::Fig7,
+    &rdmabox::fig8::Fig8,
+    &rdmabox::fig9::Fig9,
     &nsdi19::fig1::Fig1,
     &nsdi19::fig4::Fig4,
     &nsdi19::fig5::Fig5,

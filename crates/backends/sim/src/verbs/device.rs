@@ -115,6 +115,14 @@ impl Device for SimVerbs {
 #[derive(Clone, Debug)]
 pub struct SimDomain(Domain);
 
+impl SimDomain {
+    /// Has requests of this domain use another's memory, too, of whichever handle of the NIC: threads of a process have one domain, where each actor has one
+    /// of its own.
+    pub fn share_arena(&self, arena: &Arena) {
+        self.0.handle.regions().add_arena(self.0.number(), arena.clone());
+    }
+}
+
 impl ProtectionDomain for SimDomain {
     type Exposed = SimExposed;
     type Thread = SimThread;

@@ -1,0 +1,454 @@
+//! `sinew memory bench`: engines that go to a donor, beside copies by the same threads.
+
+use std::any::Any;
+
+use anyhow::{Context, ensure};
+use clap::ValueEnum;
+use serde_json::json;
+use sinew::fabric::verbs::{Access, Device, Exposed, ProtectionDomain};
+use sinew::host::{HostClock, Interrupt};
+use sinew::mem::{Arena, SharedMemory};
+use sinew::remote_memory::engine::{
+    Admission, Engine, EngineConfig, EngineStats, FindingWindow, Lending, Mode, Path, Shared, SharedConfig,
+    StaticWindow, Unlimited, VerbsPath, VerbsPathConfig,
+};
+use sinew_harness::crew::{BoxedMember, Crew, Member};
+use sinew_harness::load::memory::{ByEngine, Copies, Memory, Requests, fill};
+use sinew_harness::load::{Drive, Slice};
+use sinew_harness::reference::Yardstick;
+use sinew_harness::run::Progress;
+use sinew_harness::units::parse_size;
+use sinew_harness::{Comparison, Figure, Measured, Turns, Unit, histogram, units};
+use std::time::Duration;
+
+use crate::measure::{MeasureArgs, Setting, with_progress};
+use crate::verbs::{Carried, DeviceArgs, Job};
+use crate::{Outcome, Usage, table};
+
+pub const HELP: &str = "\
+Each thread has an engine, and all of them share a merge queue and a window, as threads that use one donor do. The donor is this process, which
+lends --memory bytes of its own; over shm a read is a copy by the thread that asks. What it stands beside is copies of the same bytes, between the same
+places and as many buffers, by the same threads, by turns in the same run.
+
+Contents are checked: the first word and the last of each read, and all words of one in 64; of writes, one in 64 is read back.
+There is a result for each size; thresholds are held against each.
+
+Examples:
+  sinew memory bench --sizes 4K,16K,64K,256K,1M
+  sinew memory bench --op write --in-flight 64 --threads 2 --mode merge
+  sinew memory bench --sizes 4K --order sequential --mode single --window none --json";
+
+/// The least and the most that a request can have.
+const SIZES: std::ops::RangeInclusive<usize> = 64..=16 << 20;
+/// Requests in flight of a thread, and threads, at most.
+const WINDOW_MAX: usize = 4096;
+const THREADS_MAX: usize = 64;
+
+/// What requests do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Op {
+    /// Read
+    Read,
+    /// Write
+    Write,
+}
+
+/// Where requests go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Order {
+    /// Anywhere
+    Random,
+    /// One behind the other, of each thread
+    Sequential,
+}
+
+/// What becomes of requests that gathered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Batching {
+    /// Each is an operation with a doorbell of its own
+    Single,
+    /// Adjacent ones become one operation
+    Merge,
+    /// All operations have one doorbell
+    Doorbell,
+    /// Both
+    Hybrid,
+}
+
+impl Batching {
+    fn mode(self) -> Mode {
+        match self {
+            Self::Single => Mode::Single,
+            Self::Merge => Mode::Merge,
+            Self::Doorbell => Mode::Doorbell,
+            Self::Hybrid => Mode::Hybrid,
+        }
+    }
+}
+
+/// How many bytes may be in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Window {
+    None,
+    Bytes(u64),
+    Find,
+}
+
+impl Window {
+    fn text(self) -> String {
+        match self {
+            Self::None => "none".to_owned(),
+            Self::Bytes(bytes) => bytes.to_string(),
+            Self::Find => "find".to_owned(),
+        }
+    }
+
+    fn admission(self) -> Box<dyn Admission> {
+        match self {
+            Self::None => Box::new(Unlimited),
+            Self::Bytes(bytes) => Box::new(StaticWindow { bytes }),
+            Self::Find => Box::new(FindingWindow::new(1 << 20, 1 << 16, 1 << 30)),
+        }
+    }
+}
+
+fn parse_window(text: &str) -> Result<Window, String> {
+    match text {
+        "none" => Ok(Window::None),
+        "find" => Ok(Window::Find),
+        _ => parse_size(text)
+            .map(|bytes| Window::Bytes(bytes as u64))
+            .map_err(|error| format!("{error}; or none, or find: a window that finds itself")),
+    }
+}
+
+/// Options of `sinew memory bench`.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    device: DeviceArgs,
+    /// What requests do
+    #[arg(long, value_enum, default_value = "read")]
+    op: Op,
+    /// Bytes of a request, in several sizes
+    #[arg(long, visible_alias = "size", value_delimiter = ',', default_value = "4K,16K,64K,256K,1M",
+        allow_negative_numbers = true, value_parser = parse_size)]
+    sizes: Vec<usize>,
+    /// Requests of each thread in flight
+    #[arg(long, default_value_t = 32, allow_negative_numbers = true)]
+    in_flight: usize,
+    /// Threads, each with an engine
+    #[arg(long, default_value_t = 1, allow_negative_numbers = true)]
+    threads: usize,
+    /// Where requests go
+    #[arg(long, value_enum, default_value = "random")]
+    order: Order,
+    /// What becomes of requests that gathered
+    #[arg(long, value_enum, default_value = "hybrid")]
+    mode: Batching,
+    /// Bytes in flight at most, over all threads: 7M, none, or find
+    #[arg(long, default_value = "7000000", value_parser = parse_window)]
+    window: Window,
+    /// Queue pairs of each thread
+    #[arg(long, visible_alias = "qps", default_value_t = 4, allow_negative_numbers = true)]
+    queue_pairs: usize,
+    /// Bytes of the donor's memory
+    #[arg(long, default_value = "256M", allow_negative_numbers = true, value_parser = parse_size)]
+    memory: usize,
+    #[command(flatten)]
+    measure: MeasureArgs,
+}
+
+struct Plan {
+    op: Op,
+    sizes: Vec<usize>,
+    in_flight: usize,
+    threads: usize,
+    order: Order,
+    mode: Batching,
+    window: Window,
+    queue_pairs: usize,
+    memory: usize,
+    setting: Setting,
+}
+
+impl Args {
+    fn plan(&self) -> anyhow::Result<Plan> {
+        self.device.check()?;
+        self.measure.check_thresholds(Unit::Gbps)?;
+        let mut sizes = self.sizes.clone();
+        sizes.sort_unstable();
+        sizes.dedup();
+        for size in &sizes {
+            ensure!(
+                SIZES.contains(size) && size.is_multiple_of(64),
+                "--sizes: {size} is no size of a request: multiples of 64 are, up to {}",
+                units::size(*SIZES.end())
+            );
+        }
+        let largest = sizes.last().copied().context("--sizes: one is needed, for example --sizes 4K")?;
+        ensure!((1..=WINDOW_MAX).contains(&self.in_flight), "--in-flight can be 1 to {WINDOW_MAX}");
+        ensure!((1..=THREADS_MAX).contains(&self.threads), "--threads can be 1 to {THREADS_MAX}");
+        ensure!((1..=64).contains(&self.queue_pairs), "--queue-pairs can be 1 to 64");
+        ensure!(
+            self.memory >= 2 * largest && self.memory.is_multiple_of(4096),
+            "--memory has to be a multiple of 4K, and at least twice as long as a request: {} here",
+            units::size(2 * largest)
+        );
+        Ok(Plan {
+            op: self.op,
+            sizes,
+            in_flight: self.in_flight,
+            threads: self.threads,
+            order: self.order,
+            mode: self.mode,
+            window: self.window,
+            queue_pairs: self.queue_pairs,
+            memory: self.memory,
+            setting: self.measure.setting((self.threads, 0), false)?,
+        })
+    }
+}
+
+/// Measures and shows.
+pub fn run(args: &Args) -> anyhow::Result<Outcome> {
+    let plan = args.plan().map_err(Usage::of)?;
+    let figures = with_progress(|progress| args.device.run(Measure { plan: &plan, progress }))?;
+    args.measure.show_all(&figures, || text_of(&plan, &figures))
+}
+
+struct Measure<'a, 'b> {
+    plan: &'a Plan,
+    progress: &'a mut Progress<'b>,
+}
+
+impl Job for Measure<'_, '_> {
+    type Result = Vec<Figure>;
+
+    fn run<D: Device + 'static>(self, device: D, carried: Carried) -> anyhow::Result<Vec<Figure>> {
+        let interrupt = Interrupt::install().context("catching Ctrl-C")?;
+        let plan = self.plan;
+        // The donor, with what lies in it.
+        let domain = device.protection_domain()?;
+        let exposed = domain.expose(plan.memory, Access::ALL).context("exposing the donor's memory")?;
+        let mut figures = Vec::new();
+        for size in &plan.sizes {
+            fill_all(&exposed)?;
+            let donor = Donor { device: &device, domain: &domain, exposed: &exposed };
+            let mut turns = donor.threads(plan, *size, interrupt)?;
+            let run = plan.setting.run(2, [], Some(Yardstick::Copy), interrupt);
+            let measured = run.alternate(2, &mut turns, self.progress)?;
+            figures.push(figure(plan, carried, *size, &measured, turns)?);
+        }
+        Ok(figures)
+    }
+}
+
+/// Each place has its own address.
+pub fn fill_all(memory: &SharedMemory) -> anyhow::Result<()> {
+    let mut bytes = vec![0; 1 << 20];
+    for at in (0..memory.len()).step_by(bytes.len()) {
+        let len = bytes.len().min(memory.len() - at);
+        fill(&mut bytes[..len], at as u64);
+        memory.write(at, &bytes[..len]).context("filling the donor's memory")?;
+    }
+    Ok(())
+}
+
+struct Donor<'a, D: Device> {
+    device: &'a D,
+    domain: &'a D::Domain,
+    exposed: &'a <D::Domain as ProtectionDomain>::Exposed,
+}
+
+impl<D: Device + 'static> Donor<'_, D> {
+    /// Threads with an engine each.
+    fn threads(&self, plan: &Plan, size: usize, interrupt: Interrupt) -> anyhow::Result<EngineTurns> {
+        let requests = move |seed| Requests {
+            memory: plan.memory as u64,
+            len: size,
+            writes: plan.op == Op::Write,
+            follows: plan.order == Order::Sequential,
+            window: plan.in_flight,
+            seed,
+        };
+        let config = SharedConfig { depth: (2 * plan.threads * plan.in_flight).max(64) };
+        let shared = Shared::new("this process", plan.memory as u64, plan.window.admission(), config);
+        let domain = self.device.protection_domain()?;
+        let arenas = (0..plan.threads)
+            .map(|_| domain.arena(requests(0).arena_len()).context("registering memory for requests"))
+            .collect::<anyhow::Result<Vec<Arena>>>()?;
+        let (device, donors, memory) = (self.device.clone(), self.domain.clone(), SharedMemory::clone(self.exposed));
+        let (remote, of_all) = (self.exposed.remote(), shared.clone());
+        let path_config = VerbsPathConfig { queue_pairs: plan.queue_pairs, ..VerbsPathConfig::default() };
+        let engine_config = EngineConfig { mode: plan.mode.mode(), ..EngineConfig::default() };
+        let requests: Vec<Requests> = (0..plan.threads as u64).map(requests).collect();
+        let cpus = &plan.setting.client_cpus;
+        let crew = Crew::start(cpus, move |index| {
+            // Its own memory is where it copies to, where it has to.
+            let mut arenas = arenas.clone();
+            arenas.swap(0, index);
+            let mut path = VerbsPath::new(&device, &domain, &arenas, &path_config)?;
+            let lending = Lending::new(&device, &donors, &path.addresses())?;
+            path.connect(&lending.addresses(), remote)?;
+            let engine = ByEngine::new(Engine::new(&of_all, path, engine_config));
+            let load = Memory::new(engine, &arenas[0], requests[index])?;
+            let copies = Copies::new(memory.clone(), requests[index]);
+            let keep: Box<dyn Any> = Box::new(lending);
+            Ok(Box::new(Thread { load, copies, _keep: keep, clock: HostClock::new(), interrupt }) as BoxedMember<_, _>)
+        })?;
+        Ok(EngineTurns { crew, size, shared, before: EngineStats::default(), sum: Slice::new(), checked: 0 })
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Ask {
+    Engine(Duration),
+    Copies(Duration),
+}
+
+/// A thread with its engine, and the same without it.
+struct Thread<P: Path> {
+    load: Memory<ByEngine<P>>,
+    copies: Copies,
+    /// The donor's side of its queue pairs.
+    _keep: Box<dyn Any>,
+    clock: HostClock,
+    interrupt: Interrupt,
+}
+
+impl<P: Path> Member for Thread<P> {
+    type Order = Ask;
+    type Answer = (Slice, u64);
+
+    fn obey(&mut self, ask: Ask) -> anyhow::Result<(Slice, u64)> {
+        let slice = match ask {
+            Ask::Engine(duration) => self.load.drive(&self.clock, duration, self.interrupt)?,
+            Ask::Copies(duration) => self.copies.drive(&self.clock, duration, self.interrupt)?,
+        };
+        Ok((slice, self.load.checked()))
+    }
+}
+
+struct EngineTurns {
+    crew: Crew<Ask, (Slice, u64)>,
+    size: usize,
+    shared: sinew::mem::atomic::Arc<Shared>,
+    /// What the engines had done before what counts.
+    before: EngineStats,
+    sum: Slice,
+    checked: u64,
+}
+
+impl Turns for EngineTurns {
+    fn slice(&mut self, side: usize, duration: Duration) -> anyhow::Result<Option<f64>> {
+        let ask = if side == 0 { Ask::Engine(duration) } else { Ask::Copies(duration) };
+        let slices = self.crew.order(&ask, duration)?;
+        // Of all threads together.
+        let mops: f64 = slices.iter().map(|(slice, _)| slice.mops()).sum();
+        if side == 0 {
+            self.checked = slices.iter().map(|(_, checked)| checked).sum();
+            slices.iter().for_each(|(slice, _)| self.sum.add(slice));
+        }
+        Ok(Some(mops * self.size as f64 * 8e-3))
+    }
+
+    fn forget(&mut self) {
+        self.before = self.shared.stats();
+        self.sum = Slice { latency: histogram(), ..Slice::new() };
+    }
+}
+
+fn figure(
+    plan: &Plan,
+    carried: Carried,
+    size: usize,
+    measured: &Measured,
+    turns: EngineTurns,
+) -> anyhow::Result<Figure> {
+    let op = plan.op.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
+    let (mode, order) = (plan.mode.mode(), plan.order == Order::Sequential);
+    let title =
+        format!("{op}s of {} by an engine over {}, {} in flight", units::size(size), carried.name(), plan.in_flight);
+    let figure = measured.figure("memory bench", title, Unit::Gbps, 0);
+    let mut figure = figure.beside(measured, 1, Comparison::Baseline, "copies of the same bytes by the same threads");
+    let stats = turns.shared.stats();
+    let since = |of: fn(&EngineStats) -> u64| of(&stats).saturating_sub(of(&turns.before));
+    let requests = since(|stats| stats.reads + stats.writes).max(1) as f64;
+    let each = |count: u64| units::rounded(count as f64 / requests);
+    ensure!(stats.failed == 0, "{} requests failed", stats.failed);
+    figure.setup = json!({
+        "op": op,
+        "size": size,
+        "fabric": carried.name(),
+        "in_flight": plan.in_flight,
+        "threads": plan.threads,
+        "order": if order { "sequential" } else { "random" },
+        "mode": format!("{mode:?}").to_lowercase(),
+        "window": plan.window.text(),
+        "queue_pairs": plan.queue_pairs,
+        "memory": plan.memory,
+        "seconds": plan.setting.duration.as_secs_f64(),
+    });
+    figure.details = json!({
+        "rate_mops": figure.value.map(|gbps| units::rounded(gbps / (8e-3 * size as f64))),
+        "requests": turns.sum.done,
+        "checked": turns.checked,
+        "operations_per_request": each(since(|stats| stats.read_ops + stats.write_ops)),
+        "doorbells_per_request": each(since(|stats| stats.doorbells)),
+        "merged_percent": units::rounded(100.0 * since(|stats| stats.merged) as f64 / requests),
+        "copied_percent": units::rounded(100.0 * since(|stats| stats.copied) as f64 / requests),
+        "held_back": since(|stats| stats.held_back),
+        "window_bytes": turns.shared.window_bytes().min(1 << 53),
+    });
+    Ok(figure)
+}
+
+fn text_of(plan: &Plan, figures: &[Figure]) -> String {
+    let heads = ["size", "engine", "lowest .. highest", "copies", "ratio", "ops", "doorbells"];
+    let rows = figures.iter().map(|figure| {
+        let fold = |pick: fn(f64, f64) -> f64| figure.slices.iter().copied().reduce(pick).unwrap_or(0.0);
+        let of = |key: &str| figure.details[key].as_f64().map(units::figure).unwrap_or_default();
+        vec![
+            units::size(figure.setup["size"].as_u64().unwrap_or_default() as usize),
+            figure.text(),
+            format!("{} .. {}", units::figure(fold(f64::min)), units::figure(fold(f64::max))),
+            figure.beside_text(),
+            figure.ratio().map(units::figure).unwrap_or_default(),
+            of("operations_per_request"),
+            of("doorbells_per_request"),
+        ]
+    });
+    let table = table::of(&heads, rows, table::FIGURES);
+    let threads = if plan.threads == 1 { "one thread".to_owned() } else { format!("{} threads", plan.threads) };
+    let mut lines = vec![
+        format!(
+            "{}s by {threads}, {} in flight, {:?}, window {}: the engine beside copies of the same bytes by the same threads; \
+             operations and doorbells are for each request.",
+            if plan.op == Op::Read { "Read" } else { "Write" },
+            plan.in_flight,
+            plan.mode.mode(),
+            plan.window.text()
+        ),
+        table,
+    ];
+    let complaints = figures.iter().flat_map(|figure| {
+        let size = units::size(figure.setup["size"].as_u64().unwrap_or_default() as usize);
+        figure.invalid_because.iter().map(move |why| format!("{size}: invalid: {why}"))
+    });
+    lines.extend(complaints);
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_are_bytes_or_none_or_found() {
+        assert_eq!(parse_window("none"), Ok(Window::None));
+        assert_eq!(parse_window("find"), Ok(Window::Find));
+        assert_eq!(parse_window("64K"), Ok(Window::Bytes(65536)));
+        assert!(parse_window("some").unwrap_err().contains("find"));
+    }
+}

@@ -1,0 +1,477 @@
+//! Requests for memory that lies elsewhere: by an engine that goes to a donor, or by a volume. So many are kept in flight, and what they bring is checked.
+//!
+//! Each place holds its own address: the first word and the last of what a request covers, and all words of one in [`CHECK_EVERY`].
+
+use anyhow::{Context, ensure};
+use sinew::fabric::SeededGenerator;
+use sinew::fabric::verbs::Slice as Bytes;
+use sinew::mem::{Arena, Frozen, MessageBuffer, SharedMemory};
+use sinew::remote_memory::engine::{self, Engine, Path};
+use sinew::remote_memory::store::{self, Store};
+
+use super::{Load, Slice, Span, State};
+
+/// Of so many reads one is checked word by word.
+pub const CHECK_EVERY: u64 = 64;
+/// Bytes of a word.
+const WORD: usize = 8;
+/// What buffers of a request need beside its bytes, at most.
+const BESIDE: usize = 4096;
+
+/// The word at an address.
+#[inline]
+fn word(at: u64) -> [u8; WORD] {
+    at.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29).to_ne_bytes()
+}
+
+/// Writes what is to lie from `at` on.
+pub fn fill(bytes: &mut [u8], at: u64) {
+    let words = (at..).step_by(WORD);
+    bytes.chunks_exact_mut(WORD).zip(words).for_each(|(bytes, at)| bytes.copy_from_slice(&word(at)));
+}
+
+/// Whether these bytes, which lie at `at`, are as they should: the first word and the last, or all.
+fn is_right(bytes: &[u8], at: u64, all: bool) -> bool {
+    let last = bytes.len() - WORD;
+    if all {
+        return bytes.chunks_exact(WORD).zip((at..).step_by(WORD)).all(|(bytes, at)| *bytes == word(at));
+    }
+    bytes[..WORD] == word(at) && bytes[last..] == word(at + last as u64)
+}
+
+/// What carries requests.
+pub trait Carrier {
+    /// Begins to read.
+    ///
+    /// # Errors
+    ///
+    /// It is refused.
+    fn read(&mut self, tag: u64, at: u64, target: MessageBuffer) -> anyhow::Result<()>;
+
+    /// Begins to write.
+    ///
+    /// # Errors
+    ///
+    /// It is refused.
+    fn write(&mut self, tag: u64, at: u64, source: Frozen) -> anyhow::Result<()>;
+
+    /// Does what there is to do; whether there was anything.
+    fn turn(&mut self, now_ns: u64) -> bool;
+
+    /// Whether it has nothing that it must be turned for, others' requests among it.
+    fn is_idle(&self) -> bool;
+
+    /// Takes what is over, and tells the request's tag and a read's target.
+    ///
+    /// # Errors
+    ///
+    /// A request failed.
+    fn poll(&mut self, over: impl FnMut(u64, Option<MessageBuffer>)) -> anyhow::Result<()>;
+}
+
+/// An engine as a carrier, with room for what is finished.
+pub struct ByEngine<P: Path> {
+    /// The engine.
+    pub engine: Engine<P>,
+    finished: Vec<engine::Finished>,
+}
+
+impl<P: Path> ByEngine<P> {
+    /// An engine.
+    pub fn new(engine: Engine<P>) -> Self {
+        Self { engine, finished: Vec::new() }
+    }
+}
+
+impl<P: Path> Carrier for ByEngine<P> {
+    #[inline]
+    fn read(&mut self, tag: u64, at: u64, target: MessageBuffer) -> anyhow::Result<()> {
+        Ok(self.engine.submit(engine::Request { tag, op: engine::Op::Read { at, target } })?)
+    }
+
+    #[inline]
+    fn write(&mut self, tag: u64, at: u64, source: Frozen) -> anyhow::Result<()> {
+        Ok(self.engine.submit(engine::Request { tag, op: engine::Op::Write { at, source: Bytes::from(source) } })?)
+    }
+
+    #[inline]
+    fn turn(&mut self, now_ns: u64) -> bool {
+        self.engine.turn(now_ns)
+    }
+
+    #[inline]
+    fn is_idle(&self) -> bool {
+        self.engine.is_idle()
+    }
+
+    #[inline]
+    fn poll(&mut self, mut over: impl FnMut(u64, Option<MessageBuffer>)) -> anyhow::Result<()> {
+        self.engine.poll(&mut self.finished, usize::MAX);
+        for engine::Finished { tag, result, target } in self.finished.drain(..) {
+            result?;
+            over(tag, target);
+        }
+        Ok(())
+    }
+}
+
+/// A store as a carrier.
+pub struct ByStore<S> {
+    store: S,
+    finished: Vec<store::Finished>,
+}
+
+impl<S: Store> ByStore<S> {
+    /// A store.
+    pub fn new(store: S) -> Self {
+        Self { store, finished: Vec::new() }
+    }
+}
+
+impl<S: Store> Carrier for ByStore<S> {
+    fn read(&mut self, tag: u64, at: u64, target: MessageBuffer) -> anyhow::Result<()> {
+        Ok(self.store.submit(store::Request { tag, job: store::Job::Read { at, target } })?)
+    }
+
+    fn write(&mut self, tag: u64, at: u64, source: Frozen) -> anyhow::Result<()> {
+        Ok(self.store.submit(store::Request { tag, job: store::Job::Write { at, source: Bytes::from(source) } })?)
+    }
+
+    fn turn(&mut self, _: u64) -> bool {
+        self.store.turn()
+    }
+
+    fn is_idle(&self) -> bool {
+        true
+    }
+
+    fn poll(&mut self, mut over: impl FnMut(u64, Option<MessageBuffer>)) -> anyhow::Result<()> {
+        self.store.poll(&mut self.finished, usize::MAX);
+        for store::Finished { tag, result, target } in self.finished.drain(..) {
+            result?;
+            over(tag, target);
+        }
+        Ok(())
+    }
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Requests {
+    /// Bytes of the memory, from its beginning on.
+    pub memory: u64,
+    /// Bytes of a request: a multiple of 8.
+    pub len: usize,
+    /// Whether requests write.
+    pub writes: bool,
+    /// Whether they follow one another in memory; else they are anywhere.
+    pub follows: bool,
+    /// Requests in flight.
+    pub window: usize,
+    /// For places.
+    pub seed: u64,
+}
+
+impl Requests {
+    /// Bytes of an arena that has room for the buffers of a driver.
+    pub fn arena_len(&self) -> usize {
+        2 * (self.window + 2) * (self.len + BESIDE) + (1 << 21)
+    }
+
+    /// Where requests go: of `seed` alone, so that others can go there, too.
+    fn places(&self) -> impl FnMut() -> u64 + use<> {
+        let (slots, len, follows) = ((self.memory / self.len as u64).max(1), self.len as u64, self.follows);
+        let mut random = SeededGenerator::new(self.seed);
+        let mut next = if follows { random.below(slots) } else { 0 };
+        move || {
+            let slot = if follows { next } else { random.below(slots) };
+            next = if slot + 1 < slots { slot + 1 } else { 0 };
+            slot * len
+        }
+    }
+}
+
+/// A request's place, and its buffer while nobody else has it.
+struct Place {
+    at: u64,
+    buffer: Option<MessageBuffer>,
+    /// A share of what is being written.
+    source: Option<Frozen>,
+    /// Whether it reads what it has just written.
+    looks: bool,
+}
+
+/// A driver of a thread.
+pub struct Memory<C> {
+    carrier: C,
+    requests: Requests,
+    next_place: Box<dyn FnMut() -> u64>,
+    places: Vec<Place>,
+    free: Vec<u32>,
+    over: Vec<(u64, Option<MessageBuffer>)>,
+    span: Span,
+    slice: Slice,
+    /// Requests whose bytes were looked at, of the whole run.
+    checked: u64,
+}
+
+impl<C: Carrier> Memory<C> {
+    /// A driver with its buffers.
+    ///
+    /// # Errors
+    ///
+    /// There is no memory for them.
+    pub fn new(carrier: C, arena: &Arena, requests: Requests) -> anyhow::Result<Self> {
+        let place = |_| {
+            let buffer = arena.alloc(requests.len, requests.len).context("allocating buffers")?;
+            Ok(Place { at: 0, buffer: Some(buffer), source: None, looks: false })
+        };
+        Ok(Self {
+            carrier,
+            next_place: Box::new(requests.places()),
+            places: (0..requests.window).map(place).collect::<anyhow::Result<_>>()?,
+            free: (0..requests.window as u32).collect(),
+            over: Vec::new(),
+            requests,
+            span: Span::default(),
+            slice: Slice::new(),
+            checked: 0,
+        })
+    }
+
+    /// What it asks.
+    pub fn carrier(&mut self) -> &mut C {
+        &mut self.carrier
+    }
+
+    /// Requests whose bytes were looked at.
+    pub fn checked(&self) -> u64 {
+        self.checked
+    }
+
+    fn start(&mut self, number: u32) -> anyhow::Result<()> {
+        let place = &mut self.places[number as usize];
+        place.at = (self.next_place)();
+        let Some(mut buffer) = place.buffer.take() else { return Ok(()) };
+        if !self.requests.writes {
+            return self.carrier.read(u64::from(number), place.at, buffer);
+        }
+        let last = buffer.len() - WORD;
+        buffer[..WORD].copy_from_slice(&word(place.at));
+        buffer[last..].copy_from_slice(&word(place.at + last as u64));
+        let source = buffer.freeze();
+        place.source = Some(source.clone());
+        self.carrier.write(u64::from(number), place.at, source)
+    }
+
+    /// A request is over. Whether its place is free, which it is not when it goes on to look.
+    fn end(&mut self, tag: u64, target: Option<MessageBuffer>, counts: bool) -> anyhow::Result<bool> {
+        let place = &mut self.places[tag as usize];
+        let at = place.at;
+        if let Some(source) = place.source.take() {
+            self.slice.done += u64::from(counts);
+            let buffer = source.thaw().ok().context("a write that is over still has its bytes")?;
+            if self.slice.done.is_multiple_of(CHECK_EVERY) {
+                place.looks = true;
+                self.carrier.read(tag, at, buffer)?;
+                return Ok(false);
+            }
+            place.buffer = Some(buffer);
+            return Ok(true);
+        }
+        let looks = std::mem::take(&mut place.looks);
+        let target = target.context("a read came back without its buffer")?;
+        let all = !self.requests.writes && self.checked.is_multiple_of(CHECK_EVERY);
+        ensure!(is_right(&target, at, all), "{} bytes at {at} are not as they should be", target.len());
+        self.checked += 1;
+        self.slice.done += u64::from(counts && !looks);
+        place.buffer = Some(target);
+        Ok(true)
+    }
+}
+
+impl<C: Carrier> Load for Memory<C> {
+    fn begin(&mut self, now_ns: u64, end_ns: u64) -> anyhow::Result<()> {
+        self.span = Span::begin(now_ns, end_ns);
+        self.slice = Slice::new();
+        Ok(())
+    }
+
+    fn turn(&mut self, now_ns: u64) -> anyhow::Result<State> {
+        let goes_on = self.span.goes_on(now_ns, self.slice.done);
+        if goes_on {
+            while let Some(number) = self.free.pop() {
+                self.start(number)?;
+            }
+        } else if self.free.len() == self.places.len() && self.carrier.is_idle() {
+            return Ok(State::Over);
+        }
+        let busy = self.carrier.turn(now_ns);
+        let mut over = std::mem::take(&mut self.over);
+        self.carrier.poll(|tag, target| over.push((tag, target)))?;
+        let any = !over.is_empty();
+        for (tag, target) in over.drain(..) {
+            if self.end(tag, target, goes_on)? {
+                self.free.push(tag as u32);
+            }
+        }
+        self.over = over;
+        Ok(State::of(busy || any))
+    }
+
+    fn end(&mut self) -> Slice {
+        self.slice.elapsed_ns = self.span.elapsed_ns();
+        std::mem::take(&mut self.slice)
+    }
+}
+
+/// Plain copies of the same bytes, between the same places and as many buffers: what the engine's thread could do with nothing in between.
+pub struct Copies {
+    memory: SharedMemory,
+    requests: Requests,
+    next_place: Box<dyn FnMut() -> u64>,
+    buffers: Vec<Vec<u8>>,
+    at: usize,
+    span: Span,
+    slice: Slice,
+}
+
+impl Copies {
+    /// Copies out of this memory, or into it.
+    pub fn new(memory: SharedMemory, requests: Requests) -> Self {
+        Self {
+            memory,
+            next_place: Box::new(requests.places()),
+            buffers: vec![vec![0; requests.len]; requests.window],
+            requests,
+            at: 0,
+            span: Span::default(),
+            slice: Slice::new(),
+        }
+    }
+}
+
+impl Load for Copies {
+    fn begin(&mut self, now_ns: u64, end_ns: u64) -> anyhow::Result<()> {
+        self.span = Span::begin(now_ns, end_ns);
+        self.slice = Slice::new();
+        Ok(())
+    }
+
+    fn turn(&mut self, now_ns: u64) -> anyhow::Result<State> {
+        if !self.span.goes_on(now_ns, self.slice.done) {
+            return Ok(State::Over);
+        }
+        let place = (self.next_place)();
+        let buffer = &mut self.buffers[self.at];
+        if self.requests.writes {
+            let last = buffer.len() - WORD;
+            buffer[..WORD].copy_from_slice(&word(place));
+            buffer[last..].copy_from_slice(&word(place + last as u64));
+            self.memory.write(place as usize, buffer).context("writing memory")?;
+        } else {
+            self.memory.read(place as usize, buffer).context("reading memory")?;
+            ensure!(is_right(buffer, place, false), "memory is not as it was filled");
+        }
+        self.at = if self.at + 1 < self.buffers.len() { self.at + 1 } else { 0 };
+        self.slice.done += 1;
+        Ok(State::Busy)
+    }
+
+    fn end(&mut self) -> Slice {
+        self.slice.elapsed_ns = self.span.elapsed_ns();
+        std::mem::take(&mut self.slice)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sinew::remote_memory::RamStore;
+
+    use super::*;
+
+    const MEMORY: u64 = 1 << 20;
+
+    fn requests(writes: bool) -> Requests {
+        Requests { memory: MEMORY, len: 4096, writes, follows: false, window: 8, seed: 3 }
+    }
+
+    fn run(load: &mut impl Load) -> anyhow::Result<Slice> {
+        load.begin(0, 1000)?;
+        for now_ns in 0.. {
+            if load.turn(now_ns)? == State::Over {
+                break;
+            }
+        }
+        Ok(load.end())
+    }
+
+    #[test]
+    fn what_was_written_is_read_back_and_memory_that_is_otherwise_is_found() {
+        let store = RamStore::new(MEMORY as usize, 16 << 20).unwrap();
+        let arena = store.arena().clone();
+        let mut writing = Memory::new(ByStore::new(store), &arena, requests(true)).unwrap();
+        assert!(run(&mut writing).unwrap().done > 100 && writing.checked() > 1);
+        // The rest is zeros.
+        let mut reading = Memory { requests: requests(false), ..writing };
+        let error = run(&mut reading).unwrap_err().to_string();
+        assert!(error.contains("not as they should be"), "{error}");
+    }
+
+    #[test]
+    fn a_driver_is_over_once_it_has_done_what_it_took_from_another() {
+        use sinew::fabric::verbs::{Access, Device, Exposed, ProtectionDomain};
+        use sinew::remote_memory::engine::{
+            EngineConfig, Lending, Shared, SharedConfig, Unlimited, VerbsPath, VerbsPathConfig,
+        };
+        use sinew::shm::verbs::ShmDevice;
+
+        let device = ShmDevice::open(&"shm://".parse().unwrap()).unwrap();
+        let domain = device.protection_domain().unwrap();
+        let exposed = domain.expose(MEMORY as usize, Access::ALL).unwrap();
+        let shared = Shared::new("donor", MEMORY, Unlimited, SharedConfig::default());
+        let arenas = [0, 1].map(|_| domain.arena(requests(true).arena_len()).unwrap());
+        let mut keep = Vec::new();
+        let mut loads = [0, 1].map(|number: usize| {
+            let mut path = VerbsPath::new(&device, &domain, &arenas, &VerbsPathConfig::default()).unwrap();
+            let lending = Lending::new(&device, &domain, &path.addresses()).unwrap();
+            path.connect(&lending.addresses(), exposed.remote()).unwrap();
+            keep.push(lending);
+            let engine = Engine::new(&shared, path, EngineConfig::default());
+            Memory::new(ByEngine::new(engine), &arenas[number], requests(true)).unwrap()
+        });
+        loads.iter_mut().for_each(|load| load.begin(0, 100).unwrap());
+        // The first takes what the second has submitted, and is asked to end with it.
+        loads[0].turn(0).unwrap();
+        loads[1].start(7).unwrap();
+        let mut over = [false; 2];
+        for now_ns in 0..100_000 {
+            for (load, over) in loads.iter_mut().zip(&mut over).filter(|(_, over)| !**over) {
+                *over = load.turn(now_ns).unwrap() == State::Over;
+            }
+        }
+        assert_eq!((over, shared.live()), ([true; 2], 0));
+    }
+
+    #[test]
+    fn memory_that_was_filled_is_right_for_requests_of_any_length() {
+        let mut bytes = vec![0; 1 << 16];
+        fill(&mut bytes, 1 << 20);
+        for (from, len) in [(0, 8), (8, 4096), (4096, 32768)] {
+            let at = (1 << 20) + from as u64;
+            assert!(is_right(&bytes[from..from + len], at, true) && is_right(&bytes[from..from + len], at, false));
+            assert!(!is_right(&bytes[from..from + len], at + 8, false));
+        }
+    }
+
+    #[test]
+    fn copies_go_where_requests_do() {
+        let memory = SharedMemory::private(MEMORY as usize).unwrap();
+        let mut bytes = vec![0; MEMORY as usize];
+        fill(&mut bytes, 0);
+        memory.write(0, &bytes).unwrap();
+        for writes in [false, true] {
+            assert!(run(&mut Copies::new(memory.clone(), requests(writes))).unwrap().done > 100);
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! RDMABox: requests for a donor's memory that are merged, chained and admitted, and completions that are polled for adaptively (rdmabox).
+
+pub mod fig1;
+pub mod fig2;
+pub mod fig6;
+pub mod fig8;
+pub mod fig9;
+pub mod paging;
+pub mod table1;
+pub mod threads;
+mod watcher;
+
+use sinew_sim::nic::Profile;
+
+use crate::experiment::{Against, Row};
+
+/// Of CloudLab's hosts (rdmabox VI-A): ConnectX-3, as Apt's.
+fn profile() -> Profile {
+    Profile::built_in("cx3").expect("its file is built in")
+}
+
+/// A row that the paper has.
+fn row(
+    id: &str,
+    place: &'static str,
+    metric: &str,
+    against: Against,
+    (paper, model): (f64, f64),
+    unit: &'static str,
+) -> Row {
+    Row::model(id, metric, model, unit).paper(place, paper, against)
+}
+
+/// How many percent more the one is than the other.
+fn gain(one: f64, other: f64) -> f64 {
+    (one / other - 1.0) * 100.0
+}

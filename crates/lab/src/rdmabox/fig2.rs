@@ -1,0 +1,258 @@
+//! Figure 2: policies of polling, with clusters of requests.
+
+use std::any::Any;
+use std::cell::Cell;
+use std::rc::Rc;
+
+use sinew_fabric::verbs::{
+    Access, Device, Exposed, Operation, ProtectionDomain, QpConfig, QueuePair, RemoteMemory, Request, Source,
+    ThreadDomain, Transport,
+};
+use sinew_fabric::{Clock, PollerConfig, PollerStats};
+use sinew_mem::Frozen;
+use sinew_mem::atomic::plain::{Arc, AtomicU64, Ordering};
+use sinew_sim::nic::Profile;
+use sinew_sim::{Actor, CoreShare, Doing, SimClock, SimQp};
+
+use super::watcher::{Parts, Watcher};
+use super::{profile, row};
+use crate::experiment::{Against, Experiment, Row};
+use crate::nics::cluster::NicCluster;
+
+/// See the module.
+pub struct Fig2;
+
+/// Bytes of a request.
+const LEN: usize = 4096;
+/// Estimate: what a completion takes to be handled.
+const HANDLE_NS: u64 = 200;
+/// Estimate: how long after the end of a cluster the next one begins.
+const GAP_NS: u64 = 1000;
+const WARM_UP_NS: u64 = 200_000;
+const MEASURED_NS: u64 = 5_000_000;
+/// Sizes of clusters that are tried to find the smallest with which busy polling has the highest rate.
+const CLUSTERS: [usize; 10] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512];
+/// What passes for the highest rate: the last few percent take ever larger clusters.
+const HIGHEST: f64 = 0.95;
+
+/// Policies, with names of rows and of the paper.
+pub const POLICIES: [(&str, &str, PollerConfig); 5] = [
+    ("busy", "Busy", PollerConfig::SPIN),
+    ("event", "Event", PollerConfig::EVENT),
+    ("event_batch", "EventBatch", PollerConfig::Event { batch: 16 }),
+    ("hybrid", "Hybrid", PollerConfig::SLEEP),
+    ("adaptive", "Adaptive", PollerConfig::RDMABOX),
+];
+
+/// Who posts clusters.
+struct Issuer {
+    qp: SimQp,
+    remote: RemoteMemory,
+    source: Frozen,
+    cluster: u64,
+    posted: u64,
+    /// Requests that are over.
+    done: Arc<AtomicU64>,
+    clock: SimClock,
+    /// When the next cluster begins, once the last is over.
+    next_ns: Option<u64>,
+}
+
+impl Actor for Issuer {
+    fn turn(&mut self) -> Doing {
+        if self.done.load(Ordering::Relaxed) < self.posted {
+            return Doing::Idle;
+        }
+        let now_ns = self.clock.now_ns();
+        let next_ns = *self.next_ns.get_or_insert(now_ns + GAP_NS);
+        if now_ns < next_ns {
+            return Doing::IdleUntil(next_ns);
+        }
+        self.next_ns = None;
+        for _ in 0..self.cluster {
+            let operation =
+                Operation::Write { source: Source::from(self.source.clone()), remote: self.remote, immediate: None };
+            self.qp.post(Request::new(self.posted, operation)).expect("there is room");
+            self.posted += 1;
+        }
+        Doing::Idle
+    }
+}
+
+/// What came of a policy.
+#[derive(Clone, Copy, Debug)]
+pub struct Found {
+    /// Requests, in thousands a second.
+    pub kiops: f64,
+    /// Interrupts for each request.
+    pub interrupts: f64,
+    /// The part of a core that was used.
+    pub cpu: f64,
+}
+
+/// Runs clusters of so many requests.
+fn run(profile: &Profile, config: PollerConfig, cluster: usize) -> Found {
+    let mut nics = NicCluster::new(profile, 2, 1);
+    let clock = nics.clock();
+    let [issuing, watching, lending] = [0, 0, 1].map(|host| nics.open(host));
+    let domain = issuing.protection_domain().expect("a domain");
+    let (watches, lends) = (watching.protection_domain().expect("a domain"), lending.protection_domain().expect("one"));
+    let (thread, watcher, lender) =
+        (domain.thread().expect("queues"), watches.thread().expect("queues"), lends.thread().expect("queues"));
+    let cq = watcher.completion_queue(2 * cluster + 4).expect("a queue");
+    let far_cq = lender.completion_queue(4).expect("a queue");
+    let near_config = QpConfig { send_depth: 2 * cluster, receive_depth: 1, ..QpConfig::new(Transport::Rc) };
+    let far_config = QpConfig { send_depth: 1, receive_depth: 1, ..QpConfig::new(Transport::Rc) };
+    let mut qp = thread.queue_pair(&near_config, &cq, &cq).expect("a queue pair");
+    let mut far = lender.queue_pair(&far_config, &far_cq, &far_cq).expect("a queue pair");
+    qp.connect(Some(&far.address())).expect("a connection");
+    far.connect(Some(&qp.address())).expect("a connection");
+    let memory = lends.expose(LEN, Access::ALL).expect("memory");
+    let source = domain.arena(1 << 20).expect("an arena").alloc(LEN, LEN).expect("room").freeze();
+    let done = Arc::new(AtomicU64::new(0));
+    let issuer = Issuer {
+        qp,
+        remote: memory.remote(),
+        source,
+        cluster: cluster as u64,
+        posted: 0,
+        done: Arc::clone(&done),
+        clock: clock.clone(),
+        next_ns: Some(0),
+    };
+    let issuer = nics.add(&issuing, issuer);
+    let waker = nics.cluster.waker(issuer);
+    let counted = Rc::new(Cell::new(0u64));
+    let (handled, now) = (Rc::clone(&counted), clock.clone());
+    let parts = Parts {
+        config,
+        cq,
+        clock,
+        core: profile.core,
+        handle_ns: HANDLE_NS,
+        shared: None,
+        told: Box::new(move |_| {
+            handled.set(handled.get() + u64::from(now.now_ns() >= WARM_UP_NS));
+            let done = Arc::clone(&done);
+            waker.wake_with(Box::new(move || {
+                done.fetch_add(1, Ordering::Relaxed);
+            }));
+        }),
+    };
+    let (watcher, stats) = Watcher::new(parts);
+    let watcher = nics.add(&watching, watcher);
+    nics.cluster.share_core(watcher, CoreShare { interrupt_ns: profile.core.interrupt_ns, competitor: None });
+    let keep: Vec<Box<dyn Any>> = vec![Box::new((far, memory))];
+    nics.cluster.run_until(WARM_UP_NS);
+    let before = *stats.borrow();
+    nics.cluster.run_until(WARM_UP_NS + MEASURED_NS);
+    let after = *stats.borrow();
+    drop(keep);
+    let requests = counted.get() as f64;
+    let interrupts = (after.blocks - before.blocks) as f64;
+    Found {
+        kiops: requests * 1e6 / MEASURED_NS as f64,
+        interrupts: interrupts / requests.max(1.0),
+        cpu: cpu(config, &after, &before, interrupts * profile.core.interrupt_ns as f64),
+    }
+}
+
+/// The part of a core that polling took, with its interrupts.
+fn cpu(config: PollerConfig, after: &PollerStats, before: &PollerStats, interrupts_ns: f64) -> f64 {
+    if config == PollerConfig::Busy {
+        return 1.0;
+    }
+    ((after.cpu_ns() - before.cpu_ns()) as f64 + interrupts_ns) / MEASURED_NS as f64
+}
+
+/// The sizes of small, medium and large clusters: one; the median; and the smallest with which busy polling has the highest rate (III-B).
+fn clusters(profile: &Profile) -> [(&'static str, usize); 3] {
+    let rates = CLUSTERS.map(|cluster| run(profile, PollerConfig::SPIN, cluster).kiops);
+    let highest = rates.iter().copied().fold(0.0, f64::max);
+    let large = CLUSTERS.iter().zip(rates).find(|(_, rate)| *rate >= HIGHEST * highest).map_or(1, |(it, _)| *it);
+    [("small", 1), ("medium", (1 + large) / 2), ("large", large)]
+}
+
+impl Experiment for Fig2 {
+    fn id(&self) -> &'static str {
+        "rdmabox-fig2"
+    }
+
+    fn title(&self) -> &'static str {
+        "Policies of polling, with clusters of requests"
+    }
+
+    fn source(&self) -> &'static str {
+        "rdmabox III-B, Figure 2; IV-B, Algorithm 3"
+    }
+
+    fn setup(&self) -> &'static str {
+        "Two hosts with a modelled ConnectX-3 each. A thread posts a cluster of WRITEs of 4 KB, one doorbell each, waits until all are over, and 1 us later posts the next. Another \
+         polls the completion queue by the real poller, with MAX_RETRY 120 and MAX_POLL_WC 16, and takes 0.2 us to handle each. Small clusters are of one request, large ones the smallest with \
+         which busy polling has 95 % of its highest rate, medium ones the median, as in the paper. A turn in vain takes 50 ns, and an interrupt 5 us, both estimates."
+    }
+
+    fn remark(&self) -> &'static str {
+        "What adaptive polling has over naive hybrid polling with lone requests hangs on 120 turns taking longer than a round trip and the gap: 6 us here."
+    }
+
+    fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {
+        let profile = profile();
+        let clusters = clusters(&profile);
+        progress(0.4);
+        let mut rows = Vec::new();
+        let metric = "MAX_RETRY";
+        let PollerConfig::Retry { retries_max, .. } = PollerConfig::RDMABOX else { return rows };
+        rows.push(row("box.max_retry", "IV-B", metric, Against::Calibrated, (120.0, f64::from(retries_max)), "polls"));
+        for (size, cluster) in clusters {
+            let case = format!("{size}: {cluster} requests");
+            for (id, name, config) in POLICIES {
+                let found = run(&profile, config, cluster);
+                let of = |what: &str, metric: &str, value: f64, unit| {
+                    Row::model(format!("box.fig2.{what}.{size}.{id}"), format!("{name}: {metric}"), value, unit)
+                        .case(&*case)
+                };
+                rows.extend([
+                    of("rate", "requests", found.kiops, "K/s"),
+                    of("interrupts", "interrupts for a request", found.interrupts, ""),
+                    of("cpu", "of a core", found.cpu * 100.0, "%"),
+                ]);
+            }
+        }
+        rows
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn adaptive_polling_is_as_good_as_busy_polling_and_interrupts_less_than_others() {
+        let profile = profile();
+        for (size, cluster) in clusters(&profile) {
+            let [busy, event, batch, hybrid, adaptive] = POLICIES.map(|(_, _, config)| run(&profile, config, cluster));
+            // "It shows best performance over other two similar approaches in all workload pattern" (III-B); and as busy polling (IV-B).
+            assert!(adaptive.kiops >= 0.95 * busy.kiops, "{size}: {} of {}", adaptive.kiops, busy.kiops);
+            for (name, rival) in [("event", event), ("event batch", batch), ("hybrid", hybrid)] {
+                assert!(
+                    adaptive.kiops >= 0.999 * rival.kiops,
+                    "{size}: {} of {name}'s {}",
+                    adaptive.kiops,
+                    rival.kiops
+                );
+                // "it shows the highest number of interrupts and context switching compared to others" (III-B), of Event Batch, without the plain event mode.
+                assert!(
+                    batch.interrupts >= 0.95 * hybrid.interrupts,
+                    "{size}: {} {}",
+                    batch.interrupts,
+                    hybrid.interrupts
+                );
+            }
+            // "there are unnecessary massive number of interrupts and context switching occurred in small and medium cases" of Hybrid (III-B).
+            if size != "large" {
+                assert!(adaptive.interrupts < 0.5 * hybrid.interrupts, "{size}: {adaptive:?} {hybrid:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! Threads of one host that write to and read from a donor's memory, each by an engine of its own.
+//!
+//! The engine is the one that real fabrics have. What its code costs beside verbs is charged here: each time that a thread takes the lock of what all share,
+//! and each request that it puts into the queue.
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use hdrhistogram::Histogram;
+use sinew_fabric::verbs::{Access, Device, Exposed, ProtectionDomain, Slice};
+use sinew_fabric::{Clock, SeededGenerator};
+use sinew_harness::histogram;
+use sinew_mem::atomic::Arc;
+use sinew_mem::{Arena, MessageBuffer};
+use sinew_remote_memory::engine::{
+    Admission, Engine, EngineConfig, EngineStats, Finished, Lending, Mode, Op, Request, Shared, SharedConfig,
+    VerbsPath, VerbsPathConfig,
+};
+use sinew_sim::nic::{NicUse, Profile};
+use sinew_sim::{Actor, Doing, SimClock, SimDomain, SimExposed, SimVerbs};
+
+use crate::nics::cluster::NicCluster;
+use crate::services::charges::SharedWord;
+
+/// Estimate: a request's way through the queue, beside the lock: some hundred instructions.
+pub const REQUEST_NS: u64 = 30;
+
+/// Estimate: a turn of a thread that polls in vain and looks into the queue, where others' requests wait for the window.
+const VAIN_NS: u64 = 50;
+
+/// What is run.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// Threads, each on a core of its own.
+    pub threads: usize,
+    /// Queue pairs of each.
+    pub queue_pairs: usize,
+    /// Requests that each has on its way, or in the queue.
+    pub depth: usize,
+    /// Bytes of each.
+    pub len: usize,
+    /// Whether they write; else they read.
+    pub writes: bool,
+    /// What becomes of requests that gathered.
+    pub mode: Mode,
+    /// For addresses.
+    pub seed: u64,
+    /// What is not measured, and what is.
+    pub warm_up_ns: u64,
+    /// As above.
+    pub measured_ns: u64,
+}
+
+/// What came of it.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// Requests, in thousands a second.
+    pub kiops: f64,
+    /// How long requests took, from being submitted to being over.
+    pub latency: Histogram<u64>,
+    /// Bytes in flight, on average.
+    pub in_flight_bytes: f64,
+    /// The part of work queue elements that the NIC had forgotten when their turn came.
+    pub wqe_misses: f64,
+    /// How often it had to fetch the state of a queue pair, for each element.
+    pub state_misses: f64,
+    /// How busy the asking host's NIC was.
+    pub usage: NicUse,
+}
+
+/// What all threads count.
+pub struct Tally {
+    from_ns: u64,
+    done: u64,
+    latency: Histogram<u64>,
+    looks: u64,
+    bytes: u64,
+}
+
+/// The hosts, and what threads of the asking one share.
+pub struct Ground {
+    /// The hosts: the first asks, the second lends.
+    pub nics: NicCluster,
+    /// The clock.
+    pub clock: SimClock,
+    donor: (SimVerbs, SimDomain),
+    memory: SimExposed,
+    shared: Arc<Shared>,
+    lock: Rc<RefCell<SharedWord>>,
+    /// What each thread has: its handle, domain and memory, which all others' domains know.
+    threads: Vec<(SimVerbs, SimDomain)>,
+    arenas: Vec<Arena>,
+    keep: Vec<Box<dyn Any>>,
+}
+
+/// Bytes of the donor's memory. Addresses of the modelled translation caches are the only thing that depends on it.
+pub const MEMORY: usize = 256 << 20;
+
+impl Ground {
+    /// Two hosts with such NICs, so many threads with memory of their own, and the donor's.
+    pub fn new(
+        profile: &Profile,
+        admission: impl Admission + 'static,
+        seed: u64,
+        threads: usize,
+        memory: usize,
+    ) -> Self {
+        let mut nics = NicCluster::new(profile, 2, seed);
+        let clock = nics.clock();
+        let mut open = |host| {
+            let device = nics.open(host);
+            let domain = device.protection_domain().expect("a domain");
+            (device, domain)
+        };
+        let donor = open(1);
+        let threads: Vec<_> = (0..threads).map(|_| open(0)).collect();
+        let arenas: Vec<Arena> = threads.iter().map(|(_, domain)| domain.arena(memory).expect("an arena")).collect();
+        for (own, (_, domain)) in threads.iter().enumerate() {
+            let others = arenas.iter().enumerate().filter(|(number, _)| *number != own);
+            others.for_each(|(_, arena)| domain.share_arena(arena));
+        }
+        let memory = donor.1.expose(MEMORY, Access::ALL).expect("memory");
+        let shared = Shared::new("donor", MEMORY as u64, admission, SharedConfig::default());
+        let lock = SharedWord::new(clock.clone(), &profile.core);
+        Self { nics, clock, donor, memory, shared, lock, threads, arenas, keep: Vec::new() }
+    }
+
+    /// What the engines share.
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// A thread's memory.
+    pub fn arena(&self, number: usize) -> &Arena {
+        &self.arenas[number]
+    }
+
+    /// A thread's engine.
+    pub fn engine(&mut self, number: usize, queue_pairs: usize, config: EngineConfig) -> Charged {
+        let (device, domain) = &self.threads[number];
+        // Its own memory is where it copies to.
+        let mut arenas = self.arenas.clone();
+        arenas.swap(0, number);
+        let path_config = VerbsPathConfig { queue_pairs, depth: 1024, ..VerbsPathConfig::default() };
+        let mut path = VerbsPath::new(device, domain, &arenas, &path_config).expect("queue pairs");
+        let lending = Lending::new(&self.donor.0, &self.donor.1, &path.addresses()).expect("the donor has as many");
+        path.connect(&lending.addresses(), self.memory.remote()).expect("a connection");
+        self.keep.push(Box::new(lending));
+        Charged {
+            engine: Engine::new(&self.shared, path, config),
+            lock: Rc::clone(&self.lock),
+            core: number,
+            clock: self.clock.clone(),
+        }
+    }
+
+    /// Has a thread's actor run.
+    pub fn add(&mut self, number: usize, actor: impl Actor + 'static) {
+        self.nics.add(&self.threads[number].0, actor);
+    }
+}
+
+/// An engine whose core pays for the engine's own code.
+pub struct Charged {
+    engine: Engine<VerbsPath<SimVerbs>>,
+    lock: Rc<RefCell<SharedWord>>,
+    core: usize,
+    clock: SimClock,
+}
+
+impl Charged {
+    /// Puts a request into the queue.
+    ///
+    /// # Panics
+    ///
+    /// When there is no room, or it lies beyond the memory.
+    pub fn submit(&mut self, request: Request) {
+        self.clock.spend_ns(REQUEST_NS);
+        self.lock.borrow_mut().change(self.core);
+        self.engine.submit(request).expect("there is room, and it lies in the memory");
+    }
+
+    /// Whether it has nothing that it must be turned for.
+    pub fn is_idle(&self) -> bool {
+        self.engine.is_idle()
+    }
+
+    /// Turns the engine, and takes what is over. Returns whether there was anything to do.
+    pub fn turn(&mut self, finished: &mut Vec<Finished>) -> bool {
+        let busy = self.engine.turn(self.clock.now_ns());
+        if busy {
+            self.lock.borrow_mut().change(self.core);
+        }
+        self.engine.poll(finished, usize::MAX);
+        busy
+    }
+}
+
+/// A thread that has as many requests on their way as it may, at random pages.
+struct Thread {
+    plan: Plan,
+    engine: Charged,
+    clock: SimClock,
+    random: SeededGenerator,
+    shared: Arc<Shared>,
+    targets: Vec<MessageBuffer>,
+    source: Slice,
+    /// When each request was submitted, by its tag.
+    asked_ns: Vec<u64>,
+    free: Vec<u64>,
+    finished: Vec<Finished>,
+    tally: Rc<RefCell<Tally>>,
+    is_fresh: bool,
+}
+
+impl Thread {
+    fn submit(&mut self) -> bool {
+        let any = !self.free.is_empty();
+        while let Some(tag) = self.free.pop() {
+            self.asked_ns[tag as usize] = self.clock.now_ns();
+            let at = self.random.below((MEMORY / self.plan.len) as u64) * self.plan.len as u64;
+            let op = if self.plan.writes {
+                Op::Write { at, source: self.source.clone() }
+            } else {
+                Op::Read { at, target: self.targets.pop().expect("as many as requests") }
+            };
+            self.engine.submit(Request { tag, op });
+        }
+        any
+    }
+
+    fn take(&mut self) {
+        let now_ns = self.clock.now_ns();
+        let mut tally = self.tally.borrow_mut();
+        for Finished { tag, result, target } in self.finished.drain(..) {
+            result.expect("nothing fails");
+            self.targets.extend(target);
+            self.free.push(tag);
+            if now_ns >= tally.from_ns {
+                tally.done += 1;
+                let _ = tally.latency.record((now_ns - self.asked_ns[tag as usize]).max(1));
+            }
+        }
+        if now_ns >= tally.from_ns {
+            tally.looks += 1;
+            tally.bytes += self.shared.in_flight_bytes();
+        }
+    }
+}
+
+impl Actor for Thread {
+    fn turn(&mut self) -> Doing {
+        // What is submitted in one turn is posted in the next, so that others have time to bring theirs (Figure 4).
+        if std::mem::take(&mut self.is_fresh) && self.submit() {
+            return Doing::Work;
+        }
+        let busy = self.engine.turn(&mut self.finished);
+        self.take();
+        self.is_fresh = !self.free.is_empty();
+        if busy || self.is_fresh {
+            return Doing::Work;
+        }
+        if self.shared.live() as u64 * self.plan.len as u64 > self.shared.in_flight_bytes() {
+            // The window may open by what others have finished.
+            return Doing::IdleUntil(self.clock.now_ns() + VAIN_NS);
+        }
+        Doing::Idle
+    }
+}
+
+/// Runs a plan on hosts with such NICs.
+pub fn run(profile: &Profile, plan: &Plan, admission: impl Admission + 'static) -> Found {
+    let memory = (plan.depth + 2) * (plan.len + 512) * 2 + (1 << 21);
+    let mut ground = Ground::new(profile, admission, plan.seed, plan.threads, memory);
+    let tally =
+        Rc::new(RefCell::new(Tally { from_ns: plan.warm_up_ns, done: 0, latency: histogram(), looks: 0, bytes: 0 }));
+    for number in 0..plan.threads {
+        let config = EngineConfig { mode: plan.mode, ..EngineConfig::default() };
+        let engine = ground.engine(number, plan.queue_pairs, config);
+        let arena = ground.arena(number);
+        let buffer = |_| arena.alloc(plan.len, plan.len).expect("room");
+        let targets = if plan.writes { Vec::new() } else { (0..plan.depth).map(buffer).collect() };
+        let thread = Thread {
+            plan: *plan,
+            engine,
+            clock: ground.clock.clone(),
+            random: SeededGenerator::new(plan.seed.wrapping_mul(1000) + number as u64),
+            shared: Arc::clone(&ground.shared),
+            targets,
+            source: Slice::from(buffer(0).freeze()),
+            asked_ns: vec![0; plan.depth],
+            free: (0..plan.depth as u64).collect(),
+            finished: Vec::new(),
+            tally: Rc::clone(&tally),
+            is_fresh: true,
+        };
+        ground.add(number, thread);
+    }
+    ground.nics.cluster.run_until(plan.warm_up_ns);
+    let before = ground.nics.nic(0).0;
+    ground.nics.cluster.run_until(plan.warm_up_ns + plan.measured_ns);
+    let (nic, usage) = ground.nics.nic(0);
+    let requests = (nic.requests - before.requests).max(1) as f64;
+    let tally = tally.borrow();
+    Found {
+        kiops: tally.done as f64 * 1e6 / plan.measured_ns as f64,
+        latency: tally.latency.clone(),
+        in_flight_bytes: tally.bytes as f64 / tally.looks.max(1) as f64,
+        wqe_misses: (nic.wqe_misses - before.wqe_misses) as f64 / requests,
+        state_misses: (nic.requester_misses - before.requester_misses) as f64 / requests,
+        usage,
+    }
+}
+
+/// What engines did from one moment to another.
+pub fn since(now: &EngineStats, before: &EngineStats) -> EngineStats {
+    let mut stats = *now;
+    stats.reads -= before.reads;
+    stats.writes -= before.writes;
+    stats.bytes -= before.bytes;
+    stats.read_ops -= before.read_ops;
+    stats.write_ops -= before.write_ops;
+    stats.merged -= before.merged;
+    stats.copied -= before.copied;
+    stats.chained -= before.chained;
+    stats.doorbells -= before.doorbells;
+    stats.ordered -= before.ordered;
+    stats.held_back -= before.held_back;
+    stats
+}

@@ -1,0 +1,106 @@
+//! Who polls a completion queue by a policy, and handles what comes.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use sinew_fabric::verbs::{Completion, CompletionQueue};
+use sinew_fabric::{Clock, Poller, PollerConfig, PollerStats, Step};
+use sinew_sim::nic::Core;
+use sinew_sim::{Actor, Doing, SimClock, SimCq};
+
+/// Estimate: what a turn of the loop costs beside the look itself, in a kernel: a lock that keeps interrupts out, an indirect call, and the loop.
+pub const TURN_NS: u64 = 40;
+
+/// A core that an application's thread and a watcher share.
+#[derive(Debug, Default)]
+pub struct SharedCore {
+    /// Until when the application computes. Who never sleeps gives way to it: a thread that slept goes before one that did not.
+    pub computes_until_ns: Cell<u64>,
+    /// What interrupts, and what they had done, took from the application and it has not made up for.
+    pub taken_ns: Cell<u64>,
+}
+
+/// What a watcher is made of.
+pub struct Parts {
+    /// The policy.
+    pub config: PollerConfig,
+    /// What it polls.
+    pub cq: SimCq,
+    /// The clock.
+    pub clock: SimClock,
+    /// Its core.
+    pub core: Core,
+    /// What a completion takes to be handled.
+    pub handle_ns: u64,
+    /// The core, where an application computes on it, too.
+    pub shared: Option<Rc<SharedCore>>,
+    /// Hears of each completion, by its request's number.
+    pub told: Box<dyn FnMut(u64)>,
+}
+
+/// See the module.
+pub struct Watcher {
+    parts: Parts,
+    poller: Poller,
+    completions: Vec<Completion>,
+    /// Since when it sleeps, if it does.
+    asleep_ns: Option<u64>,
+    stats: Rc<RefCell<PollerStats>>,
+}
+
+impl Watcher {
+    /// One that sleeps, or polls, as its policy says, and where to look for what it did.
+    pub fn new(parts: Parts) -> (Self, Rc<RefCell<PollerStats>>) {
+        let stats = Rc::new(RefCell::new(PollerStats::default()));
+        let poller = Poller::new(parts.config);
+        (Self { parts, poller, completions: Vec::new(), asleep_ns: None, stats: Rc::clone(&stats) }, stats)
+    }
+
+    fn turns(&self) -> bool {
+        self.parts.config != PollerConfig::Busy
+    }
+}
+
+impl Actor for Watcher {
+    fn turn(&mut self) -> Doing {
+        let Parts { config, cq, clock, core, handle_ns, shared, told } = &mut self.parts;
+        let begun_ns = clock.now_ns();
+        let asleep_ns = self.asleep_ns.take();
+        if let Some(asleep_ns) = asleep_ns {
+            // What was left in the queue interrupts as soon as that is asked for.
+            clock.spend_ns(core.interrupt_ns.saturating_sub(begun_ns - asleep_ns));
+            self.poller.woken(clock.now_ns());
+        } else if let Some(shared) = shared
+            && *config == PollerConfig::Busy
+            && shared.computes_until_ns.get() > begun_ns
+        {
+            return Doing::IdleUntil(shared.computes_until_ns.get());
+        }
+        let found = cq.poll(&mut self.completions, config.batch().min(64));
+        clock.spend_ns(TURN_NS);
+        for completion in self.completions.drain(..) {
+            assert!(completion.status.is_success(), "a request failed: {}", completion.status);
+            clock.spend_ns(*handle_ns);
+            told(completion.id);
+        }
+        let step = self.poller.step(clock.now_ns(), found > 0);
+        if step == Step::Block {
+            clock.spend_ns(core.doorbell_ns);
+            self.asleep_ns = Some(clock.now_ns());
+        }
+        if let Some(shared) = shared
+            && shared.computes_until_ns.get() > begun_ns
+        {
+            // An interrupt came before the turn, or in it.
+            let interrupt_ns = asleep_ns.map_or(0, |asleep_ns| core.interrupt_ns.min(begun_ns - asleep_ns));
+            let took_ns = clock.now_ns() - begun_ns + interrupt_ns;
+            shared.taken_ns.set(shared.taken_ns.get() + took_ns);
+        }
+        *self.stats.borrow_mut() = self.poller.stats();
+        match step {
+            Step::Block => Doing::Asleep,
+            Step::Spin if found > 0 || self.turns() => Doing::Work,
+            Step::Spin => Doing::Idle,
+        }
+    }
+}
