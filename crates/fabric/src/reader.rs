@@ -41,6 +41,7 @@ mod message;
 mod object;
 pub mod policy;
 mod server;
+mod stalls;
 
 pub use choice::{ACCESSES_MAX, Choice, Class, Notice, Way};
 pub use client::{AskError, GetError, JoinError, Joining, Outcome, Reader, ReaderConfig, ReaderStats, Turn};

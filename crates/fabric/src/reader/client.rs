@@ -158,7 +158,9 @@ impl<D: Device, C: Chase, G: Generator> Reader<D, C, G> {
             asked_ns: now_ns,
             deadline_ns: now_ns.saturating_add(self.timeout_ns),
             vain_ns: self.meter.vain_per_get_ns(),
+            lost_ns: self.meter.load().lost_ns,
             polls_begun: 0,
+            is_first_sleep: false,
             stage: Stage::Live,
         };
         let number = self.places.begin(place);
@@ -229,19 +231,21 @@ impl<D: Device, C: Chase, G: Generator> Reader<D, C, G> {
         self.flush();
         let ended_before = self.stats.found + self.stats.failed;
         let in_flight = self.places.in_flight();
-        let mut found = 0;
-        while self.lost.is_none() {
-            let count = self.cq.poll(&mut self.completions, BURST);
-            found += count;
+        let mut count = if self.lost.is_none() { self.cq.poll(&mut self.completions, BURST) } else { 0 };
+        let mut found = count;
+        // Before gets end: what the thread lost is no part of what they take.
+        self.measure_load(now_ns, found > 0, in_flight);
+        while count > 0 {
             self.take_completions(now_ns, &mut take);
-            if count < BURST {
+            if count < BURST || self.lost.is_some() {
                 break;
             }
+            count = self.cq.poll(&mut self.completions, BURST);
+            found += count;
         }
         if self.lost.is_some() {
             self.drain();
         }
-        self.measure_load(now_ns, found > 0, in_flight);
         if found == 0 && self.lost.is_none() && self.qp.state() == QpState::Error {
             self.lose(Status::Flushed, &mut take);
         }
@@ -263,7 +267,11 @@ impl<D: Device, C: Chase, G: Generator> Reader<D, C, G> {
 
     fn measure_load(&mut self, now_ns: u64, found: bool, in_flight: usize) {
         let slept = self.asleep_until_ns.take();
-        let mut has_changed = self.meter.turned(now_ns, found, self.spun && slept.is_none(), in_flight);
+        let spun = self.spun && slept.is_none();
+        if let Some((last_ns, is_lost)) = self.meter.turned(now_ns, found, spun, in_flight) {
+            self.policy.polled(last_ns, now_ns, is_lost);
+        }
+        let mut has_changed = false;
         if let Some(Some(until_ns)) = slept
             && until_ns <= now_ns
             && !found
@@ -358,6 +366,8 @@ impl<D: Device, C: Chase, G: Generator> Reader<D, C, G> {
         let sample = result.is_ok().then(|| Sample {
             latency_ns: now_ns.saturating_sub(place.asked_ns),
             spun_ns: self.meter.vain_per_get_ns() - place.vain_ns,
+            lost_ns: self.meter.load().lost_ns - place.lost_ns,
+            is_first_sleep: place.is_first_sleep,
             is_pure: place.choice.notice == Notice::Polling || self.places.was_silent_since(place.polls_begun),
         });
         self.tell(&place, result, sample, now_ns, take);
@@ -392,8 +402,13 @@ impl<D: Device, C: Chase, G: Generator> Reader<D, C, G> {
             let error = GetError::Deadline { peer: self.peer.clone(), after_ns };
             self.stats.expired += 1;
             // Not how long it would have taken, but that it took no less.
-            let sample =
-                Sample { latency_ns: after_ns, spun_ns: self.meter.vain_per_get_ns() - place.vain_ns, is_pure: true };
+            let sample = Sample {
+                latency_ns: after_ns,
+                spun_ns: self.meter.vain_per_get_ns() - place.vain_ns,
+                lost_ns: 0,
+                is_first_sleep: false,
+                is_pure: true,
+            };
             self.tell(&place, Err(&error), Some(sample), now_ns, take);
         }
     }

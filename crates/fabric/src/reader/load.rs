@@ -52,14 +52,14 @@ impl Meter {
         self.vain_per_get_ns
     }
 
-    /// A turn, which found something or not, after the thread `spun` or slept, with `in_flight` gets under way. Returns whether the
-    /// load changed.
-    pub fn turned(&mut self, now_ns: u64, found: bool, spun: bool, in_flight: usize) -> bool {
-        let Some(last_ns) = self.last_ns.replace(now_ns) else { return false };
+    /// A turn, which found something or not, after the thread `spun` or slept, with `in_flight` gets under way. Returns since when the thread
+    /// was to spin, and whether it did not run; `None` when it was not to.
+    pub fn turned(&mut self, now_ns: u64, found: bool, spun: bool, in_flight: usize) -> Option<(u64, bool)> {
+        let last_ns = self.last_ns.replace(now_ns)?;
         let gap_ns = now_ns.saturating_sub(last_ns);
         if !spun || in_flight == 0 {
             self.load.slept_ns += gap_ns;
-            return false;
+            return None;
         }
         let is_lost = gap_ns > LOST_NS;
         if is_lost {
@@ -73,14 +73,13 @@ impl Meter {
         let (lost, all) = &mut self.window;
         *lost += if is_lost { gap_ns } else { 0 };
         *all += gap_ns;
-        if *all < WINDOW_NS {
-            return false;
+        if *all >= WINDOW_NS {
+            let permille = *lost * 1000 / *all;
+            self.window = (0, 0);
+            let limit = if self.load.is_shared { OURS_PERMILLE } else { SHARED_PERMILLE };
+            self.load.is_shared = permille > limit;
         }
-        let permille = *lost * 1000 / *all;
-        self.window = (0, 0);
-        let limit = if self.load.is_shared { OURS_PERMILLE } else { SHARED_PERMILLE };
-        let is_shared = permille > limit;
-        std::mem::replace(&mut self.load.is_shared, is_shared) != is_shared
+        Some((last_ns, is_lost))
     }
 
     /// A wake-up whose cause came at `ready_ns`. Returns whether wake-ups have become much later, or much less late.
@@ -132,7 +131,10 @@ mod tests {
             let mut changes = 0;
             while now_ns < end_ns {
                 now_ns += gap_ns;
-                changes += u32::from(meter.turned(now_ns, false, true, 1));
+                let before = meter.load().is_shared;
+                let turned = meter.turned(now_ns, false, true, 1);
+                assert!(turned.is_none_or(|turned| turned == (now_ns - gap_ns, gap_ns > LOST_NS)));
+                changes += u32::from(meter.load().is_shared != before);
             }
             changes
         };

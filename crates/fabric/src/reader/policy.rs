@@ -8,13 +8,20 @@
 //!
 //! 1. **Cost.** A get costs its latency, and [`PolicyConfig::spin_permille`] thousandths of the time that the thread spun in vain for
 //!    it. With equal latencies the way that burns less wins.
-//! 2. **Averages.** A choice's cost is an exponentially weighted average, in which samples weigh half as much after each
+//! 2. **Averages.** What a choice takes is an exponentially weighted average, in which samples weigh half as much after each
 //!    [`PolicyConfig::half_life_ns`].
+//!    What is lost now and then and all at once, to slices of other programs, is averaged apart, over several of them and over all classes: one
+//!    get of a thousand meets it. It is charged to whom it belongs: what a thread loses that was to poll, to the choices that poll; what else takes
+//!    eight times as long as it should, to the way, or to sleeping. A choice's cost is its average, and as much more as those lose who choose it.
+//!    A lone get that meets a stall is no measurement, and neither is the first one after it, nor the first sleep after polling on a
+//!    processor that is shared: there the thread pays back what it had too much. Two long ones in a row are what gets take now.
+//!    How a server's processor is shared whose thread has not run for long at a time is not known; then it is taken to be as ours is.
 //! 3. **What is unknown is tried**, three times; once is enough for a choice that costs twice the best.
 //! 4. **A change forgets.** When the average of the choice in use moves by a quarter from what it was when the others were measured, or
 //!    when its owner says that something changed ([`Policy::forget`]), the others are unknown.
 //! 5. **What was not measured for a while is tried again**, after [`PolicyConfig::refresh_ns`], give or take a half (chance says), the oldest
-//!    first. Its average begins anew then. One that looks better is tried at once until it is measured three times.
+//!    first. Its average begins anew then. One that looks better is tried at once until it is measured three times. Beside a thread that polls on
+//!    a shared processor this is done right after others had their slice, when neither side owes time.
 //! 6. **Exploring is bounded.** What a tried get costs beyond the choice in use is paid from a budget, into which each get pays
 //!    [`PolicyConfig::explore_permille`] of the average. Tries under rule 5 wait until the budget covers what they are expected to cost.
 //!    Those under rule 3 may overdraw it, by [`PolicyConfig::debt_max_ns`], beyond which they wait; no try counts for more than leads there.
@@ -23,10 +30,12 @@
 //!
 //! So a reader comes within exploring and hysteresis, 8 % as configured, of the best choice, and follows a change of any choice whose try
 //! the budget of the time covers. With the defaults, and without debt from earlier changes, that is within 10 ms where the others together cost
-//! up to 300 us more than the one in use. (The tests have latencies that are up to 20 % off.)
+//! up to 300 us more than the one in use. (The tests have latencies that are up to 20 % off.) Where a program competes, its first slice tells; that it is
+//! gone, a thread that sleeps cannot see: what it believes of slices fades within 16 of them, then it polls, and learns.
 
-use super::choice::{Choice, Class, Notice};
+use super::choice::{Choice, Class, Notice, Way};
 use super::estimate::Estimate;
+use super::stalls::Stalls;
 use crate::time::Generator;
 
 /// Samples after which a choice is known.
@@ -39,6 +48,11 @@ const GETS_PER_TRY: i64 = 8;
 const TRIES_SAVED_MAX: i64 = 16;
 /// Samples of the choice in use between two changes, so that its average has come to where the first one leads.
 const SAMPLES_PER_CHANGE: u32 = 8;
+/// A get that takes so many times what such gets take, and no less than so long, met a stall.
+const STALL_TIMES: u64 = 8;
+const STALL_MIN_NS: u64 = 20_000;
+/// How many times as long as with the choice in use gets take at most with a choice that is not known.
+const CHOICES_DIFFER: u64 = 4;
 
 /// What a policy weighs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,6 +103,10 @@ pub struct Sample {
     pub latency_ns: u64,
     /// The time that the thread spun in vain meanwhile; its share, when several gets were under way.
     pub spun_ns: u64,
+    /// Of the latency, what the thread did not run though it was to: others had the processor.
+    pub lost_ns: u64,
+    /// It slept, and had polled before.
+    pub is_first_sleep: bool,
     /// Whether it learnt of its completion as it was to: not, when it was to sleep and another get kept the thread polling. What is
     /// not is no measurement.
     pub is_pure: bool,
@@ -97,7 +115,7 @@ pub struct Sample {
 /// How a choice did in a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Measured {
-    /// Its average cost; `None` when it is not known.
+    /// Its average cost where nothing stalls; `None` when it is not known.
     pub cost_ns: Option<u64>,
     /// Its average latency.
     pub latency_ns: Option<u64>,
@@ -109,7 +127,12 @@ pub struct Measured {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Arm {
+    /// Of what gets take that meet no stall.
     cost: Estimate,
+    /// When its last get ended, if that was a stall.
+    stalled_until_ns: Option<u64>,
+    /// The stalls of all choices and classes that there had been when one of its gets ended last.
+    stalls_seen: u64,
     latency: Estimate,
     spun: Estimate,
     /// Gets of it that are not over.
@@ -136,6 +159,8 @@ struct State {
     /// A choice that the next gets are to have.
     run: Option<(usize, u32)>,
     switches: u64,
+    /// What each choice loses to stalls, in thousandths.
+    lost_permille: [u64; Choice::COUNT],
 }
 
 impl State {
@@ -149,16 +174,25 @@ impl State {
             tries_saved: 0,
             run: None,
             switches: 0,
+            lost_permille: [0; Choice::COUNT],
         }
     }
 
-    fn cost(&self, arm: usize) -> Option<u64> {
+    /// What a get takes that meets no stall.
+    fn base(&self, arm: usize) -> Option<u64> {
         self.arms[arm].cost.mean()
+    }
+
+    /// What a choice costs, with what is lost to stalls.
+    fn cost(&self, arm: usize) -> Option<u64> {
+        let base_ns = u128::from(self.base(arm)?);
+        let cost_ns = base_ns * u128::from(1000 + self.lost_permille[arm]) / 1000;
+        Some(u64::try_from(cost_ns).unwrap_or(u64::MAX))
     }
 
     /// What trying `arm` is expected to cost beyond the choice in use; 0 when either is unknown.
     fn extra_ns(&self, arm: usize) -> i64 {
-        match (self.cost(arm), self.cost(self.in_use)) {
+        match (self.base(arm), self.base(self.in_use)) {
             (Some(arm), Some(in_use)) => i64::try_from(arm.saturating_sub(in_use)).unwrap_or(i64::MAX),
             _ => 0,
         }
@@ -188,8 +222,82 @@ impl State {
                 arm.is_renewed = false;
             }
         }
-        self.reference_ns = self.cost(self.in_use);
+        self.reference_ns = self.base(self.in_use);
         self.since_change = 0;
+    }
+
+    /// What a sample is. One that takes far longer than such gets do is a stall, but for those that follow one: then that is what gets take now.
+    fn kind(&mut self, arm: usize, sample: &Sample, stalls: &mut u64, now_ns: u64) -> Kind {
+        let known = self.base(arm).map(|base_ns| base_ns.saturating_mul(STALL_TIMES));
+        let like_others = || Some(self.base(self.in_use)?.saturating_mul(STALL_TIMES * CHOICES_DIFFER));
+        let Some(most_ns) = known.or_else(like_others) else { return Kind::Usual };
+        let asked_ns = now_ns.saturating_sub(sample.latency_ns);
+        let is_long = sample.lost_ns > 0 || sample.latency_ns > most_ns.max(STALL_MIN_NS);
+        let last_ns = &mut self.arms[arm].stalled_until_ns;
+        if !is_long {
+            *last_ns = None;
+            let seen = std::mem::replace(&mut self.arms[arm].stalls_seen, *stalls);
+            return if seen < *stalls { Kind::AfterStall } else { Kind::Usual };
+        }
+        // Gets of a window meet the same one.
+        if last_ns.is_some_and(|last_ns| asked_ns >= last_ns) {
+            return Kind::Usual;
+        }
+        *last_ns = Some(last_ns.unwrap_or(now_ns));
+        *stalls += 1;
+        if sample.lost_ns > 0 { Kind::Lost } else { Kind::Stall }
+    }
+}
+
+/// What the latency of a get says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// What such gets take.
+    Usual,
+    /// That its thread did not run.
+    Lost,
+    /// That something else did not.
+    Stall,
+    /// Nothing: what stalled has yet to wake up.
+    AfterStall,
+}
+
+/// What is lost, by who has it to bear. It is of all classes.
+#[derive(Clone, Copy, Debug)]
+struct Lost {
+    polling: Stalls,
+    sleeping: Stalls,
+    one_sided: Stalls,
+    two_sided: Stalls,
+}
+
+impl Lost {
+    /// Threads that poll are what schedulers take slices from, here and at the server.
+    fn new() -> Self {
+        let (slices, others) = (Stalls::of_slices(), Stalls::default());
+        Self { polling: slices, sleeping: others, one_sided: others, two_sided: slices }
+    }
+
+    /// In thousandths of what gets take, by [`Choice::index`].
+    fn permille(&self, now_ns: u64) -> [u64; Choice::COUNT] {
+        let polling = self.polling.permille(now_ns, 0);
+        let [sleeping, one_sided] = [&self.sleeping, &self.one_sided].map(|stalls| stalls.permille(now_ns, 0));
+        let two_sided = self.two_sided.permille(now_ns, polling);
+        // One waits for the other, so that what both lose they lose at the same time.
+        Choice::ALL.map(|choice| {
+            let notice = if choice.notice == Notice::Polling { polling } else { sleeping };
+            notice.max(if choice.way == Way::OneSided { one_sided } else { two_sided })
+        })
+    }
+
+    /// Who bears what a get lost while the thread that was to poll for it ran.
+    fn of(&mut self, choice: Choice, is_first_sleep: bool) -> &mut Stalls {
+        match choice {
+            _ if is_first_sleep => &mut self.polling,
+            Choice { way: Way::TwoSided, .. } => &mut self.two_sided,
+            Choice { notice: Notice::Events, .. } => &mut self.sleeping,
+            _ => &mut self.one_sided,
+        }
     }
 }
 
@@ -198,12 +306,17 @@ impl State {
 pub struct Policy {
     config: PolicyConfig,
     classes: Vec<Option<Box<State>>>,
+    lost: Lost,
+    /// Stalls that were met.
+    stalls: u64,
+    /// When the exploring budget covers what a thread pays back that sleeps for a try, on a processor that is shared.
+    first_sleep_due_ns: u64,
 }
 
 impl Policy {
     /// A policy that knows nothing. It begins with [`Choice::ALL`]'s first.
     pub fn new(config: PolicyConfig) -> Self {
-        Self { config, classes: vec![None; Class::COUNT] }
+        Self { config, classes: vec![None; Class::COUNT], lost: Lost::new(), stalls: 0, first_sleep_due_ns: 0 }
     }
 
     /// How the next get of `class` is made. `in_flight` gets of the reader are under way: a try of the other notice is made with
@@ -217,6 +330,7 @@ impl Policy {
     ) -> Picked {
         let config = self.config;
         let state = self.classes[class.index()].get_or_insert_with(|| Box::new(State::new()));
+        state.lost_permille = self.lost.permille(now_ns);
         if let Some(mean_ns) = state.cost(state.in_use) {
             let income = u128::from(mean_ns) * u128::from(config.explore_permille) / 1000;
             let most = i64::try_from(config.budget_max_ns).unwrap_or(i64::MAX);
@@ -224,7 +338,11 @@ impl Policy {
             state.budget_ns = state.budget_ns.saturating_add(income).min(most);
         }
         state.tries_saved = (state.tries_saved + 1).min(TRIES_SAVED_MAX * GETS_PER_TRY);
-        let index = next(state, &config, in_flight, now_ns, generator);
+        let is_shared = state.lost_permille[Choice::ALL[0].index()] > 0;
+        let owes_little =
+            !is_shared || Choice::ALL[state.in_use].notice == Notice::Events || self.lost.polling.has_just_lost();
+        let may = May { refresh: owes_little, sleep: owes_little && now_ns >= self.first_sleep_due_ns };
+        let index = next(state, &config, in_flight, may, now_ns, generator);
         state.arms[index].pending += 1;
         Picked { choice: Choice::ALL[index], is_try: index != state.in_use }
     }
@@ -236,15 +354,35 @@ impl Policy {
         let index = choice.index();
         state.arms[index].pending = state.arms[index].pending.saturating_sub(1);
         let Some(sample) = sample.filter(|sample| sample.is_pure) else { return };
+        let taken_ns = sample.latency_ns.saturating_sub(sample.lost_ns);
+        let asked_ns = now_ns.saturating_sub(sample.latency_ns);
         let spin = u128::from(sample.spun_ns) * u128::from(config.spin_permille) / 1000;
-        let cost_ns = sample.latency_ns.saturating_add(u64::try_from(spin).unwrap_or(u64::MAX));
+        let cost_ns = taken_ns.saturating_add(u64::try_from(spin).unwrap_or(u64::MAX));
+        let kind = state.kind(index, &sample, &mut self.stalls, now_ns);
         if index != state.in_use
-            && let Some(in_use) = state.cost(state.in_use)
+            && let Some(in_use) = state.base(state.in_use)
         {
             let extra = i64::try_from(cost_ns.saturating_sub(in_use)).unwrap_or(i64::MAX);
             // One unlucky try is not to keep others from being tried for long.
             let debt = i64::try_from(config.debt_max_ns).unwrap_or(i64::MAX);
             state.budget_ns = state.budget_ns.saturating_sub(extra).max(-debt);
+        }
+        if kind == Kind::Stall {
+            self.lost.of(choice, sample.is_first_sleep).lost(asked_ns, now_ns);
+            if sample.is_first_sleep {
+                let every = 1000 / u64::from(config.explore_permille.max(1));
+                self.first_sleep_due_ns = now_ns.saturating_add(sample.latency_ns.saturating_mul(every));
+            }
+        } else if kind != Kind::Lost {
+            self.lost.of(choice, false).ran(asked_ns, now_ns);
+        }
+        state.lost_permille = self.lost.permille(now_ns);
+        let pays_back = sample.is_first_sleep && state.lost_permille[Choice::ALL[0].index()] > 0;
+        if kind != Kind::Usual || pays_back {
+            // Tried, and nothing learnt.
+            let arm = &mut state.arms[index];
+            arm.tries = arm.tries.saturating_sub(1);
+            return settle(state, &config);
         }
         if index == state.in_use {
             state.since_change = state.since_change.saturating_add(1);
@@ -258,6 +396,19 @@ impl Policy {
         arm.latency.add(sample.latency_ns, now_ns, config.half_life_ns);
         arm.spun.add(sample.spun_ns, now_ns, config.half_life_ns);
         settle(state, &config);
+    }
+
+    /// The thread polled and ran, or did not run though it was to.
+    pub fn polled(&mut self, from_ns: u64, to_ns: u64, is_lost: bool) {
+        if is_lost {
+            if self.lost.polling.permille(to_ns, 0) == 0 {
+                // Whatever came here may have come there, too.
+                self.lost.two_sided.doubt();
+            }
+            self.lost.polling.lost(from_ns, to_ns);
+        } else {
+            self.lost.polling.ran(from_ns, to_ns);
+        }
     }
 
     /// Something changed, such as the load of a processor: in all classes, all but the choice in use is unknown.
@@ -289,11 +440,21 @@ impl Policy {
     }
 }
 
+/// What may be tried.
+#[derive(Clone, Copy)]
+struct May {
+    /// What was not measured for a while.
+    refresh: bool,
+    /// To sleep, while the choice in use polls.
+    sleep: bool,
+}
+
 /// The choice of the next get: the one in use, or one that is tried.
 fn next(
     state: &mut State,
     config: &PolicyConfig,
     in_flight: usize,
+    may: May,
     now_ns: u64,
     generator: &mut (impl Generator + ?Sized),
 ) -> usize {
@@ -305,12 +466,15 @@ fn next(
     // Unknown ones, whatever they may cost (rule 3), those that look better, and those whose time has come (rule 5).
     let debt = i64::try_from(config.debt_max_ns).unwrap_or(i64::MAX);
     let is_unknown_tried = state.budget_ns.saturating_add(debt) > 0 || state.cost(in_use).is_none();
-    let unknown = (0..Choice::COUNT).filter(|_| is_unknown_tried).find(|&arm| state.is_wanted(arm));
+    let notice = |arm: usize| -> Notice { Choice::ALL[arm].notice };
+    let is_open = |arm: &usize| may.sleep || notice(*arm) == Notice::Polling;
+    let unknown = (0..Choice::COUNT).filter(|_| is_unknown_tried).filter(is_open).find(|&arm| state.is_wanted(arm));
     let due = || {
         let is_due = |arm: &usize| *arm != in_use && now_ns >= state.arms[*arm].due_ns && state.arms[*arm].pending == 0;
-        let is_allowed = state.tries_saved >= GETS_PER_TRY && state.cost(in_use).is_some();
+        let is_allowed = may.refresh && state.tries_saved >= GETS_PER_TRY && state.cost(in_use).is_some();
         (0..Choice::COUNT)
             .filter(|_| is_allowed)
+            .filter(is_open)
             .filter(is_due)
             .min_by_key(|&arm| state.arms[arm].cost.last_ns())
             .filter(|&arm| state.extra_ns(arm) <= state.budget_ns)
@@ -326,9 +490,14 @@ fn next(
     let half_ns = config.refresh_ns / 2;
     let jitter_ns = ((u128::from(generator.next_u64()) * u128::from(config.refresh_ns)) >> 64) as u64;
     state.arms[arm].due_ns = now_ns.saturating_add(half_ns).saturating_add(jitter_ns);
-    let notice = |arm: usize| -> Notice { Choice::ALL[arm].notice };
-    if in_flight > 0 && arm != in_use && notice(arm) != notice(in_use) {
-        let gets = u32::try_from(2 * in_flight + 1).unwrap_or(u32::MAX);
+    // On a shared processor the first one is no measurement, since others had their turn just before.
+    let (is_shared, changes_notice) = (state.lost_permille[0] > 0, notice(arm) != notice(in_use));
+    let gets = match (in_flight, changes_notice, is_shared) {
+        (0, _, false) | (1.., false, false) => 0,
+        (_, true, _) => u32::try_from(2 * in_flight + 1).unwrap_or(u32::MAX).saturating_add(is_shared.into()),
+        (_, false, true) => 1,
+    };
+    if gets > 0 && arm != in_use {
         state.run = Some((arm, gets));
         if unknown.is_none() {
             state.tries_saved -= i64::from(gets) * GETS_PER_TRY;
@@ -340,7 +509,7 @@ fn next(
 /// Takes the best choice into use, and notices changes.
 fn settle(state: &mut State, config: &PolicyConfig) {
     let in_use = state.in_use;
-    let Some(mine) = state.cost(in_use) else {
+    let (Some(mine), Some(base)) = (state.cost(in_use), state.base(in_use)) else {
         // What is in use is not measured yet: whatever is measured first is better than nothing.
         if let Some(arm) = (0..Choice::COUNT).find(|&arm| state.cost(arm).is_some()) {
             take(state, arm);
@@ -357,8 +526,8 @@ fn settle(state: &mut State, config: &PolicyConfig) {
         take(state, arm);
         return;
     }
-    let reference = *state.reference_ns.get_or_insert(mine);
-    let has_moved = mine > reference.saturating_add(reference / 4) || mine < reference - reference / 4;
+    let reference = *state.reference_ns.get_or_insert(base);
+    let has_moved = base > reference.saturating_add(reference / 4) || base < reference - reference / 4;
     if has_moved && state.since_change >= SAMPLES_PER_CHANGE {
         state.forget_others();
     }
@@ -368,7 +537,7 @@ fn take(state: &mut State, arm: usize) {
     state.in_use = arm;
     state.run = None;
     state.switches += 1;
-    state.reference_ns = state.cost(arm);
+    state.reference_ns = state.base(arm);
     state.since_change = 0;
 }
 

@@ -147,10 +147,10 @@ struct Compared {
 }
 
 impl Compared {
-    fn of(name: &str) -> Self {
+    fn of(name: &str, cases: &[Case]) -> Self {
         let profile = Profile::built_in(name).expect("it is built in");
-        let fixed = Choice::ALL.into_iter().map(|choice| rates(&profile, Some(choice), &CASES)).collect();
-        Self { adaptive: rates(&profile, None, &CASES), fixed }
+        let fixed = Choice::ALL.into_iter().map(|choice| rates(&profile, Some(choice), cases)).collect();
+        Self { adaptive: rates(&profile, None, cases), fixed }
     }
 
     fn best(&self, case: usize) -> f64 {
@@ -182,17 +182,16 @@ impl Experiment for AdaptiveReader {
     }
 
     fn remark(&self) -> &'static str {
-        "With cx3-roce10 the reader misses the best choice in two cases beside a program. It decides on the last ten samples or so, and a slice of 12 ms is lost in one get of a \
-         thousand: where it polls, its samples say what a get takes within a slice, and where it has just lost one, that polling is hopeless. So it polls for 4 KB of one \
-         access, where to sleep would lose no slices, and leaves polling for 32 B of four accesses, where sleepers lose as many. What is lost would have to be averaged apart, over \
-         several slices."
+        "A slice of 12 ms is lost in one get of a thousand, so the reader keeps what is lost apart from what a get takes: half of the time to who polls, so that it sleeps where that \
+         takes less than twice as long. Slices fall differently when the choice changes, by which 48 ms may hold a few more or fewer. That a program is gone a thread that sleeps \
+         does not see: it polls again within 200 ms."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {
         let mut rows = Vec::new();
         for (nth, name) in NICS.into_iter().enumerate() {
             progress(nth as f64 / NICS.len() as f64);
-            let compared = Compared::of(name);
+            let compared = Compared::of(name, &CASES);
             for (at, case) in CASES.iter().enumerate() {
                 let mut push = |what: &str, metric: String, model, unit| {
                     rows.push(Row {
@@ -299,21 +298,28 @@ pub fn rates(profile: &Profile, forced: Option<Choice>, cases: &[Case]) -> Vec<f
 mod tests {
     use super::*;
 
-    /// A NIC, a case, and what the reader reaches there at least: see the experiment's remark.
-    const MISSED: [(&str, usize, f64); 2] = [("cx3-roce10", 4, 0.5), ("cx3-roce10", 6, 0.65)];
-
     #[test]
     fn the_reader_is_near_the_best_choice_soon_after_a_change_and_no_fixed_choice_is() {
         for name in NICS {
-            let compared = Compared::of(name);
+            let compared = Compared::of(name, &CASES);
             for (at, case) in CASES.iter().enumerate() {
-                let missed = MISSED.iter().find(|(nic, case, _)| (*nic, *case) == (name, at));
-                let least = missed.map_or(0.9, |(_, _, least)| *least);
-                assert!(compared.reached(at) >= least, "{name}, {}: {}", case.name(), compared.reached(at));
+                assert!(compared.reached(at) >= 0.9, "{name}, {}: {}", case.name(), compared.reached(at));
             }
             for (choice, rates) in Choice::ALL.iter().zip(&compared.fixed) {
                 let manages = (0..CASES.len()).all(|at| rates[at] >= 0.9 * compared.best(at));
                 assert!(!manages, "{name}: {choice}");
+            }
+        }
+    }
+
+    /// Between cases in which all poll who read the best, since sleepers see late that a program is gone.
+    #[test]
+    fn a_program_that_comes_and_goes_is_followed_by_who_polls() {
+        let cases = [4, 3, 7, 0, 5, 2, 4, 2].map(|at| CASES[at]);
+        for name in NICS {
+            let compared = Compared::of(name, &cases);
+            for (at, case) in cases.iter().enumerate() {
+                assert!(compared.reached(at) >= 0.9, "{name}, {at}: {}: {}", case.name(), compared.reached(at));
             }
         }
     }

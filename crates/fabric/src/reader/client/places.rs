@@ -30,8 +30,12 @@ pub(super) struct Place {
     pub deadline_ns: u64,
     /// The time spent in vain when it began.
     pub vain_ns: u64,
+    /// The time lost to others when it began.
+    pub lost_ns: u64,
     /// Gets that poll which had begun when it did, or `u64::MAX` when one was under way.
     pub polls_begun: u64,
+    /// It is to sleep, and a get polled since the last that was to.
+    pub is_first_sleep: bool,
     pub stage: Stage,
 }
 
@@ -50,6 +54,8 @@ pub(super) struct Places {
     live: usize,
     polling: usize,
     polls_begun: u64,
+    /// Of [`Self::polls_begun`], when a get was begun last that sleeps.
+    polls_before_sleep: u64,
     /// No deadline is earlier.
     due_ns: u64,
 }
@@ -59,7 +65,7 @@ impl Places {
         let slot = |buffer| Slot { place: None, uses: 0, buffer: Some(buffer) };
         let slots: Vec<_> = buffers.into_iter().map(slot).collect();
         let free = (0..slots.len()).rev().collect();
-        Self { slots, free, live: 0, polling: 0, polls_begun: 0, due_ns: u64::MAX }
+        Self { slots, free, live: 0, polling: 0, polls_begun: 0, polls_before_sleep: 0, due_ns: u64::MAX }
     }
 
     pub fn window(&self) -> usize {
@@ -86,6 +92,9 @@ impl Places {
         if place.choice.notice == Notice::Polling {
             self.polling += 1;
             self.polls_begun += 1;
+        } else {
+            place.is_first_sleep = self.polls_begun != self.polls_before_sleep;
+            self.polls_before_sleep = self.polls_begun;
         }
         place.polls_begun = if self.polling > 0 { u64::MAX } else { self.polls_begun };
         self.due_ns = self.due_ns.min(place.deadline_ns);

@@ -31,6 +31,11 @@ fn best(config: &PolicyConfig, table: &Table) -> u64 {
     table.iter().map(|&choice| cost(config, choice)).min().unwrap()
 }
 
+/// Of a get that met nothing else.
+fn sample(latency_ns: u64, spun_ns: u64) -> Sample {
+    Sample { latency_ns, spun_ns, lost_ns: 0, is_first_sleep: false, is_pure: true }
+}
+
 struct World {
     policy: Policy,
     config: PolicyConfig,
@@ -65,8 +70,7 @@ impl World {
             let latency_ns =
                 latency * (1000 - self.noise_permille + self.noise.below(2 * self.noise_permille + 1)) / 1000;
             self.now_ns += latency_ns;
-            let sample = Sample { latency_ns, spun_ns, is_pure: true };
-            self.policy.measured(self.class, picked.choice, Some(sample), self.now_ns);
+            self.policy.measured(self.class, picked.choice, Some(sample(latency_ns, spun_ns)), self.now_ns);
             total += cost(&self.config, (latency, spun_ns));
             gets += 1;
             tries += u64::from(picked.is_try);
@@ -174,9 +178,99 @@ fn what_failed_or_was_not_pure_is_no_measurement() {
     let mut world = World::new(1);
     let picked = world.policy.choose(world.class, 0, 0, &mut world.chance);
     world.policy.measured(world.class, picked.choice, None, 5);
-    let sample = Sample { latency_ns: 5, spun_ns: 0, is_pure: false };
+    let sample = Sample { is_pure: false, ..sample(5, 0) };
     world.policy.measured(world.class, picked.choice, Some(sample), 5);
     assert_eq!(world.policy.measurement(world.class, picked.choice).samples, 0);
+}
+
+/// A thread that polls beside a program has every other slice, and one that sleeps is not kept waiting once it has paid back.
+struct Sliced {
+    world: World,
+    /// What it ran more than the program did.
+    lead_ns: u64,
+    slice_ns: u64,
+}
+
+impl Sliced {
+    fn new(slice_ns: u64) -> Self {
+        Self { world: World::new(3), lead_ns: 0, slice_ns }
+    }
+
+    /// Gets, one at a time, for so long. Returns how many, and how many of them by the cheapest notice.
+    fn run(&mut self, table: &Table, for_ns: u64) -> [u64; 2] {
+        let world = &mut self.world;
+        let (end_ns, mut gets, mut was_sleeping) = (world.now_ns + for_ns, [0; 2], false);
+        while world.now_ns < end_ns {
+            let began_ns = world.now_ns;
+            let choice = world.policy.choose(world.class, 0, began_ns, &mut world.chance).choice;
+            let (base_ns, spun_ns) = table[choice.index()];
+            let sleeps = choice.notice == Notice::Events;
+            let stall_ns =
+                if sleeps || self.lead_ns + base_ns > self.slice_ns { std::mem::take(&mut self.lead_ns) } else { 0 };
+            world.now_ns += stall_ns + base_ns;
+            let lost_ns = if sleeps { 0 } else { stall_ns };
+            if !sleeps {
+                world.policy.polled(began_ns, began_ns + lost_ns, true);
+                world.policy.polled(began_ns + lost_ns, world.now_ns, false);
+                self.lead_ns += base_ns;
+            }
+            let is_first_sleep = sleeps && !std::mem::replace(&mut was_sleeping, sleeps);
+            was_sleeping = sleeps;
+            let taken = Sample { lost_ns, is_first_sleep, ..sample(stall_ns + base_ns, spun_ns) };
+            world.policy.measured(world.class, choice, Some(taken), world.now_ns);
+            gets[usize::from(sleeps)] += 1;
+        }
+        gets
+    }
+}
+
+#[test]
+fn who_polls_on_a_shared_processor_is_charged_with_the_slices_and_sleeps_where_that_is_less() {
+    for slice_ns in [2 * MS, 12 * MS] {
+        // To poll takes 6 us, and as much again for the slices lost.
+        for (sleeping_ns, is_to_sleep) in [(9 * US, true), (16 * US, false)] {
+            let table = [(6 * US, 0), (7 * US, 0), (sleeping_ns, 0), (30 * US, 0)];
+            let mut sliced = Sliced::new(slice_ns);
+            sliced.run(&table, 2 * slice_ns + 10 * MS);
+            let gets = sliced.run(&table, 40 * slice_ns);
+            let best = 40 * slice_ns / sleeping_ns.min(12 * US);
+            assert!((gets[0] + gets[1]) * 10 >= best * 9, "{slice_ns}, {sleeping_ns}: {gets:?} of {best}");
+            assert_eq!(gets[1] > gets[0], is_to_sleep, "{slice_ns}, {sleeping_ns}: {gets:?}");
+        }
+    }
+}
+
+#[test]
+fn a_program_that_is_gone_is_noticed_by_who_polls_at_once_and_by_who_sleeps_within_sixteen_slices() {
+    for (sleeping_ns, within_ns) in [(16 * US, 10 * MS), (9 * US, 16 * 12 * MS)] {
+        let table = [(6 * US, 0), (7 * US, 0), (sleeping_ns, 0), (30 * US, 0)];
+        let mut sliced = Sliced::new(12 * MS);
+        sliced.run(&table, 60 * MS);
+        sliced.slice_ns = u64::MAX;
+        sliced.run(&table, within_ns);
+        let [polled, slept] = sliced.run(&table, 20 * MS);
+        assert!(polled > 10 * slept, "{sleeping_ns}: {polled} polled, {slept} slept");
+    }
+}
+
+#[test]
+fn a_lone_long_get_is_a_stall_and_the_second_in_a_row_is_what_gets_take() {
+    let mut world = World::new(1);
+    world.run(&[(20 * US, 0), (90 * US, 0), (90 * US, 0), (90 * US, 0)], 20 * MS);
+    let choice = Choice::ALL[0];
+    let cost = |world: &World| world.policy.measurement(world.class, choice).cost_ns.unwrap();
+    let before = cost(&world);
+    let long = |world: &mut World| {
+        world.now_ns += 2 * MS;
+        world.policy.measured(world.class, choice, Some(sample(2 * MS, 0)), world.now_ns);
+    };
+    long(&mut world);
+    assert_eq!(cost(&world), before);
+    // A get of the same window met the same one.
+    world.policy.measured(world.class, choice, Some(sample(2 * MS + 5, 0)), world.now_ns);
+    assert_eq!(cost(&world), before);
+    long(&mut world);
+    assert!(cost(&world) > 10 * before, "{}", cost(&world));
 }
 
 /// Gets of a window: a thread that polls for one polls for all, so a try of events takes enough gets in turn.
@@ -202,7 +296,7 @@ fn a_full_window_measures_events_too() {
         let first = flights.iter().enumerate().min_by_key(|(_, flight)| flight.0).unwrap().0;
         let (end_ns, start_ns, choice, is_pure) = flights.swap_remove(first);
         world.now_ns = end_ns;
-        let sample = Sample { latency_ns: end_ns - start_ns, spun_ns: 0, is_pure };
+        let sample = Sample { is_pure, ..sample(end_ns - start_ns, 0) };
         world.policy.measured(world.class, choice, Some(sample), end_ns);
     }
     assert_eq!(world.policy.in_use(world.class).notice, Notice::Events);

@@ -1,0 +1,190 @@
+//! What is lost now and then and all at once, apart from what each get takes.
+//!
+//! A thread that shares its processor with a program that computes loses a slice of milliseconds after each of its own. One get of a thousand meets it, so an average of
+//! the last gets says either nothing of it or nothing else. [`Stalls`] keeps how much is lost for each nanosecond that something ran, over several slices.
+
+/// A stall is compared with no less than so long a run: what is lost to an interrupt is no slice.
+const SLICE_MIN_NS: u64 = 1_000_000;
+/// The time that is averaged over, in stalls.
+const KEPT_STALLS: u64 = 8;
+/// What was learnt is believed ever less, and no more after so many times as long as the stall took. To learn it again takes a stall, which then costs a twentieth of the
+/// time.
+const BELIEVED_STALLS: u64 = 16;
+/// A stall takes at most so many times as long as the run before it: a scheduler shares evenly, among so many others at most.
+const OTHERS_MAX: u64 = 4;
+/// What ran for so long without a stall has none: no scheduler's slices are longer.
+const PROVEN_NS: u64 = 50_000_000;
+
+/// What is lost for each nanosecond that something ran.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Stalls {
+    /// Sums over the last stalls, which together are no more than [`KEPT_STALLS`] of the longest: the time lost, and the time run before.
+    lost_ns: u64,
+    ran_ns: u64,
+    longest_ns: u64,
+    /// How long it ran since the last stall, less how long it rested: schedulers give the time back that a thread sleeps.
+    run_ns: u64,
+    /// Until when all is accounted for.
+    until_ns: u64,
+    believed_until_ns: u64,
+    /// How long it is believed.
+    belief_ns: u64,
+    /// It loses slices, so that the first stall tells of the next.
+    is_sliced: bool,
+}
+
+impl Stalls {
+    /// Of what a scheduler takes slices from.
+    pub fn of_slices() -> Self {
+        Self { is_sliced: true, ..Self::default() }
+    }
+
+    /// Moves to `to_ns`. Returns the part of the time from `from_ns` on that was not accounted for yet; what passed before it was rest.
+    fn advance(&mut self, from_ns: u64, to_ns: u64) -> u64 {
+        let from_ns = from_ns.max(self.until_ns);
+        self.run_ns = self.run_ns.saturating_sub(from_ns - self.until_ns);
+        self.until_ns = to_ns.max(self.until_ns);
+        to_ns.saturating_sub(from_ns)
+    }
+
+    /// It ran without a stall.
+    pub fn ran(&mut self, from_ns: u64, to_ns: u64) {
+        self.run_ns += self.advance(from_ns, to_ns);
+    }
+
+    /// It stalled. Times that overlap what is accounted for, as those of several gets that met the same stall, count once.
+    pub fn lost(&mut self, from_ns: u64, to_ns: u64) {
+        let lost_ns = self.advance(from_ns, to_ns);
+        if lost_ns == 0 {
+            return;
+        }
+        let is_first = to_ns >= self.believed_until_ns;
+        // How long the first run was does not tell: whoever took the processor may have come in the middle of it. Even shares are the best guess.
+        let run_ns = match is_first && self.is_sliced {
+            true => lost_ns.max(SLICE_MIN_NS),
+            false => self.run_ns.max(lost_ns / OTHERS_MAX),
+        };
+        if is_first {
+            (self.lost_ns, self.ran_ns, self.longest_ns) = (0, 0, 0);
+        }
+        self.longest_ns = self.longest_ns.max(lost_ns);
+        let (lost, ran) = (u128::from(self.lost_ns + lost_ns), u128::from(self.ran_ns + run_ns));
+        let (all, most) = (lost + ran, u128::from(self.longest_ns) * u128::from(KEPT_STALLS));
+        let kept = |part: u128| if all > most { part * most / all } else { part };
+        (self.lost_ns, self.ran_ns) = (kept(lost) as u64, kept(ran) as u64);
+        self.run_ns = 0;
+        let belief_ns = lost_ns.saturating_mul(BELIEVED_STALLS);
+        if to_ns.saturating_add(belief_ns) > self.believed_until_ns {
+            (self.belief_ns, self.believed_until_ns) = (belief_ns, to_ns.saturating_add(belief_ns));
+        }
+    }
+
+    /// That it ran for long without a stall proves nothing any more.
+    pub fn doubt(&mut self) {
+        self.run_ns = 0;
+    }
+
+    /// Whether it has hardly run since the last stall.
+    pub fn has_just_lost(&self) -> bool {
+        self.run_ns <= self.longest_ns / 64
+    }
+
+    /// What is lost, in thousandths of what runs; `unknown` as far as nothing was seen of it for long.
+    pub fn permille(&self, now_ns: u64, unknown: u64) -> u64 {
+        let left_ns = self.believed_until_ns.saturating_sub(now_ns).min(self.belief_ns);
+        if left_ns == 0 {
+            return if self.run_ns >= PROVEN_NS { 0 } else { unknown };
+        }
+        let [lost_ns, longest_ns] = [self.lost_ns, self.longest_ns].map(u128::from);
+        let usual_ns = u128::from(self.ran_ns) * longest_ns / lost_ns.max(1);
+        // A run that lasts is as good as a stall for telling how far apart they are.
+        let ran_ns = u128::from(self.ran_ns) + u128::from(self.run_ns).saturating_sub(usual_ns);
+        let seen = lost_ns * 1000 / ran_ns.max(1);
+        let [left_ns, belief_ns] = [left_ns, self.belief_ns].map(u128::from);
+        u64::try_from((seen * left_ns + u128::from(unknown) * (belief_ns - left_ns)) / belief_ns).unwrap_or(u64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    /// Runs and stalls by turns.
+    fn slices(stalls: &mut Stalls, mut now_ns: u64, times: u64, ran_ns: u64, lost_ns: u64) -> u64 {
+        for _ in 0..times {
+            stalls.ran(now_ns, now_ns + ran_ns);
+            stalls.lost(now_ns + ran_ns, now_ns + ran_ns + lost_ns);
+            now_ns += ran_ns + lost_ns;
+        }
+        now_ns
+    }
+
+    #[test]
+    fn the_first_stall_is_taken_for_an_even_share_and_the_next_ones_tell() {
+        let mut stalls = Stalls::of_slices();
+        assert_eq!(stalls.permille(0, 7), 7, "unknown");
+        let now_ns = slices(&mut stalls, 0, 1, 40 * MS, 12 * MS);
+        assert_eq!(stalls.permille(now_ns, 7), 1000);
+        let now_ns = slices(&mut stalls, now_ns, 8, 36 * MS, 12 * MS);
+        assert!((330..=360).contains(&stalls.permille(now_ns, 7)), "{stalls:?}");
+    }
+
+    #[test]
+    fn an_interrupt_is_no_slice_and_what_loses_none_is_believed_to_lose_what_it_did() {
+        let mut stalls = [Stalls::of_slices(), Stalls::default()];
+        let permille = stalls.each_mut().map(|stalls| {
+            let now_ns = slices(stalls, 0, 1, 40 * MS, MS / 20);
+            stalls.permille(now_ns, 7)
+        });
+        assert_eq!(permille, [49, 1]);
+    }
+
+    #[test]
+    fn what_was_not_seen_for_long_is_believed_ever_less() {
+        let mut stalls = Stalls::of_slices();
+        let now_ns = slices(&mut stalls, 0, 4, 12 * MS, 12 * MS);
+        let end_ns = now_ns + BELIEVED_STALLS * 12 * MS;
+        let permille = [now_ns, (now_ns + end_ns) / 2, end_ns].map(|at_ns| stalls.permille(at_ns, 100));
+        assert_eq!(permille, [1000, 550, 100]);
+    }
+
+    #[test]
+    fn what_runs_on_without_a_stall_loses_less_and_then_nothing() {
+        let mut stalls = Stalls::of_slices();
+        let now_ns = slices(&mut stalls, 0, 4, 12 * MS, 12 * MS);
+        stalls.ran(now_ns, now_ns + 120 * MS);
+        assert!(stalls.permille(now_ns, 0) < 350, "{stalls:?}");
+        assert_eq!(stalls.permille(u64::MAX, 7), 0, "it ran for longer than any slice");
+        stalls.doubt();
+        assert_eq!(stalls.permille(u64::MAX, 7), 7);
+    }
+
+    #[test]
+    fn rest_is_no_run_that_proves_anything() {
+        let mut stalls = Stalls::of_slices();
+        for nth in 0..100 {
+            stalls.ran(24 * nth * MS, (24 * nth + 12) * MS);
+        }
+        assert_eq!(stalls.permille(2400 * MS, 7), 7);
+    }
+
+    #[test]
+    fn a_short_stall_does_not_make_a_long_one_forgotten() {
+        let mut stalls = Stalls::of_slices();
+        let now_ns = slices(&mut stalls, 0, 4, 12 * MS, 12 * MS);
+        let now_ns = slices(&mut stalls, now_ns, 4, 3 * MS, MS / 2);
+        assert!(stalls.permille(now_ns, 0) > 700, "{stalls:?}");
+    }
+
+    #[test]
+    fn gets_that_met_the_same_stall_count_once() {
+        let mut stalls = Stalls::default();
+        stalls.ran(0, 10 * MS);
+        for asked_ns in [10 * MS, 10 * MS + 5, 10 * MS + 7] {
+            stalls.lost(asked_ns, 20 * MS + asked_ns % MS);
+        }
+        assert!((990..=1010).contains(&stalls.permille(20 * MS, 0)), "{stalls:?}");
+    }
+}
