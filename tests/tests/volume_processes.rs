@@ -279,3 +279,33 @@ fn a_check_says_whether_anything_is_wrong() {
     let json: serde_json::Value = serde_json::from_str(&shown).unwrap();
     assert_eq!((code, &json["good"], &json["degraded"]), (Some(0), &1000.into(), &0.into()), "{json}");
 }
+
+#[test]
+fn a_donor_that_is_asked_for_its_memory_back_ends_when_volumes_have_moved() {
+    let folder = Folder::new();
+    let mut donors: Vec<Server> = (0..4).map(|_| donor("shm")).collect();
+    let addresses: Vec<String> = donors.iter().map(|donor| donor.address.clone()).collect();
+    let device = Device::start(&folder, &addresses, &["--size", "16M"]);
+    let mut client = device.client();
+    let mut shadow = Shadow(vec![0; LEN / PAGE]);
+    (0..LEN / PAGE).for_each(|page| shadow.write(&mut client, page));
+    for _ in 0..2 {
+        let mut leaving = donors.remove(0);
+        leaving.process.signal(Signal::USR1);
+        let mut page = 0;
+        while leaving.process.0.try_wait().unwrap().is_none() {
+            page = (page + 17) % (LEN / PAGE);
+            shadow.write(&mut client, page);
+        }
+        assert!(leaving.process.wait().success());
+        shadow.check(&mut client);
+    }
+    drop(client);
+    let (counters, said) = device.end();
+    assert_eq!((&counters["volume"]["status"], &counters["volume"]["why"]), (&"whole".into(), &().into()), "{said}");
+    assert!(counters["volume"]["copies_made"].as_u64() > Some(0), "{counters}");
+    // One that has given nothing ends at once.
+    let mut idle = donor("udp");
+    idle.process.signal(Signal::USR1);
+    assert!(idle.process.wait().success());
+}

@@ -6,9 +6,11 @@ use rustix::fd::{IntoRawFd, OwnedFd};
 use sinew_fabric::Waker;
 use sinew_mem::atomic::plain::{AtomicU32, Ordering};
 
-// The signal handler may touch nothing but these two words: atomics without locks are all that is safe there.
+// The signal handler may touch nothing but these three words: atomics without locks are all that is safe there.
 /// The number of the signal that came; 0 before.
 static INTERRUPTED: AtomicU32 = AtomicU32::new(0);
+/// Whether SIGUSR1 came.
+static ASKED: AtomicU32 = AtomicU32::new(0);
 static WAKE_FD: AtomicU32 = AtomicU32::new(NO_FD);
 const NO_FD: u32 = u32::MAX;
 
@@ -79,6 +81,23 @@ impl Interrupt {
         (signal > 0).then(|| signal.saturating_add(128))
     }
 
+    /// Starts to catch SIGUSR1 as well, by which somebody asks a program for something of the program's own: a flag of its own, and the same
+    /// [wakers](Self::wake_on_interrupt). It can come any number of times.
+    ///
+    /// # Errors
+    ///
+    /// What the system says.
+    pub fn catch_request(&self) -> io::Result<()> {
+        catch(libc::SIGUSR1, on_request, libc::SA_RESTART)
+    }
+
+    /// Whether SIGUSR1 came since [`Self::catch_request`].
+    #[inline]
+    pub fn is_requested(&self) -> bool {
+        // Acquire: as in `is_set`.
+        ASKED.load(Ordering::Acquire) != 0
+    }
+
     /// Does what Ctrl-C does, without it: for a program that ends itself.
     pub fn set(&self) {
         note_interrupt(libc::SIGINT);
@@ -117,6 +136,11 @@ impl Drop for WakeOnInterrupt {
 /// Sets the flag and pokes the thread that calls the wakers. Async-signal-safe.
 fn note_interrupt(signal: libc::c_int) {
     INTERRUPTED.store(signal as u32, Ordering::Release);
+    poke();
+}
+
+/// Async-signal-safe.
+fn poke() {
     let fd = WAKE_FD.load(Ordering::Acquire);
     if fd != NO_FD {
         let one = 1u64.to_ne_bytes();
@@ -134,6 +158,28 @@ extern "C" fn on_signal(signal: libc::c_int) {
     unsafe { *libc::__errno_location() = errno };
 }
 
+extern "C" fn on_request(_: libc::c_int) {
+    // SAFETY: errno belongs to the interrupted code; `write` may change it, so it is put back.
+    let errno = unsafe { *libc::__errno_location() };
+    ASKED.store(1, Ordering::Release);
+    poke();
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+/// Has a handler catch a signal. The handler does nothing but what is async-signal-safe.
+fn catch(signal: libc::c_int, handler: extern "C" fn(libc::c_int), flags: libc::c_int) -> io::Result<()> {
+    // SAFETY: all-zero is a valid `sigaction` (no flags, empty mask), and the handlers here are async-signal-safe: they store to an
+    // atomic and call `write`.
+    let status = unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = handler as usize;
+        action.sa_flags = flags;
+        libc::sigaction(signal, &action, std::ptr::null_mut())
+    };
+    if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 fn install_once() -> io::Result<()> {
     let wake: OwnedFd = eventfd(0, EventfdFlags::CLOEXEC)?;
     let reader = wake.try_clone()?;
@@ -143,18 +189,8 @@ fn install_once() -> io::Result<()> {
         if signal == libc::SIGHUP && is_ignored(signal)? {
             continue;
         }
-        // SAFETY: all-zero is a valid `sigaction` (no flags, empty mask), and the handler is async-signal-safe: it stores
-        // to an atomic and calls `write`.
-        let status = unsafe {
-            let mut action: libc::sigaction = std::mem::zeroed();
-            action.sa_sigaction = on_signal as extern "C" fn(libc::c_int) as usize;
-            // The handler goes after the first signal: the second does what it always did.
-            action.sa_flags = libc::SA_RESTART | libc::SA_RESETHAND;
-            libc::sigaction(signal, &action, std::ptr::null_mut())
-        };
-        if status != 0 {
-            return Err(io::Error::last_os_error());
-        }
+        // The handler goes after the first signal: the second does what it always did.
+        catch(signal, on_signal, libc::SA_RESTART | libc::SA_RESETHAND)?;
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use anyhow::{Context, ensure};
 use sinew::Program;
 use sinew::fabric::verbs::Device;
-use sinew::host::SystemEntropy;
+use sinew::host::{Interrupt, SystemEntropy, WakeOnInterrupt};
 use sinew::prelude::*;
 use sinew::remote_memory::donor::{CallsAlone, Key, Lends, Service, ServiceConfig};
 use sinew_harness::units::{self, parse_size};
@@ -11,12 +11,15 @@ use sinew_harness::units::{self, parse_size};
 use super::reach::{By, ByArgs, KeyArgs, is_of_this_host};
 use crate::serve::ThreadArgs;
 use crate::verbs::{Carried, Job};
-use crate::{Outcome, Usage};
+use crate::{Outcome, Usage, output};
 
 const AFTER_HELP: &str = "\
 Others keep volumes in this memory; ADDRESS is where they ask for slabs of it. They read and write it by themselves, past this program, at an
 address of shm:// or ibverbs://; at one of udp:// this program does it for them, by calls. --fabric chooses otherwise. What a volume had is made
 zeros before another gets it. Memory is taken from the system as it is used, and is gone with the server: a volume has copies at several donors.
+
+SIGUSR1 asks for the memory back: nothing more is given, volumes that are open move what they have here to other donors with room, and the server
+ends when nobody has any. Ctrl-C ends it at once, and volumes make their copies anew from others.
 
 Beyond shared memory and this host, who asks has to have the key of --key-file, any 16 bytes or more that all hosts of a pool have; or, with
 --open, may be anybody.
@@ -105,11 +108,14 @@ impl Serving<'_> {
             // Who has gone is told, so that strangers leave nothing behind.
             let config = Config { client_events: true, ..threads.config() };
             let nexus = Nexus::builder().config(config).build()?;
-            let server = nexus.server().program(move |_endpoint, _rpc| {
+            let interrupt = Interrupt::install()?;
+            interrupt.catch_request().context("catching SIGUSR1")?;
+            let server = nexus.server().program(move |_endpoint, rpc| {
                 let config = ServiceConfig::new(memory, key.clone());
                 let service = Service::new(&lends, config, Box::new(SystemEntropy::new()?));
                 let service = service.with_context(|| format!("exposing {} of memory", units::size(memory)))?;
-                Ok::<_, anyhow::Error>(Part { service })
+                let wakes = interrupt.wake_on_interrupt(rpc.waker());
+                Ok::<_, anyhow::Error>(Part { service, interrupt, wants_back: false, _wakes: wakes })
             });
             threads.start(server, addresses)
         };
@@ -123,6 +129,29 @@ impl Serving<'_> {
 /// The donor's thread: it answers who asks for slabs, and who reads and writes by calls.
 struct Part<L: Lends> {
     service: Service<L>,
+    interrupt: Interrupt,
+    /// Whether it was asked for its memory back.
+    wants_back: bool,
+    _wakes: WakeOnInterrupt,
+}
+
+impl<L: Lends> Part<L> {
+    /// Asks for the memory back, and ends when it is.
+    fn withdraw(&mut self) {
+        if !self.wants_back {
+            self.wants_back = true;
+            self.service.want_back();
+            let lent = self.service.donor().lent_bytes();
+            output::complain(format_args!(
+                "nothing more is given; {} are to come back from volumes, which move them while they are open",
+                units::size(lent as usize)
+            ));
+        }
+        if self.service.donor().lent_bytes() == 0 {
+            output::complain("nobody has any of the memory");
+            self.interrupt.set();
+        }
+    }
 }
 
 impl<L: Lends> Program for Part<L> {
@@ -135,6 +164,9 @@ impl<L: Lends> Program for Part<L> {
             self.service.hear(event);
         }
         while rpc.poll_completion().is_some() || rpc.poll_event().is_some() {}
+        if self.interrupt.is_requested() && !self.interrupt.is_set() {
+            self.withdraw();
+        }
         Ok(busy.into())
     }
 }

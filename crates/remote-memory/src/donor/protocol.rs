@@ -164,6 +164,8 @@ pub enum Answer {
         free: u64,
         /// All.
         len: u64,
+        /// It wants its memory back: volumes move what they have there elsewhere.
+        wants_back: bool,
     },
 }
 

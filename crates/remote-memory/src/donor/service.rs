@@ -92,6 +92,11 @@ impl<L: Lends> Service<L> {
         &self.donor
     }
 
+    /// From now on it [wants its memory back](Donor::want_back).
+    pub fn want_back(&mut self) {
+        self.donor.want_back();
+    }
+
     /// Its memory.
     pub fn memory(&self) -> &SharedMemory {
         &self.ground

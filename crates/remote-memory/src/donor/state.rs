@@ -47,6 +47,7 @@ pub struct Donor {
     sessions: u64,
     /// Clients of all volumes.
     admitted: usize,
+    wants_back: bool,
     limits: DonorLimits,
 }
 
@@ -59,12 +60,30 @@ impl std::fmt::Debug for Donor {
 impl Donor {
     /// A donor of `len` bytes. `incarnation` is drawn by lot, so that nobody takes it for an earlier run of the same donor.
     pub fn new(incarnation: u64, len: u64, limits: DonorLimits) -> Self {
-        Self { incarnation, slabs: Slabs::new(len), volumes: HashMap::new(), sessions: 0, admitted: 0, limits }
+        Self {
+            incarnation,
+            slabs: Slabs::new(len),
+            volumes: HashMap::new(),
+            sessions: 0,
+            admitted: 0,
+            wants_back: false,
+            limits,
+        }
     }
 
     /// This run's number.
     pub fn incarnation(&self) -> u64 {
         self.incarnation
+    }
+
+    /// From now on it wants its memory back: it lends no more, and tells the volumes that have some.
+    pub fn want_back(&mut self) {
+        self.wants_back = true;
+    }
+
+    /// Bytes that volumes have.
+    pub fn lent_bytes(&self) -> u64 {
+        self.slabs.len() - self.slabs.free_bytes()
     }
 
     /// Bytes that are nobody's.
@@ -167,7 +186,10 @@ impl Donor {
                 if *len == 0 {
                     return Err(Refusal::Never("a slab has at least one byte"));
                 }
-                let free = self.slabs.free_bytes();
+                let free = self.free_to_lend();
+                if self.wants_back {
+                    return Err(Refusal::Full { asked: *len, free });
+                }
                 let (lent, dirty) = self.slabs.take(*volume, *len).ok_or(Refusal::Full { asked: *len, free })?;
                 if dirty > 0 {
                     zero(lent.base..lent.base + dirty);
@@ -179,8 +201,17 @@ impl Donor {
                 let was = self.slabs.give_back(*volume, *slab);
                 if was { Ok(Answer::Freed) } else { Err(Refusal::NoSlab { slab: *slab }) }
             }
-            Call::Stat => Ok(Answer::Stat { incarnation, free: self.slabs.free_bytes(), len: self.slabs.len() }),
+            Call::Stat => Ok(Answer::Stat {
+                incarnation,
+                free: self.free_to_lend(),
+                len: self.slabs.len(),
+                wants_back: self.wants_back,
+            }),
         }
+    }
+
+    fn free_to_lend(&self) -> u64 {
+        if self.wants_back { 0 } else { self.slabs.free_bytes() }
     }
 
     fn held(&mut self, volume: u64) -> Result<&mut Held, Refusal> {
@@ -343,6 +374,20 @@ mod tests {
             ask(&mut donor, Call::Free { volume, epoch: 1, slab: lent.slab }).unwrap();
         }
         assert_eq!((zeroed.len(), zeroed[0].clone()), (1, 0..4096));
+    }
+
+    #[test]
+    fn a_donor_that_wants_its_memory_back_says_so_and_lends_no_more() {
+        let mut donor = donor();
+        ask(&mut donor, Call::Fence { volume: 1, epoch: 1 }).unwrap();
+        let take = Call::Take { volume: 1, epoch: 1, len: 4096 };
+        let Ok(Answer::Taken { lent, .. }) = ask(&mut donor, take.clone()) else { panic!("it has room") };
+        donor.want_back();
+        assert_eq!(ask(&mut donor, take), Err(Refusal::Full { asked: 4096, free: 0 }));
+        let stat = Answer::Stat { incarnation: 3, free: 0, len: 1 << 20, wants_back: true };
+        assert_eq!((ask(&mut donor, Call::Stat), donor.lent_bytes()), (Ok(stat), 4096));
+        ask(&mut donor, Call::Free { volume: 1, epoch: 1, slab: lent.slab }).unwrap();
+        assert_eq!(donor.lent_bytes(), 0);
     }
 
     #[test]

@@ -256,7 +256,9 @@ impl Response {
                     Writer::of(11).word(*incarnation).word(*slab).word(*base).word(*len).0
                 }
                 Answer::Freed => vec![12],
-                Answer::Stat { incarnation, free, len } => Writer::of(13).word(*incarnation).word(*free).word(*len).0,
+                Answer::Stat { incarnation, free, len, wants_back } => {
+                    Writer::of(13).word(*incarnation).word(*free).word(*len).word((*wants_back).into()).0
+                }
             },
         }
     }
@@ -307,7 +309,12 @@ impl Response {
             12 => Self::Answer(Answer::Freed, None),
             13 => {
                 let (incarnation, free, len) = (reader.word()?, reader.word()?, reader.word()?);
-                Self::Answer(Answer::Stat { incarnation, free, len }, None)
+                let wants_back = match reader.word()? {
+                    0 => false,
+                    1 => true,
+                    _ => return None,
+                };
+                Self::Answer(Answer::Stat { incarnation, free, len, wants_back }, None)
             }
             14 => {
                 let (incarnation, session) = (reader.word()?, reader.word()?);
@@ -376,7 +383,8 @@ mod tests {
             (Answer::Fenced { incarnation: 1, session: 2, slabs: Vec::new() }, None),
             (Answer::Taken { incarnation: 1, lent }, None),
             (Answer::Freed, None),
-            (Answer::Stat { incarnation: 1, free: 2, len: 3 }, None),
+            (Answer::Stat { incarnation: 1, free: 2, len: 3, wants_back: false }, None),
+            (Answer::Stat { incarnation: 1, free: 0, len: 3, wants_back: true }, None),
         ];
         let refusals = [
             Refusal::Older { held: 1 },

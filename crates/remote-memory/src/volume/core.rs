@@ -136,6 +136,8 @@ pub(super) enum Owner {
 pub(super) struct Flight {
     pub owner: Owner,
     pub lane: u8,
+    /// Of all operations that were ever sent: later ones have higher numbers.
+    pub number: u64,
 }
 
 /// A call that has no answer yet.
@@ -200,10 +202,19 @@ pub(super) struct Repairing {
     pub full: Lanes,
     /// Donors that want their memory back.
     pub leaving: Lanes,
-    /// A slab that is given back when this generation of the record is kept.
-    pub left: Option<(u8, u64, u64)>,
+    /// Slabs that are to be given back.
+    pub left: Vec<Left>,
     /// Nothing before.
     pub not_before_ns: u64,
+}
+
+/// A slab that is given back when the record that does not name it is kept, and nothing that was sent to it before is on its way: its donor gives it to others.
+pub(super) struct Left {
+    pub lane: u8,
+    pub slab: u64,
+    pub generation: u64,
+    /// Of the last operation before.
+    pub number: u64,
 }
 
 #[derive(Default)]
@@ -417,9 +428,10 @@ impl<D: Donors> Volume<D> {
     }
 
     pub(super) fn send(&mut self, lane: u8, owner: Owner, op: Op) {
-        let tag = u64::from(self.flights.insert(Flight { owner, lane }));
-        self.lanes[usize::from(lane)].out += 1;
         self.stats.operations += 1;
+        let number = self.stats.operations;
+        let tag = u64::from(self.flights.insert(Flight { owner, lane, number }));
+        self.lanes[usize::from(lane)].out += 1;
         if !self.backlog.is_empty() {
             self.backlog.push_back((lane, tag, op));
         } else if let Err(op) = self.donors.submit(usize::from(lane), tag, op) {

@@ -5,7 +5,7 @@
 
 use sinew_mem::{Frozen, MessageBuffer};
 
-use super::core::{Called, Held, Joining, Owner, RepairStep, Volume, bit};
+use super::core::{Called, Held, Joining, Left, Owner, RepairStep, Volume, bit};
 use super::donors::{CallFailed, Donors};
 use super::record::Member;
 use super::slot::{CHUNK, Found, HEADER, Header, checksum};
@@ -17,10 +17,12 @@ use crate::store::BLOCK;
 const FULL_PAUSE_NS: u64 = 1_000_000_000;
 
 impl<D: Donors> Volume<D> {
-    /// A donor wants its memory back: its copies are made anew elsewhere, and then it gets its slabs.
-    pub fn give_way(&mut self, donor: super::DonorId) {
-        if let Some(lane) = self.donors.ids().iter().position(|id| *id == donor) {
-            self.repairing.leaving |= bit(lane as u8);
+    /// Whether a donor wants its memory back: then its copies are made anew elsewhere, as far as there is room, and it gets its slabs.
+    pub(super) fn give_way(&mut self, lane: u8, wants_back: bool) {
+        if wants_back {
+            self.repairing.leaving |= bit(lane);
+        } else {
+            self.repairing.leaving &= !bit(lane);
         }
     }
 
@@ -30,9 +32,7 @@ impl<D: Donors> Volume<D> {
             .then_some(self.voting.retry_at_ns);
         // In the other steps it waits for news.
         let is_due = match self.repairing.step {
-            RepairStep::Idle => {
-                self.repairing.left.is_none() && (0..self.segments.len()).any(|segment| self.wants_copy(segment))
-            }
+            RepairStep::Idle => (0..self.segments.len()).any(|segment| self.wants_copy(segment)),
             RepairStep::Draining { segment } => {
                 let segment = &self.segments[segment as usize];
                 let chunk = segment.joining.as_ref().map_or(0, |joining| joining.copied);
@@ -55,11 +55,9 @@ impl<D: Donors> Volume<D> {
         if !self.config.repairs || self.ended.is_some() {
             return false;
         }
-        self.free_unnamed();
+        self.free_left_slabs();
         match self.repairing.step {
-            RepairStep::Idle => {
-                self.now_ns >= self.repairing.not_before_ns && self.repairing.left.is_none() && self.begin_repair()
-            }
+            RepairStep::Idle => self.now_ns >= self.repairing.not_before_ns && self.begin_repair(),
             RepairStep::Taking | RepairStep::Reading { .. } | RepairStep::Writing { .. } => false,
             RepairStep::Draining { segment } => {
                 if self.now_ns < self.repairing.not_before_ns {
@@ -259,10 +257,9 @@ impl<D: Donors> Volume<D> {
     }
 
     fn abandon(&mut self, number: u32) {
-        if let Some(Joining { lane, member, .. }) = self.segments[number as usize].joining.take()
-            && self.lanes[usize::from(lane)].down.is_none()
-        {
-            self.free_slab(lane, member.slab);
+        if let Some(Joining { lane, member, .. }) = self.segments[number as usize].joining.take() {
+            // No record has named it.
+            self.leave(lane, member.slab, 0);
         }
         self.repairing.step = RepairStep::Idle;
         self.repairing.not_before_ns = self.now_ns + self.config.repair_pause_ns;
@@ -280,16 +277,37 @@ impl<D: Donors> Volume<D> {
         let Some(index) = segment.copies.iter().position(is_leaving) else { return };
         let copy = segment.copies.remove(index);
         self.change_record();
-        self.repairing.left = copy.lane.map(|lane| (lane, copy.member.slab, self.voting.generation));
+        if let Some(lane) = copy.lane {
+            self.leave(lane, copy.member.slab, self.voting.generation);
+        }
     }
 
-    /// Gives a slab back that no record names any more.
-    fn free_unnamed(&mut self) {
-        if let Some((lane, slab, generation)) = self.repairing.left
-            && self.voting.durable >= generation
-        {
-            self.repairing.left = None;
-            self.free_slab(lane, slab);
+    fn leave(&mut self, lane: u8, slab: u64, generation: u64) {
+        if self.lanes[usize::from(lane)].down.is_none() {
+            self.repairing.left.push(Left { lane, slab, generation, number: self.stats.operations });
         }
+    }
+
+    /// Gives slabs back that no record names any more, and nothing is on its way to.
+    fn free_left_slabs(&mut self) {
+        if self.repairing.left.is_empty() {
+            return;
+        }
+        let mut left = std::mem::take(&mut self.repairing.left);
+        left.retain(|one| {
+            if self.lanes[usize::from(one.lane)].down.is_some() {
+                // When it is there again it is fenced, and what nobody names is given back.
+                return false;
+            }
+            let is_before = |key| {
+                self.flights.get(key).is_some_and(|flight| flight.lane == one.lane && flight.number <= one.number)
+            };
+            if self.voting.durable < one.generation || self.flights.keys().any(is_before) {
+                return true;
+            }
+            self.free_slab(one.lane, one.slab);
+            false
+        });
+        self.repairing.left.append(&mut left);
     }
 }

@@ -36,7 +36,9 @@ impl<D: Donors> Volume<D> {
         let state = &mut self.lanes[usize::from(lane)];
         state.is_asked = false;
         match result {
-            Ok(Answer::Stat { incarnation, .. }) if state.incarnation == Some(incarnation) => {}
+            Ok(Answer::Stat { incarnation, wants_back, .. }) if state.incarnation == Some(incarnation) => {
+                self.give_way(lane, wants_back);
+            }
             Ok(_) => self.lose(lane, "it has started again, and lost what it had".into()),
             Err(error) => self.lose(lane, error.to_string()),
         }

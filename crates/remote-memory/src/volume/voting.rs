@@ -97,7 +97,7 @@ impl<D: Donors> Volume<D> {
         self.close_round();
     }
 
-    /// Where a voter is gone, or has forgotten its votes, another takes its place: one step at a time, so that majorities before and after a step have a voter in
+    /// Where a voter is gone, wants its memory back, or has forgotten its votes, another takes its place: one step at a time, so that majorities before and after a step have a voter in
     /// common. It goes first, and an even number of voters gets one more.
     fn mend_voters(&mut self) {
         let voting = &self.voting;
@@ -108,12 +108,13 @@ impl<D: Donors> Volume<D> {
         let ids = self.donors.ids();
         let is_good = |voter: &Voter| {
             ids.iter().position(|id| *id == voter.donor).is_some_and(|lane| {
-                let lane = &self.lanes[lane];
-                lane.down.is_none() && lane.incarnation == Some(voter.incarnation)
+                let (state, stays) = (&self.lanes[lane], self.repairing.leaving & bit(lane as u8) == 0);
+                state.down.is_none() && stays && state.incarnation == Some(voter.incarnation)
             })
         };
-        let candidate = self.lanes.iter().zip(ids).find_map(|(lane, id)| {
-            let incarnation = lane.incarnation.filter(|_| lane.down.is_none())?;
+        let candidate = self.lanes.iter().zip(ids).enumerate().find_map(|(number, (lane, id))| {
+            let stays = self.repairing.leaving & bit(number as u8) == 0;
+            let incarnation = lane.incarnation.filter(|_| lane.down.is_none() && stays)?;
             let voter = Voter { donor: *id, incarnation };
             (!voting.voters.contains(&voter)).then_some(voter)
         });

@@ -169,6 +169,9 @@ impl World {
                     }
                     Op::Write { at, source } => {
                         if reaches && allows {
+                            // A slab that was given back may be another volume's.
+                            let range = at..at + source.len as u64;
+                            assert!(host.donor.is_in_slab(self.volume, range), "{at}: a write into no slab of ours");
                             host.memory[at as usize..at as usize + source.len].copy_from_slice(source.bytes());
                         } else {
                             error = Some("it does not answer".to_owned());

@@ -8,7 +8,7 @@ use sinew_mem::Arena;
 use super::facts::{crash, create, open, read_job, rest, same_everywhere, submit, write_job};
 use super::model::{Shared, World, Writer, one_in};
 use crate::store::{BLOCK, Finished, Job, Status, Store};
-use crate::volume::{OpenError, Volume, VolumeConfig, Voter};
+use crate::volume::{Donors as _, OpenError, Volume, VolumeConfig, Voter};
 
 const PAGES: u64 = 150;
 /// A block is eight parts, each with a number all over.
@@ -378,6 +378,59 @@ fn donors_that_die_are_cut_off_and_come_back_stale_lose_nothing_that_was_acknowl
         same_everywhere(&run.world, &mut volume, seed);
     }
     assert!(healed > 0 || std::env::var_os("SINEW_SEED").is_some());
+}
+
+/// Which donor wants its memory back, and when.
+#[test]
+fn donors_that_want_their_memory_back_get_it_while_requests_go_on() {
+    for seed in seeds(60) {
+        let mut run = Run::new(seed, 4);
+        let config = run.config();
+        let mut volume = create(&run.world.clone(), &run.arena.clone(), PAGES, 2, config);
+        let lane = run.random.below(4) as usize;
+        let dies = if one_in(&mut run.random, 3) { Some((lane + 1) % 4) } else { None };
+        run.work(&mut volume, 40, |_, _| {});
+        run.world.borrow_mut().hosts[lane].donor.want_back();
+        let mut count = 0;
+        run.work(&mut volume, 80, |run, _| {
+            count += 1;
+            if let Some(dies) = dies
+                && count == 40
+            {
+                run.world.borrow_mut().hosts[dies].is_alive = false;
+            }
+        });
+        if one_in(&mut run.random, 4) {
+            // The next writer hears of it, too.
+            run.expected.clear();
+            crash(&run.world, volume);
+            volume = run.open();
+            run.verify(&mut volume);
+        }
+        let has_it = |run: &Run| run.world.borrow().hosts[lane].donor.lent_bytes() == 0;
+        for step in 0..200_000 {
+            if step % 500 == 0 {
+                run.request(&mut volume);
+            }
+            volume.turn();
+            run.collect(&mut volume);
+            run.world.borrow_mut().step();
+            if has_it(&run) {
+                break;
+            }
+        }
+        assert!(has_it(&run), "seed {seed}: it does not get its memory");
+        rest(&run.world, &mut volume);
+        run.collect(&mut volume);
+        assert!(has_it(&run) && run.expected.is_empty() && run.failed == 0, "seed {seed}");
+        assert_eq!(volume.status(), Status::Whole, "seed {seed}");
+        // It can go now, and has no vote any more where another could have it.
+        let id = volume.donors().ids()[lane];
+        assert!(dies.is_some() || volume.voting.voters.iter().all(|voter| voter.donor != id), "seed {seed}");
+        run.world.borrow_mut().hosts[lane].is_alive = false;
+        run.verify(&mut volume);
+        same_everywhere(&run.world, &mut volume, seed);
+    }
 }
 
 #[test]
