@@ -54,16 +54,18 @@ pub struct Args {
 /// The least memory that is worth it: a slab of a small volume.
 const MEMORY_MIN: usize = 1 << 20;
 
+/// Whether there is any point in giving so many bytes.
+pub fn check_len(memory: usize) -> anyhow::Result<()> {
+    let least = units::size(MEMORY_MIN);
+    ensure!(memory >= MEMORY_MIN, "--memory {}: at least {least}, for example --memory 8G", units::size(memory));
+    Ok(())
+}
+
 impl Args {
     fn check(&self) -> anyhow::Result<()> {
         self.by.check(&self.address)?;
         ensure!(self.threads.threads() == 1, "--threads: a donor is asked so rarely that one thread is enough");
-        ensure!(
-            self.memory >= MEMORY_MIN,
-            "--memory {}: at least {}, for example --memory 8G",
-            units::size(self.memory),
-            units::size(MEMORY_MIN)
-        );
+        check_len(self.memory)?;
         let is_near = is_of_this_host(&self.address) && self.by.by(&self.address) != By::Ibverbs;
         ensure!(
             is_near || self.open || self.key.key_file.is_some(),
@@ -110,14 +112,7 @@ impl Serving<'_> {
             let nexus = Nexus::builder().config(config).build()?;
             let interrupt = Interrupt::install()?;
             interrupt.catch_request().context("catching SIGUSR1")?;
-            let server = nexus.server().program(move |_endpoint, rpc| {
-                let config = ServiceConfig::new(memory, key.clone());
-                let service = Service::new(&lends, config, Box::new(SystemEntropy::new()?));
-                let service = service.with_context(|| format!("exposing {} of memory", units::size(memory)))?;
-                let wakes = interrupt.wake_on_interrupt(rpc.waker());
-                Ok::<_, anyhow::Error>(Part { service, interrupt, wants_back: false, _wakes: wakes })
-            });
-            threads.start(server, addresses)
+            threads.start(server(&nexus, lends, memory, key, Some(interrupt)), addresses)
         };
         let advice = |_: &str| format!("It gives {} of memory.", units::size(memory));
         let Some(reports) = threads.serve(start, advice)? else { return Ok(Outcome::Failed) };
@@ -126,18 +121,65 @@ impl Serving<'_> {
     }
 }
 
+/// A server of a donor's, which gives its memory up when `interrupt`, if there is one, hears that it is asked for.
+fn server<L: Lends + Clone + Send + Sync + 'static>(
+    nexus: &Nexus,
+    lends: L,
+    memory: usize,
+    key: Option<Key>,
+    interrupt: Option<Interrupt>,
+) -> sinew::Server {
+    nexus.server().program(move |_endpoint, rpc| {
+        let config = ServiceConfig::new(memory, key.clone());
+        let service = Service::new(&lends, config, Box::new(SystemEntropy::new()?));
+        let service = service.with_context(|| format!("exposing {} of memory", units::size(memory)))?;
+        let wakes = interrupt.map(|interrupt| interrupt.wake_on_interrupt(rpc.waker()));
+        Ok::<_, anyhow::Error>(Part { service, interrupt, wants_back: false, _wakes: wakes })
+    })
+}
+
+/// Gives memory beside something else, at an address, on a thread of its own.
+pub fn lend(by: &ByArgs, address: &str, memory: usize, key: Option<Key>) -> anyhow::Result<sinew::ServerHandle> {
+    let lending = Lending { address, memory, key };
+    match by.device_args(address) {
+        Some(device) => device.run(lending),
+        None => lending.with(CallsAlone),
+    }
+}
+
+struct Lending<'a> {
+    address: &'a str,
+    memory: usize,
+    key: Option<Key>,
+}
+
+impl Job for Lending<'_> {
+    type Result = sinew::ServerHandle;
+
+    fn run<D: Device + 'static>(self, device: D, _: Carried) -> anyhow::Result<sinew::ServerHandle> {
+        self.with(device)
+    }
+}
+
+impl Lending<'_> {
+    fn with<L: Lends + Clone + Send + Sync + 'static>(self, lends: L) -> anyhow::Result<sinew::ServerHandle> {
+        let nexus = Nexus::builder().config(Config { client_events: true, ..Config::default() }).build()?;
+        Ok(server(&nexus, lends, self.memory, self.key, None).at(self.address).start()?)
+    }
+}
+
 /// The donor's thread: it answers who asks for slabs, and who reads and writes by calls.
 struct Part<L: Lends> {
     service: Service<L>,
-    interrupt: Interrupt,
+    interrupt: Option<Interrupt>,
     /// Whether it was asked for its memory back.
     wants_back: bool,
-    _wakes: WakeOnInterrupt,
+    _wakes: Option<WakeOnInterrupt>,
 }
 
 impl<L: Lends> Part<L> {
     /// Asks for the memory back, and ends when it is.
-    fn withdraw(&mut self) {
+    fn withdraw(&mut self, interrupt: Interrupt) {
         if !self.wants_back {
             self.wants_back = true;
             self.service.want_back();
@@ -149,7 +191,7 @@ impl<L: Lends> Part<L> {
         }
         if self.service.donor().lent_bytes() == 0 {
             output::complain("nobody has any of the memory");
-            self.interrupt.set();
+            interrupt.set();
         }
     }
 }
@@ -164,8 +206,8 @@ impl<L: Lends> Program for Part<L> {
             self.service.hear(event);
         }
         while rpc.poll_completion().is_some() || rpc.poll_event().is_some() {}
-        if self.interrupt.is_requested() && !self.interrupt.is_set() {
-            self.withdraw();
+        if let Some(interrupt) = self.interrupt.filter(|it| it.is_requested() && !it.is_set()) {
+            self.withdraw(interrupt);
         }
         Ok(busy.into())
     }
