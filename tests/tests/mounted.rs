@@ -212,7 +212,9 @@ fn fio_verifies_what_it_wrote_to_a_mount() {
     }
     let cluster = Cluster::new(2, 2, false);
     let Some(mounted) = cluster.mount("a", &[]) else { return };
-    for (name, options) in [("direct", "--direct=1 --bs=64k"), ("cached", "--direct=0 --bs=3k"), ("mapped", "--ioengine=mmap")] {
+    for (name, options) in
+        [("direct", "--direct=1 --bs=64k"), ("cached", "--direct=0 --bs=3k"), ("mapped", "--ioengine=mmap")]
+    {
         let mut command = Command::new("fio");
         command.args(["--rw=randwrite", "--size=16M", "--verify=crc32c", "--verify_fatal=1", "--numjobs=2"]);
         command.arg(format!("--name={name}")).arg("--directory").arg(&mounted.point).args(options.split(' '));

@@ -99,7 +99,7 @@ mod by_calls {
         clock: ManualClock,
         donor: Option<Rpc<ShmPort, ManualClock>>,
         memory: SharedMemory,
-        key: u32,
+        key: u64,
         arena: Arena,
     }
 

@@ -1,32 +1,45 @@
 //! `sinew serve block`.
 
+use std::time::Duration;
+
 use anyhow::{Context, ensure};
 use serde_json::{Map, Value};
-use sinew::host::{HostClock, lengthen_backlog, raise_descriptor_limit};
+use sinew::host::{HostClock, Interrupt, lengthen_backlog, raise_descriptor_limit};
 use sinew::remote_block::{Config, Counters, Listener, Server};
-use sinew::remote_memory::RamStore;
+use sinew::remote_memory::volume::Donors;
+use sinew::remote_memory::{RamStore, Store};
 use sinew_harness::units::{self, parse_size};
 
+use crate::donors::{DonorArgs, Names, WithDonors};
 use crate::serve::{TellArgs, begin};
 use crate::socket_args::{self, parse_mode};
+use crate::volume::{self, Health, NewArgs, VolumeArgs};
 use crate::{Outcome, Usage, advice, output};
 
 /// Clients that may wait to be let in.
 const BACKLOG: u16 = 128;
 /// The least there is a device of.
 const MEMORY_MIN: usize = 4096;
+/// At the end, what was written last has so long to reach all donors.
+const FLUSH: Duration = Duration::from_secs(10);
 
 const AFTER_HELP: &str = "\
-The protocol is NBD: the kernel's client, qemu, libnbd's and nbdkit's tools and fio can use the device, several at once. What is written is gone when the
-server ends.
+The protocol is NBD: the kernel's client, qemu, libnbd's and nbdkit's tools and fio can use the device, several at once.
 
-There is no key: whoever reaches the server reads and writes all of the device. So it listens on this host alone, unless --open says that whoever
-reaches the port may have it.
+With --memory the device is this process's memory, and what is written is gone when it ends. With the addresses of donors (`sinew serve memory`)
+it is a volume in their memory, with --copies of everything at different donors: what was written is there as long as one copy of each is, whoever dies, and
+is found again by who opens the volume next under its name. A volume that is not there yet is made, with --size. Whoever opens it takes it
+from whoever had it open. Name the donors alike on all hosts: a donor is known by its address as it is written.
 
-JSON: first `serving`, a list of one address; at the end `counters`: what was asked for, by kind, and what was refused or closed, by reason.
+The device has no key: whoever reaches the server reads and writes all of it. So it listens on this host alone, unless --open says that whoever
+reaches the port may have it. --key-file is the key of the donors.
+
+JSON: first `serving`, a list of one address; at the end `counters`: what was asked for, by kind, and what was refused or closed, by reason; of a
+volume also `volume`: its status, and what it did.
 
 Examples:
   sinew serve block --memory 1G --at unix:/run/memory.sock
+  sinew serve block udp://a:7200 udp://b:7200 udp://c:7200 --size 4G --key-file pool.key --at unix:/run/disk.sock
   nbdinfo 'nbd+unix:///?socket=/run/memory.sock'          elsewhere
   nbd-client -unix /run/memory.sock /dev/nbd0 && mkswap /dev/nbd0 && swapon /dev/nbd0
   sinew serve block --memory 1G --at 0.0.0.0:10809 --open";
@@ -35,9 +48,19 @@ Examples:
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
+    /// Donors, where `sinew serve memory` gives memory: the device is a volume there. Three or more survive any one's death
+    #[arg(value_name = "DONOR", conflicts_with = "memory")]
+    donors: Vec<String>,
     /// Bytes of the device, in this process's memory, which is taken as it is written
-    #[arg(long, value_name = "BYTES", allow_negative_numbers = true, value_parser = parse_size)]
-    memory: usize,
+    #[arg(long, value_name = "BYTES", allow_negative_numbers = true, value_parser = parse_size,
+        required_unless_present = "donors", conflicts_with_all = ["size", "copies", "volume", "fabric", "device", "key_file"])]
+    memory: Option<usize>,
+    #[command(flatten)]
+    volume: VolumeArgs,
+    #[command(flatten)]
+    new: NewArgs,
+    #[command(flatten)]
+    reach: DonorArgs,
     /// Where clients come in: HOST:PORT or unix:PATH
     #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
     at: String,
@@ -63,12 +86,18 @@ fn parse_address(text: &str) -> Result<String, String> {
 
 impl Args {
     fn check(&self) -> anyhow::Result<()> {
-        ensure!(
-            self.memory >= MEMORY_MIN,
-            "--memory {}: a device has {} at least",
-            units::size(self.memory),
-            units::size(MEMORY_MIN)
-        );
+        match self.memory {
+            Some(memory) => ensure!(
+                memory >= MEMORY_MIN,
+                "--memory {}: a device has {} at least",
+                units::size(memory),
+                units::size(MEMORY_MIN)
+            ),
+            None => {
+                self.reach.check(&self.donors)?;
+                self.new.check(self.donors.len())?;
+            }
+        }
         ensure!(
             self.socket_mode.is_none() || self.at.starts_with("unix:"),
             "--socket-mode is for a Unix socket: --at unix:PATH"
@@ -76,8 +105,11 @@ impl Args {
         Ok(())
     }
 
-    fn start(&self) -> anyhow::Result<Server<RamStore>> {
-        let config = Config { name: self.name.clone(), connections_max: self.connections.into(), ..Config::default() };
+    fn config(&self) -> Config {
+        Config { name: self.name.clone(), connections_max: self.connections.into(), ..Config::default() }
+    }
+
+    fn listen(&self) -> anyhow::Result<Listener> {
         // With fewer there can be fewer clients.
         let _ = raise_descriptor_limit();
         let listening = || format!("listening at {}", self.at);
@@ -93,30 +125,86 @@ impl Args {
         if let Some(mode) = self.socket_mode {
             listener.set_mode(mode).with_context(listening)?;
         }
-        let memory = units::size(self.memory);
-        let store = RamStore::new(self.memory, config.arena_bytes())
-            .with_context(|| format!("reserving {memory} of memory"))?;
-        Ok(Server::open(listener, store, config)?)
+        Ok(listener)
+    }
+
+    /// Serves a store until a signal. Now and then `look` is shown it. Returns the server that has ended, and whether it failed, which it has said.
+    fn serve<S: Store>(
+        &self,
+        mut server: Server<S>,
+        interrupt: Interrupt,
+        look: impl FnMut(&mut S),
+    ) -> anyhow::Result<(Server<S>, Outcome)> {
+        let address = server.address().to_owned();
+        let ask = format!("Stop with Ctrl-C. Look at it with: nbdinfo {}", advice::quoted(&uri(&address)));
+        self.tells.tell_ready(&[address], ask)?;
+        let _guard = interrupt.wake_on_interrupt(server.waker());
+        let result = server.run_and_look(&HostClock::new(), || interrupt.is_set(), look).context("waiting for clients");
+        let outcome = result.map_or_else(
+            |error| {
+                output::complain(output::describe(&error));
+                Outcome::Failed
+            },
+            |()| Outcome::Done,
+        );
+        Ok((server, outcome))
+    }
+
+    fn serve_memory(&self, memory: usize, interrupt: Interrupt) -> anyhow::Result<Outcome> {
+        let config = self.config();
+        let listener = self.listen()?;
+        let store = RamStore::new(memory, config.arena_bytes())
+            .with_context(|| format!("reserving {} of memory", units::size(memory)))?;
+        let server = Server::open(listener, store, config)?;
+        let (server, outcome) = self.serve(server, interrupt, |_| {})?;
+        let counters = server.counters();
+        self.tells.tell_end("counters", all(counters), sentence(counters))?;
+        Ok(outcome)
+    }
+}
+
+/// A volume that is served.
+struct Serving<'a> {
+    args: &'a Args,
+    interrupt: Interrupt,
+}
+
+impl WithDonors for Serving<'_> {
+    type Result = Outcome;
+
+    fn run<D: Donors + 'static>(self, donors: D, names: &Names) -> anyhow::Result<Outcome> {
+        let Self { args, interrupt } = self;
+        let listener = args.listen()?;
+        let volume = volume::open_or_make(donors, names, &args.volume, &args.new, interrupt)?;
+        let mut health = Health::default();
+        health.look(&volume, names);
+        let server = Server::open(listener, volume, args.config())?;
+        let (server, mut outcome) = args.serve(server, interrupt, |volume| health.look(volume, names))?;
+        let counters = server.counters().clone();
+        let mut volume = server.into_store();
+        if let Err(error) = volume::flush(&mut volume, FLUSH) {
+            output::complain(format_args!("ending the volume in order: {}", names.told(output::describe(&error))));
+            outcome = Outcome::Failed;
+        }
+        health.look(&volume, names);
+        let mut told = all(&counters);
+        told.insert("volume".to_owned(), volume::counters(&volume, names));
+        args.tells.tell_end("counters", told, sentence(&counters))?;
+        Ok(outcome)
     }
 }
 
 /// Serves until a signal, or, as a child, until standard input ends.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     args.check().map_err(Usage::of)?;
-    let started = begin(args.tells.is_child(), |interrupt| Ok((args.start()?, interrupt)))?;
-    let Some((mut server, interrupt)) = started else { return Ok(Outcome::Failed) };
-    let address = server.address().to_owned();
-    let ask = format!("Stop with Ctrl-C. Look at it with: nbdinfo {}", advice::quoted(&uri(&address)));
-    args.tells.tell_ready(&[address], ask)?;
-    let _guard = interrupt.wake_on_interrupt(server.waker());
-    let result = server.run(&HostClock::new(), || interrupt.is_set()).context("waiting for clients");
-    let counters = server.counters();
-    args.tells.tell_end("counters", all(counters), sentence(counters))?;
-    if let Err(error) = result {
-        output::complain(output::describe(&error));
-        return Ok(Outcome::Failed);
-    }
-    Ok(Outcome::Done)
+    let ended = begin(args.tells.is_child(), |interrupt| match args.memory {
+        Some(memory) => args.serve_memory(memory, interrupt),
+        None => {
+            let arena_len = args.config().arena_bytes() + volume::ARENA;
+            args.reach.run(&args.donors, arena_len, Serving { args, interrupt })
+        }
+    })?;
+    Ok(ended.unwrap_or(Outcome::Failed))
 }
 
 /// What libnbd calls the address.

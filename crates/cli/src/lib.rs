@@ -5,7 +5,8 @@
 //! - `verbs`, `kv`, `seq`: `sinew verbs`, `sinew kv` and `sinew seq`, their benchmarks and the services that they are for.
 //! - `herd`: servers and clients of calls over verbs, and how they meet.
 //! - `sim`: `sinew sim`, and `lab`: `sinew lab`.
-//! - `block` and `memory`: `sinew serve block` and `sinew serve memory`; `socket_args`: where clients of other protocols come in.
+//! - `block` and `memory`: `sinew serve block` and `sinew serve memory`; `donors` and `volume`: memory of others, and volumes in it; `socket_args`: where
+//!   clients of other protocols come in.
 //! - `mount`: `sinew mount`; `files`: `sinew files`.
 //! - `limits`: `sinew limits`. `measure`: what all benchmarks have in common; how they measure is the harness's.
 //! - `advice`: which command serves where nobody is found.
@@ -20,6 +21,7 @@ mod advice;
 mod advise;
 mod block;
 mod child;
+mod donors;
 mod echo;
 mod endpoint_args;
 mod fabrics;
@@ -44,6 +46,7 @@ mod socket_args;
 mod table;
 mod tour;
 mod verbs;
+mod volume;
 
 use std::fmt;
 use std::process::ExitCode;

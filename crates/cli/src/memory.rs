@@ -1,31 +1,36 @@
 //! `sinew serve memory`: a donor.
+//!
+//! `reach` has the options that donors and those who use them have in common.
 
-use std::path::PathBuf;
+pub mod reach;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use sinew::Program;
 use sinew::fabric::verbs::Device;
 use sinew::host::SystemEntropy;
 use sinew::prelude::*;
-use sinew::remote_memory::donor::{KEY_LEN_MIN, Key, Service, ServiceConfig};
+use sinew::remote_memory::donor::{CallsAlone, Key, Lends, Service, ServiceConfig};
 use sinew_harness::units::{self, parse_size};
 
 use crate::serve::ThreadArgs;
-use crate::verbs::{Carried, DeviceArgs, Job};
+use crate::verbs::{Carried, Job};
 use crate::{Outcome, Usage};
+use reach::{By, ByArgs, KeyArgs, is_of_this_host};
 
 const AFTER_HELP: &str = "\
-Others keep volumes in this memory, which they read and write by themselves, over --fabric; ADDRESS is where they ask for slabs of it. What a
-volume had is made zeros before another gets it. Memory is taken from the system as it is used, and is gone with the server: a volume has
-copies at several donors.
+Others keep volumes in this memory; ADDRESS is where they ask for slabs of it. They read and write it by themselves, past this program, at an
+address of shm:// or ibverbs://; at one of udp:// this program does it for them, by calls. --fabric chooses otherwise. What a volume had is made
+zeros before another gets it. Memory is taken from the system as it is used, and is gone with the server: a volume has copies at several donors.
 
 Beyond shared memory and this host, who asks has to have the key of --key-file, any 16 bytes or more that all hosts of a pool have; or, with
 --open, may be anybody.
 
 Examples:
   sinew serve memory shm://donor1 --memory 8G
-  sinew serve memory ibverbs://0.0.0.0:7200 --fabric ibverbs --memory 8G --key-file pool.key
-  head -c 32 /dev/urandom > pool.key        makes a key";
+  sinew serve memory udp://0.0.0.0:7200 --memory 8G --key-file pool.key
+  sinew serve memory ibverbs://0.0.0.0:7200 --memory 8G --key-file pool.key
+  head -c 32 /dev/urandom > pool.key        makes a key
+  sinew serve block udp://a:7200 udp://b:7200 udp://c:7200 --size 4G --key-file pool.key --at unix:/run/disk.sock";
 
 /// Give memory to volumes of others until Ctrl-C.
 #[derive(clap::Args)]
@@ -36,14 +41,13 @@ pub struct Args {
     /// Bytes to give
     #[arg(long, allow_negative_numbers = true, value_parser = parse_size)]
     memory: usize,
-    /// A file with the key that callers have to have
-    #[arg(long, value_name = "FILE", conflicts_with = "open")]
-    key_file: Option<PathBuf>,
+    #[command(flatten)]
+    key: KeyArgs,
     /// Let anybody have memory who reaches the address
-    #[arg(long)]
+    #[arg(long, conflicts_with = "key_file")]
     open: bool,
     #[command(flatten)]
-    device: DeviceArgs,
+    by: ByArgs,
     #[command(flatten)]
     threads: ThreadArgs,
 }
@@ -51,17 +55,9 @@ pub struct Args {
 /// The least memory that is worth it: a slab of a small volume.
 const MEMORY_MIN: usize = 1 << 20;
 
-/// Whether only this host's programs reach an address.
-fn is_of_this_host(address: &str) -> bool {
-    let Some((scheme, rest)) = address.split_once("://") else { return false };
-    let rest = rest.split(['?', '/']).next().unwrap_or_default();
-    let host = rest.rsplit_once(':').map_or(rest, |(host, _)| host).trim_matches(['[', ']']);
-    scheme == "shm" || host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|host| host.is_loopback())
-}
-
 impl Args {
     fn check(&self) -> anyhow::Result<()> {
-        self.device.check()?;
+        self.by.check(&self.address)?;
         ensure!(self.threads.threads() == 1, "--threads: a donor is asked so rarely that one thread is enough");
         ensure!(
             self.memory >= MEMORY_MIN,
@@ -69,27 +65,14 @@ impl Args {
             units::size(self.memory),
             units::size(MEMORY_MIN)
         );
-        let is_near = is_of_this_host(&self.address) && self.device.fabric == Carried::Shm;
+        let is_near = is_of_this_host(&self.address) && self.by.by(&self.address) != By::Ibverbs;
         ensure!(
-            is_near || self.open || self.key_file.is_some(),
+            is_near || self.open || self.key.key_file.is_some(),
             "{}: others than programs of this host reach it, and would get memory that they can read and write. Give them a key \
              (--key-file FILE, the same on all hosts of the pool), or let everybody in (--open)",
             self.address
         );
         Ok(())
-    }
-
-    fn key(&self) -> anyhow::Result<Option<Key>> {
-        let Some(path) = &self.key_file else { return Ok(None) };
-        let bytes = std::fs::read(path).with_context(|| format!("reading the key file {}", path.display()))?;
-        match Key::new(&bytes) {
-            Some(key) => Ok(Some(key)),
-            None => bail!(
-                "the key file {} has {} bytes: a key has at least {KEY_LEN_MIN}; make one with: head -c 32 /dev/urandom",
-                path.display(),
-                bytes.len()
-            ),
-        }
     }
 }
 
@@ -97,8 +80,11 @@ impl Args {
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     args.check().map_err(Usage::of)?;
     let addresses = args.threads.addresses(&args.address).map_err(Usage::of)?;
-    let key = args.key()?;
-    args.device.run(Serving { args, addresses, key })
+    let serving = Serving { args, addresses, key: args.key.key()? };
+    match args.by.device_args(&args.address) {
+        Some(device) => device.run(serving),
+        None => serving.with(CallsAlone),
+    }
 }
 
 struct Serving<'a> {
@@ -111,6 +97,12 @@ impl Job for Serving<'_> {
     type Result = Outcome;
 
     fn run<D: Device + 'static>(self, device: D, _: Carried) -> anyhow::Result<Outcome> {
+        self.with(device)
+    }
+}
+
+impl Serving<'_> {
+    fn with<L: Lends + Clone + Send + Sync + 'static>(self, lends: L) -> anyhow::Result<Outcome> {
         let Self { args, addresses, key } = self;
         let (threads, memory) = (&args.threads, args.memory);
         let start = || {
@@ -119,7 +111,7 @@ impl Job for Serving<'_> {
             let nexus = Nexus::builder().config(config).build()?;
             let server = nexus.server().program(move |_endpoint, _rpc| {
                 let config = ServiceConfig::new(memory, key.clone());
-                let service = Service::new(&device, config, Box::new(SystemEntropy::new()?));
+                let service = Service::new(&lends, config, Box::new(SystemEntropy::new()?));
                 let service = service.with_context(|| format!("exposing {} of memory", units::size(memory)))?;
                 Ok::<_, anyhow::Error>(Part { service })
             });
@@ -132,12 +124,12 @@ impl Job for Serving<'_> {
     }
 }
 
-/// The donor's thread: it answers who asks for slabs; reads and writes go past it.
-struct Part<D: Device> {
-    service: Service<D>,
+/// The donor's thread: it answers who asks for slabs, and who reads and writes by calls.
+struct Part<L: Lends> {
+    service: Service<L>,
 }
 
-impl<D: Device> Program for Part<D> {
+impl<L: Lends> Program for Part<L> {
     type Error = anyhow::Error;
 
     fn turn(&mut self, rpc: &mut Rpc) -> anyhow::Result<Flow> {
@@ -148,20 +140,5 @@ impl<D: Device> Program for Part<D> {
         }
         while rpc.poll_completion().is_some() || rpc.poll_event().is_some() {}
         Ok(busy.into())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_that_others_reach_are_known_as_such() {
-        let near =
-            ["shm://a", "udp://127.0.0.1:7000", "udp://[::1]:7000", "udp://localhost:0", "ibverbs://127.0.0.5:1?gid=1"];
-        let far = ["udp://0.0.0.0:7000", "udp://10.0.0.1:7000", "ibverbs://[::]:1", "udp://host:7", "nothing"];
-        for (addresses, expected) in [(near, true), (far, false)] {
-            addresses.iter().for_each(|address| assert_eq!(is_of_this_host(address), expected, "{address}"));
-        }
     }
 }

@@ -17,5 +17,6 @@ pub mod kept;
 pub mod locks;
 pub mod map;
 pub mod protocol;
+pub mod service;
 pub mod space;
 pub mod tree;

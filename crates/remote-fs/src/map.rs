@@ -165,6 +165,13 @@ impl Map {
         (runs, end)
     }
 
+    /// Its first page from one on.
+    pub fn first_from(&self, at: u64) -> Option<u64> {
+        let chunks = self.chunks.range(at / CHUNK..);
+        let mut pages = chunks.flat_map(|(number, chunk)| (number * CHUNK..).zip(chunk));
+        pages.find(|(page, slot)| *page >= at && !slot.is_hole()).map(|(page, _)| page)
+    }
+
     /// All its pages.
     pub fn all(&self) -> Vec<Run> {
         self.runs(0, u64::MAX, |_| true).0

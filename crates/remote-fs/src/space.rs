@@ -90,6 +90,19 @@ impl Space {
         })
     }
 
+    /// The first pages of a segment in a row that files have, from one on, up to so many: first, count.
+    pub fn used(&self, segment: u32, from: u32, max: u32) -> Option<(u32, u32)> {
+        let segment = self.segments.get(&segment)?;
+        let all = || segment.reserved.values().chain([&segment.free, &segment.kept_back]);
+        let mut first = from;
+        while let Some(end) = all().find_map(|unused| unused.end_of(first)) {
+            first = end;
+        }
+        let end = all().filter_map(|unused| unused.next(first)).chain([segment.pages]).min()?;
+        let count = end.saturating_sub(first).min(max);
+        (count > 0).then_some((first, count))
+    }
+
     fn segment(&mut self, pages: Pages, state: &'static str) -> Result<&mut Segment, NotSo> {
         let segment = self.segments.get_mut(&pages.segment);
         let is_in = |segment: &&mut Segment| {

@@ -3,6 +3,7 @@
 //! - [`Reach`]: one donor within reach, by calls over `rpc` and an [engine](crate::engine).
 //! - [`Approach`]: how its memory is reached: by one-sided [`Verbs`], or, where a fabric has none, by [`Calls`].
 //! - [`Pool`]: donors within reach as a [volume](crate::volume) wants them: [`VerbsDonors`], [`CallDonors`].
+//! - [`Survey`]: which donors answer, and how much memory they have free.
 //! - [`place`]: which donors have which segments, by the memory that they have free.
 
 mod approach;
@@ -11,6 +12,7 @@ mod donors;
 mod link;
 mod place;
 mod reach;
+mod survey;
 mod watch;
 
 pub use approach::{Approach, Calls, Verbs};
@@ -18,3 +20,4 @@ pub use config::PoolConfig;
 pub use donors::{CallDonors, Pool, VerbsDonors};
 pub use place::{NoRoom, Room, place};
 pub use reach::Reach;
+pub use survey::Survey;

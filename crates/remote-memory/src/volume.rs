@@ -44,5 +44,5 @@ pub use core::Volume;
 pub use donors::{CallFailed, DONORS_MAX, Donors, Event};
 pub use open::{NewVolume, Opening};
 pub use open_error::OpenError;
-pub use record::{BadRecord, DonorId, Member, Record, Voter};
+pub use record::{BadRecord, DonorId, Member, Record, Voter, id_of};
 pub use slot::{Found, HEADER, Header, Shape, Version, checksum};

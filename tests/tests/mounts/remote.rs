@@ -25,9 +25,9 @@ impl Cluster {
     pub fn new(donors: usize, copies: usize, is_kept: bool) -> Self {
         let folder = Folder::new();
         let addresses: Vec<String> = (0..donors).map(|_| format!("shm://{}", unique("donor"))).collect();
-        let donors = addresses.iter().map(|address| {
-            Some(Server::of(&mut sinew(&["serve", "memory", address, "--child", "--memory", "320M"])))
-        });
+        let donors = addresses
+            .iter()
+            .map(|address| Some(Server::of(&mut sinew(&["serve", "memory", address, "--child", "--memory", "320M"]))));
         let mut options: Vec<String> = addresses.iter().flat_map(|donor| ["--donor".into(), donor.clone()]).collect();
         options.extend(["--copies".into(), copies.to_string()]);
         if is_kept {
@@ -56,8 +56,7 @@ impl Cluster {
     /// Starts it again, with nothing of what it had.
     pub fn restart_donor(&mut self, index: usize) {
         let address = &self.addresses[index];
-        self.donors[index] =
-            Some(Server::of(&mut sinew(&["serve", "memory", address, "--child", "--memory", "320M"])));
+        self.donors[index] = Some(Server::of(&mut sinew(&["serve", "memory", address, "--child", "--memory", "320M"])));
     }
 
     /// Mounts it at a folder of this name; none where nothing can be mounted.

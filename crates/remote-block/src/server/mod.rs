@@ -48,6 +48,8 @@ const HOT_MAX: usize = 4;
 const TURNS_BETWEEN_LOOKS: u32 = 16;
 /// A server that is to end answers what is under way, for so long at most.
 const GRACE_NS: u64 = 2_000_000_000;
+/// Time between two looks at the store.
+const LOOK_NS: u64 = 200_000_000;
 /// Requests that are taken of the store in one turn.
 const FINISHED_PER_TURN: usize = 1024;
 
@@ -127,6 +129,11 @@ impl<S: Store> Server<S> {
         &self.store
     }
 
+    /// The store, when the server has ended.
+    pub fn into_store(self) -> S {
+        self.store
+    }
+
     /// What it did so far.
     pub fn counters(&self) -> &Counters {
         &self.counters
@@ -153,10 +160,29 @@ impl<S: Store> Server<S> {
     ///
     /// What the system says when it cannot sleep.
     pub fn run(&mut self, clock: &impl Clock, is_over: impl Fn() -> bool) -> io::Result<()> {
+        self.run_and_look(clock, is_over, |_| {})
+    }
+
+    /// The same; while it is awake, `look` is shown the store a few times a second.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::run`].
+    pub fn run_and_look(
+        &mut self,
+        clock: &impl Clock,
+        is_over: impl Fn() -> bool,
+        mut look: impl FnMut(&mut S),
+    ) -> io::Result<()> {
         let mut ends_ns = None;
+        let mut look_ns = 0;
         loop {
             let now_ns = clock.now_ns();
             let found = self.turn(now_ns);
+            if now_ns >= look_ns {
+                look(&mut self.store);
+                look_ns = now_ns.saturating_add(LOOK_NS);
+            }
             if is_over() {
                 self.is_ending = true;
                 let ends_ns = *ends_ns.get_or_insert(now_ns.saturating_add(GRACE_NS));

@@ -82,8 +82,8 @@ pub enum Error {
     /// The service's disk has failed: it answers requests that change nothing.
     #[error("the service's disk has failed; nothing can be changed")]
     ReadOnly,
-    /// The service is starting, and waits for clients to tell what they have locked: ask again later.
-    #[error("the service waits for clients to tell their locks: ask again soon")]
+    /// The service is starting, and waits for clients to tell what they have locked, or for a donor that it has not reached yet: ask again soon.
+    #[error("the service is starting, and waits for other clients or a donor: ask again soon")]
     Grace,
     /// A sequence number that has an answer which the client had received.
     #[error("the request has been answered before")]

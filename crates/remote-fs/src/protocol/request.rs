@@ -348,6 +348,9 @@ pub enum Request {
         /// What its pages are then, in the order of the file, none twice.
         extents: Vec<Extent>,
     },
+    /// Asked only after another request ([`Self::Heartbeat`]) was answered since the donor failed: a client that has to [join again](super::Error::Rejoin) has lost its access to all donors, and the
+    /// donor is well.
+    ///
     /// A donor does not answer this client for a segment, or what it says is wrong; answered with `Places`, in which it is no copy any more. The last whole copy stays, and is
     /// [`Error::Lost`](super::Error::Lost).
     Failed {

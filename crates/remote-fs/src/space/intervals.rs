@@ -76,6 +76,16 @@ impl Intervals {
         true
     }
 
+    /// The end of the interval that has this number.
+    pub fn end_of(&self, at: u32) -> Option<u32> {
+        self.before(at).map(|(start, len)| start + len).filter(|end| *end > at)
+    }
+
+    /// The first number of an interval behind this one.
+    pub fn next(&self, at: u32) -> Option<u32> {
+        self.runs.range(at..).next().map(|(first, _)| *first)
+    }
+
     pub fn first(&self) -> Option<(u32, u32)> {
         self.iter().next()
     }

@@ -136,6 +136,14 @@ proptest! {
             let used = model.iter().filter(|(key, state)| key.0 == 1 && **state == State::Used).count() as u64;
             let all = model.range((1, 0)..(2, 0)).count() as u64;
             prop_assert_eq!(space.unused(1), all - used);
+            let (mut told, mut from) = (Vec::new(), 0);
+            while let Some((first, count)) = space.used(1, from, 7) {
+                prop_assert!(count <= 7);
+                told.extend(first..first + count);
+                from = first + count;
+            }
+            let used = model.range((1, 0)..(2, 0)).filter(|(_, state)| **state == State::Used);
+            prop_assert_eq!(told, used.map(|((_, page), _)| *page).collect::<Vec<_>>());
         }
     }
 }

@@ -379,6 +379,11 @@ impl<D: Donors> Volume<D> {
         self.epoch
     }
 
+    /// Copies that it has of everything, when it is whole.
+    pub fn copies(&self) -> u32 {
+        self.copies
+    }
+
     /// What it did and saw.
     pub fn stats(&self) -> VolumeStats {
         self.stats

@@ -51,7 +51,7 @@ impl<D: Donors> Volume<D> {
     pub(super) fn unknown(&self, page: u64) -> StoreError {
         StoreError::Lost {
             at: page * PAGE,
-            why: format!("its donors did not answer when the volume was opened: {}", self.down_lanes()),
+            why: format!("its donors did not answer when the volume was opened: {}", self.gone()),
         }
     }
 
@@ -112,7 +112,7 @@ impl<D: Donors> Volume<D> {
             let why = if piece.was_bad {
                 "what its donors hold is not what was written".to_owned()
             } else {
-                format!("its donors do not answer: {}", self.down_lanes())
+                format!("its donors do not answer: {}", self.gone())
             };
             let error = StoreError::Lost { at: piece.page * PAGE, why };
             return self.fail_piece(key, error);

@@ -6,6 +6,12 @@ const MAGIC: u64 = u64::from_le_bytes(*b"SinewVol");
 const FORMAT: u64 = 1;
 const SECRETS: RapidSecrets = RapidSecrets::seed_cpp(MAGIC);
 
+/// The number of the volume with this name, as people call it.
+pub fn id_of(name: &str) -> u64 {
+    const SECRETS: RapidSecrets = RapidSecrets::seed_cpp(u64::from_le_bytes(*b"SinewVNm"));
+    rapidhash_v3_inline::<true, false, false>(name.as_bytes(), &SECRETS)
+}
+
 /// A donor's name, which it has in each of its runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DonorId(pub u64);

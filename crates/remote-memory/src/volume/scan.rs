@@ -321,7 +321,7 @@ impl Scan {
             }
         }
         if volume.segments.iter().filter(|segment| segment.is_dead()).count() > dead {
-            return Err(OpenError::Failed(volume.down_lanes()));
+            return Err(OpenError::Failed(volume.gone()));
         }
         for place in dirty {
             volume.clear(place, 1, None, None);

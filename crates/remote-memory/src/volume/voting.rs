@@ -175,8 +175,8 @@ impl<D: Donors> Volume<D> {
         }
     }
 
-    /// Which donors are not used, and why.
-    pub(super) fn down_lanes(&self) -> String {
+    /// Which donors are not used now, and why.
+    pub fn gone(&self) -> String {
         let down = self
             .donors
             .ids()
@@ -193,14 +193,11 @@ impl<D: Donors> Volume<D> {
         let dead = self.segments.iter().filter(|segment| segment.is_dead()).count();
         if dead > 0 {
             let all = self.segments.len();
-            return Status::Damaged(format!(
-                "{dead} of {all} segments have no copy that answers: {}",
-                self.down_lanes()
-            ));
+            return Status::Damaged(format!("{dead} of {all} segments have no copy that answers: {}", self.gone()));
         }
         let few = self.segments.iter().filter(|segment| segment.copies.len() < self.copies as usize).count();
         if few > 0 {
-            let why = self.down_lanes();
+            let why = self.gone();
             return Status::Degraded(format!("{few} segments have fewer than {} copies: {why}", self.copies));
         }
         if self.copies < 2 {

@@ -310,7 +310,7 @@ impl<D: Donors> Volume<D> {
 
     pub(super) fn no_copy(&self) -> StoreError {
         self.ended.clone().unwrap_or_else(|| {
-            StoreError::Unavailable(format!("no donor that has this part of the volume answers: {}", self.down_lanes()))
+            StoreError::Unavailable(format!("no donor that has this part of the volume answers: {}", self.gone()))
         })
     }
 }

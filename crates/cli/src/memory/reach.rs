@@ -1,0 +1,126 @@
+//! How the memory of donors is read and written, and the key of a pool: options of donors and of those who use them.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail, ensure};
+use clap::ValueEnum;
+use sinew::remote_memory::donor::{KEY_LEN_MIN, Key};
+
+use crate::verbs::{Carried, DeviceArgs};
+
+/// What reads and writes the memory of donors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum By {
+    /// Shared memory between processes of one user
+    Shm,
+    /// RDMA NICs and soft-RoCE, through libibverbs
+    Ibverbs,
+    /// Calls over the fabric of the address, which the donor answers
+    Rpc,
+}
+
+/// How memory is read and written.
+#[derive(clap::Args, Clone, Debug)]
+pub struct ByArgs {
+    /// What reads and writes the memory [default: what the address says, and for udp:// calls: rpc]
+    #[arg(long, value_enum)]
+    fabric: Option<By>,
+    /// The RDMA device, as rxe0, mlx5_0:2 (its second port) or mlx5_0?gid=3 [default: the first that can be used]
+    #[arg(long, visible_alias = "ib-dev")]
+    device: Option<String>,
+}
+
+impl ByArgs {
+    /// What reads and writes the memory of a donor at this address.
+    pub fn by(&self, address: &str) -> By {
+        self.fabric.unwrap_or_else(|| match address.split_once("://") {
+            Some(("shm", _)) => By::Shm,
+            Some(("ibverbs", _)) => By::Ibverbs,
+            _ => By::Rpc,
+        })
+    }
+
+    /// The RDMA device that was asked for, if one was.
+    pub fn device(&self) -> Option<&str> {
+        self.device.as_deref()
+    }
+
+    /// The device that does it; none for calls.
+    pub fn device_args(&self, address: &str) -> Option<DeviceArgs> {
+        let fabric = match self.by(address) {
+            By::Shm => Carried::Shm,
+            By::Ibverbs => Carried::Ibverbs,
+            By::Rpc => return None,
+        };
+        Some(DeviceArgs { fabric, device: self.device.clone() })
+    }
+
+    /// Whether they make sense, whatever the machine.
+    pub fn check(&self, address: &str) -> anyhow::Result<()> {
+        match self.device_args(address) {
+            Some(device) => device.check(),
+            None => {
+                ensure!(self.device.is_none(), "--device is for --fabric ibverbs");
+                Ok(())
+            }
+        }
+    }
+}
+
+/// The key of a pool.
+#[derive(clap::Args, Clone, Debug)]
+pub struct KeyArgs {
+    /// A file with the pool's key: any 16 bytes or more, the same on all hosts of the pool
+    #[arg(long, value_name = "FILE")]
+    pub key_file: Option<PathBuf>,
+}
+
+impl KeyArgs {
+    /// The key, if one was given.
+    pub fn key(&self) -> anyhow::Result<Option<Key>> {
+        self.key_file.as_deref().map(read_key).transpose()
+    }
+}
+
+fn read_key(path: &Path) -> anyhow::Result<Key> {
+    let bytes = std::fs::read(path).with_context(|| format!("reading the key file {}", path.display()))?;
+    match Key::new(&bytes) {
+        Some(key) => Ok(key),
+        None => bail!(
+            "the key file {} has {} bytes: a key has at least {KEY_LEN_MIN}; make one with: head -c 32 /dev/urandom",
+            path.display(),
+            bytes.len()
+        ),
+    }
+}
+
+/// Whether only this host's programs reach an address.
+pub fn is_of_this_host(address: &str) -> bool {
+    let Some((scheme, rest)) = address.split_once("://") else { return false };
+    let rest = rest.split(['?', '/']).next().unwrap_or_default();
+    let host = rest.rsplit_once(':').map_or(rest, |(host, _)| host).trim_matches(['[', ']']);
+    scheme == "shm" || host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|host| host.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_that_others_reach_are_known_as_such() {
+        let near =
+            ["shm://a", "udp://127.0.0.1:7000", "udp://[::1]:7000", "udp://localhost:0", "ibverbs://127.0.0.5:1?gid=1"];
+        let far = ["udp://0.0.0.0:7000", "udp://10.0.0.1:7000", "ibverbs://[::]:1", "udp://host:7", "nothing"];
+        for (addresses, expected) in [(near, true), (far, false)] {
+            addresses.iter().for_each(|address| assert_eq!(is_of_this_host(address), expected, "{address}"));
+        }
+    }
+
+    #[test]
+    fn an_address_says_how_memory_is_reached_unless_somebody_else_does() {
+        let by = |fabric, address| ByArgs { fabric, device: None }.by(address);
+        assert_eq!(["shm://a", "udp://a:1", "ibverbs://a:1"].map(|at| by(None, at)), [By::Shm, By::Rpc, By::Ibverbs]);
+        assert_eq!(by(Some(By::Ibverbs), "udp://a:1"), By::Ibverbs);
+        assert_eq!(by(Some(By::Rpc), "shm://a"), By::Rpc);
+    }
+}

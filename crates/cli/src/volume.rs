@@ -1,0 +1,258 @@
+//! Volumes: options that say which, how one is opened, or made where there is none, and what is told of how well it is.
+
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use serde_json::{Value, json};
+use sinew::host::Interrupt;
+use sinew::remote_memory::pool::{Survey, place};
+use sinew::remote_memory::store::{BLOCK, Job, Request, Status, Store};
+use sinew::remote_memory::volume::{Donors, NewVolume, OpenError, Opening, Volume, VolumeConfig, id_of};
+use sinew_harness::units::{self, parse_size};
+
+use crate::donors::{Names, drive};
+use crate::output;
+
+/// Bytes of buffers that a volume needs for itself: to look through its slots, and to make copies anew.
+pub const ARENA: usize = 64 << 20;
+/// Copies of a new volume, if nobody says how many.
+const COPIES: u32 = 2;
+/// Bytes of a slab at least and at most.
+const SLABS: (u64, u64) = (4 << 20, 1 << 30);
+/// Slabs of one copy of everything, about, as far as their bytes allow.
+const SLABS_PER_COPY: u64 = 16;
+
+/// Which volume.
+#[derive(clap::Args, Clone, Debug)]
+pub struct VolumeArgs {
+    /// The volume's name. Whoever opens it takes it from whoever had it open
+    #[arg(long, value_name = "NAME", default_value = "volume")]
+    pub volume: String,
+}
+
+/// What a volume is like that is made where there is none of the name.
+#[derive(clap::Args, Clone, Debug)]
+pub struct NewArgs {
+    /// Bytes of the volume, if there is none of this name yet
+    #[arg(long, value_name = "BYTES", allow_negative_numbers = true, value_parser = parse_size)]
+    pub size: Option<usize>,
+    /// Copies of everything, each at another donor [default of a new volume: 2]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub copies: Option<u32>,
+}
+
+impl NewArgs {
+    /// Whether they make sense with so many donors.
+    pub fn check(&self, donors: usize) -> anyhow::Result<()> {
+        if let Some(size) = self.size {
+            let is_whole = size > 0 && size.is_multiple_of(BLOCK);
+            ensure!(is_whole, "--size {}: a volume has whole blocks of {}", units::size(size), units::size(BLOCK));
+        }
+        let copies = self.copies.unwrap_or(COPIES) as usize;
+        ensure!(
+            copies <= donors,
+            "--copies {copies}: each copy lies at another donor, and {donors} {} named",
+            if donors == 1 { "is" } else { "are" }
+        );
+        Ok(())
+    }
+}
+
+/// Opens a volume, or makes it where there is none of its name.
+pub fn open_or_make<D: Donors>(
+    donors: D,
+    names: &Names,
+    args: &VolumeArgs,
+    new: &NewArgs,
+    interrupt: Interrupt,
+) -> anyhow::Result<Volume<D>> {
+    let volume = match open(donors, names, args, interrupt)? {
+        Ok(volume) => {
+            check_found(&volume, args, new)?;
+            volume
+        }
+        Err(donors) => make(donors, names, args, new, interrupt)?,
+    };
+    if names.count() < 3 {
+        output::complain(format_args!(
+            "the volume \"{}\" has {} donors, and cannot be opened again when the first is gone, nor written to: with three donors any one may fail",
+            args.volume,
+            names.count()
+        ));
+    }
+    Ok(volume)
+}
+
+/// Opens a volume. Where no donor knows it, the donors come back.
+pub fn open<D: Donors>(
+    donors: D,
+    names: &Names,
+    args: &VolumeArgs,
+    interrupt: Interrupt,
+) -> anyhow::Result<Result<Volume<D>, D>> {
+    let mut opening = Opening::new(donors, id_of(&args.volume), VolumeConfig::default());
+    match turn_opening(&mut opening, interrupt)? {
+        Ok(volume) => Ok(Ok(volume)),
+        Err(error @ OpenError::NotFound(_)) => Ok(Err(opening.into_donors().with_context(|| error.to_string())?)),
+        Err(error) => bail!("opening the volume \"{}\": {}", args.volume, names.told(error)),
+    }
+}
+
+fn turn_opening<D: Donors>(
+    opening: &mut Opening<D>,
+    interrupt: Interrupt,
+) -> anyhow::Result<Result<Volume<D>, OpenError>> {
+    drive(opening, interrupt, |opening| Ok(opening.turn().transpose()))
+}
+
+fn check_found<D: Donors>(volume: &Volume<D>, args: &VolumeArgs, new: &NewArgs) -> anyhow::Result<()> {
+    let len = volume.len() as usize;
+    ensure!(
+        new.size.is_none_or(|size| size == len),
+        "--size {}: the volume \"{}\" is there, and has {}; leave --size out, or choose another name with --volume",
+        units::size(new.size.unwrap_or(0)),
+        args.volume,
+        units::size(len)
+    );
+    ensure!(
+        new.copies.is_none_or(|copies| copies == volume.copies()),
+        "--copies {}: the volume \"{}\" is there, and has {} copies of everything; leave --copies out, or choose another name with --volume",
+        new.copies.unwrap_or(0),
+        args.volume,
+        volume.copies()
+    );
+    Ok(())
+}
+
+/// Makes a volume, when all donors answer: one that does not may know a volume of this name.
+fn make<D: Donors>(
+    donors: D,
+    names: &Names,
+    args: &VolumeArgs,
+    new: &NewArgs,
+    interrupt: Interrupt,
+) -> anyhow::Result<Volume<D>> {
+    let mut survey = Survey::new(donors);
+    drive(&mut survey, interrupt, |survey| Ok(survey.turn().then_some(())))?;
+    let silent =
+        survey.said().zip(names.all()).filter_map(|(said, name)| Some(format!("{name}: {}", said.as_ref().err()?)));
+    let silent: Vec<String> = silent.collect();
+    let name = &args.volume;
+    ensure!(
+        silent.is_empty(),
+        "no donor that answers knows the volume \"{name}\", and it is made only when all of them answer: {}",
+        silent.join("; ")
+    );
+    let size = new.size.with_context(|| format!("no donor knows the volume \"{name}\": --size BYTES makes it"))?;
+    let rooms: Vec<_> = survey.said().filter_map(|said| said.as_ref().ok().copied()).collect();
+    let placed = place(size as u64, new.copies.unwrap_or(COPIES), slab_len(size as u64), &rooms);
+    let placed: NewVolume = placed.with_context(|| format!("making the volume \"{name}\""))?;
+    let mut opening = Opening::create(survey.into_donors(), id_of(name), placed, VolumeConfig::default());
+    match turn_opening(&mut opening, interrupt)? {
+        Ok(volume) => Ok(volume),
+        Err(error) => bail!("making the volume \"{name}\": {}", names.told(error)),
+    }
+}
+
+fn slab_len(len: u64) -> u64 {
+    (len / SLABS_PER_COPY).clamp(SLABS.0, SLABS.1).next_multiple_of(BLOCK as u64)
+}
+
+/// What is told of how well a volume is: once for each change.
+#[derive(Debug, Default)]
+pub struct Health {
+    told: Option<(u8, u64)>,
+}
+
+impl Health {
+    /// Tells it, if it is news.
+    pub fn look<D: Donors>(&mut self, volume: &Volume<D>, names: &Names) {
+        let status = volume.status();
+        let lost = volume.stats().donors_lost;
+        let now = (rank(&status), lost);
+        let (before, lost_before) = self.told.replace(now).unwrap_or((0, lost));
+        if before == now.0 && lost == lost_before {
+            return;
+        }
+        match status {
+            Status::Degraded(why) => {
+                output::complain(format_args!("the volume has fewer copies than it should have: {}", names.told(why)));
+            }
+            Status::Damaged(why) => output::complain(format_args!("the volume is damaged: {}", names.told(why))),
+            _ if before == 0 => output::complain(format_args!(
+                "a donor is gone, and the volume has all its copies again: {}",
+                names.told(volume.gone())
+            )),
+            _ => output::complain("the volume has all its copies again"),
+        }
+    }
+}
+
+fn rank(status: &Status) -> u8 {
+    match status {
+        Status::Whole => 0,
+        Status::Degraded(_) => 1,
+        _ => 2,
+    }
+}
+
+/// How a volume is, and what it did, for JSON.
+pub fn counters<D: Donors>(volume: &Volume<D>, names: &Names) -> Value {
+    let stats = volume.stats();
+    let (status, why) = match volume.status() {
+        Status::Whole => ("whole", None),
+        Status::Degraded(why) => ("degraded", Some(names.told(why))),
+        Status::Damaged(why) => ("damaged", Some(names.told(why))),
+        _ => ("unknown", None),
+    };
+    json!({
+        "status": status,
+        "why": why,
+        "pages_written": stats.pages_written,
+        "pages_read": stats.pages_read,
+        "bad_pages": stats.bad_pages,
+        "refreshed": stats.refreshed,
+        "donors_lost": stats.donors_lost,
+        "copies_made": stats.copies_made,
+    })
+}
+
+/// Waits until all that was written has reached all its places; not longer than `patience`.
+pub fn flush<D: Donors>(volume: &mut Volume<D>, patience: Duration) -> anyhow::Result<()> {
+    let mut finished = Vec::new();
+    let began = std::time::Instant::now();
+    if volume.submit(Request { tag: 0, job: Job::Flush }).is_err() {
+        bail!("the volume has more to do than it can tell of");
+    }
+    while began.elapsed() < patience {
+        let busy = volume.turn();
+        volume.poll(&mut finished, usize::MAX);
+        if let Some(flushed) = finished.pop() {
+            return Ok(flushed.result?);
+        }
+        if !busy {
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    }
+    bail!("what was written last has not reached all donors in {} s", patience.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn volumes_of_all_sizes_have_slabs_that_donors_can_give() {
+        for (len, slab) in [(4096, 4 << 20), (64 << 20, 4 << 20), (4 << 30, 256 << 20), (1 << 40, 1 << 30)] {
+            assert_eq!(slab_len(len), slab, "{len}");
+        }
+    }
+
+    #[test]
+    fn what_a_new_volume_cannot_have_is_wrong_usage() {
+        let new = |size, copies| NewArgs { size, copies };
+        assert!(new(Some(4097), None).check(3).is_err() && new(Some(0), None).check(3).is_err());
+        assert!(new(Some(4096), None).check(1).is_err() && new(Some(4096), Some(1)).check(1).is_ok());
+        assert!(new(None, Some(4)).check(3).is_err() && new(None, Some(3)).check(3).is_ok());
+    }
+}

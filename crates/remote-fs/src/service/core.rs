@@ -1,0 +1,620 @@
+//! The service as a whole: who asks, and what the answer is.
+
+use std::collections::BTreeSet;
+use std::hash::Hash;
+
+use sinew_fabric::Generator;
+use sinew_remote_memory::donor::{Gate, Key};
+use sinew_remote_memory::volume::Donors;
+
+use super::config::{Config, Failure, Now, OpenError, Stats};
+use super::memory::Memory;
+use super::reads;
+use super::sessions::Sessions;
+use super::store::Store;
+use crate::disk::Disk;
+use crate::kept::{Kept, Op};
+use crate::locks::Locks;
+use crate::protocol::{
+    Access, Answer, Attr, Caller, Envelope, Error, Extent, Fresh, Held, Ino, Join, Joined, Lock, Message, PAGE, Pages,
+    RESERVE_PAGES_MAX, Reply, Request, SECRET_LEN, Space,
+};
+
+/// What became of a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// The answer.
+    Answer(Vec<u8>),
+    /// The answer comes later, by [`Service::poll`], under this number.
+    Held(u64),
+}
+
+/// Why there is no answer yet.
+enum Later {
+    /// There is no memory, and there may be some soon.
+    Memory { client: u64, pages: u32 },
+}
+
+/// A reservation that waits for memory.
+struct Waiting {
+    id: u64,
+    client: u64,
+    pages: u32,
+    until_ns: u64,
+}
+
+/// As long as clients of an earlier epoch may come back.
+struct Grace {
+    until_ns: u64,
+    missing: BTreeSet<u64>,
+}
+
+/// A file system's metadata service; see [the module](super). `P` names peers: `rpc` sessions.
+pub struct Service<D, K, P> {
+    store: Store<K>,
+    memory: Memory<D>,
+    sessions: Sessions<P>,
+    locks: Locks,
+    gate: Gate<P>,
+    random: Box<dyn Generator>,
+    config: Config,
+    grace: Option<Grace>,
+    /// Answers that leave when all changes last.
+    held: Vec<(u64, Vec<u8>)>,
+    done: Vec<(u64, Vec<u8>)>,
+    waiting: Vec<Waiting>,
+    /// Clients that are gone, which the disk had no room to say.
+    leaving: BTreeSet<u64>,
+    last_id: u64,
+    look_ns: u64,
+}
+
+impl<D, K, P> std::fmt::Debug for Service<D, K, P> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Service").field("held", &self.held.len()).finish_non_exhaustive()
+    }
+}
+
+/// Time between two looks for clients that are dead.
+const LOOK_NS: u64 = 50_000_000;
+
+impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
+    /// A service with donors, whose addresses are `names`, in the order of [`Donors::ids`]; with a disk, on which it finds and keeps everything, or without one: then the file system is gone with it.
+    /// Callers have the key, where there is one.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`].
+    pub fn open(
+        disk: Option<K>,
+        donors: D,
+        names: Vec<String>,
+        key: Option<Key>,
+        (mut random, for_gate): (Box<dyn Generator>, Box<dyn Generator>),
+        config: Config,
+        now: Now,
+    ) -> Result<Self, OpenError> {
+        let mut store = Store::open(disk, now.time, || random.next_u64())?;
+        let memory = Memory::new(donors, names, config, &mut store);
+        let missing: BTreeSet<u64> = store.kept.clients.keys().copied().collect();
+        let until_ns = now.ns + config.lease_ns;
+        let mut service = Self {
+            store,
+            memory,
+            sessions: Sessions::default(),
+            locks: Locks::default(),
+            gate: Gate::new(key, config.strangers_max, for_gate),
+            random,
+            config,
+            grace: Some(Grace { until_ns, missing }),
+            held: Vec::new(),
+            done: Vec::new(),
+            waiting: Vec::new(),
+            leaving: BTreeSet::new(),
+            last_id: 0,
+            look_ns: 0,
+        };
+        service.end_grace_if_over(now);
+        Ok(service)
+    }
+
+    /// What is kept.
+    pub fn kept(&self) -> &Kept {
+        &self.store.kept
+    }
+
+    /// What it counted.
+    pub fn stats(&self) -> Stats {
+        self.store.stats
+    }
+
+    /// Clients that have joined.
+    pub fn clients(&self) -> usize {
+        self.sessions.clients().count()
+    }
+
+    /// Segments with fewer copies than there should be, and segments without any.
+    pub fn degraded(&self) -> (usize, usize) {
+        let segments = || self.store.kept.segments.values();
+        let whole = |segment: &crate::kept::Segment| segment.members.iter().filter(|member| member.is_whole).count();
+        let lacking = segments().filter(|segment| (1..self.config.copies).contains(&whole(segment))).count();
+        (lacking, segments().filter(|segment| whole(segment) == 0).count())
+    }
+
+    /// Donors that answer, and all.
+    pub fn donors_ready(&self) -> (usize, usize) {
+        let lanes = &self.memory.lanes.0;
+        (lanes.iter().filter(|lane| lane.is_ready()).count(), lanes.len())
+    }
+
+    /// The donors.
+    pub fn donors(&mut self) -> &mut D {
+        self.memory.donors()
+    }
+
+    /// Takes what a peer sent.
+    pub fn take(&mut self, peer: P, message: &[u8], now: Now) -> Taken {
+        let reply = match Message::read(message) {
+            Err(_) => {
+                self.store.stats.nonsense += 1;
+                Reply::Nonsense
+            }
+            Ok(Message::Greet) => self.gate.greet(peer).map_or(Reply::Welcome, Reply::Nonce),
+            Ok(Message::Prove(proof)) if self.gate.prove(peer, &proof) => Reply::Welcome,
+            Ok(message) if matches!(message, Message::Prove(_)) || !self.gate.knows(peer) => {
+                self.store.stats.strangers += 1;
+                Reply::Stranger
+            }
+            Ok(Message::Join(join)) => self.join(peer, join, now).map_or_else(Reply::Refused, Reply::Joined),
+            Ok(Message::Ask(envelope)) => match self.ask(peer, envelope, now) {
+                Ok(reply) => reply,
+                Err(Later::Memory { client, pages }) => {
+                    self.last_id += 1;
+                    let until_ns = now.ns + self.config.reserve_ns;
+                    self.waiting.push(Waiting { id: self.last_id, client, pages, until_ns });
+                    return Taken::Held(self.last_id);
+                }
+            },
+            Ok(Message::Prove(_)) => Reply::Stranger,
+        };
+        self.count(&reply);
+        let bytes = reply.to_bytes();
+        if !self.store.is_dirty() {
+            return Taken::Answer(bytes);
+        }
+        self.last_id += 1;
+        self.held.push((self.last_id, bytes));
+        Taken::Held(self.last_id)
+    }
+
+    fn count(&mut self, reply: &Reply) {
+        self.store.stats.answered += 1;
+        self.store.stats.refused += u64::from(matches!(reply, Reply::Refused(_)));
+    }
+
+    /// A peer's session is gone.
+    pub fn left(&mut self, peer: P, now: Now) {
+        self.gate.forget(peer);
+        self.sessions.left(peer, now.ns + self.config.left_ns);
+    }
+
+    /// Does what there is to do, and makes all changes last. Returns whether there was anything.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure`]: the service is over. What has not been answered may have happened or not.
+    pub fn turn(&mut self, now: Now) -> Result<bool, Failure> {
+        let mut busy = self.memory.turn(&mut self.store, now.ns, !self.waiting.is_empty())?;
+        self.serve_waiting(now);
+        if self.look_ns <= now.ns {
+            self.look_ns = now.ns + LOOK_NS;
+            for client in self.sessions.expired(now.ns) {
+                self.store.stats.dead += 1;
+                self.end_client(client);
+            }
+            self.end_grace_if_over(now);
+            for client in std::mem::take(&mut self.leaving) {
+                self.forget_client(client);
+            }
+        }
+        busy |= self.store.is_dirty();
+        self.store.sync()?;
+        self.done.append(&mut self.held);
+        Ok(busy)
+    }
+
+    /// Adds answers that were held, by their numbers.
+    pub fn poll(&mut self, answers: &mut Vec<(u64, Vec<u8>)>) {
+        answers.append(&mut self.done);
+    }
+
+    /// Whether something has to be done now, whoever else asks.
+    pub fn is_busy(&self) -> bool {
+        !self.done.is_empty() || !self.waiting.is_empty() || self.store.is_dirty()
+    }
+
+    /// Ends it in order, so that the next start is quick.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure`]; what was answered lasts.
+    pub fn close(&mut self) -> Result<(), Failure> {
+        self.store.close()
+    }
+
+    fn serve_waiting(&mut self, now: Now) {
+        for waiting in std::mem::take(&mut self.waiting) {
+            let Waiting { id, client, pages, until_ns } = waiting;
+            let result = if !self.sessions.has(client) {
+                Err(Error::Rejoin)
+            } else if self.store.space.free_pages() > 0 {
+                Ok(self.reserve(client, pages))
+            } else if self.memory.may_grow() && now.ns < until_ns {
+                self.waiting.push(waiting);
+                continue;
+            } else {
+                Err(Error::NoSpace)
+            };
+            let reply = result.map_or_else(Reply::Refused, Reply::Answer);
+            self.count(&reply);
+            self.held.push((id, reply.to_bytes()));
+        }
+    }
+
+    fn random_secret(&mut self) -> [u8; SECRET_LEN] {
+        let words = [self.random.next_u64(), self.random.next_u64()];
+        std::array::from_fn(|at| words[at / 8].to_le_bytes()[at % 8])
+    }
+
+    fn join(&mut self, peer: P, join: Join, now: Now) -> Result<Joined, Error> {
+        let known = join.before.filter(|(client, secret)| {
+            let kept = self.store.kept.clients.get(client).filter(|_| !self.leaving.contains(client));
+            kept.is_some_and(|kept| same_secret(&kept.secret, secret))
+        });
+        let (client, secret) = match known {
+            Some(known) => known,
+            None => {
+                if self.store.kept.clients.len() >= self.config.clients_max {
+                    return Err(Error::TooMany);
+                }
+                let (client, secret) = (self.store.kept.last_client + 1, self.random_secret());
+                self.store.perform(&Op::Join { client, secret })?;
+                (client, secret)
+            }
+        };
+        self.sessions.begin(client, peer, now.ns + self.config.lease_ns);
+        self.hear_from(client, peer, now);
+        // What it told before, perhaps in a message whose answer was lost, counts no more.
+        let mut closed = self.sessions.close_all(client);
+        self.locks.release_client(client);
+        let (mut opens, mut locks) = (Vec::new(), Vec::new());
+        if known.is_some() {
+            let Self { sessions, locks: table, store, .. } = self;
+            let is_there = |ino| store.kept.tree.inode(ino).is_ok();
+            let may_have = |held: &Held| is_there(held.ino) && sessions.open(client, *held).is_ok();
+            opens = join.opens.into_iter().filter(may_have).map(|held| held.handle).collect();
+            let may_have = |lock: &Lock| is_there(lock.ino) && table.lock(client, *lock).is_ok();
+            locks = join.locks.into_iter().filter(may_have).collect();
+        }
+        closed.retain(|ino| !self.sessions.is_open(*ino));
+        self.drop_closed(closed);
+        if let Some(grace) = &mut self.grace {
+            grace.missing.remove(&client);
+        }
+        self.end_grace_if_over(now);
+        Ok(Joined {
+            client,
+            secret,
+            is_known: known.is_some(),
+            epoch: self.store.kept.epoch,
+            volume: self.store.kept.volume,
+            page_len: PAGE as u32,
+            lease_ns: self.config.lease_ns,
+            opens,
+            locks,
+            donors: self.memory.lanes.places(),
+        })
+    }
+
+    fn hear_from(&mut self, client: u64, peer: P, now: Now) {
+        if let Some(session) = self.sessions.get_mut(client) {
+            session.peer = peer;
+            session.until_ns = now.ns + self.config.lease_ns;
+        }
+    }
+
+    fn ask(&mut self, peer: P, envelope: Envelope, now: Now) -> Result<Reply, Later> {
+        let Envelope { client, secret, sequence, settled, caller, request } = envelope;
+        let known = self.store.kept.clients.get(&client);
+        let is_it = known.is_some_and(|known| same_secret(&known.secret, &secret));
+        if !is_it || !self.sessions.has(client) {
+            return Ok(Reply::Refused(Error::Rejoin));
+        }
+        self.hear_from(client, peer, now);
+        let result = if request.changes() {
+            self.change(client, (sequence, settled), caller, request, now)
+        } else if let Request::Reserve { pages } = request {
+            match self.try_reserve(client, pages) {
+                Some(result) => result,
+                None => return Err(Later::Memory { client, pages: pages.min(RESERVE_PAGES_MAX) }),
+            }
+        } else {
+            self.answer(client, &caller, request)
+        };
+        Ok(result.map_or_else(Reply::Refused, Reply::Answer))
+    }
+
+    /// A request that changes what is kept.
+    fn change(
+        &mut self,
+        client: u64,
+        (sequence, settled): (u64, u64),
+        caller: Caller,
+        request: Request,
+        now: Now,
+    ) -> Result<Answer, Error> {
+        if let Some(answer) = self.store.kept.clients.get(&client).and_then(|known| known.answers.get(&sequence)) {
+            let answer = answer.clone();
+            self.reopen_created(client, &request, &answer);
+            return Ok(answer);
+        }
+        if let Some(session) = self.sessions.get_mut(client) {
+            session.errors = session.errors.split_off(&settled);
+            if let Some(error) = session.errors.get(&sequence) {
+                return Err(*error);
+            }
+        }
+        let result = self.change_anew(client, (sequence, settled), caller, request, now);
+        if let (Err(error), Some(session)) = (&result, self.sessions.get_mut(client))
+            && session.errors.len() < crate::protocol::IN_FLIGHT_MAX
+        {
+            session.errors.insert(sequence, *error);
+        }
+        result
+    }
+
+    fn change_anew(
+        &mut self,
+        client: u64,
+        (sequence, settled): (u64, u64),
+        caller: Caller,
+        request: Request,
+        now: Now,
+    ) -> Result<Answer, Error> {
+        let mut opened = None;
+        let mut pages = Vec::new();
+        match &request {
+            Request::SetAttr { ino, handle: Some(handle), .. } => {
+                let held = self.sessions.held(client, *handle)?;
+                opened = (held.0 == *ino && held.1.write).then_some(*ino);
+                opened.ok_or(Error::BadHandle)?;
+            }
+            Request::Commit { handle, extents, .. } => {
+                let (ino, access) = self.sessions.held(client, *handle)?;
+                opened = access.write.then_some(ino);
+                opened.ok_or(Error::BadHandle)?;
+                pages = self.check_extents(client, extents)?;
+            }
+            Request::Create { handle, access, .. } => {
+                let held = Held { handle: *handle, ino: Ino::default(), access: *access };
+                self.sessions.may_open(client, held)?;
+            }
+            _ => {}
+        }
+        let time = now.time;
+        let op = Op::Change { client, sequence, settled, caller, now: time, opened, request };
+        let answer = self.store.perform(&op)?;
+        for pages in pages {
+            // That they are the client's was looked at.
+            let _ = self.store.space.commit(client, pages);
+        }
+        if let Op::Change { request, .. } = &op {
+            self.reopen_created(client, request, &answer);
+        }
+        if let Answer::Gone(Attr { ino, links: 0, .. }) = answer {
+            self.drop_closed([ino]);
+        }
+        Ok(answer)
+    }
+
+    /// Forgets a client that is gone; on a full disk, when there is room again.
+    fn forget_client(&mut self, client: u64) {
+        if self.store.perform(&Op::Leave { client }).is_err() {
+            self.leaving.insert(client);
+        }
+    }
+
+    /// A file that was created is open by the handle that came with the request.
+    fn reopen_created(&mut self, client: u64, request: &Request, answer: &Answer) {
+        if let (Request::Create { handle, access, .. }, Answer::Attr(attr)) = (request, answer)
+            && self.store.kept.tree.inode(attr.ino).is_ok()
+        {
+            // When the handle is another's by now, the client has had the answer.
+            let _ = self.sessions.open(client, Held { handle: *handle, ino: attr.ino, access: *access });
+        }
+    }
+
+    fn check_extents(&self, client: u64, extents: &[Extent]) -> Result<Vec<Pages>, Error> {
+        for Extent { pages, generation, .. } in extents {
+            let segment = self.store.kept.segments.get(&pages.segment).ok_or(Error::NotReserved)?;
+            if segment.generation != *generation {
+                return Err(Error::Copies);
+            }
+            if !segment.has_whole() {
+                return Err(Error::Lost);
+            }
+        }
+        let pages: Vec<Pages> = extents.iter().map(|extent| extent.pages).collect();
+        let has_them = self.store.space.has_reserved(client, pages.iter().copied());
+        if has_them { Ok(pages) } else { Err(Error::NotReserved) }
+    }
+
+    /// `None`: later.
+    fn try_reserve(&mut self, client: u64, pages: u32) -> Option<Result<Answer, Error>> {
+        if pages == 0 {
+            return Some(Err(Error::Invalid));
+        }
+        if self.store.space.reserved_pages(client) >= self.config.reserved_max {
+            return Some(Err(Error::TooMany));
+        }
+        if self.store.space.free_pages() > 0 {
+            return Some(Ok(self.reserve(client, pages)));
+        }
+        (!self.memory.may_grow()).then_some(Err(Error::NoSpace))
+    }
+
+    fn reserve(&mut self, client: u64, pages: u32) -> Answer {
+        let space = &mut self.store.space;
+        // Nobody gets all that is left, so that others get something.
+        let share = space.free_pages().div_ceil(2);
+        let left = self.config.reserved_max.saturating_sub(space.reserved_pages(client)).max(1);
+        let pages = u64::from(pages.min(RESERVE_PAGES_MAX)).min(share).min(left) as u32;
+        let runs = space.reserve(client, pages);
+        let segments: BTreeSet<u32> = runs.iter().map(|run| run.segment).collect();
+        Answer::Fresh(Fresh { runs, places: reads::places(&self.store, segments) })
+    }
+
+    fn answer(&mut self, client: u64, caller: &Caller, request: Request) -> Result<Answer, Error> {
+        let tree = &self.store.kept.tree;
+        match request {
+            Request::Heartbeat => Ok(Answer::Done),
+            Request::Leave => {
+                self.end_client(client);
+                Ok(Answer::Done)
+            }
+            Request::Donors => Ok(Answer::Donors(self.memory.lanes.places())),
+            Request::Lookup { parent, name } => tree.lookup(caller, parent, &name).map(Answer::Attr),
+            Request::GetAttr { ino } => tree.attr(ino).map(Answer::Attr),
+            Request::ReadLink { ino } => tree.read_link(ino).map(|target| Answer::Bytes(target.to_vec())),
+            Request::Open { handle, ino, access } => {
+                // A handle that is open already may be open for more than the mode allows by now.
+                let held = Held { handle, ino, access };
+                let attr = match self.sessions.held(client, handle) {
+                    Ok(_) => tree.attr(ino)?,
+                    Err(_) => tree.may_open(caller, ino, access)?,
+                };
+                self.sessions.open(client, held)?;
+                Ok(Answer::Attr(attr))
+            }
+            Request::Close { handle } => {
+                let closed = self.sessions.close(client, handle);
+                self.drop_closed(closed);
+                Ok(Answer::Done)
+            }
+            Request::ReadDirectory { handle, after, count } => {
+                let (ino, access) = self.sessions.held(client, handle)?;
+                if !reads_or_writes(access) {
+                    return Err(Error::BadHandle);
+                }
+                reads::entries(&self.store, ino, after, count)
+            }
+            Request::Layout { handle, at, count } => {
+                let (ino, access) = self.sessions.held(client, handle)?;
+                if !reads_or_writes(access) {
+                    return Err(Error::BadHandle);
+                }
+                reads::layout(&self.store, ino, at, count)
+            }
+            Request::Places { segments } => Ok(Answer::Places(reads::places(&self.store, segments))),
+            Request::GiveBack { pages } => {
+                if !self.store.space.has_reserved(client, pages.iter().copied()) {
+                    return Err(Error::NotReserved);
+                }
+                let space = &mut self.store.space;
+                pages
+                    .into_iter()
+                    .try_for_each(|pages| space.give_back(client, pages))
+                    .map_err(|_| Error::NotReserved)?;
+                Ok(Answer::Done)
+            }
+            Request::Failed { segment, donor, incarnation } => {
+                let session = self.sessions.get_mut(client).ok_or(Error::Rejoin)?;
+                if session.failed >= self.config.failed_max {
+                    return Err(Error::TooMany);
+                }
+                session.failed += 1;
+                if !self.memory.may_be_blamed(donor) {
+                    return Err(Error::Grace);
+                }
+                let is_it = |member: &crate::kept::Member| (member.donor, member.incarnation) == (donor.0, incarnation);
+                self.memory.take_out(&mut self.store, segment, is_it)?;
+                Ok(Answer::Places(reads::places(&self.store, [segment])))
+            }
+            Request::Statfs => {
+                let (more, space) = (self.memory.lendable_pages(), &self.store.space);
+                let (pages, free_pages) = (space.pages() + more, space.free_pages() + more);
+                Ok(Answer::Space(Space { pages, free_pages, inodes: tree.len() }))
+            }
+            Request::GetXattr { ino, name } => {
+                tree.xattr(caller, ino, &name).map(|value| Answer::Bytes(value.to_vec()))
+            }
+            Request::ListXattr { ino } => tree.xattr_names(caller, ino).map(Answer::Bytes),
+            Request::Lock(lock) => {
+                tree.inode(lock.ino)?;
+                if self.grace.is_some() {
+                    return Err(Error::Grace);
+                }
+                self.locks.lock(client, lock).map(|()| Answer::Done)
+            }
+            Request::TestLock(lock) => {
+                tree.inode(lock.ino)?;
+                Ok(Answer::Excluded(self.locks.excluding(client, &lock)))
+            }
+            Request::Unlock { ino, owner, first, last } => {
+                self.locks.unlock(client, ino, owner, first, last);
+                Ok(Answer::Done)
+            }
+            // What changes something, and reservations, are performed elsewhere.
+            _ => Err(Error::Invalid),
+        }
+    }
+
+    /// Forgets inodes without a name that nobody has open.
+    fn drop_closed(&mut self, inos: impl IntoIterator<Item = Ino>) {
+        // Whoever has it open may come back.
+        if self.grace.is_some() {
+            return;
+        }
+        for ino in inos {
+            let has_no_name = self.store.kept.tree.inode(ino).is_ok_and(|inode| inode.links() == 0);
+            // On a full disk it stays, and is looked for at the next start.
+            if has_no_name && !self.sessions.is_open(ino) && self.store.perform(&Op::Drop { ino }).is_ok() {
+                self.locks.forget(ino);
+            }
+        }
+    }
+
+    /// A client is gone, or dead.
+    fn end_client(&mut self, client: u64) {
+        let closed = self.sessions.end(client);
+        self.locks.release_client(client);
+        self.memory.bury(client, &mut self.store);
+        self.forget_client(client);
+        self.drop_closed(closed);
+    }
+
+    /// Those who have not come back are dead.
+    fn end_grace_if_over(&mut self, now: Now) {
+        let is_over = self.grace.as_ref().is_some_and(|grace| grace.missing.is_empty() || grace.until_ns <= now.ns);
+        if !is_over {
+            return;
+        }
+        for client in self.grace.take().map(|grace| grace.missing).unwrap_or_default() {
+            self.store.stats.dead += 1;
+            // It had no access in this epoch, but it may come to a donor yet.
+            self.memory.bury(client, &mut self.store);
+            self.forget_client(client);
+        }
+        let orphans: Vec<Ino> = self.store.kept.tree.orphans().collect();
+        self.drop_closed(orphans);
+    }
+}
+
+fn reads_or_writes(access: Access) -> bool {
+    access.read || access.write || access.execute
+}
+
+fn same_secret(one: &[u8; SECRET_LEN], other: &[u8; SECRET_LEN]) -> bool {
+    // All bytes are looked at, so that the time tells nothing.
+    one.iter().zip(other).fold(0, |all, (ours, theirs)| all | (ours ^ theirs)) == 0
+}

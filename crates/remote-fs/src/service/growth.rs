@@ -1,0 +1,43 @@
+//! A segment more.
+
+use super::lanes::Lanes;
+use crate::kept::Member;
+use crate::protocol::PAGE;
+
+/// The least slab that is worth it.
+const SLAB_MIN: u64 = 1 << 20;
+
+/// A segment whose slabs are being asked for.
+#[derive(Debug)]
+pub(super) struct Growth {
+    pub slab_len: u64,
+    /// Donors that have not answered.
+    pub waiting: usize,
+    /// What they gave.
+    pub members: Vec<Member>,
+    pub has_failed: bool,
+}
+
+impl Growth {
+    pub fn pages(&self) -> u32 {
+        (self.slab_len / PAGE as u64) as u32
+    }
+}
+
+/// The donors that the next segment's copies come from, and the bytes of each slab; `None` while there is no room for all copies.
+pub(super) fn plan(lanes: &Lanes, copies: usize, slab_len: u64) -> Option<(Vec<usize>, u64)> {
+    // Where fewer donors are left than copies should be, there are fewer copies, as of what was written before.
+    let copies = copies.min(lanes.counting()).max(1);
+    let mut chosen = lanes.with_room(SLAB_MIN, &[]);
+    if chosen.len() < copies {
+        return None;
+    }
+    chosen.truncate(copies);
+    let free = chosen.iter().map(|lane| lanes.0[*lane].free).min()?;
+    let mut len = slab_len.max(SLAB_MIN);
+    // A donor's memory is not taken as one slab: its other half may be another segment's, with another donor.
+    while len > SLAB_MIN && len > free / 2 {
+        len /= 2;
+    }
+    Some((chosen, len / PAGE as u64 * PAGE as u64))
+}

@@ -1,0 +1,141 @@
+//! What is kept, with its journal, and which pages are free.
+
+use super::config::{Failure, OpenError, Stats};
+use crate::disk::{Disk, DiskError};
+use crate::journal::Journal;
+use crate::kept::{Kept, Op};
+use crate::protocol::{Answer, Error, Pages, Time};
+use crate::space::Space;
+
+/// Room for what follows from a change, beside it: that an inode is dropped.
+const SEQUEL_LEN: usize = 64;
+
+/// What must last, and what follows from it.
+pub(super) struct Store<K> {
+    pub kept: Kept,
+    pub space: Space,
+    pub stats: Stats,
+    journal: Option<Journal<K>>,
+    /// The segment that is being copied: what becomes free there is free when a step of that is over.
+    pub pinned: Option<u32>,
+    deferred: Vec<Pages>,
+}
+
+impl<K: Disk> Store<K> {
+    /// With what a disk has, and under the next epoch. `random` gives numbers by lot.
+    pub fn open(disk: Option<K>, now: Time, mut random: impl FnMut() -> u64) -> Result<Self, OpenError> {
+        let fresh = Kept::new(random(), now);
+        let (mut kept, mut journal) = match disk {
+            None => (fresh, None),
+            Some(disk) => {
+                let opened = Journal::open(disk, random())?;
+                let mut journal = opened.journal;
+                let mut kept = match &opened.snapshot {
+                    Some(bytes) => Kept::read(bytes).ok_or_else(|| OpenError::Unknown("the snapshot".into()))?,
+                    None => {
+                        journal.replace(&fresh.to_bytes()).map_err(|error| OpenError::Journal(error.into()))?;
+                        fresh
+                    }
+                };
+                for (index, record) in opened.records.iter().enumerate() {
+                    let why = |error| OpenError::Unknown(format!("record {} behind the snapshot: {error}", index + 1));
+                    kept.replay(record).map_err(why)?;
+                }
+                (kept, Some(journal))
+            }
+        };
+        let space = space_of(&kept).map_err(|error| OpenError::Unknown(error.to_string()))?;
+        let start = Op::Start { epoch: kept.epoch + 1 };
+        if let Some(journal) = &mut journal {
+            journal.append(&start.to_bytes());
+            // Donors must not hear of an epoch that the next start uses again.
+            journal.sync().map_err(|error| OpenError::Journal(error.into()))?;
+        }
+        kept.apply(&start, &mut Vec::new()).map_err(|error| OpenError::Unknown(error.to_string()))?;
+        Ok(Self { kept, space, stats: Stats::default(), journal, pinned: None, deferred: Vec::new() })
+    }
+
+    /// Whether changes wait for the disk.
+    pub fn is_dirty(&self) -> bool {
+        self.journal.as_ref().is_some_and(Journal::is_dirty)
+    }
+
+    /// Has it happen, and records it; or does neither.
+    pub fn perform(&mut self, op: &Op) -> Result<Answer, Error> {
+        let bytes = match &mut self.journal {
+            None => Vec::new(),
+            Some(journal) => {
+                let bytes = op.to_bytes();
+                journal.reserve(2, bytes.len() + SEQUEL_LEN).map_err(|error| match error {
+                    DiskError::Full => Error::NoSpace,
+                    _ => Error::ReadOnly,
+                })?;
+                bytes
+            }
+        };
+        let mut freed = Vec::new();
+        let answer = self.kept.apply(op, &mut freed)?;
+        if let Some(journal) = &mut self.journal {
+            journal.append(&bytes);
+        }
+        self.stats.changes += 1;
+        freed.into_iter().for_each(|pages| self.release(pages));
+        Ok(answer)
+    }
+
+    fn release(&mut self, pages: Pages) {
+        if self.pinned == Some(pages.segment) {
+            self.deferred.push(pages);
+        } else {
+            // That a file had them is known: there is no other way for pages to be used.
+            let _ = self.space.free(pages);
+        }
+    }
+
+    /// A step of copying a segment is over: what became free meanwhile is free.
+    pub fn unpin(&mut self) {
+        self.pinned = None;
+        for pages in std::mem::take(&mut self.deferred) {
+            let _ = self.space.free(pages);
+        }
+    }
+
+    /// Makes all changes last.
+    pub fn sync(&mut self) -> Result<(), Failure> {
+        let Some(journal) = self.journal.as_mut().filter(|journal| journal.is_dirty()) else { return Ok(()) };
+        journal.sync()?;
+        self.stats.syncs += 1;
+        if journal.wants_snapshot() {
+            match journal.replace(&self.kept.to_bytes()) {
+                // Where there is no room for it, the log goes on.
+                Ok(()) | Err(DiskError::Full) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts a snapshot in the place of the log, so that the next start is quick.
+    pub fn close(&mut self) -> Result<(), Failure> {
+        self.sync()?;
+        if let Some(journal) = &mut self.journal {
+            journal.replace(&self.kept.to_bytes())?;
+        }
+        Ok(())
+    }
+}
+
+/// All pages of all segments, those free that no file has.
+pub(super) fn space_of(kept: &Kept) -> Result<Space, crate::space::NotSo> {
+    let mut space = Space::default();
+    for (number, segment) in &kept.segments {
+        space.add(*number, segment.pages);
+        space.open(*number, false);
+    }
+    for (_, inode) in kept.tree.inodes() {
+        if let crate::tree::Body::File(map) = inode.body() {
+            map.all().iter().try_for_each(|run| space.take(run.pages))?;
+        }
+    }
+    Ok(space)
+}

@@ -1,0 +1,3 @@
+mod facts;
+mod random;
+mod world;

@@ -1,0 +1,355 @@
+use super::world::*;
+use crate::disk::Fault;
+use crate::protocol::*;
+use crate::service::Failure;
+
+const MB: u64 = 1 << 20;
+
+fn world(donors: usize, copies: usize) -> World {
+    World::new(donors, 8 * MB, config(copies), 7)
+}
+
+fn page(byte: u8) -> Vec<u8> {
+    vec![byte; PAGE]
+}
+
+#[test]
+fn what_one_client_commits_another_reads() {
+    let mut world = world(3, 2);
+    let (mut one, mut other) = (Client::new(&mut world, 1), Client::new(&mut world, 2));
+    let (ino, handle) = one.create(&mut world, "f").unwrap();
+    let attr = one.write(&mut world, handle, 3, &page(5)).unwrap();
+    assert_eq!((attr.size, attr.pages), (4 * PAGE as u64, 1));
+    let theirs = other.open(&mut world, ino).unwrap();
+    assert_eq!(other.read(&mut world, theirs, 3), Some(page(5)));
+    assert_eq!(other.read(&mut world, theirs, 0), Some(page(0)));
+}
+
+#[test]
+fn an_answer_leaves_after_its_change_lasts_and_so_does_what_depends_on_it() {
+    let mut world = world(2, 2);
+    let client = Client::new(&mut world, 1);
+    world.run(100);
+    let make = Request::MakeDirectory { parent: Ino::ROOT, name: b"d".to_vec(), mode: 0o755 };
+    let look = Request::Lookup { parent: Ino::ROOT, name: b"d".to_vec() };
+    let now = world.now();
+    let send = |world: &mut World, sequence, request: &Request| {
+        let message = client.envelope(sequence, 1, request.clone()).to_bytes();
+        world.service().take(1, &message, now)
+    };
+    assert!(matches!(send(&mut world, 1, &make), crate::service::Taken::Held(_)));
+    assert!(matches!(send(&mut world, 0, &look), crate::service::Taken::Held(_)), "the name may be gone tomorrow");
+    let before = world.disk.writes();
+    world.step();
+    assert!(world.disk.writes() > before);
+    assert!(matches!(send(&mut world, 0, &look), crate::service::Taken::Answer(_)));
+}
+
+#[test]
+fn a_request_that_is_repeated_is_performed_once_also_after_a_restart() {
+    let mut world = world(2, 2);
+    let mut client = Client::new(&mut world, 1);
+    let make = Request::MakeDirectory { parent: Ino::ROOT, name: b"d".to_vec(), mode: 0o755 };
+    client.sequence = 1;
+    let first = client.try_ask(&mut world, &make).unwrap();
+    assert!(first.is_ok());
+    assert_eq!(client.try_ask(&mut world, &make).unwrap(), first);
+    world.crash();
+    world.start();
+    assert_eq!(client.try_ask(&mut world, &make).unwrap(), Err(Error::Rejoin));
+    assert_eq!(client.join(&mut world), Some(true));
+    assert_eq!(client.try_ask(&mut world, &make).unwrap(), first);
+    // One that was refused is refused again, whatever has changed meanwhile.
+    client.sequence = 2;
+    assert_eq!(client.try_ask(&mut world, &make).unwrap(), Err(Error::Exists));
+    let mut other = Client::new(&mut world, 2);
+    other.attr(&mut world, Request::RemoveDirectory { parent: Ino::ROOT, name: b"d".to_vec() }).unwrap();
+    assert_eq!(client.try_ask(&mut world, &make).unwrap(), Err(Error::Exists));
+    client.sequence = 3;
+    assert!(client.try_ask(&mut world, &make).unwrap().is_ok());
+}
+
+#[test]
+fn nobody_speaks_for_another_client() {
+    let mut world = world(2, 2);
+    let (one, mut other) = (Client::new(&mut world, 1), Client::new(&mut world, 2));
+    other.number = one.number;
+    assert_eq!(other.try_ask(&mut world, &Request::Statfs).unwrap(), Err(Error::Rejoin));
+    assert_eq!(other.join(&mut world), Some(false), "with a wrong secret it is nobody");
+    assert_ne!(other.number, one.number);
+}
+
+#[test]
+fn what_is_open_lives_without_a_name_until_it_is_closed_by_all_and_over_a_restart() {
+    let mut world = world(2, 2);
+    let (mut one, mut other) = (Client::new(&mut world, 1), Client::new(&mut world, 2));
+    let (ino, handle) = one.create(&mut world, "f").unwrap();
+    one.write(&mut world, handle, 0, &page(5)).unwrap();
+    let theirs = other.open(&mut world, ino).unwrap();
+    one.attr(&mut world, Request::Unlink { parent: Ino::ROOT, name: b"f".to_vec() }).unwrap();
+    one.close(&mut world, handle);
+    world.crash();
+    world.start();
+    assert_eq!((one.join(&mut world), other.join(&mut world)), (Some(true), Some(true)));
+    assert_eq!(other.read(&mut world, theirs, 0), Some(page(5)));
+    let free = |world: &mut World, client: &mut Client| match client.ask(world, Request::Statfs) {
+        Ok(Answer::Space(space)) => space.free_pages,
+        other => panic!("{other:?}"),
+    };
+    world.run(3000);
+    let before = free(&mut world, &mut one);
+    other.close(&mut world, theirs);
+    assert_eq!(free(&mut world, &mut one), before + 1);
+    assert_eq!(world.service().kept().tree.len(), 1);
+}
+
+#[test]
+fn what_is_open_by_nobody_who_comes_back_is_gone_after_a_restart() {
+    let mut world = world(2, 2);
+    let (mut one, mut other) = (Client::new(&mut world, 1), Client::new(&mut world, 2));
+    one.create(&mut world, "f").unwrap();
+    one.attr(&mut world, Request::Unlink { parent: Ino::ROOT, name: b"f".to_vec() }).unwrap();
+    world.crash();
+    world.start();
+    assert_eq!(other.join(&mut world), Some(true));
+    let lock = Lock { ino: Ino::ROOT, owner: LockOwner::Posix(1), pid: 1, first: 0, last: 1, kind: LockKind::Read };
+    assert_eq!(other.ask(&mut world, Request::Lock(lock)), Err(Error::Grace), "others may have locks");
+    assert_eq!(world.service().kept().tree.len(), 2);
+    world.run(9_000);
+    other.ask(&mut world, Request::Heartbeat).unwrap();
+    world.run(2_000);
+    assert_eq!(world.service().kept().tree.len(), 1);
+    assert_eq!(world.service().kept().clients.len(), 1);
+    assert_eq!(other.ask(&mut world, Request::Lock(lock)), Ok(Answer::Done));
+}
+
+#[test]
+fn locks_end_with_their_client_and_are_told_again_after_a_restart() {
+    let mut world = world(2, 2);
+    let (mut one, mut other) = (Client::new(&mut world, 1), Client::new(&mut world, 2));
+    let lock = Lock { ino: Ino::ROOT, owner: LockOwner::Posix(1), pid: 9, first: 0, last: 9, kind: LockKind::Write };
+    one.ask(&mut world, Request::Lock(lock)).unwrap();
+    one.locks.push(lock);
+    assert_eq!(other.ask(&mut world, Request::Lock(lock)), Err(Error::WouldBlock));
+    world.crash();
+    world.start();
+    assert_eq!((other.join(&mut world), one.join(&mut world)), (Some(true), Some(true)));
+    assert_eq!(one.locks, [lock]);
+    assert_eq!(other.ask(&mut world, Request::TestLock(lock)), Ok(Answer::Excluded(Some(lock))));
+    world.run(8_000);
+    other.ask(&mut world, Request::Heartbeat).unwrap();
+    world.run(3_000);
+    assert_eq!(other.ask(&mut world, Request::Lock(lock)), Ok(Answer::Done), "who is silent is dead");
+    assert_eq!(one.ask(&mut world, Request::Heartbeat), Err(Error::Rejoin));
+    let now = world.now();
+    world.service().left(2, now);
+    world.run(2_100);
+    assert_eq!(one.ask(&mut world, Request::Lock(lock)), Ok(Answer::Done), "who left is dead sooner");
+}
+
+#[test]
+fn pages_of_a_dead_client_are_others_when_no_donor_lets_it_in_any_more() {
+    // Copies are not given up meanwhile, which would be another reason to give the pages to others.
+    let patient = crate::service::Config { patience_ns: u64::MAX, ..config(2) };
+    let mut world = World::new(2, 2 * MB, patient, 7);
+    let (mut one, mut other) = (Client::new(&mut world, 1), Client::new(&mut world, 2));
+    let mut runs = Vec::new();
+    let mut places = Vec::new();
+    loop {
+        match one.reserve(&mut world, 512) {
+            Ok(fresh) => {
+                runs.extend(fresh.runs);
+                places = fresh.places;
+            }
+            Err(error) => break assert_eq!(error, Error::NoSpace),
+        }
+    }
+    // Its write to each copy is on its way as it dies; one donor does not answer.
+    for copy in &places[0].copies {
+        one.leave_ghost(&world, copy, 0, page(66));
+    }
+    world.net.borrow_mut().hosts[0].is_alive = false;
+    for _ in 0..4 {
+        world.run(3_000);
+        other.ask(&mut world, Request::Heartbeat).unwrap();
+    }
+    assert_eq!(world.service().kept().clients.len(), 1);
+    assert_eq!(other.reserve(&mut world, 1), Err(Error::NoSpace));
+    world.net.borrow_mut().hosts[0].is_alive = true;
+    world.run_until("its pages are free", |world| other.reserve(world, 1).is_ok());
+    let (ino, handle) = other.create(&mut world, "f").unwrap();
+    assert_eq!(ino, Ino(2));
+    for at in 0..100 {
+        other.write(&mut world, handle, at, &page(at as u8)).unwrap();
+    }
+    while !world.net.borrow().ghosts.is_empty() {
+        world.net.borrow_mut().haunt();
+    }
+    for at in 0..100 {
+        assert_eq!(other.read(&mut world, handle, at), Some(page(at as u8)));
+    }
+}
+
+#[test]
+fn a_commit_of_what_is_not_reserved_or_was_written_to_other_copies_is_refused() {
+    let mut world = world(3, 2);
+    let (mut one, mut other) = (Client::new(&mut world, 1), Client::new(&mut world, 2));
+    let (_, handle) = one.create(&mut world, "f").unwrap();
+    let fresh = one.reserve(&mut world, 2).unwrap();
+    let theirs = other.reserve(&mut world, 2).unwrap().runs[0];
+    let (run, place) = (fresh.runs[0], &fresh.places[0]);
+    let generation = place.generation;
+    let mut commit = |world: &mut World, pages: Pages, generation, handle| {
+        let sums = Sums(vec![1; pages.count as usize]);
+        let extents = vec![Extent { at: 0, pages, generation, sums, replaces: None }];
+        let size_min = 2 * PAGE as u64;
+        one.ask(world, Request::Commit { handle, size_min, mtime: None, holes: vec![], extents })
+    };
+    assert_eq!(commit(&mut world, theirs, generation, handle), Err(Error::NotReserved));
+    let outside = Pages { segment: 99, ..run };
+    assert_eq!(commit(&mut world, outside, generation, handle), Err(Error::NotReserved));
+    let more = Pages { count: run.count + 1, first: run.first.saturating_sub(1), ..run };
+    assert_eq!(commit(&mut world, more, generation, handle), Err(Error::NotReserved));
+    assert_eq!(commit(&mut world, run, generation + 1, handle), Err(Error::Copies));
+    assert_eq!(commit(&mut world, run, generation, handle + 1), Err(Error::BadHandle));
+    let Replica { donor, incarnation, .. } = place.copies[0];
+    let failed = Request::Failed { segment: run.segment, donor, incarnation };
+    assert!(matches!(other.ask(&mut world, failed), Ok(Answer::Places(_))));
+    assert_eq!(commit(&mut world, run, generation, handle), Err(Error::Copies));
+    assert!(commit(&mut world, run, generation + 1, handle).is_ok());
+    assert_eq!(commit(&mut world, run, generation + 1, handle), Err(Error::NotReserved));
+}
+
+#[test]
+fn a_donor_that_dies_loses_nothing_and_its_copies_are_made_anew() {
+    let mut world = world(3, 2);
+    let mut client = Client::new(&mut world, 1);
+    let (_, handle) = client.create(&mut world, "f").unwrap();
+    for at in 0..300 {
+        client.write(&mut world, handle, at, &page(at as u8)).unwrap();
+    }
+    for lane in 0..3 {
+        world.net.borrow_mut().restart(lane);
+        // It is looked at once a second.
+        world.run(2_000);
+        world.run_until("all has two copies again", |world| {
+            let _ = client.ask(world, Request::Heartbeat);
+            world.service().degraded() == (0, 0) && world.service().donors_ready() == (3, 3)
+        });
+        for at in 0..300 {
+            assert_eq!(client.read(&mut world, handle, at), Some(page(at as u8)), "page {at}");
+        }
+        // Writes go on meanwhile.
+        client.write(&mut world, handle, lane as u64, &page(lane as u8)).unwrap();
+    }
+    assert!(world.service().stats().repaired >= 2);
+}
+
+#[test]
+fn a_copy_that_a_client_does_not_reach_is_none_and_the_last_one_stays() {
+    let mut world = world(2, 2);
+    let mut client = Client::new(&mut world, 1);
+    let (_, handle) = client.create(&mut world, "f").unwrap();
+    client.write(&mut world, handle, 0, &page(1)).unwrap();
+    world.net.borrow_mut().hosts[0].is_alive = false;
+    client.write(&mut world, handle, 1, &page(2)).unwrap();
+    assert_eq!(client.read(&mut world, handle, 1), Some(page(2)));
+    world.net.borrow_mut().hosts[1].is_alive = false;
+    assert_eq!(client.write(&mut world, handle, 2, &page(3)).err(), Some(Error::Lost));
+    world.net.borrow_mut().hosts[1].is_alive = true;
+    world.run_until("it is written", |world| {
+        let _ = client.ask(world, Request::Heartbeat);
+        client.write(world, handle, 2, &page(3)).is_ok()
+    });
+    assert_eq!(client.read(&mut world, handle, 0), Some(page(1)));
+}
+
+#[test]
+fn without_copies_what_lay_at_a_donor_is_gone_with_it_and_nothing_else() {
+    let mut world = world(1, 1);
+    let mut client = Client::new(&mut world, 1);
+    let (_, handle) = client.create(&mut world, "f").unwrap();
+    client.write(&mut world, handle, 0, &page(1)).unwrap();
+    world.net.borrow_mut().restart(0);
+    world.run_until("it is said so", |world| world.service().degraded().1 > 0);
+    assert_eq!(client.read(&mut world, handle, 0), None);
+    client.write(&mut world, handle, 0, &page(2)).unwrap();
+    assert_eq!(client.read(&mut world, handle, 0), Some(page(2)));
+    world.run_until("what is lost is forgotten", |world| world.service().degraded() == (0, 0));
+}
+
+#[test]
+fn on_a_full_disk_nothing_changes_and_all_can_be_read() {
+    let mut world = world(2, 2);
+    let mut client = Client::new(&mut world, 1);
+    let (_, handle) = client.create(&mut world, "f").unwrap();
+    client.write(&mut world, handle, 0, &page(1)).unwrap();
+    world.disk.fail_at(1, Fault::Full);
+    let mut made = 0;
+    let error = loop {
+        let value = vec![0; 60_000];
+        let name = format!("user.{}", made % 4).into_bytes();
+        match client.ask(&mut world, Request::SetXattr { ino: Ino::ROOT, name, value, how: SetXattr::Any }) {
+            Ok(_) => made += 1,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!((error, made > 10), (Error::NoSpace, true), "{made}");
+    assert_eq!(client.read(&mut world, handle, 0), Some(page(1)));
+    world.disk.heal();
+    client.write(&mut world, handle, 1, &page(2)).unwrap();
+    world.crash();
+    world.start();
+    assert_eq!(client.join(&mut world), Some(true));
+    assert_eq!(client.read(&mut world, handle, 1), Some(page(2)));
+}
+
+#[test]
+fn a_service_whose_donors_another_one_has_taken_over_ends() {
+    let mut world = world(2, 2);
+    let mut client = Client::new(&mut world, 1);
+    world.run(200);
+    // Another one, which has begun with a later copy of the data.
+    let volume = world.service().kept().volume;
+    for lane in 0..2 {
+        let call = sinew_remote_memory::donor::Call::Fence { volume, epoch: 9 };
+        world.net.borrow_mut().handle(lane, &call).unwrap();
+    }
+    // It finds out as it wants more memory.
+    while client.try_ask(&mut world, &Request::Reserve { pages: 1000 }).is_some() {
+        world.step();
+    }
+    assert!(matches!(world.failure, Some(Failure::TakenOver { held: 9, .. })), "{:?}", world.failure);
+}
+
+#[test]
+fn a_client_has_no_more_than_its_share() {
+    let mut config = config(2);
+    (config.clients_max, config.reserved_max, config.failed_max) = (2, 100, 3);
+    let mut world = World::new(3, 8 * MB, config, 7);
+    let (mut one, _) = (Client::new(&mut world, 1), Client::new(&mut world, 2));
+    assert_eq!(world.send(3, &Message::Join(Join::default())), Some(Reply::Refused(Error::TooMany)));
+    let mut pages = 0;
+    let error = loop {
+        match one.reserve(&mut world, 60) {
+            Ok(fresh) => pages += fresh.runs.iter().map(|run| run.count).sum::<u32>(),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!((pages, error), (100, Error::TooMany));
+    let failed = Request::Failed { segment: 1, donor: sinew_remote_memory::volume::DonorId(1), incarnation: 1 };
+    (0..3).for_each(|_| assert!(one.ask(&mut world, failed.clone()).is_ok()));
+    assert_eq!(one.ask(&mut world, failed), Err(Error::TooMany));
+}
+
+#[test]
+fn bytes_that_are_no_message_are_counted_and_change_nothing() {
+    let mut world = world(2, 2);
+    let now = world.now();
+    let before = world.service().kept().clone();
+    for bytes in [&b""[..], &[9], &[3, 1, 2], &[0xFF; 100]] {
+        let crate::service::Taken::Answer(answer) = world.service().take(1, bytes, now) else { panic!("at once") };
+        assert_eq!(Reply::read(&answer), Ok(Reply::Nonsense));
+    }
+    assert_eq!((world.service().stats().nonsense, world.service().kept() == &before), (4, true));
+}

@@ -1,0 +1,189 @@
+//! Clients that do this and that, while services, clients and donors die.
+
+use std::collections::BTreeMap;
+
+use super::world::*;
+use crate::protocol::*;
+use crate::tree::Body;
+
+const MB: u64 = 1 << 20;
+const PAGES: u64 = 6;
+
+/// What a file should have, page by page; none where a write was not answered, and may have happened or not.
+#[derive(Clone, Debug, Default)]
+struct Shadow {
+    pages: BTreeMap<u64, Vec<Option<u8>>>,
+}
+
+impl Shadow {
+    /// What a page may be.
+    fn of(&self, at: u64) -> Vec<Option<u8>> {
+        self.pages.get(&at).cloned().unwrap_or_else(|| vec![None])
+    }
+
+    fn put(&mut self, at: u64, byte: Option<u8>) {
+        self.pages.insert(at, vec![byte]);
+    }
+}
+
+fn bytes_of(page: Option<u8>) -> Vec<u8> {
+    vec![page.unwrap_or(0); PAGE]
+}
+
+/// Nothing is in two places, and what is kept is a tree.
+fn check(world: &mut World) {
+    let kept = world.service().kept();
+    assert_eq!(kept.tree.check(), []);
+    let mut used: BTreeMap<(u32, u32), Ino> = BTreeMap::new();
+    for (ino, inode) in kept.tree.inodes() {
+        let Body::File(map) = inode.body() else { continue };
+        for run in map.all() {
+            for page in run.pages.first..run.pages.first + run.pages.count {
+                assert!(page < kept.segments[&run.pages.segment].pages);
+                let other = used.insert((run.pages.segment, page), ino);
+                assert_eq!(other, None, "a page of two files");
+            }
+        }
+    }
+    for segment in kept.segments.values() {
+        let mut donors: Vec<u64> = segment.members.iter().map(|member| member.donor).collect();
+        donors.sort_unstable();
+        donors.dedup();
+        assert_eq!(donors.len(), segment.members.len(), "two copies at one donor");
+    }
+}
+
+fn live(seed: u64) {
+    let mut world = World::new(3, 6 * MB, config(2), seed);
+    let mut clients: Vec<Client> = (1..4).map(|peer| Client::new(&mut world, peer)).collect();
+    let mut shadows: BTreeMap<Ino, Shadow> = BTreeMap::new();
+    let mut names: BTreeMap<Ino, String> = BTreeMap::new();
+    let mut peers = 10;
+    for step in 0..250_u32 {
+        let index = world.random(3) as usize;
+        let client = &mut clients[index];
+        let pick = names.keys().nth(world.random(names.len().max(1) as u64) as usize).copied();
+        match (world.random(20), pick) {
+            (0..3, _) | (_, None) => {
+                let name = format!("f{step}");
+                if let Ok((ino, handle)) = client.create(&mut world, &name) {
+                    client.close(&mut world, handle);
+                    shadows.insert(ino, Shadow::default());
+                    names.insert(ino, name);
+                }
+            }
+            (3..10, Some(ino)) => {
+                let (at, byte) = (world.random(PAGES), step as u8 | 1);
+                let Ok(handle) = client.open(&mut world, ino) else { panic!("it is there (seed {seed})") };
+                let shadow = shadows.get_mut(&ino).unwrap();
+                match client.write(&mut world, handle, at, &[byte; PAGE]) {
+                    Ok(_) => shadow.put(at, Some(byte)),
+                    // Too little memory is left beside what repairs take.
+                    Err(Error::NoSpace) => {}
+                    Err(error) => panic!("{error} (seed {seed}, step {step})"),
+                }
+                client.close(&mut world, handle);
+            }
+            (10..12, Some(ino)) => {
+                let pages = world.random(PAGES);
+                let set = SetAttr { size: Some(pages * PAGE as u64), ..SetAttr::default() };
+                client.attr(&mut world, Request::SetAttr { ino, set, handle: None }).unwrap();
+                shadows.get_mut(&ino).unwrap().pages.retain(|at, _| *at < pages);
+            }
+            (12, Some(ino)) => {
+                let name = names.remove(&ino).unwrap().into_bytes();
+                client.attr(&mut world, Request::Unlink { parent: Ino::ROOT, name }).unwrap();
+                shadows.remove(&ino);
+            }
+            (13, Some(ino)) => {
+                let (name, new_name) = (names[&ino].clone(), format!("r{step}"));
+                names.insert(ino, new_name.clone());
+                let (parent, new_parent) = (Ino::ROOT, Ino::ROOT);
+                let (name, new_name) = (name.into_bytes(), new_name.into_bytes());
+                client.ask(&mut world, Request::Rename { parent, name, new_parent, new_name, flags: 0 }).unwrap();
+            }
+            (14, Some(_)) => {
+                // It dies with writes on their way to what it has reserved.
+                if let Ok(fresh) = client.reserve(&mut world, 3) {
+                    for copy in fresh.places.first().map_or(&[][..], |place| &place.copies) {
+                        client.leave_ghost(&world, copy, fresh.runs[0].first, vec![0xEE; PAGE]);
+                    }
+                }
+                let (peer, now) = (client.peer, world.now());
+                world.service().left(peer, now);
+                peers += 1;
+                clients[index] = Client::new(&mut world, peers);
+            }
+            (15, _) => {
+                // At any of its writes.
+                let at = 1 + world.random(4);
+                world.disk.fail_at(at, crate::disk::Fault::Crash);
+            }
+            (16, _) => {
+                // One donor after the other; its copies are made anew while clients go on.
+                rest(&mut world, &mut clients);
+                let lane = world.random(3) as usize;
+                world.net.borrow_mut().restart(lane);
+            }
+            (17, _) => world.net.borrow_mut().haunt(),
+            (18, _) => {
+                world.run(1500);
+                wake(&mut world, &mut clients);
+            }
+            (_, Some(ino)) => {
+                let handle = client.open(&mut world, ino).unwrap();
+                for at in 0..PAGES {
+                    let found = client.read(&mut world, handle, at);
+                    let may = shadows[&ino].of(at);
+                    let is_it = found.as_ref().is_some_and(|found| may.iter().any(|page| bytes_of(*page) == *found));
+                    assert!(is_it, "page {at} of {ino:?}: {:?} of {may:?} (seed {seed})", found.map(|page| page[0]));
+                }
+                client.close(&mut world, handle);
+            }
+        }
+    }
+    world.disk.heal();
+    rest(&mut world, &mut clients);
+    check(&mut world);
+    let mut client = Client::new(&mut world, 99);
+    for (ino, shadow) in &shadows {
+        let handle = client.open(&mut world, *ino).unwrap();
+        for at in 0..PAGES {
+            let found = client.read(&mut world, handle, at).map(|page| page[0]);
+            let may = shadow.of(at);
+            assert!(may.iter().any(|page| Some(page.unwrap_or(0)) == found), "{found:?} of {may:?} (seed {seed})");
+        }
+    }
+}
+
+/// Everybody says something.
+fn wake(world: &mut World, clients: &mut [Client]) {
+    for client in clients {
+        // Whoever was silent for too long is another client now.
+        let _ = client.ask(world, Request::Heartbeat);
+    }
+}
+
+/// Until all has its copies again.
+fn rest(world: &mut World, clients: &mut [Client]) {
+    for _ in 0..100 {
+        wake(world, clients);
+        world.run(1_500);
+        let is_whole = world
+            .service
+            .as_ref()
+            .is_some_and(|service| service.donors_ready() == (3, 3) && service.degraded() == (0, 0));
+        if is_whole {
+            return wake(world, clients);
+        }
+    }
+    panic!("it is never whole again (seed {})", world.seed);
+}
+
+#[test]
+fn whatever_dies_what_was_answered_is_there() {
+    let seeds = std::env::var("SINEW_FS_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(24);
+    for seed in 0..seeds {
+        live(seed);
+    }
+}

@@ -1,0 +1,588 @@
+//! Donors in memory, a service and its disk that crash, and clients that write to the donors by themselves and may die with writes on their way.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use sinew_fabric::{Descriptor, Generator, Readiness, SeededGenerator};
+use sinew_mem::Arena;
+use sinew_remote_memory::donor::{Answer as Said, Call, Donor, DonorLimits};
+use sinew_remote_memory::engine::Op as Move;
+use sinew_remote_memory::volume::{CallFailed, DonorId, Donors, Event, checksum};
+
+use crate::disk::SimDisk;
+use crate::protocol::*;
+use crate::service::{Config, Failure, Now, Service, Taken};
+
+pub struct Host {
+    pub donor: Donor,
+    pub memory: Vec<u8>,
+    pub is_alive: bool,
+}
+
+enum What {
+    Call(Call),
+    Move(Move, u64),
+}
+
+struct Sent {
+    service: u32,
+    lane: usize,
+    tag: u64,
+    what: What,
+}
+
+/// A write that its client has given up, or died with.
+pub struct Ghost {
+    pub lane: usize,
+    pub incarnation: u64,
+    pub session: u64,
+    pub at: u64,
+    pub bytes: Vec<u8>,
+}
+
+/// The donors, and what is on its way to them.
+pub struct Net {
+    pub hosts: Vec<Host>,
+    pub random: SeededGenerator,
+    pub now_ns: u64,
+    memory_len: u64,
+    incarnations: u64,
+    sent: Vec<Sent>,
+    events: Vec<(u32, Event)>,
+    sessions: HashMap<(u32, usize), u64>,
+    pub ghosts: Vec<Ghost>,
+    pub volume: u64,
+    services: u32,
+}
+
+impl Net {
+    fn fresh(&mut self) -> Host {
+        self.incarnations += 1;
+        let donor = Donor::new(self.incarnations, self.memory_len, DonorLimits::default());
+        Host { donor, memory: vec![0; self.memory_len as usize], is_alive: true }
+    }
+
+    /// The donor starts again, and has forgotten everything.
+    pub fn restart(&mut self, lane: usize) {
+        self.hosts[lane] = self.fresh();
+    }
+
+    pub fn handle(&mut self, lane: usize, call: &Call) -> Result<Said, CallFailed> {
+        let host = &mut self.hosts[lane];
+        if !host.is_alive {
+            return Err(CallFailed::Unreachable("it is down".into()));
+        }
+        let memory = &mut host.memory;
+        let zero = &mut |range: std::ops::Range<u64>| memory[range.start as usize..range.end as usize].fill(0);
+        host.donor.handle(call, zero).map_err(CallFailed::from)
+    }
+
+    /// Writes, if whoever has the session may.
+    pub fn write(&mut self, lane: usize, session: u64, at: u64, bytes: &[u8]) -> bool {
+        let volume = self.volume;
+        let host = &mut self.hosts[lane];
+        let may = host.is_alive && host.donor.allows(volume, session);
+        if may {
+            host.memory[at as usize..at as usize + bytes.len()].copy_from_slice(bytes);
+        }
+        may
+    }
+
+    pub fn read(&self, lane: usize, at: u64, len: usize) -> Option<Vec<u8>> {
+        let host = &self.hosts[lane];
+        host.is_alive.then(|| host.memory[at as usize..at as usize + len].to_vec())
+    }
+
+    /// A write of the past arrives, as a whole or in part.
+    pub fn haunt(&mut self) {
+        if self.ghosts.is_empty() {
+            return;
+        }
+        let index = self.random.below(self.ghosts.len() as u64) as usize;
+        let ghost = self.ghosts.swap_remove(index);
+        let len = self.random.below(ghost.bytes.len() as u64 + 1) as usize;
+        if self.hosts[ghost.lane].donor.incarnation() == ghost.incarnation {
+            self.write(ghost.lane, ghost.session, ghost.at, &ghost.bytes[..len]);
+        }
+    }
+
+    fn step(&mut self) {
+        self.now_ns += 1 + self.random.below(2_000_000);
+        if self.sent.is_empty() {
+            return;
+        }
+        let index = self.random.below(self.sent.len() as u64) as usize;
+        let Sent { service, lane, tag, what } = self.sent.swap_remove(index);
+        let event = match what {
+            What::Call(call) => {
+                let result = self.handle(lane, &call);
+                if let Ok(Said::Fenced { session, .. }) = &result {
+                    self.sessions.insert((service, lane), *session);
+                }
+                Event::Answered { tag, result }
+            }
+            What::Move(Move::Read { at, mut target }, session) => {
+                let may = self.hosts[lane].donor.allows(self.volume, session);
+                let bytes = self.read(lane, at, target.len()).filter(|_| may);
+                if let Some(bytes) = &bytes {
+                    target.copy_from_slice(bytes);
+                }
+                let error = if bytes.is_none() { Some("it does not answer".to_owned()) } else { None };
+                Event::Over { tag, error, target: Some(target) }
+            }
+            What::Move(Move::Write { at, source }, session) => {
+                let done = self.write(lane, session, at, source.bytes());
+                Event::Over { tag, error: (!done).then(|| "it does not answer".to_owned()), target: None }
+            }
+        };
+        self.events.push((service, event));
+    }
+}
+
+pub type Shared = Rc<RefCell<Net>>;
+
+/// A service's donors.
+pub struct Lent {
+    net: Shared,
+    service: u32,
+    ids: Vec<DonorId>,
+    arena: Arena,
+}
+
+impl Readiness for Lent {
+    fn descriptor(&self) -> Option<Descriptor> {
+        None
+    }
+}
+
+impl Donors for Lent {
+    fn ids(&self) -> &[DonorId] {
+        &self.ids
+    }
+
+    fn arena(&self) -> &Arena {
+        &self.arena
+    }
+
+    fn call(&mut self, lane: usize, tag: u64, call: Call) {
+        self.net.borrow_mut().sent.push(Sent { service: self.service, lane, tag, what: What::Call(call) });
+    }
+
+    fn submit(&mut self, lane: usize, tag: u64, op: Move) -> Result<(), Move> {
+        let mut net = self.net.borrow_mut();
+        let session = net.sessions.get(&(self.service, lane)).copied().unwrap_or(0);
+        net.sent.push(Sent { service: self.service, lane, tag, what: What::Move(op, session) });
+        Ok(())
+    }
+
+    fn turn(&mut self) -> bool {
+        false
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.net.borrow().now_ns
+    }
+
+    fn poll(&mut self, events: &mut Vec<Event>) {
+        let mut net = self.net.borrow_mut();
+        let (ours, others) =
+            std::mem::take(&mut net.events).into_iter().partition(|(service, _)| *service == self.service);
+        net.events = others;
+        let ours: Vec<(u32, Event)> = ours;
+        events.extend(ours.into_iter().map(|(_, event)| event));
+    }
+}
+
+pub const SLAB: u64 = 1 << 20;
+
+pub fn config(copies: usize) -> Config {
+    Config { copies, slab_len: SLAB, ..Config::default() }
+}
+
+pub struct World {
+    pub net: Shared,
+    pub disk: SimDisk,
+    pub service: Option<Service<Lent, SimDisk, u64>>,
+    pub config: Config,
+    arena: Arena,
+    answers: HashMap<u64, Vec<u8>>,
+    pub seed: u64,
+    /// Why the last service ended by itself.
+    pub failure: Option<Failure>,
+}
+
+impl World {
+    pub fn new(donors: usize, memory_len: u64, config: Config, seed: u64) -> Self {
+        let mut net = Net {
+            hosts: Vec::new(),
+            random: SeededGenerator::new(seed),
+            now_ns: 1_000_000_000,
+            memory_len,
+            incarnations: 0,
+            sent: Vec::new(),
+            events: Vec::new(),
+            sessions: HashMap::new(),
+            ghosts: Vec::new(),
+            volume: 0,
+            services: 0,
+        };
+        for _ in 0..donors {
+            let host = net.fresh();
+            net.hosts.push(host);
+        }
+        let (net, disk, arena) = (Rc::new(RefCell::new(net)), SimDisk::new(), Arena::private(8 << 20).unwrap());
+        let mut world = Self { net, disk, service: None, config, arena, answers: HashMap::new(), seed, failure: None };
+        world.start();
+        world
+    }
+
+    pub fn now(&self) -> Now {
+        let ns = self.net.borrow().now_ns;
+        Now { ns, time: Time { s: (ns / 1_000_000_000) as i64, ns: (ns % 1_000_000_000) as u32 } }
+    }
+
+    pub fn random(&self, below: u64) -> u64 {
+        self.net.borrow_mut().random.below(below)
+    }
+
+    /// A service begins with what is on the disk.
+    pub fn start(&mut self) {
+        let number = {
+            let mut net = self.net.borrow_mut();
+            net.services += 1;
+            net.services
+        };
+        let ids: Vec<DonorId> = (0..self.net.borrow().hosts.len() as u64).map(|lane| DonorId(100 + lane)).collect();
+        let names = ids.iter().map(|id| format!("donor {}", id.0)).collect();
+        let donors = Lent { net: Rc::clone(&self.net), service: number, ids, arena: self.arena.clone() };
+        let random = |part| Box::new(SeededGenerator::new(self.seed * 1000 + u64::from(number) * 2 + part));
+        let generators: (Box<dyn Generator>, Box<dyn Generator>) = (random(0), random(1));
+        let service =
+            Service::open(Some(self.disk.clone()), donors, names, None, generators, self.config, self.now()).unwrap();
+        self.net.borrow_mut().volume = service.kept().volume;
+        self.service = Some(service);
+    }
+
+    /// The service's process dies, and its disk keeps what it had made to last, and any part of the rest.
+    pub fn crash(&mut self) {
+        self.service = None;
+        self.answers.clear();
+        self.disk.crash(self.random(u64::MAX));
+        // What it asked donors for may still come to them.
+        let mut net = self.net.borrow_mut();
+        let sent = std::mem::take(&mut net.sent);
+        for Sent { lane, what, .. } in sent {
+            if let What::Call(call) = what
+                && net.random.below(2) == 0
+            {
+                let _ = net.handle(lane, &call);
+            }
+        }
+    }
+
+    /// The service, another one if that has died.
+    pub fn service(&mut self) -> &mut Service<Lent, SimDisk, u64> {
+        if self.service.is_none() {
+            self.start();
+        }
+        self.service.as_mut().unwrap()
+    }
+
+    /// A moment passes. Returns whether the service lives.
+    pub fn step(&mut self) -> bool {
+        self.net.borrow_mut().step();
+        let now = self.now();
+        let Some(service) = &mut self.service else { return false };
+        if let Err(failure) = service.turn(now) {
+            self.failure = Some(failure);
+            self.crash();
+            return false;
+        }
+        let mut answers = Vec::new();
+        service.poll(&mut answers);
+        self.answers.extend(answers);
+        true
+    }
+
+    pub fn run(&mut self, ms: u64) {
+        let until = self.net.borrow().now_ns + ms * 1_000_000;
+        while self.net.borrow().now_ns < until {
+            self.step();
+        }
+    }
+
+    /// Runs until something holds, for a minute at most.
+    pub fn run_until(&mut self, what: &str, mut holds: impl FnMut(&mut Self) -> bool) {
+        for _ in 0..60_000 {
+            if holds(self) {
+                return;
+            }
+            self.step();
+        }
+        panic!("{what}: it never comes (seed {})", self.seed);
+    }
+
+    /// Sends a message and waits for its answer; `None`: the service died, or did not live.
+    pub fn send(&mut self, peer: u64, message: &Message) -> Option<Reply> {
+        let now = self.now();
+        let bytes = match self.service.as_mut()?.take(peer, &message.to_bytes(), now) {
+            Taken::Answer(bytes) => bytes,
+            Taken::Held(id) => loop {
+                if !self.step() {
+                    return None;
+                }
+                if let Some(bytes) = self.answers.remove(&id) {
+                    break bytes;
+                }
+            },
+        };
+        Some(Reply::read(&bytes).unwrap())
+    }
+}
+
+/// A client, as one of a FUSE front would be, but for caches.
+pub struct Client {
+    pub number: u64,
+    pub secret: [u8; SECRET_LEN],
+    pub epoch: u32,
+    pub peer: u64,
+    pub caller: Caller,
+    pub sequence: u64,
+    pub opens: Vec<Held>,
+    pub locks: Vec<Lock>,
+    next_handle: u64,
+    /// By lane: incarnation and session.
+    ways: HashMap<usize, (u64, u64)>,
+}
+
+impl Client {
+    pub fn new(world: &mut World, peer: u64) -> Self {
+        let mut client = Self {
+            number: 0,
+            secret: [0; SECRET_LEN],
+            epoch: 0,
+            peer,
+            caller: Caller::default(),
+            sequence: 0,
+            opens: Vec::new(),
+            locks: Vec::new(),
+            next_handle: 0,
+            ways: HashMap::new(),
+        };
+        while client.join(world).is_none() {
+            world.start();
+        }
+        client
+    }
+
+    /// Joins, again if it has before. `None`: there is no service. Says whether it is known.
+    pub fn join(&mut self, world: &mut World) -> Option<bool> {
+        let before = (self.number > 0).then_some((self.number, self.secret));
+        let join = Join { before, opens: self.opens.clone(), locks: self.locks.clone() };
+        match world.send(self.peer, &Message::Join(join))? {
+            Reply::Refused(Error::ReadOnly) => {
+                world.crash();
+                None
+            }
+            Reply::Joined(joined) => {
+                (self.number, self.secret, self.epoch) = (joined.client, joined.secret, joined.epoch);
+                self.opens.retain(|held| joined.opens.contains(&held.handle));
+                self.locks = joined.locks;
+                self.ways.clear();
+                Some(joined.is_known)
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn envelope(&self, sequence: u64, settled: u64, request: Request) -> Message {
+        let (client, secret, caller) = (self.number, self.secret, self.caller.clone());
+        Message::Ask(Envelope { client, secret, sequence, settled, caller, request })
+    }
+
+    /// Asks once; `None`: the service died.
+    pub fn try_ask(&mut self, world: &mut World, request: &Request) -> Option<Result<Answer, Error>> {
+        let sequence = if request.changes() { self.sequence } else { 0 };
+        let message = self.envelope(sequence, self.sequence, request.clone());
+        match world.send(self.peer, &message)? {
+            Reply::Answer(answer) => Some(Ok(answer)),
+            Reply::Refused(error) => Some(Err(error)),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Asks, and goes on with the next service when that is needed.
+    pub fn ask(&mut self, world: &mut World, request: Request) -> Result<Answer, Error> {
+        self.sequence += u64::from(request.changes());
+        for _ in 0..10 {
+            if world.service.is_none() {
+                world.start();
+            }
+            match self.try_ask(world, &request) {
+                None => {}
+                // The process has died, and cannot know it.
+                Some(Err(Error::ReadOnly)) => world.crash(),
+                Some(Err(Error::Rejoin)) => match self.join(world) {
+                    Some(false) => return Err(Error::Rejoin),
+                    _ => continue,
+                },
+                Some(result) => return result,
+            }
+        }
+        panic!("it is never answered: {request:?}");
+    }
+
+    pub fn attr(&mut self, world: &mut World, request: Request) -> Result<Attr, Error> {
+        match self.ask(world, request)? {
+            Answer::Attr(attr) | Answer::Gone(attr) => Ok(attr),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn handle(&mut self) -> u64 {
+        self.next_handle += 1;
+        self.next_handle
+    }
+
+    pub fn create(&mut self, world: &mut World, name: &str) -> Result<(Ino, u64), Error> {
+        let handle = self.handle();
+        let access = Access { read: true, write: true, execute: false };
+        let request = Request::Create { parent: Ino::ROOT, name: name.into(), mode: 0o644, handle, access };
+        let ino = self.attr(world, request)?.ino;
+        self.opens.push(Held { handle, ino, access });
+        Ok((ino, handle))
+    }
+
+    pub fn open(&mut self, world: &mut World, ino: Ino) -> Result<u64, Error> {
+        let held = Held { handle: self.handle(), ino, access: Access { read: true, write: true, execute: false } };
+        self.attr(world, Request::Open { handle: held.handle, ino, access: held.access })?;
+        self.opens.push(held);
+        Ok(held.handle)
+    }
+
+    pub fn close(&mut self, world: &mut World, handle: u64) {
+        self.opens.retain(|held| held.handle != handle);
+        assert_eq!(self.ask(world, Request::Close { handle }), Ok(Answer::Done));
+    }
+
+    /// Its session at a donor, which admits it if it has to.
+    fn way(&mut self, world: &World, lane: usize, incarnation: u64) -> Option<u64> {
+        if let Some((known, session)) = self.ways.get(&lane)
+            && *known == incarnation
+        {
+            return Some(*session);
+        }
+        let mut net = world.net.borrow_mut();
+        let call = Call::Admit { volume: net.volume, epoch: self.epoch, client: self.number };
+        let Ok(Said::Admitted { incarnation: found, session }) = net.handle(lane, &call) else { return None };
+        self.ways.insert(lane, (found, session));
+        (found == incarnation).then_some(session)
+    }
+
+    /// Writes a page to a copy. Says whether it has been written; a part of it, or all, may come later when it has not.
+    pub fn write_copy(&mut self, world: &World, copy: &Replica, page: u32, bytes: &[u8]) -> bool {
+        let lane = (copy.donor.0 - 100) as usize;
+        let Some(session) = self.way(world, lane, copy.incarnation) else { return false };
+        let at = copy.base + u64::from(page) * PAGE as u64;
+        let mut net = world.net.borrow_mut();
+        let written = net.write(lane, session, at, bytes);
+        if !written {
+            self.ways.remove(&lane);
+        }
+        written
+    }
+
+    /// Dies with a write to a copy on its way.
+    pub fn leave_ghost(&mut self, world: &World, copy: &Replica, page: u32, bytes: Vec<u8>) {
+        let lane = (copy.donor.0 - 100) as usize;
+        let Some(session) = self.way(world, lane, copy.incarnation) else { return };
+        let at = copy.base + u64::from(page) * PAGE as u64;
+        world.net.borrow_mut().ghosts.push(Ghost { lane, incarnation: copy.incarnation, session, at, bytes });
+    }
+
+    /// Reserves so many pages.
+    pub fn reserve(&mut self, world: &mut World, pages: u32) -> Result<Fresh, Error> {
+        match self.ask(world, Request::Reserve { pages })? {
+            Answer::Fresh(fresh) => Ok(fresh),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Writes a page of a file, as a whole, and commits it.
+    pub fn write(&mut self, world: &mut World, handle: u64, at: u64, bytes: &[u8]) -> Result<Attr, Error> {
+        let mut fresh = self.reserve(world, 1)?;
+        let epoch = self.epoch;
+        let run = fresh.runs[0];
+        for _ in 0..20 {
+            let Some(place) = fresh.places.pop() else { return Err(Error::Lost) };
+            for copy in &place.copies {
+                if !self.write_copy(world, copy, run.first, bytes) {
+                    self.ask(world, Request::Heartbeat)?;
+                    if self.epoch != epoch {
+                        // It was the service that took the access away, and the reservation with it.
+                        return self.write(world, handle, at, bytes);
+                    }
+                    let (segment, donor, incarnation) = (run.segment, copy.donor, copy.incarnation);
+                    // Where it is the last one, the commit says so.
+                    match self.ask(world, Request::Failed { segment, donor, incarnation }) {
+                        Ok(_) => {}
+                        Err(Error::Grace) => {
+                            world.run(20);
+                            return self.write(world, handle, at, bytes);
+                        }
+                        Err(Error::Lost) => {
+                            // They are not reserved any more when the service has started again.
+                            let _ = self.ask(world, Request::GiveBack { pages: vec![run] });
+                            return Err(Error::Lost);
+                        }
+                        Err(error) => return Err(error),
+                    }
+                }
+            }
+            // Whatever may happen meanwhile.
+            for _ in 0..world.random(6) {
+                world.step();
+            }
+            let generation = place.generation;
+            let extent = Extent { at, pages: run, generation, sums: Sums(vec![checksum(bytes)]), replaces: None };
+            let size_min = (at + 1) * PAGE as u64;
+            let request = Request::Commit { handle, size_min, mtime: None, holes: vec![], extents: vec![extent] };
+            match self.ask(world, request) {
+                Ok(Answer::Attr(attr)) => return Ok(attr),
+                Err(Error::Copies) => match self.ask(world, Request::Places { segments: vec![run.segment] })? {
+                    Answer::Places(places) => fresh.places = places,
+                    other => panic!("{other:?}"),
+                },
+                Err(Error::NotReserved) => {
+                    // The service has started again since it was reserved.
+                    return self.write(world, handle, at, bytes);
+                }
+                other => return Err(other.unwrap_err()),
+            }
+        }
+        panic!("the copies never stand still");
+    }
+
+    /// A page of a file; `None` when no copy has it.
+    pub fn read(&mut self, world: &mut World, handle: u64, at: u64) -> Option<Vec<u8>> {
+        let Ok(Answer::Layout(layout)) = self.ask(world, Request::Layout { handle, at, count: 1 }) else {
+            panic!("there is a layout")
+        };
+        let Some(run) = layout.runs.first() else { return Some(vec![0; PAGE]) };
+        let place = layout.places.iter().find(|place| place.segment == run.pages.segment).unwrap();
+        for copy in place.copies.iter().filter(|copy| copy.is_whole) {
+            let lane = (copy.donor.0 - 100) as usize;
+            if world.net.borrow().hosts[lane].donor.incarnation() != copy.incarnation {
+                continue;
+            }
+            let from = copy.base + u64::from(run.pages.first) * PAGE as u64;
+            let bytes = world.net.borrow().read(lane, from, PAGE);
+            if let Some(mut bytes) = bytes.filter(|bytes| checksum(bytes) == run.sums.0[0]) {
+                bytes[usize::from(run.last_len)..].fill(0);
+                return Some(bytes);
+            }
+        }
+        None
+    }
+}

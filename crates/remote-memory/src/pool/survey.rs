@@ -1,0 +1,75 @@
+//! A look at all donors: which answer, and how much memory they have free.
+
+use std::io;
+
+use sinew_fabric::{Armed, Descriptor, Readiness};
+
+use super::place::Room;
+use crate::donor::{Answer, Call};
+use crate::volume::{CallFailed, Donors, Event};
+
+/// Tags of its calls.
+const OF_SURVEY: u64 = 0x5355_0000;
+
+/// A look at all donors, before a volume is made.
+pub struct Survey<D: Donors> {
+    donors: D,
+    said: Vec<Option<Result<Room, CallFailed>>>,
+    events: Vec<Event>,
+}
+
+impl<D: Donors> std::fmt::Debug for Survey<D> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Survey").field("said", &self.said).finish_non_exhaustive()
+    }
+}
+
+impl<D: Donors> Survey<D> {
+    /// Asks all of them.
+    pub fn new(mut donors: D) -> Self {
+        let lanes = donors.ids().len();
+        (0..lanes).for_each(|lane| donors.call(lane, OF_SURVEY + lane as u64, Call::Stat));
+        Self { donors, said: vec![None; lanes], events: Vec::new() }
+    }
+
+    /// Goes on. True: all have answered, or been given up.
+    pub fn turn(&mut self) -> bool {
+        self.donors.turn();
+        self.donors.poll(&mut self.events);
+        for event in self.events.drain(..) {
+            let Event::Answered { tag, result } = event else { continue };
+            let lane = tag.wrapping_sub(OF_SURVEY) as usize;
+            let Some(said) = self.said.get_mut(lane) else { continue };
+            *said = Some(match result {
+                Ok(Answer::Stat { free, .. }) => Ok(Room { donor: self.donors.ids()[lane], free }),
+                Ok(_) => Err(CallFailed::Unreachable("its answer makes no sense".into())),
+                Err(error) => Err(error),
+            });
+        }
+        self.said.iter().all(Option::is_some)
+    }
+
+    /// What each of them said, in their order; those that have said nothing yet are left out.
+    pub fn said(&self) -> impl Iterator<Item = &Result<Room, CallFailed>> {
+        self.said.iter().flatten()
+    }
+
+    /// The donors.
+    pub fn into_donors(self) -> D {
+        self.donors
+    }
+}
+
+impl<D: Donors> Readiness for Survey<D> {
+    fn descriptor(&self) -> Option<Descriptor> {
+        self.donors.descriptor()
+    }
+
+    fn arm(&mut self, now_ns: u64) -> io::Result<Armed> {
+        self.donors.arm(now_ns)
+    }
+
+    fn disarm(&mut self) -> bool {
+        self.donors.disarm()
+    }
+}

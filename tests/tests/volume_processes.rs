@@ -1,0 +1,240 @@
+//! Volumes at donors in processes of their own, which are killed.
+
+mod common;
+#[path = "common/nbd.rs"]
+mod nbd;
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+
+use common::{Folder, PATIENCE, Process, Server, run, sinew, text, unique};
+use nbd::Client;
+use rustix::process::Signal;
+
+const PAGE: usize = 4096;
+const LEN: usize = 16 << 20;
+
+fn donor(fabric: &str) -> Server {
+    let address = match fabric {
+        "shm" => format!("shm://{}", unique("donor")),
+        _ => format!("{fabric}://127.0.0.1:0"),
+    };
+    Server::of(&mut sinew(&["serve", "memory", &address, "--child", "--memory", "40M"]))
+}
+
+/// A block device on a volume, whose words are heard.
+struct Device {
+    process: Process,
+    lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
+    socket: PathBuf,
+}
+
+impl Device {
+    fn start(folder: &Folder, donors: &[String], more: &[&str]) -> Self {
+        let socket = folder.0.join("socket");
+        let at = format!("unix:{}", socket.display());
+        let mut command = sinew(&["serve", "block", "--json", "--at", &at]);
+        command.args(donors).args(more).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut process = Process(command.spawn().unwrap());
+        let mut lines = BufReader::new(process.0.stdout.take().unwrap()).lines();
+        let Some(serving) = lines.next() else { panic!("it did not begin: {}", said(&mut process.0)) };
+        assert!(serving.unwrap().contains("serving"));
+        Self { process, lines, socket }
+    }
+
+    fn client(&self) -> Client {
+        Client::connect(&self.socket)
+    }
+
+    /// Ends it by Ctrl-C. Returns what it counted, and what it complained of.
+    fn end(mut self) -> (serde_json::Value, String) {
+        self.process.signal(Signal::INT);
+        let line = self.lines.next().expect("it says what it did").unwrap();
+        let end: serde_json::Value = serde_json::from_str(&line).unwrap();
+        assert!(self.process.wait().success());
+        (end["counters"].clone(), said(&mut self.process.0))
+    }
+}
+
+fn said(child: &mut Child) -> String {
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    said
+}
+
+/// Lines as they come, which can be waited for with a time-out.
+fn lines_of(stderr: impl Read + Send + 'static) -> std::sync::mpsc::Receiver<String> {
+    let (line, lines) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        BufReader::new(stderr).lines().map_while(Result::ok).try_for_each(|said| line.send(said))
+    });
+    lines
+}
+
+/// What was written, page by page.
+struct Shadow(Vec<u8>);
+
+impl Shadow {
+    fn write(&mut self, client: &mut Client, page: usize) {
+        self.0[page] = self.0[page].wrapping_add(1);
+        client.write((page * PAGE) as u64, &[self.0[page]; PAGE]).unwrap();
+    }
+
+    fn check(&self, client: &mut Client) {
+        for (first, shadows) in self.0.chunks(64).enumerate() {
+            let bytes = client.read((first * 64 * PAGE) as u64, shadows.len() * PAGE).unwrap();
+            for (page, (bytes, shadow)) in bytes.chunks(PAGE).zip(shadows).enumerate() {
+                assert!(bytes.iter().all(|byte| byte == shadow), "page {}", first * 64 + page);
+            }
+        }
+    }
+}
+
+fn survives(fabric: &str) {
+    let folder = Folder::new();
+    let mut donors: Vec<Server> = (0..3).map(|_| donor(fabric)).collect();
+    let addresses: Vec<String> = donors.iter().map(|donor| donor.address.clone()).collect();
+    let device = Device::start(&folder, &addresses, &["--size", "16M"]);
+    let mut client = device.client();
+    assert_eq!(client.len, LEN as u64);
+    let mut shadow = Shadow(vec![0; LEN / PAGE]);
+    for page in 0..LEN / PAGE {
+        if page % 3 != 0 {
+            shadow.write(&mut client, page);
+        }
+    }
+    shadow.check(&mut client);
+    let victim = donors.remove(1);
+    victim.process.signal(Signal::KILL);
+    for page in 0..LEN / PAGE {
+        if page % 2 == 0 {
+            shadow.write(&mut client, page);
+        }
+    }
+    shadow.check(&mut client);
+    client.flush().unwrap();
+    drop(client);
+    let (counters, said) = device.end();
+    assert_eq!(counters["volume"]["donors_lost"], 1, "{counters}");
+    // That it was, or is again: with copies at the two that are left it may have been so for some milliseconds alone.
+    assert!(said.contains(&addresses[1]) && said.lines().count() <= 2, "{said}");
+    // Whoever comes next finds everything, with one donor away.
+    let device = Device::start(&folder, &addresses, &[]);
+    let mut client = device.client();
+    shadow.check(&mut client);
+    (0..40).for_each(|page| shadow.write(&mut client, page));
+    drop(device);
+    // That one was killed with its clients there.
+    let device = Device::start(&folder, &addresses, &["--copies", "2"]);
+    shadow.check(&mut device.client());
+    device.end();
+}
+
+#[test]
+fn a_device_in_shared_memory_survives_a_donor_and_its_server() {
+    survives("shm");
+}
+
+#[test]
+fn a_device_over_udp_survives_a_donor_and_its_server() {
+    survives("udp");
+}
+
+#[test]
+fn copies_that_a_donor_took_along_are_made_anew_at_another() {
+    let folder = Folder::new();
+    let mut donors: Vec<Server> = (0..4).map(|_| donor("shm")).collect();
+    let addresses: Vec<String> = donors.iter().map(|donor| donor.address.clone()).collect();
+    let mut device = Device::start(&folder, &addresses, &["--size", "16M"]);
+    let mut client = device.client();
+    let mut shadow = Shadow(vec![0; LEN / PAGE]);
+    (0..1000).for_each(|page| shadow.write(&mut client, page * 4));
+    let words = lines_of(device.process.0.stderr.take().unwrap());
+    // Two of four, one after the other: none could have been lost had there been no new copies.
+    for victim in 0..2 {
+        donors.remove(0).process.signal(Signal::KILL);
+        // A write finds out.
+        (0..100).for_each(|page| shadow.write(&mut client, page * 40 + victim));
+        while !words.recv_timeout(PATIENCE).unwrap().contains("has all its copies again") {}
+        shadow.check(&mut client);
+    }
+    drop(client);
+    device.process.signal(Signal::INT);
+    assert!(device.process.wait().success());
+}
+
+#[test]
+fn what_cannot_be_is_told_with_what_helps() {
+    let folder = Folder::new();
+    let at = format!("unix:{}", folder.0.join("socket").display());
+    let serve = |donors: &[&str], more: &[&str]| {
+        let output = run(sinew(&["serve", "block", "--at", &at]).args(donors).args(more));
+        (output.status.code(), text(&output.stderr))
+    };
+    for (donors, more, why) in [
+        (&["shm://a"][..], &["--size", "16M"][..], "--copies 2: each copy lies at another donor"),
+        (&["shm://a", "udp://b:1"], &["--size", "16M"], "on one fabric"),
+        (&["shm://a", "shm://a"], &["--size", "16M"], "named twice"),
+        (&["shm://a", "shm://b"], &["--size", "17"], "whole blocks"),
+        (&["shm://a", "shm://b"], &["--memory", "1M"], "cannot be used with"),
+        (&["nowhere"], &["--size", "16M"], "nowhere"),
+    ] {
+        let (code, said) = serve(donors, more);
+        assert!(code == Some(2) && said.contains(why), "{donors:?} {more:?}: {code:?} {said}");
+    }
+    let donors: Vec<Server> = (0..2).map(|_| donor("shm")).collect();
+    let [first, second] = [&*donors[0].address, &*donors[1].address];
+    let nobody = format!("shm://{}", unique("nobody"));
+    for (donors, more, why) in [
+        (&[first, second][..], &[][..], "--size BYTES makes it"),
+        (&[first, second, &nobody], &["--size", "16M"], "made only when all of them answer"),
+        (&[first, second], &["--size", "1G"], "do not fit"),
+    ] {
+        let (code, said) = serve(donors, more);
+        assert!(code == Some(1) && said.contains(why), "{donors:?} {more:?}: {code:?} {said}");
+    }
+    let device = Device::start(&folder, &[first.to_owned(), second.to_owned()], &["--size", "16M", "--copies", "1"]);
+    let (_, said) = device.end();
+    assert!(said.contains("there is one copy of everything") && said.contains("with three donors"), "{said}");
+    let (code, said) = serve(&[first, second], &["--size", "8M"]);
+    assert!(code == Some(1) && said.contains("leave --size out"), "{said}");
+}
+
+#[test]
+fn a_donor_that_others_reach_has_a_key_and_gives_nothing_without_it() {
+    let folder = Folder::new();
+    let file = |name: &str, bytes: &[u8]| {
+        let path = folder.0.join(name);
+        std::fs::write(&path, bytes).unwrap();
+        path.display().to_string()
+    };
+    let [short, key, other] = [file("short", &[7; 15]), file("key", &[7; 16]), file("other", &[9; 16])];
+    let give = |address: &str, more: &[&str]| {
+        let output = run(sinew(&["serve", "memory", address, "--memory", "40M"]).args(more));
+        (output.status.code(), text(&output.stderr))
+    };
+    let (code, said) = give("udp://0.0.0.0:0", &[]);
+    assert!(code == Some(2) && said.contains("--key-file") && said.contains("--open"), "{code:?} {said}");
+    let (code, said) = give("udp://0.0.0.0:0", &["--key-file", &short]);
+    assert!(code == Some(1) && said.contains("a key has at least 16"), "{code:?} {said}");
+    let donors: Vec<Server> = (0..2)
+        .map(|_| {
+            let args = ["serve", "memory", "udp://127.0.0.1:0", "--child", "--memory", "40M", "--key-file", &key];
+            Server::of(&mut sinew(&args))
+        })
+        .collect();
+    let addresses: Vec<String> = donors.iter().map(|donor| donor.address.clone()).collect();
+    let at = format!("unix:{}", folder.0.join("socket").display());
+    for (more, why) in
+        [(&[][..], "it wants a key, and none was given"), (&["--key-file", &other], "it has another key")]
+    {
+        let output = run(sinew(&["serve", "block", "--at", &at, "--size", "16M"]).args(&addresses).args(more));
+        let said = text(&output.stderr);
+        assert!(output.status.code() == Some(1) && said.contains(why) && said.contains(&addresses[0]), "{said}");
+    }
+    let device = Device::start(&folder, &addresses, &["--size", "16M", "--key-file", &key]);
+    let mut client = device.client();
+    client.write(0, &[1; PAGE]).unwrap();
+    assert_eq!(client.read(0, PAGE).unwrap(), [1; PAGE]);
+}
