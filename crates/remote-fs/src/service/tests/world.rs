@@ -474,7 +474,7 @@ impl Client {
             return Some(*session);
         }
         let mut net = world.net.borrow_mut();
-        let call = Call::Admit { volume: net.volume, epoch: self.epoch, client: self.number };
+        let call = Call::Admit { volume: net.volume, epoch: self.epoch, client: self.number, lane: 0 };
         let Ok(Said::Admitted { incarnation: found, session }) = net.handle(lane, &call) else { return None };
         self.ways.insert(lane, (found, session));
         (found == incarnation).then_some(session)
