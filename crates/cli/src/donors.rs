@@ -8,13 +8,14 @@ use sinew::fabric::verbs::Device;
 use sinew::fabric::{Clock, Readiness};
 use sinew::host::{HostClock, Interrupt};
 use sinew::prelude::*;
+use sinew::remote_memory::donor::Key;
 use sinew::remote_memory::engine::RpcPathConfig;
 use sinew::remote_memory::pool::{Pool, PoolConfig, VerbsDonors};
 use sinew::remote_memory::volume::{DONORS_MAX, DonorId, Donors};
 use sinew_harness::run::Interrupted;
 
 use crate::fabrics::{self, Fabric, Purpose};
-use crate::memory::reach::{ByArgs, KeyArgs};
+use crate::memory::reach::{By, ByArgs, KeyArgs, is_of_this_host};
 use crate::verbs::{Carried, Job};
 
 /// How donors are reached.
@@ -61,6 +62,26 @@ impl Names {
 }
 
 impl DonorArgs {
+    /// What reads and writes their memory.
+    pub fn by(&self) -> &ByArgs {
+        &self.by
+    }
+
+    /// The key, if one was given.
+    pub fn key(&self) -> anyhow::Result<Option<Key>> {
+        self.key.key()
+    }
+
+    /// Whether a key was given.
+    pub fn has_key(&self) -> bool {
+        self.key.key_file.is_some()
+    }
+
+    /// Whether only programs of this host reach an address, and memory that is given there.
+    pub fn is_near(&self, address: &str) -> bool {
+        is_of_this_host(address) && self.by.by(address) != By::Ibverbs
+    }
+
     /// Whether they make sense for donors at these addresses, whatever the machine.
     pub fn check(&self, addresses: &[String]) -> anyhow::Result<()> {
         let first = addresses.first().context("name donors: where `sinew serve memory` gives memory")?;

@@ -25,6 +25,7 @@ mod donors;
 mod echo;
 mod endpoint_args;
 mod fabrics;
+mod file_service;
 mod files;
 mod herd;
 mod infile;
@@ -139,6 +140,8 @@ enum ServeCommand {
     Block(block::Args),
     /// Serve a key-value cache
     Cache(kv::serve::Args),
+    /// Serve a file system whose files lie in donors' memory
+    Files(file_service::Args),
     /// Serve a key-value cache over verbs: HERD
     Herd(kv::herd::serve::Args),
     /// Give memory to volumes of others
@@ -243,6 +246,7 @@ pub fn main() -> ExitCode {
         Some(Command::Kv(command)) => kv::run(&command),
         Some(Command::Serve(service)) => match *service {
             ServeCommand::Block(args) => block::run(&args),
+            ServeCommand::Files(args) => file_service::run(&args),
             ServeCommand::Cache(args) => kv::serve::run(&args),
             ServeCommand::Herd(args) => kv::herd::serve::run(&args),
             ServeCommand::Memory(args) => memory::run(&args),

@@ -55,16 +55,22 @@ pub struct Args {
 /// The least memory that is worth it: a slab of a small volume.
 const MEMORY_MIN: usize = 1 << 20;
 
+/// Whether there is any point in giving so many bytes.
+pub fn check_len(memory: usize) -> anyhow::Result<()> {
+    ensure!(
+        memory >= MEMORY_MIN,
+        "--memory {}: at least {}, for example --memory 8G",
+        units::size(memory),
+        units::size(MEMORY_MIN)
+    );
+    Ok(())
+}
+
 impl Args {
     fn check(&self) -> anyhow::Result<()> {
         self.by.check(&self.address)?;
         ensure!(self.threads.threads() == 1, "--threads: a donor is asked so rarely that one thread is enough");
-        ensure!(
-            self.memory >= MEMORY_MIN,
-            "--memory {}: at least {}, for example --memory 8G",
-            units::size(self.memory),
-            units::size(MEMORY_MIN)
-        );
+        check_len(self.memory)?;
         let is_near = is_of_this_host(&self.address) && self.by.by(&self.address) != By::Ibverbs;
         ensure!(
             is_near || self.open || self.key.key_file.is_some(),
@@ -109,18 +115,57 @@ impl Serving<'_> {
             // Who has gone is told, so that strangers leave nothing behind.
             let config = Config { client_events: true, ..threads.config() };
             let nexus = Nexus::builder().config(config).build()?;
-            let server = nexus.server().program(move |_endpoint, _rpc| {
-                let config = ServiceConfig::new(memory, key.clone());
-                let service = Service::new(&lends, config, Box::new(SystemEntropy::new()?));
-                let service = service.with_context(|| format!("exposing {} of memory", units::size(memory)))?;
-                Ok::<_, anyhow::Error>(Part { service })
-            });
-            threads.start(server, addresses)
+            threads.start(server(&nexus, lends, memory, key), addresses)
         };
         let advice = |_: &str| format!("It gives {} of memory.", units::size(memory));
         let Some(reports) = threads.serve(start, advice)? else { return Ok(Outcome::Failed) };
         threads.tell_reports(&reports)?;
         Ok(Outcome::Done)
+    }
+}
+
+/// A server of a donor's.
+fn server<L: Lends + Clone + Send + Sync + 'static>(
+    nexus: &Nexus,
+    lends: L,
+    memory: usize,
+    key: Option<Key>,
+) -> sinew::Server {
+    nexus.server().program(move |_endpoint, _rpc| {
+        let config = ServiceConfig::new(memory, key.clone());
+        let service = Service::new(&lends, config, Box::new(SystemEntropy::new()?));
+        let service = service.with_context(|| format!("exposing {} of memory", units::size(memory)))?;
+        Ok::<_, anyhow::Error>(Part { service })
+    })
+}
+
+/// Gives memory beside something else, at an address, on a thread of its own.
+pub fn lend(by: &ByArgs, address: &str, memory: usize, key: Option<Key>) -> anyhow::Result<sinew::ServerHandle> {
+    let lending = Lending { address, memory, key };
+    match by.device_args(address) {
+        Some(device) => device.run(lending),
+        None => lending.with(CallsAlone),
+    }
+}
+
+struct Lending<'a> {
+    address: &'a str,
+    memory: usize,
+    key: Option<Key>,
+}
+
+impl Job for Lending<'_> {
+    type Result = sinew::ServerHandle;
+
+    fn run<D: Device + 'static>(self, device: D, _: Carried) -> anyhow::Result<sinew::ServerHandle> {
+        self.with(device)
+    }
+}
+
+impl Lending<'_> {
+    fn with<L: Lends + Clone + Send + Sync + 'static>(self, lends: L) -> anyhow::Result<sinew::ServerHandle> {
+        let nexus = Nexus::builder().config(Config { client_events: true, ..Config::default() }).build()?;
+        Ok(server(&nexus, lends, self.memory, self.key).at(self.address).start()?)
     }
 }
 

@@ -21,7 +21,7 @@
 mod codec;
 
 use crate::disk::{Disk, DiskError};
-use codec::{Key, Scan};
+use codec::{Key, Scan, Snapshot};
 
 /// Room for records is asked for in pieces of so many bytes.
 const ROOM: u64 = 4 << 20;
@@ -113,6 +113,38 @@ fn numbers<'a>(names: &'a [String], prefix: &'static str) -> impl Iterator<Item 
     names.iter().filter_map(move |name| name.strip_prefix(prefix)?.parse().ok())
 }
 
+/// What a disk has.
+struct Found {
+    number: u64,
+    snapshot: Snapshot,
+    scan: Scan,
+    log_len: u64,
+}
+
+/// The latest snapshot and its log.
+fn find(disk: &mut impl Disk, names: &[String]) -> Result<Option<Found>, JournalError> {
+    let Some(number) = numbers(names, "snapshot-").max() else {
+        for number in numbers(names, "log-") {
+            // As a journal begins, its log is there before its snapshot, and is empty.
+            if !disk.read(&log_name(number))?.is_empty() {
+                return Err(JournalError::Missing { missing: snapshot_name(number), found: log_name(number) });
+            }
+        }
+        return Ok(None);
+    };
+    let (file, log) = (snapshot_name(number), log_name(number));
+    let Some(snapshot) = codec::read_snapshot(&disk.read(&file)?) else {
+        return Err(JournalError::BadSnapshot { file });
+    };
+    let bytes = match disk.read(&log) {
+        Err(DiskError::NotFound(missing)) => return Err(JournalError::Missing { missing, found: file }),
+        other => other?,
+    };
+    let scan = codec::scan(&bytes, snapshot.key, snapshot.sequence, snapshot.sum);
+    let scan = scan.map_err(|at| JournalError::Corrupt { file: log, at })?;
+    Ok(Some(Found { number, snapshot, scan, log_len: bytes.len() as u64 }))
+}
+
 impl<D: Disk> Journal<D> {
     /// Opens what is on the disk. `random` is a number by lot.
     ///
@@ -121,23 +153,13 @@ impl<D: Disk> Journal<D> {
     /// [`JournalError`]; the disk is as it was, then.
     pub fn open(mut disk: D, random: u64) -> Result<Opened<D>, JournalError> {
         let names = disk.names()?;
-        let Some(number) = numbers(&names, "snapshot-").max() else {
-            return Self::open_empty(disk, &names, random);
+        let Some(found) = find(&mut disk, &names)? else {
+            return Self::open_empty(disk, random);
         };
-        let (file, log) = (snapshot_name(number), log_name(number));
-        let Some(snapshot) = codec::read_snapshot(&disk.read(&file)?) else {
-            return Err(JournalError::BadSnapshot { file });
-        };
-        let bytes = match disk.read(&log) {
-            Err(DiskError::NotFound(missing)) => return Err(JournalError::Missing { missing, found: file }),
-            other => other?,
-        };
-        let scanned = codec::scan(&bytes, snapshot.key, snapshot.sequence, snapshot.sum);
-        let Scan { records, sequence, last_sum, len } =
-            scanned.map_err(|at| JournalError::Corrupt { file: log.clone(), at })?;
-        let cut = bytes.len() as u64 - len;
+        let Found { number, snapshot, scan, log_len } = found;
+        let (log, cut) = (log_name(number), log_len - scan.len);
         if cut > 0 {
-            disk.cut(&log, len)?;
+            disk.cut(&log, scan.len)?;
         }
         // Some of it may have been there without having been made to last.
         disk.sync(&log)?;
@@ -145,27 +167,32 @@ impl<D: Disk> Journal<D> {
             disk,
             key: snapshot.key,
             number,
-            sequence,
-            synced: sequence,
-            last_sum,
+            sequence: scan.sequence,
+            synced: scan.sequence,
+            last_sum: scan.last_sum,
             buffer: Vec::new(),
-            log_len: len,
-            room: len,
+            log_len: scan.len,
+            room: scan.len,
             snapshot_len: snapshot.payload.len() as u64,
             failed: None,
         };
-        let mut opened = Opened { journal, snapshot: Some(snapshot.payload), records, cut };
+        let mut opened = Opened { journal, snapshot: Some(snapshot.payload), records: scan.records, cut };
         opened.journal.tidy()?;
         Ok(opened)
     }
 
-    fn open_empty(mut disk: D, names: &[String], random: u64) -> Result<Opened<D>, JournalError> {
-        for number in numbers(names, "log-") {
-            // As a journal begins, its log is there before its snapshot, and is empty.
-            if !disk.read(&log_name(number))?.is_empty() {
-                return Err(JournalError::Missing { missing: snapshot_name(number), found: log_name(number) });
-            }
-        }
+    /// What is on the disk: the snapshot, if there is one, and what came after it. Nothing is changed.
+    ///
+    /// # Errors
+    ///
+    /// [`JournalError`].
+    pub fn read(mut disk: D) -> Result<(Option<Vec<u8>>, Vec<Vec<u8>>), JournalError> {
+        let names = disk.names()?;
+        let found = find(&mut disk, &names)?;
+        Ok(found.map_or((None, Vec::new()), |found| (Some(found.snapshot.payload), found.scan.records)))
+    }
+
+    fn open_empty(disk: D, random: u64) -> Result<Opened<D>, JournalError> {
         let journal = Self {
             disk,
             key: Key(random),

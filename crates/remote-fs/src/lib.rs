@@ -10,6 +10,7 @@
 //! which pages a file now has; data are never overwritten in place, so a write that was cut off reads as old, page by page.
 #![forbid(unsafe_code)]
 
+pub mod check;
 pub mod client;
 pub mod disk;
 pub mod journal;

@@ -21,7 +21,7 @@ mod repair;
 mod sessions;
 mod store;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use config::{Config, Failure, Now, OpenError, Stats};
 pub use core::{Service, Taken};

@@ -1,3 +1,3 @@
 mod facts;
 mod random;
-mod world;
+pub(crate) mod world;

@@ -107,7 +107,7 @@ impl Net {
         }
     }
 
-    fn step(&mut self) {
+    pub fn step(&mut self) {
         self.now_ns += 1 + self.random.below(2_000_000);
         if self.sent.is_empty() {
             return;
@@ -246,16 +246,19 @@ impl World {
         self.net.borrow_mut().random.below(below)
     }
 
+    /// The donors, for whoever is to have them next.
+    pub fn lend(&self) -> (Lent, Vec<String>) {
+        let mut net = self.net.borrow_mut();
+        net.services += 1;
+        let ids: Vec<DonorId> = (0..net.hosts.len() as u64).map(|lane| DonorId(100 + lane)).collect();
+        let names = ids.iter().map(|id| format!("donor {}", id.0)).collect();
+        (Lent { net: Rc::clone(&self.net), service: net.services, ids, arena: self.arena.clone() }, names)
+    }
+
     /// A service begins with what is on the disk.
     pub fn start(&mut self) {
-        let number = {
-            let mut net = self.net.borrow_mut();
-            net.services += 1;
-            net.services
-        };
-        let ids: Vec<DonorId> = (0..self.net.borrow().hosts.len() as u64).map(|lane| DonorId(100 + lane)).collect();
-        let names = ids.iter().map(|id| format!("donor {}", id.0)).collect();
-        let donors = Lent { net: Rc::clone(&self.net), service: number, ids, arena: self.arena.clone() };
+        let (donors, names) = self.lend();
+        let number = donors.service;
         let random = |part| Box::new(SeededGenerator::new(self.seed * 1000 + u64::from(number) * 2 + part));
         let generators: (Box<dyn Generator>, Box<dyn Generator>) = (random(0), random(1));
         let service =

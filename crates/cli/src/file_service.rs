@@ -1,0 +1,302 @@
+//! `sinew serve files`.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, ensure};
+use serde_json::{Map, Value, json};
+use sinew::ServerHandle;
+use sinew::fabric::Clock;
+use sinew::host::{HostClock, Interrupt, SystemEntropy};
+use sinew::prelude::*;
+use sinew::remote_memory::donor::Key;
+use sinew::remote_memory::volume::Donors;
+use sinew::rpc::{ClientEvent, ClientId, DeferredCall};
+use sinew_harness::units::parse_size;
+use sinew_remote_fs::disk::HostDisk;
+use sinew_remote_fs::protocol::{FILES, Time};
+use sinew_remote_fs::service::{Config as FilesConfig, Now, Service, Stats, Taken};
+
+use crate::donors::{DonorArgs, Names, WithDonors};
+use crate::fabrics::{self, Purpose};
+use crate::memory;
+use crate::serve::{TellArgs, begin};
+use crate::{Outcome, Usage, advice, output};
+
+/// Bytes of buffers: for copies that are made anew.
+const ARENA: usize = 8 << 20;
+/// What is due by the clock is looked for so often, at least.
+const LOOK_NS: u64 = 10_000_000;
+
+const AFTER_HELP: &str = "\
+Names, sizes and attributes of the files lie in this program, and, with --data, in a directory of this host; what is in the files lies in donors'
+memory, with --copies of each page at different ones. Clients (`sinew mount`) read and write it there by themselves.
+
+What a client has flushed (close, fsync) outlives clients, and as many donors as there are copies, less one; with --data it outlives this program,
+too, as long as the donors go on: stop it, start it again with the same --data and donors, and clients go on. Without --data the file system is gone with the program.
+
+With --memory the program gives memory itself, as a donor at the next address (NAME.1, or the next port). That memory is gone with the
+program: what lies there alone, with --copies 1 or too few other donors, is lost then.
+
+Beyond shared memory and this host, clients and donors have to have the key of --key-file; or, with --open, clients may be anybody. All clients with the key are
+trusted: they read and write the donors' memory themselves, and say whose requests they make.
+
+JSON: first `serving`, a list of one address; at the end `counters`: what was asked for, changed, lost and made anew.
+
+Examples:
+  sinew serve files shm://files --memory 1G --copies 1
+  sinew serve files udp://10.0.0.1:7300 --data /var/lib/sinew --donor udp://10.0.0.2:7200 --donor udp://10.0.0.3:7200 --key-file pool.key
+  sinew mount udp://10.0.0.1:7300 /mnt --key-file pool.key        elsewhere";
+
+/// Serve a file system's names, for files in donors' memory, until Ctrl-C.
+#[derive(clap::Args)]
+#[command(after_help = AFTER_HELP)]
+pub struct Args {
+    /// Where clients come: shm://NAME, udp://HOST:PORT or ibverbs://HOST:PORT
+    address: String,
+    /// Bytes to give as a donor, in this process's memory
+    #[arg(long, value_name = "BYTES", allow_negative_numbers = true, value_parser = parse_size)]
+    memory: Option<usize>,
+    /// A donor, where `sinew serve memory` gives memory; several times
+    #[arg(long = "donor", value_name = "ADDRESS", required_unless_present = "memory")]
+    donors: Vec<String>,
+    /// Copies of each page, at different donors
+    #[arg(long, value_name = "COUNT", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=8))]
+    copies: u8,
+    /// A directory for names and attributes, which nothing else uses
+    #[arg(long, value_name = "DIRECTORY")]
+    data: Option<PathBuf>,
+    #[command(flatten)]
+    reach: DonorArgs,
+    /// Let anybody in who reaches the address
+    #[arg(long, conflicts_with = "key_file")]
+    open: bool,
+    #[command(flatten)]
+    tells: TellArgs,
+}
+
+impl Args {
+    fn check(&self) -> anyhow::Result<()> {
+        fabrics::check(&self.address, Purpose::Serve)?;
+        let own = self.own_address()?;
+        let all: Vec<String> = own.iter().chain(&self.donors).cloned().collect();
+        self.reach.check(&all)?;
+        if let Some(bytes) = self.memory {
+            memory::check_len(bytes)?;
+            ensure!(
+                !["://0.0.0.0", "://[::]"].iter().any(|any| self.address.contains(any)),
+                "{}: with --memory, the address has to be one that clients reach the memory at: name the host's own",
+                self.address
+            );
+        }
+        let is_near = self.reach.is_near(&self.address);
+        ensure!(
+            is_near || self.open || self.reach.has_key(),
+            "{}: others than programs of this host reach it, and would read and write all files. Give them a key \
+             (--key-file FILE, the same for clients and donors), or let everybody in (--open)",
+            self.address
+        );
+        let donors = all.len();
+        ensure!(
+            usize::from(self.copies) <= donors,
+            "--copies {}: as many donors are wanted, and {donors} {} named; name more with --donor, or say --copies {donors}, which loses \
+             files with a donor{}",
+            self.copies,
+            if donors == 1 { "is" } else { "are" },
+            if donors == 1 { "" } else { " too many" }
+        );
+        Ok(())
+    }
+
+    /// Where this program gives memory, if it does.
+    fn own_address(&self) -> anyhow::Result<Option<String>> {
+        self.memory.map(|_| fabrics::nth_address(&self.address, 1)).transpose()
+    }
+
+    fn lend(&self, key: Option<Key>) -> anyhow::Result<Option<ServerHandle>> {
+        let (Some(bytes), Some(address)) = (self.memory, self.own_address()?) else { return Ok(None) };
+        memory::lend(self.reach.by(), &address, bytes, key).map(Some)
+    }
+
+    /// Says what would be lost, and with what.
+    fn warn(&self) {
+        if self.tells.is_child() {
+            return;
+        }
+        if self.copies == 1 {
+            output::complain("--copies 1: what lies at a donor is lost with it");
+        }
+        match (&self.data, self.memory) {
+            (None, _) => output::complain("no --data: the whole file system is gone when this program ends"),
+            (Some(_), Some(_)) if self.donors.len() < usize::from(self.copies) => output::complain(
+                "--memory: some files have too few copies at other donors; what lies in this program's memory alone is lost when it ends",
+            ),
+            _ => {}
+        }
+    }
+}
+
+/// Serves until a signal, or, as a child, until standard input ends.
+pub fn run(args: &Args) -> anyhow::Result<Outcome> {
+    args.check().map_err(Usage::of)?;
+    let ended = begin(args.tells.is_child(), |interrupt| {
+        let key = args.reach.key()?;
+        args.warn();
+        let own = args.lend(key.clone())?;
+        let own_address = own.as_ref().map(|own| own.addresses()[0].to_string());
+        let donors: Vec<String> = own_address.into_iter().chain(args.donors.iter().cloned()).collect();
+        let outcome = args.reach.run(&donors, ARENA, Serving { args, interrupt, key })?;
+        if let Some(own) = own {
+            own.stop()?;
+        }
+        Ok(outcome)
+    })?;
+    Ok(ended.unwrap_or(Outcome::Failed))
+}
+
+struct Serving<'a> {
+    args: &'a Args,
+    interrupt: Interrupt,
+    key: Option<Key>,
+}
+
+type Files<D> = Service<D, HostDisk, ClientId>;
+
+impl WithDonors for Serving<'_> {
+    type Result = Outcome;
+
+    fn run<D: Donors + 'static>(self, donors: D, names: &Names) -> anyhow::Result<Outcome> {
+        let Self { args, interrupt, key } = self;
+        let disk = args.data.as_deref().map(HostDisk::open).transpose()?;
+        let nexus = Nexus::builder().config(Config { client_events: true, ..Config::default() }).build()?;
+        let mut rpc = Rpc::open_with(&nexus, &args.address)?;
+        let config = FilesConfig { copies: args.copies.into(), ..FilesConfig::default() };
+        let clock = HostClock::new();
+        let random = (Box::new(SystemEntropy::new()?) as _, Box::new(SystemEntropy::new()?) as _);
+        let names: Vec<String> = names.all().map(str::to_owned).collect();
+        let service = Service::open(disk, donors, names, key, random, config, now(&clock));
+        let mut service: Files<D> = service.map_err(|error| match &args.data {
+            Some(data) => anyhow::Error::from(error).context(format!("opening what {} keeps", data.display())),
+            None => error.into(),
+        })?;
+        let address = rpc.address().to_string();
+        let ask = format!("Stop with Ctrl-C. Mount it with: sinew mount {} DIRECTORY", advice::quoted(&address));
+        args.tells.tell_ready(&[address], ask)?;
+        let _guard = interrupt.wake_on_interrupt(rpc.waker());
+        let mut health = Health::default();
+        let result = drive(&mut rpc, &mut service, &clock, interrupt, |service| health.look(service));
+        let closed = result.and_then(|()| Ok(service.close()?));
+        let stats = service.stats();
+        args.tells.tell_end("counters", counters(&stats), sentence(&stats))?;
+        closed.map(|()| Outcome::Done)
+    }
+}
+
+fn now(clock: &HostClock) -> Now {
+    let time = match SystemTime::now().duration_since(UNIX_EPOCH) {
+        Ok(since) => Time { s: since.as_secs() as i64, ns: since.subsec_nanos() },
+        // A clock that is set before 1970.
+        Err(_) => Time::default(),
+    };
+    Now { ns: clock.now_ns(), time }
+}
+
+/// Answers clients until the interrupt. Now and then `look` is shown the service.
+fn drive<D: Donors>(
+    rpc: &mut Rpc,
+    service: &mut Files<D>,
+    clock: &HostClock,
+    interrupt: Interrupt,
+    mut look: impl FnMut(&Files<D>),
+) -> anyhow::Result<()> {
+    let mut held: HashMap<u64, DeferredCall> = HashMap::new();
+    let mut answers = Vec::new();
+    let mut look_ns = 0;
+    while !interrupt.is_set() {
+        let now = now(clock);
+        let mut busy = rpc.turn_with(|call| {
+            if call.request_type() != FILES {
+                return call.refuse_type();
+            }
+            match service.take(call.client(), call.request(), now) {
+                Taken::Answer(answer) => call.reply(&answer),
+                // Where there is no memory for it, the client is told, and sends it again.
+                Taken::Held(id) => drop(call.defer().map(|call| held.insert(id, call))),
+            }
+        });
+        while let Some(event) = rpc.poll_client_event() {
+            if let ClientEvent::Left { client, .. } = event {
+                service.left(client, now);
+            }
+        }
+        while rpc.poll_completion().is_some() || rpc.poll_event().is_some() {}
+        busy |= service.turn(now)?;
+        service.poll(&mut answers);
+        for (id, answer) in answers.drain(..) {
+            busy = true;
+            if let Some(call) = held.remove(&id) {
+                call.reply(&answer);
+            }
+        }
+        if look_ns <= now.ns {
+            look_ns = now.ns + 10 * LOOK_NS;
+            held.retain(|_, call| !call.is_abandoned());
+            look(service);
+        }
+        rpc.rest_beside(busy, &mut [service.donors()], Some(LOOK_NS))?;
+    }
+    Ok(())
+}
+
+/// How well the files are, as it was said last.
+#[derive(Default)]
+struct Health {
+    last: Option<((usize, usize), (usize, usize))>,
+}
+
+impl Health {
+    /// Says what has changed.
+    fn look<D: Donors>(&mut self, service: &Files<D>) {
+        let (degraded, ready) = (service.degraded(), service.donors_ready());
+        let is_first = self.last.is_none() && ready.0 < ready.1;
+        if self.last == Some((degraded, ready)) || is_first {
+            // Donors have a moment to be found as it begins.
+            return;
+        }
+        if self.last.is_some_and(|(_, before)| before != ready) {
+            output::note(format_args!("{} of {} donors answer", ready.0, ready.1));
+        }
+        let before = self.last.map_or((0, 0), |(before, _)| before);
+        match degraded {
+            _ if before == degraded => {}
+            (0, 0) => output::note("all files have all their copies"),
+            (lacking, 0) => {
+                output::note(format_args!("{lacking} segments lack a copy, which is made anew where donors have room"))
+            }
+            (_, lost) => output::note(format_args!(
+                "{lost} segments are at no donor any more: files that lie there cannot be read"
+            )),
+        }
+        self.last = Some((degraded, ready));
+    }
+}
+
+fn counters(stats: &Stats) -> Map<String, Value> {
+    let Stats { answered, refused, nonsense, strangers, changes, syncs, dead, lost_copies, repaired, .. } = *stats;
+    let counters = json!({
+        "answered": answered, "refused": refused, "nonsense": nonsense, "strangers": strangers, "changes": changes, "syncs": syncs,
+        "dead_clients": dead, "lost_copies": lost_copies, "repaired_copies": repaired,
+    });
+    match counters {
+        Value::Object(counters) => counters,
+        _ => Map::new(),
+    }
+}
+
+fn sentence(stats: &Stats) -> String {
+    let Stats { answered, changes, syncs, lost_copies, repaired, .. } = stats;
+    format!(
+        "{answered} requests answered, {changes} changes, made to last {syncs} times; {lost_copies} copies lost, {repaired} made anew"
+    )
+}
