@@ -17,6 +17,7 @@ use sinew_mount::{Files, InMemory, Mount};
 use crate::child::ServerProcess;
 use crate::fabrics::Fabric;
 use crate::measure::with_progress;
+use crate::memory::reach::KeyArgs;
 use crate::mount;
 use crate::table;
 use crate::verbs::{Carried, DeviceArgs, Job};
@@ -42,9 +43,8 @@ pub struct Args {
     address: Option<String>,
     #[command(flatten)]
     device: DeviceArgs,
-    /// A file with the key of the service and its donors
-    #[arg(long, value_name = "FILE")]
-    key_file: Option<std::path::PathBuf>,
+    #[command(flatten)]
+    key: KeyArgs,
     /// Bytes of the file that is written and read
     #[arg(long, default_value = "256M", value_parser = parse_size)]
     size: usize,
@@ -165,7 +165,7 @@ impl Job for Benching<'_> {
             Some(server) => server.address()?.to_owned(),
             None => args.address.clone().unwrap_or_default(),
         };
-        let told = mount::Joining::new(address, args.key_file.clone());
+        let told = mount::Joining::new(address, args.key.clone());
         let remote = mount::join(&told, device, Arc::new(|text: &str| output::complain(text)))?;
         let folder = Folder::new()?;
         let remote = at(remote, &folder.0.join("remote"))?;

@@ -5,9 +5,10 @@
 //! - `verbs`, `kv`, `seq`: `sinew verbs`, `sinew kv` and `sinew seq`, their benchmarks and the services that they are for.
 //! - `herd`: servers and clients of calls over verbs, and how they meet.
 //! - `sim`: `sinew sim`, and `lab`: `sinew lab`.
-//! - `block` and `memory`: `sinew serve block`, `sinew serve memory` and `sinew memory`; `donors` and `volume`: memory of others, and volumes in it; `socket_args`: where
-//!   clients of other protocols come in.
-//! - `mount`: `sinew mount`; `files`: `sinew files`; `swap`: `sinew swap`. `fsck`: `sinew fsck`. `limits`: `sinew limits`. `measure`: what all benchmarks have in common; how they measure is the harness's.
+//! - `block` and `memory`: `sinew serve block`, `sinew serve memory` and `sinew memory`; `donors` and `volume`: memory of others, and volumes in it;
+//!   `socket_args`: where clients of other protocols come in.
+//! - `file_service`: `sinew serve files`; `mount`: `sinew mount`; `files`: `sinew files`; `fsck`: `sinew fsck`; `swap`: `sinew swap`.
+//! - `limits`: `sinew limits`. `measure`: what all benchmarks have in common; how they measure is the harness's.
 //! - `advice`: which command serves where nobody is found.
 //! - `model`: `sinew model`, which computes and measures nothing; `advise`: `sinew advise`.
 //! - `infile`: files that options name; `outfile`: the one that `--out` names; `interrupted`: Ctrl-C, where nothing has to be put in order.

@@ -15,8 +15,11 @@ use serde_json::json;
 use sinew::fabric::Address;
 use sinew::fabric::verbs::Device;
 use sinew::host::Interrupt;
+use sinew::mem::Arena;
 use sinew::prelude::*;
-use sinew::remote_memory::pool::{Approach, Verbs};
+use sinew::remote_memory::engine::RpcPathConfig;
+use sinew::remote_memory::pool::{Approach, Calls, Verbs};
+use sinew::{Endpoint, SharedEndpoint};
 use sinew_mount::files::Lifetimes;
 use sinew_mount::remote::{MakeLane, time_of};
 use sinew_mount::{Files, Mount, Remote, Unmounted, Watch};
@@ -31,6 +34,8 @@ pub use options::{Args, Joining};
 const LOOK: Duration = Duration::from_millis(50);
 /// Memory for buffers beside what is not committed.
 const BUFFERS: usize = 128 << 20;
+/// Memory of a lane for what it sends, where donors are reached by calls.
+const LANE_BUFFERS: usize = 16 << 20;
 /// The hidden command that looks after a mount.
 pub const WATCH: &str = "mount-watch";
 
@@ -57,7 +62,14 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     if args.is_in_background {
         sinew_mount::daemon::leave_session().context("leaving the terminal")?;
     }
-    args.device.run(Mounting { args, interrupt })
+    let mounting = Mounting { args, interrupt };
+    match args.by.device_args(&args.address) {
+        Some(device) => device.run(mounting),
+        None => {
+            let remote = join_by_calls(&args.joining(), args.log()?)?;
+            mounting.serve(remote)
+        }
+    }
 }
 
 struct Mounting<'a> {
@@ -65,8 +77,11 @@ struct Mounting<'a> {
     interrupt: Interrupt,
 }
 
+/// Where is said what no program is told.
+type Log = Arc<dyn Fn(&str) + Send + Sync>;
+
 /// Where a mount says what no program is told.
-fn log(file: Option<File>) -> Arc<dyn Fn(&str) + Send + Sync> {
+fn log(file: Option<File>) -> Log {
     let file = file.map(Mutex::new);
     Arc::new(move |text: &str| match &file {
         None => output::complain(text),
@@ -84,12 +99,24 @@ impl Job for Mounting<'_> {
     type Result = Outcome;
 
     fn run<D: Device + 'static>(self, device: D, _: Carried) -> anyhow::Result<Outcome> {
-        let Self { args, interrupt } = self;
-        let file = args.log.as_ref().map(|path| {
+        let remote = join(&self.args.joining(), device, self.args.log()?)?;
+        self.serve(remote)
+    }
+}
+
+impl Args {
+    fn log(&self) -> anyhow::Result<Log> {
+        let file = self.log.as_ref().map(|path| {
             let file = File::options().create(true).append(true).open(path);
             file.with_context(|| format!("opening the log {}", path.display()))
         });
-        let remote = join(&args.joining(), device, log(file.transpose()?))?;
+        Ok(log(file.transpose()?))
+    }
+}
+
+impl Mounting<'_> {
+    fn serve(self, remote: impl Files) -> anyhow::Result<Outcome> {
+        let Self { args, interrupt } = self;
         let mut options = sinew_mount::Options::new(args.address.clone());
         (options.read_only, options.allow_other) = (args.read_only, args.allow_other);
         options.threads = args.threads.map_or(options.threads, usize::from);
@@ -117,29 +144,66 @@ fn wall() -> sinew_remote_fs::protocol::Time {
 }
 
 /// Joins the file system with lanes over a device.
-pub fn join<D: Device + 'static>(
-    told: &Joining,
-    device: D,
-    log: Arc<dyn Fn(&str) + Send + Sync>,
-) -> anyhow::Result<Remote<Rpc, Verbs<D>>> {
-    let address: Address = told.address.parse()?;
-    let mut config = ClientConfig::new(told.key()?, wall, log);
-    config.service_timeout_ns = u64::from(told.timeout) * 1_000_000_000;
-    config.dirty_bytes_max = told.unwritten;
+pub fn join<D: Device + 'static>(told: &Joining, device: D, log: Log) -> anyhow::Result<Remote<Rpc, Verbs<D>>> {
+    let config = told.config(log)?;
     let path = config.pool.path;
-    let approach = Verbs::new(&device, 3 * told.unwritten + BUFFERS, path).context("taking memory for buffers")?;
+    let approach = Verbs::new(&device, told.buffers(), path).context("taking memory for buffers")?;
     let approach = Arc::new(approach);
-    let client = Client::new(address.clone(), approach.arena(), config);
-    let fabric = Fabric::of(&address).with_context(|| format!("{address}: no such fabric"))?;
-    let own = fabric.client_address("");
-    let make: MakeLane<Rpc, Verbs<D>> = Box::new(move |client, number| {
-        let nexus = Nexus::builder().build().map_err(|error| error.to_string())?;
-        let rpc = Rpc::open_with(&nexus, &own).map_err(|error| error.to_string())?;
+    let client = Client::new(told.address.parse()?, approach.arena(), config);
+    let own = told.own_address()?;
+    let make: MakeLane<Rpc, Verbs<D>> =
+        Box::new(move |client, number| Ok(Lane::new(client, number, endpoint(&own)?, &approach)));
+    told.join(&client, make)
+}
+
+/// Joins the file system with lanes that reach donors by calls.
+fn join_by_calls(told: &Joining, log: Log) -> anyhow::Result<Remote<SharedEndpoint<Rpc>, Calls<Rpc>>> {
+    let arena = Arena::private(told.buffers()).context("taking memory for buffers")?;
+    let client = Client::new(told.address.parse()?, &arena, told.config(log)?);
+    let own = told.own_address()?;
+    let make: MakeLane<SharedEndpoint<Rpc>, Calls<Rpc>> = Box::new(move |client, number| {
+        let rpc = SharedEndpoint::new(endpoint(&own)?);
+        let approach = Calls::new(&rpc, LANE_BUFFERS, RpcPathConfig::default()).map_err(|error| error.to_string())?;
+        #[allow(clippy::arc_with_non_send_sync, reason = "other means are shared by lanes")]
+        let approach = Arc::new(approach);
         Ok(Lane::new(client, number, rpc, &approach))
     });
-    let lifetime = Duration::from_millis(told.lifetime_ms);
-    let lifetimes = Lifetimes { name: lifetime, attributes: lifetime };
-    Remote::join(&client, make, lifetimes, Duration::from_secs(told.timeout.into())).map_err(|why| anyhow!(why))
+    told.join(&client, make)
+}
+
+fn endpoint(own: &str) -> Result<Rpc, String> {
+    let nexus = Nexus::builder().build().map_err(|error| error.to_string())?;
+    Rpc::open_with(&nexus, own).map_err(|error| error.to_string())
+}
+
+impl Joining {
+    fn buffers(&self) -> usize {
+        3 * self.unwritten + BUFFERS
+    }
+
+    fn config(&self, log: Log) -> anyhow::Result<ClientConfig> {
+        let mut config = ClientConfig::new(self.key.key()?, wall, log);
+        config.service_timeout_ns = u64::from(self.timeout) * 1_000_000_000;
+        config.dirty_bytes_max = self.unwritten;
+        Ok(config)
+    }
+
+    /// The address of an endpoint that reaches the service.
+    fn own_address(&self) -> anyhow::Result<String> {
+        let address: Address = self.address.parse()?;
+        let fabric = Fabric::of(&address).with_context(|| format!("{address}: no such fabric"))?;
+        Ok(fabric.client_address(""))
+    }
+
+    fn join<E: Endpoint + 'static, A: Approach + 'static>(
+        &self,
+        client: &Arc<Client>,
+        make: MakeLane<E, A>,
+    ) -> anyhow::Result<Remote<E, A>> {
+        let lifetime = Duration::from_millis(self.lifetime_ms);
+        let lifetimes = Lifetimes { name: lifetime, attributes: lifetime };
+        Remote::join(client, make, lifetimes, Duration::from_secs(self.timeout.into())).map_err(|why| anyhow!(why))
+    }
 }
 
 fn tell_mounted<F: Files>(args: &Args, mount: &Mount<F>) -> anyhow::Result<()> {

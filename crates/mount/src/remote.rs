@@ -80,7 +80,7 @@ impl<E: Endpoint, A: Approach> Common<E, A> {
     }
 }
 
-impl<E: Endpoint + 'static, A: Approach + Send + Sync + 'static> Remote<E, A> {
+impl<E: Endpoint + 'static, A: Approach + 'static> Remote<E, A> {
     /// Joins the file system, and starts the thread that tends the client. `make` is asked once by each thread.
     ///
     /// # Errors
@@ -258,7 +258,7 @@ fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > NAME_LEN_MAX { Err(Errno::NAMETOOLONG) } else { Ok(()) }
 }
 
-impl<E: Endpoint + 'static, A: Approach + Send + Sync + 'static> Files for Remote<E, A> {
+impl<E: Endpoint + 'static, A: Approach + 'static> Files for Remote<E, A> {
     fn lifetimes(&self) -> Lifetimes {
         self.common.lifetimes
     }

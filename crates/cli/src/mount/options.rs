@@ -2,12 +2,12 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, bail, ensure};
-use sinew::remote_memory::donor::{KEY_LEN_MIN, Key, LANES_MAX};
+use anyhow::ensure;
+use sinew::remote_memory::donor::LANES_MAX;
 use sinew_harness::units::{self, parse_size};
 
 use super::check_address;
-use crate::verbs::DeviceArgs;
+use crate::memory::reach::{ByArgs, KeyArgs};
 
 const AFTER_HELP: &str = "\
 The files lie in the memory of the service's donors, which this host reads and writes by itself, over --fabric; ADDRESS is where `sinew serve files` runs.
@@ -37,9 +37,8 @@ pub struct Args {
     /// Return when it is mounted, and go on in the background
     #[arg(long)]
     pub background: bool,
-    /// A file with the key of the service and its donors
-    #[arg(long, value_name = "FILE")]
-    pub key_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub key: KeyArgs,
     /// Let nothing be written
     #[arg(long)]
     pub read_only: bool,
@@ -47,7 +46,7 @@ pub struct Args {
     #[arg(long)]
     pub allow_other: bool,
     #[command(flatten)]
-    pub device: DeviceArgs,
+    pub by: ByArgs,
     /// Threads that answer the kernel [default: as many as processors, from 2 to 8]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u8).range(1..=i64::from(LANES_MAX) - 4))]
     pub threads: Option<u8>,
@@ -76,8 +75,8 @@ const UNWRITTEN: (usize, usize) = (4 << 20, 16 << 30);
 
 impl Args {
     pub fn check(&self) -> anyhow::Result<()> {
-        self.device.check()?;
         check_address(&self.address)?;
+        self.by.check(&self.address)?;
         let (least, most) = UNWRITTEN;
         ensure!(
             (least..=most).contains(&self.unwritten),
@@ -91,16 +90,16 @@ impl Args {
 
     /// How the file system is joined.
     pub fn joining(&self) -> Joining {
-        let Self { address, key_file, timeout, unwritten, lifetime_ms, .. } = self;
-        let (address, key_file) = (address.clone(), key_file.clone());
-        Joining { address, key_file, timeout: *timeout, unwritten: *unwritten, lifetime_ms: *lifetime_ms }
+        let Self { address, key, timeout, unwritten, lifetime_ms, .. } = self;
+        let (address, key) = (address.clone(), key.clone());
+        Joining { address, key, timeout: *timeout, unwritten: *unwritten, lifetime_ms: *lifetime_ms }
     }
 }
 
 /// How a file system is joined.
 pub struct Joining {
     pub address: String,
-    key_file: Option<PathBuf>,
+    pub key: KeyArgs,
     pub timeout: u32,
     pub unwritten: usize,
     pub lifetime_ms: u64,
@@ -108,19 +107,7 @@ pub struct Joining {
 
 impl Joining {
     /// As a mount does it that is told nothing else.
-    pub fn new(address: String, key_file: Option<PathBuf>) -> Self {
-        Self { address, key_file, timeout: 30, unwritten: 64 << 20, lifetime_ms: 1000 }
-    }
-
-    /// The key, from its file.
-    pub fn key(&self) -> anyhow::Result<Option<Key>> {
-        let Some(path) = &self.key_file else { return Ok(None) };
-        let bytes = std::fs::read(path).with_context(|| format!("reading the key file {}", path.display()))?;
-        match Key::new(&bytes) {
-            Some(key) => Ok(Some(key)),
-            None => {
-                bail!("the key file {} has {} bytes: a key has at least {KEY_LEN_MIN}", path.display(), bytes.len())
-            }
-        }
+    pub fn new(address: String, key: KeyArgs) -> Self {
+        Self { address, key, timeout: 30, unwritten: 64 << 20, lifetime_ms: 1000 }
     }
 }

@@ -57,6 +57,9 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         let mut pause = PAUSES.0;
         loop {
             let mut identity = self.client.identity();
+            if self.client.has_left() {
+                return Err(self.unreachable("this client has left".into()));
+            }
             if identity.joined == 0 {
                 self.join(0, until)?;
                 identity = self.client.identity();

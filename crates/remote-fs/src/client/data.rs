@@ -25,7 +25,7 @@ const ATTEMPTS: u32 = 4;
 const PAUSE_NS: u64 = 100_000_000;
 
 /// A copy that was tried in vain.
-struct Bad {
+pub(super) struct Bad {
     copy: Replica,
     /// It can be read, and has something else.
     is_wrong: bool,
@@ -89,7 +89,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
     }
 
     /// From the copies that are known, one after the other.
-    fn fetch_once(&mut self, stored: &Stored) -> Result<Result<MessageBuffer, Vec<Bad>>, Failed> {
+    pub(super) fn fetch_once(&mut self, stored: &Stored) -> Result<Result<MessageBuffer, Vec<Bad>>, Failed> {
         let mut bad: Vec<Bad> = Vec::new();
         let Some(place) = self.client.place(stored.pages.segment) else { return Ok(Err(bad)) };
         let whole: Vec<Replica> = place.copies.iter().filter(|copy| copy.is_whole).copied().collect();

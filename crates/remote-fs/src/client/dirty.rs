@@ -68,9 +68,14 @@ pub(super) struct Frosted {
     pub buffer: Frozen,
     /// Which of its pages count.
     pub mask: u64,
-    /// Of each page that counts.
-    pub sums: Arc<[u64]>,
     pub partial: Arc<BTreeMap<u64, Partial>>,
+}
+
+impl Frosted {
+    /// The checksums of pages of it.
+    pub fn sums(&self, first: u64, count: u32) -> Vec<u64> {
+        (first..first + u64::from(count)).map(|index| checksum(&self.buffer[bytes_of(index)])).collect()
+    }
 }
 
 /// What is not committed of one file.
@@ -179,7 +184,7 @@ impl Dirty {
                 let replaces = match (below, base) {
                     (Some(frosted), _) => {
                         target.copy_from_slice(&frosted.buffer[bytes_of(index)]);
-                        frosted.sums[index as usize]
+                        checksum(target)
                     }
                     (None, Some((bytes, sum))) => {
                         target.copy_from_slice(bytes);
@@ -210,10 +215,8 @@ impl Dirty {
         let mut frozen = Vec::with_capacity(chunks.len());
         for chunk in chunks {
             let Some(Fresh { buffer, mask, partial }) = self.fresh.remove(&chunk) else { continue };
-            let buffer = buffer.freeze();
-            let sum = |index: u64| if mask & (1 << index) == 0 { 0 } else { checksum(&buffer[bytes_of(index)]) };
-            let sums: Arc<[u64]> = (0..CHUNK_PAGES).map(sum).collect();
-            let frosted = Frosted { at: chunk * CHUNK_PAGES, buffer, mask, sums, partial: Arc::new(partial) };
+            let (at, buffer) = (chunk * CHUNK_PAGES, buffer.freeze());
+            let frosted = Frosted { at, buffer, mask, partial: Arc::new(partial) };
             self.flushing.insert(chunk, frosted.clone());
             frozen.push(frosted);
         }

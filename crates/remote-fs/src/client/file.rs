@@ -2,17 +2,28 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use sinew_mem::MessageBuffer;
+
 use super::dirty::Dirty;
 use super::error::Failed;
-use super::layout::Known;
+use super::layout::{Known, Stored};
 use crate::protocol::{Attr, Ino, Time};
 
 /// One file. It is there while it is open, and for as long as the program knows of it.
 pub(super) struct File {
     pub ino: Ino,
     state: Mutex<State>,
+    /// Pages that were read before anybody asked for them. Held while they are read: who asks meanwhile waits for them.
+    pub ahead: Mutex<Option<Ahead>>,
     /// Held by whoever writes what is dirty: one at a time, so that commits keep the order of writes.
     pub flushing: Mutex<()>,
+}
+
+/// Pages that were read ahead, and checked.
+pub(super) struct Ahead {
+    /// Which they are: whatever becomes of the file, these have these bytes.
+    pub stored: Stored,
+    pub buffer: MessageBuffer,
 }
 
 #[derive(Default)]
@@ -32,6 +43,8 @@ pub(super) struct State {
     pub modified: Option<Time>,
     /// Since when there is something to commit, on the endpoint's clock.
     pub dirty_since_ns: u64,
+    /// Where the next read begins, if reads are one behind the other.
+    pub read_until: u64,
     /// Why what was written could not be committed: for whoever asks next.
     pub error: Option<Failed>,
     /// Its permissions, as the service said last.
@@ -42,7 +55,11 @@ pub(super) struct State {
 
 impl File {
     pub fn new(ino: Ino) -> Self {
-        Self { ino, state: Mutex::default(), flushing: Mutex::default() }
+        Self { ino, state: Mutex::default(), ahead: Mutex::default(), flushing: Mutex::default() }
+    }
+
+    pub fn ahead(&self) -> MutexGuard<'_, Option<Ahead>> {
+        self.ahead.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn lock(&self) -> MutexGuard<'_, State> {

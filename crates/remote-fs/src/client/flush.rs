@@ -45,22 +45,22 @@ impl Batch {
     fn add(&mut self, chunk: &Frosted, index: u64, pages: Pages, replaces: Option<Vec<u64>>) {
         let start = index as usize * PAGE;
         self.jobs.push(Job { buffer: chunk.buffer.clone(), start, pages });
-        let (at, first) = (chunk.at + index, index as usize);
-        let sums = &chunk.sums[first..first + pages.count as usize];
+        let at = chunk.at + index;
+        let sums = chunk.sums(index, pages.count);
         if let Some(last) = self.extents.last_mut() {
             let follows = last.at + u64::from(last.pages.count) == at
                 && last.pages.segment == pages.segment
                 && last.pages.first + last.pages.count == pages.first;
             if follows && last.replaces.is_some() == replaces.is_some() {
                 last.pages.count += pages.count;
-                last.sums.0.extend_from_slice(sums);
+                last.sums.0.extend(sums);
                 if let (Some(Sums(last)), Some(more)) = (&mut last.replaces, replaces) {
                     last.extend(more);
                 }
                 return;
             }
         }
-        let (sums, replaces) = (Sums(sums.to_vec()), replaces.map(Sums));
+        let (sums, replaces) = (Sums(sums), replaces.map(Sums));
         self.extents.push(Extent { at, pages, generation: 0, sums, replaces });
     }
 

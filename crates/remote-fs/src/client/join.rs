@@ -136,6 +136,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         }
         // Whoever is silent is forgotten all the same.
         let _ = self.ask_own(Request::Leave);
+        self.client.leave();
         result
     }
 }

@@ -326,7 +326,14 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
             if is_last_writer {
                 result = self.flush(file);
             }
-            file.lock().handles.retain(|(of, _)| *of != handle);
+            let is_last = {
+                let mut state = file.lock();
+                state.handles.retain(|(of, _)| *of != handle);
+                state.handles.is_empty()
+            };
+            if is_last {
+                *file.ahead() = None;
+            }
         }
         self.client.handles().remove(&handle);
         if open.is_some() {

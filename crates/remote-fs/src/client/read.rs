@@ -7,13 +7,16 @@ use sinew_remote_memory::pool::Approach;
 use sinew_rpc::Endpoint;
 
 use super::error::Failed;
-use super::file::{File, State};
+use super::file::{Ahead, File, State};
 use super::lane::Lane;
 use super::layout::{Piece, Stored};
 use crate::protocol::PAGE;
 
 /// Attempts at a range whose pages are replaced by others meanwhile.
 const ATTEMPTS: u32 = 64;
+
+/// Reads of fewer bytes are not read ahead of.
+const AHEAD_MIN: usize = 128 << 10;
 
 /// Where a range is read from.
 enum Plan {
@@ -33,6 +36,13 @@ fn pages(at: u64, len: usize) -> (u64, u64) {
 }
 
 impl State {
+    /// Whether a read begins where the last one ended, and is long.
+    fn follows(&mut self, at: u64, len: usize) -> bool {
+        let follows = self.read_until == at && len >= AHEAD_MIN;
+        self.read_until = at + len as u64;
+        follows
+    }
+
     fn plan(&self, at: u64, len: usize) -> Plan {
         let (first, end) = pages(at, len);
         if len == 0 {
@@ -120,10 +130,16 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
                         return tell(Err(error));
                     }
                 }
-                Plan::One(first, stored) => match self.fetch(file, first, &stored) {
+                Plan::One(first, stored) => match self.fetch_or_take(file, first, &stored) {
                     Ok(Some(mut buffer)) => {
                         cut(&mut buffer, &stored);
-                        return tell(Ok(&buffer[start..start + len]));
+                        let is_next = file.lock().follows(at, len);
+                        tell(Ok(&buffer[start..start + len]));
+                        drop(buffer);
+                        if is_next {
+                            self.read_ahead(file, at + len as u64, len);
+                        }
+                        return;
                     }
                     Ok(None) => {}
                     Err(error) => return tell(Err(error)),
@@ -150,6 +166,34 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         }
         self.client.log(&format!("file {} changes faster than it can be read", file.ino.0));
         tell(Err(Failed::Data));
+    }
+
+    /// Pages that were read ahead, or have to be read now.
+    fn fetch_or_take(&mut self, file: &Arc<File>, at: u64, stored: &Stored) -> Result<Option<MessageBuffer>, Failed> {
+        if stored.sums.len() >= AHEAD_MIN / PAGE {
+            let taken = file.ahead().take_if(|ahead| ahead.stored == *stored);
+            if let Some(Ahead { buffer, .. }) = taken {
+                return Ok(Some(buffer));
+            }
+        }
+        self.fetch(file, at, stored)
+    }
+
+    /// Reads what is likely to be asked for next, while whoever asked is busy with what it got.
+    fn read_ahead(&mut self, file: &Arc<File>, at: u64, len: usize) {
+        let Ok(mut ahead) = file.ahead.try_lock() else { return };
+        let stored = {
+            let state = file.lock();
+            let len = len.min(usize::try_from(state.len().saturating_sub(at)).unwrap_or(usize::MAX));
+            let Plan::One(_, stored) = state.plan(at, len) else { return };
+            stored
+        };
+        // What goes wrong is found out by who asks for it.
+        if stored.sums.len() >= AHEAD_MIN / PAGE
+            && let Ok(Ok(buffer)) = self.fetch_once(&stored)
+        {
+            *ahead = Some(Ahead { stored, buffer });
+        }
     }
 
     /// One page as the file has it at the donors, with its checksum: 0 for a hole.

@@ -66,6 +66,7 @@ pub struct Client {
     /// When something was last written.
     wrote_ns: AtomicU64,
     is_ending: AtomicBool,
+    has_left: AtomicBool,
     woken: Mutex<bool>,
     wake: Condvar,
 }
@@ -101,6 +102,7 @@ impl Client {
             heard_ns: AtomicU64::new(0),
             wrote_ns: AtomicU64::new(0),
             is_ending: AtomicBool::new(false),
+            has_left: AtomicBool::new(false),
             woken: Mutex::default(),
             wake: Condvar::new(),
         })
@@ -141,6 +143,16 @@ impl Client {
     pub fn is_ending(&self) -> bool {
         // Relaxed: nothing is read on the strength of it.
         self.is_ending.load(Ordering::Relaxed)
+    }
+
+    /// Whether the service has been told that it goes.
+    pub(super) fn has_left(&self) -> bool {
+        // Relaxed: whoever still asks gets an error, or is taken for another client.
+        self.has_left.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn leave(&self) {
+        self.has_left.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn end(&self) {
