@@ -3,8 +3,8 @@
 //! Each place holds its own address: the first word and the last of what a request covers, and all words of one in [`CHECK_EVERY`].
 
 use anyhow::{Context, ensure};
-use sinew::fabric::verbs::Slice as Bytes;
 use sinew::fabric::SeededGenerator;
+use sinew::fabric::verbs::Slice as Bytes;
 use sinew::mem::{Arena, Frozen, MessageBuffer, SharedMemory};
 use sinew::remote_memory::engine::{self, Engine, Path};
 use sinew::remote_memory::store::{self, Store};
