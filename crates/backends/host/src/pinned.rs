@@ -16,6 +16,9 @@ pub struct Pinned<'a> {
 ///
 /// What the system says: as a rule that the process may pin no more (`ulimit -l`).
 pub fn pin_pages(bytes: &[u8]) -> io::Result<Pinned<'_>> {
+    if bytes.is_empty() {
+        return Ok(Pinned { bytes });
+    }
     // SAFETY: the call moves pages and changes nothing that they hold; the range is that of a live slice.
     if unsafe { libc::mlock(bytes.as_ptr().cast(), bytes.len()) } == 0 {
         Ok(Pinned { bytes })
