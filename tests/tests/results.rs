@@ -8,7 +8,7 @@ use serde_json::Value;
 const REFERENCE: &str = include_str!("../../docs/results.md");
 
 /// Commands that measure, each with what keeps it short.
-const COMMANDS: [&str; 23] = [
+const COMMANDS: [&str; 25] = [
     "rpc bench latency --seconds 0.05",
     "rpc bench rate --fabric udp --seconds 0.05",
     "rpc bench bandwidth --fabric hub --size 256K --seconds 0.05",
@@ -27,6 +27,8 @@ const COMMANDS: [&str; 23] = [
     "kv bench memcached --keys 1K --seconds 0.05",
     "seq bench --seconds 0.05",
     "seq bench --design spec-s0 --seconds 0.05",
+    "memory bench --sizes 4K,64K --memory 8M --threads 2 --seconds 0.05",
+    "memory bench --op write --sizes 4K --memory 8M --order sequential --window find --seconds 0.05",
     "limits --seconds 0.01",
     "lab run nsdi19-table3",
     "model pcie --batch 16",

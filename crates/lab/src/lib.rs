@@ -36,6 +36,7 @@ pub const EXPERIMENTS: &[&dyn Experiment] = &[
     &rdmabox::fig1::Fig1,
     &rdmabox::fig2::Fig2,
     &rdmabox::table1::Table1,
+    &rdmabox::fig5::Fig5,
     &rdmabox::fig6::Fig6,
     &rdmabox::fig6::Fig7,
     &rdmabox::fig8::Fig8,

@@ -2,6 +2,7 @@
 
 pub mod fig1;
 pub mod fig2;
+pub mod fig5;
 pub mod fig6;
 pub mod fig8;
 pub mod fig9;

@@ -170,7 +170,7 @@ fn clusters(profile: &Profile) -> [(&'static str, usize); 3] {
     let rates = CLUSTERS.map(|cluster| run(profile, PollerConfig::SPIN, cluster).kiops);
     let highest = rates.iter().copied().fold(0.0, f64::max);
     let large = CLUSTERS.iter().zip(rates).find(|(_, rate)| *rate >= HIGHEST * highest).map_or(1, |(it, _)| *it);
-    [("small", 1), ("medium", (1 + large) / 2), ("large", large)]
+    [("small", 1), ("medium", large.div_ceil(2)), ("large", large)]
 }
 
 impl Experiment for Fig2 {

@@ -134,7 +134,7 @@ impl Experiment for Fig7 {
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {
         let sweep = Sweep::all(progress);
-        let mut rows = sweep.rows("fig7", "99th percentile", "us", |found| tail_us(found));
+        let mut rows = sweep.rows("fig7", "99th percentile", "us", tail_us);
         rows.extend(sweep.rows("fig7.mean", "mean", "us", |found| found.latency.mean() / 1e3));
         rows
     }

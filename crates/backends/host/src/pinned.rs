@@ -1,0 +1,70 @@
+//! Pages that stay where they are.
+
+use std::io;
+
+/// Memory whose pages stay in memory as long as this is there: what a driver does first when memory is registered with a NIC.
+///
+/// The system does not count: of two that overlap, the first that goes lets the pages of both go.
+#[derive(Debug)]
+pub struct Pinned<'a> {
+    bytes: &'a [u8],
+}
+
+/// Keeps the pages of these bytes in memory, and brings them there first.
+///
+/// # Errors
+///
+/// What the system says: as a rule that the process may pin no more (`ulimit -l`).
+pub fn pin_pages(bytes: &[u8]) -> io::Result<Pinned<'_>> {
+    if bytes.is_empty() {
+        return Ok(Pinned { bytes });
+    }
+    // SAFETY: the call moves pages and changes nothing that they hold; the range is that of a live slice.
+    if unsafe { libc::mlock(bytes.as_ptr().cast(), bytes.len()) } == 0 {
+        Ok(Pinned { bytes })
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+impl Drop for Pinned<'_> {
+    fn drop(&mut self) {
+        // SAFETY: as for `mlock`: the slice is still borrowed. A range that is not pinned any more is left as it is.
+        unsafe { libc::munlock(self.bytes.as_ptr().cast(), self.bytes.len()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes that are pinned of the mapping that holds an address.
+    fn locked_kib(address: usize) -> Option<u64> {
+        let maps = std::fs::read_to_string("/proc/self/smaps").ok()?;
+        let mut is_it = false;
+        for line in maps.lines() {
+            let range = line.split_ascii_whitespace().next().and_then(|first| first.split_once('-'));
+            if let Some((start, end)) = range
+                && let (Ok(start), Ok(end)) = (usize::from_str_radix(start, 16), usize::from_str_radix(end, 16))
+            {
+                is_it = (start..end).contains(&address);
+            }
+            if let Some(locked) = line.strip_prefix("Locked:").filter(|_| is_it) {
+                return locked.split_ascii_whitespace().next()?.parse().ok();
+            }
+        }
+        None
+    }
+
+    #[test]
+    fn pages_are_pinned_until_it_goes() {
+        let bytes = vec![1u8; 64 << 10];
+        let locked = || locked_kib(bytes.as_ptr() as usize + 8192);
+        let Ok(pinned) = pin_pages(&bytes) else { return };
+        // The mapping of its own that the pinned pages became.
+        assert!(locked().is_none_or(|kib| kib >= 60), "{:?}", locked());
+        drop(pinned);
+        assert!(locked().is_none_or(|kib| kib == 0), "{:?}", locked());
+        assert_eq!(pin_pages(&[]).map(|_| ()).ok(), Some(()));
+    }
+}

@@ -1,0 +1,136 @@
+//! Figure 5: registering the caller's memory, against copying to memory that is registered.
+
+use std::hint::black_box;
+
+use sinew_fabric::Clock;
+use sinew_host::{HostClock, pin_pages};
+use sinew_sim::nic::Registration;
+
+use super::{profile, row};
+use crate::experiment::{Against, Experiment, Row};
+
+/// See the module.
+pub struct Fig5;
+
+const PAGE: usize = 4096;
+/// Bytes that are registered, or copied: powers of two up to this, which processes may pin as a rule.
+const LEN_MAX: usize = 4 << 20;
+/// Times that each is measured on this machine, by turns.
+const ROUNDS: usize = 31;
+
+/// What a simulated host needs to register so many bytes, and to copy them, in nanoseconds.
+fn modelled(registration: &Registration, len: usize) -> [f64; 2] {
+    let pages = len.div_ceil(PAGE) as u64;
+    let registers_ns = registration.call_ns + pages * registration.page_ns;
+    [registers_ns as f64, len as f64 / registration.copy_bytes_per_ns]
+}
+
+/// From how many bytes on, in pages, registering takes no longer than copying.
+fn threshold(takes_ns: impl Fn(usize) -> [f64; 2]) -> Option<usize> {
+    (PAGE..=16 << 20).step_by(PAGE).find(|len| {
+        let [registers_ns, copies_ns] = takes_ns(*len);
+        registers_ns <= copies_ns
+    })
+}
+
+fn sizes() -> impl Iterator<Item = usize> {
+    (0..).map(|power| PAGE << power).take_while(|len| *len <= LEN_MAX)
+}
+
+/// What this machine needs to pin the pages of so many bytes and to let them go, and to copy them, all of them in memory; none where it may pin no such memory.
+fn measured(len: usize) -> Option<[f64; 2]> {
+    let clock = HostClock::new();
+    let source = vec![1u8; len];
+    let mut target = vec![0u8; len];
+    let mut times = [const { Vec::new() }; 2];
+    for _ in 0..ROUNDS {
+        let began_ns = clock.now_ns();
+        drop(pin_pages(&source).ok()?);
+        let pinned_ns = clock.now_ns();
+        target.copy_from_slice(black_box(&source));
+        black_box(&mut target);
+        times[0].push(pinned_ns - began_ns);
+        times[1].push(clock.now_ns() - pinned_ns);
+    }
+    Some(times.map(|mut times| {
+        times.sort_unstable();
+        times[times.len() / 2] as f64
+    }))
+}
+
+impl Experiment for Fig5 {
+    fn id(&self) -> &'static str {
+        "rdmabox-fig5"
+    }
+
+    fn title(&self) -> &'static str {
+        "Registering memory, against copying to memory that is registered"
+    }
+
+    fn source(&self) -> &'static str {
+        "rdmabox IV-A, Figure 5b"
+    }
+
+    fn setup(&self) -> &'static str {
+        "What a host with a modelled ConnectX-3 is charged in user space for registering memory and for copying it, from its profile; nothing is run. Beside it what this machine needs to pin the pages \
+         and to let them go, which is the system's part of a registration and not the NIC's, and to copy the bytes; medians of 31. Pages are in memory already."
+    }
+
+    fn remark(&self) -> &'static str {
+        "That the two lines cross at 928 KB is how the profile's page was calibrated, and proves nothing. Of the kernel's registration by physical addresses (Figure 5a) the text has \
+         no figure but that it is always cheaper than a copy."
+    }
+
+    fn run(&self, _: &mut dyn FnMut(f64)) -> Vec<Row> {
+        let registration = profile().registration;
+        let mut rows = Vec::new();
+        let kib = |len: usize| len as f64 / 1024.0;
+        if let Some(at) = threshold(|len| modelled(&registration, len)) {
+            let metric = "size from which registering is cheaper";
+            let id = "box.reg_vs_copy.user";
+            rows.push(row(id, "IV-A, Figure 5b", metric, Against::Calibrated, (928.0, kib(at)), "KB"));
+        }
+        let of_row = |id: String, metric: String, model, measured| Row {
+            model,
+            measured,
+            ..Row::open(format!("box.fig5.{id}"), metric, "us")
+        };
+        for len in sizes() {
+            let kib = kib(len);
+            let model = modelled(&registration, len).map(|ns| Some(ns / 1e3));
+            let here = measured(len).map_or([None; 2], |times| times.map(|ns| Some(ns / 1e3)));
+            for (at, what) in ["registering", "copying"].into_iter().enumerate() {
+                let id = format!("{what}.{kib}");
+                rows.push(of_row(id, format!("{what} {kib} KB"), model[at], None).case("user space, ConnectX-3"));
+            }
+            for (at, (id, what)) in [("pinning", "pinning, letting go of"), ("here", "copying")].into_iter().enumerate()
+            {
+                let row = of_row(format!("{id}.{kib}"), format!("{what} {kib} KB"), None, here[at]);
+                rows.push(row.case("this machine: the system's part alone"));
+            }
+        }
+        rows.sort_by_key(|row| row.case.clone());
+        rows
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn registering_is_cheaper_from_928_kb_on_and_copying_below() {
+        let registration = profile().registration;
+        // "In user space, threshold that MR registration gets better is 928KB in our measurement" (IV-A).
+        assert_eq!(threshold(|len| modelled(&registration, len)), Some(928 << 10));
+        let [registers, copies] = modelled(&registration, 512 << 10);
+        assert!(copies < registers);
+    }
+
+    #[test]
+    fn what_this_machine_needs_grows_with_the_size_where_it_may_pin() {
+        if let (Some([small, _]), Some([large, _])) = (measured(PAGE), measured(LEN_MAX)) {
+            assert!(0.0 < small && small < large, "{small} {large}");
+        }
+    }
+}
