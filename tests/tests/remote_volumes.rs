@@ -1,10 +1,16 @@
 //! Volumes at donors of other threads, over shared memory, in real time.
 
+mod common;
+
 use std::time::{Duration, Instant};
+
+use common::{Folder, PATIENCE, Server, sinew};
+use rustix::process::Signal;
 
 use sinew::fabric::readiness::wait_on;
 use sinew::fabric::verbs::Slice;
-use sinew::fabric::{Clock, Readiness};
+use sinew::fabric::{Clock, Readiness, SeededGenerator};
+use sinew::far_memory::{FarMemory, FarVec, Options, PAGE as FAR_PAGE};
 use sinew::host::{HostClock, SystemEntropy};
 use sinew::prelude::*;
 use sinew::remote_memory::donor::{Key, Service, ServiceConfig};
@@ -14,10 +20,10 @@ use sinew::remote_memory::volume::{Check, Donors as _, Opening, Volume, VolumeCo
 use sinew::shm::verbs::ShmDevice;
 use sinew::{Program, ServerHandle, SharedEndpoint};
 
+const KEY: &[u8] = b"a key of some bytes";
 const MEMORY: usize = 48 << 20;
 const LEN: u64 = 32 << 20;
 const PAGE: u64 = BLOCK as u64;
-const PATIENCE: Duration = Duration::from_secs(60);
 
 type Failed = Box<dyn std::error::Error + Send + Sync>;
 type Donors = VerbsDonors<SharedEndpoint<Rpc>, ShmDevice>;
@@ -34,7 +40,7 @@ impl Program for Donor {
 }
 
 fn key() -> Option<Key> {
-    Key::new(b"a key of some bytes")
+    Key::new(KEY)
 }
 
 fn device() -> ShmDevice {
@@ -204,4 +210,49 @@ fn a_volume_is_opened_by_a_thread_that_sleeps() {
     };
     assert!(turns < 2_000, "{turns} turns");
     assert_eq!(volume.status(), Status::Whole);
+}
+
+/// Against a vector in ordinary memory.
+#[test]
+fn far_memory_on_a_volume_is_memory_while_a_donor_is_killed() {
+    const COUNT: usize = LEN as usize / 8;
+    const SEED: u64 = 20_240_731;
+    let folder = Folder::new();
+    let key_file = folder.0.join("key").display().to_string();
+    std::fs::write(&key_file, KEY).unwrap();
+    let names = names(3);
+    let serve = |name: &String| {
+        Server::of(&mut sinew(&["serve", "memory", name, "--child", "--memory", "48M", "--key-file", &key_file]))
+    };
+    let mut servers: Vec<Server> = names.iter().map(serve).collect();
+    let options = Options::with_local_pages(200);
+    let memory = FarMemory::new(create(&names, VolumeConfig::default()), options, HostClock::new()).unwrap();
+    let mut vector = FarVec::<u64, _>::zeroed(&memory, COUNT).unwrap();
+    let mut shadow = vec![0u64; COUNT];
+    let mut random = SeededGenerator::new(SEED);
+    for step in 0..60_000u64 {
+        let index = random.below(COUNT as u64) as usize;
+        match random.below(3) {
+            0 => assert_eq!(vector.get(index).unwrap(), shadow[index], "seed {SEED}, step {step}"),
+            _ => {
+                vector.set(index, step).unwrap();
+                shadow[index] = step;
+            }
+        }
+        if step == 30_000 {
+            servers.remove(2).process.signal(Signal::KILL);
+        }
+    }
+    assert!(vector.iter().map(|element| element.unwrap()).eq(shadow.iter().copied()), "seed {SEED}");
+    assert!(memory.stats().local <= 200);
+    memory.flush().unwrap();
+    drop(vector);
+    let mut volume = memory.into_store().unwrap().unwrap();
+    assert_eq!(volume.stats().donors_lost, 1);
+    // What was written lies at the donors, page by page.
+    for (page, words) in shadow.chunks(FAR_PAGE / 8).enumerate() {
+        let bytes = read(&mut volume, page as u64, 1);
+        let stored = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word));
+        assert!(stored.eq(words.iter().copied()), "seed {SEED}, page {page}");
+    }
 }

@@ -61,7 +61,7 @@
 //! - [`fabric`]: addresses, ports, and what it takes to write one.
 //! - [`mem`]: message buffers.
 //! - [`kv`]: key-value services, over the tables of [`store`].
-//! - [`remote_memory`]: memory of other hosts; [`remote_block`]: that as a block device.
+//! - [`remote_memory`]: memory of other hosts; [`remote_block`]: that as a block device; [`far_memory`]: as vectors and mappings.
 //! - [`sequencer`]: unique, increasing numbers.
 //! - [`host`]: the real clock, randomness, threads.
 //! - [`herd`]: calls over verbs, requests by WRITE and answers by datagram.
@@ -87,6 +87,7 @@ pub use nexus::{Nexus, NexusBuilder};
 pub use server::{EndpointReport, Flow, Program, Server, ServerHandle};
 
 pub use sinew_fabric as fabric;
+pub use sinew_far_memory as far_memory;
 pub use sinew_herd as herd;
 pub use sinew_host as host;
 #[cfg(feature = "ibverbs")]
