@@ -22,7 +22,9 @@ fn donor() -> Server {
 
 fn serve(address: &str, data: &str, donors: &[Server]) -> Server {
     let mut command = sinew(&["serve", "files", address, "--child", "--data", data]);
-    donors.iter().for_each(|donor| drop(command.args(["--donor", &donor.address])));
+    for donor in donors {
+        command.args(["--donor", &donor.address]);
+    }
     Server::of(&mut command)
 }
 
