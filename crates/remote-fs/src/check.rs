@@ -9,7 +9,7 @@ mod pages;
 use std::collections::BTreeMap;
 
 use crate::disk::Disk;
-use crate::journal::Journal;
+use crate::journal::{History, Journal};
 use crate::kept::Kept;
 use crate::protocol::{Ino, Pages};
 use crate::service::OpenError;
@@ -87,7 +87,7 @@ pub enum Finding {
 ///
 /// [`OpenError`].
 pub fn read(disk: impl Disk) -> Result<Option<Kept>, OpenError> {
-    let (snapshot, records) = Journal::read(disk)?;
+    let History { snapshot, records } = Journal::read(disk)?;
     let Some(snapshot) = snapshot else { return Ok(None) };
     let mut kept = Kept::read(&snapshot).ok_or_else(|| OpenError::Unknown("the snapshot".into()))?;
     for (index, record) in records.iter().enumerate() {

@@ -77,6 +77,15 @@ pub struct Opened<D> {
     pub cut: u64,
 }
 
+/// What is on a disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct History {
+    /// The snapshot, if there is one.
+    pub snapshot: Option<Vec<u8>>,
+    /// What came after it.
+    pub records: Vec<Vec<u8>>,
+}
+
 /// A snapshot and a log; see [the module](self).
 #[derive(Debug)]
 pub struct Journal<D> {
@@ -181,15 +190,16 @@ impl<D: Disk> Journal<D> {
         Ok(opened)
     }
 
-    /// What is on the disk: the snapshot, if there is one, and what came after it. Nothing is changed.
+    /// What is on the disk. Nothing is changed.
     ///
     /// # Errors
     ///
     /// [`JournalError`].
-    pub fn read(mut disk: D) -> Result<(Option<Vec<u8>>, Vec<Vec<u8>>), JournalError> {
+    pub fn read(mut disk: D) -> Result<History, JournalError> {
         let names = disk.names()?;
         let found = find(&mut disk, &names)?;
-        Ok(found.map_or((None, Vec::new()), |found| (Some(found.snapshot.payload), found.scan.records)))
+        let history = |found: Found| History { snapshot: Some(found.snapshot.payload), records: found.scan.records };
+        Ok(found.map(history).unwrap_or_default())
     }
 
     fn open_empty(disk: D, random: u64) -> Result<Opened<D>, JournalError> {
