@@ -6,12 +6,12 @@ mod data;
 mod node;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
+use sinew_mem::atomic::{AtomicU64, Ordering};
 
 use crate::files::{
     Allocating, Attributes, Caller, Change, Files, Kind, Lifetimes, Listed, Lock, New, Opened, ROOT, Renaming, Result,

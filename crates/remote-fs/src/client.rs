@@ -31,6 +31,7 @@ mod read;
 mod reserve;
 mod sequence;
 mod shared;
+mod within;
 mod write;
 
 pub use config::ClientConfig;

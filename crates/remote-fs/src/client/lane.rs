@@ -7,8 +7,8 @@ use sinew_remote_memory::pool::Approach;
 use sinew_remote_memory::volume::Event;
 use sinew_rpc::{Endpoint, SessionId, SharedEndpoint};
 
-use super::reach::Within;
 use super::shared::Client;
+use super::within::Within;
 
 /// A thread's own: its endpoint, its session with the service, and its ways to the donors. Each method waits until what it does is over.
 pub struct Lane<E: Endpoint, A: Approach> {

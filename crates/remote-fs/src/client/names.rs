@@ -151,7 +151,9 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
             let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
             self.ask_own(Request::SetAttr { ino, set, handle: None })?;
         }
-        self.client.file(ino).lock().mode = mode;
+        if let Some(file) = self.client.known_file(ino) {
+            file.lock().mode = mode;
+        }
         Ok(())
     }
 
@@ -269,12 +271,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
     }
 
     fn opened(&mut self, handle: u64, attr: &Attr, access: Access) -> Arc<File> {
-        let file = self.client.file(attr.ino);
-        {
-            let mut state = file.lock();
-            state.hear(attr);
-            state.handles.push((handle, access.write));
-        }
+        let file = self.client.opened(attr, handle, access);
         self.client.handles().insert(handle, Handle::File { file: Arc::clone(&file), access });
         file
     }

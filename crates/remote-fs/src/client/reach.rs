@@ -5,26 +5,16 @@ use sinew_remote_memory::donor::{Answer, Call};
 use sinew_remote_memory::engine::Op;
 use sinew_remote_memory::pool::{Approach, PoolConfig, Reach};
 use sinew_remote_memory::volume::{CallFailed, Event};
-use sinew_rpc::{Endpoint, SharedEndpoint};
+use sinew_rpc::Endpoint;
 
 use super::lane::Lane;
+use super::within::Within;
 use crate::protocol::Replica;
 
 /// A donor that could not be reached is left alone for so long.
 const REST_NS: u64 = 500_000_000;
 /// Turns in vain after which others may use the processor.
 const SPINS: u32 = 200;
-
-/// A donor, from one lane.
-pub(super) struct Within<E: Endpoint, A: Approach> {
-    reach: Reach<SharedEndpoint<E>, A>,
-    /// As which client, in which epoch.
-    admitted: Option<(u64, u32)>,
-    incarnation: u64,
-    /// It is not tried before.
-    rests_until_ns: u64,
-    why: String,
-}
 
 /// An operation for a donor, and what became of it.
 pub(super) struct Transfer {
@@ -208,15 +198,5 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
                 std::thread::yield_now();
             }
         }
-    }
-}
-
-impl<E: Endpoint, A: Approach> Within<E, A> {
-    /// Whether it is the run of the donor that has the copy.
-    fn is_run(&self, incarnation: u64) -> Result<(), String> {
-        if self.incarnation == incarnation {
-            return Ok(());
-        }
-        Err("it has started again, and lost what it had".into())
     }
 }

@@ -13,7 +13,7 @@ use super::file::File;
 use super::locks::Locks;
 use super::reserve::Reserve;
 use super::sequence::Sequences;
-use crate::protocol::{Access, DonorPlace, Entry, Ino, Place, SECRET_LEN};
+use crate::protocol::{Access, Attr, DonorPlace, Entry, Ino, Place, SECRET_LEN};
 
 /// Who the client is, as the service told it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -205,8 +205,16 @@ impl Client {
         self.next_handle.fetch_add(1, Ordering::Relaxed)
     }
 
-    pub(super) fn file(&self, ino: Ino) -> Arc<File> {
-        Arc::clone(locked(&self.files).entry(ino.0).or_insert_with(|| Arc::new(File::new(ino))))
+    /// A file that was opened by a handle. From now on it is not forgotten.
+    pub(super) fn opened(&self, attr: &Attr, handle: u64, access: Access) -> Arc<File> {
+        // Held until the file has its handle: `forget` must not come between.
+        let mut files = locked(&self.files);
+        let file = files.entry(attr.ino.0).or_insert_with(|| Arc::new(File::new(attr.ino)));
+        let mut state = file.lock();
+        state.hear(attr);
+        state.handles.push((handle, access.write));
+        drop(state);
+        Arc::clone(file)
     }
 
     /// The file, if something is known of it.

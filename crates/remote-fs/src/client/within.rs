@@ -1,0 +1,25 @@
+//! A donor, as one lane reaches it.
+
+use sinew_remote_memory::pool::{Approach, Reach};
+use sinew_rpc::{Endpoint, SharedEndpoint};
+
+/// A donor, from one lane.
+pub(super) struct Within<E: Endpoint, A: Approach> {
+    pub reach: Reach<SharedEndpoint<E>, A>,
+    /// As which client, in which epoch.
+    pub admitted: Option<(u64, u32)>,
+    pub incarnation: u64,
+    /// It is not tried before.
+    pub rests_until_ns: u64,
+    pub why: String,
+}
+
+impl<E: Endpoint, A: Approach> Within<E, A> {
+    /// Whether it is the run of the donor that has the copy.
+    pub fn is_run(&self, incarnation: u64) -> Result<(), String> {
+        if self.incarnation == incarnation {
+            return Ok(());
+        }
+        Err("it has started again, and lost what it had".into())
+    }
+}
