@@ -57,7 +57,8 @@ impl Event {
         what << 61 | u64::from(a) << 32 | u64::from(b)
     }
 
-    #[inline]
+    // Else whoever takes it reads in one word what was just written in parts, as above.
+    #[inline(always)]
     fn of_word(word: Word) -> Self {
         let (a, b) = ((word >> 32) as u32 & ((1 << 29) - 1), word as u32);
         match word >> 61 {
@@ -216,7 +217,7 @@ impl Events {
     }
 
     /// The next event, if it is by `end_ns`, and when it is.
-    #[inline]
+    #[inline(always)]
     pub fn pop_until(&mut self, end_ns: u64) -> Option<(u64, Event)> {
         let next_ns = self.next_ns().filter(|next_ns| *next_ns <= end_ns)?;
         self.now_ns = next_ns;

@@ -38,12 +38,11 @@ use crate::topology::HostId;
 use bus::Bus;
 use cache::Cache;
 pub use expected::{CQE, Crossings, Expected, Post, Rates, Requests, RequestsError, Step, transport_name, verb_name};
-pub(crate) use memory::Regions;
+pub(crate) use memory::{Regions, locked};
 pub use profile::{Caches, Core, Framing, Link, Parameter, Pcie, Profile, Registration, Units, WqeLayout};
 use queue_pair::Qp;
 pub use stats::{NicStats, NicUse};
 use units::{Answer, Side, Unit};
-use wire::Header;
 pub(crate) use wqe::POINTER;
 pub use wqe::{IMMEDIATE, Source, WQE_MAX};
 
@@ -69,15 +68,15 @@ pub(crate) enum Job {
     /// A packet of an answer can go.
     Answered { slot: u32, epoch: u32, packet: Box<Packet>, len: usize, is_last: bool },
     /// What a packet brought is in memory: of this message, from that byte of it on.
-    Visible { slot: u32, epoch: u32, header: Header, packet: Box<Packet>, message: u64, at: usize },
+    Visible { slot: u32, epoch: u32, packet: Box<Packet>, message: u64, at: usize },
     /// What acknowledges a message can go, which is on the bus.
     Told { slot: u32, epoch: u32 },
     /// What came before a message that is longer than its receive is in memory.
     TooLong { slot: u32, epoch: u32 },
     /// A part of a READ is at the memory.
     Read(Answer),
-    /// An atomic is at the memory.
-    Atomic { slot: u32, epoch: u32, header: Header },
+    /// An atomic, which a packet asks for, is at the memory.
+    Atomic { slot: u32, epoch: u32, packet: Box<Packet> },
     /// A part of a READ's result, or an atomic's, is in memory.
     Result { slot: u32, epoch: u32, number: u64, offset: usize, is_last: bool, packet: Box<Packet> },
     /// A request is over, and its completion is in memory if it has one.
@@ -87,6 +86,8 @@ pub(crate) enum Job {
     /// A queue pair has rested enough.
     Rested { slot: u32, epoch: u32 },
 }
+// All that happens at a NIC is copied in and out of where it is noted: what a packet says is read from it again when it is wanted.
+const _: () = assert!(size_of::<Job>() <= 48);
 
 /// A completion that can be polled.
 #[derive(Debug)]
@@ -142,6 +143,12 @@ pub(crate) struct Nic {
     free_jobs: Vec<u32>,
 }
 
+/// The queue pair of a place, for those who want other parts of its NIC beside it.
+#[inline]
+pub(crate) fn qp_at(qps: &mut [Option<Box<Qp>>], slot: u32) -> Option<&mut Qp> {
+    qps.get_mut(slot as usize)?.as_deref_mut()
+}
+
 /// Bits of a queue pair's number that say its place; those above tell which that had it.
 const SLOT_BITS: u32 = 16;
 
@@ -175,11 +182,13 @@ impl Nic {
     }
 
     /// Notes a job; returns its number.
-    #[inline]
+    // Else jobs are put together in parts, and then copied in words, for which a processor has to wait.
+    #[inline(always)]
     pub fn note(&mut self, job: Job) -> u32 {
         match self.free_jobs.pop() {
             Some(index) => {
-                self.jobs[index as usize] = Some(job);
+                // A place that is free holds nothing that would have to be dropped.
+                std::mem::forget(self.jobs[index as usize].replace(job));
                 index
             }
             None => {
@@ -189,7 +198,7 @@ impl Nic {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub fn take_job(&mut self, number: u32) -> Job {
         self.free_jobs.push(number);
         self.jobs[number as usize].take().expect("a job that was noted, and is done once")
@@ -233,7 +242,7 @@ impl Nic {
 
     #[inline]
     pub fn qp(&mut self, slot: u32) -> Option<&mut Qp> {
-        self.qps.get_mut(slot as usize)?.as_deref_mut()
+        qp_at(&mut self.qps, slot)
     }
 
     /// The queue pair of this place, if it was not reset meanwhile.

@@ -168,7 +168,7 @@ impl World {
     }
 
     /// Does what happens at `now_ns`.
-    #[inline]
+    #[inline(always)]
     pub fn happen(&mut self, now_ns: u64, event: Event) {
         match event {
             Event::Landed { lane, flight } => self.landed(lane, flight, now_ns),

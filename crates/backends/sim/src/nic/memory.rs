@@ -1,6 +1,7 @@
 //! Memory that others may reach, by key.
 
 use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sinew_fabric::verbs::{Access, RemoteMemory, Verb};
 use sinew_mem::{Arena, SharedMemory};
@@ -25,6 +26,12 @@ pub(crate) struct Regions {
     keys: u32,
     /// Addresses that were given out: they are the simulation's own, and the same every time.
     next_address: u64,
+}
+
+/// The regions of a NIC, whose handles may be with other threads.
+#[inline]
+pub(crate) fn locked(regions: &Mutex<Regions>) -> MutexGuard<'_, Regions> {
+    regions.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Regions begin at multiples of a page, as mappings do: those that are small lie in one large page.

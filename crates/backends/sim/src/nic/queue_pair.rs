@@ -88,8 +88,8 @@ impl Wqe {
         len.div_ceil(mtu).max(1) as u32
     }
 
-    /// Its completion; none where nobody needs to hear of it.
-    pub fn complete(self, qp: QpNumber, status: Status) -> Option<Completion> {
+    /// Its completion, which has its targets; none where nobody needs to hear of it.
+    pub fn complete(&mut self, qp: QpNumber, status: Status) -> Option<Completion> {
         let is_told = self.is_signaled || !status.is_success() || !self.targets.is_empty();
         is_told.then(|| Completion {
             id: self.id,
@@ -99,7 +99,7 @@ impl Wqe {
             len: self.len,
             immediate: None,
             from: None,
-            buffers: self.targets,
+            buffers: std::mem::take(&mut self.targets),
         })
     }
 }

@@ -29,8 +29,8 @@ pub(crate) enum Work {
     Send { slot: u32, epoch: u32 },
     /// A packet of others: of a request for a responder, or what came back for a requester.
     Packet { slot: u32, packet: Box<Packet> },
-    /// A further packet of the answer to a READ.
-    Answer(Answer),
+    /// A further packet of the answer to a READ. It is boxed, since it is rare and would make all work three times as long.
+    Answer(Box<Answer>),
 }
 
 /// A part of the answer to a READ.

@@ -99,6 +99,8 @@ impl Header {
     }
 
     /// The header of a packet; none of what is not from a modelled NIC.
+    // Inlined, only those fields are read that are used.
+    #[inline(always)]
     pub fn read(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; HEADER] = bytes.first_chunk()?;
         let word = |at: usize| u32::from_le_bytes(*bytes[at..].first_chunk().expect("within the header"));

@@ -1,12 +1,12 @@
 //! What handles of a modelled NIC have in common, and addresses of its queue pairs.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use sinew_fabric::verbs::{Attributes, QpAddress, Transport, VerbsError};
 use sinew_mem::Arena;
 
 use crate::network::NetworkId;
-use crate::nic::Regions;
+use crate::nic::{Regions, locked};
 
 /// A NIC, as one actor has it. It can be sent to other threads, where the network is not found.
 #[derive(Clone, Debug)]
@@ -64,10 +64,6 @@ impl Handle {
     pub fn regions(&self) -> MutexGuard<'_, Regions> {
         locked(&self.regions)
     }
-}
-
-fn locked(regions: &Mutex<Regions>) -> MutexGuard<'_, Regions> {
-    regions.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A protection domain.

@@ -10,7 +10,7 @@ use crate::nic::{Job, Ready};
 
 impl World {
     /// Foresees a job of a NIC.
-    #[inline]
+    #[inline(always)]
     pub(super) fn foresee_job(&mut self, nic: u32, at_ps: u64, job: Job) {
         let number = self.nics[nic as usize].note(job);
         self.events.add(ceil_ns(at_ps), Event::Nic { nic, job: number });
@@ -43,14 +43,13 @@ impl World {
             {
                 return self.break_qp(nic, slot, status, now_ns);
             }
-            if !qp.sends.get_mut(oldest).is_some_and(|wqe| wqe.is_over) {
-                return;
-            }
             let (number, cq) = (qp.number, qp.send_cq);
-            let wqe = qp.sends.pop().expect("it was looked at");
-            qp.untold += 1;
+            let Some(wqe) = qp.sends.get_mut(oldest).filter(|wqe| wqe.is_over) else { return };
             let is_written = wqe.is_signaled;
-            if let Some(completion) = wqe.complete(number, Status::Success) {
+            let completion = wqe.complete(number, Status::Success);
+            qp.sends.pop();
+            qp.untold += 1;
+            if let Some(completion) = completion {
                 let sends = std::mem::take(&mut qp.untold);
                 self.put_completion(nic, cq, Ready { completion, is_written, sends, receives: 0 }, now_ns);
             }
@@ -84,7 +83,7 @@ impl World {
                 return;
             }
             let (number, cq) = (qp.number, qp.send_cq);
-            let Some(wqe) = qp.sends.pop() else { return };
+            let Some(mut wqe) = qp.sends.pop() else { return };
             let completion = wqe.complete(number, status).expect("failures are told");
             let sends = std::mem::take(&mut qp.untold) + 1;
             status = Status::Flushed;

@@ -8,7 +8,7 @@ use crate::nic::buffers::{scatter, shorten};
 use crate::nic::queue_pair::{Filling, Remote, Reply};
 use crate::nic::units::{Answer, Cost, Side, Work, ps};
 use crate::nic::wire::{HEADER, Header, Opcode, wire_len};
-use crate::nic::{CQE, Job, Nic, Ready};
+use crate::nic::{CQE, Job, Nic, Ready, locked, qp_at};
 use crate::packets::Packet;
 
 /// Atomics whose results are kept for requests that come again: as many as can be on their way, from any NIC.
@@ -166,7 +166,7 @@ impl World {
                     let qp = n.qp(slot).expect("it was there");
                     qp.replies.push_back(Reply::Awaited);
                     let (epoch, at_ps) = (qp.epoch, qp.looks_ps(at_ps, true));
-                    self.foresee_job(nic, at_ps, Job::Atomic { slot, epoch, header: *header });
+                    return self.foresee_job(nic, at_ps, Job::Atomic { slot, epoch, packet });
                 }
                 self.give_back(packet);
             }
@@ -175,13 +175,11 @@ impl World {
 
     /// Whether an access is allowed; refuses it otherwise. The next packet is expected from then on.
     fn takes_access(&mut self, nic: u32, slot: u32, header: &Header, len: usize, psns: u32, now_ps: u64) -> bool {
-        let n = &mut self.nics[nic as usize];
-        let regions = std::sync::Arc::clone(&n.regions);
-        let Some(qp) = n.qp(slot) else { return false };
-        let regions = regions.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let Nic { regions, qps, .. } = &mut self.nics[nic as usize];
+        let Some(qp) = qp_at(qps, slot) else { return false };
         let verb = verb_of(header.opcode);
-        let is_allowed = len == 0 || regions.find(qp.domain, verb, header.key, header.address, len).is_some();
-        drop(regions);
+        let may = || locked(regions).find(qp.domain, verb, header.key, header.address, len).is_some();
+        let is_allowed = len == 0 || may();
         if is_allowed {
             qp.expected = header.psn.wrapping_add(psns);
             qp.has_refused = false;
@@ -242,7 +240,7 @@ impl World {
         (qp.in_message, qp.goes_on) = (!header.is_last, !header.is_last);
         let epoch = qp.epoch;
         let at_ps = self.bring(nic, slot, payload, header.is_last, now_ps);
-        self.foresee_job(nic, at_ps, Job::Visible { slot, epoch, header: *header, packet, message, at });
+        self.foresee_job(nic, at_ps, Job::Visible { slot, epoch, packet, message, at });
         if is_reliable && header.is_last {
             self.acknowledge_written(nic, slot, header.psn, at_ps, now_ps);
         }
@@ -324,7 +322,7 @@ impl World {
         let (epoch, is_reliable) = (qp.epoch, qp.config.transport == Transport::Rc);
         let at_ps = self.bring(nic, slot, payload, takes_receive, now_ps);
         if payload > 0 || takes_receive {
-            self.foresee_job(nic, at_ps, Job::Visible { slot, epoch, header: *header, packet, message, at: 0 });
+            self.foresee_job(nic, at_ps, Job::Visible { slot, epoch, packet, message, at: 0 });
         } else {
             self.give_back(packet);
         }
@@ -339,20 +337,19 @@ impl World {
         nic: u32,
         (slot, epoch): (u32, u32),
         (message, at): (u64, usize),
-        header: &Header,
         packet: Box<Packet>,
         now_ns: u64,
     ) {
         let n = &mut self.nics[nic as usize];
+        let header = Header::read(packet.bytes()).expect("it was read before");
         let bytes = &packet.bytes()[HEADER..];
         let mut woken = None;
-        let regions = std::sync::Arc::clone(&n.regions);
+        let Nic { regions, qps, .. } = n;
         // A queue pair that broke or went away writes no more.
-        if let Some(qp) = n.qp_of(slot, epoch).filter(|qp| qp.state != QpState::Error) {
+        if let Some(qp) = qp_at(qps, slot).filter(|qp| qp.epoch == epoch && qp.state != QpState::Error) {
             if header.opcode == Opcode::Write && !bytes.is_empty() {
-                let regions = regions.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
                 if let Some((region, offset)) =
-                    regions.find(qp.domain, Verb::Write, header.key, header.address, bytes.len())
+                    locked(regions).find(qp.domain, Verb::Write, header.key, header.address, bytes.len())
                 {
                     region.memory.write(offset, bytes).expect("it lies in the memory");
                     woken = Some(region.node);
@@ -419,7 +416,7 @@ impl World {
         if next < answer.len {
             // The rest of an answer goes before other requests.
             let unit = n.unit_of(Side::Responder, answer.slot);
-            n.responders[unit as usize].queue.push_front(Work::Answer(Answer { offset: next, ..answer }));
+            n.responders[unit as usize].queue.push_front(Work::Answer(Box::new(Answer { offset: next, ..answer })));
         }
         let Some(qp) = n.qp_of(answer.slot, answer.epoch) else { return };
         let at_ps = qp.looks_ps(at_ps, answer.offset == 0);
@@ -431,8 +428,9 @@ impl World {
         let Answer { slot, epoch, psn, rkey, address, len, offset } = answer;
         let mut scratch = std::mem::take(&mut self.scratch);
         let n = &mut self.nics[nic as usize];
-        let regions = std::sync::Arc::clone(&n.regions);
-        let Some((qp, remote)) = n.qp_of(slot, epoch).and_then(|qp| Some((&*qp, qp.remote?))) else {
+        let Nic { regions, qps, .. } = n;
+        let qp = qp_at(qps, slot).filter(|qp| qp.epoch == epoch);
+        let Some((qp, remote)) = qp.and_then(|qp| Some((&*qp, qp.remote?))) else {
             self.scratch = scratch;
             return;
         };
@@ -440,7 +438,7 @@ impl World {
         scratch.clear();
         scratch.resize(chunk, 0);
         let found = {
-            let regions = regions.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let regions = locked(regions);
             let place = regions.find(qp.domain, Verb::Read, rkey, address.wrapping_add(offset as u64), chunk);
             place.map(|(region, at)| region.memory.read(at, &mut scratch).expect("it lies in the memory"))
         };
@@ -460,20 +458,20 @@ impl World {
         self.foresee_job(nic, at_ps, Job::Answered { slot, epoch, packet, len, is_last });
     }
 
-    pub(super) fn do_atomic(&mut self, nic: u32, slot: u32, epoch: u32, header: &Header, now_ps: u64) {
+    pub(super) fn do_atomic(&mut self, nic: u32, slot: u32, epoch: u32, packet: Box<Packet>, now_ps: u64) {
+        let header = Header::read(packet.bytes()).expect("it was read before");
+        self.give_back(packet);
         let n = &mut self.nics[nic as usize];
-        let regions = std::sync::Arc::clone(&n.regions);
-        let Some(qp) = n.qp_of(slot, epoch) else { return };
+        let Nic { regions, qps, .. } = n;
+        let Some(qp) = qp_at(qps, slot).filter(|qp| qp.epoch == epoch) else { return };
         let verb = verb_of(header.opcode);
-        let regions = regions.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let done = regions.find(qp.domain, verb, header.key, header.address, 8).map(|(region, offset)| {
+        let done = locked(regions).find(qp.domain, verb, header.key, header.address, 8).map(|(region, offset)| {
             let word = match verb {
                 Verb::CompareSwap => region.memory.compare_swap(offset, header.operand, header.swap),
                 _ => region.memory.fetch_add(offset, header.operand),
             };
             (word.expect("it is a word of the memory"), region.node)
         });
-        drop(regions);
         let Some((word, node)) = done else {
             // Memory that was deregistered in the meantime: this is the answer.
             return self.answer_atomic(nic, (slot, epoch), Opcode::NakAccess, (header.psn, 0), now_ps);

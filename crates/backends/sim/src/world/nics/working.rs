@@ -41,13 +41,13 @@ impl World {
             Job::Answered { slot, epoch, packet, len, is_last } => {
                 self.answer_goes(nic, (slot, epoch), packet, len, is_last, now_ps);
             }
-            Job::Visible { slot, epoch, header, packet, message, at } => {
-                self.is_visible(nic, (slot, epoch), (message, at), &header, packet, now_ns);
+            Job::Visible { slot, epoch, packet, message, at } => {
+                self.is_visible(nic, (slot, epoch), (message, at), packet, now_ns);
             }
             Job::Told { slot, epoch } => self.tell(nic, (slot, epoch), now_ps, now_ps),
             Job::TooLong { slot, epoch } => self.was_too_long(nic, slot, epoch, now_ns),
             Job::Read(answer) => self.read_memory(nic, answer, now_ps),
-            Job::Atomic { slot, epoch, header } => self.do_atomic(nic, slot, epoch, &header, now_ps),
+            Job::Atomic { slot, epoch, packet } => self.do_atomic(nic, slot, epoch, packet, now_ps),
             Job::Result { slot, epoch, number, offset, is_last, packet } => {
                 self.put_result(nic, (slot, epoch, number), offset, is_last, packet, now_ns);
             }
@@ -128,7 +128,7 @@ impl World {
                     Side::Responder => self.take_request(nic, slot, &header, packet, now_ps),
                 }
             }
-            Work::Answer(answer) => self.fetch_answer(nic, answer, now_ps),
+            Work::Answer(answer) => self.fetch_answer(nic, *answer, now_ps),
         }
         // What waited begins when the unit was free, which events' nanoseconds would put off.
         self.begin_work(nic, side, unit, free_ps);
