@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 use serde_json::{Map, Value, json};
 use sinew::ServerHandle;
 use sinew::fabric::Clock;

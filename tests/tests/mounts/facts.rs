@@ -1,4 +1,5 @@
 //! What POSIX says of files, as far as programs rely on it. Each fact has a directory of its own.
+#![allow(dead_code)] // Each test program uses some of it.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
