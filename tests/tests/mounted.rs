@@ -12,8 +12,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use common::{Folder, run, sinew, text};
@@ -113,38 +112,39 @@ fn a_killed_client_leaves_no_mount_and_a_tree_in_order() {
     b.end();
 }
 
+/// Writes and syncs files, each with its number and what is in `source`, until `stop` is there, and prints how many they are. It is a process of its own: one that has files of the mount
+/// open cannot start the service, since what it starts closes them first, which waits for the service.
+const WRITER: &str = "i=0; while [ ! -e \"$3\" ]; do
+    { echo $i; cat \"$2\"; } | dd of=\"$1/file-$i\" bs=64k conv=fsync status=none || exit 1
+    i=$((i + 1))
+done; echo $i";
+
 #[test]
 fn what_was_synced_is_there_after_the_service_was_killed() {
     let mut cluster = Cluster::new(2, 2, true);
     let Some(mounted) = cluster.mount("a", &[]) else { return };
-    let (point, stop) = (mounted.point.clone(), AtomicBool::new(false));
-    let done = std::thread::scope(|scope| {
-        let stop = &stop;
-        let writer = scope.spawn(move || {
-            let mut number = 0;
-            while !stop.load(Ordering::Relaxed) {
-                let mut file = File::create(point.join(format!("file-{number}"))).unwrap();
-                file.write_all(&bytes(number, 30_000 + number)).unwrap();
-                file.sync_all().unwrap();
-                number += 1;
-            }
-            number
-        });
-        for _ in 0..3 {
-            std::thread::sleep(Duration::from_millis(700));
-            cluster.kill_service();
-            std::thread::sleep(Duration::from_millis(200));
-            cluster.start_service();
-        }
-        std::thread::sleep(Duration::from_millis(500));
-        stop.store(true, Ordering::Relaxed);
-        writer.join().unwrap()
-    });
+    let (source, stop) = (cluster.folder.0.join("source"), cluster.folder.0.join("stop"));
+    fs::write(&source, bytes(1, 30_000)).unwrap();
+    let mut writer = Command::new("sh");
+    writer.args(["-c", WRITER, "writer"]).arg(&mounted.point).arg(&source).arg(&stop);
+    let writer = writer.stdout(Stdio::piped()).spawn().unwrap();
+    for _ in 0..3 {
+        std::thread::sleep(Duration::from_millis(700));
+        cluster.kill_service();
+        std::thread::sleep(Duration::from_millis(200));
+        cluster.start_service();
+    }
+    std::thread::sleep(Duration::from_millis(500));
+    fs::write(&stop, b"").unwrap();
+    let written = writer.wait_with_output().unwrap();
+    assert!(written.status.success(), "{}", mounted.log());
+    let done: usize = text(&written.stdout).trim().parse().unwrap();
     assert!(done > 3, "{done}");
     let check = |at: &Path| {
         for number in 0..done {
             let read = fs::read(at.join(format!("file-{number}"))).unwrap();
-            assert!(read == bytes(number, 30_000 + number), "file {number}");
+            let expected = [format!("{number}\n").into_bytes(), bytes(1, 30_000)].concat();
+            assert!(read == expected, "file {number}");
         }
     };
     check(&mounted.point);

@@ -1,4 +1,5 @@
 //! What POSIX says of files, as far as programs rely on it. Each fact has a directory of its own.
+#![allow(dead_code)] // Each test program uses some of it.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
@@ -320,7 +321,7 @@ fn holes_are_found_and_made(at: &Path) {
 fn direct_and_cached_reads_are_the_same(at: &Path) {
     const LEN: usize = 3 << 20;
     let path = at.join("file");
-    let bytes: Vec<u8> = (0..LEN).map(|at| (at * 31 >> 7) as u8).collect();
+    let bytes: Vec<u8> = (0..LEN).map(|at| ((at * 31) >> 7) as u8).collect();
     let direct = |options: &mut OpenOptions| options.custom_flags(OFlags::DIRECT.bits() as i32).open(&path).unwrap();
     let writer = direct(OpenOptions::new().write(true).create(true).truncate(true));
     let mut aligned = vec![0; LEN + 4096];
@@ -368,7 +369,7 @@ fn a_mapping_is_the_file(at: &Path) {
 fn large_files_are_as_they_were_written(at: &Path) {
     const MB: usize = 1 << 20;
     let path = at.join("file");
-    let block = |number: usize| -> Vec<u8> { (0..MB).map(|at| (at * 7 + number * 13 >> 3) as u8).collect() };
+    let block = |number: usize| -> Vec<u8> { (0..MB).map(|at| ((at * 7 + number * 13) >> 3) as u8).collect() };
     let mut file = File::create(&path).unwrap();
     for number in 0..96 {
         file.write_all(&block(number)).unwrap();

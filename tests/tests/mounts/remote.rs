@@ -13,7 +13,6 @@ use crate::common::{Folder, PATIENCE, Process, Server, sinew, unique};
 /// A file system: its donors, and its service.
 pub struct Cluster {
     pub donors: Vec<Option<Server>>,
-    addresses: Vec<String>,
     pub service: Option<Server>,
     pub address: String,
     options: Vec<String>,
@@ -34,7 +33,7 @@ impl Cluster {
             options.extend(["--data".into(), folder.0.join("data").display().to_string()]);
         }
         let address = format!("shm://{}", unique("files"));
-        let mut cluster = Self { donors: donors.collect(), addresses, service: None, address, options, folder };
+        let mut cluster = Self { donors: donors.collect(), service: None, address, options, folder };
         cluster.start_service();
         cluster
     }
@@ -51,12 +50,6 @@ impl Cluster {
 
     pub fn kill_donor(&mut self, index: usize) {
         kill(&mut self.donors[index]);
-    }
-
-    /// Starts it again, with nothing of what it had.
-    pub fn restart_donor(&mut self, index: usize) {
-        let address = &self.addresses[index];
-        self.donors[index] = Some(Server::of(&mut sinew(&["serve", "memory", address, "--child", "--memory", "320M"])));
     }
 
     /// Mounts it at a folder of this name; none where nothing can be mounted.
