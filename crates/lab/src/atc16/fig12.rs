@@ -80,7 +80,7 @@ mod tests {
             );
             // Beyond it the link does.
             let sizes = SIZES.map(|size| of(&format!("fig12.read{size}")));
-            // Not asserted of ConnectX, of whose READs as many come of all sizes in the time that is measured: more than its link carries of 512 B.
+            // Not asserted of ConnectX: in the time that is measured its units take what waits for PCI Express from then on, as many of all sizes.
             assert!(nic == "cx" || sizes[SIZES.len() - 1] < 0.75 * sizes[0], "{nic}: {sizes:?}");
             assert!(of("fig12.write32") >= 0.99 * of("fig12.read32"), "{nic}");
         }
