@@ -9,7 +9,6 @@ use anyhow::ensure;
 use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, Value, json};
-use sinew_harness::surroundings::Surroundings;
 use sinew_harness::units::{self, parse_count, parse_seconds, parse_size};
 use sinew_harness::{Figure, Unit, figure};
 use sinew_lab::advise::{self, Advice, Goal, Guideline, Kind, Load, Ranking, Workload};
@@ -251,7 +250,7 @@ fn result_of(nic: &Profile, workload: &Workload, is_complete: bool, at: usize, a
         beside: None,
         latency: None,
         invalid_because: Vec::new(),
-        surroundings: Surroundings { attempts: 1, ..Surroundings::default() },
+        surroundings: None,
         setup: setup(nic, workload),
         details: details(is_complete, at, advice),
         lines: Vec::new(),
@@ -273,7 +272,7 @@ fn details(is_complete: bool, at: usize, advice: &Advice) -> Value {
     put("p99_ns", json!(outcome.times.map(|times| times.p99_ns)));
     put("client_cpu_ns", units::rounded(outcome.cpu_ns.0).into());
     put("server_cpu_ns", units::rounded(outcome.cpu_ns.1).into());
-    put("limit", advice.limit.0.name().into());
+    put("limit", advice.limit.0.name().as_ref().into());
     put("limit_share", units::rounded(advice.limit.1).into());
     put(
         "settings",

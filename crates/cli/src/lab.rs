@@ -156,7 +156,7 @@ impl Job for OnDevice<'_, '_> {
     }
 }
 
-fn measure<'a>(it: &'a dyn Experiment, on: Option<&DeviceArgs>) -> anyhow::Result<(Done<'a>, Option<f64>)> {
+fn measure<'a>(it: &'a dyn Experiment, on: Option<&DeviceArgs>) -> anyhow::Result<(Done<'a>, Option<Surroundings>)> {
     let bar = ProgressBar::new(1000);
     bar.set_style(ProgressStyle::with_template("{msg:24} {wide_bar} {percent}%").expect("a fixed template"));
     bar.set_message(it.id());
@@ -173,12 +173,17 @@ fn measure<'a>(it: &'a dyn Experiment, on: Option<&DeviceArgs>) -> anyhow::Resul
     };
     bar.finish_and_clear();
     output::note(format_args!("{} took {:.1} s", it.id(), began.elapsed().as_secs_f64()));
-    let share = watch.and_then(|watch| watch.share());
+    // What is simulated is the same on every machine.
+    let surroundings = watch.map(|watch| {
+        let others_share = watch.share();
+        Surroundings { others_share, attempts: 1, ..Surroundings::default() }
+    });
+    let share = surroundings.as_ref().and_then(|surroundings| surroundings.others_share);
     let complaint = share.filter(|share| *share >= TOO_MUCH).map(|share| {
         let share = share * 100.0;
         format!("others used {share:.0} % of the processors while it measured; let them end, and run it again")
     });
-    Ok((Done { experiment: it, rows, complaint }, share))
+    Ok((Done { experiment: it, rows, complaint }, surroundings))
 }
 
 fn show(args: &RunArgs) -> anyhow::Result<()> {
@@ -187,9 +192,9 @@ fn show(args: &RunArgs) -> anyhow::Result<()> {
     let mut results = Vec::new();
     let all = args.fabric.map_or_else(|| chosen(&args.names), |fabric| chosen_for(fabric, &args.names))?;
     for it in all {
-        let (done, share) = measure(it, on.as_ref())?;
+        let (done, surroundings) = measure(it, on.as_ref())?;
         if args.json {
-            results.extend(done.rows.iter().map(|row| result_of(&done, share, row)));
+            results.extend(done.rows.iter().map(|row| result_of(&done, surroundings.clone(), row)));
             continue;
         }
         let invalid = done.complaint.map(|complaint| format!("\nINVALID: {complaint}")).unwrap_or_default();
@@ -219,7 +224,7 @@ fn write(args: &ReportArgs) -> anyhow::Result<()> {
 }
 
 /// A row in the schema of all results: what was found stands beside what the paper says.
-fn result_of(done: &Done<'_>, others_share: Option<f64>, row: &Row) -> Value {
+fn result_of(done: &Done<'_>, surroundings: Option<Surroundings>, row: &Row) -> Value {
     let experiment = done.experiment;
     let beside = row.paper.map(|paper| Beside {
         comparison: Comparison::Paper,
@@ -237,7 +242,7 @@ fn result_of(done: &Done<'_>, others_share: Option<f64>, row: &Row) -> Value {
         beside,
         latency: None,
         invalid_because: done.complaint.iter().cloned().collect(),
-        surroundings: Surroundings { others_share, attempts: 1, ..Surroundings::default() },
+        surroundings,
         setup: json!({ "experiment": experiment.id(), "source": experiment.source() }),
         details: json_of(row),
         lines: Vec::new(),

@@ -110,7 +110,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         .collect();
     if args.json {
         for figure in &mut figures {
-            figure.surroundings.others_share = share;
+            figure.surroundings.get_or_insert_default().others_share = share;
             figure.invalid_because.extend(disturbed.clone());
         }
         output::print(figure::list(figures.iter().map(Figure::to_json)))?;
@@ -165,7 +165,7 @@ fn measure(
         beside: None,
         latency: None,
         invalid_because,
-        surroundings: Surroundings { attempts: 1, ..Surroundings::default() },
+        surroundings: Some(Surroundings { attempts: 1, ..Surroundings::default() }),
         setup: json!({ "cpus": pair, "seconds": (duration * ROUNDS).as_secs_f64() }),
         details: json!({ "name": name, "what": what }),
         lines: Vec::new(),

@@ -108,8 +108,8 @@ pub struct Figure {
     pub latency: Option<Histogram<u64>>,
     /// Why it cannot be believed.
     pub invalid_because: Vec<String>,
-    /// What the machine was like.
-    pub surroundings: Surroundings,
+    /// What the machine was like; `None` where nothing was measured.
+    pub surroundings: Option<Surroundings>,
     /// What was asked for.
     pub setup: Value,
     /// What else was seen.
@@ -133,7 +133,7 @@ impl Measured {
             beside: None,
             latency: None,
             invalid_because: self.disturbed.iter().cloned().chain(unsteady).collect(),
-            surroundings: self.surroundings.clone(),
+            surroundings: Some(self.surroundings.clone()),
             setup: json!({}),
             details: json!({}),
             lines: Vec::new(),
@@ -211,7 +211,7 @@ impl Figure {
                 "figure": units::rounded_all(&self.slices),
                 "limit": beside.map(|beside| units::rounded_all(&beside.slices)).unwrap_or_default(),
             },
-            "surroundings": self.surroundings.to_json(),
+            "surroundings": self.surroundings.as_ref().map_or_else(|| json!({}), Surroundings::to_json),
             "setup": self.setup,
             "details": self.details,
         })
@@ -241,11 +241,13 @@ impl Figure {
             lines.push(format!("  {}: {}{ratio}: {}", beside.comparison.name(), self.beside_text(), beside.what));
         }
         lines.extend(self.lines.iter().map(|line| format!("  {line}")));
-        let again = match self.surroundings.attempts {
-            0 | 1 => String::new(),
-            attempts => format!("; disturbed, and measured for {attempts} times as long"),
-        };
-        lines.extend(self.surroundings.cores_text().map(|cores| format!("  {cores}{again}")));
+        if let Some(surroundings) = &self.surroundings {
+            let again = match surroundings.attempts {
+                0 | 1 => String::new(),
+                attempts => format!("; disturbed, and measured for {attempts} times as long"),
+            };
+            lines.extend(surroundings.cores_text().map(|cores| format!("  {cores}{again}")));
+        }
         lines.extend(self.invalid_because.iter().map(|reason| format!("  INVALID: {reason}")));
         lines.iter().map(|line| units::wrapped(line, width, 4)).collect::<Vec<_>>().join("\n")
     }
@@ -253,10 +255,11 @@ impl Figure {
 
 /// What disturbed figures: each reason once, and of what others used the most.
 pub fn complaints<'a>(figures: impl IntoIterator<Item = &'a Figure>) -> Vec<String> {
-    let used = |figure: &&Figure| figure.surroundings.others_share.is_some_and(|share| share >= TOO_MUCH);
+    let share_of = |figure: &Figure| figure.surroundings.as_ref().and_then(|surroundings| surroundings.others_share);
+    let used = |figure: &&Figure| share_of(figure).is_some_and(|share| share >= TOO_MUCH);
     let invalid = figures.into_iter().filter(|figure| !figure.is_valid());
     let (by_others, others): (Vec<_>, Vec<_>) = invalid.partition(used);
-    let share = by_others.iter().filter_map(|figure| figure.surroundings.others_share).fold(0.0, f64::max) * 100.0;
+    let share = by_others.iter().filter_map(|figure| share_of(figure)).fold(0.0, f64::max) * 100.0;
     let first = (!by_others.is_empty()).then(|| {
         let count = by_others.len();
         format!("INVALID: {count} figures, since others used up to {share:.0} % of the processors meanwhile.")
@@ -360,6 +363,14 @@ mod tests {
             assert!(check(&wrong).is_err(), "{name}");
         }
         assert!(check(&list([])).is_err() && check(&json!([])).is_err());
+    }
+
+    #[test]
+    fn what_was_not_measured_tells_of_no_machine() {
+        let computed = Figure { surroundings: None, ..figure() };
+        let object = computed.to_json();
+        assert_eq!((check(&object), &object["surroundings"]), (Ok(()), &json!({})));
+        assert!(!computed.to_text(100).contains("cores") && figure().to_json()["surroundings"]["cpus"].is_number());
     }
 
     #[test]

@@ -160,7 +160,7 @@ mod tests {
             beside: None,
             latency: None,
             invalid_because: if is_valid { Vec::new() } else { vec!["others used it".to_owned()] },
-            surroundings: Surroundings::default(),
+            surroundings: Some(Surroundings::default()),
             setup: json!({}),
             details: json!({}),
             lines: Vec::new(),

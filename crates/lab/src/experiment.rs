@@ -149,6 +149,15 @@ impl Row {
     }
 }
 
+/// What was found of the row of this name.
+#[cfg(test)]
+pub(crate) fn found_of(rows: &[Row], id: &str) -> f64 {
+    rows.iter()
+        .find(|row| row.id == id)
+        .and_then(Row::found)
+        .unwrap_or_else(|| panic!("{id} is no row, or was not found"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

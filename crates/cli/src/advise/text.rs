@@ -55,7 +55,7 @@ fn row(goal: Goal, advice: &Advice) -> Vec<String> {
         Goal::Latency => time(times.map(|times| times.mean_ns)),
     };
     let (p50, p99) = (time(times.map(|times| times.p50_ns)), time(times.map(|times| times.p99_ns)));
-    vec![advice.name.clone(), first, p50, p99, cpu, advice.limit.0.name().to_owned()]
+    vec![advice.name.clone(), first, p50, p99, cpu, advice.limit.0.name().into_owned()]
 }
 
 fn said(it: &Guideline) -> String {

@@ -2,7 +2,6 @@
 
 use serde_json::{Value, json};
 use sinew::fabric::verbs::Verb;
-use sinew_harness::surroundings::Surroundings;
 use sinew_harness::units;
 use sinew_harness::{Figure, Unit, figure};
 use sinew_sim::nic::{Crossings, Expected, IMMEDIATE, Post, Profile, Requests, Source};
@@ -211,7 +210,7 @@ pub fn result(bench: &str, title: String, unit: Unit, value: f64, setup: Value, 
         beside: None,
         latency: None,
         invalid_because: Vec::new(),
-        surroundings: Surroundings { attempts: 1, ..Surroundings::default() },
+        surroundings: None,
         setup,
         details,
         lines: Vec::new(),

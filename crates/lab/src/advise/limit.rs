@@ -1,5 +1,7 @@
 //! What keeps a design from doing more.
 
+use std::borrow::Cow;
+
 use sinew_sim::nic::{NicStats, NicUse};
 
 use super::design::{Design, Placement};
@@ -32,14 +34,14 @@ pub enum Limit {
     ServerCpu,
     /// The NICs of the clients' hosts.
     ClientNic,
-    /// Nothing is busy: the way there and back.
-    RoundTrips,
+    /// Nothing is busy: the way there and back, so many times one after the other for an access.
+    RoundTrips(usize),
 }
 
 impl Limit {
     /// A few words.
-    pub fn name(self) -> &'static str {
-        match self {
+    pub fn name(self) -> Cow<'static, str> {
+        Cow::Borrowed(match self {
             Self::Responders => "NIC, responders",
             Self::Requesters => "NIC, requesters",
             Self::States => "queue pair states",
@@ -51,8 +53,9 @@ impl Limit {
             Self::ClientCpu => "client CPU",
             Self::ServerCpu => "server CPU",
             Self::ClientNic => "clients' NICs",
-            Self::RoundTrips => "round trips",
-        }
+            Self::RoundTrips(1) => "one round trip",
+            Self::RoundTrips(count) => return Cow::Owned(format!("{count} round trips")),
+        })
     }
 }
 
@@ -63,8 +66,9 @@ const MISSES: f64 = 0.2;
 
 /// What limits a run, and how busy it was, from 0 to 1.
 pub fn limit(plan: &Plan, outcome: &Outcome) -> (Limit, f64) {
+    let round_trips = Limit::RoundTrips(plan.steps(plan.workload.read_share == 0.0));
     if plan.workload.goal == Goal::Latency {
-        return (Limit::RoundTrips, 0.0);
+        return (round_trips, 0.0);
     }
     let (stats, usage): (NicStats, NicUse) = outcome.nics[1];
     let each = |count: u64| count as f64 / (outcome.rate_mops * outcome.measured_ns as f64 / 1e3).max(1.0);
@@ -87,7 +91,7 @@ pub fn limit(plan: &Plan, outcome: &Outcome) -> (Limit, f64) {
         (Limit::ClientNic, client.requesters.max(client.responders).max(client.pcie_down).max(client.pcie_up)),
     ];
     let busiest = parts.into_iter().max_by(|a, b| a.1.total_cmp(&b.1)).expect("there are parts");
-    if busiest.1 >= BUSY { busiest } else { (Limit::RoundTrips, busiest.1) }
+    if busiest.1 >= BUSY { busiest } else { (round_trips, busiest.1) }
 }
 
 /// How busy the NIC's lock of atomics is that is used most.

@@ -153,3 +153,24 @@ fn without_batches_two_dependent_reads_on_idle_processors_should_be_reads_up_to_
         assert!((0.94..1.06).contains(&(inlined / reads)), "{object_bytes} B: {inlined} inlined, {reads} by READs");
     }
 }
+
+/// nsdi19 4.1.2: "NICs can cache only a few connections, and cache misses require expensive DMA reads", which a server's NIC makes for READs of many clients, too.
+#[test]
+fn five_thousand_clients_should_send_datagrams_for_lone_small_reads_too() {
+    let cx5 = nic("cx5");
+    let run = |design, goal, peers| {
+        let workload = Workload { peers, object_bytes: 32, goal, ..Workload::of(Kind::Reads) };
+        search::run(&cx5, &workload, design, Settings::first(design, &workload, &cx5), 1)
+    };
+    let reads = Design::Reads(Chain::Pointers);
+    let [few, many] = [100, 5000]
+        .map(|peers| [reads, Design::SendSend].map(|design| run(design, Goal::Throughput, peers).outcome.rate_mops));
+    assert!(few[0] > few[1] && many[1] > 1.5 * many[0], "{few:?}, {many:?}");
+    assert!(many[0] < 0.6 * few[0] && many[1] > 0.95 * few[1], "{few:?}, {many:?}");
+    // Of one client, which is what counts where the goal is latency, the connection is remembered, which is told.
+    let is_warned = |design, peers| {
+        let alone = run(design, Goal::Latency, peers);
+        trust::trust(&alone.plan, &alone.outcome).warnings.iter().any(|it| it.contains("goal is latency"))
+    };
+    assert!(is_warned(reads, 5000) && !is_warned(reads, 64) && !is_warned(Design::SendSend, 5000));
+}

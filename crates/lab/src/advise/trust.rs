@@ -52,6 +52,13 @@ pub fn trust(plan: &Plan, outcome: &Outcome) -> Trust {
     let peers = workload.peers;
     let many = workload.goal == Goal::Throughput && peers > PEERS_MAX;
     warn(many, format!("{peers} clients: no more than {PEERS_MAX} were compared"));
+    // A latency is that of one client alone.
+    let states = profile.caches.responder_states;
+    let is_forgotten = workload.goal == Goal::Latency && plan.design.is_connected() && peers > states;
+    let text = format!(
+        "{peers} clients: one is simulated where the goal is latency, though the NIC remembers {states} connections; all are where it is throughput"
+    );
+    warn(is_forgotten, text);
     let window = settings.window;
     warn(window > WINDOW_MAX, format!("windows of {window}: no more than {WINDOW_MAX} were compared"));
     let is_busy = [workload.client_cpu, workload.server_cpu].contains(&Load::Busy);

@@ -25,7 +25,7 @@ pub fn why(plan: &Plan, limit: Limit) -> Guideline {
     let Plan { design, workload, profile, reads, .. } = plan;
     let of_limit = match limit {
         Limit::States => return says(format!("{}; {}", of(*design), STATES), "nsdi19 4.1.2, sigcomm14 3.3, atc16 3.5"),
-        Limit::RoundTrips => String::new(),
+        Limit::RoundTrips(_) => String::new(),
         other => format!("; the limit is {}", limit_text(other)),
     };
     match design {
@@ -97,7 +97,7 @@ fn limit_text(limit: Limit) -> &'static str {
         Limit::ClientCpu => "the clients' cores",
         Limit::ServerCpu => "the server's cores",
         Limit::ClientNic => "the clients' NICs",
-        Limit::RoundTrips => "the way there and back",
+        Limit::RoundTrips(_) => "the way there and back",
     }
 }
 

@@ -60,3 +60,29 @@ impl Experiment for Fig12 {
         rows
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::found_of;
+
+    #[test]
+    fn the_link_limits_reads_from_the_sizes_on_that_the_paper_names() {
+        let rows = Fig12.run(&mut |_| {});
+        for (nic, _, transition) in PAPER {
+            let of = |name: &str| found_of(&rows, &format!("{nic}.{name}"));
+            // "For READs, the transition point is approximately 128 bytes, 256 bytes, and 64 bytes for CX, CX3, and CIB" (5.3.1).
+            assert_eq!(of("read.transition"), transition, "{nic}");
+            // Before it the NIC limits, whatever the size.
+            assert!(
+                (of("fig12.read32") / of(&format!("fig12.read{}", transition as usize / 2)) - 1.0).abs() < 0.1,
+                "{nic}"
+            );
+            // Beyond it the link does.
+            let sizes = SIZES.map(|size| of(&format!("fig12.read{size}")));
+            // Not asserted of ConnectX: in the time that is measured its units take what waits for PCI Express from then on, as many of all sizes.
+            assert!(nic == "cx" || sizes[SIZES.len() - 1] < 0.75 * sizes[0], "{nic}: {sizes:?}");
+            assert!(of("fig12.write32") >= 0.99 * of("fig12.read32"), "{nic}");
+        }
+    }
+}

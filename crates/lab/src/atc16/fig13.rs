@@ -57,3 +57,26 @@ impl Experiment for Fig13 {
         rows
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_are_dearer_the_larger_their_windows_and_connect_ib_keeps_up_with_writes() {
+        let (cib, cx3) = (profile("cib"), profile("cx3"));
+        let reads = WINDOWS.map(|window| windows::run(&cib, true, window));
+        // "on CIB, both READ throughput and PCIe read rate increases as N increases" (5.3.2). In the model the throughput does up to 128, and loses 6 % from there.
+        assert!(reads[..6].is_sorted_by(|a, b| a.rate_mops <= 1.01 * b.rate_mops), "{reads:?}");
+        assert!(reads[6..].iter().all(|found| found.rate_mops > 0.9 * reads[5].rate_mops), "{reads:?}");
+        assert!(reads.is_sorted_by(|a, b| a.misses_mops <= 1.01 * b.misses_mops), "{reads:?}");
+        assert!(reads[0].misses_mops == 0.0 && reads[WINDOWS.len() - 1].misses_mops > 0.0, "{reads:?}");
+        // "CIB's NIC can handle the CPU's peak WQE injection rate for WRITEs and never suffers cache misses" (5.3.2). In the model it does from 256 on.
+        for window in WINDOWS.into_iter().take_while(|window| *window <= 128) {
+            assert_eq!(windows::run(&cib, false, window).misses_mops, 0.0, "{window}");
+        }
+        // "N = 16 and N = 512 maximize READ throughput on CX3 and CIB respectively" (5.3.2): on ConnectX-3 longer windows bring nothing.
+        let [best, long] = [16, 512].map(|window| windows::run(&cx3, true, window).rate_mops);
+        assert!(long < 1.01 * best, "{long} and {best}");
+    }
+}

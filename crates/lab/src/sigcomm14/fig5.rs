@@ -61,3 +61,24 @@ const CASES: [Case; 4] = [
 fn row(nic: &Profile, (id, case, .., paper): &Case) -> Row {
     Row::open(*id, "rate", "M/s").case(*case).published(nic, "Figure 5", *paper)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::found_of;
+
+    #[test]
+    fn echoes_by_write_are_the_fastest_and_those_by_send_are_not_far_behind() {
+        let rows = Fig5.run(&mut |_| {});
+        for row in &rows {
+            let ratio = row.ratio().expect("all have a figure of the paper's");
+            assert!((ratio - 1.0).abs() < 0.15, "{}: {ratio}", row.id);
+        }
+        let of = |name: &str| found_of(&rows, &format!("herd14.echo.{name}"));
+        // "it gives the performance of WRITE-based ECHOs" (3.2.2).
+        assert!((of("ws") / of("ww") - 1.0).abs() < 0.1);
+        // "our method of WRITE based requests and SEND-based responses provides better throughput than purely SEND-based ECHOs" (3.2.2).
+        assert!(of("ss") < 0.95 * of("ws"));
+        assert!(of("ww16") > of("ww"));
+    }
+}

@@ -347,13 +347,13 @@ impl World {
         let Nic { regions, qps, .. } = n;
         // A queue pair that broke or went away writes no more.
         if let Some(qp) = qp_at(qps, slot).filter(|qp| qp.epoch == epoch && qp.state != QpState::Error) {
-            if header.opcode == Opcode::Write && !bytes.is_empty() {
-                if let Some((region, offset)) =
+            if header.opcode == Opcode::Write
+                && !bytes.is_empty()
+                && let Some((region, offset)) =
                     locked(regions).find(qp.domain, Verb::Write, header.key, header.address, bytes.len())
-                {
-                    region.memory.write(offset, bytes).expect("it lies in the memory");
-                    woken = Some(region.node);
-                }
+            {
+                region.memory.write(offset, bytes).expect("it lies in the memory");
+                woken = Some(region.node);
             }
             // Of a message that ended early, another may have the receive.
             let is_filling = qp.filling.front().is_some_and(|filling| filling.message == message);
