@@ -33,7 +33,7 @@ fn in_memory(folder: &Folder) -> Option<Mount<InMemory>> {
 }
 
 /// A directory of its own for each fact.
-fn hold(facts: &[(&str, fn(&Path))], root: &Path) {
+fn hold(facts: &[(&str, facts::Fact)], root: &Path) {
     for (name, fact) in facts {
         let directory: PathBuf = root.join(name);
         std::fs::create_dir(&directory).unwrap();

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use super::mapping::Mapping;
 
-type Fact = fn(&Path);
+pub type Fact = fn(&Path);
 
 /// Those that hold for all file systems here.
 pub const ALL: &[(&str, Fact)] = &[
