@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use serde_json::{Map, Value};
-use sinew::host::{HostClock, Interrupt, lengthen_backlog, raise_descriptor_limit, serve_paging};
+use sinew::host::{HostClock, Interrupt, lengthen_backlog, raise_descriptor_limit};
 use sinew::remote_block::{Config, Counters, Listener, Server};
 use sinew::remote_memory::volume::Donors;
 use sinew::remote_memory::{RamStore, Store};
@@ -14,7 +14,7 @@ use crate::donors::{DonorArgs, Names, WithDonors};
 use crate::serve::{TellArgs, begin};
 use crate::socket_args::{self, parse_mode};
 use crate::volume::{self, Health, NewArgs, VolumeArgs};
-use crate::{Outcome, Usage, advice, output};
+use crate::{Outcome, Usage, advice, output, paging};
 
 /// Clients that may wait to be let in.
 const BACKLOG: u16 = 128;
@@ -202,10 +202,7 @@ impl WithDonors for Serving<'_> {
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     args.check().map_err(Usage::of)?;
     if args.for_paging {
-        // Before there are threads, which are to be so, too.
-        for missing in serve_paging().context("--for-paging")? {
-            output::complain(format_args!("--for-paging: {missing}; it goes on without"));
-        }
+        paging::prepare()?;
     }
     let ended = begin(args.tells.is_child(), |interrupt| match args.memory {
         Some(memory) => args.serve_memory(memory, interrupt),

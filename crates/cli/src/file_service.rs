@@ -45,7 +45,7 @@ trusted: they read and write the donors' memory themselves, and say whose reques
 JSON: first `serving`, a list of one address; at the end `counters`: what was asked for, changed, lost and made anew.
 
 Examples:
-  sinew serve files shm://files --memory 1G --copies 1
+  sinew serve files shm://files --memory 1G
   sinew serve files udp://10.0.0.1:7300 --data /var/lib/sinew --donor udp://10.0.0.2:7200 --donor udp://10.0.0.3:7200 --key-file pool.key
   sinew mount udp://10.0.0.1:7300 /mnt --key-file pool.key        elsewhere";
 
@@ -61,9 +61,9 @@ pub struct Args {
     /// A donor, where `sinew serve memory` gives memory; several times
     #[arg(long = "donor", value_name = "ADDRESS", required_unless_present = "memory")]
     donors: Vec<String>,
-    /// Copies of each page, at different donors
-    #[arg(long, value_name = "COUNT", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=8))]
-    copies: u8,
+    /// Copies of each page, at different donors [default: 2, or 1 where one donor is all there is]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u8).range(1..=8))]
+    copies: Option<u8>,
     /// A directory for names and attributes, which nothing else uses
     #[arg(long, value_name = "DIRECTORY")]
     data: Option<PathBuf>,
@@ -99,14 +99,19 @@ impl Args {
         );
         let donors = all.len();
         ensure!(
-            usize::from(self.copies) <= donors,
+            usize::from(self.copies()) <= donors,
             "--copies {}: as many donors are wanted, and {donors} {} named; name more with --donor, or say --copies {donors}, which loses \
              files with a donor{}",
-            self.copies,
+            self.copies(),
             if donors == 1 { "is" } else { "are" },
             if donors == 1 { "" } else { " too many" }
         );
         Ok(())
+    }
+
+    fn copies(&self) -> u8 {
+        let donors = self.donors.len() + usize::from(self.memory.is_some());
+        self.copies.unwrap_or(if donors > 1 { 2 } else { 1 })
     }
 
     /// Where this program gives memory, if it does.
@@ -124,12 +129,12 @@ impl Args {
         if self.tells.is_child() {
             return;
         }
-        if self.copies == 1 {
-            output::complain("--copies 1: what lies at a donor is lost with it");
+        if self.copies() == 1 {
+            output::complain("each page has one copy: what lies at a donor is lost with it");
         }
         match (&self.data, self.memory) {
             (None, _) => output::complain("no --data: the whole file system is gone when this program ends"),
-            (Some(_), Some(_)) if self.donors.len() < usize::from(self.copies) => output::complain(
+            (Some(_), Some(_)) if self.donors.len() < usize::from(self.copies()) => output::complain(
                 "--memory: some files have too few copies at other donors; what lies in this program's memory alone is lost when it ends",
             ),
             _ => {}
@@ -171,7 +176,7 @@ impl WithDonors for Serving<'_> {
         let disk = args.data.as_deref().map(HostDisk::open).transpose()?;
         let nexus = Nexus::builder().config(Config { client_events: true, ..Config::default() }).build()?;
         let mut rpc = Rpc::open_with(&nexus, &args.address)?;
-        let config = FilesConfig { copies: args.copies.into(), ..FilesConfig::default() };
+        let config = FilesConfig { copies: args.copies().into(), ..FilesConfig::default() };
         let clock = HostClock::new();
         let random = (Box::new(SystemEntropy::new()?) as _, Box::new(SystemEntropy::new()?) as _);
         let names: Vec<String> = names.all().map(str::to_owned).collect();

@@ -1,6 +1,9 @@
-//! `sinew fsck`: whether what donors hold of a volume is what it should be.
+//! `sinew fsck`: whether what donors hold of a volume is what it should be; `files`: of a file system.
+
+mod files;
 
 use std::io::IsTerminal;
+use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -16,23 +19,33 @@ const AFTER_HELP: &str = "\
 All slots of all copies are read, headers and pages, and compared with their checksums, with each other and with what the volume knows. Nothing is repaired:
 a server of the volume (`sinew serve block`) makes missing copies anew, and rewrites a page whose copy is bad when it comes across it.
 
+With --files, a file system is checked: what `sinew serve files` keeps in the directory of its --data, by itself, and, where donors are named, every page of
+every copy. Its service has to be stopped.
+
 To check a volume is to open it: a server that has it open loses it, and says so. Stop the server first.
 
 Exit status: 0 when nothing is wrong, 5 when something is, 1 when the volume could not be checked.
 
-JSON: volume, clean, counts of pages and slots by what was found, and gone: the donors that do not answer, and why.
+JSON of a file system: files, clean, inodes, segments, pages, and findings, a list of sentences. Of a volume: volume, clean, counts of pages and slots by what was found, and gone: the donors that do not answer, and why.
 
 Examples:
   sinew fsck udp://a:7200 udp://b:7200 udp://c:7200 --key-file pool.key
-  sinew fsck shm://donor1 shm://donor2 shm://donor3 --volume disk --json";
+  sinew fsck shm://donor1 shm://donor2 shm://donor3 --volume disk --json
+  sinew fsck --files /var/lib/sinew shm://donor1 shm://donor2";
 
-/// Check a volume that lies in the memory of donors.
+/// Check a volume, or a file system, that lies in the memory of donors.
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// The volume's donors, named as its server names them
-    #[arg(required = true, value_name = "DONOR")]
+    /// The donors, named as the server names them
+    #[arg(required_unless_present = "files", value_name = "DONOR")]
     donors: Vec<String>,
+    /// Check a file system: the directory that its service has as --data
+    #[arg(long, value_name = "DIRECTORY")]
+    files: Option<PathBuf>,
+    /// Copies that each page of the file system should have
+    #[arg(long, value_name = "COUNT", default_value_t = 2, requires = "files", value_parser = clap::value_parser!(u8).range(1..=8))]
+    copies: u8,
     #[command(flatten)]
     volume: VolumeArgs,
     #[command(flatten)]
@@ -46,6 +59,9 @@ pub struct Args {
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     args.reach.check(&args.donors).map_err(Usage::of)?;
     let interrupt = Interrupt::install().context("catching Ctrl-C")?;
+    if let Some(directory) = &args.files {
+        return files::run(args, directory, interrupt);
+    }
     let (report, gone) = args.reach.run(&args.donors, volume::ARENA, Checking { args, interrupt })?;
     if args.json {
         output::print(as_json(&args.volume.volume, &report, &gone))?;
@@ -70,7 +86,7 @@ impl WithDonors for Checking<'_> {
         };
         let gone = names.told(volume.gone());
         let mut check = Check::new(volume);
-        let bar = progress(args.json);
+        let bar = progress(args.json, "slots");
         let report = drive(&mut check, interrupt, |check| {
             let over = check.turn();
             let (done, all) = check.progress();
@@ -83,12 +99,12 @@ impl WithDonors for Checking<'_> {
     }
 }
 
-fn progress(is_json: bool) -> ProgressBar {
+fn progress(is_json: bool, what: &str) -> ProgressBar {
     if is_json || !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
-    let style = ProgressStyle::with_template("{bar:24} {percent:>3} %  {pos} of {len} slots, {eta} to go");
-    ProgressBar::new(0).with_style(style.expect("a fixed template"))
+    let style = ProgressStyle::with_template("{bar:24} {percent:>3} %  {pos} of {len} {msg}, {eta} to go");
+    ProgressBar::new(0).with_style(style.expect("a fixed template")).with_message(what.to_owned())
 }
 
 /// What is counted: as in JSON, what it means, and whether it is wrong.

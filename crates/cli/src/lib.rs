@@ -7,7 +7,7 @@
 //! - `sim`: `sinew sim`, and `lab`: `sinew lab`.
 //! - `block` and `memory`: `sinew serve block`, `sinew serve memory` and `sinew memory`; `donors` and `volume`: memory of others, and volumes in it;
 //!   `socket_args`: where clients of other protocols come in.
-//! - `file_service`: `sinew serve files`; `mount`: `sinew mount`; `files`: `sinew files`; `fsck`: `sinew fsck`; `swap`: `sinew swap`.
+//! - `file_service`: `sinew serve files`; `mount`: `sinew mount`; `files`: `sinew files`; `fsck`: `sinew fsck`; `swap`: `sinew swap`; `paging`: `--for-paging`.
 //! - `limits`: `sinew limits`. `measure`: what all benchmarks have in common; how they measure is the harness's.
 //! - `advice`: which command serves where nobody is found.
 //! - `model`: `sinew model`, which computes and measures nothing; `advise`: `sinew advise`.
@@ -40,6 +40,7 @@ mod model;
 mod mount;
 mod outfile;
 mod output;
+mod paging;
 mod rpc;
 mod seq;
 mod serve;

@@ -27,7 +27,7 @@ use sinew_remote_fs::client::{Client, ClientConfig, Lane};
 
 use crate::fabrics::{Fabric, Purpose};
 use crate::verbs::{Carried, Job};
-use crate::{Outcome, Usage, fabrics, output};
+use crate::{Outcome, Usage, fabrics, output, paging};
 pub use options::{Args, Joining};
 
 /// How often is looked whether the mount is to end.
@@ -57,6 +57,9 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     args.check().map_err(Usage::of)?;
     if args.background {
         return background::start();
+    }
+    if args.for_paging {
+        paging::prepare()?;
     }
     let interrupt = Interrupt::install().context("catching Ctrl-C")?;
     if args.is_in_background {

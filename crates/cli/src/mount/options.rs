@@ -45,6 +45,9 @@ pub struct Args {
     /// Let users other than you use the files
     #[arg(long)]
     pub allow_other: bool,
+    /// Be fit for a file that this host swaps to: memory is locked, and the kernel never ends this process
+    #[arg(long)]
+    pub for_paging: bool,
     #[command(flatten)]
     pub by: ByArgs,
     /// Threads that answer the kernel [default: as many as processors, from 2 to 8]

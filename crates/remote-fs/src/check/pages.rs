@@ -1,7 +1,9 @@
 //! Every page of every copy.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io;
 
+use sinew_fabric::{Armed, Descriptor, Readiness};
 use sinew_mem::MessageBuffer;
 use sinew_remote_memory::donor::{Answer, Call, Lent};
 use sinew_remote_memory::engine::Op;
@@ -104,11 +106,6 @@ impl<D: Donors> PageCheck<D> {
     /// How far it is.
     pub fn progress(&self) -> Progress {
         self.progress
-    }
-
-    /// The donors, to sleep on.
-    pub fn donors(&mut self) -> &mut D {
-        &mut self.donors
     }
 
     /// Does what there is to do; says all that is wrong when it is over.
@@ -225,5 +222,19 @@ impl<D: Donors> PageCheck<D> {
 impl<D> std::fmt::Debug for PageCheck<D> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("PageCheck").field("progress", &self.progress).finish_non_exhaustive()
+    }
+}
+
+impl<D: Donors> Readiness for PageCheck<D> {
+    fn descriptor(&self) -> Option<Descriptor> {
+        self.donors.descriptor()
+    }
+
+    fn arm(&mut self, now_ns: u64) -> io::Result<Armed> {
+        self.donors.arm(now_ns)
+    }
+
+    fn disarm(&mut self) -> bool {
+        self.donors.disarm()
     }
 }

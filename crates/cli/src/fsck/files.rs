@@ -1,0 +1,81 @@
+//! `sinew fsck --files`: a file system, without its service.
+
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use serde_json::json;
+use sinew::host::Interrupt;
+use sinew::remote_memory::volume::Donors;
+use sinew_remote_fs::check::{self, Finding, PageCheck};
+use sinew_remote_fs::disk::HostDisk;
+use sinew_remote_fs::kept::Kept;
+
+use super::{Args, progress};
+use crate::donors::{Names, WithDonors, drive};
+use crate::{Outcome, output, volume};
+
+/// Findings that are told to people; JSON has all.
+const SHOWN_MAX: usize = 100;
+
+/// Checks what is kept in the directory, and, where donors are named, all pages.
+pub fn run(args: &Args, directory: &Path, interrupt: Interrupt) -> anyhow::Result<Outcome> {
+    let shown = directory.display();
+    let disk = HostDisk::open(directory).with_context(|| format!("opening {shown}"))?;
+    let Some(kept) = check::read(disk).with_context(|| format!("reading {shown}"))? else {
+        bail!("there is no file system in {shown}: sinew serve files makes one, with --data {shown}");
+    };
+    let mut findings = check::names(&kept, args.copies.into());
+    let mut pages = None;
+    if !args.donors.is_empty() {
+        let (more, looked_at) =
+            args.reach.run(&args.donors, volume::ARENA, Checking { args, kept: &kept, interrupt })?;
+        findings.extend(more);
+        pages = Some(looked_at);
+    }
+    let (inodes, segments) = (kept.tree.inodes().count(), kept.segments.len());
+    let sentences: Vec<String> = findings.iter().map(Finding::to_string).collect();
+    let is_clean = sentences.is_empty();
+    if args.json {
+        output::print(json!({
+            "files": shown.to_string(), "clean": is_clean, "inodes": inodes, "segments": segments, "pages": pages, "findings": sentences,
+        }))?;
+    } else {
+        for sentence in sentences.iter().take(SHOWN_MAX) {
+            output::print(sentence)?;
+        }
+        if sentences.len() > SHOWN_MAX {
+            output::print(format_args!("... and {} more: --json has all", sentences.len() - SHOWN_MAX))?;
+        }
+        let read = match pages {
+            Some(pages) => format!("{pages} pages of copies were read"),
+            None => "no donor was named, so no page was read".to_owned(),
+        };
+        let verdict = if is_clean { "Nothing is wrong." } else { "Something is wrong." };
+        output::print(format_args!("{inodes} inodes, {segments} segments; {read}. {verdict}"))?;
+    }
+    Ok(if is_clean { Outcome::Done } else { Outcome::FoundWrong })
+}
+
+struct Checking<'a> {
+    args: &'a Args,
+    kept: &'a Kept,
+    interrupt: Interrupt,
+}
+
+impl WithDonors for Checking<'_> {
+    type Result = (Vec<Finding>, u64);
+
+    fn run<D: Donors + 'static>(self, donors: D, names: &Names) -> anyhow::Result<Self::Result> {
+        let mut check = PageCheck::new(self.kept, donors, names.all().map(str::to_owned).collect());
+        let bar = progress(self.args.json, "pages");
+        let findings = drive(&mut check, self.interrupt, |check| {
+            let over = check.turn();
+            let progress = check.progress();
+            bar.set_length(progress.all);
+            bar.set_position(progress.done);
+            Ok(over)
+        });
+        bar.finish_and_clear();
+        Ok((findings?, check.progress().done))
+    }
+}
