@@ -57,7 +57,9 @@ pub struct Args {
 
 /// Checks, and tells what was found.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
-    args.reach.check(&args.donors).map_err(Usage::of)?;
+    if !args.donors.is_empty() {
+        args.reach.check(&args.donors).map_err(Usage::of)?;
+    }
     let interrupt = Interrupt::install().context("catching Ctrl-C")?;
     if let Some(directory) = &args.files {
         return files::run(args, directory, interrupt);
