@@ -13,7 +13,7 @@ use super::file::File;
 use super::lane::Lane;
 use super::layout::{Piece, Stored};
 use super::reach::Transfer;
-use crate::protocol::{Answer, Ino, LAYOUT_PAGES_MAX, PAGE, Replica, Request};
+use crate::protocol::{Answer, Error, Ino, LAYOUT_PAGES_MAX, PAGE, Replica, Request};
 
 /// Layouts are asked for from multiples of so many pages on.
 const LAYOUT_STEP: u64 = LAYOUT_PAGES_MAX / 4;
@@ -37,19 +37,26 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
     pub(super) fn learn_layout(&mut self, file: &File, page: u64) -> Result<(), Failed> {
         let at = page - page % LAYOUT_STEP;
         let handle = file.lock().handle(false).ok_or(Failed::NotOpen)?;
-        let Answer::Layout(layout) = self.ask_own(Request::Layout { handle, at, count: LAYOUT_PAGES_MAX })? else {
-            return Err(Failed::Nonsense);
+        let layout = match self.ask_own(Request::Layout { handle, at, count: LAYOUT_PAGES_MAX }) {
+            Ok(Answer::Layout(layout)) => layout,
+            Ok(_) => return Err(Failed::Nonsense),
+            // Another lane has closed it meanwhile; the page is looked for again, by a handle that is open.
+            Err(Failed::Refused(Error::BadHandle)) if file.lock().has_other(handle, false) => return Ok(()),
+            Err(error) => return Err(error),
         };
         if layout.until <= page {
             return Err(Failed::Nonsense);
         }
         self.client.learn(&layout.places);
         let mut state = file.lock();
-        if state.version != Some(layout.version) || state.layout.pages() > self.client.config.layout_pages_max {
-            state.layout.clear();
-            state.version = Some(layout.version);
-            state.committed_len = layout.size;
+        if state.is_outdated(layout.version) {
+            // Whoever looks for the page finds it unknown still, and asks again.
+            return Ok(());
         }
+        if state.layout.pages() > self.client.config.layout_pages_max {
+            state.layout.clear();
+        }
+        state.hear_layout(&layout);
         state.layout.learn(at, &layout);
         Ok(())
     }

@@ -7,7 +7,7 @@ use sinew_mem::MessageBuffer;
 use super::dirty::Dirty;
 use super::error::Failed;
 use super::layout::{Known, Stored};
-use crate::protocol::{Attr, Ino, Time};
+use crate::protocol::{Attr, Ino, Layout, Time};
 
 /// One file. It is there while it is open, and for as long as the program knows of it.
 pub(super) struct File {
@@ -30,13 +30,16 @@ pub(super) struct Ahead {
 pub(super) struct State {
     /// Where its pages lie, of this version or an earlier one.
     pub layout: Known,
-    /// The version that the layout is of, if it is of one alone.
+    /// The newest version that the service has spoken of. The layout is of it, as far as it is known. Versions grow, and answers that several lanes were given come in any order: what is
+    /// said of an earlier one is out of date.
     pub version: Option<u64>,
     /// The version that all that is cached above this client is of.
     pub cached_version: Option<u64>,
     pub dirty: Dirty,
-    /// Bytes, as the service said last.
+    /// Bytes, as the service said of that version.
     pub committed_len: u64,
+    /// When the contents were changed last, as it said with them.
+    committed_time: Option<Time>,
     /// Bytes, as far as something was written that is not committed.
     pub dirty_len: u64,
     /// When it was last written here, and this is not committed.
@@ -73,8 +76,18 @@ impl State {
         if self.dirty.is_empty() { self.committed_len } else { self.committed_len.max(self.dirty_len) }
     }
 
-    /// Attributes as programs here see them: with what is not committed.
-    pub fn seen(&self, attr: Attr) -> Attr {
+    /// Whether something that the service said is of an earlier version than what it said before.
+    pub fn is_outdated(&self, version: u64) -> bool {
+        self.version.is_some_and(|newest| version < newest)
+    }
+
+    /// Attributes as programs here see them: with what is not committed, and what was committed since the service said so.
+    pub fn seen(&self, mut attr: Attr) -> Attr {
+        if let Some(newest) = self.version.filter(|newest| attr.version < *newest) {
+            (attr.version, attr.size) = (newest, self.committed_len);
+            attr.mtime = self.committed_time.unwrap_or(attr.mtime);
+            attr.ctime = attr.ctime.max(attr.mtime);
+        }
         if self.dirty.is_empty() {
             return attr;
         }
@@ -84,7 +97,11 @@ impl State {
 
     /// The service has said what the file is like. Its layout is another one if its version is.
     pub fn hear(&mut self, attr: &Attr) {
-        (self.committed_len, self.mode) = (attr.size, attr.mode);
+        self.mode = attr.mode;
+        if self.is_outdated(attr.version) {
+            return;
+        }
+        (self.committed_len, self.committed_time) = (attr.size, Some(attr.mtime));
         if self.version != Some(attr.version) {
             self.layout.clear();
             self.version = Some(attr.version);
@@ -94,9 +111,21 @@ impl State {
         }
     }
 
+    /// The service has said where pages lie. What it said of an earlier version says nothing of them now.
+    pub fn hear_layout(&mut self, layout: &Layout) {
+        if self.version != Some(layout.version) {
+            self.layout.clear();
+            self.version = Some(layout.version);
+            (self.committed_len, self.committed_time) = (layout.size, None);
+        }
+    }
+
     /// A change of our own was made, and the service has said what the file is like now. Returns whether nobody else has changed it meanwhile.
     pub fn hear_own(&mut self, attr: &Attr) -> bool {
-        self.committed_len = attr.size;
+        if self.is_outdated(attr.version) {
+            return false;
+        }
+        (self.committed_len, self.committed_time) = (attr.size, Some(attr.mtime));
         let next = |version: Option<u64>| version.is_some_and(|version| version + 1 == attr.version);
         let is_alone = next(self.version);
         if next(self.cached_version) {
@@ -109,8 +138,75 @@ impl State {
         is_alone
     }
 
-    /// A handle to ask by; for writing, if need be.
+    /// A handle to ask by; for writing, if need be. Another lane may close it at any time.
     pub fn handle(&self, for_writing: bool) -> Option<u64> {
         self.handles.iter().find(|(_, writes)| *writes || !for_writing).map(|(handle, _)| *handle)
+    }
+
+    /// Whether one that was asked by is closed, and there is another to ask by.
+    pub fn has_other(&self, handle: u64, for_writing: bool) -> bool {
+        self.handles.iter().all(|(of, _)| *of != handle) && self.handle(for_writing).is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::Kind;
+
+    fn attr(version: u64, size: u64) -> Attr {
+        let time = Time { s: version as i64, ns: 0 };
+        Attr {
+            ino: Ino(7),
+            kind: Kind::File,
+            mode: 0o600,
+            links: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size,
+            pages: size.div_ceil(4096),
+            atime: time,
+            mtime: time,
+            ctime: time,
+            btime: time,
+            version,
+        }
+    }
+
+    #[test]
+    fn an_answer_that_a_commit_has_overtaken_brings_no_old_size_back() {
+        let mut state = State::default();
+        state.hear(&attr(1, 0));
+        // Another lane was told of version 1 and is slow to say so, while what was written is committed.
+        assert!(state.hear_own(&attr(2, 5000)));
+        assert_eq!(state.seen(attr(1, 0)).size, 5000);
+        assert_eq!(
+            state.seen(attr(1, 0)),
+            Attr { atime: attr(1, 0).atime, pages: 0, btime: attr(1, 0).btime, ..attr(2, 5000) }
+        );
+        state.hear(&attr(1, 0));
+        assert_eq!((state.len(), state.version), (5000, Some(2)));
+        assert_eq!(state.seen(attr(3, 10)), attr(3, 10), "somebody else has made it shorter");
+    }
+
+    #[test]
+    fn a_handle_that_is_closed_while_it_is_asked_by_has_another_in_its_place_if_there_is_one() {
+        let mut state = State { handles: vec![(1, true), (2, false)], ..State::default() };
+        assert_eq!((state.handle(false), state.has_other(1, false)), (Some(1), false), "it is open");
+        state.handles.remove(0);
+        assert!(state.has_other(1, false) && !state.has_other(1, true), "none is for writing");
+        state.handles.clear();
+        assert!(!state.has_other(1, false));
+    }
+
+    #[test]
+    fn own_changes_whose_answers_change_places_leave_the_later_one() {
+        let mut state = State::default();
+        state.hear(&attr(1, 0));
+        assert!(!state.hear_own(&attr(3, 100)), "version 2 is another lane's");
+        assert!(!state.hear_own(&attr(2, 5000)));
+        assert_eq!((state.len(), state.version), (100, Some(3)));
+        assert_eq!(state.seen(attr(2, 5000)).size, 100);
     }
 }

@@ -158,6 +158,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
             match &error {
                 Failed::Refused(Error::Changed) if may_try_again => self.rebase(file)?,
                 Failed::Refused(Error::NotReserved | Error::Rejoin) | Failed::Unknown if may_try_again => {}
+                Failed::Refused(Error::BadHandle) if may_try_again && file.lock().has_other(handle, true) => {}
                 _ => return Err(self.give_up_on(file, error)),
             }
         }

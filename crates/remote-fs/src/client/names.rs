@@ -127,7 +127,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
             }
             state.hear_own(&attr);
             state.layout.clear();
-            if attr.pages == 0 {
+            if attr.pages == 0 && !state.is_outdated(attr.version) {
                 state.layout.set_empty();
             }
         }
@@ -264,9 +264,9 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
             }
         }
         let mut state = file.lock();
+        let attr = state.seen(attr);
         let is_unchanged = state.cached_version == Some(attr.version);
         state.cached_version = Some(attr.version);
-        let attr = state.seen(attr);
         Ok(Opened { handle, attr, is_unchanged })
     }
 
@@ -316,11 +316,8 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         let open = self.client.handles().get(&handle).cloned();
         let mut result = Ok(());
         if let Some(Handle::File { file, access }) = &open {
-            let is_last_writer = {
-                let state = file.lock();
-                access.write && state.handles.iter().filter(|(_, writes)| *writes).count() == 1
-            };
-            if is_last_writer {
+            // Whoever else has it open for writing may close it at the same time.
+            if access.write {
                 result = self.flush(file);
             }
             let is_last = {
