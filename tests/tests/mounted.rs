@@ -178,6 +178,40 @@ fn a_donor_that_is_killed_takes_nothing_with_it() {
 }
 
 #[test]
+fn a_check_finds_nothing_until_pages_are_lost() {
+    let mut cluster = Cluster::new(2, 2, true);
+    let Some(mounted) = cluster.mount("a", &[]) else { return };
+    for number in 0..10 {
+        fs::write(mounted.point.join(format!("{number}")), bytes(number, 300_000)).unwrap();
+    }
+    mounted.end();
+    drop(cluster.service.take());
+    let data = cluster.folder.0.join("data").display().to_string();
+    let mut addresses = Vec::new();
+    addresses.extend(cluster.donors.iter().flatten().map(|donor| donor.address.clone()));
+    let check = |addresses: &[String]| {
+        let output = run(sinew(&["fsck", "--json", "--files", &data]).args(addresses));
+        let found = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(&output.stderr)));
+        (output.status.code(), found)
+    };
+    let (status, found): (_, serde_json::Value) = check(&addresses);
+    assert_eq!((status, &found["clean"], &found["findings"]), (Some(0), &true.into(), &serde_json::json!([])));
+    // Ten files and the root; 74 pages of each, twice.
+    assert_eq!((&found["inodes"], &found["pages"]), (&11.into(), &1480.into()));
+    let (status, found) = check(&[]);
+    assert_eq!((status, &found["pages"]), (Some(0), &serde_json::Value::Null));
+    cluster.kill_donor(0);
+    let (status, found) = check(&addresses);
+    assert_eq!((status, &found["clean"]), (Some(5), &false.into()));
+    let findings = found["findings"].as_array().unwrap();
+    assert!(findings.len() == 1 && findings[0].as_str().unwrap().contains(&addresses[0]), "{findings:?}");
+    cluster.kill_donor(1);
+    let (_, found) = check(&addresses);
+    let lost = |finding: &&serde_json::Value| finding.as_str().unwrap().contains("no copy of it is right");
+    assert_eq!(found["findings"].as_array().unwrap().iter().filter(lost).count(), 740);
+}
+
+#[test]
 fn a_directory_has_a_hundred_thousand_names() {
     const COUNT: usize = 100_000;
     let cluster = Cluster::new(1, 1, false);

@@ -1,11 +1,16 @@
 //! `sinew swap`, under programs that need more memory than they may have.
 
 mod common;
+#[allow(dead_code)] // Much of it is for other tests.
+mod mounts {
+    pub mod remote;
+}
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use common::{Folder, Server, run, sinew, text};
+use mounts::remote::Cluster;
 use sinew_conformance::skipped;
 
 /// What a program uses, and what it may have.
@@ -159,6 +164,22 @@ fn a_file_that_something_is_in_is_no_swap_unless_that_is_meant() {
     assert!(std::fs::read(&path).unwrap().iter().all(|byte| *byte == b'a'));
     let device = on(&[file, "--overwrite", "--priority", "31000"]);
     assert!(run(&mut sinew(&["swap", "off", &device])).status.success());
+}
+
+#[test]
+fn a_file_in_remote_memory_is_swap_to_a_program_that_needs_it() {
+    if !may_swap() {
+        return;
+    }
+    let cluster = Cluster::new(2, 2, false);
+    let Some(mounted) = cluster.mount("a", &["--for-paging"]) else { return };
+    let file = mounted.point.join("swap").display().to_string();
+    let device = on(&[&file, "--size", "128M", "--priority", "31000"]);
+    use_memory();
+    let off = run(&mut sinew(&["swap", "off", &file, "--remove"]));
+    assert!(off.status.success(), "{}", text(&off.stderr));
+    assert!(listed(&device).is_none() && std::fs::read_dir(&mounted.point).unwrap().next().is_none());
+    mounted.end();
 }
 
 #[test]

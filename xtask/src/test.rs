@@ -24,7 +24,7 @@ const FOR_GUEST: &[(&str, &str)] = &[
         "calls:: handlers:: peers:: protocol:: recovery:: sessions:: unreachable:: packets_are_carried",
     ),
     ("tests: services_on_verbs", "a_device_carries"),
-    ("tests: swap", ""),
+    ("tests: swap", "a_file_is a_file_that a_served a_server the_program"),
 ];
 
 /// Programs (the beginning of their names) whose tests start processes and threads and wait for them in real time. One that fails

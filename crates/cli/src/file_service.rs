@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use anyhow::ensure;
 use serde_json::{Map, Value, json};
@@ -14,8 +14,9 @@ use sinew::remote_memory::donor::Key;
 use sinew::remote_memory::volume::Donors;
 use sinew::rpc::{ClientEvent, ClientId, DeferredCall};
 use sinew_harness::units::parse_size;
+use sinew_mount::remote::time_of;
 use sinew_remote_fs::disk::HostDisk;
-use sinew_remote_fs::protocol::{FILES, Time};
+use sinew_remote_fs::protocol::FILES;
 use sinew_remote_fs::service::{Config as FilesConfig, Now, Service, Stats, Taken};
 
 use crate::donors::{DonorArgs, Names, WithDonors};
@@ -199,12 +200,7 @@ impl WithDonors for Serving<'_> {
 }
 
 fn now(clock: &HostClock) -> Now {
-    let time = match SystemTime::now().duration_since(UNIX_EPOCH) {
-        Ok(since) => Time { s: since.as_secs() as i64, ns: since.subsec_nanos() },
-        // A clock that is set before 1970.
-        Err(_) => Time::default(),
-    };
-    Now { ns: clock.now_ns(), time }
+    Now { ns: clock.now_ns(), time: time_of(SystemTime::now()) }
 }
 
 /// Answers clients until the interrupt. Now and then `look` is shown the service.

@@ -5,12 +5,13 @@ mod tools;
 
 use std::path::Path;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use serde_json::json;
 use sinew::host::Interrupt;
+use sinew_harness::run::Interrupted;
 use sinew_harness::units::{self, parse_size};
 
-use crate::{Outcome, Usage, interrupted, output};
+use crate::{Outcome, Usage, output};
 use device::{Attached, Source};
 
 const AFTER_HELP: &str = "\
@@ -113,8 +114,12 @@ impl On {
             _ => &["nbd-client", "mkswap", "swapon"],
         };
         tools::require(programs)?;
-        // A signal during one of the steps ends them, and what was done is undone.
-        let attached = interrupted::unless(|interrupt| self.set_up(&source, interrupt))?;
+        let interrupt = Interrupt::install().context("catching Ctrl-C")?;
+        // A signal ends the program that takes a step, too: then that is why it failed.
+        let attached = self.set_up(&source, interrupt).or_else(|error| {
+            ensure!(!interrupt.is_set(), Interrupted);
+            Err(error)
+        })?;
         let (device, bytes) = (attached.device.display().to_string(), attached.bytes);
         // From here on it is the machine's.
         attached.keep();
@@ -132,25 +137,22 @@ impl On {
         Ok(Outcome::Done)
     }
 
+    /// What was done is undone when a step fails, or a signal comes before the last.
     fn set_up(&self, source: &Source, interrupt: Interrupt) -> anyhow::Result<Attached> {
         let attached = source.attach(&self.name, self.size)?;
         let device = attached.device.as_path();
         if !self.overwrite && !attached.is_new {
             device::check_unused(device)?;
         }
-        ensure!(!interrupt.is_set(), "interrupted");
+        ensure!(!interrupt.is_set(), Interrupted);
         tools::done(&["mkswap", "--force", &device.to_string_lossy()])?;
-        ensure!(!interrupt.is_set(), "interrupted");
+        ensure!(!interrupt.is_set(), Interrupted);
         let mut swapon = vec!["swapon".to_owned()];
         if let Some(priority) = self.priority {
             swapon.extend(["--priority".to_owned(), priority.to_string()]);
         }
         swapon.push(device.to_string_lossy().into_owned());
         tools::done(&swapon)?;
-        if interrupt.is_set() {
-            tools::done(&["swapoff", &device.to_string_lossy()])?;
-            bail!("interrupted");
-        }
         Ok(attached)
     }
 }

@@ -536,6 +536,7 @@ mod tests {
         for (s, ns) in [(0, 0), (5, 999_999_999), (-7, 3), (-1, 0), (i64::MAX, 0), (i64::MAX, 999_999_999)] {
             assert_eq!(time_of(system_time(Time { s, ns })), Time { s, ns });
         }
+        assert_eq!(system_time(Time { s: i64::MAX, ns: 1_000_000_000 }), UNIX_EPOCH, "no time that the system knows");
     }
 
     #[test]

@@ -162,6 +162,12 @@ fn nbd_note(device: &Path) -> std::io::Result<String> {
 
 fn attach_file(file: &Path, size: Option<usize>) -> anyhow::Result<Attached> {
     let shown = file.display();
+    let undo = |error: anyhow::Error| {
+        if size.is_some() {
+            let _ = std::fs::remove_file(file);
+        }
+        error
+    };
     let about = match size {
         Some(size) => {
             let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(file);
@@ -171,16 +177,10 @@ fn attach_file(file: &Path, size: Option<usize>) -> anyhow::Result<Attached> {
                 }
                 _ => anyhow::Error::from(error).context(format!("making {shown}")),
             })?;
-            made.set_len(size as u64).with_context(|| format!("making {shown} so long"))?;
-            made.metadata()?
+            let longer = made.set_len(size as u64).and_then(|()| made.metadata());
+            longer.with_context(|| format!("making {shown} so long")).map_err(undo)?
         }
         None => std::fs::metadata(file).with_context(|| format!("{shown} (with --size BYTES it is made)"))?,
-    };
-    let undo = |error: anyhow::Error| {
-        if size.is_some() {
-            let _ = std::fs::remove_file(file);
-        }
-        error
     };
     ensure!(about.is_file(), "{shown} is no file");
     ensure!(about.len() as usize >= super::SIZE_MIN, "{shown} is too short for swap");
