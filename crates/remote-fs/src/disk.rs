@@ -4,7 +4,7 @@
 //! - [`HostDisk`]: a directory of the host's.
 //! - [`SimDisk`]: in memory, and at a crash it keeps of what was not made to last whatever a seed says.
 //!
-//! [`facts`] holds for every form.
+//! Module `facts` (a feature of that name) holds for every form.
 
 #[cfg(any(test, feature = "facts"))]
 pub mod facts;

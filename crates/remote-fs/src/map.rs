@@ -1,6 +1,6 @@
 //! Which pages of the donors' memory a file's pages are.
 //!
-//! A map is chunks of [`CHUNK`] pages, each an array of places and checksums: 16 bytes a page, whatever the order in which a file was written, and one look to find or replace one. A page of
+//! A map is chunks of 64 pages, each an array of places and checksums: 16 bytes a page, whatever the order in which a file was written, and one look to find or replace one. A page of
 //! which only the first bytes count (the file was cut off there, and went on later) is noted beside them: nobody has to write it anew for that.
 
 use std::collections::BTreeMap;

@@ -69,7 +69,7 @@ pub enum Error {
     /// The pages of the file are not those that [`Extent::replaces`](super::Extent::replaces) names: somebody else has committed. Read them and merge again.
     #[error("the file's pages have changed meanwhile")]
     Changed,
-    /// A segment's copies are not those that were written to ([`Pages::generation`](super::Pages::generation)). Ask for [`Request::Places`](super::Request::Places), write to the copies that lack the
+    /// A segment's copies are not those that were written to ([`Extent::generation`](super::Extent::generation)). Ask for [`Request::Places`](super::Request::Places), write to the copies that lack the
     /// pages, and commit again.
     #[error("the copies of the segment have changed meanwhile")]
     Copies,
