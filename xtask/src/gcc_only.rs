@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 
-use crate::metadata::{Metadata, Package};
+use crate::metadata::{Kind, Metadata, Package};
 use crate::process;
 
 /// Crates that need more than Rust and gcc, or exist to look for it.
@@ -28,6 +28,14 @@ const BANNED: &[&str] = &[
     "tonic-build",
     "vcpkg",
 ];
+
+/// Of these, those that a crate which is wanted compiles and does not use here: the crate, whose it is, and why nothing is looked for. Nobody else may have it, and the cold build
+/// would fail if it looked.
+const UNUSED: &[(&str, &str, &str)] = &[(
+    "pkg-config",
+    "fuser",
+    "its build script looks for libfuse on other systems than Linux, or with features that are off",
+)];
 
 /// Crates whose manifest says `links` although they link nothing from the system.
 const LINKS_NOTHING: &[(&str, &str)] = &[
@@ -78,7 +86,7 @@ fn check(graph: &[&Package]) -> Vec<String> {
     let mut findings = Vec::new();
     for package in graph {
         let named = format!("{} {}", package.name, package.version);
-        if BANNED.contains(&package.name.as_str()) {
+        if BANNED.contains(&package.name.as_str()) && !is_unused(graph, &package.name) {
             findings.push(format!("{named} is on the list of those that need another tool"));
         }
         if let Some(library) = &package.links
@@ -91,6 +99,16 @@ fn check(graph: &[&Package]) -> Vec<String> {
         }
     }
     findings
+}
+
+/// Whether all that compile a crate are known to make no use of it.
+fn is_unused(graph: &[&Package], name: &str) -> bool {
+    let has_it = |package: &&&Package| {
+        package.dependencies.iter().any(|dependency| dependency.name == name && dependency.kind != Kind::Dev)
+    };
+    let mut users = graph.iter().filter(has_it).peekable();
+    let is_known = |user: &&Package| UNUSED.iter().any(|(of, by, _)| *of == name && *by == user.name);
+    users.peek().is_some() && users.all(is_known)
 }
 
 /// Makes a folder that holds Rust, gcc and nothing else.
@@ -170,6 +188,19 @@ mod tests {
         assert!(findings.len() == 1 && findings[0].starts_with("bindgen 2.0.0"), "{findings:?}");
         let metadata = graph("bindgen", Some("dev"), None);
         assert!(check(&metadata.default_build().unwrap()).is_empty());
+    }
+
+    #[test]
+    fn a_crate_that_is_compiled_and_not_used_is_let_in_with_its_one_user_alone() {
+        let with_users = |users: &[&str]| {
+            let dependencies = json!([{ "name": "pkg-config", "kind": "build" }]);
+            let user = |name: &&str| json!({ "id": name, "name": name, "version": "1.0.0", "links": null, "dependencies": dependencies });
+            let tool = json!({ "id": "tool", "name": "pkg-config", "version": "2.0.0", "links": null });
+            let packages: Vec<Package> =
+                users.iter().map(user).chain([tool]).map(|package| serde_json::from_value(package).unwrap()).collect();
+            check(&packages.iter().collect::<Vec<_>>()).len()
+        };
+        assert_eq!((with_users(&["fuser"]), with_users(&["fuser", "other"]), with_users(&["other"])), (0, 1, 1));
     }
 
     #[test]
