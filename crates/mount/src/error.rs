@@ -90,9 +90,19 @@ impl MountError {
             _ if text.contains("user_allow_other") => Self::OthersForbidden,
             // Nothing else that is needed is not there: the directory and the device have been looked at.
             ErrorKind::NotFound => Self::NoHelper,
+            // So it is, too, where a folder of PATH is not to be looked into, and no other has it.
+            ErrorKind::PermissionDenied if !is_on_path(HELPER) => Self::NoHelper,
             _ => Self::System { path: path.to_owned(), error },
         }
     }
+}
+
+/// What mounts for users other than root.
+const HELPER: &str = "fusermount3";
+
+fn is_on_path(program: &str) -> bool {
+    std::env::var_os("PATH")
+        .is_some_and(|paths| std::env::split_paths(&paths).any(|folder| folder.join(program).is_file()))
 }
 
 #[cfg(test)]
@@ -109,6 +119,8 @@ mod tests {
         assert!(MountError::of_device(Errno::NOENT.into()).to_string().contains("modprobe fuse"));
         assert!(MountError::of_device(Errno::PERM.into()).to_string().contains("chmod 666 /dev/fuse"));
         assert!(MountError::of_mount(path, Errno::NOENT.into()).to_string().contains("install fuse3"));
+        let denied = MountError::of_mount(path, Errno::ACCESS.into()).to_string();
+        assert!(denied.contains(if is_on_path(HELPER) { "/mnt/x" } else { "install fuse3" }), "{denied}");
         let forbidden =
             io::Error::other("option allow_other only allowed if 'user_allow_other' is set in /etc/fuse.conf");
         assert!(MountError::of_mount(path, forbidden).to_string().contains("/etc/fuse.conf"));
