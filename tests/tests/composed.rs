@@ -34,12 +34,14 @@ fn open(address: &str) -> Rpc {
 /// What the thread is seen to do.
 #[derive(Default)]
 struct Seen {
-    turns: AtomicU64,
+    sleeps: AtomicU64,
+    slept_us: AtomicU64,
     done: Mutex<Done>,
 }
 
 /// The thread's program: the service, a socket that says how many values there are, and sleep on everything at once.
 struct Thread {
+    turns: u64,
     service: Service,
     poll: Poll,
     events: Events,
@@ -57,6 +59,7 @@ impl Thread {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         listener.set_nonblocking(true)?;
         let thread = Self {
+            turns: 0,
             service,
             poll: Poll::new()?,
             events: Events::with_capacity(8),
@@ -102,8 +105,8 @@ impl Program for Thread {
     type Error = sinew::Error;
 
     fn turn(&mut self, rpc: &mut Rpc) -> sinew::Result<Flow> {
-        let turns = self.seen.turns.fetch_add(1, Ordering::Relaxed);
-        if turns.is_multiple_of(TURNS_PER_LOOK) || !self.events.is_empty() {
+        self.turns += 1;
+        if self.turns.is_multiple_of(TURNS_PER_LOOK) || !self.events.is_empty() {
             self.serve_sockets()?;
         }
         self.events.clear();
@@ -124,7 +127,10 @@ impl Program for Thread {
             out.arm()?.timeout_ns(out.now_ns()),
         ];
         let timeout_ns = armed.into_iter().chain([timeout_ns]).flatten().min();
+        let began = Instant::now();
         self.poll.poll(&mut self.events, timeout_ns.map(Duration::from_nanos))?;
+        self.seen.slept_us.fetch_add(began.elapsed().as_micros() as u64, Ordering::Relaxed);
+        self.seen.sleeps.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 }
@@ -195,13 +201,15 @@ fn one_thread_serves_calls_sockets_and_clients_of_its_own_and_sleeps_when_there_
 
         // Nothing happens, but that peers look after each other.
         std::thread::sleep(Duration::from_millis(100));
-        let before = seen.turns.load(Ordering::Relaxed);
+        let look = || [&seen.sleeps, &seen.slept_us].map(|count| count.load(Ordering::Relaxed));
+        let before = look();
         std::thread::sleep(Duration::from_millis(500));
-        let idle_turns = seen.turns.load(Ordering::Relaxed) - before;
-        println!("{idle_turns} turns in half a second of nothing");
-        assert!(idle_turns < 50, "{idle_turns} turns in half a second of nothing");
         socket.write_all(b"?").unwrap();
         socket.read_exact(&mut values).unwrap();
+        let [sleeps, slept_us] = look();
+        let [sleeps, slept_us] = [sleeps - before[0], slept_us - before[1]];
+        println!("{sleeps} sleeps, of {slept_us} us together, in half a second of nothing");
+        assert!(sleeps < 50 && slept_us > 300_000, "{sleeps} sleeps of {slept_us} us in half a second of nothing");
 
         drop(visitors);
         server.stop().unwrap();

@@ -485,7 +485,7 @@ impl<F: Files> Filesystem for Front<F> {
         let Some(kind) = lock_kind(kind) else { return reply.error(Errno::EINVAL) };
         let lock = Lock { owner: owner.0, pid, start, last, kind };
         match self.files.set_lock(ino.0, &lock) {
-            Err(rustix::io::Errno::AGAIN) if waits => self.waiting.add(ino.0, lock, request.pid(), reply),
+            Err(rustix::io::Errno::AGAIN) => self.waiting.add(ino.0, lock, request.pid(), waits, reply),
             result => {
                 done(result, reply);
                 self.waiting.look();

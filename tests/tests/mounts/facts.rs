@@ -6,12 +6,13 @@ use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{FallocateFlags, Mode, OFlags, RenameFlags, SeekFrom as Whence, XattrFlags};
 use rustix::io::Errno;
 
 use super::mapping::Mapping;
+use crate::common::PATIENCE;
 
 pub type Fact = fn(&Path);
 
@@ -418,8 +419,12 @@ fn an_open_file_excludes_others_by_locks(at: &Path) {
     other.try_lock_shared().unwrap();
     one.try_lock_shared().unwrap();
     assert!(one.try_lock().is_err());
+    // The kernel does not wait until the file system knows that a file is closed.
     drop(other);
-    one.try_lock().unwrap();
+    let began = Instant::now();
+    while let Err(error) = one.try_lock() {
+        assert!(began.elapsed() < PATIENCE, "{error}");
+    }
 }
 
 fn a_listing_has_every_name_once(at: &Path) {

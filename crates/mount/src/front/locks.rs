@@ -1,4 +1,6 @@
-//! Locks that are waited for. A thread asks for them again, so that no thread of the session's waits; it is started with the first of them.
+//! Locks that are waited for. A thread asks for them again, so that no thread of the session waits; it is started with the first of them.
+//!
+//! A `flock` of a file that is closed is given up by the kernel's RELEASE, which `close` does not wait for. So a lock that may not wait is refused only after [`GRACE`]: by then the RELEASE of a file that its program closed before it asked has come.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -16,6 +18,8 @@ use crate::files::{Files, Lock};
 const FIRST: Duration = Duration::from_millis(1);
 /// It is asked for no less often than this: whoever has it may be another host's.
 const LONGEST: Duration = Duration::from_millis(64);
+/// A lock that may not wait is asked for again until then.
+const GRACE: Duration = Duration::from_millis(10);
 /// Locks that wait at once, at most.
 const WAITERS_MAX: usize = 4096;
 
@@ -26,6 +30,8 @@ struct Waiter {
     reply: ReplyEmpty,
     pause: Duration,
     due: Instant,
+    /// When it is refused, if it may not wait.
+    refused: Option<Instant>,
 }
 
 #[derive(Default)]
@@ -48,8 +54,10 @@ impl<F: Files> Waiting<F> {
         Self(Arc::new(Common { files, state: Mutex::default(), changed: Condvar::new() }))
     }
 
-    /// The reply is made when the lock is had, or its thread has a signal.
-    pub fn add(&self, ino: u64, lock: Lock, thread: u32, reply: ReplyEmpty) {
+    /// Replies when the lock is had, when `thread` has a signal, or, if the lock may not wait, after a grace.
+    pub fn add(&self, ino: u64, lock: Lock, thread: u32, waits: bool, reply: ReplyEmpty) {
+        let now = Instant::now();
+        let refused = (!waits).then(|| now + GRACE);
         let mut state = self.0.lock();
         if state.waiters.len() >= WAITERS_MAX || state.is_over {
             return reply.error(Errno::ENOLCK);
@@ -62,7 +70,7 @@ impl<F: Files> Waiting<F> {
             }
             state.has_thread = true;
         }
-        state.waiters.push_back(Waiter { ino, lock, thread, reply, pause: FIRST, due: Instant::now() + FIRST });
+        state.waiters.push_back(Waiter { ino, lock, thread, reply, pause: FIRST, due: now + FIRST, refused });
         drop(state);
         self.0.changed.notify_one();
     }
@@ -121,12 +129,16 @@ impl<F: Files> Common<F> {
     }
 
     fn ask(&self, mut waiter: Waiter) -> Option<Waiter> {
+        let asked = Instant::now();
         match self.files.set_lock(waiter.ino, &waiter.lock) {
             Ok(()) => waiter.reply.ok(),
             Err(Error::AGAIN) if caller::is_interrupted(waiter.thread) => waiter.reply.error(Errno::EINTR),
+            Err(Error::AGAIN) if waiter.refused.is_some_and(|refused| refused <= asked) => {
+                waiter.reply.error(Errno::EAGAIN);
+            }
             Err(Error::AGAIN) => {
                 waiter.pause = (2 * waiter.pause).min(LONGEST);
-                waiter.due = Instant::now() + waiter.pause;
+                waiter.due = asked + waiter.pause;
                 return Some(waiter);
             }
             Err(error) => waiter.reply.error(errno(error)),
