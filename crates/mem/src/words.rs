@@ -32,6 +32,19 @@ impl std::fmt::Debug for Words {
     }
 }
 
+/// Does something with a length, which the compiler knows where it is that of most keys and values: their copies need no loop. (A
+/// closure would not be inlined into each arm.)
+macro_rules! with_usual_len {
+    ($len:expr, |$known:ident| $do:expr) => {
+        match $len {
+            $known @ 8 => $do,
+            $known @ 16 => $do,
+            $known @ 32 => $do,
+            $known => $do,
+        }
+    };
+}
+
 /// What a version was before something was read. See [`Words::begin_change`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp(u64);
@@ -87,6 +100,14 @@ impl Words {
         self.all()[index].store(value, Ordering::Relaxed);
     }
 
+    /// Stores the `N` words from `index` on.
+    #[inline(always)]
+    pub fn store_some<const N: usize>(&self, index: usize, values: [u64; N]) {
+        for (word, value) in self.all()[index..index + N].iter().zip(values) {
+            word.store(value, Ordering::Relaxed);
+        }
+    }
+
     /// The `N` words from `index` on.
     #[inline(always)]
     pub fn load_some<const N: usize>(&self, index: usize) -> [u64; N] {
@@ -94,9 +115,27 @@ impl Words {
         std::array::from_fn(|at| words[at].load(Ordering::Relaxed))
     }
 
+    /// The `N` words from `index` on, if they are there.
+    #[inline(always)]
+    pub fn get_some<const N: usize>(&self, index: usize) -> Option<[u64; N]> {
+        let words = self.all().get(index..index.checked_add(N)?)?;
+        Some(std::array::from_fn(|at| words[at].load(Ordering::Relaxed)))
+    }
+
+    /// The `N` words from `index` on, each loaded when it is taken: what is reduced to less need not be kept.
+    #[inline(always)]
+    pub fn iter_some<const N: usize>(&self, index: usize) -> impl DoubleEndedIterator<Item = u64> {
+        self.all()[index..index + N].iter().map(|word| word.load(Ordering::Relaxed))
+    }
+
     /// Copies the bytes from the word at `index` on out to `target`.
     #[inline(always)]
     pub fn read(&self, index: usize, target: &mut [u8]) {
+        with_usual_len!(target.len(), |len| self.read_any(index, &mut target[..len]));
+    }
+
+    #[inline(always)]
+    fn read_any(&self, index: usize, target: &mut [u8]) {
         let words = &self.all()[index..index + target.len().div_ceil(8)];
         let (chunks, last) = target.as_chunks_mut::<8>();
         for (chunk, word) in chunks.iter_mut().zip(words) {
@@ -111,6 +150,11 @@ impl Words {
     /// Copies `source` to the bytes from the word at `index` on. What is left of the last word becomes zero.
     #[inline(always)]
     pub fn write(&self, index: usize, source: &[u8]) {
+        with_usual_len!(source.len(), |len| self.write_any(index, &source[..len]));
+    }
+
+    #[inline(always)]
+    fn write_any(&self, index: usize, source: &[u8]) {
         let words = &self.all()[index..index + source.len().div_ceil(8)];
         let (chunks, last) = source.as_chunks::<8>();
         for (chunk, word) in chunks.iter().zip(words) {
@@ -121,10 +165,16 @@ impl Words {
         }
     }
 
-    /// Whether the bytes from the word at `index` on are `bytes`, as [`Words::write`] wrote them.
+    /// Whether the bytes from the word at `index` on are `bytes`, as [`Words::write`] wrote them. What lies past the end is not.
     #[inline(always)]
     pub fn holds(&self, index: usize, bytes: &[u8]) -> bool {
-        let words = &self.all()[index..index + bytes.len().div_ceil(8)];
+        with_usual_len!(bytes.len(), |len| self.holds_any(index, &bytes[..len]))
+    }
+
+    #[inline(always)]
+    fn holds_any(&self, index: usize, bytes: &[u8]) -> bool {
+        let end = index.checked_add(bytes.len().div_ceil(8));
+        let Some(words) = end.and_then(|end| self.all().get(index..end)) else { return false };
         let (chunks, last) = bytes.as_chunks::<8>();
         let mut differing = 0;
         for (chunk, word) in chunks.iter().zip(words) {

@@ -18,26 +18,26 @@ pub(super) struct Census {
 impl Census {
     pub fn enter(&mut self, entry: &Entry) {
         self.items += 1;
-        self.words += entry.room;
+        self.words += entry.room();
     }
 
     /// Of an item that is not there any more. Those up to the version `cleared` left together.
     pub fn leave(&mut self, entry: &Entry, cleared: u64) {
-        if entry.version > cleared {
+        if entry.version() > cleared {
             self.items -= 1;
-            self.words -= entry.room;
+            self.words -= entry.room();
         }
     }
 
     /// Of an item that had expired, or had been cleared, when its memory was wanted.
     pub fn reclaim(&mut self, entry: &Entry) {
         self.reclaimed += 1;
-        self.expired_unfetched += u64::from(entry.marks & FETCHED == 0);
+        self.expired_unfetched += u64::from(entry.marks() & FETCHED == 0);
     }
 
     /// Of an item that made room for others.
     pub fn evict(&mut self, entry: &Entry) {
         self.evictions += 1;
-        self.evicted_unfetched += u64::from(entry.marks & FETCHED == 0);
+        self.evicted_unfetched += u64::from(entry.marks() & FETCHED == 0);
     }
 }

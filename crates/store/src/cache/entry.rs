@@ -12,6 +12,7 @@ const VALUE_BITS: u32 = 28;
 const KEY_BITS: u32 = 16;
 /// Of the room, whose upper bits stand in the version's word.
 const ROOM_LOW_BITS: u32 = 19;
+const ROOM_LOW: u64 = (1 << ROOM_LOW_BITS) - 1;
 const EXTRAS: u64 = 1 << 63;
 
 const HEADER_WORDS: usize = 2;
@@ -31,19 +32,30 @@ pub(crate) struct Extras {
     pub expires_s: u32,
 }
 
-/// The header of an item.
+/// What is said of an item that is stored.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct About {
+    pub extras: Extras,
+    pub marks: u8,
+    pub version: u64,
+}
+
+impl About {
+    #[inline(always)]
+    pub fn has_extras(&self) -> bool {
+        self.extras != Extras::default()
+    }
+}
+
+/// The header of an item, as it lies in memory: whoever wants a field of it has it decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     /// Where it lies.
     pub at: usize,
-    pub key_len: usize,
-    pub value_len: usize,
-    /// Words that it may take: more than it does when a longer value was there.
-    pub room: usize,
-    pub has_extras: bool,
-    pub version: u64,
-    /// Bits of the owner's own.
-    pub marks: u8,
+    /// Lengths, the lower bits of the room, and whether there are extras.
+    shape: u64,
+    /// Version, the upper bits of the room, and marks.
+    stamp: u64,
 }
 
 impl Entry {
@@ -53,48 +65,90 @@ impl Entry {
         HEADER_WORDS + usize::from(has_extras) + key_len.div_ceil(8) + value_len.div_ceil(8)
     }
 
+    /// A new item at `at`, with `room` for it.
+    #[inline(always)]
+    pub fn new(at: usize, room: usize, key_len: usize, value_len: usize, about: &About) -> Self {
+        let shape = value_len as u64
+            | (key_len as u64) << VALUE_BITS
+            | (room as u64 & ROOM_LOW) << (VALUE_BITS + KEY_BITS)
+            | if about.has_extras() { EXTRAS } else { 0 };
+        let room_high = room as u64 >> ROOM_LOW_BITS;
+        let stamp = u64::from(about.marks) << (64 - MARK_BITS) | room_high << VERSION_BITS | about.version;
+        Self { at, shape, stamp }
+    }
+
+    /// A new item in the place of this one, of the same key, and with extras as this one if it has any.
+    #[inline(always)]
+    pub fn replaced(&self, value_len: usize, about: &About) -> Self {
+        let shape = self.shape & !(VALUE_LEN_LIMIT as u64) | value_len as u64;
+        let room_high = self.stamp & (((1 << ROOM_HIGH_BITS) - 1) << VERSION_BITS);
+        let stamp = u64::from(about.marks) << (64 - MARK_BITS) | room_high | about.version;
+        Self { at: self.at, shape, stamp }
+    }
+
+    /// What the header of the item at `at` says, if it lies in the memory. A reader may find anything there while the writer is at work:
+    /// see [`Entry::lies_in`].
+    #[inline(always)]
+    pub fn load(body: &Words, at: usize) -> Option<Self> {
+        let [shape, stamp] = body.get_some(at)?;
+        Some(Self { at, shape, stamp })
+    }
+
+    #[inline(always)]
+    pub fn key_len(&self) -> usize {
+        (self.shape >> VALUE_BITS) as usize & ((1 << KEY_BITS) - 1)
+    }
+
+    #[inline(always)]
+    pub fn value_len(&self) -> usize {
+        self.shape as usize & VALUE_LEN_LIMIT
+    }
+
+    /// Words that it may take: more than it does when a longer value was there.
+    #[inline(always)]
+    pub fn room(&self) -> usize {
+        let low = self.shape >> (VALUE_BITS + KEY_BITS) & ROOM_LOW;
+        let high = self.stamp >> VERSION_BITS & ((1 << ROOM_HIGH_BITS) - 1);
+        (high << ROOM_LOW_BITS | low) as usize
+    }
+
+    #[inline(always)]
+    pub fn has_extras(&self) -> bool {
+        self.shape & EXTRAS != 0
+    }
+
+    #[inline(always)]
+    pub fn version(&self) -> u64 {
+        self.stamp & ((1 << VERSION_BITS) - 1)
+    }
+
+    /// Bits of the owner's own.
+    #[inline(always)]
+    pub fn marks(&self) -> u8 {
+        (self.stamp >> (64 - MARK_BITS)) as u8
+    }
+
+    /// Whether the item lies in the memory as a whole.
+    #[inline(always)]
+    pub fn lies_in(&self, body: &Words) -> bool {
+        self.at + Self::words(self.key_len(), self.value_len(), self.has_extras()) <= body.len()
+    }
+
     #[inline(always)]
     fn key_at(&self) -> usize {
-        self.at + HEADER_WORDS + usize::from(self.has_extras)
+        self.at + HEADER_WORDS + usize::from(self.has_extras())
     }
 
     #[inline(always)]
     fn value_at(&self) -> usize {
-        self.key_at() + self.key_len.div_ceil(8)
-    }
-
-    /// The item at `at`, if what stands there can be one. A reader may find anything, if the writer is at work there.
-    #[inline(always)]
-    pub fn load(body: &Words, at: usize) -> Option<Self> {
-        if at + HEADER_WORDS > body.len() {
-            return None;
-        }
-        let [shape, stamp] = body.load_some(at);
-        let field = |word: u64, from: u32, bits: u32| (word >> from) as usize & ((1 << bits) - 1);
-        let room_high = field(stamp, VERSION_BITS, ROOM_HIGH_BITS);
-        let entry = Self {
-            at,
-            key_len: field(shape, VALUE_BITS, KEY_BITS),
-            value_len: field(shape, 0, VALUE_BITS),
-            room: room_high << ROOM_LOW_BITS | field(shape, VALUE_BITS + KEY_BITS, ROOM_LOW_BITS),
-            has_extras: shape & EXTRAS != 0,
-            version: stamp & ((1 << VERSION_BITS) - 1),
-            marks: (stamp >> (64 - MARK_BITS)) as u8,
-        };
-        let end = at + Self::words(entry.key_len, entry.value_len, entry.has_extras);
-        (end <= body.len()).then_some(entry)
+        self.key_at() + self.key_len().div_ceil(8)
     }
 
     /// Writes header and extras; the key and the value are written by [`Entry::store_key`] and [`Entry::store_value`].
     #[inline(always)]
     pub fn store(&self, body: &Words, extras: Extras) {
-        let shape = self.value_len as u64
-            | (self.key_len as u64) << VALUE_BITS
-            | (self.room as u64 & ((1 << ROOM_LOW_BITS) - 1)) << (VALUE_BITS + KEY_BITS)
-            | if self.has_extras { EXTRAS } else { 0 };
-        body.store(self.at, shape);
-        self.store_marks(body, self.marks);
-        if self.has_extras {
+        body.store_some(self.at, [self.shape, self.stamp]);
+        if self.has_extras() {
             self.store_extras(body, extras);
         }
     }
@@ -102,8 +156,8 @@ impl Entry {
     /// Writes the marks anew, up to four of them.
     #[inline(always)]
     pub fn store_marks(&self, body: &Words, marks: u8) {
-        let room_high = self.room as u64 >> ROOM_LOW_BITS;
-        body.store(self.at + 1, u64::from(marks) << (64 - MARK_BITS) | room_high << VERSION_BITS | self.version);
+        let rest = self.stamp & ((1 << (64 - MARK_BITS)) - 1);
+        body.store(self.at + 1, u64::from(marks) << (64 - MARK_BITS) | rest);
     }
 
     /// Of an entry that has extras.
@@ -124,7 +178,7 @@ impl Entry {
 
     #[inline(always)]
     pub fn extras(&self, body: &Words) -> Extras {
-        if !self.has_extras {
+        if !self.has_extras() {
             return Extras::default();
         }
         let word = body.load(self.at + 2);
@@ -133,12 +187,12 @@ impl Entry {
 
     #[inline(always)]
     pub fn has_key(&self, body: &Words, key: &[u8]) -> bool {
-        self.key_len == key.len() && body.holds(self.key_at(), key)
+        self.key_len() == key.len() && body.holds(self.key_at(), key)
     }
 
     /// Copies the key out to `target`, in place of what is there.
     pub fn read_key(&self, body: &Words, target: &mut Vec<u8>) {
-        target.resize(self.key_len, 0);
+        target.resize(self.key_len(), 0);
         body.read(self.key_at(), target);
     }
 
@@ -160,9 +214,11 @@ mod tests {
             let key: Vec<u8> = (1..=key_len as u8).collect();
             let value: Vec<u8> = (0..value_len as u8).rev().collect();
             let words = Entry::words(key_len, value_len, has_extras);
-            let entry =
-                Entry { at: 3, key_len, value_len, room: words + 5, has_extras, version: (1 << 52) - 2, marks: 9 };
             let extras = if has_extras { Extras { flags: u32::MAX, expires_s: 7 } } else { Extras::default() };
+            let about = About { extras, marks: 9, version: (1 << 52) - 2 };
+            let entry = Entry::new(3, words + 5, key_len, value_len, &about);
+            assert_eq!((entry.key_len(), entry.value_len(), entry.room()), (key_len, value_len, words + 5));
+            assert_eq!((entry.has_extras(), entry.version(), entry.marks()), (has_extras, about.version, 9));
             entry.store(&body, extras);
             entry.store_key(&body, &key);
             entry.store_value(&body, &value);
@@ -179,24 +235,26 @@ mod tests {
 
     #[test]
     fn the_largest_lengths_fit_their_fields() {
-        let entry =
-            |value_len, room| Entry { at: 0, key_len: 0xFFFF, value_len, room, has_extras: true, version: 1, marks: 0 };
         let body = Words::zeroed(Entry::words(0xFFFF, super::super::VALUE_LEN_MAX, true)).unwrap();
         // The room of the longest item of a table is no more than its field holds.
-        let largest = entry(super::super::VALUE_LEN_MAX, Entry::words(0xFFFF, super::super::VALUE_LEN_MAX, true));
-        largest.store(&body, Extras::default());
+        let about = About { extras: Extras { flags: 1, expires_s: 0 }, marks: 0, version: 1 };
+        let largest = Entry::new(0, body.len(), 0xFFFF, super::super::VALUE_LEN_MAX, &about);
+        largest.store(&body, about.extras);
         assert_eq!(Entry::load(&body, 0), Some(largest));
+        assert_eq!((largest.value_len(), largest.room()), (super::super::VALUE_LEN_MAX, body.len()));
     }
 
     #[test]
     fn nothing_is_an_item_that_does_not_lie_in_memory() {
         let body = Words::zeroed(8).unwrap();
         assert!(Entry::load(&body, 6).is_some() && Entry::load(&body, 7).is_none());
-        body.store(0, u64::MAX);
-        assert_eq!(Entry::load(&body, 0), None);
-        body.store(0, 6 * 8 + 1);
-        assert_eq!(Entry::load(&body, 0), None);
-        body.store(0, 6 * 8);
-        assert!(Entry::load(&body, 0).is_some());
+        let lies = |shape| {
+            body.store(0, shape);
+            Entry::load(&body, 0).is_some_and(|entry| entry.lies_in(&body))
+        };
+        assert!(!lies(u64::MAX) && !lies(6 * 8 + 1) && lies(6 * 8));
+        // Nor is a key that does not.
+        body.store(0, 56 << VALUE_BITS);
+        assert!(!Entry::load(&body, 0).unwrap().has_key(&body, &[0; 56]));
     }
 }

@@ -34,7 +34,7 @@ impl Cache {
             return None;
         }
         let found = self.view.find(key).filter(|found| self.is_over(&found.entry, now_s))?;
-        let lost = if found.entry.version <= self.cleared() { Lost::Cleared } else { Lost::Expired };
+        let lost = if found.entry.version() <= self.cleared() { Lost::Cleared } else { Lost::Expired };
         self.bury(key.bucket(self.view.buckets), found.slot, &found.entry);
         Some(lost)
     }
@@ -77,7 +77,7 @@ impl Cache {
                 self.evict(position, &entry, now_s);
             }
             if let Space::Log(log) = &mut self.space {
-                log.pass(entry.room);
+                log.pass(entry.room());
             }
         }
     }

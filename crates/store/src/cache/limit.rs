@@ -25,12 +25,12 @@ impl Cache {
             *end = place;
             while place < places.end {
                 let entry = Entry::load(&self.view.body, place).expect("a log has items from its tail to its head");
-                if place + entry.room > words {
+                if place + entry.room() > words {
                     self.evict(position_of(lap, place), &entry, now_s);
                 } else {
-                    *end = place + entry.room;
+                    *end = place + entry.room();
                 }
-                place += entry.room;
+                place += entry.room();
             }
         }
         if let Space::Log(log) = &mut self.space {

@@ -171,6 +171,19 @@ pub enum When {
     Version(u64),
 }
 
+impl When {
+    /// Whether an item may be stored, where the one that is there has the version `present`.
+    fn permits(self, present: Option<u64>) -> Result<(), PutError> {
+        match (self, present) {
+            (When::Always, _) | (When::Absent, None) | (When::Present, Some(_)) => Ok(()),
+            (When::Absent, Some(_)) => Err(PutError::Present),
+            (When::Present | When::Version(_), None) => Err(PutError::Absent),
+            (When::Version(expected), Some(version)) if version == expected => Ok(()),
+            (When::Version(_), Some(version)) => Err(PutError::Changed { version }),
+        }
+    }
+}
+
 /// Why nothing was stored. What was there still is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PutError {

@@ -80,12 +80,16 @@ impl CacheReader {
     }
 
     fn read(&self, entry: &Entry, now_s: u32, value: &mut Vec<u8>) -> Option<Read> {
+        // The writer may be at work there.
+        if !entry.lies_in(&self.view.body) {
+            return None;
+        }
         let extras = entry.extras(&self.view.body);
         if self.view.is_gone(entry, extras, now_s) {
             return None;
         }
-        value.resize(entry.value_len, 0);
+        value.resize(entry.value_len(), 0);
         entry.read_value(&self.view.body, value);
-        Some(Read { version: entry.version, flags: extras.flags, expires_s: extras.expires_s })
+        Some(Read { version: entry.version(), flags: extras.flags, expires_s: extras.expires_s })
     }
 }

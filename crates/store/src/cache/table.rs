@@ -6,7 +6,7 @@ use std::convert::Infallible;
 use sinew_mem::Words;
 
 use super::census::Census;
-use super::entry::{Entry, Extras, VALUE_LEN_LIMIT};
+use super::entry::{About, Entry, Extras, VALUE_LEN_LIMIT};
 use super::heap::Heap;
 use super::key::{KEY_LEN_MAX, Key, KeyHasher};
 use super::log::{Log, PLACE_BITS, place};
@@ -41,13 +41,12 @@ struct Reserved {
     reclaimed: bool,
 }
 
-/// What is said of an item that is to be stored.
-#[derive(Clone, Copy, Default)]
-struct About {
-    extras: Extras,
-    marks: u8,
-    /// A new one when none is given.
-    version: Option<u64>,
+/// An item that another with its key takes the place of.
+#[derive(Clone, Copy)]
+struct Old {
+    found: Found,
+    /// See [`View::is_gone`].
+    is_gone: bool,
 }
 
 /// A table: see [the module](super). It belongs to one thread at a time.
@@ -87,13 +86,13 @@ impl Item<'_> {
     /// Length of the value, in bytes.
     #[inline(always)]
     pub fn value_len(&self) -> usize {
-        self.entry.value_len
+        self.entry.value_len()
     }
 
     /// Changes with every change of the item, and is of no other item of the table: what compare-and-swap compares.
     #[inline(always)]
     pub fn version(&self) -> u64 {
-        self.entry.version
+        self.entry.version()
     }
 
     /// The client's own number.
@@ -112,7 +111,7 @@ impl Item<'_> {
     /// [put](Cache::put); whatever else changes the item keeps them.
     #[inline(always)]
     pub fn marks(&self) -> u8 {
-        self.entry.marks
+        self.entry.marks()
     }
 
     /// Replaces the [marks](Item::marks): the lower four bits of `marks`. The version stays.
@@ -128,7 +127,7 @@ impl Item<'_> {
     /// When `target` is not [`Item::value_len`] long.
     #[inline(always)]
     pub fn copy_to(&self, target: &mut [u8]) {
-        assert_eq!(target.len(), self.entry.value_len, "a value is copied whole");
+        assert_eq!(target.len(), self.entry.value_len(), "a value is copied whole");
         self.entry.read_value(self.body, target);
     }
 
@@ -136,7 +135,7 @@ impl Item<'_> {
     #[inline]
     pub fn append_to(&self, target: &mut Vec<u8>) {
         let start = target.len();
-        target.resize(start + self.entry.value_len, 0);
+        target.resize(start + self.entry.value_len(), 0);
         self.entry.read_value(self.body, &mut target[start..]);
     }
 }
@@ -261,21 +260,13 @@ impl Cache {
         if key.bytes().len() > KEY_LEN_MAX {
             return Err(PutError::KeyTooLong { len: key.bytes().len() });
         }
-        let old = self.view.find(key);
-        let present = old
-            .filter(|old| !self.view.is_gone(&old.entry, old.entry.extras(&self.view.body), now_s))
-            .map(|old| old.entry);
-        match (put.when, present) {
-            (When::Always, _) | (When::Absent, None) | (When::Present, Some(_)) => {}
-            (When::Absent, Some(_)) => return Err(PutError::Present),
-            (When::Present | When::Version(_), None) => return Err(PutError::Absent),
-            (When::Version(expected), Some(Entry { version, .. })) => {
-                if version != expected {
-                    return Err(PutError::Changed { version });
-                }
-            }
+        let old = self.view.find(key).map(|found| Old { is_gone: self.is_over(&found.entry, now_s), found });
+        if put.when != When::Always {
+            let present = old.filter(|old| !old.is_gone).map(|old| old.found.entry.version());
+            put.when.permits(present)?;
         }
-        let about = About { extras: Extras { flags: put.flags, expires_s: put.expires_s }, ..About::default() };
+        let extras = Extras { flags: put.flags, expires_s: put.expires_s };
+        let about = About { extras, marks: 0, version: self.version + 1 };
         self.store(key, value, about, old, now_s)
     }
 
@@ -290,8 +281,9 @@ impl Cache {
         now_s: u32,
         change: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
     ) -> Result<u64, ModifyError<E>> {
+        let next = self.version + 1;
         self.rewrite(key, now_s, |value, about| {
-            about.version = None;
+            about.version = next;
             change(value)
         })
     }
@@ -311,10 +303,10 @@ impl Cache {
         let (found, mut extras) = self.find(key, now_s).ok_or(PutError::Absent)?;
         extras.flags = flags.unwrap_or(extras.flags);
         extras.expires_s = expires_s.unwrap_or(extras.expires_s);
-        if found.entry.has_extras {
+        if found.entry.has_extras() {
             found.entry.store_extras(&self.view.body, extras);
             self.any_expires |= extras.expires_s != 0;
-            return Ok(found.entry.version);
+            return Ok(found.entry.version());
         }
         let changed = self.rewrite(key, now_s, |_, about| {
             about.extras = extras;
@@ -334,13 +326,13 @@ impl Cache {
         change: impl FnOnce(&mut Vec<u8>, &mut About) -> Result<(), E>,
     ) -> Result<u64, ModifyError<E>> {
         let (found, extras) = self.find(key, now_s).ok_or(PutError::Absent)?;
-        let mut about = About { extras, marks: found.entry.marks, version: Some(found.entry.version) };
+        let mut about = About { extras, marks: found.entry.marks(), version: found.entry.version() };
         let mut value = std::mem::take(&mut self.scratch);
-        value.resize(found.entry.value_len, 0);
+        value.resize(found.entry.value_len(), 0);
         found.entry.read_value(&self.view.body, &mut value);
         let result = change(&mut value, &mut about)
             .map_err(ModifyError::Refused)
-            .and_then(|()| Ok(self.store(key, &value, about, Some(found), now_s)?));
+            .and_then(|()| Ok(self.store(key, &value, about, Some(Old { found, is_gone: false }), now_s)?));
         self.scratch = value;
         result
     }
@@ -380,98 +372,122 @@ impl Cache {
         }
     }
 
-    /// Stores an item in place of `old`, which has the same key and may be gone.
+    /// Stores an item in place of `old`, which has the same key.
+    #[inline(always)]
     fn store(
         &mut self,
         key: &Key<'_>,
         value: &[u8],
         about: About,
-        old: Option<Found>,
+        old: Option<Old>,
         now_s: u32,
     ) -> Result<u64, PutError> {
-        let About { extras, marks, version } = about;
         if value.len() > self.value_len_max {
             return Err(PutError::ValueTooLong { len: value.len(), max: self.value_len_max });
         }
-        let has_extras = extras != Extras::default();
-        let words = Entry::words(key.bytes().len(), value.len(), has_extras);
-        let bucket = key.bucket(self.view.buckets);
-        let version = version.unwrap_or_else(|| {
-            self.version += 1;
-            self.version
-        });
-        let is_over = |old: &Found| self.view.is_gone(&old.entry, old.entry.extras(&self.view.body), now_s);
-        let mut replaced = old.map(|old| (old.entry, is_over(&old)));
-        let mut entry = Entry {
-            at: 0,
-            key_len: key.bytes().len(),
-            value_len: value.len(),
-            room: words,
-            has_extras,
-            version,
-            marks,
-        };
-        if let Some(old) = old.filter(|old| self.fits_in_place(old, words, has_extras)) {
-            entry = Entry { at: old.entry.at, room: old.entry.room, ..entry };
-            self.begin_change(bucket);
-            entry.store(&self.view.body, extras);
-            entry.store_value(&self.view.body, value);
-            self.end_change(bucket);
-        } else {
-            let Reserved { position, room, reclaimed } = self.reserve(words, value.len(), old, now_s)?;
-            // It may have been among what was reclaimed, or have moved to the place of something that was.
-            let old = if reclaimed { self.view.find(key) } else { old };
-            replaced = replaced.filter(|_| old.is_some());
-            entry = Entry { at: place(position), room, ..entry };
-            if old.is_some() {
-                // The new item may lie on the old one: a reader is not to find neither.
-                self.begin_change(bucket);
+        let words = Entry::words(key.bytes().len(), value.len(), about.has_extras());
+        match old {
+            Some(old) if self.fits_in_place(&old.found, words, about.has_extras()) => {
+                self.overwrite(key, value, &about, &old);
             }
-            // Before any reader can see what is written there now.
-            let head = if let Space::Log(log) = &self.space { log.head().0 } else { 0 };
-            self.view.control.announce(HEAD, head);
-            entry.store(&self.view.body, extras);
-            entry.store_key(&self.view.body, key.bytes());
-            entry.store_value(&self.view.body, value);
-            let slot = match old {
-                // Though a log may have written over it by now.
-                Some(old) => old.slot,
-                None => match self.slot_for_another(bucket, now_s) {
-                    Ok(slot) => slot,
-                    Err(error) => {
-                        self.free(position);
-                        return Err(error);
-                    }
-                },
-            };
-            self.begin_change(bucket);
-            self.view.index.store(slot, Slot::item(key.tag(), position).0);
-            self.end_change(bucket);
-            if let Some(old) = old {
-                self.free(old.position);
-            }
+            // Apart from the next, so that nothing is put together for them in vain.
+            Some(old) => self.append(key, value, words, &about, Some(old), now_s)?,
+            None => self.append(key, value, words, &about, None, now_s)?,
         }
-        if let Some((old, was_over)) = replaced {
-            self.census.leave(&old, self.cleared());
-            if was_over {
-                self.census.reclaim(&old);
+        self.version = about.version.max(self.version);
+        self.stored += 1;
+        self.any_expires |= about.extras.expires_s != 0;
+        Ok(about.version)
+    }
+
+    /// Stores an item where `old` lies.
+    #[inline(always)]
+    fn overwrite(&mut self, key: &Key<'_>, value: &[u8], about: &About, old: &Old) {
+        let replaced = &old.found.entry;
+        let entry = replaced.replaced(value.len(), about);
+        let versions = self.view.versions.as_ref();
+        let version = versions.map(|versions| (versions, View::version_of(versions, key.bucket(self.view.buckets))));
+        if let Some((versions, version)) = version {
+            versions.begin_change(version);
+        }
+        entry.store(&self.view.body, about.extras);
+        entry.store_value(&self.view.body, value);
+        if let Some((versions, version)) = version {
+            versions.end_change(version);
+        }
+        // Otherwise there are as many items and words as before.
+        if old.is_gone {
+            self.census.leave(replaced, self.cleared());
+            self.census.reclaim(replaced);
+            self.census.enter(&entry);
+        }
+    }
+
+    /// Stores an item of `words` elsewhere.
+    #[inline(never)]
+    fn append(
+        &mut self,
+        key: &Key<'_>,
+        value: &[u8],
+        words: usize,
+        about: &About,
+        replaced: Option<Old>,
+        now_s: u32,
+    ) -> Result<(), PutError> {
+        let bucket = key.bucket(self.view.buckets);
+        let old = replaced.map(|old| old.found);
+        let Reserved { position, room, reclaimed } = self.reserve(words, value.len(), old, now_s)?;
+        // It may have been among what was reclaimed, or have moved to the place of something that was.
+        let old = if reclaimed { self.view.find(key) } else { old };
+        let replaced = replaced.filter(|_| old.is_some());
+        let entry = Entry::new(place(position), room, key.bytes().len(), value.len(), about);
+        if old.is_some() {
+            // The new item may lie on the old one: a reader is not to find neither.
+            self.begin_change(bucket);
+        }
+        // Before any reader can see what is written there now.
+        let head = if let Space::Log(log) = &self.space { log.head().0 } else { 0 };
+        self.view.control.announce(HEAD, head);
+        entry.store(&self.view.body, about.extras);
+        entry.store_key(&self.view.body, key.bytes());
+        entry.store_value(&self.view.body, value);
+        let slot = match old {
+            // Though a log may have written over it by now.
+            Some(old) => old.slot,
+            None => match self.slot_for_another(bucket, now_s) {
+                Ok(slot) => slot,
+                Err(error) => {
+                    self.free(position);
+                    return Err(error);
+                }
+            },
+        };
+        self.begin_change(bucket);
+        self.view.index.store(slot, Slot::item(key.tag(), position).0);
+        self.end_change(bucket);
+        if let Some(old) = old {
+            self.free(old.position);
+        }
+        if let Some(Old { found, is_gone }) = replaced {
+            self.census.leave(&found.entry, self.cleared());
+            if is_gone {
+                self.census.reclaim(&found.entry);
             }
         }
         self.census.enter(&entry);
-        self.stored += 1;
-        self.any_expires |= extras.expires_s != 0;
-        Ok(version)
+        Ok(())
     }
 
     /// Whether an item of `words` can take the place of `old`.
+    #[inline(always)]
     fn fits_in_place(&self, old: &Found, words: usize, has_extras: bool) -> bool {
-        if has_extras != old.entry.has_extras || words > old.entry.room {
+        if has_extras != old.entry.has_extras() || words > old.entry.room() {
             return false;
         }
         match &self.space {
             // An item that was just stored should not be the next to be evicted.
             Space::Log(log) => log.appended_since(old.position) <= log.words() / 2,
-            Space::Heap(_) => words * 2 >= old.entry.room,
+            Space::Heap(_) => words * 2 >= old.entry.room(),
         }
     }
 
@@ -518,12 +534,14 @@ impl Cache {
         }
     }
 
+    #[inline(always)]
     pub(super) fn begin_change(&self, bucket: usize) {
         if let Some(versions) = &self.view.versions {
             versions.begin_change(View::version_of(versions, bucket));
         }
     }
 
+    #[inline(always)]
     pub(super) fn end_change(&self, bucket: usize) {
         if let Some(versions) = &self.view.versions {
             versions.end_change(View::version_of(versions, bucket));

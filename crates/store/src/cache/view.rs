@@ -3,7 +3,7 @@
 use sinew_mem::Words;
 
 use super::entry::{Entry, Extras};
-use super::key::Key;
+use super::key::{Key, TAG_MAX};
 use super::log::{Head, POSITION_BITS, place};
 
 /// Slots of a bucket, which is one cache line.
@@ -18,7 +18,8 @@ pub(crate) const CLEARED: usize = 1;
 /// A cache line.
 pub(crate) const CONTROL_WORDS: usize = 8;
 
-/// A word of the index: nothing (0), an item's tag and position, or, in the last slot of a bucket, the bucket that goes on with it.
+/// A word of the index: nothing (0), an item's tag and position, or, in the last slot of a bucket, the bucket that goes on with it. The
+/// highest bit is zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Slot(pub u64);
 
@@ -29,6 +30,7 @@ impl Slot {
 
     #[inline(always)]
     pub fn item(tag: u16, position: u64) -> Self {
+        debug_assert!(tag <= TAG_MAX);
         Self(u64::from(tag) << (POSITION_BITS + 1) | IS_ITEM | position)
     }
 
@@ -43,7 +45,7 @@ impl Slot {
 
     #[inline(always)]
     fn has_tag(self, tag: u16) -> bool {
-        self.0 >> POSITION_BITS == u64::from(tag) << 1 | 1
+        self.0 ^ Self::item(tag, 0).0 < IS_ITEM
     }
 
     /// Of an item.
@@ -60,12 +62,12 @@ impl Slot {
 
 /// A bit for each of the slots that have an item with `tag`: without a branch, of which eight would often be foretold wrongly.
 #[inline(always)]
-fn with_tag(slots: &[u64; SLOTS], tag: u16) -> u32 {
-    let mut matching = 0;
-    for (at, slot) in slots.iter().enumerate() {
-        matching |= u32::from(Slot(*slot).has_tag(tag)) << at;
-    }
-    matching
+fn with_tag(slots: impl DoubleEndedIterator<Item = u64>, tag: u16) -> u32 {
+    let wanted = Slot::item(tag, 0).0;
+    // What differs in the position alone is below IS_ITEM, and nothing reaches the highest bit: it is set by taking away IS_ITEM, and
+    // shifted in from below. That is four instructions a slot.
+    let matching = slots.rev().fold(0, |matching, slot| matching << 1 | (slot ^ wanted).wrapping_sub(IS_ITEM) >> 63);
+    matching as u32
 }
 
 /// An item that was found.
@@ -109,35 +111,37 @@ impl View {
         self.index.load_some(bucket * SLOTS).map(Slot)
     }
 
-    /// Whether what a slot points to is still there.
-    #[inline(always)]
-    pub fn is_live(&self, head: Head, slot: Slot) -> bool {
-        slot.is_item() && (!self.evicts || head.is_live(slot.position()))
-    }
-
     /// The item with `key`, though it may be [gone](View::is_gone).
     #[inline(always)]
     pub fn find(&self, key: &Key<'_>) -> Option<Found> {
         let head = self.head();
         let bucket = key.bucket(self.buckets);
         // Where it was seen, or where it must be.
-        self.item_in(head, bucket * SLOTS + key.hint as usize, key).or_else(|| self.search(head, bucket, key))
+        let mut index = bucket * SLOTS + key.hint as usize;
+        for is_last in [false, true] {
+            let found = self.item_in(head, index, key);
+            if found.is_some() || is_last {
+                return found;
+            }
+            index = self.search(head, bucket, key)?;
+        }
+        None
     }
 
-    #[inline(always)]
-    fn search(&self, head: Head, bucket: usize, key: &Key<'_>) -> Option<Found> {
+    /// Index of the slot of the item with `key`. Out of line: most keys were seen where they are.
+    #[inline(never)]
+    fn search(&self, head: Head, bucket: usize, key: &Key<'_>) -> Option<usize> {
         let mut bucket = bucket;
         for _ in 0..CHAIN_MAX {
-            let slots: [u64; SLOTS] = self.index.load_some(bucket * SLOTS);
-            let mut matching = with_tag(&slots, key.tag());
+            let mut matching = with_tag(self.index.iter_some::<SLOTS>(bucket * SLOTS), key.tag());
             while matching != 0 {
-                let found = self.item_in(head, bucket * SLOTS + matching.trailing_zeros() as usize, key);
-                if found.is_some() {
-                    return found;
+                let index = bucket * SLOTS + matching.trailing_zeros() as usize;
+                if self.item_in(head, index, key).is_some() {
+                    return Some(index);
                 }
                 matching &= matching - 1;
             }
-            bucket = Slot(slots[SLOTS - 1]).linked()?;
+            bucket = self.slot(bucket * SLOTS + SLOTS - 1).linked()?;
         }
         None
     }
@@ -147,7 +151,7 @@ impl View {
     fn item_in(&self, head: Head, index: usize, key: &Key<'_>) -> Option<Found> {
         let slot = self.slot(index);
         // The tag first: another's item would be a cache miss for nothing.
-        if !slot.has_tag(key.tag()) || !self.is_live(head, slot) {
+        if !slot.has_tag(key.tag()) || self.evicts && !head.is_live(slot.position()) {
             return None;
         }
         let entry = Entry::load(&self.body, place(slot.position()))?;
@@ -157,7 +161,7 @@ impl View {
     /// Whether an item is over: it expired, or everything was cleared since it was stored.
     #[inline(always)]
     pub fn is_gone(&self, entry: &Entry, extras: Extras, now_s: u32) -> bool {
-        entry.version <= self.control.load(CLEARED) || extras.expires_s != 0 && extras.expires_s <= now_s
+        entry.version() <= self.control.load(CLEARED) || extras.expires_s != 0 && extras.expires_s <= now_s
     }
 
     /// Asks the cache for the bucket of `key`.
@@ -170,7 +174,7 @@ impl View {
     #[inline(always)]
     pub fn prefetch_item(&self, key: &mut Key<'_>) {
         let bucket = key.bucket(self.buckets) * SLOTS;
-        let matching = with_tag(&self.index.load_some(bucket), key.tag());
+        let matching = with_tag(self.index.iter_some::<SLOTS>(bucket), key.tag());
         if matching != 0 {
             key.hint = matching.trailing_zeros();
             self.body.prefetch_line(place(self.slot(bucket + key.hint as usize).position()));
@@ -191,11 +195,12 @@ mod tests {
     #[test]
     fn slots_say_what_they_are() {
         let last = (1 << POSITION_BITS) - 1;
-        for (tag, position) in [(0, 0), (0, 1), (0xFFFF, last), (0, last), (0xFFFF, 0)] {
+        for (tag, position) in [(0, 0), (0, 1), (TAG_MAX, last), (0, last), (TAG_MAX, 0), (0x5555, 1)] {
             let slot = Slot::item(tag, position);
             assert!(slot.is_item());
-            let slots = [0, slot.0, 1, slot.0, 0, 0, Slot::item(!tag, position).0, Slot::link(7).0];
-            assert_eq!((with_tag(&slots, tag), with_tag(&slots, !tag)), (0b1010, 0b100_0000));
+            let slots = [0, slot.0, 1, slot.0, 0, 0, Slot::item(!tag & TAG_MAX, position).0, Slot::link(7).0];
+            let with = |tag| with_tag(slots.into_iter(), tag);
+            assert_eq!((with(tag), with(!tag & TAG_MAX)), (0b1010, 0b100_0000));
             assert_eq!((slot.position(), slot.linked()), (position, None));
         }
         assert!(!Slot::EMPTY.is_item());
