@@ -413,10 +413,8 @@ impl<E: Endpoint + 'static, A: Approach + 'static> Files for Remote<E, A> {
     fn release(&self, ino: u64, handle: u64, owner: Option<u64>) {
         // Nobody is told: what could not be written was, by `flush`.
         let _ = self.with(|lane| {
-            if let Some(owner) = owner {
-                lane.unlock(Ino(ino), LockOwner::Posix(owner), 0, u64::MAX)?;
-            }
-            lane.close(handle)
+            let unlocked = owner.map(|owner| lane.unlock(Ino(ino), LockOwner::Posix(owner), 0, u64::MAX));
+            lane.close(handle).and(unlocked.unwrap_or(Ok(())))
         });
     }
 

@@ -54,6 +54,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         // Who it was first sent as.
         let mut sent_as = None;
         let mut message = None;
+        let mut has_waited = false;
         let mut pause = PAUSES.0;
         loop {
             let mut identity = self.client.identity();
@@ -91,6 +92,13 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
                     continue;
                 }
                 Attempt::Answered(Reply::Refused(Error::Grace)) => "it waits for other clients to come back".to_owned(),
+                // The client may be joining: it has its handles when that is over.
+                Attempt::Answered(Reply::Refused(Error::BadHandle)) if sequence == 0 && !has_waited => {
+                    has_waited = true;
+                    let client = std::sync::Arc::clone(&self.client);
+                    drop(client.joining.lock());
+                    continue;
+                }
                 Attempt::Answered(Reply::Refused(error)) => return Err(error.into()),
                 Attempt::Answered(Reply::Stranger) => {
                     self.hang_up();

@@ -100,6 +100,11 @@ impl Dirty {
         self.fresh.is_empty() && self.flushing.is_empty()
     }
 
+    /// Whether something is being written, or could not be thawed.
+    pub fn has_flushing(&self) -> bool {
+        !self.flushing.is_empty()
+    }
+
     /// Whether there is something that is not being written.
     pub fn has_fresh(&self) -> bool {
         !self.fresh.is_empty()
@@ -279,11 +284,11 @@ impl Dirty {
         fresh.buffer[bytes_of(index)].copy_from_slice(&merged);
     }
 
-    /// Forgets all. Returns how many fresh pages there were.
+    /// Forgets all; nothing is being written. Returns for how many pages there was something.
     pub fn discard(&mut self) -> u64 {
-        let pages = self.fresh.values().map(|fresh| u64::from(fresh.mask.count_ones())).sum();
-        self.fresh.clear();
-        pages
+        let fresh = std::mem::take(&mut self.fresh).into_values().map(|fresh| fresh.mask);
+        let flushing = std::mem::take(&mut self.flushing).into_values().map(|frosted| frosted.mask);
+        fresh.chain(flushing).map(|mask| u64::from(mask.count_ones())).sum()
     }
 }
 
@@ -332,6 +337,22 @@ mod tests {
         dirty.rebase(1, &page(7), 6);
         assert_eq!((&dirty.page(1).unwrap()[..6], dirty.partials()), (&b"olNEW\x07"[..], vec![(1, 6)]));
         assert_eq!((dirty.discard(), dirty.is_empty()), (4, true));
+    }
+
+    #[test]
+    fn what_there_was_no_memory_to_thaw_is_not_forgotten() {
+        let (mut dirty, arena) = (Dirty::default(), Arena::private(16 * CHUNK).unwrap());
+        for page in [0, CHUNK_PAGES] {
+            dirty.write(&arena, page, 0, &[1; PAGE], None).unwrap();
+        }
+        let frozen = dirty.freeze(9);
+        let all: Vec<_> = std::iter::from_fn(|| arena.alloc(CHUNK, CHUNK).ok()).collect();
+        assert!(!all.is_empty() && dirty.thaw(&arena).is_err());
+        assert!(dirty.has_flushing() && !dirty.has_fresh() && dirty.page(0) == Some(&[1; PAGE][..]));
+        drop((all, frozen));
+        dirty.thaw(&arena).unwrap();
+        assert!(!dirty.has_flushing() && dirty.has_fresh() && dirty.page(CHUNK_PAGES) == Some(&[1; PAGE][..]));
+        assert_eq!(dirty.discard(), 2);
     }
 
     #[test]

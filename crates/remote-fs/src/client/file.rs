@@ -48,12 +48,29 @@ pub(super) struct State {
     pub dirty_since_ns: u64,
     /// Where the next read begins, if reads are one behind the other.
     pub read_until: u64,
-    /// Why what was written could not be committed: for whoever asks next.
-    pub error: Option<Failed>,
+    losses: Losses,
     /// Its permissions, as the service said last.
     pub mode: u32,
-    /// Handles that it is open by, each with whether it is for writing.
-    pub handles: Vec<(u64, bool)>,
+    /// Handles that it is open by.
+    pub handles: Vec<Open>,
+}
+
+/// A handle that a file is open by.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Open {
+    pub handle: u64,
+    pub writes: bool,
+    /// Losses that it was told of.
+    told: u64,
+}
+
+/// What was written and could not be committed. Each handle is told of each loss once.
+#[derive(Default)]
+struct Losses {
+    count: u64,
+    last: Option<Failed>,
+    /// Whether some handle was told of the last one.
+    is_told: bool,
 }
 
 impl File {
@@ -71,6 +88,28 @@ impl File {
 }
 
 impl State {
+    /// The file is open by one handle more. That is told of the last loss, too, if nobody was.
+    pub fn open(&mut self, handle: u64, writes: bool) {
+        let told = self.losses.count - u64::from(self.losses.last.is_some() && !self.losses.is_told);
+        self.handles.push(Open { handle, writes, told });
+    }
+
+    /// Something that was written could not be committed.
+    pub fn note_loss(&mut self, error: Failed) {
+        self.losses = Losses { count: self.losses.count + 1, last: Some(error), is_told: false };
+    }
+
+    /// Tells a handle why something that was written could not be committed since it was told last.
+    pub fn tell_loss(&mut self, handle: u64) -> Result<(), Failed> {
+        let Some(open) = self.handles.iter_mut().find(|open| open.handle == handle) else { return Ok(()) };
+        if open.told == self.losses.count {
+            return Ok(());
+        }
+        open.told = self.losses.count;
+        self.losses.is_told = true;
+        self.losses.last.clone().map_or(Ok(()), Err)
+    }
+
     /// Bytes.
     pub fn len(&self) -> u64 {
         if self.dirty.is_empty() { self.committed_len } else { self.committed_len.max(self.dirty_len) }
@@ -140,12 +179,12 @@ impl State {
 
     /// A handle to ask by; for writing, if need be. Another lane may close it at any time.
     pub fn handle(&self, for_writing: bool) -> Option<u64> {
-        self.handles.iter().find(|(_, writes)| *writes || !for_writing).map(|(handle, _)| *handle)
+        self.handles.iter().find(|open| open.writes || !for_writing).map(|open| open.handle)
     }
 
     /// Whether one that was asked by is closed, and there is another to ask by.
     pub fn has_other(&self, handle: u64, for_writing: bool) -> bool {
-        self.handles.iter().all(|(of, _)| *of != handle) && self.handle(for_writing).is_some()
+        self.handles.iter().all(|open| open.handle != handle) && self.handle(for_writing).is_some()
     }
 }
 
@@ -192,12 +231,37 @@ mod tests {
 
     #[test]
     fn a_handle_that_is_closed_while_it_is_asked_by_has_another_in_its_place_if_there_is_one() {
-        let mut state = State { handles: vec![(1, true), (2, false)], ..State::default() };
+        let mut state = State::default();
+        state.open(1, true);
+        state.open(2, false);
         assert_eq!((state.handle(false), state.has_other(1, false)), (Some(1), false), "it is open");
         state.handles.remove(0);
         assert!(state.has_other(1, false) && !state.has_other(1, true), "none is for writing");
         state.handles.clear();
         assert!(!state.has_other(1, false));
+    }
+
+    #[test]
+    fn each_handle_is_told_of_each_loss_once() {
+        let mut state = State::default();
+        state.open(1, true);
+        state.open(2, false);
+        state.note_loss(Failed::Data);
+        assert_eq!((state.tell_loss(1), state.tell_loss(1)), (Err(Failed::Data), Ok(())));
+        state.note_loss(Failed::Memory);
+        assert_eq!((state.tell_loss(2), state.tell_loss(2)), (Err(Failed::Memory), Ok(())));
+        state.open(3, true);
+        assert_eq!((state.tell_loss(3), state.tell_loss(1)), (Ok(()), Err(Failed::Memory)));
+    }
+
+    #[test]
+    fn a_loss_that_nobody_was_told_of_is_told_to_the_next_handle() {
+        let mut state = State::default();
+        state.note_loss(Failed::Data);
+        state.open(1, false);
+        assert_eq!((state.tell_loss(1), state.tell_loss(1)), (Err(Failed::Data), Ok(())));
+        state.open(2, false);
+        assert_eq!(state.tell_loss(2), Ok(()));
     }
 
     #[test]

@@ -101,10 +101,9 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
                 continue;
             }
             // Somebody else may be about it.
-            if let Ok(_one) = file.flushing.try_lock()
-                && let Err(error) = self.flush_held(&file)
-            {
-                file.lock().error = Some(error);
+            if let Ok(_one) = file.flushing.try_lock() {
+                // Whoever syncs is told.
+                let _ = self.write_out_held(&file);
             }
         }
     }
@@ -113,22 +112,30 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
     ///
     /// # Errors
     ///
-    /// Why some of it could not be committed, now or earlier: that is lost then, and told once.
-    pub(super) fn flush(&mut self, file: &Arc<File>) -> Result<(), Failed> {
-        {
-            let mut state = file.lock();
-            if state.dirty.is_empty() {
-                return state.error.take().map_or(Ok(()), Err);
-            }
+    /// Why some of it could not be committed: that is lost, but for a want of memory, and each handle is [told](super::file::State::tell_loss) when it syncs.
+    pub(super) fn write_out(&mut self, file: &Arc<File>) -> Result<(), Failed> {
+        if file.lock().dirty.is_empty() {
+            return Ok(());
         }
         let _one = file.flushing.lock().unwrap_or_else(PoisonError::into_inner);
-        let flushed = self.flush_held(file);
-        let earlier = file.lock().error.take();
-        flushed.and(earlier.map_or(Ok(()), Err))
+        self.write_out_held(file)
     }
 
-    fn flush_held(&mut self, file: &Arc<File>) -> Result<(), Failed> {
+    /// By whoever holds `flushing`.
+    fn write_out_held(&mut self, file: &Arc<File>) -> Result<(), Failed> {
+        let result = self.commit_all(file);
+        if let Err(error) = &result {
+            file.lock().note_loss(error.clone());
+        }
+        result
+    }
+
+    fn commit_all(&mut self, file: &Arc<File>) -> Result<(), Failed> {
         let mut attempts = 0;
+        if file.lock().dirty.has_flushing() {
+            // There was no memory for it when that was tried last.
+            self.thaw(file)?;
+        }
         loop {
             let (chunks, handle, len, modified) = {
                 let mut state = file.lock();
@@ -152,7 +159,9 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
                 }
                 Err(error) => error,
             };
-            self.thaw(file, &chunks)?;
+            self.client.reserve().owe(count(&chunks));
+            drop(chunks);
+            self.thaw(file)?;
             attempts += 1;
             let may_try_again = attempts < ATTEMPTS;
             match &error {
@@ -177,13 +186,11 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         self.client.changed_dirty(before, state.dirty.bytes());
     }
 
-    fn thaw(&mut self, file: &File, chunks: &[Frosted]) -> Result<(), Failed> {
+    fn thaw(&mut self, file: &File) -> Result<(), Failed> {
         let mut state = file.lock();
         let before = state.dirty.bytes();
-        let fresh = count(chunks);
         let thawed = state.dirty.thaw(&self.client.arena).map_err(|_| Failed::Memory);
         self.client.changed_dirty(before, state.dirty.bytes());
-        self.client.reserve().owe(fresh);
         thawed
     }
 
@@ -200,9 +207,8 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         error
     }
 
-    /// Forgets what was written, since the file is to be empty.
+    /// Forgets what was written, since the file is empty now; by whoever holds `flushing`.
     pub(super) fn discard(&self, file: &File) {
-        let _one = file.flushing.lock().unwrap_or_else(PoisonError::into_inner);
         let mut state = file.lock();
         let before = state.dirty.bytes();
         let pages = state.dirty.discard();
@@ -236,14 +242,43 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         let mut batch = Batch::default();
         let result =
             self.assign(chunks, &mut batch).and_then(|()| self.put_and_commit(handle, &mut batch, len, modified));
-        if let Err(error) = &result {
-            let is_ours = !matches!(error, Failed::Refused(Error::NotReserved | Error::Rejoin) | Failed::Unknown);
-            let mut reserve = self.client.reserve();
-            if is_ours && self.client.identity().joined == joined {
-                reserve.add(batch.pages());
+        if let Err(error) = &result
+            && self.client.identity().joined == joined
+        {
+            match error {
+                // The service knows of no such reservation.
+                Failed::Refused(Error::NotReserved | Error::Rejoin) | Failed::Unknown => {}
+                // The file may have them by now, or may get them yet: the commit is on its way.
+                Failed::Unreachable { .. } | Failed::Nonsense | Failed::Refused(Error::Settled) => {
+                    self.client.doubtful().push(batch.pages().collect());
+                }
+                _ => self.client.reserve().add(batch.pages()),
             }
         }
         result.map(|attr| (attr, batch.extents))
+    }
+
+    /// Gives back the pages of commits that were given up, where these were not performed: by then the service has heard that we wait for them no longer, and performs them no more.
+    pub(super) fn settle_doubtful(&mut self) {
+        loop {
+            let joined = self.client.identity().joined;
+            let Some(mut pages) = self.client.doubtful().pop() else { return };
+            let rest = pages.split_off(pages.len().min(EXTENTS_MAX));
+            let asked = self.ask_own(Request::GiveBack { pages: pages.clone() });
+            if self.client.identity().joined != joined {
+                continue;
+            }
+            match asked {
+                Ok(_) if !rest.is_empty() => self.client.doubtful().push(rest),
+                // They are the file's.
+                Ok(_) | Err(Failed::Refused(_)) => {}
+                Err(_) => {
+                    pages.extend(rest);
+                    self.client.doubtful().push(pages);
+                    return;
+                }
+            }
+        }
     }
 
     /// Gives each page a reserved one.

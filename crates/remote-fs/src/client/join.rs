@@ -1,5 +1,6 @@
 //! Becoming a client, and staying one.
 
+use std::collections::{BTreeSet, HashSet};
 use std::sync::PoisonError;
 
 use sinew_remote_memory::pool::Approach;
@@ -10,16 +11,25 @@ use super::error::Failed;
 use super::lane::Lane;
 use super::shared::{Client, Handle, Identity};
 use crate::protocol::{
-    Access, EXTENTS_MAX, Error, Held, Ino, Join, Joined, Message, RESERVE_PAGES_MAX, Reply, Request,
+    Access, Caller, EXTENTS_MAX, Envelope, Error, Held, Ino, Join, Joined, Lock, LockOwner, Message, RESERVE_PAGES_MAX,
+    Reply, Request,
 };
 
 const MS: u64 = 1_000_000;
 const PAUSE: u64 = 50 * MS;
 
+/// What other lanes have done while the client joined, or all where it is another client now: the service is to be told.
+#[derive(Default)]
+struct Untold {
+    opens: Vec<Held>,
+    closes: Vec<u64>,
+    /// Owners of whose locks the service does not know as the client has them.
+    owners: BTreeSet<(Ino, LockOwner)>,
+}
+
 impl Client {
-    /// What it has open, and locked.
-    fn to_join(&self) -> Join {
-        let identity = self.identity();
+    /// What it has open.
+    fn held(&self) -> Vec<Held> {
         let held = |(handle, open): (&u64, &Handle)| {
             let (ino, access) = match open {
                 Handle::File { file, access } => (file.ino, *access),
@@ -27,43 +37,69 @@ impl Client {
             };
             Held { handle: *handle, ino, access }
         };
+        self.handles().iter().map(held).collect()
+    }
+
+    /// What it has open, and locked.
+    fn to_join(&self) -> Join {
+        let identity = self.identity();
         Join {
             before: (identity.joined > 0).then_some((identity.client, identity.secret)),
-            opens: self.handles().iter().map(held).collect(),
+            opens: self.held(),
             locks: self.locks().all(),
         }
     }
 
-    fn joined(&self, joined: Joined) {
+    /// What it had told has become this. Returns who it is then.
+    fn joined(&self, told: &Join, joined: Joined) -> (Identity, Untold) {
         let before = self.identity();
         let Joined { client, secret, is_known, epoch, volume, lease_ns, opens, locks, donors, .. } = joined;
         // Reservations are gone in any case.
         self.reserve().lose();
+        self.doubtful().clear();
         self.set_donors(donors);
         if before.epoch != epoch {
             self.forget_places();
         }
-        let lost: Vec<(u64, Ino)> = {
-            let mut handles = self.handles();
-            let gone: Vec<u64> = handles.keys().filter(|handle| !opens.contains(handle)).copied().collect();
-            let ino = |open: Handle| match open {
-                Handle::File { file, .. } => file.ino,
-                Handle::Directory { ino, .. } => ino,
-            };
-            gone.into_iter().filter_map(|handle| Some((handle, ino(handles.remove(&handle)?)))).collect()
-        };
-        for (handle, ino) in &lost {
-            if let Some(file) = self.known_file(*ino) {
-                file.lock().handles.retain(|(open, _)| open != handle);
-            }
-        }
         if before.joined > 0 {
             let what = if is_known { "goes on with this client" } else { "had taken this client for dead" };
-            let lost = if lost.is_empty() { String::new() } else { format!("; {} open files are lost", lost.len()) };
-            self.log(&format!("the service at {} {what} (epoch {epoch}){lost}", self.service));
+            self.log(&format!("the service at {} {what} (epoch {epoch})", self.service));
         }
-        self.locks().set(locks);
-        self.set_identity(Identity { joined: before.joined + 1, client, secret, epoch, volume, lease_ns });
+        let identity = Identity { joined: before.joined + 1, client, secret, epoch, volume, lease_ns };
+        if !is_known {
+            let owners = self.locks().all().iter().map(|lock| (lock.ino, lock.owner)).collect();
+            return (identity, Untold { opens: self.held(), closes: Vec::new(), owners });
+        }
+        let granted: HashSet<u64> = opens.into_iter().collect();
+        let refused: HashSet<u64> =
+            told.opens.iter().map(|held| held.handle).filter(|of| !granted.contains(of)).collect();
+        self.lose(&refused);
+        let held = self.held();
+        let open: HashSet<u64> = held.iter().map(|held| held.handle).collect();
+        let mut owners = BTreeSet::new();
+        let mut mine = self.locks();
+        for lock in told.locks.iter().filter(|lock| !locks.contains(lock)) {
+            mine.remove(lock.ino, lock.owner, lock.first, lock.last);
+        }
+        let now = mine.all();
+        let differs = |lock: &&Lock| now.contains(lock) != locks.contains(lock);
+        owners.extend(now.iter().chain(&locks).filter(differs).map(|lock| (lock.ino, lock.owner)));
+        let opens = held.into_iter().filter(|held| !granted.contains(&held.handle)).collect();
+        let closes = granted.into_iter().filter(|handle| !open.contains(handle)).collect();
+        (identity, Untold { opens, closes, owners })
+    }
+
+    /// These are open no longer, whoever has them.
+    fn lose(&self, lost: &HashSet<u64>) {
+        for handle in lost {
+            let open = self.handles().remove(handle);
+            if let Some(Handle::File { file, .. }) = open {
+                file.lock().handles.retain(|open| open.handle != *handle);
+            }
+        }
+        if !lost.is_empty() {
+            self.log(&format!("{} open files are lost", lost.len()));
+        }
     }
 }
 
@@ -76,10 +112,19 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
             return Ok(());
         }
         loop {
-            let why = match self.attempt(&Message::Join(client.to_join()), until)? {
+            let told = client.to_join();
+            let message = Message::Join(told.clone());
+            let why = match self.attempt(&message, until)? {
                 Attempt::Answered(Reply::Joined(joined)) => {
-                    client.joined(joined);
-                    return Ok(());
+                    let (identity, untold) = client.joined(&told, joined);
+                    match self.tell(&identity, &untold, until)? {
+                        Ok(()) => {
+                            // Other lanes ask as the new client from now on, and it has all that they have open.
+                            client.set_identity(identity);
+                            return Ok(());
+                        }
+                        Err(why) => why,
+                    }
                 }
                 Attempt::Answered(Reply::Refused(Error::Grace | Error::Rejoin)) => "it is starting".to_owned(),
                 Attempt::Answered(Reply::Refused(error)) => return Err(error.into()),
@@ -91,6 +136,73 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
                 return Err(self.unreachable(why));
             }
             self.pause(PAUSE);
+        }
+    }
+
+    /// Tells the service what it did not hear when the client joined. What it refuses is lost. Inside: why the client has to join again.
+    fn tell(&mut self, us: &Identity, untold: &Untold, until: u64) -> Result<Result<(), String>, Failed> {
+        let client = std::sync::Arc::clone(&self.client);
+        // A file that somebody else may have had locked meanwhile is not what its program takes it for.
+        let mut changed = HashSet::new();
+        for &(ino, owner) in &untold.owners {
+            let all = Request::Unlock { ino, owner, first: 0, last: u64::MAX };
+            let mut asked = self.tell_one(us, all, until)?.map(|_| ());
+            let locks: Vec<Lock> =
+                client.locks().all().into_iter().filter(|l| (l.ino, l.owner) == (ino, owner)).collect();
+            for lock in locks {
+                let told = match asked {
+                    Ok(()) => self.tell_one(us, Request::Lock(lock), until)?,
+                    Err(why) => return Ok(Err(why)),
+                };
+                asked = told.map(|granted| {
+                    if !granted {
+                        client.locks().remove(ino, owner, lock.first, lock.last);
+                        client.log(&format!("a lock of file {} is lost", ino.0));
+                        changed.insert(ino);
+                    }
+                });
+            }
+            if let Err(why) = asked {
+                return Ok(Err(why));
+            }
+        }
+        let mut lost = HashSet::new();
+        for &Held { handle, ino, access } in &untold.opens {
+            let opened = match changed.contains(&ino) {
+                true => Ok(false),
+                false => self.tell_one(us, Request::Open { handle, ino, access }, until)?,
+            };
+            match opened {
+                Ok(true) => {}
+                Ok(false) => drop(lost.insert(handle)),
+                Err(why) => return Ok(Err(why)),
+            }
+        }
+        client.lose(&lost);
+        for &handle in &untold.closes {
+            if let Err(why) = self.tell_one(us, Request::Close { handle }, until)? {
+                return Ok(Err(why));
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    /// Whether the service does it. Inside: why nobody knows.
+    fn tell_one(&mut self, us: &Identity, request: Request, until: u64) -> Result<Result<bool, String>, Failed> {
+        let Identity { client, secret, .. } = *us;
+        let settled = self.client.sequences().settled();
+        let message =
+            Message::Ask(Envelope { client, secret, sequence: 0, settled, caller: Caller::default(), request });
+        loop {
+            match self.attempt(&message, until)? {
+                Attempt::Answered(Reply::Answer(_)) => return Ok(Ok(true)),
+                Attempt::Answered(Reply::Refused(Error::Grace)) if self.now_ns() + PAUSE < until => self.pause(PAUSE),
+                Attempt::Answered(Reply::Refused(Error::Rejoin)) => return Ok(Err("it has started again".into())),
+                Attempt::Answered(Reply::Refused(_)) => return Ok(Ok(false)),
+                Attempt::Answered(Reply::Stranger) => return Ok(Err("it does not know the session any more".into())),
+                Attempt::Answered(_) => return Err(Failed::Nonsense),
+                Attempt::Lost(why) => return Ok(Err(why)),
+            }
         }
     }
 
@@ -113,6 +225,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
             let _ = self.ask_own(Request::Heartbeat);
         }
         self.flush_old();
+        self.settle_doubtful();
         // Others may have use for what was reserved ahead.
         let is_idle = now.saturating_sub(self.client.wrote_ns()) > 4 * self.client.config.dirty_age_ns;
         if is_idle && self.client.reserve().spare() > 0 {
@@ -132,7 +245,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         self.client.end();
         let mut result = Ok(());
         for file in self.client.dirty_files() {
-            result = result.and(self.flush(&file));
+            result = result.and(self.write_out(&file));
         }
         // Whoever is silent is forgotten all the same.
         let _ = self.ask_own(Request::Leave);

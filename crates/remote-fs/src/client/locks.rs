@@ -38,11 +38,6 @@ impl Locks {
     pub fn all(&self) -> Vec<Lock> {
         self.0.clone()
     }
-
-    /// Those that the service knows of.
-    pub fn set(&mut self, locks: Vec<Lock>) {
-        self.0 = locks;
-    }
 }
 
 #[cfg(test)]

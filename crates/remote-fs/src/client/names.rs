@@ -11,8 +11,8 @@ use super::lane::Lane;
 use super::layout::Piece;
 use super::shared::{Handle, Listing};
 use crate::protocol::{
-    Access, Answer, Attr, Caller, Entry, Error, FILE_LEN_MAX, Ino, Lock, LockOwner, Mode, NodeKind, PAGE, READDIR_MAX,
-    Request, SetAttr, SetXattr, Space,
+    Access, Answer, Attr, Caller, Entry, Error, FILE_LEN_MAX, Held, Ino, Lock, LockOwner, Mode, NodeKind, PAGE,
+    READDIR_MAX, Request, SetAttr, SetXattr, Space,
 };
 
 /// A file that was opened.
@@ -110,15 +110,24 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         handle: Option<u64>,
     ) -> Result<Attr, Failed> {
         let file = self.client.known_file(ino);
-        if let Some(file) = &file {
-            // What was written before is to be there before, and its time is older.
-            match set.size {
-                Some(0) => self.discard(file),
-                _ => self.flush(file)?,
-            }
-        }
         let handle = handle.filter(|handle| self.open_file(*handle).is_ok_and(|(_, access)| access.write));
-        let attr = attr(self.ask(caller, Request::SetAttr { ino, set, handle })?)?;
+        let request = Request::SetAttr { ino, set, handle };
+        let attr = match &file {
+            // Until then nothing is committed, and after it there is nothing to commit.
+            Some(file) if set.size == Some(0) => {
+                let _one = file.flushing.lock().unwrap_or_else(PoisonError::into_inner);
+                let attr = attr(self.ask(caller, request)?)?;
+                self.discard(file);
+                attr
+            }
+            _ => {
+                if let Some(file) = &file {
+                    // What was written before is to be there before, and its time is older. Whoever syncs is told where that fails.
+                    let _ = self.write_out(file);
+                }
+                attr(self.ask(caller, request)?)?
+            }
+        };
         if let Some(file) = file {
             let mut state = file.lock();
             state.mode = attr.mode;
@@ -250,8 +259,10 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
     /// [`Failed`].
     pub fn open(&mut self, caller: &Caller, ino: Ino, access: Access, truncates: bool) -> Result<Opened, Failed> {
         let handle = self.client.new_handle();
+        let joined = self.client.identity().joined;
         let mut attr = attr(self.ask(caller, Request::Open { handle, ino, access })?)?;
         let file = self.opened(handle, &attr, access);
+        self.make_sure(Held { handle, ino, access }, joined)?;
         if truncates {
             let set = SetAttr { size: Some(0), ..SetAttr::default() };
             match self.set_attributes(caller, ino, set, Some(handle)) {
@@ -268,6 +279,20 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         let is_unchanged = state.cached_version == Some(attr.version);
         state.cached_version = Some(attr.version);
         Ok(Opened { handle, attr, is_unchanged })
+    }
+
+    /// Has the service know a handle that it may have known as another's, before the client joined.
+    fn make_sure(&mut self, Held { handle, ino, access }: Held, joined: u64) -> Result<(), Failed> {
+        let mut seen = joined;
+        while self.client.identity().joined != seen {
+            seen = self.client.identity().joined;
+            if let Err(error) = self.ask_own(Request::Open { handle, ino, access }) {
+                // It was opened for nothing.
+                let _ = self.close(handle);
+                return Err(error);
+            }
+        }
+        Ok(())
     }
 
     fn opened(&mut self, handle: u64, attr: &Attr, access: Access) -> Arc<File> {
@@ -291,8 +316,10 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
     ) -> Result<Opened, Failed> {
         let handle = self.client.new_handle();
         let request = Request::Create { parent, name: name.to_vec(), mode, handle, access };
+        let joined = self.client.identity().joined;
         let attr = attr(self.ask(caller, request)?)?;
         let file = self.opened(handle, &attr, access);
+        self.make_sure(Held { handle, ino: attr.ino, access }, joined)?;
         file.lock().cached_version = Some(attr.version);
         Ok(Opened { handle, attr, is_unchanged: true })
     }
@@ -304,7 +331,8 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
     /// [`Failed`]: why something that was written by now is lost.
     pub fn sync(&mut self, handle: u64) -> Result<(), Failed> {
         let (file, _) = self.open_file(handle)?;
-        self.flush(&file)
+        let written = self.write_out(&file);
+        file.lock().tell_loss(handle).and(written)
     }
 
     /// Closes a file or a directory.
@@ -318,11 +346,14 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         if let Some(Handle::File { file, access }) = &open {
             // Whoever else has it open for writing may close it at the same time.
             if access.write {
-                result = self.flush(file);
+                result = self.write_out(file);
             }
             let is_last = {
                 let mut state = file.lock();
-                state.handles.retain(|(of, _)| *of != handle);
+                if access.write {
+                    result = state.tell_loss(handle).and(result);
+                }
+                state.handles.retain(|open| open.handle != handle);
                 state.handles.is_empty()
             };
             if is_last {
@@ -344,9 +375,11 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
     pub fn open_directory(&mut self, caller: &Caller, ino: Ino) -> Result<u64, Failed> {
         let handle = self.client.new_handle();
         let access = Access { read: true, ..Access::default() };
+        let joined = self.client.identity().joined;
         self.ask(caller, Request::Open { handle, ino, access })?;
         let listing = Arc::new(Mutex::new(Listing::default()));
         self.client.handles().insert(handle, Handle::Directory { ino, listing });
+        self.make_sure(Held { handle, ino, access }, joined)?;
         Ok(handle)
     }
 
@@ -452,8 +485,17 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
     ///
     /// [`Failed`]: [`Error::WouldBlock`] when another lock excludes it.
     pub fn lock(&mut self, lock: Lock) -> Result<(), Failed> {
+        let mut joined = self.client.identity().joined;
         self.ask_own(Request::Lock(lock))?;
         self.client.locks().add(lock);
+        // It may have been granted before the client joined, and forgotten then.
+        while self.client.identity().joined != joined {
+            joined = self.client.identity().joined;
+            if let Err(error) = self.ask_own(Request::Lock(lock)) {
+                self.client.locks().remove(lock.ino, lock.owner, lock.first, lock.last);
+                return Err(error);
+            }
+        }
         Ok(())
     }
 
@@ -478,9 +520,14 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         if !self.client.locks().has(ino, owner) {
             return Ok(());
         }
-        self.ask_own(Request::Unlock { ino, owner, first, last })?;
-        self.client.locks().remove(ino, owner, first, last);
-        Ok(())
+        loop {
+            let joined = self.client.identity().joined;
+            self.ask_own(Request::Unlock { ino, owner, first, last })?;
+            self.client.locks().remove(ino, owner, first, last);
+            if self.client.identity().joined == joined {
+                return Ok(());
+            }
+        }
     }
 
     /// Changes what becomes of a range of a file that is open for writing. Without `keeps_size` the file goes at least to the range's end.
@@ -497,7 +544,8 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         if len == 0 {
             return Err(Error::Invalid.into());
         }
-        self.flush(&file)?;
+        // Whoever syncs is told where this fails.
+        let _ = self.write_out(&file);
         let page = PAGE as u64;
         let mut holes = Vec::new();
         if how == Punch::Hole {
@@ -517,7 +565,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
             if tail < stop && at < stop {
                 self.write_file(&file, tail.max(at), &zeros[..(stop - tail.max(at)) as usize])?;
             }
-            self.flush(&file)?;
+            self.write_out(&file)?;
         }
         let size_min = if keeps_size { 0 } else { end };
         let mtime = Some((self.client.config.wall)());
@@ -537,7 +585,8 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
     /// [`Failed`].
     pub fn seek(&mut self, handle: u64, at: u64, what: Whence) -> Result<Option<u64>, Failed> {
         let (file, _) = self.open_file(handle)?;
-        self.flush(&file)?;
+        // Whoever syncs is told where this fails.
+        let _ = self.write_out(&file);
         let page = PAGE as u64;
         let mut from = at;
         loop {

@@ -23,12 +23,24 @@ pub(super) struct Transfer {
     /// Of a read that succeeded.
     pub target: Option<MessageBuffer>,
     pub error: Option<String>,
+    is_over: bool,
 }
 
 impl Transfer {
     pub fn new(copy: Replica, op: Op) -> Self {
-        Self { copy, op: Some(op), target: None, error: None }
+        Self { copy, op: Some(op), target: None, error: None, is_over: false }
     }
+
+    fn fail(&mut self, why: String) {
+        (self.error, self.is_over, self.op) = (Some(why), true, None);
+    }
+}
+
+/// How long nothing has happened.
+#[derive(Default)]
+struct Idle {
+    turns: u32,
+    until_ns: Option<u64>,
 }
 
 impl<E: Endpoint, A: Approach> Lane<E, A> {
@@ -37,15 +49,13 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         // All ways first: while one is asked for, nothing else is heard.
         for transfer in transfers.iter_mut() {
             if let Err(why) = self.way(&transfer.copy) {
-                transfer.error = Some(why);
+                transfer.fail(why);
             }
         }
         let first_tag = self.next_tag;
         let mut open = 0;
+        let mut idle = Idle::default();
         for index in 0..transfers.len() {
-            if transfers[index].error.is_some() {
-                continue;
-            }
             let (donor, tag) = (transfers[index].copy.donor.0, first_tag + index as u64);
             while let Some(op) = transfers[index].op.take() {
                 let Some(within) = self.donors.get_mut(&donor) else { break };
@@ -54,36 +64,46 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
                     // There is room when something is over.
                     Err(op) => {
                         transfers[index].op = Some(op);
-                        self.turn_donors();
-                        open -= self.gather(first_tag, transfers);
+                        let busy = self.turn_donors();
+                        let over = self.gather(first_tag, transfers);
+                        open -= over;
+                        if self.is_too_long(&mut idle, busy || over > 0) {
+                            self.next_tag += transfers.len() as u64;
+                            self.give_up(transfers);
+                            return;
+                        }
                     }
                 }
             }
         }
         self.next_tag += transfers.len() as u64;
-        let mut spins = 0;
-        let mut until = None;
         while open > 0 {
             let busy = self.turn_donors();
             let over = self.gather(first_tag, transfers);
             open -= over;
-            if busy || over > 0 {
-                spins = 0;
-                continue;
-            }
-            spins += 1;
-            if spins > SPINS {
-                std::thread::yield_now();
-                let now_ns = self.now_ns();
-                if now_ns > *until.get_or_insert(now_ns + self.client.config.donor_timeout_ns) {
-                    self.give_up(transfers);
-                    return;
-                }
+            if self.is_too_long(&mut idle, busy || over > 0) {
+                self.give_up(transfers);
+                return;
             }
         }
         for transfer in transfers.iter().filter(|transfer| transfer.error.is_some()) {
             self.check_way(transfer);
         }
+    }
+
+    /// Whether nothing has happened for as long as donors may take. Lets others use the processor meanwhile.
+    fn is_too_long(&self, idle: &mut Idle, has_happened: bool) -> bool {
+        if has_happened {
+            *idle = Idle::default();
+            return false;
+        }
+        idle.turns += 1;
+        if idle.turns <= SPINS {
+            return false;
+        }
+        std::thread::yield_now();
+        let now_ns = self.now_ns();
+        now_ns > *idle.until_ns.get_or_insert(now_ns + self.client.config.donor_timeout_ns)
     }
 
     fn turn_donors(&mut self) -> bool {
@@ -103,7 +123,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
                 && let Some(transfer) = tag.checked_sub(first_tag).and_then(|index| transfers.get_mut(index as usize))
             {
                 over += 1;
-                (transfer.error, transfer.target) = (error, target);
+                (transfer.error, transfer.target, transfer.is_over) = (error, target, true);
             }
         }
         over
@@ -111,8 +131,8 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
 
     /// What has not ended never will: those donors are lost to this lane, with the buffers that they have.
     fn give_up(&mut self, transfers: &mut [Transfer]) {
-        for transfer in transfers.iter_mut().filter(|transfer| transfer.target.is_none() && transfer.error.is_none()) {
-            transfer.error = Some("it has not answered in time".into());
+        for transfer in transfers.iter_mut().filter(|transfer| !transfer.is_over) {
+            transfer.fail("it has not answered in time".into());
             self.donors.remove(&transfer.copy.donor.0);
         }
     }

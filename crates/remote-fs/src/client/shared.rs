@@ -13,7 +13,7 @@ use super::file::File;
 use super::locks::Locks;
 use super::reserve::Reserve;
 use super::sequence::Sequences;
-use crate::protocol::{Access, Attr, DonorPlace, Entry, Ino, Place, SECRET_LEN};
+use crate::protocol::{Access, Attr, DonorPlace, Entry, Ino, Pages, Place, SECRET_LEN};
 
 /// Who the client is, as the service told it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -53,6 +53,8 @@ pub struct Client {
     pub(super) joining: Mutex<()>,
     sequences: Mutex<Sequences>,
     reserve: Mutex<Reserve>,
+    /// Pages of commits of which nobody knows whether they were performed, each commit's by itself.
+    doubtful: Mutex<Vec<Vec<Pages>>>,
     places: RwLock<HashMap<u32, Arc<Place>>>,
     donors: RwLock<Arc<Vec<DonorPlace>>>,
     files: Mutex<HashMap<u64, Arc<File>>>,
@@ -92,6 +94,7 @@ impl Client {
             joining: Mutex::default(),
             sequences: Mutex::default(),
             reserve: Mutex::default(),
+            doubtful: Mutex::default(),
             places: RwLock::default(),
             donors: RwLock::default(),
             files: Mutex::default(),
@@ -192,6 +195,10 @@ impl Client {
         locked(&self.reserve)
     }
 
+    pub(super) fn doubtful(&self) -> MutexGuard<'_, Vec<Vec<Pages>>> {
+        locked(&self.doubtful)
+    }
+
     pub(super) fn locks(&self) -> MutexGuard<'_, Locks> {
         locked(&self.locks)
     }
@@ -212,7 +219,7 @@ impl Client {
         let file = files.entry(attr.ino.0).or_insert_with(|| Arc::new(File::new(attr.ino)));
         let mut state = file.lock();
         state.hear(attr);
-        state.handles.push((handle, access.write));
+        state.open(handle, access.write);
         drop(state);
         Arc::clone(file)
     }

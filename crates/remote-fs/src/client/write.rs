@@ -128,13 +128,11 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         if self.client.dirty_bytes() + len <= max {
             return Ok(());
         }
-        self.flush(file)?;
+        self.write_out(file)?;
         if self.client.dirty_bytes() + len > max {
             for other in self.client.dirty_files() {
-                // Whoever wrote it is told.
-                if let Err(error) = self.flush(&other) {
-                    other.lock().error = Some(error);
-                }
+                // Whoever syncs it is told.
+                let _ = self.write_out(&other);
             }
         }
         Ok(())

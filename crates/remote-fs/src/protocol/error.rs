@@ -85,8 +85,8 @@ pub enum Error {
     /// The service is starting, and waits for clients to tell what they have locked, or for a donor that it has not reached yet: ask again soon.
     #[error("the service is starting, and waits for other clients or a donor: ask again soon")]
     Grace,
-    /// A sequence number that has an answer which the client had received.
-    #[error("the request has been answered before")]
+    /// A sequence number for whose answer the client does not wait any more: it had it, or has given up.
+    #[error("the request has been answered before, or given up")]
     Settled,
 }
 

@@ -45,7 +45,7 @@ impl Default for Config {
             reserve_ns: 5 * S,
             clients_max: 4096,
             reserved_max: 1 << 17,
-            failed_max: 1024,
+            failed_max: 1 << 16,
             strangers_max: 256,
         }
     }

@@ -331,6 +331,9 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
             return Ok(Reply::Refused(Error::Rejoin));
         }
         self.hear_from(client, peer, now);
+        if let Some(session) = self.sessions.get_mut(client) {
+            session.settled = session.settled.max(settled);
+        }
         let result = if request.changes() {
             self.change(client, (sequence, settled), caller, request, now)
         } else if let Request::Reserve { pages } = request {
@@ -362,6 +365,10 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
             session.errors = session.errors.split_off(&settled);
             if let Some(error) = session.errors.get(&sequence) {
                 return Err(*error);
+            }
+            // The client has given it up, and may have other plans for the pages that it names.
+            if sequence < session.settled {
+                return Err(Error::Settled);
             }
         }
         let result = self.change_anew(client, (sequence, settled), caller, request, now);
@@ -532,12 +539,14 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
                 if session.failed >= self.config.failed_max {
                     return Err(Error::TooMany);
                 }
-                session.failed += 1;
                 if !self.memory.may_be_blamed(donor) {
                     return Err(Error::Grace);
                 }
                 let is_it = |member: &crate::kept::Member| (member.donor, member.incarnation) == (donor.0, incarnation);
-                self.memory.take_out(&mut self.store, segment, is_it)?;
+                // What is out already, or is the last one, does not count: it is asked for again and again.
+                if self.memory.take_out(&mut self.store, segment, is_it)? {
+                    session.failed += 1;
+                }
                 Ok(Answer::Places(reads::places(&self.store, [segment])))
             }
             Request::Statfs => {

@@ -134,17 +134,17 @@ impl<D: Donors> Memory<D> {
         lane.is_none_or(|lane| lane.incarnation.is_some() || lane.is_given_up)
     }
 
-    /// Takes a copy out that somebody does not reach.
+    /// Takes a copy out that somebody does not reach. Returns whether it was still in.
     pub fn take_out<K: Disk>(
         &mut self,
         store: &mut Store<K>,
         segment: u32,
         is_it: impl Fn(&Member) -> bool,
-    ) -> Result<(), Error> {
+    ) -> Result<bool, Error> {
         let found = store.kept.segments.get(&segment).ok_or(Error::Invalid)?;
         let (out, rest): (Vec<Member>, Vec<Member>) = found.members.iter().copied().partition(is_it);
         if out.is_empty() {
-            return Ok(());
+            return Ok(false);
         }
         if !rest.iter().any(|member| member.is_whole) {
             return Err(Error::Lost);
@@ -152,7 +152,7 @@ impl<D: Donors> Memory<D> {
         store.perform(&Op::Members { segment, members: rest })?;
         store.stats.lost_copies += out.len() as u64;
         self.has_changed = true;
-        Ok(())
+        Ok(true)
     }
 
     /// Does what there is to do; `wants_more`: somebody waits for memory. Returns whether there was anything.

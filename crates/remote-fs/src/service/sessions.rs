@@ -14,6 +14,8 @@ pub(super) struct Session<P> {
     opens: HashMap<u64, (Ino, Access)>,
     /// Its requests that were refused, and that it has not settled.
     pub errors: BTreeMap<u64, Error>,
+    /// It waits for no answer to any request of a lower number, as far as it has said.
+    pub settled: u64,
     /// Copies that it had taken out.
     pub failed: u32,
 }
@@ -34,7 +36,8 @@ impl<P> Default for Sessions<P> {
 
 impl<P: Copy + Eq> Sessions<P> {
     pub fn begin(&mut self, client: u64, peer: P, until_ns: u64) {
-        let new = Session { peer, until_ns, opens: HashMap::new(), errors: BTreeMap::new(), failed: 0 };
+        let (opens, errors) = (HashMap::new(), BTreeMap::new());
+        let new = Session { peer, until_ns, opens, errors, settled: 0, failed: 0 };
         self.by_client.entry(client).or_insert(new);
     }
 

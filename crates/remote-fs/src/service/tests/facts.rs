@@ -337,9 +337,46 @@ fn a_client_has_no_more_than_its_share() {
         }
     };
     assert_eq!((pages, error), (100, Error::TooMany));
-    let failed = Request::Failed { segment: 1, donor: sinew_remote_memory::volume::DonorId(1), incarnation: 1 };
-    (0..3).for_each(|_| assert!(one.ask(&mut world, failed.clone()).is_ok()));
-    assert_eq!(one.ask(&mut world, failed), Err(Error::TooMany));
+    // What has no copy there does not count.
+    let none = Request::Failed { segment: 1, donor: sinew_remote_memory::volume::DonorId(1), incarnation: 1 };
+    (0..9).for_each(|_| assert!(one.ask(&mut world, none.clone()).is_ok()));
+    let mut taken_out = 0;
+    let error = loop {
+        let segments = world.service().kept().segments.clone();
+        let whole = segments.iter().find_map(|(number, segment)| {
+            let whole: Vec<_> = segment.members.iter().filter(|member| member.is_whole).collect();
+            (whole.len() > 1).then(|| (*number, *whole[0]))
+        });
+        let Some((segment, member)) = whole else {
+            world.run(100);
+            continue;
+        };
+        let donor = sinew_remote_memory::volume::DonorId(member.donor);
+        match one.ask(&mut world, Request::Failed { segment, donor, incarnation: member.incarnation }) {
+            Ok(_) => taken_out += 1,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!((taken_out, error), (3, Error::TooMany));
+}
+
+#[test]
+fn a_commit_that_was_given_up_is_not_performed_when_it_comes_late() {
+    let mut world = world(2, 2);
+    let mut one = Client::new(&mut world, 1);
+    let (_, handle) = one.create(&mut world, "file").unwrap();
+    let Fresh { runs, places } = one.reserve(&mut world, 1).unwrap();
+    let pages = Pages { count: 1, ..runs[0] };
+    let extent = Extent { at: 0, pages, generation: places[0].generation, sums: Sums(vec![1]), replaces: None };
+    let commit = Request::Commit { handle, size_min: 1, mtime: None, holes: Vec::new(), extents: vec![extent] };
+    // The client waits for the answer to 1,000 no longer, gives the page back, and has it reserved once more.
+    let ask = |world: &mut World, sequence, settled, request| world.send(1, &one.envelope(sequence, settled, request));
+    let given_back = ask(&mut world, 0, 1001, Request::GiveBack { pages: vec![pages] });
+    assert_eq!(given_back, Some(Reply::Answer(Answer::Done)));
+    assert!(matches!(ask(&mut world, 0, 1001, Request::Reserve { pages: 1 }), Some(Reply::Answer(Answer::Fresh(_)))));
+    assert_eq!(ask(&mut world, 1000, 1000, commit.clone()), Some(Reply::Refused(Error::Settled)));
+    // Where it was performed before, the pages are the file's.
+    assert!(matches!(ask(&mut world, 1001, 1001, commit), Some(Reply::Answer(Answer::Attr(_)) | Reply::Refused(_))));
 }
 
 #[test]
