@@ -84,7 +84,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     workload: Option<PathBuf>,
     /// Bytes of an object; of a cache's item, with its key of 16 [default: 48 of a cache, 64 of reads]
-    #[arg(long, value_name = "BYTES", allow_negative_numbers = true, value_parser = parse_size)]
+    #[arg(long, alias = "object-bytes", value_name = "BYTES", allow_negative_numbers = true, value_parser = parse_size)]
     object: Option<usize>,
     /// Accesses that each need what the one before found; 1 where the place is known [default: 2 of a cache, else 1]
     #[arg(long, allow_negative_numbers = true, value_parser = parse_count)]

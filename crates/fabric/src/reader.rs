@@ -12,7 +12,8 @@
 //! - *polling*: the thread turns the reader all the time;
 //! - *events*: the thread arms the reader and sleeps on its completion queue's descriptor.
 //!
-//! Reader and server measure themselves, by the times at which they are turned; [`policy`] decides from what gets took. Both are state
+//! Reader and server measure themselves, by the times at which they are turned and, where their owners can tell, by how idle their processors are while they
+//! sleep ([`Reader::slept`], [`Server::slept`]); [`policy`] decides from what gets took. Both are state
 //! machines without threads and clocks, so a simulated actor can turn them as well as a real thread.
 //!
 //! # Why no completion is lost
@@ -41,6 +42,7 @@ mod message;
 mod object;
 pub mod policy;
 mod server;
+mod sleeps;
 mod stalls;
 
 pub use choice::{ACCESSES_MAX, Choice, Class, Notice, Way};

@@ -6,7 +6,7 @@ use std::fmt;
 use sinew_fabric::Waker;
 use sinew_mem::atomic::plain::Arc;
 
-use crate::cores::{Core, CoreShare, CoreTime};
+use crate::cores::{Core, CoreShare, CoreTime, IdleCount};
 use crate::events::{Event, Events};
 use crate::network::Network;
 use crate::port::PortId;
@@ -252,6 +252,11 @@ impl Cluster {
     pub fn share_core(&mut self, actor: ActorId, share: CoreShare) {
         let now_ns = self.network.0.clock.event_ns();
         self.places[actor.0 as usize].core.share(share, now_ns);
+    }
+
+    /// Counts from now on how long an actor's core is idle: its thread sleeps, and nothing competes with it. The count is up to date whenever the actor has a turn.
+    pub fn count_idle(&mut self, actor: ActorId) -> IdleCount {
+        self.places[actor.0 as usize].core.count_idle()
     }
 
     /// How an actor's core spent its time. A core polls whenever it does not work or stand still, as a loop that never sleeps does.

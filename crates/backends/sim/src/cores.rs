@@ -1,5 +1,7 @@
 //! What a core does with its time.
 
+use sinew_mem::atomic::plain::{Arc, AtomicU64, Ordering};
+
 use crate::competitor::{Account, Competitor};
 
 /// How a core shares its time, and wakes.
@@ -22,6 +24,22 @@ pub struct CoreTime {
     pub slept_ns: u64,
 }
 
+/// How long an actor's core was idle: its thread slept, and nothing competed with it ([`Cluster::count_idle`](crate::Cluster::count_idle)).
+#[derive(Clone, Debug, Default)]
+pub struct IdleCount(Arc<AtomicU64>);
+
+impl IdleCount {
+    /// In all since it is counted, up to when the actor was woken last.
+    pub fn ns(&self) -> u64 {
+        // Relaxed: the cluster's own thread writes it.
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn add(&self, ns: u64) {
+        self.0.store(self.ns() + ns, Ordering::Relaxed);
+    }
+}
+
 /// The core of an actor or of a worker.
 #[derive(Debug)]
 pub(crate) struct Core {
@@ -39,6 +57,9 @@ pub(crate) struct Core {
     /// Since when it sleeps, if it does, and how long it did before.
     asleep_ns: Option<u64>,
     slept_ns: u64,
+    /// Since when it is idle, if it is: asleep, and nobody else's. Where somebody wants to know, how long it was is counted there.
+    idle_since_ns: Option<u64>,
+    idle_ns: Option<IdleCount>,
 }
 
 impl Core {
@@ -54,6 +75,20 @@ impl Core {
             account: None,
             asleep_ns: None,
             slept_ns: 0,
+            idle_since_ns: None,
+            idle_ns: None,
+        }
+    }
+
+    /// How long it is idle is counted there from now on.
+    pub fn count_idle(&mut self) -> IdleCount {
+        self.idle_ns.get_or_insert_default().clone()
+    }
+
+    /// It is idle no more from `now_ns` on, if it was.
+    fn end_idle(&mut self, now_ns: u64) {
+        if let (Some(since_ns), Some(idle_ns)) = (self.idle_since_ns.take(), &self.idle_ns) {
+            idle_ns.add(now_ns.saturating_sub(since_ns));
         }
     }
 
@@ -66,6 +101,11 @@ impl Core {
             self.account = competitor.map(|competitor| Account::new(competitor, now_ns));
             if let (Some(account), Some(asleep_ns)) = (&mut self.account, self.asleep_ns) {
                 account.sleep(asleep_ns.max(now_ns));
+            }
+            match (&self.account, self.asleep_ns) {
+                (Some(_), _) => self.end_idle(now_ns),
+                (None, Some(asleep_ns)) => self.idle_since_ns = Some(asleep_ns.max(now_ns)),
+                (None, None) => {}
             }
         }
     }
@@ -98,6 +138,7 @@ impl Core {
             let interrupt_ns = self.interrupt_ns.min(now_ns.saturating_sub(asleep_ns));
             self.worked_ns += interrupt_ns;
             self.slept_ns += now_ns.saturating_sub(asleep_ns + interrupt_ns);
+            self.end_idle(now_ns - interrupt_ns);
             if let Some(account) = &mut self.account {
                 account.wake(now_ns - interrupt_ns);
             }
@@ -107,8 +148,9 @@ impl Core {
     /// It sleeps from the end of its turn on.
     pub fn sleep(&mut self) {
         self.asleep_ns = Some(self.free_ns);
-        if let Some(account) = &mut self.account {
-            account.sleep(self.free_ns);
+        match &mut self.account {
+            Some(account) => account.sleep(self.free_ns),
+            None => self.idle_since_ns = Some(self.free_ns),
         }
     }
 
@@ -133,6 +175,9 @@ impl Core {
         self.paused_ns += ns;
         self.pauses_ns += ns;
         self.free_ns = self.free_ns.max(end_ns);
+        let was_idle = self.idle_since_ns.is_some();
+        self.end_idle(begin_ns);
+        self.idle_since_ns = was_idle.then_some(self.free_ns);
         if let Some(asleep_ns) = &mut self.asleep_ns {
             self.slept_ns += begin_ns.saturating_sub(*asleep_ns);
             *asleep_ns = self.free_ns;
@@ -199,6 +244,26 @@ mod tests {
         core.spend(550, 10);
         core.work(10);
         assert_eq!(times(core.time(560)), (160, 400, 0));
+    }
+
+    #[test]
+    fn a_core_is_idle_while_its_thread_sleeps_and_nothing_computes_beside() {
+        let mut core = core(CoreShare { competitor: None, ..SHARED });
+        let idle = core.count_idle();
+        core.spend(0, 10);
+        core.sleep();
+        core.share(SHARED, 110);
+        assert_eq!(idle.ns(), 100, "until the competitor came");
+        core.wake(2050);
+        core.spend(2050, 50);
+        core.sleep();
+        core.share(CoreShare { competitor: None, ..SHARED }, 3000);
+        core.pause(3100, 3300);
+        core.wake(3550);
+        assert_eq!(idle.ns(), 100 + 100 + 200, "from when it went until the interrupt, but while it stood still");
+        core.spend(3550, 1000);
+        core.share(SHARED, 4000);
+        assert_eq!(idle.ns(), 400);
     }
 
     #[test]

@@ -62,7 +62,7 @@ mod world;
 pub use capture::{Capture, CaptureConfig};
 pub use cluster::{Actor, ActorId, Cluster, Doing, Stuck};
 pub use competitor::Competitor;
-pub use cores::{CoreShare, CoreTime};
+pub use cores::{CoreShare, CoreTime, IdleCount};
 pub use costs::Costs;
 pub use faults::LinkFaults;
 pub use file::{Fields, FileError, Problem, shortened};

@@ -13,7 +13,7 @@ const WIDTH: usize = table::WIDTH as usize;
 fn asked(nic: &Profile, workload: &Workload) -> String {
     let size = units::size(workload.object_bytes);
     let mut text = match workload.kind {
-        Kind::Cache => format!("a cache of items of {size}, {:.0} % GETs", workload.read_share * 100.0),
+        Kind::Cache => format!("a cache of items of {size}, {:.0} % GETs", workload.read_share.abs() * 100.0),
         Kind::Sequencer => "a sequencer".to_owned(),
         Kind::Locks => counted(workload.locks, "lock"),
         Kind::Reads if workload.accesses == 1 => format!("single reads of {size}"),

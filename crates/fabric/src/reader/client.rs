@@ -16,6 +16,7 @@ use super::load::{Load, Meter};
 use super::message::{AnswerHead, Refusal, Request as Asked};
 use super::object::{Chase, Limits, Object, locate};
 use super::policy::{Policy, Sample};
+use super::sleeps::Sleeps;
 use crate::poller::Step;
 use crate::readiness::{Armed, Descriptor, Readiness};
 use crate::time::Generator;
@@ -92,6 +93,7 @@ pub struct Reader<D: Device, C, G> {
     generator: G,
     policy: Policy,
     meter: Meter,
+    sleeps: Sleeps,
     forced: Option<Choice>,
     regions: Vec<RemoteMemory>,
     limits: Limits,
@@ -351,6 +353,9 @@ impl<D: Device, C: Chase, G: Generator> Reader<D, C, G> {
                 self.places.free(head.number);
             }
             Some((head, object, Stage::Live)) => {
+                if let Some(is_shared) = head.is_shared {
+                    self.policy.servers_is_shared(is_shared, now_ns);
+                }
                 let error = head.refusal.map(|(refusal, access)| refused(refusal, access.into()));
                 let result = error.as_ref().map_or(Ok(object), Err);
                 self.end(head.number, result, now_ns, take);
@@ -456,6 +461,15 @@ impl<D: Device, C: Chase, G: Generator> Reader<D, C, G> {
     pub fn woken(&mut self, ready_ns: u64, now_ns: u64) {
         if self.meter.woken(ready_ns, now_ns) {
             self.policy.forget();
+        }
+    }
+
+    /// The thread slept for `slept_ns`, and meanwhile its processor was idle for `idle_ns`, as the system counts it (`sinew_host::IdleTime`). Owners who can tell
+    /// do so after each sleep, or after several with their sums: a reader that is told knows within a few of them that a program computes beside it, and that
+    /// it has gone. Else it learns that from slices that it loses, and sleeps on for up to 16 of them when none are lost any more.
+    pub fn slept(&mut self, slept_ns: u64, idle_ns: u64, now_ns: u64) {
+        if let Some(is_shared) = self.sleeps.slept(slept_ns, idle_ns) {
+            self.policy.ours_is_shared(is_shared, now_ns);
         }
     }
 

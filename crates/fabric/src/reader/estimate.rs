@@ -50,6 +50,11 @@ impl Estimate {
         self.last_ns
     }
 
+    /// Time passed in which nothing could be measured: samples do not age by it.
+    pub fn skip(&mut self, ns: u64) {
+        self.last_ns = self.last_ns.saturating_add(ns);
+    }
+
     /// What was measured counts no more.
     pub fn forget(&mut self) {
         self.weight = 0;
@@ -89,6 +94,15 @@ mod tests {
         );
         estimate.add(7, u64::MAX, HALF_NS);
         assert_eq!(estimate.mean(), Some(7));
+    }
+
+    #[test]
+    fn time_in_which_nothing_could_be_measured_ages_nothing() {
+        let mut estimate = Estimate::default();
+        (0..50).for_each(|now_ns| estimate.add(900, now_ns, HALF_NS));
+        estimate.skip(100 * HALF_NS);
+        estimate.add(0, 49 + 100 * HALF_NS, HALF_NS);
+        assert_eq!(estimate.mean(), Some(800), "one of nine");
     }
 
     #[test]

@@ -7,6 +7,8 @@
 //! answer    0  number u64   8  version u8   9  status u8    10  access u16   12  len u32   16  object
 //! ```
 //!
+//! With an object, `access` says of the server's processor: 0 nothing, 1 that it is the server's alone, 2 that a program computes beside it; what else it says means nothing.
+//!
 //! All words are little-endian. A request's number names a place in the reader's window in its low 16 bits, and above them how often
 //! that place was used: it never comes again, so an answer that comes late, after its get ended, is known to be late.
 
@@ -67,6 +69,8 @@ pub(super) struct AnswerHead {
     pub number: u64,
     /// Why there is no object, and at which access.
     pub refusal: Option<(Refusal, u16)>,
+    /// Whether a program computes beside the server's thread, if that is known, with an object.
+    pub is_shared: Option<bool>,
     /// Bytes of the object.
     pub len: u32,
 }
@@ -106,7 +110,8 @@ impl Request {
 impl AnswerHead {
     pub fn to_bytes(self) -> [u8; ANSWER_LEN] {
         let mut bytes = [0; ANSWER_LEN];
-        let (status, access) = self.refusal.map_or((0, 0), |(refusal, access)| (refusal as u8 + 1, access));
+        let load = self.is_shared.map_or(0, |is_shared| 1 + u16::from(is_shared));
+        let (status, access) = self.refusal.map_or((0, load), |(refusal, access)| (refusal as u8 + 1, access));
         bytes[..8].copy_from_slice(&self.number.to_le_bytes());
         bytes[8] = VERSION;
         bytes[9] = status;
@@ -118,14 +123,14 @@ impl AnswerHead {
     /// What a server sent, and the object; `None` when it makes no sense.
     pub fn from_bytes(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let (head, object) = bytes.split_first_chunk::<ANSWER_LEN>()?;
-        let refusal = match head[9] {
-            0 => None,
-            status => {
-                let refusal = *Refusal::ALL.get(usize::from(status) - 1)?;
-                Some((refusal, u16::from_le_bytes([head[10], head[11]])))
-            }
+        let access = u16::from_le_bytes([head[10], head[11]]);
+        let (refusal, is_shared) = match (head[9], access) {
+            (0, 1) => (None, Some(false)),
+            (0, 2) => (None, Some(true)),
+            (0, _) => (None, None),
+            (status, _) => (Some((*Refusal::ALL.get(usize::from(status) - 1)?, access)), None),
         };
-        let answer = Self { number: long(head, 0)?, refusal, len: word(head, 12)? };
+        let answer = Self { number: long(head, 0)?, refusal, is_shared, len: word(head, 12)? };
         let is_whole = answer.len as usize == object.len() && (refusal.is_none() || object.is_empty());
         (head[8] == VERSION && is_whole).then_some((answer, object))
     }
@@ -146,7 +151,7 @@ mod tests {
             [0x44, 0x53, 1, 3, 0, 0x10, 0, 0, 0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11, 8, 0, 0, 0, 0, 0, 0, 0];
         assert_eq!(bytes[..24], head);
         assert_eq!(bytes[24..], START.to_bytes());
-        let answer = AnswerHead { number: 2, refusal: Some((Refusal::NoNext, 5)), len: 0 };
+        let answer = AnswerHead { number: 2, refusal: Some((Refusal::NoNext, 5)), is_shared: None, len: 0 };
         assert_eq!(answer.to_bytes(), [2, 0, 0, 0, 0, 0, 0, 0, 1, 6, 5, 0, 0, 0, 0, 0]);
     }
 
@@ -167,14 +172,21 @@ mod tests {
 
     #[test]
     fn answers_survive_the_way_and_others_are_refused() {
-        let found = AnswerHead { number: 7, refusal: None, len: 3 };
+        for (is_shared, said) in [(None, 0), (Some(false), 1), (Some(true), 2), (None, 3), (None, u16::MAX)] {
+            let found = AnswerHead { number: 7, refusal: None, is_shared, len: 0 };
+            let mut bytes = AnswerHead { is_shared: None, ..found }.to_bytes();
+            bytes[10..12].copy_from_slice(&said.to_le_bytes());
+            assert_eq!(AnswerHead::from_bytes(&bytes), Some((found, &[][..])), "{said}");
+            assert!(said > 2 || bytes == found.to_bytes(), "{said}");
+        }
+        let found = AnswerHead { number: 7, refusal: None, is_shared: None, len: 3 };
         let bytes = [&found.to_bytes()[..], b"abc"].concat();
         assert_eq!(AnswerHead::from_bytes(&bytes), Some((found, &b"abc"[..])));
         for len in 0..bytes.len() {
             assert_eq!(AnswerHead::from_bytes(&bytes[..len]), None, "{len}");
         }
         for refusal in Refusal::ALL {
-            let answer = AnswerHead { number: 7, refusal: Some((refusal, 2)), len: 0 };
+            let answer = AnswerHead { number: 7, refusal: Some((refusal, 2)), is_shared: None, len: 0 };
             assert_eq!(AnswerHead::from_bytes(&answer.to_bytes()), Some((answer, &[][..])));
             assert_eq!(Refusal::ALL[refusal.index()], refusal);
         }

@@ -31,7 +31,8 @@
 //! So a reader comes within exploring and hysteresis, 8 % as configured, of the best choice, and follows a change of any choice whose try
 //! the budget of the time covers. With the defaults, and without debt from earlier changes, that is within 10 ms where the others together cost
 //! up to 300 us more than the one in use. (The tests have latencies that are up to 20 % off.) Where a program competes, its first slice tells; that it is
-//! gone, a thread that sleeps cannot see: what it believes of slices fades within 16 of them, then it polls, and learns.
+//! gone, a thread that sleeps cannot see: what it believes of slices fades within 16 of them, then it polls, and learns. Where it is told how long its processor was idle
+//! while it slept ([`Reader::slept`](super::Reader::slept)), it knows both at once: [`Policy::ours_is_shared`].
 
 use super::choice::{Choice, Class, Notice, Way};
 use super::estimate::Estimate;
@@ -143,6 +144,12 @@ struct Arm {
     due_ns: u64,
     /// Its next sample begins a new average.
     is_renewed: bool,
+}
+
+impl Arm {
+    fn skip(&mut self, ns: u64) {
+        [&mut self.cost, &mut self.latency, &mut self.spun].into_iter().for_each(|estimate| estimate.skip(ns));
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -359,7 +366,10 @@ impl Policy {
         let spin = u128::from(sample.spun_ns) * u128::from(config.spin_permille) / 1000;
         let cost_ns = taken_ns.saturating_add(u64::try_from(spin).unwrap_or(u64::MAX));
         let kind = state.kind(index, &sample, &mut self.stalls, now_ns);
+        // How often a thread may pay back is bounded apart.
+        let has_paid_back = sample.is_first_sleep && kind == Kind::Stall;
         if index != state.in_use
+            && !has_paid_back
             && let Some(in_use) = state.base(state.in_use)
         {
             let extra = i64::try_from(cost_ns.saturating_sub(in_use)).unwrap_or(i64::MAX);
@@ -382,6 +392,11 @@ impl Policy {
             // Tried, and nothing learnt.
             let arm = &mut state.arms[index];
             arm.tries = arm.tries.saturating_sub(1);
+            if sample.is_first_sleep && arm.cost.samples() < TRIES {
+                // What was paid back is worth knowing what sleep is like now: after the one that has yet to wake the server.
+                let left = state.run.filter(|(arm, _)| *arm == index).map_or(0, |(_, left)| left);
+                state.run = Some((index, left.max(1 + TRIES)));
+            }
             return settle(state, &config);
         }
         if index == state.in_use {
@@ -406,9 +421,32 @@ impl Policy {
                 self.lost.two_sided.doubt();
             }
             self.lost.polling.lost(from_ns, to_ns);
+            // Or else the first get after it, which may meet a server that has yet to wake, would be all that is known of its choice.
+            let arms = self.classes.iter_mut().flatten().flat_map(|state| &mut state.arms);
+            arms.for_each(|arm| arm.skip(to_ns.saturating_sub(from_ns)));
         } else {
             self.lost.polling.ran(from_ns, to_ns);
         }
+    }
+
+    /// It was found, while our thread slept, whether a program computes beside it: at once, where stalls tell late, or never who sleeps.
+    pub fn ours_is_shared(&mut self, is_shared: bool, now_ns: u64) {
+        // What gets take that meet no stall stays as it was measured.
+        if self.lost.polling.competes(is_shared, now_ns) && is_shared {
+            // Whatever came here may have come there, too.
+            self.lost.two_sided.doubt();
+        }
+    }
+
+    /// The same of the server's thread, as an answer said.
+    pub fn servers_is_shared(&mut self, is_shared: bool, now_ns: u64) {
+        self.lost.two_sided.competes(is_shared, now_ns);
+    }
+
+    /// Whether a program is believed to take its share of our thread's processor, and of the server's.
+    pub fn shared(&self, now_ns: u64) -> [bool; 2] {
+        let ours = self.lost.polling.permille(now_ns, 0);
+        [ours > 0, self.lost.two_sided.permille(now_ns, ours) > 0]
     }
 
     /// Something changed, such as the load of a processor: in all classes, all but the choice in use is unknown.

@@ -8,6 +8,7 @@ use super::client::{Cq, Domain, Qp, Thread, arena_bytes};
 use super::hello::{Hello, REGIONS_MAX, WINDOW_MAX, Welcome};
 use super::message::{ANSWER_LEN, AnswerHead, REQUEST_LEN, Refusal, Request as Asked};
 use super::object::{Chase, Limits, Object, ObjectError, locate};
+use super::sleeps::Sleeps;
 use crate::poller::{Poller, PollerConfig, Step};
 use crate::readiness::{Armed, Descriptor, Readiness};
 use crate::verbs::{
@@ -20,6 +21,8 @@ use sinew_mem::{AllocError, Arena, Frozen, MessageBuffer, SharedMemory};
 const BURST: usize = 64;
 /// Answers up to so many bytes are inline (apnet19 3: inlining when possible, up to 256 bytes).
 const INLINE_MAX: usize = 256;
+/// So long answers say what was found of the processor.
+const TOLD_NS: u64 = 1_000_000;
 
 /// What a server is made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,6 +159,9 @@ pub struct Server<D: Device, C> {
     /// Readers for which the turn did something.
     touched: Vec<usize>,
     hop: Vec<u8>,
+    sleeps: Sleeps,
+    /// Whether a program computes beside the thread, and until when answers say so.
+    is_shared: Option<(bool, u64)>,
     stats: ServerStats,
     cq: Cq<D>,
     thread: Thread<D>,
@@ -208,6 +214,8 @@ impl<D: Device, C: Chase> Server<D, C> {
             completions: Vec::with_capacity(BURST),
             touched: Vec::with_capacity(BURST),
             hop: vec![0; config.limits.len_max as usize],
+            sleeps: Sleeps::default(),
+            is_shared: None,
             stats: ServerStats::default(),
             cq,
             thread,
@@ -278,8 +286,18 @@ impl<D: Device, C: Chase> Server<D, C> {
         &self.stats
     }
 
+    /// The thread slept for `slept_ns`, and meanwhile its processor was idle for `idle_ns`, as of [`Reader::slept`](super::Reader::slept). Answers tell readers whether
+    /// a program computes beside it.
+    pub fn slept(&mut self, slept_ns: u64, idle_ns: u64, now_ns: u64) {
+        if let Some(is_shared) = self.sleeps.slept(slept_ns, idle_ns) {
+            self.is_shared = Some((is_shared, now_ns.saturating_add(TOLD_NS)));
+        }
+    }
+
     /// Takes a burst of requests and answers them. Never blocks.
     pub fn turn(&mut self, now_ns: u64) -> ServerTurn {
+        // A thread that polls on finds nothing new, and what was may be so no more.
+        self.is_shared = self.is_shared.filter(|(_, until_ns)| now_ns < *until_ns);
         let count = self.cq.poll(&mut self.completions, BURST);
         let mut completions = std::mem::take(&mut self.completions);
         let mut requests = 0;
@@ -349,11 +367,12 @@ impl<D: Device, C: Chase> Server<D, C> {
     /// Sends what is in `buffer` behind a head.
     fn answer(&mut self, index: usize, mut buffer: MessageBuffer, number: u64, result: Result<u32, (Refusal, u16)>) {
         let Some(client) = self.clients[index].as_mut() else { return };
+        let is_shared = self.is_shared.map(|(is_shared, _)| is_shared);
         let (len, refusal) = result.map_or_else(|refusal| (0, Some(refusal)), |len| (len, None));
         let whole = ANSWER_LEN + len as usize;
         // Within its capacity: it held the object, or holds an empty answer.
         let _ = buffer.resize(whole);
-        buffer[..ANSWER_LEN].copy_from_slice(&AnswerHead { number, refusal, len }.to_bytes());
+        buffer[..ANSWER_LEN].copy_from_slice(&AnswerHead { number, refusal, is_shared, len }.to_bytes());
         // Often enough that not half of the buffers stay with answers of which nothing was told.
         let signaled = client.unsignaled + 1 >= (client.uses.len() / 2).max(1);
         let id = id_of(ReaderId { index: index as u16, life: client.life });

@@ -12,6 +12,8 @@ const KEPT_STALLS: u64 = 8;
 const BELIEVED_STALLS: u64 = 16;
 /// A stall takes at most so many times as long as the run before it: a scheduler shares evenly, among so many others at most.
 const OTHERS_MAX: u64 = 4;
+/// So long it is believed of a program that computes beside that it takes an even share, without a stall that shows it.
+const GUESSED_NS: u64 = 100_000_000;
 /// What ran for so long without a stall has none: no scheduler's slices are longer.
 const PROVEN_NS: u64 = 50_000_000;
 
@@ -31,6 +33,8 @@ pub(super) struct Stalls {
     belief_ns: u64,
     /// It loses slices, so that the first stall tells of the next.
     is_sliced: bool,
+    /// Until when a program that computes beside was, or is, taken for one that takes an even share, though no stall has shown it.
+    guessed_until_ns: Option<u64>,
 }
 
 impl Stalls {
@@ -58,7 +62,7 @@ impl Stalls {
         if lost_ns == 0 {
             return;
         }
-        let is_first = to_ns >= self.believed_until_ns;
+        let is_first = to_ns >= self.believed_until_ns || self.guessed_until_ns.is_some() && lost_ns >= SLICE_MIN_NS;
         // How long the first run was does not tell: whoever took the processor may have come in the middle of it. Even shares are the best guess.
         let run_ns = match is_first && self.is_sliced {
             true => lost_ns.max(SLICE_MIN_NS),
@@ -66,6 +70,7 @@ impl Stalls {
         };
         if is_first {
             (self.lost_ns, self.ran_ns, self.longest_ns) = (0, 0, 0);
+            self.guessed_until_ns = None;
         }
         self.longest_ns = self.longest_ns.max(lost_ns);
         let (lost, ran) = (u128::from(self.lost_ns + lost_ns), u128::from(self.ran_ns + run_ns));
@@ -77,6 +82,29 @@ impl Stalls {
         if to_ns.saturating_add(belief_ns) > self.believed_until_ns {
             (self.belief_ns, self.believed_until_ns) = (belief_ns, to_ns.saturating_add(belief_ns));
         }
+    }
+
+    /// It is known, without a stall, whether a program that computes competes. Returns whether that is news.
+    ///
+    /// Until a stall shows what it takes, an even share is the guess. It is made once, and held for a while: a program of a lower class takes nothing.
+    pub fn competes(&mut self, is_so: bool, now_ns: u64) -> bool {
+        let is_believed = self.believed_until_ns > now_ns;
+        if !is_so {
+            *self = Self { run_ns: PROVEN_NS, until_ns: self.until_ns, is_sliced: self.is_sliced, ..Self::default() };
+            return is_believed;
+        }
+        let is_guessed = self.guessed_until_ns.is_some();
+        if !is_believed && !is_guessed {
+            (self.lost_ns, self.ran_ns, self.longest_ns) = (SLICE_MIN_NS, SLICE_MIN_NS, SLICE_MIN_NS);
+            self.run_ns = 0;
+            self.belief_ns = BELIEVED_STALLS * SLICE_MIN_NS;
+            self.guessed_until_ns = Some(now_ns.saturating_add(GUESSED_NS));
+        }
+        let is_held = self.guessed_until_ns.map_or(is_believed, |until_ns| now_ns < until_ns);
+        if is_held {
+            self.believed_until_ns = self.believed_until_ns.max(now_ns.saturating_add(self.belief_ns));
+        }
+        is_held && !is_believed
     }
 
     /// That it ran for long without a stall proves nothing any more.
@@ -176,6 +204,45 @@ mod tests {
         let now_ns = slices(&mut stalls, 0, 4, 12 * MS, 12 * MS);
         let now_ns = slices(&mut stalls, now_ns, 4, 3 * MS, MS / 2);
         assert!(stalls.permille(now_ns, 0) > 700, "{stalls:?}");
+    }
+
+    #[test]
+    fn a_program_that_is_known_to_have_gone_takes_nothing_and_one_that_is_known_to_stay_is_believed() {
+        let mut stalls = Stalls::of_slices();
+        let now_ns = slices(&mut stalls, 0, 8, 12 * MS, 4 * MS);
+        let seen = stalls.permille(now_ns, 0);
+        let later_ns = (1..1000).fold(now_ns, |_, nth| {
+            assert!(!stalls.competes(true, now_ns + nth * MS), "that is no news");
+            now_ns + nth * MS
+        });
+        assert_eq!(stalls.permille(later_ns, 0), seen, "as it was seen to be");
+        assert!(stalls.competes(false, later_ns));
+        assert!(!stalls.competes(false, later_ns));
+        assert_eq!(stalls.permille(later_ns, 7), 0);
+    }
+
+    #[test]
+    fn a_program_that_is_known_before_the_first_stall_is_taken_for_an_even_share_for_a_while() {
+        let mut stalls = Stalls::of_slices();
+        assert!(stalls.competes(true, 5 * MS));
+        for ms in 6..105 {
+            assert!(!stalls.competes(true, ms * MS));
+            assert_eq!(stalls.permille(ms * MS, 0), 1000, "{ms}");
+        }
+        // A program of a lower class takes nothing from whoever wants to run: that is not guessed again.
+        for ms in 121..200 {
+            assert!(!stalls.competes(true, ms * MS));
+            assert_eq!(stalls.permille(ms * MS, 0), 0, "{ms}");
+        }
+        let now_ns = slices(&mut stalls, 200 * MS, 1, 3 * MS, 12 * MS);
+        assert_eq!(stalls.permille(now_ns, 0), 1000, "the first stall, whenever the program came");
+        stalls.competes(false, now_ns);
+        stalls.competes(true, now_ns);
+        stalls.lost(now_ns, now_ns + MS / 50);
+        assert!(stalls.permille(now_ns + MS / 50, 0) > 500, "an interrupt is no slice: {stalls:?}");
+        // Once it was gone, the next may be another.
+        assert!(stalls.competes(false, now_ns) && stalls.competes(true, now_ns));
+        assert_eq!(stalls.permille(now_ns, 0), 1000);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The adaptive reader that the paper asks for (5), as its load and its objects change.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::rc::Rc;
 
 use sinew_fabric::reader::{Choice, Joining, Limits, Object, Reader, ReaderConfig, Region, Server, ServerConfig};
@@ -8,7 +8,7 @@ use sinew_fabric::verbs::{Access, Device, Exposed, ProtectionDomain, RemoteMemor
 use sinew_fabric::{Clock, PollerConfig, SeededGenerator, Step};
 use sinew_mem::SharedMemory;
 use sinew_sim::nic::Profile;
-use sinew_sim::{Actor, Competitor, CoreShare, Doing, SimClock, SimVerbs};
+use sinew_sim::{Actor, Competitor, CoreShare, Doing, IdleCount, SimClock, SimVerbs};
 
 use crate::experiment::{Against, Experiment, Row};
 use crate::nics::cluster::NicCluster;
@@ -62,9 +62,33 @@ fn next(clock: Option<SimClock>, memory_ns: u64) -> Next {
     })
 }
 
+/// What a thread can tell of its sleeps, as systems count how long a processor is idle.
+#[derive(Default)]
+struct Sleep {
+    since_ns: Option<u64>,
+    /// Once the actor has a core.
+    idle: Rc<OnceCell<IdleCount>>,
+    told_ns: u64,
+}
+
+impl Sleep {
+    /// The thread is awake: how long it slept, and how long its core was idle meanwhile, if it slept.
+    fn end(&mut self, now_ns: u64) -> Option<(u64, u64)> {
+        let slept_ns = now_ns - self.since_ns.take()?;
+        let idle_ns = self.idle.get()?.ns();
+        Some((slept_ns, idle_ns - std::mem::replace(&mut self.told_ns, idle_ns)))
+    }
+
+    /// It sleeps from now on.
+    fn begin(&mut self, now_ns: u64) {
+        self.since_ns = Some(now_ns);
+    }
+}
+
 struct Reading {
     /// It sleeps until then, whatever comes: the slices of the program that competes begin there.
     rests_until_ns: Rc<Cell<u64>>,
+    sleep: Sleep,
     reader: Reader<SimVerbs, Next, SeededGenerator>,
     object: Rc<Cell<Object>>,
     clock: SimClock,
@@ -77,6 +101,9 @@ impl Actor for Reading {
         let now_ns = self.clock.now_ns();
         if now_ns < self.rests_until_ns.get() {
             return Doing::AsleepUntil(self.rests_until_ns.get());
+        }
+        if let Some((slept_ns, idle_ns)) = self.sleep.end(now_ns) {
+            self.reader.slept(slept_ns, idle_ns, now_ns);
         }
         let mut ended = 0;
         let turn = self.reader.turn(now_ns, |outcome| {
@@ -94,6 +121,7 @@ impl Actor for Reading {
             _ if turn.found => Doing::Work,
             Step::Block => {
                 self.clock.spend_ns(self.arm_ns);
+                self.sleep.begin(self.clock.now_ns());
                 Doing::Asleep
             }
             _ => Doing::IdleUntil(now_ns + LOOKS_NS),
@@ -104,6 +132,7 @@ impl Actor for Reading {
 struct Serving {
     /// As the reader's.
     rests_until_ns: Rc<Cell<u64>>,
+    sleep: Sleep,
     server: Server<SimVerbs, Next>,
     clock: SimClock,
     arm_ns: u64,
@@ -116,6 +145,9 @@ impl Actor for Serving {
         if now_ns < self.rests_until_ns.get() {
             return Doing::AsleepUntil(self.rests_until_ns.get());
         }
+        if let Some((slept_ns, idle_ns)) = self.sleep.end(now_ns) {
+            self.server.slept(slept_ns, idle_ns, now_ns);
+        }
         let turn = self.server.turn(now_ns);
         // The object itself, which is in no cache.
         self.clock.spend_ns(self.memory_ns * turn.requests as u64);
@@ -123,6 +155,7 @@ impl Actor for Serving {
             _ if turn.found => Doing::Work,
             Step::Block => {
                 self.clock.spend_ns(self.arm_ns);
+                self.sleep.begin(self.clock.now_ns());
                 Doing::Asleep
             }
             _ => Doing::IdleUntil(now_ns + LOOKS_NS),
@@ -177,14 +210,15 @@ impl Experiment for AdaptiveReader {
 
     fn setup(&self) -> &'static str {
         "A reader on one host gets objects of a server on another, one at a time: of 32 B or 4 KB, after 1 or 4 dependent accesses, on idle cores or beside a program \
-         that computes on both. One case follows the other in one run: 10 ms after each change gets are counted for 48 ms. The reader chooses itself, or \
+         that computes on both. After each sleep both are told how long their core was idle, as a system counts it. One case follows the other in one run: 10 ms after each change gets are counted for 48 ms. The reader chooses itself, or \
          has one of its four choices throughout."
     }
 
     fn remark(&self) -> &'static str {
         "A slice of 12 ms is lost in one get of a thousand, so the reader keeps what is lost apart from what a get takes: half of the time to who polls, so that it sleeps where that \
-         takes less than twice as long. Slices fall differently when the choice changes, by which 48 ms may hold a few more or fewer. That a program is gone a thread that sleeps \
-         does not see: it polls again within 200 ms."
+         takes less than twice as long. Slices fall differently when the choice changes, by which 48 ms may hold a few more or fewer. That a program comes or goes a thread \
+         that sleeps learns from how idle its core was meanwhile; one that is not told of that polls again within 200 ms. A class of gets that is new to a reader that polls beside \
+         a program is not slept for before the next slice is lost, which can be 24 ms, and there are other orders of the cases in which one is met 20 % short, or once by half."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {
@@ -254,8 +288,11 @@ pub fn rates(profile: &Profile, forced: Option<Choice>, cases: &[Case]) -> Vec<f
     let (done, wanted) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(object(0, &cases[0]))));
     let rests_until_ns = [0; 2].map(|ns| Rc::new(Cell::new(ns)));
     let arm_ns = core.doorbell_ns;
+    let idle = [const { OnceCell::new() }; 2].map(Rc::new);
+    let [sleep, far_sleep] = idle.each_ref().map(|idle| Sleep { idle: Rc::clone(idle), ..Sleep::default() });
     let reading = Reading {
         rests_until_ns: Rc::clone(&rests_until_ns[0]),
+        sleep,
         reader,
         object: Rc::clone(&wanted),
         clock: clock.clone(),
@@ -266,9 +303,19 @@ pub fn rates(profile: &Profile, forced: Option<Choice>, cases: &[Case]) -> Vec<f
         nics.add(&near, reading),
         nics.add(
             &far,
-            Serving { rests_until_ns: Rc::clone(&rests_until_ns[1]), server, clock, arm_ns, memory_ns: core.memory_ns },
+            Serving {
+                rests_until_ns: Rc::clone(&rests_until_ns[1]),
+                sleep: far_sleep,
+                server,
+                clock,
+                arm_ns,
+                memory_ns: core.memory_ns,
+            },
         ),
     ];
+    for (actor, idle) in actors.into_iter().zip(idle) {
+        idle.set(nics.cluster.count_idle(actor)).expect("it is counted once");
+    }
     let mut now_ns = 0;
     let mut rates = Vec::new();
     for (nth, case) in cases.iter().enumerate() {
@@ -312,15 +359,31 @@ mod tests {
         }
     }
 
-    /// Between cases in which all poll who read the best, since sleepers see late that a program is gone.
-    #[test]
-    fn a_program_that_comes_and_goes_is_followed_by_who_polls() {
-        let cases = [4, 3, 7, 0, 5, 2, 4, 2].map(|at| CASES[at]);
+    /// Cases in another order, and what is to be near the best in it.
+    fn follows(order: &[usize]) -> Vec<String> {
+        let cases: Vec<Case> = order.iter().map(|at| CASES[*at]).collect();
+        let mut short = Vec::new();
         for name in NICS {
             let compared = Compared::of(name, &cases);
-            for (at, case) in cases.iter().enumerate() {
-                assert!(compared.reached(at) >= 0.9, "{name}, {at}: {}: {}", case.name(), compared.reached(at));
+            for (at, case) in cases.iter().enumerate().filter(|(at, _)| compared.reached(*at) < 0.9) {
+                short.push(format!("{name}, {order:?}, {at}: {}: {}", case.name(), compared.reached(at)));
             }
         }
+        short
+    }
+
+    #[test]
+    fn a_program_that_comes_and_goes_is_followed_by_who_polls_and_by_who_sleeps() {
+        // The second goes from sleep to polling and back.
+        let orders: [&[usize]; 4] =
+            [&[4, 3, 7, 0, 5, 2, 4, 2], &[1, 6, 1, 6, 1], &[7, 5, 4, 3, 2, 1, 0, 6], &[5, 0, 4, 1, 7, 3, 4, 1]];
+        let short: Vec<String> = orders.into_iter().flat_map(follows).collect();
+        assert!(short.is_empty(), "{short:#?}");
+    }
+
+    #[test]
+    fn a_reader_that_begins_beside_a_program_is_near_the_best_choice_as_soon() {
+        let short: Vec<String> = (0..CASES.len()).flat_map(|at| follows(&[at])).collect();
+        assert!(short.is_empty(), "{short:#?}");
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::places::Places;
-use super::{BURST, Cq, Domain, JoinError, Qp, RECEIVE_ID, Reader, ReaderStats, Thread};
+use super::{BURST, Cq, Domain, JoinError, Qp, RECEIVE_ID, Reader, ReaderStats, Sleeps, Thread};
 use crate::reader::hello::{Hello, WINDOW_MAX, Welcome};
 use crate::reader::load::Meter;
 use crate::reader::message::{ANSWER_LEN, REQUEST_LEN};
@@ -115,6 +115,7 @@ impl<D: Device> Joining<D> {
             generator,
             policy: Policy::new(self.config.policy),
             meter: Meter::default(),
+            sleeps: Sleeps::default(),
             forced: None,
             regions: welcome.regions.clone(),
             limits,

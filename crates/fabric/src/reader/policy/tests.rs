@@ -186,6 +186,8 @@ fn what_failed_or_was_not_pure_is_no_measurement() {
 /// A thread that polls beside a program has every other slice, and one that sleeps is not kept waiting once it has paid back.
 struct Sliced {
     world: World,
+    /// Whether it is told after each sleep how idle its processor was.
+    is_told: bool,
     /// What it ran more than the program did.
     lead_ns: u64,
     slice_ns: u64,
@@ -193,7 +195,7 @@ struct Sliced {
 
 impl Sliced {
     fn new(slice_ns: u64) -> Self {
-        Self { world: World::new(3), lead_ns: 0, slice_ns }
+        Self { world: World::new(3), is_told: false, lead_ns: 0, slice_ns }
     }
 
     /// Gets, one at a time, for so long. Returns how many, and how many of them by the cheapest notice.
@@ -205,6 +207,10 @@ impl Sliced {
             let choice = world.policy.choose(world.class, 0, began_ns, &mut world.chance).choice;
             let (base_ns, spun_ns) = table[choice.index()];
             let sleeps = choice.notice == Notice::Events;
+            if self.slice_ns == u64::MAX {
+                // Nobody is there who would be paid back.
+                self.lead_ns = 0;
+            }
             let stall_ns =
                 if sleeps || self.lead_ns + base_ns > self.slice_ns { std::mem::take(&mut self.lead_ns) } else { 0 };
             world.now_ns += stall_ns + base_ns;
@@ -213,6 +219,10 @@ impl Sliced {
                 world.policy.polled(began_ns, began_ns + lost_ns, true);
                 world.policy.polled(began_ns + lost_ns, world.now_ns, false);
                 self.lead_ns += base_ns;
+            }
+            if sleeps && self.is_told {
+                // No competitor's slices have this length.
+                world.policy.ours_is_shared(self.slice_ns != u64::MAX, world.now_ns);
             }
             let is_first_sleep = sleeps && !std::mem::replace(&mut was_sleeping, sleeps);
             was_sleeping = sleeps;
@@ -251,6 +261,49 @@ fn a_program_that_is_gone_is_noticed_by_who_polls_at_once_and_by_who_sleeps_with
         let [polled, slept] = sliced.run(&table, 20 * MS);
         assert!(polled > 10 * slept, "{sleeping_ns}: {polled} polled, {slept} slept");
     }
+}
+
+#[test]
+fn who_is_told_how_idle_its_processor_is_knows_at_once_that_a_program_is_there_and_that_it_is_gone() {
+    let table = [(6 * US, 0), (7 * US, 0), (9 * US, 0), (30 * US, 0)];
+    let mut sliced = Sliced { is_told: true, ..Sliced::new(12 * MS) };
+    sliced.run(&table, 2 * MS);
+    let [polled, slept] = sliced.run(&table, 20 * MS);
+    assert!(slept > 10 * polled, "before it loses a slice: {polled} polled, {slept} slept");
+    sliced.slice_ns = u64::MAX;
+    sliced.run(&table, 2 * MS);
+    let [polled, slept] = sliced.run(&table, 20 * MS);
+    assert!(polled > 10 * slept, "before its belief has faded: {polled} polled, {slept} slept");
+}
+
+#[test]
+fn a_program_of_a_lower_class_that_takes_no_slices_is_slept_for_no_longer_than_a_tenth_of_a_second() {
+    let table = [(6 * US, 0), (7 * US, 0), (9 * US, 0), (30 * US, 0)];
+    let mut world = World::new(3);
+    world.run(&table, 10 * MS);
+    // As who sleeps now and then is told.
+    world.policy.ours_is_shared(true, world.now_ns);
+    assert_eq!(world.policy.shared(world.now_ns), [true, true], "the server's is taken to be as ours");
+    for _ in 0..200 {
+        world.policy.ours_is_shared(true, world.now_ns);
+        world.run(&table, MS);
+    }
+    assert_eq!(world.policy.shared(world.now_ns), [false, false]);
+    assert_eq!(world.policy.in_use(world.class), Choice::ALL[0]);
+}
+
+#[test]
+fn what_a_server_says_of_its_processor_is_believed_of_it_alone() {
+    let mut policy = Policy::new(PolicyConfig::default());
+    assert_eq!(policy.shared(MS), [false, false]);
+    policy.servers_is_shared(true, MS);
+    assert_eq!(policy.shared(MS), [false, true]);
+    policy.servers_is_shared(false, 2 * MS);
+    assert_eq!(policy.shared(2 * MS), [false, false]);
+    policy.ours_is_shared(true, 3 * MS);
+    assert_eq!(policy.shared(3 * MS), [true, true], "until the server says more");
+    policy.servers_is_shared(false, 4 * MS);
+    assert_eq!(policy.shared(4 * MS), [true, false]);
 }
 
 #[test]

@@ -1,0 +1,56 @@
+//! Whether a program computes beside a thread, as its sleeps tell: what it leaves of its processor is idle then, or somebody else's.
+
+/// What is told is of so much sleep at least.
+const SLEPT_MIN_NS: u64 = 50_000;
+/// Of the time that a thread slept its processor was idle for so many thousandths at least, if no program computes beside it...
+const ALONE_PERMILLE: u64 = 250;
+/// ...and for so many at most, if one does. Between them nothing is told.
+const SHARED_PERMILLE: u64 = 20;
+
+/// Sleeps that nothing was told of yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Sleeps {
+    slept_ns: u64,
+    idle_ns: u64,
+}
+
+impl Sleeps {
+    /// The thread slept, and meanwhile its processor was idle for so long. Returns whether a program computes beside it, once enough was slept to tell.
+    pub fn slept(&mut self, slept_ns: u64, idle_ns: u64) -> Option<bool> {
+        self.slept_ns = self.slept_ns.saturating_add(slept_ns);
+        self.idle_ns = self.idle_ns.saturating_add(idle_ns.min(slept_ns));
+        if self.slept_ns < SLEPT_MIN_NS {
+            return None;
+        }
+        let Self { slept_ns, idle_ns } = std::mem::take(self);
+        match u128::from(idle_ns) * 1000 / u128::from(slept_ns) {
+            permille if permille >= u128::from(ALONE_PERMILLE) => Some(false),
+            permille if permille <= u128::from(SHARED_PERMILLE) => Some(true),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_processor_that_is_idle_meanwhile_is_ours_and_one_that_never_is_is_shared() {
+        for (idle_ns, is_shared) in
+            [(10_000, Some(false)), (2_500, Some(false)), (1_000, None), (200, Some(true)), (0, Some(true))]
+        {
+            let mut sleeps = Sleeps::default();
+            let told: Vec<_> = (0..10).map(|_| sleeps.slept(10_000, idle_ns)).collect();
+            assert_eq!(told, [None, None, None, None, is_shared, None, None, None, None, is_shared], "{idle_ns}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_no_more_than_all_of_it() {
+        let mut sleeps = Sleeps::default();
+        assert_eq!(sleeps.slept(u64::MAX, u64::MAX), Some(false));
+        assert_eq!(sleeps.slept(10, u64::MAX), None);
+        assert_eq!(sleeps.slept(u64::MAX, 0), Some(true), "ten of so many were idle");
+    }
+}
