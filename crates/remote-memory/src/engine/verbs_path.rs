@@ -149,6 +149,28 @@ impl<D: Device> VerbsPath<D> {
         self.arenas.iter().any(is_from)
     }
 
+    /// Pushes the operation that `of` makes of the donor's memory from `at` on.
+    #[inline(always)]
+    fn push_operation<'a>(&mut self, id: u32, at: u64, of: impl FnOnce(RemoteMemory) -> Operation<'a>) {
+        if self.lanes[self.current].in_flight >= self.lane_depth {
+            self.choose();
+        }
+        let Some(remote) = self.remote.at(at) else {
+            let targets = of(self.remote).into_targets();
+            return self.refuse(id, Why::Status(Status::RemoteAccess), targets);
+        };
+        let lane = &mut self.lanes[self.current];
+        let number = (self.current as u64) << 32 | u64::from(id);
+        match lane.qp.push(Request::new(number, of(remote))) {
+            Ok(()) => {
+                lane.in_flight += 1;
+                self.has_pushed = true;
+                self.room -= 1;
+            }
+            Err(refused) => self.refuse(id, refused.error.into(), refused.buffers),
+        }
+    }
+
     #[inline(never)]
     fn refuse(&mut self, id: u32, why: Why, targets: Scatter) {
         self.refused.push(Done { id, error: Some(Box::new(why)), targets });
@@ -238,35 +260,25 @@ impl<D: Device> Path for VerbsPath<D> {
 
     #[inline]
     fn push(&mut self, id: u32, job: PathJob) {
-        let at = match &job {
-            PathJob::Read { at, .. } | PathJob::Write { at, .. } => *at,
-        };
-        if self.lanes[self.current].in_flight >= self.lane_depth {
-            self.choose();
-        }
-        let Some(remote) = self.remote.at(at) else {
-            let targets = match job {
-                PathJob::Read { targets, .. } => targets,
-                PathJob::Write { .. } => Scatter::new(),
-            };
-            return self.refuse(id, Why::Status(Status::RemoteAccess), targets);
-        };
-        let operation = match job {
-            PathJob::Read { targets, .. } => Operation::Read { target: targets, remote },
-            PathJob::Write { sources, .. } => {
-                Operation::Write { source: Source::Gather(sources), remote, immediate: None }
+        match job {
+            PathJob::Read { at, targets } => {
+                self.push_operation(id, at, |remote| Operation::Read { target: targets, remote })
             }
-        };
-        let lane = &mut self.lanes[self.current];
-        let number = (self.current as u64) << 32 | u64::from(id);
-        match lane.qp.push(Request::new(number, operation)) {
-            Ok(()) => {
-                lane.in_flight += 1;
-                self.has_pushed = true;
-                self.room -= 1;
-            }
-            Err(refused) => self.refuse(id, refused.error.into(), refused.buffers),
+            PathJob::Write { at, sources } => self.push_operation(id, at, |remote| Operation::Write {
+                source: Source::Gather(sources),
+                remote,
+                immediate: None,
+            }),
         }
+    }
+
+    #[inline]
+    fn push_read(&mut self, id: u32, at: u64, target: MessageBuffer) {
+        self.push_operation(id, at, |remote| {
+            let mut targets = Scatter::new();
+            targets.push(target);
+            Operation::Read { target: targets, remote }
+        });
     }
 
     #[inline]
