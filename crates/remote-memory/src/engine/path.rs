@@ -73,10 +73,10 @@ pub trait Path: Readiness {
     /// What it can carry; the same each time.
     fn limits(&self) -> Limits;
 
-    /// Whether a read can go to this buffer as it is: others are copied by way of [`Self::stage`].
+    /// Whether a read can go to this buffer as it is, if it is pushed before the next [`Self::ring`]: others are copied by way of [`Self::stage`]. A path may have to register it for that.
     fn takes_target(&self, target: &MessageBuffer) -> bool;
 
-    /// Whether a write can come from this buffer as it is.
+    /// Whether a write can come from this buffer as it is, likewise.
     fn takes_source(&self, source: &Slice) -> bool;
 
     /// A buffer that it takes.
