@@ -28,6 +28,7 @@ mod protection;
 mod queues;
 mod readiness;
 mod receivers;
+mod registered;
 mod sources;
 mod states;
 #[cfg(test)]
@@ -51,6 +52,7 @@ pub use protection::*;
 pub use queues::*;
 pub use readiness::*;
 pub use receivers::*;
+pub use registered::*;
 pub use sources::*;
 pub use states::*;
 pub use threads::*;
@@ -210,6 +212,10 @@ macro_rules! __verbs_facts {
             both_sides_of_the_limit_of_pieces
             pieces_outside_their_buffer_are_refused
             buffers_of_a_foreign_arena_are_refused
+            registered_memory_is_read_and_written_where_it_lies
+            registered_memory_is_not_given_back_while_it_is_out
+            memory_is_foreign_again_when_its_registration_has_ended
+            memory_that_is_registered_outlives_its_arena
 
             only_signaled_requests_are_told
             failures_are_told_though_unsignaled

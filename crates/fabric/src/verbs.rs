@@ -7,6 +7,7 @@
 //! - **Memory for messages** is an ordinary [`Arena`] that the domain registered. A receive or the result of a READ takes
 //!   [`MessageBuffer`]s, which are exclusive, and the completion gives them back; what is sent comes from [`Frozen`] shares,
 //!   which can be read and posted again meanwhile, or is a slice, copied at once (inline).
+//!   Memory that its user has, a buffer of any arena, can be registered by itself ([`Registered`], [`ProtectionDomain::register`]).
 //! - **Memory exposed to others** is [`Exposed`]: bytes that anybody may be writing, which are copied out or loaded word by word
 //!   and never seen as a slice.
 //! - **Requests** are pushed one by one and start with [`QueuePair::doorbell`], so a list of them costs one.
@@ -54,6 +55,7 @@ mod error;
 mod memory;
 mod names;
 pub mod port;
+mod registered;
 mod request;
 mod table;
 mod traits;
@@ -63,6 +65,7 @@ pub use completion::{Completion, Status};
 pub use error::{PostError, VerbsError};
 pub use memory::{Exposed, RemoteMemory};
 pub use names::Names;
+pub use registered::{RefusedMemory, Registered, Registration, Registry, StillOut};
 pub use request::{
     Destination, GATHER_MAX, Operation, RefusedReceive, RefusedRequest, Request, Scatter, Slice, Source, check_receive,
 };

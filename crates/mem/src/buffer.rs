@@ -111,6 +111,42 @@ impl std::fmt::Debug for Arena {
     }
 }
 
+/// Where the bytes of a buffer lie. They stay mapped as long as this does, whatever becomes of the buffer: for devices that register memory. Whoever has a buffer
+/// there answers for what is in them.
+#[derive(Clone, Debug)]
+pub struct BufferPlace {
+    arena: Arena,
+    offset: usize,
+    len: usize,
+}
+
+impl BufferPlace {
+    /// The arena that they lie in.
+    pub fn arena(&self) -> &Arena {
+        &self.arena
+    }
+
+    /// Where they begin in the arena's region, in bytes.
+    pub fn offset(&self) -> usize {
+        self.offset
+    }
+
+    /// Where they begin in memory, as a number.
+    pub fn address(&self) -> usize {
+        self.arena.region().start().as_ptr().addr() + self.offset
+    }
+
+    /// Bytes that the buffer can hold.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
 /// The class of the blocks that hold a buffer of this capacity.
 fn class_of(capacity: usize, data_per_packet: usize) -> u32 {
     let further_headers = capacity.div_ceil(data_per_packet).saturating_sub(1);
@@ -312,6 +348,17 @@ macro_rules! block_accessors {
             // SAFETY: the block holds a count on its arena.
             let start = unsafe { &*self.block().arena }.region.start();
             self.bytes().as_ptr().addr() + HEADROOM - start.as_ptr().addr()
+        }
+
+        /// Where its bytes lie, as many as it can hold.
+        pub fn place(&self) -> BufferPlace {
+            let arena = self.block().arena;
+            // SAFETY: it came from `Arc::into_raw`, and our block holds a count on it; the new handle has one of its own.
+            let arena = unsafe {
+                Arc::increment_strong_count(arena);
+                Arena(Arc::from_raw(arena))
+            };
+            BufferPlace { arena, offset: self.arena_offset(), len: self.capacity() }
         }
 
         #[inline]

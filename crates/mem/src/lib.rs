@@ -25,7 +25,9 @@ mod small;
 mod wake;
 mod words;
 
-pub use buffer::{AllocError, Arena, BLOCK_UNIT, FRONT_ROOM, Frozen, HEADER_ROOM, MAX_DATA_LEN, MessageBuffer};
+pub use buffer::{
+    AllocError, Arena, BLOCK_UNIT, BufferPlace, FRONT_ROOM, Frozen, HEADER_ROOM, MAX_DATA_LEN, MessageBuffer,
+};
 pub use hints::{grow_for_random_access, prefetch_read};
 pub use memory::{OutOfBounds, SharedMemory, SharedRows};
 pub use region::{Access, MapError, Region};

@@ -6,6 +6,8 @@
 //!   makes as few operations of it as it can, and posts them with one doorbell (Algorithms 1 and 2, Figure 4). It never waits for company: whoever turns first
 //!   takes all, and the others find nothing and go on. What it finishes for others goes to their inboxes, and wakes them.
 //! - [`Path`]: a thread's way to the donor: [`VerbsPath`], over any [verbs](sinew_fabric::verbs), or [`RpcPath`], by calls to a donor that answers for its [`Ranges`].
+//! - [`Registering`]: what becomes of requests whose memory is none that the path registered: copied, or registered and kept so in a cache of the path's, by their size (preMR and dynMR). [`Crossing`]
+//!   measures from which size on.
 //! - [`Admission`]: how many bytes may be in flight: [`Unlimited`], [`StaticWindow`] (the paper's) or [`FindingWindow`].
 //!
 //! # What holds
@@ -22,6 +24,7 @@
 
 mod admission;
 mod batch;
+mod crossing;
 mod donating;
 mod driver;
 mod error;
@@ -32,6 +35,7 @@ mod flight;
 mod inbox;
 pub(crate) mod order;
 mod path;
+mod registering;
 mod request;
 mod rpc_path;
 mod shared;
@@ -41,12 +45,14 @@ mod verbs_path;
 
 pub use admission::{Admission, StaticWindow, Unlimited};
 pub use batch::Mode;
+pub use crossing::{Crossing, Takes};
 pub use donating::{ACCESS, Ranges, Refusal};
 pub(crate) use donating::{Parsed, answer};
 pub use driver::{Engine, EngineConfig};
 pub use error::{EngineError, Why};
 pub use finding::FindingWindow;
 pub use path::{Done, Limits, Path, PathJob};
+pub use registering::{Registering, RegistrationStats};
 pub use request::{Finished, Op, Refused, Request};
 pub use rpc_path::{RpcPath, RpcPathConfig};
 pub use shared::{Shared, SharedConfig};

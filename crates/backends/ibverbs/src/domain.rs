@@ -3,13 +3,15 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use sinew_fabric::verbs::{Access, Attributes, Device, Exposed, ProtectionDomain, RemoteMemory, VerbsError};
-use sinew_mem::{Arena, SharedMemory};
+use sinew_fabric::verbs::{
+    Access, Attributes, Device, Exposed, ProtectionDomain, Registration as Registered, RemoteMemory, VerbsError,
+};
+use sinew_mem::{Arena, BufferPlace, SharedMemory};
 
 use crate::abi::*;
 use crate::device::IbDevice;
 use crate::library::system;
-use crate::registration::{DomainInner, Registration};
+use crate::registration::{DomainInner, LocalMemory, Registration};
 use crate::thread::IbThread;
 
 /// Memory and queue pairs that may work together on an [`IbDevice`].
@@ -34,6 +36,7 @@ impl Device for IbDevice {
 impl ProtectionDomain for IbDomain {
     type Exposed = IbMemory;
     type Thread = IbThread;
+    type Registration = Registered<LocalMemory>;
 
     fn arena(&self, bytes: usize) -> Result<Arena, VerbsError> {
         self.0.arena(bytes)
@@ -53,6 +56,10 @@ impl ProtectionDomain for IbDomain {
             | flag(access.read, IBV_ACCESS_REMOTE_READ)
             | flag(access.atomic, IBV_ACCESS_REMOTE_ATOMIC);
         Ok(IbMemory { registration: Registration::new(&self.0, memory, flags)?, access })
+    }
+
+    fn register(&self, place: BufferPlace) -> Result<Registered<LocalMemory>, VerbsError> {
+        self.0.registered.register(place, |place| LocalMemory::new(&self.0, place))
     }
 
     fn thread(&self) -> Result<IbThread, VerbsError> {

@@ -7,8 +7,8 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::process::{Resource, getrlimit};
-use sinew_fabric::verbs::VerbsError;
-use sinew_mem::{Arena, SharedMemory};
+use sinew_fabric::verbs::{Registry, VerbsError};
+use sinew_mem::{Arena, BufferPlace, SharedMemory};
 
 use crate::abi::*;
 use crate::device::DeviceInner;
@@ -20,6 +20,8 @@ pub(crate) struct DomainInner {
     pub device: Arc<DeviceInner>,
     pd: NonNull<ibv_pd>,
     arenas: Mutex<Vec<RegisteredArena>>,
+    /// Buffers of other arenas.
+    pub registered: Registry<LocalMemory>,
 }
 
 // SAFETY: a protection domain may be used from any thread, as the library's functions on it are (ibverbs(7)).
@@ -59,7 +61,7 @@ impl MemoryRegion {
 impl DomainInner {
     pub fn new(device: &Arc<DeviceInner>) -> Result<Self, VerbsError> {
         let pd = device.context.alloc_pd()?;
-        Ok(Self { device: Arc::clone(device), pd, arenas: Mutex::new(Vec::new()) })
+        Ok(Self { device: Arc::clone(device), pd, arenas: Mutex::new(Vec::new()), registered: Registry::default() })
     }
 
     pub fn library(&self) -> &'static Library {
@@ -125,6 +127,40 @@ impl Drop for DomainInner {
         // SAFETY: whatever was made in the domain holds it by an `Arc`, so nothing is left.
         let status = unsafe { (library.ibv_dealloc_pd)(self.pd()) };
         debug_assert!(status == 0 || std::thread::panicking(), "something of the domain was left: error {status}");
+    }
+}
+
+/// A buffer's memory that the device may use until this goes.
+#[derive(Debug)]
+pub struct LocalMemory {
+    place: BufferPlace,
+    region: MemoryRegion,
+    domain: Arc<DomainInner>,
+}
+
+impl LocalMemory {
+    pub(crate) fn new(domain: &Arc<DomainInner>, place: &BufferPlace) -> Result<Self, VerbsError> {
+        let start = place.arena().region().start();
+        // As for an arena.
+        start.as_ptr().expose_provenance();
+        let start = std::ptr::with_exposed_provenance_mut(place.address());
+        // SAFETY: we keep the place, and so its arena, until it is deregistered. Only posted buffers are written, and their exclusive handles lie in tables of queue
+        // pairs until they are over. Devices refuse an empty range; behind every place lies some of its block.
+        let region = unsafe { domain.register(start, place.len().max(1), IBV_ACCESS_LOCAL_WRITE)? };
+        Ok(Self { place: place.clone(), region, domain: Arc::clone(domain) })
+    }
+
+    pub(crate) fn lkey(&self) -> u32 {
+        self.region.lkey
+    }
+}
+
+impl Drop for LocalMemory {
+    fn drop(&mut self) {
+        if !self.region.deregister(self.domain.library()) {
+            // The device may still write there: it stays mapped for good.
+            std::mem::forget(self.place.clone());
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use sinew_mem::{Arena, MessageBuffer, SharedMemory};
 use crate::abi::*;
 use crate::gid::GRH_LEN;
 use crate::library::system;
-use crate::registration::{DomainInner, Registration};
+use crate::registration::{DomainInner, LocalMemory, Registration};
 use crate::ways::AddressHandle;
 
 /// Bytes between the addresses of two received datagrams: a multiple of 8, as the memory's words want it.
@@ -46,9 +46,14 @@ struct Chained {
 pub(crate) struct Keys(Vec<(Arena, u32)>);
 
 impl Keys {
-    /// The local key of the arena that `is_from` recognises.
+    /// The local key of the arena that `is_from` recognises, or of a registered buffer with this contents.
     #[inline]
-    fn find(&mut self, domain: &DomainInner, is_from: impl Fn(&Arena) -> bool) -> Result<u32, PostError> {
+    fn find(
+        &mut self,
+        domain: &DomainInner,
+        contents: &[u8],
+        is_from: impl Fn(&Arena) -> bool,
+    ) -> Result<u32, PostError> {
         let find = |keys: &[(Arena, u32)]| keys.iter().find(|(arena, _)| is_from(arena)).map(|&(_, key)| key);
         match find(&self.0) {
             Some(key) => Ok(key),
@@ -56,7 +61,8 @@ impl Keys {
                 // The domain only ever gains arenas.
                 let known = self.0.len();
                 self.0.extend(domain.arenas_since(known));
-                find(&self.0[known..]).ok_or(PostError::ForeignBuffer)
+                let found = find(&self.0[known..]).or_else(|| domain.registered.find(contents, LocalMemory::lkey));
+                found.ok_or(PostError::ForeignBuffer)
             }
         }
     }
@@ -70,7 +76,7 @@ impl Keys {
     ) -> Result<usize, PostError> {
         let mut count = 0;
         for buffer in buffers {
-            let lkey = self.find(domain, |arena| buffer.is_from(arena))?;
+            let lkey = self.find(domain, buffer, |arena| buffer.is_from(arena))?;
             if !buffer.is_empty() {
                 sges[count] = ibv_sge { addr: buffer.as_ptr().addr() as u64, length: buffer.len() as u32, lkey };
                 count += 1;
@@ -82,14 +88,14 @@ impl Keys {
     /// Describes the word in which an atomic's result arrives.
     #[inline]
     pub fn word(&mut self, domain: &DomainInner, target: &MessageBuffer) -> Result<ibv_sge, PostError> {
-        let lkey = self.find(domain, |arena| target.is_from(arena))?;
+        let lkey = self.find(domain, target, |arena| target.is_from(arena))?;
         Ok(ibv_sge { addr: target.as_ptr().addr() as u64, length: 8, lkey })
     }
 
     fn gather(&mut self, domain: &DomainInner, pieces: &[Slice], sges: &mut [ibv_sge]) -> Result<usize, PostError> {
         let mut count = 0;
         for piece in pieces {
-            let lkey = self.find(domain, |arena| piece.buffer.is_from(arena))?;
+            let lkey = self.find(domain, &piece.buffer, |arena| piece.buffer.is_from(arena))?;
             if piece.len > 0 {
                 sges[count] = ibv_sge { addr: piece.bytes().as_ptr().addr() as u64, length: piece.len as u32, lkey };
                 count += 1;

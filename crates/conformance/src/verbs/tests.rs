@@ -155,6 +155,8 @@ mod facts_notice {
         pieces_too_many: TakesMorePieces by both_sides_of_the_limit_of_pieces;
         pieces_outside: TakesBadSlices by pieces_outside_their_buffer_are_refused;
         foreign_buffers: TakesForeignBuffers by buffers_of_a_foreign_arena_are_refused;
+        arenas_alone: KnowsArenasAlone by registered_memory_is_read_and_written_where_it_lies;
+        an_endless_registration: StaysRegistered by memory_is_foreign_again_when_its_registration_has_ended;
         too_much_told: TellsEverything by only_signaled_requests_are_told;
         failures_untold: KeepsFailuresToItself by failures_are_told_though_unsignaled;
         work_after_a_failure: GoesOnAfterAFailure by a_failure_flushes_what_is_behind_it;

@@ -1,6 +1,6 @@
 //! The traits that backends implement.
 
-use sinew_mem::{Arena, MessageBuffer};
+use sinew_mem::{Arena, BufferPlace, MessageBuffer};
 
 use super::completion::Completion;
 use super::error::VerbsError;
@@ -32,6 +32,8 @@ pub trait ProtectionDomain: Clone + Send + Sync {
     type Exposed: Exposed + Send + Sync;
     /// What [`Self::thread`] gives.
     type Thread: ThreadDomain;
+    /// What [`Self::register`] gives.
+    type Registration: std::fmt::Debug + Send + Sync;
 
     /// Registered memory of `bytes` bytes for messages. Its buffers are good for every queue pair of the domain.
     ///
@@ -46,6 +48,15 @@ pub trait ProtectionDomain: Clone + Send + Sync {
     ///
     /// As for [`Self::arena`].
     fn expose(&self, len: usize, access: Access) -> Result<Self::Exposed, VerbsError>;
+
+    /// Registers the memory of a buffer that is none of the domain's arenas', for as long as what is returned is there: queue pairs take buffers that begin at this place,
+    /// and are no longer, as they take those of arenas. It gives others no access. It costs a call of the system and something for each page (rdmabox IV-A, Figure 5). A request whose memory
+    /// is registered no longer before it is over may fail; [`Registered`](super::Registered) does not let that happen.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::arena`].
+    fn register(&self, place: BufferPlace) -> Result<Self::Registration, VerbsError>;
 
     /// The queues of the calling thread.
     ///

@@ -16,6 +16,8 @@ use super::request::{Finished, Op, Refused, Request};
 use super::shared::Shared;
 use super::state::{Buffer, Carried, State};
 
+const NONE: u32 = u32::MAX;
+
 /// How an engine makes operations of requests.
 #[derive(Clone, Copy, Debug)]
 pub struct EngineConfig {
@@ -55,6 +57,10 @@ pub struct Engine<P: Path> {
     limits: Limits,
     /// A request of its own that found no other, and is not posted.
     alone: Option<Carried>,
+    /// The operation in flight that such a one became, or [`NONE`].
+    lone: u32,
+    /// Nothing was taken, cut, over or broken after the last turn: there can be a lone request, and nothing else.
+    is_quiet: bool,
     /// Taken from the queue and not posted.
     taken: VecDeque<Carried>,
     flight: Flight,
@@ -93,6 +99,8 @@ impl<P: Path> Engine<P> {
             merging: Merging { merged_len_max, copied_piece_max },
             limits,
             alone: None,
+            lone: NONE,
+            is_quiet: true,
             taken: VecDeque::with_capacity(chain_max),
             flight: Flight::new(limits.depth),
             over: Vec::with_capacity(chain_max),
@@ -181,6 +189,78 @@ impl<P: Path> Engine<P> {
     /// Ends what the path has done, and posts what has gathered in the queue, as far as the window and the path have room. Never blocks. Returns whether there was anything to do.
     #[inline]
     pub fn turn(&mut self, now_ns: u64) -> bool {
+        // A request alone is most of them where there is no load, and that is where each instruction is waited for.
+        if self.is_quiet && !self.shared.has_queued() && !self.inbox.has_any() {
+            if self.lone != NONE {
+                return self.land_lone(now_ns);
+            }
+            if self.alone.is_some() && self.post_lone(now_ns) {
+                return true;
+            }
+        }
+        self.turn_whatever(now_ns)
+    }
+
+    /// Posts the lone request. False: that takes more than a look.
+    #[inline]
+    fn post_lone(&mut self, now_ns: u64) -> bool {
+        let can_post = self.flight.len() == 0 && self.path.room() > 0 && self.path.error().is_none();
+        if !can_post {
+            return false;
+        }
+        let Some(request) = self.alone.take() else { return false };
+        if request.len > self.limits.op_len_max || !is_direct(&self.path, &request) {
+            self.alone = Some(request);
+            return false;
+        }
+        self.inbox.counts.op(request.is_write());
+        self.inbox.counts.doorbells.add(1);
+        self.lone = self.flight.post_one(&mut self.path, now_ns, request);
+        self.path.ring();
+        true
+    }
+
+    /// Ends the lone request that is in flight, if its operation is over.
+    #[inline]
+    fn land_lone(&mut self, now_ns: u64) -> bool {
+        let mut landed = None;
+        let busy = self.path.poll(&mut |mut done| {
+            landed = Some((done.id, done.error, done.targets.pop()));
+            if done.targets.is_empty() {
+                // There is nothing to drop, which the compiler would look for.
+                std::mem::forget(done.targets);
+            }
+        });
+        let Some((id, error, target)) = landed else {
+            return if self.path.error().is_none() { busy } else { self.turn_whatever(now_ns) };
+        };
+        self.lone = NONE;
+        let Some(One { key, posted_ns }) = self.flight.land_one(id) else { return busy };
+        if error.is_none()
+            && let Some(tag) = self.shared.lock().end_lone(posted_ns, now_ns)
+        {
+            self.finished.push(Finished { tag, result: Ok(()), target });
+            return true;
+        }
+        let buffer = target.map_or(Buffer::None, Buffer::Target);
+        self.over.push(Over { request: Carried { key, start: 0, len: 0, buffer }, posted_ns, error });
+        self.turn_whatever(now_ns)
+    }
+
+    #[inline(never)]
+    fn turn_whatever(&mut self, now_ns: u64) -> bool {
+        self.lone = NONE;
+        let busy = self.turn_any(now_ns);
+        self.is_quiet = self.taken.is_empty()
+            && self.over.is_empty()
+            && !self.flight.is_cutting()
+            && self.error.is_none()
+            && self.path.error().is_none();
+        busy
+    }
+
+    #[inline]
+    fn turn_any(&mut self, now_ns: u64) -> bool {
         let Self { path, shared, me, inbox, taken, flight, over, finished, outgoing, .. } = self;
         let mut state: Option<MutexGuard<'_, State>> = None;
         let mut busy = path.poll(&mut |mut done| {
@@ -241,7 +321,6 @@ impl<P: Path> Engine<P> {
             drop(state);
         }
         if let Some(request) = alone {
-            // A request alone is most of them where there is no load, and that is where each instruction is waited for.
             if has_room && request.len <= self.limits.op_len_max && is_direct(&self.path, &request) {
                 self.inbox.counts.op(request.is_write());
                 self.inbox.counts.doorbells.add(1);

@@ -2,7 +2,7 @@
 
 use arrayvec::ArrayVec;
 use sinew_fabric::verbs::{Scatter, Slice};
-use sinew_mem::{AllocError, Frozen, MessageBuffer};
+use sinew_mem::{AllocError, MessageBuffer};
 
 use super::batch::How;
 use super::error::Why;
@@ -104,26 +104,17 @@ impl Flight {
         self.flying.len() as u32 - 1
     }
 
-    /// Posts one request's bytes, from its own buffer.
+    /// Posts one request's bytes, from its own buffer. Returns the operation's number.
     #[inline]
-    pub fn post_one(&mut self, path: &mut impl Path, now_ns: u64, request: Carried) {
+    pub fn post_one(&mut self, path: &mut impl Path, now_ns: u64, request: Carried) -> u32 {
         let id = self.begin(Part::One, now_ns);
         self.flying[id as usize].key = request.key;
-        let at = request.start;
-        let job = match request.buffer {
-            Buffer::Target(target) => {
-                let mut targets = Scatter::new();
-                targets.push(target);
-                PathJob::Read { at, targets }
-            }
-            Buffer::Source(source) => {
-                let mut sources = ArrayVec::new();
-                sources.push(source);
-                PathJob::Write { at, sources }
-            }
-            Buffer::None => PathJob::Read { at, targets: Scatter::new() },
-        };
-        path.push(id, job);
+        match request.buffer {
+            Buffer::Target(target) => path.push_read(id, request.start, target),
+            Buffer::Source(source) => path.push_write(id, request.start, source),
+            Buffer::None => path.push(id, PathJob::Read { at: request.start, targets: Scatter::new() }),
+        }
+        id
     }
 
     /// Posts adjacent requests of one kind as one operation, each from its own buffer.
@@ -158,7 +149,7 @@ impl Flight {
         parts.extend(requests);
         let at = parts.first().map_or(0, |first| first.start);
         let is_write = parts.first().is_some_and(Carried::is_write);
-        let job = if is_write {
+        if is_write {
             let mut filled = 0;
             for request in parts.iter_mut() {
                 if let Buffer::Source(source) = std::mem::replace(&mut request.buffer, Buffer::None) {
@@ -166,11 +157,10 @@ impl Flight {
                     filled += source.len;
                 }
             }
-            write_of(at, staged.freeze())
+            path.push_write(id, at, staged.freeze().into());
         } else {
-            read_of(at, staged)
-        };
-        path.push(id, job);
+            path.push_read(id, at, staged);
+        }
     }
 
     /// Begins to cut a request.
@@ -204,11 +194,11 @@ impl Flight {
                 } else {
                     let mut staged = path.stage(len)?;
                     staged.copy_from_slice(piece.bytes());
-                    write_of(at, staged.freeze())
+                    PathJob::write(at, staged.freeze().into())
                 }
             }
             // Buffers cannot be read into in part.
-            _ => read_of(at, path.stage(len)?),
+            _ => PathJob::read(at, path.stage(len)?),
         };
         whole.next += len;
         whole.out += 1;
@@ -350,14 +340,4 @@ impl Whole {
     fn over(self) -> Over {
         Over { request: self.request, posted_ns: self.posted_ns, error: self.error }
     }
-}
-
-fn read_of(at: u64, target: MessageBuffer) -> PathJob {
-    let mut targets = Scatter::new();
-    targets.push(target);
-    PathJob::Read { at, targets }
-}
-
-fn write_of(at: u64, source: Frozen) -> PathJob {
-    PathJob::Write { at, sources: [Slice::from(source)].into_iter().collect() }
 }

@@ -37,6 +37,24 @@ pub enum PathJob {
     },
 }
 
+impl PathJob {
+    /// A read into one buffer.
+    #[inline]
+    pub fn read(at: u64, target: MessageBuffer) -> Self {
+        let mut targets = Scatter::new();
+        targets.push(target);
+        Self::Read { at, targets }
+    }
+
+    /// A write from one piece.
+    #[inline]
+    pub fn write(at: u64, source: Slice) -> Self {
+        let mut sources = ArrayVec::new();
+        sources.push(source);
+        Self::Write { at, sources }
+    }
+}
+
 /// An operation that is over.
 #[derive(Debug)]
 pub struct Done {
@@ -55,10 +73,10 @@ pub trait Path: Readiness {
     /// What it can carry; the same each time.
     fn limits(&self) -> Limits;
 
-    /// Whether a read can go to this buffer as it is: others are copied by way of [`Self::stage`].
+    /// Whether a read can go to this buffer as it is, if it is pushed before the next [`Self::ring`]: others are copied by way of [`Self::stage`]. A path may have to register it for that.
     fn takes_target(&self, target: &MessageBuffer) -> bool;
 
-    /// Whether a write can come from this buffer as it is.
+    /// Whether a write can come from this buffer as it is, likewise.
     fn takes_source(&self, source: &Slice) -> bool;
 
     /// A buffer that it takes.
@@ -74,6 +92,18 @@ pub trait Path: Readiness {
     /// Takes an operation within its [limits](Self::limits), to start with the next [`Self::ring`]. An operation that fails, now or later, is told by [`Self::poll`].
     /// There must be room.
     fn push(&mut self, id: u32, job: PathJob);
+
+    /// The same of a read into one buffer, which most are.
+    #[inline]
+    fn push_read(&mut self, id: u32, at: u64, target: MessageBuffer) {
+        self.push(id, PathJob::read(at, target));
+    }
+
+    /// The same of a write from one piece.
+    #[inline]
+    fn push_write(&mut self, id: u32, at: u64, source: Slice) {
+        self.push(id, PathJob::write(at, source));
+    }
 
     /// Starts what was pushed.
     fn ring(&mut self);

@@ -197,6 +197,25 @@ impl State {
         Carried { key: LONE, start, len, buffer }
     }
 
+    /// The lone request, which was posted and went well, is over: returns its tag. `None`: others came meanwhile, and it is to be told as they are.
+    #[inline]
+    pub fn end_lone(&mut self, posted_ns: u64, now_ns: u64) -> Option<u64> {
+        if !self.is_hidden {
+            return None;
+        }
+        if self.learns {
+            self.learn(self.in_flight_bytes, posted_ns, now_ns);
+        }
+        (self.is_hidden, self.live, self.in_flight_bytes) = (false, 0, 0);
+        Some(self.entries[LONE as usize].tag)
+    }
+
+    #[inline(never)]
+    fn learn(&mut self, len: u64, posted_ns: u64, now_ns: u64) {
+        self.admission.completed(len, now_ns.saturating_sub(posted_ns), now_ns);
+        self.window_bytes = self.admission.window_bytes();
+    }
+
     /// From now on there are others to be compared with.
     #[inline(never)]
     fn show_lone(&mut self) {
@@ -356,8 +375,7 @@ impl State {
         if self.learns
             && let Some((posted_ns, now_ns)) = times
         {
-            self.admission.completed(len, now_ns.saturating_sub(posted_ns), now_ns);
-            self.window_bytes = self.admission.window_bytes();
+            self.learn(len, posted_ns, now_ns);
         }
         self.forget(key);
         if is_awaited {

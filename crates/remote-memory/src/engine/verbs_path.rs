@@ -1,5 +1,6 @@
 //! The way over verbs: a few queue pairs, and READs and WRITEs of memory that the donor exposes.
 
+use std::cell::{Cell, RefCell};
 use std::io;
 
 use sinew_fabric::verbs::{
@@ -7,10 +8,11 @@ use sinew_fabric::verbs::{
     RemoteMemory, Request, Scatter, Slice, Source, Status, ThreadDomain, Transport, VerbsError,
 };
 use sinew_fabric::{Armed, Descriptor, Readiness, Waker};
-use sinew_mem::{AllocError, Arena, MessageBuffer};
+use sinew_mem::{AllocError, Arena, BufferPlace, MessageBuffer};
 
 use super::error::Why;
 use super::path::{Done, Limits, Path, PathJob};
+use super::registering::{Cache, Registering, RegistrationStats, Room};
 
 type ThreadOf<D> = <<D as Device>::Domain as ProtectionDomain>::Thread;
 type CqOf<D> = <ThreadOf<D> as ThreadDomain>::Cq;
@@ -28,11 +30,24 @@ pub struct VerbsPathConfig {
     pub depth: usize,
     /// Pieces of an operation at most, if the device does not say less.
     pub pieces_max: usize,
+    /// What becomes of requests whose memory is of none of the path's arenas.
+    pub registering: Registering,
+    /// Buffers of these that are registered at a time, at most: those that are not in flight, and have not been asked for the longest, make room for others.
+    pub registrations_max: usize,
+    /// Bytes of them, at most.
+    pub registered_bytes_max: usize,
 }
 
 impl Default for VerbsPathConfig {
     fn default() -> Self {
-        Self { queue_pairs: 4, depth: 128, pieces_max: usize::MAX }
+        Self {
+            queue_pairs: 4,
+            depth: 128,
+            pieces_max: usize::MAX,
+            registering: Registering::default(),
+            registrations_max: 256,
+            registered_bytes_max: 1 << 30,
+        }
     }
 }
 
@@ -76,11 +91,19 @@ pub struct VerbsPath<D: Device> {
     /// How an operation failed that was polled just now.
     found: Option<Why>,
     error: Option<Why>,
+    /// Bytes of a request from which on its memory is registered.
+    registers_from: usize,
+    /// Whether a registration was asked for since the last doorbell.
+    has_asked: Cell<bool>,
+    /// Operations in flight that may have some.
+    with_registrations: usize,
+    // Dropped behind the queue pairs, which are done with the memory then.
+    registrations: RefCell<Cache<D::Domain>>,
 }
 
 impl<D: Device> VerbsPath<D> {
     /// Queue pairs of the calling thread, which [`Self::connect`] connects. Buffers that requests have come from one of `arenas`, which the domain registered; others
-    /// are copied by way of the first.
+    /// are registered, or copied by way of the first.
     ///
     /// # Errors
     ///
@@ -117,6 +140,13 @@ impl<D: Device> VerbsPath<D> {
             refused: Vec::new(),
             found: None,
             error: None,
+            registers_from: config.registering.least().unwrap_or(usize::MAX),
+            has_asked: Cell::new(false),
+            with_registrations: 0,
+            registrations: RefCell::new(Cache::new(
+                domain.clone(),
+                Room { count: config.registrations_max, bytes: config.registered_bytes_max },
+            )),
         })
     }
 
@@ -144,13 +174,83 @@ impl<D: Device> VerbsPath<D> {
         self.lanes.iter_mut().map(|lane| &mut lane.qp)
     }
 
+    /// What became of requests whose memory had to be registered.
+    pub fn registration_stats(&self) -> RegistrationStats {
+        self.registrations.borrow().stats
+    }
+
+    /// Buffers that are registered beside the arenas, and their bytes.
+    pub fn registered(&self) -> (usize, usize) {
+        self.registrations.borrow().len()
+    }
+
     #[inline]
     fn is_ours(&self, is_from: impl Fn(&Arena) -> bool) -> bool {
         self.arenas.iter().any(is_from)
     }
 
+    /// Whether a buffer with this contents is registered for a request of `len` of its bytes, until the next doorbell.
+    #[inline(never)]
+    fn registers(&self, len: usize, contents: &[u8], place: impl FnOnce() -> BufferPlace) -> bool {
+        if len < self.registers_from || self.registers_from == usize::MAX {
+            return false;
+        }
+        self.has_asked.set(true);
+        self.registrations.borrow_mut().has(contents.as_ptr().addr(), contents.len(), place)
+    }
+
+    /// Keeps the registrations of an operation's buffers until it is over.
+    #[inline(never)]
+    fn keep(&mut self, id: u32, operation: &Operation<'_>) {
+        let registrations = self.registrations.get_mut();
+        match operation {
+            Operation::Read { target, .. } => {
+                registrations.fly(id, target.iter().map(|buffer| buffer.as_ptr().addr()));
+            }
+            Operation::Write { source: Source::Gather(pieces), .. } => {
+                registrations.fly(id, pieces.iter().map(|piece| piece.buffer.as_ptr().addr()));
+            }
+            _ => {}
+        }
+        self.with_registrations = registrations.flying();
+    }
+
+    #[inline(never)]
+    fn let_go(&mut self, id: u32) {
+        let registrations = self.registrations.get_mut();
+        registrations.land(id);
+        self.with_registrations = registrations.flying();
+    }
+
+    /// Pushes the operation that `of` makes of the donor's memory from `at` on.
+    #[inline(always)]
+    fn push_operation<'a>(&mut self, id: u32, at: u64, of: impl FnOnce(RemoteMemory) -> Operation<'a>) {
+        if self.lanes[self.current].in_flight >= self.lane_depth {
+            self.choose();
+        }
+        let Some(remote) = self.remote.at(at) else {
+            let targets = of(self.remote).into_targets();
+            return self.refuse(id, Why::Status(Status::RemoteAccess), targets);
+        };
+        let operation = of(remote);
+        if self.has_asked.get() {
+            self.keep(id, &operation);
+        }
+        let lane = &mut self.lanes[self.current];
+        let number = (self.current as u64) << 32 | u64::from(id);
+        match lane.qp.push(Request::new(number, operation)) {
+            Ok(()) => {
+                lane.in_flight += 1;
+                self.has_pushed = true;
+                self.room -= 1;
+            }
+            Err(refused) => self.refuse(id, refused.error.into(), refused.buffers),
+        }
+    }
+
     #[inline(never)]
     fn refuse(&mut self, id: u32, why: Why, targets: Scatter) {
+        self.let_go(id);
         self.refused.push(Done { id, error: Some(Box::new(why)), targets });
     }
 
@@ -219,12 +319,13 @@ impl<D: Device> Path for VerbsPath<D> {
 
     #[inline]
     fn takes_target(&self, target: &MessageBuffer) -> bool {
-        self.is_ours(|arena| target.is_from(arena))
+        self.is_ours(|arena| target.is_from(arena)) || self.registers(target.len(), target, || target.place())
     }
 
     #[inline]
     fn takes_source(&self, source: &Slice) -> bool {
         self.is_ours(|arena| source.buffer.is_from(arena))
+            || self.registers(source.len, &source.buffer, || source.buffer.place())
     }
 
     fn stage(&self, len: usize) -> Result<MessageBuffer, AllocError> {
@@ -238,41 +339,34 @@ impl<D: Device> Path for VerbsPath<D> {
 
     #[inline]
     fn push(&mut self, id: u32, job: PathJob) {
-        let at = match &job {
-            PathJob::Read { at, .. } | PathJob::Write { at, .. } => *at,
-        };
-        if self.lanes[self.current].in_flight >= self.lane_depth {
-            self.choose();
-        }
-        let Some(remote) = self.remote.at(at) else {
-            let targets = match job {
-                PathJob::Read { targets, .. } => targets,
-                PathJob::Write { .. } => Scatter::new(),
-            };
-            return self.refuse(id, Why::Status(Status::RemoteAccess), targets);
-        };
-        let operation = match job {
-            PathJob::Read { targets, .. } => Operation::Read { target: targets, remote },
-            PathJob::Write { sources, .. } => {
-                Operation::Write { source: Source::Gather(sources), remote, immediate: None }
+        match job {
+            PathJob::Read { at, targets } => {
+                self.push_operation(id, at, |remote| Operation::Read { target: targets, remote })
             }
-        };
-        let lane = &mut self.lanes[self.current];
-        let number = (self.current as u64) << 32 | u64::from(id);
-        match lane.qp.push(Request::new(number, operation)) {
-            Ok(()) => {
-                lane.in_flight += 1;
-                self.has_pushed = true;
-                self.room -= 1;
-            }
-            Err(refused) => self.refuse(id, refused.error.into(), refused.buffers),
+            PathJob::Write { at, sources } => self.push_operation(id, at, |remote| Operation::Write {
+                source: Source::Gather(sources),
+                remote,
+                immediate: None,
+            }),
         }
+    }
+
+    #[inline]
+    fn push_read(&mut self, id: u32, at: u64, target: MessageBuffer) {
+        self.push_operation(id, at, |remote| {
+            let mut targets = Scatter::new();
+            targets.push(target);
+            Operation::Read { target: targets, remote }
+        });
     }
 
     #[inline]
     fn ring(&mut self) {
         if std::mem::take(&mut self.has_pushed) {
             self.lanes[self.current].qp.doorbell();
+        }
+        if self.has_asked.take() {
+            self.registrations.get_mut().next_round();
         }
         self.current = if self.current + 1 < self.lanes.len() { self.current + 1 } else { 0 };
     }
@@ -291,6 +385,9 @@ impl<D: Device> Path for VerbsPath<D> {
             }
             self.room += 1;
             self.lanes[(id >> 32) as usize].in_flight -= 1;
+            if self.with_registrations > 0 {
+                self.let_go(id as u32);
+            }
             let error = if status.is_success() { None } else { self.found(status) };
             over(Done { id: id as u32, error, targets: buffers });
         }

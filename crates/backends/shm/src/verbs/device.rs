@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use sinew_fabric::verbs::{Attributes, GATHER_MAX, QpNumber, VerbsError};
+use sinew_fabric::verbs::{Attributes, GATHER_MAX, QpNumber, Registry, VerbsError};
 use sinew_fabric::{Address, AddressError};
 use sinew_mem::Arena;
 
@@ -213,12 +213,19 @@ struct Domain {
     device: ShmDevice,
     number: u32,
     arenas: Mutex<Vec<Arena>>,
+    /// Buffers of other arenas.
+    registered: Registry<()>,
 }
 
 impl ShmDomain {
     pub(super) fn new(device: &ShmDevice) -> Self {
         let number = device.0.domains.fetch_add(1, Ordering::Relaxed) & 0xFF_FFFF;
-        Self(Arc::new(Domain { device: device.clone(), number, arenas: Mutex::default() }))
+        Self(Arc::new(Domain {
+            device: device.clone(),
+            number,
+            arenas: Mutex::default(),
+            registered: Registry::default(),
+        }))
     }
 
     /// Makes an arena of which buffers may be used from now on.
@@ -237,6 +244,10 @@ impl ShmDomain {
 
     pub(super) fn number(&self) -> u32 {
         self.0.number
+    }
+
+    pub(super) fn registered(&self) -> &Registry<()> {
+        &self.0.registered
     }
 
     /// The arenas of which buffers may be used.

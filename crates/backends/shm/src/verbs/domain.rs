@@ -1,7 +1,7 @@
 //! What the traits of verbs make of a device: its domains, and what those give.
 
-use sinew_fabric::verbs::{Access, Attributes, Device, ProtectionDomain, VerbsError};
-use sinew_mem::Arena;
+use sinew_fabric::verbs::{Access, Attributes, Device, ProtectionDomain, Registration, VerbsError};
+use sinew_mem::{Arena, BufferPlace};
 
 use super::device::{ShmDevice, ShmDomain};
 use super::exposed::ShmExposed;
@@ -22,6 +22,7 @@ impl Device for ShmDevice {
 impl ProtectionDomain for ShmDomain {
     type Exposed = ShmExposed;
     type Thread = ShmThread;
+    type Registration = Registration<()>;
 
     fn arena(&self, bytes: usize) -> Result<Arena, VerbsError> {
         self.new_arena(bytes)
@@ -30,6 +31,11 @@ impl ProtectionDomain for ShmDomain {
     fn expose(&self, len: usize, access: Access) -> Result<ShmExposed, VerbsError> {
         let (memory, remote) = self.device().memory().expose(self.number(), len, access)?;
         Ok(ShmExposed::new(self.device().clone(), memory, remote, access))
+    }
+
+    /// Initiators move their bytes themselves, so that there is nothing to be done but to remember it.
+    fn register(&self, place: BufferPlace) -> Result<Registration<()>, VerbsError> {
+        self.registered().register(place, |_| Ok(()))
     }
 
     fn thread(&self) -> Result<ShmThread, VerbsError> {

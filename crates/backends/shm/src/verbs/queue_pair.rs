@@ -166,14 +166,14 @@ impl QueuePair {
         matches!(self.state, QpState::ReadyToReceive | QpState::ReadyToSend)
     }
 
-    /// Whether a buffer is of an arena of the domain's.
+    /// Whether a buffer with this contents is of an arena of the domain's, or registered.
     #[inline]
-    pub fn knows(&mut self, is_from: impl Fn(&Arena) -> bool) -> bool {
+    pub fn knows(&mut self, contents: &[u8], is_from: impl Fn(&Arena) -> bool) -> bool {
         if self.arenas.iter().any(&is_from) {
             return true;
         }
         self.arenas = self.domain.arenas();
-        self.arenas.iter().any(is_from)
+        self.arenas.iter().any(is_from) || self.domain.registered().has(contents)
     }
 
     /// Whether a buffer is of an arena of the domain's that was seen before, as it is almost always.
@@ -184,12 +184,12 @@ impl QueuePair {
 
     #[inline(always)]
     pub fn knows_buffers(&mut self, buffers: &[MessageBuffer]) -> bool {
-        buffers.iter().all(|buffer| self.knows(|arena| buffer.is_from(arena)))
+        buffers.iter().all(|buffer| self.knows(buffer, |arena| buffer.is_from(arena)))
     }
 
     /// Whether the buffers of a request are of arenas of the domain's.
     pub fn knows_request(&mut self, request: &Request<'_>) -> bool {
-        let frozen = |qp: &mut Self, buffer: &Frozen| qp.knows(|arena| buffer.is_from(arena));
+        let frozen = |qp: &mut Self, buffer: &Frozen| qp.knows(buffer, |arena| buffer.is_from(arena));
         match &request.operation {
             Operation::Send { source, .. } | Operation::Write { source, .. } => match source {
                 Source::Gather(pieces) => pieces.iter().all(|piece| frozen(self, &piece.buffer)),

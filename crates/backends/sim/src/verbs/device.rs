@@ -5,9 +5,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use sinew_fabric::verbs::{
-    Access, Attributes, Device, Exposed, GATHER_MAX, ProtectionDomain, RemoteMemory, VerbsError,
+    Access, Attributes, Device, Exposed, GATHER_MAX, ProtectionDomain, Registration, RemoteMemory, VerbsError,
 };
-use sinew_mem::{Arena, SharedMemory};
+use sinew_mem::{Arena, BufferPlace, SharedMemory};
 
 use super::handle::{Domain, Handle};
 use super::queues::SimThread;
@@ -16,6 +16,8 @@ use crate::nic::{NicStats, NicUse, Profile};
 use crate::port::PortId;
 use crate::topology::HostId;
 
+/// Bytes that registering counts as a page.
+const PAGE: usize = 4096;
 /// Requests, and receives, that a queue pair holds at most.
 const QUEUE_DEPTH_MAX: usize = 16_384;
 
@@ -123,9 +125,20 @@ impl SimDomain {
     }
 }
 
+impl SimDomain {
+    fn network(&self) -> Result<Network, VerbsError> {
+        self.0.handle.network().find().ok_or_else(|| {
+            VerbsError::NoDevice(
+                "the simulated network is gone, or another thread's: a simulation has one thread".to_owned(),
+            )
+        })
+    }
+}
+
 impl ProtectionDomain for SimDomain {
     type Exposed = SimExposed;
     type Thread = SimThread;
+    type Registration = Registration<()>;
 
     fn arena(&self, bytes: usize) -> Result<Arena, VerbsError> {
         let arena = Arena::private(bytes).map_err(no_memory(bytes))?;
@@ -140,13 +153,20 @@ impl ProtectionDomain for SimDomain {
         Ok(SimExposed { memory, remote, access, handle: handle.clone() })
     }
 
+    /// Charges the core what the profile says (rdmabox IV-A, Figure 5). That it ends is in the price.
+    fn register(&self, place: BufferPlace) -> Result<Registration<()>, VerbsError> {
+        let network = self.network()?;
+        self.0.registered().register(place, |place| {
+            let world = network.0.world.borrow();
+            let costs = world.nics[self.0.handle.nic as usize].profile.registration;
+            drop(world);
+            network.0.clock.spend_ns(costs.call_ns + place.len().div_ceil(PAGE) as u64 * costs.page_ns);
+            Ok(())
+        })
+    }
+
     fn thread(&self) -> Result<SimThread, VerbsError> {
-        let network = self.0.handle.network().find().ok_or_else(|| {
-            VerbsError::NoDevice(
-                "the simulated network is gone, or another thread's: a simulation has one thread".to_owned(),
-            )
-        })?;
-        Ok(SimThread::new(self.0.clone(), network))
+        Ok(SimThread::new(self.0.clone(), self.network()?))
     }
 }
 

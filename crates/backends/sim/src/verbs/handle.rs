@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use sinew_fabric::verbs::{Attributes, QpAddress, Transport, VerbsError};
+use sinew_fabric::verbs::{Attributes, QpAddress, Registry, Transport, VerbsError};
 use sinew_mem::Arena;
 
 use crate::network::NetworkId;
@@ -78,6 +78,7 @@ pub(crate) struct Domain {
 struct Number {
     number: u32,
     regions: Arc<Mutex<Regions>>,
+    registered: Registry<()>,
 }
 
 impl Drop for Number {
@@ -90,16 +91,21 @@ impl Domain {
     pub fn new(handle: Handle) -> Self {
         let number = handle.regions().new_domain();
         let regions = Arc::clone(&handle.regions);
-        Self { handle, number: Arc::new(Number { number, regions }) }
+        Self { handle, number: Arc::new(Number { number, regions, registered: Registry::default() }) }
     }
 
     pub fn number(&self) -> u32 {
         self.number.number
     }
 
-    /// Whether some arena of the domain satisfies this.
-    pub fn any_arena(&self, is_it: impl Fn(&Arena) -> bool) -> bool {
-        self.handle.regions().any_arena(self.number(), is_it)
+    /// Whether a buffer with this contents, which `is_from` an arena, may be used.
+    pub fn knows(&self, contents: &[u8], is_from: impl Fn(&Arena) -> bool) -> bool {
+        self.handle.regions().any_arena(self.number(), is_from) || self.registered().has(contents)
+    }
+
+    /// Buffers of other arenas.
+    pub fn registered(&self) -> &Registry<()> {
+        &self.number.registered
     }
 }
 

@@ -61,14 +61,14 @@ impl SimQp {
         let is_ours = match &request.operation {
             Operation::Send { source: Source::Gather(pieces), .. }
             | Operation::Write { source: Source::Gather(pieces), .. } => {
-                pieces.iter().all(|piece| domain.any_arena(|arena| piece.buffer.is_from(arena)))
+                pieces.iter().all(|piece| domain.knows(&piece.buffer, |arena| piece.buffer.is_from(arena)))
             }
             Operation::Send { .. } | Operation::Write { .. } => true,
             Operation::Read { target, .. } => {
-                target.iter().all(|buffer| domain.any_arena(|arena| buffer.is_from(arena)))
+                target.iter().all(|buffer| domain.knows(buffer, |arena| buffer.is_from(arena)))
             }
             Operation::CompareSwap { target, .. } | Operation::FetchAdd { target, .. } => {
-                domain.any_arena(|arena| target.is_from(arena))
+                domain.knows(target, |arena| target.is_from(arena))
             }
         };
         if !is_ours {
@@ -265,7 +265,7 @@ impl QueuePair for SimQp {
         let domain = &self.domain;
         let error = match check_receive(&buffers, &self.config, state) {
             Err(error) => Some(error),
-            Ok(()) if !buffers.iter().all(|buffer| domain.any_arena(|arena| buffer.is_from(arena))) => {
+            Ok(()) if !buffers.iter().all(|buffer| domain.knows(buffer, |arena| buffer.is_from(arena))) => {
                 Some(PostError::ForeignBuffer)
             }
             Ok(()) if held >= self.config.receive_depth => Some(PostError::QueueFull(self.config.receive_depth)),

@@ -31,6 +31,8 @@ pub enum Flaw {
     GathersBackwards,
     LeavesBuffersLong,
     TakesForeignBuffers,
+    KnowsArenasAlone,
+    StaysRegistered,
     TakesMorePieces,
     TakesBadSlices,
     TellsEverything,

@@ -9,11 +9,11 @@ use arrayvec::ArrayVec;
 use sinew_fabric::readiness::{Alarm, Armed, Descriptor, Readiness};
 use sinew_fabric::verbs::{
     Access, Attributes, Completion, CompletionQueue, Destination, Device, Exposed, Operation, PostError,
-    ProtectionDomain, QpAddress, QpConfig, QpNumber, QpState, QueuePair, RefusedReceive, RefusedRequest, RemoteMemory,
-    Request, Scatter, Source, Status, ThreadDomain, Transport, Verb, VerbsError, check_receive,
+    ProtectionDomain, QpAddress, QpConfig, QpNumber, QpState, QueuePair, RefusedReceive, RefusedRequest, Registration,
+    Registry, RemoteMemory, Request, Scatter, Source, Status, ThreadDomain, Transport, Verb, VerbsError, check_receive,
 };
 use sinew_fabric::{WakeTarget, Waker};
-use sinew_mem::{Arena, Frozen, MessageBuffer, SharedMemory};
+use sinew_mem::{Arena, BufferPlace, Frozen, MessageBuffer, SharedMemory};
 
 use super::world::{HANDLE, Queue, Region};
 use super::{Flaw, Model};
@@ -30,7 +30,7 @@ impl Device for Model {
 
     fn protection_domain(&self) -> Result<ModelDomain, VerbsError> {
         let number = self.state().number();
-        Ok(ModelDomain { model: self.clone(), number })
+        Ok(ModelDomain { model: self.clone(), number, registered: Arc::default() })
     }
 }
 
@@ -38,6 +38,7 @@ impl Device for Model {
 pub struct ModelDomain {
     model: Model,
     number: u64,
+    registered: Arc<Registry<()>>,
 }
 
 fn no_memory(source: std::io::Error) -> VerbsError {
@@ -47,6 +48,7 @@ fn no_memory(source: std::io::Error) -> VerbsError {
 impl ProtectionDomain for ModelDomain {
     type Exposed = ModelMemory;
     type Thread = ModelThread;
+    type Registration = Registration<()>;
 
     fn arena(&self, bytes: usize) -> Result<Arena, VerbsError> {
         let arena = Arena::private(bytes).map_err(no_memory)?;
@@ -64,6 +66,14 @@ impl ProtectionDomain for ModelDomain {
         state.regions.insert(rkey, Region { memory: memory.clone(), domain: self.number, access });
         let remote = RemoteMemory { address: memory.address() as u64, rkey, len: len as u64 };
         Ok(ModelMemory { memory, remote, access, model: self.model.clone() })
+    }
+
+    fn register(&self, place: BufferPlace) -> Result<Registration<()>, VerbsError> {
+        let registration = self.registered.register(place, |_| Ok(()))?;
+        if self.model.has(Flaw::StaysRegistered) {
+            std::mem::forget(registration.clone());
+        }
+        Ok(registration)
     }
 
     fn thread(&self) -> Result<ModelThread, VerbsError> {
@@ -304,15 +314,18 @@ impl ModelQp {
         &self.domain.model
     }
 
-    fn is_foreign(&self, is_from: impl Fn(&Arena) -> bool) -> bool {
+    fn is_foreign(&self, contents: &[u8], is_from: impl Fn(&Arena) -> bool) -> bool {
+        if self.domain.registered.has(contents) && !self.model().has(Flaw::KnowsArenasAlone) {
+            return false;
+        }
         let state = self.model().state();
         let ours = state.arenas.iter().filter(|(domain, _)| *domain == self.domain.number);
         !ours.into_iter().any(|(_, arena)| is_from(arena)) && !self.model().has(Flaw::TakesForeignBuffers)
     }
 
     fn has_foreign(&self, operation: &Operation<'_>) -> bool {
-        let foreign_source = |buffer: &Frozen| self.is_foreign(|arena| buffer.is_from(arena));
-        let foreign = |buffer: &MessageBuffer| self.is_foreign(|arena| buffer.is_from(arena));
+        let foreign_source = |buffer: &Frozen| self.is_foreign(buffer, |arena| buffer.is_from(arena));
+        let foreign = |buffer: &MessageBuffer| self.is_foreign(buffer, |arena| buffer.is_from(arena));
         match operation {
             Operation::Send { source: Source::Gather(pieces), .. }
             | Operation::Write { source: Source::Gather(pieces), .. } => {
@@ -428,7 +441,7 @@ impl QueuePair for ModelQp {
         let error = match check_receive(&buffers, &self.config, state) {
             Err(PostError::State(_)) if self.model().has(Flaw::TakesEverythingAlways) => None,
             Err(error) => Some(error),
-            Ok(()) if buffers.iter().any(|buffer| self.is_foreign(|arena| buffer.is_from(arena))) => {
+            Ok(()) if buffers.iter().any(|buffer| self.is_foreign(buffer, |arena| buffer.is_from(arena))) => {
                 Some(PostError::ForeignBuffer)
             }
             Ok(()) => (held >= depth).then_some(PostError::QueueFull(depth)),

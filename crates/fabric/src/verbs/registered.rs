@@ -1,0 +1,237 @@
+//! Memory that its user has, registered by itself (rdmabox IV-A: dynMR).
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use sinew_mem::{BufferPlace, MessageBuffer};
+
+use super::error::VerbsError;
+use super::traits::ProtectionDomain;
+
+/// A buffer of the user's, registered with a domain. It is moved in, taken out to be posted, put back when it comes with its completion, and given back by
+/// [`Self::end`], which is refused as long as it is out. So nothing is in flight when the registration ends.
+///
+/// Dropping it ends the registration, wherever the buffer is: a request that has it may then fail.
+#[derive(Debug)]
+pub struct Registered<R> {
+    registration: R,
+    memory: Option<MessageBuffer>,
+    address: usize,
+}
+
+/// The buffer was not registered.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct RefusedMemory {
+    /// Why.
+    #[source]
+    pub error: VerbsError,
+    /// The buffer.
+    pub memory: MessageBuffer,
+}
+
+/// The buffer is out, and may be in flight.
+#[derive(Debug, thiserror::Error)]
+#[error("the memory was taken out, and may be in flight: put it back when its request is over, and end it then")]
+pub struct StillOut<R> {
+    /// What was to be ended, as it was.
+    pub registered: Registered<R>,
+}
+
+fn address_of(bytes: &[u8]) -> usize {
+    bytes.as_ptr().addr()
+}
+
+impl<R> Registered<R> {
+    /// Registers a buffer of whatever arena.
+    ///
+    /// # Errors
+    ///
+    /// [`RefusedMemory`], with the buffer.
+    // The error is as large as what it gives back.
+    #[allow(clippy::result_large_err)]
+    pub fn new<D: ProtectionDomain<Registration = R>>(
+        domain: &D,
+        memory: MessageBuffer,
+    ) -> Result<Self, RefusedMemory> {
+        match domain.register(memory.place()) {
+            Ok(registration) => Ok(Self { registration, address: address_of(&memory), memory: Some(memory) }),
+            Err(error) => Err(RefusedMemory { error, memory }),
+        }
+    }
+
+    /// The buffer, if it is there.
+    pub fn memory(&mut self) -> Option<&mut MessageBuffer> {
+        self.memory.as_mut()
+    }
+
+    /// The device's part.
+    pub fn registration(&self) -> &R {
+        &self.registration
+    }
+
+    /// Takes the buffer out, to be posted.
+    pub fn take(&mut self) -> Option<MessageBuffer> {
+        self.memory.take()
+    }
+
+    /// Puts it back.
+    ///
+    /// # Errors
+    ///
+    /// The buffer, if it is another.
+    pub fn put_back(&mut self, memory: MessageBuffer) -> Result<(), MessageBuffer> {
+        if address_of(&memory) != self.address {
+            return Err(memory);
+        }
+        self.memory = Some(memory);
+        Ok(())
+    }
+
+    /// Ends the registration, and gives the buffer back.
+    ///
+    /// # Errors
+    ///
+    /// [`StillOut`], with this handle: the buffer is not there.
+    pub fn end(mut self) -> Result<MessageBuffer, StillOut<R>> {
+        match self.memory.take() {
+            Some(memory) => Ok(memory),
+            None => Err(StillOut { registered: self }),
+        }
+    }
+}
+
+type Places<R> = Mutex<BTreeMap<usize, Weak<Held<R>>>>;
+
+/// What a domain has registered beside its arenas, for backends: `R` is what the device knows each by, and ends it when it is dropped.
+#[derive(Debug)]
+pub struct Registry<R>(Arc<Places<R>>);
+
+/// One of them. Clones are the same.
+#[derive(Debug)]
+pub struct Registration<R>(Arc<Held<R>>);
+
+#[derive(Debug)]
+struct Held<R> {
+    // Dropped first: the device is done with the memory before it can go.
+    device: R,
+    place: BufferPlace,
+    places: Weak<Places<R>>,
+}
+
+impl<R> Default for Registry<R> {
+    fn default() -> Self {
+        Self(Arc::default())
+    }
+}
+
+impl<R> Clone for Registration<R> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+fn locked<R>(places: &Places<R>) -> MutexGuard<'_, BTreeMap<usize, Weak<Held<R>>>> {
+    places.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<R> Registry<R> {
+    /// The registration that begins at this address.
+    fn at(&self, address: usize) -> Option<Arc<Held<R>>> {
+        // The lock is free again before what was found can be dropped, which takes it.
+        locked(&self.0).get(&address).and_then(Weak::upgrade)
+    }
+
+    /// Registers a place by `make`, or finds that it is registered.
+    ///
+    /// # Errors
+    ///
+    /// Those of `make`.
+    pub fn register(
+        &self,
+        place: BufferPlace,
+        make: impl FnOnce(&BufferPlace) -> Result<R, VerbsError>,
+    ) -> Result<Registration<R>, VerbsError> {
+        let address = place.address();
+        if let Some(held) = self.at(address).filter(|held| held.place.len() >= place.len()) {
+            return Ok(Registration(held));
+        }
+        let held = Arc::new(Held { device: make(&place)?, place, places: Arc::downgrade(&self.0) });
+        locked(&self.0).insert(address, Arc::downgrade(&held));
+        Ok(Registration(held))
+    }
+
+    /// What `look` sees of the registration of a buffer with this contents, if there is one.
+    pub fn find<T>(&self, contents: &[u8], look: impl FnOnce(&R) -> T) -> Option<T> {
+        let held = self.at(address_of(contents)).filter(|held| held.place.len() >= contents.len())?;
+        Some(look(&held.device))
+    }
+
+    /// Whether a buffer with this contents is registered.
+    pub fn has(&self, contents: &[u8]) -> bool {
+        self.find(contents, |_| ()).is_some()
+    }
+}
+
+impl<R> Drop for Held<R> {
+    fn drop(&mut self) {
+        let Some(places) = self.places.upgrade() else { return };
+        let mut places = locked(&places);
+        let address = self.place.address();
+        // A longer one may have its place by now.
+        if places.get(&address).is_some_and(|held| std::ptr::eq(held.as_ptr(), self)) {
+            places.remove(&address);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sinew_mem::Arena;
+
+    use super::*;
+
+    #[test]
+    fn a_place_is_registered_once_and_found_as_long_as_somebody_has_it() {
+        let arena = Arena::private(1 << 16).unwrap();
+        let registry = Registry::default();
+        let buffer = arena.alloc(4096, 4096).unwrap();
+        let mut made = 0;
+        let mut register = || {
+            registry.register(buffer.place(), |_| {
+                made += 1;
+                Ok(made)
+            })
+        };
+        let (first, second) = (register().unwrap(), register().unwrap());
+        assert_eq!((registry.find(&buffer, |number| *number), registry.find(&buffer[1..], |_| ())), (Some(1), None));
+        drop(first);
+        assert!(registry.has(&buffer));
+        drop(second);
+        assert!(!registry.has(&buffer) && locked(&registry.0).is_empty());
+    }
+
+    #[test]
+    fn a_longer_buffer_at_the_same_place_is_registered_anew() {
+        let arena = Arena::private(1 << 16).unwrap();
+        let registry = Registry::default();
+        let short = arena.alloc(64, 64).unwrap();
+        let old = registry.register(short.place(), |_| Ok(1)).unwrap();
+        let place = short.place();
+        let longer = BufferPlace::clone(&place);
+        assert_eq!(registry.register(longer, |_| Ok(2)).unwrap().0.device, 1);
+        drop(short);
+        drop(arena);
+        // The memory is there as long as it is registered.
+        assert_eq!(place.address(), old.0.place.address());
+    }
+
+    #[test]
+    fn a_refusal_registers_nothing() {
+        let arena = Arena::private(1 << 16).unwrap();
+        let registry = Registry::<()>::default();
+        let buffer = arena.alloc(64, 64).unwrap();
+        let refused = registry.register(buffer.place(), |_| Err(VerbsError::Device("full".into())));
+        assert!(refused.is_err() && !registry.has(&buffer));
+    }
+}

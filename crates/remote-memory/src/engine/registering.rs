@@ -1,0 +1,198 @@
+//! Registering the caller's memory instead of copying it (rdmabox IV-A: dynMR against preMR), and what was registered and may be used again.
+
+use std::collections::HashMap;
+
+use arrayvec::ArrayVec;
+use sinew_fabric::verbs::{GATHER_MAX, ProtectionDomain, VerbsError};
+use sinew_mem::BufferPlace;
+
+/// What becomes of requests whose memory is none of the path's arenas.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Registering {
+    /// They are copied, whatever their size (preMR).
+    Never,
+    /// Their memory is registered, whatever their size (dynMR).
+    Always,
+    /// Those of so many bytes or more are registered, and shorter ones copied. [`Crossing`](super::Crossing) measures how many.
+    From(usize),
+}
+
+impl Registering {
+    /// The paper's threshold in user space, 928 KB (rdmabox IV-A, Figure 5b).
+    pub const PAPER: Self = Self::From(928 << 10);
+
+    /// The least bytes that are registered; `None` where none are.
+    pub fn least(self) -> Option<usize> {
+        match self {
+            Self::Never => None,
+            Self::Always => Some(0),
+            Self::From(len) => Some(len),
+        }
+    }
+}
+
+impl Default for Registering {
+    fn default() -> Self {
+        Self::PAPER
+    }
+}
+
+/// What a path's cache of registrations did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RegistrationStats {
+    /// Buffers that were registered already.
+    pub hits: u64,
+    /// Buffers that had to be registered.
+    pub misses: u64,
+    /// Registrations that were ended, to make room for others.
+    pub evictions: u64,
+    /// Buffers that were copied instead, because all there may be were in use, or the system refused.
+    pub refused: u64,
+}
+
+/// Limits of a cache of registrations.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Room {
+    pub count: usize,
+    pub bytes: usize,
+}
+
+struct Entry<R> {
+    /// Held for as long as the entry is there.
+    _registration: R,
+    len: usize,
+    /// When it was last asked for.
+    used: u64,
+    /// The [round](Cache::next_round) in which it was last asked for.
+    round: u64,
+    /// Operations that it is in flight for.
+    flying: u32,
+}
+
+/// Registrations of one path, by where they begin.
+pub(super) struct Cache<D: ProtectionDomain> {
+    domain: D,
+    room: Room,
+    entries: HashMap<usize, Entry<D::Registration>>,
+    bytes: usize,
+    clock: u64,
+    round: u64,
+    /// What was refused last in this round: it is asked for several times.
+    refused: Option<usize>,
+    /// Those that each operation has.
+    held: HashMap<u32, ArrayVec<usize, GATHER_MAX>>,
+    pub stats: RegistrationStats,
+}
+
+impl<D: ProtectionDomain> Cache<D> {
+    pub fn new(domain: D, room: Room) -> Self {
+        Self {
+            domain,
+            room,
+            entries: HashMap::new(),
+            bytes: 0,
+            clock: 0,
+            round: 0,
+            refused: None,
+            held: HashMap::new(),
+            stats: RegistrationStats::default(),
+        }
+    }
+
+    /// Has a buffer registered, at least until the next round. False: it cannot be, and is to be copied.
+    pub fn has(&mut self, address: usize, len: usize, place: impl FnOnce() -> BufferPlace) -> bool {
+        self.clock += 1;
+        let (clock, round) = (self.clock, self.round);
+        if let Some(entry) = self.entries.get_mut(&address).filter(|entry| entry.len >= len) {
+            // Asked for more than once in a round, it is one buffer all the same.
+            self.stats.hits += u64::from(entry.round != round);
+            (entry.used, entry.round) = (clock, round);
+            return true;
+        }
+        if self.refused == Some(address) {
+            return false;
+        }
+        match self.register(address, place()) {
+            Ok(true) => {
+                self.stats.misses += 1;
+                true
+            }
+            // Refused by the system: as a rule because no more may be locked. A copy needs no more.
+            Ok(false) | Err(_) => {
+                self.stats.refused += 1;
+                self.refused = Some(address);
+                false
+            }
+        }
+    }
+
+    fn register(&mut self, address: usize, place: BufferPlace) -> Result<bool, VerbsError> {
+        let len = place.len();
+        // The memory belongs to another buffer than when it was registered, and that one is over.
+        if let Some(old) = self.entries.get(&address) {
+            if old.flying > 0 {
+                return Ok(false);
+            }
+            self.forget(address);
+        }
+        while self.entries.len() >= self.room.count || self.bytes.saturating_add(len) > self.room.bytes {
+            let idle = self.entries.iter().filter(|(_, entry)| entry.flying == 0 && entry.round != self.round);
+            let Some(oldest) = idle.min_by_key(|(_, entry)| entry.used).map(|(address, _)| *address) else {
+                return Ok(false);
+            };
+            self.forget(oldest);
+            self.stats.evictions += 1;
+        }
+        let registration = self.domain.register(place)?;
+        let entry = Entry { _registration: registration, len, used: self.clock, round: self.round, flying: 0 };
+        self.entries.insert(address, entry);
+        self.bytes += len;
+        Ok(true)
+    }
+
+    fn forget(&mut self, address: usize) {
+        if let Some(entry) = self.entries.remove(&address) {
+            self.bytes -= entry.len;
+        }
+    }
+
+    /// Keeps the registrations of these buffers until the operation has [landed](Self::land). Buffers of arenas have none.
+    pub fn fly(&mut self, id: u32, addresses: impl Iterator<Item = usize>) {
+        let mut held = ArrayVec::new();
+        for address in addresses {
+            if let Some(entry) = self.entries.get_mut(&address) {
+                entry.flying += 1;
+                held.push(address);
+            }
+        }
+        if !held.is_empty() {
+            self.held.insert(id, held);
+        }
+    }
+
+    /// The operation is over.
+    pub fn land(&mut self, id: u32) {
+        for address in self.held.remove(&id).into_iter().flatten() {
+            if let Some(entry) = self.entries.get_mut(&address) {
+                entry.flying -= 1;
+            }
+        }
+    }
+
+    /// Operations that have some.
+    pub fn flying(&self) -> usize {
+        self.held.len()
+    }
+
+    /// What was asked for before, and is not in flight, may be evicted from now on.
+    pub fn next_round(&mut self) {
+        self.round += 1;
+        self.refused = None;
+    }
+
+    /// Registrations, and their bytes.
+    pub fn len(&self) -> (usize, usize) {
+        (self.entries.len(), self.bytes)
+    }
+}
