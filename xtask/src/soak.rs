@@ -34,11 +34,31 @@ pub struct Args {
     /// Leave the fuzz targets out.
     #[arg(long)]
     no_fuzz: bool,
+    /// Instead: kill donors of a volume and servers of it, and look whether all that was written is there.
+    #[arg(long)]
+    volumes: bool,
+    /// With --volumes: kills, whatever the time [default: as many as there are in --seconds]
+    #[arg(long)]
+    kills: Option<u64>,
+    /// With --volumes: where chance begins, as an earlier run printed it.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// With --volumes: how donors and services are reached: shm or udp.
+    #[arg(long, default_value = "shm")]
+    fabric: String,
 }
+
+/// A test that kills, by its program.
+const VOLUMES: (&str, &str) = ("kills", "what_was_written_is_in_the_volume_whoever_is_killed");
 
 /// Half of the time for property tests, in rounds of growing size and fresh seeds; the other half for fuzz targets,
 /// where cargo-fuzz is installed.
 pub fn run(args: &Args) -> anyhow::Result<()> {
+    if args.volumes {
+        kill(args, VOLUMES)?;
+        println!("soak: nothing was lost");
+        return Ok(());
+    }
     let targets = if args.no_fuzz { Vec::new() } else { fuzz_targets()? };
     let share = if targets.is_empty() { args.seconds } else { args.seconds / 2 };
     property_rounds(args, Duration::from_secs(share))?;
@@ -51,6 +71,21 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     println!("soak: nothing found");
     Ok(())
+}
+
+/// A test that kills processes, for as long as it is wanted.
+fn kill(args: &Args, (program, test): (&str, &str)) -> anyhow::Result<()> {
+    let mut command = process::cargo();
+    command.args(["test", "--release", "--locked", "--package", "sinew-tests", "--test", program, "--"]);
+    command.args([test, "--exact", "--nocapture"]).env("SINEW_SOAK_FABRIC", &args.fabric);
+    match args.kills {
+        Some(kills) => command.env("SINEW_SOAK_KILLS", kills.to_string()),
+        None => command.env("SINEW_SOAK_SECONDS", args.seconds.to_string()),
+    };
+    if let Some(seed) = args.seed {
+        command.env("SINEW_SOAK_SEED", seed.to_string());
+    }
+    process::run(&mut command)
 }
 
 fn property_rounds(args: &Args, time: Duration) -> anyhow::Result<()> {

@@ -1,6 +1,7 @@
 //! An NBD client that has one request at a time.
+#![allow(dead_code)] // Each test program uses some of it.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
@@ -30,6 +31,11 @@ impl Client {
     }
 
     fn request(&mut self, kind: u16, at: u64, len: usize, data: &[u8]) -> Result<(), u32> {
+        self.try_request(kind, at, len, data).unwrap()
+    }
+
+    /// As the others; an error, if the server is gone.
+    fn try_request(&mut self, kind: u16, at: u64, len: usize, data: &[u8]) -> io::Result<Result<(), u32>> {
         self.cookie += 1;
         let mut request = 0x2560_9513u32.to_be_bytes().to_vec();
         request.extend([0, 0]);
@@ -38,17 +44,32 @@ impl Client {
         request.extend(at.to_be_bytes());
         request.extend((len as u32).to_be_bytes());
         request.extend(data);
-        self.socket.write_all(&request).unwrap();
+        self.socket.write_all(&request)?;
         let mut reply = [0; 16];
-        self.socket.read_exact(&mut reply).unwrap();
+        self.socket.read_exact(&mut reply)?;
         assert_eq!(
             (reply[..4].to_vec(), reply[8..].to_vec()),
             (vec![0x67, 0x44, 0x66, 0x98], self.cookie.to_be_bytes().to_vec())
         );
-        match u32::from_be_bytes([reply[4], reply[5], reply[6], reply[7]]) {
+        Ok(match u32::from_be_bytes([reply[4], reply[5], reply[6], reply[7]]) {
             0 => Ok(()),
             error => Err(error),
+        })
+    }
+
+    /// Reads from a server that may go at any time.
+    pub fn try_read(&mut self, at: u64, len: usize) -> io::Result<Result<Vec<u8>, u32>> {
+        if let Err(error) = self.try_request(0, at, len, &[])? {
+            return Ok(Err(error));
         }
+        let mut bytes = vec![0; len];
+        self.socket.read_exact(&mut bytes)?;
+        Ok(Ok(bytes))
+    }
+
+    /// Writes to a server that may go at any time.
+    pub fn try_write(&mut self, at: u64, data: &[u8]) -> io::Result<Result<(), u32>> {
+        self.try_request(1, at, data.len(), data)
     }
 
     pub fn read(&mut self, at: u64, len: usize) -> Result<Vec<u8>, u32> {

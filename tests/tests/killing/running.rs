@@ -1,0 +1,76 @@
+//! Processes that say what becomes of them on standard error, and are killed, stopped and continued.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+
+use rustix::process::Signal;
+
+use crate::common::{PATIENCE, Process};
+
+/// A process whose lines are heard.
+pub struct Running {
+    pub process: Process,
+    /// Lines of its standard output.
+    pub out: Receiver<String>,
+    /// Lines of its standard error.
+    pub err: Receiver<String>,
+    /// Some end when this closes.
+    stdin: Option<ChildStdin>,
+}
+
+fn lines_of(source: impl Read + Send + 'static) -> Receiver<String> {
+    let (line, lines) = channel();
+    std::thread::spawn(move || {
+        BufReader::new(source).lines().map_while(Result::ok).try_for_each(|said| line.send(said))
+    });
+    lines
+}
+
+impl Running {
+    pub fn start(command: &mut Command) -> Self {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let out = lines_of(child.stdout.take().unwrap());
+        let err = lines_of(child.stderr.take().unwrap());
+        let stdin = child.stdin.take();
+        Self { process: Process(child), out, err, stdin }
+    }
+
+    /// Waits for a line of its standard output, and returns it.
+    pub fn wait_for(&self, what: &str) -> String {
+        loop {
+            match self.out.recv_timeout(PATIENCE) {
+                Ok(line) if line.contains(what) => return line,
+                Ok(_) => {}
+                Err(error) => {
+                    let said: Vec<String> = self.err.try_iter().collect();
+                    let how = if error == RecvTimeoutError::Timeout { "does not say" } else { "ended and did not say" };
+                    panic!("a process {how} {what:?}: {said:?}");
+                }
+            }
+        }
+    }
+
+    pub fn kill(&mut self) {
+        self.process.signal(Signal::KILL);
+        // Else its number could be another's by the next signal.
+        self.process.wait();
+    }
+
+    /// Ends it as a person would. Returns whether it says that all went well.
+    pub fn end(mut self) -> bool {
+        drop(self.stdin.take());
+        self.process.signal(Signal::INT);
+        self.process.wait().success()
+    }
+
+    /// Tells it to end, and does not wait.
+    pub fn close_stdin(&mut self) {
+        drop(self.stdin.take());
+    }
+
+    pub fn has_ended(&mut self) -> bool {
+        self.process.0.try_wait().unwrap().is_some()
+    }
+}

@@ -1,0 +1,322 @@
+//! A volume: donors, and servers of a block device on it, any of which is killed, stopped and continued.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use sinew_fabric::SeededGenerator;
+
+use crate::common::{Folder, PATIENCE, run, sinew, text};
+use crate::killing::donor::Donor;
+use crate::killing::plan::Plan;
+use crate::killing::running::Running;
+use crate::nbd::Client;
+use crate::pages::{Known, PAGE, pages, version_of};
+
+const DONORS: usize = 4;
+const PAGES: u64 = 4096;
+/// Everything is looked at after so many kills.
+const CHECK_EVERY: u64 = 25;
+/// Pages that are written or read at once, at most.
+const RUN_MAX: u64 = 24;
+/// A server says so soon what it lacks as it begins.
+const TOLD: Duration = Duration::from_millis(500);
+/// How long what became of a donor may go unnoticed.
+const SETTLE: Duration = Duration::from_millis(2500);
+
+/// The pages as they should be, by the one client that writes at a time.
+struct Shadow {
+    pages: Vec<Known>,
+    version: u64,
+    acked: u64,
+    wrong: Option<String>,
+}
+
+/// A server, and a client of it on a thread.
+struct Device {
+    server: Running,
+    client: Option<JoinHandle<()>>,
+    is_over: Arc<AtomicBool>,
+    /// Whether it was killed, or another has taken over: then requests may fail.
+    may_fail: Arc<AtomicBool>,
+}
+
+fn lock(shadow: &Mutex<Shadow>) -> MutexGuard<'_, Shadow> {
+    shadow.lock().unwrap()
+}
+
+/// Reads and writes until it is over, or the server is gone.
+fn use_device(mut client: Client, seed: u64, shadow: &Mutex<Shadow>, is_over: &AtomicBool, may_fail: &AtomicBool) {
+    let mut random = SeededGenerator::new(seed);
+    while !is_over.load(Ordering::SeqCst) {
+        let from = random.below(PAGES);
+        let to = (from + 1 + random.below(RUN_MAX)).min(PAGES);
+        let result = if random.below(3) == 0 {
+            client
+                .try_read(from * PAGE as u64, (to - from) as usize * PAGE)
+                .map(|read| read.map(|bytes| lock(shadow).saw(from, &bytes)))
+        } else {
+            let version = lock(shadow).begin(from, to);
+            let bytes = pages(0, from..to, version);
+            client
+                .try_write(from * PAGE as u64, &bytes)
+                .map(|written| written.map(|()| lock(shadow).done(from, to, version, may_fail.load(Ordering::SeqCst))))
+        };
+        match result {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                // A moment, so that whoever killed it has said so.
+                if !may_fail.load(Ordering::SeqCst) {
+                    lock(shadow).wrong = Some(format!("pages {from}..{to}: error {error}"));
+                }
+                return;
+            }
+            Err(error) => {
+                if !may_fail.load(Ordering::SeqCst) {
+                    lock(shadow).wrong = Some(format!("pages {from}..{to}: {error}"));
+                }
+                return;
+            }
+        }
+    }
+}
+
+impl Shadow {
+    fn begin(&mut self, from: u64, to: u64) -> u64 {
+        self.version += 1;
+        for page in &mut self.pages[from as usize..to as usize] {
+            page.begun = self.version;
+        }
+        self.version
+    }
+
+    fn done(&mut self, from: u64, to: u64, version: u64, is_superseded: bool) {
+        self.acked += 1;
+        for (number, page) in (from..to).zip(&mut self.pages[from as usize..to as usize]) {
+            if is_superseded && page.begun != version {
+                self.wrong = Some(format!("a write of {number} was acknowledged though another had taken over"));
+            }
+            page.acked = page.acked.max(version);
+        }
+    }
+
+    fn saw(&mut self, from: u64, bytes: &[u8]) {
+        for (number, bytes) in (from..).zip(bytes.chunks(PAGE)) {
+            let version = version_of(0, number, bytes);
+            let known = &mut self.pages[number as usize];
+            match version.filter(|version| known.allows(*version)) {
+                // What was seen once stays.
+                Some(version) => known.acked = version,
+                None => self.wrong = Some(format!("page {number} is {version:?}: {known:?}")),
+            }
+        }
+    }
+}
+
+struct World {
+    plan: Plan,
+    folder: Folder,
+    donors: Vec<Donor>,
+    device: Option<Device>,
+    /// One that was stopped, and another took over from it; until when.
+    frozen: Option<(Device, Instant)>,
+    shadow: Arc<Mutex<Shadow>>,
+    sockets: u64,
+    is_whole: bool,
+    awaits_loss: bool,
+    settled: Instant,
+}
+
+impl World {
+    fn new(plan: Plan) -> Self {
+        let donors = (0..DONORS).map(|_| Donor::new(&plan.fabric, "60M")).collect();
+        let all = vec![Known::default(); PAGES as usize];
+        let mut world = Self {
+            plan,
+            folder: Folder::new(),
+            donors,
+            device: None,
+            frozen: None,
+            shadow: Arc::new(Mutex::new(Shadow { pages: all, version: 0, acked: 0, wrong: None })),
+            sockets: 0,
+            is_whole: true,
+            awaits_loss: false,
+            settled: Instant::now() + SETTLE,
+        };
+        world.serve(&["--size", "16M"]);
+        world
+    }
+
+    /// Starts a server, which takes the volume from whoever has it, and a client.
+    fn serve(&mut self, more: &[&str]) {
+        self.sockets += 1;
+        let socket: PathBuf = self.folder.0.join(format!("s{}", self.sockets));
+        let at = format!("unix:{}", socket.display());
+        let mut command = sinew(&["serve", "block", "--json", "--at", &at]);
+        command.args(self.donors.iter().map(|donor| &donor.address)).args(more);
+        let server = Running::start(&mut command);
+        server.wait_for("serving");
+        // It says what it lacks, and nothing if that is nothing.
+        (self.is_whole, self.awaits_loss) = (true, false);
+        self.settled = Instant::now() + TOLD;
+        let client = Client::connect(&socket);
+        assert_eq!(client.len, PAGES * PAGE as u64);
+        let (is_over, may_fail) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let (shadow, over, fail) = (self.shadow.clone(), is_over.clone(), may_fail.clone());
+        let seed = self.plan.random.below(u64::MAX);
+        let client = std::thread::spawn(move || use_device(client, seed, &shadow, &over, &fail));
+        self.device = Some(Device { server, client: Some(client), is_over, may_fail });
+    }
+
+    fn turn(&mut self) {
+        if let Some(device) = &mut self.device {
+            for line in device.server.err.try_iter() {
+                self.plan.say(&format!("the server: {line}"));
+                assert!(!line.contains("damaged"), "{line}");
+                self.is_whole = line.contains("all its copies again");
+                self.awaits_loss = false;
+                self.settled = Instant::now() + Duration::from_millis(200);
+            }
+            assert!(!device.server.has_ended(), "the server ended");
+        }
+        let wrong = lock(&self.shadow).wrong.take();
+        assert!(wrong.is_none(), "{wrong:?}, after {} kills", self.plan.kills());
+        for donor in &mut self.donors {
+            if donor.comes_back() {
+                self.settled = Instant::now() + SETTLE;
+            }
+        }
+        if let Some((mut frozen, _)) = self.frozen.take_if(|(_, until)| *until <= Instant::now()) {
+            frozen.server.process.signal(Signal::CONT);
+            self.plan.say("the stopped server goes on");
+            // Its client hears of no write that was acknowledged, and ends.
+            frozen.client.take().unwrap().join().unwrap();
+            frozen.server.kill();
+        }
+    }
+
+    fn turn_for(&mut self, time: Duration) {
+        let until = Instant::now() + time;
+        while Instant::now() < until {
+            self.turn();
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn is_well(&self) -> bool {
+        let are_up = self.donors.iter().all(Donor::is_up);
+        are_up && self.is_whole && !self.awaits_loss && self.settled <= Instant::now()
+    }
+
+    fn wait_until(&mut self, what: &str, is_so: impl Fn(&Self) -> bool) {
+        let began = Instant::now();
+        while !is_so(self) {
+            assert!(began.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
+            self.turn_for(Duration::from_millis(20));
+        }
+    }
+
+    fn disturb(&mut self) {
+        match self.plan.random.below(10) {
+            0..=2 => {
+                // Two donors at once may have both copies of something, and what both forget is lost by right.
+                self.wait_until("all is well", Self::is_well);
+                self.disturb_donor();
+            }
+            3..=4 if self.frozen.is_none() => self.freeze_server(),
+            _ => self.kill_server(),
+        }
+    }
+
+    fn disturb_donor(&mut self) {
+        let index = self.plan.random.below(DONORS as u64) as usize;
+        if self.plan.random.below(4) == 0 {
+            let away = self.plan.ms(100, 5_000);
+            self.donors[index].stop(away);
+            self.plan.say(&format!("donor {index} is stopped for {away:?}"));
+            return;
+        }
+        let away = self.plan.ms(300, 2_000);
+        self.donors[index].kill(away);
+        self.awaits_loss = true;
+        self.plan.killed(&format!("donor {index}, for {away:?}"));
+    }
+
+    fn kill_server(&mut self) {
+        let mut device = self.device.take().unwrap();
+        device.may_fail.store(true, Ordering::SeqCst);
+        device.server.kill();
+        device.client.take().unwrap().join().unwrap();
+        self.plan.killed("the server");
+        self.serve(&[]);
+    }
+
+    /// The server is stopped wherever it is, and goes on when another has taken over and written.
+    fn freeze_server(&mut self) {
+        let device = self.device.take().unwrap();
+        device.server.process.signal(Signal::STOP);
+        device.may_fail.store(true, Ordering::SeqCst);
+        let away = self.plan.ms(200, 3_000);
+        self.plan.say(&format!("the server is stopped for {away:?}, and another takes over"));
+        self.serve(&[]);
+        self.frozen = Some((device, Instant::now() + away));
+    }
+
+    /// With everybody at rest: all that was acknowledged is there for who opens the volume now, and a check finds nothing.
+    fn check(&mut self) {
+        self.wait_until("all is well", |world| world.is_well() && world.frozen.is_none());
+        let mut device = self.device.take().unwrap();
+        device.is_over.store(true, Ordering::SeqCst);
+        device.client.take().unwrap().join().unwrap();
+        assert!(device.server.end());
+        let mut check = sinew(&["fsck", "--json"]);
+        let output = run(check.args(self.donors.iter().map(|donor| &donor.address)));
+        let (said, found) = (text(&output.stderr), text(&output.stdout));
+        assert_eq!(output.status.code(), Some(0), "after {} kills: {said}{found}", self.plan.kills());
+        self.plan.say(&format!("nothing is wrong: {found}"));
+        self.serve(&[]);
+        let socket = self.folder.0.join(format!("s{}", self.sockets));
+        // Beside the other client, so what is read may be new meanwhile: that is known when it is looked at.
+        let device = self.device.as_mut().unwrap();
+        device.is_over.store(true, Ordering::SeqCst);
+        device.client.take().unwrap().join().unwrap();
+        let mut client = Client::connect(&socket);
+        for from in (0..PAGES).step_by(64) {
+            let bytes = client.read(from * PAGE as u64, 64 * PAGE).unwrap();
+            lock(&self.shadow).saw(from, &bytes);
+        }
+        let shadow = self.shadow.clone();
+        let (over, fail) = (device.is_over.clone(), device.may_fail.clone());
+        over.store(false, Ordering::SeqCst);
+        let seed = self.plan.random.below(u64::MAX);
+        device.client = Some(std::thread::spawn(move || use_device(client, seed, &shadow, &over, &fail)));
+        self.turn();
+    }
+}
+
+/// Kills, and everything that has to be there in spite of them.
+pub fn run_plan(plan: Plan) {
+    let mut world = World::new(plan);
+    let mut checked = 0;
+    world.turn_for(Duration::from_millis(300));
+    while world.plan.goes_on() {
+        let gap = world.plan.ms(20, 600);
+        world.turn_for(gap);
+        world.disturb();
+        if world.plan.kills() >= checked + CHECK_EVERY {
+            checked = world.plan.kills();
+            world.check();
+        }
+    }
+    world.check();
+    let acked = lock(&world.shadow).acked;
+    world.plan.say(&format!("{acked} writes were acknowledged, and nothing was lost"));
+    assert!(acked > 0);
+    let mut device = world.device.take().unwrap();
+    device.is_over.store(true, Ordering::SeqCst);
+    device.client.take().unwrap().join().unwrap();
+    assert!(device.server.end());
+}
