@@ -54,6 +54,13 @@ impl Future for Switch {
     }
 }
 
+/// A lookup that finds an `R`: tells the compiler so. For what the attribute [`interleave`](crate::interleave) expands to.
+#[doc(hidden)]
+#[inline(always)]
+pub fn finding<R, F: Future<Output = R>>(lookup: F) -> F {
+    lookup
+}
+
 /// Runs one lookup, with nothing else beside it.
 ///
 /// ```

@@ -2,7 +2,7 @@
 
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
-use syn::{GenericParam, Ident, ImplItemFn, Signature, parse_quote};
+use syn::{Block, GenericParam, ImplItemFn, Signature, parse_quote};
 
 use crate::marks;
 use crate::options::Options;
@@ -17,25 +17,25 @@ pub fn expand(options: TokenStream, function: TokenStream) -> syn::Result<TokenS
     let (plain_body, lookup_body) = marks::bodies(&function.block)?;
     let ImplItemFn { attrs, vis, sig, .. } = &function;
     let sig = signature::without_each(sig);
-    let (name, batch_name) = (&sig.ident, &options.batch);
-    let lookup_name = options.lookup.clone().unwrap_or_else(|| format_ident!("__{batch_name}_lookup"));
+    let name = &sig.ident;
     let lookup_doc =
         format!("[`{name}`](Self::{name}) as a lookup that lets others run at each mark: to be run by a `Batch`.");
     let lookup_doc = if parameters.receiver.is_some() { lookup_doc } else { lookup_doc.replace("Self::", "") };
-    let hidden = options.lookup.is_none().then(|| quote!(#[doc(hidden)]));
-    // Where nobody named the lookup, it is the batch function's alone.
-    let lookup_vis = if options.lookup.is_some() { quote!(#vis) } else { quote!() };
-    let lookup_sig = Signature { asyncness: Some(Default::default()), ident: lookup_name.clone(), ..sig.clone() };
-    let lookup_attrs = attrs.iter().filter(|attribute| !attribute.path().is_ident("doc"));
-    let batch = batch(&options, &function, &sig, &parameters, &lookup_name);
+    let lookup = options.lookup.as_ref().map(|lookup_name| {
+        let lookup_sig = Signature { asyncness: Some(Default::default()), ident: lookup_name.clone(), ..sig.clone() };
+        let lookup_attrs = attrs.iter().filter(|attribute| !attribute.path().is_ident("doc"));
+        quote! {
+            #[doc = #lookup_doc]
+            #(#lookup_attrs)*
+            #vis #lookup_sig #lookup_body
+        }
+    });
+    let batch = batch(&options, &function, &sig, &parameters, &lookup_body);
     Ok(quote! {
         #(#attrs)*
         #vis #sig #plain_body
 
-        #[doc = #lookup_doc]
-        #hidden
-        #(#lookup_attrs)*
-        #lookup_vis #lookup_sig #lookup_body
+        #lookup
 
         #batch
     })
@@ -46,9 +46,9 @@ fn batch(
     function: &ImplItemFn,
     sig: &Signature,
     parameters: &Parameters,
-    lookup: &Ident,
+    lookup_body: &Block,
 ) -> TokenStream {
-    let Parameters { receiver, shared, each, is_each, result, lifetimes, bounds } = parameters;
+    let Parameters { receiver, shared, each, each_patterns, result, lifetimes, bounds } = parameters;
     let (vis, name) = (&function.vis, &sig.ident);
     let batch_name = &options.batch;
     let mut generics = sig.generics.clone();
@@ -67,13 +67,10 @@ fn batch(
     };
     let (parameter_names, types): (Vec<_>, Vec<_>) = shared.iter().map(|(name, of)| (name, of)).unzip();
     let each_names: Vec<_> = (0..each.len()).map(|at| format_ident!("__each{at}")).collect();
-    let (mut own, mut of_all) = (each_names.iter(), parameter_names.iter().copied());
-    let arguments = is_each.iter().map(|is_each| if *is_each { own.next() } else { of_all.next() });
     let (item, pattern) = match (&each[..], &each_names[..]) {
         ([item], [name]) => (quote!(#item), quote!(#name)),
         _ => (quote!((#(#each),*)), quote!((#(#each_names),*))),
     };
-    let call = if receiver.is_some() { quote!(self.#lookup) } else { quote!(#lookup) };
     let receiver = receiver.as_ref().map(|receiver| quote!(#receiver,));
     let (impl_generics, _, where_clause) = generics.split_for_impl();
     let link = if receiver.is_some() { format!("[`{name}`](Self::{name})") } else { format!("[`{name}`]") };
@@ -91,7 +88,13 @@ fn batch(
             #inputs: impl ::core::iter::IntoIterator<Item = #item>,
             #results: &mut [#result],
         ) -> usize #where_clause {
-            #batch.run(#inputs, #results, move |#pattern| #call(#(#arguments),*))
+            // A block of the batch function's own, and no function that others call too: the compiler puts it into the engine's loop.
+            #batch.run(#inputs, #results, move |#pattern| {
+                ::sinew_interleave::finding::<#result, _>(async move {
+                    #(let #each_patterns = #each_names;)*
+                    #lookup_body
+                })
+            })
         }
     }
 }

@@ -15,8 +15,8 @@ pub struct Parameters {
     pub shared: Vec<(Ident, Type)>,
     /// Each lookup's own: types.
     pub each: Vec<Type>,
-    /// Which of the parameters, without the receiver, are each lookup's own.
-    pub is_each: Vec<bool>,
+    /// And what they are taken apart by.
+    pub each_patterns: Vec<Pat>,
     pub result: Type,
     /// Lifetimes that had no names.
     pub lifetimes: Vec<Lifetime>,
@@ -51,7 +51,7 @@ pub fn parameters(signature: &Signature) -> syn::Result<Parameters> {
         receiver: None,
         shared: Vec::new(),
         each: Vec::new(),
-        is_each: Vec::new(),
+        each_patterns: Vec::new(),
         result: parse_quote!(()),
         lifetimes: Vec::new(),
         bounds: Vec::new(),
@@ -100,9 +100,9 @@ fn typed(parameter: &PatType, read: &mut Parameters, names: &mut Names) -> syn::
     let is_each = parameter.attrs.iter().any(|attribute| attribute.path().is_ident("each"));
     let mut of = (*parameter.ty).clone();
     names.visit_type_mut(&mut of);
-    read.is_each.push(is_each);
     if is_each {
         read.each.push(of);
+        read.each_patterns.push((*parameter.pat).clone());
         return Ok(());
     }
     if let Type::Reference(reference) = &*parameter.ty

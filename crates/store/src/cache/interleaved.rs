@@ -11,6 +11,7 @@ impl Cache {
         self.prefetch_bucket(&key);
         switch().await;
         self.prefetch_item(&mut key);
+        self.view.prefetch_rest(&key);
         switch().await;
         self.get(&key, now_s)
     }
@@ -35,6 +36,7 @@ impl CacheReader {
         self.prefetch_bucket(&key);
         switch().await;
         self.prefetch_item(&mut key);
+        self.view.prefetch_rest(&key);
         switch().await;
         self.get(&key, now_s, value)
     }
