@@ -90,7 +90,7 @@ pub struct Args {
     /// Tables to look up in; all, when none is given
     #[arg(value_enum)]
     tables: Vec<Table>,
-    /// Entries of each table (of chase: numbers of 4 bytes, a power of two), instead of as many as make it large
+    /// Entries of each table instead of as many as make it large; of chase, numbers of 4 bytes, rounded up to a power of two
     #[arg(long, value_parser = parse_count)]
     entries: Option<usize>,
     /// Lookups at once
@@ -115,7 +115,7 @@ impl Args {
             let entries = self.entries.unwrap_or(table.entries());
             let (name, max) = (table.name(), table.entries_max());
             ensure!((1..=max).contains(&entries), "--entries of {name} can be 1 to {max}");
-            ensure!(*table != Table::Chase || entries.is_power_of_two(), "--entries of {name} is a power of two");
+            let entries = if *table == Table::Chase { entries.next_power_of_two() } else { entries };
             tables.push((*table, entries));
         }
         Ok(Plan { tables, width: self.width.into(), setting: self.measure.setting((1, 0), false)? })
@@ -136,7 +136,7 @@ fn measure(plan: &Plan, progress: &mut Progress<'_>) -> anyhow::Result<Vec<Figur
     let mut figures = Vec::new();
     for (table, entries) in &plan.tables {
         progress(&format!("filling {}", table.name()), 0.0);
-        let measuring = Measuring { plan, table: *table, entries: *entries, interrupt: interrupt.clone() };
+        let measuring = Measuring { plan, table: *table, entries: *entries, interrupt };
         figures.push(match table {
             Table::Chase => measuring.figure(Chase::new(*entries, DEPTH), CHAINS, progress),
             Table::Cuckoo => measuring.figure(Numbers::new(*entries)?, TRACE, progress),
@@ -183,7 +183,7 @@ impl Measuring<'_> {
         let lines = RandomLines::new(bytes)?;
         ensure!(!self.interrupt.is_set(), Interrupted);
         let mut sides = Sides { trace: Trace::new(lookups, keys), lines, width: plan.width };
-        let run = plan.setting.run(1, [], None, self.interrupt.clone());
+        let run = plan.setting.run(1, [], None, self.interrupt);
         let measured = run.alternate(LINES + 1, &mut sides, progress)?;
         Ok(self.figure_of(&measured, bytes))
     }

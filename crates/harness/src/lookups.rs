@@ -18,8 +18,8 @@ pub use tables::{Ipv4, Ipv6, Names, Numbers, Stations};
 
 /// Lookups that run at once at most.
 pub const WIDTH_MAX: usize = sinew::store::lookup::GROUP_MAX;
-/// Keys that are drawn ahead.
-pub const TRACE: usize = 1 << 20;
+/// Keys that are drawn ahead: what so many touch fits no cache.
+pub const TRACE: usize = 1 << 22;
 /// Lookups between looks at the clock.
 const STRETCH: usize = 4096;
 
