@@ -8,7 +8,7 @@ use serde_json::Value;
 const REFERENCE: &str = include_str!("../../docs/results.md");
 
 /// Commands that measure, each with what keeps it short.
-const COMMANDS: [&str; 25] = [
+const COMMANDS: [&str; 26] = [
     "rpc bench latency --seconds 0.05",
     "rpc bench rate --fabric udp --seconds 0.05",
     "rpc bench bandwidth --fabric hub --size 256K --seconds 0.05",
@@ -29,6 +29,7 @@ const COMMANDS: [&str; 25] = [
     "seq bench --design spec-s0 --seconds 0.05",
     "memory bench --sizes 4K,64K --memory 8M --threads 2 --seconds 0.05",
     "memory bench --op write --sizes 4K --memory 8M --order sequential --window find --seconds 0.05",
+    "interleave bench --entries 4K --width 8 --seconds 0.02",
     "limits --seconds 0.01",
     "lab run nsdi19-table3",
     "model pcie --batch 16",

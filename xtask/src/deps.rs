@@ -40,6 +40,8 @@ const fn top(name: &'static str) -> Room {
 const ROOMS: &[Room] = &[
     room("sinew-wire", &[]),
     system_room("sinew-mem", &[]),
+    room("sinew-interleave", &["sinew-interleave-macros"]),
+    room("sinew-interleave-macros", &[]),
     // How threads sleep is the same for all ports, and stands in `fabric::readiness`.
     Room { system: System::Only(&["rustix"]), ..room("sinew-fabric", &["sinew-mem", "sinew-wire"]) },
     room("sinew-conformance", &["sinew-fabric", "sinew-mem"]),
@@ -49,7 +51,7 @@ const ROOMS: &[Room] = &[
     room("sinew-sim", &["sinew-fabric", "sinew-mem"]),
     system_room("sinew-udp", &["sinew-fabric", "sinew-mem", "sinew-wire"]),
     room("sinew-rpc", &["sinew-fabric", "sinew-mem", "sinew-wire"]),
-    room("sinew-store", &["sinew-mem"]),
+    room("sinew-store", &["sinew-interleave", "sinew-mem"]),
     system_room("sinew-door", &[]),
     room("sinew-kv", &["sinew-door", "sinew-fabric", "sinew-herd", "sinew-mem", "sinew-rpc", "sinew-store"]),
     room("sinew-sequencer", &["sinew-fabric", "sinew-herd", "sinew-mem", "sinew-rpc"]),

@@ -8,6 +8,7 @@
 //! - `block` and `memory`: `sinew serve block`, `sinew serve memory` and `sinew memory`; `donors` and `volume`: memory of others, and volumes in it;
 //!   `socket_args`: where clients of other protocols come in.
 //! - `file_service`: `sinew serve files`; `mount`: `sinew mount`; `files`: `sinew files`; `fsck`: `sinew fsck`; `swap`: `sinew swap`; `paging`: `--for-paging`.
+//! - `interleave`: `sinew interleave`.
 //! - `limits`: `sinew limits`. `measure`: what all benchmarks have in common; how they measure is the harness's.
 //! - `advice`: which command serves where nobody is found.
 //! - `model`: `sinew model`, which computes and measures nothing; `advise`: `sinew advise`.
@@ -30,6 +31,7 @@ mod files;
 mod fsck;
 mod herd;
 mod infile;
+mod interleave;
 mod interrupted;
 mod kv;
 mod lab;
@@ -69,6 +71,7 @@ Examples:
   sinew serve cache                        a cache, and in another terminal:
   sinew kv set greeting hello; sinew kv get greeting
   sinew memory bench --sizes 4K,1M         memory of a donor, by an engine
+  sinew interleave bench chase             lookups that overlap their misses
   sinew serve sequencer                    numbers; in another terminal:
   sinew seq next --count 3
   sinew sim run cx4 --workload FILE        a workload on a simulated cluster
@@ -115,6 +118,9 @@ enum Command {
     /// Measure memory of donors
     #[command(subcommand)]
     Memory(Box<memory::Command>),
+    /// Measure lookups that overlap their cache misses
+    #[command(subcommand)]
+    Interleave(Box<interleave::Command>),
     /// Run a service
     #[command(subcommand)]
     Serve(Box<ServeCommand>),
@@ -263,6 +269,7 @@ pub fn main() -> ExitCode {
         Some(Command::Verbs(command)) => verbs::run(&command),
         Some(Command::Kv(command)) => kv::run(&command),
         Some(Command::Memory(command)) => memory::run(&command),
+        Some(Command::Interleave(command)) => interleave::run(&command),
         Some(Command::Serve(service)) => match *service {
             ServeCommand::Block(args) => block::run(&args),
             ServeCommand::Files(args) => file_service::run(&args),

@@ -7,6 +7,7 @@
 //! - [`machine`]: processors, and threads that are pinned to them; [`limits`]: what the machine allows with nothing above.
 //! - [`crew`]: client threads, which obey orders; [`load`]: what they do, as state machines that are turned by their owner;
 //!   [`drivers`]: both together.
+//! - [`lookups`]: lookups in large tables on one thread, plain and interleaved.
 //! - [`pattern`] and [`workload`]: what messages hold, and what clients of stores ask for.
 //! - [`threshold`] and [`reference`](mod@reference): what a figure is held against.
 #![forbid(unsafe_code)]
@@ -16,6 +17,7 @@ pub mod drivers;
 pub mod figure;
 pub mod limits;
 pub mod load;
+pub mod lookups;
 pub mod machine;
 pub mod measured;
 pub mod others;

@@ -12,6 +12,7 @@ mod experiment;
 mod html;
 pub mod incast;
 pub mod nics;
+pub mod nsdi15;
 pub mod nsdi19;
 pub mod programs;
 pub mod rdmabox;
@@ -41,6 +42,10 @@ pub const EXPERIMENTS: &[&dyn Experiment] = &[
     &rdmabox::fig6::Fig7,
     &rdmabox::fig8::Fig8,
     &rdmabox::fig9::Fig9,
+    &nsdi15::table1::Table1,
+    &nsdi15::fig4::Fig4,
+    &nsdi15::fig8::Fig8,
+    &nsdi15::fig10::Fig10,
     &nsdi19::fig1::Fig1,
     &nsdi19::fig4::Fig4,
     &nsdi19::fig5::Fig5,

@@ -17,12 +17,18 @@ pub fn prefetch_read<T>(value: &T) {
     let _ = value;
 }
 
+/// An empty vector with room for `capacity` elements, on huge pages where it is large and the system has them to give.
+pub fn room_for_random_access<T>(capacity: usize) -> Vec<T> {
+    let mut vec = Vec::with_capacity(capacity);
+    prefer_huge_pages(vec.spare_capacity_mut());
+    vec
+}
+
 /// Moves `vec` to memory with room for twice as many elements, on huge pages where it is large and the system has them to
 /// give: a table that is accessed at random then misses the caches only, and not the table of pages too.
 pub fn grow_for_random_access<T>(vec: &mut Vec<T>) {
-    let mut larger = Vec::with_capacity((vec.len() * 2).max(16));
     // Before anything is written there: pages that exist already stay as they are.
-    prefer_huge_pages(larger.spare_capacity_mut());
+    let mut larger = room_for_random_access((vec.len() * 2).max(16));
     larger.append(vec);
     *vec = larger;
 }

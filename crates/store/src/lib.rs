@@ -2,6 +2,7 @@
 //!
 //! - [`cache`] is the table of a key-value cache: an index to a log (or to a heap, for a store that forgets nothing).
 //! - [`cuckoo`] and [`hopscotch`] are tables that others search with nothing but READs, Pilaf's and FaRM's.
+//! - [`lookup`] has tables whose lookups overlap their cache misses: numbers, routes, names, Ethernet addresses.
 //! - [`locked`] is one whose values others change, too, under locks: DrTM-KV's.
 
 #![forbid(unsafe_code)]
@@ -10,4 +11,5 @@ pub mod cache;
 pub mod cuckoo;
 pub mod hopscotch;
 pub mod locked;
+pub mod lookup;
 pub mod remote;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
+use sinew_interleave::Batch;
 use sinew_store::cache::{Cache, CacheConfig, Key, KeyHasher, ModifyError, Put, PutError, When, WhenFull};
 
 #[derive(Clone, Debug)]
@@ -255,5 +256,32 @@ proptest! {
     #[test]
     fn the_table_is_a_map_that_may_forget(ops in prop::collection::vec(op(), 1..300), config in configs()) {
         check(&ops, &config)?;
+    }
+}
+
+#[test]
+fn interleaved_gets_find_what_gets_find() {
+    // With room, so that no bucket is full.
+    let mut cache = Cache::new(&CacheConfig { items: 8000, readers: true, ..CacheConfig::default() }).unwrap();
+    let hasher = cache.hasher().clone();
+    let texts: Vec<String> = (0..1000).map(|number| format!("key {number}")).collect();
+    for text in texts.iter().step_by(2) {
+        cache.put(&hasher.key(text.as_bytes()), text.as_bytes(), &Put::default(), 1).unwrap();
+    }
+    let keys = || texts.iter().map(|text| hasher.key(text.as_bytes()));
+    let mut items = vec![None; texts.len()];
+    assert_eq!(cache.get_all(Batch::<16>::new(), 1, keys(), &mut items), texts.len());
+    let reader = cache.reader().unwrap();
+    let mut values = vec![Vec::new(); texts.len()];
+    let mut read = vec![None; texts.len()];
+    Batch::<16>::new().run(keys().zip(&mut values), &mut read, |(key, value)| reader.look_up(key, 1, value));
+    for (at, text) in texts.iter().enumerate() {
+        let mut value = Vec::new();
+        if let Some(item) = &items[at] {
+            item.append_to(&mut value);
+        }
+        let expected = if at % 2 == 0 { text.as_bytes() } else { b"" };
+        assert_eq!((&value[..], &values[at][..]), (expected, expected));
+        assert_eq!((items[at].is_some(), read[at].is_some()), (at % 2 == 0, at % 2 == 0));
     }
 }

@@ -29,6 +29,7 @@
 mod census;
 mod entry;
 mod heap;
+mod interleaved;
 mod key;
 mod leave;
 mod limit;

@@ -11,7 +11,7 @@ const LOOKS_BEFORE_YIELD: u32 = 1000;
 /// Reads a table that another thread writes. See [`super::Cache::reader`].
 #[derive(Clone, Debug)]
 pub struct CacheReader {
-    view: View,
+    pub(super) view: View,
     hasher: KeyHasher,
 }
 

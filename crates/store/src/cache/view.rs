@@ -181,6 +181,13 @@ impl View {
         }
     }
 
+    /// Asks the cache for the line after the beginning of the item that [`Self::prefetch_item`] saw: short items end there.
+    #[inline(always)]
+    pub fn prefetch_rest(&self, key: &Key<'_>) {
+        let slot = self.slot(key.bucket(self.buckets) * SLOTS + key.hint as usize);
+        self.body.prefetch_line(place(slot.position()) + SLOTS - 1);
+    }
+
     /// Index of the version that protects `bucket`.
     #[inline(always)]
     pub fn version_of(versions: &Words, bucket: usize) -> usize {

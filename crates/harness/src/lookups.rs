@@ -1,0 +1,142 @@
+//! Lookups in tables that are larger than the caches, in several forms, on one thread (nsdi15 2.5, 3.3).
+//!
+//! Every data set has a recipe and a seed. Keys are drawn ahead, and what each finds is known by then: every result is compared inside the timed run.
+
+mod chase;
+mod limit;
+mod mica;
+mod tables;
+
+use std::time::{Duration, Instant};
+
+use anyhow::ensure;
+
+pub use chase::{Chase, Hashes};
+pub use limit::RandomLines;
+pub use mica::Mica;
+pub use tables::{Ipv4, Ipv6, Names, Numbers, Stations};
+
+/// Lookups that run at once at most.
+pub const WIDTH_MAX: usize = sinew::store::lookup::GROUP_MAX;
+/// Keys that are drawn ahead: what so many touch fits no cache.
+pub const TRACE: usize = 1 << 22;
+/// Lookups between looks at the clock.
+const STRETCH: usize = 4096;
+
+/// How lookups are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// One after the other.
+    Plain,
+    /// By the interleaver.
+    Interleaved,
+    /// With group prefetching by hand.
+    Grouped,
+}
+
+impl Form {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Interleaved, Self::Plain, Self::Grouped];
+}
+
+/// A table, and keys that are looked up there.
+pub trait Lookups {
+    /// What is looked up.
+    type Key: Copy;
+    /// What is found.
+    type Found: Copy + PartialEq + Default;
+
+    /// A key by chance, from a random number, and what it finds.
+    fn draw(&self, random: u64) -> (Self::Key, Self::Found);
+
+    /// Bytes of the table.
+    fn bytes(&self) -> usize;
+
+    /// Looks all keys up, so many at once.
+    fn look_up(&self, form: Form, width: usize, keys: &[Self::Key], found: &mut [Self::Found]);
+
+    /// Accesses to memory that each lookup counts for: 1, where lookups are what is counted.
+    fn weight(&self) -> usize {
+        1
+    }
+}
+
+/// Lookups that are made again and again.
+#[derive(Debug)]
+pub struct Trace<L: Lookups> {
+    /// The table.
+    pub lookups: L,
+    keys: Vec<L::Key>,
+    expected: Vec<L::Found>,
+    found: Vec<L::Found>,
+    at: usize,
+}
+
+/// Mixes a number into another, one to one.
+pub(crate) fn mixed(number: u64) -> u64 {
+    let number = (number ^ number >> 32).wrapping_mul(0xD6E8_FEB8_6659_FD93);
+    let number = (number ^ number >> 32).wrapping_mul(0xD6E8_FEB8_6659_FD93);
+    number ^ number >> 32
+}
+
+impl<L: Lookups> Trace<L> {
+    /// Draws the keys.
+    pub fn new(lookups: L, len: usize) -> Self {
+        let (keys, expected): (Vec<_>, Vec<_>) = (0..len as u64).map(|at| lookups.draw(mixed(at + 1))).unzip();
+        let found = vec![L::Found::default(); STRETCH.min(len)];
+        Self { lookups, keys, expected, found, at: 0 }
+    }
+
+    /// Lookups in millions a second, by their [weight](Lookups::weight).
+    ///
+    /// # Errors
+    ///
+    /// One that found something else than it should.
+    pub fn mops(&mut self, form: Form, width: usize, duration: Duration) -> anyhow::Result<f64> {
+        let began = Instant::now();
+        let mut count = 0;
+        let mut good = true;
+        while began.elapsed() < duration {
+            let len = self.found.len();
+            self.at = if self.at + len > self.keys.len() { 0 } else { self.at };
+            let range = self.at..self.at + len;
+            self.lookups.look_up(form, width, &self.keys[range.clone()], &mut self.found);
+            good &= self.found[..] == self.expected[range];
+            self.at += len;
+            count += len;
+        }
+        ensure!(good, "a lookup found something else than it should");
+        Ok((count * self.lookups.weight()) as f64 / began.elapsed().as_secs_f64() / 1e6)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(lookups: impl Lookups) {
+        let mut trace = Trace::new(lookups, 10_000);
+        for form in Form::ALL {
+            for width in [1, 7, WIDTH_MAX] {
+                assert!(trace.mops(form, width, Duration::from_millis(1)).unwrap() > 0.0);
+            }
+        }
+        // What was expected of one key is another's.
+        let other = trace.expected.iter().copied().find(|other| *other != trace.expected[0]).unwrap_or_default();
+        trace.expected[0] = other;
+        trace.at = 0;
+        assert!(trace.mops(Form::Plain, 1, Duration::from_millis(1)).is_err(), "what is wrong is noticed");
+    }
+
+    #[test]
+    fn every_form_finds_what_is_there_and_what_is_wrong_is_noticed() {
+        check(Chase::new(1 << 12, 10));
+        check(Hashes::new(3));
+        check(Numbers::new(1000).unwrap());
+        check(Ipv4::new(1000).unwrap());
+        check(Ipv6::new(1000).unwrap());
+        check(Stations::new(1000).unwrap());
+        check(Names::new(1000).unwrap());
+        check(Mica::new(1000).unwrap());
+    }
+}

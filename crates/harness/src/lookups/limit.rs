@@ -1,0 +1,53 @@
+//! What the machine allows: random cache lines that are known ahead.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use sinew::mem::Words;
+
+use super::{STRETCH, TRACE, mixed};
+
+/// Words of a cache line.
+const LINE: usize = 8;
+
+/// Memory of which lines are read at random.
+#[derive(Debug)]
+pub struct RandomLines {
+    words: Words,
+    lines: Vec<u32>,
+}
+
+impl RandomLines {
+    /// Memory of so many bytes, at least a line.
+    ///
+    /// # Errors
+    ///
+    /// There is not so much.
+    pub fn new(bytes: usize) -> anyhow::Result<Self> {
+        let count = (bytes / 64).max(1);
+        let words = Words::zeroed(count * LINE).context("memory for the limit")?;
+        (0..count).for_each(|line| words.store(line * LINE, line as u64));
+        let place = |at: usize| ((u128::from(mixed(at as u64 + 1)) * count as u128) >> 64) as u32;
+        Ok(Self { words, lines: (0..TRACE).map(place).collect() })
+    }
+
+    /// Lines that are read in a second, in millions: so many are prefetched, and then read.
+    pub fn mops(&self, width: usize, duration: Duration) -> f64 {
+        let began = Instant::now();
+        let (mut read, mut at, mut sum) = (0usize, 0, 0u64);
+        while began.elapsed() < duration {
+            at = if at + STRETCH > self.lines.len() { 0 } else { at };
+            for lines in self.lines[at..at + STRETCH].chunks(width) {
+                lines.iter().for_each(|line| self.words.prefetch_line(*line as usize * LINE));
+                for line in lines {
+                    sum = sum.wrapping_add(self.words.load(*line as usize * LINE));
+                }
+            }
+            at += STRETCH;
+            read += STRETCH;
+        }
+        black_box(sum);
+        read as f64 / began.elapsed().as_secs_f64() / 1e6
+    }
+}

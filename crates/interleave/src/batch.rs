@@ -1,0 +1,258 @@
+//! The engine: several lookups in turn on one thread.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+/// Lookups that can run at once at most, in any batch.
+pub const WIDTH_MAX: usize = 256;
+
+/// How many lookups run at once: up to `MAX`, for which there is room on the stack.
+///
+/// A processor core has some ten to fifty cache misses under way at once; 16 is a good first width, and lookups that touch several lines
+/// between two switches want fewer.
+///
+/// ```
+/// use sinew_interleave::Batch;
+///
+/// let fixed = Batch::<16>::new();
+/// let chosen = Batch::<64>::of_width(24)?;
+/// assert_eq!((fixed.width(), chosen.width()), (16, 24));
+/// # Ok::<(), sinew_interleave::WidthError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Batch<const MAX: usize> {
+    width: usize,
+}
+
+/// A width that a batch cannot have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a batch cannot run {width} lookups at once: choose 1 to {max}")]
+pub struct WidthError {
+    /// What was asked for.
+    pub width: usize,
+    /// What the batch has room for.
+    pub max: usize,
+}
+
+impl<const MAX: usize> Default for Batch<MAX> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<const MAX: usize> Batch<MAX> {
+    /// `MAX` lookups at once. A `MAX` of 0 or of more than [`WIDTH_MAX`] does not compile.
+    ///
+    /// ```compile_fail
+    /// let _ = sinew_interleave::Batch::<257>::new();
+    /// ```
+    #[inline(always)]
+    pub const fn new() -> Self {
+        const { assert!(MAX > 0 && MAX <= WIDTH_MAX, "a batch runs 1 to 256 lookups at once") };
+        Self { width: MAX }
+    }
+
+    /// So many at once, chosen at run time.
+    ///
+    /// # Errors
+    ///
+    /// [`WidthError`] for 0 and for more than `MAX`.
+    pub const fn of_width(width: usize) -> Result<Self, WidthError> {
+        if width == 0 || width > Self::new().width {
+            return Err(WidthError { width, max: MAX });
+        }
+        Ok(Self { width })
+    }
+
+    /// How many lookups run at once.
+    pub const fn width(&self) -> usize {
+        self.width
+    }
+
+    /// Makes a lookup for each input and puts their results into `results`, in the order of the inputs. Returns how many there were: as many
+    /// as inputs, or as results if these are fewer; inputs beyond that are not taken.
+    ///
+    /// Lookups start in the order of the inputs and run in turn, each up to its next [`fetch`](crate::fetch). When one ends, the next input's
+    /// starts in its place. Nothing is allocated, and no waker is called.
+    ///
+    /// # Panics
+    ///
+    /// When a lookup does. The others are made first, and their results stand in `results`, where that of the lookup which panicked is
+    /// what it was before. The first panic is the one that goes on; others are forgotten.
+    #[inline(always)]
+    pub fn run<I, F>(&self, inputs: I, results: &mut [F::Output], lookup: impl FnMut(I::Item) -> F) -> usize
+    where
+        I: IntoIterator,
+        F: Future,
+    {
+        // Results first: an input is taken only when there is a place for its result.
+        self.engine(results.iter_mut().zip(inputs), lookup, |place, result| *place = result)
+    }
+
+    /// As [`Self::run`], but hands each result with its input's number to `take`, in the order in which the lookups end. Returns how many inputs there
+    /// were.
+    ///
+    /// # Panics
+    ///
+    /// When a lookup or `take` does, or `inputs`, after which nothing more is taken from it. Lookups that have begun, and those of the other inputs, end first.
+    #[inline(always)]
+    pub fn for_each<I, F>(
+        &self,
+        inputs: I,
+        lookup: impl FnMut(I::Item) -> F,
+        take: impl FnMut(usize, F::Output),
+    ) -> usize
+    where
+        I: IntoIterator,
+        F: Future,
+    {
+        self.engine((0..).zip(inputs), lookup, take)
+    }
+
+    /// Makes a lookup for each input, which comes with a ticket that its result is taken with.
+    #[inline]
+    fn engine<I, F, P, T>(&self, inputs: I, lookup: impl FnMut(P) -> F, take: impl FnMut(T, F::Output)) -> usize
+    where
+        I: Iterator<Item = (T, P)>,
+        F: Future,
+    {
+        let mut slots = [const { Slot::<F, T>::EMPTY }; MAX];
+        let mut turns =
+            Turns { at: std::ptr::null_mut(), begun: 0, is_asking: false, inputs: Some(inputs), lookup, take };
+        let mut panic: Option<Box<dyn Any + Send>> = None;
+        // What a panic may have left half-done is the slot at hand, which is emptied.
+        while let Err(payload) = catch_unwind(AssertUnwindSafe(|| turns.run(&mut slots[..self.width]))) {
+            panic.get_or_insert(payload);
+            turns.give_up(&mut slots[..self.width]);
+        }
+        if let Some(payload) = panic {
+            resume_unwind(payload);
+        }
+        turns.begun
+    }
+}
+
+/// A place for a lookup.
+struct Slot<F, T> {
+    /// Pinned: it is polled and dropped where it was put, and never moved.
+    lookup: Option<F>,
+    ticket: Option<T>,
+    /// The next slot that has a lookup; after the last comes the first.
+    next: *mut Slot<F, T>,
+}
+
+impl<F, T> Slot<F, T> {
+    const EMPTY: Self = Self { lookup: None, ticket: None, next: std::ptr::null_mut() };
+}
+
+/// Lookups under way.
+struct Turns<I, F, L, T, K> {
+    /// The slot at hand.
+    at: *mut Slot<F, T>,
+    /// Inputs so far.
+    begun: usize,
+    /// An input is being asked for.
+    is_asking: bool,
+    /// None once there are no more.
+    inputs: Option<I>,
+    lookup: L,
+    take: K,
+}
+
+impl<I, F, L, P, T, K> Turns<I, F, L, T, K>
+where
+    I: Iterator<Item = (T, P)>,
+    F: Future,
+    L: FnMut(P) -> F,
+    K: FnMut(T, F::Output),
+{
+    /// Begins lookups in the free slots, and goes around until all are done. The slots are those of the last time, if that ended with a panic.
+    #[inline(always)]
+    fn run(&mut self, slots: &mut [Slot<F, T>]) {
+        let start = slots.as_mut_ptr();
+        // The ring of the slots that have a lookup.
+        let (mut first, mut last) = (std::ptr::null_mut::<Slot<F, T>>(), std::ptr::null_mut::<Slot<F, T>>());
+        for at in 0..slots.len() {
+            // SAFETY: a slot of the slice, which is ours alone; this reference to it ends before the next is made.
+            let slot = unsafe { &mut *start.add(at) };
+            if slot.lookup.is_none() && !self.begin(slot) {
+                continue;
+            }
+            let slot: *mut Slot<F, T> = slot;
+            if first.is_null() {
+                first = slot;
+            } else {
+                // SAFETY: as above.
+                unsafe { (*last).next = slot };
+            }
+            last = slot;
+        }
+        if first.is_null() {
+            return;
+        }
+        // SAFETY: as above.
+        unsafe { (*last).next = first };
+        let mut context = Context::from_waker(Waker::noop());
+        let (mut before, mut at) = (last, first);
+        loop {
+            // SAFETY: the ring has slots of the slice only; this reference ends before the next is made.
+            let slot = unsafe { &mut *at };
+            self.at = at;
+            // SAFETY: a slot of the ring has a lookup. That stays where it is until it is dropped there.
+            let lookup = unsafe { Pin::new_unchecked(slot.lookup.as_mut().unwrap_unchecked()) };
+            match lookup.poll(&mut context) {
+                Poll::Pending => {
+                    before = at;
+                    at = slot.next;
+                }
+                Poll::Ready(result) => {
+                    if let Some(ticket) = slot.ticket.take() {
+                        (self.take)(ticket, result);
+                    }
+                    // The next one's first turn comes at once.
+                    if !self.begin(slot) {
+                        slot.lookup = None;
+                        if before == at {
+                            return;
+                        }
+                        at = slot.next;
+                        // SAFETY: as above.
+                        unsafe { (*before).next = at };
+                    }
+                }
+            }
+        }
+    }
+
+    /// Begins the next input's lookup in a slot; returns whether there was one.
+    #[inline(always)]
+    fn begin(&mut self, slot: &mut Slot<F, T>) -> bool {
+        self.at = slot;
+        let Some(inputs) = &mut self.inputs else { return false };
+        self.is_asking = true;
+        let input = inputs.next();
+        self.is_asking = false;
+        let Some((ticket, input)) = input else {
+            self.inputs = None;
+            return false;
+        };
+        self.begun += 1;
+        slot.ticket = Some(ticket);
+        slot.lookup = Some((self.lookup)(input));
+        true
+    }
+
+    /// Empties the slot at hand after a panic.
+    #[cold]
+    fn give_up(&mut self, slots: &mut [Slot<F, T>]) {
+        if self.is_asking {
+            self.inputs = None;
+        }
+        if let Some(slot) = slots.iter_mut().find(|slot| std::ptr::eq(*slot, self.at)) {
+            // A lookup that panics again while it is dropped is gone all the same: the assignment goes on to write the slot.
+            let _ = catch_unwind(AssertUnwindSafe(|| slot.lookup = None));
+        }
+    }
+}

@@ -1,0 +1,12 @@
+use sinew_interleave::interleave;
+
+#[interleave(batch = all, width = 4)]
+fn one(words: &[u64], #[each] at: usize) -> u64 {
+    println!("{}", {
+        fetch!(&words[at]);
+        words[at]
+    });
+    0
+}
+
+fn main() {}

@@ -1,0 +1,9 @@
+use sinew_interleave::interleave;
+
+#[interleave(width = 4)]
+fn one(words: &[u64], #[each] at: usize) -> u64 {
+    fetch!(&words[at]);
+    words[at]
+}
+
+fn main() {}

@@ -1,0 +1,71 @@
+//! Raising the Bar for Using GPUs in Software Packet Processing: what needs neither a GPU nor packets. (Figures 2 and 3 are of a GPU alone.)
+
+pub mod fig10;
+pub mod fig4;
+pub mod fig8;
+pub mod table1;
+
+use std::time::Duration;
+
+use sinew_harness::lookups::{Form, Lookups, Trace};
+use sinew_host::{available_cpus, pin_current_thread};
+
+use crate::experiment::{Against, Row};
+
+/// Lookups at once, of what is interleaved or grouped.
+const WIDTH: usize = 32;
+/// Slices of each side, by turns.
+const ROUNDS: usize = 7;
+/// How long each takes.
+const SLICE: Duration = Duration::from_millis(60);
+
+/// What is measured, of a table: a rate in M/s.
+type Side<'a, T> = &'a dyn Fn(&mut T, Duration) -> Option<f64>;
+
+/// The processor that is measured on.
+fn processor() -> Option<usize> {
+    available_cpus().first().copied()
+}
+
+/// Does it on a thread of its own, pinned where the system allows it.
+fn pinned<R: Send>(run: impl FnOnce() -> R + Send) -> R {
+    std::thread::scope(|threads| {
+        let thread = threads.spawn(|| {
+            // Where it may not be pinned, it is measured all the same.
+            let _ = processor().map(pin_current_thread);
+            run()
+        });
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// The medians of several sides of a table, measured by turns.
+fn rates<T, const N: usize>(table: &mut T, slice: Duration, sides: [Side<'_, T>; N]) -> [Option<f64>; N] {
+    let mut slices = [const { Vec::new() }; N];
+    for _ in 0..ROUNDS {
+        for (side, slices) in sides.iter().zip(&mut slices) {
+            slices.extend(side(table, slice));
+        }
+    }
+    slices.map(|mut slices| {
+        slices.sort_by(f64::total_cmp);
+        slices.get(slices.len() / 2).copied()
+    })
+}
+
+/// The rates of the forms, plain, interleaved and grouped.
+fn forms<L: Lookups>(lookups: L, keys: usize, slice: Duration) -> [Option<f64>; 3] {
+    let of = |form| move |trace: &mut Trace<L>, slice| trace.mops(form, WIDTH, slice).ok();
+    let [plain, interleaved, grouped] = [Form::Plain, Form::Interleaved, Form::Grouped].map(of);
+    rates(&mut Trace::new(lookups, keys), slice, [&plain, &interleaved, &grouped])
+}
+
+/// A row of this machine's.
+fn measured(id: impl Into<String>, metric: impl Into<String>, found: Option<f64>, unit: &'static str) -> Row {
+    Row { measured: found, ..Row::open(id, metric, unit) }
+}
+
+/// The same, of which the paper has a figure of another thing.
+fn beside(row: Row, place: &'static str, paper: f64, other: &'static str) -> Row {
+    row.paper(place, paper, Against::Other(other))
+}

@@ -1,0 +1,484 @@
+//! A 2-8 cuckoo hash table (MemC3's terms, as in nsdi15 3.3): each key has two buckets of eight slots.
+//!
+//! The slots of a bucket are columns: one cache line of keys, and one of values where these are not packed into the same word. An insertion that finds
+//! both buckets full looks, breadth first, for the shortest way to move items to their other buckets, and moves them from the end of that way.
+//!
+//! One writer changes the table, and any number of [`CuckooReader`]s read it meanwhile. Each key has a version, of 8,192 that keys share by their
+//! hash: it is odd while the key's item is moved or changed. A reader that sees it change looks again (MemC3 3.2).
+//!
+//! ```
+//! use sinew_interleave::Batch;
+//! use sinew_store::lookup::cuckoo::Cuckoo;
+//!
+//! let mut table: Cuckoo = Cuckoo::new(1000, 7)?;
+//! for key in 1..=500 {
+//!     table.insert(key, key * key)?;
+//! }
+//! let mut values = [None; 3];
+//! table.get_all(Batch::<16>::new(), [3, 1000, 5], &mut values);
+//! assert_eq!(values, [Some(9), None, Some(25)]);
+//! # Ok::<(), sinew_store::lookup::cuckoo::CuckooError>(())
+//! ```
+
+use std::marker::PhantomData;
+
+use sinew_interleave::{Batch, interleave};
+use sinew_mem::Words;
+
+use super::GROUP_MAX;
+
+/// Slots of a bucket.
+const SLOTS: usize = 8;
+/// Versions, which keys share.
+const VERSIONS: usize = 8192;
+/// Buckets that are looked at for a way to make room.
+const LOOKS_MAX: usize = 512;
+/// Slots for each seven items that a table is made for: 87.5 % of them are full then.
+const FULL_SLOTS: usize = SLOTS - 1;
+/// Looks before a reader lets others run: the writer may wait for the processor that it has.
+const LOOKS_BEFORE_YIELD: u32 = 1000;
+
+/// How keys and values lie in the slots of a bucket.
+pub trait Packing: sealed::Sealed + Copy + std::fmt::Debug + 'static {
+    /// Lines of a bucket.
+    const COLUMNS: usize;
+    /// Bits of the value in the key's word.
+    const VALUE_BITS: u32;
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// Keys and values of 64 bits: a bucket is two cache lines.
+#[derive(Clone, Copy, Debug)]
+pub struct Wide;
+
+/// Keys of 48 bits and values of 16: a bucket is one cache line.
+#[derive(Clone, Copy, Debug)]
+pub struct Packed;
+
+impl sealed::Sealed for Wide {}
+impl sealed::Sealed for Packed {}
+
+impl Packing for Wide {
+    const COLUMNS: usize = 2;
+    const VALUE_BITS: u32 = 0;
+}
+
+impl Packing for Packed {
+    const COLUMNS: usize = 1;
+    const VALUE_BITS: u32 = 16;
+}
+
+/// Why an item cannot be stored, or a table not made.
+#[derive(Debug, thiserror::Error)]
+pub enum CuckooError {
+    /// There is no way to make room.
+    #[error("the table is full: it has {items} items, and was made for {capacity}; make a larger one")]
+    Full {
+        /// Items there are.
+        items: usize,
+        /// What it was made for.
+        capacity: usize,
+    },
+    /// 0 marks an empty slot.
+    #[error("0 cannot be a key: it marks an empty slot")]
+    ZeroKey,
+    /// Keys and values of a packed table are 48 and 16 bits.
+    #[error("the key {key:#x} with the value {value:#x} does not fit into 48 and 16 bits")]
+    TooLarge {
+        /// The key.
+        key: u64,
+        /// The value.
+        value: u64,
+    },
+    /// More than there can be buckets for.
+    #[error("a table has at most {max} items, and not {capacity}: make several")]
+    Capacity {
+        /// What was asked for.
+        capacity: usize,
+        /// What there can be.
+        max: usize,
+    },
+    /// The system has no memory to give.
+    #[error("the system gave no memory for a table of {capacity} items")]
+    Memory {
+        /// What was asked for.
+        capacity: usize,
+        /// What it said.
+        source: std::io::Error,
+    },
+}
+
+/// What writer and readers have in common.
+#[derive(Clone, Debug)]
+struct View<P> {
+    words: Words,
+    versions: Words,
+    buckets: u32,
+    seed: u64,
+    packing: PhantomData<P>,
+}
+
+/// Where an item is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    bucket: usize,
+    slot: usize,
+}
+
+impl<P: Packing> View<P> {
+    #[inline(always)]
+    fn hash(&self, key: u64) -> u64 {
+        let product = u128::from(key ^ self.seed) * 0x9E37_79B9_7F4A_7C15;
+        let folded = (product >> 64) as u64 ^ product as u64;
+        folded.wrapping_mul(0xD6E8_FEB8_6659_FD93)
+    }
+
+    /// The two buckets of a key, which differ.
+    #[inline(always)]
+    fn buckets_of(&self, hash: u64) -> [usize; 2] {
+        let nth = |bits: u32| ((u64::from(bits) * u64::from(self.buckets)) >> 32) as usize;
+        let (first, second) = (nth((hash >> 32) as u32), nth((hash as u32).reverse_bits()));
+        let after = if first + 1 == self.buckets as usize { 0 } else { first + 1 };
+        [first, if second == first { after } else { second }]
+    }
+
+    #[inline(always)]
+    fn version(hash: u64) -> usize {
+        (hash >> 16) as usize % VERSIONS
+    }
+
+    /// Of a bucket's first word.
+    #[inline(always)]
+    fn start(bucket: usize) -> usize {
+        bucket * SLOTS * P::COLUMNS
+    }
+
+    #[inline(always)]
+    fn ask_for(&self, bucket: usize) {
+        for column in 0..P::COLUMNS {
+            self.words.prefetch_line(Self::start(bucket) + column * SLOTS);
+        }
+    }
+
+    /// The slot of a bucket that has the key; 0 finds an empty one.
+    #[inline(always)]
+    fn slot_of(&self, bucket: usize, key: u64) -> Option<usize> {
+        let words: [u64; SLOTS] = self.words.load_some(Self::start(bucket));
+        let mut matching = 0u32;
+        for (slot, word) in words.iter().enumerate() {
+            matching |= u32::from(word >> P::VALUE_BITS == key) << slot;
+        }
+        (matching != 0).then(|| matching.trailing_zeros() as usize)
+    }
+
+    #[inline(always)]
+    fn value_at(&self, Place { bucket, slot }: Place) -> u64 {
+        let last = self.words.load(Self::start(bucket) + (P::COLUMNS - 1) * SLOTS + slot);
+        if P::COLUMNS == 1 { last & ((1 << P::VALUE_BITS) - 1) } else { last }
+    }
+
+    #[inline(always)]
+    fn in_bucket(&self, bucket: usize, key: u64) -> Option<u64> {
+        self.slot_of(bucket, key).map(|slot| self.value_at(Place { bucket, slot }))
+    }
+
+    /// The value of a key other than 0, as the table is at the moment.
+    #[interleave(batch = get_all, lookup = look_up)]
+    #[inline(always)]
+    fn get(&self, #[each] key: u64) -> Option<u64> {
+        let [first, second] = self.buckets_of(self.hash(key));
+        switch!(self.ask_for(first));
+        let value = self.in_bucket(first, key);
+        if value.is_some() {
+            return value.filter(|_| key != 0);
+        }
+        switch!(self.ask_for(second));
+        self.in_bucket(second, key).filter(|_| key != 0)
+    }
+
+    /// See [`Cuckoo::get_grouped`].
+    #[inline(always)]
+    fn get_grouped(&self, keys: &[u64], values: &mut [Option<u64>]) {
+        for (keys, values) in keys.chunks(GROUP_MAX).zip(values.chunks_mut(GROUP_MAX)) {
+            let mut buckets = [[0; 2]; GROUP_MAX];
+            for (buckets, key) in buckets.iter_mut().zip(keys) {
+                *buckets = self.buckets_of(self.hash(*key));
+                self.ask_for(buckets[0]);
+            }
+            for ((buckets, key), value) in buckets.iter().zip(keys).zip(values.iter_mut()) {
+                *value = self.in_bucket(buckets[0], *key);
+                if value.is_none() {
+                    self.ask_for(buckets[1]);
+                }
+            }
+            for ((buckets, key), value) in buckets.iter().zip(keys).zip(values.iter_mut()) {
+                if value.is_none() {
+                    *value = self.in_bucket(buckets[1], *key);
+                }
+                if *key == 0 {
+                    *value = None;
+                }
+            }
+        }
+    }
+}
+
+/// A table, as its writer has it. See [the module](self).
+#[derive(Debug)]
+pub struct Cuckoo<P: Packing = Wide> {
+    view: View<P>,
+    items: usize,
+    capacity: usize,
+    /// Buckets on ways that may make room: from which other, by moving what.
+    ways: Vec<Way>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Way {
+    bucket: usize,
+    /// Which of the ways leads here, and the slot that moves; none from the beginning.
+    from: Option<(usize, usize)>,
+}
+
+impl<P: Packing> Cuckoo<P> {
+    /// Items that a table can be made for.
+    pub const CAPACITY_MAX: usize = (u32::MAX as usize / 2) * FULL_SLOTS;
+
+    /// An empty table for so many items. Another seed is other places: who does not know it cannot choose keys that fall together, as far as a fast
+    /// hash, which is no cryptographic one, prevents that.
+    ///
+    /// # Errors
+    ///
+    /// [`CuckooError::Capacity`], [`CuckooError::Memory`].
+    pub fn new(capacity: usize, seed: u64) -> Result<Self, CuckooError> {
+        if capacity > Self::CAPACITY_MAX {
+            return Err(CuckooError::Capacity { capacity, max: Self::CAPACITY_MAX });
+        }
+        let buckets = capacity.div_ceil(FULL_SLOTS).max(2);
+        let zeroed = |words| Words::zeroed(words).map_err(|source| CuckooError::Memory { capacity, source });
+        let view = View {
+            words: zeroed(buckets * SLOTS * P::COLUMNS)?,
+            versions: zeroed(VERSIONS)?,
+            buckets: buckets as u32,
+            seed,
+            packing: PhantomData,
+        };
+        Ok(Self { view, items: 0, capacity, ways: Vec::new() })
+    }
+
+    /// Items there are.
+    pub fn len(&self) -> usize {
+        self.items
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.items == 0
+    }
+
+    /// Bytes of the buckets.
+    pub fn bytes(&self) -> usize {
+        self.view.words.len() * 8
+    }
+
+    /// Somebody who reads while the table is written, from another thread.
+    pub fn reader(&self) -> CuckooReader<P> {
+        CuckooReader { view: self.view.clone() }
+    }
+
+    /// The value of a key.
+    #[inline(always)]
+    pub fn get(&self, key: u64) -> Option<u64> {
+        self.view.get(key)
+    }
+
+    /// [`Self::get`] of each key, interleaved; results come in the order of the keys. Returns how many there were.
+    #[inline(always)]
+    pub fn get_all<const MAX: usize>(
+        &self,
+        batch: Batch<MAX>,
+        keys: impl IntoIterator<Item = u64>,
+        values: &mut [Option<u64>],
+    ) -> usize {
+        self.view.get_all(batch, keys, values)
+    }
+
+    /// [`Self::get`] as a lookup that lets others run.
+    #[inline(always)]
+    pub async fn look_up(&self, key: u64) -> Option<u64> {
+        self.view.look_up(key).await
+    }
+
+    /// [`Self::get`] of each key, with group prefetching by hand.
+    #[inline(always)]
+    pub fn get_grouped(&self, keys: &[u64], values: &mut [Option<u64>]) {
+        self.view.get_grouped(keys, values);
+    }
+
+    fn place_of(&self, key: u64) -> Option<Place> {
+        let buckets = self.view.buckets_of(self.view.hash(key));
+        buckets.into_iter().find_map(|bucket| Some(Place { bucket, slot: self.view.slot_of(bucket, key)? }))
+    }
+
+    fn free_in(&self, bucket: usize) -> Option<Place> {
+        // Of a packed table, the word of an empty slot is 0 as a whole, since no key is 0.
+        self.view.slot_of(bucket, 0).map(|slot| Place { bucket, slot })
+    }
+
+    /// Changes what readers of `key` must see before or after, and not halfway.
+    fn change(&self, key: u64, change: impl FnOnce(&Words)) {
+        let version = View::<P>::version(self.view.hash(key));
+        self.view.versions.begin_change(version);
+        change(&self.view.words);
+        self.view.versions.end_change(version);
+    }
+
+    fn write(words: &Words, Place { bucket, slot }: Place, item: Option<(u64, u64)>) {
+        let (key, value) = item.unwrap_or((0, 0));
+        let start = View::<P>::start(bucket) + slot;
+        if P::COLUMNS == 1 {
+            words.store(start, key << P::VALUE_BITS | value);
+        } else {
+            words.store(start + SLOTS, value);
+            words.store(start, key);
+        }
+    }
+
+    fn key_at(&self, Place { bucket, slot }: Place) -> u64 {
+        self.view.words.load(View::<P>::start(bucket) + slot) >> P::VALUE_BITS
+    }
+
+    /// Stores a value, in place of the key's old one if there is one, which is returned.
+    ///
+    /// # Errors
+    ///
+    /// [`CuckooError::Full`], [`CuckooError::ZeroKey`], [`CuckooError::TooLarge`]; the table is as it was then.
+    pub fn insert(&mut self, key: u64, value: u64) -> Result<Option<u64>, CuckooError> {
+        if key == 0 {
+            return Err(CuckooError::ZeroKey);
+        }
+        if P::COLUMNS == 1 && (key >> (64 - P::VALUE_BITS) != 0 || value >> P::VALUE_BITS != 0) {
+            return Err(CuckooError::TooLarge { key, value });
+        }
+        if let Some(place) = self.place_of(key) {
+            let old = self.view.value_at(place);
+            self.change(key, |words| Self::write(words, place, Some((key, value))));
+            return Ok(Some(old));
+        }
+        let full = CuckooError::Full { items: self.items, capacity: self.capacity };
+        let place = self.make_room(self.view.buckets_of(self.view.hash(key))).ok_or(full)?;
+        self.change(key, |words| Self::write(words, place, Some((key, value))));
+        self.items += 1;
+        Ok(None)
+    }
+
+    /// Forgets a key; returns its value.
+    pub fn remove(&mut self, key: u64) -> Option<u64> {
+        let place = if key == 0 { None } else { self.place_of(key) }?;
+        let old = self.view.value_at(place);
+        self.change(key, |words| Self::write(words, place, None));
+        self.items -= 1;
+        Some(old)
+    }
+
+    /// A free slot in one of two buckets, for which others' items may have been moved.
+    fn make_room(&mut self, buckets: [usize; 2]) -> Option<Place> {
+        let mut ways = std::mem::take(&mut self.ways);
+        ways.clear();
+        ways.extend(buckets.map(|bucket| Way { bucket, from: None }));
+        let found = self.way_to_free(&mut ways);
+        let place = found.map(|(end, mut free)| {
+            let mut at = end;
+            // From the end: what moves is in its new place before its old one is needed.
+            while let Some((from, slot)) = ways[at].from {
+                let moving = Place { bucket: ways[from].bucket, slot };
+                let item = (self.key_at(moving), self.view.value_at(moving));
+                self.change(item.0, |words| {
+                    Self::write(words, free, Some(item));
+                    Self::write(words, moving, None);
+                });
+                (free, at) = (moving, from);
+            }
+            free
+        });
+        self.ways = ways;
+        place
+    }
+
+    /// The shortest of the ways that lead to a bucket with a free slot, and the slot.
+    fn way_to_free(&self, ways: &mut Vec<Way>) -> Option<(usize, Place)> {
+        let mut at = 0;
+        while at < ways.len() {
+            let bucket = ways[at].bucket;
+            if let Some(free) = self.free_in(bucket) {
+                return Some((at, free));
+            }
+            for slot in 0..SLOTS {
+                if ways.len() >= LOOKS_MAX {
+                    break;
+                }
+                let [first, second] = self.view.buckets_of(self.view.hash(self.key_at(Place { bucket, slot })));
+                let other = if first == bucket { second } else { first };
+                // A way that crosses itself would move an item twice.
+                if ways.iter().all(|way| way.bucket != other) {
+                    ways.push(Way { bucket: other, from: Some((at, slot)) });
+                }
+            }
+            at += 1;
+        }
+        None
+    }
+}
+
+/// Reads a table that another thread writes. See [`Cuckoo::reader`].
+#[derive(Clone, Debug)]
+pub struct CuckooReader<P: Packing = Wide> {
+    view: View<P>,
+}
+
+impl<P: Packing> CuckooReader<P> {
+    /// The value of a key, as it was at one moment during the call. While the writer keeps changing items of the same version it goes on trying.
+    #[inline(always)]
+    pub fn get(&self, key: u64) -> Option<u64> {
+        sinew_interleave::alone(self.look_again(key, |key| std::future::ready(self.view.get(key))))
+    }
+
+    /// [`Self::get`] as a lookup that lets others run.
+    #[inline(always)]
+    pub async fn look_up(&self, key: u64) -> Option<u64> {
+        self.look_again(key, |key| self.view.look_up(key)).await
+    }
+
+    /// [`Self::get`] of each key, interleaved; results come in the order of the keys. Returns how many there were.
+    #[inline(always)]
+    pub fn get_all<const MAX: usize>(
+        &self,
+        batch: Batch<MAX>,
+        keys: impl IntoIterator<Item = u64>,
+        values: &mut [Option<u64>],
+    ) -> usize {
+        batch.run(keys, values, |key| self.look_up(key))
+    }
+
+    #[inline(always)]
+    async fn look_again<F: Future<Output = Option<u64>>>(&self, key: u64, look: impl Fn(u64) -> F) -> Option<u64> {
+        let version = View::<P>::version(self.view.hash(key));
+        let mut looks = 0;
+        loop {
+            if let Some(stamp) = self.view.versions.stamp(version) {
+                let value = look(key).await;
+                if self.view.versions.unchanged(version, stamp) {
+                    return value;
+                }
+            }
+            looks += 1;
+            if looks % LOOKS_BEFORE_YIELD == 0 {
+                std::thread::yield_now();
+            }
+            std::hint::spin_loop();
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! A trie of prefixes: the first 24 bits at once, then eight at a time. IPv4's is DIR-24-8 ("Routing Lookups in Hardware at Memory Access Speeds"), IPv6's
+//! is laid out as DPDK's rte_lpm6.
+//!
+//! Every entry is 4 bytes: the next hop of the longest prefix that covers it, with that prefix's length, or the group of 256 entries that goes
+//! on with it. All of them lie in one vector, whose first 2^24 are for the first 24 bits; a group is its number, and begins at 256 times that.
+
+use std::collections::BTreeMap;
+
+use sinew_mem::room_for_random_access;
+
+/// The largest next hop.
+pub const HOP_MAX: u32 = (1 << 22) - 1;
+
+/// Bits that the first step takes.
+const FIRST_BITS: u32 = 24;
+/// Bits that each further one takes.
+const NEXT_BITS: u32 = 8;
+/// Entries of a group.
+const GROUP: usize = 1 << NEXT_BITS;
+/// The first group's number: what comes before are the entries of the first step.
+const GROUPS_START: u32 = 1 << (FIRST_BITS - NEXT_BITS);
+/// Groups that can be told apart.
+pub(super) const GROUPS_MAX: usize = (1 << 22) - GROUPS_START as usize;
+
+/// Why a route cannot be stored or removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RouteError {
+    /// The prefix has more bits than an address.
+    #[error("a prefix of {len} bits is longer than an address, which has {max}")]
+    TooLong {
+        /// Bits of the prefix.
+        len: u8,
+        /// Bits of an address.
+        max: u8,
+    },
+    /// The next hop does not fit into an entry.
+    #[error("the next hop {hop} is out of range: the largest is {HOP_MAX}")]
+    Hop {
+        /// What was asked for.
+        hop: u32,
+    },
+    /// All groups that the table may have are in use.
+    #[error("the table is full: it has its {groups} groups for longer prefixes; make one that may have more")]
+    Full {
+        /// Groups it may have.
+        groups: usize,
+    },
+    /// There is no such route.
+    #[error("there is no route for this prefix of {len} bits")]
+    Absent {
+        /// Bits of the prefix.
+        len: u8,
+    },
+    /// More groups than there can be.
+    #[error("a table has at most {GROUPS_MAX} groups for longer prefixes, and not {groups}")]
+    Groups {
+        /// What was asked for.
+        groups: usize,
+    },
+}
+
+/// An entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Entry(u32);
+
+const IS_ROUTE: u32 = 1 << 31;
+const IS_GROUP: u32 = 1 << 30;
+const LEN_SHIFT: u32 = 22;
+
+impl Entry {
+    const EMPTY: Self = Self(0);
+
+    fn route(len: u8, hop: u32) -> Self {
+        Self(IS_ROUTE | u32::from(len) << LEN_SHIFT | hop)
+    }
+
+    fn group(number: u32) -> Self {
+        Self(IS_GROUP | number)
+    }
+
+    #[inline(always)]
+    pub fn hop(self) -> Option<u32> {
+        (self.0 & IS_ROUTE != 0).then_some(self.0 & HOP_MAX)
+    }
+
+    /// Where the group begins that goes on with it.
+    #[inline(always)]
+    pub fn next(self) -> Option<usize> {
+        (self.0 & IS_GROUP != 0).then_some((self.0 & HOP_MAX) as usize * GROUP)
+    }
+
+    /// Of the prefix; of what is empty, as of one that covers everything.
+    fn len(self) -> u8 {
+        (self.0 >> LEN_SHIFT) as u8
+    }
+}
+
+/// Prefixes of addresses of up to 128 bits, which begin with the highest bit.
+#[derive(Debug)]
+pub(super) struct Trie {
+    pub entries: Vec<Entry>,
+    /// Groups that nothing leads to.
+    free: Vec<u32>,
+    routes: BTreeMap<(u8, u128), u32>,
+    groups_max: usize,
+    len_max: u8,
+}
+
+/// A change of the entries that a prefix covers.
+#[derive(Clone, Copy)]
+enum Change {
+    /// Those of no longer prefix become this.
+    Put(Entry),
+    /// Those of this very length become this.
+    Replace(Entry),
+}
+
+impl Change {
+    fn of(self, len: u8, entry: Entry) -> Entry {
+        match self {
+            Self::Put(new) if entry.len() <= len => new,
+            Self::Replace(new) if entry.hop().is_some() && entry.len() == len => new,
+            _ => entry,
+        }
+    }
+}
+
+/// The first `len` bits.
+fn masked(prefix: u128, len: u8) -> u128 {
+    prefix & u128::MAX.checked_shl(128 - u32::from(len)).unwrap_or(0)
+}
+
+impl Trie {
+    /// Of addresses of `len_max` bits, with at most so many groups.
+    pub fn new(len_max: u8, groups_max: usize) -> Result<Self, RouteError> {
+        if groups_max > GROUPS_MAX {
+            return Err(RouteError::Groups { groups: groups_max });
+        }
+        let first = 1 << FIRST_BITS;
+        // Memory that is not written is not there yet.
+        let mut entries = room_for_random_access(first + groups_max * GROUP);
+        entries.resize(first, Entry::EMPTY);
+        Ok(Self { entries, free: Vec::new(), routes: BTreeMap::new(), groups_max, len_max })
+    }
+
+    pub fn routes(&self) -> usize {
+        self.routes.len()
+    }
+
+    /// Groups in use.
+    pub fn groups(&self) -> usize {
+        self.entries.len() / GROUP - GROUPS_START as usize - self.free.len()
+    }
+
+    fn check(&self, len: u8) -> Result<(), RouteError> {
+        if len > self.len_max { Err(RouteError::TooLong { len, max: self.len_max }) } else { Ok(()) }
+    }
+
+    /// Adds a route, or changes its next hop; returns the old one.
+    pub fn insert(&mut self, prefix: u128, len: u8, hop: u32) -> Result<Option<u32>, RouteError> {
+        self.check(len)?;
+        if hop > HOP_MAX {
+            return Err(RouteError::Hop { hop });
+        }
+        let prefix = masked(prefix, len);
+        let wanted = self.groups_wanted(prefix, len);
+        if wanted > self.groups_max - self.groups() {
+            return Err(RouteError::Full { groups: self.groups_max });
+        }
+        self.change(0, 0, prefix, len, Change::Put(Entry::route(len, hop)));
+        Ok(self.routes.insert((len, prefix), hop))
+    }
+
+    /// Removes a route; returns its next hop.
+    pub fn remove(&mut self, prefix: u128, len: u8) -> Result<u32, RouteError> {
+        self.check(len)?;
+        let prefix = masked(prefix, len);
+        let hop = self.routes.remove(&(len, prefix)).ok_or(RouteError::Absent { len })?;
+        let shorter = (0..len).rev().find_map(|shorter| {
+            let hop = self.routes.get(&(shorter, masked(prefix, shorter)))?;
+            Some(Entry::route(shorter, *hop))
+        });
+        self.change(0, 0, prefix, len, Change::Replace(shorter.unwrap_or(Entry::EMPTY)));
+        Ok(hop)
+    }
+
+    /// The bits of an address that a step from `taken` bits on looks at.
+    fn index(prefix: u128, taken: u32, bits: u32) -> usize {
+        (prefix >> (128 - taken - bits)) as usize & ((1 << bits) - 1)
+    }
+
+    fn bits(taken: u32) -> u32 {
+        if taken == 0 { FIRST_BITS } else { NEXT_BITS }
+    }
+
+    /// Groups that have to be made for a prefix.
+    fn groups_wanted(&self, prefix: u128, len: u8) -> usize {
+        let (mut base, mut taken) = (0, 0);
+        while u32::from(len) > taken + Self::bits(taken) {
+            let bits = Self::bits(taken);
+            let Some(next) = self.entries[base + Self::index(prefix, taken, bits)].next() else {
+                return (u32::from(len) - taken - bits).div_ceil(NEXT_BITS) as usize;
+            };
+            (base, taken) = (next, taken + bits);
+        }
+        0
+    }
+
+    /// Changes the entries that a prefix covers, from those at `base` on, which come after the first `taken` bits.
+    fn change(&mut self, base: usize, taken: u32, prefix: u128, len: u8, change: Change) {
+        let bits = Self::bits(taken);
+        let at = base + Self::index(prefix, taken, bits);
+        let end = taken + bits;
+        if u32::from(len) <= end {
+            for at in at..at + (1 << (end - u32::from(len))) {
+                self.change_below(at, end, len, change);
+            }
+            return;
+        }
+        let next = match (self.entries[at].next(), change) {
+            (Some(next), _) => next,
+            (None, Change::Put(_)) => self.split(at),
+            // A longer prefix would have made the group.
+            (None, Change::Replace(_)) => return,
+        };
+        self.change(next, end, prefix, len, change);
+        self.join(at, next, end);
+    }
+
+    /// Changes an entry that a prefix covers as a whole, and those that go on with it.
+    fn change_below(&mut self, at: usize, taken: u32, len: u8, change: Change) {
+        match self.entries[at].next() {
+            Some(next) => {
+                for at in next..next + GROUP {
+                    self.change_below(at, taken + NEXT_BITS, len, change);
+                }
+                self.join(at, next, taken);
+            }
+            None => self.entries[at] = change.of(len, self.entries[at]),
+        }
+    }
+
+    /// A group goes on with an entry; returns where it begins.
+    fn split(&mut self, at: usize) -> usize {
+        let entry = self.entries[at];
+        let next = match self.free.pop() {
+            Some(number) => {
+                let next = number as usize * GROUP;
+                self.entries[next..next + GROUP].fill(entry);
+                next
+            }
+            None => {
+                let next = self.entries.len();
+                self.entries.resize(next + GROUP, entry);
+                next
+            }
+        };
+        self.entries[at] = Entry::group((next / GROUP) as u32);
+        next
+    }
+
+    /// Gives a group up whose entries say no more than one would in its place, after the first `taken` bits.
+    fn join(&mut self, at: usize, next: usize, taken: u32) {
+        let group = &self.entries[next..next + GROUP];
+        let first = group[0];
+        if first.next().is_none() && u32::from(first.len()) <= taken && group.iter().all(|entry| *entry == first) {
+            self.entries[at] = first;
+            self.free.push((next / GROUP) as u32);
+        }
+    }
+}
