@@ -1,7 +1,6 @@
 //! A client of the NBD server.
 #![no_main]
 
-#[allow(dead_code)] // this target's part of it
 #[path = "../../crates/remote-block/tests/common/mod.rs"]
 mod common;
 #[allow(dead_code)] // this target's part of it
