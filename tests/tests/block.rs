@@ -1,11 +1,18 @@
 //! `sinew serve block`, with the clients that its users have.
 
 mod common;
+#[allow(dead_code)] // Some of it is for other tests.
+#[path = "common/nbd.rs"]
+mod nbd;
 
+use std::io::{Read, Write};
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use common::{Folder, Server, run, sinew, text};
+use common::{Folder, PATIENCE, Process, Server, eventually, run, sinew, text};
+use nbd::Client;
 use rustix::process::Signal;
 use sinew_conformance::skipped;
 
@@ -135,6 +142,80 @@ fn fio_verifies_what_it_wrote() {
     command.args(["--size=64M", "--io_size=64M", "--iodepth=16", "--verify=crc32c", "--verify_fatal=1"]);
     let said = done(command.arg(format!("--uri={}", uri(&folder))));
     assert!(said.contains("err= 0"), "{said}");
+}
+
+#[test]
+fn nbdfuse_has_the_device_as_a_file() {
+    if !has("nbdfuse") {
+        return;
+    }
+    if std::fs::File::options().read(true).write(true).open("/dev/fuse").is_err() {
+        return skipped("no FUSE");
+    }
+    let folder = Folder::new();
+    let _server = serve(&folder);
+    let file = folder.0.join("device");
+    std::fs::write(&file, b"").unwrap();
+    let mounted = Process::start(Command::new("nbdfuse").arg(&file).arg(uri(&folder)));
+    eventually("the file is the device", || std::fs::metadata(&file).is_ok_and(|about| about.len() == LEN as u64));
+    let device = std::fs::File::options().read(true).write(true).open(&file).unwrap();
+    let (bytes, at) = (some_bytes(&folder.0.join("bytes")), 12_345);
+    device.write_all_at(&bytes[..1 << 20], at).unwrap();
+    device.sync_all().unwrap();
+    let mut read = vec![1; (1 << 20) + 1];
+    device.read_exact_at(&mut read, at).unwrap();
+    assert!(read[..1 << 20] == bytes[..1 << 20] && read[1 << 20] == 0);
+    drop(device);
+    // Another client sees the same.
+    let copy = folder.0.join("copy");
+    done(Command::new("nbdcopy").arg(uri(&folder)).arg(&copy));
+    assert!(std::fs::read(copy).unwrap()[at as usize..][..1 << 20] == bytes[..1 << 20]);
+    mounted.signal(Signal::TERM);
+    eventually("nothing is mounted", || std::fs::metadata(&file).is_ok_and(|about| about.len() == 0));
+}
+
+#[test]
+fn whatever_a_client_sends_a_process_serves_the_others() {
+    let folder = Folder::new();
+    let server = serve(&folder);
+    let path = folder.0.join("socket");
+    let mut good = Client::connect(&path);
+    good.write(4096, &[7; 4096]).unwrap();
+    let flags = [0, 0, 0, 3];
+    let option = |kind: u32, len: u32, data: &[u8]| {
+        [&flags[..], b"IHAVEOPT", &kind.to_be_bytes(), &len.to_be_bytes(), data].concat()
+    };
+    let served = |request: &[u8]| [&option(1, 0, &[])[..], request].concat();
+    let request = |magic: u32, kind: u16, at: u64, len: u32| {
+        [&magic.to_be_bytes()[..], &[0, 0], &kind.to_be_bytes(), &[9; 8], &at.to_be_bytes(), &len.to_be_bytes()]
+            .concat()
+    };
+    const MAGIC: u32 = 0x2560_9513;
+    for nonsense in [
+        b"GET / HTTP/1.1\r\nHost: here\r\n\r\n".to_vec(),
+        vec![0xFF; 100_000],
+        option(7, u32::MAX, &[]),
+        option(7, 8, &[0xFF; 8]),
+        option(1, 5000, &[b'n'; 5000]),
+        option(1, 4, b"none"),
+        served(&request(0xDEAD_BEEF, 0, 0, 1)),
+        served(&request(MAGIC, 0, u64::MAX, 4096)),
+        served(&request(MAGIC, 0, 0, u32::MAX)),
+        served(&request(MAGIC, 99, 0, 512)),
+        // It announces more than it sends, and vanishes.
+        served(&request(MAGIC, 1, 0, 32 << 20)),
+        served(&request(MAGIC, 1, 4096, 8192)),
+    ] {
+        let mut socket = UnixStream::connect(&path).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        // Those that were sent away at once need not take it all.
+        let _ = socket.write_all(&nonsense);
+        let _ = socket.shutdown(std::net::Shutdown::Write);
+        let _ = socket.read_to_end(&mut Vec::new());
+        assert_eq!(good.read(4096, 4096), Ok(vec![7; 4096]));
+    }
+    good.flush().unwrap();
+    drop(server);
 }
 
 #[test]

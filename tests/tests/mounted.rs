@@ -10,7 +10,7 @@ mod mounts {
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -255,6 +255,50 @@ fn fio_verifies_what_it_wrote_to_a_mount() {
         let output = run(&mut command);
         assert!(output.status.success(), "{name}: {}{}", text(&output.stdout), text(&output.stderr));
     }
+    mounted.end();
+}
+
+/// Two users whom a suite of tests becomes, each with the group of that name or number.
+fn users() -> Option<String> {
+    let groups = fs::read_to_string("/etc/group").ok()?;
+    let has = |name: &str| groups.lines().any(|line| line.split(':').next() == Some(name));
+    let nobody = ["nogroup", "nobody"].into_iter().find(|name| has(name))?;
+    has("daemon").then(|| format!("[[\"nobody\", \"{nobody}\"], [\"daemon\", \"daemon\"]]"))
+}
+
+/// What it leaves out: remounting for EROFS, which goes by a helper of the system's that knows no such file system, and links up to `LINK_MAX`, which Linux does not tell for FUSE.
+#[test]
+fn pjdfstest_finds_nothing_on_a_mount() {
+    let has_it = Command::new("pjdfstest").arg("--version").output().is_ok();
+    if !has_it {
+        return skipped("no pjdfstest");
+    }
+    if !sinew::host::is_root() {
+        return skipped("not root");
+    }
+    let Some(users) = users() else { return skipped("no pjdfstest's users") };
+    let cluster = Cluster::new(2, 2, false);
+    let Some(mounted) = cluster.mount("a", &["--allow-other"]) else { return };
+    // The others' way there.
+    fs::set_permissions(&cluster.folder.0, fs::Permissions::from_mode(0o755)).unwrap();
+    let config = cluster.folder.0.join("pjdfstest.toml");
+    // No two changes of a file have the same time.
+    let settings = format!(
+        "[features]\nposix_fallocate = {{}}\nrename_ctime = {{}}\nutime_now = {{}}\nutimensat = {{}}\nstat_st_birthtime = {{}}\n\
+         [settings]\nnaptime = 0.02\nallow_remount = false\n[dummy_auth]\nentries = {users}\n"
+    );
+    fs::write(&config, settings).unwrap();
+    let other = Path::new("/dev/shm");
+    let mut command = Command::new("pjdfstest");
+    command.current_dir(&cluster.folder.0).arg("-c").arg(&config).arg("-p").arg(&mounted.point);
+    if other.is_dir() {
+        command.arg("-s").arg(other);
+    }
+    let output = run(&mut command);
+    let said = text(&output.stdout);
+    assert!(output.status.success() && said.contains("Summary: 0 failed"), "{said}{}", text(&output.stderr));
+    let passed = said.rsplit("Summary: ").next().unwrap().split(", ").find_map(|part| part.strip_suffix(" passed"));
+    assert!(passed.unwrap().parse::<u32>().unwrap() > 300, "{said}");
     mounted.end();
 }
 

@@ -60,6 +60,9 @@ enum Task {
     Peers(peers::Args),
     /// Measure perftest and `sinew verbs` on one RDMA device, alternating, and print the ratios: in the guest, unless one is named.
     Perftest(peers::perftest::Args),
+    /// Sort more numbers than fit; what `peers` runs with little memory.
+    #[command(hide = true)]
+    SortNumbers,
 }
 
 fn main() -> ExitCode {
@@ -88,6 +91,7 @@ fn run(task: &Task) -> anyhow::Result<ExitCode> {
         Task::Swarm(args) => swarm::run(args),
         Task::Peers(args) => peers::run(args),
         Task::Perftest(args) => return peers::perftest::run(args),
+        Task::SortNumbers => peers::paging::sort::run(),
     }?;
     Ok(ExitCode::SUCCESS)
 }

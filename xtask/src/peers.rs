@@ -6,6 +6,9 @@
 
 mod block;
 mod contest;
+mod files;
+mod mounts;
+pub mod paging;
 pub mod perftest;
 mod rust;
 mod stats;
@@ -18,7 +21,8 @@ use anyhow::{Context, ensure};
 use serde_json::{Value, json};
 
 use crate::process;
-use contest::{Contest, Runner, Side, Unit};
+use contest::{Contest, Peer, Runner, Side, Unit};
+use mounts::has_fuse;
 use stats::Spread;
 
 /// Rounds below which a median says nothing.
@@ -36,9 +40,12 @@ pub struct Args {
     /// Measurements of each side; at least 3.
     #[arg(long, default_value_t = 5)]
     repeats: usize,
-    /// Only these peers: ucx, tonic, tarpc, nbdkit (may be given more than once).
+    /// Only these peers: ucx, tonic, tarpc, nbdkit, tmpfs, bindfs, nbdfuse, zram, disk (may be given more than once).
     #[arg(long)]
     peer: Vec<String>,
+    /// Only contests whose name contains this, as "paging" (may be given more than once).
+    #[arg(long, value_name = "TEXT")]
+    only: Vec<String>,
     /// The two cores: server and client.
     #[arg(long, value_delimiter = ',', default_values_t = [0, 1])]
     cores: Vec<usize>,
@@ -78,12 +85,25 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 
     let mut missing = Vec::new();
     let mut present = Vec::new();
-    for (name, check) in [
-        ("ucx", ucx::present as fn() -> Result<(), String>),
-        ("tonic", rust::build),
-        ("tarpc", rust::build),
-        ("nbdkit", block::present),
-    ] {
+    let mut contests = contests();
+    match has_fuse() {
+        Ok(()) => contests.extend(files::contests()),
+        Err(remedy) => missing.push(("files", remedy)),
+    }
+    if let Err(remedy) = paging::present() {
+        missing.push(("paging", remedy));
+    } else {
+        let redis = paging::redis_present();
+        contests.extend(paging::contests(redis.is_ok()));
+        missing.extend(redis.err().map(|remedy| ("paging of redis", remedy)));
+    }
+    contests.retain(|contest| args.only.is_empty() || args.only.iter().any(|text| contest.what.contains(text)));
+    let peers: [Peer; 4] =
+        [("ucx", ucx::present), ("tonic", rust::build), ("tarpc", rust::build), ("nbdkit", block::present)];
+    for (name, check) in peers.into_iter().chain(files::PEERS).chain(paging::PEERS) {
+        if !contests.iter().any(|contest| contest.peers.iter().any(|peer| peer.system == name)) {
+            continue;
+        }
         if !args.peer.is_empty() && !args.peer.iter().any(|wanted| wanted == name) {
             continue;
         }
@@ -100,7 +120,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         );
     }
     let mut results = Vec::new();
-    for mut contest in contests() {
+    for mut contest in contests {
         contest.peers.retain(|peer| present.contains(&peer.system));
         if !contest.peers.is_empty() {
             setting.say(&contest.what);

@@ -120,6 +120,7 @@ fn measure_at(path: &Path, load: Load, unit: Unit, setting: &Setting, is_stored:
         Unit::Nanoseconds => measured.p50_ns,
         Unit::MillionPerSecond => measured.rate / 1e6,
         Unit::GigabitPerSecond => measured.rate * f64::from(load.len) * 8.0 / 1e9,
+        other => bail!("a block device has no figure in {}", other.name()),
     })
 }
 

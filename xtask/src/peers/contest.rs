@@ -8,6 +8,8 @@ pub enum Unit {
     MillionPerSecond,
     Nanoseconds,
     GigabitPerSecond,
+    ThousandPerSecond,
+    Seconds,
 }
 
 impl Unit {
@@ -17,6 +19,8 @@ impl Unit {
             Self::MillionPerSecond => "mops",
             Self::Nanoseconds => "ns",
             Self::GigabitPerSecond => "gbps",
+            Self::ThousandPerSecond => "kops",
+            Self::Seconds => "s",
         }
     }
 
@@ -27,14 +31,16 @@ impl Unit {
             Self::MillionPerSecond => format!("{figure:.1} M/s"),
             Self::Nanoseconds => format!("{figure:.0} ns"),
             Self::GigabitPerSecond => format!("{figure:.1} Gbps"),
+            Self::ThousandPerSecond => format!("{figure:.1} K/s"),
+            Self::Seconds => format!("{figure:.2} s"),
         }
     }
 
     /// How many times as good `ours` is.
     pub fn ratio(self, ours: f64, theirs: f64) -> f64 {
         match self {
-            Self::Nanoseconds => theirs / ours,
-            Self::MillionPerSecond | Self::GigabitPerSecond => ours / theirs,
+            Self::Nanoseconds | Self::Seconds => theirs / ours,
+            Self::MillionPerSecond | Self::GigabitPerSecond | Self::ThousandPerSecond => ours / theirs,
         }
     }
 }
@@ -53,6 +59,9 @@ impl Runner {
         (self.0)(setting)
     }
 }
+
+/// A system's name, and what finds out whether it is here: if not, it says what to do.
+pub type Peer = (&'static str, fn() -> Result<(), String>);
 
 /// One system in one contest.
 pub struct Side {

@@ -29,6 +29,7 @@ fn side(system: &'static str, what: &'static str, args: &[&str], unit: Unit) -> 
         Unit::Nanoseconds => "p50_ns",
         Unit::MillionPerSecond => "rate_mops",
         Unit::GigabitPerSecond => "gbps",
+        other => other.name(),
     };
     let measure = move |setting: &Setting| {
         let [server, client] = setting.cores;

@@ -44,6 +44,7 @@ fn measure(test: &str, size: usize, unit: Unit, setting: &Setting) -> anyhow::Re
         Unit::Nanoseconds => column(&output, "50.0_percentile_lat")? * 2.0 * 1e3,
         // Its MB are 2^20 bytes.
         Unit::GigabitPerSecond => column(&output, "overall_bw")? * f64::from(1 << 20) * 8.0 / 1e9,
+        other => bail!("UCX has no figure in {}", other.name()),
     })
 }
 

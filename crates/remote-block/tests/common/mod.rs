@@ -140,6 +140,11 @@ impl Client {
 
     /// The next reply, or chunk of one: its cookie, whether it is the last, and what it says. `len`: of data in a simple one.
     pub fn reply(&mut self, len: u32) -> (u64, bool, Reply) {
+        self.reply_to(|_| len)
+    }
+
+    /// As [`Self::reply`], where the bytes of data depend on the cookie.
+    pub fn reply_to(&mut self, len_of: impl Fn(u64) -> u32) -> (u64, bool, Reply) {
         let head = take::<16>(&mut self.socket);
         let word = |bytes: &[u8]| u32::from_be_bytes(bytes.try_into().unwrap());
         let cookie = u64::from_be_bytes(head[8..].try_into().unwrap());
@@ -149,7 +154,7 @@ impl Client {
                 return (cookie, true, Reply::Error(error));
             }
             // In a structured session, it has no data.
-            let len = if self.structured { 0 } else { len };
+            let len = if self.structured { 0 } else { len_of(cookie) };
             let mut data = vec![0; len as usize];
             self.socket.read_exact(&mut data).unwrap();
             return (cookie, true, if len == 0 { Reply::Done } else { Reply::Data(0, data) });

@@ -1,0 +1,273 @@
+//! What must hold of a donor, and of the messages of donors, whatever is sent. Fuzz targets and property tests share this.
+
+use sinew_fabric::loopback::{LoopbackConfig, LoopbackPort, Network};
+use sinew_fabric::{ManualClock, SeededGenerator};
+use sinew_remote_memory::donor::{
+    Answer, CONTROL, Call, CallsAlone, Key, PROOF_LEN, Request, Response, Service, ServiceConfig, Way,
+};
+use sinew_remote_memory::engine::ACCESS;
+use sinew_remote_memory::volume::Record;
+use sinew_rpc::{Config, Nexus, RequestType, Rpc, SessionId};
+
+/// Any bytes are no message, or one that survives being written and read again.
+pub fn messages(bytes: &[u8]) {
+    if let Some(request) = Request::read(bytes) {
+        assert_eq!(Request::read(&request.to_bytes()), Some(request));
+    }
+    if let Some(response) = Response::read(bytes) {
+        assert_eq!(Response::read(&response.to_bytes()), Some(response));
+    }
+    if let Ok(record) = Record::read(bytes) {
+        assert_eq!(record.to_bytes(), bytes);
+    }
+}
+
+/// Bytes that the donor gives.
+const MEMORY: usize = 64 << 10;
+/// Bytes of an answer, at most.
+const ANSWER_LEN: usize = 128 << 10;
+/// The volume of somebody who means well, and what that has written; the others write bytes below 128.
+const GOOD: u64 = 1;
+const WRITTEN: [u8; 512] = [0xA5; 512];
+
+/// Who sends a history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Who {
+    /// One without the key.
+    Stranger,
+    /// One of the pool, who names no volume of others, and tries all their memory.
+    Neighbour,
+    /// One of the pool, who takes over whatever there is.
+    Anybody,
+}
+
+/// A donor hears what `bytes` say, as a list of requests. Its accounts stay right, strangers get nothing, and nobody reads or writes the memory of a volume that was not taken over.
+pub fn donor(bytes: &[u8]) {
+    let Some((first, rest)) = bytes.split_first() else { return };
+    let who = [Who::Stranger, Who::Neighbour, Who::Anybody][usize::from(first % 3)];
+    let mut world = World::new((who == Who::Stranger).then(|| Key::new(b"a key that nobody guesses").unwrap()));
+    let (mut good, mut bad) = (world.client("good", 3), world.client("bad", 4));
+    world.greet(&mut good);
+    let (token, base) = world.volume(&mut good, 1);
+    let written = access(token, &[(base, WRITTEN.len() as u32, 1)], &WRITTEN);
+    assert_eq!(world.ask(&mut good, ACCESS, &written), [0; 4]);
+    let mut tokens = vec![7];
+    let mut steps = Steps(rest);
+    while let Some(step) = steps.byte() {
+        let (kind, request) = steps.request(step, who, &tokens);
+        let answer = world.ask(&mut bad, kind, &request);
+        if kind == CONTROL {
+            match Response::read(&answer).expect("a donor says what makes sense") {
+                Response::Answer(answer, way) => {
+                    assert_ne!(who, Who::Stranger, "a stranger got {answer:?}");
+                    tokens.extend(way.map(|way| match way {
+                        Way::Calls { token, .. } => token,
+                        Way::Verbs { .. } => panic!("there are no verbs here"),
+                    }));
+                }
+                response => assert!(who != Who::Stranger || response != Response::Welcome, "a stranger is welcome"),
+            }
+        } else {
+            let is_done = answer.starts_with(&[0; 4]);
+            assert!(!is_done || who != Who::Stranger, "a stranger reads or writes");
+            assert!(who != Who::Neighbour || !answer.contains(&0xA5), "a neighbour reads what others wrote");
+        }
+        let donor = world.service.donor();
+        assert_eq!(donor.lent_bytes() + donor.free_bytes(), MEMORY as u64);
+    }
+    if who == Who::Anybody {
+        return;
+    }
+    let read = world.ask(&mut good, ACCESS, &access(token, &[(base, WRITTEN.len() as u32, 0)], &[]));
+    assert_eq!(read, [&[0; 4], &WRITTEN[..]].concat());
+}
+
+/// A call that reads and writes.
+fn access(token: u64, operations: &[(u64, u32, u32)], written: &[u8]) -> Vec<u8> {
+    let mut bytes = token.to_le_bytes().to_vec();
+    bytes.extend((operations.len() as u32).to_le_bytes());
+    for (at, len, kind) in operations {
+        bytes.extend(at.to_le_bytes());
+        bytes.extend(len.to_le_bytes());
+        bytes.extend(kind.to_le_bytes());
+    }
+    bytes.extend(written);
+    bytes
+}
+
+type Endpoint = Rpc<LoopbackPort, ManualClock>;
+
+struct Client {
+    rpc: Endpoint,
+    session: SessionId,
+}
+
+struct World {
+    network: Network,
+    clock: ManualClock,
+    rpc: Endpoint,
+    service: Service<CallsAlone>,
+    key: Option<Key>,
+}
+
+impl World {
+    fn new(key: Option<Key>) -> Self {
+        let clock = ManualClock::new();
+        clock.advance(1_000_000);
+        let network = Network::new(clock.clone());
+        let rpc = Self::endpoint(&network, &clock, "donor", 1);
+        let config = ServiceConfig::new(MEMORY, key.clone());
+        let service = Service::new(&CallsAlone, config, Box::new(SeededGenerator::new(2))).unwrap();
+        Self { network, clock, rpc, service, key }
+    }
+
+    fn endpoint(network: &Network, clock: &ManualClock, name: &str, seed: u64) -> Endpoint {
+        let nexus = Nexus::builder().config(Config::default()).build().unwrap();
+        let config = LoopbackConfig { arena_bytes: 8 << 20, ..LoopbackConfig::default() };
+        let port = network.port_with(name, config).unwrap();
+        Rpc::new(&nexus, port, clock.clone(), Box::new(SeededGenerator::new(seed)))
+    }
+
+    fn client(&mut self, name: &str, seed: u64) -> Client {
+        let mut rpc = Self::endpoint(&self.network, &self.clock, name, seed);
+        let session = rpc.begin_connect(&self.rpc.address()).unwrap();
+        while rpc.poll_event().is_none() {
+            rpc.turn();
+            self.pass();
+        }
+        Client { rpc, session }
+    }
+
+    fn pass(&mut self) {
+        let service = &mut self.service;
+        self.rpc.turn_with(|call| service.take(call));
+        self.clock.advance(2_000);
+    }
+
+    /// What the donor answers.
+    fn ask(&mut self, client: &mut Client, kind: RequestType, bytes: &[u8]) -> Vec<u8> {
+        let Client { rpc, session } = client;
+        let mut request = rpc.alloc(bytes.len()).unwrap();
+        request.fill(bytes).unwrap();
+        let response = rpc.alloc(ANSWER_LEN).unwrap();
+        rpc.enqueue_request(*session, kind, request, response, 0).unwrap();
+        for _ in 0..10_000 {
+            rpc.turn();
+            self.pass();
+            if let Some(completion) = rpc.poll_completion() {
+                // What is more than there is room for is refused by the endpoint.
+                return completion.result.map_or_else(|_| Vec::new(), |_| completion.response.to_vec());
+            }
+        }
+        panic!("the donor does not answer");
+    }
+
+    fn call(&mut self, client: &mut Client, call: Call) -> (Answer, Option<Way>) {
+        let answer = self.ask(client, CONTROL, &Request::Call(call, Vec::new()).to_bytes());
+        match Response::read(&answer) {
+            Some(Response::Answer(answer, way)) => (answer, way),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn greet(&mut self, client: &mut Client) {
+        let answer = self.ask(client, CONTROL, &Request::Greet.to_bytes());
+        if let Some(Response::Nonce(nonce)) = Response::read(&answer) {
+            let proof = Request::Prove(self.key.as_ref().unwrap().proof(&nonce)).to_bytes();
+            assert_eq!(self.ask(client, CONTROL, &proof), Response::Welcome.to_bytes());
+        }
+    }
+
+    /// A volume with one slab: the way's token, and where the slab lies.
+    fn volume(&mut self, client: &mut Client, epoch: u32) -> (u64, u64) {
+        let (_, way) = self.call(client, Call::Fence { volume: GOOD, epoch });
+        let taken = self.call(client, Call::Take { volume: GOOD, epoch, len: WRITTEN.len() as u64 });
+        match (way, taken) {
+            (Some(Way::Calls { token, .. }), (Answer::Taken { lent, .. }, _)) => (token, lent.base),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// What is left of a history's bytes.
+struct Steps<'a>(&'a [u8]);
+
+impl<'a> Steps<'a> {
+    fn byte(&mut self) -> Option<u8> {
+        let (&first, rest) = self.0.split_first()?;
+        self.0 = rest;
+        Some(first)
+    }
+
+    fn small(&mut self) -> u64 {
+        u64::from(self.byte().unwrap_or(0))
+    }
+
+    /// Mostly a small number, or one near a limit.
+    fn word(&mut self) -> u64 {
+        match self.byte().unwrap_or(0) {
+            0..=63 => self.small(),
+            64..=127 => self.small() * 512,
+            128..=191 => self.small() << 32,
+            192..=223 => (MEMORY as u64 + 128).wrapping_sub(self.small()),
+            _ => u64::MAX - self.small(),
+        }
+    }
+
+    fn bytes(&mut self) -> &'a [u8] {
+        let len = usize::from(self.byte().unwrap_or(0)).min(self.0.len());
+        let (bytes, rest) = self.0.split_at(len);
+        self.0 = rest;
+        bytes
+    }
+
+    fn request(&mut self, step: u8, who: Who, tokens: &[u64]) -> (RequestType, Vec<u8>) {
+        // A neighbour says what makes sense: other bytes might name the volume that is not its own.
+        let wild = who != Who::Neighbour;
+        match step % 16 {
+            0 if wild => (CONTROL, self.bytes().to_vec()),
+            1 if wild => (ACCESS, self.bytes().to_vec()),
+            2 => (CONTROL, Request::Greet.to_bytes()),
+            3 => {
+                let mut proof = [0; PROOF_LEN];
+                proof.iter_mut().zip(self.bytes()).for_each(|(byte, of)| *byte = *of);
+                (CONTROL, Request::Prove(proof).to_bytes())
+            }
+            4..=7 => (ACCESS, self.access(tokens)),
+            _ => (CONTROL, self.call(who)),
+        }
+    }
+
+    fn access(&mut self, tokens: &[u64]) -> Vec<u8> {
+        let token = tokens[self.small() as usize % tokens.len()];
+        let mut written = Vec::new();
+        let operations: Vec<(u64, u32, u32)> = (0..self.small() % 8)
+            .map(|_| {
+                let (at, len, kind) = (self.word(), self.word() as u32, self.small() as u32 % 3);
+                if kind == 1 && len <= 4096 {
+                    written.extend((0..len).map(|at| at as u8 & 0x7F));
+                }
+                (at, len, kind)
+            })
+            .collect();
+        access(token, &operations, &written)
+    }
+
+    fn call(&mut self, who: Who) -> Vec<u8> {
+        let kind = self.small();
+        let volume = if who == Who::Neighbour { GOOD + 1 + self.small() % 4 } else { self.word() };
+        let (epoch, client) = (self.word() as u32, self.word());
+        let call = match kind % 10 {
+            0 => Call::Look { volume },
+            1 => Call::Claim { volume, epoch },
+            2 => Call::Record { volume, epoch, generation: client, record: self.bytes().into() },
+            3 => Call::Fence { volume, epoch },
+            4 | 5 => Call::Take { volume, epoch, len: client },
+            6 => Call::Free { volume, epoch, slab: client },
+            7 => Call::Admit { volume, epoch, client, lane: self.small() as u8 },
+            8 => Call::Expel { volume, epoch, client },
+            _ => Call::Stat,
+        };
+        Request::Call(call, Vec::new()).to_bytes()
+    }
+}

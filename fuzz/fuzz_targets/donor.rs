@@ -1,0 +1,8 @@
+//! A donor of memory.
+#![no_main]
+
+#[allow(dead_code)] // this target's part of it
+#[path = "../../crates/remote-memory/tests/hostile/mod.rs"]
+mod hostile;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| hostile::donor(bytes));

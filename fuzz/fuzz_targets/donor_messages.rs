@@ -1,0 +1,8 @@
+//! Messages of donors, and records of volumes.
+#![no_main]
+
+#[allow(dead_code)] // this target's part of it
+#[path = "../../crates/remote-memory/tests/hostile/mod.rs"]
+mod hostile;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| hostile::messages(bytes));

@@ -1,0 +1,8 @@
+//! A journal that is damaged.
+#![no_main]
+
+#[allow(dead_code)] // this target's part of it
+#[path = "../../crates/remote-fs/tests/hostile/mod.rs"]
+mod hostile;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| hostile::journal(bytes));

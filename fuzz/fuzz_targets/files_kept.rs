@@ -1,0 +1,8 @@
+//! A disk of a file system's service that holds anything.
+#![no_main]
+
+#[allow(dead_code)] // this target's part of it
+#[path = "../../crates/remote-fs/tests/hostile/mod.rs"]
+mod hostile;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| hostile::kept(bytes));

@@ -1,0 +1,10 @@
+//! A client of the NBD server.
+#![no_main]
+
+#[path = "../../crates/remote-block/tests/common/mod.rs"]
+mod common;
+#[allow(dead_code)] // this target's part of it
+#[path = "../../crates/remote-block/tests/hostile/mod.rs"]
+mod hostile;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| hostile::client(bytes));
