@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use sinew_interleave::Batch;
-use sinew_store::cache::{Cache, CacheConfig, Key, KeyHasher, ModifyError, Put, PutError, When, WhenFull};
+use sinew_store::cache::{Cache, CacheConfig, Eviction, Key, KeyHasher, ModifyError, Put, PutError, When, WhenFull};
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -238,16 +238,23 @@ fn check(ops: &[Op], config: &CacheConfig) -> Result<(), TestCaseError> {
 }
 
 fn configs() -> impl Strategy<Value = CacheConfig> {
-    (1usize..60, 16usize..400, any::<bool>(), any::<bool>(), any::<u64>(), prop_oneof![Just(100usize), Just(1000)])
-        .prop_map(|(items, words, evicts, readers, seed, value_len_max)| CacheConfig {
+    let policy = prop_oneof![
+        Just((WhenFull::Refuse, Eviction::default())),
+        Just((WhenFull::Evict, Eviction::Oldest)),
+        Just((WhenFull::Evict, Eviction::OldestUnread)),
+    ];
+    (1usize..60, 16usize..400, policy, any::<bool>(), any::<u64>(), prop_oneof![Just(100usize), Just(1000)]).prop_map(
+        |(items, words, (when_full, eviction), readers, seed, value_len_max)| CacheConfig {
             items,
             memory_bytes: words * 8,
             memory_bytes_max: 0,
-            when_full: if evicts { WhenFull::Evict } else { WhenFull::Refuse },
+            when_full,
+            eviction,
             readers,
             value_len_max,
             seed,
-        })
+        },
+    )
 }
 
 proptest! {

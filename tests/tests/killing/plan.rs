@@ -20,7 +20,7 @@ pub struct Plan {
     pub random: SeededGenerator,
     pub fabric: String,
     what: &'static str,
-    kills: u64,
+    kills_max: u64,
     done: u64,
     began: Instant,
     limit: Option<Duration>,
@@ -37,12 +37,12 @@ impl Plan {
         let kills = told(KILLS).unwrap_or(if limit.is_some() { u64::MAX } else { kills });
         let fabric = told(FABRIC).unwrap_or_else(|| "shm".to_owned());
         println!("{what}: {SEED}={seed} {FABRIC}={fabric}");
-        Self { random: SeededGenerator::new(seed), fabric, what, kills, done: 0, began: Instant::now(), limit }
+        Self { random: SeededGenerator::new(seed), fabric, what, kills_max: kills, done: 0, began: Instant::now(), limit }
     }
 
     /// Whether there is another kill to come.
     pub fn goes_on(&self) -> bool {
-        self.done < self.kills && self.limit.is_none_or(|limit| self.began.elapsed() < limit)
+        self.done < self.kills_max && self.limit.is_none_or(|limit| self.began.elapsed() < limit)
     }
 
     /// Notes a kill.
@@ -51,7 +51,7 @@ impl Plan {
         self.say(what);
     }
 
-    pub fn kills(&self) -> u64 {
+    pub fn done(&self) -> u64 {
         self.done
     }
 

@@ -183,7 +183,7 @@ impl World {
             assert!(!device.server.has_ended(), "the server ended");
         }
         let wrong = lock(&self.shadow).wrong.take();
-        assert!(wrong.is_none(), "{wrong:?}, after {} kills", self.plan.kills());
+        assert!(wrong.is_none(), "{wrong:?}, after {} kills", self.plan.done());
         for donor in &mut self.donors {
             if donor.comes_back() {
                 self.settled = Instant::now() + SETTLE;
@@ -275,7 +275,7 @@ impl World {
         let mut check = sinew(&["fsck", "--json"]);
         let output = run(check.args(self.donors.iter().map(|donor| &donor.address)));
         let (said, found) = (text(&output.stderr), text(&output.stdout));
-        assert_eq!(output.status.code(), Some(0), "after {} kills: {said}{found}", self.plan.kills());
+        assert_eq!(output.status.code(), Some(0), "after {} kills: {said}{found}", self.plan.done());
         self.plan.say(&format!("nothing is wrong: {found}"));
         self.serve(&[]);
         let socket = self.folder.0.join(format!("s{}", self.sockets));
@@ -306,8 +306,8 @@ pub fn run_plan(plan: Plan) {
         let gap = world.plan.ms(20, 600);
         world.turn_for(gap);
         world.disturb();
-        if world.plan.kills() >= checked + CHECK_EVERY {
-            checked = world.plan.kills();
+        if world.plan.done() >= checked + CHECK_EVERY {
+            checked = world.plan.done();
             world.check();
         }
     }

@@ -7,7 +7,7 @@ use sinew::host::{HostClock, SystemEntropy};
 use sinew::kv::cache::{Partition, REQUESTS, Service, VALUE_LEN_MAX as RPC_VALUE_LEN_MAX, seconds_of};
 use sinew::kv::memcached::Door;
 use sinew::prelude::*;
-use sinew::store::cache::{CacheConfig, VALUE_LEN_MAX, WhenFull};
+use sinew::store::cache::{CacheConfig, Eviction, VALUE_LEN_MAX, WhenFull};
 
 use super::ADDRESS;
 use super::door::{self, DoorArgs, Doors};
@@ -17,8 +17,8 @@ use sinew_harness::units::{self, parse_count, parse_size};
 use crate::{Outcome, Usage, output};
 
 const AFTER_HELP: &str = "\
-Each thread owns a part of the keys, and shares nothing. Values live in --memory; the oldest make way for new ones, or, with --no-evict, what
-does not fit is refused.
+Each thread owns a part of the keys, and shares nothing. Values live in --memory. When it is full, the oldest that was not read since it was
+stored is evicted for a new one (--eviction oldest: the oldest, read or not), or, with --no-evict, what does not fit is refused.
 
 Examples:
   sinew serve cache                                          at shm://cache
@@ -44,11 +44,31 @@ pub struct Args {
     /// Longest value, in bytes [default: 1M, or what memory there is for each thread]
     #[arg(long, value_name = "BYTES", allow_negative_numbers = true, value_parser = parse_size)]
     value_max: Option<usize>,
-    /// Refuse what does not fit, rather than evict the oldest
-    #[arg(long)]
+    /// Which value is evicted for a new one
+    #[arg(long, value_enum, default_value_t = EvictionArg::Unread)]
+    eviction: EvictionArg,
+    /// Refuse what does not fit, rather than evict
+    #[arg(long, conflicts_with = "eviction")]
     no_evict: bool,
     #[command(flatten)]
     door: DoorArgs,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum EvictionArg {
+    /// The oldest that was not read since it was stored
+    Unread,
+    /// The oldest
+    Oldest,
+}
+
+impl From<EvictionArg> for Eviction {
+    fn from(eviction: EvictionArg) -> Self {
+        match eviction {
+            EvictionArg::Unread => Self::OldestUnread,
+            EvictionArg::Oldest => Self::Oldest,
+        }
+    }
 }
 
 /// The longest value, where nothing else is asked for.
@@ -94,6 +114,7 @@ impl Args {
             memory_bytes_max: self.memory.saturating_mul(MEMORY_GROWS_BY),
             value_len_max: self.value_len_max(),
             when_full: if self.no_evict { WhenFull::Refuse } else { WhenFull::Evict },
+            eviction: self.eviction.into(),
             seed: 0,
             readers: false,
         })

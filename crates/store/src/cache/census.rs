@@ -11,6 +11,7 @@ pub(super) struct Census {
     pub words: usize,
     pub evictions: u64,
     pub evicted_unfetched: u64,
+    pub spared: u64,
     pub reclaimed: u64,
     pub expired_unfetched: u64,
 }

@@ -16,8 +16,9 @@ const ROOM_LOW: u64 = (1 << ROOM_LOW_BITS) - 1;
 const EXTRAS: u64 = 1 << 63;
 
 const HEADER_WORDS: usize = 2;
-/// The version's word has the upper bits of the room above it, and above those the marks.
-const VERSION_BITS: u32 = 64 - ROOM_HIGH_BITS - MARK_BITS;
+/// The version's word has the upper bits of the room above it, above those whether it was read, and then the marks.
+const VERSION_BITS: u32 = 64 - ROOM_HIGH_BITS - 1 - MARK_BITS;
+const WAS_READ: u64 = 1 << (VERSION_BITS + ROOM_HIGH_BITS);
 const ROOM_HIGH_BITS: u32 = 8;
 const MARK_BITS: u32 = 4;
 
@@ -54,7 +55,7 @@ pub(crate) struct Entry {
     pub at: usize,
     /// Lengths, the lower bits of the room, and whether there are extras.
     shape: u64,
-    /// Version, the upper bits of the room, and marks.
+    /// Version, the upper bits of the room, whether it was read, and marks.
     stamp: u64,
 }
 
@@ -128,6 +129,24 @@ impl Entry {
         (self.stamp >> (64 - MARK_BITS)) as u8
     }
 
+    /// Whether it was read since it was stored, or [moved](Entry::moved).
+    #[inline(always)]
+    pub fn was_read(&self) -> bool {
+        self.stamp & WAS_READ != 0
+    }
+
+    /// Notes that it was read.
+    #[inline(always)]
+    pub fn note_read(&mut self, body: &Words) {
+        self.stamp |= WAS_READ;
+        body.store(self.at + 1, self.stamp);
+    }
+
+    /// The same item at `at`, as if it had not been read.
+    pub fn moved(&self, at: usize) -> Self {
+        Self { at, stamp: self.stamp & !WAS_READ, ..*self }
+    }
+
     /// Whether the item lies in the memory as a whole.
     #[inline(always)]
     pub fn lies_in(&self, body: &Words) -> bool {
@@ -144,10 +163,16 @@ impl Entry {
         self.key_at() + self.key_len().div_ceil(8)
     }
 
+    /// Writes the header alone.
+    #[inline(always)]
+    pub fn store_header(&self, body: &Words) {
+        body.store_some(self.at, [self.shape, self.stamp]);
+    }
+
     /// Writes header and extras; the key and the value are written by [`Entry::store_key`] and [`Entry::store_value`].
     #[inline(always)]
     pub fn store(&self, body: &Words, extras: Extras) {
-        body.store_some(self.at, [self.shape, self.stamp]);
+        self.store_header(body);
         if self.has_extras() {
             self.store_extras(body, extras);
         }
@@ -215,7 +240,7 @@ mod tests {
             let value: Vec<u8> = (0..value_len as u8).rev().collect();
             let words = Entry::words(key_len, value_len, has_extras);
             let extras = if has_extras { Extras { flags: u32::MAX, expires_s: 7 } } else { Extras::default() };
-            let about = About { extras, marks: 9, version: (1 << 52) - 2 };
+            let about = About { extras, marks: 9, version: (1 << 51) - 2 };
             let entry = Entry::new(3, words + 5, key_len, value_len, &about);
             assert_eq!((entry.key_len(), entry.value_len(), entry.room()), (key_len, value_len, words + 5));
             assert_eq!((entry.has_extras(), entry.version(), entry.marks()), (has_extras, about.version, 9));
@@ -225,6 +250,11 @@ mod tests {
             let read = Entry::load(&body, 3).unwrap();
             assert_eq!(read, entry);
             assert_eq!(read.extras(&body), extras);
+            let mut noted = entry;
+            noted.note_read(&body);
+            let read = Entry::load(&body, 3).unwrap();
+            assert!(!entry.was_read() && read.was_read() && read == noted && read.moved(3) == entry);
+            assert_eq!((read.version(), read.marks(), read.room()), (about.version, 9, words + 5));
             let mut value_out = vec![0; value_len];
             read.read_value(&body, &mut value_out);
             assert_eq!(value_out, value);

@@ -3,9 +3,13 @@
 use super::entry::Entry;
 use super::log::place;
 use super::table::{Cache, Space};
-use super::view::{CLEARED, SLOTS, Slot};
+use super::view::{CLEARED, HEAD, SLOTS, Slot};
 use super::{Key, Lost};
 
+/// Items that are spared for one that wants room, at most.
+const SPARED_MAX: usize = 4;
+/// Words of an item that is spared, at most: what costs more to move than a miss does is not worth it.
+const SPARED_WORDS_MAX: usize = 512;
 /// Buckets in which expired items are looked for when there is no memory.
 const RECLAIM_BUCKETS: usize = 256;
 
@@ -65,35 +69,80 @@ impl Cache {
         if self.is_over(entry, now_s) { self.census.reclaim(entry) } else { self.census.evict(entry) }
     }
 
-    /// Forgets the items of a log that an item of `words` more will overwrite: all but the one at `replaced`, which its own
-    /// successor overwrites.
+    /// Forgets the items of a log that an item of `words` more will overwrite, or stores them once more if they were read: all but the one
+    /// at `replaced`, which its own successor overwrites.
     pub(super) fn make_way(&mut self, words: usize, replaced: Option<u64>, now_s: u32) {
+        let mut spared_max = if self.spares_read { SPARED_MAX } else { 0 };
         while let Space::Log(log) = &self.space
             && let Some(position) = log.in_the_way(words)
         {
             let entry =
                 Entry::load(&self.view.body, place(position)).expect("a log has items from its tail to its head");
-            if replaced != Some(position) {
+            if replaced == Some(position) {
+                // Nothing may be written over it before its successor is.
+                spared_max = 0;
+                self.pass(&entry);
+            } else if spared_max > 0 && entry.was_read() && entry.room() <= SPARED_WORDS_MAX {
+                spared_max -= 1;
+                self.spare(position, &entry, now_s);
+            } else {
                 self.evict(position, &entry, now_s);
-            }
-            if let Space::Log(log) = &mut self.space {
-                log.pass(entry.room());
+                self.pass(&entry);
             }
         }
     }
 
-    /// Forgets what was appended to the log at `position`, unless that was done before.
-    pub(super) fn evict(&mut self, position: u64, entry: &Entry, now_s: u32) {
+    fn pass(&mut self, entry: &Entry) {
+        if let Space::Log(log) = &mut self.space {
+            log.pass(entry.room());
+        }
+    }
+
+    /// Stores the oldest item of the log once more, if it is still the one of its key and not over. Otherwise it is forgotten.
+    fn spare(&mut self, position: u64, entry: &Entry, now_s: u32) {
+        let Space::Log(log) = &self.space else { return };
+        // At the end of the log, it could take the place of others.
+        let fits = log.has_room_once_passed(entry.room());
+        let is_kept = fits && !self.is_over(entry, now_s);
+        let Some((bucket, slot)) = self.slot_of(position, entry).filter(|_| is_kept) else {
+            self.evict(position, entry, now_s);
+            self.pass(entry);
+            return;
+        };
+        self.moved.resize(entry.room() * 8, 0);
+        self.view.body.read(entry.at, &mut self.moved);
+        self.pass(entry);
+        let Space::Log(log) = &mut self.space else { return };
+        let position = log.reserve(entry.room());
+        let head = log.head().0;
+        // A reader is not to miss it while it lies nowhere.
+        self.begin_change(bucket);
+        self.view.control.announce(HEAD, head);
+        self.view.body.write(place(position), &self.moved);
+        entry.moved(place(position)).store_header(&self.view.body);
+        self.view.index.store(slot, self.view.slot(slot).moved(position).0);
+        self.end_change(bucket);
+        self.census.spared += 1;
+    }
+
+    /// Bucket and slot of what was appended to the log at `position`, if it is still the item of its key.
+    fn slot_of(&mut self, position: u64, entry: &Entry) -> Option<(usize, usize)> {
         let mut bytes = std::mem::take(&mut self.key);
         entry.read_key(&self.view.body, &mut bytes);
         let key = self.hasher.key(&bytes);
         let bucket = key.bucket(self.view.buckets);
         let slot = Slot::item(key.tag(), position);
-        if let Some(at) = self.view.bucket(bucket).iter().position(|other| *other == slot) {
-            self.count_evicted(entry, now_s);
-            self.remove(bucket, bucket * SLOTS + at);
-        }
+        let at = self.view.bucket(bucket).iter().position(|other| *other == slot);
         self.key = bytes;
+        at.map(|at| (bucket, bucket * SLOTS + at))
+    }
+
+    /// Forgets what was appended to the log at `position`, unless that was done before.
+    pub(super) fn evict(&mut self, position: u64, entry: &Entry, now_s: u32) {
+        if let Some((bucket, slot)) = self.slot_of(position, entry) {
+            self.count_evicted(entry, now_s);
+            self.remove(bucket, slot);
+        }
     }
 
     /// Empties `slot`, of `bucket` or one that goes on with it, and frees what it pointed to.

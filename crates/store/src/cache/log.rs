@@ -46,7 +46,7 @@ pub(crate) fn place(position: u64) -> usize {
 }
 
 /// The order in which a circular log is written, and its items go.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Log {
     words: usize,
     place: usize,
@@ -87,6 +87,13 @@ impl Log {
     pub fn pass(&mut self, words: usize) {
         self.tail += words;
         self.end_lap_of_tail();
+    }
+
+    /// Whether the oldest item, of `words`, could be appended once more, once it is [passed](Self::pass), with no other in the way.
+    pub fn has_room_once_passed(&self, words: usize) -> bool {
+        let mut after = self.clone();
+        after.pass(words);
+        after.in_the_way(words).is_none()
     }
 
     fn end_lap_of_tail(&mut self) {

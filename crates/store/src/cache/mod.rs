@@ -71,6 +71,8 @@ pub struct CacheConfig {
     pub memory_bytes_max: usize,
     /// What becomes of an item that does not fit.
     pub when_full: WhenFull,
+    /// Which item gives its place to another, in a table that evicts.
+    pub eviction: Eviction,
     /// Whether there will be [`CacheReader`]s. Changes cost a little more then.
     pub readers: bool,
     /// Longest value, in bytes; at most [`VALUE_LEN_MAX`].
@@ -86,6 +88,7 @@ impl Default for CacheConfig {
             memory_bytes: 64 << 20,
             memory_bytes_max: 0,
             when_full: WhenFull::Evict,
+            eviction: Eviction::default(),
             readers: false,
             value_len_max: 1 << 20,
             seed: 0,
@@ -100,6 +103,17 @@ pub enum WhenFull {
     Evict,
     /// It is refused.
     Refuse,
+}
+
+/// Which item gives its place to another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Eviction {
+    /// The oldest, as MICA's circular log has it: a key that is read all the time is lost after one lap of the log.
+    Oldest,
+    /// The oldest that its owner has not [got](Cache::get) since it was stored: others are stored once more, as if they were new and
+    /// had not been got, up to four for each item that wants room. Reads by [`CacheReader`]s do not count.
+    #[default]
+    OldestUnread,
 }
 
 /// Why there is no table.
@@ -251,6 +265,8 @@ pub struct CacheStats {
     pub evictions: u64,
     /// Those of them that nobody had asked for: without the mark [`FETCHED`].
     pub evicted_unfetched: u64,
+    /// Items that were stored once more instead, since they had been read: see [`Eviction::OldestUnread`].
+    pub spared: u64,
     /// Items that had expired, or had been cleared, when somebody came across them.
     pub reclaimed: u64,
     /// Those of them that nobody had asked for.

@@ -12,7 +12,7 @@ use super::key::{KEY_LEN_MAX, Key, KeyHasher};
 use super::log::{Log, PLACE_BITS, place};
 use super::reader::CacheReader;
 use super::view::{CHAIN_MAX, CONTROL_WORDS, Found, HEAD, SLOTS, Slot, View};
-use super::{CacheConfig, CacheError, CacheStats, ModifyError, Put, PutError, VALUE_LEN_MAX, When, WhenFull};
+use super::{CacheConfig, CacheError, CacheStats, Eviction, ModifyError, Put, PutError, VALUE_LEN_MAX, When, WhenFull};
 
 /// Items for which a bucket is meant: half of its slots, so that few items find it full.
 const ITEMS_PER_BUCKET: usize = 4;
@@ -58,6 +58,8 @@ pub struct Cache {
     /// Buckets to go on with that are free.
     pub(super) spares: Vec<usize>,
     value_len_max: usize,
+    /// See [`Eviction::OldestUnread`].
+    pub(super) spares_read: bool,
     /// Version of the last item that was stored.
     pub(super) version: u64,
     /// Items were stored that expire.
@@ -72,6 +74,8 @@ pub struct Cache {
     scratch: Vec<u8>,
     /// Key of an item that goes.
     pub(super) key: Vec<u8>,
+    /// An item that is moved.
+    pub(super) moved: Vec<u8>,
 }
 
 /// An item, as it stands in the table.
@@ -190,6 +194,7 @@ impl Cache {
             hasher: KeyHasher::new(config.seed),
             spares: (buckets as usize..buckets as usize + spares).rev().collect(),
             value_len_max,
+            spares_read: evicts && config.eviction == Eviction::OldestUnread,
             version: 0,
             any_expires: false,
             cursor: 0,
@@ -199,6 +204,7 @@ impl Cache {
             census: Census::default(),
             scratch: Vec::new(),
             key: Vec::new(),
+            moved: Vec::new(),
             view,
         })
     }
@@ -238,10 +244,15 @@ impl Cache {
     /// The item of `key`.
     #[inline(always)]
     pub fn get(&self, key: &Key<'_>, now_s: u32) -> Option<Item<'_>> {
-        let item = self.peek(key, now_s);
-        let counter = if item.is_some() { &self.hits } else { &self.misses };
-        counter.set(counter.get() + 1);
-        item
+        let Some(mut item) = self.peek(key, now_s) else {
+            self.misses.set(self.misses.get() + 1);
+            return None;
+        };
+        self.hits.set(self.hits.get() + 1);
+        if self.spares_read && !item.entry.was_read() {
+            item.entry.note_read(item.body);
+        }
+        Some(item)
     }
 
     /// As [`Cache::get`], but counts as neither hit nor miss.
@@ -363,6 +374,7 @@ impl Cache {
             stored: self.stored,
             evictions: self.census.evictions,
             evicted_unfetched: self.census.evicted_unfetched,
+            spared: self.census.spared,
             reclaimed: self.census.reclaimed,
             expired_unfetched: self.census.expired_unfetched,
             item_bytes: self.census.words * 8,

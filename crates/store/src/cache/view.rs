@@ -34,6 +34,11 @@ impl Slot {
         Self(u64::from(tag) << (POSITION_BITS + 1) | IS_ITEM | position)
     }
 
+    /// The same item at another position.
+    pub fn moved(self, position: u64) -> Self {
+        Self(self.0 & !(IS_ITEM - 1) | position)
+    }
+
     pub fn link(bucket: usize) -> Self {
         Self(bucket as u64)
     }

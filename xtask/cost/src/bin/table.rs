@@ -8,6 +8,7 @@ use sinew_store::cache::{Cache, Key, Put};
 const OPERATIONS: &[Operation] = &[
     operation("table GET in batches of 8", &["table"], |count| table(count, true)),
     operation("table PUT in batches of 8", &["table"], |count| table(count, false)),
+    operation("table PUT that evicts in batches of 8", &["table"], evicting),
 ];
 
 fn main() -> anyhow::Result<()> {
@@ -26,6 +27,9 @@ fn table(count: &mut Count, gets: bool) -> anyhow::Result<()> {
     for number in 0..KEYS {
         cache.put(&hasher.key(&key_bytes(number)), &[number as u8; VALUE_LEN], &Put::default(), NOW_S)?;
     }
+    // In the steady state what is got was got before.
+    let is_there = |number| cache.get(&hasher.key(&key_bytes(number)), NOW_S).is_some();
+    ensure!(!gets || (0..KEYS).all(is_there), "a key was lost");
     let mut generator = SeededGenerator::new(1);
     count.rounds(ROUNDS, ROUNDS, |count| {
         let numbers: [u64; BATCH] = std::array::from_fn(|_| generator.next_u64() % KEYS);
@@ -56,6 +60,32 @@ fn table(count: &mut Count, gets: bool) -> anyhow::Result<()> {
         ensure!(good == BATCH, "{good} of {BATCH} requests");
         Ok(())
     })
+}
+
+/// Items that are new to a table which is full, and of whose items a fourth was read.
+fn evicting(count: &mut Count) -> anyhow::Result<()> {
+    let mut cache = Cache::new(&cache_config(KEYS))?;
+    let (mut next, mut value) = (0, [0; VALUE_LEN]);
+    let mut put = |cache: &mut Cache, number: u64| {
+        value.fill(number as u8);
+        cache.put(&cache.hasher().key(&key_bytes(number)), &value, &Put::default(), NOW_S).is_ok()
+    };
+    while cache.stats().evictions == 0 {
+        ensure!(put(&mut cache, next), "an item was refused");
+        next += 1;
+    }
+    count.rounds(2 * ROUNDS, ROUNDS, |count| {
+        let good = count.step("table", BATCH, || (0..BATCH as u64).filter(|at| put(&mut cache, next + at)).count());
+        for at in (0..BATCH as u64).step_by(4) {
+            cache.get(&cache.hasher().key(&key_bytes(next + at)), NOW_S);
+        }
+        next += BATCH as u64;
+        ensure!(good == BATCH, "{good} of {BATCH} requests");
+        Ok(())
+    })?;
+    let stats = cache.stats();
+    ensure!(stats.spared > 0 && stats.evictions > 0, "{stats:?}");
+    Ok(())
 }
 
 #[cfg(test)]

@@ -1,0 +1,205 @@
+//! Which items a table that evicts keeps.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use sinew_store::cache::{Cache, CacheConfig, Eviction, Put, WhenFull};
+
+const NOW_S: u32 = 1;
+/// An item with a key and a value of eight bytes.
+const ITEM: usize = 32;
+
+fn table(items: usize, eviction: Eviction, readers: bool) -> Cache {
+    let config = CacheConfig { items: 8 * items, memory_bytes: items * ITEM, seed: 7, ..CacheConfig::default() };
+    Cache::new(&CacheConfig { when_full: WhenFull::Evict, eviction, readers, ..config }).unwrap()
+}
+
+fn put(cache: &mut Cache, key: u64, value: &[u8]) {
+    let bytes = key.to_le_bytes();
+    let key = cache.hasher().key(&bytes);
+    cache.put(&key, value, &Put::default(), NOW_S).unwrap();
+}
+
+fn get(cache: &Cache, key: u64) -> bool {
+    let bytes = key.to_le_bytes();
+    cache.get(&cache.hasher().key(&bytes), NOW_S).is_some()
+}
+
+fn has(cache: &Cache, key: u64) -> bool {
+    let bytes = key.to_le_bytes();
+    cache.peek(&cache.hasher().key(&bytes), NOW_S).is_some()
+}
+
+#[test]
+fn what_is_read_all_the_time_is_kept() {
+    for (eviction, kept) in [(Eviction::OldestUnread, true), (Eviction::Oldest, false)] {
+        let mut cache = table(100, eviction, false);
+        put(&mut cache, 0, &[1; 8]);
+        for key in 1..if cfg!(miri) { 250 } else { 10_000 } {
+            get(&cache, 0);
+            put(&mut cache, key, &[1; 8]);
+        }
+        assert_eq!(has(&cache, 0), kept, "{eviction:?}");
+        assert_eq!(cache.stats().items, 100);
+        assert_eq!(cache.stats().spared > 0, kept);
+    }
+}
+
+#[test]
+fn what_was_read_once_goes_around_once_more() {
+    let mut cache = table(100, Eviction::OldestUnread, false);
+    for key in 0..100 {
+        put(&mut cache, key, &[1; 8]);
+    }
+    // A look does not count, nor does one at what is not there.
+    assert!(get(&cache, 0) && has(&cache, 1) && !get(&cache, 1000));
+    put(&mut cache, 100, &[1; 8]);
+    assert_eq!((has(&cache, 0), has(&cache, 1), cache.stats().spared), (true, false, 1));
+    for key in 101..199 {
+        put(&mut cache, key, &[1; 8]);
+        assert!(has(&cache, 0), "{key}");
+    }
+    put(&mut cache, 199, &[1; 8]);
+    assert_eq!((has(&cache, 0), cache.stats().spared, cache.stats().items), (false, 1, 100));
+}
+
+#[test]
+fn at_most_four_are_spared_for_one() {
+    let mut cache = table(100, Eviction::OldestUnread, false);
+    for key in 0..100 {
+        put(&mut cache, key, &[1; 8]);
+        assert!(get(&cache, key));
+    }
+    put(&mut cache, 100, &[1; 8]);
+    let kept: Vec<bool> = (0..8).map(|key| has(&cache, key)).collect();
+    assert_eq!(kept, [true, true, true, true, false, true, true, true]);
+    assert_eq!((cache.stats().spared, cache.stats().evictions), (4, 1));
+}
+
+#[test]
+fn long_items_are_not_spared() {
+    // Four words are header and key.
+    for (words, kept) in [(509, true), (510, false)] {
+        let mut cache = table(1000, Eviction::OldestUnread, false);
+        put(&mut cache, 0, &vec![1; words * 8]);
+        assert!(get(&cache, 0));
+        for key in 1..=1000 - words as u64 / 4 {
+            put(&mut cache, key, &[1; 8]);
+        }
+        assert_eq!(has(&cache, 0), kept, "{words}");
+    }
+}
+
+#[test]
+fn an_expired_item_is_not_spared() {
+    let mut cache = table(100, Eviction::OldestUnread, false);
+    let bytes = 0u64.to_le_bytes();
+    let key = cache.hasher().key(&bytes);
+    cache.put(&key, &[], &Put { expires_s: 10, ..Put::default() }, NOW_S).unwrap();
+    assert!(get(&cache, 0));
+    for number in 1..101u64 {
+        let bytes = number.to_le_bytes();
+        let key = cache.hasher().key(&bytes);
+        cache.put(&key, &[1; 8], &Put::default(), 10).unwrap();
+    }
+    let stats = cache.stats();
+    assert_eq!((stats.spared, stats.reclaimed, stats.evictions), (0, 1, 0));
+}
+
+#[test]
+fn readers_never_miss_what_is_spared() {
+    let mut cache = table(40, Eviction::OldestUnread, true);
+    let reader = cache.reader().unwrap();
+    put(&mut cache, 0, &[0xAB; 8]);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            let (mut value, bytes) = (Vec::new(), 0u64.to_le_bytes());
+            while !done.load(Ordering::Relaxed) {
+                let key = reader.hasher().key(&bytes);
+                assert!(reader.get(&key, NOW_S, &mut value).is_some());
+                assert_eq!(value, [0xAB; 8]);
+            }
+        });
+        for number in 1..if cfg!(miri) { 200 } else { 300_000u64 } {
+            assert!(get(&cache, 0));
+            put(&mut cache, 1 + number % 1000, &vec![1; number as usize % 40]);
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    assert!(cache.stats().spared > 0);
+}
+
+/// A generator of the same numbers each time.
+struct Numbers(u64);
+
+impl Numbers {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn fraction(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+/// Percent of the keys that are found, where what is not found is stored.
+fn hit_percent(eviction: Eviction, items: usize, keys: impl Iterator<Item = u64>) -> f64 {
+    let mut cache = table(items, eviction, false);
+    let (mut hits, mut all) = (0u32, 0u32);
+    for key in keys {
+        all += 1;
+        if get(&cache, key) {
+            hits += 1;
+        } else {
+            put(&mut cache, key, &[1; 8]);
+        }
+    }
+    f64::from(hits) * 100.0 / f64::from(all)
+}
+
+fn compare(name: &str, items: usize, keys: &[u64]) -> f64 {
+    let [oldest, unread] =
+        [Eviction::Oldest, Eviction::OldestUnread].map(|eviction| hit_percent(eviction, items, keys.iter().copied()));
+    println!(
+        "{name}: {oldest:.1} % of the keys found where the oldest go, {unread:.1} % where what was read is spared"
+    );
+    unread - oldest
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "half a million requests")]
+fn more_is_found_where_what_was_read_is_spared() {
+    const KEYS: u64 = 100_000;
+    let mut numbers = Numbers(1);
+    let mut total = 0.0;
+    let sums: Vec<f64> = (1..=KEYS)
+        .map(|rank| {
+            total += (rank as f64).powf(-0.99);
+            total
+        })
+        .collect();
+    let zipf: Vec<u64> = (0..500_000)
+        .map(|_| {
+            let at = numbers.fraction() * total;
+            sums.partition_point(|sum| *sum < at) as u64
+        })
+        .collect();
+    assert!(compare("Zipf .99", 10_000, &zipf) > 1.5);
+    // A hot set that would fit, and scans of what is asked for once.
+    let mut next = 1 << 32;
+    let scans: Vec<u64> = (0..500_000)
+        .map(|_| {
+            if numbers.next() % 2 == 0 {
+                return numbers.next() % 5000;
+            }
+            next += 1;
+            next
+        })
+        .collect();
+    assert!(compare("a hot set, and scans", 10_000, &scans) > 5.0);
+    let uniform: Vec<u64> = (0..500_000).map(|_| numbers.next() % 20_000).collect();
+    assert!(compare("uniform", 10_000, &uniform).abs() < 1.0);
+}
