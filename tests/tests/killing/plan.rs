@@ -37,7 +37,15 @@ impl Plan {
         let kills = told(KILLS).unwrap_or(if limit.is_some() { u64::MAX } else { kills });
         let fabric = told(FABRIC).unwrap_or_else(|| "shm".to_owned());
         println!("{what}: {SEED}={seed} {FABRIC}={fabric}");
-        Self { random: SeededGenerator::new(seed), fabric, what, kills_max: kills, done: 0, began: Instant::now(), limit }
+        Self {
+            random: SeededGenerator::new(seed),
+            fabric,
+            what,
+            kills_max: kills,
+            done: 0,
+            began: Instant::now(),
+            limit,
+        }
     }
 
     /// Whether there is another kill to come.
