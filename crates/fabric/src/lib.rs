@@ -14,11 +14,13 @@
 //! - [`verbs`]: the operations of an RDMA NIC.
 //! - [`reader`]: objects of another host's memory, by the way that is the best at the moment.
 //! - [`share`]: a fair share of a NIC for each class of requests within a process.
+//! - [`frames`]: ports for raw Ethernet frames.
 //! - [`layer`]: ports around ports, of which there are [`fault`], [`trace`] and [`pcap`].
 #![forbid(unsafe_code)]
 
 pub mod address;
 pub mod fault;
+pub mod frames;
 pub mod layer;
 pub mod loopback;
 pub mod pcap;

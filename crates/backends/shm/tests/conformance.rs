@@ -5,8 +5,10 @@ use std::time::Instant;
 use sinew_conformance::ports::{Expectations, Fixture};
 use sinew_conformance::sealing::SealedFixture;
 use sinew_conformance::unique;
-use sinew_fabric::Address;
+use sinew_fabric::frames::MacAddress;
+use sinew_fabric::frames::cable::Cable;
 use sinew_fabric::verbs::port::{UdPort, UdPortConfig};
+use sinew_fabric::{Address, PacketPort};
 use sinew_shm::verbs::{ShmDevice, ShmDomain};
 use sinew_shm::{Hub, ShmPort};
 
@@ -108,4 +110,34 @@ mod datagrams_of_processes {
 
 mod datagrams_of_threads {
     sinew_conformance::port_tests!(super::Datagrams::new(Some(super::ShmDevice::threads().expect("a device"))));
+}
+
+/// Cables between ports, which carry Ethernet frames.
+struct Cables<F>(F, Instant);
+
+impl<F: Fixture> sinew_conformance::frames::Fixture for Cables<F> {
+    type Port = Cable<F::Port>;
+
+    fn pair(&mut self) -> Option<(Self::Port, Self::Port)> {
+        let (a, b) = (self.0.open(), self.0.open());
+        let mac = |last| MacAddress([2, 0, 0, 0, 0, last]);
+        let to_b = b.address();
+        let a = Cable::to(a, &to_b, mac(1)).expect("the other end");
+        // A link has one name at either end: who is called answers.
+        Some((a, Cable::answering(b, mac(2))))
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.1.elapsed().as_nanos() as u64
+    }
+}
+
+mod frames_between_processes {
+    use std::time::Instant;
+    sinew_conformance::frame_tests!(super::Cables(super::Processes(Instant::now()), Instant::now()));
+}
+
+mod frames_between_threads {
+    use std::time::Instant;
+    sinew_conformance::frame_tests!(super::Cables(super::Threads(super::Hub::new(), Instant::now()), Instant::now()));
 }
