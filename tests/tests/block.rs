@@ -1,7 +1,6 @@
 //! `sinew serve block`, with the clients that its users have.
 
 mod common;
-#[allow(dead_code)] // Some of it is for other tests.
 #[path = "common/nbd.rs"]
 mod nbd;
 

@@ -192,7 +192,7 @@ fn more_is_found_where_what_was_read_is_spared() {
     let mut next = 1 << 32;
     let scans: Vec<u64> = (0..500_000)
         .map(|_| {
-            if numbers.next() % 2 == 0 {
+            if numbers.next().is_multiple_of(2) {
                 return numbers.next() % 5000;
             }
             next += 1;
