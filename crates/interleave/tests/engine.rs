@@ -16,7 +16,7 @@ async fn switching(times: usize) -> usize {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 8 } else { 256 }))]
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 256 }))]
 
     #[test]
     fn results_come_in_the_order_of_the_inputs(times in prop::collection::vec(0usize..9, 0..60), width in 1usize..=16) {

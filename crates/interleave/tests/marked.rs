@@ -80,7 +80,7 @@ fn count(seen: &std::cell::Cell<u32>, #[each] mut by: u32) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 8 } else { 256 }))]
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 256 }))]
 
     #[test]
     fn a_batch_finds_what_the_plain_function_finds(

@@ -34,12 +34,6 @@ pub struct Known {
     pub begun: u64,
 }
 
-impl Known {
-    pub fn allows(self, version: u64) -> bool {
-        (self.acked..=self.begun).contains(&version)
-    }
-}
-
 #[test]
 fn a_page_of_another_version_file_or_place_is_told_apart() {
     assert_eq!(version_of(1, 2, &page(1, 2, 3)), Some(3));

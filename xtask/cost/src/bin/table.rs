@@ -65,21 +65,26 @@ fn table(count: &mut Count, gets: bool) -> anyhow::Result<()> {
 /// Items that are new to a table which is full, and of whose items a fourth was read.
 fn evicting(count: &mut Count) -> anyhow::Result<()> {
     let mut cache = Cache::new(&cache_config(KEYS))?;
-    let (mut next, mut value) = (0, [0; VALUE_LEN]);
+    let mut value = [0; VALUE_LEN];
     let mut put = |cache: &mut Cache, number: u64| {
         value.fill(number as u8);
         cache.put(&cache.hasher().key(&key_bytes(number)), &value, &Put::default(), NOW_S).is_ok()
     };
+    let read = |cache: &Cache, number: u64| {
+        let is_read = number.is_multiple_of(4);
+        is_read.then(|| cache.get(&cache.hasher().key(&key_bytes(number)), NOW_S).is_some());
+    };
+    let mut next = 0;
     while cache.stats().evictions == 0 {
         ensure!(put(&mut cache, next), "an item was refused");
+        read(&cache, next);
         next += 1;
     }
-    count.rounds(2 * ROUNDS, ROUNDS, |count| {
-        let good = count.step("table", BATCH, || (0..BATCH as u64).filter(|at| put(&mut cache, next + at)).count());
-        for at in (0..BATCH as u64).step_by(4) {
-            cache.get(&cache.hasher().key(&key_bytes(next + at)), NOW_S);
-        }
-        next += BATCH as u64;
+    count.rounds(ROUNDS, ROUNDS, |count| {
+        let numbers = next..next + BATCH as u64;
+        let good = count.step("table", BATCH, || numbers.clone().filter(|number| put(&mut cache, *number)).count());
+        numbers.clone().for_each(|number| read(&cache, number));
+        next = numbers.end;
         ensure!(good == BATCH, "{good} of {BATCH} requests");
         Ok(())
     })?;
