@@ -1,7 +1,7 @@
 //! The attribute macro of `sinew-interleave`, in the spirit of G-Opt (nsdi15 3.2): see [`macro@interleave`].
 //!
-//! [`options`] reads what the attribute says, [`signature`] tells what each lookup has of its own from what all share, [`marks`] finds the loads that
-//! are marked and rewrites them, and [`mod@expand`] writes the functions.
+//! `options` reads what the attribute says, `signature` tells what each lookup has of its own from what all share, `marks` finds the loads that
+//! are marked and rewrites them, and `expand` writes the functions.
 
 #![forbid(unsafe_code)]
 
